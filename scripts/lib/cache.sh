@@ -1,0 +1,22 @@
+# Downloads are kept in $cache, so that only the first start needs the network.
+# shellcheck shell=bash disable=SC2154 # variables of lib/common.sh
+
+# Prints the cached directory NAME. If there is none, `BUILDER DIR ARG...` fills a temporary directory that
+# is then renamed, so that an interrupted download is never taken for a complete one.
+cached() ( # NAME BUILDER ARG...
+    directory=$cache/$1
+    if [[ ! -d $directory ]]; then
+        mkdir -p "$cache"
+        find "$cache" -maxdepth 1 -name '.unpacking.*' -mmin +60 -exec rm -rf {} +
+        temporary=$(mktemp -d "$cache/.unpacking.XXXXXX")
+        trap 'rm -rf "$temporary"' EXIT
+        "$2" "$temporary" "${@:3}" >&2
+        # Readable for the user of the servers, and without the set-user-id programs of some packages.
+        chmod -R ug-s,u+rwX,go+rX "$temporary"
+        # Another start may have been faster.
+        mv -T "$temporary" "$directory" 2>/dev/null || [[ -d $directory ]]
+    fi
+    "${as_user[@]}" test -x "$directory" ||
+        die "user $service_user cannot read $directory; set XDG_CACHE_HOME to a directory that it can"
+    printf '%s\n' "$directory"
+)
