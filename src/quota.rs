@@ -1,0 +1,192 @@
+use std::fmt;
+use std::time::Duration;
+
+/// How much may pass: a capacity, and how it comes back.
+///
+/// When the tokens are used up, an [`Interval`](Refill::Interval) quota grants nothing until its period
+/// ends and then everything at once; a [`Continuous`](Refill::Continuous) one grants again token by token.
+///
+/// A `Quota` that exists is valid: its burst lasts at most a century, it refills at most 10⁹ tokens a
+/// second, and rounding to whole nanoseconds slows it by at most 0.1 %.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::Quota;
+///
+/// let per_second = Quota::interval(2, Duration::from_secs(1))?;
+/// assert_eq!(per_second.capacity(), 2);
+/// assert_eq!(per_second.to_string(), "2 per 1s");
+/// # Ok::<(), tollgate::QuotaError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Quota {
+    capacity: i64,
+    refill_ns: i64,
+    refill: Refill,
+}
+
+impl Quota {
+    /// At most `capacity` tokens in each period: whatever is left is thrown away when the next one begins.
+    ///
+    /// # Errors
+    ///
+    /// If the capacity is 0, or the period 0, above a century, or shorter than a nanosecond a token.
+    pub fn interval(capacity: u64, period: Duration) -> Result<Self, QuotaError> {
+        Self::new(capacity, period, Refill::Interval)
+    }
+
+    /// A burst of `capacity`, coming back evenly over `refill`, the time from empty to full.
+    ///
+    /// # Errors
+    ///
+    /// As for [`interval`](Self::interval); also if a token takes so few nanoseconds that rounding
+    /// them up would slow the quota by more than 0.1 %: count in larger units then.
+    pub fn continuous(capacity: u64, refill: Duration) -> Result<Self, QuotaError> {
+        Self::new(capacity, refill, Refill::Continuous)
+    }
+
+    pub(crate) fn new(capacity: u64, refill: Duration, kind: Refill) -> Result<Self, QuotaError> {
+        let quota = Self {
+            capacity: i64::try_from(capacity).map_err(|_| QuotaError::CapacityTooLarge(capacity))?,
+            refill_ns: whole(refill)?,
+            refill: kind,
+        };
+        quota.checked()
+    }
+
+    /// The quota that a row of `token_buckets` states in its own columns.
+    pub(crate) fn stored(capacity: i64, refill_ns: i64, refill: Refill) -> Self {
+        Self { capacity, refill_ns, refill }
+    }
+
+    fn checked(self) -> Result<Self, QuotaError> {
+        let (capacity, refill_ns) = (self.capacity, self.refill_ns);
+        if capacity < 1 {
+            return Err(QuotaError::NoCapacity);
+        }
+        if refill_ns < 1 {
+            return Err(QuotaError::NoRefill);
+        }
+        if refill_ns > CENTURY_NS {
+            return Err(QuotaError::RefillTooLong);
+        }
+        if refill_ns < capacity {
+            return Err(QuotaError::TooFast { capacity, refill_ns });
+        }
+        let burst = i128::from(self.ticks_per_token()) * i128::from(capacity);
+        if self.refill == Refill::Continuous && (burst - i128::from(refill_ns)) * 1000 > i128::from(refill_ns) {
+            return Err(QuotaError::TooFine { capacity, refill_ns });
+        }
+        if burst > i128::from(CENTURY_NS) {
+            return Err(QuotaError::RefillTooLong);
+        }
+        Ok(self)
+    }
+
+    /// The most tokens that a bucket of this quota holds: its burst.
+    #[must_use]
+    pub fn capacity(&self) -> u64 {
+        self.capacity.unsigned_abs()
+    }
+
+    /// The time in which an empty bucket becomes full: the period of an interval quota.
+    #[must_use]
+    pub fn refill_time(&self) -> Duration {
+        Duration::from_nanos(self.refill_ns.unsigned_abs())
+    }
+
+    /// How the tokens come back.
+    #[must_use]
+    pub fn refill(&self) -> Refill {
+        self.refill
+    }
+
+    pub(crate) fn capacity_i64(&self) -> i64 {
+        self.capacity
+    }
+
+    pub(crate) fn refill_ns(&self) -> i64 {
+        self.refill_ns
+    }
+}
+
+impl fmt::Display for Quota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.refill {
+            Refill::Interval => write!(f, "{} per {:?}", self.capacity, self.refill_time()),
+            Refill::Continuous => write!(f, "{} evenly over {:?}", self.capacity, self.refill_time()),
+        }
+    }
+}
+
+/// How the tokens of a bucket come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Refill {
+    /// One by one, at an even rate, up to the capacity.
+    Continuous,
+    /// All at once, at the end of each period.
+    Interval,
+}
+
+impl Refill {
+    /// The word that the database's `refill` column holds.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Continuous => "continuous",
+            Self::Interval => "interval",
+        }
+    }
+
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn parse(word: &str) -> Option<Self> {
+        [Self::Continuous, Self::Interval].into_iter().find(|refill| refill.as_str() == word)
+    }
+}
+
+/// Why figures make no quota.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum QuotaError {
+    /// More tokens than a signed 64-bit integer counts.
+    #[error("a capacity of {0} tokens is too large: at most 2^63 - 1")]
+    CapacityTooLarge(u64),
+    /// No tokens at all.
+    #[error("a capacity of 0 grants nothing: give 1 or more")]
+    NoCapacity,
+    /// No time to refill in.
+    #[error("a refill time of 0 limits nothing: give 1 nanosecond or more")]
+    NoRefill,
+    /// More than a century from empty to full.
+    #[error("the time from empty to full is at most 100 years (36525 days)")]
+    RefillTooLong,
+    /// More than a token a nanosecond.
+    #[error("{capacity} tokens in {refill_ns} ns are more than one a nanosecond: count in larger units, 1 for 1000")]
+    TooFast {
+        /// The capacity given.
+        capacity: i64,
+        /// The refill time given, in nanoseconds.
+        refill_ns: i64,
+    },
+    /// Whole nanoseconds a token would lose more than 0.1 % of the rate.
+    #[error("{capacity} tokens in {refill_ns} ns, in whole nanoseconds a token, would be over 0.1 % slower: count in larger units, 1 for 1000")]
+    TooFine {
+        /// The capacity given.
+        capacity: i64,
+        /// The refill time given, in nanoseconds.
+        refill_ns: i64,
+    },
+}
+
+/// Nanoseconds, in whole seconds from 26 days on: that much every engine's `refill_seconds` holds exactly.
+fn whole(refill: Duration) -> Result<i64, QuotaError> {
+    let ns = i64::try_from(refill.as_nanos()).map_err(|_| QuotaError::RefillTooLong)?;
+    if ns < EXACT_NS || ns % SECOND_NS == 0 {
+        return Ok(ns);
+    }
+    Ok((ns / SECOND_NS + 1) * SECOND_NS)
+}
+
+pub(crate) const SECOND_NS: i64 = 1_000_000_000;
+const EXACT_NS: i64 = 26 * 86_400 * SECOND_NS;
+const CENTURY_NS: i64 = 36_525 * 86_400 * SECOND_NS;
