@@ -11,6 +11,7 @@
 --                        · 'conflict' (it was provisioned with other terms than those given)
 --            now         the instant of the decision, in nanoseconds since 1970
 --            and the bucket's columns after it, from which remaining tokens and waits follow
+-- Errors:    22023 arguments out of range · 23514 terms that make no bucket
 -- Locks:     the bucket's row, if the request is granted. A denied request writes nothing and waits for no lock.
 --
 -- A decision counts at the instant when its row is locked. So the clock is read before the update and looked at again
@@ -31,6 +32,10 @@ declare
   v_furthest       bigint;
   c_stale constant bigint := 2000000;
 begin
+  if (p_cost >= 1 and p_keep >= 0 and p_max_wait between 0 and 31622400000000000) is not true then
+    raise exception 'tollgate: take_v1 needs a cost of 1 or more, 0 or more to keep, and a wait of 0 to a year'
+      using errcode = 'invalid_parameter_value';
+  end if;
   for v_attempt in 1 .. 100 loop
     now := tollgate.token_clock_v1();
     if p_max_wait > 0 or v_attempt > 1 then

@@ -1,10 +1,10 @@
--- request_many: take tokens from several provisioned buckets in one call, each for itself.
+-- request_tokens_many: take tokens from several provisioned buckets in one call, each for itself.
 --
 -- Arguments: p_ids, p_tokens: which buckets, and how many tokens of each
 -- Result:    a row a request, in the order given: id; outcome: 'granted', 'denied', 'unknown' (no such bucket) or 'never'
 --            (more than the bucket holds); remaining and retry_after_ms as in request_tokens_v1, null if undecided
 -- Locks:     see take_many_v1.
-create function tollgate.request_many(p_ids text[], p_tokens bigint[])
+create function tollgate.request_tokens_many(p_ids text[], p_tokens bigint[])
 returns table (id text, outcome text, remaining bigint, retry_after_ms bigint)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -15,20 +15,20 @@ begin
   if p_ids is null or p_tokens is null or cardinality(p_ids) <> cardinality(p_tokens)
      or array_position(p_ids, null) is not null or array_position(p_tokens, null) is not null
      or 1 > any (p_tokens) then
-    raise exception 'tollgate: request_many needs as many numbers of tokens, each 1 or more, as bucket ids'
+    raise exception 'tollgate: request_tokens_many needs as many numbers of tokens, each 1 or more, as bucket ids'
       using errcode = 'invalid_parameter_value';
   end if;
   return query
     select p_ids[t.entry], t.outcome,
-           greatest((t.capacity * t.token_ticks - greatest(t.full_at - (t.now - t.anchor) / t.step_ns * t.step_ticks, 0))
-                    / t.token_ticks, 0),
-           ceil(greatest(
+           case when t.outcome in ('granted', 'denied') then greatest((t.capacity * t.token_ticks - greatest(t.full_at - (t.now - t.anchor) / t.step_ns * t.step_ticks, 0))
+                    / t.token_ticks, 0) end,
+           case when t.outcome in ('granted', 'denied') then ceil(greatest(
              t.anchor + (greatest(t.full_at, (t.now - t.anchor) / t.step_ns * t.step_ticks)
                          + (p_tokens[t.entry] - t.capacity) * t.token_ticks + t.step_ticks - 1)
-                        / t.step_ticks * t.step_ns - t.now, 0) / 1000000.0)::bigint
+                        / t.step_ticks * t.step_ns - t.now, 0) / 1000000.0)::bigint end
       from tollgate.take_many_v1(p_ids, p_tokens, v_none, v_none, null, null, null) t
      order by t.entry;
 end
 $$;
 
-revoke all on function tollgate.request_many(text[], bigint[]) from public;
+revoke all on function tollgate.request_tokens_many(text[], bigint[]) from public;
