@@ -1,31 +1,79 @@
 //! The arithmetic of a token bucket, as pure functions: the oracle that every SQL routine is tested against.
 //!
-//! A bucket is one number, `full_at`: the instant, on the bucket's own clock, at which it is full again.
-//! That clock counts *ticks*. For a continuous quota a tick is a nanosecond of database time and a token
-//! takes `c` of them; for an interval quota a tick is a token, and the clock jumps by the capacity when a
-//! period ends. So one comparison serves both, and nothing is ever rounded in the caller's favour:
+//! A bucket is one number, `full_at`: when it is full again, on the bucket's own clock. That clock starts
+//! at the bucket's anchor and advances by `step_ticks` every `step_ns`. For a continuous quota a tick is a
+//! nanosecond and a token takes `token_ticks` of them; for an interval quota a tick is a token, and a step is
+//! the whole period. So one comparison serves both, and nothing is ever rounded in the caller's favour:
 //!
 //! ```text
-//! due  = max(full_at, clock(now)) + (cost + keep) × c − capacity × c     the tick at which the tokens are there
+//! due = full_at + (cost + keep − capacity) × token_ticks      the tick at which the tokens are there
 //! granted if and only if due ≤ clock(now + max_wait)
-//! full_at ← max(full_at, clock(now)) + cost × c                          and only then
+//! full_at ← max(full_at, clock(now)) + cost × token_ticks     and only then
 //! ```
 //!
 //! This is the generic cell rate algorithm (ITU-T I.371) in its virtual scheduling form, with a wait.
 
 use crate::quota::{Quota, Refill, SECOND_NS};
 
-/// What a bucket's row holds beside its terms. Times are database time, in nanoseconds since 1970.
+/// A quota in the bucket's own units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// Tokens that a full bucket holds.
+    pub capacity: i64,
+    /// Nanoseconds from one step of the bucket's clock to the next.
+    pub step_ns: i64,
+    /// Ticks by which a step advances it.
+    pub step_ticks: i64,
+    /// Ticks for one token. Rounded up: a quota is never exceeded.
+    pub token_ticks: i64,
+}
+
+impl From<&Quota> for Terms {
+    fn from(quota: &Quota) -> Self {
+        let capacity = quota.capacity_i64();
+        match quota.refill() {
+            Refill::Continuous => Self {
+                capacity,
+                step_ns: 1,
+                step_ticks: 1,
+                token_ticks: quota.refill_ns() / capacity + i64::from(quota.refill_ns() % capacity > 0),
+            },
+            Refill::Interval => Self { capacity, step_ns: quota.refill_ns(), step_ticks: capacity, token_ticks: 1 },
+        }
+    }
+}
+
+impl Terms {
+    /// Ticks from empty to full.
+    #[must_use]
+    pub fn burst(&self) -> i64 {
+        self.capacity * self.token_ticks
+    }
+
+    /// What the clock of a bucket shows at `now`, in ticks.
+    #[must_use]
+    pub fn clock(&self, anchor: i64, now: i64) -> i64 {
+        (now - anchor) / self.step_ns * self.step_ticks
+    }
+
+    /// The first instant at which it shows `tick`, in nanoseconds since 1970.
+    #[must_use]
+    pub fn instant(&self, anchor: i64, tick: i64) -> i64 {
+        anchor + (tick + self.step_ticks - 1) / self.step_ticks * self.step_ns
+    }
+}
+
+/// What a bucket's row holds beside its terms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bucket {
+    /// Where the bucket's clock starts, in nanoseconds since 1970.
+    pub anchor: i64,
     /// When the bucket is full again, in ticks. It only grows, except by settling.
     pub full_at: i64,
     /// All tokens that were ever granted.
     pub granted: i64,
-    /// The longest wait granted since the bucket was last full, in nanoseconds.
+    /// The longest wait that was granted, in ticks.
     pub longest_wait: i64,
-    /// Where the grid of an interval quota begins, in nanoseconds.
-    pub anchor: i64,
 }
 
 /// One request, in tokens and nanoseconds.
@@ -33,7 +81,7 @@ pub struct Bucket {
 pub struct Request {
     /// How many tokens to take.
     pub cost: i64,
-    /// How long the caller would wait for them.
+    /// How long the caller would wait for them, a year at most.
     pub max_wait: i64,
     /// How many tokens must remain.
     pub keep: i64,
@@ -55,115 +103,68 @@ pub struct Verdict {
 }
 
 impl Bucket {
-    /// A full bucket whose grid begins at `anchor`.
+    /// A full bucket whose clock starts at `anchor`.
     #[must_use]
     pub fn full(anchor: i64) -> Self {
         Self { anchor, ..Self::default() }
     }
 
-    /// Decides a request at `now`, and takes its tokens if it is granted; a denial changes nothing.
-    ///
-    /// The state must be settled (see [`stepped_back`](Self::stepped_back)) and `cost + keep` at most the capacity.
-    pub fn take(&mut self, quota: &Quota, now: i64, request: Request) -> Verdict {
-        let clock = quota.clock(self.anchor, now);
-        let due = self.due(quota, clock, request);
-        let granted = due <= quota.clock(self.anchor, now + request.max_wait.min(LONGEST_WAIT_NS));
-        let wait = if granted { (quota.instant(self.anchor, due) - now).max(0) } else { 0 };
+    /// Decides a request for at most the capacity at `now`, and takes its tokens if it is granted; a denial
+    /// changes nothing, unless the clock was set back: then the bucket is empty from now on.
+    pub fn take(&mut self, terms: &Terms, now: i64, request: Request) -> Verdict {
+        if self.stepped_back(terms, now) {
+            self.settle(terms, terms, now);
+        }
+        let clock = terms.clock(self.anchor, now);
+        let due = self.full_at + (request.cost + request.keep - terms.capacity) * terms.token_ticks;
+        let granted = due <= terms.clock(self.anchor, now + request.max_wait);
         if granted {
-            let pending = if self.full_at > clock { self.longest_wait } else { 0 };
-            self.longest_wait = pending.max(wait);
-            self.full_at = self.full_at.max(clock) + request.cost * quota.ticks_per_token();
+            self.longest_wait = self.longest_wait.max(due - clock);
+            self.full_at = self.full_at.max(clock) + request.cost * terms.token_ticks;
             self.granted += request.cost;
         }
-        let next = self.due(quota, clock, request);
+        self.verdict(terms, now, request, granted)
+    }
+
+    /// What to tell the caller of a request that was `granted` or not at `now`, from the state that it left.
+    #[must_use]
+    pub fn verdict(&self, terms: &Terms, now: i64, request: Request, granted: bool) -> Verdict {
+        let clock = terms.clock(self.anchor, now);
+        let full_at = self.full_at.max(clock);
+        let until = |tick: i64| (terms.instant(self.anchor, tick) - now).max(0);
+        let lacking = |tokens: i64| until(full_at + (tokens - terms.capacity) * terms.token_ticks);
         Verdict {
             granted,
-            remaining: self.available(quota, clock).max(0) / quota.ticks_per_token(),
-            wait,
-            retry_after: (quota.instant(self.anchor, next) - now).max(0),
-            reset_after: (quota.instant(self.anchor, self.full_at) - now).max(0),
+            remaining: ((terms.burst() - full_at + clock) / terms.token_ticks).max(0),
+            wait: if granted { lacking(request.keep) } else { 0 },
+            retry_after: lacking(request.cost + request.keep),
+            reset_after: until(full_at),
         }
     }
 
-    /// Whether `full_at` is further ahead than any grant can have put it: the clock was set back since.
+    /// Whether the bucket is full later than any grant can have put it, a second's difference between clocks
+    /// aside: the clock was set back since.
     #[must_use]
-    pub fn stepped_back(&self, quota: &Quota, now: i64) -> bool {
-        let ahead = quota.instant(self.anchor, self.full_at) - now;
-        ahead > quota.span() + self.longest_wait + SECOND_NS
+    pub fn stepped_back(&self, terms: &Terms, now: i64) -> bool {
+        let slack = (SECOND_NS / terms.step_ns + 1) * terms.step_ticks;
+        self.full_at - terms.clock(self.anchor, now) > terms.burst() + self.longest_wait + slack
     }
 
-    /// Brings the state from the terms it was written under to `new` ones, and mends a clock that was set back.
+    /// Brings the bucket from the terms that it was written under to `new` ones.
     ///
-    /// Tokens that are there stay, fractions too, up to the new capacity; after a step of the clock the
-    /// bucket is empty, so nobody is locked out for longer than a refill.
-    pub fn settle(&mut self, old: &Quota, new: &Quota, now: i64) {
-        let available = if self.stepped_back(old, now) {
-            0
-        } else {
-            i128::from(self.available(old, old.clock(self.anchor, now)))
-        };
-        let kept = (available * i128::from(new.ticks_per_token())).div_euclid(i128::from(old.ticks_per_token()));
+    /// Tokens that are there stay, fractions too, up to the new capacity. If the clock was set back it is
+    /// empty, so nobody is locked out for longer than a refill.
+    pub fn settle(&mut self, old: &Terms, new: &Terms, now: i64) {
+        let owed = self.full_at - old.clock(self.anchor, now);
+        let available = if self.stepped_back(old, now) { 0 } else { i128::from(old.burst() - owed.max(0)) };
+        let kept = (available * i128::from(new.token_ticks)).div_euclid(i128::from(old.token_ticks));
         let clock = new.clock(self.anchor, now);
-        let latest = new.clock(self.anchor, now + LONGEST_WAIT_NS) + new.burst();
-        let full_at = i128::from(clock) + i128::from(new.burst()) - kept.min(i128::from(new.burst()));
-        self.full_at = i64::try_from(full_at).unwrap_or(latest).min(latest);
-        self.longest_wait = (new.instant(self.anchor, self.full_at) - now - new.span()).max(0);
-    }
-
-    /// The tokens that are there, in ticks; negative while granted requests still wait for theirs.
-    fn available(&self, quota: &Quota, clock: i64) -> i64 {
-        quota.burst() - (self.full_at - clock).max(0)
-    }
-
-    /// The tick at which the request's tokens are there, and those that it keeps.
-    fn due(&self, quota: &Quota, clock: i64, request: Request) -> i64 {
-        self.full_at.max(clock) + (request.cost + request.keep) * quota.ticks_per_token() - quota.burst()
+        let most_owed = new.clock(self.anchor, now + LONGEST_WAIT_NS) - clock;
+        let kept = i64::try_from(kept.max(-i128::from(most_owed))).unwrap_or(i64::MAX).min(new.burst());
+        self.full_at = clock + new.burst() - kept;
+        self.longest_wait = (-kept).max(0);
     }
 }
 
-impl Quota {
-    /// How far the bucket's clock advances for one token. Rounded up: a quota is never exceeded.
-    #[must_use]
-    pub(crate) fn ticks_per_token(&self) -> i64 {
-        match self.refill() {
-            Refill::Continuous => ceil_div(self.refill_ns(), self.capacity_i64()),
-            Refill::Interval => 1,
-        }
-    }
-
-    /// The ticks from empty to full.
-    fn burst(&self) -> i64 {
-        self.capacity_i64() * self.ticks_per_token()
-    }
-
-    /// The nanoseconds from empty to full.
-    fn span(&self) -> i64 {
-        match self.refill() {
-            Refill::Continuous => self.burst(),
-            Refill::Interval => self.refill_ns(),
-        }
-    }
-
-    /// The bucket's clock at `now`.
-    fn clock(&self, anchor: i64, now: i64) -> i64 {
-        match self.refill() {
-            Refill::Continuous => now,
-            Refill::Interval => (now - anchor).div_euclid(self.refill_ns()) * self.capacity_i64(),
-        }
-    }
-
-    /// The first instant at which the bucket's clock shows `tick`.
-    fn instant(&self, anchor: i64, tick: i64) -> i64 {
-        match self.refill() {
-            Refill::Continuous => tick,
-            Refill::Interval => anchor + ceil_div(tick, self.capacity_i64()) * self.refill_ns(),
-        }
-    }
-}
-
-fn ceil_div(a: i64, b: i64) -> i64 {
-    -(-a).div_euclid(b)
-}
-
-/// No request waits longer than this, a year: with a burst of at most a century, no sum overflows before 2160.
+/// No request waits longer than a year. With a burst of at most a century, no sum here overflows before 2160.
 pub const LONGEST_WAIT_NS: i64 = 366 * 86_400 * SECOND_NS;

@@ -1,6 +1,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::bucket::Terms;
+
 /// How much may pass: a capacity, and how it comes back.
 ///
 /// When the tokens are used up, an [`Interval`](Refill::Interval) quota grants nothing until its period
@@ -73,7 +75,7 @@ impl Quota {
         if refill_ns < capacity {
             return Err(QuotaError::TooFast { capacity, refill_ns });
         }
-        let burst = i128::from(self.ticks_per_token()) * i128::from(capacity);
+        let burst = i128::from(Terms::from(&self).token_ticks) * i128::from(capacity);
         if self.refill == Refill::Continuous && (burst - i128::from(refill_ns)) * 1000 > i128::from(refill_ns) {
             return Err(QuotaError::TooFine { capacity, refill_ns });
         }
@@ -107,6 +109,12 @@ impl Quota {
 
     pub(crate) fn refill_ns(&self) -> i64 {
         self.refill_ns
+    }
+
+    /// The time from empty to full as the databases' decimal of seconds.
+    #[cfg(feature = "_sql")]
+    pub(crate) fn refill_seconds(&self) -> String {
+        format!("{}.{:09}", self.refill_ns / SECOND_NS, self.refill_ns % SECOND_NS)
     }
 }
 
@@ -169,7 +177,9 @@ pub enum QuotaError {
         refill_ns: i64,
     },
     /// Whole nanoseconds a token would lose more than 0.1 % of the rate.
-    #[error("{capacity} tokens in {refill_ns} ns, in whole nanoseconds a token, would be over 0.1 % slower: count in larger units, 1 for 1000")]
+    #[error(
+        "{capacity} tokens in {refill_ns} ns, in whole nanoseconds a token, would be over 0.1 % slower: count in larger units, 1 for 1000"
+    )]
     TooFine {
         /// The capacity given.
         capacity: i64,

@@ -1,7 +1,26 @@
 -- Everything of tollgate's lives in a schema of its own. PUBLIC may not even look into it:
--- ../grants/postgres.sql gives a role of yours what it needs.
-create schema if not exists tollgate;
+-- ../grants/postgres.sql gives roles of yours what they need.
+create schema tollgate;
 
 revoke all on schema tollgate from public;
 
 comment on schema tollgate is 'Exact rate limiting: select * from tollgate.request_token(''my-bucket'')';
+
+-- Which of these files have run.
+create table tollgate.migrations (
+  version    bigint primary key,
+  name       text not null,
+  applied_at timestamptz not null default now()
+);
+
+revoke all on tollgate.migrations from public;
+
+-- applied_migrations() -> the versions that have run, for roles that may not read the table.
+create function tollgate.applied_migrations() returns setof bigint
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select m.version from tollgate.migrations m order by m.version
+$$;
+
+revoke all on function tollgate.applied_migrations() from public;

@@ -11,6 +11,6 @@ begin
   call token_decide_v1(p_id, p_cost, p_max_wait, p_keep, p_capacity, p_refill_seconds, p_refill,
                        v_outcome, v_now, v_full_at, v_granted, v_capacity, v_anchor, v_step_ns, v_step_ticks,
                        v_token_ticks);
-  select v_outcome as outcome, v_now as now, v_full_at as full_at, v_granted as granted, v_capacity as capacity,
+  select 1 as entry, v_outcome as outcome, v_now as now, v_full_at as full_at, v_granted as granted, v_capacity as capacity,
          v_anchor as anchor, v_step_ns as step_ns, v_step_ticks as step_ticks, v_token_ticks as token_ticks;
 end

@@ -42,13 +42,13 @@ begin
   set v_full_at = greatest(v_full_at, v_clock);
   select v_outcome = 'granted' as granted,
          greatest((v_capacity * v_token_ticks - v_full_at + v_clock) div v_token_ticks, 0) as remaining,
-         if(v_outcome = 'granted', greatest(ceiling((
+         if(v_outcome = 'granted', cast(greatest(ceiling((
               (v_full_at + (p_keep - v_capacity) * v_token_ticks + v_step_ticks - 1)
-              div v_step_ticks * v_step_ns + v_anchor - v_now) / 1000000), 0), 0) as wait_ms,
-         greatest(ceiling((
+              div v_step_ticks * v_step_ns + v_anchor - v_now) / 1000000), 0) as signed), 0) as wait_ms,
+         cast(greatest(ceiling((
               (v_full_at + (p_tokens + p_keep - v_capacity) * v_token_ticks + v_step_ticks - 1)
-              div v_step_ticks * v_step_ns + v_anchor - v_now) / 1000000), 0) as retry_after_ms,
-         greatest(ceiling((
-              (v_full_at + v_step_ticks - 1) div v_step_ticks * v_step_ns + v_anchor - v_now) / 1000000), 0)
+              div v_step_ticks * v_step_ns + v_anchor - v_now) / 1000000), 0) as signed) as retry_after_ms,
+         cast(greatest(ceiling((
+              (v_full_at + v_step_ticks - 1) div v_step_ticks * v_step_ns + v_anchor - v_now) / 1000000), 0) as signed)
            as reset_after_ms;
 end

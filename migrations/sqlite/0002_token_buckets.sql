@@ -1,0 +1,36 @@
+-- One row a bucket. To provision one, name the first three columns; the others are the library's.
+--
+--   insert into token_buckets (id, capacity, refill_seconds) values ('third-party-api', 2, 1);
+--
+-- To change the terms of a bucket, call tollgate::create_bucket: it keeps the tokens that are there, which a plain
+-- UPDATE of the terms reckons anew.
+--
+-- The state counts ticks of the bucket's own clock, which starts at anchor and advances by step_ticks every step_ns.
+-- For 'continuous' a tick is a nanosecond; for 'interval' it is a token, and a step is the whole period.
+create table token_buckets (
+  id             text not null primary key,
+  capacity       integer not null,                       -- tokens
+  refill_seconds real not null,                          -- from empty to full
+  refill         text not null default 'interval',       -- 'interval' or 'continuous'
+  provisioned    integer not null default true,          -- false: made by its first request, may be swept
+  anchor         integer not null                        -- nanoseconds since 1970
+                 default (cast(round(unixepoch('subsec') * 1000) as integer) * 1000000),
+  full_at        integer not null default 0,             -- ticks: when it is full again
+  granted        integer not null default 0,             -- tokens, ever
+  longest_wait   integer not null default 0,             -- ticks: the longest that was granted
+  refill_ns      integer as (cast(round(refill_seconds * 1e9) as integer)),
+  step_ns        integer as (case refill when 'continuous' then 1 else refill_ns end),
+  step_ticks     integer as (case refill when 'continuous' then 1 else capacity end),
+  token_ticks    integer as (
+                   case refill when 'continuous' then (refill_ns + capacity - 1) / capacity else 1 end),
+  constraint id_has_1_to_255_bytes_and_no_nul check (
+    length(cast(id as blob)) between 1 and 255 and instr(cast(id as blob), x'00') = 0),
+  constraint capacity_is_1_or_more check (capacity >= 1),
+  constraint refill_is_interval_or_continuous check (refill in ('interval', 'continuous')),
+  constraint refill_seconds_is_above_0 check (refill_ns >= 1),
+  constraint refill_seconds_is_a_century_or_less check (
+    refill_seconds <= 3155760000 and token_ticks * 1.0 * capacity <= 3155760000000000000),
+  constraint refill_is_at_most_1_token_a_nanosecond check (refill_ns >= capacity),
+  constraint rounding_slows_by_at_most_a_thousandth check (
+    refill = 'interval' or (token_ticks * capacity - refill_ns) <= refill_ns / 1000)
+) strict, without rowid;

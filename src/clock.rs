@@ -1,0 +1,55 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Where a store without a server of its own reads the time: [`LocalBucket`](crate::LocalBucket) and SQLite.
+///
+/// Stores on a database server never use one: their clock is the server's.
+pub trait Clock: Send + Sync + 'static {
+    /// Nanoseconds since 1970.
+    fn now(&self) -> i64;
+}
+
+/// The host's clock.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> i64 {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+    }
+}
+
+/// A clock that stands still until it is told to move: for tests, which need not sleep then.
+///
+/// Clones show the same time.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Clock, ManualClock};
+///
+/// let clock = ManualClock::default();
+/// clock.advance(Duration::from_millis(300));
+/// assert_eq!(clock.now(), 300_000_000);
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct ManualClock(Arc<AtomicI64>);
+
+impl ManualClock {
+    /// Moves the clock forwards.
+    pub fn advance(&self, by: Duration) {
+        self.0.fetch_add(i64::try_from(by.as_nanos()).unwrap_or(i64::MAX), Ordering::SeqCst);
+    }
+
+    /// Sets the clock, backwards too, to nanoseconds since 1970.
+    pub fn set(&self, now: i64) {
+        self.0.store(now, Ordering::SeqCst);
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> i64 {
+        self.0.load(Ordering::SeqCst)
+    }
+}

@@ -1,0 +1,117 @@
+use std::error::Error as StdError;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::{Key, KeyError, QuotaError};
+
+/// Why there is no answer. That there is no token is an answer: see [`Decision`](crate::Decision).
+///
+/// No variant ever means that tokens were granted. Where it is not certain that none were taken,
+/// [`is_outcome_unknown`](Self::is_outcome_unknown) says so.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The database stayed busy with others: every attempt was rolled back.
+    #[error("every one of {attempts} attempts was rolled back: too many requests contend for this bucket")]
+    Contended {
+        /// How often the database was asked.
+        attempts: u32,
+        /// What it said last.
+        source: Cause,
+    },
+    /// The deadline passed while the database had the request.
+    #[error("no answer within {0:?}; whether the tokens were taken is unknown")]
+    DeadlineExceeded(Duration),
+    /// The database refused the statement.
+    #[error("the database refused the request")]
+    Database(#[source] Cause),
+    /// The text is no key.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// The schema was made by a newer version of this crate.
+    #[error(
+        "the database is at schema version {found}, and this version of tollgate knows {known}: \
+         update the tollgate dependency of this service"
+    )]
+    NewerSchema {
+        /// The database's version.
+        found: i64,
+        /// The newest that this crate knows.
+        known: i64,
+    },
+    /// The tables or routines are missing.
+    #[error(
+        "tollgate's tables and routines are not in this database, or not all of them: \
+         run tollgate::migrate(&pool) once, or copy its migrations into your own"
+    )]
+    NotMigrated(#[source] Cause),
+    /// The role may not call the routines.
+    #[error("this database role may not use tollgate: grant it what migrations/grants lists")]
+    NotPermitted(#[source] Cause),
+    /// Another implementation of a trait of this crate failed.
+    #[error(transparent)]
+    Other(Cause),
+    /// The connection broke while the database had the request.
+    #[error("the connection broke during the request; whether the tokens were taken is unknown")]
+    OutcomeUnknown(#[source] Cause),
+    /// The figures make no quota.
+    #[error(transparent)]
+    Quota(#[from] QuotaError),
+    /// The request can never be granted.
+    #[error(transparent)]
+    Take(#[from] TakeError),
+    /// There was no connection to send the request on. Nothing was taken.
+    #[error("no connection to the database: is it up, is the URL right, and is the pool large enough?")]
+    Unavailable(#[source] Cause),
+}
+
+impl Error {
+    /// Wraps the error of another store or requester.
+    pub fn other(error: impl StdError + Send + Sync + 'static) -> Self {
+        Self::Other(Arc::new(error))
+    }
+
+    /// Whether tokens may have been taken all the same. Asking again may then pay twice.
+    #[must_use]
+    pub fn is_outcome_unknown(&self) -> bool {
+        matches!(self, Self::DeadlineExceeded(_) | Self::OutcomeUnknown(_))
+    }
+}
+
+impl From<std::convert::Infallible> for Error {
+    fn from(never: std::convert::Infallible) -> Self {
+        match never {}
+    }
+}
+
+/// What lies beneath an [`Error`]. Shared, so that one failed call can answer several callers.
+pub type Cause = Arc<dyn StdError + Send + Sync>;
+
+/// Why a request can never be granted, decided before any token moves.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TakeError {
+    /// The bucket was provisioned with other terms than the quota of the request.
+    #[error("bucket '{0}' is provisioned with terms of its own: take from it without a quota, or use another key")]
+    Conflict(Key),
+    /// More tokens than the bucket ever holds.
+    #[error("bucket '{key}' holds {capacity} tokens: {cost}, with {keep} to keep, can never be had at once")]
+    NeverPossible {
+        /// The bucket.
+        key: Key,
+        /// The tokens asked for.
+        cost: u64,
+        /// The tokens that had to remain.
+        keep: u64,
+        /// The tokens that the bucket holds when full.
+        capacity: u64,
+    },
+    /// A request for no token.
+    #[error("a request takes 1 token or more, and this one takes 0")]
+    NoTokens,
+    /// No such bucket.
+    #[error(
+        "there is no bucket '{0}': insert its id, capacity and refill_seconds into token_buckets, or call create_bucket"
+    )]
+    UnknownBucket(Key),
+}

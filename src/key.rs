@@ -1,0 +1,90 @@
+use std::fmt;
+
+use uuid::Uuid;
+
+/// Whose tokens: the id of a bucket.
+///
+/// Keys are compared byte for byte, on every engine: `A`, `a` and `a ` are three buckets. A key has 1 to 255
+/// bytes of UTF-8 and no NUL; hash longer ones, or raw bytes.
+///
+/// ```
+/// use tollgate::Key;
+///
+/// let key = Key::try_from("user:42")?;
+/// assert_eq!(key.as_str(), "user:42");
+/// assert!(Key::try_from("").is_err());
+/// # Ok::<(), tollgate::KeyError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(Box<str>);
+
+impl Key {
+    /// The key as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<Uuid> for Key {
+    /// The hyphenated form, 36 characters.
+    fn from(id: Uuid) -> Self {
+        Self(id.hyphenated().to_string().into())
+    }
+}
+
+impl TryFrom<&str> for Key {
+    type Error = KeyError;
+
+    fn try_from(key: &str) -> Result<Self, KeyError> {
+        if key.is_empty() {
+            return Err(KeyError::Empty);
+        }
+        if key.len() > MAX_BYTES {
+            return Err(KeyError::TooLong(key.len()));
+        }
+        match key.find('\0') {
+            Some(at) => Err(KeyError::Nul(at)),
+            None => Ok(Self(key.into())),
+        }
+    }
+}
+
+impl TryFrom<String> for Key {
+    type Error = KeyError;
+
+    fn try_from(key: String) -> Result<Self, KeyError> {
+        Self::try_from(key.as_str())
+    }
+}
+
+impl TryFrom<&String> for Key {
+    type Error = KeyError;
+
+    fn try_from(key: &String) -> Result<Self, KeyError> {
+        Self::try_from(key.as_str())
+    }
+}
+
+/// Why a text is no key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// No text at all.
+    #[error("a key has 1 to 255 bytes, and this one is empty")]
+    Empty,
+    /// A NUL, which PostgreSQL's text cannot hold.
+    #[error("a key has no NUL byte, and this one has one at byte {0}")]
+    Nul(usize),
+    /// More than 255 bytes.
+    #[error("a key has 1 to 255 bytes, and this one has {0}: hash it, or choose a shorter one")]
+    TooLong(usize),
+}
+
+const MAX_BYTES: usize = 255;

@@ -1,0 +1,136 @@
+use std::sync::Arc;
+
+use sqlx::Pool;
+
+use crate::Error;
+use crate::error::Cause;
+use crate::retry::{Class, Failure};
+use crate::store::Dialect;
+
+#[cfg(feature = "mysql")]
+mod mysql;
+#[cfg(feature = "postgres")]
+mod postgres;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+
+/// Brings the database to this crate's schema, and says which migrations that took: none if it was there.
+///
+/// The ledger is tollgate's own, so the host's migrations in the same database are left alone. Any number of
+/// instances may start at once, and one that is killed half-way is finished by the next.
+///
+/// Those who would rather have it all in the migrations of their own find the SQL in [`migrations`].
+///
+/// # Errors
+///
+/// [`Error::NewerSchema`] if a newer version of this crate has been here; or if the role may not create tables,
+/// or the database cannot be reached.
+pub async fn migrate<DB: Migrate>(pool: &Pool<DB>) -> Result<Vec<Migration>, Error> {
+    if pending_migrations(pool).await?.is_empty() {
+        return Ok(Vec::new());
+    }
+    DB::migrate(pool).await
+}
+
+/// The migrations that [`migrate`] would run now: a dry run, which changes nothing.
+///
+/// # Errors
+///
+/// As for [`migrate`].
+pub async fn pending_migrations<DB: Migrate>(pool: &Pool<DB>) -> Result<Vec<Migration>, Error> {
+    let applied = DB::applied(pool).await?;
+    pending::<DB>(&applied)
+}
+
+/// Every migration of a database, in order: to print, or to copy into migrations of the host's own.
+///
+/// ```
+/// # #[cfg(feature = "postgres")]
+/// for migration in tollgate::migrations::<sqlx::Postgres>() {
+///     println!("{}\n", migration.sql());
+/// }
+/// ```
+#[must_use]
+pub fn migrations<DB: Migrate>() -> &'static [Migration] {
+    DB::MIGRATIONS
+}
+
+/// A step of the schema.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Migration {
+    version: i64,
+    name: &'static str,
+    sql: &'static str,
+    ledger: &'static str,
+}
+
+impl Migration {
+    /// Its place, from 1.
+    #[must_use]
+    pub fn version(&self) -> i64 {
+        self.version
+    }
+
+    /// What it is about.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The statements. On MySQL and MariaDB it is one, with semicolons of its own if it makes a routine.
+    #[must_use]
+    pub fn sql(&self) -> &'static str {
+        self.sql
+    }
+
+    /// The statement that enters it in the ledger, for those who run [`sql`](Self::sql) themselves: with it,
+    /// [`migrate`] knows what is there.
+    #[must_use]
+    pub fn record(&self) -> String {
+        let Self { version, name, ledger, .. } = self;
+        format!("insert into {ledger} (version, name) values ({version}, '{name}')")
+    }
+}
+
+/// A database that this crate has migrations for.
+pub trait Migrate: Dialect {
+    #[doc(hidden)]
+    const MIGRATIONS: &'static [Migration];
+
+    /// The versions in the ledger; none if there is no ledger.
+    #[doc(hidden)]
+    fn applied(pool: &Pool<Self>) -> impl Future<Output = Result<Vec<i64>, Error>> + Send;
+
+    /// Runs what is pending once nobody else does.
+    #[doc(hidden)]
+    fn migrate(pool: &Pool<Self>) -> impl Future<Output = Result<Vec<Migration>, Error>> + Send;
+}
+
+/// What is not in the ledger, unless the ledger knows more than this crate.
+fn pending<DB: Migrate>(applied: &[i64]) -> Result<Vec<Migration>, Error> {
+    let known = DB::MIGRATIONS.iter().map(Migration::version).max().unwrap_or(0);
+    if let Some(found) = applied.iter().copied().filter(|&version| version > known).max() {
+        return Err(Error::NewerSchema { found, known });
+    }
+    Ok(DB::MIGRATIONS.iter().filter(|migration| !applied.contains(&migration.version)).copied().collect())
+}
+
+fn failed(error: sqlx::Error) -> Error {
+    match error {
+        sqlx::Error::Database(_) => Error::Database(Arc::new(error) as Cause),
+        _ => Failure::new(Class::Unavailable, error).into_error(1, std::time::Duration::ZERO),
+    }
+}
+
+/// The files of a dialect's directory, numbered in the order in which they are named here.
+macro_rules! files {
+    ($directory:literal, $ledger:literal, $($version:literal $name:literal),+ $(,)?) => {
+        &[$(crate::migrate::Migration {
+            version: $version,
+            name: $name,
+            sql: include_str!(concat!("../../migrations/", $directory, "/", $name, ".sql")),
+            ledger: $ledger,
+        }),+]
+    };
+}
+use files;

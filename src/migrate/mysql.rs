@@ -1,0 +1,99 @@
+use sqlx::mysql::{MySql, MySqlConnection, MySqlDatabaseError};
+use sqlx::{Connection, MySqlPool};
+
+use super::{Migrate, Migration, failed, files, pending};
+use crate::Error;
+
+impl Migrate for MySql {
+    const MIGRATIONS: &'static [Migration] = files!(
+        "mysql",
+        "token_migrations",
+        1 "0001_token_migrations",
+        2 "0002_token_buckets",
+        3 "0003_token_settle_v1",
+        4 "0004_token_create_on_first_use_v1",
+        5 "0005_token_decide_v1",
+        6 "0006_token_take_v1",
+        7 "0007_token_take_many_v1",
+        8 "0008_request_tokens_v1",
+        9 "0009_request_tokens",
+        10 "0010_request_token",
+        11 "0011_token_create_bucket",
+        12 "0012_rate_limiting_request",
+        13 "0013_token_bucket_levels",
+    );
+
+    async fn applied(pool: &MySqlPool) -> Result<Vec<i64>, Error> {
+        let mut connection = pool.acquire().await.map_err(failed)?;
+        applied(&mut connection).await.map_err(failed)
+    }
+
+    /// On a connection of its own, which takes its lock and its settings with it when it closes.
+    async fn migrate(pool: &MySqlPool) -> Result<Vec<Migration>, Error> {
+        let mut connection = pool.acquire().await.map_err(failed)?.detach();
+        let migrated = migrate(&mut connection).await;
+        connection.close().await.map_err(failed)?;
+        migrated
+    }
+}
+
+async fn migrate(connection: &mut MySqlConnection) -> Result<Vec<Migration>, Error> {
+    // Routines keep the mode that they are made in.
+    sqlx::raw_sql("set session sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'; set names utf8mb4")
+        .execute(&mut *connection)
+        .await
+        .map_err(failed)?;
+    sqlx::query("do get_lock(concat('tollgate.', database()), 600)").execute(&mut *connection).await.map_err(failed)?;
+    let pending = pending::<MySql>(&applied(connection).await.map_err(failed)?)?;
+    for migration in &pending {
+        apply(connection, migration).await.map_err(failed)?;
+    }
+    Ok(pending)
+}
+
+/// Each statement of DDL commits on its own. So what is about to run is written down first, and an object that is there
+/// already is ours if a run that was killed had announced it.
+async fn apply(connection: &mut MySqlConnection, migration: &Migration) -> Result<(), sqlx::Error> {
+    if migration.version() == 1 {
+        sqlx::raw_sql(migration.sql()).execute(&mut *connection).await?;
+    }
+    let announced = sqlx::query("insert ignore into token_migrations (version, name, applied_at) values (?, ?, null)")
+        .bind(migration.version())
+        .bind(migration.name())
+        .execute(&mut *connection)
+        .await?;
+    if migration.version() > 1 {
+        match sqlx::raw_sql(migration.sql()).execute(&mut *connection).await {
+            Err(error) if announced.rows_affected() == 0 && is_there(&error) => {}
+            result => result.map(drop)?,
+        }
+    }
+    sqlx::query("update token_migrations set applied_at = utc_timestamp(6) where version = ?")
+        .bind(migration.version())
+        .execute(connection)
+        .await
+        .map(drop)
+}
+
+async fn applied(connection: &mut MySqlConnection) -> Result<Vec<i64>, sqlx::Error> {
+    let result = sqlx::query_scalar("select version from token_migrations where applied_at is not null")
+        .fetch_all(connection)
+        .await;
+    match result {
+        Err(error) if number(&error) == Some(NO_SUCH_TABLE) => Ok(Vec::new()),
+        result => result,
+    }
+}
+
+fn is_there(error: &sqlx::Error) -> bool {
+    matches!(number(error), Some(TABLE_EXISTS | ROUTINE_EXISTS))
+}
+
+fn number(error: &sqlx::Error) -> Option<u16> {
+    let error = error.as_database_error()?.try_downcast_ref::<MySqlDatabaseError>()?;
+    Some(error.number())
+}
+
+const TABLE_EXISTS: u16 = 1050;
+const NO_SUCH_TABLE: u16 = 1146;
+const ROUTINE_EXISTS: u16 = 1304;

@@ -1,0 +1,65 @@
+use sqlx::{Acquire, PgPool, Postgres};
+
+use super::{Migrate, Migration, failed, files, pending};
+use crate::Error;
+
+impl Migrate for Postgres {
+    const MIGRATIONS: &'static [Migration] = files!(
+        "postgres",
+        "tollgate.migrations",
+        1 "0001_schema",
+        2 "0002_token_clock",
+        3 "0003_token_buckets",
+        4 "0004_bucket_clock",
+        5 "0005_bucket_instant",
+        6 "0006_bucket_furthest",
+        7 "0007_bucket_terms",
+        8 "0008_new_terms",
+        9 "0009_take",
+        10 "0010_take_many",
+        11 "0011_request_tokens",
+        12 "0012_request_token",
+        13 "0013_request_tokens_many",
+        14 "0014_create_bucket",
+        15 "0015_rate_limiting_request",
+        16 "0016_token_bucket_levels",
+    );
+
+    async fn applied(pool: &PgPool) -> Result<Vec<i64>, Error> {
+        let mut connection = pool.acquire().await.map_err(failed)?;
+        applied(&mut connection).await.map_err(failed)
+    }
+
+    /// All in one transaction, so a run that is killed leaves nothing. The lock ends with it too, which a pooler in
+    /// transaction mode needs.
+    async fn migrate(pool: &PgPool) -> Result<Vec<Migration>, Error> {
+        let mut connection = pool.acquire().await.map_err(failed)?;
+        let mut transaction = connection.begin().await.map_err(failed)?;
+        sqlx::query("select pg_advisory_xact_lock($1)").bind(LOCK).execute(&mut *transaction).await.map_err(failed)?;
+        let pending = pending::<Self>(&applied(&mut transaction).await.map_err(failed)?)?;
+        for migration in &pending {
+            sqlx::raw_sql(migration.sql()).execute(&mut *transaction).await.map_err(failed)?;
+            sqlx::query("insert into tollgate.migrations (version, name) values ($1, $2)")
+                .bind(migration.version())
+                .bind(migration.name())
+                .execute(&mut *transaction)
+                .await
+                .map_err(failed)?;
+        }
+        transaction.commit().await.map_err(failed)?;
+        Ok(pending)
+    }
+}
+
+async fn applied(connection: &mut sqlx::PgConnection) -> Result<Vec<i64>, sqlx::Error> {
+    let exists: bool = sqlx::query_scalar("select to_regprocedure('tollgate.applied_migrations()') is not null")
+        .fetch_one(&mut *connection)
+        .await?;
+    if !exists {
+        return Ok(Vec::new());
+    }
+    sqlx::query_scalar("select version from tollgate.applied_migrations() version").fetch_all(connection).await
+}
+
+/// Of this crate's own, so that the host's locks and those of its migrations are other ones.
+const LOCK: i64 = 0x746f_6c6c_6761_7465;

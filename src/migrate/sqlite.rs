@@ -1,0 +1,48 @@
+use sqlx::sqlite::{Sqlite, SqliteConnection};
+use sqlx::{Connection, SqlitePool};
+
+use super::{Migrate, Migration, failed, files, pending};
+use crate::Error;
+
+impl Migrate for Sqlite {
+    const MIGRATIONS: &'static [Migration] = files!(
+        "sqlite",
+        "token_migrations",
+        1 "0001_token_migrations",
+        2 "0002_token_buckets",
+        3 "0003_token_bucket_levels",
+    );
+
+    async fn applied(pool: &SqlitePool) -> Result<Vec<i64>, Error> {
+        let mut connection = pool.acquire().await.map_err(failed)?;
+        applied(&mut connection).await.map_err(failed)
+    }
+
+    /// All in one transaction, which locks the database: a run that is killed leaves nothing.
+    async fn migrate(pool: &SqlitePool) -> Result<Vec<Migration>, Error> {
+        let mut connection = pool.acquire().await.map_err(failed)?;
+        let mut transaction = connection.begin_with("begin immediate").await.map_err(failed)?;
+        let pending = pending::<Self>(&applied(&mut transaction).await.map_err(failed)?)?;
+        for migration in &pending {
+            sqlx::raw_sql(migration.sql()).execute(&mut *transaction).await.map_err(failed)?;
+            sqlx::query("insert into token_migrations (version, name) values (?1, ?2)")
+                .bind(migration.version())
+                .bind(migration.name())
+                .execute(&mut *transaction)
+                .await
+                .map_err(failed)?;
+        }
+        transaction.commit().await.map_err(failed)?;
+        Ok(pending)
+    }
+}
+
+async fn applied(connection: &mut SqliteConnection) -> Result<Vec<i64>, sqlx::Error> {
+    let exists: bool = sqlx::query_scalar("select count(*) > 0 from sqlite_schema where name = 'token_migrations'")
+        .fetch_one(&mut *connection)
+        .await?;
+    if !exists {
+        return Ok(Vec::new());
+    }
+    sqlx::query_scalar("select version from token_migrations").fetch_all(connection).await
+}

@@ -1,0 +1,107 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::Error;
+use crate::error::Cause;
+
+/// How long to try. Retries only what is known to be rolled back: what may have been applied is never asked twice.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Retry {
+    pub(crate) deadline: Duration,
+    pub(crate) attempts: u32,
+}
+
+impl Retry {
+    /// Runs `attempt` until it answers, with full jitter in between, and says how often it ran.
+    pub(crate) async fn run<T, F>(&self, attempt: impl Fn(Instant) -> F) -> Result<(T, u32), Error>
+    where
+        F: Future<Output = Result<T, Failure>>,
+    {
+        let deadline = Instant::now() + self.deadline;
+        let mut attempts = 1;
+        loop {
+            let failure = match attempt(deadline).await {
+                Ok(answer) => return Ok((answer, attempts)),
+                Err(failure) => failure,
+            };
+            let pause = jitter(attempts);
+            let again = failure.class == Class::RolledBack && attempts < self.attempts;
+            if !again || Instant::now() + pause >= deadline {
+                return Err(failure.into_error(attempts, self.deadline));
+            }
+            sleep(pause).await;
+            attempts += 1;
+        }
+    }
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self { deadline: Duration::from_secs(5), attempts: 10 }
+    }
+}
+
+/// Why an attempt came to nothing.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) class: Class,
+    source: Cause,
+}
+
+impl Failure {
+    pub(crate) fn new(class: Class, source: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self { class, source: Arc::new(source) }
+    }
+
+    pub(crate) fn into_error(self, attempts: u32, deadline: Duration) -> Error {
+        let Self { class, source } = self;
+        match class {
+            Class::NotMigrated => Error::NotMigrated(source),
+            Class::NotPermitted => Error::NotPermitted(source),
+            Class::Refused => Error::Database(source),
+            Class::RolledBack => Error::Contended { attempts, source },
+            Class::TimedOut => Error::DeadlineExceeded(deadline),
+            Class::Unavailable => Error::Unavailable(source),
+            Class::Unknown => Error::OutcomeUnknown(source),
+        }
+    }
+}
+
+/// What an error of the database means for the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// The schema is missing.
+    NotMigrated,
+    /// The role may not call it.
+    NotPermitted,
+    /// The database said no, and would again.
+    Refused,
+    /// Nothing was applied, and another attempt may succeed.
+    RolledBack,
+    /// The deadline passed while the database had the request.
+    TimedOut,
+    /// Nothing was sent.
+    Unavailable,
+    /// It may have been applied.
+    Unknown,
+}
+
+/// Waits for a conversation that owns its connection: a caller who gives up does not break it off half-way.
+pub(crate) async fn finish<T: Send + 'static>(
+    deadline: Instant,
+    conversation: impl Future<Output = Result<T, Failure>> + Send + 'static,
+) -> Result<T, Failure> {
+    match timeout_at(deadline, tokio::spawn(conversation)).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(stopped)) => Err(Failure::new(Class::Unknown, stopped)),
+        Err(elapsed) => Err(Failure::new(Class::TimedOut, elapsed)),
+    }
+}
+
+/// A random pause below a bound that doubles (AWS's "full jitter"): 2 ms, 4 ms, … 128 ms.
+fn jitter(attempts: u32) -> Duration {
+    let bound = 2_000 << (attempts - 1).min(6);
+    Duration::from_micros(fastrand::u64(0..bound))
+}

@@ -1,0 +1,103 @@
+use std::fmt::Write;
+
+use sqlx::error::DatabaseError;
+use sqlx::mysql::{MySql, MySqlConnection, MySqlDatabaseError};
+
+use super::dialect::{Answer, Ask, Columns, Dialect};
+use super::sql::{Isolation, SqlStore};
+use crate::retry::Class;
+use crate::{Key, Quota};
+
+/// Buckets in MySQL or MariaDB, at the server's clock.
+pub type MySqlStore = SqlStore<MySql>;
+
+impl Dialect for MySql {
+    type Clock = ();
+
+    fn begin(isolation: Isolation) -> Option<&'static str> {
+        Some(match isolation {
+            Isolation::ReadCommitted => "set transaction isolation level read committed; start transaction",
+            Isolation::RepeatableRead => "set transaction isolation level repeatable read; start transaction",
+            Isolation::Serializable => "set transaction isolation level serializable; start transaction",
+        })
+    }
+
+    async fn take(connection: &mut MySqlConnection, asks: &[Ask], (): &()) -> Result<Vec<Answer>, sqlx::Error> {
+        // All rows are fetched: what is left unread of a CALL would be the next statement's answer.
+        let columns: Vec<Columns> = match asks {
+            [ask] => {
+                sqlx::query_as("call token_take_v1(?, ?, ?, ?, ?, ?, ?)")
+                    .bind(ask.key.as_str())
+                    .bind(ask.request.cost)
+                    .bind(ask.request.max_wait)
+                    .bind(ask.request.keep)
+                    .bind(ask.quota.map(|quota| quota.capacity_i64()))
+                    .bind(ask.quota.map(|quota| quota.refill_seconds()))
+                    .bind(ask.quota.map(|quota| quota.refill().as_str()))
+                    .fetch_all(connection)
+                    .await?
+            }
+            _ => sqlx::query_as("call token_take_many_v1(?)").bind(requests(asks)).fetch_all(connection).await?,
+        };
+        Ok(columns.into_iter().map(Answer::from).collect())
+    }
+
+    async fn create_bucket(
+        connection: &mut MySqlConnection,
+        key: &Key,
+        quota: &Quota,
+        (): &(),
+    ) -> Result<(), sqlx::Error> {
+        sqlx::query("call token_create_bucket(?, ?, ?, ?)")
+            .bind(key.as_str())
+            .bind(quota.capacity_i64())
+            .bind(quota.refill_seconds())
+            .bind(quota.refill().as_str())
+            .execute(connection)
+            .await
+            .map(drop)
+    }
+
+    fn classify(error: &dyn DatabaseError) -> Class {
+        match error.try_downcast_ref::<MySqlDatabaseError>().map(MySqlDatabaseError::number) {
+            // deadlock, lock wait timeout, MariaDB's changed record; group replication's and Galera's certification;
+            // NOWAIT and statement timeouts
+            Some(1213 | 1205 | 1020 | 3101 | 1180 | 3572 | 1969 | 3024) => Class::RolledBack,
+            Some(1305 | 1146) => Class::NotMigrated,
+            Some(1370 | 1142 | 1044) => Class::NotPermitted,
+            Some(1047) => Class::Unavailable,
+            Some(1053 | 1158..=1161 | 1317 | 1927 | 2006 | 2013 | 4031) => Class::Unknown,
+            _ => Class::Refused,
+        }
+    }
+
+    /// A lock wait that timed out undoes its statement only, and a killed procedure leaves its transaction open.
+    async fn clean_up(connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {
+        sqlx::raw_sql("rollback").execute(connection).await.map(drop)
+    }
+}
+
+/// The argument of `token_take_many_v1`. Nothing in it needs escaping.
+fn requests(asks: &[Ask]) -> String {
+    let mut json = String::with_capacity(96 * asks.len() + 2);
+    let mut separator = '[';
+    for ask in asks {
+        json.push(separator);
+        json.push_str("[\"");
+        for byte in ask.key.as_str().bytes() {
+            write!(json, "{byte:02x}").expect("a String takes everything");
+        }
+        write!(json, "\",{},{},{},", ask.request.cost, ask.request.max_wait, ask.request.keep)
+            .expect("a String takes everything");
+        match ask.quota {
+            None => json.push_str("null,null,null]"),
+            Some(quota) => {
+                let (capacity, refill) = (quota.capacity_i64(), quota.refill().as_str());
+                write!(json, "{capacity},{},\"{refill}\"]", quota.refill_seconds()).expect("a String takes everything");
+            }
+        }
+        separator = ',';
+    }
+    json.push(']');
+    json
+}

@@ -1,0 +1,194 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::pool::PoolConnection;
+use sqlx::{Connection, Pool};
+use tokio::time::{Instant, timeout_at};
+
+use super::dialect::{Answer, Ask, Dialect};
+use crate::retry::{Class, Failure, Retry, finish};
+use crate::{Error, Key, Outcome, Quota, Store, Take};
+
+/// Buckets in a SQL database, reached through a pool of the host's: one statement a call.
+///
+/// Serialization failures and deadlocks are retried with jitter until the deadline. A request whose outcome is
+/// unknown is never repeated, and never reported as granted.
+#[derive(Debug)]
+pub struct SqlStore<DB: Dialect> {
+    pool: Pool<DB>,
+    clock: DB::Clock,
+    isolation: Option<Isolation>,
+    retry: Retry,
+}
+
+impl<DB: Dialect> SqlStore<DB> {
+    /// Every call ends by then, with an error if need be; 5 seconds if not said.
+    #[must_use]
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.retry.deadline = deadline;
+        self
+    }
+
+    /// How often the database is asked at most, after serialization failures and deadlocks; 10 if not said.
+    #[must_use]
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.retry.attempts = attempts.max(1);
+        self
+    }
+
+    /// Runs each call in a transaction of this level; the pool's own level, in one round trip, if not said.
+    ///
+    /// Decisions are exact at every level; the higher ones only cost retries. `SQLite` has one level.
+    #[must_use]
+    pub fn isolation(mut self, isolation: Isolation) -> Self {
+        self.isolation = Some(isolation);
+        self
+    }
+
+    pub(super) fn with(pool: Pool<DB>, clock: DB::Clock) -> Self {
+        Self { pool, clock, isolation: None, retry: Retry::default() }
+    }
+
+    async fn ask(&self, asks: Arc<[Ask]>) -> Result<Vec<Outcome>, Error> {
+        if asks.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (mut answers, attempts) = self.retry.run(|deadline| self.attempt(Arc::clone(&asks), deadline)).await?;
+        if answers.len() != asks.len() {
+            let lost = format!("{} answers to {} requests", answers.len(), asks.len());
+            return Err(Error::OutcomeUnknown(Arc::new(sqlx::Error::Protocol(lost))));
+        }
+        answers.sort_unstable_by_key(Answer::entry);
+        asks.iter().zip(answers).map(|(ask, answer)| answer.outcome(ask, attempts)).collect()
+    }
+
+    async fn attempt(&self, asks: Arc<[Ask]>, deadline: Instant) -> Result<Vec<Answer>, Failure> {
+        let mut connection = acquire(&self.pool, deadline).await?;
+        let (clock, begin) = (self.clock.clone(), self.isolation.and_then(DB::begin));
+        finish(deadline, async move {
+            let result = match begin {
+                None => DB::take(&mut connection, &asks, &clock).await,
+                Some(begin) => in_transaction::<DB>(&mut connection, begin, &asks, &clock).await,
+            };
+            settle(connection, result).await
+        })
+        .await
+    }
+}
+
+impl<DB: Dialect> Clone for SqlStore<DB> {
+    fn clone(&self) -> Self {
+        Self { pool: self.pool.clone(), clock: self.clock.clone(), ..*self }
+    }
+}
+
+impl<DB: Dialect> From<Pool<DB>> for SqlStore<DB> {
+    fn from(pool: Pool<DB>) -> Self {
+        Self::with(pool, DB::Clock::default())
+    }
+}
+
+impl<DB: Dialect> Store for SqlStore<DB> {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        let mut asks = Vec::with_capacity(takes.len());
+        let mut never_sent = Vec::new();
+        for (place, take) in takes.iter().enumerate() {
+            match Ask::try_from(take) {
+                Ok(ask) => asks.push(ask),
+                Err(error) => never_sent.push((place, error)),
+            }
+        }
+        let mut outcomes = self.ask(asks.into()).await?;
+        for (place, error) in never_sent {
+            outcomes.insert(place, Err(error));
+        }
+        Ok(outcomes)
+    }
+}
+
+/// Provisions a bucket, full; repeated with the same quota it changes nothing, and with another one it changes the
+/// bucket's terms: tokens that are there stay, up to the new capacity.
+///
+/// The same as the SQL routine `tollgate.create_bucket` (PostgreSQL) or `token_create_bucket` (MySQL).
+///
+/// # Errors
+///
+/// If the id is no [`Key`](crate::Key), or the database cannot be reached or has not been migrated.
+pub async fn create_bucket<DB, K>(pool: &Pool<DB>, bucket_id: K, quota: Quota) -> Result<(), Error>
+where
+    DB: Dialect,
+    K: TryInto<Key>,
+    Error: From<K::Error>,
+{
+    let key = bucket_id.try_into()?;
+    let clock = DB::Clock::default();
+    let created = |deadline| {
+        let (key, clock) = (key.clone(), clock.clone());
+        async move {
+            let mut connection = acquire(pool, deadline).await?;
+            finish(deadline, async move {
+                let result = DB::create_bucket(&mut connection, &key, &quota, &clock).await;
+                settle::<DB, _>(connection, result).await
+            })
+            .await
+        }
+    };
+    Retry::default().run(created).await.map(|((), _)| ())
+}
+
+/// The level of the transactions that [`SqlStore::isolation`] asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isolation {
+    /// Enough, and the fastest.
+    ReadCommitted,
+    /// Snapshot isolation on PostgreSQL.
+    RepeatableRead,
+    /// What YugabyteDB's users often run.
+    Serializable,
+}
+
+async fn acquire<DB: Dialect>(pool: &Pool<DB>, deadline: Instant) -> Result<PoolConnection<DB>, Failure> {
+    match timeout_at(deadline, pool.acquire()).await {
+        Ok(Ok(connection)) => Ok(connection),
+        Ok(Err(error)) => Err(Failure::new(Class::Unavailable, error)),
+        Err(elapsed) => Err(Failure::new(Class::Unavailable, elapsed)),
+    }
+}
+
+/// Gives the connection back to the pool, if it is fit for the next caller, and says what an error means.
+async fn settle<DB: Dialect, T>(
+    mut connection: PoolConnection<DB>,
+    result: Result<T, sqlx::Error>,
+) -> Result<T, Failure> {
+    let error = match result {
+        Ok(answer) => return Ok(answer),
+        Err(error) => error,
+    };
+    let class = classify::<DB>(&error);
+    if class == Class::Unknown || DB::clean_up(&mut connection).await.is_err() {
+        connection.close_on_drop();
+    }
+    Err(Failure::new(class, error))
+}
+
+async fn in_transaction<DB: Dialect>(
+    connection: &mut DB::Connection,
+    begin: &'static str,
+    asks: &[Ask],
+    clock: &DB::Clock,
+) -> Result<Vec<Answer>, sqlx::Error> {
+    let mut transaction = connection.begin_with(begin).await?;
+    let answers = DB::take(&mut transaction, asks, clock).await?;
+    transaction.commit().await?;
+    Ok(answers)
+}
+
+fn classify<DB: Dialect>(error: &sqlx::Error) -> Class {
+    match error {
+        sqlx::Error::Database(error) => DB::classify(error.as_ref()),
+        sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::Tls(_) | sqlx::Error::WorkerCrashed => {
+            Class::Unknown
+        }
+        _ => Class::Refused,
+    }
+}

@@ -1,0 +1,18 @@
+-- One decision: the first statement grants it, unless the database had to be waited for; the second reads the bucket.
+-- ?1 key, ?2 cost, ?3 keep, ?4 now, ?5 now + max_wait, ?6 milliseconds since 1970 when ?4 was read,
+-- ?7 capacity, ?8 refill_ns and ?9 refill of the quota passed, or null
+update token_buckets
+   set granted = granted + ?2,
+       longest_wait = max(longest_wait, full_at + (?2 + ?3 - capacity) * token_ticks - (?4 - anchor) / step_ns * step_ticks),
+       full_at = max(full_at, (?4 - anchor) / step_ns * step_ticks) + ?2 * token_ticks
+ where id = ?1
+   and ?2 <= capacity - ?3
+   and full_at + (?2 + ?3 - capacity) * token_ticks <= (?5 - anchor) / step_ns * step_ticks
+   and (?4 = ?5 or full_at - (?4 - anchor) / step_ns * step_ticks
+                   <= capacity * token_ticks + longest_wait + (1000000000 / step_ns + 1) * step_ticks)
+   and (?7 is null or (capacity = ?7 and refill_ns = ?8 and refill = ?9))
+   and cast(unixepoch('subsec') * 1000 as integer) - ?6 between 0 and 2
+returning true, anchor, full_at, granted, longest_wait, capacity, refill_ns, refill, provisioned;
+
+select false, anchor, full_at, granted, longest_wait, capacity, refill_ns, refill, provisioned
+  from token_buckets where id = ?1;
