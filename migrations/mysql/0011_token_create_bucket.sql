@@ -32,15 +32,17 @@ begin
     set transaction isolation level read committed;
     if v_own then start transaction; end if;
   end if;
-  insert into token_buckets (id, capacity, refill_seconds, refill)
-  values (v_id, p_capacity, p_refill_seconds, p_refill)
+  insert into token_buckets (id, capacity, refill_seconds, refill, anchor)
+  values (v_id, p_capacity, p_refill_seconds, p_refill, -1)
   on duplicate key update provisioned = true;
+  -- The row is locked from here on. A new one's grid begins now; until here it says -1.
+  set v_uuid = uuid();
+  set v_now = (cast(conv(concat(substr(v_uuid, 16, 3), substr(v_uuid, 10, 4), left(v_uuid, 8)), 16, 10) as signed)
+               - 122192928000000000) * 100;
+  update token_buckets set anchor = v_now where id = v_id and anchor = -1;
   select capacity = p_capacity and refill_seconds = p_refill_seconds and refill = p_refill
     into v_same from token_buckets where id = v_id for update;
   if not v_same then
-    set v_uuid = uuid();
-    set v_now = (cast(conv(concat(substr(v_uuid, 16, 3), substr(v_uuid, 10, 4), left(v_uuid, 8)), 16, 10) as signed)
-                 - 122192928000000000) * 100;
     call token_settle_v1(v_id, v_now, p_capacity, p_refill_seconds, p_refill);
   end if;
   if v_own then commit; end if;

@@ -52,9 +52,13 @@ impl Migrate for Postgres {
 }
 
 async fn applied(connection: &mut sqlx::PgConnection) -> Result<Vec<i64>, sqlx::Error> {
-    let exists: bool = sqlx::query_scalar("select to_regprocedure('tollgate.applied_migrations()') is not null")
-        .fetch_one(&mut *connection)
-        .await?;
+    // Read from the catalog's tables: a lookup by name may answer from before another instance migrated.
+    let exists: bool = sqlx::query_scalar(
+        "select exists (select from pg_catalog.pg_proc p join pg_catalog.pg_namespace n on n.oid = p.pronamespace
+                         where n.nspname = 'tollgate' and p.proname = 'applied_migrations')",
+    )
+    .fetch_one(&mut *connection)
+    .await?;
     if !exists {
         return Ok(Vec::new());
     }

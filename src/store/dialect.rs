@@ -1,5 +1,6 @@
 use std::fmt::Debug;
 
+use sqlx::SqlStr;
 use sqlx::error::DatabaseError;
 
 use super::sql::Isolation;
@@ -16,7 +17,7 @@ pub trait Dialect: sqlx::Database {
 
     #[doc(hidden)]
     /// The statement that opens a transaction of a level, if there are levels.
-    fn begin(isolation: Isolation) -> Option<&'static str>;
+    fn begin(isolation: Isolation) -> Option<SqlStr>;
 
     #[doc(hidden)]
     /// Decides requests in one round trip, in any order.

@@ -1,5 +1,6 @@
 use std::fmt::Write;
 
+use sqlx::SqlStr;
 use sqlx::error::DatabaseError;
 use sqlx::mysql::{MySql, MySqlConnection, MySqlDatabaseError};
 
@@ -14,12 +15,12 @@ pub type MySqlStore = SqlStore<MySql>;
 impl Dialect for MySql {
     type Clock = ();
 
-    fn begin(isolation: Isolation) -> Option<&'static str> {
-        Some(match isolation {
+    fn begin(isolation: Isolation) -> Option<SqlStr> {
+        Some(SqlStr::from_static(match isolation {
             Isolation::ReadCommitted => "set transaction isolation level read committed; start transaction",
             Isolation::RepeatableRead => "set transaction isolation level repeatable read; start transaction",
             Isolation::Serializable => "set transaction isolation level serializable; start transaction",
-        })
+        }))
     }
 
     async fn take(connection: &mut MySqlConnection, asks: &[Ask], (): &()) -> Result<Vec<Answer>, sqlx::Error> {

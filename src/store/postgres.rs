@@ -1,3 +1,4 @@
+use sqlx::SqlStr;
 use sqlx::error::DatabaseError;
 use sqlx::postgres::{PgConnection, Postgres};
 
@@ -13,12 +14,12 @@ pub type PgStore = SqlStore<Postgres>;
 impl Dialect for Postgres {
     type Clock = ();
 
-    fn begin(isolation: Isolation) -> Option<&'static str> {
-        Some(match isolation {
+    fn begin(isolation: Isolation) -> Option<SqlStr> {
+        Some(SqlStr::from_static(match isolation {
             Isolation::ReadCommitted => "begin isolation level read committed",
             Isolation::RepeatableRead => "begin isolation level repeatable read",
             Isolation::Serializable => "begin isolation level serializable",
-        })
+        }))
     }
 
     async fn take(connection: &mut PgConnection, asks: &[Ask], (): &()) -> Result<Vec<Answer>, sqlx::Error> {

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
-use sqlx::{Connection, Pool};
+use sqlx::{Connection, Pool, SqlStr};
 use tokio::time::{Instant, timeout_at};
 
 use super::dialect::{Answer, Ask, Dialect};
@@ -43,6 +43,26 @@ impl<DB: Dialect> SqlStore<DB> {
     pub fn isolation(mut self, isolation: Isolation) -> Self {
         self.isolation = Some(isolation);
         self
+    }
+
+    /// Provisions a bucket, or changes its terms: see [`create_bucket`].
+    ///
+    /// # Errors
+    ///
+    /// If the database cannot be reached or has not been migrated.
+    pub async fn create_bucket(&self, key: &Key, quota: Quota) -> Result<(), Error> {
+        let create = |deadline| {
+            let (key, clock) = (key.clone(), self.clock.clone());
+            async move {
+                let mut connection = acquire(&self.pool, deadline).await?;
+                finish(deadline, async move {
+                    let result = DB::create_bucket(&mut connection, &key, &quota, &clock).await;
+                    settle(connection, result).await
+                })
+                .await
+            }
+        };
+        self.retry.run(create).await.map(|((), _)| ())
     }
 
     pub(super) fn with(pool: Pool<DB>, clock: DB::Clock) -> Self {
@@ -120,20 +140,7 @@ where
     K: TryInto<Key>,
     Error: From<K::Error>,
 {
-    let key = bucket_id.try_into()?;
-    let clock = DB::Clock::default();
-    let created = |deadline| {
-        let (key, clock) = (key.clone(), clock.clone());
-        async move {
-            let mut connection = acquire(pool, deadline).await?;
-            finish(deadline, async move {
-                let result = DB::create_bucket(&mut connection, &key, &quota, &clock).await;
-                settle::<DB, _>(connection, result).await
-            })
-            .await
-        }
-    };
-    Retry::default().run(created).await.map(|((), _)| ())
+    SqlStore::from(pool.clone()).create_bucket(&bucket_id.try_into()?, quota).await
 }
 
 /// The level of the transactions that [`SqlStore::isolation`] asks for.
@@ -173,7 +180,7 @@ async fn settle<DB: Dialect, T>(
 
 async fn in_transaction<DB: Dialect>(
     connection: &mut DB::Connection,
-    begin: &'static str,
+    begin: SqlStr,
     asks: &[Ask],
     clock: &DB::Clock,
 ) -> Result<Vec<Answer>, sqlx::Error> {

@@ -3,7 +3,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use sqlx::error::DatabaseError;
 use sqlx::sqlite::{Sqlite, SqliteConnection};
-use sqlx::{Connection, SqlitePool};
+use sqlx::{Connection, SqlStr, SqlitePool};
 
 use self::row::Row;
 use super::dialect::{Answer, Ask, Dialect};
@@ -27,7 +27,7 @@ impl SqliteStore {
 impl Dialect for Sqlite {
     type Clock = HostClock;
 
-    fn begin(_: Isolation) -> Option<&'static str> {
+    fn begin(_: Isolation) -> Option<SqlStr> {
         None
     }
 

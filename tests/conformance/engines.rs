@@ -1,0 +1,100 @@
+//! The engines of the suite, and what each can do.
+
+use tollgate::Isolation;
+
+pub mod mysql;
+pub mod postgres;
+pub mod sqlite;
+
+/// A database under test.
+#[derive(Debug)]
+pub struct Engine {
+    pub name: &'static str,
+    pub kind: Kind,
+    /// The variable that names its server; none: a file will do.
+    pub url_variable: Option<&'static str>,
+    /// `None`: the pool's own level.
+    pub levels: &'static [Option<Isolation>],
+    /// Whether routines in the database decide, which any SQL client can call.
+    pub has_routines: bool,
+    /// Whether there are users, and something to grant them.
+    pub has_roles: bool,
+    /// Whether a connection of the pool is a session of the server, with settings of its own.
+    pub has_sessions: bool,
+    /// Whether a test can replace the clock of the routines.
+    pub time_can_be_injected: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    MySql,
+    Postgres,
+    Sqlite,
+}
+
+const EVERY_LEVEL: &[Option<Isolation>] =
+    &[None, Some(Isolation::ReadCommitted), Some(Isolation::RepeatableRead), Some(Isolation::Serializable)];
+
+const POSTGRES: Engine = Engine {
+    name: "postgres",
+    kind: Kind::Postgres,
+    url_variable: Some("TOLLGATE_POSTGRES_URL"),
+    levels: EVERY_LEVEL,
+    has_routines: true,
+    has_roles: true,
+    has_sessions: true,
+    time_can_be_injected: true,
+};
+
+const MYSQL: Engine = Engine { name: "mysql", kind: Kind::MySql, url_variable: Some("TOLLGATE_MYSQL_URL"), ..POSTGRES };
+
+pub const ENGINES: &[Engine] = &[
+    Engine {
+        name: "sqlite",
+        kind: Kind::Sqlite,
+        url_variable: None,
+        levels: &[None],
+        has_routines: false,
+        has_roles: false,
+        has_sessions: true,
+        time_can_be_injected: true,
+    },
+    Engine { name: "postgres15", url_variable: Some("TOLLGATE_POSTGRES15_URL"), ..POSTGRES },
+    POSTGRES,
+    Engine {
+        name: "pgbouncer",
+        url_variable: Some("TOLLGATE_PGBOUNCER_URL"),
+        levels: &[None, Some(Isolation::Serializable)],
+        has_sessions: false,
+        // It is the server behind it that decides, and a session's settings do not survive a transaction.
+        time_can_be_injected: false,
+        ..POSTGRES
+    },
+    MYSQL,
+    Engine { name: "mariadb", url_variable: Some("TOLLGATE_MARIADB_URL"), ..MYSQL },
+];
+
+impl Engine {
+    /// Where its server is.
+    pub fn url(&self) -> anyhow::Result<String> {
+        let variable = self.url_variable.unwrap_or_default();
+        std::env::var(variable).map_err(|_| {
+            anyhow::anyhow!(
+                "{} is absent: {variable} is not set; run scripts/test, or `eval \"$(scripts/servers env)\"` after \
+                 scripts/servers start",
+                self.name
+            )
+        })
+    }
+}
+
+/// A name that changes whenever a migration does, so that no run meets the schema of another version.
+pub fn database_name<DB: tollgate::Migrate>(suffix: &str) -> String {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+
+    let mut hasher = DefaultHasher::new();
+    for migration in tollgate::migrations::<DB>() {
+        migration.sql().hash(&mut hasher);
+    }
+    format!("tollgate_test_{:08x}{suffix}", hasher.finish() & 0xffff_ffff)
+}

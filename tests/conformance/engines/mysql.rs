@@ -1,0 +1,69 @@
+use std::str::FromStr;
+
+use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
+use sqlx::{AssertSqlSafe, Connection, MySql, MySqlConnection, MySqlPool};
+
+use super::{Engine, database_name};
+use crate::matrix::Time;
+
+/// A pool on the suite's database, which the first test to come makes.
+pub async fn open(engine: &Engine, time: Time, connections: u32) -> anyhow::Result<MySqlPool> {
+    let name = database_name::<MySql>(if time == Time::Injected { "_injected" } else { "" });
+    let pool = pool(engine, &name, connections).await?;
+    tollgate::migrate(&pool).await?;
+    if time == Time::Injected {
+        inject_time(&pool).await?;
+    }
+    Ok(pool)
+}
+
+/// A pool on a database of this name, made if need be, and not migrated.
+pub async fn pool(engine: &Engine, name: &str, connections: u32) -> anyhow::Result<MySqlPool> {
+    let options = MySqlConnectOptions::from_str(&engine.url()?)?;
+    let mut admin = MySqlConnection::connect_with(&options).await?;
+    sqlx::query(AssertSqlSafe(format!("create database if not exists {name}"))).execute(&mut admin).await?;
+    let options = options.database(name);
+    Ok(MySqlPoolOptions::new().max_connections(connections).test_before_acquire(false).connect_with(options).await?)
+}
+
+/// Makes each routine that reads the clock anew, with a variable of the session in its place.
+async fn inject_time(pool: &MySqlPool) -> anyhow::Result<()> {
+    let mut connection = pool.acquire().await?;
+    sqlx::query("do get_lock('tollgate_test', 60)").execute(&mut *connection).await?;
+    sqlx::query("create table if not exists time_is_injected (it_is boolean)").execute(&mut *connection).await?;
+    let done: i64 = sqlx::query_scalar("select count(*) from time_is_injected").fetch_one(&mut *connection).await?;
+    if done == 0 {
+        let mut clocks = 0;
+        for migration in tollgate::migrations::<MySql>() {
+            let words: Vec<&str> = migration.sql().split_whitespace().collect();
+            if !words.join(" ").contains(CLOCK) || !migration.sql().contains("create procedure") {
+                continue;
+            }
+            let drop = format!("drop procedure {}", &migration.name()[5..]);
+            sqlx::raw_sql(AssertSqlSafe(drop)).execute(&mut *connection).await?;
+            let sql = without_comments(migration.sql()).replace(CLOCK, "@tollgate_test_now");
+            sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *connection).await?;
+            clocks += 1;
+        }
+        anyhow::ensure!(clocks == 2, "{clocks} routines read the clock: those that decide, and create_bucket, should");
+        sqlx::query("insert into time_is_injected values (true)").execute(&mut *connection).await?;
+    }
+    sqlx::query("do release_lock('tollgate_test')").execute(&mut *connection).await?;
+    drop(connection);
+    set_time(pool, 0).await
+}
+
+/// Sets the injected clock, in nanoseconds since 1970. The pool must have one connection.
+pub async fn set_time(pool: &MySqlPool, now: i64) -> anyhow::Result<()> {
+    sqlx::query("set @tollgate_test_now = ?").bind(now).execute(pool).await?;
+    Ok(())
+}
+
+fn without_comments(sql: &str) -> String {
+    let lines = sql.lines().filter(|line| !line.starts_with("--")).map(|line| line.split("-- ").next().unwrap_or(line));
+    lines.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ")
+}
+
+/// How the routines read the clock, with its white space folded.
+const CLOCK: &str = "(cast(conv(concat(substr(v_uuid, 16, 3), substr(v_uuid, 10, 4), left(v_uuid, 8)), 16, 10) \
+                     as signed) - 122192928000000000) * 100";

@@ -1,0 +1,23 @@
+use std::path::Path;
+use std::time::Duration;
+
+use sqlx::SqlitePool;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+
+/// A pool on a file, made and migrated if need be.
+pub async fn open(path: &Path, connections: u32) -> anyhow::Result<SqlitePool> {
+    let pool = pool(path, connections).await?;
+    tollgate::migrate(&pool).await?;
+    Ok(pool)
+}
+
+/// A pool on a file, made if need be, and not migrated.
+pub async fn pool(path: &Path, connections: u32) -> anyhow::Result<SqlitePool> {
+    let options = SqliteConnectOptions::new()
+        .filename(path)
+        .create_if_missing(true)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Normal)
+        .busy_timeout(Duration::from_secs(20));
+    Ok(SqlitePoolOptions::new().max_connections(connections).test_before_acquire(false).connect_with(options).await?)
+}

@@ -1,0 +1,14 @@
+//! One suite for every database: a list of cases, run on each engine and at each isolation level that it has.
+//!
+//! An engine contributes a constructor and its capabilities (`engines.rs`); a case is a function over a [`Rig`]
+//! (`cases/`). An engine whose server is absent fails its cases.
+
+mod cases;
+mod engines;
+mod matrix;
+mod rig;
+
+fn main() {
+    let arguments = libtest_mimic::Arguments::from_args();
+    libtest_mimic::run(&arguments, matrix::trials()).exit();
+}

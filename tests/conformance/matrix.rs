@@ -1,0 +1,92 @@
+//! Cases × engines × isolation levels, from one list.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use libtest_mimic::Trial;
+use tollgate::Isolation;
+
+use crate::cases;
+use crate::engines::{ENGINES, Engine};
+use crate::rig::Rig;
+
+/// What a case needs, and where it runs.
+#[derive(Clone, Copy)]
+pub struct Case {
+    pub name: &'static str,
+    /// At each isolation level of the engine, or only at the pool's own.
+    pub levels: Levels,
+    /// Whose time decides.
+    pub time: Time,
+    /// Whether an engine of these capabilities can run it.
+    pub needs: fn(&Engine) -> bool,
+    pub run: fn(Rig) -> Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Levels {
+    Every,
+    Pools,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Time {
+    /// The test's: the routines that the migrations ship, with their clock replaced.
+    Injected,
+    /// The database's.
+    Real,
+}
+
+/// Names cases and says what they need: `list!(Levels::Every, Time::Injected, |engine| …; first, second)`.
+macro_rules! list {
+    ($levels:expr, $time:expr, $needs:expr; $($case:ident),+ $(,)?) => {
+        [$($crate::matrix::Case {
+            name: concat!(module_path!(), "::", stringify!($case)),
+            levels: $levels,
+            time: $time,
+            needs: $needs,
+            run: |rig| Box::pin($case(rig)),
+        }),+]
+    };
+}
+pub(crate) use list;
+
+pub fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for case in cases::all() {
+        for engine in ENGINES.iter().filter(|engine| (case.needs)(engine)) {
+            if case.time == Time::Injected && !engine.time_can_be_injected {
+                continue;
+            }
+            for &level in engine.levels {
+                if case.levels == Levels::Every || level.is_none() {
+                    trials.push(trial(case, engine, level));
+                }
+            }
+        }
+    }
+    trials
+}
+
+fn trial(case: Case, engine: &'static Engine, level: Option<Isolation>) -> Trial {
+    let (_, case_name) = case.name.split_once("cases::").expect("cases live in cases/");
+    let name = format!("{}::{}::{case_name}", engine.name, level_name(level));
+    Trial::test(name, move || {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        runtime
+            .block_on(async {
+                let rig = Rig::new(engine, level, case.time).await?;
+                (case.run)(rig).await
+            })
+            .map_err(|error| format!("{error:?}").into())
+    })
+}
+
+fn level_name(level: Option<Isolation>) -> &'static str {
+    match level {
+        None => "pool",
+        Some(Isolation::ReadCommitted) => "read_committed",
+        Some(Isolation::RepeatableRead) => "repeatable_read",
+        Some(Isolation::Serializable) => "serializable",
+    }
+}

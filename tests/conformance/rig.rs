@@ -1,0 +1,185 @@
+//! What a case works with: a store on an engine, its rows, and its clock.
+
+use sqlx::{AssertSqlSafe, MySqlPool, PgPool, SqlitePool};
+use tollgate::bucket::Bucket;
+use tollgate::{
+    Decision, Error, Isolation, Key, ManualClock, MySqlStore, Outcome, PgStore, Quota, SqliteStore, Store, Take,
+};
+use uuid::Uuid;
+
+use crate::engines::{Engine, Kind, mysql, postgres, sqlite};
+use crate::matrix::Time;
+
+/// An engine, ready for one case.
+pub struct Rig {
+    pub engine: &'static Engine,
+    pub level: Option<Isolation>,
+    pub pool: AnyPool,
+    clock: ManualClock,
+    time: Time,
+    /// Of an engine without a server: removed with the rig.
+    pub directory: Option<TempDir>,
+}
+
+/// The host's pool, of whatever kind.
+#[derive(Clone, Debug)]
+pub enum AnyPool {
+    MySql(MySqlPool),
+    Postgres(PgPool),
+    Sqlite(SqlitePool),
+}
+
+/// A store on any engine.
+#[derive(Clone)]
+pub enum AnyStore {
+    MySql(MySqlStore),
+    Postgres(PgStore),
+    Sqlite(SqliteStore),
+}
+
+impl Rig {
+    pub async fn new(engine: &'static Engine, level: Option<Isolation>, time: Time) -> anyhow::Result<Self> {
+        // Injected time belongs to a session, so there may be only one.
+        let connections = if time == Time::Injected { 1 } else { 8 };
+        let mut directory = None;
+        let pool = match engine.kind {
+            Kind::MySql => AnyPool::MySql(mysql::open(engine, time, connections).await?),
+            Kind::Postgres => AnyPool::Postgres(postgres::open(engine, time, connections).await?),
+            Kind::Sqlite => {
+                let made = directory.insert(TempDir::new()?);
+                AnyPool::Sqlite(sqlite::open(&made.path().join("buckets.db"), connections).await?)
+            }
+        };
+        Ok(Self { engine, level, pool, clock: ManualClock::default(), time, directory })
+    }
+
+    /// A store at the case's isolation level.
+    pub fn store(&self) -> AnyStore {
+        match &self.pool {
+            AnyPool::MySql(pool) => AnyStore::MySql(leveled(MySqlStore::from(pool.clone()), self.level)),
+            AnyPool::Postgres(pool) => AnyStore::Postgres(leveled(PgStore::from(pool.clone()), self.level)),
+            AnyPool::Sqlite(pool) if self.time == Time::Injected => {
+                AnyStore::Sqlite(SqliteStore::with_clock(pool.clone(), self.clock.clone()))
+            }
+            AnyPool::Sqlite(pool) => AnyStore::Sqlite(SqliteStore::from(pool.clone())),
+        }
+    }
+
+    /// A key that nobody else uses.
+    pub fn key(&self) -> Key {
+        Key::from(Uuid::new_v4())
+    }
+
+    /// Provisions a bucket under a key that nobody else uses.
+    pub async fn bucket(&self, quota: Quota) -> anyhow::Result<Key> {
+        let key = self.key();
+        self.create(&key, quota).await?;
+        Ok(key)
+    }
+
+    /// Provisions a bucket, or changes its terms.
+    pub async fn create(&self, key: &Key, quota: Quota) -> Result<(), Error> {
+        match &self.store() {
+            AnyStore::MySql(store) => store.create_bucket(key, quota).await,
+            AnyStore::Postgres(store) => store.create_bucket(key, quota).await,
+            AnyStore::Sqlite(store) => store.create_bucket(key, quota).await,
+        }
+    }
+
+    /// Sets the injected clock, in nanoseconds since 1970.
+    pub async fn at(&self, now: i64) -> anyhow::Result<()> {
+        assert!(self.time == Time::Injected, "only an injected clock can be set");
+        match &self.pool {
+            AnyPool::MySql(pool) => mysql::set_time(pool, now).await,
+            AnyPool::Postgres(pool) => postgres::set_time(pool, now).await,
+            AnyPool::Sqlite(_) => {
+                self.clock.set(now);
+                Ok(())
+            }
+        }
+    }
+
+    /// The state of a bucket, if it exists.
+    pub async fn row(&self, key: &Key) -> anyhow::Result<Option<Bucket>> {
+        let table = if self.engine.kind == Kind::Postgres { "tollgate.token_buckets" } else { "token_buckets" };
+        let hex = hex(key.as_str().as_bytes());
+        let id = match self.engine.kind {
+            Kind::Postgres => format!("convert_from(decode('{hex}', 'hex'), 'UTF8')"),
+            Kind::MySql => format!("x'{hex}'"),
+            Kind::Sqlite => format!("cast(x'{hex}' as text)"),
+        };
+        let sql = format!("select anchor, full_at, granted, longest_wait from {table} where id = {id}");
+        let columns: Option<(i64, i64, i64, i64)> = match &self.pool {
+            AnyPool::MySql(pool) => sqlx::query_as(AssertSqlSafe(sql)).fetch_optional(pool).await?,
+            AnyPool::Postgres(pool) => sqlx::query_as(AssertSqlSafe(sql)).fetch_optional(pool).await?,
+            AnyPool::Sqlite(pool) => sqlx::query_as(AssertSqlSafe(sql)).fetch_optional(pool).await?,
+        };
+        Ok(columns.map(|(anchor, full_at, granted, longest_wait)| Bucket { anchor, full_at, granted, longest_wait }))
+    }
+
+    /// Takes one token.
+    pub async fn take(&self, key: &Key) -> anyhow::Result<Decision> {
+        self.decide(Take::from(key.clone())).await
+    }
+
+    /// Asks for what a request says, which must be possible.
+    pub async fn decide(&self, take: Take) -> anyhow::Result<Decision> {
+        let outcome = self.store().take(&[take]).await?.pop();
+        Ok(outcome.expect("one answer to one request")?)
+    }
+}
+
+impl AnyPool {
+    /// Runs statements of this engine's own dialect.
+    pub async fn run(&self, sql: impl Into<String>) -> Result<(), sqlx::Error> {
+        let sql = AssertSqlSafe(sql.into());
+        match self {
+            Self::MySql(pool) => sqlx::raw_sql(sql).execute(pool).await.map(drop),
+            Self::Postgres(pool) => sqlx::raw_sql(sql).execute(pool).await.map(drop),
+            Self::Sqlite(pool) => sqlx::raw_sql(sql).execute(pool).await.map(drop),
+        }
+    }
+}
+
+impl Store for AnyStore {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        match self {
+            Self::MySql(store) => store.take(takes).await,
+            Self::Postgres(store) => store.take(takes).await,
+            Self::Sqlite(store) => store.take(takes).await,
+        }
+    }
+}
+
+/// A directory that goes with its owner.
+pub struct TempDir(std::path::PathBuf);
+
+impl TempDir {
+    fn new() -> std::io::Result<Self> {
+        let path = std::env::temp_dir().join(format!("tollgate-{}", Uuid::new_v4()));
+        std::fs::create_dir(&path)?;
+        Ok(Self(path))
+    }
+
+    pub fn path(&self) -> &std::path::Path {
+        &self.0
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        // What cannot be removed is in the system's own directory for such things.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn leveled<DB: tollgate::Dialect>(store: tollgate::SqlStore<DB>, level: Option<Isolation>) -> tollgate::SqlStore<DB> {
+    match level {
+        None => store,
+        Some(level) => store.isolation(level),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
