@@ -57,6 +57,7 @@ impl Quota {
     }
 
     /// The quota that a row of `token_buckets` states in its own columns.
+    #[cfg(feature = "sqlite")]
     pub(crate) fn stored(capacity: i64, refill_ns: i64, refill: Refill) -> Self {
         Self { capacity, refill_ns, refill }
     }
@@ -112,7 +113,7 @@ impl Quota {
     }
 
     /// The time from empty to full as the databases' decimal of seconds.
-    #[cfg(feature = "_sql")]
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
     pub(crate) fn refill_seconds(&self) -> String {
         format!("{}.{:09}", self.refill_ns / SECOND_NS, self.refill_ns % SECOND_NS)
     }
@@ -139,6 +140,7 @@ pub enum Refill {
 
 impl Refill {
     /// The word that the database's `refill` column holds.
+    #[cfg(feature = "_sql")]
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Continuous => "continuous",
@@ -146,7 +148,7 @@ impl Refill {
         }
     }
 
-    #[cfg(feature = "sqlite")]
+    #[cfg(feature = "_sql")]
     pub(crate) fn parse(word: &str) -> Option<Self> {
         [Self::Continuous, Self::Interval].into_iter().find(|refill| refill.as_str() == word)
     }

@@ -5,6 +5,8 @@ use crate::{Decision, Error, Key, Quota, TakeError};
 
 #[cfg(feature = "_sql")]
 mod dialect;
+#[cfg(feature = "_sql")]
+mod levels;
 #[cfg(feature = "mysql")]
 mod mysql;
 #[cfg(feature = "postgres")]
@@ -16,6 +18,8 @@ mod sqlite;
 
 #[cfg(feature = "_sql")]
 pub use dialect::Dialect;
+#[cfg(feature = "_sql")]
+pub use levels::BucketLevel;
 #[cfg(feature = "mysql")]
 pub use mysql::MySqlStore;
 #[cfg(feature = "postgres")]
@@ -94,25 +98,20 @@ impl Take {
     pub fn key(&self) -> &Key {
         &self.key
     }
+}
 
-    /// The request in the arithmetic's units, unless it can never be granted.
-    pub(crate) fn request(&self) -> Result<Request, TakeError> {
-        if self.cost == 0 {
+/// A take in the arithmetic's units, unless it can never be granted.
+impl TryFrom<&Take> for Request {
+    type Error = TakeError;
+
+    fn try_from(take: &Take) -> Result<Self, TakeError> {
+        if take.cost == 0 {
             return Err(TakeError::NoTokens);
         }
-        // Larger figures than any bucket holds stay so; half of the range keeps their sums within it.
+        // Larger figures than any bucket holds stay so; a quarter of the range keeps their sums within it.
         let tokens = |n: u64| i64::try_from(n).unwrap_or(i64::MAX).min(i64::MAX / 4);
-        let max_wait = i64::try_from(self.max_wait.as_nanos()).unwrap_or(i64::MAX).min(LONGEST_WAIT_NS);
-        Ok(Request { cost: tokens(self.cost), max_wait, keep: tokens(self.keep) })
-    }
-
-    pub(crate) fn never_possible(&self, capacity: i64) -> TakeError {
-        TakeError::NeverPossible {
-            key: self.key.clone(),
-            cost: self.cost,
-            keep: self.keep,
-            capacity: capacity.unsigned_abs(),
-        }
+        let max_wait = i64::try_from(take.max_wait.as_nanos()).unwrap_or(i64::MAX).min(LONGEST_WAIT_NS);
+        Ok(Self { cost: tokens(take.cost), max_wait, keep: tokens(take.keep) })
     }
 }
 

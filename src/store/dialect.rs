@@ -3,6 +3,7 @@ use std::fmt::Debug;
 use sqlx::SqlStr;
 use sqlx::error::DatabaseError;
 
+use super::levels;
 use super::sql::Isolation;
 use crate::bucket::{Bucket, Request, Terms};
 use crate::retry::Class;
@@ -37,6 +38,14 @@ pub trait Dialect: sqlx::Database {
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
     #[doc(hidden)]
+    /// A page of buckets, in the order of their keys.
+    fn levels(
+        connection: &mut Self::Connection,
+        after: &str,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<levels::Columns>, sqlx::Error>> + Send;
+
+    #[doc(hidden)]
     /// What an error that the server reported means for the request.
     fn classify(error: &dyn DatabaseError) -> Class;
 
@@ -62,7 +71,7 @@ impl TryFrom<&Take> for Ask {
             Rule::Provisioned => None,
             Rule::Quota(quota) => Some(quota),
         };
-        Ok(Self { key: take.key.clone(), request: take.request()?, quota, take: take.clone() })
+        Ok(Self { key: take.key.clone(), request: Request::try_from(take)?, quota, take: take.clone() })
     }
 }
 
@@ -101,7 +110,12 @@ impl Answer {
                 let granted = self.outcome == "granted";
                 Ok(Decision::new(bucket.verdict(&terms, self.now, ask.request, granted)).after(attempts))
             }
-            ("never", Some((terms, _))) => Err(ask.take.never_possible(terms.capacity)),
+            ("never", Some((terms, _))) => Err(TakeError::NeverPossible {
+                key: ask.key.clone(),
+                cost: ask.take.cost,
+                keep: ask.take.keep,
+                capacity: terms.capacity.unsigned_abs(),
+            }),
             ("unknown", _) => Err(TakeError::UnknownBucket(ask.key.clone())),
             ("conflict", _) => Err(TakeError::Conflict(ask.key.clone())),
             (other, _) => return Err(Error::other(sqlx::Error::Protocol(format!("the outcome {other:?}")))),

@@ -5,6 +5,7 @@ use sqlx::error::DatabaseError;
 use sqlx::mysql::{MySql, MySqlConnection, MySqlDatabaseError};
 
 use super::dialect::{Answer, Ask, Columns, Dialect};
+use super::levels;
 use super::sql::{Isolation, SqlStore};
 use crate::retry::Class;
 use crate::{Key, Quota};
@@ -57,6 +58,22 @@ impl Dialect for MySql {
             .execute(connection)
             .await
             .map(drop)
+    }
+
+    async fn levels(
+        connection: &mut MySqlConnection,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<levels::Columns>, sqlx::Error> {
+        sqlx::query_as(
+            "select id, capacity, cast(refill_seconds * 1000000000 as signed), refill, provisioned, available, granted,
+                    full_at, next_refill_at
+               from token_bucket_levels where cast(id as binary) > ? order by cast(id as binary) limit ?",
+        )
+        .bind(after)
+        .bind(limit)
+        .fetch_all(connection)
+        .await
     }
 
     fn classify(error: &dyn DatabaseError) -> Class {

@@ -3,6 +3,7 @@ use sqlx::error::DatabaseError;
 use sqlx::postgres::{PgConnection, Postgres};
 
 use super::dialect::{Answer, Ask, Columns, Dialect};
+use super::levels;
 use super::sql::{Isolation, SqlStore};
 use crate::quota::Refill;
 use crate::retry::Class;
@@ -44,6 +45,22 @@ impl Dialect for Postgres {
             .execute(connection)
             .await
             .map(drop)
+    }
+
+    async fn levels(
+        connection: &mut PgConnection,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<levels::Columns>, sqlx::Error> {
+        sqlx::query_as(
+            "select id, capacity, (refill_seconds * 1000000000)::bigint, refill, provisioned, available, granted,
+                    full_at, next_refill_at
+               from tollgate.token_bucket_levels where id > $1 order by id limit $2",
+        )
+        .bind(after)
+        .bind(i64::from(limit))
+        .fetch_all(connection)
+        .await
     }
 
     fn classify(error: &dyn DatabaseError) -> Class {

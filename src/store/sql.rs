@@ -6,6 +6,7 @@ use sqlx::{Connection, Pool, SqlStr};
 use tokio::time::{Instant, timeout_at};
 
 use super::dialect::{Answer, Ask, Dialect};
+use super::levels::BucketLevel;
 use crate::retry::{Class, Failure, Retry, finish};
 use crate::{Error, Key, Outcome, Quota, Store, Take};
 
@@ -63,6 +64,27 @@ impl<DB: Dialect> SqlStore<DB> {
             }
         };
         self.retry.run(create).await.map(|((), _)| ())
+    }
+
+    /// A page of at most `limit` buckets, in the byte order of their keys: those after `after`, or the first ones.
+    ///
+    /// # Errors
+    ///
+    /// If the database cannot be reached or has not been migrated, or the role may not read the buckets.
+    pub async fn levels(&self, after: Option<&Key>, limit: u32) -> Result<Vec<BucketLevel>, Error> {
+        let page = |deadline| {
+            let after = after.map_or_else(String::new, Key::to_string);
+            async move {
+                let mut connection = acquire(&self.pool, deadline).await?;
+                finish(deadline, async move {
+                    let result = DB::levels(&mut connection, &after, limit).await;
+                    let levels = result.and_then(|rows| rows.into_iter().map(BucketLevel::try_from).collect());
+                    settle(connection, levels).await
+                })
+                .await
+            }
+        };
+        self.retry.run(page).await.map(|(levels, _)| levels)
     }
 
     pub(super) fn with(pool: Pool<DB>, clock: DB::Clock) -> Self {

@@ -7,6 +7,7 @@ use sqlx::{Connection, SqlStr, SqlitePool};
 
 use self::row::Row;
 use super::dialect::{Answer, Ask, Dialect};
+use super::levels;
 use super::sql::{Isolation, SqlStore};
 use crate::bucket::{Bucket, Terms};
 use crate::retry::Class;
@@ -62,6 +63,22 @@ impl Dialect for Sqlite {
             Some(row) => row.settle(&mut transaction, key, quota, clock.now(), true).await?,
         }
         transaction.commit().await
+    }
+
+    async fn levels(
+        connection: &mut SqliteConnection,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<levels::Columns>, sqlx::Error> {
+        sqlx::query_as(
+            "select id, capacity, cast(round(refill_seconds * 1e9) as integer), refill, provisioned, available, granted,
+                    full_at, next_refill_at
+               from token_bucket_levels where id > ?1 order by id limit ?2",
+        )
+        .bind(after)
+        .bind(limit)
+        .fetch_all(connection)
+        .await
     }
 
     fn classify(error: &dyn DatabaseError) -> Class {
