@@ -32,12 +32,7 @@ impl From<&Quota> for Terms {
     fn from(quota: &Quota) -> Self {
         let capacity = quota.capacity_i64();
         match quota.refill() {
-            Refill::Continuous => Self {
-                capacity,
-                step_ns: 1,
-                step_ticks: 1,
-                token_ticks: quota.refill_ns() / capacity + i64::from(quota.refill_ns() % capacity > 0),
-            },
+            Refill::Continuous => Self { capacity, step_ns: 1, step_ticks: 1, token_ticks: quota.token_ns() },
             Refill::Interval => Self { capacity, step_ns: quota.refill_ns(), step_ticks: capacity, token_ticks: 1 },
         }
     }

@@ -1,8 +1,6 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::bucket::Terms;
-
 /// How much may pass: a capacity, and how it comes back.
 ///
 /// When the tokens are used up, an [`Interval`](Refill::Interval) quota grants nothing until its period
@@ -76,7 +74,7 @@ impl Quota {
         if refill_ns < capacity {
             return Err(QuotaError::TooFast { capacity, refill_ns });
         }
-        let burst = i128::from(Terms::from(&self).token_ticks) * i128::from(capacity);
+        let burst = i128::from(self.token_ns()) * i128::from(capacity);
         if self.refill == Refill::Continuous && (burst - i128::from(refill_ns)) * 1000 > i128::from(refill_ns) {
             return Err(QuotaError::TooFine { capacity, refill_ns });
         }
@@ -102,6 +100,11 @@ impl Quota {
     #[must_use]
     pub fn refill(&self) -> Refill {
         self.refill
+    }
+
+    /// Nanoseconds for one token, rounded up: a quota is never exceeded.
+    pub(crate) fn token_ns(&self) -> i64 {
+        self.refill_ns / self.capacity + i64::from(self.refill_ns % self.capacity > 0)
     }
 
     pub(crate) fn capacity_i64(&self) -> i64 {

@@ -6,6 +6,8 @@ use crate::{Decision, Error, Key, Quota, TakeError};
 #[cfg(feature = "_sql")]
 mod dialect;
 #[cfg(feature = "_sql")]
+mod isolation;
+#[cfg(feature = "_sql")]
 mod levels;
 #[cfg(feature = "mysql")]
 mod mysql;
@@ -19,13 +21,15 @@ mod sqlite;
 #[cfg(feature = "_sql")]
 pub use dialect::Dialect;
 #[cfg(feature = "_sql")]
+pub use isolation::Isolation;
+#[cfg(feature = "_sql")]
 pub use levels::BucketLevel;
 #[cfg(feature = "mysql")]
 pub use mysql::MySqlStore;
 #[cfg(feature = "postgres")]
 pub use postgres::PgStore;
 #[cfg(feature = "_sql")]
-pub use sql::{Isolation, SqlStore, create_bucket};
+pub use sql::{SqlStore, create_bucket};
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteStore;
 

@@ -3,8 +3,8 @@ use std::fmt::Debug;
 use sqlx::SqlStr;
 use sqlx::error::DatabaseError;
 
+use super::isolation::Isolation;
 use super::levels;
-use super::sql::Isolation;
 use crate::bucket::{Bucket, Request, Terms};
 use crate::retry::Class;
 use crate::{Decision, Error, Key, Outcome, Quota, Rule, Take, TakeError};

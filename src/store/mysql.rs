@@ -5,8 +5,9 @@ use sqlx::error::DatabaseError;
 use sqlx::mysql::{MySql, MySqlConnection, MySqlDatabaseError};
 
 use super::dialect::{Answer, Ask, Columns, Dialect};
+use super::isolation::Isolation;
 use super::levels;
-use super::sql::{Isolation, SqlStore};
+use super::sql::SqlStore;
 use crate::retry::Class;
 use crate::{Key, Quota};
 

@@ -3,8 +3,9 @@ use sqlx::error::DatabaseError;
 use sqlx::postgres::{PgConnection, Postgres};
 
 use super::dialect::{Answer, Ask, Columns, Dialect};
+use super::isolation::Isolation;
 use super::levels;
-use super::sql::{Isolation, SqlStore};
+use super::sql::SqlStore;
 use crate::quota::Refill;
 use crate::retry::Class;
 use crate::{Key, Quota};

@@ -6,6 +6,7 @@ use sqlx::{Connection, Pool, SqlStr};
 use tokio::time::{Instant, timeout_at};
 
 use super::dialect::{Answer, Ask, Dialect};
+use super::isolation::Isolation;
 use super::levels::BucketLevel;
 use crate::retry::{Class, Failure, Retry, finish};
 use crate::{Error, Key, Outcome, Quota, Store, Take};
@@ -163,17 +164,6 @@ where
     Error: From<K::Error>,
 {
     SqlStore::from(pool.clone()).create_bucket(&bucket_id.try_into()?, quota).await
-}
-
-/// The level of the transactions that [`SqlStore::isolation`] asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Isolation {
-    /// Enough, and the fastest.
-    ReadCommitted,
-    /// Snapshot isolation on PostgreSQL.
-    RepeatableRead,
-    /// What YugabyteDB's users often run.
-    Serializable,
 }
 
 async fn acquire<DB: Dialect>(pool: &Pool<DB>, deadline: Instant) -> Result<PoolConnection<DB>, Failure> {

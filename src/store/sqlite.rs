@@ -7,8 +7,9 @@ use sqlx::{Connection, SqlStr, SqlitePool};
 
 use self::row::Row;
 use super::dialect::{Answer, Ask, Dialect};
+use super::isolation::Isolation;
 use super::levels;
-use super::sql::{Isolation, SqlStore};
+use super::sql::SqlStore;
 use crate::bucket::{Bucket, Terms};
 use crate::retry::Class;
 use crate::{Clock, Key, Quota, SystemClock};
