@@ -6,10 +6,13 @@
 //! the whole period. So one comparison serves both, and nothing is ever rounded in the caller's favour:
 //!
 //! ```text
-//! due = full_at + (cost + keep − capacity) × token_ticks      the tick at which the tokens are there
+//! due = full_at + (cost + keep − capacity) × token_ticks           the tick at which the tokens are there
 //! granted if and only if due ≤ clock(now + max_wait)
-//! full_at ← max(full_at, clock(now)) + cost × token_ticks     and only then
+//! full_at ← max(full_at, clock(now), step(due)) + cost × token_ticks     and only then
 //! ```
+//!
+//! `step(due)` is when a request that waits acts: the next step of the clock. Its tokens all count from there, so an
+//! interval's left-over is not carried into the next.
 //!
 //! This is the generic cell rate algorithm (ITU-T I.371) in its virtual scheduling form, with a wait.
 
@@ -51,10 +54,16 @@ impl Terms {
         (now - anchor) / self.step_ns * self.step_ticks
     }
 
+    /// The first tick from `tick` on that it ever shows.
+    #[must_use]
+    pub fn step(&self, tick: i64) -> i64 {
+        (tick + self.step_ticks - 1) / self.step_ticks * self.step_ticks
+    }
+
     /// The first instant at which it shows `tick`, in nanoseconds since 1970.
     #[must_use]
     pub fn instant(&self, anchor: i64, tick: i64) -> i64 {
-        anchor + (tick + self.step_ticks - 1) / self.step_ticks * self.step_ns
+        anchor + (tick / self.step_ticks + i64::from(tick % self.step_ticks > 0)) * self.step_ns
     }
 }
 
@@ -114,8 +123,9 @@ impl Bucket {
         let due = self.full_at + (request.cost + request.keep - terms.capacity) * terms.token_ticks;
         let granted = due <= terms.clock(self.anchor, now + request.max_wait);
         if granted {
-            self.longest_wait = self.longest_wait.max(due - clock);
-            self.full_at = self.full_at.max(clock) + request.cost * terms.token_ticks;
+            let acts = terms.step(due);
+            self.longest_wait = self.longest_wait.max(acts - clock);
+            self.full_at = self.full_at.max(clock).max(acts) + request.cost * terms.token_ticks;
             self.granted += request.cost;
         }
         self.verdict(terms, now, request, granted)

@@ -96,7 +96,9 @@ begin
       leave decide;
     end if;
     set o_outcome = 'granted';
-    set o_full_at = greatest(o_full_at, v_clock) + p_cost * o_token_ticks;
+    -- All of its tokens are of the step in which it acts: what was left of an earlier one is not carried over.
+    set v_due = (v_due + o_step_ticks - 1) div o_step_ticks * o_step_ticks;
+    set o_full_at = greatest(o_full_at, v_clock, v_due) + p_cost * o_token_ticks;
     set o_granted = o_granted + p_cost;
     update token_buckets
        set full_at = o_full_at, granted = o_granted, longest_wait = greatest(v_longest_wait, v_due - v_clock)

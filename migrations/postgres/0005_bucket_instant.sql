@@ -8,3 +8,12 @@ as $$
 $$;
 
 revoke all on function tollgate.bucket_instant_v1(tollgate.token_buckets, bigint) from public;
+
+-- bucket_step_v1(p_bucket, p_tick) -> the first tick from that one on that the bucket's own clock ever shows.
+create function tollgate.bucket_step_v1(p_bucket tollgate.token_buckets, p_tick bigint) returns bigint
+language sql immutable
+as $$
+  select (p_tick + p_bucket.step_ticks - 1) / p_bucket.step_ticks * p_bucket.step_ticks
+$$;
+
+revoke all on function tollgate.bucket_step_v1(tollgate.token_buckets, bigint) from public;

@@ -43,14 +43,22 @@ begin
       update tollgate.token_buckets b
          set full_at = tollgate.bucket_clock_v1(b, take_v1.now) + b.capacity * b.token_ticks, longest_wait = 0
        where b.id = p_id
+         and p_cost <= b.capacity - p_keep
+         and (p_capacity is null
+              or (b.capacity = p_capacity and b.refill_seconds = p_refill_seconds and b.refill = p_refill))
          and b.full_at > tollgate.bucket_clock_v1(b, take_v1.now) + tollgate.bucket_furthest_v1(b);
     end if;
 
     update tollgate.token_buckets b
        set granted = b.granted + p_cost,
-           longest_wait = greatest(b.longest_wait, b.full_at + (p_cost + p_keep - b.capacity) * b.token_ticks
-                                                   - tollgate.bucket_clock_v1(b, take_v1.now)),
-           full_at = greatest(b.full_at, tollgate.bucket_clock_v1(b, take_v1.now)) + p_cost * b.token_ticks
+           longest_wait = greatest(
+             b.longest_wait,
+             tollgate.bucket_step_v1(b, b.full_at + (p_cost + p_keep - b.capacity) * b.token_ticks)
+               - tollgate.bucket_clock_v1(b, take_v1.now)),
+           full_at = greatest(
+             b.full_at,
+             tollgate.bucket_step_v1(b, b.full_at + (p_cost + p_keep - b.capacity) * b.token_ticks),
+             tollgate.bucket_clock_v1(b, take_v1.now)) + p_cost * b.token_ticks
      where b.id = p_id
        and p_cost <= b.capacity - p_keep
        and b.full_at + (p_cost + p_keep - b.capacity) * b.token_ticks

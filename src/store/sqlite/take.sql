@@ -3,8 +3,12 @@
 -- ?7 capacity, ?8 refill_ns and ?9 refill of the quota passed, or null
 update token_buckets
    set granted = granted + ?2,
-       longest_wait = max(longest_wait, full_at + (?2 + ?3 - capacity) * token_ticks - (?4 - anchor) / step_ns * step_ticks),
-       full_at = max(full_at, (?4 - anchor) / step_ns * step_ticks) + ?2 * token_ticks
+       longest_wait = max(longest_wait,
+                          (full_at + (?2 + ?3 - capacity) * token_ticks + step_ticks - 1) / step_ticks * step_ticks
+                            - (?4 - anchor) / step_ns * step_ticks),
+       full_at = max(full_at,
+                     (full_at + (?2 + ?3 - capacity) * token_ticks + step_ticks - 1) / step_ticks * step_ticks,
+                     (?4 - anchor) / step_ns * step_ticks) + ?2 * token_ticks
  where id = ?1
    and ?2 <= capacity - ?3
    and full_at + (?2 + ?3 - capacity) * token_ticks <= (?5 - anchor) / step_ns * step_ticks
