@@ -1,0 +1,184 @@
+//! The arithmetic by itself: the golden vectors, and what holds for every bucket. No database.
+
+use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
+use tollgate::bucket::{Bucket, LONGEST_WAIT_NS, Request, Terms, Verdict};
+
+use model::{CENTURY_NS, Model, Step, quota, story};
+
+mod model;
+mod vectors;
+
+#[test]
+fn every_golden_vector_holds() -> anyhow::Result<()> {
+    for scenario in vectors::scenarios()? {
+        let terms = Terms::from(&scenario.quota);
+        let start = if scenario.first_used { 0 } else { MADE_AT };
+        let mut bucket = Bucket::full(start);
+        assert!(!scenario.steps.is_empty(), "{} asks nothing", scenario.name);
+        for step in &scenario.steps {
+            let request = Request { cost: step.cost, max_wait: step.max_wait, keep: step.keep };
+            match step.answer {
+                None => assert!(step.cost + step.keep > terms.capacity, "possible: {}", step.line),
+                Some(expected) => {
+                    let verdict = bucket.take(&terms, start + step.at, request);
+                    assert_eq!(verdict, Verdict::from(expected), "{}", step.line);
+                }
+            }
+            let row = (bucket.full_at, bucket.granted, bucket.longest_wait);
+            assert_eq!(row, (step.full_at, step.granted, step.longest_wait), "{}", step.line);
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 1_000,
+        rng_seed: RngSeed::Fixed(0x7074_6f6c_6c67),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    /// Sums are checked here, so one that overflows fails.
+    #[test]
+    fn no_sum_overflows_before_2160(story in story(0..YEAR_2159, CENTURY_NS, 30)) {
+        replay(&story, |_, _, _, _| Ok(()))?;
+    }
+
+    #[test]
+    fn a_denial_holds_until_retry_after_and_not_a_nanosecond_longer(story in story(0..YEAR_2100, 1 << 31, 30)) {
+        replay(&story, |before, now, request, verdict| {
+            let request = Request { max_wait: 0, ..request };
+            let mut model = before.clone();
+            // Before its anchor a clock runs towards it: that only ever happens to a new bucket when time is set back.
+            let Some(verdict) = verdict.filter(|verdict| !verdict.granted && now >= before.bucket.anchor) else {
+                return Ok(());
+            };
+            model.take(now, request);
+            let ready = now + verdict.retry_after;
+            prop_assert!(verdict.retry_after > 0);
+            if ready < YEAR_2159 {
+                prop_assert!(!model.clone().take(ready - 1, request).expect("possible").granted);
+                prop_assert!(model.take(ready, request).expect("possible").granted);
+            }
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn a_denial_changes_nothing_and_a_grant_moves_the_clock_of_fullness_forwards(
+        story in story(0..YEAR_2100, 1 << 31, 30)
+    ) {
+        replay(&story, |before, now, request, verdict| {
+            let mut after = before.clone();
+            after.take(now, request);
+            let (granted, stepped) = (verdict.is_some_and(|verdict| verdict.granted), verdict.is_some()
+                && before.bucket.stepped_back(&before.terms(), now));
+            let cost = if granted { request.cost } else { 0 };
+            prop_assert_eq!(after.bucket.granted, before.bucket.granted + cost);
+            prop_assert_eq!(after.bucket.anchor, before.bucket.anchor);
+            prop_assert!(stepped || after.bucket.full_at >= before.bucket.full_at + cost * before.terms().token_ticks);
+            prop_assert!(stepped || granted || after.bucket == before.bucket);
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn no_window_passes_more_than_the_quota(story in story(0..YEAR_2100, 1 << 31, 60)) {
+        let one_quota = story.without_changes();
+        let mut acts: Vec<(i64, i64)> = Vec::new();
+        replay(&one_quota, |_, now, request, verdict| {
+            acts.extend(verdict.filter(|verdict| verdict.granted).map(|verdict| (now + verdict.wait, request.cost)));
+            Ok(())
+        })?;
+        acts.sort_unstable();
+        let terms = Terms::from(&story.quotas[0]);
+        for (first, &(since, _)) in acts.iter().enumerate() {
+            let mut passed = 0;
+            for &(until, cost) in &acts[first..] {
+                // An interval quota's windows are its periods, a continuous one's are all there are.
+                let (length, same) = match terms.step_ns {
+                    1 => (until - since, true),
+                    period => (0, (until - story.start) / period == (since - story.start) / period),
+                };
+                passed += if same { cost } else { 0 };
+                let most = i128::from(terms.burst()) + i128::from(length);
+                prop_assert!(i128::from(passed) * i128::from(terms.token_ticks) <= most, "{passed} in {length} ns");
+            }
+        }
+    }
+
+    #[test]
+    fn changed_terms_keep_what_is_there_up_to_the_new_capacity(
+        story in story(0..YEAR_2100, 1 << 31, 30),
+        new in quota(1 << 31),
+    ) {
+        replay(&story, |before, now, _, _| {
+            let old = before.terms();
+            let mut after = before.clone();
+            after.change(new, now);
+            let new = after.terms();
+            let available = |model: &Model, terms: &Terms| {
+                let owed = (model.bucket.full_at - terms.clock(model.bucket.anchor, now)).max(0);
+                i128::from(terms.burst() - owed)
+            };
+            let (had, has) = (available(before, &old), available(&after, &new));
+            prop_assert!(has <= i128::from(new.burst()));
+            prop_assert!(has >= -i128::from(new.clock(0, LONGEST_WAIT_NS) + new.step_ticks));
+            if before.bucket.stepped_back(&old, now) {
+                prop_assert_eq!(has, if before.quota == after.quota { had } else { 0 });
+            } else {
+                // Compared in the finest unit of both: fractions are rounded down to the new ticks, never up.
+                let (had, has) = (had * i128::from(new.token_ticks), has * i128::from(old.token_ticks));
+                let full = i128::from(new.burst()) * i128::from(old.token_ticks);
+                prop_assert!(had < 0 || (has <= had.min(full) && had.min(full) - has < i128::from(old.token_ticks)));
+                prop_assert!(had >= 0 || has < i128::from(old.token_ticks));
+            }
+            Ok(())
+        })?;
+    }
+}
+
+/// Lives a story, and shows each request with the bucket before it and the answer.
+fn replay(
+    story: &model::Story,
+    mut check: impl FnMut(&Model, i64, Request, Option<Verdict>) -> Result<(), TestCaseError>,
+) -> Result<(), TestCaseError> {
+    let mut now = story.start;
+    let mut provisioned = Model::provisioned(story.quotas[0], now);
+    let mut first_used = Model::first_used(story.quotas[1]);
+    for step in &story.steps {
+        let terms = provisioned.terms();
+        let anchor = provisioned.bucket.anchor;
+        match step {
+            Step::Forward(span) => now = now.saturating_add(span.of(&terms, anchor, now)).min(YEAR_2159),
+            Step::Back(span) => now = (now - span.of(&terms, anchor, now)).max(0),
+            Step::Change(quota) => provisioned.change(story.quotas[*quota], now),
+            Step::Take(asks) => {
+                for ask in asks {
+                    let model = if ask.provisioned { &mut provisioned } else { &mut first_used };
+                    if !ask.provisioned {
+                        model.change(story.quotas[ask.quota], now);
+                    }
+                    let request = ask.request(&model.terms(), model.bucket.anchor, now);
+                    let before = model.clone();
+                    let verdict = model.take(now, request);
+                    check(&before, now, request, verdict)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+impl From<vectors::Expected> for Verdict {
+    fn from(expected: vectors::Expected) -> Self {
+        let vectors::Expected { granted, remaining, wait, retry_after, reset_after } = expected;
+        Self { granted, remaining, wait, retry_after, reset_after }
+    }
+}
+
+const MADE_AT: i64 = 1_800_000_000_123_456_789;
+const YEAR_2100: i64 = 4_102_444_800_000_000_000;
+const YEAR_2159: i64 = 5_964_364_800_000_000_000;

@@ -1,0 +1,205 @@
+//! Buckets by the definition in `src/bucket.rs`, and random requests of them.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tollgate::Quota;
+use tollgate::bucket::{Bucket, LONGEST_WAIT_NS, Request, Terms, Verdict};
+
+/// What a database must hold for a key, and answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Model {
+    pub(crate) quota: Quota,
+    pub(crate) bucket: Bucket,
+}
+
+impl Model {
+    /// A bucket that is provisioned at `now`.
+    pub(crate) fn provisioned(quota: Quota, now: i64) -> Self {
+        Self { quota, bucket: Bucket::full(now) }
+    }
+
+    /// A bucket that its first request makes, on the calendar's grid.
+    pub(crate) fn first_used(quota: Quota) -> Self {
+        Self { quota, bucket: Bucket::full(0) }
+    }
+
+    pub(crate) fn terms(&self) -> Terms {
+        Terms::from(&self.quota)
+    }
+
+    /// `None`: never possible.
+    pub(crate) fn take(&mut self, now: i64, request: Request) -> Option<Verdict> {
+        let terms = self.terms();
+        (request.cost <= terms.capacity - request.keep).then(|| self.bucket.take(&terms, now, request))
+    }
+
+    /// Brings the bucket to a quota, if it has another.
+    pub(crate) fn change(&mut self, quota: Quota, now: i64) {
+        if self.quota != quota {
+            self.bucket.settle(&self.terms(), &Terms::from(&quota), now);
+            self.quota = quota;
+        }
+    }
+}
+
+/// Quotas, and what is done under them. Figures are relative to the bucket that they meet, so that random ones hit the
+/// edges: exactly the tokens there, exactly the end of a period.
+#[derive(Clone, Debug)]
+pub(crate) struct Story {
+    pub(crate) start: i64,
+    pub(crate) quotas: Vec<Quota>,
+    pub(crate) steps: Vec<Step>,
+}
+
+impl Story {
+    /// The same with the provisioned bucket alone, under its first quota, and time that never goes back.
+    #[allow(dead_code, reason = "of use to the arithmetic alone")]
+    pub(crate) fn without_changes(&self) -> Self {
+        let mut story = self.clone();
+        for step in &mut story.steps {
+            if let Step::Take(asks) = step {
+                asks.retain(|ask| ask.provisioned);
+            }
+        }
+        story.steps.retain(|step| !matches!(step, Step::Back(_) | Step::Change(_)));
+        story
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    /// Requests in one call.
+    Take(Vec<Ask>),
+    Forward(Span),
+    Back(Span),
+    /// The provisioned bucket gets another quota.
+    Change(usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask {
+    /// The provisioned bucket, or the one that its first request makes.
+    pub(crate) provisioned: bool,
+    /// The quota that comes with a request for the latter.
+    pub(crate) quota: usize,
+    cost: Part,
+    keep: Part,
+    max_wait: Option<Span>,
+}
+
+impl Ask {
+    pub(crate) fn request(&self, terms: &Terms, anchor: i64, now: i64) -> Request {
+        let cost = self.cost.of(terms.capacity).max(1);
+        let keep = self.keep.of(terms.capacity - cost).max(0);
+        let possible = cost <= terms.capacity;
+        let wait = |span: Span| span.of(terms, anchor, now).min(LONGEST_WAIT_NS);
+        Request { cost, keep, max_wait: self.max_wait.filter(|_| possible).map_or(0, wait) }
+    }
+}
+
+/// A part of a whole number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Part {
+    Number(i64),
+    Percent(i64),
+    OneMoreThanAll,
+}
+
+impl Part {
+    fn of(self, all: i64) -> i64 {
+        match self {
+            Self::Number(number) => number.min(all),
+            Self::Percent(percent) => percent_of(percent, all),
+            Self::OneMoreThanAll => all + 1,
+        }
+    }
+}
+
+/// A span of time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Span {
+    Ns(i64),
+    /// That many tokens' worth, give or take some nanoseconds.
+    Tokens(i64, i64),
+    /// Up to the end of the period, give or take some nanoseconds.
+    PeriodsEnd(i64),
+    /// A part of the time from empty to full, in percent.
+    Refill(i64),
+}
+
+impl Span {
+    pub(crate) fn of(self, terms: &Terms, anchor: i64, now: i64) -> i64 {
+        let refill = if terms.step_ns == 1 { terms.burst() } else { terms.step_ns };
+        let ns = match self {
+            Self::Ns(ns) => ns,
+            Self::Tokens(tokens, off) => refill / terms.capacity * tokens.min(terms.capacity) + off,
+            Self::PeriodsEnd(off) => refill - (now - anchor).rem_euclid(refill) + off,
+            Self::Refill(percent) => percent_of(percent, refill),
+        };
+        ns.max(0)
+    }
+}
+
+/// Any quota that there can be, with a capacity of at most `largest`.
+pub(crate) fn quota(largest: u64) -> impl Strategy<Value = Quota> {
+    let capacity = prop_oneof![4 => 1..=12_u64, 4 => logarithmic(largest), 1 => Just(largest)];
+    let refill = prop_oneof![
+        6 => logarithmic(CENTURY_NS),
+        2 => (1..=100_u64).prop_map(|seconds| seconds * 1_000_000_000),
+        1 => Just(CENTURY_NS),
+    ];
+    (capacity, refill, any::<bool>()).prop_filter_map("no quota", |(capacity, refill, continuous)| {
+        let refill = Duration::from_nanos(refill);
+        if continuous { Quota::continuous(capacity, refill) } else { Quota::interval(capacity, refill) }.ok()
+    })
+}
+
+/// `steps` of a life of two buckets, under quotas with a capacity of at most `largest`.
+pub(crate) fn story(start: std::ops::Range<i64>, largest: u64, steps: usize) -> impl Strategy<Value = Story> {
+    (start, prop::collection::vec(quota(largest), 3), prop::collection::vec(step(), 1..=steps))
+        .prop_map(|(start, quotas, steps)| Story { start, quotas, steps })
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => ask().prop_map(|ask| Step::Take(vec![ask])),
+        2 => prop::collection::vec(ask(), 2..7).prop_map(Step::Take),
+        5 => span().prop_map(Step::Forward),
+        1 => prop_oneof![span(), (1..40_i64).prop_map(|n| Span::Ns(n * 300_000_000_000))].prop_map(Step::Back),
+        1 => (0..3_usize).prop_map(Step::Change),
+    ]
+}
+
+fn ask() -> impl Strategy<Value = Ask> {
+    let cost = prop_oneof![
+        6 => Just(Part::Number(1)),
+        4 => (1..=100_i64).prop_map(Part::Percent),
+        2 => (1..5_i64).prop_map(Part::Number),
+        1 => Just(Part::OneMoreThanAll),
+    ];
+    let keep = prop_oneof![6 => Just(Part::Number(0)), 2 => (1..=100_i64).prop_map(Part::Percent)];
+    let quota = prop_oneof![5 => Just(1_usize), 1 => Just(2_usize)];
+    (any::<bool>(), quota, cost, keep, prop::option::weighted(0.3, span()))
+        .prop_map(|(provisioned, quota, cost, keep, max_wait)| Ask { provisioned, quota, cost, keep, max_wait })
+}
+
+fn span() -> impl Strategy<Value = Span> {
+    prop_oneof![
+        1 => (0..3_i64).prop_map(Span::Ns),
+        4 => (1..5_i64, -1..=1_i64).prop_map(|(tokens, off)| Span::Tokens(tokens, off)),
+        2 => (-1..=1_i64).prop_map(Span::PeriodsEnd),
+        2 => (1..250_i64).prop_map(Span::Refill),
+    ]
+}
+
+/// As often between 10 and 100 as between 10⁹ and 10¹⁰.
+fn logarithmic(largest: u64) -> impl Strategy<Value = u64> {
+    (0..=largest.ilog2()).prop_flat_map(move |bits| (1 << bits)..=(largest.min((2 << bits) - 1)))
+}
+
+fn percent_of(percent: i64, all: i64) -> i64 {
+    i64::try_from(i128::from(all) * i128::from(percent) / 100).unwrap_or(i64::MAX)
+}
+
+pub(crate) const CENTURY_NS: u64 = 3_155_760_000_000_000_000;
