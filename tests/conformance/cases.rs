@@ -3,7 +3,9 @@
 use crate::matrix::Case;
 
 mod interval;
+mod oracle;
+mod vectors;
 
 pub fn all() -> Vec<Case> {
-    [interval::cases()].concat()
+    [interval::cases(), oracle::cases(), vectors::cases()].concat()
 }

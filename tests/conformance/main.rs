@@ -5,7 +5,12 @@
 
 mod cases;
 mod engines;
+#[path = "../vectors/mod.rs"]
+mod golden;
 mod matrix;
+#[path = "../model/mod.rs"]
+mod model;
+mod random;
 mod rig;
 
 fn main() {

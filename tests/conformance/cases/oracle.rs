@@ -1,0 +1,115 @@
+//! Random lives of buckets: the real routines answer, and leave in the row, what the definition says.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use tollgate::bucket::{Request, Verdict};
+use tollgate::{Key, Outcome, Rule, Store, Take, TakeError};
+
+use crate::matrix::{Case, Levels, Time, list};
+use crate::model::{Ask, CENTURY_NS, Model, Step, Story, story};
+use crate::random;
+use crate::rig::Rig;
+
+pub(crate) fn cases() -> Vec<Case> {
+    list!(
+        Levels::Pools, Time::Injected, |_| true;
+        any_sequence_is_decided_as_defined,
+        the_largest_quotas_are_decided_as_defined,
+    )
+    .into()
+}
+
+async fn any_sequence_is_decided_as_defined(rig: Rig) -> anyhow::Result<()> {
+    random::check(70, &story(1_700_000_000_000_000_000..YEAR_2100, 1 << 31, 30), |story| live(&rig, story))
+}
+
+async fn the_largest_quotas_are_decided_as_defined(rig: Rig) -> anyhow::Result<()> {
+    random::check(40, &story(1_700_000_000_000_000_000..YEAR_2040, CENTURY_NS, 20), |story| live(&rig, story))
+}
+
+/// Lives a story with two fresh buckets, and compares each answer and both rows with the definition's.
+async fn live(rig: &Rig, story: Story) -> anyhow::Result<()> {
+    let mut now = story.start;
+    rig.at(now).await?;
+    let mut buckets = [
+        Bucket { key: rig.bucket(story.quotas[0]).await?, model: Some(Model::provisioned(story.quotas[0], now)) },
+        Bucket { key: rig.key(), model: None },
+    ];
+    for step in &story.steps {
+        let provisioned = buckets[0].model.as_mut().expect("the first bucket is provisioned");
+        let (terms, anchor) = (provisioned.terms(), provisioned.bucket.anchor);
+        match step {
+            Step::Forward(span) => now = now.saturating_add(span.of(&terms, anchor, now)).min(YEAR_2100),
+            Step::Back(span) => now = (now - span.of(&terms, anchor, now)).max(0),
+            Step::Change(quota) => {
+                provisioned.change(story.quotas[*quota], now);
+                rig.create(&buckets[0].key, story.quotas[*quota]).await?;
+            }
+            Step::Take(asks) => {
+                let expected: Vec<_> = asks.iter().map(|ask| buckets[ask.place()].ask(ask, &story, now)).collect();
+                let (takes, verdicts): (Vec<_>, Vec<_>) = expected.into_iter().unzip();
+                let outcomes = rig.store().take(&takes).await?;
+                ensure!(outcomes.len() == takes.len(), "{} answers to {} requests", outcomes.len(), takes.len());
+                for (place, (outcome, verdict)) in outcomes.iter().zip(&verdicts).enumerate() {
+                    let matches = agree(outcome, verdict.as_ref());
+                    ensure!(matches, "request {place} of {takes:?} at {now}:\n{outcome:?}, not {verdict:?}");
+                }
+            }
+        }
+        rig.at(now).await?;
+        for bucket in &buckets {
+            let (row, defined) = (rig.row(&bucket.key).await?, bucket.model.as_ref().map(|model| model.bucket));
+            ensure!(row == defined, "after {step:?} at {now}:\nthe row is {row:?}, not {defined:?}");
+        }
+    }
+    Ok(())
+}
+
+struct Bucket {
+    key: Key,
+    model: Option<Model>,
+}
+
+impl Bucket {
+    /// The request for the store, and what the definition answers: nothing, if it is never possible.
+    fn ask(&mut self, ask: &Ask, story: &Story, now: i64) -> (Take, Option<Verdict>) {
+        let mut take = Take::from(self.key.clone());
+        if !ask.provisioned {
+            let quota = story.quotas[ask.quota];
+            take = take.rule(Rule::Quota(quota));
+            self.model.get_or_insert_with(|| Model::first_used(quota)).change(quota, now);
+        }
+        let model = self.model.as_mut().expect("the bucket is there");
+        let request = ask.request(&model.terms(), model.bucket.anchor, now);
+        (with(take, request), model.take(now, request))
+    }
+}
+
+impl Ask {
+    fn place(&self) -> usize {
+        usize::from(!self.provisioned)
+    }
+}
+
+fn with(take: Take, Request { cost, max_wait, keep }: Request) -> Take {
+    take.cost(cost.unsigned_abs()).keep(keep.unsigned_abs()).max_wait(Duration::from_nanos(max_wait.unsigned_abs()))
+}
+
+fn agree(outcome: &Outcome, verdict: Option<&Verdict>) -> bool {
+    match (outcome, verdict) {
+        (Ok(decision), Some(verdict)) => {
+            let ns = |ns: i64| Duration::from_nanos(ns.unsigned_abs());
+            decision.is_granted() == verdict.granted
+                && decision.remaining() == verdict.remaining.unsigned_abs()
+                && decision.wait() == ns(verdict.wait)
+                && decision.retry_after() == ns(verdict.retry_after)
+                && decision.reset_after() == ns(verdict.reset_after)
+        }
+        (Err(TakeError::NeverPossible { .. }), None) => true,
+        _ => false,
+    }
+}
+
+const YEAR_2040: i64 = 2_208_988_800_000_000_000;
+const YEAR_2100: i64 = 4_102_444_800_000_000_000;

@@ -1,0 +1,72 @@
+//! The golden vectors, against the real routines under an injected clock.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use tollgate::{Decision, Rule, Store, Take, TakeError};
+
+use crate::golden::{Expected, Scenario, Step, scenarios};
+use crate::matrix::{Case, Levels, Time, list};
+use crate::rig::Rig;
+
+pub(crate) fn cases() -> Vec<Case> {
+    list!(Levels::Pools, Time::Injected, |_| true; every_golden_vector_holds).into()
+}
+
+async fn every_golden_vector_holds(rig: Rig) -> anyhow::Result<()> {
+    for scenario in scenarios()? {
+        holds(&rig, &scenario).await?;
+    }
+    Ok(())
+}
+
+async fn holds(rig: &Rig, scenario: &Scenario) -> anyhow::Result<()> {
+    let start = if scenario.first_used { 0 } else { MADE_AT };
+    rig.at(start).await?;
+    let key = if scenario.first_used { rig.key() } else { rig.bucket(scenario.quota).await? };
+    for step in &scenario.steps {
+        rig.at(start + step.at).await?;
+        let mut take = step.take(key.clone().into())?;
+        if scenario.first_used {
+            take = take.rule(Rule::Quota(scenario.quota));
+        }
+        let outcome = rig.store().take(&[take]).await?.pop();
+        match (outcome.expect("one answer to one request"), step.answer) {
+            (Ok(decision), Some(expected)) => {
+                let answer = Expected::try_from(&decision)?;
+                ensure!(answer == expected, "{answer:?}\nfor {}\n{}", step.line, scenario.name);
+            }
+            (Err(TakeError::NeverPossible { .. }), None) => {}
+            (outcome, _) => anyhow::bail!("{outcome:?}\nfor {}\n{}", step.line, scenario.name),
+        }
+        let row = rig.row(&key).await?.expect("the bucket is there");
+        let (state, expected) =
+            ((row.full_at, row.granted, row.longest_wait), (step.full_at, step.granted, step.longest_wait));
+        ensure!(state == expected, "the row holds {state:?}\nfor {}\n{}", step.line, scenario.name);
+    }
+    Ok(())
+}
+
+impl Step {
+    fn take(&self, take: Take) -> anyhow::Result<Take> {
+        let max_wait = Duration::from_nanos(self.max_wait.try_into()?);
+        Ok(take.cost(self.cost.try_into()?).keep(self.keep.try_into()?).max_wait(max_wait))
+    }
+}
+
+impl TryFrom<&Decision> for Expected {
+    type Error = anyhow::Error;
+
+    fn try_from(decision: &Decision) -> anyhow::Result<Self> {
+        let ns = |span: Duration| span.as_nanos().try_into();
+        Ok(Self {
+            granted: decision.is_granted(),
+            remaining: decision.remaining().try_into()?,
+            wait: ns(decision.wait())?,
+            retry_after: ns(decision.retry_after())?,
+            reset_after: ns(decision.reset_after())?,
+        })
+    }
+}
+
+const MADE_AT: i64 = 1_800_000_000_123_456_789;

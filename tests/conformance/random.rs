@@ -1,0 +1,35 @@
+//! Properties over random values: the same ones in every run, unless `TOLLGATE_TEST_SEED` says otherwise.
+
+use std::future::Future;
+
+use proptest::strategy::Strategy;
+use proptest::test_runner::{Config, RngSeed, TestCaseError, TestRunner};
+use tokio::runtime::Handle;
+use tokio::task::block_in_place;
+
+/// Checks that many values, and shrinks the first that fails.
+pub(crate) fn check<S, F>(cases: u32, values: &S, property: impl Fn(S::Value) -> F) -> anyhow::Result<()>
+where
+    S: Strategy,
+    F: Future<Output = anyhow::Result<()>>,
+{
+    let seed = match std::env::var("TOLLGATE_TEST_SEED") {
+        Ok(seed) => seed.parse()?,
+        Err(_) => SEED,
+    };
+    let config = Config {
+        cases,
+        rng_seed: RngSeed::Fixed(seed),
+        failure_persistence: None,
+        max_shrink_iters: 400,
+        ..Config::default()
+    };
+    TestRunner::new(config)
+        .run(values, |value| {
+            let checked = block_in_place(|| Handle::current().block_on(property(value)));
+            checked.map_err(|error| TestCaseError::fail(format!("{error:?}")))
+        })
+        .map_err(|error| anyhow::anyhow!("TOLLGATE_TEST_SEED={seed}: {error}"))
+}
+
+const SEED: u64 = 2_026;
