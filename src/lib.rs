@@ -1,4 +1,4 @@
-//! Exact, distributed rate limiting on the SQL database that your service already runs.
+#![doc = include_str!("../README.md")]
 
 pub mod bucket;
 mod clock;

@@ -1,0 +1,33 @@
+-- Least privilege for MySQL and MariaDB: optional, for an administrator to run after the migrations, as often as
+-- wanted, with the database selected: mysql app < mysql.sql
+--
+--   tollgate_app       takes tokens; can write no table
+--   tollgate_operator  also provisions, changes, reads and deletes buckets
+--
+-- The routines run as the account that ran the migrations, so their helpers and tables need no grants, and that account
+-- must stay. Roles belong to the whole server, what they are granted here to this database. Then, for each account of
+-- yours, one that has no privileges on the whole database, as those would include the tables:
+--
+--   grant tollgate_app to my_service@'%';
+--   set default role tollgate_app to my_service@'%';    -- MySQL
+--   set default role tollgate_app for my_service@'%';   -- MariaDB
+create role if not exists tollgate_app, tollgate_operator;
+
+grant execute on procedure token_take_v1 to tollgate_app;
+grant execute on procedure token_take_many_v1 to tollgate_app;
+grant execute on procedure request_token to tollgate_app;
+grant execute on procedure request_tokens to tollgate_app;
+grant execute on procedure request_tokens_v1 to tollgate_app;
+grant execute on procedure rate_limiting_request to tollgate_app;
+
+-- By which the crate sees whether anything is pending.
+grant select on token_migrations to tollgate_app;
+
+grant tollgate_app to tollgate_operator;
+grant execute on procedure token_create_bucket to tollgate_operator;
+grant select on token_bucket_levels to tollgate_operator;
+
+-- The terms, not the state: what was taken cannot be given back by an UPDATE.
+grant select, insert (id, capacity, refill_seconds, refill), update (capacity, refill_seconds, refill, provisioned),
+      delete
+   on token_buckets to tollgate_operator;

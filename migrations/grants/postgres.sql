@@ -1,0 +1,51 @@
+-- Least privilege for PostgreSQL and YugabyteDB: optional, for an administrator to run after the migrations, as often
+-- as wanted. Without it, only the role that ran the migrations (and superusers) can do anything at all.
+--
+--   tollgate_app       takes tokens; can neither read nor write a table
+--   tollgate_operator  also provisions, changes, reads and deletes buckets
+--
+-- The routines run as their owner, so their helpers and tables need no grants. Roles belong to the whole server, what
+-- they are granted here to this database. Then, for each login of yours:
+--
+--   grant tollgate_app to my_service;
+do $$
+begin
+  if not exists (select from pg_catalog.pg_roles where rolname = 'tollgate_app') then
+    create role tollgate_app nologin;
+  end if;
+  if not exists (select from pg_catalog.pg_roles where rolname = 'tollgate_operator') then
+    create role tollgate_operator nologin;
+  end if;
+end
+$$;
+
+grant usage on schema tollgate to tollgate_app;
+
+grant execute on function
+  tollgate.applied_migrations(),
+  tollgate.take_v1(text, bigint, bigint, bigint, bigint, numeric, text),
+  tollgate.take_many_v1(text[], bigint[], bigint[], bigint[], bigint[], numeric[], text[]),
+  tollgate.request_token(text),
+  tollgate.request_tokens(text, bigint, bigint, bigint),
+  tollgate.request_tokens_v1(text, bigint, bigint, bigint),
+  tollgate.request_tokens_many(text[], bigint[]),
+  tollgate.rate_limiting_request(text, bigint, bigint)
+to tollgate_app;
+
+grant tollgate_app to tollgate_operator;
+
+-- The functions of a view and of a column's default run as the role that reads or inserts.
+grant execute on function
+  tollgate.create_bucket(text, bigint, numeric, text),
+  tollgate.token_clock_v1(),
+  tollgate.bucket_clock_v1(tollgate.token_buckets, bigint),
+  tollgate.bucket_instant_v1(tollgate.token_buckets, bigint)
+to tollgate_operator;
+
+grant select on tollgate.token_bucket_levels, tollgate.token_buckets, tollgate.migrations to tollgate_operator;
+
+-- The terms, not the state: what was taken cannot be given back by an UPDATE.
+grant insert (id, capacity, refill_seconds, refill),
+      update (capacity, refill_seconds, refill, provisioned),
+      delete
+   on tollgate.token_buckets to tollgate_operator;
