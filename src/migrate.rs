@@ -1,9 +1,6 @@
-use std::sync::Arc;
-
 use sqlx::Pool;
 
 use crate::Error;
-use crate::error::Cause;
 use crate::retry::{Class, Failure};
 use crate::store::Dialect;
 
@@ -115,11 +112,12 @@ fn pending<DB: Migrate>(applied: &[i64]) -> Result<Vec<Migration>, Error> {
     Ok(DB::MIGRATIONS.iter().filter(|migration| !applied.contains(&migration.version)).copied().collect())
 }
 
-fn failed(error: sqlx::Error) -> Error {
-    match error {
-        sqlx::Error::Database(_) => Error::Database(Arc::new(error) as Cause),
-        _ => Failure::new(Class::Unavailable, error).into_error(1, std::time::Duration::ZERO),
-    }
+fn failed<DB: Dialect>(error: sqlx::Error) -> Error {
+    let class = match &error {
+        sqlx::Error::Database(error) => DB::classify(error.as_ref()),
+        _ => Class::Unavailable,
+    };
+    Failure::new(class, error).into_error(1, std::time::Duration::ZERO)
 }
 
 /// The files of a dialect's directory, numbered in the order in which they are named here.

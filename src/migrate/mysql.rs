@@ -24,15 +24,15 @@ impl Migrate for MySql {
     );
 
     async fn applied(pool: &MySqlPool) -> Result<Vec<i64>, Error> {
-        let mut connection = pool.acquire().await.map_err(failed)?;
-        applied(&mut connection).await.map_err(failed)
+        let mut connection = pool.acquire().await.map_err(failed::<Self>)?;
+        applied(&mut connection).await.map_err(failed::<Self>)
     }
 
     /// On a connection of its own, which takes its lock and its settings with it when it closes.
     async fn migrate(pool: &MySqlPool) -> Result<Vec<Migration>, Error> {
-        let mut connection = pool.acquire().await.map_err(failed)?.detach();
+        let mut connection = pool.acquire().await.map_err(failed::<Self>)?.detach();
         let migrated = migrate(&mut connection).await;
-        connection.close().await.map_err(failed)?;
+        connection.close().await.map_err(failed::<Self>)?;
         migrated
     }
 }
@@ -42,11 +42,14 @@ async fn migrate(connection: &mut MySqlConnection) -> Result<Vec<Migration>, Err
     sqlx::raw_sql("set session sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'; set names utf8mb4")
         .execute(&mut *connection)
         .await
-        .map_err(failed)?;
-    sqlx::query("do get_lock(concat('tollgate.', database()), 600)").execute(&mut *connection).await.map_err(failed)?;
-    let pending = pending::<MySql>(&applied(connection).await.map_err(failed)?)?;
+        .map_err(failed::<MySql>)?;
+    sqlx::query("do get_lock(concat('tollgate.', database()), 600)")
+        .execute(&mut *connection)
+        .await
+        .map_err(failed::<MySql>)?;
+    let pending = pending::<MySql>(&applied(connection).await.map_err(failed::<MySql>)?)?;
     for migration in &pending {
-        apply(connection, migration).await.map_err(failed)?;
+        apply(connection, migration).await.map_err(failed::<MySql>)?;
     }
     Ok(pending)
 }

@@ -26,27 +26,31 @@ impl Migrate for Postgres {
     );
 
     async fn applied(pool: &PgPool) -> Result<Vec<i64>, Error> {
-        let mut connection = pool.acquire().await.map_err(failed)?;
-        applied(&mut connection).await.map_err(failed)
+        let mut connection = pool.acquire().await.map_err(failed::<Self>)?;
+        applied(&mut connection).await.map_err(failed::<Self>)
     }
 
     /// All in one transaction, so a run that is killed leaves nothing. The lock ends with it too, which a pooler in
     /// transaction mode needs.
     async fn migrate(pool: &PgPool) -> Result<Vec<Migration>, Error> {
-        let mut connection = pool.acquire().await.map_err(failed)?;
-        let mut transaction = connection.begin().await.map_err(failed)?;
-        sqlx::query("select pg_advisory_xact_lock($1)").bind(LOCK).execute(&mut *transaction).await.map_err(failed)?;
-        let pending = pending::<Self>(&applied(&mut transaction).await.map_err(failed)?)?;
+        let mut connection = pool.acquire().await.map_err(failed::<Self>)?;
+        let mut transaction = connection.begin().await.map_err(failed::<Self>)?;
+        sqlx::query("select pg_advisory_xact_lock($1)")
+            .bind(LOCK)
+            .execute(&mut *transaction)
+            .await
+            .map_err(failed::<Self>)?;
+        let pending = pending::<Self>(&applied(&mut transaction).await.map_err(failed::<Self>)?)?;
         for migration in &pending {
-            sqlx::raw_sql(migration.sql()).execute(&mut *transaction).await.map_err(failed)?;
+            sqlx::raw_sql(migration.sql()).execute(&mut *transaction).await.map_err(failed::<Self>)?;
             sqlx::query("insert into tollgate.migrations (version, name) values ($1, $2)")
                 .bind(migration.version())
                 .bind(migration.name())
                 .execute(&mut *transaction)
                 .await
-                .map_err(failed)?;
+                .map_err(failed::<Self>)?;
         }
-        transaction.commit().await.map_err(failed)?;
+        transaction.commit().await.map_err(failed::<Self>)?;
         Ok(pending)
     }
 }

@@ -14,25 +14,25 @@ impl Migrate for Sqlite {
     );
 
     async fn applied(pool: &SqlitePool) -> Result<Vec<i64>, Error> {
-        let mut connection = pool.acquire().await.map_err(failed)?;
-        applied(&mut connection).await.map_err(failed)
+        let mut connection = pool.acquire().await.map_err(failed::<Self>)?;
+        applied(&mut connection).await.map_err(failed::<Self>)
     }
 
     /// All in one transaction, which locks the database: a run that is killed leaves nothing.
     async fn migrate(pool: &SqlitePool) -> Result<Vec<Migration>, Error> {
-        let mut connection = pool.acquire().await.map_err(failed)?;
-        let mut transaction = connection.begin_with("begin immediate").await.map_err(failed)?;
-        let pending = pending::<Self>(&applied(&mut transaction).await.map_err(failed)?)?;
+        let mut connection = pool.acquire().await.map_err(failed::<Self>)?;
+        let mut transaction = connection.begin_with("begin immediate").await.map_err(failed::<Self>)?;
+        let pending = pending::<Self>(&applied(&mut transaction).await.map_err(failed::<Self>)?)?;
         for migration in &pending {
-            sqlx::raw_sql(migration.sql()).execute(&mut *transaction).await.map_err(failed)?;
+            sqlx::raw_sql(migration.sql()).execute(&mut *transaction).await.map_err(failed::<Self>)?;
             sqlx::query("insert into token_migrations (version, name) values (?1, ?2)")
                 .bind(migration.version())
                 .bind(migration.name())
                 .execute(&mut *transaction)
                 .await
-                .map_err(failed)?;
+                .map_err(failed::<Self>)?;
         }
-        transaction.commit().await.map_err(failed)?;
+        transaction.commit().await.map_err(failed::<Self>)?;
         Ok(pending)
     }
 }
