@@ -112,8 +112,8 @@ impl TryFrom<&Take> for Request {
         if take.cost == 0 {
             return Err(TakeError::NoTokens);
         }
-        // Larger figures than any bucket holds stay so; a quarter of the range keeps their sums within it.
-        let tokens = |n: u64| i64::try_from(n).unwrap_or(i64::MAX).min(i64::MAX / 4);
+        // Larger figures than any bucket holds stay so; half of the range keeps their sums within it.
+        let tokens = |n: u64| i64::try_from(n).unwrap_or(i64::MAX).min(i64::MAX / 2);
         let max_wait = i64::try_from(take.max_wait.as_nanos()).unwrap_or(i64::MAX).min(LONGEST_WAIT_NS);
         Ok(Self { cost: tokens(take.cost), max_wait, keep: tokens(take.keep) })
     }

@@ -30,7 +30,7 @@ begin
                        v_token_ticks);
   if v_outcome = 'unknown' then
     set v_message = concat('tollgate: no bucket ''', left(p_id, 36),
-                           '''. Make it: call token_create_bucket(id, capacity, refill_seconds, ''interval'')');
+                           ''': call token_create_bucket(id, capacity, refill_seconds, refill)');
     signal sqlstate '45000' set message_text = v_message;
   elseif v_outcome = 'never' then
     set v_message = concat('tollgate: bucket ''', left(p_id, 36), ''' holds ', v_capacity,

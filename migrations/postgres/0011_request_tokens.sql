@@ -24,6 +24,7 @@ declare
   v_due       bigint;
   c_ms        constant numeric := 1000000;
   c_year_ms   constant bigint := 31622400000;
+  c_most      constant bigint := 4611686018427387903;  -- more than any bucket holds; twice it is a bigint still
 begin
   if p_id is null or p_tokens is null or p_tokens < 1 or p_max_wait_ms is null or p_max_wait_ms < 0
      or p_keep is null or p_keep < 0 then
@@ -34,7 +35,8 @@ begin
   end if;
 
   select * into t
-    from tollgate.take_v1(p_id, p_tokens, least(p_max_wait_ms, c_year_ms) * 1000000, p_keep, null, null, null);
+    from tollgate.take_v1(p_id, least(p_tokens, c_most), least(p_max_wait_ms, c_year_ms) * 1000000,
+                          least(p_keep, c_most), null, null, null);
   if t.outcome = 'unknown' then
     raise exception 'tollgate: there is no bucket %', quote_literal(left(p_id, 255))
       using errcode = 'no_data_found',
