@@ -2,10 +2,29 @@
 
 use crate::matrix::Case;
 
+mod clocks;
 mod interval;
+mod invariants;
+mod keys;
+mod levels;
+mod limits;
 mod oracle;
+mod routines;
+mod terms;
 mod vectors;
 
 pub fn all() -> Vec<Case> {
-    [interval::cases(), oracle::cases(), vectors::cases()].concat()
+    [
+        interval::cases(),
+        keys::cases(),
+        limits::cases(),
+        oracle::cases(),
+        levels::cases(),
+        invariants::cases(),
+        clocks::cases(),
+        terms::cases(),
+        routines::cases(),
+        vectors::cases(),
+    ]
+    .concat()
 }

@@ -4,6 +4,7 @@
 //! (`cases/`). An engine whose server is absent fails its cases.
 
 mod cases;
+mod client;
 mod engines;
 #[path = "../vectors/mod.rs"]
 mod golden;

@@ -101,13 +101,7 @@ impl Rig {
 
     /// The state of a bucket, if it exists.
     pub async fn row(&self, key: &Key) -> anyhow::Result<Option<Bucket>> {
-        let table = if self.engine.kind == Kind::Postgres { "tollgate.token_buckets" } else { "token_buckets" };
-        let hex = hex(key.as_str().as_bytes());
-        let id = match self.engine.kind {
-            Kind::Postgres => format!("convert_from(decode('{hex}', 'hex'), 'UTF8')"),
-            Kind::MySql => format!("x'{hex}'"),
-            Kind::Sqlite => format!("cast(x'{hex}' as text)"),
-        };
+        let (table, id) = (self.table(), self.literal(key));
         let sql = format!("select anchor, full_at, granted, longest_wait from {table} where id = {id}");
         let columns: Option<(i64, i64, i64, i64)> = match &self.pool {
             AnyPool::MySql(pool) => sqlx::query_as(AssertSqlSafe(sql)).fetch_optional(pool).await?,
@@ -115,6 +109,21 @@ impl Rig {
             AnyPool::Sqlite(pool) => sqlx::query_as(AssertSqlSafe(sql)).fetch_optional(pool).await?,
         };
         Ok(columns.map(|(anchor, full_at, granted, longest_wait)| Bucket { anchor, full_at, granted, longest_wait }))
+    }
+
+    /// The name of the buckets' table.
+    pub fn table(&self) -> &'static str {
+        if self.engine.kind == Kind::Postgres { "tollgate.token_buckets" } else { "token_buckets" }
+    }
+
+    /// A key in this engine's SQL.
+    pub fn literal(&self, key: &Key) -> String {
+        let hex = hex(key.as_str().as_bytes());
+        match self.engine.kind {
+            Kind::Postgres => format!("convert_from(decode('{hex}', 'hex'), 'UTF8')"),
+            Kind::MySql => format!("x'{hex}'"),
+            Kind::Sqlite => format!("cast(x'{hex}' as text)"),
+        }
     }
 
     /// Takes one token.

@@ -1,0 +1,156 @@
+//! Clocks that stand still, leap forwards, and are set back.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use tollgate::{Decision, Key, Quota, Rule, Store, Take};
+
+use crate::matrix::{Case, Levels, Time, list};
+use crate::rig::Rig;
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut cases: Vec<Case> = list!(
+        Levels::Pools, Time::Injected, |_| true;
+        while_the_clock_stands_still_no_more_than_a_bucket_passes,
+        a_leap_forwards_fills_the_bucket_once,
+        a_clock_set_back_an_hour_locks_nobody_out_for_longer_than_a_refill,
+        a_clock_set_back_again_and_again_grants_no_more_than_the_quota,
+        a_full_bucket_outlives_a_clock_that_is_set_back_by_a_second,
+    )
+    .into();
+    cases.extend(list!(
+        Levels::Pools, Time::Injected, |engine| engine.has_routines;
+        a_clock_set_back_locks_no_sql_client_out_either,
+    ));
+    cases
+}
+
+async fn while_the_clock_stands_still_no_more_than_a_bucket_passes(rig: Rig) -> anyhow::Result<()> {
+    for quota in quotas()? {
+        for bucket in buckets(&rig, quota).await? {
+            let granted = bucket.poll(&rig, (0..25).map(|_| START)).await?;
+            ensure!(granted.len() == 10, "{quota}: {granted:?}");
+        }
+    }
+    Ok(())
+}
+
+async fn a_leap_forwards_fills_the_bucket_once(rig: Rig) -> anyhow::Result<()> {
+    for quota in quotas()? {
+        for bucket in buckets(&rig, quota).await? {
+            let leap = START + 50 * 365 * 86_400 * SECOND;
+            let granted = bucket.poll(&rig, (0..15).map(|_| START).chain((0..15).map(|_| leap))).await?;
+            ensure!(granted.len() == 20, "{quota}: {granted:?}");
+        }
+    }
+    Ok(())
+}
+
+async fn a_clock_set_back_an_hour_locks_nobody_out_for_longer_than_a_refill(rig: Rig) -> anyhow::Result<()> {
+    for quota in quotas()? {
+        for bucket in buckets(&rig, quota).await? {
+            bucket.poll(&rig, (0..15).map(|_| START)).await?;
+            // Emptied once, and not by each request anew: over three refills nearly three buckets come.
+            let back = START - 3600 * SECOND;
+            let granted = bucket.poll(&rig, (0..=60).map(|half| back + half * SECOND / 2)).await?;
+            let first = granted.first().expect("at least one is granted") - back;
+            ensure!(first <= 10 * SECOND, "{quota}: the first after {first} ns");
+            ensure!((20..=30).contains(&granted.len()), "{quota}: {} granted", granted.len());
+        }
+    }
+    Ok(())
+}
+
+async fn a_clock_set_back_again_and_again_grants_no_more_than_the_quota(rig: Rig) -> anyhow::Result<()> {
+    for quota in quotas()? {
+        for bucket in buckets(&rig, quota).await? {
+            bucket.poll(&rig, (0..10).map(|_| START)).await?;
+            // Two seconds forwards, an hour back: a bucket that were full after each step would grant 10 each time.
+            let times =
+                (1..10).flat_map(|step| (0..2).map(move |second| START - step * 3600 * SECOND + second * SECOND));
+            let granted = bucket.poll(&rig, times.flat_map(|time| [time; 4])).await?;
+            ensure!(granted.len() <= 9, "{quota}: {} granted", granted.len());
+        }
+    }
+    Ok(())
+}
+
+async fn a_full_bucket_outlives_a_clock_that_is_set_back_by_a_second(rig: Rig) -> anyhow::Result<()> {
+    for quota in quotas()? {
+        for bucket in buckets(&rig, quota).await? {
+            bucket.poll(&rig, [START]).await?;
+            let later = START + 65 * SECOND;
+            let granted = bucket.poll(&rig, [later, later - SECOND, later - SECOND, later - SECOND]).await?;
+            ensure!(granted.len() == 4, "{quota}: {granted:?}");
+        }
+    }
+    Ok(())
+}
+
+async fn a_clock_set_back_locks_no_sql_client_out_either(rig: Rig) -> anyhow::Result<()> {
+    for (tokens, arguments) in [(1, ", 1, 0, 0"), (1, ", 1, 5000, 0"), (5, ", 5, 0, 0")] {
+        rig.at(START).await?;
+        let key = rig.bucket(Quota::continuous(10, Duration::from_secs(10))?).await?;
+        let arguments = format!("{}{arguments}", rig.quoted(key.as_str()));
+        for _ in 0..20 {
+            rig.call("request_tokens", &arguments).await?;
+        }
+        let mut granted = 0;
+        for second in 0..=30 {
+            rig.at(START - (3600 - second) * SECOND).await?;
+            let answer = rig.call("request_tokens", &arguments).await?;
+            ensure!(answer.number("retry_after_ms")? <= 17_000, "{answer:?}");
+            granted += tokens * answer.number("granted")?;
+        }
+        ensure!((25..=36).contains(&granted), "{granted} granted");
+    }
+    Ok(())
+}
+
+/// Full within 10 seconds, and with the longest lock-out that a refill can be.
+fn quotas() -> Result<[Quota; 2], tollgate::QuotaError> {
+    let refill = Duration::from_secs(10);
+    Ok([Quota::continuous(10, refill)?, Quota::interval(10, refill)?])
+}
+
+/// A provisioned bucket and one that its first request makes, decided alone and in batches.
+async fn buckets(rig: &Rig, quota: Quota) -> anyhow::Result<Vec<Bucket>> {
+    let mut buckets = Vec::new();
+    // Provisioned long before, so that no step goes back to before that.
+    rig.at(START - 1_000_000 * SECOND).await?;
+    for in_batches in [false, true] {
+        buckets.push(Bucket { key: rig.bucket(quota).await?, rule: Rule::Provisioned, in_batches });
+        buckets.push(Bucket { key: rig.key(), rule: Rule::Quota(quota), in_batches });
+    }
+    Ok(buckets)
+}
+
+struct Bucket {
+    key: Key,
+    rule: Rule,
+    in_batches: bool,
+}
+
+impl Bucket {
+    /// Asks for one token at each time, and says at which it was granted.
+    async fn poll(&self, rig: &Rig, times: impl IntoIterator<Item = i64>) -> anyhow::Result<Vec<i64>> {
+        let mut granted = Vec::new();
+        for now in times {
+            rig.at(now).await?;
+            let take = Take::from(self.key.clone()).rule(self.rule);
+            let decision = if self.in_batches { in_a_batch(rig, take).await? } else { rig.decide(take).await? };
+            granted.extend(decision.is_granted().then_some(now));
+        }
+        Ok(granted)
+    }
+}
+
+/// Asks beside a request that is no concern of it.
+async fn in_a_batch(rig: &Rig, take: Take) -> anyhow::Result<Decision> {
+    let outcomes = rig.store().take(&[Take::from(rig.key()), take]).await?;
+    Ok(outcomes.into_iter().nth(1).expect("an answer to each request")?)
+}
+
+// At the end of a period of 10 seconds, by the calendar and by the buckets' making.
+const START: i64 = 1_800_000_000 * SECOND;
+const SECOND: i64 = 1_000_000_000;

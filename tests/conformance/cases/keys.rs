@@ -1,0 +1,216 @@
+//! Ids are bytes: any text that is one is a bucket of its own, on every engine.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use tollgate::{Key, Quota, Rule, Store, Take};
+
+use crate::engines::Kind;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::rig::Rig;
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut cases: Vec<Case> = list!(
+        Levels::Pools, Time::Injected, |_| true;
+        each_text_is_a_bucket_of_its_own,
+        each_text_is_a_bucket_of_its_own_in_a_batch,
+        each_text_is_a_bucket_of_its_own_on_first_use,
+        each_text_that_sql_inserts_is_a_bucket_of_its_own,
+        sql_cannot_insert_what_is_no_id,
+    )
+    .into();
+    cases.extend(list!(
+        Levels::Pools, Time::Injected, |engine| engine.has_routines;
+        each_text_that_sql_quotes_is_a_bucket_of_its_own,
+        routines_make_no_bucket_of_what_is_no_id,
+    ));
+    cases.extend(list!(
+        Levels::Pools, Time::Injected, |engine| engine.kind == Kind::MySql;
+        a_lax_session_cuts_no_id_off,
+    ));
+    cases
+}
+
+async fn each_text_is_a_bucket_of_its_own(rig: Rig) -> anyhow::Result<()> {
+    let keys = keys(&rig)?;
+    for key in &keys {
+        rig.create(key, once()?).await?;
+    }
+    each_has_one_token(&rig, &keys).await
+}
+
+async fn each_text_is_a_bucket_of_its_own_in_a_batch(rig: Rig) -> anyhow::Result<()> {
+    let keys = keys(&rig)?;
+    let takes: Vec<_> =
+        keys.iter().map(|key| Take::from(key.clone()).rule(Rule::Quota(once().expect("one")))).collect();
+    for expected in [true, false] {
+        for (key, outcome) in keys.iter().zip(rig.store().take(&takes).await?) {
+            ensure!(outcome?.is_granted() == expected, "{key:?}");
+        }
+    }
+    Ok(())
+}
+
+async fn each_text_is_a_bucket_of_its_own_on_first_use(rig: Rig) -> anyhow::Result<()> {
+    for key in keys(&rig)? {
+        let take = Take::from(key.clone()).rule(Rule::Quota(once()?));
+        ensure!(rig.decide(take.clone()).await?.is_granted(), "{key:?}");
+        ensure!(!rig.decide(take).await?.is_granted(), "{key:?}");
+    }
+    Ok(())
+}
+
+async fn each_text_that_sql_inserts_is_a_bucket_of_its_own(rig: Rig) -> anyhow::Result<()> {
+    let keys = keys(&rig)?;
+    for key in &keys {
+        let (table, id) = (rig.table(), rig.quoted(key.as_str()));
+        rig.sql(format!("insert into {table} (id, capacity, refill_seconds) values ({id}, 1, 3600)")).await?;
+    }
+    // A default may read the server's clock, which is not the injected one.
+    rig.at(4_000_000_000_000_000_000).await?;
+    each_has_one_token(&rig, &keys).await
+}
+
+async fn each_text_that_sql_quotes_is_a_bucket_of_its_own(rig: Rig) -> anyhow::Result<()> {
+    for key in keys(&rig)? {
+        rig.create(&key, once()?).await?;
+        for expected in [1, 0] {
+            let answer = rig.call("request_token", &rig.quoted(key.as_str())).await?;
+            ensure!(answer.number("granted")? == expected, "{key:?}");
+        }
+    }
+    Ok(())
+}
+
+async fn sql_cannot_insert_what_is_no_id(rig: Rig) -> anyhow::Result<()> {
+    let nul = match rig.engine.kind {
+        Kind::Postgres => "convert_from(decode('610061', 'hex'), 'UTF8')".to_owned(),
+        Kind::MySql => "x'610061'".to_owned(),
+        Kind::Sqlite => "cast(x'610061' as text)".to_owned(),
+    };
+    let unique = rig.key();
+    let long = format!("{unique}{}", "x".repeat(220));
+    let wide = format!("{unique}{}", "é".repeat(110));
+    let known = rig.bucket(once()?).await?;
+    for id in ["''".to_owned(), "null".to_owned(), rig.quoted(&long), rig.quoted(&wide), nul] {
+        let table = rig.table();
+        rig.refusal(format!("insert into {table} (id, capacity, refill_seconds) values ({id}, 1, 3600)")).await?;
+        rig.refusal(format!("update {table} set id = {id}, capacity = 1 where id = {}", rig.literal(&known))).await?;
+    }
+    Ok(())
+}
+
+async fn routines_make_no_bucket_of_what_is_no_id(rig: Rig) -> anyhow::Result<()> {
+    let (create, take) = match rig.engine.kind {
+        Kind::Postgres => ("create_bucket", "take_v1"),
+        _ => ("token_create_bucket", "token_take_v1"),
+    };
+    let unique = rig.key();
+    for id in [String::new(), format!("{unique}{}", "x".repeat(220)), format!("{unique}{}", "é".repeat(110))] {
+        let id = rig.quoted(&id);
+        rig.refusal(rig.calling(create, &format!("{id}, 1, 3600, 'interval'"))).await?;
+        rig.refusal(rig.calling("rate_limiting_request", &format!("{id}, 1, 10"))).await?;
+        rig.refusal(rig.calling(take, &format!("{id}, 1, 0, 0, 1, 3600, 'interval'"))).await?;
+        rig.refusal(rig.calling("request_token", &id)).await?;
+    }
+    Ok(())
+}
+
+/// Without strict mode MySQL cuts what is too long for a column, and says so only in a warning.
+async fn a_lax_session_cuts_no_id_off(rig: Rig) -> anyhow::Result<()> {
+    let unique = rig.key();
+    let whole = format!("{unique}{}", "x".repeat(255 - 36));
+    rig.create(&Key::try_from(&whole)?, once()?).await?;
+    rig.sql("set @sql_mode = @@sql_mode").await?;
+    rig.sql("set sql_mode = ''").await?;
+    for longer in [format!("{whole}x"), format!("{whole}{whole}"), format!("{whole}é")] {
+        let id = rig.quoted(&longer);
+        rig.refusal(rig.calling("request_token", &id)).await?;
+        rig.refusal(rig.calling("rate_limiting_request", &format!("{id}, 1, 10"))).await?;
+        rig.refusal(rig.calling("token_create_bucket", &format!("{id}, 5, 1, 'interval'"))).await?;
+        let json = format!("json_array(json_array(hex({id}), 1, 0, 0, null, null, null))");
+        // Refused, or unknown: anything but the bucket whose id it begins with.
+        if let Ok(rows) = rig.sql(rig.calling("token_take_many_v1", &json)).await {
+            ensure!(rows.len() == 1 && rows[0].text("outcome")? == Some("unknown"), "{rows:?}");
+        }
+    }
+    rig.sql("set sql_mode = @sql_mode").await?;
+    assert_eq!(rig.row(&Key::try_from(&whole)?).await?.map(|row| row.granted), Some(0));
+    Ok(())
+}
+
+async fn each_has_one_token(rig: &Rig, keys: &[Key]) -> anyhow::Result<()> {
+    for expected in [true, false] {
+        for key in keys {
+            ensure!(rig.take(key).await?.is_granted() == expected, "{key:?}");
+        }
+    }
+    Ok(())
+}
+
+/// Texts that a collation, a trim, a quoting or a normalisation somewhere would merge or spoil.
+fn keys(rig: &Rig) -> anyhow::Result<Vec<Key>> {
+    let unique = rig.key().as_str()[..8].to_owned();
+    let mut keys = vec![rig.key()];
+    for text in [
+        "A",
+        "a",
+        "a ",
+        " a",
+        "a\t",
+        "a\n",
+        "á",
+        "a\u{301}",
+        "ä",
+        "ａ",
+        "ß",
+        "ss",
+        "SS",
+        "ı",
+        "i",
+        "İ",
+        "I",
+        "a\u{200b}",
+        "a\u{1}",
+        "\\",
+        "\\\\",
+        "\\0",
+        "\\'",
+        "'",
+        "''",
+        "\"",
+        "`",
+        "%",
+        "_",
+        "%s",
+        "$1",
+        "?",
+        ":a",
+        "{}",
+        "--",
+        "/*",
+        "'; drop table token_buckets; --",
+        "🚦",
+        "🚥",
+        "👩‍🚒",
+        "👩",
+        "null",
+        "0",
+        "00",
+        "1e0",
+    ] {
+        keys.push(Key::try_from(format!("{unique}{text}"))?);
+        keys.push(Key::try_from(format!("{text}{unique}"))?);
+    }
+    keys.push(Key::try_from(format!("{unique}{}", "x".repeat(255 - 8)))?);
+    keys.push(Key::try_from(format!("{unique}{}", "x".repeat(254 - 8)))?);
+    keys.push(Key::try_from(format!("{unique}{}x", "é".repeat(123)))?);
+    keys.push(Key::try_from(format!("{unique}{}xxx", "🚦".repeat(61)))?);
+    keys.sort();
+    keys.dedup();
+    Ok(keys)
+}
+
+fn once() -> Result<Quota, tollgate::QuotaError> {
+    Quota::interval(1, Duration::from_hours(1))
+}

@@ -1,0 +1,153 @@
+//! What is there now, read without taking: the view `token_bucket_levels`, and the store's listing of it.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use tollgate::bucket::Terms;
+use tollgate::{BucketLevel, Key, Quota, Rule, Take};
+
+use crate::engines::Kind;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::rig::{AnyStore, Rig};
+
+pub(crate) fn cases() -> Vec<Case> {
+    list!(
+        Levels::Pools, Time::Real, |_| true;
+        a_row_of_id_capacity_and_refill_seconds_is_a_full_bucket,
+        the_view_shows_tokens_and_instants,
+        the_listing_shows_what_the_view_does,
+    )
+    .into()
+}
+
+async fn a_row_of_id_capacity_and_refill_seconds_is_a_full_bucket(rig: Rig) -> anyhow::Result<()> {
+    let key = rig.key();
+    let (table, id) = (rig.table(), rig.literal(&key));
+    rig.sql(format!("insert into {table} (id, capacity, refill_seconds) values ({id}, 3, 2500000.5)")).await?;
+    for left in [2, 1, 0] {
+        let decision = rig.take(&key).await?;
+        ensure!(decision.is_granted() && decision.remaining() == left, "{decision:?}");
+    }
+    let decision = rig.take(&key).await?;
+    ensure!(!decision.is_granted(), "{decision:?}");
+    // Its first period began when it was inserted, and all comes back as that ends.
+    let period = Duration::from_millis(2_500_000_500);
+    ensure!(!decision.retry_after().is_zero() && decision.retry_after() <= period, "{decision:?}");
+    assert_eq!(decision.retry_after(), decision.reset_after());
+    let level = listed(&rig, &key).await?;
+    assert_eq!((level.quota, level.provisioned), (Quota::interval(3, period)?, true));
+    Ok(())
+}
+
+async fn the_view_shows_tokens_and_instants(rig: Rig) -> anyhow::Result<()> {
+    for (quota, asks, available, tokens_until_full) in lives()? {
+        let key = live(&rig, quota, &asks).await?;
+        let row = rig.row(&key).await?.expect("made");
+        let (full_at, next) = (micros(&rig, "full_at"), micros(&rig, "next_refill_at"));
+        let view =
+            if rig.engine.kind == Kind::Postgres { "tollgate.token_bucket_levels" } else { "token_bucket_levels" };
+        let id = rig.quoted(key.as_str());
+        let sql = format!(
+            "select capacity, available, granted, {full_at} as full_us, {next} as next_us from {view} where id = {id}"
+        );
+        let levels = rig.sql(sql).await?;
+        ensure!(levels.len() == 1, "{levels:?}");
+        let shown = levels[0].numbers(["capacity", "available", "granted"])?;
+        ensure!(shown == [i64::try_from(quota.capacity())?, available, row.granted], "{quota}: {shown:?}");
+
+        let Some(tokens) = tokens_until_full else {
+            assert_eq!((levels[0].text("full_us")?, levels[0].text("next_us")?), (None, None), "{quota}");
+            continue;
+        };
+        let terms = Terms::from(&quota);
+        let instant = |tick| terms.instant(row.anchor, tick) / 1000;
+        // The last token comes when the bucket is full, the next one so many tokens earlier.
+        close(&rig, levels[0].number("full_us")?, instant(row.full_at))?;
+        close(&rig, levels[0].number("next_us")?, instant(row.full_at - (tokens - 1) * terms.token_ticks))?;
+    }
+    Ok(())
+}
+
+async fn the_listing_shows_what_the_view_does(rig: Rig) -> anyhow::Result<()> {
+    for (quota, asks, available, tokens_until_full) in lives()? {
+        let key = live(&rig, quota, &asks).await?;
+        let row = rig.row(&key).await?.expect("made");
+        let level = listed(&rig, &key).await?;
+        ensure!(level.quota == quota && level.provisioned && level.available == available, "{level:?}");
+        assert_eq!(level.granted, row.granted.unsigned_abs());
+        let shown = |instant: Option<chrono::DateTime<chrono::Utc>>| instant.map(|instant| instant.timestamp_micros());
+        let terms = Terms::from(&quota);
+        let instant = |tick| terms.instant(row.anchor, tick) / 1000;
+        match tokens_until_full {
+            None => assert_eq!((level.full_at, level.next_refill_at), (None, None)),
+            Some(tokens) => {
+                close(&rig, shown(level.full_at).context("full")?, instant(row.full_at))?;
+                let next = instant(row.full_at - (tokens - 1) * terms.token_ticks);
+                close(&rig, shown(level.next_refill_at).context("full")?, next)?;
+            }
+        }
+    }
+    // One that its first request made is listed too, as such.
+    let key = rig.key();
+    let quota = Quota::continuous(5, Duration::from_secs(1_000_000))?;
+    ensure!(rig.decide(Take::from(key.clone()).rule(Rule::Quota(quota))).await?.is_granted());
+    let level = listed(&rig, &key).await?;
+    ensure!(level.quota == quota && !level.provisioned && level.available == 4, "{level:?}");
+    Ok(())
+}
+
+/// Quotas so slow that nothing comes while a test runs; the costs asked of each, with all the patience there is; the
+/// tokens available then, and how many are still to come.
+type Life = (Quota, Vec<u64>, i64, Option<i64>);
+
+fn lives() -> Result<[Life; 6], tollgate::QuotaError> {
+    let days = |days: u64| Duration::from_secs(days * 86_400);
+    Ok([
+        (Quota::interval(10, days(10_000))?, vec![], 10, None),
+        (Quota::continuous(10, days(10_000))?, vec![], 10, None),
+        // All of a period's tokens come at once.
+        (Quota::interval(10, days(10_000))?, vec![1, 2], 7, Some(1)),
+        (Quota::continuous(10, days(10_000))?, vec![1, 2], 7, Some(3)),
+        // Promised ahead: the next token comes all the same, to whoever waits for it.
+        (Quota::interval(2, days(90))?, vec![2, 2], -2, Some(3)),
+        (Quota::continuous(2, days(60))?, vec![2, 1], -1, Some(3)),
+    ])
+}
+
+async fn live(rig: &Rig, quota: Quota, asks: &[u64]) -> anyhow::Result<Key> {
+    let key = rig.bucket(quota).await?;
+    for &cost in asks {
+        let decision = rig.decide(Take::from(key.clone()).cost(cost).max_wait(Duration::MAX)).await?;
+        ensure!(decision.is_granted(), "{decision:?}");
+    }
+    Ok(key)
+}
+
+/// Finds a key among the levels: the first after what it begins with.
+async fn listed(rig: &Rig, key: &Key) -> anyhow::Result<BucketLevel> {
+    let begins = Key::try_from(&key.as_str()[..key.as_str().len() - 1])?;
+    let levels = match rig.store() {
+        AnyStore::MySql(store) => store.levels(Some(&begins), 1).await?,
+        AnyStore::Postgres(store) => store.levels(Some(&begins), 1).await?,
+        AnyStore::Sqlite(store) => store.levels(Some(&begins), 1).await?,
+    };
+    let level = levels.into_iter().next().context("nothing is listed")?;
+    ensure!(level.key == *key, "{level:?} is listed instead of {key}");
+    Ok(level)
+}
+
+/// An instant of the view, in microseconds since 1970.
+fn micros(rig: &Rig, column: &str) -> String {
+    match rig.engine.kind {
+        Kind::Postgres => format!("(extract(epoch from {column}) * 1000000)::bigint"),
+        Kind::MySql => format!("timestampdiff(microsecond, '1970-01-01', {column})"),
+        Kind::Sqlite => format!("cast(round(unixepoch({column}, 'subsec') * 1000) as integer) * 1000"),
+    }
+}
+
+/// The view shows microseconds, and SQLite's milliseconds.
+fn close(rig: &Rig, shown: i64, exact: i64) -> anyhow::Result<()> {
+    let tolerance = if rig.engine.kind == Kind::Sqlite { 1000 } else { 1 };
+    ensure!((shown - exact).abs() <= tolerance, "{shown} is shown for {exact}");
+    Ok(())
+}

@@ -1,0 +1,188 @@
+//! Figures at their limits and beyond: refused before the database by the library, and by the database itself.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use tollgate::{Key, Quota, QuotaError, Rule, Store, Take};
+
+use crate::engines::Kind;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::rig::Rig;
+
+mod requests;
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut cases: Vec<Case> = list!(
+        Levels::Pools, Time::Injected, |_| true;
+        every_quota_at_the_limits_makes_a_bucket,
+        the_library_refuses_figures_that_make_no_quota,
+        the_database_refuses_figures_that_make_no_bucket,
+        the_database_refuses_to_change_a_bucket_to_such_figures,
+    )
+    .into();
+    cases.extend(list!(
+        Levels::Pools, Time::Injected, |engine| engine.has_routines;
+        create_bucket_refuses_figures_that_make_no_bucket,
+    ));
+    cases.extend(requests::cases());
+    cases
+}
+
+async fn every_quota_at_the_limits_makes_a_bucket(rig: Rig) -> anyhow::Result<()> {
+    let (ns, century) = (Duration::from_nanos, Duration::from_nanos(CENTURY_NS));
+    let quotas = [
+        Quota::interval(1, ns(1))?,
+        Quota::continuous(1, ns(1))?,
+        Quota::interval(1, century)?,
+        Quota::continuous(1, century)?,
+        Quota::interval(1_000_000_000, ns(1_000_000_000))?,
+        Quota::continuous(1_000_000_000, ns(1_000_000_000))?,
+        Quota::interval(1 << 31, Duration::from_hours(1))?,
+        Quota::continuous(1 << 31, ns(1 << 31))?,
+        Quota::interval(CENTURY_NS, century)?,
+        Quota::continuous(CENTURY_NS, century)?,
+        // Rounding loses 0.1 %, and not more.
+        Quota::continuous(1_000, ns(998_002))?,
+        // The longest that is kept to the nanosecond, and one that is rounded up to whole seconds.
+        Quota::interval(3, ns(26 * 86_400 * 1_000_000_000 - 1))?,
+        Quota::continuous(3, ns(27 * 86_400 * 1_000_000_000 + 1))?,
+    ];
+    rig.at(START).await?;
+    for quota in quotas {
+        let all = Take::from(rig.bucket(quota).await?).cost(quota.capacity());
+        let decision = rig.decide(all.clone()).await?;
+        ensure!(decision.is_granted() && decision.remaining() == 0, "{quota}: {decision:?}");
+        let row = rig.row(all.key()).await?.expect("made");
+        ensure!(row.granted.unsigned_abs() == quota.capacity(), "{quota}: {row:?}");
+        ensure!(decision.reset_after() >= quota.refill_time(), "{quota}: {decision:?}");
+        ensure!(decision.reset_after() <= quota.refill_time() + quota.refill_time() / 999, "{quota}: {decision:?}");
+        let denied = rig.decide(all.clone().cost(1)).await?;
+        ensure!(!denied.is_granted(), "{quota}: {denied:?}");
+
+        let first = Take::from(rig.key()).rule(Rule::Quota(quota)).cost(quota.capacity());
+        ensure!(rig.decide(first).await?.is_granted(), "{quota} on first use");
+        let batch = Take::from(rig.key()).rule(Rule::Quota(quota)).cost(quota.capacity());
+        let outcomes = rig.store().take(&[batch.clone(), batch.clone()]).await?;
+        let granted: Vec<bool> = outcomes.iter().flatten().map(tollgate::Decision::is_granted).collect();
+        ensure!(granted == [true, false], "{quota} in a batch: {outcomes:?}");
+        ensure!(!rig.decide(batch).await?.is_granted(), "{quota} made by a batch is the same quota");
+    }
+    Ok(())
+}
+
+async fn the_library_refuses_figures_that_make_no_quota(_: Rig) -> anyhow::Result<()> {
+    let ns = Duration::from_nanos;
+    let (second, century) = (Duration::from_secs(1), ns(CENTURY_NS));
+    let most = i64::MAX.unsigned_abs();
+    for make in [Quota::interval, Quota::continuous] {
+        assert_eq!(make(0, second), Err(QuotaError::NoCapacity));
+        assert_eq!(make(1, Duration::ZERO), Err(QuotaError::NoRefill));
+        assert_eq!(make(1, century + ns(1)), Err(QuotaError::RefillTooLong));
+        assert_eq!(make(1, Duration::MAX), Err(QuotaError::RefillTooLong));
+        assert_eq!(make(most + 1, century), Err(QuotaError::CapacityTooLarge(most + 1)));
+        assert_eq!(make(u64::MAX, century), Err(QuotaError::CapacityTooLarge(u64::MAX)));
+        assert!(matches!(make(most, century), Err(QuotaError::TooFast { .. })));
+        assert!(matches!(make(1_000_000_001, second), Err(QuotaError::TooFast { .. })));
+        assert!(matches!(make(2, ns(1)), Err(QuotaError::TooFast { .. })));
+    }
+    assert!(matches!(Quota::continuous(1_000, ns(998_001)), Err(QuotaError::TooFine { .. })));
+    assert!(matches!(Quota::continuous(999_999_999, second), Err(QuotaError::TooFine { .. })));
+    // A burst of just under a century that rounding makes longer.
+    assert_eq!(
+        Quota::continuous(CENTURY_NS / 1001 + 1, ns(CENTURY_NS - 1_000_000_000_000)),
+        Err(QuotaError::RefillTooLong)
+    );
+    assert!(Quota::interval(999_999_999, second).is_ok(), "periods are never rounded");
+    Ok(())
+}
+
+async fn the_database_refuses_figures_that_make_no_bucket(rig: Rig) -> anyhow::Result<()> {
+    for figures in NO_BUCKETS {
+        let key = rig.key();
+        let (table, id) = (rig.table(), rig.literal(&key));
+        rig.refusal(format!("insert into {table} (id, capacity, refill_seconds, refill) values ({id}, {figures})"))
+            .await?;
+        assert_eq!(rig.row(&key).await?, None);
+    }
+    let key = rig.key();
+    let (table, id) = (rig.table(), rig.literal(&key));
+    for (columns, figures) in [("id", ""), ("id, capacity", ", 5"), ("id, refill_seconds", ", 5")] {
+        rig.refusal(format!("insert into {table} ({columns}) values ({id}{figures})")).await?;
+    }
+    Ok(())
+}
+
+async fn the_database_refuses_to_change_a_bucket_to_such_figures(rig: Rig) -> anyhow::Result<()> {
+    rig.at(START).await?;
+    let key = rig.bucket(Quota::interval(5, Duration::from_mins(1))?).await?;
+    assert!(rig.take(&key).await?.is_granted());
+    let before = terms(&rig, &key).await?;
+    for figures in NO_BUCKETS {
+        let [capacity, refill_seconds, refill] = figures.split(", ").collect::<Vec<_>>()[..] else {
+            anyhow::bail!("{figures} are not three");
+        };
+        let set = format!("capacity = {capacity}, refill_seconds = {refill_seconds}, refill = {refill}");
+        rig.refusal(format!("update {} set {set} where id = {}", rig.table(), rig.literal(&key))).await?;
+    }
+    assert_eq!(terms(&rig, &key).await?, before);
+    assert_eq!(rig.take(&key).await?.remaining(), 3);
+    Ok(())
+}
+
+async fn create_bucket_refuses_figures_that_make_no_bucket(rig: Rig) -> anyhow::Result<()> {
+    rig.at(START).await?;
+    let routine = if rig.engine.kind == Kind::Postgres { "create_bucket" } else { "token_create_bucket" };
+    let key = rig.bucket(Quota::interval(5, Duration::from_mins(1))?).await?;
+    assert!(rig.take(&key).await?.is_granted());
+    let before = terms(&rig, &key).await?;
+    let new = rig.key();
+    for figures in NO_BUCKETS {
+        for key in [&key, &new] {
+            let id = rig.quoted(key.as_str());
+            let refusal = rig.refusal(rig.calling(routine, &format!("{id}, {figures}"))).await?;
+            // Bad data, MySQL's own code for a constraint, or PostgreSQL's for what is no bigint.
+            let codes = ["22", "23", "HY000", "42883"];
+            ensure!(codes.iter().any(|code| refusal.sqlstate.starts_with(code)), "{figures}: {refusal:?}");
+        }
+    }
+    assert_eq!(terms(&rig, &key).await?, before);
+    assert_eq!(rig.row(&new).await?, None);
+    assert_eq!(rig.take(&key).await?.remaining(), 3, "the connection is fit for use");
+    Ok(())
+}
+
+async fn terms(rig: &Rig, key: &Key) -> anyhow::Result<Vec<crate::client::Row>> {
+    Ok(rig.sql(format!("select * from {} where id = {}", rig.table(), rig.literal(key))).await?)
+}
+
+/// Capacity, `refill_seconds` and refill.
+const NO_BUCKETS: [&str; 24] = [
+    "0, 1, 'interval'",
+    "-1, 1, 'interval'",
+    "-9223372036854775808, 1, 'interval'",
+    "9223372036854775807, 1, 'interval'",
+    "9223372036854775808, 1, 'interval'",
+    "null, 1, 'interval'",
+    "1, 0, 'interval'",
+    "1, 0, 'continuous'",
+    "1, -1, 'interval'",
+    "1, 0.0000000001, 'interval'",
+    "1, null, 'interval'",
+    "1, 3155760000.5, 'interval'",
+    "1, 3155760001, 'continuous'",
+    "1, 99999999999, 'interval'",
+    "1, 1e300, 'interval'",
+    "1000000001, 1, 'interval'",
+    "1000000001, 1, 'continuous'",
+    "9223372036854775807, 3155760000, 'interval'",
+    // Rounded to whole nanoseconds a token they would be over 0.1 % slower, or longer than a century.
+    "999999999, 1, 'continuous'",
+    "1000, 0.000998001, 'continuous'",
+    "3152607392607393, 3155759000, 'continuous'",
+    "1, 1, 'Interval'",
+    "1, 1, ''",
+    "1, 1, null",
+];
+
+const CENTURY_NS: u64 = 3_155_760_000_000_000_000;
+const START: i64 = 1_800_000_000_123_456_789;

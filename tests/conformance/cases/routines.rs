@@ -1,0 +1,172 @@
+//! The routines as any SQL client calls them, without this crate.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use tollgate::{Key, Quota};
+
+use crate::engines::Kind;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::rig::Rig;
+
+mod refusals;
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut cases: Vec<Case> = list!(
+        Levels::Pools, Time::Injected, |engine| engine.has_routines;
+        request_token_grants_two_a_second,
+        request_tokens_tells_when_the_next_one_could_be_granted,
+        rate_limiting_request_counts_every_token_that_has_come,
+        a_batch_answers_each_request_for_itself,
+        create_bucket_again_changes_nothing,
+    )
+    .into();
+    cases.extend(list!(
+        Levels::Pools, Time::Injected, |engine| engine.kind == Kind::Postgres;
+        arguments_that_are_left_out_mean_one_token_now,
+    ));
+    cases.extend(refusals::cases());
+    cases
+}
+
+async fn request_token_grants_two_a_second(rig: Rig) -> anyhow::Result<()> {
+    rig.at(START).await?;
+    let id = provision(&rig, "2, 1, 'interval'").await?;
+    for second in 0..3 {
+        let mut answers = Vec::new();
+        for task in 0..5 {
+            rig.at(START + second * SECOND + task * 100 * MS + 1).await?;
+            let answer = rig.call("request_token", &id).await?;
+            answers.push(answer.numbers(["granted", "remaining", "retry_after_ms", "reset_after_ms"])?);
+        }
+        // Each nanosecond that is left of a millisecond counts as one.
+        let expected = [[1, 1, 0, 1000], [1, 0, 900, 900], [0, 0, 800, 800], [0, 0, 700, 700], [0, 0, 600, 600]];
+        ensure!(answers == expected, "second {second}: {answers:?}");
+    }
+    Ok(())
+}
+
+async fn request_tokens_tells_when_the_next_one_could_be_granted(rig: Rig) -> anyhow::Result<()> {
+    rig.at(START).await?;
+    let id = provision(&rig, "10, 10, 'continuous'").await?;
+    // Milliseconds, then tokens, longest wait and tokens to keep, then the answer.
+    let steps = [
+        (0, "4, 0, 0", [1, 6, 0, 0, 4000]),
+        (0, "4, 0, 3", [0, 6, 0, 1000, 4000]),
+        (1000, "4, 0, 3", [1, 3, 0, 4000, 7000]),
+        (1500, "4, 499, 0", [0, 3, 0, 500, 6500]),
+        (1500, "4, 500, 0", [1, 0, 500, 4500, 10_500]),
+        (1500, "1, 31622400000, 9", [1, 0, 10_500, 11_500, 11_500]),
+        (1500, "1, 9223372036854775807, 9", [1, 0, 11_500, 12_500, 12_500]),
+        (13_999, "10, 0, 0", [0, 9, 0, 1, 1]),
+        (14_000, "10, 0, 0", [1, 0, 0, 10_000, 10_000]),
+    ];
+    for (ms, arguments, expected) in steps {
+        rig.at(START + ms * MS).await?;
+        let answer = rig.call("request_tokens", &format!("{id}, {arguments}")).await?;
+        let answer = answer.numbers(["granted", "remaining", "wait_ms", "retry_after_ms", "reset_after_ms"])?;
+        ensure!(answer == expected, "request_tokens({arguments}) after {ms} ms: {answer:?}, not {expected:?}");
+    }
+    Ok(())
+}
+
+async fn rate_limiting_request_counts_every_token_that_has_come(rig: Rig) -> anyhow::Result<()> {
+    let id = rig.quoted(rig.key().as_str());
+    let column = if rig.engine.kind == Kind::Postgres { "rate_limiting_request" } else { "tokens_left" };
+    let times = (0..13).map(|call| call * 100).chain((0..6).map(|call| 5200 + call * 100));
+    let mut left = Vec::new();
+    for ms in times {
+        rig.at(START + ms * MS).await?;
+        left.push(rig.call("rate_limiting_request", &format!("{id}, 1, 10")).await?.number(column)?);
+    }
+    assert_eq!(left, [9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0, -1, -1, 3, 2, 1, 0, -1, -1]);
+
+    let id = rig.quoted(rig.key().as_str());
+    let arguments = if rig.engine.kind == Kind::Postgres { id } else { format!("{id}, null, null") };
+    let left = rig.call("rate_limiting_request", &arguments).await?.number(column)?;
+    assert_eq!(left, 119, "2 tokens a second and 60 seconds' worth are the defaults");
+    Ok(())
+}
+
+async fn a_batch_answers_each_request_for_itself(rig: Rig) -> anyhow::Result<()> {
+    rig.at(START).await?;
+    let two = Key::try_from(format!("z{}", rig.key()))?;
+    rig.create(&two, Quota::interval(2, Duration::from_secs(1))?).await?;
+    let five = Key::try_from(format!("a{}", rig.key()))?;
+    rig.create(&five, Quota::interval(5, Duration::from_secs(1))?).await?;
+    let nobody = rig.key();
+    let requests = [(&two, 1), (&five, 6), (&nobody, 1), (&two, 1), (&five, 5), (&two, 1)];
+
+    let sql = if rig.engine.kind == Kind::Postgres {
+        let ids: Vec<_> = requests.iter().map(|(key, _)| rig.quoted(key.as_str())).collect();
+        let tokens: Vec<_> = requests.iter().map(|(_, tokens)| tokens.to_string()).collect();
+        let arguments = format!("array[{}], array[{}]", ids.join(", "), tokens.join(", "));
+        rig.calling("request_tokens_many", &arguments)
+    } else {
+        let request = |(key, tokens): &(&Key, i64)| {
+            format!("json_array(hex({}), {tokens}, 0, 0, null, null, null)", rig.quoted(key.as_str()))
+        };
+        let requests: Vec<_> = requests.iter().map(request).collect();
+        rig.calling("token_take_many_v1", &format!("json_array({})", requests.join(", ")))
+    };
+    let mut rows = rig.sql(sql).await?;
+    if rig.engine.kind != Kind::Postgres {
+        // It answers in any order, and says which.
+        rows.sort_by_key(|row| row.number("entry").expect("a place in the batch"));
+    }
+    let outcomes: Vec<_> = rows.iter().map(|row| row.text("outcome")).collect::<anyhow::Result<_>>()?;
+    let expected = ["granted", "never", "unknown", "granted", "granted", "denied"];
+    ensure!(outcomes == expected.map(Some), "{outcomes:?}");
+    assert_eq!(rig.row(&two).await?.expect("made").granted, 2);
+    assert_eq!(rig.row(&five).await?.expect("made").granted, 5);
+    Ok(())
+}
+
+async fn create_bucket_again_changes_nothing(rig: Rig) -> anyhow::Result<()> {
+    rig.at(START).await?;
+    let key = rig.key();
+    let id = rig.quoted(key.as_str());
+    for refill in ["'interval'", "'continuous'"] {
+        create(&rig, &format!("{id}, 5, 60.5, {refill}")).await?;
+        rig.call("request_tokens", &format!("{id}, 1, 0, 0")).await?;
+        let before = rig.row(&key).await?;
+        rig.at(START + 10 * SECOND).await?;
+        create(&rig, &format!("{id}, 5, 60.5, {refill}")).await?;
+        assert_eq!(rig.row(&key).await?, before);
+        let sql = format!("select capacity, refill from {} where id = {}", rig.table(), rig.literal(&key));
+        let terms = rig.sql(sql).await?;
+        assert_eq!((terms[0].number("capacity")?, terms[0].text("refill")?), (5, Some(refill.trim_matches('\''))));
+    }
+    Ok(())
+}
+
+async fn arguments_that_are_left_out_mean_one_token_now(rig: Rig) -> anyhow::Result<()> {
+    rig.at(START).await?;
+    let key = rig.key();
+    let id = rig.quoted(key.as_str());
+    create(&rig, &format!("{id}, 5, 60")).await?;
+    let answer = rig.call("request_tokens", &id).await?;
+    assert_eq!(answer.numbers(["granted", "remaining", "wait_ms"])?, [1, 4, 0]);
+    // Full again at the end of the period, not before.
+    rig.at(START + 59 * SECOND).await?;
+    let answer = rig.call("request_tokens", &format!("{id}, 5")).await?;
+    assert_eq!(answer.numbers(["granted", "remaining", "retry_after_ms"])?, [0, 4, 1000]);
+    Ok(())
+}
+
+/// Provisions a bucket by the routine, and quotes its id.
+async fn provision(rig: &Rig, terms: &str) -> anyhow::Result<String> {
+    let id = rig.quoted(rig.key().as_str());
+    create(rig, &format!("{id}, {terms}")).await?;
+    Ok(id)
+}
+
+async fn create(rig: &Rig, arguments: &str) -> anyhow::Result<()> {
+    let routine = if rig.engine.kind == Kind::Postgres { "create_bucket" } else { "token_create_bucket" };
+    rig.sql(rig.calling(routine, arguments)).await?;
+    Ok(())
+}
+
+const START: i64 = 1_800_000_000_123_456_789;
+const SECOND: i64 = 1_000_000_000;
+const MS: i64 = 1_000_000;

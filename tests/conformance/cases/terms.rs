@@ -1,0 +1,244 @@
+//! Changed terms: tokens that are there stay, up to the new capacity, and nothing is owed or given twice.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use tollgate::{Decision, Key, Quota, Rule, Take};
+
+use crate::engines::Kind;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::rig::Rig;
+
+pub(crate) fn cases() -> Vec<Case> {
+    list!(
+        Levels::Pools, Time::Injected, |_| true;
+        a_larger_capacity_while_empty_gives_nothing_and_refills_at_the_new_rate,
+        a_smaller_capacity_keeps_no_more_than_it_holds,
+        a_faster_refill_keeps_the_fraction_that_has_come,
+        two_changes_while_idle_are_each_settled_when_they_are_made,
+        another_kind_of_refill_keeps_the_tokens,
+        tokens_promised_ahead_stay_promised,
+        a_change_is_settled_even_by_a_denial,
+    )
+    .into()
+}
+
+async fn a_larger_capacity_while_empty_gives_nothing_and_refills_at_the_new_rate(rig: Rig) -> anyhow::Result<()> {
+    for by in Means::of(&rig) {
+        let mut bucket = Bucket::new(&rig, by, Quota::continuous(10, secs(10))?).await?;
+        bucket.drain(10).await?;
+        bucket.change(Quota::continuous(1000, secs(10))?).await?;
+        bucket.has(0).await?;
+        bucket.pass(9_999_999).await?;
+        bucket.has(0).await?;
+        bucket.pass(1).await?;
+        bucket.has(1).await?;
+        bucket.pass(SECOND / 10).await?;
+        bucket.has(11).await?;
+        bucket.pass(20 * SECOND).await?;
+        bucket.has(1000).await?;
+    }
+    Ok(())
+}
+
+async fn a_smaller_capacity_keeps_no_more_than_it_holds(rig: Rig) -> anyhow::Result<()> {
+    for by in Means::of(&rig) {
+        for kind in [Quota::continuous, Quota::interval] {
+            let mut bucket = Bucket::new(&rig, by, kind(100, secs(1000))?).await?;
+            bucket.drain(50).await?;
+            bucket.change(kind(40, secs(1000))?).await?;
+            bucket.drain(15).await?;
+            bucket.has(25).await?;
+            // What was above is gone for good, and nothing is owed for it.
+            bucket.change(kind(100, secs(1000))?).await?;
+            bucket.has(25).await?;
+            bucket.drain(25).await?;
+            bucket.change(kind(1, secs(1000))?).await?;
+            bucket.has(0).await?;
+            bucket.pass(1000 * SECOND).await?;
+            bucket.has(1).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn a_faster_refill_keeps_the_fraction_that_has_come(rig: Rig) -> anyhow::Result<()> {
+    for by in Means::of(&rig) {
+        let mut bucket = Bucket::new(&rig, by, Quota::continuous(1, secs(3600))?).await?;
+        bucket.drain(1).await?;
+        bucket.pass(1800 * SECOND).await?;
+        // Half a token has come: at 100 a second, the other half takes 5 ms.
+        bucket.change(Quota::continuous(100, secs(1))?).await?;
+        bucket.has(0).await?;
+        bucket.pass(4_999_999).await?;
+        bucket.has(0).await?;
+        bucket.pass(1).await?;
+        bucket.has(1).await?;
+        bucket.pass(SECOND).await?;
+        bucket.has(100).await?;
+    }
+    Ok(())
+}
+
+async fn two_changes_while_idle_are_each_settled_when_they_are_made(rig: Rig) -> anyhow::Result<()> {
+    // A quota that comes with a request is seen with the request: there is no change while idle.
+    for by in Means::of(&rig).into_iter().filter(|by| *by != Means::Request) {
+        let mut bucket = Bucket::new(&rig, by, Quota::continuous(10, secs(10))?).await?;
+        bucket.drain(10).await?;
+        bucket.pass(2 * SECOND).await?;
+        bucket.change(Quota::continuous(100, secs(1000))?).await?; // 2 tokens, and one each 10 s
+        bucket.pass(30 * SECOND).await?;
+        bucket.change(Quota::continuous(20, secs(2))?).await?; // 5 tokens, and one each 100 ms
+        bucket.pass(SECOND / 5).await?;
+        bucket.has(7).await?;
+    }
+    Ok(())
+}
+
+async fn another_kind_of_refill_keeps_the_tokens(rig: Rig) -> anyhow::Result<()> {
+    for by in Means::of(&rig) {
+        let mut bucket = Bucket::new(&rig, by, Quota::continuous(10, secs(10))?).await?;
+        bucket.drain(7).await?;
+        bucket.pass(SECOND / 2).await?;
+        // 3.5 tokens: the half is no tick of an interval's clock.
+        bucket.change(Quota::interval(10, secs(10))?).await?;
+        bucket.has(3).await?;
+        bucket.drain(3).await?;
+        bucket.has(0).await?;
+        bucket.change(Quota::continuous(10, secs(10))?).await?;
+        bucket.has(0).await?;
+        bucket.pass(SECOND).await?;
+        bucket.has(1).await?;
+        bucket.change(Quota::interval(5, secs(7))?).await?;
+        bucket.has(1).await?;
+        bucket.pass(7 * SECOND).await?;
+        bucket.has(5).await?;
+    }
+    Ok(())
+}
+
+async fn tokens_promised_ahead_stay_promised(rig: Rig) -> anyhow::Result<()> {
+    for by in Means::of(&rig) {
+        let mut bucket = Bucket::new(&rig, by, Quota::continuous(10, secs(10))?).await?;
+        bucket.drain(10).await?;
+        let reserved = bucket.decide(|take| take.cost(5).max_wait(secs(60))).await?;
+        ensure!(reserved.is_granted() && reserved.wait() == secs(5), "{reserved:?}");
+        // 5 tokens in debt: at one each 100 ms, the next comes after 6.
+        bucket.change(Quota::continuous(10, secs(1))?).await?;
+        let denied = bucket.decide(|take| take).await?;
+        ensure!(!denied.is_granted() && denied.retry_after() == Duration::from_millis(600), "{denied:?}");
+        // No debt is longer than a year, however slow the new refill.
+        bucket.change(Quota::continuous(1, secs(80 * 31_557_600))?).await?;
+        let denied = bucket.decide(|take| take).await?;
+        let longest = secs(366 * 86_400 + 80 * 31_557_600);
+        ensure!(!denied.is_granted() && denied.retry_after() == longest, "{denied:?}");
+    }
+    Ok(())
+}
+
+async fn a_change_is_settled_even_by_a_denial(rig: Rig) -> anyhow::Result<()> {
+    let (slow, fast) = (Quota::continuous(10, secs(10_000))?, Quota::continuous(10, secs(10))?);
+    let mut bucket = Bucket::new(&rig, Means::Request, slow).await?;
+    bucket.drain(10).await?;
+    bucket.pass(500 * SECOND).await?;
+    bucket.change(fast).await?;
+    // Half a token was there when the denied request brought the new quota; 9.5 more make the bucket full.
+    let denied = bucket.decide(|take| take).await?;
+    ensure!(!denied.is_granted() && denied.retry_after() == Duration::from_millis(500), "{denied:?}");
+    bucket.pass(SECOND / 2).await?;
+    bucket.has(1).await?;
+    bucket.pass(9 * SECOND).await?;
+    bucket.has(10).await?;
+    Ok(())
+}
+
+/// How a bucket gets other terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Means {
+    /// It is provisioned, and provisioned anew.
+    Create,
+    /// Its requests make it, and bring another quota.
+    Request,
+    /// A statement changes the columns.
+    Update,
+}
+
+impl Means {
+    fn of(rig: &Rig) -> Vec<Self> {
+        let mut means = vec![Self::Create, Self::Request];
+        // The other engines reckon the level anew then, and their docs say so.
+        means.extend((rig.engine.kind == Kind::Postgres).then_some(Self::Update));
+        means
+    }
+}
+
+struct Bucket<'a> {
+    rig: &'a Rig,
+    by: Means,
+    key: Key,
+    quota: Quota,
+    now: i64,
+}
+
+impl<'a> Bucket<'a> {
+    async fn new(rig: &'a Rig, by: Means, quota: Quota) -> anyhow::Result<Self> {
+        // At the end of each second, minute and so on, for those whose periods are the calendar's.
+        let now = 1_800_000_000 * SECOND;
+        rig.at(now).await?;
+        let key = if by == Means::Request { rig.key() } else { rig.bucket(quota).await? };
+        Ok(Self { rig, by, key, quota, now })
+    }
+
+    async fn change(&mut self, quota: Quota) -> anyhow::Result<()> {
+        self.quota = quota;
+        match self.by {
+            Means::Create => self.rig.create(&self.key, quota).await?,
+            Means::Request => {}
+            Means::Update => {
+                let (capacity, seconds) = (quota.capacity(), quota.refill_time().as_secs());
+                let refill = format!("{:?}", quota.refill()).to_lowercase();
+                let id = self.rig.literal(&self.key);
+                let set = format!("capacity = {capacity}, refill_seconds = {seconds}, refill = '{refill}'");
+                self.rig.sql(format!("update tollgate.token_buckets set {set} where id = {id}")).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn pass(&mut self, ns: i64) -> anyhow::Result<()> {
+        self.now += ns;
+        self.rig.at(self.now).await
+    }
+
+    /// Takes so many tokens.
+    async fn drain(&self, tokens: u64) -> anyhow::Result<()> {
+        let decision = self.decide(|take| take.cost(tokens)).await?;
+        ensure!(decision.is_granted(), "{:?} {}: {decision:?}", self.by, self.quota);
+        Ok(())
+    }
+
+    /// Checks how many whole tokens there are, and takes none, unless the bucket is full: then it takes them all.
+    async fn has(&self, tokens: u64) -> anyhow::Result<()> {
+        let quota = self.quota;
+        if tokens == quota.capacity() {
+            let all = self.decide(|take| take.cost(tokens)).await?;
+            ensure!(all.is_granted() && all.remaining() == 0, "{:?} {quota}: {all:?}", self.by);
+            return Ok(());
+        }
+        let denied = self.decide(|take| take.cost(tokens + 1)).await?;
+        let found = (denied.is_granted(), denied.remaining());
+        ensure!(found == (false, tokens), "{:?} {quota}: {found:?} instead of {tokens}", self.by);
+        Ok(())
+    }
+
+    async fn decide(&self, how: impl Fn(Take) -> Take) -> anyhow::Result<Decision> {
+        let take = how(Take::from(self.key.clone()));
+        self.rig.decide(if self.by == Means::Request { take.rule(Rule::Quota(self.quota)) } else { take }).await
+    }
+}
+
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+const SECOND: i64 = 1_000_000_000;
