@@ -1,0 +1,154 @@
+//! Goes through the history of one bucket: every window in which it granted too much, and every denial although it
+//! had the tokens.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use tollgate::bucket::Terms;
+
+/// A request for tokens and its answer. Times are in nanoseconds since 1970.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub(crate) struct Call {
+    /// When the caller asked, by its own clock.
+    pub(crate) sent: i64,
+    /// When it had the answer, by its own clock.
+    pub(crate) done: i64,
+    /// When it was decided, by the database's clock, if the caller was told.
+    pub(crate) at: Option<i64>,
+    pub(crate) cost: i64,
+    pub(crate) granted: bool,
+}
+
+/// What a bucket should have kept to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limit {
+    pub(crate) terms: Terms,
+    /// Where its grid of periods starts.
+    pub(crate) anchor: i64,
+}
+
+/// What it did not keep to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    TooManyByDatabase(Window),
+    TooManyByCallers(Window),
+    LostToDenial { at: i64 },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Window {
+    pub(crate) from: i64,
+    pub(crate) to: i64,
+    pub(crate) granted: i64,
+    pub(crate) allowed: i64,
+}
+
+impl Limit {
+    pub(crate) fn faults(&self, calls: &[Call]) -> Vec<Fault> {
+        let mut faults: Vec<Fault> = self.over_by_callers(calls).into_iter().map(Fault::TooManyByCallers).collect();
+        if calls.iter().all(|call| call.at.is_some()) {
+            faults.extend(self.over_by_database(calls).into_iter().map(Fault::TooManyByDatabase));
+            faults.extend(self.lost_to_denials(calls).into_iter().map(|at| Fault::LostToDenial { at }));
+        }
+        faults
+    }
+
+    /// By the database's time no window may hold a token more than the burst and what comes back within it, and no
+    /// period of an interval quota more than the capacity.
+    ///
+    /// All windows in one pass, by virtual scheduling: what is owed after a grant is the largest excess over the
+    /// rate of all the windows that end with it, and it must not exceed the burst.
+    fn over_by_database(&self, calls: &[Call]) -> Vec<Window> {
+        let mut faults = Vec::new();
+        let mut full_at = i64::MIN;
+        let mut window = Window { from: 0, to: 0, granted: 0, allowed: 0 };
+        for (at, cost) in grants(calls) {
+            let clock = self.clock(at);
+            if full_at <= clock {
+                full_at = clock;
+                window = Window { from: at, granted: 0, ..window };
+            }
+            full_at += cost * self.terms.token_ticks;
+            window.granted += cost;
+            let excess = full_at - clock - self.terms.burst();
+            if excess > 0 {
+                let tokens = (excess + self.terms.token_ticks - 1) / self.terms.token_ticks;
+                faults.push(Window { to: at, allowed: window.granted - tokens, ..window });
+                // Those are told of: the next fault is of further ones.
+                full_at -= tokens * self.terms.token_ticks;
+                window.granted -= tokens;
+            }
+        }
+        faults
+    }
+
+    /// By the callers' clocks a call counts at some instant between its question and its answer. So the calls that
+    /// lie in a window as a whole must not have more than any window of its length may hold, wherever the grid is.
+    fn over_by_callers(&self, calls: &[Call]) -> Vec<Window> {
+        let mut granted: Vec<&Call> = calls.iter().filter(|call| call.granted).collect();
+        granted.sort_unstable_by_key(|call| call.done);
+        let mut starts: Vec<i64> = granted.iter().map(|call| call.sent).collect();
+        starts.sort_unstable();
+        starts.dedup();
+        let worst = |from: i64| {
+            let mut sum = 0;
+            let windows = granted.iter().filter(|call| call.sent >= from).map(|call| {
+                sum += call.cost;
+                Window { from, to: call.done, granted: sum, allowed: self.most_in(call.done - from) }
+            });
+            windows
+                .filter(|window| window.granted > window.allowed)
+                .max_by_key(|window| window.granted - window.allowed)
+        };
+        starts.into_iter().filter_map(worst).collect()
+    }
+
+    /// The most that a window of this length may hold, both its ends included.
+    fn most_in(&self, length: i64) -> i64 {
+        let Terms { step_ns, step_ticks, token_ticks, .. } = self.terms;
+        (self.terms.burst() + (length / step_ns + 1) * step_ticks) / token_ticks
+    }
+
+    /// A denial is right if its tokens were not there at its time. What others took within the two milliseconds
+    /// after it counts too, as a database may read its clock that much before it looks at the bucket.
+    fn lost_to_denials(&self, calls: &[Call]) -> Vec<i64> {
+        let mut grants = grants(calls).into_iter().peekable();
+        let mut denials: Vec<(i64, i64)> =
+            calls.iter().filter(|call| !call.granted).filter_map(|call| Some((call.at?, call.cost))).collect();
+        denials.sort_unstable();
+        let mut full_at = i64::MIN;
+        denials.retain(|&(at, cost)| {
+            while let Some((at, cost)) = grants.next_if(|grant| grant.0 <= at + STALE) {
+                full_at = full_at.max(self.clock(at)) + cost * self.terms.token_ticks;
+            }
+            full_at.max(self.clock(at)) + cost * self.terms.token_ticks - self.terms.burst() <= self.clock(at)
+        });
+        denials.into_iter().map(|(at, _)| at).collect()
+    }
+
+    fn clock(&self, at: i64) -> i64 {
+        (at - self.anchor).div_euclid(self.terms.step_ns) * self.terms.step_ticks
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Window { from, to, granted, allowed }, whose) = match self {
+            Self::LostToDenial { at } => return write!(f, "denied at {at}, although the tokens were there"),
+            Self::TooManyByDatabase(window) => (window, "the database's time"),
+            Self::TooManyByCallers(window) => (window, "the callers' clocks"),
+        };
+        write!(f, "by {whose}, {granted} tokens granted in the {} ns from {from}, and {allowed} allowed", to - from)
+    }
+}
+
+/// When how much was granted, by the database's time, in its order.
+fn grants(calls: &[Call]) -> Vec<(i64, i64)> {
+    let granted = calls.iter().filter(|call| call.granted);
+    let mut grants: Vec<(i64, i64)> = granted.filter_map(|call| Some((call.at?, call.cost))).collect();
+    grants.sort_unstable();
+    grants
+}
+
+/// By how much a clock may be read before the lock is had, in nanoseconds.
+const STALE: i64 = 2_000_000;

@@ -1,0 +1,118 @@
+//! A bucket in a database, asked as any SQL client can ask.
+//!
+//! The routine answers with the instant of its decision, on the database's clock: that is what a checker needs, and
+//! a `Decision` tells durations only. SQLite has no routines; there the host's clock decides, and is listened to.
+
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use anyhow::{bail, ensure};
+use sqlx::mysql::MySqlPoolOptions;
+use sqlx::postgres::PgPoolOptions;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::{MySqlPool, PgPool, SqlitePool};
+use tollgate::{Clock, Key, Quota, SqliteStore, Store, SystemClock, Take, create_bucket, migrate};
+
+#[derive(Clone)]
+pub(crate) enum Database {
+    MySql(MySqlPool),
+    Postgres(PgPool),
+    Sqlite(SqlitePool),
+}
+
+impl Database {
+    /// Opens all the connections at once, so that the first requests do not wait for one.
+    pub(crate) async fn connect(url: &str, connections: u32) -> anyhow::Result<Self> {
+        Ok(match url.split(':').next() {
+            Some("postgres" | "postgresql") => {
+                let pool = PgPoolOptions::new().min_connections(connections).max_connections(connections);
+                Self::Postgres(pool.connect(url).await?)
+            }
+            Some("mysql" | "mariadb") => {
+                let pool = MySqlPoolOptions::new().min_connections(connections).max_connections(connections);
+                Self::MySql(pool.connect(url).await?)
+            }
+            Some("sqlite") => {
+                let options = SqliteConnectOptions::from_str(url)?
+                    .journal_mode(SqliteJournalMode::Wal)
+                    .synchronous(SqliteSynchronous::Normal);
+                let pool = SqlitePoolOptions::new().min_connections(connections).max_connections(connections);
+                Self::Sqlite(pool.connect_with(options).await?)
+            }
+            _ => bail!("give a URL that begins with postgres://, mysql:// or sqlite://"),
+        })
+    }
+
+    /// Migrates the database, provisions a bucket, and returns its anchor.
+    pub(crate) async fn provision(&self, id: &str, quota: Quota) -> anyhow::Result<i64> {
+        match self {
+            Self::MySql(pool) => {
+                migrate(pool).await?;
+                create_bucket(pool, id, quota).await?;
+                let anchor = sqlx::query_scalar("select anchor from token_buckets where id = ?").bind(id);
+                Ok(anchor.fetch_one(pool).await?)
+            }
+            Self::Postgres(pool) => {
+                migrate(pool).await?;
+                create_bucket(pool, id, quota).await?;
+                let anchor = sqlx::query_scalar("select anchor from tollgate.token_buckets where id = $1").bind(id);
+                Ok(anchor.fetch_one(pool).await?)
+            }
+            Self::Sqlite(pool) => {
+                migrate(pool).await?;
+                create_bucket(pool, id, quota).await?;
+                let anchor = sqlx::query_scalar("select anchor from token_buckets where id = ?1").bind(id);
+                Ok(anchor.fetch_one(pool).await?)
+            }
+        }
+    }
+
+    /// Asks for one token: whether it was granted, and when that was decided.
+    pub(crate) async fn take(&self, id: &str) -> anyhow::Result<(bool, i64)> {
+        let (outcome, at): (String, i64) = match self {
+            Self::MySql(pool) => {
+                // A CALL also ends with a result of its own, so all is fetched.
+                let rows = sqlx::query_as("call token_take_v1(?, 1, 0, 0, null, null, null)").bind(id);
+                let rows: Vec<(i64, String, i64)> = rows.fetch_all(pool).await?;
+                let [(_, outcome, at)] = <[_; 1]>::try_from(rows).unwrap_or_default();
+                (outcome, at)
+            }
+            Self::Postgres(pool) => {
+                let row = sqlx::query_as(
+                    "select outcome, now from tollgate.take_v1($1, 1, 0, 0, null::bigint, null::numeric, null::text)",
+                );
+                row.bind(id).fetch_one(pool).await?
+            }
+            Self::Sqlite(pool) => {
+                let clock = Listened::default();
+                let store = SqliteStore::with_clock(pool.clone(), clock.clone());
+                let outcome = store.take(&[Take::from(Key::try_from(id)?)]).await?.remove(0)?;
+                let word = if outcome.is_granted() { "granted" } else { "denied" };
+                (word.to_owned(), clock.0.load(Ordering::SeqCst))
+            }
+        };
+        ensure!(outcome == "granted" || outcome == "denied", "the outcome is {outcome:?}");
+        Ok((outcome == "granted", at))
+    }
+
+    pub(crate) async fn close(&self) {
+        match self {
+            Self::MySql(pool) => pool.close().await,
+            Self::Postgres(pool) => pool.close().await,
+            Self::Sqlite(pool) => pool.close().await,
+        }
+    }
+}
+
+/// The host's clock. What it showed last is the time of the decision.
+#[derive(Clone, Default)]
+struct Listened(Arc<AtomicI64>);
+
+impl Clock for Listened {
+    fn now(&self) -> i64 {
+        let now = SystemClock.now();
+        self.0.store(now, Ordering::SeqCst);
+        now
+    }
+}

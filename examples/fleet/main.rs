@@ -1,0 +1,163 @@
+//! A fleet of processes wants the tokens of one bucket, and a checker goes through all that they were given.
+//!
+//! ```text
+//! cargo run --example fleet                                  # on a SQLite database that is removed afterwards
+//! cargo run --example fleet -- --url postgres://localhost/app --processes 8 --tasks 5 --seconds 3
+//! cargo run --example fleet -- --capacity 20 --refill-seconds 2 --refill continuous
+//! ```
+//!
+//! It prints what each second granted, and fails if any window was exceeded or a token lost to a false denial.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use clap::{Parser, Subcommand, ValueEnum};
+use tokio::process::Command;
+use tollgate::Quota;
+use tollgate::bucket::Terms;
+use uuid::Uuid;
+
+use crate::checker::{Call, Fault, Limit};
+use crate::database::Database;
+use crate::processes::Processes;
+use crate::worker::{Orders, Seen};
+
+mod checker;
+mod database;
+mod processes;
+mod worker;
+
+/// Starts processes that share one bucket, and checks every window of what they were granted.
+#[derive(Parser)]
+struct Arguments {
+    #[command(subcommand)]
+    role: Option<Role>,
+    /// The database; a SQLite file of its own if not said
+    #[arg(long)]
+    url: Option<String>,
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    processes: u32,
+    /// Tasks in each process, with a connection each
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    tasks: u32,
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+    #[arg(long, default_value_t = 2)]
+    capacity: u64,
+    #[arg(long, default_value_t = 1.0)]
+    refill_seconds: f64,
+    #[arg(long, default_value = "interval")]
+    refill: Refill,
+}
+
+#[derive(Subcommand)]
+enum Role {
+    /// What the program starts itself as
+    #[command(hide = true)]
+    Worker,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Refill {
+    Interval,
+    Continuous,
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<ExitCode> {
+    let arguments = Arguments::parse();
+    if let Some(Role::Worker) = arguments.role {
+        worker::work().await?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(url) = &arguments.url {
+        return run(&arguments, url).await;
+    }
+    let directory = std::env::temp_dir().join(format!("tollgate-{}", Uuid::new_v4()));
+    std::fs::create_dir(&directory)?;
+    let result = run(&arguments, &format!("sqlite://{}?mode=rwc", directory.join("app.db").display())).await;
+    std::fs::remove_dir_all(&directory)?;
+    result
+}
+
+async fn run(arguments: &Arguments, url: &str) -> anyhow::Result<ExitCode> {
+    let refill = Duration::try_from_secs_f64(arguments.refill_seconds)?;
+    let quota = match arguments.refill {
+        Refill::Interval => Quota::interval(arguments.capacity, refill)?,
+        Refill::Continuous => Quota::continuous(arguments.capacity, refill)?,
+    };
+    let program = std::env::current_exe()?;
+    let orders = Orders { url: url.to_owned(), id: Uuid::new_v4().to_string(), tasks: arguments.tasks };
+    let database = Database::connect(url, 1).await.context("cannot connect")?;
+    let limit = Limit { terms: Terms::from(&quota), anchor: database.provision(&orders.id, quota).await? };
+    database.close().await;
+
+    let crew = vec![orders.clone(); usize::try_from(arguments.processes)?];
+    let fleet = Processes::start(&crew, || {
+        let mut command = Command::new(&program);
+        command.arg("worker");
+        command
+    })
+    .await?;
+    println!("{} processes × {} tasks on one bucket: {quota}\n", arguments.processes, arguments.tasks);
+    let seen: Vec<Seen> = fleet.go(&Duration::from_secs(arguments.seconds)).await?;
+
+    let calls: Vec<Call> = seen.iter().flat_map(|seen| seen.calls.iter().copied()).collect();
+    let retries: u64 = seen.iter().map(|seen| seen.retries).sum();
+    let lost: Vec<&String> = seen.iter().flat_map(|seen| &seen.lost).collect();
+    ensure!(!calls.is_empty(), "{retries} refusals and not one answer: {lost:?}");
+    print_seconds(&limit, &calls);
+    println!("\n{} answers, {retries} retries, {} errors", calls.len(), lost.len());
+    for error in lost.iter().take(SHOWN) {
+        println!("  {error}");
+    }
+
+    let mut faults = limit.faults(&calls);
+    if !lost.is_empty() {
+        // A call whose answer was lost may have taken the token that a denial was for.
+        faults.retain(|fault| !matches!(fault, Fault::LostToDenial { .. }));
+    }
+    Ok(verdict(&faults))
+}
+
+/// What each second of the bucket's life granted, by the database's time.
+fn print_seconds(limit: &Limit, calls: &[Call]) {
+    let mut seconds = BTreeMap::new();
+    for call in calls {
+        let second = call.at.map(|at| (at - limit.anchor).div_euclid(SECOND_NS));
+        let (granted, denied) = seconds.entry(second.unwrap_or_default()).or_insert((0, 0));
+        *(if call.granted { granted } else { denied }) += call.cost;
+    }
+    println!("second  granted  limit  denied");
+    let first = seconds.keys().next().copied().unwrap_or_default();
+    for (second, (granted, denied)) in seconds {
+        let from = limit.anchor + second * SECOND_NS;
+        let most = most(limit, from, from + SECOND_NS - 1);
+        println!("{:>6}  {granted:>7}  {most:>5}  {denied:>6}", second - first);
+    }
+}
+
+/// The most that a window may hold, both its ends included.
+fn most(Limit { terms, anchor }: &Limit, from: i64, to: i64) -> i64 {
+    let steps = (to - anchor).div_euclid(terms.step_ns) - (from - anchor).div_euclid(terms.step_ns);
+    (terms.burst() + steps * terms.step_ticks) / terms.token_ticks
+}
+
+fn verdict(faults: &[Fault]) -> ExitCode {
+    if faults.is_empty() {
+        println!(
+            "no window exceeded, by the database's time nor by the callers' clocks; no token lost to a false denial"
+        );
+        return ExitCode::SUCCESS;
+    }
+    for fault in faults.iter().take(SHOWN) {
+        println!("FAULT: {fault}");
+    }
+    println!("{} faults", faults.len());
+    ExitCode::FAILURE
+}
+
+const SECOND_NS: i64 = 1_000_000_000;
+const SHOWN: usize = 10;

@@ -1,0 +1,86 @@
+//! Processes of this program that begin together: each is given its orders, and says at the end what it saw.
+//!
+//! They talk in lines: orders, `ready`, what to go by, and the report.
+
+use std::io::{Write, stdin, stdout};
+use std::process::Stdio;
+
+use anyhow::{Context, ensure};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+/// They stop when their owner does.
+pub(crate) struct Processes(Vec<Process>);
+
+struct Process {
+    child: Child,
+    input: ChildStdin,
+    output: Lines<BufReader<ChildStdout>>,
+}
+
+impl Processes {
+    /// Returns when all of them are ready.
+    pub(crate) async fn start(orders: &[impl Serialize], command: impl Fn() -> Command) -> anyhow::Result<Self> {
+        let mut processes = Vec::with_capacity(orders.len());
+        for orders in orders {
+            let mut process = Process::start(command())?;
+            process.tell(orders).await?;
+            processes.push(process);
+        }
+        for process in &mut processes {
+            ensure!(process.hear().await? == "ready", "a process is not ready");
+        }
+        Ok(Self(processes))
+    }
+
+    /// Lets them begin, and returns their reports.
+    pub(crate) async fn go<R: DeserializeOwned>(mut self, by: &impl Serialize) -> anyhow::Result<Vec<R>> {
+        for process in &mut self.0 {
+            process.tell(by).await?;
+        }
+        let mut reports = Vec::with_capacity(self.0.len());
+        for mut process in self.0 {
+            reports.push(serde_json::from_str(&process.hear().await?)?);
+            ensure!(process.child.wait().await?.success(), "a process failed");
+        }
+        Ok(reports)
+    }
+}
+
+impl Process {
+    fn start(mut command: Command) -> anyhow::Result<Self> {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
+        let input = child.stdin.take().context("its input was asked for")?;
+        let output = child.stdout.take().context("its output was asked for")?;
+        Ok(Self { child, input, output: BufReader::new(output).lines() })
+    }
+
+    async fn tell(&mut self, what: &impl Serialize) -> anyhow::Result<()> {
+        let line = serde_json::to_string(what)? + "\n";
+        Ok(self.input.write_all(line.as_bytes()).await?)
+    }
+
+    async fn hear(&mut self) -> anyhow::Result<String> {
+        self.output.next_line().await?.context("a process ended early")
+    }
+}
+
+/// In such a process: what it is told, first its orders and then what to go by.
+pub(crate) fn told<T: DeserializeOwned>() -> anyhow::Result<T> {
+    let mut line = String::new();
+    stdin().read_line(&mut line)?;
+    Ok(serde_json::from_str(&line)?)
+}
+
+/// In such a process: waits until all are ready.
+pub(crate) fn ready<T: DeserializeOwned>() -> anyhow::Result<T> {
+    writeln!(stdout(), "ready")?;
+    told()
+}
+
+/// In such a process: its last words.
+pub(crate) fn report(report: &impl Serialize) -> anyhow::Result<()> {
+    Ok(writeln!(stdout(), "{}", serde_json::to_string(report)?)?)
+}

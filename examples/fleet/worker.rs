@@ -1,0 +1,74 @@
+//! One process of the fleet: its tasks ask for tokens as fast as they are let.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+use tollgate::{Clock, SystemClock};
+
+use crate::checker::Call;
+use crate::database::Database;
+use crate::processes;
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Orders {
+    pub(crate) url: String,
+    pub(crate) id: String,
+    pub(crate) tasks: u32,
+}
+
+#[derive(Debug, Default, Deserialize, Serialize)]
+pub(crate) struct Seen {
+    pub(crate) calls: Vec<Call>,
+    /// Answers of the database that say that nothing was done. The task asks again.
+    pub(crate) retries: u64,
+    /// Calls without an answer, which may have taken a token.
+    pub(crate) lost: Vec<String>,
+}
+
+/// Does what it is told to, for as long as it is told to.
+pub(crate) async fn work() -> anyhow::Result<()> {
+    let orders: Orders = processes::told()?;
+    let database = Database::connect(&orders.url, orders.tasks).await?;
+    let time: Duration = processes::ready()?;
+    let until = Instant::now() + time;
+
+    let mut tasks = JoinSet::new();
+    for _ in 0..orders.tasks {
+        tasks.spawn(hammer(database.clone(), orders.id.clone(), until));
+    }
+    let mut seen = Seen::default();
+    while let Some(task) = tasks.join_next().await {
+        let Seen { calls, retries, lost } = task?;
+        seen.calls.extend(calls);
+        seen.retries += retries;
+        seen.lost.extend(lost);
+    }
+    database.close().await;
+    processes::report(&seen)
+}
+
+async fn hammer(database: Database, id: String, until: Instant) -> Seen {
+    let mut seen = Seen::default();
+    while Instant::now() < until {
+        let sent = SystemClock.now();
+        match database.take(&id).await {
+            Ok((granted, at)) => {
+                seen.calls.push(Call { sent, done: SystemClock.now(), at: Some(at), cost: 1, granted });
+                if granted {
+                    continue;
+                }
+            }
+            Err(error) if is_refusal(&error) => seen.retries += 1,
+            Err(error) => seen.lost.push(format!("{error:#}")),
+        }
+        sleep(Duration::from_millis(fastrand::u64(1..100))).await;
+    }
+    seen
+}
+
+/// Whether the server itself said no: a statement that fails does nothing.
+fn is_refusal(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(sqlx::Error::Database(_)))
+}
