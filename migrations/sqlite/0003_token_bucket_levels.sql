@@ -7,7 +7,8 @@ create view token_bucket_levels as
 with levels as (
   select b.*, max(full_at - (n.now - anchor) / step_ns * step_ticks, 0) as owed
     from token_buckets b,
-         (select cast(round(unixepoch('subsec') * 1000) as integer) * 1000000 as now) n
+         -- The end of this millisecond, which is all that SQLite tells: a bucket may have been used within it.
+         (select cast(round(unixepoch('subsec') * 1000) as integer) * 1000000 + 999999 as now) n
 )
 select id, capacity,
        capacity - owed / token_ticks - (owed % token_ticks > 0) as available,
