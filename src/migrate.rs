@@ -114,7 +114,8 @@ fn pending<DB: Migrate>(applied: &[i64]) -> Result<Vec<Migration>, Error> {
 
 fn failed<DB: Dialect>(error: sqlx::Error) -> Error {
     let class = match &error {
-        sqlx::Error::Database(error) => DB::classify(error.as_ref()),
+        sqlx::Error::Database(error) if DB::classify(error.as_ref()) == Class::NotPermitted => Class::NotPermitted,
+        sqlx::Error::Database(_) => Class::Refused,
         _ => Class::Unavailable,
     };
     Failure::new(class, error).into_error(1, std::time::Duration::ZERO)

@@ -19,7 +19,7 @@ impl Retry {
     where
         F: Future<Output = Result<T, Failure>>,
     {
-        let deadline = Instant::now() + self.deadline;
+        let deadline = Instant::now() + self.deadline();
         let mut attempts = 1;
         loop {
             let failure = match attempt(deadline).await {
@@ -34,6 +34,12 @@ impl Retry {
             sleep(pause).await;
             attempts += 1;
         }
+    }
+
+    /// Short enough for the runtime's clock to add it to an instant, twice.
+    pub(crate) fn deadline(&self) -> Duration {
+        const NEVER: Duration = Duration::from_secs(366 * 86_400);
+        self.deadline.min(NEVER)
     }
 }
 
@@ -104,4 +110,25 @@ pub(crate) async fn finish<T: Send + 'static>(
 fn jitter(attempts: u32) -> Duration {
     let bound = 2_000 << (attempts - 1).min(6);
     Duration::from_micros(fastrand::u64(0..bound))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Duration, jitter};
+
+    #[test]
+    fn pauses_are_spread_over_everything_below_a_bound_that_doubles() {
+        for (attempts, bound) in
+            [(1, 2), (2, 4), (3, 8), (4, 16), (5, 32), (6, 64), (7, 128), (8, 128), (u32::MAX, 128)]
+        {
+            let bound = Duration::from_millis(bound);
+            let pauses: Vec<Duration> = (0..1000).map(|_| jitter(attempts)).collect();
+            assert!(pauses.iter().all(|&pause| pause < bound), "after {attempts} attempts");
+            for part in 0..4 {
+                let (from, to) = (bound * part / 4, bound * (part + 1) / 4);
+                let there = pauses.iter().filter(|&&pause| from <= pause && pause < to).count();
+                assert!(there > 100, "after {attempts} attempts {there} of 1000 pauses from {from:?} to {to:?}");
+            }
+        }
+    }
 }

@@ -1,3 +1,16 @@
+-- taken_v1: what take_v1 answers. A type of its own, because every call would describe OUT parameters anew.
+create type tollgate.taken_v1 as (
+  outcome     text,
+  now         bigint,
+  full_at     bigint,
+  granted     bigint,
+  capacity    bigint,
+  anchor      bigint,
+  step_ns     bigint,
+  step_ticks  bigint,
+  token_ticks bigint
+);
+
 -- take_v1: decide one request, exactly. Everything that takes tokens is built on it.
 --
 -- Arguments: p_id        the bucket
@@ -16,20 +29,25 @@
 --
 -- A decision counts at the instant when its row is locked. So the clock is read before the update and looked at again
 -- after it: had the lock to be waited for, a grant is moved to the later instant, and a denial is decided again.
+--
+-- Each call makes its statements ready anew, operator by operator, so the first update does no more than grant at once.
 create function tollgate.take_v1(
   p_id text, p_cost bigint, p_max_wait bigint, p_keep bigint,
-  p_capacity bigint, p_refill_seconds numeric, p_refill text,
-  out outcome text, out now bigint, out full_at bigint, out granted bigint, out capacity bigint,
-  out anchor bigint, out step_ns bigint, out step_ticks bigint, out token_ticks bigint)
+  p_capacity bigint, p_refill_seconds numeric, p_refill text)
+returns tollgate.taken_v1
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
-#variable_conflict use_column
 declare
-  v_refill_seconds numeric;
-  v_refill         text;
-  v_provisioned    boolean;
-  v_furthest       bigint;
+  v_now         bigint;
+  v_outcome     text;
+  v_full_at     bigint;
+  v_granted     bigint;
+  v_capacity    bigint;
+  v_anchor      bigint;
+  v_step_ns     bigint;
+  v_step_ticks  bigint;
+  v_token_ticks bigint;
   c_stale constant bigint := 2000000;
 begin
   if (p_cost >= 1 and p_keep >= 0 and p_max_wait between 0 and 31622400000000000) is not true then
@@ -37,80 +55,93 @@ begin
       using errcode = 'invalid_parameter_value';
   end if;
   for v_attempt in 1 .. 100 loop
-    now := tollgate.token_clock_v1();
-    if p_max_wait > 0 or v_attempt > 1 then
+    v_now := tollgate.token_clock_v1();
+    -- At once, for a clock that was not set back to before the bucket's own: there it rounds the other way.
+    update tollgate.token_buckets b
+       set granted = b.granted + p_cost,
+           full_at = greatest(b.full_at, tollgate.bucket_clock_v1(b, v_now)) + p_cost * b.token_ticks
+     where b.id = p_id
+       and v_now >= b.anchor
+       and p_cost <= b.capacity - p_keep
+       and b.full_at + (p_cost + p_keep - b.capacity) * b.token_ticks <= tollgate.bucket_clock_v1(b, v_now)
+       and (p_capacity is null
+            or (b.capacity = p_capacity and b.refill_seconds = p_refill_seconds and b.refill = p_refill))
+    returning b.full_at, b.granted, b.capacity, b.anchor, b.step_ns, b.step_ticks, b.token_ticks
+         into v_full_at, v_granted, v_capacity, v_anchor, v_step_ns, v_step_ticks, v_token_ticks;
+
+    if not found and (p_max_wait > 0 or v_attempt > 1) then
       -- After a step of the clock backwards a bucket is empty, once: nobody is locked out for longer than a refill.
       update tollgate.token_buckets b
-         set full_at = tollgate.bucket_clock_v1(b, take_v1.now) + b.capacity * b.token_ticks, longest_wait = 0
+         set full_at = tollgate.bucket_clock_v1(b, v_now) + b.capacity * b.token_ticks, longest_wait = 0
        where b.id = p_id
          and p_cost <= b.capacity - p_keep
          and (p_capacity is null
               or (b.capacity = p_capacity and b.refill_seconds = p_refill_seconds and b.refill = p_refill))
-         and b.full_at > tollgate.bucket_clock_v1(b, take_v1.now) + tollgate.bucket_furthest_v1(b);
+         and b.full_at > tollgate.bucket_clock_v1(b, v_now) + tollgate.bucket_furthest_v1(b);
+
+      -- With a wait: all of its tokens are of the step in which it acts.
+      update tollgate.token_buckets b
+         set granted = b.granted + p_cost,
+             longest_wait = greatest(
+               b.longest_wait,
+               tollgate.bucket_step_v1(b, b.full_at + (p_cost + p_keep - b.capacity) * b.token_ticks)
+                 - tollgate.bucket_clock_v1(b, v_now)),
+             full_at = greatest(
+               b.full_at,
+               tollgate.bucket_step_v1(b, b.full_at + (p_cost + p_keep - b.capacity) * b.token_ticks),
+               tollgate.bucket_clock_v1(b, v_now)) + p_cost * b.token_ticks
+       where b.id = p_id
+         and p_cost <= b.capacity - p_keep
+         and b.full_at + (p_cost + p_keep - b.capacity) * b.token_ticks
+             <= tollgate.bucket_clock_v1(b, v_now + p_max_wait)
+         and (p_capacity is null
+              or (b.capacity = p_capacity and b.refill_seconds = p_refill_seconds and b.refill = p_refill))
+      returning b.full_at, b.granted, b.capacity, b.anchor, b.step_ns, b.step_ticks, b.token_ticks
+           into v_full_at, v_granted, v_capacity, v_anchor, v_step_ns, v_step_ticks, v_token_ticks;
     end if;
 
-    update tollgate.token_buckets b
-       set granted = b.granted + p_cost,
-           longest_wait = greatest(
-             b.longest_wait,
-             tollgate.bucket_step_v1(b, b.full_at + (p_cost + p_keep - b.capacity) * b.token_ticks)
-               - tollgate.bucket_clock_v1(b, take_v1.now)),
-           full_at = greatest(
-             b.full_at,
-             tollgate.bucket_step_v1(b, b.full_at + (p_cost + p_keep - b.capacity) * b.token_ticks),
-             tollgate.bucket_clock_v1(b, take_v1.now)) + p_cost * b.token_ticks
-     where b.id = p_id
-       and p_cost <= b.capacity - p_keep
-       and b.full_at + (p_cost + p_keep - b.capacity) * b.token_ticks
-           <= tollgate.bucket_clock_v1(b, take_v1.now + p_max_wait)
-       and (p_capacity is null
-            or (b.capacity = p_capacity and b.refill_seconds = p_refill_seconds and b.refill = p_refill))
-    returning b.full_at, b.granted, b.capacity, b.anchor, b.step_ns, b.step_ticks, b.token_ticks
-         into full_at, granted, capacity, anchor, step_ns, step_ticks, token_ticks;
-
-    if capacity is not null then
-      outcome := 'granted';
-      if tollgate.token_clock_v1() - now > c_stale then
-        now := tollgate.token_clock_v1();
+    if found then
+      if tollgate.token_clock_v1() - v_now > c_stale then
+        v_now := tollgate.token_clock_v1();
         update tollgate.token_buckets b
-           set full_at = greatest(b.full_at, tollgate.bucket_clock_v1(b, take_v1.now) + p_cost * b.token_ticks)
+           set full_at = greatest(b.full_at, tollgate.bucket_clock_v1(b, v_now) + p_cost * b.token_ticks)
          where b.id = p_id
-        returning b.full_at into full_at;
+        returning b.full_at into v_full_at;
       end if;
-      return;
+      return ('granted', v_now, v_full_at, v_granted, v_capacity, v_anchor, v_step_ns, v_step_ticks,
+              v_token_ticks)::tollgate.taken_v1;
     end if;
 
-    select b.full_at, b.granted, b.capacity, b.anchor, b.step_ns, b.step_ticks, b.token_ticks,
-           b.refill_seconds, b.refill, b.provisioned, tollgate.bucket_furthest_v1(b)
-      into full_at, granted, capacity, anchor, step_ns, step_ticks, token_ticks,
-           v_refill_seconds, v_refill, v_provisioned, v_furthest
+    -- Why not? Null: it could be granted by now, or once the bucket is made, follows the terms or the clock.
+    select case
+             when p_capacity is not null
+                  and (p_capacity, p_refill_seconds, p_refill) is distinct from (b.capacity, b.refill_seconds, b.refill)
+               then case when b.provisioned then 'conflict' end
+             when p_cost > b.capacity - p_keep then 'never'
+             when b.full_at + (p_cost + p_keep - b.capacity) * b.token_ticks
+                  > tollgate.bucket_clock_v1(b, v_now + p_max_wait)
+                  and b.full_at <= tollgate.bucket_clock_v1(b, v_now) + tollgate.bucket_furthest_v1(b)
+               then 'denied'
+           end,
+           b.full_at, b.granted, b.capacity, b.anchor, b.step_ns, b.step_ticks, b.token_ticks
+      into v_outcome, v_full_at, v_granted, v_capacity, v_anchor, v_step_ns, v_step_ticks, v_token_ticks
       from tollgate.token_buckets b where b.id = p_id;
 
-    if capacity is null then
-      if p_capacity is null then
-        outcome := 'unknown';
-        return;
-      end if;
+    if not found and p_capacity is null then
+      v_outcome := 'unknown';
+    end if;
+    if v_outcome is not null and tollgate.token_clock_v1() - v_now <= c_stale then
+      return (v_outcome, v_now, v_full_at, v_granted, v_capacity, v_anchor, v_step_ns, v_step_ticks,
+              v_token_ticks)::tollgate.taken_v1;
+    elsif v_capacity is null and p_capacity is not null then
       insert into tollgate.token_buckets (id, capacity, refill_seconds, refill, provisioned, anchor)
       values (p_id, p_capacity, p_refill_seconds, p_refill, false, 0)
       on conflict do nothing;
-    elsif (p_capacity, p_refill_seconds, p_refill) is distinct from (capacity, v_refill_seconds, v_refill)
-          and p_capacity is not null then
-      if v_provisioned then
-        outcome := 'conflict';
-        return;
-      end if;
+    elsif p_capacity is not null then
       update tollgate.token_buckets b
          set capacity = p_capacity, refill_seconds = p_refill_seconds, refill = p_refill
-       where b.id = p_id and not b.provisioned;
-    elsif p_cost > capacity - p_keep then
-      outcome := 'never';
-      return;
-    elsif full_at + (p_cost + p_keep - capacity) * token_ticks > (now + p_max_wait - anchor) / step_ns * step_ticks
-          and full_at <= (now - anchor) / step_ns * step_ticks + v_furthest
-          and tollgate.token_clock_v1() - now <= c_stale then
-      outcome := 'denied';
-      return;
+       where b.id = p_id and not b.provisioned
+         and (p_capacity, p_refill_seconds, p_refill) is distinct from (b.capacity, b.refill_seconds, b.refill);
     end if;
   end loop;
 

@@ -43,10 +43,17 @@ async fn migrate(connection: &mut MySqlConnection) -> Result<Vec<Migration>, Err
         .execute(&mut *connection)
         .await
         .map_err(failed::<MySql>)?;
-    sqlx::query("do get_lock(concat('tollgate.', database()), 600)")
-        .execute(&mut *connection)
-        .await
-        .map_err(failed::<MySql>)?;
+    // A lock's name is shorter than a database's may be.
+    let locked: Option<i64> =
+        sqlx::query_scalar("select get_lock(concat('tollgate.', left(sha2(database(), 256), 48)), 600)")
+            .fetch_one(&mut *connection)
+            .await
+            .map_err(failed::<MySql>)?;
+    if locked != Some(1) {
+        return Err(Error::other(std::io::Error::other(
+            "another instance has been migrating this database for 10 minutes",
+        )));
+    }
     let pending = pending::<MySql>(&applied(connection).await.map_err(failed::<MySql>)?)?;
     for migration in &pending {
         apply(connection, migration).await.map_err(failed::<MySql>)?;
@@ -68,10 +75,23 @@ async fn apply(connection: &mut MySqlConnection, migration: &Migration) -> Resul
     if migration.version() > 1 {
         match sqlx::raw_sql(migration.sql()).execute(&mut *connection).await {
             Err(error) if announced.rows_affected() == 0 && is_there(&error) => {}
+            Err(error) if announced.rows_affected() == 1 && error.as_database_error().is_some() => {
+                retract(connection, migration).await?;
+                return Err(error);
+            }
             result => result.map(drop)?,
         }
     }
     sqlx::query("update token_migrations set applied_at = utc_timestamp(6) where version = ?")
+        .bind(migration.version())
+        .execute(connection)
+        .await
+        .map(drop)
+}
+
+/// What the database refused did not happen: an object of that name that is there is somebody else's, and stays so.
+async fn retract(connection: &mut MySqlConnection, migration: &Migration) -> Result<(), sqlx::Error> {
+    sqlx::query("delete from token_migrations where version = ? and applied_at is null")
         .bind(migration.version())
         .execute(connection)
         .await

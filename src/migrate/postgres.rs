@@ -1,4 +1,4 @@
-use sqlx::{Acquire, PgPool, Postgres};
+use sqlx::{Connection, PgPool, Postgres};
 
 use super::{Migrate, Migration, failed, files, pending};
 use crate::Error;
@@ -34,7 +34,9 @@ impl Migrate for Postgres {
     /// transaction mode needs.
     async fn migrate(pool: &PgPool) -> Result<Vec<Migration>, Error> {
         let mut connection = pool.acquire().await.map_err(failed::<Self>)?;
-        let mut transaction = connection.begin().await.map_err(failed::<Self>)?;
+        // Whatever the pool's own level is: what is read once the lock is had must not be older than it.
+        let begin = "begin isolation level read committed";
+        let mut transaction = connection.begin_with(begin).await.map_err(failed::<Self>)?;
         sqlx::query("select pg_advisory_xact_lock($1)")
             .bind(LOCK)
             .execute(&mut *transaction)

@@ -57,8 +57,9 @@ impl<DB: Dialect> SqlStore<DB> {
             let (key, clock) = (key.clone(), self.clock.clone());
             async move {
                 let mut connection = acquire(&self.pool, deadline).await?;
+                let given_up = deadline + self.retry.deadline();
                 finish(deadline, async move {
-                    let result = DB::create_bucket(&mut connection, &key, &quota, &clock).await;
+                    let result = until(given_up, DB::create_bucket(&mut connection, &key, &quota, &clock)).await;
                     settle(connection, result).await
                 })
                 .await
@@ -108,11 +109,15 @@ impl<DB: Dialect> SqlStore<DB> {
     async fn attempt(&self, asks: Arc<[Ask]>, deadline: Instant) -> Result<Vec<Answer>, Failure> {
         let mut connection = acquire(&self.pool, deadline).await?;
         let (clock, begin) = (self.clock.clone(), self.isolation.and_then(DB::begin));
+        let given_up = deadline + self.retry.deadline();
         finish(deadline, async move {
-            let result = match begin {
-                None => DB::take(&mut connection, &asks, &clock).await,
-                Some(begin) => in_transaction::<DB>(&mut connection, begin, &asks, &clock).await,
-            };
+            let result = until(given_up, async {
+                match begin {
+                    None => DB::take(&mut connection, &asks, &clock).await,
+                    Some(begin) => in_transaction::<DB>(&mut connection, begin, &asks, &clock).await,
+                }
+            });
+            let result = result.await;
             settle(connection, result).await
         })
         .await
@@ -169,9 +174,20 @@ where
 async fn acquire<DB: Dialect>(pool: &Pool<DB>, deadline: Instant) -> Result<PoolConnection<DB>, Failure> {
     match timeout_at(deadline, pool.acquire()).await {
         Ok(Ok(connection)) => Ok(connection),
-        Ok(Err(error)) => Err(Failure::new(Class::Unavailable, error)),
+        Ok(Err(error)) => match classify::<DB>(&error) {
+            Class::NotPermitted => Err(Failure::new(Class::NotPermitted, error)),
+            _ => Err(Failure::new(Class::Unavailable, error)),
+        },
         Err(elapsed) => Err(Failure::new(Class::Unavailable, elapsed)),
     }
+}
+
+/// A server that never answers does not keep the connection: whoever asked has given up by then.
+async fn until<T>(
+    given_up: Instant,
+    conversation: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, sqlx::Error> {
+    timeout_at(given_up, conversation).await.unwrap_or_else(|elapsed| Err(sqlx::Error::Io(elapsed.into())))
 }
 
 /// Gives the connection back to the pool, if it is fit for the next caller, and says what an error means.
@@ -205,9 +221,8 @@ async fn in_transaction<DB: Dialect>(
 fn classify<DB: Dialect>(error: &sqlx::Error) -> Class {
     match error {
         sqlx::Error::Database(error) => DB::classify(error.as_ref()),
-        sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::Tls(_) | sqlx::Error::WorkerCrashed => {
-            Class::Unknown
-        }
-        _ => Class::Refused,
+        sqlx::Error::Encode(_) | sqlx::Error::InvalidArgument(_) => Class::Refused,
+        // The connection broke, or the answer cannot be read: it was sent, at any rate.
+        _ => Class::Unknown,
     }
 }

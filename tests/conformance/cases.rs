@@ -2,22 +2,40 @@
 
 use crate::matrix::Case;
 
+mod cancellation;
 mod clocks;
+mod concurrency;
+mod faults;
+mod fleet;
+mod host;
 mod interval;
 mod invariants;
 mod keys;
 mod levels;
 mod limits;
+mod migrations;
+mod mutants;
 mod oracle;
+mod privileges;
+mod retries;
+mod round_trips;
 mod routines;
 mod terms;
 mod vectors;
 
 pub fn all() -> Vec<Case> {
     [
+        cancellation::cases(),
+        concurrency::cases(),
+        faults::cases(),
+        fleet::cases(),
+        host::cases(),
         interval::cases(),
+        mutants::cases(),
         keys::cases(),
         limits::cases(),
+        migrations::cases(),
+        privileges::cases(),
         oracle::cases(),
         levels::cases(),
         invariants::cases(),
@@ -25,6 +43,8 @@ pub fn all() -> Vec<Case> {
         terms::cases(),
         routines::cases(),
         vectors::cases(),
+        retries::cases(),
+        round_trips::cases(),
     ]
     .concat()
 }

@@ -8,11 +8,14 @@ pub mod sqlite;
 
 /// A database under test.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a capability by itself")]
 pub struct Engine {
     pub name: &'static str,
     pub kind: Kind,
     /// The variable that names its server; none: a file will do.
     pub url_variable: Option<&'static str>,
+    /// Whether every run must have it. The others are obtained as containers only, and run where their variable is set.
+    pub required: bool,
     /// `None`: the pool's own level.
     pub levels: &'static [Option<Isolation>],
     /// Whether routines in the database decide, which any SQL client can call.
@@ -39,6 +42,7 @@ const POSTGRES: Engine = Engine {
     name: "postgres",
     kind: Kind::Postgres,
     url_variable: Some("TOLLGATE_POSTGRES_URL"),
+    required: true,
     levels: EVERY_LEVEL,
     has_routines: true,
     has_roles: true,
@@ -53,6 +57,7 @@ pub const ENGINES: &[Engine] = &[
         name: "sqlite",
         kind: Kind::Sqlite,
         url_variable: None,
+        required: true,
         levels: &[None],
         has_routines: false,
         has_roles: false,
@@ -72,9 +77,16 @@ pub const ENGINES: &[Engine] = &[
     },
     MYSQL,
     Engine { name: "mariadb", url_variable: Some("TOLLGATE_MARIADB_URL"), ..MYSQL },
+    Engine { name: "mysql84", url_variable: Some("TOLLGATE_MYSQL84_URL"), required: false, ..MYSQL },
+    Engine { name: "yugabyte", url_variable: Some("TOLLGATE_YUGABYTE_URL"), required: false, ..POSTGRES },
 ];
 
 impl Engine {
+    /// Whether its cases are part of this run. One that must be and is absent fails them.
+    pub fn takes_part(&self) -> bool {
+        self.required || self.url_variable.is_some_and(|variable| std::env::var_os(variable).is_some())
+    }
+
     /// Where its server is.
     pub fn url(&self) -> anyhow::Result<String> {
         let variable = self.url_variable.unwrap_or_default();

@@ -3,18 +3,37 @@
 //! An engine contributes a constructor and its capabilities (`engines.rs`); a case is a function over a [`Rig`]
 //! (`cases/`). An engine whose server is absent fails its cases.
 
+// Nothing outside uses a test.
+#![allow(unreachable_pub)]
+
 mod cases;
+#[path = "../../examples/fleet/checker.rs"]
+mod checker;
 mod client;
+mod crowd;
+#[path = "../../examples/fleet/database.rs"]
+mod database;
 mod engines;
 #[path = "../vectors/mod.rs"]
 mod golden;
+mod held;
 mod matrix;
 #[path = "../model/mod.rs"]
 mod model;
+mod pools;
+#[path = "../../examples/fleet/processes.rs"]
+mod processes;
+mod proxy;
 mod random;
 mod rig;
+#[path = "../../examples/fleet/worker.rs"]
+mod worker;
+mod workers;
 
-fn main() {
+fn main() -> anyhow::Result<()> {
+    if let Some(worked) = workers::work() {
+        return worked;
+    }
     let arguments = libtest_mimic::Arguments::from_args();
     libtest_mimic::run(&arguments, matrix::trials()).exit();
 }

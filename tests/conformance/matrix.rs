@@ -20,8 +20,11 @@ pub struct Case {
     pub time: Time,
     /// Whether an engine of these capabilities can run it.
     pub needs: fn(&Engine) -> bool,
-    pub run: fn(Rig) -> Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>,
+    pub run: fn(Rig) -> Running,
 }
+
+/// A case at work.
+pub type Running = Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Levels {
@@ -54,7 +57,7 @@ pub(crate) use list;
 pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for case in cases::all() {
-        for engine in ENGINES.iter().filter(|engine| (case.needs)(engine)) {
+        for engine in ENGINES.iter().filter(|engine| engine.takes_part() && (case.needs)(engine)) {
             if case.time == Time::Injected && !engine.time_can_be_injected {
                 continue;
             }
@@ -76,7 +79,8 @@ fn trial(case: Case, engine: &'static Engine, level: Option<Isolation>) -> Trial
         runtime
             .block_on(async {
                 let rig = Rig::new(engine, level, case.time).await?;
-                (case.run)(rig).await
+                let guarded = tokio::time::timeout(HUNG, (case.run)(rig)).await;
+                guarded.unwrap_or_else(|_| Err(anyhow::anyhow!("the case hangs")))
             })
             .map_err(|error| format!("{error:?}").into())
     })
@@ -90,3 +94,6 @@ fn level_name(level: Option<Isolation>) -> &'static str {
         Some(Isolation::Serializable) => "serializable",
     }
 }
+
+/// Long enough for the slowest case on the slowest machine.
+const HUNG: std::time::Duration = std::time::Duration::from_secs(240);

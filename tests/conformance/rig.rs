@@ -1,5 +1,7 @@
 //! What a case works with: a store on an engine, its rows, and its clock.
 
+use std::time::Duration;
+
 use sqlx::{AssertSqlSafe, MySqlPool, PgPool, SqlitePool};
 use tollgate::bucket::Bucket;
 use tollgate::{
@@ -53,6 +55,18 @@ impl Rig {
         Ok(Self { engine, level, pool, clock: ManualClock::default(), time, directory })
     }
 
+    /// The same case on another pool.
+    pub fn on(&self, pool: AnyPool) -> Self {
+        Self {
+            engine: self.engine,
+            level: self.level,
+            pool,
+            clock: self.clock.clone(),
+            time: self.time,
+            directory: None,
+        }
+    }
+
     /// A store at the case's isolation level.
     pub fn store(&self) -> AnyStore {
         match &self.pool {
@@ -66,6 +80,7 @@ impl Rig {
     }
 
     /// A key that nobody else uses.
+    #[expect(clippy::unused_self, reason = "a case says rig.key() as it says rig.bucket()")]
     pub fn key(&self) -> Key {
         Key::from(Uuid::new_v4())
     }
@@ -150,6 +165,24 @@ impl AnyPool {
     }
 }
 
+impl AnyStore {
+    pub fn deadline(self, deadline: Duration) -> Self {
+        match self {
+            Self::MySql(store) => Self::MySql(store.deadline(deadline)),
+            Self::Postgres(store) => Self::Postgres(store.deadline(deadline)),
+            Self::Sqlite(store) => Self::Sqlite(store.deadline(deadline)),
+        }
+    }
+
+    pub fn max_attempts(self, attempts: u32) -> Self {
+        match self {
+            Self::MySql(store) => Self::MySql(store.max_attempts(attempts)),
+            Self::Postgres(store) => Self::Postgres(store.max_attempts(attempts)),
+            Self::Sqlite(store) => Self::Sqlite(store.max_attempts(attempts)),
+        }
+    }
+}
+
 impl Store for AnyStore {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         match self {
@@ -190,5 +223,5 @@ fn leveled<DB: tollgate::Dialect>(store: tollgate::SqlStore<DB>, level: Option<I
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))
 }

@@ -1,4 +1,5 @@
--- One decision: the first statement grants it, unless the database had to be waited for; the second reads the bucket.
+-- One decision: the first statement grants it, unless the database had to be waited for; the second reads the bucket
+-- if it did not.
 -- ?1 key, ?2 cost, ?3 keep, ?4 now, ?5 now + max_wait, ?6 milliseconds since 1970 when ?4 was read,
 -- ?7 capacity, ?8 refill_ns and ?9 refill of the quota passed, or null
 update token_buckets
@@ -19,4 +20,4 @@ update token_buckets
 returning true, anchor, full_at, granted, longest_wait, capacity, refill_ns, refill, provisioned;
 
 select false, anchor, full_at, granted, longest_wait, capacity, refill_ns, refill, provisioned
-  from token_buckets where id = ?1;
+  from token_buckets where id = ?1 and changes() = 0;

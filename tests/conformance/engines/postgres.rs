@@ -1,5 +1,6 @@
 use std::str::FromStr;
 
+use sqlx::error::DatabaseError;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, Postgres};
 
@@ -24,7 +25,7 @@ pub async fn pool(engine: &Engine, name: &str, connections: u32) -> anyhow::Resu
     let made = sqlx::query(AssertSqlSafe(format!("create database {name}"))).execute(&mut admin).await;
     if let Err(error) = made {
         // duplicate_database, or its index when two come at once
-        let code = error.as_database_error().and_then(|error| error.code()).unwrap_or_default().into_owned();
+        let code = error.as_database_error().and_then(DatabaseError::code).unwrap_or_default().into_owned();
         anyhow::ensure!(code == "42P04" || code == "23505", error);
     }
     let options = options.database(name);

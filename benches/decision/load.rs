@@ -1,0 +1,141 @@
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use sqlx::Pool;
+use tokio::task::JoinSet;
+use tollgate::{Quota, SqlTokenRequester, TokenRequester, create_bucket, migrate};
+
+use crate::engine::Engine;
+
+/// Over how many keys the calls are spread, unless they all go to one.
+pub(crate) const KEYS: usize = 1000;
+
+/// What one call costs, in microseconds: its latency if there is one connection, else the time between two answers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Round {
+    pub(crate) bare: f64,
+    pub(crate) granted: f64,
+    pub(crate) denied: f64,
+}
+
+/// Makes the rows: those of the floor, buckets that never run dry, and buckets that are empty for a day.
+pub(crate) async fn provision<E: Engine>(pool: &Pool<E>) -> anyhow::Result<()> {
+    migrate(pool).await?;
+    E::make_bare(pool, &ids("bare", KEYS)).await?;
+    let (plenty, one_a_day) =
+        (Quota::continuous(1_000_000_000, Duration::from_secs(1))?, Quota::continuous(1, Duration::from_secs(86_400))?);
+    for (plentiful, empty) in ids("granted", KEYS).into_iter().zip(ids("denied", KEYS)) {
+        create_bucket(pool, &plentiful, plenty).await?;
+        create_bucket(pool, &empty, one_a_day).await?;
+        let last = SqlTokenRequester::new(pool.clone(), &empty)?.request_token().await?;
+        ensure!(last.is_granted(), "a new bucket is full");
+    }
+    Ok(())
+}
+
+/// The three kinds of call, over the same number of keys and connections.
+pub(crate) struct Load<E: Engine> {
+    pool: Pool<E>,
+    connections: u32,
+    bare: Arc<[Bare<E>]>,
+    granted: Arc<[SqlTokenRequester<E>]>,
+    denied: Arc<[SqlTokenRequester<E>]>,
+}
+
+impl<E: Engine> Load<E> {
+    pub(crate) fn new(pool: &Pool<E>, connections: u32, keys: usize) -> anyhow::Result<Self> {
+        let requesters = |kind| {
+            let requester = |id: String| SqlTokenRequester::new(pool.clone(), id);
+            ids(kind, keys).into_iter().map(requester).collect::<Result<Arc<[_]>, _>>()
+        };
+        Ok(Self {
+            pool: pool.clone(),
+            connections,
+            bare: ids("bare", keys).into_iter().map(|id| Bare { pool: pool.clone(), id }).collect(),
+            granted: requesters("granted")?,
+            denied: requesters("denied")?,
+        })
+    }
+
+    /// Rounds of a slice of each kind, after one that does not count.
+    pub(crate) async fn rounds(&self, rounds: u32, slice: Duration) -> anyhow::Result<Vec<Round>> {
+        let mut measured = Vec::new();
+        for _ in 0..=rounds {
+            measured.push(Round {
+                bare: self.turn(&self.bare, slice, (1, 0)).await?,
+                granted: self.turn(&self.granted, slice, (0, 1)).await?,
+                denied: self.turn(&self.denied, slice, (0, 0)).await?,
+            });
+        }
+        Ok(measured.split_off(1))
+    }
+
+    /// Calls for the length of a slice, and looks afterwards whether the database's books show (bare updates, tokens)
+    /// for each of them and no more.
+    async fn turn<C: Call>(&self, calls: &Arc<[C]>, slice: Duration, each: (i64, i64)) -> anyhow::Result<f64> {
+        let before = E::books(&self.pool).await?;
+        let start = Instant::now();
+        let mut callers = JoinSet::new();
+        for caller in 0..self.connections as usize {
+            callers.spawn(call(Arc::clone(calls), caller, start + slice, each.1 == 1));
+        }
+        let mut latencies = Vec::new();
+        while let Some(caller) = callers.join_next().await {
+            latencies.append(&mut caller??);
+        }
+        let elapsed = start.elapsed();
+        let after = E::books(&self.pool).await?;
+
+        let count = i64::try_from(latencies.len())?;
+        let booked = (after.0 - before.0, after.1 - before.1);
+        ensure!(booked == (each.0 * count, each.1 * count), "{count} calls, but the books show {booked:?}");
+        latencies.sort_unstable();
+        let median = latencies.get(latencies.len() / 2).context("no call ended in its time: give more --seconds")?;
+        let between = elapsed / u32::try_from(latencies.len())?;
+        Ok(1e6 * if self.connections == 1 { *median } else { between }.as_secs_f64())
+    }
+}
+
+/// One caller: the next call when the last one is answered.
+async fn call<C: Call>(calls: Arc<[C]>, caller: usize, end: Instant, granted: bool) -> anyhow::Result<Vec<Duration>> {
+    let mut latencies = Vec::new();
+    // The stride shares no divisor with the number of keys, so every key has its turn.
+    for key in (caller * calls.len() / 8..).step_by(389) {
+        let start = Instant::now();
+        if start >= end {
+            break;
+        }
+        let took = calls[key % calls.len()].call().await?;
+        latencies.push(start.elapsed());
+        ensure!(took == granted, "a call that should {}take a token", if granted { "" } else { "not " });
+    }
+    Ok(latencies)
+}
+
+/// Something to measure: says whether it took a token.
+trait Call: Send + Sync + 'static {
+    fn call(&self) -> impl Future<Output = anyhow::Result<bool>> + Send;
+}
+
+struct Bare<E: Engine> {
+    pool: Pool<E>,
+    id: String,
+}
+
+impl<E: Engine> Call for Bare<E> {
+    async fn call(&self) -> anyhow::Result<bool> {
+        E::bare(&self.pool, &self.id).await?;
+        Ok(false)
+    }
+}
+
+impl<E: Engine> Call for SqlTokenRequester<E> {
+    async fn call(&self) -> anyhow::Result<bool> {
+        Ok(self.request_token().await?.is_granted())
+    }
+}
+
+fn ids(kind: &str, keys: usize) -> Vec<String> {
+    (0..keys).map(|key| format!("{kind}:{key}")).collect()
+}

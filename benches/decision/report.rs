@@ -1,0 +1,49 @@
+use std::fmt;
+
+use crate::load::Round;
+
+/// A line of the table: medians, and the least and the most in brackets.
+pub(crate) struct Line<'a> {
+    connections: u32,
+    keys: usize,
+    rounds: &'a [Round],
+}
+
+impl<'a> Line<'a> {
+    pub(crate) const HEADER: &'static str = "\
+        | connections | keys | bare UPDATE | granted | denied | granted ÷ bare | denied ÷ bare |\n\
+        |---|---|---|---|---|---|---|";
+
+    pub(crate) fn new(connections: u32, keys: usize, rounds: &'a [Round]) -> Self {
+        Self { connections, keys, rounds }
+    }
+
+    fn cost(&self, of: impl Fn(&Round) -> f64) -> String {
+        match self.connections {
+            1 => spread(self.rounds.iter().map(of), 0) + " µs",
+            _ => spread(self.rounds.iter().map(|round| 1e3 / of(round)), 1) + " k/s",
+        }
+    }
+
+    /// Round by round, so what slows a whole round does not count.
+    fn ratio(&self, of: impl Fn(&Round) -> f64) -> String {
+        spread(self.rounds.iter().map(|round| of(round) / round.bare), 2)
+    }
+}
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { connections, keys, .. } = self;
+        let (bare, granted, denied) =
+            (self.cost(|round| round.bare), self.cost(|round| round.granted), self.cost(|round| round.denied));
+        let (dearer, denied_dearer) = (self.ratio(|round| round.granted), self.ratio(|round| round.denied));
+        write!(f, "| {connections} | {keys} | {bare} | {granted} | {denied} | {dearer} | {denied_dearer} |")
+    }
+}
+
+fn spread(figures: impl Iterator<Item = f64>, decimals: usize) -> String {
+    let mut figures: Vec<f64> = figures.collect();
+    figures.sort_unstable_by(f64::total_cmp);
+    let (least, median, most) = (figures[0], figures[figures.len() / 2], figures[figures.len() - 1]);
+    format!("{median:.decimals$} ({least:.decimals$}–{most:.decimals$})")
+}

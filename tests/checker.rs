@@ -1,0 +1,103 @@
+//! The fleet's checker against a slower one, which looks at each window by itself.
+
+#[path = "../examples/fleet/checker.rs"]
+mod checker;
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tollgate::Quota;
+use tollgate::bucket::{Bucket, Request, Terms};
+
+use checker::{Call, Fault, Limit};
+
+proptest! {
+    #[test]
+    fn a_window_of_a_continuous_quota_is_exceeded_or_not(calls in history()) {
+        let limit = limit(Quota::continuous(5, HALF_A_SECOND));
+        let is_over = windows(&calls).any(|(from, to, granted)| granted * 100 > 500 + (to - from) / MS);
+        prop_assert_eq!(limit.faults(&calls).iter().any(is_by_database), is_over);
+    }
+
+    #[test]
+    fn a_period_of_an_interval_quota_is_exceeded_or_not(calls in history()) {
+        let limit = limit(Quota::interval(5, HALF_A_SECOND));
+        let is_over = windows(&calls).any(|(from, to, granted)| from / (500 * MS) == to / (500 * MS) && granted > 5);
+        prop_assert_eq!(limit.faults(&calls).iter().any(is_by_database), is_over);
+    }
+
+    #[test]
+    fn what_the_arithmetic_decides_is_never_at_fault(asked in history(), continuous: bool) {
+        let make = if continuous { Quota::continuous } else { Quota::interval };
+        let limit = limit(make(5, HALF_A_SECOND));
+        prop_assert_eq!(limit.faults(&decided(&limit, asked)), vec![]);
+    }
+
+    #[test]
+    fn one_grant_more_or_one_grant_less_is_found(asked in history(), continuous: bool, which: prop::sample::Index) {
+        let make = if continuous { Quota::continuous } else { Quota::interval };
+        let limit = limit(make(5, HALF_A_SECOND));
+        let mut calls = decided(&limit, asked);
+        let changed = which.index(calls.len());
+        calls[changed].granted = !calls[changed].granted;
+        let faults = limit.faults(&calls);
+        if calls[changed].granted {
+            prop_assert!(faults.iter().any(is_by_database), "{:?}", faults);
+        } else {
+            let lost = Fault::LostToDenial { at: calls[changed].done };
+            prop_assert!(faults.contains(&lost), "{:?}", faults);
+        }
+    }
+}
+
+#[test]
+fn calls_that_lie_in_a_window_as_a_whole_are_counted_by_the_callers_clocks() {
+    let limit = limit(Quota::continuous(2, Duration::from_secs(2)));
+    let call = |sent, done| Call { sent, done, at: None, cost: 1, granted: true };
+    assert_eq!(limit.faults(&[call(0, 10), call(5, 20), call(-1_000_000_000, 20)]), []);
+    let faults = limit.faults(&[call(0, 10), call(5, 20), call(8, 20)]);
+    assert!(faults.iter().all(|fault| matches!(fault, Fault::TooManyByCallers(_))), "{faults:?}");
+    assert!(!faults.is_empty());
+}
+
+/// Calls that took no time, for up to four tokens each.
+fn history() -> impl Strategy<Value = Vec<Call>> {
+    prop::collection::vec((0_i64..20, 1_i64..=4), 1..40).prop_map(|calls| {
+        let mut at = 0;
+        let call = |(pause, cost)| {
+            at += pause * 10 * MS;
+            Call { sent: at, done: at, at: Some(at), cost, granted: true }
+        };
+        calls.into_iter().map(call).collect()
+    })
+}
+
+/// The same calls, as a bucket decides them.
+fn decided(limit: &Limit, mut calls: Vec<Call>) -> Vec<Call> {
+    let mut bucket = Bucket::full(limit.anchor);
+    for call in &mut calls {
+        let request = Request { cost: call.cost, max_wait: 0, keep: 0 };
+        call.granted = bucket.take(&limit.terms, call.done, request).granted;
+    }
+    calls
+}
+
+/// Every window from one call to another, and what was granted in it.
+fn windows(calls: &[Call]) -> impl Iterator<Item = (i64, i64, i64)> {
+    let ends = calls.iter().flat_map(|from| calls.iter().map(move |to| (from.done, to.done)));
+    ends.map(|(from, to)| {
+        let within = calls.iter().filter(|call| from <= call.done && call.done <= to);
+        (from, to, within.map(|call| call.cost).sum())
+    })
+}
+
+fn limit(quota: Result<Quota, tollgate::QuotaError>) -> Limit {
+    Limit { terms: Terms::from(&quota.expect("a quota")), anchor: 0 }
+}
+
+fn is_by_database(fault: &Fault) -> bool {
+    matches!(fault, Fault::TooManyByDatabase(_))
+}
+
+const MS: i64 = 1_000_000;
+const HALF_A_SECOND: Duration = Duration::from_millis(500);

@@ -1,0 +1,155 @@
+//! Callers that give up: what they leave behind.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use sqlx::Row;
+use tollgate::{Error, Key, Outcome, Quota, Store, Take};
+
+use crate::matrix::{Case, Levels, Time, list};
+use crate::pools::all_given_back;
+use crate::rig::{AnyPool, AnyStore, Rig};
+
+pub fn cases() -> Vec<Case> {
+    list!(Levels::Every, Time::Real, |_| true; calls_dropped_at_random_points_leave_the_books_balanced).into()
+}
+
+async fn calls_dropped_at_random_points_leave_the_books_balanced(rig: Rig) -> anyhow::Result<()> {
+    let key = rig.bucket(Quota::interval(1_000_000, Duration::from_secs(86_400))?).await?;
+    let calls = if rig.level.is_none() { 10_000 } else { 1_000 };
+    let books = Arc::new(Books::default());
+    let callers: Vec<_> = (0..CALLERS)
+        .map(|seed| {
+            let (store, key, books) = (rig.store(), key.clone(), Arc::clone(&books));
+            tokio::spawn(async move { Caller { store, key, rng: Rng(seed + 1), books }.give_up(calls / CALLERS).await })
+        })
+        .collect();
+    for caller in callers {
+        caller.await??;
+    }
+    all_given_back(&rig.pool).await;
+
+    let (known, unknown) = (books.known.load(Ordering::SeqCst), books.unknown.load(Ordering::SeqCst));
+    let debited = rig.row(&key).await?.map_or(0, |row| row.granted);
+    assert!(known <= debited && debited <= known + unknown, "{known} known, {unknown} unknown, {debited} debited");
+    assert!(known > 0 && unknown > 0, "{known} known, {unknown} unknown: too few to show anything");
+    no_transaction_is_open(&rig).await
+}
+
+/// What the callers know.
+#[derive(Default)]
+struct Books {
+    known: AtomicI64,
+    unknown: AtomicI64,
+}
+
+struct Caller {
+    store: AnyStore,
+    key: Key,
+    rng: Rng,
+    books: Arc<Books>,
+}
+
+impl Caller {
+    async fn give_up(mut self, calls: u64) -> anyhow::Result<()> {
+        for _ in 0..calls {
+            let (store, takes) = (self.store.clone(), [Take::from(self.key.clone())]);
+            let call = async move { store.take(&takes).await };
+            let patience = self.rng.below(300);
+            let answer = match self.rng.below(4) {
+                0 => {
+                    drop(call);
+                    continue;
+                }
+                1 => tokio::time::timeout(Duration::from_micros(patience), call).await.ok(),
+                2 => turns(patience, call).await,
+                _ => aborted(patience, call).await,
+            };
+            self.enter(answer)?;
+        }
+        Ok(())
+    }
+
+    fn enter(&self, answer: Option<Result<Vec<Outcome>, Error>>) -> anyhow::Result<()> {
+        match answer {
+            Some(Ok(outcomes)) => {
+                for outcome in outcomes {
+                    assert!(outcome?.is_granted());
+                    self.books.known.fetch_add(1, Ordering::SeqCst);
+                }
+            }
+            // Nothing was taken.
+            Some(Err(Error::Contended { .. })) => {}
+            Some(Err(error)) if !error.is_outcome_unknown() => return Err(error.into()),
+            _ => {
+                self.books.unknown.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Lets others run so many times, and drops the call if it has not ended by then.
+async fn turns<T>(patience: u64, call: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        biased;
+        answer = call => Some(answer),
+        () = async { for _ in 0..patience { tokio::task::yield_now().await } } => None,
+    }
+}
+
+async fn aborted<T: Send + 'static>(patience: u64, call: impl Future<Output = T> + Send + 'static) -> Option<T> {
+    let call = tokio::spawn(call);
+    for _ in 0..patience {
+        tokio::task::yield_now().await;
+    }
+    call.abort();
+    call.await.ok()
+}
+
+/// Takes every connection out of the pool and asks its session.
+async fn no_transaction_is_open(rig: &Rig) -> anyhow::Result<()> {
+    match &rig.pool {
+        AnyPool::MySql(pool) => {
+            let mut connections = Vec::new();
+            for _ in 0..pool.size() {
+                let mut connection = pool.acquire().await?;
+                // Within a transaction this is an error.
+                sqlx::raw_sql("set transaction isolation level read committed").execute(&mut *connection).await?;
+                connections.push(connection);
+            }
+        }
+        AnyPool::Postgres(pool) => {
+            let mut connections = Vec::new();
+            for _ in 0..pool.size() {
+                let mut connection = pool.acquire().await?;
+                // As one message, which starts a transaction unless there is one.
+                let began = sqlx::raw_sql("select now() = statement_timestamp()").fetch_one(&mut *connection).await?;
+                assert!(began.try_get::<bool, _>(0)?, "a transaction is open");
+                connections.push(connection);
+            }
+        }
+        AnyPool::Sqlite(pool) => {
+            let (other, _) = crate::pools::with_session(rig, "pragma busy_timeout = 0").await?;
+            other.pool.run("begin immediate; rollback").await?;
+            assert!(pool.size() > 1);
+        }
+    }
+    Ok(())
+}
+
+/// Marsaglia's xorshift: the same points on every run, as far as the scheduler lets it.
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, bound: u64) -> u64 {
+        for shift in [13_i8, -7, 17] {
+            self.0 ^= if shift > 0 { self.0 << shift } else { self.0 >> -shift };
+        }
+        self.0 % bound
+    }
+}
+
+const CALLERS: u64 = 8;

@@ -1,0 +1,90 @@
+//! Many processes, one limit: exactly what it says is granted, and whoever is denied was rightly denied.
+
+use std::time::Duration;
+
+use tollgate::{Clock, Key, Quota, SystemClock};
+
+use crate::checker::Call;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::rig::Rig;
+use crate::workers::{Callers, Course, Histories, faults, merge, nanoseconds};
+
+mod waiters;
+
+pub fn cases() -> Vec<Case> {
+    [
+        list!(Levels::Every, Time::Real, |_| true;
+            eight_processes_share_a_bucket, first_requests_make_each_bucket_once)
+        .to_vec(),
+        list!(Levels::Pools, Time::Real, |_| true; eight_processes_share_sixteen_buckets).to_vec(),
+        waiters::cases(),
+    ]
+    .concat()
+}
+
+async fn eight_processes_share_a_bucket(rig: Rig) -> anyhow::Result<()> {
+    across_a_boundary(&rig, 1, 40, 1).await
+}
+
+/// A call takes from up to three of them, which others take from in another order.
+async fn eight_processes_share_sixteen_buckets(rig: Rig) -> anyhow::Result<()> {
+    across_a_boundary(&rig, 16, 6, 3).await
+}
+
+/// Takes what buckets have in one period, and goes on until they have nothing left in the next one.
+async fn across_a_boundary(rig: &Rig, buckets: usize, capacity: u64, batch: usize) -> anyhow::Result<()> {
+    let period = Duration::from_mins(1);
+    let quota = Quota::interval(capacity, period)?;
+    let mut keys = Vec::new();
+    for _ in 0..buckets {
+        keys.push(rig.bucket(quota).await?);
+    }
+    let processes = Callers::new(rig, &keys, quota).batch(batch).start().await?;
+
+    let end = SystemClock.now() + nanoseconds(Duration::from_secs(1));
+    let anchor = end - nanoseconds(period);
+    for key in &keys {
+        rig.pool.run(format!("update {} set anchor = {anchor} where id = {}", rig.table(), rig.literal(key))).await?;
+    }
+    let histories = gather(processes.go(&Course { anchor, end }).await?);
+    for (place, key) in keys.iter().enumerate() {
+        let calls = &histories[&place];
+        check(rig, key, &quota, anchor, calls).await?;
+        let (before, after): (Vec<Call>, Vec<Call>) = calls.iter().partition(|call| call.at < Some(end));
+        assert!(granted(&before) > 0, "nothing was asked before the boundary");
+        assert_eq!(granted(&after), i64::try_from(capacity)?, "after the boundary");
+    }
+    Ok(())
+}
+
+async fn first_requests_make_each_bucket_once(rig: Rig) -> anyhow::Result<()> {
+    // The century that began in 1970 ends after this test.
+    let quota = Quota::interval(5, Duration::from_hours(36_525 * 24))?;
+    let keys: Vec<Key> = (0..8).map(|_| rig.key()).collect();
+    let processes = Callers::new(&rig, &keys, quota).first_use().start().await?;
+    let histories = gather(processes.go(&Course { anchor: 0, end: 0 }).await?);
+    for (place, key) in keys.iter().enumerate() {
+        check(&rig, key, &quota, 0, &histories[&place]).await?;
+        assert_eq!(granted(&histories[&place]), 5, "{key}");
+    }
+    Ok(())
+}
+
+async fn check(rig: &Rig, key: &Key, quota: &Quota, anchor: i64, calls: &[Call]) -> anyhow::Result<()> {
+    let faults = faults(quota, anchor, calls);
+    assert!(faults.is_empty(), "{} faults, the first: {}", faults.len(), faults[0]);
+    assert_eq!(rig.row(key).await?.map(|row| row.granted), Some(granted(calls)), "what is debited was granted");
+    Ok(())
+}
+
+fn granted(calls: &[Call]) -> i64 {
+    calls.iter().filter(|call| call.granted).map(|call| call.cost).sum()
+}
+
+fn gather(reports: Vec<Histories>) -> Histories {
+    let mut all = Histories::new();
+    for report in reports {
+        merge(&mut all, report);
+    }
+    all
+}

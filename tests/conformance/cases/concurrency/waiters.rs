@@ -1,0 +1,137 @@
+//! Callers who queue behind somebody else's lock. A decision counts when its bucket is locked for it, so however long
+//! they have waited, they have what the bucket holds when it is released, and no more.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use sqlx::MySqlPool;
+use tokio::task::JoinSet;
+use tollgate::{Clock, Key, Quota, Store, SystemClock, Take};
+
+use super::granted;
+use crate::checker::Call;
+use crate::crowd::Crowd;
+use crate::engines::{Engine, Kind};
+use crate::matrix::{Case, Levels, Time, list};
+use crate::pools::with_session;
+use crate::rig::{AnyPool, Rig};
+use crate::workers::{faults, nanoseconds};
+
+pub fn cases() -> Vec<Case> {
+    list!(Levels::Every, Time::Real, |engine: &Engine| engine.has_sessions;
+        waiters_for_a_lock_have_one_burst, waiters_for_a_lock_have_what_its_holder_left)
+    .into()
+}
+
+async fn waiters_for_a_lock_have_one_burst(rig: Rig) -> anyhow::Result<()> {
+    let key = rig.bucket(quota()?).await?;
+    let holder = holder(&rig).await?;
+    holder.pool.run(begin(&rig)).await?;
+    if rig.engine.kind != Kind::Sqlite {
+        holder.pool.run(format!("select 1 from {} where id = {} for update", rig.table(), rig.literal(&key))).await?;
+    }
+
+    let calls = released_after_two_seconds(&rig, &key, &holder, "rollback").await?;
+    assert!(granted(&calls) >= 10, "{} of the 10 that were there", granted(&calls));
+    check(&rig, &key, &calls).await
+}
+
+async fn waiters_for_a_lock_have_what_its_holder_left(rig: Rig) -> anyhow::Result<()> {
+    let key = rig.bucket(quota()?).await?;
+    let holder = holder(&rig).await?;
+    holder.pool.run(begin(&rig)).await?;
+    let sent = SystemClock.now();
+    let decision = holder.decide(Take::from(key.clone()).cost(6)).await?;
+    let own = Call { sent, done: SystemClock.now(), at: None, cost: 6, granted: decision.is_granted() };
+    assert!(own.granted);
+
+    let mut calls = released_after_two_seconds(&rig, &key, &holder, "commit").await?;
+    assert!(granted(&calls) >= 8, "{} of the 8 that were there: 4 left, and 2 a second", granted(&calls));
+    calls.push(own);
+    check(&rig, &key, &calls).await
+}
+
+/// Thirty callers ask for a token and wait; the lock is released when it was held for two seconds. Then each asks for
+/// another, as what the first ones left must not be credited with the wait again.
+async fn released_after_two_seconds(rig: &Rig, key: &Key, holder: &Rig, end: &str) -> anyhow::Result<Vec<Call>> {
+    let since = database_time(rig).await?;
+    let crowd = Crowd::new(rig, CALLERS).await?;
+    let store = crowd.rig.store().max_attempts(u32::MAX).deadline(Duration::from_mins(1));
+    let asked = Arc::new(AtomicUsize::new(0));
+    let mut callers = JoinSet::new();
+    for _ in 0..CALLERS {
+        let (store, take, asked) = (store.clone(), [Take::from(key.clone())], Arc::clone(&asked));
+        callers.spawn(async move {
+            let mut calls = Vec::new();
+            for _ in 0..2 {
+                asked.fetch_add(1, Ordering::SeqCst);
+                let sent = SystemClock.now();
+                let decision = store.take(&take).await?.remove(0)?;
+                let done = SystemClock.now();
+                calls.push(Call { sent, done, at: None, cost: 1, granted: decision.is_granted() });
+            }
+            anyhow::Ok(calls)
+        });
+    }
+    let all = usize::try_from(CALLERS)?;
+    if rig.engine.kind == Kind::Sqlite {
+        // Nobody can see who waits for a file. Whoever does not is denied or granted late, which is right too.
+        while asked.load(Ordering::SeqCst) < all {
+            tokio::task::yield_now().await;
+        }
+    } else {
+        crowd.wait(rig, all).await?;
+    }
+    while database_time(rig).await? < since + nanoseconds(Duration::from_secs(2)) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let released = SystemClock.now();
+    holder.pool.run(end).await?;
+
+    let mut calls = Vec::new();
+    while let Some(caller) = callers.join_next().await {
+        // Whatever was decided counts from the release on.
+        calls.extend(caller??.into_iter().map(|call| Call { sent: call.sent.max(released), ..call }));
+    }
+    assert_eq!(calls.len(), 2 * all);
+    Ok(calls)
+}
+
+async fn check(rig: &Rig, key: &Key, calls: &[Call]) -> anyhow::Result<()> {
+    let faults = faults(&quota()?, 0, calls);
+    assert!(faults.is_empty(), "{} faults, the first: {}", faults.len(), faults[0]);
+    assert_eq!(rig.row(key).await?.map(|row| row.granted), Some(granted(calls)), "what is debited was granted");
+    Ok(())
+}
+
+/// One session, in whose transaction the crate takes tokens like any other statement.
+async fn holder(rig: &Rig) -> anyhow::Result<Rig> {
+    let (mut holder, _) = with_session(rig, "select 1").await?;
+    holder.level = None;
+    Ok(holder)
+}
+
+fn begin(rig: &Rig) -> &'static str {
+    if rig.engine.kind == Kind::Sqlite { "begin immediate" } else { "begin" }
+}
+
+/// On the clock that decides, in nanoseconds since 1970.
+async fn database_time(rig: &Rig) -> anyhow::Result<i64> {
+    Ok(match &rig.pool {
+        AnyPool::MySql(pool) => mysql_time(pool).await?,
+        AnyPool::Postgres(pool) => sqlx::query_scalar("select tollgate.token_clock_v1()").fetch_one(pool).await?,
+        AnyPool::Sqlite(_) => SystemClock.now(),
+    })
+}
+
+async fn mysql_time(pool: &MySqlPool) -> Result<i64, sqlx::Error> {
+    sqlx::query_scalar("select cast(unix_timestamp(sysdate(6)) * 1000000000 as signed)").fetch_one(pool).await
+}
+
+/// Slow enough that the callers are all answered before many more tokens come.
+fn quota() -> Result<Quota, tollgate::QuotaError> {
+    Quota::continuous(10, Duration::from_secs(5))
+}
+
+const CALLERS: u32 = 30;

@@ -1,0 +1,131 @@
+//! Databases that cannot be reached, or cannot be heard: a typed error by the deadline, and nothing lost.
+
+use std::time::Duration;
+
+use tollgate::{Error, Quota, Store, Take};
+
+use crate::engines::{Engine, Kind};
+use crate::held::Held;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::pools::{Scratch, all_given_back, through_proxy, with_session};
+use crate::rig::{AnyPool, Rig};
+
+mod lost;
+mod secrets;
+mod unreachable;
+
+pub fn cases() -> Vec<Case> {
+    [
+        list!(Levels::Pools, Time::Real, |engine| engine.has_sessions;
+            a_pool_without_a_free_connection_is_unavailable,
+            a_request_that_waits_longer_than_its_deadline_is_unknown)
+        .to_vec(),
+        list!(Levels::Pools, Time::Real, |_| true; a_closed_pool_is_unavailable).to_vec(),
+        list!(Levels::Every, Time::Real, |engine| has_server(engine) && engine.has_sessions;
+            a_session_that_is_ended_during_a_request_is_unknown)
+        .to_vec(),
+        list!(Levels::Pools, Time::Real, has_server; a_server_that_never_answers_keeps_no_connection).to_vec(),
+        lost::cases(),
+        secrets::cases(),
+        unreachable::cases(),
+    ]
+    .concat()
+}
+
+async fn a_pool_without_a_free_connection_is_unavailable(rig: Rig) -> anyhow::Result<()> {
+    let key = rig.bucket(a_hundred_a_day()).await?;
+    let (small, _) = with_session(&rig, "select 1").await?;
+    let held = Held::idle(&small).await?;
+    let error = take(&small.store().deadline(SHORT), &key).await.expect_err("somebody has the only connection");
+    assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
+    assert!(!error.is_outcome_unknown());
+    drop(held);
+    assert_eq!(small.take(&key).await?.remaining(), 99);
+    Ok(())
+}
+
+async fn a_closed_pool_is_unavailable(rig: Rig) -> anyhow::Result<()> {
+    let key = rig.bucket(a_hundred_a_day()).await?;
+    crate::pools::with_pool!(&rig.pool, pool => pool.close().await);
+    let error = take(&rig.store(), &key).await.expect_err("it is closed");
+    assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
+    Ok(())
+}
+
+async fn a_request_that_waits_longer_than_its_deadline_is_unknown(rig: Rig) -> anyhow::Result<()> {
+    let key = rig.bucket(a_hundred_a_day()).await?;
+    let held = Held::bucket(&rig, &key).await?;
+    let error = take(&rig.store().deadline(SHORT), &key).await.expect_err("the bucket is locked");
+    assert!(matches!(error, Error::DeadlineExceeded(after) if after == SHORT), "{error:?}");
+    assert!(error.is_outcome_unknown());
+
+    held.commit().await?;
+    all_given_back(&rig.pool).await;
+    // Ours may have been debited when the lock was free at last, or not; and whoever comes next is not in its way.
+    let granted = rig.row(&key).await?.map(|row| row.granted);
+    assert!(matches!(granted, Some(1 | 2)), "{granted:?}");
+    assert!(rig.take(&key).await?.is_granted());
+    Ok(())
+}
+
+async fn a_session_that_is_ended_during_a_request_is_unknown(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let rig = &scratch.rig;
+    let key = rig.bucket(a_hundred_a_day()).await?;
+    let held = Held::bucket(rig, &key).await?;
+    let (small, acquisitions) = with_session(rig, "select 1").await?;
+    let end = match &small.pool {
+        AnyPool::MySql(pool) => {
+            let id: u64 = sqlx::query_scalar("select connection_id()").fetch_one(pool).await?;
+            format!("kill {id}")
+        }
+        AnyPool::Postgres(pool) => {
+            let id: i32 = sqlx::query_scalar("select pg_backend_pid()").fetch_one(pool).await?;
+            format!("select pg_terminate_backend({id})")
+        }
+        AnyPool::Sqlite(_) => anyhow::bail!("a file has no sessions to end"),
+    };
+    all_given_back(&small.pool).await;
+    let before = acquisitions.count();
+    let store = small.store();
+    let asked = key.clone();
+    let taking = tokio::spawn(async move { take(&store, &asked).await });
+    held.blocks(rig).await?;
+    rig.pool.run(end).await?;
+
+    let error = taking.await?.expect_err("its session was ended");
+    assert!(matches!(error, Error::OutcomeUnknown(_)), "{error:?}");
+    assert_eq!(acquisitions.count(), before + 1, "it was not repeated");
+    held.commit().await?;
+    assert_eq!(rig.row(&key).await?.map(|row| row.granted), Some(1), "the other's alone");
+    assert!(small.take(&key).await?.is_granted(), "on a new connection");
+    Ok(())
+}
+
+async fn a_server_that_never_answers_keeps_no_connection(rig: Rig) -> anyhow::Result<()> {
+    let key = rig.bucket(a_hundred_a_day()).await?;
+    let (small, proxy) = through_proxy(&rig, 1).await?;
+    proxy.fail(key.as_str(), crate::proxy::Then::Swallow);
+    let error = take(&small.store().deadline(SHORT), &key).await.expect_err("the answer was swallowed");
+    assert!(matches!(error, Error::DeadlineExceeded(_)), "{error:?}");
+    assert!(small.take(&key).await?.is_granted(), "on a new connection");
+    assert_eq!(rig.row(&key).await?.map(|row| row.granted), Some(2));
+    Ok(())
+}
+
+/// A request of one token.
+async fn take(store: &impl Store, key: &tollgate::Key) -> Result<tollgate::Decision, Error> {
+    let outcome = store.take(&[Take::from(key.clone())]).await?.pop();
+    Ok(outcome.expect("one answer to one request")?)
+}
+
+fn has_server(engine: &Engine) -> bool {
+    engine.kind != Kind::Sqlite
+}
+
+fn a_hundred_a_day() -> Quota {
+    Quota::interval(100, Duration::from_secs(86_400)).expect("a quota")
+}
+
+/// A deadline that is over soon.
+const SHORT: Duration = Duration::from_millis(150);

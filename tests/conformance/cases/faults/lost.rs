@@ -1,0 +1,63 @@
+//! Connections that break while the database has a request: it may have been applied, so it is not repeated.
+
+use std::time::Duration;
+
+use tollgate::Error;
+
+use super::{a_hundred_a_day, has_server, take};
+use crate::matrix::{Case, Levels, Time, list};
+use crate::pools::through_proxy;
+use crate::proxy::Then;
+use crate::rig::Rig;
+
+pub fn cases() -> Vec<Case> {
+    list!(Levels::Every, Time::Real, has_server;
+        a_request_whose_answer_is_cut_off_is_paid_once,
+        a_request_whose_answer_is_swallowed_is_paid_once,
+        a_request_that_never_arrived_is_not_repeated)
+    .into()
+}
+
+async fn a_request_whose_answer_is_cut_off_is_paid_once(rig: Rig) -> anyhow::Result<()> {
+    for bytes in [0, 1, 7] {
+        let (error, granted) = fail(&rig, Then::Cut(bytes), LONG).await?;
+        assert!(matches!(error, Error::OutcomeUnknown(_)), "after {bytes} bytes: {error:?}");
+        assert_eq!(granted, 1, "after {bytes} bytes");
+    }
+    Ok(())
+}
+
+async fn a_request_whose_answer_is_swallowed_is_paid_once(rig: Rig) -> anyhow::Result<()> {
+    let (error, granted) = fail(&rig, Then::Swallow, Duration::from_secs(1)).await?;
+    assert!(matches!(error, Error::DeadlineExceeded(_)), "{error:?}");
+    assert_eq!(granted, 1);
+    Ok(())
+}
+
+async fn a_request_that_never_arrived_is_not_repeated(rig: Rig) -> anyhow::Result<()> {
+    let (error, granted) = fail(&rig, Then::Lose, LONG).await?;
+    // Nobody on this side can know that.
+    assert!(matches!(error, Error::OutcomeUnknown(_)), "{error:?}");
+    assert_eq!(granted, 0);
+    Ok(())
+}
+
+/// Asks once, with a fault where the tokens change hands: the error, and what was debited.
+async fn fail(rig: &Rig, then: Then, deadline: Duration) -> anyhow::Result<(Error, i64)> {
+    let key = rig.bucket(a_hundred_a_day()).await?;
+    let (proxied, proxy) = through_proxy(rig, 1).await?;
+    match rig.level {
+        None => proxy.fail(key.as_str(), then),
+        Some(_) => proxy.fail("COMMIT", then),
+    }
+    let error = take(&proxied.store().deadline(deadline), &key).await.expect_err("the connection fails");
+    assert!(error.is_outcome_unknown());
+    let asked = proxy.flights().iter().filter(|flight| flight.mentions(key.as_str())).count();
+    assert_eq!(asked, 1, "it was asked for once");
+
+    let granted = rig.row(&key).await?.map_or(0, |row| row.granted);
+    assert!(proxied.take(&key).await?.is_granted(), "the next request has a connection that works");
+    Ok((error, granted))
+}
+
+const LONG: Duration = Duration::from_secs(60);

@@ -1,0 +1,98 @@
+//! Databases that are not there.
+
+use std::time::Duration;
+
+use sqlx::mysql::MySqlPoolOptions;
+use sqlx::postgres::PgPoolOptions;
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
+use tollgate::Error;
+
+use super::{a_hundred_a_day, has_server, take};
+use crate::engines::Kind;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::pools::through_proxy;
+use crate::rig::{AnyPool, Rig};
+
+pub fn cases() -> Vec<Case> {
+    [
+        list!(Levels::Pools, Time::Real, has_server;
+            a_refused_connection_is_unavailable,
+            a_server_that_hangs_up_is_unavailable_until_it_is_back,
+            a_url_of_no_host_is_unavailable,
+            a_url_of_no_database_is_unavailable)
+        .to_vec(),
+        list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Sqlite; a_file_that_is_not_there_is_unavailable)
+            .to_vec(),
+    ]
+    .concat()
+}
+
+async fn a_refused_connection_is_unavailable(rig: Rig) -> anyhow::Result<()> {
+    // Nobody listens where somebody just did.
+    let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    is_unavailable(&rig.on(elsewhere(&rig, Elsewhere::Port(port)))).await
+}
+
+async fn a_server_that_hangs_up_is_unavailable_until_it_is_back(rig: Rig) -> anyhow::Result<()> {
+    let key = rig.bucket(a_hundred_a_day()).await?;
+    let (_, proxy) = through_proxy(&rig, 1).await?;
+    let proxied = rig.on(elsewhere(&rig, Elsewhere::Port(proxy.port())));
+    proxy.refuse(true);
+    is_unavailable(&proxied).await?;
+    proxy.refuse(false);
+    assert!(proxied.take(&key).await?.is_granted());
+    Ok(())
+}
+
+async fn a_url_of_no_host_is_unavailable(rig: Rig) -> anyhow::Result<()> {
+    is_unavailable(&rig.on(elsewhere(&rig, Elsewhere::Host("no-such-host.invalid")))).await
+}
+
+async fn a_url_of_no_database_is_unavailable(rig: Rig) -> anyhow::Result<()> {
+    is_unavailable(&rig.on(elsewhere(&rig, Elsewhere::Database("no_such_database")))).await
+}
+
+async fn a_file_that_is_not_there_is_unavailable(rig: Rig) -> anyhow::Result<()> {
+    let directory = rig.directory.as_ref().expect("a rig of this engine has one");
+    let options = SqliteConnectOptions::new().filename(directory.path().join("no-such-directory/buckets.db"));
+    is_unavailable(&rig.on(AnyPool::Sqlite(SqlitePoolOptions::new().connect_lazy_with(options)))).await
+}
+
+async fn is_unavailable(rig: &Rig) -> anyhow::Result<()> {
+    let error = take(&rig.store().deadline(Duration::from_millis(300)), &rig.key()).await.expect_err("it is not there");
+    assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
+    assert!(!error.is_outcome_unknown());
+    Ok(())
+}
+
+/// Where a URL may lead by mistake.
+#[derive(Clone, Copy)]
+enum Elsewhere {
+    Port(u16),
+    Host(&'static str),
+    Database(&'static str),
+}
+
+fn elsewhere(rig: &Rig, place: Elsewhere) -> AnyPool {
+    match &rig.pool {
+        AnyPool::MySql(pool) => {
+            let options = pool.connect_options().as_ref().clone();
+            let options = match place {
+                Elsewhere::Port(port) => options.host("127.0.0.1").port(port),
+                Elsewhere::Host(host) => options.host(host),
+                Elsewhere::Database(name) => options.database(name),
+            };
+            AnyPool::MySql(MySqlPoolOptions::new().connect_lazy_with(options))
+        }
+        AnyPool::Postgres(pool) => {
+            let options = pool.connect_options().as_ref().clone();
+            let options = match place {
+                Elsewhere::Port(port) => options.host("127.0.0.1").port(port),
+                Elsewhere::Host(host) => options.host(host),
+                Elsewhere::Database(name) => options.database(name),
+            };
+            AnyPool::Postgres(PgPoolOptions::new().connect_lazy_with(options))
+        }
+        AnyPool::Sqlite(_) => unreachable!("a file is nowhere else"),
+    }
+}

@@ -1,0 +1,53 @@
+//! The fleet of the example, which asks by SQL alone: the database says when it decided, and every window is checked.
+
+use std::time::Duration;
+
+use sqlx::ConnectOptions;
+use tollgate::Quota;
+use tollgate::bucket::Terms;
+
+use crate::checker::{Call, Limit};
+use crate::database::Database;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::processes::Processes;
+use crate::rig::{AnyPool, Rig};
+use crate::worker::{Orders, Seen};
+use crate::workers::{FLEET, command};
+
+pub fn cases() -> Vec<Case> {
+    list!(Levels::Pools, Time::Real, |_| true;
+        a_continuous_quota_holds_in_every_window, an_interval_quota_holds_in_every_period)
+    .into()
+}
+
+async fn a_continuous_quota_holds_in_every_window(rig: Rig) -> anyhow::Result<()> {
+    holds(&rig, Quota::continuous(10, Duration::from_millis(700))?).await
+}
+
+async fn an_interval_quota_holds_in_every_period(rig: Rig) -> anyhow::Result<()> {
+    holds(&rig, Quota::interval(7, Duration::from_millis(300))?).await
+}
+
+async fn holds(rig: &Rig, quota: Quota) -> anyhow::Result<()> {
+    let url = match &rig.pool {
+        AnyPool::MySql(pool) => pool.connect_options().to_url_lossy(),
+        AnyPool::Postgres(pool) => pool.connect_options().to_url_lossy(),
+        AnyPool::Sqlite(pool) => pool.connect_options().to_url_lossy(),
+    };
+    let orders = Orders { url: url.to_string(), id: rig.key().to_string(), tasks: 4 };
+    let database = Database::connect(&orders.url, 1).await?;
+    let limit = Limit { terms: Terms::from(&quota), anchor: database.provision(&orders.id, quota).await? };
+    database.close().await;
+
+    let fleet = Processes::start(&vec![orders; 8], || command(FLEET)).await?;
+    let seen: Vec<Seen> = fleet.go(&Duration::from_millis(1500)).await?;
+    for seen in &seen {
+        assert!(seen.lost.is_empty(), "{:?}", seen.lost);
+    }
+    let calls: Vec<Call> = seen.iter().flat_map(|seen| seen.calls.iter().copied()).collect();
+    let (granted, denied): (Vec<&Call>, Vec<&Call>) = calls.iter().partition(|call| call.granted);
+    assert!(granted.len() > 10 && !denied.is_empty(), "{} grants and {} denials", granted.len(), denied.len());
+    let faults = limit.faults(&calls);
+    assert!(faults.is_empty(), "{} faults, the first: {}", faults.len(), faults[0]);
+    Ok(())
+}

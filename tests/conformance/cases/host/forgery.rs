@@ -1,0 +1,191 @@
+//! What a caller's session sets changes no decision.
+
+use std::time::Duration;
+
+use sqlx::{AssertSqlSafe, MySqlPool, PgPool};
+use tollgate::Quota;
+
+use crate::engines::Kind;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::pools::{Scratch, with_session};
+use crate::rig::{AnyPool, Rig};
+
+pub fn cases() -> Vec<Case> {
+    [
+        list!(Levels::Pools, Time::Real, |engine| engine.has_routines && engine.has_sessions;
+            a_sessions_settings_change_no_decision)
+        .to_vec(),
+        list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
+            without_strict_mode_no_id_is_cut_to_anothers)
+        .to_vec(),
+    ]
+    .concat()
+}
+
+/// One session takes what there is with everything forged; before and after it an honest one asks.
+async fn a_sessions_settings_change_no_decision(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let rig = &scratch.rig;
+    for &forged in forgeries(rig.engine.kind) {
+        rig.pool.run(world(rig.engine.kind)).await?;
+        let (session, _) = with_session(rig, forged).await?;
+        for quota in [Quota::interval(3, A_DAY)?, Quota::continuous(3, A_DAY)?] {
+            let key = rig.bucket(quota).await?;
+            assert!(rig.take(&key).await?.is_granted());
+            for left in [1, 0] {
+                let decision = ask(&session.pool, key.as_str()).await?;
+                assert_eq!((decision.granted, decision.remaining), (true, left), "after {forged}");
+            }
+            for _ in 0..2 {
+                let decision = ask(&session.pool, key.as_str()).await?;
+                assert_eq!((decision.granted, decision.remaining), (false, 0), "after {forged}");
+                assert!(0 < decision.retry_after_ms && decision.retry_after_ms <= 86_400_000, "after {forged}");
+                assert!(0 < decision.reset_after_ms && decision.reset_after_ms <= 86_400_000, "after {forged}");
+            }
+            // Nothing was written that would let an honest session have more, or less.
+            let denied = rig.take(&key).await?;
+            assert!(!denied.is_granted() && denied.retry_after() <= A_DAY, "after {forged}");
+            assert_eq!(rig.row(&key).await?.map(|row| row.granted), Some(3), "after {forged}");
+
+            // Terms changed by it keep the tokens that are there: none.
+            let more = Quota::interval(5, A_DAY)?;
+            session.create(&key, more).await?;
+            assert!(!rig.take(&key).await?.is_granted(), "after {forged}");
+            // And what it provisions starts full, now.
+            let new = session.bucket(Quota::interval(2, A_DAY)?).await?;
+            let first = rig.take(&new).await?;
+            assert!(first.is_granted() && first.reset_after() <= A_DAY, "after {forged}");
+            assert!(rig.take(&new).await?.is_granted(), "after {forged}");
+            assert!(!rig.take(&new).await?.is_granted(), "after {forged}");
+        }
+        // Made by its first request, on the calendar's grid, by the library's own call.
+        let made = rig.key();
+        let rule = tollgate::Rule::Quota(Quota::continuous(2, A_DAY)?);
+        let request = || tollgate::Take::from(made.clone()).rule(rule);
+        assert_eq!(session.decide(request()).await?.remaining(), 1, "after {forged}");
+        assert_eq!(rig.decide(request()).await?.remaining(), 0, "after {forged}");
+        assert!(!session.decide(request()).await?.is_granted(), "after {forged}");
+    }
+    Ok(())
+}
+
+async fn without_strict_mode_no_id_is_cut_to_anothers(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let rig = &scratch.rig;
+    let (session, _) = with_session(rig, "set sql_mode = ''").await?;
+    for (letter, bytes) in [("x", 1), ("€", 3), ("🦀", 4)] {
+        let longest = letter.repeat(255 / bytes);
+        let key = tollgate::Key::try_from(longest.clone())?;
+        rig.create(&key, Quota::interval(2, A_DAY)?).await?;
+        for longer in [256 / bytes + 1, 256, 257, 300, 1000, 1024, 1025, 5000].map(|length| letter.repeat(length)) {
+            for call in [
+                format!("call request_token('{longer}')"),
+                format!("call request_tokens('{longer}', 1, 0, 0)"),
+                format!("call rate_limiting_request('{longer}', 2, 60)"),
+                format!("call token_create_bucket('{longer}', 5, 1, 'interval')"),
+            ] {
+                session.pool.run(call.clone()).await.expect_err(&call);
+            }
+        }
+        let left = rig.take(&key).await?;
+        assert_eq!((left.is_granted(), left.remaining()), (true, 1), "of '{letter}'");
+    }
+    let AnyPool::MySql(pool) = &rig.pool else { anyhow::bail!("MySQL is needed") };
+    let buckets: i64 = sqlx::query_scalar("select count(*) from token_buckets").fetch_one(pool).await?;
+    assert_eq!(buckets, 3);
+    Ok(())
+}
+
+/// What any client is told.
+struct Told {
+    granted: bool,
+    remaining: i64,
+    retry_after_ms: i64,
+    reset_after_ms: i64,
+}
+
+async fn ask(pool: &AnyPool, id: &str) -> anyhow::Result<Told> {
+    match pool {
+        AnyPool::MySql(pool) => ask_mysql(pool, id).await,
+        AnyPool::Postgres(pool) => ask_postgres(pool, id).await,
+        AnyPool::Sqlite(_) => anyhow::bail!("a file has no routines"),
+    }
+}
+
+async fn ask_mysql(pool: &MySqlPool, id: &str) -> anyhow::Result<Told> {
+    let (granted, remaining, _, retry_after_ms, reset_after_ms): (i64, i64, i64, i64, i64) =
+        sqlx::query_as(AssertSqlSafe(format!("call request_token('{id}')"))).fetch_one(pool).await?;
+    Ok(Told { granted: granted == 1, remaining, retry_after_ms, reset_after_ms })
+}
+
+async fn ask_postgres(pool: &PgPool, id: &str) -> anyhow::Result<Told> {
+    let (granted, remaining, retry_after_ms, reset_after_ms) =
+        sqlx::query_as("select granted, remaining, retry_after_ms, reset_after_ms from tollgate.request_token($1)")
+            .bind(id)
+            .fetch_one(pool)
+            .await?;
+    Ok(Told { granted, remaining, retry_after_ms, reset_after_ms })
+}
+
+fn forgeries(kind: Kind) -> &'static [&'static str] {
+    match kind {
+        Kind::MySql => &[
+            "set timestamp = 1",
+            "set timestamp = 4000000000",
+            "set time_zone = '+13:00'",
+            "set time_zone = '-12:00', timestamp = 1",
+            "set sql_mode = ''",
+            "set sql_mode = 'ANSI_QUOTES,PIPES_AS_CONCAT,NO_BACKSLASH_ESCAPES,NO_UNSIGNED_SUBTRACTION,IGNORE_SPACE'",
+            "set sql_mode = 'ORACLE'",
+            "set sql_mode = 'ANSI,TRADITIONAL', div_precision_increment = 0",
+            "set names latin1",
+            "set sql_safe_updates = 1, sql_select_limit = 1",
+            "set lc_time_names = 'ja_JP', character_set_results = null",
+            "set tx_isolation = 'READ-UNCOMMITTED'",
+        ],
+        Kind::Postgres => &[
+            "set time zone 'Asia/Tokyo'; set datestyle = 'German'; set intervalstyle = 'postgres_verbose'",
+            "set search_path = host, public, pg_catalog",
+            "set search_path = pg_temp, host, public, pg_catalog;
+             create temp table token_buckets (id text, capacity bigint, full_at bigint);
+             insert into token_buckets values ('x', 1000000, 0);
+             create function pg_temp.token_clock_v1() returns bigint language sql as 'select 1::bigint'",
+            "set search_path = ''",
+            "set default_transaction_isolation = 'repeatable read'; set check_function_bodies = off",
+            "set plan_cache_mode = force_generic_plan; set enable_indexscan = off; set jit = on; set jit_above_cost = 0",
+            "set extra_float_digits = -15; set standard_conforming_strings = off; set transform_null_equals = on",
+        ],
+        Kind::Sqlite => &[],
+    }
+}
+
+/// What a host has made to mislead those who look names up: again for each forgery.
+fn world(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Postgres => {
+            "drop schema if exists host cascade;
+             create schema host;
+             create function host.clock_timestamp() returns timestamptz language sql as $$ select timestamptz '2000-01-01' $$;
+             create function host.now() returns timestamptz language sql as $$ select timestamptz '2000-01-01' $$;
+             create function host.ceil(numeric) returns numeric language sql as $$ select 0::numeric $$;
+             create function host.div(numeric, numeric) returns numeric language sql as $$ select 0::numeric $$;
+             create function host.one(bigint, bigint) returns bigint language sql as $$ select 1::bigint $$;
+             create function host.one(numeric, numeric) returns numeric language sql as $$ select 1::numeric $$;
+             create function host.one(numeric, integer) returns numeric language sql as $$ select 1::numeric $$;
+             create function host.yes(bigint, bigint) returns boolean language sql as $$ select true $$;
+             create function host.no(text, text) returns boolean language sql as $$ select false $$;
+             create operator host.+ (function = host.one, leftarg = bigint, rightarg = bigint);
+             create operator host.- (function = host.one, leftarg = bigint, rightarg = bigint);
+             create operator host.* (function = host.one, leftarg = bigint, rightarg = bigint);
+             create operator host./ (function = host.one, leftarg = bigint, rightarg = bigint);
+             create operator host.* (function = host.one, leftarg = numeric, rightarg = numeric);
+             create operator host.* (function = host.one, leftarg = numeric, rightarg = integer);
+             create operator host.<= (function = host.yes, leftarg = bigint, rightarg = bigint);
+             create operator host.= (function = host.no, leftarg = text, rightarg = text);
+             create table host.token_buckets (id text, capacity bigint, full_at bigint)"
+        }
+        Kind::MySql | Kind::Sqlite => "select 1",
+    }
+}
+
+const A_DAY: Duration = Duration::from_secs(86_400);

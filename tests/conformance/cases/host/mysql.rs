@@ -1,0 +1,202 @@
+//! A token taken within the host's own transaction: MySQL and MariaDB.
+
+use std::time::Duration;
+
+use sqlx::pool::PoolConnection;
+use sqlx::{AssertSqlSafe, FromRow, MySql};
+use tollgate::{Isolation, Key, Quota};
+
+use crate::engines::Kind;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::pools::Scratch;
+use crate::rig::{AnyPool, Rig};
+
+pub fn cases() -> Vec<Case> {
+    list!(Levels::Every, Time::Real, |engine| engine.kind == Kind::MySql;
+        a_rollback_gives_the_token_back,
+        without_autocommit_a_rollback_gives_the_token_back,
+        a_commit_takes_the_token_with_the_hosts_rows,
+        an_error_leaves_the_hosts_transaction_open,
+        the_sessions_variables_stay_as_they_were,
+        the_last_insert_id_stays_as_it_was)
+    .into()
+}
+
+async fn a_rollback_gives_the_token_back(rig: Rig) -> anyhow::Result<()> {
+    let mut host = Host::new(&rig).await?;
+    host.begin().await?;
+    host.insert_and_take().await?;
+    host.run("rollback").await?;
+    assert_eq!(host.granted().await?, 0);
+    assert_eq!(host.rows().await?, 0);
+    Ok(())
+}
+
+async fn without_autocommit_a_rollback_gives_the_token_back(rig: Rig) -> anyhow::Result<()> {
+    let mut host = Host::new(&rig).await?;
+    host.set_level("session").await?;
+    host.run("set autocommit = 0").await?;
+    host.insert_and_take().await?;
+    host.run("rollback").await?;
+    // And where the call is what begins the transaction.
+    host.take().await?;
+    assert_eq!(host.seen_by_others().await?, (0, 0));
+    host.run("rollback").await?;
+    assert_eq!(host.granted().await?, 0);
+    assert_eq!(host.rows().await?, 0);
+    Ok(())
+}
+
+async fn a_commit_takes_the_token_with_the_hosts_rows(rig: Rig) -> anyhow::Result<()> {
+    let mut host = Host::new(&rig).await?;
+    host.begin().await?;
+    host.insert_and_take().await?;
+    host.run("commit").await?;
+    assert_eq!(host.seen_by_others().await?, (1, 1));
+    Ok(())
+}
+
+async fn an_error_leaves_the_hosts_transaction_open(rig: Rig) -> anyhow::Result<()> {
+    for wrong in WRONG {
+        let mut host = Host::new(&rig).await?;
+        host.begin().await?;
+        host.insert_and_take().await?;
+        host.run(wrong).await.expect_err(wrong);
+        assert_eq!(host.seen_by_others().await?, (0, 0), "{wrong} has committed");
+        host.run("commit").await?;
+        assert_eq!(host.seen_by_others().await?, (1, 1), "{wrong} has rolled back");
+    }
+    Ok(())
+}
+
+async fn the_sessions_variables_stay_as_they_were(rig: Rig) -> anyhow::Result<()> {
+    let mut host = Host::new(&rig).await?;
+    host.set_level("session").await?;
+    host.run("set sql_mode = 'ANSI_QUOTES,NO_BACKSLASH_ESCAPES', time_zone = '+09:00', timestamp = 1234567890").await?;
+    let before = host.variables().await?;
+    for call in [
+        "call request_token('bucket')",
+        "call rate_limiting_request('made by its first request', 2, 60)",
+        "call token_create_bucket('provisioned', 1, 1, 'interval')",
+    ] {
+        host.run(call).await?;
+        assert_eq!(host.variables().await?, before, "after {call}");
+    }
+    for wrong in WRONG {
+        host.run(wrong).await.expect_err(wrong);
+        assert_eq!(host.variables().await?, before, "after {wrong}");
+    }
+    Ok(())
+}
+
+async fn the_last_insert_id_stays_as_it_was(rig: Rig) -> anyhow::Result<()> {
+    let mut host = Host::new(&rig).await?;
+    host.run("create table host_ids (id bigint auto_increment primary key)").await?;
+    host.run("insert into host_ids values (41); insert into host_ids values (null)").await?;
+    for call in [
+        "call request_token('bucket')",
+        "call rate_limiting_request('made by its first request', 2, 60)",
+        "call token_create_bucket('provisioned', 1, 1, 'interval')",
+    ] {
+        host.run(call).await?;
+        let id: u64 = sqlx::query_scalar("select last_insert_id()").fetch_one(&mut *host.connection).await?;
+        assert_eq!(id, 42, "after {call}");
+    }
+    Ok(())
+}
+
+/// Calls that are refused, each by another part of the routines.
+const WRONG: &[&str] = &[
+    "call request_token('nobody made it')",
+    "call request_token(null)",
+    "call request_tokens('bucket', 100, 0, 0)",
+    "call request_tokens('bucket', -1, 0, 0)",
+    "call token_take_v1('bucket', 0, 0, 0, null, null, null)",
+    "call token_take_v1('made by its first request', 1, 0, 0, 0, 1, 'interval')",
+    "call token_take_many_v1('[[\"61\", 0, 0, 0, null, null, null]]')",
+    "call rate_limiting_request('bucket', 2, 60)",
+    "call token_create_bucket('', 1, 1, 'interval')",
+    "call token_create_bucket('wrong', 0, 1, 'interval')",
+];
+
+/// A program that uses the database for other things too.
+struct Host {
+    connection: PoolConnection<MySql>,
+    level: Option<Isolation>,
+    scratch: Scratch,
+}
+
+impl Host {
+    async fn new(rig: &Rig) -> anyhow::Result<Self> {
+        let scratch = Scratch::migrated(rig).await?;
+        let AnyPool::MySql(pool) = &scratch.rig.pool else { anyhow::bail!("MySQL is needed") };
+        let mut connection = pool.acquire().await?;
+        connection.close_on_drop();
+        let key = Key::try_from("bucket")?;
+        scratch.rig.create(&key, Quota::interval(2, Duration::from_secs(86_400))?).await?;
+        scratch.rig.pool.run("create table host_rows (n int)").await?;
+        Ok(Self { connection, level: rig.level, scratch })
+    }
+
+    async fn run(&mut self, sql: &str) -> Result<(), sqlx::Error> {
+        sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&mut *self.connection).await.map(drop)
+    }
+
+    async fn begin(&mut self) -> Result<(), sqlx::Error> {
+        self.set_level("").await?;
+        self.run("start transaction").await
+    }
+
+    async fn set_level(&mut self, scope: &str) -> Result<(), sqlx::Error> {
+        let level = match self.level {
+            None => return Ok(()),
+            Some(Isolation::ReadCommitted) => "read committed",
+            Some(Isolation::RepeatableRead) => "repeatable read",
+            Some(Isolation::Serializable) => "serializable",
+        };
+        self.run(&format!("set {scope} transaction isolation level {level}")).await
+    }
+
+    async fn take(&mut self) -> Result<(), sqlx::Error> {
+        let (granted, ..): (i64, i64, i64, i64, i64) =
+            sqlx::query_as("call request_token('bucket')").fetch_one(&mut *self.connection).await?;
+        assert_eq!(granted, 1);
+        Ok(())
+    }
+
+    /// The transaction is still open afterwards.
+    async fn insert_and_take(&mut self) -> anyhow::Result<()> {
+        self.run("insert into host_rows values (1)").await?;
+        self.take().await?;
+        self.run("set transaction read write").await.expect_err("a transaction is open");
+        assert_eq!(self.seen_by_others().await?, (0, 0));
+        Ok(())
+    }
+
+    /// The host's rows and the tokens taken, as far as they are committed.
+    async fn seen_by_others(&self) -> anyhow::Result<(i64, i64)> {
+        let AnyPool::MySql(pool) = &self.scratch.rig.pool else { anyhow::bail!("MySQL is needed") };
+        Ok(sqlx::query_as("select (select count(*) from host_rows), granted from token_buckets where id = 'bucket'")
+            .fetch_one(pool)
+            .await?)
+    }
+
+    async fn granted(&mut self) -> Result<i64, sqlx::Error> {
+        sqlx::query_scalar("select granted from token_buckets where id = 'bucket'")
+            .fetch_one(&mut *self.connection)
+            .await
+    }
+
+    async fn rows(&mut self) -> Result<i64, sqlx::Error> {
+        sqlx::query_scalar("select count(*) from host_rows").fetch_one(&mut *self.connection).await
+    }
+
+    /// All but those that every statement sets.
+    async fn variables(&mut self) -> Result<Vec<(String, String)>, sqlx::Error> {
+        let rows = sqlx::raw_sql("show session variables").fetch_all(&mut *self.connection).await?;
+        let all: Result<Vec<(String, String)>, _> = rows.iter().map(FromRow::from_row).collect();
+        Ok(all?.into_iter().filter(|(name, _)| !EVER_CHANGING.contains(&name.as_str())).collect())
+    }
+}
+
+const EVER_CHANGING: &[&str] = &["error_count", "warning_count"];

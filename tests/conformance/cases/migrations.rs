@@ -1,0 +1,211 @@
+//! The schema comes by itself, once, beside whatever else is in the database.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use sqlx::AssertSqlSafe;
+use sqlx::migrate::{Migration as HostMigration, MigrationType, Migrator};
+use tokio::task::JoinSet;
+use tollgate::{Error, Migration, Quota};
+
+use crate::engines::Kind;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::pools::{Scratch, with_pool};
+use crate::rig::{AnyPool, Rig};
+
+pub fn cases() -> Vec<Case> {
+    [
+        list!(Levels::Pools, Time::Real, |_| true;
+            a_second_run_finds_nothing_to_do,
+            twenty_instances_start_at_once,
+            a_dry_run_changes_nothing,
+            what_was_run_by_hand_is_known,
+            the_hosts_own_migrations_stay_apart,
+            a_database_of_a_newer_version_is_refused,
+            a_table_of_that_name_of_the_hosts_is_not_taken_for_ours,
+            a_request_before_the_migrations_says_how_to_run_them)
+        .to_vec(),
+        list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
+            a_run_that_was_killed_before_or_after_any_statement_is_finished_by_the_next)
+        .to_vec(),
+        list!(Levels::Pools, Time::Real, |engine| engine.kind != Kind::MySql;
+            a_run_that_fails_half_way_leaves_nothing)
+        .to_vec(),
+    ]
+    .concat()
+}
+
+async fn a_second_run_finds_nothing_to_do(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::new(&rig).await?;
+    assert_eq!(migrate(&scratch.rig).await?, all(&rig));
+    assert_eq!(migrate(&scratch.rig).await?, []);
+    works(&scratch.rig).await
+}
+
+async fn twenty_instances_start_at_once(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::new(&rig).await?;
+    let mut instances = JoinSet::new();
+    for _ in 0..20 {
+        let instance = scratch.rig.on(scratch.rig.pool.clone());
+        instances.spawn(async move { migrate(&instance).await });
+    }
+    let mut did = 0;
+    while let Some(migrated) = instances.join_next().await {
+        did += migrated??.len();
+    }
+    assert_eq!(did, all(&rig).len(), "each migration is run once");
+    works(&scratch.rig).await
+}
+
+async fn a_dry_run_changes_nothing(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::new(&rig).await?;
+    for _ in 0..2 {
+        assert_eq!(pending(&scratch.rig).await?, all(&rig));
+    }
+    migrate(&scratch.rig).await?;
+    assert_eq!(pending(&scratch.rig).await?, []);
+    Ok(())
+}
+
+async fn what_was_run_by_hand_is_known(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::new(&rig).await?;
+    for migration in all(&rig) {
+        scratch.rig.pool.run(migration.sql()).await?;
+        scratch.rig.pool.run(migration.record()).await?;
+    }
+    assert_eq!(migrate(&scratch.rig).await?, []);
+    works(&scratch.rig).await
+}
+
+async fn the_hosts_own_migrations_stay_apart(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::new(&rig).await?;
+    let host = |versions: &[i64]| {
+        let migrations = versions.iter().map(|&version| {
+            let sql = AssertSqlSafe(format!("create table host_{version} (n int)"));
+            HostMigration::new(
+                version,
+                Cow::Owned(format!("host {version}")),
+                MigrationType::Simple,
+                sqlx::SqlSafeStr::into_sql_str(sql),
+                false,
+            )
+        });
+        Migrator::with_migrations(migrations.collect())
+    };
+    with_pool!(&scratch.rig.pool, pool => host(&[1]).run(pool).await?);
+    migrate(&scratch.rig).await?;
+    with_pool!(&scratch.rig.pool, pool => host(&[1, 2]).run(pool).await?);
+    assert_eq!(migrate(&scratch.rig).await?, []);
+    works(&scratch.rig).await
+}
+
+async fn a_database_of_a_newer_version_is_refused(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let ledger = if rig.engine.kind == Kind::Postgres { "tollgate.migrations" } else { "token_migrations" };
+    scratch.rig.pool.run(format!("insert into {ledger} (version, name) values (999, 'later')")).await?;
+    for refused in [migrate(&scratch.rig).await, pending(&scratch.rig).await] {
+        let error = refused.expect_err("the database is newer");
+        assert!(matches!(error, Error::NewerSchema { found: 999, .. }), "{error:?}");
+        assert!(error.to_string().contains("update the tollgate dependency"), "{error}");
+    }
+    Ok(())
+}
+
+async fn a_table_of_that_name_of_the_hosts_is_not_taken_for_ours(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::new(&rig).await?;
+    let foreign = match rig.engine.kind {
+        Kind::Postgres => "create schema tollgate; create table tollgate.token_buckets (id int)",
+        Kind::MySql | Kind::Sqlite => "create table token_buckets (id int)",
+    };
+    scratch.rig.pool.run(foreign).await?;
+    for attempt in 1..=2 {
+        let error = migrate(&scratch.rig).await.expect_err("the name is taken");
+        assert!(matches!(error, Error::Database(_)), "attempt {attempt}: {error:?}");
+    }
+    Ok(())
+}
+
+async fn a_request_before_the_migrations_says_how_to_run_them(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::new(&rig).await?;
+    let error = scratch.rig.take(&rig.key()).await.expect_err("there is no table");
+    let error = error.downcast::<Error>()?;
+    assert!(matches!(error, Error::NotMigrated(_)), "{error:?}");
+    assert!(error.to_string().contains("tollgate::migrate"), "{error}");
+    Ok(())
+}
+
+/// The states that such a run leaves: a statement of DDL was announced, and has run or has not.
+async fn a_run_that_was_killed_before_or_after_any_statement_is_finished_by_the_next(rig: Rig) -> anyhow::Result<()> {
+    let all = all(&rig);
+    for killed_at in 0..all.len() {
+        for had_run in [false, true] {
+            let scratch = Scratch::new(&rig).await?;
+            for migration in &all[..killed_at] {
+                scratch.rig.pool.run(migration.sql()).await?;
+                scratch.rig.pool.run(migration.record()).await?;
+            }
+            let half_done = &all[killed_at];
+            if killed_at > 0 {
+                let (version, name) = (half_done.version(), half_done.name());
+                let announce = format!("insert into token_migrations values ({version}, '{name}', null)");
+                scratch.rig.pool.run(announce).await?;
+            }
+            if had_run {
+                scratch.rig.pool.run(half_done.sql()).await?;
+            }
+            let left = migrate(&scratch.rig).await?;
+            assert_eq!(left, all[killed_at..], "killed at {}, had run: {had_run}", half_done.name());
+            works(&scratch.rig).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn a_run_that_fails_half_way_leaves_nothing(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::new(&rig).await?;
+    // Where the last migration wants to put its view.
+    let obstacle = match rig.engine.kind {
+        Kind::Sqlite => ("create table token_bucket_levels (n int)", "drop table token_bucket_levels"),
+        _ => {
+            // The schema must not exist beforehand, so the obstacle is a trigger on what is being made.
+            (
+                "create function stop() returns event_trigger language plpgsql as $$ begin
+                if exists (select from pg_event_trigger_ddl_commands() c where c.object_identity like '%levels%') then
+                  raise exception 'stopped';
+                end if; end $$;
+              create event trigger stop on ddl_command_end execute function stop()",
+                "drop event trigger stop",
+            )
+        }
+    };
+    scratch.rig.pool.run(obstacle.0).await?;
+    migrate(&scratch.rig).await.expect_err("it is stopped at its last step");
+    assert_eq!(pending(&scratch.rig).await?, all(&rig), "nothing of it stays");
+    scratch.rig.pool.run(obstacle.1).await?;
+    assert_eq!(migrate(&scratch.rig).await?, all(&rig));
+    works(&scratch.rig).await
+}
+
+async fn migrate(rig: &Rig) -> Result<Vec<Migration>, Error> {
+    with_pool!(&rig.pool, pool => tollgate::migrate(pool).await)
+}
+
+async fn pending(rig: &Rig) -> Result<Vec<Migration>, Error> {
+    with_pool!(&rig.pool, pool => tollgate::pending_migrations(pool).await)
+}
+
+fn all(rig: &Rig) -> Vec<Migration> {
+    match rig.pool {
+        AnyPool::MySql(_) => tollgate::migrations::<sqlx::MySql>().to_vec(),
+        AnyPool::Postgres(_) => tollgate::migrations::<sqlx::Postgres>().to_vec(),
+        AnyPool::Sqlite(_) => tollgate::migrations::<sqlx::Sqlite>().to_vec(),
+    }
+}
+
+/// What was migrated can be used.
+async fn works(rig: &Rig) -> anyhow::Result<()> {
+    let key = rig.bucket(Quota::interval(1, Duration::from_secs(86_400))?).await?;
+    assert!(rig.take(&key).await?.is_granted());
+    assert!(!rig.take(&key).await?.is_granted());
+    Ok(())
+}

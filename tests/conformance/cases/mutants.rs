@@ -1,0 +1,168 @@
+//! Proof that the checker bites: routines with the faults that are common in the field, each under a schedule that
+//! brings its fault out, and a sound one under the same schedule, which has none.
+
+use crate::checker::Fault;
+use crate::engines::{Engine, Kind};
+use crate::matrix::{Case, Levels, Time, list};
+use crate::rig::Rig;
+
+use self::script::Script;
+
+mod script;
+
+pub fn cases() -> Vec<Case> {
+    [
+        list!(Levels::Pools, Time::Real, |engine: &Engine| engine.has_routines && engine.has_sessions;
+            a_clock_read_before_the_lock_is_caught,
+            a_read_before_an_unlocked_write_is_caught,
+            an_unlocked_creation_is_caught)
+        .to_vec(),
+        list!(Levels::Pools, Time::Real, |engine: &Engine| engine.kind == Kind::Postgres && engine.has_sessions;
+            a_wait_that_is_credited_twice_is_caught,
+            a_rounded_count_whose_time_moves_is_caught,
+            a_denial_that_moves_the_clock_is_caught,
+            a_key_twice_in_a_batch_is_caught)
+        .to_vec(),
+    ]
+    .concat()
+}
+
+/// The files of a routine, by engine.
+macro_rules! routine {
+    ($rig:expr, $name:literal) => {
+        match $rig.engine.kind {
+            Kind::MySql => include_str!(concat!("../../mutants/mysql/", $name, ".sql")),
+            _ => include_str!(concat!("../../mutants/postgres/", $name, ".sql")),
+        }
+    };
+    (postgres $name:literal) => {
+        include_str!(concat!("../../mutants/postgres/", $name, ".sql"))
+    };
+}
+
+async fn a_clock_read_before_the_lock_is_caught(rig: Rig) -> anyhow::Result<()> {
+    async fn schedule(script: &mut Script) -> anyhow::Result<()> {
+        script.hold_bucket().await?;
+        script.queue(2).await?;
+        script.set_clock(10_000).await?;
+        script.release().await?;
+        script.take().await?;
+        script.take().await
+    }
+    let mut script = Script::load(&rig, routine!(rig, "sound")).await?;
+    schedule(&mut script).await?;
+    is_sound(&script)?;
+    script.reload(routine!(rig, "clock_before_lock")).await?;
+    schedule(&mut script).await?;
+    is_caught(&script, is_too_many)
+}
+
+async fn a_read_before_an_unlocked_write_is_caught(rig: Rig) -> anyhow::Result<()> {
+    async fn schedule(script: &mut Script) -> anyhow::Result<()> {
+        script.take().await?;
+        script.hold_bucket().await?;
+        script.queue(2).await?;
+        script.release().await
+    }
+    let mut script = Script::load(&rig, routine!(rig, "sound")).await?;
+    schedule(&mut script).await?;
+    is_sound(&script)?;
+    script.reload(routine!(rig, "read_then_write")).await?;
+    schedule(&mut script).await?;
+    is_caught(&script, is_too_many)
+}
+
+async fn an_unlocked_creation_is_caught(rig: Rig) -> anyhow::Result<()> {
+    async fn schedule(script: &mut Script) -> anyhow::Result<()> {
+        script.hold_absence().await?;
+        script.queue(2).await?;
+        script.release().await?;
+        script.take().await
+    }
+    let mut script = Script::load(&rig, routine!(rig, "sound")).await?;
+    schedule(&mut script).await?;
+    is_sound(&script)?;
+    script.reload(routine!(rig, "unlocked_creation")).await?;
+    schedule(&mut script).await?;
+    is_caught(&script, is_too_many)
+}
+
+async fn a_wait_that_is_credited_twice_is_caught(rig: Rig) -> anyhow::Result<()> {
+    async fn schedule(script: &mut Script) -> anyhow::Result<()> {
+        script.take().await?;
+        script.take().await?;
+        script.hold_bucket().await?;
+        script.queue(1).await?;
+        script.set_clock(5_000).await?;
+        script.release().await?;
+        script.take().await?;
+        script.take().await
+    }
+    let mut script = Script::load(&rig, routine!(postgres "sound")).await?;
+    schedule(&mut script).await?;
+    is_sound(&script)?;
+    script.reload(routine!(postgres "wait_credited_twice")).await?;
+    schedule(&mut script).await?;
+    is_caught(&script, is_too_many)
+}
+
+async fn a_rounded_count_whose_time_moves_is_caught(rig: Rig) -> anyhow::Result<()> {
+    let mut script = Script::load(&rig, routine!(postgres "sound")).await?;
+    poll(&mut script).await?;
+    is_sound(&script)?;
+    script.reload(routine!(postgres "rounding")).await?;
+    poll(&mut script).await?;
+    is_caught(&script, is_lost)
+}
+
+async fn a_denial_that_moves_the_clock_is_caught(rig: Rig) -> anyhow::Result<()> {
+    let mut script = Script::load(&rig, routine!(postgres "sound")).await?;
+    poll(&mut script).await?;
+    is_sound(&script)?;
+    script.reload(routine!(postgres "denial_moves_clock")).await?;
+    poll(&mut script).await?;
+    is_caught(&script, is_lost)
+}
+
+async fn a_key_twice_in_a_batch_is_caught(rig: Rig) -> anyhow::Result<()> {
+    async fn schedule(script: &mut Script) -> anyhow::Result<()> {
+        script.take_twice_in_a_batch().await?;
+        script.take_twice_in_a_batch().await
+    }
+    let mut script = Script::load(&rig, routine!(postgres "sound")).await?;
+    schedule(&mut script).await?;
+    is_sound(&script)?;
+    script.reload(routine!(postgres "duplicate_key_in_batch")).await?;
+    schedule(&mut script).await?;
+    is_caught(&script, is_too_many)
+}
+
+/// One caller who asks four times a second, which is more often than tokens come.
+async fn poll(script: &mut Script) -> anyhow::Result<()> {
+    for quarter in 0..16 {
+        script.set_clock(quarter * 250).await?;
+        script.take().await?;
+    }
+    Ok(())
+}
+
+/// The schedule itself asks for nothing that a sound routine could not do.
+fn is_sound(script: &Script) -> anyhow::Result<()> {
+    let faults = script.faults()?;
+    assert!(faults.is_empty(), "{} in {:?}", faults[0], script.calls);
+    Ok(())
+}
+
+fn is_caught(script: &Script, is_expected: fn(&Fault) -> bool) -> anyhow::Result<()> {
+    let faults = script.faults()?;
+    assert!(faults.iter().any(is_expected), "{faults:?} in {:?}", script.calls);
+    Ok(())
+}
+
+fn is_too_many(fault: &Fault) -> bool {
+    matches!(fault, Fault::TooManyByDatabase(_))
+}
+
+fn is_lost(fault: &Fault) -> bool {
+    matches!(fault, Fault::LostToDenial { .. })
+}

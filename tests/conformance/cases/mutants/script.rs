@@ -1,0 +1,134 @@
+use std::time::Duration;
+
+use sqlx::Row;
+use tokio::task::JoinSet;
+use tollgate::Quota;
+
+use crate::checker::{Call, Fault};
+use crate::crowd::Crowd;
+use crate::engines::Kind;
+use crate::pools::{Scratch, with_session};
+use crate::rig::{AnyPool, Rig};
+use crate::workers::faults;
+
+/// A schedule under way, step by step: a routine in a database of its own, its clock, and who waits for whom.
+///
+/// The clock stands still while calls are answered, so that is when each was decided, whatever the routine thinks.
+pub struct Script {
+    pub calls: Vec<Call>,
+    scratch: Scratch,
+    crowd: Crowd,
+    holder: Rig,
+    /// In nanoseconds, like the routine's.
+    clock: i64,
+    queue: JoinSet<anyhow::Result<Vec<bool>>>,
+}
+
+impl Script {
+    pub async fn load(rig: &Rig, routine: &'static str) -> anyhow::Result<Self> {
+        let scratch = Scratch::new(rig).await?;
+        scratch.rig.pool.run(routine).await?;
+        let crowd = Crowd::new(&scratch.rig, 2).await?;
+        let (holder, _) = with_session(&scratch.rig, "select 1").await?;
+        Ok(Self { calls: Vec::new(), scratch, crowd, holder, clock: 0, queue: JoinSet::new() })
+    }
+
+    /// Begins anew with another routine.
+    pub async fn reload(&mut self, routine: &'static str) -> anyhow::Result<()> {
+        self.scratch
+            .rig
+            .pool
+            .run(match self.scratch.rig.engine.kind {
+                Kind::MySql => "drop procedure take; drop table clock, buckets",
+                _ => "drop schema public cascade; create schema public",
+            })
+            .await?;
+        self.scratch.rig.pool.run(routine).await?;
+        (self.calls, self.clock) = (Vec::new(), 0);
+        Ok(())
+    }
+
+    /// Moves the routine's clock.
+    pub async fn set_clock(&mut self, milliseconds: i64) -> anyhow::Result<()> {
+        self.clock = milliseconds * 1_000_000;
+        Ok(self.scratch.rig.pool.run(format!("update clock set now = {}", self.clock)).await?)
+    }
+
+    /// One call, which nothing is in the way of.
+    pub async fn take(&mut self) -> anyhow::Result<()> {
+        let answers = ask(&self.crowd.rig.pool, TAKE).await?;
+        self.answered(&answers);
+        Ok(())
+    }
+
+    pub async fn take_twice_in_a_batch(&mut self) -> anyhow::Result<()> {
+        let answers = ask(&self.crowd.rig.pool, TAKE_TWICE).await?;
+        self.answered(&answers);
+        Ok(())
+    }
+
+    /// Another session locks the bucket.
+    pub async fn hold_bucket(&mut self) -> anyhow::Result<()> {
+        Ok(self.holder.pool.run("begin; select 1 from buckets where id = 'bucket' for update").await?)
+    }
+
+    /// There is no bucket, and another session keeps everybody else from making it.
+    pub async fn hold_absence(&mut self) -> anyhow::Result<()> {
+        self.scratch.rig.pool.run("truncate table buckets").await?;
+        if self.holder.engine.kind == Kind::MySql {
+            // By a lock on the gap where it would be, which this level takes.
+            self.holder.pool.run("set transaction isolation level repeatable read").await?;
+            return self.hold_bucket().await;
+        }
+        // By making it, and not yet saying whether that holds.
+        Ok(self.holder.pool.run("begin; insert into buckets (id) values ('bucket')").await?)
+    }
+
+    /// So many ask, and wait.
+    pub async fn queue(&mut self, callers: usize) -> anyhow::Result<()> {
+        for _ in 0..callers {
+            let pool = self.crowd.rig.pool.clone();
+            self.queue.spawn(async move { ask(&pool, TAKE).await });
+        }
+        self.crowd.wait(&self.scratch.rig, callers).await
+    }
+
+    /// Nobody waits any more.
+    pub async fn release(&mut self) -> anyhow::Result<()> {
+        self.holder.pool.run("rollback").await?;
+        while let Some(answers) = self.queue.join_next().await {
+            self.answered(&answers??);
+        }
+        Ok(())
+    }
+
+    /// What the checker finds in it.
+    pub fn faults(&self) -> anyhow::Result<Vec<Fault>> {
+        Ok(faults(&Quota::continuous(2, Duration::from_secs(2))?, 0, &self.calls))
+    }
+
+    fn answered(&mut self, answers: &[bool]) {
+        let now = self.clock;
+        let calls = answers.iter().map(|&granted| Call { sent: now, done: now, at: Some(now), cost: 1, granted });
+        self.calls.extend(calls);
+    }
+}
+
+/// Calls a routine: who was granted a token.
+async fn ask(pool: &AnyPool, routine: &'static str) -> anyhow::Result<Vec<bool>> {
+    Ok(match pool {
+        AnyPool::MySql(pool) => {
+            let mut connection = pool.acquire().await?;
+            let begin = "set transaction isolation level read committed; start transaction";
+            sqlx::raw_sql(begin).execute(&mut *connection).await?;
+            let rows = sqlx::query("call take()").fetch_all(&mut *connection).await?;
+            sqlx::raw_sql("commit").execute(&mut *connection).await?;
+            rows.iter().map(|row| Ok(row.try_get::<i64, _>(0)? == 1)).collect::<Result<_, sqlx::Error>>()?
+        }
+        AnyPool::Postgres(pool) => sqlx::query_scalar(routine).fetch_all(pool).await?,
+        AnyPool::Sqlite(_) => anyhow::bail!("a file has no routines"),
+    })
+}
+
+const TAKE: &str = "select take()";
+const TAKE_TWICE: &str = "select * from take_many(array['bucket', 'bucket'])";

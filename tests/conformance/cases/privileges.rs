@@ -1,0 +1,157 @@
+//! An application's role can take tokens and nothing else; a role without grants can do nothing.
+
+use std::time::Duration;
+
+use sqlx::error::DatabaseError;
+use sqlx::mysql::MySqlPoolOptions;
+use sqlx::postgres::PgPoolOptions;
+use tollgate::{Error, Quota, TakeError};
+use uuid::Uuid;
+
+use crate::engines::Kind;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::pools::{Scratch, with_pool};
+use crate::rig::{AnyPool, Rig};
+
+pub fn cases() -> Vec<Case> {
+    list!(Levels::Pools, Time::Real, |engine| engine.has_roles;
+        an_applications_role_takes_tokens_and_can_do_nothing_else,
+        a_role_without_grants_can_do_nothing,
+        an_operators_role_provisions_changes_and_reads_buckets)
+    .into()
+}
+
+async fn an_applications_role_takes_tokens_and_can_do_nothing_else(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let key = scratch.rig.bucket(Quota::interval(2, Duration::from_secs(86_400))?).await?;
+    let login = Login::new(&scratch.rig, Some("tollgate_app")).await?;
+    let app = &login.rig;
+
+    with_pool!(&app.pool, pool => assert_eq!(tollgate::migrate(pool).await?, []));
+    assert!(app.take(&key).await?.is_granted());
+    let unknown = app.take(&rig.key()).await.expect_err("nobody made it").downcast::<TakeError>()?;
+    assert!(matches!(unknown, TakeError::UnknownBucket(_)), "{unknown:?}");
+    let (id, table) = (app.literal(&key), app.table());
+    match rig.engine.kind {
+        Kind::MySql => app.pool.run(format!("call request_token({id})")).await?,
+        _ => app.pool.run(format!("select * from tollgate.request_token({id})")).await?,
+    }
+    assert!(!app.take(&key).await?.is_granted());
+
+    let mut forbidden = vec![
+        format!("update {table} set full_at = 0"),
+        format!("insert into {table} (id, capacity, refill_seconds) values ('x', 1, 1)"),
+        format!("delete from {table}"),
+        format!("select granted from {table}"),
+    ];
+    forbidden.extend(match rig.engine.kind {
+        Kind::MySql => vec![
+            "call token_create_bucket('x', 1, 1, 'interval')".to_owned(),
+            format!("call token_settle_v1({id}, 0, 1000, 1, 'interval')"),
+            "call token_create_on_first_use_v1('x', 1, 1, 'interval')".to_owned(),
+        ],
+        _ => vec![
+            "select tollgate.create_bucket('x', 1, 1)".to_owned(),
+            "select tollgate.token_clock_v1()".to_owned(),
+            "create table tollgate.mine (n int)".to_owned(),
+        ],
+    });
+    for sql in forbidden {
+        assert_not_permitted(app, &sql).await;
+    }
+    for arguments in ["-5, 0, 0", "1, -1, 0", "1, 0, -5", "null, 0, 0", "0, 0, 0"] {
+        let take = match rig.engine.kind {
+            Kind::MySql => format!("call token_take_v1({id}, {arguments}, null, null, null)"),
+            _ => format!("select * from tollgate.take_v1({id}, {arguments}, null, null, null)"),
+        };
+        app.pool.run(&*take).await.expect_err(&take);
+    }
+    assert_eq!(scratch.rig.row(&key).await?.expect("it is there").granted, 2);
+    assert!(!app.take(&key).await?.is_granted(), "none of it made a token");
+    login.remove().await
+}
+
+async fn a_role_without_grants_can_do_nothing(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let key = scratch.rig.bucket(Quota::interval(2, Duration::from_secs(86_400))?).await?;
+    let login = Login::new(&scratch.rig, None).await?;
+    let error = login.rig.take(&key).await.expect_err("it has no grants").downcast::<Error>()?;
+    assert!(matches!(error, Error::NotPermitted(_)), "{error:?}");
+    assert!(error.to_string().contains("migrations/grants"), "{error}");
+    let table = login.rig.table();
+    assert_not_permitted(&login.rig, &format!("select * from {table}")).await;
+    let migrated = with_pool!(&login.rig.pool, pool => tollgate::migrate(pool).await);
+    assert!(matches!(migrated, Err(Error::NotPermitted(_))), "{migrated:?}");
+    login.remove().await
+}
+
+async fn an_operators_role_provisions_changes_and_reads_buckets(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let login = Login::new(&scratch.rig, Some("tollgate_operator")).await?;
+    let operator = &login.rig;
+    let key = operator.bucket(Quota::interval(2, Duration::from_secs(86_400))?).await?;
+    operator.create(&key, Quota::interval(3, Duration::from_secs(86_400))?).await?;
+    let table = operator.table();
+    operator.pool.run(format!("insert into {table} (id, capacity, refill_seconds) values ('plain', 5, 60)")).await?;
+    operator.pool.run("select * from ".to_owned() + &table.replace("token_buckets", "token_bucket_levels")).await?;
+    operator.pool.run(format!("delete from {table} where id = 'plain'")).await?;
+    assert_not_permitted(operator, &format!("update {table} set full_at = 0")).await;
+    login.remove().await
+}
+
+async fn assert_not_permitted(rig: &Rig, sql: &str) {
+    let error = rig.pool.run(sql).await.expect_err(sql);
+    let code = error.as_database_error().and_then(DatabaseError::code).unwrap_or_default().into_owned();
+    assert!(code == "42501" || code == "42000", "{sql}: {error}");
+}
+
+/// A user of the server, of a role or of none.
+struct Login {
+    rig: Rig,
+    name: String,
+    admin: AnyPool,
+}
+
+impl Login {
+    async fn new(rig: &Rig, role: Option<&str>) -> anyhow::Result<Self> {
+        let name = format!("t_{}", &Uuid::new_v4().simple().to_string()[..24]);
+        let admin = rig.pool.clone();
+        let pool = match &admin {
+            AnyPool::Postgres(pool) => {
+                admin.run(include_str!("../../../migrations/grants/postgres.sql")).await?;
+                admin.run(format!("create role {name} login")).await?;
+                if let Some(role) = role {
+                    admin.run(format!("grant {role} to {name}")).await?;
+                }
+                let options = pool.connect_options().as_ref().clone().username(&name);
+                AnyPool::Postgres(PgPoolOptions::new().max_connections(1).connect_with(options).await?)
+            }
+            AnyPool::MySql(pool) => {
+                admin.run(include_str!("../../../migrations/grants/mysql.sql")).await?;
+                admin.run(format!("create user {name}@'%'")).await?;
+                if let Some(role) = role {
+                    admin.run(format!("grant {role} to {name}@'%'")).await?;
+                    let to = if rig.engine.name == "mariadb" { "for" } else { "to" };
+                    admin.run(format!("set default role {role} {to} {name}@'%'")).await?;
+                } else {
+                    // Without any right in it, the database could not even be selected.
+                    admin.run("create table open_to_all (n int)").await?;
+                    admin.run(format!("grant select on open_to_all to {name}@'%'")).await?;
+                }
+                let options = pool.connect_options().as_ref().clone().username(&name);
+                AnyPool::MySql(MySqlPoolOptions::new().max_connections(1).connect_with(options).await?)
+            }
+            AnyPool::Sqlite(_) => anyhow::bail!("a file has no users"),
+        };
+        Ok(Self { rig: rig.on(pool), name, admin })
+    }
+
+    async fn remove(self) -> anyhow::Result<()> {
+        with_pool!(&self.rig.pool, pool => pool.close().await);
+        let drop_user = match &self.admin {
+            AnyPool::MySql(_) => format!("drop user {}@'%'", self.name),
+            AnyPool::Postgres(_) | AnyPool::Sqlite(_) => format!("drop role {}", self.name),
+        };
+        Ok(self.admin.run(drop_user).await?)
+    }
+}

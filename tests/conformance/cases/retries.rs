@@ -1,0 +1,106 @@
+//! Conflicts that the databases really report, and what the caller sees of them.
+
+use std::time::Duration;
+
+use tollgate::{Error, Isolation, Key, Quota, Store, Take};
+
+use crate::engines::{Engine, Kind};
+use crate::held::Held;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::pools::with_session;
+use crate::rig::{AnyStore, Rig};
+
+mod deadlock;
+mod mariadb;
+mod postgres;
+
+pub fn cases() -> Vec<Case> {
+    [
+        list!(Levels::Every, Time::Real, |engine| engine.has_sessions;
+            a_lock_that_is_free_in_the_end_is_had, a_lock_that_stays_held_ends_after_the_attempts)
+        .to_vec(),
+        list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Sqlite;
+            contention_that_stays_ends_by_the_deadline)
+        .to_vec(),
+        deadlock::cases(),
+        mariadb::cases(),
+        postgres::cases(),
+    ]
+    .concat()
+}
+
+/// Whether waiters at this level fail once the row that they waited for has changed.
+fn is_snapshot(level: Option<Isolation>) -> bool {
+    matches!(level, Some(Isolation::RepeatableRead | Isolation::Serializable))
+}
+
+async fn a_lock_that_is_free_in_the_end_is_had(rig: Rig) -> anyhow::Result<()> {
+    let key = rig.bucket(a_hundred_a_day()).await?;
+    let held = Held::bucket(&rig, &key).await?;
+    let (impatient, acquisitions) = with_session(&rig, impatient(rig.engine)).await?;
+    let before = acquisitions.count();
+    let taking = take(impatient.store().max_attempts(u32::MAX).deadline(LONG), &key);
+    while acquisitions.count() < before + 3 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    held.commit().await?;
+
+    let decision = taking.await??;
+    assert!(decision.is_granted());
+    assert!(decision.attempts() >= 3, "{} attempts", decision.attempts());
+    assert_eq!(rig.row(&key).await?.map(|row| row.granted), Some(2), "one of the other's, one of ours");
+    Ok(())
+}
+
+async fn a_lock_that_stays_held_ends_after_the_attempts(rig: Rig) -> anyhow::Result<()> {
+    let key = rig.bucket(a_hundred_a_day()).await?;
+    let held = Held::bucket(&rig, &key).await?;
+    let (impatient, acquisitions) = with_session(&rig, impatient(rig.engine)).await?;
+    let before = acquisitions.count();
+
+    let error = take(impatient.store().max_attempts(2).deadline(LONG), &key).await?.expect_err("it is locked");
+    assert!(matches!(error, Error::Contended { attempts: 2, .. }), "{error:?}");
+    assert!(!error.is_outcome_unknown());
+    assert_eq!(acquisitions.count(), before + 2);
+
+    held.commit().await?;
+    assert_eq!(rig.row(&key).await?.map(|row| row.granted), Some(1), "the other's alone");
+    // What has failed left nothing behind that would disturb the next request on the same connection.
+    assert_eq!(impatient.take(&key).await?.attempts(), 1);
+    assert_eq!(rig.row(&key).await?.map(|row| row.granted), Some(2));
+    Ok(())
+}
+
+async fn contention_that_stays_ends_by_the_deadline(rig: Rig) -> anyhow::Result<()> {
+    let key = rig.bucket(a_hundred_a_day()).await?;
+    let _held = Held::bucket(&rig, &key).await?;
+    let (impatient, _) = with_session(&rig, impatient(rig.engine)).await?;
+    let store = impatient.store().max_attempts(u32::MAX).deadline(Duration::from_millis(500));
+    let error = take(store, &key).await?.expect_err("it is locked");
+    assert!(matches!(error, Error::Contended { attempts: 2.., .. }), "{error:?}");
+    Ok(())
+}
+
+/// The least that an engine's sessions can wait for a lock.
+fn impatient(engine: &Engine) -> &'static str {
+    match engine.kind {
+        Kind::MySql => "set innodb_lock_wait_timeout = 1",
+        Kind::Postgres => "set lock_timeout = '20ms'",
+        Kind::Sqlite => "pragma busy_timeout = 0",
+    }
+}
+
+fn take(store: AnyStore, key: &Key) -> tokio::task::JoinHandle<Result<tollgate::Decision, Error>> {
+    let take = Take::from(key.clone());
+    tokio::spawn(async move {
+        let outcome = store.take(&[take]).await?.pop();
+        Ok(outcome.expect("one answer to one request")?)
+    })
+}
+
+fn a_hundred_a_day() -> Quota {
+    Quota::interval(100, Duration::from_secs(86_400)).expect("a quota")
+}
+
+/// A deadline that no case reaches.
+const LONG: Duration = Duration::from_secs(120);

@@ -1,0 +1,60 @@
+//! A batch and another session that wait for each other.
+
+use tollgate::{Key, Store, Take};
+
+use super::{LONG, a_hundred_a_day};
+use crate::engines::Kind;
+use crate::held::Held;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::pools::Scratch;
+use crate::rig::Rig;
+
+pub fn cases() -> Vec<Case> {
+    [
+        list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres; a_deadlock_is_retried).to_vec(),
+        list!(Levels::Every, Time::Real, |engine| engine.kind == Kind::MySql; a_deadlock_is_retried).to_vec(),
+    ]
+    .concat()
+}
+
+async fn a_deadlock_is_retried(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let rig = &scratch.rig;
+    let (first, second) = in_order(rig).await?;
+
+    let mut held = Held::bucket(rig, &second).await?;
+    make_it_the_survivor(rig, &mut held).await?;
+    let store = rig.store().deadline(LONG);
+    let batch = [Take::from(first.clone()), Take::from(second.clone())];
+    let taking = tokio::spawn(async move { store.take(&batch).await });
+    held.blocks(rig).await?;
+    // The batch holds the first and waits for the second, and now the other way round.
+    held.take(rig, &first).await?;
+    held.commit().await?;
+
+    for outcome in taking.await?? {
+        let decision = outcome?;
+        assert!(decision.is_granted());
+        assert!(decision.attempts() > 1, "no deadlock was met");
+    }
+    for key in [&first, &second] {
+        assert_eq!(rig.row(key).await?.map(|row| row.granted), Some(2), "one of the other's, one of ours");
+    }
+    Ok(())
+}
+
+/// Two buckets, in the order in which a batch locks them.
+async fn in_order(rig: &Rig) -> anyhow::Result<(Key, Key)> {
+    let (a, b) = (rig.bucket(a_hundred_a_day()).await?, rig.bucket(a_hundred_a_day()).await?);
+    Ok(if a.as_str() < b.as_str() { (a, b) } else { (b, a) })
+}
+
+/// PostgreSQL ends the one that looks first, InnoDB the one that changed less.
+async fn make_it_the_survivor(rig: &Rig, held: &mut Held) -> Result<(), sqlx::Error> {
+    if rig.engine.kind == Kind::Postgres {
+        return held.run("set local deadlock_timeout = '60s'").await;
+    }
+    rig.pool.run("create table host_rows (n int)").await?;
+    let rows: Vec<String> = (0..200).map(|n| format!("({n})")).collect();
+    held.run(format!("insert into host_rows values {}", rows.join(","))).await
+}

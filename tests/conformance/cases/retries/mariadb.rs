@@ -1,0 +1,66 @@
+//! MariaDB's error 1020: the record has changed since the transaction's snapshot.
+
+use tollgate::{Isolation, Store, Take};
+
+use super::{LONG, a_hundred_a_day};
+use crate::matrix::{Case, Levels, Time, list};
+use crate::pools::{Scratch, with_session};
+use crate::rig::Rig;
+
+pub fn cases() -> Vec<Case> {
+    list!(Levels::Every, Time::Real, |engine| engine.name == "mariadb"; a_changed_record_is_retried).into()
+}
+
+async fn a_changed_record_is_retried(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let rig = &scratch.rig;
+    let (a, b) = (rig.bucket(a_hundred_a_day()).await?, rig.bucket(a_hundred_a_day()).await?);
+    let (first, second) = if a.as_str() < b.as_str() { (a, b) } else { (b, a) };
+    // A trigger of the host's holds the batch up between the first bucket and the second.
+    let gate = format!("gate_{}", first.as_str());
+    rig.pool
+        .run(format!(
+            "create trigger host_trigger after update on token_buckets for each row
+             if new.id = {} then do get_lock('{gate}', 60), release_lock('{gate}'); end if",
+            rig.literal(&first)
+        ))
+        .await?;
+
+    let (gatekeeper, _) = with_session(rig, "do 0").await?;
+    gatekeeper.pool.run(format!("do get_lock('{gate}', 60)")).await?;
+    let (strict, _) = with_session(rig, "set innodb_snapshot_isolation = on").await?;
+    let store = strict.store().deadline(LONG);
+    let batch = [Take::from(first.clone()), Take::from(second.clone())];
+    let taking = tokio::spawn(async move { store.take(&batch).await });
+    at_the_gate(rig).await?;
+    assert!(rig.take(&second).await?.is_granted());
+    gatekeeper.pool.run(format!("do release_lock('{gate}')")).await?;
+
+    let outcomes = taking.await??;
+    // Only there do reads that lock belong to a snapshot.
+    let attempts = if rig.level == Some(Isolation::Serializable) { 2 } else { 1 };
+    for outcome in outcomes {
+        let decision = outcome?;
+        assert!(decision.is_granted());
+        assert_eq!(decision.attempts(), attempts);
+    }
+    assert_eq!(rig.row(&first).await?.map(|row| row.granted), Some(1));
+    assert_eq!(rig.row(&second).await?.map(|row| row.granted), Some(2));
+    Ok(())
+}
+
+/// Returns once the trigger waits.
+async fn at_the_gate(rig: &Rig) -> anyhow::Result<()> {
+    let crate::rig::AnyPool::MySql(pool) = &rig.pool else { anyhow::bail!("MariaDB is needed") };
+    loop {
+        let waiting: i64 = sqlx::query_scalar(
+            "select count(*) from information_schema.processlist where state = 'User lock' and db = database()",
+        )
+        .fetch_one(pool)
+        .await?;
+        if waiting > 0 {
+            return Ok(());
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+}

@@ -1,0 +1,92 @@
+//! Serialization failures of PostgreSQL.
+
+use std::time::Duration;
+
+use tollgate::Error;
+
+use super::{LONG, a_hundred_a_day, is_snapshot, take};
+use crate::engines::Kind;
+use crate::held::Held;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::pools::Scratch;
+use crate::rig::Rig;
+
+pub fn cases() -> Vec<Case> {
+    list!(Levels::Every, Time::Real, |engine| engine.kind == Kind::Postgres;
+        a_concurrent_writer_costs_the_higher_levels_a_retry,
+        a_failure_at_commit_is_retried,
+        failures_at_commit_that_stay_end_after_the_attempts,
+        failures_at_commit_that_stay_end_by_the_deadline)
+    .into()
+}
+
+async fn a_concurrent_writer_costs_the_higher_levels_a_retry(rig: Rig) -> anyhow::Result<()> {
+    let key = rig.bucket(a_hundred_a_day()).await?;
+    let held = Held::bucket(&rig, &key).await?;
+    let taking = take(rig.store().deadline(LONG), &key);
+    held.blocks(&rig).await?;
+    held.commit().await?;
+
+    let decision = taking.await??;
+    assert!(decision.is_granted());
+    assert_eq!(decision.attempts(), if is_snapshot(rig.level) { 2 } else { 1 });
+    assert_eq!(rig.row(&key).await?.map(|row| row.granted), Some(2), "one of the other's, one of ours");
+    Ok(())
+}
+
+async fn a_failure_at_commit_is_retried(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let key = scratch.rig.bucket(a_hundred_a_day()).await?;
+    fail_commits(&scratch.rig, "2").await?;
+
+    let decision = scratch.rig.take(&key).await?;
+    assert!(decision.is_granted());
+    assert_eq!((decision.attempts(), decision.remaining()), (3, 99));
+    assert_eq!(scratch.rig.row(&key).await?.map(|row| row.granted), Some(1));
+    Ok(())
+}
+
+async fn failures_at_commit_that_stay_end_after_the_attempts(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let key = scratch.rig.bucket(a_hundred_a_day()).await?;
+    fail_commits(&scratch.rig, "1000000").await?;
+
+    let error = take(scratch.rig.store().max_attempts(3).deadline(LONG), &key).await?.expect_err("no commit succeeds");
+    assert!(matches!(error, Error::Contended { attempts: 3, .. }), "{error:?}");
+    assert!(!error.is_outcome_unknown());
+    assert_eq!(scratch.rig.row(&key).await?.map(|row| row.granted), Some(0));
+    Ok(())
+}
+
+async fn failures_at_commit_that_stay_end_by_the_deadline(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let key = scratch.rig.bucket(a_hundred_a_day()).await?;
+    fail_commits(&scratch.rig, "1000000").await?;
+
+    let store = scratch.rig.store().max_attempts(u32::MAX).deadline(Duration::from_secs(1));
+    match take(store, &key).await?.expect_err("no commit succeeds") {
+        Error::Contended { attempts, .. } => assert!(attempts > 1, "{attempts} attempts"),
+        // It may come while an attempt runs. What became of that one is not known then.
+        error => assert!(matches!(error, Error::DeadlineExceeded(_)), "{error:?}"),
+    }
+    assert_eq!(scratch.rig.row(&key).await?.map(|row| row.granted), Some(0));
+    Ok(())
+}
+
+/// From here on the first `n` grants fail when they are committed.
+async fn fail_commits(rig: &Rig, n: &str) -> Result<(), sqlx::Error> {
+    rig.pool
+        .run(format!(
+            "create sequence failures;
+             create function fail_at_commit() returns trigger language plpgsql as $$
+             begin
+               if nextval('public.failures') <= {n} then
+                 raise exception 'provoked at commit' using errcode = 'serialization_failure';
+               end if;
+               return null;
+             end $$;
+             create constraint trigger fail_at_commit after update on tollgate.token_buckets
+               deferrable initially deferred for each row execute function fail_at_commit();"
+        ))
+        .await
+}

@@ -1,0 +1,86 @@
+//! Many sessions, of which a test can see how many wait for a lock.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anyhow::bail;
+use sqlx::mysql::MySqlPoolOptions;
+use sqlx::postgres::PgPoolOptions;
+use sqlx::sqlite::SqlitePoolOptions;
+
+use crate::rig::{AnyPool, Rig};
+
+pub struct Crowd {
+    /// The same case, on the crowd's own pool.
+    pub rig: Rig,
+    sessions: Arc<Mutex<Vec<i64>>>,
+}
+
+impl Crowd {
+    /// Sessions on the case's database, all of them there at once.
+    pub async fn new(rig: &Rig, size: u32) -> anyhow::Result<Self> {
+        let sessions = Arc::new(Mutex::new(Vec::new()));
+        let known = Arc::clone(&sessions);
+        let enter = move |session: i64| known.lock().expect("nobody panics while holding it").push(session);
+        let pool = match &rig.pool {
+            AnyPool::MySql(pool) => {
+                let options = MySqlPoolOptions::new().after_connect(move |connection, _| {
+                    let enter = enter.clone();
+                    Box::pin(async move {
+                        let id = sqlx::query_scalar("select cast(connection_id() as signed)");
+                        enter(id.fetch_one(connection).await?);
+                        Ok(())
+                    })
+                });
+                let options = options.min_connections(size).max_connections(size).test_before_acquire(false);
+                AnyPool::MySql(options.connect_with(pool.connect_options().as_ref().clone()).await?)
+            }
+            AnyPool::Postgres(pool) => {
+                let options = PgPoolOptions::new().after_connect(move |connection, _| {
+                    let enter = enter.clone();
+                    Box::pin(async move {
+                        enter(sqlx::query_scalar("select pg_backend_pid()::bigint").fetch_one(connection).await?);
+                        Ok(())
+                    })
+                });
+                let options = options.min_connections(size).max_connections(size).test_before_acquire(false);
+                AnyPool::Postgres(options.connect_with(pool.connect_options().as_ref().clone()).await?)
+            }
+            AnyPool::Sqlite(pool) => {
+                let options = SqlitePoolOptions::new().min_connections(size).max_connections(size);
+                AnyPool::Sqlite(options.connect_with(pool.connect_options().as_ref().clone()).await?)
+            }
+        };
+        Ok(Self { rig: rig.on(pool), sessions })
+    }
+
+    /// Returns once that many wait for a lock, as the server sees it through another session.
+    pub async fn wait(&self, onlooker: &Rig, many: usize) -> anyhow::Result<()> {
+        let sessions = self.sessions.lock().expect("nobody panics while holding it").clone();
+        loop {
+            let waiting: i64 = match &onlooker.pool {
+                AnyPool::MySql(pool) => {
+                    // A list is no parameter of MySQL's. InnoDB's own views of lock waits stand still while anybody
+                    // polls them; so, whoever is busy with a statement that needs the lock.
+                    let list: Vec<String> = sessions.iter().map(i64::to_string).collect();
+                    let waits = sqlx::query_scalar(
+                        "select count(*) from information_schema.processlist
+                          where find_in_set(id, ?) and lower(info) regexp 'for update|^ *update |^ *insert '",
+                    );
+                    waits.bind(list.join(",")).fetch_one(pool).await?
+                }
+                AnyPool::Postgres(pool) => {
+                    let waits = sqlx::query_scalar(
+                        "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and pid = any ($1)",
+                    );
+                    waits.bind(&sessions).fetch_one(pool).await?
+                }
+                AnyPool::Sqlite(_) => bail!("a file does not say who waits for it"),
+            };
+            if usize::try_from(waiting)? >= many {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}

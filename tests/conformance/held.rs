@@ -1,0 +1,112 @@
+//! Somebody else's transaction, which holds what a request needs.
+
+use std::time::Duration;
+
+use sqlx::pool::PoolConnection;
+use sqlx::{AssertSqlSafe, MySql, MySqlPool, Postgres, Row, Sqlite};
+use tollgate::Key;
+
+use crate::engines::Kind;
+use crate::rig::{AnyPool, Rig};
+
+/// On a connection of its own. It is rolled back when its owner ends.
+pub struct Held {
+    connection: AnyConnection,
+    /// The server's process, once the transaction has begun: PostgreSQL only.
+    pid: i32,
+}
+
+enum AnyConnection {
+    MySql(PoolConnection<MySql>),
+    Postgres(PoolConnection<Postgres>),
+    Sqlite(PoolConnection<Sqlite>),
+}
+
+impl Held {
+    /// Takes a token in a transaction, and does not end it.
+    pub async fn bucket(rig: &Rig, key: &Key) -> anyhow::Result<Self> {
+        let mut held = Self::idle(rig).await?;
+        held.connection.close_on_drop();
+        held.run(if rig.engine.kind == Kind::Sqlite { "begin immediate" } else { "begin" }).await?;
+        if let AnyConnection::Postgres(connection) = &mut held.connection {
+            held.pid = sqlx::query_scalar("select pg_backend_pid()").fetch_one(&mut **connection).await?;
+        }
+        held.take(rig, key).await?;
+        Ok(held)
+    }
+
+    /// Takes a connection out of the pool.
+    pub async fn idle(rig: &Rig) -> anyhow::Result<Self> {
+        let connection = match &rig.pool {
+            AnyPool::MySql(pool) => AnyConnection::MySql(pool.acquire().await?),
+            AnyPool::Postgres(pool) => AnyConnection::Postgres(pool.acquire().await?),
+            AnyPool::Sqlite(pool) => AnyConnection::Sqlite(pool.acquire().await?),
+        };
+        Ok(Self { connection, pid: 0 })
+    }
+
+    /// Takes another token, waiting for the bucket's lock if need be.
+    pub async fn take(&mut self, rig: &Rig, key: &Key) -> Result<(), sqlx::Error> {
+        let sql = format!("update {} set granted = granted + 1 where id = {}", rig.table(), rig.literal(key));
+        self.run(sql).await
+    }
+
+    pub async fn run(&mut self, sql: impl Into<String>) -> Result<(), sqlx::Error> {
+        let sql = AssertSqlSafe(sql.into());
+        match &mut self.connection {
+            AnyConnection::MySql(it) => sqlx::raw_sql(sql).execute(&mut **it).await.map(drop),
+            AnyConnection::Postgres(it) => sqlx::raw_sql(sql).execute(&mut **it).await.map(drop),
+            AnyConnection::Sqlite(it) => sqlx::raw_sql(sql).execute(&mut **it).await.map(drop),
+        }
+    }
+
+    pub async fn commit(mut self) -> Result<(), sqlx::Error> {
+        self.run("commit").await
+    }
+
+    /// Returns once a session waits for a lock: on PostgreSQL for one of this session's, on MySQL for one in this
+    /// database, which should be the case's own.
+    pub async fn blocks(&self, rig: &Rig) -> anyhow::Result<()> {
+        while !match &rig.pool {
+            AnyPool::MySql(pool) => somebody_waits(pool).await?,
+            AnyPool::Postgres(pool) => {
+                sqlx::query_scalar("select exists (select from pg_locks where $1 = any (pg_blocking_pids(pid)))")
+                    .bind(self.pid)
+                    .fetch_one(pool)
+                    .await?
+            }
+            AnyPool::Sqlite(_) => anyhow::bail!("a file does not say who waits for it"),
+        } {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Ok(())
+    }
+}
+
+/// From InnoDB's report: its views are cached for as long as somebody reads them often.
+async fn somebody_waits(pool: &MySqlPool) -> anyhow::Result<bool> {
+    let report: String = sqlx::raw_sql("show engine innodb status").fetch_one(pool).await?.try_get("Status")?;
+    for transaction in report.split("---TRANSACTION ").filter(|transaction| transaction.contains("\nLOCK WAIT ")) {
+        let Some((_, after)) = transaction.split_once(" thread id ") else { continue };
+        let id: String = after.chars().take_while(char::is_ascii_digit).collect();
+        let ours: i64 =
+            sqlx::query_scalar("select count(*) from information_schema.processlist where id = ? and db = database()")
+                .bind(id)
+                .fetch_one(pool)
+                .await?;
+        if ours > 0 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+impl AnyConnection {
+    fn close_on_drop(&mut self) {
+        match self {
+            Self::MySql(it) => it.close_on_drop(),
+            Self::Postgres(it) => it.close_on_drop(),
+            Self::Sqlite(it) => it.close_on_drop(),
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Pools beside the suite's own: with settings of their own, on databases of their own, or through a proxy.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use sqlx::pool::PoolOptions;
+use sqlx::{AssertSqlSafe, Connection, Database, Executor, Pool};
+use uuid::Uuid;
+
+use crate::engines::{Kind, mysql, postgres, sqlite};
+use crate::proxy::Proxy;
+use crate::rig::{AnyPool, Rig};
+
+/// The same expression for a pool of whatever kind.
+macro_rules! with_pool {
+    ($any:expr, $pool:ident => $body:expr) => {
+        match $any {
+            $crate::rig::AnyPool::MySql($pool) => $body,
+            $crate::rig::AnyPool::Postgres($pool) => $body,
+            $crate::rig::AnyPool::Sqlite($pool) => $body,
+        }
+    };
+}
+pub(crate) use with_pool;
+
+/// A pool to the case's database of one connection that is there already, and which begins with a statement.
+pub async fn with_session(rig: &Rig, statement: &'static str) -> anyhow::Result<(Rig, Acquisitions)> {
+    let acquisitions = Acquisitions::default();
+    let pool = match &rig.pool {
+        AnyPool::MySql(pool) => AnyPool::MySql(reopen(pool, statement, &acquisitions).await?),
+        AnyPool::Postgres(pool) => AnyPool::Postgres(reopen(pool, statement, &acquisitions).await?),
+        AnyPool::Sqlite(pool) => AnyPool::Sqlite(reopen(pool, statement, &acquisitions).await?),
+    };
+    Ok((rig.on(pool), acquisitions))
+}
+
+/// How often a connection was taken out of a pool: once an attempt.
+#[derive(Clone, Default)]
+pub struct Acquisitions(Arc<AtomicUsize>);
+
+impl Acquisitions {
+    pub fn count(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+async fn reopen<DB: Database>(
+    pool: &Pool<DB>,
+    statement: &'static str,
+    acquisitions: &Acquisitions,
+) -> Result<Pool<DB>, sqlx::Error>
+where
+    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
+{
+    let Acquisitions(count) = acquisitions.clone();
+    PoolOptions::<DB>::new()
+        .max_connections(1)
+        .test_before_acquire(false)
+        .after_connect(move |connection, _| {
+            Box::pin(async move { sqlx::raw_sql(statement).execute(connection).await.map(drop) })
+        })
+        .before_acquire(move |_, _| {
+            count.fetch_add(1, Ordering::SeqCst);
+            Box::pin(async { Ok(true) })
+        })
+        .connect_with(pool.connect_options().as_ref().clone())
+        .await
+}
+
+/// The case's database, reached through a proxy.
+pub async fn through_proxy(rig: &Rig, connections: u32) -> anyhow::Result<(Rig, Proxy)> {
+    match &rig.pool {
+        AnyPool::MySql(pool) => {
+            let options = pool.connect_options().as_ref().clone();
+            let proxy = Proxy::before(options.get_host(), options.get_port()).await?;
+            let options = options.host("127.0.0.1").port(proxy.port());
+            Ok((rig.on(AnyPool::MySql(small(connections).connect_with(options).await?)), proxy))
+        }
+        AnyPool::Postgres(pool) => {
+            let options = pool.connect_options().as_ref().clone();
+            let proxy = Proxy::before(options.get_host(), options.get_port()).await?;
+            let options = options.host("127.0.0.1").port(proxy.port());
+            Ok((rig.on(AnyPool::Postgres(small(connections).connect_with(options).await?)), proxy))
+        }
+        AnyPool::Sqlite(_) => anyhow::bail!("a file has no port"),
+    }
+}
+
+fn small<DB: Database>(connections: u32) -> PoolOptions<DB> {
+    PoolOptions::new().max_connections(connections).test_before_acquire(false)
+}
+
+/// Returns once nobody uses a connection of the pool.
+pub async fn all_given_back(pool: &AnyPool) {
+    while with_pool!(pool, pool => pool.num_idle() < pool.size() as usize) {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+}
+
+/// A database of a case's own, not migrated, which goes with it.
+pub struct Scratch {
+    pub rig: Rig,
+    name: String,
+    admin: AnyPool,
+}
+
+impl Scratch {
+    pub async fn new(rig: &Rig) -> anyhow::Result<Self> {
+        Self::named(rig, &format!("tollgate_scratch_{}", Uuid::new_v4().simple())).await
+    }
+
+    pub async fn named(rig: &Rig, name: &str) -> anyhow::Result<Self> {
+        let pool = match rig.engine.kind {
+            Kind::MySql => AnyPool::MySql(mysql::pool(rig.engine, name, 8).await?),
+            Kind::Postgres => AnyPool::Postgres(postgres::pool(rig.engine, name, 8).await?),
+            Kind::Sqlite => {
+                let directory = rig.directory.as_ref().expect("a rig of this engine has one");
+                AnyPool::Sqlite(sqlite::pool(&directory.path().join(name), 8).await?)
+            }
+        };
+        Ok(Self { rig: rig.on(pool), name: name.to_owned(), admin: rig.pool.clone() })
+    }
+
+    /// With tollgate's tables and routines.
+    pub async fn migrated(rig: &Rig) -> anyhow::Result<Self> {
+        let scratch = Self::new(rig).await?;
+        with_pool!(&scratch.rig.pool, pool => tollgate::migrate(pool).await?);
+        Ok(scratch)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let drop_database = match &self.admin {
+            AnyPool::Sqlite(_) => return,
+            AnyPool::MySql(_) => format!("set lock_wait_timeout = 5; drop database {}", self.name),
+            AnyPool::Postgres(_) => format!("drop database {} with (force)", self.name),
+        };
+        let admin = self.admin.clone();
+        // On a thread of its own: a value is dropped within the case's runtime, which must not be blocked on.
+        let removed = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            runtime.block_on(async {
+                match admin {
+                    AnyPool::MySql(pool) => {
+                        let mut connection = sqlx::MySqlConnection::connect_with(&pool.connect_options()).await?;
+                        sqlx::raw_sql(AssertSqlSafe(drop_database)).execute(&mut connection).await.map(drop)
+                    }
+                    AnyPool::Postgres(pool) => {
+                        let mut connection = sqlx::PgConnection::connect_with(&pool.connect_options()).await?;
+                        sqlx::raw_sql(AssertSqlSafe(drop_database)).execute(&mut connection).await.map(drop)
+                    }
+                    AnyPool::Sqlite(_) => Ok(()),
+                }
+            })
+        });
+        if let Ok(Err(error)) = removed.join() {
+            eprintln!("database {} is left behind: {error}", self.name);
+        }
+    }
+}

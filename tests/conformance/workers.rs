@@ -1,0 +1,195 @@
+//! Processes of the suite's own program: callers that share buckets through the crate.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::process::Command;
+use tokio::task::JoinSet;
+use tollgate::bucket::Terms;
+use tollgate::{Clock, Key, Quota, Rule, Store, SystemClock, Take};
+
+use crate::checker::{Call, Fault, Limit};
+use crate::engines::{ENGINES, Engine, sqlite};
+use crate::matrix::Time;
+use crate::processes::{self, Processes};
+use crate::rig::{AnyPool, AnyStore, Rig};
+use crate::worker;
+
+/// What is done in a process that this variable is set in, instead of the tests.
+const ROLE: &str = "TOLLGATE_TEST_WORKER";
+
+/// Works, if this process was started for that.
+pub fn work() -> Option<anyhow::Result<()>> {
+    let role = std::env::var(ROLE).ok()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    Some(runtime.map_err(Into::into).and_then(|runtime| match role.as_str() {
+        CALLERS => runtime.block_on(call()),
+        _ => runtime.block_on(worker::work()),
+    }))
+}
+
+/// This program, in a role.
+pub fn command(role: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("a test runs from a file"));
+    command.env(ROLE, role);
+    command
+}
+
+pub const CALLERS: &str = "callers";
+pub const FLEET: &str = "fleet";
+
+/// Callers in processes of their own, and the buckets that they share.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Callers {
+    engine: String,
+    /// Which of the engine's levels.
+    level: usize,
+    /// Of an engine without a server.
+    file: Option<PathBuf>,
+    keys: Vec<String>,
+    capacity: u64,
+    period: Duration,
+    /// Whether the first request makes a bucket, or it is there.
+    first_use: bool,
+    /// How many requests go in one call, at most.
+    batch: usize,
+}
+
+/// What holds for the run: where the grid of periods starts, and that a bucket is done with when it denies after `end`.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub struct Course {
+    pub anchor: i64,
+    pub end: i64,
+}
+
+/// What happened to each bucket, by the place of its key.
+pub type Histories = BTreeMap<usize, Vec<Call>>;
+
+impl Callers {
+    pub fn new(rig: &Rig, keys: &[Key], quota: Quota) -> Self {
+        let level = rig.engine.levels.iter().position(|level| *level == rig.level);
+        Self {
+            engine: rig.engine.name.to_owned(),
+            level: level.expect("a case runs at a level of its engine"),
+            file: rig.directory.as_ref().map(|directory| directory.path().join("buckets.db")),
+            keys: keys.iter().map(Key::to_string).collect(),
+            capacity: quota.capacity(),
+            period: quota.refill_time(),
+            first_use: false,
+            batch: 1,
+        }
+    }
+
+    pub fn first_use(self) -> Self {
+        Self { first_use: true, ..self }
+    }
+
+    pub fn batch(self, batch: usize) -> Self {
+        Self { batch, ..self }
+    }
+
+    /// Eight processes that are ready to begin.
+    pub async fn start(&self) -> anyhow::Result<Processes> {
+        Processes::start(&vec![self.clone(); PROCESSES], || command(CALLERS)).await
+    }
+
+    fn quota(&self) -> Result<Quota, tollgate::QuotaError> {
+        Quota::interval(self.capacity, self.period)
+    }
+
+    async fn store(&self) -> anyhow::Result<AnyStore> {
+        let engine: &'static Engine =
+            ENGINES.iter().find(|engine| engine.name == self.engine).expect("it is one of them");
+        let mut rig = Rig::new(engine, engine.levels[self.level], Time::Real).await?;
+        if let Some(file) = &self.file {
+            rig = rig.on(AnyPool::Sqlite(sqlite::pool(file, TASKS).await?));
+        }
+        // However often they are in each other's way, each has its answer, and has it before a period is over.
+        anyhow::ensure!(LONGEST_CALL < self.period, "a period of {:?} is too short", self.period);
+        Ok(rig.store().max_attempts(u32::MAX).deadline(LONGEST_CALL))
+    }
+}
+
+/// The part of a process: four tasks, each of which asks until every bucket has denied it after the end.
+async fn call() -> anyhow::Result<()> {
+    let callers: Callers = processes::told()?;
+    let store = callers.store().await?;
+    let course: Course = processes::ready()?;
+
+    let mut tasks = JoinSet::new();
+    for _ in 0..TASKS {
+        tasks.spawn(ask(callers.clone(), store.clone(), course));
+    }
+    let mut histories = Histories::new();
+    while let Some(task) = tasks.join_next().await {
+        merge(&mut histories, task??);
+    }
+    processes::report(&histories)
+}
+
+async fn ask(callers: Callers, store: AnyStore, course: Course) -> anyhow::Result<Histories> {
+    let quota = callers.quota()?;
+    let rule = if callers.first_use { Rule::Quota(quota) } else { Rule::Provisioned };
+    let takes = callers.keys.iter().map(|key| Ok(Take::from(Key::try_from(key)?).rule(rule)));
+    let takes = takes.collect::<anyhow::Result<Vec<Take>>>()?;
+    let mut open: Vec<usize> = (0..takes.len()).collect();
+    let mut histories = Histories::new();
+    while let Some(&next) = open.first() {
+        let mut places = vec![next];
+        // New buckets are gone through in their order, so that many come to each at once.
+        if !callers.first_use {
+            places = (0..fastrand::usize(1..=callers.batch)).map(|_| open[fastrand::usize(..open.len())]).collect();
+        }
+        let batch: Vec<Take> = places.iter().map(|&place| takes[place].clone()).collect();
+        let sent = SystemClock.now();
+        let outcomes = store.take(&batch).await?;
+        let done = SystemClock.now();
+        let mut all_denied = true;
+        for (place, outcome) in places.into_iter().zip(outcomes) {
+            let decision = outcome?;
+            let at = decided_at(done, decision.reset_after(), callers.period, course.anchor);
+            anyhow::ensure!(sent - STRAY <= at, "decided at {at} and asked at {sent}");
+            let granted = decision.is_granted();
+            histories.entry(place).or_default().push(Call { sent, done, at: Some(at), cost: 1, granted });
+            all_denied &= !granted;
+            if !granted && at >= course.end {
+                open.retain(|&open| open != place);
+            }
+        }
+        if all_denied && course.end > done {
+            tokio::time::sleep(Duration::from_millis(fastrand::u64(1..100))).await;
+        }
+    }
+    Ok(histories)
+}
+
+/// When the database decided, from what is left of the period then: exact, as no call lasts as long as a period.
+fn decided_at(done: i64, reset_after: Duration, period: Duration, anchor: i64) -> i64 {
+    let (reset_after, period) = (nanoseconds(reset_after), nanoseconds(period));
+    let latest = done + STRAY;
+    latest - (latest - anchor + reset_after).rem_euclid(period)
+}
+
+pub fn nanoseconds(duration: Duration) -> i64 {
+    i64::try_from(duration.as_nanos()).expect("less than a century")
+}
+
+/// All that several tasks or processes saw.
+pub fn merge(all: &mut Histories, more: Histories) {
+    for (place, calls) in more {
+        all.entry(place).or_default().extend(calls);
+    }
+}
+
+/// What the checker finds in one history.
+pub fn faults(quota: &Quota, anchor: i64, calls: &[Call]) -> Vec<Fault> {
+    Limit { terms: Terms::from(quota), anchor }.faults(calls)
+}
+
+/// How far two clocks of one host may be apart: its own, and a server's, which may count in coarser units.
+const STRAY: i64 = 1_000_000;
+const LONGEST_CALL: Duration = Duration::from_secs(30);
+const PROCESSES: usize = 8;
+const TASKS: u32 = 4;
