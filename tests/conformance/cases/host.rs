@@ -9,3 +9,8 @@ mod postgres;
 pub fn cases() -> Vec<Case> {
     [forgery::cases(), mysql::cases(), postgres::cases()].concat()
 }
+
+/// The settings that differ, by name.
+fn changed<'a>(before: &'a [(String, String)], after: &'a [(String, String)]) -> Vec<&'a (String, String)> {
+    after.iter().filter(|setting| !before.contains(setting)).collect()
+}

@@ -131,17 +131,16 @@ fn forgeries(kind: Kind) -> &'static [&'static str] {
     match kind {
         Kind::MySql => &[
             "set timestamp = 1",
-            "set timestamp = 4000000000",
+            "set timestamp = 2147483647",
             "set time_zone = '+13:00'",
             "set time_zone = '-12:00', timestamp = 1",
             "set sql_mode = ''",
             "set sql_mode = 'ANSI_QUOTES,PIPES_AS_CONCAT,NO_BACKSLASH_ESCAPES,NO_UNSIGNED_SUBTRACTION,IGNORE_SPACE'",
-            "set sql_mode = 'ORACLE'",
             "set sql_mode = 'ANSI,TRADITIONAL', div_precision_increment = 0",
             "set names latin1",
             "set sql_safe_updates = 1, sql_select_limit = 1",
             "set lc_time_names = 'ja_JP', character_set_results = null",
-            "set tx_isolation = 'READ-UNCOMMITTED'",
+            "set session transaction isolation level read uncommitted",
         ],
         Kind::Postgres => &[
             "set time zone 'Asia/Tokyo'; set datestyle = 'German'; set intervalstyle = 'postgres_verbose'",
