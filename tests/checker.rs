@@ -85,7 +85,7 @@ fn decided(limit: &Limit, mut calls: Vec<Call>) -> Vec<Call> {
 /// Every window from one call to another, and what was granted in it.
 fn windows(calls: &[Call]) -> impl Iterator<Item = (i64, i64, i64)> {
     let ends = calls.iter().flat_map(|from| calls.iter().map(move |to| (from.done, to.done)));
-    ends.map(|(from, to)| {
+    ends.filter(|(from, to)| from <= to).map(|(from, to)| {
         let within = calls.iter().filter(|call| from <= call.done && call.done <= to);
         (from, to, within.map(|call| call.cost).sum())
     })

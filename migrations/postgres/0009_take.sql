@@ -71,14 +71,18 @@ begin
 
     if not found and (p_max_wait > 0 or v_attempt > 1) then
       -- After a step of the clock backwards a bucket is empty, once: nobody is locked out for longer than a refill.
+      -- By a clock from before a wait for the row, what others were granted since would look like such a step.
       update tollgate.token_buckets b
-         set full_at = tollgate.bucket_clock_v1(b, v_now) + b.capacity * b.token_ticks, longest_wait = 0
+         set full_at = tollgate.bucket_clock_v1(b, tollgate.token_clock_v1()) + b.capacity * b.token_ticks,
+             longest_wait = 0
        where b.id = p_id
          and p_cost <= b.capacity - p_keep
          and (p_capacity is null
               or (b.capacity = p_capacity and b.refill_seconds = p_refill_seconds and b.refill = p_refill))
-         and b.full_at > tollgate.bucket_clock_v1(b, v_now) + tollgate.bucket_furthest_v1(b);
+         and b.full_at
+             > tollgate.bucket_clock_v1(b, tollgate.token_clock_v1()) + tollgate.bucket_furthest_v1(b);
 
+      v_now := tollgate.token_clock_v1();
       -- With a wait: all of its tokens are of the step in which it acts.
       update tollgate.token_buckets b
          set granted = b.granted + p_cost,
@@ -112,7 +116,9 @@ begin
               v_token_ticks)::tollgate.taken_v1;
     end if;
 
-    -- Why not? Null: it could be granted by now, or once the bucket is made, follows the terms or the clock.
+    -- Why not? A denial counts now, whatever the update waited for. Null: it could be granted by now, or once the bucket
+    -- is made, follows the terms or the clock.
+    v_now := tollgate.token_clock_v1();
     select case
              when p_capacity is not null
                   and (p_capacity, p_refill_seconds, p_refill) is distinct from (b.capacity, b.refill_seconds, b.refill)
@@ -130,7 +136,7 @@ begin
     if not found and p_capacity is null then
       v_outcome := 'unknown';
     end if;
-    if v_outcome is not null and tollgate.token_clock_v1() - v_now <= c_stale then
+    if v_outcome is not null then
       return (v_outcome, v_now, v_full_at, v_granted, v_capacity, v_anchor, v_step_ns, v_step_ticks,
               v_token_ticks)::tollgate.taken_v1;
     elsif v_capacity is null and p_capacity is not null then

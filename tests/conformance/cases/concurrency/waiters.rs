@@ -19,22 +19,37 @@ use crate::rig::{AnyPool, Rig};
 use crate::workers::{faults, nanoseconds};
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Every, Time::Real, |engine: &Engine| engine.has_sessions;
-        waiters_for_a_lock_have_one_burst, waiters_for_a_lock_have_what_its_holder_left)
-    .into()
+    [
+        list!(Levels::Every, Time::Real, |engine: &Engine| engine.has_sessions;
+            waiters_for_a_lock_have_one_burst, waiters_for_a_lock_have_what_its_holder_left)
+        .to_vec(),
+        list!(Levels::Pools, Time::Real, |engine: &Engine| engine.has_sessions;
+            waiters_for_a_lock_who_would_wait_for_tokens_too_have_one_burst)
+        .to_vec(),
+    ]
+    .concat()
 }
 
 async fn waiters_for_a_lock_have_one_burst(rig: Rig) -> anyhow::Result<()> {
+    have_one_burst(&rig, Duration::ZERO).await
+}
+
+async fn waiters_for_a_lock_who_would_wait_for_tokens_too_have_one_burst(rig: Rig) -> anyhow::Result<()> {
+    have_one_burst(&rig, Duration::from_millis(1)).await
+}
+
+async fn have_one_burst(rig: &Rig, max_wait: Duration) -> anyhow::Result<()> {
     let key = rig.bucket(quota()?).await?;
-    let holder = holder(&rig).await?;
-    holder.pool.run(begin(&rig)).await?;
+    let holder = holder(rig).await?;
+    holder.pool.run(begin(rig)).await?;
     if rig.engine.kind != Kind::Sqlite {
         holder.pool.run(format!("select 1 from {} where id = {} for update", rig.table(), rig.literal(&key))).await?;
     }
 
-    let calls = released_after_two_seconds(&rig, &key, &holder, "rollback").await?;
+    let take = Take::from(key.clone()).max_wait(max_wait);
+    let calls = released_after_two_seconds(rig, take, &holder, "rollback").await?;
     assert!(granted(&calls) >= 10, "{} of the 10 that were there", granted(&calls));
-    check(&rig, &key, &calls).await
+    check(rig, &key, &calls).await
 }
 
 async fn waiters_for_a_lock_have_what_its_holder_left(rig: Rig) -> anyhow::Result<()> {
@@ -46,7 +61,7 @@ async fn waiters_for_a_lock_have_what_its_holder_left(rig: Rig) -> anyhow::Resul
     let own = Call { sent, done: SystemClock.now(), at: None, cost: 6, granted: decision.is_granted() };
     assert!(own.granted);
 
-    let mut calls = released_after_two_seconds(&rig, &key, &holder, "commit").await?;
+    let mut calls = released_after_two_seconds(&rig, Take::from(key.clone()), &holder, "commit").await?;
     assert!(granted(&calls) >= 8, "{} of the 8 that were there: 4 left, and 2 a second", granted(&calls));
     calls.push(own);
     check(&rig, &key, &calls).await
@@ -54,21 +69,21 @@ async fn waiters_for_a_lock_have_what_its_holder_left(rig: Rig) -> anyhow::Resul
 
 /// Thirty callers ask for a token and wait; the lock is released when it was held for two seconds. Then each asks for
 /// another, as what the first ones left must not be credited with the wait again.
-async fn released_after_two_seconds(rig: &Rig, key: &Key, holder: &Rig, end: &str) -> anyhow::Result<Vec<Call>> {
+async fn released_after_two_seconds(rig: &Rig, take: Take, holder: &Rig, end: &str) -> anyhow::Result<Vec<Call>> {
     let since = database_time(rig).await?;
     let crowd = Crowd::new(rig, CALLERS).await?;
     let store = crowd.rig.store().max_attempts(u32::MAX).deadline(Duration::from_mins(1));
     let asked = Arc::new(AtomicUsize::new(0));
     let mut callers = JoinSet::new();
     for _ in 0..CALLERS {
-        let (store, take, asked) = (store.clone(), [Take::from(key.clone())], Arc::clone(&asked));
+        let (store, take, asked) = (store.clone(), [take.clone()], Arc::clone(&asked));
         callers.spawn(async move {
             let mut calls = Vec::new();
             for _ in 0..2 {
                 asked.fetch_add(1, Ordering::SeqCst);
                 let sent = SystemClock.now();
                 let decision = store.take(&take).await?.remove(0)?;
-                let done = SystemClock.now();
+                let done = SystemClock.now() + nanoseconds(decision.wait());
                 calls.push(Call { sent, done, at: None, cost: 1, granted: decision.is_granted() });
             }
             anyhow::Ok(calls)
