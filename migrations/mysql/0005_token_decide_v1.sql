@@ -25,14 +25,15 @@ create procedure token_decide_v1(
 modifies sql data
 sql security definer
 begin
-  declare v_own boolean default @@autocommit;
+  declare v_joined boolean default not @@autocommit;
+  declare v_own boolean default false;
   declare v_id varbinary(1024) default cast(p_id as binary);
   declare v_uuid char(36) character set ascii;
   declare v_clock, v_longest_wait, v_due bigint;
   declare v_refill_seconds decimal(19, 9);
   declare v_refill varchar(10) character set ascii;
   declare v_provisioned boolean;
-  declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
+  declare continue handler for 1568 set v_joined = true;  -- inside a transaction of the caller's
   declare exit handler for sqlexception
   begin
     if v_own then rollback; end if;
@@ -43,9 +44,12 @@ begin
     signal sqlstate '22023' set message_text =
       'tollgate: a take needs a cost of 1 or more, 0 or more to keep, and a wait of 0 to a year';
   end if;
-  if v_own then
+  if not v_joined then
     set transaction isolation level read committed;
-    if v_own then start transaction; end if;
+  end if;
+  if not v_joined then
+    start transaction;
+    set v_own = true;
   end if;
 
   decide: loop

@@ -9,7 +9,8 @@ create procedure token_take_many_v1(in p_requests longtext character set utf8mb4
 modifies sql data
 sql security definer
 begin
-  declare v_own boolean default @@autocommit;
+  declare v_joined boolean default not @@autocommit;
+  declare v_own boolean default false;
   declare v_done boolean default false;
   declare v_outcomes longtext character set utf8mb4 default '[]';
   declare v_id varbinary(1024);
@@ -25,16 +26,19 @@ begin
              refill varchar(10) path '$[6]')) as requests
      order by id, entry;
   declare continue handler for not found set v_done = true;
-  declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
+  declare continue handler for 1568 set v_joined = true;  -- inside a transaction of the caller's
   declare exit handler for sqlexception
   begin
     if v_own then rollback; end if;
     resignal;
   end;
 
-  if v_own then
+  if not v_joined then
     set transaction isolation level read committed;
-    if v_own then start transaction; end if;
+  end if;
+  if not v_joined then
+    start transaction;
+    set v_own = true;
   end if;
   open v_sorted;
   decide: loop

@@ -13,12 +13,13 @@ create procedure token_create_bucket(
 modifies sql data
 sql security definer
 begin
-  declare v_own boolean default @@autocommit;
+  declare v_joined boolean default not @@autocommit;
+  declare v_own boolean default false;
   declare v_id varbinary(1024) default cast(p_id as binary);
   declare v_same boolean;
   declare v_uuid char(36) character set ascii;
   declare v_now bigint;
-  declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
+  declare continue handler for 1568 set v_joined = true;  -- inside a transaction of the caller's
   declare exit handler for sqlexception
   begin
     if v_own then rollback; end if;
@@ -28,9 +29,12 @@ begin
   if (length(v_id) between 1 and 255) is not true then
     signal sqlstate '22023' set message_text = 'tollgate: a bucket id has 1 to 255 bytes';
   end if;
-  if v_own then
+  if not v_joined then
     set transaction isolation level read committed;
-    if v_own then start transaction; end if;
+  end if;
+  if not v_joined then
+    start transaction;
+    set v_own = true;
   end if;
   insert into token_buckets (id, capacity, refill_seconds, refill, anchor)
   values (v_id, p_capacity, p_refill_seconds, p_refill, -1)

@@ -25,6 +25,12 @@ pub fn cases() -> Vec<Case> {
             a_table_of_that_name_of_the_hosts_is_not_taken_for_ours,
             a_request_before_the_migrations_says_how_to_run_them)
         .to_vec(),
+        list!(Levels::Pools, Time::Real, |engine| engine.kind != Kind::Sqlite;
+            a_database_of_the_longest_name_is_migrated)
+        .to_vec(),
+        list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres && engine.has_sessions;
+            twenty_instances_start_at_once_where_serializable_is_the_default)
+        .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
             a_run_that_was_killed_before_or_after_any_statement_is_finished_by_the_next)
         .to_vec(),
@@ -43,7 +49,17 @@ async fn a_second_run_finds_nothing_to_do(rig: Rig) -> anyhow::Result<()> {
 }
 
 async fn twenty_instances_start_at_once(rig: Rig) -> anyhow::Result<()> {
+    start_twenty(&Scratch::new(&rig).await?).await
+}
+
+async fn twenty_instances_start_at_once_where_serializable_is_the_default(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::new(&rig).await?;
+    let set = "'alter database %I set default_transaction_isolation = serializable'";
+    scratch.rig.pool.run(format!("do $$ begin execute format({set}, current_database()); end $$")).await?;
+    start_twenty(&scratch).await
+}
+
+async fn start_twenty(scratch: &Scratch) -> anyhow::Result<()> {
     let mut instances = JoinSet::new();
     for _ in 0..20 {
         let instance = scratch.rig.on(scratch.rig.pool.clone());
@@ -53,7 +69,15 @@ async fn twenty_instances_start_at_once(rig: Rig) -> anyhow::Result<()> {
     while let Some(migrated) = instances.join_next().await {
         did += migrated??.len();
     }
-    assert_eq!(did, all(&rig).len(), "each migration is run once");
+    assert_eq!(did, all(&scratch.rig).len(), "each migration is run once");
+    works(&scratch.rig).await
+}
+
+async fn a_database_of_the_longest_name_is_migrated(rig: Rig) -> anyhow::Result<()> {
+    let longest = if rig.engine.kind == Kind::MySql { 64 } else { 63 };
+    let name = format!("tollgate_scratch_{}_{}", uuid::Uuid::new_v4().simple(), "x".repeat(64));
+    let scratch = Scratch::named(&rig, &name[..longest]).await?;
+    assert_eq!(migrate(&scratch.rig).await?, all(&rig));
     works(&scratch.rig).await
 }
 
