@@ -55,11 +55,18 @@ async fn have_one_burst(rig: &Rig, max_wait: Duration) -> anyhow::Result<()> {
 async fn waiters_for_a_lock_have_what_its_holder_left(rig: Rig) -> anyhow::Result<()> {
     let key = rig.bucket(quota()?).await?;
     let holder = holder(&rig).await?;
-    holder.pool.run(begin(&rig)).await?;
+    // Where the crate decides, it may need a transaction of its own to do so.
+    let decides_in_it = rig.engine.kind != Kind::Sqlite;
+    if decides_in_it {
+        holder.pool.run(begin(&rig)).await?;
+    }
     let sent = SystemClock.now();
     let decision = holder.decide(Take::from(key.clone()).cost(6)).await?;
     let own = Call { sent, done: SystemClock.now(), at: None, cost: 6, granted: decision.is_granted() };
     assert!(own.granted);
+    if !decides_in_it {
+        holder.pool.run(begin(&rig)).await?;
+    }
 
     let mut calls = released_after_two_seconds(&rig, Take::from(key.clone()), &holder, "commit").await?;
     assert!(granted(&calls) >= 8, "{} of the 8 that were there: 4 left, and 2 a second", granted(&calls));
