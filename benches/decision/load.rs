@@ -24,7 +24,7 @@ pub(crate) async fn provision<E: Engine>(pool: &Pool<E>) -> anyhow::Result<()> {
     migrate(pool).await?;
     E::make_bare(pool, &ids("bare", KEYS)).await?;
     let (plenty, one_a_day) =
-        (Quota::continuous(1_000_000_000, Duration::from_secs(1))?, Quota::continuous(1, Duration::from_secs(86_400))?);
+        (Quota::continuous(1_000_000_000, Duration::from_secs(1))?, Quota::continuous(1, Duration::from_hours(24))?);
     for (plentiful, empty) in ids("granted", KEYS).into_iter().zip(ids("denied", KEYS)) {
         create_bucket(pool, &plentiful, plenty).await?;
         create_bucket(pool, &empty, one_a_day).await?;
