@@ -92,7 +92,8 @@ fn small<DB: Database>(connections: u32) -> PoolOptions<DB> {
 
 /// Returns once nobody uses a connection of the pool.
 pub async fn all_given_back(pool: &AnyPool) {
-    while with_pool!(pool, pool => pool.num_idle() < pool.size() as usize) {
+    // Not "less": while a connection is being given back, the pool may count one below none.
+    while with_pool!(pool, pool => pool.num_idle() != pool.size() as usize) {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
 }
