@@ -1,6 +1,9 @@
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::Error;
@@ -95,6 +98,8 @@ pub enum Class {
 }
 
 /// Waits for a conversation that owns its connection: a caller who gives up does not break it off half-way.
+///
+/// It runs in a task of its own: whatever it has begun goes on even while the caller looks elsewhere.
 pub(crate) async fn finish<T: Send + 'static>(
     deadline: Instant,
     conversation: impl Future<Output = Result<T, Failure>> + Send + 'static,
@@ -103,6 +108,41 @@ pub(crate) async fn finish<T: Send + 'static>(
         Ok(Ok(answer)) => answer,
         Ok(Err(stopped)) => Err(Failure::new(Class::Unknown, stopped)),
         Err(elapsed) => Err(Failure::new(Class::TimedOut, elapsed)),
+    }
+}
+
+/// The same for a conversation of one statement, which holds nothing once the server has run it: the caller's own task
+/// listens, which saves two changes of tasks, and what is left when it gives up goes to another.
+pub(crate) async fn finish_statement<T: Send + 'static>(
+    deadline: Instant,
+    statement: impl Future<Output = Result<T, Failure>> + Send + 'static,
+) -> Result<T, Failure> {
+    match timeout_at(deadline, Handover(Some(Box::pin(statement)))).await {
+        Ok(answer) => answer,
+        Err(elapsed) => Err(Failure::new(Class::TimedOut, elapsed)),
+    }
+}
+
+/// A future that goes on in a task of its own when it is dropped before its end.
+struct Handover<F: Future<Output: Send> + Send + 'static>(Option<Pin<Box<F>>>);
+
+impl<F: Future<Output: Send> + Send + 'static> Future for Handover<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let future = self.0.as_mut().expect("nobody polls a future that has ended");
+        let output = ready!(future.as_mut().poll(context));
+        self.0 = None;
+        Poll::Ready(output)
+    }
+}
+
+impl<F: Future<Output: Send> + Send + 'static> Drop for Handover<F> {
+    fn drop(&mut self) {
+        // No runtime any more: the process is ending, and its connections with it.
+        if let (Some(rest), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
+            runtime.spawn(rest);
+        }
     }
 }
 

@@ -17,6 +17,10 @@ pub trait Dialect: sqlx::Database {
     type Clock: Clone + Debug + Default + Send + Sync;
 
     #[doc(hidden)]
+    /// Whether the server decides in one statement, with no transaction that the client would have to end.
+    const ONE_STATEMENT: bool;
+
+    #[doc(hidden)]
     /// The statement that opens a transaction of a level, if there are levels.
     fn begin(isolation: Isolation) -> Option<SqlStr>;
 

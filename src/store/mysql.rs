@@ -17,6 +17,8 @@ pub type MySqlStore = SqlStore<MySql>;
 impl Dialect for MySql {
     type Clock = ();
 
+    const ONE_STATEMENT: bool = true;
+
     fn begin(isolation: Isolation) -> Option<SqlStr> {
         Some(SqlStr::from_static(match isolation {
             Isolation::ReadCommitted => "set transaction isolation level read committed; start transaction",

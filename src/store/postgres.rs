@@ -16,6 +16,8 @@ pub type PgStore = SqlStore<Postgres>;
 impl Dialect for Postgres {
     type Clock = ();
 
+    const ONE_STATEMENT: bool = true;
+
     fn begin(isolation: Isolation) -> Option<SqlStr> {
         Some(SqlStr::from_static(match isolation {
             Isolation::ReadCommitted => "begin isolation level read committed",

@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout_at};
 use super::dialect::{Answer, Ask, Dialect};
 use super::isolation::Isolation;
 use super::levels::BucketLevel;
-use crate::retry::{Class, Failure, Retry, finish};
+use crate::retry::{Class, Failure, Retry, finish, finish_statement};
 use crate::{Error, Key, Outcome, Quota, Store, Take};
 
 /// Buckets in a SQL database, reached through a pool of the host's: one statement a call.
@@ -110,7 +110,8 @@ impl<DB: Dialect> SqlStore<DB> {
         let mut connection = acquire(&self.pool, deadline).await?;
         let (clock, begin) = (self.clock.clone(), self.isolation.and_then(DB::begin));
         let given_up = deadline + self.retry.deadline();
-        finish(deadline, async move {
+        let one_statement = DB::ONE_STATEMENT && begin.is_none();
+        let conversation = async move {
             let result = until(given_up, async {
                 match begin {
                     None => DB::take(&mut connection, &asks, &clock).await,
@@ -119,8 +120,12 @@ impl<DB: Dialect> SqlStore<DB> {
             });
             let result = result.await;
             settle(connection, result).await
-        })
-        .await
+        };
+        if one_statement {
+            finish_statement(deadline, conversation).await
+        } else {
+            finish(deadline, conversation).await
+        }
     }
 }
 

@@ -29,6 +29,8 @@ impl SqliteStore {
 impl Dialect for Sqlite {
     type Clock = HostClock;
 
+    const ONE_STATEMENT: bool = false;
+
     fn begin(_: Isolation) -> Option<SqlStr> {
         None
     }
