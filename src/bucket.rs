@@ -1,7 +1,7 @@
 //! The arithmetic of a token bucket, as pure functions: the oracle that every SQL routine is tested against.
 //!
 //! A bucket is one number, `full_at`: when it is full again, on the bucket's own clock. That clock starts
-//! at the bucket's anchor and advances by `step_ticks` every `step_ns`. For a continuous quota a tick is a
+//! at the bucket's anchor, in the first period after 1970, and advances by `step_ticks` every `step_ns`. For a continuous quota a tick is a
 //! nanosecond and a token takes `token_ticks` of them; for an interval quota a tick is a token, and a step is
 //! the whole period. So one comparison serves both, and nothing is ever rounded in the caller's favour:
 //!
@@ -107,10 +107,10 @@ pub struct Verdict {
 }
 
 impl Bucket {
-    /// A full bucket whose clock starts at `anchor`.
+    /// A full bucket whose clock steps at `now`, and did so all the way back: clocks can be set to before `now`.
     #[must_use]
-    pub fn full(anchor: i64) -> Self {
-        Self { anchor, ..Self::default() }
+    pub fn full(terms: &Terms, now: i64) -> Self {
+        Self { anchor: now % terms.step_ns, ..Self::default() }
     }
 
     /// Decides a request for at most the capacity at `now`, and takes its tokens if it is granted; a denial

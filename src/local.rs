@@ -43,7 +43,8 @@ impl LocalBucket {
 impl<C: Clock> LocalBucket<C> {
     /// A full bucket of any quota, on a clock of the caller's.
     pub fn with_clock(quota: Quota, clock: C) -> Self {
-        Self { terms: Terms::from(&quota), bucket: Mutex::new(Bucket::full(clock.now())), clock }
+        let terms = Terms::from(&quota);
+        Self { terms, bucket: Mutex::new(Bucket::full(&terms, clock.now())), clock }
     }
 }
 

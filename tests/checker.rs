@@ -74,7 +74,7 @@ fn history() -> impl Strategy<Value = Vec<Call>> {
 
 /// The same calls, as a bucket decides them.
 fn decided(limit: &Limit, mut calls: Vec<Call>) -> Vec<Call> {
-    let mut bucket = Bucket::full(limit.anchor);
+    let mut bucket = Bucket::full(&limit.terms, limit.anchor);
     for call in &mut calls {
         let request = Request { cost: call.cost, max_wait: 0, keep: 0 };
         call.granted = bucket.take(&limit.terms, call.done, request).granted;

@@ -17,6 +17,8 @@ declare
 begin
   new := tollgate.bucket_terms_v1(new);
   if tg_op = 'INSERT' then
+    -- Its grid goes through the instant of its making, and all the way back: clocks can be set to before it.
+    new.anchor := new.anchor % new.step_ns;
     return new;
   end if;
 

@@ -34,3 +34,8 @@ create table token_buckets (
   constraint rounding_slows_by_at_most_a_thousandth check (
     refill = 'interval' or (token_ticks * capacity - refill_ns) <= refill_ns / 1000)
 ) strict, without rowid;
+
+-- Its grid goes through the instant of its making, and all the way back: clocks can be set to before it.
+create trigger token_bucket_begins after insert on token_buckets when new.anchor >= new.step_ns begin
+  update token_buckets set anchor = new.anchor % new.step_ns where id = new.id;
+end;

@@ -16,12 +16,12 @@ pub(crate) struct Model {
 impl Model {
     /// A bucket that is provisioned at `now`.
     pub(crate) fn provisioned(quota: Quota, now: i64) -> Self {
-        Self { quota, bucket: Bucket::full(now) }
+        Self { quota, bucket: Bucket::full(&Terms::from(&quota), now) }
     }
 
     /// A bucket that its first request makes, on the calendar's grid.
     pub(crate) fn first_used(quota: Quota) -> Self {
-        Self { quota, bucket: Bucket::full(0) }
+        Self { quota, bucket: Bucket::default() }
     }
 
     pub(crate) fn terms(&self) -> Terms {

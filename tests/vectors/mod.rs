@@ -31,6 +31,14 @@ pub(crate) struct Step {
     pub(crate) longest_wait: i64,
 }
 
+impl Step {
+    /// The row's `full_at`, `granted` and `longest_wait`, if the bucket's clock showed `made` when it was made.
+    pub(crate) fn row(&self, made: i64) -> (i64, i64, i64) {
+        let untouched = self.granted == 0 && self.full_at == 0;
+        (if untouched { 0 } else { made + self.full_at }, self.granted, self.longest_wait)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Expected {
     pub(crate) granted: bool,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::ensure;
+use tollgate::bucket::Terms;
 use tollgate::{Decision, Rule, Store, Take, TakeError};
 
 use crate::golden::{Expected, Scenario, Step, scenarios};
@@ -40,8 +41,8 @@ async fn holds(rig: &Rig, scenario: &Scenario) -> anyhow::Result<()> {
             (outcome, _) => anyhow::bail!("{outcome:?}\nfor {}\n{}", step.line, scenario.name),
         }
         let row = rig.row(&key).await?.expect("the bucket is there");
-        let (state, expected) =
-            ((row.full_at, row.granted, row.longest_wait), (step.full_at, step.granted, step.longest_wait));
+        let made = Terms::from(&scenario.quota).clock(row.anchor, start);
+        let (state, expected) = ((row.full_at, row.granted, row.longest_wait), step.row(made));
         ensure!(state == expected, "the row holds {state:?}\nfor {}\n{}", step.line, scenario.name);
     }
     Ok(())
