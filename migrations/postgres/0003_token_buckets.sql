@@ -5,7 +5,7 @@
 -- The state counts ticks of the bucket's own clock, which starts at anchor and advances by step_ticks every step_ns.
 -- For 'continuous' a tick is a nanosecond; for 'interval' it is a token, and a step is the whole period.
 --
--- No column that a decision writes is indexed, and half of each page stays free, so updates are heap-only. The terms
+-- No column that a decision writes is indexed, and a quarter of each page stays free, so updates are heap-only. Terms
 -- are checked by a trigger, because check constraints and generated columns are made ready anew by every UPDATE: here
 -- they would cost a decision four times what its row does.
 create table tollgate.token_buckets (
@@ -22,7 +22,7 @@ create table tollgate.token_buckets (
   step_ticks     bigint,
   token_ticks    bigint
 )
-with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+with (fillfactor = 75, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
 revoke all on tollgate.token_buckets from public;
 
