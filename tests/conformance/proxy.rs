@@ -1,5 +1,6 @@
-//! A TCP proxy in front of a server: it records what passes, and fails where a test says.
+//! A TCP proxy in front of a server: it records what is asked, and fails where a test says.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
@@ -7,18 +8,15 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
+use self::messages::{Messages, Protocol};
+
+mod messages;
+
 /// Goes with its owner, and its connections with it.
 pub struct Proxy {
     port: u16,
     shared: Arc<Mutex<Shared>>,
     accepting: JoinHandle<()>,
-}
-
-/// What happens to the first request that has these bytes in it; whatever comes after it passes.
-#[derive(Clone, Debug)]
-pub struct Fault {
-    pub on: Vec<u8>,
-    pub then: Then,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,18 +29,21 @@ pub enum Then {
     Swallow,
 }
 
-/// What went one way before anything went the other way, on one connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Flight {
-    Request(Vec<u8>),
-    Reply,
-}
+/// All that a client sends for one answer: one round trip.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Request(Vec<u8>);
 
 #[derive(Default)]
 struct Shared {
-    flights: Vec<Flight>,
+    requests: Vec<Request>,
     fault: Option<Fault>,
     refuses: bool,
+}
+
+/// What happens to the first request that has these bytes in it; whatever comes after it passes.
+struct Fault {
+    on: Vec<u8>,
+    then: Then,
 }
 
 impl Proxy {
@@ -69,9 +70,9 @@ impl Proxy {
         self.lock().refuses = refuses;
     }
 
-    /// What passed since it was last asked.
-    pub fn flights(&self) -> Vec<Flight> {
-        std::mem::take(&mut self.lock().flights)
+    /// What was asked since it was last told.
+    pub fn requests(&self) -> Vec<Request> {
+        std::mem::take(&mut self.lock().requests)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Shared> {
@@ -85,9 +86,16 @@ impl Drop for Proxy {
     }
 }
 
-impl Flight {
-    pub fn mentions(&self, text: &str) -> bool {
-        matches!(self, Self::Request(bytes) if contains(bytes, text.as_bytes()))
+impl Request {
+    pub fn mentions(&self, text: impl AsRef<[u8]>) -> bool {
+        self.0.windows(text.as_ref().len()).any(|window| window == text.as_ref())
+    }
+
+    /// Whether it is only to see that the server is there.
+    pub fn is_ping(&self) -> bool {
+        const SYNC: &[u8] = b"S\0\0\0\x04";
+        const COM_PING: &[u8] = b"\x01\0\0\0\x0e";
+        [SYNC, COM_PING].contains(&&*self.0)
     }
 }
 
@@ -105,8 +113,16 @@ async fn pass(mut client: TcpStream, server: SocketAddr, shared: Arc<Mutex<Share
     let mut server = TcpStream::connect(server).await?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
-    let (mut up, mut down) = (vec![0; 1 << 16], vec![0; 1 << 16]);
-    let (mut upwards, mut fault) = (None, None);
+    // MySQL's server greets whoever comes, PostgreSQL's waits to be spoken to.
+    let (mut up, mut down) = ([0; PIECE], [0; PIECE]);
+    let protocol = tokio::select! {
+        heard = client.peek(&mut up) => heard.map(|_| Protocol::Postgres)?,
+        heard = server.peek(&mut down) => heard.map(|_| Protocol::MySql)?,
+    };
+    let (mut asking, mut answering) = (Messages::of_client(protocol), Messages::of_server(protocol));
+    let mut request = Request::default();
+    // What is to become of the answers that are due. A client may ask again before it has read all of the last one.
+    let mut due: VecDeque<Option<Then>> = VecDeque::new();
     loop {
         tokio::select! {
             read = client.read(&mut up) => {
@@ -114,26 +130,43 @@ async fn pass(mut client: TcpStream, server: SocketAddr, shared: Arc<Mutex<Share
                 if bytes.is_empty() {
                     return Ok(());
                 }
-                fault = shared.lock().expect("not poisoned").request(bytes, upwards == Some(true)).or(fault);
-                upwards = Some(true);
-                if fault == Some(Then::Lose) {
-                    return Ok(());
+                for message in asking.read(bytes) {
+                    request.0.extend_from_slice(&message);
+                    if !protocol.acts_on(&message) {
+                        continue;
+                    }
+                    let request = std::mem::take(&mut request);
+                    let then = shared.lock().expect("not poisoned").asked(&request);
+                    if then == Some(Then::Lose) {
+                        return Ok(());
+                    }
+                    server.write_all(&request.0).await?;
+                    if protocol == Protocol::MySql {
+                        due.clear();
+                    }
+                    if !protocol.goes_on(&message) {
+                        due.push_back(then);
+                    }
                 }
-                server.write_all(bytes).await?;
             }
             read = server.read(&mut down) => {
                 let bytes = &down[..read?];
                 if bytes.is_empty() {
                     return Ok(());
                 }
-                if upwards != Some(false) {
-                    shared.lock().expect("not poisoned").flights.push(Flight::Reply);
-                    upwards = Some(false);
-                }
-                match fault {
-                    Some(Then::Cut(most)) => return client.write_all(&bytes[..most.min(bytes.len())]).await,
-                    Some(_) => {}
-                    None => client.write_all(bytes).await?,
+                for message in answering.read(bytes) {
+                    match due.front_mut() {
+                        Some(Some(Then::Cut(most))) if *most <= message.len() => {
+                            return client.write_all(&message[..*most]).await;
+                        }
+                        Some(Some(Then::Cut(most))) => *most -= message.len(),
+                        Some(Some(_)) => continue,
+                        Some(None) if protocol.is_last_word(&message) => drop(due.pop_front()),
+                        _ => {}
+                    }
+                    for piece in message.chunks(PIECE) {
+                        client.write_all(piece).await?;
+                    }
                 }
             }
         }
@@ -141,17 +174,12 @@ async fn pass(mut client: TcpStream, server: SocketAddr, shared: Arc<Mutex<Share
 }
 
 impl Shared {
-    /// Records a request, or more of it, and says whether it is the one to fail.
-    fn request(&mut self, bytes: &[u8], goes_on: bool) -> Option<Then> {
-        match self.flights.last_mut() {
-            Some(Flight::Request(before)) if goes_on => before.extend_from_slice(bytes),
-            _ => self.flights.push(Flight::Request(bytes.to_vec())),
-        }
-        let armed = self.fault.take_if(|fault| contains(bytes, &fault.on));
-        armed.map(|fault| fault.then)
+    /// Records a request, and says whether it is the one to fail.
+    fn asked(&mut self, request: &Request) -> Option<Then> {
+        self.requests.push(request.clone());
+        self.fault.take_if(|fault| request.mentions(&fault.on)).map(|fault| fault.then)
     }
 }
 
-fn contains(bytes: &[u8], part: &[u8]) -> bool {
-    bytes.windows(part.len()).any(|window| window == part)
-}
+/// So few bytes at a time that nothing can be right only as long as messages come whole.
+const PIECE: usize = 7;

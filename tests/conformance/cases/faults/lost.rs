@@ -52,7 +52,7 @@ async fn fail(rig: &Rig, then: Then, deadline: Duration) -> anyhow::Result<(Erro
     }
     let error = take(&proxied.store().deadline(deadline), &key).await.expect_err("the connection fails");
     assert!(error.is_outcome_unknown());
-    let asked = proxy.flights().iter().filter(|flight| flight.mentions(key.as_str())).count();
+    let asked = proxy.requests().iter().filter(|request| request.mentions(key.as_str())).count();
     assert_eq!(asked, 1, "it was asked for once");
 
     let granted = rig.row(&key).await?.map_or(0, |row| row.granted);
