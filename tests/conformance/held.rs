@@ -77,28 +77,25 @@ impl Held {
             }
             AnyPool::Sqlite(_) => anyhow::bail!("a file does not say who waits for it"),
         } {
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
         Ok(())
     }
 }
 
-/// From InnoDB's report: its views are cached for as long as somebody reads them often.
+/// From InnoDB's report: its views are made anew only when nobody has read them for 100 ms, and other cases read too.
 async fn somebody_waits(pool: &MySqlPool) -> anyhow::Result<bool> {
     let report: String = sqlx::raw_sql("show engine innodb status").fetch_one(pool).await?.try_get("Status")?;
-    for transaction in report.split("---TRANSACTION ").filter(|transaction| transaction.contains("\nLOCK WAIT ")) {
-        let Some((_, after)) = transaction.split_once(" thread id ") else { continue };
-        let id: String = after.chars().take_while(char::is_ascii_digit).collect();
-        let ours: i64 =
-            sqlx::query_scalar("select count(*) from information_schema.processlist where id = ? and db = database()")
-                .bind(id)
-                .fetch_one(pool)
-                .await?;
-        if ours > 0 {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+    // Before the first transaction stand those of the last deadlock, which is over.
+    let waiting = report.split("---TRANSACTION ").skip(1).filter(|transaction| transaction.contains("\nLOCK WAIT "));
+    let threads: Vec<&str> = waiting
+        .filter_map(|transaction| transaction.split_once(" thread id "))
+        .filter_map(|(_, id)| id.split(',').next())
+        .collect();
+    let ours = sqlx::query_scalar(
+        "select exists (select 1 from information_schema.processlist where find_in_set(id, ?) and db = database())",
+    );
+    Ok(ours.bind(threads.join(",")).fetch_one(pool).await?)
 }
 
 impl AnyConnection {
