@@ -6,6 +6,7 @@
 -- token_create_bucket: it keeps the tokens that are there, which a plain UPDATE of the terms reckons anew.
 --
 -- The state counts ticks of the bucket's own clock, which starts at anchor and advances by step_ticks every step_ns.
+-- The grid of steps goes through the instant of its making and all the way back: clocks can be set to before it.
 -- For 'continuous' a tick is a nanosecond; for 'interval' it is a token, and a step is the whole period.
 create table token_buckets (
   id             varbinary(255) not null primary key,
@@ -14,8 +15,10 @@ create table token_buckets (
   refill         varchar(10) character set ascii collate ascii_bin not null default 'interval'
                  comment 'interval or continuous',
   provisioned    boolean not null default true comment 'false: made by its first request, may be swept',
-  anchor         bigint not null default (timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)) * 1000)
-                 comment 'nanoseconds since 1970',
+  anchor         bigint not null default (
+                   timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)) * 1000
+                   mod if(refill = 'continuous', 1, greatest(cast(refill_seconds * 1000000000 as signed), 1)))
+                 comment 'nanoseconds since 1970: the first step of its clock',
   full_at        bigint not null default 0 comment 'ticks: when it is full again',
   granted        bigint not null default 0 comment 'tokens, ever',
   longest_wait   bigint not null default 0 comment 'ticks: the longest that was granted',

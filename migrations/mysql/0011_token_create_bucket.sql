@@ -13,41 +13,43 @@ create procedure token_create_bucket(
 modifies sql data
 sql security definer
 begin
-  declare v_joined boolean default not @@autocommit;
-  declare v_own boolean default false;
+  declare v_own boolean default @@autocommit;
   declare v_id varbinary(1024) default cast(p_id as binary);
   declare v_same boolean;
   declare v_uuid char(36) character set ascii;
   declare v_now bigint;
-  declare continue handler for 1568 set v_joined = true;  -- inside a transaction of the caller's
-  declare exit handler for sqlexception
-  begin
-    if v_own then rollback; end if;
-    resignal;
-  end;
+  declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
 
   if (length(v_id) between 1 and 255) is not true then
     signal sqlstate '22023' set message_text = 'tollgate: a bucket id has 1 to 255 bytes';
   end if;
-  if not v_joined then
+  if v_own then
     set transaction isolation level read committed;
   end if;
-  if not v_joined then
+  if v_own then
     start transaction;
-    set v_own = true;
   end if;
-  insert into token_buckets (id, capacity, refill_seconds, refill, anchor)
-  values (v_id, p_capacity, p_refill_seconds, p_refill, -1)
-  on duplicate key update provisioned = true;
-  -- The row is locked from here on. A new one's grid begins now; until here it says -1.
-  set v_uuid = uuid();
-  set v_now = (cast(conv(concat(substr(v_uuid, 16, 3), substr(v_uuid, 10, 4), left(v_uuid, 8)), 16, 10) as signed)
-               - 122192928000000000) * 100;
-  update token_buckets set anchor = v_now where id = v_id and anchor = -1;
-  select capacity = p_capacity and refill_seconds = p_refill_seconds and refill = p_refill
-    into v_same from token_buckets where id = v_id for update;
-  if not v_same then
-    call token_settle_v1(v_id, v_now, p_capacity, p_refill_seconds, p_refill);
-  end if;
-  if v_own then commit; end if;
+
+  begin
+    declare exit handler for sqlexception
+    begin
+      if v_own then rollback; end if;
+      resignal;
+    end;
+
+    insert into token_buckets (id, capacity, refill_seconds, refill, anchor)
+    values (v_id, p_capacity, p_refill_seconds, p_refill, -1)
+    on duplicate key update provisioned = true;
+    -- The row is locked from here on. A new one's grid goes through this instant; until here it says -1.
+    set v_uuid = uuid();
+    set v_now = (cast(conv(concat(substr(v_uuid, 16, 3), substr(v_uuid, 10, 4), left(v_uuid, 8)), 16, 10) as signed)
+                 - 122192928000000000) * 100;
+    update token_buckets set anchor = v_now mod step_ns where id = v_id and anchor = -1;
+    select capacity = p_capacity and refill_seconds = p_refill_seconds and refill = p_refill
+      into v_same from token_buckets where id = v_id for update;
+    if not v_same then
+      call token_settle_v1(v_id, v_now, p_capacity, p_refill_seconds, p_refill);
+    end if;
+    if v_own then commit; end if;
+  end;
 end
