@@ -13,6 +13,7 @@
 --   set default role tollgate_app for my_service@'%';   -- MariaDB
 create role if not exists tollgate_app, tollgate_operator;
 
+grant execute on procedure token_decide_v1 to tollgate_app;
 grant execute on procedure token_take_v1 to tollgate_app;
 grant execute on procedure token_take_many_v1 to tollgate_app;
 grant execute on procedure request_token to tollgate_app;

@@ -1,7 +1,8 @@
 -- token_settle_v1: bring a bucket to new terms, or to the same ones again if the clock was set back.
 --
 -- Tokens that are there stay, fractions too, up to the new capacity; if the clock was set back, the bucket is empty.
--- Arguments: p_id; p_now in nanoseconds since 1970; p_capacity in tokens, p_refill_seconds, p_refill: the new terms
+-- Arguments: p_id; p_now in nanoseconds since 1970; p_capacity in tokens, p_refill_seconds, p_refill: the new terms;
+--            null: those that it has
 -- Locks:     the bucket's row, which the caller holds already, in a transaction.
 create procedure token_settle_v1(
   in p_id varbinary(255), in p_now bigint,
@@ -19,7 +20,8 @@ begin
   set v_available = if(v_owed > v_furthest, 0, v_burst - greatest(v_owed, 0));
 
   update token_buckets
-     set capacity = p_capacity, refill_seconds = p_refill_seconds, refill = p_refill
+     set capacity = coalesce(p_capacity, capacity), refill_seconds = coalesce(p_refill_seconds, refill_seconds),
+         refill = coalesce(p_refill, refill)
    where id = p_id;
   select token_ticks, capacity * token_ticks, (p_now - anchor) div step_ns * step_ticks,
          (p_now + 31622400000000000 - anchor) div step_ns * step_ticks - (p_now - anchor) div step_ns * step_ticks

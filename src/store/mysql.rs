@@ -29,22 +29,28 @@ impl Dialect for MySql {
 
     async fn take(connection: &mut MySqlConnection, asks: &[Ask], (): &()) -> Result<Vec<Answer>, sqlx::Error> {
         // All rows are fetched: what is left unread of a CALL would be the next statement's answer.
-        let columns: Vec<Columns> = match asks {
+        match asks {
             [ask] => {
-                sqlx::query_as("call token_take_v1(?, ?, ?, ?, ?, ?, ?)")
+                let mut decide = sqlx::query_as("call token_decide_v1(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
                     .bind(ask.key.as_str())
                     .bind(ask.request.cost)
                     .bind(ask.request.max_wait)
                     .bind(ask.request.keep)
                     .bind(ask.quota.map(|quota| quota.capacity_i64()))
                     .bind(ask.quota.map(|quota| quota.refill_seconds()))
-                    .bind(ask.quota.map(|quota| quota.refill().as_str()))
-                    .fetch_all(connection)
-                    .await?
+                    .bind(ask.quota.map(|quota| quota.refill().as_str()));
+                for _ in 0..RESULTS {
+                    decide = decide.bind(None::<i64>);
+                }
+                let decided: Vec<Decided> = decide.fetch_all(connection).await?;
+                decided.into_iter().map(answer).collect()
             }
-            _ => sqlx::query_as("call token_take_many_v1(?)").bind(requests(asks)).fetch_all(connection).await?,
-        };
-        Ok(columns.into_iter().map(Answer::from).collect())
+            _ => {
+                let take = sqlx::query_as("call token_take_many_v1(?)").bind(requests(asks));
+                let taken: Vec<Columns> = take.fetch_all(connection).await?;
+                Ok(taken.into_iter().map(Answer::from).collect())
+            }
+        }
     }
 
     async fn create_bucket(
@@ -88,6 +94,8 @@ impl Dialect for MySql {
             Some(1370 | 1142 | 1044) => Class::NotPermitted,
             Some(1047) => Class::Unavailable,
             Some(1053 | 1158..=1161 | 1317 | 1927 | 2006 | 2013 | 4031) => Class::Unknown,
+            // the routines' own word that nothing came of it
+            _ if error.code().as_deref() == Some("40001") => Class::RolledBack,
             _ => Class::Refused,
         }
     }
@@ -96,6 +104,18 @@ impl Dialect for MySql {
     async fn clean_up(connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {
         sqlx::raw_sql("rollback").execute(connection).await.map(drop)
     }
+}
+
+/// What a prepared `CALL` of `token_decide_v1` answers: its results as a row, texts as bytes.
+type Decided =
+    (Vec<u8>, i64, Option<i64>, Option<i64>, Option<i64>, Option<i64>, Option<i64>, Option<i64>, Option<i64>);
+
+const RESULTS: usize = 9;
+
+fn answer(decided: Decided) -> Result<Answer, sqlx::Error> {
+    let (outcome, now, full_at, granted, capacity, anchor, step_ns, step_ticks, token_ticks) = decided;
+    let outcome = String::from_utf8(outcome).map_err(|error| sqlx::Error::Decode(error.into()))?;
+    Ok(Answer::from((1, outcome, now, full_at, granted, capacity, anchor, step_ns, step_ticks, token_ticks)))
 }
 
 /// The argument of `token_take_many_v1`. Nothing in it needs escaping.
