@@ -51,9 +51,10 @@ begin
       using errcode = 'invalid_parameter_value';
   end if;
   for v_attempt in 1 .. 100 loop
-    v_now := tollgate.token_clock_v1();
     select t.* into b from tollgate.token_buckets t where t.id = p_id;
-    if not found then
+    -- After the read: what others took since can only be more, so a denial holds at that instant.
+    v_now := tollgate.token_clock_v1();
+    if b.id is null then
       if p_capacity is null then
         return ('unknown', v_now, null, null, null, null, null, null, null)::tollgate.taken_v1;
       end if;
