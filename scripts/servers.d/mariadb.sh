@@ -1,4 +1,4 @@
-# MariaDB 10.11; any installed MariaDB from 10.5 on is taken as well.
+# MariaDB 10.11; an installed MariaDB from 10.6 on, which has JSON_TABLE, is taken as well.
 # shellcheck shell=bash disable=SC2154 # variables of lib/common.sh
 
 mariadb_debs() { # DIR
@@ -8,10 +8,12 @@ mariadb_debs() { # DIR
 }
 
 installed_mariadb() {
-    local program
+    local program version
     [[ -z ${TOLLGATE_SERVERS_NO_INSTALLED-} ]] || return 1
     program=$(PATH=$PATH:/usr/sbin command -v mariadbd) || return 1
-    have mariadb-install-db && printf '%s\n' "$program"
+    version=$("$program" --no-defaults --version)
+    at_least 10.6 "$(sed -E 's/.*Ver ([0-9.]+).*/\1/' <<<"$version")" && have mariadb-install-db &&
+        printf '%s\n' "$program"
 }
 
 obtain() {

@@ -1,4 +1,4 @@
-# MySQL 9; an installed MySQL from 8.0 on is taken as well.
+# MySQL 9; an installed MySQL from 8.0.16 on, which checks constraints, is taken as well.
 # shellcheck shell=bash disable=SC2154 # variables of lib/common.sh
 
 mysql_debs() { # DIR
@@ -13,7 +13,7 @@ installed_mysql() {
     [[ -z ${TOLLGATE_SERVERS_NO_INSTALLED-} ]] || return 1
     program=$(PATH=$PATH:/usr/sbin command -v mysqld) || return 1
     version=$("$program" --no-defaults --version)
-    [[ $version != *MariaDB* ]] && at_least 8.0 "$(sed -E 's/.*Ver ([0-9.]+).*/\1/' <<<"$version")" &&
+    [[ $version != *MariaDB* ]] && at_least 8.0.16 "$(sed -E 's/.*Ver ([0-9.]+).*/\1/' <<<"$version")" &&
         printf '%s\n' "$program"
 }
 
@@ -29,9 +29,10 @@ boot() {
     program=$(obtain)
     data=$(data_directory)
     port=$(free_port)
-    # Socket and pid file are relative to the data directory: the whole path could be too long.
+    # Socket and pid file are relative to the data directory: the whole path could be too long. The redo log's option is
+    # of 8.0.30.
     options=(--no-defaults --datadir="$data/db" --socket=socket --pid-file=pid --mysqlx=OFF --secure-file-priv=
-        --innodb-redo-log-capacity=64M)
+        --loose-innodb-redo-log-capacity=64M)
     if [[ $program == "$cache"/* ]]; then
         usr=${program%/sbin/mysqld}
         options+=(--basedir="$usr" --plugin-dir="$usr/lib/mysql/plugin" --lc-messages-dir="$usr/share/mysql"
