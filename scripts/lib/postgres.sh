@@ -22,14 +22,15 @@ accepts_connections() { # DATA
     [[ $(sed -n '8s/ *$//p' "$1/postmaster.pid" 2>/dev/null) == ready ]]
 }
 
-boot_postgres() { # BIN
-    local bin=$1 data port
+boot() {
+    local bin data port
+    bin=$(obtain)
     data=$(data_directory)
     port=$(free_port)
     quietly "${as_user[@]}" "$bin/initdb" --pgdata="$data" --username=postgres --auth=trust \
         --encoding=UTF8 --locale=C --no-sync ||
         die "initdb failed; to use a server of your own, set $(url_variable "$engine")"
-    # fsync stays on, as some tests are about durability. Sockets are off: their path could be too long.
+    # fsync stays on, as the benchmarks are about durability too. Sockets are off: their path could be too long.
     launch "$data" INT "$bin/postgres" -D "$data" -p "$port" -c listen_addresses=127.0.0.1 \
         -c unix_socket_directories= -c max_connections=200 -c shared_buffers=32MB -c deadlock_timeout=200ms -c jit=off
     publish "postgres://postgres@127.0.0.1:$port/postgres" accepts_connections "$data"

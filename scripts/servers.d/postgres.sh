@@ -32,9 +32,3 @@ obtain() {
         printf '%s\n' "$tree/usr/lib/postgresql/18/bin"
     fi
 }
-
-boot() {
-    local bin
-    bin=$(obtain)
-    boot_postgres "$bin"
-}

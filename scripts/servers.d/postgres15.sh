@@ -9,9 +9,3 @@ obtain() {
     tree=$(cached postgresql-15-bookworm postgres_debs bookworm 15)
     printf '%s\n' "$tree/usr/lib/postgresql/15/bin"
 }
-
-boot() {
-    local bin
-    bin=$(obtain)
-    boot_postgres "$bin"
-}
