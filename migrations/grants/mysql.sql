@@ -18,6 +18,7 @@ grant execute on procedure token_take_v1 to tollgate_app;
 grant execute on procedure token_take_many_v1 to tollgate_app;
 grant execute on procedure request_token to tollgate_app;
 grant execute on procedure request_tokens to tollgate_app;
+grant execute on procedure request_tokens_many to tollgate_app;
 grant execute on procedure request_tokens_v1 to tollgate_app;
 grant execute on procedure rate_limiting_request to tollgate_app;
 

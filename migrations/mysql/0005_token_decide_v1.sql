@@ -33,7 +33,6 @@ begin
   declare v_clock, v_longest_wait, v_acts bigint;
   declare v_same, v_provisioned boolean;
   declare v_attempts int default 0;
-  declare v_message varchar(128) character set utf8mb4;
   declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
 
   if (p_cost >= 1 and p_keep >= 0 and p_max_wait between 0 and 31622400000000000) is not true then
@@ -90,9 +89,12 @@ begin
       elseif o_outcome is null then
         set v_attempts = v_attempts + 1;
         if v_attempts >= 100 then
-          set v_message = concat('tollgate: bucket ''', left(p_id, 36),
-                                 ''' changed during each of 100 attempts: call again');
-          signal sqlstate '40001' set message_text = v_message;
+          begin
+            declare v_message varchar(128) character set utf8mb4
+              default concat('tollgate: bucket ''', left(p_id, 36),
+                             ''' changed during each of 100 attempts: call again');
+            signal sqlstate '40001' set message_text = v_message;
+          end;
         elseif o_capacity is null then
           call token_create_on_first_use_v1(v_id, p_capacity, p_refill_seconds, p_refill);
         else

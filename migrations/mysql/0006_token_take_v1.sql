@@ -1,4 +1,5 @@
--- token_take_v1: token_decide_v1 with its answer as one row. For the arguments, results and locks see there.
+-- token_take_v1: token_decide_v1 with its answer as one row, for clients that cannot have the value of an OUT parameter.
+-- For the arguments, results, errors and locks see there.
 create procedure token_take_v1(
   in p_id varchar(256) character set utf8mb4, in p_cost bigint, in p_max_wait bigint, in p_keep bigint,
   in p_capacity bigint, in p_refill_seconds decimal(19, 9), in p_refill varchar(10) character set ascii)
@@ -11,6 +12,7 @@ begin
   call token_decide_v1(p_id, p_cost, p_max_wait, p_keep, p_capacity, p_refill_seconds, p_refill,
                        v_outcome, v_now, v_full_at, v_granted, v_capacity, v_anchor, v_step_ns, v_step_ticks,
                        v_token_ticks);
-  select 1 as entry, v_outcome as outcome, v_now as now, v_full_at as full_at, v_granted as granted, v_capacity as capacity,
-         v_anchor as anchor, v_step_ns as step_ns, v_step_ticks as step_ticks, v_token_ticks as token_ticks;
+  select 1 as entry, v_outcome as outcome, v_now as now, v_full_at as full_at, v_granted as granted,
+         v_capacity as capacity, v_anchor as anchor, v_step_ns as step_ns, v_step_ticks as step_ticks,
+         v_token_ticks as token_ticks;
 end

@@ -14,13 +14,15 @@ impl Migrate for MySql {
         4 "0004_token_create_on_first_use_v1",
         5 "0005_token_decide_v1",
         6 "0006_token_take_v1",
-        7 "0007_token_take_many_v1",
-        8 "0008_request_tokens_v1",
-        9 "0009_request_tokens",
-        10 "0010_request_token",
-        11 "0011_token_create_bucket",
-        12 "0012_rate_limiting_request",
-        13 "0013_token_bucket_levels",
+        7 "0007_token_decide_many_v1",
+        8 "0008_token_take_many_v1",
+        9 "0009_request_tokens_v1",
+        10 "0010_request_tokens",
+        11 "0011_request_token",
+        12 "0012_request_tokens_many",
+        13 "0013_token_create_bucket",
+        14 "0014_rate_limiting_request",
+        15 "0015_token_bucket_levels",
     );
 
     async fn applied(pool: &MySqlPool) -> Result<Vec<i64>, Error> {

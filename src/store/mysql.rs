@@ -29,27 +29,24 @@ impl Dialect for MySql {
 
     async fn take(connection: &mut MySqlConnection, asks: &[Ask], (): &()) -> Result<Vec<Answer>, sqlx::Error> {
         // All rows are fetched: what is left unread of a CALL would be the next statement's answer.
-        match asks {
-            [ask] => {
-                let mut decide = sqlx::query_as("call token_decide_v1(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
-                    .bind(ask.key.as_str())
-                    .bind(ask.request.cost)
-                    .bind(ask.request.max_wait)
-                    .bind(ask.request.keep)
-                    .bind(ask.quota.map(|quota| quota.capacity_i64()))
-                    .bind(ask.quota.map(|quota| quota.refill_seconds()))
-                    .bind(ask.quota.map(|quota| quota.refill().as_str()));
-                for _ in 0..RESULTS {
-                    decide = decide.bind(None::<i64>);
-                }
-                let decided: Vec<Decided> = decide.fetch_all(connection).await?;
-                decided.into_iter().map(answer).collect()
+        if let [ask] = asks {
+            let mut decide = sqlx::query_as("call token_decide_v1(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
+                .bind(ask.key.as_str())
+                .bind(ask.request.cost)
+                .bind(ask.request.max_wait)
+                .bind(ask.request.keep)
+                .bind(ask.quota.map(|quota| quota.capacity_i64()))
+                .bind(ask.quota.map(|quota| quota.refill_seconds()))
+                .bind(ask.quota.map(|quota| quota.refill().as_str()));
+            for _ in 0..RESULTS {
+                decide = decide.bind(None::<i64>);
             }
-            _ => {
-                let take = sqlx::query_as("call token_take_many_v1(?)").bind(requests(asks));
-                let taken: Vec<Columns> = take.fetch_all(connection).await?;
-                Ok(taken.into_iter().map(Answer::from).collect())
-            }
+            let decided: Vec<Decided> = decide.fetch_all(connection).await?;
+            decided.into_iter().map(answer).collect()
+        } else {
+            let take = sqlx::query_as("call token_take_many_v1(?)").bind(requests(asks));
+            let taken: Vec<Columns> = take.fetch_all(connection).await?;
+            Ok(taken.into_iter().map(Answer::from).collect())
         }
     }
 
@@ -118,15 +115,19 @@ fn answer(decided: Decided) -> Result<Answer, sqlx::Error> {
     Ok(Answer::from((1, outcome, now, full_at, granted, capacity, anchor, step_ns, step_ticks, token_ticks)))
 }
 
-/// The argument of `token_take_many_v1`. Nothing in it needs escaping.
+/// The argument of `token_take_many_v1`.
 fn requests(asks: &[Ask]) -> String {
     let mut json = String::with_capacity(96 * asks.len() + 2);
     let mut separator = '[';
     for ask in asks {
         json.push(separator);
         json.push_str("[\"");
-        for byte in ask.key.as_str().bytes() {
-            write!(json, "{byte:02x}").expect("a String takes everything");
+        for character in ask.key.as_str().chars() {
+            match character {
+                '"' | '\\' => json.extend(['\\', character]),
+                '\0'..' ' => write!(json, "\\u{:04x}", u32::from(character)).expect("a String takes everything"),
+                _ => json.push(character),
+            }
         }
         write!(json, "\",{},{},{},", ask.request.cost, ask.request.max_wait, ask.request.keep)
             .expect("a String takes everything");

@@ -3,22 +3,29 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use tollgate::Quota;
+use tollgate::{Error, Quota, Rule, Store, Take};
 
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
+use crate::pools::Scratch;
 use crate::rig::Rig;
 
 pub(crate) fn cases() -> Vec<Case> {
-    list!(
+    let mut cases: Vec<Case> = list!(
         Levels::Pools, Time::Injected, |engine| engine.has_routines;
         an_unknown_bucket_is_an_error_that_says_how_to_make_it,
         more_than_the_bucket_holds_is_an_error,
         arguments_out_of_range_move_no_token,
         the_versioned_routines_refuse_what_would_mint_tokens,
         rate_limiting_request_refuses_another_s_bucket_and_figures_that_are_none,
+        a_batch_of_anything_but_ids_and_numbers_moves_no_token,
     )
-    .into()
+    .into();
+    cases.extend(list!(
+        Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
+        a_bucket_that_changes_during_every_attempt_is_given_up,
+    ));
+    cases
 }
 
 async fn an_unknown_bucket_is_an_error_that_says_how_to_make_it(rig: Rig) -> anyhow::Result<()> {
@@ -139,5 +146,63 @@ async fn rate_limiting_request_refuses_another_s_bucket_and_figures_that_are_non
         ensure!(refusal.sqlstate == "22023", "{arguments}: {refusal:?}");
     }
     assert_eq!(rig.row(&new).await?, None);
+    Ok(())
+}
+
+async fn a_batch_of_anything_but_ids_and_numbers_moves_no_token(rig: Rig) -> anyhow::Result<()> {
+    let key = rig.bucket(Quota::interval(5, Duration::from_secs(1))?).await?;
+    let before = rig.row(&key).await?;
+    let id = key.as_str();
+    let batches = match rig.engine.kind {
+        Kind::Postgres => {
+            ["null, null", "array['ID'], null", "array['ID'], array[1, 1]", "array['ID', null], array[1, 1]"]
+                .into_iter()
+                .chain([
+                    "array['ID', 'ID'], array[1, null]",
+                    "array['ID', 'ID'], array[1, 0]",
+                    "array['ID'], array[-1]",
+                ])
+                .map(|batch| batch.replace("ID", id))
+                .collect::<Vec<_>>()
+        }
+        _ => ["{}", "1", r#"["ID", 1]"#, r#"["ID"]"#, r#"[["ID"]]"#, r#"[["ID", 1], []]"#, r#"[["ID", 1], [null, 1]]"#]
+            .into_iter()
+            .chain([r#"[["ID", 1], ["ID", null]]"#, r#"[["ID", 1], ["ID", 0]]"#, r#"[["ID", -1]]"#, r#"[["ID", "x"]]"#])
+            // What token_take_many_v1 takes beside them.
+            .chain([r#"[["ID", 1, 0]]"#, r#"[["ID", 1, 0, 0, 5, 1, "interval"]]"#, r#"[["ID", 1"#])
+            .map(|batch| rig.quoted(&batch.replace("ID", id)))
+            .chain(["null".to_owned()])
+            .collect(),
+    };
+    for batch in batches {
+        let refusal = rig.refusal(rig.calling("request_tokens_many", &batch)).await?;
+        ensure!(refusal.sqlstate == "22023", "{batch}: {refusal:?}");
+    }
+    assert_eq!(rig.row(&key).await?, before);
+    Ok(())
+}
+
+async fn a_bucket_that_changes_during_every_attempt_is_given_up(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let rig = &scratch.rig;
+    let key = rig.key();
+    let take = |capacity| {
+        let quota = Quota::interval(capacity, Duration::from_hours(1)).expect("a quota");
+        Take::from(key.clone()).rule(Rule::Quota(quota))
+    };
+    rig.decide(take(5)).await.map(|decision| assert!(decision.is_granted()))?;
+    // A trigger of the host's sets other terms than whatever is asked for.
+    let spoil = "create trigger host_trigger before update on token_buckets
+                 for each row set new.capacity = new.capacity + 1";
+    rig.pool.run(spoil).await?;
+    let before = rig.row(&key).await?;
+    let call = rig.calling("token_take_v1", &format!("{}, 1, 0, 0, 6, 3600, 'interval'", rig.quoted(key.as_str())));
+    let refusal = rig.refusal(call).await?;
+    ensure!(refusal.sqlstate == "40001" && refusal.message.contains("during each of 100 attempts"), "{refusal:?}");
+    ensure!(refusal.message.contains(key.as_str()), "{refusal:?}");
+    // The library takes that for what it is: rolled back, and worth another attempt.
+    let error = rig.store().max_attempts(3).take(&[take(6)]).await.expect_err("it never settles");
+    ensure!(matches!(error, Error::Contended { attempts: 3, .. }), "{error:?}");
+    assert_eq!(rig.row(&key).await?, before);
     Ok(())
 }

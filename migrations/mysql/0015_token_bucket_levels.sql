@@ -5,7 +5,8 @@
 --   next_refill_at when the next token comes; null: it is full
 create sql security definer view token_bucket_levels as
 select convert(b.id using utf8mb4) as id, b.capacity,
-       cast(floor((b.capacity * b.token_ticks - greatest(b.full_at - (n.now - b.anchor) div b.step_ns * b.step_ticks, 0))
+       cast(floor((b.capacity * b.token_ticks
+                   - greatest(b.full_at - (n.now - b.anchor) div b.step_ns * b.step_ticks, 0))
                   / b.token_ticks) as signed) as available,
        b.refill_seconds, b.refill, b.provisioned, b.granted,
        if(b.full_at > (n.now - b.anchor) div b.step_ns * b.step_ticks,
