@@ -1,8 +1,8 @@
 -- request_tokens_many: take tokens from several provisioned buckets in one call, each for itself.
 --
 -- Arguments: p_ids, p_tokens: which buckets, and how many tokens of each
--- Result:    a row a request, in the order given: id; outcome: 'granted', 'denied', 'unknown' (no such bucket) or 'never'
---            (more than the bucket holds); remaining and retry_after_ms as in request_tokens_v1, null if undecided
+-- Result:    a row a request, in the order given: id; outcome: 'granted', 'denied', 'unknown' (no such bucket) or
+--            'never' (more than the bucket holds); remaining and retry_after_ms as in request_tokens_v1, null if undecided
 -- Locks:     see take_many_v1.
 create function tollgate.request_tokens_many(p_ids text[], p_tokens bigint[])
 returns table (id text, outcome text, remaining bigint, retry_after_ms bigint)
@@ -10,7 +10,7 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_none constant bigint[] := array_fill(0::bigint, array[cardinality(p_ids)]);
+  v_none constant bigint[] := array_fill(0::bigint, array[coalesce(cardinality(p_ids), 0)]);
 begin
   if p_ids is null or p_tokens is null or cardinality(p_ids) <> cardinality(p_tokens)
      or array_position(p_ids, null) is not null or array_position(p_tokens, null) is not null
@@ -20,8 +20,9 @@ begin
   end if;
   return query
     select p_ids[t.entry], t.outcome,
-           case when t.outcome in ('granted', 'denied') then greatest((t.capacity * t.token_ticks - greatest(t.full_at - (t.now - t.anchor) / t.step_ns * t.step_ticks, 0))
-                    / t.token_ticks, 0) end,
+           case when t.outcome in ('granted', 'denied') then greatest(
+             (t.capacity * t.token_ticks - greatest(t.full_at - (t.now - t.anchor) / t.step_ns * t.step_ticks, 0))
+             / t.token_ticks, 0) end,
            case when t.outcome in ('granted', 'denied') then ceil(greatest(
              t.anchor + (greatest(t.full_at, (t.now - t.anchor) / t.step_ns * t.step_ticks)
                          + (p_tokens[t.entry] - t.capacity) * t.token_ticks + t.step_ticks - 1)
