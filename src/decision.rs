@@ -61,7 +61,8 @@ impl Decision {
         self.wait
     }
 
-    /// When the next request like this one could be granted, if nobody else takes tokens before.
+    /// When the tokens of the next request like this one are there, if nobody else takes tokens before: one that states
+    /// a longest wait is granted so much earlier.
     #[must_use]
     pub fn retry_after(&self) -> Duration {
         self.retry_after
