@@ -17,6 +17,7 @@ mod migrations;
 mod mutants;
 mod oracle;
 mod privileges;
+mod requester;
 mod retries;
 mod round_trips;
 mod routines;
@@ -36,6 +37,7 @@ pub fn all() -> Vec<Case> {
         limits::cases(),
         migrations::cases(),
         privileges::cases(),
+        requester::cases(),
         oracle::cases(),
         levels::cases(),
         invariants::cases(),
