@@ -7,9 +7,10 @@ use tollgate::{Error, Quota, Store, Take};
 use crate::engines::{Engine, Kind};
 use crate::held::Held;
 use crate::matrix::{Case, Levels, Time, list};
-use crate::pools::{Scratch, all_given_back, through_proxy, with_session};
-use crate::rig::{AnyPool, Rig};
+use crate::pools::{all_given_back, through_proxy, with_session};
+use crate::rig::Rig;
 
+mod interrupted;
 mod lost;
 mod secrets;
 mod unreachable;
@@ -21,10 +22,8 @@ pub fn cases() -> Vec<Case> {
             a_request_that_waits_longer_than_its_deadline_is_unknown)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |_| true; a_closed_pool_is_unavailable).to_vec(),
-        list!(Levels::Every, Time::Real, |engine| has_server(engine) && engine.has_sessions;
-            a_session_that_is_ended_during_a_request_is_unknown)
-        .to_vec(),
         list!(Levels::Pools, Time::Real, has_server; a_server_that_never_answers_keeps_no_connection).to_vec(),
+        interrupted::cases(),
         lost::cases(),
         secrets::cases(),
         unreachable::cases(),
@@ -65,40 +64,6 @@ async fn a_request_that_waits_longer_than_its_deadline_is_unknown(rig: Rig) -> a
     let granted = rig.row(&key).await?.map(|row| row.granted);
     assert!(matches!(granted, Some(1 | 2)), "{granted:?}");
     assert!(rig.take(&key).await?.is_granted());
-    Ok(())
-}
-
-async fn a_session_that_is_ended_during_a_request_is_unknown(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let rig = &scratch.rig;
-    let key = rig.bucket(a_hundred_a_day()).await?;
-    let held = Held::bucket(rig, &key).await?;
-    let (small, acquisitions) = with_session(rig, "select 1").await?;
-    let end = match &small.pool {
-        AnyPool::MySql(pool) => {
-            let id: u64 = sqlx::query_scalar("select connection_id()").fetch_one(pool).await?;
-            format!("kill {id}")
-        }
-        AnyPool::Postgres(pool) => {
-            let id: i32 = sqlx::query_scalar("select pg_backend_pid()").fetch_one(pool).await?;
-            format!("select pg_terminate_backend({id})")
-        }
-        AnyPool::Sqlite(_) => anyhow::bail!("a file has no sessions to end"),
-    };
-    all_given_back(&small.pool).await;
-    let before = acquisitions.count();
-    let store = small.store();
-    let asked = key.clone();
-    let taking = tokio::spawn(async move { take(&store, &asked).await });
-    held.blocks(rig).await?;
-    rig.pool.run(end).await?;
-
-    let error = taking.await?.expect_err("its session was ended");
-    assert!(matches!(error, Error::OutcomeUnknown(_)), "{error:?}");
-    assert_eq!(acquisitions.count(), before + 1, "it was not repeated");
-    held.commit().await?;
-    assert_eq!(rig.row(&key).await?.map(|row| row.granted), Some(1), "the other's alone");
-    assert!(small.take(&key).await?.is_granted(), "on a new connection");
     Ok(())
 }
 

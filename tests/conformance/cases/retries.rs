@@ -19,6 +19,9 @@ pub fn cases() -> Vec<Case> {
         list!(Levels::Every, Time::Real, |engine| engine.has_sessions;
             a_lock_that_is_free_in_the_end_is_had, a_lock_that_stays_held_ends_after_the_attempts)
         .to_vec(),
+        list!(Levels::Every, Time::Real, |engine| engine.has_sessions && statement_timeout(engine).is_some();
+            statements_that_time_out_end_after_the_attempts)
+        .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Sqlite;
             contention_that_stays_ends_by_the_deadline)
         .to_vec(),
@@ -53,9 +56,18 @@ async fn a_lock_that_is_free_in_the_end_is_had(rig: Rig) -> anyhow::Result<()> {
 }
 
 async fn a_lock_that_stays_held_ends_after_the_attempts(rig: Rig) -> anyhow::Result<()> {
+    ends_after_the_attempts(&rig, impatient(rig.engine)).await
+}
+
+async fn statements_that_time_out_end_after_the_attempts(rig: Rig) -> anyhow::Result<()> {
+    ends_after_the_attempts(&rig, statement_timeout(rig.engine).expect("the engine has one")).await
+}
+
+/// In a session that begins with a statement.
+async fn ends_after_the_attempts(rig: &Rig, impatient: &'static str) -> anyhow::Result<()> {
     let key = rig.bucket(a_hundred_a_day()).await?;
-    let held = Held::bucket(&rig, &key).await?;
-    let (impatient, acquisitions) = with_session(&rig, impatient(rig.engine)).await?;
+    let held = Held::bucket(rig, &key).await?;
+    let (impatient, acquisitions) = with_session(rig, impatient).await?;
     let before = acquisitions.count();
 
     let error = take(impatient.store().max_attempts(2).deadline(LONG), &key).await?.expect_err("it is locked");
@@ -87,6 +99,15 @@ fn impatient(engine: &Engine) -> &'static str {
         Kind::MySql => "set innodb_lock_wait_timeout = 1",
         Kind::Postgres => "set lock_timeout = '20ms'",
         Kind::Sqlite => "pragma busy_timeout = 0",
+    }
+}
+
+/// A limit on statements, where there is one that holds within a routine.
+fn statement_timeout(engine: &Engine) -> Option<&'static str> {
+    match engine.kind {
+        Kind::MySql => (engine.name == "mariadb").then_some("set max_statement_time = 0.1"),
+        Kind::Postgres => Some("set statement_timeout = '100ms'"),
+        Kind::Sqlite => None,
     }
 }
 

@@ -21,8 +21,10 @@ pub fn cases() -> Vec<Case> {
             a_url_of_no_host_is_unavailable,
             a_url_of_no_database_is_unavailable)
         .to_vec(),
-        list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Sqlite; a_file_that_is_not_there_is_unavailable)
-            .to_vec(),
+        list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Sqlite;
+            a_file_that_is_not_there_is_unavailable,
+            a_file_that_may_only_be_read_is_not_permitted)
+        .to_vec(),
     ]
     .concat()
 }
@@ -56,6 +58,17 @@ async fn a_file_that_is_not_there_is_unavailable(rig: Rig) -> anyhow::Result<()>
     let directory = rig.directory.as_ref().expect("a rig of this engine has one");
     let options = SqliteConnectOptions::new().filename(directory.path().join("no-such-directory/buckets.db"));
     is_unavailable(&rig.on(AnyPool::Sqlite(SqlitePoolOptions::new().connect_lazy_with(options)))).await
+}
+
+async fn a_file_that_may_only_be_read_is_not_permitted(rig: Rig) -> anyhow::Result<()> {
+    let key = rig.bucket(a_hundred_a_day()).await?;
+    let AnyPool::Sqlite(pool) = &rig.pool else { anyhow::bail!("a file is needed") };
+    let options = pool.connect_options().as_ref().clone().read_only(true);
+    let reader = rig.on(AnyPool::Sqlite(SqlitePoolOptions::new().connect_with(options).await?));
+    let error = take(&reader.store(), &key).await.expect_err("a token is taken by a write");
+    assert!(matches!(error, Error::NotPermitted(_)), "{error:?}");
+    assert_eq!(rig.row(&key).await?.map(|row| row.granted), Some(0));
+    Ok(())
 }
 
 async fn is_unavailable(rig: &Rig) -> anyhow::Result<()> {

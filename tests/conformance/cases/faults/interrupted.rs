@@ -1,0 +1,121 @@
+//! What an operator does to a session while it has a request, or has done to all of them.
+
+use std::time::Duration;
+
+use tollgate::{Decision, Error, Key, Store};
+
+use super::{a_hundred_a_day, has_server, take};
+use crate::engines::Kind;
+use crate::held::Held;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::pools::{Acquisitions, Scratch, all_given_back, with_session};
+use crate::rig::{AnyPool, Rig};
+
+pub fn cases() -> Vec<Case> {
+    [
+        list!(Levels::Every, Time::Real, |engine| has_server(engine) && engine.has_sessions;
+            a_session_that_is_ended_during_a_request_is_unknown,
+            a_statement_that_is_cancelled_is_asked_again_only_where_that_undoes_it)
+        .to_vec(),
+        list!(Levels::Pools, Time::Real, |engine| has_server(engine) && engine.has_sessions;
+            a_session_that_may_only_read_takes_nothing)
+        .to_vec(),
+    ]
+    .concat()
+}
+
+async fn a_session_that_is_ended_during_a_request_is_unknown(rig: Rig) -> anyhow::Result<()> {
+    let interrupted = Interrupted::new(&rig).await?;
+    let end = if rig.engine.kind == Kind::Postgres { "select pg_terminate_backend" } else { "kill" };
+    let error = interrupted.ask(end).await?.expect_err("its session was ended");
+    interrupted.is_unknown(&error).await
+}
+
+/// PostgreSQL undoes all that a cancelled request did, so it is safe to ask again; MySQL may undo a part of it.
+async fn a_statement_that_is_cancelled_is_asked_again_only_where_that_undoes_it(rig: Rig) -> anyhow::Result<()> {
+    let interrupted = Interrupted::new(&rig).await?;
+    if rig.engine.kind != Kind::Postgres {
+        let error = interrupted.ask("kill query").await?.expect_err("it was cancelled");
+        return interrupted.is_unknown(&error).await;
+    }
+    let decision = interrupted.ask("select pg_cancel_backend").await??;
+    assert!(decision.is_granted() && decision.attempts() > 1, "{decision:?}");
+    assert_eq!(interrupted.granted().await?, Some(2), "one of the other's, one of ours");
+    Ok(())
+}
+
+/// As on a server that has become a replica.
+async fn a_session_that_may_only_read_takes_nothing(rig: Rig) -> anyhow::Result<()> {
+    let key = rig.bucket(a_hundred_a_day()).await?;
+    let read_only = match rig.engine.kind {
+        Kind::Postgres => "set default_transaction_read_only = on",
+        _ => "set session transaction read only",
+    };
+    let (reader, acquisitions) = with_session(&rig, read_only).await?;
+    let before = acquisitions.count();
+    for first_use in [false, true] {
+        let rule = if first_use { tollgate::Rule::Quota(a_hundred_a_day()) } else { tollgate::Rule::Provisioned };
+        let key = if first_use { rig.key() } else { key.clone() };
+        let error = reader.store().take(&[tollgate::Take::from(key).rule(rule)]).await.expect_err("it may not write");
+        assert!(matches!(error, Error::Database(_)), "{error:?}");
+        assert!(!error.is_outcome_unknown());
+    }
+    assert_eq!(acquisitions.count(), before + 2, "neither was repeated");
+    assert_eq!(rig.row(&key).await?.map(|row| row.granted), Some(0));
+    Ok(())
+}
+
+/// A request that waits for a bucket which somebody else holds, when an operator comes.
+struct Interrupted {
+    scratch: Scratch,
+    key: Key,
+    session: Rig,
+    acquisitions: Acquisitions,
+}
+
+impl Interrupted {
+    async fn new(rig: &Rig) -> anyhow::Result<Self> {
+        let scratch = Scratch::migrated(rig).await?;
+        let key = scratch.rig.bucket(a_hundred_a_day()).await?;
+        let (session, acquisitions) = with_session(&scratch.rig, "select 1").await?;
+        Ok(Self { scratch, key, session, acquisitions })
+    }
+
+    /// Asks, and does that to its session; the bucket is free once it has told.
+    async fn ask(&self, operator_does: &str) -> anyhow::Result<Result<Decision, Error>> {
+        let rig = &self.scratch.rig;
+        let id: i64 = match &self.session.pool {
+            AnyPool::MySql(pool) => {
+                sqlx::query_scalar("select cast(connection_id() as signed)").fetch_one(pool).await?
+            }
+            AnyPool::Postgres(pool) => sqlx::query_scalar("select pg_backend_pid()::bigint").fetch_one(pool).await?,
+            AnyPool::Sqlite(_) => anyhow::bail!("a file has no sessions"),
+        };
+        all_given_back(&self.session.pool).await;
+        let held = Held::bucket(rig, &self.key).await?;
+        let before = self.acquisitions.count();
+        let (store, key) = (self.session.store(), self.key.clone());
+        let taking = tokio::spawn(async move { take(&store, &key).await });
+        held.blocks(rig).await?;
+        rig.pool.run(format!("{operator_does} ({id})")).await?;
+        // Either has ended, or asks again.
+        while !taking.is_finished() && self.acquisitions.count() == before + 1 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        held.commit().await?;
+        Ok(taking.await?)
+    }
+
+    /// Nothing was taken, nothing was asked twice, and nothing is in the way of the next request.
+    async fn is_unknown(&self, error: &Error) -> anyhow::Result<()> {
+        assert!(matches!(error, Error::OutcomeUnknown(_)), "{error:?}");
+        assert_eq!(self.acquisitions.count(), 2, "once for who it is, and once to ask");
+        assert_eq!(self.granted().await?, Some(1), "the other's alone");
+        assert!(self.session.take(&self.key).await?.is_granted(), "on a new connection");
+        Ok(())
+    }
+
+    async fn granted(&self) -> anyhow::Result<Option<i64>> {
+        Ok(self.scratch.rig.row(&self.key).await?.map(|row| row.granted))
+    }
+}
