@@ -5,9 +5,10 @@ use crate::matrix::Case;
 mod forgery;
 mod mysql;
 mod postgres;
+mod public;
 
 pub fn cases() -> Vec<Case> {
-    [forgery::cases(), mysql::cases(), postgres::cases()].concat()
+    [forgery::cases(), mysql::cases(), postgres::cases(), public::cases()].concat()
 }
 
 /// The settings that differ, by name. Those that came with a language, when its first routine ran, are nobody's yet.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, MySqlPool, PgPool};
-use tollgate::Quota;
+use tollgate::{Quota, Store};
 
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
@@ -65,6 +65,16 @@ async fn a_sessions_settings_change_no_decision(rig: Rig) -> anyhow::Result<()> 
         assert_eq!(session.decide(request()).await?.remaining(), 1, "after {forged}");
         assert_eq!(rig.decide(request()).await?.remaining(), 0, "after {forged}");
         assert!(!session.decide(request()).await?.is_granted(), "after {forged}");
+
+        // Several in one call, of which the one in the middle is unknown.
+        let (first, last) =
+            (rig.bucket(Quota::interval(1, A_DAY)?).await?, rig.bucket(Quota::interval(1, A_DAY)?).await?);
+        let batch = [first, rig.key(), last].map(tollgate::Take::from);
+        for expected in [[Some(true), None, Some(true)], [Some(false), None, Some(false)]] {
+            let outcomes = session.store().take(&batch).await?;
+            let granted: Vec<_> = outcomes.into_iter().map(|it| it.ok().map(|it| it.is_granted())).collect();
+            assert_eq!(granted, expected, "after {forged}");
+        }
     }
     Ok(())
 }

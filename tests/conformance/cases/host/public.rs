@@ -1,0 +1,52 @@
+//! What everybody on a PostgreSQL server may do: nothing.
+
+use crate::engines::Kind;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::pools::Scratch;
+use crate::rig::Rig;
+
+pub fn cases() -> Vec<Case> {
+    list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres; nothing_is_open_to_the_public).into()
+}
+
+async fn nothing_is_open_to_the_public(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let rig = &scratch.rig;
+    assert_eq!(open(rig).await?, NONE, "after the migrations");
+    rig.pool.run(include_str!("../../../../migrations/grants/postgres.sql")).await?;
+    assert_eq!(open(rig).await?, NONE, "after the grants");
+
+    // Each would be found.
+    rig.pool
+        .run(
+            "grant usage on schema tollgate to public;
+             grant insert (id) on tollgate.token_buckets to public;
+             grant execute on function tollgate.token_clock_v1 to public",
+        )
+        .await?;
+    assert_eq!(open(rig).await?, ["schema tollgate", "tollgate.token_buckets", "tollgate.token_clock_v1()"]);
+    Ok(())
+}
+
+/// Whatever of the schema the pseudo-role of everybody has a right to.
+async fn open(rig: &Rig) -> anyhow::Result<Vec<String>> {
+    let rows = rig
+        .sql(
+            "select 'schema ' || nspname as name
+               from pg_namespace where nspname = 'tollgate' and has_schema_privilege('public', oid, 'usage, create')
+             union all
+             select oid::regprocedure::text
+               from pg_proc where pronamespace = 'tollgate'::regnamespace and has_function_privilege('public', oid, 'execute')
+             union all
+             select oid::regclass::text
+               from pg_class
+              where relnamespace = 'tollgate'::regnamespace and relkind in ('r', 'v', 'm', 'p')
+                and (has_table_privilege('public', oid, 'select, insert, update, delete, truncate, references, trigger')
+                     or has_any_column_privilege('public', oid, 'select, insert, update, references'))
+             order by name",
+        )
+        .await?;
+    rows.iter().map(|row| Ok(row.text("name")?.unwrap_or_default().to_owned())).collect()
+}
+
+const NONE: [String; 0] = [];
