@@ -17,13 +17,16 @@ pub fn cases() -> Vec<Case> {
 }
 
 async fn calls_dropped_at_random_points_leave_the_books_balanced(rig: Rig) -> anyhow::Result<()> {
-    let key = rig.bucket(Quota::interval(1_000_000, Duration::from_secs(86_400))?).await?;
+    let quota = Quota::interval(1_000_000, Duration::from_secs(86_400))?;
+    let keys = [rig.bucket(quota).await?, rig.bucket(quota).await?];
     let calls = if rig.level.is_none() { 10_000 } else { 1_000 };
     let books = Arc::new(Books::default());
     let callers: Vec<_> = (0..CALLERS)
         .map(|seed| {
-            let (store, key, books) = (rig.store(), key.clone(), Arc::clone(&books));
-            tokio::spawn(async move { Caller { store, key, rng: Rng(seed + 1), books }.give_up(calls / CALLERS).await })
+            let (store, keys, books) = (rig.store(), keys.clone(), Arc::clone(&books));
+            tokio::spawn(
+                async move { Caller { store, keys, rng: Rng(seed + 1), books }.give_up(calls / CALLERS).await },
+            )
         })
         .collect();
     for caller in callers {
@@ -32,7 +35,10 @@ async fn calls_dropped_at_random_points_leave_the_books_balanced(rig: Rig) -> an
     all_given_back(&rig.pool).await;
 
     let (known, unknown) = (books.known.load(Ordering::SeqCst), books.unknown.load(Ordering::SeqCst));
-    let debited = rig.row(&key).await?.map_or(0, |row| row.granted);
+    let mut debited = 0;
+    for key in &keys {
+        debited += rig.row(key).await?.map_or(0, |row| row.granted);
+    }
     assert!(known <= debited && debited <= known + unknown, "{known} known, {unknown} unknown, {debited} debited");
     assert!(known > 0 && unknown > 0, "{known} known, {unknown} unknown: too few to show anything");
     no_transaction_is_open(&rig).await
@@ -47,7 +53,7 @@ struct Books {
 
 struct Caller {
     store: AnyStore,
-    key: Key,
+    keys: [Key; 2],
     rng: Rng,
     books: Arc<Books>,
 }
@@ -55,7 +61,10 @@ struct Caller {
 impl Caller {
     async fn give_up(mut self, calls: u64) -> anyhow::Result<()> {
         for _ in 0..calls {
-            let (store, takes) = (self.store.clone(), [Take::from(self.key.clone())]);
+            // Of one bucket, or of both at once: on a file that is more than one statement.
+            let buckets = if self.rng.below(2) == 0 { &self.keys[..1] } else { &self.keys };
+            let takes: Vec<Take> = buckets.iter().cloned().map(Take::from).collect();
+            let (store, tokens) = (self.store.clone(), i64::try_from(takes.len())?);
             let call = async move { store.take(&takes).await };
             let patience = self.rng.below(300);
             let answer = match self.rng.below(5) {
@@ -69,12 +78,12 @@ impl Caller {
                 2 => turns(patience, call).await,
                 _ => aborted(patience, call).await,
             };
-            self.enter(answer)?;
+            self.enter(answer, tokens)?;
         }
         Ok(())
     }
 
-    fn enter(&self, answer: Option<Result<Vec<Outcome>, Error>>) -> anyhow::Result<()> {
+    fn enter(&self, answer: Option<Result<Vec<Outcome>, Error>>, tokens: i64) -> anyhow::Result<()> {
         match answer {
             Some(Ok(outcomes)) => {
                 for outcome in outcomes {
@@ -86,7 +95,7 @@ impl Caller {
             Some(Err(Error::Contended { .. })) => {}
             Some(Err(error)) if !error.is_outcome_unknown() => return Err(error.into()),
             _ => {
-                self.books.unknown.fetch_add(1, Ordering::SeqCst);
+                self.books.unknown.fetch_add(tokens, Ordering::SeqCst);
             }
         }
         Ok(())
