@@ -109,17 +109,23 @@ impl Limit {
         (self.terms.burst() + (length / step_ns + 1) * step_ticks) / token_ticks
     }
 
-    /// A denial is right if its tokens were not there at its time. What others took within the two milliseconds
-    /// after it counts too, as a database may read its clock that much before it looks at the bucket.
+    /// A denial is right if its tokens were not there at its time. What others took within the milliseconds after it
+    /// counts too, as a database may read its clock that much before it looks at the bucket; for the same reason, grants
+    /// that are so close may have been made in another order, the last of them first.
     fn lost_to_denials(&self, calls: &[Call]) -> Vec<i64> {
-        let mut grants = grants(calls).into_iter().peekable();
+        let grants = grants(calls);
+        let (mut next, mut latest) = (0, 0);
         let mut denials: Vec<(i64, i64)> =
             calls.iter().filter(|call| !call.granted).filter_map(|call| Some((call.at?, call.cost))).collect();
         denials.sort_unstable();
         let mut full_at = i64::MIN;
         denials.retain(|&(at, cost)| {
-            while let Some((at, cost)) = grants.next_if(|grant| grant.0 <= at + STALE) {
-                full_at = full_at.max(self.clock(at)) + cost * self.terms.token_ticks;
+            while let Some(&(granted_at, cost)) = grants.get(next).filter(|grant| grant.0 <= at + STALE) {
+                while grants.get(latest + 1).is_some_and(|grant| grant.0 <= granted_at + STALE) {
+                    latest += 1;
+                }
+                full_at = full_at.max(self.clock(grants[latest].0)) + cost * self.terms.token_ticks;
+                next += 1;
             }
             full_at.max(self.clock(at)) + cost * self.terms.token_ticks - self.terms.burst() <= self.clock(at)
         });
@@ -151,4 +157,4 @@ fn grants(calls: &[Call]) -> Vec<(i64, i64)> {
 }
 
 /// By how much a clock may be read before the lock is had, in nanoseconds.
-const STALE: i64 = 2_000_000;
+const STALE: i64 = 3_000_000;
