@@ -16,3 +16,5 @@ fn changed<'a>(before: &'a [(String, String)], after: &'a [(String, String)]) ->
     let was_there = |name: &str| before.iter().any(|(other, _)| other == name);
     after.iter().filter(|setting| was_there(&setting.0) && !before.contains(setting)).collect()
 }
+
+const NONE: [&(String, String); 0] = [];

@@ -6,7 +6,7 @@ use sqlx::pool::PoolConnection;
 use sqlx::{AssertSqlSafe, FromRow, MySql};
 use tollgate::{Isolation, Key, Quota};
 
-use super::changed;
+use super::{NONE, changed};
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::Scratch;
@@ -19,6 +19,7 @@ pub fn cases() -> Vec<Case> {
         a_commit_takes_the_token_with_the_hosts_rows,
         an_error_leaves_the_hosts_transaction_open,
         the_sessions_variables_stay_as_they_were,
+        the_next_transaction_is_at_the_sessions_level,
         the_last_insert_id_stays_as_it_was)
     .into()
 }
@@ -75,11 +76,7 @@ async fn the_sessions_variables_stay_as_they_were(rig: Rig) -> anyhow::Result<()
     host.set_level("session").await?;
     host.run("set sql_mode = 'ANSI_QUOTES,NO_BACKSLASH_ESCAPES', time_zone = '+09:00', timestamp = 1234567890").await?;
     let before = host.variables().await?;
-    for call in [
-        "call request_token('bucket')",
-        "call rate_limiting_request('made by its first request', 2, 60)",
-        "call token_create_bucket('provisioned', 1, 1, 'interval')",
-    ] {
+    for call in RIGHT {
         host.run(call).await?;
         assert_eq!(changed(&before, &host.variables().await?), NONE, "after {call}");
     }
@@ -90,21 +87,41 @@ async fn the_sessions_variables_stay_as_they_were(rig: Rig) -> anyhow::Result<()
     Ok(())
 }
 
+/// A level that was set for one transaction alone shows in no variable.
+async fn the_next_transaction_is_at_the_sessions_level(rig: Rig) -> anyhow::Result<()> {
+    let mut host = Host::new(&rig).await?;
+    host.set_level("session").await?;
+    let level = rig.level.unwrap_or(Isolation::RepeatableRead);
+    assert_eq!(host.shown_level().await?, level);
+    for call in RIGHT {
+        host.run(call).await?;
+        assert_eq!(host.shown_level().await?, level, "after {call}");
+    }
+    for wrong in WRONG {
+        host.run(wrong).await.expect_err(wrong);
+        assert_eq!(host.shown_level().await?, level, "after {wrong}");
+    }
+    Ok(())
+}
+
 async fn the_last_insert_id_stays_as_it_was(rig: Rig) -> anyhow::Result<()> {
     let mut host = Host::new(&rig).await?;
     host.run("create table host_ids (id bigint auto_increment primary key)").await?;
     host.run("insert into host_ids values (41); insert into host_ids values (null)").await?;
-    for call in [
-        "call request_token('bucket')",
-        "call rate_limiting_request('made by its first request', 2, 60)",
-        "call token_create_bucket('provisioned', 1, 1, 'interval')",
-    ] {
+    for call in RIGHT {
         host.run(call).await?;
         let id: u64 = sqlx::query_scalar("select last_insert_id()").fetch_one(&mut *host.connection).await?;
         assert_eq!(id, 42, "after {call}");
     }
     Ok(())
 }
+
+/// Calls that take tokens or make buckets.
+const RIGHT: &[&str] = &[
+    "call request_token('bucket')",
+    "call rate_limiting_request('made by its first request', 2, 60)",
+    "call token_create_bucket('provisioned', 1, 1, 'interval')",
+];
 
 /// Calls that are refused, each by another part of the routines.
 const WRONG: &[&str] = &[
@@ -175,6 +192,21 @@ impl Host {
         Ok(())
     }
 
+    /// The level at which the next transaction runs, by what it lets others do and sees of it.
+    async fn shown_level(&mut self) -> anyhow::Result<Isolation> {
+        let others = self.scratch.rig.pool.clone();
+        self.run("start transaction").await?;
+        let before = self.granted().await?;
+        if others.run("select 1 from token_buckets where id = 'bucket' for update nowait").await.is_err() {
+            self.run("rollback").await?;
+            return Ok(Isolation::Serializable);
+        }
+        others.run("update token_buckets set granted = granted + 1 where id = 'bucket'").await?;
+        let after = self.granted().await?;
+        self.run("rollback").await?;
+        Ok(if after == before { Isolation::RepeatableRead } else { Isolation::ReadCommitted })
+    }
+
     /// The host's rows and the tokens taken, as far as they are committed.
     async fn seen_by_others(&self) -> anyhow::Result<(i64, i64)> {
         let AnyPool::MySql(pool) = &self.scratch.rig.pool else { anyhow::bail!("MySQL is needed") };
@@ -202,5 +234,3 @@ impl Host {
 }
 
 const EVER_CHANGING: &[&str] = &["error_count", "gtid_executed", "statement_id", "warning_count"];
-
-const NONE: [&(String, String); 0] = [];

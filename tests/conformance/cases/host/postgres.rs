@@ -6,7 +6,7 @@ use sqlx::pool::PoolConnection;
 use sqlx::{AssertSqlSafe, Postgres};
 use tollgate::{Isolation, Key, Quota};
 
-use super::changed;
+use super::{NONE, changed};
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::Scratch;
@@ -136,5 +136,3 @@ impl Host {
         sqlx::query_scalar("select count(*) from host_rows").fetch_one(&mut *self.connection).await
     }
 }
-
-const NONE: [&(String, String); 0] = [];

@@ -36,7 +36,8 @@ async fn open(rig: &Rig) -> anyhow::Result<Vec<String>> {
                from pg_namespace where nspname = 'tollgate' and has_schema_privilege('public', oid, 'usage, create')
              union all
              select oid::regprocedure::text
-               from pg_proc where pronamespace = 'tollgate'::regnamespace and has_function_privilege('public', oid, 'execute')
+               from pg_proc
+              where pronamespace = 'tollgate'::regnamespace and has_function_privilege('public', oid, 'execute')
              union all
              select oid::regclass::text
                from pg_class
