@@ -111,6 +111,12 @@ fn statement_timeout(engine: &Engine) -> Option<&'static str> {
     }
 }
 
+/// Two buckets, in the order in which a batch locks them.
+async fn in_order(rig: &Rig) -> anyhow::Result<(Key, Key)> {
+    let (a, b) = (rig.bucket(a_hundred_a_day()).await?, rig.bucket(a_hundred_a_day()).await?);
+    Ok(if a < b { (a, b) } else { (b, a) })
+}
+
 fn take(store: AnyStore, key: &Key) -> tokio::task::JoinHandle<Result<tollgate::Decision, Error>> {
     let take = Take::from(key.clone());
     tokio::spawn(async move {

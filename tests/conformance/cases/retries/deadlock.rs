@@ -1,8 +1,8 @@
 //! A batch and another session that wait for each other.
 
-use tollgate::{Key, Store, Take};
+use tollgate::{Store, Take};
 
-use super::{LONG, a_hundred_a_day};
+use super::{LONG, in_order};
 use crate::engines::Kind;
 use crate::held::Held;
 use crate::matrix::{Case, Levels, Time, list};
@@ -41,12 +41,6 @@ async fn a_deadlock_is_retried(rig: Rig) -> anyhow::Result<()> {
         assert_eq!(rig.row(key).await?.map(|row| row.granted), Some(2), "one of the other's, one of ours");
     }
     Ok(())
-}
-
-/// Two buckets, in the order in which a batch locks them.
-async fn in_order(rig: &Rig) -> anyhow::Result<(Key, Key)> {
-    let (a, b) = (rig.bucket(a_hundred_a_day()).await?, rig.bucket(a_hundred_a_day()).await?);
-    Ok(if a.as_str() < b.as_str() { (a, b) } else { (b, a) })
 }
 
 /// PostgreSQL ends the one that looks first, InnoDB the one that changed less.

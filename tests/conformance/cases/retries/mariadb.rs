@@ -2,7 +2,7 @@
 
 use tollgate::{Isolation, Store, Take};
 
-use super::{LONG, a_hundred_a_day};
+use super::{LONG, in_order};
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::{Scratch, with_session};
 use crate::rig::Rig;
@@ -14,8 +14,7 @@ pub fn cases() -> Vec<Case> {
 async fn a_changed_record_is_retried(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let rig = &scratch.rig;
-    let (a, b) = (rig.bucket(a_hundred_a_day()).await?, rig.bucket(a_hundred_a_day()).await?);
-    let (first, second) = if a.as_str() < b.as_str() { (a, b) } else { (b, a) };
+    let (first, second) = in_order(rig).await?;
     // A trigger of the host's holds the batch up between the first bucket and the second.
     let gate = format!("gate_{}", first.as_str());
     rig.pool
