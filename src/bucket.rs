@@ -27,17 +27,23 @@ pub struct Terms {
     pub step_ns: i64,
     /// Ticks by which a step advances it.
     pub step_ticks: i64,
-    /// Ticks for one token. Rounded up: a quota is never exceeded.
+    /// Ticks for one token. Rounded up: a quota is never exceeded. 0 if there is no limit.
     pub token_ticks: i64,
+    /// Whether the clock started in 1970, whatever the bucket's anchor says.
+    pub calendar: bool,
 }
 
 impl From<&Quota> for Terms {
     fn from(quota: &Quota) -> Self {
         let capacity = quota.capacity_i64();
-        match quota.refill() {
-            Refill::Continuous => Self { capacity, step_ns: 1, step_ticks: 1, token_ticks: quota.token_ns() },
-            Refill::Interval => Self { capacity, step_ns: quota.refill_ns(), step_ticks: capacity, token_ticks: 1 },
-        }
+        let (step_ns, step_ticks, token_ticks) = match quota.refill() {
+            Refill::Continuous => (1, 1, quota.token_ns()),
+            Refill::Interval | Refill::Calendar => (quota.refill_ns(), capacity, 1),
+            // A clock that stands still.
+            Refill::Once => (NEVER_NS, 1, 1),
+            Refill::Unlimited => (NEVER_NS, 1, 0),
+        };
+        Self { capacity, step_ns, step_ticks, token_ticks, calendar: quota.refill() == Refill::Calendar }
     }
 }
 
@@ -60,10 +66,18 @@ impl Terms {
         (tick + self.step_ticks - 1) / self.step_ticks * self.step_ticks
     }
 
-    /// The first instant at which it shows `tick`, in nanoseconds since 1970.
+    /// The first instant at which it shows `tick`, in nanoseconds since 1970; the end of time if it never does.
     #[must_use]
     pub fn instant(&self, anchor: i64, tick: i64) -> i64 {
-        anchor + (tick / self.step_ticks + i64::from(tick % self.step_ticks > 0)) * self.step_ns
+        let steps = tick / self.step_ticks + i64::from(tick % self.step_ticks > 0);
+        steps.saturating_mul(self.step_ns).saturating_add(anchor)
+    }
+
+    /// Where the clock of a bucket starts that is made at `now`: it steps then, and did so all the way back, because
+    /// clocks can be set to before `now`.
+    #[must_use]
+    pub fn anchor(&self, now: i64) -> i64 {
+        if self.calendar { 0 } else { now % self.step_ns }
     }
 }
 
@@ -91,7 +105,7 @@ pub struct Request {
     pub keep: i64,
 }
 
-/// What a request came to. Times are in nanoseconds from now.
+/// What a request came to. Times are in nanoseconds from now; [`NEVER_NS`] if there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// Whether the tokens were taken.
@@ -107,10 +121,10 @@ pub struct Verdict {
 }
 
 impl Bucket {
-    /// A full bucket whose clock steps at `now`, and did so all the way back: clocks can be set to before `now`.
+    /// A bucket that is made at `now`.
     #[must_use]
     pub fn full(terms: &Terms, now: i64) -> Self {
-        Self { anchor: now % terms.step_ns, ..Self::default() }
+        Self { anchor: terms.anchor(now), ..Self::default() }
     }
 
     /// Decides a request for at most the capacity at `now`, and takes its tokens if it is granted; a denial
@@ -136,11 +150,16 @@ impl Bucket {
     pub fn verdict(&self, terms: &Terms, now: i64, request: Request, granted: bool) -> Verdict {
         let clock = terms.clock(self.anchor, now);
         let full_at = self.full_at.max(clock);
-        let until = |tick: i64| (terms.instant(self.anchor, tick) - now).max(0);
+        let until = |tick: i64| match terms.instant(self.anchor, tick) {
+            NEVER_NS => NEVER_NS,
+            instant => instant.saturating_sub(now).max(0),
+        };
         let lacking = |tokens: i64| until(full_at + (tokens - terms.capacity) * terms.token_ticks);
         Verdict {
             granted,
-            remaining: ((terms.burst() - full_at + clock) / terms.token_ticks).max(0),
+            remaining: (terms.burst() - full_at + clock)
+                .checked_div(terms.token_ticks)
+                .map_or(terms.capacity, |n| n.max(0)),
             wait: if granted { lacking(request.keep) } else { 0 },
             retry_after: lacking(request.cost + request.keep),
             reset_after: until(full_at),
@@ -162,14 +181,74 @@ impl Bucket {
     pub fn settle(&mut self, old: &Terms, new: &Terms, now: i64) {
         let owed = self.full_at - old.clock(self.anchor, now);
         let available = if self.stepped_back(old, now) { 0 } else { i128::from(old.burst() - owed.max(0)) };
-        let kept = (available * i128::from(new.token_ticks)).div_euclid(i128::from(old.token_ticks));
+        let kept = match old.token_ticks {
+            0 => i128::from(new.burst()),
+            token => (available * i128::from(new.token_ticks)).div_euclid(i128::from(token)),
+        };
+        if new.calendar {
+            self.anchor = 0;
+        }
         let clock = new.clock(self.anchor, now);
         let most_owed = new.clock(self.anchor, now + LONGEST_WAIT_NS) - clock;
         let kept = i64::try_from(kept.max(-i128::from(most_owed))).unwrap_or(i64::MAX).min(new.burst());
         self.full_at = clock + new.burst() - kept;
         self.longest_wait = (-kept).max(0);
     }
+
+    /// Gives back what a request took whose turn has not come, and says how many tokens that is: those that no later
+    /// request queues behind. If it was the last one, it is as if it had never been.
+    pub fn cancel(&mut self, terms: &Terms, now: i64, receipt: &Receipt) -> i64 {
+        if now >= receipt.acts_at || self.granted < receipt.granted {
+            return 0;
+        }
+        let later = self.granted - receipt.granted;
+        let given_back = (receipt.cost - later).max(0);
+        self.full_at -= given_back * terms.token_ticks;
+        if later == 0 {
+            self.granted -= receipt.cost;
+        }
+        given_back
+    }
+
+    /// Gives tokens back that were taken and not used; what exceeds the capacity is lost.
+    pub fn refund(&mut self, terms: &Terms, tokens: i64) {
+        self.full_at -= tokens.min(terms.capacity) * terms.token_ticks;
+    }
+
+    /// Takes tokens that are used already, there or not: later requests wait until they have come.
+    pub fn charge(&mut self, terms: &Terms, now: i64, tokens: i64) {
+        let clock = terms.clock(self.anchor, now);
+        let furthest = terms.clock(self.anchor, now + LONGEST_WAIT_NS).saturating_add(terms.burst());
+        let owed = tokens.saturating_mul(terms.token_ticks);
+        self.full_at = self.full_at.max(clock).saturating_add(owed).min(furthest.max(self.full_at));
+        self.longest_wait = self.longest_wait.max(self.full_at - clock - terms.burst());
+        self.granted += tokens;
+    }
+
+    /// Makes the bucket full. It counts as a grant of the capacity, so that no earlier request gives anything back.
+    pub fn reset(&mut self, terms: &Terms, now: i64) {
+        self.full_at = terms.clock(self.anchor, now);
+        self.longest_wait = 0;
+        self.granted += terms.capacity;
+    }
 }
+
+/// What a grant leaves in the hands of the caller, to give tokens back with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Receipt {
+    /// The tokens taken.
+    pub cost: i64,
+    /// What the bucket's `granted` was after it.
+    pub granted: i64,
+    /// When they may be used, in nanoseconds since 1970.
+    pub acts_at: i64,
+}
+
+/// No bucket holds more tokens: as many as a century has nanoseconds.
+pub const MOST_TOKENS: i64 = 36_525 * 86_400 * SECOND_NS;
+
+/// The end of time.
+pub const NEVER_NS: i64 = i64::MAX;
 
 /// No request waits longer than a year. With a burst of at most a century, no sum here overflows before 2160.
 pub const LONGEST_WAIT_NS: i64 = 366 * 86_400 * SECOND_NS;

@@ -1,9 +1,12 @@
 use std::time::Duration;
 
-use crate::bucket::Verdict;
+use smallvec::SmallVec;
+
+use crate::Mode;
+use crate::bucket::{NEVER_NS, Receipt, Verdict};
 
 /// What a request came to. A denial is an answer like a grant, not an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "a decision that nobody looks at limits nothing"]
 pub struct Decision {
     granted: bool,
@@ -12,25 +15,42 @@ pub struct Decision {
     retry_after: Duration,
     reset_after: Duration,
     attempts: u32,
+    limit: usize,
+    mode: Mode,
+    source: Source,
+    pub(crate) taken: SmallVec<[(usize, Receipt); 1]>,
 }
 
 impl Decision {
     pub(crate) fn new(verdict: Verdict) -> Self {
-        let duration = |ns: i64| Duration::from_nanos(ns.max(0).unsigned_abs());
+        let duration = |ns: i64| match ns {
+            NEVER_NS => Duration::MAX,
+            ns => Duration::from_nanos(ns.max(0).unsigned_abs()),
+        };
         Self {
             granted: verdict.granted,
             remaining: verdict.remaining.max(0).unsigned_abs(),
             wait: duration(verdict.wait),
             retry_after: duration(verdict.retry_after),
             reset_after: duration(verdict.reset_after),
-            attempts: 1,
+            ..Self::grant(0)
         }
     }
 
     /// A grant without a bucket behind it, for doubles of [`TokenRequester`](crate::TokenRequester) in tests.
     pub fn grant(remaining: u64) -> Self {
-        let zero = Duration::ZERO;
-        Self { granted: true, remaining, wait: zero, retry_after: zero, reset_after: zero, attempts: 1 }
+        Self {
+            granted: true,
+            remaining,
+            wait: Duration::ZERO,
+            retry_after: Duration::ZERO,
+            reset_after: Duration::ZERO,
+            attempts: 1,
+            limit: 0,
+            mode: Mode::Enforce,
+            source: Source::Store,
+            taken: SmallVec::new(),
+        }
     }
 
     /// A denial without a bucket behind it, for doubles of [`TokenRequester`](crate::TokenRequester) in tests.
@@ -43,7 +63,48 @@ impl Decision {
         Self { attempts, ..self }
     }
 
-    /// Whether the tokens were taken. If not, nothing was.
+    /// Says what decided instead of the tokens.
+    pub(crate) fn under(self, mode: Mode) -> Self {
+        Self { mode, ..self }
+    }
+
+    /// Takes away what could be given back: the store knows nothing of it.
+    pub(crate) fn untaken(mut self) -> Self {
+        self.taken.clear();
+        self
+    }
+
+    /// Says where it was decided.
+    pub(crate) fn by(self, source: Source) -> Self {
+        Self { source, ..self }
+    }
+
+    /// Says what was taken from the bucket at a place among those of the request.
+    pub(crate) fn receipt(mut self, place: usize, receipt: Receipt) -> Self {
+        self.taken.push((place, receipt));
+        self
+    }
+
+    /// One answer for all the buckets of a request: what holds for each of them holds for it. The one that decided is
+    /// the one that denies for longest, or else has fewest tokens left.
+    pub(crate) fn of_all(decisions: impl IntoIterator<Item = (usize, Self)>) -> Option<Self> {
+        decisions.into_iter().map(|(limit, decision)| Self { limit, ..decision }).reduce(|one, other| {
+            let stricter = match (one.granted, other.granted) {
+                (true, true) => one.remaining <= other.remaining,
+                (false, false) => one.retry_after >= other.retry_after,
+                (one_granted, _) => !one_granted,
+            };
+            let (mut decides, also) = if stricter { (one, other) } else { (other, one) };
+            decides.remaining = decides.remaining.min(also.remaining);
+            decides.wait = decides.wait.max(also.wait);
+            decides.retry_after = decides.retry_after.max(also.retry_after);
+            decides.reset_after = decides.reset_after.max(also.reset_after);
+            decides.taken.extend(also.taken);
+            decides
+        })
+    }
+
+    /// Whether the request may go on. If not, nothing was taken.
     #[must_use]
     pub fn is_granted(&self) -> bool {
         self.granted
@@ -62,16 +123,36 @@ impl Decision {
     }
 
     /// When the tokens of the next request like this one are there, if nobody else takes tokens before: one that states
-    /// a longest wait is granted so much earlier.
+    /// a longest wait is granted so much earlier. [`Duration::MAX`]: never, or nobody knows.
     #[must_use]
     pub fn retry_after(&self) -> Duration {
         self.retry_after
     }
 
-    /// When the bucket is full again, if nobody takes tokens before.
+    /// When the bucket is full again, if nobody takes tokens before; [`Duration::MAX`]: never.
     #[must_use]
     pub fn reset_after(&self) -> Duration {
         self.reset_after
+    }
+
+    /// Which of the request's buckets decided, in the order in which it named them: the one that denies for longest, or
+    /// else has fewest tokens left.
+    #[must_use]
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// What decided: the tokens, unless it is a grant that was not one ([`Shadow`](Mode::Shadow), [`Off`](Mode::Off)) or
+    /// a denial whatever the tokens ([`Block`](Mode::Block)).
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Where it was decided.
+    #[must_use]
+    pub fn source(&self) -> Source {
+        self.source
     }
 
     /// How often the database was asked: more than once after serialization failures and deadlocks.
@@ -79,4 +160,14 @@ impl Decision {
     pub fn attempts(&self) -> u32 {
         self.attempts
     }
+}
+
+/// Where a decision was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Source {
+    /// Where the buckets are.
+    Store,
+    /// In this process, because the store did not answer in time: see [`Fallback`](crate::Fallback).
+    Fallback,
 }

@@ -2,6 +2,8 @@ use std::error::Error as StdError;
 use std::sync::Arc;
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use crate::{Key, KeyError, QuotaError};
 
 /// Why there is no answer. That there is no token is an answer: see [`Decision`](crate::Decision).
@@ -71,6 +73,11 @@ impl Error {
         Self::Other(Arc::new(error))
     }
 
+    /// Whether the store failed, and not the request.
+    pub(crate) fn is_failure(&self) -> bool {
+        !matches!(self, Self::Key(_) | Self::Quota(_) | Self::Take(_))
+    }
+
     /// Whether tokens may have been taken all the same. Asking again may then pay twice.
     #[must_use]
     pub fn is_outcome_unknown(&self) -> bool {
@@ -106,9 +113,18 @@ pub enum TakeError {
         /// The tokens that the bucket holds when full.
         capacity: u64,
     },
+    /// The store holds as many keys as it may, and none of their buckets is full.
+    #[error("there is no room for bucket '{0}': the store holds as many keys as it may, and none that it can forget")]
+    TooManyKeys(Key),
     /// A request for no token.
     #[error("a request takes 1 token or more, and this one takes 0")]
     NoTokens,
+    /// The id is that of another request: for other buckets, at another cost, or cancelled.
+    #[error("the id {0} is that of another request: give each request an id of its own")]
+    Reused(Uuid),
+    /// No such plan.
+    #[error("there is no plan for bucket '{0}': insert its name, capacity and refill_seconds into token_plans")]
+    UnknownPlan(Key),
     /// No such bucket.
     #[error(
         "there is no bucket '{0}': insert its id, capacity and refill_seconds into token_buckets, or call create_bucket"

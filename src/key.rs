@@ -1,11 +1,12 @@
 use std::fmt;
 
+use smol_str::{SmolStr, format_smolstr};
 use uuid::Uuid;
 
 /// Whose tokens: the id of a bucket.
 ///
 /// Keys are compared byte for byte, on every engine: `A`, `a` and `a ` are three buckets. A key has 1 to 255
-/// bytes of UTF-8 and no NUL; hash longer ones, or raw bytes.
+/// bytes of UTF-8 and no NUL; hash longer ones, or raw bytes. Up to 23 bytes need no allocation, and clones never do.
 ///
 /// ```
 /// use tollgate::Key;
@@ -16,7 +17,7 @@ use uuid::Uuid;
 /// # Ok::<(), tollgate::KeyError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key(Box<str>);
+pub struct Key(SmolStr);
 
 impl Key {
     /// The key as text.
@@ -35,7 +36,7 @@ impl fmt::Display for Key {
 impl From<Uuid> for Key {
     /// The hyphenated form, 36 characters.
     fn from(id: Uuid) -> Self {
-        Self(id.hyphenated().to_string().into())
+        Self(format_smolstr!("{}", id.hyphenated()))
     }
 }
 
@@ -61,6 +62,12 @@ impl TryFrom<String> for Key {
 
     fn try_from(key: String) -> Result<Self, KeyError> {
         Self::try_from(key.as_str())
+    }
+}
+
+impl From<&Self> for Key {
+    fn from(key: &Self) -> Self {
+        key.clone()
     }
 }
 

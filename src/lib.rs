@@ -1,27 +1,39 @@
 #![doc = include_str!("../README.md")]
 
+mod answer;
+mod book;
 pub mod bucket;
 mod clock;
 mod decision;
 mod error;
 mod key;
+mod limiter;
 mod local;
+mod memory;
 #[cfg(feature = "_sql")]
 mod migrate;
+mod mode;
 mod quota;
+mod receipt;
 mod requester;
 #[cfg(feature = "_sql")]
 mod retry;
 mod store;
+mod take;
 
 pub use clock::{Clock, ManualClock, SystemClock};
-pub use decision::Decision;
+pub use decision::{Decision, Source};
 pub use error::{Cause, Error, TakeError};
 pub use key::{Key, KeyError};
+pub use limiter::{Bound, Fallback, Limiter, Reservation};
 pub use local::LocalBucket;
-pub use quota::{Quota, QuotaError, Refill};
+pub use memory::MemoryStore;
+pub use mode::Mode;
+pub use quota::{Quota, QuotaBuilder, QuotaError, Refill};
+pub use receipt::{Adjusted, Adjustment, Receipt};
 pub use requester::{LimitError, Limited, TokenRequester, limit};
-pub use store::{Outcome, Rule, Store, Take};
+pub use store::{Outcome, Store};
+pub use take::{Rule, Take};
 
 #[cfg(feature = "_sql")]
 pub use migrate::{Migrate, Migration, migrate, migrations, pending_migrations};

@@ -1,10 +1,21 @@
-use std::fmt;
 use std::time::Duration;
+
+mod builder;
+mod error;
+mod refill;
+#[cfg(feature = "serde")]
+mod serde;
+mod text;
+
+pub use builder::QuotaBuilder;
+pub use error::QuotaError;
+pub use refill::Refill;
 
 /// How much may pass: a capacity, and how it comes back.
 ///
-/// When the tokens are used up, an [`Interval`](Refill::Interval) quota grants nothing until its period
-/// ends and then everything at once; a [`Continuous`](Refill::Continuous) one grants again token by token.
+/// When the tokens are used up, a [`Continuous`](Refill::Continuous) quota grants again token by token, an
+/// [`Interval`](Refill::Interval) one nothing until its period ends and then everything at once, and one that is good
+/// [`Once`](Refill::Once) never again.
 ///
 /// A `Quota` that exists is valid: its burst lasts at most a century, it refills at most 10⁹ tokens a
 /// second, and rounding to whole nanoseconds slows it by at most 0.1 %.
@@ -12,6 +23,10 @@ use std::time::Duration;
 /// ```
 /// use std::time::Duration;
 /// use tollgate::Quota;
+///
+/// let api = Quota::per_second(10).burst(20).build()?;
+/// assert_eq!(api.to_string(), "10/s burst 20");
+/// assert_eq!("10/s burst 20".parse::<Quota>()?, api);
 ///
 /// let per_second = Quota::interval(2, Duration::from_secs(1))?;
 /// assert_eq!(per_second.capacity(), 2);
@@ -28,11 +43,24 @@ pub struct Quota {
 impl Quota {
     /// At most `capacity` tokens in each period: whatever is left is thrown away when the next one begins.
     ///
+    /// The periods begin when the bucket is provisioned; those of a bucket that its first request makes, with the
+    /// calendar's.
+    ///
     /// # Errors
     ///
     /// If the capacity is 0, or the period 0, above a century, or shorter than a nanosecond a token.
     pub fn interval(capacity: u64, period: Duration) -> Result<Self, QuotaError> {
         Self::new(capacity, period, Refill::Interval)
+    }
+
+    /// The same, in periods of the calendar: an hour or a day begins when UTC's does, and other periods are counted
+    /// from 1970-01-01.
+    ///
+    /// # Errors
+    ///
+    /// As for [`interval`](Self::interval).
+    pub fn calendar(capacity: u64, period: Duration) -> Result<Self, QuotaError> {
+        Self::new(capacity, period, Refill::Calendar)
     }
 
     /// A burst of `capacity`, coming back evenly over `refill`, the time from empty to full.
@@ -43,6 +71,21 @@ impl Quota {
     /// them up would slow the quota by more than 0.1 %: count in larger units then.
     pub fn continuous(capacity: u64, refill: Duration) -> Result<Self, QuotaError> {
         Self::new(capacity, refill, Refill::Continuous)
+    }
+
+    /// `capacity` tokens, and then nothing until the quota is changed or the bucket is reset.
+    ///
+    /// # Errors
+    ///
+    /// If the capacity is 0.
+    pub fn once(capacity: u64) -> Result<Self, QuotaError> {
+        Self::new(capacity, Duration::ZERO, Refill::Once)
+    }
+
+    /// No limit: every request is granted, and no store is asked.
+    #[must_use]
+    pub const fn unlimited() -> Self {
+        Self { capacity: i64::MAX, refill_ns: 0, refill: Refill::Unlimited }
     }
 
     pub(crate) fn new(capacity: u64, refill: Duration, kind: Refill) -> Result<Self, QuotaError> {
@@ -64,6 +107,10 @@ impl Quota {
         let (capacity, refill_ns) = (self.capacity, self.refill_ns);
         if capacity < 1 {
             return Err(QuotaError::NoCapacity);
+        }
+        if self.refill == Refill::Once {
+            let too_large = || QuotaError::CapacityTooLarge(self.capacity());
+            return (capacity <= CENTURY_NS).then_some(self).ok_or_else(too_large);
         }
         if refill_ns < 1 {
             return Err(QuotaError::NoRefill);
@@ -120,77 +167,6 @@ impl Quota {
     pub(crate) fn refill_seconds(&self) -> String {
         format!("{}.{:09}", self.refill_ns / SECOND_NS, self.refill_ns % SECOND_NS)
     }
-}
-
-impl fmt::Display for Quota {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.refill {
-            Refill::Interval => write!(f, "{} per {:?}", self.capacity, self.refill_time()),
-            Refill::Continuous => write!(f, "{} evenly over {:?}", self.capacity, self.refill_time()),
-        }
-    }
-}
-
-/// How the tokens of a bucket come back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Refill {
-    /// One by one, at an even rate, up to the capacity.
-    Continuous,
-    /// All at once, at the end of each period.
-    Interval,
-}
-
-impl Refill {
-    /// The word that the database's `refill` column holds.
-    #[cfg(feature = "_sql")]
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Continuous => "continuous",
-            Self::Interval => "interval",
-        }
-    }
-
-    #[cfg(feature = "_sql")]
-    pub(crate) fn parse(word: &str) -> Option<Self> {
-        [Self::Continuous, Self::Interval].into_iter().find(|refill| refill.as_str() == word)
-    }
-}
-
-/// Why figures make no quota.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum QuotaError {
-    /// More tokens than a signed 64-bit integer counts.
-    #[error("a capacity of {0} tokens is too large: at most 2^63 - 1")]
-    CapacityTooLarge(u64),
-    /// No tokens at all.
-    #[error("a capacity of 0 grants nothing: give 1 or more")]
-    NoCapacity,
-    /// No time to refill in.
-    #[error("a refill time of 0 limits nothing: give 1 nanosecond or more")]
-    NoRefill,
-    /// More than a century from empty to full.
-    #[error("the time from empty to full is at most 100 years (36525 days)")]
-    RefillTooLong,
-    /// More than a token a nanosecond.
-    #[error("{capacity} tokens in {refill_ns} ns are more than one a nanosecond: count in larger units, 1 for 1000")]
-    TooFast {
-        /// The capacity given.
-        capacity: i64,
-        /// The refill time given, in nanoseconds.
-        refill_ns: i64,
-    },
-    /// Whole nanoseconds a token would lose more than 0.1 % of the rate.
-    #[error(
-        "{capacity} tokens in {refill_ns} ns, in whole nanoseconds a token, would be over 0.1 % slower: count in larger units, 1 for 1000"
-    )]
-    TooFine {
-        /// The capacity given.
-        capacity: i64,
-        /// The refill time given, in nanoseconds.
-        refill_ns: i64,
-    },
 }
 
 /// Nanoseconds, in whole seconds from 26 days on: that much every engine's `refill_seconds` holds exactly.

@@ -73,14 +73,14 @@ impl Database {
         let (outcome, at): (String, i64) = match self {
             Self::MySql(pool) => {
                 // A CALL also ends with a result of its own, so all is fetched.
-                let rows = sqlx::query_as("call token_take_v1(?, 1, 0, 0, null, null, null)").bind(id);
-                let rows: Vec<(i64, String, i64)> = rows.fetch_all(pool).await?;
-                let [(_, outcome, at)] = <[_; 1]>::try_from(rows).unwrap_or_default();
+                let rows = sqlx::query_as("call token_take_v1(?, 1, 0, 0, null, null, null, null, null, null)").bind(id);
+                let rows: Vec<(i64, String, Option<String>, i64)> = rows.fetch_all(pool).await?;
+                let [(_, outcome, _, at)] = <[_; 1]>::try_from(rows).unwrap_or_default();
                 (outcome, at)
             }
             Self::Postgres(pool) => {
                 let row = sqlx::query_as(
-                    "select outcome, now from tollgate.take_v1($1, 1, 0, 0, null::bigint, null::numeric, null::text)",
+                    "select outcome, now from tollgate.take_v1($1, 1, 0, 0, null, null, null, null, null, null)",
                 );
                 row.bind(id).fetch_one(pool).await?
             }

@@ -2,7 +2,7 @@
 -- wanted, with the database selected: mysql app < mysql.sql
 --
 --   tollgate_app       takes tokens; can write no table
---   tollgate_operator  also provisions, changes, reads and deletes buckets
+--   tollgate_operator  also provisions, changes, reads, resets and deletes buckets, plans, overrides and the mode
 --
 -- The routines run as the account that ran the migrations, so their helpers and tables need no grants, and that account
 -- must stay. Roles belong to the whole server, what they are granted here to this database. Then, for each account of
@@ -16,10 +16,15 @@ create role if not exists tollgate_app, tollgate_operator;
 grant execute on procedure token_decide_v1 to tollgate_app;
 grant execute on procedure token_take_v1 to tollgate_app;
 grant execute on procedure token_take_many_v1 to tollgate_app;
+grant execute on procedure token_take_all_v1 to tollgate_app;
+grant execute on procedure token_adjust_v1 to tollgate_app;
+grant execute on procedure token_sweep_v1 to tollgate_app;
 grant execute on procedure request_token to tollgate_app;
 grant execute on procedure request_tokens to tollgate_app;
-grant execute on procedure request_tokens_many to tollgate_app;
 grant execute on procedure request_tokens_v1 to tollgate_app;
+grant execute on procedure request_planned_tokens to tollgate_app;
+grant execute on procedure request_tokens_once to tollgate_app;
+grant execute on procedure request_tokens_many to tollgate_app;
 grant execute on procedure rate_limiting_request to tollgate_app;
 
 -- By which the crate sees whether anything is pending.
@@ -27,9 +32,18 @@ grant select on token_migrations to tollgate_app;
 
 grant tollgate_app to tollgate_operator;
 grant execute on procedure token_create_bucket to tollgate_operator;
+grant execute on procedure token_create_plan to tollgate_operator;
+grant execute on procedure token_explain to tollgate_operator;
+grant execute on procedure token_reset_bucket to tollgate_operator;
+grant execute on procedure token_delete_bucket to tollgate_operator;
+grant execute on procedure token_sweep to tollgate_operator;
 grant select on token_bucket_levels to tollgate_operator;
 
 -- The terms, not the state: what was taken cannot be given back by an UPDATE.
-grant select, insert (id, capacity, refill_seconds, refill), update (capacity, refill_seconds, refill, provisioned),
-      delete
+grant select, insert (id, capacity, refill_seconds, refill, plan),
+      update (capacity, refill_seconds, refill, plan, provisioned), delete
    on token_buckets to tollgate_operator;
+
+grant select, insert, update, delete on token_plans to tollgate_operator;
+grant select, insert, update, delete on token_overrides to tollgate_operator;
+grant select, update (mode, reason, until) on token_mode to tollgate_operator;

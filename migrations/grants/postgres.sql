@@ -2,7 +2,7 @@
 -- as wanted. Without it, only the role that ran the migrations (and superusers) can do anything at all.
 --
 --   tollgate_app       takes tokens; can neither read nor write a table
---   tollgate_operator  also provisions, changes, reads and deletes buckets
+--   tollgate_operator  also provisions, changes, reads, resets and deletes buckets, plans, overrides and the mode
 --
 -- The routines run as their owner, so their helpers and tables need no grants. Roles belong to the whole server, what
 -- they are granted here to this database. Then, for each login of yours:
@@ -23,11 +23,15 @@ grant usage on schema tollgate to tollgate_app;
 
 grant execute on function
   tollgate.applied_migrations(),
-  tollgate.take_v1(text, bigint, bigint, bigint, bigint, numeric, text),
-  tollgate.take_many_v1(text[], bigint[], bigint[], bigint[], bigint[], numeric[], text[]),
+  tollgate.take_v1(text, bigint, bigint, bigint, bigint, numeric, text, text, uuid, bigint),
+  tollgate.take_many_v1(
+    text[], bigint[], bigint[], bigint[], bigint[], numeric[], text[], text[], uuid[], bigint[]),
+  tollgate.take_all_v1(text[], bigint[], numeric[], text[], text[], bigint, bigint, bigint, uuid, bigint),
+  tollgate.adjust_v1(text, uuid, text, bigint, bigint, bigint, bigint),
+  tollgate.sweep_v1(text, bigint),
   tollgate.request_token(text),
-  tollgate.request_tokens(text, bigint, bigint, bigint),
-  tollgate.request_tokens_v1(text, bigint, bigint, bigint),
+  tollgate.request_tokens(text, bigint, bigint, bigint, text, uuid),
+  tollgate.request_tokens_v1(text, bigint, bigint, bigint, text, uuid),
   tollgate.request_tokens_many(text[], bigint[]),
   tollgate.rate_limiting_request(text, bigint, bigint)
 to tollgate_app;
@@ -37,6 +41,11 @@ grant tollgate_app to tollgate_operator;
 -- The functions of a view and of a column's default run as the role that reads or inserts.
 grant execute on function
   tollgate.create_bucket(text, bigint, numeric, text),
+  tollgate.create_plan(text, bigint, numeric, text),
+  tollgate.explain(text, text),
+  tollgate.reset_bucket(text),
+  tollgate.delete_bucket(text),
+  tollgate.sweep(),
   tollgate.token_clock_v1(),
   tollgate.bucket_clock_v1(tollgate.token_buckets, bigint),
   tollgate.bucket_instant_v1(tollgate.token_buckets, bigint)
@@ -45,7 +54,10 @@ to tollgate_operator;
 grant select on tollgate.token_bucket_levels, tollgate.token_buckets, tollgate.migrations to tollgate_operator;
 
 -- The terms, not the state: what was taken cannot be given back by an UPDATE.
-grant insert (id, capacity, refill_seconds, refill),
-      update (capacity, refill_seconds, refill, provisioned),
+grant insert (id, capacity, refill_seconds, refill, plan),
+      update (capacity, refill_seconds, refill, plan, provisioned),
       delete
    on tollgate.token_buckets to tollgate_operator;
+
+grant select, insert, update, delete on tollgate.token_plans, tollgate.token_overrides to tollgate_operator;
+grant select, update (mode, reason, until) on tollgate.token_mode to tollgate_operator;

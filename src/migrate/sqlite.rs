@@ -10,7 +10,8 @@ impl Migrate for Sqlite {
         "token_migrations",
         1 "0001_token_migrations",
         2 "0002_token_buckets",
-        3 "0003_token_bucket_levels",
+        3 "0003_token_rules",
+        4 "0004_token_bucket_levels",
     );
 
     async fn applied(pool: &SqlitePool) -> Result<Vec<i64>, Error> {

@@ -4,12 +4,16 @@ use sqlx::SqlStr;
 use sqlx::error::DatabaseError;
 use sqlx::mysql::{MySql, MySqlConnection, MySqlDatabaseError};
 
-use super::dialect::{Answer, Ask, Columns, Dialect};
+use super::answer::{AdjustedColumns, Columns};
+use super::ask::Ask;
+use super::dialect::Dialect;
 use super::isolation::Isolation;
 use super::levels;
 use super::sql::SqlStore;
+use crate::answer::Answer;
+use crate::bucket::Request;
 use crate::retry::Class;
-use crate::{Key, Quota};
+use crate::{Adjustment, Key, Quota};
 
 /// Buckets in MySQL or MariaDB, at the server's clock.
 pub type MySqlStore = SqlStore<MySql>;
@@ -29,25 +33,43 @@ impl Dialect for MySql {
 
     async fn take(connection: &mut MySqlConnection, asks: &[Ask], (): &()) -> Result<Vec<Answer>, sqlx::Error> {
         // All rows are fetched: what is left unread of a CALL would be the next statement's answer.
-        if let [ask] = asks {
-            let mut decide = sqlx::query_as("call token_decide_v1(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
-                .bind(ask.key.as_str())
-                .bind(ask.request.cost)
-                .bind(ask.request.max_wait)
-                .bind(ask.request.keep)
-                .bind(ask.quota.map(|quota| quota.capacity_i64()))
-                .bind(ask.quota.map(|quota| quota.refill_seconds()))
-                .bind(ask.quota.map(|quota| quota.refill().as_str()));
-            for _ in 0..RESULTS {
-                decide = decide.bind(None::<i64>);
-            }
-            let decided: Vec<Decided> = decide.fetch_all(connection).await?;
-            decided.into_iter().map(answer).collect()
-        } else {
-            let take = sqlx::query_as("call token_take_many_v1(?)").bind(requests(asks));
-            let taken: Vec<Columns> = take.fetch_all(connection).await?;
-            Ok(taken.into_iter().map(Answer::from).collect())
-        }
+        let columns: Vec<Columns> = match asks {
+            [ask] => take_one(connection, ask).await?,
+            _ => sqlx::query_as("call token_take_many_v1(?)").bind(requests(asks)).fetch_all(connection).await?,
+        };
+        columns.into_iter().map(Answer::try_from).collect()
+    }
+
+    async fn take_all(connection: &mut MySqlConnection, ask: &Ask, (): &()) -> Result<Vec<Answer>, sqlx::Error> {
+        let columns: Vec<Columns> = sqlx::query_as("call token_take_all_v1(?, ?, ?, ?, ?, ?)")
+            .bind(limits(ask))
+            .bind(ask.request.cost)
+            .bind(ask.request.max_wait)
+            .bind(ask.request.keep)
+            .bind(ask.id().map(|id| id.hyphenated().to_string()))
+            .bind(ask.hold())
+            .fetch_all(connection)
+            .await?;
+        columns.into_iter().map(Answer::try_from).collect()
+    }
+
+    async fn adjust(
+        connection: &mut MySqlConnection,
+        Adjustment { receipt, kind }: &Adjustment,
+        (): &(),
+    ) -> Result<AdjustedColumns, sqlx::Error> {
+        let (kind, tokens) = kind.figures();
+        let columns: Vec<AdjustedColumns> = sqlx::query_as("call token_adjust_v1(?, ?, ?, ?, ?, ?, ?)")
+            .bind(kind)
+            .bind(receipt.id.hyphenated().to_string())
+            .bind(receipt.key.as_str())
+            .bind(receipt.taken.cost)
+            .bind(receipt.taken.granted)
+            .bind(receipt.taken.acts_at)
+            .bind(tokens)
+            .fetch_all(connection)
+            .await?;
+        columns.into_iter().next().ok_or(sqlx::Error::RowNotFound)
     }
 
     async fn create_bucket(
@@ -83,6 +105,10 @@ impl Dialect for MySql {
     }
 
     fn classify(error: &dyn DatabaseError) -> Class {
+        // Signalled by a routine that gave up.
+        if error.code().as_deref() == Some("40001") {
+            return Class::RolledBack;
+        }
         match error.try_downcast_ref::<MySqlDatabaseError>().map(MySqlDatabaseError::number) {
             // deadlock, lock wait timeout, MariaDB's changed record; group replication's and Galera's certification;
             // NOWAIT and statement timeouts
@@ -91,8 +117,6 @@ impl Dialect for MySql {
             Some(1370 | 1142 | 1044) => Class::NotPermitted,
             Some(1047) => Class::Unavailable,
             Some(1053 | 1158..=1161 | 1317 | 1927 | 2006 | 2013 | 4031) => Class::Unknown,
-            // the routines' own word that nothing came of it
-            _ if error.code().as_deref() == Some("40001") => Class::RolledBack,
             _ => Class::Refused,
         }
     }
@@ -103,43 +127,91 @@ impl Dialect for MySql {
     }
 }
 
-/// What a prepared `CALL` of `token_decide_v1` answers: its results as a row, texts as bytes.
-type Decided =
-    (Vec<u8>, i64, Option<i64>, Option<i64>, Option<i64>, Option<i64>, Option<i64>, Option<i64>, Option<i64>);
+/// [`Columns`] without the first, which says which of several requests it was. MySQL does not say that text is text.
+type OutParameters = (
+    Vec<u8>,
+    Option<Vec<u8>>,
+    i64,
+    Option<i64>,
+    Option<i64>,
+    Option<i64>,
+    Option<i64>,
+    Option<i64>,
+    Option<i64>,
+    Option<i64>,
+    Option<i64>,
+);
 
-const RESULTS: usize = 9;
-
-fn answer(decided: Decided) -> Result<Answer, sqlx::Error> {
-    let (outcome, now, full_at, granted, capacity, anchor, step_ns, step_ticks, token_ticks) = decided;
-    let outcome = String::from_utf8(outcome).map_err(|error| sqlx::Error::Decode(error.into()))?;
-    Ok(Answer::from((1, outcome, now, full_at, granted, capacity, anchor, step_ns, step_ticks, token_ticks)))
+/// Calls the routine that decides, with a placeholder for each of its OUT parameters: the server answers them as a row,
+/// which saves a routine in between that would select them.
+async fn take_one(connection: &mut MySqlConnection, ask: &Ask) -> Result<Vec<Columns>, sqlx::Error> {
+    const OUT_PARAMETERS: usize = 11;
+    let mut call = sqlx::query_as(
+        "call token_decide_v1(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, true, null, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    )
+    .bind(ask.key().as_str())
+    .bind(ask.request.cost)
+    .bind(ask.request.max_wait)
+    .bind(ask.request.keep)
+    .bind(ask.quota(0).map(Quota::capacity_i64))
+    .bind(ask.quota(0).map(Quota::refill_seconds))
+    .bind(ask.quota(0).map(refill))
+    .bind(ask.plan(0))
+    .bind(ask.id().map(|id| id.hyphenated().to_string()))
+    .bind(ask.hold());
+    for _ in 0..OUT_PARAMETERS {
+        call = call.bind(None::<i64>);
+    }
+    let rows: Vec<OutParameters> = call.fetch_all(connection).await?;
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    let columns = |row: OutParameters| {
+        let (outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks) = row;
+        let (outcome, mode) = (text(outcome), mode.map(text));
+        (1, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks)
+    };
+    Ok(rows.into_iter().map(columns).collect())
 }
 
-/// The argument of `token_take_many_v1`.
+/// The argument of `token_take_many_v1`. Nothing in it needs escaping.
 fn requests(asks: &[Ask]) -> String {
-    let mut json = String::with_capacity(96 * asks.len() + 2);
-    let mut separator = '[';
-    for ask in asks {
-        json.push(separator);
-        json.push_str("[\"");
-        for character in ask.key.as_str().chars() {
-            match character {
-                '"' | '\\' => json.extend(['\\', character]),
-                '\0'..' ' => write!(json, "\\u{:04x}", u32::from(character)).expect("a String takes everything"),
-                _ => json.push(character),
-            }
-        }
-        write!(json, "\",{},{},{},", ask.request.cost, ask.request.max_wait, ask.request.keep)
-            .expect("a String takes everything");
-        match ask.quota {
-            None => json.push_str("null,null,null]"),
-            Some(quota) => {
-                let (capacity, refill) = (quota.capacity_i64(), quota.refill().as_str());
-                write!(json, "{capacity},{},\"{refill}\"]", quota.refill_seconds()).expect("a String takes everything");
-            }
-        }
-        separator = ',';
+    array(asks.iter().map(|ask| {
+        let Request { cost, max_wait, keep } = ask.request;
+        let (terms, plan) = (terms(ask.quota(0)), hex(ask.plan(0)));
+        let id = ask.id().map_or_else(|| "null".to_owned(), |id| format!("\"{}\"", id.hyphenated()));
+        let key = hex(Some(ask.key().as_str()));
+        format!("[{key},{cost},{max_wait},{keep},{terms},{plan},{id},{}]", ask.hold())
+    }))
+}
+
+/// The first argument of `token_take_all_v1`.
+fn limits(ask: &Ask) -> String {
+    array(ask.take.keys().enumerate().map(|(place, key)| {
+        let (terms, plan) = (terms(ask.quota(place)), hex(ask.plan(place)));
+        format!("[{},{terms},{plan}]", hex(Some(key.as_str())))
+    }))
+}
+
+fn array(elements: impl Iterator<Item = String>) -> String {
+    format!("[{}]", elements.collect::<Vec<_>>().join(","))
+}
+
+fn terms(quota: Option<&Quota>) -> String {
+    match quota {
+        None => "null,null,null".to_owned(),
+        Some(quota) => format!("{},{},\"{}\"", quota.capacity_i64(), quota.refill_seconds(), refill(quota)),
     }
-    json.push(']');
-    json
+}
+
+fn hex(text: Option<&str>) -> String {
+    let Some(text) = text else {
+        return "null".to_owned();
+    };
+    text.bytes().fold(String::from("\""), |mut hex, byte| {
+        write!(hex, "{byte:02x}").expect("a String takes everything");
+        hex
+    }) + "\""
+}
+
+fn refill(quota: &Quota) -> &'static str {
+    quota.refill().as_str()
 }

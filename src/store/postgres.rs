@@ -2,13 +2,15 @@ use sqlx::SqlStr;
 use sqlx::error::DatabaseError;
 use sqlx::postgres::{PgConnection, Postgres};
 
-use super::dialect::{Answer, Ask, Columns, Dialect};
+use super::answer::{AdjustedColumns, Columns};
+use super::ask::Ask;
+use super::dialect::Dialect;
 use super::isolation::Isolation;
 use super::levels;
 use super::sql::SqlStore;
-use crate::quota::Refill;
+use crate::answer::Answer;
 use crate::retry::Class;
-use crate::{Key, Quota};
+use crate::{Adjustment, Key, Quota};
 
 /// Buckets in PostgreSQL or YugabyteDB, at the server's clock.
 pub type PgStore = SqlStore<Postgres>;
@@ -31,7 +33,46 @@ impl Dialect for Postgres {
             [ask] => vec![take_one(connection, ask).await?],
             _ => take_many(connection, asks).await?,
         };
-        Ok(columns.into_iter().map(Answer::from).collect())
+        columns.into_iter().map(Answer::try_from).collect()
+    }
+
+    async fn take_all(connection: &mut PgConnection, ask: &Ask, (): &()) -> Result<Vec<Answer>, sqlx::Error> {
+        let places = 0..ask.take.limits.len();
+        let columns: Vec<Columns> = sqlx::query_as(
+            "select t.entry, (t.taken).*
+               from tollgate.take_all_v1($1, $2, $3::text[]::numeric[], $4, $5, $6, $7, $8, $9, $10) t",
+        )
+        .bind(ask.take.keys().map(|key| key.as_str().to_owned()).collect::<Vec<_>>())
+        .bind(places.clone().map(|place| ask.quota(place).map(Quota::capacity_i64)).collect::<Vec<_>>())
+        .bind(places.clone().map(|place| ask.quota(place).map(Quota::refill_seconds)).collect::<Vec<_>>())
+        .bind(places.clone().map(|place| ask.quota(place).map(refill)).collect::<Vec<_>>())
+        .bind(places.map(|place| ask.plan(place).map(str::to_owned)).collect::<Vec<_>>())
+        .bind(ask.request.cost)
+        .bind(ask.request.max_wait)
+        .bind(ask.request.keep)
+        .bind(ask.id())
+        .bind(ask.hold())
+        .fetch_all(connection)
+        .await?;
+        columns.into_iter().map(Answer::try_from).collect()
+    }
+
+    async fn adjust(
+        connection: &mut PgConnection,
+        Adjustment { receipt, kind }: &Adjustment,
+        (): &(),
+    ) -> Result<AdjustedColumns, sqlx::Error> {
+        let (kind, tokens) = kind.figures();
+        sqlx::query_as("select t.* from tollgate.adjust_v1($1, $2, $3, $4, $5, $6, $7) t")
+            .bind(kind)
+            .bind(receipt.id)
+            .bind(receipt.key.as_str())
+            .bind(receipt.taken.cost)
+            .bind(receipt.taken.granted)
+            .bind(receipt.taken.acts_at)
+            .bind(tokens)
+            .fetch_one(connection)
+            .await
     }
 
     async fn create_bucket(
@@ -87,33 +128,47 @@ impl Dialect for Postgres {
 }
 
 async fn take_one(connection: &mut PgConnection, ask: &Ask) -> Result<Columns, sqlx::Error> {
-    sqlx::query_as("select 1::bigint, t.* from tollgate.take_v1($1, $2, $3, $4, $5, $6::text::numeric, $7) t")
-        .bind(ask.key.as_str())
-        .bind(ask.request.cost)
-        .bind(ask.request.max_wait)
-        .bind(ask.request.keep)
-        .bind(ask.quota.map(|quota| quota.capacity_i64()))
-        .bind(ask.quota.map(|quota| quota.refill_seconds()))
-        .bind(ask.quota.map(|quota| quota.refill().as_str()))
-        .fetch_one(connection)
-        .await
+    sqlx::query_as(
+        "select 1::bigint, t.* from tollgate.take_v1($1, $2, $3, $4, $5, $6::text::numeric, $7, $8, $9, $10) t",
+    )
+    .bind(ask.key().as_str())
+    .bind(ask.request.cost)
+    .bind(ask.request.max_wait)
+    .bind(ask.request.keep)
+    .bind(ask.quota(0).map(Quota::capacity_i64))
+    .bind(ask.quota(0).map(Quota::refill_seconds))
+    .bind(ask.quota(0).map(refill))
+    .bind(ask.plan(0))
+    .bind(ask.id())
+    .bind(ask.hold())
+    .fetch_one(connection)
+    .await
 }
 
 async fn take_many(connection: &mut PgConnection, asks: &[Ask]) -> Result<Vec<Columns>, sqlx::Error> {
     fn column<T>(asks: &[Ask], value: impl Fn(&Ask) -> T) -> Vec<T> {
         asks.iter().map(value).collect()
     }
-    let of_quota = |ask: &Ask| ask.quota;
-    sqlx::query_as("select * from tollgate.take_many_v1($1, $2, $3, $4, $5, $6::text[]::numeric[], $7)")
-        .bind(column(asks, |ask| ask.key.as_str().to_owned()))
-        .bind(column(asks, |ask| ask.request.cost))
-        .bind(column(asks, |ask| ask.request.max_wait))
-        .bind(column(asks, |ask| ask.request.keep))
-        .bind(column(asks, |ask| of_quota(ask).map(|quota| quota.capacity_i64())))
-        .bind(column(asks, |ask| of_quota(ask).as_ref().map(Quota::refill_seconds)))
-        .bind(column(asks, |ask| of_quota(ask).as_ref().map(Quota::refill).map(Refill::as_str)))
-        .fetch_all(connection)
-        .await
+    sqlx::query_as(
+        "select t.entry, (t.taken).*
+           from tollgate.take_many_v1($1, $2, $3, $4, $5, $6::text[]::numeric[], $7, $8, $9, $10) t",
+    )
+    .bind(column(asks, |ask| ask.key().as_str().to_owned()))
+    .bind(column(asks, |ask| ask.request.cost))
+    .bind(column(asks, |ask| ask.request.max_wait))
+    .bind(column(asks, |ask| ask.request.keep))
+    .bind(column(asks, |ask| ask.quota(0).map(Quota::capacity_i64)))
+    .bind(column(asks, |ask| ask.quota(0).map(Quota::refill_seconds)))
+    .bind(column(asks, |ask| ask.quota(0).map(refill)))
+    .bind(column(asks, |ask| ask.plan(0).map(str::to_owned)))
+    .bind(column(asks, Ask::id))
+    .bind(column(asks, Ask::hold))
+    .fetch_all(connection)
+    .await
+}
+
+fn refill(quota: &Quota) -> &'static str {
+    quota.refill().as_str()
 }
 
 /// YugabyteDB reports much of its own under one code, and tells the cases apart by text alone.

@@ -5,11 +5,14 @@ use sqlx::pool::PoolConnection;
 use sqlx::{Connection, Pool, SqlStr};
 use tokio::time::{Instant, timeout_at};
 
-use super::dialect::{Answer, Ask, Dialect};
+use super::answer;
+use super::ask::Ask;
+use super::call::{Call, Reply};
+use super::dialect::Dialect;
 use super::isolation::Isolation;
 use super::levels::BucketLevel;
 use crate::retry::{Class, Failure, Retry, finish, finish_statement};
-use crate::{Error, Key, Outcome, Quota, Store, Take};
+use crate::{Adjusted, Adjustment, Decision, Error, Key, Outcome, Quota, Store, Take, TakeError};
 
 /// Buckets in a SQL database, reached through a pool of the host's: one statement a call.
 ///
@@ -93,20 +96,28 @@ impl<DB: Dialect> SqlStore<DB> {
         Self { pool, clock, isolation: None, retry: Retry::default() }
     }
 
-    async fn ask(&self, asks: Arc<[Ask]>) -> Result<Vec<Outcome>, Error> {
+    /// Decides requests for one bucket each, in one call.
+    async fn take_each(&self, asks: Vec<Ask>) -> Result<Vec<Outcome>, Error> {
         if asks.is_empty() {
             return Ok(Vec::new());
         }
-        let (mut answers, attempts) = self.retry.run(|deadline| self.attempt(Arc::clone(&asks), deadline)).await?;
-        if answers.len() != asks.len() {
-            let lost = format!("{} answers to {} requests", answers.len(), asks.len());
-            return Err(Error::OutcomeUnknown(Arc::new(sqlx::Error::Protocol(lost))));
-        }
-        answers.sort_unstable_by_key(Answer::entry);
-        asks.iter().zip(answers).map(|(ask, answer)| answer.outcome(ask, attempts)).collect()
+        let asks: Arc<[Ask]> = asks.into();
+        let (reply, attempts) = self.converse(Call::Each(Arc::clone(&asks))).await?;
+        answer::of_each(reply.answers(), &asks, attempts)
     }
 
-    async fn attempt(&self, asks: Arc<[Ask]>, deadline: Instant) -> Result<Vec<Answer>, Failure> {
+    /// Decides a request for several buckets.
+    async fn take_all(&self, ask: Ask) -> Result<Outcome, Error> {
+        let ask = Arc::new(ask);
+        let (reply, attempts) = self.converse(Call::All(Arc::clone(&ask))).await?;
+        answer::of_all(reply.answers(), &ask, attempts)
+    }
+
+    async fn converse(&self, call: Call) -> Result<(Reply, u32), Error> {
+        self.retry.run(|deadline| self.attempt(call.clone(), deadline)).await
+    }
+
+    async fn attempt(&self, call: Call, deadline: Instant) -> Result<Reply, Failure> {
         let mut connection = acquire(&self.pool, deadline).await?;
         let (clock, begin) = (self.clock.clone(), self.isolation.and_then(DB::begin));
         let given_up = deadline + self.retry.deadline();
@@ -114,8 +125,8 @@ impl<DB: Dialect> SqlStore<DB> {
         let conversation = async move {
             let result = until(given_up, async {
                 match begin {
-                    None => DB::take(&mut connection, &asks, &clock).await,
-                    Some(begin) => in_transaction::<DB>(&mut connection, begin, &asks, &clock).await,
+                    None => call.on::<DB>(&mut connection, &clock).await,
+                    Some(begin) => in_transaction::<DB>(&mut connection, begin, &call, &clock).await,
                 }
             });
             let result = result.await;
@@ -142,18 +153,33 @@ impl<DB: Dialect> From<Pool<DB>> for SqlStore<DB> {
 }
 
 impl<DB: Dialect> Store for SqlStore<DB> {
+    /// All requests for one bucket each go in one call; those for several buckets in one each.
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        let mut asks = Vec::with_capacity(takes.len());
-        let mut never_sent = Vec::new();
+        let mut outcomes: Vec<Option<Outcome>> = Vec::with_capacity(takes.len());
+        let (mut each, mut places) = (Vec::new(), Vec::new());
         for (place, take) in takes.iter().enumerate() {
-            match Ask::try_from(take) {
-                Ok(ask) => asks.push(ask),
-                Err(error) => never_sent.push((place, error)),
-            }
+            outcomes.push(match Ask::try_from(take) {
+                Err(error) => Some(Err(error)),
+                Ok(_) if take.is_unlimited() => Some(Ok(Decision::grant(u64::MAX))),
+                Ok(ask) if take.limits.len() > 1 => Some(self.take_all(ask).await?),
+                Ok(ask) => {
+                    each.push(ask);
+                    places.push(place);
+                    None
+                }
+            });
         }
-        let mut outcomes = self.ask(asks.into()).await?;
-        for (place, error) in never_sent {
-            outcomes.insert(place, Err(error));
+        for (place, outcome) in places.into_iter().zip(self.take_each(each).await?) {
+            outcomes[place] = Some(outcome);
+        }
+        Ok(outcomes.into_iter().flatten().collect())
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        let mut outcomes = Vec::with_capacity(adjustments.len());
+        for adjustment in adjustments {
+            let (reply, _) = self.converse(Call::Adjust(Arc::new(adjustment.clone()))).await?;
+            outcomes.push(answer::adjusted(reply, adjustment.receipt.key())?);
         }
         Ok(outcomes)
     }
@@ -214,13 +240,13 @@ async fn settle<DB: Dialect, T>(
 async fn in_transaction<DB: Dialect>(
     connection: &mut DB::Connection,
     begin: SqlStr,
-    asks: &[Ask],
+    call: &Call,
     clock: &DB::Clock,
-) -> Result<Vec<Answer>, sqlx::Error> {
+) -> Result<Reply, sqlx::Error> {
     let mut transaction = connection.begin_with(begin).await?;
-    let answers = DB::take(&mut transaction, asks, clock).await?;
+    let reply = call.on::<DB>(&mut transaction, clock).await?;
     transaction.commit().await?;
-    Ok(answers)
+    Ok(reply)
 }
 
 fn classify<DB: Dialect>(error: &sqlx::Error) -> Class {

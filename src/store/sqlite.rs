@@ -5,16 +5,20 @@ use sqlx::error::DatabaseError;
 use sqlx::sqlite::{Sqlite, SqliteConnection};
 use sqlx::{Connection, SqlStr, SqlitePool};
 
-use self::row::Row;
-use super::dialect::{Answer, Ask, Dialect};
+use super::answer::AdjustedColumns;
+use super::ask::Ask;
+use super::dialect::Dialect;
 use super::isolation::Isolation;
 use super::levels;
 use super::sql::SqlStore;
-use crate::bucket::{Bucket, Terms};
+use crate::answer::{Answer, Word};
+use crate::book::{self, Held, Row, Ruled, State};
 use crate::retry::Class;
-use crate::{Clock, Key, Quota, SystemClock};
+use crate::{Adjusted, Adjustment, Clock, Key, Mode, Quota, Rule, SystemClock};
 
+mod receipts;
 mod row;
+mod rules;
 
 /// Buckets in a SQLite file, shared by the processes of one host, at the host's clock.
 pub type SqliteStore = SqlStore<Sqlite>;
@@ -48,10 +52,59 @@ impl Dialect for Sqlite {
         let mut transaction = connection.begin_with("begin immediate").await?;
         let mut answers = Vec::with_capacity(asks.len());
         for (entry, ask) in (1..).zip(asks) {
-            answers.push(take_locked(&mut transaction, entry, ask, clock).await?);
+            let mut locked = Locked::new(&mut transaction, ask, 0, clock.now()).await?;
+            locked.take(&mut transaction, ask).await?;
+            answers.push(Answer { entry, ..locked.answer });
         }
         transaction.commit().await?;
         Ok(answers)
+    }
+
+    async fn take_all(
+        connection: &mut SqliteConnection,
+        ask: &Ask,
+        clock: &HostClock,
+    ) -> Result<Vec<Answer>, sqlx::Error> {
+        let mut transaction = connection.begin_with("begin immediate").await?;
+        let now = clock.now();
+        let mut buckets = Vec::new();
+        for place in 0..ask.take.limits.len() {
+            buckets.push(Locked::new(&mut transaction, ask, place, now).await?);
+        }
+        let all = buckets.iter().all(|locked| locked.answer.word == Word::Granted);
+        let mut answers = Vec::new();
+        for (entry, mut locked) in (1..).zip(buckets) {
+            if all {
+                locked.take(&mut transaction, ask).await?;
+            } else if locked.answer.word == Word::Granted {
+                locked.spare(&mut transaction).await?;
+            }
+            answers.push(Answer { entry, ..locked.answer });
+        }
+        transaction.commit().await?;
+        Ok(answers)
+    }
+
+    async fn adjust(
+        connection: &mut SqliteConnection,
+        Adjustment { receipt, kind }: &Adjustment,
+        clock: &HostClock,
+    ) -> Result<AdjustedColumns, sqlx::Error> {
+        let mut transaction = connection.begin_with("begin immediate").await?;
+        let held = receipts::find(&mut transaction, receipt.id, &receipt.key).await?;
+        let mut row = row::find(&mut transaction, &receipt.key).await?;
+        let (adjusted, held) = book::adjust(*kind, receipt.taken, held, row.as_mut(), clock.now());
+        if let (Some(held), Some(row)) = (held, row) {
+            receipts::write(&mut transaction, receipt.id, &receipt.key, &held).await?;
+            row::write(&mut transaction, &receipt.key, &row).await?;
+        }
+        transaction.commit().await?;
+        Ok(match adjusted {
+            Ok(Adjusted::Done(tokens)) => ("done".into(), tokens),
+            Ok(Adjusted::Late) => ("late".into(), 0),
+            Ok(Adjusted::Repeated) => ("repeated".into(), 0),
+            Err(_) => ("unknown".into(), 0),
+        })
     }
 
     async fn create_bucket(
@@ -61,10 +114,15 @@ impl Dialect for Sqlite {
         clock: &HostClock,
     ) -> Result<(), sqlx::Error> {
         let mut transaction = connection.begin_with("begin immediate").await?;
-        match Row::find(&mut transaction, key).await? {
-            None => Row::create(&mut transaction, key, quota, clock.now(), true).await?,
-            Some(row) => row.settle(&mut transaction, key, quota, clock.now(), true).await?,
-        }
+        let row = match row::find(&mut transaction, key).await? {
+            None => Row::provisioned(*quota, clock.now()),
+            Some(mut row) => {
+                row.provisioned = true;
+                row.follow(Some(*quota), None, clock.now());
+                row
+            }
+        };
+        row::write(&mut transaction, key, &row).await?;
         transaction.commit().await
     }
 
@@ -122,67 +180,112 @@ impl std::fmt::Debug for HostClock {
     }
 }
 
-/// Decides without a transaction, if it is a plain grant or denial: a denial waits for no lock.
+/// Decides without a transaction, if it is a plain grant or denial by the bucket's own terms: a denial waits for no
+/// lock.
 async fn take_now(
     connection: &mut SqliteConnection,
     ask: &Ask,
     clock: &HostClock,
 ) -> Result<Option<Answer>, sqlx::Error> {
+    if ask.plan(0).is_some() || ask.id().is_some() {
+        return Ok(None);
+    }
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now = clock.now();
-    let rows: Vec<(bool, Row)> = row::take(connection, ask, now, i64::try_from(since.as_millis()).unwrap_or(0)).await?;
-    match rows.into_iter().next() {
-        None if ask.quota.is_none() => Ok(Some(Answer::without_bucket(1, "unknown", now))),
-        None => Ok(None),
-        Some((true, row)) => Ok(Some(Answer::new(1, "granted", now, row.terms(), row.bucket))),
-        Some((false, row)) => {
-            let now = clock.now();
-            let (terms, mut bucket) = (row.terms(), row.bucket);
-            if !row.follows(ask.quota.as_ref()) || bucket.stepped_back(&terms, now) {
-                return Ok(None);
-            }
-            let outcome = decide(&mut bucket, &terms, now, ask);
-            Ok((outcome != "granted").then(|| Answer::new(1, outcome, now, terms, bucket)))
-        }
-    }
-}
-
-/// Decides while the transaction holds the database.
-async fn take_locked(
-    connection: &mut SqliteConnection,
-    entry: i64,
-    ask: &Ask,
-    clock: &HostClock,
-) -> Result<Answer, sqlx::Error> {
-    let now = clock.now();
-    let mut found = Row::find(connection, &ask.key).await?;
-    if let Some(quota) = &ask.quota {
-        match &found {
-            None => Row::create(connection, &ask.key, quota, 0, false).await?,
-            Some(row) if row.follows(Some(quota)) => {}
-            Some(row) if row.provisioned => {
-                return Ok(Answer::new(entry, "conflict", now, row.terms(), row.bucket));
-            }
-            Some(row) => row.settle(connection, &ask.key, quota, now, false).await?,
-        }
-        found = Row::find(connection, &ask.key).await?;
-    }
-    let Some(row) = found else {
-        return Ok(Answer::without_bucket(entry, "unknown", now));
+    let Some(found) = row::take(connection, ask, now, i64::try_from(since.as_millis()).unwrap_or(0)).await? else {
+        return Ok(None);
     };
-    let (terms, mut bucket) = (row.terms(), row.bucket);
-    let outcome = decide(&mut bucket, &terms, now, ask);
-    if bucket != row.bucket {
-        Row::write(connection, &ask.key, &bucket).await?;
+    let row = found.row;
+    let terms = row.terms();
+    if found.granted {
+        let due = row.bucket.full_at + ask.request.keep * terms.token_ticks - terms.burst();
+        let acts_at = terms.instant(row.bucket.anchor, due).max(now);
+        let answer = Answer::granted(now, acts_at, terms, row.bucket);
+        return Ok(Some(answer));
     }
-    Ok(Answer::new(entry, outcome, now, terms, bucket))
+    let now = clock.now();
+    let own = ask.quota(0).is_none_or(|quota| *quota == row.own);
+    if found.ruled || row.plan.is_some() || row.over.is_some() || !own || row.bucket.stepped_back(&terms, now) {
+        return Ok(None);
+    }
+    let mut ruled = Ruled { row: Some(row), mode: Mode::Enforce, until: None, capacity: None };
+    let answer = book::take(&mut ruled, ask.request, now);
+    Ok((answer.word != Word::Granted).then_some(answer))
 }
 
-fn decide(bucket: &mut Bucket, terms: &Terms, now: i64, ask: &Ask) -> &'static str {
-    if ask.request.cost > terms.capacity - ask.request.keep {
-        return "never";
+/// One bucket of a request, while the transaction holds the database.
+struct Locked {
+    key: Key,
+    ruled: Option<Ruled>,
+    /// What the bucket was under the terms that rule now, before anything was taken.
+    before: Option<Row>,
+    found: Option<Row>,
+    held: Option<Held>,
+    answer: Answer,
+}
+
+impl Locked {
+    /// Reads everything that decides, and decides. Nothing is written yet.
+    async fn new(connection: &mut SqliteConnection, ask: &Ask, place: usize, now: i64) -> Result<Self, sqlx::Error> {
+        let (key, rule) = &ask.take.limits[place];
+        let found = row::find(connection, key).await?;
+        let plan = match rule {
+            Rule::Plan(plan) => Some(plan),
+            Rule::Provisioned => found.as_ref().and_then(|row| row.plan.as_ref()),
+            Rule::Quota(_) => None,
+        };
+        let chosen = rules::find(connection, key, plan).await?;
+        let held = match ask.id() {
+            Some(id) => receipts::find(connection, id, key).await?.filter(|held| held.expires_at > now),
+            None => None,
+        };
+        let mut locked = Self {
+            key: key.clone(),
+            ruled: None,
+            before: None,
+            found,
+            held,
+            answer: Answer::refused(Word::Unknown, now),
+        };
+        match book::rule(locked.found.clone(), rule, &chosen, now) {
+            Err(word) => locked.answer.word = word,
+            Ok(mut ruled) => {
+                locked.before.clone_from(&ruled.row);
+                locked.answer = match held {
+                    Some(held) => held.again(ask.request, book::look(&ruled, now)),
+                    None => book::take(&mut ruled, ask.request, now),
+                };
+                locked.ruled = Some(ruled);
+            }
+        }
+        Ok(locked)
     }
-    if bucket.take(terms, now, ask.request).granted { "granted" } else { "denied" }
+
+    /// Writes what was decided.
+    async fn take(&mut self, connection: &mut SqliteConnection, ask: &Ask) -> Result<(), sqlx::Error> {
+        let row = self.ruled.as_ref().and_then(|ruled| ruled.row.as_ref());
+        if let Some(row) = row
+            && self.found.as_ref() != Some(row)
+            && self.held.is_none()
+        {
+            row::write(connection, &self.key, row).await?;
+        }
+        if let (Some(id), Some(receipt), None) = (ask.id(), self.answer.receipt(ask.request), self.held) {
+            let expires_at = self.answer.now.saturating_add(ask.hold());
+            let held = Held { receipt, state: State::Open, expires_at };
+            receipts::write(connection, id, &self.key, &held).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes nothing after all, because another bucket denied.
+    async fn spare(&mut self, connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+        self.answer.spare(self.before.as_ref().map(|row| row.bucket));
+        match &self.before {
+            Some(before) if self.found.as_ref() != Some(before) => row::write(connection, &self.key, before).await,
+            _ => Ok(()),
+        }
+    }
 }
 
 const SQLITE_ERROR: i32 = 1;

@@ -21,6 +21,7 @@ mod requester;
 mod retries;
 mod round_trips;
 mod routines;
+mod scenarios;
 mod terms;
 mod vectors;
 
@@ -44,6 +45,7 @@ pub fn all() -> Vec<Case> {
         clocks::cases(),
         terms::cases(),
         routines::cases(),
+        scenarios::cases(),
         vectors::cases(),
         retries::cases(),
         round_trips::cases(),

@@ -26,6 +26,8 @@ mod processes;
 mod proxy;
 mod random;
 mod rig;
+#[path = "../scenarios/mod.rs"]
+mod scenarios;
 #[path = "../../examples/fleet/worker.rs"]
 mod worker;
 mod workers;

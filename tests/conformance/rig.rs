@@ -5,7 +5,7 @@ use std::time::Duration;
 use sqlx::{AssertSqlSafe, MySqlPool, PgPool, SqlitePool};
 use tollgate::bucket::Bucket;
 use tollgate::{
-    Decision, Error, Isolation, Key, ManualClock, MySqlStore, Outcome, PgStore, Quota, SqliteStore, Store, Take,
+    Adjusted, Adjustment, Decision, Error, Isolation, Key, ManualClock, MySqlStore, Outcome, PgStore, Quota, SqliteStore, Store, Take, TakeError,
 };
 use uuid::Uuid;
 
@@ -189,6 +189,14 @@ impl Store for AnyStore {
             Self::MySql(store) => store.take(takes).await,
             Self::Postgres(store) => store.take(takes).await,
             Self::Sqlite(store) => store.take(takes).await,
+        }
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        match self {
+            Self::MySql(store) => store.adjust(adjustments).await,
+            Self::Postgres(store) => store.adjust(adjustments).await,
+            Self::Sqlite(store) => store.adjust(adjustments).await,
         }
     }
 }

@@ -132,7 +132,7 @@ async fn call() -> anyhow::Result<()> {
 async fn ask(callers: Callers, store: AnyStore, course: Course) -> anyhow::Result<Histories> {
     let quota = callers.quota()?;
     let rule = if callers.first_use { Rule::Quota(quota) } else { Rule::Provisioned };
-    let takes = callers.keys.iter().map(|key| Ok(Take::from(Key::try_from(key)?).rule(rule)));
+    let takes = callers.keys.iter().map(|key| Ok(Take::from(Key::try_from(key)?).rule(rule.clone())));
     let takes = takes.collect::<anyhow::Result<Vec<Take>>>()?;
     let mut open: Vec<usize> = (0..takes.len()).collect();
     let mut histories = Histories::new();

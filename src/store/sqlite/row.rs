@@ -1,134 +1,108 @@
-use sqlx::sqlite::SqliteConnection;
+use sqlx::Row as _;
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use super::super::dialect::Ask;
-use crate::bucket::{Bucket, Terms};
+use super::super::ask::Ask;
+use crate::book::Row;
+use crate::bucket::Bucket;
 use crate::quota::Refill;
 use crate::{Key, Quota};
 
-/// A row of `token_buckets`.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Row {
-    quota: Quota,
-    pub(super) bucket: Bucket,
-    pub(super) provisioned: bool,
+/// A bucket, as take.sql answers it.
+pub(super) struct Found {
+    /// Whether it is as the grant left it.
+    pub(super) granted: bool,
+    /// Whether more than its own terms rules it.
+    pub(super) ruled: bool,
+    pub(super) row: Row,
 }
 
-type Columns = (bool, i64, i64, i64, i64, i64, i64, String, bool);
-
-/// Runs take.sql: the bucket after a grant first, if there was one, then the bucket as it is.
+/// Runs take.sql: the bucket after a grant, if there was one, or else the bucket as it is.
 pub(super) async fn take(
     connection: &mut SqliteConnection,
     ask: &Ask,
     now: i64,
     read_at_ms: i64,
-) -> Result<Vec<(bool, Row)>, sqlx::Error> {
-    let rows: Vec<Columns> = sqlx::query_as(include_str!("take.sql"))
-        .bind(ask.key.as_str())
+) -> Result<Option<Found>, sqlx::Error> {
+    let rows = sqlx::query(include_str!("take.sql"))
+        .bind(ask.key().as_str())
         .bind(ask.request.cost)
         .bind(ask.request.keep)
         .bind(now)
         .bind(now + ask.request.max_wait)
         .bind(read_at_ms)
-        .bind(ask.quota.map(|quota| quota.capacity_i64()))
-        .bind(ask.quota.map(|quota| quota.refill_ns()))
-        .bind(ask.quota.map(|quota| quota.refill().as_str()))
+        .bind(ask.quota(0).map(Quota::capacity_i64))
+        .bind(ask.quota(0).map(Quota::refill_ns))
+        .bind(ask.quota(0).map(|quota| quota.refill().as_str()))
         .fetch_all(connection)
         .await?;
-    rows.into_iter().map(Row::read).collect()
+    let found = |columns: &SqliteRow| {
+        Ok(Found { granted: columns.try_get(0)?, ruled: columns.try_get(1)?, row: read(columns, 2)? })
+    };
+    rows.first().map(found).transpose()
 }
 
-impl Row {
-    pub(super) async fn find(connection: &mut SqliteConnection, key: &Key) -> Result<Option<Self>, sqlx::Error> {
-        let columns: Option<Columns> = sqlx::query_as(
-            "select false, anchor, full_at, granted, longest_wait, capacity, refill_ns, refill, provisioned
-               from token_buckets where id = ?1",
-        )
-        .bind(key.as_str())
-        .fetch_optional(connection)
-        .await?;
-        columns.map(|columns| Self::read(columns).map(|(_, row)| row)).transpose()
-    }
+pub(super) async fn find(connection: &mut SqliteConnection, key: &Key) -> Result<Option<Row>, sqlx::Error> {
+    let columns = sqlx::query(
+        "select anchor, full_at, granted, longest_wait, capacity, refill_ns, refill, provisioned, plan,
+                over_capacity, over_refill_ns, over_refill
+           from token_buckets where id = ?1",
+    )
+    .bind(key.as_str())
+    .fetch_optional(connection)
+    .await?;
+    columns.map(|columns| read(&columns, 0)).transpose()
+}
 
-    pub(super) async fn create(
-        connection: &mut SqliteConnection,
-        key: &Key,
-        quota: &Quota,
-        anchor: i64,
-        provisioned: bool,
-    ) -> Result<(), sqlx::Error> {
-        sqlx::query(
-            "insert into token_buckets (id, capacity, refill_seconds, refill, anchor, provisioned)
-             values (?1, ?2, ?3 / 1e9, ?4, ?5, ?6)",
-        )
-        .bind(key.as_str())
-        .bind(quota.capacity_i64())
-        .bind(quota.refill_ns())
-        .bind(quota.refill().as_str())
-        .bind(anchor)
-        .bind(provisioned)
-        .execute(connection)
-        .await
-        .map(drop)
-    }
+/// Writes the whole row.
+pub(super) async fn write(connection: &mut SqliteConnection, key: &Key, row: &Row) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "insert into token_buckets (id, capacity, refill_seconds, refill, plan, provisioned, over_capacity,
+                                    over_refill_ns, over_refill, anchor, full_at, granted, longest_wait)
+         values (?1, ?2, ?3 / 1e9, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
+         on conflict (id) do update
+            set capacity = excluded.capacity, refill_seconds = excluded.refill_seconds, refill = excluded.refill,
+                plan = excluded.plan, provisioned = excluded.provisioned, over_capacity = excluded.over_capacity,
+                over_refill_ns = excluded.over_refill_ns, over_refill = excluded.over_refill,
+                anchor = excluded.anchor, full_at = excluded.full_at, granted = excluded.granted,
+                longest_wait = excluded.longest_wait",
+    )
+    .bind(key.as_str())
+    .bind(row.own.capacity_i64())
+    .bind(row.own.refill_ns())
+    .bind(row.own.refill().as_str())
+    .bind(row.plan.as_ref().map(Key::as_str))
+    .bind(row.provisioned)
+    .bind(row.over.as_ref().map(Quota::capacity_i64))
+    .bind(row.over.as_ref().map(Quota::refill_ns))
+    .bind(row.over.map(|over| over.refill().as_str()))
+    .bind(row.bucket.anchor)
+    .bind(row.bucket.full_at)
+    .bind(row.bucket.granted)
+    .bind(row.bucket.longest_wait)
+    .execute(connection)
+    .await
+    .map(drop)
+}
 
-    /// Brings the bucket to a quota, unless it follows it already.
-    pub(super) async fn settle(
-        mut self,
-        connection: &mut SqliteConnection,
-        key: &Key,
-        quota: &Quota,
-        now: i64,
-        provisioned: bool,
-    ) -> Result<(), sqlx::Error> {
-        if !self.follows(Some(quota)) {
-            self.bucket.settle(&self.terms(), &Terms::from(quota), now);
-        }
-        sqlx::query(
-            "update token_buckets
-                set capacity = ?2, refill_seconds = ?3 / 1e9, refill = ?4, full_at = ?5, longest_wait = ?6,
-                    provisioned = ?7
-              where id = ?1",
-        )
-        .bind(key.as_str())
-        .bind(quota.capacity_i64())
-        .bind(quota.refill_ns())
-        .bind(quota.refill().as_str())
-        .bind(self.bucket.full_at)
-        .bind(self.bucket.longest_wait)
-        .bind(provisioned)
-        .execute(connection)
-        .await
-        .map(drop)
-    }
+/// The quota that columns state.
+pub(super) fn quota(capacity: i64, refill_ns: i64, refill: &str) -> Result<Quota, sqlx::Error> {
+    let refill = Refill::parse(refill).ok_or_else(|| sqlx::Error::Protocol(format!("the refill {refill:?}")))?;
+    Ok(Quota::stored(capacity, refill_ns, refill))
+}
 
-    pub(super) async fn write(
-        connection: &mut SqliteConnection,
-        key: &Key,
-        bucket: &Bucket,
-    ) -> Result<(), sqlx::Error> {
-        sqlx::query("update token_buckets set full_at = ?2, granted = ?3, longest_wait = ?4 where id = ?1")
-            .bind(key.as_str())
-            .bind(bucket.full_at)
-            .bind(bucket.granted)
-            .bind(bucket.longest_wait)
-            .execute(connection)
-            .await
-            .map(drop)
-    }
-
-    pub(super) fn terms(&self) -> Terms {
-        Terms::from(&self.quota)
-    }
-
-    /// Whether these are the bucket's terms; it always follows its own.
-    pub(super) fn follows(&self, quota: Option<&Quota>) -> bool {
-        quota.is_none_or(|quota| *quota == self.quota)
-    }
-
-    fn read(columns: Columns) -> Result<(bool, Self), sqlx::Error> {
-        let (first, anchor, full_at, granted, longest_wait, capacity, refill_ns, refill, provisioned) = columns;
-        let refill = Refill::parse(&refill).ok_or_else(|| sqlx::Error::Protocol(format!("the refill {refill:?}")))?;
-        let bucket = Bucket { anchor, full_at, granted, longest_wait };
-        Ok((first, Self { quota: Quota::stored(capacity, refill_ns, refill), bucket, provisioned }))
-    }
+/// The columns of a bucket, which begin at a place.
+fn read(columns: &SqliteRow, first: usize) -> Result<Row, sqlx::Error> {
+    let number = |place: usize| columns.try_get::<i64, _>(first + place);
+    let plan: Option<String> = columns.try_get(first + 8)?;
+    let over = match columns.try_get::<Option<i64>, _>(first + 9)? {
+        Some(capacity) => Some(quota(capacity, number(10)?, columns.try_get(first + 11)?)?),
+        None => None,
+    };
+    Ok(Row {
+        own: quota(number(4)?, number(5)?, columns.try_get(first + 6)?)?,
+        over,
+        plan: plan.map(Key::try_from).transpose().map_err(|error| sqlx::Error::Decode(error.into()))?,
+        provisioned: columns.try_get(first + 7)?,
+        bucket: Bucket { anchor: number(0)?, full_at: number(1)?, granted: number(2)?, longest_wait: number(3)? },
+    })
 }

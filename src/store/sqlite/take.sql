@@ -1,23 +1,32 @@
--- One decision: the first statement grants it, unless the database had to be waited for; the second reads the bucket
--- if it did not.
--- ?1 key, ?2 cost, ?3 keep, ?4 now, ?5 now + max_wait, ?6 milliseconds since 1970 when ?4 was read,
--- ?7 capacity, ?8 refill_ns and ?9 refill of the quota passed, or null
+-- One decision: the first statement grants it, unless the database had to be waited for, or more than the bucket's own
+-- terms rules it; the second reads the bucket if it did not.
+-- ?1 key, ?2 cost, ?3 keep, ?4 now, ?5 now + max_wait, ?6 milliseconds since 1970 when ?4 was read: a grant is at most
+-- 3 ms older than the lock, because milliseconds are cut off; ?7 capacity, ?8 refill_ns and ?9 refill of the quota
+-- passed, or null
 update token_buckets
    set granted = granted + ?2,
        longest_wait = max(longest_wait,
-                          (full_at + (?2 + ?3 - capacity) * token_ticks + step_ticks - 1) / step_ticks * step_ticks
+                          (full_at + (?2 + ?3) * token_ticks - burst + step_ticks - 1) / step_ticks * step_ticks
                             - (?4 - anchor) / step_ns * step_ticks),
        full_at = max(full_at,
-                     (full_at + (?2 + ?3 - capacity) * token_ticks + step_ticks - 1) / step_ticks * step_ticks,
+                     (full_at + (?2 + ?3) * token_ticks - burst + step_ticks - 1) / step_ticks * step_ticks,
                      (?4 - anchor) / step_ns * step_ticks) + ?2 * token_ticks
  where id = ?1
+   and plan is null and over_capacity is null
    and ?2 <= capacity - ?3
-   and full_at + (?2 + ?3 - capacity) * token_ticks <= (?5 - anchor) / step_ns * step_ticks
+   and full_at + (?2 + ?3) * token_ticks - burst <= (?5 - anchor) / step_ns * step_ticks
    and (?4 = ?5 or full_at - (?4 - anchor) / step_ns * step_ticks
-                   <= capacity * token_ticks + longest_wait + (1000000000 / step_ns + 1) * step_ticks)
+                   <= burst + longest_wait + (1000000000 / step_ns + 1) * step_ticks)
    and (?7 is null or (capacity = ?7 and refill_ns = ?8 and refill = ?9))
    and cast(unixepoch('subsec') * 1000 as integer) - ?6 between 0 and 2
-returning true, anchor, full_at, granted, longest_wait, capacity, refill_ns, refill, provisioned;
+   and not exists (select from_all.one from token_mode from_all where from_all.mode <> 'enforce')
+   and not exists (select over.id from token_overrides over)
+returning true, false, anchor, full_at, granted, longest_wait, capacity, refill_ns, refill, provisioned, plan,
+          over_capacity, over_refill_ns, over_refill;
 
-select false, anchor, full_at, granted, longest_wait, capacity, refill_ns, refill, provisioned
+select false,
+       exists (select from_all.one from token_mode from_all where from_all.mode <> 'enforce')
+       or exists (select over.id from token_overrides over),
+       anchor, full_at, granted, longest_wait, capacity, refill_ns, refill, provisioned, plan,
+       over_capacity, over_refill_ns, over_refill
   from token_buckets where id = ?1 and changes() = 0;

@@ -137,7 +137,7 @@ impl Bucket {
         let mut granted = Vec::new();
         for now in times {
             rig.at(now).await?;
-            let take = Take::from(self.key.clone()).rule(self.rule);
+            let take = Take::from(self.key.clone()).rule(self.rule.clone());
             let decision = if self.in_batches { in_a_batch(rig, take).await? } else { rig.decide(take).await? };
             granted.extend(decision.is_granted().then_some(now));
         }

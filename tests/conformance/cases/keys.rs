@@ -110,7 +110,7 @@ async fn routines_make_no_bucket_of_what_is_no_id(rig: Rig) -> anyhow::Result<()
         let id = rig.quoted(&id);
         rig.refusal(rig.calling(create, &format!("{id}, 1, 3600, 'interval'"))).await?;
         rig.refusal(rig.calling("rate_limiting_request", &format!("{id}, 1, 10"))).await?;
-        rig.refusal(rig.calling(take, &format!("{id}, 1, 0, 0, 1, 3600, 'interval'"))).await?;
+        rig.refusal(rig.calling(take, &format!("{id}, 1, 0, 0, 1, 3600, 'interval', null, null, null"))).await?;
         rig.refusal(rig.calling("request_token", &id)).await?;
     }
     Ok(())

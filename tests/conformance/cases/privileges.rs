@@ -61,8 +61,8 @@ async fn an_applications_role_takes_tokens_and_can_do_nothing_else(rig: Rig) -> 
     }
     for arguments in ["-5, 0, 0", "1, -1, 0", "1, 0, -5", "null, 0, 0", "0, 0, 0"] {
         let take = match rig.engine.kind {
-            Kind::MySql => format!("call token_take_v1({id}, {arguments}, null, null, null)"),
-            _ => format!("select * from tollgate.take_v1({id}, {arguments}, null, null, null)"),
+            Kind::MySql => format!("call token_take_v1({id}, {arguments}, null, null, null, null, null, null)"),
+            _ => format!("select * from tollgate.take_v1({id}, {arguments}, null, null, null, null, null, null)"),
         };
         app.pool.run(&*take).await.expect_err(&take);
     }

@@ -61,7 +61,7 @@ async fn a_sessions_settings_change_no_decision(rig: Rig) -> anyhow::Result<()> 
         // Made by its first request, on the calendar's grid, by the library's own call.
         let made = rig.key();
         let rule = tollgate::Rule::Quota(Quota::continuous(2, A_DAY)?);
-        let request = || tollgate::Take::from(made.clone()).rule(rule);
+        let request = || tollgate::Take::from(made.clone()).rule(rule.clone());
         assert_eq!(session.decide(request()).await?.remaining(), 1, "after {forged}");
         assert_eq!(rig.decide(request()).await?.remaining(), 0, "after {forged}");
         assert!(!session.decide(request()).await?.is_granted(), "after {forged}");

@@ -57,8 +57,11 @@ async fn an_error_can_be_rolled_back_to_a_savepoint(rig: Rig) -> anyhow::Result<
     let mut host = Host::new(&rig).await?;
     host.insert_and_take().await?;
     let before = host.settings().await?;
-    for wrong in ["request_token('nobody made it')", "request_tokens(null)", "take_v1('x', -1, 0, 0, null, null, null)"]
-    {
+    for wrong in [
+        "request_token('nobody made it')",
+        "request_tokens(null)",
+        "take_v1('x', -1, 0, 0, null, null, null, null, null, null)",
+    ] {
         host.run("savepoint before").await?;
         host.run(&format!("select tollgate.{wrong}")).await.expect_err(wrong);
         host.run("rollback to before").await?;

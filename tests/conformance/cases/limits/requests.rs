@@ -82,7 +82,7 @@ async fn each_error_in_a_batch_stays_alone(rig: Rig) -> anyhow::Result<()> {
         of(&known).cost(2),
         of(&nobody),
         of(&known).cost(6),
-        of(&known).rule(other),
+        of(&known).rule(other.clone()),
         of(&known).cost(0),
         of(&known).cost(3),
         of(&known),

@@ -103,7 +103,7 @@ async fn the_versioned_routines_refuse_what_would_mint_tokens(rig: Rig) -> anyho
     .chain([format!("{least}, 0, 0"), format!("1, {least}, 0"), format!("1, {most}, 0"), format!("1, 0, {least}")])
     {
         for (key, terms) in [(&key, "null, null, null"), (&key, "5, 1, 'interval'"), (&new, "5, 1, 'interval'")] {
-            let arguments = format!("{}, {figures}, {terms}", rig.quoted(key.as_str()));
+            let arguments = format!("{}, {figures}, {terms}, null, null, null", rig.quoted(key.as_str()));
             let refusal = rig.refusal(rig.calling(take, &arguments)).await?;
             ensure!(refusal.sqlstate == "22023", "{arguments}: {refusal:?}");
         }
@@ -113,10 +113,11 @@ async fn the_versioned_routines_refuse_what_would_mint_tokens(rig: Rig) -> anyho
         .into_iter()
         .chain(["5, null, 'interval'", "5, 1, null"])
     {
-        rig.refusal(rig.calling(take, &format!("{}, 1, 0, 0, {terms}", rig.quoted(new.as_str())))).await?;
-        rig.refusal(rig.calling(take, &format!("null, 1, 0, 0, {terms}"))).await?;
+        rig.refusal(rig.calling(take, &format!("{}, 1, 0, 0, {terms}, null, null, null", rig.quoted(new.as_str()))))
+            .await?;
+        rig.refusal(rig.calling(take, &format!("null, 1, 0, 0, {terms}, null, null, null"))).await?;
     }
-    let unknown = rig.call(take, "null, 1, 0, 0, null, null, null").await?;
+    let unknown = rig.call(take, "null, 1, 0, 0, null, null, null, null, null, null").await?;
     assert_eq!(unknown.text("outcome")?, Some("unknown"));
     assert_eq!(rig.row(&new).await?, None);
     assert_eq!(rig.row(&key).await?, before);

@@ -1,0 +1,2 @@
+-- The one row of token_mode.
+insert ignore into token_mode (one) values (true)

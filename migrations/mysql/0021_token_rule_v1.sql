@@ -1,0 +1,135 @@
+-- token_rule_v1: what rules a bucket now, and the bucket brought to it: made, if its first request may make it, and
+-- settled under the terms of its override, its plan, or its own, by a clock that was not set back since.
+--
+-- Arguments: p_id, p_capacity, p_refill_seconds, p_refill, p_plan: as token_decide_v1's; p_now: in nanoseconds since
+--            1970, from after the bucket was locked; p_least: how many tokens the request needs to be there
+-- Result:    o_outcome    null: the bucket is ready; else why there is none: 'unknown', 'unplanned' or 'conflict', as
+--                         token_decide_v1 answers
+--            o_mode       'shadow', 'off' or 'block'; null: the tokens decide. With 'off' nothing is made or settled
+--            o_mode_until until when, in nanoseconds since 1970; null: it has no end
+--            o_changed    whether the bucket changed: it must be read again, and this asked again
+--            o_capacity   of the terms that rule, in tokens
+-- Errors:    23514 terms that make no bucket
+-- Locks:     the bucket's row, which the caller holds already if it exists, in a transaction.
+create procedure token_rule_v1(
+  in p_id varbinary(1024), in p_capacity bigint, in p_refill_seconds decimal(19, 9),
+  in p_refill varchar(10) character set ascii collate ascii_bin, in p_plan varbinary(1024), in p_now bigint,
+  in p_least bigint,
+  out o_outcome varchar(10) character set ascii, out o_mode varchar(7) character set ascii collate ascii_bin,
+  out o_mode_until bigint, out o_changed boolean, out o_capacity bigint)
+modifies sql data
+sql security definer
+begin
+  declare b_capacity, b_anchor, b_full_at, b_longest_wait, b_burst, b_step_ns, b_step_ticks, b_token_ticks bigint;
+  declare b_refill_seconds, c_refill_seconds decimal(19, 9);
+  declare b_refill, c_refill, v_refill varchar(10) character set ascii collate ascii_bin;
+  declare b_plan, c_plan varbinary(255);
+  declare b_provisioned, b_overridden, v_overrides boolean;
+  declare c_capacity bigint default p_capacity;  -- c_: the terms asked for, by the request or its plan
+  declare v_terms, c_burst, c_step_ns, c_step_ticks, c_token_ticks, v_until bigint;
+  declare v_mode varchar(7) character set ascii collate ascii_bin;
+  declare v_settle boolean default false;
+
+  set o_outcome = null, o_mode = null, o_mode_until = null, o_changed = false, o_capacity = null;
+  set c_refill_seconds = p_refill_seconds, c_refill = p_refill;
+  rule: begin
+    select capacity, refill_seconds, refill, plan, provisioned, overridden, anchor, full_at, longest_wait, burst,
+           step_ns, step_ticks, token_ticks
+      into b_capacity, b_refill_seconds, b_refill, b_plan, b_provisioned, b_overridden, b_anchor, b_full_at,
+           b_longest_wait, b_burst, b_step_ns, b_step_ticks, b_token_ticks
+      from token_buckets where id = p_id for update;
+
+    select mode, unix_timestamp(until) * 1000000000, overrides into v_mode, v_until, v_overrides
+      from token_mode where one = true;
+    if v_until is null or v_until > p_now then
+      set o_mode = v_mode, o_mode_until = v_until;
+    end if;
+    if p_capacity is null then
+      set c_plan = coalesce(p_plan, b_plan);
+    end if;
+    if c_plan is not null then
+      select capacity, refill_seconds, refill, mode, unix_timestamp(mode_until) * 1000000000
+        into c_capacity, c_refill_seconds, c_refill, v_mode, v_until
+        from token_plans where name = c_plan;
+      if c_capacity is null then
+        set o_outcome = 'unplanned', o_mode = null, o_mode_until = null;
+        leave rule;
+      end if;
+      if v_mode is not null and (v_until is null or v_until > p_now) then
+        set o_mode = v_mode, o_mode_until = v_until;
+      end if;
+    end if;
+    if v_overrides then
+      set v_mode = null;
+      select capacity, burst, step_ns, step_ticks, token_ticks, mode, unix_timestamp(expires_at) * 1000000000,
+             refill
+        into v_terms, c_burst, c_step_ns, c_step_ticks, c_token_ticks, v_mode, v_until,
+             v_refill
+        from token_overrides
+       where id = p_id and (expires_at is null or unix_timestamp(expires_at) * 1000000000 > p_now);
+      if v_mode is not null then
+        set o_mode = v_mode, o_mode_until = v_until;
+      end if;
+    end if;
+    set o_mode = nullif(o_mode, 'enforce');
+    set o_capacity = coalesce(v_terms, c_capacity, b_capacity);
+
+    if o_mode = 'off' then
+      leave rule;
+    elseif b_capacity is null and c_capacity is null then
+      set o_outcome = 'unknown';
+      leave rule;
+    elseif b_capacity is null then
+      -- Without strict mode a longer id would be cut off in silence, and share another's bucket.
+      if length(p_id) > 255 then
+        signal sqlstate '22023' set message_text = 'tollgate: a bucket id has 1 to 255 bytes';
+      end if;
+      insert into token_buckets (id, capacity, refill_seconds, refill, plan, provisioned, anchor)
+      values (p_id, c_capacity, c_refill_seconds, c_refill, c_plan, false, 0)
+      on duplicate key update id = token_buckets.id;
+      set o_changed = true;
+      leave rule;
+    elseif b_provisioned
+           and (if(p_capacity is null, p_plan <> coalesce(b_plan, ''),
+                   not (p_capacity = b_capacity and p_refill_seconds = b_refill_seconds and p_refill = b_refill))) then
+      set o_outcome = 'conflict';
+      leave rule;
+    end if;
+
+    if c_capacity is not null and not b_provisioned and not b_plan <=> c_plan then
+      update token_buckets set plan = c_plan where id = p_id;
+    end if;
+    if v_terms is null
+       and (c_capacity <> b_capacity or c_refill_seconds <> b_refill_seconds or c_refill <> b_refill) then
+      update token_buckets
+         set capacity = c_capacity, refill_seconds = c_refill_seconds, refill = c_refill
+       where id = p_id;
+      set o_changed = true;
+    elseif v_terms is not null and b_overridden then
+      set v_settle = not (c_burst = b_burst and c_step_ns = b_step_ns and c_token_ticks = b_token_ticks);
+    elseif v_terms is not null then
+      set v_settle = true;
+    elseif b_overridden then
+      set v_settle = true, v_refill = b_refill;
+      call token_terms_v1('bucket', p_id, b_capacity, b_refill_seconds, b_refill,
+                          c_burst, c_step_ns, c_step_ticks, c_token_ticks);
+    end if;
+    if not v_settle and not o_changed and coalesce(o_mode, '') <> 'block' and p_least <= b_burst div b_token_ticks
+       and b_full_at - (p_now - b_anchor) div b_step_ns * b_step_ticks
+           > b_burst + b_longest_wait + (1000000000 div b_step_ns + 1) * b_step_ticks then
+      -- After a step of the clock backwards a bucket is empty, once: nobody is locked out for longer than a refill.
+      set v_settle = true, v_refill = b_refill,
+          c_burst = b_burst, c_step_ns = b_step_ns, c_step_ticks = b_step_ticks, c_token_ticks = b_token_ticks,
+          v_terms = if(b_overridden, b_capacity, null);
+    end if;
+    if v_settle then
+      call token_settle_v1(p_now, c_burst, c_step_ns, c_step_ticks, c_token_ticks, v_refill,
+                           b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_longest_wait);
+      update token_buckets
+         set burst = b_burst, step_ns = b_step_ns, step_ticks = b_step_ticks, token_ticks = b_token_ticks,
+             anchor = b_anchor, full_at = b_full_at, longest_wait = b_longest_wait, overridden = v_terms is not null
+       where id = p_id;
+      set o_changed = true;
+    end if;
+  end rule;
+end

@@ -1,0 +1,168 @@
+-- token_decide_v1: decide one request, exactly. Everything that takes tokens is built on it.
+--
+-- Arguments: p_id        the bucket
+--            p_cost      tokens to take, 1 or more
+--            p_max_wait  nanoseconds that the caller would wait for them
+--            p_keep      tokens that must remain
+--            p_capacity, p_refill_seconds, p_refill
+--                        terms for a bucket that its first request makes, full, on the calendar's grid; or all null
+--            p_plan      or the plan that such a bucket follows; null, too: the bucket must exist, and its own plan or
+--                        terms hold
+--            p_receipt   the request's id, a UUID: repeated with it, the request takes nothing more; null: it has none
+--            p_hold      for how many nanoseconds the id is remembered
+--            p_taking    false: take nothing, and say what the request would come to
+--            p_at        decide as of this instant, in nanoseconds since 1970, which the caller read when it held the
+--                        lock; null: now
+-- Result:    o_outcome   'granted' or 'denied'; 'never': cost + keep exceed the capacity; 'unknown': no such bucket;
+--                        'unplanned': no such plan; 'conflict': the bucket was provisioned with other terms than given;
+--                        'reused': the id is another request's
+--            o_mode      what decided instead of the tokens: 'shadow', 'off' or 'block', else null
+--            o_now       the instant of the decision, in nanoseconds since 1970
+--            o_acts_at   when the tokens may be used, if they were granted; if blocked, until when; null: no end
+--            and the bucket's columns after it, from which remaining tokens and waits follow. A prepared CALL with a
+--            placeholder for each has them as one row.
+-- Errors:    22023 arguments out of range · 23514 terms that make no bucket
+--            · 40001 the bucket changed during each of 100 attempts
+-- Locks:     the bucket's row, first of all, so that the clock can be read when it is held; then the request's receipt.
+--            In a transaction of the caller's (or with autocommit off) they stay locked until that ends; else the
+--            routine has one of its own.
+--
+-- token_mode is read when the lock is held: a read that locks nothing opens a REPEATABLE READ snapshot, and
+-- MariaDB may refuse (1020) to lock what others changed after that.
+create procedure token_decide_v1(
+  in p_id varchar(256) character set utf8mb4, in p_cost bigint, in p_max_wait bigint, in p_keep bigint,
+  in p_capacity bigint, in p_refill_seconds decimal(19, 9),
+  in p_refill varchar(10) character set ascii collate ascii_bin, in p_plan varchar(256) character set utf8mb4,
+  in p_receipt varchar(36) character set ascii, in p_hold bigint, in p_taking boolean, in p_at bigint,
+  out o_outcome varchar(10) character set ascii, out o_mode varchar(7) character set ascii collate ascii_bin,
+  out o_now bigint, out o_acts_at bigint, out o_full_at bigint, out o_granted bigint, out o_burst bigint,
+  out o_anchor bigint, out o_step_ns bigint, out o_step_ticks bigint, out o_token_ticks bigint)
+modifies sql data
+sql security definer
+begin
+  declare v_own boolean default @@autocommit;
+  declare v_id varbinary(1024) default cast(p_id as binary);
+  declare v_clock, v_longest_wait, v_due, v_until bigint;
+  declare v_plan varbinary(1024);
+  declare v_ruled boolean;
+  declare v_attempt int default 0;
+  declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
+  declare exit handler for sqlexception
+  begin
+    if v_own then rollback; end if;
+    resignal;
+  end;
+
+  if v_own then
+    set transaction isolation level read committed;
+  end if;
+  if v_own then
+    start transaction;
+  end if;
+
+  decide: begin
+    if (p_cost >= 1 and p_keep >= 0 and p_max_wait between 0 and 31622400000000000) is not true then
+      signal sqlstate '22023' set message_text =
+        'tollgate: a take needs a cost of 1 or more, 0 or more to keep, and a wait of 0 to a year';
+    end if;
+    ready: loop
+      select full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks, longest_wait, plan,
+             overridden or p_capacity <> capacity or p_refill_seconds <> refill_seconds or p_refill <> refill
+        into o_full_at, o_granted, o_burst, o_anchor, o_step_ns, o_step_ticks, o_token_ticks, v_longest_wait,
+             v_plan, v_ruled
+        from token_buckets where id = v_id for update;
+      select v_ruled is true or mode <> 'enforce' or overrides into v_ruled from token_mode where one = true;
+      set o_now = coalesce(p_at, token_clock_v1());
+      set o_acts_at = o_now;
+      set v_clock = (o_now - o_anchor) div o_step_ns * o_step_ticks;
+      -- A bucket under the terms asked for, with nothing else to rule it, needs no more.
+      if p_capacity is null and (p_plan is not null or v_plan is not null) and not v_ruled then
+        set v_ruled = true;
+        select p.mode is not null or not (b.plan <=> p.name)
+               or p.capacity <> b.capacity or p.refill_seconds <> b.refill_seconds or p.refill <> b.refill
+          into v_ruled
+          from token_plans p join token_buckets b on b.id = v_id
+         where p.name = coalesce(cast(p_plan as binary), v_plan);
+      end if;
+      if not v_ruled
+         and (o_full_at - v_clock <= o_burst + v_longest_wait + (1000000000 div o_step_ns + 1) * o_step_ticks
+              or p_cost > o_burst div o_token_ticks - p_keep) then
+        leave ready;
+      end if;
+      begin
+        declare v_capacity bigint;
+        declare v_changed boolean;
+        call token_rule_v1(v_id, p_capacity, p_refill_seconds, p_refill, cast(p_plan as binary), o_now, p_cost + p_keep,
+                           o_outcome, o_mode, v_until, v_changed, v_capacity);
+        -- A bucket that was not there may be by now: then nothing of it has been read yet.
+        if v_changed or o_burst is null and o_outcome is null and not o_mode <=> 'off' then
+          set v_attempt = v_attempt + 1;
+          if v_attempt = 100 then
+            signal sqlstate '40001' set message_text =
+              'tollgate: the bucket changed during each of 100 attempts: call again';
+          end if;
+          set o_mode = null;
+          iterate ready;
+        end if;
+        if o_outcome is not null then
+          leave decide;
+        end if;
+        if o_mode = 'off' then
+          set o_outcome = 'granted', o_burst = coalesce(o_burst, v_capacity);
+          leave decide;
+        end if;
+      end;
+      leave ready;
+    end loop;
+
+    if p_receipt is not null then
+      begin
+        declare v_cost, v_granted, v_acts_at, v_expires_at bigint;
+        declare v_state varchar(9) character set ascii;
+        call token_claim_v1(p_receipt, v_id, p_cost, 0, o_now, o_now + p_hold, o_now,
+                            v_state, v_cost, v_granted, v_acts_at, v_expires_at);
+        if v_state is not null then
+          set o_outcome = if(v_cost = p_cost and v_state <> 'cancelled', 'granted', 'reused'),
+              o_mode = null, o_granted = v_granted, o_acts_at = greatest(v_acts_at, o_now);
+          leave decide;
+        end if;
+      end;
+    end if;
+
+    if o_mode = 'block' then
+      set o_outcome = 'denied', o_acts_at = v_until;
+    elseif p_cost > o_burst div o_token_ticks - p_keep then
+      set o_outcome = 'never';
+    else
+      set v_due = o_full_at + (p_cost + p_keep - o_burst div o_token_ticks) * o_token_ticks;
+      if v_due > (o_now + p_max_wait - o_anchor) div o_step_ns * o_step_ticks then
+        set o_outcome = if(o_mode = 'shadow', 'granted', 'denied');
+      else
+        set o_outcome = 'granted', o_mode = null;
+        if v_due > v_clock then
+          -- All of its tokens are of the step in which it acts: what was left of an earlier one is not carried over.
+          set v_due = (v_due + o_step_ticks - 1) div o_step_ticks * o_step_ticks;
+          set o_acts_at = v_due div o_step_ticks * o_step_ns + o_anchor;
+        end if;
+        if p_taking then
+          set o_full_at = greatest(o_full_at, v_clock, v_due) + p_cost * o_token_ticks,
+              o_granted = o_granted + p_cost;
+          update token_buckets
+             set full_at = o_full_at, granted = o_granted, longest_wait = greatest(v_longest_wait, v_due - v_clock)
+           where id = v_id;
+        end if;
+      end if;
+    end if;
+
+    if p_receipt is not null then
+      if p_taking and o_outcome = 'granted' and o_mode is null then
+        update token_receipts set granted = o_granted, acts_at = o_acts_at
+         where id = unhex(replace(p_receipt, '-', '')) and bucket = v_id;
+      else
+        delete from token_receipts where id = unhex(replace(p_receipt, '-', '')) and bucket = v_id;
+      end if;
+    end if;
+  end decide;
+
+  if v_own then commit; end if;
+end

@@ -1,0 +1,115 @@
+-- token_adjust_v1: give back, or pay for, what a granted request took; once for each receipt.
+--
+-- Arguments: p_kind      'cancel': it will not be used, and its turn has not come: what no later request queues behind
+--                        is given back; 'refund': p_tokens of it were not used; 'settle': it cost p_tokens in the end,
+--                        more or fewer than were taken, if the receipt has not expired
+--            p_receipt   the request's id, or one made for this adjustment
+--            p_id, p_cost, p_granted, p_acts_at: the bucket, and what the grant answered
+--            p_tokens    see p_kind; 0 with 'cancel'
+-- Result:    one row:
+--            outcome     'done'; 'late': its turn has come, or the receipt has expired; 'repeated': it was adjusted
+--                        before; 'unknown': no such bucket; nothing changes unless 'done'
+--            given_back  tokens; negative: so many more were paid
+-- Errors:    22023 arguments out of range
+-- Locks:     the bucket's row, then the receipt, in a transaction of its own unless inside the caller's.
+create procedure token_adjust_v1(
+  in p_kind varchar(6) character set ascii, in p_receipt varchar(36) character set ascii,
+  in p_id varchar(256) character set utf8mb4, in p_cost bigint, in p_granted bigint, in p_acts_at bigint,
+  in p_tokens bigint)
+modifies sql data
+sql security definer
+begin
+  declare v_own boolean default @@autocommit;
+  declare v_id varbinary(1024) default cast(p_id as binary);
+  declare v_receipt binary(16);
+  declare v_outcome varchar(10) character set ascii default 'done';
+  declare v_state varchar(9) character set ascii;
+  declare v_given_back bigint default 0;
+  declare v_new boolean default false;
+  declare v_now, v_clock, v_year, v_full_at, v_granted, v_burst, v_token_ticks bigint;
+  declare v_known_cost, v_known_granted, v_known_acts_at, v_expires_at bigint;
+  declare v_owed decimal(65, 0);
+  declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
+  declare exit handler for sqlexception
+  begin
+    if v_own then rollback; end if;
+    resignal;
+  end;
+
+  if (p_kind in ('cancel', 'refund', 'settle') and replace(p_receipt, '-', '') regexp '^[0-9a-f]{32}$'
+      and p_id is not null and p_cost >= 1 and p_granted is not null and p_acts_at is not null
+      and p_tokens between 0 and 3155760000000000000) is not true then
+    signal sqlstate '22023' set message_text =
+      'tollgate: adjust takes cancel, refund or settle, a UUID, a bucket, a cost of 1 or more and 0 tokens or more';
+  end if;
+  set v_receipt = unhex(replace(p_receipt, '-', ''));
+  if v_own then
+    set transaction isolation level read committed;
+  end if;
+  if v_own then
+    start transaction;
+  end if;
+
+  adjust: begin
+    select full_at, granted, burst, token_ticks into v_full_at, v_granted, v_burst, v_token_ticks
+      from token_buckets where id = v_id for update;
+    set v_now = token_clock_v1();
+    if p_kind = 'cancel' and v_now >= p_acts_at then
+      set v_outcome = 'late';
+      leave adjust;
+    elseif p_kind = 'settle' then
+      select state, cost, expires_at into v_state, v_known_cost, v_expires_at
+        from token_receipts where id = v_receipt and bucket = v_id for update;
+      if v_state is null or v_expires_at <= v_now then
+        set v_outcome = 'late';
+        leave adjust;
+      end if;
+    else
+      call token_claim_v1(p_receipt, v_id, p_cost, p_granted, p_acts_at, greatest(p_acts_at, v_now + 86400000000000), 0,
+                          v_state, v_known_cost, v_known_granted, v_known_acts_at, v_expires_at);
+      set v_new = v_state is null;
+    end if;
+    if v_state <> 'open' or v_known_cost <> p_cost then
+      set v_outcome = 'repeated';
+    elseif v_burst is null then
+      set v_outcome = 'unknown';
+    elseif p_kind = 'cancel' and v_granted < p_granted then
+      set v_outcome = 'late';
+    end if;
+    if v_outcome <> 'done' then
+      if v_new then
+        delete from token_receipts where id = v_receipt and bucket = v_id;
+      end if;
+      leave adjust;
+    end if;
+
+    set v_given_back = case p_kind
+      when 'cancel' then greatest(p_cost - (v_granted - p_granted), 0)
+      when 'refund' then least(p_tokens, p_cost)
+      else p_cost - p_tokens
+    end;
+    if p_kind = 'cancel' and v_granted = p_granted then
+      set v_granted = v_granted - p_cost;
+    end if;
+    select (v_now - anchor) div step_ns * step_ticks,
+           (v_now + 31622400000000000 - anchor) div step_ns * step_ticks
+      into v_clock, v_year from token_buckets where id = v_id;
+    if v_given_back >= 0 then
+      set v_full_at = v_full_at - least(v_given_back, v_burst div v_token_ticks) * v_token_ticks;
+    else
+      set v_owed = greatest(v_full_at, v_clock) - cast(v_given_back as decimal(65, 0)) * v_token_ticks;
+      set v_full_at = greatest(v_full_at, least(v_owed, v_year + cast(v_burst as decimal(65, 0)))),
+          v_granted = v_granted - v_given_back;
+    end if;
+    update token_buckets
+       set full_at = v_full_at, granted = v_granted,
+           longest_wait = greatest(longest_wait, if(v_given_back < 0, v_full_at - v_clock - v_burst, 0))
+     where id = v_id;
+    update token_receipts
+       set state = case p_kind when 'cancel' then 'cancelled' when 'refund' then 'refunded' else 'settled' end
+     where id = v_receipt and bucket = v_id;
+  end adjust;
+
+  if v_own then commit; end if;
+  select v_outcome as outcome, v_given_back as given_back;
+end

@@ -1,0 +1,9 @@
+-- request_planned_tokens: request_tokens from a bucket that follows a plan, and that its first request makes.
+create procedure request_planned_tokens(
+  in p_id varchar(256) character set utf8mb4, in p_plan varchar(256) character set utf8mb4, in p_tokens bigint,
+  in p_max_wait_ms bigint, in p_keep bigint)
+modifies sql data
+sql security definer
+begin
+  call request_tokens_v1(p_id, p_tokens, p_max_wait_ms, p_keep, p_plan, null);
+end

@@ -1,0 +1,75 @@
+-- token_explain: what rules a bucket now, where that comes from, and what a request for one token would come to. Reads
+-- only.
+--
+-- Arguments: p_id   the bucket, which need not exist yet
+--            p_plan the plan that the request would name; null: the bucket's own
+-- Result:    one row:
+--            known           whether the bucket exists
+--            terms_from      'override', 'plan' or 'bucket'; null: nothing says
+--            plan            the plan that it follows
+--            capacity, refill_seconds, refill: the terms
+--            mode            'enforce', 'shadow', 'off' or 'block'
+--            mode_from       'override', 'plan', 'all' or null: nobody chose it
+--            mode_reason, mode_until
+--            override_reason, override_until: of the override in force
+--            available       whole tokens there now; null: it does not exist
+--            outcome         'granted', 'denied', 'unknown' or 'unplanned'
+--            retry_after_ms  milliseconds until a token is there; 0: now; null: never, or nobody knows
+create procedure token_explain(
+  in p_id varchar(256) character set utf8mb4, in p_plan varchar(256) character set utf8mb4)
+reads sql data
+sql security definer
+begin
+  declare v_now bigint default token_clock_v1();
+  declare v_id varbinary(1024) default cast(p_id as binary);
+  declare v_plan varbinary(1024) default coalesce(
+    cast(p_plan as binary), (select b.plan from token_buckets b where b.id = v_id));
+
+  select r.known, r.terms_from, r.plan, r.capacity, r.refill_seconds, r.refill, r.mode, r.mode_from, r.mode_reason,
+         r.mode_until, r.override_reason, r.override_until,
+         r.level div r.token_ticks - (r.level mod r.token_ticks < 0) as available,
+         case
+           when r.mode = 'off' then 'granted'
+           when r.unplanned then 'unplanned'
+           when r.terms_from is null or not r.known and not r.planned then 'unknown'
+           when r.mode = 'block' then 'denied'
+           when not r.known or r.mode = 'shadow' or r.until = 0 then 'granted'
+           else 'denied'
+         end as outcome,
+         case
+           when r.mode = 'off' then 0
+           when r.unplanned or r.terms_from is null or not r.known and not r.planned then null
+           when r.mode = 'block'
+             then (unix_timestamp(r.mode_until) * 1000000000 - v_now + 999999) div 1000000
+           when not r.known then 0
+           else r.until
+         end as retry_after_ms
+    from (select b.id is not null as known,
+                 case when o.capacity is not null then 'override' when p.name is not null then 'plan'
+                      when b.id is not null then 'bucket' end as terms_from,
+                 convert(v_plan using utf8mb4) as plan, v_plan is not null and p.name is null as unplanned,
+                 p.name is not null as planned,
+                 coalesce(o.capacity, p.capacity, b.capacity) as capacity,
+                 coalesce(o.refill_seconds, p.refill_seconds, b.refill_seconds) as refill_seconds,
+                 if(o.capacity is not null, o.refill, coalesce(p.refill, b.refill)) as refill,
+                 coalesce(o.mode, if(p.in_force, p.mode, null), if(g.in_force, g.mode, null), 'enforce') as mode,
+                 case when o.mode is not null then 'override' when p.in_force then 'plan'
+                      when g.in_force and g.mode <> 'enforce' then 'all' end as mode_from,
+                 case when o.mode is not null then o.reason when p.in_force then p.mode_reason
+                      when g.in_force and g.mode <> 'enforce' then g.reason end as mode_reason,
+                 case when o.mode is not null then o.expires_at when p.in_force then p.mode_until
+                      when g.in_force and g.mode <> 'enforce' then g.until end as mode_until,
+                 o.reason as override_reason, o.expires_at as override_until,
+                 b.burst - greatest(b.full_at - (v_now - b.anchor) div b.step_ns * b.step_ticks, 0) as level,
+                 b.token_ticks,
+                 token_until_v1(1, v_now, b.full_at, b.burst, b.anchor, b.step_ns, b.step_ticks, b.token_ticks) as until
+            from (select m.*, m.until is null or unix_timestamp(m.until) * 1000000000 > v_now as in_force
+                    from token_mode m) g
+            left join token_buckets b on b.id = v_id
+            left join (select t.*, t.mode is not null
+                                   and (t.mode_until is null or unix_timestamp(t.mode_until) * 1000000000 > v_now)
+                                   as in_force
+                         from token_plans t) p on p.name = v_plan
+            left join token_overrides o
+              on o.id = v_id and (o.expires_at is null or unix_timestamp(o.expires_at) * 1000000000 > v_now)) r;
+end

@@ -1,0 +1,14 @@
+-- token_reset_bucket: make a bucket full. It counts as a grant of its capacity, so that no earlier reservation gives
+-- anything back any more.
+--
+-- Result: one row: found: whether there is such a bucket. Locks: its row.
+create procedure token_reset_bucket(in p_id varchar(256) character set utf8mb4)
+modifies sql data
+sql security definer
+begin
+  update token_buckets
+     set full_at = (token_clock_v1() - anchor) div step_ns * step_ticks, longest_wait = 0,
+         granted = granted + burst div token_ticks
+   where id = cast(p_id as binary);
+  select row_count() > 0 as found;
+end

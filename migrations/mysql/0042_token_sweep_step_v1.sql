@@ -1,0 +1,71 @@
+-- token_sweep_step_v1: one bounded step of clearing away what carries no information any more: buckets that were not
+-- provisioned and are full, receipts and overrides that have expired.
+--
+-- Arguments: p_after    where the last step ended; null: begin
+--            p_limit    how many buckets to look at, and how many receipts and overrides to delete at most
+-- Result:    o_deleted  rows
+--            o_next     where the next step begins; null: this one came to the end
+-- Locks:     rows that nobody else has locked, one by one; what is locked is left for another time.
+create procedure token_sweep_step_v1(
+  in p_after varchar(256) character set utf8mb4, in p_limit bigint,
+  out o_deleted bigint, out o_next varchar(256) character set utf8mb4)
+modifies sql data
+sql security definer
+begin
+  declare v_now bigint default token_clock_v1();
+  declare v_after varbinary(1024) default coalesce(cast(p_after as binary), '');
+  declare v_id varbinary(255);
+  declare v_receipt binary(16);
+  declare v_seen bigint default 0;
+  declare v_idle, v_done boolean default false;
+  declare v_buckets cursor for
+    select id, not provisioned and full_at <= (v_now - anchor) div step_ns * step_ticks
+      from token_buckets where id > v_after order by id limit p_limit;
+  declare v_receipts cursor for
+    select id, bucket from token_receipts where expires_at <= v_now limit p_limit;
+  declare v_overrides cursor for
+    select id from token_overrides where unix_timestamp(expires_at) * 1000000000 <= v_now limit p_limit;
+  declare continue handler for not found set v_done = true;
+
+  set o_deleted = 0, o_next = null;
+  open v_buckets;
+  buckets: loop
+    fetch v_buckets into v_id, v_idle;
+    if v_done then leave buckets; end if;
+    set v_seen = v_seen + 1;
+    if v_seen = p_limit then
+      set o_next = convert(v_id using utf8mb4);
+    end if;
+    if v_idle and exists (select 1 from token_buckets where id = v_id for update skip locked) then
+      delete from token_buckets
+       where id = v_id and not provisioned and full_at <= (v_now - anchor) div step_ns * step_ticks;
+      set o_deleted = o_deleted + row_count();
+    end if;
+  end loop;
+  close v_buckets;
+
+  if o_next is null then
+    set v_done = false;
+    open v_receipts;
+    receipts: loop
+      fetch v_receipts into v_receipt, v_id;
+      if v_done then leave receipts; end if;
+      if exists (select 1 from token_receipts where id = v_receipt and bucket = v_id for update skip locked) then
+        delete from token_receipts where id = v_receipt and bucket = v_id and expires_at <= v_now;
+        set o_deleted = o_deleted + row_count();
+      end if;
+    end loop;
+    close v_receipts;
+    set v_done = false;
+    open v_overrides;
+    overrides: loop
+      fetch v_overrides into v_id;
+      if v_done then leave overrides; end if;
+      if exists (select 1 from token_overrides where id = v_id for update skip locked) then
+        delete from token_overrides where id = v_id and unix_timestamp(expires_at) * 1000000000 <= v_now;
+        set o_deleted = o_deleted + row_count();
+      end if;
+    end loop;
+    close v_overrides;
+  end if;
+end

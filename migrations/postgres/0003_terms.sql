@@ -1,0 +1,55 @@
+-- terms_v1: a quota in a bucket's own units; an error if the figures make none.
+--
+-- Arguments: p_whose the bucket or plan that it is for, as errors name it
+--            p_capacity in tokens, p_refill_seconds from empty to full, p_refill: see token_buckets
+-- Result:    burst, step_ns, step_ticks, token_ticks: see there
+create function tollgate.terms_v1(
+  p_whose text, p_capacity bigint, p_refill_seconds numeric, p_refill text,
+  out burst bigint, out step_ns bigint, out step_ticks bigint, out token_ticks bigint)
+language plpgsql immutable
+as $$
+declare
+  v_refill_ns constant numeric := p_refill_seconds * 1000000000;
+  v_error     text;
+begin
+  v_error := case
+    when p_capacity < 1
+      then format('a capacity of %s grants nothing: give 1 or more', p_capacity)
+    when p_capacity > 3155760000000000000
+      then format('a capacity of %s is too large: give 3155760000000000000 or less', p_capacity)
+    when p_refill not in ('interval', 'calendar', 'continuous', 'once')
+      then format('refill is %L: give ''interval'', ''calendar'', ''continuous'' or ''once''', p_refill)
+    when p_refill = 'once'
+      then null
+    when p_refill_seconds <= 0
+      then format('refill_seconds is %s: give more than 0', p_refill_seconds)
+    when p_refill_seconds > 3155760000
+      then format('refill_seconds is %s: give a century (3155760000) or less', p_refill_seconds)
+    when v_refill_ns < p_capacity
+      then format('%s tokens in %s s are more than one a nanosecond: count in larger units, 1 for 1000',
+                  p_capacity, p_refill_seconds)
+  end;
+  if v_error is null and p_refill = 'continuous' then
+    step_ns := 1;
+    step_ticks := 1;
+    token_ticks := ceil(v_refill_ns / p_capacity);
+    v_error := case
+      when token_ticks::numeric * p_capacity > v_refill_ns * 1.001
+        then format('%s tokens in %s s, in whole nanoseconds a token, would be over 0.1 %% slower: '
+                    'count in larger units, 1 for 1000', p_capacity, p_refill_seconds)
+      when token_ticks::numeric * p_capacity > 3155760000000000000
+        then format('refill_seconds is %s: give a century (3155760000) or less', p_refill_seconds)
+    end;
+  elsif v_error is null then
+    step_ns := case p_refill when 'once' then 9223372036854775807 else v_refill_ns end;
+    step_ticks := case p_refill when 'once' then 1 else p_capacity end;
+    token_ticks := 1;
+  end if;
+  if v_error is not null then
+    raise exception 'tollgate: % cannot be: %', p_whose, v_error using errcode = 'check_violation';
+  end if;
+  burst := p_capacity * token_ticks;
+end
+$$;
+
+revoke all on function tollgate.terms_v1(text, bigint, numeric, text) from public;

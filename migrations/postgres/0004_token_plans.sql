@@ -1,0 +1,108 @@
+-- A row a plan: the quota of every bucket that follows it. A changed row rules from the next request on; tokens that
+-- are there stay, up to the new capacity.
+--
+--   insert into tollgate.token_plans (name, capacity, refill_seconds) values ('free', 10, 1);
+--   update tollgate.token_plans set capacity = 1000, refill_seconds = 60 where name = 'free';
+--
+-- mode: see token_mode. Of a plan, a key's override and token_mode, the nearest to the key that says one rules.
+create table tollgate.token_plans (
+  name           text collate "C" primary key,                   -- 1 to 255 bytes
+  capacity       bigint not null,                                -- tokens
+  refill_seconds numeric(19, 9) not null,                        -- from empty to full
+  refill         text collate "C" not null default 'continuous', -- as in token_buckets
+  mode           text collate "C",                               -- null: what token_mode says
+  mode_reason    text,
+  mode_until     timestamptz                                     -- null: until it is changed
+);
+
+revoke all on tollgate.token_plans from public;
+
+-- What holds for every key, unless its plan or an override says otherwise. Always one row.
+--
+--   update tollgate.token_mode set mode = 'shadow', reason = 'incident 42', until = now() + interval '2 hours';
+--
+-- 'enforce' limits; 'shadow' takes tokens, and lets requests pass that find none; 'off' lets everything pass and
+-- touches no bucket; 'block' denies everything.
+create table tollgate.token_mode (
+  mode      text collate "C" not null default 'enforce',
+  reason    text,
+  until     timestamptz,                                         -- null: until it is changed
+  overrides boolean not null default false,                      -- the library's: whether token_overrides holds any
+  one       boolean not null default true unique check (one)
+);
+
+insert into tollgate.token_mode default values;
+
+revoke all on tollgate.token_mode from public;
+
+-- What holds for one key instead of its own terms and mode, for a time, and why.
+--
+--   insert into tollgate.token_overrides (id, capacity, refill_seconds, reason, expires_at)
+--   values ('user:42', 1000, 60, 'load test, ticket 7', now() + interval '1 day');
+create table tollgate.token_overrides (
+  id             text collate "C" primary key,                   -- the bucket; it need not exist yet
+  capacity       bigint,                                         -- null: the terms stay, only the mode is another
+  refill_seconds numeric(19, 9),
+  refill         text collate "C" not null default 'continuous', -- as in token_buckets
+  mode           text collate "C",                               -- null: what the plan or token_mode says
+  reason         text not null,
+  expires_at     timestamptz,                                    -- null: until it is deleted
+  burst          bigint,                                         -- these four follow from the terms
+  step_ns        bigint,
+  step_ticks     bigint,
+  token_ticks    bigint
+);
+
+revoke all on tollgate.token_overrides from public;
+
+-- rule_checks_v1: the trigger that refuses a plan, a mode or an override that can never be.
+create function tollgate.rule_checks_v1() returns trigger
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_name  text;
+  v_error text;
+begin
+  v_error := case when new.mode not in ('enforce', 'shadow', 'off', 'block')
+    then format('mode is %L: give ''enforce'', ''shadow'', ''off'' or ''block''', new.mode) end;
+  if tg_table_name = 'token_plans' then
+    v_name := 'plan ' || quote_literal(left(new.name, 255));
+    v_error := coalesce(v_error, case when octet_length(new.name) not between 1 and 255
+      then format('its name has %s bytes: give 1 to 255', octet_length(new.name)) end);
+    perform tollgate.terms_v1(v_name, new.capacity, new.refill_seconds, new.refill);
+  elsif tg_table_name = 'token_overrides' then
+    v_name := 'override of ' || quote_literal(left(new.id, 255));
+    v_error := coalesce(v_error, case
+      when octet_length(new.id) not between 1 and 255
+        then format('its id has %s bytes: give 1 to 255', octet_length(new.id))
+      when (new.capacity is null) <> (new.refill_seconds is null)
+        then 'give both capacity and refill_seconds, or neither'
+      when new.capacity is null and new.mode is null
+        then 'it changes nothing: give capacity and refill_seconds, or a mode'
+      when new.expires_at <= clock_timestamp()
+        then format('it expires at %s, which is past', new.expires_at)
+    end);
+    if v_error is null and new.capacity is not null then
+      select t.* into new.burst, new.step_ns, new.step_ticks, new.token_ticks
+        from tollgate.terms_v1(v_name, new.capacity, new.refill_seconds, new.refill) t;
+    end if;
+    update tollgate.token_mode set overrides = true where not overrides;
+  else
+    v_name := 'token_mode';
+  end if;
+  if v_error is not null then
+    raise exception 'tollgate: % cannot be: %', v_name, v_error using errcode = 'check_violation';
+  end if;
+  return new;
+end
+$$;
+
+revoke all on function tollgate.rule_checks_v1() from public;
+
+create trigger plan_checks before insert or update on tollgate.token_plans
+  for each row execute function tollgate.rule_checks_v1();
+create trigger mode_checks before insert or update of mode on tollgate.token_mode
+  for each row execute function tollgate.rule_checks_v1();
+create trigger override_checks before insert or update on tollgate.token_overrides
+  for each row execute function tollgate.rule_checks_v1();

@@ -1,0 +1,27 @@
+-- create_bucket: provision a bucket. Repeated with the same figures it changes nothing; with others it changes the
+-- terms: tokens that are there stay, up to the new capacity.
+--
+-- Arguments: p_id              1 to 255 bytes; 'A', 'a' and 'a ' are three buckets
+--            p_capacity        tokens
+--            p_refill_seconds  seconds from empty to full, fractions allowed
+--            p_refill          'interval': full again at the end of each period; 'continuous': token by token
+-- Errors:    23514 figures that make no bucket
+-- Locks:     the bucket's row, if it exists and changes.
+create function tollgate.create_bucket(
+  p_id text, p_capacity bigint, p_refill_seconds numeric, p_refill text default 'interval')
+returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  insert into tollgate.token_buckets as b (id, capacity, refill_seconds, refill)
+  values (p_id, p_capacity, p_refill_seconds, p_refill)
+  on conflict (id) do update
+     set capacity = excluded.capacity, refill_seconds = excluded.refill_seconds, refill = excluded.refill,
+         provisioned = true
+   where (b.capacity, b.refill_seconds, b.refill, b.provisioned)
+         is distinct from (excluded.capacity, excluded.refill_seconds, excluded.refill, true);
+end
+$$;
+
+revoke all on function tollgate.create_bucket(text, bigint, numeric, text) from public;

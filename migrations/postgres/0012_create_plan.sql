@@ -1,0 +1,23 @@
+-- create_plan: make a plan, or give it another quota. Its mode is left alone.
+--
+-- Arguments: p_name            1 to 255 bytes
+--            p_capacity        tokens
+--            p_refill_seconds  seconds from empty to full, fractions allowed
+--            p_refill          'continuous', 'interval', 'calendar' or 'once': see token_buckets
+-- Errors:    23514 figures that make no quota
+-- Locks:     the plan's row.
+create function tollgate.create_plan(
+  p_name text, p_capacity bigint, p_refill_seconds numeric, p_refill text default 'continuous')
+returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  insert into tollgate.token_plans as p (name, capacity, refill_seconds, refill)
+  values (p_name, p_capacity, p_refill_seconds, p_refill)
+  on conflict (name) do update
+     set capacity = excluded.capacity, refill_seconds = excluded.refill_seconds, refill = excluded.refill;
+end
+$$;
+
+revoke all on function tollgate.create_plan(text, bigint, numeric, text) from public;

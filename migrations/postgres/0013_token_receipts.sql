@@ -1,0 +1,14 @@
+-- A row a grant that must be known again: of a request with an id, so that a repeated one does not pay twice, and of a
+-- reservation that was cancelled, refunded or is to be settled.
+create table tollgate.token_receipts (
+  id         uuid not null,
+  bucket     text collate "C" not null,
+  cost       bigint not null,            -- tokens
+  granted    bigint not null,            -- the bucket's granted after it
+  acts_at    bigint not null,            -- when the tokens may be used, in nanoseconds since 1970
+  state      text collate "C" not null,  -- 'open', 'cancelled', 'refunded', 'settled'
+  expires_at bigint not null,            -- in nanoseconds since 1970; from then on what it says stands
+  primary key (id, bucket)
+);
+
+revoke all on tollgate.token_receipts from public;

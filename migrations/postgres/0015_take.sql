@@ -1,0 +1,192 @@
+-- taken_v1: what take_v1 answers. A type of its own, because every call would describe OUT parameters anew.
+create type tollgate.taken_v1 as (
+  outcome     text,
+  mode        text,
+  now         bigint,
+  acts_at     bigint,
+  full_at     bigint,
+  granted     bigint,
+  burst       bigint,
+  anchor      bigint,
+  step_ns     bigint,
+  step_ticks  bigint,
+  token_ticks bigint
+);
+
+-- take_v1: decide one request, exactly. Everything that takes tokens is built on it.
+--
+-- Arguments: p_id        the bucket
+--            p_cost      tokens to take, 1 or more
+--            p_max_wait  nanoseconds that the caller would wait for them
+--            p_keep      tokens that must remain
+--            p_capacity, p_refill_seconds, p_refill
+--                        terms for a bucket that its first request makes, full, on the calendar's grid; or all null
+--            p_plan      or the plan that such a bucket follows; null, too: the bucket must exist, and its own plan or
+--                        terms hold
+--            p_receipt   the request's id: repeated with it, the request takes nothing more; null: it has none
+--            p_hold      for how many nanoseconds the id is remembered
+-- Result:    outcome     'granted' or 'denied'; 'never': cost + keep exceed the capacity; 'unknown': no such bucket;
+--                        'unplanned': no such plan; 'conflict': the bucket was provisioned with other terms than given;
+--                        'reused': the id is another request's
+--            mode        what decided instead of the tokens: 'shadow', 'off' or 'block', else null
+--            now         the instant of the decision, in nanoseconds since 1970
+--            acts_at     when the tokens may be used, if they were granted; if blocked, until when; null: no end
+--            and the bucket's columns after it, from which remaining tokens and waits follow
+-- Errors:    22023 arguments out of range · 23514 terms that make no bucket
+-- Locks:     the request's receipt, then the bucket's row, if the request is granted. A denied request writes nothing
+--            and waits for no lock.
+--
+-- Reads first, so a denial costs no write. What it read may be old by the time it writes, so the update asks again
+-- whether the tokens are there, by then under the row's lock; if they are not, or the terms changed, all begins anew.
+--
+-- A decision counts at the instant when its row is locked. The clock is read before that and looked at again after it:
+-- had the lock to be waited for, a grant is moved to the later instant, and a denial is decided again.
+create function tollgate.take_v1(
+  p_id text, p_cost bigint, p_max_wait bigint, p_keep bigint,
+  p_capacity bigint, p_refill_seconds numeric, p_refill text, p_plan text, p_receipt uuid, p_hold bigint)
+returns tollgate.taken_v1
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  b         tollgate.token_buckets;
+  r         tollgate.token_receipts;
+  v_ruled   boolean;
+  v_rule    record;
+  v_now     bigint;
+  v_acts_at bigint;
+  v_clock   bigint;
+  v_latest  bigint;  -- the latest full_at, in ticks, at which the tokens are there, or will be in time
+  v_outcome text;
+  v_mode    text;
+  c_stale   constant bigint := 2000000;
+begin
+  if (p_cost >= 1 and p_keep >= 0 and p_max_wait between 0 and 31622400000000000) is not true then
+    raise exception 'tollgate: take_v1 needs a cost of 1 or more, 0 or more to keep, and a wait of 0 to a year'
+      using errcode = 'invalid_parameter_value';
+  end if;
+  for v_attempt in 1 .. 100 loop
+    select g.mode <> 'enforce' or g.overrides into v_ruled from tollgate.token_mode g;
+    select t.* into b from tollgate.token_buckets t where t.id = p_id;
+    -- After the read: what others took since can only be more, so a denial holds at that instant.
+    v_now := tollgate.token_clock_v1();
+    v_acts_at := v_now;
+    -- A bucket under the terms asked for, with nothing else to rule it, needs no more.
+    if not v_ruled and p_capacity is null and (p_plan is not null or b.plan is not null) then
+      v_ruled := true;
+      select p.mode is not null or b.plan is distinct from p.name
+             or p.capacity <> b.capacity or p.refill_seconds <> b.refill_seconds or p.refill <> b.refill
+        into v_ruled
+        from tollgate.token_plans p where p.name = coalesce(p_plan, b.plan);
+    end if;
+    if b.id is null or v_ruled is not false or b.overridden
+       or p_capacity <> b.capacity or p_refill_seconds <> b.refill_seconds or p_refill <> b.refill then
+      select t.* into v_rule
+        from tollgate.rule_v1(p_id, p_capacity, p_refill_seconds, p_refill, p_plan, v_now) t;
+      continue when v_rule.changed;
+      v_outcome := v_rule.outcome;
+      v_mode := v_rule.mode;
+      exit when v_outcome is not null;
+      if v_mode = 'off' then
+        v_outcome := 'granted';
+        b.burst := coalesce(b.burst, v_rule.capacity);
+        exit;
+      end if;
+    else
+      v_mode := null;
+    end if;
+
+    if p_receipt is not null then
+      delete from tollgate.token_receipts t where t.id = p_receipt and t.bucket = p_id and t.expires_at <= v_now;
+      select t.* into r from tollgate.token_receipts t where t.id = p_receipt and t.bucket = p_id;
+      if found then
+        v_outcome := case when r.cost = p_cost and r.state <> 'cancelled' then 'granted' else 'reused' end;
+        b.granted := r.granted;
+        v_acts_at := greatest(r.acts_at, v_now);
+        exit;
+      end if;
+    end if;
+
+    if v_mode = 'block' then
+      v_outcome := 'denied';
+      v_acts_at := v_rule.mode_until;
+      exit;
+    elsif p_cost > b.burst / b.token_ticks - p_keep then
+      v_outcome := 'never';
+      exit;
+    end if;
+
+    v_clock := tollgate.bucket_clock_v1(b, v_now);
+    v_latest := tollgate.bucket_clock_v1(b, v_now + p_max_wait) + b.burst - (p_cost + p_keep) * b.token_ticks;
+    if (b.full_at > v_latest or p_max_wait > 0) and b.full_at - v_clock > tollgate.bucket_furthest_v1(b) then
+      perform tollgate.rule_v1(p_id, p_capacity, p_refill_seconds, p_refill, p_plan, v_now);
+      continue;
+    elsif b.full_at > v_latest then
+      v_outcome := case v_mode when 'shadow' then 'granted' else 'denied' end;
+      exit;
+    end if;
+
+    if p_receipt is not null then
+      insert into tollgate.token_receipts (id, bucket, cost, granted, acts_at, state, expires_at)
+      values (p_receipt, p_id, p_cost, 0, v_now, 'open', v_now + p_hold)
+      on conflict do nothing;
+      continue when not found;
+    end if;
+    if p_max_wait = 0 then
+      update tollgate.token_buckets t
+         set granted = t.granted + p_cost,
+             full_at = greatest(t.full_at, v_clock) + p_cost * b.token_ticks
+       where t.id = p_id and t.full_at <= v_latest
+         and t.burst = b.burst and t.step_ns = b.step_ns and t.token_ticks = b.token_ticks
+      returning t.full_at, t.granted into b.full_at, b.granted;
+    else
+      -- With a wait: all of its tokens are of the step in which it acts.
+      update tollgate.token_buckets t
+         set granted = t.granted + p_cost,
+             longest_wait = greatest(
+               t.longest_wait,
+               tollgate.bucket_step_v1(t, t.full_at + (p_cost + p_keep) * t.token_ticks - t.burst) - v_clock),
+             full_at = greatest(
+               t.full_at,
+               tollgate.bucket_step_v1(t, t.full_at + (p_cost + p_keep) * t.token_ticks - t.burst),
+               v_clock) + p_cost * t.token_ticks
+       where t.id = p_id and t.full_at <= v_latest
+         and t.burst = b.burst and t.step_ns = b.step_ns and t.token_ticks = b.token_ticks
+      returning t.full_at, t.granted into b.full_at, b.granted;
+    end if;
+
+    if found then
+      v_outcome := 'granted';
+      v_mode := null;
+      if tollgate.token_clock_v1() - v_now > c_stale then
+        v_now := tollgate.token_clock_v1();
+        update tollgate.token_buckets t
+           set full_at = greatest(t.full_at, tollgate.bucket_clock_v1(t, v_now) + p_cost * t.token_ticks)
+         where t.id = p_id
+        returning t.full_at into b.full_at;
+      end if;
+      v_acts_at := v_now;
+      if p_max_wait > 0 then
+        v_acts_at := greatest(v_now, tollgate.bucket_instant_v1(b, b.full_at + p_keep * b.token_ticks - b.burst));
+      end if;
+      if p_receipt is not null then
+        update tollgate.token_receipts t set granted = b.granted, acts_at = v_acts_at
+         where t.id = p_receipt and t.bucket = p_id;
+      end if;
+      exit;
+    elsif p_receipt is not null then
+      delete from tollgate.token_receipts t where t.id = p_receipt and t.bucket = p_id;
+    end if;
+  end loop;
+
+  if v_outcome is null then
+    raise exception 'tollgate: bucket % changed during each of 100 attempts', quote_literal(p_id)
+      using errcode = 'serialization_failure', hint = 'Call again.';
+  end if;
+  return (v_outcome, v_mode, v_now, v_acts_at, b.full_at, b.granted, b.burst, b.anchor, b.step_ns, b.step_ticks,
+          b.token_ticks)::tollgate.taken_v1;
+end
+$$;
+
+revoke all on function
+  tollgate.take_v1(text, bigint, bigint, bigint, bigint, numeric, text, text, uuid, bigint) from public;

@@ -1,0 +1,190 @@
+-- weigh_v1: what a request comes to as a bucket stands, without taking anything.
+--
+-- Arguments: p_bucket; p_mode, p_mode_until: as rule_v1 answers; p_cost, p_max_wait, p_keep: as take_v1's; p_now
+-- Result:    as take_v1's
+create function tollgate.weigh_v1(
+  p_bucket tollgate.token_buckets, p_mode text, p_mode_until bigint,
+  p_cost bigint, p_max_wait bigint, p_keep bigint, p_now bigint)
+returns tollgate.taken_v1
+language plpgsql immutable
+as $$
+declare
+  t     tollgate.taken_v1;
+  v_due bigint;
+begin
+  t.now := p_now;
+  t.acts_at := p_now;
+  t.mode := p_mode;
+  t.full_at := p_bucket.full_at;
+  t.granted := p_bucket.granted;
+  t.burst := p_bucket.burst;
+  t.anchor := p_bucket.anchor;
+  t.step_ns := p_bucket.step_ns;
+  t.step_ticks := p_bucket.step_ticks;
+  t.token_ticks := p_bucket.token_ticks;
+  if p_mode = 'off' then
+    t.outcome := 'granted';
+  elsif p_mode = 'block' then
+    t.outcome := 'denied';
+    t.acts_at := p_mode_until;
+  elsif p_cost > p_bucket.burst / p_bucket.token_ticks - p_keep then
+    t.outcome := 'never';
+  else
+    v_due := p_bucket.full_at + (p_cost + p_keep) * p_bucket.token_ticks - p_bucket.burst;
+    if v_due <= tollgate.bucket_clock_v1(p_bucket, p_now + p_max_wait) then
+      t.outcome := 'granted';
+      t.mode := null;
+      t.acts_at := greatest(p_now, tollgate.bucket_instant_v1(p_bucket, v_due));
+    else
+      t.outcome := case p_mode when 'shadow' then 'granted' else 'denied' end;
+    end if;
+  end if;
+  return t;
+end
+$$;
+
+revoke all on function
+  tollgate.weigh_v1(tollgate.token_buckets, text, bigint, bigint, bigint, bigint, bigint) from public;
+
+-- take_all_v1: take the same number of tokens from several buckets, from all of them or from none.
+--
+-- Arguments: p_ids, p_capacities, p_refill_seconds, p_refills, p_plans
+--                        a bucket a place, none of them twice, each with terms or a plan as for take_v1, or neither
+--            p_cost, p_max_wait, p_keep, p_receipt, p_hold: as for take_v1, the same for all
+-- Result:    a row a bucket: its place in the arrays (from 1), then take_v1's columns. All are 'granted'; or one or more
+--            say why not, and the others are 'spared': they could have been granted, and nothing was taken
+-- Errors:    as take_v1's · 22023 a bucket twice
+-- Locks:     the rows of all buckets that exist, in the order of their ids; then those that it makes, in that order.
+--
+-- The clock is read when the rows are locked. A wait acts when the last bucket's does; each bucket's tokens are taken
+-- for when they are there.
+create function tollgate.take_all_v1(
+  p_ids text[], p_capacities bigint[], p_refill_seconds numeric[], p_refills text[], p_plans text[],
+  p_cost bigint, p_max_wait bigint, p_keep bigint, p_receipt uuid, p_hold bigint)
+returns table (entry bigint, taken tollgate.taken_v1)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_order   bigint[];                  -- the places in the order of the ids
+  v_buckets tollgate.token_buckets[];  -- those that exist, in that order
+  v_taken   tollgate.taken_v1[];
+  v_taking  text[];
+  t         tollgate.taken_v1;
+  b         tollgate.token_buckets;
+  r         tollgate.token_receipts;
+  v_rule    record;
+  v_place   bigint;
+  v_next    bigint;
+  v_now     bigint;
+  v_ruled   boolean;
+  v_changed boolean;
+begin
+  if (p_cost >= 1 and p_keep >= 0 and p_max_wait between 0 and 31622400000000000) is not true then
+    raise exception 'tollgate: take_all_v1 needs a cost of 1 or more, 0 or more to keep, and a wait of 0 to a year'
+      using errcode = 'invalid_parameter_value';
+  end if;
+  select array_agg(i.place order by i.id collate "C") into v_order
+    from unnest(p_ids) with ordinality as i (id, place);
+
+  for v_attempt in 1 .. 100 loop
+    select array_agg(l.b) into v_buckets
+      from (select x as b from tollgate.token_buckets x where x.id = any (p_ids) order by x.id for no key update) l;
+    v_now := tollgate.token_clock_v1();
+    select g.mode <> 'enforce' or g.overrides into v_ruled from tollgate.token_mode g;
+    v_taken := array_fill(null::tollgate.taken_v1, array[cardinality(p_ids)]);
+    v_taking := '{}';
+    v_next := 1;
+    v_changed := false;
+    foreach v_place in array v_order loop
+      b := v_buckets[v_next];
+      if b.id = p_ids[v_place] then
+        v_next := v_next + 1;
+      else
+        b := null;
+      end if;
+      if v_ruled or b.id is null or p_plans[v_place] is not null or b.plan is not null or b.overridden
+         or p_capacities[v_place] <> b.capacity or p_refill_seconds[v_place] <> b.refill_seconds
+         or p_refills[v_place] <> b.refill
+         or b.full_at - tollgate.bucket_clock_v1(b, v_now) > tollgate.bucket_furthest_v1(b) then
+        select w.* into v_rule
+          from tollgate.rule_v1(p_ids[v_place], p_capacities[v_place], p_refill_seconds[v_place],
+                                p_refills[v_place], p_plans[v_place], v_now) w;
+        v_changed := v_changed or v_rule.changed;
+        continue when v_rule.changed;
+        if v_rule.outcome is not null then
+          t := null;
+          t.outcome := v_rule.outcome;
+          t.now := v_now;
+        else
+          t := tollgate.weigh_v1(b, v_rule.mode, v_rule.mode_until, p_cost, p_max_wait, p_keep, v_now);
+          t.burst := coalesce(t.burst, v_rule.capacity);
+        end if;
+      else
+        t := tollgate.weigh_v1(b, null, null, p_cost, p_max_wait, p_keep, v_now);
+      end if;
+      if t.outcome = 'granted' and t.mode is null then
+        v_taking := v_taking || p_ids[v_place];
+      end if;
+      v_taken[v_place] := t;
+    end loop;
+    exit when not v_changed;
+  end loop;
+  if v_changed then
+    raise exception 'tollgate: buckets changed during each of 100 attempts'
+      using errcode = 'serialization_failure', hint = 'Call again.';
+  end if;
+
+  if p_receipt is not null then
+    delete from tollgate.token_receipts k where k.id = p_receipt and k.expires_at <= v_now;
+    if exists (select from tollgate.token_receipts k where k.id = p_receipt) then
+      for v_place in 1 .. cardinality(p_ids) loop
+        select k.* into r from tollgate.token_receipts k where k.id = p_receipt and k.bucket = p_ids[v_place];
+        t := v_taken[v_place];
+        t.outcome := case when r.cost = p_cost and r.state <> 'cancelled' then 'granted' else 'reused' end;
+        t.granted := r.granted;
+        t.acts_at := greatest(r.acts_at, v_now);
+        entry := v_place;
+        taken := t;
+        return next;
+      end loop;
+      return;
+    end if;
+  end if;
+
+  if not exists (select from unnest(v_taken) w where w.outcome <> 'granted') then
+    update tollgate.token_buckets l
+       set granted = l.granted + p_cost,
+           longest_wait = greatest(
+             l.longest_wait,
+             tollgate.bucket_step_v1(l, l.full_at + (p_cost + p_keep) * l.token_ticks - l.burst)
+               - tollgate.bucket_clock_v1(l, v_now)),
+           full_at = greatest(
+             l.full_at,
+             tollgate.bucket_step_v1(l, l.full_at + (p_cost + p_keep) * l.token_ticks - l.burst),
+             tollgate.bucket_clock_v1(l, v_now)) + p_cost * l.token_ticks
+     where l.id = any (v_taking);
+    insert into tollgate.token_receipts (id, bucket, cost, granted, acts_at, state, expires_at)
+    select p_receipt, p_ids[w.place], p_cost, w.granted + p_cost, w.acts_at, 'open', v_now + p_hold
+      from unnest(v_taken) with ordinality
+           as w (outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks, place)
+     where p_receipt is not null and p_ids[w.place] = any (v_taking);
+    return query
+      select w.place, (w.outcome, w.mode, w.now, w.acts_at, coalesce(l.full_at, w.full_at),
+                       coalesce(l.granted, w.granted), w.burst, w.anchor, w.step_ns, w.step_ticks,
+                       w.token_ticks)::tollgate.taken_v1
+        from unnest(v_taken) with ordinality
+             as w (outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks, place)
+        left join tollgate.token_buckets l on l.id = p_ids[w.place];
+    return;
+  end if;
+  return query
+    select w.place, (case w.outcome when 'granted' then 'spared' else w.outcome end, w.mode, w.now, w.acts_at, w.full_at,
+                     w.granted, w.burst, w.anchor, w.step_ns, w.step_ticks, w.token_ticks)::tollgate.taken_v1
+      from unnest(v_taken) with ordinality
+           as w (outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks, place);
+end
+$$;
+
+revoke all on function
+  tollgate.take_all_v1(text[], bigint[], numeric[], text[], text[], bigint, bigint, bigint, uuid, bigint) from public;

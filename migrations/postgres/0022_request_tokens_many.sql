@@ -1,0 +1,31 @@
+-- request_tokens_many: take tokens from several provisioned buckets in one call, each for itself.
+--
+-- Arguments: p_ids, p_tokens: which buckets, and how many tokens of each
+-- Result:    a row a request, in the order given: id; outcome: 'granted', 'denied', or what take_v1 answers else;
+--            remaining and retry_after_ms as in request_tokens_v1, null if undecided
+-- Locks:     see take_many_v1.
+create function tollgate.request_tokens_many(p_ids text[], p_tokens bigint[])
+returns table (id text, outcome text, remaining bigint, retry_after_ms bigint)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_none constant bigint[] := array_fill(0::bigint, array[coalesce(cardinality(p_ids), 0)]);
+begin
+  if p_ids is null or p_tokens is null or cardinality(p_ids) <> cardinality(p_tokens)
+     or array_position(p_ids, null) is not null or array_position(p_tokens, null) is not null
+     or 1 > any (p_tokens) then
+    raise exception 'tollgate: request_tokens_many needs as many numbers of tokens, each 1 or more, as bucket ids'
+      using errcode = 'invalid_parameter_value';
+  end if;
+  return query
+    select p_ids[t.entry], (t.taken).outcome,
+           case when (t.taken).outcome in ('granted', 'denied') then tollgate.taken_remaining_v1(t.taken) end,
+           case when (t.taken).outcome in ('granted', 'denied')
+                then tollgate.taken_until_v1(t.taken, p_tokens[t.entry]) end
+      from tollgate.take_many_v1(p_ids, p_tokens, v_none, v_none, null, null, null, null, null, null) t
+     order by t.entry;
+end
+$$;
+
+revoke all on function tollgate.request_tokens_many(text[], bigint[]) from public;

@@ -1,0 +1,34 @@
+-- reset_bucket: make a bucket full. It counts as a grant of its capacity, so that no earlier reservation gives anything
+-- back any more.
+--
+-- Result: whether there is such a bucket. Locks: its row.
+create function tollgate.reset_bucket(p_id text) returns boolean
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform from tollgate.token_buckets b where b.id = p_id for no key update;
+  update tollgate.token_buckets b
+     set full_at = tollgate.bucket_clock_v1(b, tollgate.token_clock_v1()), longest_wait = 0,
+         granted = b.granted + b.burst / b.token_ticks
+   where b.id = p_id;
+  return found;
+end
+$$;
+
+revoke all on function tollgate.reset_bucket(text) from public;
+
+-- delete_bucket: forget a bucket. One that is made again by its next request is full then.
+--
+-- Result: whether there was such a bucket. Locks: its row.
+create function tollgate.delete_bucket(p_id text) returns boolean
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  delete from tollgate.token_buckets b where b.id = p_id;
+  return found;
+end
+$$;
+
+revoke all on function tollgate.delete_bucket(text) from public;

@@ -1,0 +1,70 @@
+-- sweep_v1: one bounded step of clearing away what carries no information any more: buckets that were not provisioned
+-- and are full, receipts and overrides that have expired.
+--
+-- Arguments: p_after  where the last step ended; null: begin
+--            p_limit  how many buckets to look at, and how many receipts to delete at most
+-- Result:    deleted  rows
+--            next     where the next step begins; null: this one came to the end
+-- Locks:     rows that nobody else has locked; what is locked is left for another time.
+create function tollgate.sweep_v1(p_after text, p_limit bigint, out deleted bigint, out next text)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_now   constant bigint := tollgate.token_clock_v1();
+  v_ids   text[];
+  v_count bigint;
+begin
+  select array_agg(s.id order by s.id) into v_ids
+    from (select b.id from tollgate.token_buckets b where p_after is null or b.id > p_after
+           order by b.id limit p_limit) s;
+  next := case when cardinality(v_ids) = p_limit then v_ids[p_limit] end;
+
+  delete from tollgate.token_buckets b
+   using (select c.id from tollgate.token_buckets c
+           where c.id = any (v_ids) and not c.provisioned and c.full_at <= tollgate.bucket_clock_v1(c, v_now)
+           order by c.id for update skip locked) f
+   where b.id = f.id and not b.provisioned and b.full_at <= tollgate.bucket_clock_v1(b, v_now);
+  get diagnostics deleted = row_count;
+
+  if next is null then
+    delete from tollgate.token_receipts r
+     using (select e.id, e.bucket from tollgate.token_receipts e where e.expires_at <= v_now
+             order by e.id, e.bucket limit p_limit for update skip locked) e
+     where r.id = e.id and r.bucket = e.bucket;
+    get diagnostics v_count = row_count;
+    deleted := deleted + v_count;
+    delete from tollgate.token_overrides o
+     using (select e.id from tollgate.token_overrides e where not tollgate.in_force_v1(e.expires_at, v_now)
+             order by e.id limit p_limit for update skip locked) e
+     where o.id = e.id;
+    get diagnostics v_count = row_count;
+    deleted := deleted + v_count;
+  end if;
+end
+$$;
+
+revoke all on function tollgate.sweep_v1(text, bigint) from public;
+
+-- sweep: all steps, for your scheduler: select tollgate.sweep(). Rows deleted. To keep its transaction short, call
+-- sweep_v1 step by step instead.
+create function tollgate.sweep() returns bigint
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_step  record;
+  v_after text;
+  v_total bigint := 0;
+begin
+  loop
+    select s.* into v_step from tollgate.sweep_v1(v_after, 1000) s;
+    v_total := v_total + v_step.deleted;
+    v_after := v_step.next;
+    exit when v_after is null;
+  end loop;
+  return v_total;
+end
+$$;
+
+revoke all on function tollgate.sweep() from public;

@@ -1,0 +1,104 @@
+use crate::bucket::{Bucket, NEVER_NS, Receipt, Request, Terms};
+use crate::{Decision, Mode, Outcome, Take, TakeError};
+
+/// What became of a request, for one of its buckets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Word {
+    Granted,
+    Denied,
+    /// It could have been granted, but another of the request's buckets denied.
+    Spared,
+    /// Cost and keep exceed the capacity.
+    Never,
+    /// No such bucket.
+    Unknown,
+    /// No such plan.
+    Unplanned,
+    /// Provisioned with other terms than those given.
+    Conflict,
+    /// The id is another request's.
+    Reused,
+}
+
+/// A store's answer to a request, for one of its buckets.
+#[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
+#[derive(Clone, Copy, Debug)]
+pub struct Answer {
+    /// Which request, or which of its buckets: from 1.
+    #[cfg_attr(not(feature = "_sql"), allow(dead_code))]
+    pub(crate) entry: i64,
+    pub(crate) word: Word,
+    /// What decided: if it is not to enforce, instead of the tokens.
+    pub(crate) mode: Mode,
+    pub(crate) now: i64,
+    /// When the tokens may be used; if blocked, until when.
+    pub(crate) acts_at: Option<i64>,
+    /// The tokens that it would hold, of a bucket that does not exist yet.
+    pub(crate) capacity: Option<i64>,
+    pub(crate) state: Option<(Terms, Bucket)>,
+}
+
+impl Answer {
+    /// Why there is no decision.
+    pub(crate) fn refused(word: Word, now: i64) -> Self {
+        Self { entry: 1, word, mode: Mode::Enforce, now, acts_at: None, capacity: None, state: None }
+    }
+
+    /// A grant of tokens.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn granted(now: i64, acts_at: i64, terms: Terms, bucket: Bucket) -> Self {
+        Self { acts_at: Some(acts_at), state: Some((terms, bucket)), ..Self::refused(Word::Granted, now) }
+    }
+
+    /// Takes nothing after all, because another bucket denied.
+    pub(crate) fn spare(&mut self, before: Option<Bucket>) {
+        self.word = Word::Spared;
+        if let (Some(before), Some((_, bucket))) = (before, &mut self.state) {
+            *bucket = before;
+        }
+    }
+
+    /// What the grant took, if it took anything.
+    pub(crate) fn receipt(&self, request: Request) -> Option<Receipt> {
+        let (_, bucket) = self.state?;
+        let took = self.word == Word::Granted && self.mode == Mode::Enforce;
+        let acts_at = self.acts_at.unwrap_or(self.now);
+        took.then_some(Receipt { cost: request.cost, granted: bucket.granted, acts_at })
+    }
+
+    /// The decision, in terms that the caller of the store understands.
+    pub(crate) fn outcome(self, take: &Take, request: Request, place: usize) -> Outcome {
+        let key = || take.limits[place].0.clone();
+        match (self.word, &self.state) {
+            (Word::Granted | Word::Denied | Word::Spared, Some((terms, bucket))) => {
+                Ok(self.decision(request, place, terms, bucket))
+            }
+            (Word::Granted | Word::Denied | Word::Spared, None) => {
+                Ok(Decision::grant(self.capacity.unwrap_or(0).unsigned_abs()).under(self.mode))
+            }
+            (Word::Never, state) => Err(TakeError::NeverPossible {
+                key: key(),
+                cost: take.cost,
+                keep: take.keep,
+                capacity: state.map_or(0, |(terms, _)| terms.capacity).unsigned_abs(),
+            }),
+            (Word::Unknown, _) => Err(TakeError::UnknownBucket(key())),
+            (Word::Unplanned, _) => Err(TakeError::UnknownPlan(key())),
+            (Word::Conflict, _) => Err(TakeError::Conflict(key())),
+            (Word::Reused, _) => Err(TakeError::Reused(take.id.unwrap_or_default())),
+        }
+    }
+
+    fn decision(&self, request: Request, place: usize, terms: &Terms, bucket: &Bucket) -> Decision {
+        let mut verdict = bucket.verdict(terms, self.now, request, self.word != Word::Denied);
+        verdict.wait = 0;
+        if self.mode == Mode::Block {
+            verdict.retry_after = self.acts_at.map_or(NEVER_NS, |until| until - self.now);
+        }
+        let Some(receipt) = self.receipt(request) else {
+            return Decision::new(verdict).under(self.mode);
+        };
+        verdict.wait = receipt.acts_at - self.now;
+        Decision::new(verdict).receipt(place, receipt)
+    }
+}

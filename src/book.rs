@@ -1,0 +1,266 @@
+//! What rules a bucket and what a request makes of it, for the stores that decide in this process. Pure: the stores read
+//! and write, under a lock of theirs.
+
+use crate::answer::{Answer, Word};
+use crate::bucket::{Bucket, MOST_TOKENS, Receipt, Request, Terms};
+use crate::receipt::Kind;
+use crate::{Adjusted, Key, Mode, Quota, Rule};
+
+/// A bucket as a store keeps it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Row {
+    /// Its own terms, or those that its plan or its last request had.
+    pub(crate) own: Quota,
+    /// The override's terms that the state was written under, if so.
+    pub(crate) over: Option<Quota>,
+    pub(crate) plan: Option<Key>,
+    pub(crate) provisioned: bool,
+    pub(crate) bucket: Bucket,
+}
+
+/// What rules a key, as far as somebody chose.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rules {
+    pub(crate) all: Setting,
+    /// The plan that the request or the bucket names, if there is one.
+    pub(crate) plan: Option<Plan>,
+    pub(crate) over: Option<Override>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(crate) quota: Quota,
+    pub(crate) setting: Setting,
+}
+
+/// A mode, until an instant in nanoseconds since 1970 if it has an end.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Setting {
+    pub(crate) mode: Option<Mode>,
+    pub(crate) until: Option<i64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Override {
+    pub(crate) quota: Option<Quota>,
+    pub(crate) setting: Setting,
+}
+
+/// A bucket that is under the terms that rule now, and the mode.
+#[derive(Clone, Debug)]
+pub(crate) struct Ruled {
+    /// `None` if the mode is [`Mode::Off`] and the bucket does not exist.
+    pub(crate) row: Option<Row>,
+    pub(crate) mode: Mode,
+    pub(crate) until: Option<i64>,
+    /// Of the terms that rule.
+    pub(crate) capacity: Option<i64>,
+}
+
+impl Setting {
+    fn holds(&self, now: i64) -> bool {
+        self.until.is_none_or(|until| until > now)
+    }
+}
+
+/// Makes the bucket if its first request may, and settles it under the terms that rule now.
+pub(crate) fn rule(row: Option<Row>, rule: &Rule, rules: &Rules, now: i64) -> Result<Ruled, Word> {
+    let quota = match rule {
+        Rule::Quota(quota) => Some(*quota),
+        _ => None,
+    };
+    let named = match (rule, &row) {
+        (Rule::Plan(plan), _) => Some(plan.clone()),
+        (Rule::Provisioned, Some(row)) => row.plan.clone(),
+        _ => None,
+    };
+    let plan = match (&named, &rules.plan) {
+        (None, _) => None,
+        (Some(_), None) => return Err(Word::Unplanned),
+        (Some(_), Some(plan)) => Some(plan),
+    };
+    let over = rules.over.filter(|over| over.setting.holds(now));
+    let nearest = [over.map(|over| over.setting), plan.map(|plan| plan.setting), Some(rules.all)];
+    let setting = nearest.into_iter().flatten().find(|setting| setting.mode.is_some() && setting.holds(now));
+    let Setting { mode, until } = setting.unwrap_or_default();
+    let mode = mode.unwrap_or(Mode::Enforce);
+
+    let asked = quota.or_else(|| plan.map(|plan| plan.quota));
+    let in_force = over.and_then(|over| over.quota).or(asked).or_else(|| row.as_ref().map(|row| row.own));
+    let capacity = in_force.map(|quota| quota.capacity_i64());
+    if mode == Mode::Off {
+        return Ok(Ruled { row, mode, until, capacity });
+    }
+    let mut row = match (row, asked) {
+        (None, None) => return Err(Word::Unknown),
+        (None, Some(own)) => {
+            Row { own, over: None, plan: named.clone(), provisioned: false, bucket: Bucket::default() }
+        }
+        (Some(row), _) => row,
+    };
+    let other_terms = quota.is_some_and(|quota| quota != row.own);
+    let other_plan = matches!(rule, Rule::Plan(_)) && named != row.plan;
+    if row.provisioned && (other_terms || other_plan) {
+        return Err(Word::Conflict);
+    }
+    row.follow(asked, over.and_then(|over| over.quota), now);
+    if asked.is_some() && !row.provisioned {
+        row.plan = named;
+    }
+    Ok(Ruled { row: Some(row), mode, until, capacity })
+}
+
+impl Row {
+    /// A bucket that is provisioned at `now`.
+    pub(crate) fn provisioned(quota: Quota, now: i64) -> Self {
+        let bucket = Bucket::full(&Terms::from(&quota), now);
+        Self { own: quota, over: None, plan: None, provisioned: true, bucket }
+    }
+
+    /// The terms that the state was written under.
+    pub(crate) fn terms(&self) -> Terms {
+        Terms::from(&self.over.unwrap_or(self.own))
+    }
+
+    /// Brings the bucket to an override's terms, or else to those asked for, if any, as its own.
+    ///
+    /// While an override rules, its own terms are left as they are, so that they need no second settling.
+    pub(crate) fn follow(&mut self, asked: Option<Quota>, over: Option<Quota>, now: i64) {
+        let old = self.terms();
+        if over.is_none() {
+            self.own = asked.unwrap_or(self.own);
+        }
+        self.over = over;
+        let new = self.terms();
+        if old != new {
+            self.bucket.settle(&old, &new, now);
+        }
+    }
+}
+
+/// A bucket as it is.
+pub(crate) fn look(Ruled { row, mode, capacity, .. }: &Ruled, now: i64) -> Answer {
+    let state = row.as_ref().map(|row| (row.terms(), row.bucket));
+    Answer { entry: 1, word: Word::Granted, mode: *mode, now, acts_at: Some(now), capacity: *capacity, state }
+}
+
+/// Decides a request for a bucket that nothing rules but its tokens.
+pub(crate) fn take_row(row: &mut Row, request: Request, now: i64) -> Answer {
+    let terms = row.terms();
+    let answer = |word, row: &Row| Answer { word, state: Some((terms, row.bucket)), ..Answer::refused(word, now) };
+    if request.cost > terms.capacity - request.keep {
+        return answer(Word::Never, row);
+    }
+    let verdict = row.bucket.take(&terms, now, request);
+    let word = if verdict.granted { Word::Granted } else { Word::Denied };
+    Answer { acts_at: Some(now.saturating_add(verdict.wait)), ..answer(word, row) }
+}
+
+/// Decides a request for a bucket. It is changed if tokens were taken, and only then.
+pub(crate) fn take(ruled: &mut Ruled, request: Request, now: i64) -> Answer {
+    let answer = look(ruled, now);
+    let Some(row) = &mut ruled.row else {
+        return answer;
+    };
+    match ruled.mode {
+        Mode::Off => answer,
+        Mode::Block => Answer { word: Word::Denied, acts_at: ruled.until, ..answer },
+        Mode::Enforce => take_row(row, request, now),
+        Mode::Shadow => match take_row(row, request, now) {
+            denied @ Answer { word: Word::Denied, .. } => {
+                Answer { word: Word::Granted, mode: Mode::Shadow, acts_at: Some(now), ..denied }
+            }
+            decided => decided,
+        },
+    }
+}
+
+/// What is remembered of a grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) receipt: Receipt,
+    pub(crate) state: State,
+    /// In nanoseconds since 1970.
+    pub(crate) expires_at: i64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Open,
+    Cancelled,
+    Refunded,
+    Settled,
+}
+
+impl State {
+    #[cfg(feature = "sqlite")]
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Cancelled => "cancelled",
+            Self::Refunded => "refunded",
+            Self::Settled => "settled",
+        }
+    }
+
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn parse(word: &str) -> Option<Self> {
+        [Self::Open, Self::Cancelled, Self::Refunded, Self::Settled].into_iter().find(|state| state.as_str() == word)
+    }
+}
+
+impl Held {
+    /// What a request comes to that was granted before under its id.
+    pub(crate) fn again(&self, request: Request, answer: Answer) -> Answer {
+        let same = self.receipt.cost == request.cost && self.state != State::Cancelled;
+        let state = answer.state.map(|(terms, bucket)| (terms, Bucket { granted: self.receipt.granted, ..bucket }));
+        Answer {
+            word: if same { Word::Granted } else { Word::Reused },
+            mode: Mode::Enforce,
+            acts_at: Some(self.receipt.acts_at.max(answer.now)),
+            state,
+            ..answer
+        }
+    }
+}
+
+/// Gives back, or pays for, what a grant took, and says what to remember of it from now on.
+pub(crate) fn adjust(
+    kind: Kind,
+    receipt: Receipt,
+    held: Option<Held>,
+    row: Option<&mut Row>,
+    now: i64,
+) -> (Result<Adjusted, Word>, Option<Held>) {
+    if kind == Kind::Cancel && now >= receipt.acts_at {
+        return (Ok(Adjusted::Late), None);
+    }
+    let held = match (held, kind) {
+        (Some(held), Kind::Settle(_)) if held.expires_at <= now => return (Ok(Adjusted::Late), None),
+        (Some(held), _) if held.state != State::Open || held.receipt.cost != receipt.cost => {
+            return (Ok(Adjusted::Repeated), None);
+        }
+        (Some(held), _) => held,
+        (None, Kind::Settle(_)) => return (Ok(Adjusted::Late), None),
+        (None, _) => Held { receipt, state: State::Open, expires_at: receipt.acts_at.max(now + DAY_NS) },
+    };
+    let Some(row) = row else {
+        return (Err(Word::Unknown), None);
+    };
+    let (terms, bucket) = (row.terms(), &mut row.bucket);
+    let tokens = |n: u64| i64::try_from(n).unwrap_or(i64::MAX).min(MOST_TOKENS);
+    let (given_back, state) = match kind {
+        Kind::Cancel if bucket.granted < receipt.granted => return (Ok(Adjusted::Late), None),
+        Kind::Cancel => (bucket.cancel(&terms, now, &receipt), State::Cancelled),
+        Kind::Refund(unused) => (tokens(unused).min(receipt.cost), State::Refunded),
+        Kind::Settle(used) => (receipt.cost - tokens(used), State::Settled),
+    };
+    match kind {
+        Kind::Cancel => {}
+        _ if given_back < 0 => bucket.charge(&terms, now, -given_back),
+        _ => bucket.refund(&terms, given_back),
+    }
+    (Ok(Adjusted::Done(given_back)), Some(Held { state, ..held }))
+}
+
+const DAY_NS: i64 = 86_400_000_000_000;

@@ -1,0 +1,281 @@
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use crate::{Decision, Error, Key, Quota, QuotaError, Rule, Store, Take};
+
+mod bound;
+mod policy;
+mod reservation;
+mod wait;
+
+pub use bound::Bound;
+pub use policy::Fallback;
+pub use reservation::Reservation;
+
+use policy::Policy;
+use reservation::Turn;
+use wait::Lanes;
+
+/// Limits by key, over any store, with three verbs: [`allow`](Self::allow), [`reserve`](Self::reserve) and
+/// [`wait`](Self::wait).
+///
+/// When a bucket is empty, `allow` denies, `reserve` says how long to wait, and `wait` waits. All of them take the
+/// tokens in one call of the store, or take nothing. Every limiter over the same store and rule shares its buckets,
+/// whatever process it is in. Clones are the same limiter.
+///
+/// ```
+/// use tollgate::{Limiter, MemoryStore, Quota};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tollgate::Error> {
+/// let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(1000).burst(10))?;
+/// if limiter.allow("user:42").await?.is_granted() {
+///     // serve the request
+/// }
+/// limiter.wait("user:42").await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Limiter<S: Store> {
+    store: Arc<S>,
+    rule: Arc<RwLock<Rule>>,
+    lanes: Arc<Lanes<S>>,
+    keep: u64,
+    longest_wait: Duration,
+    policy: Policy,
+}
+
+impl<S: Store> Limiter<S> {
+    /// A limiter over a store. The rule is a [`Quota`], the builder of one, or a [`Rule`].
+    ///
+    /// # Errors
+    ///
+    /// If the builder's figures make no quota.
+    pub fn new<R>(store: S, rule: R) -> Result<Self, Error>
+    where
+        R: TryInto<Rule>,
+        Error: From<R::Error>,
+    {
+        let store = Arc::new(store);
+        Ok(Self {
+            lanes: Arc::new(Lanes::new(Arc::clone(&store))),
+            store,
+            rule: Arc::new(RwLock::new(rule.try_into()?)),
+            keep: 0,
+            longest_wait: Duration::from_secs(30),
+            policy: Policy::default(),
+        })
+    }
+
+    /// How many tokens must remain after each request: a limiter for batch jobs that keeps 20 leaves them for people.
+    #[must_use]
+    pub fn keep(self, keep: u64) -> Self {
+        Self { keep, ..self }
+    }
+
+    /// How far ahead [`reserve`](Self::reserve) and [`wait`](Self::wait) may take tokens; 30 seconds if not said. Without
+    /// a bound one caller could lock all others out.
+    #[must_use]
+    pub fn longest_wait(self, longest_wait: Duration) -> Self {
+        Self { longest_wait, ..self }
+    }
+
+    /// Every call ends by then, and the store's failures are answered by `fallback`; if not said, a call ends when the
+    /// store's does, and its failures are errors.
+    #[must_use]
+    pub fn fallback(self, deadline: Duration, fallback: Fallback) -> Self {
+        Self { policy: Policy::new(deadline, fallback), ..self }
+    }
+
+    /// How many answers were the fallback's.
+    #[must_use]
+    pub fn fallbacks(&self) -> u64 {
+        self.policy.count()
+    }
+
+    /// The rule that holds now.
+    #[must_use]
+    pub fn rule(&self) -> Rule {
+        self.rule.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Changes the rule for this limiter and its clones, from the next request on. Tokens that are there stay, up to the
+    /// new capacity.
+    ///
+    /// Limiters of other processes keep theirs; a [`Rule::Plan`] changes for all of them at once.
+    ///
+    /// # Errors
+    ///
+    /// If the builder's figures make no quota.
+    pub fn set_rule<R>(&self, rule: R) -> Result<(), Error>
+    where
+        R: TryInto<Rule>,
+        Error: From<R::Error>,
+    {
+        *self.rule.write().unwrap_or_else(PoisonError::into_inner) = rule.try_into()?;
+        Ok(())
+    }
+
+    /// The same limiter, bound to one key.
+    ///
+    /// # Errors
+    ///
+    /// If the text is no [`Key`].
+    pub fn bind<K>(&self, key: K) -> Result<Bound<S>, Error>
+    where
+        K: TryInto<Key>,
+        Error: From<K::Error>,
+    {
+        Ok(Bound { limiter: self.clone(), key: key.try_into()? })
+    }
+
+    /// Takes a token now, or not at all.
+    ///
+    /// # Errors
+    ///
+    /// If there is no answer, or none is possible: see [`allow_n`](Self::allow_n).
+    pub async fn allow<K>(&self, key: K) -> Result<Decision, Error>
+    where
+        K: TryInto<Key>,
+        Error: From<K::Error>,
+    {
+        self.allow_n(key, 1).await
+    }
+
+    /// Takes `cost` tokens now, or none.
+    ///
+    /// # Errors
+    ///
+    /// If the text is no [`Key`], the cost is 0 or more than the bucket ever holds, or the store fails and there is no
+    /// [`fallback`](Self::fallback).
+    pub async fn allow_n<K>(&self, key: K, cost: u64) -> Result<Decision, Error>
+    where
+        K: TryInto<Key>,
+        Error: From<K::Error>,
+    {
+        let take = self.take(key.try_into()?, cost);
+        self.policy.answer(&take, self.store.take_one(&take)).await
+    }
+
+    /// Takes a token now or later: the answer says how long to wait.
+    ///
+    /// # Errors
+    ///
+    /// As for [`allow_n`](Self::allow_n).
+    pub async fn reserve<K>(&self, key: K) -> Result<Reservation<S>, Error>
+    where
+        K: TryInto<Key>,
+        Error: From<K::Error>,
+    {
+        self.reserve_n(key, 1).await
+    }
+
+    /// Takes `cost` tokens now or later: the answer says how long to wait. Later requests queue behind it.
+    ///
+    /// If their turn would come after the [longest wait](Self::longest_wait), nothing is taken. A process that dies
+    /// with a reservation has used its tokens.
+    ///
+    /// # Errors
+    ///
+    /// As for [`allow_n`](Self::allow_n).
+    pub async fn reserve_n<K>(&self, key: K, cost: u64) -> Result<Reservation<S>, Error>
+    where
+        K: TryInto<Key>,
+        Error: From<K::Error>,
+    {
+        let take = self.take(key.try_into()?, cost).max_wait(self.longest_wait);
+        let decision = self.policy.answer(&take, self.store.take_one(&take)).await?;
+        Ok(Reservation::new(Arc::clone(&self.store), &take, decision))
+    }
+
+    /// Waits until a token is there, and takes it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`allow_n`](Self::allow_n).
+    pub async fn wait<K>(&self, key: K) -> Result<Decision, Error>
+    where
+        K: TryInto<Key>,
+        Error: From<K::Error>,
+    {
+        self.wait_n(key, 1, self.longest_wait).await
+    }
+
+    /// Waits at most `longest` until `cost` tokens are there, and takes them.
+    ///
+    /// If their turn would come later, it is denied at once, and takes nothing. Those who wait for one key in one process
+    /// are served in the order in which they came. It asks the store once and then sleeps.
+    ///
+    /// # Errors
+    ///
+    /// As for [`allow_n`](Self::allow_n).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives the tokens back, as far as no later request queues behind them.
+    pub async fn wait_n<K>(&self, key: K, cost: u64, longest: Duration) -> Result<Decision, Error>
+    where
+        K: TryInto<Key>,
+        Error: From<K::Error>,
+    {
+        let take = self.take(key.try_into()?, cost).max_wait(longest);
+        match self.policy.bounded(self.lanes.reserve(take.clone())).await {
+            Ok(turn) => Ok(turn?.come().await),
+            Err(failure) => {
+                let decision = self.policy.instead(&take, failure)?;
+                Ok(Turn::new(Reservation::new(Arc::clone(&self.store), &take, decision)).come().await)
+            }
+        }
+    }
+
+    /// Decides a request of the caller's own making, for instance for several limits at once.
+    ///
+    /// # Errors
+    ///
+    /// As for [`allow_n`](Self::allow_n).
+    pub async fn decide(&self, take: &Take) -> Result<Decision, Error> {
+        self.policy.answer(take, self.store.take_one(take)).await
+    }
+
+    /// Reserves what a request of the caller's own making says, for instance of several limits at once, or with an id.
+    ///
+    /// # Errors
+    ///
+    /// As for [`allow_n`](Self::allow_n).
+    pub async fn reserve_all(&self, take: &Take) -> Result<Reservation<S>, Error> {
+        let decision = self.decide(take).await?;
+        Ok(Reservation::new(Arc::clone(&self.store), take, decision))
+    }
+
+    /// The store beneath.
+    #[must_use]
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    fn take(&self, key: Key, cost: u64) -> Take {
+        Take::from(key).rule(self.rule()).cost(cost).keep(self.keep)
+    }
+}
+
+impl<S: Store> Clone for Limiter<S> {
+    fn clone(&self) -> Self {
+        Self {
+            store: Arc::clone(&self.store),
+            rule: Arc::clone(&self.rule),
+            lanes: Arc::clone(&self.lanes),
+            policy: self.policy.clone(),
+            ..*self
+        }
+    }
+}
+
+impl TryFrom<&str> for Rule {
+    type Error = QuotaError;
+
+    /// A quota in words: `10/s burst 20`.
+    fn try_from(text: &str) -> Result<Self, QuotaError> {
+        text.parse::<Quota>().map(Self::Quota)
+    }
+}

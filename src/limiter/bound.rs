@@ -1,0 +1,92 @@
+use std::time::Duration;
+
+use super::{Limiter, Reservation};
+use crate::{Decision, Error, Key, Store};
+
+/// A [`Limiter`] of one key: a global limit reads as simply as one in this process.
+///
+/// When its bucket is empty, `allow` denies, `reserve` says how long to wait, and `wait` waits.
+///
+/// ```
+/// use tollgate::{Limiter, MemoryStore, Quota};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tollgate::Error> {
+/// let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(10))?.bind("third-party-api")?;
+/// assert!(limiter.allow().await?.is_granted());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Bound<S: Store> {
+    pub(super) limiter: Limiter<S>,
+    pub(super) key: Key,
+}
+
+impl<S: Store> Clone for Bound<S> {
+    fn clone(&self) -> Self {
+        Self { limiter: self.limiter.clone(), key: self.key.clone() }
+    }
+}
+
+impl<S: Store> Bound<S> {
+    /// See [`Limiter::allow`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn allow(&self) -> Result<Decision, Error> {
+        self.limiter.allow(&self.key).await
+    }
+
+    /// See [`Limiter::allow_n`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn allow_n(&self, cost: u64) -> Result<Decision, Error> {
+        self.limiter.allow_n(&self.key, cost).await
+    }
+
+    /// See [`Limiter::reserve`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn reserve(&self) -> Result<Reservation<S>, Error> {
+        self.limiter.reserve(&self.key).await
+    }
+
+    /// See [`Limiter::reserve_n`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn reserve_n(&self, cost: u64) -> Result<Reservation<S>, Error> {
+        self.limiter.reserve_n(&self.key, cost).await
+    }
+
+    /// See [`Limiter::wait`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn wait(&self) -> Result<Decision, Error> {
+        self.limiter.wait(&self.key).await
+    }
+
+    /// See [`Limiter::wait_n`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn wait_n(&self, cost: u64, longest: Duration) -> Result<Decision, Error> {
+        self.limiter.wait_n(&self.key, cost, longest).await
+    }
+
+    /// The key.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+}

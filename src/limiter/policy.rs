@@ -1,0 +1,89 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use crate::decision::Source;
+use crate::{Decision, Error, MemoryStore, Outcome, Quota, Rule, Take};
+
+/// What a limiter answers when its store does not, or not in time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fallback {
+    /// Everything passes.
+    Open,
+    /// Everything is denied; it says to come again after this time.
+    Closed(Duration),
+    /// A bucket for each key in this process, under a quota that is safe for one process.
+    Local(Quota),
+}
+
+/// By when a call ends, and what it answers then.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Policy(Option<Arc<Chosen>>);
+
+#[derive(Debug)]
+struct Chosen {
+    deadline: Duration,
+    fallback: Fallback,
+    local: MemoryStore,
+    count: AtomicU64,
+}
+
+impl Policy {
+    pub(super) fn new(deadline: Duration, fallback: Fallback) -> Self {
+        let local = MemoryStore::new().most_keys(LOCAL_KEYS);
+        Self(Some(Arc::new(Chosen { deadline, fallback, local, count: AtomicU64::new(0) })))
+    }
+
+    /// How often the fallback answered.
+    pub(super) fn count(&self) -> u64 {
+        self.0.as_ref().map_or(0, |chosen| chosen.count.load(Ordering::Relaxed))
+    }
+
+    /// The store's answer to a request, or the fallback's.
+    pub(super) async fn answer(
+        &self,
+        take: &Take,
+        asked: impl Future<Output = Result<Outcome, Error>>,
+    ) -> Result<Decision, Error> {
+        match self.bounded(asked).await {
+            Ok(outcome) => Ok(outcome?),
+            Err(error) => self.instead(take, error),
+        }
+    }
+
+    /// An answer by the deadline.
+    pub(super) async fn bounded<T>(&self, asked: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        match &self.0 {
+            None => asked.await,
+            Some(chosen) => {
+                let late = |_| Err(Error::DeadlineExceeded(chosen.deadline));
+                timeout(chosen.deadline, asked).await.unwrap_or_else(late)
+            }
+        }
+    }
+
+    /// What to answer instead of a failure.
+    pub(super) fn instead(&self, take: &Take, error: Error) -> Result<Decision, Error> {
+        let Some(chosen) = self.0.as_ref().filter(|_| error.is_failure()) else {
+            return Err(error);
+        };
+        chosen.count.fetch_add(1, Ordering::Relaxed);
+        let decision = match &chosen.fallback {
+            Fallback::Open => Decision::grant(0),
+            Fallback::Closed(retry_after) => Decision::denial(*retry_after),
+            Fallback::Local(quota) => {
+                let mut local = take.clone();
+                for (_, rule) in &mut local.limits {
+                    *rule = Rule::Quota(*quota);
+                }
+                chosen.local.decide(&local)?
+            }
+        };
+        Ok(decision.by(Source::Fallback).untaken())
+    }
+}
+
+const LOCAL_KEYS: usize = 100_000;

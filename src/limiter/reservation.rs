@@ -1,0 +1,137 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep_until};
+
+use crate::{Adjusted, Adjustment, Decision, Error, Receipt, Store, Take};
+
+/// Tokens that were taken for now or for later, or the answer that they were not.
+///
+/// It is a record, not a guard: dropped, its tokens stay taken, as they do when the process dies.
+#[derive(Debug)]
+#[must_use = "its tokens are taken: wait for its delay, or cancel it"]
+pub struct Reservation<S: Store> {
+    store: Arc<S>,
+    decision: Decision,
+    receipts: Vec<Receipt>,
+    since: Instant,
+}
+
+impl<S: Store> Reservation<S> {
+    pub(super) fn new(store: Arc<S>, take: &Take, decision: Decision) -> Self {
+        let id = take.id.unwrap_or_else(|| uuid::Builder::from_random_bytes(random()).into_uuid());
+        let receipt = |&(place, taken): &(usize, _)| Receipt { id, key: take.limits[place].0.clone(), taken };
+        let receipts = decision.taken.iter().map(receipt).collect();
+        Self { store, decision, receipts, since: Instant::now() }
+    }
+
+    /// Whether the tokens were taken.
+    #[must_use]
+    pub fn is_granted(&self) -> bool {
+        self.decision.is_granted()
+    }
+
+    /// How long to wait, from now, before using the tokens; [`Duration::MAX`] if they were not taken.
+    #[must_use]
+    pub fn delay(&self) -> Duration {
+        if self.is_granted() { self.decision.wait().saturating_sub(self.since.elapsed()) } else { Duration::MAX }
+    }
+
+    /// The whole answer.
+    pub fn decision(&self) -> &Decision {
+        &self.decision
+    }
+
+    /// What was taken, a receipt for each bucket: to cancel, refund or settle it elsewhere, by [`Store::adjust`].
+    #[must_use]
+    pub fn receipts(&self) -> &[Receipt] {
+        &self.receipts
+    }
+
+    /// Gives the tokens back if their turn has not come, as far as no later request queues behind them, and says how
+    /// many that are.
+    ///
+    /// # Errors
+    ///
+    /// If there is no answer. It is not asked again then: they may have been given back.
+    pub async fn cancel(self) -> Result<u64, Error> {
+        Ok(self.adjust(Receipt::cancel).await?.unsigned_abs())
+    }
+
+    /// Gives tokens back that were not used, and says how many.
+    ///
+    /// # Errors
+    ///
+    /// As for [`cancel`](Self::cancel).
+    pub async fn refund(self, unused: u64) -> Result<u64, Error> {
+        Ok(self.adjust(|receipt| receipt.refund(unused)).await?.unsigned_abs())
+    }
+
+    /// Pays what the request cost in the end, more or less than was taken, and says how many tokens were given back;
+    /// negative: so many more were taken.
+    ///
+    /// Only a request with an [id](Take::id) can be settled, and only until that is forgotten: then what was taken stands.
+    ///
+    /// # Errors
+    ///
+    /// As for [`cancel`](Self::cancel).
+    pub async fn settle(self, used: u64) -> Result<i64, Error> {
+        self.adjust(|receipt| receipt.settle(used)).await
+    }
+
+    async fn adjust(self, kind: impl Fn(Receipt) -> Adjustment) -> Result<i64, Error> {
+        let adjustments: Vec<Adjustment> = self.receipts.into_iter().map(kind).collect();
+        let adjusted = self.store.adjust(&adjustments).await?;
+        let given_back = adjusted.into_iter().map(|adjusted| match adjusted {
+            Ok(Adjusted::Done(tokens)) => tokens,
+            _ => 0,
+        });
+        Ok(given_back.min().unwrap_or(0))
+    }
+}
+
+/// A reservation for somebody who waits: dropped before its turn, it gives its tokens back.
+#[derive(Debug)]
+pub(super) struct Turn<S: Store>(Option<Reservation<S>>);
+
+impl<S: Store> Turn<S> {
+    pub(super) fn new(reservation: Reservation<S>) -> Self {
+        Self(Some(reservation))
+    }
+
+    /// Sleeps until the tokens may be used.
+    pub(super) async fn come(mut self) -> Decision {
+        let reservation = self.0.as_ref().expect("it is taken when the turn has come");
+        let (decision, wait) = (reservation.decision.clone(), reservation.decision.wait());
+        if let Some(until) = reservation.since.checked_add(wait).filter(|_| !wait.is_zero()) {
+            sleep_until(until).await;
+        }
+        self.0 = None;
+        decision
+    }
+
+    /// Gives the tokens back now.
+    pub(super) async fn give_back(mut self) {
+        if let Some(reservation) = self.0.take() {
+            // What cannot be given back is lost, as when the process dies.
+            drop(reservation.cancel().await);
+        }
+    }
+}
+
+impl<S: Store> Drop for Turn<S> {
+    fn drop(&mut self) {
+        let reservation = self.0.take().filter(|reservation| !reservation.receipts.is_empty());
+        // No runtime any more: the process is ending, and the tokens are used.
+        if let (Some(reservation), Ok(runtime)) = (reservation, Handle::try_current()) {
+            runtime.spawn(async { drop(reservation.cancel().await) });
+        }
+    }
+}
+
+fn random() -> [u8; 16] {
+    let mut bytes = [0; 16];
+    fastrand::fill(&mut bytes);
+    bytes
+}

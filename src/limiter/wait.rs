@@ -1,0 +1,101 @@
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::reservation::{Reservation, Turn};
+use crate::{Error, Key, Store, Take, TakeError};
+
+/// Those who wait, in a line for each key: one call of the store at a time carries all that stand there, in their order.
+#[derive(Debug)]
+pub(super) struct Lanes<S: Store> {
+    store: Arc<S>,
+    lanes: Mutex<HashMap<Key, VecDeque<Waiter<S>>>>,
+}
+
+type Answer<S> = Result<Result<Turn<S>, TakeError>, Error>;
+
+#[derive(Debug)]
+struct Waiter<S: Store> {
+    take: Take,
+    until: Option<Instant>,
+    answer: oneshot::Sender<Answer<S>>,
+}
+
+impl<S: Store> Lanes<S> {
+    pub(super) fn new(store: Arc<S>) -> Self {
+        Self { store, lanes: Mutex::default() }
+    }
+
+    /// Stands in line, and reserves.
+    pub(super) async fn reserve(self: &Arc<Self>, take: Take) -> Answer<S> {
+        let (answer, answered) = oneshot::channel();
+        let key = take.key().clone();
+        let waiter = Waiter { until: Instant::now().checked_add(take.max_wait), take, answer };
+        let first = {
+            let mut lanes = self.lock();
+            let first = !lanes.contains_key(&key);
+            lanes.entry(key.clone()).or_default().push_back(waiter);
+            first
+        };
+        if first {
+            // A task of the limiter's own: a caller who gives up does not stop those behind it.
+            tokio::spawn(Arc::clone(self).serve(key));
+        }
+        answered.await.unwrap_or_else(|stopped| Err(Error::other(stopped)))
+    }
+
+    /// Asks for all that stand in a lane, again and again until it is empty.
+    async fn serve(self: Arc<Self>, key: Key) {
+        loop {
+            let waiters: Vec<Waiter<S>> = {
+                let mut lanes = self.lock();
+                let Some(lane) = lanes.get_mut(&key).filter(|lane| !lane.is_empty()) else {
+                    lanes.remove(&key);
+                    return;
+                };
+                let most = lane.len().min(MOST_AT_ONCE);
+                lane.drain(..most).filter(|waiter| !waiter.answer.is_closed()).collect()
+            };
+            if !waiters.is_empty() {
+                self.ask(waiters).await;
+            }
+        }
+    }
+
+    async fn ask(&self, waiters: Vec<Waiter<S>>) {
+        let now = Instant::now();
+        let left = |waiter: &Waiter<S>| waiter.until.map_or(waiter.take.max_wait, |until| until - now);
+        let takes: Vec<Take> = waiters.iter().map(|waiter| waiter.take.clone().max_wait(left(waiter))).collect();
+        let outcomes = self.store.take(&takes).await;
+        let mut given_up = Vec::new();
+        match outcomes {
+            Err(error) => {
+                for waiter in waiters {
+                    // Nobody waits for it any more.
+                    drop(waiter.answer.send(Err(error.clone())));
+                }
+            }
+            Ok(outcomes) => {
+                for ((waiter, take), outcome) in waiters.into_iter().zip(&takes).zip(outcomes) {
+                    let reserved = |decision| Turn::new(Reservation::new(Arc::clone(&self.store), take, decision));
+                    if let Err(Ok(Ok(turn))) = waiter.answer.send(Ok(outcome.map(reserved))) {
+                        given_up.push(turn);
+                    }
+                }
+            }
+        }
+        // The last one first: then nobody queues behind those that are given back.
+        for turn in given_up.into_iter().rev() {
+            turn.give_back().await;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, VecDeque<Waiter<S>>>> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How many requests one call carries.
+const MOST_AT_ONCE: usize = 1000;

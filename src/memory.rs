@@ -1,0 +1,276 @@
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use foldhash::fast::RandomState;
+
+use self::receipts::Receipts;
+use self::rules::RuleBook;
+use self::shard::Shard;
+use crate::answer::Answer;
+use crate::book::{self, Override, Plan, Setting};
+use crate::{
+    Adjusted, Adjustment, Clock, Decision, Error, Key, Mode, Outcome, Quota, Rule, Store, SystemClock, Take, TakeError,
+};
+
+mod receipts;
+mod rules;
+mod shard;
+
+/// Buckets in this process: the same meaning as those in a database, without one.
+///
+/// When a bucket is empty, requests are denied at once. It holds a million keys unless said; beyond that, buckets that
+/// are full are forgotten, which nobody notices, and never others: if there are none, a new key is an error
+/// ([`TakeError::TooManyKeys`]).
+///
+/// ```
+/// use tollgate::{Limiter, MemoryStore, Quota};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tollgate::Error> {
+/// let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(1).burst(2))?;
+/// assert!(limiter.allow("user:42").await?.is_granted());
+/// assert!(limiter.allow("user:42").await?.is_granted());
+/// assert!(!limiter.allow("user:42").await?.is_granted());
+/// assert!(limiter.allow("user:43").await?.is_granted());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct MemoryStore<C = SystemClock> {
+    shards: Box<[Mutex<Shard>]>,
+    hasher: RandomState,
+    rules: RuleBook,
+    receipts: Mutex<Receipts>,
+    clock: C,
+}
+
+impl MemoryStore {
+    /// A store on the host's clock.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_clock(SystemClock)
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<C: Clock> MemoryStore<C> {
+    /// A store on a clock of the caller's: for tests.
+    pub fn with_clock(clock: C) -> Self {
+        let shards = (0..SHARDS).map(|_| Mutex::new(Shard::new(MOST_KEYS / SHARDS))).collect();
+        Self { shards, hasher: RandomState::default(), rules: RuleBook::default(), receipts: Mutex::default(), clock }
+    }
+
+    /// How many keys it holds at most, rounded up to a multiple of the number of its shards; a million if not said.
+    #[must_use]
+    pub fn most_keys(self, keys: usize) -> Self {
+        for shard in &self.shards {
+            lock(shard).most_keys = keys.div_ceil(SHARDS).max(1);
+        }
+        self
+    }
+
+    /// Provisions a bucket, full; repeated with the same quota it changes nothing, and with another one it changes the
+    /// bucket's terms: tokens that are there stay, up to the new capacity.
+    ///
+    /// # Errors
+    ///
+    /// If there are too many keys.
+    pub fn create_bucket(&self, key: &Key, quota: Quota) -> Result<(), TakeError> {
+        let mut shard = lock(self.shard(key));
+        let now = self.clock.now();
+        match shard.row(key) {
+            Some(row) => {
+                row.provisioned = true;
+                row.follow(Some(quota), None, now);
+                Ok(())
+            }
+            None => shard.insert(key.clone(), book::Row::provisioned(quota, now), now).map(drop),
+        }
+    }
+
+    /// Makes a plan, or gives it another quota.
+    pub fn create_plan(&self, name: &Key, quota: Quota) {
+        self.rules.change(|chosen| {
+            chosen
+                .plans
+                .entry(name.clone())
+                .and_modify(|plan| plan.quota = quota)
+                .or_insert_with(|| Plan { quota, setting: Setting::default() });
+        });
+    }
+
+    /// Gives a plan a mode of its own, or lets it have that of all.
+    pub fn set_plan_mode(&self, name: &Key, mode: Option<Mode>) {
+        self.rules.change(|chosen| {
+            if let Some(plan) = chosen.plans.get_mut(name) {
+                plan.setting = Setting { mode, until: None };
+            }
+        });
+    }
+
+    /// Sets the mode of every key that has none of its own, or of its plan's.
+    pub fn set_mode(&self, mode: Mode) {
+        let mode = (mode != Mode::Enforce).then_some(mode);
+        self.rules.change(|chosen| chosen.all = Setting { mode, until: None });
+    }
+
+    /// Gives one key other terms, another mode, or both, until they are taken away by `None` for each.
+    pub fn set_override(&self, key: &Key, quota: Option<Quota>, mode: Option<Mode>) {
+        self.rules.change(|chosen| {
+            if quota.is_none() && mode.is_none() {
+                chosen.overrides.remove(key);
+            } else {
+                chosen.overrides.insert(key.clone(), Override { quota, setting: Setting { mode, until: None } });
+            }
+        });
+    }
+
+    /// How many keys it holds.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|shard| lock(shard).len()).sum()
+    }
+
+    /// Whether it holds no key.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(crate) fn decide(&self, take: &Take) -> Outcome {
+        let request = take.request()?;
+        if take.is_unlimited() {
+            return Ok(Decision::grant(u64::MAX));
+        }
+        if let [(key, rule)] = &take.limits[..]
+            && take.id.is_none()
+            && !self.rules.any()
+        {
+            let mut shard = lock(self.shard(key));
+            // Read under the lock: a clock read before would be as old as the wait for it.
+            let now = self.clock.now();
+            if let Some(row) = shard.row(key)
+                && row.is_under(rule)
+            {
+                return book::take_row(row, request, now).outcome(take, request, 0);
+            }
+        }
+        self.decide_ruled(take)
+    }
+
+    /// Decides with everything that may rule the buckets, each of which is locked.
+    fn decide_ruled(&self, take: &Take) -> Outcome {
+        let request = take.request()?;
+        let mut guards = self.lock_all(take.keys());
+        let mut receipts = lock(&self.receipts);
+        let now = self.clock.now();
+        let (mut changed, mut answers) = (Vec::new(), Vec::new());
+        for (place, (key, rule)) in take.limits.iter().enumerate() {
+            let row = guards.row(self.shard_of(key), key).cloned();
+            let chosen = self.rules.of(key, rule, row.as_ref());
+            let mut ruled = match book::rule(row, rule, &chosen, now) {
+                Ok(ruled) => ruled,
+                Err(word) => {
+                    return Err(Answer::refused(word, now).outcome(take, request, place).expect_err("refused"));
+                }
+            };
+            let before = ruled.row.clone();
+            let held = take.id.and_then(|id| receipts.get(id, key, now));
+            let answer = match held {
+                Some(held) => held.again(request, book::look(&ruled, now)),
+                None => book::take(&mut ruled, request, now),
+            };
+            answers.push(answer);
+            changed.push((key, before, ruled.row, held.is_some()));
+        }
+        let all = answers.iter().all(|answer| answer.word == crate::answer::Word::Granted);
+        for (answer, (key, before, after, held)) in answers.iter_mut().zip(changed) {
+            let spared = !all && answer.word == crate::answer::Word::Granted;
+            if spared {
+                answer.spare(before.as_ref().map(|row| row.bucket));
+            }
+            if let Some(row) = if spared || held { before } else { after } {
+                guards.write(self.shard_of(key), key, row, now)?;
+            }
+            if let (Some(id), Some(receipt), false) = (take.id, answer.receipt(request), held) {
+                receipts.open(id, key, receipt, now.saturating_add(take.hold_ns()), now);
+            }
+        }
+        let decisions = answers
+            .into_iter()
+            .enumerate()
+            .map(|(place, answer)| answer.outcome(take, request, place).map(|decision| (place, decision)));
+        let decisions = decisions.collect::<Result<Vec<_>, TakeError>>()?;
+        Ok(Decision::of_all(decisions).expect("a request names a bucket"))
+    }
+
+    fn adjust_one(&self, Adjustment { receipt, kind }: &Adjustment) -> Result<Adjusted, TakeError> {
+        let mut shard = lock(self.shard(&receipt.key));
+        let mut receipts = lock(&self.receipts);
+        let now = self.clock.now();
+        let held = receipts.find(receipt.id, &receipt.key);
+        let (adjusted, held) = book::adjust(*kind, receipt.taken, held, shard.row(&receipt.key), now);
+        if let Some(held) = held {
+            receipts.write(receipt.id, &receipt.key, held, now);
+        }
+        adjusted.map_err(|_| TakeError::UnknownBucket(receipt.key.clone()))
+    }
+
+    fn shard(&self, key: &Key) -> &Mutex<Shard> {
+        &self.shards[self.shard_of(key)]
+    }
+
+    fn shard_of(&self, key: &Key) -> usize {
+        use std::hash::BuildHasher;
+
+        #[expect(clippy::cast_possible_truncation, reason = "any bits will do")]
+        let hash = self.hasher.hash_one(key) as usize;
+        hash % SHARDS
+    }
+
+    /// Locks the shards of keys, each once, in their order, so that two requests never wait for each other.
+    fn lock_all<'a>(&self, keys: impl Iterator<Item = &'a Key>) -> shard::Guards<'_> {
+        let mut places: Vec<usize> = keys.map(|key| self.shard_of(key)).collect();
+        places.sort_unstable();
+        places.dedup();
+        shard::Guards(places.into_iter().map(|place| (place, lock(&self.shards[place]))).collect())
+    }
+}
+
+impl<C: Clock> Store for MemoryStore<C> {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        Ok(takes.iter().map(|take| self.decide(take)).collect())
+    }
+
+    async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
+        Ok(self.decide(take))
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        Ok(adjustments.iter().map(|adjustment| self.adjust_one(adjustment)).collect())
+    }
+}
+
+/// What a thread that panicked left is whole: nothing here panics between two writes.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl book::Row {
+    /// Whether it is under the terms of a request already, with no plan or override to look up.
+    fn is_under(&self, rule: &Rule) -> bool {
+        let own = match rule {
+            Rule::Quota(quota) => *quota == self.own,
+            Rule::Provisioned => true,
+            Rule::Plan(_) => false,
+        };
+        own && self.plan.is_none() && self.over.is_none()
+    }
+}
+
+const SHARDS: usize = 64;
+const MOST_KEYS: usize = 1_000_000;

@@ -1,0 +1,82 @@
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::MutexGuard;
+
+use foldhash::fast::RandomState;
+
+use crate::book::Row;
+use crate::bucket::NEVER_NS;
+use crate::{Key, TakeError};
+
+/// A part of the buckets.
+#[derive(Debug)]
+pub(super) struct Shard {
+    rows: HashMap<Key, Row, RandomState>,
+    pub(super) most_keys: usize,
+    /// No bucket that could be forgotten is full before.
+    none_full_before: i64,
+}
+
+impl Shard {
+    pub(super) fn new(most_keys: usize) -> Self {
+        Self { rows: HashMap::default(), most_keys, none_full_before: i64::MIN }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    pub(super) fn row(&mut self, key: &Key) -> Option<&mut Row> {
+        self.rows.get_mut(key)
+    }
+
+    /// Adds a bucket, or replaces it. If there is no room, those that are full are forgotten.
+    pub(super) fn insert(&mut self, key: Key, row: Row, now: i64) -> Result<(), TakeError> {
+        if self.rows.len() >= self.most_keys && !self.rows.contains_key(&key) {
+            self.sweep(now);
+            if self.rows.len() >= self.most_keys {
+                return Err(TakeError::TooManyKeys(key));
+            }
+        }
+        match self.rows.entry(key) {
+            Entry::Occupied(mut entry) => *entry.get_mut() = row,
+            Entry::Vacant(entry) => drop(entry.insert(row)),
+        }
+        Ok(())
+    }
+
+    /// Forgets buckets that are full and were not provisioned: they are full as well when they are made again.
+    fn sweep(&mut self, now: i64) {
+        if now < self.none_full_before {
+            return;
+        }
+        let mut earliest = NEVER_NS;
+        self.rows.retain(|_, row| {
+            let full_at = row.terms().instant(row.bucket.anchor, row.bucket.full_at);
+            if row.provisioned || full_at > now {
+                earliest = earliest.min(if row.provisioned { NEVER_NS } else { full_at });
+                return true;
+            }
+            false
+        });
+        self.none_full_before = earliest;
+    }
+}
+
+/// Shards that one request has locked, with their places.
+pub(super) struct Guards<'a>(pub(super) Vec<(usize, MutexGuard<'a, Shard>)>);
+
+impl Guards<'_> {
+    pub(super) fn row(&mut self, place: usize, key: &Key) -> Option<&Row> {
+        self.shard(place).row(key).map(|row| &*row)
+    }
+
+    pub(super) fn write(&mut self, place: usize, key: &Key, row: Row, now: i64) -> Result<(), TakeError> {
+        self.shard(place).insert(key.clone(), row, now)
+    }
+
+    fn shard(&mut self, place: usize) -> &mut Shard {
+        let locked = self.0.iter_mut().find(|(locked, _)| *locked == place);
+        &mut locked.expect("every key's shard was locked").1
+    }
+}

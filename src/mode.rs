@@ -1,0 +1,39 @@
+use std::fmt;
+
+/// What rules a bucket beside its tokens: chosen for all, for a plan or for a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Mode {
+    /// The tokens decide.
+    Enforce,
+    /// Tokens are taken as usual, and requests that find none pass all the same: to try a limit out.
+    Shadow,
+    /// Every request passes, and no bucket is touched.
+    Off,
+    /// Every request is denied.
+    Block,
+}
+
+impl Mode {
+    /// The word that databases hold.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Enforce => "enforce",
+            Self::Shadow => "shadow",
+            Self::Off => "off",
+            Self::Block => "block",
+        }
+    }
+
+    #[cfg(feature = "_sql")]
+    pub(crate) fn parse(word: &str) -> Option<Self> {
+        [Self::Enforce, Self::Shadow, Self::Off, Self::Block].into_iter().find(|mode| mode.as_str() == word)
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}

@@ -1,0 +1,110 @@
+use std::time::Duration;
+
+use super::{Quota, QuotaError, Refill};
+
+/// A steady rate, to which a burst can be added: what [`Quota::per_second`] and its like begin.
+///
+/// It becomes a [`Quota`] by [`build`](Self::build), or where one is asked for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QuotaBuilder {
+    rate: Rate,
+    burst: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Rate {
+    Tokens(u64, Duration),
+    /// Tokens a second.
+    Fraction(f64),
+}
+
+impl Quota {
+    /// `tokens` each second, evenly; the burst is as many unless said.
+    #[must_use]
+    pub const fn per_second(tokens: u64) -> QuotaBuilder {
+        Self::per(tokens, Duration::from_secs(1))
+    }
+
+    /// `tokens` each minute, evenly; the burst is as many unless said.
+    #[must_use]
+    pub const fn per_minute(tokens: u64) -> QuotaBuilder {
+        Self::per(tokens, Duration::from_mins(1))
+    }
+
+    /// `tokens` each hour, evenly; the burst is as many unless said.
+    #[must_use]
+    pub const fn per_hour(tokens: u64) -> QuotaBuilder {
+        Self::per(tokens, Duration::from_hours(1))
+    }
+
+    /// `tokens` each 24 hours, evenly; the burst is as many unless said.
+    #[must_use]
+    pub const fn per_day(tokens: u64) -> QuotaBuilder {
+        Self::per(tokens, Duration::from_hours(24))
+    }
+
+    /// `tokens` each `period`, evenly; the burst is as many unless said.
+    ///
+    /// A rate of 0 grants the burst, and then nothing.
+    #[must_use]
+    pub const fn per(tokens: u64, period: Duration) -> QuotaBuilder {
+        QuotaBuilder { rate: Rate::Tokens(tokens, period), burst: None }
+    }
+
+    /// Any number of tokens a second, evenly: 0 grants the burst and then nothing, infinity has no limit. The burst is
+    /// what comes in a second, rounded up, unless said.
+    #[must_use]
+    pub const fn rate(tokens_a_second: f64) -> QuotaBuilder {
+        QuotaBuilder { rate: Rate::Fraction(tokens_a_second), burst: None }
+    }
+}
+
+impl QuotaBuilder {
+    /// How many tokens a full bucket holds, and so how many may pass at once.
+    #[must_use]
+    pub const fn burst(self, tokens: u64) -> Self {
+        Self { burst: Some(tokens), ..self }
+    }
+
+    /// The quota.
+    ///
+    /// # Errors
+    ///
+    /// If there is none of these figures: see [`Quota::continuous`]. A rate that is negative or no number is none.
+    pub fn build(self) -> Result<Quota, QuotaError> {
+        match self.rate {
+            Rate::Tokens(0, _) => Quota::once(self.burst.unwrap_or(0)),
+            Rate::Tokens(tokens, period) => {
+                let capacity = self.burst.unwrap_or(tokens);
+                let refill = (u128::from(capacity)).saturating_mul(period.as_nanos()).div_ceil(u128::from(tokens));
+                Quota::new(capacity, nanoseconds(refill)?, Refill::Continuous)
+            }
+            Rate::Fraction(rate) if rate.is_nan() || rate < 0.0 => Err(QuotaError::NoRate(rate)),
+            Rate::Fraction(f64::INFINITY) => Ok(Quota::unlimited()),
+            Rate::Fraction(0.0) => Quota::once(self.burst.unwrap_or(0)),
+            Rate::Fraction(rate) => {
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    reason = "saturates, and is refused"
+                )]
+                let capacity = self.burst.unwrap_or_else(|| rate.ceil() as u64);
+                #[expect(clippy::cast_precision_loss, reason = "a rate is no more precise")]
+                let refill = Duration::try_from_secs_f64(capacity as f64 / rate);
+                Quota::new(capacity, refill.map_err(|_| QuotaError::RefillTooLong)?, Refill::Continuous)
+            }
+        }
+    }
+}
+
+impl TryFrom<QuotaBuilder> for Quota {
+    type Error = QuotaError;
+
+    fn try_from(builder: QuotaBuilder) -> Result<Self, QuotaError> {
+        builder.build()
+    }
+}
+
+fn nanoseconds(refill: u128) -> Result<Duration, QuotaError> {
+    u64::try_from(refill).map(Duration::from_nanos).map_err(|_| QuotaError::RefillTooLong)
+}

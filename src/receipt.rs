@@ -1,0 +1,98 @@
+use uuid::Uuid;
+
+use crate::Key;
+use crate::bucket;
+
+/// What a grant leaves in the hands of the caller for each bucket, to give tokens back with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Receipt {
+    pub(crate) id: Uuid,
+    pub(crate) key: Key,
+    pub(crate) taken: bucket::Receipt,
+}
+
+impl Receipt {
+    /// A receipt for tokens that may be used at once, from what is known of the request: to refund or settle it in
+    /// another process.
+    #[must_use]
+    pub fn new(id: Uuid, key: Key, cost: u64) -> Self {
+        let cost = i64::try_from(cost).unwrap_or(i64::MAX).clamp(1, bucket::MOST_TOKENS);
+        Self { id, key, taken: bucket::Receipt { cost, granted: 0, acts_at: 0 } }
+    }
+
+    /// The request's id, or one that was made for the receipt.
+    #[must_use]
+    pub fn id(&self) -> Uuid {
+        self.id
+    }
+
+    /// The bucket.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// The tokens taken.
+    #[must_use]
+    pub fn cost(&self) -> u64 {
+        self.taken.cost.unsigned_abs()
+    }
+
+    /// The tokens will not be used, and their turn has not come.
+    #[must_use]
+    pub fn cancel(self) -> Adjustment {
+        Adjustment { receipt: self, kind: Kind::Cancel }
+    }
+
+    /// So many of the tokens were not used.
+    #[must_use]
+    pub fn refund(self, unused: u64) -> Adjustment {
+        Adjustment { receipt: self, kind: Kind::Refund(unused) }
+    }
+
+    /// So many tokens were used in the end, more or fewer than were taken. The request must have had an id.
+    #[must_use]
+    pub fn settle(self, used: u64) -> Adjustment {
+        Adjustment { receipt: self, kind: Kind::Settle(used) }
+    }
+}
+
+/// A change to what a grant took: see [`Receipt`]. Only the first one for a receipt counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Adjustment {
+    pub(crate) receipt: Receipt,
+    pub(crate) kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Cancel,
+    Refund(u64),
+    Settle(u64),
+}
+
+impl Kind {
+    /// The word that routines take, and the tokens with it.
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
+    pub(crate) fn figures(self) -> (&'static str, i64) {
+        let tokens = |n: u64| i64::try_from(n).unwrap_or(i64::MAX).min(bucket::MOST_TOKENS);
+        match self {
+            Self::Cancel => ("cancel", 0),
+            Self::Refund(unused) => ("refund", tokens(unused)),
+            Self::Settle(used) => ("settle", tokens(used)),
+        }
+    }
+}
+
+/// What became of an [`Adjustment`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Adjusted {
+    /// So many tokens were given back: perhaps none, if later requests queue behind them already; negative if more had
+    /// to be paid.
+    Done(i64),
+    /// Too late: the tokens' turn has come, or the receipt has expired. Nothing changed.
+    Late,
+    /// The receipt was adjusted before. Nothing changed.
+    Repeated,
+}

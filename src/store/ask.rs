@@ -1,0 +1,50 @@
+use uuid::Uuid;
+
+use crate::bucket::Request;
+use crate::{Key, Quota, Rule, Take, TakeError};
+
+/// A request as the database sees it.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    pub(super) request: Request,
+    pub(super) take: Take,
+}
+
+impl Ask {
+    pub(super) fn key(&self) -> &Key {
+        self.take.key()
+    }
+
+    /// The terms that come with the request, for the bucket at a place.
+    pub(super) fn quota(&self, place: usize) -> Option<&Quota> {
+        match &self.take.limits[place].1 {
+            Rule::Quota(quota) => Some(quota),
+            _ => None,
+        }
+    }
+
+    /// The plan that the request names, for the bucket at a place.
+    pub(super) fn plan(&self, place: usize) -> Option<&str> {
+        match &self.take.limits[place].1 {
+            Rule::Plan(plan) => Some(plan.as_str()),
+            _ => None,
+        }
+    }
+
+    pub(super) fn id(&self) -> Option<Uuid> {
+        self.take.id
+    }
+
+    /// For how many nanoseconds the id is remembered.
+    pub(super) fn hold(&self) -> i64 {
+        self.take.hold_ns()
+    }
+}
+
+impl TryFrom<&Take> for Ask {
+    type Error = TakeError;
+
+    fn try_from(take: &Take) -> Result<Self, TakeError> {
+        Ok(Self { request: take.request()?, take: take.clone() })
+    }
+}

@@ -1,0 +1,146 @@
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use uuid::Uuid;
+
+use crate::bucket::{LONGEST_WAIT_NS, Request};
+use crate::{Key, Quota, QuotaBuilder, QuotaError, TakeError};
+
+/// A request for tokens of one bucket, or of several: then from all of them or from none.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Key, Quota, Rule, Take};
+///
+/// let user = Take::from(Key::try_from("user:42")?).cost(3).keep(20).max_wait(Duration::from_millis(50));
+/// let both = user.and(Key::try_from("tenant:7")?, Rule::try_from(Quota::per_day(1000))?);
+/// assert_eq!(both.keys().count(), 2);
+/// # Ok::<(), tollgate::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Take {
+    pub(crate) limits: SmallVec<[(Key, Rule); 1]>,
+    pub(crate) cost: u64,
+    pub(crate) max_wait: Duration,
+    pub(crate) keep: u64,
+    pub(crate) id: Option<Uuid>,
+    pub(crate) hold: Duration,
+}
+
+impl Take {
+    /// How many tokens to take; 1 if not said.
+    #[must_use]
+    pub fn cost(self, cost: u64) -> Self {
+        Self { cost, ..self }
+    }
+
+    /// How long the caller would wait for them; not at all if not said. A year at most.
+    #[must_use]
+    pub fn max_wait(self, max_wait: Duration) -> Self {
+        Self { max_wait, ..self }
+    }
+
+    /// How many tokens must remain for others; none if not said.
+    #[must_use]
+    pub fn keep(self, keep: u64) -> Self {
+        Self { keep, ..self }
+    }
+
+    /// Under which terms; the bucket's own if not said. Of several buckets, the last one named.
+    #[must_use]
+    pub fn rule(mut self, rule: Rule) -> Self {
+        if let Some((_, last)) = self.limits.last_mut() {
+            *last = rule;
+        }
+        self
+    }
+
+    /// Another bucket that the same number of tokens is taken from: from all or from none, in one call.
+    ///
+    /// A bucket named twice is named once, under the rule given last.
+    #[must_use]
+    pub fn and(mut self, key: Key, rule: Rule) -> Self {
+        self.limits.retain(|(other, _)| *other != key);
+        self.limits.push((key, rule));
+        self
+    }
+
+    /// Gives the request an id, which is remembered for `hold`: repeated with it, because nobody knows what became of
+    /// the first, it takes nothing more. It can also be settled until then.
+    ///
+    /// A grant writes one row more for each bucket; a denial is not remembered.
+    #[must_use]
+    pub fn id(self, id: Uuid, hold: Duration) -> Self {
+        Self { id: Some(id), hold, ..self }
+    }
+
+    /// The buckets that it takes from.
+    pub fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.limits.iter().map(|(key, _)| key)
+    }
+
+    /// The bucket; of several, the first.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        &self.limits[0].0
+    }
+
+    /// Whether nothing limits it.
+    pub(crate) fn is_unlimited(&self) -> bool {
+        self.limits.iter().all(|(_, rule)| *rule == Rule::Quota(Quota::unlimited()))
+    }
+
+    /// In the arithmetic's units.
+    pub(crate) fn request(&self) -> Result<Request, TakeError> {
+        if self.cost == 0 {
+            return Err(TakeError::NoTokens);
+        }
+        // Larger figures than any bucket holds stay so; half of the range keeps their sums within it.
+        let tokens = |n: u64| i64::try_from(n).unwrap_or(i64::MAX).min(i64::MAX / 2);
+        let max_wait = nanoseconds(self.max_wait).min(LONGEST_WAIT_NS);
+        Ok(Request { cost: tokens(self.cost), max_wait, keep: tokens(self.keep) })
+    }
+
+    /// For how many nanoseconds the id is remembered.
+    pub(crate) fn hold_ns(&self) -> i64 {
+        nanoseconds(self.hold).min(LONGEST_WAIT_NS)
+    }
+}
+
+impl From<Key> for Take {
+    fn from(key: Key) -> Self {
+        let limits = SmallVec::from_buf([(key, Rule::Provisioned)]);
+        Self { limits, cost: 1, max_wait: Duration::ZERO, keep: 0, id: None, hold: Duration::ZERO }
+    }
+}
+
+/// Whose terms hold for a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Rule {
+    /// The bucket's own, or its plan's. It must have been provisioned.
+    Provisioned,
+    /// Those of a plan, whose row can be changed at any time. The first request makes the bucket, full.
+    Plan(Key),
+    /// These. The first request makes the bucket, full; a bucket made under another quota changes to this one
+    /// and keeps its tokens.
+    Quota(Quota),
+}
+
+impl From<Quota> for Rule {
+    fn from(quota: Quota) -> Self {
+        Self::Quota(quota)
+    }
+}
+
+impl TryFrom<QuotaBuilder> for Rule {
+    type Error = QuotaError;
+
+    fn try_from(builder: QuotaBuilder) -> Result<Self, QuotaError> {
+        builder.build().map(Self::Quota)
+    }
+}
+
+pub(crate) fn nanoseconds(span: Duration) -> i64 {
+    i64::try_from(span.as_nanos()).unwrap_or(i64::MAX)
+}

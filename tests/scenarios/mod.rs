@@ -1,0 +1,106 @@
+//! What every store must do, in a database or in memory, under a clock of the test's.
+
+pub(crate) mod plans;
+pub(crate) mod receipts;
+pub(crate) mod several;
+pub(crate) mod verbs;
+
+use std::time::Duration;
+
+use tollgate::{Decision, Key, Mode, Quota, Rule, Store, Take};
+
+/// A store with nothing in it that a scenario minds, and its clock.
+pub(crate) trait World: Sync {
+    type Store: Store + Clone;
+
+    fn store(&self) -> Self::Store;
+
+    /// Sets the clock, in nanoseconds since 1970.
+    async fn at(&self, now: i64) -> anyhow::Result<()>;
+
+    /// A key that nobody else uses.
+    fn key(&self) -> Key;
+
+    /// Provisions a bucket, or changes its terms.
+    async fn create(&self, key: &Key, quota: Quota) -> anyhow::Result<()>;
+
+    /// Makes a plan, or changes it: its quota, and its mode if it has one of its own.
+    async fn plan(&self, name: &Key, quota: Quota, mode: Option<Mode>) -> anyhow::Result<()>;
+
+    /// Sets the clock, in milliseconds after the start of the scenarios' time.
+    async fn at_ms(&self, ms: i64) -> anyhow::Result<()> {
+        self.at(START + ms * 1_000_000).await
+    }
+
+    /// Asks for what a request says, which must be possible.
+    async fn decide(&self, take: Take) -> anyhow::Result<Decision> {
+        Ok(self.store().take_one(&take).await??)
+    }
+}
+
+/// A request under a quota in words.
+pub(crate) fn under(key: &Key, quota: &str) -> anyhow::Result<Take> {
+    Ok(Take::from(key.clone()).rule(Rule::try_from(quota)?))
+}
+
+/// Granted, and the tokens left.
+pub(crate) fn left(decision: &Decision) -> (bool, u64) {
+    (decision.is_granted(), decision.remaining())
+}
+
+pub(crate) const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// A whole day of UTC's begins then.
+pub(crate) const START: i64 = 1_800_057_600_000_000_000;
+
+/// Names scenarios, and says how to run one.
+#[macro_export]
+macro_rules! for_each_scenario {
+    ($run:ident) => {
+        $run! {
+            verbs: a_denied_call_takes_nothing,
+            verbs: tokens_are_kept_for_others,
+            verbs: a_reservation_says_how_long_to_wait_and_later_ones_queue_behind_it,
+            verbs: a_reservation_beyond_the_longest_wait_takes_nothing,
+            verbs: a_cancelled_reservation_is_as_if_it_had_never_been_if_it_was_the_last,
+            verbs: a_cancelled_reservation_gives_back_only_what_nobody_queues_behind,
+            verbs: a_reservation_whose_turn_has_come_gives_nothing_back,
+            verbs: a_wait_that_would_last_too_long_is_denied_and_takes_nothing,
+            verbs: a_wait_for_a_token_that_is_there_takes_it_at_once,
+            verbs: those_who_wait_are_served_in_the_order_in_which_they_came,
+            verbs: a_wait_that_is_given_up_gives_its_token_back,
+            verbs: more_than_the_burst_is_never_possible,
+            verbs: without_a_limit_everything_is_granted,
+            verbs: without_a_rate_the_burst_is_granted_and_then_nothing,
+            verbs: a_changed_limit_keeps_what_was_earned_at_the_old_rate,
+            verbs: a_calendars_day_begins_at_midnight,
+            several: all_grant_or_none_takes_anything,
+            several: the_limit_that_denies_for_longest_is_named,
+            several: one_without_a_bucket_fails_the_request_and_spares_the_others,
+            several: a_reservation_of_several_is_cancelled_in_all_of_them,
+            plans: the_transcript_of_a_client_by_plan,
+            plans: a_larger_plan_rules_from_the_next_request_on,
+            plans: a_smaller_plan_leaves_no_more_than_it_holds,
+            plans: a_faster_plan_does_not_keep_a_client_shut_at_the_old_rate,
+            plans: two_changes_while_nobody_asks_are_one,
+            plans: a_client_that_moves_to_another_plan_keeps_its_tokens,
+            plans: two_services_that_alternate_quotas_grant_no_more_than_the_larger,
+            plans: an_unknown_plan_is_an_error_of_its_own,
+            plans: a_provisioned_bucket_follows_no_plan_that_a_caller_names,
+            plans: a_plan_in_shadow_lets_pass_what_it_would_deny,
+            plans: a_plan_that_is_off_touches_no_bucket,
+            plans: a_plan_that_blocks_denies_everything,
+            receipts: a_request_that_is_repeated_with_its_id_pays_once,
+            receipts: an_id_that_is_another_requests_is_refused,
+            receipts: a_denial_is_not_remembered,
+            receipts: an_id_is_forgotten_when_it_was_held_long_enough,
+            receipts: a_settled_request_pays_what_it_cost,
+            receipts: a_request_is_settled_once,
+            receipts: a_request_is_settled_in_time_or_not_at_all,
+            receipts: what_was_not_used_is_given_back_once,
+            receipts: a_receipt_for_a_bucket_that_is_gone_is_an_error,
+        }
+    };
+}

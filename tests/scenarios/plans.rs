@@ -1,0 +1,182 @@
+//! Clients by plan, and plans that change while they are in use.
+
+use std::time::Duration;
+
+use tollgate::{Decision, Key, Limiter, Mode, Quota, Rule, Store, Take, TakeError};
+
+use super::{World, left, ms, under};
+
+/// A client of a plan.
+struct Client<'a, W> {
+    world: &'a W,
+    plan: Key,
+    key: Key,
+}
+
+impl<'a, W: World> Client<'a, W> {
+    async fn of(world: &'a W, quota: &str) -> anyhow::Result<Self> {
+        world.at_ms(0).await?;
+        let client = Self { world, plan: world.key(), key: world.key() };
+        client.plan(quota, None).await?;
+        Ok(client)
+    }
+
+    async fn plan(&self, quota: &str, mode: Option<Mode>) -> anyhow::Result<()> {
+        self.world.plan(&self.plan, quota.parse()?, mode).await
+    }
+
+    fn take(&self, cost: u64) -> Take {
+        Take::from(self.key.clone()).rule(Rule::Plan(self.plan.clone())).cost(cost)
+    }
+
+    async fn ask(&self, cost: u64) -> anyhow::Result<Decision> {
+        self.world.decide(self.take(cost)).await
+    }
+}
+
+pub(crate) async fn the_transcript_of_a_client_by_plan<W: World>(world: &W) -> anyhow::Result<()> {
+    let client = Client::of(world, "10/s").await?;
+    world.at_ms(300).await?;
+    assert_eq!(left(&client.ask(6).await?), (true, 4));
+    world.at_ms(500).await?;
+    assert_eq!(left(&client.ask(5).await?), (true, 1));
+    world.at_ms(1500).await?;
+    assert_eq!(left(&client.ask(10).await?), (true, 0));
+    // A burst that straddles a refill passes no more than the capacity and what came meanwhile.
+    world.at_ms(1599).await?;
+    assert_eq!(left(&client.ask(1).await?), (false, 0));
+    Ok(())
+}
+
+pub(crate) async fn a_larger_plan_rules_from_the_next_request_on<W: World>(world: &W) -> anyhow::Result<()> {
+    let client = Client::of(world, "10/h").await?;
+    assert_eq!(left(&client.ask(10).await?), (true, 0));
+    client.plan("1000/h", None).await?;
+    assert_eq!(left(&client.ask(1).await?), (false, 0));
+    world.at_ms(3_600).await?;
+    assert_eq!(left(&client.ask(1).await?), (true, 0));
+    world.at_ms(3_603_600).await?;
+    assert_eq!(left(&client.ask(1).await?), (true, 999));
+    Ok(())
+}
+
+pub(crate) async fn a_smaller_plan_leaves_no_more_than_it_holds<W: World>(world: &W) -> anyhow::Result<()> {
+    let client = Client::of(world, "100/h").await?;
+    assert_eq!(left(&client.ask(50).await?), (true, 50));
+    client.plan("40/h", None).await?;
+    assert_eq!(left(&client.ask(1).await?), (true, 39));
+    let beyond = world.store().take_one(&client.take(41)).await?;
+    assert!(matches!(beyond, Err(TakeError::NeverPossible { capacity: 40, .. })), "{beyond:?}");
+    Ok(())
+}
+
+pub(crate) async fn a_faster_plan_does_not_keep_a_client_shut_at_the_old_rate<W: World>(
+    world: &W,
+) -> anyhow::Result<()> {
+    let client = Client::of(world, "1/h").await?;
+    assert_eq!(left(&client.ask(1).await?), (true, 0));
+    client.plan("100/s", None).await?;
+    let denied = client.ask(1).await?;
+    assert_eq!((denied.is_granted(), denied.retry_after()), (false, ms(10)));
+    world.at_ms(10).await?;
+    assert_eq!(left(&client.ask(1).await?), (true, 0));
+    Ok(())
+}
+
+pub(crate) async fn two_changes_while_nobody_asks_are_one<W: World>(world: &W) -> anyhow::Result<()> {
+    let client = Client::of(world, "100/h").await?;
+    assert_eq!(left(&client.ask(40).await?), (true, 60));
+    client.plan("1/h", None).await?;
+    client.plan("200/h", None).await?;
+    assert_eq!(left(&client.ask(10).await?), (true, 50));
+    Ok(())
+}
+
+pub(crate) async fn a_client_that_moves_to_another_plan_keeps_its_tokens<W: World>(world: &W) -> anyhow::Result<()> {
+    let free = Client::of(world, "10/h").await?;
+    let paid = Client { world, plan: world.key(), key: free.key.clone() };
+    paid.plan("1000/h", None).await?;
+    assert_eq!(left(&free.ask(3).await?), (true, 7));
+    assert_eq!(left(&paid.ask(2).await?), (true, 5));
+    world.at_ms(3_600_000).await?;
+    assert_eq!(left(&paid.ask(1).await?), (true, 999));
+    // Whoever names no plan gets the one that the bucket follows.
+    assert_eq!(left(&world.decide(Take::from(paid.key.clone())).await?), (true, 998));
+    assert_eq!(left(&world.decide(under(&paid.key, "10/h")?).await?), (true, 9));
+    Ok(())
+}
+
+pub(crate) async fn two_services_that_alternate_quotas_grant_no_more_than_the_larger<W: World>(
+    world: &W,
+) -> anyhow::Result<()> {
+    let key = world.key();
+    let mut granted = 0;
+    for step in 0..200 {
+        world.at_ms(step * 10).await?;
+        let quota = if step % 2 == 0 { "10/s burst 20" } else { "50/s burst 5" };
+        for _ in 0..3 {
+            granted += u64::from(world.decide(under(&key, quota)?).await?.is_granted());
+        }
+    }
+    // Two seconds at the larger rate, and the larger burst.
+    assert!((20..=120).contains(&granted), "{granted}");
+    Ok(())
+}
+
+pub(crate) async fn an_unknown_plan_is_an_error_of_its_own<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let (key, nobodys) = (world.key(), world.key());
+    let limiter = Limiter::new(world.store(), Rule::Plan(nobodys))?;
+    let error = limiter.allow(&key).await.expect_err("nobody made the plan");
+    assert!(matches!(&error, tollgate::Error::Take(TakeError::UnknownPlan(of)) if *of == key), "{error:?}");
+    assert!(matches!(world.store().take_one(&Take::from(key)).await?, Err(TakeError::UnknownBucket(_))));
+    Ok(())
+}
+
+pub(crate) async fn a_provisioned_bucket_follows_no_plan_that_a_caller_names<W: World>(
+    world: &W,
+) -> anyhow::Result<()> {
+    let client = Client::of(world, "10/h").await?;
+    world.create(&client.key, Quota::interval(5, Duration::from_hours(1))?).await?;
+    let outcome = world.store().take_one(&client.take(1)).await?;
+    assert_eq!(outcome.map(drop), Err(TakeError::Conflict(client.key.clone())));
+    assert_eq!(left(&world.decide(Take::from(client.key.clone())).await?), (true, 4));
+    Ok(())
+}
+
+pub(crate) async fn a_plan_in_shadow_lets_pass_what_it_would_deny<W: World>(world: &W) -> anyhow::Result<()> {
+    let client = Client::of(world, "2/h").await?;
+    client.plan("2/h", Some(Mode::Shadow)).await?;
+    let granted = client.ask(2).await?;
+    assert_eq!((left(&granted), granted.mode()), ((true, 0), Mode::Enforce));
+    let passed = client.ask(1).await?;
+    assert_eq!((left(&passed), passed.mode(), passed.wait()), ((true, 0), Mode::Shadow, ms(0)));
+    assert_eq!(passed.retry_after(), ms(1_800_000));
+    client.plan("2/h", None).await?;
+    let denied = client.ask(1).await?;
+    assert_eq!((left(&denied), denied.retry_after()), ((false, 0), ms(1_800_000)));
+    Ok(())
+}
+
+pub(crate) async fn a_plan_that_is_off_touches_no_bucket<W: World>(world: &W) -> anyhow::Result<()> {
+    let client = Client::of(world, "2/h").await?;
+    client.plan("2/h", Some(Mode::Off)).await?;
+    for _ in 0..3 {
+        let passed = client.ask(2).await?;
+        assert_eq!((left(&passed), passed.mode()), ((true, 2), Mode::Off));
+    }
+    assert!(matches!(world.store().take_one(&Take::from(client.key.clone())).await?, Err(TakeError::UnknownBucket(_))));
+    client.plan("2/h", Some(Mode::Enforce)).await?;
+    assert_eq!(left(&client.ask(2).await?), (true, 0));
+    Ok(())
+}
+
+pub(crate) async fn a_plan_that_blocks_denies_everything<W: World>(world: &W) -> anyhow::Result<()> {
+    let client = Client::of(world, "2/h").await?;
+    client.plan("2/h", Some(Mode::Block)).await?;
+    let denied = client.ask(1).await?;
+    assert_eq!((left(&denied), denied.mode(), denied.retry_after()), ((false, 2), Mode::Block, Duration::MAX));
+    client.plan("2/h", None).await?;
+    assert_eq!(left(&client.ask(1).await?), (true, 1));
+    Ok(())
+}

@@ -1,0 +1,147 @@
+//! Requests that are repeated, settled and refunded.
+
+use std::time::Duration;
+
+use tollgate::{Adjusted, Adjustment, Limiter, Receipt, Reservation, Rule, Store, Take, TakeError};
+use uuid::Uuid;
+
+use super::{World, left, ms, under};
+
+const HOUR: Duration = Duration::from_hours(1);
+
+/// A request with an id, of a bucket of ten an hour.
+fn once<W: World>(world: &W) -> anyhow::Result<Take> {
+    Ok(under(&world.key(), "10/h")?.id(Uuid::new_v4(), HOUR))
+}
+
+async fn reserved<W: World>(world: &W, take: &Take) -> anyhow::Result<Reservation<W::Store>> {
+    Ok(Limiter::new(world.store(), "10/h")?.reserve_all(take).await?)
+}
+
+async fn adjusted<W: World>(world: &W, adjustment: Adjustment) -> anyhow::Result<Adjusted> {
+    Ok(world.store().adjust(&[adjustment]).await?.remove(0)?)
+}
+
+async fn remaining<W: World>(world: &W, take: &Take) -> anyhow::Result<u64> {
+    let key = take.key().clone();
+    Ok(world.decide(under(&key, "10/h")?.cost(1)).await?.remaining() + 1)
+}
+
+pub(crate) async fn a_request_that_is_repeated_with_its_id_pays_once<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let take = once(world)?.cost(4);
+    assert_eq!(left(&world.decide(take.clone()).await?), (true, 6));
+    for _ in 0..3 {
+        assert_eq!(left(&world.decide(take.clone()).await?), (true, 6));
+    }
+    let both = once(world)?.cost(4).and(world.key(), Rule::try_from("5/h")?);
+    for _ in 0..3 {
+        assert_eq!(left(&world.decide(both.clone()).await?), (true, 1));
+    }
+    assert_eq!(remaining(world, &take).await?, 6);
+    Ok(())
+}
+
+pub(crate) async fn an_id_that_is_another_requests_is_refused<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let take = once(world)?;
+    assert!(world.decide(take.clone()).await?.is_granted());
+    let outcome = world.store().take_one(&take.clone().cost(2)).await?;
+    assert!(matches!(outcome, Err(TakeError::Reused(_))), "{outcome:?}");
+    assert_eq!(remaining(world, &take).await?, 9);
+    Ok(())
+}
+
+pub(crate) async fn a_denial_is_not_remembered<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let take = once(world)?.cost(6);
+    assert!(world.decide(under(take.key(), "10/h")?.cost(5)).await?.is_granted());
+    assert_eq!(left(&world.decide(take.clone()).await?), (false, 5));
+    world.at_ms(360_000).await?;
+    assert_eq!(left(&world.decide(take.clone()).await?), (true, 0));
+    assert_eq!(left(&world.decide(take).await?), (true, 0));
+    Ok(())
+}
+
+pub(crate) async fn an_id_is_forgotten_when_it_was_held_long_enough<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let take = under(&world.key(), "10/d")?.id(Uuid::new_v4(), ms(1000));
+    assert_eq!(left(&world.decide(take.clone()).await?), (true, 9));
+    world.at_ms(999).await?;
+    assert_eq!(left(&world.decide(take.clone()).await?), (true, 9));
+    world.at_ms(1000).await?;
+    assert_eq!(left(&world.decide(take.clone()).await?), (true, 8));
+    assert_eq!(left(&world.decide(take).await?), (true, 8));
+    Ok(())
+}
+
+pub(crate) async fn a_settled_request_pays_what_it_cost<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    for (used, given_back, then) in [(2, 3, 8), (5, 0, 5), (9, -4, 1), (0, 5, 10)] {
+        let take = once(world)?.cost(5);
+        let receipt = reserved(world, &take).await?.receipts()[0].clone();
+        assert_eq!(adjusted(world, receipt.settle(used)).await?, Adjusted::Done(given_back), "{used} were used");
+        assert_eq!(remaining(world, &take).await?, then, "{used} were used");
+    }
+    // More than there is: later requests wait until it has come.
+    let take = once(world)?.cost(5);
+    let receipt = reserved(world, &take).await?.receipts()[0].clone();
+    assert_eq!(adjusted(world, receipt.settle(30)).await?, Adjusted::Done(-25));
+    let denied = world.decide(under(take.key(), "10/h")?).await?;
+    assert_eq!((denied.is_granted(), denied.retry_after()), (false, HOUR * 21 / 10));
+    Ok(())
+}
+
+pub(crate) async fn a_request_is_settled_once<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let take = once(world)?.cost(5);
+    let receipt = reserved(world, &take).await?.receipts()[0].clone();
+    assert_eq!(adjusted(world, receipt.clone().settle(1)).await?, Adjusted::Done(4));
+    for again in [receipt.clone().settle(1), receipt.clone().refund(5), receipt.clone().settle(9)] {
+        assert_eq!(adjusted(world, again).await?, Adjusted::Repeated);
+    }
+    assert_eq!(adjusted(world, receipt.cancel()).await?, Adjusted::Late);
+    assert_eq!(remaining(world, &take).await?, 9);
+    Ok(())
+}
+
+pub(crate) async fn a_request_is_settled_in_time_or_not_at_all<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let take = under(&world.key(), "10/h")?.cost(5);
+    let without_id = reserved(world, &take).await?.receipts()[0].clone();
+    assert_eq!(adjusted(world, without_id.settle(1)).await?, Adjusted::Late);
+    let held = take.id(Uuid::new_v4(), ms(1000));
+    let receipt = reserved(world, &held).await?.receipts()[0].clone();
+    world.at_ms(1000).await?;
+    assert_eq!(adjusted(world, receipt.settle(1)).await?, Adjusted::Late);
+    assert!(!world.decide(under(held.key(), "10/h")?).await?.is_granted());
+    Ok(())
+}
+
+pub(crate) async fn what_was_not_used_is_given_back_once<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let take = under(&world.key(), "10/h")?.cost(6);
+    let reservation = reserved(world, &take).await?;
+    let receipt: Receipt = reservation.receipts()[0].clone();
+    assert_eq!((receipt.cost(), receipt.key()), (6, take.key()));
+    assert_eq!(reservation.refund(4).await?, 4);
+    assert_eq!(adjusted(world, receipt.clone().refund(4)).await?, Adjusted::Repeated);
+    assert_eq!(remaining(world, &take).await?, 8);
+    // No more than were taken, and no more than the bucket holds.
+    let reservation = reserved(world, &take).await?;
+    world.at_ms(3_600_000).await?;
+    assert_eq!(reservation.refund(u64::MAX).await?, 6);
+    assert_eq!(remaining(world, &take).await?, 10);
+    Ok(())
+}
+
+pub(crate) async fn a_receipt_for_a_bucket_that_is_gone_is_an_error<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let take = once(world)?;
+    let known = reserved(world, &take).await?.receipts()[0].clone();
+    let elsewhere = Receipt::new(known.id(), world.key(), known.cost());
+    let outcome = world.store().adjust(&[elsewhere.clone().refund(1)]).await?.remove(0);
+    assert_eq!(outcome, Err(TakeError::UnknownBucket(elsewhere.key().clone())));
+    assert_eq!(adjusted(world, known.settle(1)).await?, Adjusted::Done(0));
+    Ok(())
+}

@@ -1,0 +1,79 @@
+//! Several limits at once.
+
+use tollgate::{Limiter, Rule, Store, Take, TakeError};
+
+use super::{World, left, ms, under};
+
+pub(crate) async fn all_grant_or_none_takes_anything<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let (user, tenant, everybody) = (world.key(), world.key(), world.key());
+    world.create(&everybody, "100/s".parse()?).await?;
+    let take = |cost| {
+        Ok::<_, anyhow::Error>(
+            under(&user, "10/s")?
+                .and(tenant.clone(), Rule::try_from("12 per calendar 1d")?)
+                .and(everybody.clone(), Rule::Provisioned)
+                .cost(cost),
+        )
+    };
+    let granted = world.decide(take(8)?).await?;
+    assert_eq!((left(&granted), granted.limit()), ((true, 2), 0));
+    let denied = world.decide(take(5)?).await?;
+    assert!(!denied.is_granted());
+    world.at_ms(1000).await?;
+    // Nothing was taken of the user's ten, nor of everybody's hundred.
+    let granted = world.decide(take(4)?).await?;
+    assert_eq!((left(&granted), granted.limit()), ((true, 0), 1));
+    assert_eq!(left(&world.decide(under(&user, "10/s")?).await?), (true, 5));
+    assert_eq!(left(&world.decide(Take::from(everybody.clone())).await?), (true, 95));
+    Ok(())
+}
+
+pub(crate) async fn the_limit_that_denies_for_longest_is_named<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let keys = [world.key(), world.key(), world.key()];
+    let take = || {
+        Ok::<_, anyhow::Error>(
+            under(&keys[0], "1/s")?
+                .and(keys[1].clone(), Rule::try_from("1/min")?)
+                .and(keys[2].clone(), Rule::try_from("5/h")?),
+        )
+    };
+    assert!(world.decide(take()?).await?.is_granted());
+    let denied = world.decide(take()?).await?;
+    assert_eq!((denied.is_granted(), denied.limit(), denied.retry_after()), (false, 1, ms(60_000)));
+    world.at_ms(60_000).await?;
+    assert!(world.decide(take()?).await?.is_granted());
+    Ok(())
+}
+
+pub(crate) async fn one_without_a_bucket_fails_the_request_and_spares_the_others<W: World>(
+    world: &W,
+) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let (known, unknown) = (world.key(), world.key());
+    let take = under(&known, "5/h")?.and(unknown.clone(), Rule::Provisioned);
+    let outcome = world.store().take_one(&take).await?;
+    assert_eq!(outcome.map(drop), Err(TakeError::UnknownBucket(unknown)));
+    let beyond = under(&known, "5/h")?.and(world.key(), Rule::try_from("2/h")?).cost(3);
+    let outcome = world.store().take_one(&beyond).await?;
+    assert!(matches!(outcome, Err(TakeError::NeverPossible { cost: 3, capacity: 2, .. })), "{outcome:?}");
+    assert_eq!(left(&world.decide(under(&known, "5/h")?).await?), (true, 4));
+    Ok(())
+}
+
+pub(crate) async fn a_reservation_of_several_is_cancelled_in_all_of_them<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let keys = [world.key(), world.key()];
+    let both = under(&keys[0], "10/s")?.and(keys[1].clone(), Rule::try_from("5/s")?);
+    assert!(world.decide(both.clone().cost(5)).await?.is_granted());
+    let limiter = Limiter::new(world.store(), "10/s")?;
+    let reservation = limiter.reserve_all(&both.clone().cost(5).max_wait(ms(2000))).await?;
+    assert_eq!((reservation.is_granted(), reservation.decision().wait()), (true, ms(1000)));
+    assert_eq!(reservation.receipts().len(), 2);
+    // Of the first bucket the tokens were there at once.
+    assert_eq!(reservation.cancel().await?, 0);
+    let again = limiter.reserve_all(&both.cost(5).max_wait(ms(2000))).await?;
+    assert_eq!(again.decision().wait(), ms(1000));
+    Ok(())
+}

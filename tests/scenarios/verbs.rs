@@ -1,0 +1,269 @@
+//! Allow, reserve and wait.
+
+use tollgate::{Error, Limiter, Mode, Quota, Source, Take, TakeError};
+
+use super::{World, left, ms, under};
+
+/// Ten a second and at most ten at once, for a key of its own.
+async fn limiter<W: World>(world: &W, quota: &str) -> anyhow::Result<tollgate::Bound<W::Store>> {
+    world.at_ms(0).await?;
+    Ok(Limiter::new(world.store(), quota)?.bind(world.key())?)
+}
+
+pub(crate) async fn a_denied_call_takes_nothing<W: World>(world: &W) -> anyhow::Result<()> {
+    let limiter = limiter(world, "10/s").await?;
+    assert_eq!(left(&limiter.allow_n(6).await?), (true, 4));
+    let denied = limiter.allow_n(5).await?;
+    assert_eq!(left(&denied), (false, 4));
+    assert_eq!((denied.retry_after(), denied.reset_after()), (ms(100), ms(600)));
+    assert_eq!((denied.source(), denied.mode(), denied.limit()), (Source::Store, Mode::Enforce, 0));
+    assert_eq!(left(&limiter.allow_n(4).await?), (true, 0));
+    world.at_ms(100).await?;
+    assert_eq!(left(&limiter.allow().await?), (true, 0));
+    Ok(())
+}
+
+pub(crate) async fn tokens_are_kept_for_others<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let key = world.key();
+    let jobs = Limiter::new(world.store(), "30/s")?.keep(20);
+    let people = Limiter::new(world.store(), "30/s")?;
+    assert_eq!(left(&jobs.allow_n(&key, 10).await?), (true, 20));
+    assert_eq!(left(&jobs.allow(&key).await?), (false, 20));
+    assert_eq!(left(&people.allow_n(&key, 20).await?), (true, 0));
+    Ok(())
+}
+
+pub(crate) async fn a_reservation_says_how_long_to_wait_and_later_ones_queue_behind_it<W: World>(
+    world: &W,
+) -> anyhow::Result<()> {
+    let limiter = limiter(world, "10/s").await?;
+    for (cost, wait) in [(10, 0), (1, 100), (4, 500), (5, 1000), (10, 2000)] {
+        let reservation = limiter.reserve_n(cost).await?;
+        assert!(reservation.is_granted());
+        assert_eq!(reservation.decision().wait(), ms(wait), "for {cost}");
+        assert!(reservation.delay() <= ms(wait));
+    }
+    assert!(!limiter.allow().await?.is_granted());
+    world.at_ms(2050).await?;
+    assert_eq!(left(&limiter.allow().await?), (false, 0));
+    world.at_ms(2100).await?;
+    assert_eq!(left(&limiter.allow().await?), (true, 0));
+    Ok(())
+}
+
+pub(crate) async fn a_reservation_beyond_the_longest_wait_takes_nothing<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let limiter = Limiter::new(world.store(), "10/s")?.longest_wait(ms(300)).bind(world.key())?;
+    assert!(limiter.reserve_n(10).await?.is_granted());
+    assert!(limiter.reserve_n(3).await?.is_granted());
+    let beyond = limiter.reserve().await?;
+    assert!(!beyond.is_granted() && beyond.receipts().is_empty());
+    assert_eq!(beyond.delay(), std::time::Duration::MAX);
+    assert_eq!(beyond.cancel().await?, 0);
+    world.at_ms(100).await?;
+    assert_eq!(limiter.reserve().await?.decision().wait(), ms(300));
+    Ok(())
+}
+
+pub(crate) async fn a_cancelled_reservation_is_as_if_it_had_never_been_if_it_was_the_last<W: World>(
+    world: &W,
+) -> anyhow::Result<()> {
+    let limiter = limiter(world, "10/s").await?;
+    assert!(limiter.reserve_n(10).await?.is_granted());
+    let second = limiter.reserve_n(3).await?;
+    let third = limiter.reserve_n(4).await?;
+    assert_eq!(third.cancel().await?, 4);
+    assert_eq!(second.cancel().await?, 3);
+    assert_eq!(limiter.reserve().await?.decision().wait(), ms(100));
+    Ok(())
+}
+
+pub(crate) async fn a_cancelled_reservation_gives_back_only_what_nobody_queues_behind<W: World>(
+    world: &W,
+) -> anyhow::Result<()> {
+    let limiter = limiter(world, "10/s").await?;
+    assert!(limiter.reserve_n(10).await?.is_granted());
+    let second = limiter.reserve_n(5).await?;
+    let third = limiter.reserve_n(3).await?;
+    assert_eq!(second.cancel().await?, 2);
+    assert_eq!(third.cancel().await?, 3);
+    // 10 + 5 + 3 taken, 2 + 3 given back.
+    assert_eq!(limiter.reserve().await?.decision().wait(), ms(400));
+    Ok(())
+}
+
+pub(crate) async fn a_reservation_whose_turn_has_come_gives_nothing_back<W: World>(world: &W) -> anyhow::Result<()> {
+    let limiter = limiter(world, "10/s").await?;
+    let now = limiter.reserve_n(10).await?;
+    let later = limiter.reserve_n(2).await?;
+    assert_eq!(now.cancel().await?, 0);
+    world.at_ms(200).await?;
+    assert_eq!(later.cancel().await?, 0);
+    assert_eq!(left(&limiter.allow().await?), (false, 0));
+    Ok(())
+}
+
+pub(crate) async fn a_wait_that_would_last_too_long_is_denied_and_takes_nothing<W: World>(
+    world: &W,
+) -> anyhow::Result<()> {
+    let limiter = limiter(world, "1/h").await?;
+    assert!(limiter.wait().await?.is_granted());
+    let denied = limiter.wait_n(1, ms(500)).await?;
+    assert_eq!((left(&denied), denied.retry_after()), ((false, 0), std::time::Duration::from_hours(1)));
+    world.at_ms(3_600_000).await?;
+    assert_eq!(left(&limiter.allow().await?), (true, 0));
+    Ok(())
+}
+
+pub(crate) async fn a_wait_for_a_token_that_is_there_takes_it_at_once<W: World>(world: &W) -> anyhow::Result<()> {
+    let limiter = limiter(world, "2/h").await?;
+    assert_eq!(left(&limiter.wait_n(1, ms(0)).await?), (true, 1));
+    assert_eq!(left(&limiter.wait().await?), (true, 0));
+    Ok(())
+}
+
+pub(crate) async fn those_who_wait_are_served_in_the_order_in_which_they_came<W: World>(
+    world: &W,
+) -> anyhow::Result<()> {
+    // A token a millisecond: each waits so much longer than the one before it.
+    let limiter = limiter(world, "1000/s burst 1").await?;
+    let mut waits = Vec::new();
+    for _ in 0..20 {
+        let limiter = limiter.clone();
+        waits.push(Box::pin(async move { limiter.wait().await }));
+    }
+    let mut turns = Vec::new();
+    for decision in together(waits).await {
+        turns.push(decision?.wait());
+    }
+    assert_eq!(turns, (0..20).map(ms).collect::<Vec<_>>());
+    Ok(())
+}
+
+pub(crate) async fn a_wait_that_is_given_up_gives_its_token_back<W: World>(world: &W) -> anyhow::Result<()> {
+    let limiter = limiter(world, "1/h burst 2").await?;
+    assert!(limiter.allow_n(2).await?.is_granted());
+    let longest = std::time::Duration::from_hours(2);
+    let mut waiting = Box::pin(limiter.wait_n(1, longest));
+    // It has its turn, an hour from now, when a token more would be two hours away.
+    let two_hours = |decision: &tollgate::Decision| decision.retry_after() > std::time::Duration::from_hours(1);
+    while {
+        assert!(poll(&mut waiting).await.is_none(), "nobody waits an hour here");
+        !two_hours(&limiter.allow().await?)
+    } {}
+    drop(waiting);
+    while two_hours(&limiter.allow().await?) {
+        tokio::task::yield_now().await;
+    }
+    Ok(())
+}
+
+pub(crate) async fn more_than_the_burst_is_never_possible<W: World>(world: &W) -> anyhow::Result<()> {
+    let limiter = limiter(world, "10/s").await?;
+    let never = |result: Result<(), Error>| {
+        assert!(
+            matches!(result, Err(Error::Take(TakeError::NeverPossible { cost: 11, capacity: 10, .. }))),
+            "{result:?}"
+        );
+    };
+    never(limiter.allow_n(11).await.map(drop));
+    never(limiter.reserve_n(11).await.map(drop));
+    never(limiter.wait_n(11, ms(1)).await.map(drop));
+    for cost in [0, u64::MAX] {
+        assert!(matches!(limiter.allow_n(cost).await, Err(Error::Take(_))));
+    }
+    assert_eq!(left(&limiter.allow_n(10).await?), (true, 0));
+    Ok(())
+}
+
+pub(crate) async fn without_a_limit_everything_is_granted<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let limiter = Limiter::new(world.store(), Quota::rate(f64::INFINITY))?;
+    let key = world.key();
+    for cost in [1, 1_000_000, u64::MAX] {
+        assert!(limiter.allow_n(&key, cost).await?.is_granted());
+        assert_eq!(limiter.reserve_n(&key, cost).await?.delay(), ms(0));
+    }
+    limiter.set_rule("1/h")?;
+    assert_eq!(left(&limiter.allow(&key).await?), (true, 0));
+    limiter.set_rule("unlimited")?;
+    assert!(limiter.allow(&key).await?.is_granted());
+    Ok(())
+}
+
+pub(crate) async fn without_a_rate_the_burst_is_granted_and_then_nothing<W: World>(world: &W) -> anyhow::Result<()> {
+    let limiter = limiter(world, "3 once").await?;
+    assert_eq!(left(&limiter.allow_n(2).await?), (true, 1));
+    world.at_ms(86_400_000_000).await?;
+    let denied = limiter.allow_n(2).await?;
+    assert_eq!(left(&denied), (false, 1));
+    assert_eq!((denied.retry_after(), denied.reset_after()), (std::time::Duration::MAX, std::time::Duration::MAX));
+    assert!(!limiter.reserve_n(2).await?.is_granted());
+    assert_eq!(left(&limiter.wait().await?), (true, 0));
+    assert_eq!(left(&limiter.wait().await?), (false, 0));
+    Ok(())
+}
+
+pub(crate) async fn a_changed_limit_keeps_what_was_earned_at_the_old_rate<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let key = world.key();
+    let limiter = Limiter::new(world.store(), "10/s")?;
+    assert_eq!(left(&limiter.allow_n(&key, 10).await?), (true, 0));
+    world.at_ms(400).await?;
+    limiter.set_rule("100/s burst 50")?;
+    assert_eq!(left(&limiter.allow(&key).await?), (true, 3));
+    world.at_ms(500).await?;
+    assert_eq!(left(&limiter.allow(&key).await?), (true, 12));
+    limiter.set_rule("10/s burst 5")?;
+    assert_eq!(left(&limiter.allow(&key).await?), (true, 4));
+    Ok(())
+}
+
+pub(crate) async fn a_calendars_day_begins_at_midnight<W: World>(world: &W) -> anyhow::Result<()> {
+    let day = std::time::Duration::from_hours(24);
+    world.at_ms(-3_600_000).await?;
+    let key = world.key();
+    world.create(&key, Quota::calendar(2, day)?).await?;
+    let take = || Take::from(key.clone());
+    assert_eq!(left(&world.decide(take().cost(2)).await?), (true, 0));
+    world.at_ms(-1).await?;
+    assert_eq!(world.decide(take()).await?.retry_after(), ms(1));
+    world.at_ms(0).await?;
+    assert_eq!(left(&world.decide(take()).await?), (true, 1));
+    // The same for one that its first request makes.
+    let first = world.decide(under(&world.key(), "5 per calendar 1d")?).await?;
+    assert_eq!((left(&first), first.reset_after()), ((true, 4), day));
+    Ok(())
+}
+
+/// Polls futures in their order until each has ended.
+async fn together<F: Future + Unpin>(mut futures: Vec<F>) -> Vec<F::Output> {
+    let mut outputs: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
+    std::future::poll_fn(|context| {
+        for (future, output) in futures.iter_mut().zip(&mut outputs) {
+            if output.is_none()
+                && let std::task::Poll::Ready(ready) = std::pin::Pin::new(future).poll(context)
+            {
+                *output = Some(ready);
+            }
+        }
+        if outputs.iter().all(Option::is_some) { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    })
+    .await;
+    outputs.into_iter().flatten().collect()
+}
+
+/// Polls a future once.
+async fn poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+    let mut polled = None;
+    std::future::poll_fn(|context| {
+        if let std::task::Poll::Ready(output) = std::pin::Pin::new(&mut *future).poll(context) {
+            polled = Some(output);
+        }
+        std::task::Poll::Ready(())
+    })
+    .await;
+    tokio::task::yield_now().await;
+    polled
+}
