@@ -1,10 +1,10 @@
 -- bucket_instant_v1(p_bucket, p_tick) -> the first instant at which the bucket's own clock shows that tick, in
--- nanoseconds since 1970. The inverse of bucket_clock_v1.
+-- nanoseconds since 1970, or the clock's first step if that is later. The inverse of bucket_clock_v1.
 create function tollgate.bucket_instant_v1(p_bucket tollgate.token_buckets, p_tick bigint) returns bigint
 language sql immutable
 as $$
   select p_bucket.anchor
-         + (p_tick + p_bucket.step_ticks - 1) / p_bucket.step_ticks * p_bucket.step_ns
+         + (greatest(p_tick, 0) + p_bucket.step_ticks - 1) / p_bucket.step_ticks * p_bucket.step_ns
 $$;
 
 revoke all on function tollgate.bucket_instant_v1(tollgate.token_buckets, bigint) from public;

@@ -101,6 +101,7 @@ begin
       select t.* into r from tollgate.token_receipts t where t.id = p_receipt and t.bucket = p_id;
       if found then
         v_outcome := case when r.cost = p_cost and r.state <> 'cancelled' then 'granted' else 'reused' end;
+        v_mode := null;
         b.granted := r.granted;
         v_acts_at := greatest(r.acts_at, v_now);
         exit;

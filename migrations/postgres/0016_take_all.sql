@@ -73,12 +73,17 @@ declare
   t         tollgate.taken_v1;
   b         tollgate.token_buckets;
   r         tollgate.token_receipts;
-  v_rule    record;
+  v_refused  text;    -- what rules the bucket: as rule_v1 answers
+  v_mode     text;
+  v_until    bigint;
+  v_made     boolean;
+  v_capacity bigint;
   v_place   bigint;
   v_next    bigint;
   v_now     bigint;
   v_ruled   boolean;
   v_changed boolean;
+  v_known   boolean;
 begin
   if (p_cost >= 1 and p_keep >= 0 and p_max_wait between 0 and 31622400000000000) is not true then
     raise exception 'tollgate: take_all_v1 needs a cost of 1 or more, 0 or more to keep, and a wait of 0 to a year'
@@ -96,6 +101,7 @@ begin
     v_taking := '{}';
     v_next := 1;
     v_changed := false;
+    delete from tollgate.token_receipts k where k.id = p_receipt and k.expires_at <= v_now;
     foreach v_place in array v_order loop
       b := v_buckets[v_next];
       if b.id = p_ids[v_place] then
@@ -103,27 +109,39 @@ begin
       else
         b := null;
       end if;
+      v_refused := null;
+      v_mode := null;
+      v_capacity := null;
       if v_ruled or b.id is null or p_plans[v_place] is not null or b.plan is not null or b.overridden
          or p_capacities[v_place] <> b.capacity or p_refill_seconds[v_place] <> b.refill_seconds
          or p_refills[v_place] <> b.refill
          or b.full_at - tollgate.bucket_clock_v1(b, v_now) > tollgate.bucket_furthest_v1(b) then
-        select w.* into v_rule
+        select w.outcome, w.mode, w.mode_until, w.changed, w.capacity
+          into v_refused, v_mode, v_until, v_made, v_capacity
           from tollgate.rule_v1(p_ids[v_place], p_capacities[v_place], p_refill_seconds[v_place],
                                 p_refills[v_place], p_plans[v_place], v_now) w;
-        v_changed := v_changed or v_rule.changed;
-        continue when v_rule.changed;
-        if v_rule.outcome is not null then
-          t := null;
-          t.outcome := v_rule.outcome;
-          t.now := v_now;
-        else
-          t := tollgate.weigh_v1(b, v_rule.mode, v_rule.mode_until, p_cost, p_max_wait, p_keep, v_now);
-          t.burst := coalesce(t.burst, v_rule.capacity);
-        end if;
-      else
-        t := tollgate.weigh_v1(b, null, null, p_cost, p_max_wait, p_keep, v_now);
+        v_changed := v_changed or v_made;
+        continue when v_made;
       end if;
-      if t.outcome = 'granted' and t.mode is null then
+      if v_refused is not null then
+        t := null;
+        t.outcome := v_refused;
+        t.now := v_now;
+      else
+        t := tollgate.weigh_v1(b, v_mode, v_until, p_cost, p_max_wait, p_keep, v_now);
+        t.burst := coalesce(t.burst, v_capacity);
+      end if;
+      v_known := false;
+      if p_receipt is not null and v_refused is null and v_mode is distinct from 'off' then
+        select k.* into r from tollgate.token_receipts k where k.id = p_receipt and k.bucket = p_ids[v_place];
+        v_known := found;
+      end if;
+      if v_known then
+        t.outcome := case when r.cost = p_cost and r.state <> 'cancelled' then 'granted' else 'reused' end;
+        t.mode := null;
+        t.granted := r.granted;
+        t.acts_at := greatest(r.acts_at, v_now);
+      elsif t.outcome = 'granted' and t.mode is null then
         v_taking := v_taking || p_ids[v_place];
       end if;
       v_taken[v_place] := t;
@@ -133,23 +151,6 @@ begin
   if v_changed then
     raise exception 'tollgate: buckets changed during each of 100 attempts'
       using errcode = 'serialization_failure', hint = 'Call again.';
-  end if;
-
-  if p_receipt is not null then
-    delete from tollgate.token_receipts k where k.id = p_receipt and k.expires_at <= v_now;
-    if exists (select from tollgate.token_receipts k where k.id = p_receipt) then
-      for v_place in 1 .. cardinality(p_ids) loop
-        select k.* into r from tollgate.token_receipts k where k.id = p_receipt and k.bucket = p_ids[v_place];
-        t := v_taken[v_place];
-        t.outcome := case when r.cost = p_cost and r.state <> 'cancelled' then 'granted' else 'reused' end;
-        t.granted := r.granted;
-        t.acts_at := greatest(r.acts_at, v_now);
-        entry := v_place;
-        taken := t;
-        return next;
-      end loop;
-      return;
-    end if;
   end if;
 
   if not exists (select from unnest(v_taken) w where w.outcome <> 'granted') then
@@ -171,7 +172,7 @@ begin
      where p_receipt is not null and p_ids[w.place] = any (v_taking);
     return query
       select w.place, (w.outcome, w.mode, w.now, w.acts_at, coalesce(l.full_at, w.full_at),
-                       coalesce(l.granted, w.granted), w.burst, w.anchor, w.step_ns, w.step_ticks,
+                       case when l.id = any (v_taking) then l.granted else w.granted end, w.burst, w.anchor, w.step_ns, w.step_ticks,
                        w.token_ticks)::tollgate.taken_v1
         from unnest(v_taken) with ordinality
              as w (outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks, place)

@@ -23,6 +23,7 @@ declare
   v_now   bigint := tollgate.token_clock_v1();
   v_clock bigint;
   v_later bigint;
+  v_new   boolean := false;  -- whether the receipt was entered just now
   c_year  constant bigint := 31622400000000000;
   c_day   constant bigint := 86400000000000;
 begin
@@ -46,6 +47,7 @@ begin
     values (p_receipt, p_id, p_cost, p_granted, p_acts_at, 'open', greatest(p_acts_at, v_now + c_day))
     on conflict do nothing
     returning t.* into r;
+    v_new := found;
   end if;
   if r.state is distinct from 'open' or r.cost <> p_cost then
     outcome := 'repeated';
@@ -57,6 +59,8 @@ begin
 
   select t.* into b from tollgate.token_buckets t where t.id = p_id for no key update;
   if not found then
+    -- As if it had never been asked. An id that the caller chose stays remembered.
+    delete from tollgate.token_receipts t where v_new and t.id = p_receipt and t.bucket = p_id;
     outcome := 'unknown';
     return;
   end if;
@@ -66,6 +70,7 @@ begin
   if p_kind = 'cancel' then
     v_later := b.granted - p_granted;
     if v_now >= p_acts_at or v_later < 0 then
+      delete from tollgate.token_receipts t where v_new and t.id = p_receipt and t.bucket = p_id;
       outcome := 'late';
       return;
     end if;

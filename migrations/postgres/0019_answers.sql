@@ -23,9 +23,13 @@ create function tollgate.taken_until_v1(p_taken tollgate.taken_v1, p_tokens bigi
 language plpgsql immutable
 as $$
 declare
-  v_tick constant bigint := greatest(p_taken.full_at, tollgate.taken_clock_v1(p_taken))
-                            + p_tokens * p_taken.token_ticks - p_taken.burst;
+  v_tick bigint;
 begin
+  if p_tokens > p_taken.burst / p_taken.token_ticks then
+    return null;
+  end if;
+  v_tick := greatest(p_taken.full_at, tollgate.taken_clock_v1(p_taken))
+            + p_tokens * p_taken.token_ticks - p_taken.burst;
   if p_taken.step_ns = 9223372036854775807 then
     return case when v_tick <= 0 then 0 end;
   end if;

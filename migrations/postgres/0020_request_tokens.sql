@@ -71,7 +71,7 @@ begin
     return;
   end if;
   remaining := tollgate.taken_remaining_v1(t);
-  retry_after_ms := tollgate.taken_until_v1(t, p_tokens + p_keep);
+  retry_after_ms := tollgate.taken_until_v1(t, least(p_tokens, c_most) + least(p_keep, c_most));
   if t.outcome = 'denied' and t.mode = 'block' then
     retry_after_ms := ceil((t.acts_at - t.now) / 1000000.0);
   end if;

@@ -13,45 +13,35 @@ impl Migrate for MySql {
         3 "0003_token_terms_v1",
         4 "0004_token_settle_v1",
         5 "0005_token_buckets",
-        6 "0006_token_bucket_made",
-        7 "0007_token_bucket_changed",
-        8 "0008_token_plans",
-        9 "0009_token_rule_checks_v1",
-        10 "0010_token_plan_made",
-        11 "0011_token_plan_changed",
-        12 "0012_token_mode",
-        13 "0013_token_mode_row",
-        14 "0014_token_mode_changed",
-        15 "0015_token_overrides",
-        16 "0016_token_override_checks_v1",
-        17 "0017_token_override_made",
-        18 "0018_token_override_changed",
-        19 "0019_token_receipts",
-        20 "0020_token_claim_v1",
-        21 "0021_token_rule_v1",
-        22 "0022_token_decide_v1",
-        23 "0023_token_take_v1",
-        24 "0024_token_decide_many_v1",
-        25 "0025_token_take_many_v1",
-        26 "0026_token_take_all_v1",
-        27 "0027_token_adjust_v1",
-        28 "0028_token_until_v1",
-        29 "0029_request_tokens_v1",
-        30 "0030_request_tokens",
-        31 "0031_request_planned_tokens",
-        32 "0032_request_tokens_once",
-        33 "0033_request_token",
-        34 "0034_request_tokens_many",
-        35 "0035_token_create_bucket",
-        36 "0036_token_create_plan",
-        37 "0037_rate_limiting_request",
-        38 "0038_token_bucket_levels",
-        39 "0039_token_explain",
-        40 "0040_token_reset_bucket",
-        41 "0041_token_delete_bucket",
-        42 "0042_token_sweep_step_v1",
-        43 "0043_token_sweep_v1",
-        44 "0044_token_sweep",
+        6 "0006_token_plans",
+        7 "0007_token_mode",
+        8 "0008_token_mode_row",
+        9 "0009_token_overrides",
+        10 "0010_token_receipts",
+        11 "0011_token_claim_v1",
+        12 "0012_token_rule_v1",
+        13 "0013_token_decide_v1",
+        14 "0014_token_take_v1",
+        15 "0015_token_decide_many_v1",
+        16 "0016_token_take_many_v1",
+        17 "0017_token_take_all_v1",
+        18 "0018_token_adjust_v1",
+        19 "0019_request_tokens_v1",
+        20 "0020_request_tokens",
+        21 "0021_request_planned_tokens",
+        22 "0022_request_tokens_once",
+        23 "0023_request_token",
+        24 "0024_request_tokens_many",
+        25 "0025_token_create_bucket",
+        26 "0026_token_create_plan",
+        27 "0027_rate_limiting_request",
+        28 "0028_token_bucket_levels",
+        29 "0029_token_explain",
+        30 "0030_token_reset_bucket",
+        31 "0031_token_delete_bucket",
+        32 "0032_token_sweep_step_v1",
+        33 "0033_token_sweep_v1",
+        34 "0034_token_sweep",
     );
 
     async fn applied(pool: &MySqlPool) -> Result<Vec<i64>, Error> {
@@ -140,7 +130,7 @@ async fn applied(connection: &mut MySqlConnection) -> Result<Vec<i64>, sqlx::Err
 }
 
 fn is_there(error: &sqlx::Error) -> bool {
-    matches!(number(error), Some(TABLE_EXISTS | ROUTINE_EXISTS | TRIGGER_EXISTS))
+    matches!(number(error), Some(TABLE_EXISTS | ROUTINE_EXISTS))
 }
 
 fn number(error: &sqlx::Error) -> Option<u16> {
@@ -151,4 +141,3 @@ fn number(error: &sqlx::Error) -> Option<u16> {
 const TABLE_EXISTS: u16 = 1050;
 const NO_SUCH_TABLE: u16 = 1146;
 const ROUTINE_EXISTS: u16 = 1304;
-const TRIGGER_EXISTS: u16 = 1359;

@@ -73,7 +73,7 @@ begin
     end if;
     set v_pass = if(v_spare, 4, v_pass + 1);
     if v_pass = 2 then
-      set v_at = token_clock_v1();
+      call token_clock_v1(v_at);
     elseif v_pass = 3 then
       savepoint tollgate_take_all;
     end if;

@@ -53,7 +53,7 @@ begin
   adjust: begin
     select full_at, granted, burst, token_ticks into v_full_at, v_granted, v_burst, v_token_ticks
       from token_buckets where id = v_id for update;
-    set v_now = token_clock_v1();
+    call token_clock_v1(v_now);
     if p_kind = 'cancel' and v_now >= p_acts_at then
       set v_outcome = 'late';
       leave adjust;

@@ -21,25 +21,27 @@ modifies sql data
 sql security definer
 begin
   declare b_capacity, b_anchor, b_full_at, b_longest_wait, b_burst, b_step_ns, b_step_ticks, b_token_ticks bigint;
-  declare b_refill_seconds, c_refill_seconds decimal(19, 9);
-  declare b_refill, c_refill, v_refill varchar(10) character set ascii collate ascii_bin;
+  declare u_capacity bigint;  -- u_: the terms that the state is under
+  declare b_seconds, u_seconds, c_seconds, v_seconds, w_seconds decimal(19, 9);
+  declare b_refill, u_refill, c_refill, v_refill, w_refill varchar(10) character set ascii collate ascii_bin;
   declare b_plan, c_plan varbinary(255);
-  declare b_provisioned, b_overridden, v_overrides boolean;
+  declare b_provisioned boolean;
   declare c_capacity bigint default p_capacity;  -- c_: the terms asked for, by the request or its plan
-  declare v_terms, c_burst, c_step_ns, c_step_ticks, c_token_ticks, v_until bigint;
+  declare w_capacity bigint;                     -- w_: an override's
+  declare v_capacity, v_until, v_burst, v_step_ns, v_step_ticks, v_token_ticks bigint;
   declare v_mode varchar(7) character set ascii collate ascii_bin;
-  declare v_settle boolean default false;
+  declare v_own boolean default false;
 
   set o_outcome = null, o_mode = null, o_mode_until = null, o_changed = false, o_capacity = null;
-  set c_refill_seconds = p_refill_seconds, c_refill = p_refill;
+  set c_seconds = p_refill_seconds, c_refill = p_refill;
   rule: begin
-    select capacity, refill_seconds, refill, plan, provisioned, overridden, anchor, full_at, longest_wait, burst,
-           step_ns, step_ticks, token_ticks
-      into b_capacity, b_refill_seconds, b_refill, b_plan, b_provisioned, b_overridden, b_anchor, b_full_at,
-           b_longest_wait, b_burst, b_step_ns, b_step_ticks, b_token_ticks
+    select capacity, refill_seconds, refill, plan, provisioned, under_capacity, under_seconds, under_refill, anchor,
+           full_at, longest_wait, burst, step_ns, step_ticks, token_ticks
+      into b_capacity, b_seconds, b_refill, b_plan, b_provisioned, u_capacity, u_seconds, u_refill, b_anchor,
+           b_full_at, b_longest_wait, b_burst, b_step_ns, b_step_ticks, b_token_ticks
       from token_buckets where id = p_id for update;
 
-    select mode, unix_timestamp(until) * 1000000000, overrides into v_mode, v_until, v_overrides
+    select mode, timestampdiff(microsecond, '1970-01-01', until) * 1000 into v_mode, v_until
       from token_mode where one = true;
     if v_until is null or v_until > p_now then
       set o_mode = v_mode, o_mode_until = v_until;
@@ -48,8 +50,8 @@ begin
       set c_plan = coalesce(p_plan, b_plan);
     end if;
     if c_plan is not null then
-      select capacity, refill_seconds, refill, mode, unix_timestamp(mode_until) * 1000000000
-        into c_capacity, c_refill_seconds, c_refill, v_mode, v_until
+      select capacity, refill_seconds, refill, mode, timestampdiff(microsecond, '1970-01-01', mode_until) * 1000
+        into c_capacity, c_seconds, c_refill, v_mode, v_until
         from token_plans where name = c_plan;
       if c_capacity is null then
         set o_outcome = 'unplanned', o_mode = null, o_mode_until = null;
@@ -59,20 +61,16 @@ begin
         set o_mode = v_mode, o_mode_until = v_until;
       end if;
     end if;
-    if v_overrides then
-      set v_mode = null;
-      select capacity, burst, step_ns, step_ticks, token_ticks, mode, unix_timestamp(expires_at) * 1000000000,
-             refill
-        into v_terms, c_burst, c_step_ns, c_step_ticks, c_token_ticks, v_mode, v_until,
-             v_refill
-        from token_overrides
-       where id = p_id and (expires_at is null or unix_timestamp(expires_at) * 1000000000 > p_now);
-      if v_mode is not null then
-        set o_mode = v_mode, o_mode_until = v_until;
-      end if;
+    set v_mode = null;
+    select capacity, refill_seconds, refill, mode, timestampdiff(microsecond, '1970-01-01', expires_at) * 1000
+      into w_capacity, w_seconds, w_refill, v_mode, v_until
+      from token_overrides
+     where id = p_id and (expires_at is null or timestampdiff(microsecond, '1970-01-01', expires_at) * 1000 > p_now);
+    if v_mode is not null then
+      set o_mode = v_mode, o_mode_until = v_until;
     end if;
     set o_mode = nullif(o_mode, 'enforce');
-    set o_capacity = coalesce(v_terms, c_capacity, b_capacity);
+    set o_capacity = coalesce(w_capacity, c_capacity, b_capacity);
 
     if o_mode = 'off' then
       leave rule;
@@ -85,49 +83,46 @@ begin
         signal sqlstate '22023' set message_text = 'tollgate: a bucket id has 1 to 255 bytes';
       end if;
       insert into token_buckets (id, capacity, refill_seconds, refill, plan, provisioned, anchor)
-      values (p_id, c_capacity, c_refill_seconds, c_refill, c_plan, false, 0)
+      values (p_id, c_capacity, c_seconds, c_refill, c_plan, false, 0)
       on duplicate key update id = token_buckets.id;
       set o_changed = true;
       leave rule;
     elseif b_provisioned
            and (if(p_capacity is null, p_plan <> coalesce(b_plan, ''),
-                   not (p_capacity = b_capacity and p_refill_seconds = b_refill_seconds and p_refill = b_refill))) then
+                   not (p_capacity = b_capacity and p_refill_seconds = b_seconds and p_refill = b_refill))) then
       set o_outcome = 'conflict';
       leave rule;
     end if;
 
+    -- While an override rules, its own terms are left as they are.
+    set v_own = w_capacity is null and c_capacity is not null
+                and not (c_capacity = b_capacity and c_seconds = b_seconds and c_refill = b_refill);
+    if v_own then
+      set b_capacity = c_capacity, b_seconds = c_seconds, b_refill = c_refill;
+    end if;
     if c_capacity is not null and not b_provisioned and not b_plan <=> c_plan then
-      update token_buckets set plan = c_plan where id = p_id;
+      set b_plan = c_plan, v_own = true;
     end if;
-    if v_terms is null
-       and (c_capacity <> b_capacity or c_refill_seconds <> b_refill_seconds or c_refill <> b_refill) then
-      update token_buckets
-         set capacity = c_capacity, refill_seconds = c_refill_seconds, refill = c_refill
+    if v_own then
+      update token_buckets set capacity = b_capacity, refill_seconds = b_seconds, refill = b_refill, plan = b_plan
        where id = p_id;
-      set o_changed = true;
-    elseif v_terms is not null and b_overridden then
-      set v_settle = not (c_burst = b_burst and c_step_ns = b_step_ns and c_token_ticks = b_token_ticks);
-    elseif v_terms is not null then
-      set v_settle = true;
-    elseif b_overridden then
-      set v_settle = true, v_refill = b_refill;
-      call token_terms_v1('bucket', p_id, b_capacity, b_refill_seconds, b_refill,
-                          c_burst, c_step_ns, c_step_ticks, c_token_ticks);
     end if;
-    if not v_settle and not o_changed and coalesce(o_mode, '') <> 'block' and p_least <= b_burst div b_token_ticks
-       and b_full_at - (p_now - b_anchor) div b_step_ns * b_step_ticks
-           > b_burst + b_longest_wait + (1000000000 div b_step_ns + 1) * b_step_ticks then
-      -- After a step of the clock backwards a bucket is empty, once: nobody is locked out for longer than a refill.
-      set v_settle = true, v_refill = b_refill,
-          c_burst = b_burst, c_step_ns = b_step_ns, c_step_ticks = b_step_ticks, c_token_ticks = b_token_ticks,
-          v_terms = if(b_overridden, b_capacity, null);
-    end if;
-    if v_settle then
-      call token_settle_v1(p_now, c_burst, c_step_ns, c_step_ticks, c_token_ticks, v_refill,
+
+    set v_capacity = coalesce(w_capacity, b_capacity), v_seconds = coalesce(w_seconds, b_seconds),
+        v_refill = if(w_capacity is null, b_refill, w_refill);
+    -- After a step of the clock backwards a bucket is empty, once: nobody is locked out for longer than a refill.
+    if not (v_capacity = u_capacity and v_seconds = u_seconds and v_refill = u_refill)
+       or (coalesce(o_mode, '') <> 'block' and p_least <= b_burst div b_token_ticks
+           and b_full_at - (p_now - b_anchor) div b_step_ns * b_step_ticks
+               > b_burst + b_longest_wait + (1000000000 div b_step_ns + 1) * b_step_ticks) then
+      call token_terms_v1('bucket', p_id, v_capacity, v_seconds, v_refill,
+                          v_burst, v_step_ns, v_step_ticks, v_token_ticks);
+      call token_settle_v1(p_now, v_burst, v_step_ns, v_step_ticks, v_token_ticks, v_refill,
                            b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_longest_wait);
       update token_buckets
-         set burst = b_burst, step_ns = b_step_ns, step_ticks = b_step_ticks, token_ticks = b_token_ticks,
-             anchor = b_anchor, full_at = b_full_at, longest_wait = b_longest_wait, overridden = v_terms is not null
+         set under_capacity = v_capacity, under_seconds = v_seconds, under_refill = v_refill,
+             burst = b_burst, step_ns = b_step_ns, step_ticks = b_step_ticks, token_ticks = b_token_ticks,
+             anchor = b_anchor, full_at = b_full_at, longest_wait = b_longest_wait
        where id = p_id;
       set o_changed = true;
     end if;

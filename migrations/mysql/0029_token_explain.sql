@@ -20,7 +20,7 @@ create procedure token_explain(
 reads sql data
 sql security definer
 begin
-  declare v_now bigint default token_clock_v1();
+  declare v_now bigint;
   declare v_id varbinary(1024) default cast(p_id as binary);
   declare v_plan varbinary(1024) default coalesce(
     cast(p_plan as binary), (select b.plan from token_buckets b where b.id = v_id));
@@ -40,7 +40,7 @@ begin
            when r.mode = 'off' then 0
            when r.unplanned or r.terms_from is null or not r.known and not r.planned then null
            when r.mode = 'block'
-             then (unix_timestamp(r.mode_until) * 1000000000 - v_now + 999999) div 1000000
+             then (timestampdiff(microsecond, '1970-01-01', r.mode_until) * 1000 - v_now + 999999) div 1000000
            when not r.known then 0
            else r.until
          end as retry_after_ms
@@ -62,14 +62,18 @@ begin
                  o.reason as override_reason, o.expires_at as override_until,
                  b.burst - greatest(b.full_at - (v_now - b.anchor) div b.step_ns * b.step_ticks, 0) as level,
                  b.token_ticks,
-                 token_until_v1(1, v_now, b.full_at, b.burst, b.anchor, b.step_ns, b.step_ticks, b.token_ticks) as until
-            from (select m.*, m.until is null or unix_timestamp(m.until) * 1000000000 > v_now as in_force
+                 case
+                   when b.step_ns = 9223372036854775807 then if(b.full_at < b.burst, 0, null)
+                   else (greatest(((b.full_at - b.burst + b.token_ticks + b.step_ticks - 1) div b.step_ticks) * b.step_ns
+                                  + b.anchor - v_now, 0) + 999999) div 1000000
+                 end as until
+            from (select m.*, m.until is null or timestampdiff(microsecond, '1970-01-01', m.until) * 1000 > v_now as in_force
                     from token_mode m) g
             left join token_buckets b on b.id = v_id
             left join (select t.*, t.mode is not null
-                                   and (t.mode_until is null or unix_timestamp(t.mode_until) * 1000000000 > v_now)
+                                   and (t.mode_until is null or timestampdiff(microsecond, '1970-01-01', t.mode_until) * 1000 > v_now)
                                    as in_force
                          from token_plans t) p on p.name = v_plan
             left join token_overrides o
-              on o.id = v_id and (o.expires_at is null or unix_timestamp(o.expires_at) * 1000000000 > v_now)) r;
+              on o.id = v_id and (o.expires_at is null or timestampdiff(microsecond, '1970-01-01', o.expires_at) * 1000 > v_now)) r;
 end

@@ -12,7 +12,7 @@ create procedure token_sweep_step_v1(
 modifies sql data
 sql security definer
 begin
-  declare v_now bigint default token_clock_v1();
+  declare v_now bigint;
   declare v_after varbinary(1024) default coalesce(cast(p_after as binary), '');
   declare v_id varbinary(255);
   declare v_receipt binary(16);
@@ -24,9 +24,10 @@ begin
   declare v_receipts cursor for
     select id, bucket from token_receipts where expires_at <= v_now limit p_limit;
   declare v_overrides cursor for
-    select id from token_overrides where unix_timestamp(expires_at) * 1000000000 <= v_now limit p_limit;
+    select id from token_overrides where timestampdiff(microsecond, '1970-01-01', expires_at) * 1000 <= v_now limit p_limit;
   declare continue handler for not found set v_done = true;
 
+  call token_clock_v1(v_now);
   set o_deleted = 0, o_next = null;
   open v_buckets;
   buckets: loop
@@ -62,7 +63,7 @@ begin
       fetch v_overrides into v_id;
       if v_done then leave overrides; end if;
       if exists (select 1 from token_overrides where id = v_id for update skip locked) then
-        delete from token_overrides where id = v_id and unix_timestamp(expires_at) * 1000000000 <= v_now;
+        delete from token_overrides where id = v_id and timestampdiff(microsecond, '1970-01-01', expires_at) * 1000 <= v_now;
         set o_deleted = o_deleted + row_count();
       end if;
     end loop;

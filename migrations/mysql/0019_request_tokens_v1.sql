@@ -25,6 +25,7 @@ begin
   declare v_mode varchar(7) character set ascii;
   declare v_message varchar(128) character set utf8mb4;
   declare v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks bigint;
+  declare v_tick bigint;
   declare v_most bigint default 4611686018427387903;  -- more than any bucket holds; twice it is a bigint still
 
   if (p_id is not null and p_tokens >= 1 and p_max_wait_ms >= 0 and p_keep >= 0) is not true then
@@ -57,18 +58,26 @@ begin
   end if;
 
   -- Without token_ticks the mode is 'off', and there is no such bucket yet.
-  select v_outcome = 'granted' as granted,
-         if(v_token_ticks is null, v_burst,
-            greatest((v_burst - greatest(v_full_at - (v_now - v_anchor) div v_step_ns * v_step_ticks, 0))
-                     div v_token_ticks, 0)) as remaining,
-         if(v_outcome = 'granted', (v_acts_at - v_now + 999999) div 1000000, 0) as wait_ms,
-         case
-           when v_token_ticks is null then 0
-           when v_outcome = 'denied' and v_mode = 'block' then (v_acts_at - v_now + 999999) div 1000000
-           else token_until_v1(p_tokens + p_keep, v_now, v_full_at, v_burst, v_anchor, v_step_ns, v_step_ticks,
-                               v_token_ticks)
-         end as retry_after_ms,
-         if(v_token_ticks is null, 0,
-            token_until_v1(v_burst div v_token_ticks, v_now, v_full_at, v_burst, v_anchor, v_step_ns, v_step_ticks,
-                           v_token_ticks)) as reset_after_ms;
+  if v_token_ticks is null then
+    select true as granted, v_burst as remaining, 0 as wait_ms, 0 as retry_after_ms, 0 as reset_after_ms;
+  else
+    set v_full_at = greatest(v_full_at, (v_now - v_anchor) div v_step_ns * v_step_ticks);
+    set v_tick = if(p_tokens > v_burst div v_token_ticks - p_keep, null,
+                    v_full_at + (p_tokens + p_keep - v_burst div v_token_ticks) * v_token_ticks);
+    select v_outcome = 'granted' as granted,
+           greatest((v_burst - v_full_at + (v_now - v_anchor) div v_step_ns * v_step_ticks) div v_token_ticks, 0)
+             as remaining,
+           if(v_outcome = 'granted', (v_acts_at - v_now + 999999) div 1000000, 0) as wait_ms,
+           case
+             when v_outcome = 'denied' and v_mode = 'block' then (v_acts_at - v_now + 999999) div 1000000
+             when v_step_ns = 9223372036854775807 then if(v_tick <= 0, 0, null)
+             else (greatest((v_tick div v_step_ticks + (v_tick mod v_step_ticks > 0)) * v_step_ns + v_anchor - v_now, 0)
+                   + 999999) div 1000000
+           end as retry_after_ms,
+           case
+             when v_step_ns = 9223372036854775807 then if(v_full_at <= 0, 0, null)
+             else (greatest((v_full_at div v_step_ticks + (v_full_at mod v_step_ticks > 0)) * v_step_ns
+                            + v_anchor - v_now, 0) + 999999) div 1000000
+           end as reset_after_ms;
+  end if;
 end

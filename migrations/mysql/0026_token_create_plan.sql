@@ -4,7 +4,7 @@
 --            p_capacity        tokens
 --            p_refill_seconds  seconds from empty to full, fractions allowed
 --            p_refill          'continuous', 'interval', 'calendar' or 'once': see token_buckets
--- Errors:    23514 figures that make no quota
+-- Errors:    22023 the name · 23514 figures that make no quota
 -- Locks:     the plan's row.
 create procedure token_create_plan(
   in p_name varchar(256) character set utf8mb4, in p_capacity bigint, in p_refill_seconds decimal(19, 9),
@@ -13,8 +13,13 @@ modifies sql data
 sql security definer
 begin
   declare v_name varbinary(1024) default cast(p_name as binary);
+  declare v_burst, v_step_ns, v_step_ticks, v_token_ticks bigint;
 
-  call token_rule_checks_v1('plan', v_name, null);
+  if (length(v_name) between 1 and 255) is not true then
+    signal sqlstate '22023' set message_text = 'tollgate: the name of a plan has 1 to 255 bytes';
+  end if;
+  call token_terms_v1('plan', v_name, p_capacity, p_refill_seconds, p_refill,
+                      v_burst, v_step_ns, v_step_ticks, v_token_ticks);
   insert into token_plans (name, capacity, refill_seconds, refill)
   values (v_name, p_capacity, p_refill_seconds, p_refill)
   on duplicate key update capacity = p_capacity, refill_seconds = p_refill_seconds, refill = p_refill;

@@ -6,8 +6,11 @@ create procedure token_reset_bucket(in p_id varchar(256) character set utf8mb4)
 modifies sql data
 sql security definer
 begin
+  declare v_now bigint;
+
+  call token_clock_v1(v_now);
   update token_buckets
-     set full_at = (token_clock_v1() - anchor) div step_ns * step_ticks, longest_wait = 0,
+     set full_at = (v_now - anchor) div step_ns * step_ticks, longest_wait = 0,
          granted = granted + burst div token_ticks
    where id = cast(p_id as binary);
   select row_count() > 0 as found;

@@ -1,0 +1,57 @@
+-- request_tokens_many: take tokens from several provisioned buckets in one call, each for itself.
+--
+-- Arguments: p_requests  a JSON array of [id, tokens]: '[["user:1", 1], ["user:2", 5]]'
+-- Result:    a row a request, in the order given: id; outcome: 'granted', 'denied', or what token_decide_v1 answers
+--            else; remaining and retry_after_ms as in request_tokens_v1, null if undecided
+-- Errors:    22023 arguments out of range
+-- Locks:     see token_decide_many_v1.
+create procedure request_tokens_many(in p_requests longtext character set utf8mb4)
+modifies sql data
+sql security definer
+begin
+  declare v_requests, v_answers longtext character set utf8mb4;
+  declare v_good boolean;
+
+  if json_valid(p_requests) then
+    select coalesce(min(coalesce(length(id) > 0 and tokens >= 1, false)), true),
+           coalesce(json_arrayagg(
+             json_array(hex(cast(id as binary)), tokens, 0, 0, null, null, null, null, null, null, place)), '[]')
+      into v_good, v_requests
+      from json_table(p_requests, '$[*]' columns (
+             place for ordinality, id varchar(256) path '$[0]', tokens bigint path '$[1]')) as requests;
+  end if;
+  if v_good is not true then
+    signal sqlstate '22023' set message_text =
+      'tollgate: request_tokens_many takes a JSON array of an id and 1 token or more each: ''[["user:1", 1]]''';
+  end if;
+  call token_decide_many_v1(v_requests, v_answers);
+  select id, outcome,
+         case
+           when outcome not in ('granted', 'denied') then null
+           when token_ticks is null then burst
+           else greatest((burst - full_at + clock) div token_ticks, 0)
+         end as remaining,
+         case
+           when outcome not in ('granted', 'denied') then null
+           when token_ticks is null then 0
+           when outcome = 'denied' and mode = 'block' then (acts_at - now + 999999) div 1000000
+           when step_ns = 9223372036854775807 then if(tick <= 0, 0, null)
+           else (greatest((tick div step_ticks + (tick mod step_ticks > 0)) * step_ns + anchor - now, 0) + 999999)
+                div 1000000
+         end as retry_after_ms
+    from (select d.*, greatest(d.at, d.clock) as full_at,
+                 if(d.tokens > d.burst div d.token_ticks, null,
+                    greatest(d.at, d.clock) + (d.tokens - d.burst div d.token_ticks) * d.token_ticks) as tick
+            from (select r.given, convert(unhex(r.id) using utf8mb4) as id, r.tokens, a.*,
+                         (a.now - a.anchor) div a.step_ns * a.step_ticks as clock
+                    from json_table(v_requests, '$[*]' columns (
+                           place for ordinality, id varchar(2048) path '$[0]', tokens bigint path '$[1]',
+                           given bigint path '$[10]')) as r
+                    join json_table(v_answers, '$[*]' columns (
+                           place bigint path '$[0]', outcome varchar(10) path '$[1]', mode varchar(7) path '$[2]',
+                           now bigint path '$[3]', acts_at bigint path '$[4]', at bigint path '$[5]',
+                           burst bigint path '$[7]', anchor bigint path '$[8]', step_ns bigint path '$[9]',
+                           step_ticks bigint path '$[10]', token_ticks bigint path '$[11]')) as a
+                      on a.place = r.place) as d) as answers
+   order by given;
+end

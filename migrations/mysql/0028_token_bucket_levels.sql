@@ -1,0 +1,29 @@
+-- token_bucket_levels: each bucket as people think of it, at this instant, in UTC. Reads, locks and changes nothing.
+--
+--   capacity       under the terms that the last request found, an override's too
+--   available      whole tokens there now; negative: promised to requests that wait for them
+--   full_at        when it is full again; null: it is, or never
+--   next_refill_at when the next token comes; null: it is full, or never
+create sql security definer view token_bucket_levels as
+select convert(b.id using utf8mb4) as id, b.burst div b.token_ticks as capacity,
+       (b.burst - b.owed) div b.token_ticks - ((b.burst - b.owed) mod b.token_ticks < 0) as available,
+       b.refill_seconds, b.refill, convert(b.plan using utf8mb4) as plan, b.provisioned,
+       exists (select 1 from token_overrides o where o.id = b.id and o.capacity is not null
+                  and (o.expires_at is null or o.expires_at > utc_timestamp(6))) as overridden,
+       b.granted,
+       case when b.owed > 0 and b.step_ns < 9223372036854775807
+            then timestamp('1970-01-01') + interval (
+              b.anchor + (b.full_at div b.step_ticks + (b.full_at mod b.step_ticks > 0)) * b.step_ns)
+              div 1000 microsecond
+       end as full_at,
+       case when b.owed > 0 and b.step_ns < 9223372036854775807
+            then timestamp('1970-01-01') + interval (
+              b.anchor + (b.next div b.step_ticks + (b.next mod b.step_ticks > 0)) * b.step_ns)
+              div 1000 microsecond
+       end as next_refill_at
+  from (select o.*, o.full_at - (o.owed - 1) div o.token_ticks * o.token_ticks as next
+          from (select t.*, greatest(t.full_at - (n.now - t.anchor) div t.step_ns * t.step_ticks, 0) as owed
+                  from token_buckets t
+                 cross join (select (cast(conv(concat(substr(u.uuid, 16, 3), substr(u.uuid, 10, 4), left(u.uuid, 8)),
+                                               16, 10) as signed) - 122192928000000000) * 100 as now
+                               from (select uuid() as uuid limit 1) u limit 1) n) o) b
