@@ -73,7 +73,8 @@ impl Database {
         let (outcome, at): (String, i64) = match self {
             Self::MySql(pool) => {
                 // A CALL also ends with a result of its own, so all is fetched.
-                let rows = sqlx::query_as("call token_take_v1(?, 1, 0, 0, null, null, null, null, null, null)").bind(id);
+                let rows =
+                    sqlx::query_as("call token_take_v1(?, 1, 0, 0, null, null, null, null, null, null)").bind(id);
                 let rows: Vec<(i64, String, Option<String>, i64)> = rows.fetch_all(pool).await?;
                 let [(_, outcome, _, at)] = <[_; 1]>::try_from(rows).unwrap_or_default();
                 (outcome, at)

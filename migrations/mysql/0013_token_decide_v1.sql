@@ -105,8 +105,12 @@ begin
         if v_changed or o_burst is null and o_outcome is null and not o_mode <=> 'off' then
           set v_attempt = v_attempt + 1;
           if v_attempt = 100 then
-            signal sqlstate '40001' set message_text =
-              'tollgate: the bucket changed during each of 100 attempts: call again';
+            begin
+              declare v_message varchar(128) character set utf8mb4
+                default concat('tollgate: bucket ''', left(p_id, 36),
+                               ''' changed during each of 100 attempts: call again');
+              signal sqlstate '40001' set message_text = v_message;
+            end;
           end if;
           set o_mode = null;
           iterate ready;

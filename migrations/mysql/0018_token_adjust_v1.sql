@@ -30,11 +30,6 @@ begin
   declare v_known_cost, v_known_granted, v_known_acts_at, v_expires_at bigint;
   declare v_owed decimal(65, 0);
   declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
-  declare exit handler for sqlexception
-  begin
-    if v_own then rollback; end if;
-    resignal;
-  end;
 
   if (p_kind in ('cancel', 'refund', 'settle') and replace(p_receipt, '-', '') regexp '^[0-9a-f]{32}$'
       and p_id is not null and p_cost >= 1 and p_granted is not null and p_acts_at is not null
@@ -51,6 +46,12 @@ begin
   end if;
 
   adjust: begin
+    declare exit handler for sqlexception
+    begin
+      if v_own then rollback; end if;
+      resignal;
+    end;
+
     select full_at, granted, burst, token_ticks into v_full_at, v_granted, v_burst, v_token_ticks
       from token_buckets where id = v_id for update;
     call token_clock_v1(v_now);

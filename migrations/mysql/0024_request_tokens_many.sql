@@ -10,20 +10,21 @@ modifies sql data
 sql security definer
 begin
   declare v_requests, v_answers longtext character set utf8mb4;
-  declare v_good boolean;
 
-  if json_valid(p_requests) then
-    select coalesce(min(coalesce(length(id) > 0 and tokens >= 1, false)), true),
-           coalesce(json_arrayagg(
-             json_array(hex(cast(id as binary)), tokens, 0, 0, null, null, null, null, null, null, place)), '[]')
-      into v_good, v_requests
-      from json_table(p_requests, '$[*]' columns (
-             place for ordinality, id varchar(256) path '$[0]', tokens bigint path '$[1]')) as requests;
-  end if;
-  if v_good is not true then
+  if (json_valid(p_requests) and json_type(p_requests) = 'ARRAY'
+      and json_length(p_requests) = (
+        select count(*)
+          from json_table(p_requests, '$[*]' columns (
+                 id text path '$[0]', tokens bigint path '$[1]', more int exists path '$[2]')) as r
+         where length(r.id) > 0 and r.tokens >= 1 and r.more = 0)) is not true then
     signal sqlstate '22023' set message_text =
-      'tollgate: request_tokens_many takes a JSON array of an id and 1 token or more each: ''[["user:1", 1]]''';
+      'tollgate: request_tokens_many takes a JSON array of [id, tokens], 1 token or more: [["a", 1], ["b", 5]]';
   end if;
+  select coalesce(json_arrayagg(
+           json_array(hex(cast(id as binary)), tokens, 0, 0, null, null, null, null, null, null, place)), '[]')
+    into v_requests
+    from json_table(p_requests, '$[*]' columns (
+           place for ordinality, id text path '$[0]', tokens bigint path '$[1]')) as r;
   call token_decide_many_v1(v_requests, v_answers);
   select id, outcome,
          case

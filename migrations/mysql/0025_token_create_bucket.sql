@@ -20,11 +20,6 @@ begin
   declare v_changed boolean;
   declare v_now, v_burst, v_step_ns, v_step_ticks, v_token_ticks bigint;
   declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
-  declare exit handler for sqlexception
-  begin
-    if v_own then rollback; end if;
-    resignal;
-  end;
 
   if (length(v_id) between 1 and 255) is not true then
     signal sqlstate '22023' set message_text = 'tollgate: a bucket id has 1 to 255 bytes';
@@ -37,13 +32,21 @@ begin
   if v_own then
     start transaction;
   end if;
-  call token_clock_v1(v_now);
-  insert into token_buckets (id, capacity, refill_seconds, refill, anchor)
-  values (v_id, p_capacity, p_refill_seconds, p_refill, if(p_refill = 'calendar', 0, v_now mod v_step_ns))
-  on duplicate key update
-    provisioned = true, capacity = p_capacity, refill_seconds = p_refill_seconds, refill = p_refill;
-  -- The row is locked from here on, and may have been waited for.
-  call token_clock_v1(v_now);
-  call token_rule_v1(v_id, null, null, null, null, v_now, 0, v_outcome, v_mode, v_burst, v_changed, v_burst);
-  if v_own then commit; end if;
+  begin
+    declare exit handler for sqlexception
+    begin
+      if v_own then rollback; end if;
+      resignal;
+    end;
+
+    call token_clock_v1(v_now);
+    insert into token_buckets (id, capacity, refill_seconds, refill, anchor)
+    values (v_id, p_capacity, p_refill_seconds, p_refill, if(p_refill = 'calendar', 0, v_now mod v_step_ns))
+    on duplicate key update
+      provisioned = true, capacity = p_capacity, refill_seconds = p_refill_seconds, refill = p_refill;
+    -- The row is locked from here on, and may have been waited for.
+    call token_clock_v1(v_now);
+    call token_rule_v1(v_id, null, null, null, null, v_now, 0, v_outcome, v_mode, v_burst, v_changed, v_burst);
+    if v_own then commit; end if;
+  end;
 end

@@ -5,7 +5,8 @@ use std::time::Duration;
 use sqlx::{AssertSqlSafe, MySqlPool, PgPool, SqlitePool};
 use tollgate::bucket::Bucket;
 use tollgate::{
-    Adjusted, Adjustment, Decision, Error, Isolation, Key, ManualClock, MySqlStore, Outcome, PgStore, Quota, SqliteStore, Store, Take, TakeError,
+    Adjusted, Adjustment, Decision, Error, Isolation, Key, ManualClock, MySqlStore, Outcome, PgStore, Quota,
+    SqliteStore, Store, Take, TakeError,
 };
 use uuid::Uuid;
 

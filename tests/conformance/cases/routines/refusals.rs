@@ -192,12 +192,15 @@ async fn a_bucket_that_changes_during_every_attempt_is_given_up(rig: Rig) -> any
         Take::from(key.clone()).rule(Rule::Quota(quota))
     };
     rig.decide(take(5)).await.map(|decision| assert!(decision.is_granted()))?;
-    // A trigger of the host's sets other terms than whatever is asked for.
+    // A trigger of the host's brings its state under other terms than whatever is asked for.
     let spoil = "create trigger host_trigger before update on token_buckets
-                 for each row set new.capacity = new.capacity + 1";
+                 for each row set new.under_capacity = new.under_capacity + 1";
     rig.pool.run(spoil).await?;
     let before = rig.row(&key).await?;
-    let call = rig.calling("token_take_v1", &format!("{}, 1, 0, 0, 6, 3600, 'interval'", rig.quoted(key.as_str())));
+    let call = rig.calling(
+        "token_take_v1",
+        &format!("{}, 1, 0, 0, 6, 3600, 'interval', null, null, null", rig.quoted(key.as_str())),
+    );
     let refusal = rig.refusal(call).await?;
     ensure!(refusal.sqlstate == "40001" && refusal.message.contains("during each of 100 attempts"), "{refusal:?}");
     ensure!(refusal.message.contains(key.as_str()), "{refusal:?}");
