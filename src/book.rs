@@ -57,6 +57,16 @@ pub(crate) struct Ruled {
     pub(crate) capacity: Option<i64>,
 }
 
+impl Rules {
+    /// The mode that holds now, and until when: the nearest to the key that says one.
+    pub(crate) fn mode(&self, plan: Option<&Plan>, now: i64) -> (Mode, Option<i64>) {
+        let nearest = [self.over.map(|over| over.setting), plan.map(|plan| plan.setting), Some(self.all)];
+        let setting = nearest.into_iter().flatten().find(|setting| setting.mode.is_some() && setting.holds(now));
+        let Setting { mode, until } = setting.unwrap_or_default();
+        (mode.unwrap_or(Mode::Enforce), until)
+    }
+}
+
 impl Setting {
     fn holds(&self, now: i64) -> bool {
         self.until.is_none_or(|until| until > now)
@@ -80,10 +90,7 @@ pub(crate) fn rule(row: Option<Row>, rule: &Rule, rules: &Rules, now: i64) -> Re
         (Some(_), Some(plan)) => Some(plan),
     };
     let over = rules.over.filter(|over| over.setting.holds(now));
-    let nearest = [over.map(|over| over.setting), plan.map(|plan| plan.setting), Some(rules.all)];
-    let setting = nearest.into_iter().flatten().find(|setting| setting.mode.is_some() && setting.holds(now));
-    let Setting { mode, until } = setting.unwrap_or_default();
-    let mode = mode.unwrap_or(Mode::Enforce);
+    let (mode, until) = rules.mode(plan, now);
 
     let asked = quota.or_else(|| plan.map(|plan| plan.quota));
     let in_force = over.and_then(|over| over.quota).or(asked).or_else(|| row.as_ref().map(|row| row.own));
@@ -224,12 +231,41 @@ impl Held {
     }
 }
 
+/// What grants were taken from.
+pub(crate) trait Account {
+    /// Gives back what will not be used; says how many tokens, unless it is too late.
+    fn cancel(&mut self, receipt: &Receipt, now: i64) -> Option<i64>;
+
+    /// Gives back what was not used.
+    fn refund(&mut self, receipt: &Receipt, tokens: i64);
+
+    /// Takes what was used beyond the grant.
+    fn charge(&mut self, now: i64, tokens: i64);
+}
+
+impl Account for Row {
+    fn cancel(&mut self, receipt: &Receipt, now: i64) -> Option<i64> {
+        let terms = self.terms();
+        (self.bucket.granted >= receipt.granted).then(|| self.bucket.cancel(&terms, now, receipt))
+    }
+
+    fn refund(&mut self, _: &Receipt, tokens: i64) {
+        let terms = self.terms();
+        self.bucket.refund(&terms, tokens);
+    }
+
+    fn charge(&mut self, now: i64, tokens: i64) {
+        let terms = self.terms();
+        self.bucket.charge(&terms, now, tokens);
+    }
+}
+
 /// Gives back, or pays for, what a grant took, and says what to remember of it from now on.
 pub(crate) fn adjust(
     kind: Kind,
     receipt: Receipt,
     held: Option<Held>,
-    row: Option<&mut Row>,
+    account: Option<&mut impl Account>,
     now: i64,
 ) -> (Result<Adjusted, Word>, Option<Held>) {
     if kind == Kind::Cancel && now >= receipt.acts_at {
@@ -244,21 +280,22 @@ pub(crate) fn adjust(
         (None, Kind::Settle(_)) => return (Ok(Adjusted::Late), None),
         (None, _) => Held { receipt, state: State::Open, expires_at: receipt.acts_at.max(now + DAY_NS) },
     };
-    let Some(row) = row else {
+    let Some(account) = account else {
         return (Err(Word::Unknown), None);
     };
-    let (terms, bucket) = (row.terms(), &mut row.bucket);
     let tokens = |n: u64| i64::try_from(n).unwrap_or(i64::MAX).min(MOST_TOKENS);
     let (given_back, state) = match kind {
-        Kind::Cancel if bucket.granted < receipt.granted => return (Ok(Adjusted::Late), None),
-        Kind::Cancel => (bucket.cancel(&terms, now, &receipt), State::Cancelled),
+        Kind::Cancel => match account.cancel(&receipt, now) {
+            None => return (Ok(Adjusted::Late), None),
+            Some(given_back) => (given_back, State::Cancelled),
+        },
         Kind::Refund(unused) => (tokens(unused).min(receipt.cost), State::Refunded),
         Kind::Settle(used) => (receipt.cost - tokens(used), State::Settled),
     };
     match kind {
         Kind::Cancel => {}
-        _ if given_back < 0 => bucket.charge(&terms, now, -given_back),
-        _ => bucket.refund(&terms, given_back),
+        _ if given_back < 0 => account.charge(now, -given_back),
+        _ => account.refund(&receipt, given_back),
     }
     (Ok(Adjusted::Done(given_back)), Some(Held { state, ..held }))
 }

@@ -168,6 +168,8 @@ impl Decision {
 pub enum Source {
     /// Where the buckets are.
     Store,
+    /// In this process, from what it has seen of a sliding window: see [`LocalReads`](crate::LocalReads).
+    LocalReads,
     /// In this process, because the store did not answer in time: see [`Fallback`](crate::Fallback).
     Fallback,
 }

@@ -122,6 +122,9 @@ pub enum TakeError {
     /// The id is that of another request: for other buckets, at another cost, or cancelled.
     #[error("the id {0} is that of another request: give each request an id of its own")]
     Reused(Uuid),
+    /// A sliding window among several limits of one request.
+    #[error("'{0}' is under a sliding window, which is decided by itself: ask for it in a request of its own")]
+    WindowWithOthers(Key),
     /// No such plan.
     #[error("there is no plan for bucket '{0}': insert its name, capacity and refill_seconds into token_plans")]
     UnknownPlan(Key),

@@ -40,6 +40,13 @@ impl From<Uuid> for Key {
     }
 }
 
+impl From<u64> for Key {
+    /// A hash, as 16 hexadecimal digits.
+    fn from(hash: u64) -> Self {
+        Self(format_smolstr!("{hash:016x}"))
+    }
+}
+
 impl TryFrom<&str> for Key {
     type Error = KeyError;
 

@@ -20,6 +20,7 @@ mod requester;
 mod retry;
 mod store;
 mod take;
+mod window;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use decision::{Decision, Source};
@@ -34,6 +35,7 @@ pub use receipt::{Adjusted, Adjustment, Receipt};
 pub use requester::{LimitError, Limited, TokenRequester, limit};
 pub use store::{Outcome, Store};
 pub use take::{Rule, Take};
+pub use window::{Counted, LocalReads, SharedWindows, Window};
 
 #[cfg(feature = "_sql")]
 pub use migrate::{Migrate, Migration, migrate, migrations, pending_migrations};

@@ -14,6 +14,7 @@ use crate::{
 mod receipts;
 mod rules;
 mod shard;
+mod windows;
 
 /// Buckets in this process: the same meaning as those in a database, without one.
 ///
@@ -146,6 +147,9 @@ impl<C: Clock> MemoryStore<C> {
         if take.is_unlimited() {
             return Ok(Decision::grant(u64::MAX));
         }
+        if let Some(window) = take.window() {
+            return self.decide_window(take, window);
+        }
         if let [(key, rule)] = &take.limits[..]
             && take.id.is_none()
             && !self.rules.any()
@@ -213,7 +217,11 @@ impl<C: Clock> MemoryStore<C> {
         let mut receipts = lock(&self.receipts);
         let now = self.clock.now();
         let held = receipts.find(receipt.id, &receipt.key);
-        let (adjusted, held) = book::adjust(*kind, receipt.taken, held, shard.row(&receipt.key), now);
+        let (adjusted, held) = if receipt.window {
+            book::adjust(*kind, receipt.taken, held, shard.window_of(&receipt.key), now)
+        } else {
+            book::adjust(*kind, receipt.taken, held, shard.row(&receipt.key), now)
+        };
         if let Some(held) = held {
             receipts.write(receipt.id, &receipt.key, held, now);
         }
@@ -266,7 +274,7 @@ impl book::Row {
         let own = match rule {
             Rule::Quota(quota) => *quota == self.own,
             Rule::Provisioned => true,
-            Rule::Plan(_) => false,
+            Rule::Plan(_) | Rule::Window(_) => false,
         };
         own && self.plan.is_none() && self.over.is_none()
     }

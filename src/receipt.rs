@@ -9,6 +9,8 @@ pub struct Receipt {
     pub(crate) id: Uuid,
     pub(crate) key: Key,
     pub(crate) taken: bucket::Receipt,
+    /// Whether the key's sliding window granted, and not its bucket.
+    pub(crate) window: bool,
 }
 
 impl Receipt {
@@ -17,7 +19,15 @@ impl Receipt {
     #[must_use]
     pub fn new(id: Uuid, key: Key, cost: u64) -> Self {
         let cost = i64::try_from(cost).unwrap_or(i64::MAX).clamp(1, bucket::MOST_TOKENS);
-        Self { id, key, taken: bucket::Receipt { cost, granted: 0, acts_at: 0 } }
+        Self { id, key, taken: bucket::Receipt { cost, granted: 0, acts_at: 0 }, window: false }
+    }
+
+    /// The same, for requests that the key's sliding window granted at this time since 1970.
+    #[must_use]
+    pub fn in_window(mut self, granted_at: std::time::Duration) -> Self {
+        self.taken.acts_at = crate::take::nanoseconds(granted_at);
+        self.window = true;
+        self
     }
 
     /// The request's id, or one that was made for the receipt.

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 use uuid::Uuid;
 
 use crate::bucket::{LONGEST_WAIT_NS, Request};
-use crate::{Key, Quota, QuotaBuilder, QuotaError, TakeError};
+use crate::{Key, Quota, QuotaBuilder, QuotaError, TakeError, Window};
 
 /// A request for tokens of one bucket, or of several: then from all of them or from none.
 ///
@@ -95,10 +95,23 @@ impl Take {
         if self.cost == 0 {
             return Err(TakeError::NoTokens);
         }
+        if let Some((key, _)) = self.limits.iter().find(|(_, rule)| matches!(rule, Rule::Window(_)))
+            && self.limits.len() > 1
+        {
+            return Err(TakeError::WindowWithOthers(key.clone()));
+        }
         // Larger figures than any bucket holds stay so; half of the range keeps their sums within it.
         let tokens = |n: u64| i64::try_from(n).unwrap_or(i64::MAX).min(i64::MAX / 2);
         let max_wait = nanoseconds(self.max_wait).min(LONGEST_WAIT_NS);
         Ok(Request { cost: tokens(self.cost), max_wait, keep: tokens(self.keep) })
+    }
+
+    /// The sliding window that it is under, if it is.
+    pub(crate) fn window(&self) -> Option<&Window> {
+        match &self.limits[0].1 {
+            Rule::Window(window) => Some(window),
+            _ => None,
+        }
     }
 
     /// For how many nanoseconds the id is remembered.
@@ -125,6 +138,15 @@ pub enum Rule {
     /// These. The first request makes the bucket, full; a bucket made under another quota changes to this one
     /// and keeps its tokens.
     Quota(Quota),
+    /// At most so many in any interval. Windows and buckets of the same key are two. The first request makes the window;
+    /// one made under other terms changes to these and keeps its counts.
+    Window(Window),
+}
+
+impl From<Window> for Rule {
+    fn from(window: Window) -> Self {
+        Self::Window(window)
+    }
 }
 
 impl From<Quota> for Rule {

@@ -18,6 +18,8 @@ grant execute on procedure token_take_v1 to tollgate_app;
 grant execute on procedure token_take_many_v1 to tollgate_app;
 grant execute on procedure token_take_all_v1 to tollgate_app;
 grant execute on procedure token_adjust_v1 to tollgate_app;
+grant execute on procedure token_decide_window_v1 to tollgate_app;
+grant execute on procedure token_adjust_window_v1 to tollgate_app;
 grant execute on procedure token_sweep_v1 to tollgate_app;
 grant execute on procedure request_token to tollgate_app;
 grant execute on procedure request_tokens to tollgate_app;
@@ -25,6 +27,8 @@ grant execute on procedure request_tokens_v1 to tollgate_app;
 grant execute on procedure request_planned_tokens to tollgate_app;
 grant execute on procedure request_tokens_once to tollgate_app;
 grant execute on procedure request_tokens_many to tollgate_app;
+grant execute on procedure request_tokens_in_window to tollgate_app;
+grant execute on procedure request_tokens_in_window_v1 to tollgate_app;
 grant execute on procedure rate_limiting_request to tollgate_app;
 
 -- By which the crate sees whether anything is pending.
@@ -38,6 +42,7 @@ grant execute on procedure token_reset_bucket to tollgate_operator;
 grant execute on procedure token_delete_bucket to tollgate_operator;
 grant execute on procedure token_sweep to tollgate_operator;
 grant select on token_bucket_levels to tollgate_operator;
+grant select on token_windows to tollgate_operator;
 
 -- The terms, not the state: what was taken cannot be given back by an UPDATE.
 grant select, insert (id, capacity, refill_seconds, refill, plan),

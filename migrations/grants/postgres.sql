@@ -28,11 +28,16 @@ grant execute on function
     text[], bigint[], bigint[], bigint[], bigint[], numeric[], text[], text[], uuid[], bigint[]),
   tollgate.take_all_v1(text[], bigint[], numeric[], text[], text[], bigint, bigint, bigint, uuid, bigint),
   tollgate.adjust_v1(text, uuid, text, bigint, bigint, bigint, bigint),
+  tollgate.take_window_v1(
+    text, bigint, bigint, bigint, bigint, bigint, bigint, uuid, bigint, boolean),
+  tollgate.adjust_window_v1(text, uuid, text, bigint, bigint, bigint),
   tollgate.sweep_v1(text, bigint),
   tollgate.request_token(text),
   tollgate.request_tokens(text, bigint, bigint, bigint, text, uuid),
   tollgate.request_tokens_v1(text, bigint, bigint, bigint, text, uuid),
   tollgate.request_tokens_many(text[], bigint[]),
+  tollgate.request_tokens_in_window(text, bigint, numeric, numeric, bigint, bigint),
+  tollgate.request_tokens_in_window_v1(text, bigint, numeric, numeric, bigint, bigint),
   tollgate.rate_limiting_request(text, bigint, bigint)
 to tollgate_app;
 
@@ -51,7 +56,8 @@ grant execute on function
   tollgate.bucket_instant_v1(tollgate.token_buckets, bigint)
 to tollgate_operator;
 
-grant select on tollgate.token_bucket_levels, tollgate.token_buckets, tollgate.migrations to tollgate_operator;
+grant select on
+  tollgate.token_bucket_levels, tollgate.token_buckets, tollgate.token_windows, tollgate.migrations to tollgate_operator;
 
 -- The terms, not the state: what was taken cannot be given back by an UPDATE.
 grant insert (id, capacity, refill_seconds, refill, plan),

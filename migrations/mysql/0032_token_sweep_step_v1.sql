@@ -1,5 +1,5 @@
 -- token_sweep_step_v1: one bounded step of clearing away what carries no information any more: buckets that were not
--- provisioned and are full, receipts and overrides that have expired.
+-- provisioned and are full, windows in which nothing counts, receipts and overrides that have expired.
 --
 -- Arguments: p_after    where the last step ended; null: begin
 --            p_limit    how many buckets to look at, and how many receipts and overrides to delete at most
@@ -23,6 +23,8 @@ begin
       from token_buckets where id > v_after order by id limit p_limit;
   declare v_receipts cursor for
     select id, bucket from token_receipts where expires_at <= v_now limit p_limit;
+  declare v_windows cursor for
+    select id from token_windows where newest + interval_ns <= v_now limit p_limit;
   declare v_overrides cursor for
     select id from token_overrides where timestampdiff(microsecond, '1970-01-01', expires_at) * 1000 <= v_now limit p_limit;
   declare continue handler for not found set v_done = true;
@@ -57,6 +59,17 @@ begin
       end if;
     end loop;
     close v_receipts;
+    set v_done = false;
+    open v_windows;
+    windows: loop
+      fetch v_windows into v_id;
+      if v_done then leave windows; end if;
+      if exists (select 1 from token_windows where id = v_id for update skip locked) then
+        delete from token_windows where id = v_id and newest + interval_ns <= v_now;
+        set o_deleted = o_deleted + row_count();
+      end if;
+    end loop;
+    close v_windows;
     set v_done = false;
     open v_overrides;
     overrides: loop

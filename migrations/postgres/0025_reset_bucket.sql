@@ -1,4 +1,4 @@
--- reset_bucket: make a bucket full. It counts as a grant of its capacity, so that no earlier reservation gives anything
+-- reset_bucket: make a bucket full, and forget what its key's sliding window has counted. It counts as a grant of its capacity, so that no earlier reservation gives anything
 -- back any more.
 --
 -- Result: whether there is such a bucket. Locks: its row.
@@ -6,28 +6,36 @@ create function tollgate.reset_bucket(p_id text) returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  v_found boolean;
 begin
   perform from tollgate.token_buckets b where b.id = p_id for no key update;
   update tollgate.token_buckets b
      set full_at = tollgate.bucket_clock_v1(b, tollgate.token_clock_v1()), longest_wait = 0,
          granted = b.granted + b.burst / b.token_ticks
    where b.id = p_id;
-  return found;
+  v_found := found;
+  delete from tollgate.token_windows w where w.id = p_id;
+  return v_found or found;
 end
 $$;
 
 revoke all on function tollgate.reset_bucket(text) from public;
 
--- delete_bucket: forget a bucket. One that is made again by its next request is full then.
+-- delete_bucket: forget a bucket, and its key's sliding window. One that is made again by its next request is full then.
 --
 -- Result: whether there was such a bucket. Locks: its row.
 create function tollgate.delete_bucket(p_id text) returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  v_found boolean;
 begin
   delete from tollgate.token_buckets b where b.id = p_id;
-  return found;
+  v_found := found;
+  delete from tollgate.token_windows w where w.id = p_id;
+  return v_found or found;
 end
 $$;
 

@@ -1,5 +1,5 @@
 -- sweep_v1: one bounded step of clearing away what carries no information any more: buckets that were not provisioned
--- and are full, receipts and overrides that have expired.
+-- and are full, windows in which nothing counts, receipts and overrides that have expired.
 --
 -- Arguments: p_after  where the last step ended; null: begin
 --            p_limit  how many buckets to look at, and how many receipts to delete at most
@@ -32,6 +32,13 @@ begin
      using (select e.id, e.bucket from tollgate.token_receipts e where e.expires_at <= v_now
              order by e.id, e.bucket limit p_limit for update skip locked) e
      where r.id = e.id and r.bucket = e.bucket;
+    get diagnostics v_count = row_count;
+    deleted := deleted + v_count;
+    delete from tollgate.token_windows w
+     using (select e.id from tollgate.token_windows e
+             where coalesce(e.ends[array_length(e.ends, 1)], 0) + e.interval_ns <= v_now
+             order by e.id limit p_limit for update skip locked) e
+     where w.id = e.id;
     get diagnostics v_count = row_count;
     deleted := deleted + v_count;
     delete from tollgate.token_overrides o

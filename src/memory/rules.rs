@@ -31,7 +31,7 @@ impl RuleBook {
         let plan = match rule {
             Rule::Plan(plan) => Some(plan),
             Rule::Provisioned => row.and_then(|row| row.plan.as_ref()),
-            Rule::Quota(_) => None,
+            Rule::Quota(_) | Rule::Window(_) => None,
         };
         Rules {
             all: chosen.all,

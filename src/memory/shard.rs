@@ -6,12 +6,14 @@ use foldhash::fast::RandomState;
 
 use crate::book::Row;
 use crate::bucket::NEVER_NS;
-use crate::{Key, TakeError};
+use crate::window::WindowRow;
+use crate::{Key, TakeError, Window};
 
 /// A part of the buckets.
 #[derive(Debug)]
 pub(super) struct Shard {
     rows: HashMap<Key, Row, RandomState>,
+    windows: HashMap<Key, WindowRow, RandomState>,
     pub(super) most_keys: usize,
     /// No bucket that could be forgotten is full before.
     none_full_before: i64,
@@ -19,11 +21,11 @@ pub(super) struct Shard {
 
 impl Shard {
     pub(super) fn new(most_keys: usize) -> Self {
-        Self { rows: HashMap::default(), most_keys, none_full_before: i64::MIN }
+        Self { rows: HashMap::default(), windows: HashMap::default(), most_keys, none_full_before: i64::MIN }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.rows.len()
+        self.rows.len() + self.windows.len()
     }
 
     pub(super) fn row(&mut self, key: &Key) -> Option<&mut Row> {
@@ -32,17 +34,33 @@ impl Shard {
 
     /// Adds a bucket, or replaces it. If there is no room, those that are full are forgotten.
     pub(super) fn insert(&mut self, key: Key, row: Row, now: i64) -> Result<(), TakeError> {
-        if self.rows.len() >= self.most_keys && !self.rows.contains_key(&key) {
-            self.sweep(now);
-            if self.rows.len() >= self.most_keys {
-                return Err(TakeError::TooManyKeys(key));
-            }
+        if !self.rows.contains_key(&key) {
+            self.make_room(&key, now)?;
         }
         match self.rows.entry(key) {
             Entry::Occupied(mut entry) => *entry.get_mut() = row,
             Entry::Vacant(entry) => drop(entry.insert(row)),
         }
         Ok(())
+    }
+
+    /// The window of a key, made if need be.
+    pub(super) fn window(&mut self, key: &Key, window: &Window, now: i64) -> Result<&mut WindowRow, TakeError> {
+        if !self.windows.contains_key(key) {
+            self.make_room(key, now)?;
+        }
+        Ok(self.windows.entry(key.clone()).or_insert_with(|| WindowRow::new(*window)))
+    }
+
+    pub(super) fn window_of(&mut self, key: &Key) -> Option<&mut WindowRow> {
+        self.windows.get_mut(key)
+    }
+
+    fn make_room(&mut self, key: &Key, now: i64) -> Result<(), TakeError> {
+        if self.len() >= self.most_keys {
+            self.sweep(now);
+        }
+        if self.len() >= self.most_keys { Err(TakeError::TooManyKeys(key.clone())) } else { Ok(()) }
     }
 
     /// Forgets buckets that are full and were not provisioned: they are full as well when they are made again.
@@ -58,6 +76,10 @@ impl Shard {
                 return true;
             }
             false
+        });
+        self.windows.retain(|_, row| {
+            earliest = earliest.min(row.ring.empty_at(&row.window));
+            !row.is_empty(now)
         });
         self.none_full_before = earliest;
     }

@@ -42,6 +42,13 @@ impl Migrate for MySql {
         32 "0032_token_sweep_step_v1",
         33 "0033_token_sweep_v1",
         34 "0034_token_sweep",
+        35 "0035_token_windows",
+        36 "0036_token_window_count_v1",
+        37 "0037_token_window_earliest_v1",
+        38 "0038_token_decide_window_v1",
+        39 "0039_token_adjust_window_v1",
+        40 "0040_request_tokens_in_window_v1",
+        41 "0041_request_tokens_in_window",
     );
 
     async fn applied(pool: &MySqlPool) -> Result<Vec<i64>, Error> {

@@ -33,6 +33,11 @@ impl Migrate for Postgres {
         24 "0024_explain",
         25 "0025_reset_bucket",
         26 "0026_sweep",
+        27 "0027_token_windows",
+        28 "0028_window_earliest",
+        29 "0029_take_window",
+        30 "0030_adjust_window",
+        31 "0031_request_tokens_in_window",
     );
 
     async fn applied(pool: &PgPool) -> Result<Vec<i64>, Error> {

@@ -12,6 +12,7 @@ impl Migrate for Sqlite {
         2 "0002_token_buckets",
         3 "0003_token_rules",
         4 "0004_token_bucket_levels",
+        5 "0005_token_windows",
     );
 
     async fn applied(pool: &SqlitePool) -> Result<Vec<i64>, Error> {

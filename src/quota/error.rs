@@ -11,6 +11,17 @@ pub enum QuotaError {
     /// No time to refill in.
     #[error("a refill time of 0 limits nothing: give 1 nanosecond or more")]
     NoRefill,
+    /// A sliding window that none can be counted in.
+    #[error(
+        "a window of {interval:?} in parts of {resolution:?} cannot be counted: give an interval of a year or less, and a \
+         resolution of 1 µs or more that divides it into 1 to 1000 parts"
+    )]
+    NoWindow {
+        /// The interval given.
+        interval: std::time::Duration,
+        /// The resolution given.
+        resolution: std::time::Duration,
+    },
     /// A number of tokens a second that is none.
     #[error("a rate of {0} tokens a second is no rate: give 0 or more")]
     NoRate(f64),

@@ -2,7 +2,8 @@ use super::ask::Ask;
 use super::call::Reply;
 use crate::answer::{Answer, Word};
 use crate::bucket::{Bucket, Terms};
-use crate::{Adjusted, Decision, Error, Key, Mode, Outcome, TakeError};
+use crate::window::Counts;
+use crate::{Adjusted, Counted, Decision, Error, Key, Mode, Outcome, TakeError};
 
 /// What every routine answers: which request (from 1), what became of it, what decided instead of the tokens, when, when
 /// the tokens may be used, and the bucket's `full_at`, `granted`, `burst`, `anchor`, `step_ns`, `step_ticks` and
@@ -51,7 +52,7 @@ pub(super) fn of_all(mut answers: Vec<Answer>, ask: &Ask, attempts: u32) -> Resu
 pub(super) fn adjusted(reply: Reply, key: &Key) -> Result<Result<Adjusted, TakeError>, Error> {
     let (outcome, given_back) = match reply {
         Reply::Adjusted(columns) => columns,
-        Reply::Answers(_) => (String::new(), 0),
+        Reply::Answers(_) | Reply::Counted(_) => (String::new(), 0),
     };
     match outcome.as_str() {
         "done" => Ok(Ok(Adjusted::Done(given_back))),
@@ -77,10 +78,7 @@ impl TryFrom<Columns> for Answer {
     fn try_from(columns: Columns) -> Result<Self, sqlx::Error> {
         let (entry, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks) =
             columns;
-        let mode = match mode.as_deref() {
-            None => Mode::Enforce,
-            Some(word) => Mode::parse(word).ok_or_else(|| sqlx::Error::Protocol(format!("the mode {word:?}")))?,
-        };
+        let mode = parse_mode(mode.as_deref())?;
         let state = || {
             let token_ticks = token_ticks?;
             let capacity = burst? / token_ticks;
@@ -89,6 +87,31 @@ impl TryFrom<Columns> for Answer {
         };
         let state = state();
         Ok(Self { entry, word: word(&outcome)?, mode, now, acts_at, capacity: burst, state })
+    }
+}
+
+/// What routines that decide under a sliding window answer: what became of the request, what decided instead of the counts,
+/// when, when the request acts, the sub-intervals' ends and counts, and their resolution.
+pub(super) type WindowColumns = (String, Option<String>, i64, Option<i64>, Counts, i64);
+
+pub(super) fn counted(columns: WindowColumns) -> Result<Counted, sqlx::Error> {
+    let (outcome, mode, now, acts_at, mut counts, resolution_ns) = columns;
+    counts.sort_unstable();
+    Ok(Counted { word: word(&outcome)?, mode: parse_mode(mode.as_deref())?, now, acts_at, counts, resolution_ns })
+}
+
+/// A list of numbers in text, whatever is between them: pairs of a sub-interval's end and its count.
+pub(super) fn parse_counts(text: &str) -> Result<Counts, sqlx::Error> {
+    let numbers: Result<Vec<i64>, _> =
+        text.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty()).map(str::parse).collect();
+    let numbers = numbers.map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
+    Ok(numbers.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect())
+}
+
+fn parse_mode(mode: Option<&str>) -> Result<Mode, sqlx::Error> {
+    match mode {
+        None => Ok(Mode::Enforce),
+        Some(word) => Mode::parse(word).ok_or_else(|| sqlx::Error::Protocol(format!("the mode {word:?}"))),
     }
 }
 

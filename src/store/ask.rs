@@ -1,7 +1,7 @@
 use uuid::Uuid;
 
 use crate::bucket::Request;
-use crate::{Key, Quota, Rule, Take, TakeError};
+use crate::{Key, Quota, Rule, Take, TakeError, Window};
 
 /// A request as the database sees it.
 #[derive(Clone, Debug)]
@@ -29,6 +29,17 @@ impl Ask {
             Rule::Plan(plan) => Some(plan.as_str()),
             _ => None,
         }
+    }
+
+    /// The sliding window that the request is under.
+    pub(super) fn window(&self) -> Result<&Window, sqlx::Error> {
+        self.take.window().ok_or_else(|| sqlx::Error::InvalidArgument("a request without a window".into()))
+    }
+
+    /// A request that is only counted: perhaps for nothing, to read what was.
+    pub(super) fn counting(key: &Key, window: &Window, cost: i64) -> Self {
+        let take = Take::from(key.clone()).rule(Rule::Window(*window));
+        Self { request: Request { cost, max_wait: 0, keep: 0 }, take }
     }
 
     pub(super) fn id(&self) -> Option<Uuid> {

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use super::answer::AdjustedColumns;
 use super::ask::Ask;
 use super::dialect::Dialect;
-use crate::Adjustment;
+use crate::{Adjustment, Counted, Error};
 use crate::answer::Answer;
 
 /// One call of one routine.
@@ -14,6 +14,16 @@ pub(super) enum Call {
     /// A request for several buckets.
     All(Arc<Ask>),
     Adjust(Arc<Adjustment>),
+    /// A request under a sliding window, or one that is only to be counted in it.
+    Window(Arc<Ask>, Counting),
+}
+
+/// Whether a request is decided, or counted whatever the window says.
+#[allow(unreachable_pub)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counting {
+    Decide,
+    Count,
 }
 
 /// What the routine answers.
@@ -21,6 +31,7 @@ pub(super) enum Call {
 pub(super) enum Reply {
     Answers(Vec<Answer>),
     Adjusted(AdjustedColumns),
+    Counted(Counted),
 }
 
 impl Call {
@@ -33,6 +44,9 @@ impl Call {
             Self::Each(asks) => DB::take(connection, asks, clock).await.map(Reply::Answers),
             Self::All(ask) => DB::take_all(connection, ask, clock).await.map(Reply::Answers),
             Self::Adjust(adjustment) => DB::adjust(connection, adjustment, clock).await.map(Reply::Adjusted),
+            Self::Window(ask, counting) => {
+                DB::take_window(connection, ask, *counting, clock).await.map(Reply::Counted)
+            }
         }
     }
 }
@@ -41,7 +55,14 @@ impl Reply {
     pub(super) fn answers(self) -> Vec<Answer> {
         match self {
             Self::Answers(answers) => answers,
-            Self::Adjusted(_) => Vec::new(),
+            Self::Adjusted(_) | Self::Counted(_) => Vec::new(),
+        }
+    }
+
+    pub(super) fn counted(self) -> Result<Counted, Error> {
+        match self {
+            Self::Counted(counted) => Ok(counted),
+            _ => Err(Error::other(sqlx::Error::RowNotFound)),
         }
     }
 }

@@ -5,11 +5,12 @@ use sqlx::error::DatabaseError;
 
 use super::answer::AdjustedColumns;
 use super::ask::Ask;
+use super::call::Counting;
 use super::isolation::Isolation;
 use super::levels;
 use crate::answer::Answer;
 use crate::retry::Class;
-use crate::{Adjustment, Key, Quota};
+use crate::{Adjustment, Counted, Key, Quota};
 
 /// The databases that a [`SqlStore`](crate::SqlStore) can be on: `sqlx::Postgres`, `sqlx::MySql` and `sqlx::Sqlite`.
 ///
@@ -41,6 +42,15 @@ pub trait Dialect: sqlx::Database {
         ask: &Ask,
         clock: &Self::Clock,
     ) -> impl Future<Output = Result<Vec<Answer>, sqlx::Error>> + Send;
+
+    #[doc(hidden)]
+    /// Decides a request under a sliding window, or counts it.
+    fn take_window(
+        connection: &mut Self::Connection,
+        ask: &Ask,
+        counting: Counting,
+        clock: &Self::Clock,
+    ) -> impl Future<Output = Result<Counted, sqlx::Error>> + Send;
 
     #[doc(hidden)]
     /// Gives back, or pays for, what a grant took.

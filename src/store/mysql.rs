@@ -4,8 +4,9 @@ use sqlx::SqlStr;
 use sqlx::error::DatabaseError;
 use sqlx::mysql::{MySql, MySqlConnection, MySqlDatabaseError};
 
-use super::answer::{AdjustedColumns, Columns};
+use super::answer::{self, AdjustedColumns, Columns};
 use super::ask::Ask;
+use super::call::Counting;
 use super::dialect::Dialect;
 use super::isolation::Isolation;
 use super::levels;
@@ -13,7 +14,7 @@ use super::sql::SqlStore;
 use crate::answer::Answer;
 use crate::bucket::Request;
 use crate::retry::Class;
-use crate::{Adjustment, Key, Quota};
+use crate::{Adjustment, Counted, Key, Quota};
 
 /// Buckets in MySQL or MariaDB, at the server's clock.
 pub type MySqlStore = SqlStore<MySql>;
@@ -53,12 +54,58 @@ impl Dialect for MySql {
         columns.into_iter().map(Answer::try_from).collect()
     }
 
+    async fn take_window(
+        connection: &mut MySqlConnection,
+        ask: &Ask,
+        counting: Counting,
+        (): &(),
+    ) -> Result<Counted, sqlx::Error> {
+        let window = ask.window()?;
+        // With a placeholder for each OUT parameter, which the server answers as a row.
+        let rows: Vec<(Vec<u8>, Option<Vec<u8>>, i64, Option<i64>, Vec<u8>, i64)> =
+            sqlx::query_as("call token_decide_window_v1(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
+                .bind(ask.key().as_str())
+                .bind(ask.request.cost)
+                .bind(ask.request.max_wait)
+                .bind(ask.request.keep)
+                .bind(window.most())
+                .bind(window.interval_ns())
+                .bind(window.resolution_ns())
+                .bind(ask.id().map(|id| id.hyphenated().to_string()))
+                .bind(ask.hold())
+                .bind(counting == Counting::Count)
+                .bind(None::<i64>)
+                .bind(None::<i64>)
+                .bind(None::<i64>)
+                .bind(None::<i64>)
+                .bind(None::<i64>)
+                .bind(None::<i64>)
+                .fetch_all(connection)
+                .await?;
+        let row = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
+        let (outcome, mode, now, acts_at, counts, resolution) = row;
+        let counts = answer::parse_counts(&text(counts))?;
+        answer::counted((text(outcome), mode.map(text), now, acts_at, counts, resolution))
+    }
+
     async fn adjust(
         connection: &mut MySqlConnection,
         Adjustment { receipt, kind }: &Adjustment,
         (): &(),
     ) -> Result<AdjustedColumns, sqlx::Error> {
         let (kind, tokens) = kind.figures();
+        if receipt.window {
+            let columns: Vec<AdjustedColumns> = sqlx::query_as("call token_adjust_window_v1(?, ?, ?, ?, ?, ?)")
+                .bind(kind)
+                .bind(receipt.id.hyphenated().to_string())
+                .bind(receipt.key.as_str())
+                .bind(receipt.taken.cost)
+                .bind(receipt.taken.acts_at)
+                .bind(tokens)
+                .fetch_all(connection)
+                .await?;
+            return columns.into_iter().next().ok_or(sqlx::Error::RowNotFound);
+        }
         let columns: Vec<AdjustedColumns> = sqlx::query_as("call token_adjust_v1(?, ?, ?, ?, ?, ?, ?)")
             .bind(kind)
             .bind(receipt.id.hyphenated().to_string())
@@ -163,13 +210,16 @@ async fn take_one(connection: &mut MySqlConnection, ask: &Ask) -> Result<Vec<Col
         call = call.bind(None::<i64>);
     }
     let rows: Vec<OutParameters> = call.fetch_all(connection).await?;
-    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     let columns = |row: OutParameters| {
         let (outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks) = row;
         let (outcome, mode) = (text(outcome), mode.map(text));
         (1, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks)
     };
     Ok(rows.into_iter().map(columns).collect())
+}
+
+fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap_or_default()
 }
 
 /// The argument of `token_take_many_v1`. Nothing in it needs escaping.

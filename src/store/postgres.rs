@@ -2,15 +2,16 @@ use sqlx::SqlStr;
 use sqlx::error::DatabaseError;
 use sqlx::postgres::{PgConnection, Postgres};
 
-use super::answer::{AdjustedColumns, Columns};
+use super::answer::{self, AdjustedColumns, Columns};
 use super::ask::Ask;
+use super::call::Counting;
 use super::dialect::Dialect;
 use super::isolation::Isolation;
 use super::levels;
 use super::sql::SqlStore;
 use crate::answer::Answer;
 use crate::retry::Class;
-use crate::{Adjustment, Key, Quota};
+use crate::{Adjustment, Counted, Key, Quota};
 
 /// Buckets in PostgreSQL or YugabyteDB, at the server's clock.
 pub type PgStore = SqlStore<Postgres>;
@@ -57,12 +58,48 @@ impl Dialect for Postgres {
         columns.into_iter().map(Answer::try_from).collect()
     }
 
+    async fn take_window(
+        connection: &mut PgConnection,
+        ask: &Ask,
+        counting: Counting,
+        (): &(),
+    ) -> Result<Counted, sqlx::Error> {
+        let window = ask.window()?;
+        let (outcome, mode, now, acts_at, ends, counts, resolution) =
+            sqlx::query_as("select t.* from tollgate.take_window_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) t")
+                .bind(ask.key().as_str())
+                .bind(ask.request.cost)
+                .bind(ask.request.max_wait)
+                .bind(ask.request.keep)
+                .bind(window.most())
+                .bind(window.interval_ns())
+                .bind(window.resolution_ns())
+                .bind(ask.id())
+                .bind(ask.hold())
+                .bind(counting == Counting::Count)
+                .fetch_one(connection)
+                .await?;
+        let (ends, counts): (Vec<i64>, Vec<i64>) = (ends, counts);
+        answer::counted((outcome, mode, now, acts_at, ends.into_iter().zip(counts).collect(), resolution))
+    }
+
     async fn adjust(
         connection: &mut PgConnection,
         Adjustment { receipt, kind }: &Adjustment,
         (): &(),
     ) -> Result<AdjustedColumns, sqlx::Error> {
         let (kind, tokens) = kind.figures();
+        if receipt.window {
+            return sqlx::query_as("select t.* from tollgate.adjust_window_v1($1, $2, $3, $4, $5, $6) t")
+                .bind(kind)
+                .bind(receipt.id)
+                .bind(receipt.key.as_str())
+                .bind(receipt.taken.cost)
+                .bind(receipt.taken.acts_at)
+                .bind(tokens)
+                .fetch_one(connection)
+                .await;
+        }
         sqlx::query_as("select t.* from tollgate.adjust_v1($1, $2, $3, $4, $5, $6, $7) t")
             .bind(kind)
             .bind(receipt.id)

@@ -7,12 +7,14 @@ use tokio::time::{Instant, timeout_at};
 
 use super::answer;
 use super::ask::Ask;
-use super::call::{Call, Reply};
+use super::call::{Call, Counting, Reply};
 use super::dialect::Dialect;
 use super::isolation::Isolation;
 use super::levels::BucketLevel;
 use crate::retry::{Class, Failure, Retry, finish, finish_statement};
-use crate::{Adjusted, Adjustment, Decision, Error, Key, Outcome, Quota, Store, Take, TakeError};
+use crate::{
+    Adjusted, Adjustment, Counted, Decision, Error, Key, Outcome, Quota, SharedWindows, Store, Take, TakeError, Window,
+};
 
 /// Buckets in a SQL database, reached through a pool of the host's: one statement a call.
 ///
@@ -113,6 +115,15 @@ impl<DB: Dialect> SqlStore<DB> {
         answer::of_all(reply.answers(), &ask, attempts)
     }
 
+    /// Decides a request under a sliding window.
+    async fn take_window(&self, ask: Ask) -> Result<Outcome, Error> {
+        let ask = Arc::new(ask);
+        let (reply, attempts) = self.converse(Call::Window(Arc::clone(&ask), Counting::Decide)).await?;
+        let Some(window) = ask.take.window() else { return Err(Error::other(sqlx::Error::RowNotFound)) };
+        let outcome = reply.counted()?.outcome(&ask.take, window, ask.request);
+        Ok(outcome.map(|decision| decision.after(attempts)))
+    }
+
     async fn converse(&self, call: Call) -> Result<(Reply, u32), Error> {
         self.retry.run(|deadline| self.attempt(call.clone(), deadline)).await
     }
@@ -162,6 +173,7 @@ impl<DB: Dialect> Store for SqlStore<DB> {
                 Err(error) => Some(Err(error)),
                 Ok(_) if take.is_unlimited() => Some(Ok(Decision::grant(u64::MAX))),
                 Ok(ask) if take.limits.len() > 1 => Some(self.take_all(ask).await?),
+                Ok(ask) if take.window().is_some() => Some(self.take_window(ask).await?),
                 Ok(ask) => {
                     each.push(ask);
                     places.push(place);
@@ -182,6 +194,15 @@ impl<DB: Dialect> Store for SqlStore<DB> {
             outcomes.push(answer::adjusted(reply, adjustment.receipt.key())?);
         }
         Ok(outcomes)
+    }
+}
+
+impl<DB: Dialect> SharedWindows for SqlStore<DB> {
+    async fn count(&self, key: &Key, window: &Window, cost: u64) -> Result<Counted, Error> {
+        let cost = i64::try_from(cost).unwrap_or(i64::MAX).min(i64::MAX / 2);
+        let ask = Arc::new(Ask::counting(key, window, cost));
+        let (reply, _) = self.converse(Call::Window(ask, Counting::Count)).await?;
+        reply.counted()
     }
 }
 

@@ -7,6 +7,7 @@ use sqlx::{Connection, SqlStr, SqlitePool};
 
 use super::answer::AdjustedColumns;
 use super::ask::Ask;
+use super::call::Counting;
 use super::dialect::Dialect;
 use super::isolation::Isolation;
 use super::levels;
@@ -14,11 +15,12 @@ use super::sql::SqlStore;
 use crate::answer::{Answer, Word};
 use crate::book::{self, Held, Row, Ruled, State};
 use crate::retry::Class;
-use crate::{Adjusted, Adjustment, Clock, Key, Mode, Quota, Rule, SystemClock};
+use crate::{Adjusted, Adjustment, Clock, Counted, Key, Mode, Quota, Rule, SystemClock};
 
 mod receipts;
 mod row;
 mod rules;
+mod windows;
 
 /// Buckets in a SQLite file, shared by the processes of one host, at the host's clock.
 pub type SqliteStore = SqlStore<Sqlite>;
@@ -85,6 +87,18 @@ impl Dialect for Sqlite {
         Ok(answers)
     }
 
+    async fn take_window(
+        connection: &mut SqliteConnection,
+        ask: &Ask,
+        counting: Counting,
+        clock: &HostClock,
+    ) -> Result<Counted, sqlx::Error> {
+        let mut transaction = connection.begin_with("begin immediate").await?;
+        let counted = windows::take(&mut transaction, ask, counting, clock.now()).await?;
+        transaction.commit().await?;
+        Ok(counted)
+    }
+
     async fn adjust(
         connection: &mut SqliteConnection,
         Adjustment { receipt, kind }: &Adjustment,
@@ -92,6 +106,16 @@ impl Dialect for Sqlite {
     ) -> Result<AdjustedColumns, sqlx::Error> {
         let mut transaction = connection.begin_with("begin immediate").await?;
         let held = receipts::find(&mut transaction, receipt.id, &receipt.key).await?;
+        if receipt.window {
+            let mut row = windows::find(&mut transaction, &receipt.key).await?;
+            let (adjusted, held) = book::adjust(*kind, receipt.taken, held, row.as_mut(), clock.now());
+            if let (Some(held), Some(row)) = (held, row) {
+                receipts::write(&mut transaction, receipt.id, &receipt.key, &held).await?;
+                windows::write(&mut transaction, &receipt.key, &row).await?;
+            }
+            transaction.commit().await?;
+            return Ok(columns(adjusted));
+        }
         let mut row = row::find(&mut transaction, &receipt.key).await?;
         let (adjusted, held) = book::adjust(*kind, receipt.taken, held, row.as_mut(), clock.now());
         if let (Some(held), Some(row)) = (held, row) {
@@ -99,12 +123,7 @@ impl Dialect for Sqlite {
             row::write(&mut transaction, &receipt.key, &row).await?;
         }
         transaction.commit().await?;
-        Ok(match adjusted {
-            Ok(Adjusted::Done(tokens)) => ("done".into(), tokens),
-            Ok(Adjusted::Late) => ("late".into(), 0),
-            Ok(Adjusted::Repeated) => ("repeated".into(), 0),
-            Err(_) => ("unknown".into(), 0),
-        })
+        Ok(columns(adjusted))
     }
 
     async fn create_bucket(
@@ -213,6 +232,16 @@ async fn take_now(
     Ok((answer.word != Word::Granted).then_some(answer))
 }
 
+/// What became of an adjustment, in the routines' words.
+fn columns(adjusted: Result<Adjusted, Word>) -> AdjustedColumns {
+    match adjusted {
+        Ok(Adjusted::Done(tokens)) => ("done".into(), tokens),
+        Ok(Adjusted::Late) => ("late".into(), 0),
+        Ok(Adjusted::Repeated) => ("repeated".into(), 0),
+        Err(_) => ("unknown".into(), 0),
+    }
+}
+
 /// One bucket of a request, while the transaction holds the database.
 struct Locked {
     key: Key,
@@ -232,7 +261,7 @@ impl Locked {
         let plan = match rule {
             Rule::Plan(plan) => Some(plan),
             Rule::Provisioned => found.as_ref().and_then(|row| row.plan.as_ref()),
-            Rule::Quota(_) => None,
+            Rule::Quota(_) | Rule::Window(_) => None,
         };
         let chosen = rules::find(connection, key, plan).await?;
         let held = match ask.id() {

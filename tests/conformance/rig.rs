@@ -5,8 +5,8 @@ use std::time::Duration;
 use sqlx::{AssertSqlSafe, MySqlPool, PgPool, SqlitePool};
 use tollgate::bucket::Bucket;
 use tollgate::{
-    Adjusted, Adjustment, Decision, Error, Isolation, Key, ManualClock, MySqlStore, Outcome, PgStore, Quota,
-    SqliteStore, Store, Take, TakeError,
+    Adjusted, Adjustment, Counted, Decision, Error, Isolation, Key, ManualClock, MySqlStore, Outcome, PgStore, Quota,
+    SqliteStore, SharedWindows, Store, Take, TakeError, Window,
 };
 use uuid::Uuid;
 
@@ -198,6 +198,16 @@ impl Store for AnyStore {
             Self::MySql(store) => store.adjust(adjustments).await,
             Self::Postgres(store) => store.adjust(adjustments).await,
             Self::Sqlite(store) => store.adjust(adjustments).await,
+        }
+    }
+}
+
+impl SharedWindows for AnyStore {
+    async fn count(&self, key: &Key, window: &Window, cost: u64) -> Result<Counted, Error> {
+        match self {
+            Self::MySql(store) => store.count(key, window, cost).await,
+            Self::Postgres(store) => store.count(key, window, cost).await,
+            Self::Sqlite(store) => store.count(key, window, cost).await,
         }
     }
 }

@@ -4,14 +4,15 @@ pub(crate) mod plans;
 pub(crate) mod receipts;
 pub(crate) mod several;
 pub(crate) mod verbs;
+pub(crate) mod windows;
 
 use std::time::Duration;
 
-use tollgate::{Decision, Key, Mode, Quota, Rule, Store, Take};
+use tollgate::{Decision, Key, Mode, Quota, Rule, SharedWindows, Store, Take};
 
 /// A store with nothing in it that a scenario minds, and its clock.
 pub(crate) trait World: Sync {
-    type Store: Store + Clone;
+    type Store: Store + SharedWindows + Clone;
 
     fn store(&self) -> Self::Store;
 
@@ -101,6 +102,17 @@ macro_rules! for_each_scenario {
             receipts: a_request_is_settled_in_time_or_not_at_all,
             receipts: what_was_not_used_is_given_back_once,
             receipts: a_receipt_for_a_bucket_that_is_gone_is_an_error,
+            windows: a_window_grants_its_maximum_and_what_leaves_it,
+            windows: no_interval_sees_more_than_the_maximum,
+            windows: a_reservation_in_a_window_acts_when_there_is_room_and_can_be_cancelled,
+            windows: a_window_keeps_some_for_others,
+            windows: a_request_in_a_window_that_is_repeated_with_its_id_counts_once,
+            windows: a_window_under_other_terms_keeps_its_counts,
+            windows: a_clock_set_back_locks_a_window_for_no_longer_than_its_interval,
+            windows: a_window_is_decided_by_itself,
+            windows: what_is_counted_for_others_fills_a_window_beyond_its_maximum,
+            windows: a_denial_from_local_reads_asks_nobody,
+            windows: every_window_is_decided_as_by_the_oracle,
         }
     };
 }

@@ -1,0 +1,13 @@
+-- A row a sliding window: how many requests were granted in each sub-interval that still counts. The library's own:
+-- request_tokens_in_window makes rows, and the sweep deletes those in which nothing counts any more.
+create table token_windows (
+  id            varbinary(255) not null primary key,
+  interval_ns   bigint not null comment 'the terms that it was last counted under',
+  resolution_ns bigint not null,
+  counts        longtext character set ascii not null
+                comment 'a JSON array of [end of the sub-interval in nanoseconds since 1970, granted in it]',
+  newest        bigint not null default 0 comment 'the newest sub-interval''s end',
+  granted       bigint not null default 0 comment 'requests, ever',
+  longest_wait  bigint not null default 0 comment 'nanoseconds: the longest that was granted',
+  constraint token_window_id_has_1_to_255_bytes check (length(id) >= 1 and locate(x'00', id) = 0)
+) engine = InnoDB comment = 'Sliding windows'

@@ -1,0 +1,86 @@
+-- token_adjust_window_v1: give back, or pay for, what a request under a sliding window took; once for each receipt.
+--
+-- Arguments: p_kind, p_receipt, p_id, p_cost, p_acts_at, p_tokens: as token_adjust_v1's
+-- Result:    one row: outcome, given_back: as token_adjust_v1's
+-- Errors:    22023 arguments out of range
+-- Locks:     the window's row, then the receipt, in a transaction of its own unless inside the caller's.
+create procedure token_adjust_window_v1(
+  in p_kind varchar(6) character set ascii, in p_receipt varchar(36) character set ascii,
+  in p_id varchar(256) character set utf8mb4, in p_cost bigint, in p_acts_at bigint, in p_tokens bigint)
+modifies sql data
+sql security definer
+begin
+  declare v_own boolean default @@autocommit;
+  declare v_id varbinary(1024) default cast(p_id as binary);
+  declare v_receipt binary(16);
+  declare v_outcome varchar(10) character set ascii default 'done';
+  declare v_state varchar(9) character set ascii;
+  declare v_counts longtext character set ascii;
+  declare v_given_back, v_found bigint default 0;
+  declare v_now, v_newest, v_interval, v_resolution, v_cost, v_expires_at, v_end bigint;
+  declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
+
+  if (p_kind in ('cancel', 'refund', 'settle') and replace(p_receipt, '-', '') regexp '^[0-9a-f]{32}$'
+      and p_id is not null and p_cost >= 1 and p_acts_at is not null
+      and p_tokens between 0 and 3155760000000000000) is not true then
+    signal sqlstate '22023' set message_text =
+      'tollgate: adjust takes cancel, refund or settle, a UUID, a window, a cost of 1 or more and 0 requests or more';
+  end if;
+  set v_receipt = unhex(replace(p_receipt, '-', ''));
+  if v_own then
+    set transaction isolation level read committed;
+  end if;
+  if v_own then
+    start transaction;
+  end if;
+
+  adjust: begin
+    declare exit handler for sqlexception
+    begin
+      if v_own then rollback; end if;
+      resignal;
+    end;
+
+    select counts, newest, interval_ns, resolution_ns into v_counts, v_newest, v_interval, v_resolution
+      from token_windows where id = v_id for update;
+    call token_clock_v1(v_now);
+    select state, cost, expires_at into v_state, v_cost, v_expires_at
+      from token_receipts where id = v_receipt and bucket = v_id for update;
+    set v_outcome = case
+      when p_kind = 'cancel' and v_now >= p_acts_at then 'late'
+      when p_kind = 'settle' and (v_state is null or v_expires_at <= v_now) then 'late'
+      when v_state <> 'open' or v_cost <> p_cost then 'repeated'
+      when v_counts is null then 'unknown'
+      else 'done'
+    end;
+    if v_outcome <> 'done' then
+      leave adjust;
+    end if;
+
+    set v_state = case p_kind when 'cancel' then 'cancelled' when 'refund' then 'refunded' else 'settled' end;
+    insert into token_receipts (id, bucket, cost, granted, acts_at, state, expires_at)
+    values (v_receipt, v_id, p_cost, 0, p_acts_at, v_state, greatest(p_acts_at, v_now + 86400000000000))
+    on duplicate key update state = v_state;
+    set v_given_back = case p_kind
+      when 'cancel' then p_cost when 'refund' then least(p_tokens, p_cost) else p_cost - p_tokens end;
+    if v_given_back < 0 then
+      call token_window_count_v1(v_id, v_interval, v_resolution, -v_given_back, v_now,
+                                 greatest(v_now, v_newest - v_resolution), v_counts, v_newest);
+      leave adjust;
+    end if;
+    select min(e) into v_end
+      from json_table(v_counts, '$[*]' columns (e bigint path '$[0]', c bigint path '$[1]')) as j where e > p_acts_at;
+    select coalesce(sum(c), 0) into v_found
+      from json_table(v_counts, '$[*]' columns (e bigint path '$[0]', c bigint path '$[1]')) as j where e = v_end;
+    set v_found = least(v_found, v_given_back);
+    if p_kind = 'cancel' then
+      set v_given_back = v_found;
+    end if;
+    select coalesce(json_arrayagg(json_array(e, if(e = v_end, c - v_found, c))), '[]') into v_counts
+      from json_table(v_counts, '$[*]' columns (e bigint path '$[0]', c bigint path '$[1]')) as j;
+    update token_windows set counts = v_counts, granted = granted - v_found where id = v_id;
+  end adjust;
+
+  if v_own then commit; end if;
+  select v_outcome as outcome, v_given_back as given_back;
+end

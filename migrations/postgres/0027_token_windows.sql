@@ -1,0 +1,14 @@
+-- A row a sliding window: how many requests were granted in each sub-interval that still counts. The library's own:
+-- request_tokens_in_window makes rows, and the sweep deletes those in which nothing counts any more.
+create table tollgate.token_windows (
+  id            text collate "C" primary key,  -- 1 to 255 bytes
+  interval_ns   bigint not null,               -- the terms that it was last counted under
+  resolution_ns bigint not null,
+  ends          bigint[] not null default '{}', -- the sub-intervals' ends, oldest first, in nanoseconds since 1970
+  counts        bigint[] not null default '{}', -- granted in each
+  granted       bigint not null default 0,     -- requests, ever
+  longest_wait  bigint not null default 0,     -- nanoseconds: the longest that was granted
+  constraint id_has_1_to_255_bytes check (octet_length(id) between 1 and 255)
+) with (fillfactor = 75);
+
+revoke all on tollgate.token_windows from public;

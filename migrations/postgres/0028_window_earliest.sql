@@ -1,0 +1,79 @@
+-- window_earliest_v1: when a request that leaves room for so many others may act: not before any that was granted, and
+-- not before so few of those still count.
+--
+-- Arguments: p_window; p_interval in nanoseconds; p_room in requests; p_now in nanoseconds since 1970
+-- Result:    nanoseconds since 1970
+create function tollgate.window_earliest_v1(
+  p_window tollgate.token_windows, p_interval bigint, p_room bigint, p_now bigint)
+returns bigint
+language plpgsql immutable
+as $$
+declare
+  v_last    constant int := coalesce(array_length(p_window.ends, 1), 0);
+  v_from    bigint := p_now;
+  v_counted bigint := 0;
+begin
+  if v_last > 0 then
+    v_from := greatest(p_now, p_window.ends[v_last] - p_window.resolution_ns);
+  end if;
+  for v_place in reverse v_last .. 1 loop
+    v_counted := v_counted + p_window.counts[v_place];
+    if v_counted > p_room then
+      return greatest(v_from, p_window.ends[v_place] + p_interval);
+    end if;
+  end loop;
+  return v_from;
+end
+$$;
+
+revoke all on function tollgate.window_earliest_v1(tollgate.token_windows, bigint, bigint, bigint) from public;
+
+-- window_count_v1: a window with requests counted at an instant, and without what counts no more.
+--
+-- Arguments: p_window; p_interval, p_resolution in nanoseconds; p_cost in requests; p_now, p_at in nanoseconds since 1970
+create function tollgate.window_count_v1(
+  p_window tollgate.token_windows, p_interval bigint, p_resolution bigint, p_cost bigint, p_now bigint, p_at bigint)
+returns tollgate.token_windows
+language plpgsql immutable
+as $$
+declare
+  v_end  constant bigint := (p_at / p_resolution + 1) * p_resolution;
+  v_last int;
+begin
+  select coalesce(array_agg(e order by e), '{}'), coalesce(array_agg(c order by e), '{}')
+    into p_window.ends, p_window.counts
+    from unnest(p_window.ends, p_window.counts) as u (e, c)
+   where e > p_now - p_interval;
+  v_last := coalesce(array_length(p_window.ends, 1), 0);
+  if v_last > 0 and p_window.ends[v_last] >= v_end then
+    p_window.counts[v_last] := p_window.counts[v_last] + p_cost;
+  else
+    p_window.ends := p_window.ends || v_end;
+    p_window.counts := p_window.counts || p_cost;
+  end if;
+  p_window.granted := p_window.granted + p_cost;
+  p_window.longest_wait := greatest(p_window.longest_wait, p_at - p_now);
+  p_window.interval_ns := p_interval;
+  p_window.resolution_ns := p_resolution;
+  return p_window;
+end
+$$;
+
+revoke all on function
+  tollgate.window_count_v1(tollgate.token_windows, bigint, bigint, bigint, bigint, bigint) from public;
+
+-- window_stepped_back_v1: a window as of a clock that was set back. What was counted since then counts as of now: nobody
+-- is locked out for longer than an interval.
+create function tollgate.window_stepped_back_v1(p_window tollgate.token_windows, p_now bigint)
+returns tollgate.token_windows
+language plpgsql immutable
+as $$
+declare
+  v_back constant bigint := p_window.ends[array_length(p_window.ends, 1)] - p_now - p_window.resolution_ns;
+begin
+  p_window.ends := array(select e - v_back from unnest(p_window.ends) as u (e) order by e);
+  return p_window;
+end
+$$;
+
+revoke all on function tollgate.window_stepped_back_v1(tollgate.token_windows, bigint) from public;

@@ -1,0 +1,74 @@
+-- adjust_window_v1: give back, or pay for, what a request under a sliding window took; once for each receipt.
+--
+-- Arguments: p_kind, p_receipt, p_id, p_cost, p_acts_at, p_tokens: as adjust_v1's
+-- Result:    outcome, given_back: as adjust_v1's
+-- Errors:    22023 arguments out of range
+-- Locks:     the window's row, then the receipt.
+create function tollgate.adjust_window_v1(
+  p_kind text, p_receipt uuid, p_id text, p_cost bigint, p_acts_at bigint, p_tokens bigint,
+  out outcome text, out given_back bigint)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  w       tollgate.token_windows;
+  r       tollgate.token_receipts;
+  v_known boolean;
+  v_now   bigint;
+  v_place int;
+  c_day   constant bigint := 86400000000000;
+begin
+  if (p_kind in ('cancel', 'refund', 'settle') and p_receipt is not null and p_id is not null and p_cost >= 1
+      and p_acts_at is not null and p_tokens between 0 and 3155760000000000000) is not true then
+    raise exception 'tollgate: adjust_window_v1 takes ''cancel'', ''refund'' or ''settle'', a receipt, a window, a cost of '
+                    '1 or more and 0 requests or more' using errcode = 'invalid_parameter_value';
+  end if;
+  given_back := 0;
+  select t.* into w from tollgate.token_windows t where t.id = p_id for no key update;
+  v_now := tollgate.token_clock_v1();
+  select t.* into r from tollgate.token_receipts t where t.id = p_receipt and t.bucket = p_id for update;
+  v_known := found;
+  if p_kind = 'cancel' and v_now >= p_acts_at then
+    outcome := 'late';
+  elsif p_kind = 'settle' and (not v_known or r.expires_at <= v_now) then
+    outcome := 'late';
+  elsif v_known and (r.state <> 'open' or r.cost <> p_cost) then
+    outcome := 'repeated';
+  elsif w.id is null then
+    outcome := 'unknown';
+  end if;
+  if outcome is not null then
+    return;
+  end if;
+
+  insert into tollgate.token_receipts as t (id, bucket, cost, granted, acts_at, state, expires_at)
+  values (p_receipt, p_id, p_cost, 0, p_acts_at,
+          case p_kind when 'cancel' then 'cancelled' when 'refund' then 'refunded' else 'settled' end,
+          greatest(p_acts_at, v_now + c_day))
+  on conflict (id, bucket) do update set state = excluded.state;
+  outcome := 'done';
+  given_back := case p_kind when 'cancel' then p_cost when 'refund' then least(p_tokens, p_cost)
+                else p_cost - p_tokens end;
+  if given_back < 0 then
+    w := tollgate.window_count_v1(w, w.interval_ns, w.resolution_ns, -given_back, v_now,
+                                  greatest(v_now, w.ends[array_length(w.ends, 1)] - w.resolution_ns));
+  else
+    select u.place into v_place
+      from unnest(w.ends) with ordinality as u (e, place) where u.e > p_acts_at order by u.place limit 1;
+    if v_place is null and p_kind = 'cancel' then
+      given_back := 0;
+    elsif v_place is not null then
+      if p_kind = 'cancel' then
+        given_back := least(given_back, w.counts[v_place]);
+      end if;
+      w.granted := w.granted - least(given_back, w.counts[v_place]);
+      w.counts[v_place] := greatest(w.counts[v_place] - given_back, 0);
+    end if;
+  end if;
+  update tollgate.token_windows t
+     set ends = w.ends, counts = w.counts, granted = w.granted
+   where t.id = p_id;
+end
+$$;
+
+revoke all on function tollgate.adjust_window_v1(text, uuid, text, bigint, bigint, bigint) from public;

@@ -1,0 +1,12 @@
+-- A row a sliding window: how many requests were granted in each sub-interval that still counts. The library's own: the
+-- first request makes a row, and the sweep deletes those in which nothing counts any more.
+create table token_windows (
+  id            text not null primary key,
+  most          integer not null,              -- the terms that it was last counted under
+  interval_ns   integer not null,
+  resolution_ns integer not null,
+  counts        text not null,                 -- 'end count, …': each sub-interval's end, in nanoseconds since 1970
+  empty_at      integer not null,              -- when nothing counts any more, in nanoseconds since 1970
+  granted       integer not null default 0,    -- requests, ever
+  longest_wait  integer not null default 0     -- nanoseconds: the longest that was granted
+) strict, without rowid;

@@ -1,0 +1,38 @@
+use super::{MemoryStore, lock};
+use crate::window::{self, Counted};
+use crate::{Clock, Error, Key, Outcome, Rule, SharedWindows, Take, TakeError, Window};
+
+impl<C: Clock> MemoryStore<C> {
+    /// Decides a request under a sliding window.
+    pub(super) fn decide_window(&self, take: &Take, window: &Window) -> Outcome {
+        let request = take.request()?;
+        let key = take.key();
+        let mut shard = lock(self.shard(key));
+        let mut receipts = lock(&self.receipts);
+        let now = self.clock.now();
+        let mode = self.rules.of(key, &take.limits[0].1, None).mode(None, now);
+        let held = take.id.and_then(|id| receipts.get(id, key, now));
+        let row = shard.window(key, window, now)?;
+        row.window = *window;
+        let counted = window::decide(row, request, mode, held, now);
+        let outcome = counted.outcome(take, window, request);
+        if let (Some(id), Ok(decision), None) = (take.id, &outcome, held)
+            && let [(_, receipt)] = decision.taken[..]
+        {
+            receipts.open(id, key, receipt, now.saturating_add(take.hold_ns()), now);
+        }
+        outcome
+    }
+}
+
+impl<C: Clock> SharedWindows for MemoryStore<C> {
+    async fn count(&self, key: &Key, window: &Window, cost: u64) -> Result<Counted, Error> {
+        let cost = i64::try_from(cost).map_err(|_| TakeError::NoTokens)?;
+        let mut shard = lock(self.shard(key));
+        let now = self.clock.now();
+        let mode = self.rules.of(key, &Rule::Window(*window), None).mode(None, now);
+        let row = shard.window(key, window, now)?;
+        row.window = *window;
+        Ok(row.count_now(mode, cost, now))
+    }
+}

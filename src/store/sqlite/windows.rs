@@ -1,0 +1,89 @@
+use std::fmt::Write as _;
+
+use sqlx::sqlite::SqliteConnection;
+
+use super::super::answer::parse_counts;
+use super::super::ask::Ask;
+use super::super::call::Counting;
+use super::{receipts, rules};
+use crate::answer::Word;
+use crate::book::{Held, State};
+use crate::bucket::Receipt;
+use crate::window::{Ring, WindowRow, decide};
+use crate::{Counted, Key, Mode, Window};
+
+/// Decides a request, or counts it, while the transaction holds the database.
+pub(super) async fn take(
+    connection: &mut SqliteConnection,
+    ask: &Ask,
+    counting: Counting,
+    now: i64,
+) -> Result<Counted, sqlx::Error> {
+    let (key, window) = (ask.key(), ask.window()?);
+    let mode = rules::find(connection, key, None).await?.mode(None, now);
+    let held = match ask.id() {
+        Some(id) => receipts::find(connection, id, key).await?.filter(|held| held.expires_at > now),
+        None => None,
+    };
+    let found = find(connection, key).await?;
+    let mut row = found.clone().unwrap_or_else(|| WindowRow::new(*window));
+    row.window = *window;
+    let counted = match counting {
+        Counting::Count => row.count_now(mode, ask.request.cost, now),
+        Counting::Decide => decide(&mut row, ask.request, mode, held, now),
+    };
+    let before = found.map_or_else(|| WindowRow::new(*window).ring, |found| found.ring);
+    if row.ring != before {
+        write(connection, key, &row).await?;
+    }
+    let took = counted.word == Word::Granted && counted.mode == Mode::Enforce;
+    if let (Some(id), None, true) = (ask.id(), held, took) {
+        let acts_at = counted.acts_at.unwrap_or(now);
+        let receipt = Receipt { cost: ask.request.cost, granted: 0, acts_at };
+        let held = Held { receipt, state: State::Open, expires_at: now.saturating_add(ask.hold()) };
+        receipts::write(connection, id, key, &held).await?;
+    }
+    Ok(counted)
+}
+
+pub(super) async fn find(connection: &mut SqliteConnection, key: &Key) -> Result<Option<WindowRow>, sqlx::Error> {
+    let found: Option<(i64, i64, i64, String, i64, i64)> = sqlx::query_as(
+        "select most, interval_ns, resolution_ns, counts, granted, longest_wait from token_windows where id = ?1",
+    )
+    .bind(key.as_str())
+    .fetch_optional(connection)
+    .await?;
+    let row = |(most, interval_ns, resolution_ns, counts, granted, longest_wait): (_, _, _, String, _, _)| {
+        let ring = Ring { counts: parse_counts(&counts)?, resolution_ns, granted, longest_wait };
+        Ok(WindowRow { window: Window::stored(most, interval_ns, resolution_ns), ring })
+    };
+    found.map(row).transpose()
+}
+
+/// Writes the whole row.
+pub(super) async fn write(connection: &mut SqliteConnection, key: &Key, row: &WindowRow) -> Result<(), sqlx::Error> {
+    let counts = row.ring.counts.iter().fold(String::new(), |mut text, (end, count)| {
+        let comma = if text.is_empty() { "" } else { ", " };
+        write!(text, "{comma}{end} {count}").expect("a String takes everything");
+        text
+    });
+    sqlx::query(
+        "insert into token_windows (id, most, interval_ns, resolution_ns, counts, empty_at, granted, longest_wait)
+         values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+         on conflict (id) do update
+            set most = excluded.most, interval_ns = excluded.interval_ns, resolution_ns = excluded.resolution_ns,
+                counts = excluded.counts, empty_at = excluded.empty_at, granted = excluded.granted,
+                longest_wait = excluded.longest_wait",
+    )
+    .bind(key.as_str())
+    .bind(row.window.most())
+    .bind(row.window.interval_ns())
+    .bind(row.ring.resolution_ns)
+    .bind(counts)
+    .bind(row.ring.empty_at(&row.window))
+    .bind(row.ring.granted)
+    .bind(row.ring.longest_wait)
+    .execute(connection)
+    .await
+    .map(drop)
+}

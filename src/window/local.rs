@@ -1,0 +1,211 @@
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Counted, Ring, Window};
+use crate::answer::Word;
+use crate::decision::Source;
+use crate::{Adjusted, Adjustment, Error, Key, Mode, Outcome, Store, Take, TakeError};
+
+/// A store that counts requests in sliding windows for others to read.
+pub trait SharedWindows: Store {
+    /// Counts requests in a key's window now, whatever its maximum, and answers what has been counted by all; 0 only
+    /// reads.
+    ///
+    /// # Errors
+    ///
+    /// If there is no answer; then nobody knows whether they were counted.
+    fn count(
+        &self,
+        key: &Key,
+        window: &Window,
+        cost: u64,
+    ) -> impl Future<Output = Result<Counted, Error>> + Send;
+}
+
+impl<S: SharedWindows> SharedWindows for Arc<S> {
+    async fn count(&self, key: &Key, window: &Window, cost: u64) -> Result<Counted, Error> {
+        (**self).count(key, window, cost).await
+    }
+}
+
+/// A store that decides requests under sliding windows from what this process has seen of them.
+///
+/// A denial makes no call. A grant is counted in the store before it is answered, and brings back what all processes have
+/// counted; after the end of each sub-interval the counts are read anew. The sub-interval that the window has in part is
+/// weighed by that part. So between two grants of its own a process knows nothing of the others', and together they can
+/// grant more than the maximum, or deny a little early: `docs/sliding-windows.md` has the measure of it. Sub-intervals
+/// are those of the store's clock.
+///
+/// Requests that may wait, keep some for others, or have an id, and those under any other rule, are the store's to
+/// decide: exactly.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Limiter, LocalReads, MemoryStore, Window};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tollgate::Error> {
+/// // PgStore::from(pool), or MySqlStore or SqliteStore, where processes share a database.
+/// let store = LocalReads::new(MemoryStore::new());
+/// let limiter = Limiter::new(store, Window::new(100, Duration::from_secs(60), Duration::from_secs(5))?)?;
+/// assert!(limiter.allow("/search").await?.is_granted());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct LocalReads<S> {
+    store: Arc<S>,
+    seen: Arc<Mutex<HashMap<Key, Seen>>>,
+    most_keys: usize,
+}
+
+/// What is known of a window.
+#[derive(Clone, Debug)]
+struct Seen {
+    ring: Ring,
+    mode: Mode,
+    /// When the store was asked last, by its clock and by ours.
+    asked: i64,
+    asked_at: Instant,
+    /// Whether it is being asked.
+    asking: bool,
+}
+
+impl<S: SharedWindows> LocalReads<S> {
+    /// Over a store.
+    pub fn new(store: S) -> Self {
+        Self { store: Arc::new(store), seen: Arc::default(), most_keys: MOST_KEYS }
+    }
+
+    /// How many keys it remembers at most; 100,000 if not said. Beyond that, windows that are empty are forgotten, and if
+    /// there are none, requests for other keys are the store's to decide.
+    #[must_use]
+    pub fn most_keys(self, most_keys: usize) -> Self {
+        Self { most_keys, ..self }
+    }
+
+    async fn take_locally(&self, take: &Take, window: &Window) -> Result<Outcome, Error> {
+        let request = match take.request() {
+            Ok(request) => request,
+            Err(error) => return Ok(Err(error)),
+        };
+        let key = take.key();
+        let known = self.decide(key, window, request.cost);
+        let Some((counted, granted)) = known else {
+            if !self.has_room(key, window) {
+                return self.store.take_one(take).await;
+            }
+            self.ask(key, window, 0).await?;
+            return Box::pin(self.take_locally(take, window)).await;
+        };
+        if !granted {
+            if self.is_due(key, window, counted.now) {
+                self.ask_behind(key.clone(), *window);
+            }
+            let word = if request.cost > window.most() { Word::Never } else { Word::Denied };
+            let outcome = Counted { word, ..counted }.outcome(take, window, request);
+            return Ok(outcome.map(|decision| decision.by(Source::LocalReads)));
+        }
+        let counted = self.ask(key, window, take.cost).await?;
+        Ok(counted.outcome(take, window, request).map(|decision| decision.untaken().by(Source::LocalReads)))
+    }
+
+    /// What is known of a window, and whether a request passes: then it is counted here at once, so that no other passes
+    /// in its place while the store is asked.
+    fn decide(&self, key: &Key, window: &Window, cost: i64) -> Option<(Counted, bool)> {
+        let mut seen = lock(&self.seen);
+        let known = seen.get_mut(key)?;
+        let now = known.now();
+        let granted = match known.mode {
+            Mode::Enforce => known.ring.estimate(window, now) + cost <= window.most(),
+            Mode::Shadow | Mode::Off => true,
+            Mode::Block => false,
+        };
+        if granted {
+            known.ring.count(window, now, now, cost);
+        }
+        Some((Counted { mode: known.mode, ..Counted::new(Word::Granted, now, now, &known.ring) }, granted))
+    }
+
+    /// Whether a sub-interval has ended since the store was asked, and nobody is asking; then the caller is to.
+    fn is_due(&self, key: &Key, window: &Window, now: i64) -> bool {
+        let mut seen = lock(&self.seen);
+        let Some(known) = seen.get_mut(key) else { return false };
+        let due = !known.asking && known.asked / window.resolution_ns() < now / window.resolution_ns();
+        known.asking |= due;
+        due
+    }
+
+    fn ask_behind(&self, key: Key, window: Window) {
+        let asking = Self { store: Arc::clone(&self.store), seen: Arc::clone(&self.seen), ..*self };
+        tokio::spawn(async move {
+            if asking.ask(&key, &window, 0).await.is_err()
+                && let Some(known) = lock(&asking.seen).get_mut(&key)
+            {
+                known.asking = false;
+            }
+        });
+    }
+
+    /// Counts requests in the store, and replaces what is known by what it answers.
+    async fn ask(&self, key: &Key, window: &Window, cost: u64) -> Result<Counted, Error> {
+        let sent = Instant::now();
+        let counted = self.store.count(key, window, cost).await?;
+        let ring = Ring { counts: counted.counts.clone(), resolution_ns: counted.resolution_ns, ..Ring::default() };
+        // The store read its clock between the two; half-way is the best guess.
+        let asked_at = sent + sent.elapsed() / 2;
+        let known = Seen { ring, mode: counted.mode, asked: counted.now, asked_at, asking: false };
+        let mut seen = lock(&self.seen);
+        // An answer that overtook this one knows more.
+        if seen.get(key).is_none_or(|other| other.asked <= known.asked) {
+            seen.insert(key.clone(), known);
+        }
+        Ok(counted)
+    }
+
+    fn has_room(&self, key: &Key, window: &Window) -> bool {
+        let mut seen = lock(&self.seen);
+        if seen.len() >= self.most_keys && !seen.contains_key(key) {
+            seen.retain(|_, known| known.ring.empty_at(window) > known.now());
+        }
+        seen.len() < self.most_keys
+    }
+}
+
+impl Seen {
+    /// What the store's clock shows now.
+    fn now(&self) -> i64 {
+        self.asked.saturating_add(i64::try_from(self.asked_at.elapsed().as_nanos()).unwrap_or(i64::MAX))
+    }
+}
+
+impl<S: SharedWindows> Store for LocalReads<S> {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        let mut outcomes = Vec::with_capacity(takes.len());
+        for take in takes {
+            outcomes.push(self.take_one(take).await?);
+        }
+        Ok(outcomes)
+    }
+
+    async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
+        let plain = take.max_wait == Duration::ZERO && take.keep == 0 && take.id.is_none();
+        match take.window() {
+            Some(window) if plain => self.take_locally(take, window).await,
+            _ => self.store.take_one(take).await,
+        }
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        self.store.adjust(adjustments).await
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+const MOST_KEYS: usize = 100_000;

@@ -1,0 +1,110 @@
+//! The arithmetic of a sliding window, as pure functions: the oracle that every SQL routine is tested against.
+//!
+//! A grant at the instant `t` is counted in the sub-interval that `t` lies in, and from then on in every window until an
+//! interval after the sub-interval's end. With `room = max − cost − keep`, a request acts at the earliest instant, not
+//! before any that was granted, from which on the requests that still count are at most `room`.
+
+use super::Window;
+use crate::bucket::Request;
+
+/// How many were granted in each sub-interval, oldest first: its end, in nanoseconds since 1970, and the count.
+pub(crate) type Counts = Vec<(i64, i64)>;
+
+/// What a window's row holds beside its terms.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ring {
+    pub(crate) counts: Counts,
+    /// The resolution that the newest sub-interval was counted in.
+    pub(crate) resolution_ns: i64,
+    /// All that were ever granted.
+    pub(crate) granted: i64,
+    /// The longest wait that was granted, in nanoseconds.
+    pub(crate) longest_wait: i64,
+}
+
+impl Ring {
+    /// When a request that leaves `room` for others may act.
+    pub(crate) fn earliest(&self, window: &Window, room: i64, now: i64) -> i64 {
+        let from = self.counts.last().map_or(now, |(end, _)| now.max(end - self.resolution_ns));
+        let mut counted = 0;
+        for (end, count) in self.counts.iter().rev() {
+            counted += count;
+            if counted > room {
+                return from.max(end + window.interval_ns);
+            }
+        }
+        from
+    }
+
+    /// Decides a request for at most the maximum, and counts it if it is granted; says when it acts.
+    pub(crate) fn take(&mut self, window: &Window, now: i64, request: Request) -> Option<i64> {
+        self.step_back(now);
+        let acts_at = self.earliest(window, window.most - request.cost - request.keep, now);
+        if acts_at > now + request.max_wait {
+            return None;
+        }
+        self.count(window, now, acts_at, request.cost);
+        Some(acts_at)
+    }
+
+    /// Counts requests at an instant, whatever the maximum, and forgets those that count no more.
+    pub(crate) fn count(&mut self, window: &Window, now: i64, at: i64, cost: i64) {
+        let end = (at / window.resolution_ns + 1) * window.resolution_ns;
+        self.counts.retain(|(end, _)| *end > now - window.interval_ns);
+        match self.counts.last_mut() {
+            Some((newest, count)) if *newest >= end => *count += cost,
+            _ => self.counts.push((end, cost)),
+        }
+        self.granted += cost;
+        self.longest_wait = self.longest_wait.max(at - now);
+        self.resolution_ns = window.resolution_ns;
+    }
+
+    /// After a step of the clock backwards, what was counted since counts as of now: nobody is locked out for longer
+    /// than an interval.
+    pub(crate) fn step_back(&mut self, now: i64) {
+        let Some(&(newest, _)) = self.counts.last() else {
+            return;
+        };
+        if newest - now > self.longest_wait + self.resolution_ns + SECOND_NS {
+            let by = newest - now - self.resolution_ns;
+            for (end, _) in &mut self.counts {
+                *end -= by;
+            }
+        }
+    }
+
+    /// Gives back requests that were to act at an instant, and says how many.
+    pub(crate) fn give_back(&mut self, acts_at: i64, tokens: i64) -> i64 {
+        let Some((_, count)) = self.counts.iter_mut().find(|(end, _)| *end > acts_at) else {
+            return 0;
+        };
+        let given_back = tokens.min(*count);
+        *count -= given_back;
+        self.granted -= given_back;
+        given_back
+    }
+
+    /// How many count in the window that ends now, or are promised.
+    pub(crate) fn counted(&self, window: &Window, now: i64) -> i64 {
+        self.counts.iter().filter(|(end, _)| *end > now - window.interval_ns).map(|(_, count)| count).sum()
+    }
+
+    /// How many the window that ends now has seen, if requests were spread evenly over the sub-interval that it has in
+    /// part.
+    pub(crate) fn estimate(&self, window: &Window, now: i64) -> i64 {
+        let begins = now - window.interval_ns;
+        let inside = |&(end, count): &(i64, i64)| {
+            let part = (end - begins).clamp(0, window.resolution_ns);
+            i128::from(count) * i128::from(part) / i128::from(window.resolution_ns)
+        };
+        self.counts.iter().map(|entry| i64::try_from(inside(entry)).unwrap_or(i64::MAX)).sum()
+    }
+
+    /// When nothing counts any more.
+    pub(crate) fn empty_at(&self, window: &Window) -> i64 {
+        self.counts.last().map_or(0, |(end, _)| end + window.interval_ns)
+    }
+}
+
+const SECOND_NS: i64 = 1_000_000_000;

@@ -1,0 +1,85 @@
+use super::{Counted, Ring, Window};
+use crate::Mode;
+use crate::answer::Word;
+use crate::book::{Account, Held, State};
+use crate::bucket::{Receipt, Request};
+
+/// A sliding window as a store keeps it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WindowRow {
+    /// The terms that it was last counted under.
+    pub(crate) window: Window,
+    pub(crate) ring: Ring,
+}
+
+/// Decides a request, in the mode that holds until an instant; a denial changes nothing.
+pub(crate) fn decide(
+    row: &mut WindowRow,
+    request: Request,
+    (mode, until): (Mode, Option<i64>),
+    held: Option<Held>,
+    now: i64,
+) -> Counted {
+    let answer = |word, row: &WindowRow| Counted { mode, ..Counted::new(word, now, now, &row.ring) };
+    if mode == Mode::Off {
+        return answer(Word::Granted, row);
+    }
+    if let Some(held) = held {
+        let same = held.receipt.cost == request.cost && held.state != State::Cancelled;
+        let word = if same { Word::Granted } else { Word::Reused };
+        return Counted::new(word, now, held.receipt.acts_at.max(now), &row.ring);
+    }
+    if mode == Mode::Block {
+        return Counted { acts_at: until, ..answer(Word::Denied, row) };
+    }
+    if request.cost > row.window.most() - request.keep {
+        return answer(Word::Never, row);
+    }
+    match row.ring.take(&row.window, now, request) {
+        Some(acts_at) => Counted::new(Word::Granted, now, acts_at, &row.ring),
+        None if mode == Mode::Shadow => answer(Word::Granted, row),
+        None => answer(Word::Denied, row),
+    }
+}
+
+impl WindowRow {
+    /// A window that nothing was counted in yet.
+    pub(crate) fn new(window: Window) -> Self {
+        Self { window, ring: Ring { resolution_ns: window.resolution_ns(), ..Ring::default() } }
+    }
+
+    /// Whether nothing counts in it any more.
+    pub(crate) fn is_empty(&self, now: i64) -> bool {
+        self.ring.empty_at(&self.window) <= now
+    }
+
+    /// Counts requests now, whatever the maximum, unless everything passes or is denied.
+    pub(crate) fn count_now(&mut self, (mode, until): (Mode, Option<i64>), cost: i64, now: i64) -> Counted {
+        self.ring.step_back(now);
+        let counts = matches!(mode, Mode::Enforce | Mode::Shadow);
+        if counts && cost > 0 {
+            self.ring.count(&self.window, now, self.next(now), cost);
+        }
+        let counted = Counted { mode, ..Counted::new(Word::Granted, now, now, &self.ring) };
+        if mode == Mode::Block { Counted { word: Word::Denied, acts_at: until, ..counted } } else { counted }
+    }
+
+    /// Now, or when the requests act that were granted last.
+    fn next(&self, now: i64) -> i64 {
+        self.ring.counts.last().map_or(now, |(end, _)| now.max(end - self.ring.resolution_ns))
+    }
+}
+
+impl Account for WindowRow {
+    fn cancel(&mut self, receipt: &Receipt, _: i64) -> Option<i64> {
+        Some(self.ring.give_back(receipt.acts_at, receipt.cost))
+    }
+
+    fn refund(&mut self, receipt: &Receipt, tokens: i64) {
+        self.ring.give_back(receipt.acts_at, tokens);
+    }
+
+    fn charge(&mut self, now: i64, tokens: i64) {
+        self.ring.count(&self.window, now, self.next(now), tokens);
+    }
+}

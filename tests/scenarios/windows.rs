@@ -1,0 +1,200 @@
+//! Sliding windows.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use tollgate::{
+    Adjusted, Limiter, LocalReads, ManualClock, MemoryStore, Receipt, Rule, SharedWindows, Store, Take, TakeError, Window,
+};
+use uuid::Uuid;
+
+use super::{START, World, left, ms};
+
+/// At most 10 in any second, counted in tenths.
+fn ten_a_second() -> anyhow::Result<Window> {
+    Ok(Window::new(10, ms(1000), ms(100))?)
+}
+
+fn under(world: &impl World, window: Window) -> Take {
+    Take::from(world.key()).rule(window.into())
+}
+
+pub(crate) async fn a_window_grants_its_maximum_and_what_leaves_it(world: &impl World) -> anyhow::Result<()> {
+    let take = under(world, ten_a_second()?);
+    world.at_ms(0).await?;
+    assert_eq!(left(&world.decide(take.clone().cost(6)).await?), (true, 4));
+    world.at_ms(450).await?;
+    assert_eq!(left(&world.decide(take.clone().cost(4)).await?), (true, 0));
+    let denied = world.decide(take.clone()).await?;
+    assert_eq!((left(&denied), denied.retry_after(), denied.reset_after()), ((false, 0), ms(650), ms(1050)));
+    // Those of the first tenth count until a second after its end.
+    world.at_ms(1099).await?;
+    assert!(!world.decide(take.clone()).await?.is_granted());
+    world.at_ms(1100).await?;
+    assert_eq!(left(&world.decide(take.clone().cost(6)).await?), (true, 0));
+    world.at_ms(1499).await?;
+    assert!(!world.decide(take.clone()).await?.is_granted());
+    world.at_ms(1500).await?;
+    assert_eq!(left(&world.decide(take).await?), (true, 3));
+    Ok(())
+}
+
+pub(crate) async fn no_interval_sees_more_than_the_maximum(world: &impl World) -> anyhow::Result<()> {
+    let take = under(world, ten_a_second()?);
+    let mut granted = Vec::new();
+    for at in (0..4000).step_by(37) {
+        world.at_ms(at).await?;
+        if world.decide(take.clone().cost(1 + at.unsigned_abs() % 3)).await?.is_granted() {
+            granted.push((at, 1 + at % 3));
+        }
+    }
+    for &(end, _) in &granted {
+        let window = granted.iter().filter(|(at, _)| (end - 1000..=end).contains(at));
+        let seen: i64 = window.map(|(_, cost)| cost).sum();
+        ensure!(seen <= 10, "{seen} in the second to {end} ms");
+    }
+    ensure!(granted.iter().map(|(_, cost)| cost).sum::<i64>() >= 33, "{granted:?}");
+    Ok(())
+}
+
+pub(crate) async fn a_reservation_in_a_window_acts_when_there_is_room_and_can_be_cancelled(
+    world: &impl World,
+) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let key = world.key();
+    let limiter = Limiter::new(world.store(), ten_a_second()?)?;
+    assert!(limiter.allow_n(&key, 10).await?.is_granted());
+    let first = limiter.reserve_n(&key, 4).await?;
+    let second = limiter.reserve_n(&key, 6).await?;
+    let third = limiter.reserve_n(&key, 1).await?;
+    assert_eq!((first.delay(), second.delay(), third.delay()), (ms(1100), ms(1100), ms(2200)));
+    assert!(!limiter.allow(&key).await?.is_granted(), "who comes later queues behind");
+    second.cancel().await?;
+    second.cancel().await?;
+    world.at_ms(1100).await?;
+    assert_eq!(limiter.reserve_n(&key, 6).await?.delay(), ms(1100), "not before the third");
+    Ok(())
+}
+
+pub(crate) async fn a_window_keeps_some_for_others(world: &impl World) -> anyhow::Result<()> {
+    let take = under(world, ten_a_second()?);
+    world.at_ms(0).await?;
+    assert!(world.decide(take.clone().cost(8).keep(2)).await?.is_granted());
+    assert!(!world.decide(take.clone().keep(2)).await?.is_granted());
+    assert_eq!(left(&world.decide(take.clone().cost(2)).await?), (true, 0));
+    let error = world.store().take_one(&take.cost(9).keep(2)).await?.expect_err("never");
+    ensure!(matches!(error, TakeError::NeverPossible { cost: 9, keep: 2, capacity: 10, .. }), "{error:?}");
+    Ok(())
+}
+
+pub(crate) async fn a_request_in_a_window_that_is_repeated_with_its_id_counts_once(
+    world: &impl World,
+) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let id = Uuid::new_v4();
+    let take = under(world, ten_a_second()?);
+    let once = take.clone().cost(4).id(id, ms(10_000));
+    for _ in 0..3 {
+        assert_eq!(left(&world.decide(once.clone()).await?), (true, 6));
+    }
+    let error = world.store().take_one(&take.clone().id(id, ms(10_000))).await?.expect_err("another's");
+    assert_eq!(error, TakeError::Reused(id));
+    let receipt = Receipt::new(id, take.key().clone(), 4).in_window(Duration::from_nanos(START.unsigned_abs()));
+    let settle = |used| [receipt.clone().settle(used)];
+    assert_eq!(world.store().adjust(&settle(1)).await?, [Ok(Adjusted::Done(3))]);
+    assert_eq!(world.store().adjust(&settle(1)).await?, [Ok(Adjusted::Repeated)]);
+    assert_eq!(left(&world.decide(take).await?), (true, 8));
+    Ok(())
+}
+
+pub(crate) async fn a_window_under_other_terms_keeps_its_counts(world: &impl World) -> anyhow::Result<()> {
+    let take = under(world, ten_a_second()?);
+    world.at_ms(50).await?;
+    assert!(world.decide(take.clone().cost(8)).await?.is_granted());
+    let smaller = take.clone().rule(Window::new(9, ms(2000), ms(20))?.into());
+    assert_eq!(left(&world.decide(smaller.clone()).await?), (true, 0));
+    world.at_ms(2099).await?;
+    assert!(!world.decide(smaller.clone()).await?.is_granted());
+    world.at_ms(2100).await?;
+    assert_eq!(left(&world.decide(smaller).await?), (true, 8));
+    Ok(())
+}
+
+pub(crate) async fn a_clock_set_back_locks_a_window_for_no_longer_than_its_interval(
+    world: &impl World,
+) -> anyhow::Result<()> {
+    let take = under(world, ten_a_second()?);
+    world.at_ms(3_600_000).await?;
+    assert!(world.decide(take.clone().cost(10)).await?.is_granted());
+    for (at, granted) in [(0, false), (500, false), (1099, false), (1100, true)] {
+        world.at_ms(at).await?;
+        assert_eq!(world.decide(take.clone()).await?.is_granted(), granted, "at {at} ms");
+    }
+    Ok(())
+}
+
+pub(crate) async fn a_window_is_decided_by_itself(world: &impl World) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let take = under(world, ten_a_second()?);
+    let both = take.clone().and(world.key(), Rule::try_from("10/s")?);
+    let error = world.store().take_one(&both).await?.expect_err("not with others");
+    assert_eq!(error, TakeError::WindowWithOthers(take.key().clone()));
+    let outcomes = world.store().take(&[take.clone(), take.clone()]).await?;
+    let remaining: Vec<_> = outcomes.into_iter().map(|outcome| outcome.map(|decision| decision.remaining())).collect();
+    assert_eq!(remaining, [Ok(9), Ok(8)]);
+    Ok(())
+}
+
+pub(crate) async fn what_is_counted_for_others_fills_a_window_beyond_its_maximum(
+    world: &impl World,
+) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let (key, window) = (world.key(), ten_a_second()?);
+    world.store().count(&key, &window, 12).await?;
+    let denied = world.decide(Take::from(key.clone()).rule(window.into())).await?;
+    assert_eq!((left(&denied), denied.retry_after()), ((false, 0), ms(1100)));
+    Ok(())
+}
+
+pub(crate) async fn a_denial_from_local_reads_asks_nobody(world: &impl World) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let key = world.key();
+    let limiter = Limiter::new(LocalReads::new(world.store()), ten_a_second()?)?;
+    assert_eq!(left(&limiter.allow_n(&key, 10).await?), (true, 0));
+    // Counted for another process; nobody here has asked since.
+    world.store().count(&key, &ten_a_second()?, 1).await?;
+    let denied = limiter.allow(&key).await?;
+    assert_eq!((left(&denied), denied.source()), ((false, 0), tollgate::Source::LocalReads));
+    Ok(())
+}
+
+/// Random requests, one by one, under the oracle's eyes.
+pub(crate) async fn every_window_is_decided_as_by_the_oracle(world: &impl World) -> anyhow::Result<()> {
+    for seed in 0..6 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let clock = ManualClock::default();
+        let oracle = MemoryStore::with_clock(clock.clone());
+        let key = world.key();
+        let mut now = 0;
+        for step in 0..60 {
+            now += random.i64(-30..200);
+            now = if random.u8(..) < 3 { now - 5_000 } else { now.max(-4_000) };
+            clock.set(START + now * 1_000_000);
+            world.at_ms(now).await?;
+            let interval = [400, 1000, 1000][random.usize(..3)];
+            let window = Window::new(random.u64(3..12), ms(interval), ms([50, 100, 130][random.usize(..3)]))?;
+            let take = Take::from(key.clone())
+                .rule(window.into())
+                .cost(random.u64(1..5))
+                .keep(random.u64(..3))
+                .max_wait(ms(random.u64(..4) * random.u64(..500)));
+            let (expected, found) = (oracle.take_one(&take).await?, world.store().take_one(&take).await?);
+            ensure!(same(&expected) == same(&found), "seed {seed}, step {step}, at {now} ms, {take:?}\n{expected:?}\n{found:?}");
+        }
+    }
+    Ok(())
+}
+
+fn same(outcome: &tollgate::Outcome) -> Result<impl PartialEq + use<>, TakeError> {
+    outcome.clone().map(|d| (left(&d), d.wait(), d.retry_after(), d.reset_after()))
+}
