@@ -36,9 +36,9 @@ impl Ring {
         from
     }
 
-    /// Decides a request for at most the maximum, and counts it if it is granted; says when it acts.
+    /// Decides a request for at most the maximum by a clock that was not set back, and counts it if it is granted; says when
+    /// it acts.
     pub(crate) fn take(&mut self, window: &Window, now: i64, request: Request) -> Option<i64> {
-        self.step_back(now);
         let acts_at = self.earliest(window, window.most - request.cost - request.keep, now);
         if acts_at > now + request.max_wait {
             return None;

@@ -24,6 +24,7 @@ pub(crate) fn decide(
     if mode == Mode::Off {
         return answer(Word::Granted, row);
     }
+    row.ring.step_back(now);
     if let Some(held) = held {
         let same = held.receipt.cost == request.cost && held.state != State::Cancelled;
         let word = if same { Word::Granted } else { Word::Reused };
