@@ -48,4 +48,4 @@ pub use store::PgStore;
 #[cfg(feature = "sqlite")]
 pub use store::SqliteStore;
 #[cfg(feature = "_sql")]
-pub use store::{BucketLevel, Dialect, Isolation, SqlStore, create_bucket};
+pub use store::{BucketLevel, Dialect, Isolation, SqlStore, adjust_within, create_bucket, take_within};

@@ -20,6 +20,8 @@ mod postgres;
 mod sql;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+#[cfg(feature = "_sql")]
+mod within;
 
 #[cfg(feature = "_sql")]
 pub use dialect::Dialect;
@@ -35,6 +37,8 @@ pub use postgres::PgStore;
 pub use sql::{SqlStore, create_bucket};
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteStore;
+#[cfg(feature = "_sql")]
+pub use within::{adjust_within, take_within};
 
 /// Where buckets are kept: the one seam between the limiters above and the databases below.
 ///

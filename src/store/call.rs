@@ -3,8 +3,8 @@ use std::sync::Arc;
 use super::answer::AdjustedColumns;
 use super::ask::Ask;
 use super::dialect::Dialect;
-use crate::{Adjustment, Counted, Error};
 use crate::answer::Answer;
+use crate::{Adjustment, Counted, Error};
 
 /// One call of one routine.
 #[derive(Clone, Debug)]
@@ -44,9 +44,7 @@ impl Call {
             Self::Each(asks) => DB::take(connection, asks, clock).await.map(Reply::Answers),
             Self::All(ask) => DB::take_all(connection, ask, clock).await.map(Reply::Answers),
             Self::Adjust(adjustment) => DB::adjust(connection, adjustment, clock).await.map(Reply::Adjusted),
-            Self::Window(ask, counting) => {
-                DB::take_window(connection, ask, *counting, clock).await.map(Reply::Counted)
-            }
+            Self::Window(ask, counting) => DB::take_window(connection, ask, *counting, clock).await.map(Reply::Counted),
         }
     }
 }

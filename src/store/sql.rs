@@ -270,7 +270,7 @@ async fn in_transaction<DB: Dialect>(
     Ok(reply)
 }
 
-fn classify<DB: Dialect>(error: &sqlx::Error) -> Class {
+pub(super) fn classify<DB: Dialect>(error: &sqlx::Error) -> Class {
     match error {
         sqlx::Error::Database(error) => DB::classify(error.as_ref()),
         sqlx::Error::Encode(_) | sqlx::Error::InvalidArgument(_) => Class::Refused,

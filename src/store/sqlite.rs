@@ -3,7 +3,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use sqlx::error::DatabaseError;
 use sqlx::sqlite::{Sqlite, SqliteConnection};
-use sqlx::{Connection, SqlStr, SqlitePool};
+use sqlx::{Connection, SqlStr, SqlitePool, Transaction};
 
 use super::answer::AdjustedColumns;
 use super::ask::Ask;
@@ -51,7 +51,7 @@ impl Dialect for Sqlite {
         {
             return Ok(vec![answer]);
         }
-        let mut transaction = connection.begin_with("begin immediate").await?;
+        let mut transaction = begin(connection).await?;
         let mut answers = Vec::with_capacity(asks.len());
         for (entry, ask) in (1..).zip(asks) {
             let mut locked = Locked::new(&mut transaction, ask, 0, clock.now()).await?;
@@ -67,7 +67,7 @@ impl Dialect for Sqlite {
         ask: &Ask,
         clock: &HostClock,
     ) -> Result<Vec<Answer>, sqlx::Error> {
-        let mut transaction = connection.begin_with("begin immediate").await?;
+        let mut transaction = begin(connection).await?;
         let now = clock.now();
         let mut buckets = Vec::new();
         for place in 0..ask.take.limits.len() {
@@ -93,7 +93,7 @@ impl Dialect for Sqlite {
         counting: Counting,
         clock: &HostClock,
     ) -> Result<Counted, sqlx::Error> {
-        let mut transaction = connection.begin_with("begin immediate").await?;
+        let mut transaction = begin(connection).await?;
         let counted = windows::take(&mut transaction, ask, counting, clock.now()).await?;
         transaction.commit().await?;
         Ok(counted)
@@ -104,7 +104,7 @@ impl Dialect for Sqlite {
         Adjustment { receipt, kind }: &Adjustment,
         clock: &HostClock,
     ) -> Result<AdjustedColumns, sqlx::Error> {
-        let mut transaction = connection.begin_with("begin immediate").await?;
+        let mut transaction = begin(connection).await?;
         let held = receipts::find(&mut transaction, receipt.id, &receipt.key).await?;
         if receipt.window {
             let mut row = windows::find(&mut transaction, &receipt.key).await?;
@@ -132,7 +132,7 @@ impl Dialect for Sqlite {
         quota: &Quota,
         clock: &HostClock,
     ) -> Result<(), sqlx::Error> {
-        let mut transaction = connection.begin_with("begin immediate").await?;
+        let mut transaction = begin(connection).await?;
         let row = match row::find(&mut transaction, key).await? {
             None => Row::provisioned(*quota, clock.now()),
             Some(mut row) => {
@@ -230,6 +230,15 @@ async fn take_now(
     let mut ruled = Ruled { row: Some(row), mode: Mode::Enforce, until: None, capacity: None };
     let answer = book::take(&mut ruled, ask.request, now);
     Ok((answer.word != Word::Granted).then_some(answer))
+}
+
+/// Locks the database; in a transaction of the caller's, as soon as something is written.
+async fn begin(connection: &mut SqliteConnection) -> Result<Transaction<'_, Sqlite>, sqlx::Error> {
+    if connection.is_in_transaction() {
+        connection.begin().await
+    } else {
+        connection.begin_with("begin immediate").await
+    }
 }
 
 /// What became of an adjustment, in the routines' words.

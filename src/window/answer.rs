@@ -19,14 +19,7 @@ pub struct Counted {
 impl Counted {
     pub(crate) fn new(word: Word, now: i64, acts_at: i64, ring: &Ring) -> Self {
         let counts = ring.counts.clone();
-        Self {
-            word,
-            mode: Mode::Enforce,
-            now,
-            acts_at: Some(acts_at),
-            counts,
-            resolution_ns: ring.resolution_ns,
-        }
+        Self { word, mode: Mode::Enforce, now, acts_at: Some(acts_at), counts, resolution_ns: ring.resolution_ns }
     }
 
     pub(crate) fn outcome(self, take: &Take, window: &Window, request: Request) -> Outcome {

@@ -17,12 +17,7 @@ pub trait SharedWindows: Store {
     /// # Errors
     ///
     /// If there is no answer; then nobody knows whether they were counted.
-    fn count(
-        &self,
-        key: &Key,
-        window: &Window,
-        cost: u64,
-    ) -> impl Future<Output = Result<Counted, Error>> + Send;
+    fn count(&self, key: &Key, window: &Window, cost: u64) -> impl Future<Output = Result<Counted, Error>> + Send;
 }
 
 impl<S: SharedWindows> SharedWindows for Arc<S> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
 use sqlx::{AssertSqlSafe, MySql, MySqlPool, Postgres, Row, Sqlite};
-use tollgate::Key;
+use tollgate::{Decision, Key, Take, take_within};
 
 use crate::engines::Kind;
 use crate::rig::{AnyPool, Rig};
@@ -25,13 +25,19 @@ enum AnyConnection {
 impl Held {
     /// Takes a token in a transaction, and does not end it.
     pub async fn bucket(rig: &Rig, key: &Key) -> anyhow::Result<Self> {
+        let mut held = Self::open(rig).await?;
+        held.take(rig, key).await?;
+        Ok(held)
+    }
+
+    /// Begins a transaction, and does not end it.
+    pub async fn open(rig: &Rig) -> anyhow::Result<Self> {
         let mut held = Self::idle(rig).await?;
         held.connection.close_on_drop();
         held.run(if rig.engine.kind == Kind::Sqlite { "begin immediate" } else { "begin" }).await?;
         if let AnyConnection::Postgres(connection) = &mut held.connection {
             held.pid = sqlx::query_scalar("select pg_backend_pid()").fetch_one(&mut **connection).await?;
         }
-        held.take(rig, key).await?;
         Ok(held)
     }
 
@@ -43,6 +49,15 @@ impl Held {
             AnyPool::Sqlite(pool) => AnyConnection::Sqlite(pool.acquire().await?),
         };
         Ok(Self { connection, pid: 0 })
+    }
+
+    /// Asks for tokens by the library, in the transaction.
+    pub async fn decide(&mut self, take: &Take) -> anyhow::Result<Decision> {
+        Ok(match &mut self.connection {
+            AnyConnection::MySql(it) => take_within(&mut **it, take).await??,
+            AnyConnection::Postgres(it) => take_within(&mut **it, take).await??,
+            AnyConnection::Sqlite(it) => take_within(&mut **it, take).await??,
+        })
     }
 
     /// Takes another token, waiting for the bucket's lock if need be.

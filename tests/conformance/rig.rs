@@ -6,7 +6,7 @@ use sqlx::{AssertSqlSafe, MySqlPool, PgPool, SqlitePool};
 use tollgate::bucket::Bucket;
 use tollgate::{
     Adjusted, Adjustment, Counted, Decision, Error, Isolation, Key, ManualClock, MySqlStore, Outcome, PgStore, Quota,
-    SqliteStore, SharedWindows, Store, Take, TakeError, Window,
+    SharedWindows, SqliteStore, Store, Take, TakeError, Window,
 };
 use uuid::Uuid;
 

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use tollgate::{
-    Adjusted, Limiter, LocalReads, ManualClock, MemoryStore, Receipt, Rule, SharedWindows, Store, Take, TakeError, Window,
+    Adjusted, Limiter, LocalReads, ManualClock, MemoryStore, Receipt, Rule, SharedWindows, Store, Take, TakeError,
+    Window,
 };
 use uuid::Uuid;
 
@@ -189,7 +190,10 @@ pub(crate) async fn every_window_is_decided_as_by_the_oracle(world: &impl World)
                 .keep(random.u64(..3))
                 .max_wait(ms(random.u64(..4) * random.u64(..500)));
             let (expected, found) = (oracle.take_one(&take).await?, world.store().take_one(&take).await?);
-            ensure!(same(&expected) == same(&found), "seed {seed}, step {step}, at {now} ms, {take:?}\n{expected:?}\n{found:?}");
+            ensure!(
+                same(&expected) == same(&found),
+                "seed {seed}, step {step}, at {now} ms, {take:?}\n{expected:?}\n{found:?}"
+            );
         }
     }
     Ok(())

@@ -1,0 +1,99 @@
+//! A token taken in the host's own transaction, in Rust.
+
+use std::time::Duration;
+
+use tollgate::{Adjusted, Key, Quota, Rule, Take, TakeError, Window, adjust_within, take_within};
+use uuid::Uuid;
+
+use crate::engines::Kind;
+use crate::held::Held;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::pools::{Scratch, with_pool};
+use crate::rig::Rig;
+
+pub fn cases() -> Vec<Case> {
+    let mut cases: Vec<Case> = list!(Levels::Pools, Time::Real, |_| true;
+        what_was_taken_within_a_transaction_goes_with_it,
+        what_was_taken_within_a_transaction_stays_when_it_commits,
+        a_refusal_within_a_transaction_leaves_it_usable)
+    .into();
+    cases.extend(list!(Levels::Pools, Time::Real, |engine| engine.kind != Kind::Sqlite && engine.name != "pgbouncer";
+        a_bucket_is_held_until_the_transaction_ends));
+    cases
+}
+
+async fn what_was_taken_within_a_transaction_goes_with_it(rig: Rig) -> anyhow::Result<()> {
+    let (key, before) = bucket(&rig).await?;
+    let take = Take::from(key.clone()).cost(3);
+    with_pool!(&rig.pool, pool => {
+        let mut transaction = pool.begin().await?;
+        assert_eq!(take_within(&mut *transaction, &take).await??.remaining(), 2);
+        assert!(!take_within(&mut *transaction, &take).await??.is_granted());
+        transaction.rollback().await?;
+    });
+    assert_eq!(rig.row(&key).await?, before);
+    Ok(())
+}
+
+async fn what_was_taken_within_a_transaction_stays_when_it_commits(rig: Rig) -> anyhow::Result<()> {
+    let (key, _) = bucket(&rig).await?;
+    let (other, window) = (rig.key(), rig.key());
+    let id = Uuid::new_v4();
+    let once = Take::from(key.clone()).id(id, Duration::from_hours(1));
+    let both = Take::from(key.clone()).and(other.clone(), Rule::try_from("7/h")?);
+    let counted = Take::from(window).rule(Window::new(2, Duration::from_hours(1), Duration::from_mins(10))?.into());
+    with_pool!(&rig.pool, pool => {
+        let mut transaction = pool.begin().await?;
+        assert!(take_within(&mut *transaction, &once).await??.is_granted());
+        assert!(take_within(&mut *transaction, &both).await??.is_granted());
+        assert!(take_within(&mut *transaction, &counted).await??.is_granted());
+        let settle = tollgate::Receipt::new(id, key.clone(), 1).settle(2);
+        assert_eq!(adjust_within(&mut *transaction, &settle).await?, Ok(Adjusted::Done(-1)));
+        transaction.commit().await?;
+    });
+    assert_eq!(rig.row(&key).await?.map(|row| row.granted), Some(3));
+    assert_eq!(rig.row(&other).await?.map(|row| row.granted), Some(1));
+    assert_eq!(rig.decide(counted).await?.remaining(), 0);
+    Ok(())
+}
+
+async fn a_refusal_within_a_transaction_leaves_it_usable(rig: Rig) -> anyhow::Result<()> {
+    let (key, _) = bucket(&rig).await?;
+    let nobodys = rig.key();
+    with_pool!(&rig.pool, pool => {
+        let mut transaction = pool.begin().await?;
+        assert!(take_within(&mut *transaction, &Take::from(key.clone())).await??.is_granted());
+        let unknown = take_within(&mut *transaction, &Take::from(nobodys.clone())).await?;
+        assert_eq!(unknown.map(drop), Err(TakeError::UnknownBucket(nobodys)));
+        assert_eq!(take_within(&mut *transaction, &Take::from(key.clone()).cost(0)).await?.map(drop), Err(TakeError::NoTokens));
+        transaction.commit().await?;
+    });
+    assert_eq!(rig.row(&key).await?.map(|row| row.granted), Some(1));
+    Ok(())
+}
+
+async fn a_bucket_is_held_until_the_transaction_ends(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let rig = &scratch.rig;
+    let (key, _) = bucket(rig).await?;
+    let mut held = Held::open(rig).await?;
+    assert!(held.decide(&Take::from(key.clone()).cost(5)).await?.is_granted());
+    let store = rig.store().deadline(Duration::from_secs(60));
+    let taking = tokio::spawn({
+        let take = Take::from(key.clone()).rule(Rule::Provisioned).max_wait(Duration::ZERO);
+        async move { tollgate::Store::take_one(&store, &take).await }
+    });
+    // A denial waits for no lock on PostgreSQL; a grant by what is committed does.
+    held.blocks(rig).await?;
+    held.run("rollback").await?;
+    assert!(taking.await???.is_granted());
+    assert_eq!(rig.row(&key).await?.map(|row| row.granted), Some(1));
+    Ok(())
+}
+
+/// A bucket of 5 tokens a day, full.
+async fn bucket(rig: &Rig) -> anyhow::Result<(Key, Option<tollgate::bucket::Bucket>)> {
+    let key = rig.bucket(Quota::continuous(5, Duration::from_hours(24))?).await?;
+    let row = rig.row(&key).await?;
+    Ok((key, row))
+}
