@@ -142,7 +142,12 @@ impl<C: Clock> MemoryStore<C> {
         self.len() == 0
     }
 
-    pub(crate) fn decide(&self, take: &Take) -> Outcome {
+    /// Decides one request, at once.
+    ///
+    /// # Errors
+    ///
+    /// If it can never be granted.
+    pub fn decide(&self, take: &Take) -> Outcome {
         let request = take.request()?;
         if take.is_unlimited() {
             return Ok(Decision::grant(u64::MAX));

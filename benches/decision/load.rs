@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use sqlx::Pool;
 use tokio::task::JoinSet;
-use tollgate::{Quota, SqlTokenRequester, TokenRequester, create_bucket, migrate};
+use tollgate::{
+    Key, Quota, Rule, SqlStore, SqlTokenRequester, Store, Take, TokenRequester, Window, create_bucket, migrate,
+};
 
 use crate::engine::Engine;
 
@@ -17,6 +19,8 @@ pub(crate) struct Round {
     pub(crate) bare: f64,
     pub(crate) granted: f64,
     pub(crate) denied: f64,
+    pub(crate) five: f64,
+    pub(crate) window: f64,
 }
 
 /// Makes the rows: those of the floor, buckets that never run dry, and buckets that are empty for a day.
@@ -34,13 +38,15 @@ pub(crate) async fn provision<E: Engine>(pool: &Pool<E>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The three kinds of call, over the same number of keys and connections.
+/// The kinds of call, over the same number of keys and connections.
 pub(crate) struct Load<E: Engine> {
     pool: Pool<E>,
     connections: u32,
     bare: Arc<[Bare<E>]>,
     granted: Arc<[SqlTokenRequester<E>]>,
     denied: Arc<[SqlTokenRequester<E>]>,
+    five: Arc<[Decision<E>]>,
+    window: Arc<[Decision<E>]>,
 }
 
 impl<E: Engine> Load<E> {
@@ -49,7 +55,23 @@ impl<E: Engine> Load<E> {
             let requester = |id: String| SqlTokenRequester::new(pool.clone(), id);
             ids(kind, keys).into_iter().map(requester).collect::<Result<Arc<[_]>, _>>()
         };
+        // Five of the buckets that never run dry.
+        let five = |key: usize| {
+            let others = (0..5).map(|n| Key::try_from(format!("granted:{}", (key + n * KEYS / 5) % KEYS)));
+            let others = others.collect::<Result<Vec<_>, _>>()?;
+            let take = Take::from(others[0].clone());
+            anyhow::Ok(others[1..].iter().fold(take, |take, key| take.and(key.clone(), Rule::Provisioned)))
+        };
+        let window = Window::new(1_000_000_000_000, Duration::from_secs(60), Duration::from_secs(5))?;
+        let within = |id: String| anyhow::Ok(Take::from(Key::try_from(id)?).rule(window.into()));
+        let decision = |take| Decision { store: SqlStore::from(pool.clone()), take };
         Ok(Self {
+            five: (0..keys).map(five).map(|take| take.map(decision)).collect::<Result<_, _>>()?,
+            window: ids("window", keys)
+                .into_iter()
+                .map(within)
+                .map(|take| take.map(decision))
+                .collect::<Result<_, _>>()?,
             pool: pool.clone(),
             connections,
             bare: ids("bare", keys).into_iter().map(|id| Bare { pool: pool.clone(), id }).collect(),
@@ -66,6 +88,8 @@ impl<E: Engine> Load<E> {
                 bare: self.turn(&self.bare, slice, (1, 0)).await?,
                 granted: self.turn(&self.granted, slice, (0, 1)).await?,
                 denied: self.turn(&self.denied, slice, (0, 0)).await?,
+                five: self.turn(&self.five, slice, (0, 5)).await?,
+                window: self.turn(&self.window, slice, (0, 0)).await?,
             });
         }
         Ok(measured.split_off(1))
@@ -78,7 +102,7 @@ impl<E: Engine> Load<E> {
         let start = Instant::now();
         let mut callers = JoinSet::new();
         for caller in 0..self.connections as usize {
-            callers.spawn(call(Arc::clone(calls), caller, start + slice, each.1 == 1));
+            callers.spawn(call(Arc::clone(calls), caller, start + slice));
         }
         let mut latencies = Vec::new();
         while let Some(caller) = callers.join_next().await {
@@ -98,7 +122,7 @@ impl<E: Engine> Load<E> {
 }
 
 /// One caller: the next call when the last one is answered.
-async fn call<C: Call>(calls: Arc<[C]>, caller: usize, end: Instant, granted: bool) -> anyhow::Result<Vec<Duration>> {
+async fn call<C: Call>(calls: Arc<[C]>, caller: usize, end: Instant) -> anyhow::Result<Vec<Duration>> {
     let mut latencies = Vec::new();
     // The stride shares no divisor with the number of keys, so every key has its turn.
     for key in (caller * calls.len() / 8..).step_by(389) {
@@ -106,16 +130,15 @@ async fn call<C: Call>(calls: Arc<[C]>, caller: usize, end: Instant, granted: bo
         if start >= end {
             break;
         }
-        let took = calls[key % calls.len()].call().await?;
+        calls[key % calls.len()].call().await?;
         latencies.push(start.elapsed());
-        ensure!(took == granted, "a call that should {}take a token", if granted { "" } else { "not " });
     }
     Ok(latencies)
 }
 
-/// Something to measure: says whether it took a token.
+/// Something to measure.
 trait Call: Send + Sync + 'static {
-    fn call(&self) -> impl Future<Output = anyhow::Result<bool>> + Send;
+    fn call(&self) -> impl Future<Output = anyhow::Result<()>> + Send;
 }
 
 struct Bare<E: Engine> {
@@ -124,15 +147,27 @@ struct Bare<E: Engine> {
 }
 
 impl<E: Engine> Call for Bare<E> {
-    async fn call(&self) -> anyhow::Result<bool> {
-        E::bare(&self.pool, &self.id).await?;
-        Ok(false)
+    async fn call(&self) -> anyhow::Result<()> {
+        Ok(E::bare(&self.pool, &self.id).await?)
     }
 }
 
 impl<E: Engine> Call for SqlTokenRequester<E> {
-    async fn call(&self) -> anyhow::Result<bool> {
-        Ok(self.request_token().await?.is_granted())
+    async fn call(&self) -> anyhow::Result<()> {
+        Ok(drop(self.request_token().await?))
+    }
+}
+
+/// A request that is granted.
+struct Decision<E: Engine> {
+    store: SqlStore<E>,
+    take: Take,
+}
+
+impl<E: Engine> Call for Decision<E> {
+    async fn call(&self) -> anyhow::Result<()> {
+        ensure!(self.store.take_one(&self.take).await??.is_granted(), "there is room for it");
+        Ok(())
     }
 }
 

@@ -11,8 +11,9 @@ pub(crate) struct Line<'a> {
 
 impl<'a> Line<'a> {
     pub(crate) const HEADER: &'static str = "\
-        | connections | keys | bare UPDATE | granted | denied | granted ÷ bare | denied ÷ bare |\n\
-        |---|---|---|---|---|---|---|";
+        | connections | keys | bare UPDATE | granted | denied | granted ÷ bare | denied ÷ bare | five limits ÷ granted | \
+        window ÷ granted |\n\
+        |---|---|---|---|---|---|---|---|---|";
 
     pub(crate) fn new(connections: u32, keys: usize, rounds: &'a [Round]) -> Self {
         Self { connections, keys, rounds }
@@ -26,8 +27,8 @@ impl<'a> Line<'a> {
     }
 
     /// Round by round, so what slows a whole round does not count.
-    fn ratio(&self, of: impl Fn(&Round) -> f64) -> String {
-        spread(self.rounds.iter().map(|round| of(round) / round.bare), 2)
+    fn ratio(&self, of: impl Fn(&Round) -> f64, to: impl Fn(&Round) -> f64) -> String {
+        spread(self.rounds.iter().map(|round| of(round) / to(round)), 2)
     }
 }
 
@@ -36,8 +37,14 @@ impl fmt::Display for Line<'_> {
         let Self { connections, keys, .. } = self;
         let (bare, granted, denied) =
             (self.cost(|round| round.bare), self.cost(|round| round.granted), self.cost(|round| round.denied));
-        let (dearer, denied_dearer) = (self.ratio(|round| round.granted), self.ratio(|round| round.denied));
-        write!(f, "| {connections} | {keys} | {bare} | {granted} | {denied} | {dearer} | {denied_dearer} |")
+        let dearer = self.ratio(|round| round.granted, |round| round.bare);
+        let denied_dearer = self.ratio(|round| round.denied, |round| round.bare);
+        let five = self.ratio(|round| round.five, |round| round.granted);
+        let window = self.ratio(|round| round.window, |round| round.granted);
+        write!(
+            f,
+            "| {connections} | {keys} | {bare} | {granted} | {denied} | {dearer} | {denied_dearer} | {five} | {window} |"
+        )
     }
 }
 

@@ -10,6 +10,7 @@ use crate::matrix::{Case, Levels, Time, list};
 use crate::rig::Rig;
 
 mod refusals;
+mod windows;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = list!(
@@ -26,6 +27,7 @@ pub(crate) fn cases() -> Vec<Case> {
         arguments_that_are_left_out_mean_one_token_now,
     ));
     cases.extend(refusals::cases());
+    cases.extend(windows::cases());
     cases
 }
 

@@ -1,0 +1,61 @@
+//! Sliding windows, as any SQL client sees them.
+
+use anyhow::ensure;
+
+use super::MS;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::rig::Rig;
+
+pub(crate) fn cases() -> Vec<Case> {
+    list!(
+        Levels::Pools, Time::Injected, |engine| engine.has_routines;
+        request_tokens_in_window_grants_its_maximum_in_any_interval,
+        request_tokens_in_window_refuses_what_makes_no_window,
+    )
+    .into()
+}
+
+async fn request_tokens_in_window_grants_its_maximum_in_any_interval(rig: Rig) -> anyhow::Result<()> {
+    let id = rig.quoted(rig.key().as_str());
+    // Milliseconds, then tokens and longest wait, then the answer.
+    let steps = [
+        (0, "60, 0", [1, 40, 0, 65_000, 65_000]),
+        (7000, "40, 0", [1, 0, 0, 58_000, 63_000]),
+        (8000, "1, 0", [0, 0, 0, 57_000, 62_000]),
+        (8000, "1, 56999", [0, 0, 0, 57_000, 62_000]),
+        (8000, "1, 57000", [1, 0, 57_000, 57_000, 122_000]),
+        (65_000, "60, 0", [0, 59, 0, 5000, 65_000]),
+        (65_000, "59, 0", [1, 0, 0, 65_000, 65_000]),
+    ];
+    for (ms, arguments, expected) in steps {
+        rig.at(ON_THE_GRID + ms * MS).await?;
+        let answer = rig.call("request_tokens_in_window", &format!("{id}, 100, 60, 5, {arguments}")).await?;
+        let answer = answer.numbers(["granted", "remaining", "wait_ms", "retry_after_ms", "reset_after_ms"])?;
+        ensure!(answer == expected, "{arguments} after {ms} ms: {answer:?}, not {expected:?}");
+    }
+    Ok(())
+}
+
+async fn request_tokens_in_window_refuses_what_makes_no_window(rig: Rig) -> anyhow::Result<()> {
+    let id = rig.quoted(rig.key().as_str());
+    for arguments in [
+        "0, 60, 5, 1, 0",
+        "100, 0, 5, 1, 0",
+        "100, 60, 0, 1, 0",
+        "100, 5, 60, 1, 0",
+        "100, 60, 0.01, 1, 0",
+        "100, 60, 5, 0, 0",
+        "100, 60, 5, 101, 0",
+        "100, 60, 5, 1, -1",
+        "100, 40000000, 100000, 1, 0",
+        "100, null, 5, 1, 0",
+        "9223372036854775807, 60, 5, 1, 0",
+    ] {
+        let refusal = rig.refusal(rig.calling("request_tokens_in_window", &format!("{id}, {arguments}"))).await?;
+        ensure!(refusal.sqlstate == "22023", "{arguments}: {refusal:?}");
+    }
+    Ok(())
+}
+
+/// A multiple of 5 seconds.
+const ON_THE_GRID: i64 = 1_800_000_000_000_000_000;
