@@ -48,6 +48,11 @@ impl From<&Quota> for Terms {
 }
 
 impl Terms {
+    /// Whether its clock shows nanoseconds: there is nothing to divide by then, which is what costs most here.
+    fn is_continuous(&self) -> bool {
+        self.step_ns == 1 && self.step_ticks == 1
+    }
+
     /// Ticks from empty to full.
     #[must_use]
     pub fn burst(&self) -> i64 {
@@ -57,18 +62,24 @@ impl Terms {
     /// What the clock of a bucket shows at `now`, in ticks.
     #[must_use]
     pub fn clock(&self, anchor: i64, now: i64) -> i64 {
-        (now - anchor) / self.step_ns * self.step_ticks
+        if self.is_continuous() { now - anchor } else { (now - anchor) / self.step_ns * self.step_ticks }
     }
 
     /// The first tick from `tick` on that it ever shows.
     #[must_use]
     pub fn step(&self, tick: i64) -> i64 {
+        if self.step_ticks == 1 {
+            return tick;
+        }
         (tick + self.step_ticks - 1) / self.step_ticks * self.step_ticks
     }
 
     /// The first instant at which it shows `tick`, in nanoseconds since 1970; the end of time if it never does.
     #[must_use]
     pub fn instant(&self, anchor: i64, tick: i64) -> i64 {
+        if self.is_continuous() {
+            return tick.saturating_add(anchor);
+        }
         let steps = tick / self.step_ticks + i64::from(tick % self.step_ticks > 0);
         steps.saturating_mul(self.step_ns).saturating_add(anchor)
     }
@@ -170,7 +181,8 @@ impl Bucket {
     /// aside: the clock was set back since.
     #[must_use]
     pub fn stepped_back(&self, terms: &Terms, now: i64) -> bool {
-        let slack = (SECOND_NS / terms.step_ns + 1) * terms.step_ticks;
+        let slack =
+            if terms.is_continuous() { SECOND_NS + 1 } else { (SECOND_NS / terms.step_ns + 1) * terms.step_ticks };
         self.full_at - terms.clock(self.anchor, now) > terms.burst() + self.longest_wait + slack
     }
 

@@ -38,6 +38,8 @@ pub struct Quota {
     capacity: i64,
     refill_ns: i64,
     refill: Refill,
+    /// Nanoseconds for one token, rounded up: a quota is never exceeded.
+    token_ns: i64,
 }
 
 impl Quota {
@@ -85,22 +87,18 @@ impl Quota {
     /// No limit: every request is granted, and no store is asked.
     #[must_use]
     pub const fn unlimited() -> Self {
-        Self { capacity: i64::MAX, refill_ns: 0, refill: Refill::Unlimited }
+        Self { capacity: i64::MAX, refill_ns: 0, refill: Refill::Unlimited, token_ns: 0 }
     }
 
     pub(crate) fn new(capacity: u64, refill: Duration, kind: Refill) -> Result<Self, QuotaError> {
-        let quota = Self {
-            capacity: i64::try_from(capacity).map_err(|_| QuotaError::CapacityTooLarge(capacity))?,
-            refill_ns: whole(refill)?,
-            refill: kind,
-        };
-        quota.checked()
+        let capacity = i64::try_from(capacity).map_err(|_| QuotaError::CapacityTooLarge(capacity))?;
+        Self::of(capacity, whole(refill)?, kind).checked()
     }
 
     /// The quota that a row of `token_buckets` states in its own columns.
-    #[cfg(feature = "sqlite")]
-    pub(crate) fn stored(capacity: i64, refill_ns: i64, refill: Refill) -> Self {
-        Self { capacity, refill_ns, refill }
+    pub(crate) fn of(capacity: i64, refill_ns: i64, refill: Refill) -> Self {
+        let each = |capacity| refill_ns / capacity + i64::from(refill_ns % capacity > 0);
+        Self { capacity, refill_ns, refill, token_ns: if capacity > 0 { each(capacity) } else { 0 } }
     }
 
     fn checked(self) -> Result<Self, QuotaError> {
@@ -151,7 +149,7 @@ impl Quota {
 
     /// Nanoseconds for one token, rounded up: a quota is never exceeded.
     pub(crate) fn token_ns(&self) -> i64 {
-        self.refill_ns / self.capacity + i64::from(self.refill_ns % self.capacity > 0)
+        self.token_ns
     }
 
     pub(crate) fn capacity_i64(&self) -> i64 {

@@ -154,7 +154,8 @@ impl<E: Engine> Call for Bare<E> {
 
 impl<E: Engine> Call for SqlTokenRequester<E> {
     async fn call(&self) -> anyhow::Result<()> {
-        Ok(drop(self.request_token().await?))
+        self.request_token().await?;
+        Ok(())
     }
 }
 

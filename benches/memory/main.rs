@@ -74,7 +74,9 @@ impl Ours {
         let key = |n: usize| Key::try_from(format!("user:{n}")).expect("a key");
         let takes: Vec<Take> = (0..keys).map(|n| Take::from(key(n)).rule(rule.clone())).collect();
         let this = Self { store: MemoryStore::new(), takes };
-        (0..keys).for_each(|key| drop(this.decide(key)));
+        for key in 0..keys {
+            assert!(this.decide(key), "a new bucket is full");
+        }
         this
     }
 }
@@ -102,7 +104,9 @@ impl Theirs {
         };
         let limiter = RateLimiter::keyed(quota);
         let this = Self { limiter, keys: (0..keys).map(|n| format!("user:{n}")).collect() };
-        (0..keys).for_each(|key| drop(this.decide(key)));
+        for key in 0..keys {
+            assert!(this.decide(key), "a new bucket is full");
+        }
         this
     }
 }
@@ -141,7 +145,9 @@ fn turn<D: Decides>(decides: &Arc<D>, threads: usize, slice: Duration, outcome: 
         .collect();
     thread::sleep(slice);
     over.store(true, Ordering::Relaxed);
-    callers.into_iter().for_each(|caller| caller.join().expect("no panic"));
+    for caller in callers {
+        caller.join().expect("no panic");
+    }
     #[expect(clippy::cast_precision_loss, reason = "a rate is no more precise")]
     let count = count.load(Ordering::Relaxed) as f64;
     count / start.elapsed().as_secs_f64()

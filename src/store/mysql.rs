@@ -62,7 +62,7 @@ impl Dialect for MySql {
     ) -> Result<Counted, sqlx::Error> {
         let window = ask.window()?;
         // With a placeholder for each OUT parameter, which the server answers as a row.
-        let rows: Vec<(Vec<u8>, Option<Vec<u8>>, i64, Option<i64>, Vec<u8>, i64)> =
+        let rows: Vec<WindowOutParameters> =
             sqlx::query_as("call token_decide_window_v1(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
                 .bind(ask.key().as_str())
                 .bind(ask.request.cost)
@@ -188,6 +188,9 @@ type OutParameters = (
     Option<i64>,
     Option<i64>,
 );
+
+/// [`answer::WindowColumns`], likewise.
+type WindowOutParameters = (Vec<u8>, Option<Vec<u8>>, i64, Option<i64>, Vec<u8>, i64);
 
 /// Calls the routine that decides, with a placeholder for each of its OUT parameters: the server answers them as a row,
 /// which saves a routine in between that would select them.

@@ -63,8 +63,8 @@ where
         return answer::of_all(reply.answers(), &ask, 1);
     }
     let reply = converse::<C::Database>(connection, Call::Each(vec![ask.clone()].into())).await?;
-    let mut outcomes = answer::of_each(reply.answers(), &[ask], 1)?;
-    Ok(outcomes.pop().expect("one answer to one request"))
+    let outcome = answer::of_each(reply.answers(), &[ask], 1)?.pop();
+    outcome.ok_or_else(|| Error::other(sqlx::Error::RowNotFound))
 }
 
 /// Gives back, or pays for, what a grant took, on a connection of the caller's, in the transaction that is open on it.

@@ -87,7 +87,7 @@ pub(super) async fn write(connection: &mut SqliteConnection, key: &Key, row: &Ro
 /// The quota that columns state.
 pub(super) fn quota(capacity: i64, refill_ns: i64, refill: &str) -> Result<Quota, sqlx::Error> {
     let refill = Refill::parse(refill).ok_or_else(|| sqlx::Error::Protocol(format!("the refill {refill:?}")))?;
-    Ok(Quota::stored(capacity, refill_ns, refill))
+    Ok(Quota::of(capacity, refill_ns, refill))
 }
 
 /// The columns of a bucket, which begin at a place.
