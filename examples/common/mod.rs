@@ -73,17 +73,17 @@ impl Database {
 impl Store for Database {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         match &self.engine {
-            Engine::MySql(pool) => SqlStore::<MySql>::from(pool.clone()).take(takes).await,
-            Engine::Postgres(pool) => SqlStore::<Postgres>::from(pool.clone()).take(takes).await,
-            Engine::Sqlite(pool) => SqlStore::<Sqlite>::from(pool.clone()).take(takes).await,
+            Engine::MySql(pool) => Box::pin(SqlStore::<MySql>::from(pool.clone()).take(takes)).await,
+            Engine::Postgres(pool) => Box::pin(SqlStore::<Postgres>::from(pool.clone()).take(takes)).await,
+            Engine::Sqlite(pool) => Box::pin(SqlStore::<Sqlite>::from(pool.clone()).take(takes)).await,
         }
     }
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         match &self.engine {
-            Engine::MySql(pool) => SqlStore::<MySql>::from(pool.clone()).adjust(adjustments).await,
-            Engine::Postgres(pool) => SqlStore::<Postgres>::from(pool.clone()).adjust(adjustments).await,
-            Engine::Sqlite(pool) => SqlStore::<Sqlite>::from(pool.clone()).adjust(adjustments).await,
+            Engine::MySql(pool) => Box::pin(SqlStore::<MySql>::from(pool.clone()).adjust(adjustments)).await,
+            Engine::Postgres(pool) => Box::pin(SqlStore::<Postgres>::from(pool.clone()).adjust(adjustments)).await,
+            Engine::Sqlite(pool) => Box::pin(SqlStore::<Sqlite>::from(pool.clone()).adjust(adjustments)).await,
         }
     }
 }
