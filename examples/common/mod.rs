@@ -1,0 +1,99 @@
+//! Opens the database that an example is given, or one in memory.
+#![allow(dead_code, reason = "each example uses a part of it")]
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use sqlx::pool::PoolOptions;
+use sqlx::{MySql, MySqlPool, PgPool, Pool, Postgres, Sqlite, SqlitePool};
+use tollgate::{Adjusted, Adjustment, Error, Key, Migrate, Outcome, Quota, SqlStore, Store, Take, TakeError};
+use uuid::Uuid;
+
+/// The database whose URL is the first argument, or else one of SQLite that ends with the example.
+pub(crate) async fn open() -> anyhow::Result<Database> {
+    let url = std::env::args().nth(1).unwrap_or_else(|| "sqlite::memory:".to_owned());
+    let engine = match url.split(':').next() {
+        Some("postgres" | "postgresql") => Engine::Postgres(connect(&url).await?),
+        Some("mysql" | "mariadb") => Engine::MySql(connect(&url).await?),
+        Some("sqlite") => Engine::Sqlite(connect(&url).await?),
+        _ => bail!("give a URL that begins with postgres://, mysql:// or sqlite://"),
+    };
+    Ok(Database { engine, run: Uuid::new_v4() })
+}
+
+async fn connect<DB: Migrate>(url: &str) -> anyhow::Result<Pool<DB>> {
+    // One connection: each has a database in memory of its own.
+    let pool = PoolOptions::<DB>::new().max_connections(1).connect(url).await.context("cannot connect")?;
+    tollgate::migrate(&pool).await?;
+    Ok(pool)
+}
+
+/// Buckets on any of the engines. A service has only one, and uses its store: `PgStore::from(pool)`, for instance.
+#[derive(Clone)]
+pub(crate) struct Database {
+    engine: Engine,
+    run: Uuid,
+}
+
+#[derive(Clone)]
+enum Engine {
+    MySql(MySqlPool),
+    Postgres(PgPool),
+    Sqlite(SqlitePool),
+}
+
+impl Database {
+    /// A key that no other run of an example uses.
+    pub(crate) fn key(&self, name: &str) -> Result<Key, Error> {
+        Ok(Key::try_from(format!("{name} {}", self.run))?)
+    }
+
+    /// Makes a plan that refills evenly, or gives it another quota: one statement, which any SQL client can run.
+    pub(crate) async fn create_plan(&self, name: &Key, quota: Quota) -> anyhow::Result<()> {
+        let (name, seconds) = (name.as_str(), quota.refill_time().as_secs_f64());
+        let capacity = i64::try_from(quota.capacity())?;
+        macro_rules! run {
+            ($pool:expr, $sql:expr) => {
+                sqlx::query($sql).bind(name).bind(capacity).bind(seconds).execute($pool).await.map(drop)?
+            };
+        }
+        match &self.engine {
+            Engine::MySql(pool) => run!(pool, "call token_create_plan(?, ?, ?, 'continuous')"),
+            Engine::Postgres(pool) => run!(pool, "select tollgate.create_plan($1, $2, $3::float8::numeric)"),
+            Engine::Sqlite(pool) => run!(
+                pool,
+                "insert into token_plans (name, capacity, refill_seconds) values ($1, $2, $3)
+                 on conflict (name) do update set capacity = $2, refill_seconds = $3"
+            ),
+        }
+        Ok(())
+    }
+}
+
+impl Store for Database {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        match &self.engine {
+            Engine::MySql(pool) => Box::pin(SqlStore::<MySql>::from(pool.clone()).take(takes)).await,
+            Engine::Postgres(pool) => Box::pin(SqlStore::<Postgres>::from(pool.clone()).take(takes)).await,
+            Engine::Sqlite(pool) => Box::pin(SqlStore::<Sqlite>::from(pool.clone()).take(takes)).await,
+        }
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        match &self.engine {
+            Engine::MySql(pool) => Box::pin(SqlStore::<MySql>::from(pool.clone()).adjust(adjustments)).await,
+            Engine::Postgres(pool) => Box::pin(SqlStore::<Postgres>::from(pool.clone()).adjust(adjustments)).await,
+            Engine::Sqlite(pool) => Box::pin(SqlStore::<Sqlite>::from(pool.clone()).adjust(adjustments)).await,
+        }
+    }
+}
+
+/// Whole seconds, rounded up, as a client is told them: one that comes back too early is denied again.
+pub(crate) fn seconds(span: Duration) -> u128 {
+    span.as_nanos().div_ceil(1_000_000_000)
+}
+
+/// Whole minutes, rounded up.
+pub(crate) fn minutes(span: Duration) -> u128 {
+    seconds(span).div_ceil(60)
+}

@@ -1,0 +1,37 @@
+//! A limit for each user and one for their tenant: a request takes from both or from none, in one round trip.
+//!
+//! ```text
+//! cargo run --example many_limits                             # on SQLite, in memory
+//! cargo run --example many_limits -- postgres://localhost/app # or on a database of yours; also mysql:// and sqlite://
+//! ```
+
+use tollgate::{Quota, Rule, Store, Take};
+
+use common::minutes;
+
+mod common;
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let database = common::open().await?;
+    let of_user = Rule::try_from(Quota::per_hour(3))?;
+    let of_tenant = Rule::try_from(Quota::per_day(4))?;
+    let tenant = database.key("tenant:7")?;
+
+    for name in ["user:1", "user:1", "user:1", "user:1", "user:2", "user:2"] {
+        let user = Take::from(database.key(name)?).rule(of_user.clone());
+        let decision = database.take_one(&user.and(tenant.clone(), of_tenant.clone())).await??;
+        // The tenant's limit was named last, so it is the second one.
+        let limit = [name, "tenant:7"][decision.limit()];
+        if decision.is_granted() {
+            println!("{name}: granted, {} left of {limit}", decision.remaining());
+        } else {
+            println!("{name}: denied by {limit}, again in {} min", minutes(decision.retry_after()));
+        }
+    }
+
+    // The request that the tenant's limit denied took nothing from the user's.
+    let alone = Take::from(database.key("user:2")?).rule(of_user);
+    println!("user:2 without a tenant: granted, {} left", database.take_one(&alone).await??.remaining());
+    Ok(())
+}

@@ -1,0 +1,48 @@
+//! Clients by plan: a bucket for each client, and a row for each plan that one statement changes while everything runs.
+//!
+//! ```text
+//! cargo run --example plans                             # on SQLite, in memory
+//! cargo run --example plans -- postgres://localhost/app # or on a database of yours; also mysql:// and sqlite://
+//! ```
+
+use tollgate::{Limiter, Quota, Rule};
+
+use common::{Database, minutes};
+
+mod common;
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let database = common::open().await?;
+    let (free, paid) = (database.key("free")?, database.key("paid")?);
+    database.create_plan(&free, Quota::per_hour(10).build()?).await?;
+    database.create_plan(&paid, Quota::per_hour(1000).build()?).await?;
+    let limiters = (
+        Limiter::new(database.clone(), Rule::Plan(free.clone()))?,
+        Limiter::new(database.clone(), Rule::Plan(paid.clone()))?,
+    );
+
+    // A client's bucket is made, full, by its first request.
+    println!("ten an hour for free, a thousand for who pays");
+    ask(&database, &limiters.0, "ada", 10).await?;
+    ask(&database, &limiters.0, "ada", 1).await?;
+    ask(&database, &limiters.1, "bob", 10).await?;
+
+    // Every process follows from the next request on: at the new rate, with the tokens that are there.
+    println!("sixty for free, and twenty for who pays");
+    database.create_plan(&free, Quota::per_hour(60).build()?).await?;
+    database.create_plan(&paid, Quota::per_hour(20).build()?).await?;
+    ask(&database, &limiters.0, "ada", 1).await?;
+    ask(&database, &limiters.1, "bob", 1).await?;
+    ask(&database, &limiters.0, "eve", 1).await
+}
+
+async fn ask(database: &Database, limiter: &Limiter<Database>, client: &str, cost: u64) -> anyhow::Result<()> {
+    let decision = limiter.allow_n(database.key(client)?, cost).await?;
+    if decision.is_granted() {
+        println!("  {client}: {cost} granted, {} left", decision.remaining());
+    } else {
+        println!("  {client}: {cost} denied, again in {} min", minutes(decision.retry_after()));
+    }
+    Ok(())
+}

@@ -1,0 +1,43 @@
+//! Requests whose cost is known only afterwards: pay an estimate first, and what it came to in the end.
+//!
+//! ```text
+//! cargo run --example settle                             # on SQLite, in memory
+//! cargo run --example settle -- postgres://localhost/app # or on a database of yours; also mysql:// and sqlite://
+//! ```
+
+use std::time::Duration;
+
+use tollgate::{Limiter, Quota, Rule, Take};
+use uuid::Uuid;
+
+use common::minutes;
+
+mod common;
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let database = common::open().await?;
+    let thousand_a_day = Rule::try_from(Quota::per_day(1000))?;
+    let limiter = Limiter::new(database.clone(), thousand_a_day.clone())?;
+    let key = database.key("language-model")?;
+    let estimate = |tokens| {
+        // Remembered for an hour: until then it can be repeated and settled, and if nobody does, the estimate stands.
+        Take::from(key.clone()).rule(thousand_a_day.clone()).cost(tokens).id(Uuid::new_v4(), Duration::from_hours(1))
+    };
+
+    let first = estimate(600);
+    let reservation = limiter.reserve_all(&first).await?;
+    println!("600 estimated: granted, {} left", reservation.decision().remaining());
+    let again = limiter.decide(&first).await?;
+    println!("the same request again: granted, {} left", again.remaining());
+    println!("it used 150: {} given back", reservation.settle(150).await?);
+
+    let reservation = limiter.reserve_all(&estimate(600)).await?;
+    println!("600 estimated: granted, {} left", reservation.decision().remaining());
+    println!("it used 800: {} more taken", -reservation.settle(800).await?);
+
+    let denied = limiter.reserve_all(&estimate(100)).await?;
+    let (left, retry_after) = (denied.decision().remaining(), denied.decision().retry_after());
+    println!("100 estimated: denied, {left} left, again in {} min", minutes(retry_after));
+    Ok(())
+}

@@ -1,0 +1,49 @@
+//! `allow`, `reserve` and `wait`: what each does when there is a token, and when there is none.
+//!
+//! ```text
+//! cargo run --example three_verbs                             # on SQLite, in memory
+//! cargo run --example three_verbs -- postgres://localhost/app # or on a database of yours; also mysql:// and sqlite://
+//! ```
+
+use std::time::Duration;
+
+use tollgate::{Limiter, Quota};
+
+use common::{minutes, seconds};
+
+mod common;
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let database = common::open().await?;
+    let slow = Limiter::new(database.clone(), Quota::per_hour(6).burst(3))?.longest_wait(Duration::from_hours(1));
+    let slow = slow.bind(database.key("reports")?)?;
+
+    // Now or not at all.
+    for n in 1..=4 {
+        let decision = slow.allow().await?;
+        if decision.is_granted() {
+            println!("allow {n}: granted, {} left", decision.remaining());
+        } else {
+            println!("allow {n}: denied, again in {} min", minutes(decision.retry_after()));
+        }
+    }
+
+    // Now or later: the token is taken, and the answer says when to use it.
+    let first = slow.reserve().await?;
+    println!("reserve: granted, to be used in {} min", minutes(first.delay()));
+    let second = slow.reserve().await?;
+    println!("reserve: granted, to be used in {} min", minutes(second.delay()));
+    println!("cancel: {} given back", second.cancel().await?);
+
+    // Sleeps until its turn; if that would come too late, it is denied at once and takes nothing.
+    let too_long = slow.wait_n(1, Duration::from_secs(1)).await?;
+    println!("wait for 1 s at most: granted {}", too_long.is_granted());
+
+    let fast = Limiter::new(database.clone(), Quota::per_second(1))?.bind(database.key("third-party-api")?)?;
+    let turns = tokio::join!(fast.wait(), fast.wait(), fast.wait());
+    for (n, turn) in [turns.0?, turns.1?, turns.2?].iter().enumerate() {
+        println!("wait {}: granted after {} s", n + 1, seconds(turn.wait()));
+    }
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! What a limiter answers when its store does not.
+
+use std::time::Duration;
+
+use tollgate::{
+    Adjusted, Adjustment, Error, Fallback, Limiter, MemoryStore, Outcome, Quota, Source, Store, Take, TakeError,
+};
+
+/// A store that never answers.
+struct Silent;
+
+impl Store for Silent {
+    async fn take(&self, _: &[Take]) -> Result<Vec<Outcome>, Error> {
+        std::future::pending().await
+    }
+
+    async fn adjust(&self, _: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        std::future::pending().await
+    }
+}
+
+/// A store that fails at once.
+struct Broken;
+
+impl Store for Broken {
+    async fn take(&self, _: &[Take]) -> Result<Vec<Outcome>, Error> {
+        Err(Error::other(std::io::Error::other("broken")))
+    }
+
+    async fn adjust(&self, _: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        Err(Error::other(std::io::Error::other("broken")))
+    }
+}
+
+fn limiter<S: Store>(store: S, fallback: Fallback) -> Result<Limiter<S>, Error> {
+    Ok(Limiter::new(store, "10/h")?.fallback(DEADLINE, fallback))
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_verb_ends_by_the_deadline() -> anyhow::Result<()> {
+    let limiter = limiter(Silent, Fallback::Open)?;
+    let start = tokio::time::Instant::now();
+    assert_eq!(limiter.allow("a").await?.source(), Source::Fallback);
+    assert_eq!(limiter.reserve("a").await?.decision().source(), Source::Fallback);
+    assert_eq!(limiter.wait("a").await?.source(), Source::Fallback);
+    assert_eq!((start.elapsed(), limiter.fallbacks()), (3 * DEADLINE, 3));
+    Ok(())
+}
+
+#[tokio::test]
+async fn open_grants_and_closed_denies_everything() -> anyhow::Result<()> {
+    let open = limiter(Broken, Fallback::Open)?;
+    let closed = limiter(Broken, Fallback::Closed(Duration::from_secs(5)))?;
+    for _ in 0..100 {
+        assert!(open.allow_n("a", 10).await?.is_granted());
+        assert_eq!(closed.allow("a").await?.retry_after(), Duration::from_secs(5));
+    }
+    assert!(!closed.wait("a").await?.is_granted());
+    assert_eq!((open.fallbacks(), closed.fallbacks()), (100, 101));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_local_limit_grants_its_own_quota_and_no_more() -> anyhow::Result<()> {
+    let limiter = limiter(Broken, Fallback::Local(Quota::per_hour(2).build()?))?;
+    for key in ["a", "b"] {
+        let mut granted = 0;
+        for _ in 0..10 {
+            granted += u64::from(limiter.allow(key).await?.is_granted());
+        }
+        assert_eq!(granted, 2, "for {key}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_a_fallback_granted_is_never_given_back_to_the_store() -> anyhow::Result<()> {
+    let limiter = limiter(Broken, Fallback::Open)?;
+    let reservation = limiter.reserve("a").await?;
+    assert!(reservation.is_granted() && reservation.receipts().is_empty());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_request_that_can_never_be_granted_stays_an_error() -> anyhow::Result<()> {
+    let limiter = limiter(MemoryStore::new(), Fallback::Open)?;
+    assert!(matches!(limiter.allow_n("a", 11).await, Err(Error::Take(TakeError::NeverPossible { .. }))));
+    assert!(matches!(limiter.allow("").await, Err(Error::Key(_))));
+    assert_eq!(limiter.fallbacks(), 0);
+    Ok(())
+}
+
+const DEADLINE: Duration = Duration::from_millis(50);

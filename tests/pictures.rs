@@ -1,0 +1,22 @@
+//! The pictures in `docs/pictures` are those that the example draws.
+
+#[path = "../examples/pictures/gallery/mod.rs"]
+mod gallery;
+
+use std::path::Path;
+
+#[tokio::test]
+async fn each_picture_is_the_one_that_the_code_draws() -> anyhow::Result<()> {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+    let text = std::fs::read_to_string(docs.join("choosing.md"))?;
+    let pictures = gallery::pictures()?;
+    for picture in &pictures {
+        let file = format!("pictures/{}.svg", picture.name);
+        assert!(text.contains(&file), "docs/choosing.md does not show {file}");
+        let drawn = picture.svg().await?;
+        let kept = std::fs::read_to_string(docs.join(&file))?;
+        assert!(drawn == kept, "docs/{file} is another: cargo run --example pictures");
+    }
+    assert_eq!(std::fs::read_dir(docs.join("pictures"))?.count(), pictures.len(), "a picture that nothing draws");
+    Ok(())
+}
