@@ -154,7 +154,7 @@ impl<E: Engine> Call for Bare<E> {
 
 impl<E: Engine> Call for SqlTokenRequester<E> {
     async fn call(&self) -> anyhow::Result<()> {
-        self.request_token().await?;
+        let _decision = self.request_token().await?;
         Ok(())
     }
 }

@@ -6,7 +6,10 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use sqlx::pool::PoolOptions;
 use sqlx::{MySql, MySqlPool, PgPool, Pool, Postgres, Sqlite, SqlitePool};
-use tollgate::{Adjusted, Adjustment, Error, Key, Migrate, Outcome, Quota, SqlStore, Store, Take, TakeError};
+use tollgate::{
+    Adjusted, Adjustment, Counted, Error, Key, Migrate, Outcome, Quota, SharedWindows, SqlStore, Store, Take, TakeError,
+    Window,
+};
 use uuid::Uuid;
 
 /// The database whose URL is the first argument, or else one of SQLite that ends with the example.
@@ -36,13 +39,17 @@ pub(crate) struct Database {
 }
 
 #[derive(Clone)]
-enum Engine {
+pub(crate) enum Engine {
     MySql(MySqlPool),
     Postgres(PgPool),
     Sqlite(SqlitePool),
 }
 
 impl Database {
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
     /// A key that no other run of an example uses.
     pub(crate) fn key(&self, name: &str) -> Result<Key, Error> {
         Ok(Key::try_from(format!("{name} {}", self.run))?)
@@ -84,6 +91,16 @@ impl Store for Database {
             Engine::MySql(pool) => Box::pin(SqlStore::<MySql>::from(pool.clone()).adjust(adjustments)).await,
             Engine::Postgres(pool) => Box::pin(SqlStore::<Postgres>::from(pool.clone()).adjust(adjustments)).await,
             Engine::Sqlite(pool) => Box::pin(SqlStore::<Sqlite>::from(pool.clone()).adjust(adjustments)).await,
+        }
+    }
+}
+
+impl SharedWindows for Database {
+    async fn count(&self, key: &Key, window: &Window, cost: u64) -> Result<Counted, Error> {
+        match &self.engine {
+            Engine::MySql(pool) => SqlStore::<MySql>::from(pool.clone()).count(key, window, cost).await,
+            Engine::Postgres(pool) => SqlStore::<Postgres>::from(pool.clone()).count(key, window, cost).await,
+            Engine::Sqlite(pool) => SqlStore::<Sqlite>::from(pool.clone()).count(key, window, cost).await,
         }
     }
 }

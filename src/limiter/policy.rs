@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use crate::decision::Source;
-use crate::{Decision, Error, MemoryStore, Outcome, Quota, Rule, Take};
+use crate::{Decision, Error, MemoryStore, Outcome, Quota, Rule, Take, TakeError};
 
 /// What a limiter answers when its store does not, or not in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,7 +79,11 @@ impl Policy {
                 for (_, rule) in &mut local.limits {
                     *rule = Rule::Quota(*quota);
                 }
-                chosen.local.decide(&local)?
+                // More than the local quota ever holds is only not to be had until the store is back.
+                chosen.local.decide(&local).or_else(|error| match error {
+                    TakeError::NeverPossible { .. } => Ok(Decision::denial(Duration::MAX)),
+                    other => Err(other),
+                })?
             }
         };
         Ok(decision.by(Source::Fallback).untaken())

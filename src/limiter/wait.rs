@@ -48,18 +48,21 @@ impl<S: Store> Lanes<S> {
 
     /// Asks for all that stand in a lane, again and again until it is empty.
     async fn serve(self: Arc<Self>, key: Key) {
+        let mut serving = Serving { lanes: self, key, done: false };
+        let Serving { lanes, key, done } = &mut serving;
         loop {
             let waiters: Vec<Waiter<S>> = {
-                let mut lanes = self.lock();
-                let Some(lane) = lanes.get_mut(&key).filter(|lane| !lane.is_empty()) else {
-                    lanes.remove(&key);
+                let mut waiting = lanes.lock();
+                let Some(lane) = waiting.get_mut(key).filter(|lane| !lane.is_empty()) else {
+                    waiting.remove(key);
+                    *done = true;
                     return;
                 };
                 let most = lane.len().min(MOST_AT_ONCE);
                 lane.drain(..most).filter(|waiter| !waiter.answer.is_closed()).collect()
             };
             if !waiters.is_empty() {
-                self.ask(waiters).await;
+                lanes.ask(waiters).await;
             }
         }
     }
@@ -94,6 +97,22 @@ impl<S: Store> Lanes<S> {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, VecDeque<Waiter<S>>>> {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Who serves a lane. If it ends before its time, by a store that panics or a runtime that ends, those who stand there are
+/// told, and the next to come begins anew.
+struct Serving<S: Store> {
+    lanes: Arc<Lanes<S>>,
+    key: Key,
+    done: bool,
+}
+
+impl<S: Store> Drop for Serving<S> {
+    fn drop(&mut self) {
+        if !self.done {
+            self.lanes.lock().remove(&self.key);
+        }
     }
 }
 

@@ -125,7 +125,8 @@ impl<DB: Dialect> SqlStore<DB> {
     }
 
     async fn converse(&self, call: Call) -> Result<(Reply, u32), Error> {
-        self.retry.run(|deadline| self.attempt(call.clone(), deadline)).await
+        // Boxed, so that the futures of callers stay small.
+        Box::pin(self.retry.run(|deadline| self.attempt(call.clone(), deadline))).await
     }
 
     async fn attempt(&self, call: Call, deadline: Instant) -> Result<Reply, Failure> {

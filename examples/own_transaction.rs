@@ -1,0 +1,51 @@
+//! A token that counts only if the rest of your transaction does.
+//!
+//! ```text
+//! cargo run --example own_transaction                             # on SQLite, in memory
+//! cargo run --example own_transaction -- postgres://localhost/app # or on a database of yours; also mysql:// and sqlite://
+//! ```
+
+use std::time::Duration;
+
+use sqlx::Pool;
+use tollgate::{Admin, Dialect, Key, Quota, SqlStore, Take, take_within};
+
+use common::Engine;
+
+mod common;
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let database = common::open().await?;
+    let invoices = database.key("invoices")?;
+    match database.engine() {
+        Engine::MySql(pool) => three_invoices(pool, &invoices).await,
+        Engine::Postgres(pool) => three_invoices(pool, &invoices).await,
+        Engine::Sqlite(pool) => three_invoices(pool, &invoices).await,
+    }
+}
+
+async fn three_invoices<DB: Dialect>(pool: &Pool<DB>, key: &Key) -> anyhow::Result<()> {
+    let store = SqlStore::from(pool.clone());
+    store.create_bucket(key, Quota::interval(2, Duration::from_hours(24))?).await?;
+    for (invoice, paid) in [("A", true), ("B", false), ("C", true), ("D", true)] {
+        let done = send(pool, key, paid).await?;
+        let left = store.peek(key).await?.map_or(0, |bucket| bucket.available);
+        println!("invoice {invoice}: {}, {left} left", if done { "sent" } else { "not sent" });
+    }
+    Ok(())
+}
+
+/// Takes a token and does its work in one transaction. The token's bucket stays locked until that ends.
+async fn send<DB: Dialect>(pool: &Pool<DB>, key: &Key, paid: bool) -> anyhow::Result<bool> {
+    let mut transaction = pool.begin().await?;
+    let take = Take::from(key.clone());
+    let granted = take_within::<DB::Connection>(&mut transaction, &take).await??.is_granted();
+    // Here your own statements would follow, on the same transaction.
+    if granted && paid {
+        transaction.commit().await?;
+        return Ok(true);
+    }
+    transaction.rollback().await?; // gives the token back
+    Ok(false)
+}

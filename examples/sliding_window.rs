@@ -1,0 +1,40 @@
+//! At most so many requests in any interval, whenever it begins: counted by the database, and from what a process has seen.
+//!
+//! ```text
+//! cargo run --example sliding_window                             # on SQLite, in memory
+//! cargo run --example sliding_window -- postgres://localhost/app # or on a database of yours; also mysql:// and sqlite://
+//! ```
+
+use std::time::Duration;
+
+use tollgate::{Limiter, LocalReads, Window};
+
+use common::minutes;
+
+mod common;
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let database = common::open().await?;
+    // 5 in any day, counted in hours.
+    let window = Window::new(5, Duration::from_hours(24), Duration::from_hours(1))?;
+
+    let exact = Limiter::new(database.clone(), window)?;
+    let (search, upload) = (database.key("/search")?, database.key("/upload")?);
+    for n in 1..=6 {
+        let decision = exact.allow(&search).await?;
+        println!("/search {n}: granted {}, {} left", decision.is_granted(), decision.remaining());
+    }
+    // Those of this hour count until a day after its end.
+    let denied = exact.allow(&search).await?;
+    println!("/search again in a day: {}", minutes(denied.retry_after()) > 24 * 60);
+    println!("/upload: granted {}", exact.allow(&upload).await?.is_granted());
+
+    // A denial asks nobody; a grant is counted in the database for the other processes.
+    let near = Limiter::new(LocalReads::new(database.clone()), window)?;
+    for n in 1..=5 {
+        let decision = near.allow(&upload).await?;
+        println!("/upload {n}: granted {}, decided by {:?}", decision.is_granted(), decision.source());
+    }
+    Ok(())
+}
