@@ -30,34 +30,52 @@ impl Shard {
         self.rows.get_mut(key)
     }
 
+    pub(super) fn rows(&self) -> impl Iterator<Item = (&Key, &Row)> {
+        self.rows.iter()
+    }
+
+    /// Changes a bucket in a way that may make it full earlier, and says whether it exists.
+    pub(super) fn change(&mut self, key: &Key, change: impl FnOnce(&mut Row)) -> bool {
+        self.none_full_before = i64::MIN;
+        self.rows.get_mut(key).map(change).is_some()
+    }
+
+    /// Forgets a bucket, and says whether it existed.
+    pub(super) fn remove(&mut self, key: &Key) -> bool {
+        self.rows.remove(key).is_some()
+    }
+
     /// Adds a bucket, or replaces it. If there is no room, those that are full are forgotten.
     pub(super) fn insert(&mut self, key: Key, row: Row, now: i64) -> Result<(), TakeError> {
         if self.rows.len() >= self.most_keys && !self.rows.contains_key(&key) {
-            self.sweep(now);
+            if now >= self.none_full_before {
+                self.sweep(now);
+            }
             if self.rows.len() >= self.most_keys {
                 return Err(TakeError::TooManyKeys(key));
             }
         }
         match self.rows.entry(key) {
             Entry::Occupied(mut entry) => *entry.get_mut() = row,
-            Entry::Vacant(entry) => drop(entry.insert(row)),
+            Entry::Vacant(entry) => {
+                entry.insert(row);
+                self.none_full_before = i64::MIN;
+            }
         }
         Ok(())
     }
 
     /// Forgets buckets that are full and were not provisioned: they are full as well when they are made again.
-    fn sweep(&mut self, now: i64) {
-        if now < self.none_full_before {
-            return;
-        }
+    pub(super) fn sweep(&mut self, now: i64) {
         let mut earliest = NEVER_NS;
         self.rows.retain(|_, row| {
-            let full_at = row.terms().instant(row.bucket.anchor, row.bucket.full_at);
-            if row.provisioned || full_at > now {
-                earliest = earliest.min(if row.provisioned { NEVER_NS } else { full_at });
-                return true;
+            if row.is_idle(now) {
+                return false;
             }
-            false
+            if !row.provisioned {
+                earliest = earliest.min(row.terms().instant(row.bucket.anchor, row.bucket.full_at));
+            }
+            true
         });
         self.none_full_before = earliest;
     }
