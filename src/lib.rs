@@ -22,9 +22,7 @@ mod retry;
 mod store;
 mod take;
 
-pub use admin::{
-    Admin, AdminError, BucketLevel, Explanation, Filter, Origin, Override, Plan, Prospect, Swept, Switch,
-};
+pub use admin::{Admin, AdminError, BucketLevel, Explanation, Filter, Origin, Override, Plan, Prospect, Swept, Switch};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use decision::{Decision, Source};
 pub use error::{Cause, Error, TakeError};

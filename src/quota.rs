@@ -97,8 +97,8 @@ impl Quota {
         quota.checked()
     }
 
-    /// The quota that a row of `token_buckets` states in its own columns.
-    #[cfg(feature = "sqlite")]
+    /// The quota that a row states in its columns, which the database has checked.
+    #[cfg(feature = "_sql")]
     pub(crate) fn stored(capacity: i64, refill_ns: i64, refill: Refill) -> Self {
         Self { capacity, refill_ns, refill }
     }

@@ -25,6 +25,7 @@ begin
   declare v_plan varbinary(1024) default coalesce(
     cast(p_plan as binary), (select b.plan from token_buckets b where b.id = v_id));
 
+  call token_clock_v1(v_now);
   select r.known, r.terms_from, r.plan, r.capacity, r.refill_seconds, r.refill, r.mode, r.mode_from, r.mode_reason,
          r.mode_until, r.override_reason, r.override_until,
          r.level div r.token_ticks - (r.level mod r.token_ticks < 0) as available,

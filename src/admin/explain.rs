@@ -18,9 +18,8 @@ pub(crate) fn explain(row: Option<Row>, named: Option<&Key>, chosen: &Chosen, no
         (Origin::Bucket, row.as_ref().map(|row| row.own)),
     ];
     let quota = quotas.into_iter().find_map(|(from, quota)| Some((from, quota?)));
-    let of_key = over.and_then(|over| {
-        Some(Switch { mode: over.mode?, reason: Some(over.reason.clone()), until: over.expires_at })
-    });
+    let of_key = over
+        .and_then(|over| Some(Switch { mode: over.mode?, reason: Some(over.reason.clone()), until: over.expires_at }));
     let of_plan = chosen.plan.as_ref().and_then(|plan| plan.switch.clone());
     let of_all = (chosen.all.mode != Mode::Enforce).then(|| chosen.all.clone());
     let switches = [(Origin::Override, of_key), (Origin::Plan, of_plan), (Origin::All, of_all)];

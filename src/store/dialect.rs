@@ -5,9 +5,9 @@ use super::answer::AdjustedColumns;
 use super::ask::Ask;
 use super::isolation::Isolation;
 use super::operations::Operations;
+use crate::Adjustment;
 use crate::answer::Answer;
 use crate::retry::Class;
-use crate::Adjustment;
 
 /// The databases that a [`SqlStore`](crate::SqlStore) can be on: `sqlx::Postgres`, `sqlx::MySql` and `sqlx::Sqlite`.
 ///

@@ -43,19 +43,12 @@ pub trait Operations: sqlx::Database {
 
     #[doc(hidden)]
     /// Makes a bucket full.
-    fn reset<'c>(
-        connection: &'c mut Self::Connection,
-        key: &'c Key,
-        clock: &'c Self::Clock,
-    ) -> Conversation<'c, bool>;
+    fn reset<'c>(connection: &'c mut Self::Connection, key: &'c Key, clock: &'c Self::Clock) -> Conversation<'c, bool>;
 
     #[doc(hidden)]
     /// Forgets a bucket.
-    fn delete<'c>(
-        connection: &'c mut Self::Connection,
-        key: &'c Key,
-        clock: &'c Self::Clock,
-    ) -> Conversation<'c, bool>;
+    fn delete<'c>(connection: &'c mut Self::Connection, key: &'c Key, clock: &'c Self::Clock)
+    -> Conversation<'c, bool>;
 
     #[doc(hidden)]
     /// What rules a key, under a plan if one is named.

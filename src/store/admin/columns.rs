@@ -9,26 +9,14 @@ use crate::{BucketLevel, Explanation, Key, Mode, Origin, Plan, Prospect, Quota, 
 
 /// Id, capacity, nanoseconds from empty to full, refill, plan, provisioned, overridden, available, granted, full at, next
 /// refill at.
-pub(in crate::store) type Level = (
-    String,
-    i64,
-    i64,
-    String,
-    Option<String>,
-    bool,
-    bool,
-    i64,
-    i64,
-    Option<DateTime<Utc>>,
-    Option<DateTime<Utc>>,
-);
+pub(in crate::store) type Level =
+    (String, i64, i64, String, Option<String>, bool, bool, i64, i64, Option<DateTime<Utc>>, Option<DateTime<Utc>>);
 
 /// Mode, reason, until.
 pub(in crate::store) type Choice = (Option<String>, Option<String>, Option<DateTime<Utc>>);
 
 /// Name, capacity, nanoseconds from empty to full, refill, mode, reason, until.
-pub(in crate::store) type Planned =
-    (String, i64, i64, String, Option<String>, Option<String>, Option<DateTime<Utc>>);
+pub(in crate::store) type Planned = (String, i64, i64, String, Option<String>, Option<String>, Option<DateTime<Utc>>);
 
 /// Deleted, next.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
@@ -136,12 +124,10 @@ pub(in crate::store) fn key(text: String) -> Result<Key, sqlx::Error> {
     Key::try_from(text).map_err(|error| sqlx::Error::Decode(error.into()))
 }
 
-fn quota(capacity: i64, refill_ns: i64, refill: &str) -> Result<Quota, sqlx::Error> {
+pub(in crate::store) fn quota(capacity: i64, refill_ns: i64, refill: &str) -> Result<Quota, sqlx::Error> {
     let refill = Refill::parse(refill).ok_or_else(|| strange("refill", refill))?;
     // What is good once has no time in which it comes back, whatever its row says.
-    let time = if refill == Refill::Once { 0 } else { refill_ns.unsigned_abs() };
-    Quota::new(capacity.unsigned_abs(), Duration::from_nanos(time), refill)
-        .map_err(|error| sqlx::Error::Decode(error.into()))
+    Ok(Quota::stored(capacity, if refill == Refill::Once { 0 } else { refill_ns }, refill))
 }
 
 fn origin(word: &str) -> Result<Origin, sqlx::Error> {

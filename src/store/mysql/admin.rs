@@ -80,8 +80,7 @@ impl Operations for MySql {
         (key, plan): &'c (Key, Option<Key>),
         (): &'c (),
     ) -> Conversation<'c, Explanation> {
-        let explain =
-            sqlx::query("call token_explain(?, ?)").bind(key.as_str()).bind(plan.as_ref().map(Key::as_str));
+        let explain = sqlx::query("call token_explain(?, ?)").bind(key.as_str()).bind(plan.as_ref().map(Key::as_str));
         Box::pin(async move {
             let rows = explain.fetch_all(connection).await?;
             explained(rows.first().ok_or(sqlx::Error::RowNotFound)?)?.try_into()
@@ -106,13 +105,11 @@ impl Operations for MySql {
         (name, switch): &'c (Key, Option<Switch>),
         (): &'c (),
     ) -> Conversation<'c, bool> {
-        let set = sqlx::query(
-            "update token_plans set mode = ?, mode_reason = ?, mode_until = ? where name = ?",
-        )
-        .bind(switch.as_ref().map(|switch| switch.mode.as_str()))
-        .bind(switch.as_ref().and_then(|switch| switch.reason.as_deref()))
-        .bind(switch.as_ref().and_then(|switch| switch.until).map(|until| until.naive_utc()))
-        .bind(name.as_str().as_bytes());
+        let set = sqlx::query("update token_plans set mode = ?, mode_reason = ?, mode_until = ? where name = ?")
+            .bind(switch.as_ref().map(|switch| switch.mode.as_str()))
+            .bind(switch.as_ref().and_then(|switch| switch.reason.as_deref()))
+            .bind(switch.as_ref().and_then(|switch| switch.until).map(|until| until.naive_utc()))
+            .bind(name.as_str().as_bytes());
         Box::pin(async move { Ok(set.execute(connection).await?.rows_affected() > 0) })
     }
 

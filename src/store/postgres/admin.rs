@@ -27,11 +27,7 @@ impl Operations for Postgres {
         Box::pin(async move { create.execute(connection).await.map(drop) })
     }
 
-    fn peek<'c>(
-        connection: &'c mut PgConnection,
-        key: &'c Key,
-        (): &'c (),
-    ) -> Conversation<'c, Option<BucketLevel>> {
+    fn peek<'c>(connection: &'c mut PgConnection, key: &'c Key, (): &'c ()) -> Conversation<'c, Option<BucketLevel>> {
         let peek = sqlx::query_as::<_, Level>(
             "select id, capacity, (refill_seconds * 1000000000)::bigint, refill, plan, provisioned, overridden,
                     available, granted, full_at, next_refill_at
@@ -107,13 +103,12 @@ impl Operations for Postgres {
         (name, switch): &'c (Key, Option<Switch>),
         (): &'c (),
     ) -> Conversation<'c, bool> {
-        let set = sqlx::query(
-            "update tollgate.token_plans set mode = $2, mode_reason = $3, mode_until = $4 where name = $1",
-        )
-        .bind(name.as_str())
-        .bind(switch.as_ref().map(|switch| switch.mode.as_str()))
-        .bind(switch.as_ref().and_then(|switch| switch.reason.as_deref()))
-        .bind(switch.as_ref().and_then(|switch| switch.until));
+        let set =
+            sqlx::query("update tollgate.token_plans set mode = $2, mode_reason = $3, mode_until = $4 where name = $1")
+                .bind(name.as_str())
+                .bind(switch.as_ref().map(|switch| switch.mode.as_str()))
+                .bind(switch.as_ref().and_then(|switch| switch.reason.as_deref()))
+                .bind(switch.as_ref().and_then(|switch| switch.until));
         Box::pin(async move { Ok(set.execute(connection).await?.rows_affected() > 0) })
     }
 

@@ -59,11 +59,7 @@ impl Operations for Sqlite {
         })
     }
 
-    fn reset<'c>(
-        connection: &'c mut SqliteConnection,
-        key: &'c Key,
-        clock: &'c HostClock,
-    ) -> Conversation<'c, bool> {
+    fn reset<'c>(connection: &'c mut SqliteConnection, key: &'c Key, clock: &'c HostClock) -> Conversation<'c, bool> {
         Box::pin(async move {
             let mut transaction = connection.begin_with("begin immediate").await?;
             let Some(mut row) = row::find(&mut transaction, key).await? else {
@@ -76,11 +72,7 @@ impl Operations for Sqlite {
         })
     }
 
-    fn delete<'c>(
-        connection: &'c mut SqliteConnection,
-        key: &'c Key,
-        _: &'c HostClock,
-    ) -> Conversation<'c, bool> {
+    fn delete<'c>(connection: &'c mut SqliteConnection, key: &'c Key, _: &'c HostClock) -> Conversation<'c, bool> {
         let delete = sqlx::query("delete from token_buckets where id = ?1").bind(key.as_str());
         Box::pin(async move { Ok(delete.execute(connection).await?.rows_affected() > 0) })
     }

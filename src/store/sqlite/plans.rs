@@ -1,7 +1,6 @@
 use sqlx::sqlite::SqliteConnection;
 
-use super::super::admin::columns::{key, switch};
-use super::row::quota;
+use super::super::admin::columns::{key, quota, switch};
 use super::times;
 use crate::{Key, Plan, Quota, Switch};
 

@@ -1,11 +1,10 @@
 use sqlx::Row as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use super::super::admin::columns::key;
+use super::super::admin::columns::{key, quota};
 use super::super::ask::Ask;
 use crate::book::Row;
 use crate::bucket::Bucket;
-use crate::quota::Refill;
 use crate::{Filter, Key, Quota};
 
 /// A bucket, as take.sql answers it.
@@ -109,12 +108,6 @@ pub(super) async fn write(connection: &mut SqliteConnection, key: &Key, row: &Ro
     .execute(connection)
     .await
     .map(drop)
-}
-
-/// The quota that columns state.
-pub(super) fn quota(capacity: i64, refill_ns: i64, refill: &str) -> Result<Quota, sqlx::Error> {
-    let refill = Refill::parse(refill).ok_or_else(|| sqlx::Error::Protocol(format!("the refill {refill:?}")))?;
-    Ok(Quota::stored(capacity, refill_ns, refill))
 }
 
 /// The columns of a bucket, which begin at a place.

@@ -1,7 +1,6 @@
 use sqlx::sqlite::SqliteConnection;
 
-use super::super::admin::columns::switch;
-use super::row::quota;
+use super::super::admin::columns::{quota, switch};
 use super::{plans, times};
 use crate::admin::Chosen;
 use crate::{Key, Override, Quota, Switch};
