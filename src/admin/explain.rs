@@ -9,7 +9,7 @@ use crate::{Key, Mode, Rule};
 /// Says what rules a key, for the stores that decide in this process: the request is decided, and forgotten.
 pub(crate) fn explain(row: Option<Row>, named: Option<&Key>, chosen: &Chosen, now: i64) -> Explanation {
     let rules = Rules::from(chosen);
-    let plan = named.or(row.as_ref().and_then(|row| row.plan.as_ref())).cloned();
+    let plan = named.or_else(|| row.as_ref()?.plan.as_ref()).cloned();
     let over = chosen.over.as_ref().filter(|_| rules.over.is_some_and(|over| over.setting.holds(now)));
 
     let quotas = [
@@ -29,7 +29,7 @@ pub(crate) fn explain(row: Option<Row>, named: Option<&Key>, chosen: &Chosen, no
     let known = row.is_some();
     let rule = named.map_or(Rule::Provisioned, |plan| Rule::Plan(plan.clone()));
     let (prospect, retry_after, available) = foresee(row, &rule, &rules, now);
-    let (mode_from, switch) = switch.map_or((None, Switch::default()), |(from, switch)| (Some(from), switch));
+    let (mode_from, switch) = switch.map(|(from, switch)| (Some(from), switch)).unwrap_or_default();
     Explanation {
         known,
         quota: quota.map(|(_, quota)| quota),
@@ -52,23 +52,23 @@ pub(crate) fn explain(row: Option<Row>, named: Option<&Key>, chosen: &Chosen, no
 
 /// What a request for one token would come to, in how many nanoseconds a token is there, and the tokens under the terms
 /// that rule.
-fn foresee(row: Option<Row>, rule: &Rule, rules: &Rules, now: i64) -> (Prospect, i64, Option<i64>) {
+fn foresee(row: Option<Row>, rule: &Rule, chosen: &Rules, now: i64) -> (Prospect, i64, Option<i64>) {
     let available = row.as_ref().map(|row| row.available(now));
-    let mut ruled = match book::rule(row, rule, rules, now) {
-        Ok(ruled) => ruled,
+    let mut brought = match book::rule(row, rule, chosen, now) {
+        Ok(brought) => brought,
         Err(Word::Unplanned) => return (Prospect::UnknownPlan, NEVER_NS, available),
         Err(Word::Conflict) => return (Prospect::Conflict, NEVER_NS, available),
         Err(_) => return (Prospect::UnknownBucket, NEVER_NS, available),
     };
-    let Some(row) = ruled.row.as_ref().filter(|_| ruled.mode != Mode::Off) else {
+    let Some(row) = brought.row.as_ref().filter(|_| brought.mode != Mode::Off) else {
         return (Prospect::Granted, 0, available);
     };
     let request = Request { cost: 1, max_wait: 0, keep: 0 };
     let available = Some(row.available(now));
-    let retry_after = match ruled.mode {
-        Mode::Block => ruled.until.map_or(NEVER_NS, |until| until - now),
+    let retry_after = match brought.mode {
+        Mode::Block => brought.until.map_or(NEVER_NS, |until| until - now),
         _ => row.bucket.verdict(&row.terms(), now, request, false).retry_after,
     };
-    let granted = book::take(&mut ruled, request, now).word == Word::Granted;
+    let granted = book::take(&mut brought, request, now).word == Word::Granted;
     (if granted { Prospect::Granted } else { Prospect::Denied }, retry_after, available)
 }

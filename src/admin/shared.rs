@@ -5,7 +5,7 @@ use chrono::{DateTime, Utc};
 use super::{Admin, BucketLevel, Explanation, Filter, Override, Plan, Switch};
 use crate::{Error, Key, Mode, Quota};
 
-impl<A: Admin> Admin for Arc<A> {
+impl<T: Admin> Admin for Arc<T> {
     async fn create_bucket(&self, key: &Key, quota: Quota) -> Result<(), Error> {
         (**self).create_bucket(key, quota).await
     }

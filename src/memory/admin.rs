@@ -50,7 +50,7 @@ impl<C: Clock> Admin for MemoryStore<C> {
         let mut shard = lock(self.shard(key));
         let now = self.clock.now();
         let row = shard.row(key).cloned();
-        let chosen = self.rules.chosen(key, plan.or(row.as_ref().and_then(|row| row.plan.as_ref())));
+        let chosen = self.rules.chosen(key, plan.or_else(|| row.as_ref()?.plan.as_ref()));
         Ok(explain(row, plan, &chosen, now))
     }
 

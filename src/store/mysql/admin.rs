@@ -7,7 +7,7 @@ use sqlx::query::QueryScalar;
 use super::super::admin::columns::{self, Choice, Explained, Level, Planned};
 use super::super::operations::{Conversation, Operations};
 use super::refill;
-use crate::{BucketLevel, Clock, Explanation, Filter, Key, Override, Plan, Quota, Swept, Switch, SystemClock};
+use crate::{BucketLevel, Clock, Explanation, Filter, Key, Mode, Override, Plan, Quota, Swept, Switch, SystemClock};
 
 impl Operations for MySql {
     type Clock = ();
@@ -49,7 +49,7 @@ impl Operations for MySql {
         (): &'c (),
     ) -> Conversation<'c, Vec<BucketLevel>> {
         let (first, last) = filter.range();
-        let list = sqlx::query_as::<_, Level>(
+        let page = sqlx::query_as::<_, Level>(
             "select id, capacity, cast(refill_seconds * 1000000000 as signed), refill, plan, provisioned, overridden,
                     available, granted, full_at, next_refill_at
                from token_bucket_levels
@@ -64,7 +64,7 @@ impl Operations for MySql {
         .bind(filter.plan.is_none())
         .bind(filter.provisioned)
         .bind(limit);
-        Box::pin(async move { list.fetch_all(connection).await?.into_iter().map(BucketLevel::try_from).collect() })
+        Box::pin(async move { page.fetch_all(connection).await?.into_iter().map(BucketLevel::try_from).collect() })
     }
 
     fn reset<'c>(connection: &'c mut MySqlConnection, key: &'c Key, (): &'c ()) -> Conversation<'c, bool> {
@@ -171,7 +171,7 @@ impl Operations for MySql {
         .bind(over.quota.as_ref().map(Quota::capacity_i64))
         .bind(over.quota.as_ref().map(Quota::refill_seconds))
         .bind(over.quota.as_ref().map(refill))
-        .bind(over.mode.map(|mode| mode.as_str()))
+        .bind(over.mode.map(Mode::as_str))
         .bind(&over.reason)
         .bind(over.expires_at.map(|at| at.naive_utc()));
         Box::pin(async move { set.execute(connection).await.map(drop) })

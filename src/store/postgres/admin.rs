@@ -5,7 +5,7 @@ use sqlx::postgres::{PgConnection, Postgres};
 use super::super::admin::columns::{self, Choice, Explained, Level, Planned};
 use super::super::operations::{Conversation, Operations};
 use super::refill;
-use crate::{BucketLevel, Clock, Explanation, Filter, Key, Override, Plan, Quota, Swept, Switch, SystemClock};
+use crate::{BucketLevel, Clock, Explanation, Filter, Key, Mode, Override, Plan, Quota, Swept, Switch, SystemClock};
 
 impl Operations for Postgres {
     type Clock = ();
@@ -43,7 +43,7 @@ impl Operations for Postgres {
         (): &'c (),
     ) -> Conversation<'c, Vec<BucketLevel>> {
         let (first, last) = filter.range();
-        let list = sqlx::query_as::<_, Level>(
+        let page = sqlx::query_as::<_, Level>(
             "select id, capacity, (refill_seconds * 1000000000)::bigint, refill, plan, provisioned, overridden,
                     available, granted, full_at, next_refill_at
                from tollgate.token_bucket_levels
@@ -57,7 +57,7 @@ impl Operations for Postgres {
         .bind(filter.plan.as_ref().map(Key::as_str))
         .bind(filter.provisioned)
         .bind(i64::from(*limit));
-        Box::pin(async move { list.fetch_all(connection).await?.into_iter().map(BucketLevel::try_from).collect() })
+        Box::pin(async move { page.fetch_all(connection).await?.into_iter().map(BucketLevel::try_from).collect() })
     }
 
     fn reset<'c>(connection: &'c mut PgConnection, key: &'c Key, (): &'c ()) -> Conversation<'c, bool> {
@@ -169,7 +169,7 @@ impl Operations for Postgres {
         .bind(over.quota.as_ref().map(Quota::capacity_i64))
         .bind(over.quota.as_ref().map(Quota::refill_seconds))
         .bind(over.quota.as_ref().map(refill))
-        .bind(over.mode.map(|mode| mode.as_str()))
+        .bind(over.mode.map(Mode::as_str))
         .bind(&over.reason)
         .bind(over.expires_at);
         Box::pin(async move { set.execute(connection).await.map(drop) })

@@ -86,7 +86,7 @@ impl Operations for Sqlite {
             // One transaction, so that all is of one instant.
             let mut transaction = connection.begin().await?;
             let row = row::find(&mut transaction, key).await?;
-            let named = plan.as_ref().or(row.as_ref().and_then(|row| row.plan.as_ref()));
+            let named = plan.as_ref().or_else(|| row.as_ref()?.plan.as_ref());
             let chosen = rules::find(&mut transaction, key, named).await?;
             transaction.commit().await?;
             Ok(explain(row, plan.as_ref(), &chosen, clock.now()))

@@ -3,7 +3,7 @@ use sqlx::sqlite::SqliteConnection;
 use super::super::admin::columns::{quota, switch};
 use super::{plans, times};
 use crate::admin::Chosen;
-use crate::{Key, Override, Quota, Switch};
+use crate::{Key, Mode, Override, Quota, Switch};
 
 /// A mode, its reason, and its end in milliseconds since 1970.
 type Choice = (Option<String>, Option<String>, Option<i64>);
@@ -80,7 +80,7 @@ pub(super) async fn set_override(
     .bind(over.quota.as_ref().map(Quota::capacity_i64))
     .bind(over.quota.as_ref().map(Quota::refill_ns))
     .bind(over.quota.map(|quota| quota.refill().as_str()))
-    .bind(over.mode.map(|mode| mode.as_str()))
+    .bind(over.mode.map(Mode::as_str))
     .bind(&over.reason)
     .bind(over.expires_at.map(times::text))
     .execute(connection)

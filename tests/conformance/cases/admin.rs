@@ -134,14 +134,14 @@ async fn a_limiter_sweeps_away_keys_that_were_used_once(rig: Rig) -> anyhow::Res
     // It counts requests that it need not ask about, too.
     let still = Limiter::new(store.clone(), "unlimited")?.without_sweep();
     for _ in 0..2048 {
-        let _ = still.allow("any").await?;
+        let _ = Box::pin(still.allow("any")).await?;
     }
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(store.list(&Filter::default(), None, 1).await?[0].key.as_str(), "once:000000");
     let sweeping = Limiter::new(store.clone(), "unlimited")?;
     for _ in 0..1000 {
         for _ in 0..1024 {
-            let _ = sweeping.allow("any").await?;
+            let _ = Box::pin(sweeping.allow("any")).await?;
         }
         if is_empty(&store).await? {
             return Ok(());
