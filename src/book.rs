@@ -68,7 +68,7 @@ impl Rules {
 }
 
 impl Setting {
-    fn holds(&self, now: i64) -> bool {
+    pub(crate) fn holds(&self, now: i64) -> bool {
         self.until.is_none_or(|until| until > now)
     }
 }
@@ -127,6 +127,11 @@ impl Row {
     /// The terms that the state was written under.
     pub(crate) fn terms(&self) -> Terms {
         Terms::from(&self.over.unwrap_or(self.own))
+    }
+
+    /// Whether it says nothing any more: it was not provisioned, and is full.
+    pub(crate) fn is_idle(&self, now: i64) -> bool {
+        !self.provisioned && self.bucket.full_at <= self.terms().clock(self.bucket.anchor, now)
     }
 
     /// Brings the bucket to an override's terms, or else to those asked for, if any, as its own.

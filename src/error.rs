@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::{Key, KeyError, QuotaError};
+use crate::{AdminError, Key, KeyError, QuotaError};
 
 /// Why there is no answer. That there is no token is an answer: see [`Decision`](crate::Decision).
 ///
@@ -13,6 +13,9 @@ use crate::{Key, KeyError, QuotaError};
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// What an operator asked for can never be. Nothing was changed.
+    #[error(transparent)]
+    Admin(#[from] AdminError),
     /// The database stayed busy with others: every attempt was rolled back.
     #[error("every one of {attempts} attempts was rolled back: too many requests contend for this bucket")]
     Contended {
@@ -75,7 +78,7 @@ impl Error {
 
     /// Whether the store failed, and not the request.
     pub(crate) fn is_failure(&self) -> bool {
-        !matches!(self, Self::Key(_) | Self::Quota(_) | Self::Take(_))
+        !matches!(self, Self::Admin(_) | Self::Key(_) | Self::Quota(_) | Self::Take(_))
     }
 
     /// Whether tokens may have been taken all the same. Asking again may then pay twice.

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod admin;
 mod answer;
 mod book;
 pub mod bucket;
@@ -22,6 +23,7 @@ mod store;
 mod take;
 mod window;
 
+pub use admin::{Admin, AdminError, BucketLevel, Explanation, Filter, Origin, Override, Plan, Prospect, Swept, Switch};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use decision::{Decision, Source};
 pub use error::{Cause, Error, TakeError};
@@ -48,4 +50,4 @@ pub use store::PgStore;
 #[cfg(feature = "sqlite")]
 pub use store::SqliteStore;
 #[cfg(feature = "_sql")]
-pub use store::{BucketLevel, Dialect, Isolation, SqlStore, adjust_within, create_bucket, take_within};
+pub use store::{Dialect, Isolation, SqlStore, adjust_within, create_bucket, take_within};

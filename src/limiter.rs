@@ -6,6 +6,7 @@ use crate::{Decision, Error, Key, Quota, QuotaError, Rule, Store, Take};
 mod bound;
 mod policy;
 mod reservation;
+mod sweeper;
 mod wait;
 
 pub use bound::Bound;
@@ -14,6 +15,7 @@ pub use reservation::Reservation;
 
 use policy::Policy;
 use reservation::Turn;
+use sweeper::Sweeper;
 use wait::Lanes;
 
 /// Limits by key, over any store, with three verbs: [`allow`](Self::allow), [`reserve`](Self::reserve) and
@@ -44,6 +46,7 @@ pub struct Limiter<S: Store> {
     keep: u64,
     longest_wait: Duration,
     policy: Policy,
+    sweeper: Option<Arc<Sweeper>>,
 }
 
 impl<S: Store> Limiter<S> {
@@ -65,6 +68,7 @@ impl<S: Store> Limiter<S> {
             keep: 0,
             longest_wait: Duration::from_secs(30),
             policy: Policy::default(),
+            sweeper: Some(Arc::default()),
         })
     }
 
@@ -86,6 +90,13 @@ impl<S: Store> Limiter<S> {
     #[must_use]
     pub fn fallback(self, deadline: Duration, fallback: Fallback) -> Self {
         Self { policy: Policy::new(deadline, fallback), ..self }
+    }
+
+    /// Leaves it to others to clear away what says nothing any more. A limiter does it by itself if not said: now and then
+    /// a task of its own makes a few steps of [`Store::sweep`], and a failure of it disturbs nobody.
+    #[must_use]
+    pub fn without_sweep(self) -> Self {
+        Self { sweeper: None, ..self }
     }
 
     /// How many answers were the fallback's.
@@ -154,8 +165,7 @@ impl<S: Store> Limiter<S> {
         K: TryInto<Key>,
         Error: From<K::Error>,
     {
-        let take = self.take(key.try_into()?, cost);
-        self.policy.answer(&take, self.store.take_one(&take)).await
+        self.decide(&self.take(key.try_into()?, cost)).await
     }
 
     /// Takes a token now or later: the answer says how long to wait.
@@ -185,8 +195,7 @@ impl<S: Store> Limiter<S> {
         Error: From<K::Error>,
     {
         let take = self.take(key.try_into()?, cost).max_wait(self.longest_wait);
-        let decision = self.policy.answer(&take, self.store.take_one(&take)).await?;
-        Ok(Reservation::new(Arc::clone(&self.store), &take, decision))
+        self.reserve_all(&take).await
     }
 
     /// Waits until a token is there, and takes it.
@@ -220,6 +229,7 @@ impl<S: Store> Limiter<S> {
         Error: From<K::Error>,
     {
         let take = self.take(key.try_into()?, cost).max_wait(longest);
+        self.count();
         match self.policy.bounded(self.lanes.reserve(take.clone())).await {
             Ok(turn) => Ok(turn?.come().await),
             Err(failure) => {
@@ -235,6 +245,7 @@ impl<S: Store> Limiter<S> {
     ///
     /// As for [`allow_n`](Self::allow_n).
     pub async fn decide(&self, take: &Take) -> Result<Decision, Error> {
+        self.count();
         self.policy.answer(take, self.store.take_one(take)).await
     }
 
@@ -254,6 +265,12 @@ impl<S: Store> Limiter<S> {
         &self.store
     }
 
+    fn count(&self) {
+        if let Some(sweeper) = &self.sweeper {
+            sweeper.count(&self.store);
+        }
+    }
+
     fn take(&self, key: Key, cost: u64) -> Take {
         Take::from(key).rule(self.rule()).cost(cost).keep(self.keep)
     }
@@ -266,6 +283,7 @@ impl<S: Store> Clone for Limiter<S> {
             rule: Arc::clone(&self.rule),
             lanes: Arc::clone(&self.lanes),
             policy: self.policy.clone(),
+            sweeper: self.sweeper.clone(),
             ..*self
         }
     }

@@ -6,14 +6,16 @@ use self::receipts::Receipts;
 use self::rules::RuleBook;
 use self::shard::Shard;
 use crate::answer::Answer;
-use crate::book::{self, Override, Plan, Setting};
+use crate::book;
 use crate::{
-    Adjusted, Adjustment, Clock, Decision, Error, Key, Mode, Outcome, Quota, Rule, Store, SystemClock, Take, TakeError,
+    Adjusted, Adjustment, Clock, Decision, Error, Key, Outcome, Rule, Store, Swept, SystemClock, Take, TakeError,
 };
 
+mod admin;
 mod receipts;
 mod rules;
 mod shard;
+mod sweep;
 mod windows;
 
 /// Buckets in this process: the same meaning as those in a database, without one.
@@ -72,62 +74,6 @@ impl<C: Clock> MemoryStore<C> {
             lock(shard).most_keys = keys.div_ceil(SHARDS).max(1);
         }
         self
-    }
-
-    /// Provisions a bucket, full; repeated with the same quota it changes nothing, and with another one it changes the
-    /// bucket's terms: tokens that are there stay, up to the new capacity.
-    ///
-    /// # Errors
-    ///
-    /// If there are too many keys.
-    pub fn create_bucket(&self, key: &Key, quota: Quota) -> Result<(), TakeError> {
-        let mut shard = lock(self.shard(key));
-        let now = self.clock.now();
-        match shard.row(key) {
-            Some(row) => {
-                row.provisioned = true;
-                row.follow(Some(quota), None, now);
-                Ok(())
-            }
-            None => shard.insert(key.clone(), book::Row::provisioned(quota, now), now).map(drop),
-        }
-    }
-
-    /// Makes a plan, or gives it another quota.
-    pub fn create_plan(&self, name: &Key, quota: Quota) {
-        self.rules.change(|chosen| {
-            chosen
-                .plans
-                .entry(name.clone())
-                .and_modify(|plan| plan.quota = quota)
-                .or_insert_with(|| Plan { quota, setting: Setting::default() });
-        });
-    }
-
-    /// Gives a plan a mode of its own, or lets it have that of all.
-    pub fn set_plan_mode(&self, name: &Key, mode: Option<Mode>) {
-        self.rules.change(|chosen| {
-            if let Some(plan) = chosen.plans.get_mut(name) {
-                plan.setting = Setting { mode, until: None };
-            }
-        });
-    }
-
-    /// Sets the mode of every key that has none of its own, or of its plan's.
-    pub fn set_mode(&self, mode: Mode) {
-        let mode = (mode != Mode::Enforce).then_some(mode);
-        self.rules.change(|chosen| chosen.all = Setting { mode, until: None });
-    }
-
-    /// Gives one key other terms, another mode, or both, until they are taken away by `None` for each.
-    pub fn set_override(&self, key: &Key, quota: Option<Quota>, mode: Option<Mode>) {
-        self.rules.change(|chosen| {
-            if quota.is_none() && mode.is_none() {
-                chosen.overrides.remove(key);
-            } else {
-                chosen.overrides.insert(key.clone(), Override { quota, setting: Setting { mode, until: None } });
-            }
-        });
     }
 
     /// How many keys it holds.
@@ -265,6 +211,11 @@ impl<C: Clock> Store for MemoryStore<C> {
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         Ok(adjustments.iter().map(|adjustment| self.adjust_one(adjustment)).collect())
+    }
+
+    /// A step sweeps whole shards: at least a 64th of the keys.
+    async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {
+        Ok(self.sweep_step(after, limit))
     }
 }
 

@@ -95,7 +95,7 @@ impl Quota {
         Self::of(capacity, whole(refill)?, kind).checked()
     }
 
-    /// The quota that a row of `token_buckets` states in its own columns.
+    /// The quota of these figures, or what a row states in its columns, which the database has checked.
     pub(crate) fn of(capacity: i64, refill_ns: i64, refill: Refill) -> Self {
         let each = |capacity| refill_ns / capacity + i64::from(refill_ns % capacity > 0);
         Self { capacity, refill_ns, refill, token_ns: if capacity > 0 { each(capacity) } else { 0 } }

@@ -1,5 +1,7 @@
-use crate::{Adjusted, Adjustment, Decision, Error, Take, TakeError};
+use crate::{Adjusted, Adjustment, Decision, Error, Key, Swept, Take, TakeError};
 
+#[cfg(feature = "_sql")]
+mod admin;
 #[cfg(feature = "_sql")]
 mod answer;
 #[cfg(feature = "_sql")]
@@ -10,10 +12,10 @@ mod call;
 mod dialect;
 #[cfg(feature = "_sql")]
 mod isolation;
-#[cfg(feature = "_sql")]
-mod levels;
 #[cfg(feature = "mysql")]
 mod mysql;
+#[cfg(feature = "_sql")]
+mod operations;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "_sql")]
@@ -27,8 +29,6 @@ mod within;
 pub use dialect::Dialect;
 #[cfg(feature = "_sql")]
 pub use isolation::Isolation;
-#[cfg(feature = "_sql")]
-pub use levels::BucketLevel;
 #[cfg(feature = "mysql")]
 pub use mysql::MySqlStore;
 #[cfg(feature = "postgres")]
@@ -75,6 +75,20 @@ pub trait Store: Send + Sync + 'static {
     fn take_one(&self, take: &Take) -> impl Future<Output = Result<Outcome, Error>> + Send {
         async { Ok(self.take(std::slice::from_ref(take)).await?.pop().expect("a store answers each request")) }
     }
+
+    /// Clears away what says nothing any more, one bounded step of about `limit` keys: buckets that are full and were not
+    /// provisioned, and receipts and overrides that have expired. The step begins after `after`, or with the first key.
+    ///
+    /// No request that says its terms notices: a bucket that is made again is full as well. A store that keeps nothing of
+    /// its own has nothing to do.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be reached, or the role may not sweep.
+    fn sweep(&self, after: Option<&Key>, limit: u32) -> impl Future<Output = Result<Swept, Error>> + Send {
+        let _ = (after, limit);
+        async { Ok(Swept::default()) }
+    }
 }
 
 impl<S: Store> Store for std::sync::Arc<S> {
@@ -88,6 +102,10 @@ impl<S: Store> Store for std::sync::Arc<S> {
 
     async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
         (**self).take_one(take).await
+    }
+
+    async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {
+        (**self).sweep(after, limit).await
     }
 }
 

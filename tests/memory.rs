@@ -6,10 +6,15 @@
 mod scenarios;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use chrono::DateTime;
 use scenarios::World;
-use tollgate::{Clock, Key, Limiter, ManualClock, MemoryStore, Mode, Quota, TakeError};
+use tollgate::{
+    Adjusted, Adjustment, Admin, Clock, Error, Filter, Key, Limiter, ManualClock, MemoryStore, Mode, Origin, Outcome,
+    Override, Store, Swept, Take, TakeError,
+};
 use uuid::Uuid;
 
 struct Memory {
@@ -39,16 +44,6 @@ impl World for Memory {
     fn key(&self) -> Key {
         Key::from(Uuid::new_v4())
     }
-
-    async fn create(&self, key: &Key, quota: Quota) -> anyhow::Result<()> {
-        Ok(self.store.create_bucket(key, quota)?)
-    }
-
-    async fn plan(&self, name: &Key, quota: Quota, mode: Option<Mode>) -> anyhow::Result<()> {
-        self.store.create_plan(name, quota);
-        self.store.set_plan_mode(name, mode);
-        Ok(())
-    }
 }
 
 macro_rules! tests {
@@ -70,7 +65,7 @@ async fn a_full_store_forgets_full_buckets_and_never_others() -> anyhow::Result<
     for n in 0..10_000 {
         match limiter.allow(format!("user:{n}")).await {
             Ok(decision) => assert!(decision.is_granted()),
-            Err(tollgate::Error::Take(TakeError::TooManyKeys(_))) => refused += 1,
+            Err(Error::Take(TakeError::TooManyKeys(_))) => refused += 1,
             Err(error) => return Err(error.into()),
         }
     }
@@ -78,6 +73,106 @@ async fn a_full_store_forgets_full_buckets_and_never_others() -> anyhow::Result<
     clock.advance(Duration::from_secs(1));
     assert!(limiter.allow("somebody else").await?.is_granted());
     assert!(store.len() <= 64);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_mode_for_all_rules_until_its_end() -> anyhow::Result<()> {
+    let memory = Memory::new();
+    memory.at_ms(0).await?;
+    let until = Some(DateTime::from_timestamp_nanos(scenarios::START + 1_000_000_000));
+    memory.store.set_mode(Mode::Block, Some("incident 42"), until).await?;
+    let switch = memory.store.mode().await?;
+    assert_eq!((switch.mode, switch.reason.as_deref(), switch.until), (Mode::Block, Some("incident 42"), until));
+    let limiter = Limiter::new(memory.store(), "1/h")?.bind("one")?;
+    assert_eq!(limiter.allow().await?.retry_after(), Duration::from_secs(1));
+    assert_eq!(memory.store.explain(limiter.key(), None).await?.mode_from, Some(Origin::All));
+    memory.at_ms(1000).await?;
+    assert!(limiter.allow().await?.is_granted());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_sweep_deletes_what_says_nothing_any_more_step_by_step() -> anyhow::Result<()> {
+    let memory = Memory::new();
+    memory.at_ms(0).await?;
+    let (fast, slow) = (Limiter::new(memory.store(), "1000/s")?, Limiter::new(memory.store(), "10/h")?);
+    for n in 0..20_000 {
+        assert!(fast.allow(format!("once:{n}")).await?.is_granted());
+    }
+    assert!(slow.allow("owing").await?.is_granted());
+    let provisioned = Key::try_from("provisioned")?;
+    memory.store.create_bucket(&provisioned, "10/h".parse()?).await?;
+    let held =
+        Take::from(Key::try_from("owing")?).rule("10/h".try_into()?).id(Uuid::new_v4(), Duration::from_millis(1));
+    assert!(memory.decide(held).await?.is_granted());
+    let expires_at = Some(DateTime::from_timestamp_nanos(scenarios::START + 1_000_000));
+    let over = Override { mode: Some(Mode::Off), expires_at, ..Override::default() };
+    memory.store.set_override(&provisioned, over).await?;
+    memory.at_ms(1).await?;
+
+    let (mut after, mut deleted, mut steps) = (None, 0, 0);
+    loop {
+        let swept = memory.store.sweep(after.as_ref(), 1000).await?;
+        (deleted, steps) = (deleted + swept.deleted, steps + 1);
+        after = swept.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(deleted, 20_002, "the buckets, a receipt and an override");
+    assert!((10..=20).contains(&steps), "{steps} steps");
+    let left = memory.store.list(&Filter::default(), None, 10).await?;
+    assert_eq!(left.iter().map(|level| level.key.as_str()).collect::<Vec<_>>(), ["owing", "provisioned"]);
+    assert!(!memory.store.clear_override(&provisioned).await?);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_limiter_sweeps_away_keys_that_were_used_once() -> anyhow::Result<()> {
+    for sweeps in [true, false] {
+        let memory = Memory::new();
+        let limiter = Limiter::new(memory.store(), "1000/s")?;
+        let limiter = if sweeps { limiter } else { limiter.without_sweep() };
+        for n in 0..20_480 {
+            memory.at_ms(n).await?;
+            assert!(limiter.allow(format!("once:{n}")).await?.is_granted());
+            if n % 1024 == 1023 {
+                tokio::task::yield_now().await;
+            }
+        }
+        let left = memory.store.len();
+        assert_eq!(left < 4096, sweeps, "{left} keys are left");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_store_that_may_not_sweep_limits_all_the_same() -> anyhow::Result<()> {
+    struct Forbidden(MemoryStore, Arc<AtomicU64>);
+
+    impl Store for Forbidden {
+        async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+            self.0.take(takes).await
+        }
+
+        async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+            self.0.adjust(adjustments).await
+        }
+
+        async fn sweep(&self, _: Option<&Key>, _: u32) -> Result<Swept, Error> {
+            self.1.fetch_add(1, Ordering::SeqCst);
+            Err(Error::other(std::io::Error::other("not granted")))
+        }
+    }
+
+    let tries = Arc::new(AtomicU64::new(0));
+    let limiter = Limiter::new(Forbidden(MemoryStore::new(), Arc::clone(&tries)), "1000/s burst 5000")?.bind("one")?;
+    for _ in 0..4 * 1024 {
+        assert!(limiter.allow().await?.is_granted());
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(tries.load(Ordering::SeqCst), 4);
     Ok(())
 }
 

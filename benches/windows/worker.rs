@@ -9,7 +9,9 @@ use crate::{Arguments, Mode, window};
 /// Asks at random times, and prints when each request was decided, in microseconds, and how.
 pub(crate) async fn run(arguments: &Arguments, key: Key, mode: Mode, load: f64) -> anyhow::Result<()> {
     match arguments.url.split(':').next() {
-        Some("postgres" | "postgresql") => over(store::<Postgres>(&arguments.url).await?, arguments, key, mode, load).await,
+        Some("postgres" | "postgresql") => {
+            over(store::<Postgres>(&arguments.url).await?, arguments, key, mode, load).await
+        }
         Some("mysql" | "mariadb") => over(store::<MySql>(&arguments.url).await?, arguments, key, mode, load).await,
         _ => over(store::<Sqlite>(&arguments.url).await?, arguments, key, mode, load).await,
     }

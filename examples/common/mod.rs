@@ -7,8 +7,8 @@ use anyhow::{Context, bail};
 use sqlx::pool::PoolOptions;
 use sqlx::{MySql, MySqlPool, PgPool, Pool, Postgres, Sqlite, SqlitePool};
 use tollgate::{
-    Adjusted, Adjustment, Counted, Error, Key, Migrate, Outcome, Quota, SharedWindows, SqlStore, Store, Take, TakeError,
-    Window,
+    Adjusted, Adjustment, Admin, Counted, Error, Key, Migrate, Outcome, Quota, SharedWindows, SqlStore, Store, Take,
+    TakeError, Window,
 };
 use uuid::Uuid;
 
@@ -55,42 +55,30 @@ impl Database {
         Ok(Key::try_from(format!("{name} {}", self.run))?)
     }
 
-    /// Makes a plan that refills evenly, or gives it another quota: one statement, which any SQL client can run.
-    pub(crate) async fn create_plan(&self, name: &Key, quota: Quota) -> anyhow::Result<()> {
-        let (name, seconds) = (name.as_str(), quota.refill_time().as_secs_f64());
-        let capacity = i64::try_from(quota.capacity())?;
-        macro_rules! run {
-            ($pool:expr, $sql:expr) => {
-                sqlx::query($sql).bind(name).bind(capacity).bind(seconds).execute($pool).await.map(drop)?
-            };
-        }
+    /// Makes a plan, or gives it another quota.
+    pub(crate) async fn create_plan(&self, name: &Key, quota: Quota) -> Result<(), Error> {
         match &self.engine {
-            Engine::MySql(pool) => run!(pool, "call token_create_plan(?, ?, ?, 'continuous')"),
-            Engine::Postgres(pool) => run!(pool, "select tollgate.create_plan($1, $2, $3::float8::numeric)"),
-            Engine::Sqlite(pool) => run!(
-                pool,
-                "insert into token_plans (name, capacity, refill_seconds) values ($1, $2, $3)
-                 on conflict (name) do update set capacity = $2, refill_seconds = $3"
-            ),
+            Engine::MySql(pool) => SqlStore::<MySql>::from(pool.clone()).create_plan(name, quota).await,
+            Engine::Postgres(pool) => SqlStore::<Postgres>::from(pool.clone()).create_plan(name, quota).await,
+            Engine::Sqlite(pool) => SqlStore::<Sqlite>::from(pool.clone()).create_plan(name, quota).await,
         }
-        Ok(())
     }
 }
 
 impl Store for Database {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         match &self.engine {
-            Engine::MySql(pool) => Box::pin(SqlStore::<MySql>::from(pool.clone()).take(takes)).await,
-            Engine::Postgres(pool) => Box::pin(SqlStore::<Postgres>::from(pool.clone()).take(takes)).await,
-            Engine::Sqlite(pool) => Box::pin(SqlStore::<Sqlite>::from(pool.clone()).take(takes)).await,
+            Engine::MySql(pool) => SqlStore::<MySql>::from(pool.clone()).take(takes).await,
+            Engine::Postgres(pool) => SqlStore::<Postgres>::from(pool.clone()).take(takes).await,
+            Engine::Sqlite(pool) => SqlStore::<Sqlite>::from(pool.clone()).take(takes).await,
         }
     }
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         match &self.engine {
-            Engine::MySql(pool) => Box::pin(SqlStore::<MySql>::from(pool.clone()).adjust(adjustments)).await,
-            Engine::Postgres(pool) => Box::pin(SqlStore::<Postgres>::from(pool.clone()).adjust(adjustments)).await,
-            Engine::Sqlite(pool) => Box::pin(SqlStore::<Sqlite>::from(pool.clone()).adjust(adjustments)).await,
+            Engine::MySql(pool) => SqlStore::<MySql>::from(pool.clone()).adjust(adjustments).await,
+            Engine::Postgres(pool) => SqlStore::<Postgres>::from(pool.clone()).adjust(adjustments).await,
+            Engine::Sqlite(pool) => SqlStore::<Sqlite>::from(pool.clone()).adjust(adjustments).await,
         }
     }
 }

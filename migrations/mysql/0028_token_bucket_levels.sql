@@ -1,15 +1,17 @@
 -- token_bucket_levels: each bucket as people think of it, at this instant, in UTC. Reads, locks and changes nothing.
 --
---   capacity       under the terms that the last request found, an override's too
+--   id_bytes       the id as the index has it
+--   capacity, refill_seconds, refill: the terms that the last request found, an override's too
+--   overridden     whether they are others than the bucket's own
 --   available      whole tokens there now; negative: promised to requests that wait for them
 --   full_at        when it is full again; null: it is, or never
 --   next_refill_at when the next token comes; null: it is full, or never
 create sql security definer view token_bucket_levels as
 select convert(b.id using utf8mb4) as id, b.burst div b.token_ticks as capacity,
        (b.burst - b.owed) div b.token_ticks - ((b.burst - b.owed) mod b.token_ticks < 0) as available,
-       b.refill_seconds, b.refill, convert(b.plan using utf8mb4) as plan, b.provisioned,
-       exists (select 1 from token_overrides o where o.id = b.id and o.capacity is not null
-                  and (o.expires_at is null or o.expires_at > utc_timestamp(6))) as overridden,
+       b.under_seconds as refill_seconds, b.under_refill as refill, convert(b.plan using utf8mb4) as plan, b.provisioned,
+       not (b.under_capacity = b.capacity and b.under_seconds = b.refill_seconds and b.under_refill = b.refill)
+         as overridden,
        b.granted,
        case when b.owed > 0 and b.step_ns < 9223372036854775807
             then timestamp('1970-01-01') + interval (
@@ -20,7 +22,8 @@ select convert(b.id using utf8mb4) as id, b.burst div b.token_ticks as capacity,
             then timestamp('1970-01-01') + interval (
               b.anchor + (b.next div b.step_ticks + (b.next mod b.step_ticks > 0)) * b.step_ns)
               div 1000 microsecond
-       end as next_refill_at
+       end as next_refill_at,
+       b.id as id_bytes
   from (select o.*, o.full_at - (o.owed - 1) div o.token_ticks * o.token_ticks as next
           from (select t.*, greatest(t.full_at - (n.now - t.anchor) div t.step_ns * t.step_ticks, 0) as owed
                   from token_buckets t

@@ -13,7 +13,7 @@
 --            mode_reason, mode_until
 --            override_reason, override_until: of the override in force
 --            available       whole tokens there now; null: it does not exist
---            outcome         'granted', 'denied', 'unknown' or 'unplanned'
+--            outcome         'granted', 'denied', 'unknown', 'unplanned' or 'conflict'
 --            retry_after_ms  milliseconds until a token is there; 0: now; null: never, or nobody knows
 create procedure token_explain(
   in p_id varchar(256) character set utf8mb4, in p_plan varchar(256) character set utf8mb4)
@@ -25,20 +25,23 @@ begin
   declare v_plan varbinary(1024) default coalesce(
     cast(p_plan as binary), (select b.plan from token_buckets b where b.id = v_id));
 
+  call token_clock_v1(v_now);
   select r.known, r.terms_from, r.plan, r.capacity, r.refill_seconds, r.refill, r.mode, r.mode_from, r.mode_reason,
          r.mode_until, r.override_reason, r.override_until,
          r.level div r.token_ticks - (r.level mod r.token_ticks < 0) as available,
          case
-           when r.mode = 'off' then 'granted'
            when r.unplanned then 'unplanned'
+           when r.mode = 'off' then 'granted'
            when r.terms_from is null or not r.known and not r.planned then 'unknown'
+           when r.conflicts then 'conflict'
            when r.mode = 'block' then 'denied'
            when not r.known or r.mode = 'shadow' or r.until = 0 then 'granted'
            else 'denied'
          end as outcome,
          case
+           when r.unplanned then null
            when r.mode = 'off' then 0
-           when r.unplanned or r.terms_from is null or not r.known and not r.planned then null
+           when r.terms_from is null or not r.known and not r.planned or r.conflicts then null
            when r.mode = 'block'
              then (timestampdiff(microsecond, '1970-01-01', r.mode_until) * 1000 - v_now + 999999) div 1000000
            when not r.known then 0
@@ -49,6 +52,7 @@ begin
                       when b.id is not null then 'bucket' end as terms_from,
                  convert(v_plan using utf8mb4) as plan, v_plan is not null and p.name is null as unplanned,
                  p.name is not null as planned,
+                 coalesce(b.provisioned and cast(p_plan as binary) <> coalesce(b.plan, ''), false) as conflicts,
                  coalesce(o.capacity, p.capacity, b.capacity) as capacity,
                  coalesce(o.refill_seconds, p.refill_seconds, b.refill_seconds) as refill_seconds,
                  if(o.capacity is not null, o.refill, coalesce(p.refill, b.refill)) as refill,

@@ -11,7 +11,7 @@
 --            mode_reason, mode_until
 --            override_reason, override_until: of the override in force
 --            available       whole tokens there now; null: it does not exist
---            outcome         'granted', 'denied', 'unknown' or 'unplanned'
+--            outcome         'granted', 'denied', 'unknown', 'unplanned' or 'conflict'
 --            retry_after_ms  milliseconds until a token is there; 0: now; null: never, or nobody knows
 create function tollgate.explain(
   p_id text, p_plan text default null,
@@ -59,13 +59,15 @@ begin
    order by c.nearness limit 1;
   mode := coalesce(mode, 'enforce');
 
-  if mode = 'off' then
+  if plan is not null and p.name is null then
+    outcome := 'unplanned';
+  elsif mode = 'off' then
     outcome := 'granted';
     retry_after_ms := 0;
-  elsif plan is not null and p.name is null then
-    outcome := 'unplanned';
   elsif terms_from is null or (not known and p.name is null) then
     outcome := 'unknown';
+  elsif b.provisioned and p_plan <> coalesce(b.plan, '') then
+    outcome := 'conflict';
   elsif mode = 'block' then
     outcome := 'denied';
     retry_after_ms := ceil((extract(epoch from mode_until) * 1000000000 - v_now) / 1000000);

@@ -1,6 +1,7 @@
 -- token_bucket_levels: each bucket as people think of it, at this instant, in UTC. Reads, locks and changes nothing.
 --
---   capacity       under the terms that the last request found, an override's too
+--   capacity, refill_seconds, refill: the terms that the last request found, an override's too
+--   overridden     whether they are an override's
 --   available      whole tokens there now; negative: promised to requests that wait for them
 --   full_at        when it is full again; null: it is, or never
 --   next_refill_at when the next token comes; null: it is full, or never
@@ -13,7 +14,8 @@ with levels as (
 )
 select id, burst / token_ticks as capacity,
        burst / token_ticks - owed / token_ticks - (owed % token_ticks > 0) as available,
-       refill_seconds, refill, plan, provisioned, over_capacity is not null as overridden, granted,
+       coalesce(over_refill_ns / 1e9, refill_seconds) as refill_seconds, coalesce(over_refill, refill) as refill, plan,
+       provisioned, over_capacity is not null as overridden, granted,
        case when owed > 0 and step_ns < 9223372036854775807 then strftime('%Y-%m-%dT%H:%M:%fZ',
          (anchor + (full_at + step_ticks - 1) / step_ticks * step_ns) / 1e9, 'unixepoch') end as full_at,
        case when owed > 0 and step_ns < 9223372036854775807 then strftime('%Y-%m-%dT%H:%M:%fZ',

@@ -30,10 +30,17 @@ impl Receipts {
 
     pub(super) fn write(&mut self, id: Uuid, key: &Key, held: Held, now: i64) {
         if self.held.len() > self.sweep_above {
-            self.held.retain(|_, held| held.expires_at > now);
+            self.sweep(now);
             self.sweep_above = 2 * self.held.len() + FEW;
         }
         self.held.insert((id, key.clone()), held);
+    }
+
+    /// Forgets those that have expired, and says how many.
+    pub(super) fn sweep(&mut self, now: i64) -> usize {
+        let before = self.held.len();
+        self.held.retain(|_, held| held.expires_at > now);
+        before - self.held.len()
     }
 }
 

@@ -1,21 +1,22 @@
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 
-use crate::book::{Override, Plan, Row, Rules, Setting};
-use crate::{Key, Rule};
+use crate::admin::Chosen;
+use crate::book::{self, Row, Rules, Setting};
+use crate::{Key, Mode, Override, Plan, Rule, Switch};
 
 /// The plans, the mode and the overrides of a store in memory.
 #[derive(Debug, Default)]
 pub(super) struct RuleBook {
-    chosen: RwLock<Chosen>,
+    choices: RwLock<Choices>,
     any: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Chosen {
-    pub(super) all: Setting,
-    pub(super) plans: HashMap<Key, Plan>,
+pub(super) struct Choices {
+    pub(super) all: Switch,
+    pub(super) plans: BTreeMap<Key, Plan>,
     pub(super) overrides: HashMap<Key, Override>,
 }
 
@@ -27,22 +28,35 @@ impl RuleBook {
 
     /// What rules a key.
     pub(super) fn of(&self, key: &Key, rule: &Rule, row: Option<&Row>) -> Rules {
-        let chosen = self.chosen.read().unwrap_or_else(PoisonError::into_inner);
         let plan = match rule {
             Rule::Plan(plan) => Some(plan),
             Rule::Provisioned => row.and_then(|row| row.plan.as_ref()),
             Rule::Quota(_) | Rule::Window(_) => None,
         };
-        Rules {
-            all: chosen.all,
-            plan: plan.and_then(|plan| chosen.plans.get(plan)).copied(),
-            over: chosen.overrides.get(key).copied(),
-        }
+        self.read(|choices| Rules {
+            all: Setting::of_all(&choices.all),
+            plan: plan.and_then(|plan| choices.plans.get(plan)).map(book::Plan::from),
+            over: choices.overrides.get(key).map(book::Override::from),
+        })
     }
 
-    pub(super) fn change(&self, change: impl FnOnce(&mut Chosen)) {
-        let mut chosen = self.chosen.write().unwrap_or_else(PoisonError::into_inner);
-        change(&mut chosen);
-        self.any.store(chosen.all.mode.is_some() || !chosen.overrides.is_empty(), Ordering::Release);
+    /// What was chosen for a key, and for a plan if one is named.
+    pub(super) fn chosen(&self, key: &Key, plan: Option<&Key>) -> Chosen {
+        self.read(|choices| Chosen {
+            all: choices.all.clone(),
+            plan: plan.and_then(|plan| choices.plans.get(plan)).cloned(),
+            over: choices.overrides.get(key).cloned(),
+        })
+    }
+
+    pub(super) fn read<T>(&self, read: impl FnOnce(&Choices) -> T) -> T {
+        read(&self.choices.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut Choices) -> T) -> T {
+        let mut choices = self.choices.write().unwrap_or_else(PoisonError::into_inner);
+        let changed = change(&mut choices);
+        self.any.store(choices.all.mode != Mode::Enforce || !choices.overrides.is_empty(), Ordering::Release);
+        changed
     }
 }

@@ -32,6 +32,30 @@ impl Shard {
         self.rows.get_mut(key)
     }
 
+    pub(super) fn any_key(&self) -> Option<Key> {
+        self.rows.keys().chain(self.windows.keys()).next().cloned()
+    }
+
+    pub(super) fn rows(&self) -> impl Iterator<Item = (&Key, &Row)> {
+        self.rows.iter()
+    }
+
+    /// Changes a bucket in a way that may make it full earlier, and says whether it exists.
+    pub(super) fn change(&mut self, key: &Key, change: impl FnOnce(&mut Row)) -> bool {
+        self.none_full_before = i64::MIN;
+        self.rows.get_mut(key).map(change).is_some()
+    }
+
+    /// Forgets a key's bucket and window, and says whether there was one.
+    pub(super) fn remove(&mut self, key: &Key) -> bool {
+        let window = self.forget_window(key);
+        self.rows.remove(key).is_some() || window
+    }
+
+    pub(super) fn forget_window(&mut self, key: &Key) -> bool {
+        self.windows.remove(key).is_some()
+    }
+
     /// Adds a bucket, or replaces it. If there is no room, those that are full are forgotten.
     pub(super) fn insert(&mut self, key: Key, row: Row, now: i64) -> Result<(), TakeError> {
         if !self.rows.contains_key(&key) {
@@ -39,7 +63,10 @@ impl Shard {
         }
         match self.rows.entry(key) {
             Entry::Occupied(mut entry) => *entry.get_mut() = row,
-            Entry::Vacant(entry) => drop(entry.insert(row)),
+            Entry::Vacant(entry) => {
+                entry.insert(row);
+                self.none_full_before = i64::MIN;
+            }
         }
         Ok(())
     }
@@ -57,25 +84,23 @@ impl Shard {
     }
 
     fn make_room(&mut self, key: &Key, now: i64) -> Result<(), TakeError> {
-        if self.len() >= self.most_keys {
+        if self.len() >= self.most_keys && now >= self.none_full_before {
             self.sweep(now);
         }
         if self.len() >= self.most_keys { Err(TakeError::TooManyKeys(key.clone())) } else { Ok(()) }
     }
 
     /// Forgets buckets that are full and were not provisioned: they are full as well when they are made again.
-    fn sweep(&mut self, now: i64) {
-        if now < self.none_full_before {
-            return;
-        }
+    pub(super) fn sweep(&mut self, now: i64) {
         let mut earliest = NEVER_NS;
         self.rows.retain(|_, row| {
-            let full_at = row.terms().instant(row.bucket.anchor, row.bucket.full_at);
-            if row.provisioned || full_at > now {
-                earliest = earliest.min(if row.provisioned { NEVER_NS } else { full_at });
-                return true;
+            if row.is_idle(now) {
+                return false;
             }
-            false
+            if !row.provisioned {
+                earliest = earliest.min(row.terms().instant(row.bucket.anchor, row.bucket.full_at));
+            }
+            true
         });
         self.windows.retain(|_, row| {
             earliest = earliest.min(row.ring.empty_at(&row.window));

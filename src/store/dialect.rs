@@ -1,5 +1,3 @@
-use std::fmt::Debug;
-
 use sqlx::SqlStr;
 use sqlx::error::DatabaseError;
 
@@ -7,18 +5,15 @@ use super::answer::AdjustedColumns;
 use super::ask::Ask;
 use super::call::Counting;
 use super::isolation::Isolation;
-use super::levels;
+use super::operations::Operations;
 use crate::answer::Answer;
 use crate::retry::Class;
-use crate::{Adjustment, Counted, Key, Quota};
+use crate::{Adjustment, Counted};
 
 /// The databases that a [`SqlStore`](crate::SqlStore) can be on: `sqlx::Postgres`, `sqlx::MySql` and `sqlx::Sqlite`.
 ///
 /// Sealed by its signatures, which name types that nobody else can.
-pub trait Dialect: sqlx::Database {
-    /// Whose clock decides: `()` for the server's own.
-    type Clock: Clone + Debug + Default + Send + Sync;
-
+pub trait Dialect: Operations {
     #[doc(hidden)]
     /// Whether the server decides in one statement, with no transaction that the client would have to end.
     const ONE_STATEMENT: bool;
@@ -59,23 +54,6 @@ pub trait Dialect: sqlx::Database {
         adjustment: &Adjustment,
         clock: &Self::Clock,
     ) -> impl Future<Output = Result<AdjustedColumns, sqlx::Error>> + Send;
-
-    #[doc(hidden)]
-    /// Provisions a bucket, or changes its terms.
-    fn create_bucket(
-        connection: &mut Self::Connection,
-        key: &Key,
-        quota: &Quota,
-        clock: &Self::Clock,
-    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
-
-    #[doc(hidden)]
-    /// A page of buckets, in the order of their keys.
-    fn levels(
-        connection: &mut Self::Connection,
-        after: &str,
-        limit: u32,
-    ) -> impl Future<Output = Result<Vec<levels::Columns>, sqlx::Error>> + Send;
 
     #[doc(hidden)]
     /// What an error that the server reported means for the request.

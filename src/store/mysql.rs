@@ -9,19 +9,18 @@ use super::ask::Ask;
 use super::call::Counting;
 use super::dialect::Dialect;
 use super::isolation::Isolation;
-use super::levels;
 use super::sql::SqlStore;
 use crate::answer::Answer;
 use crate::bucket::Request;
 use crate::retry::Class;
-use crate::{Adjustment, Counted, Key, Quota};
+use crate::{Adjustment, Counted, Quota};
+
+mod admin;
 
 /// Buckets in MySQL or MariaDB, at the server's clock.
 pub type MySqlStore = SqlStore<MySql>;
 
 impl Dialect for MySql {
-    type Clock = ();
-
     const ONE_STATEMENT: bool = true;
 
     fn begin(isolation: Isolation) -> Option<SqlStr> {
@@ -117,38 +116,6 @@ impl Dialect for MySql {
             .fetch_all(connection)
             .await?;
         columns.into_iter().next().ok_or(sqlx::Error::RowNotFound)
-    }
-
-    async fn create_bucket(
-        connection: &mut MySqlConnection,
-        key: &Key,
-        quota: &Quota,
-        (): &(),
-    ) -> Result<(), sqlx::Error> {
-        sqlx::query("call token_create_bucket(?, ?, ?, ?)")
-            .bind(key.as_str())
-            .bind(quota.capacity_i64())
-            .bind(quota.refill_seconds())
-            .bind(quota.refill().as_str())
-            .execute(connection)
-            .await
-            .map(drop)
-    }
-
-    async fn levels(
-        connection: &mut MySqlConnection,
-        after: &str,
-        limit: u32,
-    ) -> Result<Vec<levels::Columns>, sqlx::Error> {
-        sqlx::query_as(
-            "select id, capacity, cast(refill_seconds * 1000000000 as signed), refill, provisioned, available, granted,
-                    full_at, next_refill_at
-               from token_bucket_levels where cast(id as binary) > ? order by cast(id as binary) limit ?",
-        )
-        .bind(after)
-        .bind(limit)
-        .fetch_all(connection)
-        .await
     }
 
     fn classify(error: &dyn DatabaseError) -> Class {

@@ -7,18 +7,17 @@ use super::ask::Ask;
 use super::call::Counting;
 use super::dialect::Dialect;
 use super::isolation::Isolation;
-use super::levels;
 use super::sql::SqlStore;
 use crate::answer::Answer;
 use crate::retry::Class;
-use crate::{Adjustment, Counted, Key, Quota};
+use crate::{Adjustment, Counted, Quota};
+
+mod admin;
 
 /// Buckets in PostgreSQL or YugabyteDB, at the server's clock.
 pub type PgStore = SqlStore<Postgres>;
 
 impl Dialect for Postgres {
-    type Clock = ();
-
     const ONE_STATEMENT: bool = true;
 
     fn begin(isolation: Isolation) -> Option<SqlStr> {
@@ -110,38 +109,6 @@ impl Dialect for Postgres {
             .bind(tokens)
             .fetch_one(connection)
             .await
-    }
-
-    async fn create_bucket(
-        connection: &mut PgConnection,
-        key: &Key,
-        quota: &Quota,
-        (): &(),
-    ) -> Result<(), sqlx::Error> {
-        sqlx::query("select tollgate.create_bucket($1, $2, $3::text::numeric, $4)")
-            .bind(key.as_str())
-            .bind(quota.capacity_i64())
-            .bind(quota.refill_seconds())
-            .bind(quota.refill().as_str())
-            .execute(connection)
-            .await
-            .map(drop)
-    }
-
-    async fn levels(
-        connection: &mut PgConnection,
-        after: &str,
-        limit: u32,
-    ) -> Result<Vec<levels::Columns>, sqlx::Error> {
-        sqlx::query_as(
-            "select id, capacity, (refill_seconds * 1000000000)::bigint, refill, provisioned, available, granted,
-                    full_at, next_refill_at
-               from tollgate.token_bucket_levels where id > $1 order by id limit $2",
-        )
-        .bind(after)
-        .bind(i64::from(limit))
-        .fetch_all(connection)
-        .await
     }
 
     fn classify(error: &dyn DatabaseError) -> Class {

@@ -10,10 +10,11 @@ use super::ask::Ask;
 use super::call::{Call, Counting, Reply};
 use super::dialect::Dialect;
 use super::isolation::Isolation;
-use super::levels::BucketLevel;
+use super::operations::Conversation;
 use crate::retry::{Class, Failure, Retry, finish, finish_statement};
 use crate::{
-    Adjusted, Adjustment, Counted, Decision, Error, Key, Outcome, Quota, SharedWindows, Store, Take, TakeError, Window,
+    Adjusted, Adjustment, Admin, Counted, Decision, Error, Key, Outcome, Quota, SharedWindows, Store, Swept, Take,
+    TakeError, Window,
 };
 
 /// Buckets in a SQL database, reached through a pool of the host's: one statement a call.
@@ -52,50 +53,39 @@ impl<DB: Dialect> SqlStore<DB> {
         self
     }
 
-    /// Provisions a bucket, or changes its terms: see [`create_bucket`].
-    ///
-    /// # Errors
-    ///
-    /// If the database cannot be reached or has not been migrated.
-    pub async fn create_bucket(&self, key: &Key, quota: Quota) -> Result<(), Error> {
-        let create = |deadline| {
-            let (key, clock) = (key.clone(), self.clock.clone());
+    pub(super) fn with(pool: Pool<DB>, clock: DB::Clock) -> Self {
+        Self { pool, clock, isolation: None, retry: Retry::default() }
+    }
+
+    /// The time by which an operator's ends are past already.
+    pub(super) fn now(&self) -> i64 {
+        DB::now(&self.clock)
+    }
+
+    /// Runs what an operator asks for.
+    pub(super) async fn operate<A, T>(
+        &self,
+        arguments: A,
+        operation: for<'c> fn(&'c mut DB::Connection, &'c A, &'c DB::Clock) -> Conversation<'c, T>,
+    ) -> Result<T, Error>
+    where
+        A: Send + Sync + 'static,
+        T: Send + 'static,
+    {
+        let arguments = Arc::new(arguments);
+        let attempt = |deadline| {
+            let (arguments, clock) = (Arc::clone(&arguments), self.clock.clone());
             async move {
                 let mut connection = acquire(&self.pool, deadline).await?;
                 let given_up = deadline + self.retry.deadline();
                 finish(deadline, async move {
-                    let result = until(given_up, DB::create_bucket(&mut connection, &key, &quota, &clock)).await;
+                    let result = until(given_up, operation(&mut connection, &arguments, &clock)).await;
                     settle(connection, result).await
                 })
                 .await
             }
         };
-        self.retry.run(create).await.map(|((), _)| ())
-    }
-
-    /// A page of at most `limit` buckets, in the byte order of their keys: those after `after`, or the first ones.
-    ///
-    /// # Errors
-    ///
-    /// If the database cannot be reached or has not been migrated, or the role may not read the buckets.
-    pub async fn levels(&self, after: Option<&Key>, limit: u32) -> Result<Vec<BucketLevel>, Error> {
-        let page = |deadline| {
-            let after = after.map_or_else(String::new, Key::to_string);
-            async move {
-                let mut connection = acquire(&self.pool, deadline).await?;
-                finish(deadline, async move {
-                    let result = DB::levels(&mut connection, &after, limit).await;
-                    let levels = result.and_then(|rows| rows.into_iter().map(BucketLevel::try_from).collect());
-                    settle(connection, levels).await
-                })
-                .await
-            }
-        };
-        self.retry.run(page).await.map(|(levels, _)| levels)
-    }
-
-    pub(super) fn with(pool: Pool<DB>, clock: DB::Clock) -> Self {
-        Self { pool, clock, isolation: None, retry: Retry::default() }
+        self.retry.run(attempt).await.map(|(answer, _)| answer)
     }
 
     /// Decides requests for one bucket each, in one call.
@@ -195,6 +185,10 @@ impl<DB: Dialect> Store for SqlStore<DB> {
             outcomes.push(answer::adjusted(reply, adjustment.receipt.key())?);
         }
         Ok(outcomes)
+    }
+
+    async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {
+        self.operate((after.cloned(), limit.max(1)), DB::sweep).await
     }
 }
 

@@ -10,16 +10,19 @@ use super::ask::Ask;
 use super::call::Counting;
 use super::dialect::Dialect;
 use super::isolation::Isolation;
-use super::levels;
 use super::sql::SqlStore;
 use crate::answer::{Answer, Word};
-use crate::book::{self, Held, Row, Ruled, State};
+use crate::book::{self, Held, Row, Ruled, Rules, State};
 use crate::retry::Class;
-use crate::{Adjusted, Adjustment, Clock, Counted, Key, Mode, Quota, Rule, SystemClock};
+use crate::{Adjusted, Adjustment, Clock, Counted, Key, Mode, Rule, SystemClock};
 
+mod admin;
+mod plans;
 mod receipts;
 mod row;
 mod rules;
+mod sweep;
+mod times;
 mod windows;
 
 /// Buckets in a SQLite file, shared by the processes of one host, at the host's clock.
@@ -33,8 +36,6 @@ impl SqliteStore {
 }
 
 impl Dialect for Sqlite {
-    type Clock = HostClock;
-
     const ONE_STATEMENT: bool = false;
 
     fn begin(_: Isolation) -> Option<SqlStr> {
@@ -124,41 +125,6 @@ impl Dialect for Sqlite {
         }
         transaction.commit().await?;
         Ok(columns(adjusted))
-    }
-
-    async fn create_bucket(
-        connection: &mut SqliteConnection,
-        key: &Key,
-        quota: &Quota,
-        clock: &HostClock,
-    ) -> Result<(), sqlx::Error> {
-        let mut transaction = begin(connection).await?;
-        let row = match row::find(&mut transaction, key).await? {
-            None => Row::provisioned(*quota, clock.now()),
-            Some(mut row) => {
-                row.provisioned = true;
-                row.follow(Some(*quota), None, clock.now());
-                row
-            }
-        };
-        row::write(&mut transaction, key, &row).await?;
-        transaction.commit().await
-    }
-
-    async fn levels(
-        connection: &mut SqliteConnection,
-        after: &str,
-        limit: u32,
-    ) -> Result<Vec<levels::Columns>, sqlx::Error> {
-        sqlx::query_as(
-            "select id, capacity, cast(round(refill_seconds * 1e9) as integer), refill, provisioned, available, granted,
-                    full_at, next_refill_at
-               from token_bucket_levels where id > ?1 order by id limit ?2",
-        )
-        .bind(after)
-        .bind(limit)
-        .fetch_all(connection)
-        .await
     }
 
     fn classify(error: &dyn DatabaseError) -> Class {
@@ -272,7 +238,7 @@ impl Locked {
             Rule::Provisioned => found.as_ref().and_then(|row| row.plan.as_ref()),
             Rule::Quota(_) | Rule::Window(_) => None,
         };
-        let chosen = rules::find(connection, key, plan).await?;
+        let chosen = Rules::from(&rules::find(connection, key, plan).await?);
         let held = match ask.id() {
             Some(id) => receipts::find(connection, id, key).await?.filter(|held| held.expires_at > now),
             None => None,

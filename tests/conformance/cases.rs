@@ -2,6 +2,7 @@
 
 use crate::matrix::Case;
 
+mod admin;
 mod cancellation;
 mod clocks;
 mod concurrency;
@@ -27,6 +28,7 @@ mod vectors;
 
 pub fn all() -> Vec<Case> {
     [
+        admin::cases(),
         cancellation::cases(),
         concurrency::cases(),
         faults::cases(),

@@ -20,6 +20,7 @@ mod held;
 mod matrix;
 #[path = "../model/mod.rs"]
 mod model;
+mod operator;
 mod pools;
 #[path = "../../examples/fleet/processes.rs"]
 mod processes;

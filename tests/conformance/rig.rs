@@ -5,8 +5,8 @@ use std::time::Duration;
 use sqlx::{AssertSqlSafe, MySqlPool, PgPool, SqlitePool};
 use tollgate::bucket::Bucket;
 use tollgate::{
-    Adjusted, Adjustment, Counted, Decision, Error, Isolation, Key, ManualClock, MySqlStore, Outcome, PgStore, Quota,
-    SharedWindows, SqliteStore, Store, Take, TakeError, Window,
+    Adjusted, Adjustment, Admin, Counted, Decision, Error, Isolation, Key, ManualClock, MySqlStore, Outcome, PgStore,
+    Quota, SharedWindows, SqliteStore, Store, Swept, Take, TakeError, Window,
 };
 use uuid::Uuid;
 
@@ -95,11 +95,7 @@ impl Rig {
 
     /// Provisions a bucket, or changes its terms.
     pub async fn create(&self, key: &Key, quota: Quota) -> Result<(), Error> {
-        match &self.store() {
-            AnyStore::MySql(store) => store.create_bucket(key, quota).await,
-            AnyStore::Postgres(store) => store.create_bucket(key, quota).await,
-            AnyStore::Sqlite(store) => store.create_bucket(key, quota).await,
-        }
+        self.store().create_bucket(key, quota).await
     }
 
     /// Sets the injected clock, in nanoseconds since 1970.
@@ -198,6 +194,14 @@ impl Store for AnyStore {
             Self::MySql(store) => store.adjust(adjustments).await,
             Self::Postgres(store) => store.adjust(adjustments).await,
             Self::Sqlite(store) => store.adjust(adjustments).await,
+        }
+    }
+
+    async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {
+        match self {
+            Self::MySql(store) => store.sweep(after, limit).await,
+            Self::Postgres(store) => store.sweep(after, limit).await,
+            Self::Sqlite(store) => store.sweep(after, limit).await,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What every store must do, in a database or in memory, under a clock of the test's.
 
+pub(crate) mod admin;
 pub(crate) mod plans;
 pub(crate) mod receipts;
 pub(crate) mod several;
@@ -8,11 +9,11 @@ pub(crate) mod windows;
 
 use std::time::Duration;
 
-use tollgate::{Decision, Key, Mode, Quota, Rule, SharedWindows, Store, Take};
+use tollgate::{Admin, Decision, Key, Mode, Quota, Rule, SharedWindows, Store, Take};
 
 /// A store with nothing in it that a scenario minds, and its clock.
 pub(crate) trait World: Sync {
-    type Store: Store + SharedWindows + Clone;
+    type Store: Store + Admin + SharedWindows + Clone;
 
     fn store(&self) -> Self::Store;
 
@@ -23,10 +24,16 @@ pub(crate) trait World: Sync {
     fn key(&self) -> Key;
 
     /// Provisions a bucket, or changes its terms.
-    async fn create(&self, key: &Key, quota: Quota) -> anyhow::Result<()>;
+    async fn create(&self, key: &Key, quota: Quota) -> anyhow::Result<()> {
+        Ok(self.store().create_bucket(key, quota).await?)
+    }
 
     /// Makes a plan, or changes it: its quota, and its mode if it has one of its own.
-    async fn plan(&self, name: &Key, quota: Quota, mode: Option<Mode>) -> anyhow::Result<()>;
+    async fn plan(&self, name: &Key, quota: Quota, mode: Option<Mode>) -> anyhow::Result<()> {
+        self.store().create_plan(name, quota).await?;
+        self.store().set_plan_mode(name, mode, None, None).await?;
+        Ok(())
+    }
 
     /// Sets the clock, in milliseconds after the start of the scenarios' time.
     async fn at_ms(&self, ms: i64) -> anyhow::Result<()> {
@@ -113,6 +120,16 @@ macro_rules! for_each_scenario {
             windows: what_is_counted_for_others_fills_a_window_beyond_its_maximum,
             windows: a_denial_from_local_reads_asks_nobody,
             windows: every_window_is_decided_as_by_the_oracle,
+            admin: a_peek_takes_nothing,
+            admin: a_list_has_pages_and_filters,
+            admin: a_bucket_that_is_reset_is_full_and_earlier_receipts_give_nothing_back,
+            admin: a_bucket_that_is_deleted_is_full_at_its_next_first_use,
+            admin: plans_are_made_changed_listed_and_deleted,
+            admin: a_plans_mode_has_a_reason_and_ends,
+            admin: an_override_rules_until_it_expires,
+            admin: what_can_never_rule_is_refused,
+            admin: an_end_that_no_clock_reaches_is_none,
+            admin: an_explanation_names_what_rules,
         }
     };
 }

@@ -26,7 +26,11 @@ pub(crate) fn pictures() -> anyhow::Result<Vec<Picture>> {
         Picture::of("small-burst", "1 a second, evenly, burst 1", Quota::per_second(1).build()?),
         Picture::of("wait", "1 a second, evenly, burst 1, waiting for up to 5 s", Quota::per_second(1).build()?)
             .wait(FIVE_SECONDS),
-        Picture::of("window", "5 in any 5 s, counted in seconds", Window::new(5, FIVE_SECONDS, Duration::from_secs(1))?),
+        Picture::of(
+            "window",
+            "5 in any 5 s, counted in seconds",
+            Window::new(5, FIVE_SECONDS, Duration::from_secs(1))?,
+        ),
         Picture::of("once", "8 once", Quota::once(8)?),
     ])
 }

@@ -1,6 +1,6 @@
 //! The story: when requests come, and what the crate answers.
 
-use tollgate::{Decision, Key, ManualClock, MemoryStore, Rule, Store, Take};
+use tollgate::{Admin, Decision, Key, ManualClock, MemoryStore, Rule, Store, Take};
 
 use super::Picture;
 
@@ -13,7 +13,7 @@ pub(crate) struct Asked {
 
 /// What became of each request of the story.
 pub(crate) async fn requests(picture: &Picture) -> anyhow::Result<Vec<Asked>> {
-    let world = World::of(picture)?;
+    let world = World::of(picture).await?;
     let mut asked = Vec::new();
     for at in arrivals() {
         let decision = world.ask(at).await?;
@@ -27,7 +27,7 @@ pub(crate) async fn requests(picture: &Picture) -> anyhow::Result<Vec<Asked>> {
 pub(crate) async fn tokens(picture: &Picture) -> anyhow::Result<Vec<(i64, u64)>> {
     let mut tokens = Vec::new();
     for look in (0..=END).step_by(100) {
-        let mut world = World::of(picture)?;
+        let mut world = World::of(picture).await?;
         for at in arrivals().filter(|&at| at <= look) {
             drop(world.ask(at).await?);
         }
@@ -45,14 +45,14 @@ struct World {
 }
 
 impl World {
-    fn of(picture: &Picture) -> anyhow::Result<Self> {
+    async fn of(picture: &Picture) -> anyhow::Result<Self> {
         let clock = ManualClock::default();
         clock.set(START);
         let store = MemoryStore::with_clock(clock.clone());
         let key = Key::try_from("third-party-api")?;
         let mut rule = picture.rule.clone();
         if let (Rule::Quota(quota), true) = (&rule, picture.provisioned) {
-            store.create_bucket(&key, *quota)?;
+            store.create_bucket(&key, *quota).await?;
             rule = Rule::Provisioned;
         }
         let take = Take::from(key).rule(rule).max_wait(picture.longest_wait);

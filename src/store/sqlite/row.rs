@@ -1,11 +1,11 @@
 use sqlx::Row as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
+use super::super::admin::columns::{key, quota};
 use super::super::ask::Ask;
 use crate::book::Row;
 use crate::bucket::Bucket;
-use crate::quota::Refill;
-use crate::{Key, Quota};
+use crate::{Filter, Key, Quota};
 
 /// A bucket, as take.sql answers it.
 pub(super) struct Found {
@@ -53,6 +53,32 @@ pub(super) async fn find(connection: &mut SqliteConnection, key: &Key) -> Result
     columns.map(|columns| read(&columns, 0)).transpose()
 }
 
+/// A page of buckets, in the order of their keys.
+pub(super) async fn page(
+    connection: &mut SqliteConnection,
+    filter: &Filter,
+    after: Option<&Key>,
+    limit: u32,
+) -> Result<Vec<(Key, Row)>, sqlx::Error> {
+    let (first, last) = filter.range();
+    let rows = sqlx::query(
+        "select id, anchor, full_at, granted, longest_wait, capacity, refill_ns, refill, provisioned, plan,
+                over_capacity, over_refill_ns, over_refill
+           from token_buckets
+          where id > ?1 and id >= ?2 and id <= ?3 and (?4 is null or plan = ?4) and (?5 is null or provisioned = ?5)
+          order by id limit ?6",
+    )
+    .bind(after.map_or("", Key::as_str))
+    .bind(first)
+    .bind(last)
+    .bind(filter.plan.as_ref().map(Key::as_str))
+    .bind(filter.provisioned)
+    .bind(limit)
+    .fetch_all(connection)
+    .await?;
+    rows.iter().map(|columns| Ok((key(columns.try_get(0)?)?, read(columns, 1)?))).collect()
+}
+
 /// Writes the whole row.
 pub(super) async fn write(connection: &mut SqliteConnection, key: &Key, row: &Row) -> Result<(), sqlx::Error> {
     sqlx::query(
@@ -84,12 +110,6 @@ pub(super) async fn write(connection: &mut SqliteConnection, key: &Key, row: &Ro
     .map(drop)
 }
 
-/// The quota that columns state.
-pub(super) fn quota(capacity: i64, refill_ns: i64, refill: &str) -> Result<Quota, sqlx::Error> {
-    let refill = Refill::parse(refill).ok_or_else(|| sqlx::Error::Protocol(format!("the refill {refill:?}")))?;
-    Ok(Quota::of(capacity, refill_ns, refill))
-}
-
 /// The columns of a bucket, which begin at a place.
 fn read(columns: &SqliteRow, first: usize) -> Result<Row, sqlx::Error> {
     let number = |place: usize| columns.try_get::<i64, _>(first + place);
@@ -101,7 +121,7 @@ fn read(columns: &SqliteRow, first: usize) -> Result<Row, sqlx::Error> {
     Ok(Row {
         own: quota(number(4)?, number(5)?, columns.try_get(first + 6)?)?,
         over,
-        plan: plan.map(Key::try_from).transpose().map_err(|error| sqlx::Error::Decode(error.into()))?,
+        plan: plan.map(key).transpose()?,
         provisioned: columns.try_get(first + 7)?,
         bucket: Bucket { anchor: number(0)?, full_at: number(1)?, granted: number(2)?, longest_wait: number(3)? },
     })

@@ -7,7 +7,7 @@ use super::super::ask::Ask;
 use super::super::call::Counting;
 use super::{receipts, rules};
 use crate::answer::Word;
-use crate::book::{Held, State};
+use crate::book::{Held, Rules, State};
 use crate::bucket::Receipt;
 use crate::window::{Ring, WindowRow, decide};
 use crate::{Counted, Key, Mode, Window};
@@ -20,7 +20,7 @@ pub(super) async fn take(
     now: i64,
 ) -> Result<Counted, sqlx::Error> {
     let (key, window) = (ask.key(), ask.window()?);
-    let mode = rules::find(connection, key, None).await?.mode(None, now);
+    let mode = Rules::from(&rules::find(connection, key, None).await?).mode(None, now);
     let held = match ask.id() {
         Some(id) => receipts::find(connection, id, key).await?.filter(|held| held.expires_at > now),
         None => None,
@@ -58,6 +58,12 @@ pub(super) async fn find(connection: &mut SqliteConnection, key: &Key) -> Result
         Ok(WindowRow { window: Window::stored(most, interval_ns, resolution_ns), ring })
     };
     found.map(row).transpose()
+}
+
+/// Forgets a window, and says whether there was one.
+pub(super) async fn delete(connection: &mut SqliteConnection, key: &Key) -> Result<bool, sqlx::Error> {
+    let delete = sqlx::query("delete from token_windows where id = ?1").bind(key.as_str());
+    Ok(delete.execute(connection).await?.rows_affected() > 0)
 }
 
 /// Writes the whole row.

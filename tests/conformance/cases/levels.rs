@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use tollgate::bucket::Terms;
-use tollgate::{BucketLevel, Key, Quota, Rule, Take};
+use tollgate::{Admin, BucketLevel, Filter, Key, Quota, Rule, Take};
 
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
-use crate::rig::{AnyStore, Rig};
+use crate::rig::Rig;
 
 pub(crate) fn cases() -> Vec<Case> {
     list!(
@@ -35,7 +35,7 @@ async fn a_row_of_id_capacity_and_refill_seconds_is_a_full_bucket(rig: Rig) -> a
     ensure!(!decision.retry_after().is_zero() && decision.retry_after() <= period, "{decision:?}");
     assert_eq!(decision.retry_after(), decision.reset_after());
     let level = listed(&rig, &key).await?;
-    assert_eq!((level.quota, level.provisioned), (Quota::interval(3, period)?, true));
+    assert_eq!((level.quota.capacity(), level.quota.refill_time(), level.provisioned), (3, period, true));
     Ok(())
 }
 
@@ -126,11 +126,7 @@ async fn live(rig: &Rig, quota: Quota, asks: &[u64]) -> anyhow::Result<Key> {
 /// Finds a key among the levels: the first after what it begins with.
 async fn listed(rig: &Rig, key: &Key) -> anyhow::Result<BucketLevel> {
     let begins = Key::try_from(&key.as_str()[..key.as_str().len() - 1])?;
-    let levels = match rig.store() {
-        AnyStore::MySql(store) => store.levels(Some(&begins), 1).await?,
-        AnyStore::Postgres(store) => store.levels(Some(&begins), 1).await?,
-        AnyStore::Sqlite(store) => store.levels(Some(&begins), 1).await?,
-    };
+    let levels = rig.store().list(&Filter::default(), Some(&begins), 1).await?;
     let level = levels.into_iter().next().context("nothing is listed")?;
     ensure!(level.key == *key, "{level:?} is listed instead of {key}");
     Ok(level)

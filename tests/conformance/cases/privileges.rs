@@ -5,7 +5,7 @@ use std::time::Duration;
 use sqlx::error::DatabaseError;
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
-use tollgate::{Error, Quota, TakeError};
+use tollgate::{Admin, Error, Filter, Mode, Override, Quota, Store, TakeError};
 use uuid::Uuid;
 
 use crate::engines::Kind;
@@ -68,6 +68,12 @@ async fn an_applications_role_takes_tokens_and_can_do_nothing_else(rig: Rig) -> 
     }
     assert_eq!(scratch.rig.row(&key).await?.expect("it is there").granted, 2);
     assert!(!app.take(&key).await?.is_granted(), "none of it made a token");
+    // Nor may it look at buckets, but it may sweep.
+    let listed = app.store().list(&Filter::default(), None, 1).await;
+    assert!(matches!(listed, Err(Error::NotPermitted(_))), "{listed:?}");
+    let reset = app.store().reset(&key).await;
+    assert!(matches!(reset, Err(Error::NotPermitted(_))), "{reset:?}");
+    assert_eq!(app.store().sweep(None, 10).await?.next, None);
     login.remove().await
 }
 
@@ -96,6 +102,20 @@ async fn an_operators_role_provisions_changes_and_reads_buckets(rig: Rig) -> any
     operator.pool.run("select * from ".to_owned() + &table.replace("token_buckets", "token_bucket_levels")).await?;
     operator.pool.run(format!("delete from {table} where id = 'plain'")).await?;
     assert_not_permitted(operator, &format!("update {table} set full_at = 0")).await;
+    let (store, plan) = (operator.store(), rig.key());
+    store.create_plan(&plan, "10/h".parse()?).await?;
+    assert!(store.set_plan_mode(&plan, Some(Mode::Shadow), Some("trial"), None).await?);
+    store.set_mode(Mode::Shadow, Some("trial"), None).await?;
+    assert_eq!(store.mode().await?.mode, Mode::Shadow);
+    for mode in [Mode::Off, Mode::Block] {
+        store.set_override(&key, Override { mode: Some(mode), ..Override::default() }).await?;
+    }
+    assert_eq!(store.explain(&key, Some(&plan)).await?.mode, Mode::Block);
+    assert!(store.clear_override(&key).await?);
+    assert_eq!(store.list(&Filter::default(), None, 9).await?, [store.peek(&key).await?.expect("made")]);
+    assert_eq!(store.plans(None, 9).await?, [store.plan(&plan).await?.expect("made")]);
+    assert!(store.delete_plan(&plan).await? && store.reset(&key).await? && store.delete(&key).await?);
+    assert_eq!(store.sweep(None, 9).await?.deleted, 0);
     login.remove().await
 }
 

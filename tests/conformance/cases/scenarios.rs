@@ -1,8 +1,7 @@
 //! What every store must do, on every engine.
 
-use tollgate::{Key, Mode, Quota};
+use tollgate::Key;
 
-use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time};
 use crate::rig::{AnyStore, Rig};
 use crate::scenarios::{self, World};
@@ -36,21 +35,5 @@ impl World for Rig {
 
     fn key(&self) -> Key {
         Self::key(self)
-    }
-
-    async fn create(&self, key: &Key, quota: Quota) -> anyhow::Result<()> {
-        Ok(Self::create(self, key, quota).await?)
-    }
-
-    async fn plan(&self, name: &Key, quota: Quota, mode: Option<Mode>) -> anyhow::Result<()> {
-        let table = if self.engine.kind == Kind::Postgres { "tollgate.token_plans" } else { "token_plans" };
-        let name = self.literal(name);
-        let mode = mode.map_or_else(|| "null".into(), |mode| format!("'{mode}'"));
-        let (capacity, seconds) = (quota.capacity(), quota.refill_time().as_secs_f64());
-        self.pool.run(format!("delete from {table} where name = {name}")).await?;
-        let insert = format!(
-            "insert into {table} (name, capacity, refill_seconds, mode) values ({name}, {capacity}, {seconds}, {mode})"
-        );
-        Ok(self.pool.run(insert).await?)
     }
 }

@@ -8,7 +8,7 @@ use crate::matrix::Time;
 
 /// A pool on the suite's database, which the first test to come makes.
 pub async fn open(engine: &Engine, time: Time, connections: u32) -> anyhow::Result<MySqlPool> {
-    let name = database_name::<MySql>(if time == Time::Injected { "_injected" } else { "" });
+    let name = database_name::<MySql>(if time == Time::Injected { "_timed" } else { "" });
     let pool = pool(engine, &name, connections).await?;
     tollgate::migrate(&pool).await?;
     if time == Time::Injected {
@@ -45,6 +45,19 @@ async fn inject_time(pool: &MySqlPool) -> anyhow::Result<()> {
             sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *connection).await?;
             clocks += 1;
         }
+        // A view reads no variable of a session, but a function does that reads one.
+        let view = tollgate::migrations::<MySql>()
+            .iter()
+            .find(|migration| migration.sql().contains("create sql security definer view"));
+        let view = without_comments(view.expect("there is one").sql()).replace(VIEWS_CLOCK, "token_test_clock()");
+        anyhow::ensure!(view.contains("token_test_clock()"), "the view reads the clock in another way");
+        for sql in [
+            "create function token_test_clock() returns bigint no sql return @tollgate_test_now",
+            "drop view token_bucket_levels",
+            &view,
+        ] {
+            sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *connection).await?;
+        }
         anyhow::ensure!(clocks == 2, "{clocks} routines read the clock: token_clock_v1 and token_decide_v1 should");
         sqlx::query("insert into time_is_injected values (true)").execute(&mut *connection).await?;
     }
@@ -67,3 +80,7 @@ fn without_comments(sql: &str) -> String {
 /// How the routines read the clock, with its white space folded.
 const CLOCK: &str = "(cast(conv(concat(substr(v_uuid, 16, 3), substr(v_uuid, 10, 4), left(v_uuid, 8)), 16, 10) \
                      as signed) - 122192928000000000) * 100";
+
+/// How the view does.
+const VIEWS_CLOCK: &str = "(cast(conv(concat(substr(u.uuid, 16, 3), substr(u.uuid, 10, 4), left(u.uuid, 8)), 16, 10) \
+                           as signed) - 122192928000000000) * 100";

@@ -1,0 +1,178 @@
+use chrono::{DateTime, Utc};
+
+use crate::{Error, Key, Mode, Quota, Store};
+
+mod chosen;
+mod error;
+mod explain;
+mod explanation;
+mod filter;
+mod level;
+mod over;
+mod plan;
+mod shared;
+mod swept;
+mod switch;
+
+pub use error::AdminError;
+pub use explanation::{Explanation, Origin, Prospect};
+pub use filter::Filter;
+pub use level::BucketLevel;
+pub use over::Override;
+pub use plan::Plan;
+pub use swept::Swept;
+pub use switch::Switch;
+
+#[cfg(any(feature = "_sql", test))]
+pub(crate) use chosen::nanoseconds;
+pub(crate) use chosen::{Chosen, limited, until};
+pub(crate) use explain::explain;
+
+/// What an operator does with the buckets of a store: look at them, change what rules them, clear away.
+///
+/// A change is in force with the next request, in every process. Nothing here takes a token, or waits for one. To clear
+/// away what says nothing any more, see [`Store::sweep`].
+///
+/// ```
+/// use tollgate::{Admin, Filter, Key, Limiter, MemoryStore, Quota};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tollgate::Error> {
+/// let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(10))?;
+/// let key = Key::try_from("user:42")?;
+/// let _ = limiter.allow_n(&key, 3).await?;
+/// assert_eq!(limiter.store().peek(&key).await?.map(|level| level.available), Some(7));
+/// assert!(limiter.store().reset(&key).await?);
+/// let page = limiter.store().list(&Filter::default().prefix(Key::try_from("user:")?), None, 100).await?;
+/// assert_eq!(page[0].available, 10);
+/// # Ok(())
+/// # }
+/// ```
+pub trait Admin: Store {
+    /// Provisions a bucket, full; repeated with the same quota it changes nothing, and with another one it changes the
+    /// bucket's terms: tokens that are there stay, up to the new capacity.
+    ///
+    /// # Errors
+    ///
+    /// If the quota has no limit, or the store cannot be reached or has no room.
+    fn create_bucket(&self, key: &Key, quota: Quota) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// A bucket as it is, if it exists: it is read without a lock, and nothing is taken or written.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be reached, or the role may not read the buckets.
+    fn peek(&self, key: &Key) -> impl Future<Output = Result<Option<BucketLevel>, Error>> + Send;
+
+    /// A page of at most `limit` buckets, in the byte order of their keys: those after `after`, or the first ones.
+    ///
+    /// # Errors
+    ///
+    /// As for [`peek`](Self::peek).
+    fn list(
+        &self,
+        filter: &Filter,
+        after: Option<&Key>,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<BucketLevel>, Error>> + Send;
+
+    /// Makes a bucket full, forgets what the key's window has counted, and says whether there was either. Reservations made before give nothing back any more when they
+    /// are cancelled.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be reached, or the role may not change the buckets.
+    fn reset(&self, key: &Key) -> impl Future<Output = Result<bool, Error>> + Send;
+
+    /// Forgets a key's bucket and window, and says whether there was either. If its next request makes it again, it is full.
+    ///
+    /// # Errors
+    ///
+    /// As for [`reset`](Self::reset).
+    fn delete(&self, key: &Key) -> impl Future<Output = Result<bool, Error>> + Send;
+
+    /// What rules a key, where that comes from, and what a request for one token would come to, if it named the plan or
+    /// none. Nothing is taken or written.
+    ///
+    /// # Errors
+    ///
+    /// As for [`peek`](Self::peek).
+    fn explain(&self, key: &Key, plan: Option<&Key>) -> impl Future<Output = Result<Explanation, Error>> + Send;
+
+    /// Makes a plan, or gives it another quota: buckets that follow it keep their tokens, up to the new capacity. Its mode
+    /// is left alone.
+    ///
+    /// # Errors
+    ///
+    /// If the quota has no limit, the store cannot be reached, or the role may not change plans.
+    fn create_plan(&self, name: &Key, quota: Quota) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Gives a plan a mode of its own, or with `None` that of all, and says whether the plan exists.
+    ///
+    /// # Errors
+    ///
+    /// If the end is past, the store cannot be reached, or the role may not change plans.
+    fn set_plan_mode(
+        &self,
+        name: &Key,
+        mode: Option<Mode>,
+        reason: Option<&str>,
+        until: Option<DateTime<Utc>>,
+    ) -> impl Future<Output = Result<bool, Error>> + Send;
+
+    /// A plan, if it exists.
+    ///
+    /// # Errors
+    ///
+    /// As for [`peek`](Self::peek).
+    fn plan(&self, name: &Key) -> impl Future<Output = Result<Option<Plan>, Error>> + Send;
+
+    /// A page of at most `limit` plans, in the byte order of their names: those after `after`, or the first ones.
+    ///
+    /// # Errors
+    ///
+    /// As for [`peek`](Self::peek).
+    fn plans(&self, after: Option<&Key>, limit: u32) -> impl Future<Output = Result<Vec<Plan>, Error>> + Send;
+
+    /// Forgets a plan, and says whether it existed. Requests that name it fail from then on.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be reached, or the role may not change plans.
+    fn delete_plan(&self, name: &Key) -> impl Future<Output = Result<bool, Error>> + Send;
+
+    /// Sets the mode of every key that has none of its own, or of its plan's.
+    ///
+    /// # Errors
+    ///
+    /// If the end is past, the store cannot be reached, or the role may not change the mode.
+    fn set_mode(
+        &self,
+        mode: Mode,
+        reason: Option<&str>,
+        until: Option<DateTime<Utc>>,
+    ) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// The mode that was set for every key. If it has an end that is past, it is over.
+    ///
+    /// # Errors
+    ///
+    /// As for [`peek`](Self::peek).
+    fn mode(&self) -> impl Future<Output = Result<Switch, Error>> + Send;
+
+    /// Gives one key other terms, another mode, or both, in the place of an override that it may have. The bucket need not
+    /// exist; one that does keeps its tokens, up to the new capacity.
+    ///
+    /// # Errors
+    ///
+    /// If it changes nothing, expires in the past or has no limit, the store cannot be reached, or the role may not make
+    /// overrides.
+    fn set_override(&self, key: &Key, over: Override) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Takes a key's override away, and says whether there was one.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be reached, or the role may not take overrides away.
+    fn clear_override(&self, key: &Key) -> impl Future<Output = Result<bool, Error>> + Send;
+}

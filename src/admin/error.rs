@@ -1,0 +1,16 @@
+use chrono::{DateTime, Utc};
+
+/// Why what an operator asked for can never be, decided before the store is asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdminError {
+    /// An override without a quota and without a mode.
+    #[error("the override changes nothing: give it a quota, or a mode")]
+    ChangesNothing,
+    /// An end that has passed.
+    #[error("it would end at {0}, which is past: give a later time, or none")]
+    Past(DateTime<Utc>),
+    /// A quota without a limit, which no store keeps.
+    #[error("a quota without a limit cannot be stored: switch the mode to off instead")]
+    Unlimited,
+}

@@ -1,0 +1,66 @@
+use chrono::{DateTime, Utc};
+
+use crate::book::Row;
+use crate::bucket::NEVER_NS;
+use crate::{Key, Quota};
+
+/// A bucket as people think of it, at the instant when the store was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BucketLevel {
+    /// Whose bucket.
+    pub key: Key,
+    /// The terms that its last request found, an override's too.
+    pub quota: Quota,
+    /// The plan that it follows, if any.
+    pub plan: Option<Key>,
+    /// Whether it was provisioned, and not made by its first request.
+    pub provisioned: bool,
+    /// Whether the terms are an override's.
+    pub overridden: bool,
+    /// The whole tokens there; negative: promised to requests that wait for them.
+    pub available: i64,
+    /// All tokens that were ever granted.
+    pub granted: u64,
+    /// When it is full again; `None`: it is, or never.
+    pub full_at: Option<DateTime<Utc>>,
+    /// When the next token comes; `None`: it is full, or never.
+    pub next_refill_at: Option<DateTime<Utc>>,
+}
+
+impl BucketLevel {
+    /// Reads a bucket, for the stores that decide in this process.
+    pub(crate) fn new(key: Key, row: &Row, now: i64) -> Self {
+        let (terms, bucket) = (row.terms(), row.bucket);
+        let owed = (bucket.full_at - terms.clock(bucket.anchor, now)).max(0);
+        let instant = |tick: i64| {
+            let comes = owed > 0 && terms.step_ns < NEVER_NS;
+            comes.then(|| DateTime::from_timestamp_nanos(terms.instant(bucket.anchor, tick)))
+        };
+        // Without a limit nothing is owed, and a token takes no time.
+        let token_ticks = terms.token_ticks.max(1);
+        Self {
+            key,
+            quota: row.over.unwrap_or(row.own),
+            plan: row.plan.clone(),
+            provisioned: row.provisioned,
+            overridden: row.over.is_some(),
+            available: row.available(now),
+            granted: bucket.granted.unsigned_abs(),
+            full_at: instant(bucket.full_at),
+            next_refill_at: instant(bucket.full_at - (owed - 1) / token_ticks * token_ticks),
+        }
+    }
+}
+
+impl Row {
+    /// The whole tokens there; negative: promised to requests that wait for them.
+    pub(crate) fn available(&self, now: i64) -> i64 {
+        let terms = self.terms();
+        let owed = (self.bucket.full_at - terms.clock(self.bucket.anchor, now)).max(0);
+        match terms.token_ticks {
+            0 => terms.capacity,
+            token => (terms.burst() - owed).div_euclid(token),
+        }
+    }
+}

@@ -1,0 +1,62 @@
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::runtime::Handle;
+
+use crate::{Error, Key, Store};
+
+/// Clears away in the background while requests come, a bounded run of steps at a time, and remembers where it stopped.
+#[derive(Debug, Default)]
+pub(super) struct Sweeper {
+    requests: AtomicU64,
+    busy: AtomicBool,
+    after: Mutex<Option<Key>>,
+}
+
+impl Sweeper {
+    /// Counts a request; at every so many, a task of its own goes on sweeping, if none is at it.
+    pub(super) fn count<S: Store>(self: &Arc<Self>, store: &Arc<S>) {
+        let requests = self.requests.fetch_add(1, Ordering::Relaxed) + 1;
+        if !requests.is_multiple_of(EVERY) || self.busy.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (busy, store) = (Busy(Arc::clone(self)), Arc::clone(store));
+        // Without a runtime there is only this process's memory, which clears away by itself when it is full.
+        if let Ok(runtime) = Handle::try_current() {
+            // A role that may not sweep limits all the same.
+            runtime.spawn(async move { drop(busy.0.run(&*store).await) });
+        }
+    }
+
+    /// One step, and more while there is much to clear away: keys that are used once never outrun it.
+    async fn run<S: Store>(&self, store: &S) -> Result<(), Error> {
+        for _ in 0..MOST_STEPS {
+            let after = self.after().clone();
+            let swept = store.sweep(after.as_ref(), KEYS).await?;
+            let at_the_end = swept.next.is_none();
+            *self.after() = swept.next;
+            if at_the_end || swept.deleted < u64::from(KEYS / 2) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn after(&self) -> MutexGuard<'_, Option<Key>> {
+        self.after.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One run at a time, however it ends.
+struct Busy(Arc<Sweeper>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.busy.store(false, Ordering::Release);
+    }
+}
+
+/// So many requests can make so many buckets; a run deletes twice as many, if all of them are full.
+const EVERY: u64 = 1024;
+const KEYS: u32 = 128;
+const MOST_STEPS: u32 = 16;

@@ -1,0 +1,76 @@
+use chrono::{DateTime, Utc};
+
+use super::{Dialect, SqlStore};
+use crate::admin::limited;
+use crate::{Admin, BucketLevel, Error, Explanation, Filter, Key, Mode, Override, Plan, Quota, Switch};
+
+pub(super) mod columns;
+
+impl<DB: Dialect> Admin for SqlStore<DB> {
+    async fn create_bucket(&self, key: &Key, quota: Quota) -> Result<(), Error> {
+        self.operate((key.clone(), limited(quota)?), DB::create_bucket).await
+    }
+
+    async fn peek(&self, key: &Key) -> Result<Option<BucketLevel>, Error> {
+        self.operate(key.clone(), DB::peek).await
+    }
+
+    async fn list(&self, filter: &Filter, after: Option<&Key>, limit: u32) -> Result<Vec<BucketLevel>, Error> {
+        self.operate((filter.clone(), after.cloned(), limit), DB::list).await
+    }
+
+    async fn reset(&self, key: &Key) -> Result<bool, Error> {
+        self.operate(key.clone(), DB::reset).await
+    }
+
+    async fn delete(&self, key: &Key) -> Result<bool, Error> {
+        self.operate(key.clone(), DB::delete).await
+    }
+
+    async fn explain(&self, key: &Key, plan: Option<&Key>) -> Result<Explanation, Error> {
+        self.operate((key.clone(), plan.cloned()), DB::explain).await
+    }
+
+    async fn create_plan(&self, name: &Key, quota: Quota) -> Result<(), Error> {
+        self.operate((name.clone(), limited(quota)?), DB::create_plan).await
+    }
+
+    async fn set_plan_mode(
+        &self,
+        name: &Key,
+        mode: Option<Mode>,
+        reason: Option<&str>,
+        until: Option<DateTime<Utc>>,
+    ) -> Result<bool, Error> {
+        let switch = mode.map(|mode| Switch::checked(mode, reason, until, self.now())).transpose()?;
+        self.operate((name.clone(), switch), DB::set_plan_mode).await
+    }
+
+    async fn plan(&self, name: &Key) -> Result<Option<Plan>, Error> {
+        self.operate(name.clone(), DB::plan).await
+    }
+
+    async fn plans(&self, after: Option<&Key>, limit: u32) -> Result<Vec<Plan>, Error> {
+        self.operate((after.cloned(), limit), DB::plans).await
+    }
+
+    async fn delete_plan(&self, name: &Key) -> Result<bool, Error> {
+        self.operate(name.clone(), DB::delete_plan).await
+    }
+
+    async fn set_mode(&self, mode: Mode, reason: Option<&str>, until: Option<DateTime<Utc>>) -> Result<(), Error> {
+        self.operate(Switch::checked(mode, reason, until, self.now())?, DB::set_mode).await
+    }
+
+    async fn mode(&self) -> Result<Switch, Error> {
+        self.operate((), DB::mode).await
+    }
+
+    async fn set_override(&self, key: &Key, over: Override) -> Result<(), Error> {
+        self.operate((key.clone(), over.checked(self.now())?), DB::set_override).await
+    }
+
+    async fn clear_override(&self, key: &Key) -> Result<bool, Error> {
+        self.operate(key.clone(), DB::clear_override).await
+    }
+}

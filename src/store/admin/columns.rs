@@ -1,0 +1,149 @@
+//! What the databases answer an operator, in the order of their columns.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+
+use crate::quota::Refill;
+use crate::{BucketLevel, Explanation, Key, Mode, Origin, Plan, Prospect, Quota, Swept, Switch};
+
+/// Id, capacity, nanoseconds from empty to full, refill, plan, provisioned, overridden, available, granted, full at, next
+/// refill at.
+pub(in crate::store) type Level =
+    (String, i64, i64, String, Option<String>, bool, bool, i64, i64, Option<DateTime<Utc>>, Option<DateTime<Utc>>);
+
+/// Mode, reason, until.
+pub(in crate::store) type Choice = (Option<String>, Option<String>, Option<DateTime<Utc>>);
+
+/// Name, capacity, nanoseconds from empty to full, refill, mode, reason, until.
+pub(in crate::store) type Planned = (String, i64, i64, String, Option<String>, Option<String>, Option<DateTime<Utc>>);
+
+/// Deleted, next.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(in crate::store) type Step = (i64, Option<String>);
+
+/// Known, terms from, plan, capacity, nanoseconds from empty to full, refill, mode, mode from, mode reason, mode until,
+/// override reason, override until, available, outcome, milliseconds until a token is there.
+pub(in crate::store) type Explained = (
+    bool,
+    Option<String>,
+    Option<String>,
+    Option<i64>,
+    Option<i64>,
+    Option<String>,
+    String,
+    Option<String>,
+    Option<String>,
+    Option<DateTime<Utc>>,
+    Option<String>,
+    Option<DateTime<Utc>>,
+    Option<i64>,
+    String,
+    Option<i64>,
+);
+
+impl TryFrom<Level> for BucketLevel {
+    type Error = sqlx::Error;
+
+    fn try_from(columns: Level) -> Result<Self, sqlx::Error> {
+        let (id, capacity, refill_ns, refill, plan, provisioned, overridden, available, granted, full_at, next) =
+            columns;
+        Ok(Self {
+            key: key(id)?,
+            quota: quota(capacity, refill_ns, &refill)?,
+            plan: plan.map(key).transpose()?,
+            provisioned,
+            overridden,
+            available,
+            granted: granted.unsigned_abs(),
+            full_at,
+            next_refill_at: next,
+        })
+    }
+}
+
+impl TryFrom<Planned> for Plan {
+    type Error = sqlx::Error;
+
+    fn try_from(columns: Planned) -> Result<Self, sqlx::Error> {
+        let (name, capacity, refill_ns, refill, mode, reason, until) = columns;
+        Ok(Self {
+            name: key(name)?,
+            quota: quota(capacity, refill_ns, &refill)?,
+            switch: switch((mode, reason, until))?,
+        })
+    }
+}
+
+impl TryFrom<Explained> for Explanation {
+    type Error = sqlx::Error;
+
+    fn try_from(columns: Explained) -> Result<Self, sqlx::Error> {
+        let (known, quota_from, plan, capacity, refill_ns, refill, mode, mode_from, reason, until, ..) = columns;
+        let (.., override_reason, override_until, available, outcome, retry_after_ms) = columns;
+        let quota = match (capacity, refill_ns, refill) {
+            (Some(capacity), Some(refill_ns), Some(refill)) => Some(quota(capacity, refill_ns, &refill)?),
+            _ => None,
+        };
+        Ok(Self {
+            known,
+            quota,
+            quota_from: quota_from.as_deref().map(origin).transpose()?,
+            plan: plan.map(key).transpose()?,
+            mode: parse(&mode)?,
+            mode_from: mode_from.as_deref().map(origin).transpose()?,
+            mode_reason: reason,
+            mode_until: until,
+            override_reason,
+            override_until,
+            available,
+            prospect: match outcome.as_str() {
+                "granted" => Prospect::Granted,
+                "denied" => Prospect::Denied,
+                "unknown" => Prospect::UnknownBucket,
+                "unplanned" => Prospect::UnknownPlan,
+                "conflict" => Prospect::Conflict,
+                other => return Err(strange("outcome", other)),
+            },
+            retry_after: retry_after_ms.map_or(Duration::MAX, |ms| Duration::from_millis(ms.max(0).unsigned_abs())),
+        })
+    }
+}
+
+/// A mode that somebody chose, if somebody did.
+pub(in crate::store) fn switch((mode, reason, until): Choice) -> Result<Option<Switch>, sqlx::Error> {
+    mode.map(|mode| Ok(Switch { mode: parse(&mode)?, reason, until })).transpose()
+}
+
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(in crate::store) fn swept((deleted, next): Step) -> Result<Swept, sqlx::Error> {
+    Ok(Swept { deleted: deleted.unsigned_abs(), next: next.map(key).transpose()? })
+}
+
+pub(in crate::store) fn key(text: String) -> Result<Key, sqlx::Error> {
+    Key::try_from(text).map_err(|error| sqlx::Error::Decode(error.into()))
+}
+
+pub(in crate::store) fn quota(capacity: i64, refill_ns: i64, refill: &str) -> Result<Quota, sqlx::Error> {
+    let refill = Refill::parse(refill).ok_or_else(|| strange("refill", refill))?;
+    // What is good once has no time in which it comes back, whatever its row says.
+    Ok(Quota::of(capacity, if refill == Refill::Once { 0 } else { refill_ns }, refill))
+}
+
+fn origin(word: &str) -> Result<Origin, sqlx::Error> {
+    match word {
+        "override" => Ok(Origin::Override),
+        "plan" => Ok(Origin::Plan),
+        "bucket" => Ok(Origin::Bucket),
+        "all" => Ok(Origin::All),
+        other => Err(strange("origin", other)),
+    }
+}
+
+fn parse(word: &str) -> Result<Mode, sqlx::Error> {
+    Mode::parse(word).ok_or_else(|| strange("mode", word))
+}
+
+fn strange(what: &str, word: &str) -> sqlx::Error {
+    sqlx::Error::Protocol(format!("the {what} {word:?}"))
+}

@@ -1,0 +1,234 @@
+//! An operator's statements.
+
+use sqlx::Row;
+use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection, MySqlRow};
+use sqlx::query::QueryScalar;
+
+use super::super::admin::columns::{self, Choice, Explained, Level, Planned};
+use super::super::operations::{Conversation, Operations};
+use super::refill;
+use crate::{BucketLevel, Clock, Explanation, Filter, Key, Mode, Override, Plan, Quota, Swept, Switch, SystemClock};
+
+impl Operations for MySql {
+    type Clock = ();
+
+    fn now((): &()) -> i64 {
+        SystemClock.now()
+    }
+
+    fn create_bucket<'c>(
+        connection: &'c mut MySqlConnection,
+        (key, quota): &'c (Key, Quota),
+        (): &'c (),
+    ) -> Conversation<'c, ()> {
+        let create = sqlx::query("call token_create_bucket(?, ?, ?, ?)")
+            .bind(key.as_str())
+            .bind(quota.capacity_i64())
+            .bind(quota.refill_seconds())
+            .bind(refill(quota));
+        Box::pin(async move { create.execute(connection).await.map(drop) })
+    }
+
+    fn peek<'c>(
+        connection: &'c mut MySqlConnection,
+        key: &'c Key,
+        (): &'c (),
+    ) -> Conversation<'c, Option<BucketLevel>> {
+        let peek = sqlx::query_as::<_, Level>(
+            "select id, capacity, cast(refill_seconds * 1000000000 as signed), refill, plan, provisioned, overridden,
+                    available, granted, full_at, next_refill_at
+               from token_bucket_levels where id_bytes = ?",
+        )
+        .bind(key.as_str().as_bytes());
+        Box::pin(async move { peek.fetch_optional(connection).await?.map(BucketLevel::try_from).transpose() })
+    }
+
+    fn list<'c>(
+        connection: &'c mut MySqlConnection,
+        (filter, after, limit): &'c (Filter, Option<Key>, u32),
+        (): &'c (),
+    ) -> Conversation<'c, Vec<BucketLevel>> {
+        let (first, last) = filter.range();
+        let page = sqlx::query_as::<_, Level>(
+            "select id, capacity, cast(refill_seconds * 1000000000 as signed), refill, plan, provisioned, overridden,
+                    available, granted, full_at, next_refill_at
+               from token_bucket_levels
+              where id_bytes > ? and id_bytes >= ? and id_bytes <= ?
+                and coalesce(cast(plan as binary) = ?, ?) and coalesce(provisioned = ?, true)
+              order by id_bytes limit ?",
+        )
+        .bind(after.as_ref().map_or("", Key::as_str).as_bytes())
+        .bind(first.into_bytes())
+        .bind(last.into_bytes())
+        .bind(filter.plan.as_ref().map(|plan| plan.as_str().as_bytes()))
+        .bind(filter.plan.is_none())
+        .bind(filter.provisioned)
+        .bind(limit);
+        Box::pin(async move { page.fetch_all(connection).await?.into_iter().map(BucketLevel::try_from).collect() })
+    }
+
+    fn reset<'c>(connection: &'c mut MySqlConnection, key: &'c Key, (): &'c ()) -> Conversation<'c, bool> {
+        found(connection, sqlx::query_scalar("call token_reset_bucket(?)").bind(key.as_str()))
+    }
+
+    fn delete<'c>(connection: &'c mut MySqlConnection, key: &'c Key, (): &'c ()) -> Conversation<'c, bool> {
+        found(connection, sqlx::query_scalar("call token_delete_bucket(?)").bind(key.as_str()))
+    }
+
+    fn explain<'c>(
+        connection: &'c mut MySqlConnection,
+        (key, plan): &'c (Key, Option<Key>),
+        (): &'c (),
+    ) -> Conversation<'c, Explanation> {
+        let explain = sqlx::query("call token_explain(?, ?)").bind(key.as_str()).bind(plan.as_ref().map(Key::as_str));
+        Box::pin(async move {
+            let rows = explain.fetch_all(connection).await?;
+            explained(rows.first().ok_or(sqlx::Error::RowNotFound)?)?.try_into()
+        })
+    }
+
+    fn create_plan<'c>(
+        connection: &'c mut MySqlConnection,
+        (name, quota): &'c (Key, Quota),
+        (): &'c (),
+    ) -> Conversation<'c, ()> {
+        let create = sqlx::query("call token_create_plan(?, ?, ?, ?)")
+            .bind(name.as_str())
+            .bind(quota.capacity_i64())
+            .bind(quota.refill_seconds())
+            .bind(refill(quota));
+        Box::pin(async move { create.execute(connection).await.map(drop) })
+    }
+
+    fn set_plan_mode<'c>(
+        connection: &'c mut MySqlConnection,
+        (name, switch): &'c (Key, Option<Switch>),
+        (): &'c (),
+    ) -> Conversation<'c, bool> {
+        let set = sqlx::query("update token_plans set mode = ?, mode_reason = ?, mode_until = ? where name = ?")
+            .bind(switch.as_ref().map(|switch| switch.mode.as_str()))
+            .bind(switch.as_ref().and_then(|switch| switch.reason.as_deref()))
+            .bind(switch.as_ref().and_then(|switch| switch.until).map(|until| until.naive_utc()))
+            .bind(name.as_str().as_bytes());
+        Box::pin(async move { Ok(set.execute(connection).await?.rows_affected() > 0) })
+    }
+
+    fn plan<'c>(connection: &'c mut MySqlConnection, name: &'c Key, (): &'c ()) -> Conversation<'c, Option<Plan>> {
+        let plan = sqlx::query_as::<_, Planned>(
+            "select convert(name using utf8mb4), capacity, cast(refill_seconds * 1000000000 as signed), refill, mode, mode_reason, mode_until
+               from token_plans where name = ?",
+        )
+        .bind(name.as_str().as_bytes());
+        Box::pin(async move { plan.fetch_optional(connection).await?.map(Plan::try_from).transpose() })
+    }
+
+    fn plans<'c>(
+        connection: &'c mut MySqlConnection,
+        (after, limit): &'c (Option<Key>, u32),
+        (): &'c (),
+    ) -> Conversation<'c, Vec<Plan>> {
+        let plans = sqlx::query_as::<_, Planned>(
+            "select convert(name using utf8mb4), capacity, cast(refill_seconds * 1000000000 as signed), refill, mode, mode_reason, mode_until
+               from token_plans where name > ? order by name limit ?",
+        )
+        .bind(after.as_ref().map_or("", Key::as_str).as_bytes())
+        .bind(limit);
+        Box::pin(async move { plans.fetch_all(connection).await?.into_iter().map(Plan::try_from).collect() })
+    }
+
+    fn delete_plan<'c>(connection: &'c mut MySqlConnection, name: &'c Key, (): &'c ()) -> Conversation<'c, bool> {
+        let delete = sqlx::query("delete from token_plans where name = ?").bind(name.as_str().as_bytes());
+        Box::pin(async move { Ok(delete.execute(connection).await?.rows_affected() > 0) })
+    }
+
+    fn set_mode<'c>(connection: &'c mut MySqlConnection, switch: &'c Switch, (): &'c ()) -> Conversation<'c, ()> {
+        let set = sqlx::query("update token_mode set mode = ?, reason = ?, until = ?")
+            .bind(switch.mode.as_str())
+            .bind(switch.reason.as_deref())
+            .bind(switch.until.map(|until| until.naive_utc()));
+        Box::pin(async move { set.execute(connection).await.map(drop) })
+    }
+
+    fn mode<'c>(connection: &'c mut MySqlConnection, (): &'c (), (): &'c ()) -> Conversation<'c, Switch> {
+        let mode = sqlx::query_as::<_, Choice>("select mode, reason, until from token_mode");
+        Box::pin(async move { Ok(columns::switch(mode.fetch_one(connection).await?)?.unwrap_or_default()) })
+    }
+
+    fn set_override<'c>(
+        connection: &'c mut MySqlConnection,
+        (key, over): &'c (Key, Override),
+        (): &'c (),
+    ) -> Conversation<'c, ()> {
+        let set = sqlx::query(
+            "insert into token_overrides (id, capacity, refill_seconds, refill, mode, reason, expires_at)
+             values (?, ?, ?, coalesce(?, 'continuous'), ?, ?, ?)
+             on duplicate key update
+               capacity = values(capacity), refill_seconds = values(refill_seconds), refill = values(refill),
+               mode = values(mode), reason = values(reason), expires_at = values(expires_at),
+               made_at = utc_timestamp(6)",
+        )
+        .bind(key.as_str().as_bytes())
+        .bind(over.quota.as_ref().map(Quota::capacity_i64))
+        .bind(over.quota.as_ref().map(Quota::refill_seconds))
+        .bind(over.quota.as_ref().map(refill))
+        .bind(over.mode.map(Mode::as_str))
+        .bind(&over.reason)
+        .bind(over.expires_at.map(|at| at.naive_utc()));
+        Box::pin(async move { set.execute(connection).await.map(drop) })
+    }
+
+    fn clear_override<'c>(connection: &'c mut MySqlConnection, key: &'c Key, (): &'c ()) -> Conversation<'c, bool> {
+        let clear = sqlx::query("delete from token_overrides where id = ?").bind(key.as_str().as_bytes());
+        Box::pin(async move { Ok(clear.execute(connection).await?.rows_affected() > 0) })
+    }
+
+    fn sweep<'c>(
+        connection: &'c mut MySqlConnection,
+        (after, limit): &'c (Option<Key>, u32),
+        (): &'c (),
+    ) -> Conversation<'c, Swept> {
+        let step = sqlx::query_as::<_, columns::Step>("call token_sweep_v1(?, ?)")
+            .bind(after.as_ref().map(Key::as_str))
+            .bind(limit);
+        Box::pin(async move {
+            let steps = step.fetch_all(connection).await?;
+            columns::swept(steps.into_iter().next().ok_or(sqlx::Error::RowNotFound)?)
+        })
+    }
+}
+
+/// Whether a routine found what it was called for. All rows are fetched: what is left unread of a CALL would be the next
+/// statement's answer.
+fn found<'c>(
+    connection: &'c mut MySqlConnection,
+    call: QueryScalar<'c, MySql, i64, MySqlArguments>,
+) -> Conversation<'c, bool> {
+    Box::pin(async move { Ok(call.fetch_all(connection).await?.contains(&1)) })
+}
+
+/// The row of `token_explain`. Decimals travel as text.
+fn explained(row: &MySqlRow) -> Result<Explained, sqlx::Error> {
+    let seconds: Option<String> = row.try_get_unchecked("refill_seconds")?;
+    Ok((
+        row.try_get::<i64, _>("known")? != 0,
+        row.try_get("terms_from")?,
+        row.try_get("plan")?,
+        row.try_get("capacity")?,
+        seconds.as_deref().map(nanoseconds).transpose()?,
+        row.try_get("refill")?,
+        row.try_get("mode")?,
+        row.try_get("mode_from")?,
+        row.try_get("mode_reason")?,
+        row.try_get("mode_until")?,
+        row.try_get("override_reason")?,
+        row.try_get("override_until")?,
+        row.try_get("available")?,
+        row.try_get("outcome")?,
+        row.try_get("retry_after_ms")?,
+    ))
+}
+
+/// Seconds with nine decimals, as nanoseconds.
+fn nanoseconds(seconds: &str) -> Result<i64, sqlx::Error> {
+    seconds.replace('.', "").parse().map_err(|_| sqlx::Error::Protocol(format!("{seconds:?} seconds")))
+}

@@ -1,0 +1,140 @@
+use std::fmt::Debug;
+use std::pin::Pin;
+
+use crate::{BucketLevel, Explanation, Filter, Key, Override, Plan, Quota, Swept, Switch};
+
+/// A conversation on a connection that the caller lends.
+#[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
+pub type Conversation<'c, T> = Pin<Box<dyn Future<Output = Result<T, sqlx::Error>> + Send + 'c>>;
+
+/// What an operator does, on one kind of database. Each takes its arguments as one value, so that one function can run, and
+/// repeat, them all.
+pub trait Operations: sqlx::Database {
+    /// Whose clock decides: `()` for the server's own.
+    type Clock: Clone + Debug + Default + Send + Sync;
+
+    #[doc(hidden)]
+    /// The time by which an end is past before the database is asked: the host's, if the server has a clock of its own.
+    fn now(clock: &Self::Clock) -> i64;
+
+    #[doc(hidden)]
+    /// Provisions a bucket, or changes its terms.
+    fn create_bucket<'c>(
+        connection: &'c mut Self::Connection,
+        bucket: &'c (Key, Quota),
+        clock: &'c Self::Clock,
+    ) -> Conversation<'c, ()>;
+
+    #[doc(hidden)]
+    /// A bucket, if it exists.
+    fn peek<'c>(
+        connection: &'c mut Self::Connection,
+        key: &'c Key,
+        clock: &'c Self::Clock,
+    ) -> Conversation<'c, Option<BucketLevel>>;
+
+    #[doc(hidden)]
+    /// A page of buckets, in the order of their keys.
+    fn list<'c>(
+        connection: &'c mut Self::Connection,
+        page: &'c (Filter, Option<Key>, u32),
+        clock: &'c Self::Clock,
+    ) -> Conversation<'c, Vec<BucketLevel>>;
+
+    #[doc(hidden)]
+    /// Makes a bucket full.
+    fn reset<'c>(connection: &'c mut Self::Connection, key: &'c Key, clock: &'c Self::Clock) -> Conversation<'c, bool>;
+
+    #[doc(hidden)]
+    /// Forgets a bucket.
+    fn delete<'c>(connection: &'c mut Self::Connection, key: &'c Key, clock: &'c Self::Clock)
+    -> Conversation<'c, bool>;
+
+    #[doc(hidden)]
+    /// What rules a key, under a plan if one is named.
+    fn explain<'c>(
+        connection: &'c mut Self::Connection,
+        whose: &'c (Key, Option<Key>),
+        clock: &'c Self::Clock,
+    ) -> Conversation<'c, Explanation>;
+
+    #[doc(hidden)]
+    /// Makes a plan, or changes its quota.
+    fn create_plan<'c>(
+        connection: &'c mut Self::Connection,
+        plan: &'c (Key, Quota),
+        clock: &'c Self::Clock,
+    ) -> Conversation<'c, ()>;
+
+    #[doc(hidden)]
+    /// Gives a plan a mode, or takes it away.
+    fn set_plan_mode<'c>(
+        connection: &'c mut Self::Connection,
+        plan: &'c (Key, Option<Switch>),
+        clock: &'c Self::Clock,
+    ) -> Conversation<'c, bool>;
+
+    #[doc(hidden)]
+    /// A plan, if it exists.
+    fn plan<'c>(
+        connection: &'c mut Self::Connection,
+        name: &'c Key,
+        clock: &'c Self::Clock,
+    ) -> Conversation<'c, Option<Plan>>;
+
+    #[doc(hidden)]
+    /// A page of plans, in the order of their names.
+    fn plans<'c>(
+        connection: &'c mut Self::Connection,
+        page: &'c (Option<Key>, u32),
+        clock: &'c Self::Clock,
+    ) -> Conversation<'c, Vec<Plan>>;
+
+    #[doc(hidden)]
+    /// Forgets a plan.
+    fn delete_plan<'c>(
+        connection: &'c mut Self::Connection,
+        name: &'c Key,
+        clock: &'c Self::Clock,
+    ) -> Conversation<'c, bool>;
+
+    #[doc(hidden)]
+    /// Sets the mode of every key.
+    fn set_mode<'c>(
+        connection: &'c mut Self::Connection,
+        switch: &'c Switch,
+        clock: &'c Self::Clock,
+    ) -> Conversation<'c, ()>;
+
+    #[doc(hidden)]
+    /// The mode of every key.
+    fn mode<'c>(
+        connection: &'c mut Self::Connection,
+        nothing: &'c (),
+        clock: &'c Self::Clock,
+    ) -> Conversation<'c, Switch>;
+
+    #[doc(hidden)]
+    /// Makes an override, or replaces it.
+    fn set_override<'c>(
+        connection: &'c mut Self::Connection,
+        over: &'c (Key, Override),
+        clock: &'c Self::Clock,
+    ) -> Conversation<'c, ()>;
+
+    #[doc(hidden)]
+    /// Takes an override away.
+    fn clear_override<'c>(
+        connection: &'c mut Self::Connection,
+        key: &'c Key,
+        clock: &'c Self::Clock,
+    ) -> Conversation<'c, bool>;
+
+    #[doc(hidden)]
+    /// Clears away, one step.
+    fn sweep<'c>(
+        connection: &'c mut Self::Connection,
+        step: &'c (Option<Key>, u32),
+        clock: &'c Self::Clock,
+    ) -> Conversation<'c, Swept>;
+}

@@ -1,0 +1,181 @@
+//! An operator's statements, and what needs the arithmetic of this crate.
+
+use sqlx::Connection;
+use sqlx::sqlite::{Sqlite, SqliteConnection};
+
+use super::super::operations::{Conversation, Operations};
+use super::{HostClock, plans, row, rules, sweep, windows};
+use crate::admin::explain;
+use crate::book::Row;
+use crate::{BucketLevel, Explanation, Filter, Key, Override, Plan, Quota, Swept, Switch};
+
+impl Operations for Sqlite {
+    type Clock = HostClock;
+
+    fn now(clock: &HostClock) -> i64 {
+        clock.now()
+    }
+
+    fn create_bucket<'c>(
+        connection: &'c mut SqliteConnection,
+        (key, quota): &'c (Key, Quota),
+        clock: &'c HostClock,
+    ) -> Conversation<'c, ()> {
+        Box::pin(async move {
+            let mut transaction = connection.begin_with("begin immediate").await?;
+            let row = match row::find(&mut transaction, key).await? {
+                None => Row::provisioned(*quota, clock.now()),
+                Some(mut row) => {
+                    row.provisioned = true;
+                    row.follow(Some(*quota), None, clock.now());
+                    row
+                }
+            };
+            row::write(&mut transaction, key, &row).await?;
+            transaction.commit().await
+        })
+    }
+
+    fn peek<'c>(
+        connection: &'c mut SqliteConnection,
+        key: &'c Key,
+        clock: &'c HostClock,
+    ) -> Conversation<'c, Option<BucketLevel>> {
+        Box::pin(async move {
+            let row = row::find(connection, key).await?;
+            Ok(row.map(|row| BucketLevel::new(key.clone(), &row, clock.now())))
+        })
+    }
+
+    fn list<'c>(
+        connection: &'c mut SqliteConnection,
+        (filter, after, limit): &'c (Filter, Option<Key>, u32),
+        clock: &'c HostClock,
+    ) -> Conversation<'c, Vec<BucketLevel>> {
+        Box::pin(async move {
+            let rows = row::page(connection, filter, after.as_ref(), *limit).await?;
+            let now = clock.now();
+            Ok(rows.into_iter().map(|(key, row)| BucketLevel::new(key, &row, now)).collect())
+        })
+    }
+
+    fn reset<'c>(connection: &'c mut SqliteConnection, key: &'c Key, clock: &'c HostClock) -> Conversation<'c, bool> {
+        Box::pin(async move {
+            let mut transaction = connection.begin_with("begin immediate").await?;
+            let window = windows::delete(&mut transaction, key).await?;
+            let row = row::find(&mut transaction, key).await?;
+            let found = window || row.is_some();
+            if let Some(mut row) = row {
+                row.bucket.reset(&row.terms(), clock.now());
+                row::write(&mut transaction, key, &row).await?;
+            }
+            transaction.commit().await?;
+            Ok(found)
+        })
+    }
+
+    fn delete<'c>(connection: &'c mut SqliteConnection, key: &'c Key, _: &'c HostClock) -> Conversation<'c, bool> {
+        let delete = sqlx::query("delete from token_buckets where id = ?1").bind(key.as_str());
+        Box::pin(async move {
+            let mut transaction = connection.begin_with("begin immediate").await?;
+            let window = windows::delete(&mut transaction, key).await?;
+            let found = delete.execute(&mut *transaction).await?.rows_affected() > 0;
+            transaction.commit().await?;
+            Ok(found || window)
+        })
+    }
+
+    fn explain<'c>(
+        connection: &'c mut SqliteConnection,
+        (key, plan): &'c (Key, Option<Key>),
+        clock: &'c HostClock,
+    ) -> Conversation<'c, Explanation> {
+        Box::pin(async move {
+            // One transaction, so that all is of one instant.
+            let mut transaction = connection.begin().await?;
+            let row = row::find(&mut transaction, key).await?;
+            let named = plan.as_ref().or_else(|| row.as_ref()?.plan.as_ref());
+            let chosen = rules::find(&mut transaction, key, named).await?;
+            transaction.commit().await?;
+            Ok(explain(row, plan.as_ref(), &chosen, clock.now()))
+        })
+    }
+
+    fn create_plan<'c>(
+        connection: &'c mut SqliteConnection,
+        (name, quota): &'c (Key, Quota),
+        _: &'c HostClock,
+    ) -> Conversation<'c, ()> {
+        Box::pin(plans::create(connection, name, quota))
+    }
+
+    fn set_plan_mode<'c>(
+        connection: &'c mut SqliteConnection,
+        (name, switch): &'c (Key, Option<Switch>),
+        _: &'c HostClock,
+    ) -> Conversation<'c, bool> {
+        Box::pin(plans::set_mode(connection, name, switch.as_ref()))
+    }
+
+    fn plan<'c>(
+        connection: &'c mut SqliteConnection,
+        name: &'c Key,
+        _: &'c HostClock,
+    ) -> Conversation<'c, Option<Plan>> {
+        Box::pin(plans::find(connection, name))
+    }
+
+    fn plans<'c>(
+        connection: &'c mut SqliteConnection,
+        (after, limit): &'c (Option<Key>, u32),
+        _: &'c HostClock,
+    ) -> Conversation<'c, Vec<Plan>> {
+        Box::pin(plans::page(connection, after.as_ref(), *limit))
+    }
+
+    fn delete_plan<'c>(
+        connection: &'c mut SqliteConnection,
+        name: &'c Key,
+        _: &'c HostClock,
+    ) -> Conversation<'c, bool> {
+        let delete = sqlx::query("delete from token_plans where name = ?1").bind(name.as_str());
+        Box::pin(async move { Ok(delete.execute(connection).await?.rows_affected() > 0) })
+    }
+
+    fn set_mode<'c>(
+        connection: &'c mut SqliteConnection,
+        switch: &'c Switch,
+        _: &'c HostClock,
+    ) -> Conversation<'c, ()> {
+        Box::pin(rules::set_mode(connection, switch))
+    }
+
+    fn mode<'c>(connection: &'c mut SqliteConnection, (): &'c (), _: &'c HostClock) -> Conversation<'c, Switch> {
+        Box::pin(rules::mode(connection))
+    }
+
+    fn set_override<'c>(
+        connection: &'c mut SqliteConnection,
+        (key, over): &'c (Key, Override),
+        _: &'c HostClock,
+    ) -> Conversation<'c, ()> {
+        Box::pin(rules::set_override(connection, key, over))
+    }
+
+    fn clear_override<'c>(
+        connection: &'c mut SqliteConnection,
+        key: &'c Key,
+        _: &'c HostClock,
+    ) -> Conversation<'c, bool> {
+        let clear = sqlx::query("delete from token_overrides where id = ?1").bind(key.as_str());
+        Box::pin(async move { Ok(clear.execute(connection).await?.rows_affected() > 0) })
+    }
+
+    fn sweep<'c>(
+        connection: &'c mut SqliteConnection,
+        (after, limit): &'c (Option<Key>, u32),
+        clock: &'c HostClock,
+    ) -> Conversation<'c, Swept> {
+        Box::pin(sweep::step(connection, after.as_ref(), *limit, clock))
+    }
+}

@@ -1,0 +1,170 @@
+//! What is one for a whole database: the mode of every key, and clearing away.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use chrono::{TimeDelta, Utc};
+use tollgate::{Admin, Filter, Key, Limiter, Mode, Origin, Override, Rule, Store, Take};
+use uuid::Uuid;
+
+use crate::matrix::{Case, Levels, Time, list};
+use crate::pools::Scratch;
+use crate::rig::{AnyStore, Rig};
+
+pub fn cases() -> Vec<Case> {
+    list!(
+        Levels::Pools, Time::Real, |_| true;
+        a_mode_for_all_rules_until_another_is_set,
+        a_sweep_deletes_what_says_nothing_any_more_in_bounded_steps,
+        decisions_are_the_same_after_a_sweep,
+        a_limiter_sweeps_away_keys_that_were_used_once,
+    )
+    .into()
+}
+
+fn under(key: &Key, quota: &str) -> anyhow::Result<Take> {
+    Ok(Take::from(key.clone()).rule(Rule::try_from(quota)?))
+}
+
+async fn a_mode_for_all_rules_until_another_is_set(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let (rig, store) = (&scratch.rig, scratch.rig.store());
+    assert_eq!(store.mode().await?.mode, Mode::Enforce);
+    let key = rig.key();
+    ensure!(rig.decide(under(&key, "1/h")?).await?.is_granted());
+    ensure!(!rig.decide(under(&key, "1/h")?).await?.is_granted());
+
+    let until = Some(Utc::now() + TimeDelta::hours(1));
+    store.set_mode(Mode::Shadow, Some("incident 42"), until).await?;
+    let switch = store.mode().await?;
+    assert_eq!((switch.mode, switch.reason.as_deref()), (Mode::Shadow, Some("incident 42")));
+    let millis = |until: Option<chrono::DateTime<Utc>>| until.map(|until| until.timestamp_millis());
+    assert_eq!(millis(switch.until), millis(until));
+    assert_eq!(rig.decide(under(&key, "1/h")?).await?.mode(), Mode::Shadow);
+    let explanation = store.explain(&key, None).await?;
+    assert_eq!((explanation.mode, explanation.mode_from), (Mode::Shadow, Some(Origin::All)));
+    assert_eq!(explanation.mode_reason.as_deref(), Some("incident 42"));
+
+    store.set_mode(Mode::Block, None, Some(Utc::now() + TimeDelta::milliseconds(700))).await?;
+    let denied = rig.decide(under(&rig.key(), "1/h")?).await?;
+    ensure!(!denied.is_granted() && denied.retry_after() <= Duration::from_secs(1), "{denied:?}");
+    tokio::time::sleep(Duration::from_millis(800)).await;
+    ensure!(rig.decide(under(&rig.key(), "1/h")?).await?.is_granted());
+    store.set_mode(Mode::Enforce, None, None).await?;
+    assert_eq!(store.explain(&key, None).await?.mode_from, None);
+    Ok(())
+}
+
+async fn a_sweep_deletes_what_says_nothing_any_more_in_bounded_steps(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let (rig, store) = (&scratch.rig, scratch.rig.store());
+    let (full, owing) = (keys("full", 10), keys("owing", 3));
+    for key in &full {
+        ensure!(rig.decide(under(key, "1000/s")?).await?.is_granted());
+    }
+    for key in &owing {
+        ensure!(rig.decide(under(key, "10/h")?).await?.is_granted());
+    }
+    let provisioned = Key::try_from("provisioned")?;
+    store.create_bucket(&provisioned, "10/h".parse()?).await?;
+    // Receipts, one of which is held for longer, and overrides likewise.
+    for hold in [1, 3_600_000] {
+        let take = under(&owing[0], "10/h")?.id(Uuid::new_v4(), Duration::from_millis(hold));
+        ensure!(rig.decide(take).await?.is_granted());
+    }
+    for (key, hold) in full.iter().zip([300, 3_600_000]) {
+        let expires_at = Some(Utc::now() + TimeDelta::milliseconds(hold));
+        store.set_override(key, Override { mode: Some(Mode::Off), expires_at, ..Override::default() }).await?;
+    }
+    tokio::time::sleep(Duration::from_millis(600)).await;
+
+    let (mut after, mut deleted, mut steps) = (None, 0, 0);
+    loop {
+        let swept = store.sweep(after.as_ref(), 4).await?;
+        // The last one deletes as many receipts and overrides too.
+        ensure!(swept.deleted <= if swept.next.is_some() { 4 } else { 12 }, "{swept:?}");
+        (deleted, steps) = (deleted + swept.deleted, steps + 1);
+        after = swept.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!((deleted, steps), (12, 4), "ten buckets, a receipt and an override");
+    let left = store.list(&Filter::default(), None, 100).await?;
+    let left: Vec<&Key> = left.iter().map(|level| &level.key).collect();
+    assert_eq!(left, [&owing[0], &owing[1], &owing[2], &provisioned]);
+    assert_eq!(store.sweep(None, 100).await?.deleted, 0);
+    ensure!(!store.clear_override(&full[0]).await? && store.clear_override(&full[1]).await?);
+    Ok(())
+}
+
+async fn decisions_are_the_same_after_a_sweep(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let (rig, store) = (&scratch.rig, scratch.rig.store());
+    let plan = rig.key();
+    store.create_plan(&plan, "3/d".parse()?).await?;
+    let life = async |sweeps: bool| {
+        let (used, idle, planned) = (rig.key(), rig.key(), rig.key());
+        let mut granted = Vec::new();
+        for cost in [2, 1, 1] {
+            for take in [
+                under(&used, "3/d")?,
+                under(&idle, "3 per 1ms")?,
+                Take::from(planned.clone()).rule(Rule::Plan(plan.clone())),
+            ] {
+                let decision = rig.decide(take.cost(cost)).await?;
+                granted.push((decision.is_granted(), decision.remaining()));
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            if sweeps {
+                ensure!(store.sweep(None, 1000).await?.next.is_none());
+                ensure!(store.peek(&idle).await?.is_none() && store.peek(&used).await?.is_some());
+            }
+        }
+        Ok(granted)
+    };
+    assert_eq!(life(true).await?, life(false).await?);
+    Ok(())
+}
+
+async fn a_limiter_sweeps_away_keys_that_were_used_once(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let store = scratch.rig.store();
+    use_once(&store, 20_000).await?;
+    // It counts requests that it need not ask about, too.
+    let still = Limiter::new(store.clone(), "unlimited")?.without_sweep();
+    for _ in 0..2048 {
+        let _ = Box::pin(still.allow("any")).await?;
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(store.list(&Filter::default(), None, 1).await?[0].key.as_str(), "once:000000");
+    let sweeping = Limiter::new(store.clone(), "unlimited")?;
+    for _ in 0..1000 {
+        for _ in 0..1024 {
+            let _ = Box::pin(sweeping.allow("any")).await?;
+        }
+        if is_empty(&store).await? {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    anyhow::bail!("the limiter left buckets")
+}
+
+fn keys(begin: &str, count: u32) -> Vec<Key> {
+    (0..count).map(|n| Key::try_from(format!("{begin}:{n:06}")).expect("short enough")).collect()
+}
+
+async fn use_once(store: &AnyStore, count: u32) -> anyhow::Result<()> {
+    for keys in keys("once", count).chunks(1000) {
+        let takes: Vec<Take> = keys.iter().map(|key| under(key, "1000/s")).collect::<anyhow::Result<_>>()?;
+        for outcome in store.take(&takes).await? {
+            ensure!(outcome?.is_granted());
+        }
+    }
+    Ok(())
+}
+
+async fn is_empty(store: &AnyStore) -> anyhow::Result<bool> {
+    Ok(store.list(&Filter::default(), None, 1).await?.is_empty())
+}

@@ -1,0 +1,84 @@
+//! What an operator does, on any engine.
+
+use chrono::{DateTime, Utc};
+use tollgate::{Admin, BucketLevel, Error, Explanation, Filter, Key, Mode, Override, Plan, Quota, Switch};
+
+use crate::rig::AnyStore;
+
+macro_rules! on_each {
+    ($any:ident.$method:ident($($argument:expr),*)) => {
+        match $any {
+            AnyStore::MySql(store) => store.$method($($argument),*).await,
+            AnyStore::Postgres(store) => store.$method($($argument),*).await,
+            AnyStore::Sqlite(store) => store.$method($($argument),*).await,
+        }
+    };
+}
+
+impl Admin for AnyStore {
+    async fn create_bucket(&self, key: &Key, quota: Quota) -> Result<(), Error> {
+        on_each!(self.create_bucket(key, quota))
+    }
+
+    async fn peek(&self, key: &Key) -> Result<Option<BucketLevel>, Error> {
+        on_each!(self.peek(key))
+    }
+
+    async fn list(&self, filter: &Filter, after: Option<&Key>, limit: u32) -> Result<Vec<BucketLevel>, Error> {
+        on_each!(self.list(filter, after, limit))
+    }
+
+    async fn reset(&self, key: &Key) -> Result<bool, Error> {
+        on_each!(self.reset(key))
+    }
+
+    async fn delete(&self, key: &Key) -> Result<bool, Error> {
+        on_each!(self.delete(key))
+    }
+
+    async fn explain(&self, key: &Key, plan: Option<&Key>) -> Result<Explanation, Error> {
+        on_each!(self.explain(key, plan))
+    }
+
+    async fn create_plan(&self, name: &Key, quota: Quota) -> Result<(), Error> {
+        on_each!(self.create_plan(name, quota))
+    }
+
+    async fn set_plan_mode(
+        &self,
+        name: &Key,
+        mode: Option<Mode>,
+        reason: Option<&str>,
+        until: Option<DateTime<Utc>>,
+    ) -> Result<bool, Error> {
+        on_each!(self.set_plan_mode(name, mode, reason, until))
+    }
+
+    async fn plan(&self, name: &Key) -> Result<Option<Plan>, Error> {
+        on_each!(self.plan(name))
+    }
+
+    async fn plans(&self, after: Option<&Key>, limit: u32) -> Result<Vec<Plan>, Error> {
+        on_each!(self.plans(after, limit))
+    }
+
+    async fn delete_plan(&self, name: &Key) -> Result<bool, Error> {
+        on_each!(self.delete_plan(name))
+    }
+
+    async fn set_mode(&self, mode: Mode, reason: Option<&str>, until: Option<DateTime<Utc>>) -> Result<(), Error> {
+        on_each!(self.set_mode(mode, reason, until))
+    }
+
+    async fn mode(&self) -> Result<Switch, Error> {
+        on_each!(self.mode())
+    }
+
+    async fn set_override(&self, key: &Key, over: Override) -> Result<(), Error> {
+        on_each!(self.set_override(key, over))
+    }
+
+    async fn clear_override(&self, key: &Key) -> Result<bool, Error> {
+        on_each!(self.clear_override(key))
+    }
+}

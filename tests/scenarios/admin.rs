@@ -1,0 +1,273 @@
+//! What an operator looks at, and changes.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use tollgate::{
+    Admin, AdminError, Error, Filter, Key, Limiter, Mode, Origin, Override, Prospect, Quota, Rule, Store, Take,
+    TakeError,
+};
+
+use super::{START, World, left, ms, under};
+
+/// Milliseconds after the start of the scenarios' time that no host's clock has reached: ends are compared with it too.
+const LATER: i64 = 30 * 365 * 86_400_000;
+
+fn instant(ms: i64) -> DateTime<Utc> {
+    DateTime::from_timestamp_nanos(START) + TimeDelta::milliseconds(ms)
+}
+
+fn of_plan(key: &Key, plan: &Key) -> Take {
+    Take::from(key.clone()).rule(Rule::Plan(plan.clone()))
+}
+
+fn longer(key: &Key, end: &str) -> Key {
+    Key::try_from(format!("{key}{end}")).expect("short enough")
+}
+
+pub(crate) async fn a_peek_takes_nothing<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let (store, key) = (world.store(), world.key());
+    assert_eq!(store.peek(&key).await?, None);
+    assert_eq!(left(&world.decide(under(&key, "10/h")?.cost(3)).await?), (true, 7));
+    let level = store.peek(&key).await?.expect("its first request made it");
+    assert_eq!((&level.key, level.quota, level.plan.as_ref()), (&key, "10/h".parse::<Quota>()?, None));
+    assert_eq!((level.provisioned, level.overridden), (false, false));
+    assert_eq!((level.available, level.granted), (7, 3));
+    assert_eq!((level.full_at, level.next_refill_at), (Some(instant(3 * 360_000)), Some(instant(360_000))));
+    assert_eq!(store.peek(&key).await?, Some(level));
+    assert_eq!(left(&world.decide(under(&key, "10/h")?.cost(7)).await?), (true, 0));
+    world.at_ms(3_600_000).await?;
+    let full = store.peek(&key).await?.expect("nobody deleted it");
+    assert_eq!((full.available, full.full_at, full.next_refill_at), (10, None, None));
+    Ok(())
+}
+
+pub(crate) async fn a_list_has_pages_and_filters<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let (store, prefix, plan) = (world.store(), world.key(), world.key());
+    store.create_plan(&plan, "5/h".parse()?).await?;
+    let keys = ["%x", ":A", ":a", ":a ", "_x"].map(|end| longer(&prefix, end));
+    store.create_bucket(&keys[1], "7/h".parse()?).await?;
+    let _ = world.decide(of_plan(&keys[2], &plan)).await?;
+    for key in [&keys[0], &keys[3], &keys[4]] {
+        let _ = world.decide(under(key, "10/h")?).await?;
+    }
+    let listed = async |filter: Filter, after: Option<&Key>, limit| {
+        let page = store.list(&filter, after, limit).await?;
+        anyhow::Ok(page.into_iter().map(|level| level.key).collect::<Vec<_>>())
+    };
+    let all = || Filter::default().prefix(prefix.clone());
+    assert_eq!(listed(all(), None, 100).await?, keys);
+    assert_eq!(listed(all(), None, 2).await?, keys[..2]);
+    assert_eq!(listed(all(), Some(&keys[1]), 2).await?, keys[2..4]);
+    assert_eq!(listed(all(), Some(&keys[3]), 2).await?, keys[4..]);
+    assert_eq!(listed(Filter::default(), Some(&prefix), 5).await?, keys);
+    assert_eq!(listed(Filter::default().prefix(longer(&prefix, "%")), None, 9).await?, keys[..1]);
+    assert_eq!(listed(Filter::default().prefix(longer(&prefix, "_")), None, 9).await?, keys[4..]);
+    assert_eq!(listed(all().plan(plan.clone()), None, 9).await?, keys[2..3]);
+    assert_eq!(listed(Filter::default().plan(plan.clone()), None, 9).await?, keys[2..3]);
+    assert_eq!(listed(all().provisioned(true), None, 9).await?, keys[1..2]);
+    assert_eq!(listed(all().provisioned(false).plan(plan.clone()), None, 9).await?, keys[2..3]);
+    assert_eq!(listed(all().provisioned(false), None, 9).await?.len(), 4);
+    assert_eq!(store.peek(&keys[2]).await?.expect("listed").plan, Some(plan));
+    Ok(())
+}
+
+pub(crate) async fn a_bucket_that_is_reset_is_full_and_earlier_receipts_give_nothing_back<W: World>(
+    world: &W,
+) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let (store, key) = (world.store(), world.key());
+    assert!(!store.reset(&key).await?);
+    assert!(world.decide(under(&key, "10/h")?.cost(10)).await?.is_granted());
+    let ahead = under(&key, "10/h")?.cost(4).max_wait(ms(3_600_000));
+    let reservation = Limiter::new(store.clone(), "10/h")?.reserve_all(&ahead).await?;
+    assert_eq!(store.peek(&key).await?.expect("it is there").available, -4);
+    assert!(store.reset(&key).await?);
+    assert_eq!(left(&world.decide(under(&key, "10/h")?.cost(6)).await?), (true, 4));
+    assert_eq!(reservation.cancel().await?, 0);
+    assert_eq!(left(&world.decide(under(&key, "10/h")?.cost(4)).await?), (true, 0));
+    Ok(())
+}
+
+pub(crate) async fn a_bucket_that_is_deleted_is_full_at_its_next_first_use<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let (store, key) = (world.store(), world.key());
+    assert!(!store.delete(&key).await?);
+    assert!(world.decide(under(&key, "10/h")?.cost(10)).await?.is_granted());
+    assert!(store.delete(&key).await?);
+    assert_eq!(store.peek(&key).await?, None);
+    assert_eq!(left(&world.decide(under(&key, "10/h")?.cost(10)).await?), (true, 0));
+    store.create_bucket(&key, "5/h".parse()?).await?;
+    assert!(store.delete(&key).await?);
+    assert_eq!(store.take_one(&Take::from(key.clone())).await?, Err(TakeError::UnknownBucket(key)));
+    Ok(())
+}
+
+pub(crate) async fn plans_are_made_changed_listed_and_deleted<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let (store, key, prefix) = (world.store(), world.key(), world.key());
+    let names = ["a", "b", "c"].map(|end| longer(&prefix, end));
+    for name in &names {
+        store.create_plan(name, "10/h".parse()?).await?;
+    }
+    let page = store.plans(Some(&prefix), 2).await?;
+    assert_eq!(page.iter().map(|plan| &plan.name).collect::<Vec<_>>(), [&names[0], &names[1]]);
+    assert_eq!(store.plans(Some(&names[1]), 1).await?, [store.plan(&names[2]).await?.expect("made")]);
+
+    assert_eq!(left(&world.decide(of_plan(&key, &names[0]).cost(8)).await?), (true, 2));
+    store.create_plan(&names[0], "2 per 1s".parse()?).await?;
+    let plan = store.plan(&names[0]).await?.expect("changed");
+    assert_eq!((plan.quota, plan.switch), ("2 per 1s".parse()?, None));
+    assert_eq!(left(&world.decide(of_plan(&key, &names[0]).cost(2)).await?), (true, 0));
+
+    assert!(store.delete_plan(&names[0]).await?);
+    assert!(!store.delete_plan(&names[0]).await?);
+    assert_eq!(store.plan(&names[0]).await?, None);
+    let outcome = store.take_one(&of_plan(&key, &names[0])).await?;
+    assert_eq!(outcome.map(drop), Err(TakeError::UnknownPlan(key)));
+    Ok(())
+}
+
+pub(crate) async fn a_plans_mode_has_a_reason_and_ends<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(LATER).await?;
+    let (store, key, plan) = (world.store(), world.key(), world.key());
+    let until = Some(instant(LATER + 1500));
+    assert!(!store.set_plan_mode(&plan, Some(Mode::Block), None, None).await?);
+    store.create_plan(&plan, "10/h".parse()?).await?;
+    assert!(store.set_plan_mode(&plan, Some(Mode::Block), Some("ticket 7"), until).await?);
+    let switch = store.plan(&plan).await?.expect("made").switch.expect("set");
+    assert_eq!((switch.mode, switch.reason.as_deref(), switch.until), (Mode::Block, Some("ticket 7"), until));
+    let denied = world.decide(of_plan(&key, &plan)).await?;
+    assert_eq!((denied.is_granted(), denied.mode(), denied.retry_after()), (false, Mode::Block, ms(1500)));
+    // A new quota leaves the mode alone.
+    store.create_plan(&plan, "20/h".parse()?).await?;
+    world.at_ms(LATER + 1499).await?;
+    assert!(!world.decide(of_plan(&key, &plan)).await?.is_granted());
+    world.at_ms(LATER + 1500).await?;
+    // What it was made with by the first request stays.
+    assert_eq!(left(&world.decide(of_plan(&key, &plan)).await?), (true, 9));
+    assert!(store.set_plan_mode(&plan, None, None, None).await?);
+    assert_eq!(store.plan(&plan).await?.expect("made").switch, None);
+    Ok(())
+}
+
+pub(crate) async fn an_override_rules_until_it_expires<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(LATER).await?;
+    let (store, key) = (world.store(), world.key());
+    let take = || under(&key, "10/h");
+    assert_eq!(left(&world.decide(take()?.cost(10)).await?), (true, 0));
+    let expires_at = Some(instant(LATER + 10_500));
+    let quota = Some("5/s".parse()?);
+    let over = Override { quota, reason: "load test".to_owned(), expires_at, ..Override::default() };
+    store.set_override(&key, over.clone()).await?;
+    assert_eq!(left(&world.decide(take()?).await?), (false, 0));
+    world.at_ms(LATER + 1000).await?;
+    assert_eq!(left(&world.decide(take()?).await?), (true, 4));
+    let level = store.peek(&key).await?.expect("it is there");
+    assert_eq!((level.overridden, Some(level.quota), level.available), (true, quota, 4));
+    world.at_ms(LATER + 10_499).await?;
+    assert_eq!(left(&world.decide(take()?).await?), (true, 4));
+    // Its tokens stay, those of the override's are no more.
+    world.at_ms(LATER + 10_500).await?;
+    assert_eq!(left(&world.decide(take()?).await?), (true, 3));
+    let level = store.peek(&key).await?.expect("it is there");
+    assert_eq!((level.overridden, level.quota, level.available), (false, "10/h".parse()?, 3));
+
+    let over = Override { quota: None, mode: Some(Mode::Block), expires_at: None, ..over };
+    store.set_override(&key, over).await?;
+    assert_eq!(world.decide(take()?).await?.mode(), Mode::Block);
+    assert!(store.clear_override(&key).await?);
+    assert!(!store.clear_override(&key).await?);
+    assert_eq!(left(&world.decide(take()?).await?), (true, 2));
+    Ok(())
+}
+
+pub(crate) async fn what_can_never_rule_is_refused<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(LATER).await?;
+    let (store, key) = (world.store(), world.key());
+    let past = instant(-365 * 86_400_000);
+    let refused = |result: Result<(), Error>| match result {
+        Err(Error::Admin(error)) => error,
+        other => panic!("{other:?}"),
+    };
+    let over = Override { mode: Some(Mode::Off), expires_at: Some(past), ..Override::default() };
+    assert_eq!(refused(store.set_override(&key, over).await), AdminError::Past(past));
+    assert_eq!(refused(store.set_override(&key, Override::default()).await), AdminError::ChangesNothing);
+    let over = Override { quota: Some(Quota::unlimited()), ..Override::default() };
+    assert_eq!(refused(store.set_override(&key, over).await), AdminError::Unlimited);
+    assert!(!store.clear_override(&key).await?);
+    assert_eq!(refused(store.create_plan(&key, Quota::unlimited()).await), AdminError::Unlimited);
+    assert_eq!(refused(store.create_bucket(&key, Quota::unlimited()).await), AdminError::Unlimited);
+    assert_eq!(refused(store.set_mode(Mode::Off, None, Some(past)).await), AdminError::Past(past));
+    let ended = store.set_plan_mode(&key, Some(Mode::Off), None, Some(past)).await;
+    assert_eq!(refused(ended.map(drop)), AdminError::Past(past));
+    Ok(())
+}
+
+pub(crate) async fn an_end_that_no_clock_reaches_is_none<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let (store, key, plan) = (world.store(), world.key(), world.key());
+    let never = Some(DateTime::<Utc>::MAX_UTC);
+    store.set_override(&key, Override { mode: Some(Mode::Block), expires_at: never, ..Override::default() }).await?;
+    assert!(!world.decide(under(&key, "10/h")?).await?.is_granted());
+    assert_eq!(store.explain(&key, None).await?.mode_until, None);
+    store.create_plan(&plan, "10/h".parse()?).await?;
+    assert!(store.set_plan_mode(&plan, Some(Mode::Shadow), None, never).await?);
+    assert!(world.decide(of_plan(&world.key(), &plan)).await?.is_granted());
+    Ok(())
+}
+
+pub(crate) async fn an_explanation_names_what_rules<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(LATER).await?;
+    let (store, key, plan) = (world.store(), world.key(), world.key());
+    let (ten, five): (Quota, Quota) = ("10/h".parse()?, "5/h".parse()?);
+
+    let nothing = store.explain(&key, None).await?;
+    assert_eq!((nothing.known, nothing.quota, nothing.available), (false, None, None));
+    assert_eq!((nothing.mode, nothing.mode_from), (Mode::Enforce, None));
+    assert_eq!((nothing.prospect, nothing.retry_after), (Prospect::UnknownBucket, std::time::Duration::MAX));
+    assert_eq!(store.explain(&key, Some(&plan)).await?.prospect, Prospect::UnknownPlan);
+
+    store.create_plan(&plan, ten).await?;
+    let first = store.explain(&key, Some(&plan)).await?;
+    assert_eq!((first.quota, first.quota_from, first.plan.as_ref()), (Some(ten), Some(Origin::Plan), Some(&plan)));
+    assert_eq!((first.known, first.prospect, first.retry_after), (false, Prospect::Granted, ms(0)));
+    assert_eq!(store.peek(&key).await?, None, "it was made by looking");
+
+    let _ = world.decide(of_plan(&key, &plan).cost(10)).await?;
+    let empty = store.explain(&key, None).await?;
+    assert_eq!((empty.known, empty.quota_from, empty.plan.as_ref()), (true, Some(Origin::Plan), Some(&plan)));
+    assert_eq!((empty.available, empty.prospect), (Some(0), Prospect::Denied));
+    assert_eq!(empty.retry_after, ms(360_000));
+
+    let until = Some(instant(LATER + 60_000));
+    assert!(store.set_plan_mode(&plan, Some(Mode::Shadow), Some("trial"), None).await?);
+    let shadow = store.explain(&key, None).await?;
+    assert_eq!((shadow.mode, shadow.mode_from), (Mode::Shadow, Some(Origin::Plan)));
+    assert_eq!((shadow.mode_reason.as_deref(), shadow.mode_until), (Some("trial"), None));
+    assert_eq!(shadow.prospect, Prospect::Granted);
+
+    let over = Override { quota: Some(five), mode: Some(Mode::Block), reason: "abuse".to_owned(), expires_at: until };
+    store.set_override(&key, over.clone()).await?;
+    let blocked = store.explain(&key, None).await?;
+    assert_eq!((blocked.quota, blocked.quota_from), (Some(five), Some(Origin::Override)));
+    assert_eq!((blocked.mode, blocked.mode_from), (Mode::Block, Some(Origin::Override)));
+    assert_eq!((blocked.mode_reason.as_deref(), blocked.mode_until), (Some("abuse"), until));
+    assert_eq!((blocked.override_reason.as_deref(), blocked.override_until), (Some("abuse"), until));
+    assert_eq!((blocked.prospect, blocked.retry_after), (Prospect::Denied, ms(60_000)));
+
+    store.set_override(&key, Override { mode: Some(Mode::Off), ..over }).await?;
+    let off = store.explain(&key, None).await?;
+    assert_eq!((off.prospect, off.retry_after), (Prospect::Granted, ms(0)));
+    world.at_ms(LATER + 60_000).await?;
+    let over = store.explain(&key, None).await?;
+    assert_eq!((over.mode, over.quota_from, over.override_reason), (Mode::Shadow, Some(Origin::Plan), None));
+
+    let own = world.key();
+    store.create_bucket(&own, five).await?;
+    let own_terms = store.explain(&own, None).await?;
+    assert_eq!((own_terms.quota, own_terms.quota_from), (Some(five), Some(Origin::Bucket)));
+    assert_eq!((own_terms.available, own_terms.prospect), (Some(5), Prospect::Granted));
+    assert_eq!(store.explain(&own, Some(&plan)).await?.prospect, Prospect::Conflict);
+    Ok(())
+}
