@@ -8,48 +8,8 @@ mod scenarios;
 use std::sync::Arc;
 use std::time::Duration;
 
-use scenarios::World;
-use tollgate::{Clock, Key, Limiter, ManualClock, MemoryStore, Mode, Quota, TakeError};
-use uuid::Uuid;
-
-struct Memory {
-    store: Arc<MemoryStore<ManualClock>>,
-    clock: ManualClock,
-}
-
-impl Memory {
-    fn new() -> Self {
-        let clock = ManualClock::default();
-        Self { store: Arc::new(MemoryStore::with_clock(clock.clone())), clock }
-    }
-}
-
-impl World for Memory {
-    type Store = Arc<MemoryStore<ManualClock>>;
-
-    fn store(&self) -> Self::Store {
-        Arc::clone(&self.store)
-    }
-
-    async fn at(&self, now: i64) -> anyhow::Result<()> {
-        self.clock.set(now);
-        Ok(())
-    }
-
-    fn key(&self) -> Key {
-        Key::from(Uuid::new_v4())
-    }
-
-    async fn create(&self, key: &Key, quota: Quota) -> anyhow::Result<()> {
-        Ok(self.store.create_bucket(key, quota)?)
-    }
-
-    async fn plan(&self, name: &Key, quota: Quota, mode: Option<Mode>) -> anyhow::Result<()> {
-        self.store.create_plan(name, quota);
-        self.store.set_plan_mode(name, mode);
-        Ok(())
-    }
-}
+use scenarios::memory::Memory;
+use tollgate::{Clock, Limiter, ManualClock, MemoryStore, TakeError};
 
 macro_rules! tests {
     ($($module:ident: $scenario:ident),+ $(,)?) => {

@@ -22,6 +22,7 @@ mod retries;
 mod round_trips;
 mod routines;
 mod scenarios;
+mod sequences;
 mod terms;
 mod vectors;
 
@@ -46,6 +47,7 @@ pub fn all() -> Vec<Case> {
         terms::cases(),
         routines::cases(),
         scenarios::cases(),
+        sequences::cases(),
         vectors::cases(),
         retries::cases(),
         round_trips::cases(),

@@ -1,5 +1,6 @@
 //! What every store must do, in a database or in memory, under a clock of the test's.
 
+pub(crate) mod memory;
 pub(crate) mod plans;
 pub(crate) mod receipts;
 pub(crate) mod several;

@@ -46,10 +46,13 @@ impl World for Rig {
         let table = if self.engine.kind == Kind::Postgres { "tollgate.token_plans" } else { "token_plans" };
         let name = self.literal(name);
         let mode = mode.map_or_else(|| "null".into(), |mode| format!("'{mode}'"));
-        let (capacity, seconds) = (quota.capacity(), quota.refill_time().as_secs_f64());
+        let (capacity, time) = (quota.capacity(), quota.refill_time());
+        let seconds = format!("{}.{:09}", time.as_secs(), time.subsec_nanos());
+        let refill = format!("{:?}", quota.refill()).to_lowercase();
         self.pool.run(format!("delete from {table} where name = {name}")).await?;
         let insert = format!(
-            "insert into {table} (name, capacity, refill_seconds, mode) values ({name}, {capacity}, {seconds}, {mode})"
+            "insert into {table} (name, capacity, refill_seconds, refill, mode)
+             values ({name}, {capacity}, {seconds}, '{refill}', {mode})"
         );
         Ok(self.pool.run(insert).await?)
     }
