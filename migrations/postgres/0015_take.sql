@@ -167,7 +167,7 @@ begin
         returning t.full_at into b.full_at;
       end if;
       v_acts_at := v_now;
-      if p_max_wait > 0 then
+      if p_max_wait > 0 and b.full_at + p_keep * b.token_ticks - b.burst > tollgate.bucket_clock_v1(b, v_now) then
         v_acts_at := greatest(v_now, tollgate.bucket_instant_v1(b, b.full_at + p_keep * b.token_ticks - b.burst));
       end if;
       if p_receipt is not null then

@@ -170,7 +170,13 @@ impl<DB: Dialect> Store for SqlStore<DB> {
                     if each.iter().any(|(_, before): &(_, Ask)| take.keys().any(|key| key == before.key())) {
                         self.take_each(std::mem::take(&mut each), &mut outcomes).await?;
                     }
-                    Some(self.take_all(ask).await?)
+                    Some(match take.limited() {
+                        None => self.take_all(ask).await?,
+                        Some((limited, places)) => {
+                            let outcome = self.take_all(Ask { take: limited, ..ask }).await?;
+                            outcome.map(|decision| decision.among(&places))
+                        }
+                    })
                 }
                 Ok(ask) => {
                     each.push((place, ask));

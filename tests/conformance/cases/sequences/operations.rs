@@ -65,8 +65,10 @@ pub(super) fn operations(seed: u64, cast: &Cast, count: usize) -> Vec<Operation>
         random: Rng::with_seed(seed),
         cast,
         quotas: Vec::new(),
+        planned: vec![false; cast.keys.len()],
         ids: Vec::new(),
         takes: Vec::new(),
+        hold: Duration::MAX,
     };
     author.quotas = cast.keys.iter().map(|_| author.quota()).collect();
     let mut operations: Vec<Operation> = (0..2).map(|place| author.create(place)).collect();
@@ -82,18 +84,24 @@ struct Author<'a> {
     cast: &'a Cast,
     /// What each key is under, as far as the author knows.
     quotas: Vec<Quota>,
+    /// Whether it may follow a plan. Such a bucket is not provisioned again here: its plan goes on ruling it, and whether
+    /// it is settled under its own terms in between is each engine's own.
+    planned: Vec<bool>,
     /// Requests with ids.
-    ids: Vec<Take>,
-    /// The places of single requests, of which there may be receipts.
-    takes: Vec<usize>,
+    ids: Vec<(Take, Duration)>,
+    /// The places of requests, of which there may be receipts, and for how long these are held.
+    takes: Vec<(usize, Duration)>,
+    /// For how long the latest request's id is held; without an id, its receipt does not expire.
+    hold: Duration,
 }
 
 impl Author<'_> {
     fn operation(&mut self, place: usize) -> Operation {
         match self.random.u32(0..100) {
             0..=44 => {
-                self.takes.push(place);
-                Operation::Take(self.take())
+                let take = self.take();
+                self.takes.push((place, self.hold));
+                Operation::Take(take)
             }
             45..=54 => Operation::Batch((0..self.random.usize(2..7)).map(|_| self.take()).collect()),
             55..=71 if !self.takes.is_empty() => {
@@ -108,9 +116,25 @@ impl Author<'_> {
                 let plan = self.random.usize(..2);
                 self.plan(plan)
             }
-            83..=85 => Operation::Clock(-self.back()),
-            _ => Operation::Clock(self.forward()),
+            83..=85 => {
+                // An engine may forget what has expired, and another know it again when the clock was set back.
+                self.forget(Duration::from_hours(48));
+                Operation::Clock(-self.back())
+            }
+            _ => {
+                let step = self.forward();
+                if step > YEAR / 2 {
+                    self.forget(Duration::MAX);
+                }
+                Operation::Clock(step)
+            }
         }
+    }
+
+    /// Repeats and adjusts no more what is held for so long or less.
+    fn forget(&mut self, most: Duration) {
+        self.ids.retain(|(_, held)| *held > most);
+        self.takes.retain(|(_, held)| *held > most);
     }
 
     fn one_in(&mut self, n: u32) -> bool {
@@ -118,6 +142,9 @@ impl Author<'_> {
     }
 
     fn create(&mut self, place: usize) -> Operation {
+        if self.planned[place] {
+            return Operation::Clock(1);
+        }
         if self.one_in(2) {
             self.quotas[place] = self.quota();
         }
@@ -134,6 +161,7 @@ impl Author<'_> {
     }
 
     fn take(&mut self) -> Take {
+        self.hold = Duration::MAX;
         if !self.ids.is_empty() && self.one_in(5) {
             return self.again();
         }
@@ -157,15 +185,16 @@ impl Author<'_> {
 
     fn identified(&mut self, take: Take) -> Take {
         let holds = [Duration::from_millis(1), Duration::from_hours(1), Duration::from_hours(48), Duration::MAX];
-        let hold = holds[self.random.usize(..holds.len())];
-        let take = take.id(Uuid::from_u128(self.random.u128(..)), hold);
-        self.ids.push(take.clone());
+        self.hold = holds[self.random.usize(..holds.len())];
+        let take = take.id(Uuid::from_u128(self.random.u128(..)), self.hold);
+        self.ids.push((take.clone(), self.hold));
         take
     }
 
     /// A request whose id was there before: as it was, or at another cost, or for other buckets.
     fn again(&mut self) -> Take {
-        let take = self.ids[self.random.usize(..self.ids.len())].clone();
+        let (take, hold) = self.ids[self.random.usize(..self.ids.len())].clone();
+        self.hold = hold;
         let other = self.random.usize(..self.cast.keys.len() - 1);
         match self.random.u32(0..8) {
             0 => take.cost(1 + self.random.u64(..3)),
@@ -180,6 +209,7 @@ impl Author<'_> {
         if kind == 1 && self.one_in(8) {
             self.quotas[place] = self.quota();
         }
+        self.planned[place] |= kind == 2;
         match kind {
             1 if self.one_in(25) => Rule::Quota(Quota::unlimited()),
             1 => Rule::Quota(self.quotas[place]),
@@ -236,7 +266,7 @@ impl Author<'_> {
             (key, self.random.u64(1..4))
         });
         let kind = [Kind::Cancel, Kind::Cancel, Kind::Refund(tokens), Kind::Settle(tokens)][self.random.usize(..4)];
-        Change { operation: self.takes[place], bucket: self.random.usize(..2), forged, kind }
+        Change { operation: self.takes[place].0, bucket: self.random.usize(..2), forged, kind }
     }
 
     fn back(&mut self) -> i64 {
