@@ -117,24 +117,21 @@ impl Author<'_> {
                 self.plan(plan)
             }
             83..=85 => {
-                // An engine may forget what has expired, and another know it again when the clock was set back.
-                self.forget(Duration::from_hours(48));
+                // Ids that have expired are known again if they were not forgotten yet.
+                self.ids.retain(|(_, held)| *held == Duration::MAX);
                 Operation::Clock(-self.back())
             }
             _ => {
                 let step = self.forward();
                 if step > YEAR / 2 {
-                    self.forget(Duration::MAX);
+                    self.ids.clear();
                 }
+                // A receipt that has expired may be forgotten, and with it that it was adjusted: after a day, or when its
+                // id's time is over.
+                self.takes.retain(|(_, held)| step < HOUR * 20 && held.as_nanos() > step.unsigned_abs().into());
                 Operation::Clock(step)
             }
         }
-    }
-
-    /// Repeats and adjusts no more what is held for so long or less.
-    fn forget(&mut self, most: Duration) {
-        self.ids.retain(|(_, held)| *held > most);
-        self.takes.retain(|(_, held)| *held > most);
     }
 
     fn one_in(&mut self, n: u32) -> bool {
