@@ -79,7 +79,7 @@ begin
         into v_ruled
         from tollgate.token_plans p where p.name = coalesce(p_plan, b.plan);
     end if;
-    if b.id is null or v_ruled is not false or b.overridden
+    if b.id is null or v_ruled is not false or b.overridden or (p_capacity is not null and b.plan is not null)
        or p_capacity <> b.capacity or p_refill_seconds <> b.refill_seconds or p_refill <> b.refill then
       select t.* into v_rule
         from tollgate.rule_v1(p_id, p_capacity, p_refill_seconds, p_refill, p_plan, v_now) t;
