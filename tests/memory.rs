@@ -4,12 +4,13 @@
 #![allow(unreachable_pub)]
 
 mod scenarios;
+mod waiters;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use scenarios::memory::Memory;
-use tollgate::{Clock, Limiter, ManualClock, MemoryStore, TakeError};
+use tollgate::{Limiter, ManualClock, MemoryStore, TakeError};
 
 macro_rules! tests {
     ($($module:ident: $scenario:ident),+ $(,)?) => {
@@ -38,34 +39,5 @@ async fn a_full_store_forgets_full_buckets_and_never_others() -> anyhow::Result<
     clock.advance(Duration::from_secs(1));
     assert!(limiter.allow("somebody else").await?.is_granted());
     assert!(store.len() <= 64);
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
-async fn ten_thousand_wait_on_one_key_in_their_order() -> anyhow::Result<()> {
-    struct Paused(tokio::time::Instant);
-
-    impl Clock for Paused {
-        fn now(&self) -> i64 {
-            i64::try_from(self.0.elapsed().as_nanos()).expect("not that long") + scenarios::START
-        }
-    }
-
-    let store = MemoryStore::with_clock(Paused(tokio::time::Instant::now()));
-    let limiter = Limiter::new(store, "1000/s burst 1")?.bind("one")?;
-    let turns = Arc::new(std::sync::Mutex::new(Vec::new()));
-    let mut waiting = tokio::task::JoinSet::new();
-    for n in 0..10_000 {
-        let (limiter, turns) = (limiter.clone(), Arc::clone(&turns));
-        waiting.spawn(async move {
-            assert!(limiter.wait().await.expect("the store is this process").is_granted());
-            turns.lock().expect("nobody panics").push(n);
-        });
-    }
-    while let Some(waited) = waiting.join_next().await {
-        waited?;
-    }
-    let turns = turns.lock().expect("nobody panics");
-    assert!(turns.iter().copied().eq(0..10_000), "some overtook others");
     Ok(())
 }
