@@ -162,6 +162,8 @@ impl Bucket {
         let clock = terms.clock(self.anchor, now);
         let full_at = self.full_at.max(clock);
         let until = |tick: i64| match terms.instant(self.anchor, tick) {
+            // Of a clock that was set back to before its start, too.
+            _ if tick <= clock => 0,
             NEVER_NS => NEVER_NS,
             instant => instant.saturating_sub(now).max(0),
         };
@@ -224,7 +226,8 @@ impl Bucket {
 
     /// Gives tokens back that were taken and not used; what exceeds the capacity is lost.
     pub fn refund(&mut self, terms: &Terms, tokens: i64) {
-        self.full_at -= tokens.min(terms.capacity) * terms.token_ticks;
+        // Full is full: however often that is repeated, no sum overflows.
+        self.full_at = (self.full_at - tokens.min(terms.capacity) * terms.token_ticks).max(-terms.burst());
     }
 
     /// Takes tokens that are used already, there or not: later requests wait until they have come.

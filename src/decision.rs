@@ -85,6 +85,15 @@ impl Decision {
         self
     }
 
+    /// Says at which places of the request its buckets are, when others were left out.
+    pub(crate) fn among(mut self, places: &[usize]) -> Self {
+        self.limit = places[self.limit];
+        for (place, _) in &mut self.taken {
+            *place = places[*place];
+        }
+        self
+    }
+
     /// One answer for all the buckets of a request: what holds for each of them holds for it. The one that decided is
     /// the one that denies for longest, or else has fewest tokens left.
     pub(crate) fn of_all(decisions: impl IntoIterator<Item = (usize, Self)>) -> Option<Self> {

@@ -8,7 +8,7 @@ use self::shard::Shard;
 use crate::answer::Answer;
 use crate::book;
 use crate::{
-    Adjusted, Adjustment, Clock, Decision, Error, Key, Outcome, Rule, Store, Swept, SystemClock, Take, TakeError,
+    Adjusted, Adjustment, Clock, Decision, Error, Key, Mode, Outcome, Rule, Store, Swept, SystemClock, Take, TakeError,
 };
 
 mod admin;
@@ -101,6 +101,9 @@ impl<C: Clock> MemoryStore<C> {
         if let Some(window) = take.window() {
             return self.decide_window(take, window);
         }
+        if let Some((limited, places)) = take.limited() {
+            return self.decide(&limited).map(|decision| decision.among(&places));
+        }
         if let [(key, rule)] = &take.limits[..]
             && take.id.is_none()
             && !self.rules.any()
@@ -124,17 +127,20 @@ impl<C: Clock> MemoryStore<C> {
         let mut receipts = lock(&self.receipts);
         let now = self.clock.now();
         let (mut changed, mut answers) = (Vec::new(), Vec::new());
-        for (place, (key, rule)) in take.limits.iter().enumerate() {
+        for (key, rule) in &take.limits {
             let row = guards.row(self.shard_of(key), key).cloned();
             let chosen = self.rules.of(key, rule, row.as_ref());
             let mut ruled = match book::rule(row, rule, &chosen, now) {
                 Ok(ruled) => ruled,
+                // The others are spared, and brought to what rules them, as when one denies.
                 Err(word) => {
-                    return Err(Answer::refused(word, now).outcome(take, request, place).expect_err("refused"));
+                    answers.push(Answer::refused(word, now));
+                    changed.push((key, None, None, false));
+                    continue;
                 }
             };
             let before = ruled.row.clone();
-            let held = take.id.and_then(|id| receipts.get(id, key, now));
+            let held = take.id.filter(|_| ruled.mode != Mode::Off).and_then(|id| receipts.get(id, key, now));
             let answer = match held {
                 Some(held) => held.again(request, book::look(&ruled, now)),
                 None => book::take(&mut ruled, request, now),

@@ -90,6 +90,18 @@ impl Take {
         self.limits.iter().all(|(_, rule)| *rule == Rule::Quota(Quota::unlimited()))
     }
 
+    /// The same without the buckets that have no limit, and the places of those that are left; `None` if all have one.
+    pub(crate) fn limited(&self) -> Option<(Self, SmallVec<[usize; 4]>)> {
+        let has_limit = |(_, rule): &(Key, Rule)| *rule != Rule::Quota(Quota::unlimited());
+        if self.limits.iter().all(has_limit) {
+            return None;
+        }
+        let mut limited = self.clone();
+        limited.limits.retain(|limit| has_limit(limit));
+        let places = self.limits.iter().enumerate().filter(|(_, limit)| has_limit(limit));
+        Some((limited, places.map(|(place, _)| place).collect()))
+    }
+
     /// In the arithmetic's units.
     pub(crate) fn request(&self) -> Result<Request, TakeError> {
         if self.cost == 0 {

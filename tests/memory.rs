@@ -4,6 +4,7 @@
 #![allow(unreachable_pub)]
 
 mod scenarios;
+mod waiters;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,40 +12,12 @@ use std::time::Duration;
 
 use chrono::DateTime;
 use scenarios::World;
+use scenarios::memory::Memory;
 use tollgate::{
-    Adjusted, Adjustment, Admin, Clock, Error, Filter, Key, Limiter, ManualClock, MemoryStore, Mode, Origin, Outcome,
+    Adjusted, Adjustment, Admin, Error, Filter, Key, Limiter, ManualClock, MemoryStore, Mode, Origin, Outcome,
     Override, Store, Swept, Take, TakeError,
 };
 use uuid::Uuid;
-
-struct Memory {
-    store: Arc<MemoryStore<ManualClock>>,
-    clock: ManualClock,
-}
-
-impl Memory {
-    fn new() -> Self {
-        let clock = ManualClock::default();
-        Self { store: Arc::new(MemoryStore::with_clock(clock.clone())), clock }
-    }
-}
-
-impl World for Memory {
-    type Store = Arc<MemoryStore<ManualClock>>;
-
-    fn store(&self) -> Self::Store {
-        Arc::clone(&self.store)
-    }
-
-    async fn at(&self, now: i64) -> anyhow::Result<()> {
-        self.clock.set(now);
-        Ok(())
-    }
-
-    fn key(&self) -> Key {
-        Key::from(Uuid::new_v4())
-    }
-}
 
 macro_rules! tests {
     ($($module:ident: $scenario:ident),+ $(,)?) => {
@@ -81,12 +54,12 @@ async fn a_mode_for_all_rules_until_its_end() -> anyhow::Result<()> {
     let memory = Memory::new();
     memory.at_ms(0).await?;
     let until = Some(DateTime::from_timestamp_nanos(scenarios::START + 1_000_000_000));
-    memory.store.set_mode(Mode::Block, Some("incident 42"), until).await?;
-    let switch = memory.store.mode().await?;
+    memory.store().set_mode(Mode::Block, Some("incident 42"), until).await?;
+    let switch = memory.store().mode().await?;
     assert_eq!((switch.mode, switch.reason.as_deref(), switch.until), (Mode::Block, Some("incident 42"), until));
     let limiter = Limiter::new(memory.store(), "1/h")?.bind("one")?;
     assert_eq!(limiter.allow().await?.retry_after(), Duration::from_secs(1));
-    assert_eq!(memory.store.explain(limiter.key(), None).await?.mode_from, Some(Origin::All));
+    assert_eq!(memory.store().explain(limiter.key(), None).await?.mode_from, Some(Origin::All));
     memory.at_ms(1000).await?;
     assert!(limiter.allow().await?.is_granted());
     Ok(())
@@ -102,18 +75,18 @@ async fn a_sweep_deletes_what_says_nothing_any_more_step_by_step() -> anyhow::Re
     }
     assert!(slow.allow("owing").await?.is_granted());
     let provisioned = Key::try_from("provisioned")?;
-    memory.store.create_bucket(&provisioned, "10/h".parse()?).await?;
+    memory.store().create_bucket(&provisioned, "10/h".parse()?).await?;
     let held =
         Take::from(Key::try_from("owing")?).rule("10/h".try_into()?).id(Uuid::new_v4(), Duration::from_millis(1));
     assert!(memory.decide(held).await?.is_granted());
     let expires_at = Some(DateTime::from_timestamp_nanos(scenarios::START + 1_000_000));
     let over = Override { mode: Some(Mode::Off), expires_at, ..Override::default() };
-    memory.store.set_override(&provisioned, over).await?;
+    memory.store().set_override(&provisioned, over).await?;
     memory.at_ms(1).await?;
 
     let (mut after, mut deleted, mut steps) = (None, 0, 0);
     loop {
-        let swept = memory.store.sweep(after.as_ref(), 1000).await?;
+        let swept = memory.store().sweep(after.as_ref(), 1000).await?;
         (deleted, steps) = (deleted + swept.deleted, steps + 1);
         after = swept.next;
         if after.is_none() {
@@ -122,9 +95,9 @@ async fn a_sweep_deletes_what_says_nothing_any_more_step_by_step() -> anyhow::Re
     }
     assert_eq!(deleted, 20_002, "the buckets, a receipt and an override");
     assert!((10..=20).contains(&steps), "{steps} steps");
-    let left = memory.store.list(&Filter::default(), None, 10).await?;
+    let left = memory.store().list(&Filter::default(), None, 10).await?;
     assert_eq!(left.iter().map(|level| level.key.as_str()).collect::<Vec<_>>(), ["owing", "provisioned"]);
-    assert!(!memory.store.clear_override(&provisioned).await?);
+    assert!(!memory.store().clear_override(&provisioned).await?);
     Ok(())
 }
 
@@ -141,7 +114,7 @@ async fn a_limiter_sweeps_away_keys_that_were_used_once() -> anyhow::Result<()> 
                 tokio::task::yield_now().await;
             }
         }
-        let left = memory.store.len();
+        let left = memory.store().len();
         assert_eq!(left < 4096, sweeps, "{left} keys are left");
     }
     Ok(())
@@ -173,34 +146,5 @@ async fn a_store_that_may_not_sweep_limits_all_the_same() -> anyhow::Result<()> 
         tokio::task::yield_now().await;
     }
     assert_eq!(tries.load(Ordering::SeqCst), 4);
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
-async fn ten_thousand_wait_on_one_key_in_their_order() -> anyhow::Result<()> {
-    struct Paused(tokio::time::Instant);
-
-    impl Clock for Paused {
-        fn now(&self) -> i64 {
-            i64::try_from(self.0.elapsed().as_nanos()).expect("not that long") + scenarios::START
-        }
-    }
-
-    let store = MemoryStore::with_clock(Paused(tokio::time::Instant::now()));
-    let limiter = Limiter::new(store, "1000/s burst 1")?.bind("one")?;
-    let turns = Arc::new(std::sync::Mutex::new(Vec::new()));
-    let mut waiting = tokio::task::JoinSet::new();
-    for n in 0..10_000 {
-        let (limiter, turns) = (limiter.clone(), Arc::clone(&turns));
-        waiting.spawn(async move {
-            assert!(limiter.wait().await.expect("the store is this process").is_granted());
-            turns.lock().expect("nobody panics").push(n);
-        });
-    }
-    while let Some(waited) = waiting.join_next().await {
-        waited?;
-    }
-    let turns = turns.lock().expect("nobody panics");
-    assert!(turns.iter().copied().eq(0..10_000), "some overtook others");
     Ok(())
 }

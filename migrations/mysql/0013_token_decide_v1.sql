@@ -91,7 +91,7 @@ begin
           from token_plans p join token_buckets b on b.id = v_id
          where p.name = coalesce(cast(p_plan as binary), v_plan);
       end if;
-      if not v_ruled
+      if not v_ruled and (p_capacity is null or v_plan is null)
          and (o_full_at - v_clock <= o_burst + v_longest_wait + (1000000000 div o_step_ns + 1) * o_step_ticks
               or p_cost > o_burst div o_token_ticks - p_keep) then
         leave ready;

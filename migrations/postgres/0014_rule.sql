@@ -99,7 +99,7 @@ begin
     perform tollgate.settle_v1(p_id, b.capacity, b.refill_seconds, b.refill, false);
     changed := true;
   end if;
-  if outcome is null and not changed
+  if outcome is null and not changed and mode is distinct from 'block'
      and b.full_at - tollgate.bucket_clock_v1(b, p_now) > tollgate.bucket_furthest_v1(b) then
     -- After a step of the clock backwards a bucket is empty, once: nobody is locked out for longer than a refill.
     -- By a clock from before a wait for the row, what others were granted since would look like such a step.

@@ -79,7 +79,7 @@ begin
         into v_ruled
         from tollgate.token_plans p where p.name = coalesce(p_plan, b.plan);
     end if;
-    if b.id is null or v_ruled is not false or b.overridden
+    if b.id is null or v_ruled is not false or b.overridden or (p_capacity is not null and b.plan is not null)
        or p_capacity <> b.capacity or p_refill_seconds <> b.refill_seconds or p_refill <> b.refill then
       select t.* into v_rule
         from tollgate.rule_v1(p_id, p_capacity, p_refill_seconds, p_refill, p_plan, v_now) t;
@@ -167,7 +167,7 @@ begin
         returning t.full_at into b.full_at;
       end if;
       v_acts_at := v_now;
-      if p_max_wait > 0 then
+      if p_max_wait > 0 and b.full_at + p_keep * b.token_ticks - b.burst > tollgate.bucket_clock_v1(b, v_now) then
         v_acts_at := greatest(v_now, tollgate.bucket_instant_v1(b, b.full_at + p_keep * b.token_ticks - b.burst));
       end if;
       if p_receipt is not null then

@@ -30,11 +30,13 @@ begin
   elsif p_cost > p_bucket.burst / p_bucket.token_ticks - p_keep then
     t.outcome := 'never';
   else
-    v_due := p_bucket.full_at + (p_cost + p_keep) * p_bucket.token_ticks - p_bucket.burst;
+    v_due := p_bucket.full_at - p_bucket.burst + (p_cost + p_keep) * p_bucket.token_ticks;
     if v_due <= tollgate.bucket_clock_v1(p_bucket, p_now + p_max_wait) then
       t.outcome := 'granted';
       t.mode := null;
-      t.acts_at := greatest(p_now, tollgate.bucket_instant_v1(p_bucket, v_due));
+      if v_due > tollgate.bucket_clock_v1(p_bucket, p_now) then
+        t.acts_at := greatest(p_now, tollgate.bucket_instant_v1(p_bucket, v_due));
+      end if;
     else
       t.outcome := case p_mode when 'shadow' then 'granted' else 'denied' end;
     end if;

@@ -80,7 +80,7 @@ begin
     given_back := case p_kind when 'refund' then least(p_tokens, p_cost) else p_cost - p_tokens end;
   end if;
   if given_back >= 0 then
-    b.full_at := b.full_at - least(given_back, b.burst / b.token_ticks) * b.token_ticks;
+    b.full_at := greatest(b.full_at - least(given_back, b.burst / b.token_ticks) * b.token_ticks, -b.burst);
   else
     b.full_at := greatest(b.full_at, least(
       greatest(b.full_at, v_clock)::numeric - given_back::numeric * b.token_ticks,

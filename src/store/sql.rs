@@ -88,14 +88,18 @@ impl<DB: Dialect> SqlStore<DB> {
         self.retry.run(attempt).await.map(|(answer, _)| answer)
     }
 
-    /// Decides requests for one bucket each, in one call.
-    async fn take_each(&self, asks: Vec<Ask>) -> Result<Vec<Outcome>, Error> {
+    /// Decides requests for one bucket each, in one call, and enters the answers at their places.
+    async fn take_each(&self, asks: Vec<(usize, Ask)>, outcomes: &mut [Option<Outcome>]) -> Result<(), Error> {
         if asks.is_empty() {
-            return Ok(Vec::new());
+            return Ok(());
         }
+        let (places, asks): (Vec<usize>, Vec<Ask>) = asks.into_iter().unzip();
         let asks: Arc<[Ask]> = asks.into();
         let (reply, attempts) = self.converse(Call::Each(Arc::clone(&asks))).await?;
-        answer::of_each(reply.answers(), &asks, attempts)
+        for (place, outcome) in places.into_iter().zip(answer::of_each(reply.answers(), &asks, attempts)?) {
+            outcomes[place] = Some(outcome);
+        }
+        Ok(())
     }
 
     /// Decides a request for several buckets.
@@ -155,26 +159,35 @@ impl<DB: Dialect> From<Pool<DB>> for SqlStore<DB> {
 }
 
 impl<DB: Dialect> Store for SqlStore<DB> {
-    /// All requests for one bucket each go in one call; those for several buckets in one each.
+    /// All requests for one bucket each go in one call; those for several buckets in one each, after what was asked of
+    /// one of them before.
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        let mut outcomes: Vec<Option<Outcome>> = Vec::with_capacity(takes.len());
-        let (mut each, mut places) = (Vec::new(), Vec::new());
+        let mut outcomes: Vec<Option<Outcome>> = takes.iter().map(|_| None).collect();
+        let mut each = Vec::new();
         for (place, take) in takes.iter().enumerate() {
-            outcomes.push(match Ask::try_from(take) {
+            outcomes[place] = match Ask::try_from(take) {
                 Err(error) => Some(Err(error)),
                 Ok(_) if take.is_unlimited() => Some(Ok(Decision::grant(u64::MAX))),
-                Ok(ask) if take.limits.len() > 1 => Some(self.take_all(ask).await?),
+                Ok(ask) if take.limits.len() > 1 => {
+                    if each.iter().any(|(_, before): &(_, Ask)| take.keys().any(|key| key == before.key())) {
+                        self.take_each(std::mem::take(&mut each), &mut outcomes).await?;
+                    }
+                    Some(match take.limited() {
+                        None => self.take_all(ask).await?,
+                        Some((limited, places)) => {
+                            let outcome = self.take_all(Ask { take: limited, ..ask }).await?;
+                            outcome.map(|decision| decision.among(&places))
+                        }
+                    })
+                }
                 Ok(ask) if take.window().is_some() => Some(self.take_window(ask).await?),
                 Ok(ask) => {
-                    each.push(ask);
-                    places.push(place);
+                    each.push((place, ask));
                     None
                 }
-            });
+            };
         }
-        for (place, outcome) in places.into_iter().zip(self.take_each(each).await?) {
-            outcomes[place] = Some(outcome);
-        }
+        self.take_each(each, &mut outcomes).await?;
         Ok(outcomes.into_iter().flatten().collect())
     }
 

@@ -77,10 +77,10 @@ impl Dialect for Sqlite {
         let all = buckets.iter().all(|locked| locked.answer.word == Word::Granted);
         let mut answers = Vec::new();
         for (entry, mut locked) in (1..).zip(buckets) {
-            if all {
-                locked.take(&mut transaction, ask).await?;
-            } else if locked.answer.word == Word::Granted {
+            if !all && locked.answer.word == Word::Granted {
                 locked.spare(&mut transaction).await?;
+            } else {
+                locked.take(&mut transaction, ask).await?;
             }
             answers.push(Answer { entry, ..locked.answer });
         }
@@ -184,7 +184,8 @@ async fn take_now(
     let terms = row.terms();
     if found.granted {
         let due = row.bucket.full_at + ask.request.keep * terms.token_ticks - terms.burst();
-        let acts_at = terms.instant(row.bucket.anchor, due).max(now);
+        let there = due <= terms.clock(row.bucket.anchor, now);
+        let acts_at = if there { now } else { terms.instant(row.bucket.anchor, due).max(now) };
         let answer = Answer::granted(now, acts_at, terms, row.bucket);
         return Ok(Some(answer));
     }
@@ -255,7 +256,8 @@ impl Locked {
             Err(word) => locked.answer.word = word,
             Ok(mut ruled) => {
                 locked.before.clone_from(&ruled.row);
-                locked.answer = match held {
+                locked.held = held.filter(|_| ruled.mode != Mode::Off);
+                locked.answer = match locked.held {
                     Some(held) => held.again(ask.request, book::look(&ruled, now)),
                     None => book::take(&mut ruled, ask.request, now),
                 };
@@ -265,12 +267,12 @@ impl Locked {
         Ok(locked)
     }
 
-    /// Writes what was decided.
+    /// Writes what was decided, and what rules the bucket now even if nothing was taken.
     async fn take(&mut self, connection: &mut SqliteConnection, ask: &Ask) -> Result<(), sqlx::Error> {
-        let row = self.ruled.as_ref().and_then(|ruled| ruled.row.as_ref());
+        let decided = self.ruled.as_ref().and_then(|ruled| ruled.row.as_ref());
+        let row = if self.held.is_some() { self.before.as_ref() } else { decided };
         if let Some(row) = row
             && self.found.as_ref() != Some(row)
-            && self.held.is_none()
         {
             row::write(connection, &self.key, row).await?;
         }

@@ -23,6 +23,7 @@ mod retries;
 mod round_trips;
 mod routines;
 mod scenarios;
+mod sequences;
 mod terms;
 mod vectors;
 
@@ -48,6 +49,7 @@ pub fn all() -> Vec<Case> {
         terms::cases(),
         routines::cases(),
         scenarios::cases(),
+        sequences::cases(),
         vectors::cases(),
         retries::cases(),
         round_trips::cases(),

@@ -1,4 +1,4 @@
-//! Properties over random values: the same ones in every run, unless `TOLLGATE_TEST_SEED` says otherwise.
+//! Properties over random values: the same ones in every run, unless `TOLLGATE_SEED` says otherwise.
 
 use std::future::Future;
 
@@ -13,7 +13,7 @@ where
     S: Strategy,
     F: Future<Output = anyhow::Result<()>>,
 {
-    let seed = match std::env::var("TOLLGATE_TEST_SEED") {
+    let seed = match std::env::var("TOLLGATE_SEED") {
         Ok(seed) => seed.parse()?,
         Err(_) => SEED,
     };
@@ -29,7 +29,7 @@ where
             let checked = block_in_place(|| Handle::current().block_on(property(value)));
             checked.map_err(|error| TestCaseError::fail(format!("{error:?}")))
         })
-        .map_err(|error| anyhow::anyhow!("TOLLGATE_TEST_SEED={seed}: {error}"))
+        .map_err(|error| anyhow::anyhow!("TOLLGATE_SEED={seed}: {error}"))
 }
 
 const SEED: u64 = 2_026;

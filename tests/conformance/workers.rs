@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 use tokio::task::JoinSet;
 use tollgate::bucket::Terms;
-use tollgate::{Clock, Key, Quota, Rule, Store, SystemClock, Take};
+use tollgate::{Clock, Key, Limiter, Quota, Rule, Store, SystemClock, Take};
 
 use crate::checker::{Call, Fault, Limit};
 use crate::engines::{ENGINES, Engine, sqlite};
@@ -26,6 +26,7 @@ pub fn work() -> Option<anyhow::Result<()>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     Some(runtime.map_err(Into::into).and_then(|runtime| match role.as_str() {
         CALLERS => runtime.block_on(call()),
+        WAITERS => runtime.block_on(wait()),
         _ => runtime.block_on(worker::work()),
     }))
 }
@@ -38,6 +39,7 @@ pub fn command(role: &str) -> Command {
 }
 
 pub const CALLERS: &str = "callers";
+pub const WAITERS: &str = "waiters";
 pub const FLEET: &str = "fleet";
 
 /// Callers in processes of their own, and the buckets that they share.
@@ -92,7 +94,14 @@ impl Callers {
 
     /// Eight processes that are ready to begin.
     pub async fn start(&self) -> anyhow::Result<Processes> {
+        // Else it could not be told in which period a call was decided.
+        anyhow::ensure!(LONGEST_CALL < self.period, "a period of {:?} is too short", self.period);
         Processes::start(&vec![self.clone(); PROCESSES], || command(CALLERS)).await
+    }
+
+    /// Eight processes, in each of which [`IN_LINE`] are ready to wait for a token of the first bucket.
+    pub async fn start_waiters(&self) -> anyhow::Result<Processes> {
+        Processes::start(&vec![self.clone(); PROCESSES], || command(WAITERS)).await
     }
 
     fn quota(&self) -> Result<Quota, tollgate::QuotaError> {
@@ -106,8 +115,7 @@ impl Callers {
         if let Some(file) = &self.file {
             rig = rig.on(AnyPool::Sqlite(sqlite::pool(file, TASKS).await?));
         }
-        // However often they are in each other's way, each has its answer, and has it before a period is over.
-        anyhow::ensure!(LONGEST_CALL < self.period, "a period of {:?} is too short", self.period);
+        // However often they are in each other's way, each has its answer.
         Ok(rig.store().max_attempts(u32::MAX).deadline(LONGEST_CALL))
     }
 }
@@ -127,6 +135,26 @@ async fn call() -> anyhow::Result<()> {
         merge(&mut histories, task??);
     }
     processes::report(&histories)
+}
+
+/// The part of a process: a line of waiters for one token each. Reports them in the order in which they came.
+async fn wait() -> anyhow::Result<()> {
+    let callers: Callers = processes::told()?;
+    let limiter = Limiter::new(callers.store().await?, Rule::Provisioned)?.longest_wait(LONGEST_WAIT);
+    let limiter = limiter.bind(&callers.keys[0])?;
+    let _: Course = processes::ready()?;
+
+    let mut waiters = Vec::new();
+    for _ in 0..IN_LINE {
+        let limiter = limiter.clone();
+        waiters.push(Box::pin(async move {
+            let sent = SystemClock.now();
+            let granted = limiter.wait().await?.is_granted();
+            anyhow::Ok(Call { sent, done: SystemClock.now(), at: None, cost: 1, granted })
+        }));
+    }
+    let calls: anyhow::Result<Vec<Call>> = crate::scenarios::verbs::together(waiters).await.into_iter().collect();
+    processes::report(&calls?)
 }
 
 async fn ask(callers: Callers, store: AnyStore, course: Course) -> anyhow::Result<Histories> {
@@ -191,5 +219,8 @@ pub fn faults(quota: &Quota, anchor: i64, calls: &[Call]) -> Vec<Fault> {
 /// How far two clocks of one host may be apart: its own, and a server's, which may count in coarser units.
 const STRAY: i64 = 1_000_000;
 const LONGEST_CALL: Duration = Duration::from_secs(30);
-const PROCESSES: usize = 8;
+pub const PROCESSES: usize = 8;
 const TASKS: u32 = 4;
+/// How many wait in each process, and for how long at most.
+pub const IN_LINE: usize = 25;
+const LONGEST_WAIT: Duration = Duration::from_secs(100);

@@ -1,6 +1,8 @@
 //! What every store must do, in a database or in memory, under a clock of the test's.
 
 pub(crate) mod admin;
+pub(crate) mod inputs;
+pub(crate) mod memory;
 pub(crate) mod plans;
 pub(crate) mod receipts;
 pub(crate) mod several;
@@ -88,6 +90,8 @@ macro_rules! for_each_scenario {
             several: the_limit_that_denies_for_longest_is_named,
             several: one_without_a_bucket_fails_the_request_and_spares_the_others,
             several: a_reservation_of_several_is_cancelled_in_all_of_them,
+            several: a_batch_is_decided_in_its_order_be_it_of_one_bucket_or_of_several,
+            several: among_several_one_without_a_limit_limits_nothing,
             plans: the_transcript_of_a_client_by_plan,
             plans: a_larger_plan_rules_from_the_next_request_on,
             plans: a_smaller_plan_leaves_no_more_than_it_holds,
@@ -130,6 +134,11 @@ macro_rules! for_each_scenario {
             admin: what_can_never_rule_is_refused,
             admin: an_end_that_no_clock_reaches_is_none,
             admin: an_explanation_names_what_rules,
+            inputs: a_request_that_can_never_be_is_the_same_error_alone_and_among_others,
+            inputs: what_nobody_made_is_an_error_whatever_is_asked_of_it,
+            inputs: any_text_is_a_key_of_its_own_or_a_typed_error,
+            inputs: no_figure_of_an_adjustment_overflows,
+            inputs: no_sum_overflows_before_2160,
         }
     };
 }

@@ -77,3 +77,32 @@ pub(crate) async fn a_reservation_of_several_is_cancelled_in_all_of_them<W: Worl
     assert_eq!(again.decision().wait(), ms(1000));
     Ok(())
 }
+
+pub(crate) async fn a_batch_is_decided_in_its_order_be_it_of_one_bucket_or_of_several<W: World>(
+    world: &W,
+) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let keys = [world.key(), world.key()];
+    let one = under(&keys[0], "10/h")?;
+    let both = one.clone().and(keys[1].clone(), Rule::try_from("10/h")?);
+    let takes = [one.clone().cost(5), both.clone().cost(4), one.clone().cost(2), both, one];
+    let outcomes = world.store().take(&takes).await?;
+    let found: Vec<_> = outcomes.iter().flatten().map(left).collect();
+    assert_eq!(found, [(true, 5), (true, 1), (false, 1), (true, 0), (false, 0)]);
+    Ok(())
+}
+
+pub(crate) async fn among_several_one_without_a_limit_limits_nothing<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let (free, limited) = (world.key(), world.key());
+    let both = || anyhow::Ok(under(&free, "unlimited")?.and(limited.clone(), Rule::try_from("3/h")?).cost(2));
+    let reservation = Limiter::new(world.store(), "1/h")?.reserve_all(&both()?).await?;
+    assert_eq!((left(reservation.decision()), reservation.decision().limit()), ((true, 1), 1));
+    let receipts: Vec<_> = reservation.receipts().iter().map(|receipt| receipt.key().clone()).collect();
+    assert_eq!(receipts, [limited.clone()], "there is nothing to give back of the other");
+    let denied = world.decide(both()?).await?;
+    assert_eq!((left(&denied), denied.limit()), ((false, 1), 1));
+    let outcome = world.store().take_one(&Take::from(free.clone())).await?;
+    assert!(matches!(outcome, Err(TakeError::UnknownBucket(_))), "nobody made it: {outcome:?}");
+    Ok(())
+}

@@ -238,7 +238,7 @@ pub(crate) async fn a_calendars_day_begins_at_midnight<W: World>(world: &W) -> a
 }
 
 /// Polls futures in their order until each has ended.
-async fn together<F: Future + Unpin>(mut futures: Vec<F>) -> Vec<F::Output> {
+pub(crate) async fn together<F: Future + Unpin>(mut futures: Vec<F>) -> Vec<F::Output> {
     let mut outputs: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
     std::future::poll_fn(|context| {
         for (future, output) in futures.iter_mut().zip(&mut outputs) {

@@ -9,6 +9,7 @@ use crate::matrix::{Case, Levels, Time, list};
 use crate::rig::Rig;
 use crate::workers::{Callers, Course, Histories, faults, merge, nanoseconds};
 
+mod lines;
 mod waiters;
 
 pub fn cases() -> Vec<Case> {
@@ -17,6 +18,7 @@ pub fn cases() -> Vec<Case> {
             eight_processes_share_a_bucket, first_requests_make_each_bucket_once)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |_| true; eight_processes_share_sixteen_buckets).to_vec(),
+        lines::cases(),
         waiters::cases(),
     ]
     .concat()

@@ -1,0 +1,101 @@
+//! A decision in this process allocates nothing.
+
+#![allow(unsafe_code, reason = "an allocator is made of it")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use tollgate::{Key, Limiter, MemoryStore, Quota, Rule, Store, Take};
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: what is asked is asked of the system's allocator, as it is.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: as the caller promised.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: as the caller promised.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: as the caller promised.
+        unsafe { System.realloc(memory, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promised.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// A thread that is ending counts no more.
+fn count() {
+    let _ = ALLOCATIONS.try_with(|allocations| allocations.set(allocations.get() + 1));
+}
+
+/// What a future that never waits comes to, and how often this thread allocated for it.
+fn allocations<T>(future: impl Future<Output = T>) -> (T, u64) {
+    let before = ALLOCATIONS.get();
+    let Poll::Ready(output) = pin!(future).poll(&mut Context::from_waker(Waker::noop())) else {
+        panic!("a store in this process answers at once");
+    };
+    (output, ALLOCATIONS.get() - before)
+}
+
+#[test]
+fn every_allocation_is_counted() {
+    let (boxed, counted) = allocations(async { (Box::new(1), vec![0_u8; 100], String::with_capacity(9)) });
+    assert_eq!((*boxed.0, counted), (1, 3));
+}
+
+#[test]
+fn a_request_of_a_known_key_allocates_nothing_whatever_it_comes_to() -> anyhow::Result<()> {
+    let store = MemoryStore::new();
+    for key in ["user:42", "a key that is longer than what fits into a key without a place of its own"] {
+        let key = Key::try_from(key)?;
+        let rule = Rule::Quota(Quota::per_hour(100).build()?);
+        let take = Take::from(key).rule(rule).cost(10);
+        assert!(allocations(store.take_one(&take)).0??.is_granted(), "the first one makes the bucket");
+        for number in 1..20 {
+            let (outcome, counted) = allocations(store.take_one(&take));
+            assert_eq!((outcome??.is_granted(), counted), (number < 10, 0), "request {number}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_limiter_allocates_nothing_for_a_known_key() -> anyhow::Result<()> {
+    let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(10))?;
+    for key in ["user:42", "a key that is longer than what fits into a key without a place of its own"] {
+        let key = Key::try_from(key)?;
+        assert!(allocations(limiter.allow(&key)).0?.is_granted(), "the first one makes the bucket");
+        for number in 1..20 {
+            let (decision, counted) = allocations(limiter.allow(&key));
+            assert_eq!((decision?.is_granted(), counted), (number < 10, 0), "request {number}");
+        }
+    }
+    let bound = limiter.bind("user:43")?;
+    let (first, more) = (allocations(bound.allow()).0?, allocations(bound.allow()));
+    assert_eq!((first.is_granted(), more.0?.is_granted(), more.1), (true, true, 0));
+    // A text that is short enough becomes a key without an allocation.
+    let (decision, counted) = allocations(limiter.allow("user:43"));
+    assert_eq!((decision?.is_granted(), counted), (true, 0));
+    Ok(())
+}

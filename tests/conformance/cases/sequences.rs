@@ -1,0 +1,185 @@
+//! Random sequences of every verb: each engine answers, one by one, what the store in this process does.
+//!
+//! The same seeds in every run, and a fresh one. Whatever fails names its seed, which `TOLLGATE_SEED` replays.
+
+use std::fmt::Write as _;
+
+use anyhow::ensure;
+use tollgate::{
+    Adjusted, Adjustment, Decision, Error, Limiter, Outcome, Quota, Receipt, Reservation, Store, Take, TakeError,
+};
+
+use crate::matrix::{Case, Levels, Time, list};
+use crate::rig::Rig;
+use crate::scenarios::World;
+use crate::scenarios::memory::Memory;
+
+mod operations;
+
+use operations::{Cast, Operation, operations};
+
+pub(crate) fn cases() -> Vec<Case> {
+    list!(Levels::Pools, Time::Injected, |_| true; any_sequence_is_answered_as_in_memory).into()
+}
+
+async fn any_sequence_is_answered_as_in_memory(rig: Rig) -> anyhow::Result<()> {
+    let seeds: Vec<u64> = match std::env::var("TOLLGATE_SEED") {
+        Ok(seed) => vec![seed.parse()?],
+        Err(_) => (1..=SEEDS).chain([fastrand::u64(..)]).collect(),
+    };
+    for seed in seeds {
+        let mut kept: Vec<usize> = (0..OPERATIONS).collect();
+        let Err(mut failure) = Play::of(&rig, seed, &kept).run().await else { continue };
+        // Whatever comes after it, or before it and makes no difference, is left out.
+        kept.retain(|place| *place <= failure.place);
+        for place in (0..failure.place).rev() {
+            let fewer: Vec<usize> = kept.iter().copied().filter(|other| *other != place).collect();
+            if let Err(same) = Play::of(&rig, seed, &fewer).run().await {
+                (failure, kept) = (same, fewer);
+                kept.retain(|place| *place <= failure.place);
+            }
+        }
+        anyhow::bail!("TOLLGATE_SEED={seed} replays this:\n{}\n{:#}", failure.told, failure.error);
+    }
+    Ok(())
+}
+
+/// One run of a sequence, in memory and on an engine.
+struct Play<'a> {
+    rig: &'a Rig,
+    model: Memory,
+    cast: Cast,
+    operations: Vec<(usize, Operation)>,
+    now: i64,
+    /// What each operation took, in memory and on the engine.
+    receipts: Vec<(Vec<Receipt>, Vec<Receipt>)>,
+}
+
+struct Failure {
+    place: usize,
+    told: String,
+    error: anyhow::Error,
+}
+
+impl<'a> Play<'a> {
+    fn of(rig: &'a Rig, seed: u64, kept: &[usize]) -> Self {
+        let keys = |count| (0..count).map(|_| rig.key()).collect();
+        let cast = Cast { keys: keys(7), plans: keys(3) };
+        let mut operations: Vec<_> = operations(seed, &cast, OPERATIONS).into_iter().enumerate().collect();
+        operations.retain(|(place, _)| kept.contains(place));
+        let receipts = vec![(Vec::new(), Vec::new()); OPERATIONS];
+        let now = START + i64::try_from(seed % 3).unwrap_or(0) * 123_456_789;
+        Self { rig, model: Memory::new(), cast, operations, now, receipts }
+    }
+
+    async fn run(mut self) -> Result<(), Failure> {
+        let mut told = String::new();
+        for (place, operation) in std::mem::take(&mut self.operations) {
+            let _ = writeln!(told, "{place} at {}: {}", self.now, self.named(&operation));
+            if let Err(error) = self.perform(place, operation).await {
+                return Err(Failure { place, told, error });
+            }
+        }
+        Ok(())
+    }
+
+    async fn perform(&mut self, place: usize, operation: Operation) -> anyhow::Result<()> {
+        self.model.at(self.now).await?;
+        World::at(self.rig, self.now).await?;
+        let (model, engine) = (self.model.store(), self.rig.store());
+        match operation {
+            Operation::Clock(step) => {
+                self.now = self.now.saturating_add(step).clamp(0, YEAR_2100);
+                // After the clock was set back, the first request that looks at a bucket's tokens empties it. Whether one
+                // that need not look at them does so too (repeated, spared, never possible) is each engine's own: so here
+                // comes one of the others first, for every bucket.
+                if step < -SECOND {
+                    for key in self.cast.keys.clone() {
+                        Box::pin(self.perform(place, Operation::Take(Take::from(key)))).await?;
+                    }
+                }
+            }
+            Operation::Create(key, quota) => {
+                self.model.create(&key, quota).await?;
+                World::create(self.rig, &key, quota).await?;
+            }
+            Operation::Plan(name, quota, mode) => {
+                self.model.plan(&name, quota, mode).await?;
+                World::plan(self.rig, &name, quota, mode).await?;
+            }
+            Operation::Take(take) => {
+                let expected = Limiter::new(model, Quota::unlimited())?.reserve_all(&take).await;
+                let found = Limiter::new(engine, Quota::unlimited())?.reserve_all(&take).await;
+                let decided = outcome(expected.as_ref().map(Reservation::decision))?;
+                agree(&decided, &outcome(found.as_ref().map(Reservation::decision))?)?;
+                if let (Ok(expected), Ok(found)) = (expected, found) {
+                    self.receipts[place] = (expected.receipts().to_vec(), found.receipts().to_vec());
+                }
+            }
+            Operation::Batch(takes) => {
+                let (expected, found) = (model.take(&takes).await?, engine.take(&takes).await?);
+                ensure!(expected.len() == found.len(), "{} answers, not {}", found.len(), expected.len());
+                for (number, (expected, found)) in expected.iter().zip(&found).enumerate() {
+                    agree(expected, found).map_err(|error| error.context(format!("of the batch, {number}")))?;
+                }
+            }
+            Operation::Adjust(changes) => {
+                let (mut of_model, mut of_engine): (Vec<Adjustment>, Vec<Adjustment>) = Default::default();
+                for change in changes {
+                    let (expected, found) = &self.receipts[change.operation];
+                    if let (Some(expected), Some(found)) = (expected.get(change.bucket), found.get(change.bucket)) {
+                        of_model.push(change.of(expected));
+                        of_engine.push(change.of(found));
+                    }
+                }
+                let expected: Vec<Result<Adjusted, TakeError>> = model.adjust(&of_model).await?;
+                let found = engine.adjust(&of_engine).await?;
+                ensure!(found == expected, "{of_engine:?} is answered {found:?}\nand not {expected:?}");
+            }
+        }
+        Ok(())
+    }
+
+    /// With a letter for each key.
+    fn named(&self, operation: &Operation) -> String {
+        let mut text = format!("{operation:?}");
+        for (place, key) in self.cast.keys.iter().enumerate() {
+            text = text.replace(&format!("Key({:?})", key.as_str()), &format!("key{place}"));
+        }
+        for (place, plan) in self.cast.plans.iter().enumerate() {
+            text = text.replace(&format!("Key({:?})", plan.as_str()), &format!("plan{place}"));
+        }
+        text
+    }
+}
+
+/// What can be said of the request, unless there is no answer at all.
+fn outcome(answer: Result<&Decision, &Error>) -> anyhow::Result<Outcome> {
+    match answer {
+        Ok(decision) => Ok(Ok(decision.clone())),
+        Err(Error::Take(refused)) => Ok(Err(refused.clone())),
+        Err(error) => Err(error.clone().into()),
+    }
+}
+
+fn agree(expected: &Outcome, found: &Outcome) -> anyhow::Result<()> {
+    let shown = |decision: &Decision| {
+        (
+            (decision.is_granted(), decision.remaining(), decision.limit(), decision.mode(), decision.source()),
+            (decision.wait(), decision.retry_after(), decision.reset_after()),
+        )
+    };
+    let same = match (expected, found) {
+        // What was asked again, because others were in the way, says so.
+        (Ok(expected), Ok(found)) if found.attempts() > 1 => shown(expected) == shown(found),
+        _ => expected == found,
+    };
+    ensure!(same, "the answer is {found:?}\nand not {expected:?}");
+    Ok(())
+}
+
+const SEEDS: u64 = 8;
+const OPERATIONS: usize = 60;
+const START: i64 = 1_800_057_600_000_000_000;
+const SECOND: i64 = 1_000_000_000;
+const YEAR_2100: i64 = 4_102_444_800_000_000_000;

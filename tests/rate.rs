@@ -1,0 +1,320 @@
+//! What people know of a limiter in one process: bursts, reservations and their cancelling, waiting, limits that change.
+//! Each table is the life of one bucket: when, in milliseconds, what is asked, and what it comes to.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::{Decision, Error, Limiter, ManualClock, MemoryStore, Quota, QuotaError, Reservation, TakeError};
+
+#[derive(Clone, Copy)]
+enum Do {
+    Allow(u64),
+    Reserve(u64),
+    /// The reservation that was asked for in this place among them, from 0.
+    Cancel(usize),
+    /// So many tokens, and for so many milliseconds at most.
+    Wait(u64, u64),
+    Change(&'static str),
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Is {
+    /// Granted, to be used after so many milliseconds.
+    Granted(u64),
+    Denied,
+    /// So many tokens were given back.
+    Back(u64),
+    Never,
+    NoTokens,
+    Changed,
+}
+
+use Do::{Allow, Cancel, Change, Reserve, Wait};
+use Is::{Back, Changed, Denied, Granted, Never, NoTokens};
+
+type Life<'a> = &'a [(i64, Do, Is)];
+
+async fn live(quota: &str, life: Life<'_>) -> anyhow::Result<()> {
+    let clock = ManualClock::default();
+    let store = Arc::new(MemoryStore::with_clock(clock.clone()));
+    let limiter = Limiter::new(store, quota)?.longest_wait(Duration::from_secs(10));
+    let mut reservations: Vec<Option<Reservation<_>>> = Vec::new();
+    for (line, (ms, ask, expected)) in life.iter().enumerate() {
+        clock.set(START + ms * 1_000_000);
+        let found = match *ask {
+            Allow(cost) => is(limiter.allow_n("one", cost).await)?,
+            Wait(cost, longest) => is(limiter.wait_n("one", cost, Duration::from_millis(longest)).await)?,
+            Reserve(cost) => {
+                let reserved = limiter.reserve_n("one", cost).await;
+                let found = is(reserved.as_ref().map(|made| made.decision().clone()).map_err(Clone::clone))?;
+                reservations.push(reserved.ok());
+                found
+            }
+            Cancel(place) => Back(reservations[place].take().expect("made, and cancelled once").cancel().await?),
+            Change(quota) => {
+                limiter.set_rule(quota)?;
+                Changed
+            }
+        };
+        assert_eq!(found, *expected, "in line {line} of the life under {quota}");
+    }
+    Ok(())
+}
+
+fn is(answer: Result<Decision, Error>) -> anyhow::Result<Is> {
+    match answer {
+        Ok(decision) if decision.is_granted() => Ok(Granted(u64::try_from(decision.wait().as_millis())?)),
+        Ok(decision) => {
+            assert!(decision.wait().is_zero() && !decision.retry_after().is_zero(), "{decision:?}");
+            Ok(Denied)
+        }
+        Err(Error::Take(TakeError::NeverPossible { .. })) => Ok(Never),
+        Err(Error::Take(TakeError::NoTokens)) => Ok(NoTokens),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[tokio::test]
+async fn without_a_limit_anything_is_granted_at_once_and_for_ever() -> anyhow::Result<()> {
+    let life: Life<'_> = &[
+        (0, Allow(1), Granted(0)),
+        (0, Allow(u64::MAX), Granted(0)),
+        (0, Reserve(1_000_000_000), Granted(0)),
+        (0, Wait(u64::MAX, 0), Granted(0)),
+        (-86_400_000, Allow(7), Granted(0)),
+    ];
+    live("unlimited", life).await?;
+    assert_eq!(Quota::rate(f64::INFINITY).burst(0).build(), Ok(Quota::unlimited()), "whatever the burst");
+    Ok(())
+}
+
+#[tokio::test]
+async fn without_a_rate_the_burst_is_granted_and_then_nothing() -> anyhow::Result<()> {
+    live(
+        "3 once",
+        &[
+            (0, Allow(1), Granted(0)),
+            (0, Reserve(1), Granted(0)),
+            (9_000, Allow(2), Denied),
+            (9_000, Wait(2, 86_400_000), Denied),
+            (9_000, Allow(4), Never),
+            (9_000, Wait(1, 0), Granted(0)),
+            (999_999_999, Allow(1), Denied),
+            (999_999_999, Reserve(1), Denied),
+            (999_999_999, Change("10/s"), Changed),
+            (999_999_999, Allow(1), Denied),
+            (1_000_000_099, Allow(1), Granted(0)),
+        ],
+    )
+    .await
+}
+
+#[test]
+fn without_a_burst_there_is_no_limiter_instead_of_one_that_never_grants() {
+    for none in [Quota::per_second(10).burst(0), Quota::rate(0.0), Quota::rate(10.0).burst(0), Quota::per_second(0)] {
+        assert_eq!(none.build(), Err(QuotaError::NoCapacity), "{none:?}");
+    }
+}
+
+#[tokio::test]
+async fn tokens_come_one_by_one_up_to_the_burst() -> anyhow::Result<()> {
+    live(
+        "10/s burst 1",
+        &[
+            (0, Allow(1), Granted(0)),
+            (0, Allow(1), Denied),
+            (50, Allow(1), Denied),
+            (99, Allow(1), Denied),
+            (100, Allow(1), Granted(0)),
+            (100, Allow(1), Denied),
+            // However long nobody asks.
+            (86_400_000, Allow(1), Granted(0)),
+            (86_400_000, Allow(1), Denied),
+        ],
+    )
+    .await?;
+    live(
+        "10/s burst 3",
+        &[
+            (0, Allow(0), NoTokens),
+            (0, Allow(4), Never),
+            (0, Allow(2), Granted(0)),
+            (0, Allow(2), Denied),
+            (0, Allow(1), Granted(0)),
+            // Halves add up.
+            (50, Allow(1), Denied),
+            (100, Allow(2), Denied),
+            (200, Allow(2), Granted(0)),
+            (500, Allow(3), Granted(0)),
+            // Back in time there is nothing to gain, there and back neither.
+            (400, Allow(1), Denied),
+            (500, Allow(1), Denied),
+            (600, Allow(1), Granted(0)),
+        ],
+    )
+    .await
+}
+
+#[tokio::test]
+async fn a_reservation_waits_for_those_before_it_and_never_overtakes_them() -> anyhow::Result<()> {
+    live(
+        "10/s burst 2",
+        &[
+            (0, Reserve(2), Granted(0)),
+            (0, Reserve(2), Granted(200)),
+            (0, Reserve(1), Granted(300)),
+            (0, Reserve(3), Never),
+            (0, Reserve(0), NoTokens),
+            (50, Reserve(1), Granted(350)),
+            // A small one is no quicker than the large one that came first, and who would not wait has nothing.
+            (50, Reserve(2), Granted(550)),
+            (50, Reserve(1), Granted(650)),
+            (599, Allow(1), Denied),
+            (799, Allow(1), Denied),
+            (800, Allow(1), Granted(0)),
+            (1_000, Reserve(2), Granted(0)),
+        ],
+    )
+    .await?;
+    // The longest wait is ten seconds: beyond it nothing is taken.
+    live(
+        "1/s burst 8",
+        &[
+            (0, Reserve(8), Granted(0)),
+            (0, Reserve(8), Granted(8_000)),
+            (0, Reserve(3), Denied),
+            (0, Reserve(2), Granted(10_000)),
+            (0, Reserve(1), Denied),
+            (1_000, Reserve(1), Granted(10_000)),
+        ],
+    )
+    .await
+}
+
+#[tokio::test]
+async fn a_cancelled_reservation_gives_back_what_nobody_queues_behind() -> anyhow::Result<()> {
+    let lives: [Life<'_>; 7] = [
+        // The last: as if it had never been.
+        &[
+            (0, Reserve(2), Granted(0)),
+            (0, Reserve(2), Granted(200)),
+            (0, Cancel(1), Back(2)),
+            (0, Reserve(1), Granted(100)),
+        ],
+        // The last ones, the latest first.
+        &[
+            (0, Reserve(2), Granted(0)),
+            (0, Reserve(1), Granted(100)),
+            (0, Reserve(2), Granted(300)),
+            (0, Cancel(2), Back(2)),
+            (0, Cancel(1), Back(1)),
+            (0, Reserve(2), Granted(200)),
+        ],
+        // Out of order: of the first, only what the second does not stand on.
+        &[
+            (0, Reserve(2), Granted(0)),
+            (0, Reserve(2), Granted(200)),
+            (0, Reserve(1), Granted(300)),
+            (0, Cancel(1), Back(1)),
+            (0, Cancel(2), Back(1)),
+            (0, Reserve(1), Granted(200)),
+        ],
+        &[
+            (0, Reserve(2), Granted(0)),
+            (0, Reserve(1), Granted(100)),
+            (0, Reserve(2), Granted(300)),
+            (0, Cancel(1), Back(0)),
+            (0, Reserve(1), Granted(400)),
+        ],
+        // After its turn, or at it: the tokens are used.
+        &[
+            (0, Reserve(2), Granted(0)),
+            (0, Cancel(0), Back(0)),
+            (0, Reserve(1), Granted(100)),
+            (100, Cancel(1), Back(0)),
+            (100, Reserve(2), Granted(200)),
+            (299, Cancel(2), Back(2)),
+            (300, Allow(2), Granted(0)),
+        ],
+        // Time that has passed is not given back twice.
+        &[
+            (0, Reserve(2), Granted(0)),
+            (0, Reserve(2), Granted(200)),
+            (100, Cancel(1), Back(2)),
+            (100, Allow(2), Denied),
+            (100, Allow(1), Granted(0)),
+            (100, Allow(1), Denied),
+        ],
+        // One that was denied has nothing to give back.
+        &[
+            (0, Reserve(2), Granted(0)),
+            (0, Change("1/h burst 2"), Changed),
+            (0, Reserve(1), Denied),
+            (0, Cancel(1), Back(0)),
+            (3_600_000, Allow(2), Denied),
+            (3_600_000, Allow(1), Granted(0)),
+        ],
+    ];
+    for life in lives {
+        live("10/s burst 2", life).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_changed_limit_keeps_what_was_earned_and_what_was_promised() -> anyhow::Result<()> {
+    live(
+        "10/s burst 10",
+        &[
+            (0, Allow(10), Granted(0)),
+            (400, Change("1000/h burst 10"), Changed),
+            // Four were earned at the old rate, seen with the first request after it.
+            (400, Allow(4), Granted(0)),
+            (400, Allow(1), Denied),
+            (4_000, Allow(1), Granted(0)),
+            (4_000, Change("10/s burst 3"), Changed),
+            (4_000, Allow(4), Never),
+            (4_000, Allow(1), Denied),
+            (4_300, Allow(3), Granted(0)),
+            // A larger burst is no gift: it fills at the rate.
+            (4_300, Change("10/s burst 100"), Changed),
+            (4_300, Allow(1), Denied),
+            (5_300, Allow(11), Denied),
+            (5_300, Allow(10), Granted(0)),
+            (5_300, Reserve(5), Granted(500)),
+            (5_300, Change("100/s burst 100"), Changed),
+            (5_300, Reserve(1), Granted(60)),
+            (5_300, Change("unlimited"), Changed),
+            (5_300, Allow(1_000_000), Granted(0)),
+        ],
+    )
+    .await
+}
+
+/// Time is tokio's, and stands still but for those who sleep; the store's does not move at all.
+#[tokio::test(start_paused = true)]
+async fn a_wait_takes_its_tokens_at_once_or_fails_at_once() -> anyhow::Result<()> {
+    let begun = tokio::time::Instant::now();
+    live(
+        "10/s burst 3",
+        &[
+            (0, Wait(4, 86_400_000), Never),
+            (0, Wait(0, 1), NoTokens),
+            (0, Wait(3, 0), Granted(0)),
+            // Beyond its longest wait: it does not wait in vain, and takes nothing.
+            (0, Wait(1, 0), Denied),
+            (0, Wait(1, 99), Denied),
+            (0, Wait(3, 299), Denied),
+            (0, Reserve(1), Granted(100)),
+            (0, Cancel(0), Back(1)),
+        ],
+    )
+    .await?;
+    assert!(begun.elapsed().is_zero(), "nobody slept");
+    live("10/s burst 3", &[(0, Wait(3, 0), Granted(0)), (0, Wait(2, 200), Granted(200)), (0, Wait(1, 299), Denied)])
+        .await?;
+    assert_eq!(begun.elapsed().as_millis() / 10, 20, "one slept, until its turn");
+    Ok(())
+}
+
+const START: i64 = 1_800_057_600_000_000_000;

@@ -1,0 +1,198 @@
+//! I14: whatever is asked, there is an answer or a typed error, the same on every engine, and nothing is taken by it.
+
+use std::time::Duration;
+
+use tollgate::bucket::MOST_TOKENS;
+use tollgate::{Adjusted, Key, KeyError, Outcome, Quota, Receipt, Rule, Store, Take, TakeError};
+use uuid::Uuid;
+
+use super::{START, World, left, under};
+
+pub(crate) async fn a_request_that_can_never_be_is_the_same_error_alone_and_among_others<W: World>(
+    world: &W,
+) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    for quota in ["5/h", "5 per 1h", "5 per calendar 1h", "5 once"] {
+        let key = world.key();
+        world.create(&key, quota.parse()?).await?;
+        let most = MOST_TOKENS.unsigned_abs();
+        for cost in [0, 1, 5, 6, most, u64::MAX / 2, u64::MAX] {
+            for keep in [0, 1, 4, 5, most, u64::MAX / 2, u64::MAX] {
+                if cost > 0 && cost.checked_add(keep).is_some_and(|sum| sum <= 5) {
+                    continue;
+                }
+                let refused = |outcome: &Outcome| match outcome {
+                    Err(TakeError::NoTokens) => cost == 0,
+                    Err(error) => {
+                        *error == TakeError::NeverPossible { key: key.clone(), cost, keep, capacity: 5 } && cost > 0
+                    }
+                    Ok(_) => false,
+                };
+                for max_wait in [Duration::ZERO, Duration::MAX] {
+                    let take = Take::from(key.clone()).cost(cost).keep(keep).max_wait(max_wait);
+                    let identified = take.clone().id(Uuid::new_v4(), Duration::MAX);
+                    let several = take.clone().and(world.key(), Rule::try_from("3155760000000000000 once")?);
+                    let outcomes = world.store().take(&[take.clone(), identified, several.clone()]).await?;
+                    anyhow::ensure!(outcomes.iter().all(refused), "{quota}: {take:?}: {outcomes:?}");
+                    anyhow::ensure!(refused(&world.store().take_one(&take).await?), "{quota}: {take:?}");
+                    anyhow::ensure!(refused(&world.store().take_one(&several).await?), "{quota}: {several:?}");
+                }
+            }
+        }
+        assert_eq!(left(&world.decide(Take::from(key).cost(5)).await?), (true, 0), "{quota}: nothing was taken");
+    }
+    Ok(())
+}
+
+pub(crate) async fn what_nobody_made_is_an_error_whatever_is_asked_of_it<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let (key, plan, provisioned) = (world.key(), world.key(), world.key());
+    world.create(&provisioned, "5 per 1h".parse()?).await?;
+    for (cost, keep, max_wait) in [(1, 0, 0), (u64::MAX, 0, 0), (1, u64::MAX, u64::MAX), (u64::MAX, u64::MAX, 1)] {
+        let ask = |take: Take| take.cost(cost).keep(keep).max_wait(Duration::from_secs(max_wait));
+        let cases = [
+            (Take::from(key.clone()), TakeError::UnknownBucket(key.clone())),
+            (Take::from(key.clone()).rule(Rule::Plan(plan.clone())), TakeError::UnknownPlan(key.clone())),
+            (
+                Take::from(provisioned.clone()).rule(Rule::Plan(plan.clone())),
+                TakeError::UnknownPlan(provisioned.clone()),
+            ),
+            (under(&provisioned, "6 per 1h")?, TakeError::Conflict(provisioned.clone())),
+        ];
+        for (take, error) in cases {
+            let identified = ask(take.clone()).id(Uuid::new_v4(), Duration::MAX);
+            for take in [ask(take), identified] {
+                let outcomes = world.store().take(&[take.clone(), take.clone()]).await?;
+                assert!(
+                    outcomes.iter().all(|outcome| outcome.as_ref().err() == Some(&error)),
+                    "{take:?}: {outcomes:?}"
+                );
+            }
+        }
+    }
+    assert_eq!(left(&world.decide(Take::from(provisioned).cost(5)).await?), (true, 0), "nothing was taken");
+    Ok(())
+}
+
+/// I7, too: each is a bucket of its own.
+pub(crate) async fn any_text_is_a_key_of_its_own_or_a_typed_error<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    for (text, error) in [
+        (String::new(), KeyError::Empty),
+        ("a\0b".into(), KeyError::Nul(1)),
+        ("x".repeat(256), KeyError::TooLong(256)),
+        ("\u{1F980}".repeat(64), KeyError::TooLong(256)),
+    ] {
+        assert_eq!(Key::try_from(text.as_str()), Err(error));
+    }
+    let salt = world.key();
+    let salt = &salt.as_str()[..16];
+    let texts = [
+        "",
+        " ",
+        "a",
+        "A",
+        "a ",
+        " a",
+        "å",
+        "a\u{30a}",
+        "Å",
+        "'",
+        "''",
+        "'; drop table token_buckets; --",
+        "\\",
+        "\\'",
+        "%",
+        "_",
+        "\"",
+        "`",
+        "$1",
+        "?",
+        ":a",
+        "\n",
+        "\r\n",
+        "\t",
+        "\u{1}",
+        "\u{7f}",
+        "\u{202e}",
+        "\u{feff}",
+        "\u{fffd}",
+        "\u{1F980}",
+        "{}",
+        "[1]",
+        "null",
+        "0x00",
+        "ß",
+        "ss",
+        "ſ",
+    ];
+    let mut keys: Vec<String> = texts.iter().map(|text| format!("{salt}{text}")).collect();
+    keys.extend(["x", "y"].map(|end| format!("{salt}{}{end}", "x".repeat(255 - 17))));
+    for tokens in [1, 0] {
+        for text in &keys {
+            let decision = world.decide(under(&Key::try_from(text)?, "2 per 1h")?).await?;
+            assert_eq!(left(&decision), (true, tokens), "{text:?}");
+        }
+    }
+    Ok(())
+}
+
+pub(crate) async fn no_figure_of_an_adjustment_overflows<W: World>(world: &W) -> anyhow::Result<()> {
+    let most = MOST_TOKENS.unsigned_abs();
+    for quota in ["3155760000000000000/36525d", "3155760000000000000 per 36525d", "3155760000000000000 once", "5/h"] {
+        world.at_ms(0).await?;
+        let key = world.key();
+        let quota: Quota = quota.parse()?;
+        world.create(&key, quota).await?;
+        // However often it is given back, full is full.
+        for cost in [most, u64::MAX, 1, 0] {
+            for _ in 0..4 {
+                let refund = Receipt::new(Uuid::new_v4(), key.clone(), cost).refund(u64::MAX);
+                let done = i64::try_from(cost.clamp(1, most))?;
+                assert_eq!(world.store().adjust(&[refund]).await?, [Ok(Adjusted::Done(done))], "{quota}");
+            }
+        }
+        let all = world.decide(Take::from(key.clone()).cost(quota.capacity())).await?;
+        assert_eq!(left(&all), (true, 0), "{quota}");
+        assert!(!world.decide(Take::from(key.clone())).await?.is_granted(), "{quota}");
+        // A request can be settled at more than there ever was, and everybody waits; nobody is shut out for ever.
+        let settled = world.key();
+        world.create(&settled, quota).await?;
+        for _ in 0..3 {
+            let id = Uuid::new_v4();
+            let take = Take::from(settled.clone()).id(id, Duration::MAX).max_wait(Duration::MAX);
+            let granted = world.decide(take).await?.is_granted();
+            let settle = Receipt::new(id, settled.clone(), 1).settle(u64::MAX);
+            let expected = if granted { Adjusted::Done(1 - MOST_TOKENS) } else { Adjusted::Late };
+            assert_eq!(world.store().adjust(&[settle]).await?, [Ok(expected)], "{quota}");
+        }
+        assert!(!world.decide(Take::from(settled.clone())).await?.is_granted(), "{quota}");
+    }
+    Ok(())
+}
+
+/// With a burst of a century, of which a year may be waited for, up to the time that the arithmetic is made for.
+pub(crate) async fn no_sum_overflows_before_2160<W: World>(world: &W) -> anyhow::Result<()> {
+    for now in [START, 4_102_444_800_000_000_000, 5_964_364_800_000_000_000] {
+        for text in ["1/36525d", "1 per 36525d", "3155760000000000000/36525d", "3155760000000000000 once"] {
+            world.at(now).await?;
+            let quota: Quota = text.parse()?;
+            let all = |key: &Key| Take::from(key.clone()).rule(Rule::Quota(quota)).cost(quota.capacity());
+            let (alone, other) = (world.key(), world.key());
+            let both = all(&alone).and(other.clone(), Rule::Quota(quota));
+            assert!(world.decide(all(&alone)).await?.is_granted(), "{text} at {now}");
+            for take in [all(&alone), both] {
+                for max_wait in [Duration::ZERO, Duration::MAX] {
+                    let denied = world.decide(take.clone().max_wait(max_wait)).await?;
+                    assert!(!denied.is_granted(), "{text} at {now}: {denied:?}");
+                    let hundred_years = Duration::from_hours(24 * 36_525);
+                    let (later, never) = (quota.refill() != tollgate::Refill::Once, Duration::MAX);
+                    let (least, most) = if later { (Duration::from_nanos(1), hundred_years) } else { (never, never) };
+                    assert!((least..=most).contains(&denied.retry_after()), "{text} at {now}: {denied:?}");
+                }
+            }
+            assert!(world.decide(all(&other)).await?.is_granted(), "{text} at {now}: all or nothing");
+        }
+    }
+    Ok(())
+}
