@@ -23,8 +23,6 @@ pub use plan::Plan;
 pub use swept::Swept;
 pub use switch::Switch;
 
-#[cfg(any(feature = "_sql", test))]
-pub(crate) use chosen::nanoseconds;
 pub(crate) use chosen::{Chosen, limited, until};
 pub(crate) use explain::explain;
 

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use super::chosen::nanoseconds;
 use super::{Chosen, Explanation, Origin, Prospect, Switch};
 use crate::answer::Word;
 use crate::book::{self, Row, Rules};
@@ -23,7 +24,7 @@ pub(crate) fn explain(row: Option<Row>, named: Option<&Key>, chosen: &Chosen, no
     let of_plan = chosen.plan.as_ref().and_then(|plan| plan.switch.clone());
     let of_all = (chosen.all.mode != Mode::Enforce).then(|| chosen.all.clone());
     let switches = [(Origin::Override, of_key), (Origin::Plan, of_plan), (Origin::All, of_all)];
-    let in_force = |switch: &Switch| switch.until.is_none_or(|until| super::nanoseconds(until) > now);
+    let in_force = |switch: &Switch| switch.until.is_none_or(|until| nanoseconds(until) > now);
     let switch = switches.into_iter().find_map(|(from, switch)| Some((from, switch.filter(in_force)?)));
 
     let known = row.is_some();

@@ -78,8 +78,8 @@ fn trial(case: Case, engine: &'static Engine, level: Option<Isolation>) -> Trial
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         runtime
             .block_on(async {
-                let rig = Rig::new(engine, level, case.time).await?;
-                let guarded = tokio::time::timeout(HUNG, (case.run)(rig)).await;
+                let running = async { (case.run)(Rig::new(engine, level, case.time).await?).await };
+                let guarded = tokio::time::timeout(HUNG, running).await;
                 guarded.unwrap_or_else(|_| Err(anyhow::anyhow!("the case hangs")))
             })
             .map_err(|error| format!("{error:?}").into())

@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 
 use crate::quota::Refill;
-use crate::{BucketLevel, Explanation, Key, Mode, Origin, Plan, Prospect, Quota, Swept, Switch};
+use crate::{BucketLevel, Explanation, Key, Mode, Origin, Plan, Prospect, Quota, Switch};
 
 /// Id, capacity, nanoseconds from empty to full, refill, plan, provisioned, overridden, available, granted, full at, next
 /// refill at.
@@ -116,8 +116,8 @@ pub(in crate::store) fn switch((mode, reason, until): Choice) -> Result<Option<S
 }
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(in crate::store) fn swept((deleted, next): Step) -> Result<Swept, sqlx::Error> {
-    Ok(Swept { deleted: deleted.unsigned_abs(), next: next.map(key).transpose()? })
+pub(in crate::store) fn swept((deleted, next): Step) -> Result<crate::Swept, sqlx::Error> {
+    Ok(crate::Swept { deleted: deleted.unsigned_abs(), next: next.map(key).transpose()? })
 }
 
 pub(in crate::store) fn key(text: String) -> Result<Key, sqlx::Error> {

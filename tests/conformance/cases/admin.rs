@@ -129,7 +129,8 @@ async fn decisions_are_the_same_after_a_sweep(rig: Rig) -> anyhow::Result<()> {
 
 async fn a_limiter_sweeps_away_keys_that_were_used_once(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
-    let store = scratch.rig.store();
+    // A machine that is busy with others takes its time for so many.
+    let store = scratch.rig.store().deadline(Duration::from_secs(60));
     use_once(&store, 20_000).await?;
     // It counts requests that it need not ask about, too.
     let still = Limiter::new(store.clone(), "unlimited")?.without_sweep();
@@ -146,7 +147,7 @@ async fn a_limiter_sweeps_away_keys_that_were_used_once(rig: Rig) -> anyhow::Res
         if is_empty(&store).await? {
             return Ok(());
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
     }
     anyhow::bail!("the limiter left buckets")
 }
@@ -156,7 +157,7 @@ fn keys(begin: &str, count: u32) -> Vec<Key> {
 }
 
 async fn use_once(store: &AnyStore, count: u32) -> anyhow::Result<()> {
-    for keys in keys("once", count).chunks(1000) {
+    for keys in keys("once", count).chunks(250) {
         let takes: Vec<Take> = keys.iter().map(|key| under(key, "1000/s")).collect::<anyhow::Result<_>>()?;
         for outcome in store.take(&takes).await? {
             ensure!(outcome?.is_granted());
