@@ -311,7 +311,8 @@ async fn a_wait_takes_its_tokens_at_once_or_fails_at_once() -> anyhow::Result<()
     )
     .await?;
     assert!(begun.elapsed().is_zero(), "nobody slept");
-    live("10/s burst 3", &[(0, Wait(3, 0), Granted(0)), (0, Wait(2, 200), Granted(200)), (0, Wait(1, 299), Denied)]).await?;
+    live("10/s burst 3", &[(0, Wait(3, 0), Granted(0)), (0, Wait(2, 200), Granted(200)), (0, Wait(1, 299), Denied)])
+        .await?;
     assert_eq!(begun.elapsed().as_millis() / 10, 20, "one slept, until its turn");
     Ok(())
 }

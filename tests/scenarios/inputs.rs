@@ -63,7 +63,10 @@ pub(crate) async fn what_nobody_made_is_an_error_whatever_is_asked_of_it<W: Worl
             let identified = ask(take.clone()).id(Uuid::new_v4(), Duration::MAX);
             for take in [ask(take), identified] {
                 let outcomes = world.store().take(&[take.clone(), take.clone()]).await?;
-                assert!(outcomes.iter().all(|outcome| outcome.as_ref().err() == Some(&error)), "{take:?}: {outcomes:?}");
+                assert!(
+                    outcomes.iter().all(|outcome| outcome.as_ref().err() == Some(&error)),
+                    "{take:?}: {outcomes:?}"
+                );
             }
         }
     }
@@ -85,9 +88,43 @@ pub(crate) async fn any_text_is_a_key_of_its_own_or_a_typed_error<W: World>(worl
     let salt = world.key();
     let salt = &salt.as_str()[..16];
     let texts = [
-        "", " ", "a", "A", "a ", " a", "å", "a\u{30a}", "Å", "'", "''", "'; drop table token_buckets; --", "\\", "\\'",
-        "%", "_", "\"", "`", "$1", "?", ":a", "\n", "\r\n", "\t", "\u{1}", "\u{7f}", "\u{202e}", "\u{feff}", "\u{fffd}",
-        "\u{1F980}", "{}", "[1]", "null", "0x00", "ß", "ss", "ſ",
+        "",
+        " ",
+        "a",
+        "A",
+        "a ",
+        " a",
+        "å",
+        "a\u{30a}",
+        "Å",
+        "'",
+        "''",
+        "'; drop table token_buckets; --",
+        "\\",
+        "\\'",
+        "%",
+        "_",
+        "\"",
+        "`",
+        "$1",
+        "?",
+        ":a",
+        "\n",
+        "\r\n",
+        "\t",
+        "\u{1}",
+        "\u{7f}",
+        "\u{202e}",
+        "\u{feff}",
+        "\u{fffd}",
+        "\u{1F980}",
+        "{}",
+        "[1]",
+        "null",
+        "0x00",
+        "ß",
+        "ss",
+        "ſ",
     ];
     let mut keys: Vec<String> = texts.iter().map(|text| format!("{salt}{text}")).collect();
     keys.extend(["x", "y"].map(|end| format!("{salt}{}{end}", "x".repeat(255 - 17))));

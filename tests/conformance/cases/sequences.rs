@@ -5,7 +5,9 @@
 use std::fmt::Write as _;
 
 use anyhow::ensure;
-use tollgate::{Adjusted, Adjustment, Decision, Error, Limiter, Outcome, Quota, Receipt, Reservation, Store, Take, TakeError};
+use tollgate::{
+    Adjusted, Adjustment, Decision, Error, Limiter, Outcome, Quota, Receipt, Reservation, Store, Take, TakeError,
+};
 
 use crate::matrix::{Case, Levels, Time, list};
 use crate::rig::Rig;

@@ -252,7 +252,8 @@ impl Author<'_> {
 
     fn change(&mut self) -> Change {
         let latest = self.takes.len() - 1;
-        let place = if self.one_in(3) { self.random.usize(..=latest) } else { latest.saturating_sub(self.random.usize(..3)) };
+        let place =
+            if self.one_in(3) { self.random.usize(..=latest) } else { latest.saturating_sub(self.random.usize(..3)) };
         let tokens = match self.random.u32(0..8) {
             0 => 0,
             1 => [u64::MAX, MOST_TOKENS.unsigned_abs(), u64::MAX / 4][self.random.usize(..3)],
