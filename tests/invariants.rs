@@ -216,7 +216,9 @@ proptest! {
             let decision = at_once(store.take_one(&all)).expect("answered").expect("possible");
             prop_assert_eq!(decision.is_granted(), places.iter().all(|&place| left[place] >= cost));
             if decision.is_granted() {
-                places.iter().for_each(|&place| left[place] -= cost);
+                for &place in &places {
+                    left[place] -= cost;
+                }
             }
             // A request for all that a bucket ever held tells what it holds, unless that is all.
             for place in (0..4).filter(|&place| left[place] < capacities[place]) {
