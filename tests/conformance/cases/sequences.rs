@@ -28,6 +28,7 @@ async fn any_sequence_is_answered_as_in_memory(rig: Rig) -> anyhow::Result<()> {
         Err(_) => (1..=SEEDS).chain([fastrand::u64(..)]).collect(),
     };
     for seed in seeds {
+        let _named = Named(seed);
         let mut kept: Vec<usize> = (0..OPERATIONS).collect();
         let Err(mut failure) = Box::pin(Play::of(&rig, seed, &kept).run()).await else { continue };
         // Whatever comes after it, or before it and makes no difference, is left out.
@@ -42,6 +43,17 @@ async fn any_sequence_is_answered_as_in_memory(rig: Rig) -> anyhow::Result<()> {
         anyhow::bail!("TOLLGATE_SEED={seed} replays this:\n{}\n{:#}", failure.told, failure.error);
     }
     Ok(())
+}
+
+/// Names its seed when something panics.
+struct Named(u64);
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("TOLLGATE_SEED={} replays this", self.0);
+        }
+    }
 }
 
 /// One run of a sequence, in memory and on an engine.
