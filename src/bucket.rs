@@ -167,7 +167,9 @@ impl Bucket {
             NEVER_NS => NEVER_NS,
             instant => instant.saturating_sub(now).max(0),
         };
-        let lacking = |tokens: i64| until(full_at + (tokens - terms.capacity) * terms.token_ticks);
+        // More than the bucket ever holds may have been granted before its terms changed, or whatever the tokens.
+        let lacking =
+            |tokens: i64| until((tokens - terms.capacity).saturating_mul(terms.token_ticks).saturating_add(full_at));
         Verdict {
             granted,
             remaining: (terms.burst() - full_at + clock)

@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 
 use crate::Mode;
 use crate::bucket::{NEVER_NS, Receipt, Verdict};
+use crate::take::nanoseconds;
 
 /// What a request came to. A denial is an answer like a grant, not an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,6 +83,19 @@ impl Decision {
     /// Says what was taken from the bucket at a place among those of the request.
     pub(crate) fn receipt(mut self, place: usize, receipt: Receipt) -> Self {
         self.taken.push((place, receipt));
+        self
+    }
+
+    /// When it was decided, by the store's clock, if it took something.
+    pub(crate) fn decided_at(&self) -> Option<i64> {
+        self.taken.first().map(|(_, receipt)| receipt.acts_at.saturating_sub(nanoseconds(self.wait)))
+    }
+
+    /// Says how long to wait from an instant of the store's clock, after it was decided.
+    pub(crate) fn waiting_from(mut self, now: i64) -> Self {
+        if let Some((_, receipt)) = self.taken.first() {
+            self.wait = Duration::from_nanos(receipt.acts_at.saturating_sub(now).max(0).unsigned_abs());
+        }
         self
     }
 

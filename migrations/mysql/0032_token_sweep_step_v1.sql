@@ -5,13 +5,15 @@
 --            p_limit    how many buckets to look at, and how many receipts and overrides to delete at most
 -- Result:    o_deleted  rows
 --            o_next     where the next step begins; null: this one came to the end
--- Locks:     rows that nobody else has locked, one by one; what is locked is left for another time.
+-- Locks:     rows that nobody else has locked, in a transaction of its own unless inside the caller's; what is locked is
+--            left for another time.
 create procedure token_sweep_step_v1(
   in p_after varchar(256) character set utf8mb4, in p_limit bigint,
   out o_deleted bigint, out o_next varchar(256) character set utf8mb4)
 modifies sql data
 sql security definer
 begin
+  declare v_own boolean default @@autocommit;
   declare v_now bigint;
   declare v_after varbinary(1024) default coalesce(cast(p_after as binary), '');
   declare v_id varbinary(255);
@@ -28,58 +30,75 @@ begin
   declare v_overrides cursor for
     select id from token_overrides where timestampdiff(microsecond, '1970-01-01', expires_at) * 1000 <= v_now limit p_limit;
   declare continue handler for not found set v_done = true;
+  declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
 
-  call token_clock_v1(v_now);
-  set o_deleted = 0, o_next = null;
-  open v_buckets;
-  buckets: loop
-    fetch v_buckets into v_id, v_idle;
-    if v_done then leave buckets; end if;
-    set v_seen = v_seen + 1;
-    if v_seen = p_limit then
-      set o_next = convert(v_id using utf8mb4);
-    end if;
-    if v_idle and exists (select 1 from token_buckets where id = v_id for update skip locked) then
-      delete from token_buckets
-       where id = v_id and not provisioned and full_at <= (v_now - anchor) div step_ns * step_ticks;
-      set o_deleted = o_deleted + row_count();
-    end if;
-  end loop;
-  close v_buckets;
-
-  if o_next is null then
-    set v_done = false;
-    open v_receipts;
-    receipts: loop
-      fetch v_receipts into v_receipt, v_id;
-      if v_done then leave receipts; end if;
-      if exists (select 1 from token_receipts where id = v_receipt and bucket = v_id for update skip locked) then
-        delete from token_receipts where id = v_receipt and bucket = v_id and expires_at <= v_now;
-        set o_deleted = o_deleted + row_count();
-      end if;
-    end loop;
-    close v_receipts;
-    set v_done = false;
-    open v_windows;
-    windows: loop
-      fetch v_windows into v_id;
-      if v_done then leave windows; end if;
-      if exists (select 1 from token_windows where id = v_id for update skip locked) then
-        delete from token_windows where id = v_id and newest + interval_ns <= v_now;
-        set o_deleted = o_deleted + row_count();
-      end if;
-    end loop;
-    close v_windows;
-    set v_done = false;
-    open v_overrides;
-    overrides: loop
-      fetch v_overrides into v_id;
-      if v_done then leave overrides; end if;
-      if exists (select 1 from token_overrides where id = v_id for update skip locked) then
-        delete from token_overrides where id = v_id and timestampdiff(microsecond, '1970-01-01', expires_at) * 1000 <= v_now;
-        set o_deleted = o_deleted + row_count();
-      end if;
-    end loop;
-    close v_overrides;
+  if v_own then
+    set transaction isolation level read committed;
   end if;
+  if v_own then
+    start transaction;
+  end if;
+
+  begin
+    declare exit handler for sqlexception
+    begin
+      if v_own then rollback; end if;
+      resignal;
+    end;
+
+    call token_clock_v1(v_now);
+    set o_deleted = 0, o_next = null;
+    open v_buckets;
+    buckets: loop
+      fetch v_buckets into v_id, v_idle;
+      if v_done then leave buckets; end if;
+      set v_seen = v_seen + 1;
+      if v_seen = p_limit then
+        set o_next = convert(v_id using utf8mb4);
+      end if;
+      if v_idle and exists (select 1 from token_buckets where id = v_id for update skip locked) then
+        delete from token_buckets
+         where id = v_id and not provisioned and full_at <= (v_now - anchor) div step_ns * step_ticks;
+        set o_deleted = o_deleted + row_count();
+      end if;
+    end loop;
+    close v_buckets;
+
+    if o_next is null then
+      set v_done = false;
+      open v_receipts;
+      receipts: loop
+        fetch v_receipts into v_receipt, v_id;
+        if v_done then leave receipts; end if;
+        if exists (select 1 from token_receipts where id = v_receipt and bucket = v_id for update skip locked) then
+          delete from token_receipts where id = v_receipt and bucket = v_id and expires_at <= v_now;
+          set o_deleted = o_deleted + row_count();
+        end if;
+      end loop;
+      close v_receipts;
+      set v_done = false;
+      open v_windows;
+      windows: loop
+        fetch v_windows into v_id;
+        if v_done then leave windows; end if;
+        if exists (select 1 from token_windows where id = v_id for update skip locked) then
+          delete from token_windows where id = v_id and newest + interval_ns <= v_now;
+          set o_deleted = o_deleted + row_count();
+        end if;
+      end loop;
+      close v_windows;
+      set v_done = false;
+      open v_overrides;
+      overrides: loop
+        fetch v_overrides into v_id;
+        if v_done then leave overrides; end if;
+        if exists (select 1 from token_overrides where id = v_id for update skip locked) then
+          delete from token_overrides where id = v_id and timestampdiff(microsecond, '1970-01-01', expires_at) * 1000 <= v_now;
+          set o_deleted = o_deleted + row_count();
+        end if;
+      end loop;
+      close v_overrides;
+    end if;
+    if v_own then commit; end if;
+  end;
 end

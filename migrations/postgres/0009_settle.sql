@@ -72,7 +72,8 @@ begin
     return new;
   end if;
   perform tollgate.terms_v1('bucket ' || quote_nullable(new.id), new.capacity, new.refill_seconds, new.refill);
-  if not new.overridden then
+  if not new.overridden
+     and (old.capacity, old.refill_seconds, old.refill) is distinct from (new.capacity, new.refill_seconds, new.refill) then
     perform tollgate.settle_v1(new.id, new.capacity, new.refill_seconds, new.refill, false);
   end if;
   return null;

@@ -89,7 +89,7 @@ begin
   end if;
   update tollgate.token_buckets t
      set full_at = b.full_at, granted = b.granted,
-         longest_wait = greatest(t.longest_wait, b.full_at - v_clock - t.burst)
+         longest_wait = greatest(t.longest_wait, case when given_back < 0 then b.full_at - v_clock - t.burst end)
    where t.id = p_id;
   update tollgate.token_receipts t
      set state = case p_kind when 'cancel' then 'cancelled' when 'refund' then 'refunded' else 'settled' end

@@ -98,18 +98,29 @@ impl<S: Store> Reservation<S> {
 
 /// A reservation for somebody who waits: dropped before its turn, it gives its tokens back.
 #[derive(Debug)]
-pub(super) struct Turn<S: Store>(Option<Reservation<S>>);
+pub(super) struct Turn<S: Store>(Option<Reservation<S>>, Option<Instant>);
 
 impl<S: Store> Turn<S> {
     pub(super) fn new(reservation: Reservation<S>) -> Self {
-        Self(Some(reservation))
+        let wait = Some(reservation.decision.wait()).filter(|wait| !wait.is_zero());
+        let until = wait.and_then(|wait| reservation.since.checked_add(wait));
+        Self(Some(reservation), until)
+    }
+
+    /// No earlier than the latest turn of those who came before, whose answers may have been longer on their way.
+    pub(super) fn behind(mut self, latest: &mut Instant) -> Self {
+        if let Some(until) = &mut self.1 {
+            *until = (*until).max(*latest);
+            *latest = *until;
+        }
+        self
     }
 
     /// Sleeps until the tokens may be used.
     pub(super) async fn come(mut self) -> Decision {
         let reservation = self.0.as_ref().expect("it is taken when the turn has come");
-        let (decision, wait) = (reservation.decision.clone(), reservation.decision.wait());
-        if let Some(until) = reservation.since.checked_add(wait).filter(|_| !wait.is_zero()) {
+        let decision = reservation.decision.clone();
+        if let Some(until) = self.1 {
             sleep_until(until).await;
         }
         self.0 = None;

@@ -5,7 +5,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::reservation::{Reservation, Turn};
-use crate::{Error, Key, Store, Take, TakeError};
+use crate::{Decision, Error, Key, Store, Take, TakeError};
 
 /// Those who wait, in a line for each key: one call of the store at a time carries all that stand there, in their order.
 #[derive(Debug)]
@@ -50,6 +50,7 @@ impl<S: Store> Lanes<S> {
     async fn serve(self: Arc<Self>, key: Key) {
         let mut serving = Serving { lanes: self, key, done: false };
         let Serving { lanes, key, done } = &mut serving;
+        let mut latest = Instant::now();
         loop {
             let waiters: Vec<Waiter<S>> = {
                 let mut waiting = lanes.lock();
@@ -62,12 +63,13 @@ impl<S: Store> Lanes<S> {
                 lane.drain(..most).filter(|waiter| !waiter.answer.is_closed()).collect()
             };
             if !waiters.is_empty() {
-                lanes.ask(waiters).await;
+                lanes.ask(waiters, &mut latest).await;
             }
         }
     }
 
-    async fn ask(&self, waiters: Vec<Waiter<S>>) {
+    /// Asks for all of them. Nobody's turn is before the latest one's until then.
+    async fn ask(&self, waiters: Vec<Waiter<S>>, latest: &mut Instant) {
         let now = Instant::now();
         let left = |waiter: &Waiter<S>| waiter.until.map_or(waiter.take.max_wait, |until| until - now);
         let takes: Vec<Take> = waiters.iter().map(|waiter| waiter.take.clone().max_wait(left(waiter))).collect();
@@ -81,8 +83,14 @@ impl<S: Store> Lanes<S> {
                 }
             }
             Ok(outcomes) => {
+                // A store may decide one after the other, and answer when it has decided the last: all wait from then.
+                let decided = outcomes.iter().flatten().filter_map(Decision::decided_at).max().unwrap_or(0);
                 for ((waiter, take), outcome) in waiters.into_iter().zip(&takes).zip(outcomes) {
-                    let reserved = |decision| Turn::new(Reservation::new(Arc::clone(&self.store), take, decision));
+                    let reserved = |decision: Decision| {
+                        let decision = decision.waiting_from(decided);
+                        let turn = Turn::new(Reservation::new(Arc::clone(&self.store), take, decision));
+                        turn.behind(latest)
+                    };
                     if let Err(Ok(Ok(turn))) = waiter.answer.send(Ok(outcome.map(reserved))) {
                         given_up.push(turn);
                     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::bucket::MOST_TOKENS;
-use tollgate::{Adjusted, Key, KeyError, Outcome, Quota, Receipt, Rule, Store, Take, TakeError};
+use tollgate::{Adjusted, Key, KeyError, Mode, Outcome, Quota, Receipt, Rule, Store, Take, TakeError};
 use uuid::Uuid;
 
 use super::{START, World, left, under};
@@ -192,6 +192,31 @@ pub(crate) async fn no_sum_overflows_before_2160<W: World>(world: &W) -> anyhow:
                 }
             }
             assert!(world.decide(all(&other)).await?.is_granted(), "{text} at {now}: all or nothing");
+        }
+    }
+    Ok(())
+}
+
+pub(crate) async fn no_cost_is_too_large_for_a_plan_that_does_not_limit<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    for text in ["1/36525d", "1 per 36525d", "1 once"] {
+        let (key, plan, quota) = (world.key(), world.key(), text.parse::<Quota>()?);
+        let take = |cost| Take::from(key.clone()).rule(Rule::Plan(plan.clone())).cost(cost).keep(cost);
+        world.plan(&plan, quota, None).await?;
+        assert!(world.decide(take(1).keep(0)).await?.is_granted(), "{text}");
+        for cost in [2, MOST_TOKENS.unsigned_abs(), u64::MAX / 2, u64::MAX] {
+            for (mode, granted) in [(Mode::Off, true), (Mode::Block, false)] {
+                world.plan(&plan, quota, Some(mode)).await?;
+                let decision = world.decide(take(cost)).await?;
+                assert_eq!((decision.is_granted(), decision.mode()), (granted, mode), "{cost} of {text}");
+            }
+            // To try a limit out is to be told what can never be.
+            world.plan(&plan, quota, Some(Mode::Shadow)).await?;
+            let outcome = world.store().take_one(&take(cost)).await?;
+            assert!(
+                matches!(outcome, Err(TakeError::NeverPossible { capacity: 1, .. })),
+                "{cost} of {text}: {outcome:?}"
+            );
         }
     }
     Ok(())

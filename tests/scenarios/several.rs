@@ -99,7 +99,7 @@ pub(crate) async fn among_several_one_without_a_limit_limits_nothing<W: World>(w
     let reservation = Limiter::new(world.store(), "1/h")?.reserve_all(&both()?).await?;
     assert_eq!((left(reservation.decision()), reservation.decision().limit()), ((true, 1), 1));
     let receipts: Vec<_> = reservation.receipts().iter().map(|receipt| receipt.key().clone()).collect();
-    assert_eq!(receipts, [limited.clone()], "there is nothing to give back of the other");
+    assert_eq!(receipts, std::slice::from_ref(&limited), "there is nothing to give back of the other");
     let denied = world.decide(both()?).await?;
     assert_eq!((left(&denied), denied.limit()), ((false, 1), 1));
     let outcome = world.store().take_one(&Take::from(free.clone())).await?;

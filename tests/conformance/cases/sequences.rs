@@ -28,13 +28,14 @@ async fn any_sequence_is_answered_as_in_memory(rig: Rig) -> anyhow::Result<()> {
         Err(_) => (1..=SEEDS).chain([fastrand::u64(..)]).collect(),
     };
     for seed in seeds {
+        let _named = Named(seed);
         let mut kept: Vec<usize> = (0..OPERATIONS).collect();
-        let Err(mut failure) = Play::of(&rig, seed, &kept).run().await else { continue };
+        let Err(mut failure) = Box::pin(Play::of(&rig, seed, &kept).run()).await else { continue };
         // Whatever comes after it, or before it and makes no difference, is left out.
         kept.retain(|place| *place <= failure.place);
         for place in (0..failure.place).rev() {
             let fewer: Vec<usize> = kept.iter().copied().filter(|other| *other != place).collect();
-            if let Err(same) = Play::of(&rig, seed, &fewer).run().await {
+            if let Err(same) = Box::pin(Play::of(&rig, seed, &fewer).run()).await {
                 (failure, kept) = (same, fewer);
                 kept.retain(|place| *place <= failure.place);
             }
@@ -42,6 +43,17 @@ async fn any_sequence_is_answered_as_in_memory(rig: Rig) -> anyhow::Result<()> {
         anyhow::bail!("TOLLGATE_SEED={seed} replays this:\n{}\n{:#}", failure.told, failure.error);
     }
     Ok(())
+}
+
+/// Names its seed when something panics.
+struct Named(u64);
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("TOLLGATE_SEED={} replays this", self.0);
+        }
+    }
 }
 
 /// One run of a sequence, in memory and on an engine.
@@ -76,7 +88,7 @@ impl<'a> Play<'a> {
         let mut told = String::new();
         for (place, operation) in std::mem::take(&mut self.operations) {
             let _ = writeln!(told, "{place} at {}: {}", self.now, self.named(&operation));
-            if let Err(error) = self.perform(place, operation).await {
+            if let Err(error) = Box::pin(self.perform(place, operation)).await {
                 return Err(Failure { place, told, error });
             }
         }
@@ -109,7 +121,7 @@ impl<'a> Play<'a> {
             }
             Operation::Take(take) => {
                 let expected = Limiter::new(model, Quota::unlimited())?.reserve_all(&take).await;
-                let found = Limiter::new(engine, Quota::unlimited())?.reserve_all(&take).await;
+                let found = Box::pin(Limiter::new(engine, Quota::unlimited())?.reserve_all(&take)).await;
                 let decided = outcome(expected.as_ref().map(Reservation::decision))?;
                 agree(&decided, &outcome(found.as_ref().map(Reservation::decision))?)?;
                 if let (Ok(expected), Ok(found)) = (expected, found) {
@@ -178,7 +190,7 @@ fn agree(expected: &Outcome, found: &Outcome) -> anyhow::Result<()> {
     Ok(())
 }
 
-const SEEDS: u64 = 8;
+const SEEDS: u64 = 24;
 const OPERATIONS: usize = 60;
 const START: i64 = 1_800_057_600_000_000_000;
 const SECOND: i64 = 1_000_000_000;

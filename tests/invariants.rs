@@ -1,0 +1,315 @@
+//! What always holds, by number, and which tests say so. Those here are of the arithmetic and the store in this process,
+//! which the databases are compared with: `conformance::sequences`, `conformance::oracle`.
+//!
+//! | | holds | tests |
+//! |---|---|---|
+//! | I1 | no window passes more than burst + rate × its length | `i1_*`, `arithmetic::no_window_passes_more_than_the_quota`, `conformance::{fleet, concurrency}::*`, `checker::*` |
+//! | I2 | decisions of one key have an order | `i2_*`, `conformance::oracle::*`, `conformance::concurrency::eight_processes_share_a_bucket` |
+//! | I3 | tokens are neither lost nor made | `i3_*`, `memory::waiters::those_who_stay_*` |
+//! | I4 | an outcome that is unknown is paid once or not at all, and never called granted | `conformance::faults::{lost, interrupted}::*`, `conformance::cancellation::*`, `scenarios::receipts::a_request_that_is_repeated_*` |
+//! | I5 | what is given back was taken, and is given back once | `i5_*`, `scenarios::receipts::*` |
+//! | I6 | a denied request is granted at `retry_after`, and not earlier | `arithmetic::a_denial_holds_until_retry_after_*`, `conformance::invariants::a_denied_request_is_granted_at_retry_after_*` |
+//! | I7 | keys do not touch each other | `i7_*`, `conformance::keys::*`, `scenarios::inputs::any_text_is_a_key_*` |
+//! | I8 | of several limits all are taken from, or none | `i8_*`, `scenarios::several::*` |
+//! | I9 | those who wait are served in order | `memory::waiters::*`, `conformance::concurrency::lines::*`, `rate::a_reservation_waits_*` |
+//! | I12 | nobody notices that a full bucket is forgotten | `i12_*`, `memory::a_full_store_forgets_*` |
+//! | I13 | changed terms keep what was earned, and give nothing twice | `i13_*`, `arithmetic::changed_terms_*`, `conformance::terms::*`, `scenarios::plans::*` |
+//! | I14 | any input is an answer or a typed error | `i14_*`, `scenarios::inputs::*`, `arithmetic::no_sum_overflows_before_2160`, `conformance::limits::*` |
+
+use std::collections::HashMap;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
+use tollgate::bucket::{Bucket, Receipt, Request, Terms};
+use tollgate::{
+    Adjusted, Key, Limiter, ManualClock, MemoryStore, Outcome, Quota, QuotaError, Reservation, Rule, Store, Take,
+    TakeError,
+};
+
+type Memory = Arc<MemoryStore<ManualClock>>;
+
+fn memory() -> (Memory, ManualClock) {
+    let clock = ManualClock::default();
+    clock.set(START);
+    (Arc::new(MemoryStore::with_clock(clock.clone())), clock)
+}
+
+/// What a future that never waits comes to.
+fn at_once<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => panic!("a store in this process answers at once"),
+    }
+}
+
+fn reserve(store: &Memory, take: &Take) -> Reservation<Memory> {
+    let limiter = Limiter::new(Arc::clone(store), Quota::unlimited()).expect("a rule");
+    at_once(limiter.reserve_all(take)).expect("it is possible")
+}
+
+fn key(number: usize) -> Key {
+    Key::try_from(format!("key {number}")).expect("a key")
+}
+
+fn take(key: Key, quota: Quota) -> Take {
+    Take::from(key).rule(Rule::Quota(quota))
+}
+
+/// Ten a second, and at most so many at once.
+fn ten_a_second(burst: u64) -> Quota {
+    Quota::per_second(10).burst(burst).build().expect("a quota")
+}
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 300,
+        rng_seed: RngSeed::Fixed(2_026),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    /// With reservations that are given up: whoever gave up used nothing.
+    #[test]
+    fn i1_no_window_passes_more_than_the_quota_when_reservations_are_cancelled(
+        burst in 1..6_u64,
+        asks in prop::collection::vec((0..300_u64, 1..6_u64, 0..1_500_u64, any::<prop::sample::Index>(), 0..4_u8), 1..60),
+    ) {
+        let (store, clock) = memory();
+        let (mut now, mut open, mut used) = (0, Vec::new(), Vec::new());
+        for (later, cost, max_wait, which, what) in asks {
+            clock.advance(ms(later));
+            now += later;
+            if what == 0 && !open.is_empty() {
+                let (acts, cost, reservation): (u64, u64, Reservation<_>) = open.swap_remove(which.index(open.len()));
+                prop_assert!(at_once(reservation.cancel()).expect("answered") <= cost);
+                used.extend((acts <= now).then_some((acts, cost)));
+            } else {
+                let cost = cost.min(burst);
+                let reservation = reserve(&store, &take(key(0), ten_a_second(burst)).cost(cost).max_wait(ms(max_wait)));
+                if reservation.is_granted() {
+                    let wait = reservation.decision().wait();
+                    prop_assert!(wait <= ms(max_wait));
+                    open.push((now + u64::try_from(wait.as_millis()).expect("short"), cost, reservation));
+                }
+            }
+        }
+        used.extend(open.into_iter().map(|(acts, cost, _)| (acts, cost)));
+        used.sort_unstable();
+        for (first, (since, _)) in used.iter().enumerate() {
+            let mut passed = 0;
+            for (until, cost) in &used[first..] {
+                passed += cost;
+                prop_assert!(passed * 100 <= burst * 100 + (until - since), "{passed} within {} ms", until - since);
+            }
+        }
+    }
+
+    /// By a model of another kind: tokens in a jar, which holds so much and is filled evenly.
+    #[test]
+    fn i3_tokens_are_neither_lost_nor_made(
+        burst in 1..12_u64,
+        asks in prop::collection::vec((0..400_i64, 1..12_u64, 0..4_u8), 1..60),
+    ) {
+        let (store, clock) = memory();
+        let most = i64::try_from(burst).expect("few") * 100;
+        let mut jar = most;
+        for (later, tokens, what) in asks {
+            clock.advance(ms(later.unsigned_abs()));
+            jar = most.min(jar + later);
+            let cost = tokens.min(burst);
+            let worth = |tokens: u64| i64::try_from(tokens).expect("few") * 100;
+            let reservation = reserve(&store, &take(key(0), ten_a_second(burst)).cost(cost));
+            let decision = reservation.decision().clone();
+            prop_assert_eq!(decision.is_granted(), jar >= worth(cost));
+            jar -= if decision.is_granted() { worth(cost) } else { 0 };
+            prop_assert_eq!(worth(decision.remaining()), jar / 100 * 100);
+            prop_assert_eq!(decision.reset_after(), ms((most - jar).unsigned_abs()));
+            if what == 0 {
+                let back = at_once(reservation.refund(tokens)).expect("answered");
+                prop_assert_eq!(back, if decision.is_granted() { tokens.min(cost) } else { 0 });
+                jar = most.min(jar + worth(back));
+            }
+        }
+    }
+
+    #[test]
+    fn i5_what_is_given_back_was_taken_and_is_given_back_once(
+        grants in prop::collection::vec((1..8_u64, 0..3_000_u64), 1..12),
+        adjustments in prop::collection::vec((any::<prop::sample::Index>(), 0..3_u8, 0..9_u64, 0..200_u64), 1..60),
+    ) {
+        let (store, clock) = memory();
+        let reserved = |(cost, max_wait): (u64, u64)| {
+            reserve(&store, &take(key(0), ten_a_second(8)).cost(cost).max_wait(ms(max_wait))).receipts().to_vec()
+        };
+        let receipts: Vec<_> = grants.into_iter().flat_map(reserved).collect();
+        let mut given_back: HashMap<_, i64> = HashMap::new();
+        for (which, what, tokens, later) in adjustments {
+            let receipt = which.get(&receipts).clone();
+            let (id, cost) = (receipt.id(), i64::try_from(receipt.cost()).expect("few"));
+            let adjustment = if what == 0 { receipt.cancel() } else { receipt.refund(tokens) };
+            match &at_once(store.adjust(&[adjustment])).expect("answered")[..] {
+                [Ok(Adjusted::Done(tokens))] => {
+                    prop_assert!((0..=cost).contains(tokens), "{tokens} of {cost}");
+                    prop_assert_eq!(given_back.insert(id, *tokens), None, "a second time");
+                }
+                [Ok(Adjusted::Repeated)] => prop_assert!(given_back.contains_key(&id)),
+                [Ok(Adjusted::Late)] => prop_assert_eq!(what, 0),
+                other => prop_assert!(false, "{other:?}"),
+            }
+            let looked = at_once(store.take_one(&take(key(0), ten_a_second(8)).keep(7))).expect("answered").expect("had");
+            prop_assert!(looked.remaining() <= 8);
+            clock.advance(ms(later));
+        }
+    }
+
+    #[test]
+    fn i5_nothing_is_given_back_after_a_reset(capacity in 1..20_i64, cost in 1..20_i64, wait in 1..1_000_000_i64) {
+        let quota = Quota::continuous(capacity.unsigned_abs(), Duration::from_secs(1)).expect("a quota");
+        let terms = Terms::from(&quota);
+        let mut bucket = Bucket::full(&terms, START);
+        let cost = cost.min(capacity);
+        bucket.take(&terms, START, Request { cost, max_wait: 0, keep: 0 });
+        let receipt = Receipt { cost, granted: bucket.granted, acts_at: START + wait };
+        bucket.reset(&terms, START);
+        let full = bucket;
+        prop_assert_eq!(bucket.cancel(&terms, START, &receipt), 0);
+        prop_assert_eq!(bucket, full);
+    }
+
+    #[test]
+    fn i7_what_is_asked_of_one_key_changes_no_answer_of_another(
+        asks in prop::collection::vec((0..4_usize, 1..5_u64, 0..500_u64, 0..200_u64), 1..80),
+    ) {
+        let ((alone, clock_alone), (shared, clock)) = (memory(), memory());
+        for (place, cost, max_wait, later) in asks {
+            let take = take(key(place), ten_a_second(5)).cost(cost).max_wait(ms(max_wait));
+            let among_others = at_once(shared.take_one(&take)).expect("answered");
+            if place == 0 {
+                prop_assert_eq!(at_once(alone.take_one(&take)).expect("answered"), among_others);
+            }
+            clock.advance(ms(later));
+            clock_alone.advance(ms(later));
+        }
+    }
+
+    #[test]
+    fn i8_of_several_limits_all_are_taken_from_or_none(
+        asks in prop::collection::vec((prop::sample::subsequence(vec![0, 1, 2, 3], 1..5), 1..6_u64), 1..40),
+    ) {
+        let (store, _) = memory();
+        let capacities = [9, 15, 27, 40];
+        let once = |place: usize, cost: u64| take(key(place), Quota::once(capacities[place]).expect("a quota")).cost(cost);
+        let mut left = capacities;
+        for (places, cost) in asks {
+            let mut all = once(places[0], cost);
+            for &place in &places[1..] {
+                all = all.and(key(place), Rule::Quota(Quota::once(capacities[place]).expect("a quota")));
+            }
+            let decision = at_once(store.take_one(&all)).expect("answered").expect("possible");
+            prop_assert_eq!(decision.is_granted(), places.iter().all(|&place| left[place] >= cost));
+            if decision.is_granted() {
+                for &place in &places {
+                    left[place] -= cost;
+                }
+            }
+            // A request for all that a bucket ever held tells what it holds, unless that is all.
+            for place in (0..4).filter(|&place| left[place] < capacities[place]) {
+                let told = at_once(store.take_one(&once(place, capacities[place]))).expect("answered").expect("possible");
+                prop_assert_eq!((told.is_granted(), told.remaining()), (false, left[place]), "of bucket {}", place);
+            }
+        }
+    }
+
+    #[test]
+    fn i12_nobody_notices_that_full_buckets_are_forgotten(
+        asks in prop::collection::vec((0..300_usize, 1..5_u64, 0..300_u64, 0..30_u64), 100..300),
+    ) {
+        let clock = ManualClock::default();
+        clock.set(START);
+        let small = MemoryStore::with_clock(clock.clone()).most_keys(8);
+        let large = MemoryStore::with_clock(clock.clone());
+        let shown = |outcome: Outcome| {
+            outcome.map(|told| (told.is_granted(), told.remaining(), told.wait(), told.retry_after(), told.reset_after()))
+        };
+        let mut asked = std::collections::HashSet::new();
+        for (place, cost, max_wait, later) in asks {
+            let quota = if place % 2 == 0 { ten_a_second(4) } else { "4 per 1s".parse().expect("a quota") };
+            let take = take(key(place), quota).cost(cost.min(4)).max_wait(ms(max_wait));
+            let outcome = at_once(small.take_one(&take)).expect("answered");
+            if !matches!(outcome, Err(TakeError::TooManyKeys(_))) {
+                asked.insert(place);
+                prop_assert_eq!(shown(outcome), shown(at_once(large.take_one(&take)).expect("answered")));
+            }
+            clock.advance(ms(later));
+        }
+        prop_assert!(small.len() <= 64 && large.len() == asked.len());
+    }
+
+    #[test]
+    fn i13_changed_terms_never_give_more_than_the_largest_of_them(
+        quotas in prop::collection::vec((1..30_u64, 1..30_u64), 2..5),
+        asks in prop::collection::vec((any::<prop::sample::Index>(), 1..30_u64, 0..400_u64), 1..80),
+    ) {
+        let (store, clock) = memory();
+        let (mut passed, mut ms_passed) = (0, 0);
+        let (rate, burst) = (quotas.iter().map(|quota| quota.0).max(), quotas.iter().map(|quota| quota.1).max());
+        let (rate, burst) = (rate.unwrap_or(0), burst.unwrap_or(0));
+        for (which, cost, later) in asks {
+            let (rate_now, burst_now) = *which.get(&quotas);
+            let quota = Quota::per_second(rate_now).burst(burst_now).build().expect("a quota");
+            let cost = cost.min(burst_now);
+            let decision = at_once(store.take_one(&take(key(0), quota).cost(cost))).expect("answered").expect("possible");
+            passed += if decision.is_granted() { cost } else { 0 };
+            prop_assert!(passed * 1000 <= burst * 1000 + rate * ms_passed, "{passed} in {ms_passed} ms");
+            clock.advance(ms(later));
+            ms_passed += later;
+        }
+    }
+}
+
+#[test]
+fn i2_what_threads_are_told_is_what_one_after_the_other_would_be() {
+    let (store, _) = memory();
+    let quota = Quota::once(1_000).expect("a quota");
+    let mut told: Vec<Option<u64>> = std::thread::scope(|scope| {
+        let ask = || (0..400).map(|_| at_once(store.take_one(&take(key(0), quota))).expect("answered"));
+        let left = |outcome: Outcome| outcome.ok().filter(tollgate::Decision::is_granted).map(|told| told.remaining());
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(move || ask().map(left).collect::<Vec<_>>())).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("nobody panics")).collect()
+    });
+    told.sort_unstable();
+    let expected = std::iter::repeat_n(None, 600).chain((0..1_000).map(Some));
+    assert!(told.into_iter().eq(expected), "each number of tokens left is told once");
+}
+
+#[test]
+fn i14_figures_that_make_no_quota_are_typed_errors() {
+    for rate in [f64::NAN, -1.0, -0.5, f64::NEG_INFINITY, f64::MIN] {
+        assert!(matches!(Quota::rate(rate).burst(5).build(), Err(QuotaError::NoRate(_))), "{rate}");
+    }
+    for rate in [1e-300, f64::MIN_POSITIVE, 1e-12] {
+        assert_eq!(Quota::rate(rate).build(), Err(QuotaError::RefillTooLong), "{rate}");
+    }
+    for (rate, burst) in
+        [(1e300, None), (f64::MAX, Some(u64::MAX)), (1e10, None), (1.0, Some(u64::MAX)), (1e18, Some(1))]
+    {
+        let builder = Quota::rate(rate);
+        let built = burst.map_or(builder, |burst| builder.burst(burst)).build();
+        assert!(built.is_err(), "{rate} {burst:?}: {built:?}");
+    }
+    assert_eq!(Quota::rate(-0.0).burst(3).build(), Quota::once(3));
+    for text in ["", "nan/s", "-1/s", "1/-1s", "1e3/s", "inf", "0/s", "1/0s", "18446744073709551616/s", "1 per", "once"]
+    {
+        assert!(text.parse::<Quota>().is_err(), "{text:?}");
+    }
+}
+
+const START: i64 = 1_800_057_600_000_000_000;
