@@ -124,6 +124,17 @@ impl Row {
         Self { own: quota, over: None, plan: None, provisioned: true, bucket }
     }
 
+    /// Gives it terms of its own, as its owner's; while an override rules, they wait.
+    pub(crate) fn provision(&mut self, quota: Quota, now: i64) {
+        self.provisioned = true;
+        self.plan = None;
+        if self.over.is_some() {
+            self.own = quota;
+        } else {
+            self.follow(Some(quota), None, now);
+        }
+    }
+
     /// The terms that the state was written under.
     pub(crate) fn terms(&self) -> Terms {
         Terms::from(&self.over.unwrap_or(self.own))

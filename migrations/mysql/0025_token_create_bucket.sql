@@ -1,5 +1,6 @@
 -- token_create_bucket: provision a bucket. Repeated with the same figures it changes nothing; with others it changes
--- the terms: tokens that are there stay, up to the new capacity.
+-- the terms: tokens that are there stay, up to the new capacity. A bucket that followed a plan has terms of its own from
+-- then on.
 --
 -- Arguments: p_id              1 to 255 bytes; 'A', 'a' and 'a ' are three buckets
 --            p_capacity        tokens
@@ -43,7 +44,7 @@ begin
     insert into token_buckets (id, capacity, refill_seconds, refill, anchor)
     values (v_id, p_capacity, p_refill_seconds, p_refill, if(p_refill = 'calendar', 0, v_now mod v_step_ns))
     on duplicate key update
-      provisioned = true, capacity = p_capacity, refill_seconds = p_refill_seconds, refill = p_refill;
+      provisioned = true, plan = null, capacity = p_capacity, refill_seconds = p_refill_seconds, refill = p_refill;
     -- The row is locked from here on, and may have been waited for.
     call token_clock_v1(v_now);
     call token_rule_v1(v_id, null, null, null, null, v_now, 0, v_outcome, v_mode, v_burst, v_changed, v_burst);

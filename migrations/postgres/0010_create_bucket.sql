@@ -1,10 +1,10 @@
 -- create_bucket: provision a bucket. Repeated with the same figures it changes nothing; with others it changes the
--- terms: tokens that are there stay, up to the new capacity.
+-- terms: tokens that are there stay, up to the new capacity. A bucket that followed a plan has terms of its own from then on.
 --
 -- Arguments: p_id              1 to 255 bytes; 'A', 'a' and 'a ' are three buckets
 --            p_capacity        tokens
 --            p_refill_seconds  seconds from empty to full, fractions allowed
---            p_refill          'interval': full again at the end of each period; 'continuous': token by token
+--            p_refill          'interval', 'calendar', 'continuous' or 'once': see token_buckets
 -- Errors:    23514 figures that make no bucket
 -- Locks:     the bucket's row, if it exists and changes.
 create function tollgate.create_bucket(
@@ -18,9 +18,9 @@ begin
   values (p_id, p_capacity, p_refill_seconds, p_refill)
   on conflict (id) do update
      set capacity = excluded.capacity, refill_seconds = excluded.refill_seconds, refill = excluded.refill,
-         provisioned = true
-   where (b.capacity, b.refill_seconds, b.refill, b.provisioned)
-         is distinct from (excluded.capacity, excluded.refill_seconds, excluded.refill, true);
+         provisioned = true, plan = null
+   where (b.capacity, b.refill_seconds, b.refill, b.provisioned, b.plan)
+         is distinct from (excluded.capacity, excluded.refill_seconds, excluded.refill, true, null);
 end
 $$;
 

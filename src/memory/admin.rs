@@ -118,8 +118,7 @@ impl<C: Clock> MemoryStore<C> {
         let now = self.clock.now();
         match shard.row(key) {
             Some(row) => {
-                row.provisioned = true;
-                row.follow(Some(quota), None, now);
+                row.provision(quota, now);
                 Ok(())
             }
             None => shard.insert(key.clone(), Row::provisioned(quota, now), now),

@@ -101,6 +101,7 @@ macro_rules! for_each_scenario {
             plans: two_services_that_alternate_quotas_grant_no_more_than_the_larger,
             plans: an_unknown_plan_is_an_error_of_its_own,
             plans: a_provisioned_bucket_follows_no_plan_that_a_caller_names,
+            plans: a_client_that_is_given_terms_of_its_own_leaves_its_plan,
             plans: a_plan_in_shadow_lets_pass_what_it_would_deny,
             plans: a_plan_that_is_off_touches_no_bucket,
             plans: a_plan_that_blocks_denies_everything,

@@ -144,6 +144,19 @@ pub(crate) async fn a_provisioned_bucket_follows_no_plan_that_a_caller_names<W: 
     Ok(())
 }
 
+pub(crate) async fn a_client_that_is_given_terms_of_its_own_leaves_its_plan(world: &impl World) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let (key, plan) = (world.key(), world.key());
+    world.plan(&plan, "10/s".parse()?, None).await?;
+    let by_plan = Take::from(key.clone()).rule(Rule::Plan(plan.clone()));
+    assert_eq!(left(&world.decide(by_plan.clone().cost(4)).await?), (true, 6));
+    world.create(&key, "5 per 1h".parse()?).await?;
+    assert_eq!(left(&world.decide(Take::from(key.clone())).await?), (true, 4));
+    let error = world.store().take_one(&by_plan).await?.expect_err("it has terms of its own");
+    assert_eq!(error, TakeError::Conflict(key));
+    Ok(())
+}
+
 pub(crate) async fn a_plan_in_shadow_lets_pass_what_it_would_deny<W: World>(world: &W) -> anyhow::Result<()> {
     let client = Client::of(world, "2/h").await?;
     client.plan("2/h", Some(Mode::Shadow)).await?;

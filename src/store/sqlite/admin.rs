@@ -26,8 +26,7 @@ impl Operations for Sqlite {
             let row = match row::find(&mut transaction, key).await? {
                 None => Row::provisioned(*quota, clock.now()),
                 Some(mut row) => {
-                    row.provisioned = true;
-                    row.follow(Some(*quota), None, clock.now());
+                    row.provision(*quota, clock.now());
                     row
                 }
             };
