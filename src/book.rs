@@ -2,7 +2,7 @@
 //! and write, under a lock of theirs.
 
 use crate::answer::{Answer, Word};
-use crate::bucket::{Bucket, MOST_TOKENS, Receipt, Request, Terms};
+use crate::bucket::{Bucket, MOST_TOKENS, Receipt, Request, Terms, Verdict};
 use crate::receipt::Kind;
 use crate::{Adjusted, Key, Mode, Quota, Rule};
 
@@ -124,6 +124,18 @@ impl Row {
         Self { own: quota, over: None, plan: None, provisioned: true, bucket }
     }
 
+    /// Decides a request that is possible, if nothing rules the bucket but its tokens.
+    #[inline]
+    pub(crate) fn take(&mut self, request: Request, now: i64) -> Option<(Verdict, Receipt)> {
+        let terms = self.terms();
+        if request.cost > terms.capacity - request.keep {
+            return None;
+        }
+        let verdict = self.bucket.take(&terms, now, request);
+        let acts_at = now.saturating_add(verdict.wait);
+        Some((verdict, Receipt { cost: request.cost, granted: self.bucket.granted, acts_at }))
+    }
+
     /// Gives it terms of its own, as its owner's; while an override rules, they wait.
     pub(crate) fn provision(&mut self, quota: Quota, now: i64) {
         self.provisioned = true;
@@ -136,6 +148,7 @@ impl Row {
     }
 
     /// The terms that the state was written under.
+    #[inline]
     pub(crate) fn terms(&self) -> Terms {
         Terms::from(&self.over.unwrap_or(self.own))
     }

@@ -34,6 +34,7 @@ pub struct Terms {
 }
 
 impl From<&Quota> for Terms {
+    #[inline]
     fn from(quota: &Quota) -> Self {
         let capacity = quota.capacity_i64();
         let (step_ns, step_ticks, token_ticks) = match quota.refill() {
@@ -49,24 +50,28 @@ impl From<&Quota> for Terms {
 
 impl Terms {
     /// Whether its clock shows nanoseconds: there is nothing to divide by then, which is what costs most here.
+    #[inline]
     fn is_continuous(&self) -> bool {
         self.step_ns == 1 && self.step_ticks == 1
     }
 
     /// Ticks from empty to full.
     #[must_use]
+    #[inline]
     pub fn burst(&self) -> i64 {
         self.capacity * self.token_ticks
     }
 
     /// What the clock of a bucket shows at `now`, in ticks.
     #[must_use]
+    #[inline]
     pub fn clock(&self, anchor: i64, now: i64) -> i64 {
         if self.is_continuous() { now - anchor } else { (now - anchor) / self.step_ns * self.step_ticks }
     }
 
     /// The first tick from `tick` on that it ever shows.
     #[must_use]
+    #[inline]
     pub fn step(&self, tick: i64) -> i64 {
         if self.step_ticks == 1 {
             return tick;
@@ -76,6 +81,7 @@ impl Terms {
 
     /// The first instant at which it shows `tick`, in nanoseconds since 1970; the end of time if it never does.
     #[must_use]
+    #[inline]
     pub fn instant(&self, anchor: i64, tick: i64) -> i64 {
         if self.is_continuous() {
             return tick.saturating_add(anchor);
@@ -140,6 +146,7 @@ impl Bucket {
 
     /// Decides a request for at most the capacity at `now`, and takes its tokens if it is granted; a denial
     /// changes nothing, unless the clock was set back: then the bucket is empty from now on.
+    #[inline]
     pub fn take(&mut self, terms: &Terms, now: i64, request: Request) -> Verdict {
         if self.stepped_back(terms, now) {
             self.settle(terms, terms, now);
@@ -158,6 +165,7 @@ impl Bucket {
 
     /// What to tell the caller of a request that was `granted` or not at `now`, from the state that it left.
     #[must_use]
+    #[inline]
     pub fn verdict(&self, terms: &Terms, now: i64, request: Request, granted: bool) -> Verdict {
         let clock = terms.clock(self.anchor, now);
         let full_at = self.full_at.max(clock);
@@ -184,6 +192,7 @@ impl Bucket {
     /// Whether the bucket is full later than any grant can have put it, a second's difference between clocks
     /// aside: the clock was set back since.
     #[must_use]
+    #[inline]
     pub fn stepped_back(&self, terms: &Terms, now: i64) -> bool {
         let slack =
             if terms.is_continuous() { SECOND_NS + 1 } else { (SECOND_NS / terms.step_ns + 1) * terms.step_ticks };

@@ -2,6 +2,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::take::nanoseconds;
+
 /// Where a store without a server of its own reads the time: [`LocalBucket`](crate::LocalBucket) and SQLite.
 ///
 /// Stores on a database server never use one: their clock is the server's.
@@ -15,9 +17,10 @@ pub trait Clock: Send + Sync + 'static {
 pub struct SystemClock;
 
 impl Clock for SystemClock {
+    #[inline]
     fn now(&self) -> i64 {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+        nanoseconds(since)
     }
 }
 

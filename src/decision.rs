@@ -23,6 +23,7 @@ pub struct Decision {
 }
 
 impl Decision {
+    #[inline]
     pub(crate) fn new(verdict: Verdict) -> Self {
         let duration = |ns: i64| match ns {
             NEVER_NS => Duration::MAX,
@@ -39,6 +40,7 @@ impl Decision {
     }
 
     /// A grant without a bucket behind it, for doubles of [`TokenRequester`](crate::TokenRequester) in tests.
+    #[inline]
     pub fn grant(remaining: u64) -> Self {
         Self {
             granted: true,
@@ -81,6 +83,7 @@ impl Decision {
     }
 
     /// Says what was taken from the bucket at a place among those of the request.
+    #[inline]
     pub(crate) fn receipt(mut self, place: usize, receipt: Receipt) -> Self {
         self.taken.push((place, receipt));
         self
@@ -106,6 +109,12 @@ impl Decision {
             *place = places[*place];
         }
         self
+    }
+
+    /// With the receipt of the only bucket, if it granted.
+    #[inline]
+    pub(crate) fn taking(self, receipt: Receipt) -> Self {
+        if self.granted { self.receipt(0, receipt) } else { self }
     }
 
     /// One answer for all the buckets of a request: what holds for each of them holds for it. The one that decided is

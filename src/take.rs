@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 use uuid::Uuid;
 
 use crate::bucket::{LONGEST_WAIT_NS, Request};
+use crate::quota::SECOND_NS;
 use crate::{Key, Quota, QuotaBuilder, QuotaError, TakeError, Window};
 
 /// A request for tokens of one bucket, or of several: then from all of them or from none.
@@ -103,12 +104,13 @@ impl Take {
     }
 
     /// In the arithmetic's units.
+    #[inline]
     pub(crate) fn request(&self) -> Result<Request, TakeError> {
         if self.cost == 0 {
             return Err(TakeError::NoTokens);
         }
-        if let Some((key, _)) = self.limits.iter().find(|(_, rule)| matches!(rule, Rule::Window(_)))
-            && self.limits.len() > 1
+        if self.limits.len() > 1
+            && let Some((key, _)) = self.limits.iter().find(|(_, rule)| matches!(rule, Rule::Window(_)))
         {
             return Err(TakeError::WindowWithOthers(key.clone()));
         }
@@ -175,6 +177,9 @@ impl TryFrom<QuotaBuilder> for Rule {
     }
 }
 
+/// All of it, or the end of time.
+#[inline]
 pub(crate) fn nanoseconds(span: Duration) -> i64 {
-    i64::try_from(span.as_nanos()).unwrap_or(i64::MAX)
+    let seconds = i64::try_from(span.as_secs()).unwrap_or(i64::MAX);
+    seconds.saturating_mul(SECOND_NS).saturating_add(span.subsec_nanos().into())
 }

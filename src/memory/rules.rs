@@ -22,6 +22,7 @@ pub(super) struct Choices {
 
 impl RuleBook {
     /// Whether a bucket under its own terms may be ruled by anything else.
+    #[inline]
     pub(super) fn any(&self) -> bool {
         self.any.load(Ordering::Acquire)
     }
