@@ -1,5 +1,7 @@
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::RwLock;
 
 use crate::{Decision, Error, Key, Quota, QuotaError, Rule, Store, Take};
 
@@ -108,7 +110,7 @@ impl<S: Store> Limiter<S> {
     /// The rule that holds now.
     #[must_use]
     pub fn rule(&self) -> Rule {
-        self.rule.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.rule.read().clone()
     }
 
     /// Changes the rule for this limiter and its clones, from the next request on. Tokens that are there stay, up to the
@@ -124,7 +126,7 @@ impl<S: Store> Limiter<S> {
         R: TryInto<Rule>,
         Error: From<R::Error>,
     {
-        *self.rule.write().unwrap_or_else(PoisonError::into_inner) = rule.try_into()?;
+        *self.rule.write() = rule.try_into()?;
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-use std::sync::Mutex;
+use parking_lot::Mutex;
 use std::time::Duration;
 
 use crate::bucket::{Bucket, Request, Terms};
@@ -50,7 +50,7 @@ impl<C: Clock> LocalBucket<C> {
 
 impl<C: Clock> TokenRequester for LocalBucket<C> {
     async fn request_token(&self) -> Result<Decision, Error> {
-        let mut bucket = self.bucket.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut bucket = self.bucket.lock();
         // Read under the lock: a clock read before would be as old as the wait for it.
         let now = self.clock.now();
         Ok(Decision::new(bucket.take(&self.terms, now, ONE_TOKEN)))

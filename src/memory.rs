@@ -1,4 +1,4 @@
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use parking_lot::Mutex;
 
 use foldhash::fast::RandomState;
 
@@ -71,7 +71,7 @@ impl<C: Clock> MemoryStore<C> {
     #[must_use]
     pub fn most_keys(self, keys: usize) -> Self {
         for shard in &self.shards {
-            lock(shard).most_keys = keys.div_ceil(SHARDS).max(1);
+            shard.lock().most_keys = keys.div_ceil(SHARDS).max(1);
         }
         self
     }
@@ -79,7 +79,7 @@ impl<C: Clock> MemoryStore<C> {
     /// How many keys it holds.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.shards.iter().map(|shard| lock(shard).len()).sum()
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
     /// Whether it holds no key.
@@ -100,7 +100,7 @@ impl<C: Clock> MemoryStore<C> {
             && take.id.is_none()
             && !self.rules.any()
         {
-            let mut shard = lock(self.shard(key));
+            let mut shard = self.shard(key).lock();
             if let Some(row) = shard.row(key)
                 && row.is_under(rule)
             {
@@ -128,7 +128,7 @@ impl<C: Clock> MemoryStore<C> {
     fn decide_ruled(&self, take: &Take) -> Outcome {
         let request = take.request()?;
         let mut guards = self.lock_all(take.keys());
-        let mut receipts = lock(&self.receipts);
+        let mut receipts = self.receipts.lock();
         let now = self.clock.now();
         let (mut changed, mut answers) = (Vec::new(), Vec::new());
         for (key, rule) in &take.limits {
@@ -174,8 +174,8 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     fn adjust_one(&self, Adjustment { receipt, kind }: &Adjustment) -> Result<Adjusted, TakeError> {
-        let mut shard = lock(self.shard(&receipt.key));
-        let mut receipts = lock(&self.receipts);
+        let mut shard = self.shard(&receipt.key).lock();
+        let mut receipts = self.receipts.lock();
         let now = self.clock.now();
         let held = receipts.find(receipt.id, &receipt.key);
         let (adjusted, held) = if receipt.window {
@@ -206,7 +206,7 @@ impl<C: Clock> MemoryStore<C> {
         let mut places: Vec<usize> = keys.map(|key| self.shard_of(key)).collect();
         places.sort_unstable();
         places.dedup();
-        shard::Guards(places.into_iter().map(|place| (place, lock(&self.shards[place]))).collect())
+        shard::Guards(places.into_iter().map(|place| (place, self.shards[place].lock())).collect())
     }
 }
 
@@ -227,11 +227,6 @@ impl<C: Clock> Store for MemoryStore<C> {
     async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {
         Ok(self.sweep_step(after, limit))
     }
-}
-
-/// What a thread that panicked left is whole: nothing here panics between two writes.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl book::Row {

@@ -25,6 +25,7 @@ impl Log {
     }
 
     /// A line of the table.
+    #[expect(clippy::cast_precision_loss, reason = "thousands")]
     pub(crate) fn line(mut self, mode: Mode, load: f64) -> String {
         self.granted.sort_unstable();
         let window = window().expect("it is one");

@@ -1,3 +1,4 @@
+use std::fmt::Write as _;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use sqlx::pool::PoolOptions;
@@ -52,7 +53,7 @@ async fn ask(store: impl Store, take: &Take, arguments: &Arguments, load: f64) -
         tokio::time::sleep_until((start + Duration::from_secs_f64(next)).into()).await;
         let granted = store.take_one(take).await??.is_granted();
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros();
-        seen += &format!("{now} {granted}\n");
+        writeln!(seen, "{now} {granted}")?;
     }
     print!("{seen}");
     Ok(())

@@ -1,6 +1,7 @@
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::runtime::Handle;
 
 use crate::{Error, Key, Store};
@@ -43,7 +44,7 @@ impl Sweeper {
     }
 
     fn after(&self) -> MutexGuard<'_, Option<Key>> {
-        self.after.lock().unwrap_or_else(PoisonError::into_inner)
+        self.after.lock()
     }
 }
 

@@ -1,6 +1,7 @@
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -104,7 +105,7 @@ impl<S: Store> Lanes<S> {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, VecDeque<Waiter<S>>>> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lanes.lock()
     }
 }
 

@@ -2,7 +2,7 @@ use std::ops::Bound;
 
 use chrono::{DateTime, Utc};
 
-use super::{MemoryStore, lock};
+use super::MemoryStore;
 use crate::admin::{explain, limited};
 use crate::book::Row;
 use crate::{
@@ -15,7 +15,7 @@ impl<C: Clock> Admin for MemoryStore<C> {
     }
 
     async fn peek(&self, key: &Key) -> Result<Option<BucketLevel>, Error> {
-        let mut shard = lock(self.shard(key));
+        let mut shard = self.shard(key).lock();
         let now = self.clock.now();
         Ok(shard.row(key).map(|row| BucketLevel::new(key.clone(), row, now)))
     }
@@ -24,7 +24,7 @@ impl<C: Clock> Admin for MemoryStore<C> {
     async fn list(&self, filter: &Filter, after: Option<&Key>, limit: u32) -> Result<Vec<BucketLevel>, Error> {
         let mut levels = Vec::new();
         for shard in &self.shards {
-            let shard = lock(shard);
+            let shard = shard.lock();
             let now = self.clock.now();
             let wanted = shard.rows().filter(|(key, row)| {
                 after.is_none_or(|after| *key > after) && filter.admits(key, row.plan.as_ref(), row.provisioned)
@@ -37,18 +37,18 @@ impl<C: Clock> Admin for MemoryStore<C> {
     }
 
     async fn reset(&self, key: &Key) -> Result<bool, Error> {
-        let mut shard = lock(self.shard(key));
+        let mut shard = self.shard(key).lock();
         let now = self.clock.now();
         let window = shard.forget_window(key);
         Ok(shard.change(key, |row| row.bucket.reset(&row.terms(), now)) || window)
     }
 
     async fn delete(&self, key: &Key) -> Result<bool, Error> {
-        Ok(lock(self.shard(key)).remove(key))
+        Ok(self.shard(key).lock().remove(key))
     }
 
     async fn explain(&self, key: &Key, plan: Option<&Key>) -> Result<Explanation, Error> {
-        let mut shard = lock(self.shard(key));
+        let mut shard = self.shard(key).lock();
         let now = self.clock.now();
         let row = shard.row(key).cloned();
         let chosen = self.rules.chosen(key, plan.or_else(|| row.as_ref()?.plan.as_ref()));
@@ -114,7 +114,7 @@ impl<C: Clock> Admin for MemoryStore<C> {
 
 impl<C: Clock> MemoryStore<C> {
     fn provision(&self, key: &Key, quota: Quota) -> Result<(), TakeError> {
-        let mut shard = lock(self.shard(key));
+        let mut shard = self.shard(key).lock();
         let now = self.clock.now();
         match shard.row(key) {
             Some(row) => {

@@ -1,6 +1,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock};
+
+use parking_lot::RwLock;
 
 use crate::admin::Chosen;
 use crate::book::{self, Row, Rules, Setting};
@@ -51,11 +52,11 @@ impl RuleBook {
     }
 
     pub(super) fn read<T>(&self, read: impl FnOnce(&Choices) -> T) -> T {
-        read(&self.choices.read().unwrap_or_else(PoisonError::into_inner))
+        read(&self.choices.read())
     }
 
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut Choices) -> T) -> T {
-        let mut choices = self.choices.write().unwrap_or_else(PoisonError::into_inner);
+        let mut choices = self.choices.write();
         let changed = change(&mut choices);
         self.any.store(choices.all.mode != Mode::Enforce || !choices.overrides.is_empty(), Ordering::Release);
         changed

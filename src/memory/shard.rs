@@ -1,6 +1,6 @@
+use parking_lot::MutexGuard;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::MutexGuard;
 
 use foldhash::fast::RandomState;
 

@@ -1,4 +1,4 @@
-use super::{MemoryStore, SHARDS, lock};
+use super::{MemoryStore, SHARDS};
 use crate::{Clock, Key, Swept};
 
 impl<C: Clock> MemoryStore<C> {
@@ -8,7 +8,7 @@ impl<C: Clock> MemoryStore<C> {
         let mut swept = Swept::default();
         let (mut seen, limit) = (0, limit as usize);
         for place in after.map_or(0, |key| self.shard_of(key) + 1)..SHARDS {
-            let mut shard = lock(&self.shards[place]);
+            let mut shard = self.shards[place].lock();
             let Some(key) = shard.any_key() else {
                 continue;
             };
@@ -26,7 +26,7 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     fn forget_receipts(&self) -> usize {
-        let mut receipts = lock(&self.receipts);
+        let mut receipts = self.receipts.lock();
         receipts.sweep(self.clock.now())
     }
 

@@ -1,4 +1,4 @@
-use super::{MemoryStore, lock};
+use super::MemoryStore;
 use crate::window::{self, Counted};
 use crate::{Clock, Error, Key, Outcome, Rule, SharedWindows, Take, TakeError, Window};
 
@@ -7,8 +7,8 @@ impl<C: Clock> MemoryStore<C> {
     pub(super) fn decide_window(&self, take: &Take, window: &Window) -> Outcome {
         let request = take.request()?;
         let key = take.key();
-        let mut shard = lock(self.shard(key));
-        let mut receipts = lock(&self.receipts);
+        let mut shard = self.shard(key).lock();
+        let mut receipts = self.receipts.lock();
         let now = self.clock.now();
         let mode = self.rules.of(key, &take.limits[0].1, None).mode(None, now);
         let held = take.id.and_then(|id| receipts.get(id, key, now));
@@ -28,7 +28,7 @@ impl<C: Clock> MemoryStore<C> {
 impl<C: Clock> SharedWindows for MemoryStore<C> {
     async fn count(&self, key: &Key, window: &Window, cost: u64) -> Result<Counted, Error> {
         let cost = i64::try_from(cost).map_err(|_| TakeError::NoTokens)?;
-        let mut shard = lock(self.shard(key));
+        let mut shard = self.shard(key).lock();
         let now = self.clock.now();
         let mode = self.rules.of(key, &Rule::Window(*window), None).mode(None, now);
         let row = shard.window(key, window, now)?;

@@ -1,7 +1,8 @@
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{Counted, Ring, Window};
@@ -111,7 +112,7 @@ impl<S: SharedWindows> LocalReads<S> {
     /// What is known of a window, and whether a request passes: then it is counted here at once, so that no other passes
     /// in its place while the store is asked.
     fn decide(&self, key: &Key, window: &Window, cost: i64) -> Option<(Counted, bool)> {
-        let mut seen = lock(&self.seen);
+        let mut seen = self.seen.lock();
         let known = seen.get_mut(key)?;
         let now = known.now();
         let granted = match known.mode {
@@ -127,7 +128,7 @@ impl<S: SharedWindows> LocalReads<S> {
 
     /// Whether a sub-interval has ended since the store was asked, and nobody is asking; then the caller is to.
     fn is_due(&self, key: &Key, window: &Window, now: i64) -> bool {
-        let mut seen = lock(&self.seen);
+        let mut seen = self.seen.lock();
         let Some(known) = seen.get_mut(key) else { return false };
         let due = !known.asking && known.asked / window.resolution_ns() < now / window.resolution_ns();
         known.asking |= due;
@@ -138,7 +139,7 @@ impl<S: SharedWindows> LocalReads<S> {
         let asking = Self { store: Arc::clone(&self.store), seen: Arc::clone(&self.seen), ..*self };
         tokio::spawn(async move {
             if asking.ask(&key, &window, 0).await.is_err()
-                && let Some(known) = lock(&asking.seen).get_mut(&key)
+                && let Some(known) = asking.seen.lock().get_mut(&key)
             {
                 known.asking = false;
             }
@@ -153,7 +154,7 @@ impl<S: SharedWindows> LocalReads<S> {
         // The store read its clock between the two; half-way is the best guess.
         let asked_at = sent + sent.elapsed() / 2;
         let known = Seen { ring, mode: counted.mode, asked: counted.now, asked_at, asking: false };
-        let mut seen = lock(&self.seen);
+        let mut seen = self.seen.lock();
         // An answer that overtook this one knows more.
         if seen.get(key).is_none_or(|other| other.asked <= known.asked) {
             seen.insert(key.clone(), known);
@@ -162,7 +163,7 @@ impl<S: SharedWindows> LocalReads<S> {
     }
 
     fn has_room(&self, key: &Key, window: &Window) -> bool {
-        let mut seen = lock(&self.seen);
+        let mut seen = self.seen.lock();
         if seen.len() >= self.most_keys && !seen.contains_key(key) {
             seen.retain(|_, known| known.ring.empty_at(window) > known.now());
         }
@@ -197,10 +198,6 @@ impl<S: SharedWindows> Store for LocalReads<S> {
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         self.store.adjust(adjustments).await
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 const MOST_KEYS: usize = 100_000;
