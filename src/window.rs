@@ -94,6 +94,7 @@ impl Window {
         self.most
     }
 
+    #[cfg(feature = "_sql")]
     pub(crate) fn interval_ns(&self) -> i64 {
         self.interval_ns
     }

@@ -3,7 +3,7 @@ use super::call::Reply;
 use crate::answer::{Answer, Word};
 use crate::bucket::{Bucket, Terms};
 use crate::window::Counts;
-use crate::{Adjusted, Counted, Decision, Error, Key, Mode, Outcome, TakeError};
+use crate::{Adjusted, Decision, Error, Key, Mode, Outcome, TakeError};
 
 /// What every routine answers: which request (from 1), what became of it, what decided instead of the tokens, when, when
 /// the tokens may be used, and the bucket's `full_at`, `granted`, `burst`, `anchor`, `step_ns`, `step_ticks` and
@@ -92,15 +92,25 @@ impl TryFrom<Columns> for Answer {
 
 /// What routines that decide under a sliding window answer: what became of the request, what decided instead of the counts,
 /// when, when the request acts, the sub-intervals' ends and counts, and their resolution.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(super) type WindowColumns = (String, Option<String>, i64, Option<i64>, Counts, i64);
 
-pub(super) fn counted(columns: WindowColumns) -> Result<Counted, sqlx::Error> {
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(super) fn counted(columns: WindowColumns) -> Result<crate::Counted, sqlx::Error> {
     let (outcome, mode, now, acts_at, mut counts, resolution_ns) = columns;
     counts.sort_unstable();
-    Ok(Counted { word: word(&outcome)?, mode: parse_mode(mode.as_deref())?, now, acts_at, counts, resolution_ns })
+    Ok(crate::Counted {
+        word: word(&outcome)?,
+        mode: parse_mode(mode.as_deref())?,
+        now,
+        acts_at,
+        counts,
+        resolution_ns,
+    })
 }
 
 /// A list of numbers in text, whatever is between them: pairs of a sub-interval's end and its count.
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
 pub(super) fn parse_counts(text: &str) -> Result<Counts, sqlx::Error> {
     let numbers: Result<Vec<i64>, _> =
         text.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty()).map(str::parse).collect();
