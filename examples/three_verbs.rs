@@ -16,7 +16,8 @@ mod common;
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let database = common::open().await?;
-    let slow = Limiter::new(database.clone(), Quota::per_hour(6).burst(3))?.longest_wait(Duration::from_hours(1));
+    let slow =
+        Limiter::builder(database.clone()).longest_wait(Duration::from_hours(1)).build(Quota::per_hour(6).burst(3))?;
     let slow = slow.bind(database.key("reports")?)?;
 
     // Now or not at all.

@@ -29,7 +29,7 @@ pub use clock::{Clock, ManualClock, SystemClock};
 pub use decision::{Decision, Source};
 pub use error::{Cause, Error, TakeError};
 pub use key::{Key, KeyError};
-pub use limiter::{Bound, Fallback, Limiter, Reservation};
+pub use limiter::{Bound, Fallback, Limiter, LimiterBuilder, Reservation};
 pub use local::LocalBucket;
 pub use memory::MemoryStore;
 pub use mode::Mode;

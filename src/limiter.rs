@@ -6,12 +6,14 @@ use parking_lot::RwLock;
 use crate::{Decision, Error, Key, Quota, QuotaError, Rule, Store, Take};
 
 mod bound;
+mod builder;
 mod policy;
 mod reservation;
 mod sweeper;
 mod wait;
 
 pub use bound::Bound;
+pub use builder::LimiterBuilder;
 pub use policy::Fallback;
 pub use reservation::Reservation;
 
@@ -52,53 +54,23 @@ pub struct Limiter<S: Store> {
 }
 
 impl<S: Store> Limiter<S> {
-    /// A limiter over a store. The rule is a [`Quota`], the builder of one, or a [`Rule`].
+    /// A limiter over a store. The rule is a [`Quota`], the builder of one, a [`Window`](crate::Window), a text such as
+    /// `10/s burst 20`, or a [`Rule`].
     ///
     /// # Errors
     ///
-    /// If the builder's figures make no quota.
+    /// If the figures make no quota.
     pub fn new<R>(store: S, rule: R) -> Result<Self, Error>
     where
         R: TryInto<Rule>,
         Error: From<R::Error>,
     {
-        let store = Arc::new(store);
-        Ok(Self {
-            lanes: Arc::new(Lanes::new(Arc::clone(&store))),
-            store,
-            rule: Arc::new(RwLock::new(rule.try_into()?)),
-            keep: 0,
-            longest_wait: Duration::from_secs(30),
-            policy: Policy::default(),
-            sweeper: Some(Arc::default()),
-        })
+        Self::builder(store).build(rule)
     }
 
-    /// How many tokens must remain after each request: a limiter for batch jobs that keeps 20 leaves them for people.
-    #[must_use]
-    pub fn keep(self, keep: u64) -> Self {
-        Self { keep, ..self }
-    }
-
-    /// How far ahead [`reserve`](Self::reserve) and [`wait`](Self::wait) may take tokens; 30 seconds if not said. Without
-    /// a bound one caller could lock all others out.
-    #[must_use]
-    pub fn longest_wait(self, longest_wait: Duration) -> Self {
-        Self { longest_wait, ..self }
-    }
-
-    /// Every call ends by then, and the store's failures are answered by `fallback`; if not said, a call ends when the
-    /// store's does, and its failures are errors.
-    #[must_use]
-    pub fn fallback(self, deadline: Duration, fallback: Fallback) -> Self {
-        Self { policy: Policy::new(deadline, fallback), ..self }
-    }
-
-    /// Leaves it to others to clear away what says nothing any more. A limiter does it by itself if not said: now and then
-    /// a task of its own makes a few steps of [`Store::sweep`], and a failure of it disturbs nobody.
-    #[must_use]
-    pub fn without_sweep(self) -> Self {
-        Self { sweeper: None, ..self }
+    /// A limiter over a store, with what is not as usual.
+    pub fn builder(store: S) -> LimiterBuilder<S> {
+        LimiterBuilder::new(store)
     }
 
     /// How many answers were the fallback's.
@@ -161,7 +133,7 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     ///
     /// If the text is no [`Key`], the cost is 0 or more than the bucket ever holds, or the store fails and there is no
-    /// [`fallback`](Self::fallback).
+    /// [`fallback`](LimiterBuilder::fallback).
     pub async fn allow_n<K>(&self, key: K, cost: u64) -> Result<Decision, Error>
     where
         K: TryInto<Key>,
@@ -185,7 +157,7 @@ impl<S: Store> Limiter<S> {
 
     /// Takes `cost` tokens now or later: the answer says how long to wait. Later requests queue behind it.
     ///
-    /// If their turn would come after the [longest wait](Self::longest_wait), nothing is taken. A process that dies
+    /// If their turn would come after the [longest wait](LimiterBuilder::longest_wait), nothing is taken. A process that dies
     /// with a reservation has used its tokens.
     ///
     /// # Errors

@@ -105,8 +105,8 @@ async fn a_sweep_deletes_what_says_nothing_any_more_step_by_step() -> anyhow::Re
 async fn a_limiter_sweeps_away_keys_that_were_used_once() -> anyhow::Result<()> {
     for sweeps in [true, false] {
         let memory = Memory::new();
-        let limiter = Limiter::new(memory.store(), "1000/s")?;
-        let limiter = if sweeps { limiter } else { limiter.without_sweep() };
+        let limiter = Limiter::builder(memory.store());
+        let limiter = if sweeps { limiter } else { limiter.without_sweep() }.build("1000/s")?;
         for n in 0..20_480 {
             memory.at_ms(n).await?;
             assert!(limiter.allow(format!("once:{n}")).await?.is_granted());

@@ -37,7 +37,7 @@ type Life<'a> = &'a [(i64, Do, Is)];
 async fn live(quota: &str, life: Life<'_>) -> anyhow::Result<()> {
     let clock = ManualClock::default();
     let store = Arc::new(MemoryStore::with_clock(clock.clone()));
-    let limiter = Limiter::new(store, quota)?.longest_wait(Duration::from_secs(10));
+    let limiter = Limiter::builder(store).longest_wait(Duration::from_secs(10)).build(quota)?;
     let mut reservations: Vec<Option<Reservation<_>>> = Vec::new();
     for (line, (ms, ask, expected)) in life.iter().enumerate() {
         clock.set(START + ms * 1_000_000);

@@ -140,7 +140,7 @@ async fn call() -> anyhow::Result<()> {
 /// The part of a process: a line of waiters for one token each. Reports them in the order in which they came.
 async fn wait() -> anyhow::Result<()> {
     let callers: Callers = processes::told()?;
-    let limiter = Limiter::new(callers.store().await?, Rule::Provisioned)?.longest_wait(LONGEST_WAIT);
+    let limiter = Limiter::builder(callers.store().await?).longest_wait(LONGEST_WAIT).build(Rule::Provisioned)?;
     let limiter = limiter.bind(&callers.keys[0])?;
     let _: Course = processes::ready()?;
 

@@ -26,7 +26,7 @@ pub(crate) async fn a_denied_call_takes_nothing<W: World>(world: &W) -> anyhow::
 pub(crate) async fn tokens_are_kept_for_others<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let key = world.key();
-    let jobs = Limiter::new(world.store(), "30/s")?.keep(20);
+    let jobs = Limiter::builder(world.store()).keep(20).build("30/s")?;
     let people = Limiter::new(world.store(), "30/s")?;
     assert_eq!(left(&jobs.allow_n(&key, 10).await?), (true, 20));
     assert_eq!(left(&jobs.allow(&key).await?), (false, 20));
@@ -54,7 +54,7 @@ pub(crate) async fn a_reservation_says_how_long_to_wait_and_later_ones_queue_beh
 
 pub(crate) async fn a_reservation_beyond_the_longest_wait_takes_nothing<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
-    let limiter = Limiter::new(world.store(), "10/s")?.longest_wait(ms(300)).bind(world.key())?;
+    let limiter = Limiter::builder(world.store()).longest_wait(ms(300)).build("10/s")?.bind(world.key())?;
     assert!(limiter.reserve_n(10).await?.is_granted());
     assert!(limiter.reserve_n(3).await?.is_granted());
     let beyond = limiter.reserve().await?;

@@ -84,8 +84,10 @@ impl Line {
     fn new() -> anyhow::Result<Self> {
         let begun = Instant::now();
         let store = Arc::new(Counting::new(begun));
-        let limiter =
-            Limiter::new(Arc::clone(&store), "1000/s burst 1")?.longest_wait(Duration::from_mins(1)).bind("one")?;
+        let limiter = Limiter::builder(Arc::clone(&store))
+            .longest_wait(Duration::from_mins(1))
+            .build("1000/s burst 1")?
+            .bind("one")?;
         let turns = Arc::new(Mutex::new(Vec::new()));
         let mut waiting = JoinSet::new();
         let wait = |number| {

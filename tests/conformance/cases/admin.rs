@@ -133,7 +133,7 @@ async fn a_limiter_sweeps_away_keys_that_were_used_once(rig: Rig) -> anyhow::Res
     let store = scratch.rig.store().deadline(Duration::from_secs(60));
     use_once(&store, 20_000).await?;
     // It counts requests that it need not ask about, too.
-    let still = Limiter::new(store.clone(), "unlimited")?.without_sweep();
+    let still = Limiter::builder(store.clone()).without_sweep().build("unlimited")?;
     for _ in 0..2048 {
         let _ = Box::pin(still.allow("any")).await?;
     }

@@ -2,17 +2,19 @@
 
 use std::time::Duration;
 
-use tollgate::{Quota, Store, Take};
+use tollgate::{Limiter, Quota, Rule, Store, Take, Window};
 
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::{Scratch, all_given_back, through_proxy};
-use crate::rig::Rig;
+use crate::proxy::Proxy;
+use crate::rig::{AnyStore, Rig};
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Every, Time::Real, |engine| engine.kind != Kind::Sqlite;
         a_grant_is_one_round_trip, a_denial_is_one_round_trip, an_unknown_bucket_is_one_round_trip,
-        a_first_request_is_one_round_trip, ten_requests_are_one_round_trip)
+        a_first_request_is_one_round_trip, ten_requests_are_one_round_trip, each_verb_is_one_round_trip,
+        a_cancel_is_one_round_trip_more, several_limits_are_one_round_trip, a_window_is_one_round_trip)
     .into()
 }
 
@@ -37,7 +39,7 @@ async fn an_unknown_bucket_is_one_round_trip(rig: Rig) -> anyhow::Result<()> {
 async fn a_first_request_is_one_round_trip(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let rig = &scratch.rig;
-    let take = Take::from(rig.key()).rule(tollgate::Rule::Quota(quota(100)));
+    let take = Take::from(rig.key()).rule(Rule::Quota(quota(100)));
     assert_eq!(round_trips(rig, &[take]).await?, expected(rig));
     Ok(())
 }
@@ -51,6 +53,76 @@ async fn ten_requests_are_one_round_trip(rig: Rig) -> anyhow::Result<()> {
     }
     assert_eq!(round_trips(rig, &takes).await?, expected(rig));
     Ok(())
+}
+
+async fn each_verb_is_one_round_trip(rig: Rig) -> anyhow::Result<()> {
+    let (limiter, counter) = limiter(&rig, quota(100)).await?;
+    let key = rig.key();
+    for warm in [false, true] {
+        assert!(limiter.allow(&key).await?.is_granted());
+        counter.is(expected(&rig), warm).await;
+        let reservation = limiter.reserve(&key).await?;
+        counter.is(expected(&rig), warm).await;
+        assert!(limiter.wait(&key).await?.is_granted());
+        counter.is(expected(&rig), warm).await;
+        drop(reservation);
+    }
+    Ok(())
+}
+
+async fn a_cancel_is_one_round_trip_more(rig: Rig) -> anyhow::Result<()> {
+    let (limiter, counter) = limiter(&rig, Quota::continuous(1, Duration::from_mins(1))?).await?;
+    for warm in [false, true] {
+        let key = rig.key();
+        assert!(limiter.allow(&key).await?.is_granted());
+        let promised = limiter.reserve(&key).await?;
+        counter.is(0, false).await;
+        assert_eq!(promised.cancel().await?, 1);
+        counter.is(expected(&rig), warm).await;
+    }
+    Ok(())
+}
+
+async fn several_limits_are_one_round_trip(rig: Rig) -> anyhow::Result<()> {
+    let (limiter, counter) = limiter(&rig, quota(100)).await?;
+    for warm in [false, true] {
+        let take =
+            (0..4).fold(Take::from(rig.key()).rule(limiter.rule()), |take, _| take.and(rig.key(), limiter.rule()));
+        assert!(limiter.decide(&take).await?.is_granted());
+        counter.is(expected(&rig), warm).await;
+    }
+    Ok(())
+}
+
+async fn a_window_is_one_round_trip(rig: Rig) -> anyhow::Result<()> {
+    let (limiter, counter) = limiter(&rig, Window::new(100, Duration::from_mins(1), Duration::from_secs(5))?).await?;
+    for warm in [false, true] {
+        assert!(limiter.allow(rig.key()).await?.is_granted());
+        counter.is(expected(&rig), warm).await;
+    }
+    Ok(())
+}
+
+/// A limiter over one connection, and who counts what goes over it.
+async fn limiter(rig: &Rig, rule: impl Into<Rule>) -> anyhow::Result<(Limiter<AnyStore>, Counter)> {
+    let (proxied, proxy) = through_proxy(rig, 1).await?;
+    let limiter = Limiter::builder(proxied.store()).longest_wait(Duration::from_hours(1)).build(rule.into())?;
+    Ok((limiter, Counter { proxied, proxy }))
+}
+
+struct Counter {
+    proxied: Rig,
+    proxy: Proxy,
+}
+
+impl Counter {
+    /// So many since it was asked last, if the statements were prepared before.
+    async fn is(&self, expected: usize, warm: bool) {
+        all_given_back(&self.proxied.pool).await;
+        let mut requests = self.proxy.requests();
+        requests.retain(|request| !request.is_ping());
+        assert!(!warm || requests.len() == expected, "{requests:?}");
+    }
 }
 
 /// One, and those of `begin` and `commit` where a level was asked for.

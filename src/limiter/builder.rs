@@ -1,0 +1,92 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::RwLock;
+
+use super::Limiter;
+use super::policy::{Fallback, Policy};
+use super::sweeper::Sweeper;
+use super::wait::Lanes;
+use crate::{Error, Rule, Store};
+
+/// A [`Limiter`] to be, with what is not as usual: see [`Limiter::builder`].
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Fallback, Limiter, MemoryStore, Quota};
+///
+/// let jobs = Limiter::builder(MemoryStore::new())
+///     .keep(20) // for people
+///     .longest_wait(Duration::from_secs(5))
+///     .fallback(Duration::from_millis(50), Fallback::Local(Quota::per_second(2).build()?))
+///     .build(Quota::per_second(100))?;
+/// # let _ = jobs;
+/// # Ok::<(), tollgate::Error>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "build it"]
+pub struct LimiterBuilder<S: Store> {
+    store: S,
+    keep: u64,
+    longest_wait: Duration,
+    policy: Policy,
+    sweeper: Option<Arc<Sweeper>>,
+}
+
+impl<S: Store> LimiterBuilder<S> {
+    pub(super) fn new(store: S) -> Self {
+        Self {
+            store,
+            keep: 0,
+            longest_wait: Duration::from_secs(30),
+            policy: Policy::default(),
+            sweeper: Some(Arc::default()),
+        }
+    }
+
+    /// How many tokens must remain after each request: a limiter for batch jobs that keeps 20 leaves them for people.
+    pub fn keep(self, keep: u64) -> Self {
+        Self { keep, ..self }
+    }
+
+    /// How far ahead [`reserve`](Limiter::reserve) and [`wait`](Limiter::wait) may take tokens; 30 seconds if not said.
+    /// Without a bound one caller could lock all others out.
+    pub fn longest_wait(self, longest_wait: Duration) -> Self {
+        Self { longest_wait, ..self }
+    }
+
+    /// Every call ends by then, and the store's failures are answered by `fallback`; if not said, a call ends when the
+    /// store's does, and its failures are errors.
+    pub fn fallback(self, deadline: Duration, fallback: Fallback) -> Self {
+        Self { policy: Policy::new(deadline, fallback), ..self }
+    }
+
+    /// Leaves it to others to clear away what says nothing any more. A limiter does it by itself if not said: now and then
+    /// a task of its own makes a few steps of [`Store::sweep`], and a failure of it disturbs nobody.
+    pub fn without_sweep(self) -> Self {
+        Self { sweeper: None, ..self }
+    }
+
+    /// The limiter. The rule is a [`Quota`](crate::Quota), the builder of one, a [`Window`](crate::Window), a text such as
+    /// `10/s burst 20`, or a [`Rule`].
+    ///
+    /// # Errors
+    ///
+    /// If the figures make no quota.
+    pub fn build<R>(self, rule: R) -> Result<Limiter<S>, Error>
+    where
+        R: TryInto<Rule>,
+        Error: From<R::Error>,
+    {
+        let store = Arc::new(self.store);
+        Ok(Limiter {
+            lanes: Arc::new(Lanes::new(Arc::clone(&store))),
+            store,
+            rule: Arc::new(RwLock::new(rule.try_into()?)),
+            keep: self.keep,
+            longest_wait: self.longest_wait,
+            policy: self.policy,
+            sweeper: self.sweeper,
+        })
+    }
+}
