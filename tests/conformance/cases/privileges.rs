@@ -17,7 +17,8 @@ pub fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, |engine| engine.has_roles;
         an_applications_role_takes_tokens_and_can_do_nothing_else,
         a_role_without_grants_can_do_nothing,
-        an_operators_role_provisions_changes_and_reads_buckets)
+        an_operators_role_provisions_changes_and_reads_buckets,
+        an_owner_of_one_database_migrates_it_and_needs_no_more)
     .into()
 }
 
@@ -47,12 +48,14 @@ async fn an_applications_role_takes_tokens_and_can_do_nothing_else(rig: Rig) -> 
     forbidden.extend(match rig.engine.kind {
         Kind::MySql => vec![
             "call token_create_bucket('x', 1, 1, 'interval')".to_owned(),
-            format!("call token_settle_v1({id}, 0, 1000, 1, 'interval')"),
-            "call token_create_on_first_use_v1('x', 1, 1, 'interval')".to_owned(),
+            format!("call token_rule_v1({id}, null, null, null, null, 0, 0, @a, @b, @c, @d, @e)"),
+            "call token_window_count_v1('x', 1000000, 1000, 1, 0, 0, @a, @b)".to_owned(),
+            "delete from token_windows".to_owned(),
         ],
         _ => vec![
             "select tollgate.create_bucket('x', 1, 1)".to_owned(),
             "select tollgate.token_clock_v1()".to_owned(),
+            "delete from tollgate.token_windows".to_owned(),
             "create table tollgate.mine (n int)".to_owned(),
         ],
     });
@@ -119,10 +122,28 @@ async fn an_operators_role_provisions_changes_and_reads_buckets(rig: Rig) -> any
     login.remove().await
 }
 
+async fn an_owner_of_one_database_migrates_it_and_needs_no_more(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::new(&rig).await?;
+    let login = Login::owner(&scratch.rig).await?;
+    let owner = &login.rig;
+    with_pool!(&owner.pool, pool => assert!(!tollgate::migrate(pool).await?.is_empty()));
+    let key = owner.bucket(Quota::interval(2, Duration::from_secs(86_400))?).await?;
+    assert!(owner.take(&key).await?.is_granted());
+    if rig.engine.kind == Kind::Postgres {
+        // A role that owns something cannot be dropped.
+        login.admin.run(format!("reassign owned by {} to current_user", login.name)).await?;
+    }
+    login.remove().await
+}
+
 async fn assert_not_permitted(rig: &Rig, sql: &str) {
     let error = rig.pool.run(sql).await.expect_err(sql);
     let code = error.as_database_error().and_then(DatabaseError::code).unwrap_or_default().into_owned();
     assert!(code == "42501" || code == "42000", "{sql}: {error}");
+}
+
+fn name() -> String {
+    format!("t_{}", &Uuid::new_v4().simple().to_string()[..24])
 }
 
 /// A user of the server, of a role or of none.
@@ -134,19 +155,16 @@ struct Login {
 
 impl Login {
     async fn new(rig: &Rig, role: Option<&str>) -> anyhow::Result<Self> {
-        let name = format!("t_{}", &Uuid::new_v4().simple().to_string()[..24]);
-        let admin = rig.pool.clone();
-        let pool = match &admin {
-            AnyPool::Postgres(pool) => {
+        let (name, admin) = (name(), &rig.pool);
+        match admin {
+            AnyPool::Postgres(_) => {
                 admin.run(include_str!("../../../migrations/grants/postgres.sql")).await?;
                 admin.run(format!("create role {name} login")).await?;
                 if let Some(role) = role {
                     admin.run(format!("grant {role} to {name}")).await?;
                 }
-                let options = pool.connect_options().as_ref().clone().username(&name);
-                AnyPool::Postgres(PgPoolOptions::new().max_connections(1).connect_with(options).await?)
             }
-            AnyPool::MySql(pool) => {
+            AnyPool::MySql(_) => {
                 admin.run(include_str!("../../../migrations/grants/mysql.sql")).await?;
                 admin.run(format!("create user {name}@'%'")).await?;
                 if let Some(role) = role {
@@ -158,12 +176,44 @@ impl Login {
                     admin.run("create table open_to_all (n int)").await?;
                     admin.run(format!("grant select on open_to_all to {name}@'%'")).await?;
                 }
+            }
+            AnyPool::Sqlite(_) => anyhow::bail!("a file has no users"),
+        }
+        Self::named(rig, name).await
+    }
+
+    /// Who may do everything in this database, and nothing on the server.
+    async fn owner(rig: &Rig) -> anyhow::Result<Self> {
+        let name = name();
+        match &rig.pool {
+            AnyPool::Postgres(pool) => {
+                let database: String = sqlx::query_scalar("select current_database()").fetch_one(pool).await?;
+                rig.pool.run(format!("create role {name} login")).await?;
+                rig.pool.run(format!("alter database {database} owner to {name}")).await?;
+            }
+            AnyPool::MySql(pool) => {
+                let database: String = sqlx::query_scalar("select database()").fetch_one(pool).await?;
+                rig.pool.run(format!("create user {name}@'%'")).await?;
+                rig.pool.run(format!("grant all on {database}.* to {name}@'%'")).await?;
+            }
+            AnyPool::Sqlite(_) => anyhow::bail!("a file has no users"),
+        }
+        Self::named(rig, name).await
+    }
+
+    async fn named(rig: &Rig, name: String) -> anyhow::Result<Self> {
+        let pool = match &rig.pool {
+            AnyPool::Postgres(pool) => {
+                let options = pool.connect_options().as_ref().clone().username(&name);
+                AnyPool::Postgres(PgPoolOptions::new().max_connections(1).connect_with(options).await?)
+            }
+            AnyPool::MySql(pool) => {
                 let options = pool.connect_options().as_ref().clone().username(&name);
                 AnyPool::MySql(MySqlPoolOptions::new().max_connections(1).connect_with(options).await?)
             }
             AnyPool::Sqlite(_) => anyhow::bail!("a file has no users"),
         };
-        Ok(Self { rig: rig.on(pool), name, admin })
+        Ok(Self { rig: rig.on(pool), name, admin: rig.pool.clone() })
     }
 
     async fn remove(self) -> anyhow::Result<()> {
