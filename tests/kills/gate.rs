@@ -14,9 +14,9 @@ use crate::database::Database;
 /// Where a request is held.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub enum Moment {
-    /// Its id is entered. On the servers, that is before the debit of one bucket and after that of several.
+    /// Its id is entered: before the debit or after it, as the engine has it.
     Id,
-    /// The bucket is debited. On `SQLite`, that is before the id.
+    /// The bucket is debited.
     Debit,
     /// All is written, and not committed.
     Commit,

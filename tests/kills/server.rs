@@ -85,6 +85,11 @@ impl Server {
 
     /// Returns when it has recovered.
     pub async fn connect(&mut self) -> anyhow::Result<Database> {
+        let recovered = tokio::time::timeout(HUNG, self.recovered()).await;
+        recovered.unwrap_or_else(|_| bail!("it does not recover:\n{}", self.log()))
+    }
+
+    async fn recovered(&mut self) -> anyhow::Result<Database> {
         loop {
             let error = match Database::open(self.engine, &self.url).await {
                 Ok(database) => return Ok(database),
@@ -104,3 +109,6 @@ impl Server {
         fs::read_to_string(self.log_file()).unwrap_or_else(|error| error.to_string())
     }
 }
+
+/// Long enough for the slowest machine.
+const HUNG: Duration = Duration::from_secs(120);
