@@ -1,0 +1,117 @@
+//! What the callers know, and what the database says.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use anyhow::ensure;
+use serde::{Deserialize, Serialize};
+use tollgate::{Error, Key, Quota, Rule, Take};
+use uuid::Uuid;
+
+/// A request with an id, of a bucket or of several.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Request {
+    /// A UUID's number.
+    pub id: u128,
+    keys: Vec<String>,
+    cost: i64,
+}
+
+impl Request {
+    pub fn new(keys: &[&str]) -> Self {
+        let keys = keys.iter().map(|&key| key.to_owned()).collect();
+        Self { id: Uuid::new_v4().as_u128(), keys, cost: fastrand::i64(1..=3) }
+    }
+
+    pub fn take(&self) -> Result<Take, Error> {
+        let rule = Rule::Quota(Quota::interval(1_000_000_000, DAY)?);
+        let (first, others) = self.keys.split_first().expect("a request is of a bucket");
+        let take = Take::from(Key::try_from(first)?).rule(rule.clone()).cost(self.cost.unsigned_abs());
+        let take = take.id(Uuid::from_u128(self.id), DAY);
+        others.iter().try_fold(take, |take, key| Ok(take.and(Key::try_from(key)?, rule.clone())))
+    }
+}
+
+/// What a database holds.
+pub struct Found {
+    /// Of each bucket: the tokens that were taken of it.
+    pub granted: BTreeMap<String, i64>,
+    /// Of each request and each of its buckets: the tokens.
+    pub receipts: BTreeMap<(u128, String), i64>,
+}
+
+/// All requests of a test, in the order in which they were asked.
+#[derive(Default)]
+pub struct Books(Mutex<Entries>);
+
+#[derive(Default)]
+struct Entries {
+    entries: Vec<Entry>,
+    rounds_began_at: usize,
+}
+
+struct Entry {
+    request: Request,
+    is_answered: bool,
+}
+
+impl Books {
+    pub fn asked(&self, request: Request) {
+        self.lock().entries.push(Entry { request, is_answered: false });
+    }
+
+    pub fn answered(&self, id: u128) {
+        let mut books = self.lock();
+        let entry = books.entries.iter_mut().rev().find(|entry| entry.request.id == id);
+        entry.expect("what is answered was asked").is_answered = true;
+    }
+
+    pub fn of_this_round(&self) -> Vec<Request> {
+        let books = self.lock();
+        books.entries[books.rounds_began_at..].iter().map(|entry| entry.request.clone()).collect()
+    }
+
+    pub fn end_round(&self) {
+        let mut books = self.lock();
+        books.rounds_began_at = books.entries.len();
+    }
+
+    /// Each answered request is there, any other in all of its buckets or in none, and nothing else.
+    pub fn agree_with(&self, found: &Found) -> anyhow::Result<()> {
+        let mut receipts = 0;
+        for Entry { request, is_answered } in &self.lock().entries {
+            let mut paid = 0;
+            for key in &request.keys {
+                if let Some(&cost) = found.receipts.get(&(request.id, key.clone())) {
+                    ensure!(cost == request.cost, "{request:?} paid {cost}");
+                    paid += 1;
+                }
+            }
+            ensure!(paid == 0 || paid == request.keys.len(), "{request:?} paid in {paid} buckets");
+            ensure!(paid > 0 || !is_answered, "{request:?} was answered, and is gone");
+            receipts += paid;
+        }
+        ensure!(receipts == found.receipts.len(), "{receipts} of {} receipts were asked for", found.receipts.len());
+
+        let mut debits: BTreeMap<&str, i64> = BTreeMap::new();
+        for ((_, key), cost) in &found.receipts {
+            *debits.entry(key).or_default() += cost;
+        }
+        for (key, granted) in &found.granted {
+            let receipts = debits.remove(key.as_str()).unwrap_or_default();
+            ensure!(
+                *granted == receipts,
+                "{granted} tokens of {key} were taken, and there are receipts for {receipts}"
+            );
+        }
+        ensure!(debits.is_empty(), "{debits:?} were taken of buckets that are gone");
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Entries> {
+        self.0.lock().expect("nobody panics with the books in hand")
+    }
+}
+
+const DAY: Duration = Duration::from_secs(86_400);

@@ -1,0 +1,86 @@
+//! Those who ask a database that is about to die.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{bail, ensure};
+use tokio::task::JoinHandle;
+use tollgate::Error;
+
+use crate::books::{Books, Request};
+use crate::database::Database;
+use crate::gate::CUTS;
+
+/// Keeps what was asked and what was answered where the death does not reach.
+pub trait Notes: Send + Sync + 'static {
+    fn asked(&self, request: Request);
+    fn answered(&self, id: u128);
+}
+
+impl Notes for Books {
+    fn asked(&self, request: Request) {
+        self.asked(request);
+    }
+
+    fn answered(&self, id: u128) {
+        self.answered(id);
+    }
+}
+
+pub struct Callers<N> {
+    database: Database,
+    notes: Arc<N>,
+}
+
+impl<N: Notes> Callers<N> {
+    pub fn new(database: Database, notes: Arc<N>) -> Self {
+        Self { database, notes }
+    }
+
+    /// Takes a few grants, of the buckets of whoever is held later too.
+    pub async fn are_answered(&self) -> anyhow::Result<()> {
+        for cut in CUTS {
+            let unanswered = self.clone().ask(cut.request()).await?;
+            ensure!(unanswered.is_none(), "{unanswered:?}");
+        }
+        Ok(())
+    }
+
+    /// Asks on and on, until there is no answer.
+    pub fn crowd(&self) -> Vec<JoinHandle<anyhow::Result<()>>> {
+        let each = |own| {
+            let callers = self.clone();
+            tokio::spawn(async move {
+                loop {
+                    let request = if fastrand::bool() { &["crowd"][..] } else { &["crowd", own] };
+                    match callers.clone().ask(Request::new(request)).await? {
+                        None => tokio::time::sleep(Duration::from_millis(fastrand::u64(0..3))).await,
+                        Some(error) if error.is_outcome_unknown() => return Ok(()),
+                        Some(Error::Unavailable(_) | Error::Contended { .. }) => return Ok(()),
+                        Some(error) => bail!(error),
+                    }
+                }
+            })
+        };
+        ["crowd's first", "crowd's second", "crowd's third"].map(each).into()
+    }
+
+    /// Why there is no answer, if there is none.
+    pub async fn ask(self, request: Request) -> anyhow::Result<Option<Error>> {
+        self.notes.asked(request.clone());
+        match self.database.ask(&request).await {
+            Err(error) => Ok(Some(error)),
+            Ok(decision) => {
+                ensure!(decision.is_granted(), "{request:?} is denied");
+                self.notes.answered(request.id);
+                Ok(None)
+            }
+        }
+    }
+}
+
+impl<N> Clone for Callers<N> {
+    fn clone(&self) -> Self {
+        Self { database: self.database.clone(), notes: Arc::clone(&self.notes) }
+    }
+}

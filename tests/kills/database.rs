@@ -1,0 +1,132 @@
+//! The engines, and what is asked of each.
+
+use std::path::Path;
+use std::str::FromStr;
+use std::time::Duration;
+
+use sqlx::mysql::MySqlConnectOptions;
+use sqlx::pool::PoolOptions;
+use sqlx::postgres::PgConnectOptions;
+use sqlx::sqlite::{LockedSqliteHandle, SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
+use sqlx::{Connection, MySqlConnection, MySqlPool, PgConnection, PgPool, Sqlite, SqlitePool};
+use tollgate::{Decision, Error, SqlStore, Store};
+use uuid::Uuid;
+
+use crate::books::{Found, Request};
+
+/// Those that have a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    Postgres,
+    MySql,
+    MariaDb,
+}
+
+impl Engine {
+    /// As `scripts/servers` calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Postgres => "postgres",
+            Self::MySql => "mysql",
+            Self::MariaDb => "mariadb",
+        }
+    }
+}
+
+#[derive(Clone)]
+pub enum Database {
+    Postgres(PgPool),
+    MySql(MySqlPool),
+    Sqlite(SqlitePool),
+}
+
+/// The same expression for a pool of whatever kind.
+macro_rules! with_pool {
+    ($database:expr, $pool:ident => $body:expr) => {
+        match $database {
+            Database::Postgres($pool) => $body,
+            Database::MySql($pool) => $body,
+            Database::Sqlite($pool) => $body,
+        }
+    };
+}
+
+impl Database {
+    /// A server's, which is there to be asked when this returns.
+    pub async fn open(engine: Engine, url: &str) -> Result<Self, sqlx::Error> {
+        if engine == Engine::Postgres {
+            let options = PgConnectOptions::from_str(url)?;
+            PgConnection::connect_with(&options).await?.close().await?;
+            return Ok(Self::Postgres(small().connect_lazy_with(options)));
+        }
+        let options = MySqlConnectOptions::from_str(url)?;
+        let mut connection = MySqlConnection::connect_with(&options).await?;
+        sqlx::raw_sql("create database if not exists tollgate").execute(&mut connection).await?;
+        connection.close().await?;
+        Ok(Self::MySql(small().connect_lazy_with(options.database("tollgate"))))
+    }
+
+    /// A file, and what is done with each connection to it.
+    pub async fn file(path: &Path, prepare: fn(&mut LockedSqliteHandle<'_>)) -> Result<Self, sqlx::Error> {
+        let options = SqliteConnectOptions::new()
+            .filename(path)
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Normal)
+            .busy_timeout(Duration::from_secs(20));
+        let pool = small::<Sqlite>().after_connect(move |connection, _| {
+            Box::pin(async move {
+                prepare(&mut connection.lock_handle().await?);
+                Ok(())
+            })
+        });
+        Ok(Self::Sqlite(pool.connect_with(options).await?))
+    }
+
+    pub async fn migrate(&self) -> Result<(), Error> {
+        with_pool!(self, pool => tollgate::migrate(pool).await.map(drop))
+    }
+
+    pub async fn run(&self, sql: &'static str) -> Result<(), sqlx::Error> {
+        with_pool!(self, pool => sqlx::raw_sql(sql).execute(pool).await.map(drop))
+    }
+
+    pub async fn ask(&self, request: &Request) -> Result<Decision, Error> {
+        let take = request.take()?;
+        Ok(with_pool!(self, pool => SqlStore::from(pool.clone()).take_one(&take).await)??)
+    }
+
+    /// All buckets and receipts.
+    pub async fn found(&self) -> anyhow::Result<Found> {
+        let (buckets, receipts) = match self {
+            Self::Postgres(_) => (
+                "select id, granted from tollgate.token_buckets",
+                "select id::text, bucket, cost from tollgate.token_receipts where state = 'open'",
+            ),
+            Self::MySql(_) => (
+                "select convert(id using utf8mb4), granted from token_buckets",
+                "select hex(id), convert(bucket using utf8mb4), cost from token_receipts where state = 'open'",
+            ),
+            Self::Sqlite(_) => (
+                "select id, granted from token_buckets",
+                "select id, bucket, cost from token_receipts where state = 'open'",
+            ),
+        };
+        let granted: Vec<(String, i64)> = with_pool!(self, pool => sqlx::query_as(buckets).fetch_all(pool).await)?;
+        let receipts: Vec<(String, String, i64)> =
+            with_pool!(self, pool => sqlx::query_as(receipts).fetch_all(pool).await)?;
+        let receipts =
+            receipts.into_iter().map(|(id, bucket, cost)| Ok(((Uuid::parse_str(&id)?.as_u128(), bucket), cost)));
+        Ok(Found { granted: granted.into_iter().collect(), receipts: receipts.collect::<anyhow::Result<_>>()? })
+    }
+
+    /// Nobody gets a connection any more; waits for those who have one.
+    pub async fn close(&self) {
+        with_pool!(self, pool => pool.close().await);
+    }
+}
+
+/// A pool that does not look whether a connection is alive before somebody uses it.
+fn small<DB: sqlx::Database>() -> PoolOptions<DB> {
+    PoolOptions::new().max_connections(8).test_before_acquire(false)
+}

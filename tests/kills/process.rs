@@ -1,0 +1,60 @@
+//! Processes of this machine, as Linux shows them.
+
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+
+/// What it was started with.
+pub fn command_line(pid: u32) -> anyhow::Result<Vec<String>> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/cmdline"))?;
+    let words: Vec<String> = text.trim_end_matches('\0').split('\0').map(str::to_owned).collect();
+    ensure!(!words[0].is_empty(), "process {pid} has ended");
+    Ok(words)
+}
+
+/// The user and the group that it runs as.
+pub fn owner(pid: u32) -> anyhow::Result<(u32, u32)> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let of = |name| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).context("there is such a line")?;
+        Ok::<_, anyhow::Error>(line.split_whitespace().next().context("it names four")?.parse()?)
+    };
+    Ok((of("Uid:")?, of("Gid:")?))
+}
+
+/// Kills it and its children. They may still be ending when this returns.
+pub fn kill(pid: u32) -> anyhow::Result<Vec<u32>> {
+    // What is stopped has no more children.
+    signal("STOP", &[pid])?;
+    while !matches!(state_and_parent(pid), None | Some(('T' | 'Z', _))) {
+        std::thread::yield_now();
+    }
+    let mut pids = Vec::new();
+    for entry in std::fs::read_dir("/proc")? {
+        let child = entry?.file_name().to_str().and_then(|name| name.parse().ok());
+        pids.extend(child.filter(|&child| state_and_parent(child).is_some_and(|(_, parent)| parent == pid)));
+    }
+    // The last, so that no child sees it end before.
+    pids.push(pid);
+    signal("KILL", &pids)?;
+    Ok(pids)
+}
+
+/// Whether it runs no more, even if nobody has asked how it ended.
+pub fn has_ended(pid: u32) -> bool {
+    matches!(state_and_parent(pid), None | Some(('Z' | 'X', _)))
+}
+
+fn signal(name: &str, pids: &[u32]) -> anyhow::Result<()> {
+    let pids = pids.iter().map(u32::to_string);
+    // A child that has ended meanwhile is no failure.
+    Command::new("bash").args(["-c", r#"kill -s "$0" "$@" 2>/dev/null"#, name]).args(pids).status()?;
+    Ok(())
+}
+
+fn state_and_parent(pid: u32) -> Option<(char, u32)> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name before may hold anything.
+    let mut words = stat.rsplit_once(')')?.1.split_whitespace();
+    Some((words.next()?.chars().next()?, words.next()?.parse().ok()?))
+}
