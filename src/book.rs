@@ -126,14 +126,15 @@ impl Row {
 
     /// Decides a request that is possible, if nothing rules the bucket but its tokens.
     #[inline]
-    pub(crate) fn take(&mut self, request: Request, now: i64) -> Option<(Verdict, Receipt)> {
+    pub(crate) fn take(&mut self, request: Request, now: i64) -> Option<(Verdict, Option<Receipt>)> {
         let terms = self.terms();
         if request.cost > terms.capacity - request.keep {
             return None;
         }
         let verdict = self.bucket.take(&terms, now, request);
         let acts_at = now.saturating_add(verdict.wait);
-        Some((verdict, Receipt { cost: request.cost, granted: self.bucket.granted, acts_at }))
+        let receipt = Receipt { cost: request.cost, granted: self.bucket.granted, acts_at };
+        Some((verdict, verdict.granted.then_some(receipt)))
     }
 
     /// Gives it terms of its own, as its owner's; while an override rules, they wait.

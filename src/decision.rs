@@ -23,8 +23,13 @@ pub struct Decision {
 }
 
 impl Decision {
-    #[inline]
     pub(crate) fn new(verdict: Verdict) -> Self {
+        Self::of(verdict, None)
+    }
+
+    /// Of the only bucket, with what it granted.
+    #[inline]
+    pub(crate) fn of(verdict: Verdict, receipt: Option<Receipt>) -> Self {
         let duration = |ns: i64| match ns {
             NEVER_NS => Duration::MAX,
             ns => Duration::from_nanos(ns.max(0).unsigned_abs()),
@@ -35,7 +40,11 @@ impl Decision {
             wait: duration(verdict.wait),
             retry_after: duration(verdict.retry_after),
             reset_after: duration(verdict.reset_after),
-            ..Self::grant(0)
+            attempts: 1,
+            limit: 0,
+            mode: Mode::Enforce,
+            source: Source::Store,
+            taken: receipt.map_or_else(SmallVec::new, |receipt| SmallVec::from_buf([(0, receipt)])),
         }
     }
 
@@ -83,7 +92,6 @@ impl Decision {
     }
 
     /// Says what was taken from the bucket at a place among those of the request.
-    #[inline]
     pub(crate) fn receipt(mut self, place: usize, receipt: Receipt) -> Self {
         self.taken.push((place, receipt));
         self
@@ -109,12 +117,6 @@ impl Decision {
             *place = places[*place];
         }
         self
-    }
-
-    /// With the receipt of the only bucket, if it granted.
-    #[inline]
-    pub(crate) fn taking(self, receipt: Receipt) -> Self {
-        if self.granted { self.receipt(0, receipt) } else { self }
     }
 
     /// One answer for all the buckets of a request: what holds for each of them holds for it. The one that decided is

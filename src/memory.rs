@@ -108,7 +108,7 @@ impl<C: Clock> MemoryStore<C> {
                 let now = self.clock.now();
                 if let Some((verdict, receipt)) = row.take(request, now) {
                     drop(shard);
-                    return Ok(Decision::new(verdict).taking(receipt));
+                    return Ok(Decision::of(verdict, receipt));
                 }
             }
         }
