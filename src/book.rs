@@ -298,6 +298,8 @@ pub(crate) fn adjust(
     account: Option<&mut impl Account>,
     now: i64,
 ) -> (Result<Adjusted, Word>, Option<Held>) {
+    // What was remembered counts, whatever the caller says.
+    let receipt = held.map_or(receipt, |held| Receipt { cost: receipt.cost, ..held.receipt });
     if kind == Kind::Cancel && now >= receipt.acts_at {
         return (Ok(Adjusted::Late), None);
     }
@@ -327,7 +329,7 @@ pub(crate) fn adjust(
         _ if given_back < 0 => account.charge(now, -given_back),
         _ => account.refund(&receipt, given_back),
     }
-    (Ok(Adjusted::Done(given_back)), Some(Held { state, ..held }))
+    (Ok(Adjusted::Done(given_back)), Some(Held { state, expires_at: held.expires_at.max(now + DAY_NS), ..held }))
 }
 
 const DAY_NS: i64 = 86_400_000_000_000;

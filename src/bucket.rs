@@ -228,9 +228,9 @@ impl Bucket {
         }
         let later = self.granted - receipt.granted;
         let given_back = (receipt.cost - later).max(0);
-        self.full_at -= given_back * terms.token_ticks;
+        self.refund(terms, given_back);
         if later == 0 {
-            self.granted -= receipt.cost;
+            self.granted = (self.granted - receipt.cost).max(0);
         }
         given_back
     }
@@ -248,14 +248,14 @@ impl Bucket {
         let owed = tokens.saturating_mul(terms.token_ticks);
         self.full_at = self.full_at.max(clock).saturating_add(owed).min(furthest.max(self.full_at));
         self.longest_wait = self.longest_wait.max(self.full_at - clock - terms.burst());
-        self.granted += tokens;
+        self.granted = self.granted.saturating_add(tokens).min(i64::MAX / 2);
     }
 
     /// Makes the bucket full. It counts as a grant of the capacity, so that no earlier request gives anything back.
     pub fn reset(&mut self, terms: &Terms, now: i64) {
         self.full_at = terms.clock(self.anchor, now);
         self.longest_wait = 0;
-        self.granted += terms.capacity;
+        self.granted = self.granted.saturating_add(terms.capacity).min(i64::MAX / 2);
     }
 }
 

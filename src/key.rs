@@ -20,6 +20,11 @@ use uuid::Uuid;
 pub struct Key(SmolStr);
 
 impl Key {
+    /// Under which the receipts of a key's window are kept, beside those of its bucket.
+    pub(crate) fn of_window(&self) -> Self {
+        Self(format_smolstr!("\u{1}{}", self.0))
+    }
+
     /// The key as text.
     #[must_use]
     pub fn as_str(&self) -> &str {

@@ -177,14 +177,15 @@ impl<C: Clock> MemoryStore<C> {
         let mut shard = self.shard(&receipt.key).lock();
         let mut receipts = self.receipts.lock();
         let now = self.clock.now();
-        let held = receipts.find(receipt.id, &receipt.key);
+        let of = if receipt.window { receipt.key.of_window() } else { receipt.key.clone() };
+        let held = receipts.find(receipt.id, &of);
         let (adjusted, held) = if receipt.window {
             book::adjust(*kind, receipt.taken, held, shard.window_of(&receipt.key), now)
         } else {
             book::adjust(*kind, receipt.taken, held, shard.row(&receipt.key), now)
         };
         if let Some(held) = held {
-            receipts.write(receipt.id, &receipt.key, held, now);
+            receipts.write(receipt.id, &of, held, now);
         }
         adjusted.map_err(|_| TakeError::UnknownBucket(receipt.key.clone()))
     }

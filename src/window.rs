@@ -111,7 +111,7 @@ impl fmt::Display for Window {
 }
 
 /// Sums of so many in each of so many sub-intervals stay within the range.
-const MOST_REQUESTS: i64 = 1_000_000_000_000;
+pub(crate) const MOST_REQUESTS: i64 = 1_000_000_000_000;
 const LONGEST_INTERVAL_NS: i64 = 366 * 86_400_000_000_000;
 const LEAST_RESOLUTION_NS: i64 = 1000;
 const MOST_SUB_INTERVALS: u64 = 1000;

@@ -2,7 +2,7 @@
 -- reservation that was cancelled, refunded or is to be settled.
 create table token_receipts (
   id         binary(16) not null,
-  bucket     varbinary(255) not null,
+  bucket     varbinary(256) not null comment 'of a sliding window: x''01'' and its id',
   cost       bigint not null comment 'tokens',
   granted    bigint not null comment 'the bucket''s granted after it',
   acts_at    bigint not null comment 'when the tokens may be used, in nanoseconds since 1970',

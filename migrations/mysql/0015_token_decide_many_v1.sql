@@ -33,7 +33,7 @@ begin
   declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
   declare exit handler for sqlexception
   begin
-    if v_own then rollback; end if;
+    if v_own then rollback and no chain no release; end if;
     resignal;
   end;
 
@@ -59,5 +59,5 @@ begin
       v_token_ticks));
   end loop;
   close v_sorted;
-  if v_own then commit; end if;
+  if v_own then commit and no chain no release; end if;
 end

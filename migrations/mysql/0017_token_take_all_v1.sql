@@ -39,7 +39,7 @@ begin
   declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
   declare exit handler for sqlexception
   begin
-    if v_own then rollback; end if;
+    if v_own then rollback and no chain no release; end if;
     resignal;
   end;
 
@@ -81,7 +81,7 @@ begin
   if not v_spare then
     release savepoint tollgate_take_all;
   end if;
-  if v_own then commit; end if;
+  if v_own then commit and no chain no release; end if;
 
   select entry, if(v_spare and outcome = 'granted', 'spared', outcome) as outcome, mode, now, acts_at, full_at, granted,
          burst, anchor, step_ns, step_ticks, token_ticks

@@ -32,7 +32,7 @@ begin
   declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
 
   if (p_kind in ('cancel', 'refund', 'settle') and replace(p_receipt, '-', '') regexp '^[0-9a-f]{32}$'
-      and p_id is not null and p_cost >= 1 and p_granted is not null and p_acts_at is not null
+      and p_id is not null and p_cost between 1 and 3155760000000000000 and p_granted is not null and p_acts_at is not null
       and p_tokens between 0 and 3155760000000000000) is not true then
     signal sqlstate '22023' set message_text =
       'tollgate: adjust takes cancel, refund or settle, a UUID, a bucket, a cost of 1 or more and 0 tokens or more';
@@ -48,17 +48,14 @@ begin
   adjust: begin
     declare exit handler for sqlexception
     begin
-      if v_own then rollback; end if;
+      if v_own then rollback and no chain no release; end if;
       resignal;
     end;
 
     select full_at, granted, burst, token_ticks into v_full_at, v_granted, v_burst, v_token_ticks
       from token_buckets where id = v_id for update;
     call token_clock_v1(v_now);
-    if p_kind = 'cancel' and v_now >= p_acts_at then
-      set v_outcome = 'late';
-      leave adjust;
-    elseif p_kind = 'settle' then
+    if p_kind = 'settle' then
       select state, cost, expires_at into v_state, v_known_cost, v_expires_at
         from token_receipts where id = v_receipt and bucket = v_id for update;
       if v_state is null or v_expires_at <= v_now then
@@ -68,9 +65,12 @@ begin
     else
       call token_claim_v1(p_receipt, v_id, p_cost, p_granted, p_acts_at, greatest(p_acts_at, v_now + 86400000000000), 0,
                           v_state, v_known_cost, v_known_granted, v_known_acts_at, v_expires_at);
-      set v_new = v_state is null;
+      -- What was remembered counts, whatever the caller says.
+      set v_new = v_state is null, p_granted = v_known_granted, p_acts_at = v_known_acts_at;
     end if;
-    if v_state <> 'open' or v_known_cost <> p_cost then
+    if p_kind = 'cancel' and v_now >= p_acts_at then
+      set v_outcome = 'late';
+    elseif v_state <> 'open' or v_known_cost <> p_cost then
       set v_outcome = 'repeated';
     elseif v_burst is null then
       set v_outcome = 'unknown';
@@ -90,7 +90,7 @@ begin
       else p_cost - p_tokens
     end;
     if p_kind = 'cancel' and v_granted = p_granted then
-      set v_granted = v_granted - p_cost;
+      set v_granted = greatest(v_granted - p_cost, 0);
     end if;
     select (v_now - anchor) div step_ns * step_ticks,
            (v_now + 31622400000000000 - anchor) div step_ns * step_ticks
@@ -100,17 +100,18 @@ begin
     else
       set v_owed = greatest(v_full_at, v_clock) - cast(v_given_back as decimal(65, 0)) * v_token_ticks;
       set v_full_at = greatest(v_full_at, least(v_owed, v_year + cast(v_burst as decimal(65, 0)))),
-          v_granted = v_granted - v_given_back;
+          v_granted = least(cast(v_granted as decimal(65, 0)) - v_given_back, 4611686018427387903);
     end if;
     update token_buckets
        set full_at = v_full_at, granted = v_granted,
            longest_wait = greatest(longest_wait, if(v_given_back < 0, v_full_at - v_clock - v_burst, 0))
      where id = v_id;
     update token_receipts
-       set state = case p_kind when 'cancel' then 'cancelled' when 'refund' then 'refunded' else 'settled' end
+       set state = case p_kind when 'cancel' then 'cancelled' when 'refund' then 'refunded' else 'settled' end,
+           expires_at = greatest(expires_at, v_now + 86400000000000)
      where id = v_receipt and bucket = v_id;
   end adjust;
 
-  if v_own then commit; end if;
+  if v_own then commit and no chain no release; end if;
   select v_outcome as outcome, v_given_back as given_back;
 end

@@ -36,7 +36,7 @@ begin
   begin
     declare exit handler for sqlexception
     begin
-      if v_own then rollback; end if;
+      if v_own then rollback and no chain no release; end if;
       resignal;
     end;
 
@@ -48,6 +48,6 @@ begin
     -- The row is locked from here on, and may have been waited for.
     call token_clock_v1(v_now);
     call token_rule_v1(v_id, null, null, null, null, v_now, 0, v_outcome, v_mode, v_burst, v_changed, v_burst);
-    if v_own then commit; end if;
+    if v_own then commit and no chain no release; end if;
   end;
 end

@@ -28,10 +28,11 @@ begin
   declare v_windows cursor for
     select id from token_windows where newest + interval_ns <= v_now limit p_limit;
   declare v_overrides cursor for
-    select id from token_overrides where timestampdiff(microsecond, '1970-01-01', expires_at) * 1000 <= v_now limit p_limit;
+    select id from token_overrides where timestampdiff(microsecond, '1970-01-01', least(expires_at, '2262-01-01')) * 1000 <= v_now limit p_limit;
   declare continue handler for not found set v_done = true;
   declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
 
+  set p_limit = least(greatest(coalesce(p_limit, 1000), 1), 10000);
   if v_own then
     set transaction isolation level read committed;
   end if;
@@ -42,7 +43,7 @@ begin
   begin
     declare exit handler for sqlexception
     begin
-      if v_own then rollback; end if;
+      if v_own then rollback and no chain no release; end if;
       resignal;
     end;
 
@@ -93,12 +94,12 @@ begin
         fetch v_overrides into v_id;
         if v_done then leave overrides; end if;
         if exists (select 1 from token_overrides where id = v_id for update skip locked) then
-          delete from token_overrides where id = v_id and timestampdiff(microsecond, '1970-01-01', expires_at) * 1000 <= v_now;
+          delete from token_overrides where id = v_id and timestampdiff(microsecond, '1970-01-01', least(expires_at, '2262-01-01')) * 1000 <= v_now;
           set o_deleted = o_deleted + row_count();
         end if;
       end loop;
       close v_overrides;
     end if;
-    if v_own then commit; end if;
+    if v_own then commit and no chain no release; end if;
   end;
 end

@@ -33,7 +33,7 @@ begin
   declare v_mode varchar(7) character set ascii collate ascii_bin;
   declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
 
-  if (length(v_id) between 1 and 255 and p_cost between 0 and 4611686018427387903 and (p_cost > 0 or p_counting)
+  if (length(v_id) between 1 and 255 and p_cost between 0 and if(p_counting, 1000000000000, 4611686018427387903) and (p_cost > 0 or p_counting)
       and p_keep between 0 and 4611686018427387903 and p_max_wait between 0 and 31622400000000000
       and p_most between 1 and 1000000000000 and p_resolution between 1000 and p_interval
       and p_interval <= 31622400000000000 and (p_interval - 1) div p_resolution < 1000) is not true then
@@ -50,7 +50,7 @@ begin
   decide: begin
     declare exit handler for sqlexception
     begin
-      if v_own then rollback; end if;
+      if v_own then rollback and no chain no release; end if;
       resignal;
     end;
 
@@ -64,12 +64,12 @@ begin
       set o_acts_at = o_now;
     end lock_row;
     -- What rules, read when the lock is held: see token_decide_v1.
-    select mode, timestampdiff(microsecond, '1970-01-01', until) * 1000 into o_mode, v_until
-      from token_mode where one = true and (until is null or timestampdiff(microsecond, '1970-01-01', until) * 1000 > o_now);
-    select mode, timestampdiff(microsecond, '1970-01-01', expires_at) * 1000 into v_mode, v_back
+    select mode, timestampdiff(microsecond, '1970-01-01', least(until, '2262-01-01')) * 1000 into o_mode, v_until
+      from token_mode where one = true and (until is null or timestampdiff(microsecond, '1970-01-01', least(until, '2262-01-01')) * 1000 > o_now);
+    select mode, timestampdiff(microsecond, '1970-01-01', least(expires_at, '2262-01-01')) * 1000 into v_mode, v_back
       from token_overrides
      where id = v_id and mode is not null
-       and (expires_at is null or timestampdiff(microsecond, '1970-01-01', expires_at) * 1000 > o_now);
+       and (expires_at is null or timestampdiff(microsecond, '1970-01-01', least(expires_at, '2262-01-01')) * 1000 > o_now);
     if v_mode is not null then
       set o_mode = v_mode, v_until = v_back;
     end if;
@@ -99,7 +99,7 @@ begin
       begin
         declare v_cost, v_granted, v_acts_at, v_expires_at bigint;
         declare v_state varchar(9) character set ascii;
-        call token_claim_v1(p_receipt, v_id, p_cost, 0, o_now, o_now + p_hold, o_now,
+        call token_claim_v1(p_receipt, concat(x'01', v_id), p_cost, 0, o_now, o_now + least(greatest(coalesce(p_hold, 0), 0), 31622400000000000), o_now,
                             v_state, v_cost, v_granted, v_acts_at, v_expires_at);
         if v_state is not null then
           set o_outcome = if(v_cost = p_cost and v_state <> 'cancelled', 'granted', 'reused'),
@@ -123,19 +123,19 @@ begin
       if p_counting or o_acts_at <= o_now + p_max_wait then
         set o_mode = if(p_counting, o_mode, null);
         if p_cost > 0 then
-          call token_window_count_v1(v_id, p_interval, p_resolution, p_cost, o_now, o_acts_at, o_counts, v_newest);
-          set o_resolution = p_resolution;
+          call token_window_count_v1(v_id, p_interval, p_resolution, p_cost, o_now, o_acts_at, o_counts, v_newest,
+                                     o_resolution);
         end if;
         update token_receipts set acts_at = o_acts_at
-         where p_receipt is not null and id = unhex(replace(p_receipt, '-', '')) and bucket = v_id;
+         where p_receipt is not null and id = unhex(replace(p_receipt, '-', '')) and bucket = concat(x'01', v_id);
         leave decide;
       end if;
       set o_outcome = if(o_mode = 'shadow', 'granted', 'denied'), o_acts_at = o_now;
     end if;
     if p_receipt is not null then
-      delete from token_receipts where id = unhex(replace(p_receipt, '-', '')) and bucket = v_id;
+      delete from token_receipts where id = unhex(replace(p_receipt, '-', '')) and bucket = concat(x'01', v_id);
     end if;
   end decide;
 
-  if v_own then commit; end if;
+  if v_own then commit and no chain no release; end if;
 end

@@ -17,7 +17,10 @@ declare
   v_available numeric := 0;  -- in the old terms' ticks; negative while grants still wait for their tokens
   c_year      constant bigint := 31622400000000000;
 begin
-  select b.* into strict v_old from tollgate.token_buckets b where b.id = p_id for no key update;
+  select b.* into v_old from tollgate.token_buckets b where b.id = p_id for no key update;
+  if not found then
+    return;  -- Swept away meanwhile: whoever asked reads it again.
+  end if;
   v_new := v_old;
   select t.* into v_new.burst, v_new.step_ns, v_new.step_ticks, v_new.token_ticks
     from tollgate.terms_v1('bucket ' || quote_literal(p_id), p_capacity, p_refill_seconds, p_refill) t;

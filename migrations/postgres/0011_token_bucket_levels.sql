@@ -19,9 +19,9 @@ select b.id, b.burst / b.token_ticks as capacity,
             else case b.step_ns when 1 then 'continuous' when 9223372036854775807 then 'once' else 'interval' end
        end as refill,
        b.plan, b.provisioned, b.overridden, b.granted,
-       case when b.full_at > l.clock
+       case when b.full_at > l.clock and b.step_ns < 9223372036854775807
             then to_timestamp(tollgate.bucket_instant_v1(b, b.full_at) / 1000000000.0) end as full_at,
-       case when b.full_at > l.clock
+       case when b.full_at > l.clock and b.step_ns < 9223372036854775807
             then to_timestamp(tollgate.bucket_instant_v1(
                    b, b.full_at - (b.full_at - l.clock - 1) / b.token_ticks * b.token_ticks) / 1000000000.0)
        end as next_refill_at

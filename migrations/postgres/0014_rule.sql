@@ -61,7 +61,8 @@ begin
     end if;
   end if;
   mode := nullif(mode, 'enforce');
-  mode_until := extract(epoch from v_until) * 1000000000;
+  -- No bigint reaches further.
+  mode_until := (case when v_until is not null then extract(epoch from least(v_until, '2262-01-01'::timestamptz)) end) * 1000000000;
   p_capacity := coalesce(p_capacity, p.capacity);
   p_refill_seconds := coalesce(p_refill_seconds, p.refill_seconds);
   p_refill := coalesce(p_refill, p.refill);

@@ -33,8 +33,8 @@ create type tollgate.taken_v1 as (
 --            acts_at     when the tokens may be used, if they were granted; if blocked, until when; null: no end
 --            and the bucket's columns after it, from which remaining tokens and waits follow
 -- Errors:    22023 arguments out of range · 23514 terms that make no bucket
--- Locks:     the request's receipt, then the bucket's row, if the request is granted. A denied request writes nothing
---            and waits for no lock.
+-- Locks:     the bucket's row, if the request is granted or has an id; then its receipt. A denied request without an id
+--            writes nothing and waits for no lock.
 --
 -- Reads first, so a denial costs no write. What it read may be old by the time it writes, so the update asks again
 -- whether the tokens are there, by then under the row's lock; if they are not, or the terms changed, all begins anew.
@@ -61,7 +61,9 @@ declare
   v_mode    text;
   c_stale   constant bigint := 2000000;
 begin
-  if (p_cost >= 1 and p_keep >= 0 and p_max_wait between 0 and 31622400000000000) is not true then
+  p_hold := least(greatest(coalesce(p_hold, 0), 0), 31622400000000000);
+  if (p_cost between 1 and 4611686018427387903 and p_keep between 0 and 4611686018427387903
+      and p_max_wait between 0 and 31622400000000000) is not true then
     raise exception 'tollgate: take_v1 needs a cost of 1 or more, 0 or more to keep, and a wait of 0 to a year'
       using errcode = 'invalid_parameter_value';
   end if;
@@ -97,6 +99,8 @@ begin
     end if;
 
     if p_receipt is not null then
+      -- The bucket first, in the order of all routines.
+      perform from tollgate.token_buckets t where t.id = p_id for no key update;
       delete from tollgate.token_receipts t where t.id = p_receipt and t.bucket = p_id and t.expires_at <= v_now;
       select t.* into r from tollgate.token_receipts t where t.id = p_receipt and t.bucket = p_id;
       if found then

@@ -87,8 +87,12 @@ declare
   v_changed boolean;
   v_known   boolean;
 begin
-  if (p_cost >= 1 and p_keep >= 0 and p_max_wait between 0 and 31622400000000000) is not true then
-    raise exception 'tollgate: take_all_v1 needs a cost of 1 or more, 0 or more to keep, and a wait of 0 to a year'
+  p_hold := least(greatest(coalesce(p_hold, 0), 0), 31622400000000000);
+  if (p_cost between 1 and 4611686018427387903 and p_keep between 0 and 4611686018427387903
+      and p_max_wait between 0 and 31622400000000000
+      and cardinality(p_ids) = (select count(distinct x) from unnest(p_ids) x)) is not true then
+    raise exception 'tollgate: take_all_v1 needs buckets, none twice, a cost of 1 or more, 0 or more to keep, and a wait of 0 to a '
+                    'year'
       using errcode = 'invalid_parameter_value';
   end if;
   select array_agg(i.place order by i.id collate "C") into v_order

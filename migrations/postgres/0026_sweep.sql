@@ -2,7 +2,7 @@
 -- and are full, windows in which nothing counts, receipts and overrides that have expired.
 --
 -- Arguments: p_after  where the last step ended; null: begin
---            p_limit  how many buckets to look at, and how many receipts to delete at most
+--            p_limit  how many buckets to look at, and how many receipts to delete at most: 1 to 10000
 -- Result:    deleted  rows
 --            next     where the next step begins; null: this one came to the end
 -- Locks:     rows that nobody else has locked; what is locked is left for another time.
@@ -15,6 +15,7 @@ declare
   v_ids   text[];
   v_count bigint;
 begin
+  p_limit := least(greatest(coalesce(p_limit, 1000), 1), 10000);
   select array_agg(s.id order by s.id) into v_ids
     from (select b.id from tollgate.token_buckets b where p_after is null or b.id > p_after
            order by b.id limit p_limit) s;
@@ -47,6 +48,14 @@ begin
      where o.id = e.id;
     get diagnostics v_count = row_count;
     deleted := deleted + v_count;
+    -- Nobody makes an override while the row is locked, because its trigger waits for that.
+    if exists (select from tollgate.token_mode g where g.overrides)
+       and not exists (select from tollgate.token_overrides) then
+      perform from tollgate.token_mode g for update skip locked;
+      if found then
+        update tollgate.token_mode g set overrides = false where not exists (select from tollgate.token_overrides);
+      end if;
+    end if;
   end if;
 end
 $$;

@@ -28,7 +28,8 @@ $$;
 
 revoke all on function tollgate.window_earliest_v1(tollgate.token_windows, bigint, bigint, bigint) from public;
 
--- window_count_v1: a window with requests counted at an instant, and without what counts no more.
+-- window_count_v1: a window with requests counted at an instant, and without what counts no more. Of the sub-intervals the
+-- newest 1001 are kept. The resolution stays that of the newest.
 --
 -- Arguments: p_window; p_interval, p_resolution in nanoseconds; p_cost in requests; p_now, p_at in nanoseconds since 1970
 create function tollgate.window_count_v1(
@@ -38,23 +39,29 @@ language plpgsql immutable
 as $$
 declare
   v_end  constant bigint := (p_at / p_resolution + 1) * p_resolution;
+  v_kept constant bigint := greatest(p_interval, p_window.interval_ns);
   v_last int;
 begin
   select coalesce(array_agg(e order by e), '{}'), coalesce(array_agg(c order by e), '{}')
     into p_window.ends, p_window.counts
-    from unnest(p_window.ends, p_window.counts) as u (e, c)
-   where e > p_now - p_interval;
+    from (select e, c from unnest(p_window.ends, p_window.counts) as u (e, c)
+           where e > p_now - v_kept order by e desc limit 1001) k;
   v_last := coalesce(array_length(p_window.ends, 1), 0);
   if v_last > 0 and p_window.ends[v_last] >= v_end then
     p_window.counts[v_last] := p_window.counts[v_last] + p_cost;
   else
     p_window.ends := p_window.ends || v_end;
     p_window.counts := p_window.counts || p_cost;
+    p_window.resolution_ns := p_resolution;
+    if v_last > 1000 then
+      p_window.ends := p_window.ends[2:];
+      p_window.counts := p_window.counts[2:];
+    end if;
   end if;
   p_window.granted := p_window.granted + p_cost;
   p_window.longest_wait := greatest(p_window.longest_wait, p_at - p_now);
-  p_window.interval_ns := p_interval;
-  p_window.resolution_ns := p_resolution;
+  -- Who asks by a longer interval finds its counts, until there are none but this one's.
+  p_window.interval_ns := case when v_last = 0 then p_interval else v_kept end;
   return p_window;
 end
 $$;

@@ -44,8 +44,11 @@ declare
   v_mode    text;
   v_until   timestamptz;
   c_year    constant bigint := 31622400000000000;
+  -- A bucket and a window of one key have receipts of their own.
+  c_bucket  constant text := chr(1) || p_id;
 begin
-  if (p_id is not null and p_cost between 0 and 4611686018427387903 and (p_cost > 0 or p_counting)
+  p_hold := least(greatest(coalesce(p_hold, 0), 0), c_year);
+  if (p_id is not null and p_cost between 0 and case when p_counting then 1000000000000 else 4611686018427387903 end and (p_cost > 0 or p_counting)
       and p_keep between 0 and 4611686018427387903
       and p_max_wait between 0 and c_year and p_most between 1 and 1000000000000
       and p_resolution between 1000 and p_interval and p_interval <= c_year
@@ -77,8 +80,8 @@ begin
       update tollgate.token_windows t set ends = w.ends where t.id = p_id;
     end if;
     if p_receipt is not null then
-      delete from tollgate.token_receipts t where t.id = p_receipt and t.bucket = p_id and t.expires_at <= v_now;
-      select t.* into r from tollgate.token_receipts t where t.id = p_receipt and t.bucket = p_id;
+      delete from tollgate.token_receipts t where t.id = p_receipt and t.bucket = c_bucket and t.expires_at <= v_now;
+      select t.* into r from tollgate.token_receipts t where t.id = p_receipt and t.bucket = c_bucket;
     end if;
   end if;
   v_acts_at := v_now;
@@ -91,7 +94,7 @@ begin
     v_acts_at := greatest(r.acts_at, v_now);
   elsif v_mode = 'block' then
     v_outcome := 'denied';
-    v_acts_at := extract(epoch from v_until) * 1000000000;
+    v_acts_at := (case when v_until is not null then extract(epoch from least(v_until, '2262-01-01'::timestamptz)) end) * 1000000000;
   elsif not p_counting and p_cost > p_most - p_keep then
     v_outcome := 'never';
   else
@@ -111,7 +114,7 @@ begin
        where t.id = p_id;
       if p_receipt is not null then
         insert into tollgate.token_receipts (id, bucket, cost, granted, acts_at, state, expires_at)
-        values (p_receipt, p_id, p_cost, 0, v_acts_at, 'open', v_now + p_hold);
+        values (p_receipt, c_bucket, p_cost, 0, v_acts_at, 'open', v_now + p_hold);
       end if;
     else
       v_acts_at := v_now;

@@ -17,8 +17,9 @@ declare
   v_now   bigint;
   v_place int;
   c_day   constant bigint := 86400000000000;
+  c_bucket constant text := chr(1) || p_id;  -- see take_window_v1
 begin
-  if (p_kind in ('cancel', 'refund', 'settle') and p_receipt is not null and p_id is not null and p_cost >= 1
+  if (p_kind in ('cancel', 'refund', 'settle') and p_receipt is not null and p_id is not null and p_cost between 1 and 1000000000000
       and p_acts_at is not null and p_tokens between 0 and 3155760000000000000) is not true then
     raise exception 'tollgate: adjust_window_v1 takes ''cancel'', ''refund'' or ''settle'', a receipt, a window, a cost of '
                     '1 or more and 0 requests or more' using errcode = 'invalid_parameter_value';
@@ -26,8 +27,11 @@ begin
   given_back := 0;
   select t.* into w from tollgate.token_windows t where t.id = p_id for no key update;
   v_now := tollgate.token_clock_v1();
-  select t.* into r from tollgate.token_receipts t where t.id = p_receipt and t.bucket = p_id for update;
+  select t.* into r from tollgate.token_receipts t where t.id = p_receipt and t.bucket = c_bucket for update;
   v_known := found;
+  if v_known then
+    p_acts_at := r.acts_at;
+  end if;
   if p_kind = 'cancel' and v_now >= p_acts_at then
     outcome := 'late';
   elsif p_kind = 'settle' and (not v_known or r.expires_at <= v_now) then
@@ -42,19 +46,20 @@ begin
   end if;
 
   insert into tollgate.token_receipts as t (id, bucket, cost, granted, acts_at, state, expires_at)
-  values (p_receipt, p_id, p_cost, 0, p_acts_at,
+  values (p_receipt, c_bucket, p_cost, 0, p_acts_at,
           case p_kind when 'cancel' then 'cancelled' when 'refund' then 'refunded' else 'settled' end,
           greatest(p_acts_at, v_now + c_day))
-  on conflict (id, bucket) do update set state = excluded.state;
+  on conflict (id, bucket) do update
+     set state = excluded.state, expires_at = greatest(t.expires_at, excluded.expires_at);
   outcome := 'done';
   given_back := case p_kind when 'cancel' then p_cost when 'refund' then least(p_tokens, p_cost)
-                else p_cost - p_tokens end;
+                else p_cost - least(p_tokens, 1000000000000) end;
   if given_back < 0 then
     w := tollgate.window_count_v1(w, w.interval_ns, w.resolution_ns, -given_back, v_now,
                                   greatest(v_now, w.ends[array_length(w.ends, 1)] - w.resolution_ns));
   else
     select u.place into v_place
-      from unnest(w.ends) with ordinality as u (e, place) where u.e > p_acts_at order by u.place limit 1;
+      from unnest(w.ends) with ordinality as u (e, place) where u.e > p_acts_at and u.e - p_acts_at <= w.resolution_ns order by u.place limit 1;
     if v_place is null and p_kind = 'cancel' then
       given_back := 0;
     elsif v_place is not null then
@@ -63,6 +68,9 @@ begin
       end if;
       w.granted := w.granted - least(given_back, w.counts[v_place]);
       w.counts[v_place] := greatest(w.counts[v_place] - given_back, 0);
+      -- Nobody queues behind what is not there.
+      select coalesce(array_agg(e order by e), '{}'), coalesce(array_agg(c order by e), '{}') into w.ends, w.counts
+        from unnest(w.ends, w.counts) as u (e, c) where c > 0;
     end if;
   end if;
   update tollgate.token_windows t

@@ -1,6 +1,6 @@
 use super::MemoryStore;
 use crate::window::{self, Counted};
-use crate::{Clock, Error, Key, Outcome, Rule, SharedWindows, Take, TakeError, Window};
+use crate::{Clock, Error, Key, Outcome, Rule, SharedWindows, Take, Window};
 
 impl<C: Clock> MemoryStore<C> {
     /// Decides a request under a sliding window.
@@ -11,15 +11,14 @@ impl<C: Clock> MemoryStore<C> {
         let mut receipts = self.receipts.lock();
         let now = self.clock.now();
         let mode = self.rules.of(key, &take.limits[0].1, None).mode(None, now);
-        let held = take.id.and_then(|id| receipts.get(id, key, now));
+        let held = take.id.and_then(|id| receipts.get(id, &key.of_window(), now));
         let row = shard.window(key, window, now)?;
-        row.window = *window;
-        let counted = window::decide(row, request, mode, held, now);
+        let counted = window::decide(row, window, request, mode, held, now);
         let outcome = counted.outcome(take, window, request);
         if let (Some(id), Ok(decision), None) = (take.id, &outcome, held)
             && let [(_, receipt)] = decision.taken[..]
         {
-            receipts.open(id, key, receipt, now.saturating_add(take.hold_ns()), now);
+            receipts.open(id, &key.of_window(), receipt, now.saturating_add(take.hold_ns()), now);
         }
         outcome
     }
@@ -27,12 +26,11 @@ impl<C: Clock> MemoryStore<C> {
 
 impl<C: Clock> SharedWindows for MemoryStore<C> {
     async fn count(&self, key: &Key, window: &Window, cost: u64) -> Result<Counted, Error> {
-        let cost = i64::try_from(cost).map_err(|_| TakeError::NoTokens)?;
+        let cost = i64::try_from(cost).unwrap_or(i64::MAX);
         let mut shard = self.shard(key).lock();
         let now = self.clock.now();
         let mode = self.rules.of(key, &Rule::Window(*window), None).mode(None, now);
         let row = shard.window(key, window, now)?;
-        row.window = *window;
-        Ok(row.count_now(mode, cost, now))
+        Ok(row.count_now(window, mode, cost, now))
     }
 }

@@ -164,37 +164,48 @@ impl<DB: Dialect> Store for SqlStore<DB> {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         let mut outcomes: Vec<Option<Outcome>> = takes.iter().map(|_| None).collect();
         let mut each = Vec::new();
+        let mut answered = false;
         for (place, take) in takes.iter().enumerate() {
             outcomes[place] = match Ask::try_from(take) {
                 Err(error) => Some(Err(error)),
                 Ok(_) if take.is_unlimited() => Some(Ok(Decision::grant(u64::MAX))),
                 Ok(ask) if take.limits.len() > 1 => {
                     if each.iter().any(|(_, before): &(_, Ask)| take.keys().any(|key| key == before.key())) {
-                        self.take_each(std::mem::take(&mut each), &mut outcomes).await?;
+                        let before = std::mem::take(&mut each);
+                        self.take_each(before, &mut outcomes).await.map_err(|error| after(answered, error))?;
+                        answered = true;
                     }
-                    Some(match take.limited() {
-                        None => self.take_all(ask).await?,
-                        Some((limited, places)) => {
-                            let outcome = self.take_all(Ask { take: limited, ..ask }).await?;
-                            outcome.map(|decision| decision.among(&places))
-                        }
-                    })
+                    let (ask, places) = match take.limited() {
+                        None => (ask, None),
+                        Some((limited, places)) => (Ask { take: limited, ..ask }, Some(places)),
+                    };
+                    let outcome = self.take_all(ask).await.map_err(|error| after(answered, error))?;
+                    answered = true;
+                    Some(outcome.map(|decision| match places {
+                        None => decision,
+                        Some(places) => decision.among(&places),
+                    }))
                 }
-                Ok(ask) if take.window().is_some() => Some(self.take_window(ask).await?),
+                Ok(ask) if take.window().is_some() => {
+                    let outcome = self.take_window(ask).await.map_err(|error| after(answered, error))?;
+                    answered = true;
+                    Some(outcome)
+                }
                 Ok(ask) => {
                     each.push((place, ask));
                     None
                 }
             };
         }
-        self.take_each(each, &mut outcomes).await?;
+        self.take_each(each, &mut outcomes).await.map_err(|error| after(answered, error))?;
         Ok(outcomes.into_iter().flatten().collect())
     }
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         let mut outcomes = Vec::with_capacity(adjustments.len());
         for adjustment in adjustments {
-            let (reply, _) = self.converse(Call::Adjust(Arc::new(adjustment.clone()))).await?;
+            let reply = self.converse(Call::Adjust(Arc::new(adjustment.clone()))).await;
+            let (reply, _) = reply.map_err(|error| after(!outcomes.is_empty(), error))?;
             outcomes.push(answer::adjusted(reply, adjustment.receipt.key())?);
         }
         Ok(outcomes)
@@ -207,11 +218,16 @@ impl<DB: Dialect> Store for SqlStore<DB> {
 
 impl<DB: Dialect> SharedWindows for SqlStore<DB> {
     async fn count(&self, key: &Key, window: &Window, cost: u64) -> Result<Counted, Error> {
-        let cost = i64::try_from(cost).unwrap_or(i64::MAX).min(i64::MAX / 2);
+        let cost = i64::try_from(cost).unwrap_or(i64::MAX).min(crate::window::MOST_REQUESTS);
         let ask = Arc::new(Ask::counting(key, window, cost));
         let (reply, _) = self.converse(Call::Window(ask, Counting::Count)).await?;
         reply.counted()
     }
+}
+
+/// What an error means after other calls of the same request were answered: those have taken what they have.
+fn after(answered: bool, error: Error) -> Error {
+    if answered { Error::OutcomeUnknown(Arc::new(error)) } else { error }
 }
 
 /// Provisions a bucket, full; repeated with the same quota it changes nothing, and with another one it changes the

@@ -106,17 +106,19 @@ impl Dialect for Sqlite {
         clock: &HostClock,
     ) -> Result<AdjustedColumns, sqlx::Error> {
         let mut transaction = begin(connection).await?;
-        let held = receipts::find(&mut transaction, receipt.id, &receipt.key).await?;
         if receipt.window {
+            let of = receipt.key.of_window();
+            let held = receipts::find(&mut transaction, receipt.id, &of).await?;
             let mut row = windows::find(&mut transaction, &receipt.key).await?;
             let (adjusted, held) = book::adjust(*kind, receipt.taken, held, row.as_mut(), clock.now());
             if let (Some(held), Some(row)) = (held, row) {
-                receipts::write(&mut transaction, receipt.id, &receipt.key, &held).await?;
+                receipts::write(&mut transaction, receipt.id, &of, &held).await?;
                 windows::write(&mut transaction, &receipt.key, &row).await?;
             }
             transaction.commit().await?;
             return Ok(columns(adjusted));
         }
+        let held = receipts::find(&mut transaction, receipt.id, &receipt.key).await?;
         let mut row = row::find(&mut transaction, &receipt.key).await?;
         let (adjusted, held) = book::adjust(*kind, receipt.taken, held, row.as_mut(), clock.now());
         if let (Some(held), Some(row)) = (held, row) {

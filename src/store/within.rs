@@ -58,6 +58,10 @@ where
         let reply = converse::<C::Database>(connection, Call::Window(ask.into(), Counting::Decide)).await?;
         return Ok(reply.counted()?.outcome(take, window, request));
     }
+    if let Some((limited, places)) = take.limited() {
+        let outcome = Box::pin(take_within(connection, &limited)).await?;
+        return Ok(outcome.map(|decision| decision.among(&places)));
+    }
     if take.limits.len() > 1 {
         let reply = converse::<C::Database>(connection, Call::All(ask.clone().into())).await?;
         return answer::of_all(reply.answers(), &ask, 1);

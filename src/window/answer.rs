@@ -17,6 +17,12 @@ pub struct Counted {
 }
 
 impl Counted {
+    /// How many requests were counted in sub-intervals that may count still.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.counts.iter().map(|(_, count)| count.unsigned_abs()).fold(0, u64::saturating_add)
+    }
+
     pub(crate) fn new(word: Word, now: i64, acts_at: i64, ring: &Ring) -> Self {
         let counts = ring.counts.clone();
         Self { word, mode: Mode::Enforce, now, acts_at: Some(acts_at), counts, resolution_ns: ring.resolution_ns }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::{Counted, Ring, Window};
 use crate::answer::Word;
 use crate::decision::Source;
-use crate::{Adjusted, Adjustment, Error, Key, Mode, Outcome, Store, Take, TakeError};
+use crate::{Adjusted, Adjustment, Error, Key, Mode, Outcome, Store, Swept, Take, TakeError};
 
 /// A store that counts requests in sliding windows for others to read.
 pub trait SharedWindows: Store {
@@ -63,9 +63,12 @@ pub struct LocalReads<S> {
 struct Seen {
     ring: Ring,
     mode: Mode,
-    /// When the store was asked last, by its clock and by ours.
+    /// When the store was asked last, by its clock and by ours, and when that question was sent.
     asked: i64,
     asked_at: Instant,
+    sent: Instant,
+    /// When nothing counts any more, by the store's clock.
+    empty_at: i64,
     /// Whether it is being asked.
     asking: bool,
 }
@@ -91,7 +94,7 @@ impl<S: SharedWindows> LocalReads<S> {
         let key = take.key();
         let known = self.decide(key, window, request.cost);
         let Some((counted, granted)) = known else {
-            if !self.has_room(key, window) {
+            if !self.has_room(key) {
                 return self.store.take_one(take).await;
             }
             self.ask(key, window, 0).await?;
@@ -153,19 +156,20 @@ impl<S: SharedWindows> LocalReads<S> {
         let ring = Ring { counts: counted.counts.clone(), resolution_ns: counted.resolution_ns, ..Ring::default() };
         // The store read its clock between the two; half-way is the best guess.
         let asked_at = sent + sent.elapsed() / 2;
-        let known = Seen { ring, mode: counted.mode, asked: counted.now, asked_at, asking: false };
+        let empty_at = ring.empty_at(window);
+        let known = Seen { ring, mode: counted.mode, asked: counted.now, asked_at, sent, empty_at, asking: false };
         let mut seen = self.seen.lock();
         // An answer that overtook this one knows more.
-        if seen.get(key).is_none_or(|other| other.asked <= known.asked) {
+        if seen.get(key).is_none_or(|other| other.sent <= known.sent) {
             seen.insert(key.clone(), known);
         }
         Ok(counted)
     }
 
-    fn has_room(&self, key: &Key, window: &Window) -> bool {
+    fn has_room(&self, key: &Key) -> bool {
         let mut seen = self.seen.lock();
         if seen.len() >= self.most_keys && !seen.contains_key(key) {
-            seen.retain(|_, known| known.ring.empty_at(window) > known.now());
+            seen.retain(|_, known| known.empty_at > known.now());
         }
         seen.len() < self.most_keys
     }
@@ -197,6 +201,10 @@ impl<S: SharedWindows> Store for LocalReads<S> {
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         self.store.adjust(adjustments).await
+    }
+
+    async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {
+        self.store.sweep(after, limit).await
     }
 }
 

@@ -18,6 +18,8 @@ pub(crate) struct Ring {
     pub(crate) resolution_ns: i64,
     /// All that were ever granted.
     pub(crate) granted: i64,
+    /// For how long counts are kept: the longest interval that any of them was granted in, or longer.
+    pub(crate) kept_ns: i64,
     /// The longest wait that was granted, in nanoseconds.
     pub(crate) longest_wait: i64,
 }
@@ -50,14 +52,21 @@ impl Ring {
     /// Counts requests at an instant, whatever the maximum, and forgets those that count no more.
     pub(crate) fn count(&mut self, window: &Window, now: i64, at: i64, cost: i64) {
         let end = (at / window.resolution_ns + 1) * window.resolution_ns;
-        self.counts.retain(|(end, _)| *end > now - window.interval_ns);
+        let kept = window.interval_ns.max(self.kept_ns);
+        self.counts.retain(|(end, _)| *end > now - kept);
+        // Who asks by a longer interval finds its counts, until there are none but this one's.
+        self.kept_ns = if self.counts.is_empty() { window.interval_ns } else { kept };
         match self.counts.last_mut() {
             Some((newest, count)) if *newest >= end => *count += cost,
-            _ => self.counts.push((end, cost)),
+            _ => {
+                self.counts.push((end, cost));
+                self.resolution_ns = window.resolution_ns;
+            }
         }
-        self.granted += cost;
+        let more = self.counts.len().saturating_sub(MOST_COUNTS);
+        self.counts.drain(..more);
+        self.granted = self.granted.saturating_add(cost).min(i64::MAX / 2);
         self.longest_wait = self.longest_wait.max(at - now);
-        self.resolution_ns = window.resolution_ns;
     }
 
     /// After a step of the clock backwards, what was counted since counts as of now: nobody is locked out for longer
@@ -76,12 +85,16 @@ impl Ring {
 
     /// Gives back requests that were to act at an instant, and says how many.
     pub(crate) fn give_back(&mut self, acts_at: i64, tokens: i64) -> i64 {
-        let Some((_, count)) = self.counts.iter_mut().find(|(end, _)| *end > acts_at) else {
+        // Those of a sub-interval that is gone cannot be given back in another.
+        let theirs = |end: i64| end > acts_at && end - acts_at <= self.resolution_ns;
+        let Some((_, count)) = self.counts.iter_mut().find(|(end, _)| theirs(*end)) else {
             return 0;
         };
         let given_back = tokens.min(*count);
         *count -= given_back;
         self.granted -= given_back;
+        // Nobody queues behind what is not there.
+        self.counts.retain(|(_, count)| *count > 0);
         given_back
     }
 
@@ -101,10 +114,13 @@ impl Ring {
         self.counts.iter().map(|entry| i64::try_from(inside(entry)).unwrap_or(i64::MAX)).sum()
     }
 
-    /// When nothing counts any more.
+    /// When nothing counts any more, for anybody.
     pub(crate) fn empty_at(&self, window: &Window) -> i64 {
-        self.counts.last().map_or(0, |(end, _)| end + window.interval_ns)
+        self.counts.last().map_or(0, |(end, _)| end + window.interval_ns.max(self.kept_ns))
     }
 }
+
+/// As many sub-intervals as any window has, and the one that leaves it.
+const MOST_COUNTS: usize = 1001;
 
 const SECOND_NS: i64 = 1_000_000_000;

@@ -1,4 +1,4 @@
-use super::{Counted, Ring, Window};
+use super::{Counted, MOST_REQUESTS, Ring, Window};
 use crate::Mode;
 use crate::answer::Word;
 use crate::book::{Account, Held, State};
@@ -15,6 +15,7 @@ pub(crate) struct WindowRow {
 /// Decides a request, in the mode that holds until an instant; a denial changes nothing.
 pub(crate) fn decide(
     row: &mut WindowRow,
+    window: &Window,
     request: Request,
     (mode, until): (Mode, Option<i64>),
     held: Option<Held>,
@@ -33,11 +34,14 @@ pub(crate) fn decide(
     if mode == Mode::Block {
         return Counted { acts_at: until, ..answer(Word::Denied, row) };
     }
-    if request.cost > row.window.most() - request.keep {
+    if request.cost > window.most() - request.keep {
         return answer(Word::Never, row);
     }
-    match row.ring.take(&row.window, now, request) {
-        Some(acts_at) => Counted::new(Word::Granted, now, acts_at, &row.ring),
+    match row.ring.take(window, now, request) {
+        Some(acts_at) => {
+            row.window = *window;
+            Counted::new(Word::Granted, now, acts_at, &row.ring)
+        }
         None if mode == Mode::Shadow => answer(Word::Granted, row),
         None => answer(Word::Denied, row),
     }
@@ -46,7 +50,10 @@ pub(crate) fn decide(
 impl WindowRow {
     /// A window that nothing was counted in yet.
     pub(crate) fn new(window: Window) -> Self {
-        Self { window, ring: Ring { resolution_ns: window.resolution_ns(), ..Ring::default() } }
+        Self {
+            window,
+            ring: Ring { resolution_ns: window.resolution_ns(), kept_ns: window.interval_ns, ..Ring::default() },
+        }
     }
 
     /// Whether nothing counts in it any more.
@@ -55,11 +62,18 @@ impl WindowRow {
     }
 
     /// Counts requests now, whatever the maximum, unless everything passes or is denied.
-    pub(crate) fn count_now(&mut self, (mode, until): (Mode, Option<i64>), cost: i64, now: i64) -> Counted {
+    pub(crate) fn count_now(
+        &mut self,
+        window: &Window,
+        (mode, until): (Mode, Option<i64>),
+        cost: i64,
+        now: i64,
+    ) -> Counted {
         self.ring.step_back(now);
         let counts = matches!(mode, Mode::Enforce | Mode::Shadow);
         if counts && cost > 0 {
-            self.ring.count(&self.window, now, self.next(now), cost);
+            self.ring.count(window, now, self.next(now), cost.min(MOST_REQUESTS));
+            self.window = *window;
         }
         let counted = Counted { mode, ..Counted::new(Word::Granted, now, now, &self.ring) };
         if mode == Mode::Block { Counted { word: Word::Denied, acts_at: until, ..counted } } else { counted }
@@ -81,6 +95,7 @@ impl Account for WindowRow {
     }
 
     fn charge(&mut self, now: i64, tokens: i64) {
-        self.ring.count(&self.window, now, self.next(now), tokens);
+        let window = self.window;
+        self.ring.count(&window, now, self.next(now), tokens.min(MOST_REQUESTS));
     }
 }

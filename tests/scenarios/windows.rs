@@ -134,6 +134,73 @@ pub(crate) async fn a_clock_set_back_locks_a_window_for_no_longer_than_its_inter
     Ok(())
 }
 
+pub(crate) async fn a_shorter_interval_forgets_nothing_that_a_longer_one_counts(
+    world: &impl World,
+) -> anyhow::Result<()> {
+    let long = under(world, Window::new(5, ms(60_000), ms(1000))?);
+    let short = long.clone().rule(Window::new(100, ms(1000), ms(100))?.into());
+    world.at_ms(0).await?;
+    assert!(world.decide(long.clone().cost(5)).await?.is_granted());
+    for at in [500, 2100, 30_000] {
+        world.at_ms(at).await?;
+        assert!(world.decide(short.clone()).await?.is_granted(), "at {at} ms");
+        assert!(!world.decide(long.clone()).await?.is_granted(), "at {at} ms");
+    }
+    Ok(())
+}
+
+pub(crate) async fn a_finer_resolution_is_no_clock_set_back(world: &impl World) -> anyhow::Result<()> {
+    let coarse = under(world, Window::new(11, ms(10_000), ms(5000))?);
+    let fine = coarse.clone().rule(Window::new(11, ms(10_000), ms(10))?.into());
+    world.at_ms(200).await?;
+    assert!(world.decide(coarse.cost(10)).await?.is_granted());
+    assert!(world.decide(fine.clone()).await?.is_granted());
+    for at in [210, 5700, 10_500, 14_999] {
+        world.at_ms(at).await?;
+        assert!(!world.decide(fine.clone()).await?.is_granted(), "at {at} ms");
+    }
+    world.at_ms(15_000).await?;
+    assert!(world.decide(fine.cost(11)).await?.is_granted());
+    Ok(())
+}
+
+pub(crate) async fn a_cancelled_reservation_in_a_window_holds_nobody_up(world: &impl World) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let key = world.key();
+    let limiter = Limiter::new(world.store(), ten_a_second()?)?;
+    assert!(limiter.allow_n(&key, 9).await?.is_granted());
+    let reservation = limiter.reserve_n(&key, 2).await?;
+    assert_eq!(reservation.decision().wait(), ms(1100));
+    assert_eq!(reservation.cancel().await?, 2);
+    assert_eq!(left(&limiter.allow(&key).await?), (true, 0));
+    Ok(())
+}
+
+pub(crate) async fn what_has_left_a_window_gives_nothing_back_in_it(world: &impl World) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let id = Uuid::new_v4();
+    let take = under(world, ten_a_second()?).cost(10);
+    assert!(world.decide(take.clone().id(id, ms(60_000))).await?.is_granted());
+    world.at_ms(1300).await?;
+    assert!(world.decide(take.clone()).await?.is_granted());
+    let receipt = Receipt::new(id, take.key().clone(), 10).in_window(Duration::from_nanos(START.unsigned_abs()));
+    world.store().adjust(&[receipt.settle(0)]).await?[0].clone()?;
+    assert_eq!(left(&world.decide(take.cost(1)).await?), (false, 0));
+    Ok(())
+}
+
+pub(crate) async fn an_id_pays_in_a_bucket_and_in_a_window_of_the_same_key(world: &impl World) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let id = Uuid::new_v4();
+    let window = under(world, ten_a_second()?).id(id, ms(60_000));
+    let bucket = window.clone().rule(Rule::try_from("10/s")?);
+    for _ in 0..2 {
+        assert_eq!(left(&world.decide(bucket.clone()).await?), (true, 9));
+        assert_eq!(left(&world.decide(window.clone()).await?), (true, 9));
+    }
+    Ok(())
+}
+
 pub(crate) async fn a_window_is_decided_by_itself(world: &impl World) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let take = under(world, ten_a_second()?);

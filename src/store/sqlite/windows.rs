@@ -22,15 +22,14 @@ pub(super) async fn take(
     let (key, window) = (ask.key(), ask.window()?);
     let mode = Rules::from(&rules::find(connection, key, None).await?).mode(None, now);
     let held = match ask.id() {
-        Some(id) => receipts::find(connection, id, key).await?.filter(|held| held.expires_at > now),
+        Some(id) => receipts::find(connection, id, &key.of_window()).await?.filter(|held| held.expires_at > now),
         None => None,
     };
     let found = find(connection, key).await?;
     let mut row = found.clone().unwrap_or_else(|| WindowRow::new(*window));
-    row.window = *window;
     let counted = match counting {
-        Counting::Count => row.count_now(mode, ask.request.cost, now),
-        Counting::Decide => decide(&mut row, ask.request, mode, held, now),
+        Counting::Count => row.count_now(window, mode, ask.request.cost, now),
+        Counting::Decide => decide(&mut row, window, ask.request, mode, held, now),
     };
     let before = found.map_or_else(|| WindowRow::new(*window).ring, |found| found.ring);
     if row.ring != before {
@@ -41,7 +40,7 @@ pub(super) async fn take(
         let acts_at = counted.acts_at.unwrap_or(now);
         let receipt = Receipt { cost: ask.request.cost, granted: 0, acts_at };
         let held = Held { receipt, state: State::Open, expires_at: now.saturating_add(ask.hold()) };
-        receipts::write(connection, id, key, &held).await?;
+        receipts::write(connection, id, &key.of_window(), &held).await?;
     }
     Ok(counted)
 }
@@ -54,7 +53,7 @@ pub(super) async fn find(connection: &mut SqliteConnection, key: &Key) -> Result
     .fetch_optional(connection)
     .await?;
     let row = |(most, interval_ns, resolution_ns, counts, granted, longest_wait): (_, _, _, String, _, _)| {
-        let ring = Ring { counts: parse_counts(&counts)?, resolution_ns, granted, longest_wait };
+        let ring = Ring { counts: parse_counts(&counts)?, resolution_ns, granted, kept_ns: interval_ns, longest_wait };
         Ok(WindowRow { window: Window::stored(most, interval_ns, resolution_ns), ring })
     };
     found.map(row).transpose()
@@ -83,7 +82,7 @@ pub(super) async fn write(connection: &mut SqliteConnection, key: &Key, row: &Wi
     )
     .bind(key.as_str())
     .bind(row.window.most())
-    .bind(row.window.interval_ns())
+    .bind(row.ring.kept_ns)
     .bind(row.ring.resolution_ns)
     .bind(counts)
     .bind(row.ring.empty_at(&row.window))
