@@ -1,7 +1,7 @@
 -- token_clock_v1: the one clock of every decision, in nanoseconds since 1970.
 --
--- It is the time in UUID(): of this very instant, in UTC, and the same for every session. SET timestamp forges NOW() and
--- UTC_TIMESTAMP(), and SYSDATE() is in the session's time zone. (No function, because to make one takes SUPER, or
+-- It is the time in UUID(): of this very instant, in UTC, and the same for every session. SET timestamp forges NOW()
+-- and UTC_TIMESTAMP(), and SYSDATE() is in the session's time zone. (No function, because to make one takes SUPER, or
 -- log_bin_trust_function_creators, where the binary log is on.)
 create procedure token_clock_v1(out o_now bigint)
 no sql

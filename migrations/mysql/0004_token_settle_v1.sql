@@ -2,7 +2,8 @@
 --
 -- Tokens that are there stay, fractions too, up to the new capacity; if the clock was set back, the bucket is empty.
 -- Arguments: p_now in nanoseconds since 1970
---            io_burst to io_token_ticks, io_anchor, io_full_at, io_longest_wait: the bucket's columns, then the new ones
+--            io_burst to io_token_ticks, io_anchor, io_full_at, io_longest_wait: the bucket's columns, then the new
+--            ones
 --            p_burst to p_token_ticks, p_refill: the new terms
 create procedure token_settle_v1(
   in p_now bigint, in p_burst bigint, in p_step_ns bigint, in p_step_ticks bigint, in p_token_ticks bigint,

@@ -50,7 +50,8 @@ begin
       set c_plan = coalesce(p_plan, b_plan);
     end if;
     if c_plan is not null then
-      select capacity, refill_seconds, refill, mode, timestampdiff(microsecond, '1970-01-01', least(mode_until, '2262-01-01')) * 1000
+      select capacity, refill_seconds, refill, mode,
+             timestampdiff(microsecond, '1970-01-01', least(mode_until, '2262-01-01')) * 1000
         into c_capacity, c_seconds, c_refill, v_mode, v_until
         from token_plans where name = c_plan;
       if c_capacity is null then
@@ -62,10 +63,12 @@ begin
       end if;
     end if;
     set v_mode = null;
-    select capacity, refill_seconds, refill, mode, timestampdiff(microsecond, '1970-01-01', least(expires_at, '2262-01-01')) * 1000
+    select capacity, refill_seconds, refill, mode,
+           timestampdiff(microsecond, '1970-01-01', least(expires_at, '2262-01-01')) * 1000
       into w_capacity, w_seconds, w_refill, v_mode, v_until
       from token_overrides
-     where id = p_id and (expires_at is null or timestampdiff(microsecond, '1970-01-01', least(expires_at, '2262-01-01')) * 1000 > p_now);
+     where id = p_id
+       and (expires_at is null or timestampdiff(microsecond, '1970-01-01', least(expires_at, '2262-01-01')) * 1000 > p_now);
     if v_mode is not null then
       set o_mode = v_mode, o_mode_until = v_until;
     end if;

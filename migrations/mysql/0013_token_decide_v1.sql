@@ -62,7 +62,8 @@ begin
   end if;
 
   decide: begin
-    if (p_cost between 1 and 4611686018427387903 and p_keep between 0 and 4611686018427387903 and p_max_wait between 0 and 31622400000000000) is not true then
+    if (p_cost between 1 and 4611686018427387903 and p_keep between 0 and 4611686018427387903
+        and p_max_wait between 0 and 31622400000000000) is not true then
       signal sqlstate '22023' set message_text =
         'tollgate: a take needs a cost of 1 or more, 0 or more to keep, and a wait of 0 to a year';
     end if;
@@ -130,7 +131,8 @@ begin
       begin
         declare v_cost, v_granted, v_acts_at, v_expires_at bigint;
         declare v_state varchar(9) character set ascii;
-        call token_claim_v1(p_receipt, v_id, p_cost, 0, o_now, o_now + least(greatest(coalesce(p_hold, 0), 0), 31622400000000000), o_now,
+        call token_claim_v1(p_receipt, v_id, p_cost, 0, o_now,
+                            o_now + least(greatest(coalesce(p_hold, 0), 0), 31622400000000000), o_now,
                             v_state, v_cost, v_granted, v_acts_at, v_expires_at);
         if v_state is not null then
           set o_outcome = if(v_cost = p_cost and v_state <> 'cancelled', 'granted', 'reused'),

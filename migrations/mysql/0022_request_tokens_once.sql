@@ -1,5 +1,5 @@
--- request_tokens_once: request_tokens with an id of yours, a UUID: a request that is repeated with it within a day takes
--- nothing more.
+-- request_tokens_once: request_tokens with an id of yours, a UUID: a request that is repeated with it within a day
+-- takes nothing more.
 create procedure request_tokens_once(
   in p_id varchar(256) character set utf8mb4, in p_tokens bigint, in p_max_wait_ms bigint, in p_keep bigint,
   in p_request varchar(36) character set ascii)

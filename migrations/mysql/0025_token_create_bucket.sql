@@ -1,6 +1,6 @@
 -- token_create_bucket: provision a bucket. Repeated with the same figures it changes nothing; with others it changes
--- the terms: tokens that are there stay, up to the new capacity. A bucket that followed a plan has terms of its own from
--- then on.
+-- the terms: tokens that are there stay, up to the new capacity. A bucket that followed a plan has terms of its own
+-- from then on.
 --
 -- Arguments: p_id              1 to 255 bytes; 'A', 'a' and 'a ' are three buckets
 --            p_capacity        tokens

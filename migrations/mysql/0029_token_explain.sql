@@ -43,7 +43,8 @@ begin
            when r.mode = 'off' then 0
            when r.terms_from is null or not r.known and not r.planned or r.conflicts then null
            when r.mode = 'block'
-             then (timestampdiff(microsecond, '1970-01-01', least(r.mode_until, '2262-01-01')) * 1000 - v_now + 999999) div 1000000
+             then (timestampdiff(microsecond, '1970-01-01', least(r.mode_until, '2262-01-01')) * 1000 - v_now + 999999)
+                  div 1000000
            when not r.known then 0
            else r.until
          end as retry_after_ms
@@ -71,13 +72,16 @@ begin
                    else (greatest(((b.full_at - b.burst + b.token_ticks + b.step_ticks - 1) div b.step_ticks) * b.step_ns
                                   + b.anchor - v_now, 0) + 999999) div 1000000
                  end as until
-            from (select m.*, m.until is null or timestampdiff(microsecond, '1970-01-01', least(m.until, '2262-01-01')) * 1000 > v_now as in_force
+            from (select m.*, m.until is null
+                              or timestampdiff(microsecond, '1970-01-01', least(m.until, '2262-01-01')) * 1000 > v_now as in_force
                     from token_mode m) g
             left join token_buckets b on b.id = v_id
             left join (select t.*, t.mode is not null
-                                   and (t.mode_until is null or timestampdiff(microsecond, '1970-01-01', least(t.mode_until, '2262-01-01')) * 1000 > v_now)
+                                   and (t.mode_until is null
+                                        or timestampdiff(microsecond, '1970-01-01', least(t.mode_until, '2262-01-01')) * 1000 > v_now)
                                    as in_force
                          from token_plans t) p on p.name = v_plan
             left join token_overrides o
-              on o.id = v_id and (o.expires_at is null or timestampdiff(microsecond, '1970-01-01', least(o.expires_at, '2262-01-01')) * 1000 > v_now)) r;
+              on o.id = v_id and (o.expires_at is null
+                               or timestampdiff(microsecond, '1970-01-01', least(o.expires_at, '2262-01-01')) * 1000 > v_now)) r;
 end

@@ -1,5 +1,5 @@
--- token_reset_bucket: make a bucket full, and forget what its key's sliding window has counted. It counts as a grant of its capacity, so that no earlier reservation gives
--- anything back any more.
+-- token_reset_bucket: make a bucket full, and forget what its key's sliding window has counted. It counts as a grant of
+-- its capacity, so that no earlier reservation gives anything back any more.
 --
 -- Result: one row: found: whether there is such a bucket or window. Locks: its row.
 create procedure token_reset_bucket(in p_id varchar(256) character set utf8mb4)

@@ -1,4 +1,5 @@
--- token_delete_bucket: forget a bucket, and its key's sliding window. One that is made again by its next request is full then.
+-- token_delete_bucket: forget a bucket, and its key's sliding window. One that is made again by its next request is
+-- full then.
 --
 -- Result: one row: found: whether there was such a bucket. Locks: its row.
 create procedure token_delete_bucket(in p_id varchar(256) character set utf8mb4)

@@ -5,8 +5,8 @@
 --            p_limit    how many buckets to look at, and how many receipts and overrides to delete at most
 -- Result:    o_deleted  rows
 --            o_next     where the next step begins; null: this one came to the end
--- Locks:     rows that nobody else has locked, in a transaction of its own unless inside the caller's; what is locked is
---            left for another time.
+-- Locks:     rows that nobody else has locked, in a transaction of its own unless inside the caller's; what is locked
+--            is left for another time.
 create procedure token_sweep_step_v1(
   in p_after varchar(256) character set utf8mb4, in p_limit bigint,
   out o_deleted bigint, out o_next varchar(256) character set utf8mb4)
@@ -28,7 +28,8 @@ begin
   declare v_windows cursor for
     select id from token_windows where newest + interval_ns <= v_now limit p_limit;
   declare v_overrides cursor for
-    select id from token_overrides where timestampdiff(microsecond, '1970-01-01', least(expires_at, '2262-01-01')) * 1000 <= v_now limit p_limit;
+    select id from token_overrides
+     where timestampdiff(microsecond, '1970-01-01', least(expires_at, '2262-01-01')) * 1000 <= v_now limit p_limit;
   declare continue handler for not found set v_done = true;
   declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
 
@@ -94,7 +95,8 @@ begin
         fetch v_overrides into v_id;
         if v_done then leave overrides; end if;
         if exists (select 1 from token_overrides where id = v_id for update skip locked) then
-          delete from token_overrides where id = v_id and timestampdiff(microsecond, '1970-01-01', least(expires_at, '2262-01-01')) * 1000 <= v_now;
+          delete from token_overrides
+           where id = v_id and timestampdiff(microsecond, '1970-01-01', least(expires_at, '2262-01-01')) * 1000 <= v_now;
           set o_deleted = o_deleted + row_count();
         end if;
       end loop;

@@ -1,5 +1,5 @@
--- token_window_earliest_v1: when a request that leaves room for so many others may act: not before any that was granted,
--- and not before so few of those still count.
+-- token_window_earliest_v1: when a request that leaves room for so many others may act: not before any that was
+-- granted, and not before so few of those still count.
 --
 -- Arguments: p_counts, p_newest, p_resolution: the window's columns; p_interval in nanoseconds; p_room in requests;
 --            p_now in nanoseconds since 1970

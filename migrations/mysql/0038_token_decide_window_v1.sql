@@ -33,7 +33,8 @@ begin
   declare v_mode varchar(7) character set ascii collate ascii_bin;
   declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
 
-  if (length(v_id) between 1 and 255 and p_cost between 0 and if(p_counting, 1000000000000, 4611686018427387903) and (p_cost > 0 or p_counting)
+  if (length(v_id) between 1 and 255
+      and p_cost between if(p_counting, 0, 1) and if(p_counting, 1000000000000, 4611686018427387903)
       and p_keep between 0 and 4611686018427387903 and p_max_wait between 0 and 31622400000000000
       and p_most between 1 and 1000000000000 and p_resolution between 1000 and p_interval
       and p_interval <= 31622400000000000 and (p_interval - 1) div p_resolution < 1000) is not true then
@@ -65,7 +66,8 @@ begin
     end lock_row;
     -- What rules, read when the lock is held: see token_decide_v1.
     select mode, timestampdiff(microsecond, '1970-01-01', least(until, '2262-01-01')) * 1000 into o_mode, v_until
-      from token_mode where one = true and (until is null or timestampdiff(microsecond, '1970-01-01', least(until, '2262-01-01')) * 1000 > o_now);
+      from token_mode
+     where one = true and (until is null or timestampdiff(microsecond, '1970-01-01', least(until, '2262-01-01')) * 1000 > o_now);
     select mode, timestampdiff(microsecond, '1970-01-01', least(expires_at, '2262-01-01')) * 1000 into v_mode, v_back
       from token_overrides
      where id = v_id and mode is not null
@@ -99,7 +101,8 @@ begin
       begin
         declare v_cost, v_granted, v_acts_at, v_expires_at bigint;
         declare v_state varchar(9) character set ascii;
-        call token_claim_v1(p_receipt, concat(x'01', v_id), p_cost, 0, o_now, o_now + least(greatest(coalesce(p_hold, 0), 0), 31622400000000000), o_now,
+        call token_claim_v1(p_receipt, concat(x'01', v_id), p_cost, 0, o_now,
+                            o_now + least(greatest(coalesce(p_hold, 0), 0), 31622400000000000), o_now,
                             v_state, v_cost, v_granted, v_acts_at, v_expires_at);
         if v_state is not null then
           set o_outcome = if(v_cost = p_cost and v_state <> 'cancelled', 'granted', 'reused'),

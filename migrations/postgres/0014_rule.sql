@@ -1,4 +1,5 @@
--- in_force_v1(p_until, p_now in nanoseconds since 1970) -> whether what holds until then holds now; null: it has no end.
+-- in_force_v1(p_until, p_now in nanoseconds since 1970) -> whether what holds until then holds now; null: it has no
+-- end.
 create function tollgate.in_force_v1(p_until timestamptz, p_now bigint) returns boolean
 language sql immutable
 as $$
@@ -6,6 +7,16 @@ as $$
 $$;
 
 revoke all on function tollgate.in_force_v1(timestamptz, bigint) from public;
+
+-- until_v1(p_until) -> the same in nanoseconds since 1970, which reach to 2262; null: it has no end.
+create function tollgate.until_v1(p_until timestamptz) returns bigint
+language sql immutable
+as $$
+  select case when p_until is not null
+           then extract(epoch from least(p_until, timestamptz '2262-01-01 00:00:00+00')) * 1000000000 end
+$$;
+
+revoke all on function tollgate.until_v1(timestamptz) from public;
 
 -- rule_v1: what rules a bucket now, and the bucket brought to it: made, if its first request may make it, and settled
 -- under the terms of its override, its plan, or its own, by a clock that was not set back since.
@@ -61,8 +72,7 @@ begin
     end if;
   end if;
   mode := nullif(mode, 'enforce');
-  -- No bigint reaches further.
-  mode_until := (case when v_until is not null then extract(epoch from least(v_until, '2262-01-01'::timestamptz)) end) * 1000000000;
+  mode_until := tollgate.until_v1(v_until);
   p_capacity := coalesce(p_capacity, p.capacity);
   p_refill_seconds := coalesce(p_refill_seconds, p.refill_seconds);
   p_refill := coalesce(p_refill, p.refill);

@@ -53,7 +53,8 @@ revoke all on function
 -- Arguments: p_ids, p_capacities, p_refill_seconds, p_refills, p_plans
 --                        a bucket a place, none of them twice, each with terms or a plan as for take_v1, or neither
 --            p_cost, p_max_wait, p_keep, p_receipt, p_hold: as for take_v1, the same for all
--- Result:    a row a bucket: its place in the arrays (from 1), then take_v1's columns. All are 'granted'; or one or more
+-- Result:    a row a bucket: its place in the arrays (from 1), then take_v1's columns. All are 'granted'; or one or
+-- more
 --            say why not, and the others are 'spared': they could have been granted, and nothing was taken
 -- Errors:    as take_v1's · 22023 a bucket twice
 -- Locks:     the rows of all buckets that exist, in the order of their ids; then those that it makes, in that order.
@@ -91,8 +92,8 @@ begin
   if (p_cost between 1 and 4611686018427387903 and p_keep between 0 and 4611686018427387903
       and p_max_wait between 0 and 31622400000000000
       and cardinality(p_ids) = (select count(distinct x) from unnest(p_ids) x)) is not true then
-    raise exception 'tollgate: take_all_v1 needs buckets, none twice, a cost of 1 or more, 0 or more to keep, and a wait of 0 to a '
-                    'year'
+    raise exception 'tollgate: take_all_v1 needs buckets, none twice, a cost of 1 or more, 0 or more to keep, and a '
+                    'wait of 0 to a year'
       using errcode = 'invalid_parameter_value';
   end if;
   select array_agg(i.place order by i.id collate "C") into v_order

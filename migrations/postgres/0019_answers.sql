@@ -17,8 +17,8 @@ $$;
 
 revoke all on function tollgate.taken_remaining_v1(tollgate.taken_v1) from public;
 
--- taken_until_v1(p_taken, p_tokens) -> milliseconds, rounded up, from the decision until so many tokens are there; null:
--- they never are.
+-- taken_until_v1(p_taken, p_tokens) -> milliseconds, rounded up, from the decision until so many tokens are there;
+-- null: they never are.
 create function tollgate.taken_until_v1(p_taken tollgate.taken_v1, p_tokens bigint) returns bigint
 language plpgsql immutable
 as $$

@@ -70,7 +70,7 @@ begin
     outcome := 'conflict';
   elsif mode = 'block' then
     outcome := 'denied';
-    retry_after_ms := ceil(((case when mode_until is not null then extract(epoch from least(mode_until, '2262-01-01'::timestamptz)) end) * 1000000000 - v_now) / 1000000);
+    retry_after_ms := ceil((tollgate.until_v1(mode_until) - v_now) / 1000000.0);
   elsif not known then
     outcome := 'granted';
     retry_after_ms := 0;

@@ -1,5 +1,5 @@
--- reset_bucket: make a bucket full, and forget what its key's sliding window has counted. It counts as a grant of its capacity, so that no earlier reservation gives anything
--- back any more.
+-- reset_bucket: make a bucket full, and forget what its key's sliding window has counted. It counts as a grant of its
+-- capacity, so that no earlier reservation gives anything back any more.
 --
 -- Result: whether there is such a bucket. Locks: its row.
 create function tollgate.reset_bucket(p_id text) returns boolean
@@ -22,7 +22,8 @@ $$;
 
 revoke all on function tollgate.reset_bucket(text) from public;
 
--- delete_bucket: forget a bucket, and its key's sliding window. One that is made again by its next request is full then.
+-- delete_bucket: forget a bucket, and its key's sliding window. One that is made again by its next request is full
+-- then.
 --
 -- Result: whether there was such a bucket. Locks: its row.
 create function tollgate.delete_bucket(p_id text) returns boolean

@@ -28,10 +28,11 @@ $$;
 
 revoke all on function tollgate.window_earliest_v1(tollgate.token_windows, bigint, bigint, bigint) from public;
 
--- window_count_v1: a window with requests counted at an instant, and without what counts no more. Of the sub-intervals the
--- newest 1001 are kept. The resolution stays that of the newest.
+-- window_count_v1: a window with requests counted at an instant, and without what counts no more. Of the sub-intervals
+-- the newest 1001 are kept. The resolution stays that of the newest.
 --
--- Arguments: p_window; p_interval, p_resolution in nanoseconds; p_cost in requests; p_now, p_at in nanoseconds since 1970
+-- Arguments: p_window; p_interval, p_resolution in nanoseconds; p_cost in requests; p_now, p_at in nanoseconds since
+-- 1970
 create function tollgate.window_count_v1(
   p_window tollgate.token_windows, p_interval bigint, p_resolution bigint, p_cost bigint, p_now bigint, p_at bigint)
 returns tollgate.token_windows
@@ -69,8 +70,8 @@ $$;
 revoke all on function
   tollgate.window_count_v1(tollgate.token_windows, bigint, bigint, bigint, bigint, bigint) from public;
 
--- window_stepped_back_v1: a window as of a clock that was set back. What was counted since then counts as of now: nobody
--- is locked out for longer than an interval.
+-- window_stepped_back_v1: a window as of a clock that was set back. What was counted since then counts as of now:
+-- nobody is locked out for longer than an interval.
 create function tollgate.window_stepped_back_v1(p_window tollgate.token_windows, p_now bigint)
 returns tollgate.token_windows
 language plpgsql immutable

@@ -48,7 +48,9 @@ declare
   c_bucket  constant text := chr(1) || p_id;
 begin
   p_hold := least(greatest(coalesce(p_hold, 0), 0), c_year);
-  if (p_id is not null and p_cost between 0 and case when p_counting then 1000000000000 else 4611686018427387903 end and (p_cost > 0 or p_counting)
+  if (p_id is not null
+      and p_cost between case when p_counting then 0 else 1 end
+                     and case when p_counting then 1000000000000 else 4611686018427387903 end
       and p_keep between 0 and 4611686018427387903
       and p_max_wait between 0 and c_year and p_most between 1 and 1000000000000
       and p_resolution between 1000 and p_interval and p_interval <= c_year
@@ -94,7 +96,7 @@ begin
     v_acts_at := greatest(r.acts_at, v_now);
   elsif v_mode = 'block' then
     v_outcome := 'denied';
-    v_acts_at := (case when v_until is not null then extract(epoch from least(v_until, '2262-01-01'::timestamptz)) end) * 1000000000;
+    v_acts_at := tollgate.until_v1(v_until);
   elsif not p_counting and p_cost > p_most - p_keep then
     v_outcome := 'never';
   else

@@ -19,7 +19,8 @@ declare
   c_day   constant bigint := 86400000000000;
   c_bucket constant text := chr(1) || p_id;  -- see take_window_v1
 begin
-  if (p_kind in ('cancel', 'refund', 'settle') and p_receipt is not null and p_id is not null and p_cost between 1 and 1000000000000
+  if (p_kind in ('cancel', 'refund', 'settle') and p_receipt is not null and p_id is not null
+      and p_cost between 1 and 1000000000000
       and p_acts_at is not null and p_tokens between 0 and 3155760000000000000) is not true then
     raise exception 'tollgate: adjust_window_v1 takes ''cancel'', ''refund'' or ''settle'', a receipt, a window, a cost of '
                     '1 or more and 0 requests or more' using errcode = 'invalid_parameter_value';
@@ -59,7 +60,9 @@ begin
                                   greatest(v_now, w.ends[array_length(w.ends, 1)] - w.resolution_ns));
   else
     select u.place into v_place
-      from unnest(w.ends) with ordinality as u (e, place) where u.e > p_acts_at and u.e - p_acts_at <= w.resolution_ns order by u.place limit 1;
+      from unnest(w.ends) with ordinality as u (e, place)
+     where u.e > p_acts_at and u.e - p_acts_at <= w.resolution_ns
+     order by u.place limit 1;
     if v_place is null and p_kind = 'cancel' then
       given_back := 0;
     elsif v_place is not null then

@@ -3,7 +3,8 @@
 -- Arguments: p_id                 the window; its first request makes it
 --            p_max_requests       how many pass at most in any interval
 --            p_interval_seconds   up to a year, fractions allowed
---            p_resolution_seconds the parts that the interval is counted in: 1 to 1000 of them. Who was counted in a part
+--            p_resolution_seconds the parts that the interval is counted in: 1 to 1000 of them. Who was counted in a
+--            part
 --                                 counts until an interval after the part's end
 --            p_tokens             how many requests this one stands for
 --            p_max_wait_ms        how long you would wait
