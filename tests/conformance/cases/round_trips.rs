@@ -11,11 +11,14 @@ use crate::proxy::Proxy;
 use crate::rig::{AnyStore, Rig};
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Every, Time::Real, |engine| engine.kind != Kind::Sqlite;
+    let mut cases: Vec<Case> = list!(Levels::Every, Time::Real, |engine| engine.kind != Kind::Sqlite;
         a_grant_is_one_round_trip, a_denial_is_one_round_trip, an_unknown_bucket_is_one_round_trip,
-        a_first_request_is_one_round_trip, ten_requests_are_one_round_trip, each_verb_is_one_round_trip,
-        a_cancel_is_one_round_trip_more, several_limits_are_one_round_trip, a_window_is_one_round_trip)
-    .into()
+        a_first_request_is_one_round_trip, ten_requests_are_one_round_trip)
+    .into();
+    cases.extend(list!(Levels::Pools, Time::Real, |engine| engine.kind != Kind::Sqlite;
+        each_verb_is_one_round_trip, a_cancel_is_one_round_trip_more, several_limits_are_one_round_trip,
+        a_window_is_one_round_trip));
+    cases
 }
 
 async fn a_grant_is_one_round_trip(rig: Rig) -> anyhow::Result<()> {
