@@ -33,7 +33,7 @@ impl Store for Broken {
 }
 
 fn limiter<S: Store>(store: S, fallback: Fallback) -> Result<Limiter<S>, Error> {
-    Ok(Limiter::builder(store).fallback(DEADLINE, fallback).build("10/h")?)
+    Limiter::builder(store).fallback(DEADLINE, fallback).build("10/h")
 }
 
 #[tokio::test(start_paused = true)]
