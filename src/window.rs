@@ -94,7 +94,7 @@ impl Window {
         self.most
     }
 
-    #[cfg(feature = "_sql")]
+    #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(crate) fn interval_ns(&self) -> i64 {
         self.interval_ns
     }
