@@ -77,7 +77,8 @@ impl Operations for Postgres {
     ) -> Conversation<'c, Explanation> {
         let explain = sqlx::query_as::<_, Explained>(
             "select known, terms_from, plan, capacity, (refill_seconds * 1000000000)::bigint, refill, mode, mode_from,
-                    mode_reason, mode_until, override_reason, override_until, available, outcome, retry_after_ms
+                    mode_reason, nullif(mode_until, 'infinity'), override_reason,
+                    nullif(override_until, 'infinity'), available, outcome, retry_after_ms
                from tollgate.explain($1, $2)",
         )
         .bind(key.as_str())
@@ -114,7 +115,7 @@ impl Operations for Postgres {
 
     fn plan<'c>(connection: &'c mut PgConnection, name: &'c Key, (): &'c ()) -> Conversation<'c, Option<Plan>> {
         let plan = sqlx::query_as::<_, Planned>(
-            "select name, capacity, (refill_seconds * 1000000000)::bigint, refill, mode, mode_reason, mode_until
+            "select name, capacity, (refill_seconds * 1000000000)::bigint, refill, mode, mode_reason, nullif(mode_until, 'infinity')
                from tollgate.token_plans where name = $1",
         )
         .bind(name.as_str());
@@ -127,7 +128,7 @@ impl Operations for Postgres {
         (): &'c (),
     ) -> Conversation<'c, Vec<Plan>> {
         let plans = sqlx::query_as::<_, Planned>(
-            "select name, capacity, (refill_seconds * 1000000000)::bigint, refill, mode, mode_reason, mode_until
+            "select name, capacity, (refill_seconds * 1000000000)::bigint, refill, mode, mode_reason, nullif(mode_until, 'infinity')
                from tollgate.token_plans where name > $1 order by name limit $2",
         )
         .bind(after.as_ref().map_or("", Key::as_str))
@@ -149,7 +150,8 @@ impl Operations for Postgres {
     }
 
     fn mode<'c>(connection: &'c mut PgConnection, (): &'c (), (): &'c ()) -> Conversation<'c, Switch> {
-        let mode = sqlx::query_as::<_, Choice>("select mode, reason, until from tollgate.token_mode");
+        let mode =
+            sqlx::query_as::<_, Choice>("select mode, reason, nullif(until, 'infinity') from tollgate.token_mode");
         Box::pin(async move { Ok(columns::switch(mode.fetch_one(connection).await?)?.unwrap_or_default()) })
     }
 

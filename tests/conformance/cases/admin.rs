@@ -7,6 +7,7 @@ use chrono::{TimeDelta, Utc};
 use tollgate::{Admin, Filter, Key, Limiter, Mode, Origin, Override, Rule, Store, Take};
 use uuid::Uuid;
 
+use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::Scratch;
 use crate::rig::{AnyStore, Rig};
@@ -15,6 +16,7 @@ pub fn cases() -> Vec<Case> {
     list!(
         Levels::Pools, Time::Real, |_| true;
         a_mode_for_all_rules_until_another_is_set,
+        an_end_that_no_clock_reaches_is_as_good_as_none,
         a_sweep_deletes_what_says_nothing_any_more_in_bounded_steps,
         decisions_are_the_same_after_a_sweep,
         a_limiter_sweeps_away_keys_that_were_used_once,
@@ -45,14 +47,52 @@ async fn a_mode_for_all_rules_until_another_is_set(rig: Rig) -> anyhow::Result<(
     assert_eq!((explanation.mode, explanation.mode_from), (Mode::Shadow, Some(Origin::All)));
     assert_eq!(explanation.mode_reason.as_deref(), Some("incident 42"));
 
-    store.set_mode(Mode::Block, None, Some(Utc::now() + TimeDelta::milliseconds(700))).await?;
+    store.set_mode(Mode::Block, None, Some(Utc::now() + TimeDelta::hours(1))).await?;
     let denied = rig.decide(under(&rig.key(), "1/h")?).await?;
-    ensure!(!denied.is_granted() && denied.retry_after() <= Duration::from_secs(1), "{denied:?}");
-    tokio::time::sleep(Duration::from_millis(800)).await;
+    ensure!(!denied.is_granted() && denied.retry_after() <= Duration::from_hours(1), "{denied:?}");
+    mode_until(
+        rig,
+        ["now() - interval '1 second'", "utc_timestamp(6) - interval 1 second", "datetime('now', '-1 second')"],
+    )
+    .await?;
     ensure!(rig.decide(under(&rig.key(), "1/h")?).await?.is_granted());
     store.set_mode(Mode::Enforce, None, None).await?;
     assert_eq!(store.explain(&key, None).await?.mode_from, None);
     Ok(())
+}
+
+async fn an_end_that_no_clock_reaches_is_as_good_as_none(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let (rig, store) = (&scratch.rig, scratch.rig.store());
+    store.set_mode(Mode::Block, None, None).await?;
+    let endless = Override { mode: Some(Mode::Shadow), ..Override::default() };
+    let free = rig.key();
+    store.set_override(&free, endless).await?;
+    for end in [["'9999-12-31'", "'9999-12-31'", "'9999-12-31 00:00:00'"], ["'infinity'", "'9999-12-31'", "null"]] {
+        mode_until(rig, end).await?;
+        let table = rig.table().replace("token_buckets", "token_overrides");
+        rig.pool.run(format!("update {table} set expires_at = {}", of(rig, end))).await?;
+        ensure!(!rig.decide(under(&rig.key(), "1/h")?).await?.is_granted(), "until {end:?}");
+        ensure!(rig.decide(under(&free, "1/h")?).await?.is_granted(), "until {end:?}");
+        assert_eq!(store.explain(&rig.key(), None).await?.mode, Mode::Block);
+        store.sweep(None, 10).await?;
+        assert_eq!(store.explain(&free, None).await?.mode, Mode::Shadow, "it was not swept away");
+    }
+    Ok(())
+}
+
+/// Gives the mode of all an end, in each engine's SQL: PostgreSQL's, MySQL's, SQLite's.
+async fn mode_until(rig: &Rig, end: [&str; 3]) -> anyhow::Result<()> {
+    let table = rig.table().replace("token_buckets", "token_mode");
+    Ok(rig.pool.run(format!("update {table} set until = {}", of(rig, end))).await?)
+}
+
+fn of<'a>(rig: &Rig, [postgres, mysql, sqlite]: [&'a str; 3]) -> &'a str {
+    match rig.engine.kind {
+        Kind::Postgres => postgres,
+        Kind::MySql => mysql,
+        Kind::Sqlite => sqlite,
+    }
 }
 
 async fn a_sweep_deletes_what_says_nothing_any_more_in_bounded_steps(rig: Rig) -> anyhow::Result<()> {

@@ -20,7 +20,8 @@ pub fn cases() -> Vec<Case> {
         an_error_leaves_the_hosts_transaction_open,
         the_sessions_variables_stay_as_they_were,
         the_next_transaction_is_at_the_sessions_level,
-        the_last_insert_id_stays_as_it_was)
+        the_last_insert_id_stays_as_it_was,
+        a_session_that_chains_transactions_commits_its_tokens)
     .into()
 }
 
@@ -100,6 +101,16 @@ async fn the_next_transaction_is_at_the_sessions_level(rig: Rig) -> anyhow::Resu
     for wrong in WRONG {
         host.run(wrong).await.expect_err(wrong);
         assert_eq!(host.shown_level().await?, level, "after {wrong}");
+    }
+    Ok(())
+}
+
+async fn a_session_that_chains_transactions_commits_its_tokens(rig: Rig) -> anyhow::Result<()> {
+    let mut host = Host::new(&rig).await?;
+    host.run("set completion_type = 'CHAIN'").await?;
+    for taken in 1..4 {
+        host.take().await?;
+        assert_eq!(host.seen_by_others().await?, (0, taken));
     }
     Ok(())
 }
