@@ -20,6 +20,7 @@ sql security definer
 begin
   declare v_own boolean default @@autocommit;
   declare v_done, v_spare boolean default false;
+  declare v_all boolean default true;
   declare v_pass int default 1;  -- 1: lock and make ready, 2: weigh, 3: take
   declare v_answers longtext character set utf8mb4;
   declare v_id, v_plan varbinary(1024);
@@ -62,6 +63,7 @@ begin
                            v_step_ticks, v_token_ticks);
       set v_done = false;
       set v_spare = v_spare or (v_pass > 1 and v_outcome <> 'granted');
+      set v_all = v_all and v_outcome = 'granted';
       set v_answers = json_array_append(v_answers, '$', json_array(
         v_place, v_outcome, v_mode, v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns, v_step_ticks,
         v_token_ticks));
@@ -71,10 +73,12 @@ begin
       rollback to savepoint tollgate_take_all;
       signal sqlstate '40001' set message_text = 'tollgate: what rules the buckets changed meanwhile: call again';
     end if;
-    set v_pass = if(v_spare, 4, v_pass + 1);
-    if v_pass = 2 then
+    -- What each granted while the others were not locked yet, it grants later, too.
+    set v_pass = if(v_spare, 4, if(v_pass = 1 and v_all and p_receipt is null, 3, v_pass + 1));
+    if v_pass <= 3 and v_at is null then
       call token_clock_v1(v_at);
-    elseif v_pass = 3 then
+    end if;
+    if v_pass = 3 then
       savepoint tollgate_take_all;
     end if;
   end while;
