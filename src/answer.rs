@@ -24,9 +24,6 @@ pub(crate) enum Word {
 #[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
 #[derive(Clone, Copy, Debug)]
 pub struct Answer {
-    /// Which request, or which of its buckets: from 1.
-    #[cfg_attr(not(feature = "_sql"), allow(dead_code))]
-    pub(crate) entry: i64,
     pub(crate) word: Word,
     /// What decided: if it is not to enforce, instead of the tokens.
     pub(crate) mode: Mode,
@@ -41,7 +38,7 @@ pub struct Answer {
 impl Answer {
     /// Why there is no decision.
     pub(crate) fn refused(word: Word, now: i64) -> Self {
-        Self { entry: 1, word, mode: Mode::Enforce, now, acts_at: None, capacity: None, state: None }
+        Self { word, mode: Mode::Enforce, now, acts_at: None, capacity: None, state: None }
     }
 
     /// A grant of tokens.

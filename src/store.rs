@@ -8,6 +8,8 @@ mod answer;
 mod ask;
 #[cfg(feature = "_sql")]
 mod call;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod columns;
 #[cfg(feature = "_sql")]
 mod dialect;
 #[cfg(feature = "_sql")]

@@ -23,7 +23,7 @@ pub trait Dialect: Operations {
     fn begin(isolation: Isolation) -> Option<SqlStr>;
 
     #[doc(hidden)]
-    /// Decides requests in one round trip, in any order.
+    /// Decides requests in one round trip, and answers in their order.
     fn take(
         connection: &mut Self::Connection,
         asks: &[Ask],

@@ -4,9 +4,10 @@ use sqlx::SqlStr;
 use sqlx::error::DatabaseError;
 use sqlx::mysql::{MySql, MySqlConnection, MySqlDatabaseError};
 
-use super::answer::{self, AdjustedColumns, Columns};
+use super::answer::{self, AdjustedColumns};
 use super::ask::Ask;
 use super::call::Counting;
+use super::columns::{self, Columns};
 use super::dialect::Dialect;
 use super::isolation::Isolation;
 use super::sql::SqlStore;
@@ -37,7 +38,7 @@ impl Dialect for MySql {
             [ask] => take_one(connection, ask).await?,
             _ => sqlx::query_as("call token_take_many_v1(?)").bind(requests(asks)).fetch_all(connection).await?,
         };
-        columns.into_iter().map(Answer::try_from).collect()
+        columns::in_order(columns)
     }
 
     async fn take_all(connection: &mut MySqlConnection, ask: &Ask, (): &()) -> Result<Vec<Answer>, sqlx::Error> {
@@ -50,7 +51,7 @@ impl Dialect for MySql {
             .bind(ask.hold())
             .fetch_all(connection)
             .await?;
-        columns.into_iter().map(Answer::try_from).collect()
+        columns::in_order(columns)
     }
 
     async fn take_window(
@@ -84,7 +85,7 @@ impl Dialect for MySql {
         let row = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
         let (outcome, mode, now, acts_at, counts, resolution) = row;
         let counts = answer::parse_counts(&text(counts))?;
-        answer::counted((text(outcome), mode.map(text), now, acts_at, counts, resolution))
+        columns::counted((text(outcome), mode.map(text), now, acts_at, counts, resolution))
     }
 
     async fn adjust(
@@ -156,7 +157,7 @@ type OutParameters = (
     Option<i64>,
 );
 
-/// [`answer::WindowColumns`], likewise.
+/// [`columns::WindowColumns`], likewise.
 type WindowOutParameters = (Vec<u8>, Option<Vec<u8>>, i64, Option<i64>, Vec<u8>, i64);
 
 /// Calls the routine that decides, with a placeholder for each of its OUT parameters: the server answers them as a row,

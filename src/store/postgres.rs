@@ -2,9 +2,10 @@ use sqlx::SqlStr;
 use sqlx::error::DatabaseError;
 use sqlx::postgres::{PgConnection, Postgres};
 
-use super::answer::{self, AdjustedColumns, Columns};
+use super::answer::AdjustedColumns;
 use super::ask::Ask;
 use super::call::Counting;
+use super::columns::{self, Columns};
 use super::dialect::Dialect;
 use super::isolation::Isolation;
 use super::sql::SqlStore;
@@ -33,7 +34,7 @@ impl Dialect for Postgres {
             [ask] => vec![take_one(connection, ask).await?],
             _ => take_many(connection, asks).await?,
         };
-        columns.into_iter().map(Answer::try_from).collect()
+        columns::in_order(columns)
     }
 
     async fn take_all(connection: &mut PgConnection, ask: &Ask, (): &()) -> Result<Vec<Answer>, sqlx::Error> {
@@ -54,7 +55,7 @@ impl Dialect for Postgres {
         .bind(ask.hold())
         .fetch_all(connection)
         .await?;
-        columns.into_iter().map(Answer::try_from).collect()
+        columns::in_order(columns)
     }
 
     async fn take_window(
@@ -79,7 +80,7 @@ impl Dialect for Postgres {
                 .fetch_one(connection)
                 .await?;
         let (ends, counts): (Vec<i64>, Vec<i64>) = (ends, counts);
-        answer::counted((outcome, mode, now, acts_at, ends.into_iter().zip(counts).collect(), resolution))
+        columns::counted((outcome, mode, now, acts_at, ends.into_iter().zip(counts).collect(), resolution))
     }
 
     async fn adjust(

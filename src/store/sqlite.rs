@@ -54,10 +54,10 @@ impl Dialect for Sqlite {
         }
         let mut transaction = begin(connection).await?;
         let mut answers = Vec::with_capacity(asks.len());
-        for (entry, ask) in (1..).zip(asks) {
+        for ask in asks {
             let mut locked = Locked::new(&mut transaction, ask, 0, clock.now()).await?;
             locked.take(&mut transaction, ask).await?;
-            answers.push(Answer { entry, ..locked.answer });
+            answers.push(locked.answer);
         }
         transaction.commit().await?;
         Ok(answers)
@@ -76,13 +76,13 @@ impl Dialect for Sqlite {
         }
         let all = buckets.iter().all(|locked| locked.answer.word == Word::Granted);
         let mut answers = Vec::new();
-        for (entry, mut locked) in (1..).zip(buckets) {
+        for mut locked in buckets {
             if !all && locked.answer.word == Word::Granted {
                 locked.spare(&mut transaction).await?;
             } else {
                 locked.take(&mut transaction, ask).await?;
             }
-            answers.push(Answer { entry, ..locked.answer });
+            answers.push(locked.answer);
         }
         transaction.commit().await?;
         Ok(answers)

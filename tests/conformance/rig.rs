@@ -5,8 +5,8 @@ use std::time::Duration;
 use sqlx::{AssertSqlSafe, MySqlPool, PgPool, SqlitePool};
 use tollgate::bucket::Bucket;
 use tollgate::{
-    Adjusted, Adjustment, Admin, Counted, Decision, Error, Isolation, Key, ManualClock, MySqlStore, Outcome, PgStore,
-    Quota, SharedWindows, SqliteStore, Store, Swept, Take, TakeError, Window,
+    Adjusted, Adjustment, Admin, Clock, Counted, Decision, Error, Isolation, Key, ManualClock, MySqlStore, Outcome,
+    PgStore, Quota, SharedWindows, SqliteStore, Store, Swept, SystemClock, Take, TakeError, Window,
 };
 use uuid::Uuid;
 
@@ -109,6 +109,27 @@ impl Rig {
                 Ok(())
             }
         }
+    }
+
+    /// What the clock that decides shows, in nanoseconds since 1970.
+    pub async fn now(&self) -> anyhow::Result<i64> {
+        Ok(match &self.pool {
+            AnyPool::MySql(pool) => {
+                let mut connection = pool.acquire().await?;
+                sqlx::query("call token_clock_v1(@tollgate_test_clock)").execute(&mut *connection).await?;
+                sqlx::query_scalar("select @tollgate_test_clock").fetch_one(&mut *connection).await?
+            }
+            AnyPool::Postgres(pool) => sqlx::query_scalar("select tollgate.token_clock_v1()").fetch_one(pool).await?,
+            AnyPool::Sqlite(_) => SystemClock.now(),
+        })
+    }
+
+    /// Returns once that clock shows so much.
+    pub async fn until(&self, now: i64) -> anyhow::Result<()> {
+        while self.now().await? < now {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        Ok(())
     }
 
     /// The state of a bucket, if it exists.

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use sqlx::MySqlPool;
 use tokio::task::JoinSet;
 use tollgate::{Clock, Key, Quota, Store, SystemClock, Take};
 
@@ -15,7 +14,7 @@ use crate::crowd::Crowd;
 use crate::engines::{Engine, Kind};
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::with_session;
-use crate::rig::{AnyPool, Rig};
+use crate::rig::Rig;
 use crate::workers::{faults, nanoseconds};
 
 pub fn cases() -> Vec<Case> {
@@ -77,7 +76,7 @@ async fn waiters_for_a_lock_have_what_its_holder_left(rig: Rig) -> anyhow::Resul
 /// Thirty callers ask for a token and wait; the lock is released when it was held for two seconds. Then each asks for
 /// another, as what the first ones left must not be credited with the wait again.
 async fn released_after_two_seconds(rig: &Rig, take: Take, holder: &Rig, end: &str) -> anyhow::Result<Vec<Call>> {
-    let since = database_time(rig).await?;
+    let since = rig.now().await?;
     let crowd = Crowd::new(rig, CALLERS).await?;
     let store = crowd.rig.store().max_attempts(u32::MAX).deadline(Duration::from_mins(1));
     let asked = Arc::new(AtomicUsize::new(0));
@@ -105,9 +104,7 @@ async fn released_after_two_seconds(rig: &Rig, take: Take, holder: &Rig, end: &s
     } else {
         crowd.wait(rig, all).await?;
     }
-    while database_time(rig).await? < since + nanoseconds(Duration::from_secs(2)) {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    rig.until(since + nanoseconds(Duration::from_secs(2))).await?;
     let released = SystemClock.now();
     holder.pool.run(end).await?;
 
@@ -139,18 +136,6 @@ fn begin(rig: &Rig) -> &'static str {
 }
 
 /// On the clock that decides, in nanoseconds since 1970.
-async fn database_time(rig: &Rig) -> anyhow::Result<i64> {
-    Ok(match &rig.pool {
-        AnyPool::MySql(pool) => mysql_time(pool).await?,
-        AnyPool::Postgres(pool) => sqlx::query_scalar("select tollgate.token_clock_v1()").fetch_one(pool).await?,
-        AnyPool::Sqlite(_) => SystemClock.now(),
-    })
-}
-
-async fn mysql_time(pool: &MySqlPool) -> Result<i64, sqlx::Error> {
-    sqlx::query_scalar("select cast(unix_timestamp(sysdate(6)) * 1000000000 as signed)").fetch_one(pool).await
-}
-
 /// Slow enough that the callers are all answered before many more tokens come.
 fn quota() -> Result<Quota, tollgate::QuotaError> {
     Quota::continuous(10, Duration::from_secs(5))
