@@ -24,6 +24,8 @@ pub(crate) enum Word {
 #[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
 #[derive(Clone, Copy, Debug)]
 pub struct Answer {
+    /// It is that to so many equal requests, one after the other.
+    pub(crate) times: i64,
     pub(crate) word: Word,
     /// What decided: if it is not to enforce, instead of the tokens.
     pub(crate) mode: Mode,
@@ -38,13 +40,24 @@ pub struct Answer {
 impl Answer {
     /// Why there is no decision.
     pub(crate) fn refused(word: Word, now: i64) -> Self {
-        Self { word, mode: Mode::Enforce, now, acts_at: None, capacity: None, state: None }
+        Self { times: 1, word, mode: Mode::Enforce, now, acts_at: None, capacity: None, state: None }
     }
 
     /// A grant of tokens.
     #[cfg(feature = "sqlite")]
     pub(crate) fn granted(now: i64, acts_at: i64, terms: Terms, bucket: Bucket) -> Self {
         Self { acts_at: Some(acts_at), state: Some((terms, bucket)), ..Self::refused(Word::Granted, now) }
+    }
+
+    /// What it was to an earlier one of the requests that it answers, before so many later ones.
+    #[cfg(feature = "_sql")]
+    pub(crate) fn before(mut self, later: i64, request: Request) -> Self {
+        if let (true, Some((terms, bucket))) = (self.took(), &mut self.state) {
+            let tokens = later * request.cost;
+            bucket.granted -= tokens;
+            bucket.full_at -= tokens * terms.token_ticks;
+        }
+        self
     }
 
     /// Takes nothing after all, because another bucket denied.
@@ -58,9 +71,12 @@ impl Answer {
     /// What the grant took, if it took anything.
     pub(crate) fn receipt(&self, request: Request) -> Option<Receipt> {
         let (_, bucket) = self.state?;
-        let took = self.word == Word::Granted && self.mode == Mode::Enforce;
         let acts_at = self.acts_at.unwrap_or(self.now);
-        took.then_some(Receipt { cost: request.cost, granted: bucket.granted, acts_at })
+        self.took().then_some(Receipt { cost: request.cost, granted: bucket.granted, acts_at })
+    }
+
+    fn took(&self) -> bool {
+        self.word == Word::Granted && self.mode == Mode::Enforce
     }
 
     /// The decision, in terms that the caller of the store understands.

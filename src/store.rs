@@ -7,6 +7,8 @@ mod answer;
 #[cfg(feature = "_sql")]
 mod ask;
 #[cfg(feature = "_sql")]
+mod batch;
+#[cfg(feature = "_sql")]
 mod call;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod columns;

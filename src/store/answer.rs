@@ -9,18 +9,28 @@ use crate::{Adjusted, Decision, Error, Key, Outcome, TakeError};
 #[allow(unreachable_pub)]
 pub type AdjustedColumns = (String, i64);
 
-/// The answers to each request for one bucket, in the order of the requests.
+/// The answers to each request for one bucket, in the order of the requests, as often as each stands for one.
 pub(super) fn of_each(answers: Vec<Answer>, asks: &[Ask], attempts: u32) -> Result<Vec<Outcome>, Error> {
-    complete(&answers, asks.len())?;
-    let outcome = |(ask, answer): (&Ask, Answer)| {
-        answer.outcome(&ask.take, ask.request, 0).map(|decision| decision.after(attempts))
-    };
-    Ok(asks.iter().zip(answers).map(outcome).collect())
+    complete(&answers, asks.iter().map(|ask| ask.times).sum())?;
+    let mut outcomes = Vec::new();
+    let mut answers = answers.into_iter();
+    for ask in asks {
+        let mut times = 0;
+        while times < ask.times {
+            let Some(answer) = answers.next() else { break };
+            times += answer.times;
+            for later in (0..answer.times).rev() {
+                let outcome = answer.before(later, ask.request).outcome(&ask.take, ask.request, 0);
+                outcomes.push(outcome.map(|decision| decision.after(attempts)));
+            }
+        }
+    }
+    Ok(outcomes)
 }
 
 /// The answer to one request for several buckets.
 pub(super) fn of_all(answers: Vec<Answer>, ask: &Ask, attempts: u32) -> Result<Outcome, Error> {
-    complete(&answers, ask.take.limits.len())?;
+    complete(&answers, ask.take.limits.len().try_into().unwrap_or(i64::MAX))?;
     let decisions = answers
         .into_iter()
         .enumerate()
@@ -45,9 +55,10 @@ pub(super) fn adjusted(reply: Reply, key: &Key) -> Result<Result<Adjusted, TakeE
     }
 }
 
-fn complete(answers: &[Answer], asked: usize) -> Result<(), Error> {
-    if answers.len() != asked {
-        let lost = format!("{} answers to {asked} requests", answers.len());
+fn complete(answers: &[Answer], asked: i64) -> Result<(), Error> {
+    let answered: i64 = answers.iter().map(|answer| answer.times).sum();
+    if answered != asked {
+        let lost = format!("{answered} answers to {asked} requests");
         return Err(Error::OutcomeUnknown(std::sync::Arc::new(sqlx::Error::Protocol(lost))));
     }
     Ok(())

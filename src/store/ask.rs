@@ -8,6 +8,8 @@ use crate::{Key, Quota, Rule, Take, TakeError, Window};
 pub struct Ask {
     pub(super) request: Request,
     pub(super) take: Take,
+    /// It stands for so many equal requests, decided one after the other.
+    pub(super) times: i64,
 }
 
 impl Ask {
@@ -39,7 +41,12 @@ impl Ask {
     /// A request that is only counted: perhaps for nothing, to read what was.
     pub(super) fn counting(key: &Key, window: &Window, cost: i64) -> Self {
         let take = Take::from(key.clone()).rule(Rule::Window(*window));
-        Self { request: Request { cost, max_wait: 0, keep: 0 }, take }
+        Self { request: Request { cost, max_wait: 0, keep: 0 }, take, times: 1 }
+    }
+
+    /// Whether another request is this one over again: each is decided now, and nothing is remembered of it.
+    pub(super) fn is_repeated_by(&self, other: &Self) -> bool {
+        self.request.max_wait == 0 && self.take.id.is_none() && self.take == other.take
     }
 
     pub(super) fn id(&self) -> Option<Uuid> {
@@ -56,6 +63,6 @@ impl TryFrom<&Take> for Ask {
     type Error = TakeError;
 
     fn try_from(take: &Take) -> Result<Self, TakeError> {
-        Ok(Self { request: take.request()?, take: take.clone() })
+        Ok(Self { request: take.request()?, take: take.clone(), times: 1 })
     }
 }

@@ -7,6 +7,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::answer;
 use super::ask::Ask;
+use super::batch::Batch;
 use super::call::{Call, Counting, Reply};
 use super::dialect::Dialect;
 use super::isolation::Isolation;
@@ -93,13 +94,9 @@ impl<DB: Dialect> SqlStore<DB> {
         if asks.is_empty() {
             return Ok(());
         }
-        let (places, asks): (Vec<usize>, Vec<Ask>) = asks.into_iter().unzip();
-        let asks: Arc<[Ask]> = asks.into();
-        let (reply, attempts) = self.converse(Call::Each(Arc::clone(&asks))).await?;
-        for (place, outcome) in places.into_iter().zip(answer::of_each(reply.answers(), &asks, attempts)?) {
-            outcomes[place] = Some(outcome);
-        }
-        Ok(())
+        let batch = Batch::of(asks);
+        let (reply, attempts) = self.converse(Call::Each(Arc::clone(&batch.asks))).await?;
+        batch.enter(reply.answers(), attempts, outcomes)
     }
 
     /// Decides a request for several buckets.

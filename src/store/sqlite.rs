@@ -47,7 +47,7 @@ impl Dialect for Sqlite {
         asks: &[Ask],
         clock: &HostClock,
     ) -> Result<Vec<Answer>, sqlx::Error> {
-        if let [ask] = asks
+        if let [ask @ Ask { times: 1, .. }] = asks
             && let Some(answer) = take_now(connection, ask, clock).await?
         {
             return Ok(vec![answer]);
@@ -55,9 +55,11 @@ impl Dialect for Sqlite {
         let mut transaction = begin(connection).await?;
         let mut answers = Vec::with_capacity(asks.len());
         for ask in asks {
-            let mut locked = Locked::new(&mut transaction, ask, 0, clock.now()).await?;
-            locked.take(&mut transaction, ask).await?;
-            answers.push(locked.answer);
+            for _ in 0..ask.times {
+                let mut locked = Locked::new(&mut transaction, ask, 0, clock.now()).await?;
+                locked.take(&mut transaction, ask).await?;
+                answers.push(locked.answer);
+            }
         }
         transaction.commit().await?;
         Ok(answers)
