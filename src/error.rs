@@ -59,6 +59,9 @@ pub enum Error {
     /// The connection broke while the database had the request.
     #[error("the connection broke during the request; whether the tokens were taken is unknown")]
     OutcomeUnknown(#[source] Cause),
+    /// So many requests wait in this process for the database that no more are taken on. Nothing was taken.
+    #[error("{0} requests wait for the database already: is it slow, or does another transaction hold their buckets?")]
+    Overloaded(usize),
     /// The figures make no quota.
     #[error(transparent)]
     Quota(#[from] QuotaError),

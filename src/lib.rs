@@ -6,8 +6,10 @@ mod answer;
 mod book;
 pub mod bucket;
 mod clock;
+mod coalesce;
 mod decision;
 mod error;
+mod handover;
 mod key;
 mod limiter;
 mod local;
@@ -26,6 +28,7 @@ mod window;
 
 pub use admin::{Admin, AdminError, BucketLevel, Explanation, Filter, Origin, Override, Plan, Prospect, Swept, Switch};
 pub use clock::{Clock, ManualClock, SystemClock};
+pub use coalesce::Coalesce;
 pub use decision::{Decision, Source};
 pub use error::{Cause, Error, TakeError};
 pub use key::{Key, KeyError};

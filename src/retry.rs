@@ -1,19 +1,19 @@
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::Error;
 use crate::error::Cause;
+use crate::handover::Handover;
 
 /// How long to try. Retries only what is known to be rolled back: what may have been applied is never asked twice.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Retry {
     pub(crate) deadline: Duration,
     pub(crate) attempts: u32,
+    /// Whether to ask again when a lock was not to be had in time.
+    pub(crate) patient: bool,
 }
 
 impl Retry {
@@ -30,7 +30,12 @@ impl Retry {
                 Err(failure) => failure,
             };
             let pause = jitter(attempts);
-            let again = failure.class == Class::RolledBack && attempts < self.attempts;
+            let again = match failure.class {
+                Class::RolledBack => true,
+                Class::Locked => self.patient,
+                _ => false,
+            };
+            let again = again && attempts < self.attempts;
             if !again || Instant::now() + pause >= deadline {
                 return Err(failure.into_error(attempts, self.deadline));
             }
@@ -48,7 +53,7 @@ impl Retry {
 
 impl Default for Retry {
     fn default() -> Self {
-        Self { deadline: Duration::from_secs(5), attempts: 10 }
+        Self { deadline: Duration::from_secs(5), attempts: 10, patient: true }
     }
 }
 
@@ -70,7 +75,7 @@ impl Failure {
             Class::NotMigrated => Error::NotMigrated(source),
             Class::NotPermitted => Error::NotPermitted(source),
             Class::Refused => Error::Database(source),
-            Class::RolledBack => Error::Contended { attempts, source },
+            Class::Locked | Class::RolledBack => Error::Contended { attempts, source },
             Class::TimedOut => Error::DeadlineExceeded(deadline),
             Class::Unavailable => Error::Unavailable(source),
             Class::Unknown => Error::OutcomeUnknown(source),
@@ -81,6 +86,8 @@ impl Failure {
 /// What an error of the database means for the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
+    /// Nothing was applied: a lock was not to be had in time.
+    Locked,
     /// The schema is missing.
     NotMigrated,
     /// The role may not call it.
@@ -117,32 +124,9 @@ pub(crate) async fn finish_statement<T: Send + 'static>(
     deadline: Instant,
     statement: impl Future<Output = Result<T, Failure>> + Send + 'static,
 ) -> Result<T, Failure> {
-    match timeout_at(deadline, Handover(Some(Box::pin(statement)))).await {
+    match timeout_at(deadline, Handover::new(statement)).await {
         Ok(answer) => answer,
         Err(elapsed) => Err(Failure::new(Class::TimedOut, elapsed)),
-    }
-}
-
-/// A future that goes on in a task of its own when it is dropped before its end.
-struct Handover<F: Future<Output: Send> + Send + 'static>(Option<Pin<Box<F>>>);
-
-impl<F: Future<Output: Send> + Send + 'static> Future for Handover<F> {
-    type Output = F::Output;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        let future = self.0.as_mut().expect("nobody polls a future that has ended");
-        let output = ready!(future.as_mut().poll(context));
-        self.0 = None;
-        Poll::Ready(output)
-    }
-}
-
-impl<F: Future<Output: Send> + Send + 'static> Drop for Handover<F> {
-    fn drop(&mut self) {
-        // No runtime any more: the process is ending, and its connections with it.
-        if let (Some(rest), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
-            runtime.spawn(rest);
-        }
     }
 }
 

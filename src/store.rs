@@ -50,7 +50,9 @@ pub use within::{adjust_within, take_within};
 pub trait Store: Send + Sync + 'static {
     /// Decides requests, each for itself, and answers in their order.
     ///
-    /// Requests for the same bucket are decided in the order given.
+    /// Requests for the same bucket are decided in the order given. Several requests wait for each other's buckets: if
+    /// another transaction holds one of them for long, it may be [`Contended`](Error::Contended), with nothing taken; ask
+    /// for each by itself then.
     ///
     /// # Errors
     ///

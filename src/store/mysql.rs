@@ -125,9 +125,11 @@ impl Dialect for MySql {
             return Class::RolledBack;
         }
         match error.try_downcast_ref::<MySqlDatabaseError>().map(MySqlDatabaseError::number) {
-            // deadlock, lock wait timeout, MariaDB's changed record; group replication's and Galera's certification;
-            // NOWAIT and statement timeouts
-            Some(1213 | 1205 | 1020 | 3101 | 1180 | 3572 | 1969 | 3024) => Class::RolledBack,
+            // lock wait timeout, NOWAIT
+            Some(1205 | 3572) => Class::Locked,
+            // deadlock, MariaDB's changed record; group replication's and Galera's certification;
+            // statement timeouts
+            Some(1213 | 1020 | 3101 | 1180 | 1969 | 3024) => Class::RolledBack,
             Some(1305 | 1146) => Class::NotMigrated,
             Some(1370 | 1142 | 1044) => Class::NotPermitted,
             Some(1047) => Class::Unavailable,

@@ -95,7 +95,9 @@ impl<DB: Dialect> SqlStore<DB> {
             return Ok(());
         }
         let batch = Batch::of(asks);
-        let (reply, attempts) = self.converse(Call::Each(Arc::clone(&batch.asks))).await?;
+        // Several buckets wait for each other: the caller can ask for one at a time instead.
+        let retry = Retry { patient: batch.asks.len() == 1, ..self.retry };
+        let (reply, attempts) = self.converse_by(retry, Call::Each(Arc::clone(&batch.asks))).await?;
         batch.enter(reply.answers(), attempts, outcomes)
     }
 
@@ -116,8 +118,12 @@ impl<DB: Dialect> SqlStore<DB> {
     }
 
     async fn converse(&self, call: Call) -> Result<(Reply, u32), Error> {
+        self.converse_by(self.retry, call).await
+    }
+
+    async fn converse_by(&self, retry: Retry, call: Call) -> Result<(Reply, u32), Error> {
         // Boxed, so that the futures of callers stay small.
-        Box::pin(self.retry.run(|deadline| self.attempt(call.clone(), deadline))).await
+        Box::pin(retry.run(|deadline| self.attempt(call.clone(), deadline))).await
     }
 
     async fn attempt(&self, call: Call, deadline: Instant) -> Result<Reply, Failure> {

@@ -1,0 +1,88 @@
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+
+use crate::{Adjusted, Adjustment, Error, Key, Outcome, Store, Swept, Take, TakeError};
+
+mod held;
+mod lane;
+mod queue;
+
+use lane::Lane;
+
+/// A store that asks another one for many callers at once: while a call is under way, requests queue, and the next call
+/// carries them all.
+///
+/// A denial is answered as the store beneath does. There is no timer: a request that finds nobody ahead of it is asked at
+/// once, by its own task. Requests for one bucket are decided in the order in which they came, at most one call for it is
+/// under way, and equal ones are one entry of it. A bucket that another transaction holds, or that is slow otherwise,
+/// is asked alone, and the others go on without it.
+///
+/// Requests for several buckets, those under a sliding window, and requests that came together in one
+/// [`take`](Store::take) are asked as they are.
+///
+/// # Cancel safety
+///
+/// A caller that gives up while it queues takes nothing. Once its request is on the way, the tokens may be taken: the
+/// call goes on for the others.
+#[derive(Debug)]
+pub struct Coalesce<S: Store> {
+    store: Arc<S>,
+    lanes: Vec<Arc<Lane<S>>>,
+    hasher: RandomState,
+}
+
+impl<S: Store> Coalesce<S> {
+    /// A store over another one.
+    pub fn new(store: S) -> Self {
+        Self::default_lanes(Arc::new(store))
+    }
+
+    fn default_lanes(store: Arc<S>) -> Self {
+        let lanes = (0..LANES).map(|_| Arc::new(Lane::new(Arc::clone(&store)))).collect();
+        Self { store, lanes, hasher: RandomState::default() }
+    }
+
+    fn lane(&self, key: &Key) -> &Arc<Lane<S>> {
+        #[expect(clippy::cast_possible_truncation, reason = "any bits will do")]
+        let hash = self.hasher.hash_one(key) as usize;
+        &self.lanes[hash % LANES]
+    }
+}
+
+impl<S: Store> From<Arc<S>> for Coalesce<S> {
+    fn from(store: Arc<S>) -> Self {
+        Self::default_lanes(store)
+    }
+}
+
+impl<S: Store> Store for Coalesce<S> {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        match takes {
+            [take] => Ok(vec![self.take_one(take).await?]),
+            _ => self.store.take(takes).await,
+        }
+    }
+
+    async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
+        if let Err(error) = take.request() {
+            return Ok(Err(error));
+        }
+        if take.limits.len() > 1 || take.window().is_some() || take.is_unlimited() {
+            return self.store.take_one(take).await;
+        }
+        self.lane(take.key()).ask(take).await
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        self.store.adjust(adjustments).await
+    }
+
+    async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {
+        self.store.sweep(after, limit).await
+    }
+}
+
+/// Calls under way at a time, for different buckets: while one is on the network, the other is in the database.
+const LANES: usize = 2;

@@ -1,0 +1,157 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::task::yield_now;
+use tokio::time::timeout;
+
+use super::held::Held;
+use super::queue::{Queue, Waiting};
+use crate::handover::Handover;
+use crate::{Error, Outcome, Store, Take};
+
+pub(super) type Answer = oneshot::Sender<Result<Outcome, Error>>;
+
+/// One call at a time for those who wait in a queue, beside the calls that took too long to wait for.
+#[derive(Debug)]
+pub(super) struct Lane<S: Store> {
+    pub(super) store: Arc<S>,
+    pub(super) queue: Mutex<Queue>,
+}
+
+impl<S: Store> Lane<S> {
+    pub(super) fn new(store: Arc<S>) -> Self {
+        Self { store, queue: Mutex::default() }
+    }
+
+    /// Asks for one caller, along with others.
+    pub(super) async fn ask(self: &Arc<Self>, take: &Take) -> Result<Outcome, Error> {
+        let (answer, answered) = oneshot::channel();
+        let serves = {
+            let mut queue = self.queue.lock();
+            queue.push(Waiting { take: take.clone(), answer })?;
+            queue.is_unserved()
+        };
+        if serves {
+            // Its own task makes the call, which saves two changes of tasks; if it gives up, another goes on.
+            Handover::new(Serving(Some(Arc::clone(self))).once()).await;
+        }
+        answered.await.unwrap_or_else(|stopped| Err(Error::other(stopped)))
+    }
+
+    /// Begins to serve those who wait, if there is anybody and nobody does.
+    pub(super) fn serve(self: &Arc<Self>) {
+        if self.queue.lock().is_unserved() {
+            let serving = Serving(Some(Arc::clone(self)));
+            if let Ok(runtime) = Handle::try_current() {
+                runtime.spawn(serving.go_on());
+            }
+        }
+    }
+
+    /// Asks for all of them, and goes on without the answer if that takes too long.
+    async fn call(self: &Arc<Self>, waiting: Vec<Waiting>) {
+        let (takes, answers): (Vec<Take>, Vec<Answer>) =
+            waiting.into_iter().map(|Waiting { take, answer }| (take, answer)).unzip();
+        let takes = Arc::new(takes);
+        let (store, asked) = (Arc::clone(&self.store), Arc::clone(&takes));
+        let mut call = Box::pin(async move { store.take(&asked).await });
+        let result = if self.queue.lock().may_hold() {
+            let Ok(result) = timeout(SLOW, &mut call).await else {
+                let held = Held::new(self, &takes);
+                tokio::spawn(async move { held.end(call.await, &takes, answers) });
+                return;
+            };
+            result
+        } else {
+            call.await
+        };
+        match result {
+            Err(Error::Contended { .. }) if takes.len() > 1 => Held::new(self, &takes).end(result, &takes, answers),
+            _ => hand_out(result, answers),
+        }
+    }
+}
+
+/// Whoever makes the calls of a lane. If it ends before its time, by a store that panics or a runtime that ends, those
+/// who wait are told, and the next to come begins anew.
+struct Serving<S: Store>(Option<Arc<Lane<S>>>);
+
+impl<S: Store> Serving<S> {
+    /// Makes one call, and leaves what came meanwhile to a task.
+    async fn once(mut self) {
+        let Some(lane) = &self.0 else { return };
+        let waiting = lane.queue.lock().next();
+        if !waiting.is_empty() {
+            lane.call(waiting).await;
+        }
+        if lane.queue.lock().is_done() {
+            self.0 = None;
+        } else {
+            tokio::spawn(self.go_on());
+        }
+    }
+
+    /// Makes calls until nobody waits.
+    async fn go_on(mut self) {
+        let Some(lane) = &self.0 else { return };
+        loop {
+            gather(lane).await;
+            let waiting = {
+                let mut queue = lane.queue.lock();
+                let waiting = queue.next();
+                if waiting.is_empty() && queue.is_done() {
+                    break;
+                }
+                waiting
+            };
+            if !waiting.is_empty() {
+                lane.call(waiting).await;
+            }
+        }
+        self.0 = None;
+    }
+}
+
+impl<S: Store> Drop for Serving<S> {
+    fn drop(&mut self) {
+        if let Some(lane) = &self.0 {
+            lane.queue.lock().abandon();
+        }
+    }
+}
+
+/// Lets those whom the last answers woke ask again, while more and more do: a fuller call costs each of them less.
+async fn gather<S: Store>(lane: &Lane<S>) {
+    let mut waiting = lane.queue.lock().len();
+    for _ in 0..MOST_YIELDS {
+        yield_now().await;
+        let now = lane.queue.lock().len();
+        if now == std::mem::replace(&mut waiting, now) {
+            break;
+        }
+    }
+}
+
+pub(super) fn hand_out(result: Result<Vec<Outcome>, Error>, answers: Vec<Answer>) {
+    // Who has given up does not want it any more.
+    match result {
+        Ok(outcomes) => {
+            for (answer, outcome) in answers.into_iter().zip(outcomes) {
+                drop(answer.send(Ok(outcome)));
+            }
+        }
+        Err(error) => {
+            for answer in answers {
+                drop(answer.send(Err(error.clone())));
+            }
+        }
+    }
+}
+
+/// A call that takes longer does not hold up those behind it.
+const SLOW: Duration = Duration::from_millis(25);
+
+const MOST_YIELDS: usize = 8;

@@ -1,0 +1,228 @@
+use std::collections::{HashMap, VecDeque};
+
+use tokio::sync::oneshot;
+
+use crate::{Error, Key, Outcome, Take};
+
+/// A caller who waits for an answer.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) take: Take,
+    pub(super) answer: oneshot::Sender<Result<Outcome, Error>>,
+}
+
+impl Waiting {
+    /// Whether it is decided now and not remembered, so that equal ones can be one entry of a call.
+    fn is_plain(&self) -> bool {
+        self.take.max_wait.is_zero() && self.take.id.is_none()
+    }
+
+    /// Whether a later request for the same bucket may go in the same call.
+    fn goes_with(&self, later: &Self) -> bool {
+        if self.is_plain() { self.take == later.take } else { !later.is_plain() }
+    }
+}
+
+/// Those who wait for the calls of a lane, in the order in which they came.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    waiting: VecDeque<Waiting>,
+    /// Keys that a call of their own is under way for, and who waits until it has ended.
+    busy: HashMap<Key, Vec<Waiting>>,
+    /// How many stand here in all.
+    len: usize,
+    /// Whether somebody makes calls for those who wait.
+    served: bool,
+    /// How many calls are under way that keys are held for.
+    holds: usize,
+}
+
+impl Queue {
+    /// Stands in line.
+    pub(super) fn push(&mut self, waiting: Waiting) -> Result<(), Error> {
+        if self.len >= MOST {
+            return Err(Error::Overloaded(self.len));
+        }
+        self.len += 1;
+        match self.busy.get_mut(waiting.take.key()) {
+            Some(behind) => behind.push(waiting),
+            None => self.waiting.push_back(waiting),
+        }
+        Ok(())
+    }
+
+    /// Whether somebody waits and nobody makes calls; who asks does from then on.
+    pub(super) fn is_unserved(&mut self) -> bool {
+        !self.waiting.is_empty() && !std::mem::replace(&mut self.served, true)
+    }
+
+    /// Whether nobody waits, and so nobody makes calls from then on.
+    pub(super) fn is_done(&mut self) -> bool {
+        self.served = !self.waiting.is_empty();
+        !self.served
+    }
+
+    /// Sends everybody away who waits for the next call: nobody makes it.
+    pub(super) fn abandon(&mut self) {
+        self.len -= self.waiting.len();
+        self.waiting.clear();
+        self.served = false;
+    }
+
+    /// How many wait for the next call.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Who goes in the next call, in the order of their keys: of each bucket only what can be answered together.
+    pub(super) fn next(&mut self) -> Vec<Waiting> {
+        let most = self.waiting.len().min(MOST_AT_ONCE);
+        let mut all: Vec<(usize, Waiting)> = self.waiting.drain(..most).enumerate().collect();
+        self.len -= all.len();
+        all.retain(|(_, waiting)| !waiting.answer.is_closed());
+        let Some((_, oldest)) = all.first() else {
+            return Vec::new();
+        };
+        // The oldest says of which kind the call is, so that none is passed over for ever.
+        let plain = oldest.is_plain();
+        all.sort_unstable_by(|(place, one), (other_place, other)| {
+            one.take.key().cmp(other.take.key()).then(place.cmp(other_place))
+        });
+        let (mut call, mut later): (Vec<Waiting>, Vec<(usize, Waiting)>) = (Vec::with_capacity(all.len()), Vec::new());
+        for (place, waiting) in all {
+            let key = waiting.take.key();
+            let behind = later.last().is_some_and(|(_, other)| other.take.key() == key);
+            let goes = match call.last().filter(|other| other.take.key() == key) {
+                Some(before) => before.goes_with(&waiting),
+                None => waiting.is_plain() == plain,
+            };
+            if goes && !behind {
+                call.push(waiting);
+            } else {
+                later.push((place, waiting));
+            }
+        }
+        later.sort_unstable_by_key(|(place, _)| *place);
+        self.len += later.len();
+        for (_, waiting) in later.into_iter().rev() {
+            self.waiting.push_front(waiting);
+        }
+        call
+    }
+
+    /// Whether there may be one more call that keys are held for.
+    pub(super) fn may_hold(&self) -> bool {
+        self.holds < MOST_HOLDS
+    }
+
+    /// Leaves the keys' requests waiting until [`release`](Self::release).
+    pub(super) fn hold(&mut self, keys: &[Key]) {
+        self.holds += 1;
+        self.busy.extend(keys.iter().map(|key| (key.clone(), Vec::new())));
+        // Some may have come since the call was made up.
+        for waiting in std::mem::take(&mut self.waiting) {
+            match self.busy.get_mut(waiting.take.key()) {
+                Some(behind) => behind.push(waiting),
+                None => self.waiting.push_back(waiting),
+            }
+        }
+    }
+
+    /// Makes one call that keys are held for so many.
+    pub(super) fn split(&mut self, calls: usize) {
+        self.holds += calls - 1;
+    }
+
+    /// Lets the keys' requests go with the next call.
+    pub(super) fn release(&mut self, keys: &[Key]) {
+        self.holds -= 1;
+        for key in keys {
+            self.waiting.extend(self.busy.remove(key).unwrap_or_default());
+        }
+    }
+}
+
+/// How many wait at most: beyond it the database is too slow for what is asked.
+const MOST: usize = 32_768;
+
+/// How many calls may be under way that the lane no longer waits for; the next one it waits for, however long.
+const MOST_HOLDS: usize = 4;
+
+/// How many requests one call carries.
+const MOST_AT_ONCE: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::sync::oneshot;
+    use uuid::Uuid;
+
+    use super::{MOST, Queue, Waiting};
+    use crate::{Key, Take};
+
+    fn key(key: &str) -> Key {
+        Key::try_from(key).unwrap()
+    }
+
+    fn push(queue: &mut Queue, take: Take) -> oneshot::Receiver<Result<crate::Outcome, crate::Error>> {
+        let (answer, answered) = oneshot::channel();
+        queue.push(Waiting { take, answer }).unwrap();
+        answered
+    }
+
+    fn next(queue: &mut Queue) -> String {
+        let call = queue.next();
+        call.iter().map(|waiting| format!("{}{} ", waiting.take.key(), waiting.take.cost)).collect()
+    }
+
+    #[test]
+    fn a_call_carries_what_is_equal_of_each_bucket_and_the_rest_keeps_its_order() {
+        let mut queue = Queue::default();
+        let takes = [("b", 1), ("a", 1), ("b", 1), ("b", 2), ("b", 1), ("a", 1)];
+        let _kept: Vec<_> = takes.map(|(k, cost)| push(&mut queue, Take::from(key(k)).cost(cost))).into();
+        assert_eq!([next(&mut queue), next(&mut queue), next(&mut queue)], ["a1 a1 b1 b1 ", "b2 ", "b1 "]);
+        assert_eq!((queue.len(), queue.len), (0, 0));
+    }
+
+    #[test]
+    fn requests_that_wait_or_have_an_id_go_in_calls_of_their_own_in_their_turn() {
+        let mut queue = Queue::default();
+        let wait = |cost| Take::from(key("a")).cost(cost).max_wait(Duration::from_secs(1));
+        let once = Take::from(key("a")).cost(3).id(Uuid::nil(), Duration::ZERO);
+        let takes = [Take::from(key("b")), wait(1), wait(2), once, Take::from(key("a")), wait(4)];
+        let _kept: Vec<_> = takes.map(|take| push(&mut queue, take)).into();
+        assert_eq!([next(&mut queue), next(&mut queue), next(&mut queue)], ["b1 ", "a1 a2 a3 ", "a1 "]);
+        assert_eq!(next(&mut queue), "a4 ");
+    }
+
+    #[test]
+    fn who_gives_up_in_line_is_not_asked_for() {
+        let mut queue = Queue::default();
+        drop(push(&mut queue, Take::from(key("a"))));
+        assert!(queue.next().is_empty());
+        assert_eq!(queue.len, 0);
+    }
+
+    #[test]
+    fn a_key_that_is_held_waits_for_its_release_behind_what_came_before() {
+        let mut queue = Queue::default();
+        let _kept = [1, 2].map(|cost| push(&mut queue, Take::from(key("a")).cost(cost)));
+        let _other = push(&mut queue, Take::from(key("b")));
+        queue.hold(&[key("a")]);
+        let _later = push(&mut queue, Take::from(key("a")).cost(3));
+        assert_eq!(next(&mut queue), "b1 ");
+        queue.release(&[key("a")]);
+        assert_eq!([next(&mut queue), next(&mut queue), next(&mut queue)], ["a1 ", "a2 ", "a3 "]);
+        assert_eq!(queue.len, 0);
+    }
+
+    #[test]
+    fn a_full_line_takes_no_more_on() {
+        let mut queue = Queue::default();
+        let _kept: Vec<_> = (0..MOST).map(|_| push(&mut queue, Take::from(key("a")))).collect();
+        let (answer, _answered) = oneshot::channel();
+        let error = queue.push(Waiting { take: Take::from(key("b")), answer }).unwrap_err();
+        assert!(error.to_string().starts_with("32768 requests wait"), "{error}");
+    }
+}
