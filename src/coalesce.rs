@@ -39,6 +39,12 @@ impl<S: Store> Coalesce<S> {
         Self::default_lanes(Arc::new(store))
     }
 
+    /// The store beneath.
+    #[must_use]
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
     fn default_lanes(store: Arc<S>) -> Self {
         let lanes = (0..LANES).map(|_| Arc::new(Lane::new(Arc::clone(&store)))).collect();
         Self { store, lanes, hasher: RandomState::default() }

@@ -9,6 +9,7 @@ mod bound;
 mod builder;
 mod policy;
 mod reservation;
+mod stack;
 mod sweeper;
 mod wait;
 
@@ -19,6 +20,7 @@ pub use reservation::Reservation;
 
 use policy::Policy;
 use reservation::Turn;
+use stack::Stack;
 use sweeper::Sweeper;
 use wait::Lanes;
 
@@ -44,7 +46,7 @@ use wait::Lanes;
 /// ```
 #[derive(Debug)]
 pub struct Limiter<S: Store> {
-    store: Arc<S>,
+    stack: Arc<Stack<S>>,
     rule: Arc<RwLock<Rule>>,
     lanes: Arc<Lanes<S>>,
     keep: u64,
@@ -208,7 +210,7 @@ impl<S: Store> Limiter<S> {
             Ok(turn) => Ok(turn?.come().await),
             Err(failure) => {
                 let decision = self.policy.instead(&take, failure)?;
-                Ok(Turn::new(Reservation::new(Arc::clone(&self.store), &take, decision)).come().await)
+                Ok(Turn::new(Reservation::new(Arc::clone(&self.stack), &take, decision)).come().await)
             }
         }
     }
@@ -220,7 +222,7 @@ impl<S: Store> Limiter<S> {
     /// As for [`allow_n`](Self::allow_n).
     pub async fn decide(&self, take: &Take) -> Result<Decision, Error> {
         self.count();
-        self.policy.answer(take, self.store.take_one(take)).await
+        self.policy.answer(take, self.stack.take_one(take)).await
     }
 
     /// Reserves what a request of the caller's own making says, for instance of several limits at once, or with an id.
@@ -230,18 +232,18 @@ impl<S: Store> Limiter<S> {
     /// As for [`allow_n`](Self::allow_n).
     pub async fn reserve_all(&self, take: &Take) -> Result<Reservation<S>, Error> {
         let decision = self.decide(take).await?;
-        Ok(Reservation::new(Arc::clone(&self.store), take, decision))
+        Ok(Reservation::new(Arc::clone(&self.stack), take, decision))
     }
 
     /// The store beneath.
     #[must_use]
     pub fn store(&self) -> &S {
-        &self.store
+        &self.stack.store
     }
 
     fn count(&self) {
         if let Some(sweeper) = &self.sweeper {
-            sweeper.count(&self.store);
+            sweeper.count(&self.stack.store);
         }
     }
 
@@ -253,7 +255,7 @@ impl<S: Store> Limiter<S> {
 impl<S: Store> Clone for Limiter<S> {
     fn clone(&self) -> Self {
         Self {
-            store: Arc::clone(&self.store),
+            stack: Arc::clone(&self.stack),
             rule: Arc::clone(&self.rule),
             lanes: Arc::clone(&self.lanes),
             policy: self.policy.clone(),

@@ -212,6 +212,8 @@ impl<C: Clock> MemoryStore<C> {
 }
 
 impl<C: Clock> Store for MemoryStore<C> {
+    const IN_PROCESS: bool = true;
+
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         Ok(takes.iter().map(|take| self.decide(take)).collect())
     }

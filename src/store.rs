@@ -48,6 +48,9 @@ pub use within::{adjust_within, take_within};
 ///
 /// A request without tokens is answered with a denial; it never waits for tokens and writes nothing.
 pub trait Store: Send + Sync + 'static {
+    /// Whether it decides in this process: then a limiter has no calls to save.
+    const IN_PROCESS: bool = false;
+
     /// Decides requests, each for itself, and answers in their order.
     ///
     /// Requests for the same bucket are decided in the order given. Several requests wait for each other's buckets: if
@@ -98,6 +101,8 @@ pub trait Store: Send + Sync + 'static {
 }
 
 impl<S: Store> Store for std::sync::Arc<S> {
+    const IN_PROCESS: bool = S::IN_PROCESS;
+
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         (**self).take(takes).await
     }

@@ -5,6 +5,7 @@ use parking_lot::RwLock;
 
 use super::Limiter;
 use super::policy::{Fallback, Policy};
+use super::stack::Stack;
 use super::sweeper::Sweeper;
 use super::wait::Lanes;
 use crate::{Error, Rule, Store};
@@ -30,6 +31,7 @@ pub struct LimiterBuilder<S: Store> {
     keep: u64,
     longest_wait: Duration,
     policy: Policy,
+    coalesces: bool,
     sweeper: Option<Arc<Sweeper>>,
 }
 
@@ -40,6 +42,7 @@ impl<S: Store> LimiterBuilder<S> {
             keep: 0,
             longest_wait: Duration::from_secs(30),
             policy: Policy::default(),
+            coalesces: true,
             sweeper: Some(Arc::default()),
         }
     }
@@ -61,6 +64,12 @@ impl<S: Store> LimiterBuilder<S> {
         Self { policy: Policy::new(deadline, fallback), ..self }
     }
 
+    /// Makes a call for each request. If not said, requests that come while a call is under way go together in the next
+    /// one: see [`Coalesce`](crate::Coalesce).
+    pub fn without_coalescing(self) -> Self {
+        Self { coalesces: false, ..self }
+    }
+
     /// Leaves it to others to clear away what says nothing any more. A limiter does it by itself if not said: now and then
     /// a task of its own makes a few steps of [`Store::sweep`], and a failure of it disturbs nobody.
     pub fn without_sweep(self) -> Self {
@@ -78,10 +87,10 @@ impl<S: Store> LimiterBuilder<S> {
         R: TryInto<Rule>,
         Error: From<R::Error>,
     {
-        let store = Arc::new(self.store);
+        let stack = Arc::new(Stack::new(self.store, self.coalesces));
         Ok(Limiter {
-            lanes: Arc::new(Lanes::new(Arc::clone(&store))),
-            store,
+            lanes: Arc::new(Lanes::new(Arc::clone(&stack))),
+            stack,
             rule: Arc::new(RwLock::new(rule.try_into()?)),
             keep: self.keep,
             longest_wait: self.longest_wait,

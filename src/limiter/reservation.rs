@@ -4,6 +4,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
+use super::stack::Stack;
 use crate::{Adjusted, Adjustment, Decision, Error, Receipt, Store, Take};
 
 /// Tokens that were taken for now or for later, or the answer that they were not.
@@ -12,14 +13,14 @@ use crate::{Adjusted, Adjustment, Decision, Error, Receipt, Store, Take};
 #[derive(Debug)]
 #[must_use = "its tokens are taken: wait for its delay, or cancel it"]
 pub struct Reservation<S: Store> {
-    store: Arc<S>,
+    store: Arc<Stack<S>>,
     decision: Decision,
     receipts: Vec<Receipt>,
     since: Instant,
 }
 
 impl<S: Store> Reservation<S> {
-    pub(super) fn new(store: Arc<S>, take: &Take, decision: Decision) -> Self {
+    pub(super) fn new(store: Arc<Stack<S>>, take: &Take, decision: Decision) -> Self {
         let id = take.id.unwrap_or_else(|| uuid::Builder::from_random_bytes(random()).into_uuid());
         let receipt = |&(place, taken): &(usize, _)| Receipt {
             id,

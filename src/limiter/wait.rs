@@ -6,12 +6,13 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::reservation::{Reservation, Turn};
+use super::stack::Stack;
 use crate::{Decision, Error, Key, Store, Take, TakeError};
 
 /// Those who wait, in a line for each key: one call of the store at a time carries all that stand there, in their order.
 #[derive(Debug)]
 pub(super) struct Lanes<S: Store> {
-    store: Arc<S>,
+    store: Arc<Stack<S>>,
     lanes: Mutex<HashMap<Key, VecDeque<Waiter<S>>>>,
 }
 
@@ -25,7 +26,7 @@ struct Waiter<S: Store> {
 }
 
 impl<S: Store> Lanes<S> {
-    pub(super) fn new(store: Arc<S>) -> Self {
+    pub(super) fn new(store: Arc<Stack<S>>) -> Self {
         Self { store, lanes: Mutex::default() }
     }
 

@@ -1,0 +1,267 @@
+//! Requests that go together in one call.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+use tokio::task::{JoinHandle, JoinSet, yield_now};
+use tollgate::{
+    Adjusted, Adjustment, Admin, Coalesce, Error, Key, ManualClock, MemoryStore, Outcome, Quota, Rule, Store, Take,
+    TakeError,
+};
+
+/// A store in this process that answers a call when the test lets it, and remembers what it was asked.
+struct Gated {
+    store: MemoryStore<ManualClock>,
+    calls: Mutex<Vec<Vec<String>>>,
+    /// How many calls for a key are under way, and how many ever were at once.
+    under_way: Mutex<HashMap<Key, usize>>,
+    most_under_way: AtomicUsize,
+    gate: Semaphore,
+    /// Its calls are never answered, and a call that carries others too is undone.
+    locked: Option<Key>,
+}
+
+impl Gated {
+    fn new(open: usize) -> Self {
+        Self {
+            store: MemoryStore::with_clock(ManualClock::default()),
+            calls: Mutex::default(),
+            under_way: Mutex::default(),
+            most_under_way: AtomicUsize::new(0),
+            gate: Semaphore::new(open),
+            locked: None,
+        }
+    }
+
+    fn calls(&self) -> Vec<Vec<String>> {
+        self.calls.lock().clone()
+    }
+}
+
+impl Store for Gated {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        self.calls.lock().push(takes.iter().map(|take| take.key().to_string()).collect());
+        let mut keys: Vec<&Key> = takes.iter().map(Take::key).collect();
+        keys.dedup();
+        for key in &keys {
+            let mut under_way = self.under_way.lock();
+            let calls = under_way.entry((*key).clone()).or_default();
+            *calls += 1;
+            self.most_under_way.fetch_max(*calls, Ordering::Relaxed);
+        }
+        let holds = keys.iter().any(|key| Some(*key) == self.locked.as_ref());
+        let result = if holds && keys.len() > 1 {
+            Err(Error::Contended { attempts: 1, source: Arc::new(std::fmt::Error) })
+        } else if holds {
+            std::future::pending().await
+        } else {
+            self.gate.acquire().await.map_err(Error::other)?.forget();
+            self.store.take(takes).await
+        };
+        for key in keys {
+            *self.under_way.lock().entry(key.clone()).or_default() -= 1;
+        }
+        result
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        self.store.adjust(adjustments).await
+    }
+}
+
+fn take(key: &str) -> Take {
+    Take::from(Key::try_from(key).expect("a key")).rule(rule("50/h"))
+}
+
+fn rule(quota: &str) -> Rule {
+    quota.parse::<Quota>().expect("a quota").into()
+}
+
+fn ask(coalesce: &Arc<Coalesce<Arc<Gated>>>, take: Take) -> JoinHandle<Result<Outcome, Error>> {
+    let coalesce = Arc::clone(coalesce);
+    tokio::spawn(async move { coalesce.take_one(&take).await })
+}
+
+/// Lets all tasks go as far as they can.
+async fn settle() {
+    for _ in 0..100 {
+        yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_comes_during_a_call_goes_in_the_next_one() -> anyhow::Result<()> {
+    let gated = Arc::new(Gated::new(0));
+    let coalesce = Arc::new(Coalesce::new(Arc::clone(&gated)));
+    let first = ask(&coalesce, take("a"));
+    settle().await;
+    let others: Vec<_> = (0..99).map(|_| ask(&coalesce, take("a"))).collect();
+    settle().await;
+    gated.gate.add_permits(2);
+    let mut granted = usize::from(first.await??.is_ok_and(|decision| decision.is_granted()));
+    for other in others {
+        granted += usize::from(other.await??.is_ok_and(|decision| decision.is_granted()));
+    }
+    assert_eq!(gated.calls().iter().map(Vec::len).collect::<Vec<_>>(), [1, 99]);
+    assert_eq!(granted, 50);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_is_slow_holds_up_no_other_and_is_asked_once_at_a_time() -> anyhow::Result<()> {
+    let mut gated = Gated::new(1000);
+    gated.locked = Some(Key::try_from("slow")?);
+    let gated = Arc::new(gated);
+    let coalesce = Arc::new(Coalesce::new(Arc::clone(&gated)));
+    let slow = ask(&coalesce, take("slow"));
+    for n in 0..200 {
+        let more = ask(&coalesce, take("slow"));
+        assert!(ask(&coalesce, take(&format!("quick:{n}"))).await??.is_ok());
+        assert!(!more.is_finished());
+    }
+    assert!(!slow.is_finished());
+    assert_eq!(gated.most_under_way.load(Ordering::Relaxed), 1);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_undone_for_one_of_its_keys_is_asked_again_key_by_key() -> anyhow::Result<()> {
+    let mut gated = Gated::new(0);
+    gated.locked = Some(Key::try_from("locked")?);
+    let gated = Arc::new(gated);
+    let coalesce = Arc::new(Coalesce::new(Arc::clone(&gated)));
+    // One call in each lane, so that the rest goes together.
+    let first: Vec<_> = (0..8).map(|n| ask(&coalesce, take(&format!("first:{n}")))).collect();
+    settle().await;
+    let locked = ask(&coalesce, take("locked"));
+    let others: Vec<_> = (0..40).map(|n| ask(&coalesce, take(&format!("other:{}", n % 20)))).collect();
+    settle().await;
+    gated.gate.add_permits(1000);
+    for answered in first.into_iter().chain(others) {
+        assert!(answered.await??.is_ok_and(|decision| decision.is_granted()));
+    }
+    assert!(!locked.is_finished());
+    let calls = gated.calls();
+    assert!(calls.iter().any(|keys| keys.len() > 1 && keys.contains(&"locked".into())), "{calls:?}");
+    assert!(calls.iter().any(|keys| *keys == ["locked"]), "{calls:?}");
+    assert_eq!(gated.most_under_way.load(Ordering::Relaxed), 1);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_makes_the_call_and_gives_up_leaves_the_others_their_answers() -> anyhow::Result<()> {
+    let gated = Arc::new(Gated::new(0));
+    let coalesce = Arc::new(Coalesce::new(Arc::clone(&gated)));
+    let leader = ask(&coalesce, take("a"));
+    settle().await;
+    let others: Vec<_> = (0..10).map(|_| ask(&coalesce, take("a"))).collect();
+    settle().await;
+    leader.abort();
+    assert!(leader.await.is_err_and(|error| error.is_cancelled()));
+    gated.gate.add_permits(2);
+    for other in others {
+        assert!(other.await??.is_ok_and(|decision| decision.is_granted()));
+    }
+    // Its call was under way, and took its token.
+    assert_eq!(gated.store.peek(take("a").key()).await?.map(|level| level.granted), Some(11));
+    Ok(())
+}
+
+/// A store that panics at its first call.
+struct Panics(AtomicUsize);
+
+impl Store for Panics {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        yield_now().await;
+        assert!(self.0.fetch_add(1, Ordering::Relaxed) > 0, "as it should");
+        Ok(takes.iter().map(|_| Ok(tollgate::Decision::grant(1))).collect())
+    }
+
+    async fn adjust(&self, _: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        Ok(Vec::new())
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_panics_leaves_nobody_waiting() -> anyhow::Result<()> {
+    let coalesce = Arc::new(Coalesce::new(Panics(AtomicUsize::new(0))));
+    let mut tasks = JoinSet::new();
+    for _ in 0..10 {
+        let coalesce = Arc::clone(&coalesce);
+        tasks.spawn(async move { coalesce.take_one(&take("a")).await });
+    }
+    let mut ended = Vec::new();
+    while let Some(result) = tasks.join_next().await {
+        ended.push(result);
+    }
+    assert!(ended.iter().any(|result| !matches!(result, Ok(Ok(Ok(_))))), "{ended:?}");
+    assert!(coalesce.take_one(&take("a")).await?.is_ok());
+    Ok(())
+}
+
+/// Waits a little, at random, before and after it decides.
+struct Dawdles(MemoryStore<ManualClock>);
+
+impl Store for Dawdles {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        for _ in 0..fastrand::u32(0..4) {
+            yield_now().await;
+        }
+        let outcomes = self.0.take(takes).await;
+        for _ in 0..fastrand::u32(0..4) {
+            yield_now().await;
+        }
+        outcomes
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        self.0.adjust(adjustments).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_100_000_calls_given_up_at_random_none_is_lost_and_the_books_balance() -> anyhow::Result<()> {
+    const TASKS: u64 = 100;
+    const CALLS: u64 = 1000;
+    let coalesce = Arc::new(Coalesce::new(Arc::new(Dawdles(MemoryStore::with_clock(ManualClock::default())))));
+    let (known, unknown) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let mut tasks = JoinSet::new();
+    for _ in 0..TASKS {
+        let (coalesce, known, unknown) = (Arc::clone(&coalesce), Arc::clone(&known), Arc::clone(&unknown));
+        tasks.spawn(async move {
+            for _ in 0..CALLS {
+                let key = Key::try_from(format!("key:{}", fastrand::u32(0..10))).expect("a key");
+                let cost = fastrand::u64(1..3);
+                let take = Take::from(key).rule(rule("8000/h")).cost(cost);
+                let given_up = fastrand::u32(0..30);
+                tokio::select! {
+                    biased;
+                    outcome = coalesce.take_one(&take) => {
+                        if outcome.expect("an answer").expect("possible").is_granted() {
+                            known.fetch_add(cost, Ordering::Relaxed);
+                        }
+                    }
+                    () = async { for _ in 0..given_up { yield_now().await } } => {
+                        unknown.fetch_add(cost, Ordering::Relaxed);
+                    }
+                }
+            }
+        });
+    }
+    tasks.join_all().await;
+    // Whatever is under way ends before this is answered.
+    let mut debited = 0;
+    for n in 0..10 {
+        let key = Key::try_from(format!("key:{n}"))?;
+        let denied = coalesce.take_one(&Take::from(key.clone()).rule(rule("8000/h")).cost(8000)).await??;
+        assert!(!denied.is_granted());
+        debited += coalesce.store().0.peek(&key).await?.map_or(0, |level| level.granted);
+    }
+    let (known, unknown) = (known.load(Ordering::Relaxed), unknown.load(Ordering::Relaxed));
+    assert!(known <= debited && debited <= known + unknown, "{known} {debited} {unknown}");
+    assert!(known > 0 && unknown > 0);
+    Ok(())
+}
