@@ -4,18 +4,20 @@ use std::task::{Context, Poll, ready};
 use tokio::runtime::Handle;
 
 /// A future that goes on in a task of its own when it is dropped before its end.
-pub(crate) struct Handover<F: Future<Output: Send> + Send + 'static>(Option<Pin<Box<F>>>);
+///
+/// Of no particular type, or those of the futures that await it would be too deep for the compiler to look through.
+pub(crate) struct Handover<T: Send + 'static>(Option<Pin<Box<dyn Future<Output = T> + Send>>>);
 
-impl<F: Future<Output: Send> + Send + 'static> Handover<F> {
-    pub(crate) fn new(future: F) -> Self {
+impl<T: Send + 'static> Handover<T> {
+    pub(crate) fn new(future: impl Future<Output = T> + Send + 'static) -> Self {
         Self(Some(Box::pin(future)))
     }
 }
 
-impl<F: Future<Output: Send> + Send + 'static> Future for Handover<F> {
-    type Output = F::Output;
+impl<T: Send + 'static> Future for Handover<T> {
+    type Output = T;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         let future = self.0.as_mut().expect("nobody polls a future that has ended");
         let output = ready!(future.as_mut().poll(context));
         self.0 = None;
@@ -23,7 +25,7 @@ impl<F: Future<Output: Send> + Send + 'static> Future for Handover<F> {
     }
 }
 
-impl<F: Future<Output: Send> + Send + 'static> Drop for Handover<F> {
+impl<T: Send + 'static> Drop for Handover<T> {
     fn drop(&mut self) {
         // No runtime any more: the process is ending, and its connections with it.
         if let (Some(rest), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
