@@ -173,7 +173,7 @@ mod tests {
 
     fn next(queue: &mut Queue) -> String {
         let call = queue.next();
-        call.iter().map(|waiting| format!("{}{} ", waiting.take.key(), waiting.take.cost)).collect()
+        call.iter().fold(String::new(), |call, Waiting { take, .. }| format!("{call}{}{} ", take.key(), take.cost))
     }
 
     #[test]

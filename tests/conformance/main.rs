@@ -29,6 +29,7 @@ mod random;
 mod rig;
 #[path = "../scenarios/mod.rs"]
 mod scenarios;
+mod store;
 #[path = "../../examples/fleet/worker.rs"]
 mod worker;
 mod workers;

@@ -63,22 +63,25 @@ pub fn trials() -> Vec<Trial> {
             }
             for &level in engine.levels {
                 if case.levels == Levels::Every || level.is_none() {
-                    trials.push(trial(case, engine, level));
+                    trials.push(trial(case, engine, level, false));
                 }
             }
+            // What goes together in calls is one statement of the pool's level as well.
+            trials.push(trial(case, engine, None, true));
         }
     }
     trials
 }
 
-fn trial(case: Case, engine: &'static Engine, level: Option<Isolation>) -> Trial {
+fn trial(case: Case, engine: &'static Engine, level: Option<Isolation>, coalesced: bool) -> Trial {
     let (_, case_name) = case.name.split_once("cases::").expect("cases live in cases/");
-    let name = format!("{}::{}::{case_name}", engine.name, level_name(level));
+    let way = if coalesced { "coalesced" } else { level_name(level) };
+    let name = format!("{}::{way}::{case_name}", engine.name);
     Trial::test(name, move || {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         runtime
             .block_on(async {
-                let running = async { (case.run)(Rig::new(engine, level, case.time).await?).await };
+                let running = async { (case.run)(Rig::new(engine, level, coalesced, case.time).await?).await };
                 let guarded = tokio::time::timeout(HUNG, running).await;
                 guarded.unwrap_or_else(|_| Err(anyhow::anyhow!("the case hangs")))
             })

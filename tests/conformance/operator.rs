@@ -3,14 +3,14 @@
 use chrono::{DateTime, Utc};
 use tollgate::{Admin, BucketLevel, Error, Explanation, Filter, Key, Mode, Override, Plan, Quota, Switch};
 
-use crate::rig::AnyStore;
+use crate::store::{AnyStore, Database};
 
 macro_rules! on_each {
     ($any:ident.$method:ident($($argument:expr),*)) => {
-        match $any {
-            AnyStore::MySql(store) => store.$method($($argument),*).await,
-            AnyStore::Postgres(store) => store.$method($($argument),*).await,
-            AnyStore::Sqlite(store) => store.$method($($argument),*).await,
+        match &$any.database {
+            Database::MySql(store) => store.$method($($argument),*).await,
+            Database::Postgres(store) => store.$method($($argument),*).await,
+            Database::Sqlite(store) => store.$method($($argument),*).await,
         }
     };
 }

@@ -5,18 +5,21 @@ use std::time::Duration;
 use sqlx::{AssertSqlSafe, MySqlPool, PgPool, SqlitePool};
 use tollgate::bucket::Bucket;
 use tollgate::{
-    Adjusted, Adjustment, Admin, Clock, Counted, Decision, Error, Isolation, Key, ManualClock, MySqlStore, Outcome,
-    PgStore, Quota, SharedWindows, SqliteStore, Store, Swept, SystemClock, Take, TakeError, Window,
+    Admin, Clock, Decision, Error, Isolation, Key, ManualClock, MySqlStore, PgStore, Quota, SqliteStore, Store,
+    SystemClock, Take,
 };
 use uuid::Uuid;
 
 use crate::engines::{Engine, Kind, mysql, postgres, sqlite};
 use crate::matrix::Time;
+use crate::store::{AnyStore, Database};
 
 /// An engine, ready for one case.
 pub struct Rig {
     pub engine: &'static Engine,
     pub level: Option<Isolation>,
+    /// Whether requests that come at once go together in calls.
+    pub coalesced: bool,
     pub pool: AnyPool,
     clock: ManualClock,
     time: Time,
@@ -32,16 +35,13 @@ pub enum AnyPool {
     Sqlite(SqlitePool),
 }
 
-/// A store on any engine.
-#[derive(Clone)]
-pub enum AnyStore {
-    MySql(MySqlStore),
-    Postgres(PgStore),
-    Sqlite(SqliteStore),
-}
-
 impl Rig {
-    pub async fn new(engine: &'static Engine, level: Option<Isolation>, time: Time) -> anyhow::Result<Self> {
+    pub async fn new(
+        engine: &'static Engine,
+        level: Option<Isolation>,
+        coalesced: bool,
+        time: Time,
+    ) -> anyhow::Result<Self> {
         // Injected time belongs to a session, so there may be only one.
         let connections = if time == Time::Injected { 1 } else { 8 };
         let mut directory = None;
@@ -53,7 +53,7 @@ impl Rig {
                 AnyPool::Sqlite(sqlite::open(&made.path().join("buckets.db"), connections).await?)
             }
         };
-        Ok(Self { engine, level, pool, clock: ManualClock::default(), time, directory })
+        Ok(Self { engine, level, coalesced, pool, clock: ManualClock::default(), time, directory })
     }
 
     /// The same case on another pool.
@@ -61,6 +61,7 @@ impl Rig {
         Self {
             engine: self.engine,
             level: self.level,
+            coalesced: self.coalesced,
             pool,
             clock: self.clock.clone(),
             time: self.time,
@@ -70,14 +71,15 @@ impl Rig {
 
     /// A store at the case's isolation level.
     pub fn store(&self) -> AnyStore {
-        match &self.pool {
-            AnyPool::MySql(pool) => AnyStore::MySql(leveled(MySqlStore::from(pool.clone()), self.level)),
-            AnyPool::Postgres(pool) => AnyStore::Postgres(leveled(PgStore::from(pool.clone()), self.level)),
+        let database = match &self.pool {
+            AnyPool::MySql(pool) => Database::MySql(leveled(MySqlStore::from(pool.clone()), self.level)),
+            AnyPool::Postgres(pool) => Database::Postgres(leveled(PgStore::from(pool.clone()), self.level)),
             AnyPool::Sqlite(pool) if self.time == Time::Injected => {
-                AnyStore::Sqlite(SqliteStore::with_clock(pool.clone(), self.clock.clone()))
+                Database::Sqlite(SqliteStore::with_clock(pool.clone(), self.clock.clone()))
             }
-            AnyPool::Sqlite(pool) => AnyStore::Sqlite(SqliteStore::from(pool.clone())),
-        }
+            AnyPool::Sqlite(pool) => Database::Sqlite(SqliteStore::from(pool.clone())),
+        };
+        if self.coalesced { AnyStore::coalesced(database) } else { AnyStore::from(database) }
     }
 
     /// A key that nobody else uses.
@@ -179,60 +181,6 @@ impl AnyPool {
             Self::MySql(pool) => sqlx::raw_sql(sql).execute(pool).await.map(drop),
             Self::Postgres(pool) => sqlx::raw_sql(sql).execute(pool).await.map(drop),
             Self::Sqlite(pool) => sqlx::raw_sql(sql).execute(pool).await.map(drop),
-        }
-    }
-}
-
-impl AnyStore {
-    pub fn deadline(self, deadline: Duration) -> Self {
-        match self {
-            Self::MySql(store) => Self::MySql(store.deadline(deadline)),
-            Self::Postgres(store) => Self::Postgres(store.deadline(deadline)),
-            Self::Sqlite(store) => Self::Sqlite(store.deadline(deadline)),
-        }
-    }
-
-    pub fn max_attempts(self, attempts: u32) -> Self {
-        match self {
-            Self::MySql(store) => Self::MySql(store.max_attempts(attempts)),
-            Self::Postgres(store) => Self::Postgres(store.max_attempts(attempts)),
-            Self::Sqlite(store) => Self::Sqlite(store.max_attempts(attempts)),
-        }
-    }
-}
-
-impl Store for AnyStore {
-    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        match self {
-            Self::MySql(store) => store.take(takes).await,
-            Self::Postgres(store) => store.take(takes).await,
-            Self::Sqlite(store) => store.take(takes).await,
-        }
-    }
-
-    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
-        match self {
-            Self::MySql(store) => store.adjust(adjustments).await,
-            Self::Postgres(store) => store.adjust(adjustments).await,
-            Self::Sqlite(store) => store.adjust(adjustments).await,
-        }
-    }
-
-    async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {
-        match self {
-            Self::MySql(store) => store.sweep(after, limit).await,
-            Self::Postgres(store) => store.sweep(after, limit).await,
-            Self::Sqlite(store) => store.sweep(after, limit).await,
-        }
-    }
-}
-
-impl SharedWindows for AnyStore {
-    async fn count(&self, key: &Key, window: &Window, cost: u64) -> Result<Counted, Error> {
-        match self {
-            Self::MySql(store) => store.count(key, window, cost).await,
-            Self::Postgres(store) => store.count(key, window, cost).await,
-            Self::Sqlite(store) => store.count(key, window, cost).await,
         }
     }
 }

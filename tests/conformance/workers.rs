@@ -14,7 +14,8 @@ use crate::checker::{Call, Fault, Limit};
 use crate::engines::{ENGINES, Engine, sqlite};
 use crate::matrix::Time;
 use crate::processes::{self, Processes};
-use crate::rig::{AnyPool, AnyStore, Rig};
+use crate::rig::{AnyPool, Rig};
+use crate::store::AnyStore;
 use crate::worker;
 
 /// What is done in a process that this variable is set in, instead of the tests.
@@ -48,6 +49,7 @@ pub struct Callers {
     engine: String,
     /// Which of the engine's levels.
     level: usize,
+    coalesced: bool,
     /// Of an engine without a server.
     file: Option<PathBuf>,
     keys: Vec<String>,
@@ -75,6 +77,7 @@ impl Callers {
         Self {
             engine: rig.engine.name.to_owned(),
             level: level.expect("a case runs at a level of its engine"),
+            coalesced: rig.coalesced,
             file: rig.directory.as_ref().map(|directory| directory.path().join("buckets.db")),
             keys: keys.iter().map(Key::to_string).collect(),
             capacity: quota.capacity(),
@@ -111,7 +114,7 @@ impl Callers {
     async fn store(&self) -> anyhow::Result<AnyStore> {
         let engine: &'static Engine =
             ENGINES.iter().find(|engine| engine.name == self.engine).expect("it is one of them");
-        let mut rig = Rig::new(engine, engine.levels[self.level], Time::Real).await?;
+        let mut rig = Rig::new(engine, engine.levels[self.level], self.coalesced, Time::Real).await?;
         if let Some(file) = &self.file {
             rig = rig.on(AnyPool::Sqlite(sqlite::pool(file, TASKS).await?));
         }

@@ -10,7 +10,8 @@ use uuid::Uuid;
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::Scratch;
-use crate::rig::{AnyStore, Rig};
+use crate::rig::Rig;
+use crate::store::AnyStore;
 
 pub fn cases() -> Vec<Case> {
     list!(

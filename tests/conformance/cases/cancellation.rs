@@ -10,7 +10,8 @@ use tollgate::{Error, Key, Outcome, Quota, Store, Take};
 
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::all_given_back;
-use crate::rig::{AnyPool, AnyStore, Rig};
+use crate::rig::{AnyPool, Rig};
+use crate::store::AnyStore;
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Every, Time::Real, |_| true; calls_dropped_at_random_points_leave_the_books_balanced).into()

@@ -8,7 +8,8 @@ use crate::engines::{Engine, Kind};
 use crate::held::Held;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::with_session;
-use crate::rig::{AnyStore, Rig};
+use crate::rig::Rig;
+use crate::store::AnyStore;
 
 mod deadlock;
 mod mariadb;

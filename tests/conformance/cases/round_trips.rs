@@ -8,7 +8,8 @@ use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::{Scratch, all_given_back, through_proxy};
 use crate::proxy::Proxy;
-use crate::rig::{AnyStore, Rig};
+use crate::rig::Rig;
+use crate::store::AnyStore;
 
 pub fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = list!(Levels::Every, Time::Real, |engine| engine.kind != Kind::Sqlite;

@@ -3,8 +3,9 @@
 use tollgate::Key;
 
 use crate::matrix::{Case, Levels, Time};
-use crate::rig::{AnyStore, Rig};
+use crate::rig::Rig;
 use crate::scenarios::{self, World};
+use crate::store::AnyStore;
 
 macro_rules! cases {
     ($($module:ident: $scenario:ident),+ $(,)?) => {
