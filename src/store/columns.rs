@@ -3,10 +3,11 @@ use crate::bucket::{Bucket, Terms};
 use crate::window::Counts;
 use crate::{Counted, Mode};
 
-/// What every routine answers: which request (from 1), what became of it, what decided instead of the tokens, when, when
+/// What every routine answers: which entry (from 1), for how many of its requests, what became of it, what decided instead of the tokens, when, when
 /// the tokens may be used, and the bucket's `full_at`, `granted`, `burst`, `anchor`, `step_ns`, `step_ticks` and
 /// `token_ticks` after it.
 pub(super) type Columns = (
+    i64,
     i64,
     String,
     Option<String>,
@@ -23,7 +24,8 @@ pub(super) type Columns = (
 
 /// What rows in any order say, in the order of what was asked.
 pub(super) fn in_order(mut rows: Vec<Columns>) -> Result<Vec<Answer>, sqlx::Error> {
-    rows.sort_unstable_by_key(|columns| columns.0);
+    // Those of one entry stay in their order.
+    rows.sort_by_key(|columns| columns.0);
     rows.into_iter().map(Answer::try_from).collect()
 }
 
@@ -31,7 +33,7 @@ impl TryFrom<Columns> for Answer {
     type Error = sqlx::Error;
 
     fn try_from(columns: Columns) -> Result<Self, sqlx::Error> {
-        let (_, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks) =
+        let (_, _, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks) =
             columns;
         let mode = parse_mode(mode.as_deref())?;
         let state = || {

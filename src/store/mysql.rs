@@ -36,13 +36,19 @@ impl Dialect for MySql {
         // All rows are fetched: what is left unread of a CALL would be the next statement's answer.
         let columns: Vec<Columns> = match asks {
             [ask] => take_one(connection, ask).await?,
-            _ => sqlx::query_as("call token_take_many_v1(?)").bind(requests(asks)).fetch_all(connection).await?,
+            _ => sqlx::query_as("call token_take_many_v1(?)")
+                .bind(requests(asks))
+                .fetch_all(connection)
+                .await?
+                .into_iter()
+                .map(once)
+                .collect(),
         };
         columns::in_order(columns)
     }
 
     async fn take_all(connection: &mut MySqlConnection, ask: &Ask, (): &()) -> Result<Vec<Answer>, sqlx::Error> {
-        let columns: Vec<Columns> = sqlx::query_as("call token_take_all_v1(?, ?, ?, ?, ?, ?)")
+        let columns: Vec<OnceColumns> = sqlx::query_as("call token_take_all_v1(?, ?, ?, ?, ?, ?)")
             .bind(limits(ask))
             .bind(ask.request.cost)
             .bind(ask.request.max_wait)
@@ -51,7 +57,7 @@ impl Dialect for MySql {
             .bind(ask.hold())
             .fetch_all(connection)
             .await?;
-        columns::in_order(columns)
+        columns::in_order(columns.into_iter().map(once).collect())
     }
 
     async fn take_window(
@@ -142,7 +148,29 @@ impl Dialect for MySql {
     }
 }
 
-/// [`Columns`] without the first, which says which of several requests it was. MySQL does not say that text is text.
+/// [`Columns`] without the second, as each row answers one request.
+type OnceColumns = (
+    i64,
+    String,
+    Option<String>,
+    i64,
+    Option<i64>,
+    Option<i64>,
+    Option<i64>,
+    Option<i64>,
+    Option<i64>,
+    Option<i64>,
+    Option<i64>,
+    Option<i64>,
+);
+
+fn once(columns: OnceColumns) -> Columns {
+    let (entry, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks) =
+        columns;
+    (entry, 1, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks)
+}
+
+/// [`Columns`] without the first two, which say which of several requests it was, and how often. MySQL does not say that text is text.
 type OutParameters = (
     Vec<u8>,
     Option<Vec<u8>>,
@@ -184,7 +212,7 @@ async fn take_one(connection: &mut MySqlConnection, ask: &Ask) -> Result<Vec<Col
     let columns = |row: OutParameters| {
         let (outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks) = row;
         let (outcome, mode) = (text(outcome), mode.map(text));
-        (1, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks)
+        (1, 1, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks)
     };
     Ok(rows.into_iter().map(columns).collect())
 }
