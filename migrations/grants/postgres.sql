@@ -25,7 +25,7 @@ grant execute on function
   tollgate.applied_migrations(),
   tollgate.take_v1(text, bigint, bigint, bigint, bigint, numeric, text, text, uuid, bigint),
   tollgate.take_many_v1(
-    text[], bigint[], bigint[], bigint[], bigint[], numeric[], text[], text[], uuid[], bigint[]),
+    text[], bigint[], bigint[], bigint[], bigint[], numeric[], text[], text[], uuid[], bigint[], bigint[]),
   tollgate.take_all_v1(text[], bigint[], numeric[], text[], text[], bigint, bigint, bigint, uuid, bigint),
   tollgate.adjust_v1(text, uuid, text, bigint, bigint, bigint, bigint),
   tollgate.take_window_v1(

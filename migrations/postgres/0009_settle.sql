@@ -85,9 +85,10 @@ $$;
 
 revoke all on function tollgate.new_terms_v1() from public;
 
--- Before an insert, and after an update: a trigger before updates would lock each row once more.
+-- Before an insert, and after an update: a trigger before updates would lock each row once more. take_many_v1 gives its
+-- new rows the derived columns itself, which nobody else may name.
 create trigger new_bucket before insert on tollgate.token_buckets
-  for each row execute function tollgate.new_terms_v1();
+  for each row when (new.burst is null) execute function tollgate.new_terms_v1();
 
 create trigger new_terms after update of capacity, refill_seconds, refill on tollgate.token_buckets
   for each row execute function tollgate.new_terms_v1();

@@ -11,6 +11,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_none constant bigint[] := array_fill(0::bigint, array[coalesce(cardinality(p_ids), 0)]);
+  v_once constant bigint[] := array_fill(1::bigint, array[coalesce(cardinality(p_ids), 0)]);
 begin
   if p_ids is null or p_tokens is null or cardinality(p_ids) <> cardinality(p_tokens)
      or array_position(p_ids, null) is not null or array_position(p_tokens, null) is not null
@@ -23,7 +24,7 @@ begin
            case when (t.taken).outcome in ('granted', 'denied') then tollgate.taken_remaining_v1(t.taken) end,
            case when (t.taken).outcome in ('granted', 'denied')
                 then tollgate.taken_until_v1(t.taken, p_tokens[t.entry]) end
-      from tollgate.take_many_v1(p_ids, p_tokens, v_none, v_none, null, null, null, null, null, null) t
+      from tollgate.take_many_v1(p_ids, p_tokens, v_none, v_none, null, null, null, null, null, null, v_once) t
      order by t.entry;
 end
 $$;

@@ -35,7 +35,7 @@ impl Dialect for MySql {
     async fn take(connection: &mut MySqlConnection, asks: &[Ask], (): &()) -> Result<Vec<Answer>, sqlx::Error> {
         // All rows are fetched: what is left unread of a CALL would be the next statement's answer.
         let columns: Vec<Columns> = match asks {
-            [ask] => take_one(connection, ask).await?,
+            [ask @ Ask { times: 1, .. }] => take_one(connection, ask).await?,
             _ => sqlx::query_as("call token_take_many_v1(?)").bind(requests(asks)).fetch_all(connection).await?,
         };
         columns::in_order(columns)

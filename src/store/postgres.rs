@@ -31,7 +31,7 @@ impl Dialect for Postgres {
 
     async fn take(connection: &mut PgConnection, asks: &[Ask], (): &()) -> Result<Vec<Answer>, sqlx::Error> {
         let columns = match asks {
-            [ask] => vec![take_one(connection, ask).await?],
+            [ask @ Ask { times: 1, .. }] => vec![take_one(connection, ask).await?],
             _ => take_many(connection, asks).await?,
         };
         columns::in_order(columns)
@@ -115,10 +115,9 @@ impl Dialect for Postgres {
     fn classify(error: &dyn DatabaseError) -> Class {
         let code = error.code().unwrap_or_default();
         match &*code {
-            // serialization failure, deadlock, snapshot too old; our key inserted twice; a statement timeout;
+            // serialization failure, deadlock, snapshot too old; our key inserted twice; a lock or statement timeout;
             // statements that a pooler or a migration took away
-            "55P03" => Class::Locked,
-            "40001" | "40P01" | "72000" | "23505" | "57014" | "26000" | "42P05" => Class::RolledBack,
+            "40001" | "40P01" | "72000" | "23505" | "55P03" | "57014" | "26000" | "42P05" => Class::RolledBack,
             "0A000" if error.message().contains("cached plan") => Class::RolledBack,
             "42883" | "42P01" | "3F000" => Class::NotMigrated,
             "42501" => Class::NotPermitted,
@@ -156,8 +155,8 @@ async fn take_many(connection: &mut PgConnection, asks: &[Ask]) -> Result<Vec<Co
         asks.iter().map(value).collect()
     }
     sqlx::query_as(
-        "select t.entry, 1::bigint, (t.taken).*
-           from tollgate.take_many_v1($1, $2, $3, $4, $5, $6::text[]::numeric[], $7, $8, $9, $10) t",
+        "select t.entry, t.times, (t.taken).*
+           from tollgate.take_many_v1($1, $2, $3, $4, $5, $6::text[]::numeric[], $7, $8, $9, $10, $11) t",
     )
     .bind(column(asks, |ask| ask.key().as_str().to_owned()))
     .bind(column(asks, |ask| ask.request.cost))
@@ -169,6 +168,7 @@ async fn take_many(connection: &mut PgConnection, asks: &[Ask]) -> Result<Vec<Co
     .bind(column(asks, |ask| ask.plan(0).map(str::to_owned)))
     .bind(column(asks, Ask::id))
     .bind(column(asks, Ask::hold))
+    .bind(column(asks, |ask| ask.times))
     .fetch_all(connection)
     .await
 }
