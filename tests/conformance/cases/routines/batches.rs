@@ -31,6 +31,7 @@ pub(crate) fn cases() -> Vec<Case> {
         list!(
             Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres && engine.has_sessions;
             a_row_that_somebody_holds_does_not_hold_up_the_others,
+            a_batch_counts_from_when_it_has_its_row,
         )
         .to_vec(),
     ]
@@ -50,7 +51,9 @@ async fn live(rig: &Rig, steps: Vec<(i64, Vec<Request>)>) -> anyhow::Result<()> 
     let plan = format!("plan {run}");
     let mut now = START;
     rig.at(now).await?;
-    rig.pool.run(format!("insert into tollgate.token_plans (name, capacity, refill_seconds) values ('{plan}', 9, 3)")).await?;
+    rig.pool
+        .run(format!("insert into tollgate.token_plans (name, capacity, refill_seconds) values ('{plan}', 9, 3)"))
+        .await?;
     for kind in KINDS {
         let Some(terms) = kind.provisioned else { continue };
         let terms = terms.replace("$plan", &plan);
@@ -242,6 +245,30 @@ async fn a_row_that_somebody_holds_does_not_hold_up_the_others(rig: Rig) -> anyh
     Ok(())
 }
 
+async fn a_batch_counts_from_when_it_has_its_row(rig: Rig) -> anyhow::Result<()> {
+    let id = rig.key().as_str().to_owned();
+    rig.pool.run(format!("select tollgate.create_bucket('{id}', 10, 60, 'continuous')")).await?;
+    let (holder, _) = with_session(&rig, "select 1").await?;
+    holder.pool.run(format!("begin; select from tollgate.token_buckets where id = '{id}' for update")).await?;
+    let (waiter, _) = with_session(&rig, "select 1").await?;
+    let requests = [Request { kind: 0, cost: 1, keep: 0, times: 12, change: 0 }];
+    let sql = batch_of(&requests, |_| (id.clone(), "null, null, null, null".to_owned()));
+    let waiting = tokio::spawn(async move { waiter.sql(sql).await });
+    let stuck = format!("select from pg_stat_activity where wait_event_type = 'Lock' and query like '%{id}%'");
+    while rig.sql(stuck.clone()).await?.is_empty() {}
+    let before = rig.now().await?;
+    rig.until(before + 20 * MS).await?;
+    let released = rig.now().await?;
+    holder.pool.run("rollback").await?;
+    let rows = waiting.await??;
+    let row = rig.row(&Key::try_from(&*id)?).await?.context("made")?;
+    // The tokens of a full bucket, counted from then.
+    assert_eq!(row.granted, 10);
+    ensure!(row.full_at >= released - row.anchor + 60_000 * MS, "{row:?} when released at {released}");
+    ensure!(rows.len() == 2 && rows.iter().all(|row| row.number("now").is_ok_and(|now| now >= released)), "{rows:?}");
+    Ok(())
+}
+
 /// An entry, for so many requests.
 #[derive(Clone, Debug)]
 struct Request {
@@ -284,21 +311,22 @@ fn batch_of(requests: &[Request], asked: impl Fn(&Request) -> (String, String)) 
         let (id, terms) = asked(request);
         let comma = if place > 0 { ", " } else { "" };
         let Request { cost, keep, times, .. } = request;
-        write!(rows, "{comma}({place}, '{id}', {cost}::bigint, {keep}::bigint, {times}::bigint, {terms})").expect("text");
+        write!(rows, "{comma}({place}, '{id}', {cost}::bigint, {keep}::bigint, {times}::bigint, {terms})")
+            .expect("text");
     }
     format!(
-        "select t.entry, t.times, (t.taken).outcome, (t.taken).mode, (t.taken).now, (t.taken).acts_at, (t.taken).full_at,
-                (t.taken).granted
-           from (select array_agg(v.id order by v.place) ids, array_agg(v.cost order by v.place) costs,
-                        array_agg(v.keep order by v.place) keeps, array_agg(v.times order by v.place) times,
-                        array_agg(v.capacity::bigint order by v.place) capacities,
-                        array_agg(v.seconds::numeric order by v.place) seconds,
-                        array_agg(v.refill::text order by v.place) refills,
-                        array_agg(v.plan::text order by v.place) plans,
-                        array_agg(0::bigint order by v.place) zeros
-                   from (values {rows}) v (place, id, cost, keep, times, capacity, seconds, refill, plan)) a,
-                lateral tollgate.take_many_v1(a.ids, a.costs, a.zeros, a.keeps, a.capacities, a.seconds, a.refills,
-                                              a.plans, null, null, a.times) t"
+        "with v (place, id, cost, keep, times, capacity, seconds, refill, plan) as (values {rows}),
+              a as (select array_agg(v.id order by v.place) ids, array_agg(v.cost order by v.place) costs,
+                           array_agg(v.keep order by v.place) keeps, array_agg(v.times order by v.place) times,
+                           array_agg(v.capacity::bigint order by v.place) capacities,
+                           array_agg(v.seconds::numeric order by v.place) seconds,
+                           array_agg(v.refill::text order by v.place) refills,
+                           array_agg(v.plan::text order by v.place) plans,
+                           array_agg(0::bigint order by v.place) zeros from v)
+         select t.entry, t.times, (t.taken).outcome, (t.taken).mode, (t.taken).now, (t.taken).acts_at,
+                (t.taken).full_at, (t.taken).granted
+           from a, lateral tollgate.take_many_v1(a.ids, a.costs, a.zeros, a.keeps, a.capacities, a.seconds, a.refills,
+                                                 a.plans, null, null, a.times) t"
     )
 }
 
@@ -319,12 +347,13 @@ const KINDS: [Bucket; 9] = [
 const OWN: &str = "null::bigint, null::numeric, null::text, null::text";
 
 /// What an operator changes; other numbers stand for nothing.
-const CHANGES: [&str; 5] = [
+const CHANGES: [&str; 6] = [
     "update tollgate.token_plans set capacity = 20 - capacity, mode = null where name = '$plan'",
     "update tollgate.token_plans set mode = 'shadow' where name = '$plan'",
     "insert into tollgate.token_overrides (id, mode, reason) values ('$id', 'block', 'a test')
      on conflict (id) do update set mode = 'enforce'",
     "insert into tollgate.token_overrides (id, capacity, refill_seconds, reason) values ('$id', 4, 1, 'a test')
      on conflict (id) do update set expires_at = '2262-01-01', mode = 'shadow'",
+    "delete from tollgate.token_overrides where id = '$id'",
     "update tollgate.token_buckets set capacity = capacity + 1 where id = '$id'",
 ];
