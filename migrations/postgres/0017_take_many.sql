@@ -1,17 +1,3 @@
--- bucket_affords_v1(p_bucket, p_full_at, p_cost, p_keep, p_now) -> how many requests for p_cost tokens the bucket grants
--- at p_now, one after the other, if it is full again at the tick p_full_at. They must be possible: p_cost + p_keep is at
--- most its capacity.
-create function tollgate.bucket_affords_v1(
-  p_bucket tollgate.token_buckets, p_full_at bigint, p_cost bigint, p_keep bigint, p_now bigint) returns bigint
-language sql immutable
-as $$
-  select (p_bucket.burst - p_keep * p_bucket.token_ticks
-          - greatest(p_full_at - tollgate.bucket_clock_v1(p_bucket, p_now), 0)) / (p_cost * p_bucket.token_ticks)
-$$;
-
-revoke all on function
-  tollgate.bucket_affords_v1(tollgate.token_buckets, bigint, bigint, bigint, bigint) from public;
-
 -- take_many_v1: decide several requests in one call, each for itself: one that fails does not fail the others.
 --
 -- Arguments: the same as take_v1's, an array each, all of one length; and
@@ -38,13 +24,7 @@ create function tollgate.take_many_v1(
 returns table (entry bigint, times bigint, taken tollgate.taken_v1)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
--- The order of the locks is that in which the plan walks the array; and each call would plan anew for its arrays.
-set plan_cache_mode = force_generic_plan
-set enable_hashjoin = off
-set enable_mergejoin = off
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
+set plan_cache_mode = force_generic_plan  -- else each call would plan anew for its arrays
 as $$
 declare
   v_simple    boolean;
@@ -63,10 +43,10 @@ declare
   v_done      bigint[];             -- the entries of a statement, how many requests it granted, and the answers
   v_granted   bigint[];
   v_taken     tollgate.taken_v1[];
+  v_seen      bigint[];             -- the entries that are through
   v_whole     boolean;              -- whether it granted all that they asked for
   v_made      text[];
   v_tokens    bigint[];
-  v_denied    bigint[];
   v_again     bigint[] := '{}';     -- entries that could be granted after all
   v_new       bigint[] := '{}';     -- entries whose buckets are to be made
   v_making    bigint[];
@@ -74,9 +54,9 @@ declare
   v_rest      bigint[] := '{}';
   v_from      integer;
   v_to        integer;
+  v_rows      integer := 128;       -- for how many of them a statement is
   v_now       bigint;
   v_request   record;
-  c_rows      constant integer := 128;
   c_stale     constant bigint := 2000000;
 begin
   if 1 > any (p_times) then
@@ -124,83 +104,32 @@ begin
       exit;
     end if;
     v_from := 1;
+    v_seen := '{}';
     loop
-      v_to := v_from + c_rows - 1;
+      v_to := v_from + v_rows - 1;
       v_making := '{}';
       v_now := tollgate.token_clock_v1();
       if v_from <= cardinality(v_order) then
-        -- What several requests of an entry were granted follows from what the row was before, which RETURNING cannot
-        -- tell: it is read beside, and holds if the locked row still says so.
-        with done as (
-          update tollgate.token_buckets t
-             set granted = t.granted
-                   + u.cost * least(u.times, tollgate.bucket_affords_v1(t, t.full_at, u.cost, u.keep, v_now)),
-                 full_at = greatest(t.full_at, tollgate.bucket_clock_v1(t, v_now))
-                   + u.cost * t.token_ticks
-                     * least(u.times, tollgate.bucket_affords_v1(t, t.full_at, u.cost, u.keep, v_now))
-            from unnest(v_order[v_from:v_to], v_ids[v_from:v_to], v_costs[v_from:v_to], v_keeps[v_from:v_to],
-                        v_capacity[v_from:v_to], v_seconds[v_from:v_to], v_refill[v_from:v_to], v_plans[v_from:v_to],
-                        v_times[v_from:v_to])
-                 as u (entry, id, cost, keep, capacity, refill_seconds, refill, plan, times)
-                 left join lateral (
-                   select o.full_at from tollgate.token_buckets o where o.id = u.id and u.times > 1 offset 0) b on true
-           where t.id = u.id and (u.times = 1 or t.full_at = b.full_at) and not t.overridden
-             and case
-                   when u.capacity is not null
-                     then t.plan is null and u.capacity = t.capacity and u.refill_seconds = t.refill_seconds
-                          and u.refill = t.refill
-                   when u.plan is null and t.plan is null
-                     then true
-                   else coalesce(u.plan = t.plan, u.plan is null)
-                        and exists (
-                          select from tollgate.token_plans p
-                           where p.name = t.plan and p.mode is null and p.capacity = t.capacity
-                             and p.refill_seconds = t.refill_seconds and p.refill = t.refill)
-                 end
-             and (not v_overrides or not exists (
-                   select from tollgate.token_overrides o
-                    where o.id = t.id and tollgate.in_force_v1(o.expires_at, v_now)))
-             and case when u.cost <= t.burst / t.token_ticks - u.keep
-                   then tollgate.bucket_affords_v1(t, t.full_at, u.cost, u.keep, v_now) >= 1 end
-          returning u.entry as place, u.times as wanted,
-                    least(u.times, tollgate.bucket_affords_v1(t, b.full_at, u.cost, u.keep, v_now)) as granted,
-                    ('granted', null, v_now, v_now, t.full_at, t.granted, t.burst, t.anchor, t.step_ns, t.step_ticks,
-                     t.token_ticks)::tollgate.taken_v1 as answer)
-        select array_agg(d.place), array_agg(d.granted), array_agg(d.answer), bool_and(d.granted = d.wanted)
-          into v_done, v_granted, v_taken, v_whole
-          from done d;
+        select g.done, g.granted, g.taken, g.whole into v_done, v_granted, v_taken, v_whole
+          from tollgate.grant_many_v1(
+                 v_order[v_from:v_to], v_ids[v_from:v_to], v_costs[v_from:v_to], v_keeps[v_from:v_to],
+                 v_capacity[v_from:v_to], v_seconds[v_from:v_to], v_refill[v_from:v_to], v_plans[v_from:v_to],
+                 v_times[v_from:v_to], v_overrides, v_now) g;
+      elsif cardinality(v_seen) < cardinality(v_order) then
+        select w.denied, w.times, w.taken, w.again, w.missing, v_left || w.ruled,
+               v_rest || array(select p_times[x] from unnest(w.ruled) x)
+          into v_done, v_granted, v_taken, v_again, v_new, v_left, v_rest
+          from tollgate.weigh_many_v1(v_order, v_ids, v_costs, v_keeps, v_capacity, v_seconds, v_refill, v_plans, v_times,
+                                      v_overrides, v_seen) w;
+        v_seen := v_order;
+        return query select unnest(v_done), unnest(v_granted), unnest(v_taken);
+        continue;
       elsif v_new <> '{}' then
-        v_making := v_new[1:c_rows];
-        v_new := v_new[c_rows + 1:];
-        with asked as (
-          select e.place, p_ids[e.place] as id, p_costs[e.place] as cost, p_keeps[e.place] as keep,
-                 p_times[e.place] as times, coalesce(p_capacities[e.place], p.capacity) as capacity,
-                 coalesce(p_refill_seconds[e.place], p.refill_seconds)::numeric(19, 9) as refill_seconds,
-                 coalesce(p_refills[e.place], p.refill) as refill, p.name as plan
-            from unnest(v_making) e (place)
-            left join tollgate.token_plans p on p.name = p_plans[e.place] and p_capacities[e.place] is null
-        ), terms as (
-          select a.capacity, a.refill_seconds, a.refill, x.burst, x.step_ns, x.step_ticks, x.token_ticks
-            from (select k.capacity, k.refill_seconds, k.refill, min(k.id) as id from asked k
-                   where k.capacity is not null group by 1, 2, 3) a,
-                 lateral tollgate.terms_v1('bucket ' || quote_literal(a.id), a.capacity, a.refill_seconds, a.refill) x
-        ), made as (
-          insert into tollgate.token_buckets as t
-            (id, capacity, refill_seconds, refill, plan, provisioned, anchor, full_at, granted, burst, step_ns,
-             step_ticks, token_ticks)
-          select a.id, a.capacity, a.refill_seconds, a.refill, a.plan, false, 0,
-                 v_now / x.step_ns * x.step_ticks
-                   + least(a.times, (a.capacity - a.keep) / a.cost) * a.cost * x.token_ticks,
-                 least(a.times, (a.capacity - a.keep) / a.cost) * a.cost,
-                 x.burst, x.step_ns, x.step_ticks, x.token_ticks
-            from asked a
-            join terms x on (x.capacity, x.refill_seconds, x.refill) = (a.capacity, a.refill_seconds, a.refill)
-           order by a.id collate "C"
-          on conflict do nothing
-          returning t.id, t.granted,
-                    ('granted', null, v_now, v_now, t.full_at, t.granted, t.burst, t.anchor, t.step_ns, t.step_ticks,
-                     t.token_ticks)::tollgate.taken_v1 as answer)
-        select array_agg(m.id), array_agg(m.granted), array_agg(m.answer) into v_made, v_tokens, v_taken from made m;
+        v_making := v_new[1:v_rows];
+        v_new := v_new[v_rows + 1:];
+        select k.made, k.tokens, k.taken into v_made, v_tokens, v_taken
+          from tollgate.make_many_v1(v_making, p_ids, p_costs, p_keeps, p_capacities, p_refill_seconds, p_refills, p_plans,
+                                     p_times, v_now) k;
         if cardinality(v_made) = cardinality(v_making) then
           v_done := v_making;
         else
@@ -222,18 +151,24 @@ begin
           v_rest := v_rest || array(select p_times[d.place] - d.granted from unnest(v_done, v_granted) d (place, granted)
                                      where d.granted < p_times[d.place]);
           v_whole := true;
-          with done as (
+          v_rows := greatest(v_rows / 2, 16);
+          with moved as (
             update tollgate.token_buckets t
-               set full_at = greatest(t.full_at, tollgate.bucket_clock_v1(t, v_now)
-                                                   + d.granted * p_costs[d.place] * t.token_ticks)
+               set full_at = tollgate.bucket_clock_v1(t, v_now) + d.granted * p_costs[d.place] * t.token_ticks
               from unnest(v_done, v_granted) d (place, granted)
              where t.id = p_ids[d.place]
-            returning d.place, d.granted,
-                      ('granted', null, v_now, v_now, t.full_at, t.granted, t.burst, t.anchor, t.step_ns, t.step_ticks,
-                       t.token_ticks)::tollgate.taken_v1 as answer)
-          select array_agg(d.place), array_agg(d.granted), array_agg(d.answer) into v_done, v_granted, v_taken
-            from done d;
+               and t.full_at < tollgate.bucket_clock_v1(t, v_now) + d.granted * p_costs[d.place] * t.token_ticks
+            returning d.place, t.full_at)
+          select array_agg(d.place), array_agg(d.granted),
+                 array_agg((d.outcome, d.mode, v_now, v_now, coalesce(m.full_at, d.full_at), d.tokens, d.burst, d.anchor,
+                            d.step_ns, d.step_ticks, d.token_ticks)::tollgate.taken_v1)
+            into v_done, v_granted, v_taken
+            from unnest(v_done, v_granted, v_taken)
+                 as d (place, granted, outcome, mode, now, acts_at, full_at, tokens, burst, anchor, step_ns, step_ticks,
+                       token_ticks)
+            left join moved m on m.place = d.place;
         end if;
+        v_seen := v_seen || v_done;
         return query select unnest(v_done), unnest(v_granted), unnest(v_taken);
         if not v_whole then
           return query
@@ -245,64 +180,6 @@ begin
                          token_ticks)
              where d.granted < p_times[d.place];
         end if;
-      end if;
-      continue when v_making <> '{}';
-
-      if coalesce(cardinality(v_done), 0) < cardinality(v_order[v_from:v_to]) then
-        -- The clock after the read: what others took since can only be more, so a denial holds at that instant.
-        select array_agg(r.place) filter (where r.what in ('denied', 'never')),
-               array_agg(r.times) filter (where r.what in ('denied', 'never')),
-               array_agg((r.what, null, r.now, r.now, r.full_at, r.granted, r.burst, r.anchor, r.step_ns, r.step_ticks,
-                          r.token_ticks)::tollgate.taken_v1) filter (where r.what in ('denied', 'never')),
-               v_again || array_agg(r.place) filter (where r.what = 'granted'),
-               v_new || array_agg(r.place) filter (where r.what = 'new'),
-               v_left || array_agg(r.place) filter (where r.what = 'ruled'),
-               v_rest || array_agg(r.times) filter (where r.what = 'ruled')
-          into v_denied, v_granted, v_taken, v_again, v_new, v_left, v_rest
-          from (
-            select u.place, u.times, c.now, t.*,
-                   case
-                     when v_overrides and exists (
-                            select from tollgate.token_overrides o
-                             where o.id = u.id and tollgate.in_force_v1(o.expires_at, c.now))
-                       then 'ruled'
-                     when t.id is null
-                       then case when octet_length(u.id) between 1 and 255
-                                      and u.cost <= coalesce(u.capacity, p.capacity) - u.keep
-                                      and case when u.capacity is null
-                                            then p.mode is null and u.refill_seconds is null and u.refill is null
-                                            else u.plan is null and u.refill_seconds is not null and u.refill is not null
-                                          end
-                              then 'new' else 'ruled' end
-                     when t.overridden
-                          or (case
-                                when u.capacity is not null
-                                  then t.plan is null and u.capacity = t.capacity
-                                       and u.refill_seconds = t.refill_seconds and u.refill = t.refill
-                                when u.plan is null and t.plan is null
-                                  then true
-                                else p.name = t.plan and p.mode is null and p.capacity = t.capacity
-                                     and p.refill_seconds = t.refill_seconds and p.refill = t.refill
-                              end) is not true
-                       then 'ruled'
-                     when u.cost > t.burst / t.token_ticks - u.keep
-                       then 'never'
-                     when tollgate.bucket_affords_v1(t, t.full_at, u.cost, u.keep, c.now) >= 1
-                       then 'granted'
-                     when t.full_at - tollgate.bucket_clock_v1(t, c.now) > tollgate.bucket_furthest_v1(t)
-                       then 'ruled'
-                     else 'denied'
-                   end as what
-              from (select tollgate.token_clock_v1() as now offset 0) c
-             cross join unnest(v_order[v_from:v_to], v_ids[v_from:v_to], v_costs[v_from:v_to], v_keeps[v_from:v_to],
-                               v_capacity[v_from:v_to], v_seconds[v_from:v_to], v_refill[v_from:v_to],
-                               v_plans[v_from:v_to], v_times[v_from:v_to])
-                        as u (place, id, cost, keep, capacity, refill_seconds, refill, plan, times)
-              left join tollgate.token_buckets t on t.id = u.id
-              left join tollgate.token_plans p on p.name = coalesce(u.plan, t.plan) and u.capacity is null
-             where u.place not in (select unnest(v_done))
-          ) r;
-        return query select unnest(v_denied), unnest(v_granted), unnest(v_taken);
       end if;
       v_from := v_to + 1;
     end loop;

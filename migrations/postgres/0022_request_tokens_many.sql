@@ -3,7 +3,7 @@
 -- Arguments: p_ids, p_tokens: which buckets, and how many tokens of each
 -- Result:    a row a request, in the order given: id; outcome: 'granted', 'denied', or what take_v1 answers else;
 --            remaining and retry_after_ms as in request_tokens_v1, null if undecided
--- Locks:     see take_many_v1.
+-- Errors and locks: see take_many_v1.
 create function tollgate.request_tokens_many(p_ids text[], p_tokens bigint[])
 returns table (id text, outcome text, remaining bigint, retry_after_ms bigint)
 language plpgsql volatile security definer

@@ -38,6 +38,9 @@ impl Migrate for Postgres {
         29 "0029_take_window",
         30 "0030_adjust_window",
         31 "0031_request_tokens_in_window",
+        32 "0032_grant_many",
+        33 "0033_weigh_many",
+        34 "0034_make_many",
     );
 
     async fn applied(pool: &PgPool) -> Result<Vec<i64>, Error> {
