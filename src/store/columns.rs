@@ -3,10 +3,11 @@ use crate::bucket::{Bucket, Terms};
 use crate::window::Counts;
 use crate::{Counted, Mode};
 
-/// What every routine answers: which request (from 1), what became of it, what decided instead of the tokens, when, when
-/// the tokens may be used, and the bucket's `full_at`, `granted`, `burst`, `anchor`, `step_ns`, `step_ticks` and
-/// `token_ticks` after it.
+/// What every routine answers: which request (from 1), for how many equal ones that it stands for, what became of each,
+/// what decided instead of the tokens, when, when the tokens may be used, and the bucket's `full_at`, `granted`, `burst`,
+/// `anchor`, `step_ns`, `step_ticks` and `token_ticks` after all of them.
 pub(super) type Columns = (
+    i64,
     i64,
     String,
     Option<String>,
@@ -21,17 +22,22 @@ pub(super) type Columns = (
     Option<i64>,
 );
 
-/// What rows in any order say, in the order of what was asked.
+/// What rows say, in the order of what was asked. Those to one request are in their order already.
 pub(super) fn in_order(mut rows: Vec<Columns>) -> Result<Vec<Answer>, sqlx::Error> {
-    rows.sort_unstable_by_key(|columns| columns.0);
-    rows.into_iter().map(Answer::try_from).collect()
+    rows.sort_by_key(|columns| columns.0);
+    let mut answers = Vec::with_capacity(rows.len());
+    for columns in rows {
+        let times = usize::try_from(columns.1).unwrap_or(0);
+        answers.extend(std::iter::repeat_n(Answer::try_from(columns)?, times));
+    }
+    Ok(answers)
 }
 
 impl TryFrom<Columns> for Answer {
     type Error = sqlx::Error;
 
     fn try_from(columns: Columns) -> Result<Self, sqlx::Error> {
-        let (_, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks) =
+        let (_, _, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks) =
             columns;
         let mode = parse_mode(mode.as_deref())?;
         let state = || {

@@ -142,7 +142,7 @@ impl Dialect for MySql {
     }
 }
 
-/// [`Columns`] without the first, which says which of several requests it was. MySQL does not say that text is text.
+/// [`Columns`] without the first two, which say which of several requests it was. MySQL does not say that text is text.
 type OutParameters = (
     Vec<u8>,
     Option<Vec<u8>>,
@@ -184,7 +184,7 @@ async fn take_one(connection: &mut MySqlConnection, ask: &Ask) -> Result<Vec<Col
     let columns = |row: OutParameters| {
         let (outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks) = row;
         let (outcome, mode) = (text(outcome), mode.map(text));
-        (1, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks)
+        (1, 1, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks)
     };
     Ok(rows.into_iter().map(columns).collect())
 }
@@ -200,7 +200,7 @@ fn requests(asks: &[Ask]) -> String {
         let (terms, plan) = (terms(ask.quota(0)), hex(ask.plan(0)));
         let id = ask.id().map_or_else(|| "null".to_owned(), |id| format!("\"{}\"", id.hyphenated()));
         let key = hex(Some(ask.key().as_str()));
-        format!("[{key},{cost},{max_wait},{keep},{terms},{plan},{id},{}]", ask.hold())
+        format!("[{key},{cost},{max_wait},{keep},{terms},{plan},{id},{},1]", ask.hold())
     }))
 }
 

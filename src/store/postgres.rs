@@ -40,7 +40,7 @@ impl Dialect for Postgres {
     async fn take_all(connection: &mut PgConnection, ask: &Ask, (): &()) -> Result<Vec<Answer>, sqlx::Error> {
         let places = 0..ask.take.limits.len();
         let columns: Vec<Columns> = sqlx::query_as(
-            "select t.entry, (t.taken).*
+            "select t.entry, 1::bigint, (t.taken).*
                from tollgate.take_all_v1($1, $2, $3::text[]::numeric[], $4, $5, $6, $7, $8, $9, $10) t",
         )
         .bind(ask.take.keys().map(|key| key.as_str().to_owned()).collect::<Vec<_>>())
@@ -134,7 +134,7 @@ impl Dialect for Postgres {
 
 async fn take_one(connection: &mut PgConnection, ask: &Ask) -> Result<Columns, sqlx::Error> {
     sqlx::query_as(
-        "select 1::bigint, t.* from tollgate.take_v1($1, $2, $3, $4, $5, $6::text::numeric, $7, $8, $9, $10) t",
+        "select 1::bigint, 1::bigint, t.* from tollgate.take_v1($1, $2, $3, $4, $5, $6::text::numeric, $7, $8, $9, $10) t",
     )
     .bind(ask.key().as_str())
     .bind(ask.request.cost)
@@ -155,7 +155,7 @@ async fn take_many(connection: &mut PgConnection, asks: &[Ask]) -> Result<Vec<Co
         asks.iter().map(value).collect()
     }
     sqlx::query_as(
-        "select t.entry, (t.taken).*
+        "select t.entry, 1::bigint, (t.taken).*
            from tollgate.take_many_v1($1, $2, $3, $4, $5, $6::text[]::numeric[], $7, $8, $9, $10) t",
     )
     .bind(column(asks, |ask| ask.key().as_str().to_owned()))

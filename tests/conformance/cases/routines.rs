@@ -9,6 +9,7 @@ use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::rig::Rig;
 
+mod batches;
 mod refusals;
 mod windows;
 
@@ -26,6 +27,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Levels::Pools, Time::Injected, |engine| engine.kind == Kind::Postgres;
         arguments_that_are_left_out_mean_one_token_now,
     ));
+    cases.extend(batches::cases());
     cases.extend(refusals::cases());
     cases.extend(windows::cases());
     cases
