@@ -1,38 +1,57 @@
 -- token_decide_many_v1: decide several requests in one call, each for itself: one that fails does not fail the others.
 --
 -- Arguments: p_requests  a JSON array; a request is [id in hexadecimal, cost, max_wait, keep, capacity, refill_seconds,
---                        refill, plan in hexadecimal, receipt, hold], as token_decide_v1's arguments; what is left out
---                        is null
--- Result:    o_answers   a JSON array, in any order; an answer is an array of token_take_v1's columns, the request's
---                        place, from 1, first
+--                        refill, plan in hexadecimal, receipt, hold, times], as token_decide_v1's arguments; times:
+--                        it stands for so many equal requests, decided one after the other; what is left out is null,
+--                        and times 1
+-- Result:    o_answers   a JSON array; an answer is [id in hexadecimal, granted, place, times, grants, outcome, mode,
+--                        now, acts_at, full_at, burst, anchor, step_ns, step_ticks, token_ticks]: of the request at that
+--                        place, from 1, the first so many times are granted, and the outcome is that of the others; the
+--                        rest are token_take_v1's columns after all of them. A request may have several answers, in
+--                        their order; one of 0 times says nothing
+-- Errors:    token_decide_v1's · 22023 fewer than 1 times · 1205 another held one of several buckets for a second
 -- Locks:     the buckets' rows, in the order of their ids, so two calls never wait for each other, in one transaction.
---            Requests for one bucket are decided in the order of their places.
-create procedure token_decide_many_v1(
-  in p_requests longtext character set utf8mb4, out o_answers longtext character set utf8mb4)
+--            Requests for one bucket are decided in the order of their places. Buckets that are missing are made in
+--            a transaction before, unless inside the caller's.
+--
+-- Where nothing but their tokens rules the buckets all are decided at once: locked and weighed, again if the clock went
+-- on meanwhile, then debited. Those that something else rules, or all of a call with a bucket twice, a wait, a receipt, or
+-- another mode than 'enforce', are decided one by one.
+create procedure token_decide_many_v1(in p_requests longtext character set utf8mb4, out o_answers json)
 modifies sql data
 sql security definer
 begin
   declare v_own boolean default @@autocommit;
-  declare v_done boolean default false;
+  declare v_done, v_made, v_again, v_weighed boolean default false;
+  declare v_safe boolean default @@sql_safe_updates;
+  declare v_wait bigint default @@innodb_lock_wait_timeout;
+  declare v_requests, v_ids, v_odd, v_missing, v_planned bigint;
+  declare v_grants, v_ruled bigint default 0;
+  declare v_rest json;  -- v_rest: the places of what is decided one by one; null: all
+  declare v_each longtext character set utf8mb4 default '';
+  declare v_mode_rules, v_overrides boolean;
   declare v_id, v_plan varbinary(1024);
   declare v_outcome, v_refill varchar(10) character set ascii collate ascii_bin;
   declare v_mode varchar(7) character set ascii;
   declare v_receipt varchar(36) character set ascii;
   declare v_refill_seconds decimal(19, 9);
-  declare v_place, v_cost, v_max_wait, v_keep, v_capacity, v_hold bigint;
+  declare v_place, v_after, v_cost, v_max_wait, v_keep, v_capacity, v_hold, v_times, v_alike bigint;
   declare v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks bigint;
   declare v_sorted cursor for
-    select place, unhex(id) as id, cost, max_wait, keep, capacity, refill_seconds, refill, unhex(plan), receipt, hold
+    select place, unhex(id) as id, cost, max_wait, keep, capacity, refill_seconds, refill, unhex(plan), receipt, hold,
+           coalesce(times, 1)
       from json_table(p_requests, '$[*]' columns (
-             place for ordinality, id varchar(2048) path '$[0]', cost bigint path '$[1]', max_wait bigint path '$[2]',
+             place for ordinality, id varchar(2048) character set ascii path '$[0]', cost bigint path '$[1]', max_wait bigint path '$[2]',
              keep bigint path '$[3]', capacity bigint path '$[4]', refill_seconds decimal(19, 9) path '$[5]',
-             refill varchar(10) path '$[6]', plan varchar(2048) path '$[7]', receipt varchar(36) path '$[8]',
-             hold bigint path '$[9]')) as requests
+             refill varchar(10) path '$[6]', plan varchar(2048) character set ascii path '$[7]', receipt varchar(36) path '$[8]',
+             hold bigint path '$[9]', times bigint path '$[10]')) as requests
+     where v_rest is null or json_contains(v_rest, cast(place as char))
      order by id, place;
   declare continue handler for not found set v_done = true;
   declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
   declare exit handler for sqlexception
   begin
+    set innodb_lock_wait_timeout = v_wait, sql_safe_updates = v_safe;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
@@ -43,21 +62,164 @@ begin
   if v_own then
     start transaction;
   end if;
-  set o_answers = '[]';
-  open v_sorted;
-  decide: loop
-    fetch v_sorted into v_place, v_id, v_cost, v_max_wait, v_keep, v_capacity, v_refill_seconds, v_refill, v_plan,
-                        v_receipt, v_hold;
-    if v_done then leave decide; end if;
-    call token_decide_v1(convert(v_id using utf8mb4), v_cost, v_max_wait, v_keep, v_capacity, v_refill_seconds,
-                         v_refill, convert(v_plan using utf8mb4), v_receipt, v_hold, true, null,
-                         v_outcome, v_mode, v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
-                         v_step_ticks, v_token_ticks);
-    set v_done = false;
-    set o_answers = json_array_append(o_answers, '$', json_array(
-      v_place, v_outcome, v_mode, v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns, v_step_ticks,
-      v_token_ticks));
+  at_once: loop
+    call token_clock_v1(v_now);
+    -- Whoever holds one of the buckets for long holds up the other requests no longer than that.
+    set innodb_lock_wait_timeout = if(p_requests like '%[%[%[%', least(v_wait, 1), v_wait);
+    select count(*), count(distinct id), coalesce(sum(odd), 0), coalesce(sum(missing), 0), sum(planned and word is not null),
+           sum(word is null), sum(grants),
+           json_arrayagg(json_array(
+             hex(id), granted + grants * cost, place, if(word is null, 0, times), grants, word, null, v_now, v_now,
+             if(grants = 0, full_at, greatest(full_at, clock) + grants * cost * token_ticks), burst, anchor, step_ns,
+             step_ticks, token_ticks))
+      into v_requests, v_ids, v_odd, v_missing, v_planned, v_ruled, v_grants, o_answers
+      from (select s.*,
+                   -- Each of equal requests finds what the one before has left.
+                   if(word = 'denied',
+                      greatest(least((burst - keep * token_ticks - greatest(full_at - clock, 0))
+                                     div (cost * token_ticks), times), 0), 0) as grants
+              from (select s.*,
+                           case
+                             when not rule <=> 'tokens' then rule
+                             when cost > burst div token_ticks - keep then 'never'
+                             -- or else the clock was set back
+                             when full_at - clock <= burst + longest_wait + (1000000000 div step_ns + 1) * step_ticks
+                               then 'denied'
+                           end as word
+                      from (select r.id, r.place, r.cost, r.keep, r.times, b.full_at, b.granted, b.burst, b.anchor, b.step_ns,
+                           b.step_ticks, b.token_ticks, b.longest_wait,
+                           (v_now - b.anchor) div b.step_ns * b.step_ticks as clock,
+                           (r.cost between 1 and 4611686018427387903 and r.keep between 0 and 4611686018427387903
+                            and r.times >= 1 and r.max_wait = 0 and r.receipt is null
+                            and length(r.id) between 1 and 255) is not true as odd,
+                           b.plan is not null as planned,
+                           b.id is null and (r.capacity is not null or r.plan is not null) as missing,
+                           -- null: something else than its tokens rules it, and decides
+                           case
+                             when json_contains(v_rest, cast(r.place as char)) then null
+                             when b.id is null then if(r.capacity is null and r.plan is null, 'unknown', null)
+                             when b.capacity <> b.under_capacity or b.refill_seconds <> b.under_seconds
+                                  or b.refill <> b.under_refill then null
+                             when r.capacity is not null
+                               then if(b.plan is null and r.capacity = b.capacity
+                                       and r.refill_seconds = b.refill_seconds and r.refill = b.refill,
+                                       'tokens', null)
+                             when r.plan is null or r.plan = b.plan then 'tokens'
+                           end as rule
+                      from (select place, unhex(id) as id, cost, max_wait, keep, capacity, refill_seconds, refill,
+                                   unhex(plan) as plan, receipt, coalesce(times, 1) as times
+                              from json_table(p_requests, '$[*]' columns (
+                                     place for ordinality, id varchar(512) character set ascii path '$[0]', cost bigint path '$[1]',
+                                     max_wait bigint path '$[2]', keep bigint path '$[3]', capacity bigint path '$[4]',
+                                     refill_seconds decimal(19, 9) path '$[5]',
+                                     refill varchar(10) character set ascii collate ascii_bin path '$[6]',
+                                     plan varchar(512) character set ascii path '$[7]', receipt varchar(36) path '$[8]',
+                                     times bigint path '$[10]')) as requests
+                             order by id limit 1000000000) as r
+                      left join token_buckets b on b.id = r.id
+                       for update /*!80000 of b */) as s limit 1000000000) as s) as s;  -- which MySQL wants to be told, and alone reads
+    set innodb_lock_wait_timeout = v_wait;
+    call token_clock_v1(v_after);
+    select mode <> 'enforce', exists (select 1 from token_overrides) into v_mode_rules, v_overrides
+      from token_mode where one = true;
+    -- MariaDB cuts a longer array off.
+    if v_mode_rules or v_odd > 0 or v_ids < v_requests or (json_length(o_answers) = v_requests) is not true then
+      set o_answers = '[]', v_grants = 0, v_rest = null;
+      leave at_once;
+    end if;
+    if v_missing > 0 and v_own and not v_made then
+      -- Not within the same transaction: they would be locked out of order.
+      rollback and no chain no release;
+      set transaction isolation level read committed;
+      start transaction;
+      insert into token_buckets (id, capacity, refill_seconds, refill, plan, provisioned, anchor)
+      select r.id, coalesce(r.capacity, p.capacity), if(r.capacity is null, p.refill_seconds, r.refill_seconds),
+             if(r.capacity is null, p.refill, r.refill), p.name, false, 0
+        from (select unhex(id) as id, capacity, refill_seconds, refill, unhex(plan) as plan
+                from json_table(p_requests, '$[*]' columns (
+                       id varchar(512) character set ascii path '$[0]', capacity bigint path '$[4]',
+                       refill_seconds decimal(19, 9) path '$[5]',
+                       refill varchar(10) character set ascii collate ascii_bin path '$[6]',
+                       plan varchar(512) character set ascii path '$[7]')) as requests) as r
+        left join token_plans p on r.capacity is null and p.name = r.plan and p.mode is null
+        left join token_buckets b on b.id = r.id
+       where b.id is null and coalesce(r.capacity, p.capacity) is not null
+         and not exists (select 1 from token_overrides o where o.id = r.id)
+       order by r.id
+          on duplicate key update id = token_buckets.id;
+      commit and no chain no release;
+      set v_made = true, v_again = false, v_rest = null;
+      set transaction isolation level read committed;
+      start transaction;
+      iterate at_once;
+    end if;
+    -- The clock was read too early for one that was waited for.
+    if not v_again and v_after not between v_now and v_now + 2000000 + 20000 * v_requests then
+      set v_again = true;
+      iterate at_once;
+    end if;
+    if v_rest is null and (v_overrides or v_planned > 0) then
+      select json_arrayagg(a.place), coalesce(sum(a.times > 0), 0) into v_rest, v_ruled
+        from json_table(o_answers, '$[*]' columns (
+               id varchar(512) character set ascii path '$[0]', place bigint path '$[2]', times bigint path '$[3]')) as a
+        left join token_overrides o on o.id = unhex(a.id)
+        left join token_buckets b on b.id = unhex(a.id)
+        left join token_plans p on p.name = b.plan and p.mode is null and p.capacity = b.capacity
+                                   and p.refill_seconds = b.refill_seconds and p.refill = b.refill
+       where a.times = 0 or o.id is not null or b.plan is not null and p.name is null;
+      if v_ruled > 0 then
+        iterate at_once;
+      end if;
+    end if;
+    if v_rest is null and v_ruled > 0 then
+      select json_arrayagg(place) into v_rest
+        from json_table(o_answers, '$[*]' columns (place bigint path '$[2]', times bigint path '$[3]')) as answers
+       where times = 0;
+    end if;
+    set v_weighed = true;
+    leave at_once;
   end loop;
-  close v_sorted;
+
+  if not v_weighed or v_rest is not null then
+    open v_sorted;
+    decide: loop
+      fetch v_sorted into v_place, v_id, v_cost, v_max_wait, v_keep, v_capacity, v_refill_seconds, v_refill, v_plan,
+                          v_receipt, v_hold, v_times;
+      if v_done then leave decide; end if;
+      if v_times < 1 then
+        signal sqlstate '22023' set message_text = 'tollgate: a request stands for 1 or more';
+      end if;
+      while v_times > 0 do
+        call token_decide_v1(convert(v_id using utf8mb4), v_cost, v_max_wait, v_keep, v_capacity, v_refill_seconds,
+                             v_refill, convert(v_plan using utf8mb4), v_receipt, v_hold, true, null,
+                             v_outcome, v_mode, v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
+                             v_step_ticks, v_token_ticks);
+        -- Only tokens that were taken make the next one another matter.
+        set v_alike = if(v_outcome = 'granted' and v_mode is null, 1, v_times);
+        set v_each = concat(v_each, ',', json_array(
+          null, v_granted, v_place, v_alike, if(v_outcome = 'granted', v_alike, 0), v_outcome, v_mode, v_now, v_acts_at,
+          v_full_at, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks));
+        set v_times = v_times - v_alike;
+      end while;
+      set v_done = false;
+    end loop;
+    close v_sorted;
+  end if;
+  if v_grants > 0 then
+    -- A full bucket's tokens come back from now on, not from when it was locked.
+    call token_clock_v1(v_now);
+    if v_safe then set sql_safe_updates = 0; end if;
+    update json_table(o_answers, '$[*]' columns (
+             id varchar(512) character set ascii path '$[0]', granted bigint path '$[1]', grants bigint path '$[4]')) as a
+      straight_join token_buckets b on b.id = unhex(a.id)
+       set b.full_at = greatest(b.full_at, (v_now - b.anchor) div b.step_ns * b.step_ticks)
+                       + (a.granted - b.granted) * b.token_ticks,
+           b.granted = a.granted
+     where a.grants > 0;
+    if v_safe then set sql_safe_updates = 1; end if;
+  end if;
+  if v_each <> '' then
+    set o_answers = json_merge_preserve(o_answers, concat('[', substr(v_each, 2), ']'));
+  end if;
   if v_own then commit and no chain no release; end if;
 end

@@ -3,13 +3,14 @@
 -- Arguments: p_limits    a JSON array; a limit is [id in hexadecimal, capacity, refill_seconds, refill, plan in
 --                        hexadecimal], no bucket twice, each with terms or a plan as for token_decide_v1, or neither
 --            p_cost, p_max_wait, p_keep, p_receipt, p_hold: as for token_decide_v1, the same for all
--- Result:    a row a bucket, in any order: its place, then token_take_v1's columns. All are 'granted'; or one or more
+-- Result:    a row a bucket, in any order: its place, 1, then the rest of token_take_v1's columns. All are 'granted'; or one or more
 --            say why not, and the others are 'spared': they could have been granted, and nothing was taken
 -- Errors:    token_decide_v1's
 -- Locks:     the rows of all buckets, made if need be, in the order of their ids; then the receipts. In a transaction
 --            of its own unless inside the caller's.
 --
--- First all are locked and brought to what rules them; then the clock is read, and each is weighed by it; then, if all
+-- Where nothing but their tokens rules the buckets they are locked and weighed at once, and debited if all grant. Else
+-- first all are locked and brought to what rules them; then the clock is read, and each is weighed by it; then, if all
 -- grant, their tokens are taken. A wait acts when the last bucket's does; each bucket's tokens are taken for when they
 -- are there.
 create procedure token_take_all_v1(
@@ -21,6 +22,10 @@ begin
   declare v_own boolean default @@autocommit;
   declare v_done, v_spare boolean default false;
   declare v_all boolean default true;
+  declare v_again, v_taken boolean default false;
+  declare v_safe boolean default @@sql_safe_updates;
+  declare v_mode_rules, v_overrides boolean;
+  declare v_limits, v_ids, v_planned, v_missing, v_ruled, v_granting, v_after bigint;
   declare v_pass int default 1;  -- 1: lock and make ready, 2: weigh, 3: take
   declare v_answers longtext character set utf8mb4;
   declare v_id, v_plan varbinary(1024);
@@ -32,14 +37,15 @@ begin
   declare v_sorted cursor for
     select place, unhex(id) as id, capacity, refill_seconds, refill, unhex(plan)
       from json_table(p_limits, '$[*]' columns (
-             place for ordinality, id varchar(2048) path '$[0]', capacity bigint path '$[1]',
+             place for ordinality, id varchar(2048) character set ascii path '$[0]', capacity bigint path '$[1]',
              refill_seconds decimal(19, 9) path '$[2]', refill varchar(10) path '$[3]',
-             plan varchar(2048) path '$[4]')) as limits
+             plan varchar(2048) character set ascii path '$[4]')) as limits
      order by id, place;
   declare continue handler for not found set v_done = true;
   declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
   declare exit handler for sqlexception
   begin
+    set sql_safe_updates = v_safe;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
@@ -49,6 +55,96 @@ begin
   end if;
   if v_own then
     start transaction;
+  end if;
+  at_once: loop
+    if (p_receipt is null and p_cost between 1 and 4611686018427387903 and p_keep between 0 and 4611686018427387903
+        and p_max_wait between 0 and 31622400000000000) is not true then
+      leave at_once;
+    end if;
+    call token_clock_v1(v_at);
+    select count(*), count(distinct id), sum(planned), sum(missing), sum(word is null), sum(word = 'granted'),
+           json_arrayagg(json_array(
+             place, word, null, v_at, if(word = 'granted' and due > clock, due div step_ticks * step_ns + anchor, v_at),
+             full_at, granted, burst,
+             anchor, step_ns, step_ticks, token_ticks, greatest(full_at, clock, due) + p_cost * token_ticks,
+             greatest(longest_wait, due - clock), hex(id)))
+      into v_limits, v_ids, v_planned, v_missing, v_ruled, v_granting, v_answers
+      from (select s.*,
+                   -- null: something else than its tokens rules it, or the clock was set back
+                   case
+                     when ruled then null
+                     when due is null then 'never'
+                     when full_at - clock > burst + longest_wait + (1000000000 div step_ns + 1) * step_ticks then null
+                     when tick <= (v_at + p_max_wait - anchor) div step_ns * step_ticks then 'granted'
+                     else 'denied'
+                   end as word
+              from (select s.*,
+                           if(tick > clock, (tick + step_ticks - 1) div step_ticks * step_ticks, tick) as due
+                      from (select r.id, r.place, b.full_at, b.granted, b.burst, b.anchor, b.step_ns, b.step_ticks,
+                                   b.token_ticks, b.longest_wait, b.plan is not null as planned,
+                                   b.id is null and (r.capacity is not null or r.plan is not null) as missing,
+                                   (v_at - b.anchor) div b.step_ns * b.step_ticks as clock,
+                                   if(p_cost > b.burst div b.token_ticks - p_keep, null,
+                                      b.full_at + (p_cost + p_keep - b.burst div b.token_ticks) * b.token_ticks) as tick,
+                                   (b.capacity = b.under_capacity and b.refill_seconds = b.under_seconds
+                                    and b.refill = b.under_refill
+                                    and if(r.capacity is null, r.plan is null or r.plan <=> b.plan,
+                                           b.plan is null and r.capacity = b.capacity
+                                           and r.refill_seconds = b.refill_seconds and r.refill = b.refill)) is not true
+                                     as ruled
+                              from (select place, unhex(id) as id, capacity, refill_seconds, refill, unhex(plan) as plan
+                                      from json_table(p_limits, '$[*]' columns (
+                                             place for ordinality, id varchar(512) character set ascii path '$[0]',
+                                             capacity bigint path '$[1]', refill_seconds decimal(19, 9) path '$[2]',
+                                             refill varchar(10) character set ascii collate ascii_bin path '$[3]',
+                                             plan varchar(512) character set ascii path '$[4]')) as limits
+                                     order by id limit 1000000000) as r
+                              left join token_buckets b on b.id = r.id
+                               for update /*!80000 of b */) as s) as s limit 1000000000) as s;  -- MySQL alone reads that
+    call token_clock_v1(v_after);
+    select mode <> 'enforce', exists (select 1 from token_overrides) into v_mode_rules, v_overrides
+      from token_mode where one = true;
+    if v_missing > 0 and v_own then
+      -- They are made in the order of all ids.
+      rollback and no chain no release;
+      set transaction isolation level read committed;
+      start transaction;
+    end if;
+    if v_mode_rules or v_ruled > 0 or v_ids < v_limits or (json_length(v_answers) = v_limits) is not true then
+      leave at_once;
+    end if;
+    if v_after not between v_at and v_at + 2000000 and not v_again then
+      set v_again = true;
+      iterate at_once;
+    end if;
+    if v_overrides or v_planned > 0 then
+      select count(*) into v_ruled
+        from json_table(v_answers, '$[*]' columns (id varchar(512) character set ascii path '$[14]')) as a
+        left join token_overrides o on o.id = unhex(a.id)
+        left join token_buckets b on b.id = unhex(a.id)
+        left join token_plans p on p.name = b.plan and p.mode is null and p.capacity = b.capacity
+                                   and p.refill_seconds = b.refill_seconds and p.refill = b.refill
+       where o.id is not null or b.plan is not null and p.name is null;
+      if v_ruled > 0 then
+        leave at_once;
+      end if;
+    end if;
+    set v_pass = 4, v_spare = v_granting < v_limits;
+    if not v_spare then
+      call token_clock_v1(v_after);
+      if v_safe then set sql_safe_updates = 0; end if;
+      update json_table(v_answers, '$[*]' columns (
+               full_at bigint path '$[12]', longest_wait bigint path '$[13]', id varchar(512) character set ascii path '$[14]')) as a
+        straight_join token_buckets b on b.id = unhex(a.id)
+         set b.full_at = greatest(a.full_at, (v_after - b.anchor) div b.step_ns * b.step_ticks + p_cost * b.token_ticks),
+             b.granted = b.granted + p_cost, b.longest_wait = a.longest_wait;
+      if v_safe then set sql_safe_updates = 1; end if;
+    end if;
+    leave at_once;
+  end loop;
+
+  if v_pass < 4 then
+    set v_at = null;
   end if;
   while v_pass <= 3 do
     set v_answers = '[]', v_done = false;
@@ -80,18 +176,21 @@ begin
     end if;
     if v_pass = 3 then
       savepoint tollgate_take_all;
+      set v_taken = true;
     end if;
   end while;
-  if not v_spare then
+  if not v_spare and v_taken then
     release savepoint tollgate_take_all;
   end if;
   if v_own then commit and no chain no release; end if;
 
-  select entry, if(v_spare and outcome = 'granted', 'spared', outcome) as outcome, mode, now, acts_at, full_at, granted,
-         burst, anchor, step_ns, step_ticks, token_ticks
+  select entry, 1 as times, if(v_spare and outcome = 'granted', 'spared', outcome) as outcome, mode, now, acts_at,
+         if(v_spare, full_at, coalesce(new_full_at, full_at)) as full_at,
+         if(v_spare or new_full_at is null, granted, granted + p_cost) as granted, burst, anchor, step_ns, step_ticks,
+         token_ticks
     from json_table(v_answers, '$[*]' columns (
-      entry bigint path '$[0]', outcome varchar(10) path '$[1]', mode varchar(7) path '$[2]', now bigint path '$[3]',
-      acts_at bigint path '$[4]', full_at bigint path '$[5]', granted bigint path '$[6]', burst bigint path '$[7]',
-      anchor bigint path '$[8]', step_ns bigint path '$[9]', step_ticks bigint path '$[10]',
-      token_ticks bigint path '$[11]')) as answers;
+           entry bigint path '$[0]', outcome varchar(10) path '$[1]', mode varchar(7) path '$[2]',
+           now bigint path '$[3]', acts_at bigint path '$[4]', full_at bigint path '$[5]', granted bigint path '$[6]',
+           burst bigint path '$[7]', anchor bigint path '$[8]', step_ns bigint path '$[9]',
+           step_ticks bigint path '$[10]', token_ticks bigint path '$[11]', new_full_at bigint path '$[12]')) as answers;
 end

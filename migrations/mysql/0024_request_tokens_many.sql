@@ -9,7 +9,8 @@ create procedure request_tokens_many(in p_requests longtext character set utf8mb
 modifies sql data
 sql security definer
 begin
-  declare v_requests, v_answers longtext character set utf8mb4;
+  declare v_requests longtext character set utf8mb4;
+  declare v_answers json;
 
   if (json_valid(p_requests) and json_type(p_requests) = 'ARRAY'
       and json_length(p_requests) = (
@@ -21,7 +22,7 @@ begin
       'tollgate: request_tokens_many takes a JSON array of [id, tokens], 1 token or more: [["a", 1], ["b", 5]]';
   end if;
   select coalesce(json_arrayagg(
-           json_array(hex(cast(id as binary)), tokens, 0, 0, null, null, null, null, null, null, place)), '[]')
+           json_array(hex(cast(id as binary)), tokens, 0, 0, null, null, null, null, null, null, 1, place)), '[]')
     into v_requests
     from json_table(p_requests, '$[*]' columns (
            place for ordinality, id text path '$[0]', tokens bigint path '$[1]')) as r;
@@ -44,15 +45,17 @@ begin
                  if(d.tokens > d.burst div d.token_ticks, null,
                     greatest(d.at, d.clock) + (d.tokens - d.burst div d.token_ticks) * d.token_ticks) as tick
             from (select r.given, convert(unhex(r.id) using utf8mb4) as id, r.tokens, a.*,
+                         if(a.grants > 0, 'granted', a.decided) as outcome,
                          (a.now - a.anchor) div a.step_ns * a.step_ticks as clock
                     from json_table(v_requests, '$[*]' columns (
                            place for ordinality, id varchar(2048) path '$[0]', tokens bigint path '$[1]',
-                           given bigint path '$[10]')) as r
+                           given bigint path '$[11]')) as r
                     join json_table(v_answers, '$[*]' columns (
-                           place bigint path '$[0]', outcome varchar(10) path '$[1]', mode varchar(7) path '$[2]',
-                           now bigint path '$[3]', acts_at bigint path '$[4]', at bigint path '$[5]',
-                           burst bigint path '$[7]', anchor bigint path '$[8]', step_ns bigint path '$[9]',
-                           step_ticks bigint path '$[10]', token_ticks bigint path '$[11]')) as a
-                      on a.place = r.place) as d) as answers
+                           place bigint path '$[2]', times bigint path '$[3]', grants bigint path '$[4]',
+                           decided varchar(10) path '$[5]', mode varchar(7) path '$[6]', now bigint path '$[7]',
+                           acts_at bigint path '$[8]', at bigint path '$[9]', burst bigint path '$[10]',
+                           anchor bigint path '$[11]', step_ns bigint path '$[12]', step_ticks bigint path '$[13]',
+                           token_ticks bigint path '$[14]')) as a
+                      on a.place = r.place and a.times > 0) as d) as answers
    order by given;
 end

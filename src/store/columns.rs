@@ -3,9 +3,9 @@ use crate::bucket::{Bucket, Terms};
 use crate::window::Counts;
 use crate::{Counted, Mode};
 
-/// What every routine answers: which request (from 1), how many like it, what became of it, what decided instead of the tokens, when, when
-/// the tokens may be used, and the bucket's `full_at`, `granted`, `burst`, `anchor`, `step_ns`, `step_ticks` and
-/// `token_ticks` after it.
+/// What every routine answers: which request (from 1), for how many equal ones that it stands for, what became of each,
+/// what decided instead of the tokens, when, when the tokens may be used, and the bucket's `full_at`, `granted`, `burst`,
+/// `anchor`, `step_ns`, `step_ticks` and `token_ticks` after all of them.
 pub(super) type Columns = (
     i64,
     i64,
@@ -22,7 +22,7 @@ pub(super) type Columns = (
     Option<i64>,
 );
 
-/// What rows in any order say, in the order of what was asked.
+/// What rows say, in the order of what was asked. Those to one request are in their order already.
 pub(super) fn in_order(mut rows: Vec<Columns>) -> Result<Vec<Answer>, sqlx::Error> {
     rows.sort_by_key(|columns| columns.0);
     rows.into_iter().map(Answer::try_from).collect()

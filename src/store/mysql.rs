@@ -144,7 +144,7 @@ impl Dialect for MySql {
     }
 }
 
-/// [`Columns`] without the first two, which say which of several requests it was, and how many. MySQL does not say that text is text.
+/// [`Columns`] without the first two, which say which of several requests it was. MySQL does not say that text is text.
 type OutParameters = (
     Vec<u8>,
     Option<Vec<u8>>,
@@ -202,7 +202,7 @@ fn requests(asks: &[Ask]) -> String {
         let (terms, plan) = (terms(ask.quota(0)), hex(ask.plan(0)));
         let id = ask.id().map_or_else(|| "null".to_owned(), |id| format!("\"{}\"", id.hyphenated()));
         let key = hex(Some(ask.key().as_str()));
-        format!("[{key},{cost},{max_wait},{keep},{terms},{plan},{id},{}]", ask.hold())
+        format!("[{key},{cost},{max_wait},{keep},{terms},{plan},{id},{},{}]", ask.hold(), ask.times)
     }))
 }
 

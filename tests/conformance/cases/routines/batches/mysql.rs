@@ -1,0 +1,252 @@
+//! The batch routine of MySQL and MariaDB with entries that stand for several equal requests.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use tokio::task::JoinSet;
+use tollgate::bucket::{Bucket, Request, Terms};
+use tollgate::{Key, Quota};
+
+use super::super::{MS, SECOND, START};
+use crate::client::Row;
+use crate::engines::Kind;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::random;
+use crate::rig::Rig;
+
+pub(crate) fn cases() -> Vec<Case> {
+    [
+        list!(Levels::Pools, Time::Injected, |engine| engine.kind == Kind::MySql;
+            an_entry_of_many_times_is_decided_as_so_many_requests)
+        .to_vec(),
+        list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
+            batches_that_overlap_grant_what_there_is)
+        .to_vec(),
+    ]
+    .concat()
+}
+
+/// Buckets of all kinds, provisioned, made by their first request, or of a plan, asked in random batches.
+async fn an_entry_of_many_times_is_decided_as_so_many_requests(rig: Rig) -> anyhow::Result<()> {
+    random::check(60, &(vec(figures(), 1..8), vec((0_i64..5000, vec(asked(), 1..10)), 1..8)), |(figures, batches)| {
+        live(&rig, figures, batches)
+    })
+}
+
+async fn live(rig: &Rig, figures: Vec<Figures>, batches: Vec<(i64, Vec<Asked>)>) -> anyhow::Result<()> {
+    let mut now = START;
+    rig.at(now).await?;
+    let mut buckets = Vec::new();
+    for figures in figures {
+        buckets.push(Known::new(rig, figures, now).await?);
+    }
+    for (ms, asked) in batches {
+        now += ms * MS;
+        rig.at(now).await?;
+        // Now and then a bucket twice, or a wait: those are decided one by one.
+        let entries: Vec<(usize, Asked)> =
+            asked.into_iter().map(|asked| (asked.bucket.index(buckets.len()), asked)).collect();
+        let json: Vec<String> = entries.iter().map(|(at, asked)| buckets[*at].json(asked)).collect();
+        let arguments = rig.quoted(&format!("[{}]", json.join(",")));
+        let rows = rig.sql(rig.calling("token_take_many_v1", &arguments)).await?;
+        let mut answers: HashMap<i64, Vec<Row>> = HashMap::new();
+        for row in rows {
+            answers.entry(row.number("entry")?).or_default().push(row);
+        }
+        let mut order: Vec<usize> = (0..entries.len()).collect();
+        order.sort_by_key(|place| (buckets[entries[*place].0].key.clone(), *place));
+        for place in order {
+            let (at, asked) = &entries[place];
+            let rows = answers.remove(&(i64::try_from(place)? + 1)).context("no answer")?;
+            let (json, bucket) = (&json[place], &mut buckets[*at]);
+            bucket.check(asked, now, &rows).with_context(|| format!("{json} at {now}: {rows:?}"))?;
+        }
+        ensure!(answers.is_empty(), "answers to nothing: {answers:?}");
+        for bucket in &buckets {
+            let row = rig.row(&bucket.key).await?;
+            ensure!(row == bucket.state, "after {json:?}: the row is {row:?}, not {:?}", bucket.state);
+        }
+    }
+    Ok(())
+}
+
+/// A bucket's terms, and how it comes to be.
+#[derive(Clone, Copy, Debug)]
+struct Figures {
+    capacity: u64,
+    seconds: u64,
+    refill: &'static str,
+    made: Made,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Made {
+    Provisioned,
+    ByItsFirstRequest,
+    OfAPlan,
+}
+
+#[derive(Clone, Debug)]
+struct Asked {
+    bucket: prop::sample::Index,
+    cost: i64,
+    max_wait: i64,
+    keep: i64,
+    times: i64,
+}
+
+fn figures() -> impl Strategy<Value = Figures> {
+    let refill = prop::sample::select(vec!["interval", "calendar", "continuous", "once"]);
+    let made = prop::sample::select(vec![Made::Provisioned, Made::ByItsFirstRequest, Made::OfAPlan]);
+    (1_u64..30, 1_u64..20, refill, made).prop_map(|(capacity, seconds, refill, made)| Figures {
+        capacity,
+        seconds,
+        refill,
+        made,
+    })
+}
+
+fn asked() -> impl Strategy<Value = Asked> {
+    let max_wait = prop_oneof![19 => Just(0_i64), 1 => 1..10 * SECOND];
+    (any::<prop::sample::Index>(), 1_i64..6, max_wait, 0_i64..4, 1_i64..12)
+        .prop_map(|(bucket, cost, max_wait, keep, times)| Asked { bucket, cost, max_wait, keep, times })
+}
+
+/// A bucket, and what the definition says of it.
+struct Known {
+    key: Key,
+    figures: Figures,
+    plan: String,
+    terms: Terms,
+    state: Option<Bucket>,
+}
+
+impl Known {
+    async fn new(rig: &Rig, figures: Figures, now: i64) -> anyhow::Result<Self> {
+        let Figures { capacity, seconds, refill, made } = figures;
+        let period = Duration::from_secs(seconds);
+        let quota = match refill {
+            "interval" => Quota::interval(capacity, period)?,
+            "calendar" => Quota::calendar(capacity, period)?,
+            "continuous" => Quota::continuous(capacity, period)?,
+            _ => Quota::once(capacity)?,
+        };
+        let (key, terms, plan) = (rig.key(), Terms::from(&quota), rig.key().to_string());
+        let mut state = None;
+        if made == Made::Provisioned {
+            rig.create(&key, quota).await?;
+            state = Some(Bucket::full(&terms, now));
+        } else if made == Made::OfAPlan {
+            let arguments = format!("'{plan}', {capacity}, {seconds}, '{refill}'");
+            rig.sql(rig.calling("token_create_plan", &arguments)).await?;
+        }
+        Ok(Self { key, figures, plan, terms, state })
+    }
+
+    fn json(&self, asked: &Asked) -> String {
+        let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let Figures { capacity, seconds, refill, made } = self.figures;
+        let Asked { cost, max_wait, keep, times, .. } = asked;
+        let rule = match made {
+            Made::Provisioned => "null,null,null,null".to_owned(),
+            Made::ByItsFirstRequest => format!("{capacity},{seconds},\"{refill}\",null"),
+            Made::OfAPlan => format!("null,null,null,\"{}\"", hex(&self.plan)),
+        };
+        format!("[\"{}\",{cost},{max_wait},{keep},{rule},null,0,{times}]", hex(self.key.as_str()))
+    }
+
+    /// Decides the requests one after the other, as defined, and compares.
+    fn check(&mut self, asked: &Asked, now: i64, rows: &[Row]) -> anyhow::Result<()> {
+        let &Asked { cost, max_wait, keep, times, .. } = asked;
+        let state = self.state.get_or_insert_with(Bucket::default);
+        let (mut grants, mut words) = (0, Vec::new());
+        for row in rows {
+            let (times, word) = (row.number("times")?, row.text("outcome")?.context("an outcome")?);
+            ensure!(times > 0 && row.number("now")? == now && row.text("mode")?.is_none());
+            ensure!(word != "granted" || words.iter().all(|before| *before == "granted"), "granted after others");
+            words.push(word);
+            grants += if word == "granted" { times } else { 0 };
+            ensure!(grants <= asked.times);
+        }
+        let answered: i64 = rows.iter().map(|row| row.number("times")).sum::<anyhow::Result<_>>()?;
+        ensure!(answered == times, "{answered} answers");
+        if cost + keep > self.terms.capacity {
+            ensure!(words == ["never"]);
+            return Ok(());
+        }
+        let mut granted = 0;
+        for _ in 0..times {
+            granted += i64::from(state.take(&self.terms, now, Request { cost, max_wait, keep }).granted);
+        }
+        ensure!(grants == granted, "{granted} should be granted");
+        let last = rows.last().context("a row")?;
+        ensure!(granted == times || words.last() == Some(&"denied"));
+        ensure!(last.numbers(["full_at", "granted"])? == [state.full_at, state.granted], "not {state:?}");
+        Ok(())
+    }
+}
+
+/// Several sessions take from the same buckets until nothing is left of them.
+async fn batches_that_overlap_grant_what_there_is(rig: Rig) -> anyhow::Result<()> {
+    const CAPACITY: u64 = 500;
+    let mut keys = Vec::new();
+    for _ in 0..6 {
+        // Made by the first that come.
+        keys.push(rig.key());
+    }
+    let hex: Vec<String> =
+        keys.iter().map(|key| key.as_str().bytes().map(|byte| format!("{byte:02x}")).collect::<String>()).collect();
+    let mut sessions = JoinSet::new();
+    for session in 0..4_usize {
+        let (rig, hex) = (rig.on(rig.pool.clone()), hex.clone());
+        sessions.spawn(async move {
+            let (mut taken, mut round, mut random) = ([0; 6], 0_usize, session);
+            while round < 300 {
+                round += 1;
+                let mut entries = Vec::new();
+                for at in 0..6 {
+                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    let (cost, times) = ((random >> 40) % 3 + 1, (random >> 50) % 4 + 1);
+                    if (random >> 60) % 4 > 0 {
+                        let at = (at + round + session) % 6;
+                        entries.push((at, cost, times));
+                    }
+                }
+                let json: Vec<String> = entries
+                    .iter()
+                    .map(|(at, cost, times)| {
+                        format!("[\"{}\",{cost},0,0,{CAPACITY},1,\"once\",null,null,0,{times}]", hex[*at])
+                    })
+                    .collect();
+                let mut granted = false;
+                // A deadlock is an error, and there is none.
+                for row in rig.sql(rig.calling("token_take_many_v1", &format!("'[{}]'", json.join(",")))).await? {
+                    if row.text("outcome")? == Some("granted") {
+                        let (at, cost, _) = entries[usize::try_from(row.number("entry")?)? - 1];
+                        taken[at] += row.number("times")? * i64::try_from(cost)?;
+                        granted = true;
+                    }
+                }
+                if round > 20 && !granted && entries.len() == 6 && entries.iter().any(|(_, cost, _)| *cost == 1) {
+                    break;
+                }
+            }
+            anyhow::Ok(taken)
+        });
+    }
+    let mut taken = [0; 6];
+    while let Some(one) = sessions.join_next().await {
+        for (all, one) in taken.iter_mut().zip(one??) {
+            *all += one;
+        }
+    }
+    for (key, taken) in keys.iter().zip(taken) {
+        let row = rig.row(key).await?.context("made")?;
+        assert_eq!((row.granted, row.full_at), (taken, taken), "{key:?}");
+        assert!(taken <= i64::try_from(CAPACITY)? && taken >= i64::try_from(CAPACITY)? - 2, "{taken} were taken");
+    }
+    Ok(())
+}

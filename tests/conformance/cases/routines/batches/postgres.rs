@@ -1,0 +1,359 @@
+//! PostgreSQL's `take_many_v1`, whose entries stand for several equal requests each.
+
+use std::fmt::Write;
+
+use anyhow::{Context, ensure};
+use proptest::prelude::*;
+use sqlx::error::DatabaseError;
+use tokio::task::JoinSet;
+use tollgate::{Isolation, Key};
+
+use super::super::{MS, START};
+use crate::client::Row;
+use crate::engines::Kind;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::pools::with_session;
+use crate::random;
+use crate::rig::Rig;
+
+pub(crate) fn cases() -> Vec<Case> {
+    [
+        list!(
+            Levels::Pools, Time::Injected, |engine| engine.kind == Kind::Postgres;
+            a_batch_decides_as_single_requests_do,
+        )
+        .to_vec(),
+        list!(
+            Levels::Every, Time::Real, |engine| engine.kind == Kind::Postgres && engine.has_sessions;
+            batches_at_the_same_time_grant_what_is_there,
+        )
+        .to_vec(),
+        list!(
+            Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres && engine.has_sessions;
+            a_row_that_somebody_holds_does_not_hold_up_the_others,
+            a_batch_counts_from_when_it_has_its_row,
+        )
+        .to_vec(),
+    ]
+    .concat()
+}
+
+/// Each bucket has a twin, from which as many single requests take.
+async fn a_batch_decides_as_single_requests_do(rig: Rig) -> anyhow::Result<()> {
+    let request = (0..KINDS.len(), 1..4_i64, prop_oneof![3 => Just(0_i64), 1 => 1..12_i64], 1..9_i64, 0..8_usize);
+    let request = request.prop_map(|(kind, cost, keep, times, change)| Request { kind, cost, keep, times, change });
+    let steps = prop::collection::vec((0..3000_i64, prop::collection::vec(request, 1..12)), 1..6);
+    random::check(60, &steps, |steps| live(&rig, steps))
+}
+
+async fn live(rig: &Rig, steps: Vec<(i64, Vec<Request>)>) -> anyhow::Result<()> {
+    let run = rig.key();
+    let plan = format!("plan {run}");
+    let mut now = START;
+    rig.at(now).await?;
+    rig.pool
+        .run(format!("insert into tollgate.token_plans (name, capacity, refill_seconds) values ('{plan}', 9, 3)"))
+        .await?;
+    for kind in KINDS {
+        let Some(terms) = kind.provisioned else { continue };
+        let terms = terms.replace("$plan", &plan);
+        for twin in TWINS {
+            let columns = "id, capacity, refill_seconds, refill, plan";
+            let id = kind.id(twin, &run);
+            rig.pool.run(format!("insert into tollgate.token_buckets ({columns}) values ('{id}', {terms})")).await?;
+        }
+    }
+    for (ms, requests) in &steps {
+        now += ms * MS;
+        rig.at(now).await?;
+        if let Some(change) = CHANGES.get(requests[0].change) {
+            for twin in TWINS {
+                let id = KINDS[requests[0].kind].id(twin, &run);
+                rig.pool.run(change.replace("$plan", &plan).replace("$id", &id)).await?;
+            }
+        }
+        let batch = batch(requests, |request| KINDS[request.kind].id(TWINS[0], &run), &plan);
+        let answers = expanded(&rig.sql(batch).await?, requests)?;
+        for place in in_order(requests) {
+            let request = &requests[place];
+            let single = format!(
+                "select 1 as times, (t.taken).outcome, (t.taken).mode, (t.taken).now, (t.taken).acts_at,
+                        (t.taken).full_at, (t.taken).granted
+                   from (select tollgate.take_v1('{}', {} + 0 * i, 0, {}, {}, null, 0) as taken
+                           from generate_series(1, {}) i offset 0) t",
+                KINDS[request.kind].id(TWINS[1], &run),
+                request.cost,
+                request.keep,
+                KINDS[request.kind].asked.replace("$plan", &plan),
+                request.times
+            );
+            let singles = rig.sql(single).await?;
+            agree(&answers[place], &singles).with_context(|| format!("entry {place} of {requests:?} at {now}"))?;
+        }
+        for kind in KINDS {
+            let [one, other] = TWINS.map(|twin| Key::try_from(kind.id(twin, &run)).expect("a key"));
+            let (one, other) = (rig.row(&one).await?, rig.row(&other).await?);
+            ensure!(one == other, "after {requests:?} at {now}:\n{one:?}, not {other:?} of {}", kind.name);
+        }
+    }
+    rig.pool.run(format!("delete from tollgate.token_overrides where id like '%{run}'")).await?;
+    Ok(())
+}
+
+/// The rows of each entry, which must answer all its requests.
+fn expanded(rows: &[Row], requests: &[Request]) -> anyhow::Result<Vec<Vec<Row>>> {
+    let mut answers = vec![Vec::new(); requests.len()];
+    let mut times = vec![0; requests.len()];
+    for row in rows {
+        let [entry, count] = row.numbers(["entry", "times"])?;
+        let place = usize::try_from(entry - 1)?;
+        ensure!(count > 0, "{row:?}");
+        times[place] += count;
+        answers[place].push(row.clone());
+    }
+    ensure!(times.iter().zip(requests).all(|(times, request)| *times == request.times), "{rows:?}");
+    Ok(answers)
+}
+
+/// Whether the rows of an entry say what single requests were answered: the last that each row stands for has its state.
+fn agree(rows: &[Row], singles: &[Row]) -> anyhow::Result<()> {
+    let mut singles = singles.iter();
+    for row in rows {
+        for nth in 1..=row.number("times")? {
+            let single = singles.next().context("fewer requests")?;
+            let mut columns = vec!["outcome", "mode", "now", "acts_at"];
+            if nth == row.number("times")? {
+                columns.extend(["full_at", "granted"]);
+            }
+            for column in columns {
+                let (one, other) = (row.text(column)?, single.text(column)?);
+                ensure!(one == other, "{column} is {one:?}, not {other:?}:\n{row:?}\n{single:?}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Several sessions, few buckets that are never refilled: what they are told to have is what is gone, and all of it goes.
+async fn batches_at_the_same_time_grant_what_is_there(rig: Rig) -> anyhow::Result<()> {
+    const BUCKETS: usize = 8;
+    const CAPACITY: i64 = 600;
+    let run = rig.key();
+    let ids: Vec<String> = (0..BUCKETS).map(|bucket| format!("{bucket} {run}")).collect();
+    // Half of them are made by whoever comes first.
+    for id in ids.iter().step_by(2) {
+        let terms = format!("{CAPACITY}, 1, 'once', false");
+        let columns = "id, capacity, refill_seconds, refill, provisioned";
+        rig.pool.run(format!("insert into tollgate.token_buckets ({columns}) values ('{id}', {terms})")).await?;
+    }
+    let mut sessions = JoinSet::new();
+    for session in 0..4_u64 {
+        let (rig, _) = with_session(&rig, begin(rig.level)).await?;
+        let ids = ids.clone();
+        sessions.spawn(async move { drain(&rig, &ids, session).await });
+    }
+    let mut granted = [0; BUCKETS];
+    while let Some(tokens) = sessions.join_next().await {
+        for (sum, tokens) in granted.iter_mut().zip(tokens??) {
+            *sum += tokens;
+        }
+    }
+    assert_eq!(granted, [CAPACITY; BUCKETS], "what sessions were told");
+    for id in ids {
+        let row = rig.row(&Key::try_from(id)?).await?.context("made")?;
+        assert_eq!((row.granted, row.full_at), (CAPACITY, CAPACITY));
+    }
+    Ok(())
+}
+
+/// Takes until nothing is left anywhere, and says how many tokens it was told to have of each.
+async fn drain(rig: &Rig, ids: &[String], session: u64) -> anyhow::Result<Vec<i64>> {
+    let mut granted = vec![0; ids.len()];
+    let mut seed = session.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 1;
+    let mut random = |most: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) % most
+    };
+    loop {
+        let mut chosen: Vec<usize> = (0..ids.len()).filter(|_| random(4) > 0).collect();
+        if random(3) == 0 {
+            chosen.reverse();
+        }
+        let last = random(4) == 0;
+        let requests: Vec<Request> = if last { (0..ids.len()).collect() } else { chosen }
+            .into_iter()
+            .map(|kind| {
+                let (cost, times) = if last { (1, 1) } else { (random(3) + 1, random(9) + 1) };
+                let (cost, times) = (i64::try_from(cost).expect("small"), i64::try_from(times).expect("small"));
+                Request { kind, cost, keep: 0, times, change: 0 }
+            })
+            .collect();
+        let asked = "600, 1, 'once', null";
+        let sql = batch_of(&requests, |request| (ids[request.kind].clone(), asked.to_owned()));
+        let rows = loop {
+            match rig.sql(sql.clone()).await {
+                Ok(rows) => break rows,
+                Err(error) => {
+                    let code = error.as_database_error().and_then(DatabaseError::code).unwrap_or_default().into_owned();
+                    ensure!(["40001", "40P01", "55P03"].contains(&&*code), error);
+                }
+            }
+        };
+        let mut any = false;
+        for (request, rows) in requests.iter().zip(expanded(&rows, &requests)?) {
+            for row in rows.iter().filter(|row| row.text("outcome").ok() == Some(Some("granted"))) {
+                granted[request.kind] += row.number("times")? * request.cost;
+                any = true;
+            }
+        }
+        if last && !any {
+            return Ok(granted);
+        }
+    }
+}
+
+fn begin(level: Option<Isolation>) -> &'static str {
+    match level {
+        None | Some(Isolation::ReadCommitted) => "set default_transaction_isolation = 'read committed'",
+        Some(Isolation::RepeatableRead) => "set default_transaction_isolation = 'repeatable read'",
+        Some(Isolation::Serializable) => "set default_transaction_isolation = 'serializable'",
+    }
+}
+
+async fn a_row_that_somebody_holds_does_not_hold_up_the_others(rig: Rig) -> anyhow::Result<()> {
+    let ids = [rig.key(), rig.key()].map(|key| key.as_str().to_owned());
+    for id in &ids {
+        rig.pool.run(format!("select tollgate.create_bucket('{id}', 10, 60)")).await?;
+    }
+    let (holder, _) = with_session(&rig, "select 1").await?;
+    holder.pool.run(format!("begin; select tollgate.request_token('{}')", ids[0])).await?;
+    let requests = [0, 1].map(|kind| Request { kind, cost: 1, keep: 0, times: 2, change: 0 });
+    let both = |requests: &[Request]| {
+        batch_of(requests, |request| (ids[request.kind].clone(), "null, null, null, null".to_owned()))
+    };
+    let refusal = rig.refusal(both(&requests)).await?;
+    assert_eq!(refusal.sqlstate, "55P03", "{refusal:?}");
+    assert_eq!(rig.sql(both(&requests[1..])).await?.len(), 1);
+    holder.pool.run("rollback").await?;
+    let (session, _) = with_session(&rig, "set lock_timeout = '7s'").await?;
+    session.pool.run("begin").await?;
+    assert_eq!(session.sql(both(&requests)).await?.len(), 2);
+    assert_eq!(session.sql("show lock_timeout").await?[0].text("lock_timeout")?, Some("7s"), "as it was");
+    session.pool.run("commit").await?;
+    let granted = [rig.row(&Key::try_from(&*ids[0])?).await?, rig.row(&Key::try_from(&*ids[1])?).await?];
+    assert_eq!(granted.map(|row| row.expect("made").granted), [2, 4]);
+    Ok(())
+}
+
+async fn a_batch_counts_from_when_it_has_its_row(rig: Rig) -> anyhow::Result<()> {
+    let id = rig.key().as_str().to_owned();
+    rig.pool.run(format!("select tollgate.create_bucket('{id}', 10, 60, 'continuous')")).await?;
+    let (holder, _) = with_session(&rig, "select 1").await?;
+    holder.pool.run(format!("begin; select from tollgate.token_buckets where id = '{id}' for update")).await?;
+    let (waiter, _) = with_session(&rig, "select 1").await?;
+    let requests = [Request { kind: 0, cost: 1, keep: 0, times: 12, change: 0 }];
+    let sql = batch_of(&requests, |_| (id.clone(), "null, null, null, null".to_owned()));
+    let waiting = tokio::spawn(async move { waiter.sql(sql).await });
+    let stuck = format!("select from pg_stat_activity where wait_event_type = 'Lock' and query like '%{id}%'");
+    while rig.sql(stuck.clone()).await?.is_empty() {}
+    let before = rig.now().await?;
+    rig.until(before + 20 * MS).await?;
+    let released = rig.now().await?;
+    holder.pool.run("rollback").await?;
+    let rows = waiting.await??;
+    let row = rig.row(&Key::try_from(&*id)?).await?.context("made")?;
+    // The tokens of a full bucket, counted from then.
+    assert_eq!(row.granted, 10);
+    ensure!(row.full_at >= released - row.anchor + 60_000 * MS, "{row:?} when released at {released}");
+    ensure!(rows.len() == 2 && rows.iter().all(|row| row.number("now").is_ok_and(|now| now >= released)), "{rows:?}");
+    Ok(())
+}
+
+/// An entry, for so many requests.
+#[derive(Clone, Debug)]
+struct Request {
+    kind: usize,
+    cost: i64,
+    keep: i64,
+    times: i64,
+    /// What an operator does before it, if it is the first.
+    change: usize,
+}
+
+/// A bucket under certain terms, and how it is asked for.
+struct Bucket {
+    name: &'static str,
+    provisioned: Option<&'static str>,
+    asked: &'static str,
+}
+
+impl Bucket {
+    fn id(&self, twin: &str, run: &Key) -> String {
+        format!("{}{twin} {run}", self.name)
+    }
+}
+
+/// Which entries are decided before which: those of one bucket in their order.
+fn in_order(requests: &[Request]) -> Vec<usize> {
+    let mut places: Vec<usize> = (0..requests.len()).collect();
+    places.sort_by_key(|&place| KINDS[requests[place].kind].name);
+    places
+}
+
+fn batch(requests: &[Request], id: impl Fn(&Request) -> String, plan: &str) -> String {
+    batch_of(requests, |request| (id(request), KINDS[request.kind].asked.replace("$plan", plan)))
+}
+
+/// The call for requests, of which each names a bucket, and the terms that it asks for.
+fn batch_of(requests: &[Request], asked: impl Fn(&Request) -> (String, String)) -> String {
+    let mut rows = String::new();
+    for (place, request) in requests.iter().enumerate() {
+        let (id, terms) = asked(request);
+        let comma = if place > 0 { ", " } else { "" };
+        let Request { cost, keep, times, .. } = request;
+        write!(rows, "{comma}({place}, '{id}', {cost}::bigint, {keep}::bigint, {times}::bigint, {terms})")
+            .expect("text");
+    }
+    format!(
+        "with v (place, id, cost, keep, times, capacity, seconds, refill, plan) as (values {rows}),
+              a as (select array_agg(v.id order by v.place) ids, array_agg(v.cost order by v.place) costs,
+                           array_agg(v.keep order by v.place) keeps, array_agg(v.times order by v.place) times,
+                           array_agg(v.capacity::bigint order by v.place) capacities,
+                           array_agg(v.seconds::numeric order by v.place) seconds,
+                           array_agg(v.refill::text order by v.place) refills,
+                           array_agg(v.plan::text order by v.place) plans,
+                           array_agg(0::bigint order by v.place) zeros from v)
+         select t.entry, t.times, (t.taken).outcome, (t.taken).mode, (t.taken).now, (t.taken).acts_at,
+                (t.taken).full_at, (t.taken).granted
+           from a, lateral tollgate.take_many_v1(a.ids, a.costs, a.zeros, a.keeps, a.capacities, a.seconds, a.refills,
+                                                 a.plans, null, null, a.times) t"
+    )
+}
+
+const TWINS: [&str; 2] = ["1", "2"];
+
+const KINDS: [Bucket; 9] = [
+    Bucket { name: "d", provisioned: Some("10, 10, 'continuous', null"), asked: OWN },
+    Bucket { name: "b", provisioned: Some("7, 2, 'interval', null"), asked: OWN },
+    Bucket { name: "c", provisioned: Some("5, 3, 'calendar', null"), asked: OWN },
+    Bucket { name: "a", provisioned: Some("40, 1, 'once', null"), asked: OWN },
+    Bucket { name: "e", provisioned: Some("9, 3, 'continuous', '$plan'"), asked: OWN },
+    Bucket { name: "f", provisioned: None, asked: "null::bigint, null::numeric, null::text, '$plan'" },
+    Bucket { name: "g", provisioned: None, asked: "6::bigint, 2::numeric, 'continuous'::text, null::text" },
+    Bucket { name: "h", provisioned: None, asked: "3::bigint, 1::numeric, 'calendar'::text, null::text" },
+    Bucket { name: "i", provisioned: None, asked: OWN },
+];
+
+const OWN: &str = "null::bigint, null::numeric, null::text, null::text";
+
+/// What an operator changes; other numbers stand for nothing.
+const CHANGES: [&str; 6] = [
+    "update tollgate.token_plans set capacity = 20 - capacity, mode = null where name = '$plan'",
+    "update tollgate.token_plans set mode = 'shadow' where name = '$plan'",
+    "insert into tollgate.token_overrides (id, mode, reason) values ('$id', 'block', 'a test')
+     on conflict (id) do update set mode = 'enforce'",
+    "insert into tollgate.token_overrides (id, capacity, refill_seconds, reason) values ('$id', 4, 1, 'a test')
+     on conflict (id) do update set expires_at = '2262-01-01', mode = 'shadow'",
+    "delete from tollgate.token_overrides where id = '$id'",
+    "update tollgate.token_buckets set capacity = capacity + 1 where id = '$id'",
+];
