@@ -38,7 +38,7 @@ impl From<&Override> for book::Override {
 }
 
 impl Setting {
-    fn new(mode: Option<Mode>, until: Option<DateTime<Utc>>) -> Self {
+    pub(crate) fn new(mode: Option<Mode>, until: Option<DateTime<Utc>>) -> Self {
         Self { mode, until: until.map(nanoseconds) }
     }
 

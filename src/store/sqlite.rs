@@ -12,11 +12,15 @@ use super::dialect::Dialect;
 use super::isolation::Isolation;
 use super::sql::SqlStore;
 use crate::answer::{Answer, Word};
-use crate::book::{self, Held, Row, Ruled, Rules, State};
+use crate::book::{self, Ruled};
 use crate::retry::Class;
-use crate::{Adjusted, Adjustment, Clock, Counted, Key, Mode, Rule, SystemClock};
+use crate::{Adjusted, Adjustment, Clock, Counted, Mode, SystemClock};
 
 mod admin;
+mod json;
+mod line;
+mod lock;
+mod locked;
 mod plans;
 mod receipts;
 mod row;
@@ -24,6 +28,8 @@ mod rules;
 mod sweep;
 mod times;
 mod windows;
+
+use locked::Locked;
 
 /// Buckets in a SQLite file, shared by the processes of one host, at the host's clock.
 pub type SqliteStore = SqlStore<Sqlite>;
@@ -52,16 +58,22 @@ impl Dialect for Sqlite {
         {
             return Ok(vec![answer]);
         }
-        let mut transaction = begin(connection).await?;
+        let limits = asks.iter().map(|ask| &ask.take.limits[0]);
+        let mut locked = Locked::read(connection, limits, clock).await?;
         let mut answers = Vec::with_capacity(asks.len());
         for ask in asks {
-            for _ in 0..ask.times {
-                let mut locked = Locked::new(&mut transaction, ask, 0, clock.now()).await?;
-                locked.take(&mut transaction, ask).await?;
-                answers.push(locked.answer);
+            let mut decided = locked.decide(ask, 0).await?;
+            let mut left = ask.times - 1;
+            while left > 0 && decided.answer.word == Word::Granted {
+                answers.push(decided.answer);
+                decided.again(ask.request);
+                left -= 1;
             }
+            // What was not granted takes nothing, so that those after it come to the same.
+            answers.push(Answer { times: 1 + left, ..decided.answer });
+            locked.take(decided, ask).await?;
         }
-        transaction.commit().await?;
+        locked.write().await?;
         Ok(answers)
     }
 
@@ -70,23 +82,22 @@ impl Dialect for Sqlite {
         ask: &Ask,
         clock: &HostClock,
     ) -> Result<Vec<Answer>, sqlx::Error> {
-        let mut transaction = begin(connection).await?;
-        let now = clock.now();
-        let mut buckets = Vec::new();
+        let mut locked = Locked::read(connection, ask.take.limits.iter(), clock).await?;
+        let mut decisions = Vec::with_capacity(ask.take.limits.len());
         for place in 0..ask.take.limits.len() {
-            buckets.push(Locked::new(&mut transaction, ask, place, now).await?);
+            decisions.push(locked.decide(ask, place).await?);
         }
-        let all = buckets.iter().all(|locked| locked.answer.word == Word::Granted);
-        let mut answers = Vec::new();
-        for mut locked in buckets {
-            if !all && locked.answer.word == Word::Granted {
-                locked.spare(&mut transaction).await?;
+        let all = decisions.iter().all(|decided| decided.answer.word == Word::Granted);
+        let mut answers = Vec::with_capacity(decisions.len());
+        for decided in decisions {
+            if !all && decided.answer.word == Word::Granted {
+                answers.push(locked.spare(decided));
             } else {
-                locked.take(&mut transaction, ask).await?;
+                answers.push(decided.answer);
+                locked.take(decided, ask).await?;
             }
-            answers.push(locked.answer);
         }
-        transaction.commit().await?;
+        locked.write().await?;
         Ok(answers)
     }
 
@@ -219,82 +230,6 @@ fn columns(adjusted: Result<Adjusted, Word>) -> AdjustedColumns {
         Ok(Adjusted::Late) => ("late".into(), 0),
         Ok(Adjusted::Repeated) => ("repeated".into(), 0),
         Err(_) => ("unknown".into(), 0),
-    }
-}
-
-/// One bucket of a request, while the transaction holds the database.
-struct Locked {
-    key: Key,
-    ruled: Option<Ruled>,
-    /// What the bucket was under the terms that rule now, before anything was taken.
-    before: Option<Row>,
-    found: Option<Row>,
-    held: Option<Held>,
-    answer: Answer,
-}
-
-impl Locked {
-    /// Reads everything that decides, and decides. Nothing is written yet.
-    async fn new(connection: &mut SqliteConnection, ask: &Ask, place: usize, now: i64) -> Result<Self, sqlx::Error> {
-        let (key, rule) = &ask.take.limits[place];
-        let found = row::find(connection, key).await?;
-        let plan = match rule {
-            Rule::Plan(plan) => Some(plan),
-            Rule::Provisioned => found.as_ref().and_then(|row| row.plan.as_ref()),
-            Rule::Quota(_) | Rule::Window(_) => None,
-        };
-        let chosen = Rules::from(&rules::find(connection, key, plan).await?);
-        let held = match ask.id() {
-            Some(id) => receipts::find(connection, id, key).await?.filter(|held| held.expires_at > now),
-            None => None,
-        };
-        let mut locked = Self {
-            key: key.clone(),
-            ruled: None,
-            before: None,
-            found,
-            held,
-            answer: Answer::refused(Word::Unknown, now),
-        };
-        match book::rule(locked.found.clone(), rule, &chosen, now) {
-            Err(word) => locked.answer.word = word,
-            Ok(mut ruled) => {
-                locked.before.clone_from(&ruled.row);
-                locked.held = held.filter(|_| ruled.mode != Mode::Off);
-                locked.answer = match locked.held {
-                    Some(held) => held.again(ask.request, book::look(&ruled, now)),
-                    None => book::take(&mut ruled, ask.request, now),
-                };
-                locked.ruled = Some(ruled);
-            }
-        }
-        Ok(locked)
-    }
-
-    /// Writes what was decided, and what rules the bucket now even if nothing was taken.
-    async fn take(&mut self, connection: &mut SqliteConnection, ask: &Ask) -> Result<(), sqlx::Error> {
-        let decided = self.ruled.as_ref().and_then(|ruled| ruled.row.as_ref());
-        let row = if self.held.is_some() { self.before.as_ref() } else { decided };
-        if let Some(row) = row
-            && self.found.as_ref() != Some(row)
-        {
-            row::write(connection, &self.key, row).await?;
-        }
-        if let (Some(id), Some(receipt), None) = (ask.id(), self.answer.receipt(ask.request), self.held) {
-            let expires_at = self.answer.now.saturating_add(ask.hold());
-            let held = Held { receipt, state: State::Open, expires_at };
-            receipts::write(connection, id, &self.key, &held).await?;
-        }
-        Ok(())
-    }
-
-    /// Takes nothing after all, because another bucket denied.
-    async fn spare(&mut self, connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
-        self.answer.spare(self.before.as_ref().map(|row| row.bucket));
-        match &self.before {
-            Some(before) if self.found.as_ref() != Some(before) => row::write(connection, &self.key, before).await,
-            _ => Ok(()),
-        }
     }
 }
 

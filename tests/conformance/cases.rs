@@ -3,6 +3,7 @@
 use crate::matrix::Case;
 
 mod admin;
+mod batches;
 mod cancellation;
 mod clocks;
 mod concurrency;
@@ -30,6 +31,7 @@ mod vectors;
 pub fn all() -> Vec<Case> {
     [
         admin::cases(),
+        batches::cases(),
         cancellation::cases(),
         concurrency::cases(),
         faults::cases(),

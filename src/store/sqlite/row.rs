@@ -3,6 +3,7 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use super::super::admin::columns::{key, quota};
 use super::super::ask::Ask;
+use super::json::{Array, Value};
 use crate::book::Row;
 use crate::bucket::Bucket;
 use crate::{Filter, Key, Quota};
@@ -81,33 +82,40 @@ pub(super) async fn page(
 
 /// Writes the whole row.
 pub(super) async fn write(connection: &mut SqliteConnection, key: &Key, row: &Row) -> Result<(), sqlx::Error> {
-    sqlx::query(
-        "insert into token_buckets (id, capacity, refill_seconds, refill, plan, provisioned, over_capacity,
-                                    over_refill_ns, over_refill, anchor, full_at, granted, longest_wait)
-         values (?1, ?2, ?3 / 1e9, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
-         on conflict (id) do update
-            set capacity = excluded.capacity, refill_seconds = excluded.refill_seconds, refill = excluded.refill,
-                plan = excluded.plan, provisioned = excluded.provisioned, over_capacity = excluded.over_capacity,
-                over_refill_ns = excluded.over_refill_ns, over_refill = excluded.over_refill,
-                anchor = excluded.anchor, full_at = excluded.full_at, granted = excluded.granted,
-                longest_wait = excluded.longest_wait",
-    )
-    .bind(key.as_str())
-    .bind(row.own.capacity_i64())
-    .bind(row.own.refill_ns())
-    .bind(row.own.refill().as_str())
-    .bind(row.plan.as_ref().map(Key::as_str))
-    .bind(row.provisioned)
-    .bind(row.over.as_ref().map(Quota::capacity_i64))
-    .bind(row.over.as_ref().map(Quota::refill_ns))
-    .bind(row.over.map(|over| over.refill().as_str()))
-    .bind(row.bucket.anchor)
-    .bind(row.bucket.full_at)
-    .bind(row.bucket.granted)
-    .bind(row.bucket.longest_wait)
-    .execute(connection)
-    .await
-    .map(drop)
+    let mut rows = Array::default();
+    push(&mut rows, key, row);
+    write_all(connection, rows).await
+}
+
+/// Writes whole rows.
+pub(super) async fn write_all(connection: &mut SqliteConnection, rows: Array) -> Result<(), sqlx::Error> {
+    sqlx::query(include_str!("rows.sql")).bind(rows.into_text()).execute(connection).await.map(drop)
+}
+
+/// Adds a row to those that rows.sql writes.
+pub(super) fn push(rows: &mut Array, key: &Key, Row { own, over, plan, provisioned, bucket }: &Row) {
+    rows.push_row(&[
+        key.as_str().into(),
+        bucket.anchor.into(),
+        bucket.full_at.into(),
+        bucket.granted.into(),
+        bucket.longest_wait.into(),
+        own.capacity_i64().into(),
+        own.refill_ns().into(),
+        own.refill().as_str().into(),
+        (*provisioned).into(),
+        plan.as_ref().map(Key::as_str).into(),
+        over.as_ref().map(Quota::capacity_i64).into(),
+        over.as_ref().map(Quota::refill_ns).into(),
+        over.map(|over| over.refill().as_str()).into(),
+    ]);
+}
+
+/// Adds a row to those of which states.sql writes what requests change.
+pub(super) fn push_state(states: &mut Array, key: &Key, Row { bucket, .. }: &Row) {
+    let state = [bucket.anchor, bucket.full_at, bucket.granted, bucket.longest_wait].map(Value::from);
+    let [anchor, full_at, granted, longest_wait] = state;
+    states.push_row(&[key.as_str().into(), anchor, full_at, granted, longest_wait]);
 }
 
 /// The columns of a bucket, which begin at a place.

@@ -1,0 +1,29 @@
+-- Everything that decides requests, in one text, because each value that comes by itself costs as much as a whole row
+-- here. Commas are between rows, spaces between the columns below; null is nothing, and a plan's name hexadecimal.
+-- ?1 keys, each once; ?2 plans that requests name; ?3 keys of requests that the bucket's own plan rules: JSON arrays
+select group_concat(format('%s %s %s %s %s %s %s %s %s %s %s %s %s %s',
+                           row_of, place, anchor_or_until, full_at, granted, longest_wait, capacity, refill_ns, refill,
+                           provisioned, hex(plan), over_capacity, over_refill_ns, over_refill_or_mode), ',')
+  from (
+select 'mode' as row_of, null as place, cast(round(unixepoch(until, 'subsec') * 1000) as integer) as anchor_or_until,
+       null as full_at, null as granted, null as longest_wait, null as capacity, null as refill_ns, null as refill,
+       null as provisioned, null as plan, null as over_capacity, null as over_refill_ns, mode as over_refill_or_mode
+  from token_mode where mode <> 'enforce'
+union all
+select 'override', asked.key, cast(round(unixepoch(over.expires_at, 'subsec') * 1000) as integer),
+       null, null, null, over.capacity, over.refill_ns, over.refill, null, null, null, null, over.mode
+  from json_each(?1) asked cross join token_overrides over on over.id = asked.value
+ where exists (select from_all.id from token_overrides from_all)
+union all
+select 'plan', null, cast(round(unixepoch(mode_until, 'subsec') * 1000) as integer),
+       null, null, null, capacity, refill_ns, refill, null, name, null, null, mode
+  from token_plans
+ where name in (select named.value from json_each(?2) named
+                union all
+                select bucket.plan from json_each(?3) asked cross join token_buckets bucket on bucket.id = asked.value
+                 where bucket.plan is not null and exists (select from_all.name from token_plans from_all))
+union all
+select 'bucket', asked.key, anchor, full_at, granted, longest_wait, capacity, refill_ns, refill, provisioned, plan,
+       over_capacity, over_refill_ns, over_refill
+  from json_each(?1) asked cross join token_buckets bucket on bucket.id = asked.value
+);
