@@ -214,6 +214,6 @@ fn leveled<DB: tollgate::Dialect>(store: tollgate::SqlStore<DB>, level: Option<I
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))
 }

@@ -15,7 +15,7 @@ use crate::client::Row;
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::random;
-use crate::rig::Rig;
+use crate::rig::{Rig, hex};
 
 pub(crate) fn cases() -> Vec<Case> {
     [
@@ -147,7 +147,7 @@ impl Known {
     }
 
     fn json(&self, asked: &Asked) -> String {
-        let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let hex = |text: &str| hex(text.as_bytes());
         let Figures { capacity, seconds, refill, made } = self.figures;
         let Asked { cost, max_wait, keep, times, .. } = asked;
         let rule = match made {
@@ -197,8 +197,7 @@ async fn batches_that_overlap_grant_what_there_is(rig: Rig) -> anyhow::Result<()
         // Made by the first that come.
         keys.push(rig.key());
     }
-    let hex: Vec<String> =
-        keys.iter().map(|key| key.as_str().bytes().map(|byte| format!("{byte:02x}")).collect::<String>()).collect();
+    let hex: Vec<String> = keys.iter().map(|key| hex(key.as_str().as_bytes())).collect();
     let mut sessions = JoinSet::new();
     for session in 0..4_usize {
         let (rig, hex) = (rig.on(rig.pool.clone()), hex.clone());
