@@ -54,12 +54,12 @@ begin
                                and p.refill_seconds = t.refill_seconds and p.refill = t.refill
                         end) is not true
                  then 'ruled'
+               when t.full_at - tollgate.bucket_clock_v1(t, c.now) > tollgate.bucket_furthest_v1(t)
+                 then 'ruled'
                when u.cost > t.burst / t.token_ticks - u.keep
                  then 'never'
                when tollgate.bucket_affords_v1(t, t.full_at, u.cost, u.keep, c.now) >= 1
                  then 'granted'
-               when t.full_at - tollgate.bucket_clock_v1(t, c.now) > tollgate.bucket_furthest_v1(t)
-                 then 'ruled'
                else 'denied'
              end as what
         from (select tollgate.token_clock_v1() as now offset 0) c
