@@ -1,0 +1,9 @@
+//! Stores over a store, each by itself.
+
+// Nothing outside uses a test.
+#![allow(unreachable_pub)]
+
+mod decorators {
+    mod beneath;
+    mod deny_cache;
+}
