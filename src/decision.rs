@@ -91,6 +91,12 @@ impl Decision {
         Self { source, ..self }
     }
 
+    /// A grant from tokens that were taken before: nothing of it can be given back.
+    #[inline]
+    pub(crate) fn lent(remaining: u64, reset_after: Duration) -> Self {
+        Self { reset_after, attempts: 0, source: Source::Lease, ..Self::grant(remaining) }
+    }
+
     /// The same so much later, without having asked the store again.
     pub(crate) fn aged(self, by: Duration) -> Self {
         let left = |after: Duration| if after == Duration::MAX { after } else { after.saturating_sub(by) };

@@ -6,4 +6,5 @@
 mod decorators {
     mod beneath;
     mod deny_cache;
+    mod lease;
 }
