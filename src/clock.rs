@@ -4,7 +4,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::take::nanoseconds;
 
-/// Where a store without a server of its own reads the time: [`LocalBucket`](crate::LocalBucket) and SQLite.
+/// Where a store without a server of its own reads the time: [`LocalBucket`](crate::LocalBucket) and SQLite. And what a
+/// [`Lease`](crate::Lease) measures time with: for that any beginning will do.
 ///
 /// Stores on a database server never use one: their clock is the server's.
 pub trait Clock: Send + Sync + 'static {

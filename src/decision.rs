@@ -91,6 +91,18 @@ impl Decision {
         Self { source, ..self }
     }
 
+    /// A grant from tokens that were taken before: nothing of it can be given back.
+    #[inline]
+    pub(crate) fn lent(remaining: u64, reset_after: Duration) -> Self {
+        Self { reset_after, attempts: 0, source: Source::Lease, ..Self::grant(remaining) }
+    }
+
+    /// The same so much later, without having asked the store again.
+    pub(crate) fn aged(self, by: Duration) -> Self {
+        let left = |after: Duration| if after == Duration::MAX { after } else { after.saturating_sub(by) };
+        Self { retry_after: left(self.retry_after), reset_after: left(self.reset_after), attempts: 0, ..self }
+    }
+
     /// Says what was taken from the bucket at a place among those of the request.
     pub(crate) fn receipt(mut self, place: usize, receipt: Receipt) -> Self {
         self.taken.push((place, receipt));
@@ -189,7 +201,8 @@ impl Decision {
         self.source
     }
 
-    /// How often the database was asked: more than once after serialization failures and deadlocks.
+    /// How often the database was asked: more than once after serialization failures and deadlocks, and not at all by
+    /// [`DenyCache`](crate::DenyCache) and [`Lease`](crate::Lease).
     #[must_use]
     pub fn attempts(&self) -> u32 {
         self.attempts
@@ -204,6 +217,10 @@ pub enum Source {
     Store,
     /// In this process, from what it has seen of a sliding window: see [`LocalReads`](crate::LocalReads).
     LocalReads,
+    /// In this process, because the store denied as much a moment before: see [`DenyCache`](crate::DenyCache).
+    DenyCache,
+    /// In this process, from tokens taken before: see [`Lease`](crate::Lease).
+    Lease,
     /// In this process, because the store did not answer in time: see [`Fallback`](crate::Fallback).
     Fallback,
 }

@@ -86,6 +86,17 @@ impl Take {
         &self.limits[0].0
     }
 
+    /// The bucket and its rule, if it asks for the tokens of one bucket and no store has to remember it: what may be
+    /// answered without asking the store.
+    #[inline]
+    pub(crate) fn plain(&self) -> Option<(&Key, &Rule)> {
+        match &self.limits[..] {
+            [(_, Rule::Window(_))] => None,
+            [(key, rule)] if self.id.is_none() => Some((key, rule)),
+            _ => None,
+        }
+    }
+
     /// Whether nothing limits it.
     pub(crate) fn is_unlimited(&self) -> bool {
         self.limits.iter().all(|(_, rule)| *rule == Rule::Quota(Quota::unlimited()))

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use tollgate::{Key, Limiter, MemoryStore, Quota, Rule, Store, Take};
+use tollgate::{DenyCache, Key, Lease, Limiter, MemoryStore, Quota, Rule, Source, Store, Take};
 
 struct Counting;
 
@@ -97,5 +97,40 @@ fn a_limiter_allocates_nothing_for_a_known_key() -> anyhow::Result<()> {
     // A text that is short enough becomes a key without an allocation.
     let (decision, counted) = allocations(limiter.allow("user:43"));
     assert_eq!((decision?.is_granted(), counted), (true, 0));
+    Ok(())
+}
+
+#[test]
+fn a_denial_from_memory_allocates_nothing() -> anyhow::Result<()> {
+    let cache = DenyCache::new(MemoryStore::new());
+    for key in ["user:42", "a key that is longer than what fits into a key without a place of its own"] {
+        let take = Take::from(Key::try_from(key)?).rule(Rule::try_from("1/h")?);
+        for number in 0..20 {
+            let (outcome, counted) = allocations(cache.take_one(&take));
+            let from_memory = outcome??.source() == Source::DenyCache;
+            assert_eq!((from_memory, from_memory && counted > 0), (number > 1, false), "request {number}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_grant_from_a_lease_allocates_nothing() -> anyhow::Result<()> {
+    let lease = Lease::new(MemoryStore::new());
+    for key in ["user:42", "a key that is longer than what fits into a key without a place of its own"] {
+        let take = Take::from(Key::try_from(key)?).rule(Rule::try_from("1000000 once")?);
+        for _ in 0..1000 {
+            assert!(lease.take_one(&take).await??.is_granted());
+            tokio::task::yield_now().await;
+        }
+        let mut served = 0;
+        for _ in 0..1000 {
+            // Most requests ask for no more tokens.
+            let (outcome, counted) = allocations(lease.take_one(&take));
+            served += u64::from(outcome??.source() == Source::Lease && counted == 0);
+            tokio::task::yield_now().await;
+        }
+        assert!(served > 900, "{served} were served without an allocation");
+    }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Databases that are killed in the middle of requests with ids: what was answered stays, what was not is paid once.
 //!
 //! Each engine is a server of this program's own, in a directory of its own; neither outlives it. How often each is
-//! killed says `TOLLGATE_KILLS`.
+//! killed says `TOLLGATE_KILLS`. And processes that lease tokens, which are stopped and killed.
 
 // Nothing outside uses a test.
 #![allow(unreachable_pub)]
@@ -10,12 +10,16 @@
 mod books;
 #[path = "kills/callers.rs"]
 mod callers;
+#[path = "../examples/fleet/checker.rs"]
+mod checker;
 #[path = "kills/database.rs"]
 mod database;
 #[path = "kills/gate.rs"]
 mod gate;
 #[path = "kills/guard.rs"]
 mod guard;
+#[path = "kills/leases.rs"]
+mod leases;
 #[path = "kills/process.rs"]
 mod process;
 #[path = "kills/server.rs"]
@@ -37,12 +41,17 @@ use server::Server;
 use worker::Worker;
 
 fn main() -> anyhow::Result<()> {
-    if let Some(worked) = worker::work() {
+    if let Some(worked) = worker::work().or_else(leases::work) {
         return worked;
     }
-    let mut trials = vec![Trial::test("sqlite::a_request_that_is_killed_with_its_process_pays_once", || {
-        finished(a_request_that_is_killed_with_its_process_pays_once())
-    })];
+    let mut trials = vec![
+        Trial::test("sqlite::a_request_that_is_killed_with_its_process_pays_once", || {
+            finished(a_request_that_is_killed_with_its_process_pays_once())
+        }),
+        Trial::test("sqlite::leases_of_processes_that_are_stopped_and_killed_exceed_no_bound", || {
+            finished(leases::leases_of_processes_that_are_stopped_and_killed_exceed_no_bound())
+        }),
+    ];
     for engine in [Engine::Postgres, Engine::MySql, Engine::MariaDb] {
         let name = format!("{}::a_request_that_is_killed_with_its_server_pays_once", engine.name());
         let trial = move || finished(a_request_that_is_killed_with_its_server_pays_once(engine));

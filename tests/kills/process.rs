@@ -45,7 +45,7 @@ pub fn has_ended(pid: u32) -> bool {
     matches!(state_and_parent(pid), None | Some(('Z' | 'X', _)))
 }
 
-fn signal(name: &str, pids: &[u32]) -> anyhow::Result<()> {
+pub fn signal(name: &str, pids: &[u32]) -> anyhow::Result<()> {
     let pids = pids.iter().map(u32::to_string);
     // A child that has ended meanwhile is no failure.
     Command::new("bash").args(["-c", r#"kill -s "$0" "$@" 2>/dev/null"#, name]).args(pids).status()?;

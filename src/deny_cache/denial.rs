@@ -1,0 +1,70 @@
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::{Decision, Rule, Source, Take};
+
+/// What the store denied, and what follows from it.
+///
+/// Tokens come only with time and by what is given back. So as long as the denied request would be denied again, so is each
+/// that asks for as many or more and leaves as many or more.
+#[derive(Clone, Debug)]
+pub(super) struct Denial {
+    rule: Rule,
+    cost: u64,
+    keep: u64,
+    /// The largest sum of cost and keep that the store denied, and so did not call impossible.
+    possible: u64,
+    until: Instant,
+    answered: Instant,
+    decision: Decision,
+}
+
+impl Denial {
+    /// What to keep of an answer now to a question sent then; nothing if it is no denial of the store's.
+    pub(super) fn of(take: &Take, sent: Instant, decision: &Decision) -> Option<Self> {
+        let (_, rule) = take.plain().filter(|_| take.max_wait.is_zero())?;
+        if decision.is_granted() || decision.source() != Source::Store {
+            return None;
+        }
+        Some(Self {
+            rule: rule.clone(),
+            cost: take.cost,
+            keep: take.keep,
+            possible: take.cost.saturating_add(take.keep),
+            until: sent + decision.retry_after().min(LONGEST),
+            // The caller was told how long to wait from then.
+            answered: Instant::now(),
+            decision: decision.clone().by(Source::DenyCache),
+        })
+    }
+
+    /// The answer to a request now, if it follows.
+    #[inline]
+    pub(super) fn answer(self, take: &Take, rule: &Rule) -> Option<Decision> {
+        if !self.covers(take, rule) || take.cost.saturating_add(take.keep) > self.possible {
+            return None;
+        }
+        let now = Instant::now();
+        (now < self.until).then(|| self.decision.aged(now - self.answered))
+    }
+
+    /// Adds what a later answer says. It replaces this one unless it follows from it: then it says only that so many
+    /// tokens are possible.
+    pub(super) fn add(&mut self, later: Self, take: &Take) {
+        let same = (later.cost, later.keep) == (self.cost, self.keep);
+        if Instant::now() < self.until && self.covers(take, &later.rule) && !(same && later.until > self.until) {
+            self.possible = self.possible.max(later.possible);
+        } else {
+            *self = later;
+        }
+    }
+
+    #[inline]
+    fn covers(&self, take: &Take, rule: &Rule) -> bool {
+        take.cost >= self.cost && take.keep >= self.keep && *rule == self.rule
+    }
+}
+
+/// By when everything is seen that is not known here.
+const LONGEST: Duration = Duration::from_secs(1);

@@ -1,0 +1,92 @@
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+use tokio::sync::OwnedRwLockReadGuard;
+use uuid::Uuid;
+
+use super::books::Batch;
+use super::held::{Held, ns};
+use super::lender::Lender;
+use crate::{Adjustment, Clock, Decision, Mode, Outcome, Receipt, Source, Store};
+
+/// Somebody who asks for more tokens: of each lease, one at a time, however it ends.
+struct Debiting {
+    held: Arc<Held>,
+    /// Held until the tokens have arrived: whoever closes waits for them.
+    _open: OwnedRwLockReadGuard<()>,
+}
+
+impl<S: Store, C: Clock> Lender<S, C> {
+    /// Asks for more tokens in a task of its own, if there is reason to; the caller has begun the debit.
+    pub(super) fn debit(self: &Arc<Self>, held: &Arc<Held>, cost: u64, now: u64) {
+        if !self.try_debit(held, cost, now) {
+            // Whoever comes next need not find that out again.
+            held.pause(now.saturating_add(ns(self.options.target)));
+            held.end_debit();
+        }
+    }
+
+    fn try_debit(self: &Arc<Self>, held: &Arc<Held>, cost: u64, now: u64) -> bool {
+        let Some(size) = held.size(cost, now, &self.options) else { return false };
+        let (Ok(runtime), Ok(open)) = (Handle::try_current(), Arc::clone(&self.debits).try_read_owned()) else {
+            return false;
+        };
+        // Looked at with that in hand: whoever closes after this waits.
+        if self.is_closed() {
+            return false;
+        }
+        let debiting = Debiting { held: Arc::clone(held), _open: open };
+        self.keep_house(&runtime);
+        runtime.spawn(Arc::clone(self).ask(debiting, size, now));
+        true
+    }
+
+    async fn ask(self: Arc<Self>, debiting: Debiting, size: u64, asked_at: u64) {
+        let outcome = self.store.take_one(&debiting.held.ask.clone().cost(size)).await;
+        let unused = self.answered(&debiting.held, outcome.ok(), asked_at);
+        // What is not here any more need not be waited for.
+        drop(debiting);
+        drop(self.give_back(unused).await);
+    }
+
+    /// Takes in what the store answered, and says what is to be given back.
+    fn answered(&self, held: &Held, outcome: Option<Outcome>, asked_at: u64) -> Vec<Adjustment> {
+        let now = self.now();
+        let since = self.since(now);
+        let decision = outcome.and_then(Result::ok).filter(|decision| decision.source() == Source::Store);
+        if let Some(decision) = &decision {
+            held.see(decision, now);
+            if let Some(receipt) = receipt(held, decision) {
+                let until = asked_at.saturating_add(ns(self.options.lifetime()));
+                let unused = if now < until {
+                    held.fill(Batch { receipt, asked_at }, until, since)
+                } else {
+                    // It was longer on its way than it may be used.
+                    let unused = receipt.cost();
+                    (asked_at >= since).then(|| receipt.refund(unused))
+                };
+                return unused.into_iter().collect();
+            }
+        }
+        held.shrink();
+        held.pause(now.saturating_add(ns(self.options.target)));
+        // Nobody is to pass any more, by tokens that were taken before either.
+        let blocked = decision.is_some_and(|decision| decision.mode() == Mode::Block);
+        if blocked { held.retire(since).into_vec() } else { Vec::new() }
+    }
+}
+
+/// What was taken, if something was: not by a fallback, and not where a mode decided.
+fn receipt(held: &Held, decision: &Decision) -> Option<Receipt> {
+    let [(_, taken)] = decision.taken[..] else { return None };
+    let mut id = [0; 16];
+    fastrand::fill(&mut id);
+    let id: Uuid = uuid::Builder::from_random_bytes(id).into_uuid();
+    decision.is_granted().then(|| Receipt { id, key: held.ask.key().clone(), taken, window: false })
+}
+
+impl Drop for Debiting {
+    fn drop(&mut self) {
+        self.held.end_debit();
+    }
+}

@@ -1,0 +1,69 @@
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::time::sleep;
+
+use super::lender::Lender;
+use crate::{Adjustment, Clock, Store};
+
+/// The task that gives back what expires, and forgets leases that nobody uses. There is one while there are leases.
+struct Keeper<S: Store, C: Clock> {
+    lender: Weak<Lender<S, C>>,
+    /// Whether it is the one that runs.
+    runs: bool,
+}
+
+impl<S: Store, C: Clock> Lender<S, C> {
+    /// Starts the task, if it does not run.
+    pub(super) fn keep_house(self: &Arc<Self>, runtime: &Handle) {
+        if !self.keeping.swap(true, Ordering::SeqCst) {
+            runtime.spawn(Keeper { lender: Arc::downgrade(self), runs: true }.keep(self.options.lifetime() / 2));
+        }
+    }
+
+    /// Forgets leases that are not used, and says what is to be given back of the others.
+    fn tidy(&self) -> Vec<Adjustment> {
+        let now = self.now();
+        let since = self.since(now);
+        let mut unused = Vec::new();
+        self.table.retain(|held| {
+            unused.extend(held.retire_expired(now, since));
+            let idle = held.is_idle();
+            // A debit begins while the lease is in the table: so none begins now.
+            !idle || held.is_debiting() || held.tokens() > 0
+        });
+        unused
+    }
+}
+
+impl<S: Store, C: Clock> Keeper<S, C> {
+    async fn keep(mut self, every: Duration) {
+        loop {
+            sleep(every).await;
+            let Some(lender) = self.lender.upgrade() else { return };
+            let unused = lender.tidy();
+            // What cannot be given back is used.
+            drop(lender.give_back(unused).await);
+            if lender.table.len() > 0 {
+                continue;
+            }
+            lender.keeping.store(false, Ordering::SeqCst);
+            // A lease that was made just before that found the task running.
+            if lender.table.len() == 0 || lender.keeping.swap(true, Ordering::SeqCst) {
+                self.runs = false;
+                return;
+            }
+        }
+    }
+}
+
+impl<S: Store, C: Clock> Drop for Keeper<S, C> {
+    /// If its runtime ends, another may start it.
+    fn drop(&mut self) {
+        if let Some(lender) = self.lender.upgrade().filter(|_| self.runs) {
+            lender.keeping.store(false, Ordering::SeqCst);
+        }
+    }
+}

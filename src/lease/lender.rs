@@ -1,0 +1,129 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::sync::RwLock;
+
+use super::heat::Heat;
+use super::held::{Held, ns};
+use super::options::LeaseOptions;
+use super::table::Table;
+use crate::{Adjusted, Adjustment, Clock, Decision, Error, Outcome, Source, Store, Take};
+
+/// What a lease and its tasks share.
+#[derive(Debug)]
+pub(super) struct Lender<S, C> {
+    pub(super) store: S,
+    pub(super) options: LeaseOptions,
+    pub(super) table: Table,
+    heat: Heat,
+    clock: C,
+    began: i64,
+    /// Whoever asks for tokens shares it; whoever has it alone knows that nobody does.
+    pub(super) debits: Arc<RwLock<()>>,
+    closed: AtomicBool,
+    /// Whether a task gives back what expires.
+    pub(super) keeping: AtomicBool,
+}
+
+impl<S: Store, C: Clock> Lender<S, C> {
+    pub(super) fn new(store: S, options: LeaseOptions, clock: C) -> Self {
+        Self {
+            store,
+            options,
+            table: Table::new(),
+            heat: Heat::new(),
+            began: clock.now(),
+            clock,
+            debits: Arc::default(),
+            closed: AtomicBool::new(false),
+            keeping: AtomicBool::new(false),
+        }
+    }
+
+    /// Nanoseconds since it began.
+    #[inline]
+    pub(super) fn now(&self) -> u64 {
+        self.clock.now().saturating_sub(self.began).max(0).unsigned_abs()
+    }
+
+    /// What was asked for before that is not given back any more.
+    pub(super) fn since(&self, now: u64) -> u64 {
+        now.saturating_sub(2 * ns(self.options.lifetime()))
+    }
+
+    /// Serves a request from what is held, and asks for more in time.
+    #[inline]
+    pub(super) fn serve(self: &Arc<Self>, take: &Take) -> Option<Decision> {
+        // The store says what is wrong with a request for nothing.
+        if take.cost == 0 {
+            return None;
+        }
+        self.table.find(take, |held| {
+            let now = self.now();
+            let (decision, low) = held.serve(take, now);
+            if low && held.begin_debit(now) {
+                self.debit(held, take.cost, now);
+            }
+            decision
+        })?
+    }
+
+    /// Takes down what the store answered to a request that was not served.
+    pub(super) fn note(self: &Arc<Self>, take: &Take, outcome: &Outcome) {
+        let Some(decision) = outcome.as_ref().ok().filter(|decision| decision.source() == Source::Store) else {
+            return;
+        };
+        let now = self.now();
+        if self.table.find(take, |held| held.note(decision, now)).is_some() || self.is_closed() {
+            return;
+        }
+        let target = ns(self.options.target);
+        // What took nothing is not worth a lease: an unlimited bucket, or one whose mode decides.
+        if take.plain().is_some()
+            && !decision.taken.is_empty()
+            && let Some(often) = self.heat.count(self.table.hash(take.key()), now / target)
+        {
+            let held = Arc::new(Held::new(take, often, now, target));
+            held.note(decision, now);
+            // Begun before others see it, who might forget it.
+            if held.begin_debit(now) && self.table.add(&held, self.options.most_keys) {
+                self.debit(&held, take.cost, now);
+            }
+        }
+    }
+
+    /// From now on nothing more is taken.
+    pub(super) fn stop(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    pub(super) async fn close(&self) -> Result<u64, Error> {
+        self.stop();
+        let nobody_asks = self.debits.write().await;
+        let since = self.since(self.now());
+        let mut unused = Vec::new();
+        self.table.retain(|held| {
+            unused.extend(held.retire(since));
+            false
+        });
+        drop(nobody_asks);
+        self.give_back(unused).await
+    }
+
+    /// Gives tokens back, and says how many. It is never asked twice: what cannot be given back is used.
+    pub(super) async fn give_back(&self, unused: Vec<Adjustment>) -> Result<u64, Error> {
+        if unused.is_empty() {
+            return Ok(0);
+        }
+        let adjusted = self.store.adjust(&unused).await?;
+        let tokens = adjusted.into_iter().map(|adjusted| match adjusted {
+            Ok(Adjusted::Done(tokens)) => tokens.max(0).unsigned_abs(),
+            _ => 0,
+        });
+        Ok(tokens.sum())
+    }
+}

@@ -1,0 +1,84 @@
+use std::collections::HashMap;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use foldhash::fast::RandomState;
+use parking_lot::RwLock;
+use smallvec::SmallVec;
+
+use super::held::Held;
+use crate::{Key, Take};
+
+/// Of one key. Few are under several rules or keeps.
+type Leases = SmallVec<[Arc<Held>; 1]>;
+
+/// All leases, by key.
+#[derive(Debug)]
+pub(super) struct Table {
+    shards: [RwLock<HashMap<Key, Leases, RandomState>>; SHARDS],
+    hasher: RandomState,
+    len: AtomicUsize,
+}
+
+impl Table {
+    pub(super) fn new() -> Self {
+        Self { shards: Default::default(), hasher: RandomState::default(), len: AtomicUsize::new(0) }
+    }
+
+    pub(super) fn hash(&self, key: &Key) -> u64 {
+        self.hasher.hash_one(key)
+    }
+
+    /// Does something with the lease that a request may be served from.
+    #[inline]
+    pub(super) fn find<T>(&self, take: &Take, with: impl FnOnce(&Arc<Held>) -> T) -> Option<T> {
+        let (key, rule) = take.plain()?;
+        let shard = self.shards[place(self.hash(key))].read();
+        let held = shard.get(key)?.iter().find(|held| held.is_for(rule, take.keep))?;
+        Some(with(held))
+    }
+
+    /// Adds a lease if there is room and no other like it.
+    pub(super) fn add(&self, held: &Arc<Held>, most: usize) -> bool {
+        let (key, rule) = &held.ask.limits[0];
+        let mut shard = self.shards[place(self.hash(key))].write();
+        if shard.get(key).is_some_and(|leases| leases.iter().any(|other| other.is_for(rule, held.ask.keep))) {
+            return false;
+        }
+        let room = |len: usize| (len < most).then_some(len + 1);
+        if self.len.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_err() {
+            return false;
+        }
+        shard.entry(key.clone()).or_default().push(Arc::clone(held));
+        true
+    }
+
+    /// Goes through all leases, and forgets those that it is told to.
+    pub(super) fn retain(&self, mut keep: impl FnMut(&Held) -> bool) {
+        for shard in &self.shards {
+            shard.write().retain(|_, leases| {
+                let before = leases.len();
+                leases.retain(|held| keep(held));
+                self.len.fetch_sub(before - leases.len(), Ordering::Relaxed);
+                !leases.is_empty()
+            });
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn held(&self) -> u64 {
+        let tokens = |leases: &Leases| leases.iter().map(|held| held.tokens()).sum::<u64>();
+        self.shards.iter().map(|shard| shard.read().values().map(tokens).sum::<u64>()).sum()
+    }
+}
+
+fn place(hash: u64) -> usize {
+    // The table that the shard is takes the others.
+    (hash >> 32) as usize % SHARDS
+}
+
+const SHARDS: usize = 16;

@@ -1,0 +1,10 @@
+//! Stores over a store, each by itself.
+
+// Nothing outside uses a test.
+#![allow(unreachable_pub)]
+
+mod decorators {
+    mod beneath;
+    mod deny_cache;
+    mod lease;
+}

@@ -1,0 +1,163 @@
+//! What lies beneath in these tests.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tollgate::{
+    Adjusted, Adjustment, Clock, Error, Fallback, Key, Limiter, MemoryStore, Outcome, Receipt, Rule, Store, Take,
+    TakeError,
+};
+
+/// The time of the test's runtime, which may stand still.
+#[derive(Clone, Copy, Debug)]
+pub struct RuntimeClock(Instant);
+
+impl RuntimeClock {
+    pub fn new() -> Self {
+        Self(Instant::now())
+    }
+}
+
+impl Clock for RuntimeClock {
+    fn now(&self) -> i64 {
+        let since = i64::try_from(self.0.elapsed().as_nanos()).expect("a test does not last for centuries");
+        1_000_000_000_000_000_000 + since
+    }
+}
+
+/// A store in memory that notes what it is asked. Clones are the same store.
+#[derive(Clone)]
+pub struct Noting {
+    pub memory: Arc<MemoryStore<RuntimeClock>>,
+    noted: Arc<Noted>,
+}
+
+#[derive(Default)]
+struct Noted {
+    calls: AtomicU64,
+    costs: Mutex<Vec<u64>>,
+    granted: AtomicU64,
+    given_back: AtomicU64,
+    /// How long answers are on their way.
+    delay: Mutex<Duration>,
+}
+
+impl Noting {
+    pub fn new() -> Self {
+        Self { memory: Arc::new(MemoryStore::with_clock(RuntimeClock::new())), noted: Arc::default() }
+    }
+
+    /// How often it was asked for tokens.
+    pub fn calls(&self) -> u64 {
+        self.noted.calls.load(Ordering::SeqCst)
+    }
+
+    /// For how many tokens it was asked, since it was asked this last.
+    pub fn costs(&self) -> Vec<u64> {
+        std::mem::take(&mut *self.noted.costs.lock())
+    }
+
+    /// How many tokens it granted.
+    pub fn granted(&self) -> u64 {
+        self.noted.granted.load(Ordering::SeqCst)
+    }
+
+    /// How many tokens were given back.
+    pub fn given_back(&self) -> u64 {
+        self.noted.given_back.load(Ordering::SeqCst)
+    }
+
+    /// From now on answers take so long.
+    pub fn answers_after(&self, delay: Duration) {
+        *self.noted.delay.lock() = delay;
+    }
+
+    async fn delay(&self) {
+        let delay = *self.noted.delay.lock();
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+    }
+}
+
+impl Store for Noting {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        self.noted.calls.fetch_add(1, Ordering::SeqCst);
+        let outcomes = self.memory.take(takes).await?;
+        for (take, outcome) in takes.iter().zip(&outcomes) {
+            let cost = cost(take);
+            self.noted.costs.lock().push(cost);
+            if outcome.as_ref().is_ok_and(tollgate::Decision::is_granted) {
+                self.noted.granted.fetch_add(cost, Ordering::SeqCst);
+            }
+        }
+        self.delay().await;
+        Ok(outcomes)
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        let adjusted = self.memory.adjust(adjustments).await?;
+        for adjusted in adjusted.iter().flatten() {
+            if let Adjusted::Done(tokens) = adjusted {
+                self.noted.given_back.fetch_add(tokens.unsigned_abs(), Ordering::SeqCst);
+            }
+        }
+        Ok(adjusted)
+    }
+}
+
+/// A limiter beneath, with its fallback.
+pub struct Falling<S: Store>(Limiter<S>);
+
+impl<S: Store> Falling<S> {
+    pub fn new(store: S, fallback: Fallback) -> Result<Self, Error> {
+        Ok(Self(Limiter::builder(store).fallback(Duration::from_millis(50), fallback).build("10/h")?))
+    }
+}
+
+impl<S: Store> Store for Falling<S> {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        let mut outcomes = Vec::new();
+        for take in takes {
+            outcomes.push(Ok(self.0.decide(take).await?));
+        }
+        Ok(outcomes)
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        self.0.store().adjust(adjustments).await
+    }
+}
+
+/// A store that fails, and counts how often.
+#[derive(Clone, Default)]
+pub struct Broken(pub Arc<AtomicU64>);
+
+impl Store for Broken {
+    async fn take(&self, _: &[Take]) -> Result<Vec<Outcome>, Error> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        Err(Error::other(std::io::Error::other("broken")))
+    }
+
+    async fn adjust(&self, _: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        Err(Error::other(std::io::Error::other("broken")))
+    }
+}
+
+pub fn take(key: &str, rule: &str) -> anyhow::Result<Take> {
+    Ok(Take::from(Key::try_from(key)?).rule(Rule::try_from(rule)?))
+}
+
+/// What it asks for, as text shows it.
+fn cost(take: &Take) -> u64 {
+    let text = format!("{take:?}");
+    let (_, after) = text.split_once(" cost: ").expect("a request has a cost");
+    after.split(',').next().and_then(|cost| cost.parse().ok()).expect("it is a number")
+}
+
+pub fn receipt(key: &str, cost: u64) -> anyhow::Result<Receipt> {
+    Ok(Receipt::new(uuid::Uuid::new_v4(), Key::try_from(key)?, cost))
+}

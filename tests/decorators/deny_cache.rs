@@ -1,0 +1,254 @@
+//! What was denied a moment before is denied from memory.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::time::{advance, sleep};
+use tollgate::{
+    Adjusted, Adjustment, Admin, Decision, DenyCache, Error, Fallback, Key, Mode, Outcome, Rule, Source, Store, Take,
+    TakeError, Window,
+};
+use uuid::Uuid;
+
+use super::beneath::{Broken, Falling, Noting, receipt, take};
+
+#[tokio::test(start_paused = true)]
+async fn an_attack_costs_one_call_for_each_key_and_second() -> anyhow::Result<()> {
+    let (store, cache) = both();
+    let attacks = [take("a", "1/h")?, take("b", "1/h")?];
+    for attack in &attacks {
+        assert!(cache.take_one(attack).await??.is_granted());
+    }
+    for second in 0..10 {
+        assert_eq!(store.calls(), 2 + 2 * second);
+        for _ in 0..1000 {
+            for attack in &attacks {
+                assert!(!cache.take_one(attack).await??.is_granted());
+            }
+            advance(Duration::from_millis(1)).await;
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_denial_lasts_until_the_tokens_are_there_and_tells_how_long_that_is() -> anyhow::Result<()> {
+    let (store, cache) = both();
+    let one = take("a", "4/s burst 1")?;
+    assert!(cache.take_one(&one).await??.is_granted());
+    for left in (1..=250).rev() {
+        let decision = cache.take_one(&one).await??;
+        assert_eq!((decision.is_granted(), decision.retry_after()), (false, Duration::from_millis(left)));
+        assert_eq!((decision.reset_after(), decision.mode()), (Duration::from_millis(left), Mode::Enforce));
+        let (source, attempts) = if left == 250 { (Source::Store, 1) } else { (Source::DenyCache, 0) };
+        assert_eq!((decision.source(), decision.attempts()), (source, attempts));
+        advance(Duration::from_millis(1)).await;
+    }
+    assert_eq!(store.calls(), 2);
+    assert!(cache.take_one(&one).await??.is_granted());
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_denial_that_was_long_on_its_way_lasts_no_longer() -> anyhow::Result<()> {
+    let (store, cache) = both();
+    let one = take("a", "4/s burst 1")?;
+    assert!(cache.take_one(&one).await??.is_granted());
+    store.answers_after(Duration::from_millis(249));
+    assert!(!cache.take_one(&one).await??.is_granted());
+    assert_eq!(cache.take_one(&one).await??.source(), Source::DenyCache);
+    advance(Duration::from_millis(1)).await;
+    assert!(cache.take_one(&one).await??.is_granted());
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_changes_in_the_store_is_seen_within_a_second() -> anyhow::Result<()> {
+    let (store, cache) = both();
+    let (one, key) = (take("a", "1/h")?, Key::try_from("a")?);
+    let is_denied = async |mode: Mode| {
+        let decision = cache.take_one(&one).await??;
+        anyhow::Ok(!decision.is_granted() && decision.mode() == mode)
+    };
+    let second = Duration::from_millis(999);
+    assert!(cache.take_one(&one).await??.is_granted() && is_denied(Mode::Enforce).await?);
+
+    store.memory.reset(&key).await?;
+    advance(second).await;
+    assert!(is_denied(Mode::Enforce).await?);
+    advance(Duration::from_millis(1)).await;
+    assert!(cache.take_one(&one).await??.is_granted());
+
+    store.memory.set_mode(Mode::Block, None, None).await?;
+    assert!(is_denied(Mode::Block).await? && is_denied(Mode::Block).await?);
+    store.memory.set_mode(Mode::Off, None, None).await?;
+    advance(second).await;
+    assert!(is_denied(Mode::Block).await?);
+    advance(Duration::from_millis(1)).await;
+    assert_eq!(cache.take_one(&one).await??.mode(), Mode::Off);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_given_back_here_is_seen_at_once() -> anyhow::Result<()> {
+    let (_, cache) = both();
+    let one = take("a", "1/h")?;
+    assert!(cache.take_one(&one).await??.is_granted() && !cache.take_one(&one).await??.is_granted());
+    cache.adjust(&[receipt("a", 1)?.refund(1)]).await?;
+    assert!(cache.take_one(&one).await??.is_granted() && !cache.take_one(&one).await??.is_granted());
+    assert_eq!(cache.len(), 1);
+    cache.forget(&Key::try_from("a")?);
+    assert!(cache.is_empty());
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_denial_that_a_refund_overtook_is_not_kept() -> anyhow::Result<()> {
+    let (store, cache) = both();
+    let cache = Arc::new(cache);
+    let one = take("a", "1/h")?;
+    assert!(cache.take_one(&one).await??.is_granted());
+    store.answers_after(Duration::from_millis(10));
+    let (asking, asked) = (Arc::clone(&cache), one.clone());
+    let denied = tokio::spawn(async move { asking.take_one(&asked).await });
+    sleep(Duration::from_millis(5)).await;
+    cache.adjust(&[receipt("a", 1)?.refund(1)]).await?;
+    assert!(!denied.await???.is_granted());
+    assert!(cache.take_one(&one).await??.is_granted());
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn as_many_tokens_or_more_are_denied_and_fewer_are_asked_for() -> anyhow::Result<()> {
+    let (store, cache) = both();
+    let of = |cost, keep| anyhow::Ok(take("a", "10/h")?.cost(cost).keep(keep));
+    assert!(cache.take_one(&of(5, 0)?).await??.is_granted());
+    assert!(!cache.take_one(&of(7, 2)?).await??.is_granted());
+    store.costs();
+    // Those that leave more, and fewer tokens, are not known to be denied.
+    assert!(!cache.take_one(&of(6, 3)?).await??.is_granted());
+    assert_eq!(store.costs(), [6]);
+    for (cost, keep) in [(6, 3), (6, 4), (6, 3)] {
+        assert!(!cache.take_one(&of(cost, keep)?).await??.is_granted());
+    }
+    assert_eq!(store.costs(), [6], "a larger sum is asked for once: it might be impossible");
+    assert!(!cache.take_one(&of(7, 3)?).await??.is_granted());
+    assert_eq!(store.costs(), []);
+    assert!(cache.take_one(&of(5, 0)?).await??.is_granted());
+    assert!(!cache.take_one(&of(1, 0)?).await??.is_granted());
+    store.costs();
+    for (cost, keep) in [(10, 0), (1, 9), (2, 2), (1, 0)] {
+        assert!(!cache.take_one(&of(cost, keep)?).await??.is_granted());
+    }
+    assert_eq!(store.costs(), [10]);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_never_possible_stays_an_error() -> anyhow::Result<()> {
+    let (_, cache) = both();
+    let one = take("a", "10/h")?;
+    assert!(cache.take_one(&one.clone().cost(10)).await??.is_granted());
+    assert!(!cache.take_one(&one).await??.is_granted());
+    for (cost, keep) in [(11, 0), (10, 1), (u64::MAX, u64::MAX), (11, 0)] {
+        let outcome = cache.take_one(&one.clone().cost(cost).keep(keep)).await?;
+        assert!(matches!(outcome, Err(TakeError::NeverPossible { .. })), "{outcome:?}");
+        assert!(!cache.take_one(&one.clone().cost(10)).await??.is_granted());
+    }
+    assert_eq!(cache.take_one(&one.clone().cost(0)).await?, Err(TakeError::NoTokens));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_rule_is_another_question() -> anyhow::Result<()> {
+    let (store, cache) = both();
+    assert!(cache.take_one(&take("a", "1/h")?).await??.is_granted());
+    assert!(!cache.take_one(&take("a", "1/h")?).await??.is_granted());
+    assert!(!cache.take_one(&take("a", "2/h")?).await??.is_granted());
+    assert_eq!(store.calls(), 3);
+    assert_eq!(cache.take_one(&take("a", "2/h")?).await??.source(), Source::DenyCache);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn waits_ids_several_limits_and_windows_are_the_stores_to_decide() -> anyhow::Result<()> {
+    let (store, cache) = both();
+    let one = take("a", "1/h")?;
+    let wait = one.clone().max_wait(Duration::from_secs(1));
+    let window = one.clone().rule(Rule::Window(Window::new(1, Duration::from_secs(60), Duration::from_secs(6))?));
+    assert!(cache.take_one(&one).await??.is_granted() && cache.take_one(&window).await??.is_granted());
+    let id = || one.clone().id(Uuid::new_v4(), Duration::from_secs(60));
+    let several = one.clone().and(Key::try_from("b")?, Rule::try_from("1/h")?);
+    for denied in [wait, id(), several, window] {
+        for _ in 0..3 {
+            let calls = store.calls();
+            assert!(!cache.take_one(&denied).await??.is_granted() && cache.is_empty());
+            assert_eq!(store.calls(), calls + 1);
+        }
+    }
+    // Nor are they answered from what was kept of others.
+    assert!(!cache.take_one(&one).await??.is_granted());
+    assert_eq!(cache.take_one(&one.clone().max_wait(Duration::from_secs(1))).await??.source(), Source::Store);
+    assert_eq!(cache.take_one(&id()).await??.source(), Source::Store);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_several_requests_those_that_are_known_are_answered_and_the_rest_is_one_call() -> anyhow::Result<()> {
+    let (store, cache) = both();
+    let (a, b) = (take("a", "1/h")?, take("b", "5/h")?);
+    assert!(cache.take_one(&a).await??.is_granted() && !cache.take_one(&a).await??.is_granted());
+    let (calls, _) = (store.calls(), store.costs());
+    let outcomes = cache.take(&[b.clone().cost(2), a.clone(), b.clone().cost(3), a.clone(), b.clone().cost(1)]).await?;
+    let granted: Vec<bool> = outcomes.iter().flatten().map(Decision::is_granted).collect();
+    assert_eq!(granted, [true, false, true, false, false]);
+    assert_eq!((store.calls(), store.costs()), (calls + 1, vec![2, 3, 1]));
+    assert!(cache.take(&[a.clone(), b, a]).await?.iter().flatten().all(|one| one.source() == Source::DenyCache));
+    assert_eq!(store.calls(), calls + 1);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn errors_and_the_answers_of_a_fallback_are_not_kept() -> anyhow::Result<()> {
+    let broken = Broken::default();
+    let cache = DenyCache::new(broken.clone());
+    for _ in 0..3 {
+        assert!(cache.take_one(&take("a", "1/h")?).await.is_err() && cache.is_empty());
+    }
+    assert_eq!(broken.0.load(Ordering::SeqCst), 3);
+    let cache = DenyCache::new(Falling::new(Broken::default(), Fallback::Closed(Duration::from_secs(9)))?);
+    for _ in 0..3 {
+        assert_eq!(cache.take_one(&take("a", "1/h")?).await??.source(), Source::Fallback);
+        assert!(cache.is_empty());
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_million_denied_keys_take_no_more_room_than_said() -> anyhow::Result<()> {
+    struct Denying;
+
+    impl Store for Denying {
+        async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+            Ok(takes.iter().map(|_| Ok(Decision::denial(Duration::from_secs(1)))).collect())
+        }
+
+        async fn adjust(&self, _: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+            Ok(vec![])
+        }
+    }
+
+    let cache = DenyCache::new(Denying).most_keys(10_000);
+    let rule = Rule::try_from("1/h")?;
+    for key in 0..1_000_000_u64 {
+        assert!(!cache.take_one(&Take::from(Key::from(key)).rule(rule.clone())).await??.is_granted());
+    }
+    assert!((5_000..=10_500).contains(&cache.len()), "{} keys", cache.len());
+    Ok(())
+}
+
+fn both() -> (Noting, DenyCache<Noting>) {
+    let store = Noting::new();
+    (store.clone(), DenyCache::new(store))
+}

@@ -1,0 +1,276 @@
+//! Tokens that are taken ahead: never more than were taken, never too late, and not when they are scarce.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+use tollgate::{Admin, Clock, Key, Lease, LeaseOptions, ManualClock, Rule, Source, Store, Take};
+
+mod requests;
+
+use super::beneath::{Noting, RuntimeClock, take};
+
+type Leasing = Lease<Noting, RuntimeClock>;
+
+#[tokio::test(start_paused = true)]
+async fn a_busy_key_is_served_from_memory_and_nobody_waits() -> anyhow::Result<()> {
+    let (store, lease) = both(LeaseOptions::default());
+    let one = take("a", "1000000/s")?;
+    store.answers_after(Duration::from_millis(5));
+    ask(&lease, &one, 1000).await?;
+    let calls = store.calls();
+    for _ in 0..2000 {
+        let now = Instant::now();
+        let decision = lease.take_one(&one).await??;
+        assert_eq!((decision.is_granted(), decision.source(), decision.attempts()), (true, Source::Lease, 0));
+        assert_eq!(now.elapsed(), Duration::ZERO);
+        sleep(MS).await;
+    }
+    assert!((20..=60).contains(&(store.calls() - calls)), "{} calls in two seconds", store.calls() - calls);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_says_what_the_store_has_left_and_what_is_held() -> anyhow::Result<()> {
+    let (store, lease) = both(LeaseOptions::default());
+    let one = take("a", "1000000 once")?;
+    ask(&lease, &one, 100).await?;
+    for _ in 0..100 {
+        let decision = lease.take_one(&one).await??;
+        assert_eq!(decision.source(), Source::Lease);
+        let level = store.memory.peek(one.key()).await?.expect("there is a bucket");
+        assert_eq!(decision.remaining(), level.available.unsigned_abs() + lease.held());
+        assert_eq!((decision.reset_after(), decision.retry_after()), (Duration::MAX, Duration::ZERO));
+        sleep(MS).await;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_was_taken_was_used_given_back_or_is_held() -> anyhow::Result<()> {
+    // On a clock that stands still nothing expires; on the other some may have expired too long ago to be given back.
+    let (taken, used) = hammered(ManualClock::default()).await?;
+    assert_eq!(used, taken);
+    let (taken, used) = hammered(RuntimeClock::new()).await?;
+    assert!(used <= taken, "{used} used of {taken}");
+    Ok(())
+}
+
+/// What was taken of the store and not given back, and what eight tasks were granted.
+async fn hammered(clock: impl Clock) -> anyhow::Result<(u64, u64)> {
+    let store = Noting::new();
+    let options = LeaseOptions::default().target(Duration::from_millis(5));
+    let lease = Arc::new(Lease::with_clock(store.clone(), options, clock));
+    let used = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+    let mut tasks = JoinSet::new();
+    for number in 0..8 {
+        let (lease, used) = (Arc::clone(&lease), Arc::clone(&used));
+        let one = take(["a", "b"][number % 2], "50000/s burst 50000")?;
+        tasks.spawn(async move {
+            for _ in 0..20_000 {
+                let cost = fastrand::u64(1..4);
+                let decision = lease.take_one(&one.clone().cost(cost)).await??;
+                if decision.is_granted() {
+                    used[usize::from(decision.source() == Source::Lease)].fetch_add(cost, Ordering::SeqCst);
+                }
+                if fastrand::u8(..) == 0 {
+                    sleep(MS * fastrand::u32(0..4)).await;
+                }
+            }
+            anyhow::Ok(())
+        });
+    }
+    while let Some(task) = tasks.join_next().await {
+        task??;
+    }
+    lease.close().await?;
+    assert_eq!(lease.held(), 0);
+    let [by_store, by_lease] = [0, 1].map(|place| used[place].load(Ordering::SeqCst));
+    assert!(by_lease > 0 && by_store > 0, "{by_lease} from leases, {by_store} by the store");
+    Ok((store.granted() - store.given_back(), by_store + by_lease))
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_held_is_given_back_when_it_is_closed_and_nothing_is_taken_any_more() -> anyhow::Result<()> {
+    let (store, lease) = both(LeaseOptions::default());
+    let one = take("a", "1000000 once")?;
+    let used = ask(&lease, &one, 500).await?;
+    // Those that are on their way then, too.
+    store.answers_after(Duration::from_millis(20));
+    let used = used + ask(&lease, &one, 20).await?;
+    let held = lease.held();
+    assert!(held > 0);
+    assert!(lease.close().await? >= held);
+    assert_eq!((lease.held(), lease.close().await?), (0, 0));
+    assert_eq!(store.granted() - store.given_back(), used);
+    let used = used + ask(&lease, &one, 100).await?;
+    assert_eq!((lease.held(), store.granted() - store.given_back()), (0, used));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_dropped_gives_back_what_it_holds() -> anyhow::Result<()> {
+    let (store, lease) = both(LeaseOptions::default());
+    let used = ask(&lease, &take("a", "1000000 once")?, 500).await?;
+    assert!(lease.held() > 0);
+    drop(lease);
+    sleep(MS).await;
+    assert_eq!(store.granted() - store.given_back(), used);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_uses_is_given_back_and_the_lease_is_forgotten() -> anyhow::Result<()> {
+    let (store, lease) = both(LeaseOptions::default());
+    let used = ask(&lease, &take("a", "1000000 once")?, 500).await?;
+    assert!(lease.held() > 0 && lease.len() == 1);
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!((lease.held(), lease.len()), (0, 0));
+    assert_eq!(store.granted() - store.given_back(), used);
+    // And it begins anew.
+    ask(&lease, &take("a", "1000000 once")?, 500).await?;
+    assert!(lease.held() > 0);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_tokens_are_scarce_everything_is_decided_in_the_store() -> anyhow::Result<()> {
+    let (store, lease) = both(LeaseOptions::default());
+    let one = take("a", "1000/h burst 1000")?;
+    assert_eq!(ask(&lease, &one, 1000).await?, 1000, "none is lost");
+    assert!(!lease.take_one(&one).await??.is_granted());
+    let costs = store.costs();
+    assert!(costs.iter().any(|&cost| cost > 20), "{costs:?}");
+    assert_eq!(costs[costs.len() - 5..], [1; 5], "{costs:?}");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_several_processes_hold_and_use_is_what_there_was() -> anyhow::Result<()> {
+    let store = Noting::new();
+    let leases: Vec<Leasing> = (0..5).map(|_| over(&store, LeaseOptions::default())).collect();
+    let (one, mut used) = (take("a", "1000 once")?, 0);
+    while lease_all(&leases, &one, &mut used).await? > 0 {
+        let held: u64 = leases.iter().map(Lease::held).sum();
+        assert!(used + held <= 1000, "{used} used and {held} held");
+        sleep(MS).await;
+    }
+    assert_eq!(used, 1000, "all that each of them held was used in the end");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_kept_for_others_is_not_taken_ahead() -> anyhow::Result<()> {
+    let (store, lease) = both(LeaseOptions::default());
+    let one = take("a", "1000 once")?.keep(200);
+    assert_eq!(ask(&lease, &one, 2000).await?, 800);
+    assert_eq!(lease.held(), 0);
+    let level = store.memory.peek(one.key()).await?.expect("there is a bucket");
+    assert_eq!(level.available, 200);
+    // Others have a lease of their own.
+    assert_eq!(ask(&lease, &one.clone().keep(0), 300).await?, 200);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_token_outlives_its_time_however_long_the_process_stood_still() -> anyhow::Result<()> {
+    for (slept, given_back) in [(Duration::from_millis(500), true), (Duration::from_secs(3600), false)] {
+        let (store, clock) = (Noting::new(), ManualClock::default());
+        let lease = Lease::with_clock(store.clone(), LeaseOptions::default(), clock.clone());
+        let one = take("a", "1000000 once")?;
+        for _ in 0..500 {
+            assert!(lease.take_one(&one).await??.is_granted());
+            clock.advance(MS);
+            sleep(MS).await;
+        }
+        let held = lease.held();
+        assert!(held > 0 && lease.take_one(&one).await??.source() == Source::Lease);
+        // The process stands still; the runtime does not notice.
+        let before = store.given_back();
+        clock.advance(slept);
+        assert_eq!(lease.take_one(&one).await??.source(), Source::Store);
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(store.given_back() - before, if given_back { held - 1 } else { 0 });
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn tokens_that_were_too_long_on_their_way_are_given_back() -> anyhow::Result<()> {
+    let (store, lease) = both(LeaseOptions::default());
+    let one = take("a", "1000000 once")?;
+    for _ in 0..4 {
+        assert!(lease.take_one(&one).await??.is_granted());
+        store.answers_after(Duration::from_millis(600));
+    }
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!((lease.held(), store.granted() - store.given_back()), (0, 4));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_keys_that_are_busy_have_a_lease_and_only_so_many() -> anyhow::Result<()> {
+    let (_, lease) = both(LeaseOptions::default().most_keys(3));
+    let rule = Rule::try_from("1000000/s")?;
+    for key in 0..20_000_u64 {
+        assert!(lease.take_one(&Take::from(Key::from(key)).rule(rule.clone())).await??.is_granted());
+    }
+    assert_eq!(lease.len(), 0);
+    for _ in 0..100 {
+        for key in ["a", "b", "c", "d", "e"] {
+            assert!(lease.take_one(&take(key, "1000000/s")?).await??.is_granted());
+        }
+        sleep(MS).await;
+        assert!(lease.len() <= 3);
+    }
+    assert_eq!(lease.len(), 3);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_is_held_than_was_said() -> anyhow::Result<()> {
+    let (store, lease) = both(LeaseOptions::default().most_tokens(50));
+    let one = take("a", "1000000/s")?;
+    for _ in 0..2000 {
+        for _ in 0..5 {
+            assert!(lease.take_one(&one).await??.is_granted());
+        }
+        assert!(lease.held() <= 50, "{} are held", lease.held());
+        sleep(MS).await;
+    }
+    assert!(store.costs().into_iter().max() <= Some(50));
+    Ok(())
+}
+
+/// Asks every millisecond, and says how many were granted.
+async fn ask(lease: &Leasing, take: &Take, times: u64) -> anyhow::Result<u64> {
+    let mut granted = 0;
+    for _ in 0..times {
+        granted += u64::from(lease.take_one(take).await??.is_granted());
+        sleep(MS).await;
+    }
+    Ok(granted)
+}
+
+/// Asks each of them, and says how many were granted.
+async fn lease_all(leases: &[Leasing], take: &Take, used: &mut u64) -> anyhow::Result<u64> {
+    let mut granted = 0;
+    for lease in leases {
+        granted += u64::from(lease.take_one(take).await??.is_granted());
+    }
+    *used += granted;
+    Ok(granted)
+}
+
+fn both(options: LeaseOptions) -> (Noting, Leasing) {
+    let store = Noting::new();
+    (store.clone(), over(&store, options))
+}
+
+fn over(store: &Noting, options: LeaseOptions) -> Leasing {
+    Lease::with_clock(store.clone(), options, RuntimeClock::new())
+}
+
+const MS: Duration = Duration::from_millis(1);

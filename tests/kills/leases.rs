@@ -1,0 +1,185 @@
+//! Processes that lease tokens of one bucket in a file, of which some are stopped and some are killed.
+
+use std::io::{Read, Write, stdin, stdout};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use serde::{Deserialize, Serialize};
+use sqlx::SqlitePool;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tollgate::bucket::Terms;
+use tollgate::{Clock, Lease, LeaseOptions, Limiter, Quota, Source, SqliteStore, SystemClock};
+
+use crate::checker::{Call, Limit};
+use crate::guard::Guard;
+use crate::process;
+
+/// Which file to lease from, in a process that does that instead of the tests.
+const FILE: &str = "TOLLGATE_KILLS_LEASES";
+const PROCESSES: usize = 4;
+const MOST: u64 = 50;
+
+/// A request and its answer.
+#[derive(Clone, Copy, Deserialize, Serialize)]
+struct Seen {
+    call: Call,
+    leased: bool,
+}
+
+/// What a process said, and which; nothing any more if it has ended.
+type Said = (usize, Option<Seen>);
+
+/// Asks on and on, if this process was started for that: mostly calmly, so that there are tokens to lease, and now and then
+/// as fast as it can, so that there are none left.
+pub fn work() -> Option<anyhow::Result<()>> {
+    let file = PathBuf::from(std::env::var_os(FILE)?);
+    std::thread::spawn(|| {
+        let _ = stdin().read(&mut [0]);
+        // Whoever started it is gone.
+        std::process::exit(1);
+    });
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    Some(runtime.map_err(Into::into).and_then(|runtime| {
+        runtime.block_on(async {
+            let lease = Lease::with(SqliteStore::from(open(&file).await?), options());
+            let limiter = Limiter::builder(lease).build(quota()?)?.bind("leased")?;
+            loop {
+                let calm = fastrand::u32(0..200);
+                for _ in 0..calm {
+                    say(&ask(&limiter).await?)?;
+                    tokio::time::sleep(Duration::from_millis(4)).await;
+                }
+                for _ in 0..4 * calm {
+                    say(&ask(&limiter).await?)?;
+                }
+            }
+        })
+    }))
+}
+
+async fn ask(limiter: &tollgate::Bound<Lease<SqliteStore>>) -> anyhow::Result<Seen> {
+    let sent = SystemClock.now();
+    let decision = limiter.allow().await?;
+    let call = Call { sent, done: SystemClock.now(), at: None, cost: 1, granted: decision.is_granted() };
+    Ok(Seen { call, leased: decision.source() == Source::Lease })
+}
+
+/// A line is written at once, or not at all.
+fn say(seen: &Seen) -> anyhow::Result<()> {
+    Ok(stdout().write_all((serde_json::to_string(seen)? + "\n").as_bytes())?)
+}
+
+/// No window has more than the quota and what the processes may hold when it begins, and whoever was stopped uses nothing
+/// from before.
+pub async fn leases_of_processes_that_are_stopped_and_killed_exceed_no_bound() -> anyhow::Result<()> {
+    let guard = Guard::new()?;
+    let file = guard.path().join("leases.db");
+    let pool = open(&file).await?;
+    tollgate::migrate(&pool).await?;
+    pool.close().await;
+
+    let (said, hear) = unbounded_channel();
+    let processes = (0..PROCESSES).map(|number| start(&file, number, said.clone())).collect::<Result<Vec<_>, _>>()?;
+    let mut fleet = Fleet { hear, calls: vec![Vec::new(); PROCESSES], killed: 0 };
+    let pids = processes.iter().map(|child| child.id().context("it runs")).collect::<anyhow::Result<Vec<_>>>()?;
+    for number in 0..PROCESSES {
+        fleet.until(|who, seen| who == number && seen.leased).await?;
+    }
+    for (number, &pid) in pids.iter().enumerate().cycle().take(2 * PROCESSES - 1) {
+        process::signal("STOP", &[pid])?;
+        fleet.listen(3 * options().lifetime()).await?;
+        let resumed = SystemClock.now();
+        process::signal("CONT", &[pid])?;
+        fleet.until(|who, seen| who == number && seen.leased && seen.call.sent >= resumed).await?;
+        fleet.began_anew(number, resumed)?;
+    }
+    for &pid in &pids[1..] {
+        fleet.killed += 1;
+        process::kill(pid)?;
+        let killed = SystemClock.now();
+        fleet.until(|who, seen| who == 0 && seen.leased && seen.call.sent >= killed).await?;
+    }
+    drop(processes);
+
+    let mut terms = Terms::from(&quota()?);
+    terms.capacity += i64::try_from(PROCESSES)? * i64::try_from(MOST)?;
+    let calls: Vec<Call> = fleet.calls.iter().flatten().map(|seen| seen.call).collect();
+    ensure!(calls.iter().any(|call| !call.granted), "they never asked for more than there was");
+    let faults = Limit { terms, anchor: 0 }.faults(&calls);
+    ensure!(faults.is_empty(), "{} faults in {} calls, the first: {}", faults.len(), calls.len(), faults[0]);
+    Ok(())
+}
+
+fn start(file: &Path, number: usize, said: UnboundedSender<Said>) -> anyhow::Result<Child> {
+    let mut command = Command::new(std::env::current_exe()?);
+    let command = command.env(FILE, file).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+    let mut child = command.spawn()?;
+    let mut lines = BufReader::new(child.stdout.take().context("its output was asked for")?).lines();
+    tokio::spawn(async move {
+        while let Ok(Some(line)) = lines.next_line().await {
+            let seen = serde_json::from_str(&line).expect("a process says what it saw");
+            if said.send((number, Some(seen))).is_err() {
+                return;
+            }
+        }
+        let _ = said.send((number, None));
+    });
+    Ok(child)
+}
+
+/// What the processes have said.
+struct Fleet {
+    hear: UnboundedReceiver<Said>,
+    calls: Vec<Vec<Seen>>,
+    /// How many are to end.
+    killed: usize,
+}
+
+impl Fleet {
+    /// Listens until one of them says that.
+    async fn until(&mut self, is_that: impl Fn(usize, Seen) -> bool) -> anyhow::Result<()> {
+        loop {
+            let (who, seen) = self.hear.recv().await.context("all processes have ended")?;
+            let Some(seen) = seen else {
+                ensure!(self.killed > 0, "process {who} has ended by itself");
+                continue;
+            };
+            self.calls[who].push(seen);
+            if is_that(who, seen) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Listens for so long: who is stopped may have locked the file for all.
+    async fn listen(&mut self, time: Duration) -> anyhow::Result<()> {
+        tokio::time::timeout(time, self.until(|_, _| false)).await.unwrap_or(Ok(()))
+    }
+
+    /// Before anything from a lease, the process has asked the store, but for what it was answering when it was stopped.
+    fn began_anew(&self, number: usize, resumed: i64) -> anyhow::Result<()> {
+        let later = || self.calls[number].iter().filter(|seen| seen.call.done >= resumed);
+        let leased = later().position(|seen| seen.leased && seen.call.sent >= resumed).context("it was served")?;
+        ensure!(later().take(leased).any(|seen| !seen.leased), "it used what it had leased before it was stopped");
+        Ok(())
+    }
+}
+
+async fn open(file: &Path) -> Result<SqlitePool, sqlx::Error> {
+    let options = SqliteConnectOptions::new().filename(file).create_if_missing(true);
+    let options = options.journal_mode(SqliteJournalMode::Wal).synchronous(SqliteSynchronous::Normal);
+    SqlitePool::connect_with(options.busy_timeout(Duration::from_secs(60))).await
+}
+
+fn options() -> LeaseOptions {
+    LeaseOptions::default().target(Duration::from_millis(40)).most_tokens(MOST)
+}
+
+fn quota() -> Result<Quota, tollgate::QuotaError> {
+    Quota::per_second(1500).burst(400).build()
+}
