@@ -43,9 +43,11 @@ pub struct DenyCache<S> {
 }
 
 impl<S> DenyCache<S> {
+    pub(crate) const MOST_KEYS: usize = 65_536;
+
     /// Over a store.
     pub fn new(store: S) -> Self {
-        Self { store, denials: Denials::new(MOST_KEYS) }
+        Self { store, denials: Denials::new(Self::MOST_KEYS) }
     }
 
     /// How many keys it remembers at most; 65,536 if not said. Beyond that, those that are asked for least are forgotten:
@@ -132,5 +134,3 @@ impl Drop for Adjusting<'_> {
         }
     }
 }
-
-const MOST_KEYS: usize = 65_536;

@@ -235,6 +235,16 @@ impl<S: Store> Limiter<S> {
         Ok(Reservation::new(Arc::clone(&self.stack), take, decision))
     }
 
+    /// Gives back what was [taken ahead](LimiterBuilder::lease), and says how many tokens that is. From then on every request
+    /// goes to the store.
+    ///
+    /// # Errors
+    ///
+    /// If there is no answer. It is not asked again then: they may have been given back, and if not, they are used.
+    pub async fn close(&self) -> Result<u64, Error> {
+        self.stack.close().await
+    }
+
     /// The store beneath.
     #[must_use]
     pub fn store(&self) -> &S {

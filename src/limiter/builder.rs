@@ -5,10 +5,10 @@ use parking_lot::RwLock;
 
 use super::Limiter;
 use super::policy::{Fallback, Policy};
-use super::stack::Stack;
+use super::stack::{Layers, Stack};
 use super::sweeper::Sweeper;
 use super::wait::Lanes;
-use crate::{Error, Rule, Store};
+use crate::{Error, LeaseOptions, Rule, Store};
 
 /// A [`Limiter`] to be, with what is not as usual: see [`Limiter::builder`].
 ///
@@ -31,7 +31,7 @@ pub struct LimiterBuilder<S: Store> {
     keep: u64,
     longest_wait: Duration,
     policy: Policy,
-    coalesces: bool,
+    layers: Layers,
     sweeper: Option<Arc<Sweeper>>,
 }
 
@@ -42,7 +42,7 @@ impl<S: Store> LimiterBuilder<S> {
             keep: 0,
             longest_wait: Duration::from_secs(30),
             policy: Policy::default(),
-            coalesces: true,
+            layers: Layers::default(),
             sweeper: Some(Arc::default()),
         }
     }
@@ -67,7 +67,24 @@ impl<S: Store> LimiterBuilder<S> {
     /// Makes a call for each request. If not said, requests that come while a call is under way go together in the next
     /// one: see [`Coalesce`](crate::Coalesce).
     pub fn without_coalescing(self) -> Self {
-        Self { coalesces: false, ..self }
+        Self { layers: Layers { coalesces: false, ..self.layers }, ..self }
+    }
+
+    /// Asks the store again after each denial. If not said, what was just denied is denied from memory for a second at
+    /// most, and an attack costs the database next to nothing: see [`DenyCache`](crate::DenyCache).
+    pub fn without_deny_cache(self) -> Self {
+        Self { layers: Layers { denials: None, ..self.layers }, ..self }
+    }
+
+    /// Remembers the denials of so many keys at most; 65,536 if not said.
+    pub fn most_denials(self, keys: usize) -> Self {
+        Self { layers: Layers { denials: Some(keys), ..self.layers }, ..self }
+    }
+
+    /// Takes tokens of busy buckets ahead of time, and serves requests from them in this process: see
+    /// [`Lease`](crate::Lease) for what that costs in exactness. [`close`](Limiter::close) the limiter before the process ends.
+    pub fn lease(self, options: LeaseOptions) -> Self {
+        Self { layers: Layers { lease: Some(options), ..self.layers }, ..self }
     }
 
     /// Leaves it to others to clear away what says nothing any more. A limiter does it by itself if not said: now and then
@@ -87,7 +104,7 @@ impl<S: Store> LimiterBuilder<S> {
         R: TryInto<Rule>,
         Error: From<R::Error>,
     {
-        let stack = Arc::new(Stack::new(self.store, self.coalesces));
+        let stack = Arc::new(Stack::new(self.store, self.layers));
         Ok(Limiter {
             lanes: Arc::new(Lanes::new(Arc::clone(&stack))),
             stack,

@@ -1,27 +1,67 @@
 use std::sync::Arc;
 
-use crate::{Adjusted, Adjustment, Coalesce, Error, Key, Outcome, Store, Swept, Take, TakeError};
+use crate::{
+    Adjusted, Adjustment, Coalesce, DenyCache, Error, Key, Lease, LeaseOptions, Outcome, Store, Swept, Take, TakeError,
+};
 
 /// A limiter's store, with what it asks it through.
 #[derive(Debug)]
 pub(super) struct Stack<S: Store> {
     /// The store itself.
     pub(super) store: Arc<S>,
-    asked: Coalesced<S>,
+    asked: Cached<S>,
 }
 
+type Cached<S> = Optional<DenyCache<Leased<S>>, Leased<S>>;
+type Leased<S> = Optional<Lease<Coalesced<S>>, Coalesced<S>>;
 type Coalesced<S> = Optional<Coalesce<S>, Arc<S>>;
 
+/// What lies between a limiter and its store.
+#[derive(Clone, Debug)]
+pub(super) struct Layers {
+    pub(super) denials: Option<usize>,
+    pub(super) lease: Option<LeaseOptions>,
+    pub(super) coalesces: bool,
+}
+
+impl Default for Layers {
+    fn default() -> Self {
+        Self { denials: Some(DenyCache::<()>::MOST_KEYS), lease: None, coalesces: true }
+    }
+}
+
 impl<S: Store> Stack<S> {
-    pub(super) fn new(store: S, coalesces: bool) -> Self {
+    pub(super) fn new(store: S, layers: Layers) -> Self {
         let store = Arc::new(store);
-        // Nobody waits for a store in this process.
-        let asked = if coalesces && !S::IN_PROCESS {
+        let Layers { denials, lease, coalesces } =
+            // There are no calls to save.
+            if S::IN_PROCESS { Layers { denials: None, lease: None, coalesces: false } } else { layers };
+        let asked = if coalesces {
             Optional::With(Coalesce::from(Arc::clone(&store)))
         } else {
             Optional::Without(Arc::clone(&store))
         };
+        let asked = match lease {
+            Some(options) => Optional::With(Lease::with(asked, options)),
+            None => Optional::Without(asked),
+        };
+        let asked = match denials {
+            Some(most_keys) => Optional::With(DenyCache::new(asked).most_keys(most_keys)),
+            None => Optional::Without(asked),
+        };
         Self { store, asked }
+    }
+
+    /// Gives back what was taken ahead, and says how many tokens that is.
+    pub(super) async fn close(&self) -> Result<u64, Error> {
+        let leased = match &self.asked {
+            Optional::With(cache) => cache.store(),
+            Optional::Without(leased) => leased,
+        };
+        match leased {
+            Optional::With(lease) => lease.close().await,
+            Optional::Without(_) => Ok(0),
+        }
     }
 }
 
