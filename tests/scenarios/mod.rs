@@ -11,13 +11,18 @@ pub(crate) mod windows;
 
 use std::time::Duration;
 
-use tollgate::{Admin, Decision, Key, Mode, Quota, Rule, SharedWindows, Store, Take};
+use tollgate::{Admin, Decision, Key, Limiter, LimiterBuilder, Mode, Quota, Rule, SharedWindows, Store, Take};
 
 /// A store with nothing in it that a scenario minds, and its clock.
 pub(crate) trait World: Sync {
     type Store: Store + Admin + SharedWindows + Clone;
 
     fn store(&self) -> Self::Store;
+
+    /// A limiter that asks again after each denial: what is remembered of one ends by the host's time, not the world's.
+    fn limits(&self) -> LimiterBuilder<Self::Store> {
+        Limiter::builder(self.store()).without_deny_cache()
+    }
 
     /// Sets the clock, in nanoseconds since 1970.
     async fn at(&self, now: i64) -> anyhow::Result<()>;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Decision, Key, Limiter, Mode, Quota, Rule, Store, Take, TakeError};
+use tollgate::{Decision, Key, Mode, Quota, Rule, Store, Take, TakeError};
 
 use super::{World, left, ms, under};
 
@@ -126,7 +126,7 @@ pub(crate) async fn two_services_that_alternate_quotas_grant_no_more_than_the_la
 pub(crate) async fn an_unknown_plan_is_an_error_of_its_own<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (key, nobodys) = (world.key(), world.key());
-    let limiter = Limiter::new(world.store(), Rule::Plan(nobodys))?;
+    let limiter = world.limits().build(Rule::Plan(nobodys))?;
     let error = limiter.allow(&key).await.expect_err("nobody made the plan");
     assert!(matches!(&error, tollgate::Error::Take(TakeError::UnknownPlan(of)) if *of == key), "{error:?}");
     assert!(matches!(world.store().take_one(&Take::from(key)).await?, Err(TakeError::UnknownBucket(_))));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Adjusted, Adjustment, Limiter, Receipt, Reservation, Rule, Store, Take, TakeError};
+use tollgate::{Adjusted, Adjustment, Receipt, Reservation, Rule, Store, Take, TakeError};
 use uuid::Uuid;
 
 use super::{World, left, ms, under};
@@ -15,7 +15,7 @@ fn once<W: World>(world: &W) -> anyhow::Result<Take> {
 }
 
 async fn reserved<W: World>(world: &W, take: &Take) -> anyhow::Result<Reservation<W::Store>> {
-    Ok(Limiter::new(world.store(), "10/h")?.reserve_all(take).await?)
+    Ok(world.limits().build("10/h")?.reserve_all(take).await?)
 }
 
 async fn adjusted<W: World>(world: &W, adjustment: Adjustment) -> anyhow::Result<Adjusted> {

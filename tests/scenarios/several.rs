@@ -1,6 +1,6 @@
 //! Several limits at once.
 
-use tollgate::{Limiter, Rule, Store, Take, TakeError};
+use tollgate::{Rule, Store, Take, TakeError};
 
 use super::{World, left, ms, under};
 
@@ -67,7 +67,7 @@ pub(crate) async fn a_reservation_of_several_is_cancelled_in_all_of_them<W: Worl
     let keys = [world.key(), world.key()];
     let both = under(&keys[0], "10/s")?.and(keys[1].clone(), Rule::try_from("5/s")?);
     assert!(world.decide(both.clone().cost(5)).await?.is_granted());
-    let limiter = Limiter::new(world.store(), "10/s")?;
+    let limiter = world.limits().build("10/s")?;
     let reservation = limiter.reserve_all(&both.clone().cost(5).max_wait(ms(2000))).await?;
     assert_eq!((reservation.is_granted(), reservation.decision().wait()), (true, ms(1000)));
     assert_eq!(reservation.receipts().len(), 2);
@@ -96,7 +96,7 @@ pub(crate) async fn among_several_one_without_a_limit_limits_nothing<W: World>(w
     world.at_ms(0).await?;
     let (free, limited) = (world.key(), world.key());
     let both = || anyhow::Ok(under(&free, "unlimited")?.and(limited.clone(), Rule::try_from("3/h")?).cost(2));
-    let reservation = Limiter::new(world.store(), "1/h")?.reserve_all(&both()?).await?;
+    let reservation = world.limits().build("1/h")?.reserve_all(&both()?).await?;
     assert_eq!((left(reservation.decision()), reservation.decision().limit()), ((true, 1), 1));
     let receipts: Vec<_> = reservation.receipts().iter().map(|receipt| receipt.key().clone()).collect();
     assert_eq!(receipts, std::slice::from_ref(&limited), "there is nothing to give back of the other");

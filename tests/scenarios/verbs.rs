@@ -1,13 +1,13 @@
 //! Allow, reserve and wait.
 
-use tollgate::{Error, Limiter, Mode, Quota, Source, Take, TakeError};
+use tollgate::{Error, Mode, Quota, Source, Take, TakeError};
 
 use super::{World, left, ms, under};
 
 /// Ten a second and at most ten at once, for a key of its own.
 async fn limiter<W: World>(world: &W, quota: &str) -> anyhow::Result<tollgate::Bound<W::Store>> {
     world.at_ms(0).await?;
-    Ok(Limiter::new(world.store(), quota)?.bind(world.key())?)
+    Ok(world.limits().build(quota)?.bind(world.key())?)
 }
 
 pub(crate) async fn a_denied_call_takes_nothing<W: World>(world: &W) -> anyhow::Result<()> {
@@ -26,8 +26,8 @@ pub(crate) async fn a_denied_call_takes_nothing<W: World>(world: &W) -> anyhow::
 pub(crate) async fn tokens_are_kept_for_others<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let key = world.key();
-    let jobs = Limiter::builder(world.store()).keep(20).build("30/s")?;
-    let people = Limiter::new(world.store(), "30/s")?;
+    let jobs = world.limits().keep(20).build("30/s")?;
+    let people = world.limits().build("30/s")?;
     assert_eq!(left(&jobs.allow_n(&key, 10).await?), (true, 20));
     assert_eq!(left(&jobs.allow(&key).await?), (false, 20));
     assert_eq!(left(&people.allow_n(&key, 20).await?), (true, 0));
@@ -54,7 +54,7 @@ pub(crate) async fn a_reservation_says_how_long_to_wait_and_later_ones_queue_beh
 
 pub(crate) async fn a_reservation_beyond_the_longest_wait_takes_nothing<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
-    let limiter = Limiter::builder(world.store()).longest_wait(ms(300)).build("10/s")?.bind(world.key())?;
+    let limiter = world.limits().longest_wait(ms(300)).build("10/s")?.bind(world.key())?;
     assert!(limiter.reserve_n(10).await?.is_granted());
     assert!(limiter.reserve_n(3).await?.is_granted());
     let beyond = limiter.reserve().await?;
@@ -179,7 +179,7 @@ pub(crate) async fn more_than_the_burst_is_never_possible<W: World>(world: &W) -
 
 pub(crate) async fn without_a_limit_everything_is_granted<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
-    let limiter = Limiter::new(world.store(), Quota::rate(f64::INFINITY))?;
+    let limiter = world.limits().build(Quota::rate(f64::INFINITY))?;
     let key = world.key();
     for cost in [1, 1_000_000, u64::MAX] {
         assert!(limiter.allow_n(&key, cost).await?.is_granted());
@@ -208,7 +208,7 @@ pub(crate) async fn without_a_rate_the_burst_is_granted_and_then_nothing<W: Worl
 pub(crate) async fn a_changed_limit_keeps_what_was_earned_at_the_old_rate<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let key = world.key();
-    let limiter = Limiter::new(world.store(), "10/s")?;
+    let limiter = world.limits().build("10/s")?;
     assert_eq!(left(&limiter.allow_n(&key, 10).await?), (true, 0));
     world.at_ms(400).await?;
     limiter.set_rule("100/s burst 50")?;

@@ -63,7 +63,7 @@ pub(crate) async fn a_reservation_in_a_window_acts_when_there_is_room_and_can_be
 ) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let key = world.key();
-    let limiter = Limiter::new(world.store(), ten_a_second()?)?;
+    let limiter = world.limits().build(ten_a_second()?)?;
     assert!(limiter.allow_n(&key, 10).await?.is_granted());
     let first = limiter.reserve_n(&key, 4).await?;
     let second = limiter.reserve_n(&key, 6).await?;
@@ -167,7 +167,7 @@ pub(crate) async fn a_finer_resolution_is_no_clock_set_back(world: &impl World) 
 pub(crate) async fn a_cancelled_reservation_in_a_window_holds_nobody_up(world: &impl World) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let key = world.key();
-    let limiter = Limiter::new(world.store(), ten_a_second()?)?;
+    let limiter = world.limits().build(ten_a_second()?)?;
     assert!(limiter.allow_n(&key, 9).await?.is_granted());
     let reservation = limiter.reserve_n(&key, 2).await?;
     assert_eq!(reservation.decision().wait(), ms(1100));

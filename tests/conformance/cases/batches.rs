@@ -41,7 +41,7 @@ async fn play(rig: &Rig, mut author: Author) -> anyhow::Result<()> {
     let mut now = START;
     memory.at(now).await?;
     World::at(rig, now).await?;
-    for key in author.keys[..2].to_vec() {
+    for key in author.keys[..2].iter().cloned().collect::<Vec<_>>() {
         let quota = author.quota();
         model.create_bucket(&key, quota).await?;
         engine.create_bucket(&key, quota).await?;
