@@ -67,7 +67,8 @@ begin
            json_arrayagg(json_array(
              place, word, null, v_at, if(word = 'granted' and due > clock, due div step_ticks * step_ns + anchor, v_at),
              full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks,
-             greatest(full_at, clock, due) + p_cost * token_ticks, greatest(longest_wait, due - clock), hex(id)))
+             if(word = 'granted', greatest(full_at, clock, due) + p_cost * token_ticks, null),
+             if(word = 'granted', greatest(longest_wait, due - clock), null), hex(id)))
       into v_limits, v_ids, v_planned, v_missing, v_ruled, v_granting, v_answers
       from (select s.*,
                    -- null: something else than its tokens rules it, or the clock was set back
@@ -75,15 +76,17 @@ begin
                      when ruled then null
                      when due is null then 'never'
                      when full_at - clock > burst + longest_wait + (1000000000 div step_ns + 1) * step_ticks then null
-                     when tick <= (v_at + p_max_wait - anchor) div step_ns * step_ticks then 'granted'
+                     when tick <= latest then 'granted'
                      else 'denied'
                    end as word
               from (select s.*,
-                           if(tick > clock, (tick + step_ticks - 1) div step_ticks * step_ticks, tick) as due
+                           if(tick > clock and tick <= latest,
+                              (tick + step_ticks - 1) div step_ticks * step_ticks, tick) as due
                       from (select r.id, r.place, b.full_at, b.granted, b.burst, b.anchor, b.step_ns, b.step_ticks,
                                    b.token_ticks, b.longest_wait, b.plan is not null as planned,
                                    b.id is null and (r.capacity is not null or r.plan is not null) as missing,
                                    (v_at - b.anchor) div b.step_ns * b.step_ticks as clock,
+                                   (v_at + p_max_wait - b.anchor) div b.step_ns * b.step_ticks as latest,
                                    if(p_cost > b.burst div b.token_ticks - p_keep, null,
                                       b.full_at + (p_cost + p_keep - b.burst div b.token_ticks) * b.token_ticks)
                                      as tick,

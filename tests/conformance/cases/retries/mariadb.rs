@@ -8,7 +8,8 @@ use crate::pools::{Scratch, with_session};
 use crate::rig::Rig;
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Every, Time::Real, |engine| engine.name == "mariadb"; a_batch_has_its_locks_before_its_snapshot).into()
+    list!(Levels::Every, Time::Real, |engine| engine.name == "mariadb"; a_batch_has_its_locks_before_its_snapshot)
+        .into()
 }
 
 async fn a_batch_has_its_locks_before_its_snapshot(rig: Rig) -> anyhow::Result<()> {

@@ -101,8 +101,12 @@ struct Asked {
 fn figures() -> impl Strategy<Value = Figures> {
     let refill = prop::sample::select(vec!["interval", "calendar", "continuous", "once"]);
     let made = prop::sample::select(vec![Made::Provisioned, Made::ByItsFirstRequest, Made::OfAPlan]);
-    (1_u64..30, 1_u64..20, refill, made)
-        .prop_map(|(capacity, seconds, refill, made)| Figures { capacity, seconds, refill, made })
+    (1_u64..30, 1_u64..20, refill, made).prop_map(|(capacity, seconds, refill, made)| Figures {
+        capacity,
+        seconds,
+        refill,
+        made,
+    })
 }
 
 fn asked() -> impl Strategy<Value = Asked> {
@@ -193,10 +197,8 @@ async fn batches_that_overlap_grant_what_there_is(rig: Rig) -> anyhow::Result<()
         // Made by the first that come.
         keys.push(rig.key());
     }
-    let hex: Vec<String> = keys
-        .iter()
-        .map(|key| key.as_str().bytes().map(|byte| format!("{byte:02x}")).collect::<String>())
-        .collect();
+    let hex: Vec<String> =
+        keys.iter().map(|key| key.as_str().bytes().map(|byte| format!("{byte:02x}")).collect::<String>()).collect();
     let mut sessions = JoinSet::new();
     for session in 0..4_usize {
         let (rig, hex) = (rig.on(rig.pool.clone()), hex.clone());
