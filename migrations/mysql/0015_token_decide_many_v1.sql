@@ -129,6 +129,12 @@ begin
       from token_mode where one = true;
     -- MariaDB cuts a longer array off.
     if v_mode_rules or v_odd > 0 or v_ids < v_requests or (json_length(o_answers) = v_requests) is not true then
+      if v_missing > 0 and v_own then
+        -- They are made in the order of all ids.
+        rollback and no chain no release;
+        set transaction isolation level read committed;
+        start transaction;
+      end if;
       set o_answers = '[]', v_grants = 0, v_rest = null;
       leave at_once;
     end if;
