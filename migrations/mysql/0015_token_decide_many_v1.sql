@@ -5,8 +5,8 @@
 --                        it stands for so many equal requests, decided one after the other; what is left out is null,
 --                        and times 1
 -- Result:    o_answers   a JSON array; an answer is [id in hexadecimal, granted, place, times, grants, outcome, mode,
---                        now, acts_at, full_at, burst, anchor, step_ns, step_ticks, token_ticks]: of the request at that
---                        place, from 1, the first so many times are granted, and the outcome is that of the others; the
+--                        now, acts_at, full_at, burst, anchor, step_ns, step_ticks, token_ticks]: of the request at
+--                        that place, from 1, the first so many times are granted, and the outcome is the others'; the
 --                        rest are token_take_v1's columns after all of them. A request may have several answers, in
 --                        their order; one of 0 times says nothing
 -- Errors:    token_decide_v1's · 22023 fewer than 1 times · 1205 another held one of several buckets for a second
@@ -14,9 +14,9 @@
 --            Requests for one bucket are decided in the order of their places. Buckets that are missing are made in
 --            a transaction before, unless inside the caller's.
 --
--- Where nothing but their tokens rules the buckets all are decided at once: locked and weighed, again if the clock went
--- on meanwhile, then debited. Those that something else rules, or all of a call with a bucket twice, a wait, a receipt, or
--- another mode than 'enforce', are decided one by one.
+-- Where nothing but their tokens rules the buckets all are decided at once: locked and weighed, then debited. Those
+-- that something else rules, or all of a call with a bucket twice, a wait, a receipt, or another mode than 'enforce',
+-- are decided one by one.
 create procedure token_decide_many_v1(in p_requests longtext character set utf8mb4, out o_answers json)
 modifies sql data
 sql security definer
@@ -25,7 +25,7 @@ begin
   declare v_done, v_made, v_again, v_weighed boolean default false;
   declare v_safe boolean default @@sql_safe_updates;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
-  declare v_requests, v_ids, v_odd, v_missing, v_planned bigint;
+  declare v_requests, v_ids, v_odd, v_missing, v_planned, v_denied, v_more bigint;
   declare v_grants, v_ruled bigint default 0;
   declare v_rest json;  -- v_rest: the places of what is decided one by one; null: all
   declare v_each longtext character set utf8mb4 default '';
@@ -41,9 +41,10 @@ begin
     select place, unhex(id) as id, cost, max_wait, keep, capacity, refill_seconds, refill, unhex(plan), receipt, hold,
            coalesce(times, 1)
       from json_table(p_requests, '$[*]' columns (
-             place for ordinality, id varchar(2048) character set ascii path '$[0]', cost bigint path '$[1]', max_wait bigint path '$[2]',
-             keep bigint path '$[3]', capacity bigint path '$[4]', refill_seconds decimal(19, 9) path '$[5]',
-             refill varchar(10) path '$[6]', plan varchar(2048) character set ascii path '$[7]', receipt varchar(36) path '$[8]',
+             place for ordinality, id varchar(2048) character set ascii path '$[0]', cost bigint path '$[1]',
+             max_wait bigint path '$[2]', keep bigint path '$[3]', capacity bigint path '$[4]',
+             refill_seconds decimal(19, 9) path '$[5]', refill varchar(10) path '$[6]',
+             plan varchar(2048) character set ascii path '$[7]', receipt varchar(36) path '$[8]',
              hold bigint path '$[9]', times bigint path '$[10]')) as requests
      where v_rest is null or json_contains(v_rest, cast(place as char))
      order by id, place;
@@ -66,64 +67,74 @@ begin
     call token_clock_v1(v_now);
     -- Whoever holds one of the buckets for long holds up the other requests no longer than that.
     set innodb_lock_wait_timeout = if(p_requests like '%[%[%[%', least(v_wait, 1), v_wait);
-    select count(*), count(distinct id), coalesce(sum(odd), 0), coalesce(sum(missing), 0), sum(planned and word is not null),
-           sum(word is null), sum(grants),
+    select count(*), count(distinct id), coalesce(sum(odd), 0), coalesce(sum(missing), 0),
+           sum(planned and word is not null), sum(word is null), sum(grants), sum(word = 'denied' and grants < times),
            json_arrayagg(json_array(
              hex(id), granted + grants * cost, place, if(word is null, 0, times), grants, word, null, v_now, v_now,
              if(grants = 0, full_at, greatest(full_at, clock) + grants * cost * token_ticks), burst, anchor, step_ns,
              step_ticks, token_ticks))
-      into v_requests, v_ids, v_odd, v_missing, v_planned, v_ruled, v_grants, o_answers
-      from (select s.*,
-                   -- Each of equal requests finds what the one before has left.
-                   if(word = 'denied',
-                      greatest(least((burst - keep * token_ticks - greatest(full_at - clock, 0))
-                                     div (cost * token_ticks), times), 0), 0) as grants
-              from (select s.*,
-                           case
-                             when not rule <=> 'tokens' then rule
-                             when cost > burst div token_ticks - keep then 'never'
-                             -- or else the clock was set back
-                             when full_at - clock <= burst + longest_wait + (1000000000 div step_ns + 1) * step_ticks
-                               then 'denied'
-                           end as word
-                      from (select r.id, r.place, r.cost, r.keep, r.times, b.full_at, b.granted, b.burst, b.anchor, b.step_ns,
-                           b.step_ticks, b.token_ticks, b.longest_wait,
-                           (v_now - b.anchor) div b.step_ns * b.step_ticks as clock,
-                           (r.cost between 1 and 4611686018427387903 and r.keep between 0 and 4611686018427387903
-                            and r.times >= 1 and r.max_wait = 0 and r.receipt is null
-                            and length(r.id) between 1 and 255) is not true as odd,
-                           b.plan is not null as planned,
-                           b.id is null and (r.capacity is not null or r.plan is not null) as missing,
-                           -- null: something else than its tokens rules it, and decides
-                           case
-                             when json_contains(v_rest, cast(r.place as char)) then null
-                             when b.id is null then if(r.capacity is null and r.plan is null, 'unknown', null)
-                             when b.capacity <> b.under_capacity or b.refill_seconds <> b.under_seconds
-                                  or b.refill <> b.under_refill then null
-                             when r.capacity is not null
-                               then if(b.plan is null and r.capacity = b.capacity
-                                       and r.refill_seconds = b.refill_seconds and r.refill = b.refill,
-                                       'tokens', null)
-                             when r.plan is null or r.plan = b.plan then 'tokens'
-                           end as rule
-                      from (select place, unhex(id) as id, cost, max_wait, keep, capacity, refill_seconds, refill,
-                                   unhex(plan) as plan, receipt, coalesce(times, 1) as times
-                              from json_table(p_requests, '$[*]' columns (
-                                     place for ordinality, id varchar(512) character set ascii path '$[0]', cost bigint path '$[1]',
-                                     max_wait bigint path '$[2]', keep bigint path '$[3]', capacity bigint path '$[4]',
-                                     refill_seconds decimal(19, 9) path '$[5]',
-                                     refill varchar(10) character set ascii collate ascii_bin path '$[6]',
-                                     plan varchar(512) character set ascii path '$[7]', receipt varchar(36) path '$[8]',
-                                     times bigint path '$[10]')) as requests
-                             order by id limit 1000000000) as r
-                      left join token_buckets b on b.id = r.id
-                       for update /*!80000 of b */) as s limit 1000000000) as s) as s;  -- which MySQL wants to be told, and alone reads
+      into v_requests, v_ids, v_odd, v_missing, v_planned, v_ruled, v_grants, v_denied, o_answers
+      from (
+        select s.*,
+               -- Each of equal requests finds what the one before has left.
+               if(word = 'denied',
+                  greatest(least((burst - keep * token_ticks - greatest(full_at - clock, 0)) div (cost * token_ticks),
+                                 times), 0), 0) as grants
+          from (
+            select s.*,
+                   -- null: something else than its tokens rules it, and decides
+                   case
+                     when not rule <=> 'tokens' then rule
+                     when cost > burst div token_ticks - keep then 'never'
+                     -- or else the clock was set back
+                     when full_at - clock <= burst + longest_wait + (1000000000 div step_ns + 1) * step_ticks
+                       then 'denied'
+                   end as word
+              from (
+                select r.id, r.place, r.cost, r.keep, r.times, b.full_at, b.granted, b.burst, b.anchor, b.step_ns,
+                       b.step_ticks, b.token_ticks, b.longest_wait, b.plan is not null as planned,
+                       (v_now - b.anchor) div b.step_ns * b.step_ticks as clock,
+                       (r.cost between 1 and 4611686018427387903 and r.keep between 0 and 4611686018427387903
+                        and r.times >= 1 and r.max_wait = 0 and r.receipt is null
+                        and length(r.id) between 1 and 255) is not true as odd,
+                       b.id is null and (r.capacity is not null or r.plan is not null) as missing,
+                       case
+                         when json_contains(v_rest, cast(r.place as char)) then null
+                         when b.id is null then if(r.capacity is null and r.plan is null, 'unknown', null)
+                         when b.capacity <> b.under_capacity or b.refill_seconds <> b.under_seconds
+                              or b.refill <> b.under_refill then null
+                         when r.capacity is not null
+                           then if(b.plan is null and r.capacity = b.capacity
+                                   and r.refill_seconds = b.refill_seconds and r.refill = b.refill, 'tokens', null)
+                         when r.plan is null or r.plan = b.plan then 'tokens'
+                       end as rule
+                  from (
+                    select place, unhex(id) as id, cost, max_wait, keep, capacity, refill_seconds, refill,
+                           unhex(plan) as plan, receipt, coalesce(times, 1) as times
+                      from json_table(p_requests, '$[*]' columns (
+                             place for ordinality, id varchar(512) character set ascii path '$[0]',
+                             cost bigint path '$[1]', max_wait bigint path '$[2]', keep bigint path '$[3]',
+                             capacity bigint path '$[4]', refill_seconds decimal(19, 9) path '$[5]',
+                             refill varchar(10) character set ascii collate ascii_bin path '$[6]',
+                             plan varchar(512) character set ascii path '$[7]', receipt varchar(36) path '$[8]',
+                             times bigint path '$[10]')) as requests
+                     -- With a limit it is made as it is written: in this order.
+                     order by id limit 1000000000) as r
+                  left join token_buckets b on b.id = r.id
+                   for update /*!80000 of b */) as s  -- what MySQL wants to be told, it alone reads
+             limit 1000000000) as s) as s;
     set innodb_lock_wait_timeout = v_wait;
     call token_clock_v1(v_after);
     select mode <> 'enforce', exists (select 1 from token_overrides) into v_mode_rules, v_overrides
       from token_mode where one = true;
     -- MariaDB cuts a longer array off.
     if v_mode_rules or v_odd > 0 or v_ids < v_requests or (json_length(o_answers) = v_requests) is not true then
+      if v_missing > 0 and v_own then
+        -- They are made in the order of all ids.
+        rollback and no chain no release;
+        set transaction isolation level read committed;
+        start transaction;
+      end if;
       set o_answers = '[]', v_grants = 0, v_rest = null;
       leave at_once;
     end if;
@@ -153,25 +164,27 @@ begin
       start transaction;
       iterate at_once;
     end if;
-    -- The clock was read too early for one that was waited for.
-    if not v_again and v_after not between v_now and v_now + 2000000 + 20000 * v_requests then
+    -- Tokens came while a row was waited for. To decide too early can only deny: what is debited is reckoned anew.
+    if not v_again
+       and v_after not between v_now and v_now + if(v_denied > 0, 2000000 + 20000 * v_requests, 50000000) then
       set v_again = true;
       iterate at_once;
     end if;
     if v_rest is null and (v_overrides or v_planned > 0) then
-      select json_arrayagg(a.place), coalesce(sum(a.times > 0), 0) into v_rest, v_ruled
+      select json_arrayagg(a.place), coalesce(sum(a.times > 0), 0) into v_rest, v_more
         from json_table(o_answers, '$[*]' columns (
-               id varchar(512) character set ascii path '$[0]', place bigint path '$[2]', times bigint path '$[3]')) as a
+               id varchar(512) character set ascii path '$[0]', place bigint path '$[2]',
+               times bigint path '$[3]')) as a
         left join token_overrides o on o.id = unhex(a.id)
         left join token_buckets b on b.id = unhex(a.id)
         left join token_plans p on p.name = b.plan and p.mode is null and p.capacity = b.capacity
                                    and p.refill_seconds = b.refill_seconds and p.refill = b.refill
        where a.times = 0 or o.id is not null or b.plan is not null and p.name is null;
-      if v_ruled > 0 then
+      if v_more > 0 then
         iterate at_once;
       end if;
     end if;
-    if v_rest is null and v_ruled > 0 then
+    if v_ruled > 0 then
       select json_arrayagg(place) into v_rest
         from json_table(o_answers, '$[*]' columns (place bigint path '$[2]', times bigint path '$[3]')) as answers
        where times = 0;
@@ -180,7 +193,7 @@ begin
     leave at_once;
   end loop;
 
-  if not v_weighed or v_rest is not null then
+  if not v_weighed or v_ruled > 0 then
     open v_sorted;
     decide: loop
       fetch v_sorted into v_place, v_id, v_cost, v_max_wait, v_keep, v_capacity, v_refill_seconds, v_refill, v_plan,
@@ -206,11 +219,12 @@ begin
     close v_sorted;
   end if;
   if v_grants > 0 then
-    -- A full bucket's tokens come back from now on, not from when it was locked.
+    -- What is taken from a full bucket comes back from now on, when its row is locked.
     call token_clock_v1(v_now);
     if v_safe then set sql_safe_updates = 0; end if;
     update json_table(o_answers, '$[*]' columns (
-             id varchar(512) character set ascii path '$[0]', granted bigint path '$[1]', grants bigint path '$[4]')) as a
+             id varchar(512) character set ascii path '$[0]', granted bigint path '$[1]',
+             grants bigint path '$[4]')) as a
       straight_join token_buckets b on b.id = unhex(a.id)
        set b.full_at = greatest(b.full_at, (v_now - b.anchor) div b.step_ns * b.step_ticks)
                        + (a.granted - b.granted) * b.token_ticks,

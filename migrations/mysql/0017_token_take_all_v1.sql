@@ -3,8 +3,9 @@
 -- Arguments: p_limits    a JSON array; a limit is [id in hexadecimal, capacity, refill_seconds, refill, plan in
 --                        hexadecimal], no bucket twice, each with terms or a plan as for token_decide_v1, or neither
 --            p_cost, p_max_wait, p_keep, p_receipt, p_hold: as for token_decide_v1, the same for all
--- Result:    a row a bucket, in any order: its place, 1, then the rest of token_take_v1's columns. All are 'granted'; or one or more
---            say why not, and the others are 'spared': they could have been granted, and nothing was taken
+-- Result:    a row a bucket, in any order: its place, 1, then the rest of token_take_v1's columns. All are 'granted';
+--            or one or more say why not, and the others are 'spared': they could have been granted, and nothing was
+--            taken
 -- Errors:    token_decide_v1's
 -- Locks:     the rows of all buckets, made if need be, in the order of their ids; then the receipts. In a transaction
 --            of its own unless inside the caller's.
@@ -65,9 +66,9 @@ begin
     select count(*), count(distinct id), sum(planned), sum(missing), sum(word is null), sum(word = 'granted'),
            json_arrayagg(json_array(
              place, word, null, v_at, if(word = 'granted' and due > clock, due div step_ticks * step_ns + anchor, v_at),
-             full_at, granted, burst,
-             anchor, step_ns, step_ticks, token_ticks, greatest(full_at, clock, due) + p_cost * token_ticks,
-             greatest(longest_wait, due - clock), hex(id)))
+             full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks,
+             if(word = 'granted', greatest(full_at, clock, due) + p_cost * token_ticks, null),
+             if(word = 'granted', greatest(longest_wait, due - clock), null), hex(id)))
       into v_limits, v_ids, v_planned, v_missing, v_ruled, v_granting, v_answers
       from (select s.*,
                    -- null: something else than its tokens rules it, or the clock was set back
@@ -75,17 +76,20 @@ begin
                      when ruled then null
                      when due is null then 'never'
                      when full_at - clock > burst + longest_wait + (1000000000 div step_ns + 1) * step_ticks then null
-                     when tick <= (v_at + p_max_wait - anchor) div step_ns * step_ticks then 'granted'
+                     when tick <= latest then 'granted'
                      else 'denied'
                    end as word
               from (select s.*,
-                           if(tick > clock, (tick + step_ticks - 1) div step_ticks * step_ticks, tick) as due
+                           if(tick > clock and tick <= latest,
+                              (tick + step_ticks - 1) div step_ticks * step_ticks, tick) as due
                       from (select r.id, r.place, b.full_at, b.granted, b.burst, b.anchor, b.step_ns, b.step_ticks,
                                    b.token_ticks, b.longest_wait, b.plan is not null as planned,
                                    b.id is null and (r.capacity is not null or r.plan is not null) as missing,
                                    (v_at - b.anchor) div b.step_ns * b.step_ticks as clock,
+                                   (v_at + p_max_wait - b.anchor) div b.step_ns * b.step_ticks as latest,
                                    if(p_cost > b.burst div b.token_ticks - p_keep, null,
-                                      b.full_at + (p_cost + p_keep - b.burst div b.token_ticks) * b.token_ticks) as tick,
+                                      b.full_at + (p_cost + p_keep - b.burst div b.token_ticks) * b.token_ticks)
+                                     as tick,
                                    (b.capacity = b.under_capacity and b.refill_seconds = b.under_seconds
                                     and b.refill = b.under_refill
                                     and if(r.capacity is null, r.plan is null or r.plan <=> b.plan,
@@ -100,7 +104,7 @@ begin
                                              plan varchar(512) character set ascii path '$[4]')) as limits
                                      order by id limit 1000000000) as r
                               left join token_buckets b on b.id = r.id
-                               for update /*!80000 of b */) as s) as s limit 1000000000) as s;  -- MySQL alone reads that
+                               for update /*!80000 of b */) as s) as s limit 1000000000) as s;
     call token_clock_v1(v_after);
     select mode <> 'enforce', exists (select 1 from token_overrides) into v_mode_rules, v_overrides
       from token_mode where one = true;
@@ -113,7 +117,7 @@ begin
     if v_mode_rules or v_ruled > 0 or v_ids < v_limits or (json_length(v_answers) = v_limits) is not true then
       leave at_once;
     end if;
-    if v_after not between v_at and v_at + 2000000 and not v_again then
+    if v_after not between v_at and v_at + if(v_granting < v_limits, 2000000, 50000000) and not v_again then
       set v_again = true;
       iterate at_once;
     end if;
@@ -134,9 +138,11 @@ begin
       call token_clock_v1(v_after);
       if v_safe then set sql_safe_updates = 0; end if;
       update json_table(v_answers, '$[*]' columns (
-               full_at bigint path '$[12]', longest_wait bigint path '$[13]', id varchar(512) character set ascii path '$[14]')) as a
+               full_at bigint path '$[12]', longest_wait bigint path '$[13]',
+               id varchar(512) character set ascii path '$[14]')) as a
         straight_join token_buckets b on b.id = unhex(a.id)
-         set b.full_at = greatest(a.full_at, (v_after - b.anchor) div b.step_ns * b.step_ticks + p_cost * b.token_ticks),
+         set b.full_at = greatest(a.full_at,
+                                  (v_after - b.anchor) div b.step_ns * b.step_ticks + p_cost * b.token_ticks),
              b.granted = b.granted + p_cost, b.longest_wait = a.longest_wait;
       if v_safe then set sql_safe_updates = 1; end if;
     end if;
@@ -192,5 +198,6 @@ begin
            entry bigint path '$[0]', outcome varchar(10) path '$[1]', mode varchar(7) path '$[2]',
            now bigint path '$[3]', acts_at bigint path '$[4]', full_at bigint path '$[5]', granted bigint path '$[6]',
            burst bigint path '$[7]', anchor bigint path '$[8]', step_ns bigint path '$[9]',
-           step_ticks bigint path '$[10]', token_ticks bigint path '$[11]', new_full_at bigint path '$[12]')) as answers;
+           step_ticks bigint path '$[10]', token_ticks bigint path '$[11]',
+           new_full_at bigint path '$[12]')) as answers;
 end

@@ -28,7 +28,8 @@ boot() {
     program=$(obtain)
     data=$(data_directory)
     port=$(free_port)
-    options=(--no-defaults --datadir="$data/db")
+    # Where a server starts it removes temporary tables: of others too, in a directory that they share.
+    options=(--no-defaults --datadir="$data/db" --tmpdir="$data")
     if [[ $program == "$cache"/* ]]; then
         usr=${program%/sbin/mariadbd}
         install=$usr/bin/mariadb-install-db
