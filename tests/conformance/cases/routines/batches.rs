@@ -147,7 +147,6 @@ impl Known {
     }
 
     fn json(&self, asked: &Asked) -> String {
-        let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
         let Figures { capacity, seconds, refill, made } = self.figures;
         let Asked { cost, max_wait, keep, times, .. } = asked;
         let rule = match made {
@@ -197,8 +196,7 @@ async fn batches_that_overlap_grant_what_there_is(rig: Rig) -> anyhow::Result<()
         // Made by the first that come.
         keys.push(rig.key());
     }
-    let hex: Vec<String> =
-        keys.iter().map(|key| key.as_str().bytes().map(|byte| format!("{byte:02x}")).collect::<String>()).collect();
+    let hex: Vec<String> = keys.iter().map(|key| hex(key.as_str())).collect();
     let mut sessions = JoinSet::new();
     for session in 0..4_usize {
         let (rig, hex) = (rig.on(rig.pool.clone()), hex.clone());
@@ -249,4 +247,8 @@ async fn batches_that_overlap_grant_what_there_is(rig: Rig) -> anyhow::Result<()
         assert!(taken <= i64::try_from(CAPACITY)? && taken >= i64::try_from(CAPACITY)? - 2, "{taken} were taken");
     }
     Ok(())
+}
+
+fn hex(text: &str) -> String {
+    text.bytes().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))
 }
