@@ -58,4 +58,4 @@ pub use store::PgStore;
 #[cfg(feature = "sqlite")]
 pub use store::SqliteStore;
 #[cfg(feature = "_sql")]
-pub use store::{Dialect, Isolation, SqlStore, adjust_within, create_bucket, take_within};
+pub use store::{Dialect, Durability, Isolation, SqlStore, adjust_within, create_bucket, take_within};

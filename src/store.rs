@@ -13,6 +13,8 @@ mod call;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod columns;
 #[cfg(feature = "_sql")]
+mod connect;
+#[cfg(feature = "_sql")]
 mod dialect;
 #[cfg(feature = "_sql")]
 mod isolation;
@@ -29,6 +31,8 @@ mod sqlite;
 #[cfg(feature = "_sql")]
 mod within;
 
+#[cfg(feature = "_sql")]
+pub use connect::Durability;
 #[cfg(feature = "_sql")]
 pub use dialect::Dialect;
 #[cfg(feature = "_sql")]

@@ -1,9 +1,10 @@
-use sqlx::SqlStr;
 use sqlx::error::DatabaseError;
+use sqlx::{Connection, SqlStr};
 
 use super::answer::AdjustedColumns;
 use super::ask::Ask;
 use super::call::Counting;
+use super::connect::Durability;
 use super::isolation::Isolation;
 use super::operations::Operations;
 use crate::answer::Answer;
@@ -21,6 +22,13 @@ pub trait Dialect: Operations {
     #[doc(hidden)]
     /// The statement that opens a transaction of a level, if there are levels.
     fn begin(isolation: Isolation) -> Option<SqlStr>;
+
+    #[doc(hidden)]
+    /// How to connect, for commits that are as durable as that.
+    fn connect_options(
+        url: &str,
+        durability: Durability,
+    ) -> Result<<Self::Connection as Connection>::Options, sqlx::Error>;
 
     #[doc(hidden)]
     /// Decides requests in one round trip, and answers in their order.

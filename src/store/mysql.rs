@@ -2,12 +2,13 @@ use std::fmt::Write;
 
 use sqlx::SqlStr;
 use sqlx::error::DatabaseError;
-use sqlx::mysql::{MySql, MySqlConnection, MySqlDatabaseError};
+use sqlx::mysql::{MySql, MySqlConnectOptions, MySqlConnection, MySqlDatabaseError};
 
 use super::answer::{self, AdjustedColumns};
 use super::ask::Ask;
 use super::call::Counting;
 use super::columns::{self, Columns};
+use super::connect::Durability;
 use super::dialect::Dialect;
 use super::isolation::Isolation;
 use super::sql::SqlStore;
@@ -30,6 +31,10 @@ impl Dialect for MySql {
             Isolation::RepeatableRead => "set transaction isolation level repeatable read; start transaction",
             Isolation::Serializable => "set transaction isolation level serializable; start transaction",
         }))
+    }
+
+    fn connect_options(url: &str, _: Durability) -> Result<MySqlConnectOptions, sqlx::Error> {
+        url.parse()
     }
 
     async fn take(connection: &mut MySqlConnection, asks: &[Ask], (): &()) -> Result<Vec<Answer>, sqlx::Error> {

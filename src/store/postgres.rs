@@ -1,11 +1,12 @@
 use sqlx::SqlStr;
 use sqlx::error::DatabaseError;
-use sqlx::postgres::{PgConnection, Postgres};
+use sqlx::postgres::{PgConnectOptions, PgConnection, Postgres};
 
 use super::answer::AdjustedColumns;
 use super::ask::Ask;
 use super::call::Counting;
 use super::columns::{self, Columns};
+use super::connect::Durability;
 use super::dialect::Dialect;
 use super::isolation::Isolation;
 use super::sql::SqlStore;
@@ -27,6 +28,14 @@ impl Dialect for Postgres {
             Isolation::RepeatableRead => "begin isolation level repeatable read",
             Isolation::Serializable => "begin isolation level serializable",
         }))
+    }
+
+    fn connect_options(url: &str, durability: Durability) -> Result<PgConnectOptions, sqlx::Error> {
+        let commit = match durability {
+            Durability::Asynchronous => "off",
+            Durability::Synchronous => "on",
+        };
+        Ok(url.parse::<PgConnectOptions>()?.options([("synchronous_commit", commit)]))
     }
 
     async fn take(connection: &mut PgConnection, asks: &[Ask], (): &()) -> Result<Vec<Answer>, sqlx::Error> {

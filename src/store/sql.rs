@@ -24,7 +24,7 @@ use crate::{
 /// unknown is never repeated, and never reported as granted.
 #[derive(Debug)]
 pub struct SqlStore<DB: Dialect> {
-    pool: Pool<DB>,
+    pub(super) pool: Pool<DB>,
     clock: DB::Clock,
     isolation: Option<Isolation>,
     retry: Retry,

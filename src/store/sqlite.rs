@@ -2,12 +2,13 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use sqlx::error::DatabaseError;
-use sqlx::sqlite::{Sqlite, SqliteConnection};
+use sqlx::sqlite::{Sqlite, SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{Connection, SqlStr, SqlitePool, Transaction};
 
 use super::answer::AdjustedColumns;
 use super::ask::Ask;
 use super::call::Counting;
+use super::connect::Durability;
 use super::dialect::Dialect;
 use super::isolation::Isolation;
 use super::sql::SqlStore;
@@ -46,6 +47,15 @@ impl Dialect for Sqlite {
 
     fn begin(_: Isolation) -> Option<SqlStr> {
         None
+    }
+
+    fn connect_options(url: &str, durability: Durability) -> Result<SqliteConnectOptions, sqlx::Error> {
+        let synchronous = match durability {
+            Durability::Asynchronous => SqliteSynchronous::Normal,
+            Durability::Synchronous => SqliteSynchronous::Full,
+        };
+        let options = url.parse::<SqliteConnectOptions>()?.create_if_missing(true);
+        Ok(options.journal_mode(SqliteJournalMode::Wal).synchronous(synchronous))
     }
 
     async fn take(

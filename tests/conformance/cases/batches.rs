@@ -41,7 +41,8 @@ async fn play(rig: &Rig, mut author: Author) -> anyhow::Result<()> {
     let mut now = START;
     memory.at(now).await?;
     World::at(rig, now).await?;
-    for key in author.keys[..2].iter().cloned().collect::<Vec<_>>() {
+    let provisioned = [author.keys[0].clone(), author.keys[1].clone()];
+    for key in provisioned {
         let quota = author.quota();
         model.create_bucket(&key, quota).await?;
         engine.create_bucket(&key, quota).await?;

@@ -1,0 +1,78 @@
+use std::time::Duration;
+
+use sqlx::pool::PoolOptions;
+use sqlx::{Connection, Pool};
+
+use super::dialect::Dialect;
+use super::sql::SqlStore;
+use crate::Error;
+use crate::retry::{Class, Failure};
+
+/// What a crash of the database may forget.
+///
+/// It belongs to connections, so it is chosen for a pool of the store's own: see [`SqlStore::connect`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Durability {
+    /// Grants of the last moments: answers do not wait for the disk. On PostgreSQL those of three times its
+    /// `wal_writer_delay`, 0.6 s if it is as usual; on SQLite those since its last checkpoint, and only if the host
+    /// itself crashes. So a crash grants a bucket at most its capacity once more.
+    #[default]
+    Asynchronous,
+    /// Nothing that was answered.
+    Synchronous,
+}
+
+impl<DB: Dialect> SqlStore<DB> {
+    /// Buckets behind a small pool of the store's own, for hosts that use another driver, or whose limits need not be as
+    /// durable as their data. It connects when it is first asked.
+    ///
+    /// `MySQL` and `MariaDB` let nobody but an administrator choose how durable they are, for all
+    /// (`innodb_flush_log_at_trx_commit`, `sync_binlog`): there, and behind a pooler in transaction mode, which carries no
+    /// settings of connections, the [`Durability`] is the server's or the role's own.
+    ///
+    /// ```no_run
+    /// use tollgate::{Durability, Limiter, PgStore};
+    ///
+    /// # async fn example() -> Result<(), tollgate::Error> {
+    /// let store = PgStore::connect("postgres://app:secret@db/app", Durability::Asynchronous)?;
+    /// let limiter = Limiter::new(store, "100/s")?;
+    /// assert!(limiter.allow("user:42").await?.is_granted());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If the URL is none of this database.
+    pub fn connect(url: &str, durability: Durability) -> Result<Self, Error> {
+        let wrong = |error| Failure::new(Class::Unavailable, error).into_error(1, Duration::ZERO);
+        let options = DB::connect_options(url, durability).map_err(wrong)?;
+        let pool: Pool<DB> = PoolOptions::new()
+            .max_connections(CONNECTIONS)
+            // A ping for each call would be a round trip for each call.
+            .test_before_acquire(false)
+            .before_acquire(|connection: &mut DB::Connection, idle| {
+                Box::pin(async move {
+                    if idle.idle_for > RESTED {
+                        connection.ping().await?;
+                    }
+                    Ok(true)
+                })
+            })
+            .connect_lazy_with(options);
+        Ok(Self::from(pool))
+    }
+
+    /// The pool that it asks through.
+    #[must_use]
+    pub fn pool(&self) -> &Pool<DB> {
+        &self.pool
+    }
+}
+
+/// Two calls under way, a few that take long, and an operator's.
+const CONNECTIONS: u32 = 8;
+
+/// After so long, a connection may be broken without anybody having noticed.
+const RESTED: Duration = Duration::from_secs(1);
