@@ -1,7 +1,8 @@
 //! Databases that are killed in the middle of requests with ids: what was answered stays, what was not is paid once.
 //!
 //! Each engine is a server of this program's own, in a directory of its own; neither outlives it. How often each is
-//! killed says `TOLLGATE_KILLS`. And processes that lease tokens, which are stopped and killed.
+//! killed says `TOLLGATE_KILLS`. What a crash forgets, as durable as
+//! the commits are. And processes that lease tokens, which are stopped and killed.
 
 // Nothing outside uses a test.
 #![allow(unreachable_pub)]
@@ -14,6 +15,8 @@ mod callers;
 mod checker;
 #[path = "kills/database.rs"]
 mod database;
+#[path = "kills/durability.rs"]
+mod durability;
 #[path = "kills/gate.rs"]
 mod gate;
 #[path = "kills/guard.rs"]
@@ -50,6 +53,9 @@ fn main() -> anyhow::Result<()> {
         }),
         Trial::test("sqlite::leases_of_processes_that_are_stopped_and_killed_exceed_no_bound", || {
             finished(leases::leases_of_processes_that_are_stopped_and_killed_exceed_no_bound())
+        }),
+        Trial::test("postgres::a_crash_forgets_nothing_that_was_answered_or_at_most_a_capacity", || {
+            finished(durability::a_crash_forgets_nothing_that_was_answered_or_at_most_a_capacity())
         }),
     ];
     for engine in [Engine::Postgres, Engine::MySql, Engine::MariaDb] {

@@ -19,9 +19,10 @@ $$;
 revoke all on function tollgate.until_v1(timestamptz) from public;
 
 -- rule_v1: what rules a bucket now, and the bucket brought to it: made, if its first request may make it, and settled
--- under the terms of its override, its plan, or its own, by a clock that was not set back since.
+-- under the terms of its override, its plan, or its own.
 --
 -- Arguments: p_id, p_capacity, p_refill_seconds, p_refill, p_plan: as take_v1's; p_now in nanoseconds since 1970
+--            p_empties   whether a bucket whose clock was set back since is emptied: not if nothing can be taken of it
 -- Result:    outcome     null: the bucket is ready; else why there is none: 'unknown', 'unplanned' or 'conflict', as
 --                        take_v1 answers
 --            mode        'shadow', 'off' or 'block'; null: the tokens decide. With 'off' nothing is made or settled
@@ -30,7 +31,7 @@ revoke all on function tollgate.until_v1(timestamptz) from public;
 --            capacity    of the terms that rule, in tokens
 -- Locks:     the bucket's row, if it is made or changes.
 create function tollgate.rule_v1(
-  p_id text, p_capacity bigint, p_refill_seconds numeric, p_refill text, p_plan text, p_now bigint,
+  p_id text, p_capacity bigint, p_refill_seconds numeric, p_refill text, p_plan text, p_now bigint, p_empties boolean,
   out outcome text, out mode text, out mode_until bigint, out changed boolean, out capacity bigint)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -110,7 +111,7 @@ begin
     perform tollgate.settle_v1(p_id, b.capacity, b.refill_seconds, b.refill, false);
     changed := true;
   end if;
-  if outcome is null and not changed and mode is distinct from 'block'
+  if p_empties and outcome is null and not changed and mode is distinct from 'block'
      and b.full_at - tollgate.bucket_clock_v1(b, p_now) > tollgate.bucket_furthest_v1(b) then
     -- After a step of the clock backwards a bucket is empty, once: nobody is locked out for longer than a refill.
     -- By a clock from before a wait for the row, what others were granted since would look like such a step.
@@ -123,4 +124,4 @@ begin
 end
 $$;
 
-revoke all on function tollgate.rule_v1(text, bigint, numeric, text, text, bigint) from public;
+revoke all on function tollgate.rule_v1(text, bigint, numeric, text, text, bigint, boolean) from public;

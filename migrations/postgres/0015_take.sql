@@ -84,7 +84,7 @@ begin
     if b.id is null or v_ruled is not false or b.overridden or (p_capacity is not null and b.plan is not null)
        or p_capacity <> b.capacity or p_refill_seconds <> b.refill_seconds or p_refill <> b.refill then
       select t.* into v_rule
-        from tollgate.rule_v1(p_id, p_capacity, p_refill_seconds, p_refill, p_plan, v_now) t;
+        from tollgate.rule_v1(p_id, p_capacity, p_refill_seconds, p_refill, p_plan, v_now, false) t;
       continue when v_rule.changed;
       v_outcome := v_rule.outcome;
       v_mode := v_rule.mode;
@@ -124,7 +124,7 @@ begin
     v_clock := tollgate.bucket_clock_v1(b, v_now);
     v_latest := tollgate.bucket_clock_v1(b, v_now + p_max_wait) + b.burst - (p_cost + p_keep) * b.token_ticks;
     if (b.full_at > v_latest or p_max_wait > 0) and b.full_at - v_clock > tollgate.bucket_furthest_v1(b) then
-      perform tollgate.rule_v1(p_id, p_capacity, p_refill_seconds, p_refill, p_plan, v_now);
+      perform tollgate.rule_v1(p_id, p_capacity, p_refill_seconds, p_refill, p_plan, v_now, true);
       continue;
     elsif b.full_at > v_latest then
       v_outcome := case v_mode when 'shadow' then 'granted' else 'denied' end;

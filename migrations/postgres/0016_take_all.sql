@@ -167,7 +167,8 @@ begin
         select w.outcome, w.mode, w.mode_until, w.changed, w.capacity
           into v_refused, v_mode, v_until, v_made, v_capacity
           from tollgate.rule_v1(p_ids[v_place], p_capacities[v_place], p_refill_seconds[v_place],
-                                p_refills[v_place], p_plans[v_place], v_now) w;
+                                p_refills[v_place], p_plans[v_place], v_now,
+                                p_cost <= b.burst / b.token_ticks - p_keep) w;
         v_changed := v_changed or v_made;
         continue when v_made;
       end if;

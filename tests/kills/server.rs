@@ -50,6 +50,10 @@ impl Server {
         Ok(server)
     }
 
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
     /// Ends it and all its processes at once, in whatever they do.
     pub async fn kill(&mut self) -> anyhow::Result<()> {
         let pid = fs::read_to_string(self.state.join("pid"))?.trim_end().parse()?;

@@ -20,11 +20,16 @@ pub fn cases() -> Vec<Case> {
 async fn calls_dropped_at_random_points_leave_the_books_balanced(rig: Rig) -> anyhow::Result<()> {
     let quota = Quota::interval(1_000_000, Duration::from_secs(86_400))?;
     let keys = [rig.bucket(quota).await?, rig.bucket(quota).await?];
-    let calls = if rig.level.is_none() { 10_000 } else { 1_000 };
+    let calls = match std::env::var("TOLLGATE_CALLS") {
+        Ok(calls) => calls.parse()?,
+        Err(_) if rig.level.is_none() => 10_000,
+        Err(_) => 1_000,
+    };
+    let store = rig.store();
     let books = Arc::new(Books::default());
     let callers: Vec<_> = (0..CALLERS)
         .map(|seed| {
-            let (store, keys, books) = (rig.store(), keys.clone(), Arc::clone(&books));
+            let (store, keys, books) = (store.clone(), keys.clone(), Arc::clone(&books));
             tokio::spawn(
                 async move { Caller { store, keys, rng: Rng(seed + 1), books }.give_up(calls / CALLERS).await },
             )
