@@ -48,6 +48,6 @@ END
     # The binary log stays on, because with it creating functions and procedures needs more privileges.
     launch "$data" TERM "$program" "${options[@]}" --init-file="$data/root.sql" --skip-name-resolve \
         --bind-address=127.0.0.1 --port="$port" --max-connections=200 --performance-schema=ON --sync-binlog=0 \
-        --innodb-buffer-pool-size=64M --innodb-flush-log-at-trx-commit=2 --innodb-lock-wait-timeout=5
+        --innodb-buffer-pool-size="${TOLLGATE_SERVERS_BUFFERS:-64}M" --innodb-flush-log-at-trx-commit=2 --innodb-lock-wait-timeout=5
     publish "mysql://root@127.0.0.1:$port/mysql" greets "$port"
 }

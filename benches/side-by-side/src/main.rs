@@ -1,0 +1,72 @@
+//! What a decision costs beside Redis and others, measured in turns: see `scripts/bench` and `docs/performance.md`.
+
+mod arguments;
+mod checker;
+mod contestant;
+mod cpu;
+mod drive;
+mod engine;
+mod figures;
+mod peer;
+mod peers;
+mod popularity;
+mod processes;
+mod report;
+mod sample;
+mod scene;
+mod server;
+mod tally;
+mod turns;
+mod venues;
+mod workload;
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Parser;
+
+use arguments::Arguments;
+use report::Report;
+use turns::Turns;
+use venues::Venues;
+
+#[tokio::main]
+async fn main() -> anyhow::Result<ExitCode> {
+    let arguments = Arguments::parse();
+    if let Some(job) = &arguments.worker {
+        processes::work(job).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let workloads = arguments.workloads()?;
+    std::fs::create_dir_all(&arguments.output)?;
+    std::fs::create_dir_all("target/bench")?;
+    let run = format!("tb{}", std::process::id());
+    let venues = Venues::make(&run, &arguments.engines).await?;
+    let reported = tokio::select! {
+        reported = measure(&arguments, &workloads, &venues, &run) => reported,
+        interrupted = tokio::signal::ctrl_c() => interrupted.context("no signals").and_then(|()| anyhow::bail!("interrupted")),
+    };
+    venues.remove().await?;
+    let report = reported?;
+    for fault in report.faults() {
+        eprintln!("fault: {fault}");
+    }
+    Ok(if report.faults().next().is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Every workload, and the report after each of them: an interrupted run has something to show.
+async fn measure(
+    arguments: &Arguments,
+    workloads: &[&'static workload::Workload],
+    venues: &Venues,
+    run: &str,
+) -> anyhow::Result<Report> {
+    let mut report = Report::new(arguments, venues.versions().await?);
+    let mut turns = Turns::new(arguments, venues, run);
+    for workload in workloads {
+        report.add(turns.measure(workload).await?);
+        report.write(&arguments.output)?;
+    }
+    println!("{}", report.markdown());
+    Ok(report)
+}
