@@ -23,7 +23,7 @@ pub(crate) struct Arguments {
     /// How often all take turns; 5, or 2 if it is to be quick.
     #[arg(long)]
     repeats: Option<u32>,
-    /// How long each measurement is; 1.5, or 0.4 if it is to be quick.
+    /// How long each measurement is; 1.5, or 0.3 if it is to be quick.
     #[arg(long)]
     seconds: Option<f64>,
     /// On which SQL engines.
@@ -57,7 +57,7 @@ impl Arguments {
     }
 
     pub(crate) fn time(&self) -> Duration {
-        Duration::from_secs_f64(self.seconds.unwrap_or(if self.quick { 0.4 } else { 1.5 }))
+        Duration::from_secs_f64(self.seconds.unwrap_or(if self.quick { 0.3 } else { 1.5 }))
     }
 
     pub(crate) fn warm_up(&self) -> Duration {
