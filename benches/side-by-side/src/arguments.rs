@@ -35,6 +35,9 @@ pub(crate) struct Arguments {
     /// Where the report goes.
     #[arg(long, default_value = "target/bench")]
     pub(crate) output: PathBuf,
+    /// A network in between: everything takes so many microseconds longer, each way. SQLite has none.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) delay_us: u64,
     /// What a worker process has to do.
     #[arg(long, hide = true)]
     pub(crate) worker: Option<String>,
@@ -67,6 +70,6 @@ impl Arguments {
     /// The number of tasks that the headline is about.
     pub(crate) fn headline(&self) -> usize {
         let wanted = self.tasks.iter().find(|&&tasks| tasks == 256);
-        *wanted.or(self.tasks.first()).unwrap_or(&256)
+        *wanted.or_else(|| self.tasks.first()).unwrap_or(&256)
     }
 }

@@ -27,7 +27,35 @@ pub(crate) fn check(workload: &Workload, sample: &Sample, elapsed: Duration) -> 
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::drive::{Plan, drive};
+    use crate::peer::Peer;
+
+    struct GrantsAll;
+
+    impl Peer for GrantsAll {
+        async fn ask(&self, _: u32) -> anyhow::Result<bool> {
+            Ok(true)
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_peer_that_grants_all_is_found() {
+        let workload = Workload::named("saturated").unwrap();
+        let plan = Plan {
+            tasks: 8,
+            warm_up: Duration::from_millis(1),
+            time: Duration::from_millis(20),
+            sequence: workload.popularity.draw(100, 0).into(),
+            keys: 100,
+            server: None,
+        };
+        let sample = drive(Arc::new(GrantsAll), plan).await.unwrap();
+        let fault = check(workload, &sample, Duration::from_secs(1)).unwrap_err();
+        assert!(fault.to_string().starts_with("over-granted"), "{fault}");
+    }
 
     #[test]
     fn one_token_more_than_the_window_holds_is_found() {

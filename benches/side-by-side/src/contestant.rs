@@ -69,9 +69,8 @@ fn kinds(workload: &str) -> &'static [Kind] {
     match workload {
         "uniform" => &[Redis, RedisPipelined, RedisCell, Tollgate, Flexible, Bare, SelectOne, Governor, Memory],
         "hot" => &[Redis, RedisPipelined, RedisCell, Tollgate, Flexible, Bare, Governor, Memory],
-        "zipf" | "saturated" => &[Redis, RedisPipelined, RedisCell, Tollgate, Governor, Memory],
+        "zipf" | "saturated" | "attack" => &[Redis, RedisPipelined, RedisCell, Tollgate, Governor, Memory],
         "denied" => &[Redis, RedisPipelined, RedisCell, Tollgate],
-        "attack" => &[Redis, RedisPipelined, RedisCell, Tollgate, Governor, Memory],
         "leased" => &[Redis, RedisPipelined, Governor, Memory],
         "five_limits" => &[Redis, RedisPipelined, Tollgate],
         _ => &[Redis, RedisPipelined, Tollgate, Bare],

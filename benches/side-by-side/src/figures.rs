@@ -97,6 +97,10 @@ pub(crate) struct Measured {
     pub(crate) workload: &'static str,
     pub(crate) about: &'static str,
     pub(crate) keys: u32,
+    /// The durability class.
+    pub(crate) commits: &'static str,
+    /// Whether tollgate may answer denials from the process.
+    pub(crate) denials_cached: bool,
     /// Who could not take part, and why.
     pub(crate) absent: Vec<String>,
     pub(crate) rows: Vec<Row>,

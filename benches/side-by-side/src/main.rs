@@ -11,6 +11,7 @@ mod peer;
 mod peers;
 mod popularity;
 mod processes;
+mod proxy;
 mod report;
 mod sample;
 mod scene;
@@ -21,18 +22,26 @@ mod venues;
 mod workload;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
+use tokio::runtime::Runtime;
 
 use arguments::Arguments;
 use report::Report;
 use turns::Turns;
 use venues::Venues;
 
-#[tokio::main]
-async fn main() -> anyhow::Result<ExitCode> {
+fn main() -> anyhow::Result<ExitCode> {
     let arguments = Arguments::parse();
+    if arguments.delay_us > 0 {
+        return proxy::run_behind(Duration::from_micros(arguments.delay_us));
+    }
+    Runtime::new()?.block_on(run(arguments))
+}
+
+async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     if let Some(job) = &arguments.worker {
         processes::work(job).await?;
         return Ok(ExitCode::SUCCESS);

@@ -23,8 +23,10 @@ use crate::workload::Workload;
 /// Processes that say `ready`, start asking when they read `go`, and then print a [`Sample`].
 pub(crate) struct Driver {
     processes: u32,
-    command: Box<dyn Fn(&Plan) -> anyhow::Result<Command> + Send + Sync>,
+    command: Box<ToCommand>,
 }
+
+type ToCommand = dyn Fn(&Plan) -> anyhow::Result<Command> + Send + Sync;
 
 impl Driver {
     /// As many processes of this program as the workload says.

@@ -63,7 +63,7 @@ impl Server {
         Ok(format!("{server}/{run}"))
     }
 
-    fn variable(self, what: &str) -> String {
+    pub(crate) fn variable(self, what: &str) -> String {
         format!("TOLLGATE_{}_{what}", self.name().to_uppercase())
     }
 }

@@ -10,6 +10,7 @@ use crate::drive::Plan;
 use crate::figures::{Figures, Measured, Row};
 use crate::processes::Driver;
 use crate::scene::Scene;
+use crate::server::Server;
 use crate::venues::Venues;
 use crate::workload::{TASKS_OF_A_PROCESS, Workload};
 
@@ -33,6 +34,8 @@ impl<'a> Turns<'a> {
             workload: workload.name,
             about: workload.about,
             keys: scene.keys(),
+            commits: if workload.durable { "on the disk" } else { "soon on the disk, or never" },
+            denials_cached: workload.denials_cached,
             absent: Vec::new(),
             rows: Vec::new(),
         };
@@ -107,7 +110,7 @@ impl<'a> Turns<'a> {
             time: self.arguments.time(),
             sequence: workload.popularity.draw(scene.keys(), seed).into(),
             keys: scene.keys(),
-            server: server.and_then(|server| server.pid()),
+            server: server.and_then(Server::pid),
         };
         let before = self.calls(contestant).await;
         let start = Instant::now();

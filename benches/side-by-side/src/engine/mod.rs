@@ -46,4 +46,4 @@ pub(crate) trait Engine: Dialect + Migrate + MigrateDatabase {
 pub(crate) const CONNECTIONS: u32 = 8;
 
 /// A thousand tasks wait for a connection in turn, on a slow disk for long.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);

@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use crate::arguments::Arguments;
 use crate::figures::Measured;
+use crate::proxy;
 use machine::Machine;
 use ratios::Ratios;
 
@@ -22,6 +23,8 @@ pub(crate) struct Report {
     machine: Machine,
     /// Of servers and of the crates that are measured.
     versions: Vec<String>,
+    /// Microseconds each way between client and servers, beside what the machine itself takes.
+    delay_us: u64,
     repeats: u32,
     seconds: f64,
     /// What `ratios_to_redis` is about.
@@ -38,6 +41,7 @@ impl Report {
         Self {
             machine: Machine::this(),
             versions: servers.into_iter().chain(machine::crates()).collect(),
+            delay_us: proxy::delay(),
             repeats: arguments.repeats(),
             seconds: arguments.time().as_secs_f64(),
             tasks: arguments.headline(),
@@ -66,7 +70,7 @@ impl Report {
             let file = |end: &str| directory.join(format!("{}{end}", measured.workload));
             fs::write(file(".json"), serde_json::to_string_pretty(measured)?)?;
             let tasks = measured.rows.iter().map(|row| row.tasks).find(|&tasks| tasks == self.tasks);
-            let tasks = tasks.or(measured.rows.first().map(|row| row.tasks)).unwrap_or(self.tasks);
+            let tasks = tasks.or_else(|| measured.rows.first().map(|row| row.tasks)).unwrap_or(self.tasks);
             fs::write(file("-throughput.svg"), bars::throughput(measured, tasks)?)?;
             fs::write(file("-latency.svg"), bars::latency(measured, tasks)?)?;
             fs::write(file("-scaling.svg"), lines::scaling(measured)?)?;

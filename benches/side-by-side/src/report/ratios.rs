@@ -8,24 +8,30 @@ use crate::figures::Measured;
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Ratios {
     /// On PostgreSQL, to Redis as users run it.
-    pub(crate) ratios_to_redis: ByWorkload,
+    #[serde(rename = "ratios_to_redis")]
+    pub(crate) redis: ByWorkload,
     /// The same on each engine.
-    pub(crate) ratios_to_redis_by_engine: BTreeMap<String, ByWorkload>,
+    #[serde(rename = "ratios_to_redis_by_engine")]
+    pub(crate) redis_by_engine: BTreeMap<String, ByWorkload>,
     /// The same at each number of tasks, on PostgreSQL.
-    pub(crate) ratios_to_redis_by_tasks: BTreeMap<usize, ByWorkload>,
+    #[serde(rename = "ratios_to_redis_by_tasks")]
+    pub(crate) redis_by_tasks: BTreeMap<usize, ByWorkload>,
     /// To a bare UPDATE on the same engine.
-    pub(crate) ratios_to_bare_update: BTreeMap<String, ByWorkload>,
+    #[serde(rename = "ratios_to_bare_update")]
+    pub(crate) bare_update: BTreeMap<String, ByWorkload>,
     /// On PostgreSQL, to rate-limiter-flexible there.
-    pub(crate) ratios_to_rate_limiter_flexible: ByWorkload,
+    #[serde(rename = "ratios_to_rate_limiter_flexible")]
+    pub(crate) flexible: ByWorkload,
     /// In this process, to `governor`.
-    pub(crate) ratios_to_governor: ByWorkload,
+    #[serde(rename = "ratios_to_governor")]
+    pub(crate) governor: ByWorkload,
 }
 
 pub(crate) type ByWorkload = BTreeMap<&'static str, Option<f64>>;
 
 impl Ratios {
     pub(crate) fn new(measured: &[Measured], headline: usize) -> Self {
-        let mut this = Self { ratios_to_redis: GOALS.map(|goal| (goal, None)).into(), ..Self::default() };
+        let mut this = Self { redis: GOALS.map(|goal| (goal, None)).into(), ..Self::default() };
         for measured in measured {
             let workload = measured.workload;
             // Where processes share the tasks, there is one number of them.
@@ -44,24 +50,24 @@ impl Ratios {
                 if let Some(engine) = ours(&row.contestant) {
                     let ratio = peer("redis").and_then(|redis| row.ratio(redis));
                     if engine == HEADLINE {
-                        this.ratios_to_redis_by_tasks.entry(row.tasks).or_default().insert(workload, ratio);
+                        this.redis_by_tasks.entry(row.tasks).or_default().insert(workload, ratio);
                     }
                     if row.tasks != tasks {
                         continue;
                     }
                     if engine == HEADLINE {
-                        this.ratios_to_redis.insert(workload, ratio);
+                        this.redis.insert(workload, ratio);
                         if let Some(flexible) = peer("rate-limiter-flexible") {
-                            this.ratios_to_rate_limiter_flexible.insert(workload, row.ratio(flexible));
+                            this.flexible.insert(workload, row.ratio(flexible));
                         }
                     }
-                    this.ratios_to_redis_by_engine.entry(engine.to_owned()).or_default().insert(workload, ratio);
+                    this.redis_by_engine.entry(engine.to_owned()).or_default().insert(workload, ratio);
                     if let Some(bare) = measured.row(&format!("bare-update@{engine}"), tasks) {
                         let ratio = row.ratio(bare);
-                        this.ratios_to_bare_update.entry(engine.to_owned()).or_default().insert(workload, ratio);
+                        this.bare_update.entry(engine.to_owned()).or_default().insert(workload, ratio);
                     }
                 } else if row.contestant == "tollgate-memory" && row.tasks == tasks {
-                    this.ratios_to_governor.insert(workload, peer("governor").and_then(|peer| row.ratio(peer)));
+                    this.governor.insert(workload, peer("governor").and_then(|peer| row.ratio(peer)));
                 }
             }
         }

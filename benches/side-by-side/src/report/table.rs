@@ -18,6 +18,9 @@ pub(crate) fn markdown(report: &Report) -> String {
         "Medians of {} repeats of {} s, the least and the most in brackets; all contestants take turns in each repeat.\n",
         report.repeats, report.seconds
     );
+    if report.delay_us > 0 {
+        let _ = writeln!(text, "Everything takes {} µs longer, each way.\n", report.delay_us);
+    }
     headline(&mut text, report);
     for measured in &report.measured {
         workload(&mut text, measured, report.tasks);
@@ -33,7 +36,7 @@ pub(crate) fn markdown(report: &Report) -> String {
 
 /// How many times as fast as Redis.
 fn headline(text: &mut String, report: &Report) {
-    let engines = &report.ratios.ratios_to_redis_by_engine;
+    let engines = &report.ratios.redis_by_engine;
     let names: Vec<&str> = engines.keys().map(String::as_str).collect();
     let _ = writeln!(
         text,
@@ -50,7 +53,11 @@ fn headline(text: &mut String, report: &Report) {
 }
 
 fn workload(text: &mut String, measured: &Measured, headline: usize) {
-    let _ = writeln!(text, "\n## {}: {}\n\n{} keys.\n", measured.workload, measured.about, measured.keys);
+    let _ = writeln!(
+        text,
+        "\n## {}: {}\n\nKeys: {}; commits: {}.\n",
+        measured.workload, measured.about, measured.keys, measured.commits
+    );
     let mut tasks: Vec<usize> = measured.rows.iter().map(|row| row.tasks).collect();
     tasks.dedup();
     let shown = if tasks.contains(&headline) { headline } else { tasks.first().copied().unwrap_or(headline) };
