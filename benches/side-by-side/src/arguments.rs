@@ -9,7 +9,7 @@ use crate::workload::{WORKLOADS, Workload};
 /// Measures tollgate, Redis and others in turns, and writes a report. Run it by scripts/bench, which starts the servers.
 #[derive(Debug, Parser)]
 pub(crate) struct Arguments {
-    /// Which workloads; all if not said.
+    /// Which workloads, or `waiters`; all if not said.
     workloads: Vec<String>,
     /// Two short repeats over few keys: to see that everything runs, not to quote.
     #[arg(long)]
@@ -48,7 +48,13 @@ impl Arguments {
         if self.workloads.is_empty() {
             return Ok(WORKLOADS.iter().collect());
         }
-        self.workloads.iter().map(|name| Workload::named(name)).collect()
+        self.workloads.iter().filter(|name| *name != WAITERS).map(|name| Workload::named(name)).collect()
+    }
+
+    /// How many wait for one key, if that is to be measured.
+    pub(crate) fn waiters(&self) -> Option<usize> {
+        let wanted = self.workloads.is_empty() || self.workloads.iter().any(|name| name == WAITERS);
+        wanted.then_some(if self.quick { 2000 } else { 10_000 })
     }
 
     pub(crate) fn keys(&self) -> u32 {
@@ -73,3 +79,5 @@ impl Arguments {
         *wanted.or_else(|| self.tasks.first()).unwrap_or(&256)
     }
 }
+
+const WAITERS: &str = "waiters";

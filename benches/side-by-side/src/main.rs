@@ -19,6 +19,7 @@ mod server;
 mod tally;
 mod turns;
 mod venues;
+mod waiters;
 mod workload;
 
 use std::process::ExitCode;
@@ -75,6 +76,12 @@ async fn measure(
     for workload in workloads {
         report.add(turns.measure(workload).await?);
         report.write(&arguments.output)?;
+    }
+    if let Some(waiters) = arguments.waiters() {
+        for &engine in &arguments.engines {
+            report.add_waited(engine, waiters::measure(engine, run, venues, waiters).await);
+            report.write(&arguments.output)?;
+        }
     }
     println!("{}", report.markdown());
     Ok(report)

@@ -15,6 +15,8 @@ use serde::Serialize;
 use crate::arguments::Arguments;
 use crate::figures::Measured;
 use crate::proxy;
+use crate::server::Server;
+use crate::waiters::Waited;
 use machine::Machine;
 use ratios::Ratios;
 
@@ -31,6 +33,7 @@ pub(crate) struct Report {
     tasks: usize,
     #[serde(flatten)]
     ratios: Ratios,
+    waiters: Vec<Waited>,
     faults: Vec<String>,
     #[serde(skip)]
     measured: Vec<Measured>,
@@ -46,6 +49,7 @@ impl Report {
             seconds: arguments.time().as_secs_f64(),
             tasks: arguments.headline(),
             ratios: Ratios::default(),
+            waiters: Vec::new(),
             faults: Vec::new(),
             measured: Vec::new(),
         }
@@ -55,6 +59,13 @@ impl Report {
         self.faults.extend(measured.faults());
         self.measured.push(measured);
         self.ratios = Ratios::new(&self.measured, self.tasks);
+    }
+
+    pub(crate) fn add_waited(&mut self, engine: Server, waited: anyhow::Result<Waited>) {
+        match waited {
+            Ok(waited) => self.waiters.push(waited),
+            Err(error) => self.faults.push(format!("waiters, {}: {error:#}", engine.name())),
+        }
     }
 
     pub(crate) fn faults(&self) -> impl Iterator<Item = &String> {

@@ -25,6 +25,7 @@ pub(crate) fn markdown(report: &Report) -> String {
     for measured in &report.measured {
         workload(&mut text, measured, report.tasks);
     }
+    waiters(&mut text, report);
     if !report.faults.is_empty() {
         let _ = writeln!(text, "\n## Faults: these runs count nothing\n");
         for fault in &report.faults {
@@ -90,6 +91,27 @@ fn workload(text: &mut String, measured: &Measured, headline: usize) {
     }
     for absent in &measured.absent {
         let _ = writeln!(text, "\nNot measured: {absent}.");
+    }
+}
+
+fn waiters(text: &mut String, report: &Report) {
+    let Some(first) = report.waiters.first() else { return };
+    let _ = writeln!(
+        text,
+        "\n## waiters: {} wait for one key at {}/s\n\n\
+         | contestant | late p50 / p99 ms | inversions | calls for each |\n|---|---|---|---|",
+        first.waiters, first.a_second
+    );
+    for waited in &report.waiters {
+        let _ = writeln!(
+            text,
+            "| {} | {:.2} / {:.2} | {} | {} |",
+            waited.contestant,
+            waited.late_p50,
+            waited.late_p99,
+            waited.inversions,
+            cell(waited.calls, 4)
+        );
     }
 }
 
