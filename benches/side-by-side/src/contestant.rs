@@ -34,6 +34,18 @@ pub(crate) enum Kind {
     Memory,
 }
 
+impl Kind {
+    /// The server that goes without saying.
+    fn usual(self) -> Option<Server> {
+        match self {
+            Self::Redis | Self::RedisPipelined => Some(Server::Redis),
+            Self::RedisCell => Some(Server::RedisCell),
+            Self::Flexible => Some(Server::Postgres),
+            _ => None,
+        }
+    }
+}
+
 impl Contestant {
     /// Who is measured under a workload, on these SQL engines; the first one is what the others are compared with.
     pub(crate) fn all(workload: &Workload, engines: &[Server]) -> Vec<Self> {
@@ -93,8 +105,8 @@ impl fmt::Display for Contestant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (_, name) = KINDS.iter().find(|(kind, _)| *kind == self.kind).ok_or(fmt::Error)?;
         match self.server {
-            Some(server) => write!(f, "{name}@{}", server.name()),
-            None => f.write_str(name),
+            Some(server) if Some(server) != self.kind.usual() => write!(f, "{name}@{}", server.name()),
+            _ => f.write_str(name),
         }
     }
 }
@@ -107,9 +119,24 @@ impl FromStr for Contestant {
         let Some((kind, _)) = KINDS.iter().find(|(_, known)| *known == name) else {
             bail!("there is no contestant '{name}'");
         };
-        let server = server.map(|server| {
+        let named = server.map(|server| {
             serde_json::from_value(server.into()).with_context(|| format!("there is no server '{server}'"))
         });
-        Ok(Self { kind: *kind, server: server.transpose()? })
+        Ok(Self { kind: *kind, server: named.transpose()?.or(kind.usual()) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::WORKLOADS;
+
+    #[test]
+    fn every_contestant_is_found_by_its_name() {
+        for workload in &WORKLOADS {
+            for contestant in Contestant::all(workload, &[Server::Postgres, Server::Sqlite]) {
+                assert_eq!(contestant.to_string().parse::<Contestant>().unwrap(), contestant);
+            }
+        }
     }
 }

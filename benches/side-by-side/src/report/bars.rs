@@ -32,7 +32,7 @@ pub(crate) fn latency(measured: &Measured, tasks: usize) -> anyhow::Result<Strin
 fn draw(title: &str, bars: &[(String, Vec<(f64, f64)>)]) -> anyhow::Result<String> {
     let figures = || bars.iter().flat_map(|(_, parts)| parts).map(|part| part.0).filter(|figure| *figure > 0.0);
     let (least, most) = (figures().fold(f64::INFINITY, f64::min), figures().fold(0.0, f64::max));
-    let range = if most > 0.0 { least / 2.0..most * 4.0 } else { 0.1..1.0 };
+    let range = if most > 0.0 { least / 2.0..most * (least / most).powf(-0.35).max(4.0) } else { 0.1..1.0 };
     let start = range.start;
     let count = i32::try_from(bars.len())?;
     let height = u32::try_from(90 + 26 * bars.len())?;
@@ -91,6 +91,7 @@ fn number(figure: f64) -> String {
     match figure {
         large if large >= 100.0 => format!("{large:.0}"),
         middle if middle >= 1.0 => format!("{middle:.1}"),
-        small => format!("{small:.3}"),
+        small if small >= 0.01 => format!("{small:.3}"),
+        tiny => format!("{tiny:.5}"),
     }
 }
