@@ -25,6 +25,10 @@ async function main() {
        from generate_series(0, $2::int - 1) key on conflict do nothing`,
     [job.prefix, job.keys],
   );
+  // Opens the connections, and lets node compile what it is about to run.
+  await Promise.all(Array.from({ length: 64 }, async (_, key) => {
+    for (let call = 0; call < 50; call += 1) await limits.consume(job.prefix + (key % job.keys), 1);
+  }));
   const lines = readline.createInterface({ input: process.stdin });
   console.log('ready');
   await new Promise((resolve) => lines.once('line', resolve));

@@ -122,7 +122,7 @@ impl FromStr for Contestant {
         let named = server.map(|server| {
             serde_json::from_value(server.into()).with_context(|| format!("there is no server '{server}'"))
         });
-        Ok(Self { kind: *kind, server: named.transpose()?.or(kind.usual()) })
+        Ok(Self { kind: *kind, server: named.transpose()?.or_else(|| kind.usual()) })
     }
 }
 
