@@ -103,6 +103,8 @@ pub(crate) struct Measured {
     pub(crate) denials_cached: bool,
     /// Who could not take part, and why.
     pub(crate) absent: Vec<String>,
+    /// Who should have, and failed before.
+    pub(crate) broken: Vec<String>,
     pub(crate) rows: Vec<Row>,
 }
 
@@ -112,10 +114,13 @@ impl Measured {
     }
 
     pub(crate) fn faults(&self) -> impl Iterator<Item = String> {
-        self.rows.iter().flat_map(move |row| {
+        let of_row = move |row: &Row| {
             let faults = row.repeats.iter().filter_map(|figures| figures.fault.as_ref());
-            faults.map(|fault| format!("{}, {}, {} tasks: {fault}", self.workload, row.contestant, row.tasks))
-        })
+            let named = |fault| format!("{}, {}, {} tasks: {fault}", self.workload, row.contestant, row.tasks);
+            faults.map(named).collect::<Vec<_>>()
+        };
+        let broken = self.broken.iter().map(move |reason| format!("{}, {reason}", self.workload));
+        broken.chain(self.rows.iter().flat_map(of_row))
     }
 }
 

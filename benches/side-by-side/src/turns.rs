@@ -37,6 +37,7 @@ impl<'a> Turns<'a> {
             commits: if workload.durable { "on the disk" } else { "soon on the disk, or never" },
             denials_cached: workload.denials_cached,
             absent: Vec::new(),
+            broken: Vec::new(),
             rows: Vec::new(),
         };
         let mut contestants = Vec::new();
@@ -54,13 +55,17 @@ impl<'a> Turns<'a> {
             }
         }
         self.venues.set_durable(false).await?;
-        for &contestant in &contestants {
-            self.load(contestant, &scene).await?;
+        let mut ready = Vec::new();
+        for contestant in contestants {
+            match self.load(contestant, &scene).await {
+                Ok(()) => ready.push(contestant),
+                Err(error) => measured.broken.push(format!("{contestant}: its buckets cannot be made: {error:#}")),
+            }
         }
         self.venues.set_durable(workload.durable).await?;
         let tasks = if workload.processes > 1 { vec![TASKS_OF_A_PROCESS] } else { self.arguments.tasks.clone() };
         for tasks in tasks {
-            measured.rows.extend(self.rounds(&contestants, &scene, tasks).await);
+            measured.rows.extend(self.rounds(&ready, &scene, tasks).await);
         }
         self.venues.set_durable(false).await?;
         Ok(measured)
@@ -69,9 +74,11 @@ impl<'a> Turns<'a> {
     async fn load(&mut self, contestant: Contestant, scene: &Scene) -> anyhow::Result<()> {
         // Both users of a Redis have the same buckets.
         let kind = if contestant.kind == Kind::RedisPipelined { Kind::Redis } else { contestant.kind };
-        if self.loaded.insert((Contestant { kind, ..contestant }, scene.workload.terms.name)) {
+        let (contestant, buckets) = (Contestant { kind, ..contestant }, scene.workload.terms.name);
+        if !self.loaded.contains(&(contestant, buckets)) {
             eprintln!("{}: making the buckets of {contestant}", scene.workload.name);
-            Contestant { kind, ..contestant }.load(scene).await?;
+            contestant.load(scene).await?;
+            self.loaded.insert((contestant, buckets));
         }
         Ok(())
     }
