@@ -31,7 +31,7 @@ boot() {
     port=$(free_port)
     # Socket and pid file are relative to the data directory: the whole path could be too long. The redo log's option is
     # of 8.0.30.
-    options=(--no-defaults --datadir="$data/db" --socket=socket --pid-file=pid --mysqlx=OFF --secure-file-priv=
+    options=(--no-defaults --datadir="$data/db" --socket=socket --pid-file=pid --tmpdir="$data" --mysqlx=OFF --secure-file-priv=
         --loose-innodb-redo-log-capacity=64M)
     if [[ $program == "$cache"/* ]]; then
         usr=${program%/sbin/mysqld}
