@@ -43,6 +43,7 @@ boot() {
     # In the usual /tmp, another MariaDB that starts would delete the temporary tables of this one.
     launch "$data" TERM "$program" "${options[@]}" --socket=socket --pid-file=pid --tmpdir="$data" --skip-name-resolve \
         --bind-address=127.0.0.1 --port="$port" --max-connections=200 --character-set-server=utf8mb4 \
-        --innodb-buffer-pool-size="${TOLLGATE_SERVERS_BUFFERS:-64}M" --innodb-flush-log-at-trx-commit=2 --innodb-lock-wait-timeout=5
+        --innodb-buffer-pool-size="${TOLLGATE_SERVERS_BUFFERS:-64}M" \
+        --innodb-flush-log-at-trx-commit=2 --innodb-lock-wait-timeout=5
     publish "mysql://root@127.0.0.1:$port/mysql" greets "$port"
 }

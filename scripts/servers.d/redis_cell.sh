@@ -1,4 +1,4 @@
-# Redis with the module redis-cell, which is built here. Only scripts/bench needs it, and does without if it is not to be had.
+# Redis with the module redis-cell, which is built here. Only scripts/bench needs it, and does without if it must.
 # shellcheck shell=bash disable=SC2154 # variables of lib/common.sh
 # shellcheck source=scripts/lib/redis.sh
 . "$scripts/lib/redis.sh"
