@@ -8,6 +8,7 @@ use crate::checker::check;
 use crate::contestant::{Contestant, Kind};
 use crate::drive::Plan;
 use crate::figures::{Figures, Measured, Row};
+use crate::popularity::Popularity;
 use crate::processes::Driver;
 use crate::scene::Scene;
 use crate::server::Server;
@@ -33,7 +34,7 @@ impl<'a> Turns<'a> {
         let mut measured = Measured {
             workload: workload.name,
             about: workload.about,
-            keys: scene.keys(),
+            keys: if workload.popularity == Popularity::One { 1 } else { scene.keys() },
             commits: if workload.durable { "on the disk" } else { "soon on the disk, or never" },
             denials_cached: workload.denials_cached,
             absent: Vec::new(),
@@ -137,6 +138,10 @@ impl<'a> Turns<'a> {
     }
 
     async fn calls(&self, contestant: Contestant) -> Option<i64> {
+        // Node warms up by calls that are no decisions of the measurement.
+        if contestant.kind == Kind::Flexible {
+            return None;
+        }
         self.venues.calls(contestant.server?).await
     }
 }

@@ -72,11 +72,13 @@ fn workload(text: &mut String, measured: &Measured, headline: usize) {
     for row in measured.rows.iter().filter(|row| row.tasks == shown) {
         let rows = tasks.iter().map(|&tasks| measured.row(&row.contestant, tasks));
         let speeds: Vec<String> = rows.map(|row| row.map_or_else(|| "–".to_owned(), speed)).collect();
+        let unfairness = row.median_of(|figures| figures.unfairness);
         let latency = |of: fn(&crate::figures::Figures) -> f64| row.median(of) / 1000.0;
         let _ = writeln!(
             text,
-            "| {} | {} | {:.2} / {:.2} / {:.2} | {:.2} | {} | {} |",
+            "| {}{} | {} | {:.2} / {:.2} / {:.2} | {:.2} | {} | {} |",
             row.contestant,
+            unfairness.map(|ratio| format!(", busiest ÷ idlest process {ratio:.2}")).unwrap_or_default(),
             speeds.join(" | "),
             latency(|figures| figures.p50),
             latency(|figures| figures.p99),
@@ -85,9 +87,6 @@ fn workload(text: &mut String, measured: &Measured, headline: usize) {
             cell(row.median_of(|figures| figures.server_cpu), 2),
             cell(row.median_of(|figures| figures.calls), 4),
         );
-        if let Some(unfairness) = row.median_of(|figures| figures.unfairness) {
-            let _ = writeln!(text, "| – between processes, most ÷ least | {unfairness:.2} |");
-        }
     }
     for absent in &measured.absent {
         let _ = writeln!(text, "\nNot measured: {absent}.");
