@@ -2,7 +2,7 @@
 # server started here also pid, data (its data directory) and signal (the one that stops it at once).
 # shellcheck shell=bash disable=SC2154 # variables of lib/common.sh
 
-engines=(postgres15 postgres pgbouncer mysql mysql84 mariadb yugabyte)
+engines=(postgres15 postgres pgbouncer mysql mysql84 mariadb yugabyte redis redis_always redis_cell)
 
 # Not readable for others, as the URL of a user's own server may hold a password.
 record() ( # ENGINE KEY VALUE

@@ -31,8 +31,8 @@ boot() {
     port=$(free_port)
     # Socket and pid file are relative to the data directory: the whole path could be too long. The redo log's option is
     # of 8.0.30.
-    options=(--no-defaults --datadir="$data/db" --socket=socket --pid-file=pid --mysqlx=OFF --secure-file-priv=
-        --loose-innodb-redo-log-capacity=64M)
+    options=(--no-defaults --datadir="$data/db" --socket=socket --pid-file=pid --tmpdir="$data" --mysqlx=OFF
+        --secure-file-priv= --loose-innodb-redo-log-capacity=64M)
     if [[ $program == "$cache"/* ]]; then
         usr=${program%/sbin/mysqld}
         options+=(--basedir="$usr" --plugin-dir="$usr/lib/mysql/plugin" --lc-messages-dir="$usr/share/mysql"
@@ -48,6 +48,7 @@ END
     # The binary log stays on, because with it creating functions and procedures needs more privileges.
     launch "$data" TERM "$program" "${options[@]}" --init-file="$data/root.sql" --skip-name-resolve \
         --bind-address=127.0.0.1 --port="$port" --max-connections=200 --performance-schema=ON --sync-binlog=0 \
-        --innodb-buffer-pool-size=64M --innodb-flush-log-at-trx-commit=2 --innodb-lock-wait-timeout=5
+        --innodb-buffer-pool-size="${TOLLGATE_SERVERS_BUFFERS:-64}M" \
+        --innodb-flush-log-at-trx-commit=2 --innodb-lock-wait-timeout=5
     publish "mysql://root@127.0.0.1:$port/mysql" greets "$port"
 }

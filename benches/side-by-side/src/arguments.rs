@@ -1,0 +1,83 @@
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Parser;
+
+use crate::server::Server;
+use crate::workload::{WORKLOADS, Workload};
+
+/// Measures tollgate, Redis and others in turns, and writes a report. Run it by scripts/bench, which starts the servers.
+#[derive(Debug, Parser)]
+pub(crate) struct Arguments {
+    /// Which workloads, or `waiters`; all if not said.
+    workloads: Vec<String>,
+    /// Two short repeats over few keys: to see that everything runs, not to quote.
+    #[arg(long)]
+    quick: bool,
+    /// How many keys there are where a workload is about many; 100000, or 10000 if it is to be quick.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(10..))]
+    keys: Option<u32>,
+    /// How many tasks ask at once.
+    #[arg(long, value_delimiter = ',', default_values_t = [64, 256, 1024])]
+    pub(crate) tasks: Vec<usize>,
+    /// How often all take turns; 5, or 2 if it is to be quick.
+    #[arg(long)]
+    repeats: Option<u32>,
+    /// How long each measurement is; 1.5, or 0.3 if it is to be quick.
+    #[arg(long)]
+    seconds: Option<f64>,
+    /// On which SQL engines.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "postgres,mysql,mariadb,sqlite")]
+    pub(crate) engines: Vec<Server>,
+    /// Only contestants whose names contain one of these, such as `tollgate@`; Redis is always there.
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) only: Vec<String>,
+    /// Where the report goes.
+    #[arg(long, default_value = "target/bench")]
+    pub(crate) output: PathBuf,
+    /// A network in between: everything takes so many microseconds longer, each way. SQLite has none.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) delay_us: u64,
+    /// What a worker process has to do.
+    #[arg(long, hide = true)]
+    pub(crate) worker: Option<String>,
+}
+
+impl Arguments {
+    pub(crate) fn workloads(&self) -> anyhow::Result<Vec<&'static Workload>> {
+        if self.workloads.is_empty() {
+            return Ok(WORKLOADS.iter().collect());
+        }
+        self.workloads.iter().filter(|name| *name != WAITERS).map(|name| Workload::named(name)).collect()
+    }
+
+    /// How many wait for one key, if that is to be measured.
+    pub(crate) fn waiters(&self) -> Option<usize> {
+        let wanted = self.workloads.is_empty() || self.workloads.iter().any(|name| name == WAITERS);
+        wanted.then_some(if self.quick { 2000 } else { 10_000 })
+    }
+
+    pub(crate) fn keys(&self) -> u32 {
+        self.keys.unwrap_or(if self.quick { 10_000 } else { 100_000 })
+    }
+
+    pub(crate) fn repeats(&self) -> u32 {
+        self.repeats.unwrap_or(if self.quick { 2 } else { 5 }).max(1)
+    }
+
+    pub(crate) fn time(&self) -> Duration {
+        Duration::from_secs_f64(self.seconds.unwrap_or(if self.quick { 0.3 } else { 1.5 }))
+    }
+
+    pub(crate) fn warm_up(&self) -> Duration {
+        self.time() / 5
+    }
+
+    /// The number of tasks that the headline is about.
+    pub(crate) fn headline(&self) -> usize {
+        let wanted = self.tasks.iter().find(|&&tasks| tasks == 256);
+        *wanted.or_else(|| self.tasks.first()).unwrap_or(&256)
+    }
+}
+
+const WAITERS: &str = "waiters";

@@ -1,0 +1,109 @@
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use hdrhistogram::Histogram;
+use tokio::task::{JoinSet, spawn_blocking, yield_now};
+
+use crate::cpu;
+use crate::peer::Peer;
+use crate::sample::{Sample, histogram};
+use crate::tally::Tally;
+
+/// How a peer is asked.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) tasks: usize,
+    pub(crate) warm_up: Duration,
+    pub(crate) time: Duration,
+    /// Which keys are asked for; each task starts somewhere else in it.
+    pub(crate) sequence: Arc<[u32]>,
+    /// How many keys there are.
+    pub(crate) keys: u32,
+    /// Whose processor time counts as the server's.
+    pub(crate) server: Option<u32>,
+}
+
+/// Asks in a closed loop: each task asks again when it has its answer. What is decided during the warm-up is checked, but
+/// not counted.
+pub(crate) async fn drive<P: Peer>(peer: Arc<P>, plan: Plan) -> anyhow::Result<Sample> {
+    let tally = Arc::new(Tally::new(plan.keys, thread::available_parallelism()?.get()));
+    let from = Instant::now() + plan.warm_up;
+    let window = Window { from, to: from + plan.time };
+    let mut tasks = JoinSet::new();
+    for task in 0..plan.tasks {
+        let at = task * plan.sequence.len() / plan.tasks;
+        tasks.spawn(ask(Arc::clone(&peer), Arc::clone(&plan.sequence), at, window, Arc::clone(&tally)));
+    }
+    // On a thread of its own: where no task ever waits, the runtime's timers are late.
+    let used = spawn_blocking(move || {
+        thread::sleep(window.from.saturating_duration_since(Instant::now()));
+        let before = (cpu::own()?, plan.server.and_then(cpu::of_server));
+        thread::sleep(window.to.saturating_duration_since(Instant::now()));
+        let after = (cpu::own()?, plan.server.and_then(cpu::of_server));
+        anyhow::Ok((after.0 - before.0, after.1.zip(before.1).map(|(after, before)| after - before)))
+    });
+
+    let mut sample = Sample { seconds: plan.time.as_secs_f64(), ..Sample::default() };
+    while let Some(task) = tasks.join_next().await {
+        let task = task.context("a task panicked")??;
+        sample.decisions += task.latencies.len();
+        sample.granted += task.granted;
+        sample.denied += task.denied;
+        for latency in task.latencies.iter_recorded() {
+            *sample.latencies.entry(latency.value_iterated_to()).or_default() += u64::from(latency.count_at_value());
+        }
+    }
+    (sample.client, sample.server) = used.await??;
+    sample.by_process = vec![sample.decisions];
+    sample.grants = tally.grants();
+    Ok(sample)
+}
+
+/// The time that counts.
+#[derive(Clone, Copy)]
+struct Window {
+    from: Instant,
+    to: Instant,
+}
+
+/// What one task saw.
+struct Seen {
+    latencies: Histogram<u32>,
+    granted: u64,
+    denied: u64,
+}
+
+async fn ask<P: Peer>(
+    peer: Arc<P>,
+    sequence: Arc<[u32]>,
+    at: usize,
+    window: Window,
+    tally: Arc<Tally>,
+) -> anyhow::Result<Seen> {
+    let mut seen = Seen { latencies: histogram(), granted: 0, denied: 0 };
+    let mut asked = Instant::now();
+    for (count, &key) in (1_u64..).zip(sequence.iter().cycle().skip(at)) {
+        if peer.ask(key).await? {
+            seen.granted += 1;
+            tally.count(key);
+        } else {
+            seen.denied += 1;
+        }
+        // One reading of the clock per decision: the end of one is the beginning of the next.
+        let answered = Instant::now();
+        if answered >= window.from && answered < window.to {
+            let latency = u64::try_from((answered - asked).as_nanos())?;
+            seen.latencies.saturating_record(latency);
+        } else if answered >= window.to {
+            break;
+        }
+        asked = answered;
+        // A peer without anything to wait for would keep the other tasks from running.
+        if count % 1024 == 0 {
+            yield_now().await;
+        }
+    }
+    Ok(seen)
+}

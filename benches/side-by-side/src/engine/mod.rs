@@ -1,0 +1,49 @@
+//! The SQL engines: what the report needs of them beside what the library does.
+
+mod mysql;
+mod postgres;
+mod sqlite;
+
+use std::time::Duration;
+
+use sqlx::Pool;
+use sqlx::migrate::MigrateDatabase;
+use tollgate::{Dialect, Migrate};
+
+pub(crate) trait Engine: Dialect + Migrate + MigrateDatabase {
+    /// A pool that does not ask whether a connection is alive before each call: that would be a round trip more.
+    fn open(url: &str, connections: u32, durable: bool) -> impl Future<Output = anyhow::Result<Pool<Self>>> + Send;
+
+    /// A statement that changes a row.
+    fn bare(pool: &Pool<Self>, id: &str) -> impl Future<Output = sqlx::Result<()>> + Send;
+
+    /// A statement that does nothing.
+    fn one(pool: &Pool<Self>) -> impl Future<Output = sqlx::Result<i32>> + Send;
+
+    /// Makes the rows that [`bare`](Self::bare) changes, and their table if need be.
+    fn make_bare(pool: &Pool<Self>, ids: &[String]) -> impl Future<Output = sqlx::Result<()>> + Send;
+
+    fn version(pool: &Pool<Self>) -> impl Future<Output = sqlx::Result<String>> + Send;
+
+    /// What a commit waits for, as `name = value`.
+    fn settings(pool: &Pool<Self>) -> impl Future<Output = sqlx::Result<Vec<String>>> + Send;
+
+    /// How many calls it has had, if it counts them.
+    fn calls(pool: &Pool<Self>) -> impl Future<Output = sqlx::Result<Option<i64>>> + Send;
+
+    /// Changes what only the server's administrator can, so that commits wait for the disk.
+    fn make_durable(_: &Pool<Self>) -> impl Future<Output = sqlx::Result<()>> + Send {
+        async { Ok(()) }
+    }
+
+    /// Undoes [`make_durable`](Self::make_durable), given what [`settings`](Self::settings) said before.
+    fn restore(_: &Pool<Self>, _settings: &[String]) -> impl Future<Output = sqlx::Result<()>> + Send {
+        async { Ok(()) }
+    }
+}
+
+/// As many as a service has: for every peer the same.
+pub(crate) const CONNECTIONS: u32 = 8;
+
+/// A thousand tasks wait for a connection in turn, on a slow disk for long.
+const PATIENCE: Duration = Duration::from_mins(1);

@@ -1,0 +1,74 @@
+use anyhow::Context;
+use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
+use sqlx::{AssertSqlSafe, MySql, MySqlPool, QueryBuilder};
+
+use super::{Engine, PATIENCE};
+
+impl Engine for MySql {
+    async fn open(url: &str, connections: u32, _durable: bool) -> anyhow::Result<MySqlPool> {
+        let options: MySqlConnectOptions = url.parse().context("the server's URL")?;
+        let pool = MySqlPoolOptions::new().min_connections(connections).max_connections(connections);
+        Ok(pool.test_before_acquire(false).acquire_timeout(PATIENCE).connect_with(options).await?)
+    }
+
+    async fn bare(pool: &MySqlPool, id: &str) -> sqlx::Result<()> {
+        sqlx::query("update bare set n = n + 1 where id = ?").bind(id).execute(pool).await.map(drop)
+    }
+
+    async fn one(pool: &MySqlPool) -> sqlx::Result<i32> {
+        sqlx::query_scalar("select 1").fetch_one(pool).await
+    }
+
+    async fn make_bare(pool: &MySqlPool, ids: &[String]) -> sqlx::Result<()> {
+        sqlx::raw_sql("create table if not exists bare (id varbinary(255) primary key, n bigint not null)")
+            .execute(pool)
+            .await?;
+        for ids in ids.chunks(1000) {
+            let mut insert = QueryBuilder::new("insert into bare (id, n) ");
+            insert.push_values(ids, |mut row, id| {
+                row.push_bind(id).push("0");
+            });
+            insert.build().execute(pool).await?;
+        }
+        Ok(())
+    }
+
+    async fn version(pool: &MySqlPool) -> sqlx::Result<String> {
+        let version: String = sqlx::query_scalar("select version()").fetch_one(pool).await?;
+        let name = if version.contains("MariaDB") { "MariaDB" } else { "MySQL" };
+        Ok(format!("{name} {}", version.split('-').next().unwrap_or_default()))
+    }
+
+    async fn settings(pool: &MySqlPool) -> sqlx::Result<Vec<String>> {
+        let settings: Vec<(String, String)> = sqlx::query_as(
+            "show global variables
+              where variable_name in ('innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog')",
+        )
+        .fetch_all(pool)
+        .await?;
+        Ok(settings.iter().map(|(name, value)| format!("{name} = {value}")).collect())
+    }
+
+    /// Statements.
+    async fn calls(pool: &MySqlPool) -> sqlx::Result<Option<i64>> {
+        let calls: Option<(String, String)> =
+            sqlx::query_as("show global status where variable_name = 'Questions'").fetch_optional(pool).await?;
+        Ok(calls.and_then(|(_, calls)| calls.parse().ok()))
+    }
+
+    async fn make_durable(pool: &MySqlPool) -> sqlx::Result<()> {
+        set(pool, &["innodb_flush_log_at_trx_commit = 1", "sync_binlog = 1"]).await
+    }
+
+    async fn restore(pool: &MySqlPool, settings: &[String]) -> sqlx::Result<()> {
+        let changed = |setting: &&str| !setting.starts_with("log_bin");
+        set(pool, &settings.iter().map(String::as_str).filter(changed).collect::<Vec<_>>()).await
+    }
+}
+
+async fn set(pool: &MySqlPool, settings: &[&str]) -> sqlx::Result<()> {
+    for setting in settings {
+        sqlx::raw_sql(AssertSqlSafe(format!("set global {setting}"))).execute(pool).await?;
+    }
+    Ok(())
+}

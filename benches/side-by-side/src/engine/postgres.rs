@@ -1,0 +1,48 @@
+use anyhow::Context;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{PgPool, Postgres};
+
+use super::{Engine, PATIENCE};
+
+impl Engine for Postgres {
+    async fn open(url: &str, connections: u32, durable: bool) -> anyhow::Result<PgPool> {
+        let options: PgConnectOptions = url.parse().context("the server's URL")?;
+        let options = options.options([("synchronous_commit", if durable { "on" } else { "off" })]);
+        let pool = PgPoolOptions::new().min_connections(connections).max_connections(connections);
+        Ok(pool.test_before_acquire(false).acquire_timeout(PATIENCE).connect_with(options).await?)
+    }
+
+    async fn bare(pool: &PgPool, id: &str) -> sqlx::Result<()> {
+        sqlx::query("update bare set n = n + 1 where id = $1").bind(id).execute(pool).await.map(drop)
+    }
+
+    async fn one(pool: &PgPool) -> sqlx::Result<i32> {
+        sqlx::query_scalar("select 1").fetch_one(pool).await
+    }
+
+    async fn make_bare(pool: &PgPool, ids: &[String]) -> sqlx::Result<()> {
+        sqlx::raw_sql(r#"create table if not exists bare (id text collate "C" primary key, n bigint not null)"#)
+            .execute(pool)
+            .await?;
+        sqlx::query("insert into bare select id, 0 from unnest($1) id").bind(ids).execute(pool).await.map(drop)
+    }
+
+    async fn version(pool: &PgPool) -> sqlx::Result<String> {
+        sqlx::query_scalar("select 'PostgreSQL ' || current_setting('server_version')").fetch_one(pool).await
+    }
+
+    async fn settings(pool: &PgPool) -> sqlx::Result<Vec<String>> {
+        sqlx::query_scalar(
+            "select name || ' = ' || setting from pg_settings where name in ('fsync', 'synchronous_commit') order by 1",
+        )
+        .fetch_all(pool)
+        .await
+    }
+
+    /// Transactions. Sessions report theirs when they end at the latest.
+    async fn calls(pool: &PgPool) -> sqlx::Result<Option<i64>> {
+        sqlx::query_scalar("select xact_commit from pg_stat_database where datname = current_database()")
+            .fetch_optional(pool)
+            .await
+    }
+}

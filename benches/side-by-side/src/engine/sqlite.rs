@@ -1,0 +1,55 @@
+use anyhow::Context;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::{QueryBuilder, Sqlite, SqlitePool};
+
+use super::{Engine, PATIENCE};
+
+impl Engine for Sqlite {
+    /// One writes at a time, so more connections than two only contend.
+    async fn open(url: &str, connections: u32, durable: bool) -> anyhow::Result<SqlitePool> {
+        let synchronous = if durable { SqliteSynchronous::Full } else { SqliteSynchronous::Normal };
+        let options: SqliteConnectOptions = url.parse().context("the database's URL")?;
+        let options = options.journal_mode(SqliteJournalMode::Wal).synchronous(synchronous).busy_timeout(PATIENCE);
+        let connections = connections.min(2);
+        let pool = SqlitePoolOptions::new().min_connections(connections).max_connections(connections);
+        Ok(pool.test_before_acquire(false).acquire_timeout(PATIENCE).connect_with(options).await?)
+    }
+
+    async fn bare(pool: &SqlitePool, id: &str) -> sqlx::Result<()> {
+        sqlx::query("update bare set n = n + 1 where id = ?").bind(id).execute(pool).await.map(drop)
+    }
+
+    async fn one(pool: &SqlitePool) -> sqlx::Result<i32> {
+        sqlx::query_scalar("select 1").fetch_one(pool).await
+    }
+
+    async fn make_bare(pool: &SqlitePool, ids: &[String]) -> sqlx::Result<()> {
+        sqlx::raw_sql(
+            "create table if not exists bare (id text not null primary key, n integer not null) strict, without rowid",
+        )
+        .execute(pool)
+        .await?;
+        for ids in ids.chunks(1000) {
+            let mut insert = QueryBuilder::new("insert into bare (id, n) ");
+            insert.push_values(ids, |mut row, id| {
+                row.push_bind(id).push("0");
+            });
+            insert.build().execute(pool).await?;
+        }
+        Ok(())
+    }
+
+    async fn version(pool: &SqlitePool) -> sqlx::Result<String> {
+        sqlx::query_scalar("select 'SQLite ' || sqlite_version()").fetch_one(pool).await
+    }
+
+    async fn settings(pool: &SqlitePool) -> sqlx::Result<Vec<String>> {
+        let synchronous: i64 = sqlx::query_scalar("pragma synchronous").fetch_one(pool).await?;
+        let journal: String = sqlx::query_scalar("pragma journal_mode").fetch_one(pool).await?;
+        Ok(vec![format!("journal_mode = {journal}"), format!("synchronous = {synchronous}")])
+    }
+
+    async fn calls(_: &SqlitePool) -> sqlx::Result<Option<i64>> {
+        Ok(None)
+    }
+}

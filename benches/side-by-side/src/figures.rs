@@ -1,0 +1,135 @@
+use serde::Serialize;
+
+use crate::sample::Sample;
+
+/// One measurement of one contestant.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Figures {
+    /// Decisions a second; 0 if the measurement broke the rules.
+    pub(crate) per_second: f64,
+    /// Latencies in microseconds.
+    pub(crate) p50: f64,
+    pub(crate) p99: f64,
+    pub(crate) p999: f64,
+    /// Microseconds of processor time for a decision.
+    pub(crate) client_cpu: f64,
+    pub(crate) server_cpu: Option<f64>,
+    /// Calls of the store for a decision, warm-up included.
+    pub(crate) calls: Option<f64>,
+    /// How many times as many decisions the busiest process had as the idlest.
+    pub(crate) unfairness: Option<f64>,
+    pub(crate) granted: u64,
+    pub(crate) denied: u64,
+    /// Why it counts nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) fault: Option<String>,
+}
+
+impl Figures {
+    pub(crate) fn new(sample: &Sample, calls: Option<i64>) -> Self {
+        #[expect(clippy::cast_precision_loss, reason = "a figure is no more precise")]
+        let (decisions, all) = (sample.decisions as f64, (sample.granted + sample.denied) as f64);
+        let each = |seconds: f64| 1e6 * seconds / decisions.max(1.0);
+        #[expect(clippy::cast_precision_loss, reason = "a figure is no more precise")]
+        let unfairness = match (sample.by_process.iter().min(), sample.by_process.iter().max()) {
+            (Some(&least), Some(&most)) if sample.by_process.len() > 1 => Some(most as f64 / least.max(1) as f64),
+            _ => None,
+        };
+        #[expect(clippy::cast_precision_loss, reason = "a figure is no more precise")]
+        let calls = calls.map(|calls| calls as f64 / all.max(1.0));
+        Self {
+            per_second: decisions / sample.seconds,
+            p50: sample.percentile(50.0),
+            p99: sample.percentile(99.0),
+            p999: sample.percentile(99.9),
+            client_cpu: each(sample.client),
+            server_cpu: sample.server.map(each),
+            calls,
+            unfairness,
+            granted: sample.granted,
+            denied: sample.denied,
+            fault: None,
+        }
+    }
+
+    pub(crate) fn fault(reason: String) -> Self {
+        Self { fault: Some(reason), ..Self::default() }
+    }
+}
+
+/// The repeats of a contestant at a number of tasks.
+#[derive(Debug, Serialize)]
+pub(crate) struct Row {
+    pub(crate) contestant: String,
+    pub(crate) tasks: usize,
+    pub(crate) repeats: Vec<Figures>,
+}
+
+impl Row {
+    pub(crate) fn median(&self, of: impl Fn(&Figures) -> f64) -> f64 {
+        median(self.repeats.iter().map(of))
+    }
+
+    /// Where it is known.
+    pub(crate) fn median_of(&self, of: impl Fn(&Figures) -> Option<f64>) -> Option<f64> {
+        let known: Vec<f64> = self.repeats.iter().filter_map(of).collect();
+        (!known.is_empty()).then(|| median(known.into_iter()))
+    }
+
+    /// The least and the most.
+    pub(crate) fn spread(&self, of: impl Fn(&Figures) -> f64) -> (f64, f64) {
+        let bounds = |(least, most): (f64, f64), figure: f64| (least.min(figure), most.max(figure));
+        self.repeats.iter().map(of).fold((f64::INFINITY, 0.0), bounds)
+    }
+
+    /// How many times as many decisions a second it makes as another, repeat by repeat: what slows a whole repeat does not
+    /// count.
+    pub(crate) fn ratio(&self, to: &Self) -> Option<f64> {
+        let pairs = self.repeats.iter().zip(&to.repeats).filter(|(_, to)| to.per_second > 0.0);
+        let ratios: Vec<f64> = pairs.map(|(this, to)| this.per_second / to.per_second).collect();
+        (!ratios.is_empty()).then(|| median(ratios.into_iter()))
+    }
+}
+
+/// What came of a workload.
+#[derive(Debug, Serialize)]
+pub(crate) struct Measured {
+    pub(crate) workload: &'static str,
+    pub(crate) about: &'static str,
+    pub(crate) keys: u32,
+    /// The durability class.
+    pub(crate) commits: &'static str,
+    /// Whether tollgate may answer denials from the process.
+    pub(crate) denials_cached: bool,
+    /// Who could not take part, and why.
+    pub(crate) absent: Vec<String>,
+    /// Who should have, and failed before.
+    pub(crate) broken: Vec<String>,
+    pub(crate) rows: Vec<Row>,
+}
+
+impl Measured {
+    pub(crate) fn row(&self, contestant: &str, tasks: usize) -> Option<&Row> {
+        self.rows.iter().find(|row| row.contestant == contestant && row.tasks == tasks)
+    }
+
+    pub(crate) fn faults(&self) -> impl Iterator<Item = String> {
+        let of_row = move |row: &Row| {
+            let faults = row.repeats.iter().filter_map(|figures| figures.fault.as_ref());
+            let named = |fault| format!("{}, {}, {} tasks: {fault}", self.workload, row.contestant, row.tasks);
+            faults.map(named).collect::<Vec<_>>()
+        };
+        let broken = self.broken.iter().map(move |reason| format!("{}, {reason}", self.workload));
+        broken.chain(self.rows.iter().flat_map(of_row))
+    }
+}
+
+fn median(figures: impl Iterator<Item = f64>) -> f64 {
+    let mut figures: Vec<f64> = figures.collect();
+    figures.sort_unstable_by(f64::total_cmp);
+    match figures.len() {
+        0 => 0.0,
+        even if even % 2 == 0 => f64::midpoint(figures[even / 2 - 1], figures[even / 2]),
+        odd => figures[odd / 2],
+    }
+}

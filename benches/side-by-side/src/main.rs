@@ -1,0 +1,88 @@
+//! What a decision costs beside Redis and others, measured in turns: see `scripts/bench` and `docs/performance.md`.
+
+mod arguments;
+mod checker;
+mod contestant;
+mod cpu;
+mod drive;
+mod engine;
+mod figures;
+mod peer;
+mod peers;
+mod popularity;
+mod processes;
+mod proxy;
+mod report;
+mod sample;
+mod scene;
+mod server;
+mod tally;
+mod turns;
+mod venues;
+mod waiters;
+mod workload;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Parser;
+use tokio::runtime::Runtime;
+
+use arguments::Arguments;
+use report::Report;
+use turns::Turns;
+use venues::Venues;
+
+fn main() -> anyhow::Result<ExitCode> {
+    let arguments = Arguments::parse();
+    if arguments.delay_us > 0 {
+        return proxy::run_behind(Duration::from_micros(arguments.delay_us));
+    }
+    Runtime::new()?.block_on(run(arguments))
+}
+
+async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    if let Some(job) = &arguments.worker {
+        processes::work(job).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let workloads = arguments.workloads()?;
+    std::fs::create_dir_all(&arguments.output)?;
+    std::fs::create_dir_all("target/bench")?;
+    let run = format!("tb{}", std::process::id());
+    let venues = Venues::make(&run, &arguments.engines).await?;
+    let reported = tokio::select! {
+        reported = measure(&arguments, &workloads, &venues, &run) => reported,
+        interrupted = tokio::signal::ctrl_c() => interrupted.context("no signals").and_then(|()| anyhow::bail!("interrupted")),
+    };
+    venues.remove().await?;
+    let report = reported?;
+    for fault in report.faults() {
+        eprintln!("fault: {fault}");
+    }
+    Ok(if report.faults().next().is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Every workload, and the report after each of them: an interrupted run has something to show.
+async fn measure(
+    arguments: &Arguments,
+    workloads: &[&'static workload::Workload],
+    venues: &Venues,
+    run: &str,
+) -> anyhow::Result<Report> {
+    let mut report = Report::new(arguments, venues.versions().await?);
+    let mut turns = Turns::new(arguments, venues, run);
+    for workload in workloads {
+        report.add(turns.measure(workload).await?);
+        report.write(&arguments.output)?;
+    }
+    if let Some(waiters) = arguments.waiters() {
+        for &engine in &arguments.engines {
+            report.add_waited(engine, waiters::measure(engine, run, venues, waiters).await);
+            report.write(&arguments.output)?;
+        }
+    }
+    println!("{}", report.markdown());
+    Ok(report)
+}

@@ -1,0 +1,73 @@
+//! Who is measured, and how each is made ready.
+
+mod floor;
+mod governor;
+pub(crate) mod redis;
+mod redis_cell;
+mod redis_pipelined;
+mod tollgate;
+
+use ::tollgate::SqlStore;
+use anyhow::{Context, bail};
+use sqlx::{MySql, Postgres, Sqlite};
+
+use crate::contestant::{Contestant, Kind};
+use crate::engine::{CONNECTIONS, Engine};
+use crate::peer::{Opened, opened};
+use crate::processes::Driver;
+use crate::scene::Scene;
+use crate::server::Server;
+
+impl Contestant {
+    /// Makes the buckets that the workload needs, where they outlive a measurement.
+    pub(crate) async fn load(self, scene: &Scene) -> anyhow::Result<()> {
+        match (self.kind, self.server) {
+            (Kind::Redis, Some(server)) => redis::load(server, scene).await,
+            (Kind::RedisCell, _) => redis_cell::load(scene).await,
+            (Kind::Tollgate | Kind::Bare, Some(server)) => match server {
+                Server::Postgres | Server::Postgres15 => self.load_sql::<Postgres>(server, scene).await,
+                Server::Mysql | Server::Mariadb => self.load_sql::<MySql>(server, scene).await,
+                _ => self.load_sql::<Sqlite>(server, scene).await,
+            },
+            _ => Ok(()),
+        }
+    }
+
+    /// Connects, and is ready to decide.
+    pub(crate) async fn open(self, scene: &Scene) -> anyhow::Result<Box<dyn Opened>> {
+        let server = self.server.context("it needs a server");
+        Ok(match self.kind {
+            Kind::Redis => opened(redis::AsUsersRunIt::open(server?, scene).await?),
+            Kind::RedisPipelined => opened(redis_pipelined::Pipelined::open(server?, scene).await?),
+            Kind::RedisCell => opened(redis_cell::RedisCell::open(scene).await?),
+            Kind::Governor => opened(governor::Governor::open(scene)?),
+            Kind::Memory => opened(tollgate::memory(scene).await?),
+            Kind::Flexible => Box::new(Driver::node(scene)?),
+            Kind::Tollgate | Kind::Bare | Kind::SelectOne => match server? {
+                server @ (Server::Postgres | Server::Postgres15) => self.open_sql::<Postgres>(server, scene).await?,
+                server @ (Server::Mysql | Server::Mariadb) => self.open_sql::<MySql>(server, scene).await?,
+                Server::Sqlite => self.open_sql::<Sqlite>(Server::Sqlite, scene).await?,
+                server => bail!("{} is no SQL engine", server.name()),
+            },
+        })
+    }
+
+    async fn load_sql<E: Engine>(self, server: Server, scene: &Scene) -> anyhow::Result<()> {
+        let pool = E::open(&server.database(&scene.run)?, CONNECTIONS, false).await?;
+        if self.kind == Kind::Bare {
+            E::make_bare(&pool, &scene.names).await?;
+        } else {
+            tollgate::load(&SqlStore::from(pool.clone()), scene).await?;
+        }
+        pool.close().await;
+        Ok(())
+    }
+
+    async fn open_sql<E: Engine>(self, server: Server, scene: &Scene) -> anyhow::Result<Box<dyn Opened>> {
+        let pool = E::open(&server.database(&scene.run)?, CONNECTIONS, scene.workload.durable).await?;
+        Ok(match self.kind {
+            Kind::Tollgate => opened(tollgate::OnSql::open(pool, scene)?),
+            kind => opened(floor::Floor::open(pool, scene, kind == Kind::Bare)),
+        })
+    }
+}

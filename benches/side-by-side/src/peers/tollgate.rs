@@ -1,0 +1,92 @@
+use std::sync::Arc;
+
+use sqlx::Pool;
+use tollgate::{Key, Limiter, LimiterBuilder, MemoryStore, Quota, Rule, SqlStore, Store, Take};
+
+use crate::engine::Engine;
+use crate::peer::Peer;
+use crate::scene::Scene;
+use crate::workload::{Terms, Workload};
+
+/// tollgate as its users have it: a limiter over a store.
+pub(crate) struct Tollgate<S: Store> {
+    limiter: Limiter<S>,
+    rule: Rule,
+    keys: Arc<[Key]>,
+    scene: Scene,
+}
+
+impl<S: Store> Tollgate<S> {
+    fn open(store: S, scene: &Scene) -> anyhow::Result<Self> {
+        let rule = rule(scene.workload.terms)?;
+        let limiter = with(Limiter::builder(store), scene.workload).build(rule.clone())?;
+        Ok(Self { limiter, rule, keys: keys(scene)?, scene: scene.clone() })
+    }
+}
+
+/// What differs from what users get by themselves. Without a cache of denials here, there is nothing to switch off.
+fn with<S: Store>(builder: LimiterBuilder<S>, _workload: &Workload) -> LimiterBuilder<S> {
+    builder
+}
+
+impl<S: Store> Peer for Tollgate<S> {
+    async fn ask(&self, key: u32) -> anyhow::Result<bool> {
+        if self.scene.workload.limits == 1 {
+            return Ok(self.limiter.allow(&self.keys[key as usize]).await?.is_granted());
+        }
+        let mut keys = self.scene.each(key).map(|key| self.keys[key].clone());
+        let Some(first) = keys.next() else { return Ok(true) };
+        let take = keys.fold(Take::from(first).rule(self.rule.clone()), |take, key| take.and(key, self.rule.clone()));
+        Ok(self.limiter.decide(&take).await?.is_granted())
+    }
+}
+
+/// On a SQL engine, and the pool to be closed.
+pub(crate) struct OnSql<E: Engine> {
+    tollgate: Tollgate<SqlStore<E>>,
+    pool: Pool<E>,
+}
+
+impl<E: Engine> OnSql<E> {
+    pub(crate) fn open(pool: Pool<E>, scene: &Scene) -> anyhow::Result<Self> {
+        Ok(Self { tollgate: Tollgate::open(SqlStore::from(pool.clone()), scene)?, pool })
+    }
+}
+
+impl<E: Engine> Peer for OnSql<E> {
+    async fn ask(&self, key: u32) -> anyhow::Result<bool> {
+        self.tollgate.ask(key).await
+    }
+
+    async fn close(&self) {
+        self.pool.close().await;
+    }
+}
+
+/// In this process.
+pub(crate) async fn memory(scene: &Scene) -> anyhow::Result<Tollgate<MemoryStore>> {
+    let store = MemoryStore::new().most_keys(2 * scene.names.len().max(1000));
+    load(&store, scene).await?;
+    Tollgate::open(store, scene)
+}
+
+/// Makes the buckets.
+pub(crate) async fn load<S: Store>(store: &S, scene: &Scene) -> anyhow::Result<()> {
+    let (keys, rule) = (keys(scene)?, rule(scene.workload.terms)?);
+    for keys in keys.chunks(256) {
+        let take = |key: &Key| Take::from(key.clone()).rule(rule.clone()).cost(scene.workload.terms.used);
+        let takes: Vec<Take> = keys.iter().map(take).collect();
+        for outcome in store.take(&takes).await? {
+            anyhow::ensure!(outcome?.is_granted(), "a new bucket is full");
+        }
+    }
+    Ok(())
+}
+
+fn rule(terms: &Terms) -> anyhow::Result<Rule> {
+    Ok(Quota::continuous(terms.capacity, terms.token * u32::try_from(terms.capacity)?)?.into())
+}
+
+fn keys(scene: &Scene) -> anyhow::Result<Arc<[Key]>> {
+    Ok(scene.names.iter().map(|name| Key::try_from(name.as_str())).collect::<Result<_, _>>()?)
+}

@@ -1,0 +1,93 @@
+//! What is written: JSON to compute with, a table to read, charts to look at.
+
+mod bars;
+mod lines;
+mod machine;
+mod ratios;
+mod style;
+mod table;
+
+use std::fs;
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::arguments::Arguments;
+use crate::figures::Measured;
+use crate::proxy;
+use crate::server::Server;
+use crate::waiters::Waited;
+use machine::Machine;
+use ratios::Ratios;
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    machine: Machine,
+    /// Of servers and of the crates that are measured.
+    versions: Vec<String>,
+    /// Microseconds each way between client and servers, beside what the machine itself takes.
+    delay_us: u64,
+    repeats: u32,
+    seconds: f64,
+    /// What `ratios_to_redis` is about.
+    tasks: usize,
+    #[serde(flatten)]
+    ratios: Ratios,
+    waiters: Vec<Waited>,
+    faults: Vec<String>,
+    #[serde(skip)]
+    measured: Vec<Measured>,
+}
+
+impl Report {
+    pub(crate) fn new(arguments: &Arguments, servers: Vec<String>) -> Self {
+        Self {
+            machine: Machine::this(),
+            versions: servers.into_iter().chain(machine::crates()).collect(),
+            delay_us: proxy::delay(),
+            repeats: arguments.repeats(),
+            seconds: arguments.time().as_secs_f64(),
+            tasks: arguments.headline(),
+            ratios: Ratios::default(),
+            waiters: Vec::new(),
+            faults: Vec::new(),
+            measured: Vec::new(),
+        }
+    }
+
+    pub(crate) fn add(&mut self, measured: Measured) {
+        self.faults.extend(measured.faults());
+        self.measured.push(measured);
+        self.ratios = Ratios::new(&self.measured, self.tasks);
+    }
+
+    pub(crate) fn add_waited(&mut self, engine: Server, waited: anyhow::Result<Waited>) {
+        match waited {
+            Ok(waited) => self.waiters.push(waited),
+            Err(error) => self.faults.push(format!("waiters, {}: {error:#}", engine.name())),
+        }
+    }
+
+    pub(crate) fn faults(&self) -> impl Iterator<Item = &String> {
+        self.faults.iter()
+    }
+
+    pub(crate) fn markdown(&self) -> String {
+        table::markdown(self)
+    }
+
+    pub(crate) fn write(&self, directory: &Path) -> anyhow::Result<()> {
+        for measured in &self.measured {
+            let file = |end: &str| directory.join(format!("{}{end}", measured.workload));
+            fs::write(file(".json"), serde_json::to_string_pretty(measured)?)?;
+            let tasks = measured.rows.iter().map(|row| row.tasks).find(|&tasks| tasks == self.tasks);
+            let tasks = tasks.or_else(|| measured.rows.first().map(|row| row.tasks)).unwrap_or(self.tasks);
+            fs::write(file("-throughput.svg"), bars::throughput(measured, tasks)?)?;
+            fs::write(file("-latency.svg"), bars::latency(measured, tasks)?)?;
+            fs::write(file("-scaling.svg"), lines::scaling(measured)?)?;
+        }
+        fs::write(directory.join("report.json"), serde_json::to_string_pretty(self)?)?;
+        fs::write(directory.join("report.md"), self.markdown())?;
+        Ok(())
+    }
+}

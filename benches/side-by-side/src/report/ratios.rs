@@ -1,0 +1,85 @@
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::figures::Measured;
+
+/// How many times as many decisions a second tollgate makes, by workload; `null` where it was not measured.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Ratios {
+    /// On PostgreSQL, to Redis as users run it.
+    #[serde(rename = "ratios_to_redis")]
+    pub(crate) redis: ByWorkload,
+    /// The same on each engine.
+    #[serde(rename = "ratios_to_redis_by_engine")]
+    pub(crate) redis_by_engine: BTreeMap<String, ByWorkload>,
+    /// The same at each number of tasks, on PostgreSQL.
+    #[serde(rename = "ratios_to_redis_by_tasks")]
+    pub(crate) redis_by_tasks: BTreeMap<usize, ByWorkload>,
+    /// To a bare UPDATE on the same engine.
+    #[serde(rename = "ratios_to_bare_update")]
+    pub(crate) bare_update: BTreeMap<String, ByWorkload>,
+    /// On PostgreSQL, to rate-limiter-flexible there.
+    #[serde(rename = "ratios_to_rate_limiter_flexible")]
+    pub(crate) flexible: ByWorkload,
+    /// In this process, to `governor`.
+    #[serde(rename = "ratios_to_governor")]
+    pub(crate) governor: ByWorkload,
+}
+
+pub(crate) type ByWorkload = BTreeMap<&'static str, Option<f64>>;
+
+impl Ratios {
+    pub(crate) fn new(measured: &[Measured], headline: usize) -> Self {
+        let mut this = Self { redis: GOALS.map(|goal| (goal, None)).into(), ..Self::default() };
+        for measured in measured {
+            let workload = measured.workload;
+            // Where processes share the tasks, there is one number of them.
+            let tasks = if measured.rows.iter().any(|row| row.tasks == headline) {
+                headline
+            } else {
+                measured.rows.first().map_or(headline, |row| row.tasks)
+            };
+            for row in &measured.rows {
+                let peer = |name: &str| {
+                    measured
+                        .rows
+                        .iter()
+                        .find(|other| other.tasks == row.tasks && other.contestant.split('@').next() == Some(name))
+                };
+                if let Some(engine) = ours(&row.contestant) {
+                    let ratio = peer("redis").and_then(|redis| row.ratio(redis));
+                    if engine == HEADLINE {
+                        this.redis_by_tasks.entry(row.tasks).or_default().insert(workload, ratio);
+                    }
+                    if row.tasks != tasks {
+                        continue;
+                    }
+                    if engine == HEADLINE {
+                        this.redis.insert(workload, ratio);
+                        if let Some(flexible) = peer("rate-limiter-flexible") {
+                            this.flexible.insert(workload, row.ratio(flexible));
+                        }
+                    }
+                    this.redis_by_engine.entry(engine.to_owned()).or_default().insert(workload, ratio);
+                    if let Some(bare) = measured.row(&format!("bare-update@{engine}"), tasks) {
+                        let ratio = row.ratio(bare);
+                        this.bare_update.entry(engine.to_owned()).or_default().insert(workload, ratio);
+                    }
+                } else if row.contestant == "tollgate-memory" && row.tasks == tasks {
+                    this.governor.insert(workload, peer("governor").and_then(|peer| row.ratio(peer)));
+                }
+            }
+        }
+        this
+    }
+}
+
+/// The engine, if it is tollgate on one: with tokens held in the process where that is what the workload is about.
+fn ours(contestant: &str) -> Option<&str> {
+    let (name, engine) = contestant.split_once('@')?;
+    ["tollgate", "tollgate-leased"].contains(&name).then_some(engine)
+}
+
+const HEADLINE: &str = "postgres";
+const GOALS: [&str; 6] = ["uniform", "hot", "zipf", "denied", "leased", "five_limits"];

@@ -1,0 +1,125 @@
+use std::fmt::Write as _;
+
+use super::Report;
+use crate::figures::{Measured, Row};
+
+/// The report to read.
+pub(crate) fn markdown(report: &Report) -> String {
+    let mut text = String::new();
+    let machine = &report.machine;
+    let _ = writeln!(
+        text,
+        "{}, {} cores, {}, Linux {}; client and servers share them.\n",
+        machine.processor, machine.cores, machine.memory, machine.kernel
+    );
+    let _ = writeln!(text, "{}.\n", report.versions.join(", "));
+    let _ = writeln!(
+        text,
+        "Medians of {} repeats of {} s, the least and the most in brackets; all contestants take turns in each repeat.\n",
+        report.repeats, report.seconds
+    );
+    if report.delay_us > 0 {
+        let _ = writeln!(text, "Everything takes {} µs longer, each way.\n", report.delay_us);
+    }
+    headline(&mut text, report);
+    for measured in &report.measured {
+        workload(&mut text, measured, report.tasks);
+    }
+    waiters(&mut text, report);
+    if !report.faults.is_empty() {
+        let _ = writeln!(text, "\n## Faults: these runs count nothing\n");
+        for fault in &report.faults {
+            let _ = writeln!(text, "- {fault}");
+        }
+    }
+    text
+}
+
+/// How many times as fast as Redis.
+fn headline(text: &mut String, report: &Report) {
+    let engines = &report.ratios.redis_by_engine;
+    let names: Vec<&str> = engines.keys().map(String::as_str).collect();
+    let _ = writeln!(
+        text,
+        "Decisions a second, tollgate ÷ the `redis` crate as users run it, {} tasks:\n\n| workload | {} |\n|---|{}",
+        report.tasks,
+        names.join(" | "),
+        "---|".repeat(names.len())
+    );
+    for measured in &report.measured {
+        let ratio = |engine: &str| engines.get(engine)?.get(measured.workload).copied().flatten();
+        let cells: Vec<String> = names.iter().map(|engine| cell(ratio(engine), 2)).collect();
+        let _ = writeln!(text, "| {} | {} |", measured.workload, cells.join(" | "));
+    }
+}
+
+fn workload(text: &mut String, measured: &Measured, headline: usize) {
+    let _ = writeln!(
+        text,
+        "\n## {}: {}\n\nKeys: {}; commits: {}.\n",
+        measured.workload, measured.about, measured.keys, measured.commits
+    );
+    let mut tasks: Vec<usize> = measured.rows.iter().map(|row| row.tasks).collect();
+    tasks.dedup();
+    let shown = if tasks.contains(&headline) { headline } else { tasks.first().copied().unwrap_or(headline) };
+    let columns: Vec<String> = tasks.iter().map(|tasks| format!("thousand/s, {tasks} tasks")).collect();
+    let _ = writeln!(
+        text,
+        "| contestant | {} | p50 / p99 / p99.9 ms, {shown} tasks | client µs | server µs | calls |\n|---|{}---|---|---|---|",
+        columns.join(" | "),
+        "---|".repeat(columns.len())
+    );
+    for row in measured.rows.iter().filter(|row| row.tasks == shown) {
+        let rows = tasks.iter().map(|&tasks| measured.row(&row.contestant, tasks));
+        let speeds: Vec<String> = rows.map(|row| row.map_or_else(|| "–".to_owned(), speed)).collect();
+        let unfairness = row.median_of(|figures| figures.unfairness);
+        let latency = |of: fn(&crate::figures::Figures) -> f64| row.median(of) / 1000.0;
+        let _ = writeln!(
+            text,
+            "| {}{} | {} | {:.2} / {:.2} / {:.2} | {:.2} | {} | {} |",
+            row.contestant,
+            unfairness.map(|ratio| format!(", busiest ÷ idlest process {ratio:.2}")).unwrap_or_default(),
+            speeds.join(" | "),
+            latency(|figures| figures.p50),
+            latency(|figures| figures.p99),
+            latency(|figures| figures.p999),
+            row.median(|figures| figures.client_cpu),
+            cell(row.median_of(|figures| figures.server_cpu), 2),
+            cell(row.median_of(|figures| figures.calls), 4),
+        );
+    }
+    for absent in &measured.absent {
+        let _ = writeln!(text, "\nNot measured: {absent}.");
+    }
+}
+
+fn waiters(text: &mut String, report: &Report) {
+    let Some(first) = report.waiters.first() else { return };
+    let _ = writeln!(
+        text,
+        "\n## waiters: {} wait for one key at {}/s\n\n\
+         | contestant | late p50 / p99 ms | inversions | calls for each |\n|---|---|---|---|",
+        first.waiters, first.a_second
+    );
+    for waited in &report.waiters {
+        let _ = writeln!(
+            text,
+            "| {} | {:.2} / {:.2} | {} | {} |",
+            waited.contestant,
+            waited.late_p50,
+            waited.late_p99,
+            waited.inversions,
+            cell(waited.calls, 4)
+        );
+    }
+}
+
+fn speed(row: &Row) -> String {
+    let (least, most) = row.spread(|figures| figures.per_second);
+    let median = row.median(|figures| figures.per_second);
+    format!("{:.1} ({:.1}–{:.1})", median / 1e3, least / 1e3, most / 1e3)
+}
+
+fn cell(figure: Option<f64>, decimals: usize) -> String {
+    figure.map_or_else(|| "–".to_owned(), |figure| format!("{figure:.decimals$}"))
+}

@@ -1,0 +1,147 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use tokio::time::sleep;
+
+use crate::arguments::Arguments;
+use crate::checker::check;
+use crate::contestant::{Contestant, Kind};
+use crate::drive::Plan;
+use crate::figures::{Figures, Measured, Row};
+use crate::popularity::Popularity;
+use crate::processes::Driver;
+use crate::scene::Scene;
+use crate::server::Server;
+use crate::venues::Venues;
+use crate::workload::{TASKS_OF_A_PROCESS, Workload};
+
+/// Lets the contestants of each workload take turns.
+pub(crate) struct Turns<'a> {
+    arguments: &'a Arguments,
+    venues: &'a Venues,
+    run: &'a str,
+    /// Buckets that are made, by contestant and kind of bucket.
+    loaded: BTreeSet<(Contestant, &'static str)>,
+}
+
+impl<'a> Turns<'a> {
+    pub(crate) fn new(arguments: &'a Arguments, venues: &'a Venues, run: &'a str) -> Self {
+        Self { arguments, venues, run, loaded: BTreeSet::new() }
+    }
+
+    pub(crate) async fn measure(&mut self, workload: &'static Workload) -> anyhow::Result<Measured> {
+        let scene = Scene::new(workload, self.run, self.arguments.keys());
+        let mut measured = Measured {
+            workload: workload.name,
+            about: workload.about,
+            keys: if workload.popularity == Popularity::One { 1 } else { scene.keys() },
+            commits: if workload.durable { "on the disk" } else { "soon on the disk, or never" },
+            denials_cached: workload.denials_cached,
+            absent: Vec::new(),
+            broken: Vec::new(),
+            rows: Vec::new(),
+        };
+        let mut contestants = Vec::new();
+        for contestant in Contestant::all(workload, &self.arguments.engines) {
+            let wanted = |name: &String| contestant.to_string().contains(name.as_str());
+            if contestant.kind != Kind::Redis
+                && !self.arguments.only.is_empty()
+                && !self.arguments.only.iter().any(wanted)
+            {
+                continue;
+            }
+            match contestant.missing() {
+                Some(reason) => measured.absent.push(format!("{contestant}: {reason}")),
+                None => contestants.push(contestant),
+            }
+        }
+        self.venues.set_durable(false).await?;
+        let mut ready = Vec::new();
+        for contestant in contestants {
+            match self.load(contestant, &scene).await {
+                Ok(()) => ready.push(contestant),
+                Err(error) => measured.broken.push(format!("{contestant}: its buckets cannot be made: {error:#}")),
+            }
+        }
+        self.venues.set_durable(workload.durable).await?;
+        let tasks = if workload.processes > 1 { vec![TASKS_OF_A_PROCESS] } else { self.arguments.tasks.clone() };
+        for tasks in tasks {
+            measured.rows.extend(self.rounds(&ready, &scene, tasks).await);
+        }
+        self.venues.set_durable(false).await?;
+        Ok(measured)
+    }
+
+    async fn load(&mut self, contestant: Contestant, scene: &Scene) -> anyhow::Result<()> {
+        // Both users of a Redis have the same buckets.
+        let kind = if contestant.kind == Kind::RedisPipelined { Kind::Redis } else { contestant.kind };
+        let (contestant, buckets) = (Contestant { kind, ..contestant }, scene.workload.terms.name);
+        if !self.loaded.contains(&(contestant, buckets)) {
+            eprintln!("{}: making the buckets of {contestant}", scene.workload.name);
+            contestant.load(scene).await?;
+            self.loaded.insert((contestant, buckets));
+        }
+        Ok(())
+    }
+
+    /// The contestants one after the other, and again, each time starting with another one.
+    async fn rounds(&self, contestants: &[Contestant], scene: &Scene, tasks: usize) -> Vec<Row> {
+        let mut repeats: BTreeMap<Contestant, Vec<Figures>> = BTreeMap::new();
+        for repeat in 0..self.arguments.repeats() {
+            let first = repeat as usize % contestants.len().max(1);
+            for &contestant in contestants[first..].iter().chain(&contestants[..first]) {
+                let figures = self.turn(contestant, scene, tasks, repeat.into()).await;
+                let figures = figures.unwrap_or_else(|error| Figures::fault(format!("{error:#}")));
+                eprintln!(
+                    "{}, {tasks} tasks, {contestant}: {:.0}/s{}",
+                    scene.workload.name,
+                    figures.per_second,
+                    figures.fault.as_ref().map(|fault| format!(", {fault}")).unwrap_or_default()
+                );
+                repeats.entry(contestant).or_default().push(figures);
+            }
+        }
+        let row = |&contestant: &Contestant| Row {
+            contestant: contestant.to_string(),
+            tasks,
+            repeats: repeats.remove(&contestant).unwrap_or_default(),
+        };
+        contestants.iter().map(row).collect()
+    }
+
+    async fn turn(&self, contestant: Contestant, scene: &Scene, tasks: usize, seed: u64) -> anyhow::Result<Figures> {
+        let workload = scene.workload;
+        let server = contestant.server;
+        let plan = Plan {
+            tasks,
+            warm_up: self.arguments.warm_up(),
+            time: self.arguments.time(),
+            sequence: workload.popularity.draw(scene.keys(), seed).into(),
+            keys: scene.keys(),
+            server: server.and_then(Server::pid),
+        };
+        let before = self.calls(contestant).await;
+        let start = Instant::now();
+        let opened = match workload.processes {
+            1 => contestant.open(scene).await?,
+            _ => Box::new(Driver::workers(contestant, scene)),
+        };
+        let sample = opened.measure(plan).await;
+        let elapsed = start.elapsed();
+        opened.close().await;
+        let sample = sample?;
+        // Sessions end, and report, a moment after their connections.
+        sleep(Duration::from_millis(30)).await;
+        let calls = self.calls(contestant).await.zip(before).map(|(after, before)| after - before);
+        check(workload, &sample, elapsed)?;
+        Ok(Figures::new(&sample, calls))
+    }
+
+    async fn calls(&self, contestant: Contestant) -> Option<i64> {
+        // Node warms up by calls that are no decisions of the measurement.
+        if contestant.kind == Kind::Flexible {
+            return None;
+        }
+        self.venues.calls(contestant.server?).await
+    }
+}

@@ -1,0 +1,127 @@
+//! The databases of a run: made before, dropped after, whatever happens in between.
+
+use anyhow::Context;
+use sqlx::{MySql, Postgres, Sqlite};
+
+use crate::engine::Engine;
+use crate::peers::redis;
+use crate::server::Server;
+
+/// Those of this run, and how the servers were set before.
+pub(crate) struct Venues {
+    run: String,
+    engines: Vec<(Server, Vec<String>)>,
+}
+
+/// Calls a function of the engine that a server runs.
+macro_rules! on {
+    ($server:expr, $function:ident($($argument:expr),*)) => {
+        match $server {
+            Server::Postgres | Server::Postgres15 => $function::<Postgres>($($argument),*).await,
+            Server::Mysql | Server::Mariadb => $function::<MySql>($($argument),*).await,
+            _ => $function::<Sqlite>($($argument),*).await,
+        }
+    };
+}
+
+impl Venues {
+    pub(crate) async fn make(run: &str, engines: &[Server]) -> anyhow::Result<Self> {
+        let mut this = Self { run: run.to_owned(), engines: Vec::new() };
+        for &server in engines {
+            let url = server.database(run)?;
+            let settings = on!(server, make(&url)).with_context(|| format!("no database on {}", server.name()))?;
+            this.engines.push((server, settings));
+        }
+        Ok(this)
+    }
+
+    /// The versions of the servers, and what their commits wait for.
+    pub(crate) async fn versions(&self) -> anyhow::Result<Vec<String>> {
+        let mut versions = Vec::new();
+        for (server, _) in &self.engines {
+            versions.push(on!(server, version(&server.database(&self.run)?))?);
+        }
+        for server in [Server::Redis, Server::RedisAlways, Server::RedisCell] {
+            if server.is_there() {
+                let version = redis::info(server, "redis_version").await?.unwrap_or_default();
+                let persistence = match server {
+                    Server::RedisAlways => "appendonly yes, appendfsync always",
+                    Server::RedisCell => "redis-cell, no persistence",
+                    _ => "no persistence",
+                };
+                versions.push(format!("Redis {version} ({persistence})"));
+            }
+        }
+        Ok(versions)
+    }
+
+    /// Lets commits wait for the disk, where that is the server's setting and not the session's, or no more.
+    pub(crate) async fn set_durable(&self, durable: bool) -> anyhow::Result<()> {
+        for (server, settings) in &self.engines {
+            on!(server, set(&server.database(&self.run)?, if durable { None } else { Some(settings) }))?;
+        }
+        Ok(())
+    }
+
+    /// How many calls a store has had since it runs, if it says so.
+    pub(crate) async fn calls(&self, server: Server) -> Option<i64> {
+        match server {
+            Server::Redis | Server::RedisAlways => {
+                let scripts = redis::info(server, "cmdstat_evalsha").await.ok()??;
+                scripts.strip_prefix("calls=")?.split(',').next()?.parse().ok()
+            }
+            Server::RedisCell => None,
+            server => on!(server, calls(&server.database(&self.run).ok()?)).ok()?,
+        }
+    }
+
+    pub(crate) async fn remove(self) -> anyhow::Result<()> {
+        self.set_durable(false).await?;
+        for (server, _) in &self.engines {
+            on!(server, drop_database(&server.database(&self.run)?))?;
+        }
+        for server in [Server::Redis, Server::RedisAlways, Server::RedisCell] {
+            if server.is_there() {
+                redis::unload(server, &self.run).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn make<E: Engine>(url: &str) -> anyhow::Result<Vec<String>> {
+    E::create_database(url).await?;
+    let pool = E::open(url, 1, false).await?;
+    tollgate::migrate(&pool).await?;
+    let settings = E::settings(&pool).await?;
+    pool.close().await;
+    Ok(settings)
+}
+
+async fn version<E: Engine>(url: &str) -> anyhow::Result<String> {
+    let pool = E::open(url, 1, false).await?;
+    let version = format!("{} ({})", E::version(&pool).await?, E::settings(&pool).await?.join(", "));
+    pool.close().await;
+    Ok(version)
+}
+
+async fn set<E: Engine>(url: &str, back_to: Option<&[String]>) -> anyhow::Result<()> {
+    let pool = E::open(url, 1, false).await?;
+    match back_to {
+        None => E::make_durable(&pool).await?,
+        Some(settings) => E::restore(&pool, settings).await?,
+    }
+    pool.close().await;
+    Ok(())
+}
+
+async fn calls<E: Engine>(url: &str) -> anyhow::Result<Option<i64>> {
+    let pool = E::open(url, 1, false).await?;
+    let calls = E::calls(&pool).await?;
+    pool.close().await;
+    Ok(calls)
+}
+
+async fn drop_database<E: Engine>(url: &str) -> anyhow::Result<()> {
+    Ok(E::drop_database(url).await?)
+}

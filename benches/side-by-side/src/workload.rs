@@ -1,0 +1,155 @@
+use std::time::Duration;
+
+use crate::popularity::Popularity;
+
+/// What is asked for: which keys how often, under which terms, and what must come of it.
+#[derive(Debug)]
+pub(crate) struct Workload {
+    /// As on the command line and in the report.
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    pub(crate) popularity: Popularity,
+    pub(crate) terms: &'static Terms,
+    /// How many buckets each request takes from.
+    pub(crate) limits: usize,
+    /// How many processes share the tasks; the tasks of each are then [`TASKS_OF_A_PROCESS`].
+    pub(crate) processes: u32,
+    /// Whether a commit waits for the disk.
+    pub(crate) durable: bool,
+    /// Whether what tollgate keeps in the process may answer. Where not, each denial is the store's.
+    pub(crate) denials_cached: bool,
+}
+
+/// A quota, and how its buckets are when the measurement starts.
+#[derive(Debug)]
+pub(crate) struct Terms {
+    /// Part of the keys' names, as every store has buckets of each kind.
+    pub(crate) name: &'static str,
+    pub(crate) capacity: u64,
+    /// In which time a token comes back.
+    pub(crate) token: Duration,
+    /// How many tokens are taken when the bucket is made.
+    pub(crate) used: u64,
+    pub(crate) expect: Expect,
+    /// How many keys there are, if not as many as the command line says.
+    pub(crate) keys: Option<u32>,
+}
+
+/// Which answers a measurement must consist of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Expect {
+    Grants,
+    Denials,
+    Both,
+}
+
+/// Never empty, and never full within hours: neither Redis nor tollgate may forget the bucket meanwhile, or the next request
+/// would make it anew.
+static PLENTY: Terms = Terms {
+    name: "plenty",
+    capacity: 1_000_000_000,
+    token: Duration::from_micros(10),
+    used: 500_000_000,
+    expect: Expect::Grants,
+    keys: None,
+};
+
+static EMPTY: Terms =
+    Terms { name: "empty", capacity: 1, token: Duration::from_hours(24), used: 1, expect: Expect::Denials, keys: None };
+
+/// A hundred clients who ask thousands of times as often as they may.
+static ATTACKED: Terms = Terms {
+    name: "attacked",
+    capacity: 10,
+    token: Duration::from_millis(100),
+    used: 1,
+    expect: Expect::Both,
+    keys: Some(100),
+};
+
+/// The popular keys run dry, the others do not: granting too much shows here.
+static SCARCE: Terms = Terms {
+    name: "scarce",
+    capacity: 100,
+    token: Duration::from_millis(10),
+    used: 1,
+    expect: Expect::Both,
+    keys: None,
+};
+
+const PLAIN: Workload = Workload {
+    name: "",
+    about: "",
+    popularity: Popularity::Uniform,
+    terms: &PLENTY,
+    limits: 1,
+    processes: 1,
+    durable: false,
+    denials_cached: true,
+};
+
+pub(crate) static WORKLOADS: [Workload; 11] = [
+    Workload { name: "uniform", about: "all keys alike, all granted", ..PLAIN },
+    Workload { name: "hot", about: "one key, all granted", popularity: Popularity::One, ..PLAIN },
+    Workload {
+        name: "zipf",
+        about: "popularity by Zipf's law, 1.1; all granted",
+        popularity: Popularity::Zipf,
+        ..PLAIN
+    },
+    Workload {
+        name: "saturated",
+        about: "popularity by Zipf's law, 100/s for each key: the popular ones run dry",
+        popularity: Popularity::Zipf,
+        terms: &SCARCE,
+        ..PLAIN
+    },
+    Workload {
+        name: "denied",
+        about: "all keys alike, all denied, each by the store",
+        terms: &EMPTY,
+        denials_cached: false,
+        ..PLAIN
+    },
+    Workload { name: "attack", about: "a hundred keys, 10/s each, as fast as can be", terms: &ATTACKED, ..PLAIN },
+    Workload {
+        name: "leased",
+        about: "one key, all granted, by those who may hold tokens in the process",
+        popularity: Popularity::One,
+        ..PLAIN
+    },
+    Workload { name: "five_limits", about: "five of the keys at once, all granted", limits: 5, ..PLAIN },
+    Workload {
+        name: "processes",
+        about: "8 processes of 16 tasks, one key, all granted",
+        popularity: Popularity::One,
+        processes: 8,
+        ..PLAIN
+    },
+    Workload {
+        name: "sync_hot",
+        about: "one key, all granted, each commit on the disk",
+        popularity: Popularity::One,
+        durable: true,
+        ..PLAIN
+    },
+    Workload {
+        name: "sync_uniform",
+        about: "all keys alike, all granted, each commit on the disk",
+        durable: true,
+        ..PLAIN
+    },
+];
+
+pub(crate) const TASKS_OF_A_PROCESS: usize = 16;
+
+impl Workload {
+    /// The one of that name.
+    pub(crate) fn named(name: &str) -> anyhow::Result<&'static Self> {
+        let names = || WORKLOADS.iter().map(|workload| workload.name).collect::<Vec<_>>().join(", ");
+        WORKLOADS
+            .iter()
+            .find(|workload| workload.name == name)
+            .ok_or_else(|| anyhow::anyhow!("there is no workload '{name}', only: {}", names()))
+    }
+}
