@@ -17,10 +17,9 @@ async fn main() -> anyhow::Result<()> {
     let (free, paid) = (database.key("free")?, database.key("paid")?);
     database.create_plan(&free, Quota::per_hour(10).build()?).await?;
     database.create_plan(&paid, Quota::per_hour(1000).build()?).await?;
-    let limiters = (
-        Limiter::new(database.clone(), Rule::Plan(free.clone()))?,
-        Limiter::new(database.clone(), Rule::Plan(paid.clone()))?,
-    );
+    // A client that was just denied is denied from memory for a second otherwise, and this does not wait so long.
+    let limiter = |plan| Limiter::builder(database.clone()).without_deny_cache().build(Rule::Plan(plan));
+    let limiters = (limiter(free.clone())?, limiter(paid.clone())?);
 
     // A client's bucket is made, full, by its first request.
     println!("ten an hour for free, a thousand for who pays");
@@ -28,7 +27,7 @@ async fn main() -> anyhow::Result<()> {
     ask(&database, &limiters.0, "ada", 1).await?;
     ask(&database, &limiters.1, "bob", 10).await?;
 
-    // Every process follows from the next request on: at the new rate, with the tokens that are there.
+    // Every process follows within a second: at the new rate, with the tokens that are there.
     println!("sixty for free, and twenty for who pays");
     database.create_plan(&free, Quota::per_hour(60).build()?).await?;
     database.create_plan(&paid, Quota::per_hour(20).build()?).await?;

@@ -28,7 +28,7 @@ boot() {
     program=$(obtain)
     data=$(data_directory)
     port=$(free_port)
-    # Where a server starts it removes temporary tables: of others too, in a directory that they share.
+    # In the usual /tmp, another MariaDB that starts would delete the temporary tables of this one.
     options=(--no-defaults --datadir="$data/db" --tmpdir="$data")
     if [[ $program == "$cache"/* ]]; then
         usr=${program%/sbin/mariadbd}
@@ -41,8 +41,7 @@ boot() {
     if [[ -n ${usr-} ]]; then options+=(--plugin-dir="$usr/lib/mysql/plugin"); fi
     # The built-in character set is latin1, which every distribution's configuration replaces. The socket is
     # relative to the data directory: the whole path could be too long.
-    # In the usual /tmp, another MariaDB that starts would delete the temporary tables of this one.
-    launch "$data" TERM "$program" "${options[@]}" --socket=socket --pid-file=pid --tmpdir="$data" --skip-name-resolve \
+    launch "$data" TERM "$program" "${options[@]}" --socket=socket --pid-file=pid --skip-name-resolve \
         --bind-address=127.0.0.1 --port="$port" --max-connections=200 --character-set-server=utf8mb4 \
         --innodb-buffer-pool-size="${TOLLGATE_SERVERS_BUFFERS:-64}M" \
         --innodb-flush-log-at-trx-commit=2 --innodb-lock-wait-timeout=5

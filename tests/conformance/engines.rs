@@ -26,6 +26,8 @@ pub struct Engine {
     pub has_sessions: bool,
     /// Whether a test can replace the clock of the routines.
     pub time_can_be_injected: bool,
+    /// Whether its cases run once more with requests that go together in calls: one engine of each kind of call does.
+    pub coalesces: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +50,7 @@ const POSTGRES: Engine = Engine {
     has_roles: true,
     has_sessions: true,
     time_can_be_injected: true,
+    coalesces: false,
 };
 
 const MYSQL: Engine = Engine { name: "mysql", kind: Kind::MySql, url_variable: Some("TOLLGATE_MYSQL_URL"), ..POSTGRES };
@@ -63,9 +66,10 @@ pub const ENGINES: &[Engine] = &[
         has_roles: false,
         has_sessions: true,
         time_can_be_injected: true,
+        coalesces: true,
     },
     Engine { name: "postgres15", url_variable: Some("TOLLGATE_POSTGRES15_URL"), ..POSTGRES },
-    POSTGRES,
+    Engine { coalesces: true, ..POSTGRES },
     Engine {
         name: "pgbouncer",
         url_variable: Some("TOLLGATE_PGBOUNCER_URL"),
@@ -75,8 +79,8 @@ pub const ENGINES: &[Engine] = &[
         time_can_be_injected: false,
         ..POSTGRES
     },
-    MYSQL,
-    Engine { name: "mariadb", url_variable: Some("TOLLGATE_MARIADB_URL"), ..MYSQL },
+    Engine { coalesces: true, ..MYSQL },
+    Engine { name: "mariadb", url_variable: Some("TOLLGATE_MARIADB_URL"), coalesces: true, ..MYSQL },
     Engine { name: "mysql84", url_variable: Some("TOLLGATE_MYSQL84_URL"), required: false, ..MYSQL },
     Engine { name: "yugabyte", url_variable: Some("TOLLGATE_YUGABYTE_URL"), required: false, ..POSTGRES },
 ];

@@ -66,7 +66,7 @@ pub fn trials() -> Vec<Trial> {
                     trials.push(trial(case, engine, level, false));
                 }
             }
-            if !COUNT_CALLS.iter().any(|cases| case.name.contains(cases)) {
+            if engine.coalesces && !COUNT_CALLS.iter().any(|cases| case.name.contains(cases)) {
                 trials.push(trial(case, engine, None, true));
             }
         }

@@ -22,6 +22,8 @@ pub(crate) enum Kind {
     /// The module redis-cell.
     RedisCell,
     Tollgate,
+    /// The same, taking tokens ahead.
+    Leased,
     /// rate-limiter-flexible on node.
     Flexible,
     /// `UPDATE … WHERE id`, which limits nothing.
@@ -57,7 +59,7 @@ impl Contestant {
             Kind::Redis | Kind::RedisPipelined => on(kind, redis),
             Kind::RedisCell => on(kind, Server::RedisCell),
             Kind::Flexible => on(kind, Server::Postgres),
-            Kind::Tollgate | Kind::Bare | Kind::SelectOne => each(kind),
+            Kind::Tollgate | Kind::Leased | Kind::Bare | Kind::SelectOne => each(kind),
             Kind::Governor | Kind::Memory => here(kind),
         };
         kinds(workload.name).iter().copied().flat_map(of).collect()
@@ -77,23 +79,25 @@ impl Contestant {
 
 /// Who is worth measuring under a workload. To add a variant, add a line.
 fn kinds(workload: &str) -> &'static [Kind] {
-    use Kind::{Bare, Flexible, Governor, Memory, Redis, RedisCell, RedisPipelined, SelectOne, Tollgate};
+    use Kind::{Bare, Flexible, Governor, Leased, Memory, Redis, RedisCell, RedisPipelined, SelectOne, Tollgate};
     match workload {
         "uniform" => &[Redis, RedisPipelined, RedisCell, Tollgate, Flexible, Bare, SelectOne, Governor, Memory],
         "hot" => &[Redis, RedisPipelined, RedisCell, Tollgate, Flexible, Bare, Governor, Memory],
-        "zipf" | "saturated" | "attack" => &[Redis, RedisPipelined, RedisCell, Tollgate, Governor, Memory],
+        "zipf" => &[Redis, RedisPipelined, RedisCell, Tollgate, Leased, Governor, Memory],
+        "saturated" | "attack" => &[Redis, RedisPipelined, RedisCell, Tollgate, Governor, Memory],
         "denied" => &[Redis, RedisPipelined, RedisCell, Tollgate],
-        "leased" => &[Redis, RedisPipelined, Governor, Memory],
+        "leased" => &[Redis, RedisPipelined, Leased, Governor, Memory],
         "five_limits" => &[Redis, RedisPipelined, Tollgate],
         _ => &[Redis, RedisPipelined, Tollgate, Bare],
     }
 }
 
-const KINDS: [(Kind, &str); 9] = [
+const KINDS: [(Kind, &str); 10] = [
     (Kind::Redis, "redis"),
     (Kind::RedisPipelined, "redis-pipelined"),
     (Kind::RedisCell, "redis-cell"),
     (Kind::Tollgate, "tollgate"),
+    (Kind::Leased, "tollgate-leased"),
     (Kind::Flexible, "rate-limiter-flexible"),
     (Kind::Bare, "bare-update"),
     (Kind::SelectOne, "select-1"),

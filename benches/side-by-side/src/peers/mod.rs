@@ -24,7 +24,7 @@ impl Contestant {
         match (self.kind, self.server) {
             (Kind::Redis, Some(server)) => redis::load(server, scene).await,
             (Kind::RedisCell, _) => redis_cell::load(scene).await,
-            (Kind::Tollgate | Kind::Bare, Some(server)) => match server {
+            (Kind::Tollgate | Kind::Leased | Kind::Bare, Some(server)) => match server {
                 Server::Postgres | Server::Postgres15 => self.load_sql::<Postgres>(server, scene).await,
                 Server::Mysql | Server::Mariadb => self.load_sql::<MySql>(server, scene).await,
                 _ => self.load_sql::<Sqlite>(server, scene).await,
@@ -43,7 +43,7 @@ impl Contestant {
             Kind::Governor => opened(governor::Governor::open(scene)?),
             Kind::Memory => opened(tollgate::memory(scene).await?),
             Kind::Flexible => Box::new(Driver::node(scene)?),
-            Kind::Tollgate | Kind::Bare | Kind::SelectOne => match server? {
+            Kind::Tollgate | Kind::Leased | Kind::Bare | Kind::SelectOne => match server? {
                 server @ (Server::Postgres | Server::Postgres15) => self.open_sql::<Postgres>(server, scene).await?,
                 server @ (Server::Mysql | Server::Mariadb) => self.open_sql::<MySql>(server, scene).await?,
                 Server::Sqlite => self.open_sql::<Sqlite>(Server::Sqlite, scene).await?,
@@ -66,7 +66,7 @@ impl Contestant {
     async fn open_sql<E: Engine>(self, server: Server, scene: &Scene) -> anyhow::Result<Box<dyn Opened>> {
         let pool = E::open(&server.database(&scene.run)?, CONNECTIONS, scene.workload.durable).await?;
         Ok(match self.kind {
-            Kind::Tollgate => opened(tollgate::OnSql::open(pool, scene)?),
+            Kind::Tollgate | Kind::Leased => opened(tollgate::OnSql::open(pool, scene, self.kind == Kind::Leased)?),
             kind => opened(floor::Floor::open(pool, scene, kind == Kind::Bare)),
         })
     }

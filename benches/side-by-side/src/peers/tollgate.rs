@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use sqlx::Pool;
-use tollgate::{Key, Limiter, LimiterBuilder, MemoryStore, Quota, Rule, SqlStore, Store, Take};
+use tollgate::{Key, LeaseOptions, Limiter, LimiterBuilder, MemoryStore, Quota, Rule, SqlStore, Store, Take};
 
 use crate::engine::Engine;
 use crate::peer::Peer;
@@ -17,16 +17,17 @@ pub(crate) struct Tollgate<S: Store> {
 }
 
 impl<S: Store> Tollgate<S> {
-    fn open(store: S, scene: &Scene) -> anyhow::Result<Self> {
+    fn open(store: S, scene: &Scene, leases: bool) -> anyhow::Result<Self> {
         let rule = rule(scene.workload.terms)?;
-        let limiter = with(Limiter::builder(store), scene.workload).build(rule.clone())?;
+        let limiter = with(Limiter::builder(store), scene.workload, leases).build(rule.clone())?;
         Ok(Self { limiter, rule, keys: keys(scene)?, scene: scene.clone() })
     }
 }
 
-/// What differs from what users get by themselves. Without a cache of denials here, there is nothing to switch off.
-fn with<S: Store>(builder: LimiterBuilder<S>, _workload: &Workload) -> LimiterBuilder<S> {
-    builder
+/// What differs from what users get by themselves.
+fn with<S: Store>(builder: LimiterBuilder<S>, workload: &Workload, leases: bool) -> LimiterBuilder<S> {
+    let builder = if leases { builder.lease(LeaseOptions::default()) } else { builder };
+    if workload.denials_cached { builder } else { builder.without_deny_cache() }
 }
 
 impl<S: Store> Peer for Tollgate<S> {
@@ -48,8 +49,8 @@ pub(crate) struct OnSql<E: Engine> {
 }
 
 impl<E: Engine> OnSql<E> {
-    pub(crate) fn open(pool: Pool<E>, scene: &Scene) -> anyhow::Result<Self> {
-        Ok(Self { tollgate: Tollgate::open(SqlStore::from(pool.clone()), scene)?, pool })
+    pub(crate) fn open(pool: Pool<E>, scene: &Scene, leases: bool) -> anyhow::Result<Self> {
+        Ok(Self { tollgate: Tollgate::open(SqlStore::from(pool.clone()), scene, leases)?, pool })
     }
 }
 
@@ -67,7 +68,7 @@ impl<E: Engine> Peer for OnSql<E> {
 pub(crate) async fn memory(scene: &Scene) -> anyhow::Result<Tollgate<MemoryStore>> {
     let store = MemoryStore::new().most_keys(2 * scene.names.len().max(1000));
     load(&store, scene).await?;
-    Tollgate::open(store, scene)
+    Tollgate::open(store, scene, false)
 }
 
 /// Makes the buckets.
