@@ -24,6 +24,7 @@ grant usage on schema tollgate to tollgate_app;
 grant execute on function
   tollgate.applied_migrations(),
   tollgate.take_v1(text, bigint, bigint, bigint, bigint, numeric, text, text, uuid, bigint),
+  tollgate.take_times_v1(text, bigint, bigint, bigint, numeric, text, text, bigint),
   tollgate.take_many_v1(
     text[], bigint[], bigint[], bigint[], bigint[], numeric[], text[], text[], uuid[], bigint[], bigint[]),
   tollgate.take_all_v1(text[], bigint[], numeric[], text[], text[], bigint, bigint, bigint, uuid, bigint),

@@ -139,7 +139,8 @@ begin
     end if;
     if p_max_wait = 0 then
       update tollgate.token_buckets t
-         set granted = t.granted + p_cost,
+         set room = null,
+             granted = t.granted + p_cost,
              full_at = greatest(t.full_at, v_clock) + p_cost * b.token_ticks
        where t.id = p_id and t.full_at <= v_latest
          and t.burst = b.burst and t.step_ns = b.step_ns and t.token_ticks = b.token_ticks
@@ -147,7 +148,8 @@ begin
     else
       -- With a wait: all of its tokens are of the step in which it acts.
       update tollgate.token_buckets t
-         set granted = t.granted + p_cost,
+         set room = null,
+             granted = t.granted + p_cost,
              longest_wait = greatest(
                t.longest_wait,
                tollgate.bucket_step_v1(t, t.full_at + (p_cost + p_keep) * t.token_ticks - t.burst) - v_clock),

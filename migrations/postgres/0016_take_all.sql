@@ -116,7 +116,8 @@ begin
     if v_next = cardinality(p_ids) then
       return query
         update tollgate.token_buckets l
-           set granted = l.granted + p_cost,
+           set room = null,
+               granted = l.granted + p_cost,
                longest_wait = greatest(
                  l.longest_wait,
                  tollgate.bucket_step_v1(l, l.full_at - (l.burst - (p_cost + p_keep) * l.token_ticks))
@@ -204,7 +205,8 @@ begin
 
   if not exists (select from unnest(v_taken) w where w.outcome <> 'granted') then
     update tollgate.token_buckets l
-       set granted = l.granted + p_cost,
+       set room = null,
+           granted = l.granted + p_cost,
            longest_wait = greatest(
              l.longest_wait,
              tollgate.bucket_step_v1(l, l.full_at + (p_cost + p_keep) * l.token_ticks - l.burst)

@@ -41,7 +41,8 @@ begin
   -- tell: it is read beside, and holds if the locked row still says so.
   with chosen as (
     update tollgate.token_buckets t
-       set granted = t.granted
+       set room = null,
+           granted = t.granted
              + u.cost * least(u.times, tollgate.bucket_affords_v1(t, t.full_at, u.cost, u.keep, p_now)),
            full_at = greatest(t.full_at, tollgate.bucket_clock_v1(t, p_now))
              + u.cost * t.token_ticks

@@ -41,6 +41,7 @@ impl Migrate for Postgres {
         32 "0032_grant_many",
         33 "0033_weigh_many",
         34 "0034_make_many",
+        35 "0035_take_times",
     );
 
     async fn applied(pool: &PgPool) -> Result<Vec<i64>, Error> {

@@ -41,6 +41,7 @@ impl Dialect for Postgres {
     async fn take(connection: &mut PgConnection, asks: &[Ask], (): &()) -> Result<Vec<Answer>, sqlx::Error> {
         let columns = match asks {
             [ask @ Ask { times: 1, .. }] => vec![take_one(connection, ask).await?],
+            [ask] => take_times(connection, ask).await?,
             _ => take_many(connection, asks).await?,
         };
         columns::in_order(columns)
@@ -156,6 +157,24 @@ async fn take_one(connection: &mut PgConnection, ask: &Ask) -> Result<Columns, s
     .bind(ask.id())
     .bind(ask.hold())
     .fetch_one(connection)
+    .await
+}
+
+/// Of requests that are equal, and so have no id and do not wait.
+async fn take_times(connection: &mut PgConnection, ask: &Ask) -> Result<Vec<Columns>, sqlx::Error> {
+    sqlx::query_as(
+        "select 1::bigint, t.times, (t.taken).*
+           from tollgate.take_times_v1($1, $2, $3, $4, $5::text::numeric, $6, $7, $8) t",
+    )
+    .bind(ask.key().as_str())
+    .bind(ask.request.cost)
+    .bind(ask.request.keep)
+    .bind(ask.quota(0).map(Quota::capacity_i64))
+    .bind(ask.quota(0).map(Quota::refill_seconds))
+    .bind(ask.quota(0).map(refill))
+    .bind(ask.plan(0))
+    .bind(ask.times)
+    .fetch_all(connection)
     .await
 }
 
