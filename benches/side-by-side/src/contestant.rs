@@ -65,6 +65,16 @@ impl Contestant {
         kinds(workload.name).iter().copied().flat_map(of).collect()
     }
 
+    /// Whose buckets it takes from: both users of a Redis have the same, and so have both of a database.
+    pub(crate) fn owner(self) -> Self {
+        let kind = match self.kind {
+            Kind::RedisPipelined => Kind::Redis,
+            Kind::Leased => Kind::Tollgate,
+            kind => kind,
+        };
+        Self { kind, ..self }
+    }
+
     /// Whether this machine has what it needs; if not, why.
     pub(crate) fn missing(self) -> Option<String> {
         match (self.kind, self.server) {

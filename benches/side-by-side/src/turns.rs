@@ -73,9 +73,7 @@ impl<'a> Turns<'a> {
     }
 
     async fn load(&mut self, contestant: Contestant, scene: &Scene) -> anyhow::Result<()> {
-        // Both users of a Redis have the same buckets.
-        let kind = if contestant.kind == Kind::RedisPipelined { Kind::Redis } else { contestant.kind };
-        let (contestant, buckets) = (Contestant { kind, ..contestant }, scene.workload.terms.name);
+        let (contestant, buckets) = (contestant.owner(), scene.workload.terms.name);
         if !self.loaded.contains(&(contestant, buckets)) {
             eprintln!("{}: making the buckets of {contestant}", scene.workload.name);
             contestant.load(scene).await?;
