@@ -24,8 +24,6 @@ pub(crate) enum Word {
 #[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
 #[derive(Clone, Copy, Debug)]
 pub struct Answer {
-    /// It is that to so many equal requests, one after the other.
-    pub(crate) times: i64,
     pub(crate) word: Word,
     /// What decided: if it is not to enforce, instead of the tokens.
     pub(crate) mode: Mode,
@@ -40,7 +38,7 @@ pub struct Answer {
 impl Answer {
     /// Why there is no decision.
     pub(crate) fn refused(word: Word, now: i64) -> Self {
-        Self { times: 1, word, mode: Mode::Enforce, now, acts_at: None, capacity: None, state: None }
+        Self { word, mode: Mode::Enforce, now, acts_at: None, capacity: None, state: None }
     }
 
     /// A grant of tokens.
@@ -49,8 +47,8 @@ impl Answer {
         Self { acts_at: Some(acts_at), state: Some((terms, bucket)), ..Self::refused(Word::Granted, now) }
     }
 
-    /// What it was to an earlier one of the requests that it answers, before so many later ones.
-    #[cfg(feature = "_sql")]
+    /// What it was to an earlier one of equal requests, before so many later ones.
+    #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(crate) fn before(mut self, later: i64, request: Request) -> Self {
         if let (true, Some((terms, bucket))) = (self.took(), &mut self.state) {
             let tokens = later * request.cost;

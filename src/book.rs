@@ -178,7 +178,7 @@ impl Row {
 /// A bucket as it is.
 pub(crate) fn look(Ruled { row, mode, capacity, .. }: &Ruled, now: i64) -> Answer {
     let state = row.as_ref().map(|row| (row.terms(), row.bucket));
-    Answer { times: 1, word: Word::Granted, mode: *mode, now, acts_at: Some(now), capacity: *capacity, state }
+    Answer { word: Word::Granted, mode: *mode, now, acts_at: Some(now), capacity: *capacity, state }
 }
 
 /// Decides a request for a bucket that nothing rules but its tokens.

@@ -12,17 +12,12 @@ pub type AdjustedColumns = (String, i64);
 /// The answers to each request for one bucket, in the order of the requests, as often as each stands for one.
 pub(super) fn of_each(answers: Vec<Answer>, asks: &[Ask], attempts: u32) -> Result<Vec<Outcome>, Error> {
     complete(&answers, asks.iter().map(|ask| ask.times).sum())?;
-    let mut outcomes = Vec::new();
     let mut answers = answers.into_iter();
+    let mut outcomes = Vec::with_capacity(answers.len());
     for ask in asks {
-        let mut times = 0;
-        while times < ask.times {
-            let Some(answer) = answers.next() else { break };
-            times += answer.times;
-            for later in (0..answer.times).rev() {
-                let outcome = answer.before(later, ask.request).outcome(&ask.take, ask.request, 0);
-                outcomes.push(outcome.map(|decision| decision.after(attempts)));
-            }
+        for answer in answers.by_ref().take(usize::try_from(ask.times).unwrap_or(usize::MAX)) {
+            let outcome = answer.outcome(&ask.take, ask.request, 0);
+            outcomes.push(outcome.map(|decision| decision.after(attempts)));
         }
     }
     Ok(outcomes)
@@ -56,8 +51,8 @@ pub(super) fn adjusted(reply: Reply, key: &Key) -> Result<Result<Adjusted, TakeE
 }
 
 fn complete(answers: &[Answer], asked: i64) -> Result<(), Error> {
-    let answered: i64 = answers.iter().map(|answer| answer.times).sum();
-    if answered != asked {
+    let answered = answers.len();
+    if i64::try_from(answered) != Ok(asked) {
         let lost = format!("{answered} answers to {asked} requests");
         return Err(Error::OutcomeUnknown(std::sync::Arc::new(sqlx::Error::Protocol(lost))));
     }

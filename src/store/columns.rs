@@ -1,5 +1,5 @@
 use crate::answer::{Answer, Word};
-use crate::bucket::{Bucket, Terms};
+use crate::bucket::{Bucket, Request, Terms};
 use crate::window::Counts;
 use crate::{Counted, Mode};
 
@@ -22,17 +22,28 @@ pub(super) type Columns = (
     Option<i64>,
 );
 
-/// What rows say, in the order of what was asked. Those to one request are in their order already.
-pub(super) fn in_order(mut rows: Vec<Columns>) -> Result<Vec<Answer>, sqlx::Error> {
+/// What rows say, one answer a request, in the order of what was asked. Those to one entry are in their order already.
+pub(super) fn in_order<'a>(
+    mut rows: Vec<Columns>,
+    request: impl Fn(usize) -> Option<&'a Request>,
+) -> Result<Vec<Answer>, sqlx::Error> {
     rows.sort_by_key(|columns| columns.0);
-    rows.into_iter().map(Answer::try_from).collect()
+    let mut answers = Vec::with_capacity(rows.len());
+    for columns in rows {
+        let unasked = || sqlx::Error::Protocol(format!("an answer to the request {}", columns.0));
+        let place = usize::try_from(columns.0 - 1).map_err(|_| unasked())?;
+        let (request, times) = (*request(place).ok_or_else(unasked)?, columns.1);
+        let answer = Answer::try_from(columns)?;
+        answers.extend((0..times).rev().map(|later| answer.before(later, request)));
+    }
+    Ok(answers)
 }
 
 impl TryFrom<Columns> for Answer {
     type Error = sqlx::Error;
 
     fn try_from(columns: Columns) -> Result<Self, sqlx::Error> {
-        let (_, times, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks) =
+        let (_, _, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks) =
             columns;
         let mode = parse_mode(mode.as_deref())?;
         let state = || {
@@ -42,7 +53,7 @@ impl TryFrom<Columns> for Answer {
             Some((terms, Bucket { anchor: anchor?, full_at: full_at?, granted: granted?, longest_wait: 0 }))
         };
         let state = state();
-        Ok(Self { times, word: word(&outcome)?, mode, now, acts_at, capacity: burst, state })
+        Ok(Self { word: word(&outcome)?, mode, now, acts_at, capacity: burst, state })
     }
 }
 

@@ -43,7 +43,7 @@ impl Dialect for MySql {
             [ask @ Ask { times: 1, .. }] => take_one(connection, ask).await?,
             _ => sqlx::query_as("call token_take_many_v1(?)").bind(requests(asks)).fetch_all(connection).await?,
         };
-        columns::in_order(columns)
+        columns::in_order(columns, |place| asks.get(place).map(|ask| &ask.request))
     }
 
     async fn take_all(connection: &mut MySqlConnection, ask: &Ask, (): &()) -> Result<Vec<Answer>, sqlx::Error> {
@@ -56,7 +56,7 @@ impl Dialect for MySql {
             .bind(ask.hold())
             .fetch_all(connection)
             .await?;
-        columns::in_order(columns)
+        columns::in_order(columns, |_| Some(&ask.request))
     }
 
     async fn take_window(

@@ -44,7 +44,7 @@ impl Dialect for Postgres {
             [ask] => take_times(connection, ask).await?,
             _ => take_many(connection, asks).await?,
         };
-        columns::in_order(columns)
+        columns::in_order(columns, |place| asks.get(place).map(|ask| &ask.request))
     }
 
     async fn take_all(connection: &mut PgConnection, ask: &Ask, (): &()) -> Result<Vec<Answer>, sqlx::Error> {
@@ -65,7 +65,7 @@ impl Dialect for Postgres {
         .bind(ask.hold())
         .fetch_all(connection)
         .await?;
-        columns::in_order(columns)
+        columns::in_order(columns, |_| Some(&ask.request))
     }
 
     async fn take_window(

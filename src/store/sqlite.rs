@@ -80,7 +80,7 @@ impl Dialect for Sqlite {
                 left -= 1;
             }
             // What was not granted takes nothing, so that those after it come to the same.
-            answers.push(Answer { times: 1 + left, ..decided.answer });
+            answers.extend((0..=left).map(|_| decided.answer));
             locked.take(decided, ask).await?;
         }
         locked.write().await?;
