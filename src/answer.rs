@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use crate::bucket::{Bucket, NEVER_NS, Receipt, Request, Terms};
 use crate::{Decision, Mode, Outcome, Take, TakeError};
 
@@ -84,7 +86,8 @@ impl Answer {
             (Word::Granted | Word::Denied | Word::Spared, Some((terms, bucket))) => {
                 Ok(self.decision(request, place, terms, bucket))
             }
-            (Word::Granted | Word::Denied | Word::Spared, None) => {
+            (Word::Denied, None) => Ok(Decision::denial(Duration::MAX).under(self.mode)),
+            (Word::Granted | Word::Spared, None) => {
                 Ok(Decision::grant(self.capacity.unwrap_or(0).unsigned_abs()).under(self.mode))
             }
             (Word::Never, state) => Err(TakeError::NeverPossible {

@@ -7,6 +7,7 @@ use crate::{Adjusted, Adjustment, Error, Key, Outcome, Store, Swept, Take, TakeE
 
 mod held;
 mod lane;
+mod leading;
 mod queue;
 
 use lane::Lane;

@@ -1,5 +1,5 @@
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use tokio::runtime::Handle;
 
@@ -18,10 +18,13 @@ impl<T: Send + 'static> Future for Handover<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        let future = self.0.as_mut().expect("nobody polls a future that has ended");
-        let output = ready!(future.as_mut().poll(context));
-        self.0 = None;
-        Poll::Ready(output)
+        // Taken out meanwhile, so that what panics is gone.
+        let mut future = self.0.take().expect("nobody polls a future that has ended");
+        let polled = future.as_mut().poll(context);
+        if polled.is_pending() {
+            self.0 = Some(future);
+        }
+        polled
     }
 }
 

@@ -10,6 +10,7 @@ mod coalesce;
 mod decision;
 mod deny_cache;
 mod error;
+#[cfg(feature = "_sql")]
 mod handover;
 mod key;
 mod lease;

@@ -170,6 +170,20 @@ async fn who_makes_the_call_and_gives_up_leaves_the_others_their_answers() -> an
     Ok(())
 }
 
+#[tokio::test(start_paused = true)]
+async fn who_makes_the_call_and_is_not_polled_any_more_keeps_nobody_waiting() -> anyhow::Result<()> {
+    let gated = Arc::new(Gated::new(0));
+    let coalesce = Arc::new(Coalesce::new(Arc::clone(&gated)));
+    let request = take("a");
+    let mut leader = std::pin::pin!(coalesce.take_one(&request));
+    assert!(tokio::time::timeout(std::time::Duration::from_millis(1), &mut leader).await.is_err());
+    gated.gate.add_permits(2);
+    // In the same task: nobody polls the leader meanwhile.
+    assert!(coalesce.take_one(&take("a")).await?.is_ok_and(|decision| decision.is_granted()));
+    assert!(leader.await?.is_ok_and(|decision| decision.is_granted()));
+    Ok(())
+}
+
 /// A store that panics at its first call.
 struct Panics(AtomicUsize);
 

@@ -85,7 +85,9 @@ begin
        or p_capacity <> b.capacity or p_refill_seconds <> b.refill_seconds or p_refill <> b.refill then
       select t.* into v_rule
         from tollgate.rule_v1(p_id, p_capacity, p_refill_seconds, p_refill, p_plan, v_now, false) t;
-      continue when v_rule.changed;
+      -- Changed, or made by others since it was read.
+      continue when v_rule.changed
+                    or (b.id is null and v_rule.outcome is null and v_rule.mode is distinct from 'off');
       v_outcome := v_rule.outcome;
       v_mode := v_rule.mode;
       exit when v_outcome is not null;
@@ -101,6 +103,8 @@ begin
     if p_receipt is not null then
       -- The bucket first, in the order of all routines.
       perform from tollgate.token_buckets t where t.id = p_id for no key update;
+      -- It is locked now, and read anew without a wait.
+      continue when tollgate.token_clock_v1() - v_now > c_stale;
       delete from tollgate.token_receipts t where t.id = p_receipt and t.bucket = p_id and t.expires_at <= v_now;
       select t.* into r from tollgate.token_receipts t where t.id = p_receipt and t.bucket = p_id;
       if found then

@@ -102,6 +102,8 @@ begin
   if p_receipt is null and array_remove(p_plans, null) = '{}'
      and not exists (select from tollgate.token_mode g where g.mode <> 'enforce' or g.overrides) then
     perform from tollgate.token_buckets l where l.id = any (p_ids) order by l.id for no key update;
+    -- Those that were made meanwhile are not locked.
+    get diagnostics v_place = row_count;
     v_now := tollgate.token_clock_v1();
     select count(*) into v_next
       from unnest(p_ids, p_capacities, p_refill_seconds, p_refills) as i (id, capacity, refill_seconds, refill)
@@ -113,7 +115,7 @@ begin
                   <= tollgate.bucket_clock_v1(l, v_now + p_max_wait)
              else false end
        and l.full_at - tollgate.bucket_clock_v1(l, v_now) <= tollgate.bucket_furthest_v1(l);
-    if v_next = cardinality(p_ids) then
+    if v_place = cardinality(p_ids) and v_next = cardinality(p_ids) then
       return query
         update tollgate.token_buckets l
            set room = null,
@@ -170,6 +172,8 @@ begin
           from tollgate.rule_v1(p_ids[v_place], p_capacities[v_place], p_refill_seconds[v_place],
                                 p_refills[v_place], p_plans[v_place], v_now,
                                 p_cost <= b.burst / b.token_ticks - p_keep) w;
+        -- Made by others since the rows were locked: it has to be locked, too.
+        v_made := v_made or (b.id is null and v_refused is null and v_mode is distinct from 'off');
         v_changed := v_changed or v_made;
         continue when v_made;
       end if;

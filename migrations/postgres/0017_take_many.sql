@@ -83,7 +83,7 @@ begin
   elsif v_ids <> p_ids then
     v_again := array(select i.place from unnest(p_ids) with ordinality i (id, place) order by i.id collate "C");
   end if;
-  if cardinality(v_order) > 1 and (v_lock = '0' or v_lock::interval > interval '100 ms') then
+  if p_ids[1] <> any (p_ids) and (v_lock = '0' or v_lock::interval > interval '100 ms') then
     v_limited := true;
     perform set_config('lock_timeout', '100ms', true);
   end if;

@@ -23,6 +23,7 @@ begin
            coalesce(p_refills[e.place], p.refill) as refill, p.name as plan
       from unnest(p_places) e (place)
       left join tollgate.token_plans p on p.name = p_plans[e.place] and p_capacities[e.place] is null
+                                       and p.mode is null
   ), terms as (
     select a.capacity, a.refill_seconds, a.refill, x.burst, x.step_ns, x.step_ticks, x.token_ticks
       from (select k.capacity, k.refill_seconds, k.refill, min(k.id) as id from asked k
@@ -39,6 +40,8 @@ begin
            x.burst, x.step_ns, x.step_ticks, x.token_ticks
       from asked a
       join terms x on (x.capacity, x.refill_seconds, x.refill) = (a.capacity, a.refill_seconds, a.refill)
+     -- A plan may have changed since it was weighed.
+     where a.cost <= a.capacity - a.keep
      order by a.id collate "C"
     on conflict do nothing
     returning t.id, t.granted,

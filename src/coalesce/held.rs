@@ -32,7 +32,10 @@ impl<S: Store> Held<S> {
         for (key, takes) in std::mem::take(&mut self.keys).into_iter().zip(of_a_key) {
             let (takes, answers) = (takes.to_vec(), answers.by_ref().take(takes.len()).collect());
             let held = Self { lane: Arc::clone(&self.lane), keys: vec![key] };
-            tokio::spawn(async move { hand_out(held.lane.store.take(&takes).await, answers) });
+            tokio::spawn(async move {
+                let _turn = held.lane.alone.acquire().await;
+                hand_out(held.lane.store.take(&takes).await, answers);
+            });
         }
     }
 }

@@ -3,13 +3,13 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::yield_now;
 use tokio::time::timeout;
 
 use super::held::Held;
+use super::leading::Leading;
 use super::queue::{Queue, Waiting};
-use crate::handover::Handover;
 use crate::{Error, Outcome, Store, Take};
 
 pub(super) type Answer = oneshot::Sender<Result<Outcome, Error>>;
@@ -19,11 +19,14 @@ pub(super) type Answer = oneshot::Sender<Result<Outcome, Error>>;
 pub(super) struct Lane<S: Store> {
     pub(super) store: Arc<S>,
     pub(super) queue: Mutex<Queue>,
+    leading: Leading,
+    /// How many calls for one bucket may be under way after one for many was undone.
+    pub(super) alone: Semaphore,
 }
 
 impl<S: Store> Lane<S> {
     pub(super) fn new(store: Arc<S>) -> Self {
-        Self { store, queue: Mutex::default() }
+        Self { store, queue: Mutex::default(), leading: Leading::default(), alone: Semaphore::new(MOST_ALONE) }
     }
 
     /// Asks for one caller, along with others.
@@ -35,10 +38,12 @@ impl<S: Store> Lane<S> {
             queue.is_unserved()
         };
         if serves {
-            // Its own task makes the call, which saves two changes of tasks; if it gives up, another goes on.
-            Handover::new(Serving(Some(Arc::clone(self))).once()).await;
+            self.leading.make(Serving(Some(Arc::clone(self))).once()).await;
+        } else {
+            self.leading.hand_over();
         }
-        answered.await.unwrap_or_else(|stopped| Err(Error::other(stopped)))
+        // The task that made the call has ended before it had the answer.
+        answered.await.unwrap_or_else(|stopped| Err(Error::OutcomeUnknown(Arc::new(stopped))))
     }
 
     /// Begins to serve those who wait, if there is anybody and nobody does.
@@ -58,15 +63,15 @@ impl<S: Store> Lane<S> {
         let takes = Arc::new(takes);
         let (store, asked) = (Arc::clone(&self.store), Arc::clone(&takes));
         let mut call = Box::pin(async move { store.take(&asked).await });
-        let result = if self.queue.lock().may_hold() {
-            let Ok(result) = timeout(SLOW, &mut call).await else {
+        let result = loop {
+            if let Ok(result) = timeout(SLOW, &mut call).await {
+                break result;
+            }
+            if self.queue.lock().may_hold() {
                 let held = Held::new(self, &takes);
                 tokio::spawn(async move { held.end(call.await, &takes, answers) });
                 return;
-            };
-            result
-        } else {
-            call.await
+            }
         };
         match result {
             Err(Error::Contended { .. }) if takes.len() > 1 => Held::new(self, &takes).end(result, &takes, answers),
@@ -155,3 +160,6 @@ pub(super) fn hand_out(result: Result<Vec<Outcome>, Error>, answers: Vec<Answer>
 const SLOW: Duration = Duration::from_millis(25);
 
 const MOST_YIELDS: usize = 8;
+
+/// Few enough to leave the host some connections of an ordinary pool, if each waits for a locked row.
+const MOST_ALONE: usize = 8;

@@ -1,4 +1,5 @@
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
@@ -41,6 +42,9 @@ impl Queue {
     /// Stands in line.
     pub(super) fn push(&mut self, waiting: Waiting) -> Result<(), Error> {
         if self.len >= MOST {
+            self.forget_those_who_gave_up();
+        }
+        if self.len >= MOST {
             return Err(Error::Overloaded(self.len));
         }
         self.len += 1;
@@ -65,8 +69,20 @@ impl Queue {
     /// Sends everybody away who waits for the next call: nobody makes it.
     pub(super) fn abandon(&mut self) {
         self.len -= self.waiting.len();
-        self.waiting.clear();
         self.served = false;
+        for waiting in self.waiting.drain(..) {
+            let ended = std::io::Error::other("the task that made the calls has ended");
+            // Who has given up does not want it any more.
+            drop(waiting.answer.send(Err(Error::Unavailable(Arc::new(ended)))));
+        }
+    }
+
+    fn forget_those_who_gave_up(&mut self) {
+        self.waiting.retain(|waiting| !waiting.answer.is_closed());
+        for behind in self.busy.values_mut() {
+            behind.retain(|waiting| !waiting.answer.is_closed());
+        }
+        self.len = self.waiting.len() + self.busy.values().map(Vec::len).sum::<usize>();
     }
 
     /// How many wait for the next call.
@@ -218,11 +234,13 @@ mod tests {
     }
 
     #[test]
-    fn a_full_line_takes_no_more_on() {
+    fn a_full_line_takes_no_more_on_until_some_give_up() {
         let mut queue = Queue::default();
-        let _kept: Vec<_> = (0..MOST).map(|_| push(&mut queue, Take::from(key("a")))).collect();
+        let waiting: Vec<_> = (0..MOST).map(|_| push(&mut queue, Take::from(key("a")))).collect();
         let (answer, _answered) = oneshot::channel();
         let error = queue.push(Waiting { take: Take::from(key("b")), answer }).unwrap_err();
         assert!(error.to_string().starts_with("32768 requests wait"), "{error}");
+        drop(waiting);
+        push(&mut queue, Take::from(key("b")));
     }
 }

@@ -45,7 +45,8 @@ impl<S: Store> Lanes<S> {
             // A task of the limiter's own: a caller who gives up does not stop those behind it.
             tokio::spawn(Arc::clone(self).serve(key));
         }
-        answered.await.unwrap_or_else(|stopped| Err(Error::other(stopped)))
+        // The task that made the call has ended before it had the answer.
+        answered.await.unwrap_or_else(|stopped| Err(Error::OutcomeUnknown(Arc::new(stopped))))
     }
 
     /// Asks for all that stand in a lane, again and again until it is empty.

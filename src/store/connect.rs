@@ -28,8 +28,9 @@ impl<DB: Dialect> SqlStore<DB> {
     /// durable as their data. It connects when it is first asked.
     ///
     /// `MySQL` and `MariaDB` let nobody but an administrator choose how durable they are, for all
-    /// (`innodb_flush_log_at_trx_commit`, `sync_binlog`): there, and behind a pooler in transaction mode, which carries no
-    /// settings of connections, the [`Durability`] is the server's or the role's own.
+    /// (`innodb_flush_log_at_trx_commit`, `sync_binlog`): there the [`Durability`] is the server's own. PgBouncer passes the
+    /// setting on if its `ignore_startup_parameters` does not name `options`, and refuses the connection if it does neither;
+    /// let it ignore them, and say `alter role … set synchronous_commit = off` instead.
     ///
     /// ```no_run
     /// use tollgate::{Durability, Limiter, PgStore};
@@ -44,9 +45,18 @@ impl<DB: Dialect> SqlStore<DB> {
     ///
     /// # Errors
     ///
-    /// If the URL is none of this database.
+    /// If the URL is none of this database, or no Tokio runtime is there.
     pub fn connect(url: &str, durability: Durability) -> Result<Self, Error> {
         let wrong = |error| Failure::new(Class::Unavailable, error).into_error(1, Duration::ZERO);
+        // A file of SQLite's may have any name, even that of another database's server with its password.
+        let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
+        if !DB::URL_SCHEMES.contains(&scheme) {
+            let expected = format!("the URL of a {} database begins with {}:", DB::NAME, DB::URL_SCHEMES.join(": or "));
+            return Err(wrong(sqlx::Error::Configuration(expected.into())));
+        }
+        if let Err(none) = tokio::runtime::Handle::try_current() {
+            return Err(wrong(sqlx::Error::Configuration(none.into())));
+        }
         let options = DB::connect_options(url, durability).map_err(wrong)?;
         let pool: Pool<DB> = PoolOptions::new()
             .max_connections(CONNECTIONS)

@@ -68,6 +68,9 @@ pub trait Dialect: Operations {
     fn classify(error: &dyn DatabaseError) -> Class;
 
     #[doc(hidden)]
-    /// Makes a connection fit for the pool again after an error.
-    fn clean_up(connection: &mut Self::Connection) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    /// Makes a connection fit for the pool again after an error; if that fails, it is closed.
+    fn clean_up(
+        connection: &mut Self::Connection,
+        error: &sqlx::Error,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 }

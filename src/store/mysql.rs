@@ -129,7 +129,7 @@ impl Dialect for MySql {
         if error.code().as_deref() == Some("40001") {
             return Class::RolledBack;
         }
-        match error.try_downcast_ref::<MySqlDatabaseError>().map(MySqlDatabaseError::number) {
+        match number(error) {
             // lock wait timeout, NOWAIT
             Some(1205 | 3572) => Class::Locked,
             // deadlock, MariaDB's changed record; group replication's and Galera's certification;
@@ -144,9 +144,17 @@ impl Dialect for MySql {
     }
 
     /// A lock wait that timed out undoes its statement only, and a killed procedure leaves its transaction open.
-    async fn clean_up(connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {
+    async fn clean_up(connection: &mut MySqlConnection, error: &sqlx::Error) -> Result<(), sqlx::Error> {
+        // MariaDB runs no handler of a routine whose time was up, so the session's variables may be as it set them.
+        if error.as_database_error().and_then(number).is_some_and(|number| matches!(number, 1969 | 3024)) {
+            return Err(sqlx::Error::WorkerCrashed);
+        }
         sqlx::raw_sql("rollback").execute(connection).await.map(drop)
     }
+}
+
+fn number(error: &dyn DatabaseError) -> Option<u16> {
+    error.try_downcast_ref::<MySqlDatabaseError>().map(MySqlDatabaseError::number)
 }
 
 /// [`Columns`] without the first two, which say which of several requests it was. MySQL does not say that text is text.

@@ -125,9 +125,10 @@ impl Dialect for Postgres {
     fn classify(error: &dyn DatabaseError) -> Class {
         let code = error.code().unwrap_or_default();
         match &*code {
-            // serialization failure, deadlock, snapshot too old; our key inserted twice; a lock or statement timeout;
+            // serialization failure, deadlock, snapshot too old; our key inserted twice; a statement timeout;
             // statements that a pooler or a migration took away
-            "40001" | "40P01" | "72000" | "23505" | "55P03" | "57014" | "26000" | "42P05" => Class::RolledBack,
+            "55P03" => Class::Locked,
+            "40001" | "40P01" | "72000" | "23505" | "57014" | "26000" | "42P05" => Class::RolledBack,
             "0A000" if error.message().contains("cached plan") => Class::RolledBack,
             "42883" | "42P01" | "3F000" => Class::NotMigrated,
             "42501" => Class::NotPermitted,
@@ -137,7 +138,7 @@ impl Dialect for Postgres {
         }
     }
 
-    async fn clean_up(_: &mut PgConnection) -> Result<(), sqlx::Error> {
+    async fn clean_up(_: &mut PgConnection, _: &sqlx::Error) -> Result<(), sqlx::Error> {
         Ok(())
     }
 }

@@ -96,7 +96,7 @@ impl<DB: Dialect> SqlStore<DB> {
         }
         let batch = Batch::of(asks);
         // Several buckets wait for each other: the caller can ask for one at a time instead.
-        let retry = Retry { patient: batch.asks.len() == 1, ..self.retry };
+        let retry = Retry { patient: batch.is_for_one_bucket(), ..self.retry };
         let (reply, attempts) = self.converse_by(retry, Call::Each(Arc::clone(&batch.asks))).await?;
         batch.enter(reply.answers(), attempts, outcomes)
     }
@@ -279,7 +279,7 @@ async fn settle<DB: Dialect, T>(
         Err(error) => error,
     };
     let class = classify::<DB>(&error);
-    if class == Class::Unknown || DB::clean_up(&mut connection).await.is_err() {
+    if class == Class::Unknown || DB::clean_up(&mut connection, &error).await.is_err() {
         connection.close_on_drop();
     }
     Err(Failure::new(class, error))

@@ -78,10 +78,13 @@ impl<'c> Lock<'c> {
 impl Drop for Lock<'_> {
     fn drop(&mut self) {
         if self.is_open {
-            let undo = if self.within { "rollback to tollgate" } else { "rollback" };
-            // Sent by the first poll, and not waited for: whatever else the connection is asked comes after it.
-            let _ =
-                pin!(sqlx::query(undo).execute(&mut *self.connection)).poll(&mut Context::from_waker(Waker::noop()));
+            let undo: &[&'static str] =
+                if self.within { &["rollback to tollgate", "release tollgate"] } else { &["rollback"] };
+            for undo in undo {
+                // Sent by the first poll, and not waited for: whatever else the connection is asked comes after it.
+                let sent = pin!(sqlx::query(*undo).execute(&mut *self.connection));
+                let _ = sent.poll(&mut Context::from_waker(Waker::noop()));
+            }
         }
     }
 }

@@ -47,7 +47,9 @@ impl Ratios {
                         .iter()
                         .find(|other| other.tasks == row.tasks && other.contestant.split('@').next() == Some(name))
                 };
-                if let Some(engine) = ours(&row.contestant) {
+                if let Some((engine, leases)) = ours(&row.contestant) {
+                    // Both ways stand beside each other where both are measured.
+                    let workload = if leases && workload == "zipf" { "zipf_leased" } else { workload };
                     let ratio = peer("redis").and_then(|redis| row.ratio(redis));
                     if engine == HEADLINE {
                         this.redis_by_tasks.entry(row.tasks).or_default().insert(workload, ratio);
@@ -75,10 +77,10 @@ impl Ratios {
     }
 }
 
-/// The engine, if it is tollgate on one: with tokens held in the process where that is what the workload is about.
-fn ours(contestant: &str) -> Option<&str> {
+/// The engine, if it is tollgate on one, and whether it holds tokens in the process.
+fn ours(contestant: &str) -> Option<(&str, bool)> {
     let (name, engine) = contestant.split_once('@')?;
-    ["tollgate", "tollgate-leased"].contains(&name).then_some(engine)
+    ["tollgate", "tollgate-leased"].contains(&name).then_some((engine, name == "tollgate-leased"))
 }
 
 const HEADLINE: &str = "postgres";
