@@ -37,13 +37,14 @@ impl<S: Store> Lane<S> {
             queue.push(Waiting { take: take.clone(), answer })?;
             queue.is_unserved()
         };
-        if serves {
-            self.leading.make(Serving(Some(Arc::clone(self))).once()).await;
+        let answered = if serves {
+            self.leading.make(Serving(Some(Arc::clone(self))).once(), answered).await
         } else {
             self.leading.hand_over();
-        }
+            answered.await
+        };
         // The task that made the call has ended before it had the answer.
-        answered.await.unwrap_or_else(|stopped| Err(Error::OutcomeUnknown(Arc::new(stopped))))
+        answered.unwrap_or_else(|stopped| Err(Error::OutcomeUnknown(Arc::new(stopped))))
     }
 
     /// Begins to serve those who wait, if there is anybody and nobody does.

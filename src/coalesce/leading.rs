@@ -4,31 +4,35 @@ use std::task::{Context, Poll};
 
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 
-type Rest = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// What is left of a call, until somebody goes on with it.
+type Rest = Arc<Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>>;
 
 /// A call that the task of its first caller makes: no other task has to be woken for it.
 ///
 /// Nobody else depends on that task. Whoever comes next [hands the call over](Leading::hand_over) to a task of its own, and so
 /// does a caller that gives up: one that is only no longer polled would keep the others waiting for ever.
-#[derive(Clone, Default)]
-pub(super) struct Leading(Arc<Mutex<Option<Rest>>>);
+#[derive(Default)]
+pub(super) struct Leading(Mutex<Rest>);
 
 impl Leading {
-    /// Makes the call, or returns when it was handed over.
-    pub(super) fn make(&self, call: impl Future<Output = ()> + Send + 'static) -> Making {
+    /// Makes the call, until it is handed over, and waits for the caller's own answer.
+    pub(super) fn make<T>(
+        &self,
+        call: impl Future<Output = ()> + Send + 'static,
+        answered: oneshot::Receiver<T>,
+    ) -> Making<T> {
         // Of no particular type, or those of the futures that await it would be too deep for the compiler to look through.
-        *self.0.lock() = Some(Box::pin(call));
-        Making(self.clone())
+        let rest: Rest = Arc::new(Mutex::new(Some(Box::pin(call))));
+        *self.0.lock() = Arc::clone(&rest);
+        Making { rest, answered }
     }
 
     /// Goes on with the call in a task of its own.
     pub(super) fn hand_over(&self) {
-        let rest = self.0.lock().take();
-        // No runtime any more: the process is ending, and its connections with it.
-        if let (Some(rest), Ok(runtime)) = (rest, Handle::try_current()) {
-            runtime.spawn(rest);
-        }
+        let rest = Arc::clone(&self.0.lock());
+        hand_over(&rest);
     }
 }
 
@@ -38,26 +42,40 @@ impl std::fmt::Debug for Leading {
     }
 }
 
-/// Polls the call for as long as nobody else does.
-pub(super) struct Making(Leading);
+/// The answer to the caller who makes a call.
+pub(super) struct Making<T> {
+    rest: Rest,
+    answered: oneshot::Receiver<T>,
+}
 
-impl Future for Making {
-    type Output = ();
+impl<T> Future for Making<T> {
+    type Output = Result<T, oneshot::error::RecvError>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let mut slot = self.0.0.lock();
-        // Taken out meanwhile, so that what panics is gone.
-        let Some(mut rest) = slot.take() else { return Poll::Ready(()) };
-        if rest.as_mut().poll(context).is_ready() {
-            return Poll::Ready(());
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        {
+            let mut slot = self.rest.lock();
+            // Taken out meanwhile, so that what panics is gone.
+            if let Some(mut rest) = slot.take()
+                && rest.as_mut().poll(context).is_pending()
+            {
+                *slot = Some(rest);
+            }
         }
-        *slot = Some(rest);
-        Poll::Pending
+        // After the call, which may have brought it; and once it was handed over, only this wakes the caller.
+        Pin::new(&mut self.answered).poll(context)
     }
 }
 
-impl Drop for Making {
+impl<T> Drop for Making<T> {
     fn drop(&mut self) {
-        self.0.hand_over();
+        hand_over(&self.rest);
+    }
+}
+
+fn hand_over(rest: &Rest) {
+    let rest = rest.lock().take();
+    // No runtime any more: the process is ending, and its connections with it.
+    if let (Some(rest), Ok(runtime)) = (rest, Handle::try_current()) {
+        runtime.spawn(rest);
     }
 }
