@@ -57,9 +57,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Decides requests, each for itself, and answers in their order.
     ///
-    /// Requests for the same bucket are decided in the order given. Several requests wait for each other's buckets: if
-    /// another transaction holds one of them for long, it may be [`Contended`](Error::Contended), with nothing taken; ask
-    /// for each by itself then.
+    /// Requests for the same bucket are decided in the order given.
     ///
     /// # Errors
     ///
@@ -69,6 +67,16 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// A future that is dropped leaves nothing open behind, but the tokens may have been taken.
     fn take(&self, takes: &[Take]) -> impl Future<Output = Result<Vec<Outcome>, Error>> + Send;
+
+    /// Decides requests as [`take`](Self::take) does, but does not try again if another transaction holds one of the
+    /// buckets: then it is [`Contended`](Error::Contended), with nothing taken, so that the caller can ask for each by itself.
+    ///
+    /// # Errors
+    ///
+    /// As for [`take`](Self::take).
+    fn try_take(&self, takes: &[Take]) -> impl Future<Output = Result<Vec<Outcome>, Error>> + Send {
+        self.take(takes)
+    }
 
     /// Gives back, or pays for, what granted requests took, each once, and answers in their order.
     ///
@@ -109,6 +117,10 @@ impl<S: Store> Store for std::sync::Arc<S> {
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         (**self).take(takes).await
+    }
+
+    async fn try_take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        (**self).try_take(takes).await
     }
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {

@@ -63,7 +63,7 @@ impl<S: Store> Lane<S> {
             waiting.into_iter().map(|Waiting { take, answer }| (take, answer)).unzip();
         let takes = Arc::new(takes);
         let (store, asked) = (Arc::clone(&self.store), Arc::clone(&takes));
-        let mut call = Box::pin(async move { store.take(&asked).await });
+        let mut call = Box::pin(async move { store.try_take(&asked).await });
         let result = loop {
             if let Ok(result) = timeout(SLOW, &mut call).await {
                 break result;

@@ -69,8 +69,5 @@ pub trait Dialect: Operations {
 
     #[doc(hidden)]
     /// Makes a connection fit for the pool again after an error; if that fails, it is closed.
-    fn clean_up(
-        connection: &mut Self::Connection,
-        error: &sqlx::Error,
-    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    fn clean_up(connection: &mut Self::Connection) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 }

@@ -144,11 +144,7 @@ impl Dialect for MySql {
     }
 
     /// A lock wait that timed out undoes its statement only, and a killed procedure leaves its transaction open.
-    async fn clean_up(connection: &mut MySqlConnection, error: &sqlx::Error) -> Result<(), sqlx::Error> {
-        // MariaDB runs no handler of a routine whose time was up, so the session's variables may be as it set them.
-        if error.as_database_error().and_then(number).is_some_and(|number| matches!(number, 1969 | 3024)) {
-            return Err(sqlx::Error::WorkerCrashed);
-        }
+    async fn clean_up(connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {
         sqlx::raw_sql("rollback").execute(connection).await.map(drop)
     }
 }

@@ -138,7 +138,7 @@ impl Dialect for Postgres {
         }
     }
 
-    async fn clean_up(_: &mut PgConnection, _: &sqlx::Error) -> Result<(), sqlx::Error> {
+    async fn clean_up(_: &mut PgConnection) -> Result<(), sqlx::Error> {
         Ok(())
     }
 }

@@ -89,14 +89,61 @@ impl<DB: Dialect> SqlStore<DB> {
         self.retry.run(attempt).await.map(|(answer, _)| answer)
     }
 
+    /// All requests for one bucket each go in one call; those for several buckets in one each, after what was asked of
+    /// one of them before.
+    async fn take_all_of(&self, patient: bool, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        let mut outcomes: Vec<Option<Outcome>> = takes.iter().map(|_| None).collect();
+        let mut each = Vec::new();
+        let mut answered = false;
+        for (place, take) in takes.iter().enumerate() {
+            outcomes[place] = match Ask::try_from(take) {
+                Err(error) => Some(Err(error)),
+                Ok(_) if take.is_unlimited() => Some(Ok(Decision::grant(u64::MAX))),
+                Ok(ask) if take.limits.len() > 1 => {
+                    if each.iter().any(|(_, before): &(_, Ask)| take.keys().any(|key| key == before.key())) {
+                        let before = std::mem::take(&mut each);
+                        self.take_each(patient, before, &mut outcomes).await.map_err(|error| after(answered, error))?;
+                        answered = true;
+                    }
+                    let (ask, places) = match take.limited() {
+                        None => (ask, None),
+                        Some((limited, places)) => (Ask { take: limited, ..ask }, Some(places)),
+                    };
+                    let outcome = self.take_all(ask).await.map_err(|error| after(answered, error))?;
+                    answered = true;
+                    Some(outcome.map(|decision| match places {
+                        None => decision,
+                        Some(places) => decision.among(&places),
+                    }))
+                }
+                Ok(ask) if take.window().is_some() => {
+                    let outcome = self.take_window(ask).await.map_err(|error| after(answered, error))?;
+                    answered = true;
+                    Some(outcome)
+                }
+                Ok(ask) => {
+                    each.push((place, ask));
+                    None
+                }
+            };
+        }
+        self.take_each(patient, each, &mut outcomes).await.map_err(|error| after(answered, error))?;
+        Ok(outcomes.into_iter().flatten().collect())
+    }
+
     /// Decides requests for one bucket each, in one call, and enters the answers at their places.
-    async fn take_each(&self, asks: Vec<(usize, Ask)>, outcomes: &mut [Option<Outcome>]) -> Result<(), Error> {
+    async fn take_each(
+        &self,
+        patient: bool,
+        asks: Vec<(usize, Ask)>,
+        outcomes: &mut [Option<Outcome>],
+    ) -> Result<(), Error> {
         if asks.is_empty() {
             return Ok(());
         }
         let batch = Batch::of(asks);
-        // Several buckets wait for each other: the caller can ask for one at a time instead.
-        let retry = Retry { patient: batch.is_for_one_bucket(), ..self.retry };
+        // What is for one bucket cannot be asked for in parts.
+        let retry = Retry { patient: patient || batch.is_for_one_bucket(), ..self.retry };
         let (reply, attempts) = self.converse_by(retry, Call::Each(Arc::clone(&batch.asks))).await?;
         batch.enter(reply.answers(), attempts, outcomes)
     }
@@ -162,46 +209,12 @@ impl<DB: Dialect> From<Pool<DB>> for SqlStore<DB> {
 }
 
 impl<DB: Dialect> Store for SqlStore<DB> {
-    /// All requests for one bucket each go in one call; those for several buckets in one each, after what was asked of
-    /// one of them before.
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        let mut outcomes: Vec<Option<Outcome>> = takes.iter().map(|_| None).collect();
-        let mut each = Vec::new();
-        let mut answered = false;
-        for (place, take) in takes.iter().enumerate() {
-            outcomes[place] = match Ask::try_from(take) {
-                Err(error) => Some(Err(error)),
-                Ok(_) if take.is_unlimited() => Some(Ok(Decision::grant(u64::MAX))),
-                Ok(ask) if take.limits.len() > 1 => {
-                    if each.iter().any(|(_, before): &(_, Ask)| take.keys().any(|key| key == before.key())) {
-                        let before = std::mem::take(&mut each);
-                        self.take_each(before, &mut outcomes).await.map_err(|error| after(answered, error))?;
-                        answered = true;
-                    }
-                    let (ask, places) = match take.limited() {
-                        None => (ask, None),
-                        Some((limited, places)) => (Ask { take: limited, ..ask }, Some(places)),
-                    };
-                    let outcome = self.take_all(ask).await.map_err(|error| after(answered, error))?;
-                    answered = true;
-                    Some(outcome.map(|decision| match places {
-                        None => decision,
-                        Some(places) => decision.among(&places),
-                    }))
-                }
-                Ok(ask) if take.window().is_some() => {
-                    let outcome = self.take_window(ask).await.map_err(|error| after(answered, error))?;
-                    answered = true;
-                    Some(outcome)
-                }
-                Ok(ask) => {
-                    each.push((place, ask));
-                    None
-                }
-            };
-        }
-        self.take_each(each, &mut outcomes).await.map_err(|error| after(answered, error))?;
-        Ok(outcomes.into_iter().flatten().collect())
+        self.take_all_of(true, takes).await
+    }
+
+    async fn try_take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        self.take_all_of(false, takes).await
     }
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
@@ -279,7 +292,7 @@ async fn settle<DB: Dialect, T>(
         Err(error) => error,
     };
     let class = classify::<DB>(&error);
-    if class == Class::Unknown || DB::clean_up(&mut connection, &error).await.is_err() {
+    if class == Class::Unknown || DB::clean_up(&mut connection).await.is_err() {
         connection.close_on_drop();
     }
     Err(Failure::new(class, error))

@@ -163,7 +163,7 @@ impl Dialect for Sqlite {
         }
     }
 
-    async fn clean_up(_: &mut SqliteConnection, _: &sqlx::Error) -> Result<(), sqlx::Error> {
+    async fn clean_up(_: &mut SqliteConnection) -> Result<(), sqlx::Error> {
         Ok(())
     }
 }

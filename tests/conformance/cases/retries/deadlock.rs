@@ -1,6 +1,6 @@
-//! A batch and another session that wait for each other.
+//! A request for several buckets and another session that wait for each other.
 
-use tollgate::{Store, Take};
+use tollgate::{Rule, Store, Take};
 
 use super::{LONG, in_order};
 use crate::engines::Kind;
@@ -25,18 +25,16 @@ async fn a_deadlock_is_retried(rig: Rig) -> anyhow::Result<()> {
     let mut held = Held::bucket(rig, &second).await?;
     make_it_the_survivor(rig, &mut held).await?;
     let store = rig.store().deadline(LONG);
-    let batch = [Take::from(first.clone()), Take::from(second.clone())];
-    let taking = tokio::spawn(async move { store.take(&batch).await });
+    let both = Take::from(first.clone()).and(second.clone(), Rule::Provisioned);
+    let taking = tokio::spawn(async move { store.take_one(&both).await });
     held.blocks(rig).await?;
-    // The batch holds the first and waits for the second, and now the other way round.
+    // The request holds the first and waits for the second, and now the other way round.
     held.take(rig, &first).await?;
     held.commit().await?;
 
-    for outcome in taking.await?? {
-        let decision = outcome?;
-        assert!(decision.is_granted());
-        assert!(decision.attempts() > 1, "no deadlock was met");
-    }
+    let decision = taking.await???;
+    assert!(decision.is_granted());
+    assert!(decision.attempts() > 1, "no deadlock was met");
     for key in [&first, &second] {
         assert_eq!(rig.row(key).await?.map(|row| row.granted), Some(2), "one of the other's, one of ours");
     }
