@@ -28,9 +28,9 @@ impl<DB: Dialect> SqlStore<DB> {
     /// durable as their data. It connects when it is first asked.
     ///
     /// `MySQL` and `MariaDB` let nobody but an administrator choose how durable they are, for all
-    /// (`innodb_flush_log_at_trx_commit`, `sync_binlog`): there the [`Durability`] is the server's own. PgBouncer passes the
-    /// setting on if its `ignore_startup_parameters` does not name `options`, and refuses the connection if it does neither;
-    /// let it ignore them, and say `alter role … set synchronous_commit = off` instead.
+    /// (`innodb_flush_log_at_trx_commit`, `sync_binlog`): there the [`Durability`] is the server's own. PgBouncer refuses the
+    /// connection unless `options` is among its `ignore_startup_parameters`, and then the role's own setting holds: say
+    /// `alter role … set synchronous_commit = off`.
     ///
     /// ```no_run
     /// use tollgate::{Durability, Limiter, PgStore};
