@@ -28,7 +28,8 @@ pub(crate) use explain::explain;
 
 /// What an operator does with the buckets of a store: look at them, change what rules them, clear away.
 ///
-/// A change is in force with the next request, in every process. Nothing here takes a token, or waits for one. To clear
+/// A change is in force with the next request that reaches the store, in every process; a limiter that has just denied a
+/// key asks again within a second. Nothing here takes a token, or waits for one. To clear
 /// away what says nothing any more, see [`Store::sweep`].
 ///
 /// ```

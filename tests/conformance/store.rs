@@ -64,6 +64,13 @@ impl Store for AnyStore {
         }
     }
 
+    async fn try_take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        match &self.coalesce {
+            None => self.database.try_take(takes).await,
+            Some(coalesce) => coalesce.try_take(takes).await,
+        }
+    }
+
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         match &self.coalesce {
             None => self.database.adjust(adjustments).await,
@@ -85,6 +92,14 @@ impl Store for Database {
             Self::MySql(store) => store.take(takes).await,
             Self::Postgres(store) => store.take(takes).await,
             Self::Sqlite(store) => store.take(takes).await,
+        }
+    }
+
+    async fn try_take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        match self {
+            Self::MySql(store) => store.try_take(takes).await,
+            Self::Postgres(store) => store.try_take(takes).await,
+            Self::Sqlite(store) => store.try_take(takes).await,
         }
     }
 

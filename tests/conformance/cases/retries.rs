@@ -23,6 +23,9 @@ pub fn cases() -> Vec<Case> {
         list!(Levels::Every, Time::Real, |engine| engine.has_sessions && statement_timeout(engine).is_some();
             statements_that_time_out_end_after_the_attempts)
         .to_vec(),
+        list!(Levels::Pools, Time::Real, |engine| engine.has_sessions && engine.kind != Kind::Sqlite;
+            a_batch_that_meets_a_lock_is_undone_and_left_to_its_caller)
+        .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Sqlite;
             contention_that_stays_ends_by_the_deadline)
         .to_vec(),
@@ -81,6 +84,18 @@ async fn ends_after_the_attempts(rig: &Rig, impatient: &'static str) -> anyhow::
     // What has failed left nothing behind that would disturb the next request on the same connection.
     assert_eq!(impatient.take(&key).await?.attempts(), 1);
     assert_eq!(rig.row(&key).await?.map(|row| row.granted), Some(2));
+    Ok(())
+}
+
+async fn a_batch_that_meets_a_lock_is_undone_and_left_to_its_caller(rig: Rig) -> anyhow::Result<()> {
+    let (free, locked) = (rig.bucket(a_hundred_a_day()).await?, rig.bucket(a_hundred_a_day()).await?);
+    let held = Held::bucket(&rig, &locked).await?;
+    let batch = [Take::from(free.clone()), Take::from(locked)];
+    let error = rig.store().deadline(LONG).try_take(&batch).await.expect_err("one of them is locked");
+    // Asked again, it would hold up the others once more.
+    assert!(matches!(error, Error::Contended { attempts: 1, .. }), "{error:?}");
+    assert_eq!(rig.row(&free).await?.map(|row| row.granted), Some(0));
+    held.commit().await?;
     Ok(())
 }
 
