@@ -20,8 +20,9 @@ use lane::Lane;
 /// under way, and equal ones are one entry of it. A bucket that another transaction holds, or that is slow otherwise,
 /// is asked alone, and the others go on without it.
 ///
-/// Requests for several buckets, those under a sliding window, and requests that came together in one
-/// [`take`](Store::take) are asked as they are.
+/// Requests for several buckets go in calls of their own, if the store decides many of them [in one](Store::TOGETHER) and
+/// they neither wait nor have an id. Others for several buckets, those under a sliding window, and requests that came
+/// together in one [`take`](Store::take) are asked as they are.
 ///
 /// # Cancel safety
 ///
@@ -31,6 +32,8 @@ use lane::Lane;
 pub struct Coalesce<S: Store> {
     store: Arc<S>,
     lanes: Vec<Arc<Lane<S>>>,
+    /// Of requests for several buckets each.
+    several: Arc<Lane<S>>,
     hasher: RandomState,
 }
 
@@ -48,7 +51,8 @@ impl<S: Store> Coalesce<S> {
 
     fn default_lanes(store: Arc<S>) -> Self {
         let lanes = (0..LANES).map(|_| Arc::new(Lane::new(Arc::clone(&store)))).collect();
-        Self { store, lanes, hasher: RandomState::default() }
+        let several = Arc::new(Lane::new(Arc::clone(&store)));
+        Self { store, lanes, several, hasher: RandomState::default() }
     }
 
     fn lane(&self, key: &Key) -> &Arc<Lane<S>> {
@@ -76,10 +80,16 @@ impl<S: Store> Store for Coalesce<S> {
         if let Err(error) = take.request() {
             return Ok(Err(error));
         }
-        if take.limits.len() > 1 || take.window().is_some() || take.is_unlimited() {
+        if take.window().is_some() || take.is_unlimited() {
             return self.store.take_one(take).await;
         }
-        self.lane(take.key()).ask(take).await
+        if take.limits.len() == 1 {
+            self.lane(take.key()).ask(take).await
+        } else if S::TOGETHER && take.is_momentary() {
+            self.several.ask(take).await
+        } else {
+            self.store.take_one(take).await
+        }
     }
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {

@@ -25,9 +25,13 @@ mod operations;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "_sql")]
+mod run;
+#[cfg(feature = "_sql")]
 mod sql;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+#[cfg(feature = "_sql")]
+mod together;
 #[cfg(feature = "_sql")]
 mod within;
 
@@ -54,6 +58,9 @@ pub use within::{adjust_within, take_within};
 pub trait Store: Send + Sync + 'static {
     /// Whether it decides in this process: then a limiter has no calls to save.
     const IN_PROCESS: bool = false;
+
+    /// Whether many requests for several buckets each are one call to it, so that they are worth gathering.
+    const TOGETHER: bool = false;
 
     /// Decides requests, each for itself, and answers in their order.
     ///
@@ -114,6 +121,7 @@ pub trait Store: Send + Sync + 'static {
 
 impl<S: Store> Store for std::sync::Arc<S> {
     const IN_PROCESS: bool = S::IN_PROCESS;
+    const TOGETHER: bool = S::TOGETHER;
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         (**self).take(takes).await

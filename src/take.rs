@@ -97,6 +97,11 @@ impl Take {
         }
     }
 
+    /// Whether it is decided now and not remembered, so that it can be one of many in a call.
+    pub(crate) fn is_momentary(&self) -> bool {
+        self.max_wait.is_zero() && self.id.is_none()
+    }
+
     /// Whether nothing limits it.
     pub(crate) fn is_unlimited(&self) -> bool {
         self.limits.iter().all(|(_, rule)| *rule == Rule::Quota(Quota::unlimited()))

@@ -42,6 +42,8 @@ impl Gated {
 }
 
 impl Store for Gated {
+    const TOGETHER: bool = true;
+
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         self.calls.lock().push(takes.iter().map(|take| take.key().to_string()).collect());
         let mut keys: Vec<&Key> = takes.iter().map(Take::key).collect();
@@ -107,6 +109,27 @@ async fn what_comes_during_a_call_goes_in_the_next_one() -> anyhow::Result<()> {
     }
     assert_eq!(gated.calls().iter().map(Vec::len).collect::<Vec<_>>(), [1, 99]);
     assert_eq!(granted, 50);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_for_several_buckets_go_together_beside_those_for_one() -> anyhow::Result<()> {
+    let gated = Arc::new(Gated::new(0));
+    let coalesce = Arc::new(Coalesce::new(Arc::clone(&gated)));
+    let all_of = |user: &str| take("all").and(Key::try_from(user).expect("a key"), rule("1/h"));
+    let asked: Vec<_> = ["a", "b", "b", "c"].map(|user| ask(&coalesce, all_of(user))).into();
+    settle().await;
+    let single = ask(&coalesce, take("d"));
+    settle().await;
+    assert_eq!(gated.calls(), [vec!["all"], vec!["d"]]);
+    gated.gate.add_permits(8);
+    let mut granted = Vec::new();
+    for asked in asked {
+        granted.push(asked.await??.is_ok_and(|decision| decision.is_granted()));
+    }
+    assert!(single.await??.is_ok());
+    assert_eq!(gated.calls()[2..], [vec!["all"; 3]]);
+    assert_eq!(granted, [true, true, false, true], "each user has one");
     Ok(())
 }
 

@@ -13,14 +13,13 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// Whether it is decided now and not remembered, so that equal ones can be one entry of a call.
-    fn is_plain(&self) -> bool {
-        self.take.max_wait.is_zero() && self.take.id.is_none()
-    }
-
     /// Whether a later request for the same bucket may go in the same call.
     fn goes_with(&self, later: &Self) -> bool {
-        if self.is_plain() { self.take == later.take } else { !later.is_plain() }
+        match (self.take.is_momentary(), later.take.is_momentary()) {
+            // Equal ones are one entry; those for several buckets each are entries of their own anyway.
+            (true, true) => self.take.limits.len() > 1 || self.take == later.take,
+            (one, other) => one == other,
+        }
     }
 }
 
@@ -100,7 +99,7 @@ impl Queue {
             return Vec::new();
         };
         // The oldest says of which kind the call is, so that none is passed over for ever.
-        let plain = oldest.is_plain();
+        let momentary = oldest.take.is_momentary();
         all.sort_unstable_by(|(place, one), (other_place, other)| {
             one.take.key().cmp(other.take.key()).then(place.cmp(other_place))
         });
@@ -110,7 +109,7 @@ impl Queue {
             let behind = later.last().is_some_and(|(_, other)| other.take.key() == key);
             let goes = match call.last().filter(|other| other.take.key() == key) {
                 Some(before) => before.goes_with(&waiting),
-                None => waiting.is_plain() == plain,
+                None => waiting.take.is_momentary() == momentary,
             };
             if goes && !behind {
                 call.push(waiting);

@@ -23,16 +23,22 @@ pub(super) fn of_each(answers: Vec<Answer>, asks: &[Ask], attempts: u32) -> Resu
     Ok(outcomes)
 }
 
-/// The answer to one request for several buckets.
-pub(super) fn of_all(answers: Vec<Answer>, ask: &Ask, attempts: u32) -> Result<Outcome, Error> {
-    complete(&answers, ask.take.limits.len().try_into().unwrap_or(i64::MAX))?;
-    let decisions = answers
-        .into_iter()
-        .enumerate()
-        .map(|(place, answer)| answer.outcome(&ask.take, ask.request, place).map(|decision| (place, decision)));
-    Ok(decisions
-        .collect::<Result<Vec<_>, TakeError>>()
-        .map(|decisions| Decision::of_all(decisions).expect("a request names a bucket").after(attempts)))
+/// The answers to requests for several buckets each, in the order of the requests.
+pub(super) fn of_all(answers: Vec<Answer>, asks: &[Ask], attempts: u32) -> Result<Vec<Outcome>, Error> {
+    let limits: usize = asks.iter().map(|ask| ask.take.limits.len()).sum();
+    complete(&answers, limits.try_into().unwrap_or(i64::MAX))?;
+    let mut answers = answers.into_iter();
+    let outcome = |ask: &Ask| {
+        // All of them are its own, whatever comes of the first.
+        let own: Vec<Answer> = answers.by_ref().take(ask.take.limits.len()).collect();
+        let decisions = own
+            .into_iter()
+            .enumerate()
+            .map(|(place, answer)| answer.outcome(&ask.take, ask.request, place).map(|decision| (place, decision)));
+        let decisions = decisions.collect::<Result<Vec<_>, TakeError>>()?;
+        Ok(Decision::of_all(decisions).expect("a request names a bucket").after(attempts))
+    };
+    Ok(asks.iter().map(outcome).collect())
 }
 
 /// What an adjustment came to.

@@ -46,7 +46,7 @@ impl Ask {
 
     /// Whether another request is this one over again: each is decided now, and nothing is remembered of it.
     pub(super) fn is_repeated_by(&self, other: &Self) -> bool {
-        self.request.max_wait == 0 && self.take.id.is_none() && self.take == other.take
+        self.take.is_momentary() && self.take == other.take
     }
 
     pub(super) fn id(&self) -> Option<Uuid> {

@@ -11,8 +11,8 @@ use crate::{Adjustment, Counted, Error};
 pub(super) enum Call {
     /// Requests for one bucket each.
     Each(Arc<[Ask]>),
-    /// A request for several buckets.
-    All(Arc<Ask>),
+    /// Requests for several buckets each.
+    All(Arc<[Ask]>),
     Adjust(Arc<Adjustment>),
     /// A request under a sliding window, or one that is only to be counted in it.
     Window(Arc<Ask>, Counting),
@@ -42,7 +42,7 @@ impl Call {
     ) -> Result<Reply, sqlx::Error> {
         match self {
             Self::Each(asks) => DB::take(connection, asks, clock).await.map(Reply::Answers),
-            Self::All(ask) => DB::take_all(connection, ask, clock).await.map(Reply::Answers),
+            Self::All(asks) => DB::take_all(connection, asks, clock).await.map(Reply::Answers),
             Self::Adjust(adjustment) => DB::adjust(connection, adjustment, clock).await.map(Reply::Adjusted),
             Self::Window(ask, counting) => DB::take_window(connection, ask, *counting, clock).await.map(Reply::Counted),
         }

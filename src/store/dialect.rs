@@ -20,6 +20,10 @@ pub trait Dialect: Operations {
     const ONE_STATEMENT: bool;
 
     #[doc(hidden)]
+    /// How many requests for several buckets each go in one call.
+    const MOST_TOGETHER: usize;
+
+    #[doc(hidden)]
     /// The statement that opens a transaction of a level, if there are levels.
     fn begin(isolation: Isolation) -> Option<SqlStr>;
 
@@ -39,10 +43,11 @@ pub trait Dialect: Operations {
     ) -> impl Future<Output = Result<Vec<Answer>, sqlx::Error>> + Send;
 
     #[doc(hidden)]
-    /// Decides one request for several buckets, which all grant it or none: an answer for each.
+    /// Decides requests for several buckets each, which all grant it or none: an answer for each bucket, in their order.
+    /// Of several requests, none waits or has an id.
     fn take_all(
         connection: &mut Self::Connection,
-        ask: &Ask,
+        asks: &[Ask],
         clock: &Self::Clock,
     ) -> impl Future<Output = Result<Vec<Answer>, sqlx::Error>> + Send;
 

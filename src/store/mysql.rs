@@ -24,6 +24,7 @@ pub type MySqlStore = SqlStore<MySql>;
 
 impl Dialect for MySql {
     const ONE_STATEMENT: bool = true;
+    const MOST_TOGETHER: usize = 1;
 
     fn begin(isolation: Isolation) -> Option<SqlStr> {
         Some(SqlStr::from_static(match isolation {
@@ -46,7 +47,8 @@ impl Dialect for MySql {
         columns::in_order(columns, |place| asks.get(place).map(|ask| &ask.request))
     }
 
-    async fn take_all(connection: &mut MySqlConnection, ask: &Ask, (): &()) -> Result<Vec<Answer>, sqlx::Error> {
+    async fn take_all(connection: &mut MySqlConnection, asks: &[Ask], (): &()) -> Result<Vec<Answer>, sqlx::Error> {
+        let Some(ask) = asks.first() else { return Ok(Vec::new()) };
         let columns: Vec<Columns> = sqlx::query_as("call token_take_all_v1(?, ?, ?, ?, ?, ?)")
             .bind(limits(ask))
             .bind(ask.request.cost)

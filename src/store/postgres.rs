@@ -11,6 +11,7 @@ use super::dialect::Dialect;
 use super::isolation::Isolation;
 use super::sql::SqlStore;
 use crate::answer::Answer;
+use crate::bucket::Request;
 use crate::retry::Class;
 use crate::{Adjustment, Counted, Quota};
 
@@ -21,6 +22,7 @@ pub type PgStore = SqlStore<Postgres>;
 
 impl Dialect for Postgres {
     const ONE_STATEMENT: bool = true;
+    const MOST_TOGETHER: usize = 128;
 
     fn begin(isolation: Isolation) -> Option<SqlStr> {
         Some(SqlStr::from_static(match isolation {
@@ -47,25 +49,13 @@ impl Dialect for Postgres {
         columns::in_order(columns, |place| asks.get(place).map(|ask| &ask.request))
     }
 
-    async fn take_all(connection: &mut PgConnection, ask: &Ask, (): &()) -> Result<Vec<Answer>, sqlx::Error> {
-        let places = 0..ask.take.limits.len();
-        let columns: Vec<Columns> = sqlx::query_as(
-            "select t.entry, 1::bigint, (t.taken).*
-               from tollgate.take_all_v1($1, $2, $3::text[]::numeric[], $4, $5, $6, $7, $8, $9, $10) t",
-        )
-        .bind(ask.take.keys().map(|key| key.as_str().to_owned()).collect::<Vec<_>>())
-        .bind(places.clone().map(|place| ask.quota(place).map(Quota::capacity_i64)).collect::<Vec<_>>())
-        .bind(places.clone().map(|place| ask.quota(place).map(Quota::refill_seconds)).collect::<Vec<_>>())
-        .bind(places.clone().map(|place| ask.quota(place).map(refill)).collect::<Vec<_>>())
-        .bind(places.map(|place| ask.plan(place).map(str::to_owned)).collect::<Vec<_>>())
-        .bind(ask.request.cost)
-        .bind(ask.request.max_wait)
-        .bind(ask.request.keep)
-        .bind(ask.id())
-        .bind(ask.hold())
-        .fetch_all(connection)
-        .await?;
-        columns::in_order(columns, |_| Some(&ask.request))
+    async fn take_all(connection: &mut PgConnection, asks: &[Ask], (): &()) -> Result<Vec<Answer>, sqlx::Error> {
+        let columns = match asks {
+            [ask] => take_all(connection, ask).await?,
+            _ => take_all_many(connection, asks).await?,
+        };
+        let requests: Vec<&Request> = limits(asks).map(|(_, ask, _)| &ask.request).collect();
+        columns::in_order(columns, |place| requests.get(place).copied())
     }
 
     async fn take_window(
@@ -177,6 +167,51 @@ async fn take_times(connection: &mut PgConnection, ask: &Ask) -> Result<Vec<Colu
     .bind(ask.times)
     .fetch_all(connection)
     .await
+}
+
+async fn take_all(connection: &mut PgConnection, ask: &Ask) -> Result<Vec<Columns>, sqlx::Error> {
+    let places = 0..ask.take.limits.len();
+    sqlx::query_as(
+        "select t.entry, 1::bigint, (t.taken).*
+           from tollgate.take_all_v1($1, $2, $3::text[]::numeric[], $4, $5, $6, $7, $8, $9, $10) t",
+    )
+    .bind(ask.take.keys().map(|key| key.as_str().to_owned()).collect::<Vec<_>>())
+    .bind(places.clone().map(|place| ask.quota(place).map(Quota::capacity_i64)).collect::<Vec<_>>())
+    .bind(places.clone().map(|place| ask.quota(place).map(Quota::refill_seconds)).collect::<Vec<_>>())
+    .bind(places.clone().map(|place| ask.quota(place).map(refill)).collect::<Vec<_>>())
+    .bind(places.map(|place| ask.plan(place).map(str::to_owned)).collect::<Vec<_>>())
+    .bind(ask.request.cost)
+    .bind(ask.request.max_wait)
+    .bind(ask.request.keep)
+    .bind(ask.id())
+    .bind(ask.hold())
+    .fetch_all(connection)
+    .await
+}
+
+async fn take_all_many(connection: &mut PgConnection, asks: &[Ask]) -> Result<Vec<Columns>, sqlx::Error> {
+    fn column<T>(asks: &[Ask], value: impl Fn(i64, &Ask, usize) -> T) -> Vec<T> {
+        limits(asks).map(|(request, ask, place)| value(request, ask, place)).collect()
+    }
+    sqlx::query_as(
+        "select t.entry, 1::bigint, (t.taken).*
+           from tollgate.take_all_many_v1($1, $2, $3, $4, $5, $6::text[]::numeric[], $7, $8) t",
+    )
+    .bind(column(asks, |request, _, _| request))
+    .bind(column(asks, |_, ask, place| ask.take.limits[place].0.as_str().to_owned()))
+    .bind(column(asks, |_, ask, _| ask.request.cost))
+    .bind(column(asks, |_, ask, _| ask.request.keep))
+    .bind(column(asks, |_, ask, place| ask.quota(place).map(Quota::capacity_i64)))
+    .bind(column(asks, |_, ask, place| ask.quota(place).map(Quota::refill_seconds)))
+    .bind(column(asks, |_, ask, place| ask.quota(place).map(refill)))
+    .bind(column(asks, |_, ask, place| ask.plan(place).map(str::to_owned)))
+    .fetch_all(connection)
+    .await
+}
+
+/// The places of requests for several buckets each, each with the number of its request, from 1.
+fn limits(asks: &[Ask]) -> impl Iterator<Item = (i64, &Ask, usize)> {
+    (1..).zip(asks).flat_map(|(request, ask)| (0..ask.take.limits.len()).map(move |place| (request, ask, place)))
 }
 
 async fn take_many(connection: &mut PgConnection, asks: &[Ask]) -> Result<Vec<Columns>, sqlx::Error> {

@@ -12,10 +12,12 @@ use super::call::{Call, Counting, Reply};
 use super::dialect::Dialect;
 use super::isolation::Isolation;
 use super::operations::Conversation;
+use super::run::{Run, runs};
+use super::together::Together;
 use crate::retry::{Class, Failure, Retry, finish, finish_statement};
 use crate::{
-    Adjusted, Adjustment, Admin, Counted, Decision, Error, Key, Outcome, Quota, SharedWindows, Store, Swept, Take,
-    TakeError, Window,
+    Adjusted, Adjustment, Admin, Counted, Error, Key, Outcome, Quota, SharedWindows, Store, Swept, Take, TakeError,
+    Window,
 };
 
 /// Buckets in a SQL database, reached through a pool of the host's: one statement a call.
@@ -89,45 +91,17 @@ impl<DB: Dialect> SqlStore<DB> {
         self.retry.run(attempt).await.map(|(answer, _)| answer)
     }
 
-    /// All requests for one bucket each go in one call; those for several buckets in one each, after what was asked of
-    /// one of them before.
+    /// Decides requests in as few calls as there can be, one after the other.
     async fn take_all_of(&self, patient: bool, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        let mut outcomes: Vec<Option<Outcome>> = takes.iter().map(|_| None).collect();
-        let mut each = Vec::new();
-        let mut answered = false;
-        for (place, take) in takes.iter().enumerate() {
-            outcomes[place] = match Ask::try_from(take) {
-                Err(error) => Some(Err(error)),
-                Ok(_) if take.is_unlimited() => Some(Ok(Decision::grant(u64::MAX))),
-                Ok(ask) if take.limits.len() > 1 => {
-                    if each.iter().any(|(_, before): &(_, Ask)| take.keys().any(|key| key == before.key())) {
-                        let before = std::mem::take(&mut each);
-                        self.take_each(patient, before, &mut outcomes).await.map_err(|error| after(answered, error))?;
-                        answered = true;
-                    }
-                    let (ask, places) = match take.limited() {
-                        None => (ask, None),
-                        Some((limited, places)) => (Ask { take: limited, ..ask }, Some(places)),
-                    };
-                    let outcome = self.take_all(ask).await.map_err(|error| after(answered, error))?;
-                    answered = true;
-                    Some(outcome.map(|decision| match places {
-                        None => decision,
-                        Some(places) => decision.among(&places),
-                    }))
-                }
-                Ok(ask) if take.window().is_some() => {
-                    let outcome = self.take_window(ask).await.map_err(|error| after(answered, error))?;
-                    answered = true;
-                    Some(outcome)
-                }
-                Ok(ask) => {
-                    each.push((place, ask));
-                    None
-                }
+        let (runs, mut outcomes) = runs(takes, DB::MOST_TOGETHER);
+        for (before, run) in runs.into_iter().enumerate() {
+            let entered = match run {
+                Run::Each(asks) => self.take_each(patient, asks, &mut outcomes).await,
+                Run::All(asks) => self.take_all(patient, asks, &mut outcomes).await,
+                Run::Window(place, ask) => self.take_window(ask).await.map(|outcome| outcomes[place] = Some(outcome)),
             };
+            entered.map_err(|error| after(before > 0, error))?;
         }
-        self.take_each(patient, each, &mut outcomes).await.map_err(|error| after(answered, error))?;
         Ok(outcomes.into_iter().flatten().collect())
     }
 
@@ -138,9 +112,6 @@ impl<DB: Dialect> SqlStore<DB> {
         asks: Vec<(usize, Ask)>,
         outcomes: &mut [Option<Outcome>],
     ) -> Result<(), Error> {
-        if asks.is_empty() {
-            return Ok(());
-        }
         let batch = Batch::of(asks);
         // What is for one bucket cannot be asked for in parts.
         let retry = Retry { patient: patient || batch.is_for_one_bucket(), ..self.retry };
@@ -148,11 +119,17 @@ impl<DB: Dialect> SqlStore<DB> {
         batch.enter(reply.answers(), attempts, outcomes)
     }
 
-    /// Decides a request for several buckets.
-    async fn take_all(&self, ask: Ask) -> Result<Outcome, Error> {
-        let ask = Arc::new(ask);
-        let (reply, attempts) = self.converse(Call::All(Arc::clone(&ask))).await?;
-        answer::of_all(reply.answers(), &ask, attempts)
+    /// Decides requests for several buckets each, in one call, and enters the answers at their places.
+    async fn take_all(
+        &self,
+        patient: bool,
+        asks: Vec<(usize, Ask)>,
+        outcomes: &mut [Option<Outcome>],
+    ) -> Result<(), Error> {
+        let together = Together::of(asks);
+        let retry = Retry { patient: patient || together.asks.len() == 1, ..self.retry };
+        let (reply, attempts) = self.converse_by(retry, Call::All(Arc::clone(&together.asks))).await?;
+        together.enter(reply.answers(), attempts, outcomes)
     }
 
     /// Decides a request under a sliding window.
@@ -209,6 +186,8 @@ impl<DB: Dialect> From<Pool<DB>> for SqlStore<DB> {
 }
 
 impl<DB: Dialect> Store for SqlStore<DB> {
+    const TOGETHER: bool = DB::MOST_TOGETHER > 1;
+
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         self.take_all_of(true, takes).await
     }

@@ -44,6 +44,7 @@ impl SqliteStore {
 
 impl Dialect for Sqlite {
     const ONE_STATEMENT: bool = false;
+    const MOST_TOGETHER: usize = 128;
 
     fn begin(_: Isolation) -> Option<SqlStr> {
         None
@@ -89,22 +90,25 @@ impl Dialect for Sqlite {
 
     async fn take_all(
         connection: &mut SqliteConnection,
-        ask: &Ask,
+        asks: &[Ask],
         clock: &HostClock,
     ) -> Result<Vec<Answer>, sqlx::Error> {
-        let mut locked = Locked::read(connection, ask.take.limits.iter(), clock).await?;
-        let mut decisions = Vec::with_capacity(ask.take.limits.len());
-        for place in 0..ask.take.limits.len() {
-            decisions.push(locked.decide(ask, place).await?);
-        }
-        let all = decisions.iter().all(|decided| decided.answer.word == Word::Granted);
-        let mut answers = Vec::with_capacity(decisions.len());
-        for decided in decisions {
-            if !all && decided.answer.word == Word::Granted {
-                answers.push(locked.spare(decided));
-            } else {
-                answers.push(decided.answer);
-                locked.take(decided, ask).await?;
+        let limits = asks.iter().flat_map(|ask| &ask.take.limits);
+        let mut locked = Locked::read(connection, limits, clock).await?;
+        let mut answers = Vec::with_capacity(asks.len());
+        for ask in asks {
+            let mut decisions = Vec::with_capacity(ask.take.limits.len());
+            for place in 0..ask.take.limits.len() {
+                decisions.push(locked.decide(ask, place).await?);
+            }
+            let all = decisions.iter().all(|decided| decided.answer.word == Word::Granted);
+            for decided in decisions {
+                if !all && decided.answer.word == Word::Granted {
+                    answers.push(locked.spare(decided));
+                } else {
+                    answers.push(decided.answer);
+                    locked.take(decided, ask).await?;
+                }
             }
         }
         locked.write().await?;

@@ -1,3 +1,4 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::Connection;
@@ -62,13 +63,15 @@ where
         let outcome = Box::pin(take_within(connection, &limited)).await?;
         return Ok(outcome.map(|decision| decision.among(&places)));
     }
-    if take.limits.len() > 1 {
-        let reply = converse::<C::Database>(connection, Call::All(ask.clone().into())).await?;
-        return answer::of_all(reply.answers(), &ask, 1);
-    }
-    let reply = converse::<C::Database>(connection, Call::Each(vec![ask.clone()].into())).await?;
-    let outcome = answer::of_each(reply.answers(), &[ask], 1)?.pop();
-    outcome.ok_or_else(|| Error::other(sqlx::Error::RowNotFound))
+    let asks: Arc<[Ask]> = Arc::new([ask]);
+    let mut outcomes = if take.limits.len() > 1 {
+        let reply = converse::<C::Database>(connection, Call::All(Arc::clone(&asks))).await?;
+        answer::of_all(reply.answers(), &asks, 1)?
+    } else {
+        let reply = converse::<C::Database>(connection, Call::Each(Arc::clone(&asks))).await?;
+        answer::of_each(reply.answers(), &asks, 1)?
+    };
+    outcomes.pop().ok_or_else(|| Error::other(sqlx::Error::RowNotFound))
 }
 
 /// Gives back, or pays for, what a grant took, on a connection of the caller's, in the transaction that is open on it.

@@ -4,9 +4,9 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
-use sqlx::mysql::MySqlConnectOptions;
+use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
 use sqlx::pool::PoolOptions;
-use sqlx::postgres::PgConnectOptions;
+use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use sqlx::sqlite::{LockedSqliteHandle, SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{Connection, MySqlConnection, MySqlPool, PgConnection, PgPool, Sqlite, SqlitePool};
 use tollgate::{Decision, Error, SqlStore, Store};
@@ -55,11 +55,11 @@ impl Database {
     /// A server's, which is there to be asked when this returns.
     pub async fn open(engine: Engine, url: &str) -> Result<Self, sqlx::Error> {
         if engine == Engine::Postgres {
-            let options = PgConnectOptions::from_str(url)?;
+            let options = PgConnectOptions::from_str(url)?.ssl_mode(PgSslMode::Disable);
             PgConnection::connect_with(&options).await?.close().await?;
             return Ok(Self::Postgres(small().connect_lazy_with(options)));
         }
-        let options = MySqlConnectOptions::from_str(url)?;
+        let options = MySqlConnectOptions::from_str(url)?.ssl_mode(MySqlSslMode::Disabled);
         let mut connection = MySqlConnection::connect_with(&options).await?;
         sqlx::raw_sql("create database if not exists tollgate").execute(&mut connection).await?;
         connection.close().await?;

@@ -13,13 +13,22 @@ use crate::rig::Rig;
 use crate::scenarios::World;
 use crate::scenarios::memory::Memory;
 
+mod together;
+
+use together::any_batch_of_several_limits_is_decided_as_its_requests_one_by_one;
+
 pub(crate) fn cases() -> Vec<Case> {
     // It sets the mode of every key, so that nobody else may be in the database.
-    list!(
+    let mut cases: Vec<Case> = list!(
         Levels::Pools, Time::Injected, |engine| engine.url_variable.is_none();
         any_batch_is_answered_as_its_requests_one_by_one,
     )
-    .into()
+    .into();
+    cases.extend(list!(
+        Levels::Pools, Time::Injected, |_| true;
+        any_batch_of_several_limits_is_decided_as_its_requests_one_by_one,
+    ));
+    cases
 }
 
 async fn any_batch_is_answered_as_its_requests_one_by_one(rig: Rig) -> anyhow::Result<()> {

@@ -19,6 +19,8 @@ pub fn cases() -> Vec<Case> {
     cases.extend(list!(Levels::Pools, Time::Real, |engine| engine.kind != Kind::Sqlite;
         each_verb_is_one_round_trip, a_cancel_is_one_round_trip_more, several_limits_are_one_round_trip,
         a_window_is_one_round_trip));
+    cases.extend(list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres;
+        many_requests_for_several_limits_each_are_one_round_trip));
     cases
 }
 
@@ -56,6 +58,13 @@ async fn ten_requests_are_one_round_trip(rig: Rig) -> anyhow::Result<()> {
         takes.push(Take::from(rig.bucket(quota(capacity)).await?));
     }
     assert_eq!(round_trips(rig, &takes).await?, expected(rig));
+    Ok(())
+}
+
+async fn many_requests_for_several_limits_each_are_one_round_trip(rig: Rig) -> anyhow::Result<()> {
+    let global = rig.bucket(quota(100)).await?;
+    let take = |_| Take::from(global.clone()).and(rig.key(), Rule::Quota(quota(5)));
+    assert_eq!(round_trips(&rig, &(0..10).map(take).collect::<Vec<_>>()).await?, expected(&rig));
     Ok(())
 }
 
@@ -138,7 +147,10 @@ fn expected(rig: &Rig) -> usize {
 async fn round_trips(rig: &Rig, takes: &[Take]) -> anyhow::Result<usize> {
     let (proxied, proxy) = through_proxy(rig, 1).await?;
     let store = proxied.store();
-    let others: Vec<Take> = takes.iter().map(|_| Take::from(rig.key())).collect();
+    let other = |take: &Take| {
+        take.keys().skip(1).fold(Take::from(rig.key()), |other, _| other.and(rig.key(), Rule::Provisioned))
+    };
+    let others: Vec<Take> = takes.iter().map(other).collect();
     for _ in 0..2 {
         store.take(&others).await?;
     }

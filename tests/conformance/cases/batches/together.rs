@@ -1,0 +1,95 @@
+//! Random batches of requests for several buckets each: decided as they would be one after the other.
+
+use anyhow::{Context, ensure};
+use fastrand::Rng;
+use tollgate::{Admin, Decision, Key, Quota, Rule, Store, Take};
+
+use crate::rig::Rig;
+use crate::scenarios::World;
+use crate::scenarios::memory::Memory;
+
+pub(super) async fn any_batch_of_several_limits_is_decided_as_its_requests_one_by_one(rig: Rig) -> anyhow::Result<()> {
+    let seeds: Vec<u64> = match std::env::var("TOLLGATE_SEED") {
+        Ok(seed) => vec![seed.parse()?],
+        Err(_) => (1..=SEEDS).chain([fastrand::u64(..)]).collect(),
+    };
+    for seed in seeds {
+        Box::pin(play(&rig, Rng::with_seed(seed)))
+            .await
+            .with_context(|| format!("TOLLGATE_SEED={seed} replays this"))?;
+    }
+    Ok(())
+}
+
+async fn play(rig: &Rig, mut random: Rng) -> anyhow::Result<()> {
+    let memory = Memory::new();
+    let (model, engine) = (memory.store(), rig.store());
+    let keys: Vec<Key> = (0..KEYS).map(|_| rig.key()).collect();
+    let plan = rig.key();
+    let mut now = START;
+    memory.at(now).await?;
+    World::at(rig, now).await?;
+    model.create_plan(&plan, quota(0)).await?;
+    engine.create_plan(&plan, quota(0)).await?;
+    for key in &keys[..KEYS / 2] {
+        model.create_bucket(key, quota(0)).await?;
+        engine.create_bucket(key, quota(0)).await?;
+    }
+    for _ in 0..BATCHES {
+        now += random.i64(0..2 * SECOND);
+        memory.at(now).await?;
+        World::at(rig, now).await?;
+        let takes: Vec<Take> = (0..random.usize(2..24)).map(|_| take(&mut random, &keys, &plan)).collect();
+        let mut expected = Vec::new();
+        for take in &takes {
+            expected.push(model.take_one(take).await?);
+        }
+        let found = engine.take(&takes).await?;
+        for ((take, expected), found) in takes.iter().zip(expected).zip(found) {
+            // Not what is left: that may be told as of the end of the call.
+            let granted =
+                |outcome: &tollgate::Outcome| outcome.as_ref().map(Decision::is_granted).map_err(Clone::clone);
+            ensure!(
+                granted(&expected) == granted(&found),
+                "{take:?} of {takes:?}\nis answered {found:?}\nand not {expected:?}"
+            );
+        }
+        for key in &keys {
+            let left = |level: tollgate::BucketLevel| (level.quota, level.available, level.granted);
+            let (expected, found) = (model.peek(key).await?.map(left), engine.peek(key).await?.map(left));
+            ensure!(expected == found, "after {takes:?}\nis {found:?}\nand not {expected:?}");
+        }
+    }
+    Ok(())
+}
+
+/// Mostly for buckets that have tokens for some of the batch, under the terms that they have.
+fn take(random: &mut Rng, keys: &[Key], plan: &Key) -> Take {
+    let mut limits = (0..random.usize(2..5)).map(|_| {
+        let place = random.usize(..keys.len());
+        let rule = match random.u32(..16) {
+            0 => Rule::Quota(quota(1)),
+            1 => Rule::Plan(plan.clone()),
+            _ if place < KEYS / 2 => Rule::Provisioned,
+            2 => Rule::Provisioned,
+            _ => Rule::Quota(quota(0)),
+        };
+        (keys[place].clone(), rule)
+    });
+    let (key, rule) = limits.next().expect("two or more");
+    let mut take = Take::from(key).rule(rule);
+    for (key, rule) in limits.collect::<Vec<_>>() {
+        take = take.and(key, rule);
+    }
+    take.cost([1, 1, 2, 3, 7, 30][random.usize(..6)]).keep([0, 0, 0, 1, 4][random.usize(..5)])
+}
+
+fn quota(place: usize) -> Quota {
+    ["7/s burst 20", "5 per 2s"][place].parse().expect("each is a quota")
+}
+
+const KEYS: usize = 8;
+const SEEDS: u64 = 24;
+const BATCHES: usize = 6;
+const START: i64 = 1_800_057_600_000_000_000;
+const SECOND: i64 = 1_000_000_000;
