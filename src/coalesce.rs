@@ -20,7 +20,7 @@ use lane::Lane;
 /// under way, and equal ones are one entry of it. A bucket that another transaction holds, or that is slow otherwise,
 /// is asked alone, and the others go on without it.
 ///
-/// Requests for several buckets go in calls of their own, if the store decides many of them [in one](Store::TOGETHER) and
+/// Requests for several buckets go in calls of their own, if the store decides many of them [in one](Store::MOST_TOGETHER) and
 /// they neither wait nor have an id. Others for several buckets, those under a sliding window, and requests that came
 /// together in one [`take`](Store::take) are asked as they are.
 ///
@@ -50,8 +50,8 @@ impl<S: Store> Coalesce<S> {
     }
 
     fn default_lanes(store: Arc<S>) -> Self {
-        let lanes = (0..LANES).map(|_| Arc::new(Lane::new(Arc::clone(&store)))).collect();
-        let several = Arc::new(Lane::new(Arc::clone(&store)));
+        let lanes = (0..LANES).map(|_| Arc::new(Lane::new(Arc::clone(&store), MOST_AT_ONCE))).collect();
+        let several = Arc::new(Lane::new(Arc::clone(&store), S::MOST_TOGETHER));
         Self { store, lanes, several, hasher: RandomState::default() }
     }
 
@@ -85,7 +85,7 @@ impl<S: Store> Store for Coalesce<S> {
         }
         if take.limits.len() == 1 {
             self.lane(take.key()).ask(take).await
-        } else if S::TOGETHER && take.is_momentary() {
+        } else if S::MOST_TOGETHER > 1 && take.is_momentary() {
             self.several.ask(take).await
         } else {
             self.store.take_one(take).await
@@ -103,3 +103,6 @@ impl<S: Store> Store for Coalesce<S> {
 
 /// Calls under way at a time, for different buckets: while one is on the network, the other is in the database.
 const LANES: usize = 2;
+
+/// How many requests for one bucket each a call carries.
+const MOST_AT_ONCE: usize = 1024;

@@ -59,8 +59,8 @@ pub trait Store: Send + Sync + 'static {
     /// Whether it decides in this process: then a limiter has no calls to save.
     const IN_PROCESS: bool = false;
 
-    /// Whether many requests for several buckets each are one call to it, so that they are worth gathering.
-    const TOGETHER: bool = false;
+    /// How many requests for several buckets each are one call to it: if more than one, they are worth gathering.
+    const MOST_TOGETHER: usize = 1;
 
     /// Decides requests, each for itself, and answers in their order.
     ///
@@ -121,7 +121,7 @@ pub trait Store: Send + Sync + 'static {
 
 impl<S: Store> Store for std::sync::Arc<S> {
     const IN_PROCESS: bool = S::IN_PROCESS;
-    const TOGETHER: bool = S::TOGETHER;
+    const MOST_TOGETHER: usize = S::MOST_TOGETHER;
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         (**self).take(takes).await

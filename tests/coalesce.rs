@@ -42,7 +42,7 @@ impl Gated {
 }
 
 impl Store for Gated {
-    const TOGETHER: bool = true;
+    const MOST_TOGETHER: usize = 64;
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         self.calls.lock().push(takes.iter().map(|take| take.key().to_string()).collect());

@@ -25,8 +25,13 @@ pub(super) struct Lane<S: Store> {
 }
 
 impl<S: Store> Lane<S> {
-    pub(super) fn new(store: Arc<S>) -> Self {
-        Self { store, queue: Mutex::default(), leading: Leading::default(), alone: Semaphore::new(MOST_ALONE) }
+    pub(super) fn new(store: Arc<S>, most_at_once: usize) -> Self {
+        Self {
+            store,
+            queue: Mutex::new(Queue::new(most_at_once)),
+            leading: Leading::default(),
+            alone: Semaphore::new(MOST_ALONE),
+        }
     }
 
     /// Asks for one caller, along with others.

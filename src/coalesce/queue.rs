@@ -24,8 +24,10 @@ impl Waiting {
 }
 
 /// Those who wait for the calls of a lane, in the order in which they came.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Queue {
+    /// How many requests one call carries.
+    most_at_once: usize,
     waiting: VecDeque<Waiting>,
     /// Keys that a call of their own is under way for, and who waits until it has ended.
     busy: HashMap<Key, Vec<Waiting>>,
@@ -38,6 +40,11 @@ pub(super) struct Queue {
 }
 
 impl Queue {
+    pub(super) fn new(most_at_once: usize) -> Self {
+        let (waiting, busy) = (VecDeque::new(), HashMap::new());
+        Self { most_at_once, waiting, busy, len: 0, served: false, holds: 0 }
+    }
+
     /// Stands in line.
     pub(super) fn push(&mut self, waiting: Waiting) -> Result<(), Error> {
         if self.len >= MOST {
@@ -91,7 +98,7 @@ impl Queue {
 
     /// Who goes in the next call, in the order of their keys: of each bucket only what can be answered together.
     pub(super) fn next(&mut self) -> Vec<Waiting> {
-        let most = self.waiting.len().min(MOST_AT_ONCE);
+        let most = self.waiting.len().min(self.most_at_once);
         let mut all: Vec<(usize, Waiting)> = self.waiting.drain(..most).enumerate().collect();
         self.len -= all.len();
         all.retain(|(_, waiting)| !waiting.answer.is_closed());
@@ -163,9 +170,6 @@ const MOST: usize = 32_768;
 /// How many calls may be under way that the lane no longer waits for; the next one it waits for, however long.
 const MOST_HOLDS: usize = 4;
 
-/// How many requests one call carries.
-const MOST_AT_ONCE: usize = 1024;
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -193,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_call_carries_what_is_equal_of_each_bucket_and_the_rest_keeps_its_order() {
-        let mut queue = Queue::default();
+        let mut queue = Queue::new(1024);
         let takes = [("b", 1), ("a", 1), ("b", 1), ("b", 2), ("b", 1), ("a", 1)];
         let _kept: Vec<_> = takes.map(|(k, cost)| push(&mut queue, Take::from(key(k)).cost(cost))).into();
         assert_eq!([next(&mut queue), next(&mut queue), next(&mut queue)], ["a1 a1 b1 b1 ", "b2 ", "b1 "]);
@@ -202,7 +206,7 @@ mod tests {
 
     #[test]
     fn requests_that_wait_or_have_an_id_go_in_calls_of_their_own_in_their_turn() {
-        let mut queue = Queue::default();
+        let mut queue = Queue::new(1024);
         let wait = |cost| Take::from(key("a")).cost(cost).max_wait(Duration::from_secs(1));
         let once = Take::from(key("a")).cost(3).id(Uuid::nil(), Duration::ZERO);
         let takes = [Take::from(key("b")), wait(1), wait(2), once, Take::from(key("a")), wait(4)];
@@ -213,7 +217,7 @@ mod tests {
 
     #[test]
     fn who_gives_up_in_line_is_not_asked_for() {
-        let mut queue = Queue::default();
+        let mut queue = Queue::new(1024);
         drop(push(&mut queue, Take::from(key("a"))));
         assert!(queue.next().is_empty());
         assert_eq!(queue.len, 0);
@@ -221,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_key_that_is_held_waits_for_its_release_behind_what_came_before() {
-        let mut queue = Queue::default();
+        let mut queue = Queue::new(1024);
         let _kept = [1, 2].map(|cost| push(&mut queue, Take::from(key("a")).cost(cost)));
         let _other = push(&mut queue, Take::from(key("b")));
         queue.hold(&[key("a")]);
@@ -234,7 +238,7 @@ mod tests {
 
     #[test]
     fn a_full_line_takes_no_more_on_until_some_give_up() {
-        let mut queue = Queue::default();
+        let mut queue = Queue::new(1024);
         let waiting: Vec<_> = (0..MOST).map(|_| push(&mut queue, Take::from(key("a")))).collect();
         let (answer, _answered) = oneshot::channel();
         let error = queue.push(Waiting { take: Take::from(key("b")), answer }).unwrap_err();

@@ -186,7 +186,7 @@ impl<DB: Dialect> From<Pool<DB>> for SqlStore<DB> {
 }
 
 impl<DB: Dialect> Store for SqlStore<DB> {
-    const TOGETHER: bool = DB::MOST_TOGETHER > 1;
+    const MOST_TOGETHER: usize = DB::MOST_TOGETHER;
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         self.take_all_of(true, takes).await

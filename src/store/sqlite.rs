@@ -44,7 +44,7 @@ impl SqliteStore {
 
 impl Dialect for Sqlite {
     const ONE_STATEMENT: bool = false;
-    const MOST_TOGETHER: usize = 128;
+    const MOST_TOGETHER: usize = 64;
 
     fn begin(_: Isolation) -> Option<SqlStr> {
         None
