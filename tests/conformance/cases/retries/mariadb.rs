@@ -1,15 +1,20 @@
 //! MariaDB's error 1020, that the record has changed since the transaction's snapshot: a batch takes its locks first.
 
-use tollgate::{Store, Take};
+use tollgate::{Error, Store, Take};
 
 use super::{LONG, in_order};
+use crate::held::Held;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::{Scratch, with_session};
-use crate::rig::Rig;
+use crate::rig::{AnyPool, Rig};
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Every, Time::Real, |engine| engine.name == "mariadb"; a_batch_has_its_locks_before_its_snapshot)
-        .into()
+    let mut cases: Vec<Case> =
+        list!(Levels::Every, Time::Real, |engine| engine.name == "mariadb"; a_batch_has_its_locks_before_its_snapshot)
+            .into();
+    cases.extend(list!(Levels::Pools, Time::Real, |engine| engine.name == "mariadb";
+        a_batch_that_runs_out_of_time_leaves_no_setting_behind));
+    cases
 }
 
 async fn a_batch_has_its_locks_before_its_snapshot(rig: Rig) -> anyhow::Result<()> {
@@ -48,9 +53,28 @@ async fn a_batch_has_its_locks_before_its_snapshot(rig: Rig) -> anyhow::Result<(
     Ok(())
 }
 
+async fn a_batch_that_runs_out_of_time_leaves_no_setting_behind(rig: Rig) -> anyhow::Result<()> {
+    let (first, second) = in_order(&rig).await?;
+    let mut held = Held::bucket(&rig, &second).await?;
+    let (hasty, _) = with_session(&rig, "set max_statement_time = 0.2").await?;
+    let settings = || async {
+        let AnyPool::MySql(pool) = &hasty.pool else { anyhow::bail!("MariaDB is needed") };
+        let settings: (u64, bool) =
+            sqlx::query_as("select @@innodb_lock_wait_timeout, @@sql_safe_updates").fetch_one(pool).await?;
+        Ok(settings)
+    };
+    let before = settings().await?;
+    let batch = [Take::from(first), Take::from(second)];
+    let error = hasty.store().max_attempts(1).take(&batch).await.expect_err("a bucket is locked");
+    assert!(matches!(error, Error::Contended { .. }), "{error}");
+    assert_eq!(settings().await?, before);
+    held.run("rollback").await?;
+    Ok(())
+}
+
 /// Returns once the trigger waits.
 async fn at_the_gate(rig: &Rig) -> anyhow::Result<()> {
-    let crate::rig::AnyPool::MySql(pool) = &rig.pool else { anyhow::bail!("MariaDB is needed") };
+    let AnyPool::MySql(pool) = &rig.pool else { anyhow::bail!("MariaDB is needed") };
     loop {
         let waiting: i64 = sqlx::query_scalar(
             "select count(*) from information_schema.processlist where state = 'User lock' and db = database()",
