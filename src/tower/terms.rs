@@ -1,0 +1,41 @@
+use std::sync::Arc;
+
+use http::request::Parts;
+
+use super::key::{join, key};
+use super::{KeyExtractor, NoKey, Refusal};
+use crate::{Error, Key, Rule};
+
+/// One limit of a layer: whose tokens a request takes, and under which terms.
+#[derive(Clone)]
+pub(super) struct Limit {
+    pub(super) name: Arc<str>,
+    /// Whether the name is a part of the keys.
+    pub(super) named: bool,
+    pub(super) key: Arc<dyn KeyExtractor>,
+    pub(super) terms: Terms,
+}
+
+#[derive(Clone)]
+pub(super) enum Terms {
+    OfLimiter,
+    Always(Rule),
+    ByRequest(Arc<dyn Fn(&Parts) -> Result<Rule, Error> + Send + Sync>),
+}
+
+impl Limit {
+    pub(super) fn key(&self, request: &Parts) -> Result<Key, Refusal> {
+        let text = self.key.extract(request).map_err(Refusal::NoKey)?;
+        let text = if self.named { join(&[&self.name, &text]) } else { text };
+        key(&text).map_err(|error| Refusal::NoKey(NoKey::of_client(error.to_string())))
+    }
+
+    /// `None`: the limiter's own.
+    pub(super) fn rule(&self, request: &Parts) -> Result<Option<Rule>, Refusal> {
+        match &self.terms {
+            Terms::OfLimiter => Ok(None),
+            Terms::Always(rule) => Ok(Some(rule.clone())),
+            Terms::ByRequest(choose) => choose(request).map(Some).map_err(Refusal::Failed),
+        }
+    }
+}
