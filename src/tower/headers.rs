@@ -46,7 +46,7 @@ pub(super) fn add_policy(headers: &mut HeaderMap, limit: &str, rule: &Rule) {
 
 /// Rounded up, and 1 at least: who comes again earlier is denied again. `None`: never.
 pub(super) fn whole_seconds(span: Duration) -> Option<u64> {
-    let seconds = span.as_secs() + u64::from(span.subsec_nanos() > 0);
+    let seconds = span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0));
     (span != Duration::MAX).then_some(seconds.clamp(1, LONGEST))
 }
 

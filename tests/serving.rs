@@ -1,0 +1,20 @@
+//! Limited services, asked by real clients over real sockets.
+
+// Nothing outside uses a test.
+#![allow(unreachable_pub)]
+
+mod serving {
+    mod addresses;
+    mod answers;
+    mod broken;
+    mod client;
+    mod exact;
+    mod examples;
+    mod grpc;
+    mod headers;
+    mod keys;
+    mod modes;
+    mod outcomes;
+    mod process;
+    mod server;
+}
