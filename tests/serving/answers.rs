@@ -116,9 +116,8 @@ async fn a_denial_can_be_plain_json_or_an_answer_of_the_services_own() -> anyhow
         own.body(words).expect("it is an answer")
     };
     let layer = || anyhow::Ok(RateLimitLayer::new(Limiter::new(MemoryStore::new(), Quota::per_hour(1))?));
-    let router = Router::new()
-        .route_service("/plain", hello_at("/plain").layer(layer()?.respond(respond::message)))
-        .route_service("/own", hello_at("/own").layer(layer()?.respond(own)));
+    let plain = hello_at("/plain").layer(layer()?.respond(respond::message));
+    let router = plain.merge(hello_at("/own").layer(layer()?.respond(own)));
     let server = Server::start(router).await?;
     let client = Client::new(server.address);
     client.get("/plain").await?;
