@@ -55,3 +55,8 @@ pub use layer::{RateLimitHeaders, RateLimitLayer};
 pub use refusal::{Refusal, Shadowed};
 pub use service::RateLimit;
 pub use trust::{NetworkError, TrustedProxies};
+
+/// Its snippets compile and run.
+#[cfg(all(doctest, feature = "axum", feature = "postgres"))]
+#[doc = include_str!("../docs/serving.md")]
+mod documentation {}

@@ -132,6 +132,8 @@ fn one_client_has_a_network_of_ipv6() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     /// Whatever a client sends, the address that the proxy saw is the client's.
     #[test]
     fn nobody_forges_what_a_proxy_appends(

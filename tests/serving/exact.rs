@@ -23,7 +23,8 @@ async fn of_a_hundred_streams_released_together_as_many_pass_as_there_are_tokens
     let database = OwnDatabase::create().await?;
     streams(Limiter::new(PgStore::from(database.pool().await?), Quota::once(10)?)?).await?;
     database.drop().await?;
-    let pool = sqlx::pool::PoolOptions::new().max_connections(1).connect("sqlite::memory:").await?;
+    let pool = sqlx::pool::PoolOptions::new().max_connections(1).idle_timeout(None).max_lifetime(None);
+    let pool = pool.connect("sqlite::memory:").await?;
     tollgate::migrate(&pool).await?;
     streams(Limiter::new(SqliteStore::from(pool), Quota::once(10)?)?).await
 }

@@ -95,6 +95,8 @@ async fn layers_add_to_each_others_lists() -> anyhow::Result<()> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     /// Whatever a limit is called, there is one header of each kind, and it is well-formed.
     #[test]
     fn no_name_makes_another_header(name in any::<String>()) {

@@ -117,6 +117,8 @@ async fn a_key_may_be_of_any_length_and_any_bytes() -> anyhow::Result<()> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn two_values_of_a_header_are_two_keys(a in bytes(), b in bytes()) {
         let key = |value: &[u8]| {

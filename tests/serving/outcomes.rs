@@ -1,12 +1,18 @@
 //! Requests that are not counted, by what the service answers.
 
+use std::sync::Arc;
+
 use axum::Router;
+use axum::body::Body;
 use axum::extract::Query;
-use axum::http::StatusCode;
 use axum::http::response::Parts;
+use axum::http::{Request, Response, StatusCode};
 use axum::routing::get;
-use tollgate::tower::{ClientAddr, RateLimitLayer};
-use tollgate::{Admin, Key, Limiter, MemoryStore, Quota};
+use tokio::sync::Semaphore;
+use tokio::task::yield_now;
+use tollgate::tower::{ClientAddr, Everybody, RateLimitLayer};
+use tollgate::{Adjusted, Adjustment, Admin, Error, Key, Limiter, MemoryStore, Outcome, Quota, Store, Take, TakeError};
+use tower::{Layer, ServiceExt, service_fn};
 
 use super::client::Client;
 use super::server::Server;
@@ -63,4 +69,51 @@ async fn what_was_not_used_is_given_back_and_never_more_than_was_taken() -> anyh
 #[derive(serde::Deserialize)]
 struct Said {
     unused: Option<String>,
+}
+
+#[tokio::test]
+async fn an_answer_is_sent_when_the_tokens_are_back() -> anyhow::Result<()> {
+    let store = Arc::new(Slow { store: MemoryStore::new(), leave: Semaphore::new(0) });
+    let limiter = Limiter::new(Arc::clone(&store), Quota::once(1)?)?;
+    let inner = service_fn(async |_: Request<()>| anyhow::Ok(Response::new(Body::empty())));
+    let service = RateLimitLayer::new(limiter).key(Everybody).refund(|_, cost| cost).layer(inner);
+    for _ in 0..3 {
+        let asked = tokio::spawn(service.clone().oneshot(Request::new(())));
+        for _ in 0..100 {
+            yield_now().await; // as far as it comes without leave
+        }
+        assert!(!asked.is_finished());
+        store.leave.add_permits(1);
+        assert_eq!(asked.await??.status(), StatusCode::OK);
+    }
+    // Who goes away meanwhile does not keep the tokens.
+    let asked = tokio::spawn(service.clone().oneshot(Request::new(())));
+    for _ in 0..100 {
+        yield_now().await;
+    }
+    asked.abort();
+    assert!(asked.await.is_err(), "it waited");
+    store.leave.add_permits(2);
+    for _ in 0..100 {
+        yield_now().await;
+    }
+    assert_eq!(service.oneshot(Request::new(())).await?.status(), StatusCode::OK);
+    Ok(())
+}
+
+/// A store that takes at once, and gives back when it has leave.
+struct Slow {
+    store: MemoryStore,
+    leave: Semaphore,
+}
+
+impl Store for Slow {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        self.store.take(takes).await
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        self.leave.acquire().await.map_err(Error::other)?.forget();
+        self.store.adjust(adjustments).await
+    }
 }

@@ -59,7 +59,8 @@ impl OwnDatabase {
 
     pub async fn pool(&self) -> anyhow::Result<PgPool> {
         let options = self.server.clone().database(&self.name);
-        Ok(PgPoolOptions::new().max_connections(4).connect_with(options).await?)
+        let pool = PgPoolOptions::new().max_connections(4).idle_timeout(None).max_lifetime(None);
+        Ok(pool.connect_with(options).await?)
     }
 
     /// Whoever is connected is thrown out.
