@@ -13,6 +13,7 @@ mod serving {
     mod examples;
     mod grpc;
     mod headers;
+    mod hyper;
     mod keys;
     mod modes;
     mod outcomes;

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use super::answer::{Answer, Limits};
 use super::layer::{Mode, RateLimitLayer};
 use super::refusal::Refusal;
-use super::terms::Limit;
+use super::terms::{Limit, Unanswered};
 use crate::{Key, Rule, Take};
 
 /// What the layer found out about a request: nothing if it is exempt.
@@ -26,12 +26,13 @@ impl RateLimitLayer {
                 let refusal = (!answer.decision.is_granted()).then(denied);
                 Checked { answer: Some(answer), refusal }
             }
-            Err(Refusal::NoKey(_)) if self.passes_without_key => Checked::default(),
-            Err(refusal) => Checked { answer: None, refusal: Some(refusal) },
+            Err(Unanswered::NoKey(_)) if self.passes_without_key => Checked::default(),
+            Err(Unanswered::NoKey(none)) => Checked { answer: None, refusal: Some(Refusal::NoKey(none)) },
+            Err(Unanswered::Failed(error)) => Checked { answer: None, refusal: Some(Refusal::Failed(error)) },
         }
     }
 
-    async fn ask(&self, request: &Parts) -> Result<Option<Answer>, Refusal> {
+    async fn ask(&self, request: &Parts) -> Result<Option<Answer>, Unanswered> {
         if self.exempt.as_ref().is_some_and(|exempt| exempt(request)) {
             return Ok(None);
         }
@@ -42,14 +43,14 @@ impl RateLimitLayer {
         let (take, limits) = self.take(request, cost)?;
         let longest = if let Mode::Wait(longest) = self.mode { longest } else { Duration::ZERO };
         let asked = self.gate.ask(take.max_wait(longest), self.refund.is_some());
-        let (decision, charge) = asked.await.map_err(Refusal::Failed)?;
+        let (decision, charge) = asked.await.map_err(Unanswered::Failed)?;
         Ok(Some(Answer { decision, cost, limits, charge }))
     }
 
     /// The request for tokens of all limits.
-    fn take(&self, request: &Parts, cost: u64) -> Result<(Take, Limits), Refusal> {
+    fn take(&self, request: &Parts, cost: u64) -> Result<(Take, Limits), Unanswered> {
         let keyed: SmallVec<[(Key, &Limit); 1]> =
-            self.limits.iter().map(|limit| Ok((limit.key(request)?, limit))).collect::<Result<_, Refusal>>()?;
+            self.limits.iter().map(|limit| Ok((limit.key(request)?, limit))).collect::<Result<_, Unanswered>>()?;
         let mut take = None::<Take>;
         for (key, limit) in &keyed {
             let rule = limit.rule(request)?;

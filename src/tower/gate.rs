@@ -15,8 +15,11 @@ pub(super) trait Gate: Send + Sync {
     fn rule(&self) -> Rule;
 
     /// Decides. If its tokens may have to be given back, the answer says how.
-    fn ask(&self, take: Take, refundable: bool) -> Asked<'_, Result<(Decision, Option<Box<dyn Charge>>), Error>>;
+    fn ask(&self, take: Take, refundable: bool) -> Asked<'_, Result<Charged, Error>>;
 }
+
+/// An answer, and what was taken if it may have to be given back.
+pub(super) type Charged = (Decision, Option<Box<dyn Charge>>);
 
 /// Tokens that were taken.
 pub(super) trait Charge: Send + Sync {
@@ -26,14 +29,14 @@ pub(super) trait Charge: Send + Sync {
 
 impl<S: Store> Gate for Limiter<S> {
     fn take(&self, key: Key, cost: u64) -> Take {
-        Limiter::take(self, key, cost)
+        Self::take(self, key, cost)
     }
 
     fn rule(&self) -> Rule {
-        Limiter::rule(self)
+        Self::rule(self)
     }
 
-    fn ask(&self, take: Take, refundable: bool) -> Asked<'_, Result<(Decision, Option<Box<dyn Charge>>), Error>> {
+    fn ask(&self, take: Take, refundable: bool) -> Asked<'_, Result<Charged, Error>> {
         Box::pin(async move {
             if !take.max_wait.is_zero() {
                 let limiter = self.clone();
@@ -50,7 +53,7 @@ impl<S: Store> Gate for Limiter<S> {
     }
 }
 
-fn charged<S: Store>(reservation: Reservation<S>, refundable: bool) -> (Decision, Option<Box<dyn Charge>>) {
+fn charged<S: Store>(reservation: Reservation<S>, refundable: bool) -> Charged {
     let decision = reservation.decision().clone();
     let charge = (refundable && decision.is_granted()).then(|| Box::new(reservation) as Box<dyn Charge>);
     (decision, charge)
@@ -58,6 +61,6 @@ fn charged<S: Store>(reservation: Reservation<S>, refundable: bool) -> (Decision
 
 impl<S: Store> Charge for Reservation<S> {
     fn refund(self: Box<Self>, unused: u64) -> Asked<'static, Result<u64, Error>> {
-        Box::pin(Reservation::refund(*self, unused))
+        Box::pin(Self::refund(*self, unused))
     }
 }

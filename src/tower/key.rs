@@ -1,5 +1,7 @@
 //! Keys of what a request says: texts of any length, and several of them as one.
 
+use std::fmt::Write;
+
 use sha2::{Digest, Sha256};
 
 use crate::{Key, KeyError};
@@ -34,7 +36,12 @@ pub(super) fn key(text: &str) -> Result<Key, KeyError> {
 
 /// 64 hexadecimal digits. Nobody finds two texts that have the same.
 pub(super) fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    let mut digits = String::with_capacity(64);
+    for byte in Sha256::digest(bytes) {
+        // Infallible, as any writing to a String.
+        let _ = write!(digits, "{byte:02x}");
+    }
+    digits
 }
 
 /// Whether a text alone could be taken for several.

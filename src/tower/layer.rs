@@ -8,7 +8,7 @@ use http::{Response, response};
 use tower_layer::Layer;
 
 use super::gate::Gate;
-use super::terms::{Limit, Terms};
+use super::terms::{Limit, OfRequest, Terms};
 use super::{ClientAddr, KeyExtractor, RateLimit, Refusal, respond};
 use crate::{Error, Key, Limiter, Rule, Store};
 
@@ -43,13 +43,16 @@ pub struct RateLimitLayer {
     pub(super) gate: Arc<dyn Gate>,
     pub(super) limits: Vec<Limit>,
     pub(super) mode: Mode,
-    pub(super) cost: Option<Arc<dyn Fn(&Parts) -> u64 + Send + Sync>>,
-    pub(super) exempt: Option<Arc<dyn Fn(&Parts) -> bool + Send + Sync>>,
-    pub(super) refund: Option<Arc<dyn Fn(&response::Parts, u64) -> u64 + Send + Sync>>,
-    pub(super) respond: Arc<dyn Fn(&Refusal, &Parts) -> Response<Bytes> + Send + Sync>,
+    pub(super) cost: Option<OfRequest<u64>>,
+    pub(super) exempt: Option<OfRequest<bool>>,
+    pub(super) refund: Option<Unused>,
+    pub(super) respond: Respond,
     pub(super) headers: RateLimitHeaders,
     pub(super) passes_without_key: bool,
 }
+
+type Unused = Arc<dyn Fn(&response::Parts, u64) -> u64 + Send + Sync>;
+type Respond = Arc<dyn Fn(&Refusal, &Parts) -> Response<Bytes> + Send + Sync>;
 
 /// What becomes of a request without tokens.
 #[derive(Clone, Copy, Debug)]

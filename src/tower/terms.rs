@@ -3,7 +3,7 @@ use std::sync::Arc;
 use http::request::Parts;
 
 use super::key::{join, key};
-use super::{KeyExtractor, NoKey, Refusal};
+use super::{KeyExtractor, NoKey};
 use crate::{Error, Key, Rule};
 
 /// One limit of a layer: whose tokens a request takes, and under which terms.
@@ -20,22 +20,31 @@ pub(super) struct Limit {
 pub(super) enum Terms {
     OfLimiter,
     Always(Rule),
-    ByRequest(Arc<dyn Fn(&Parts) -> Result<Rule, Error> + Send + Sync>),
+    ByRequest(OfRequest<Result<Rule, Error>>),
+}
+
+/// What a closure says of a request.
+pub(super) type OfRequest<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
+
+/// Why there is no answer to a request.
+pub(super) enum Unanswered {
+    NoKey(NoKey),
+    Failed(Error),
 }
 
 impl Limit {
-    pub(super) fn key(&self, request: &Parts) -> Result<Key, Refusal> {
-        let text = self.key.extract(request).map_err(Refusal::NoKey)?;
+    pub(super) fn key(&self, request: &Parts) -> Result<Key, Unanswered> {
+        let text = self.key.extract(request).map_err(Unanswered::NoKey)?;
         let text = if self.named { join(&[&self.name, &text]) } else { text };
-        key(&text).map_err(|error| Refusal::NoKey(NoKey::of_client(error.to_string())))
+        key(&text).map_err(|error| Unanswered::NoKey(NoKey::of_client(error.to_string())))
     }
 
     /// `None`: the limiter's own.
-    pub(super) fn rule(&self, request: &Parts) -> Result<Option<Rule>, Refusal> {
+    pub(super) fn rule(&self, request: &Parts) -> Result<Option<Rule>, Unanswered> {
         match &self.terms {
             Terms::OfLimiter => Ok(None),
             Terms::Always(rule) => Ok(Some(rule.clone())),
-            Terms::ByRequest(choose) => choose(request).map(Some).map_err(Refusal::Failed),
+            Terms::ByRequest(choose) => choose(request).map(Some).map_err(Unanswered::Failed),
         }
     }
 }

@@ -16,8 +16,8 @@ async fn http_plans_answers_what_the_documentation_shows() -> anyhow::Result<()>
     let mut next = || anyhow::Ok(shown.next().context("there are two answers")?.1);
     let (served, denied) = (next()?, next()?.split("```").next().context("it ends")?);
 
-    let server = Process::start("http_plans", &["sqlite::memory:", "127.0.0.1:0"]).await?;
-    let client = Client::new(server.address);
+    let example = Process::start("http_plans", &["sqlite::memory:", "127.0.0.1:0"]).await?;
+    let client = Client::new(example.address);
     assert_eq!(as_curl_prints(&client.get("/").await?)?, served);
     // The faster it asks, the sooner it is denied: ten come back each second.
     for _ in 0..10_000 {

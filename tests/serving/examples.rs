@@ -16,11 +16,11 @@ use super::process::{OwnDatabase, Process};
 /// The first requests find ten tokens, and later ones no more than have come back since: one a millisecond.
 #[tokio::test(flavor = "multi_thread")]
 async fn http_burst_serves_a_burst_of_ten_and_then_at_the_rate_of_its_refill() -> anyhow::Result<()> {
-    let server = Process::start("http_burst", &["127.0.0.1:0"]).await?;
+    let example = Process::start("http_burst", &["127.0.0.1:0"]).await?;
     let begun = Instant::now();
     let mut clients = JoinSet::new();
     for _ in 0..8 {
-        let client = Client::http2(server.address);
+        let client = Client::http2(example.address);
         clients.spawn(async move {
             let mut streams = JoinSet::new();
             for _ in 0..250 {

@@ -14,7 +14,7 @@ use super::server::Server;
 #[tokio::test]
 async fn a_bucket_is_named_as_an_operator_would_look_for_it() -> anyhow::Result<()> {
     let by_user = |request: &Parts| Some(request.headers.get("x-user")?.to_str().ok()?.to_owned());
-    let layers: [(Box<dyn FnOnce(RateLimitLayer) -> RateLimitLayer>, &[&str]); 7] = [
+    let layers: [(Change, &[&str]); 7] = [
         (Box::new(|layer| layer), &["127.0.0.1"]),
         (Box::new(|layer| layer.name("login")), &["5=login 127.0.0.1"]),
         (Box::new(move |layer| layer.key(by_user)), &["7"]),
@@ -31,6 +31,8 @@ async fn a_bucket_is_named_as_an_operator_would_look_for_it() -> anyhow::Result<
     }
     Ok(())
 }
+
+type Change = Box<dyn FnOnce(RateLimitLayer) -> RateLimitLayer>;
 
 #[tokio::test]
 async fn routes_that_do_not_exist_share_a_bucket() -> anyhow::Result<()> {

@@ -73,7 +73,7 @@ async fn in_the_shadow_everything_passes_and_says_what_it_would_have_come_to() -
         response
     });
     let granted = |decision: Option<Extension<Decision>>| async move {
-        decision.map_or("nobody knows".to_owned(), |Extension(decision)| decision.is_granted().to_string())
+        decision.map_or_else(|| "nobody knows".to_owned(), |Extension(decision)| decision.is_granted().to_string())
     };
     let router = || Router::new().route("/", get(granted));
     let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(2))?;
