@@ -53,11 +53,10 @@ impl RateLimitLayer {
             self.limits.iter().map(|limit| Ok((limit.key(request)?, limit))).collect::<Result<_, Unanswered>>()?;
         let mut take = None::<Take>;
         for (key, limit) in &keyed {
-            let rule = limit.rule(request)?;
-            take = Some(match (take, rule) {
-                (None, None) => self.gate.take(key.clone(), cost),
-                (None, Some(rule)) => self.gate.take(key.clone(), cost).rule(rule),
-                (Some(take), rule) => take.and(key.clone(), rule.unwrap_or_else(|| self.gate.rule())),
+            let rule = limit.rule(request, &*self.gate)?;
+            take = Some(match take {
+                None => self.gate.take(key.clone(), cost).rule(rule),
+                Some(take) => take.and(key.clone(), rule),
             });
         }
         let take = take.expect("a layer has a limit");

@@ -66,9 +66,9 @@ impl ClientAddr {
 
     /// The address, which is not yet a key.
     fn find(&self, request: &Parts) -> Option<IpAddr> {
-        let mut client = peer(request)?;
+        let mut client = peer(request);
         let Some((header, proxies)) = &self.told else {
-            return Some(client);
+            return client;
         };
         for (hop, element) in from_right(&request.headers, header).enumerate() {
             if !proxies.trusts(hop, client) {
@@ -79,12 +79,12 @@ impl ClientAddr {
                 Some(element) => parse(element),
                 None => None,
             };
-            match said {
-                Some(address) => client = address,
-                None => break,
+            if said.is_none() {
+                break;
             }
+            client = said;
         }
-        Some(client)
+        client
     }
 }
 

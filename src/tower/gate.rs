@@ -8,7 +8,7 @@ use crate::{Decision, Error, Key, Limiter, Reservation, Rule, Store, Take};
 pub(super) type Asked<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 pub(super) trait Gate: Send + Sync {
-    /// A request under the limiter's own terms.
+    /// A request for tokens of a key, which leaves to others what the limiter keeps for them.
     fn take(&self, key: Key, cost: u64) -> Take;
 
     /// The rule that holds now.

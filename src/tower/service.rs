@@ -121,7 +121,7 @@ impl RateLimitLayer {
         let Answer { charge: Some(charge), cost, .. } = answer else {
             return;
         };
-        let unused = self.refund.as_ref().map_or(0, |refund| refund(response, cost)).min(cost);
+        let unused = self.refund.as_ref().map_or(0, |refund| refund(response, cost));
         if unused > 0 {
             // A task of its own: a client that goes away now does not keep the tokens. What cannot be given back is used.
             drop(tokio::spawn(charge.refund(unused)).await);

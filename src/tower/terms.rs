@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use http::request::Parts;
 
+use super::gate::Gate;
 use super::key::{join, key};
 use super::{KeyExtractor, NoKey};
 use crate::{Error, Key, Rule};
@@ -39,12 +40,11 @@ impl Limit {
         key(&text).map_err(|error| Unanswered::NoKey(NoKey::of_client(error.to_string())))
     }
 
-    /// `None`: the limiter's own.
-    pub(super) fn rule(&self, request: &Parts) -> Result<Option<Rule>, Unanswered> {
+    pub(super) fn rule(&self, request: &Parts, limiter: &dyn Gate) -> Result<Rule, Unanswered> {
         match &self.terms {
-            Terms::OfLimiter => Ok(None),
-            Terms::Always(rule) => Ok(Some(rule.clone())),
-            Terms::ByRequest(choose) => choose(request).map(Some).map_err(Unanswered::Failed),
+            Terms::OfLimiter => Ok(limiter.rule()),
+            Terms::Always(rule) => Ok(rule.clone()),
+            Terms::ByRequest(choose) => choose(request).map_err(Unanswered::Failed),
         }
     }
 }

@@ -35,12 +35,14 @@ impl TrustedProxies {
         Ok(Self(Trust::Networks(networks.into_iter().map(parse).collect::<Result<_, _>>()?)))
     }
 
-    /// Whether the proxy at this address, so many hops away, is believed.
-    pub(super) fn trusts(&self, hop: usize, address: IpAddr) -> bool {
+    /// Whether the proxy at this address, so many hops away, is believed. On a Unix socket it has none.
+    pub(super) fn trusts(&self, hop: usize, address: Option<IpAddr>) -> bool {
         match &self.0 {
             Trust::Hops(hops) => hop < *hops,
             // A socket for both versions shows IPv4 as IPv6.
-            Trust::Networks(networks) => networks.iter().any(|network| network.contains(&address.to_canonical())),
+            Trust::Networks(networks) => {
+                address.is_some_and(|address| networks.iter().any(|network| network.contains(&address.to_canonical())))
+            }
         }
     }
 }

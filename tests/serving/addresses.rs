@@ -115,6 +115,18 @@ fn trusted_networks_are_skipped_from_the_right() -> anyhow::Result<()> {
 }
 
 #[test]
+fn a_proxy_on_a_unix_socket_is_one_hop_and_in_no_network() -> anyhow::Result<()> {
+    let mut request = head(PEER, &[("x-forwarded-for", "1.1.1.1, 2.2.2.2")]);
+    request.extensions.clear();
+    assert_eq!(ClientAddr::x_forwarded_for(TrustedProxies::hops(1)).extract(&request)?, "2.2.2.2");
+    let everybody = TrustedProxies::networks(["0.0.0.0/0", "::/0"])?;
+    assert!(ClientAddr::x_forwarded_for(everybody).extract(&request).is_err());
+    request.headers.clear();
+    assert!(ClientAddr::x_forwarded_for(TrustedProxies::hops(1)).extract(&request).is_err());
+    Ok(())
+}
+
+#[test]
 fn one_client_has_a_network_of_ipv6() {
     let a = head("2001:db8:0:1::1", &[]);
     let b = head("2001:db8:0:1:ffff::", &[]);
