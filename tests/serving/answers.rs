@@ -18,7 +18,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tollgate::tower::{Everybody, RateLimitLayer, Refusal, respond};
-use tollgate::{Decision, Error, Fallback, Key, Limiter, MemoryStore, Quota, Rule, TakeError};
+use tollgate::{Decision, Error, Fallback, Key, Limiter, MemoryStore, Quota, Rule, TakeError, Window};
 use tower::{Layer, ServiceExt, service_fn};
 
 use super::broken::Broken;
@@ -173,6 +173,14 @@ async fn a_failing_database_is_not_a_denial_and_never_a_grant() -> anyhow::Resul
     assert_eq!(answer.header("retry-after")?, None);
     assert!(!String::from_utf8(answer.body.to_vec())?.contains("secret"), "{:?}", answer.body);
 
+    let own = |refusal: &Refusal, request: &Parts| match refusal {
+        Refusal::Failed(_) => Response::builder().status(504).body(Bytes::new()).expect("it is an answer"),
+        _ => respond::problem(refusal, request),
+    };
+    let layer = RateLimitLayer::new(Limiter::new(Broken, Quota::per_second(1000))?).respond(own);
+    let server = Server::start(hello().layer(layer)).await?;
+    assert_eq!(Client::new(server.address).get("/").await?.status, StatusCode::GATEWAY_TIMEOUT);
+
     let falls_back = |fallback| {
         let limiter = Limiter::builder(Broken).fallback(Duration::from_secs(5), fallback);
         anyhow::Ok(by(limiter.build(Quota::per_second(1000))?))
@@ -206,6 +214,12 @@ async fn what_the_service_asks_for_wrongly_is_its_own_fault() -> anyhow::Result<
 
     // A name that is none, whatever a closure makes it of, takes nothing and breaks nothing.
     let layer = RateLimitLayer::new(three()?).plan(|_: &Parts| "x".repeat(256));
+    let server = Server::start(hello().layer(layer)).await?;
+    assert_eq!(Client::new(server.address).get("/").await?.status, StatusCode::INTERNAL_SERVER_ERROR);
+
+    // A window is decided by itself, and not among several limits.
+    let window = Window::new(100, Duration::from_secs(60), Duration::from_secs(5))?;
+    let layer = RateLimitLayer::new(three()?).and("window", Everybody, window)?;
     let server = Server::start(hello().layer(layer)).await?;
     assert_eq!(Client::new(server.address).get("/").await?.status, StatusCode::INTERNAL_SERVER_ERROR);
 
