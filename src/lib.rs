@@ -27,6 +27,8 @@ mod requester;
 mod retry;
 mod store;
 mod take;
+#[cfg(feature = "tower")]
+pub mod tower;
 mod window;
 
 pub use admin::{Admin, AdminError, BucketLevel, Explanation, Filter, Origin, Override, Plan, Prospect, Swept, Switch};

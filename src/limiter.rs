@@ -205,14 +205,7 @@ impl<S: Store> Limiter<S> {
         Error: From<K::Error>,
     {
         let take = self.take(key.try_into()?, cost).max_wait(longest);
-        self.count();
-        match self.policy.bounded(self.lanes.reserve(take.clone())).await {
-            Ok(turn) => Ok(turn?.come().await),
-            Err(failure) => {
-                let decision = self.policy.instead(&take, failure)?;
-                Ok(Turn::new(Reservation::new(Arc::clone(&self.stack), &take, decision)).come().await)
-            }
-        }
+        Ok(self.wait_all(&take).await?.into_decision())
     }
 
     /// Decides a request of the caller's own making, for instance for several limits at once.
@@ -233,6 +226,29 @@ impl<S: Store> Limiter<S> {
     pub async fn reserve_all(&self, take: &Take) -> Result<Reservation<S>, Error> {
         let decision = self.decide(take).await?;
         Ok(Reservation::new(Arc::clone(&self.stack), take, decision))
+    }
+
+    /// Waits for the turn of a request of the caller's own making, and for its [longest wait](Take::max_wait) at most.
+    ///
+    /// If its turn would come later, it is denied at once, and takes nothing.
+    ///
+    /// # Errors
+    ///
+    /// As for [`allow_n`](Self::allow_n).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`wait_n`](Self::wait_n).
+    pub async fn wait_all(&self, take: &Take) -> Result<Reservation<S>, Error> {
+        self.count();
+        let turn = match self.policy.bounded(self.lanes.reserve(take.clone())).await {
+            Ok(turn) => turn?,
+            Err(failure) => {
+                let decision = self.policy.instead(take, failure)?;
+                Turn::new(Reservation::new(Arc::clone(&self.stack), take, decision))
+            }
+        };
+        Ok(turn.come().await)
     }
 
     /// Gives back what was [taken ahead](LimiterBuilder::lease), and says how many tokens that is. From then on every request
@@ -257,7 +273,7 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    fn take(&self, key: Key, cost: u64) -> Take {
+    pub(crate) fn take(&self, key: Key, cost: u64) -> Take {
         Take::from(key).rule(self.rule()).cost(cost).keep(self.keep)
     }
 }

@@ -25,8 +25,9 @@ pub(crate) async fn open() -> anyhow::Result<Database> {
 }
 
 async fn connect<DB: Migrate>(url: &str) -> anyhow::Result<Pool<DB>> {
-    // One connection: each has a database in memory of its own.
-    let pool = PoolOptions::<DB>::new().max_connections(1).connect(url).await.context("cannot connect")?;
+    // One connection, which stays: each has a database in memory of its own.
+    let pool = PoolOptions::<DB>::new().max_connections(1).idle_timeout(None).max_lifetime(None);
+    let pool = pool.connect(url).await.context("cannot connect")?;
     tollgate::migrate(&pool).await?;
     Ok(pool)
 }

@@ -49,6 +49,10 @@ impl<S: Store> Reservation<S> {
         &self.decision
     }
 
+    pub(super) fn into_decision(self) -> Decision {
+        self.decision
+    }
+
     /// What was taken, a receipt for each bucket: to cancel, refund or settle it elsewhere, by [`Store::adjust`].
     #[must_use]
     pub fn receipts(&self) -> &[Receipt] {
@@ -118,14 +122,11 @@ impl<S: Store> Turn<S> {
     }
 
     /// Sleeps until the tokens may be used.
-    pub(super) async fn come(mut self) -> Decision {
-        let reservation = self.0.as_ref().expect("it is taken when the turn has come");
-        let decision = reservation.decision.clone();
+    pub(super) async fn come(mut self) -> Reservation<S> {
         if let Some(until) = self.1 {
             sleep_until(until).await;
         }
-        self.0 = None;
-        decision
+        self.0.take().expect("it is there until its turn has come")
     }
 
     /// Gives the tokens back now.

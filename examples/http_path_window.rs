@@ -1,0 +1,25 @@
+//! At most 100 requests for each path of a URL in any minute, counted in steps of 5 s. Processes on one database count
+//! together; a denial costs no call.
+//!
+//! ```text
+//! cargo run --example http_path_window                             # on SQLite, in memory
+//! cargo run --example http_path_window -- postgres://localhost/app # or on a database of yours; also mysql:// and sqlite://
+//! ```
+
+use std::time::Duration;
+
+use axum::Router;
+use tollgate::tower::{RateLimitHeaders, RateLimitLayer, UrlPath};
+use tollgate::{Limiter, LocalReads, Window};
+
+mod common;
+#[path = "common/http.rs"]
+mod http;
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let window = Window::new(100, Duration::from_secs(60), Duration::from_secs(5))?;
+    let limiter = Limiter::new(LocalReads::new(common::open().await?), window)?;
+    let limit = RateLimitLayer::new(limiter).name("path").key(UrlPath).headers(RateLimitHeaders::Always);
+    http::serve(Router::new().fallback(|| async { "hello\n" }).layer(limit), 2).await
+}

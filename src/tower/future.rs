@@ -1,0 +1,32 @@
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use http::Response;
+
+use super::ResponseBody;
+
+/// The answer of [`RateLimit`](super::RateLimit), to come.
+pub struct ResponseFuture<B, E>(Pin<Box<dyn Future<Output = Answer<B, E>> + Send>>);
+
+type Answer<B, E> = Result<Response<ResponseBody<B>>, E>;
+
+impl<B, E> ResponseFuture<B, E> {
+    pub(super) fn new(answer: impl Future<Output = Answer<B, E>> + Send + 'static) -> Self {
+        Self(Box::pin(answer))
+    }
+}
+
+impl<B, E> Future for ResponseFuture<B, E> {
+    type Output = Answer<B, E>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.as_mut().poll(context)
+    }
+}
+
+impl<B, E> fmt::Debug for ResponseFuture<B, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,66 @@
+//! A limiter over any store, behind one type: so that the layer has no parameters of its own.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use crate::{Decision, Error, Key, Limiter, Reservation, Rule, Store, Take};
+
+pub(super) type Asked<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+pub(super) trait Gate: Send + Sync {
+    /// A request for tokens of a key, which leaves to others what the limiter keeps for them.
+    fn take(&self, key: Key, cost: u64) -> Take;
+
+    /// The rule that holds now.
+    fn rule(&self) -> Rule;
+
+    /// Decides. If its tokens may have to be given back, the answer says how.
+    fn ask(&self, take: Take, refundable: bool) -> Asked<'_, Result<Charged, Error>>;
+}
+
+/// An answer, and what was taken if it may have to be given back.
+pub(super) type Charged = (Decision, Option<Box<dyn Charge>>);
+
+/// Tokens that were taken.
+pub(super) trait Charge: Send + Sync {
+    /// Gives so many of them back.
+    fn refund(self: Box<Self>, unused: u64) -> Asked<'static, Result<u64, Error>>;
+}
+
+impl<S: Store> Gate for Limiter<S> {
+    fn take(&self, key: Key, cost: u64) -> Take {
+        Self::take(self, key, cost)
+    }
+
+    fn rule(&self) -> Rule {
+        Self::rule(self)
+    }
+
+    fn ask(&self, take: Take, refundable: bool) -> Asked<'_, Result<Charged, Error>> {
+        Box::pin(async move {
+            if !take.max_wait.is_zero() {
+                let limiter = self.clone();
+                // A task of its own: a client that goes away has used its turn, or it could ask for ever more.
+                let turn = tokio::spawn(async move { limiter.wait_all(&take).await });
+                let turn = turn.await.unwrap_or_else(|stopped| Err(Error::OutcomeUnknown(Arc::new(stopped))))?;
+                return Ok(charged(turn, refundable));
+            }
+            if refundable {
+                return Ok(charged(self.reserve_all(&take).await?, refundable));
+            }
+            Ok((self.decide(&take).await?, None))
+        })
+    }
+}
+
+fn charged<S: Store>(reservation: Reservation<S>, refundable: bool) -> Charged {
+    let decision = reservation.decision().clone();
+    let charge = (refundable && decision.is_granted()).then(|| Box::new(reservation) as Box<dyn Charge>);
+    (decision, charge)
+}
+
+impl<S: Store> Charge for Reservation<S> {
+    fn refund(self: Box<Self>, unused: u64) -> Asked<'static, Result<u64, Error>> {
+        Box::pin(Self::refund(*self, unused))
+    }
+}

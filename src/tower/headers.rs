@@ -1,0 +1,81 @@
+//! `Retry-After`, and `RateLimit` with `RateLimit-Policy` by draft-ietf-httpapi-ratelimit-headers-10.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+
+use crate::{Decision, Quota, Rule};
+
+/// Tells when to come again, unless that is said already.
+pub(super) fn set_retry_after(headers: &mut HeaderMap, seconds: Option<u64>) {
+    if let Some(seconds) = seconds {
+        headers.entry(RETRY_AFTER).or_insert_with(|| seconds.into());
+    }
+}
+
+/// Adds what is left under a limit, and until when.
+pub(super) fn add_rate_limit(headers: &mut HeaderMap, limit: &str, decision: &Decision) {
+    let mut item = string(limit);
+    // Infallible, as any writing to a String.
+    let _ = write!(item, ";r={}", decision.remaining().min(MOST));
+    // How long what is left must last; when there is none, or too little, when there is enough again.
+    let until =
+        if decision.is_granted() && decision.remaining() > 0 { decision.reset_after() } else { decision.retry_after() };
+    if let Some(seconds) = whole_seconds(until) {
+        let _ = write!(item, ";t={seconds}");
+    }
+    add(headers, RATE_LIMIT, &item);
+}
+
+/// Adds the terms of a limit, if the request states them. Those of a plan or a provisioned bucket are the database's.
+pub(super) fn add_policy(headers: &mut HeaderMap, limit: &str, rule: &Rule) {
+    let (quota, window) = match rule {
+        Rule::Quota(quota) if *quota != Quota::unlimited() => (quota.capacity(), quota.refill_time()),
+        Rule::Window(window) => (window.max_requests(), window.interval()),
+        _ => return,
+    };
+    let mut item = string(limit);
+    let _ = write!(item, ";q={}", quota.min(MOST));
+    // There are no shorter ones in the draft, and a longer one would state a lower rate.
+    if let Some(seconds) = whole_seconds(window).filter(|_| window >= Duration::from_secs(1)) {
+        let _ = write!(item, ";w={seconds}");
+    }
+    add(headers, RATE_LIMIT_POLICY, &item);
+}
+
+/// Rounded up, and 1 at least: who comes again earlier is denied again. `None`: never.
+pub(super) fn whole_seconds(span: Duration) -> Option<u64> {
+    let seconds = span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0));
+    (span != Duration::MAX).then_some(seconds.clamp(1, LONGEST))
+}
+
+/// A structured field's string. It has only printable ASCII: the bytes of anything else are written as in a URL.
+fn string(text: &str) -> String {
+    let mut string = String::from('"');
+    for byte in text.bytes() {
+        match byte {
+            b'"' | b'\\' => string.extend(['\\', char::from(byte)]),
+            b' '..=b'~' => string.push(char::from(byte)),
+            other => {
+                let _ = write!(string, "%{other:02X}");
+            }
+        }
+    }
+    string.push('"');
+    string
+}
+
+fn add(headers: &mut HeaderMap, name: HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        // A layer further inside may have added its own: these are lists.
+        headers.append(name, value);
+    }
+}
+
+pub(super) const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+pub(super) const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+/// A structured field's integers have 15 digits.
+const MOST: u64 = 999_999_999_999_999;
+/// 31 years: more than any client keeps, and less than any overflows.
+const LONGEST: u64 = 999_999_999;

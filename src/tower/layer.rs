@@ -1,0 +1,244 @@
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{Response, response};
+use tower_layer::Layer;
+
+use super::gate::Gate;
+use super::terms::{Limit, OfRequest, Terms};
+use super::{ClientAddr, KeyExtractor, RateLimit, Refusal, respond};
+use crate::{Error, Key, Limiter, Rule, Store};
+
+/// Puts a [`Limiter`] before a service: each request takes a token first.
+///
+/// Without one it is answered with 429, or by gRPC with `RESOURCE_EXHAUSTED`, and told when to come again. The service
+/// does not see it, and nothing reads its body. If the store fails, the limiter's [`Fallback`](crate::Fallback) decides;
+/// without one the answer is 503. A request is never served because nobody knew.
+///
+/// Each address of a [peer](ClientAddr::peer) has a bucket, unless another [`key`](Self::key) is chosen. Layers over one
+/// store share the bucket of a key, unless they have [names](Self::name): give one to each if their terms differ.
+///
+/// The [`Decision`](crate::Decision) is among the extensions of the request, for the handler, and the [`Refusal`] among
+/// those of the answer, for layers outside. A client that goes away gets nothing back.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::tower::{ClientAddr, RateLimitLayer, TrustedProxies};
+/// use tollgate::{Limiter, MemoryStore, Quota};
+///
+/// let limiter = Limiter::new(MemoryStore::new(), Quota::per_minute(5))?;
+/// let failed_logins = RateLimitLayer::new(limiter)
+///     .name("login")
+///     .key(ClientAddr::x_forwarded_for(TrustedProxies::hops(1)))
+///     .refund(|answer, cost| if answer.status.is_success() { cost } else { 0 });
+/// # let _ = failed_logins;
+/// # Ok::<(), tollgate::Error>(())
+/// ```
+#[derive(Clone)]
+#[must_use = "a layer limits what it is put before"]
+pub struct RateLimitLayer {
+    pub(super) gate: Arc<dyn Gate>,
+    pub(super) limits: Vec<Limit>,
+    pub(super) mode: Mode,
+    pub(super) cost: Option<OfRequest<u64>>,
+    pub(super) exempt: Option<OfRequest<bool>>,
+    pub(super) refund: Option<Unused>,
+    pub(super) respond: Respond,
+    pub(super) headers: RateLimitHeaders,
+    pub(super) passes_without_key: bool,
+}
+
+type Unused = Arc<dyn Fn(&response::Parts, u64) -> u64 + Send + Sync>;
+type Respond = Arc<dyn Fn(&Refusal, &Parts) -> Response<Bytes> + Send + Sync>;
+
+/// What becomes of a request without tokens.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Mode {
+    Deny,
+    Wait(Duration),
+    Shadow,
+}
+
+/// Which answers have the headers `RateLimit` and `RateLimit-Policy`. Denials have `Retry-After` in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RateLimitHeaders {
+    /// Denials and what is served.
+    Always,
+    /// Denials.
+    #[default]
+    OnDenials,
+    /// None.
+    Never,
+}
+
+impl RateLimitLayer {
+    /// One token a request, for each address of a peer, under the limiter's rule.
+    pub fn new<S: Store>(limiter: Limiter<S>) -> Self {
+        let key = Arc::new(ClientAddr::peer());
+        Self {
+            gate: Arc::new(limiter),
+            limits: vec![Limit { name: "default".into(), named: false, key, terms: Terms::OfLimiter }],
+            mode: Mode::Deny,
+            cost: None,
+            exempt: None,
+            refund: None,
+            respond: Arc::new(respond::problem),
+            headers: RateLimitHeaders::default(),
+            passes_without_key: false,
+        }
+    }
+
+    /// Whose request it is; the peer's address if not said.
+    pub fn key(mut self, key: impl KeyExtractor) -> Self {
+        self.limits[0].key = Arc::new(key);
+        self
+    }
+
+    /// What clients know the limit by, in `RateLimit` headers and in problems: `default` if not said. It is also put
+    /// before the keys, so that layers of two names have buckets of their own; without one a key is what the extractor says.
+    pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.limits[0].name = name.into();
+        self.limits[0].named = true;
+        self
+    }
+
+    /// The plan of whoever makes the request, a row that can be changed at any time; not the limiter's rule then.
+    ///
+    /// A plan that does not exist is an error: such requests are answered with 500.
+    ///
+    /// ```
+    /// use http::request::Parts;
+    /// use tollgate::tower::RateLimitLayer;
+    /// # use tollgate::{Limiter, MemoryStore, Quota};
+    ///
+    /// #[derive(Clone)]
+    /// struct Paid; // put there by a layer outside, which has checked it
+    ///
+    /// # let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(10))?;
+    /// let plan = |request: &Parts| if request.extensions.get::<Paid>().is_some() { "paid" } else { "free" };
+    /// let layer = RateLimitLayer::new(limiter).plan(plan);
+    /// # let _ = layer;
+    /// # Ok::<(), tollgate::Error>(())
+    /// ```
+    pub fn plan<K>(self, plan: impl Fn(&Parts) -> K + Send + Sync + 'static) -> Self
+    where
+        K: TryInto<Key>,
+        Error: From<K::Error>,
+    {
+        self.terms(move |request| Ok(Rule::Plan(plan(request).try_into()?)))
+    }
+
+    /// The terms of a request; not the limiter's rule then.
+    pub fn rule<R>(self, rule: impl Fn(&Parts) -> R + Send + Sync + 'static) -> Self
+    where
+        R: TryInto<Rule>,
+        Error: From<R::Error>,
+    {
+        self.terms(move |request| Ok(rule(request).try_into()?))
+    }
+
+    fn terms(mut self, terms: impl Fn(&Parts) -> Result<Rule, Error> + Send + Sync + 'static) -> Self {
+        self.limits[0].terms = Terms::ByRequest(Arc::new(terms));
+        self
+    }
+
+    /// Another limit, under a name and a key of its own: a request takes from all or from none, in one call.
+    ///
+    /// No limit among several can be a [`Window`](crate::Window): such requests are answered with 500.
+    ///
+    /// # Errors
+    ///
+    /// If the figures make no quota.
+    pub fn and<R>(mut self, name: impl Into<Arc<str>>, key: impl KeyExtractor, rule: R) -> Result<Self, Error>
+    where
+        R: TryInto<Rule>,
+        Error: From<R::Error>,
+    {
+        let terms = Terms::Always(rule.try_into()?);
+        self.limits.push(Limit { name: name.into(), named: true, key: Arc::new(key), terms });
+        Ok(self)
+    }
+
+    /// How many tokens a request takes; 1 if not said. One that costs nothing passes without being asked for.
+    ///
+    /// More than the bucket ever holds is answered with 400.
+    pub fn cost(mut self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
+        self.cost = Some(Arc::new(cost));
+        self
+    }
+
+    /// Which requests pass without a token: health checks, or a browser's preflights.
+    pub fn exempt(mut self, exempt: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
+        self.exempt = Some(Arc::new(exempt));
+        self
+    }
+
+    /// Lets a request without tokens wait for its turn, in the order of arrival, if that comes by then; otherwise it is
+    /// denied at once. A client that goes away has used its turn. A request that waits holds what the service gave when it
+    /// was ready for it.
+    pub fn wait(mut self, longest: Duration) -> Self {
+        self.mode = Mode::Wait(longest);
+        self
+    }
+
+    /// Counts, and lets everything pass, whatever comes of it: to try a limit on real traffic. A request that would have
+    /// been refused has [`Shadowed`](super::Shadowed) among the extensions of its answer, and no further headers; a handler
+    /// sees it by the [`Decision`](crate::Decision).
+    ///
+    /// The limit itself, for all processes at once, can be in [`Mode::Shadow`](crate::Mode::Shadow) as well.
+    pub fn shadow(mut self) -> Self {
+        self.mode = Mode::Shadow;
+        self
+    }
+
+    /// Lets requests pass that do not say whose they are. If not said, they are refused: with 400 if the client left
+    /// something out, and with 500 if the service is not set up to know.
+    pub fn pass_without_key(mut self) -> Self {
+        self.passes_without_key = true;
+        self
+    }
+
+    /// How many of a request's tokens were not used, by the answer that the service gives: those are given back before it
+    /// is sent. Its second argument is what the request cost.
+    ///
+    /// They are taken first all the same: many requests at once are not more than the limit. An error of the service, and
+    /// a client that goes away, give nothing back.
+    pub fn refund(mut self, unused: impl Fn(&response::Parts, u64) -> u64 + Send + Sync + 'static) -> Self {
+        self.refund = Some(Arc::new(unused));
+        self
+    }
+
+    /// The answer to requests that are refused; [`respond::problem`] if not said. `Retry-After` and `RateLimit` are added
+    /// to it. gRPC clients get a status that they understand instead, with the feature `tonic`.
+    pub fn respond<B: Into<Bytes>>(
+        mut self,
+        respond: impl Fn(&Refusal, &Parts) -> Response<B> + Send + Sync + 'static,
+    ) -> Self {
+        self.respond = Arc::new(move |refusal, request| respond(refusal, request).map(Into::into));
+        self
+    }
+
+    /// Which answers say what is left; denials if not said.
+    pub fn headers(mut self, headers: RateLimitHeaders) -> Self {
+        self.headers = headers;
+        self
+    }
+}
+
+impl<S> Layer<S> for RateLimitLayer {
+    type Service = RateLimit<S>;
+
+    fn layer(&self, inner: S) -> RateLimit<S> {
+        RateLimit::new(inner, self.clone())
+    }
+}
+
+impl fmt::Debug for RateLimitLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.limits.iter().map(|limit| &*limit.name).collect();
+        f.debug_struct("RateLimitLayer").field("limits", &names).field("mode", &self.mode).finish_non_exhaustive()
+    }
+}

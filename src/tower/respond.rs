@@ -1,0 +1,41 @@
+//! Answers to requests that are refused, for [`RateLimitLayer::respond`](super::RateLimitLayer::respond).
+//!
+//! The layer adds `Retry-After` and the `RateLimit` headers to each of them.
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::request::Parts;
+use http::{Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::Refusal;
+
+/// Problem details (RFC 9457), `application/problem+json`; a denial is of the type `quota-exceeded` of the `RateLimit`
+/// headers' draft, and names the limit.
+pub fn problem(refusal: &Refusal, _request: &Parts) -> Response<Bytes> {
+    let mut problem = json!({ "status": refusal.status().as_u16(), "detail": refusal.message() });
+    match refusal {
+        Refusal::Denied { limit, .. } => {
+            problem["type"] = QUOTA_EXCEEDED.into();
+            problem["title"] = "Request cannot be satisfied as assigned quota has been exceeded".into();
+            problem["violated-policies"] = json!([**limit]);
+        }
+        _ => problem["title"] = refusal.status().canonical_reason().into(),
+    }
+    json_response(refusal.status(), "application/problem+json", &problem)
+}
+
+/// `{"message": "Too many requests: try again in 3 s.", "retry_after_seconds": 3}`, as `application/json`.
+pub fn message(refusal: &Refusal, _request: &Parts) -> Response<Bytes> {
+    let body = json!({ "message": refusal.message(), "retry_after_seconds": refusal.retry_after() });
+    json_response(refusal.status(), "application/json", &body)
+}
+
+fn json_response(status: StatusCode, content_type: &'static str, body: &Value) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::from(body.to_string()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";

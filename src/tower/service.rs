@@ -1,0 +1,130 @@
+use std::mem;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{Request, Response, response};
+use tower_service::Service;
+
+use super::answer::Answer;
+use super::check::Checked;
+use super::headers::set_retry_after;
+use super::layer::Mode;
+use super::{RateLimitHeaders, RateLimitLayer, Refusal, ResponseBody, ResponseFuture, Shadowed};
+
+/// A service behind a limit, made by [`RateLimitLayer`].
+///
+/// A request without tokens is answered here. It is ready when the service within is, and never sleeps in `poll_ready`.
+#[derive(Clone, Debug)]
+pub struct RateLimit<S> {
+    inner: S,
+    layer: Arc<RateLimitLayer>,
+}
+
+impl<S> RateLimit<S> {
+    /// A service behind the limit of a layer.
+    pub fn new(inner: S, layer: RateLimitLayer) -> Self {
+        Self { inner, layer: Arc::new(layer) }
+    }
+
+    /// The service within.
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// The service within.
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// The service within.
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+}
+
+impl<S, A, B> Service<Request<A>> for RateLimit<S>
+where
+    S: Service<Request<A>, Response = Response<B>> + Clone + Send + 'static,
+    S::Future: Send,
+    A: Send + 'static,
+    B: Send + 'static,
+{
+    type Response = Response<ResponseBody<B>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<B, S::Error>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<A>) -> Self::Future {
+        // The one that is ready serves this request, and a fresh one gets ready for the next.
+        let next = self.inner.clone();
+        let ready = mem::replace(&mut self.inner, next);
+        ResponseFuture::new(serve(Arc::clone(&self.layer), ready, request))
+    }
+}
+
+async fn serve<S, A, B>(
+    layer: Arc<RateLimitLayer>,
+    mut inner: S,
+    request: Request<A>,
+) -> Result<Response<ResponseBody<B>>, S::Error>
+where
+    S: Service<Request<A>, Response = Response<B>>,
+{
+    let (mut head, body) = request.into_parts();
+    let Checked { answer, refusal } = layer.check(&head).await;
+    let shadow = matches!(layer.mode, Mode::Shadow);
+    if let Some(refusal) = refusal.as_ref().filter(|_| !shadow) {
+        return Ok(layer.refuse(refusal, answer.as_ref(), &head).map(ResponseBody::refused));
+    }
+    if let Some(answer) = &answer {
+        head.extensions.insert(answer.decision.clone());
+    }
+    let (mut head, body) = inner.call(Request::from_parts(head, body)).await?.into_parts();
+    if let Some(answer) = answer {
+        if layer.headers == RateLimitHeaders::Always && !shadow {
+            answer.add_headers(&mut head.headers);
+        }
+        layer.settle(answer, &head).await;
+    }
+    if let Some(refusal) = refusal {
+        head.extensions.insert(Shadowed(refusal));
+    }
+    Ok(Response::from_parts(head, ResponseBody::served(body)))
+}
+
+impl RateLimitLayer {
+    fn refuse(&self, refusal: &Refusal, answer: Option<&Answer>, request: &Parts) -> Response<Bytes> {
+        let mut response = self.answer_to(refusal, request);
+        set_retry_after(response.headers_mut(), refusal.retry_after());
+        if let Some(answer) = answer.filter(|_| self.headers != RateLimitHeaders::Never) {
+            answer.add_headers(response.headers_mut());
+        }
+        response.extensions_mut().insert(refusal.clone());
+        response
+    }
+
+    fn answer_to(&self, refusal: &Refusal, request: &Parts) -> Response<Bytes> {
+        #[cfg(feature = "tonic")]
+        if super::grpc::is_grpc(request) {
+            return super::grpc::respond(refusal);
+        }
+        (self.respond)(refusal, request)
+    }
+
+    /// Gives back what the answer says was not used.
+    async fn settle(&self, answer: Answer, response: &response::Parts) {
+        let Answer { charge: Some(charge), cost, .. } = answer else {
+            return;
+        };
+        let unused = self.refund.as_ref().map_or(0, |refund| refund(response, cost));
+        if unused > 0 {
+            // A task of its own: a client that goes away now does not keep the tokens. What cannot be given back is used.
+            drop(tokio::spawn(charge.refund(unused)).await);
+        }
+    }
+}

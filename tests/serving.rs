@@ -1,0 +1,22 @@
+//! Limited services, asked by real clients over real sockets.
+
+// Nothing outside uses a test.
+#![allow(unreachable_pub)]
+
+mod serving {
+    mod addresses;
+    mod answers;
+    mod broken;
+    mod client;
+    mod documented;
+    mod exact;
+    mod examples;
+    mod grpc;
+    mod headers;
+    mod hyper;
+    mod keys;
+    mod modes;
+    mod outcomes;
+    mod process;
+    mod server;
+}

@@ -1,0 +1,62 @@
+use std::net::SocketAddr;
+
+use anyhow::Context;
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty};
+use hyper::header::HeaderMap;
+use hyper::{Request, StatusCode};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+
+/// A client that keeps its connections.
+#[derive(Clone)]
+pub struct Client {
+    http: hyper_util::client::legacy::Client<HttpConnector, Empty<Bytes>>,
+    address: SocketAddr,
+}
+
+#[derive(Debug)]
+pub struct Answer {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+impl Client {
+    /// By HTTP/1.1.
+    pub fn new(address: SocketAddr) -> Self {
+        Self { http: hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build_http(), address }
+    }
+
+    /// By HTTP/2, on one connection.
+    pub fn http2(address: SocketAddr) -> Self {
+        let http = hyper_util::client::legacy::Client::builder(TokioExecutor::new()).http2_only(true).build_http();
+        Self { http, address }
+    }
+
+    pub async fn get(&self, path: &str) -> anyhow::Result<Answer> {
+        self.get_with(path, &[]).await
+    }
+
+    pub async fn get_with(&self, path: &str, headers: &[(&str, &str)]) -> anyhow::Result<Answer> {
+        let mut request = Request::get(format!("http://{}{path}", self.address));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let (head, body) = self.http.request(request.body(Empty::new())?).await?.into_parts();
+        Ok(Answer { status: head.status, headers: head.headers, body: body.collect().await?.to_bytes() })
+    }
+}
+
+impl Answer {
+    /// The only value of a header.
+    pub fn header(&self, name: &str) -> anyhow::Result<Option<&str>> {
+        let values: Vec<_> = self.headers.get_all(name).iter().collect();
+        anyhow::ensure!(values.len() <= 1, "{name} is there {} times", values.len());
+        Ok(values.first().map(|value| value.to_str()).transpose()?)
+    }
+
+    pub fn json(&self) -> anyhow::Result<serde_json::Value> {
+        serde_json::from_slice(&self.body).with_context(|| format!("of {:?}", self.body))
+    }
+}

@@ -1,0 +1,142 @@
+//! The examples that serve, under load.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use axum::http::StatusCode;
+use serde_json::json;
+use tokio::task::JoinSet;
+use tollgate::{Admin, Key, PgStore, Quota};
+
+use super::client::Client;
+use super::process::{OwnDatabase, Process};
+
+/// The first requests find ten tokens, and later ones no more than have come back since: one a millisecond.
+#[tokio::test(flavor = "multi_thread")]
+async fn http_burst_serves_a_burst_of_ten_and_then_at_the_rate_of_its_refill() -> anyhow::Result<()> {
+    let example = Process::start("http_burst", &["127.0.0.1:0"]).await?;
+    let begun = Instant::now();
+    let mut clients = JoinSet::new();
+    for _ in 0..8 {
+        let client = Client::http2(example.address);
+        clients.spawn(async move {
+            let mut streams = JoinSet::new();
+            for _ in 0..250 {
+                let client = client.clone();
+                streams.spawn(async move { client.get("/").await });
+            }
+            let mut served = 0;
+            while let Some(answer) = streams.join_next().await {
+                let answer = answer??;
+                match answer.status {
+                    StatusCode::OK => ensure!(answer.body == "success\n"),
+                    status => ensure!(status == StatusCode::TOO_MANY_REQUESTS && answer.body == "rate limited\n"),
+                }
+                served += u128::from(answer.status == StatusCode::OK);
+            }
+            Ok(served)
+        });
+    }
+    let mut served = 0;
+    while let Some(client) = clients.join_next().await {
+        served += client??;
+    }
+    let most = 10 + begun.elapsed().as_millis() + 1;
+    assert!((10..=most).contains(&served), "{served} were served, and at most {most} had a token");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_processes_of_http_plans_share_a_limit_and_a_plan_that_is_changed_under_load() -> anyhow::Result<()> {
+    let database = OwnDatabase::create().await?;
+    let pool = database.pool().await?;
+    PgStore::from(pool.clone()).create_plan(&Key::try_from("free")?, Quota::once(20)?).await?;
+    let one = Process::start("http_plans", &[&database.url, "127.0.0.1:0"]).await?;
+    let two = Process::start("http_plans", &[&database.url, "127.0.0.1:0"]).await?;
+
+    // Load on both for as long as it takes, which counts what was served.
+    let done = Arc::new(AtomicBool::new(false));
+    let mut load = JoinSet::new();
+    for address in [one.address, two.address] {
+        let done = Arc::clone(&done);
+        load.spawn(async move {
+            let client = Client::new(address);
+            let mut served = 0;
+            while !done.load(Ordering::SeqCst) {
+                served += u64::from(client.get("/").await?.status == StatusCode::OK);
+            }
+            anyhow::Ok(served)
+        });
+    }
+    let watcher = Client::new(one.address);
+    let denied = async || anyhow::Ok(watcher.get("/report").await?.status == StatusCode::TOO_MANY_REQUESTS);
+    // A route is a bucket of its own: this one is used up here alone.
+    let mut reports = 0;
+    while !denied().await? {
+        reports += 1;
+    }
+    assert_eq!(reports, 20);
+    let answer = watcher.get("/report").await?;
+    assert_eq!(answer.json()?, json!({ "message": "Too many requests.", "retry_after_seconds": null }));
+    assert_eq!(answer.header("ratelimit")?, Some("\"default\";r=0"));
+
+    // Another plan for everybody, by SQL: what comes back now comes at once.
+    let changed = "update tollgate.token_plans set capacity = 30, refill_seconds = 0.03, refill = 'continuous' where name = 'free'";
+    sqlx::query(changed).execute(&pool).await?;
+    poll("the new plan is in force", async || Ok(!denied().await?)).await?;
+    // Who pays is on another one, and has a bucket of their own.
+    let paying = watcher.get_with("/report", &[("x-api-key", "of-a-paying-client")]).await?;
+    assert_eq!((paying.status, &paying.body[..]), (StatusCode::OK, &b"99 left\n"[..]));
+
+    // And back to what lets nobody pass: from then on, and a second at most.
+    let none = "update tollgate.token_plans set capacity = 1, refill_seconds = 86400, refill = 'continuous' where name = 'free'";
+    sqlx::query(none).execute(&pool).await?;
+    poll("nobody passes any more", denied).await?;
+    done.store(true, Ordering::SeqCst);
+    let mut served = 0;
+    while let Some(client) = load.join_next().await {
+        served += client??;
+    }
+    assert!(served > 20, "{served} were served by both plans");
+    for address in [one.address, two.address] {
+        let client = Client::new(address);
+        let used_up = async || Ok(client.get("/").await?.status == StatusCode::TOO_MANY_REQUESTS);
+        poll("what was there is used up", used_up).await?;
+        let denied = client.get("/").await?;
+        let again: u64 = denied.header("retry-after")?.unwrap_or_default().parse()?;
+        assert!((80_000..=86_400).contains(&again), "{again}");
+        let message = format!("Too many requests: try again in {again} s.");
+        assert_eq!(denied.json()?, json!({ "message": message, "retry_after_seconds": again }));
+    }
+    drop((one, two));
+    database.drop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn http_path_window_limits_each_path_by_itself() -> anyhow::Result<()> {
+    let server = Process::start("http_path_window", &["sqlite::memory:", "127.0.0.1:0"]).await?;
+    let client = Client::new(server.address);
+    for path in ["/search", "/upload?file=1"] {
+        for n in 0..100 {
+            assert_eq!(client.get(path).await?.status, StatusCode::OK, "{path} {n}");
+        }
+        let denied = client.get(path).await?;
+        assert_eq!(denied.status, StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(denied.header("ratelimit-policy")?, Some("\"path\";q=100;w=60"));
+        let again: u64 = denied.header("retry-after")?.unwrap_or_default().parse()?;
+        assert!((1..=65).contains(&again), "{again}");
+    }
+    Ok(())
+}
+
+/// Asks until it is so.
+async fn poll(what: &str, is_so: impl AsyncFn() -> anyhow::Result<bool>) -> anyhow::Result<()> {
+    let patience = Instant::now() + Duration::from_secs(30);
+    while !is_so().await? {
+        ensure!(Instant::now() < patience, "not within 30 s: {what}");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    Ok(())
+}

@@ -1,0 +1,95 @@
+//! gRPC, by tonic's own server and client.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use http::request::Parts;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tollgate::tower::{Header, RateLimitLayer};
+use tollgate::{Admin, Filter, Limiter, ManualClock, MemoryStore, Quota};
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Channel, Server};
+use tonic::{Code, Status};
+use tonic_health::ServingStatus;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_types::StatusExt;
+
+use super::broken::Broken;
+
+#[tokio::test]
+async fn a_denial_is_resource_exhausted_and_says_when_to_try_again() -> anyhow::Result<()> {
+    let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), Quota::per_minute(40).burst(2))?;
+    let server = serve(RateLimitLayer::new(limiter.clone())).await?;
+    let mut client = server.client().await?;
+    for _ in 0..2 {
+        assert_eq!(check(&mut client).await?, ServingStatus::Serving as i32);
+    }
+    let denied = check(&mut client).await.unwrap_err();
+    assert_eq!(denied.code(), Code::ResourceExhausted);
+    assert_eq!(denied.message(), "Too many requests: try again in 2 s.");
+    let retry = denied.get_details_retry_info().and_then(|info| info.retry_delay);
+    assert_eq!(retry, Some(Duration::from_millis(1500)), "{denied:?}");
+    // tonic's server says who its peers are.
+    let buckets = limiter.store().list(&Filter::default(), None, 10).await?;
+    assert_eq!(buckets.iter().map(|bucket| bucket.key.as_str()).collect::<Vec<_>>(), ["127.0.0.1"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn other_refusals_have_codes_of_their_own() -> anyhow::Result<()> {
+    let never = || Limiter::new(MemoryStore::new(), Quota::once(1).unwrap());
+    for (layer, code) in [
+        (RateLimitLayer::new(Limiter::new(Broken, Quota::per_second(1))?), Code::Unavailable),
+        (RateLimitLayer::new(never()?).key(Header::new("x-user")), Code::InvalidArgument),
+        (RateLimitLayer::new(never()?).cost(|_| 2), Code::InvalidArgument),
+        (RateLimitLayer::new(never()?).plan(|_: &Parts| "none such"), Code::Internal),
+    ] {
+        let server = serve(layer).await?;
+        let refused = check(&mut server.client().await?).await.unwrap_err();
+        assert_eq!(refused.code(), code, "{refused:?}");
+        assert!(!format!("{refused:?}").contains("secret"), "{refused:?}");
+    }
+    // Nobody need try again.
+    let server = serve(RateLimitLayer::new(never()?)).await?;
+    let mut client = server.client().await?;
+    check(&mut client).await?;
+    let denied = check(&mut client).await.unwrap_err();
+    assert_eq!(denied.code(), Code::ResourceExhausted);
+    assert!(denied.get_details_retry_info().is_none(), "{denied:?}");
+    Ok(())
+}
+
+async fn check(client: &mut HealthClient<Channel>) -> Result<i32, Status> {
+    Ok(client.check(HealthCheckRequest::default()).await?.into_inner().status)
+}
+
+struct Serving {
+    address: SocketAddr,
+    task: JoinHandle<()>,
+}
+
+impl Serving {
+    async fn client(&self) -> anyhow::Result<HealthClient<Channel>> {
+        let channel = Channel::from_shared(format!("http://{}", self.address))?;
+        Ok(HealthClient::new(channel.connect().await?))
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn serve(layer: RateLimitLayer) -> anyhow::Result<Serving> {
+    let (_, health) = tonic_health::server::health_reporter();
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    let server = Server::builder().layer(layer).add_service(health);
+    let task = tokio::spawn(async move {
+        server.serve_with_incoming(TcpIncoming::from(listener)).await.expect("it serves");
+    });
+    Ok(Serving { address, task })
+}

@@ -1,0 +1,147 @@
+//! `Retry-After`, `RateLimit` and `RateLimit-Policy`, read by a parser of structured fields.
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, Response, StatusCode};
+use axum::routing::get;
+use proptest::prelude::*;
+use sfv::{BareItem, List, ListEntry, Parser};
+use tollgate::tower::{Everybody, RateLimitHeaders, RateLimitLayer};
+use tollgate::{Limiter, ManualClock, MemoryStore, Quota, Rule, Window};
+use tower::{Layer, ServiceExt, service_fn};
+
+use super::client::{Answer, Client};
+use super::server::Server;
+
+#[tokio::test]
+async fn they_say_what_is_left_and_until_when() -> anyhow::Result<()> {
+    let clock = ManualClock::default();
+    for (rule, served, denied) in [
+        // A token in 1.5 s: rounded up, or who comes again is denied again.
+        ("2/3s", "\"a\";r=1;t=2 | \"a\";q=2;w=3", "\"a\";r=0;t=2 | \"a\";q=2;w=3 | 2"),
+        // Soon is not at once.
+        ("2/s burst 2", "\"a\";r=1;t=1 | \"a\";q=2;w=1", "\"a\";r=0;t=1 | \"a\";q=2;w=1 | 1"),
+        // Windows below a second cannot be said.
+        ("2/ms", "\"a\";r=1;t=1 | \"a\";q=2", "\"a\";r=0;t=1 | \"a\";q=2 | 1"),
+        ("2 per 1500ms", "\"a\";r=1;t=2 | \"a\";q=2;w=2", "\"a\";r=0;t=2 | \"a\";q=2;w=2 | 2"),
+        // Never is not a number.
+        ("2 once", "\"a\";r=1 | \"a\";q=2", "\"a\";r=0 | \"a\";q=2 | none"),
+    ] {
+        let quota: Quota = rule.parse()?;
+        let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()), quota)?;
+        let server = limited(limiter, RateLimitHeaders::Always).await?;
+        let client = Client::new(server.address);
+        let first = client.get("/").await?;
+        assert_eq!(rate_limit(&first)?, served, "{rule}");
+        client.get("/").await?;
+        let third = client.get("/").await?;
+        assert_eq!(third.status, StatusCode::TOO_MANY_REQUESTS, "{rule}");
+        let retry_after = third.header("retry-after")?.unwrap_or("none");
+        assert_eq!(format!("{} | {retry_after}", rate_limit(&third)?), denied, "{rule}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_window_is_said_as_it_is_and_a_plan_is_the_databases() -> anyhow::Result<()> {
+    let window = Window::new(100, Duration::from_secs(60), Duration::from_secs(5))?;
+    let server = limited(Limiter::new(MemoryStore::new(), window)?, RateLimitHeaders::Always).await?;
+    let answer = Client::new(server.address).get("/").await?;
+    assert_eq!(answer.header("ratelimit-policy")?, Some("\"a\";q=100;w=60"));
+
+    let unlimited = Limiter::new(MemoryStore::new(), Rule::Quota(Quota::unlimited()))?;
+    let server = limited(unlimited, RateLimitHeaders::Always).await?;
+    let answer = Client::new(server.address).get("/").await?;
+    assert_eq!(answer.status, StatusCode::OK);
+    assert_eq!(answer.header("ratelimit-policy")?, None);
+    parsed(answer.header("ratelimit")?.unwrap_or_default())?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn only_those_that_are_wanted_are_sent() -> anyhow::Result<()> {
+    for (wanted, served, denied) in [
+        (RateLimitHeaders::Always, true, true),
+        (RateLimitHeaders::OnDenials, false, true),
+        (RateLimitHeaders::Never, false, false),
+    ] {
+        let server = limited(Limiter::new(MemoryStore::new(), Quota::per_hour(1))?, wanted).await?;
+        let client = Client::new(server.address);
+        let (first, second) = (client.get("/").await?, client.get("/").await?);
+        assert_eq!(first.headers.contains_key("ratelimit"), served, "{wanted:?}");
+        assert_eq!(first.headers.contains_key("ratelimit-policy"), served, "{wanted:?}");
+        assert_eq!(second.headers.contains_key("ratelimit"), denied, "{wanted:?}");
+        assert_eq!(second.headers.contains_key("ratelimit-policy"), denied, "{wanted:?}");
+        assert_eq!(first.header("retry-after")?, None);
+        assert_eq!(second.header("retry-after")?, Some("3600"), "{wanted:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn layers_add_to_each_others_lists() -> anyhow::Result<()> {
+    let layer = |name: &'static str, hourly| {
+        let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(hourly))?;
+        anyhow::Ok(RateLimitLayer::new(limiter).name(name).headers(RateLimitHeaders::Always))
+    };
+    let router = Router::new().route("/", get(|| async {})).layer(layer("inner", 3)?).layer(layer("outer", 5)?);
+    let server = Server::start(router).await?;
+    let answer = Client::new(server.address).get("/").await?;
+    let all: Vec<_> = answer.headers.get_all("ratelimit").iter().map(|line| line.to_str()).collect::<Result<_, _>>()?;
+    assert_eq!(parsed(&all.join(", "))?, [("inner".to_owned(), Some(2)), ("outer".to_owned(), Some(4))]);
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever a limit is called, there is one header of each kind, and it is well-formed.
+    #[test]
+    fn no_name_makes_another_header(name in any::<String>()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let headers = runtime.block_on(async {
+            let limiter = Limiter::new(MemoryStore::new(), Quota::once(1).unwrap()).unwrap();
+            let layer = RateLimitLayer::new(limiter).name(name.clone()).key(Everybody).headers(RateLimitHeaders::Always);
+            let inner = service_fn(async |_: Request<()>| anyhow::Ok(Response::new(Body::empty())));
+            layer.layer(inner).oneshot(Request::new(())).await.unwrap().headers().clone()
+        });
+        prop_assert_eq!(headers.len(), 2);
+        for header in ["ratelimit", "ratelimit-policy"] {
+            let items = parsed(headers[header].to_str().unwrap()).unwrap();
+            prop_assert_eq!(items.len(), 1);
+            let plain = name.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+            prop_assert!(!plain || items[0].0 == name, "{} is not {}", items[0].0, name);
+        }
+    }
+}
+
+async fn limited<C: tollgate::Clock>(
+    limiter: Limiter<MemoryStore<C>>,
+    headers: RateLimitHeaders,
+) -> anyhow::Result<Server> {
+    let layer = RateLimitLayer::new(limiter).name("a").headers(headers);
+    Server::start(Router::new().route("/", get(|| async {})).layer(layer)).await
+}
+
+/// Both headers, after a parser has read them.
+fn rate_limit(answer: &Answer) -> anyhow::Result<String> {
+    let (limit, policy) = (answer.header("ratelimit")?, answer.header("ratelimit-policy")?);
+    for header in [limit, policy].into_iter().flatten() {
+        parsed(header)?;
+    }
+    Ok(format!("{} | {}", limit.unwrap_or("none"), policy.unwrap_or("none")))
+}
+
+/// The names in a list, and what is left under each.
+fn parsed(list: &str) -> anyhow::Result<Vec<(String, Option<i64>)>> {
+    let mut items = Vec::new();
+    for entry in Parser::new(list).parse::<List>()? {
+        let ListEntry::Item(item) = entry else { anyhow::bail!("{list} has a list within") };
+        let BareItem::String(name) = &item.bare_item else { anyhow::bail!("{list} has something that is no string") };
+        let left = item.params.get("r").and_then(BareItem::as_integer).map(i64::from);
+        items.push((name.as_str().to_owned(), left));
+    }
+    Ok(items)
+}

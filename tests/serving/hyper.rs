@@ -1,0 +1,52 @@
+//! Without a framework: hyper's own connections, whose service is told who its peer is.
+
+use std::convert::Infallible;
+
+use axum::http::{Request, Response, StatusCode};
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpListener;
+use tollgate::tower::RateLimitLayer;
+use tollgate::{Admin, Key, Limiter, MemoryStore, Quota};
+use tower::{Layer, ServiceExt, service_fn};
+
+use super::client::Client;
+
+#[tokio::test]
+async fn a_service_of_hyper_is_limited_by_its_peers_address() -> anyhow::Result<()> {
+    let limiter = Limiter::new(MemoryStore::new(), Quota::once(2)?)?;
+    let layer = RateLimitLayer::new(limiter.clone());
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    let server = tokio::spawn(async move {
+        loop {
+            let (stream, peer) = listener.accept().await.expect("it listens");
+            let hello = service_fn(async |_: Request<Incoming>| {
+                Ok::<_, Infallible>(Response::new(Full::new(Bytes::from("hello"))))
+            });
+            let service = layer.layer(hello).map_request(move |mut request: Request<Incoming>| {
+                request.extensions_mut().insert(peer);
+                request
+            });
+            tokio::spawn(async move {
+                let connections = auto::Builder::new(TokioExecutor::new());
+                let connection = connections.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
+                connection.await.expect("it serves");
+            });
+        }
+    });
+    for client in [Client::new(address), Client::http2(address)] {
+        let answer = client.get("/").await?;
+        assert_eq!((answer.status, &answer.body[..]), (StatusCode::OK, &b"hello"[..]));
+    }
+    for client in [Client::new(address), Client::http2(address)] {
+        assert_eq!(client.get("/").await?.status, StatusCode::TOO_MANY_REQUESTS);
+    }
+    assert!(limiter.store().peek(&Key::try_from("127.0.0.1")?).await?.is_some());
+    server.abort();
+    Ok(())
+}

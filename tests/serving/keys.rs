@@ -1,0 +1,176 @@
+//! What becomes of what a request says of its owner.
+
+use axum::Router;
+use axum::http::request::Parts;
+use axum::http::{HeaderValue, Request, StatusCode};
+use axum::routing::get;
+use proptest::prelude::*;
+use tollgate::tower::{ClientAddr, Everybody, Header, KeyExtractor, MatchedRoute, NoKey, RateLimitLayer, UrlPath};
+use tollgate::{Admin, Filter, Limiter, MemoryStore, Quota};
+
+use super::client::Client;
+use super::server::Server;
+
+#[tokio::test]
+async fn a_bucket_is_named_as_an_operator_would_look_for_it() -> anyhow::Result<()> {
+    let by_user = |request: &Parts| Some(request.headers.get("x-user")?.to_str().ok()?.to_owned());
+    let layers: [(Change, &[&str]); 7] = [
+        (Box::new(|layer| layer), &["127.0.0.1"]),
+        (Box::new(|layer| layer.name("login")), &["5=login 127.0.0.1"]),
+        (Box::new(move |layer| layer.key(by_user)), &["7"]),
+        (Box::new(|layer| layer.key((ClientAddr::peer(), MatchedRoute))), &["9=127.0.0.1 /users/{id}"]),
+        (Box::new(|layer| layer.key(UrlPath)), &["/users/7"]),
+        (Box::new(|layer| layer.key(Header::new("x-user"))), &["7"]),
+        (
+            Box::new(|layer| layer.and("all", Everybody, Quota::per_hour(9)).expect("it is a quota")),
+            &["127.0.0.1", "3=all everybody"],
+        ),
+    ];
+    for (layer, keys) in layers {
+        assert_eq!(made(layer, "/users/7", &[("x-user", "7")]).await?, keys);
+    }
+    Ok(())
+}
+
+type Change = Box<dyn FnOnce(RateLimitLayer) -> RateLimitLayer>;
+
+#[tokio::test]
+async fn routes_that_do_not_exist_share_a_bucket() -> anyhow::Result<()> {
+    let store_of = limiter()?;
+    let router = users().layer(RateLimitLayer::new(store_of.clone()).key(MatchedRoute));
+    let server = Server::start(router).await?;
+    let client = Client::new(server.address);
+    for path in ["/a", "/b", "/c", "/users/1", "/users/2"] {
+        client.get(path).await?;
+    }
+    assert_eq!(keys(&store_of).await?, ["/users/{id}", "no route"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_nested_router_limits_by_the_whole_path() -> anyhow::Result<()> {
+    let limiter = limiter()?;
+    let inner = || Router::new().route("/x", get(|| async {})).layer(RateLimitLayer::new(limiter.clone()).key(UrlPath));
+    let server = Server::start(Router::new().nest("/a", inner()).nest("/b", inner())).await?;
+    let client = Client::new(server.address);
+    for path in ["/a/x", "/b/x"] {
+        assert_eq!(client.get(path).await?.status, StatusCode::OK);
+    }
+    assert_eq!(keys(&limiter).await?, ["/a/x", "/b/x"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_secret_never_reaches_the_database() -> anyhow::Result<()> {
+    let layer = |layer: RateLimitLayer| layer.key(Header::secret("authorization"));
+    let made = made(layer, "/users/7", &[("authorization", "Bearer s3cret")]).await?;
+    assert_eq!(made, ["sha256=0c9ae6066b41d3711dea4667cfcc513f60cfe047fb1bf4056ca7d1a8d089cf5a"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn who_leaves_the_header_out_is_told_to_send_it_once() -> anyhow::Result<()> {
+    let limiter = limiter()?;
+    let router = users().layer(RateLimitLayer::new(limiter.clone()).key(Header::new("x-user")));
+    let server = Server::start(router).await?;
+    let client = Client::new(server.address);
+    for (headers, detail) in [
+        (&[][..], "send the header x-user"),
+        (&[("x-user", "")], "send the header x-user"),
+        (&[("x-user", "1"), ("x-user", "2")], "send the header x-user once"),
+    ] {
+        let answer = client.get_with("/users/7", headers).await?;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{headers:?}");
+        assert_eq!(answer.json()?["detail"], detail);
+    }
+    let router = users().layer(RateLimitLayer::new(limiter.clone()).key(|_: &Parts| None::<String>));
+    let server = Server::start(router).await?;
+    assert_eq!(Client::new(server.address).get("/users/7").await?.status, StatusCode::BAD_REQUEST);
+    let own = |_: &Parts| -> Result<String, NoKey> { Err(NoKey::new(StatusCode::UNAUTHORIZED, "sign in")) };
+    let router = users().layer(RateLimitLayer::new(limiter.clone()).key(Failing(own)));
+    let server = Server::start(router).await?;
+    assert_eq!(Client::new(server.address).get("/users/7").await?.status, StatusCode::UNAUTHORIZED);
+    assert!(limiter.store().is_empty(), "nothing was taken");
+    Ok(())
+}
+
+struct Failing<F>(F);
+
+impl<F: Fn(&Parts) -> Result<String, NoKey> + Send + Sync + 'static> KeyExtractor for Failing<F> {
+    fn extract(&self, request: &Parts) -> Result<String, NoKey> {
+        self.0(request)
+    }
+}
+
+#[tokio::test]
+async fn a_key_may_be_of_any_length_and_any_bytes() -> anyhow::Result<()> {
+    let long = "x".repeat(10_000);
+    let longer = "x".repeat(10_001);
+    for value in [long.as_str(), longer.as_str()] {
+        let layer = |layer: RateLimitLayer| layer.key(Header::new("x-user"));
+        let made = made(layer, "/users/7", &[("x-user", value)]).await?;
+        assert!(made[0].starts_with("long:sha256=") && made[0].len() == 12 + 64, "{made:?}");
+    }
+    let empty = |layer: RateLimitLayer| layer.key(|_: &Parts| Some(""));
+    assert_eq!(made(empty, "/users/7", &[]).await?, [""; 0], "an empty text is no key");
+    let nul = |layer: RateLimitLayer| layer.key(|_: &Parts| Some("a\0b"));
+    assert_eq!(made(nul, "/users/7", &[]).await?.len(), 1);
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn two_values_of_a_header_are_two_keys(a in bytes(), b in bytes()) {
+        let key = |value: &[u8]| {
+            let mut request = Request::new(());
+            request.headers_mut().insert("x-user", HeaderValue::from_bytes(value).unwrap());
+            Header::new("x-user").extract(&request.into_parts().0).unwrap()
+        };
+        prop_assert_eq!(key(&a) == key(&b), a == b);
+        // Sending the hash of somebody's value is not being them.
+        prop_assert_ne!(key(key(&a).as_bytes()) == key(&a), key(&a).starts_with("sha256="));
+    }
+
+    #[test]
+    fn parts_of_composites_cannot_be_moved(a in "[a=0-9 ]{0,4}", b in "[a=0-9 ]{0,4}", c in "[a=0-9 ]{0,4}", d in "[a=0-9 ]{0,4}") {
+        let key = |one: &str, two: &str| {
+            let (one, two) = (one.to_owned(), two.to_owned());
+            let parts = (move |_: &Parts| Some(one.clone()), move |_: &Parts| Some(two.clone()));
+            parts.extract(&Request::new(()).into_parts().0).unwrap()
+        };
+        prop_assert_eq!(key(&a, &b) == key(&c, &d), (&a, &b) == (&c, &d));
+    }
+}
+
+/// What can be the value of a header.
+fn bytes() -> impl Strategy<Value = Vec<u8>> {
+    let byte = any::<u8>().prop_filter("a header has no controls", |byte| *byte >= b' ' && *byte != 127);
+    proptest::collection::vec(byte, 1..5).prop_filter("spaces at the ends are no part of it", |value| !value.is_empty())
+}
+
+/// The keys that a request makes under a layer.
+async fn made(
+    layer: impl FnOnce(RateLimitLayer) -> RateLimitLayer,
+    path: &str,
+    headers: &[(&str, &str)],
+) -> anyhow::Result<Vec<String>> {
+    let limiter = limiter()?;
+    let server = Server::start(users().layer(layer(RateLimitLayer::new(limiter.clone())))).await?;
+    Client::new(server.address).get_with(path, headers).await?;
+    keys(&limiter).await
+}
+
+async fn keys(limiter: &Limiter<MemoryStore>) -> anyhow::Result<Vec<String>> {
+    let buckets = limiter.store().list(&Filter::default(), None, 100).await?;
+    Ok(buckets.iter().map(|bucket| bucket.key.to_string()).collect())
+}
+
+fn limiter() -> anyhow::Result<Limiter<MemoryStore>> {
+    Ok(Limiter::new(MemoryStore::new(), Quota::per_hour(1000))?)
+}
+
+fn users() -> Router {
+    Router::new().route("/users/{id}", get(|| async {}))
+}

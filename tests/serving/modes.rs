@@ -1,0 +1,185 @@
+//! What becomes of requests without tokens: denied, waiting, or shadowed. And of the service's readiness.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::Extension;
+use axum::http::{Request, Response, StatusCode};
+use axum::routing::get;
+use axum::{Router, middleware};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, Semaphore};
+use tokio::task::yield_now;
+use tollgate::tower::{Everybody, RateLimitLayer, Refusal, Shadowed};
+use tollgate::{Decision, Limiter, ManualClock, MemoryStore, Quota};
+use tower::{Layer, Service, ServiceExt, service_fn};
+
+use super::broken::Broken;
+use super::client::Client;
+use super::server::Server;
+
+/// Time stands still in the store, and passes by itself in this runtime.
+#[tokio::test(start_paused = true)]
+async fn requests_wait_for_their_turn_in_the_order_of_arrival() -> anyhow::Result<()> {
+    let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), Quota::per_second(1))?;
+    let layer = RateLimitLayer::new(limiter).key(Everybody).wait(Duration::from_secs(2));
+    let served = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&served);
+    let service = layer.layer(service_fn(move |request: Request<u32>| {
+        seen.lock().push(*request.body());
+        std::future::ready(Ok::<_, Infallible>(Response::new(Body::empty())))
+    }));
+    let mut answers = Vec::new();
+    for n in 0..5 {
+        answers.push(tokio::spawn(service.clone().oneshot(Request::new(n))));
+        yield_now().await;
+    }
+    let mut statuses = Vec::new();
+    for answer in answers {
+        statuses.push(answer.await??.status().as_u16());
+    }
+    // One now, two within two seconds, and two that would come too late and are told so at once.
+    assert_eq!(statuses, [200, 200, 200, 429, 429]);
+    assert_eq!(*served.lock(), [0, 1, 2]);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_goes_away_while_it_waits_has_used_its_turn() -> anyhow::Result<()> {
+    let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), Quota::per_second(1))?;
+    let layer = RateLimitLayer::new(limiter).key(Everybody).wait(Duration::from_secs(1));
+    let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty()))));
+    let ask = || service.clone().oneshot(Request::new(()));
+    assert_eq!(ask().await?.status(), StatusCode::OK);
+    let waiting = tokio::spawn(ask());
+    for _ in 0..10 {
+        yield_now().await; // until it waits: nothing here takes time
+    }
+    waiting.abort();
+    assert!(waiting.await.is_err(), "it waited");
+    assert_eq!(ask().await?.status(), StatusCode::TOO_MANY_REQUESTS, "the next turn is its still");
+    Ok(())
+}
+
+#[tokio::test]
+async fn in_the_shadow_everything_passes_and_says_what_it_would_have_come_to() -> anyhow::Result<()> {
+    let tell = middleware::map_response(async |mut response: Response<Body>| {
+        let shadowed = response.extensions().get::<Shadowed>().map(|Shadowed(refusal)| refusal.status().as_u16());
+        response.headers_mut().insert("x-shadowed", shadowed.unwrap_or(0).into());
+        response
+    });
+    let granted = |decision: Option<Extension<Decision>>| async move {
+        decision.map_or_else(|| "nobody knows".to_owned(), |Extension(decision)| decision.is_granted().to_string())
+    };
+    let router = || Router::new().route("/", get(granted));
+    let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(2))?;
+    let server = Server::start(router().layer(RateLimitLayer::new(limiter).shadow()).layer(tell.clone())).await?;
+    let client = Client::new(server.address);
+    for (granted, shadowed) in [("true", "0"), ("true", "0"), ("false", "429"), ("false", "429")] {
+        let answer = client.get("/").await?;
+        assert_eq!((answer.status, &answer.body[..]), (StatusCode::OK, granted.as_bytes()));
+        assert_eq!(answer.header("x-shadowed")?, Some(shadowed));
+        assert!(!answer.headers.contains_key("retry-after") && !answer.headers.contains_key("ratelimit"));
+    }
+    // What fails, and who has no key, would have been refused as well.
+    let broken = RateLimitLayer::new(Limiter::new(Broken, Quota::per_hour(2))?).shadow();
+    let server = Server::start(router().layer(broken).layer(tell.clone())).await?;
+    let answer = Client::new(server.address).get("/").await?;
+    assert_eq!((&answer.body[..], answer.header("x-shadowed")?), (&b"nobody knows"[..], Some("503")));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_service_that_is_not_ready_is_not_asked_and_takes_nothing() -> anyhow::Result<()> {
+    let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(10))?;
+    let inner = OneAtATime { places: Arc::new(Semaphore::new(1)), place: None };
+    let mut service = RateLimitLayer::new(limiter.clone()).key(Everybody).layer(inner);
+
+    service.ready().await?;
+    let first = service.call(Request::new(()));
+    let mut other = service.clone();
+    let mut waiting = tokio_test_poll(&mut other);
+    assert!(waiting.is_pending(), "its only place is taken");
+    assert!(limiter.store().is_empty(), "nothing was taken before the first was polled");
+    assert_eq!(first.await?.status(), StatusCode::OK);
+    waiting = tokio_test_poll(&mut other);
+    assert!(waiting.is_ready(), "the place is free");
+
+    // A denied request gives its place back.
+    let none = Limiter::new(MemoryStore::new(), Quota::once(1)?)?;
+    let inner = OneAtATime { places: Arc::new(Semaphore::new(1)), place: None };
+    let service = RateLimitLayer::new(none).key(Everybody).layer(inner);
+    for status in [200, 429, 429, 429] {
+        assert_eq!(service.clone().oneshot(Request::new(())).await?.status(), status);
+    }
+    Ok(())
+}
+
+fn tokio_test_poll(service: &mut (impl Service<Request<()>, Error = Infallible> + ?Sized)) -> Poll<()> {
+    let waker = std::task::Waker::noop();
+    service.poll_ready(&mut Context::from_waker(waker)).map(|ready| ready.expect("it is infallible"))
+}
+
+/// Serves one request at a time, and panics if it is called without being ready.
+struct OneAtATime {
+    places: Arc<Semaphore>,
+    place: Option<tokio::sync::OwnedSemaphorePermit>,
+}
+
+impl Clone for OneAtATime {
+    fn clone(&self) -> Self {
+        Self { places: Arc::clone(&self.places), place: None }
+    }
+}
+
+impl Service<Request<()>> for OneAtATime {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = std::future::Ready<Result<Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        if self.place.is_none() {
+            self.place = Arc::clone(&self.places).try_acquire_owned().ok();
+        }
+        if self.place.is_some() { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        drop(self.place.take().expect("it was called without being ready"));
+        std::future::ready(Ok(Response::new(Body::empty())))
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_gets_nothing_back() -> anyhow::Result<()> {
+    let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(2))?;
+    let (begun, calls) = (Arc::new(Notify::new()), Arc::new(AtomicU64::new(0)));
+    let handler = {
+        let (begun, calls) = (Arc::clone(&begun), Arc::clone(&calls));
+        move |_: Request<()>| {
+            let (begun, calls) = (Arc::clone(&begun), Arc::clone(&calls));
+            async move {
+                calls.fetch_add(1, Ordering::SeqCst);
+                begun.notify_one();
+                std::future::pending::<Result<Response<Body>, Infallible>>().await
+            }
+        }
+    };
+    let layer = RateLimitLayer::new(limiter).key(Everybody).refund(|_, cost| cost);
+    let service = layer.layer(service_fn(handler));
+    for _ in 0..2 {
+        let asked = tokio::spawn(service.clone().oneshot(Request::new(())));
+        begun.notified().await;
+        asked.abort();
+        assert!(asked.await.is_err(), "it was being served");
+    }
+    let third = service.oneshot(Request::new(())).await?;
+    assert_eq!(third.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert!(matches!(third.extensions().get::<Refusal>(), Some(Refusal::Denied { .. })));
+    assert_eq!(calls.load(Ordering::SeqCst), 2);
+    Ok(())
+}

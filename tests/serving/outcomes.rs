@@ -1,0 +1,119 @@
+//! Requests that are not counted, by what the service answers.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Query;
+use axum::http::response::Parts;
+use axum::http::{Request, Response, StatusCode};
+use axum::routing::get;
+use tokio::sync::Semaphore;
+use tokio::task::yield_now;
+use tollgate::tower::{ClientAddr, Everybody, RateLimitLayer};
+use tollgate::{Adjusted, Adjustment, Admin, Error, Key, Limiter, MemoryStore, Outcome, Quota, Store, Take, TakeError};
+use tower::{Layer, ServiceExt, service_fn};
+
+use super::client::Client;
+use super::server::Server;
+
+#[tokio::test]
+async fn only_failed_logins_are_counted() -> anyhow::Result<()> {
+    let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(5))?;
+    let login = |Query(form): Query<Login>| async move {
+        if form.password == "right" { StatusCode::NO_CONTENT } else { StatusCode::UNAUTHORIZED }
+    };
+    let failed = RateLimitLayer::new(limiter)
+        .key(ClientAddr::peer())
+        .refund(|answer, cost| if answer.status.is_success() { cost } else { 0 });
+    let server = Server::start(Router::new().route("/login", get(login)).layer(failed)).await?;
+    let client = Client::new(server.address);
+    // Each token is back before the answer is there.
+    for _ in 0..50 {
+        assert_eq!(client.get("/login?password=right").await?.status, StatusCode::NO_CONTENT);
+    }
+    for _ in 0..5 {
+        assert_eq!(client.get("/login?password=wrong").await?.status, StatusCode::UNAUTHORIZED);
+    }
+    assert_eq!(client.get("/login?password=right").await?.status, StatusCode::TOO_MANY_REQUESTS);
+    Ok(())
+}
+
+#[derive(serde::Deserialize)]
+struct Login {
+    password: String,
+}
+
+#[tokio::test]
+async fn what_was_not_used_is_given_back_and_never_more_than_was_taken() -> anyhow::Result<()> {
+    let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(100))?;
+    let cached = |answer: &Parts, cost| {
+        let unused = answer.headers.get("x-unused").and_then(|unused| unused.to_str().ok()?.parse().ok());
+        unused.unwrap_or(cost + 1_000_000)
+    };
+    let work = |Query(said): Query<Said>| async move { [("x-unused", said.unused.unwrap_or_default())] };
+    let layer = RateLimitLayer::new(limiter.clone()).cost(|_| 10).refund(cached);
+    let server = Server::start(Router::new().route("/", get(work)).layer(layer)).await?;
+    let client = Client::new(server.address);
+    let left = async || {
+        let level = limiter.store().peek(&Key::try_from("127.0.0.1")?).await?;
+        anyhow::Ok(level.map(|level| level.available))
+    };
+    for (path, left_then) in [("/?unused=0", 90), ("/?unused=7", 87), ("/?unused=10", 87), ("/", 87)] {
+        client.get(path).await?;
+        assert_eq!(left().await?, Some(left_then), "{path}");
+    }
+    Ok(())
+}
+
+#[derive(serde::Deserialize)]
+struct Said {
+    unused: Option<String>,
+}
+
+#[tokio::test]
+async fn an_answer_is_sent_when_the_tokens_are_back() -> anyhow::Result<()> {
+    let store = Arc::new(Slow { store: MemoryStore::new(), leave: Semaphore::new(0) });
+    let limiter = Limiter::new(Arc::clone(&store), Quota::once(1)?)?;
+    let inner = service_fn(async |_: Request<()>| anyhow::Ok(Response::new(Body::empty())));
+    let service = RateLimitLayer::new(limiter).key(Everybody).refund(|_, cost| cost).layer(inner);
+    for _ in 0..3 {
+        let asked = tokio::spawn(service.clone().oneshot(Request::new(())));
+        for _ in 0..100 {
+            yield_now().await; // as far as it comes without leave
+        }
+        assert!(!asked.is_finished());
+        store.leave.add_permits(1);
+        assert_eq!(asked.await??.status(), StatusCode::OK);
+    }
+    // Who goes away meanwhile does not keep the tokens.
+    let asked = tokio::spawn(service.clone().oneshot(Request::new(())));
+    for _ in 0..100 {
+        yield_now().await;
+    }
+    asked.abort();
+    assert!(asked.await.is_err(), "it waited");
+    store.leave.add_permits(2);
+    for _ in 0..100 {
+        yield_now().await;
+    }
+    assert_eq!(service.oneshot(Request::new(())).await?.status(), StatusCode::OK);
+    Ok(())
+}
+
+/// A store that takes at once, and gives back when it has leave.
+struct Slow {
+    store: MemoryStore,
+    leave: Semaphore,
+}
+
+impl Store for Slow {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        self.store.take(takes).await
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        self.leave.acquire().await.map_err(Error::other)?.forget();
+        self.store.adjust(adjustments).await
+    }
+}
