@@ -7,6 +7,7 @@ mod cpu;
 mod drive;
 mod engine;
 mod figures;
+mod http;
 mod peer;
 mod peers;
 mod popularity;
