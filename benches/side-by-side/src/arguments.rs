@@ -9,7 +9,7 @@ use crate::workload::{WORKLOADS, Workload};
 /// Measures tollgate, Redis and others in turns, and writes a report. Run it by scripts/bench, which starts the servers.
 #[derive(Debug, Parser)]
 pub(crate) struct Arguments {
-    /// Which workloads, or `waiters`; all if not said.
+    /// Which workloads, `waiters` or `neighbours`; all if not said.
     workloads: Vec<String>,
     /// Two short repeats over few keys: to see that everything runs, not to quote.
     #[arg(long)]
@@ -48,13 +48,22 @@ impl Arguments {
         if self.workloads.is_empty() {
             return Ok(WORKLOADS.iter().collect());
         }
-        self.workloads.iter().filter(|name| *name != WAITERS).map(|name| Workload::named(name)).collect()
+        let special = |name: &&String| [WAITERS, NEIGHBOURS].contains(&name.as_str());
+        self.workloads.iter().filter(|name| !special(name)).map(|name| Workload::named(name)).collect()
     }
 
     /// How many wait for one key, if that is to be measured.
     pub(crate) fn waiters(&self) -> Option<usize> {
-        let wanted = self.workloads.is_empty() || self.workloads.iter().any(|name| name == WAITERS);
-        wanted.then_some(if self.quick { 2000 } else { 10_000 })
+        self.wants(WAITERS).then_some(if self.quick { 2000 } else { 10_000 })
+    }
+
+    /// Whether to measure what decisions do to others who use the database.
+    pub(crate) fn neighbours(&self) -> bool {
+        self.wants(NEIGHBOURS) && self.engines.contains(&Server::Postgres)
+    }
+
+    fn wants(&self, special: &str) -> bool {
+        self.workloads.is_empty() || self.workloads.iter().any(|name| name == special)
     }
 
     pub(crate) fn keys(&self) -> u32 {
@@ -81,3 +90,4 @@ impl Arguments {
 }
 
 const WAITERS: &str = "waiters";
+const NEIGHBOURS: &str = "neighbours";

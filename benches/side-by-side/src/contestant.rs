@@ -30,6 +30,8 @@ pub(crate) enum Kind {
     Bare,
     /// `SELECT 1`, which does not even write.
     SelectOne,
+    /// Nothing, to see what the rest costs.
+    Unlimited,
     /// In this process.
     Governor,
     /// tollgate in this process.
@@ -60,7 +62,7 @@ impl Contestant {
             Kind::RedisCell => on(kind, Server::RedisCell),
             Kind::Flexible => on(kind, Server::Postgres),
             Kind::Tollgate | Kind::Leased | Kind::Bare | Kind::SelectOne => each(kind),
-            Kind::Governor | Kind::Memory => here(kind),
+            Kind::Unlimited | Kind::Governor | Kind::Memory => here(kind),
         };
         kinds(workload.name).iter().copied().flat_map(of).collect()
     }
@@ -89,7 +91,7 @@ impl Contestant {
 
 /// Who is worth measuring under a workload. To add a variant, add a line.
 fn kinds(workload: &str) -> &'static [Kind] {
-    use Kind::{Bare, Flexible, Governor, Leased, Memory, Redis, RedisCell, RedisPipelined, SelectOne, Tollgate};
+    use Kind::{Bare, Flexible, Governor, Leased, Memory, Redis, RedisCell, RedisPipelined, SelectOne, Tollgate, Unlimited};
     match workload {
         "uniform" => &[Redis, RedisPipelined, RedisCell, Tollgate, Flexible, Bare, SelectOne, Governor, Memory],
         "hot" => &[Redis, RedisPipelined, RedisCell, Tollgate, Flexible, Bare, Governor, Memory],
@@ -97,12 +99,14 @@ fn kinds(workload: &str) -> &'static [Kind] {
         "saturated" | "attack" => &[Redis, RedisPipelined, RedisCell, Tollgate, Governor, Memory],
         "denied" => &[Redis, RedisPipelined, RedisCell, Tollgate],
         "leased" => &[Redis, RedisPipelined, Leased, Governor, Memory],
+        "http" => &[Redis, Unlimited, Governor, Memory, Leased, Tollgate],
+        "http_attack" => &[Redis, Governor, Memory, Tollgate],
         "five_limits" => &[Redis, RedisPipelined, Tollgate],
         _ => &[Redis, RedisPipelined, Tollgate, Bare],
     }
 }
 
-const KINDS: [(Kind, &str); 10] = [
+const KINDS: [(Kind, &str); 11] = [
     (Kind::Redis, "redis"),
     (Kind::RedisPipelined, "redis-pipelined"),
     (Kind::RedisCell, "redis-cell"),
@@ -111,6 +115,7 @@ const KINDS: [(Kind, &str); 10] = [
     (Kind::Flexible, "rate-limiter-flexible"),
     (Kind::Bare, "bare-update"),
     (Kind::SelectOne, "select-1"),
+    (Kind::Unlimited, "no-limiter"),
     (Kind::Governor, "governor"),
     (Kind::Memory, "tollgate-memory"),
 ];

@@ -7,6 +7,8 @@ mod cpu;
 mod drive;
 mod engine;
 mod figures;
+mod http;
+mod neighbours;
 mod peer;
 mod peers;
 mod popularity;
@@ -82,6 +84,10 @@ async fn measure(
             report.add_waited(engine, waiters::measure(engine, run, venues, waiters).await);
             report.write(&arguments.output)?;
         }
+    }
+    if arguments.neighbours() {
+        report.add_beside(neighbours::measure(run, arguments.repeats(), arguments.keys()).await);
+        report.write(&arguments.output)?;
     }
     println!("{}", report.markdown());
     Ok(report)

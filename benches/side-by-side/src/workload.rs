@@ -18,6 +18,8 @@ pub(crate) struct Workload {
     pub(crate) durable: bool,
     /// Whether what tollgate keeps in the process may answer. Where not, each denial is the store's.
     pub(crate) denials_cached: bool,
+    /// Whether the keys come as requests to an HTTP server that limits them.
+    pub(crate) http: bool,
 }
 
 /// A quota, and how its buckets are when the measurement starts.
@@ -86,9 +88,10 @@ const PLAIN: Workload = Workload {
     processes: 1,
     durable: false,
     denials_cached: true,
+    http: false,
 };
 
-pub(crate) static WORKLOADS: [Workload; 11] = [
+pub(crate) static WORKLOADS: [Workload; 13] = [
     Workload { name: "uniform", about: "all keys alike, all granted", ..PLAIN },
     Workload { name: "hot", about: "one key, all granted", popularity: Popularity::One, ..PLAIN },
     Workload {
@@ -124,6 +127,14 @@ pub(crate) static WORKLOADS: [Workload; 11] = [
         about: "8 processes of 16 tasks, one key, all granted",
         popularity: Popularity::One,
         processes: 8,
+        ..PLAIN
+    },
+    Workload { name: "http", about: "requests to an HTTP server, all keys alike, all granted", http: true, ..PLAIN },
+    Workload {
+        name: "http_attack",
+        about: "a hundred keys, 10/s each, as fast as an HTTP server answers",
+        terms: &ATTACKED,
+        http: true,
         ..PLAIN
     },
     Workload {

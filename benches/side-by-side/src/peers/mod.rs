@@ -1,11 +1,11 @@
 //! Who is measured, and how each is made ready.
 
 mod floor;
-mod governor;
+pub(crate) mod governor;
 pub(crate) mod redis;
 mod redis_cell;
 mod redis_pipelined;
-mod tollgate;
+pub(crate) mod tollgate;
 
 use ::tollgate::SqlStore;
 use anyhow::{Context, bail};
@@ -13,6 +13,7 @@ use sqlx::{MySql, Postgres, Sqlite};
 
 use crate::contestant::{Contestant, Kind};
 use crate::engine::{CONNECTIONS, Engine};
+use crate::http;
 use crate::peer::{Opened, opened};
 use crate::processes::Driver;
 use crate::scene::Scene;
@@ -35,6 +36,9 @@ impl Contestant {
 
     /// Connects, and is ready to decide.
     pub(crate) async fn open(self, scene: &Scene) -> anyhow::Result<Box<dyn Opened>> {
+        if scene.workload.http {
+            return http::open(self, scene).await;
+        }
         let server = self.server.context("it needs a server");
         Ok(match self.kind {
             Kind::Redis => opened(redis::AsUsersRunIt::open(server?, scene).await?),
@@ -42,6 +46,7 @@ impl Contestant {
             Kind::RedisCell => opened(redis_cell::RedisCell::open(scene).await?),
             Kind::Governor => opened(governor::Governor::open(scene)?),
             Kind::Memory => opened(tollgate::memory(scene).await?),
+            Kind::Unlimited => bail!("without a server in front there is nothing to measure"),
             Kind::Flexible => Box::new(Driver::node(scene)?),
             Kind::Tollgate | Kind::Leased | Kind::Bare | Kind::SelectOne => match server? {
                 server @ (Server::Postgres | Server::Postgres15) => self.open_sql::<Postgres>(server, scene).await?,

@@ -18,10 +18,15 @@ pub(crate) struct Tollgate<S: Store> {
 
 impl<S: Store> Tollgate<S> {
     fn open(store: S, scene: &Scene, leases: bool) -> anyhow::Result<Self> {
-        let rule = rule(scene.workload.terms)?;
-        let limiter = with(Limiter::builder(store), scene.workload, leases).build(rule.clone())?;
+        let (limiter, rule) = (limiter(store, scene, leases)?, rule(scene.workload.terms)?);
         Ok(Self { limiter, rule, keys: keys(scene)?, scene: scene.clone() })
     }
+}
+
+/// As its users have it.
+pub(crate) fn limiter<S: Store>(store: S, scene: &Scene, leases: bool) -> anyhow::Result<Limiter<S>> {
+    let builder = with(Limiter::builder(store), scene.workload, leases);
+    Ok(builder.build(rule(scene.workload.terms)?)?)
 }
 
 /// What differs from what users get by themselves.
@@ -66,9 +71,14 @@ impl<E: Engine> Peer for OnSql<E> {
 
 /// In this process.
 pub(crate) async fn memory(scene: &Scene) -> anyhow::Result<Tollgate<MemoryStore>> {
+    Tollgate::open(memory_store(scene).await?, scene, false)
+}
+
+/// With the buckets in it.
+pub(crate) async fn memory_store(scene: &Scene) -> anyhow::Result<MemoryStore> {
     let store = MemoryStore::new().most_keys(2 * scene.names.len().max(1000));
     load(&store, scene).await?;
-    Tollgate::open(store, scene, false)
+    Ok(store)
 }
 
 /// Makes the buckets.

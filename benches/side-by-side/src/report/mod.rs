@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use crate::arguments::Arguments;
 use crate::figures::Measured;
+use crate::neighbours::Beside;
 use crate::proxy;
 use crate::server::Server;
 use crate::waiters::Waited;
@@ -34,6 +35,7 @@ pub(crate) struct Report {
     #[serde(flatten)]
     ratios: Ratios,
     waiters: Vec<Waited>,
+    neighbours: Vec<Beside>,
     faults: Vec<String>,
     #[serde(skip)]
     measured: Vec<Measured>,
@@ -50,6 +52,7 @@ impl Report {
             tasks: arguments.headline(),
             ratios: Ratios::default(),
             waiters: Vec::new(),
+            neighbours: Vec::new(),
             faults: Vec::new(),
             measured: Vec::new(),
         }
@@ -65,6 +68,13 @@ impl Report {
         match waited {
             Ok(waited) => self.waiters.push(waited),
             Err(error) => self.faults.push(format!("waiters, {}: {error:#}", engine.name())),
+        }
+    }
+
+    pub(crate) fn add_beside(&mut self, beside: anyhow::Result<Vec<Beside>>) {
+        match beside {
+            Ok(beside) => self.neighbours = beside,
+            Err(error) => self.faults.push(format!("neighbours: {error:#}")),
         }
     }
 

@@ -1,7 +1,7 @@
 use std::fmt::Write as _;
 
 use super::Report;
-use crate::figures::{Measured, Row};
+use crate::figures::{Measured, Row, median};
 
 /// The report to read.
 pub(crate) fn markdown(report: &Report) -> String {
@@ -26,6 +26,7 @@ pub(crate) fn markdown(report: &Report) -> String {
         workload(&mut text, measured, report.tasks);
     }
     waiters(&mut text, report);
+    neighbours(&mut text, report);
     if !report.faults.is_empty() {
         let _ = writeln!(text, "\n## Faults: these runs count nothing\n");
         for fault in &report.faults {
@@ -88,6 +89,11 @@ fn workload(text: &mut String, measured: &Measured, headline: usize) {
             cell(row.median_of(|figures| figures.calls), 4),
         );
     }
+    if let Some(free) = measured.row("no-limiter", shown) {
+        let rows = measured.rows.iter().filter(|row| row.tasks == shown);
+        let shares: Vec<String> = rows.map(|row| format!("{} {}", row.contestant, cell(row.ratio(free), 3))).collect();
+        let _ = writeln!(text, "\nOf what is served without a limiter: {}.", shares.join(", "));
+    }
     for absent in &measured.absent {
         let _ = writeln!(text, "\nNot measured: {absent}.");
     }
@@ -110,6 +116,28 @@ fn waiters(text: &mut String, report: &Report) {
             waited.late_p99,
             waited.inversions,
             cell(waited.calls, 4)
+        );
+    }
+}
+
+fn neighbours(text: &mut String, report: &Report) {
+    if report.neighbours.is_empty() {
+        return;
+    }
+    let _ = writeln!(
+        text,
+        "\n## neighbours: pgbench on the same server, 4 clients, beside so many decisions a second\n\n\
+         | asked for/s | made/s | transactions/s | ÷ alone | p99 ms |\n|---|---|---|---|---|"
+    );
+    for beside in &report.neighbours {
+        let _ = writeln!(
+            text,
+            "| {} | {:.0} | {:.0} | {:.2} | {:.2} |",
+            beside.asked,
+            beside.made,
+            median(beside.tps.iter().copied()),
+            beside.of_alone,
+            median(beside.p99.iter().copied())
         );
     }
 }

@@ -1,0 +1,89 @@
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use axum::Router;
+use axum::body::Body;
+use axum::http::request::Parts;
+use axum::http::{Request, StatusCode};
+use axum::middleware::{Next, from_fn};
+use axum::response::IntoResponse;
+use sqlx::{MySql, Postgres, Sqlite};
+use tollgate::tower::RateLimitLayer;
+use tollgate::{Limiter, SqlStore, Store};
+use tower_governor::governor::GovernorConfigBuilder;
+use tower_governor::key_extractor::KeyExtractor;
+use tower_governor::{GovernorError, GovernorLayer};
+
+use super::key_of;
+use crate::contestant::{Contestant, Kind};
+use crate::engine::{CONNECTIONS, Engine};
+use crate::peer::Peer;
+use crate::peers::{redis, tollgate as ours};
+use crate::scene::Scene;
+use crate::server::Server;
+
+/// A router behind the limit of a contestant.
+pub(super) async fn limit(router: Router, contestant: Contestant, scene: &Scene) -> anyhow::Result<Router> {
+    let server = contestant.server.context("it needs a server");
+    let leases = contestant.kind == Kind::Leased;
+    Ok(match contestant.kind {
+        Kind::Unlimited => router,
+        Kind::Governor => governor(router, scene)?,
+        Kind::Redis => behind(router, redis::AsUsersRunIt::open(server?, scene).await?),
+        Kind::Memory => router.layer(layer(ours::limiter(ours::memory_store(scene).await?, scene, false)?, scene)),
+        Kind::Tollgate | Kind::Leased => match server? {
+            server @ (Server::Postgres | Server::Postgres15) => on_sql::<Postgres>(router, server, scene, leases).await?,
+            server @ (Server::Mysql | Server::Mariadb) => on_sql::<MySql>(router, server, scene, leases).await?,
+            server => on_sql::<Sqlite>(router, server, scene, leases).await?,
+        },
+        _ => bail!("{contestant} is behind no HTTP server"),
+    })
+}
+
+async fn on_sql<E: Engine>(router: Router, server: Server, scene: &Scene, leases: bool) -> anyhow::Result<Router> {
+    let pool = E::open(&server.database(&scene.run)?, CONNECTIONS, scene.workload.durable).await?;
+    Ok(router.layer(layer(ours::limiter(SqlStore::from(pool), scene, leases)?, scene)))
+}
+
+/// As it comes, by the key that a request names.
+fn layer<S: Store>(limiter: Limiter<S>, scene: &Scene) -> RateLimitLayer {
+    let names = Arc::clone(&scene.names);
+    RateLimitLayer::new(limiter).key(move |request: &Parts| names.get(key_of(&request.headers)? as usize).cloned())
+}
+
+/// The `tower_governor` crate, by the same key.
+fn governor(router: Router, scene: &Scene) -> anyhow::Result<Router> {
+    let terms = scene.workload.terms;
+    let mut builder = GovernorConfigBuilder::default().key_extractor(ByHeader(Arc::clone(&scene.names)));
+    builder.period(terms.token).burst_size(u32::try_from(terms.capacity)?);
+    let config = builder.finish().context("tower_governor takes no such terms")?;
+    Ok(router.layer(GovernorLayer::new(config)))
+}
+
+#[derive(Clone)]
+struct ByHeader(Arc<[String]>);
+
+impl KeyExtractor for ByHeader {
+    type Key = String;
+
+    fn extract<T>(&self, request: &Request<T>) -> Result<String, GovernorError> {
+        let name = key_of(request.headers()).and_then(|key| self.0.get(key as usize));
+        name.cloned().ok_or(GovernorError::UnableToExtractKey)
+    }
+}
+
+/// A layer of the same shape over another limiter.
+fn behind<P: Peer>(router: Router, peer: P) -> Router {
+    let peer = Arc::new(peer);
+    router.layer(from_fn(move |request: Request<Body>, next: Next| {
+        let peer = Arc::clone(&peer);
+        async move {
+            let Some(key) = key_of(request.headers()) else { return StatusCode::BAD_REQUEST.into_response() };
+            match peer.ask(key).await {
+                Ok(true) => next.run(request).await,
+                Ok(false) => StatusCode::TOO_MANY_REQUESTS.into_response(),
+                Err(_) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+            }
+        }
+    }))
+}

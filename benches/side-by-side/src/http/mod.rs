@@ -1,0 +1,63 @@
+//! Limits before an HTTP server: how many requests it serves with each of them.
+
+mod client;
+mod layers;
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use anyhow::Context;
+use axum::Router;
+use axum::http::HeaderMap;
+use axum::routing::get;
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::contestant::Contestant;
+use crate::peer::{Opened, Peer, opened};
+use crate::scene::Scene;
+use client::Client;
+
+/// A server on threads of its own, and those who ask it over connections that they keep.
+pub(crate) struct Served {
+    client: Client,
+    runtime: Option<Runtime>,
+}
+
+/// Serves behind the limit of a contestant.
+pub(crate) async fn open(contestant: Contestant, scene: &Scene) -> anyhow::Result<Box<dyn Opened>> {
+    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let (contestant, scene) = (contestant, scene.clone());
+    let served = runtime.spawn(async move {
+        let router = Router::new().route("/", get(|| async { "hello" }));
+        let router = layers::limit(router, contestant, &scene).await?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let address = listener.local_addr()?;
+        let service = router.into_make_service_with_connect_info::<SocketAddr>();
+        tokio::spawn(async move { axum::serve(listener, service).await });
+        anyhow::Ok(address)
+    });
+    let address = served.await.context("the server panicked")??;
+    Ok(opened(Served { client: Client::new(address), runtime: Some(runtime) }))
+}
+
+impl Peer for Served {
+    async fn ask(&self, key: u32) -> anyhow::Result<bool> {
+        self.client.ask(key).await
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // Not waited for: what it serves has ended, and no runtime may be waited for within another one.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// Where a request says which key it is about.
+const KEY: &str = "x-key";
+
+fn key_of(headers: &HeaderMap) -> Option<u32> {
+    headers.get(KEY)?.to_str().ok()?.parse().ok()
+}
