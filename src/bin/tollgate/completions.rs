@@ -1,0 +1,22 @@
+use std::process::ExitCode;
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+/// Prints a completion script.
+#[derive(clap::Args)]
+#[command(after_help = "bash: tollgate completions bash > ~/.local/share/bash-completion/completions/tollgate\n\
+                        zsh:  tollgate completions zsh > \"${fpath[1]}/_tollgate\"\n\
+                        fish: tollgate completions fish > ~/.config/fish/completions/tollgate.fish")]
+pub(crate) struct Args {
+    shell: Shell,
+}
+
+impl Args {
+    pub(crate) fn run<C: CommandFactory>(self) -> anyhow::Result<ExitCode> {
+        let mut script = Vec::new();
+        clap_complete::generate(self.shell, &mut C::command(), "tollgate", &mut script);
+        crate::output::say(String::from_utf8(script)?)?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

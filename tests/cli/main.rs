@@ -1,0 +1,1 @@
+//! The program `tollgate`, run as people run it.
