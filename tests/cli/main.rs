@@ -1,1 +1,12 @@
-//! The program `tollgate`, run as people run it.
+//! The program `tollgate`, run as people run it, on real databases.
+
+mod clients;
+mod command;
+mod databases;
+mod doctor;
+mod everyday;
+mod hints;
+mod json;
+mod migrations;
+mod running;
+mod secrets;

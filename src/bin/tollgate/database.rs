@@ -179,7 +179,11 @@ pub(crate) async fn open<DB: Engine>(url: &str, create: bool) -> anyhow::Result<
             Err(_) => return Err(unreachable(&address, &format!("no answer within {PATIENCE:?}")).into()),
         },
     };
-    connected.map_err(|error| unreachable(&address, &redact(&error.to_string())))?;
+    connected.map_err(|error| match error {
+        // Without the server's source code's lines.
+        sqlx::Error::Database(error) => unreachable(&address, error.message()),
+        error => unreachable(&address, &error.to_string()),
+    })?;
     Ok(SqlStore::from(pool))
 }
 

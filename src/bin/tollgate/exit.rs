@@ -4,10 +4,11 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
+use clap::error::{ContextKind, ContextValue};
 use tollgate::{Error, TakeError};
 
-use crate::output;
 use crate::redact::redact;
+use crate::{output, times};
 
 /// What `--help` says of the exit codes.
 pub(crate) const HELP: &str = "\
@@ -59,7 +60,12 @@ impl Refusal {
 
 /// Says what is wrong with the arguments, or shows the help that they asked for.
 pub(crate) fn misused(error: &clap::Error) -> ExitCode {
-    let text = redact(&error.render().ansi().to_string());
+    let mut text = redact(&error.render().ansi().to_string());
+    if let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg)
+        && times::is_unit(word)
+    {
+        text += "\nhint: write a span without a space: 1h\n";
+    }
     // What cannot be written, nobody reads.
     let _ = if error.use_stderr() {
         anstream::stderr().write_all(text.as_bytes())

@@ -13,6 +13,11 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
         .map_err(|_| "write a number and its unit together, such as 250ms, 10s, 5min, 1h or 1d".to_owned())
 }
 
+/// Whether it is the second half of a span that was written in two words.
+pub(crate) fn is_unit(word: &str) -> bool {
+    humantime::parse_duration(&format!("1{word}")).is_ok()
+}
+
 /// So long from now.
 pub(crate) fn after(span: Duration) -> anyhow::Result<DateTime<Utc>> {
     let end = TimeDelta::from_std(span).ok().and_then(|span| Utc::now().checked_add_signed(span));

@@ -59,8 +59,10 @@ fn server(settings: &Settings, report: &mut Report) {
 
 async fn grants(connection: &mut MySqlConnection, report: &mut Report) -> Result<(), sqlx::Error> {
     // A routine that the account may not call is not listed to it.
-    let (account, taking, operating): (String, bool, bool) = sqlx::query_as(
+    let (account, is_there, taking, operating): (String, bool, bool, bool) = sqlx::query_as(
         "select current_user(),
+                exists (select 1 from information_schema.tables
+                         where table_schema = database() and table_name = 'token_migrations'),
                 exists (select 1 from information_schema.routines
                          where routine_schema = database() and routine_name = 'token_take_v1'),
                 exists (select 1 from information_schema.routines
@@ -68,7 +70,7 @@ async fn grants(connection: &mut MySqlConnection, report: &mut Report) -> Result
     )
     .fetch_one(connection)
     .await?;
-    report.grants(&account, Some(taking), Some(operating));
+    report.grants(&account, is_there.then_some(taking), is_there.then_some(operating));
     Ok(())
 }
 

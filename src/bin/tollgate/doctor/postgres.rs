@@ -22,12 +22,11 @@ impl Examine for Postgres {
     }
 }
 
-/// A pooler that shares connections must know which of them has which statement.
+/// A pooler that shares connections must know which of them has which statement: both of ours call theirs by one name.
 async fn prepared_statements(pool: &PgPool, report: &mut Report) -> Result<(), sqlx::Error> {
     let (mut one, mut other) = (pool.acquire().await?, pool.acquire().await?);
     for _ in 0..3 {
         for connection in [&mut one, &mut other] {
-            // In transactions, so that a pooler has to hand out another connection to the other.
             let ran = sqlx::query("select 1").execute(&mut **connection).await;
             let Err(error) = ran else { continue };
             let code = error.as_database_error().and_then(DatabaseError::code).unwrap_or_default().into_owned();

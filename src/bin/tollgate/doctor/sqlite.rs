@@ -26,11 +26,14 @@ async fn journal(connection: &mut SqliteConnection, report: &mut Report) -> Resu
     }
     let synchronous: i64 = sqlx::query_scalar("pragma synchronous").fetch_one(connection).await?;
     match synchronous {
-        0 => {
-            report.warn("durability", "synchronous is off: a power failure can destroy the file", "use normal or full")
-        }
-        1 => report.ok("durability", "synchronous is normal: a power failure forgets the last grants"),
-        _ => report.ok("durability", "synchronous is full: a power failure forgets no grant"),
+        0 => report.warn(
+            "durability",
+            "synchronous is off here: a power failure can destroy the file",
+            "use normal or full",
+        ),
+        1 => report.ok("durability", "synchronous is normal here: a power failure forgets the last grants"),
+        _ => report
+            .ok("durability", "synchronous is full here: a power failure forgets no grant; each program sets its own"),
     }
     Ok(())
 }
