@@ -61,15 +61,17 @@ fn files_for_sqlx_are_run_by_it() {
 fn files_for_goose_are_statements_between_its_marks() {
     for engine in [Engine::Postgres, Engine::MySql, Engine::Sqlite] {
         let database = Database::empty(engine);
+        let mut statements = Vec::new();
         for file in write(&database, "goose") {
             let text = std::fs::read_to_string(file).expect("it is there");
             let (head, body) = text.split_once('\n').expect("lines");
             assert_eq!(head, "-- +goose Up");
             for part in body.split("-- +goose StatementBegin\n").skip(1) {
                 let (statement, _) = part.split_once("-- +goose StatementEnd\n").expect("an end");
-                clients::run_one(&database, statement);
+                statements.push(statement.to_owned());
             }
         }
+        clients::run(&database, &statements);
         works(&database);
     }
 }
