@@ -19,6 +19,7 @@ fn a_database_that_is_ready_has_no_failure() {
         for name in expected {
             assert_eq!(status(&report, name), "ok", "{name} of {engine:?} in {report:#}");
         }
+        assert_eq!(status(&report, "pooler") == "ok", engine == Engine::PgBouncer, "{engine:?}: {report:#}");
     }
 }
 

@@ -102,3 +102,16 @@ fn text_of_others_does_not_steer_the_terminal() {
         assert!(!ran.out.contains('\u{1b}') && ran.out.contains("red\\u{1b}[31m\\nnext"), "{ran:?}");
     }
 }
+
+#[test]
+fn colours_are_for_terminals() {
+    let database = Database::migrated(Engine::Sqlite);
+    let take = ["take", "a", "--quota", "9/h"];
+    let coloured = |variables: &[(&str, &str)]| {
+        let output = database.command(&take).envs(variables.iter().copied()).output().expect("it starts");
+        assert!(output.status.success());
+        output.stdout.contains(&0x1b)
+    };
+    assert!(!coloured(&[]), "a pipe is no terminal");
+    assert!(coloured(&[("CLICOLOR_FORCE", "1")]));
+}

@@ -4,6 +4,7 @@ mod clients;
 mod command;
 mod databases;
 mod doctor;
+mod documentation;
 mod everyday;
 mod hints;
 mod json;

@@ -2,7 +2,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tollgate::{Admin, Explanation, Key, Origin, Prospect};
+use tollgate::{Admin, Explanation, Key, Mode, Origin, Prospect};
 
 use crate::output::{GREEN, RED, plain, say, say_json};
 use crate::terms::key;
@@ -70,6 +70,8 @@ fn words(key: &Key, why: &Explanation) -> String {
 
 fn prospect(why: &Explanation) -> String {
     match why.prospect {
+        Prospect::Granted if why.mode == Mode::Off => format!("would be {GREEN}granted{GREEN:#}, whatever the tokens"),
+        Prospect::Denied if why.mode == Mode::Block => format!("would be {RED}denied{RED:#}, whatever the tokens"),
         Prospect::Granted => format!("would be {GREEN}granted{GREEN:#}"),
         Prospect::Denied => match why.retry_after {
             Duration::MAX => format!("would be {RED}denied{RED:#}, and no token comes back by itself"),

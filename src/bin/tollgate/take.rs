@@ -73,6 +73,7 @@ pub(crate) fn words(take: &Take, decision: &Decision) -> String {
         return format!("{GREEN}granted{GREEN:#}{wait}{mode}: {} left in {key}", decision.remaining());
     }
     let when = match decision.retry_after() {
+        Duration::MAX if decision.mode() == Mode::Block => "until another mode is set".to_owned(),
         Duration::MAX => "no token will come back by itself".to_owned(),
         span => format!("try again in {}", times::span(span)),
     };

@@ -24,7 +24,7 @@ pub(crate) fn after(span: Duration) -> anyhow::Result<DateTime<Utc>> {
     Ok(end.ok_or_else(|| crate::exit::Refusal::arguments("that is too long", "leave --for out: it has no end then"))?)
 }
 
-/// In its two largest units: `3 min 20 s`.
+/// In its two largest units, rounded up: `3 min 20 s`. Who comes back then does not come too early.
 pub(crate) fn span(span: Duration) -> String {
     if span == Duration::MAX {
         return "never".to_owned();
@@ -37,17 +37,20 @@ pub(crate) fn span(span: Duration) -> String {
         return format!("{}.{} s", tenths / 10, tenths % 10);
     }
     let seconds = u64::try_from(span.as_millis().div_ceil(1000)).unwrap_or(u64::MAX);
-    let units = [(86_400, "d"), (3600, "h"), (60, "min"), (1, "s")];
-    let first = units.iter().position(|(unit, _)| seconds >= *unit).unwrap_or(units.len() - 1);
-    let (large, name) = units[first];
-    let mut text = format!("{} {name}", seconds / large);
-    if let Some((small, name)) = units.get(first + 1)
-        && seconds % large / small > 0
-    {
-        text += &format!(" {} {name}", seconds % large / small);
+    let largest = |seconds| UNITS.iter().position(|(unit, _)| seconds >= *unit).unwrap_or(UNITS.len() - 1);
+    let small = UNITS.get(largest(seconds) + 1).map_or(1, |(unit, _)| *unit);
+    let seconds = seconds.div_ceil(small).saturating_mul(small);
+    let first = largest(seconds);
+    let (large, name) = UNITS[first];
+    match UNITS.get(first + 1) {
+        Some((small, smaller)) if seconds % large >= *small => {
+            format!("{} {name} {} {smaller}", seconds / large, seconds % large / small)
+        }
+        _ => format!("{} {name}", seconds / large),
     }
-    text
 }
+
+const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3600, "h"), (60, "min"), (1, "s")];
 
 /// How long until then, by this host's clock.
 pub(crate) fn until(instant: DateTime<Utc>) -> String {
@@ -98,7 +101,9 @@ mod tests {
             ("1h", "1 h"),
             ("1h 30min", "1 h 30 min"),
             ("1d", "1 d"),
-            ("25h 1s", "1 d 1 h"),
+            ("25h 1s", "1 d 2 h"),
+            ("23h 59min 1s", "1 d"),
+            ("59min 59s", "59 min 59 s"),
         ] {
             assert_eq!(span(parse(text).unwrap()), shown);
         }

@@ -11,6 +11,7 @@ impl Examine for Postgres {
         prepared_statements(pool, report).await?;
         let mut connection = pool.acquire().await?;
         server(&mut connection, report).await?;
+        pooler(&mut connection, pool.connect_options().get_port(), report).await?;
         grants(&mut connection, report).await?;
         let before = SystemTime::now();
         let now = sqlx::query_scalar("select (extract(epoch from clock_timestamp()) * 1000000)::bigint")
@@ -54,6 +55,19 @@ async fn server(connection: &mut PgConnection, report: &mut Report) -> Result<()
         report.fail("server", format!("{name}, a standby, which only reads"), "connect to the primary");
     } else {
         report.ok("server", name);
+    }
+    Ok(())
+}
+
+/// Whoever listens where we connected, if it is not the server.
+async fn pooler(connection: &mut PgConnection, port: u16, report: &mut Report) -> Result<(), sqlx::Error> {
+    let own: Option<i32> = sqlx::query_scalar("select inet_server_port()").fetch_one(connection).await?;
+    if let Some(own) = own.filter(|own| *own != i32::from(port)) {
+        let found = format!("a pooler or proxy is between: the server's own port is {own}");
+        report.ok(
+            "pooler",
+            format!("{found}; `PgStore::connect` needs ignore_startup_parameters = options in PgBouncer"),
+        );
     }
     Ok(())
 }
