@@ -22,36 +22,23 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Bring the database to this program's schema, or print the SQL for tools of yours
     Migrate(migrate::Args),
-    /// Provision a bucket, or change the terms of one
     Create(create::Args),
-    /// Take tokens: now, or within a wait
     Take(take::Args),
-    /// Wait for a token, then run a command: a limit that many machines share
     Run(run::Args),
-    /// Look at buckets without taking anything
     Peek(peek::Args),
-    /// List buckets
     List(list::Args),
-    /// What rules a key, where that comes from, and what a request would come to
     Explain(explain::Args),
     /// Plans, whose terms many buckets follow, and overrides for single keys
     #[command(subcommand)]
     Plan(plan::Command),
-    /// Enforce, shadow, switch off or block: everything, a plan or a key
     Mode(mode::Args),
-    /// Make buckets full again
     Reset(reset::Args),
-    /// Forget buckets
     Delete(delete::Args),
-    /// Clear away what says nothing any more: full buckets made on first use, expired receipts and overrides
     Sweep(sweep::Args),
-    /// Check connection, schema, grants, clock, durability and settings, and say what to do
     Doctor(doctor::Args),
     // Watch(watch::Args)
     // Simulate(simulate::Args)
-    /// Print what a shell needs to complete commands
     Completions(completions::Args),
 }
 

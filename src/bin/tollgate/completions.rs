@@ -3,11 +3,12 @@ use std::process::ExitCode;
 use clap::CommandFactory;
 use clap_complete::Shell;
 
-/// Prints a completion script.
+/// Print what a shell needs to complete commands
 #[derive(clap::Args)]
-#[command(after_help = "bash: tollgate completions bash > ~/.local/share/bash-completion/completions/tollgate\n\
-                        zsh:  tollgate completions zsh > \"${fpath[1]}/_tollgate\"\n\
-                        fish: tollgate completions fish > ~/.config/fish/completions/tollgate.fish")]
+#[command(after_help = "Where it goes:\n\
+\x20 bash: tollgate completions bash > ~/.local/share/bash-completion/completions/tollgate\n\
+\x20 zsh:  tollgate completions zsh > \"${fpath[1]}/_tollgate\"\n\
+\x20 fish: tollgate completions fish > ~/.config/fish/completions/tollgate.fish")]
 pub(crate) struct Args {
     shell: Shell,
 }

@@ -5,10 +5,13 @@ use tollgate::{Admin, Key};
 use crate::output::{plain, quoted, say};
 use crate::terms::{Terms, key};
 
-/// Provisions a bucket, full. Again with other terms, it changes them, and keeps the tokens that are there.
+/// Provision a bucket, full
+///
+/// Again with other terms, it changes them, and keeps the tokens that are there.
 #[derive(clap::Args)]
-#[command(after_help = "tollgate create third-party-api --capacity 2 --per 1h\n\
-                        tollgate create uploads --quota '10/s burst 20'")]
+#[command(
+    after_help = "Examples:\n  tollgate create third-party-api --capacity 2 --per 1h\n  tollgate create uploads --quota '10/s burst 20'"
+)]
 pub(crate) struct Args {
     /// What requests call it
     #[arg(value_parser = key)]

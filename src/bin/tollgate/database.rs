@@ -19,10 +19,8 @@ use crate::redact::redact;
 /// Where the buckets are.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The database: postgres://, mysql://, mariadb:// or sqlite: [also read from a .env file, as sqlx does]
-    ///
-    /// Other users of this machine see what is on a command line: give a password in the environment.
-    #[arg(long, global = true, value_name = "URL", env = "DATABASE_URL", hide_env_values = true)]
+    /// postgres://, mysql://, mariadb:// or sqlite:; a password is safer in the environment or a .env file
+    #[arg(long, global = true, display_order = 900, value_name = "URL", env = "DATABASE_URL", hide_env_values = true)]
     database_url: Option<OsString>,
 }
 

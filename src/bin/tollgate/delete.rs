@@ -6,7 +6,9 @@ use crate::exit;
 use crate::output::{plain, say};
 use crate::terms::key;
 
-/// Forgets buckets and sliding windows. Requests for a provisioned one fail from then on; others make it again, full.
+/// Forget buckets and sliding windows
+///
+/// Requests for one that was provisioned fail from then on; others make it again, full.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[arg(required = true, value_parser = key)]

@@ -15,7 +15,9 @@ mod sqlite;
 
 pub(crate) use report::Report;
 
-/// Looks for what is wrong or slow, and says what to do about it. Changes nothing.
+/// Check connection, schema, grants, clock, durability and settings, and say what to do
+///
+/// Changes nothing.
 #[derive(clap::Args)]
 #[command(after_help = "Exit code 1 if a check failed; warnings alone are 0.")]
 pub(crate) struct Args {

@@ -8,7 +8,8 @@ use crate::output::{GREEN, RED, plain, say, say_json};
 use crate::terms::key;
 use crate::times;
 
-/// Says what rules a key now, where that comes from and until when, and what a request for one token would come to.
+/// What rules a key, where that comes from and until when, and what a request would come to
+///
 /// Nothing is taken.
 #[derive(clap::Args)]
 pub(crate) struct Args {

@@ -9,10 +9,11 @@ use crate::levels;
 use crate::output::{progress, say, say_json};
 use crate::terms::key;
 
-/// Lists buckets: the first of them by key, or those that come first in another order.
+/// List buckets: the first of them by key, or those that come first in another order
 #[derive(clap::Args)]
-#[command(after_help = "tollgate list user: --sort available   # the emptiest of those whose key begins with user:\n\
-                        tollgate list --json | jq '.[] | select(.available <= 0).key'")]
+#[command(after_help = "Examples:\n\
+\x20 tollgate list user: --sort available   # the emptiest of those whose key begins with user:\n\
+\x20 tollgate list --json | jq '.[] | select(.available <= 0).key'")]
 pub(crate) struct Args {
     /// Those whose key begins so
     #[arg(value_parser = key)]
@@ -26,6 +27,7 @@ pub(crate) struct Args {
     /// Those that their first request made
     #[arg(long)]
     first_use: bool,
+    /// In which order
     #[arg(long, value_enum, default_value_t = Order::Key)]
     sort: Order,
     /// The other way round

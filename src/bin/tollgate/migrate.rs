@@ -14,13 +14,15 @@ mod script;
 
 use script::{Dialect, Format};
 
-/// Brings the database to this program's schema. Any number may run at once, beside your own migrations; repeated, it
-/// changes nothing.
+/// Bring the database to this program's schema, or print the SQL for tools of yours
+///
+/// Any number may run at once, beside your own migrations; repeated, it changes nothing.
 #[derive(clap::Args)]
-#[command(after_help = "tollgate migrate --print psql | psql --set ON_ERROR_STOP=1 app\n\
-                        tollgate migrate --print mysql | mysql app\n\
-                        tollgate migrate --print sqlx --into migrations   # again after an update: writes what is new\n\n\
-                        What was run from printed SQL counts as applied.")]
+#[command(after_help = "Examples:\n\
+\x20 tollgate migrate --print psql | psql --set ON_ERROR_STOP=1 app\n\
+\x20 tollgate migrate --print mysql | mysql app\n\
+\x20 tollgate migrate --print sqlx --into migrations   # again after an update: writes what is new\n\n\
+What was run from printed SQL counts as applied.")]
 pub(crate) struct Args {
     /// List what would run, and change nothing
     #[arg(long, conflicts_with = "print")]

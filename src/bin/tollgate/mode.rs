@@ -8,14 +8,15 @@ use crate::output::{plain, say};
 use crate::terms::key;
 use crate::{overrides, plan, times};
 
-/// Shows or changes what rules beside the tokens: of everything, of a plan or of one key. The nearest to the key rules.
+/// Enforce, shadow, switch off or block: everything, a plan or a key
 ///
-/// In force with the next request, in every process.
+/// The nearest to the key rules, from the next request on, in every process. Without a mode it shows what is set.
 #[derive(clap::Args)]
-#[command(after_help = "tollgate mode                                    # what is set\n\
-                        tollgate mode shadow --for 2h --reason 'incident 42'\n\
-                        tollgate mode block --key user:42 --reason abuse\n\
-                        tollgate mode --clear --key user:42")]
+#[command(after_help = "Examples:\n\
+\x20 tollgate mode                                    # what is set\n\
+\x20 tollgate mode shadow --for 2h --reason 'incident 42'\n\
+\x20 tollgate mode block --key user:42 --reason abuse\n\
+\x20 tollgate mode --clear --key user:42")]
 pub(crate) struct Args {
     #[arg(value_enum)]
     mode: Option<Choice>,

@@ -8,7 +8,7 @@ use crate::levels;
 use crate::output::{plain, quoted, say, say_json};
 use crate::terms::key;
 
-/// Looks at buckets without taking anything, and without a lock.
+/// Look at buckets without taking anything, and without a lock
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[arg(required = true, value_parser = key)]

@@ -34,8 +34,9 @@ pub(crate) enum Command {
 }
 
 #[derive(clap::Args)]
-#[command(after_help = "tollgate plan override user:42 --quota 1000/s --for 1d --reason 'load test, ticket 7'\n\
-                        tollgate plan override user:42 --clear")]
+#[command(after_help = "Examples:\n\
+\x20 tollgate plan override user:42 --quota 1000/s --for 1d --reason 'load test, ticket 7'\n\
+\x20 tollgate plan override user:42 --clear")]
 pub(crate) struct Override {
     #[arg(value_parser = key)]
     key: Key,

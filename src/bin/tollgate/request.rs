@@ -7,11 +7,11 @@ use crate::terms::key;
 /// Tokens, and whose terms hold for them.
 #[derive(clap::Args)]
 pub(crate) struct Request {
-    /// How many tokens
-    #[arg(long, value_name = "TOKENS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    /// How many tokens [default: 1]
+    #[arg(long, value_name = "TOKENS", default_value_t = 1, hide_default_value = true, value_parser = clap::value_parser!(u64).range(1..))]
     cost: u64,
     /// How many must remain for others
-    #[arg(long, value_name = "TOKENS", default_value_t = 0)]
+    #[arg(long, value_name = "TOKENS", default_value_t = 0, hide_default_value = true)]
     keep: u64,
     /// Terms in words, such as '10/s burst 20': the first request makes the bucket
     #[arg(long, value_name = "QUOTA", conflicts_with = "plan")]

@@ -6,7 +6,7 @@ use crate::exit;
 use crate::output::{plain, say};
 use crate::terms::key;
 
-/// Makes buckets full again, and forgets what sliding windows have counted.
+/// Make buckets full again, and forget what sliding windows have counted
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[arg(required = true, value_parser = key)]

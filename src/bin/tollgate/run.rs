@@ -11,14 +11,15 @@ use crate::request::{Request, limiter};
 use crate::terms::key;
 use crate::{take, times, wait};
 
-/// Waits for a token, then becomes the command: its exit code, its signals, its standard input and output.
+/// Wait for a token, then run a command: a limit that many machines share
 ///
-/// Machines that share a database share the limit, as processes share a lock of flock(1). Who is interrupted while it waits
+/// It becomes the command: its exit code, signals, standard input and output are the command's. Machines that share a database share the limit, as processes share a lock of flock(1). Who is interrupted while it waits
 /// gives its token back; once the command runs, the token is used.
 #[derive(clap::Args)]
-#[command(after_help = "tollgate run third-party-api -- curl https://api.example.com/\n\
-                        tollgate run --no-wait nightly-mail --quota '100 per 1h' -- ./send-mail\n\
-                        tollgate run --wait 30s builds -- make; test $? -eq 75 && echo busy")]
+#[command(after_help = "Examples:\n\
+\x20 tollgate run third-party-api -- curl https://api.example.com/\n\
+\x20 tollgate run --no-wait nightly-mail --quota '100 per 1h' -- ./send-mail\n\
+\x20 tollgate run --wait 30s builds -- make; test $? -eq 75 && echo busy")]
 pub(crate) struct Args {
     /// The bucket
     #[arg(value_parser = key)]

@@ -4,8 +4,10 @@ use tollgate::Store;
 
 use crate::output::{progress, say};
 
-/// Clears away what says nothing any more, in short steps beside the requests: buckets made on first use that are full
-/// again, windows in which nothing counts, receipts and overrides that have expired.
+/// Clear away what says nothing any more, in short steps beside the requests
+///
+/// That is buckets made on first use that are full again, windows in which nothing counts, and receipts and overrides that
+/// have expired. Limiters of the Rust crate do so by themselves.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// How many keys each step looks at

@@ -9,11 +9,12 @@ use crate::request::{Request, limiter};
 use crate::terms::key;
 use crate::{exit, times, wait};
 
-/// Takes tokens: exit code 0 if they were granted, 75 if not.
+/// Take tokens: exit code 0 if they were granted, 75 if not
 #[derive(clap::Args)]
-#[command(after_help = "tollgate take third-party-api && curl …\n\
-                        tollgate take user:42 --quota '10/s burst 20' --cost 3\n\
-                        tollgate take tenant:7 user:42 --plan free --wait 5s   # of both or of none")]
+#[command(after_help = "Examples:\n\
+\x20 tollgate take third-party-api && curl …\n\
+\x20 tollgate take user:42 --quota '10/s burst 20' --cost 3\n\
+\x20 tollgate take tenant:7 user:42 --plan free --wait 5s   # of both or of none")]
 pub(crate) struct Args {
     /// The bucket; of several, all grant it or none
     #[arg(required = true, value_name = "NAME", value_parser = key)]
