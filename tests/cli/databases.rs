@@ -111,7 +111,7 @@ impl Drop for Database {
         match self.engine {
             Engine::Sqlite => {}
             Engine::Postgres | Engine::PgBouncer => {
-                self.administer(&format!("drop database {} with (force)", self.name))
+                self.administer(&format!("drop database {} with (force)", self.name));
             }
             Engine::MariaDb | Engine::MySql => {
                 self.administer(&format!("drop database {}", self.name));

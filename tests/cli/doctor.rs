@@ -55,7 +55,7 @@ fn a_role_that_may_only_take_is_told_so_and_one_that_may_nothing_fails() {
 
     assert!(found(&app_report, "grants").contains("may take tokens, and not operate"), "{app_report:#}");
     assert_eq!(status(&none_report, "grants"), "fail", "{none_report:#}");
-    Ran::new(denied.expect("it starts")).ended(77).says(&["may not use tollgate", "tollgate doctor"]);
+    Ran::new(denied.expect("it starts")).ended(77).says(&["may not do that", "tollgate doctor"]);
 }
 
 #[test]

@@ -86,7 +86,7 @@ async fn schema<DB: Migrate>(pool: &Pool<DB>, report: &mut Report) -> bool {
             report.fail("schema", "not there", "make it: `tollgate migrate`");
         }
         Ok(pending) => {
-            report.fail("schema", format!("{} migrations are pending", pending.len()), "run `tollgate migrate`")
+            report.fail("schema", format!("{} migrations are pending", pending.len()), "run `tollgate migrate`");
         }
         Err(Error::NewerSchema { found, known }) => report.fail(
             "schema",
@@ -100,7 +100,7 @@ async fn schema<DB: Migrate>(pool: &Pool<DB>, report: &mut Report) -> bool {
                 "grant it tollgate_app or tollgate_operator: migrations/grants",
             );
         }
-        Err(error) => report.fail("schema", format!("{:#}", anyhow::Error::new(error)), "see the server's log"),
+        Err(error) => report.fail("schema", exit::chain(&error.into()), "see the server's log"),
     }
     false
 }

@@ -83,22 +83,23 @@ pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
     }
     let (code, message, hint) = explain(error);
     let (red, bold) = (Style::new().fg_color(Some(AnsiColor::Red.into())).bold(), Style::new().bold());
-    let mut text = format!("{red}error:{red:#} {}\n", output::lines(&redact(&message)));
+    let mut err = anstream::stderr().lock();
+    // What cannot be written, nobody reads.
+    let _ = writeln!(err, "{red}error:{red:#} {}", output::lines(&redact(&message)));
     if !hint.is_empty() {
-        text += &format!("{bold}hint:{bold:#} {}\n", output::lines(&redact(&hint)));
+        let _ = writeln!(err, "{bold}hint:{bold:#} {}", output::lines(&redact(&hint)));
     }
-    let _ = anstream::stderr().write_all(text.as_bytes());
     ExitCode::from(code)
 }
 
 fn explain(error: &anyhow::Error) -> (u8, String, String) {
     if let Some(Refusal { code, hint, .. }) = error.downcast_ref() {
-        return (*code, format!("{error:#}"), hint.clone());
+        return (*code, chain(error), hint.clone());
     }
     let Some(refused) = error.downcast_ref::<Error>() else {
-        return (INTERNAL, format!("{error:#}"), String::new());
+        return (INTERNAL, chain(error), String::new());
     };
-    let all = format!("{error:#}");
+    let all = chain(error);
     let doctor = "`tollgate doctor` looks for what is wrong";
     match refused {
         Error::NotMigrated(_) => (
@@ -111,9 +112,9 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
             format!("the database is at schema version {found}, and this program knows {known}"),
             "update it: `cargo install tollgate --features cli`".to_owned(),
         ),
-        Error::NotPermitted(_) => (
+        Error::NotPermitted(cause) => (
             NOT_PERMITTED,
-            all,
+            format!("this database role may not do that: {cause}"),
             "roles for applications and operators are in migrations/grants; `tollgate doctor` shows what this one may do"
                 .to_owned(),
         ),
@@ -139,4 +140,13 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
         Error::Admin(_) | Error::Key(_) | Error::Quota(_) => (WRONG_ARGUMENTS, all, String::new()),
         _ => (DATABASE, all, doctor.to_owned()),
     }
+}
+
+/// The error and what caused it; drivers repeat themselves.
+pub(crate) fn chain(error: &anyhow::Error) -> String {
+    error.chain().fold(String::new(), |text, cause| match cause.to_string() {
+        cause if text.contains(&cause) => text,
+        cause if text.is_empty() => cause,
+        cause => format!("{text}: {cause}"),
+    })
 }

@@ -54,7 +54,7 @@ fn words(key: &Key, why: &Explanation) -> String {
             "terms",
             format!("{quota}, from an override{}{}", times::ending(why.override_until), reason(&why.override_reason)),
         ),
-        (Some(quota), from) => ("terms", format!("{quota}, from {}", from.map_or("nowhere".to_owned(), name))),
+        (Some(quota), from) => ("terms", format!("{quota}, from {}", from.map_or_else(String::new, name))),
         (None, _) => ("terms", "none: nothing says".to_owned()),
     });
     lines.push(match why.mode_from {

@@ -11,6 +11,7 @@ use crate::terms::key;
 
 /// List buckets: the first of them by key, or those that come first in another order
 #[derive(clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag by itself")]
 #[command(after_help = "Examples:\n\
 \x20 tollgate list user: --sort available   # the emptiest of those whose key begins with user:\n\
 \x20 tollgate list --json | jq '.[] | select(.available <= 0).key'")]

@@ -1,6 +1,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use clap::ValueEnum;
 use tollgate::{Admin, Key, Mode};
 
@@ -51,38 +52,52 @@ enum Choice {
 
 impl Args {
     pub(crate) async fn run(self, store: &impl Admin) -> anyhow::Result<ExitCode> {
-        let mode = self.mode.map(Mode::from);
-        let until = self.lasting.map(times::after).transpose()?;
-        match (&self.key, &self.plan) {
-            (None, None) if mode.is_none() && !self.clear => show(store).await?,
-            (None, None) => {
-                store.set_mode(mode.unwrap_or(Mode::Enforce), self.reason.as_deref(), until).await?;
-                say(format!("all: {}", times::switch(&store.mode().await?)))?;
-            }
-            (_, Some(name)) if mode.is_none() && !self.clear => {
-                let found = store.plan(name).await?.ok_or_else(|| plan::unknown(name))?;
-                let mode = found.switch.as_ref().map_or_else(|| "that of all".to_owned(), times::switch);
-                say(format!("plan {}: {mode}", plain(name.as_str())))?;
-            }
-            (_, Some(name)) => {
-                if !store.set_plan_mode(name, mode, self.reason.as_deref(), until).await? {
-                    return Err(plan::unknown(name).into());
-                }
-                let mode = mode.map_or("that of all".to_owned(), |mode| mode.to_string());
-                say(format!("plan {}: {mode}{}", plain(name.as_str()), times::ending(until)))?;
-            }
-            (Some(key), None) => {
-                let why = store.explain(key, None).await?;
-                if mode.is_none() && !self.clear {
-                    say(format!("{}: {}{}", plain(key.as_str()), why.mode, times::ending(why.mode_until)))?;
-                    return Ok(ExitCode::SUCCESS);
-                }
-                let end = if self.clear { why.override_until } else { until };
-                let reason = self.reason.or_else(|| why.override_reason.clone()).unwrap_or_default();
-                say(overrides::replace(store, key, (overrides::quota(&why), mode), reason, end).await?)?;
-            }
+        let change = Change {
+            mode: self.mode.map(Mode::from),
+            reason: self.reason,
+            until: self.lasting.map(times::after).transpose()?,
+        };
+        let only_shows = change.mode.is_none() && !self.clear;
+        match (&self.plan, &self.key) {
+            (Some(name), _) if only_shows => show_plan(store, name).await?,
+            (Some(name), _) => change.of_plan(store, name).await?,
+            (None, Some(key)) if only_shows => show_key(store, key).await?,
+            (None, Some(key)) => change.of_key(store, key).await?,
+            (None, None) if only_shows => show(store).await?,
+            (None, None) => change.of_all(store).await?,
         }
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// What to set; without a mode, what was set is taken away.
+struct Change {
+    mode: Option<Mode>,
+    reason: Option<String>,
+    until: Option<DateTime<Utc>>,
+}
+
+impl Change {
+    async fn of_all(self, store: &impl Admin) -> anyhow::Result<()> {
+        store.set_mode(self.mode.unwrap_or(Mode::Enforce), self.reason.as_deref(), self.until).await?;
+        say(format!("all: {}", times::switch(&store.mode().await?)))?;
+        Ok(())
+    }
+
+    async fn of_plan(self, store: &impl Admin, name: &Key) -> anyhow::Result<()> {
+        if !store.set_plan_mode(name, self.mode, self.reason.as_deref(), self.until).await? {
+            return Err(plan::unknown(name).into());
+        }
+        show_plan(store, name).await
+    }
+
+    /// In the key's override, whose terms stay.
+    async fn of_key(self, store: &impl Admin, key: &Key) -> anyhow::Result<()> {
+        let why = store.explain(key, None).await?;
+        let until = if self.mode.is_none() { why.override_until } else { self.until };
+        let reason = self.reason.or_else(|| why.override_reason.clone()).unwrap_or_default();
+        say(overrides::replace(store, key, (overrides::quota(&why), self.mode), reason, until).await?)?;
+        Ok(())
     }
 }
 
@@ -93,6 +108,19 @@ async fn show(store: &impl Admin) -> anyhow::Result<()> {
             say(format!("plan {}: {}", plain(plan.name.as_str()), times::switch(switch)))?;
         }
     }
+    Ok(())
+}
+
+async fn show_plan(store: &impl Admin, name: &Key) -> anyhow::Result<()> {
+    let plan = store.plan(name).await?.ok_or_else(|| plan::unknown(name))?;
+    let mode = plan.switch.as_ref().map_or_else(|| "that of all".to_owned(), times::switch);
+    say(format!("plan {}: {mode}", plain(name.as_str())))?;
+    Ok(())
+}
+
+async fn show_key(store: &impl Admin, key: &Key) -> anyhow::Result<()> {
+    let why = store.explain(key, None).await?;
+    say(format!("{}: {}{}", plain(key.as_str()), why.mode, times::ending(why.mode_until)))?;
     Ok(())
 }
 

@@ -31,7 +31,11 @@ pub(crate) async fn run<DB: Dialect + Migrate>(store: SqlStore<DB>) -> anyhow::R
     } else if !pending.is_empty() {
         format!("{} migrations are pending. Next:\n\n  tollgate migrate", pending.len())
     } else {
-        match store.list(&Filter::default(), None, 1).await?.first() {
+        let first = match store.list(&Filter::default(), None, 1).await {
+            Err(Error::NotPermitted(_)) => return takes_only(),
+            levels => levels?.into_iter().next(),
+        };
+        match first {
             None => {
                 "there are no buckets yet. Next:\n\n  tollgate create third-party-api --capacity 2 --per 1h".to_owned()
             }
@@ -42,5 +46,13 @@ pub(crate) async fn run<DB: Dialect + Migrate>(store: SqlStore<DB>) -> anyhow::R
         }
     };
     say(format!("{next}\n\n`tollgate --help` lists the commands."))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The role may not look at buckets.
+fn takes_only() -> anyhow::Result<ExitCode> {
+    say(
+        "all is there, and this role may take tokens, but look at nothing. Next:\n\n  tollgate take NAME\n  tollgate doctor",
+    )?;
     Ok(ExitCode::SUCCESS)
 }

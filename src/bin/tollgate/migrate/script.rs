@@ -18,7 +18,7 @@ pub(crate) enum Dialect {
 /// For which tool.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// Files for sqlx-cli and sqlx::migrate!
+    /// Files for sqlx's `migrate`
     Sqlx,
     /// Files for goose
     Goose,
@@ -97,10 +97,11 @@ fn each(migrations: &[Migration]) -> String {
 
 /// The client ends a statement at the first semicolon, even inside a routine, unless told of another end.
 fn delimited(migrations: &[Migration]) -> String {
-    let scripts: String = migrations
+    let scripts = migrations
         .iter()
         .map(|migration| format!("{}\n//\n\n{}\n//\n\n", migration.sql().trim_end(), migration.record()))
-        .collect();
+        .collect::<Vec<_>>()
+        .concat();
     format!("{KEEP_MODE};\n{SET_MODE};\n\ndelimiter //\n\n{scripts}delimiter ;\n\n{RESTORE_MODE};\n")
 }
 
