@@ -22,6 +22,16 @@ fn a_bucket_of_two_grants_twice_then_denies_until_it_is_reset() {
 }
 
 #[test]
+fn without_a_limit_nothing_is_counted() {
+    let database = Database::migrated(Engine::Sqlite);
+    database.run(&["take", "a", "--quota", "unlimited"]).ended(0).says(&["granted: no limit for a"]);
+    let granted = database.run(&["take", "a", "--quota", "unlimited", "--json"]).ended(0).json();
+    assert_eq!(granted["remaining"], serde_json::Value::Null);
+    database.run(&["mode", "block", "--key", "a"]).ended(0);
+    database.run(&["explain", "a"]).ended(0).says(&["block, from override\n"]);
+}
+
+#[test]
 fn several_buckets_grant_a_request_or_none_does() {
     let database = Database::migrated(Engine::Sqlite);
     database.run(&["create", "wide", "--quota", "10/h"]).ended(0);

@@ -68,7 +68,6 @@ async fn on<DB: Engine>(command: Option<Command>, url: &str) -> anyhow::Result<E
     let pool = store.pool().clone();
     let result = match command {
         None => next::run(store).await,
-        Some(Command::Run(args)) => return args.run(store).await,
         Some(command) => command.run(store).await,
     };
     pool.close().await;

@@ -36,7 +36,9 @@ impl Args {
 }
 
 fn words(key: &Key, why: &Explanation) -> String {
-    let reason = |text: &Option<String>| text.as_ref().map_or_else(String::new, |text| format!(": {}", plain(text)));
+    let reason = |text: &Option<String>| {
+        text.as_ref().filter(|text| !text.is_empty()).map_or_else(String::new, |text| format!(": {}", plain(text)))
+    };
     let name = |origin| match (origin, &why.plan) {
         (Origin::Plan, Some(plan)) => format!("plan {}", plain(plan.as_str())),
         (origin, _) => word(origin).to_owned(),

@@ -43,7 +43,7 @@ impl Args {
             say_json(&json!({
                 "granted": decision.is_granted(),
                 "key": decided_by(&take, &decision).as_str(),
-                "remaining": decision.remaining(),
+                "remaining": remaining(&decision),
                 "waited_ms": times::milliseconds(decision.wait()),
                 "retry_after_ms": times::milliseconds(decision.retry_after()),
                 "reset_after_ms": times::milliseconds(decision.reset_after()),
@@ -61,6 +61,11 @@ fn decided_by<'t>(take: &'t Take, decision: &Decision) -> &'t Key {
     take.keys().nth(decision.limit()).unwrap_or_else(|| take.key())
 }
 
+/// Without a limit there is no such number.
+fn remaining(decision: &Decision) -> Option<u64> {
+    Some(decision.remaining()).filter(|remaining| *remaining != u64::MAX)
+}
+
 /// The answer in words, for one line.
 pub(crate) fn words(take: &Take, decision: &Decision) -> String {
     let key = plain(decided_by(take, decision).as_str());
@@ -71,7 +76,8 @@ pub(crate) fn words(take: &Take, decision: &Decision) -> String {
     if decision.is_granted() {
         let wait =
             if decision.wait().is_zero() { String::new() } else { format!(" after {}", times::span(decision.wait())) };
-        return format!("{GREEN}granted{GREEN:#}{wait}{mode}: {} left in {key}", decision.remaining());
+        let left = remaining(decision).map_or_else(|| "no limit for".to_owned(), |tokens| format!("{tokens} left in"));
+        return format!("{GREEN}granted{GREEN:#}{wait}{mode}: {left} {key}");
     }
     let when = match decision.retry_after() {
         Duration::MAX if decision.mode() == Mode::Block => "until another mode is set".to_owned(),
