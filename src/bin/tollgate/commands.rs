@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use sqlx::{MySql, Postgres, Sqlite};
 
-use crate::database::{self, Engine, Url, open};
+use crate::database::{Engine, open};
+use crate::url::{self, Url};
 use crate::{
     completions, create, delete, doctor, exit, explain, list, migrate, mode, next, peek, plan, reset, run, sweep, take,
 };
@@ -15,7 +16,7 @@ use crate::{
 #[command(name = "tollgate", version, after_help = exit::HELP, max_term_width = 100)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    database: database::Args,
+    database: url::Args,
     #[command(subcommand)]
     command: Option<Command>,
 }

@@ -18,6 +18,7 @@ Exit codes:
    2  wrong arguments
   64  the request can never be granted: unknown bucket or plan, more tokens than it holds
   69  trouble with the database; whether anything was done, the message says
+  70  anything else, such as a file that cannot be written
   75  denied: no token now
   77  this database role may not do that
   78  the database has no schema of tollgate's, or a newer one

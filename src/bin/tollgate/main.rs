@@ -25,6 +25,7 @@ mod sweep;
 mod take;
 mod terms;
 mod times;
+mod url;
 mod wait;
 
 use std::process::ExitCode;

@@ -5,9 +5,9 @@ use clap::ValueEnum;
 use sqlx::{MySql, Pool, Postgres, Sqlite};
 use tollgate::{Migrate, Migration, migrations, pending_migrations};
 
-use crate::database::{self, Url};
 use crate::exit::Refusal;
 use crate::output::{progress, say};
+use crate::url::{self, Url};
 
 mod files;
 mod script;
@@ -65,7 +65,7 @@ impl Args {
         Ok(ExitCode::SUCCESS)
     }
 
-    pub(crate) fn print(self, database: &database::Args) -> anyhow::Result<ExitCode> {
+    pub(crate) fn print(self, database: &url::Args) -> anyhow::Result<ExitCode> {
         let format = self.print.expect("it is asked only if a format is given");
         let dialect = dialect(self.engine, format, database)?;
         let migrations = match dialect {
@@ -90,7 +90,7 @@ impl Args {
 }
 
 /// The engine that is said, that of the format, or that of the database.
-fn dialect(said: Option<Dialect>, format: Format, database: &database::Args) -> anyhow::Result<Dialect> {
+fn dialect(said: Option<Dialect>, format: Format, database: &url::Args) -> anyhow::Result<Dialect> {
     let own = format.dialect();
     match (said, own) {
         (Some(said), Some(own)) if said != own => {

@@ -24,3 +24,18 @@ pub(super) fn compare(before: SystemTime, server: i64, after: SystemTime, report
 }
 
 const TOLERABLE: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_difference_that_the_round_trip_does_not_explain_is_a_warning() {
+        let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
+        for (server, status) in [(100, "ok"), (105, "ok"), (110, "ok"), (98, "warn"), (112, "warn")] {
+            let mut report = Report::default();
+            compare(at(100), server * 1_000_000, at(110), &mut report);
+            assert_eq!(report.status(), status, "at {server}");
+        }
+    }
+}

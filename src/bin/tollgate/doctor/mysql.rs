@@ -101,3 +101,28 @@ fn sessions(settings: &Settings, report: &mut Report) {
         report.ok("events", format!("{found}, for others `tollgate sweep` in cron does"));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_that_are_too_old_or_only_read_or_log_statements_fail() {
+        for (settings, status) in [
+            (&[("version", "9.7.4"), ("innodb_flush_log_at_trx_commit", "1")][..], "ok"),
+            (&[("version", "8.0.16-log")], "ok"),
+            (&[("version", "8.0.15")], "fail"),
+            (&[("version", "10.11.18-MariaDB-0+deb12u1")], "ok"),
+            (&[("version", "10.5.9-MariaDB")], "fail"),
+            (&[("version", "9.7.4"), ("super_read_only", "ON")], "fail"),
+            (&[("version", "9.7.4"), ("log_bin", "ON"), ("binlog_format", "STATEMENT")], "fail"),
+            (&[("version", "9.7.4"), ("log_bin", "ON"), ("binlog_format", "ROW")], "ok"),
+        ] {
+            let mut report = Report::default();
+            let settings = settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+            server(&settings, &mut report);
+            durability(&settings, &mut report);
+            assert_eq!(report.status(), status);
+        }
+    }
+}

@@ -73,7 +73,7 @@ impl Report {
                 let advice = Some(&check.advice).filter(|advice| !advice.is_empty());
                 json!({"name": check.name, "status": check.status.word(), "found": check.found, "advice": advice})
             });
-            return say_json(&json!({"status": self.worst().word(), "checks": checks.collect::<Vec<_>>()}));
+            return say_json(&json!({"status": self.status(), "checks": checks.collect::<Vec<_>>()}));
         }
         let width = self.0.iter().map(|check| check.name.len()).max().unwrap_or(0);
         for Check { name, status, found, advice } in &self.0 {
@@ -88,6 +88,11 @@ impl Report {
 
     fn add(&mut self, name: &'static str, status: Status, found: impl Into<String>, advice: impl Into<String>) {
         self.0.push(Check { name, status, found: redact(&found.into()), advice: advice.into() });
+    }
+
+    /// The worst of all, as a word.
+    pub(super) fn status(&self) -> &'static str {
+        self.worst().word()
     }
 
     fn worst(&self) -> Status {
