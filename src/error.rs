@@ -47,7 +47,7 @@ pub enum Error {
     /// The tables or routines are missing.
     #[error(
         "tollgate's tables and routines are not in this database, or not all of them: \
-         run tollgate::migrate(&pool) once, or copy its migrations into your own"
+         run `tollgate migrate` or tollgate::migrate(&pool) once, or copy its migrations into your own"
     )]
     NotMigrated(#[source] Cause),
     /// The role may not call the routines.

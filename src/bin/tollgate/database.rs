@@ -1,0 +1,128 @@
+//! How to reach a database of each engine: no message shows its password.
+
+use std::path::Path;
+use std::time::Duration;
+
+use sqlx::mysql::MySqlConnectOptions;
+use sqlx::pool::PoolOptions;
+use sqlx::postgres::PgConnectOptions;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
+use sqlx::{ConnectOptions, Connection, MySql, Pool, Postgres, Sqlite};
+use tokio::time::timeout;
+use tollgate::{Migrate, SqlStore};
+
+use crate::doctor::Examine;
+use crate::exit::Refusal;
+use crate::redact::redact;
+
+/// An engine that the program works with.
+pub(crate) trait Engine: Migrate + Examine {
+    /// What to type to look at such a database.
+    const EXAMPLE: &'static str;
+
+    /// How to connect, and where that leads: without the password.
+    fn options(url: &str, create: bool) -> anyhow::Result<(<Self::Connection as Connection>::Options, String)>;
+}
+
+impl Engine for Postgres {
+    const EXAMPLE: &'static str = "postgres://app@localhost/app";
+
+    fn options(url: &str, _: bool) -> anyhow::Result<(PgConnectOptions, String)> {
+        let options: PgConnectOptions = url.parse().map_err(|error| unreadable::<Self>(&error))?;
+        let options = options.application_name("tollgate");
+        let place = match options.get_socket() {
+            Some(socket) => socket.display().to_string(),
+            None => format!("{}:{}", options.get_host(), options.get_port()),
+        };
+        let database = options.get_database().unwrap_or_else(|| options.get_username());
+        let address = format!("{database} at {place} as {}", options.get_username());
+        Ok((options, address))
+    }
+}
+
+impl Engine for MySql {
+    const EXAMPLE: &'static str = "mysql://app@localhost/app";
+
+    fn options(url: &str, _: bool) -> anyhow::Result<(MySqlConnectOptions, String)> {
+        let options: MySqlConnectOptions = url.parse().map_err(|error| unreadable::<Self>(&error))?;
+        let Some(database) = options.get_database().filter(|name| !name.is_empty()) else {
+            return Err(
+                Refusal::arguments("the URL names no database", format!("write it like {}", Self::EXAMPLE)).into()
+            );
+        };
+        let address =
+            format!("{database} at {}:{} as {}", options.get_host(), options.get_port(), options.get_username());
+        Ok((options, address))
+    }
+}
+
+impl Engine for Sqlite {
+    const EXAMPLE: &'static str = "sqlite:app.db";
+
+    fn options(url: &str, create: bool) -> anyhow::Result<(SqliteConnectOptions, String)> {
+        let options: SqliteConnectOptions = url.parse().map_err(|error| unreadable::<Self>(&error))?;
+        let file = options.get_filename();
+        if url.contains(":memory:") || url.contains("mode=memory") || file.as_os_str().is_empty() {
+            let hint = format!("name a file: {}", Self::EXAMPLE);
+            return Err(Refusal::arguments("a database in memory ends with this command", hint).into());
+        }
+        let address = file.display().to_string();
+        if create && !file.exists() {
+            directory_exists(file)?;
+            return Ok((options.create_if_missing(true).journal_mode(SqliteJournalMode::Wal), address));
+        }
+        if !file.exists() {
+            let message = format!("there is no file {address}");
+            return Err(Refusal::database(message, "`tollgate migrate` makes it, with its tables").into());
+        }
+        Ok((options.create_if_missing(false), address))
+    }
+}
+
+fn directory_exists(file: &Path) -> Result<(), Refusal> {
+    match file.parent().filter(|directory| !directory.as_os_str().is_empty()) {
+        Some(directory) if !directory.is_dir() => {
+            let message = format!("there is no directory {}", directory.display());
+            Err(Refusal::database(message, format!("mkdir -p {}", directory.display())))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn unreadable<DB: Engine>(error: &sqlx::Error) -> Refusal {
+    let cause = redact(&error.to_string());
+    Refusal::arguments(
+        format!("this is no URL of a {} database: {cause}", DB::NAME),
+        format!("write it like {}", DB::EXAMPLE),
+    )
+}
+
+/// A store over a few connections. The command line changes what people decided, so commits are as durable as the server's.
+pub(crate) async fn open<DB: Engine>(url: &str, create: bool) -> anyhow::Result<SqlStore<DB>> {
+    let (options, address) = DB::options(url, create)?;
+    let pool: Pool<DB> =
+        PoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(PATIENCE).connect_lazy_with(options.clone());
+    let connected = match timeout(SOON, pool.acquire()).await {
+        Ok(connected) => connected.map(drop),
+        // A pool goes on trying, and does not say why it does not succeed.
+        Err(_) => match timeout(PATIENCE, options.connect()).await {
+            Ok(connected) => connected.map(drop),
+            Err(_) => return Err(unreachable(&address, &format!("no answer within {PATIENCE:?}")).into()),
+        },
+    };
+    connected.map_err(|error| match error {
+        // Without the server's source code's lines.
+        sqlx::Error::Database(error) => unreachable(&address, error.message()),
+        error => unreachable(&address, &error.to_string()),
+    })?;
+    Ok(SqlStore::from(pool))
+}
+
+fn unreachable(address: &str, cause: &str) -> Refusal {
+    let hint = "is the server up, and are host, port, user, password and database of the URL right?";
+    Refusal::database(format!("cannot connect to {address}: {cause}"), hint)
+}
+
+const CONNECTIONS: u32 = 4;
+const SOON: Duration = Duration::from_millis(500);
+const PATIENCE: Duration = Duration::from_secs(10);

@@ -1,0 +1,119 @@
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use sqlx::{Connection, Pool};
+use tollgate::{Admin, Error, Migrate, Migration, Mode, SqlStore, migrations, pending_migrations};
+
+use crate::{exit, times};
+
+mod clock;
+mod mysql;
+mod postgres;
+mod report;
+mod settings;
+mod sqlite;
+
+pub(crate) use report::Report;
+
+/// Check connection, schema, grants, clock, durability and settings, and say what to do
+///
+/// Changes nothing.
+#[derive(clap::Args)]
+#[command(after_help = "Exit code 1 if a check failed; warnings alone are 0.")]
+pub(crate) struct Args {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What there is to check on one engine.
+pub(crate) trait Examine: sqlx::Database {
+    fn examine(pool: &Pool<Self>, report: &mut Report) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+}
+
+impl Args {
+    pub(crate) async fn run<DB: Migrate + Examine>(self, store: &SqlStore<DB>) -> anyhow::Result<ExitCode> {
+        let mut report = Report::default();
+        let pool = store.pool();
+        connection(pool, &mut report).await?;
+        let is_migrated = schema(pool, &mut report).await;
+        if let Err(error) = DB::examine(pool, &mut report).await {
+            report.warn("checks", format!("not all could be made: {error}"), "repeat it as the owner of the schema");
+        }
+        if is_migrated {
+            mode(store, &mut report).await;
+        }
+        report.say(self.json)?;
+        Ok(ExitCode::from(if report.has_failed() { exit::ABSENT } else { 0 }))
+    }
+
+    /// There was no connection: a report of one failure.
+    pub(crate) fn unreachable<DB: sqlx::Database>(&self, error: &anyhow::Error) -> anyhow::Result<ExitCode> {
+        let mut report = Report::default();
+        let hint = error.downcast_ref::<exit::Refusal>().map_or("", |refusal| &refusal.hint);
+        report.fail("connection", format!("{}: {error}", DB::NAME), hint);
+        report.say(self.json)?;
+        Ok(ExitCode::from(error.downcast_ref::<exit::Refusal>().map_or(exit::DATABASE, |refusal| refusal.code)))
+    }
+}
+
+async fn connection<DB: sqlx::Database>(pool: &Pool<DB>, report: &mut Report) -> Result<(), sqlx::Error> {
+    let mut connection = pool.acquire().await?;
+    let mut shortest = Duration::MAX;
+    for _ in 0..5 {
+        let start = Instant::now();
+        connection.ping().await?;
+        shortest = shortest.min(start.elapsed());
+    }
+    let found = format!("{}, a round trip takes {shortest:.1?}", DB::NAME);
+    if shortest > FAR {
+        report.warn("connection", found, "each decision takes one: move the service and its database closer together");
+    } else {
+        report.ok("connection", found);
+    }
+    Ok(())
+}
+
+/// Whether everything is there.
+async fn schema<DB: Migrate>(pool: &Pool<DB>, report: &mut Report) -> bool {
+    let newest = migrations::<DB>().last().map_or(0, Migration::version);
+    match pending_migrations(pool).await {
+        Ok(pending) if pending.is_empty() => {
+            report.ok("schema", format!("version {newest}"));
+            return true;
+        }
+        Ok(pending) if pending.len() == migrations::<DB>().len() => {
+            report.fail("schema", "not there", "make it: `tollgate migrate`");
+        }
+        Ok(pending) => {
+            report.fail("schema", format!("{} migrations are pending", pending.len()), "run `tollgate migrate`");
+        }
+        Err(Error::NewerSchema { found, known }) => report.fail(
+            "schema",
+            format!("version {found}, and this program knows {known}"),
+            "update it: `cargo install tollgate --features cli`",
+        ),
+        Err(Error::NotPermitted(_)) => {
+            report.fail(
+                "schema",
+                "this role may not look",
+                "grant it tollgate_app or tollgate_operator: migrations/grants",
+            );
+        }
+        Err(error) => report.fail("schema", exit::chain(&error.into()), "see the server's log"),
+    }
+    false
+}
+
+/// What makes people wonder why nothing is limited, or why everything is denied.
+async fn mode(store: &impl Admin, report: &mut Report) {
+    match store.mode().await {
+        Ok(switch) if switch.mode == Mode::Enforce => report.ok("mode", "enforce"),
+        Ok(switch) => report.warn("mode", times::switch(&switch), "back to the tokens: `tollgate mode --clear`"),
+        // Only operators may look.
+        Err(_) => {}
+    }
+}
+
+/// More than within one region.
+const FAR: Duration = Duration::from_millis(10);

@@ -1,0 +1,41 @@
+//! The difference between the clock that decides and this host's.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::Report;
+
+/// Compares a reading of the server's clock, in microseconds since 1970, with readings of the host's before and after it.
+pub(super) fn compare(before: SystemTime, server: i64, after: SystemTime, report: &mut Report) {
+    let [before, after] = [before, after]
+        .map(|time| i64::try_from(time.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros()).unwrap_or(i64::MAX));
+    // Between the two readings everything agrees.
+    let ahead = if server < before { server - before } else { (server - after).max(0) };
+    let by = Duration::from_micros(ahead.unsigned_abs());
+    if by < TOLERABLE {
+        report.ok("clock", "the server's agrees with this host's");
+    } else {
+        let which = if ahead < 0 { "behind" } else { "ahead of" };
+        report.warn(
+            "clock",
+            format!("the server's is {by:.1?} {which} this host's"),
+            "limits go by the server's clock alone, but ends that this host sets (`--for`) are off by as much: run NTP on both",
+        );
+    }
+}
+
+const TOLERABLE: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_difference_that_the_round_trip_does_not_explain_is_a_warning() {
+        let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
+        for (server, status) in [(100, "ok"), (105, "ok"), (110, "ok"), (98, "warn"), (112, "warn")] {
+            let mut report = Report::default();
+            compare(at(100), server * 1_000_000, at(110), &mut report);
+            assert_eq!(report.status(), status, "at {server}");
+        }
+    }
+}

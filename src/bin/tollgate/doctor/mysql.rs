@@ -1,0 +1,128 @@
+use std::time::SystemTime;
+
+use sqlx::{MySql, MySqlConnection, MySqlPool};
+
+use super::settings::Settings;
+use super::{Examine, Report, clock};
+
+impl Examine for MySql {
+    async fn examine(pool: &MySqlPool, report: &mut Report) -> Result<(), sqlx::Error> {
+        let mut connection = pool.acquire().await?;
+        let settings = settings(&mut connection).await?;
+        server(&settings, report);
+        grants(&mut connection, report).await?;
+        let before = SystemTime::now();
+        let now =
+            sqlx::query_scalar("select cast(timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)) as signed)")
+                .fetch_one(&mut *connection)
+                .await?;
+        clock::compare(before, now, SystemTime::now(), report);
+        report.isolation(&settings.any(["transaction_isolation", "tx_isolation"]).replace('-', " ").to_lowercase());
+        durability(&settings, report);
+        sessions(&settings, report);
+        Ok(())
+    }
+}
+
+async fn settings(connection: &mut MySqlConnection) -> Result<Settings, sqlx::Error> {
+    let settings: Vec<(String, String)> = sqlx::query_as(
+        "show variables where variable_name in
+           ('autocommit', 'binlog_format', 'event_scheduler', 'innodb_flush_log_at_trx_commit', 'log_bin', 'read_only',
+            'super_read_only', 'sync_binlog', 'transaction_isolation', 'tx_isolation', 'version', 'version_comment')",
+    )
+    .fetch_all(connection)
+    .await?;
+    Ok(settings.into_iter().collect())
+}
+
+fn server(settings: &Settings, report: &mut Report) {
+    let version = settings.get("version");
+    let (name, oldest, needed) = if version.contains("MariaDB") {
+        ("MariaDB", [10, 6, 0], "tollgate needs MariaDB 10.6 or newer")
+    } else {
+        ("MySQL", [8, 0, 16], "tollgate needs MySQL 8.0.16 or newer")
+    };
+    let numbers: Vec<u32> = version.split(['.', '-']).map_while(|part| part.parse().ok()).collect();
+    let found = format!("{name} {version}");
+    if numbers.as_slice() < oldest.as_slice() {
+        report.fail("server", found, needed);
+    } else if settings.is_on("read_only") || settings.is_on("super_read_only") {
+        report.fail(
+            "server",
+            format!("{found}, which only reads"),
+            "connect to the primary, or set global read_only = off",
+        );
+    } else {
+        report.ok("server", found);
+    }
+}
+
+async fn grants(connection: &mut MySqlConnection, report: &mut Report) -> Result<(), sqlx::Error> {
+    // A routine that the account may not call is not listed to it.
+    let (account, is_there, taking, operating): (String, bool, bool, bool) = sqlx::query_as(
+        "select current_user(),
+                exists (select 1 from information_schema.tables
+                         where table_schema = database() and table_name = 'token_migrations'),
+                exists (select 1 from information_schema.routines
+                         where routine_schema = database() and routine_name = 'token_take_v1'),
+                exists (select 1 from information_schema.routines
+                         where routine_schema = database() and routine_name = 'token_create_bucket')",
+    )
+    .fetch_one(connection)
+    .await?;
+    report.grants(&account, is_there.then_some(taking), is_there.then_some(operating));
+    Ok(())
+}
+
+fn durability(settings: &Settings, report: &mut Report) {
+    let (flush, sync) = (settings.get("innodb_flush_log_at_trx_commit"), settings.get("sync_binlog"));
+    let logged = settings.is_on("log_bin");
+    if flush == "1" && (!logged || sync == "1") {
+        report.ok("durability", "each commit is on disk: a crash forgets no grant");
+    } else {
+        let found = format!("innodb_flush_log_at_trx_commit is {flush}, sync_binlog is {sync}");
+        report.ok("durability", format!("{found}: faster; a crash forgets the grants of the last second or so"));
+    }
+    if logged && settings.get("binlog_format").eq_ignore_ascii_case("statement") {
+        let found = "binlog_format is STATEMENT: replicas would decide anew, and otherwise";
+        report.fail("binary log", found, "set global binlog_format = 'ROW', then reconnect");
+    }
+}
+
+fn sessions(settings: &Settings, report: &mut Report) {
+    if !settings.is_on("autocommit") {
+        let found = "autocommit is off: a bucket stays locked until the caller commits";
+        report.warn("autocommit", found, "set global autocommit = on, and look into init_connect");
+    }
+    if settings.is_on("event_scheduler") {
+        report.ok("events", "event_scheduler is on");
+    } else {
+        let found = "event_scheduler is off: no event sweeps; limiters of the Rust crate do by themselves";
+        report.ok("events", format!("{found}, for others `tollgate sweep` in cron does"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_that_are_too_old_or_only_read_or_log_statements_fail() {
+        for (settings, status) in [
+            (&[("version", "9.7.4"), ("innodb_flush_log_at_trx_commit", "1")][..], "ok"),
+            (&[("version", "8.0.16-log")], "ok"),
+            (&[("version", "8.0.15")], "fail"),
+            (&[("version", "10.11.18-MariaDB-0+deb12u1")], "ok"),
+            (&[("version", "10.5.9-MariaDB")], "fail"),
+            (&[("version", "9.7.4"), ("super_read_only", "ON")], "fail"),
+            (&[("version", "9.7.4"), ("log_bin", "ON"), ("binlog_format", "STATEMENT")], "fail"),
+            (&[("version", "9.7.4"), ("log_bin", "ON"), ("binlog_format", "ROW")], "ok"),
+        ] {
+            let mut report = Report::default();
+            let settings = settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+            server(&settings, &mut report);
+            durability(&settings, &mut report);
+            assert_eq!(report.status(), status);
+        }
+    }
+}

@@ -1,0 +1,161 @@
+use std::time::SystemTime;
+
+use sqlx::error::DatabaseError;
+use sqlx::{PgConnection, PgPool, Postgres};
+
+use super::settings::Settings;
+use super::{Examine, Report, clock};
+
+impl Examine for Postgres {
+    async fn examine(pool: &PgPool, report: &mut Report) -> Result<(), sqlx::Error> {
+        prepared_statements(pool, report).await?;
+        let mut connection = pool.acquire().await?;
+        server(&mut connection, report).await?;
+        pooler(&mut connection, pool.connect_options().get_port(), report).await?;
+        grants(&mut connection, report).await?;
+        let before = SystemTime::now();
+        let now = sqlx::query_scalar("select (extract(epoch from clock_timestamp()) * 1000000)::bigint")
+            .fetch_one(&mut *connection)
+            .await?;
+        clock::compare(before, now, SystemTime::now(), report);
+        settings(&mut connection, report).await?;
+        vacuum(&mut connection, report).await
+    }
+}
+
+/// A pooler that shares connections must know which of them has which statement: both of ours call theirs by one name.
+async fn prepared_statements(pool: &PgPool, report: &mut Report) -> Result<(), sqlx::Error> {
+    let (mut one, mut other) = (pool.acquire().await?, pool.acquire().await?);
+    for _ in 0..3 {
+        for connection in [&mut one, &mut other] {
+            let ran = sqlx::query("select 1").execute(&mut **connection).await;
+            let Err(error) = ran else { continue };
+            let code = error.as_database_error().and_then(DatabaseError::code).unwrap_or_default().into_owned();
+            if !["26000", "42P05", "08P01"].contains(&code.as_str()) {
+                return Err(error);
+            }
+            let advice = "a pooler mixes connections up: PgBouncer 1.21 or newer with max_prepared_statements = 200, or pool_mode = session";
+            report.fail("prepared statements", error.to_string(), advice);
+            return Ok(());
+        }
+    }
+    report.ok("prepared statements", "work");
+    Ok(())
+}
+
+async fn server(connection: &mut PgConnection, report: &mut Report) -> Result<(), sqlx::Error> {
+    let (version, number, standby): (String, String, bool) =
+        sqlx::query_as("select version(), current_setting('server_version_num'), pg_is_in_recovery()")
+            .fetch_one(connection)
+            .await?;
+    let name = version.split(" on ").next().unwrap_or(&version).to_owned();
+    if number.parse().unwrap_or(0) < OLDEST {
+        report.fail("server", name, "tollgate needs PostgreSQL 15, or YugabyteDB 2025.1, or newer");
+    } else if standby {
+        report.fail("server", format!("{name}, a standby, which only reads"), "connect to the primary");
+    } else {
+        report.ok("server", name);
+    }
+    Ok(())
+}
+
+/// Whoever listens where we connected, if it is not the server.
+async fn pooler(connection: &mut PgConnection, port: u16, report: &mut Report) -> Result<(), sqlx::Error> {
+    let own: Option<i32> = sqlx::query_scalar("select inet_server_port()").fetch_one(connection).await?;
+    if let Some(own) = own.filter(|own| *own != i32::from(port)) {
+        let found = format!("a pooler or proxy is between: the server's own port is {own}");
+        report.ok(
+            "pooler",
+            format!("{found}; `PgStore::connect` needs ignore_startup_parameters = options in PgBouncer"),
+        );
+    }
+    Ok(())
+}
+
+async fn grants(connection: &mut PgConnection, report: &mut Report) -> Result<(), sqlx::Error> {
+    let (role, taking, operating): (String, Option<bool>, Option<bool>) = sqlx::query_as(
+        "select current_user::text,
+                bool_and(has_schema_privilege(n.oid, 'usage') and has_function_privilege(p.oid, 'execute'))
+                  filter (where p.proname = 'take_v1'),
+                bool_and(has_schema_privilege(n.oid, 'usage') and has_function_privilege(p.oid, 'execute'))
+                  filter (where p.proname in ('create_bucket', 'explain'))
+           from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+          where n.nspname = 'tollgate'",
+    )
+    .fetch_one(connection)
+    .await?;
+    report.grants(&role, taking, operating);
+    Ok(())
+}
+
+async fn settings(connection: &mut PgConnection, report: &mut Report) -> Result<(), sqlx::Error> {
+    let settings: Settings = sqlx::query_as(
+        "select name, setting from pg_settings
+          where name in ('autovacuum', 'default_transaction_isolation', 'default_transaction_read_only', 'fsync',
+                         'full_page_writes', 'statement_timeout', 'synchronous_commit')",
+    )
+    .fetch_all(connection)
+    .await?
+    .into_iter()
+    .collect();
+    report.isolation(settings.get("default_transaction_isolation"));
+    if settings.is_on("default_transaction_read_only") {
+        let advice = "alter role … reset default_transaction_read_only";
+        report.fail("read only", "default_transaction_read_only is on: nothing can be taken", advice);
+    }
+    let commit = settings.get("synchronous_commit");
+    if !settings.is_on("fsync") || !settings.is_on("full_page_writes") {
+        let advice = "switch both on, unless this server may lose everything in a crash";
+        report.warn("durability", "fsync or full_page_writes is off", advice);
+    } else if commit == "off" {
+        report
+            .ok("durability", "synchronous_commit is off: faster; a crash forgets the grants of the last 0.6 s or so");
+    } else {
+        report.ok("durability", format!("synchronous_commit is {commit}: a crash forgets no grant"));
+    }
+    let timeout: u64 = settings.get("statement_timeout").parse().unwrap_or(0);
+    if (1..MANY_MILLISECONDS).contains(&timeout) {
+        let found = format!("statement_timeout is {timeout} ms: requests that wait for a busy bucket end with 57014");
+        report.warn("timeouts", found, "alter role … set statement_timeout = '5s'");
+    }
+    if !settings.is_on("autovacuum") {
+        let found = "autovacuum is off: each grant leaves a dead row version";
+        report.warn("autovacuum", found, "alter system set autovacuum = on; select pg_reload_conf()");
+    }
+    Ok(())
+}
+
+/// Whether the dead versions of busy rows are cleared away.
+async fn vacuum(connection: &mut PgConnection, report: &mut Report) -> Result<(), sqlx::Error> {
+    let table: Option<(i64, i64, i64, i64)> = sqlx::query_as(
+        "select n_live_tup, n_dead_tup, n_tup_upd, n_tup_hot_upd
+           from pg_stat_user_tables where schemaname = 'tollgate' and relname = 'token_buckets'",
+    )
+    .fetch_optional(&mut *connection)
+    .await?;
+    let oldest: Option<i64> = sqlx::query_scalar(
+        "select max(extract(epoch from clock_timestamp() - xact_start))::bigint
+           from pg_stat_activity where backend_xmin is not null and pid <> pg_backend_pid()",
+    )
+    .fetch_one(connection)
+    .await?;
+    let Some((live, dead, updates, hot)) = table else { return Ok(()) };
+    let percent = (hot * 100).checked_div(updates).unwrap_or(100);
+    let found = format!("{live} buckets, {dead} dead versions, {percent} % of updates in place");
+    if oldest.unwrap_or(0) > LONG_SECONDS {
+        let seconds = oldest.unwrap_or(0);
+        let found = format!("{found}; a transaction is open for {seconds} s, and keeps every one since");
+        report.warn("table", found, "end it: select pid, query from pg_stat_activity order by xact_start");
+    } else if dead > MANY_ROWS && dead > live * 5 {
+        let advice = "vacuum tollgate.token_buckets; then alter table … set (autovacuum_vacuum_cost_delay = 0)";
+        report.warn("table", found, advice);
+    } else {
+        report.ok("table", found);
+    }
+    Ok(())
+}
+
+const OLDEST: u32 = 150_000;
+const MANY_MILLISECONDS: u64 = 1000;
+const LONG_SECONDS: i64 = 600;
+const MANY_ROWS: i64 = 10_000;

@@ -1,0 +1,119 @@
+//! What was found, and what to do about it.
+
+use std::io;
+
+use serde_json::json;
+
+use crate::output::{GREEN, RED, YELLOW, plain, say, say_json};
+use crate::redact::redact;
+
+/// The checks, in the order in which they were made.
+#[derive(Default)]
+pub(crate) struct Report(Vec<Check>);
+
+struct Check {
+    name: &'static str,
+    status: Status,
+    found: String,
+    advice: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Status {
+    Ok,
+    Warn,
+    Fail,
+}
+
+impl Report {
+    pub(crate) fn ok(&mut self, name: &'static str, found: impl Into<String>) {
+        self.add(name, Status::Ok, found, "");
+    }
+
+    /// Something that costs time or safety.
+    pub(crate) fn warn(&mut self, name: &'static str, found: impl Into<String>, advice: impl Into<String>) {
+        self.add(name, Status::Warn, found, advice);
+    }
+
+    /// Something without which limits do not work.
+    pub(crate) fn fail(&mut self, name: &'static str, found: impl Into<String>, advice: impl Into<String>) {
+        self.add(name, Status::Fail, found, advice);
+    }
+
+    /// What the role may do; `None`: there is nothing yet that it could be granted.
+    pub(super) fn grants(&mut self, role: &str, taking: Option<bool>, operating: Option<bool>) {
+        match (taking, operating) {
+            (Some(true), Some(true)) => self.ok("grants", format!("{role} may take tokens and operate")),
+            (Some(true), _) => self.ok("grants", format!("{role} may take tokens, and not operate")),
+            (Some(false), _) => {
+                let advice = "grant it tollgate_app: migrations/grants makes that role";
+                self.fail("grants", format!("{role} may not take tokens"), advice);
+            }
+            (None, _) => {}
+        }
+    }
+
+    /// The level that transactions have if they say nothing.
+    pub(super) fn isolation(&mut self, level: &str) {
+        if level == "serializable" {
+            let advice = "decisions are as exact at read committed";
+            self.warn("isolation", format!("{level} by default: requests for one bucket repeat each other"), advice);
+        } else {
+            self.ok("isolation", format!("{level} by default"));
+        }
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.worst() == Status::Fail
+    }
+
+    pub(crate) fn say(&self, as_json: bool) -> io::Result<()> {
+        if as_json {
+            let checks = self.0.iter().map(|check| {
+                let advice = Some(&check.advice).filter(|advice| !advice.is_empty());
+                json!({"name": check.name, "status": check.status.word(), "found": check.found, "advice": advice})
+            });
+            return say_json(&json!({"status": self.status(), "checks": checks.collect::<Vec<_>>()}));
+        }
+        let width = self.0.iter().map(|check| check.name.len()).max().unwrap_or(0);
+        for Check { name, status, found, advice } in &self.0 {
+            let style = status.style();
+            say(format!("{style}{:4}{style:#}  {name:width$}  {}", status.word(), plain(found)))?;
+            if !advice.is_empty() {
+                say(format!("{:width$}        → {}", "", plain(advice)))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, name: &'static str, status: Status, found: impl Into<String>, advice: impl Into<String>) {
+        self.0.push(Check { name, status, found: redact(&found.into()), advice: advice.into() });
+    }
+
+    /// The worst of all, as a word.
+    pub(super) fn status(&self) -> &'static str {
+        self.worst().word()
+    }
+
+    fn worst(&self) -> Status {
+        self.0.iter().map(|check| check.status).max().unwrap_or(Status::Ok)
+    }
+}
+
+impl Status {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Warn => "warn",
+            Self::Fail => "fail",
+        }
+    }
+
+    fn style(self) -> anstyle::Style {
+        match self {
+            Self::Ok => GREEN,
+            Self::Warn => YELLOW,
+            Self::Fail => RED,
+        }
+    }
+}

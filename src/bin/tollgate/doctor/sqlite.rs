@@ -1,0 +1,75 @@
+use std::time::Instant;
+
+use sqlx::{Connection, Sqlite, SqliteConnection, SqlitePool};
+
+use super::{Examine, Report};
+
+impl Examine for Sqlite {
+    async fn examine(pool: &SqlitePool, report: &mut Report) -> Result<(), sqlx::Error> {
+        let mut connection = pool.acquire().await?;
+        let version: String = sqlx::query_scalar("select sqlite_version()").fetch_one(&mut *connection).await?;
+        report.ok("server", format!("none: SQLite {version}, linked in; its clock is this host's"));
+        journal(&mut connection, report).await?;
+        busy(&mut connection, report).await?;
+        writer(&mut connection, report).await?;
+        size(&mut connection, report).await
+    }
+}
+
+async fn journal(connection: &mut SqliteConnection, report: &mut Report) -> Result<(), sqlx::Error> {
+    let mode: String = sqlx::query_scalar("pragma journal_mode").fetch_one(&mut *connection).await?;
+    if mode == "wal" {
+        report.ok("journal", "wal: readers and the writer do not wait for each other");
+    } else {
+        let advice = "pragma journal_mode = wal, once; it stays with the file";
+        report.warn("journal", format!("{mode}: readers keep the writer waiting, and it them"), advice);
+    }
+    let synchronous: i64 = sqlx::query_scalar("pragma synchronous").fetch_one(connection).await?;
+    match synchronous {
+        0 => report.warn(
+            "durability",
+            "synchronous is off here: a power failure can destroy the file",
+            "use normal or full",
+        ),
+        1 => report.ok("durability", "synchronous is normal here: a power failure forgets the last grants"),
+        _ => report
+            .ok("durability", "synchronous is full here: a power failure forgets no grant; each program sets its own"),
+    }
+    Ok(())
+}
+
+async fn busy(connection: &mut SqliteConnection, report: &mut Report) -> Result<(), sqlx::Error> {
+    let timeout: i64 = sqlx::query_scalar("pragma busy_timeout").fetch_one(connection).await?;
+    report.ok("busy timeout", format!("{timeout} ms here; each program sets its own for each connection"));
+    Ok(())
+}
+
+/// Whether anybody sits on the lock that every grant needs.
+async fn writer(connection: &mut SqliteConnection, report: &mut Report) -> Result<(), sqlx::Error> {
+    let start = Instant::now();
+    match connection.begin_with("begin immediate").await {
+        Ok(transaction) => {
+            let waited = start.elapsed();
+            transaction.rollback().await?;
+            report.ok("write lock", format!("free, obtained within {waited:.1?}"));
+        }
+        Err(error) => {
+            let advice =
+                "another program keeps a transaction open, or this user may not write the file or its directory";
+            report.fail("write lock", error.to_string(), advice);
+        }
+    }
+    Ok(())
+}
+
+async fn size(connection: &mut SqliteConnection, report: &mut Report) -> Result<(), sqlx::Error> {
+    let (pages, free): (i64, i64) = sqlx::query_as(
+        "select c.page_count * s.page_size, f.freelist_count * s.page_size
+           from pragma_page_count c, pragma_freelist_count f, pragma_page_size s",
+    )
+    .fetch_one(connection)
+    .await?;
+    let (used, free) = ((pages - free) / 1024, free / 1024);
+    report.ok("file", format!("{used} KiB used, {free} KiB free for new rows"));
+    Ok(())
+}

@@ -1,0 +1,153 @@
+//! How the program ends: what it says of an error, and the code that scripts see.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anstyle::{AnsiColor, Style};
+use clap::error::{ContextKind, ContextValue};
+use tollgate::{Error, TakeError};
+
+use crate::redact::redact;
+use crate::{output, times};
+
+/// What `--help` says of the exit codes.
+pub(crate) const HELP: &str = "\
+Exit codes:
+   0  done; granted
+   1  a check of `doctor` failed; there is no such bucket, plan or override
+   2  wrong arguments
+  64  the request can never be granted: unknown bucket or plan, more tokens than it holds
+  69  trouble with the database; whether anything was done, the message says
+  70  anything else, such as a file that cannot be written
+  75  denied: no token now
+  77  this database role may not do that
+  78  the database has no schema of tollgate's, or a newer one
+`tollgate run` ends with the code of its command; 126 and 127 if that cannot be started.";
+
+pub(crate) const ABSENT: u8 = 1;
+pub(crate) const WRONG_ARGUMENTS: u8 = 2;
+pub(crate) const DATABASE: u8 = 69;
+pub(crate) const DENIED: u8 = 75;
+const NEVER: u8 = 64;
+const INTERNAL: u8 = 70;
+const NOT_PERMITTED: u8 = 77;
+const NOT_MIGRATED: u8 = 78;
+
+/// What the program itself refuses, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub(crate) struct Refusal {
+    pub(crate) code: u8,
+    pub(crate) message: String,
+    pub(crate) hint: String,
+}
+
+impl Refusal {
+    /// Arguments that do not go together, or say nothing.
+    pub(crate) fn arguments(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { code: WRONG_ARGUMENTS, message: message.into(), hint: hint.into() }
+    }
+
+    /// Something that is not there.
+    pub(crate) fn absent(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { code: ABSENT, message: message.into(), hint: hint.into() }
+    }
+
+    /// A database that cannot be used.
+    pub(crate) fn database(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { code: DATABASE, message: message.into(), hint: hint.into() }
+    }
+}
+
+/// Says what is wrong with the arguments, or shows the help that they asked for.
+pub(crate) fn misused(error: &clap::Error) -> ExitCode {
+    let mut text = redact(&error.render().ansi().to_string());
+    if let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg)
+        && times::is_unit(word)
+    {
+        text += "\nhint: write a span without a space: 1h\n";
+    }
+    // What cannot be written, nobody reads.
+    let _ = if error.use_stderr() {
+        anstream::stderr().write_all(text.as_bytes())
+    } else {
+        anstream::stdout().write_all(text.as_bytes())
+    };
+    ExitCode::from(if error.use_stderr() { WRONG_ARGUMENTS } else { 0 })
+}
+
+/// Says what went wrong and what to do.
+pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
+    if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
+        // Whoever read our output has had enough, as `head` does.
+        return ExitCode::SUCCESS;
+    }
+    let (code, message, hint) = explain(error);
+    let (red, bold) = (Style::new().fg_color(Some(AnsiColor::Red.into())).bold(), Style::new().bold());
+    let mut err = anstream::stderr().lock();
+    // What cannot be written, nobody reads.
+    let _ = writeln!(err, "{red}error:{red:#} {}", output::lines(&redact(&message)));
+    if !hint.is_empty() {
+        let _ = writeln!(err, "{bold}hint:{bold:#} {}", output::lines(&redact(&hint)));
+    }
+    ExitCode::from(code)
+}
+
+fn explain(error: &anyhow::Error) -> (u8, String, String) {
+    if let Some(Refusal { code, hint, .. }) = error.downcast_ref() {
+        return (*code, chain(error), hint.clone());
+    }
+    let Some(refused) = error.downcast_ref::<Error>() else {
+        return (INTERNAL, chain(error), String::new());
+    };
+    let all = chain(error);
+    let doctor = "`tollgate doctor` looks for what is wrong";
+    match refused {
+        Error::NotMigrated(_) => (
+            NOT_MIGRATED,
+            "tollgate's tables and routines are not in this database, or not all of them".to_owned(),
+            "make them with `tollgate migrate`; `tollgate migrate --dry-run` lists what that would do".to_owned(),
+        ),
+        Error::NewerSchema { found, known } => (
+            NOT_MIGRATED,
+            format!("the database is at schema version {found}, and this program knows {known}"),
+            "update it: `cargo install tollgate --features cli`".to_owned(),
+        ),
+        Error::NotPermitted(cause) => (
+            NOT_PERMITTED,
+            format!("this database role may not do that: {cause}"),
+            "roles for applications and operators are in migrations/grants; `tollgate doctor` shows what this one may do"
+                .to_owned(),
+        ),
+        Error::Take(TakeError::UnknownBucket(key)) => (
+            NEVER,
+            format!("there is no bucket '{key}'"),
+            format!(
+                "make it with `tollgate create {} --capacity 2 --per 1h`, or name its terms: `--quota 10/s`, `--plan NAME`",
+                output::quoted(key.as_str())
+            ),
+        ),
+        Error::Take(TakeError::UnknownPlan(_)) => (
+            NEVER,
+            "there is no such plan".to_owned(),
+            "`tollgate plan list` shows those that there are, `tollgate plan set NAME --quota 10/s` makes one".to_owned(),
+        ),
+        Error::Take(TakeError::Conflict(key)) => (
+            NEVER,
+            format!("bucket '{key}' is provisioned with terms of its own"),
+            "take from it without --quota and --plan".to_owned(),
+        ),
+        Error::Take(_) => (NEVER, all, String::new()),
+        Error::Admin(_) | Error::Key(_) | Error::Quota(_) => (WRONG_ARGUMENTS, all, String::new()),
+        _ => (DATABASE, all, doctor.to_owned()),
+    }
+}
+
+/// The error and what caused it; drivers repeat themselves.
+pub(crate) fn chain(error: &anyhow::Error) -> String {
+    error.chain().fold(String::new(), |text, cause| match cause.to_string() {
+        cause if text.contains(&cause) => text,
+        cause if text.is_empty() => cause,
+        cause => format!("{text}: {cause}"),
+    })
+}

@@ -1,0 +1,115 @@
+use std::cmp::Reverse;
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+use serde_json::Value;
+use tollgate::{Admin, BucketLevel, Filter, Key};
+
+use crate::levels;
+use crate::output::{progress, say, say_json};
+use crate::terms::key;
+
+/// List buckets: the first of them by key, or those that come first in another order
+#[derive(clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag by itself")]
+#[command(after_help = "Examples:\n\
+\x20 tollgate list user: --sort available   # the emptiest of those whose key begins with user:\n\
+\x20 tollgate list --json | jq '.[] | select(.available <= 0).key'")]
+pub(crate) struct Args {
+    /// Those whose key begins so
+    #[arg(value_parser = key)]
+    prefix: Option<Key>,
+    /// Those that follow this plan
+    #[arg(long, value_name = "NAME", value_parser = key)]
+    plan: Option<Key>,
+    /// Those that were provisioned
+    #[arg(long, conflicts_with = "first_use")]
+    provisioned: bool,
+    /// Those that their first request made
+    #[arg(long)]
+    first_use: bool,
+    /// In which order
+    #[arg(long, value_enum, default_value_t = Order::Key)]
+    sort: Order,
+    /// The other way round
+    #[arg(long)]
+    reverse: bool,
+    /// How many at most; 0: all
+    #[arg(long, value_name = "BUCKETS", default_value_t = 100)]
+    limit: usize,
+    /// Print a JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Order {
+    /// In the byte order of the keys
+    Key,
+    /// The emptiest first
+    Available,
+    /// Those that granted most first
+    Granted,
+    /// Those that are full last, first
+    Full,
+}
+
+impl Args {
+    pub(crate) async fn run(self, store: &impl Admin) -> anyhow::Result<ExitCode> {
+        let limit = if self.limit == 0 { usize::MAX } else { self.limit };
+        // By key they come in their order, so one more than wanted says whether there are more.
+        let enough = if self.sort == Order::Key && !self.reverse { limit.saturating_add(1) } else { usize::MAX };
+        let mut levels = self.read(store, enough).await?;
+        match self.sort {
+            Order::Key => {}
+            Order::Available => levels.sort_by_key(|level| level.available),
+            Order::Granted => levels.sort_by_key(|level| Reverse(level.granted)),
+            Order::Full => levels.sort_by_key(|level| Reverse(level.full_at)),
+        }
+        if self.reverse {
+            levels.reverse();
+        }
+        let is_more = levels.len() > limit;
+        levels.truncate(limit);
+        if self.json {
+            say_json(&Value::Array(levels.iter().map(levels::json).collect()))?;
+        } else if levels.is_empty() {
+            say("no such bucket")?;
+        } else {
+            say(levels::table(&levels))?;
+            if is_more {
+                say(format!("… and more: `--limit 0` lists all, `--sort available` the emptiest {limit}"))?;
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    async fn read(&self, store: &impl Admin, enough: usize) -> anyhow::Result<Vec<BucketLevel>> {
+        let mut filter = Filter::default();
+        if let Some(prefix) = &self.prefix {
+            filter = filter.prefix(prefix.clone());
+        }
+        if let Some(plan) = &self.plan {
+            filter = filter.plan(plan.clone());
+        }
+        if self.provisioned || self.first_use {
+            filter = filter.provisioned(self.provisioned);
+        }
+        let bar = progress("reading");
+        let mut levels: Vec<BucketLevel> = Vec::new();
+        while levels.len() < enough {
+            let wanted = u32::try_from(enough - levels.len()).unwrap_or(PAGE).min(PAGE);
+            let page = store.list(&filter, levels.last().map(|level| &level.key), wanted).await?;
+            let is_last = page.len() < wanted as usize;
+            levels.extend(page);
+            bar.set_message(format!("{} buckets", levels.len()));
+            if is_last {
+                break;
+            }
+        }
+        bar.finish_and_clear();
+        Ok(levels)
+    }
+}
+
+const PAGE: u32 = 1000;

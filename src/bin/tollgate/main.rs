@@ -1,0 +1,45 @@
+//! The program `tollgate`: what an operator does with the buckets of a database, from a shell.
+
+mod commands;
+mod completions;
+mod create;
+mod database;
+mod delete;
+mod doctor;
+mod exit;
+mod explain;
+mod levels;
+mod list;
+mod migrate;
+mod mode;
+mod next;
+mod output;
+mod overrides;
+mod peek;
+mod plan;
+mod redact;
+mod request;
+mod reset;
+mod run;
+mod sweep;
+mod take;
+mod terms;
+mod times;
+mod url;
+mod wait;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let arguments = match commands::Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return exit::misused(&error),
+    };
+    match arguments.run().await {
+        Ok(code) => code,
+        Err(error) => exit::failed(&error),
+    }
+}

@@ -1,0 +1,111 @@
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+use sqlx::{MySql, Pool, Postgres, Sqlite};
+use tollgate::{Migrate, Migration, migrations, pending_migrations};
+
+use crate::exit::Refusal;
+use crate::output::{progress, say};
+use crate::url::{self, Url};
+
+mod files;
+mod script;
+
+use script::{Dialect, Format};
+
+/// Bring the database to this program's schema, or print the SQL for tools of yours
+///
+/// Any number may run at once, beside your own migrations; repeated, it changes nothing.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n\
+\x20 tollgate migrate --print psql | psql --set ON_ERROR_STOP=1 app\n\
+\x20 tollgate migrate --print mysql | mysql app\n\
+\x20 tollgate migrate --print sqlx --into migrations   # again after an update: writes what is new\n\n\
+What was run from printed SQL counts as applied.")]
+pub(crate) struct Args {
+    /// List what would run, and change nothing
+    #[arg(long, conflicts_with = "print")]
+    dry_run: bool,
+    /// Print the SQL instead of running it; connects to nothing
+    #[arg(long, value_name = "FORMAT", value_enum)]
+    print: Option<Format>,
+    /// The directory of that tool's migrations, one file for each
+    #[arg(long, value_name = "DIR", requires = "print")]
+    into: Option<PathBuf>,
+    /// Whose SQL to print [default: that of the format or of the database URL]
+    #[arg(long, value_enum, requires = "print")]
+    engine: Option<Dialect>,
+}
+
+impl Args {
+    pub(crate) fn prints(&self) -> bool {
+        self.print.is_some()
+    }
+
+    /// Whether it makes a file that is not there.
+    pub(crate) fn creates(&self) -> bool {
+        !self.dry_run
+    }
+
+    pub(crate) async fn run<DB: Migrate>(self, pool: &Pool<DB>) -> anyhow::Result<ExitCode> {
+        let pending = pending_migrations(pool).await?;
+        let newest = migrations::<DB>().last().map_or(0, Migration::version);
+        if pending.is_empty() {
+            say(format!("nothing is pending: the schema is at version {newest}"))?;
+        } else if self.dry_run {
+            let names: Vec<_> = pending.iter().map(|migration| format!("  {}\n", migration.name())).collect();
+            say(format!("pending, to be run by `tollgate migrate`:\n{}{} in all", names.concat(), pending.len()))?;
+        } else {
+            let bar = progress(format!("running {} migrations", pending.len()));
+            let done = tollgate::migrate(pool).await?;
+            bar.finish_and_clear();
+            say(format!("{} migrations run: the schema is at version {newest}", done.len()))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    pub(crate) fn print(self, database: &url::Args) -> anyhow::Result<ExitCode> {
+        let format = self.print.expect("it is asked only if a format is given");
+        let dialect = dialect(self.engine, format, database)?;
+        let migrations = match dialect {
+            Dialect::Postgres => migrations::<Postgres>(),
+            Dialect::Mysql => migrations::<MySql>(),
+            Dialect::Sqlite => migrations::<Sqlite>(),
+        };
+        match (self.into, format.is_for_files()) {
+            (Some(directory), true) => files::write(&directory, format, dialect, migrations)?,
+            (None, false) => say(script::whole(dialect, migrations).trim_end())?,
+            (None, true) => {
+                let message = "this tool wants one file for each migration";
+                return Err(Refusal::arguments(message, "name their directory: --into migrations").into());
+            }
+            (Some(_), false) => {
+                let message = "this format is one script";
+                return Err(Refusal::arguments(message, "leave --into out, and redirect the output").into());
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// The engine that is said, that of the format, or that of the database.
+fn dialect(said: Option<Dialect>, format: Format, database: &url::Args) -> anyhow::Result<Dialect> {
+    let own = format.dialect();
+    match (said, own) {
+        (Some(said), Some(own)) if said != own => {
+            let [said, own] = [said, own].map(|dialect| dialect.to_possible_value().expect("none is skipped"));
+            let (said, own) = (said.get_name(), own.get_name());
+            Err(Refusal::arguments(format!("this format is for {own}"), format!("leave out --engine {said}")).into())
+        }
+        (Some(dialect), _) | (None, Some(dialect)) => Ok(dialect),
+        (None, None) if !database.is_given() => {
+            Err(Refusal::arguments("whose SQL?", "add --engine postgres, mysql or sqlite").into())
+        }
+        (None, None) => Ok(match database.url()? {
+            Url::MySql(_) => Dialect::Mysql,
+            Url::Postgres(_) => Dialect::Postgres,
+            Url::Sqlite(_) => Dialect::Sqlite,
+        }),
+    }
+}

@@ -1,0 +1,111 @@
+//! The migrations as text for other tools. Each enters itself in the ledger, so that `tollgate migrate` knows it.
+
+use clap::ValueEnum;
+use tollgate::Migration;
+
+/// Whose migrations.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Dialect {
+    /// PostgreSQL and YugabyteDB
+    #[value(alias = "postgresql")]
+    Postgres,
+    /// MySQL and MariaDB
+    #[value(alias = "mariadb")]
+    Mysql,
+    Sqlite,
+}
+
+/// For which tool.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// Files for sqlx's `migrate`
+    Sqlx,
+    /// Files for goose
+    Goose,
+    /// Files for Flyway
+    Flyway,
+    /// A script for psql, or whatever sends PostgreSQL's SQL
+    #[value(alias = "plain")]
+    Psql,
+    /// A script for the mysql and mariadb clients
+    #[value(alias = "mariadb")]
+    Mysql,
+    /// A script for sqlite3
+    Sqlite3,
+}
+
+impl Format {
+    /// Whether the tool wants one file for each migration.
+    pub(super) fn is_for_files(self) -> bool {
+        matches!(self, Self::Sqlx | Self::Goose | Self::Flyway)
+    }
+
+    /// The engine that it is for, if there is only one.
+    pub(super) fn dialect(self) -> Option<Dialect> {
+        match self {
+            Self::Psql => Some(Dialect::Postgres),
+            Self::Mysql => Some(Dialect::Mysql),
+            Self::Sqlite3 => Some(Dialect::Sqlite),
+            Self::Sqlx | Self::Goose | Self::Flyway => None,
+        }
+    }
+}
+
+/// All of them, for the engine's own client. Where DDL can be undone, all or none.
+pub(super) fn whole(dialect: Dialect, migrations: &[Migration]) -> String {
+    match dialect {
+        Dialect::Postgres => format!("begin;\n\n{}commit;\n", each(migrations)),
+        Dialect::Sqlite => format!(".bail on\nbegin immediate;\n\n{}commit;\n", each(migrations)),
+        Dialect::Mysql => delimited(migrations),
+    }
+}
+
+/// One of them, as a tool's file.
+pub(super) fn file(format: Format, dialect: Dialect, migration: &Migration) -> String {
+    let one = std::slice::from_ref(migration);
+    match (format, dialect) {
+        (Format::Goose, _) => {
+            let statements: Vec<_> = statements(dialect, migration)
+                .iter()
+                .map(|sql| format!("-- +goose StatementBegin\n{sql};\n-- +goose StatementEnd\n"))
+                .collect();
+            format!("-- +goose Up\n{}", statements.join("\n"))
+        }
+        (Format::Flyway, Dialect::Mysql) => delimited(one),
+        (_, Dialect::Mysql) => statements(dialect, migration).join(";\n\n") + ";\n",
+        _ => each(one),
+    }
+}
+
+fn statements(dialect: Dialect, migration: &Migration) -> Vec<String> {
+    let own = [migration.sql().trim_end().trim_end_matches(';').to_owned(), migration.record()];
+    if dialect != Dialect::Mysql {
+        return own.into();
+    }
+    let [sql, record] = own;
+    vec![KEEP_MODE.to_owned(), SET_MODE.to_owned(), sql, record, RESTORE_MODE.to_owned()]
+}
+
+fn each(migrations: &[Migration]) -> String {
+    let scripts = migrations.iter().map(|migration| {
+        let sql = migration.sql().trim_end();
+        let end = if sql.ends_with(';') { "" } else { ";" };
+        format!("{sql}{end}\n\n{};\n\n", migration.record())
+    });
+    scripts.collect()
+}
+
+/// The client ends a statement at the first semicolon, even inside a routine, unless told of another end.
+fn delimited(migrations: &[Migration]) -> String {
+    let scripts = migrations
+        .iter()
+        .map(|migration| format!("{}\n//\n\n{}\n//\n\n", migration.sql().trim_end(), migration.record()))
+        .collect::<Vec<_>>()
+        .concat();
+    format!("{KEEP_MODE};\n{SET_MODE};\n\ndelimiter //\n\n{scripts}delimiter ;\n\n{RESTORE_MODE};\n")
+}
+
+// Routines keep the mode that they are made in.
+const KEEP_MODE: &str = "set @host_sql_mode = @@session.sql_mode";
+const SET_MODE: &str = "set session sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'";
+const RESTORE_MODE: &str = "set session sql_mode = @host_sql_mode";

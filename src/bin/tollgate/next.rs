@@ -1,0 +1,58 @@
+//! `tollgate` without a command: what to type next.
+
+use std::process::ExitCode;
+
+use tollgate::{Admin, Dialect, Error, Filter, Migrate, SqlStore, pending_migrations};
+
+use crate::output::{quoted, say};
+
+/// Nothing is known yet.
+pub(crate) fn first() -> anyhow::Result<ExitCode> {
+    say("\
+Exact rate limits in your SQL database. Say where it is, make the tables, make a limit, take from it:
+
+  export DATABASE_URL=sqlite:app.db        # or postgres://…, mysql://…
+  tollgate migrate
+  tollgate create third-party-api --capacity 2 --per 1h
+  tollgate take third-party-api
+
+`tollgate --help` lists the commands.")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the database lacks.
+pub(crate) async fn run<DB: Dialect + Migrate>(store: SqlStore<DB>) -> anyhow::Result<ExitCode> {
+    let pending = match pending_migrations(store.pool()).await {
+        Err(Error::NotPermitted(_)) => Vec::new(),
+        pending => pending?,
+    };
+    let next = if pending.len() == tollgate::migrations::<DB>().len() {
+        "this database has no tables of tollgate's yet. Next:\n\n  tollgate migrate".to_owned()
+    } else if !pending.is_empty() {
+        format!("{} migrations are pending. Next:\n\n  tollgate migrate", pending.len())
+    } else {
+        let first = match store.list(&Filter::default(), None, 1).await {
+            Err(Error::NotPermitted(_)) => return takes_only(),
+            levels => levels?.into_iter().next(),
+        };
+        match first {
+            None => {
+                "there are no buckets yet. Next:\n\n  tollgate create third-party-api --capacity 2 --per 1h".to_owned()
+            }
+            Some(level) => {
+                let key = quoted(level.key.as_str());
+                format!("all is there. Next:\n\n  tollgate list\n  tollgate explain {key}\n  tollgate doctor")
+            }
+        }
+    };
+    say(format!("{next}\n\n`tollgate --help` lists the commands."))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The role may not look at buckets.
+fn takes_only() -> anyhow::Result<ExitCode> {
+    say(
+        "all is there, and this role may take tokens, but look at nothing. Next:\n\n  tollgate take NAME\n  tollgate doctor",
+    )?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,128 @@
+//! What people and programs read: tables, lines and JSON on standard output.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+
+use anstyle::{AnsiColor, Style};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::Value;
+use unicode_width::UnicodeWidthStr;
+
+pub(crate) const GREEN: Style = Style::new().fg_color(Some(anstyle::Color::Ansi(AnsiColor::Green)));
+pub(crate) const YELLOW: Style = Style::new().fg_color(Some(anstyle::Color::Ansi(AnsiColor::Yellow)));
+pub(crate) const RED: Style = Style::new().fg_color(Some(anstyle::Color::Ansi(AnsiColor::Red)));
+const FAINT: Style = Style::new().dimmed();
+
+/// Writes text; colours only reach a terminal, and none if `NO_COLOR` is set.
+pub(crate) fn say(text: impl AsRef<str>) -> io::Result<()> {
+    let mut out = anstream::stdout().lock();
+    out.write_all(text.as_ref().as_bytes())?;
+    out.write_all(b"\n")?;
+    out.flush()
+}
+
+/// Writes one JSON document.
+pub(crate) fn say_json(value: &Value) -> io::Result<()> {
+    say(format!("{value:#}"))
+}
+
+/// Text of others, such as keys: what would steer the terminal is shown instead of sent.
+pub(crate) fn plain(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() { shown.extend(c.escape_default()) } else { shown.push(c) }
+    }
+    shown
+}
+
+/// The same for text that may have several lines.
+pub(crate) fn lines(text: &str) -> String {
+    text.trim_end().split('\n').map(plain).collect::<Vec<_>>().join("\n      ")
+}
+
+/// A word as a shell reads it.
+pub(crate) fn quoted(word: &str) -> String {
+    let safe = |c: char| c.is_ascii_alphanumeric() || "_-./:@%+=,".contains(c);
+    if !word.is_empty() && word.chars().all(safe) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+/// Columns that are as wide as need be.
+pub(crate) struct Table<const N: usize> {
+    columns: [Column; N],
+    rows: Vec<[Cell; N]>,
+}
+
+/// A heading, and on which side its cells begin.
+pub(crate) enum Column {
+    Left(&'static str),
+    Right(&'static str),
+}
+
+/// A text and how it looks.
+pub(crate) struct Cell(String, Style);
+
+impl Cell {
+    pub(crate) fn styled(text: impl AsRef<str>, style: Style) -> Self {
+        Self(plain(text.as_ref()), style)
+    }
+}
+
+impl<T: AsRef<str>> From<T> for Cell {
+    fn from(text: T) -> Self {
+        Self::styled(text, Style::new())
+    }
+}
+
+impl<const N: usize> Table<N> {
+    pub(crate) fn new(columns: [Column; N]) -> Self {
+        Self { columns, rows: Vec::new() }
+    }
+
+    pub(crate) fn row(&mut self, cells: [Cell; N]) {
+        self.rows.push(cells);
+    }
+
+    /// The lines, without the last one's end.
+    pub(crate) fn render(&self) -> String {
+        let headings: [Cell; N] = std::array::from_fn(|at| Cell::styled(self.columns[at].heading(), FAINT));
+        let widths: [usize; N] = std::array::from_fn(|at| {
+            let cells = self.rows.iter().map(|row| row[at].0.width());
+            cells.chain([headings[at].0.width()]).max().unwrap_or(0)
+        });
+        let mut text = String::new();
+        for row in std::iter::once(&headings).chain(&self.rows) {
+            let mut line = String::new();
+            for ((Cell(cell, style), column), width) in row.iter().zip(&self.columns).zip(widths) {
+                let padding = " ".repeat(width - cell.width());
+                let _ = match column {
+                    Column::Left(_) => write!(line, "{style}{cell}{style:#}{padding}  "),
+                    Column::Right(_) => write!(line, "{padding}{style}{cell}{style:#}  "),
+                };
+            }
+            text += line.trim_end();
+            text.push('\n');
+        }
+        text.truncate(text.trim_end().len());
+        text
+    }
+}
+
+impl Column {
+    fn heading(&self) -> &'static str {
+        match self {
+            Self::Left(heading) | Self::Right(heading) => heading,
+        }
+    }
+}
+
+/// Shows on a terminal that something takes long; silent elsewhere.
+pub(crate) fn progress(message: impl Into<String>) -> ProgressBar {
+    let style = ProgressStyle::with_template("{spinner} {msg} {elapsed}").expect("a template that is tested by use");
+    let bar = ProgressBar::new_spinner().with_style(style).with_message(message.into());
+    bar.enable_steady_tick(std::time::Duration::from_millis(100));
+    bar
+}

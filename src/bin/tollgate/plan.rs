@@ -1,0 +1,137 @@
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tollgate::{Admin, Key, Plan};
+
+use crate::exit::Refusal;
+use crate::output::{Cell, Column, Table, plain, say, say_json};
+use crate::terms::{Terms, key};
+use crate::{overrides, times};
+
+#[derive(clap::Subcommand)]
+pub(crate) enum Command {
+    /// List the plans
+    List {
+        /// Print a JSON array
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make a plan, or change its terms: for all of its buckets, with their next request
+    Set {
+        #[arg(value_parser = key)]
+        name: Key,
+        #[command(flatten)]
+        terms: Terms,
+    },
+    /// Forget a plan; requests that name it fail from then on
+    Delete {
+        #[arg(value_parser = key)]
+        name: Key,
+    },
+    /// Give one key other terms than its plan's or its own, or take them away again
+    Override(Override),
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n\
+\x20 tollgate plan override user:42 --quota 1000/s --for 1d --reason 'load test, ticket 7'\n\
+\x20 tollgate plan override user:42 --clear")]
+pub(crate) struct Override {
+    #[arg(value_parser = key)]
+    key: Key,
+    #[command(flatten)]
+    terms: Terms,
+    /// Why, for whoever meets it later
+    #[arg(long, default_value = "", hide_default_value = true)]
+    reason: String,
+    /// How long it holds [default: until it is cleared]
+    #[arg(long = "for", value_name = "SPAN", value_parser = times::parse)]
+    lasting: Option<Duration>,
+    /// Take the terms away; a mode of the key's own stays
+    #[arg(long, conflicts_with_all = ["capacity", "per", "quota", "reason", "lasting"])]
+    clear: bool,
+}
+
+impl Command {
+    pub(crate) async fn run(self, store: &impl Admin) -> anyhow::Result<ExitCode> {
+        match self {
+            Self::List { json } => list(store, json).await?,
+            Self::Set { name, terms } => {
+                let quota = terms.required()?;
+                store.create_plan(&name, quota).await?;
+                say(format!("plan {}: {quota}", plain(name.as_str())))?;
+            }
+            Self::Delete { name } => {
+                if !store.delete_plan(&name).await? {
+                    return Err(unknown(&name).into());
+                }
+                say(format!("plan {}: deleted", plain(name.as_str())))?;
+            }
+            Self::Override(change) => change.run(store).await?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Override {
+    async fn run(self, store: &impl Admin) -> anyhow::Result<()> {
+        let quota = if self.clear { None } else { Some(self.terms.required()?) };
+        let why = store.explain(&self.key, None).await?;
+        let (reason, end) = match (self.clear, self.lasting) {
+            (true, _) => (why.override_reason.clone().unwrap_or_default(), why.override_until),
+            (false, lasting) => (self.reason, lasting.map(times::after).transpose()?),
+        };
+        say(overrides::replace(store, &self.key, (quota, overrides::mode(&why)), reason, end).await?)?;
+        Ok(())
+    }
+}
+
+async fn list(store: &impl Admin, json: bool) -> anyhow::Result<()> {
+    let plans = all(store).await?;
+    if json {
+        say_json(&Value::Array(plans.iter().map(as_json).collect()))?;
+    } else if plans.is_empty() {
+        say("no plans; make one: tollgate plan set free --quota '10/s burst 20'")?;
+    } else {
+        let mut table = Table::new([Column::Left("plan"), Column::Left("terms"), Column::Left("mode")]);
+        for plan in &plans {
+            let mode = plan.switch.as_ref().map_or_else(String::new, times::switch);
+            table.row([Cell::from(plan.name.as_str()), Cell::from(plan.quota.to_string()), Cell::from(mode)]);
+        }
+        say(table.render())?;
+    }
+    Ok(())
+}
+
+/// Every plan.
+pub(crate) async fn all(store: &impl Admin) -> anyhow::Result<Vec<Plan>> {
+    let mut plans: Vec<Plan> = Vec::new();
+    loop {
+        let page = store.plans(plans.last().map(|plan| &plan.name), PAGE).await?;
+        let is_last = page.len() < PAGE as usize;
+        plans.extend(page);
+        if is_last {
+            return Ok(plans);
+        }
+    }
+}
+
+pub(crate) fn unknown(name: &Key) -> Refusal {
+    let hint = "`tollgate plan list` shows those that there are";
+    Refusal::absent(format!("there is no plan '{}'", plain(name.as_str())), hint)
+}
+
+fn as_json(plan: &Plan) -> Value {
+    let switch = plan.switch.as_ref();
+    json!({
+        "name": plan.name.as_str(),
+        "capacity": plan.quota.capacity(),
+        "quota": plan.quota.to_string(),
+        "mode": switch.map(|switch| switch.mode.as_str()),
+        "mode_reason": switch.and_then(|switch| switch.reason.as_deref()),
+        "mode_until": times::timestamp(switch.and_then(|switch| switch.until)),
+    })
+}
+
+const PAGE: u32 = 1000;

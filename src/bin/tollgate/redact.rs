@@ -1,0 +1,46 @@
+//! Takes passwords out of whatever is about to be shown, wherever it came from.
+
+/// The text without the users and passwords of the URLs in it.
+pub(crate) fn redact(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("://") {
+        let (before, after) = rest.split_at(at + "://".len());
+        shown += before;
+        let end = after.find(|c: char| c.is_whitespace() || "'\"`".contains(c)).unwrap_or(after.len());
+        let (url, behind) = after.split_at(end);
+        // The last one: a password that is not percent-encoded may have others.
+        let public = url.rfind('@').map_or(url, |at| {
+            shown += "***";
+            &url[at..]
+        });
+        shown += &without_parameter(public);
+        rest = behind;
+    }
+    shown + rest
+}
+
+/// PostgreSQL's driver takes the password as a parameter as well.
+fn without_parameter(url: &str) -> String {
+    let Some(at) = url.find("password=") else { return url.to_owned() };
+    let (before, after) = url.split_at(at + "password=".len());
+    format!("{before}***{}", after.find('&').map_or("", |end| &after[end..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::redact;
+
+    #[test]
+    fn no_password_of_a_url_is_left() {
+        for (text, shown) in [
+            ("postgres://app:secret@db:5432/app", "postgres://***@db:5432/app"),
+            ("no 'mysql://app:se@cr:et@db/app' here", "no 'mysql://***@db/app' here"),
+            ("postgres://db/app?user=a&password=secret&x=1", "postgres://db/app?user=a&password=***&x=1"),
+            ("a://x:y@b and c://x:y@d", "a://***@b and c://***@d"),
+            ("sqlite://app.db", "sqlite://app.db"),
+        ] {
+            assert_eq!(redact(text), shown);
+        }
+    }
+}

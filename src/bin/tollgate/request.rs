@@ -1,0 +1,40 @@
+//! What `take` and `run` ask for.
+
+use tollgate::{Key, Limiter, Quota, Rule, Store, Take};
+
+use crate::terms::key;
+
+/// Tokens, and whose terms hold for them.
+#[derive(clap::Args)]
+pub(crate) struct Request {
+    /// How many tokens [default: 1]
+    #[arg(long, value_name = "TOKENS", default_value_t = 1, hide_default_value = true, value_parser = clap::value_parser!(u64).range(1..))]
+    cost: u64,
+    /// How many must remain for others
+    #[arg(long, value_name = "TOKENS", default_value_t = 0, hide_default_value = true)]
+    keep: u64,
+    /// Terms in words, such as '10/s burst 20': the first request makes the bucket
+    #[arg(long, value_name = "QUOTA", conflicts_with = "plan")]
+    quota: Option<Quota>,
+    /// The plan whose terms hold: the first request makes the bucket
+    #[arg(long, value_name = "NAME", value_parser = key)]
+    plan: Option<Key>,
+}
+
+impl Request {
+    /// The request, for one key or for several: then from all of them or from none.
+    pub(crate) fn take(&self, keys: &[Key]) -> Take {
+        let rule = match (self.quota, &self.plan) {
+            (Some(quota), _) => Rule::Quota(quota),
+            (None, Some(plan)) => Rule::Plan(plan.clone()),
+            (None, None) => Rule::Provisioned,
+        };
+        let first = Take::from(keys[0].clone()).rule(rule.clone()).cost(self.cost).keep(self.keep);
+        keys[1..].iter().fold(first, |take, key| take.and(key.clone(), rule.clone()))
+    }
+}
+
+/// One request needs nothing of what a limiter does for many.
+pub(crate) fn limiter<S: Store>(store: S) -> anyhow::Result<Limiter<S>> {
+    Ok(Limiter::builder(store).without_coalescing().without_deny_cache().without_sweep().build(Rule::Provisioned)?)
+}

@@ -1,0 +1,88 @@
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::json;
+use tollgate::{Decision, Key, Mode, Store, Take};
+
+use crate::output::{GREEN, RED, plain, say, say_json};
+use crate::request::{Request, limiter};
+use crate::terms::key;
+use crate::{exit, times, wait};
+
+/// Take tokens: exit code 0 if they were granted, 75 if not
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n\
+\x20 tollgate take third-party-api && curl …\n\
+\x20 tollgate take user:42 --quota '10/s burst 20' --cost 3\n\
+\x20 tollgate take tenant:7 user:42 --plan free --wait 5s   # of both or of none")]
+pub(crate) struct Args {
+    /// The bucket; of several, all grant it or none
+    #[arg(required = true, value_name = "NAME", value_parser = key)]
+    keys: Vec<Key>,
+    #[command(flatten)]
+    request: Request,
+    /// Wait for the tokens, but no longer than this
+    #[arg(long, value_name = "SPAN", value_parser = times::parse, default_value = "0s", hide_default_value = true)]
+    wait: Duration,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    pub(crate) async fn run<S: Store>(self, store: S) -> anyhow::Result<ExitCode> {
+        let take = self.request.take(&self.keys).max_wait(self.wait);
+        let reservation = limiter(store)?.reserve_all(&take).await?;
+        let decision = reservation.decision().clone();
+        if reservation.is_granted()
+            && let Some(interrupted) = wait::turn(reservation, &plain(take.key().as_str())).await?
+        {
+            return Ok(interrupted);
+        }
+        if self.json {
+            say_json(&json!({
+                "granted": decision.is_granted(),
+                "key": decided_by(&take, &decision).as_str(),
+                "remaining": remaining(&decision),
+                "waited_ms": times::milliseconds(decision.wait()),
+                "retry_after_ms": times::milliseconds(decision.retry_after()),
+                "reset_after_ms": times::milliseconds(decision.reset_after()),
+                "mode": decision.mode().as_str(),
+            }))?;
+        } else {
+            say(words(&take, &decision))?;
+        }
+        Ok(ExitCode::from(if decision.is_granted() { 0 } else { exit::DENIED }))
+    }
+}
+
+/// Of several buckets, the one that denies for longest, or has fewest tokens left.
+fn decided_by<'t>(take: &'t Take, decision: &Decision) -> &'t Key {
+    take.keys().nth(decision.limit()).unwrap_or_else(|| take.key())
+}
+
+/// Without a limit there is no such number.
+fn remaining(decision: &Decision) -> Option<u64> {
+    Some(decision.remaining()).filter(|remaining| *remaining != u64::MAX)
+}
+
+/// The answer in words, for one line.
+pub(crate) fn words(take: &Take, decision: &Decision) -> String {
+    let key = plain(decided_by(take, decision).as_str());
+    let mode = match decision.mode() {
+        Mode::Enforce => String::new(),
+        mode => format!(" (mode {mode})"),
+    };
+    if decision.is_granted() {
+        let wait =
+            if decision.wait().is_zero() { String::new() } else { format!(" after {}", times::span(decision.wait())) };
+        let left = remaining(decision).map_or_else(|| "no limit for".to_owned(), |tokens| format!("{tokens} left in"));
+        return format!("{GREEN}granted{GREEN:#}{wait}{mode}: {left} {key}");
+    }
+    let when = match decision.retry_after() {
+        Duration::MAX if decision.mode() == Mode::Block => "until another mode is set".to_owned(),
+        Duration::MAX => "no token will come back by itself".to_owned(),
+        span => format!("try again in {}", times::span(span)),
+    };
+    format!("{RED}denied{RED:#} by {key}{mode}: {when}")
+}

@@ -1,0 +1,44 @@
+//! Keys and quotas on the command line.
+
+use std::time::Duration;
+
+use tollgate::{Key, KeyError, Quota};
+
+use crate::exit::Refusal;
+use crate::times;
+
+/// How many tokens, and how they come back.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Terms {
+    /// How many tokens a full bucket holds; they come back all at once
+    #[arg(long, value_name = "TOKENS", requires = "per", conflicts_with = "quota")]
+    capacity: Option<u64>,
+    /// … in each such time: 250ms, 10s, 5min, 1h, 1d
+    #[arg(long, value_name = "SPAN", requires = "capacity", value_parser = times::parse)]
+    per: Option<Duration>,
+    /// The terms in words: '10/s', '10/s burst 20', '2 per 1s', '1000 per calendar 1d', '100 once'
+    #[arg(long, value_name = "QUOTA")]
+    quota: Option<Quota>,
+}
+
+impl Terms {
+    /// The quota, if any is said.
+    pub(crate) fn given(&self) -> anyhow::Result<Option<Quota>> {
+        Ok(match (self.quota, self.capacity, self.per) {
+            (Some(quota), ..) => Some(quota),
+            (None, Some(capacity), Some(per)) => Some(Quota::interval(capacity, per).map_err(tollgate::Error::from)?),
+            _ => None,
+        })
+    }
+
+    /// The quota, which must be said.
+    pub(crate) fn required(&self) -> anyhow::Result<Quota> {
+        let hint = "add --capacity 2 --per 1h, or --quota '10/s burst 20'";
+        Ok(self.given()?.ok_or_else(|| Refusal::arguments("no terms are given", hint))?)
+    }
+}
+
+/// Reads a key.
+pub(crate) fn key(text: &str) -> Result<Key, KeyError> {
+    Key::try_from(text)
+}

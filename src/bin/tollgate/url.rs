@@ -1,0 +1,73 @@
+//! Which database: what the option, the environment or a file says.
+
+use std::ffi::OsString;
+
+use crate::exit::Refusal;
+
+/// Where the buckets are.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// postgres://, mysql://, mariadb:// or sqlite:; a password is safer in the environment or a .env file
+    #[arg(long, global = true, display_order = 900, value_name = "URL", env = "DATABASE_URL", hide_env_values = true)]
+    database_url: Option<OsString>,
+}
+
+/// A URL, by the engine that it is for.
+pub(crate) enum Url {
+    MySql(String),
+    Postgres(String),
+    Sqlite(String),
+}
+
+impl Args {
+    /// The URL of the option, of the environment, or of a `.env` file here or in a directory above.
+    pub(crate) fn url(&self) -> Result<Url, Refusal> {
+        let given = match &self.database_url {
+            Some(url) => Some(url.to_str().ok_or_else(not_utf8)?.to_owned()),
+            None => from_file(),
+        };
+        let none = || Refusal::arguments("no database is given", format!("export DATABASE_URL={EXAMPLE}"));
+        Url::try_from(given.filter(|url| !url.is_empty()).ok_or_else(none)?)
+    }
+
+    pub(crate) fn is_given(&self) -> bool {
+        self.database_url.is_some() || from_file().is_some()
+    }
+}
+
+/// Nothing else of the file is read: it is not for the commands that `tollgate run` starts.
+fn from_file() -> Option<String> {
+    let mut variables = dotenvy::dotenv_iter().ok()?.flatten();
+    variables.find_map(|(name, value)| (name == "DATABASE_URL").then_some(value))
+}
+
+fn not_utf8() -> Refusal {
+    Refusal::arguments("the database URL is not UTF-8", "write such bytes percent-encoded, as %FF")
+}
+
+impl TryFrom<String> for Url {
+    type Error = Refusal;
+
+    fn try_from(url: String) -> Result<Self, Refusal> {
+        let wrong = |message: &str| Err(Refusal::arguments(message, format!("write it like {EXAMPLE}")));
+        let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
+        if scheme == "sqlite" {
+            return Ok(Self::Sqlite(url));
+        }
+        if !["postgres", "postgresql", "mysql", "mariadb"].contains(&scheme) {
+            return wrong("the database URL begins with none of postgres://, mysql://, mariadb:// and sqlite:");
+        }
+        let Some((_, rest)) = url.split_once("://") else {
+            return wrong("the database URL has no // after its scheme");
+        };
+        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        if rest.contains('#') || (rest.contains('@') && !authority.contains('@')) {
+            // What follows would be taken for a host, and shown.
+            let hint = "write them percent-encoded: / is %2F, ? is %3F, # is %23, @ is %40";
+            return Err(Refusal::arguments("the database URL has a / ? or # within its user or password", hint));
+        }
+        Ok(if scheme.starts_with("postgres") { Self::Postgres(url) } else { Self::MySql(url) })
+    }
+}
+
+const EXAMPLE: &str = "postgres://app:password@localhost/app (or mysql://…, sqlite:app.db)";

@@ -1,0 +1,91 @@
+//! The engines' own clients, which read what is printed for them; where one is not installed, the statements of its script.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use sqlx::{AssertSqlSafe, Connection, MySqlConnection, PgConnection, SqliteConnection};
+
+use crate::command::SECRET;
+use crate::databases::{Database, Engine};
+
+/// Feeds a script to the client.
+pub(crate) fn feed(database: &Database, script: &str) {
+    let client = match database.engine {
+        Engine::Sqlite => "sqlite3",
+        Engine::MySql => "mysql",
+        Engine::MariaDb => "mariadb",
+        Engine::Postgres | Engine::PgBouncer => "psql",
+    };
+    let Some(program) = program(client) else { return run(database, &statements(script)) };
+    let mut command = Command::new(program);
+    match database.engine {
+        Engine::Sqlite => command.arg(database.directory.join("app.db")),
+        Engine::MySql | Engine::MariaDb => command.args(options(&database.url)).env("MYSQL_PWD", SECRET),
+        Engine::Postgres | Engine::PgBouncer => command.args(["--quiet", "--set", "ON_ERROR_STOP=1", &database.url]),
+    };
+    let mut client = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let written = client.stdin.take().expect("a pipe").write_all(script.as_bytes());
+    let output = client.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{:?}: {}", database.engine, String::from_utf8_lossy(&output.stderr));
+    written.expect("it has read everything");
+}
+
+/// Sends statements to the database, one by one, on one connection.
+pub(crate) fn run(database: &Database, statements: &[String]) {
+    macro_rules! each {
+        ($connection:ty, $url:expr) => {{
+            let mut connection = <$connection>::connect($url).await?;
+            for statement in statements {
+                sqlx::raw_sql(AssertSqlSafe(statement.clone())).execute(&mut connection).await?;
+            }
+            connection.close().await
+        }};
+    }
+    let file = format!("sqlite:{}?mode=rwc", database.directory.join("app.db").display());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let ran: Result<(), sqlx::Error> = runtime.block_on(async {
+        match database.engine {
+            Engine::Sqlite => each!(SqliteConnection, &file),
+            Engine::MySql | Engine::MariaDb => each!(MySqlConnection, &database.url),
+            Engine::Postgres | Engine::PgBouncer => each!(PgConnection, &database.url),
+        }
+    });
+    ran.unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// A program of the path, or of the servers that scripts/servers has unpacked.
+fn program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let caches = [
+        std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from),
+        std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")),
+        Some(PathBuf::from("/var/cache")),
+    ];
+    let copies = caches.into_iter().flatten().filter_map(|cache| cache.join("tollgate").read_dir().ok()).flatten();
+    let directories = std::env::split_paths(&path).chain(copies.flatten().map(|copy| copy.path().join("usr/bin")));
+    let mut files = directories.map(|directory| directory.join(name));
+    // Where `mysql` is only another name of MariaDB's client, which cannot always log in to MySQL.
+    let is_mariadb = |file: &Path| file.canonicalize().is_ok_and(|file| file.ends_with("mariadb"));
+    files.find(|file| file.is_file() && (name != "mysql" || !is_mariadb(file)))
+}
+
+/// What the mysql client calls the parts of a URL; the password is in the environment.
+fn options(url: &str) -> Vec<String> {
+    let (user, rest) = url.split_once("://").and_then(|(_, rest)| rest.split_once('@')).expect("a user");
+    let (host, database) = rest.split_once('/').expect("a database");
+    let (host, port) = host.split_once(':').expect("a port");
+    let user = user.split(':').next().unwrap_or(user);
+    let options = ["--protocol=tcp", "--default-character-set=utf8mb4", "--user", user, "--host", host, "--port", port];
+    options.into_iter().chain([database]).map(str::to_owned).collect()
+}
+
+/// A script of the mysql client, statement by statement; other scripts need no taking apart.
+fn statements(script: &str) -> Vec<String> {
+    let Some((head, rest)) = script.split_once("delimiter //") else {
+        return vec![script.lines().filter(|line| !line.starts_with('.')).collect::<Vec<_>>().join("\n")];
+    };
+    let (body, tail) = rest.split_once("delimiter ;").expect("its end");
+    let body = body.split("\n//").map(str::trim).filter(|statement| !statement.is_empty());
+    std::iter::once(head).chain(body).chain([tail]).map(str::to_owned).collect()
+}

@@ -1,0 +1,147 @@
+//! Databases of a test's own, which go with it.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use sqlx::{AssertSqlSafe, Connection, MySqlConnection, PgConnection};
+use uuid::Uuid;
+
+use crate::command::{Ran, SECRET, tollgate};
+
+/// A database, and a directory to run in.
+pub(crate) struct Database {
+    pub(crate) engine: Engine,
+    pub(crate) url: String,
+    pub(crate) directory: PathBuf,
+    name: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Engine {
+    MariaDb,
+    MySql,
+    PgBouncer,
+    Postgres,
+    Sqlite,
+}
+
+/// One of each kind.
+pub(crate) const EACH: [Engine; 4] = [Engine::Sqlite, Engine::Postgres, Engine::MySql, Engine::MariaDb];
+
+impl Engine {
+    /// The server that the environment names: there must be one.
+    fn server(self) -> Option<String> {
+        let variable = match self {
+            Self::MariaDb => "TOLLGATE_MARIADB_URL",
+            Self::MySql => "TOLLGATE_MYSQL_URL",
+            Self::PgBouncer => "TOLLGATE_PGBOUNCER_URL",
+            Self::Postgres => "TOLLGATE_POSTGRES_URL",
+            Self::Sqlite => return None,
+        };
+        let missing = |_| panic!("{variable} is not set: scripts/servers start, then eval \"$(scripts/servers env)\"");
+        Some(std::env::var(variable).unwrap_or_else(missing))
+    }
+
+    pub(crate) fn is_mysql(self) -> bool {
+        matches!(self, Self::MariaDb | Self::MySql)
+    }
+}
+
+impl Database {
+    /// An empty one.
+    pub(crate) fn empty(engine: Engine) -> Self {
+        let name = format!("tollgate_cli_{}", Uuid::new_v4().simple());
+        let directory = std::env::temp_dir().join(&name);
+        std::fs::create_dir(&directory).expect("a directory");
+        let mut database = Self { engine, url: "sqlite:app.db".to_owned(), directory, name };
+        if let Some(server) = engine.server() {
+            database.administer(&format!("create database {}", database.name));
+            // MySQL asks for a password; PostgreSQL's test servers let anybody in who says any.
+            let user = if engine.is_mysql() { database.name[..30].to_owned() } else { "postgres".to_owned() };
+            if engine.is_mysql() {
+                database.administer(&format!("create user '{user}'@'%' identified by '{SECRET}'"));
+                database.administer(&format!("grant all on {}.* to '{user}'@'%'", database.name));
+            }
+            database.url = with(&server, &user, SECRET, &database.name);
+        }
+        database
+    }
+
+    /// One with tollgate's tables and routines.
+    pub(crate) fn migrated(engine: Engine) -> Self {
+        let database = Self::empty(engine);
+        database.run(&["migrate"]).ended(0);
+        database
+    }
+
+    /// Runs the program.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Ran {
+        Ran::new(self.command(arguments).output().expect("it starts"))
+    }
+
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = tollgate(Some(&self.url), &self.directory);
+        command.args(arguments).stdin(Stdio::null());
+        command
+    }
+
+    /// The same database, for another user.
+    pub(crate) fn url_of(&self, user: &str) -> String {
+        with(&self.engine.server().expect("a server"), user, SECRET, &self.name)
+    }
+
+    /// Runs a statement in the database, as its administrator.
+    pub(crate) fn sql(&self, sql: &str) {
+        let server = self.engine.server().expect("a server");
+        let root = if self.engine.is_mysql() { "root" } else { "postgres" };
+        let password = server.split_once("://").and_then(|(_, rest)| rest.split_once('@')?.0.split_once(':'));
+        run(&with(&server, root, password.map_or("", |(_, password)| password), &self.name), sql);
+    }
+
+    /// Runs a statement on the server.
+    fn administer(&self, sql: &str) {
+        run(&self.engine.server().expect("a server"), sql);
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        // What cannot be removed is in the system's own directory for such things.
+        let _ = std::fs::remove_dir_all(&self.directory);
+        match self.engine {
+            Engine::Sqlite => {}
+            Engine::Postgres | Engine::PgBouncer => {
+                self.administer(&format!("drop database {} with (force)", self.name));
+            }
+            Engine::MariaDb | Engine::MySql => {
+                self.administer(&format!("drop database {}", self.name));
+                self.administer(&format!("drop user '{}'@'%'", &self.name[..30]));
+            }
+        }
+    }
+}
+
+/// The server's URL with another user and database.
+fn with(server: &str, user: &str, password: &str, database: &str) -> String {
+    let (scheme, rest) = server.split_once("://").expect("a URL");
+    let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host).split('/').next().unwrap_or_default();
+    let colon = if password.is_empty() { "" } else { ":" };
+    format!("{scheme}://{user}{colon}{password}@{host}/{database}")
+}
+
+fn run(url: &str, sql: &str) {
+    let sql = AssertSqlSafe(sql.to_owned());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let ran = runtime.block_on(async {
+        if url.starts_with("postgres") {
+            let mut connection = PgConnection::connect(url).await?;
+            sqlx::raw_sql(sql).execute(&mut connection).await?;
+            connection.close().await
+        } else {
+            let mut connection = MySqlConnection::connect(url).await?;
+            sqlx::raw_sql(sql).execute(&mut connection).await?;
+            connection.close().await
+        }
+    });
+    ran.unwrap_or_else(|error: sqlx::Error| panic!("{error}"));
+}

@@ -1,0 +1,103 @@
+//! What `tollgate doctor` finds.
+
+use serde_json::Value;
+
+use crate::command::{Ran, tollgate};
+use crate::databases::{Database, EACH, Engine};
+
+#[test]
+fn a_database_that_is_ready_has_no_failure() {
+    for engine in EACH.into_iter().chain([Engine::PgBouncer]) {
+        let database = Database::migrated(engine);
+        let report = database.run(&["doctor", "--json"]).ended(0).json();
+        let mut expected = vec!["connection", "durability", "mode", "schema", "server"];
+        expected.extend(match engine {
+            Engine::Sqlite => &["busy timeout", "file", "journal", "write lock"][..],
+            Engine::Postgres | Engine::PgBouncer => &["clock", "grants", "isolation", "prepared statements", "table"],
+            Engine::MySql | Engine::MariaDb => &["clock", "events", "grants", "isolation"],
+        });
+        for name in expected {
+            assert_eq!(status(&report, name), "ok", "{name} of {engine:?} in {report:#}");
+        }
+        assert_eq!(status(&report, "pooler") == "ok", engine == Engine::PgBouncer, "{engine:?}: {report:#}");
+    }
+}
+
+#[test]
+fn a_database_without_the_schema_fails_with_the_command_that_makes_it() {
+    for engine in EACH.into_iter().filter(|engine| *engine != Engine::Sqlite) {
+        let database = Database::empty(engine);
+        database.run(&["doctor"]).ended(1).says(&["fail  schema", "not there", "`tollgate migrate`"]);
+    }
+}
+
+#[test]
+fn a_mode_that_is_not_the_usual_is_a_warning() {
+    let database = Database::migrated(Engine::Sqlite);
+    database.run(&["mode", "off", "--reason", "incident 42"]).ended(0);
+    database.run(&["doctor"]).ended(0).says(&["warn  mode", "off: incident 42", "tollgate mode --clear"]);
+}
+
+#[test]
+fn a_role_that_may_only_take_is_told_so_and_one_that_may_nothing_fails() {
+    let database = Database::migrated(Engine::Postgres);
+    database.sql(include_str!("../../migrations/grants/postgres.sql"));
+    let [app, none] = ["app", "none"].map(|name| format!("tollgate_cli_{name}_{}", uuid::Uuid::new_v4().simple()));
+    database.sql(&format!("create role {app} login; grant tollgate_app to {app}; create role {none} login"));
+    let doctor = |role: &str| {
+        let ran = tollgate(Some(&database.url_of(role)), &database.directory).args(["doctor", "--json"]).output();
+        Ran::new(ran.expect("it starts"))
+    };
+    let app_report = doctor(&app).ended(0).json();
+    let none_report = doctor(&none).ended(1).json();
+    let denied = tollgate(Some(&database.url_of(&app)), &database.directory).args(["reset", "a"]).output();
+    database.sql(&format!("drop role {app}; drop role {none}"));
+
+    assert!(found(&app_report, "grants").contains("may take tokens, and not operate"), "{app_report:#}");
+    assert_eq!(status(&none_report, "grants"), "fail", "{none_report:#}");
+    Ran::new(denied.expect("it starts")).ended(77).says(&["may not do that", "tollgate doctor"]);
+}
+
+#[test]
+fn settings_that_hurt_are_warnings_with_their_remedy() {
+    let database = Database::migrated(Engine::Postgres);
+    let name = database.url.rsplit('/').next().expect("a name");
+    for setting in
+        ["default_transaction_isolation = serializable", "statement_timeout = 50", "synchronous_commit = off"]
+    {
+        database.sql(&format!("alter database {name} set {setting}"));
+    }
+    let ran = database.run(&["doctor"]).ended(0);
+    ran.says(&["warn  isolation", "warn  timeouts", "57014", "set statement_timeout", "synchronous_commit is off"]);
+    database.sql(&format!("alter database {name} set default_transaction_read_only = on"));
+    database.run(&["doctor"]).ended(1).says(&["fail  read only"]);
+}
+
+#[test]
+fn a_sqlite_file_without_a_write_ahead_log_or_with_a_busy_writer_is_noticed() {
+    let database = Database::empty(Engine::Sqlite);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let path = database.directory.join("app.db");
+    let open = sqlx::sqlite::SqliteConnectOptions::new().filename(path).create_if_missing(true);
+    let mut connection = runtime.block_on(sqlx::ConnectOptions::connect(&open)).expect("a file");
+    runtime
+        .block_on(async { sqlx::raw_sql("create table host (n int)").execute(&mut connection).await })
+        .expect("a table");
+    database.run(&["migrate"]).ended(0);
+    database.run(&["doctor"]).ended(0).says(&["warn  journal", "pragma journal_mode = wal"]);
+    runtime.block_on(async { sqlx::raw_sql("begin immediate").execute(&mut connection).await }).expect("the lock");
+    database.run(&["doctor"]).ended(1).says(&["fail  write lock", "locked"]);
+}
+
+fn check<'r>(report: &'r Value, name: &str) -> &'r Value {
+    let checks = report["checks"].as_array().expect("checks");
+    checks.iter().find(|check| check["name"] == name).unwrap_or(&Value::Null)
+}
+
+fn status<'r>(report: &'r Value, name: &str) -> &'r str {
+    check(report, name)["status"].as_str().unwrap_or("missing")
+}
+
+fn found<'r>(report: &'r Value, name: &str) -> &'r str {
+    check(report, name)["found"].as_str().unwrap_or("missing")
+}

@@ -1,0 +1,56 @@
+//! What `docs/command-line.md` shows is what the program prints.
+
+use std::process::Command;
+
+use crate::databases::{Database, Engine};
+
+#[test]
+fn each_command_prints_what_the_documentation_shows() {
+    let text =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/command-line.md")).expect("it is there");
+    let database = Database::empty(Engine::Sqlite);
+    let mut shown = 0;
+    for block in text.split("```text\n").skip(1).filter_map(|rest| Some(rest.split_once("```")?.0)) {
+        for command in format!("\n{block}").split("\n$ ").skip(1) {
+            let (line, output) = command.split_once('\n').unwrap_or((command, ""));
+            assert_eq!(steady(&run(&database, line)), steady(output), "of {line}");
+            shown += 1;
+        }
+    }
+    assert!(shown > 12, "{shown} commands");
+}
+
+#[test]
+fn the_exit_codes_are_those_of_the_help() {
+    let text =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/command-line.md")).expect("it is there");
+    let help = Database::empty(Engine::Sqlite).run(&["--help"]).ended(0).out;
+    let codes = help.split("Exit codes:\n").nth(1).expect("they are in the help").lines().filter_map(|line| {
+        let (code, meaning) = line.trim().split_once("  ")?;
+        code.parse::<u8>().ok().map(|code| format!("| {code} | {meaning} |"))
+    });
+    let missing: Vec<_> = codes.filter(|row| !text.contains(row)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+/// Runs a line of the shell, with the program in the path.
+fn run(database: &Database, line: &str) -> String {
+    let program = std::path::Path::new(env!("CARGO_BIN_EXE_tollgate")).parent().expect("a directory");
+    let path = format!("{}:{}", program.display(), std::env::var("PATH").expect("a path"));
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("{line} 2>&1")]).env("PATH", path).env("DATABASE_URL", &database.url);
+    let output = shell.current_dir(&database.directory).output().expect("a shell");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// Without what differs from run to run: instants, and how long something took.
+fn steady(text: &str) -> String {
+    let word = |word: &str| {
+        let is_instant = word.len() > 7 && word.chars().all(|c| c.is_ascii_digit() || "-:".contains(c));
+        let is_length = ["ns", "µs", "ms"].iter().any(|unit| word.ends_with(unit)) && word.contains('.');
+        let is_version = word.starts_with("3.") && word.ends_with(',');
+        if is_instant || is_length || is_version { "…".to_owned() } else { word.to_owned() }
+    };
+    let line = |line: &str| line.split(' ').map(word).collect::<Vec<_>>().join(" ");
+    text.trim().lines().map(line).collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,127 @@
+//! What people do every day, the same on every engine.
+
+use crate::databases::{Database, EACH, Engine};
+
+#[test]
+fn a_bucket_of_two_grants_twice_then_denies_until_it_is_reset() {
+    for engine in EACH {
+        let database = Database::migrated(engine);
+        database.run(&["create", "api", "--capacity", "2", "--per", "1h"]).ended(0).says(&["2 per 1h"]);
+        database.run(&["take", "api"]).ended(0).says(&["granted: 1 left"]);
+        database.run(&["take", "api"]).ended(0).says(&["granted: 0 left"]);
+        database.run(&["take", "api"]).ended(75).says(&["denied by api: try again in"]);
+        database.run(&["peek", "api"]).ended(0).says(&["2 per 1h", "create"]);
+        database.run(&["explain", "api"]).ended(0).says(&["would be denied"]);
+        database.run(&["reset", "api"]).ended(0).says(&["api: full"]);
+        database.run(&["take", "api", "--cost", "2"]).ended(0);
+        database.run(&["take", "api", "--cost", "3"]).ended(64).says(&["holds 2 tokens"]);
+        database.run(&["delete", "api"]).ended(0);
+        database.run(&["delete", "api"]).ended(1).says(&["no such bucket"]);
+        database.run(&["take", "api"]).ended(64).says(&["there is no bucket 'api'", "tollgate create api"]);
+    }
+}
+
+#[test]
+fn without_a_limit_nothing_is_counted() {
+    let database = Database::migrated(Engine::Sqlite);
+    database.run(&["take", "a", "--quota", "unlimited"]).ended(0).says(&["granted: no limit for a"]);
+    let granted = database.run(&["take", "a", "--quota", "unlimited", "--json"]).ended(0).json();
+    assert_eq!(granted["remaining"], serde_json::Value::Null);
+    database.run(&["mode", "block", "--key", "a"]).ended(0);
+    database.run(&["explain", "a"]).ended(0).says(&["block, from override\n"]);
+}
+
+#[test]
+fn several_buckets_grant_a_request_or_none_does() {
+    let database = Database::migrated(Engine::Sqlite);
+    database.run(&["create", "wide", "--quota", "10/h"]).ended(0);
+    database.run(&["create", "narrow", "--quota", "1/h"]).ended(0);
+    database.run(&["take", "wide", "narrow"]).ended(0);
+    database.run(&["take", "wide", "narrow"]).ended(75).says(&["denied by narrow"]);
+    let levels = database.run(&["peek", "wide", "--json"]).ended(0).json();
+    assert_eq!(levels[0]["granted"], 1);
+}
+
+#[test]
+fn a_plan_an_override_and_a_mode_rule_and_are_explained() {
+    for engine in EACH {
+        let database = Database::migrated(engine);
+        database.run(&["take", "user:1", "--plan", "free"]).ended(64).says(&["no such plan", "tollgate plan set"]);
+        database.run(&["plan", "set", "free", "--quota", "1/h"]).ended(0);
+        database.run(&["take", "user:1", "--plan", "free"]).ended(0);
+        database.run(&["take", "user:1", "--plan", "free"]).ended(75);
+
+        database.run(&["plan", "override", "user:1", "--quota", "5/h", "--reason", "ticket 7", "--for", "1d"]).ended(0);
+        database.run(&["explain", "user:1"]).ended(0).says(&["5/h, from an override, until", "ticket 7"]);
+        database.run(&["mode", "block", "--key", "user:1", "--reason", "abuse"]).ended(0).says(&["5/h, mode block"]);
+        database.run(&["take", "user:1", "--plan", "free"]).ended(75).says(&["(mode block)"]);
+        database.run(&["mode", "--clear", "--key", "user:1"]).ended(0).says(&["override 5/h"]);
+        database.run(&["plan", "override", "user:1", "--clear"]).ended(0).says(&["taken away"]);
+
+        database.run(&["mode", "off", "--plan", "free"]).ended(0);
+        database.run(&["take", "user:1", "--plan", "free"]).ended(0).says(&["(mode off)"]);
+        database.run(&["plan", "list"]).ended(0).says(&["free", "1/h", "off"]);
+        database.run(&["mode", "--clear", "--plan", "free"]).ended(0);
+        database.run(&["mode", "shadow", "--for", "2h", "--reason", "incident 42"]).ended(0);
+        database.run(&["mode"]).ended(0).says(&["shadow, until", "incident 42"]);
+        database.run(&["mode", "--clear"]).ended(0).says(&["all: enforce"]);
+        database.run(&["plan", "delete", "free"]).ended(0);
+        database.run(&["plan", "delete", "free"]).ended(1).says(&["no plan 'free'"]);
+    }
+}
+
+#[test]
+fn buckets_are_listed_in_the_order_that_is_asked_for() {
+    let database = Database::migrated(Engine::Sqlite);
+    for (key, takes) in [("user:a", "2"), ("user:b", "9"), ("user:c", "5"), ("tenant:a", "1")] {
+        database.run(&["take", key, "--quota", "10/d", "--cost", takes]).ended(0);
+    }
+    database.run(&["create", "api", "--quota", "3/d"]).ended(0);
+    let keys = |arguments: &[&str]| -> Vec<String> {
+        let listed = database.run(&[&["list", "--json"], arguments].concat()).ended(0).json();
+        let levels = listed.as_array().expect("an array").clone();
+        levels.iter().map(|level| level["key"].as_str().expect("a key").to_owned()).collect()
+    };
+    assert_eq!(keys(&[]), ["api", "tenant:a", "user:a", "user:b", "user:c"]);
+    assert_eq!(keys(&["user:", "--sort", "available"]), ["user:b", "user:c", "user:a"]);
+    assert_eq!(keys(&["--sort", "granted", "--limit", "2"]), ["user:b", "user:c"]);
+    assert_eq!(keys(&["--reverse", "--limit", "1"]), ["user:c"]);
+    assert_eq!(keys(&["--provisioned"]), ["api"]);
+    assert_eq!(keys(&["--first-use", "--limit", "0"]).len(), 4);
+    database.run(&["list", "--limit", "2"]).ended(0).says(&["… and more"]);
+}
+
+#[test]
+fn a_sweep_deletes_what_is_full_and_was_made_on_first_use() {
+    let database = Database::migrated(Engine::Sqlite);
+    for n in 0..7 {
+        database.run(&["take", &format!("user:{n}"), "--quota", "1000000/s"]).ended(0);
+    }
+    database.run(&["create", "api", "--quota", "1/s"]).ended(0);
+    database.run(&["sweep", "--step", "2"]).ended(0).says(&["7 rows deleted"]);
+    database.run(&["list"]).ended(0).says(&["api"]);
+}
+
+#[test]
+fn text_of_others_does_not_steer_the_terminal() {
+    let database = Database::migrated(Engine::Sqlite);
+    let key = "red\u{1b}[31m\nnext";
+    database.run(&["create", key, "--quota", "1/h"]).ended(0);
+    for arguments in [&["list"][..], &["peek", key], &["explain", key], &["take", key], &["reset", key]] {
+        let ran = database.run(arguments).ended(0);
+        assert!(!ran.out.contains('\u{1b}') && ran.out.contains("red\\u{1b}[31m\\nnext"), "{ran:?}");
+    }
+}
+
+#[test]
+fn colours_are_for_terminals() {
+    let database = Database::migrated(Engine::Sqlite);
+    let take = ["take", "a", "--quota", "9/h"];
+    let coloured = |variables: &[(&str, &str)]| {
+        let output = database.command(&take).envs(variables.iter().copied()).output().expect("it starts");
+        assert!(output.status.success());
+        output.stdout.contains(&0x1b)
+    };
+    assert!(!coloured(&[]), "a pipe is no terminal");
+    assert!(coloured(&[("CLICOLOR_FORCE", "1")]));
+}

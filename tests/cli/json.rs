@@ -1,0 +1,79 @@
+//! What programs read: fields are added, and never change.
+
+use serde_json::Value;
+
+use crate::databases::{Database, Engine};
+
+#[test]
+fn every_json_output_has_the_fields_that_are_documented() {
+    let database = Database::migrated(Engine::Sqlite);
+    database.run(&["create", "api", "--capacity", "2", "--per", "1h"]).ended(0);
+
+    let take = database.run(&["take", "api", "--json"]).ended(0).json();
+    let fields = ["granted", "key", "mode", "remaining", "reset_after_ms", "retry_after_ms", "waited_ms"];
+    assert_eq!(names(&take), fields);
+    assert_eq!((&take["granted"], &take["remaining"], &take["mode"]), (&true.into(), &1.into(), &"enforce".into()));
+
+    let level = [
+        "available",
+        "capacity",
+        "full_at",
+        "granted",
+        "key",
+        "next_refill_at",
+        "overridden",
+        "plan",
+        "provisioned",
+        "quota",
+    ];
+    for listing in [&["peek", "api", "--json"][..], &["list", "--json"]] {
+        let listed = database.run(listing).ended(0).json();
+        assert_eq!(names(&listed[0]), level);
+        assert_eq!((&listed[0]["available"], &listed[0]["quota"]), (&1.into(), &"2 per 1h".into()));
+        let full_at = listed[0]["full_at"].as_str().expect("it is not full");
+        assert!(chrono::DateTime::parse_from_rfc3339(full_at).is_ok(), "{full_at}");
+    }
+
+    let why = database.run(&["explain", "api", "--json"]).ended(0).json();
+    assert_eq!(
+        names(&why),
+        [
+            "available",
+            "key",
+            "known",
+            "mode",
+            "mode_from",
+            "mode_reason",
+            "mode_until",
+            "override_reason",
+            "override_until",
+            "plan",
+            "prospect",
+            "quota",
+            "quota_from",
+            "retry_after_ms",
+        ]
+    );
+    assert_eq!((&why["quota_from"], &why["prospect"]), (&"bucket".into(), &"granted".into()));
+
+    database.run(&["plan", "set", "free", "--quota", "1/s"]).ended(0);
+    let plans = database.run(&["plan", "list", "--json"]).ended(0).json();
+    assert_eq!(names(&plans[0]), ["capacity", "mode", "mode_reason", "mode_until", "name", "quota"]);
+
+    let doctor = database.run(&["doctor", "--json"]).ended(0).json();
+    assert_eq!(names(&doctor), ["checks", "status"]);
+    assert_eq!(names(&doctor["checks"][0]), ["advice", "found", "name", "status"]);
+}
+
+#[test]
+fn what_never_comes_is_null() {
+    let database = Database::migrated(Engine::Sqlite);
+    database.run(&["take", "once", "--quota", "1 once"]).ended(0);
+    let denied = database.run(&["take", "once", "--quota", "1 once", "--json"]).ended(75).json();
+    assert_eq!((&denied["granted"], &denied["retry_after_ms"]), (&false.into(), &Value::Null));
+    assert_eq!(database.run(&["list", "nobody", "--json"]).ended(0).json(), Value::Array(Vec::new()));
+}
+
+fn names(object: &Value) -> Vec<&str> {
+    object.as_object().expect("an object").keys().map(String::as_str).collect()
+}

@@ -1,0 +1,13 @@
+//! The program `tollgate`, run as people run it, on real databases.
+
+mod clients;
+mod command;
+mod databases;
+mod doctor;
+mod documentation;
+mod everyday;
+mod hints;
+mod json;
+mod migrations;
+mod running;
+mod secrets;

@@ -1,0 +1,116 @@
+//! `tollgate run`: other programs, as often as a bucket lets them.
+
+use std::process::{Child, Stdio};
+
+use crate::command::Ran;
+use crate::databases::{Database, EACH, Engine};
+
+#[test]
+fn its_exit_code_and_output_are_the_commands() {
+    let database = Database::migrated(Engine::Sqlite);
+    let ran =
+        database.run(&["run", "a", "--quota", "9/h", "--", "sh", "-c", "echo out; echo err >&2; exit 7"]).ended(7);
+    assert_eq!((ran.out.as_str(), ran.err.as_str()), ("out\n", "err\n"));
+    database.run(&["run", "a", "--quota", "9/h", "--", "no-such-program"]).ended(127).says(&["cannot start"]);
+    database.run(&["run", "a", "--quota", "9/h", "--", "/"]).ended(126);
+    database.run(&["run", "none", "--", "echo", "ran"]).ended(64).says(&["tollgate create none"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_signal_reaches_the_command() {
+    use std::os::unix::process::ExitStatusExt;
+
+    let database = Database::migrated(Engine::Sqlite);
+    let mut command = database.command(&["run", "a", "--quota", "9/h", "--", "sh", "-c", "kill -TERM $$; echo alive"]);
+    let output = command.output().expect("it starts");
+    assert_eq!((output.status.signal(), output.stdout.as_slice()), (Some(15), &b""[..]));
+}
+
+#[test]
+fn without_a_token_the_command_does_not_run() {
+    let database = Database::migrated(Engine::Sqlite);
+    let run = |arguments: &[&str]| database.run(&[&["run", "a", "--quota", "1 per 1d"], arguments].concat());
+    run(&["--no-wait", "--", "echo", "ran"]).ended(0).says(&["ran"]);
+    for give_up in [&["--no-wait"][..], &["--wait", "1s"], &["--wait", "0s"]] {
+        let ran = run(&[give_up, &["--", "echo", "ran"]].concat()).ended(75).says(&["denied by a: try again in"]);
+        assert_eq!(ran.out, "");
+    }
+    run(&["--no-wait", "-E", "0", "--", "echo", "ran"]).ended(0);
+}
+
+#[test]
+fn processes_that_share_a_database_share_the_limit_exactly() {
+    for engine in EACH {
+        let database = Database::migrated(engine);
+        database.run(&["create", "shared", "--capacity", "5", "--per", "1d"]).ended(0);
+        let start = |_| {
+            let mut command = database.command(&["run", "--no-wait", "shared", "--", "echo", "ran"]);
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
+        };
+        let children: Vec<Child> = (0..12).map(start).collect();
+        let ended = children.into_iter().map(|child| Ran::new(child.wait_with_output().expect("it ends")));
+        let (ran, denied): (Vec<_>, Vec<_>) = ended.partition(|ran| ran.code == 0);
+        assert_eq!(ran.len(), 5, "on {engine:?}");
+        assert!(ran.iter().all(|ran| ran.out == "ran\n"), "{ran:?}");
+        assert!(denied.iter().all(|denied| denied.code == 75 && denied.out.is_empty()), "{denied:?}");
+    }
+}
+
+#[test]
+fn those_who_wait_all_run() {
+    let database = Database::migrated(Engine::Postgres);
+    let start = |_| {
+        let mut command = database.command(&["run", "queue", "--quota", "50/s burst 1", "--", "echo", "ran"]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
+    };
+    let children: Vec<Child> = (0..6).map(start).collect();
+    for child in children {
+        assert_eq!(Ran::new(child.wait_with_output().expect("it ends")).ended(0).out, "ran\n");
+    }
+    let levels = database.run(&["peek", "queue", "--json"]).ended(0).json();
+    assert_eq!(levels[0]["granted"], 6);
+}
+
+#[cfg(unix)]
+#[test]
+fn who_is_interrupted_while_it_waits_gives_its_token_back() {
+    for engine in [Engine::Sqlite, Engine::Postgres] {
+        let database = Database::migrated(engine);
+        database.run(&["create", "a", "--capacity", "1", "--per", "1d"]).ended(0);
+        database.run(&["take", "a"]).ended(0);
+        let available = || database.run(&["peek", "a", "--json"]).ended(0).json()[0]["available"].clone();
+        for (signal, code) in [("TERM", 143), ("INT", 130)] {
+            let mut command = database.command(&["run", "a", "--", "echo", "ran"]);
+            let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+            until(|| available() == -1);
+            // It waits once the token is promised to it, and listens a moment later.
+            until(|| is_listening(child.id(), signal));
+            let pid = child.id().to_string();
+            assert!(std::process::Command::new("kill").args(["-s", signal, &pid]).status().expect("kill").success());
+            let ran = Ran::new(child.wait_with_output().expect("it ends")).ended(code);
+            assert_eq!(ran.out, "");
+            assert_eq!(available(), 0, "the token is back");
+        }
+    }
+}
+
+/// Whether the process catches the signal.
+#[cfg(unix)]
+fn is_listening(pid: u32, signal: &str) -> bool {
+    let number = if signal == "INT" { 2 } else { 15 };
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return false };
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0").trim();
+    u64::from_str_radix(caught, 16).unwrap_or(0) >> (number - 1) & 1 == 1
+}
+
+#[cfg(unix)]
+fn until(condition: impl Fn() -> bool) {
+    for _ in 0..600 {
+        if condition() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    panic!("it has not come about in half a minute");
+}

@@ -1,0 +1,49 @@
+//! Passwords are in URLs, and in nothing that anybody sees.
+
+use crate::command::{Ran, SECRET, tollgate};
+use crate::databases::{Database, EACH, Engine};
+
+#[test]
+fn no_output_shows_a_password() {
+    let database = Database::empty(Engine::Sqlite);
+    let urls = [
+        format!("postgres://app:{SECRET}@localhost:1/app"),
+        format!("postgres://app:{SECRET}@no-such-host.invalid/app"),
+        format!("postgres://localhost:1/app?user=app&password={SECRET}"),
+        format!("postgres://app:x/{SECRET}@localhost:1/app"),
+        format!("postgres://app:x#{SECRET}@localhost:1/app"),
+        format!("postgres://app:{SECRET}@localhost:port/app"),
+        format!("mysql://app:{SECRET}@localhost:1/app"),
+        format!("mariadb://app:1?{SECRET}@localhost:1/app"),
+        format!("postgresql://app:{SECRET}@localhost:1/app?sslmode=nosuch"),
+        format!("oracle://app:{SECRET}@localhost:1/app"),
+    ];
+    for url in &urls {
+        for arguments in
+            [&["list"][..], &["doctor"], &["doctor", "--json"], &["--help"], &["help", "take"], &["lst"], &[]]
+        {
+            // Each `Ran` is looked through for it.
+            let by_environment = tollgate(Some(url), &database.directory).args(arguments).output().expect("it starts");
+            let by_option = tollgate(None, &database.directory).args(["--database-url", url]).args(arguments).output();
+            assert_ne!(Ran::new(by_environment).out + &Ran::new(by_option.expect("it starts")).out, SECRET);
+        }
+        for misplaced in [&[url.as_str()][..], &["take", "a", url], &["create", "a", "--quota", url], &["--url", url]] {
+            Ran::new(tollgate(None, &database.directory).args(misplaced).output().expect("it starts"));
+        }
+    }
+}
+
+#[test]
+fn a_password_that_is_wrong_or_right_is_not_shown() {
+    for engine in EACH.into_iter().filter(|engine| *engine != Engine::Sqlite) {
+        let database = Database::migrated(engine);
+        assert!(database.url.contains(SECRET));
+        for arguments in [&["doctor"][..], &["doctor", "--json"], &["list"], &[], &["migrate"], &["take", "none"]] {
+            database.run(arguments);
+        }
+        for url in [database.url_of("nobody"), database.url.clone() + "x"] {
+            let ran = tollgate(Some(&url), &database.directory).arg("list").output().expect("it starts");
+            Ran::new(ran).ended(69).says(&["cannot connect to"]);
+        }
+    }
+}
