@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use parking_lot::RwLock;
 
-use crate::{Decision, Error, Key, Quota, QuotaError, Rule, Store, Take};
+use crate::{Decision, Error, Key, Quota, QuotaError, Rule, Store, Take, Window};
 
 mod bound;
 mod builder;
@@ -56,7 +56,7 @@ pub struct Limiter<S: Store> {
 }
 
 impl<S: Store> Limiter<S> {
-    /// A limiter over a store. The rule is a [`Quota`], the builder of one, a [`Window`](crate::Window), a text such as
+    /// A limiter over a store. The rule is a [`Quota`], the builder of one, a [`Window`], a text such as
     /// `10/s burst 20`, or a [`Rule`].
     ///
     /// # Errors
@@ -278,8 +278,11 @@ impl<S: Store> Clone for Limiter<S> {
 impl TryFrom<&str> for Rule {
     type Error = QuotaError;
 
-    /// A quota in words: `10/s burst 20`.
+    /// A quota in words, `10/s burst 20`, or a sliding window, `100 in 60s at 5s`.
     fn try_from(text: &str) -> Result<Self, QuotaError> {
-        text.parse::<Quota>().map(Self::Quota)
+        match text.split_whitespace().nth(1) {
+            Some("in") => text.parse::<Window>().map(Self::Window),
+            _ => text.parse::<Quota>().map(Self::Quota),
+        }
     }
 }
