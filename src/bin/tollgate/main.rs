@@ -21,11 +21,13 @@ mod redact;
 mod request;
 mod reset;
 mod run;
+mod simulate;
 mod sweep;
 mod take;
 mod terms;
 mod times;
 mod wait;
+mod watch;
 
 use std::process::ExitCode;
 
