@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use parking_lot::RwLock;
 
-use crate::{Decision, Error, Key, Quota, QuotaError, Rule, Store, Take, Window};
+use crate::{Decision, Error, Key, Quota, QuotaError, Rule, Store, Take};
 
 mod bound;
 mod builder;
@@ -56,7 +56,7 @@ pub struct Limiter<S: Store> {
 }
 
 impl<S: Store> Limiter<S> {
-    /// A limiter over a store. The rule is a [`Quota`], the builder of one, a [`Window`], a text such as
+    /// A limiter over a store. The rule is a [`Quota`], the builder of one, a [`Window`](crate::Window), a text such as
     /// `10/s burst 20`, or a [`Rule`].
     ///
     /// # Errors
@@ -281,7 +281,7 @@ impl TryFrom<&str> for Rule {
     /// A quota in words, `10/s burst 20`, or a sliding window, `100 in 60s at 5s`.
     fn try_from(text: &str) -> Result<Self, QuotaError> {
         match text.split_whitespace().nth(1) {
-            Some("in") => text.parse::<Window>().map(Self::Window),
+            Some("in") => text.parse::<crate::Window>().map(Self::Window),
             _ => text.parse::<Quota>().map(Self::Quota),
         }
     }
