@@ -294,8 +294,11 @@ impl<S: Store> Clone for Limiter<S> {
 impl TryFrom<&str> for Rule {
     type Error = QuotaError;
 
-    /// A quota in words: `10/s burst 20`.
+    /// A quota in words, `10/s burst 20`, or a sliding window, `100 in 60s at 5s`.
     fn try_from(text: &str) -> Result<Self, QuotaError> {
-        text.parse::<Quota>().map(Self::Quota)
+        match text.split_whitespace().nth(1) {
+            Some("in") => text.parse::<crate::Window>().map(Self::Window),
+            _ => text.parse::<Quota>().map(Self::Quota),
+        }
     }
 }

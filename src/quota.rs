@@ -5,6 +5,7 @@ mod error;
 mod refill;
 #[cfg(feature = "serde")]
 mod serde;
+pub(crate) mod span;
 mod text;
 
 pub use builder::QuotaBuilder;

@@ -1,4 +1,3 @@
-use std::fmt;
 use std::time::Duration;
 
 use crate::QuotaError;
@@ -8,6 +7,7 @@ mod answer;
 mod local;
 mod ring;
 mod row;
+mod text;
 
 pub use answer::Counted;
 pub use local::{LocalReads, SharedWindows};
@@ -30,6 +30,7 @@ pub(crate) use row::{WindowRow, decide};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tollgate::Error> {
 /// let window = Window::new(100, Duration::from_secs(60), Duration::from_secs(5))?;
+/// assert_eq!(window, "100 in 60s at 5s".parse()?);
 /// let limiter = Limiter::new(MemoryStore::new(), window)?;
 /// assert_eq!(limiter.allow("/search").await?.remaining(), 99);
 /// # Ok(())
@@ -101,12 +102,6 @@ impl Window {
 
     pub(crate) fn resolution_ns(&self) -> i64 {
         self.resolution_ns
-    }
-}
-
-impl fmt::Display for Window {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} in any {:?}, to {:?}", self.most, self.interval(), self.resolution())
     }
 }
 

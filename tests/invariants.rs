@@ -27,7 +27,7 @@ use proptest::test_runner::RngSeed;
 use tollgate::bucket::{Bucket, Receipt, Request, Terms};
 use tollgate::{
     Adjusted, Key, Limiter, ManualClock, MemoryStore, Outcome, Quota, QuotaError, Reservation, Rule, Store, Take,
-    TakeError,
+    TakeError, Window,
 };
 
 type Memory = Arc<MemoryStore<ManualClock>>;
@@ -310,6 +310,24 @@ fn i14_figures_that_make_no_quota_are_typed_errors() {
     {
         assert!(text.parse::<Quota>().is_err(), "{text:?}");
     }
+    for text in
+        ["", "100 in 60s", "in 60s at 5s", "100 in 60 at 5s", "0 in 60s at 5s", "1 in 1s at 5s", "1 in 0s at 0s"]
+    {
+        assert!(text.parse::<Window>().is_err(), "{text:?}");
+    }
+}
+
+#[test]
+fn a_window_is_the_one_that_its_text_says() -> anyhow::Result<()> {
+    for (text, most, interval_ms, resolution_ms) in
+        [("100 in 1min at 5s", 100, 60_000, 5_000), ("1 in 1500ms at 250ms", 1, 1_500, 250)]
+    {
+        let window = Window::new(most, ms(interval_ms), ms(resolution_ms))?;
+        assert_eq!((window.to_string().as_str(), text.parse()), (text, Ok(window)));
+        assert_eq!(Rule::try_from(text), Ok(Rule::Window(window)));
+    }
+    assert_eq!("100 in 60s at 5s".parse::<Window>()?.to_string(), "100 in 1min at 5s");
+    Ok(())
 }
 
 const START: i64 = 1_800_057_600_000_000_000;

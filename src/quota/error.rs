@@ -31,7 +31,8 @@ pub enum QuotaError {
     /// A text that is no quota.
     #[error(
         "'{0}' is no quota: write '10/s', '10/s burst 20', '5/250ms', '2 per 1s', '1000 per calendar 1d', '100 once' or \
-         'unlimited'; units are ns, us, ms, s, min, h and d"
+         'unlimited'; units are ns, us, ms, s, min, h and d; \
+         '100 in 60s at 5s' is a sliding window"
     )]
     Text(String),
     /// More than a token a nanosecond.
@@ -53,4 +54,10 @@ pub enum QuotaError {
         /// The refill time given, in nanoseconds.
         refill_ns: i64,
     },
+    /// A text that is no sliding window.
+    #[error(
+        "'{0}' is no sliding window: write '100 in 60s at 5s' for at most 100 in any 60 seconds, counted in parts of 5 \
+         seconds; units are ns, us, ms, s, min, h and d"
+    )]
+    WindowText(String),
 }

@@ -23,6 +23,13 @@ impl Counted {
         self.counts.iter().map(|(_, count)| count.unsigned_abs()).fold(0, u64::saturating_add)
     }
 
+    /// What was left of a window at the instant of the answer; negative: promised to requests that wait for it.
+    #[must_use]
+    pub fn available(&self, window: &Window) -> i64 {
+        let ring = Ring { counts: self.counts.clone(), ..Ring::default() };
+        window.most - ring.counted(window, self.now)
+    }
+
     pub(crate) fn new(word: Word, now: i64, acts_at: i64, ring: &Ring) -> Self {
         let counts = ring.counts.clone();
         Self { word, mode: Mode::Enforce, now, acts_at: Some(acts_at), counts, resolution_ns: ring.resolution_ns }

@@ -24,6 +24,7 @@ pub(crate) async fn a_window_grants_its_maximum_and_what_leaves_it(world: &impl 
     let take = under(world, ten_a_second()?);
     world.at_ms(0).await?;
     assert_eq!(left(&world.decide(take.clone().cost(6)).await?), (true, 4));
+    assert_eq!(available(world, &take).await?, 4);
     world.at_ms(450).await?;
     assert_eq!(left(&world.decide(take.clone().cost(4)).await?), (true, 0));
     let denied = world.decide(take.clone()).await?;
@@ -36,8 +37,18 @@ pub(crate) async fn a_window_grants_its_maximum_and_what_leaves_it(world: &impl 
     world.at_ms(1499).await?;
     assert!(!world.decide(take.clone()).await?.is_granted());
     world.at_ms(1500).await?;
-    assert_eq!(left(&world.decide(take).await?), (true, 3));
+    assert_eq!(available(world, &take).await?, 4);
+    assert_eq!(left(&world.decide(take.clone()).await?), (true, 3));
+    // What is promised is gone: five act when those of the second and third half-second count no more.
+    assert!(world.decide(take.clone().cost(5).max_wait(ms(1000))).await?.is_granted());
+    assert_eq!(available(world, &take).await?, -2);
     Ok(())
+}
+
+/// What is left of the window, looked at without asking for any.
+async fn available(world: &impl World, take: &Take) -> anyhow::Result<i64> {
+    let window = ten_a_second()?;
+    Ok(world.store().count(take.key(), &window, 0).await?.available(&window))
 }
 
 pub(crate) async fn no_interval_sees_more_than_the_maximum(world: &impl World) -> anyhow::Result<()> {

@@ -1,19 +1,24 @@
-//! Which pictures there are.
+//! Which pictures there are, and the story that they tell. It is lived and drawn as by the command `tollgate simulate`.
 
 use std::time::Duration;
 
 use tollgate::{Quota, Rule, Window};
 
+#[path = "../../../src/bin/tollgate/simulate/draw/mod.rs"]
 mod draw;
+#[path = "../../../src/bin/tollgate/simulate/run.rs"]
 mod run;
+#[path = "../../../src/bin/tollgate/simulate/traffic.rs"]
+mod traffic;
+
+use run::Limit;
+use traffic::{Arrival, Traffic};
 
 /// The requests of the story, under one rule.
 pub(crate) struct Picture {
     pub(crate) name: &'static str,
     title: &'static str,
-    rule: Rule,
-    provisioned: bool,
-    longest_wait: Duration,
+    limit: Limit,
 }
 
 /// One line makes a picture. All but one let a token pass each second in the long run.
@@ -37,23 +42,39 @@ pub(crate) fn pictures() -> anyhow::Result<Vec<Picture>> {
 
 impl Picture {
     fn of(name: &'static str, title: &'static str, rule: impl Into<Rule>) -> Self {
-        Self { name, title, rule: rule.into(), provisioned: false, longest_wait: Duration::ZERO }
+        let limit = Limit { rule: rule.into(), provisioned: false, longest_wait: Duration::ZERO };
+        Self { name, title, limit }
     }
 
     /// The bucket is there before the first request.
     fn provisioned(self) -> Self {
-        Self { provisioned: true, ..self }
+        Self { limit: Limit { provisioned: true, ..self.limit }, ..self }
     }
 
     /// Each request would wait so long.
     fn wait(self, longest_wait: Duration) -> Self {
-        Self { longest_wait, ..self }
+        Self { limit: Limit { longest_wait, ..self.limit }, ..self }
     }
 
     /// Lives the story, and draws it.
     pub(crate) async fn svg(&self) -> anyhow::Result<String> {
-        draw::svg(self.title, &run::requests(self).await?, &run::tokens(self).await?)
+        let story = story();
+        let run = self.limit.run(&story).await?;
+        draw::svg(&story, &mut [(self.title.to_owned(), run)]).await
     }
 }
 
+/// A burst, a second one right after it, a steady stream, a pause, and a last burst. Whoever waits has had a turn by the
+/// end.
+fn story() -> Traffic {
+    let burst = |from: i64, requests: i64| (0..requests).map(move |n| from + n * 200);
+    let times = burst(3_800, 6).chain(burst(5_200, 6)).chain((0..9).map(|n| 8_000 + n * 500)).chain(burst(17_200, 8));
+    let arrivals = times.map(|ms| Arrival { at: START + ms * 1_000_000, cost: 1 }).collect();
+    Traffic { arrivals, begin: START, end: START + 24 * SECOND_NS }
+}
+
 const FIVE_SECONDS: Duration = Duration::from_secs(5);
+const SECOND_NS: i64 = 1_000_000_000;
+
+/// Three seconds into a period of the calendar's, which is to say that one begins two seconds into the story.
+const START: i64 = 1_800_000_003 * SECOND_NS;

@@ -8,7 +8,8 @@ use sqlx::{MySql, Postgres, Sqlite};
 use crate::database::{Engine, open};
 use crate::url::{self, Url};
 use crate::{
-    completions, create, delete, doctor, exit, explain, list, migrate, mode, next, peek, plan, reset, run, sweep, take,
+    completions, create, delete, doctor, exit, explain, list, migrate, mode, next, peek, plan, reset, run, simulate,
+    sweep, take, watch,
 };
 
 /// Exact, distributed rate limits in your SQL database: makes, looks at and changes them.
@@ -38,8 +39,8 @@ enum Command {
     Delete(delete::Args),
     Sweep(sweep::Args),
     Doctor(doctor::Args),
-    // Watch(watch::Args)
-    // Simulate(simulate::Args)
+    Watch(watch::Args),
+    Simulate(simulate::Args),
     Completions(completions::Args),
 }
 
@@ -47,6 +48,7 @@ impl Arguments {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
             Some(Command::Completions(args)) => args.run::<Self>(),
+            Some(Command::Simulate(args)) => args.run().await,
             Some(Command::Migrate(args)) if args.prints() => args.print(&self.database),
             // No database, so there is nothing to look into yet.
             None if !self.database.is_given() => next::first(),
@@ -69,6 +71,8 @@ async fn on<DB: Engine>(command: Option<Command>, url: &str) -> anyhow::Result<E
     let pool = store.pool().clone();
     let result = match command {
         None => next::run(store).await,
+        // A look may be under way that a slow database does not end: nobody who quits waits for it.
+        Some(Command::Watch(args)) => return args.run(store).await,
         Some(command) => command.run(store).await,
     };
     pool.close().await;
@@ -91,7 +95,9 @@ impl Command {
             Self::Run(args) => args.run(store).await,
             Self::Sweep(args) => args.run(&store).await,
             Self::Take(args) => args.run(store).await,
+            Self::Watch(args) => args.run(store).await,
             Self::Completions(args) => args.run::<Arguments>(),
+            Self::Simulate(args) => args.run().await,
         }
     }
 }

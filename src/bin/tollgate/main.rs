@@ -21,12 +21,14 @@ mod redact;
 mod request;
 mod reset;
 mod run;
+mod simulate;
 mod sweep;
 mod take;
 mod terms;
 mod times;
 mod url;
 mod wait;
+mod watch;
 
 use std::process::ExitCode;
 

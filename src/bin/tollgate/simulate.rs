@@ -1,0 +1,174 @@
+//! What limits would come to under traffic, before anybody meets them: decided by the library itself, without a database
+//! and without waiting.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::ValueEnum;
+use tollgate::{Quota, Refill, Rule, Window};
+
+use crate::exit::Refusal;
+use crate::{output, times};
+
+mod draw;
+mod figures;
+mod file;
+mod pattern;
+mod report;
+mod run;
+mod traffic;
+
+use figures::Figures;
+use pattern::Pattern;
+use report::Report;
+use run::Limit;
+
+/// Show what a limit or two would come to under some traffic: a table, and a picture
+///
+/// Everything is decided by the library itself, in memory and on a clock of its own: no database is asked, nothing waits,
+/// and the same command shows the same result. Periods of the calendar are those of the times in the traffic; a pattern
+/// begins with one.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// One limit, or two beside each other: a quota such as '10/s burst 20', '1000 per calendar 1d' or '100 once', or a
+    /// sliding window such as '100 in 60s at 5s'.
+    #[arg(value_name = "LIMIT", required = true, num_args = 1..=2, value_parser = limit)]
+    limits: Vec<Rule>,
+    /// A file with an arrival on each line, `-` for standard input: seconds or an RFC 3339 timestamp, and perhaps a cost;
+    /// or an access log in the common or combined format.
+    #[arg(long, value_name = "FILE", required_unless_present = "pattern", conflicts_with = "pattern")]
+    traffic: Option<PathBuf>,
+    /// Traffic in words: 'steady:50/s', 'poisson:50/s', 'burst:20 every 5s', 'sine:50/s every 30s' (from nothing to twice
+    /// the rate), 'on-off:50/s on 5s off 10s', or several with + between them.
+    #[arg(long)]
+    pattern: Option<Pattern>,
+    /// How long the pattern lasts.
+    #[arg(long = "for", value_name = "TIME", default_value = "60s", value_parser = times::parse)]
+    lasts: Duration,
+    /// The random numbers of the pattern: another seed, another day.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// What a request does when there is no token.
+    #[arg(long, value_enum, default_value_t)]
+    verb: Verb,
+    /// How long a request would wait; one whose turn would come later is denied at once.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = times::parse)]
+    longest_wait: Duration,
+    /// The bucket is there before the first request: the periods of an interval begin with the traffic then, and not with
+    /// the calendar's.
+    #[arg(long)]
+    provisioned: bool,
+    /// The window whose worst is shown; unless said, the longest time that a limit takes from empty to full.
+    #[arg(long, value_name = "TIME", value_parser = times::parse)]
+    window: Option<Duration>,
+    /// Where to draw arrivals, grants, denials and tokens over time.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// JSON in the place of the table.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Verb {
+    /// It is denied.
+    #[default]
+    Allow,
+    /// It waits for its turn.
+    Wait,
+}
+
+impl Args {
+    pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
+        if self.window.is_some_and(|window| window.is_zero()) {
+            return Err(Refusal::arguments("--window 0s holds nothing", "give it a length, such as 1min").into());
+        }
+        let traffic = match (&self.traffic, &self.pattern) {
+            (Some(file), _) => {
+                file::read(file).map_err(|error| Refusal::arguments(format!("{error:#}"), file::FORMS))?
+            }
+            (None, pattern) => pattern
+                .as_ref()
+                .context("give --traffic or --pattern")?
+                .traffic(self.lasts, self.seed)
+                .map_err(|error| Refusal::arguments(format!("{error:#}"), "take a lower rate, or a shorter time"))?,
+        };
+        let window = self.window.unwrap_or_else(|| self.limits.iter().map(refill_time).max().unwrap_or(SECOND));
+        let progress = output::progress(format!("{} arrivals", traffic.arrivals.len()));
+        let (mut limits, mut runs) = (Vec::new(), Vec::new());
+        for rule in &self.limits {
+            let run = self.limit(rule).run(&traffic).await?;
+            limits.push((text(rule), Figures::of(&run.asked, window)));
+            runs.push((self.title(rule), run));
+        }
+        progress.finish_and_clear();
+        if let Some(file) = &self.svg {
+            let svg = draw::svg(&traffic, &mut runs).await?;
+            std::fs::write(file, svg).map_err(|error| {
+                Refusal::arguments(
+                    format!("cannot write {}: {error}", file.display()),
+                    "name a file in a directory that is there",
+                )
+            })?;
+        }
+        let lasted = Duration::from_nanos((traffic.end - traffic.begin).unsigned_abs());
+        let report = Report { limits: &limits, lasted, window, longest_wait: self.longest_wait() };
+        if self.json {
+            output::say_json(&report.json())?;
+        } else {
+            output::say(report.table())?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn limit(&self, rule: &Rule) -> Limit {
+        let longest_wait = self.longest_wait().unwrap_or_default();
+        Limit { rule: rule.clone(), provisioned: self.provisioned, longest_wait }
+    }
+
+    fn longest_wait(&self) -> Option<Duration> {
+        (self.verb == Verb::Wait).then_some(self.longest_wait)
+    }
+
+    fn title(&self, rule: &Rule) -> String {
+        match self.longest_wait() {
+            None => text(rule),
+            Some(longest) => format!("{}, waiting for up to {}", text(rule), report::stated(longest)),
+        }
+    }
+}
+
+fn limit(text: &str) -> Result<Rule, String> {
+    let rule = Rule::try_from(text).map_err(|error| error.to_string())?;
+    match rule {
+        Rule::Quota(quota) if quota == Quota::unlimited() => Err("unlimited is no limit to simulate".to_owned()),
+        rule => Ok(rule),
+    }
+}
+
+fn text(rule: &Rule) -> String {
+    match rule {
+        Rule::Quota(quota) => quota.to_string(),
+        Rule::Window(window) => window.to_string(),
+        _ => unreachable!("a text is a quota or a window"),
+    }
+}
+
+fn refill_time(rule: &Rule) -> Duration {
+    match rule {
+        Rule::Quota(quota) if quota.refill() != Refill::Once => quota.refill_time(),
+        Rule::Window(window) => Window::interval(window),
+        _ => SECOND,
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+const EXAMPLES: &str = "\
+Examples:
+  tollgate simulate '10/s burst 20' --pattern 'poisson:12/s' --for 5min
+  tollgate simulate '100/min' '100 in 60s at 5s' --traffic access.log --svg limits.svg
+  tollgate simulate '10/s' '10/s burst 20' --pattern 'on-off:30/s on 5s off 10s' --verb wait --longest-wait 2s";

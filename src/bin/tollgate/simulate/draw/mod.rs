@@ -1,0 +1,118 @@
+//! A picture of runs beside each other: the requests above, the tokens below, over the same axis of time.
+
+use plotters::coord::Shift;
+use plotters::coord::types::RangedCoordf64;
+use plotters::prelude::*;
+
+use super::run::Run;
+use super::traffic::Traffic;
+
+mod requests;
+mod tokens;
+
+/// Draws runs of the traffic, each with its title, all over the same span: that of the traffic, and of those who wait at
+/// its end.
+pub(crate) async fn svg(traffic: &Traffic, runs: &mut [(String, Run)]) -> anyhow::Result<String> {
+    let end = runs.iter().filter_map(|(_, run)| run.last_use()).fold(traffic.end, i64::max);
+    for (_, run) in &mut *runs {
+        run.look_on(end).await?;
+    }
+    let panels = runs.iter().map(|(title, run)| Panel { title, run, begin: traffic.begin, end });
+    draw(&panels.collect::<Vec<_>>())
+}
+
+fn draw(panels: &[Panel<'_>]) -> anyhow::Result<String> {
+    let mut svg = String::new();
+    {
+        let columns = panels.len().max(1);
+        let width = if columns == 1 { 760 } else { 600 };
+        let size = (u32::try_from(columns * width)?, 400);
+        let whole = SVGBackend::with_string(&mut svg, size).into_drawing_area();
+        whole.fill(&WHITE)?;
+        // The same heights mean the same in each of them.
+        let top = panels.iter().map(requests::top).fold(0.0, f64::max);
+        for (panel, area) in panels.iter().zip(whole.split_evenly((1, columns))) {
+            let area = area.titled(panel.title, ("sans-serif", 20))?;
+            let (above, below) = area.split_vertically(if panel.is_sparse() { 120 } else { 170 });
+            requests::draw(&above, panel, top)?;
+            tokens::draw(&below, panel)?;
+        }
+        whole.present()?;
+    }
+    Ok(svg)
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+
+/// A run, and the span of it that is shown, in nanoseconds since 1970.
+struct Panel<'a> {
+    title: &'a str,
+    run: &'a Run,
+    begin: i64,
+    end: i64,
+}
+
+impl Panel<'_> {
+    /// Whether each request can be seen by itself.
+    fn is_sparse(&self) -> bool {
+        self.run.asked.len() <= 100
+    }
+
+    /// An empty chart over its span.
+    fn chart<'a, 'b>(&self, area: &'a Area<'b>, bottom: f64, top: f64) -> anyhow::Result<Chart<'a, 'b>> {
+        let mut builder = ChartBuilder::on(area);
+        builder
+            .margin(6)
+            .margin_right(20)
+            .set_label_area_size(LabelAreaPosition::Bottom, 40)
+            .set_label_area_size(LabelAreaPosition::Left, 70);
+        Ok(builder.build_cartesian_2d(0.0..self.x(self.end), bottom..top)?)
+    }
+
+    /// Words within a chart: parts of its width and height from the upper left.
+    fn text(&self, chart: &mut Chart<'_, '_>, text: &str, at: (f64, f64), color: RGBColor) -> anyhow::Result<()> {
+        let height = chart.y_range();
+        let place = (self.x(self.end) * at.0, height.end - (height.end - height.start) * at.1);
+        chart.draw_series([Text::new(text.to_owned(), place, ("sans-serif", 16).into_font().color(&color))])?;
+        Ok(())
+    }
+
+    /// Where an instant is on the axis.
+    fn x(&self, at: i64) -> f64 {
+        float(at - self.begin) / self.unit().1
+    }
+
+    /// In what time is counted here, and how many nanoseconds that is.
+    fn unit(&self) -> (&'static str, f64) {
+        let lasts = float(self.end - self.begin);
+        let fits = |unit: &&(&str, f64)| lasts >= 10.0 * unit.1;
+        *UNITS.iter().rev().find(fits).unwrap_or(&UNITS[0])
+    }
+}
+
+fn line(chart: &mut Chart<'_, '_>, points: Vec<(f64, f64)>, color: RGBColor, width: u32) -> anyhow::Result<()> {
+    chart.draw_series([PathElement::new(points, color.stroke_width(width))])?;
+    Ok(())
+}
+
+/// A figure beside an axis.
+fn label(figure: f64) -> String {
+    let text = format!("{figure:.1}");
+    text.strip_suffix(".0").unwrap_or(&text).to_owned()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "no picture is that fine")]
+fn float(n: i64) -> f64 {
+    n as f64
+}
+
+const UNITS: [(&str, f64); 5] =
+    [("milliseconds", 1e6), ("seconds", 1e9), ("minutes", 60e9), ("hours", 3_600e9), ("days", 86_400e9)];
+
+const AMBER: RGBColor = RGBColor(214, 137, 16);
+const BLUE: RGBColor = RGBColor(31, 78, 140);
+const GREEN: RGBColor = RGBColor(34, 139, 60);
+const GREY: RGBColor = RGBColor(90, 90, 90);
+const PALE: RGBColor = RGBColor(222, 222, 222);
+const RED: RGBColor = RGBColor(192, 40, 40);

@@ -1,0 +1,109 @@
+//! When requests came, and where they went: one by one, or if there are many, how many a moment.
+
+use plotters::prelude::*;
+
+use super::super::run::{Answer, Asked};
+use super::{Area, GREEN, GREY, PALE, Panel, RED, float, label, line};
+
+/// The height that it needs.
+pub(super) fn top(panel: &Panel<'_>) -> f64 {
+    if panel.is_sparse() {
+        return 3.5;
+    }
+    panel.moments().iter().map(|moment| moment.came.max(moment.used + moment.denied)).fold(0.0, f64::max) * 1.35
+}
+
+pub(super) fn draw(area: &Area<'_>, panel: &Panel<'_>, top: f64) -> anyhow::Result<()> {
+    if panel.is_sparse() { each(area, panel) } else { many(area, panel, top) }
+}
+
+/// From when each request came to when its tokens were used.
+fn each(area: &Area<'_>, panel: &Panel<'_>) -> anyhow::Result<()> {
+    let mut chart = panel.chart(area, 0.0, 3.5)?;
+    let labels = |y: &f64| match y.round() {
+        3.0 => "asked".to_owned(),
+        2.0 => "granted".to_owned(),
+        1.0 => "denied".to_owned(),
+        _ => String::new(),
+    };
+    chart
+        .configure_mesh()
+        .disable_mesh()
+        .disable_x_axis()
+        .y_labels(4)
+        .y_label_formatter(&labels)
+        .label_style(("sans-serif", 15))
+        .draw()?;
+    for request in &panel.run.asked {
+        let came = (panel.x(request.arrival.at), 3.0);
+        let went = request.used_at().map_or((came.0, 1.0), |at| (panel.x(at), 2.0));
+        line(&mut chart, vec![came, went], PALE, 1)?;
+        chart.draw_series([Circle::new(came, 2, GREY.filled())])?;
+        match request.used_at() {
+            Some(_) => drop(chart.draw_series([Circle::new(went, 3, GREEN.filled())])?),
+            None => drop(chart.draw_series([Cross::new(went, 3, RED.stroke_width(2))])?),
+        }
+    }
+    Ok(())
+}
+
+/// How many came, went on and were denied in each moment.
+fn many(area: &Area<'_>, panel: &Panel<'_>, top: f64) -> anyhow::Result<()> {
+    let mut chart = panel.chart(area, 0.0, top)?;
+    chart
+        .configure_mesh()
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(PALE)
+        .disable_x_axis()
+        .y_labels(4)
+        .y_label_formatter(&|y| label(*y))
+        .y_desc(format!("per {}", panel.unit().0.trim_end_matches('s')))
+        .label_style(("sans-serif", 15))
+        .draw()?;
+    let moments = panel.moments();
+    let x = |moment: usize| panel.x(panel.end) * float(moment.try_into().unwrap_or(i64::MAX)) / float(MOMENTS);
+    let mut came = Vec::new();
+    for (n, moment) in moments.iter().enumerate() {
+        let (left, right, used) = (x(n), x(n + 1), moment.used);
+        let bars = [(0.0, used, GREEN), (used, used + moment.denied, RED)];
+        let bars = bars.into_iter().filter(|(from, to, _)| to > from);
+        chart.draw_series(bars.map(|(from, to, color)| Rectangle::new([(left, from), (right, to)], color.filled())))?;
+        came.extend([(left, moment.came), (right, moment.came)]);
+    }
+    line(&mut chart, came, GREY, 1)?;
+    panel.text(&mut chart, "asked", (0.02, 0.03), GREY)?;
+    panel.text(&mut chart, "granted", (0.13, 0.03), GREEN)?;
+    panel.text(&mut chart, "denied", (0.27, 0.03), RED)
+}
+
+/// Requests per unit of time, in a part of the span.
+#[derive(Clone, Copy, Default)]
+struct Moment {
+    came: f64,
+    used: f64,
+    denied: f64,
+}
+
+impl Panel<'_> {
+    fn moments(&self) -> Vec<Moment> {
+        let mut moments = vec![Moment::default(); usize::try_from(MOMENTS).expect("a hundred or so")];
+        let lasts = i128::from((self.end - self.begin).max(1));
+        let place = |at: i64| {
+            let place = i128::from(at - self.begin) * i128::from(MOMENTS) / lasts;
+            usize::try_from(place.clamp(0, i128::from(MOMENTS) - 1)).expect("a moment")
+        };
+        let one = float(MOMENTS) / self.x(self.end);
+        for &Asked { arrival, answer } in &self.run.asked {
+            let came = place(arrival.at);
+            moments[came].came += one;
+            match answer {
+                Answer::Granted(at) => moments[place(at)].used += one,
+                Answer::Denied | Answer::Never => moments[came].denied += one,
+            }
+        }
+        moments
+    }
+}
+
+/// Into how many parts the span is divided.
+const MOMENTS: i64 = 120;

@@ -1,0 +1,53 @@
+//! How many tokens are left; and while that can be seen on the same scale, how many requests were granted so far.
+
+use plotters::prelude::*;
+
+use super::{AMBER, Area, BLUE, PALE, Panel, float, label, line};
+
+pub(super) fn draw(area: &Area<'_>, panel: &Panel<'_>) -> anyhow::Result<()> {
+    let tokens = || panel.run.tokens.iter().map(|(_, tokens)| *tokens);
+    let asked: u64 = panel.run.asked.iter().map(|asked| asked.arrival.cost).sum();
+    let most = tokens().max().unwrap_or(0).max(if panel.is_sparse() { asked.cast_signed() } else { 1 });
+    let mut chart = panel.chart(area, float(tokens().min().unwrap_or(0).min(0)) * 1.1, float(most) * 1.2)?;
+    chart
+        .configure_mesh()
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(PALE)
+        .y_labels(6)
+        .x_label_formatter(&|x| label(*x))
+        .y_label_formatter(&|y| label(*y))
+        .label_style(("sans-serif", 15))
+        .x_desc(panel.unit().0)
+        .draw()?;
+    line(&mut chart, panel.steps(panel.run.tokens.iter().copied()), AMBER, 2)?;
+    panel.text(&mut chart, "tokens left", (0.02, 0.03), AMBER)?;
+    if panel.is_sparse() {
+        let mut used: Vec<(i64, u64)> =
+            panel.run.asked.iter().filter_map(|asked| Some((asked.used_at()?, asked.arrival.cost))).collect();
+        used.sort_unstable();
+        let so_far = used.iter().scan(0, |so_far, (at, cost)| {
+            *so_far += cost.cast_signed();
+            Some((*at, *so_far))
+        });
+        line(&mut chart, panel.steps(std::iter::once((panel.begin, 0)).chain(so_far)), BLUE, 2)?;
+        panel.text(&mut chart, "granted so far", (0.2, 0.03), BLUE)?;
+    }
+    Ok(())
+}
+
+impl Panel<'_> {
+    /// A stairway through values that hold from a time on.
+    fn steps(&self, values: impl Iterator<Item = (i64, i64)>) -> Vec<(f64, f64)> {
+        let mut points: Vec<(f64, f64)> = Vec::new();
+        let mut before = None;
+        for (at, value) in values {
+            if before != Some(value) {
+                points.extend(before.map(|before| (self.x(at), float(before))));
+                points.push((self.x(at), float(value)));
+                before = Some(value);
+            }
+        }
+        points.extend(before.map(|last| (self.x(self.end), float(last))));
+        points
+    }
+}

@@ -1,0 +1,158 @@
+//! What a run comes to, in figures.
+
+use std::time::Duration;
+
+use super::run::{Answer, Asked};
+
+/// Requests and their tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Count {
+    pub(crate) requests: u64,
+    pub(crate) tokens: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Figures {
+    pub(crate) arrived: Count,
+    pub(crate) granted: Count,
+    pub(crate) denied: Count,
+    /// Those that cost more than there ever is.
+    pub(crate) never: Count,
+    /// Those of the granted that waited.
+    pub(crate) waited: Count,
+    pub(crate) longest_wait: Duration,
+    /// The wait of all that were granted, together.
+    pub(crate) total_wait: Duration,
+    /// The longest time from one denial to another with no grant between them.
+    pub(crate) longest_drought: Duration,
+    /// The most tokens that were asked for, and that were used, within the worst window.
+    pub(crate) most_asked: u64,
+    pub(crate) most_used: u64,
+}
+
+impl Figures {
+    pub(crate) fn of(asked: &[Asked], window: Duration) -> Self {
+        let mut figures = Self::default();
+        let mut used = Vec::new();
+        let mut dry_since = None;
+        for &Asked { arrival, answer } in asked {
+            figures.arrived.add(arrival.cost);
+            match answer {
+                Answer::Granted(acts) => {
+                    let wait = span(arrival.at, acts);
+                    figures.granted.add(arrival.cost);
+                    figures.waited.add_if(!wait.is_zero(), arrival.cost);
+                    figures.longest_wait = figures.longest_wait.max(wait);
+                    figures.total_wait += wait;
+                    used.push((acts, arrival.cost));
+                    dry_since = None;
+                }
+                Answer::Denied => {
+                    figures.denied.add(arrival.cost);
+                    let since = *dry_since.get_or_insert(arrival.at);
+                    figures.longest_drought = figures.longest_drought.max(span(since, arrival.at));
+                }
+                Answer::Never => figures.never.add(arrival.cost),
+            }
+        }
+        used.sort_unstable_by_key(|(acts, _)| *acts);
+        figures.most_used = most_within(window, used.iter().copied());
+        figures.most_asked = most_within(window, asked.iter().map(|asked| (asked.arrival.at, asked.arrival.cost)));
+        figures
+    }
+
+    /// Of those that were granted.
+    pub(crate) fn mean_wait(&self) -> Duration {
+        self.total_wait.checked_div(u32::try_from(self.granted.requests).unwrap_or(u32::MAX)).unwrap_or_default()
+    }
+}
+
+impl Count {
+    fn add(&mut self, tokens: u64) {
+        self.add_if(true, tokens);
+    }
+
+    fn add_if(&mut self, counts: bool, tokens: u64) {
+        if counts {
+            self.requests += 1;
+            self.tokens = self.tokens.saturating_add(tokens);
+        }
+    }
+}
+
+/// The most tokens within any window, one of whose ends is not in it; they come in the order of time.
+fn most_within(window: Duration, tokens: impl Iterator<Item = (i64, u64)> + Clone) -> u64 {
+    let mut leaving = tokens.clone();
+    let mut begins = leaving.next();
+    let (mut within, mut most) = (0_u64, 0);
+    for (at, cost) in tokens {
+        within = within.saturating_add(cost);
+        while let Some((first, left)) = begins
+            && span(first, at) >= window
+        {
+            within = within.saturating_sub(left);
+            begins = leaving.next();
+        }
+        most = most.max(within);
+    }
+    most
+}
+
+fn span(from: i64, to: i64) -> Duration {
+    Duration::from_nanos(to.saturating_sub(from).max(0).unsigned_abs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::traffic::Arrival;
+    use super::*;
+
+    const S: i64 = 1_000_000_000;
+
+    fn asked(at: i64, cost: u64, answer: Answer) -> Asked {
+        Asked { arrival: Arrival { at, cost }, answer }
+    }
+
+    #[test]
+    fn each_request_is_counted_once_with_its_tokens() {
+        let asked = [
+            asked(0, 2, Answer::Granted(0)),
+            asked(S, 3, Answer::Granted(4 * S)),
+            asked(2 * S, 1, Answer::Denied),
+            asked(3 * S, 9, Answer::Never),
+        ];
+        let figures = Figures::of(&asked, Duration::from_secs(1));
+        let count = |requests, tokens| Count { requests, tokens };
+        assert_eq!((figures.arrived, figures.granted), (count(4, 15), count(2, 5)));
+        assert_eq!((figures.denied, figures.never, figures.waited), (count(1, 1), count(1, 9), count(1, 3)));
+        let (longest, mean) = (Duration::from_secs(3), Duration::from_millis(1500));
+        assert_eq!((figures.longest_wait, figures.mean_wait()), (longest, mean));
+    }
+
+    #[test]
+    fn the_worst_window_is_the_one_with_most_tokens_wherever_it_begins() {
+        let times = [0, 900, 1_100, 1_800, 3_000].map(|ms: i64| (ms * 1_000_000, 1));
+        let most = |window_ms| most_within(Duration::from_millis(window_ms), times.into_iter());
+        assert_eq!((most(1), most(900), most(901), most(2_000), most(10_000)), (1, 2, 3, 4, 5));
+        assert_eq!(most_within(Duration::from_secs(1), std::iter::empty()), 0);
+    }
+
+    #[test]
+    fn waiting_tokens_count_when_they_are_used() {
+        let asked = [asked(0, 1, Answer::Granted(0)), asked(0, 1, Answer::Granted(5 * S))];
+        let figures = Figures::of(&asked, Duration::from_secs(1));
+        assert_eq!((figures.most_asked, figures.most_used), (2, 1));
+    }
+
+    #[test]
+    fn a_drought_lasts_from_the_first_denial_to_the_last_before_a_grant() {
+        let story = |answers: &[Answer]| {
+            let asked: Vec<Asked> = (0..).zip(answers).map(|(at, answer)| asked(at * S, 1, *answer)).collect();
+            Figures::of(&asked, Duration::from_secs(1)).longest_drought
+        };
+        let granted = Answer::Granted(0);
+        assert_eq!(story(&[granted, Answer::Denied, Answer::Denied, granted, granted]), Duration::from_secs(1));
+        assert_eq!(story(&[granted, Answer::Denied, Answer::Never, Answer::Denied]), Duration::from_secs(2));
+        assert_eq!(story(&[granted, granted]), Duration::ZERO);
+    }
+}

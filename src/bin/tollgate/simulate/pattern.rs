@@ -1,0 +1,206 @@
+//! Traffic that a text describes: `poisson:50/s`, `steady:5/s+burst:20 every 10s`.
+
+use std::f64::consts::TAU;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+
+use super::file::MOST_ARRIVALS;
+use super::traffic::{Arrival, Traffic};
+
+/// Streams of arrivals, all at once.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Pattern(Vec<Stream>);
+
+/// Rates are arrivals a second, times seconds.
+#[derive(Clone, Debug, PartialEq)]
+enum Stream {
+    Steady(f64),
+    Poisson(f64),
+    Burst { arrivals: u32, every: f64 },
+    Sine { rate: f64, every: f64 },
+    OnOff { rate: f64, on: f64, off: f64 },
+}
+
+impl FromStr for Pattern {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<Self> {
+        let streams = text.split('+').map(|stream| stream.trim().parse());
+        streams.collect::<anyhow::Result<_>>().map(Self).with_context(|| format!("'{text}' is no pattern: {FORMS}"))
+    }
+}
+
+impl FromStr for Stream {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<Self> {
+        let (name, rest) = text.split_once(':').context("a name and a colon come first")?;
+        match (name, &rest.split_whitespace().collect::<Vec<_>>()[..]) {
+            ("steady", [each]) => Ok(Self::Steady(rate(each)?)),
+            ("poisson", [each]) => Ok(Self::Poisson(rate(each)?)),
+            ("burst", [arrivals, "every", every]) => {
+                let arrivals = arrivals.parse().ok().filter(|arrivals| *arrivals > 0);
+                Ok(Self::Burst { arrivals: arrivals.context("how many arrive at once?")?, every: seconds(every)? })
+            }
+            ("sine", [each, "every", every]) => Ok(Self::Sine { rate: rate(each)?, every: seconds(every)? }),
+            ("on-off", [each, "on", on, "off", off]) => {
+                Ok(Self::OnOff { rate: rate(each)?, on: seconds(on)?, off: seconds(off)? })
+            }
+            _ => bail!("'{text}' is none of them"),
+        }
+    }
+}
+
+impl Pattern {
+    /// The traffic of so long a time, from 1970 on: periods of the calendar begin with it. The same seed makes the same.
+    pub(crate) fn traffic(&self, lasts: Duration, seed: u64) -> anyhow::Result<Traffic> {
+        let lasts = lasts.as_secs_f64();
+        ensure!(lasts > 0.0 && lasts < LONGEST, "a simulation lasts longer than nothing, and less than a century");
+        let expected: f64 = self.0.iter().map(|stream| stream.mean() * lasts).sum();
+        #[expect(clippy::cast_precision_loss, reason = "a round number")]
+        let most = MOST_ARRIVALS as f64;
+        ensure!(expected <= most, "that is {expected:.0} arrivals: at most {MOST_ARRIVALS} are simulated");
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut arrivals = Vec::new();
+        for stream in &self.0 {
+            let times = stream.times(lasts, &mut random);
+            arrivals.extend(times.into_iter().map(|time| Arrival { at: nanoseconds(time), cost: 1 }));
+        }
+        arrivals.sort_by_key(|arrival| arrival.at);
+        Ok(Traffic { arrivals, begin: 0, end: nanoseconds(lasts) })
+    }
+}
+
+impl Stream {
+    /// Arrivals a second, in the long run.
+    fn mean(&self) -> f64 {
+        match *self {
+            Self::Steady(rate) | Self::Poisson(rate) | Self::Sine { rate, .. } => rate,
+            Self::Burst { arrivals, every } => f64::from(arrivals) / every,
+            // The first arrival of a while comes with its beginning, however short it is.
+            Self::OnOff { rate, on, off } => (rate * on).ceil() / (on + off),
+        }
+    }
+
+    fn times(&self, lasts: f64, random: &mut fastrand::Rng) -> Vec<f64> {
+        match *self {
+            Self::Steady(rate) => evenly(1.0 / rate, lasts).collect(),
+            Self::Poisson(rate) => poisson(rate, lasts, random),
+            Self::Burst { arrivals, every } => {
+                evenly(every, lasts).flat_map(|time| std::iter::repeat_n(time, arrivals as usize)).collect()
+            }
+            // Thinned from twice the rate, which is the most that it swings to.
+            Self::Sine { rate, every } => {
+                let mut times = poisson(2.0 * rate, lasts, random);
+                times.retain(|time| random.f64() * 2.0 < 1.0 - (TAU * time / every).cos());
+                times
+            }
+            Self::OnOff { rate, on, off } => evenly(on + off, lasts)
+                .flat_map(|start| evenly(1.0 / rate, on.min(lasts)).map(move |time| start + time))
+                .filter(|time| *time < lasts)
+                .collect(),
+        }
+    }
+}
+
+fn evenly(apart: f64, lasts: f64) -> impl Iterator<Item = f64> {
+    (0_u32..).map(move |n| f64::from(n) * apart).take_while(move |time| *time < lasts)
+}
+
+/// Times between arrivals are exponential.
+fn poisson(rate: f64, lasts: f64, random: &mut fastrand::Rng) -> Vec<f64> {
+    let mut time = 0.0;
+    let next = || {
+        time -= (1.0 - random.f64()).ln() / rate;
+        (time < lasts).then_some(time)
+    };
+    std::iter::from_fn(next).collect()
+}
+
+/// `50/s`, `0.5/s`, `3/10min`.
+fn rate(text: &str) -> anyhow::Result<f64> {
+    let (arrivals, period) = text.split_once('/').with_context(|| format!("'{text}' is no rate: write 50/s"))?;
+    let period =
+        if period.starts_with(|c: char| c.is_ascii_digit()) { period.to_owned() } else { format!("1{period}") };
+    let arrivals = arrivals.parse::<f64>().ok().filter(|arrivals| arrivals.is_finite() && *arrivals > 0.0);
+    Ok(arrivals.with_context(|| format!("'{text}' is no rate: write 50/s"))? / seconds(&period)?)
+}
+
+fn seconds(text: &str) -> anyhow::Result<f64> {
+    let span = humantime::parse_duration(text).with_context(|| format!("'{text}' is no time: write 10s or 250ms"))?;
+    let seconds = span.as_secs_f64();
+    ensure!(seconds > 0.0 && seconds < LONGEST, "'{text}' is no time that anything can take");
+    Ok(seconds)
+}
+
+/// To the microsecond: what lies below differs from one machine's logarithm to another's.
+#[expect(clippy::cast_possible_truncation, reason = "a century is 3 × 10¹⁵ µs")]
+fn nanoseconds(seconds: f64) -> i64 {
+    (seconds * 1e6).round() as i64 * 1000
+}
+
+/// A century, in seconds.
+const LONGEST: f64 = 36_525.0 * 86_400.0;
+
+const FORMS: &str = "write 'steady:50/s', 'poisson:50/s', 'burst:20 every 5s', 'sine:50/s every 30s', \
+                     'on-off:50/s on 5s off 10s', or several with + between them";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn milliseconds(pattern: &str, seconds: u64) -> Vec<i64> {
+        let traffic = pattern.parse::<Pattern>().and_then(|pattern| pattern.traffic(Duration::from_secs(seconds), 1));
+        traffic.expect(pattern).arrivals.iter().map(|arrival| arrival.at / 1_000_000).collect()
+    }
+
+    #[test]
+    fn what_is_not_random_arrives_when_it_says() {
+        assert_eq!(milliseconds("steady:4/s", 1), [0, 250, 500, 750]);
+        assert_eq!(milliseconds("steady:1/2s", 5), [0, 2_000, 4_000]);
+        assert_eq!(milliseconds("burst:2 every 1500ms", 3), [0, 0, 1_500, 1_500]);
+        assert_eq!(milliseconds("on-off:2/s on 1s off 2s", 7), [0, 500, 3_000, 3_500, 6_000, 6_500]);
+        assert_eq!(milliseconds("steady:1/s + burst:2 every 2s", 3), [0, 0, 0, 1_000, 2_000, 2_000, 2_000]);
+    }
+
+    #[test]
+    fn what_is_random_has_its_rate_and_is_the_same_for_the_same_seed() {
+        for pattern in ["poisson:100/s", "sine:100/s every 10s"] {
+            let arrivals = milliseconds(pattern, 100);
+            assert!((9_500..10_500).contains(&arrivals.len()), "{pattern}: {}", arrivals.len());
+            assert_eq!(arrivals, milliseconds(pattern, 100));
+        }
+        let sine = milliseconds("sine:100/s every 100s", 100);
+        let crest = sine.iter().filter(|ms| (40_000..60_000).contains(*ms)).count();
+        let trough = sine.iter().filter(|ms| !(10_000..90_000).contains(*ms)).count();
+        assert!(crest > 10 * trough, "{crest} and {trough}");
+    }
+
+    #[test]
+    fn what_is_no_pattern_is_told_the_forms() {
+        for text in [
+            "",
+            "steady",
+            "steady:",
+            "steady:0/s",
+            "steady:-1/s",
+            "steady:nan/s",
+            "steady:5",
+            "steady:5/0s",
+            "burst:0 every 5s",
+            "burst:5",
+            "on-off:5/s on 5s",
+            "waves:5/s",
+            "steady:5/s+",
+            "steady:inf/s",
+        ] {
+            let error = format!("{:#}", text.parse::<Pattern>().expect_err(text));
+            assert!(error.contains("steady:50/s"), "{error}");
+        }
+        let flood: Pattern = "steady:1000000/s".parse().expect("a pattern");
+        assert!(flood.traffic(Duration::from_secs(60), 1).is_err());
+        assert!(flood.traffic(Duration::ZERO, 1).is_err());
+    }
+}

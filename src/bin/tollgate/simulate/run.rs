@@ -1,0 +1,142 @@
+//! What the crate answers to traffic: each request is decided by the library itself, in memory, on a clock that is set to
+//! the instant of its arrival.
+
+use std::time::Duration;
+
+use tollgate::{Admin, Key, ManualClock, MemoryStore, Rule, SharedWindows, Take, TakeError};
+
+use super::traffic::{Arrival, Traffic};
+
+/// Under what the traffic is put.
+#[derive(Clone, Debug)]
+pub(crate) struct Limit {
+    pub(crate) rule: Rule,
+    /// Whether the bucket is there before the first request.
+    pub(crate) provisioned: bool,
+    /// How long each request would wait.
+    pub(crate) longest_wait: Duration,
+}
+
+/// A request, and what became of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub(crate) arrival: Arrival,
+    pub(crate) answer: Answer,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// Its tokens may be used at an instant, in nanoseconds since 1970.
+    Granted(i64),
+    Denied,
+    /// It costs more than there ever is.
+    Never,
+}
+
+/// What became of all of it.
+pub(crate) struct Run {
+    pub(crate) asked: Vec<Asked>,
+    /// The tokens left at one instant after another; negative: promised to requests that wait for them.
+    pub(crate) tokens: Vec<(i64, i64)>,
+    bucket: OnlyBucket,
+}
+
+impl Limit {
+    /// Sends the traffic through, and looks at what is left meanwhile.
+    pub(crate) async fn run(&self, traffic: &Traffic) -> anyhow::Result<Run> {
+        let bucket = OnlyBucket::new(self, traffic.begin).await?;
+        let mut asked = Vec::with_capacity(traffic.arrivals.len());
+        let mut tokens = Vec::new();
+        let mut arrivals = traffic.arrivals.iter().peekable();
+        for look in instants(traffic.begin, traffic.end) {
+            while let Some(&arrival) = arrivals.next_if(|arrival| arrival.at <= look) {
+                asked.push(Asked { arrival, answer: bucket.ask(arrival)? });
+            }
+            tokens.push((look, bucket.left(look).await?));
+        }
+        Ok(Run { asked, tokens, bucket })
+    }
+}
+
+impl Run {
+    /// Looks on when nobody comes any more.
+    pub(crate) async fn look_on(&mut self, until: i64) -> anyhow::Result<()> {
+        let seen = self.tokens.last().map_or(until, |(at, _)| *at);
+        for look in instants(seen, until.max(seen)).skip(1) {
+            self.tokens.push((look, self.bucket.left(look).await?));
+        }
+        Ok(())
+    }
+
+    /// When the last tokens are used.
+    pub(crate) fn last_use(&self) -> Option<i64> {
+        self.asked.iter().filter_map(Asked::used_at).max()
+    }
+}
+
+impl Asked {
+    /// When its tokens may be used, if it was granted.
+    pub(crate) fn used_at(&self) -> Option<i64> {
+        match self.answer {
+            Answer::Granted(at) => Some(at),
+            Answer::Denied | Answer::Never => None,
+        }
+    }
+}
+
+/// When to look at what is left: as often as a picture has points from left to right.
+fn instants(begin: i64, end: i64) -> impl Iterator<Item = i64> {
+    let lasts = i128::from(end - begin);
+    (0..=LOOKS).map(move |n| begin + i64::try_from(lasts * n / LOOKS).expect("a part of the span"))
+}
+
+const LOOKS: i128 = 480;
+
+struct OnlyBucket {
+    store: MemoryStore<ManualClock>,
+    clock: ManualClock,
+    key: Key,
+    rule: Rule,
+    take: Take,
+}
+
+impl OnlyBucket {
+    async fn new(limit: &Limit, now: i64) -> anyhow::Result<Self> {
+        let clock = ManualClock::default();
+        clock.set(now);
+        let store = MemoryStore::with_clock(clock.clone());
+        let key = Key::try_from("simulated")?;
+        let rule = limit.rule.clone();
+        let mut take = Take::from(key.clone()).max_wait(limit.longest_wait);
+        match &rule {
+            Rule::Quota(quota) if limit.provisioned => store.create_bucket(&key, *quota).await?,
+            _ => take = take.rule(rule.clone()),
+        }
+        Ok(Self { store, clock, key, rule, take })
+    }
+
+    fn ask(&self, Arrival { at, cost }: Arrival) -> anyhow::Result<Answer> {
+        self.clock.set(at);
+        match self.store.decide(&self.take.clone().cost(cost)) {
+            Ok(decision) if decision.is_granted() => {
+                Ok(Answer::Granted(at + i64::try_from(decision.wait().as_nanos())?))
+            }
+            Ok(_) => Ok(Answer::Denied),
+            Err(TakeError::NeverPossible { .. }) => Ok(Answer::Never),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The tokens left. A bucket that its first request is to make is full until then.
+    async fn left(&self, at: i64) -> anyhow::Result<i64> {
+        self.clock.set(at);
+        match &self.rule {
+            Rule::Window(window) => Ok(self.store.count(&self.key, window, 0).await?.available(window)),
+            Rule::Quota(quota) => {
+                let level = self.store.peek(&self.key).await?;
+                Ok(level.map_or_else(|| quota.capacity().cast_signed(), |level| level.available))
+            }
+            rule => anyhow::bail!("{rule:?} needs a database"),
+        }
+    }
+}

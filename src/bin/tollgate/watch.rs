@@ -1,0 +1,82 @@
+//! What happens in the buckets, while it happens: a live screen, or one look as a table.
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use tollgate::{Admin, Filter, Key};
+
+use crate::exit::Refusal;
+use crate::{output, times};
+
+mod board;
+mod keys;
+mod look;
+mod once;
+mod order;
+mod screen;
+mod signals;
+mod terminal;
+
+use board::Board;
+use look::Reader;
+use order::Order;
+
+/// Show the buckets live: the hottest or the emptiest, tokens granted per second, a sparkline of each
+///
+/// It reads the buckets in pages, in the order of their keys, and never more than --most of them at each look: a table of
+/// ten million keys costs the database no more than one of five thousand. Beyond that, choose by --prefix. Nothing is
+/// locked or written. Sliding windows are not shown.
+///
+/// Grants per second are what a bucket's count of granted tokens grew by from one look to the next; tokens taken ahead by
+/// leases are granted when they are taken, and a reset counts as a grant of the capacity. Denials write nothing, so the
+/// buckets do not know them.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = KEYS)]
+pub(crate) struct Args {
+    /// Only buckets whose key begins so; read by the key's index.
+    #[arg(long, value_parser = |text: &str| Key::try_from(text))]
+    prefix: Option<Key>,
+    /// The time between two looks.
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = times::parse)]
+    interval: Duration,
+    /// How many buckets each look reads at most.
+    #[arg(long, value_name = "BUCKETS", default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    most: u32,
+    /// Which buckets come first.
+    #[arg(long, value_enum, default_value_t)]
+    sort: Order,
+    /// Prints one look as a table, and ends; so it does where there is no terminal.
+    #[arg(long)]
+    once: bool,
+}
+
+impl Args {
+    pub(crate) async fn run<S: Admin>(self, store: S) -> anyhow::Result<ExitCode> {
+        if !(LEAST_INTERVAL..=LONGEST_INTERVAL).contains(&self.interval) {
+            let message = format!("--interval {} is too short or too long", times::span(self.interval));
+            return Err(Refusal::arguments(message, "give a time from 100ms to 1h").into());
+        }
+        let filter = self.prefix.into_iter().fold(Filter::default(), Filter::prefix);
+        let reader = Reader::new(store, filter, self.most);
+        let mut board = Board::new(self.sort);
+        // Before the screen is taken: what fails here is told as by any other command.
+        board.see(reader.look().await?);
+        if self.once || !std::io::stdout().is_terminal() {
+            output::say(once::table(&board))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        terminal::live(board, reader, self.interval).await
+    }
+}
+
+const LEAST_INTERVAL: Duration = Duration::from_millis(100);
+const LONGEST_INTERVAL: Duration = Duration::from_secs(3600);
+
+const KEYS: &str = "\
+Keys:
+  s            the next order      h, e, k   hottest, emptiest, by key
+  /            type a filter: keys that contain it; Enter keeps it, Esc drops it
+  p or space   pause: nothing is read meanwhile
+  arrows, Page Up, Page Down, Home   scroll
+  q, Esc or Ctrl-C   quit";

@@ -1,0 +1,257 @@
+//! What is shown: looks and keys go in, rows come out. Nothing here reads or draws.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use tollgate::{BucketLevel, Key};
+
+use super::look::Look;
+use super::order::Order;
+use crate::output::plain;
+
+/// The state of the screen.
+#[derive(Debug)]
+pub(crate) struct Board {
+    rows: BTreeMap<Key, Row>,
+    seen_at: Option<Duration>,
+    pub(crate) more: bool,
+    pub(crate) order: Order,
+    pub(crate) filter: String,
+    /// Whether keys go into the filter.
+    pub(crate) typing: bool,
+    pub(crate) paused: bool,
+    /// How many of the rows are scrolled past.
+    pub(crate) scrolled: usize,
+    /// Why there is no newer look.
+    pub(crate) trouble: Option<String>,
+}
+
+/// A bucket, and what is known of its past.
+#[derive(Debug)]
+pub(crate) struct Row {
+    pub(crate) level: BucketLevel,
+    /// Tokens granted per second between the last two looks.
+    pub(crate) rate: Option<f64>,
+    /// The rates until now, oldest first.
+    pub(crate) past: VecDeque<f64>,
+}
+
+impl Board {
+    pub(crate) fn new(order: Order) -> Self {
+        Self {
+            rows: BTreeMap::new(),
+            seen_at: None,
+            more: false,
+            order,
+            filter: String::new(),
+            typing: false,
+            paused: false,
+            scrolled: 0,
+            trouble: None,
+        }
+    }
+
+    /// Takes a look in. Buckets that are gone are forgotten.
+    pub(crate) fn see(&mut self, look: Look) {
+        let passed = self.seen_at.map(|before| look.at.saturating_sub(before)).filter(|passed| !passed.is_zero());
+        let mut before = std::mem::take(&mut self.rows);
+        for level in look.levels {
+            let mut row = Row { rate: None, past: VecDeque::new(), level };
+            if let Some(known) = before.remove(&row.level.key) {
+                row.past = known.past;
+                row.rate = passed.map(|passed| row.level.granted_since(&known.level) / passed.as_secs_f64());
+            }
+            row.past.extend(row.rate);
+            if row.past.len() > PAST {
+                row.past.pop_front();
+            }
+            self.rows.insert(row.level.key.clone(), row);
+        }
+        self.more = look.more;
+        self.seen_at = Some(look.at);
+        self.trouble = None;
+    }
+
+    /// The rows that pass the filter, in order.
+    pub(crate) fn visible(&self) -> Vec<&Row> {
+        let wanted = self.filter.to_lowercase();
+        let passes = |row: &&Row| wanted.is_empty() || plain(row.level.key.as_str()).to_lowercase().contains(&wanted);
+        let mut rows: Vec<&Row> = self.rows.values().filter(passes).collect();
+        rows.sort_by(|one, other| self.order.compare(one, other));
+        rows
+    }
+
+    pub(crate) fn buckets(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Those with no token left.
+    pub(crate) fn empty(&self) -> usize {
+        self.rows.values().filter(|row| row.level.available < 1).count()
+    }
+
+    /// Tokens granted per second by all of them, once there are two looks.
+    pub(crate) fn rate(&self) -> Option<f64> {
+        self.rows.values().filter_map(|row| row.rate).reduce(|one, other| one + other)
+    }
+}
+
+impl Row {
+    /// Of the capacity; below 0: promised to requests that wait.
+    pub(crate) fn part_left(&self) -> f64 {
+        #[expect(clippy::cast_precision_loss, reason = "a part")]
+        let (available, capacity) = (self.level.available as f64, self.level.quota.capacity() as f64);
+        available / capacity
+    }
+}
+
+/// What is asked of two looks at a bucket.
+trait Since {
+    fn granted_since(&self, before: &Self) -> f64;
+}
+
+impl Since for BucketLevel {
+    /// Nothing if it has fewer grants than before: some were taken back, or the bucket was made anew.
+    #[expect(clippy::cast_precision_loss, reason = "a difference")]
+    fn granted_since(&self, before: &Self) -> f64 {
+        self.granted.saturating_sub(before.granted) as f64
+    }
+}
+
+/// As many rates as a sparkline has columns.
+pub(crate) const PAST: usize = 30;
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use tollgate::{Admin, Filter, ManualClock, MemoryStore, Rule, Take};
+
+    use super::*;
+
+    /// A board over buckets in memory, at which one looks when a test says so.
+    pub(crate) struct World {
+        store: MemoryStore<ManualClock>,
+        clock: ManualClock,
+        passed: Duration,
+        pub(crate) board: Board,
+    }
+
+    impl World {
+        pub(crate) fn new() -> Self {
+            let clock = ManualClock::default();
+            let store = MemoryStore::with_clock(clock.clone());
+            Self { store, clock, passed: Duration::ZERO, board: Board::new(Order::Hottest) }
+        }
+
+        pub(crate) fn take(&self, key: &str, quota: &str, tokens: u64) {
+            let key = Key::try_from(key).expect("a key");
+            let take = Take::from(key).rule(Rule::try_from(quota).expect("a quota")).cost(tokens);
+            assert!(self.store.decide(&take).expect("decided").is_granted());
+        }
+
+        pub(crate) fn pass(&mut self, seconds: u64) {
+            self.passed += Duration::from_secs(seconds);
+            self.clock.advance(Duration::from_secs(seconds));
+        }
+
+        pub(crate) async fn look(&mut self) {
+            let levels = self.store.list(&Filter::default(), None, 5000).await.expect("listed");
+            self.board.see(Look { at: self.passed, levels, more: false });
+        }
+
+        fn shown(&self) -> Vec<&str> {
+            self.board.visible().iter().map(|row| row.level.key.as_str()).collect()
+        }
+
+        fn rates(&self) -> Vec<Option<f64>> {
+            self.board.visible().iter().map(|row| row.rate).collect()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_rate_is_what_was_granted_between_two_looks() {
+        let mut world = World::new();
+        world.take("a", "100 per 1h", 60);
+        world.look().await;
+        assert_eq!((world.rates(), world.board.rate()), (vec![None], None));
+        world.pass(2);
+        world.take("a", "100 per 1h", 10);
+        world.take("b", "100 per 1h", 1);
+        world.look().await;
+        assert_eq!(world.rates(), [Some(5.0), None]);
+        world.pass(4);
+        world.take("b", "100 per 1h", 2);
+        world.look().await;
+        assert_eq!((world.shown(), world.rates()), (vec!["b", "a"], vec![Some(0.5), Some(0.0)]));
+        assert_eq!(world.board.rate(), Some(0.5));
+        assert_eq!(world.board.visible()[1].past, [5.0, 0.0]);
+    }
+
+    #[tokio::test]
+    async fn a_bucket_that_is_gone_is_forgotten_and_one_made_anew_has_no_negative_rate() {
+        let mut world = World::new();
+        world.take("a", "10 once", 5);
+        world.look().await;
+        let key = Key::try_from("a").expect("a key");
+        assert!(world.store.delete(&key).await.expect("deleted"));
+        world.pass(1);
+        world.take("a", "10 once", 1);
+        world.look().await;
+        assert_eq!(world.rates(), [Some(0.0)]);
+        assert!(world.store.delete(&key).await.expect("deleted"));
+        world.pass(1);
+        world.look().await;
+        assert_eq!(world.board.buckets(), 0);
+    }
+
+    #[tokio::test]
+    async fn no_time_between_two_looks_makes_no_rate() {
+        let mut world = World::new();
+        world.take("a", "10 once", 5);
+        world.look().await;
+        world.take("a", "10 once", 1);
+        world.look().await;
+        assert_eq!(world.rates(), [None]);
+    }
+
+    #[tokio::test]
+    async fn each_order_puts_its_own_first() {
+        let mut world = World::new();
+        world.take("a", "1000 once", 1);
+        world.take("b", "10 once", 10);
+        world.take("c", "100 once", 90);
+        world.look().await;
+        // Until there are rates, the most granted ever.
+        assert_eq!(world.shown(), ["c", "b", "a"]);
+        world.pass(1);
+        world.take("a", "1000 once", 200);
+        world.look().await;
+        assert_eq!(world.shown(), ["a", "c", "b"]);
+        world.board.order = Order::Emptiest;
+        assert_eq!((world.shown(), world.board.empty()), (vec!["b", "c", "a"], 1));
+        world.board.order = Order::Key;
+        assert_eq!(world.shown(), ["a", "b", "c"]);
+    }
+
+    #[tokio::test]
+    async fn the_past_is_as_long_as_a_sparkline() {
+        let mut world = World::new();
+        world.take("a", "1000 once", 1);
+        for _ in 0..2 * PAST {
+            world.look().await;
+            world.pass(1);
+        }
+        assert_eq!(world.board.visible()[0].past.len(), PAST);
+    }
+
+    #[tokio::test]
+    async fn a_filter_shows_keys_that_contain_it() {
+        let mut world = World::new();
+        for key in ["user:Ann", "user:bob", "tenant:ann"] {
+            world.take(key, "10 once", 1);
+        }
+        world.look().await;
+        world.board.filter = "ANN".to_owned();
+        assert_eq!(world.shown(), ["tenant:ann", "user:Ann"]);
+        assert_eq!(world.board.buckets(), 3);
+    }
+}

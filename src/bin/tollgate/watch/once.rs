@@ -1,0 +1,30 @@
+//! One look as a table, for pipes and tests.
+
+use super::board::Board;
+use crate::output::{Cell, Column, Table};
+use crate::times;
+
+pub(crate) fn table(board: &Board) -> String {
+    let mut table = Table::new([
+        Column::Left("key"),
+        Column::Left("terms"),
+        Column::Right("available"),
+        Column::Right("granted"),
+        Column::Right("full in"),
+    ]);
+    for row in board.visible() {
+        let level = &row.level;
+        table.row([
+            Cell::from(level.key.as_str()),
+            Cell::from(level.quota.to_string()),
+            Cell::from(level.available.to_string()),
+            Cell::from(level.granted.to_string()),
+            Cell::from(level.full_at.map_or_else(String::new, times::until)),
+        ]);
+    }
+    let rows = table.render();
+    if board.more {
+        return format!("{rows}\n… and more: these are the first {} by key; choose by --prefix", board.buckets());
+    }
+    rows
+}

@@ -1,0 +1,46 @@
+use std::cmp::Ordering;
+
+use clap::ValueEnum;
+
+use super::board::Row;
+
+/// Which buckets come first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Order {
+    /// Most grants per second; until there are two looks, most grants ever.
+    #[default]
+    Hottest,
+    /// The smallest part of the capacity left.
+    Emptiest,
+    /// By key.
+    Key,
+}
+
+impl Order {
+    pub(crate) fn compare(self, one: &Row, other: &Row) -> Ordering {
+        let first = match self {
+            Self::Hottest => Ordering::Equal,
+            Self::Emptiest => one.part_left().total_cmp(&other.part_left()),
+            Self::Key => one.level.key.cmp(&other.level.key),
+        };
+        let hotter = || other.rate.unwrap_or(0.0).total_cmp(&one.rate.unwrap_or(0.0));
+        let ever = || other.level.granted.cmp(&one.level.granted);
+        first.then_with(hotter).then_with(ever).then_with(|| one.level.key.cmp(&other.level.key))
+    }
+
+    pub(crate) fn next(self) -> Self {
+        match self {
+            Self::Hottest => Self::Emptiest,
+            Self::Emptiest => Self::Key,
+            Self::Key => Self::Hottest,
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Hottest => "hottest first",
+            Self::Emptiest => "emptiest first",
+            Self::Key => "by key",
+        }
+    }
+}

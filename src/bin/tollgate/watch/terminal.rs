@@ -1,0 +1,99 @@
+//! The live screen: looks, keys and signals go to the board, and the board to the terminal.
+
+use std::pin::pin;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{MissedTickBehavior, interval};
+use tollgate::{Admin, Error};
+
+use super::board::Board;
+use super::look::{Look, Reader};
+use super::screen;
+use super::signals::Signals;
+
+/// Shows the board until a key or a signal ends it. The terminal is as it was before, however that comes about.
+pub(crate) async fn live<S: Admin>(mut board: Board, reader: Reader<S>, every: Duration) -> anyhow::Result<ExitCode> {
+    let mut signals = Signals::new()?;
+    let (looked, mut looks) = mpsc::channel(1);
+    let (pause, paused) = watch::channel(false);
+    let mut reading = pin!(read(&reader, every, looked, paused));
+    let mut terminal = Terminal::take()?;
+    let mut events = events();
+    loop {
+        terminal.0.draw(|frame| screen::draw(frame, &board, every))?;
+        tokio::select! {
+            () = &mut reading => bail!("nothing is read any more"),
+            Some(look) = looks.recv() => match look {
+                Ok(look) => board.see(look),
+                // It may be back at the next look.
+                Err(error) => board.trouble = Some(error.to_string()),
+            },
+            event = events.recv() => {
+                if let Event::Key(key) = event.context("the terminal is gone")??
+                    && board.press(key).is_break()
+                {
+                    return Ok(ExitCode::SUCCESS);
+                }
+            }
+            code = signals.next() => return Ok(code),
+        }
+        pause.send_if_modified(|paused| std::mem::replace(paused, board.paused) != board.paused);
+    }
+}
+
+/// Looks again and again, with a pause in between, and not at all while paused.
+async fn read<S: Admin>(
+    reader: &Reader<S>,
+    every: Duration,
+    looked: mpsc::Sender<Result<Look, Error>>,
+    mut paused: watch::Receiver<bool>,
+) {
+    let mut ticks = interval(every);
+    // A slow database is not asked faster to make up for it.
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks.tick().await;
+    loop {
+        ticks.tick().await;
+        if paused.wait_for(|paused| !paused).await.is_err() || looked.send(reader.look().await).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Keys and changes of size. The thread waits in the terminal for the next one, and ends with the program.
+fn events() -> mpsc::Receiver<std::io::Result<Event>> {
+    let (sender, receiver) = mpsc::channel(16);
+    std::thread::spawn(move || {
+        loop {
+            let event = event::read();
+            let failed = event.is_err();
+            if sender.blocking_send(event).is_err() || failed {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+/// The terminal as it is while the screen is shown: given back when dropped, and by ratatui's hook before a panic is told.
+struct Terminal(DefaultTerminal);
+
+impl Terminal {
+    fn take() -> anyhow::Result<Self> {
+        ratatui::try_init().map(Self).map_err(|error| {
+            ratatui::restore();
+            anyhow::Error::new(error).context("this terminal cannot show the screen: use --once")
+        })
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        ratatui::restore();
+    }
+}

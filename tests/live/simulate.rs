@@ -1,0 +1,141 @@
+//! `tollgate simulate`.
+
+use std::io::Write;
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::command::{Ran, tollgate};
+
+/// A directory, as no database is needed.
+fn directory() -> &'static std::path::Path {
+    env!("CARGO_TARGET_TMPDIR").as_ref()
+}
+
+fn simulate(arguments: &[&str], input: &str) -> Ran {
+    let mut command = tollgate(None, directory());
+    command.arg("simulate").args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("it starts");
+    child.stdin.take().expect("piped").write_all(input.as_bytes()).expect("it is read");
+    Ran::new(child.wait_with_output().expect("it ends"))
+}
+
+fn json(arguments: &[&str]) -> Value {
+    simulate(&[&["--json"], arguments].concat(), "").ended(0).json()
+}
+
+/// Requests granted and denied under each limit.
+fn outcomes(report: &Value) -> Vec<(i64, i64)> {
+    let requests = |limit: &Value, what: &str| limit[what]["requests"].as_i64().expect("a number");
+    let limits = report["limits"].as_array().expect("limits");
+    limits.iter().map(|limit| (requests(limit, "granted"), requests(limit, "denied"))).collect()
+}
+
+#[test]
+fn a_file_of_arrivals_comes_to_a_table() {
+    let traffic = "0 2\n0.1\n0.2\n0.9\n1.0 9\n# five seconds later\n6 2\n";
+    let table = simulate(&["3 per 1s", "1/s burst 2", "--traffic", "-"], traffic).ended(0).out;
+    let expected = "\
+6s of traffic; verb: allow
+
+                                3 per 1s  1/s burst 2
+arrivals                               6            6
+granted                       3 (50.0 %)   2 (33.3 %)
+denied                        2 (33.3 %)   3 (50.0 %)
+never possible                1 (16.7 %)   1 (16.7 %)
+tokens asked for                      16           16
+tokens granted                         5            4
+most asked for in any 2s              14           14
+most granted in any 2s                 3            2
+longest time of denials only      700 ms       800 ms
+";
+    assert_eq!(table, expected);
+}
+
+#[test]
+fn limits_grant_what_their_arithmetic_says() {
+    let report = json(&["2 per 1s", "1/s burst 5", "--pattern", "steady:10/s", "--for", "10s"]);
+    assert_eq!(outcomes(&report), [(20, 80), (14, 86)]);
+    let report = json(&["10 in 5s at 1s", "7 once", "--pattern", "steady:10/s", "--for", "12s"]);
+    // The window: ten at once, and ten again when the second that they came in is five seconds ago.
+    assert_eq!(outcomes(&report), [(20, 100), (7, 113)]);
+    assert_eq!(report["limits"][0]["most_granted_in_window"], 10);
+}
+
+#[test]
+fn who_waits_is_granted_later_or_denied_at_once() {
+    let arguments = ["1/s", "--pattern", "burst:5 every 60s", "--verb", "wait", "--longest-wait", "3s"];
+    let report = json(&arguments);
+    assert_eq!(outcomes(&report), [(4, 1)]);
+    let limit = &report["limits"][0];
+    assert_eq!((&limit["waited"]["requests"], &limit["longest_wait_ms"]), (&3.into(), &3000.into()));
+    assert_eq!((&limit["mean_wait_ms"], &limit["most_granted_in_window"]), (&1500.into(), &1.into()));
+}
+
+#[test]
+fn periods_are_the_calendars_unless_the_bucket_was_there_before() {
+    let traffic = "2026-10-10T12:00:59Z\n2026-10-10T12:01:01Z\n2026-10-10T12:01:58Z\n";
+    std::fs::write(directory().join("minute.txt"), traffic).expect("written");
+    let arguments = ["1 per 1min", "1 per calendar 1min", "--traffic", "minute.txt"];
+    assert_eq!(outcomes(&json(&arguments)), [(2, 1), (2, 1)]);
+    let arguments = [&arguments[..], &["--provisioned"]].concat();
+    assert_eq!(outcomes(&json(&arguments)), [(1, 2), (2, 1)]);
+}
+
+#[test]
+fn an_access_log_is_traffic() {
+    let log = "\
+10.0.0.1 - - [10/Oct/2026:13:55:37 +0200] \"GET /b HTTP/1.1\" 200 12\n\
+10.0.0.1 - - [10/Oct/2026:13:55:36 +0200] \"GET /a HTTP/1.1\" 200 12 \"-\" \"curl/8\"\n\
+10.0.0.2 - - [10/Oct/2026:11:55:37 +0000] \"\\x16\\x03\" 400 0\n";
+    simulate(&["1/s", "--traffic", "-"], log).ended(0).says(&["1s of traffic", "2 (66.7 %)"]);
+}
+
+#[test]
+fn the_same_seed_makes_the_same_traffic_and_picture() {
+    let run = |seed: &str, svg: &str| {
+        let pattern = ["--pattern", "poisson:15/s", "--seed", seed, "--svg", svg];
+        let report = json(&[&["10/s burst 20", "100 in 10s at 1s"], &pattern[..]].concat());
+        (report, std::fs::read_to_string(directory().join(svg)).expect("it is drawn"))
+    };
+    let (report, svg) = run("7", "seven.svg");
+    assert_eq!((&report, &svg), (&run("7", "again.svg").0, &run("7", "again.svg").1));
+    assert_ne!(report, run("8", "eight.svg").0);
+    assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
+    for text in ["10/s burst 20", "100 in 10s at 1s", "granted", "denied", "tokens left", "seconds"] {
+        assert!(svg.contains(text), "{text}");
+    }
+}
+
+#[test]
+fn no_traffic_at_all_and_all_of_it_at_once_are_drawn_too() {
+    for (pattern, lasts, verb) in
+        [("burst:1 every 1h", "1s", "allow"), ("burst:5000 every 1h", "1ms", "wait"), ("poisson:1/d", "10ms", "allow")]
+    {
+        let arguments = ["1/s burst 3", "--pattern", pattern, "--for", lasts, "--verb", verb, "--svg", "few.svg"];
+        simulate(&arguments, "").ended(0);
+        let svg = std::fs::read_to_string(directory().join("few.svg")).expect("it is drawn");
+        assert!(svg.contains("tokens left") && !svg.contains("NaN"), "{pattern}");
+    }
+}
+
+#[test]
+fn what_cannot_be_simulated_is_told_with_what_can() {
+    for (arguments, expected) in [
+        (&["10 apples", "--pattern", "steady:1/s"][..], "write '10/s'"),
+        (&["10 in 5s", "--pattern", "steady:1/s"], "write '100 in 60s at 5s'"),
+        (&["unlimited", "--pattern", "steady:1/s"], "unlimited is no limit"),
+        (&["10/s", "--pattern", "waves:1/s"], "write 'steady:50/s'"),
+        (&["10/s", "--pattern", "steady:1000000000/s"], "at most 10000000"),
+        (&["10/s", "--pattern", "steady:1/s", "--for", "soon"], "soon"),
+        (&["10/s", "--pattern", "steady:1/s", "--for", "0s"], "longer than nothing"),
+        (&["10/s", "--pattern", "steady:1/s", "--window", "0s"], "--window"),
+        (&["10/s"], "--traffic"),
+        (&["10/s", "--traffic", "/nowhere/at/all"], "cannot read the traffic file /nowhere/at/all"),
+        (&["10/s", "--traffic", "-"], "no arrival"),
+        (&["1/s", "2/s", "3/s", "--pattern", "steady:1/s"], "3/s"),
+        (&["1/s", "--pattern", "steady:1/s", "--svg", "/nowhere/at/all.svg"], "cannot write /nowhere/at/all.svg"),
+    ] {
+        assert_eq!(simulate(arguments, "").ended(2).says(&[expected]).out, "");
+    }
+}

@@ -1,0 +1,118 @@
+//! `tollgate watch`.
+
+use crate::databases::{Database, EACH, Engine};
+use crate::pty::Pty;
+
+/// A bucket that is used up in part, and for good.
+fn take(database: &Database, key: &str, quota: &str, tokens: &str) {
+    database.run(&["take", key, "--quota", quota, "--cost", tokens]).ended(0);
+}
+
+#[test]
+fn one_look_is_a_table_on_every_engine() {
+    for engine in EACH {
+        let database = Database::migrated(engine);
+        for (key, quota, tokens) in [
+            ("a", "1000 once", "20"),
+            ("b", "10 once", "10"),
+            ("c\u{1b}[2J", "100 once", "5"),
+            ("other", "1 once", "1"),
+        ] {
+            take(&database, &format!("user:{key}").replace("user:other", "other"), quota, tokens);
+        }
+        let look =
+            |more: &[&str]| database.run(&[&["watch", "--once", "--prefix", "user:"], more].concat()).ended(0).out;
+        let heading = "key              terms      available  granted  full in\n";
+        let a = "user:a           1000 once        980       20\n";
+        let b = "user:b           10 once            0       10\n";
+        let c = "user:c\\u{1b}[2J  100 once          95        5\n";
+        assert_eq!(look(&[]), [heading, a, b, c].concat());
+        assert_eq!(look(&["--sort", "emptiest"]), [heading, b, c, a].concat());
+        assert_eq!(look(&["--sort", "key"]), [heading, a, b, c].concat());
+        let more = "… and more: these are the first 1 by key; choose by --prefix\n";
+        assert_eq!(look(&["--most", "1"]).lines().nth(2).map(|line| format!("{line}\n")), Some(more.to_owned()));
+        // Where there is no terminal it is one look, too.
+        assert_eq!(database.run(&["watch", "--prefix", "user:"]).ended(0).out, look(&[]));
+    }
+}
+
+#[test]
+fn what_cannot_be_looked_at_is_told_before_the_screen_is_taken() {
+    let database = Database::empty(Engine::Postgres);
+    database.run(&["watch"]).ended(78).says(&["tollgate migrate"]);
+    let database = Database::migrated(Engine::Sqlite);
+    for (arguments, expected) in [
+        (["--interval", "1ms"], "100ms to 1h"),
+        (["--interval", "2h"], "100ms to 1h"),
+        (["--interval", "soon"], "soon"),
+        (["--most", "0"], "1..=100000"),
+        (["--prefix", ""], "empty"),
+        (["--sort", "colour"], "hottest, emptiest, key"),
+    ] {
+        let ran = database.run(&[&["watch", "--once"], &arguments[..]].concat());
+        assert_eq!(ran.ended(2).says(&[expected]).out, "");
+    }
+}
+
+#[test]
+fn the_screen_shows_what_comes_and_the_terminal_is_given_back() -> anyhow::Result<()> {
+    for engine in [Engine::Sqlite, Engine::Postgres] {
+        let database = Database::migrated(engine);
+        take(&database, "user:early", "10 once", "3");
+        let mut pty = Pty::start(&database, "watch --interval 100ms")?;
+        pty.shows("user:early")?;
+        take(&database, "user:late", "10 once", "3");
+        pty.shows("user:late")?;
+        pty.press("/LATE")?;
+        pty.shows("filter: ")?;
+        pty.press("\r")?;
+        pty.shows("only 'LATE'")?;
+        pty.press("p")?;
+        pty.shows(" PAUSED ")?;
+        pty.press("q")?;
+        let (sent, status) = pty.end()?;
+        assert!(status.success(), "{status}");
+        assert_given_back(&sent);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_signal_gives_the_terminal_back() -> anyhow::Result<()> {
+    let database = Database::migrated(Engine::Sqlite);
+    take(&database, "user:1", "10 once", "3");
+    for (signal, code) in [("HUP", 129), ("INT", 130), ("TERM", 143)] {
+        let pty = Pty::start(&database, "watch")?;
+        pty.shows("user:1")?;
+        pty.kill(signal)?;
+        let (sent, status) = pty.end()?;
+        assert_eq!(status.code(), Some(code), "{signal}");
+        assert_given_back(&sent);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_database_that_fails_meanwhile_is_told_on_the_screen() -> anyhow::Result<()> {
+    let database = Database::migrated(Engine::Postgres);
+    take(&database, "user:1", "10 once", "3");
+    let mut pty = Pty::start(&database, "watch --interval 100ms")?;
+    pty.shows("user:1")?;
+    database.sql("alter schema tollgate rename to elsewhere");
+    pty.shows("no newer look: ")?;
+    database.sql("alter schema elsewhere rename to tollgate");
+    take(&database, "user:again", "10 once", "3");
+    pty.shows("user:again")?;
+    pty.press("q")?;
+    let (sent, status) = pty.end()?;
+    assert!(status.success(), "{status}");
+    assert_given_back(&sent);
+    Ok(())
+}
+
+/// The other screen was shown and left, and the cursor is there again.
+fn assert_given_back(sent: &str) {
+    let (entered, left) = (sent.find("\x1b[?1049h"), sent.rfind("\x1b[?1049l"));
+    assert!(entered.is_some() && entered < left, "{sent:?}");
+    assert!(sent.rfind("\x1b[?25h") > sent.rfind("\x1b[?25l"), "{sent:?}");
+}
