@@ -12,8 +12,9 @@
 --            that order, those that something rules beside their tokens, and those that changed meanwhile. Requests for
 --            one bucket are decided in the order given.
 --
--- Where nothing but tokens rules, and nobody waits: one UPDATE for many rows, which reckons with what it finds under
--- each row's lock, and one unlocked read of what that left. All else is take_v1's, one request after the other.
+-- Where nothing but tokens rules, nobody waits, and there are more than a few: one UPDATE for many rows, which reckons with
+-- what it finds under each row's lock, and one unlocked read of what that left. All else is take_v1's, one request after
+-- the other.
 --
 -- As there, a decision counts when its row is locked; so each statement is for few rows, and where it took long, its
 -- grants are moved to the later instant, and its denials decided again.
@@ -58,6 +59,7 @@ declare
   v_now       bigint;
   v_request   record;
   c_stale     constant bigint := 2000000;
+  c_few       constant bigint := 6;  -- requests that are decided sooner one by one than a set statement begins
 begin
   if 1 > any (p_times) then
     raise exception 'tollgate: take_many_v1 needs each request once or more often'
@@ -72,6 +74,7 @@ begin
     and 0 <= all (p_keeps) and 4611686018427387903 >= all (p_keeps)
     and 1 <= all (p_times) and array_position(p_ids, null) is null;
   v_order := array(select generate_series(1, cardinality(p_ids)));
+  v_simple := v_simple and (select sum(x) from unnest(p_times) x) > c_few;
   if v_simple then
     v_ids := array(select distinct i.id collate "C" from unnest(p_ids) i (id) order by 1);
     v_simple := cardinality(v_ids) = cardinality(p_ids);
