@@ -27,6 +27,7 @@ mod requester;
 mod retry;
 mod store;
 mod take;
+mod telemetry;
 mod window;
 
 pub use admin::{Admin, AdminError, BucketLevel, Explanation, Filter, Origin, Override, Plan, Prospect, Swept, Switch};
@@ -40,7 +41,7 @@ pub use lease::{BootClock, Lease, LeaseOptions};
 pub use limiter::{Bound, Fallback, Limiter, LimiterBuilder, Reservation};
 pub use local::LocalBucket;
 pub use memory::MemoryStore;
-pub use mode::Mode;
+pub use mode::{Mode, ModeError};
 pub use quota::{Quota, QuotaBuilder, QuotaError, Refill};
 pub use receipt::{Adjusted, Adjustment, Receipt};
 pub use requester::{LimitError, Limited, TokenRequester, limit};

@@ -3,7 +3,8 @@ use std::time::Duration;
 
 use parking_lot::RwLock;
 
-use crate::{Decision, Error, Key, Quota, QuotaError, Rule, Store, Take};
+use crate::telemetry::{Decisions, Share, WAITERS};
+use crate::{Decision, Error, Key, Mode, Quota, QuotaError, Rule, Store, Take};
 
 mod bound;
 mod builder;
@@ -11,6 +12,7 @@ mod policy;
 mod reservation;
 mod stack;
 mod sweeper;
+mod switched;
 mod wait;
 
 pub use bound::Bound;
@@ -22,6 +24,7 @@ use policy::Policy;
 use reservation::Turn;
 use stack::Stack;
 use sweeper::Sweeper;
+use switched::Switched;
 use wait::Lanes;
 
 /// Limits by key, over any store, with three verbs: [`allow`](Self::allow), [`reserve`](Self::reserve) and
@@ -52,6 +55,8 @@ pub struct Limiter<S: Store> {
     keep: u64,
     longest_wait: Duration,
     policy: Policy,
+    switched: Arc<Switched>,
+    decisions: Arc<Decisions>,
     sweeper: Option<Arc<Sweeper>>,
 }
 
@@ -102,6 +107,22 @@ impl<S: Store> Limiter<S> {
     {
         *self.rule.write() = rule.try_into()?;
         Ok(())
+    }
+
+    /// The mode of this limiter itself.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.switched.get()
+    }
+
+    /// Switches this limiter and its clones, from the next request on, whatever the store says: the switch that works without
+    /// a database.
+    ///
+    /// [`Off`](Mode::Off) lets everything pass and [`Block`](Mode::Block) denies everything, both without asking the store;
+    /// in [`Shadow`](Mode::Shadow) the store is asked, and what it denies passes. Limiters of other processes keep their
+    /// modes: [`Admin::set_mode`](crate::Admin::set_mode) is for all of them.
+    pub fn set_mode(&self, mode: Mode) {
+        self.switched.set(mode);
     }
 
     /// The same limiter, bound to one key.
@@ -206,13 +227,18 @@ impl<S: Store> Limiter<S> {
     {
         let take = self.take(key.try_into()?, cost).max_wait(longest);
         self.count();
-        match self.policy.bounded(self.lanes.reserve(take.clone())).await {
-            Ok(turn) => Ok(turn?.come().await),
-            Err(failure) => {
-                let decision = self.policy.instead(&take, failure)?;
-                Ok(Turn::new(Reservation::new(Arc::clone(&self.stack), &take, decision)).come().await)
+        let _waiting = Share::one(WAITERS);
+        let begun = self.decisions.begin();
+        let turn = match self.switched.answer() {
+            Some(decision) => Ok(self.turn(&take, decision)),
+            None => match self.policy.bounded(self.lanes.reserve(take.clone())).await {
+                Ok(turn) => turn.map_err(Error::Take),
+                Err(failure) => self.policy.instead(&take, failure).map(|decision| self.turn(&take, decision)),
             }
-        }
+            .map(|turn| turn.switched(&self.switched)),
+        };
+        self.decisions.end(begun, &take, turn.as_ref().map(Turn::decision));
+        Ok(turn?.come().await)
     }
 
     /// Decides a request of the caller's own making, for instance for several limits at once.
@@ -222,7 +248,15 @@ impl<S: Store> Limiter<S> {
     /// As for [`allow_n`](Self::allow_n).
     pub async fn decide(&self, take: &Take) -> Result<Decision, Error> {
         self.count();
-        self.policy.answer(take, self.stack.take_one(take)).await
+        let begun = self.decisions.begin();
+        let answer = if let Some(decision) = self.switched.answer() {
+            Ok(decision)
+        } else {
+            let answer = self.policy.answer(take, self.stack.take_one(take)).await;
+            answer.map(|decision| self.switched.see(decision))
+        };
+        self.decisions.end(begun, take, answer.as_ref());
+        answer
     }
 
     /// Reserves what a request of the caller's own making says, for instance of several limits at once, or with an id.
@@ -257,6 +291,10 @@ impl<S: Store> Limiter<S> {
         }
     }
 
+    fn turn(&self, take: &Take, decision: Decision) -> Turn<S> {
+        Turn::new(Reservation::new(Arc::clone(&self.stack), take, decision))
+    }
+
     fn take(&self, key: Key, cost: u64) -> Take {
         Take::from(key).rule(self.rule()).cost(cost).keep(self.keep)
     }
@@ -269,6 +307,8 @@ impl<S: Store> Clone for Limiter<S> {
             rule: Arc::clone(&self.rule),
             lanes: Arc::clone(&self.lanes),
             policy: self.policy.clone(),
+            switched: Arc::clone(&self.switched),
+            decisions: Arc::clone(&self.decisions),
             sweeper: self.sweeper.clone(),
             ..*self
         }

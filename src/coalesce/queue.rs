@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
+use crate::telemetry::{QUEUE, Share};
 use crate::{Error, Key, Outcome, Take};
 
 /// A caller who waits for an answer.
@@ -25,17 +26,26 @@ impl Waiting {
 }
 
 /// Those who wait for the calls of a lane, in the order in which they came.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Queue {
     waiting: VecDeque<Waiting>,
     /// Keys that a call of their own is under way for, and who waits until it has ended.
     busy: HashMap<Key, Vec<Waiting>>,
     /// How many stand here in all.
     len: usize,
+    /// The same, for those who watch.
+    shown: Share,
     /// Whether somebody makes calls for those who wait.
     served: bool,
     /// How many calls are under way that keys are held for.
     holds: usize,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        let (waiting, busy) = (VecDeque::new(), HashMap::new());
+        Self { waiting, busy, len: 0, shown: Share::of(QUEUE), served: false, holds: 0 }
+    }
 }
 
 impl Queue {
@@ -48,6 +58,7 @@ impl Queue {
             return Err(Error::Overloaded(self.len));
         }
         self.len += 1;
+        self.shown.set(self.len);
         match self.busy.get_mut(waiting.take.key()) {
             Some(behind) => behind.push(waiting),
             None => self.waiting.push_back(waiting),
@@ -69,6 +80,7 @@ impl Queue {
     /// Sends everybody away who waits for the next call: nobody makes it.
     pub(super) fn abandon(&mut self) {
         self.len -= self.waiting.len();
+        self.shown.set(self.len);
         self.served = false;
         for waiting in self.waiting.drain(..) {
             let ended = std::io::Error::other("the task that made the calls has ended");
@@ -97,6 +109,7 @@ impl Queue {
         self.len -= all.len();
         all.retain(|(_, waiting)| !waiting.answer.is_closed());
         let Some((_, oldest)) = all.first() else {
+            self.shown.set(self.len);
             return Vec::new();
         };
         // The oldest says of which kind the call is, so that none is passed over for ever.
@@ -120,6 +133,7 @@ impl Queue {
         }
         later.sort_unstable_by_key(|(place, _)| *place);
         self.len += later.len();
+        self.shown.set(self.len);
         for (_, waiting) in later.into_iter().rev() {
             self.waiting.push_front(waiting);
         }

@@ -5,6 +5,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
 use super::stack::Stack;
+use super::switched::Switched;
 use crate::{Adjusted, Adjustment, Decision, Error, Receipt, Store, Take};
 
 /// Tokens that were taken for now or for later, or the answer that they were not.
@@ -108,6 +109,18 @@ impl<S: Store> Turn<S> {
         Self(Some(reservation), until)
     }
 
+    pub(super) fn decision(&self) -> &Decision {
+        &self.0.as_ref().expect("it is taken when the turn has come").decision
+    }
+
+    /// As the limiter's own mode has it.
+    pub(super) fn switched(mut self, switched: &Switched) -> Self {
+        if let Some(reservation) = &mut self.0 {
+            reservation.decision = switched.see(reservation.decision.clone());
+        }
+        self
+    }
+
     /// No earlier than the latest turn of those who came before, whose answers may have been longer on their way.
     pub(super) fn behind(mut self, latest: &mut Instant) -> Self {
         if let Some(until) = &mut self.1 {
@@ -119,8 +132,7 @@ impl<S: Store> Turn<S> {
 
     /// Sleeps until the tokens may be used.
     pub(super) async fn come(mut self) -> Decision {
-        let reservation = self.0.as_ref().expect("it is taken when the turn has come");
-        let decision = reservation.decision.clone();
+        let decision = self.decision().clone();
         if let Some(until) = self.1 {
             sleep_until(until).await;
         }

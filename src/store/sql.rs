@@ -15,7 +15,7 @@ use super::operations::Conversation;
 use crate::retry::{Class, Failure, Retry, finish, finish_statement};
 use crate::{
     Adjusted, Adjustment, Admin, Counted, Decision, Error, Key, Outcome, Quota, SharedWindows, Store, Swept, Take,
-    TakeError, Window,
+    TakeError, Window, telemetry,
 };
 
 /// Buckets in a SQL database, reached through a pool of the host's: one statement a call.
@@ -86,7 +86,8 @@ impl<DB: Dialect> SqlStore<DB> {
                 .await
             }
         };
-        self.retry.run(attempt).await.map(|(answer, _)| answer)
+        let about = telemetry::Call { engine: DB::URL_SCHEMES[0], what: "operate", requests: 0 };
+        telemetry::observed(about, self.retry.run(attempt)).await.map(|(answer, _)| answer)
     }
 
     /// All requests for one bucket each go in one call; those for several buckets in one each, after what was asked of
@@ -169,8 +170,9 @@ impl<DB: Dialect> SqlStore<DB> {
     }
 
     async fn converse_by(&self, retry: Retry, call: Call) -> Result<(Reply, u32), Error> {
+        let about = telemetry::Call { engine: DB::URL_SCHEMES[0], what: call.name(), requests: call.requests() };
         // Boxed, so that the futures of callers stay small.
-        Box::pin(retry.run(|deadline| self.attempt(call.clone(), deadline))).await
+        Box::pin(telemetry::observed(about, retry.run(|deadline| self.attempt(call.clone(), deadline)))).await
     }
 
     async fn attempt(&self, call: Call, deadline: Instant) -> Result<Reply, Failure> {
@@ -295,7 +297,8 @@ async fn settle<DB: Dialect, T>(
     if class == Class::Unknown || DB::clean_up(&mut connection).await.is_err() {
         connection.close_on_drop();
     }
-    Err(Failure::new(class, error))
+    let code = error.as_database_error().and_then(DB::code);
+    Err(Failure::new(class, error).with_code(code))
 }
 
 async fn in_transaction<DB: Dialect>(
