@@ -13,7 +13,6 @@ use tollgate::{
 };
 
 use recorded::{recorder, value};
-use told::Told;
 
 #[tokio::test]
 async fn decisions_are_counted_by_outcome_source_and_mode() -> anyhow::Result<()> {
@@ -124,15 +123,14 @@ async fn leased_tokens_and_those_who_wait_are_shown_while_they_last() -> anyhow:
 async fn a_fallback_is_counted_by_what_was_wrong_and_told_once_until_the_store_answers() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
-    let told = Told::default();
-    let _listening = told.listen();
+    told::listen();
     let broken = Limiter::builder(Broken).name("api").fallback(Duration::from_secs(1), Fallback::Open).build("1/h")?;
     for _ in 0..3 {
         assert!(broken.allow("a").await?.is_granted());
     }
     let labels = [("limiter", "api"), ("error", "other")];
     assert_eq!(value(&handle, "tollgate_fallbacks_total", &labels), Some(3.0));
-    let (text, warning) = (told.text(), "WARN tollgate: the store does not answer: the fallback does limiter=\"api\"");
+    let (text, warning) = (told::text(), "WARN tollgate: the store does not answer: the fallback does limiter=\"api\"");
     assert_eq!(text.matches(warning).count(), 1, "{text}");
     Ok(())
 }
@@ -141,12 +139,11 @@ async fn a_fallback_is_counted_by_what_was_wrong_and_told_once_until_the_store_a
 async fn a_sweep_and_migrations_are_told() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
-    let told = Told::default();
-    let _listening = told.listen();
+    told::listen();
     let directory = Directory::new()?;
     let pool = directory.pool().await?;
     tollgate::migrate(&pool).await?;
-    let text = told.text();
+    let text = told::text();
     assert!(text.contains("migrated engine=\"sqlite\" version=1 name=\"0001_token_migrations\""), "{text}");
 
     let limiter = Limiter::new(MemoryStore::new(), "1000000/s")?;
@@ -164,8 +161,7 @@ async fn a_sweep_and_migrations_are_told() -> anyhow::Result<()> {
 async fn no_key_is_told_unless_the_host_asks_for_it() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
-    let told = Told::default();
-    let _listening = told.listen();
+    told::listen();
     let directory = Directory::new()?;
     let pool = directory.pool().await?;
     tollgate::migrate(&pool).await?;
@@ -177,7 +173,7 @@ async fn no_key_is_told_unless_the_host_asks_for_it() -> anyhow::Result<()> {
         for cost in [1, 1, 1, 0, 5] {
             drop(limiter.allow_n(key, cost).await);
         }
-        anyhow::Ok(told.text())
+        anyhow::Ok(told::text())
     };
     let silent = ask(false).await?;
     assert!(silent.contains("tollgate.store_call") && silent.contains("outcome=\"denied\""), "{silent}");

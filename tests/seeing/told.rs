@@ -1,47 +1,42 @@
 //! What a subscriber of `tracing` is told.
 
+use std::cell::RefCell;
 use std::io::Write;
-use std::sync::Arc;
+use std::sync::Once;
 
-use parking_lot::Mutex;
-use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::FmtSpan;
 
-/// Everything that one test's thread tells, as text.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Told(Arc<Mutex<Vec<u8>>>);
+thread_local! {
+    static TOLD: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
-impl Told {
-    /// Listens for as long as the guard lives.
-    pub(crate) fn listen(&self) -> tracing::subscriber::DefaultGuard {
-        let subscriber = tracing_subscriber::fmt()
+/// From now on, every test's thread takes down what it is told. One subscriber for all: those of single threads disturb
+/// each other.
+pub(crate) fn listen() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        tracing_subscriber::fmt()
             .with_max_level(tracing::Level::TRACE)
             .with_span_events(FmtSpan::CLOSE)
             .with_ansi(false)
-            .with_writer(self.clone())
-            .finish();
-        tracing::subscriber::set_default(subscriber)
-    }
-
-    pub(crate) fn text(&self) -> String {
-        String::from_utf8_lossy(&self.0.lock()).into_owned()
-    }
+            .with_writer(|| Taken)
+            .init();
+    });
 }
 
-impl Write for Told {
+/// What this thread was told, as text.
+pub(crate) fn text() -> String {
+    TOLD.with_borrow(|told| String::from_utf8_lossy(told).into_owned())
+}
+
+struct Taken;
+
+impl Write for Taken {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().write(bytes)
+        TOLD.with_borrow_mut(|told| told.write(bytes))
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())
-    }
-}
-
-impl MakeWriter<'_> for Told {
-    type Writer = Self;
-
-    fn make_writer(&self) -> Self {
-        self.clone()
     }
 }
