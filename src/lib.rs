@@ -30,7 +30,9 @@ mod take;
 mod telemetry;
 mod window;
 
-pub use admin::{Admin, AdminError, BucketLevel, Explanation, Filter, Origin, Override, Plan, Prospect, Swept, Switch};
+pub use admin::{
+    Admin, AdminError, BucketLevel, Denials, Explanation, Filter, Origin, Override, Plan, Prospect, Swept, Switch,
+};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use coalesce::Coalesce;
 pub use decision::{Decision, Source};

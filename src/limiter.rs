@@ -3,11 +3,12 @@ use std::time::Duration;
 
 use parking_lot::RwLock;
 
-use crate::telemetry::{Decisions, Share, WAITERS};
+use crate::telemetry::{Begun, Decisions, Share, WAITERS};
 use crate::{Decision, Error, Key, Mode, Quota, QuotaError, Rule, Store, Take};
 
 mod bound;
 mod builder;
+mod denied;
 mod policy;
 mod reservation;
 mod stack;
@@ -20,6 +21,7 @@ pub use builder::LimiterBuilder;
 pub use policy::Fallback;
 pub use reservation::Reservation;
 
+use denied::Denied;
 use policy::Policy;
 use reservation::Turn;
 use stack::Stack;
@@ -57,6 +59,7 @@ pub struct Limiter<S: Store> {
     policy: Policy,
     switched: Arc<Switched>,
     decisions: Arc<Decisions>,
+    denied: Option<Arc<Denied>>,
     sweeper: Option<Arc<Sweeper>>,
 }
 
@@ -237,7 +240,7 @@ impl<S: Store> Limiter<S> {
             }
             .map(|turn| turn.switched(&self.switched)),
         };
-        self.decisions.end(begun, &take, turn.as_ref().map(Turn::decision));
+        self.end(begun, &take, turn.as_ref().map(Turn::decision));
         Ok(turn?.come().await)
     }
 
@@ -255,7 +258,7 @@ impl<S: Store> Limiter<S> {
             let answer = self.policy.answer(take, self.stack.take_one(take)).await;
             answer.map(|decision| self.switched.see(decision))
         };
-        self.decisions.end(begun, take, answer.as_ref());
+        self.end(begun, take, answer.as_ref());
         answer
     }
 
@@ -270,12 +273,16 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Gives back what was [taken ahead](LimiterBuilder::lease), and says how many tokens that is. From then on every request
-    /// goes to the store.
+    /// goes to the store. Denials that were [counted](LimiterBuilder::count_denials) are told to the store.
     ///
     /// # Errors
     ///
     /// If there is no answer. It is not asked again then: they may have been given back, and if not, they are used.
     pub async fn close(&self) -> Result<u64, Error> {
+        if let Some(denied) = &self.denied {
+            // What cannot be told is lost.
+            drop(denied.tell(&*self.stack.store).await);
+        }
         self.stack.close().await
     }
 
@@ -288,6 +295,17 @@ impl<S: Store> Limiter<S> {
     fn count(&self) {
         if let Some(sweeper) = &self.sweeper {
             sweeper.count(&self.stack.store);
+        }
+    }
+
+    /// Tells those who watch what a request came to.
+    #[inline]
+    fn end(&self, begun: Begun, take: &Take, answer: Result<&Decision, &Error>) {
+        self.decisions.end(begun, take, answer);
+        if let (Some(denied), Ok(decision)) = (&self.denied, answer)
+            && !decision.is_granted()
+        {
+            denied.count(&take.limits[decision.limit()].0, &self.stack.store);
         }
     }
 
@@ -309,6 +327,7 @@ impl<S: Store> Clone for Limiter<S> {
             policy: self.policy.clone(),
             switched: Arc::clone(&self.switched),
             decisions: Arc::clone(&self.decisions),
+            denied: self.denied.clone(),
             sweeper: self.sweeper.clone(),
             ..*self
         }

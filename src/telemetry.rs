@@ -29,6 +29,7 @@ pub(crate) use calls::swept;
 #[cfg(feature = "_sql")]
 pub(crate) use calls::{Call, migrated, observed, retried};
 pub(crate) use decisions::Decisions;
+pub(crate) use instruments::Begun;
 pub(crate) use names::{LEASED, QUEUE, WAITERS};
 pub(crate) use share::Share;
 

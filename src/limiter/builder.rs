@@ -5,6 +5,7 @@ use parking_lot::RwLock;
 use smol_str::SmolStr;
 
 use super::Limiter;
+use super::denied::Denied;
 use super::policy::{Fallback, Policy};
 use super::stack::{Layers, Stack};
 use super::sweeper::Sweeper;
@@ -37,6 +38,7 @@ pub struct LimiterBuilder<S: Store> {
     layers: Layers,
     sweeper: Option<Arc<Sweeper>>,
     mode: Option<Mode>,
+    denied: Option<Arc<Denied>>,
     name: SmolStr,
     traces_keys: bool,
 }
@@ -51,6 +53,7 @@ impl<S: Store> LimiterBuilder<S> {
             layers: Layers::default(),
             sweeper: Some(Arc::default()),
             mode: None,
+            denied: None,
             name: SmolStr::new_static("default"),
             traces_keys: false,
         }
@@ -102,6 +105,15 @@ impl<S: Store> LimiterBuilder<S> {
         Self { sweeper: None, ..self }
     }
 
+    /// Counts how often keys are denied, of the `most_keys` that are denied most, 1000 at most, and tells the store every ten
+    /// seconds, for [`Admin::most_denied`](crate::Admin::most_denied). If not said, nobody counts: a denial writes nothing.
+    ///
+    /// It is told beside requests, and no decision waits for it. When the process dies, ten seconds' counts are lost;
+    /// [`close`](Limiter::close) tells the last ones. So the counts are at least so many, never too many.
+    pub fn count_denials(self, most_keys: usize) -> Self {
+        Self { denied: Some(Arc::new(Denied::new(most_keys))), ..self }
+    }
+
     /// What the limiter is called in metrics and traces: `default` if not said.
     pub fn name(self, name: impl Into<SmolStr>) -> Self {
         Self { name: name.into(), ..self }
@@ -142,6 +154,7 @@ impl<S: Store> LimiterBuilder<S> {
             policy: self.fallback.map_or_else(Policy::default, |fallback| Policy::new(fallback, &decisions)),
             switched: Arc::new(Switched::new(mode)),
             decisions,
+            denied: self.denied,
             sweeper: self.sweeper,
         })
     }

@@ -49,6 +49,11 @@ impl Migrate for MySql {
         39 "0039_token_adjust_window_v1",
         40 "0040_request_tokens_in_window_v1",
         41 "0041_request_tokens_in_window",
+        50 "0050_token_stats",
+        51 "0051_token_most_denied",
+        52 "0052_token_count_denials_v1",
+        53 "0053_token_rules",
+        54 "0054_token_sizes",
     );
 
     async fn applied(pool: &MySqlPool) -> Result<Vec<i64>, Error> {

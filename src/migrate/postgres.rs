@@ -42,6 +42,10 @@ impl Migrate for Postgres {
         33 "0033_weigh_many",
         34 "0034_make_many",
         35 "0035_take_times",
+        40 "0040_token_stats",
+        41 "0041_count_denials",
+        42 "0042_token_rules",
+        43 "0043_token_sizes",
     );
 
     async fn applied(pool: &PgPool) -> Result<Vec<i64>, Error> {

@@ -14,8 +14,8 @@ use super::isolation::Isolation;
 use super::operations::Conversation;
 use crate::retry::{Class, Failure, Retry, finish, finish_statement};
 use crate::{
-    Adjusted, Adjustment, Admin, Counted, Decision, Error, Key, Outcome, Quota, SharedWindows, Store, Swept, Take,
-    TakeError, Window, telemetry,
+    Adjusted, Adjustment, Admin, Counted, Decision, Denials, Error, Key, Outcome, Quota, SharedWindows, Store, Swept,
+    Take, TakeError, Window, telemetry,
 };
 
 /// Buckets in a SQL database, reached through a pool of the host's: one statement a call.
@@ -232,6 +232,13 @@ impl<DB: Dialect> Store for SqlStore<DB> {
     async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {
         self.operate((after.cloned(), limit.max(1)), DB::sweep).await
     }
+
+    async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
+        for denials in Denials::sound(denials).chunks(MOST_DENIALS) {
+            self.operate(denials.to_vec(), DB::count_denials).await?;
+        }
+        Ok(())
+    }
 }
 
 impl<DB: Dialect> SharedWindows for SqlStore<DB> {
@@ -321,3 +328,6 @@ pub(super) fn classify<DB: Dialect>(error: &sqlx::Error) -> Class {
         _ => Class::Unknown,
     }
 }
+
+/// How many keys' denials one call adds.
+const MOST_DENIALS: usize = 1000;

@@ -1,6 +1,7 @@
 //! What is counted and timed on the hot path.
 
-pub(super) use chosen::{Begun, Instruments};
+pub(crate) use chosen::Begun;
+pub(super) use chosen::Instruments;
 
 #[cfg(feature = "metrics")]
 mod chosen {
