@@ -89,6 +89,10 @@ impl<S: Store> Reservation<S> {
 
     async fn adjust(self, kind: impl Fn(Receipt) -> Adjustment) -> Result<i64, Error> {
         let adjustments: Vec<Adjustment> = self.receipts.into_iter().map(kind).collect();
+        // A store that does not answer need not be asked about nothing.
+        if adjustments.is_empty() {
+            return Ok(0);
+        }
         let adjusted = self.store.adjust(&adjustments).await?;
         let given_back = adjusted.into_iter().map(|adjusted| match adjusted {
             Ok(Adjusted::Done(tokens)) => tokens,
