@@ -1,10 +1,12 @@
 //! What an operator sees: metrics as a Prometheus server scrapes them, and events.
 
+mod operations;
 mod recorded;
 mod told;
 
 use std::time::Duration;
 
+use metrics_exporter_prometheus::PrometheusHandle;
 use sqlx::SqlitePool;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use tollgate::{
@@ -180,6 +182,32 @@ async fn no_key_is_told_unless_the_host_asks_for_it() -> anyhow::Result<()> {
     assert!(!silent.contains(key), "{silent}");
     assert!(ask(true).await?.contains(&format!("key=\"{key}\"")));
     assert!(!handle.render().contains(key));
+    Ok(())
+}
+
+/// Makes the crate emit each of its metrics.
+async fn exercise(handle: &PrometheusHandle) -> anyhow::Result<()> {
+    let directory = Directory::new()?;
+    let (pool, other) = (directory.pool().await?, directory.pool().await?);
+    tollgate::migrate(&pool).await?;
+    let limiter = Limiter::new(SqliteStore::from(pool), "1 once")?;
+    let writes = other.begin_with("begin immediate").await?;
+    let retried = || value(handle, "tollgate_store_retries_total", &[]).is_some();
+    let (waited, waits) = tokio::join!(release(writes, retried), limiter.wait("a"));
+    waited?;
+    assert!(waits?.is_granted());
+    let _ = (limiter.allow("a").await?, limiter.allow_n("a", 0).await.is_err());
+    let broken = Limiter::builder(Broken).fallback(Duration::from_secs(1), Fallback::Open).build("1/h")?;
+    let _ = broken.allow("a").await?;
+    let lease = Limiter::new(Lease::new(MemoryStore::new()), "1000000 once")?;
+    let shown = |name| value(handle, name, &[]).is_some();
+    while !shown("tollgate_leased_tokens") || !shown("tollgate_swept_total") {
+        for _ in 0..256 {
+            let _ = lease.allow("a").await?;
+        }
+        tokio::task::yield_now().await;
+    }
+    lease.store().close().await?;
     Ok(())
 }
 
