@@ -1,7 +1,7 @@
 //! What the runbook says runs as it stands, on every engine.
 
 use anyhow::{Context, ensure};
-use tollgate::{Admin, Key, Mode, Rule, Take};
+use tollgate::{Admin, Key, Mode, Rule, Store, Take};
 
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
@@ -24,7 +24,10 @@ async fn each_command_of_the_runbook_does_what_its_heading_says(rig: Rig) -> any
     run(rig, "See").await?;
     run(rig, "Explain").await?;
     run(rig, "Raise").await?;
-    ensure!(rig.decide(take(&good).cost(1000)).await?.is_granted(), "it is full, under its new terms");
+    assert_eq!(store.explain(&good, Some(&free)).await?.quota, Some("1000/min".parse()?));
+    let _ = rig.decide(take(&good)).await?;
+    run(rig, "Make full").await?;
+    ensure!(rig.decide(take(&good).cost(1000)).await?.is_granted());
     assert_eq!(store.plan(&free).await?.context("it is there")?.quota, "20/s".parse()?);
     run(rig, "Switch off").await?;
     let passed = rig.decide(take(&good).cost(1000)).await?;
@@ -47,7 +50,8 @@ async fn run(rig: &Rig, heading: &str) -> anyhow::Result<()> {
     };
     let (_, rest) = RUNBOOK.split_once(&format!("\n## {heading}\n")).with_context(|| heading.to_owned())?;
     let section = rest.split("\n## ").next().unwrap_or(rest);
-    let blocks = section.split(&format!("```sql {engine}\n")).skip(1);
+    let fence = format!("```sql {engine}\n");
+    let blocks = section.split(&*fence).skip(1);
     let blocks: Vec<&str> = blocks.filter_map(|block| block.split("```").next()).collect();
     ensure!(!blocks.is_empty(), "{heading} has nothing for {engine}");
     for sql in blocks {
