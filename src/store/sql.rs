@@ -87,7 +87,7 @@ impl<DB: Dialect> SqlStore<DB> {
             }
         };
         let about = telemetry::Call { engine: DB::URL_SCHEMES[0], what: "operate", requests: 0 };
-        telemetry::observed(about, self.retry.run(attempt)).await.map(|(answer, _)| answer)
+        Box::pin(telemetry::observed(about, self.retry.run(attempt))).await.map(|(answer, _)| answer)
     }
 
     /// All requests for one bucket each go in one call; those for several buckets in one each, after what was asked of
