@@ -99,7 +99,7 @@ async fn leased_tokens_and_those_who_wait_are_shown_while_they_last() -> anyhow:
     for number in 0..100_000 {
         assert!(limiter.allow("busy").await?.is_granted());
         // Whoever tells it does so now and then.
-        let pause = if number % 1000 == 999 { 1 } else { 0 };
+        let pause = u64::from(number % 1000 == 999);
         tokio::time::advance(Duration::from_secs(pause)).await;
         if leased() > 0.0 {
             break;
@@ -107,7 +107,7 @@ async fn leased_tokens_and_those_who_wait_are_shown_while_they_last() -> anyhow:
     }
     assert!(leased() > 0.0);
     limiter.store().close().await?;
-    assert_eq!(leased(), 0.0);
+    assert!(leased() <= 0.0, "nothing is left");
 
     let slow = Limiter::new(MemoryStore::new(), "1/s")?;
     let waiters = || value(&handle, "tollgate_waiters", &[]).unwrap_or(0.0);
