@@ -3,6 +3,7 @@ use chrono::{DateTime, Utc};
 use crate::{Error, Key, Mode, Quota, Store};
 
 mod chosen;
+mod denials;
 mod error;
 mod explain;
 mod explanation;
@@ -14,6 +15,7 @@ mod shared;
 mod swept;
 mod switch;
 
+pub use denials::Denials;
 pub use error::AdminError;
 pub use explanation::{Explanation, Origin, Prospect};
 pub use filter::Filter;
@@ -174,4 +176,12 @@ pub trait Admin: Store {
     ///
     /// If the store cannot be reached, or the role may not take overrides away.
     fn clear_override(&self, key: &Key) -> impl Future<Output = Result<bool, Error>> + Send;
+
+    /// The `limit` keys that were denied most in the last 24 hours, the most denied first, as far as services
+    /// [count](crate::LimiterBuilder::count_denials) their denials.
+    ///
+    /// # Errors
+    ///
+    /// As for [`peek`](Self::peek).
+    fn most_denied(&self, limit: u32) -> impl Future<Output = Result<Vec<Denials>, Error>> + Send;
 }

@@ -99,6 +99,10 @@ impl<S: Store> Store for Coalesce<S> {
     async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {
         self.store.sweep(after, limit).await
     }
+
+    async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
+        self.store.count_denials(denials).await
+    }
 }
 
 /// Calls under way at a time, for different buckets: while one is on the network, the other is in the database.

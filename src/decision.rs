@@ -86,6 +86,17 @@ impl Decision {
         self
     }
 
+    /// Lets a request pass that was denied.
+    pub(crate) fn pass(mut self, mode: Mode) -> Self {
+        self.granted = true;
+        self.under(mode)
+    }
+
+    /// In one word.
+    pub(crate) fn outcome(&self) -> &'static str {
+        if self.granted { "granted" } else { "denied" }
+    }
+
     /// Says where it was decided.
     pub(crate) fn by(self, source: Source) -> Self {
         Self { source, ..self }
@@ -223,4 +234,21 @@ pub enum Source {
     Lease,
     /// In this process, because the store did not answer in time: see [`Fallback`](crate::Fallback).
     Fallback,
+    /// By the limiter, without the store, because it is switched off or blocks: see [`Limiter::set_mode`](crate::Limiter::set_mode).
+    Limiter,
+}
+
+impl Source {
+    /// In one word, as metrics have it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+            Self::LocalReads => "local_reads",
+            Self::DenyCache => "deny_cache",
+            Self::Lease => "lease",
+            Self::Fallback => "fallback",
+            Self::Limiter => "limiter",
+        }
+    }
 }

@@ -122,6 +122,10 @@ impl<S: Store> Store for DenyCache<S> {
     async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {
         self.store.sweep(after, limit).await
     }
+
+    async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
+        self.store.count_denials(denials).await
+    }
 }
 
 /// A call that gives tokens back. However it ends, dropped too, they may be there.

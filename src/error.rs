@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::{AdminError, Key, KeyError, QuotaError};
+use crate::{AdminError, Key, KeyError, ModeError, QuotaError};
 
 /// Why there is no answer. That there is no token is an answer: see [`Decision`](crate::Decision).
 ///
@@ -33,6 +33,9 @@ pub enum Error {
     /// The text is no key.
     #[error(transparent)]
     Key(#[from] KeyError),
+    /// The environment variable `TOLLGATE_MODE` holds no mode. Nothing was built.
+    #[error("TOLLGATE_MODE: {0}")]
+    Mode(#[from] ModeError),
     /// The schema was made by a newer version of this crate.
     #[error(
         "the database is at schema version {found}, and this version of tollgate knows {known}: \
@@ -81,7 +84,7 @@ impl Error {
 
     /// Whether the store failed, and not the request.
     pub(crate) fn is_failure(&self) -> bool {
-        !matches!(self, Self::Admin(_) | Self::Key(_) | Self::Quota(_) | Self::Take(_))
+        !matches!(self, Self::Admin(_) | Self::Key(_) | Self::Mode(_) | Self::Quota(_) | Self::Take(_))
     }
 
     /// Whether tokens may have been taken all the same. Asking again may then pay twice.

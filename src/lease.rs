@@ -173,4 +173,8 @@ impl<S: Store, C: Clock> Store for Lease<S, C> {
     async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {
         self.lender.store.sweep(after, limit).await
     }
+
+    async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
+        self.lender.store.count_denials(denials).await
+    }
 }

@@ -27,11 +27,14 @@ mod requester;
 mod retry;
 mod store;
 mod take;
+mod telemetry;
 #[cfg(feature = "tower")]
 pub mod tower;
 mod window;
 
-pub use admin::{Admin, AdminError, BucketLevel, Explanation, Filter, Origin, Override, Plan, Prospect, Swept, Switch};
+pub use admin::{
+    Admin, AdminError, BucketLevel, Denials, Explanation, Filter, Origin, Override, Plan, Prospect, Swept, Switch,
+};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use coalesce::Coalesce;
 pub use decision::{Decision, Source};
@@ -42,7 +45,7 @@ pub use lease::{BootClock, Lease, LeaseOptions};
 pub use limiter::{Bound, Fallback, Limiter, LimiterBuilder, Reservation};
 pub use local::LocalBucket;
 pub use memory::MemoryStore;
-pub use mode::Mode;
+pub use mode::{Mode, ModeError};
 pub use quota::{Quota, QuotaBuilder, QuotaError, Refill};
 pub use receipt::{Adjusted, Adjustment, Receipt};
 pub use requester::{LimitError, Limited, TokenRequester, limit};

@@ -3,14 +3,17 @@ use std::time::Duration;
 
 use parking_lot::RwLock;
 
-use crate::{Decision, Error, Key, Quota, QuotaError, Rule, Store, Take};
+use crate::telemetry::{Begun, Decisions, Share, WAITERS};
+use crate::{Decision, Error, Key, Mode, Quota, QuotaError, Rule, Store, Take};
 
 mod bound;
 mod builder;
+mod denied;
 mod policy;
 mod reservation;
 mod stack;
 mod sweeper;
+mod switched;
 mod wait;
 
 pub use bound::Bound;
@@ -18,10 +21,12 @@ pub use builder::LimiterBuilder;
 pub use policy::Fallback;
 pub use reservation::Reservation;
 
+use denied::Denied;
 use policy::Policy;
 use reservation::Turn;
 use stack::Stack;
 use sweeper::Sweeper;
+use switched::Switched;
 use wait::Lanes;
 
 /// Limits by key, over any store, with three verbs: [`allow`](Self::allow), [`reserve`](Self::reserve) and
@@ -52,6 +57,9 @@ pub struct Limiter<S: Store> {
     keep: u64,
     longest_wait: Duration,
     policy: Policy,
+    switched: Arc<Switched>,
+    decisions: Arc<Decisions>,
+    denied: Option<Arc<Denied>>,
     sweeper: Option<Arc<Sweeper>>,
 }
 
@@ -102,6 +110,22 @@ impl<S: Store> Limiter<S> {
     {
         *self.rule.write() = rule.try_into()?;
         Ok(())
+    }
+
+    /// The mode of this limiter itself.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.switched.get()
+    }
+
+    /// Switches this limiter and its clones, from the next request on, whatever the store says: the switch that works without
+    /// a database.
+    ///
+    /// [`Off`](Mode::Off) lets everything pass and [`Block`](Mode::Block) denies everything, both without asking the store;
+    /// in [`Shadow`](Mode::Shadow) the store is asked, and what it denies passes. Limiters of other processes keep their
+    /// modes: [`Admin::set_mode`](crate::Admin::set_mode) is for all of them.
+    pub fn set_mode(&self, mode: Mode) {
+        self.switched.set(mode);
     }
 
     /// The same limiter, bound to one key.
@@ -215,7 +239,15 @@ impl<S: Store> Limiter<S> {
     /// As for [`allow_n`](Self::allow_n).
     pub async fn decide(&self, take: &Take) -> Result<Decision, Error> {
         self.count();
-        self.policy.answer(take, self.stack.take_one(take)).await
+        let begun = self.decisions.begin();
+        let answer = if let Some(decision) = self.switched.answer() {
+            Ok(decision)
+        } else {
+            let answer = self.policy.answer(take, self.stack.take_one(take)).await;
+            answer.map(|decision| self.switched.see(decision))
+        };
+        self.end(begun, take, answer.as_ref());
+        answer
     }
 
     /// Reserves what a request of the caller's own making says, for instance of several limits at once, or with an id.
@@ -241,23 +273,31 @@ impl<S: Store> Limiter<S> {
     /// As for [`wait_n`](Self::wait_n).
     pub async fn wait_all(&self, take: &Take) -> Result<Reservation<S>, Error> {
         self.count();
-        let turn = match self.policy.bounded(self.lanes.reserve(take.clone())).await {
-            Ok(turn) => turn?,
-            Err(failure) => {
-                let decision = self.policy.instead(take, failure)?;
-                Turn::new(Reservation::new(Arc::clone(&self.stack), take, decision))
+        let _waiting = Share::one(WAITERS);
+        let begun = self.decisions.begin();
+        let turn = match self.switched.answer() {
+            Some(decision) => Ok(self.turn(take, decision)),
+            None => match self.policy.bounded(self.lanes.reserve(take.clone())).await {
+                Ok(turn) => turn.map_err(Error::Take),
+                Err(failure) => self.policy.instead(take, failure).map(|decision| self.turn(take, decision)),
             }
+            .map(|turn| turn.switched(&self.switched)),
         };
-        Ok(turn.come().await)
+        self.end(begun, take, turn.as_ref().map(Turn::decision));
+        Ok(turn?.come().await)
     }
 
     /// Gives back what was [taken ahead](LimiterBuilder::lease), and says how many tokens that is. From then on every request
-    /// goes to the store.
+    /// goes to the store. Denials that were [counted](LimiterBuilder::count_denials) are told to the store.
     ///
     /// # Errors
     ///
     /// If there is no answer. It is not asked again then: they may have been given back, and if not, they are used.
     pub async fn close(&self) -> Result<u64, Error> {
+        if let Some(denied) = &self.denied {
+            // What cannot be told is lost.
+            drop(denied.tell(&*self.stack.store).await);
+        }
         self.stack.close().await
     }
 
@@ -273,6 +313,21 @@ impl<S: Store> Limiter<S> {
         }
     }
 
+    /// Tells those who watch what a request came to.
+    #[inline]
+    fn end(&self, begun: Begun, take: &Take, answer: Result<&Decision, &Error>) {
+        self.decisions.end(begun, take, answer);
+        if let (Some(denied), Ok(decision)) = (&self.denied, answer)
+            && !decision.is_granted()
+        {
+            denied.count(&take.limits[decision.limit()].0, &self.stack.store);
+        }
+    }
+
+    fn turn(&self, take: &Take, decision: Decision) -> Turn<S> {
+        Turn::new(Reservation::new(Arc::clone(&self.stack), take, decision))
+    }
+
     pub(crate) fn take(&self, key: Key, cost: u64) -> Take {
         Take::from(key).rule(self.rule()).cost(cost).keep(self.keep)
     }
@@ -285,6 +340,9 @@ impl<S: Store> Clone for Limiter<S> {
             rule: Arc::clone(&self.rule),
             lanes: Arc::clone(&self.lanes),
             policy: self.policy.clone(),
+            switched: Arc::clone(&self.switched),
+            decisions: Arc::clone(&self.decisions),
+            denied: self.denied.clone(),
             sweeper: self.sweeper.clone(),
             ..*self
         }

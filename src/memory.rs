@@ -5,6 +5,7 @@ use foldhash::fast::RandomState;
 use self::receipts::Receipts;
 use self::rules::RuleBook;
 use self::shard::Shard;
+use self::stats::Stats;
 use crate::answer::Answer;
 use crate::book;
 use crate::{
@@ -15,6 +16,7 @@ mod admin;
 mod receipts;
 mod rules;
 mod shard;
+mod stats;
 mod sweep;
 mod windows;
 
@@ -43,6 +45,7 @@ pub struct MemoryStore<C = SystemClock> {
     hasher: RandomState,
     rules: RuleBook,
     receipts: Mutex<Receipts>,
+    stats: Mutex<Stats>,
     clock: C,
 }
 
@@ -64,7 +67,8 @@ impl<C: Clock> MemoryStore<C> {
     /// A store on a clock of the caller's: for tests.
     pub fn with_clock(clock: C) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::new(Shard::new(MOST_KEYS / SHARDS))).collect();
-        Self { shards, hasher: RandomState::default(), rules: RuleBook::default(), receipts: Mutex::default(), clock }
+        let (rules, receipts, stats) = (RuleBook::default(), Mutex::default(), Mutex::default());
+        Self { shards, hasher: RandomState::default(), rules, receipts, stats, clock }
     }
 
     /// How many keys it holds at most, rounded up to a multiple of the number of its shards; a million if not said.
@@ -229,6 +233,11 @@ impl<C: Clock> Store for MemoryStore<C> {
     /// A step sweeps whole shards: at least a 64th of the keys.
     async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {
         Ok(self.sweep_step(after, limit))
+    }
+
+    async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
+        self.stats.lock().count(denials, self.clock.now());
+        Ok(())
     }
 }
 

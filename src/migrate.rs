@@ -3,6 +3,7 @@ use sqlx::Pool;
 use crate::Error;
 use crate::retry::{Class, Failure};
 use crate::store::Dialect;
+use crate::telemetry;
 
 #[cfg(feature = "mysql")]
 mod mysql;
@@ -26,7 +27,11 @@ pub async fn migrate<DB: Migrate>(pool: &Pool<DB>) -> Result<Vec<Migration>, Err
     if pending_migrations(pool).await?.is_empty() {
         return Ok(Vec::new());
     }
-    DB::migrate(pool).await
+    let migrated = DB::migrate(pool).await?;
+    for migration in &migrated {
+        telemetry::migrated(DB::URL_SCHEMES[0], migration);
+    }
+    Ok(migrated)
 }
 
 /// The migrations that [`migrate`] would run now: a dry run, which changes nothing.

@@ -1,4 +1,5 @@
 use std::fmt;
+use std::str::FromStr;
 
 /// What rules a bucket beside its tokens: chosen for all, for a plan or for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,11 +27,24 @@ impl Mode {
         }
     }
 
-    #[cfg(feature = "_sql")]
     pub(crate) fn parse(word: &str) -> Option<Self> {
         [Self::Enforce, Self::Shadow, Self::Off, Self::Block].into_iter().find(|mode| mode.as_str() == word)
     }
 }
+
+impl FromStr for Mode {
+    type Err = ModeError;
+
+    /// A mode in words: `enforce`, `shadow`, `off` or `block`.
+    fn from_str(word: &str) -> Result<Self, ModeError> {
+        Self::parse(word).ok_or_else(|| ModeError(word.chars().take(40).collect()))
+    }
+}
+
+/// A word that is no [`Mode`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no mode: give \"enforce\", \"shadow\", \"off\" or \"block\"")]
+pub struct ModeError(String);
 
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,11 +1,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use smol_str::SmolStr;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::Error;
 use crate::error::Cause;
 use crate::handover::Handover;
+use crate::{Error, telemetry};
 
 /// How long to try. Retries only what is known to be rolled back: what may have been applied is never asked twice.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +40,7 @@ impl Retry {
             if !again || Instant::now() + pause >= deadline {
                 return Err(failure.into_error(attempts, self.deadline));
             }
+            telemetry::retried(failure.code(), attempts);
             sleep(pause).await;
             attempts += 1;
         }
@@ -61,16 +63,26 @@ impl Default for Retry {
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) class: Class,
+    code: Option<SmolStr>,
     source: Cause,
 }
 
 impl Failure {
     pub(crate) fn new(class: Class, source: impl std::error::Error + Send + Sync + 'static) -> Self {
-        Self { class, source: Arc::new(source) }
+        Self { class, code: None, source: Arc::new(source) }
+    }
+
+    /// With the database's own code for it.
+    pub(crate) fn with_code(self, code: Option<SmolStr>) -> Self {
+        Self { code, ..self }
+    }
+
+    fn code(&self) -> &str {
+        self.code.as_deref().unwrap_or("none")
     }
 
     pub(crate) fn into_error(self, attempts: u32, deadline: Duration) -> Error {
-        let Self { class, source } = self;
+        let Self { class, source, .. } = self;
         match class {
             Class::NotMigrated => Error::NotMigrated(source),
             Class::NotPermitted => Error::NotPermitted(source),

@@ -117,6 +117,16 @@ pub trait Store: Send + Sync + 'static {
         let _ = (after, limit);
         async { Ok(Swept::default()) }
     }
+
+    /// Adds how often keys were denied, to what [`Admin::most_denied`](crate::Admin::most_denied) reads. No decision looks at it. A store that keeps nothing of its own has nothing to do.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be reached, or the role may not tell it. Some may have been added.
+    fn count_denials(&self, denials: &[(Key, u64)]) -> impl Future<Output = Result<(), Error>> + Send {
+        let _ = denials;
+        async { Ok(()) }
+    }
 }
 
 impl<S: Store> Store for std::sync::Arc<S> {
@@ -141,6 +151,10 @@ impl<S: Store> Store for std::sync::Arc<S> {
 
     async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {
         (**self).sweep(after, limit).await
+    }
+
+    async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
+        (**self).count_denials(denials).await
     }
 }
 

@@ -21,6 +21,7 @@ grant execute on procedure token_adjust_v1 to tollgate_app;
 grant execute on procedure token_decide_window_v1 to tollgate_app;
 grant execute on procedure token_adjust_window_v1 to tollgate_app;
 grant execute on procedure token_sweep_v1 to tollgate_app;
+grant execute on procedure token_count_denials_v1 to tollgate_app;
 grant execute on procedure request_token to tollgate_app;
 grant execute on procedure request_tokens to tollgate_app;
 grant execute on procedure request_tokens_v1 to tollgate_app;
@@ -43,6 +44,10 @@ grant execute on procedure token_delete_bucket to tollgate_operator;
 grant execute on procedure token_sweep to tollgate_operator;
 grant select on token_bucket_levels to tollgate_operator;
 grant select on token_windows to tollgate_operator;
+grant select on token_most_denied to tollgate_operator;
+grant select on token_rules to tollgate_operator;
+grant select on token_sizes to tollgate_operator;
+grant select, delete on token_stats to tollgate_operator;
 
 -- The terms, not the state: what was taken cannot be given back by an UPDATE.
 grant select, insert (id, capacity, refill_seconds, refill, plan),

@@ -34,6 +34,7 @@ grant execute on function
     text, bigint, bigint, bigint, bigint, bigint, bigint, uuid, bigint, boolean),
   tollgate.adjust_window_v1(text, uuid, text, bigint, bigint, bigint),
   tollgate.sweep_v1(text, bigint),
+  tollgate.count_denials_v1(text[], bigint[]),
   tollgate.request_token(text),
   tollgate.request_tokens(text, bigint, bigint, bigint, text, uuid),
   tollgate.request_tokens_v1(text, bigint, bigint, bigint, text, uuid),
@@ -54,12 +55,16 @@ grant execute on function
   tollgate.delete_bucket(text),
   tollgate.sweep(),
   tollgate.token_clock_v1(),
+  tollgate.in_force_v1(timestamptz, bigint),
   tollgate.bucket_clock_v1(tollgate.token_buckets, bigint),
   tollgate.bucket_instant_v1(tollgate.token_buckets, bigint)
 to tollgate_operator;
 
 grant select on
-  tollgate.token_bucket_levels, tollgate.token_buckets, tollgate.token_windows, tollgate.migrations to tollgate_operator;
+  tollgate.token_bucket_levels, tollgate.token_buckets, tollgate.token_windows, tollgate.migrations,
+  tollgate.token_most_denied, tollgate.token_rules, tollgate.token_sizes
+to tollgate_operator;
+grant select, delete on tollgate.token_stats to tollgate_operator;
 
 -- The terms, not the state: what was taken cannot be given back by an UPDATE.
 grant insert (id, capacity, refill_seconds, refill, plan),

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 
-use super::{Admin, BucketLevel, Explanation, Filter, Override, Plan, Switch};
+use super::{Admin, BucketLevel, Denials, Explanation, Filter, Override, Plan, Switch};
 use crate::{Error, Key, Mode, Quota};
 
 impl<T: Admin> Admin for Arc<T> {
@@ -70,5 +70,9 @@ impl<T: Admin> Admin for Arc<T> {
 
     async fn clear_override(&self, key: &Key) -> Result<bool, Error> {
         (**self).clear_override(key).await
+    }
+
+    async fn most_denied(&self, limit: u32) -> Result<Vec<Denials>, Error> {
+        (**self).most_denied(limit).await
     }
 }

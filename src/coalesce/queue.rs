@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
+use crate::telemetry::{QUEUE, Share};
 use crate::{Error, Key, Outcome, Take};
 
 /// A caller who waits for an answer.
@@ -33,6 +34,8 @@ pub(super) struct Queue {
     busy: HashMap<Key, Vec<Waiting>>,
     /// How many stand here in all.
     len: usize,
+    /// The same, for those who watch.
+    shown: Share,
     /// Whether somebody makes calls for those who wait.
     served: bool,
     /// How many calls are under way that keys are held for.
@@ -42,7 +45,7 @@ pub(super) struct Queue {
 impl Queue {
     pub(super) fn new(most_at_once: usize) -> Self {
         let (waiting, busy) = (VecDeque::new(), HashMap::new());
-        Self { most_at_once, waiting, busy, len: 0, served: false, holds: 0 }
+        Self { most_at_once, waiting, busy, len: 0, shown: Share::of(QUEUE), served: false, holds: 0 }
     }
 
     /// Stands in line.
@@ -54,6 +57,7 @@ impl Queue {
             return Err(Error::Overloaded(self.len));
         }
         self.len += 1;
+        self.shown.set(self.len);
         match self.busy.get_mut(waiting.take.key()) {
             Some(behind) => behind.push(waiting),
             None => self.waiting.push_back(waiting),
@@ -75,6 +79,7 @@ impl Queue {
     /// Sends everybody away who waits for the next call: nobody makes it.
     pub(super) fn abandon(&mut self) {
         self.len -= self.waiting.len();
+        self.shown.set(self.len);
         self.served = false;
         for waiting in self.waiting.drain(..) {
             let ended = std::io::Error::other("the task that made the calls has ended");
@@ -103,6 +108,7 @@ impl Queue {
         self.len -= all.len();
         all.retain(|(_, waiting)| !waiting.answer.is_closed());
         let Some((_, oldest)) = all.first() else {
+            self.shown.set(self.len);
             return Vec::new();
         };
         // The oldest says of which kind the call is, so that none is passed over for ever.
@@ -126,6 +132,7 @@ impl Queue {
         }
         later.sort_unstable_by_key(|(place, _)| *place);
         self.len += later.len();
+        self.shown.set(self.len);
         for (_, waiting) in later.into_iter().rev() {
             self.waiting.push_front(waiting);
         }

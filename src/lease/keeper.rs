@@ -44,6 +44,7 @@ impl<S: Store, C: Clock> Keeper<S, C> {
             sleep(every).await;
             let Some(lender) = self.lender.upgrade() else { return };
             let unused = lender.tidy();
+            lender.show();
             // What cannot be given back is used.
             drop(lender.give_back(unused).await);
             if lender.table.len() > 0 {

@@ -1,12 +1,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use parking_lot::Mutex;
 use tokio::sync::RwLock;
 
 use super::heat::Heat;
 use super::held::{Held, ns};
 use super::options::LeaseOptions;
 use super::table::Table;
+use crate::telemetry::{LEASED, Share};
 use crate::{Adjusted, Adjustment, Clock, Decision, Error, Outcome, Source, Store, Take};
 
 /// What a lease and its tasks share.
@@ -23,6 +25,8 @@ pub(super) struct Lender<S, C> {
     closed: AtomicBool,
     /// Whether a task gives back what expires.
     pub(super) keeping: AtomicBool,
+    /// The tokens that it holds, for those who watch: told now and then, not at each use.
+    shown: Mutex<Share>,
 }
 
 impl<S: Store, C: Clock> Lender<S, C> {
@@ -37,6 +41,7 @@ impl<S: Store, C: Clock> Lender<S, C> {
             debits: Arc::default(),
             closed: AtomicBool::new(false),
             keeping: AtomicBool::new(false),
+            shown: Mutex::new(Share::of(LEASED)),
         }
     }
 
@@ -92,6 +97,11 @@ impl<S: Store, C: Clock> Lender<S, C> {
         }
     }
 
+    /// Tells those who watch how many tokens it holds.
+    pub(super) fn show(&self) {
+        self.shown.lock().set(usize::try_from(self.table.held()).unwrap_or(usize::MAX));
+    }
+
     /// From now on nothing more is taken.
     pub(super) fn stop(&self) {
         self.closed.store(true, Ordering::SeqCst);
@@ -111,6 +121,7 @@ impl<S: Store, C: Clock> Lender<S, C> {
             false
         });
         drop(nobody_asks);
+        self.show();
         self.give_back(unused).await
     }
 

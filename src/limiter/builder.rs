@@ -2,13 +2,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::RwLock;
+use smol_str::SmolStr;
 
 use super::Limiter;
+use super::denied::Denied;
 use super::policy::{Fallback, Policy};
 use super::stack::{Layers, Stack};
 use super::sweeper::Sweeper;
+use super::switched::Switched;
 use super::wait::Lanes;
-use crate::{Error, LeaseOptions, Rule, Store};
+use crate::telemetry::Decisions;
+use crate::{Error, LeaseOptions, Mode, Rule, Store};
 
 /// A [`Limiter`] to be, with what is not as usual: see [`Limiter::builder`].
 ///
@@ -30,9 +34,13 @@ pub struct LimiterBuilder<S: Store> {
     store: S,
     keep: u64,
     longest_wait: Duration,
-    policy: Policy,
+    fallback: Option<(Duration, Fallback)>,
     layers: Layers,
     sweeper: Option<Arc<Sweeper>>,
+    mode: Option<Mode>,
+    denied: Option<Arc<Denied>>,
+    name: SmolStr,
+    traces_keys: bool,
 }
 
 impl<S: Store> LimiterBuilder<S> {
@@ -41,9 +49,13 @@ impl<S: Store> LimiterBuilder<S> {
             store,
             keep: 0,
             longest_wait: Duration::from_secs(30),
-            policy: Policy::default(),
+            fallback: None,
             layers: Layers::default(),
             sweeper: Some(Arc::default()),
+            mode: None,
+            denied: None,
+            name: SmolStr::new_static("default"),
+            traces_keys: false,
         }
     }
 
@@ -61,7 +73,7 @@ impl<S: Store> LimiterBuilder<S> {
     /// Every call ends by then, and the store's failures are answered by `fallback`; if not said, a call ends when the
     /// store's does, and its failures are errors.
     pub fn fallback(self, deadline: Duration, fallback: Fallback) -> Self {
-        Self { policy: Policy::new(deadline, fallback), ..self }
+        Self { fallback: Some((deadline, fallback)), ..self }
     }
 
     /// Makes a call for each request. If not said, requests that come while a call is under way go together in the next
@@ -93,25 +105,57 @@ impl<S: Store> LimiterBuilder<S> {
         Self { sweeper: None, ..self }
     }
 
+    /// Counts how often keys are denied, of the `most_keys` that are denied most, 1000 at most, and tells the store every ten
+    /// seconds, for [`Admin::most_denied`](crate::Admin::most_denied). If not said, nobody counts: a denial writes nothing.
+    ///
+    /// It is told beside requests, and no decision waits for it. When the process dies, ten seconds' counts are lost;
+    /// [`close`](Limiter::close) tells the last ones. So the counts are at least so many, never too many.
+    pub fn count_denials(self, most_keys: usize) -> Self {
+        Self { denied: Some(Arc::new(Denied::new(most_keys))), ..self }
+    }
+
+    /// What the limiter is called in metrics and traces: `default` if not said. With the feature `metrics`, the recorder has to
+    /// be there before the limiter is built, which keeps the counters that it finds.
+    pub fn name(self, name: impl Into<SmolStr>) -> Self {
+        Self { name: name.into(), ..self }
+    }
+
+    /// Tells keys in the events of `tracing`, which may be addresses or accounts of people. If not said, nothing that the
+    /// crate tells of itself names a key; metrics never do.
+    pub fn trace_keys(self) -> Self {
+        Self { traces_keys: true, ..self }
+    }
+
+    /// The mode of the limiter itself: see [`Limiter::set_mode`]. If not said, the environment variable `TOLLGATE_MODE`
+    /// says it when the limiter is built, so that a service can be started with its limiters off, or blocking.
+    pub fn mode(self, mode: Mode) -> Self {
+        Self { mode: Some(mode), ..self }
+    }
+
     /// The limiter. The rule is a [`Quota`](crate::Quota), the builder of one, a [`Window`](crate::Window), a text such as
     /// `10/s burst 20`, or a [`Rule`].
     ///
     /// # Errors
     ///
-    /// If the figures make no quota.
+    /// If the figures make no quota, or `TOLLGATE_MODE` holds no mode.
     pub fn build<R>(self, rule: R) -> Result<Limiter<S>, Error>
     where
         R: TryInto<Rule>,
         Error: From<R::Error>,
     {
+        let mode = self.mode.map_or_else(Switched::from_environment, Ok)?;
         let stack = Arc::new(Stack::new(self.store, self.layers));
+        let decisions = Arc::new(Decisions::new(self.name, S::IN_PROCESS, self.traces_keys));
         Ok(Limiter {
             lanes: Arc::new(Lanes::new(Arc::clone(&stack))),
             stack,
             rule: Arc::new(RwLock::new(rule.try_into()?)),
             keep: self.keep,
             longest_wait: self.longest_wait,
-            policy: self.policy,
+            policy: self.fallback.map_or_else(Policy::default, |fallback| Policy::new(fallback, &decisions)),
+            switched: Arc::new(Switched::new(mode)),
+            decisions,
+            denied: self.denied,
             sweeper: self.sweeper,
         })
     }

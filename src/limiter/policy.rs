@@ -1,10 +1,11 @@
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::timeout;
 
 use crate::decision::Source;
+use crate::telemetry::Decisions;
 use crate::{Decision, Error, MemoryStore, Outcome, Quota, Rule, Take, TakeError};
 
 /// What a limiter answers when its store does not, or not in time.
@@ -29,12 +30,21 @@ struct Chosen {
     fallback: Fallback,
     local: MemoryStore,
     count: AtomicU64,
+    /// Whether the last answer was the fallback's.
+    falls_back: AtomicBool,
+    decisions: Arc<Decisions>,
 }
 
 impl Policy {
-    pub(super) fn new(deadline: Duration, fallback: Fallback) -> Self {
-        let local = MemoryStore::new().most_keys(LOCAL_KEYS);
-        Self(Some(Arc::new(Chosen { deadline, fallback, local, count: AtomicU64::new(0) })))
+    pub(super) fn new((deadline, fallback): (Duration, Fallback), decisions: &Arc<Decisions>) -> Self {
+        Self(Some(Arc::new(Chosen {
+            deadline,
+            fallback,
+            local: MemoryStore::new().most_keys(LOCAL_KEYS),
+            count: AtomicU64::new(0),
+            falls_back: AtomicBool::new(false),
+            decisions: Arc::clone(decisions),
+        })))
     }
 
     /// How often the fallback answered.
@@ -60,7 +70,11 @@ impl Policy {
             None => asked.await,
             Some(chosen) => {
                 let late = |_| Err(Error::DeadlineExceeded(chosen.deadline));
-                timeout(chosen.deadline, asked).await.unwrap_or_else(late)
+                let answer = timeout(chosen.deadline, asked).await.unwrap_or_else(late);
+                if answer.is_ok() && chosen.falls_back.load(Ordering::Relaxed) {
+                    chosen.answers_again();
+                }
+                answer
             }
         }
     }
@@ -71,6 +85,7 @@ impl Policy {
             return Err(error);
         };
         chosen.count.fetch_add(1, Ordering::Relaxed);
+        chosen.decisions.fell_back(&error, !chosen.falls_back.swap(true, Ordering::Relaxed));
         let decision = match &chosen.fallback {
             Fallback::Open => Decision::grant(0),
             Fallback::Closed(retry_after) => Decision::denial(*retry_after),
@@ -87,6 +102,15 @@ impl Policy {
             }
         };
         Ok(decision.by(Source::Fallback).untaken())
+    }
+}
+
+impl Chosen {
+    #[cold]
+    fn answers_again(&self) {
+        if self.falls_back.swap(false, Ordering::Relaxed) {
+            self.decisions.answers_again();
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
 use super::stack::Stack;
+use super::switched::Switched;
 use crate::{Adjusted, Adjustment, Decision, Error, Receipt, Store, Take};
 
 /// Tokens that were taken for now or for later, or the answer that they were not.
@@ -92,6 +93,10 @@ impl<S: Store> Reservation<S> {
 
     async fn adjust(self, kind: impl Fn(Receipt) -> Adjustment) -> Result<i64, Error> {
         let adjustments: Vec<Adjustment> = self.receipts.into_iter().map(kind).collect();
+        // A store that does not answer need not be asked about nothing.
+        if adjustments.is_empty() {
+            return Ok(0);
+        }
         let adjusted = self.store.adjust(&adjustments).await?;
         let given_back = adjusted.into_iter().map(|adjusted| match adjusted {
             Ok(Adjusted::Done(tokens)) => tokens,
@@ -110,6 +115,18 @@ impl<S: Store> Turn<S> {
         let wait = Some(reservation.decision.wait()).filter(|wait| !wait.is_zero());
         let until = wait.and_then(|wait| reservation.since.checked_add(wait));
         Self(Some(reservation), until)
+    }
+
+    pub(super) fn decision(&self) -> &Decision {
+        &self.0.as_ref().expect("it is taken when the turn has come").decision
+    }
+
+    /// As the limiter's own mode has it.
+    pub(super) fn switched(mut self, switched: &Switched) -> Self {
+        if let Some(reservation) = &mut self.0 {
+            reservation.decision = switched.see(reservation.decision.clone());
+        }
+        self
     }
 
     /// No earlier than the latest turn of those who came before, whose answers may have been longer on their way.

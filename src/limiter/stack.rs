@@ -84,6 +84,10 @@ impl<S: Store> Store for Stack<S> {
     async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {
         self.store.sweep(after, limit).await
     }
+
+    async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
+        self.store.count_denials(denials).await
+    }
 }
 
 /// A store with a layer above it, or without.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::runtime::Handle;
 
-use crate::{Error, Key, Store};
+use crate::{Error, Key, Store, telemetry};
 
 /// Clears away in the background while requests come, a bounded run of steps at a time, and remembers where it stopped.
 #[derive(Debug, Default)]
@@ -33,7 +33,9 @@ impl Sweeper {
     async fn run<S: Store>(&self, store: &S) -> Result<(), Error> {
         for _ in 0..MOST_STEPS {
             let after = self.after().clone();
-            let swept = store.sweep(after.as_ref(), KEYS).await?;
+            let swept = store.sweep(after.as_ref(), KEYS).await;
+            telemetry::swept(&swept);
+            let swept = swept?;
             let at_the_end = swept.next.is_none();
             *self.after() = swept.next;
             if at_the_end || swept.deleted < u64::from(KEYS / 2) {

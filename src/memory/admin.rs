@@ -6,7 +6,7 @@ use super::MemoryStore;
 use crate::admin::{explain, limited};
 use crate::book::Row;
 use crate::{
-    Admin, BucketLevel, Clock, Error, Explanation, Filter, Key, Mode, Override, Plan, Quota, Switch, TakeError,
+    Admin, BucketLevel, Clock, Denials, Error, Explanation, Filter, Key, Mode, Override, Plan, Quota, Switch, TakeError,
 };
 
 impl<C: Clock> Admin for MemoryStore<C> {
@@ -109,6 +109,10 @@ impl<C: Clock> Admin for MemoryStore<C> {
 
     async fn clear_override(&self, key: &Key) -> Result<bool, Error> {
         Ok(self.rules.change(|choices| choices.overrides.remove(key)).is_some())
+    }
+
+    async fn most_denied(&self, limit: u32) -> Result<Vec<Denials>, Error> {
+        Ok(self.stats.lock().most(limit, self.clock.now()))
     }
 }
 

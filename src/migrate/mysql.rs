@@ -49,6 +49,11 @@ impl Migrate for MySql {
         39 "0039_token_adjust_window_v1",
         40 "0040_request_tokens_in_window_v1",
         41 "0041_request_tokens_in_window",
+        45 "0045_token_stats",
+        46 "0046_token_most_denied",
+        47 "0047_token_count_denials_v1",
+        48 "0048_token_rules",
+        49 "0049_token_sizes",
     );
 
     async fn applied(pool: &MySqlPool) -> Result<Vec<i64>, Error> {

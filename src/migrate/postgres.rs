@@ -43,6 +43,10 @@ impl Migrate for Postgres {
         34 "0034_make_many",
         35 "0035_take_times",
         36 "0036_take_all_many",
+        38 "0038_token_stats",
+        39 "0039_count_denials",
+        40 "0040_token_rules",
+        41 "0041_token_sizes",
     );
 
     async fn applied(pool: &PgPool) -> Result<Vec<i64>, Error> {

@@ -13,6 +13,8 @@ impl Migrate for Sqlite {
         3 "0003_token_rules",
         4 "0004_token_bucket_levels",
         5 "0005_token_windows",
+        6 "0006_token_stats",
+        7 "0007_token_rules_and_sizes",
     );
 
     async fn applied(pool: &SqlitePool) -> Result<Vec<i64>, Error> {

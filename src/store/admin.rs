@@ -2,7 +2,7 @@ use chrono::{DateTime, Utc};
 
 use super::{Dialect, SqlStore};
 use crate::admin::limited;
-use crate::{Admin, BucketLevel, Error, Explanation, Filter, Key, Mode, Override, Plan, Quota, Switch};
+use crate::{Admin, BucketLevel, Denials, Error, Explanation, Filter, Key, Mode, Override, Plan, Quota, Switch};
 
 pub(super) mod columns;
 
@@ -72,5 +72,9 @@ impl<DB: Dialect> Admin for SqlStore<DB> {
 
     async fn clear_override(&self, key: &Key) -> Result<bool, Error> {
         self.operate(key.clone(), DB::clear_override).await
+    }
+
+    async fn most_denied(&self, limit: u32) -> Result<Vec<Denials>, Error> {
+        self.operate(limit, DB::most_denied).await
     }
 }

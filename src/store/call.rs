@@ -49,6 +49,28 @@ impl Call {
     }
 }
 
+impl Call {
+    /// In one word, for those who watch.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Each(_) => "take",
+            Self::All(_) => "take_all",
+            Self::Adjust(_) => "adjust",
+            Self::Window(_, Counting::Decide) => "take_window",
+            Self::Window(_, Counting::Count) => "count_window",
+        }
+    }
+
+    /// How many requests it carries.
+    pub(super) fn requests(&self) -> u64 {
+        match self {
+            Self::Each(asks) => asks.iter().map(|ask| ask.times.unsigned_abs()).sum(),
+            Self::All(asks) => asks.len() as u64,
+            Self::Adjust(_) | Self::Window(..) => 1,
+        }
+    }
+}
+
 impl Reply {
     pub(super) fn answers(self) -> Vec<Answer> {
         match self {

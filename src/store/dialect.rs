@@ -1,3 +1,4 @@
+use smol_str::SmolStr;
 use sqlx::error::DatabaseError;
 use sqlx::{Connection, SqlStr};
 
@@ -71,6 +72,12 @@ pub trait Dialect: Operations {
     #[doc(hidden)]
     /// What an error that the server reported means for the request.
     fn classify(error: &dyn DatabaseError) -> Class;
+
+    #[doc(hidden)]
+    /// The code by which the database's manual has an error.
+    fn code(error: &dyn DatabaseError) -> Option<SmolStr> {
+        error.code().map(SmolStr::from)
+    }
 
     #[doc(hidden)]
     /// Makes a connection fit for the pool again after an error; if that fails, it is closed.

@@ -1,5 +1,6 @@
 use std::fmt::Write;
 
+use smol_str::SmolStr;
 use sqlx::SqlStr;
 use sqlx::error::DatabaseError;
 use sqlx::mysql::{MySql, MySqlConnectOptions, MySqlConnection, MySqlDatabaseError};
@@ -143,6 +144,11 @@ impl Dialect for MySql {
             Some(1053 | 1158..=1161 | 1317 | 1927 | 2006 | 2013 | 4031) => Class::Unknown,
             _ => Class::Refused,
         }
+    }
+
+    /// Its number: many errors share a SQLSTATE.
+    fn code(error: &dyn DatabaseError) -> Option<SmolStr> {
+        number(error).map(|number| smol_str::format_smolstr!("{number}"))
     }
 
     /// A lock wait that timed out undoes its statement only, and a killed procedure leaves its transaction open.

@@ -1,7 +1,7 @@
 use std::fmt::Debug;
 use std::pin::Pin;
 
-use crate::{BucketLevel, Explanation, Filter, Key, Override, Plan, Quota, Swept, Switch};
+use crate::{BucketLevel, Denials, Explanation, Filter, Key, Override, Plan, Quota, Swept, Switch};
 
 /// A conversation on a connection that the caller lends.
 #[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
@@ -129,6 +129,23 @@ pub trait Operations: sqlx::Database {
         key: &'c Key,
         clock: &'c Self::Clock,
     ) -> Conversation<'c, bool>;
+
+    #[doc(hidden)]
+    #[expect(clippy::ptr_arg, reason = "the arguments are one value")]
+    /// Adds how often keys were denied, in the order of their keys.
+    fn count_denials<'c>(
+        connection: &'c mut Self::Connection,
+        denials: &'c Vec<(Key, i64)>,
+        clock: &'c Self::Clock,
+    ) -> Conversation<'c, ()>;
+
+    #[doc(hidden)]
+    /// The keys that were denied most.
+    fn most_denied<'c>(
+        connection: &'c mut Self::Connection,
+        limit: &'c u32,
+        clock: &'c Self::Clock,
+    ) -> Conversation<'c, Vec<Denials>>;
 
     #[doc(hidden)]
     /// Clears away, one step.

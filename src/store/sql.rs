@@ -16,8 +16,8 @@ use super::run::{Run, runs};
 use super::together::Together;
 use crate::retry::{Class, Failure, Retry, finish, finish_statement};
 use crate::{
-    Adjusted, Adjustment, Admin, Counted, Error, Key, Outcome, Quota, SharedWindows, Store, Swept, Take, TakeError,
-    Window,
+    Adjusted, Adjustment, Admin, Counted, Denials, Error, Key, Outcome, Quota, SharedWindows, Store, Swept, Take,
+    TakeError, Window, telemetry,
 };
 
 /// Buckets in a SQL database, reached through a pool of the host's: one statement a call.
@@ -88,7 +88,8 @@ impl<DB: Dialect> SqlStore<DB> {
                 .await
             }
         };
-        self.retry.run(attempt).await.map(|(answer, _)| answer)
+        let about = telemetry::Call { engine: DB::URL_SCHEMES[0], what: "operate", requests: 0 };
+        Box::pin(telemetry::observed(about, self.retry.run(attempt))).await.map(|(answer, _)| answer)
     }
 
     /// Decides requests in as few calls as there can be, one after the other.
@@ -146,8 +147,9 @@ impl<DB: Dialect> SqlStore<DB> {
     }
 
     async fn converse_by(&self, retry: Retry, call: Call) -> Result<(Reply, u32), Error> {
+        let about = telemetry::Call { engine: DB::URL_SCHEMES[0], what: call.name(), requests: call.requests() };
         // Boxed, so that the futures of callers stay small.
-        Box::pin(retry.run(|deadline| self.attempt(call.clone(), deadline))).await
+        Box::pin(telemetry::observed(about, retry.run(|deadline| self.attempt(call.clone(), deadline)))).await
     }
 
     async fn attempt(&self, call: Call, deadline: Instant) -> Result<Reply, Failure> {
@@ -208,6 +210,13 @@ impl<DB: Dialect> Store for SqlStore<DB> {
 
     async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {
         self.operate((after.cloned(), limit.max(1)), DB::sweep).await
+    }
+
+    async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
+        for denials in Denials::sound(denials).chunks(MOST_DENIALS) {
+            self.operate(denials.to_vec(), DB::count_denials).await?;
+        }
+        Ok(())
     }
 }
 
@@ -274,7 +283,8 @@ async fn settle<DB: Dialect, T>(
     if class == Class::Unknown || DB::clean_up(&mut connection).await.is_err() {
         connection.close_on_drop();
     }
-    Err(Failure::new(class, error))
+    let code = error.as_database_error().and_then(DB::code);
+    Err(Failure::new(class, error).with_code(code))
 }
 
 async fn in_transaction<DB: Dialect>(
@@ -297,3 +307,6 @@ pub(super) fn classify<DB: Dialect>(error: &sqlx::Error) -> Class {
         _ => Class::Unknown,
     }
 }
+
+/// How many keys' denials one call adds.
+const MOST_DENIALS: usize = 1000;

@@ -26,6 +26,7 @@ mod plans;
 mod receipts;
 mod row;
 mod rules;
+mod stats;
 mod sweep;
 mod times;
 mod windows;

@@ -206,6 +206,10 @@ impl<S: SharedWindows> Store for LocalReads<S> {
     async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {
         self.store.sweep(after, limit).await
     }
+
+    async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
+        self.store.count_denials(denials).await
+    }
 }
 
 const MOST_KEYS: usize = 100_000;

@@ -23,6 +23,7 @@ mod requester;
 mod retries;
 mod round_trips;
 mod routines;
+mod runbook;
 mod scenarios;
 mod sequences;
 mod terms;
@@ -50,6 +51,7 @@ pub fn all() -> Vec<Case> {
         clocks::cases(),
         terms::cases(),
         routines::cases(),
+        runbook::cases(),
         scenarios::cases(),
         sequences::cases(),
         vectors::cases(),

@@ -1,7 +1,7 @@
 //! What an operator does, on any engine.
 
 use chrono::{DateTime, Utc};
-use tollgate::{Admin, BucketLevel, Error, Explanation, Filter, Key, Mode, Override, Plan, Quota, Switch};
+use tollgate::{Admin, BucketLevel, Denials, Error, Explanation, Filter, Key, Mode, Override, Plan, Quota, Switch};
 
 use crate::store::{AnyStore, Database};
 
@@ -80,5 +80,9 @@ impl Admin for AnyStore {
 
     async fn clear_override(&self, key: &Key) -> Result<bool, Error> {
         on_each!(self.clear_override(key))
+    }
+
+    async fn most_denied(&self, limit: u32) -> Result<Vec<Denials>, Error> {
+        on_each!(self.most_denied(limit))
     }
 }

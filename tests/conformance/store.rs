@@ -84,6 +84,10 @@ impl Store for AnyStore {
             Some(coalesce) => coalesce.sweep(after, limit).await,
         }
     }
+
+    async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
+        self.database.count_denials(denials).await
+    }
 }
 
 impl Store for Database {
@@ -116,6 +120,14 @@ impl Store for Database {
             Self::MySql(store) => store.sweep(after, limit).await,
             Self::Postgres(store) => store.sweep(after, limit).await,
             Self::Sqlite(store) => store.sweep(after, limit).await,
+        }
+    }
+
+    async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
+        match self {
+            Self::MySql(store) => store.count_denials(denials).await,
+            Self::Postgres(store) => store.count_denials(denials).await,
+            Self::Sqlite(store) => store.count_denials(denials).await,
         }
     }
 }

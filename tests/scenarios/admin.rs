@@ -103,6 +103,40 @@ pub(crate) async fn a_bucket_that_is_deleted_is_full_at_its_next_first_use<W: Wo
     Ok(())
 }
 
+pub(crate) async fn counted_denials_add_up_for_a_day_and_the_most_denied_goes_first<W: World>(
+    world: &W,
+) -> anyhow::Result<()> {
+    let (store, hour) = (world.store(), 3_600_000);
+    let (one, other) = (world.key(), world.key());
+    // More than others have: a database is shared.
+    let most = 1_000_000_000;
+    let denials = async || {
+        let all = store.most_denied(1000).await?;
+        let ours = all.into_iter().filter(|denials| denials.key == one || denials.key == other);
+        anyhow::Ok(ours.map(|denials| (denials.key, denials.denied, denials.last_denied_at)).collect::<Vec<_>>())
+    };
+    world.at_ms(0).await?;
+    store.count_denials(&[]).await?;
+    store.count_denials(&[(one.clone(), most), (other.clone(), 2)]).await?;
+    world.at_ms(hour).await?;
+    store.count_denials(&[(one.clone(), 3)]).await?;
+    store.count_denials(&[(other.clone(), 2 * most), (one.clone(), 4)]).await?;
+    let ours = [(other.clone(), 2 * most + 2, instant(hour)), (one.clone(), most + 7, instant(hour))];
+    assert_eq!(denials().await?, ours);
+    assert_eq!(store.most_denied(1).await?.len(), 1);
+
+    world.at_ms(24 * hour).await?;
+    assert_eq!(denials().await?, [(other.clone(), 2 * most, instant(hour)), (one.clone(), 7, instant(hour))]);
+    world.at_ms(26 * hour).await?;
+    assert_eq!(denials().await?, []);
+    // Nothing overflows, nothing is too much at once, and none is none.
+    let mut many: Vec<(Key, u64)> = (0..1001).map(|n| (longer(&one, &format!("{n}")), 1)).collect();
+    many.extend([(one.clone(), u64::MAX), (one.clone(), u64::MAX), (other.clone(), 0)]);
+    store.count_denials(&many).await?;
+    assert_eq!(denials().await?, [(one, 2_000_000_000_000_000, instant(26 * hour))]);
+    Ok(())
+}
+
 pub(crate) async fn plans_are_made_changed_listed_and_deleted<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (store, key, prefix) = (world.store(), world.key(), world.key());

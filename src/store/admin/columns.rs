@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 
 use crate::quota::Refill;
-use crate::{BucketLevel, Explanation, Key, Mode, Origin, Plan, Prospect, Quota, Switch};
+use crate::{BucketLevel, Denials, Explanation, Key, Mode, Origin, Plan, Prospect, Quota, Switch};
 
 /// Id, capacity, nanoseconds from empty to full, refill, plan, provisioned, overridden, available, granted, full at, next
 /// refill at.
@@ -17,6 +17,9 @@ pub(in crate::store) type Choice = (Option<String>, Option<String>, Option<DateT
 
 /// Name, capacity, nanoseconds from empty to full, refill, mode, reason, until.
 pub(in crate::store) type Planned = (String, i64, i64, String, Option<String>, Option<String>, Option<DateTime<Utc>>);
+
+/// Id, denied, last denied at.
+pub(in crate::store) type Denied = (String, i64, DateTime<Utc>);
 
 /// Deleted, next.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
@@ -72,6 +75,14 @@ impl TryFrom<Planned> for Plan {
             quota: quota(capacity, refill_ns, &refill)?,
             switch: switch((mode, reason, until))?,
         })
+    }
+}
+
+impl TryFrom<Denied> for Denials {
+    type Error = sqlx::Error;
+
+    fn try_from((id, denied, last_denied_at): Denied) -> Result<Self, sqlx::Error> {
+        Ok(Self { key: key(id)?, denied: denied.unsigned_abs(), last_denied_at })
     }
 }
 

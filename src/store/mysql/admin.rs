@@ -4,10 +4,12 @@ use sqlx::Row;
 use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection, MySqlRow};
 use sqlx::query::QueryScalar;
 
-use super::super::admin::columns::{self, Choice, Explained, Level, Planned};
+use super::super::admin::columns::{self, Choice, Denied, Explained, Level, Planned};
 use super::super::operations::{Conversation, Operations};
-use super::refill;
-use crate::{BucketLevel, Clock, Explanation, Filter, Key, Mode, Override, Plan, Quota, Swept, Switch, SystemClock};
+use super::{hex, refill};
+use crate::{
+    BucketLevel, Clock, Denials, Explanation, Filter, Key, Mode, Override, Plan, Quota, Swept, Switch, SystemClock,
+};
 
 impl Operations for MySql {
     type Clock = ();
@@ -180,6 +182,29 @@ impl Operations for MySql {
     fn clear_override<'c>(connection: &'c mut MySqlConnection, key: &'c Key, (): &'c ()) -> Conversation<'c, bool> {
         let clear = sqlx::query("delete from token_overrides where id = ?").bind(key.as_str().as_bytes());
         Box::pin(async move { Ok(clear.execute(connection).await?.rows_affected() > 0) })
+    }
+
+    fn count_denials<'c>(
+        connection: &'c mut MySqlConnection,
+        denials: &'c Vec<(Key, i64)>,
+        (): &'c (),
+    ) -> Conversation<'c, ()> {
+        let entries = denials.iter().map(|(key, denied)| format!("[{},{denied}]", hex(Some(key.as_str()))));
+        let denials = format!("[{}]", entries.collect::<Vec<_>>().join(","));
+        let count = sqlx::query("call token_count_denials_v1(?)").bind(denials);
+        Box::pin(async move { count.execute(connection).await.map(drop) })
+    }
+
+    fn most_denied<'c>(
+        connection: &'c mut MySqlConnection,
+        limit: &'c u32,
+        (): &'c (),
+    ) -> Conversation<'c, Vec<Denials>> {
+        let most = sqlx::query_as::<_, Denied>(
+            "select id, denied, last_denied_at from token_most_denied order by denied desc, id limit ?",
+        )
+        .bind(limit);
+        Box::pin(async move { most.fetch_all(connection).await?.into_iter().map(Denials::try_from).collect() })
     }
 
     fn sweep<'c>(

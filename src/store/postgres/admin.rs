@@ -2,10 +2,12 @@
 
 use sqlx::postgres::{PgConnection, Postgres};
 
-use super::super::admin::columns::{self, Choice, Explained, Level, Planned};
+use super::super::admin::columns::{self, Choice, Denied, Explained, Level, Planned};
 use super::super::operations::{Conversation, Operations};
 use super::refill;
-use crate::{BucketLevel, Clock, Explanation, Filter, Key, Mode, Override, Plan, Quota, Swept, Switch, SystemClock};
+use crate::{
+    BucketLevel, Clock, Denials, Explanation, Filter, Key, Mode, Override, Plan, Quota, Swept, Switch, SystemClock,
+};
 
 impl Operations for Postgres {
     type Clock = ();
@@ -180,6 +182,24 @@ impl Operations for Postgres {
     fn clear_override<'c>(connection: &'c mut PgConnection, key: &'c Key, (): &'c ()) -> Conversation<'c, bool> {
         let clear = sqlx::query("delete from tollgate.token_overrides where id = $1").bind(key.as_str());
         Box::pin(async move { Ok(clear.execute(connection).await?.rows_affected() > 0) })
+    }
+
+    fn count_denials<'c>(
+        connection: &'c mut PgConnection,
+        denials: &'c Vec<(Key, i64)>,
+        (): &'c (),
+    ) -> Conversation<'c, ()> {
+        let (ids, denied): (Vec<&str>, Vec<i64>) = denials.iter().map(|(key, denied)| (key.as_str(), *denied)).unzip();
+        let count = sqlx::query("select tollgate.count_denials_v1($1, $2)").bind(ids).bind(denied);
+        Box::pin(async move { count.execute(connection).await.map(drop) })
+    }
+
+    fn most_denied<'c>(connection: &'c mut PgConnection, limit: &'c u32, (): &'c ()) -> Conversation<'c, Vec<Denials>> {
+        let most = sqlx::query_as::<_, Denied>(
+            "select id, denied, last_denied_at from tollgate.token_most_denied order by denied desc, id limit $1",
+        )
+        .bind(i64::from(*limit));
+        Box::pin(async move { most.fetch_all(connection).await?.into_iter().map(Denials::try_from).collect() })
     }
 
     fn sweep<'c>(

@@ -4,10 +4,10 @@ use sqlx::Connection;
 use sqlx::sqlite::{Sqlite, SqliteConnection};
 
 use super::super::operations::{Conversation, Operations};
-use super::{HostClock, plans, row, rules, sweep, windows};
+use super::{HostClock, plans, row, rules, stats, sweep, windows};
 use crate::admin::explain;
 use crate::book::Row;
-use crate::{BucketLevel, Explanation, Filter, Key, Override, Plan, Quota, Swept, Switch};
+use crate::{BucketLevel, Denials, Explanation, Filter, Key, Override, Plan, Quota, Swept, Switch};
 
 impl Operations for Sqlite {
     type Clock = HostClock;
@@ -168,6 +168,22 @@ impl Operations for Sqlite {
     ) -> Conversation<'c, bool> {
         let clear = sqlx::query("delete from token_overrides where id = ?1").bind(key.as_str());
         Box::pin(async move { Ok(clear.execute(connection).await?.rows_affected() > 0) })
+    }
+
+    fn count_denials<'c>(
+        connection: &'c mut SqliteConnection,
+        denials: &'c Vec<(Key, i64)>,
+        clock: &'c HostClock,
+    ) -> Conversation<'c, ()> {
+        Box::pin(stats::count(connection, denials, clock))
+    }
+
+    fn most_denied<'c>(
+        connection: &'c mut SqliteConnection,
+        limit: &'c u32,
+        clock: &'c HostClock,
+    ) -> Conversation<'c, Vec<Denials>> {
+        Box::pin(stats::most(connection, *limit, clock))
     }
 
     fn sweep<'c>(

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use chrono::{TimeDelta, Utc};
+use sqlx::AssertSqlSafe;
 use tollgate::{Admin, Filter, Key, Limiter, Mode, Origin, Override, Rule, Store, Take};
 use uuid::Uuid;
 
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
-use crate::pools::Scratch;
+use crate::pools::{Scratch, with_pool};
 use crate::rig::Rig;
 use crate::store::AnyStore;
 
@@ -21,6 +22,8 @@ pub fn cases() -> Vec<Case> {
         a_sweep_deletes_what_says_nothing_any_more_in_bounded_steps,
         decisions_are_the_same_after_a_sweep,
         a_limiter_sweeps_away_keys_that_were_used_once,
+        a_limiter_that_counts_denials_tells_them_when_it_is_closed,
+        views_show_what_rules_and_how_large_the_tables_are,
     )
     .into()
 }
@@ -186,6 +189,78 @@ async fn a_limiter_sweeps_away_keys_that_were_used_once(rig: Rig) -> anyhow::Res
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     anyhow::bail!("the limiter left buckets")
+}
+
+async fn a_limiter_that_counts_denials_tells_them_when_it_is_closed(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let store = scratch.rig.store();
+    let (often, seldom) = (scratch.rig.key(), scratch.rig.key());
+    let limiter = Limiter::builder(store.clone()).count_denials(10).build("1 once")?;
+    for (key, requests) in [(&often, 6), (&seldom, 3)] {
+        for _ in 0..requests {
+            let _ = Box::pin(limiter.allow(key)).await?;
+        }
+    }
+    assert_eq!(store.most_denied(10).await?, []);
+    limiter.close().await?;
+    let told: Vec<(Key, u64)> = store.most_denied(10).await?.into_iter().map(|d| (d.key, d.denied)).collect();
+    assert_eq!(told, [(often.clone(), 5), (seldom, 2)]);
+    assert_eq!(store.most_denied(1).await?[0].key, often);
+    limiter.close().await?;
+    assert_eq!(store.most_denied(1).await?[0].denied, 5, "it is told once");
+    Ok(())
+}
+
+async fn views_show_what_rules_and_how_large_the_tables_are(rig: Rig) -> anyhow::Result<()> {
+    type Ruling = (String, Option<String>, Option<i64>, Option<String>, Option<String>, Option<String>);
+    let scratch = Scratch::migrated(&rig).await?;
+    let (rig, store) = (&scratch.rig, scratch.rig.store());
+    let rules = async || {
+        let view = rig.table().replace("token_buckets", "token_rules");
+        let rules = format!("select kind, name, capacity, mode, mode_from, reason from {view} order by kind, name");
+        let rules = AssertSqlSafe(rules);
+        let rows: Vec<Ruling> = with_pool!(&rig.pool, pool => sqlx::query_as(rules).fetch_all(pool).await?);
+        let text = |row: Ruling| {
+            let (kind, name, capacity, mode, from, reason) = row;
+            let word = |word: Option<String>| word.unwrap_or_else(|| "-".to_owned());
+            let capacity = word(capacity.map(|capacity| capacity.to_string()));
+            [kind, word(name), capacity, word(mode), word(from), word(reason)].join(" ")
+        };
+        anyhow::Ok(rows.into_iter().map(text).collect::<Vec<_>>())
+    };
+    assert_eq!(rules().await?, ["all - - enforce - -"]);
+
+    let [free, paid] = ["free", "paid"].map(|name| Key::try_from(name).expect("short enough"));
+    store.create_plan(&free, "10/h".parse()?).await?;
+    store.create_plan(&paid, "100/h".parse()?).await?;
+    store.set_plan_mode(&paid, Some(Mode::Off), Some("ticket 7"), None).await?;
+    let over = |quota| Override { quota, mode: None, reason: "load test".to_owned(), ..Override::default() };
+    store.set_override(&Key::try_from("user:1")?, over(Some("7/h".parse()?))).await?;
+    let ended = Override { expires_at: Some(Utc::now() + TimeDelta::milliseconds(300)), ..over(Some("9/h".parse()?)) };
+    let end = ended.expires_at.expect("it was given").timestamp_millis() * MS;
+    store.set_override(&Key::try_from("user:2")?, ended).await?;
+    store.set_mode(Mode::Shadow, Some("incident 42"), Some(Utc::now() + TimeDelta::hours(1))).await?;
+    rig.until(end + 10 * MS).await?;
+    let expected = [
+        "all - - shadow all incident 42",
+        "override user:1 7 - - load test",
+        "plan free 10 shadow all incident 42",
+        "plan paid 100 off plan ticket 7",
+    ];
+    assert_eq!(rules().await?, expected);
+    mode_until(
+        rig,
+        ["now() - interval '1 second'", "utc_timestamp(6) - interval 1 second", "datetime('now', '-1 second')"],
+    )
+    .await?;
+    assert_eq!(rules().await?[0], "all - - enforce - -");
+
+    let sizes = rig.table().replace("token_buckets", "token_sizes");
+    let sizes = AssertSqlSafe(format!("select name from {sizes} where bytes > 0 or live_rows >= 0 order by name"));
+    let tables: Vec<(String,)> = with_pool!(&rig.pool, pool => sqlx::query_as(sizes).fetch_all(pool).await?);
+    ensure!(tables.iter().any(|(table,)| table == "token_buckets"), "{tables:?}");
+    ensure!(tables.iter().any(|(table,)| table == "token_stats"), "{tables:?}");
+    Ok(())
 }
 
 const MS: i64 = 1_000_000;

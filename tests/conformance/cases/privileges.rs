@@ -71,6 +71,10 @@ async fn an_applications_role_takes_tokens_and_can_do_nothing_else(rig: Rig) -> 
     }
     assert_eq!(scratch.rig.row(&key).await?.expect("it is there").granted, 2);
     assert!(!app.take(&key).await?.is_granted(), "none of it made a token");
+    // It may tell what it denied, and not what others did.
+    app.store().count_denials(&[(key.clone(), 3)]).await?;
+    let denied = app.store().most_denied(1).await;
+    assert!(matches!(denied, Err(Error::NotPermitted(_))), "{denied:?}");
     // Nor may it look at buckets, but it may sweep.
     let listed = app.store().list(&Filter::default(), None, 1).await;
     assert!(matches!(listed, Err(Error::NotPermitted(_))), "{listed:?}");
@@ -119,6 +123,12 @@ async fn an_operators_role_provisions_changes_and_reads_buckets(rig: Rig) -> any
     assert_eq!(store.plans(None, 9).await?, [store.plan(&plan).await?.expect("made")]);
     assert!(store.delete_plan(&plan).await? && store.reset(&key).await? && store.delete(&key).await?);
     assert_eq!(store.sweep(None, 9).await?.deleted, 0);
+    store.count_denials(&[(key, 3)]).await?;
+    assert_eq!(store.most_denied(9).await?[0].denied, 3);
+    for view in ["token_rules", "token_sizes", "token_most_denied"] {
+        operator.pool.run(format!("select * from {}", table.replace("token_buckets", view))).await?;
+    }
+    operator.pool.run(format!("delete from {}", table.replace("token_buckets", "token_stats"))).await?;
     login.remove().await
 }
 

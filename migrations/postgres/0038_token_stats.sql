@@ -1,0 +1,27 @@
+-- How often keys were denied, in each hour: what services that count their denials have told. A denial itself writes
+-- nothing; so these are the keys that were denied most in each process, up to when it last told.
+create table tollgate.token_stats (
+  hour           timestamptz not null,
+  id             text collate "C" not null,                      -- the bucket; it need not exist any more
+  denied         bigint not null,                                -- requests
+  last_denied_at timestamptz not null,                           -- when it was last told of
+  primary key (hour, id)
+);
+
+revoke all on tollgate.token_stats from public;
+
+-- token_most_denied: the denials of the last 24 hours, a row a key. Reads only.
+--
+--   select * from tollgate.token_most_denied order by denied desc limit 10;
+--
+--   denied         requests; at least so many
+--   last_denied_at to a few seconds
+create view tollgate.token_most_denied as
+select s.id, least(sum(s.denied), 9223372036854775807)::bigint as denied, max(s.last_denied_at) as last_denied_at
+  from tollgate.token_stats s
+ where s.hour > to_timestamp(tollgate.token_clock_v1() / 1000000000.0) - interval '24 hours'
+ group by s.id;
+
+revoke all on tollgate.token_most_denied from public;
+
+comment on view tollgate.token_most_denied is 'Denials of the last 24 hours, by key, as far as services count them';

@@ -1,0 +1,21 @@
+-- How often keys were denied, in each hour: what services that count their denials have told. A denial itself writes
+-- nothing; so these are the keys that were denied most in each process, up to when it last told.
+create table token_stats (
+  hour           text not null,                          -- UTC, as datetime() writes it
+  id             text not null,                          -- the bucket; it need not exist any more
+  denied         integer not null,                       -- requests
+  last_denied_at text not null,                          -- UTC, as datetime() writes it: when it was last told of
+  primary key (hour, id)
+) strict, without rowid;
+
+-- token_most_denied: the denials of the last 24 hours, a row a key, in UTC. Reads only.
+--
+--   select * from token_most_denied order by denied desc limit 10;
+--
+--   denied         requests; at least so many
+--   last_denied_at to a few seconds
+create view token_most_denied as
+select id, sum(denied) as denied, max(last_denied_at) as last_denied_at
+  from token_stats
+ where hour > datetime('now', '-24 hours')
+ group by id;

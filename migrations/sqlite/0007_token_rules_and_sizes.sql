@@ -1,0 +1,38 @@
+-- token_rules: everything that somebody chose and that holds now, in UTC: a row for all keys, a row a plan, and a row an
+-- override in force. Reads only.
+--
+--   kind       'all', 'plan' or 'override'
+--   name       of the plan, or the key that is overridden
+--   capacity, refill_seconds, refill: its terms; null: it has none of its own
+--   mode       what rules there beside the tokens; null, of an override: what its plan or 'all' says
+--   mode_from  which row chose the mode: 'all', 'plan' or 'override'; null: nobody did
+--   reason     why; until: when that ends; null: when somebody ends it
+create view token_rules as
+with a as (select mode, reason, until from token_mode
+            where mode <> 'enforce' and (until is null or unixepoch(until, 'subsec') > unixepoch('subsec'))),
+     p as (select *, mode is not null and (mode_until is null or unixepoch(mode_until, 'subsec') > unixepoch('subsec'))
+                  as own
+             from token_plans)
+select 'all' as kind, null as name, null as capacity, null as refill_seconds, null as refill,
+       coalesce(a.mode, 'enforce') as mode, iif(a.mode is null, null, 'all') as mode_from, a.reason, a.until
+  from (select 1) left join a
+union all
+select 'plan', p.name, p.capacity, p.refill_seconds, p.refill, iif(p.own, p.mode, coalesce(a.mode, 'enforce')),
+       iif(p.own, 'plan', iif(a.mode is null, null, 'all')), iif(p.own, p.mode_reason, a.reason),
+       iif(p.own, p.mode_until, a.until)
+  from p left join a
+union all
+select 'override', id, capacity, refill_seconds, iif(capacity is null, null, refill), mode,
+       iif(mode is null, null, 'override'), reason, expires_at
+  from token_overrides
+ where expires_at is null or unixepoch(expires_at, 'subsec') > unixepoch('subsec');
+
+-- token_sizes: how many rows each table of tollgate's has, and how large the file is. Reads every table.
+create view token_sizes as
+select 'token_buckets' as name, count(*) as live_rows, null as bytes from token_buckets
+union all select 'token_windows', count(*), null from token_windows
+union all select 'token_plans', count(*), null from token_plans
+union all select 'token_overrides', count(*), null from token_overrides
+union all select 'token_receipts', count(*), null from token_receipts
+union all select 'token_stats', count(*), null from token_stats
+union all select 'the file', null, page_count * page_size from pragma_page_count(), pragma_page_size();

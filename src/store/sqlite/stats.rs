@@ -1,0 +1,63 @@
+//! How often keys were denied.
+
+use chrono::{DateTime, DurationRound, TimeDelta, Utc};
+use sqlx::Connection;
+use sqlx::sqlite::SqliteConnection;
+
+use super::{HostClock, times};
+use crate::store::admin::columns;
+use crate::{Denials, Key};
+
+/// Adds what a process has counted, and forgets what is older than two days.
+pub(super) async fn count(
+    connection: &mut SqliteConnection,
+    denials: &[(Key, i64)],
+    clock: &HostClock,
+) -> Result<(), sqlx::Error> {
+    let mut transaction = connection.begin_with("begin immediate").await?;
+    let now = DateTime::from_timestamp_nanos(clock.now());
+    for (key, denied) in denials {
+        sqlx::query(
+            "insert into token_stats (hour, id, denied, last_denied_at) values (?1, ?2, ?3, ?4)
+             on conflict (hour, id) do update
+                set denied = denied + excluded.denied, last_denied_at = max(last_denied_at, excluded.last_denied_at)",
+        )
+        .bind(hour(now))
+        .bind(key.as_str())
+        .bind(denied)
+        .bind(times::text(now))
+        .execute(&mut *transaction)
+        .await?;
+    }
+    sqlx::query(
+        "delete from token_stats where (hour, id) in (select hour, id from token_stats where hour < ?1 limit 1000)",
+    )
+    .bind(hour(now - TimeDelta::hours(48)))
+    .execute(&mut *transaction)
+    .await?;
+    transaction.commit().await
+}
+
+/// The keys that were denied most in the last 24 hours.
+pub(super) async fn most(
+    connection: &mut SqliteConnection,
+    limit: u32,
+    clock: &HostClock,
+) -> Result<Vec<Denials>, sqlx::Error> {
+    let now = DateTime::from_timestamp_nanos(clock.now());
+    let most = sqlx::query_as::<_, (String, i64, i64)>(
+        "select id, sum(denied) as denied, cast(round(unixepoch(max(last_denied_at), 'subsec') * 1000) as integer)
+           from token_stats where hour > ?1 group by id order by denied desc, id limit ?2",
+    )
+    .bind(times::text(now - TimeDelta::hours(24)))
+    .bind(limit);
+    let denials = |(id, denied, last): (String, i64, i64)| {
+        let last = times::instant(last).ok_or(sqlx::Error::RowNotFound)?;
+        columns::Denied::from((id, denied, last)).try_into()
+    };
+    most.fetch_all(connection).await?.into_iter().map(denials).collect()
+}
+
+fn hour(at: DateTime<Utc>) -> String {
+    times::text(at.duration_trunc(TimeDelta::hours(1)).unwrap_or(at))
+}

@@ -1,0 +1,86 @@
+use super::emit::{count, event};
+use super::names;
+use crate::{Error, Swept};
+
+/// What came of a step of clearing away.
+pub(crate) fn swept(step: &Result<Swept, Error>) {
+    match step {
+        Ok(swept) => {
+            count!(names::SWEEPS, 1, "outcome" => "ok");
+            count!(names::SWEPT, swept.deleted);
+            event!(DEBUG, deleted = swept.deleted, "swept");
+        }
+        Err(error) => {
+            count!(names::SWEEPS, 1, "outcome" => "error");
+            event!(DEBUG, error = error.to_string(), "could not sweep");
+        }
+    }
+}
+
+#[cfg(feature = "_sql")]
+pub(crate) use sql::{Call, migrated, observed, retried};
+
+#[cfg(feature = "_sql")]
+mod sql {
+    use std::time::Instant;
+
+    use super::super::emit::{count, event, record};
+    use super::names;
+    use crate::{Error, Migration};
+
+    /// A call of a database.
+    #[derive(Clone, Copy, Debug)]
+    pub(crate) struct Call {
+        /// Which kind of database.
+        pub(crate) engine: &'static str,
+        /// What it is called for.
+        pub(crate) what: &'static str,
+        /// How many requests it carries.
+        pub(crate) requests: u64,
+    }
+
+    /// Makes a call, and tells how long it took.
+    pub(crate) async fn observed<T>(call: Call, made: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        let begun = cfg!(feature = "metrics").then(Instant::now);
+        let result = spanned(call, made).await;
+        if let Some(begun) = begun {
+            let Call { engine, what, requests } = call;
+            let outcome = if result.is_ok() { "ok" } else { "error" };
+            record!(
+                names::CALL_SECONDS, begun.elapsed(),
+                "engine" => engine, "call" => what, "outcome" => outcome,
+            );
+            if requests > 0 {
+                #[expect(clippy::cast_precision_loss, reason = "a histogram's values are floats")]
+                let requests = requests as f64;
+                record!(names::CALL_REQUESTS, requests, "engine" => engine, "call" => what);
+            }
+        }
+        result
+    }
+
+    #[cfg(feature = "tracing")]
+    async fn spanned<T>(call: Call, made: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        use tracing::Instrument;
+
+        let Call { engine, what, requests } = call;
+        let span = tracing::debug_span!(target: "tollgate", "tollgate.store_call", engine, call = what, requests);
+        made.instrument(span).await
+    }
+
+    #[cfg(not(feature = "tracing"))]
+    async fn spanned<T>(_: Call, made: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        made.await
+    }
+
+    /// A call is made once more, after an error with this code.
+    pub(crate) fn retried(code: &str, attempt: u32) {
+        count!(names::RETRIES, 1, "code" => code.to_owned());
+        event!(DEBUG, code = code, attempt = attempt, "the database rolled it back: once more");
+    }
+
+    /// A migration has run.
+    pub(crate) fn migrated(engine: &'static str, migration: &Migration) {
+        event!(INFO, engine = engine, version = migration.version(), name = migration.name(), "migrated");
+    }
+}

@@ -1,0 +1,107 @@
+use smol_str::SmolStr;
+
+use super::emit::{count, event};
+use super::instruments::{Begun, Instruments};
+use super::names;
+use crate::{Decision, Error, Mode, Source, Take};
+
+/// What a limiter tells of its decisions.
+#[derive(Debug)]
+pub(crate) struct Decisions {
+    limiter: SmolStr,
+    /// Where a decision of the store is made.
+    store: &'static str,
+    traces_keys: bool,
+    instruments: Instruments,
+}
+
+impl Decisions {
+    pub(crate) fn new(limiter: SmolStr, in_process: bool, traces_keys: bool) -> Self {
+        super::describe();
+        let store = if in_process { "memory" } else { "store" };
+        Self { instruments: Instruments::new(&limiter, store, in_process), limiter, store, traces_keys }
+    }
+
+    /// Before a request is decided.
+    #[inline]
+    pub(crate) fn begin(&self) -> Begun {
+        self.instruments.begin()
+    }
+
+    /// After it was decided.
+    #[inline]
+    pub(crate) fn end(&self, begun: Begun, take: &Take, answer: Result<&Decision, &Error>) {
+        match answer {
+            Ok(decision) => self.decided(begun, take, decision),
+            Err(error) => self.failed(take, error),
+        }
+    }
+
+    /// A fallback answers instead of the store, because of an error; it may be the first one for a while.
+    pub(crate) fn fell_back(&self, error: &Error, first: bool) {
+        let kind = kind(error);
+        count!(names::FALLBACKS, 1, "limiter" => self.limiter.to_string(), "error" => kind);
+        if first {
+            event!(WARN, limiter = self.limiter.as_str(), error = kind, "the store does not answer: the fallback does");
+        }
+    }
+
+    /// The store answers again.
+    pub(crate) fn answers_again(&self) {
+        event!(INFO, limiter = self.limiter.as_str(), "the store answers again");
+    }
+
+    #[inline]
+    fn decided(&self, begun: Begun, take: &Take, decision: &Decision) {
+        self.instruments.count(&self.limiter, self.source(decision), begun, decision);
+        let (outcome, source, mode) = (decision.outcome(), self.source(decision), decision.mode().as_str());
+        let (limiter, key) = (self.limiter.as_str(), self.key(take, decision.limit()));
+        if decision.is_granted() {
+            event!(TRACE, limiter = limiter, outcome = outcome, source = source, mode = mode, key = key, "decided");
+        } else {
+            event!(DEBUG, limiter = limiter, outcome = outcome, source = source, mode = mode, key = key, "decided");
+        }
+    }
+
+    #[cold]
+    fn failed(&self, take: &Take, error: &Error) {
+        let (kind, mode) = (kind(error), Mode::Enforce.as_str());
+        let limiter = || self.limiter.to_string();
+        count!(
+            names::DECISIONS, 1,
+            "limiter" => limiter(), "outcome" => "error", "source" => self.store, "mode" => mode,
+        );
+        count!(names::ERRORS, 1, "limiter" => limiter(), "error" => kind);
+        event!(DEBUG, limiter = self.limiter.as_str(), error = kind, key = self.key(take, 0), "no decision");
+    }
+
+    fn source(&self, decision: &Decision) -> &'static str {
+        match decision.source() {
+            Source::Store => self.store,
+            other => other.as_str(),
+        }
+    }
+
+    /// The key that decided, if the host wants keys to be told.
+    fn key<'a>(&self, take: &'a Take, place: usize) -> Option<&'a str> {
+        let limit = take.limits.get(place).filter(|_| self.traces_keys);
+        limit.map(|(key, _)| key.as_str())
+    }
+}
+
+/// What was wrong, in one word that never names a key.
+fn kind(error: &Error) -> &'static str {
+    match error {
+        Error::Contended { .. } => "contended",
+        Error::DeadlineExceeded(_) => "deadline_exceeded",
+        Error::Database(_) => "refused",
+        Error::NewerSchema { .. } => "newer_schema",
+        Error::NotMigrated(_) => "not_migrated",
+        Error::NotPermitted(_) => "not_permitted",
+        Error::OutcomeUnknown(_) => "outcome_unknown",
+        Error::Overloaded(_) => "overloaded",
+        Error::Unavailable(_) => "unavailable",
+        Error::Admin(_) | Error::Key(_) | Error::Mode(_) | Error::Quota(_) | Error::Take(_) => "invalid_request",
+        Error::Other(_) => "other",
+    }
+}

@@ -1,0 +1,119 @@
+//! What is counted and timed on the hot path.
+
+pub(crate) use chosen::Begun;
+pub(super) use chosen::Instruments;
+
+#[cfg(feature = "metrics")]
+mod chosen {
+    use std::sync::OnceLock;
+    use std::time::{Duration, Instant};
+
+    use metrics::{Counter, Histogram};
+    use smol_str::SmolStr;
+
+    use super::super::names;
+    use crate::{Decision, Mode, Source};
+
+    /// A counter for each thing that a decision can be, looked up when it first is.
+    #[derive(Debug)]
+    pub(crate) struct Instruments {
+        counters: [[[OnceLock<Counter>; MODES]; SOURCES]; 2],
+        /// None for a store in this process, which answers as fast as a clock does.
+        seconds: Option<[OnceLock<Histogram>; SOURCES]>,
+    }
+
+    /// When a request came, if it is timed.
+    #[derive(Clone, Copy, Debug)]
+    pub(crate) struct Begun(Option<Instant>);
+
+    impl Instruments {
+        /// Those of the store's grants and denials are there from the beginning, and at 0.
+        pub(crate) fn new(limiter: &SmolStr, store: &'static str, in_process: bool) -> Self {
+            let instruments = Self { counters: Default::default(), seconds: (!in_process).then(Default::default) };
+            for decision in [Decision::denial(Duration::ZERO), Decision::grant(0)] {
+                instruments.counter(&decision).get_or_init(|| counter_of(limiter, store, &decision));
+            }
+            instruments
+        }
+
+        #[inline]
+        pub(crate) fn begin(&self) -> Begun {
+            Begun(self.seconds.is_some().then(Instant::now))
+        }
+
+        #[inline]
+        pub(crate) fn count(&self, limiter: &SmolStr, source: &'static str, begun: Begun, decision: &Decision) {
+            self.counter(decision).get_or_init(|| counter_of(limiter, source, decision)).increment(1);
+            if let (Some(seconds), Begun(Some(begun))) = (&self.seconds, begun) {
+                seconds[place(decision.source())].get_or_init(|| histogram_of(limiter, source)).record(begun.elapsed());
+            }
+        }
+
+        fn counter(&self, decision: &Decision) -> &OnceLock<Counter> {
+            &self.counters[usize::from(decision.is_granted())][place(decision.source())][mode(decision.mode())]
+        }
+    }
+
+    #[cold]
+    fn counter_of(limiter: &SmolStr, source: &'static str, decision: &Decision) -> Counter {
+        let (limiter, outcome, mode) = (limiter.to_string(), decision.outcome(), decision.mode().as_str());
+        metrics::counter!(
+            names::DECISIONS, "limiter" => limiter, "outcome" => outcome, "source" => source, "mode" => mode,
+        )
+    }
+
+    #[cold]
+    fn histogram_of(limiter: &SmolStr, source: &'static str) -> Histogram {
+        metrics::histogram!(names::DECISION_SECONDS, "limiter" => limiter.to_string(), "source" => source)
+    }
+
+    fn place(source: Source) -> usize {
+        match source {
+            Source::Store => 0,
+            Source::LocalReads => 1,
+            Source::DenyCache => 2,
+            Source::Lease => 3,
+            Source::Fallback => 4,
+            Source::Limiter => 5,
+        }
+    }
+
+    fn mode(mode: Mode) -> usize {
+        match mode {
+            Mode::Enforce => 0,
+            Mode::Shadow => 1,
+            Mode::Off => 2,
+            Mode::Block => 3,
+        }
+    }
+
+    const SOURCES: usize = 6;
+    const MODES: usize = 4;
+}
+
+#[cfg(not(feature = "metrics"))]
+mod chosen {
+    use smol_str::SmolStr;
+
+    use crate::Decision;
+
+    #[derive(Debug)]
+    pub(crate) struct Instruments;
+
+    #[derive(Clone, Copy, Debug)]
+    pub(crate) struct Begun;
+
+    impl Instruments {
+        pub(crate) fn new(_: &SmolStr, _: &'static str, _: bool) -> Self {
+            Self
+        }
+
+        #[inline]
+        pub(crate) fn begin(&self) -> Begun {
+            Begun
+        }
+
+        #[inline]
+        pub(crate) fn count(&self, _: &SmolStr, _: &'static str, _: Begun, _: &Decision) {}
+    }
+}

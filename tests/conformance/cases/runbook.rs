@@ -1,0 +1,63 @@
+//! What the runbook says runs as it stands, on every engine.
+
+use anyhow::{Context, ensure};
+use tollgate::{Admin, Key, Mode, Rule, Store, Take};
+
+use crate::engines::Kind;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::pools::Scratch;
+use crate::rig::Rig;
+
+pub fn cases() -> Vec<Case> {
+    list!(Levels::Pools, Time::Real, |_| true; each_command_of_the_runbook_does_what_its_heading_says).into()
+}
+
+async fn each_command_of_the_runbook_does_what_its_heading_says(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let (rig, store) = (&scratch.rig, scratch.rig.store());
+    let [free, good, bad] = ["free", "user:42", "user:13"].map(|key| Key::try_from(key).expect("short enough"));
+    store.create_plan(&free, "10/h".parse()?).await?;
+    let take = |key: &Key| Take::from(key.clone()).rule(Rule::Plan(free.clone()));
+    ensure!(rig.decide(take(&good).cost(10)).await?.is_granted() && !rig.decide(take(&good)).await?.is_granted());
+    store.count_denials(&[(good.clone(), 1)]).await?;
+
+    run(rig, "See").await?;
+    run(rig, "Explain").await?;
+    run(rig, "Raise").await?;
+    assert_eq!(store.explain(&good, Some(&free)).await?.quota, Some("1000/min".parse()?));
+    let _ = rig.decide(take(&good)).await?;
+    run(rig, "Make full").await?;
+    ensure!(rig.decide(take(&good).cost(1000)).await?.is_granted());
+    assert_eq!(store.plan(&free).await?.context("it is there")?.quota, "20/s".parse()?);
+    run(rig, "Switch off").await?;
+    let passed = rig.decide(take(&good).cost(1000)).await?;
+    ensure!(passed.is_granted() && passed.mode() == Mode::Shadow, "{passed:?}");
+    run(rig, "Block").await?;
+    ensure!(!rig.decide(take(&bad)).await?.is_granted());
+    run(rig, "Undo").await?;
+    ensure!(rig.decide(take(&bad)).await?.is_granted());
+    assert_eq!(rig.decide(take(&bad)).await?.mode(), Mode::Enforce);
+    ensure!(store.mode().await?.mode == Mode::Enforce && !store.clear_override(&good).await?);
+    Ok(())
+}
+
+/// Runs this engine's blocks under a heading.
+async fn run(rig: &Rig, heading: &str) -> anyhow::Result<()> {
+    let engine = match rig.engine.kind {
+        Kind::MySql => "mysql",
+        Kind::Postgres => "postgres",
+        Kind::Sqlite => "sqlite",
+    };
+    let (_, rest) = RUNBOOK.split_once(&format!("\n## {heading}\n")).with_context(|| heading.to_owned())?;
+    let section = rest.split("\n## ").next().unwrap_or(rest);
+    let fence = format!("```sql {engine}\n");
+    let blocks = section.split(&*fence).skip(1);
+    let blocks: Vec<&str> = blocks.filter_map(|block| block.split("```").next()).collect();
+    ensure!(!blocks.is_empty(), "{heading} has nothing for {engine}");
+    for sql in blocks {
+        rig.pool.run(sql).await.with_context(|| format!("{heading}: {sql}"))?;
+    }
+    Ok(())
+}
+
+const RUNBOOK: &str = include_str!("../../../docs/runbook.md");

@@ -1,0 +1,60 @@
+//! Denials that a limiter counts, and tells its store beside requests.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::{Admin, Key, Limiter, LimiterBuilder, MemoryStore};
+
+const TOLD_BY: Duration = Duration::from_secs(11);
+
+fn counting(store: &Arc<MemoryStore>, most_keys: usize) -> LimiterBuilder<Arc<MemoryStore>> {
+    Limiter::builder(Arc::clone(store)).count_denials(most_keys)
+}
+
+#[tokio::test(start_paused = true)]
+async fn denials_are_told_within_ten_seconds_and_each_once() -> anyhow::Result<()> {
+    let store = Arc::new(MemoryStore::new());
+    let limiter = counting(&store, 10).build("1 once")?;
+    for round in 1..=3 {
+        for _ in 0..5 {
+            let _ = limiter.allow("a").await?;
+            let _ = limiter.wait_n("b", 1, Duration::ZERO).await?;
+        }
+        tokio::time::sleep(TOLD_BY).await;
+        let told: Vec<(Key, u64)> = store.most_denied(10).await?.into_iter().map(|d| (d.key, d.denied)).collect();
+        // One of each was granted.
+        let denied = 5 * round - 1;
+        assert_eq!(told, [(Key::try_from("a")?, denied), (Key::try_from("b")?, denied)]);
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_that_are_denied_often_outlast_a_flood_of_those_that_are_denied_once() -> anyhow::Result<()> {
+    let store = Arc::new(MemoryStore::new());
+    let limiter = counting(&store, 16).build("1 once")?;
+    for number in 0..20_000 {
+        let once = format!("once:{number}");
+        for key in [&*once, &*once, "attacker", "attacker"] {
+            let _ = limiter.allow(key).await?;
+        }
+    }
+    limiter.close().await?;
+    let told = store.most_denied(100).await?;
+    assert!(told.len() <= 16, "{} keys are told of", told.len());
+    assert_eq!((told[0].key.as_str(), told[0].denied), ("attacker", 39_999));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_counted_unless_it_was_asked_for() -> anyhow::Result<()> {
+    let store = Arc::new(MemoryStore::new());
+    let limiter = Limiter::new(Arc::clone(&store), "1 once")?;
+    for _ in 0..3 {
+        let _ = limiter.allow("a").await?;
+    }
+    limiter.close().await?;
+    tokio::time::sleep(TOLD_BY).await;
+    assert_eq!(store.most_denied(10).await?, []);
+    Ok(())
+}

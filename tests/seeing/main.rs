@@ -1,0 +1,260 @@
+//! What an operator sees: metrics as a Prometheus server scrapes them, and events.
+
+mod operations;
+mod recorded;
+mod told;
+
+use std::time::Duration;
+
+use metrics_exporter_prometheus::PrometheusHandle;
+use sqlx::SqlitePool;
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
+use tollgate::{
+    Adjusted, Adjustment, Error, Fallback, Lease, Limiter, MemoryStore, Mode, Outcome, SqliteStore, Store, Take,
+    TakeError,
+};
+
+use recorded::{recorder, value};
+
+#[tokio::test]
+async fn decisions_are_counted_by_outcome_source_and_mode() -> anyhow::Result<()> {
+    let recorder = recorder()?;
+    let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
+    let limiter = Limiter::builder(MemoryStore::new()).name("api").build("2/h")?;
+    for _ in 0..3 {
+        let _ = limiter.allow("a").await?;
+    }
+    let invalid = limiter.allow_n("a", 0).await;
+    assert!(matches!(invalid, Err(Error::Take(TakeError::NoTokens))));
+    limiter.set_mode(Mode::Shadow);
+    assert!(limiter.allow("a").await?.is_granted());
+    limiter.set_mode(Mode::Block);
+    assert!(!limiter.wait("b").await?.is_granted());
+
+    let count = |outcome, source, mode| {
+        let labels = [("limiter", "api"), ("outcome", outcome), ("source", source), ("mode", mode)];
+        value(&handle, "tollgate_decisions_total", &labels)
+    };
+    assert_eq!(count("granted", "memory", "enforce"), Some(2.0));
+    assert_eq!(count("denied", "memory", "enforce"), Some(1.0));
+    assert_eq!(count("granted", "memory", "shadow"), Some(1.0));
+    assert_eq!(count("denied", "limiter", "block"), Some(1.0));
+    assert_eq!(count("error", "memory", "enforce"), Some(1.0));
+    let errors = [("limiter", "api"), ("error", "invalid_request")];
+    assert_eq!(value(&handle, "tollgate_errors_total", &errors), Some(1.0));
+    Ok(())
+}
+
+#[tokio::test]
+async fn calls_of_a_database_are_timed_and_their_requests_and_retries_counted() -> anyhow::Result<()> {
+    let recorder = recorder()?;
+    let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
+    let directory = Directory::new()?;
+    let (pool, other) = (directory.pool().await?, directory.pool().await?);
+    tollgate::migrate(&pool).await?;
+    let limiter = Limiter::new(SqliteStore::from(pool), "100/h")?;
+    let decisions = tokio::join!(limiter.allow("a"), limiter.allow("a"), limiter.allow("a"), limiter.allow("a"));
+    assert!(decisions.0?.is_granted() && decisions.1?.is_granted() && decisions.2?.is_granted());
+
+    // Somebody else writes meanwhile.
+    let writes = other.begin_with("begin immediate").await?;
+    let retried = || value(&handle, "tollgate_store_retries_total", &[("code", "5")]);
+    let asks = async { limiter.allow("a").await };
+    let (waited, granted) = tokio::join!(release(writes, || retried().is_some()), asks);
+    waited?;
+    assert!(granted?.is_granted() && retried() >= Some(1.0));
+
+    let take = [("engine", "sqlite"), ("call", "take")];
+    let calls = value(&handle, "tollgate_store_call_duration_seconds_count", &take).expect("calls are timed");
+    let requests = value(&handle, "tollgate_store_call_requests_sum", &take);
+    assert!(calls < 5.0 && requests == Some(5.0), "{requests:?} requests in {calls} calls");
+    let timed = value(&handle, "tollgate_decision_duration_seconds_count", &[("source", "store")]);
+    assert_eq!(timed, Some(5.0));
+    assert_eq!(value(&handle, "tollgate_queue_length", &[]), Some(0.0));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_denial_from_memory_is_the_deny_caches() -> anyhow::Result<()> {
+    let recorder = recorder()?;
+    let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
+    let directory = Directory::new()?;
+    let pool = directory.pool().await?;
+    tollgate::migrate(&pool).await?;
+    let limiter = Limiter::new(SqliteStore::from(pool), "1 once")?;
+    while value(&handle, "tollgate_decisions_total", &[("source", "deny_cache")]) < Some(3.0) {
+        let _ = limiter.allow("a").await?;
+    }
+    let denied = [("outcome", "denied"), ("source", "store")];
+    assert!(value(&handle, "tollgate_decisions_total", &denied) >= Some(1.0));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn leased_tokens_and_those_who_wait_are_shown_while_they_last() -> anyhow::Result<()> {
+    let recorder = recorder()?;
+    let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
+    let limiter = Limiter::new(Lease::new(MemoryStore::new()), "1000000 once")?;
+    let leased = || value(&handle, "tollgate_leased_tokens", &[]).unwrap_or(0.0);
+    for number in 0..100_000 {
+        assert!(limiter.allow("busy").await?.is_granted());
+        // Whoever tells it does so now and then.
+        let pause = u64::from(number % 1000 == 999);
+        tokio::time::advance(Duration::from_secs(pause)).await;
+        if leased() > 0.0 {
+            break;
+        }
+    }
+    assert!(leased() > 0.0);
+    limiter.store().close().await?;
+    assert!(leased() <= 0.0, "nothing is left");
+
+    let slow = Limiter::new(MemoryStore::new(), "1/s")?;
+    let waiters = || value(&handle, "tollgate_waiters", &[]).unwrap_or(0.0);
+    assert!(slow.wait("a").await?.is_granted());
+    let (waited, most) = tokio::join!(slow.wait("a"), async {
+        tokio::task::yield_now().await;
+        waiters()
+    });
+    assert!(waited?.is_granted());
+    assert_eq!((most, waiters()), (1.0, 0.0));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_fallback_is_counted_by_what_was_wrong_and_told_once_until_the_store_answers() -> anyhow::Result<()> {
+    let recorder = recorder()?;
+    let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
+    told::listen();
+    let broken = Limiter::builder(Broken).name("api").fallback(Duration::from_secs(1), Fallback::Open).build("1/h")?;
+    for _ in 0..3 {
+        assert!(broken.allow("a").await?.is_granted());
+    }
+    let labels = [("limiter", "api"), ("error", "other")];
+    assert_eq!(value(&handle, "tollgate_fallbacks_total", &labels), Some(3.0));
+    let (text, warning) = (told::text(), "WARN tollgate: the store does not answer: the fallback does limiter=\"api\"");
+    assert_eq!(text.matches(warning).count(), 1, "{text}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_sweep_and_migrations_are_told() -> anyhow::Result<()> {
+    let recorder = recorder()?;
+    let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
+    told::listen();
+    let directory = Directory::new()?;
+    let pool = directory.pool().await?;
+    tollgate::migrate(&pool).await?;
+    let text = told::text();
+    assert!(text.contains("migrated engine=\"sqlite\" version=1 name=\"0001_token_migrations\""), "{text}");
+
+    let limiter = Limiter::new(MemoryStore::new(), "1000000/s")?;
+    while value(&handle, "tollgate_sweeps_total", &[("outcome", "ok")]).is_none() {
+        for _ in 0..1024 {
+            let _ = limiter.allow("a").await?;
+        }
+        tokio::task::yield_now().await;
+    }
+    assert!(value(&handle, "tollgate_swept_total", &[]).is_some());
+    Ok(())
+}
+
+#[tokio::test]
+async fn no_key_is_told_unless_the_host_asks_for_it() -> anyhow::Result<()> {
+    let recorder = recorder()?;
+    let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
+    told::listen();
+    let directory = Directory::new()?;
+    let pool = directory.pool().await?;
+    tollgate::migrate(&pool).await?;
+    let key = "203.0.113.7";
+    let ask = async |traced: bool| {
+        let builder =
+            Limiter::builder(SqliteStore::from(pool.clone())).fallback(Duration::from_secs(5), Fallback::Open);
+        let limiter = if traced { builder.trace_keys() } else { builder }.build("1 once")?;
+        for cost in [1, 1, 1, 0, 5] {
+            drop(limiter.allow_n(key, cost).await);
+        }
+        anyhow::Ok(told::text())
+    };
+    let silent = ask(false).await?;
+    assert!(silent.contains("tollgate.store_call") && silent.contains("outcome=\"denied\""), "{silent}");
+    assert!(!silent.contains(key), "{silent}");
+    assert!(ask(true).await?.contains(&format!("key=\"{key}\"")));
+    assert!(!handle.render().contains(key));
+    Ok(())
+}
+
+/// Makes the crate emit each of its metrics.
+async fn exercise(handle: &PrometheusHandle) -> anyhow::Result<()> {
+    let directory = Directory::new()?;
+    let (pool, other) = (directory.pool().await?, directory.pool().await?);
+    tollgate::migrate(&pool).await?;
+    let limiter = Limiter::new(SqliteStore::from(pool), "1 once")?;
+    let writes = other.begin_with("begin immediate").await?;
+    let retried = || value(handle, "tollgate_store_retries_total", &[]).is_some();
+    let (waited, waits) = tokio::join!(release(writes, retried), limiter.wait("a"));
+    waited?;
+    assert!(waits?.is_granted());
+    let _ = (limiter.allow("a").await?, limiter.allow_n("a", 0).await.is_err());
+    let broken = Limiter::builder(Broken).fallback(Duration::from_secs(1), Fallback::Open).build("1/h")?;
+    let _ = broken.allow("a").await?;
+    let lease = Limiter::new(Lease::new(MemoryStore::new()), "1000000 once")?;
+    let shown = |name| value(handle, name, &[]).is_some();
+    while !shown("tollgate_leased_tokens") || !shown("tollgate_swept_total") {
+        for _ in 0..256 {
+            let _ = lease.allow("a").await?;
+        }
+        tokio::task::yield_now().await;
+    }
+    lease.store().close().await?;
+    Ok(())
+}
+
+/// Lets another writer go on, once it was noticed.
+async fn release(writes: sqlx::Transaction<'_, sqlx::Sqlite>, noticed: impl Fn() -> bool) -> anyhow::Result<()> {
+    for _ in 0..5000 {
+        if noticed() {
+            return Ok(writes.rollback().await?);
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    anyhow::bail!("nobody noticed the other writer")
+}
+
+/// A directory that goes with the test.
+struct Directory(std::path::PathBuf);
+
+impl Directory {
+    fn new() -> anyhow::Result<Self> {
+        let directory = std::env::temp_dir().join(format!("tollgate-seeing-{}", uuid::Uuid::new_v4()));
+        std::fs::create_dir(&directory)?;
+        Ok(Self(directory))
+    }
+
+    /// A pool that does not wait for others by itself.
+    async fn pool(&self) -> anyhow::Result<SqlitePool> {
+        let options = SqliteConnectOptions::new().filename(self.0.join("buckets.db")).create_if_missing(true);
+        let options = options.journal_mode(sqlx::sqlite::SqliteJournalMode::Wal).busy_timeout(Duration::ZERO);
+        Ok(SqlitePoolOptions::new().max_connections(2).connect_with(options).await?)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}
+
+/// A store that fails at once.
+struct Broken;
+
+impl Store for Broken {
+    async fn take(&self, _: &[Take]) -> Result<Vec<Outcome>, Error> {
+        Err(Error::other(std::io::Error::other("broken")))
+    }
+
+    async fn adjust(&self, _: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        Err(Error::other(std::io::Error::other("broken")))
+    }
+}

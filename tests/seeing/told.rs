@@ -1,0 +1,42 @@
+//! What a subscriber of `tracing` is told.
+
+use std::cell::RefCell;
+use std::io::Write;
+use std::sync::Once;
+
+use tracing_subscriber::fmt::format::FmtSpan;
+
+thread_local! {
+    static TOLD: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// From now on, every test's thread takes down what it is told. One subscriber for all: those of single threads disturb
+/// each other.
+pub(crate) fn listen() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::TRACE)
+            .with_span_events(FmtSpan::CLOSE)
+            .with_ansi(false)
+            .with_writer(|| Taken)
+            .init();
+    });
+}
+
+/// What this thread was told, as text.
+pub(crate) fn text() -> String {
+    TOLD.with_borrow(|told| String::from_utf8_lossy(told).into_owned())
+}
+
+struct Taken;
+
+impl Write for Taken {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        TOLD.with_borrow_mut(|told| told.write(bytes))
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}

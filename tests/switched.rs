@@ -1,0 +1,91 @@
+//! The switch that works without a database: a limiter's own mode, set in the process or by its environment.
+
+use std::process::Command;
+use std::time::Duration;
+
+use tollgate::{Adjusted, Adjustment, Error, Limiter, MemoryStore, Mode, Outcome, Source, Store, Take, TakeError};
+
+/// A store that never answers.
+struct Silent;
+
+impl Store for Silent {
+    async fn take(&self, _: &[Take]) -> Result<Vec<Outcome>, Error> {
+        std::future::pending().await
+    }
+
+    async fn adjust(&self, _: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        std::future::pending().await
+    }
+}
+
+#[tokio::test]
+async fn a_limiter_that_is_off_or_blocks_asks_no_store() -> anyhow::Result<()> {
+    for (mode, passes) in [(Mode::Off, true), (Mode::Block, false)] {
+        let limiter = Limiter::builder(Silent).mode(mode).build("1/h")?;
+        for decision in [
+            limiter.allow("a").await?,
+            limiter.wait_n("a", 5, Duration::from_secs(1)).await?,
+            limiter.reserve("a").await?.decision().clone(),
+        ] {
+            assert_eq!((decision.is_granted(), decision.mode()), (passes, mode));
+            assert_eq!(decision.source(), Source::Limiter);
+        }
+        limiter.reserve("a").await?.cancel().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_limiter_in_shadow_takes_tokens_and_lets_pass_what_finds_none() -> anyhow::Result<()> {
+    let limiter = Limiter::new(MemoryStore::new(), "2 once")?;
+    let clone = limiter.clone();
+    limiter.set_mode(Mode::Shadow);
+    let first = clone.allow("a").await?;
+    assert_eq!((first.remaining(), first.mode()), (1, Mode::Enforce));
+    assert!(clone.allow("a").await?.is_granted());
+    let passed = clone.allow("a").await?;
+    assert_eq!((passed.is_granted(), passed.mode(), passed.remaining()), (true, Mode::Shadow, 0));
+    assert_eq!(limiter.wait_n("a", 2, Duration::ZERO).await?.mode(), Mode::Shadow);
+    clone.set_mode(Mode::Enforce);
+    assert!(!limiter.allow("a").await?.is_granted());
+    assert_eq!(limiter.mode(), Mode::Enforce);
+    Ok(())
+}
+
+/// What the two below run, in a process with an environment of its own.
+#[test]
+fn as_the_environment_says() {
+    let built = Limiter::new(MemoryStore::new(), "1/h");
+    let mode = built.map_or_else(|error| error.to_string(), |limiter| limiter.mode().to_string());
+    let chosen = Limiter::builder(MemoryStore::new()).mode(Mode::Shadow).build("1/h");
+    println!("\nthe mode is {mode}, or {}", chosen.expect("it was chosen in the program").mode());
+}
+
+fn with_environment(mode: Option<&str>) -> anyhow::Result<String> {
+    let mut program = Command::new(std::env::current_exe()?);
+    program.args(["--exact", "as_the_environment_says", "--nocapture"]).env_remove("TOLLGATE_MODE");
+    if let Some(mode) = mode {
+        program.env("TOLLGATE_MODE", mode);
+    }
+    let printed = String::from_utf8(program.output()?.stdout)?;
+    let line = printed.lines().find_map(|line| line.strip_prefix("the mode is "));
+    Ok(line.ok_or_else(|| anyhow::anyhow!("it printed {printed}"))?.to_owned())
+}
+
+#[test]
+fn a_limiter_is_built_in_the_mode_that_the_environment_says_unless_the_program_chooses() -> anyhow::Result<()> {
+    assert_eq!(with_environment(None)?, "enforce, or shadow");
+    for mode in [Mode::Enforce, Mode::Shadow, Mode::Off, Mode::Block] {
+        assert_eq!(with_environment(Some(mode.as_str()))?, format!("{mode}, or shadow"));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_word_that_is_no_mode_builds_no_limiter_and_says_which_are() -> anyhow::Result<()> {
+    for word in ["of", "", "OFF"] {
+        let error = format!("TOLLGATE_MODE: {word:?} is no mode: give \"enforce\", \"shadow\", \"off\" or \"block\"");
+        assert_eq!(with_environment(Some(word))?, format!("{error}, or shadow"));
+    }
+    Ok(())
+}
