@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
-use crate::{Adjusted, Adjustment, Clock, Error, Key, Outcome, Store, Swept, Take, TakeError};
+use crate::{Adjusted, Adjustment, Clock, Error, HoldBack, Key, Outcome, Rule, Store, Swept, Take, TakeError};
 
 mod books;
 mod boot_clock;
@@ -168,6 +168,15 @@ impl<S: Store, C: Clock> Store for Lease<S, C> {
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         self.lender.store.adjust(adjustments).await
+    }
+
+    /// Gives back what it holds of the key first, and serves nothing of it that was taken before.
+    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
+        self.lender.forget(key).await;
+        let lowered = self.lender.store.hold_back(key, rule, hold).await;
+        // Taken meanwhile, perhaps before it was lowered: given back, it would raise it.
+        self.lender.discard(key);
+        lowered
     }
 
     async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {

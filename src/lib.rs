@@ -12,6 +12,7 @@ mod deny_cache;
 mod error;
 #[cfg(feature = "_sql")]
 mod handover;
+mod hold_back;
 mod key;
 mod lease;
 mod limiter;
@@ -35,6 +36,7 @@ pub use coalesce::Coalesce;
 pub use decision::{Decision, Source};
 pub use deny_cache::DenyCache;
 pub use error::{Cause, Error, TakeError};
+pub use hold_back::{HoldBack, HoldBackError};
 pub use key::{Key, KeyError};
 pub use lease::{BootClock, Lease, LeaseOptions};
 pub use limiter::{Bound, Fallback, Limiter, LimiterBuilder, Reservation};

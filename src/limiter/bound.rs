@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::{Limiter, Reservation};
-use crate::{Decision, Error, Key, Store};
+use crate::{Decision, Error, HoldBack, Key, Store};
 
 /// A [`Limiter`] of one key: a global limit reads as simply as one in this process.
 ///
@@ -82,6 +82,15 @@ impl<S: Store> Bound<S> {
     /// As there.
     pub async fn wait_n(&self, cost: u64, longest: Duration) -> Result<Decision, Error> {
         self.limiter.wait_n(&self.key, cost, longest).await
+    }
+
+    /// See [`Limiter::hold_back`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn hold_back(&self, hold: HoldBack) -> Result<bool, Error> {
+        self.limiter.hold_back(&self.key, hold).await
     }
 
     /// The key.

@@ -49,6 +49,9 @@ impl Migrate for MySql {
         39 "0039_token_adjust_window_v1",
         40 "0040_request_tokens_in_window_v1",
         41 "0041_request_tokens_in_window",
+        42 "0042_token_lower_v1",
+        43 "0043_token_hold_back_v1",
+        44 "0044_token_hold_back",
     );
 
     async fn applied(pool: &MySqlPool) -> Result<Vec<i64>, Error> {

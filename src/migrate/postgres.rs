@@ -42,6 +42,7 @@ impl Migrate for Postgres {
         33 "0033_weigh_many",
         34 "0034_make_many",
         35 "0035_take_times",
+        36 "0036_hold_back",
     );
 
     async fn applied(pool: &PgPool) -> Result<Vec<i64>, Error> {

@@ -12,10 +12,11 @@ use super::call::{Call, Counting, Reply};
 use super::dialect::Dialect;
 use super::isolation::Isolation;
 use super::operations::Conversation;
+use crate::hold_back::held;
 use crate::retry::{Class, Failure, Retry, finish, finish_statement};
 use crate::{
-    Adjusted, Adjustment, Admin, Counted, Decision, Error, Key, Outcome, Quota, SharedWindows, Store, Swept, Take,
-    TakeError, Window,
+    Adjusted, Adjustment, Admin, Counted, Decision, Error, HoldBack, Key, Outcome, Quota, Rule, SharedWindows, Store,
+    Swept, Take, TakeError, Window,
 };
 
 /// Buckets in a SQL database, reached through a pool of the host's: one statement a call.
@@ -225,6 +226,11 @@ impl<DB: Dialect> Store for SqlStore<DB> {
             outcomes.push(answer::adjusted(reply, adjustment.receipt.key())?);
         }
         Ok(outcomes)
+    }
+
+    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
+        let lowered = self.operate((key.clone(), rule.clone(), hold.of(key, rule)?), DB::hold_back).await?;
+        held(lowered, key)
     }
 
     async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {
