@@ -121,8 +121,9 @@ impl<S: Store> Store for DenyCache<S> {
 
     /// Forgets the key: what it denied stays denied, but for longer.
     async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
+        let lowered = self.store.hold_back(key, rule, hold).await;
         self.denials.forget(key);
-        self.store.hold_back(key, rule, hold).await
+        lowered
     }
 
     async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {
