@@ -76,6 +76,12 @@ impl HoldBack {
         self.retry_after.unwrap_or_default().min(self.longest.unwrap_or(Self::LONGEST))
     }
 
+    /// How many tokens are left, if that is said.
+    #[cfg(feature = "_calling")]
+    pub(crate) fn left(&self) -> Option<u64> {
+        self.remaining
+    }
+
     /// In the arithmetic's units, for a bucket that can be held back.
     pub(crate) fn of(&self, key: &Key, rule: &Rule) -> Result<Hold, HoldBackError> {
         match rule {

@@ -5,6 +5,8 @@ mod admin;
 mod answer;
 mod book;
 pub mod bucket;
+#[cfg(any(feature = "_calling", feature = "stream"))]
+mod calling;
 mod clock;
 mod coalesce;
 mod decision;
@@ -49,6 +51,15 @@ pub use requester::{LimitError, Limited, TokenRequester, limit};
 pub use store::{Outcome, Store};
 pub use take::{Rule, Take};
 pub use window::{Counted, LocalReads, SharedWindows, Window};
+
+#[cfg(feature = "reqwest")]
+pub use calling::LimitMiddleware;
+#[cfg(feature = "tower")]
+pub use calling::LimitedClient;
+#[cfg(feature = "_calling")]
+pub use calling::{ClientLimit, ClientLimitError, Outgoing, Preset};
+#[cfg(feature = "stream")]
+pub use calling::{LimitedStream, limit_stream};
 
 #[cfg(feature = "_sql")]
 pub use migrate::{Migrate, Migration, migrate, migrations, pending_migrations};
