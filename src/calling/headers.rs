@@ -13,6 +13,28 @@ mod ratelimit;
 
 pub use preset::Preset;
 
+impl HoldBack {
+    /// What the answer of a third party says of its limit, if it says something: by `Retry-After`, if it is a refusal (429,
+    /// or 503 with that header), and by the headers of these presets. What is malformed is as if it were absent.
+    ///
+    /// [`ClientLimit`](crate::ClientLimit) does this by itself; here it is for clients of another kind.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use http::{HeaderMap, HeaderValue, StatusCode};
+    /// use tollgate::HoldBack;
+    ///
+    /// let mut headers = HeaderMap::new();
+    /// headers.insert("retry-after", HeaderValue::from_static("30"));
+    /// let hold = HoldBack::from_answer(StatusCode::TOO_MANY_REQUESTS, &headers, &[]);
+    /// assert_eq!(hold.map(|hold| hold.wait()), Some(Duration::from_secs(30)));
+    /// assert_eq!(HoldBack::from_answer(StatusCode::OK, &headers, &[]), None);
+    /// ```
+    pub fn from_answer(status: StatusCode, headers: &HeaderMap, presets: &[Preset]) -> Option<Self> {
+        read(status, headers, presets)
+    }
+}
+
 /// What an answer says of the limit that it was sent under, if it says something.
 pub(super) fn read(status: StatusCode, headers: &HeaderMap, presets: &[Preset]) -> Option<HoldBack> {
     let sent = sent_at(headers);
