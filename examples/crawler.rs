@@ -54,7 +54,7 @@ async fn main() -> anyhow::Result<()> {
             None => println!("{name}: {} pages", seen.pages),
             // Those who were given a turn before may have been on their way: one of each other replica.
             Some(_) if seen.uninvited < REPLICAS => {
-                println!("{name}: {} pages, after it was left alone for {PAUSE:?}", seen.pages)
+                println!("{name}: {} pages, after it was left alone for {PAUSE:?}", seen.pages);
             }
             Some(_) => anyhow::bail!("{name}: {} requests while it was to be left alone", seen.uninvited),
         }

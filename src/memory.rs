@@ -197,8 +197,8 @@ impl<C: Clock> MemoryStore<C> {
         let mut shard = self.shard(key).lock();
         let now = self.clock.now();
         let row = shard.row(key).cloned();
-        let rules = self.rules.of(key, rule, row.as_ref());
-        let lowered = match book::rule(row, rule, &rules, now) {
+        let chosen = self.rules.of(key, rule, row.as_ref());
+        let lowered = match book::rule(row, rule, &chosen, now) {
             Err(word) => Err(word),
             Ok(mut ruled) => {
                 let lowered = book::hold_back(&mut ruled, hold, now);

@@ -26,13 +26,16 @@ use crate::{HoldBack, Key, Limiter, Store};
 /// `reqwest` (feature `reqwest`).
 pub struct ClientLimit<S: Store> {
     limiter: Limiter<S>,
-    key: Arc<dyn Fn(&Outgoing<'_>) -> Option<Key> + Send + Sync>,
-    cost: Arc<dyn Fn(&Outgoing<'_>) -> u64 + Send + Sync>,
+    key: Arc<Keyed>,
+    cost: Arc<Priced>,
     max_wait: Duration,
     longest_hold: Duration,
     presets: Vec<Preset>,
     seen: Arc<Seen>,
 }
+
+type Keyed = dyn Fn(&Outgoing<'_>) -> Option<Key> + Send + Sync;
+type Priced = dyn Fn(&Outgoing<'_>) -> u64 + Send + Sync;
 
 /// What clones share.
 #[derive(Debug, Default)]
@@ -54,10 +57,11 @@ impl<S: Store> ClientLimit<S> {
     ///
     /// Let its quota be a continuous one, or its periods be short: see [`HoldBack::retry_after`]. A sliding window cannot be
     /// held back.
+    #[must_use]
     pub fn new(limiter: Limiter<S>) -> Self {
         Self {
             limiter,
-            key: Arc::new(|request| request.host_key()),
+            key: Arc::new(|request: &Outgoing<'_>| request.host_key()),
             cost: Arc::new(|_| 1),
             max_wait: Duration::from_secs(30),
             longest_hold: HoldBack::LONGEST,
@@ -137,7 +141,7 @@ impl<S: Store> ClientLimit<S> {
     /// Passes on what an answer says, and says whether it was a refusal. A caller who gives up meanwhile does not stop it.
     pub(super) async fn answered(&self, ticket: Ticket, status: StatusCode, headers: &HeaderMap) -> bool {
         let refused = headers::is_refusal(status, headers);
-        let Some(hold) = headers::read(status, headers, &self.presets) else {
+        let Some(hold) = HoldBack::from_answer(status, headers, &self.presets) else {
             return false;
         };
         let lower = hold.left().is_some_and(|left| left < ticket.remaining);

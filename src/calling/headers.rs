@@ -30,23 +30,19 @@ impl HoldBack {
     /// assert_eq!(hold.map(|hold| hold.wait()), Some(Duration::from_secs(30)));
     /// assert_eq!(HoldBack::from_answer(StatusCode::OK, &headers, &[]), None);
     /// ```
+    #[must_use = "give it to a limiter, if there is one"]
     pub fn from_answer(status: StatusCode, headers: &HeaderMap, presets: &[Preset]) -> Option<Self> {
-        read(status, headers, presets)
-    }
-}
-
-/// What an answer says of the limit that it was sent under, if it says something.
-pub(super) fn read(status: StatusCode, headers: &HeaderMap, presets: &[Preset]) -> Option<HoldBack> {
-    let sent = sent_at(headers);
-    let mut holds: Vec<HoldBack> = presets.iter().filter_map(|preset| preset.read(headers, sent)).collect();
-    if is_refusal(status, headers) {
-        holds.extend(retry_after(headers, sent).map(|span| HoldBack::retry_after(span).and(HoldBack::remaining(0))));
-        if holds.is_empty() {
+        let sent = sent_at(headers);
+        let said = presets.iter().filter_map(|preset| preset.read(headers, sent)).reduce(Self::and);
+        if !is_refusal(status, headers) {
+            return said;
+        }
+        match retry_after(headers, sent) {
+            Some(span) => said.into_iter().chain([Self::retry_after(span), Self::remaining(0)]).reduce(Self::and),
             // It says no more than that there is none.
-            holds.push(HoldBack::remaining(0));
+            None => said.or(Some(Self::remaining(0))),
         }
     }
-    holds.into_iter().reduce(HoldBack::and)
 }
 
 /// Whether an answer says that too many requests were sent.
@@ -104,7 +100,7 @@ mod tests {
 
     fn held(status: u16, preset: Preset, lines: &[(&'static str, &str)]) -> Option<HoldBack> {
         let lines = [&[SENT], lines].concat();
-        read(StatusCode::from_u16(status).unwrap(), &headers(&lines), &[preset])
+        HoldBack::from_answer(StatusCode::from_u16(status).unwrap(), &headers(&lines), &[preset])
     }
 
     fn wait(seconds: u64) -> HoldBack {
@@ -145,7 +141,8 @@ mod tests {
         use Preset::{AnthropicRequests, AnthropicTokens, OpenAiRequests, OpenAiTokens, RateLimit, XRateLimit};
 
         let left = |tokens| Some(HoldBack::remaining(tokens));
-        let table: &[(Preset, &[(&'static str, &str)], Option<HoldBack>)] = &[
+        type Row<'a> = (Preset, &'a [(&'static str, &'a str)], Option<HoldBack>);
+        let table: &[Row] = &[
             // Structured fields, of the current draft.
             (RateLimit, &[("ratelimit", r#""default";r=50;t=30"#)], left(50)),
             (RateLimit, &[("ratelimit", r#""default";r=0;t=30"#)], Some(wait(30))),
@@ -239,7 +236,7 @@ mod tests {
                     headers.append(NAMES[name], value);
                 }
             }
-            let hold = read(StatusCode::from_u16(status).unwrap(), &headers, Preset::ALL);
+            let hold = HoldBack::from_answer(StatusCode::from_u16(status).unwrap(), &headers, Preset::ALL);
             prop_assert!(status != 429 || hold.is_some());
             prop_assert!(hold.is_none_or(|hold| hold.wait() <= HoldBack::LONGEST));
         }

@@ -75,7 +75,7 @@ fn parse_mode(mode: Option<&str>) -> Result<Mode, sqlx::Error> {
     }
 }
 
-/// What hold_back_v1 answers.
+/// What routines answer that hold a bucket back.
 pub(super) fn lowered(outcome: &str) -> Result<Lowered, sqlx::Error> {
     Ok(match outcome {
         "lowered" => Ok(Some(true)),

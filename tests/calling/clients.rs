@@ -10,7 +10,7 @@ use tollgate::{ClientLimit, ClientLimitError, LimitedClient, Store};
 use tower::{Layer, Service, ServiceExt};
 
 pub enum AnyClient<S: Store> {
-    Tower(LimitedClient<S, Client<HttpConnector, Empty<Bytes>>>),
+    Tower(Box<LimitedClient<S, Client<HttpConnector, Empty<Bytes>>>>),
     Reqwest(ClientWithMiddleware),
 }
 
@@ -34,7 +34,7 @@ pub const KINDS: [Kind; 2] = [Kind::Tower, Kind::Reqwest];
 impl<S: Store> AnyClient<S> {
     pub fn new(kind: Kind, limit: ClientLimit<S>) -> Self {
         match kind {
-            Kind::Tower => Self::Tower(limit.layer(Client::builder(TokioExecutor::new()).build_http())),
+            Kind::Tower => Self::Tower(Box::new(limit.layer(Client::builder(TokioExecutor::new()).build_http()))),
             Kind::Reqwest => Self::Reqwest(ClientBuilder::new(reqwest::Client::new()).with(limit.middleware()).build()),
         }
     }

@@ -17,7 +17,7 @@ pub enum Preset {
     /// `X-RateLimit-Remaining` and `X-RateLimit-Reset`, in seconds, from now or, as GitHub's, since 1970; also
     /// `X-Rate-Limit-…`.
     XRateLimit,
-    /// Of OpenAI and those who are compatible: `x-ratelimit-remaining-requests` and its like.
+    /// Of `OpenAI` and those who are compatible: `x-ratelimit-remaining-requests` and its like.
     OpenAiRequests,
     /// The same for tokens of the language model: `x-ratelimit-remaining-tokens`.
     OpenAiTokens,

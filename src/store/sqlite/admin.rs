@@ -191,9 +191,9 @@ impl Operations for Sqlite {
                 Rule::Provisioned => found.as_ref().and_then(|row| row.plan.as_ref()),
                 rule => rule.plan(),
             };
-            let rules = Rules::from(&rules::find(&mut transaction, key, plan).await?);
+            let chosen = Rules::from(&rules::find(&mut transaction, key, plan).await?);
             let now = clock.now();
-            let mut ruled = match book::rule(found.clone(), rule, &rules, now) {
+            let mut ruled = match book::rule(found.clone(), rule, &chosen, now) {
                 Ok(ruled) => ruled,
                 Err(word) => return Ok(Err(word)),
             };

@@ -101,14 +101,14 @@ async fn a_wait_counts_from_when_the_bucket_was_locked(rig: Rig) -> anyhow::Resu
 async fn nobody_passes_a_bucket_that_is_held_back(rig: Rig) -> anyhow::Result<()> {
     let key = rig.bucket(Quota::continuous(1000, Duration::from_secs(1))?).await?;
     let store = rig.store().deadline(Duration::from_secs(60)).max_attempts(1000);
-    let held = Arc::new(AtomicBool::new(false));
+    let heard = Arc::new(AtomicBool::new(false));
     let replicas: Vec<_> = (0..6)
         .map(|number| {
-            let (store, key, held) = (store.clone(), key.clone(), Arc::clone(&held));
+            let (store, key, heard) = (store.clone(), key.clone(), Arc::clone(&heard));
             tokio::spawn(async move {
                 let mut granted = 0;
                 for round in 0..20 {
-                    let known = held.load(Ordering::SeqCst);
+                    let known = heard.load(Ordering::SeqCst);
                     let decision = store.take_one(&Take::from(key.clone())).await??;
                     ensure!(!known || !decision.is_granted(), "{number} passed a bucket that was held back");
                     granted += i64::from(decision.is_granted());
@@ -116,7 +116,7 @@ async fn nobody_passes_a_bucket_that_is_held_back(rig: Rig) -> anyhow::Result<()
                     if round >= 5 + number {
                         let hold = HoldBack::retry_after(Duration::from_secs(60));
                         store.hold_back(&key, &Rule::Provisioned, hold).await?;
-                        held.store(true, Ordering::SeqCst);
+                        heard.store(true, Ordering::SeqCst);
                     }
                 }
                 anyhow::Ok(granted)
