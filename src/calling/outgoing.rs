@@ -1,4 +1,3 @@
-use http::uri::Authority;
 use http::{Extensions, HeaderMap, Method};
 
 use crate::Key;
@@ -64,7 +63,7 @@ impl<'a> From<&'a http::request::Parts> for Outgoing<'a> {
         // A request to a path alone says where it goes in a header.
         let (host, port) = match (parts.uri.authority(), named) {
             (Some(authority), _) => (Some(authority.host()), authority.port_u16()),
-            (None, Some(named)) => match named.parse::<Authority>() {
+            (None, Some(named)) => match named.parse::<http::uri::Authority>() {
                 // Without a user before the host, so its host is where the text begins.
                 Ok(authority) if !named.contains('@') => (Some(&named[..authority.host().len()]), authority.port_u16()),
                 _ => (None, None),
