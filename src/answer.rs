@@ -4,8 +4,9 @@ use crate::bucket::{Bucket, NEVER_NS, Receipt, Request, Terms};
 use crate::{Decision, Mode, Outcome, Take, TakeError};
 
 /// What became of a request, for one of its buckets.
+#[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Word {
+pub enum Word {
     Granted,
     Denied,
     /// It could have been granted, but another of the request's buckets denied.

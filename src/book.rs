@@ -2,7 +2,7 @@
 //! and write, under a lock of theirs.
 
 use crate::answer::{Answer, Word};
-use crate::bucket::{Bucket, MOST_TOKENS, Receipt, Request, Terms, Verdict};
+use crate::bucket::{Bucket, Hold, MOST_TOKENS, NEVER_NS, Receipt, Request, Terms, Verdict};
 use crate::receipt::Kind;
 use crate::{Adjusted, Key, Mode, Quota, Rule};
 
@@ -210,6 +210,15 @@ pub(crate) fn take(ruled: &mut Ruled, request: Request, now: i64) -> Answer {
             decided => decided,
         },
     }
+}
+
+/// Lowers a bucket, and says whether it held more; `None` if it would never have a token again.
+pub(crate) fn hold_back(ruled: &mut Ruled, hold: Hold, now: i64) -> Option<bool> {
+    let Some(row) = ruled.row.as_mut().filter(|_| ruled.mode != Mode::Off) else {
+        return Some(false);
+    };
+    let terms = row.terms();
+    (hold.wait == 0 || terms.step_ns != NEVER_NS).then(|| row.bucket.hold_back(&terms, now, hold))
 }
 
 /// What is remembered of a grant.

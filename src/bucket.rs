@@ -122,6 +122,15 @@ pub struct Request {
     pub keep: i64,
 }
 
+/// What is known of a limit that somebody else keeps, in tokens and nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// No more tokens than these are left.
+    pub remaining: Option<i64>,
+    /// None comes before, a year at most; 0: not said.
+    pub wait: i64,
+}
+
 /// What a request came to. Times are in nanoseconds from now; [`NEVER_NS`] if there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
@@ -249,6 +258,27 @@ impl Bucket {
         self.full_at = self.full_at.max(clock).saturating_add(owed).min(furthest.max(self.full_at));
         self.longest_wait = self.longest_wait.max(self.full_at - clock - terms.burst());
         self.granted = self.granted.saturating_add(tokens).min(i64::MAX / 2);
+    }
+
+    /// Lowers the bucket to what somebody else says of it, and says whether it held more: it is never raised.
+    ///
+    /// Tokens come with the steps of the clock, so an interval's come with the first one that begins when the wait is
+    /// over. What was granted keeps its turn.
+    pub fn hold_back(&mut self, terms: &Terms, now: i64, hold: Hold) -> bool {
+        if self.stepped_back(terms, now) {
+            self.settle(terms, terms, now);
+        }
+        let clock = terms.clock(self.anchor, now);
+        let left = hold.remaining.map(|tokens| clock + terms.burst() - tokens.min(terms.capacity) * terms.token_ticks);
+        // One tick after the last one that it shows before: then the first token is there.
+        let wait = (hold.wait > 0)
+            .then(|| terms.clock(self.anchor, now + hold.wait - 1) + 1 + terms.burst() - terms.token_ticks);
+        let Some(full_at) = left.max(wait).filter(|full_at| *full_at > self.full_at.max(clock)) else {
+            return false;
+        };
+        self.full_at = full_at;
+        self.longest_wait = self.longest_wait.max(full_at - clock - terms.burst());
+        true
     }
 
     /// Makes the bucket full. It counts as a grant of the capacity, so that no earlier request gives anything back.

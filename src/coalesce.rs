@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 
-use crate::{Adjusted, Adjustment, Error, Key, Outcome, Store, Swept, Take, TakeError};
+use crate::{Adjusted, Adjustment, Error, HoldBack, Key, Outcome, Rule, Store, Swept, Take, TakeError};
 
 mod held;
 mod lane;
@@ -94,6 +94,10 @@ impl<S: Store> Store for Coalesce<S> {
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         self.store.adjust(adjustments).await
+    }
+
+    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
+        self.store.hold_back(key, rule, hold).await
     }
 
     async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {

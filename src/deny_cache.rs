@@ -1,6 +1,6 @@
 use smallvec::SmallVec;
 
-use crate::{Adjusted, Adjustment, Error, Key, Outcome, Store, Swept, Take, TakeError};
+use crate::{Adjusted, Adjustment, Error, HoldBack, Key, Outcome, Rule, Store, Swept, Take, TakeError};
 
 mod denial;
 mod denials;
@@ -117,6 +117,13 @@ impl<S: Store> Store for DenyCache<S> {
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         let _adjusted = Adjusting(&self.denials, adjustments);
         self.store.adjust(adjustments).await
+    }
+
+    /// Forgets the key: what it denied stays denied, but for longer.
+    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
+        let lowered = self.store.hold_back(key, rule, hold).await;
+        self.denials.forget(key);
+        lowered
     }
 
     async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {

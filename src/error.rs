@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::{AdminError, Key, KeyError, ModeError, QuotaError};
+use crate::{AdminError, HoldBackError, Key, KeyError, ModeError, QuotaError};
 
 /// Why there is no answer. That there is no token is an answer: see [`Decision`](crate::Decision).
 ///
@@ -30,6 +30,9 @@ pub enum Error {
     /// The database refused the statement.
     #[error("the database refused the request")]
     Database(#[source] Cause),
+    /// The limit cannot be held back. Nothing was changed.
+    #[error(transparent)]
+    HoldBack(#[from] HoldBackError),
     /// The text is no key.
     #[error(transparent)]
     Key(#[from] KeyError),
@@ -84,7 +87,10 @@ impl Error {
 
     /// Whether the store failed, and not the request.
     pub(crate) fn is_failure(&self) -> bool {
-        !matches!(self, Self::Admin(_) | Self::Key(_) | Self::Mode(_) | Self::Quota(_) | Self::Take(_))
+        !matches!(
+            self,
+            Self::Admin(_) | Self::HoldBack(_) | Self::Key(_) | Self::Mode(_) | Self::Quota(_) | Self::Take(_)
+        )
     }
 
     /// Whether tokens may have been taken all the same. Asking again may then pay twice.

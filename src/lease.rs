@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
-use crate::{Adjusted, Adjustment, Clock, Error, Key, Outcome, Store, Swept, Take, TakeError};
+use crate::{Adjusted, Adjustment, Clock, Error, HoldBack, Key, Outcome, Rule, Store, Swept, Take, TakeError};
 
 mod books;
 mod boot_clock;
@@ -170,11 +170,28 @@ impl<S: Store, C: Clock> Store for Lease<S, C> {
         self.lender.store.adjust(adjustments).await
     }
 
+    /// Gives back what it holds of the key first, and serves nothing of it that was taken before.
+    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
+        let _lowering = Lowering(&self.lender, key);
+        self.lender.forget(key).await;
+        self.lender.store.hold_back(key, rule, hold).await
+    }
+
     async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {
         self.lender.store.sweep(after, limit).await
     }
 
     async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
         self.lender.store.count_denials(denials).await
+    }
+}
+
+/// A call that lowers a bucket. However it ends, dropped too, what was taken meanwhile may have been taken before: it serves
+/// nobody, and is not given back, which would raise the bucket.
+struct Lowering<'a, S: Store, C: Clock>(&'a Lender<S, C>, &'a Key);
+
+impl<S: Store, C: Clock> Drop for Lowering<'_, S, C> {
+    fn drop(&mut self) {
+        self.0.discard(self.1);
     }
 }

@@ -5,6 +5,8 @@ mod admin;
 mod answer;
 mod book;
 pub mod bucket;
+#[cfg(any(feature = "_calling", feature = "stream"))]
+mod calling;
 mod clock;
 mod coalesce;
 mod decision;
@@ -12,6 +14,7 @@ mod deny_cache;
 mod error;
 #[cfg(feature = "_sql")]
 mod handover;
+mod hold_back;
 mod key;
 mod lease;
 mod limiter;
@@ -40,6 +43,7 @@ pub use coalesce::Coalesce;
 pub use decision::{Decision, Source};
 pub use deny_cache::DenyCache;
 pub use error::{Cause, Error, TakeError};
+pub use hold_back::{HoldBack, HoldBackError};
 pub use key::{Key, KeyError};
 pub use lease::{BootClock, Lease, LeaseOptions};
 pub use limiter::{Bound, Fallback, Limiter, LimiterBuilder, Reservation};
@@ -52,6 +56,15 @@ pub use requester::{LimitError, Limited, TokenRequester, limit};
 pub use store::{Outcome, Store};
 pub use take::{Rule, Take};
 pub use window::{Counted, LocalReads, SharedWindows, Window};
+
+#[cfg(feature = "reqwest")]
+pub use calling::LimitMiddleware;
+#[cfg(feature = "tower")]
+pub use calling::LimitedClient;
+#[cfg(feature = "_calling")]
+pub use calling::{ClientLimit, ClientLimitError, Outgoing, Preset};
+#[cfg(feature = "stream")]
+pub use calling::{LimitedStream, limit_stream};
 
 #[cfg(feature = "_sql")]
 pub use migrate::{Migrate, Migration, migrate, migrations, pending_migrations};

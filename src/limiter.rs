@@ -4,7 +4,7 @@ use std::time::Duration;
 use parking_lot::RwLock;
 
 use crate::telemetry::{Begun, Decisions, Share, WAITERS};
-use crate::{Decision, Error, Key, Mode, Quota, QuotaError, Rule, Store, Take};
+use crate::{Decision, Error, HoldBack, Key, Mode, Quota, QuotaError, Rule, Store, Take};
 
 mod bound;
 mod builder;
@@ -285,6 +285,39 @@ impl<S: Store> Limiter<S> {
         };
         self.end(begun, take, turn.as_ref().map(Turn::decision));
         Ok(turn?.come().await)
+    }
+
+    /// Lowers a key's bucket to what somebody else says of it, such as a third party that answers 429, for every process
+    /// that shares it; says whether it held more.
+    ///
+    /// It is never raised, so anybody may repeat that. Requests that were granted before keep their turn, and what they
+    /// give back when they are cancelled, refunded or settled is there again. What this process has
+    /// [taken ahead](LimiterBuilder::lease) is given back first; other processes use theirs within a second.
+    ///
+    /// # Errors
+    ///
+    /// If the rule is a sliding window or has no limit, if a bucket that never refills is to be held back for a time, or if
+    /// there is no answer; there is no fallback then.
+    pub async fn hold_back<K>(&self, key: K, hold: HoldBack) -> Result<bool, Error>
+    where
+        K: TryInto<Key>,
+        Error: From<K::Error>,
+    {
+        self.hold_back_under(key, &self.rule(), hold).await
+    }
+
+    /// The same for a bucket under another rule than the limiter's, for instance one of several that a request names.
+    ///
+    /// # Errors
+    ///
+    /// As for [`hold_back`](Self::hold_back).
+    pub async fn hold_back_under<K>(&self, key: K, rule: &Rule, hold: HoldBack) -> Result<bool, Error>
+    where
+        K: TryInto<Key>,
+        Error: From<K::Error>,
+    {
+        let key = key.try_into()?;
+        self.policy.bounded(self.stack.hold_back(&key, rule, hold)).await
     }
 
     /// Gives back what was [taken ahead](LimiterBuilder::lease), and says how many tokens that is. From then on every request

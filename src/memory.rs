@@ -8,8 +8,10 @@ use self::shard::Shard;
 use self::stats::Stats;
 use crate::answer::Answer;
 use crate::book;
+use crate::hold_back::held;
 use crate::{
-    Adjusted, Adjustment, Clock, Decision, Error, Key, Mode, Outcome, Rule, Store, Swept, SystemClock, Take, TakeError,
+    Adjusted, Adjustment, Clock, Decision, Error, HoldBack, Key, Mode, Outcome, Rule, Store, Swept, SystemClock, Take,
+    TakeError,
 };
 
 mod admin;
@@ -194,6 +196,25 @@ impl<C: Clock> MemoryStore<C> {
         adjusted.map_err(|_| TakeError::UnknownBucket(receipt.key.clone()))
     }
 
+    fn lower(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
+        let hold = hold.of(key, rule)?;
+        let mut shard = self.shard(key).lock();
+        let now = self.clock.now();
+        let row = shard.row(key).cloned();
+        let chosen = self.rules.of(key, rule, row.as_ref());
+        let lowered = match book::rule(row, rule, &chosen, now) {
+            Err(word) => Err(word),
+            Ok(mut ruled) => {
+                let lowered = book::hold_back(&mut ruled, hold, now);
+                if let Some(row) = ruled.row {
+                    shard.insert(key.clone(), row, now)?;
+                }
+                Ok(lowered)
+            }
+        };
+        held(lowered, key)
+    }
+
     fn shard(&self, key: &Key) -> &Mutex<Shard> {
         &self.shards[self.shard_of(key)]
     }
@@ -228,6 +249,10 @@ impl<C: Clock> Store for MemoryStore<C> {
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         Ok(adjustments.iter().map(|adjustment| self.adjust_one(adjustment)).collect())
+    }
+
+    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
+        self.lower(key, rule, hold)
     }
 
     /// A step sweeps whole shards: at least a 64th of the keys.

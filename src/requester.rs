@@ -31,17 +31,47 @@ pub trait TokenRequester: Send + Sync {
     ///
     /// If there is no answer. See [`Error::is_outcome_unknown`] for whether a token may have been taken.
     fn request_token(&self) -> impl Future<Output = Result<Decision, Error>> + Send;
+
+    /// Waits until there is a token, and takes it; denied only if there will never be one.
+    ///
+    /// It sleeps until there could be one and asks again, unless the requester can stand in line.
+    ///
+    /// # Errors
+    ///
+    /// As for [`request_token`](Self::request_token).
+    fn wait_for_token(&self) -> impl Future<Output = Result<Decision, Error>> + Send {
+        async {
+            loop {
+                let decision = self.request_token().await?;
+                if decision.is_granted() || decision.retry_after() == Duration::MAX {
+                    return Ok(decision);
+                }
+                tokio::time::sleep(decision.retry_after().max(SHORTEST_PAUSE)).await;
+            }
+        }
+    }
 }
+
+/// Whoever says that there could be a token at once, and has none, is not asked without a pause.
+pub(crate) const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 
 impl<R: TokenRequester + ?Sized> TokenRequester for &R {
     async fn request_token(&self) -> Result<Decision, Error> {
         (**self).request_token().await
+    }
+
+    async fn wait_for_token(&self) -> Result<Decision, Error> {
+        (**self).wait_for_token().await
     }
 }
 
 impl<R: TokenRequester + ?Sized> TokenRequester for std::sync::Arc<R> {
     async fn request_token(&self) -> Result<Decision, Error> {
         (**self).request_token().await
+    }
+
+    async fn wait_for_token(&self) -> Result<Decision, Error> {
+        (**self).wait_for_token().await
     }
 }
 

@@ -1,4 +1,4 @@
-use crate::{Adjusted, Adjustment, Decision, Error, Key, Swept, Take, TakeError};
+use crate::{Adjusted, Adjustment, Decision, Error, HoldBack, HoldBackError, Key, Rule, Swept, Take, TakeError};
 
 #[cfg(feature = "_sql")]
 mod admin;
@@ -95,6 +95,17 @@ pub trait Store: Send + Sync + 'static {
         adjustments: &[Adjustment],
     ) -> impl Future<Output = Result<Vec<Result<Adjusted, TakeError>>, Error>> + Send;
 
+    /// Lowers a bucket to what somebody else says of it, and says whether it held more; it is made if its rule may make it.
+    /// Repeated, it changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// If the limit cannot be held back, or as for [`take`](Self::take). It may have been lowered then.
+    fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> impl Future<Output = Result<bool, Error>> + Send {
+        let _ = (key, rule, hold);
+        async { Err(HoldBackError::Unsupported.into()) }
+    }
+
     /// Decides one request.
     ///
     /// # Errors
@@ -143,6 +154,10 @@ impl<S: Store> Store for std::sync::Arc<S> {
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         (**self).adjust(adjustments).await
+    }
+
+    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
+        (**self).hold_back(key, rule, hold).await
     }
 
     async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {

@@ -173,6 +173,25 @@ pub enum Rule {
     Window(Window),
 }
 
+#[cfg(feature = "_sql")]
+impl Rule {
+    /// The terms that it brings along.
+    pub(crate) fn quota(&self) -> Option<&Quota> {
+        match self {
+            Self::Quota(quota) => Some(quota),
+            _ => None,
+        }
+    }
+
+    /// The plan that it names.
+    pub(crate) fn plan(&self) -> Option<&Key> {
+        match self {
+            Self::Plan(plan) => Some(plan),
+            _ => None,
+        }
+    }
+}
+
 impl From<Window> for Rule {
     fn from(window: Window) -> Self {
         Self::Window(window)

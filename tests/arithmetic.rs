@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use tollgate::bucket::{Bucket, LONGEST_WAIT_NS, Request, Terms, Verdict};
+use tollgate::bucket::{Bucket, Hold, LONGEST_WAIT_NS, Request, Terms, Verdict};
 
 use model::{CENTURY_NS, Model, Step, quota, story};
 
@@ -80,6 +80,49 @@ proptest! {
             prop_assert_eq!(after.bucket.anchor, before.bucket.anchor);
             prop_assert!(stepped || after.bucket.full_at >= before.bucket.full_at + cost * before.terms().token_ticks);
             prop_assert!(stepped || granted || after.bucket == before.bucket);
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn a_bucket_held_back_holds_no_more_than_was_said_and_no_longer_than_need_be(
+        story in story(0..YEAR_2100, 1 << 31, 30),
+        percent in prop::option::of(0..120_i64),
+        wait in prop_oneof![Just(0), 1..10_i64, 1..1_i64 << 45],
+    ) {
+        replay(&story, |before, now, _, _| {
+            let terms = before.terms();
+            if now < before.bucket.anchor {
+                return Ok(());
+            }
+            let remaining = percent.map(|percent| i64::try_from(i128::from(terms.capacity) * i128::from(percent) / 100));
+            let hold = Hold { remaining: remaining.transpose().expect("at most 2³²"), wait };
+            let one = Request { cost: 1, max_wait: 0, keep: 0 };
+            let free = |bucket: &Bucket, at| bucket.verdict(&terms, at, Request { cost: 0, ..one }, false).remaining;
+            let (mut alone, mut held) = (before.bucket, before.bucket);
+            if held.stepped_back(&terms, now) {
+                alone.settle(&terms, &terms, now);
+            }
+            let lowered = held.hold_back(&terms, now, hold);
+            prop_assert_eq!(lowered, held != alone);
+            prop_assert!(held.full_at >= alone.full_at, "it was raised");
+            prop_assert_eq!((held.granted, held.anchor), (alone.granted, alone.anchor));
+            prop_assert!(!held.stepped_back(&terms, now));
+            prop_assert!(hold.remaining.is_none_or(|remaining| free(&held, now) <= remaining));
+            let mut again = held;
+            prop_assert!(!again.hold_back(&terms, now, hold) && again == held, "repeated, it changed something");
+            if wait > 0 && now + wait < YEAR_2159 {
+                prop_assert!(!held.clone().take(&terms, now + wait - 1, one).granted);
+            }
+            // A tick earlier, it would hold more than was said, or a token before its time.
+            if lowered {
+                let earlier = Bucket { full_at: held.full_at - 1, ..held };
+                let more = hold.remaining.is_some_and(|remaining| {
+                    (terms.burst() - earlier.full_at + terms.clock(earlier.anchor, now)) > remaining * terms.token_ticks
+                });
+                let early = wait > 0 && earlier.clone().take(&terms, now + wait - 1, one).granted;
+                prop_assert!(more || early, "it was lowered too far");
+            }
             Ok(())
         })?;
     }

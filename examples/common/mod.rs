@@ -7,8 +7,8 @@ use anyhow::{Context, bail};
 use sqlx::pool::PoolOptions;
 use sqlx::{MySql, MySqlPool, PgPool, Pool, Postgres, Sqlite, SqlitePool};
 use tollgate::{
-    Adjusted, Adjustment, Admin, Counted, Error, Key, Migrate, Outcome, Quota, SharedWindows, SqlStore, Store, Take,
-    TakeError, Window,
+    Adjusted, Adjustment, Admin, Counted, Error, HoldBack, Key, Migrate, Outcome, Quota, Rule, SharedWindows, SqlStore,
+    Store, Take, TakeError, Window,
 };
 use uuid::Uuid;
 
@@ -80,6 +80,14 @@ impl Store for Database {
             Engine::MySql(pool) => SqlStore::<MySql>::from(pool.clone()).adjust(adjustments).await,
             Engine::Postgres(pool) => SqlStore::<Postgres>::from(pool.clone()).adjust(adjustments).await,
             Engine::Sqlite(pool) => SqlStore::<Sqlite>::from(pool.clone()).adjust(adjustments).await,
+        }
+    }
+
+    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
+        match &self.engine {
+            Engine::MySql(pool) => SqlStore::<MySql>::from(pool.clone()).hold_back(key, rule, hold).await,
+            Engine::Postgres(pool) => SqlStore::<Postgres>::from(pool.clone()).hold_back(key, rule, hold).await,
+            Engine::Sqlite(pool) => SqlStore::<Sqlite>::from(pool.clone()).hold_back(key, rule, hold).await,
         }
     }
 }

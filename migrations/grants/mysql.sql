@@ -20,6 +20,8 @@ grant execute on procedure token_take_all_v1 to tollgate_app;
 grant execute on procedure token_adjust_v1 to tollgate_app;
 grant execute on procedure token_decide_window_v1 to tollgate_app;
 grant execute on procedure token_adjust_window_v1 to tollgate_app;
+grant execute on procedure token_hold_back_v1 to tollgate_app;
+grant execute on procedure token_hold_back to tollgate_app;
 grant execute on procedure token_sweep_v1 to tollgate_app;
 grant execute on procedure token_count_denials_v1 to tollgate_app;
 grant execute on procedure request_token to tollgate_app;

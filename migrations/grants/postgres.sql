@@ -33,6 +33,8 @@ grant execute on function
   tollgate.take_window_v1(
     text, bigint, bigint, bigint, bigint, bigint, bigint, uuid, bigint, boolean),
   tollgate.adjust_window_v1(text, uuid, text, bigint, bigint, bigint),
+  tollgate.hold_back_v1(text, bigint, bigint, bigint, numeric, text, text),
+  tollgate.hold_back(text, bigint, bigint, bigint, text),
   tollgate.sweep_v1(text, bigint),
   tollgate.count_denials_v1(text[], bigint[]),
   tollgate.request_token(text),

@@ -9,7 +9,7 @@ use super::held::{Held, ns};
 use super::options::LeaseOptions;
 use super::table::Table;
 use crate::telemetry::{LEASED, Share};
-use crate::{Adjusted, Adjustment, Clock, Decision, Error, Outcome, Source, Store, Take};
+use crate::{Adjusted, Adjustment, Clock, Decision, Error, Key, Outcome, Source, Store, Take};
 
 /// What a lease and its tasks share.
 #[derive(Debug)]
@@ -109,6 +109,17 @@ impl<S: Store, C: Clock> Lender<S, C> {
 
     pub(super) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
+    }
+
+    /// Gives back what is held of a key, as far as there is an answer, and starts anew with it.
+    pub(super) async fn forget(&self, key: &Key) {
+        drop(self.give_back(self.discard(key)).await);
+    }
+
+    /// Forgets what is held of a key, and what is on its way, and says what could be given back of it.
+    pub(super) fn discard(&self, key: &Key) -> Vec<Adjustment> {
+        let since = self.since(self.now());
+        self.table.remove(key).iter().flat_map(|held| held.retire(since)).collect()
     }
 
     pub(super) async fn close(&self) -> Result<u64, Error> {

@@ -11,7 +11,7 @@ use super::held::Held;
 use crate::{Key, Take};
 
 /// Of one key. Few are under several rules or keeps.
-type Leases = SmallVec<[Arc<Held>; 1]>;
+pub(super) type Leases = SmallVec<[Arc<Held>; 1]>;
 
 /// All leases, by key.
 #[derive(Debug)]
@@ -52,6 +52,13 @@ impl Table {
         }
         shard.entry(key.clone()).or_default().push(Arc::clone(held));
         true
+    }
+
+    /// Forgets the leases of a key.
+    pub(super) fn remove(&self, key: &Key) -> Leases {
+        let leases = self.shards[place(self.hash(key))].write().remove(key).unwrap_or_default();
+        self.len.fetch_sub(leases.len(), Ordering::Relaxed);
+        leases
     }
 
     /// Goes through all leases, and forgets those that it is told to.

@@ -1,7 +1,8 @@
 use std::time::Duration;
 
 use super::{Limiter, Reservation};
-use crate::{Decision, Error, Key, Store};
+use crate::requester::SHORTEST_PAUSE;
+use crate::{Decision, Error, HoldBack, Key, Store, TokenRequester};
 
 /// A [`Limiter`] of one key: a global limit reads as simply as one in this process.
 ///
@@ -84,9 +85,36 @@ impl<S: Store> Bound<S> {
         self.limiter.wait_n(&self.key, cost, longest).await
     }
 
+    /// See [`Limiter::hold_back`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn hold_back(&self, hold: HoldBack) -> Result<bool, Error> {
+        self.limiter.hold_back(&self.key, hold).await
+    }
+
     /// The key.
     #[must_use]
     pub fn key(&self) -> &Key {
         &self.key
+    }
+}
+
+impl<S: Store> TokenRequester for Bound<S> {
+    async fn request_token(&self) -> Result<Decision, Error> {
+        self.allow().await
+    }
+
+    /// Stands in line; for longer than the [longest wait](crate::LimiterBuilder::longest_wait), again and again.
+    async fn wait_for_token(&self) -> Result<Decision, Error> {
+        loop {
+            let decision = self.wait().await?;
+            if decision.is_granted() || decision.retry_after() == Duration::MAX {
+                return Ok(decision);
+            }
+            let pause = decision.retry_after().saturating_sub(self.limiter.longest_wait);
+            tokio::time::sleep(pause.max(SHORTEST_PAUSE)).await;
+        }
     }
 }

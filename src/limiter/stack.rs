@@ -1,7 +1,8 @@
 use std::sync::Arc;
 
 use crate::{
-    Adjusted, Adjustment, Coalesce, DenyCache, Error, Key, Lease, LeaseOptions, Outcome, Store, Swept, Take, TakeError,
+    Adjusted, Adjustment, Coalesce, DenyCache, Error, HoldBack, Key, Lease, LeaseOptions, Outcome, Rule, Store, Swept,
+    Take, TakeError,
 };
 
 /// A limiter's store, with what it asks it through.
@@ -81,6 +82,10 @@ impl<S: Store> Store for Stack<S> {
         if S::IN_PROCESS { self.store.take_one(take).await } else { self.asked.take_one(take).await }
     }
 
+    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
+        self.asked.hold_back(key, rule, hold).await
+    }
+
     async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {
         self.store.sweep(after, limit).await
     }
@@ -116,6 +121,12 @@ impl<L: Store, S: Store> Store for Optional<L, S> {
         match self {
             Self::With(layer) => layer.take_one(take).await,
             Self::Without(store) => store.take_one(take).await,
+        }
+    }
+    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
+        match self {
+            Self::With(layer) => layer.hold_back(key, rule, hold).await,
+            Self::Without(store) => store.hold_back(key, rule, hold).await,
         }
     }
 }

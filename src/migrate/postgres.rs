@@ -43,6 +43,7 @@ impl Migrate for Postgres {
         34 "0034_make_many",
         35 "0035_take_times",
         36 "0036_take_all_many",
+        37 "0037_hold_back",
         38 "0038_token_stats",
         39 "0039_count_denials",
         40 "0040_token_rules",

@@ -19,18 +19,12 @@ impl Ask {
 
     /// The terms that come with the request, for the bucket at a place.
     pub(super) fn quota(&self, place: usize) -> Option<&Quota> {
-        match &self.take.limits[place].1 {
-            Rule::Quota(quota) => Some(quota),
-            _ => None,
-        }
+        self.take.limits[place].1.quota()
     }
 
     /// The plan that the request names, for the bucket at a place.
     pub(super) fn plan(&self, place: usize) -> Option<&str> {
-        match &self.take.limits[place].1 {
-            Rule::Plan(plan) => Some(plan.as_str()),
-            _ => None,
-        }
+        self.take.limits[place].1.plan().map(Key::as_str)
     }
 
     /// The sliding window that the request is under.

@@ -1,3 +1,4 @@
+use super::operations::Lowered;
 use crate::answer::{Answer, Word};
 use crate::bucket::{Bucket, Request, Terms};
 use crate::window::Counts;
@@ -72,6 +73,16 @@ fn parse_mode(mode: Option<&str>) -> Result<Mode, sqlx::Error> {
         None => Ok(Mode::Enforce),
         Some(word) => Mode::parse(word).ok_or_else(|| sqlx::Error::Protocol(format!("the mode {word:?}"))),
     }
+}
+
+/// What routines answer that hold a bucket back.
+pub(super) fn lowered(outcome: &str) -> Result<Lowered, sqlx::Error> {
+    Ok(match outcome {
+        "lowered" => Ok(Some(true)),
+        "unchanged" => Ok(Some(false)),
+        "endless" => Ok(None),
+        other => Err(word(other)?),
+    })
 }
 
 fn word(word: &str) -> Result<Word, sqlx::Error> {

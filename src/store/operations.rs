@@ -1,7 +1,9 @@
 use std::fmt::Debug;
 use std::pin::Pin;
 
-use crate::{BucketLevel, Denials, Explanation, Filter, Key, Override, Plan, Quota, Swept, Switch};
+use crate::answer::Word;
+use crate::bucket::Hold;
+use crate::{BucketLevel, Denials, Explanation, Filter, Key, Override, Plan, Quota, Rule, Swept, Switch};
 
 /// A conversation on a connection that the caller lends.
 #[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
@@ -154,4 +156,16 @@ pub trait Operations: sqlx::Database {
         step: &'c (Option<Key>, u32),
         clock: &'c Self::Clock,
     ) -> Conversation<'c, Swept>;
+
+    #[doc(hidden)]
+    /// Lowers a bucket, made if its rule may make it, and says whether it held more; `None` if it never refills.
+    fn hold_back<'c>(
+        connection: &'c mut Self::Connection,
+        what: &'c (Key, Rule, Hold),
+        clock: &'c Self::Clock,
+    ) -> Conversation<'c, Lowered>;
 }
+
+/// Whether a bucket held more than it was lowered to, or why it was not.
+#[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
+pub type Lowered = Result<Option<bool>, Word>;

@@ -14,10 +14,11 @@ use super::isolation::Isolation;
 use super::operations::Conversation;
 use super::run::{Run, runs};
 use super::together::Together;
+use crate::hold_back::held;
 use crate::retry::{Class, Failure, Retry, finish, finish_statement};
 use crate::{
-    Adjusted, Adjustment, Admin, Counted, Denials, Error, Key, Outcome, Quota, SharedWindows, Store, Swept, Take,
-    TakeError, Window, telemetry,
+    Adjusted, Adjustment, Admin, Counted, Denials, Error, HoldBack, Key, Outcome, Quota, Rule, SharedWindows, Store,
+    Swept, Take, TakeError, Window, telemetry,
 };
 
 /// Buckets in a SQL database, reached through a pool of the host's: one statement a call.
@@ -206,6 +207,11 @@ impl<DB: Dialect> Store for SqlStore<DB> {
             outcomes.push(answer::adjusted(reply, adjustment.receipt.key())?);
         }
         Ok(outcomes)
+    }
+
+    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
+        let lowered = self.operate((key.clone(), rule.clone(), hold.of(key, rule)?), DB::hold_back).await?;
+        held(lowered, key)
     }
 
     async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {

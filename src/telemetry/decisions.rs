@@ -101,7 +101,9 @@ fn kind(error: &Error) -> &'static str {
         Error::OutcomeUnknown(_) => "outcome_unknown",
         Error::Overloaded(_) => "overloaded",
         Error::Unavailable(_) => "unavailable",
-        Error::Admin(_) | Error::Key(_) | Error::Mode(_) | Error::Quota(_) | Error::Take(_) => "invalid_request",
+        Error::Admin(_) | Error::HoldBack(_) | Error::Key(_) | Error::Mode(_) | Error::Quota(_) | Error::Take(_) => {
+            "invalid_request"
+        }
         Error::Other(_) => "other",
     }
 }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::{Counted, Ring, Window};
 use crate::answer::Word;
 use crate::decision::Source;
-use crate::{Adjusted, Adjustment, Error, Key, Mode, Outcome, Store, Swept, Take, TakeError};
+use crate::{Adjusted, Adjustment, Error, HoldBack, Key, Mode, Outcome, Rule, Store, Swept, Take, TakeError};
 
 /// A store that counts requests in sliding windows for others to read.
 pub trait SharedWindows: Store {
@@ -201,6 +201,10 @@ impl<S: SharedWindows> Store for LocalReads<S> {
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         self.store.adjust(adjustments).await
+    }
+
+    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
+        self.store.hold_back(key, rule, hold).await
     }
 
     async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {

@@ -9,6 +9,7 @@ mod clocks;
 mod concurrency;
 mod faults;
 mod fleet;
+mod holding;
 mod host;
 mod interval;
 mod invariants;
@@ -37,6 +38,7 @@ pub fn all() -> Vec<Case> {
         concurrency::cases(),
         faults::cases(),
         fleet::cases(),
+        holding::cases(),
         host::cases(),
         interval::cases(),
         mutants::cases(),

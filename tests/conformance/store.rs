@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::{
-    Adjusted, Adjustment, Coalesce, Counted, Error, Key, MySqlStore, Outcome, PgStore, SharedWindows, SqliteStore,
-    Store, Swept, Take, TakeError, Window,
+    Adjusted, Adjustment, Coalesce, Counted, Error, HoldBack, Key, MySqlStore, Outcome, PgStore, Rule, SharedWindows,
+    SqliteStore, Store, Swept, Take, TakeError, Window,
 };
 
 /// A store on any engine.
@@ -78,6 +78,13 @@ impl Store for AnyStore {
         }
     }
 
+    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
+        match &self.coalesce {
+            None => self.database.hold_back(key, rule, hold).await,
+            Some(coalesce) => coalesce.hold_back(key, rule, hold).await,
+        }
+    }
+
     async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {
         match &self.coalesce {
             None => self.database.sweep(after, limit).await,
@@ -112,6 +119,14 @@ impl Store for Database {
             Self::MySql(store) => store.adjust(adjustments).await,
             Self::Postgres(store) => store.adjust(adjustments).await,
             Self::Sqlite(store) => store.adjust(adjustments).await,
+        }
+    }
+
+    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
+        match self {
+            Self::MySql(store) => store.hold_back(key, rule, hold).await,
+            Self::Postgres(store) => store.hold_back(key, rule, hold).await,
+            Self::Sqlite(store) => store.hold_back(key, rule, hold).await,
         }
     }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tollgate::{
-    Adjusted, Adjustment, Clock, Error, Fallback, Key, Limiter, MemoryStore, Outcome, Receipt, Rule, Store, Take,
-    TakeError,
+    Adjusted, Adjustment, Clock, Error, Fallback, HoldBack, Key, Limiter, MemoryStore, Outcome, Receipt, Rule, Store,
+    Take, TakeError,
 };
 
 /// The time of the test's runtime, which may stand still.
@@ -106,6 +106,14 @@ impl Store for Noting {
             }
         }
         Ok(adjusted)
+    }
+
+    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
+        // Half of it on the way there.
+        self.delay().await;
+        let lowered = self.memory.hold_back(key, rule, hold).await;
+        self.delay().await;
+        lowered
     }
 }
 

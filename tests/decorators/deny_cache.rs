@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::time::{advance, sleep};
 use tollgate::{
-    Adjusted, Adjustment, Admin, Decision, DenyCache, Error, Fallback, Key, Mode, Outcome, Rule, Source, Store, Take,
-    TakeError, Window,
+    Adjusted, Adjustment, Admin, Decision, DenyCache, Error, Fallback, HoldBack, Key, Mode, Outcome, Rule, Source,
+    Store, Take, TakeError, Window,
 };
 use uuid::Uuid;
 
@@ -47,6 +47,19 @@ async fn a_denial_lasts_until_the_tokens_are_there_and_tells_how_long_that_is() 
     }
     assert_eq!(store.calls(), 2);
     assert!(cache.take_one(&one).await??.is_granted());
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_denial_of_a_bucket_that_is_held_back_tells_for_how_long() -> anyhow::Result<()> {
+    let (_, cache) = both();
+    let one = take("a", "4/s burst 1")?;
+    assert!(cache.take_one(&one).await??.is_granted());
+    assert_eq!(cache.take_one(&one).await??.retry_after(), Duration::from_millis(250));
+    let hold = HoldBack::retry_after(Duration::from_secs(60));
+    assert!(cache.hold_back(one.key(), &Rule::try_from("4/s burst 1")?, hold).await?);
+    assert_eq!(cache.take_one(&one).await??.retry_after(), Duration::from_secs(60));
+    assert_eq!(cache.take_one(&one).await??.source(), Source::DenyCache);
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-use tollgate::{Admin, Clock, Key, Lease, LeaseOptions, ManualClock, Rule, Source, Store, Take};
+use tollgate::{Admin, Clock, HoldBack, Key, Lease, LeaseOptions, ManualClock, Rule, Source, Store, Take};
 
 mod requests;
 
@@ -55,6 +55,35 @@ async fn what_was_taken_was_used_given_back_or_is_held() -> anyhow::Result<()> {
     assert_eq!(used, taken);
     let (taken, used) = hammered(RuntimeClock::new()).await?;
     assert!(used <= taken, "{used} used of {taken}");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_held_serves_nobody_once_its_bucket_is_held_back() -> anyhow::Result<()> {
+    let (store, lease) = both(LeaseOptions::default());
+    let lease = Arc::new(lease);
+    let (one, other) = (take("a", "1000000/s")?, take("b", "1000000/s")?);
+    for _ in 0..250 {
+        ask(&lease, &one, 1).await?;
+        ask(&lease, &other, 1).await?;
+    }
+    let held = lease.held();
+    // Others go on asking meanwhile, and tokens are taken ahead.
+    store.answers_after(Duration::from_millis(7));
+    let asking = tokio::spawn({
+        let (lease, one) = (Arc::clone(&lease), one.clone());
+        async move { ask(&lease, &one, 30).await }
+    });
+    sleep(MS).await;
+    let rule = Rule::try_from("1000000/s")?;
+    assert!(lease.hold_back(one.key(), &rule, HoldBack::retry_after(Duration::from_secs(60))).await?);
+    assert!(lease.held() < held && store.given_back() > 0);
+    assert_eq!(lease.take_one(&other).await??.source(), Source::Lease, "of another key");
+    for _ in 0..100 {
+        let denied = lease.take_one(&one).await??;
+        assert!(!denied.is_granted() && denied.retry_after() > Duration::from_secs(58), "{denied:?}");
+    }
+    assert!(asking.await?? > 0);
     Ok(())
 }
 

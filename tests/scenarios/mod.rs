@@ -1,6 +1,7 @@
 //! What every store must do, in a database or in memory, under a clock of the test's.
 
 pub(crate) mod admin;
+pub(crate) mod holding;
 pub(crate) mod inputs;
 pub(crate) mod memory;
 pub(crate) mod plans;
@@ -146,6 +147,17 @@ macro_rules! for_each_scenario {
             admin: what_can_never_rule_is_refused,
             admin: an_end_that_no_clock_reaches_is_none,
             admin: an_explanation_names_what_rules,
+            holding: a_bucket_is_lowered_to_what_is_left_and_never_raised,
+            holding: no_token_comes_before_the_time_that_was_said,
+            holding: both_are_the_stricter_of_each,
+            holding: an_intervals_tokens_come_with_the_first_period_after_the_wait,
+            holding: a_bucket_that_nobody_has_used_is_held_back_too,
+            holding: what_was_granted_before_keeps_its_turn,
+            holding: ten_years_are_an_hour_unless_said,
+            holding: what_cannot_be_held_back_is_an_error_that_says_why,
+            holding: a_mode_that_is_off_holds_nothing_back,
+            holding: other_terms_rule_before_a_bucket_is_held_back,
+            holding: a_clock_set_back_shuts_a_held_bucket_for_no_longer_than_it_was_held,
             inputs: a_request_that_can_never_be_is_the_same_error_alone_and_among_others,
             inputs: what_nobody_made_is_an_error_whatever_is_asked_of_it,
             inputs: any_text_is_a_key_of_its_own_or_a_typed_error,

@@ -5,10 +5,12 @@ use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection, MySqlRow};
 use sqlx::query::QueryScalar;
 
 use super::super::admin::columns::{self, Choice, Denied, Explained, Level, Planned};
-use super::super::operations::{Conversation, Operations};
+use super::super::operations::{Conversation, Lowered, Operations};
 use super::{hex, refill};
+use crate::bucket::Hold;
 use crate::{
-    BucketLevel, Clock, Denials, Explanation, Filter, Key, Mode, Override, Plan, Quota, Swept, Switch, SystemClock,
+    BucketLevel, Clock, Denials, Explanation, Filter, Key, Mode, Override, Plan, Quota, Rule, Swept, Switch,
+    SystemClock,
 };
 
 impl Operations for MySql {
@@ -218,6 +220,25 @@ impl Operations for MySql {
         Box::pin(async move {
             let steps = step.fetch_all(connection).await?;
             columns::swept(steps.into_iter().next().ok_or(sqlx::Error::RowNotFound)?)
+        })
+    }
+
+    fn hold_back<'c>(
+        connection: &'c mut MySqlConnection,
+        (key, rule, hold): &'c (Key, Rule, Hold),
+        (): &'c (),
+    ) -> Conversation<'c, Lowered> {
+        let lower = sqlx::query_scalar("call token_hold_back_v1(?, ?, ?, ?, ?, ?, ?)")
+            .bind(key.as_str())
+            .bind(hold.remaining)
+            .bind(hold.wait)
+            .bind(rule.quota().map(Quota::capacity_i64))
+            .bind(rule.quota().map(Quota::refill_seconds))
+            .bind(rule.quota().map(refill))
+            .bind(rule.plan().map(Key::as_str));
+        Box::pin(async move {
+            let outcomes: Vec<String> = lower.fetch_all(connection).await?;
+            super::super::columns::lowered(outcomes.first().ok_or(sqlx::Error::RowNotFound)?)
         })
     }
 }

@@ -3,10 +3,12 @@
 use sqlx::postgres::{PgConnection, Postgres};
 
 use super::super::admin::columns::{self, Choice, Denied, Explained, Level, Planned};
-use super::super::operations::{Conversation, Operations};
+use super::super::operations::{Conversation, Lowered, Operations};
 use super::refill;
+use crate::bucket::Hold;
 use crate::{
-    BucketLevel, Clock, Denials, Explanation, Filter, Key, Mode, Override, Plan, Quota, Swept, Switch, SystemClock,
+    BucketLevel, Clock, Denials, Explanation, Filter, Key, Mode, Override, Plan, Quota, Rule, Swept, Switch,
+    SystemClock,
 };
 
 impl Operations for Postgres {
@@ -211,5 +213,24 @@ impl Operations for Postgres {
             .bind(after.as_ref().map(Key::as_str))
             .bind(i64::from(*limit));
         Box::pin(async move { columns::swept(step.fetch_one(connection).await?) })
+    }
+
+    fn hold_back<'c>(
+        connection: &'c mut PgConnection,
+        (key, rule, hold): &'c (Key, Rule, Hold),
+        (): &'c (),
+    ) -> Conversation<'c, Lowered> {
+        let lower = sqlx::query_scalar("select tollgate.hold_back_v1($1, $2, $3, $4, $5::text::numeric, $6, $7)")
+            .bind(key.as_str())
+            .bind(hold.remaining)
+            .bind(hold.wait)
+            .bind(rule.quota().map(Quota::capacity_i64))
+            .bind(rule.quota().map(Quota::refill_seconds))
+            .bind(rule.quota().map(refill))
+            .bind(rule.plan().map(Key::as_str));
+        Box::pin(async move {
+            let outcome: String = lower.fetch_one(connection).await?;
+            super::super::columns::lowered(&outcome)
+        })
     }
 }

@@ -3,11 +3,12 @@
 use sqlx::Connection;
 use sqlx::sqlite::{Sqlite, SqliteConnection};
 
-use super::super::operations::{Conversation, Operations};
+use super::super::operations::{Conversation, Lowered, Operations};
 use super::{HostClock, plans, row, rules, stats, sweep, windows};
 use crate::admin::explain;
-use crate::book::Row;
-use crate::{BucketLevel, Denials, Explanation, Filter, Key, Override, Plan, Quota, Swept, Switch};
+use crate::book::{self, Row, Rules};
+use crate::bucket::Hold;
+use crate::{BucketLevel, Denials, Explanation, Filter, Key, Override, Plan, Quota, Rule, Swept, Switch};
 
 impl Operations for Sqlite {
     type Clock = HostClock;
@@ -192,5 +193,32 @@ impl Operations for Sqlite {
         clock: &'c HostClock,
     ) -> Conversation<'c, Swept> {
         Box::pin(sweep::step(connection, after.as_ref(), *limit, clock))
+    }
+
+    fn hold_back<'c>(
+        connection: &'c mut SqliteConnection,
+        (key, rule, hold): &'c (Key, Rule, Hold),
+        clock: &'c HostClock,
+    ) -> Conversation<'c, Lowered> {
+        Box::pin(async move {
+            let mut transaction = connection.begin_with("begin immediate").await?;
+            let found = row::find(&mut transaction, key).await?;
+            let plan = match rule {
+                Rule::Provisioned => found.as_ref().and_then(|row| row.plan.as_ref()),
+                rule => rule.plan(),
+            };
+            let chosen = Rules::from(&rules::find(&mut transaction, key, plan).await?);
+            let now = clock.now();
+            let mut ruled = match book::rule(found.clone(), rule, &chosen, now) {
+                Ok(ruled) => ruled,
+                Err(word) => return Ok(Err(word)),
+            };
+            let lowered = book::hold_back(&mut ruled, *hold, now);
+            if let Some(row) = ruled.row.filter(|row| Some(row) != found.as_ref()) {
+                row::write(&mut transaction, key, &row).await?;
+            }
+            transaction.commit().await?;
+            Ok(Ok(lowered))
+        })
     }
 }

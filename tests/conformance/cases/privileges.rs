@@ -5,7 +5,7 @@ use std::time::Duration;
 use sqlx::error::DatabaseError;
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
-use tollgate::{Admin, Error, Filter, Mode, Override, Quota, Store, TakeError};
+use tollgate::{Admin, Error, Filter, HoldBack, Mode, Override, Quota, Rule, Store, TakeError};
 use uuid::Uuid;
 
 use crate::engines::Kind;
@@ -48,6 +48,7 @@ async fn an_applications_role_takes_tokens_and_can_do_nothing_else(rig: Rig) -> 
     forbidden.extend(match rig.engine.kind {
         Kind::MySql => vec![
             "call token_create_bucket('x', 1, 1, 'interval')".to_owned(),
+            format!("call token_lower_v1({id}, 0, 0, null, null, null, null, @a)"),
             format!("call token_rule_v1({id}, null, null, null, null, 0, 0, @a, @b, @c, @d, @e)"),
             "call token_window_count_v1('x', 1000000, 1000, 1, 0, 0, @a, @b)".to_owned(),
             "delete from token_windows".to_owned(),
@@ -81,6 +82,12 @@ async fn an_applications_role_takes_tokens_and_can_do_nothing_else(rig: Rig) -> 
     let reset = app.store().reset(&key).await;
     assert!(matches!(reset, Err(Error::NotPermitted(_))), "{reset:?}");
     assert_eq!(app.store().sweep(None, 10).await?.next, None);
+    // What a third party says of its limit it passes on.
+    assert!(app.store().hold_back(&rig.key(), &Rule::try_from("5/s")?, HoldBack::remaining(1)).await?);
+    match rig.engine.kind {
+        Kind::MySql => app.pool.run(format!("call token_hold_back({id}, 0, null, null)")).await?,
+        _ => app.pool.run(format!("select tollgate.hold_back({id}, 0)")).await?,
+    }
     login.remove().await
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Limiter, Quota, Rule, Store, Take, Window};
+use tollgate::{HoldBack, Limiter, Quota, Rule, Store, Take, Window};
 
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
@@ -18,7 +18,7 @@ pub fn cases() -> Vec<Case> {
     .into();
     cases.extend(list!(Levels::Pools, Time::Real, |engine| engine.kind != Kind::Sqlite;
         each_verb_is_one_round_trip, a_cancel_is_one_round_trip_more, several_limits_are_one_round_trip,
-        a_window_is_one_round_trip));
+        a_window_is_one_round_trip, holding_back_is_one_round_trip));
     cases.extend(list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres;
         many_requests_for_several_limits_each_are_one_round_trip));
     cases
@@ -111,6 +111,15 @@ async fn a_window_is_one_round_trip(rig: Rig) -> anyhow::Result<()> {
     let (limiter, counter) = limiter(&rig, Window::new(100, Duration::from_mins(1), Duration::from_secs(5))?).await?;
     for warm in [false, true] {
         assert!(limiter.allow(rig.key()).await?.is_granted());
+        counter.is(expected(&rig), warm).await;
+    }
+    Ok(())
+}
+
+async fn holding_back_is_one_round_trip(rig: Rig) -> anyhow::Result<()> {
+    let (limiter, counter) = limiter(&rig, Quota::continuous(100, Duration::from_mins(1))?).await?;
+    for warm in [false, true] {
+        assert!(limiter.hold_back(rig.key(), HoldBack::retry_after(Duration::from_mins(1))).await?);
         counter.is(expected(&rig), warm).await;
     }
     Ok(())

@@ -135,6 +135,16 @@ impl<'a> Play<'a> {
                     agree(expected, found).map_err(|error| error.context(format!("of the batch, {number}")))?;
                 }
             }
+            Operation::HoldBack(key, rule, hold) => {
+                let (expected, found) =
+                    (model.hold_back(&key, &rule, hold).await, engine.hold_back(&key, &rule, hold).await);
+                let same = match (&expected, &found) {
+                    (Ok(expected), Ok(found)) => expected == found,
+                    (Err(expected), Err(found)) => expected.to_string() == found.to_string(),
+                    _ => false,
+                };
+                ensure!(same, "holding back is answered {found:?}\nand not {expected:?}");
+            }
             Operation::Adjust(changes) => {
                 let (mut of_model, mut of_engine): (Vec<Adjustment>, Vec<Adjustment>) = Default::default();
                 for change in changes {

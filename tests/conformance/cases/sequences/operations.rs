@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use tollgate::bucket::MOST_TOKENS;
-use tollgate::{Adjustment, Key, Mode, Quota, Receipt, Rule, Take};
+use tollgate::{Adjustment, HoldBack, Key, Mode, Quota, Receipt, Rule, Take};
 use uuid::Uuid;
 
 /// What is done to a store.
@@ -13,6 +13,7 @@ pub(super) enum Operation {
     Take(Take),
     Batch(Vec<Take>),
     Adjust(Vec<Change>),
+    HoldBack(Key, Rule, HoldBack),
     Create(Key, Quota),
     Plan(Key, Quota, Option<Mode>),
     /// So many nanoseconds forwards, or backwards.
@@ -98,7 +99,11 @@ struct Author<'a> {
 impl Author<'_> {
     fn operation(&mut self, place: usize) -> Operation {
         match self.random.u32(0..100) {
-            0..=44 => {
+            0..=3 => {
+                let place = self.random.usize(..self.cast.keys.len());
+                Operation::HoldBack(self.cast.keys[place].clone(), self.rule(place), self.hold_back(place))
+            }
+            4..=44 => {
                 let take = self.take();
                 self.takes.push((place, self.hold));
                 Operation::Take(take)
@@ -247,6 +252,17 @@ impl Author<'_> {
             20 | 21 => Duration::from_hours(1),
             22 => Duration::from_hours(366 * 24),
             _ => Duration::MAX,
+        }
+    }
+
+    fn hold_back(&mut self, place: usize) -> HoldBack {
+        let capacity = self.quotas[place].capacity();
+        let remaining = HoldBack::remaining([0, 1, capacity / 2, capacity, u64::MAX][self.random.usize(..5)]);
+        let retry_after = HoldBack::retry_after(self.max_wait(place)).longest(Duration::MAX);
+        match self.random.u32(0..4) {
+            0 => remaining,
+            1 => remaining.and(retry_after),
+            _ => retry_after,
         }
     }
 

@@ -1,0 +1,36 @@
+-- token_hold_back: lower a provisioned bucket to what somebody else says of it, never raise it; repeated, it changes
+-- nothing. MySQL's routines have no defaults: give every argument.
+--
+-- Arguments: p_id             the bucket
+--            p_remaining      no more tokens than these are left; null: not said
+--            p_retry_after_ms none comes before so many milliseconds have passed; null: not said
+--            p_longest_ms     for how many at most, whatever was said; null: an hour
+-- Result:    one row: lowered: whether it held more: 1 or 0
+-- Errors:    22023 arguments out of range, or a wait for a bucket that never refills · 45000 no such bucket or plan
+-- Locks:     see token_hold_back_v1. In a transaction of yours the bucket stays locked until it ends.
+create procedure token_hold_back(
+  in p_id varchar(256) character set utf8mb4, in p_remaining bigint, in p_retry_after_ms bigint, in p_longest_ms bigint)
+modifies sql data
+sql security definer
+begin
+  declare v_outcome varchar(10) character set ascii;
+  declare v_message varchar(128) character set utf8mb4;
+  if (p_id is not null and coalesce(p_remaining, 0) >= 0 and coalesce(p_retry_after_ms, 0) >= 0
+      and coalesce(p_longest_ms, 0) >= 0 and coalesce(p_remaining, p_retry_after_ms) is not null) is not true then
+    signal sqlstate '22023' set message_text =
+      'tollgate: token_hold_back takes an id, and a number of tokens, a wait in ms, or both, of 0 or more';
+  end if;
+  call token_lower_v1(p_id, p_remaining,
+                      least(coalesce(p_retry_after_ms, 0), coalesce(p_longest_ms, 3600000), 31622400000) * 1000000,
+                      null, null, null, null, v_outcome);
+  if v_outcome in ('unknown', 'unplanned') then
+    set v_message = concat('tollgate: no bucket ''', left(p_id, 36), ''', or not its plan',
+                           ': call token_create_bucket or token_create_plan');
+    signal sqlstate '45000' set message_text = v_message;
+  elseif v_outcome = 'endless' then
+    set v_message = concat('tollgate: bucket ''', left(p_id, 36),
+                           ''' never refills: say how many tokens are left, and no wait');
+    signal sqlstate '22023' set message_text = v_message;
+  end if;
+  select v_outcome = 'lowered' as lowered;
+end

@@ -1,0 +1,25 @@
+use std::time::Duration;
+
+use crate::{Error, Key};
+
+/// Why a request was not sent. No token was taken, unless the limiter's own error says otherwise.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientLimitError {
+    /// Its turn would come later than the client waits.
+    #[error("no tokens available for '{key}' in time; there could be in {retry_after:?}")]
+    Limited {
+        /// What it is limited by.
+        key: Key,
+        /// When there could be some.
+        retry_after: Duration,
+    },
+    /// There is nothing to limit it by.
+    #[error(
+        "the request has no host to limit it by: send it to an absolute URI, or say what it is limited by: keyed_by"
+    )]
+    NoKey,
+    /// The limiter has no answer, and no fallback.
+    #[error(transparent)]
+    Limiter(#[from] Error),
+}

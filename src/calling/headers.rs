@@ -1,0 +1,276 @@
+//! What third parties say of their limits, in the headers of their answers. Whatever is malformed is as if it were absent.
+
+use std::time::{Duration, SystemTime};
+
+use http::header::{DATE, RETRY_AFTER};
+use http::{HeaderMap, StatusCode};
+
+use crate::HoldBack;
+
+mod figures;
+mod preset;
+mod ratelimit;
+
+pub use preset::Preset;
+
+impl HoldBack {
+    /// What the answer of a third party says of its limit, if it says something: by `Retry-After`, if it is a refusal (429,
+    /// or 503 with that header), and by the headers of these presets. What is malformed is as if it were absent.
+    ///
+    /// [`ClientLimit`](crate::ClientLimit) does this by itself; here it is for clients of another kind.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use http::{HeaderMap, HeaderValue, StatusCode};
+    /// use tollgate::HoldBack;
+    ///
+    /// let mut headers = HeaderMap::new();
+    /// headers.insert("retry-after", HeaderValue::from_static("30"));
+    /// let hold = HoldBack::from_answer(StatusCode::TOO_MANY_REQUESTS, &headers, &[]);
+    /// assert_eq!(hold.map(|hold| hold.wait()), Some(Duration::from_secs(30)));
+    /// assert_eq!(HoldBack::from_answer(StatusCode::OK, &headers, &[]), None);
+    /// ```
+    #[must_use = "give it to a limiter, if there is one"]
+    pub fn from_answer(status: StatusCode, headers: &HeaderMap, presets: &[Preset]) -> Option<Self> {
+        let sent = sent_at(headers);
+        let said = presets.iter().filter_map(|preset| preset.read(headers, sent)).reduce(Self::and);
+        if !is_refusal(status, headers) {
+            return said;
+        }
+        match retry_after(headers, sent) {
+            Some(span) => said.into_iter().chain([Self::retry_after(span), Self::remaining(0)]).reduce(Self::and),
+            // It says no more than that there is none.
+            None => said.or(Some(Self::remaining(0))),
+        }
+    }
+}
+
+/// Whether an answer says that too many requests were sent.
+pub(super) fn is_refusal(status: StatusCode, headers: &HeaderMap) -> bool {
+    status == StatusCode::TOO_MANY_REQUESTS
+        || status == StatusCode::SERVICE_UNAVAILABLE && headers.contains_key(RETRY_AFTER)
+}
+
+/// When it was sent, by the third party's clock if it says so: then this host's makes no difference.
+fn sent_at(headers: &HeaderMap) -> SystemTime {
+    let date = text(headers, DATE.as_str()).and_then(|date| httpdate::parse_http_date(date).ok());
+    date.unwrap_or_else(SystemTime::now)
+}
+
+/// Seconds or a date; milliseconds, of those who send them, are more exact.
+fn retry_after(headers: &HeaderMap, sent: SystemTime) -> Option<Duration> {
+    let millis = || figures::decimal(text(headers, "retry-after-ms")?).map(|millis| millis / 1000);
+    millis().or_else(|| {
+        let text = text(headers, RETRY_AFTER.as_str())?;
+        figures::decimal(text).or_else(|| {
+            let date = httpdate::parse_http_date(text).ok()?;
+            Some(date.duration_since(sent).unwrap_or_default())
+        })
+    })
+}
+
+/// So many are left, or none, and one comes only then.
+fn left(remaining: u64, next: impl FnOnce() -> Option<Duration>) -> HoldBack {
+    let hold = HoldBack::remaining(remaining);
+    match (remaining, next) {
+        (0, next) => next().map_or(hold, |next| hold.and(HoldBack::retry_after(next))),
+        _ => hold,
+    }
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok().map(str::trim)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderName, HeaderValue};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
+        lines
+            .iter()
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap()))
+            .collect()
+    }
+
+    const SENT: (&str, &str) = ("date", "Fri, 15 Jan 2027 08:00:00 GMT");
+
+    fn held(status: u16, preset: Preset, lines: &[(&'static str, &str)]) -> Option<HoldBack> {
+        let lines = [&[SENT], lines].concat();
+        HoldBack::from_answer(StatusCode::from_u16(status).unwrap(), &headers(&lines), &[preset])
+    }
+
+    fn wait(seconds: u64) -> HoldBack {
+        HoldBack::retry_after(Duration::from_secs(seconds)).and(HoldBack::remaining(0))
+    }
+
+    #[test]
+    fn a_refusal_says_for_how_long_in_seconds_or_by_a_date() {
+        let none = HoldBack::remaining(0);
+        for (status, value, expected) in [
+            (429, "120", Some(wait(120))),
+            (429, " 0 ", Some(wait(0))),
+            (429, "1.5", Some(HoldBack::retry_after(Duration::from_millis(1500)).and(none))),
+            (429, "Fri, 15 Jan 2027 08:00:30 GMT", Some(wait(30))),
+            (429, "Fri, 15 Jan 2027 07:59:00 GMT", Some(wait(0))),
+            (429, "Friday, 15-Jan-27 08:00:30 GMT", Some(wait(30))),
+            (429, "99999999999999999999999", Some(HoldBack::retry_after(Duration::MAX).and(none))),
+            (429, "-1", Some(none)),
+            (429, "soon", Some(none)),
+            (429, "", Some(none)),
+            (503, "120", Some(wait(120))),
+            (200, "120", None),
+            (301, "120", None),
+        ] {
+            assert_eq!(held(status, Preset::RateLimit, &[("retry-after", value)]), expected, "{status} {value:?}");
+        }
+        assert_eq!(held(429, Preset::RateLimit, &[]), Some(none));
+        assert_eq!(held(503, Preset::RateLimit, &[]), None);
+        let both = [("retry-after", "2"), ("retry-after-ms", "1250")];
+        assert_eq!(
+            held(429, Preset::RateLimit, &both),
+            Some(HoldBack::retry_after(Duration::from_millis(1250)).and(none))
+        );
+    }
+
+    #[test]
+    fn each_preset_reads_what_its_senders_send() {
+        use Preset::{AnthropicRequests, AnthropicTokens, OpenAiRequests, OpenAiTokens, RateLimit, XRateLimit};
+
+        let left = |tokens| Some(HoldBack::remaining(tokens));
+        type Row<'a> = (Preset, &'a [(&'static str, &'a str)], Option<HoldBack>);
+        let table: &[Row] = &[
+            // Structured fields, of the current draft.
+            (RateLimit, &[("ratelimit", r#""default";r=50;t=30"#)], left(50)),
+            (RateLimit, &[("ratelimit", r#""default";r=0;t=30"#)], Some(wait(30))),
+            (RateLimit, &[("ratelimit", r#""hour";r=900;t=100, "minute";r=3;t=20"#)], left(3)),
+            (RateLimit, &[("ratelimit", r#""a";r=7"#), ("ratelimit", r#""b";r=5"#)], left(5)),
+            (RateLimit, &[("ratelimit", r#""default";r=5;t"#)], left(5)),
+            (RateLimit, &[("ratelimit", r#""default";t=30"#)], None),
+            (RateLimit, &[("ratelimit", r#""default";r=-1"#)], None),
+            (RateLimit, &[("ratelimit", r#""default";r=1.5"#)], None),
+            (RateLimit, &[("ratelimit", r#""default"#)], None),
+            // A dictionary, of an older one, and headers of their own, of the first.
+            (RateLimit, &[("ratelimit", "limit=100, remaining=50, reset=5")], left(50)),
+            (RateLimit, &[("ratelimit", "limit=100, remaining=0, reset=5")], Some(wait(5))),
+            (RateLimit, &[("ratelimit-remaining", "9"), ("ratelimit-reset", "5")], left(9)),
+            (RateLimit, &[("ratelimit-remaining", "0"), ("ratelimit-reset", "5")], Some(wait(5))),
+            (RateLimit, &[("ratelimit-remaining", "0")], left(0)),
+            (RateLimit, &[("ratelimit-reset", "5")], None),
+            // GitHub: the second when the window ends; others: seconds from now; milliseconds since 1970.
+            (XRateLimit, &[("x-ratelimit-remaining", "4999"), ("x-ratelimit-reset", "1800000030")], left(4999)),
+            (XRateLimit, &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "1800000030")], Some(wait(30))),
+            (XRateLimit, &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "1799999999")], Some(wait(0))),
+            (XRateLimit, &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "1800000030000")], Some(wait(30))),
+            (XRateLimit, &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "30")], Some(wait(30))),
+            (XRateLimit, &[("x-rate-limit-remaining", "0"), ("x-rate-limit-reset", "30")], Some(wait(30))),
+            (XRateLimit, &[("x-ratelimit-remaining", "598.0")], left(598)),
+            (XRateLimit, &[("x-ratelimit-remaining", "many")], None),
+            // Buckets that refill evenly: the reset is when they are full, so one of 60 in 90 s has a token after 1.5 s.
+            (OpenAiRequests, &[("x-ratelimit-remaining-requests", "59")], left(59)),
+            (
+                OpenAiRequests,
+                &[
+                    ("x-ratelimit-limit-requests", "60"),
+                    ("x-ratelimit-remaining-requests", "0"),
+                    ("x-ratelimit-reset-requests", "1m30s"),
+                ],
+                Some(HoldBack::retry_after(Duration::from_millis(1500)).and(HoldBack::remaining(0))),
+            ),
+            (
+                OpenAiTokens,
+                &[("x-ratelimit-remaining-tokens", "149984"), ("x-ratelimit-reset-tokens", "6ms")],
+                left(149_984),
+            ),
+            (OpenAiTokens, &[("x-ratelimit-remaining-requests", "59")], None),
+            (
+                AnthropicRequests,
+                &[
+                    ("anthropic-ratelimit-requests-limit", "50"),
+                    ("anthropic-ratelimit-requests-remaining", "0"),
+                    ("anthropic-ratelimit-requests-reset", "2027-01-15T08:01:00Z"),
+                ],
+                Some(HoldBack::retry_after(Duration::from_millis(1200)).and(HoldBack::remaining(0))),
+            ),
+            (
+                AnthropicTokens,
+                &[
+                    ("anthropic-ratelimit-tokens-remaining", "12000"),
+                    ("anthropic-ratelimit-tokens-reset", "2027-01-15T08:01:00Z"),
+                ],
+                left(12_000),
+            ),
+            (
+                AnthropicRequests,
+                &[
+                    ("anthropic-ratelimit-requests-limit", "0"),
+                    ("anthropic-ratelimit-requests-remaining", "0"),
+                    ("anthropic-ratelimit-requests-reset", "tomorrow"),
+                ],
+                left(0),
+            ),
+        ];
+        for (preset, lines, expected) in table {
+            assert_eq!(held(200, *preset, lines), *expected, "{preset:?} of {lines:?}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_that_says_what_is_left_elsewhere_does_not_empty_the_bucket() {
+        let lines = [("x-ratelimit-remaining-tokens", "5000")];
+        assert_eq!(held(429, Preset::OpenAiTokens, &lines), Some(HoldBack::remaining(5000)));
+    }
+
+    proptest! {
+        #[test]
+        fn no_header_whatever_panics_or_raises(
+            status in prop_oneof![Just(200_u16), Just(429), Just(503)],
+            lines in prop::collection::vec((0..NAMES.len(), value()), 0..6),
+        ) {
+            let mut headers = HeaderMap::new();
+            for (name, value) in lines {
+                if let Ok(value) = HeaderValue::from_bytes(&value) {
+                    headers.append(NAMES[name], value);
+                }
+            }
+            let hold = HoldBack::from_answer(StatusCode::from_u16(status).unwrap(), &headers, Preset::ALL);
+            prop_assert!(status != 429 || hold.is_some());
+            prop_assert!(hold.is_none_or(|hold| hold.wait() <= HoldBack::LONGEST));
+        }
+    }
+
+    fn value() -> impl Strategy<Value = Vec<u8>> {
+        prop_oneof![
+            prop::collection::vec(any::<u8>(), 0..40),
+            "[0-9.,:; hms\"a-zA-Z=-]{0,40}".prop_map(String::into_bytes),
+            "[0-9]{1,30}(\\.[0-9]{1,30})?(ms|s|m|h)?".prop_map(String::into_bytes),
+            "\"[a-z]{0,5}\";r=[0-9]{1,20};t=-?[0-9]{1,20}".prop_map(String::into_bytes),
+            "[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9]{2}:[0-9]{2}:[0-9]{2} GMT"
+                .prop_map(String::into_bytes),
+            "[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(Z|\\+[0-9]{2}:[0-9]{2})"
+                .prop_map(String::into_bytes),
+        ]
+    }
+
+    const NAMES: [&str; 16] = [
+        "date",
+        "retry-after",
+        "retry-after-ms",
+        "ratelimit",
+        "ratelimit-remaining",
+        "ratelimit-reset",
+        "x-ratelimit-remaining",
+        "x-ratelimit-reset",
+        "x-rate-limit-reset",
+        "x-ratelimit-limit-requests",
+        "x-ratelimit-remaining-requests",
+        "x-ratelimit-reset-requests",
+        "x-ratelimit-reset-tokens",
+        "anthropic-ratelimit-requests-limit",
+        "anthropic-ratelimit-requests-remaining",
+        "anthropic-ratelimit-requests-reset",
+    ];
+}

@@ -1,0 +1,128 @@
+use std::time::{Duration, SystemTime};
+
+use http::HeaderMap;
+
+use super::{figures, ratelimit, text};
+use crate::HoldBack;
+
+/// Headers by which third parties say what is left of their limit, on every answer.
+///
+/// They only ever lower a bucket. Where somebody says that nothing is left, and when something comes, no token comes before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Preset {
+    /// `RateLimit`, in the form of the current IETF draft (`"default";r=50;t=30`) and in the older ones
+    /// (`remaining=50, reset=30`; `RateLimit-Remaining` and `RateLimit-Reset`).
+    RateLimit,
+    /// `X-RateLimit-Remaining` and `X-RateLimit-Reset`, in seconds, from now or, as GitHub's, since 1970; also
+    /// `X-Rate-Limit-…`.
+    XRateLimit,
+    /// Of `OpenAI` and those who are compatible: `x-ratelimit-remaining-requests` and its like.
+    OpenAiRequests,
+    /// The same for tokens of the language model: `x-ratelimit-remaining-tokens`.
+    OpenAiTokens,
+    /// Of Anthropic: `anthropic-ratelimit-requests-remaining` and its like.
+    AnthropicRequests,
+    /// The same for tokens of the language model: `anthropic-ratelimit-tokens-remaining`, the strictest of all.
+    AnthropicTokens,
+    /// Those that are read: `anthropic-ratelimit-input-tokens-remaining`.
+    AnthropicInputTokens,
+    /// Those that are written: `anthropic-ratelimit-output-tokens-remaining`.
+    AnthropicOutputTokens,
+}
+
+/// Where the figures are, and how the reset is written.
+struct Names {
+    /// How many there are in all, where that is said and they come back evenly: the reset is when all are back then. Else
+    /// it is when the first one is.
+    limit: Option<&'static str>,
+    remaining: &'static str,
+    reset: &'static str,
+    parse: fn(&str, SystemTime) -> Option<Duration>,
+}
+
+macro_rules! anthropic {
+    ($of:literal) => {
+        &[Names {
+            limit: Some(concat!("anthropic-ratelimit-", $of, "-limit")),
+            remaining: concat!("anthropic-ratelimit-", $of, "-remaining"),
+            reset: concat!("anthropic-ratelimit-", $of, "-reset"),
+            parse: figures::instant,
+        }]
+    };
+}
+impl Preset {
+    /// All of them.
+    pub const ALL: &'static [Self] = &[
+        Self::RateLimit,
+        Self::XRateLimit,
+        Self::OpenAiRequests,
+        Self::OpenAiTokens,
+        Self::AnthropicRequests,
+        Self::AnthropicTokens,
+        Self::AnthropicInputTokens,
+        Self::AnthropicOutputTokens,
+    ];
+
+    /// What the headers of an answer say that was sent then.
+    pub(super) fn read(self, headers: &HeaderMap, sent: SystemTime) -> Option<HoldBack> {
+        let structured = || (self == Self::RateLimit).then(|| ratelimit::read(headers)).flatten();
+        structured().or_else(|| self.names().iter().find_map(|names| names.read(headers, sent)))
+    }
+
+    fn names(self) -> &'static [Names] {
+        match self {
+            Self::RateLimit => &[Names {
+                limit: None,
+                remaining: "ratelimit-remaining",
+                reset: "ratelimit-reset",
+                parse: |text, _| figures::decimal(text),
+            }],
+            Self::XRateLimit => &[
+                Names {
+                    limit: None,
+                    remaining: "x-ratelimit-remaining",
+                    reset: "x-ratelimit-reset",
+                    parse: figures::seconds_or_epoch,
+                },
+                Names {
+                    limit: None,
+                    remaining: "x-rate-limit-remaining",
+                    reset: "x-rate-limit-reset",
+                    parse: figures::seconds_or_epoch,
+                },
+            ],
+            Self::OpenAiRequests => &[Names {
+                limit: Some("x-ratelimit-limit-requests"),
+                remaining: "x-ratelimit-remaining-requests",
+                reset: "x-ratelimit-reset-requests",
+                parse: |text, _| figures::span(text),
+            }],
+            Self::OpenAiTokens => &[Names {
+                limit: Some("x-ratelimit-limit-tokens"),
+                remaining: "x-ratelimit-remaining-tokens",
+                reset: "x-ratelimit-reset-tokens",
+                parse: |text, _| figures::span(text),
+            }],
+            Self::AnthropicRequests => anthropic!("requests"),
+            Self::AnthropicTokens => anthropic!("tokens"),
+            Self::AnthropicInputTokens => anthropic!("input-tokens"),
+            Self::AnthropicOutputTokens => anthropic!("output-tokens"),
+        }
+    }
+}
+
+impl Names {
+    fn read(&self, headers: &HeaderMap, sent: SystemTime) -> Option<HoldBack> {
+        let remaining = figures::whole(text(headers, self.remaining)?)?;
+        let reset = || (self.parse)(text(headers, self.reset)?, sent);
+        let next = || match self.limit {
+            None => reset(),
+            Some(limit) => {
+                let limit = figures::whole(text(headers, limit)?)?;
+                reset()?.checked_div(u32::try_from(limit).unwrap_or(u32::MAX))
+            }
+        };
+        Some(super::left(remaining, next))
+    }
+}

@@ -1,0 +1,95 @@
+use async_trait::async_trait;
+use http::Extensions;
+use reqwest::{Request, Response};
+use reqwest_middleware::{Error, Middleware, Next, Result};
+
+use super::{ClientLimit, ClientLimitError, Outgoing};
+use crate::Store;
+
+impl<S: Store> ClientLimit<S> {
+    /// As a middleware of a [`reqwest_middleware::ClientWithMiddleware`]. Requests whose turn does not come in time fail with
+    /// a [`ClientLimitError`](crate::ClientLimitError) in an [`Error::Middleware`].
+    ///
+    /// ```
+    /// use tollgate::{ClientLimit, Limiter, MemoryStore, Quota};
+    ///
+    /// # fn main() -> Result<(), tollgate::Error> {
+    /// // PgStore, MySqlStore or SqliteStore, where processes share the limit.
+    /// let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(2))?;
+    /// let client = reqwest_middleware::ClientBuilder::new(reqwest::Client::new())
+    ///     .with(ClientLimit::new(limiter).middleware().retries(2))
+    ///     .build();
+    /// # let _ = client;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn middleware(self) -> LimitMiddleware<S> {
+        LimitMiddleware { limit: self, retries: 0 }
+    }
+}
+
+/// A [`ClientLimit`] for `reqwest`.
+#[derive(Debug)]
+pub struct LimitMiddleware<S: Store> {
+    limit: ClientLimit<S>,
+    retries: u32,
+}
+
+impl<S: Store> LimitMiddleware<S> {
+    /// How often a request that is refused (429, or 503 with `Retry-After`) is sent again, each time after it has waited for
+    /// its turn; not at all if not said. If its turn does not come in time, or its body is a stream, the refusal is the
+    /// answer.
+    #[must_use]
+    pub fn retries(self, retries: u32) -> Self {
+        Self { retries, ..self }
+    }
+
+    /// Waits for the turn of a request, sends it, and passes on what the answer says; says whether it was refused.
+    async fn send(&self, request: Request, extensions: &mut Extensions, next: Next<'_>) -> Result<(Response, bool)> {
+        let Some((key, cost)) = self.limit.price(&outgoing(&request, extensions)).map_err(Error::middleware)? else {
+            return Ok((next.run(request, extensions).await?, false));
+        };
+        let ticket = self.limit.admit(key, cost).await.map_err(Error::middleware)?;
+        let response = next.run(request, extensions).await?;
+        let refused = self.limit.answered(ticket, response.status(), response.headers()).await;
+        Ok((response, refused))
+    }
+}
+
+impl<S: Store> Clone for LimitMiddleware<S> {
+    fn clone(&self) -> Self {
+        Self { limit: self.limit.clone(), ..*self }
+    }
+}
+
+#[async_trait]
+impl<S: Store> Middleware for LimitMiddleware<S> {
+    async fn handle(&self, request: Request, extensions: &mut Extensions, next: Next<'_>) -> Result<Response> {
+        let mut again = if self.retries > 0 { request.try_clone() } else { None };
+        let (mut response, mut refused) = self.send(request, extensions, next.clone()).await?;
+        for _ in 0..self.retries {
+            let Some(request) = again.take().filter(|_| refused) else { break };
+            again = request.try_clone();
+            match self.send(request, extensions, next.clone()).await {
+                Ok(answer) => (response, refused) = answer,
+                // It was not sent again.
+                Err(Error::Middleware(error)) if error.is::<ClientLimitError>() => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(response)
+    }
+}
+
+fn outgoing<'a>(request: &'a Request, extensions: &'a Extensions) -> Outgoing<'a> {
+    let url = request.url();
+    Outgoing {
+        method: request.method(),
+        host: url.host_str(),
+        port: url.port(),
+        path: url.path(),
+        headers: request.headers(),
+        extensions,
+    }
+}

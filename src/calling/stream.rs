@@ -1,0 +1,102 @@
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use futures_core::Stream;
+use futures_core::stream::FusedStream;
+use pin_project_lite::pin_project;
+
+use crate::{Decision, Error, LimitError, TokenRequester};
+
+/// Puts a limit before the items of a stream, for batch jobs: each takes a token before it comes out, in their order.
+///
+/// When there is no token the stream waits until there is, and asks nobody meanwhile; over a [`Bound`](crate::Bound) it
+/// stands in line with everybody else. If there will never be one, the item's place is taken by
+/// [`LimitError::NoTokens`], and if there is no answer by [`LimitError::Request`]: the item is kept, and asked for again if the
+/// stream is polled on. So break off at an error, or go on as if it were a pause.
+///
+/// # Cancel safety
+///
+/// A stream that is dropped has taken the tokens of the items that came out, and no others: one that it waits for is given
+/// back as far as its requester can, and the item that it was for is dropped with it.
+///
+/// ```
+/// use std::pin::pin;
+/// use tollgate::{Limiter, MemoryStore, Quota, limit_stream};
+/// use futures_util::{StreamExt, stream};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(1000).burst(1))?;
+/// let mut pages = pin!(limit_stream(limiter.bind("example.com")?, stream::iter(["/a", "/b", "/c"])));
+/// while let Some(page) = pages.next().await {
+///     println!("fetch {}", page?);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub fn limit_stream<R, T>(requester: R, stream: T) -> LimitedStream<R, T>
+where
+    R: TokenRequester + 'static,
+    T: Stream,
+{
+    LimitedStream { requester: Arc::new(requester), stream, item: None, turn: None, ended: false }
+}
+
+type Turn = Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send>>;
+
+pin_project! {
+    /// A stream behind a limit, made by [`limit_stream`].
+    #[must_use = "a stream does nothing unless it is polled"]
+    pub struct LimitedStream<R, T: Stream> {
+        requester: Arc<R>,
+        #[pin]
+        stream: T,
+        item: Option<T::Item>,
+        turn: Option<Turn>,
+        ended: bool,
+    }
+}
+
+impl<R: TokenRequester + 'static, T: Stream> Stream for LimitedStream<R, T> {
+    type Item = Result<T::Item, LimitError>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.project();
+        if this.item.is_none() {
+            if *this.ended {
+                return Poll::Ready(None);
+            }
+            // First the item: no token is taken for one that does not come.
+            *this.item = ready!(this.stream.poll_next(context));
+            if this.item.is_none() {
+                *this.ended = true;
+                return Poll::Ready(None);
+            }
+        }
+        let turn = this.turn.get_or_insert_with(|| {
+            let requester = Arc::clone(this.requester);
+            Box::pin(async move { requester.wait_for_token().await })
+        });
+        let decision = ready!(turn.as_mut().poll(context));
+        *this.turn = None;
+        Poll::Ready(match decision {
+            Ok(decision) if decision.is_granted() => this.item.take().map(Ok),
+            Ok(denied) => Some(Err(LimitError::NoTokens { retry_after: denied.retry_after() })),
+            Err(error) => Some(Err(error.into())),
+        })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let kept = usize::from(self.item.is_some());
+        let (least, _) = if self.ended { (0, Some(0)) } else { self.stream.size_hint() };
+        // Errors come between the items, nobody knows how many.
+        (least.saturating_add(kept), None)
+    }
+}
+
+impl<R: TokenRequester + 'static, T: Stream> FusedStream for LimitedStream<R, T> {
+    fn is_terminated(&self) -> bool {
+        self.ended && self.item.is_none()
+    }
+}

@@ -1,0 +1,17 @@
+//! Clients that keep to the limits of whom they call: over real sockets, with several replicas over one database.
+
+// Nothing outside uses a test.
+#![allow(unreachable_pub)]
+
+#[path = "calling/answers.rs"]
+mod answers;
+#[path = "calling/clients.rs"]
+mod clients;
+#[path = "calling/replicas.rs"]
+mod replicas;
+#[path = "calling/streams.rs"]
+mod streams;
+#[path = "calling/third_party.rs"]
+mod third_party;
+#[path = "calling/turns.rs"]
+mod turns;

@@ -1,0 +1,159 @@
+//! What a third party answers holds everybody back.
+
+use std::time::Duration;
+
+use tollgate::{Admin, ClientLimit, ClientLimitError, Key, Limiter, MemoryStore, Preset, Window};
+
+use super::clients::{AnyClient, KINDS};
+use super::replicas::Replicas;
+use super::third_party::{Answer, ThirdParty, answer};
+
+/// When a request that was not sent could be.
+fn limited(outcome: Result<u16, ClientLimitError>) -> Duration {
+    match outcome {
+        Err(ClientLimitError::Limited { retry_after, .. }) => retry_after,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// For how long a client is held back that does not wait, after this answer.
+async fn held_by(answer: Answer, presets: &[Preset]) -> anyhow::Result<Option<Duration>> {
+    let status = answer.0;
+    let third_party = ThirdParty::new([answer]).await?;
+    let mut found = Vec::new();
+    for kind in KINDS {
+        let limiter = Limiter::new(MemoryStore::new(), "1000/h")?;
+        let limit = ClientLimit::new(limiter).max_wait(Duration::ZERO);
+        let limit = presets.iter().fold(limit, |limit, preset| limit.read(*preset));
+        let client = AnyClient::new(kind, limit.clone());
+        // Both see the same answer: it is told again.
+        third_party.again();
+        assert_eq!(client.get(&third_party.url("/")).await??, status, "{kind:?}");
+        assert_eq!(limit.missed(), 0);
+        found.push(match client.get(&third_party.url("/")).await? {
+            Ok(_) => None,
+            held => Some(limited(held)),
+        });
+    }
+    assert_eq!(found[0].is_some(), found[1].is_some());
+    Ok(found.into_iter().flatten().min())
+}
+
+#[tokio::test]
+async fn a_429_seen_by_one_replica_holds_all_back() -> anyhow::Result<()> {
+    for kind in KINDS {
+        let third_party = ThirdParty::new([answer(200, &[]), answer(429, &[("retry-after", "60")])]).await?;
+        let replicas = Replicas::new()?;
+        let mut clients = Vec::new();
+        for _ in 0..3 {
+            let limit = ClientLimit::new(replicas.limiter("1000/s").await?).max_wait(Duration::from_secs(1));
+            clients.push(AnyClient::new(kind, limit));
+        }
+        let url = third_party.url("/");
+        assert_eq!(clients[0].get(&url).await??, 200);
+        assert_eq!(clients[1].get(&url).await??, 429, "it is the caller's to see");
+        for client in clients.iter().cycle().take(30) {
+            let retry_after = limited(client.get(&url).await?);
+            assert!((30..=60).contains(&retry_after.as_secs()), "{retry_after:?}");
+        }
+        assert_eq!(third_party.reached(), 2);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_third_partys_clock_may_be_years_off() -> anyhow::Result<()> {
+    let headers = [("date", "Sat, 01 Jan 2000 00:00:00 GMT"), ("retry-after", "Sat, 01 Jan 2000 00:10:00 GMT")];
+    let held = held_by(answer(429, &headers), &[]).await?.expect("it holds back");
+    assert!(held <= Duration::from_mins(10) && held > Duration::from_mins(5), "{held:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn ten_years_are_an_hour() -> anyhow::Result<()> {
+    let held = held_by(answer(429, &[("retry-after", "315360000")]), &[]).await?.expect("it holds back");
+    assert!(held <= Duration::from_hours(1) && held > Duration::from_mins(50), "{held:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_429_that_says_no_more_empties_the_bucket() -> anyhow::Result<()> {
+    for nonsense in [None, Some("later"), Some("-5")] {
+        let headers: Vec<_> = nonsense.map(|value| ("retry-after", value)).into_iter().collect();
+        let held = held_by(answer(429, &headers), &[]).await?.expect("it holds back");
+        assert!(held <= Duration::from_millis(3600), "{held:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn only_an_overload_that_says_so_holds_back() -> anyhow::Result<()> {
+    assert!(held_by(answer(503, &[("retry-after", "60")]), &[]).await?.is_some());
+    for (status, headers) in [(503, vec![]), (500, vec![("retry-after", "60")]), (301, vec![("retry-after", "60")])] {
+        assert_eq!(held_by(answer(status, &headers), &[]).await?, None, "{status}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn headers_are_read_if_the_client_is_told_to() -> anyhow::Result<()> {
+    let headers = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "1800")];
+    assert_eq!(held_by(answer(200, &headers), &[]).await?, None);
+    let held = held_by(answer(200, &headers), &[Preset::XRateLimit]).await?.expect("it holds back");
+    assert!(held <= Duration::from_mins(30) && held > Duration::from_mins(20), "{held:?}");
+    let malformed: Answer =
+        (200, vec![("ratelimit", vec![0xff, b'"', 0xc3]), ("x-ratelimit-remaining", b"\xf0\x9f".to_vec())]);
+    assert_eq!(held_by(malformed, Preset::ALL).await?, None);
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_left_by_the_headers_is_what_all_replicas_have() -> anyhow::Result<()> {
+    for kind in KINDS {
+        let left = answer(200, &[("ratelimit", r#""default";r=3;t=3600"#)]);
+        let more = answer(200, &[("ratelimit", r#""default";r=900;t=3600"#)]);
+        let third_party = ThirdParty::new([left, more]).await?;
+        let replicas = Replicas::new()?;
+        let mut clients = Vec::new();
+        for _ in 0..3 {
+            let limit = ClientLimit::new(replicas.limiter("1000/d").await?).max_wait(Duration::ZERO);
+            clients.push(AnyClient::new(kind, limit.read(Preset::RateLimit)));
+        }
+        let mut sent = 0;
+        for client in clients.iter().cycle().take(30) {
+            sent += usize::from(client.get(&third_party.url("/")).await?.is_ok());
+        }
+        assert_eq!((sent, third_party.reached()), (4, 4), "what it said later raised nothing");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_answer_reaches_its_caller_whatever_becomes_of_the_limit() -> anyhow::Result<()> {
+    for kind in KINDS {
+        let third_party = ThirdParty::new([answer(429, &[("retry-after", "60")])]).await?;
+        let window = Window::new(10, Duration::from_secs(60), Duration::from_secs(1))?;
+        let limit = ClientLimit::new(Limiter::new(MemoryStore::new(), window)?);
+        let client = AnyClient::new(kind, limit.clone());
+        assert_eq!(client.get(&third_party.url("/")).await??, 429);
+        assert_eq!(limit.missed(), 1, "a window cannot be held back");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn one_hosts_answer_holds_back_no_other() -> anyhow::Result<()> {
+    for kind in KINDS {
+        let refusing = ThirdParty::new([answer(429, &[("retry-after", "60")])]).await?;
+        let other = ThirdParty::new([]).await?;
+        let limiter = Limiter::new(MemoryStore::new(), "1000/s")?;
+        let client = AnyClient::new(kind, ClientLimit::new(limiter.clone()).max_wait(Duration::ZERO));
+        assert_eq!(client.get(&refusing.url("/")).await??, 429);
+        assert_eq!(client.get(&other.url("/")).await??, 200);
+        limited(client.get(&refusing.url("/")).await?);
+        // The key is the host as the URL has it.
+        let key = Key::try_from(refusing.address.to_string())?;
+        assert!(limiter.store().peek(&key).await?.expect("it is there").available < 0);
+    }
+    Ok(())
+}

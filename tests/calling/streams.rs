@@ -1,0 +1,93 @@
+//! Streams at the rate of a limit.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::{FutureExt, Stream, StreamExt, stream};
+use tokio::time::Instant;
+use tollgate::{Admin, Decision, Error, Key, LimitError, Limiter, MemoryStore, TokenRequester, limit_stream};
+
+#[tokio::test]
+async fn items_come_in_their_order_each_with_a_token() -> anyhow::Result<()> {
+    let limiter = Limiter::new(MemoryStore::new(), "200/s burst 1")?;
+    let key = Key::try_from("jobs")?;
+    let mut items = pin!(limit_stream(limiter.bind(&key)?, stream::iter(0..10)));
+    for expected in 0..10 {
+        let before = limiter.store().peek(&key).await?.map_or(0, |level| level.granted);
+        assert_eq!(items.next().await.expect("ten of them")?, expected);
+        assert_eq!(limiter.store().peek(&key).await?.expect("it is there").granted, before + 1);
+    }
+    assert!(items.next().await.is_none() && items.next().await.is_none());
+    assert_eq!(limiter.store().peek(&key).await?.expect("it is there").granted, 10, "none for what did not come");
+    Ok(())
+}
+
+#[tokio::test]
+async fn several_streams_share_a_limit_and_a_dropped_one_takes_no_more() -> anyhow::Result<()> {
+    let limiter = Limiter::builder(MemoryStore::new()).longest_wait(Duration::from_hours(2)).build("1/h")?;
+    let key = Key::try_from("jobs")?;
+    let mut first = Box::pin(limit_stream(limiter.bind(&key)?, stream::iter(0..10)));
+    assert_eq!(first.next().await.expect("ten of them")?, 0);
+    let level = async || anyhow::Ok(limiter.store().peek(&key).await?.expect("it is there"));
+    while level().await?.available == 0 {
+        assert!(first.next().now_or_never().is_none());
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(level().await?.available, -1);
+    drop(first);
+    while level().await?.available < 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(level().await?.granted, 1, "it has the token of the item that came out");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_waits_asks_nobody_meanwhile() -> anyhow::Result<()> {
+    struct Counting(Arc<AtomicU64>);
+
+    impl TokenRequester for Counting {
+        async fn request_token(&self) -> Result<Decision, Error> {
+            let asked = self.0.fetch_add(1, Ordering::SeqCst);
+            Ok(if asked % 2 == 1 { Decision::grant(0) } else { Decision::denial(Duration::from_secs(10)) })
+        }
+    }
+
+    let asked = Arc::new(AtomicU64::new(0));
+    let requester = Counting(Arc::clone(&asked));
+    let mut items = pin!(limit_stream(requester, stream::iter(0..3)));
+    let began = Instant::now();
+    while let Some(item) = items.next().await {
+        item?;
+    }
+    // On a clock that stands still but for sleeps.
+    assert_eq!((asked.load(Ordering::SeqCst), began.elapsed().as_secs()), (6, 30));
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_item_outlives_a_denial_and_an_error() -> anyhow::Result<()> {
+    struct Moody(AtomicU64);
+
+    impl TokenRequester for Moody {
+        async fn request_token(&self) -> Result<Decision, Error> {
+            match self.0.fetch_add(1, Ordering::SeqCst) {
+                0 => Ok(Decision::denial(Duration::MAX)),
+                1 => Err(Error::Overloaded(5)),
+                _ => Ok(Decision::grant(0)),
+            }
+        }
+    }
+
+    let mut items = pin!(limit_stream(Moody(AtomicU64::new(0)), stream::iter(["a", "b"])));
+    let never = items.next().await;
+    assert!(matches!(never, Some(Err(LimitError::NoTokens { retry_after: Duration::MAX }))), "{never:?}");
+    assert!(matches!(items.next().await, Some(Err(LimitError::Request(Error::Overloaded(5))))));
+    assert_eq!(items.size_hint(), (2, None));
+    assert_eq!(items.next().await.transpose()?, Some("a"));
+    assert_eq!(items.next().await.transpose()?, Some("b"));
+    assert!(items.next().await.is_none());
+    Ok(())
+}

@@ -1,0 +1,84 @@
+//! Somebody else's API, on a socket of its own.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderValue, Request, Response};
+use parking_lot::Mutex;
+use tokio::net::TcpListener;
+use tokio::task::AbortHandle;
+
+/// It answers what it was told to, in that order, and then 200.
+pub struct ThirdParty {
+    pub address: SocketAddr,
+    state: Arc<Mutex<Told>>,
+    serving: AbortHandle,
+}
+
+#[derive(Default)]
+struct Told {
+    first: Vec<Answer>,
+    answers: VecDeque<Answer>,
+    /// The paths that were asked for.
+    paths: Vec<String>,
+}
+
+/// A status and headers.
+pub type Answer = (u16, Vec<(&'static str, Vec<u8>)>);
+
+pub fn answer(status: u16, headers: &[(&'static str, &str)]) -> Answer {
+    (status, headers.iter().map(|(name, value)| (*name, value.as_bytes().to_vec())).collect())
+}
+
+impl ThirdParty {
+    pub async fn new(answers: impl IntoIterator<Item = Answer>) -> anyhow::Result<Self> {
+        let state = Arc::new(Mutex::new(Told { first: answers.into_iter().collect(), ..Told::default() }));
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let router = Router::new().fallback(reply).with_state(Arc::clone(&state));
+        let serving = tokio::spawn(async move { axum::serve(listener, router).await }).abort_handle();
+        let third_party = Self { address, state, serving };
+        third_party.again();
+        Ok(third_party)
+    }
+
+    /// From now on it answers the same once more.
+    pub fn again(&self) {
+        let mut told = self.state.lock();
+        told.answers = told.first.iter().cloned().collect();
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// How many requests reached it.
+    pub fn reached(&self) -> usize {
+        self.paths().len()
+    }
+
+    pub fn paths(&self) -> Vec<String> {
+        self.state.lock().paths.clone()
+    }
+}
+
+impl Drop for ThirdParty {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+async fn reply(State(told): State<Arc<Mutex<Told>>>, request: Request<Body>) -> Response<Body> {
+    let mut told = told.lock();
+    told.paths.push(request.uri().path().to_owned());
+    let (status, headers) = told.answers.pop_front().unwrap_or((200, Vec::new()));
+    let mut response = Response::builder().status(status).body(Body::from("an answer")).expect("a status");
+    for (name, value) in headers {
+        response.headers_mut().append(name, HeaderValue::from_bytes(&value).expect("a value"));
+    }
+    response
+}

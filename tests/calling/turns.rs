@@ -1,0 +1,155 @@
+//! Requests wait for their turn, or are not sent.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{join_all, poll_fn};
+use reqwest_middleware::ClientBuilder;
+use tollgate::{Admin, ClientLimit, ClientLimitError, Key, Limiter, MemoryStore};
+
+use super::clients::{AnyClient, KINDS, Kind};
+use super::replicas::Replicas;
+use super::third_party::{ThirdParty, answer};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_more_requests_than_its_limit_reach_a_third_party() -> anyhow::Result<()> {
+    for kind in KINDS {
+        let third_party = Arc::new(ThirdParty::new([]).await?);
+        let replicas = Replicas::new()?;
+        let mut requests = Vec::new();
+        for _ in 0..4 {
+            let limit = ClientLimit::new(replicas.limiter("20 once").await?).max_wait(Duration::from_millis(1));
+            let client = AnyClient::new(kind, limit);
+            for _ in 0..12 {
+                let (client, third_party) = (client.clone(), Arc::clone(&third_party));
+                requests.push(tokio::spawn(async move { client.get(&third_party.url("/")).await }));
+            }
+        }
+        let mut sent = 0;
+        for request in requests {
+            match request.await?? {
+                Ok(status) => {
+                    assert_eq!(status, 200);
+                    sent += 1;
+                }
+                Err(ClientLimitError::Limited { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        assert_eq!((sent, third_party.reached()), (20, 20), "{kind:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn requests_are_sent_in_the_order_in_which_they_came() -> anyhow::Result<()> {
+    for kind in KINDS {
+        let third_party = ThirdParty::new([]).await?;
+        let limiter = Limiter::new(MemoryStore::new(), "20/s burst 1")?;
+        let client = AnyClient::new(kind, ClientLimit::new(limiter));
+        let urls: Vec<String> = (0..5).map(|number| third_party.url(&format!("/{number}"))).collect();
+        for outcome in join_all(urls.iter().map(|url| client.get(url))).await {
+            assert_eq!(outcome??, 200);
+        }
+        assert_eq!(third_party.paths(), ["/0", "/1", "/2", "/3", "/4"]);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn who_was_given_a_turn_before_a_refusal_asks_for_another_one() -> anyhow::Result<()> {
+    for kind in KINDS {
+        let third_party = ThirdParty::new([answer(429, &[("retry-after", "60")])]).await?;
+        let limiter = Limiter::new(MemoryStore::new(), "1/s")?;
+        let client = AnyClient::new(kind, ClientLimit::new(limiter).max_wait(Duration::from_secs(5)));
+        let url = third_party.url("/");
+        let outcomes = join_all((0..3).map(|_| client.get(&url))).await;
+        let statuses: Vec<_> = outcomes.into_iter().collect::<anyhow::Result<_>>()?;
+        assert!(matches!(statuses[0], Ok(429)), "{statuses:?}");
+        for outcome in &statuses[1..] {
+            assert!(matches!(outcome, Err(ClientLimitError::Limited { .. })), "{outcome:?}");
+        }
+        assert_eq!(third_party.reached(), 1);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_request_that_is_given_up_before_its_turn_gives_its_token_back() -> anyhow::Result<()> {
+    for kind in KINDS {
+        let third_party = ThirdParty::new([]).await?;
+        let limiter = Limiter::builder(MemoryStore::new()).longest_wait(Duration::MAX).build("1/h")?;
+        let client = AnyClient::new(kind, ClientLimit::new(limiter.clone()).max_wait(Duration::from_hours(5)));
+        let url = third_party.url("/");
+        assert_eq!(client.get(&url).await??, 200);
+        let key = Key::try_from(third_party.address.to_string())?;
+        let left = async || anyhow::Ok(limiter.store().peek(&key).await?.expect("it is there").available);
+        let mut waiting = Box::pin(client.get(&url));
+        while left().await? == 0 {
+            poll_fn(|context| {
+                assert!(waiting.as_mut().poll(context).is_pending());
+                std::task::Poll::Ready(())
+            })
+            .await;
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(left().await?, -1);
+        drop(waiting);
+        while left().await? < 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(third_party.reached(), 1);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_request_has_the_key_and_the_cost_that_it_is_given() -> anyhow::Result<()> {
+    for kind in KINDS {
+        let third_party = ThirdParty::new([]).await?;
+        let limiter = Limiter::new(MemoryStore::new(), "10/h")?;
+        let limit = ClientLimit::new(limiter.clone())
+            .max_wait(Duration::ZERO)
+            .keyed_by(|request| Key::try_from(request.path().split('/').nth(1)?).ok())
+            .cost(|request| request.path().len() as u64 - 4);
+        let client = AnyClient::new(kind, limit);
+        assert_eq!(client.get(&third_party.url("/abc/1234")).await??, 200);
+        let key = Key::try_from("abc")?;
+        assert_eq!(limiter.store().peek(&key).await?.expect("it is there").available, 5);
+        assert!(matches!(client.get(&third_party.url("/abc/12345")).await?, Err(ClientLimitError::Limited { .. })));
+        assert_eq!(client.get(&third_party.url("/def")).await??, 200, "it costs nothing");
+        assert_eq!(limiter.store().peek(&Key::try_from("def")?).await?, None);
+        assert!(matches!(client.get(&third_party.url("//nameless")).await?, Err(ClientLimitError::NoKey)));
+        let impossible = client.get(&third_party.url("/abc/12345678901")).await?;
+        assert!(matches!(impossible, Err(ClientLimitError::Limiter(_))), "{impossible:?}");
+        assert_eq!(third_party.reached(), 2);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_refused_request_is_sent_again_only_if_that_is_asked_for() -> anyhow::Result<()> {
+    let refusals = || (0..3).map(|_| answer(429, &[("retry-after", "0.02")]));
+    for (retries, status, reached) in [(0, 429, 1), (2, 429, 3), (3, 200, 4), (9, 200, 4)] {
+        let third_party = ThirdParty::new(refusals()).await?;
+        let limit = ClientLimit::new(Limiter::new(MemoryStore::new(), "1000/s")?);
+        let client = ClientBuilder::new(reqwest::Client::new()).with(limit.middleware().retries(retries)).build();
+        let response = client.post(third_party.url("/")).body("a body").send().await?;
+        assert_eq!((response.status().as_u16(), third_party.reached()), (status, reached), "{retries} retries");
+    }
+    // It is not sent again if its turn does not come in time.
+    let third_party = ThirdParty::new([answer(429, &[("retry-after", "60")])]).await?;
+    let limit = ClientLimit::new(Limiter::new(MemoryStore::new(), "1000/s")?).max_wait(Duration::from_secs(1));
+    let client = ClientBuilder::new(reqwest::Client::new()).with(limit.middleware().retries(3)).build();
+    let response = client.get(third_party.url("/")).send().await?;
+    assert_eq!((response.status().as_u16(), third_party.reached()), (429, 1));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_request_that_goes_nowhere_is_refused() -> anyhow::Result<()> {
+    let client = AnyClient::new(Kind::Tower, ClientLimit::new(Limiter::new(MemoryStore::new(), "1000/s")?));
+    let refused = client.get("/a/path/alone").await?;
+    assert!(matches!(refused, Err(ClientLimitError::NoKey)), "{refused:?}");
+    Ok(())
+}

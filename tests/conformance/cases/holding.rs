@@ -1,0 +1,134 @@
+//! Holding buckets back: in SQL, behind a lock, and while others take.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::ensure;
+use tollgate::{Admin, HoldBack, Quota, Rule, Store, Take};
+
+use crate::engines::{Engine, Kind};
+use crate::held::Held;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::pools::Scratch;
+use crate::rig::Rig;
+
+pub fn cases() -> Vec<Case> {
+    [
+        list!(Levels::Pools, Time::Injected, |engine| engine.has_routines;
+            the_routine_for_people_lowers_a_bucket_and_says_what_it_takes)
+        .to_vec(),
+        list!(Levels::Pools, Time::Real, |engine: &Engine| engine.kind != Kind::Sqlite && engine.name != "pgbouncer";
+            a_wait_counts_from_when_the_bucket_was_locked)
+        .to_vec(),
+        list!(Levels::Every, Time::Real, |_| true; nobody_passes_a_bucket_that_is_held_back).to_vec(),
+    ]
+    .concat()
+}
+
+async fn the_routine_for_people_lowers_a_bucket_and_says_what_it_takes(rig: Rig) -> anyhow::Result<()> {
+    let (routine, rest) =
+        if rig.engine.kind == Kind::Postgres { ("hold_back", "") } else { ("token_hold_back", ", null") };
+    rig.at(1_800_000_000_000_000_000).await?;
+    let key = rig.bucket(Quota::continuous(10, Duration::from_secs(1))?).await?;
+    let id = rig.quoted(key.as_str());
+    let lower = async |arguments: &str| {
+        let row = rig.call(routine, &format!("{id}, {arguments}")).await?;
+        row.number(if rig.engine.kind == Kind::Postgres { "hold_back" } else { "lowered" })
+    };
+    assert_eq!(lower(&format!("4, null{rest}")).await?, 1);
+    assert_eq!(lower(&format!("4, null{rest}")).await?, 0);
+    assert_eq!(rig.take(&key).await?.remaining(), 3);
+    assert_eq!(lower(&format!("null, 60000{rest}")).await?, 1);
+    assert_eq!(rig.take(&key).await?.retry_after(), Duration::from_secs(60));
+    assert_eq!(lower(&format!("null, 9223372036854775807{rest}")).await?, 1);
+    assert_eq!(rig.take(&key).await?.retry_after(), HoldBack::LONGEST);
+    assert_eq!(lower("null, 9223372036854775807, 7200000").await?, 1);
+    assert_eq!(rig.take(&key).await?.retry_after(), Duration::from_hours(2));
+
+    let before = rig.row(&key).await?;
+    for arguments in ["null, null", "-1, null", "null, -1"] {
+        let refusal = rig.refusal(rig.calling(routine, &format!("{id}, {arguments}{rest}"))).await?;
+        ensure!(refusal.sqlstate == "22023" && refusal.message.contains("hold_back"), "{refusal:?}");
+    }
+    let refusal = rig.refusal(rig.calling(routine, &format!("{id}, 1, 1, -1"))).await?;
+    ensure!(refusal.sqlstate == "22023", "{refusal:?}");
+    assert_eq!(rig.row(&key).await?, before);
+
+    let nobodys = rig.quoted(rig.key().as_str());
+    let refusal = rig.refusal(rig.calling(routine, &format!("{nobodys}, 1, null{rest}"))).await?;
+    let sqlstate = if rig.engine.kind == Kind::Postgres { "P0002" } else { "45000" };
+    ensure!(refusal.sqlstate == sqlstate && refusal.message.contains("bucket"), "{refusal:?}");
+    let once = rig.bucket("5 once".parse()?).await?;
+    let refusal = rig.refusal(rig.calling(routine, &format!("{}, null, 1{rest}", rig.quoted(once.as_str())))).await?;
+    ensure!(refusal.sqlstate == "22023" && refusal.message.contains("never refills"), "{refusal:?}");
+    let routine = if rig.engine.kind == Kind::Postgres { "hold_back_v1" } else { "token_hold_back_v1" };
+    for arguments in ["-1, 0", "0, -1", "0, null", "0, 31622400000000001"] {
+        let call = rig.calling(routine, &format!("{id}, {arguments}, null, null, null, null"));
+        ensure!(rig.refusal(call).await?.sqlstate == "22023", "{arguments}");
+    }
+    Ok(())
+}
+
+async fn a_wait_counts_from_when_the_bucket_was_locked(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let rig = &scratch.rig;
+    let key = rig.bucket(Quota::continuous(1_000_000, Duration::from_secs(1))?).await?;
+    let held = Held::bucket(rig, &key).await?;
+    let store = rig.store().deadline(Duration::from_secs(60));
+    let holding = tokio::spawn({
+        let key = key.clone();
+        async move { store.hold_back(&key, &Rule::Provisioned, HoldBack::retry_after(Duration::from_secs(30))).await }
+    });
+    held.blocks(rig).await?;
+    // Let some time pass, so that a clock read before the wait would be seen.
+    rig.until(rig.now().await? + 1_000_000_000).await?;
+    let released = rig.now().await?;
+    held.commit().await?;
+    assert!(holding.await??);
+    let row = rig.row(&key).await?.expect("it is there");
+    let quota = Quota::continuous(1_000_000, Duration::from_secs(1))?;
+    let terms = tollgate::bucket::Terms::from(&quota);
+    let first = terms.instant(row.anchor, row.full_at - terms.burst() + terms.token_ticks);
+    ensure!(
+        first >= released + 30_000_000_000,
+        "the first token comes {} ns too early",
+        released + 30_000_000_000 - first
+    );
+    Ok(())
+}
+
+async fn nobody_passes_a_bucket_that_is_held_back(rig: Rig) -> anyhow::Result<()> {
+    let key = rig.bucket(Quota::continuous(1000, Duration::from_secs(1))?).await?;
+    let store = rig.store().deadline(Duration::from_secs(60)).max_attempts(1000);
+    let heard = Arc::new(AtomicBool::new(false));
+    let replicas: Vec<_> = (0..6)
+        .map(|number| {
+            let (store, key, heard) = (store.clone(), key.clone(), Arc::clone(&heard));
+            tokio::spawn(async move {
+                let mut granted = 0;
+                for round in 0..20 {
+                    let known = heard.load(Ordering::SeqCst);
+                    let decision = store.take_one(&Take::from(key.clone())).await??;
+                    ensure!(!known || !decision.is_granted(), "{number} passed a bucket that was held back");
+                    granted += i64::from(decision.is_granted());
+                    // Each of them hears of it at some time, and says so.
+                    if round >= 5 + number {
+                        let hold = HoldBack::retry_after(Duration::from_secs(60));
+                        store.hold_back(&key, &Rule::Provisioned, hold).await?;
+                        heard.store(true, Ordering::SeqCst);
+                    }
+                }
+                anyhow::Ok(granted)
+            })
+        })
+        .collect();
+    let mut granted = 0;
+    for replica in replicas {
+        granted += replica.await??;
+    }
+    let level = store.peek(&key).await?.expect("it is there");
+    assert_eq!(i64::try_from(level.granted)?, granted, "no grant was lost, and none was made up");
+    ensure!(granted > 0 && level.available < 0, "{level:?}");
+    Ok(())
+}
