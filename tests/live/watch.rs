@@ -1,5 +1,7 @@
 //! `tollgate watch`.
 
+use tollgate::{Durability, Key, PgStore, Store};
+
 use crate::databases::{Database, EACH, Engine};
 use crate::pty::Pty;
 
@@ -22,7 +24,7 @@ fn one_look_is_a_table_on_every_engine() {
         }
         let look =
             |more: &[&str]| database.run(&[&["watch", "--once", "--prefix", "user:"], more].concat()).ended(0).out;
-        let heading = "key              terms      available  granted  full in\n";
+        let heading = "key              terms      available  granted  denied  full in\n";
         let a = "user:a           1000 once        980       20\n";
         let b = "user:b           10 once            0       10\n";
         let c = "user:c\\u{1b}[2J  100 once          95        5\n";
@@ -47,7 +49,7 @@ fn what_cannot_be_looked_at_is_told_before_the_screen_is_taken() {
         (["--interval", "soon"], "soon"),
         (["--most", "0"], "1..=100000"),
         (["--prefix", ""], "empty"),
-        (["--sort", "colour"], "hottest, emptiest, key"),
+        (["--sort", "colour"], "hottest, emptiest, denied, key"),
     ] {
         let ran = database.run(&[&["watch", "--once"], &arguments[..]].concat());
         assert_eq!(ran.ended(2).says(&[expected]).out, "");
@@ -107,6 +109,23 @@ fn a_database_that_fails_meanwhile_is_told_on_the_screen() -> anyhow::Result<()>
     let (sent, status) = pty.end()?;
     assert!(status.success(), "{status}");
     assert_given_back(&sent);
+    Ok(())
+}
+
+#[test]
+fn the_most_denied_come_first_wherever_they_are() -> anyhow::Result<()> {
+    let database = Database::migrated(Engine::Postgres);
+    take(&database, "a", "10 once", "1");
+    take(&database, "b", "10 once", "10");
+    let denials = [("a", 1), ("b", 41), ("c", 99)].map(|(key, denied)| (Key::try_from(key).expect("a key"), denied));
+    tokio::runtime::Runtime::new()?.block_on(async {
+        let store = PgStore::connect(&database.url, Durability::Synchronous)?;
+        store.count_denials(&denials).await
+    })?;
+    let shown = database.run(&["watch", "--once", "--most", "1", "--sort", "denied"]).ended(0).out;
+    let rows: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[1], ["b", "10", "once", "0", "10", "41"]);
+    assert_eq!(rows[2], ["a", "10", "once", "9", "1", "1"]);
     Ok(())
 }
 

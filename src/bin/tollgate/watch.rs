@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tollgate::{Admin, Filter, Key};
+use tollgate::{Admin, Key};
 
 use crate::exit::Refusal;
 use crate::{output, times};
@@ -22,15 +22,15 @@ use board::Board;
 use look::Reader;
 use order::Order;
 
-/// Show the buckets live: the hottest or the emptiest, tokens granted per second, a sparkline of each
+/// Show the buckets live: the hottest, emptiest or most denied, tokens granted per second, a sparkline of each
 ///
 /// It reads the buckets in pages, in the order of their keys, and never more than --most of them at each look: a table of
 /// ten million keys costs the database no more than one of five thousand. Beyond that, choose by --prefix. Nothing is
 /// locked or written. Sliding windows are not shown.
 ///
 /// Grants per second are what a bucket's count of granted tokens grew by from one look to the next; tokens taken ahead by
-/// leases are granted when they are taken, and a reset counts as a grant of the capacity. Denials write nothing, so the
-/// buckets do not know them.
+/// leases are granted when they are taken, and a reset counts as a grant of the capacity. Denials write nothing; those of
+/// the last 24 hours are shown of the twenty most denied keys, as far as services count them.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = KEYS)]
 pub(crate) struct Args {
@@ -57,8 +57,7 @@ impl Args {
             let message = format!("--interval {} is too short or too long", times::span(self.interval));
             return Err(Refusal::arguments(message, "give a time from 100ms to 1h").into());
         }
-        let filter = self.prefix.into_iter().fold(Filter::default(), Filter::prefix);
-        let reader = Reader::new(store, filter, self.most);
+        let reader = Reader::new(store, self.prefix, self.most);
         let mut board = Board::new(self.sort);
         // Before the screen is taken: what fails here is told as by any other command.
         board.see(reader.look().await?);
@@ -75,7 +74,7 @@ const LONGEST_INTERVAL: Duration = Duration::from_secs(3600);
 
 const KEYS: &str = "\
 Keys:
-  s            the next order      h, e, k   hottest, emptiest, by key
+  s            the next order      h, e, d, k   hottest, emptiest, most denied, by key
   /            type a filter: keys that contain it; Enter keeps it, Esc drops it
   p or space   pause: nothing is read meanwhile
   arrows, Page Up, Page Down, Home   scroll

@@ -30,6 +30,8 @@ pub(crate) struct Board {
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) level: BucketLevel,
+    /// Requests denied in the last 24 hours, if the key is among the most denied.
+    pub(crate) denied: Option<u64>,
     /// Tokens granted per second between the last two looks.
     pub(crate) rate: Option<f64>,
     /// The rates until now, oldest first.
@@ -56,7 +58,8 @@ impl Board {
         let passed = self.seen_at.map(|before| look.at.saturating_sub(before)).filter(|passed| !passed.is_zero());
         let mut before = std::mem::take(&mut self.rows);
         for level in look.levels {
-            let mut row = Row { rate: None, past: VecDeque::new(), level };
+            let denied = look.denied.get(&level.key).copied();
+            let mut row = Row { denied, rate: None, past: VecDeque::new(), level };
             if let Some(known) = before.remove(&row.level.key) {
                 row.past = known.past;
                 row.rate = passed.map(|passed| row.level.granted_since(&known.level) / passed.as_secs_f64());
@@ -123,7 +126,7 @@ pub(crate) const PAST: usize = 30;
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use tollgate::{Admin, Filter, ManualClock, MemoryStore, Rule, Take};
+    use tollgate::{Admin, Filter, ManualClock, MemoryStore, Rule, Store, Take};
 
     use super::*;
 
@@ -148,6 +151,11 @@ pub(crate) mod tests {
             assert!(self.store.decide(&take).expect("decided").is_granted());
         }
 
+        pub(crate) async fn deny(&self, key: &str, requests: u64) {
+            let key = Key::try_from(key).expect("a key");
+            self.store.count_denials(&[(key, requests)]).await.expect("counted");
+        }
+
         pub(crate) fn pass(&mut self, seconds: u64) {
             self.passed += Duration::from_secs(seconds);
             self.clock.advance(Duration::from_secs(seconds));
@@ -155,7 +163,9 @@ pub(crate) mod tests {
 
         pub(crate) async fn look(&mut self) {
             let levels = self.store.list(&Filter::default(), None, 5000).await.expect("listed");
-            self.board.see(Look { at: self.passed, levels, more: false });
+            let denied = self.store.most_denied(20).await.expect("counted");
+            let denied = denied.into_iter().map(|denials| (denials.key, denials.denied)).collect();
+            self.board.see(Look { at: self.passed, levels, more: false, denied });
         }
 
         fn shown(&self) -> Vec<&str> {
@@ -230,6 +240,11 @@ pub(crate) mod tests {
         assert_eq!((world.shown(), world.board.empty()), (vec!["b", "c", "a"], 1));
         world.board.order = Order::Key;
         assert_eq!(world.shown(), ["a", "b", "c"]);
+        world.deny("c", 2).await;
+        world.deny("b", 5).await;
+        world.look().await;
+        world.board.order = Order::Denied;
+        assert_eq!(world.shown(), ["b", "c", "a"]);
     }
 
     #[tokio::test]

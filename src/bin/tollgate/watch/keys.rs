@@ -43,6 +43,7 @@ impl Board {
             KeyCode::Char('s') => self.sort(self.order.next()),
             KeyCode::Char('h') => self.sort(Order::Hottest),
             KeyCode::Char('e') => self.sort(Order::Emptiest),
+            KeyCode::Char('d') => self.sort(Order::Denied),
             KeyCode::Char('k') => self.sort(Order::Key),
             KeyCode::Up => self.scroll(-1),
             KeyCode::Down => self.scroll(1),
@@ -86,12 +87,12 @@ mod tests {
     fn letters_sort_pause_and_quit() {
         let mut board = Board::new(Order::Hottest);
         let mut orders = Vec::new();
-        for key in ["s", "s", "s", "e", "k", "h"] {
+        for key in ["s", "s", "s", "s", "e", "d", "k", "h"] {
             write(&mut board, key);
             orders.push(board.order);
         }
-        let three = [Order::Emptiest, Order::Key, Order::Hottest];
-        assert_eq!(orders, [three, three].concat());
+        let four = [Order::Emptiest, Order::Denied, Order::Key, Order::Hottest];
+        assert_eq!(orders, [four, four].concat());
         write(&mut board, "p");
         assert!(board.paused);
         write(&mut board, " ");

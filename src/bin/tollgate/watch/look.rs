@@ -1,5 +1,6 @@
 //! How buckets are read: in bounded pages.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -13,23 +14,27 @@ pub(crate) struct Look {
     pub(crate) levels: Vec<BucketLevel>,
     /// Whether there are more than were read.
     pub(crate) more: bool,
+    /// How often the keys were denied that were denied most, as far as services count that.
+    pub(crate) denied: HashMap<Key, u64>,
 }
 
 pub(crate) struct Reader<S> {
     store: S,
     filter: Filter,
+    prefix: Option<Key>,
     most: usize,
     began: Instant,
 }
 
 impl<S: Admin> Reader<S> {
-    pub(crate) fn new(store: S, filter: Filter, most: u32) -> Self {
-        Self { store, filter, most: most as usize, began: Instant::now() }
+    pub(crate) fn new(store: S, prefix: Option<Key>, most: u32) -> Self {
+        let filter = prefix.iter().cloned().fold(Filter::default(), Filter::prefix);
+        Self { store, filter, prefix, most: most as usize, began: Instant::now() }
     }
 
     /// Reads the first buckets, page by page, so that no statement is long.
     pub(crate) async fn look(&self) -> Result<Look, Error> {
-        let mut levels: Vec<BucketLevel> = Vec::new();
+        let (mut levels, mut strangers): (Vec<BucketLevel>, Vec<BucketLevel>) = Default::default();
         loop {
             // One more than is shown tells whether there are more.
             let wanted = (self.most + 1 - levels.len()).min(PAGE);
@@ -43,15 +48,38 @@ impl<S: Admin> Reader<S> {
         }
         let more = levels.len() > self.most;
         levels.truncate(self.most);
-        Ok(Look { at: self.began.elapsed(), levels, more })
+        let denied = self.denied().await?;
+        // An attacker's key need not be among the first: these few are read one by one.
+        for key in denied.keys().filter(|key| levels.binary_search_by(|level| level.key.cmp(key)).is_err()) {
+            strangers.extend(self.store.peek(key).await?);
+        }
+        levels.extend(strangers);
+        Ok(Look { at: self.began.elapsed(), levels, more, denied })
+    }
+
+    async fn denied(&self) -> Result<HashMap<Key, u64>, Error> {
+        match self.store.most_denied(MOST_DENIED).await {
+            Ok(denials) => {
+                let wanted = denials.into_iter().filter(|denials| self.begins(&denials.key));
+                Ok(wanted.map(|denials| (denials.key, denials.denied)).collect())
+            }
+            // A role that may list need not be one that may see denials.
+            Err(Error::NotPermitted(_)) => Ok(HashMap::new()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn begins(&self, key: &Key) -> bool {
+        self.prefix.as_ref().is_none_or(|prefix| key.as_str().starts_with(prefix.as_str()))
     }
 }
 
 const PAGE: usize = 500;
+const MOST_DENIED: u32 = 20;
 
 #[cfg(test)]
 mod tests {
-    use tollgate::{MemoryStore, Quota};
+    use tollgate::{MemoryStore, Quota, Store};
 
     use super::*;
 
@@ -71,7 +99,7 @@ mod tests {
                 .into_iter()
                 .chain([(1200, 1199, 1199, true), (1200, 1, 1, true), (500, 500, 500, false), (501, 500, 500, true)])
         {
-            let look = Reader::new(store_of(keys).await, Filter::default(), most).look().await.expect("a look");
+            let look = Reader::new(store_of(keys).await, None, most).look().await.expect("a look");
             assert_eq!((look.levels.len(), look.more), (read, more), "{most} of {keys}");
             assert!(look.levels.is_sorted_by(|one, other| one.key < other.key));
         }
@@ -79,8 +107,22 @@ mod tests {
 
     #[tokio::test]
     async fn a_prefix_chooses_what_is_read() {
-        let filter = Filter::default().prefix(Key::try_from("user:01").expect("a key"));
-        let look = Reader::new(store_of(300).await, filter, 5000).look().await.expect("a look");
+        let prefix = Key::try_from("user:01").expect("a key");
+        let look = Reader::new(store_of(300).await, Some(prefix), 5000).look().await.expect("a look");
         assert_eq!((look.levels.len(), look.levels[0].key.as_str()), (100, "user:0100"));
+    }
+
+    #[tokio::test]
+    async fn what_is_denied_most_is_read_wherever_it_is() {
+        let store = store_of(300).await;
+        let key = |n| Key::try_from(format!("user:{n:04}")).expect("a key");
+        let gone = Key::try_from("user:gone").expect("a key");
+        store.count_denials(&[(key(1), 3), (key(250), 7), (gone, 9)]).await.expect("counted");
+        let look = Reader::new(store, Key::try_from("user:").ok(), 10).look().await.expect("a look");
+        let last = look.levels.last().map(|level| level.key.clone());
+        assert_eq!((look.levels.len(), last, look.more), (11, Some(key(250)), true));
+        assert_eq!((look.denied[&key(1)], look.denied[&key(250)]), (3, 7));
+        let other = Reader::new(store_of(0).await, Key::try_from("tenant:").ok(), 10).look().await.expect("a look");
+        assert!(other.denied.is_empty());
     }
 }

@@ -10,6 +10,7 @@ pub(crate) fn table(board: &Board) -> String {
         Column::Left("terms"),
         Column::Right("available"),
         Column::Right("granted"),
+        Column::Right("denied"),
         Column::Right("full in"),
     ]);
     for row in board.visible() {
@@ -19,6 +20,7 @@ pub(crate) fn table(board: &Board) -> String {
             Cell::from(level.quota.to_string()),
             Cell::from(level.available.to_string()),
             Cell::from(level.granted.to_string()),
+            Cell::from(row.denied.map_or_else(String::new, |denied| denied.to_string())),
             Cell::from(level.full_at.map_or_else(String::new, times::until)),
         ]);
     }

@@ -12,6 +12,8 @@ pub(crate) enum Order {
     Hottest,
     /// The smallest part of the capacity left.
     Emptiest,
+    /// Most requests denied in the last 24 hours, as far as services count them.
+    Denied,
     /// By key.
     Key,
 }
@@ -21,6 +23,7 @@ impl Order {
         let first = match self {
             Self::Hottest => Ordering::Equal,
             Self::Emptiest => one.part_left().total_cmp(&other.part_left()),
+            Self::Denied => other.denied.cmp(&one.denied),
             Self::Key => one.level.key.cmp(&other.level.key),
         };
         let hotter = || other.rate.unwrap_or(0.0).total_cmp(&one.rate.unwrap_or(0.0));
@@ -31,7 +34,8 @@ impl Order {
     pub(crate) fn next(self) -> Self {
         match self {
             Self::Hottest => Self::Emptiest,
-            Self::Emptiest => Self::Key,
+            Self::Emptiest => Self::Denied,
+            Self::Denied => Self::Key,
             Self::Key => Self::Hottest,
         }
     }
@@ -40,6 +44,7 @@ impl Order {
         match self {
             Self::Hottest => "hottest first",
             Self::Emptiest => "emptiest first",
+            Self::Denied => "most denied first",
             Self::Key => "by key",
         }
     }

@@ -35,13 +35,14 @@ fn summary(board: &Board, every: Duration) -> Line<'static> {
 }
 
 fn table(board: &Board, height: u16) -> Table<'static> {
-    let titles = ["bucket", "quota", "tokens", "granted/s", "lately"].map(|title| Cell::from(title.bold()));
+    let titles = ["bucket", "quota", "tokens", "granted/s", "denied", "lately"].map(|title| Cell::from(title.bold()));
     let rows = board.visible().into_iter().skip(board.scrolled).take(height.into()).map(row);
     let widths = [
         Constraint::Fill(1),
         Constraint::Length(24),
         Constraint::Length(15),
         Constraint::Length(11),
+        Constraint::Length(10),
         Constraint::Length(u16::try_from(PAST).unwrap_or(u16::MAX)),
     ];
     Table::new(rows, widths).header(TableRow::new(titles))
@@ -61,6 +62,7 @@ fn row(row: &Row) -> TableRow<'static> {
         Cell::from(level.quota.to_string()),
         Cell::from(Text::from(tokens).style(Style::new().fg(color))),
         Cell::from(rate),
+        Cell::from(row.denied.map_or_else(String::new, |denied| denied.to_string())),
         Cell::from(sparkline(row).cyan()),
     ])
 }
@@ -113,12 +115,12 @@ mod tests {
     use super::super::board::tests::World;
     use super::*;
 
-    /// What a screen of 110 columns shows, line by line.
+    /// What a screen of 120 columns shows, line by line.
     fn lines(board: &Board) -> Vec<String> {
-        let mut terminal = Terminal::new(TestBackend::new(110, 6)).expect("a terminal");
+        let mut terminal = Terminal::new(TestBackend::new(120, 6)).expect("a terminal");
         terminal.draw(|frame| draw(frame, board, Duration::from_secs(2))).expect("drawn");
         let buffer = terminal.backend().buffer();
-        let line = |y| (0..110).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned();
+        let line = |y| (0..120).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned();
         (0..6).map(line).collect()
     }
 
@@ -131,6 +133,7 @@ mod tests {
             world.pass(1);
             world.take("user:2", "1000 once", tokens);
         }
+        world.deny("user:1", 1234).await;
         world.look().await;
         world
     }
@@ -141,9 +144,9 @@ mod tests {
         let lines = lines(&world.board);
         assert_eq!(lines[0], "2 buckets, 1 empty, 1.0 tokens granted/s, hottest first, every 2s");
         let words = |line: usize| lines[line].split_whitespace().collect::<Vec<_>>();
-        assert_eq!(words(1), ["bucket", "quota", "tokens", "granted/s", "lately"]);
+        assert_eq!(words(1), ["bucket", "quota", "tokens", "granted/s", "denied", "lately"]);
         assert_eq!(words(2), ["user:2", "1000", "once", "986/1000", "1.0", "█▄▁"]);
-        assert_eq!(words(3), ["user:1", "10", "once", "0/10", "0.0"]);
+        assert_eq!(words(3), ["user:1", "10", "once", "0/10", "0.0", "1234"]);
         assert!(lines[5].starts_with("q quit  s sort"), "{}", lines[5]);
     }
 
