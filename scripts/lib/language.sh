@@ -27,11 +27,12 @@ programs() { # PAGE
 
 # Runs what is shown at a prompt, and compares what that prints.
 compare_shown() {
-    local shown
+    local shown command output
     for shown in shown.*; do
         sed -n 's/^\$ //p' "$shown" | while read -r command; do
-            printf '$ %s\n' "$command"
-            bash -c "$command" 2>&1 </dev/null || true
-        done | diff -u --label 'the page' --label 'the run' "$shown" - || exit
+            # The substitution drops the empty lines at the end.
+            output=$(bash -c "$command" 2>&1 </dev/null) || true
+            printf '%s\n' "\$ $command" ${output:+"$output"}
+        done | diff --unified --ignore-trailing-space --label 'the page' --label 'the run' "$shown" - || exit
     done
 }
