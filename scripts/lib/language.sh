@@ -1,5 +1,5 @@
-# What the files of languages.d have in common. Each has `fetch`, which prints where the language's packages are, and
-# `check`, which runs its pages' programs in the current directory, against $ENGINE at $DATABASE_URL.
+# What the programs of languages.d have in common. Each has `fetch`, which prints where the language's packages are, and
+# `check PACKAGES ENGINE`, which runs what its pages show in the current directory, on the database at $DATABASE_URL.
 # shellcheck shell=bash disable=SC2034 # variables that other files use
 
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -9,7 +9,6 @@ repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 . "$repo/scripts/lib/cache.sh"
 # shellcheck source=scripts/lib/debs.sh
 . "$repo/scripts/lib/debs.sh"
-engine=${0##*/}
 tests=$repo/tests/languages
 
 # Writes a page's programs: the blocks whose first line is a comment that is a file's name. What it shows at a shell's
