@@ -17,8 +17,14 @@ after(() => pool.end());
 test("exactly the capacity is granted", async () => {
   const decisions = [];
   for (let i = 0; i < 9; i++) decisions.push(await allow("node:alone", { plan: "five" }));
-  assert.deepEqual(decisions.map((d) => Number(d.granted)), [1, 1, 1, 1, 1, 0, 0, 0, 0]);
-  assert.deepEqual(decisions.map((d) => d.remaining), [4, 3, 2, 1, 0, 0, 0, 0, 0]);
+  assert.deepEqual(
+    decisions.map((d) => Number(d.granted)),
+    [1, 1, 1, 1, 1, 0, 0, 0, 0],
+  );
+  assert.deepEqual(
+    decisions.map((d) => d.remaining),
+    [4, 3, 2, 1, 0, 0, 0, 0, 0],
+  );
   const { retry_after_ms } = decisions.at(-1);
   assert.ok(retry_after_ms > 0 && retry_after_ms <= HOUR_MS / 5);
 });
@@ -29,7 +35,8 @@ test("two processes share the limit exactly", async () => {
     const decisions = await Promise.all(Array.from({ length: 15 }, () => allow("node:shared", { plan: "twenty" })));
     console.log(decisions.filter((d) => d.granted).length);
     await pool.end();`;
-  const run = () => promisify(execFile)(process.execPath, ["--input-type=module", "--eval", program], { timeout: 60_000 });
+  const run = () =>
+    promisify(execFile)(process.execPath, ["--input-type=module", "--eval", program], { timeout: 60_000 });
   const granted = (await Promise.all([run(), run()])).map(({ stdout }) => Number(stdout));
   assert.equal(granted[0] + granted[1], 20);
 });
@@ -53,11 +60,14 @@ test("an unknown bucket is an error", () => assert.rejects(allow("nosuch"), /no 
 test("the action runs only with tokens", async () => {
   const ran = [];
   assert.equal(await limited("hourly", () => ran.push("first"), { cost: 3 }), 1);
-  await assert.rejects(limited("hourly", () => ran.push("second"), { cost: 3 }), (error) => {
-    assert.ok(error instanceof NoTokens);
-    assert.ok(error.retryAfterMs > 0 && error.retryAfterMs <= HOUR_MS);
-    return true;
-  });
+  await assert.rejects(
+    limited("hourly", () => ran.push("second"), { cost: 3 }),
+    (error) => {
+      assert.ok(error instanceof NoTokens);
+      assert.ok(error.retryAfterMs > 0 && error.retryAfterMs <= HOUR_MS);
+      return true;
+    },
+  );
   assert.deepEqual(ran, ["first"]);
 });
 
@@ -78,7 +88,10 @@ test("HTTP answers 429 and says when to come again", async () => {
   }
   server.closeAllConnections();
   server.close();
-  assert.deepEqual(answers.map((answer) => answer.status), [200, 200, 200, 200, 200, 429, 429]);
+  assert.deepEqual(
+    answers.map((answer) => answer.status),
+    [200, 200, 200, 200, 200, 429, 429],
+  );
   assert.equal(handled, 5);
   const retryAfter = Number(answers.at(-1).headers.get("retry-after"));
   assert.ok(Number.isInteger(retryAfter) && retryAfter >= 1 && retryAfter <= 720);

@@ -22,9 +22,10 @@ class Allow(unittest.TestCase):
         self.assertTrue(0 < decisions[-1].retry_after_ms <= HOUR_MS / 5)
 
     def test_two_processes_share_the_limit_exactly(self):
-        program = "from limits import allow; print(sum(allow('python:shared', plan='twenty').granted for _ in range(15)))"
-        started = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(2)]
-        self.assertEqual(sum(int(process.communicate(timeout=60)[0]) for process in started), 20)
+        takes = "from limits import allow; print(sum(allow('python:shared', plan='twenty').granted for _ in range(15)))"
+        command = [sys.executable, "-c", takes]
+        processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+        self.assertEqual(sum(int(process.communicate(timeout=60)[0]) for process in processes), 20)
 
     def test_a_request_that_may_wait_is_told_how_long(self):
         self.assertEqual(allow("python:later", 5, plan="five").wait_ms, 0)

@@ -9,8 +9,11 @@ import psycopg
 from limits import allow, allow_in_window, pool
 from several import allow_all
 
-LOCKED = """select exists (select from pg_stat_activity
-                            where datname = current_database() and wait_event_type = 'Lock' and query like '%request_tokens_v1%')"""
+LOCKED = """
+    select exists (
+      select from pg_stat_activity
+       where datname = current_database() and wait_event_type = 'Lock' and query like '%request_tokens_v1%')
+"""
 
 
 class Postgres(unittest.TestCase):
@@ -40,6 +43,7 @@ class Postgres(unittest.TestCase):
         self.assertFalse(allow_all("python:user", "python:tenant"))
         self.assertEqual(allow("python:user").remaining, 2)
 
-    def test_nothing_is_left_open(self):
+    def test_a_call_leaves_no_transaction_open(self):
         with pool.connection() as connection:
+            connection.execute("select * from tollgate.request_token('third-party-api')")
             self.assertEqual(connection.info.transaction_status, psycopg.pq.TransactionStatus.IDLE)
