@@ -71,7 +71,7 @@ test("the action runs only with tokens", async () => {
   assert.deepEqual(ran, ["first"]);
 });
 
-test("HTTP answers 429 and says when to come again", async () => {
+test("HTTP answers 429 and says when to come again", async (t) => {
   const middleware = rateLimit("five");
   let handled = 0;
   const server = createServer((request, response) =>
@@ -80,14 +80,16 @@ test("HTTP answers 429 and says when to come again", async () => {
       response.writeHead(error ? 500 : 200).end();
     }),
   ).listen(0, "127.0.0.1");
+  t.after(() => {
+    server.closeAllConnections();
+    server.close();
+  });
   await once(server, "listening");
   const answers = [];
   for (let i = 0; i < 7; i++) {
     answers.push(await fetch(`http://127.0.0.1:${server.address().port}/`));
     await answers.at(-1).text();
   }
-  server.closeAllConnections();
-  server.close();
   assert.deepEqual(
     answers.map((answer) => answer.status),
     [200, 200, 200, 200, 200, 429, 429],

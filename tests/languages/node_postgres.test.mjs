@@ -7,11 +7,12 @@ import { allow, allowInWindow, pool } from "./limits.mjs";
 
 after(() => pool.end());
 
-test("a serialization failure is retried", async () => {
+test("a serialization failure is retried", async (t) => {
   await allow("node:held", { plan: "five" });
   const holder = new pg.Client(process.env.DATABASE_URL);
   const observer = new pg.Client(process.env.DATABASE_URL);
   await Promise.all([holder.connect(), observer.connect()]);
+  t.after(() => Promise.all([holder.end(), observer.end()]));
   await holder.query("begin");
   await holder.query("select * from tollgate.request_tokens_v1('node:held', 1, 0, 0, null, null)");
   const answer = allow("node:held");
@@ -22,7 +23,6 @@ test("a serialization failure is retried", async () => {
   // At this database's isolation level the waiting call fails now.
   await holder.query("commit");
   assert.deepEqual([(await answer).granted, (await answer).remaining], [true, 2]);
-  await Promise.all([holder.end(), observer.end()]);
 });
 
 test("a window passes its number of requests", async () => {
