@@ -1,7 +1,7 @@
-# Servers from Debian packages: unpacked, never installed, and run with the C library of their own suite.
+# Programs from Debian packages: unpacked, never installed, and run with the C library of their own suite.
 # shellcheck shell=bash disable=SC2154 # variables of lib/common.sh
 
-# Needed to install a package or to administer it, not to run a server from an unpacked tree.
+# Needed to install a package or to administer it, not to run a program from an unpacked tree.
 unneeded_packages='^(perl.*|lib.*-perl|libperl.*|libgdbm.*|debconf.*|dpkg|adduser|passwd|login.*|systemd.*|init-.*'
 unneeded_packages+='|sysv.*|ucf|ssl-cert|tar|usrmerge|sensible-utils|lsb-.*|gcc-.*-base|libllvm.*|libz3-.*|libc-bin'
 unneeded_packages+='|libc-l10n|libc-gconv-modules-extra|locales.*|tzdata.*|postgresql-common.*|postgresql-client-common'
@@ -14,8 +14,8 @@ debian_mirror() {
         mirror=$(apt-get update --print-uris 2>/dev/null |
             sed -nE "s,^'([a-z+]+:/+[^/' ]+/debian|mirror[^' ]*/debian\.list)/*/dists/.*,\1,p" | sort -u | head -n 1)
     fi
-    [[ -n $mirror ]] || die "no server of a fitting version is installed, and apt has no Debian mirror to fetch" \
-        "one from. Install one, set $(url_variable "$engine") to a server of yours, or set TOLLGATE_DEBIAN_MIRROR"
+    [[ -n $mirror ]] || die "it is not installed in a fitting version, and apt has no Debian mirror to fetch it from." \
+        "Install it${engine:+, set $(url_variable "$engine") to a server of yours}, or set TOLLGATE_DEBIAN_MIRROR"
     printf '%s\n' "$mirror"
 }
 
