@@ -66,4 +66,5 @@ pub use store::{Dialect, Durability, Isolation, SqlStore, adjust_within, create_
 #[doc = include_str!("../docs/start/postgres.md")]
 #[doc = include_str!("../docs/start/mysql.md")]
 #[doc = include_str!("../docs/start/sqlite.md")]
+#[doc = include_str!("../docs/operating.md")]
 struct Book;

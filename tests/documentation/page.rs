@@ -5,37 +5,41 @@ use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::Context;
-use pulldown_cmark::{Event, LinkType, Options, Parser, Tag, TagEnd};
+use pulldown_cmark::{BrokenLink, CowStr, Event, LinkType, Options, Parser, Tag, TagEnd};
 
 /// What a page has of interest.
-pub struct Page {
+pub(crate) struct Page {
     anchors: HashSet<String>,
     links: Vec<Link>,
 }
 
 /// A target, as it is written on a page.
-pub struct Link {
+pub(crate) struct Link {
     page: PathBuf,
     target: String,
 }
 
 impl Page {
     /// Reads the page at a path below the repository.
-    pub fn read(repository: &Path, path: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn read(repository: &Path, path: &Path) -> anyhow::Result<Self> {
         let text = std::fs::read_to_string(repository.join(path)).with_context(|| path.display().to_string())?;
         Ok(Self::parse(&text, path))
     }
 
     /// The links to other pages and to places within, not those to the web.
-    pub fn links(&self) -> &[Link] {
+    pub(crate) fn links(&self) -> &[Link] {
         &self.links
     }
 
     fn parse(text: &str, path: &Path) -> Self {
         let (mut anchors, mut seen, mut links) = (HashSet::new(), HashMap::new(), Vec::new());
         let mut heading = None;
-        // A reference that is defined nowhere is shown with its brackets: a broken link, too, if it is not meant so.
-        for event in Parser::new_ext(text, Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH) {
+        // A reference that is defined nowhere: brackets are shown, unless it is no link at all, as in a list of numbers.
+        let undefined = |reference: BrokenLink<'_>| {
+            let path = reference.link_type != LinkType::Shortcut || reference.reference.contains('/');
+            path.then(|| (CowStr::from(format!("undefined/{}", reference.reference)), CowStr::from("")))
+        };
+        for event in Parser::new_with_broken_link_callback(text, Options::ENABLE_TABLES, Some(undefined)) {
             match event {
                 Event::Start(Tag::Heading { .. }) => heading = Some(String::new()),
                 Event::End(TagEnd::Heading(_)) => {
@@ -63,7 +67,7 @@ impl Page {
 
 impl Link {
     /// Why it leads nowhere, if so.
-    pub fn broken(&self, repository: &Path) -> anyhow::Result<Option<String>> {
+    pub(crate) fn broken(&self, repository: &Path) -> anyhow::Result<Option<String>> {
         let Some(file) = self.file(repository) else {
             return Ok(Some("outside the repository".to_owned()));
         };
@@ -79,7 +83,7 @@ impl Link {
     }
 
     /// The file that it leads to; `None`: one outside the repository.
-    pub fn file(&self, repository: &Path) -> Option<PathBuf> {
+    pub(crate) fn file(&self, repository: &Path) -> Option<PathBuf> {
         let target = self.target.split('#').next().unwrap_or_default();
         let base = if target.is_empty() { &*self.page } else { self.page.parent()? };
         let mut below = PathBuf::new();
@@ -140,5 +144,6 @@ fn a_link_to_nowhere_is_found() -> anyhow::Result<()> {
     assert_eq!(broken("[a](sql.md) [b](../README.md#licence) [c](https://example.com/sql.md)")?, [false, false]);
     assert_eq!(broken("[a](sq.md) [b](../README.md#nowhere) [c](../../README.md)")?, [true, true, true]);
     assert_eq!(broken("`[a](sq.md)`, [b]\n\n[b]: sq.md\n\n```text\n[c](sq.md)\n```\n")?, [true]);
+    assert_eq!(broken("[a][b], [c/d.md], [1, 2]")?, [true, true]);
     Ok(())
 }
