@@ -78,3 +78,11 @@ pub use store::PgStore;
 pub use store::SqliteStore;
 #[cfg(feature = "_sql")]
 pub use store::{Dialect, Durability, Isolation, SqlStore, adjust_within, create_bucket, take_within};
+
+/// The programs in the book compile.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/start/postgres.md")]
+#[doc = include_str!("../docs/start/mysql.md")]
+#[doc = include_str!("../docs/start/sqlite.md")]
+#[doc = include_str!("../docs/operating.md")]
+struct Book;

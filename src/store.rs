@@ -66,6 +66,25 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// Requests for the same bucket are decided in the order given.
     ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Key, MemoryStore, Rule, Store, Take};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = MemoryStore::new(); // or PgStore::from(pool)
+    /// let takes = [
+    ///     Take::from(Key::try_from("client:42")?).rule(Rule::Quota("10/s".parse()?)).cost(6),
+    ///     Take::from(Key::try_from("uploads")?).rule(Rule::Quota("1/min".parse()?)).max_wait(Duration::from_millis(250)),
+    /// ];
+    /// for outcome in store.take(&takes).await? {
+    ///     let decision = outcome?;
+    ///     println!("{} {:?}", decision.is_granted(), decision.wait());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// If there is no answer at all; what can be said of one request alone is its [`Outcome`].

@@ -1,22 +1,22 @@
-//! What the documentation says of the tests is so.
+//! What the documentation says of the tests is so, and its links lead somewhere.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 
+#[path = "documentation/page.rs"]
+mod page;
+
+use page::Page;
+
 #[test]
 fn each_test_that_a_document_names_exists() -> anyhow::Result<()> {
-    let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut named = 0;
-    for entry in std::fs::read_dir(repository.join("docs"))? {
-        let path = entry?.path();
-        if path.extension().is_none_or(|extension| extension != "md") {
-            continue;
-        }
-        let text = std::fs::read_to_string(&path)?;
+    for path in pages("docs")? {
+        let text = std::fs::read_to_string(repository().join(&path))?;
         for (file, test) in text.split('`').filter_map(|code| code.split_once(".rs::")) {
             let file = format!("tests/{file}.rs");
-            let source = std::fs::read_to_string(repository.join(&file))
+            let source = std::fs::read_to_string(repository().join(&file))
                 .with_context(|| format!("{} names {file}", path.display()))?;
             let found = source.contains(&format!("fn {test}(")) || source.contains(&format!("fn {test}<"));
             ensure!(found, "{} names {file}::{test}, which does not exist", path.display());
@@ -25,4 +25,71 @@ fn each_test_that_a_document_names_exists() -> anyhow::Result<()> {
     }
     ensure!(named > 0, "no document names a test");
     Ok(())
+}
+
+#[test]
+fn each_link_within_the_repository_leads_somewhere() -> anyhow::Result<()> {
+    let (mut links, mut broken) = (0, Vec::new());
+    for path in documents()? {
+        let page = Page::read(repository(), &path)?;
+        for link in page.links() {
+            links += 1;
+            if let Some(why) = link.broken(repository())? {
+                broken.push(format!("{}: {link}: {why}", path.display()));
+            }
+        }
+    }
+    ensure!(links > 0, "no document has a link");
+    ensure!(broken.is_empty(), "{} of {links} links are broken:\n{}", broken.len(), broken.join("\n"));
+    Ok(())
+}
+
+#[test]
+fn the_index_leads_to_every_page_of_the_book() -> anyhow::Result<()> {
+    let mut reached = vec![repository().join("docs/README.md")];
+    let mut next = 0;
+    while let Some(path) = reached.get(next) {
+        next += 1;
+        for link in Page::read(repository(), path.strip_prefix(repository())?)?.links() {
+            let page =
+                link.file(repository()).filter(|file| file.exists() && file.starts_with(repository().join("docs")));
+            let page = page.filter(|file| file.extension().is_some_and(|extension| extension == "md"));
+            reached.extend(page.filter(|file| !reached.contains(file)));
+        }
+    }
+    let lost: Vec<_> = pages("docs")?.into_iter().filter(|page| !reached.contains(&repository().join(page))).collect();
+    ensure!(lost.is_empty(), "no link leads from docs/README.md to {lost:?}");
+    Ok(())
+}
+
+/// All that people read, relative to the repository.
+fn documents() -> anyhow::Result<Vec<PathBuf>> {
+    let mut documents = pages("docs")?;
+    documents.extend(pages("migrations")?);
+    for entry in std::fs::read_dir(repository())? {
+        let name = PathBuf::from(entry?.file_name());
+        if name.extension().is_some_and(|extension| extension == "md") {
+            documents.push(name);
+        }
+    }
+    Ok(documents)
+}
+
+/// The Markdown files below a directory, relative to the repository.
+fn pages(directory: impl AsRef<Path>) -> anyhow::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(repository().join(&directory))? {
+        let entry = entry?;
+        let path = directory.as_ref().join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            found.extend(pages(path)?);
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            found.push(path);
+        }
+    }
+    Ok(found)
+}
+
+fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
 }
