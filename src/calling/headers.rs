@@ -136,12 +136,13 @@ mod tests {
         );
     }
 
+    type Row<'a> = (Preset, &'a [(&'static str, &'a str)], Option<HoldBack>);
+
     #[test]
     fn each_preset_reads_what_its_senders_send() {
         use Preset::{AnthropicRequests, AnthropicTokens, OpenAiRequests, OpenAiTokens, RateLimit, XRateLimit};
 
         let left = |tokens| Some(HoldBack::remaining(tokens));
-        type Row<'a> = (Preset, &'a [(&'static str, &'a str)], Option<HoldBack>);
         let table: &[Row] = &[
             // Structured fields, of the current draft.
             (RateLimit, &[("ratelimit", r#""default";r=50;t=30"#)], left(50)),
