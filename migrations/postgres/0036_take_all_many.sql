@@ -60,8 +60,10 @@ begin
                                      then bool_and(s.due <= s.clock) over (partition by s.request) end as fits
                               from (select i.request, i.place, i.id, i.cost, i.keep, l.token_ticks,
                                            tollgate.bucket_clock_v1(l, v_now) as clock,
+                                           -- From when the bucket stands, so that what comes before can be added to it.
                                            case when i.cost <= l.burst / l.token_ticks - i.keep
-                                             then l.full_at - l.burst + (i.cost + i.keep) * l.token_ticks end as due,
+                                             then greatest(l.full_at, tollgate.bucket_clock_v1(l, v_now)) - l.burst
+                                                  + (i.cost + i.keep) * l.token_ticks end as due,
                                            bool_and(coalesce(
                                              l.plan is null and i.plan is null and not l.overridden
                                              and i.cost <= l.burst / l.token_ticks - i.keep

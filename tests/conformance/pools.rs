@@ -130,6 +130,15 @@ impl Scratch {
     }
 }
 
+/// On PostgreSQL, a migrated database of the case's own under an injected clock, and one connection to it.
+pub async fn injected(rig: &Rig) -> anyhow::Result<(Scratch, Rig)> {
+    let scratch = Scratch::migrated(rig).await?;
+    let AnyPool::Postgres(pool) = &scratch.rig.pool else { anyhow::bail!("PostgreSQL is needed") };
+    postgres::inject_time(pool).await?;
+    let (session, _) = with_session(&scratch.rig, "set tollgate_test.now = 0").await?;
+    Ok((scratch, session))
+}
+
 impl Drop for Scratch {
     fn drop(&mut self) {
         let drop_database = match &self.admin {

@@ -34,7 +34,7 @@ pub async fn pool(engine: &Engine, name: &str, connections: u32) -> anyhow::Resu
 }
 
 /// Replaces the one function that reads the clock; every other routine stays as the migrations ship it.
-async fn inject_time(pool: &PgPool) -> anyhow::Result<()> {
+pub async fn inject_time(pool: &PgPool) -> anyhow::Result<()> {
     let mut transaction = pool.begin().await?;
     sqlx::query("select pg_advisory_xact_lock(1)").execute(&mut *transaction).await?;
     let source: String =

@@ -12,7 +12,7 @@ use super::super::{MS, START};
 use crate::client::Row;
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
-use crate::pools::{Scratch, with_session};
+use crate::pools::{injected, with_session};
 use crate::random;
 use crate::rig::Rig;
 
@@ -46,16 +46,7 @@ async fn a_batch_decides_as_single_requests_do(rig: Rig) -> anyhow::Result<()> {
     let ms = prop_oneof![6 => 0..3000_i64, 1 => -40_000..0_i64];
     let steps = prop::collection::vec((ms, prop::collection::vec(request, 1..12)), 1..8);
     // A database of its own: once there was an override, every bucket is looked up among them.
-    let scratch = Scratch::migrated(&rig).await?;
-    scratch
-        .rig
-        .pool
-        .run(
-            "create or replace function tollgate.token_clock_v1() returns bigint language sql volatile
-             as $$ select current_setting('tollgate_test.now')::bigint $$",
-        )
-        .await?;
-    let (session, _) = with_session(&scratch.rig, "set tollgate_test.now = 0").await?;
+    let (_scratch, session) = injected(&rig).await?;
     random::check(60, &steps, |steps| live(&session, steps))
 }
 
