@@ -18,7 +18,7 @@ async fn a_bucket_is_named_as_an_operator_would_look_for_it() -> anyhow::Result<
         (Box::new(|layer| layer), &["127.0.0.1"]),
         (Box::new(|layer| layer.name("login")), &["5=login 127.0.0.1"]),
         (Box::new(move |layer| layer.key(by_user)), &["7"]),
-        (Box::new(|layer| layer.key((ClientAddr::peer(), MatchedRoute))), &["9=127.0.0.1 /users/{id}"]),
+        (Box::new(|layer| layer.key((ClientAddr::peer(), MatchedRoute))), &["23=9=127.0.0.1 /users/{id}"]),
         (Box::new(|layer| layer.key(UrlPath)), &["/users/7"]),
         (Box::new(|layer| layer.key(Header::new("x-user"))), &["7"]),
         (
@@ -33,6 +33,20 @@ async fn a_bucket_is_named_as_an_operator_would_look_for_it() -> anyhow::Result<
 }
 
 type Change = Box<dyn FnOnce(RateLimitLayer) -> RateLimitLayer>;
+
+#[tokio::test]
+async fn what_a_client_sends_to_a_layer_without_a_name_is_no_key_of_one_with_a_name() -> anyhow::Result<()> {
+    let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(1))?;
+    let header = Header::new("x-user");
+    let search =
+        Router::new().route("/search", get(|| async {})).layer(RateLimitLayer::new(limiter.clone()).key(header));
+    let login = Router::new().route("/login", get(|| async {})).layer(RateLimitLayer::new(limiter).name("login"));
+    let server = Server::start(search.merge(login)).await?;
+    let client = Client::new(server.address);
+    assert_eq!(client.get_with("/search", &[("x-user", "5=login 127.0.0.1")]).await?.status, StatusCode::OK);
+    assert_eq!(client.get("/login").await?.status, StatusCode::OK, "nobody has used its token");
+    Ok(())
+}
 
 #[tokio::test]
 async fn routes_that_do_not_exist_share_a_bucket() -> anyhow::Result<()> {

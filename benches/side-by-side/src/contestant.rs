@@ -91,7 +91,9 @@ impl Contestant {
 
 /// Who is worth measuring under a workload. To add a variant, add a line.
 fn kinds(workload: &str) -> &'static [Kind] {
-    use Kind::{Bare, Flexible, Governor, Leased, Memory, Redis, RedisCell, RedisPipelined, SelectOne, Tollgate, Unlimited};
+    use Kind::{
+        Bare, Flexible, Governor, Leased, Memory, Redis, RedisCell, RedisPipelined, SelectOne, Tollgate, Unlimited,
+    };
     match workload {
         "uniform" => &[Redis, RedisPipelined, RedisCell, Tollgate, Flexible, Bare, SelectOne, Governor, Memory],
         "hot" => &[Redis, RedisPipelined, RedisCell, Tollgate, Flexible, Bare, Governor, Memory],

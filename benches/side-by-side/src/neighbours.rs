@@ -38,9 +38,8 @@ pub(crate) async fn measure(run: &str, repeats: u32, keys: u32) -> anyhow::Resul
     let url = Server::Postgres.database(run)?;
     let made = Command::new(&pgbench).args(["-i", "-q", "-s", "10", &url]).stderr(Stdio::null()).status().await?;
     ensure!(made.success(), "pgbench cannot make its tables");
-    let mut levels: Vec<Beside> = LEVELS
-        .map(|asked| Beside { asked, made: 0.0, tps: Vec::new(), of_alone: 1.0, p99: Vec::new() })
-        .into();
+    let mut levels: Vec<Beside> =
+        LEVELS.map(|asked| Beside { asked, made: 0.0, tps: Vec::new(), of_alone: 1.0, p99: Vec::new() }).into();
     for repeat in 0..repeats as usize {
         for place in (0..levels.len()).map(|place| (place + repeat) % LEVELS.len()) {
             let level = &mut levels[place];

@@ -32,7 +32,9 @@ pub(super) async fn limit(router: Router, contestant: Contestant, scene: &Scene)
         Kind::Redis => behind(router, redis::AsUsersRunIt::open(server?, scene).await?),
         Kind::Memory => router.layer(layer(ours::limiter(ours::memory_store(scene).await?, scene, false)?, scene)),
         Kind::Tollgate | Kind::Leased => match server? {
-            server @ (Server::Postgres | Server::Postgres15) => on_sql::<Postgres>(router, server, scene, leases).await?,
+            server @ (Server::Postgres | Server::Postgres15) => {
+                on_sql::<Postgres>(router, server, scene, leases).await?
+            }
             server @ (Server::Mysql | Server::Mariadb) => on_sql::<MySql>(router, server, scene, leases).await?,
             server => on_sql::<Sqlite>(router, server, scene, leases).await?,
         },
