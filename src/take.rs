@@ -26,6 +26,8 @@ pub struct Take {
     pub(crate) keep: u64,
     pub(crate) id: Option<Uuid>,
     pub(crate) hold: Duration,
+    /// Whether the first bucket is the limiter's own, and not one that others share with it.
+    pub(crate) own: bool,
 }
 
 impl Take {
@@ -61,6 +63,7 @@ impl Take {
     /// A bucket named twice is named once, under the rule given last.
     #[must_use]
     pub fn and(mut self, key: Key, rule: Rule) -> Self {
+        self.own &= *self.key() != key;
         self.limits.retain(|(other, _)| *other != key);
         self.limits.push((key, rule));
         self
@@ -153,7 +156,7 @@ impl Take {
 impl From<Key> for Take {
     fn from(key: Key) -> Self {
         let limits = SmallVec::from_buf([(key, Rule::Provisioned)]);
-        Self { limits, cost: 1, max_wait: Duration::ZERO, keep: 0, id: None, hold: Duration::ZERO }
+        Self { limits, cost: 1, max_wait: Duration::ZERO, keep: 0, id: None, hold: Duration::ZERO, own: true }
     }
 }
 

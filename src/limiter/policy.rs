@@ -15,7 +15,9 @@ pub enum Fallback {
     Open,
     /// Everything is denied; it says to come again after this time.
     Closed(Duration),
-    /// A bucket for each key in this process, under a quota that is safe for one process.
+    /// A bucket for each key in this process, under a quota that is safe for one process. Of several limits it stands for
+    /// the limiter's own, the first, and for those whose terms are the database's (plans, provisioned buckets); the others
+    /// keep the quotas that the request states, each process for itself.
     Local(Quota),
 }
 
@@ -76,8 +78,10 @@ impl Policy {
             Fallback::Closed(retry_after) => Decision::denial(*retry_after),
             Fallback::Local(quota) => {
                 let mut local = take.clone();
-                for (_, rule) in &mut local.limits {
-                    *rule = Rule::Quota(*quota);
+                for (place, (_, rule)) in local.limits.iter_mut().enumerate() {
+                    if (place == 0 && take.own) || matches!(rule, Rule::Plan(_) | Rule::Provisioned) {
+                        *rule = Rule::Quota(*quota);
+                    }
                 }
                 // More than the local quota ever holds is only not to be had until the store is back.
                 chosen.local.decide(&local).or_else(|error| match error {

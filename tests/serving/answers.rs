@@ -281,6 +281,24 @@ async fn of_several_limits_a_request_takes_from_all_or_from_none() -> anyhow::Re
     Ok(())
 }
 
+#[tokio::test]
+async fn when_the_database_stops_the_limit_of_all_stays_what_it_is() -> anyhow::Result<()> {
+    let fallback = Fallback::Local(Quota::per_hour(2).build()?);
+    let limiter = Limiter::builder(Broken).fallback(Duration::from_secs(5), fallback).build(Quota::per_hour(1000))?;
+    let client_id = |request: &Parts| Some(request.headers.get("x-client")?.to_str().ok()?.to_owned());
+    let layer = RateLimitLayer::new(limiter).key(client_id).and("all", Everybody, Quota::per_hour(5))?;
+    let server = Server::start(hello().layer(layer)).await?;
+    let client = Client::new(server.address);
+    let mut served = String::new();
+    for id in ["a", "a", "a", "b", "b", "b", "c", "c"] {
+        if client.get_with("/", &[("x-client", id)]).await?.status == StatusCode::OK {
+            served += id;
+        }
+    }
+    assert_eq!(served, "aabbc", "two for each, and five for all");
+    Ok(())
+}
+
 fn three() -> anyhow::Result<Limiter<MemoryStore>> {
     Ok(Limiter::new(MemoryStore::new(), Quota::per_hour(3))?)
 }
