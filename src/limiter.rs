@@ -274,7 +274,12 @@ impl<S: Store> Limiter<S> {
     }
 
     pub(crate) fn take(&self, key: Key, cost: u64) -> Take {
-        Take::from(key).rule(self.rule()).cost(cost).keep(self.keep)
+        self.take_under(key, self.rule(), cost)
+    }
+
+    /// Under another rule than the limiter's.
+    pub(crate) fn take_under(&self, key: Key, rule: Rule, cost: u64) -> Take {
+        Take::from(key).rule(rule).cost(cost).keep(self.keep)
     }
 }
 

@@ -1,3 +1,4 @@
+use http::StatusCode;
 use http::request::Parts;
 
 use super::key::sha256;
@@ -29,7 +30,9 @@ impl KeyExtractor for Header {
         let mut values = request.headers.get_all(self.name).into_iter();
         let value = match (values.next(), values.next()) {
             (Some(value), None) if !value.is_empty() => value.as_bytes(),
-            (Some(_), Some(_)) => return Err(NoKey::of_client(format!("send the header {} once", self.name))),
+            (Some(_), Some(_)) => {
+                return Err(NoKey::new(StatusCode::BAD_REQUEST, format!("send the header {} once", self.name)));
+            }
             _ => return Err(NoKey::of_client(format!("send the header {}", self.name))),
         };
         match std::str::from_utf8(value) {

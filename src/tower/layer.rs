@@ -194,8 +194,11 @@ impl RateLimitLayer {
         self
     }
 
-    /// Lets requests pass that do not say whose they are. If not said, they are refused: with 400 if the client left
-    /// something out, and with 500 if the service is not set up to know.
+    /// Takes nothing under a limit for which a request does not say whose it is, because the client left that out; the
+    /// layer's other limits hold. If not said, such requests are refused with 400.
+    ///
+    /// Those that say it wrongly, such as a header twice, are refused with 400 in any case, and with 500 if the service
+    /// is not set up to know.
     pub fn pass_without_key(mut self) -> Self {
         self.passes_without_key = true;
         self

@@ -98,7 +98,7 @@ where
 }
 
 impl RateLimitLayer {
-    fn refuse(&self, refusal: &Refusal, answer: Option<&Answer>, request: &Parts) -> Response<Bytes> {
+    fn refuse(&self, refusal: &Refusal, answer: Option<&Answer<'_>>, request: &Parts) -> Response<Bytes> {
         let mut response = self.answer_to(refusal, request);
         set_retry_after(response.headers_mut(), refusal.retry_after());
         if let Some(answer) = answer.filter(|_| self.headers != RateLimitHeaders::Never) {
@@ -117,11 +117,11 @@ impl RateLimitLayer {
     }
 
     /// Gives back what the answer says was not used.
-    async fn settle(&self, answer: Answer, response: &response::Parts) {
-        let Answer { charge: Some(charge), cost, .. } = answer else {
+    async fn settle(&self, answer: Answer<'_>, response: &response::Parts) {
+        let Answer { charge: Some(charge), take, .. } = answer else {
             return;
         };
-        let unused = self.refund.as_ref().map_or(0, |refund| refund(response, cost));
+        let unused = self.refund.as_ref().map_or(0, |refund| refund(response, take.cost));
         if unused > 0 {
             // A task of its own: a client that goes away now does not keep the tokens. What cannot be given back is used.
             drop(tokio::spawn(charge.refund(unused)).await);

@@ -1,13 +1,18 @@
 //! What becomes of what a request says of its owner.
 
+use std::time::Duration;
+
 use axum::Router;
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Request, StatusCode};
 use axum::routing::get;
 use proptest::prelude::*;
-use tollgate::tower::{ClientAddr, Everybody, Header, KeyExtractor, MatchedRoute, NoKey, RateLimitLayer, UrlPath};
-use tollgate::{Admin, Filter, Limiter, MemoryStore, Quota};
+use tollgate::tower::{
+    ClientAddr, Everybody, Header, KeyExtractor, MatchedRoute, NoKey, RateLimitHeaders, RateLimitLayer, UrlPath,
+};
+use tollgate::{Admin, Fallback, Filter, Limiter, MemoryStore, Quota};
 
+use super::broken::Broken;
 use super::client::Client;
 use super::server::Server;
 
@@ -105,6 +110,43 @@ async fn who_leaves_the_header_out_is_told_to_send_it_once() -> anyhow::Result<(
     let server = Server::start(router).await?;
     assert_eq!(Client::new(server.address).get("/users/7").await?.status, StatusCode::UNAUTHORIZED);
     assert!(limiter.store().is_empty(), "nothing was taken");
+    Ok(())
+}
+
+#[tokio::test]
+async fn who_passes_without_a_key_passes_only_the_limits_that_want_it() -> anyhow::Result<()> {
+    let limiter = limiter()?;
+    let own = RateLimitLayer::new(limiter.clone()).key(Header::new("x-user")).pass_without_key();
+    let server = Server::start(users().layer(own.clone())).await?;
+    let client = Client::new(server.address);
+    assert_eq!(client.get("/users/7").await?.status, StatusCode::OK);
+    assert!(limiter.store().is_empty(), "there was no limit to take from");
+    // What is said wrongly was not left out.
+    let twice = client.get_with("/users/7", &[("x-user", "1"), ("x-user", "2")]).await?;
+    assert_eq!(twice.status, StatusCode::BAD_REQUEST);
+
+    let both = own.and("all", Everybody, Quota::per_hour(2))?.headers(RateLimitHeaders::Always);
+    let server = Server::start(users().layer(both)).await?;
+    let client = Client::new(server.address);
+    for (headers, status) in [(&[][..], 200), (&[("x-user", "1")], 200), (&[], 429), (&[("x-user", "2")], 429)] {
+        let answer = client.get_with("/users/7", headers).await?;
+        assert_eq!(answer.status, status, "{headers:?}");
+        assert!(answer.header("ratelimit")?.is_some_and(|limit| limit.starts_with("\"all\"")), "{answer:?}");
+    }
+    assert_eq!(keys(&limiter).await?, ["1", "2", "3=all everybody"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_local_fallback_is_not_for_the_limit_of_all_when_the_own_one_is_passed() -> anyhow::Result<()> {
+    let fallback = Fallback::Local(Quota::once(1)?);
+    let limiter = Limiter::builder(Broken).fallback(Duration::from_secs(5), fallback).build(Quota::per_hour(1000))?;
+    let layer = RateLimitLayer::new(limiter).key(Header::new("x-user")).pass_without_key();
+    let server = Server::start(users().layer(layer.and("all", Everybody, Quota::once(3)?)?)).await?;
+    let client = Client::new(server.address);
+    for status in [200, 200, 200, 429] {
+        assert_eq!(client.get("/users/7").await?.status, status);
+    }
     Ok(())
 }
 
