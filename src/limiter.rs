@@ -16,6 +16,7 @@ mod wait;
 pub use bound::Bound;
 pub use builder::LimiterBuilder;
 pub use policy::Fallback;
+pub(crate) use reservation::Abandoned;
 pub use reservation::Reservation;
 
 use policy::Policy;
@@ -240,12 +241,17 @@ impl<S: Store> Limiter<S> {
     ///
     /// As for [`wait_n`](Self::wait_n).
     pub async fn wait_all(&self, take: &Take) -> Result<Reservation<S>, Error> {
+        self.wait_or(take, Abandoned::GivenBack).await
+    }
+
+    /// The same, with a say in what becomes of the turn if the future is dropped when the store has been asked.
+    pub(crate) async fn wait_or(&self, take: &Take, abandoned: Abandoned) -> Result<Reservation<S>, Error> {
         self.count();
-        let turn = match self.policy.bounded(self.lanes.reserve(take.clone())).await {
+        let turn = match self.policy.bounded(self.lanes.reserve(take, abandoned)).await {
             Ok(turn) => turn?,
             Err(failure) => {
                 let decision = self.policy.instead(take, failure)?;
-                Turn::new(Reservation::new(Arc::clone(&self.stack), take, decision))
+                Turn::new(Reservation::new(Arc::clone(&self.stack), take, decision), abandoned)
             }
         };
         Ok(turn.come().await)

@@ -101,20 +101,34 @@ impl<S: Store> Reservation<S> {
     }
 }
 
-/// A reservation for somebody who waits: dropped before its turn, it gives its tokens back.
+/// What becomes of a turn that nobody waits for any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Abandoned {
+    /// Its tokens are given back.
+    GivenBack,
+    /// They are used, or whoever comes and goes could ask for ever more.
+    #[cfg_attr(not(feature = "tower"), expect(dead_code, reason = "it is for those whom a service does not know"))]
+    Used,
+}
+
+/// A reservation for somebody who waits, and may leave before its turn.
 #[derive(Debug)]
-pub(super) struct Turn<S: Store>(Option<Reservation<S>>, Option<Instant>);
+pub(super) struct Turn<S: Store> {
+    reservation: Option<Reservation<S>>,
+    until: Option<Instant>,
+    abandoned: Abandoned,
+}
 
 impl<S: Store> Turn<S> {
-    pub(super) fn new(reservation: Reservation<S>) -> Self {
+    pub(super) fn new(reservation: Reservation<S>, abandoned: Abandoned) -> Self {
         let wait = Some(reservation.decision.wait()).filter(|wait| !wait.is_zero());
         let until = wait.and_then(|wait| reservation.since.checked_add(wait));
-        Self(Some(reservation), until)
+        Self { reservation: Some(reservation), until, abandoned }
     }
 
     /// No earlier than the latest turn of those who came before, whose answers may have been longer on their way.
     pub(super) fn behind(mut self, latest: &mut Instant) -> Self {
-        if let Some(until) = &mut self.1 {
+        if let Some(until) = &mut self.until {
             *until = (*until).max(*latest);
             *latest = *until;
         }
@@ -123,26 +137,32 @@ impl<S: Store> Turn<S> {
 
     /// Sleeps until the tokens may be used.
     pub(super) async fn come(mut self) -> Reservation<S> {
-        if let Some(until) = self.1 {
+        if let Some(until) = self.until {
             sleep_until(until).await;
         }
-        self.0.take().expect("it is there until its turn has come")
+        self.reservation.take().expect("it is there until its turn has come")
     }
 
-    /// Gives the tokens back now.
+    /// Gives the tokens back now, if they are given back at all.
     pub(super) async fn give_back(mut self) {
-        if let Some(reservation) = self.0.take() {
+        if let Some(reservation) = self.left() {
             // What cannot be given back is lost, as when the process dies.
             drop(reservation.cancel().await);
         }
+    }
+
+    /// What has to be given back.
+    fn left(&mut self) -> Option<Reservation<S>> {
+        let gives_back =
+            |reservation: &Reservation<S>| self.abandoned == Abandoned::GivenBack && !reservation.receipts.is_empty();
+        self.reservation.take().filter(gives_back)
     }
 }
 
 impl<S: Store> Drop for Turn<S> {
     fn drop(&mut self) {
-        let reservation = self.0.take().filter(|reservation| !reservation.receipts.is_empty());
         // No runtime any more: the process is ending, and the tokens are used.
-        if let (Some(reservation), Ok(runtime)) = (reservation, Handle::try_current()) {
+        if let (Some(reservation), Ok(runtime)) = (self.left(), Handle::try_current()) {
             runtime.spawn(async { drop(reservation.cancel().await) });
         }
     }

@@ -1,8 +1,8 @@
 //! A limiter over any store, behind one type: so that the layer has no parameters of its own.
 
 use std::pin::Pin;
-use std::sync::Arc;
 
+use crate::limiter::Abandoned;
 use crate::{Decision, Error, Key, Limiter, Reservation, Rule, Store, Take};
 
 pub(super) type Asked<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -39,10 +39,8 @@ impl<S: Store> Gate for Limiter<S> {
     fn ask<'a>(&'a self, take: &'a Take, refundable: bool) -> Asked<'a, Result<Charged, Error>> {
         Box::pin(async move {
             if !take.max_wait.is_zero() {
-                let (limiter, take) = (self.clone(), take.clone());
-                // A task of its own: a client that goes away has used its turn, or it could ask for ever more.
-                let turn = tokio::spawn(async move { limiter.wait_all(&take).await });
-                let turn = turn.await.unwrap_or_else(|stopped| Err(Error::OutcomeUnknown(Arc::new(stopped))))?;
+                // A client that goes away has used its turn, or it could ask for ever more.
+                let turn = self.wait_or(take, Abandoned::Used).await?;
                 return Ok(charged(turn, refundable));
             }
             if refundable {

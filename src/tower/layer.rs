@@ -177,8 +177,9 @@ impl RateLimitLayer {
     }
 
     /// Lets a request without tokens wait for its turn, in the order of arrival, if that comes by then; otherwise it is
-    /// denied at once. A client that goes away has used its turn. A request that waits holds what the service gave when it
-    /// was ready for it.
+    /// denied at once. A client that goes away when the store has been asked has used its turn; before, it takes nothing.
+    /// When 32,768 requests wait to be asked for, the next ones are [`Overloaded`](crate::Error::Overloaded). A request that
+    /// waits holds what the service gave when it was ready for it.
     pub fn wait(mut self, longest: Duration) -> Self {
         self.mode = Mode::Wait(longest);
         self

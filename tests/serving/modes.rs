@@ -15,7 +15,9 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::yield_now;
 use tollgate::tower::{Everybody, RateLimitLayer, Refusal, Shadowed};
-use tollgate::{Decision, Limiter, ManualClock, MemoryStore, Quota};
+use tollgate::{
+    Adjusted, Adjustment, Decision, Error, Limiter, ManualClock, MemoryStore, Outcome, Quota, Store, Take, TakeError,
+};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use super::broken::Broken;
@@ -63,6 +65,94 @@ async fn a_client_that_goes_away_while_it_waits_has_used_its_turn() -> anyhow::R
     assert!(waiting.await.is_err(), "it waited");
     assert_eq!(ask().await?.status(), StatusCode::TOO_MANY_REQUESTS, "the next turn is its still");
     Ok(())
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_before_the_database_is_asked_takes_nothing_and_after_that_its_turn()
+-> anyhow::Result<()> {
+    let store = Arc::new(Gated::new());
+    let limiter = Limiter::new(Arc::clone(&store), Quota::once(2)?)?;
+    let layer = RateLimitLayer::new(limiter).key(Everybody).wait(Duration::from_secs(1));
+    let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty()))));
+    let ask = async || {
+        let asked = tokio::spawn(service.clone().oneshot(Request::new(())));
+        yield_now().await; // until it stands in line
+        asked
+    };
+    // The first is being asked for; behind it stand one that goes away and one that stays.
+    let first = ask().await;
+    store.asked.notified().await;
+    let (goes, stays) = (ask().await, ask().await);
+    goes.abort();
+    assert!(goes.await.is_err(), "it stood in line");
+    store.leave.add_permits(1);
+    assert_eq!(first.await??.status(), StatusCode::OK);
+    store.asked.notified().await;
+    store.leave.add_permits(1);
+    assert_eq!(stays.await??.status(), StatusCode::OK, "nobody had the second token");
+
+    let store = Arc::new(Gated::new());
+    let limiter = Limiter::new(Arc::clone(&store), Quota::once(1)?)?;
+    let layer = RateLimitLayer::new(limiter).key(Everybody).wait(Duration::from_secs(1));
+    let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty()))));
+    let goes = tokio::spawn(service.clone().oneshot(Request::new(())));
+    store.asked.notified().await;
+    goes.abort();
+    assert!(goes.await.is_err(), "it was being asked for");
+    store.leave.add_permits(2);
+    assert_eq!(service.oneshot(Request::new(())).await?.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(store.adjusts.load(Ordering::SeqCst), 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn those_who_wait_for_a_database_are_only_so_many_and_those_who_leave_make_room() -> anyhow::Result<()> {
+    let store = Arc::new(Gated::new());
+    let limiter = Limiter::new(Arc::clone(&store), Quota::once(1)?)?;
+    let layer = RateLimitLayer::new(limiter).key(Everybody).wait(Duration::from_secs(1));
+    let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty()))));
+    let mut context = Context::from_waker(std::task::Waker::noop());
+    let mut ask = || {
+        let mut asked = Box::pin(service.clone().oneshot(Request::new(())));
+        let polled = asked.as_mut().poll(&mut context);
+        (asked, polled)
+    };
+    let _first = ask();
+    store.asked.notified().await;
+    let mut line: Vec<_> = (0..32_768).map(|_| ask()).collect();
+    assert!(line.iter().all(|(_, polled)| polled.is_pending()));
+    let (_, Poll::Ready(refused)) = ask() else { anyhow::bail!("one more stands in line") };
+    assert_eq!(refused?.status(), StatusCode::SERVICE_UNAVAILABLE);
+    line.truncate(1000);
+    assert!(ask().1.is_pending(), "there is room");
+    Ok(())
+}
+
+/// A store that is asked, and answers when it has leave.
+struct Gated {
+    store: MemoryStore,
+    asked: Notify,
+    leave: Semaphore,
+    adjusts: AtomicU64,
+}
+
+impl Gated {
+    fn new() -> Self {
+        Self { store: MemoryStore::new(), asked: Notify::new(), leave: Semaphore::new(0), adjusts: AtomicU64::new(0) }
+    }
+}
+
+impl Store for Gated {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        self.asked.notify_one();
+        self.leave.acquire().await.map_err(Error::other)?.forget();
+        self.store.take(takes).await
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        self.adjusts.fetch_add(1, Ordering::SeqCst);
+        self.store.adjust(adjustments).await
+    }
 }
 
 #[tokio::test]
