@@ -28,6 +28,7 @@ pub struct Take {
     pub(crate) hold: Duration,
     /// Whether the first bucket is the limiter's own, and not one that others share with it.
     pub(crate) own: bool,
+    pub(crate) refundable: bool,
 }
 
 impl Take {
@@ -78,6 +79,13 @@ impl Take {
         Self { id: Some(id), hold, ..self }
     }
 
+    /// Its tokens may have to be given back, for instance if what they are for fails: then they are the store's, and none
+    /// that a [`Lease`](crate::Lease) took ahead, of which nothing can be given back.
+    #[must_use]
+    pub fn refundable(self) -> Self {
+        Self { refundable: true, ..self }
+    }
+
     /// The buckets that it takes from.
     pub fn keys(&self) -> impl Iterator<Item = &Key> {
         self.limits.iter().map(|(key, _)| key)
@@ -98,6 +106,12 @@ impl Take {
             [(key, rule)] if self.id.is_none() => Some((key, rule)),
             _ => None,
         }
+    }
+
+    /// The same, if it may also be answered with tokens that cannot be given back.
+    #[inline]
+    pub(crate) fn lendable(&self) -> Option<(&Key, &Rule)> {
+        self.plain().filter(|_| !self.refundable)
     }
 
     /// Whether it is decided now and not remembered, so that it can be one of many in a call.
@@ -156,7 +170,16 @@ impl Take {
 impl From<Key> for Take {
     fn from(key: Key) -> Self {
         let limits = SmallVec::from_buf([(key, Rule::Provisioned)]);
-        Self { limits, cost: 1, max_wait: Duration::ZERO, keep: 0, id: None, hold: Duration::ZERO, own: true }
+        Self {
+            limits,
+            cost: 1,
+            max_wait: Duration::ZERO,
+            keep: 0,
+            id: None,
+            hold: Duration::ZERO,
+            own: true,
+            refundable: false,
+        }
     }
 }
 

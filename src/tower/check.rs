@@ -42,9 +42,8 @@ impl RateLimitLayer {
             return Ok(None);
         };
         let longest = if let Mode::Wait(longest) = self.mode { longest } else { Duration::ZERO };
-        let take = take.max_wait(longest);
-        let asked = self.gate.ask(&take, self.refund.is_some());
-        let (decision, charge) = asked.await.map_err(Unanswered::Failed)?;
+        let take = Take { max_wait: longest, refundable: self.refund.is_some(), ..take };
+        let (decision, charge) = self.gate.ask(&take).await.map_err(Unanswered::Failed)?;
         Ok(Some(Answer { decision, take, limits, charge }))
     }
 

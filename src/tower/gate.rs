@@ -14,8 +14,8 @@ pub(super) trait Gate: Send + Sync {
     /// The rule that holds now.
     fn rule(&self) -> Rule;
 
-    /// Decides. If its tokens may have to be given back, the answer says how.
-    fn ask<'a>(&'a self, take: &'a Take, refundable: bool) -> Asked<'a, Result<Charged, Error>>;
+    /// Decides. If the request is refundable, the answer says how its tokens are given back.
+    fn ask<'a>(&'a self, take: &'a Take) -> Asked<'a, Result<Charged, Error>>;
 }
 
 /// An answer, and what was taken if it may have to be given back.
@@ -36,24 +36,24 @@ impl<S: Store> Gate for Limiter<S> {
         Self::rule(self)
     }
 
-    fn ask<'a>(&'a self, take: &'a Take, refundable: bool) -> Asked<'a, Result<Charged, Error>> {
+    fn ask<'a>(&'a self, take: &'a Take) -> Asked<'a, Result<Charged, Error>> {
         Box::pin(async move {
             if !take.max_wait.is_zero() {
                 // A client that goes away has used its turn, or it could ask for ever more.
                 let turn = self.wait_or(take, Abandoned::Used).await?;
-                return Ok(charged(turn, refundable));
+                return Ok(charged(turn, take));
             }
-            if refundable {
-                return Ok(charged(self.reserve_all(take).await?, refundable));
+            if take.refundable {
+                return Ok(charged(self.reserve_all(take).await?, take));
             }
             Ok((self.decide(take).await?, None))
         })
     }
 }
 
-fn charged<S: Store>(reservation: Reservation<S>, refundable: bool) -> Charged {
+fn charged<S: Store>(reservation: Reservation<S>, take: &Take) -> Charged {
     let decision = reservation.decision().clone();
-    let charge = (refundable && decision.is_granted()).then(|| Box::new(reservation) as Box<dyn Charge>);
+    let charge = (take.refundable && decision.is_granted()).then(|| Box::new(reservation) as Box<dyn Charge>);
     (decision, charge)
 }
 

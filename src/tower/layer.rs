@@ -26,14 +26,14 @@ use crate::{Error, Key, Limiter, Rule, Store};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::tower::{ClientAddr, RateLimitLayer, TrustedProxies};
+/// use tollgate::tower::{ClientAddr, RateLimitLayer, TrustedProxies, succeeded};
 /// use tollgate::{Limiter, MemoryStore, Quota};
 ///
 /// let limiter = Limiter::new(MemoryStore::new(), Quota::per_minute(5))?;
 /// let failed_logins = RateLimitLayer::new(limiter)
 ///     .name("login")
 ///     .key(ClientAddr::x_forwarded_for(TrustedProxies::hops(1)))
-///     .refund(|answer, cost| if answer.status.is_success() { cost } else { 0 });
+///     .refund(|answer, cost| if succeeded(answer) { cost } else { 0 });
 /// # let _ = failed_logins;
 /// # Ok::<(), tollgate::Error>(())
 /// ```
@@ -209,7 +209,8 @@ impl RateLimitLayer {
     /// is sent. Its second argument is what the request cost.
     ///
     /// They are taken first all the same: many requests at once are not more than the limit. An error of the service, and
-    /// a client that goes away, give nothing back.
+    /// a client that goes away, give nothing back. Requests go past a [`Lease`](crate::Lease), from which nothing can be given
+    /// back. Whether a call [`succeeded`](super::succeeded), by gRPC too, the answer says.
     pub fn refund(mut self, unused: impl Fn(&response::Parts, u64) -> u64 + Send + Sync + 'static) -> Self {
         self.refund = Some(Arc::new(unused));
         self

@@ -10,8 +10,10 @@ use axum::http::{Request, Response, StatusCode};
 use axum::routing::get;
 use tokio::sync::Semaphore;
 use tokio::task::yield_now;
-use tollgate::tower::{ClientAddr, Everybody, RateLimitLayer};
-use tollgate::{Adjusted, Adjustment, Admin, Error, Key, Limiter, MemoryStore, Outcome, Quota, Store, Take, TakeError};
+use tollgate::tower::{ClientAddr, Everybody, RateLimitLayer, succeeded};
+use tollgate::{
+    Adjusted, Adjustment, Admin, Error, Key, LeaseOptions, Limiter, MemoryStore, Outcome, Quota, Store, Take, TakeError,
+};
 use tower::{Layer, ServiceExt, service_fn};
 
 use super::client::Client;
@@ -36,6 +38,22 @@ async fn only_failed_logins_are_counted() -> anyhow::Result<()> {
         assert_eq!(client.get("/login?password=wrong").await?.status, StatusCode::UNAUTHORIZED);
     }
     assert_eq!(client.get("/login?password=right").await?.status, StatusCode::TOO_MANY_REQUESTS);
+    Ok(())
+}
+
+#[tokio::test]
+async fn only_failures_are_counted_under_a_lease_too() -> anyhow::Result<()> {
+    let store = Arc::new(Slow { store: MemoryStore::new(), leave: Semaphore::new(1_000_000) });
+    let limiter = Limiter::builder(Arc::clone(&store)).lease(LeaseOptions::default()).build(Quota::once(100_000)?)?;
+    let inner = service_fn(async |_: Request<()>| anyhow::Ok(Response::new(Body::empty())));
+    let refund = |answer: &Parts, cost| if succeeded(answer) { cost } else { 0 };
+    let service = RateLimitLayer::new(limiter.clone()).key(Everybody).refund(refund).layer(inner);
+    for _ in 0..2_000 {
+        assert_eq!(service.clone().oneshot(Request::new(())).await?.status(), StatusCode::OK);
+    }
+    limiter.close().await?;
+    let level = store.store.peek(&Key::try_from("everybody")?).await?;
+    assert_eq!(level.map(|level| level.available), Some(100_000));
     Ok(())
 }
 
