@@ -195,7 +195,11 @@ async fn a_failing_database_is_not_a_denial_and_never_a_grant() -> anyhow::Resul
         let answer = client.get("/").await?;
         assert_eq!(answer.status, status, "{fallback:?}");
         match fallback {
-            Fallback::Closed(_) => assert_eq!(answer.header("retry-after")?, Some("3")),
+            Fallback::Closed(_) => {
+                assert_eq!(answer.header("retry-after")?, Some("3"));
+                let kind = answer.json()?["type"].to_string();
+                assert!(kind.ends_with("#temporary-reduced-capacity\""), "{kind}");
+            }
             Fallback::Local(_) => assert_eq!(client.get("/").await?.status, StatusCode::TOO_MANY_REQUESTS),
             _ => {}
         }
