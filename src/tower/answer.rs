@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use super::gate::Charge;
 use super::headers::{add_policy, add_rate_limit};
 use super::terms::Limit;
-use crate::{Decision, Take};
+use crate::{Decision, Mode, Source, Take};
 
 /// What a request for tokens came to.
 pub(super) struct Answer<'a> {
@@ -26,10 +26,18 @@ impl Answer<'_> {
         &self.limits[self.decision.limit()].name
     }
 
+    /// Adds what is left under each limit, and its terms. Where nothing limited the request, there is nothing to say.
     pub(super) fn add_headers(&self, headers: &mut HeaderMap) {
-        add_rate_limit(headers, self.limit(), &self.decision);
-        for (limit, (_, rule)) in self.limits.iter().zip(&self.take.limits) {
-            add_policy(headers, &limit.name, rule);
+        let served = self.decision.is_granted();
+        if served && self.decision.source() == Source::Fallback {
+            return;
+        }
+        for decision in self.decision.each() {
+            let (limit, rule) = (self.limits[decision.limit()], &self.take.limits[decision.limit()].1);
+            if !served || (decision.is_granted() && decision.mode() == Mode::Enforce) {
+                add_rate_limit(headers, &limit.name, decision);
+                add_policy(headers, &limit.name, rule);
+            }
         }
     }
 }
