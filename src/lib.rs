@@ -10,7 +10,6 @@ mod coalesce;
 mod decision;
 mod deny_cache;
 mod error;
-#[cfg(feature = "_sql")]
 mod handover;
 mod key;
 mod lease;

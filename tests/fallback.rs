@@ -20,6 +20,19 @@ impl Store for Silent {
     }
 }
 
+/// A store that takes at once, and never says whether it gave back.
+struct Keeping(MemoryStore);
+
+impl Store for Keeping {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        self.0.take(takes).await
+    }
+
+    async fn adjust(&self, _: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        std::future::pending().await
+    }
+}
+
 /// A store that fails at once.
 struct Broken;
 
@@ -45,6 +58,13 @@ async fn every_verb_ends_by_the_deadline() -> anyhow::Result<()> {
     assert_eq!(limiter.reserve("a").await?.decision().source(), Source::Fallback);
     assert_eq!(limiter.wait("a").await?.source(), Source::Fallback);
     assert_eq!((start.elapsed(), limiter.fallbacks()), (3 * DEADLINE, 3));
+
+    let limiter = self::limiter(Keeping(MemoryStore::new()), Fallback::Open)?;
+    let start = tokio::time::Instant::now();
+    assert!(matches!(limiter.reserve("a").await?.cancel().await, Err(Error::DeadlineExceeded(DEADLINE))));
+    assert!(matches!(limiter.reserve("a").await?.refund(1).await, Err(Error::DeadlineExceeded(DEADLINE))));
+    assert!(matches!(limiter.reserve("a").await?.settle(1).await, Err(Error::DeadlineExceeded(DEADLINE))));
+    assert_eq!((start.elapsed(), limiter.fallbacks()), (3 * DEADLINE, 0));
     Ok(())
 }
 

@@ -104,7 +104,7 @@ impl<S: Store> LimiterBuilder<S> {
         R: TryInto<Rule>,
         Error: From<R::Error>,
     {
-        let stack = Arc::new(Stack::new(self.store, self.layers));
+        let stack = Arc::new(Stack::new(self.store, self.layers, self.policy.deadline()));
         Ok(Limiter {
             lanes: Arc::new(Lanes::new(Arc::clone(&stack))),
             stack,

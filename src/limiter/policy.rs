@@ -56,15 +56,13 @@ impl Policy {
         }
     }
 
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        self.0.as_ref().map(|chosen| chosen.deadline)
+    }
+
     /// An answer by the deadline.
     pub(super) async fn bounded<T>(&self, asked: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        match &self.0 {
-            None => asked.await,
-            Some(chosen) => {
-                let late = |_| Err(Error::DeadlineExceeded(chosen.deadline));
-                timeout(chosen.deadline, asked).await.unwrap_or_else(late)
-            }
-        }
+        by_deadline(self.deadline(), asked).await
     }
 
     /// What to answer instead of a failure.
@@ -91,6 +89,17 @@ impl Policy {
             }
         };
         Ok(decision.by(Source::Fallback).untaken())
+    }
+}
+
+/// An answer by the deadline, if there is one.
+pub(super) async fn by_deadline<T>(
+    deadline: Option<Duration>,
+    asked: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    match deadline {
+        None => asked.await,
+        Some(deadline) => timeout(deadline, asked).await.unwrap_or_else(|_| Err(Error::DeadlineExceeded(deadline))),
     }
 }
 

@@ -4,7 +4,9 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
+use super::policy::by_deadline;
 use super::stack::Stack;
+use crate::handover::Handover;
 use crate::{Adjusted, Adjustment, Decision, Error, Receipt, Store, Take};
 
 /// Tokens that were taken for now or for later, or the answer that they were not.
@@ -64,7 +66,12 @@ impl<S: Store> Reservation<S> {
     ///
     /// # Errors
     ///
-    /// If there is no answer. It is not asked again then: they may have been given back.
+    /// If there is no answer, or none by the deadline of the [`fallback`](crate::LimiterBuilder::fallback). It is not asked
+    /// again then: they may have been given back.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the call goes on in a task of its own.
     pub async fn cancel(self) -> Result<u64, Error> {
         Ok(self.adjust(Receipt::cancel).await?.unsigned_abs())
     }
@@ -74,6 +81,10 @@ impl<S: Store> Reservation<S> {
     /// # Errors
     ///
     /// As for [`cancel`](Self::cancel).
+    ///
+    /// # Cancel safety
+    ///
+    /// As there.
     pub async fn refund(self, unused: u64) -> Result<u64, Error> {
         Ok(self.adjust(|receipt| receipt.refund(unused)).await?.unsigned_abs())
     }
@@ -86,13 +97,23 @@ impl<S: Store> Reservation<S> {
     /// # Errors
     ///
     /// As for [`cancel`](Self::cancel).
+    ///
+    /// # Cancel safety
+    ///
+    /// As there.
     pub async fn settle(self, used: u64) -> Result<i64, Error> {
         self.adjust(|receipt| receipt.settle(used)).await
     }
 
     async fn adjust(self, kind: impl Fn(Receipt) -> Adjustment) -> Result<i64, Error> {
         let adjustments: Vec<Adjustment> = self.receipts.into_iter().map(kind).collect();
-        let adjusted = self.store.adjust(&adjustments).await?;
+        if adjustments.is_empty() {
+            return Ok(0);
+        }
+        let store = Arc::clone(&self.store);
+        // Whoever gives up waiting for it, at the deadline or before, does not keep the tokens.
+        let adjusted = Handover::new(async move { store.adjust(&adjustments).await });
+        let adjusted = by_deadline(self.store.deadline, adjusted).await?;
         let given_back = adjusted.into_iter().map(|adjusted| match adjusted {
             Ok(Adjusted::Done(tokens)) => tokens,
             _ => 0,

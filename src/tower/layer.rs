@@ -206,7 +206,7 @@ impl RateLimitLayer {
     }
 
     /// How many of a request's tokens were not used, by the answer that the service gives: those are given back before it
-    /// is sent. Its second argument is what the request cost.
+    /// is sent, or when the deadline of the limiter's [`fallback`](crate::LimiterBuilder::fallback) has passed, behind it. Its second argument is what the request cost.
     ///
     /// They are taken first all the same: many requests at once are not more than the limit. An error of the service, and
     /// a client that goes away, give nothing back. Requests go past a [`Lease`](crate::Lease), from which nothing can be given

@@ -123,8 +123,8 @@ impl RateLimitLayer {
         };
         let unused = self.refund.as_ref().map_or(0, |refund| refund(response, take.cost));
         if unused > 0 {
-            // A task of its own: a client that goes away now does not keep the tokens. What cannot be given back is used.
-            drop(tokio::spawn(charge.refund(unused)).await);
+            // A client that goes away now does not keep the tokens. What cannot be given back is used.
+            drop(charge.refund(unused).await);
         }
     }
 }
