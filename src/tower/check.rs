@@ -1,9 +1,7 @@
-use std::time::Duration;
-
 use http::request::Parts;
 
 use super::answer::{Answer, Limits};
-use super::layer::{Mode, RateLimitLayer};
+use super::layer::RateLimitLayer;
 use super::refusal::Refusal;
 use super::terms::Unanswered;
 use crate::Take;
@@ -41,9 +39,8 @@ impl RateLimitLayer {
         let Some((take, limits)) = self.take(request, cost)? else {
             return Ok(None);
         };
-        let longest = if let Mode::Wait(longest) = self.mode { longest } else { Duration::ZERO };
-        let take = Take { max_wait: longest, refundable: self.refund.is_some(), ..take };
-        let (decision, charge) = self.gate.ask(&take).await.map_err(Unanswered::Failed)?;
+        let take = Take { max_wait: self.longest_wait, refundable: self.refund.is_some(), ..take };
+        let (decision, charge) = self.gate.ask(&take, self.shadow).await.map_err(Unanswered::Failed)?;
         Ok(Some(Answer { decision, take, limits, charge }))
     }
 

@@ -14,8 +14,9 @@ pub(super) trait Gate: Send + Sync {
     /// The rule that holds now.
     fn rule(&self) -> Rule;
 
-    /// Decides. If the request is refundable, the answer says how its tokens are given back.
-    fn ask<'a>(&'a self, take: &'a Take) -> Asked<'a, Result<Charged, Error>>;
+    /// Decides, and waits for the turn unless it is only for show. If the request is refundable, the answer says how its
+    /// tokens are given back.
+    fn ask<'a>(&'a self, take: &'a Take, shadow: bool) -> Asked<'a, Result<Charged, Error>>;
 }
 
 /// An answer, and what was taken if it may have to be given back.
@@ -36,9 +37,9 @@ impl<S: Store> Gate for Limiter<S> {
         Self::rule(self)
     }
 
-    fn ask<'a>(&'a self, take: &'a Take) -> Asked<'a, Result<Charged, Error>> {
+    fn ask<'a>(&'a self, take: &'a Take, shadow: bool) -> Asked<'a, Result<Charged, Error>> {
         Box::pin(async move {
-            if !take.max_wait.is_zero() {
+            if !take.max_wait.is_zero() && !shadow {
                 // A client that goes away has used its turn, or it could ask for ever more.
                 let turn = self.wait_or(take, Abandoned::Used).await?;
                 return Ok(charged(turn, take));

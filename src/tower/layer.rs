@@ -42,7 +42,8 @@ use crate::{Error, Key, Limiter, Rule, Store};
 pub struct RateLimitLayer {
     pub(super) gate: Arc<dyn Gate>,
     pub(super) limits: Vec<Limit>,
-    pub(super) mode: Mode,
+    pub(super) longest_wait: Duration,
+    pub(super) shadow: bool,
     pub(super) cost: Option<OfRequest<u64>>,
     pub(super) exempt: Option<OfRequest<bool>>,
     pub(super) refund: Option<Unused>,
@@ -53,14 +54,6 @@ pub struct RateLimitLayer {
 
 type Unused = Arc<dyn Fn(&response::Parts, u64) -> u64 + Send + Sync>;
 type Respond = Arc<dyn Fn(&Refusal, &Parts) -> Response<Bytes> + Send + Sync>;
-
-/// What becomes of a request without tokens.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Mode {
-    Deny,
-    Wait(Duration),
-    Shadow,
-}
 
 /// Which answers have the headers `RateLimit` and `RateLimit-Policy`. Denials have `Retry-After` in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,7 +74,8 @@ impl RateLimitLayer {
         Self {
             gate: Arc::new(limiter),
             limits: vec![Limit { name: "default".into(), named: false, key, terms: Terms::OfLimiter }],
-            mode: Mode::Deny,
+            longest_wait: Duration::ZERO,
+            shadow: false,
             cost: None,
             exempt: None,
             refund: None,
@@ -181,17 +175,20 @@ impl RateLimitLayer {
     /// When 32,768 requests wait to be asked for, the next ones are [`Overloaded`](crate::Error::Overloaded). A request that
     /// waits holds what the service gave when it was ready for it.
     pub fn wait(mut self, longest: Duration) -> Self {
-        self.mode = Mode::Wait(longest);
+        self.longest_wait = longest;
         self
     }
 
     /// Counts, and lets everything pass, whatever comes of it: to try a limit on real traffic. A request that would have
     /// been refused has [`Shadowed`](super::Shadowed) among the extensions of its answer, and no further headers; a handler
-    /// sees it by the [`Decision`](crate::Decision).
+    /// sees it by the [`Decision`](crate::Decision). Nobody [waits](Self::wait) for their turn, but they count as if they did.
+    ///
+    /// A request waits for the store's answer as it will when the limit is enforced: for as long as the deadline of the
+    /// limiter's [`fallback`](crate::LimiterBuilder::fallback) at most, if there is one.
     ///
     /// The limit itself, for all processes at once, can be in [`Mode::Shadow`](crate::Mode::Shadow) as well.
     pub fn shadow(mut self) -> Self {
-        self.mode = Mode::Shadow;
+        self.shadow = true;
         self
     }
 
@@ -244,6 +241,6 @@ impl<S> Layer<S> for RateLimitLayer {
 impl fmt::Debug for RateLimitLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> = self.limits.iter().map(|limit| &*limit.name).collect();
-        f.debug_struct("RateLimitLayer").field("limits", &names).field("mode", &self.mode).finish_non_exhaustive()
+        f.debug_struct("RateLimitLayer").field("limits", &names).field("shadow", &self.shadow).finish_non_exhaustive()
     }
 }

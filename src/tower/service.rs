@@ -10,7 +10,6 @@ use tower_service::Service;
 use super::answer::Answer;
 use super::check::Checked;
 use super::headers::set_retry_after;
-use super::layer::Mode;
 use super::{RateLimitHeaders, RateLimitLayer, Refusal, ResponseBody, ResponseFuture, Shadowed};
 
 /// A service behind a limit, made by [`RateLimitLayer`].
@@ -77,8 +76,7 @@ where
 {
     let (mut head, body) = request.into_parts();
     let Checked { answer, refusal } = layer.check(&head).await;
-    let shadow = matches!(layer.mode, Mode::Shadow);
-    if let Some(refusal) = refusal.as_ref().filter(|_| !shadow) {
+    if let Some(refusal) = refusal.as_ref().filter(|_| !layer.shadow) {
         return Ok(layer.refuse(refusal, answer.as_ref(), &head).map(ResponseBody::refused));
     }
     if let Some(answer) = &answer {
@@ -86,7 +84,7 @@ where
     }
     let (mut head, body) = inner.call(Request::from_parts(head, body)).await?.into_parts();
     if let Some(answer) = answer {
-        if layer.headers == RateLimitHeaders::Always && !shadow {
+        if layer.headers == RateLimitHeaders::Always && !layer.shadow {
             answer.add_headers(&mut head.headers);
         }
         layer.settle(answer, &head).await;

@@ -16,7 +16,8 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::task::yield_now;
 use tollgate::tower::{Everybody, RateLimitLayer, Refusal, Shadowed};
 use tollgate::{
-    Adjusted, Adjustment, Decision, Error, Limiter, ManualClock, MemoryStore, Outcome, Quota, Store, Take, TakeError,
+    Adjusted, Adjustment, Decision, Error, Fallback, Limiter, ManualClock, MemoryStore, Outcome, Quota, Store, Take,
+    TakeError,
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
 
@@ -180,6 +181,50 @@ async fn in_the_shadow_everything_passes_and_says_what_it_would_have_come_to() -
     let server = Server::start(router().layer(broken).layer(tell.clone())).await?;
     let answer = Client::new(server.address).get("/").await?;
     assert_eq!((&answer.body[..], answer.header("x-shadowed")?), (&b"nobody knows"[..], Some("503")));
+    Ok(())
+}
+
+/// Time stands still in the store, and would pass by itself in this runtime.
+#[tokio::test(start_paused = true)]
+async fn in_the_shadow_nobody_waits_and_what_would_have_waited_is_not_refused() -> anyhow::Result<()> {
+    type Set = fn(RateLimitLayer) -> RateLimitLayer;
+    const WAIT: Duration = Duration::from_secs(1);
+    let orders: [Set; 2] = [|layer| layer.wait(WAIT).shadow(), |layer| layer.shadow().wait(WAIT)];
+    for set in orders {
+        let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), Quota::per_second(1))?;
+        let layer = set(RateLimitLayer::new(limiter).key(Everybody));
+        let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty()))));
+        let begun = tokio::time::Instant::now();
+        for refused in [false, false, true, true] {
+            let answer = service.clone().oneshot(Request::new(())).await?;
+            assert_eq!(answer.status(), StatusCode::OK);
+            assert_eq!(answer.extensions().get::<Shadowed>().is_some(), refused);
+        }
+        assert!(begun.elapsed() < WAIT, "somebody waited");
+    }
+    Ok(())
+}
+
+/// A wait asks until the deadline, and sleeps as long as it was granted.
+#[tokio::test(start_paused = true)]
+async fn who_would_wait_while_the_database_is_away_is_answered_by_the_fallback() -> anyhow::Result<()> {
+    for (fallback, statuses, waited) in [
+        (Fallback::Open, [200, 200, 200], 0),
+        (Fallback::Closed(Duration::from_secs(3)), [429, 429, 429], 0),
+        (Fallback::Local(Quota::per_minute(1).build()?), [200, 200, 429], 60),
+    ] {
+        let store = Arc::new(Gated::new()); // it never answers
+        let limiter = Limiter::builder(store).fallback(Duration::from_millis(50), fallback.clone());
+        let layer =
+            RateLimitLayer::new(limiter.build(Quota::per_hour(9))?).key(Everybody).wait(Duration::from_secs(90));
+        let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty()))));
+        let begun = tokio::time::Instant::now();
+        let asked = statuses.map(|_| tokio::spawn(service.clone().oneshot(Request::new(()))));
+        for (asked, status) in asked.into_iter().zip(statuses) {
+            assert_eq!(asked.await??.status(), status, "{fallback:?}");
+        }
+        assert_eq!(begun.elapsed().as_secs(), waited, "{fallback:?}");
+    }
     Ok(())
 }
 
