@@ -14,6 +14,7 @@ use super::key::join;
 /// says: who chooses their own key has as many buckets as they like, or uses up somebody else's.
 ///
 /// ```
+/// use http::header::AUTHORIZATION;
 /// use http::request::Parts;
 /// use tollgate::tower::{ClientAddr, Header, RateLimitLayer};
 /// use tollgate::{Limiter, MemoryStore, Quota};
@@ -24,7 +25,7 @@ use super::key::join;
 /// let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(10))?;
 /// let by_user = |request: &Parts| request.extensions.get::<User>().map(|user| format!("user:{}", user.0));
 /// let layer = RateLimitLayer::new(limiter.clone()).key(by_user);
-/// let layer = RateLimitLayer::new(limiter).key((ClientAddr::peer(), Header::secret("x-api-key")));
+/// let layer = RateLimitLayer::new(limiter).key((ClientAddr::peer(), Header::secret(AUTHORIZATION)));
 /// # let _ = layer;
 /// # Ok::<(), tollgate::Error>(())
 /// ```

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use http::header::HeaderName;
 use http::request::Parts;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -42,7 +43,7 @@ async fn other_refusals_have_codes_of_their_own() -> anyhow::Result<()> {
     let never = || Limiter::new(MemoryStore::new(), Quota::once(1).unwrap());
     for (layer, code) in [
         (RateLimitLayer::new(Limiter::new(Broken, Quota::per_second(1))?), Code::Unavailable),
-        (RateLimitLayer::new(never()?).key(Header::new("x-user")), Code::InvalidArgument),
+        (RateLimitLayer::new(never()?).key(Header::new(HeaderName::from_static("x-user"))), Code::InvalidArgument),
         (RateLimitLayer::new(never()?).cost(|_| 2), Code::InvalidArgument),
         (RateLimitLayer::new(never()?).plan(|_: &Parts| "none such"), Code::Internal),
     ] {
