@@ -1,9 +1,10 @@
 use http::request::Parts;
 
+use super::NoKey;
 use super::answer::{Answer, Limits};
 use super::layer::RateLimitLayer;
 use super::refusal::Refusal;
-use super::terms::Unanswered;
+use super::terms::{SameName, Unanswered};
 use crate::Take;
 
 /// What the layer found out about a request: nothing if it is exempt.
@@ -58,6 +59,10 @@ impl RateLimitLayer {
                 Some(take) => take.and(key, rule),
             });
             limits.push(limit);
+            if take.as_ref().is_some_and(|take| take.limits.len() < limits.len()) {
+                // Renamed since they were put together; of two limits of one bucket only the last would hold.
+                return Err(Unanswered::NoKey(NoKey::of_server(SameName(limit.name.clone()).to_string())));
+            }
         }
         Ok(take.map(|take| (take, limits)))
     }

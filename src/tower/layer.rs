@@ -8,7 +8,7 @@ use http::{Response, response};
 use tower_layer::Layer;
 
 use super::gate::Gate;
-use super::terms::{Limit, OfRequest, Terms};
+use super::terms::{Limit, OfRequest, SameName, Terms};
 use super::{ClientAddr, KeyExtractor, RateLimit, Refusal, respond};
 use crate::{Error, Key, Limiter, Rule, Store};
 
@@ -21,8 +21,8 @@ use crate::{Error, Key, Limiter, Rule, Store};
 /// Each address of a [peer](ClientAddr::peer) has a bucket, unless another [`key`](Self::key) is chosen. Layers over one
 /// store share the bucket of a key, unless they have [names](Self::name): give one to each if their terms differ.
 ///
-/// The [`Decision`](crate::Decision) is among the extensions of the request, for the handler, and the [`Refusal`] among
-/// those of the answer, for layers outside. A client that goes away gets nothing back.
+/// The [`Decision`](crate::Decision) is among the extensions of the request, for the handler, if there is one: not of those
+/// that are exempt or cost nothing. The [`Refusal`] is among those of the answer, for layers outside. A client that goes away gets nothing back.
 ///
 /// ```
 /// use std::time::Duration;
@@ -145,14 +145,17 @@ impl RateLimitLayer {
     ///
     /// # Errors
     ///
-    /// If the figures make no quota.
+    /// If the figures make no quota, or another limit of the layer has the name: say that one's [name](Self::name) before.
     pub fn and<R>(mut self, name: impl Into<Arc<str>>, key: impl KeyExtractor, rule: R) -> Result<Self, Error>
     where
         R: TryInto<Rule>,
         Error: From<R::Error>,
     {
-        let terms = Terms::Always(rule.try_into()?);
-        self.limits.push(Limit { name: name.into(), named: true, key: Arc::new(key), terms });
+        let (name, terms) = (name.into(), Terms::Always(rule.try_into()?));
+        if self.limits.iter().any(|other| other.name == name) {
+            return Err(Error::other(SameName(name)));
+        }
+        self.limits.push(Limit { name, named: true, key: Arc::new(key), terms });
         Ok(self)
     }
 

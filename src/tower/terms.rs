@@ -33,6 +33,11 @@ pub(super) enum Unanswered {
     Failed(Error),
 }
 
+/// Two limits of a layer would share their buckets.
+#[derive(Debug, thiserror::Error)]
+#[error("two limits of the layer are called '{0}': give each a name of its own")]
+pub(super) struct SameName(pub(super) Arc<str>);
+
 impl Limit {
     pub(super) fn key(&self, request: &Parts) -> Result<Key, Unanswered> {
         let text = self.key.extract(request).map_err(Unanswered::NoKey)?;

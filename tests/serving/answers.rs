@@ -137,10 +137,16 @@ async fn a_denial_can_be_plain_json_or_an_answer_of_the_services_own() -> anyhow
 
 #[tokio::test]
 async fn a_handler_sees_the_decision() -> anyhow::Result<()> {
-    let left = |Extension(decision): Extension<Decision>| async move { decision.remaining().to_string() };
-    let router = Router::new().route("/", get(left)).layer(RateLimitLayer::new(three()?));
-    let server = Server::start(router).await?;
-    assert_eq!(Client::new(server.address).get("/").await?.body, "2");
+    let left = |decision: Option<Extension<Decision>>| async move {
+        decision.map_or_else(|| "nobody asked".to_owned(), |Extension(decision)| decision.remaining().to_string())
+    };
+    let layer = RateLimitLayer::new(three()?).exempt(|request| request.uri.query() == Some("exempt"));
+    let layer = layer.cost(|request| u64::from(request.uri.query() != Some("free")));
+    let server = Server::start(Router::new().route("/", get(left)).layer(layer)).await?;
+    let client = Client::new(server.address);
+    for (path, body) in [("/", "2"), ("/?exempt", "nobody asked"), ("/?free", "nobody asked"), ("/", "1")] {
+        assert_eq!(client.get(path).await?.body, body, "{path}");
+    }
     Ok(())
 }
 
@@ -282,6 +288,22 @@ async fn of_several_limits_a_request_takes_from_all_or_from_none() -> anyhow::Re
             Some(name) => assert_eq!(answer.json()?["violated-policies"], json!([name]), "{id}"),
         }
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn two_limits_of_a_layer_have_two_names() -> anyhow::Result<()> {
+    let layer = || anyhow::Ok(RateLimitLayer::new(three()?).key(Everybody));
+    let twice = layer()?.and("all", Everybody, Quota::per_hour(4))?.and("all", Everybody, Quota::per_hour(9));
+    let words = twice.expect_err("the first would not hold").to_string();
+    assert_eq!(words, "two limits of the layer are called 'all': give each a name of its own");
+    assert!(layer()?.and("default", Everybody, Quota::per_hour(4)).is_err());
+    assert!(layer()?.name("all").and("all", Everybody, Quota::per_hour(4)).is_err());
+    // Renamed too late for that, they serve nobody.
+    let server = Server::start(hello().layer(layer()?.and("all", Everybody, Quota::per_hour(4))?.name("all"))).await?;
+    let answer = Client::new(server.address).get("/").await?;
+    assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert_eq!(answer.json()?["detail"], words);
     Ok(())
 }
 
