@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Extension;
+use axum::http::request::Parts;
 use axum::http::{Request, Response, StatusCode};
 use axum::routing::get;
 use axum::{Router, middleware};
@@ -181,6 +182,11 @@ async fn in_the_shadow_everything_passes_and_says_what_it_would_have_come_to() -
     let server = Server::start(router().layer(broken).layer(tell.clone())).await?;
     let answer = Client::new(server.address).get("/").await?;
     assert_eq!((&answer.body[..], answer.header("x-shadowed")?), (&b"nobody knows"[..], Some("503")));
+    let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(2))?;
+    let keyless = RateLimitLayer::new(limiter).key(|_: &Parts| None::<String>).shadow();
+    let server = Server::start(router().layer(keyless).layer(tell)).await?;
+    let answer = Client::new(server.address).get("/").await?;
+    assert_eq!((&answer.body[..], answer.header("x-shadowed")?), (&b"nobody knows"[..], Some("400")));
     Ok(())
 }
 
