@@ -20,7 +20,7 @@ pub struct Decision {
     mode: Mode,
     source: Source,
     /// Of several buckets, what each said.
-    each: Vec<Decision>,
+    each: Box<[Self]>,
     pub(crate) taken: SmallVec<[(usize, Receipt); 1]>,
 }
 
@@ -46,7 +46,7 @@ impl Decision {
             limit: 0,
             mode: Mode::Enforce,
             source: Source::Store,
-            each: Vec::new(),
+            each: Box::default(),
             taken: receipt.map_or_else(SmallVec::new, |receipt| SmallVec::from_buf([(0, receipt)])),
         }
     }
@@ -64,7 +64,7 @@ impl Decision {
             limit: 0,
             mode: Mode::Enforce,
             source: Source::Store,
-            each: Vec::new(),
+            each: Box::default(),
             taken: SmallVec::new(),
         }
     }
@@ -142,7 +142,7 @@ impl Decision {
     /// the one that denies for longest, or else has fewest tokens left.
     pub(crate) fn of_all(decisions: impl IntoIterator<Item = (usize, Self)>) -> Option<Self> {
         let decisions: Vec<Self> = decisions.into_iter().map(|(limit, decision)| Self { limit, ..decision }).collect();
-        let each = if decisions.len() > 1 { decisions.clone() } else { Vec::new() };
+        let each = if decisions.len() > 1 { decisions.clone().into_boxed_slice() } else { Box::default() };
         let merged = decisions.into_iter().reduce(|one, other| {
             let stricter = match (one.granted, other.granted) {
                 (true, true) => one.remaining <= other.remaining,
@@ -162,7 +162,6 @@ impl Decision {
 
     /// The answers of the request's buckets, in no particular order: [`limit`](Self::limit) says whose each is. Those without
     /// a limit say nothing. What is said of a request as a whole is what holds for all of them.
-    #[must_use]
     pub fn each(&self) -> &[Self] {
         if self.each.is_empty() { std::slice::from_ref(self) } else { &self.each }
     }

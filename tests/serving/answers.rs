@@ -315,13 +315,13 @@ async fn when_the_database_stops_the_limit_of_all_stays_what_it_is() -> anyhow::
     let layer = RateLimitLayer::new(limiter).key(client_id).and("all", Everybody, Quota::per_hour(5))?;
     let server = Server::start(hello().layer(layer)).await?;
     let client = Client::new(server.address);
-    let mut served = String::new();
+    let mut ids = String::new();
     for id in ["a", "a", "a", "b", "b", "b", "c", "c"] {
         if client.get_with("/", &[("x-client", id)]).await?.status == StatusCode::OK {
-            served += id;
+            ids += id;
         }
     }
-    assert_eq!(served, "aabbc", "two for each, and five for all");
+    assert_eq!(ids, "aabbc", "two for each, and five for all");
     Ok(())
 }
 

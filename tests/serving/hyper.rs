@@ -62,10 +62,10 @@ async fn layers_of_tower_http_go_around_it() -> anyhow::Result<()> {
         "/slow" => std::future::pending().await,
         _ => Ok::<_, Infallible>(Response::new(Full::new(Bytes::from("hello")))),
     });
-    let limited =
+    let behind =
         RateLimitLayer::new(limiter).key(Everybody).exempt(|request| request.uri.path() == "/slow").layer(inner);
     let timeout = TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, Duration::from_secs(1));
-    let service = CorsLayer::permissive().layer(timeout.layer(limited));
+    let service = CorsLayer::permissive().layer(timeout.layer(behind));
     let ask = async |method, path| {
         let request = Request::builder().method(method).uri(path).header("origin", "http://a");
         let request = request.header("access-control-request-method", "GET").body(Full::default())?;

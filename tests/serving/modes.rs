@@ -76,15 +76,12 @@ async fn a_client_that_goes_away_before_the_database_is_asked_takes_nothing_and_
     let limiter = Limiter::new(Arc::clone(&store), Quota::once(2)?)?;
     let layer = RateLimitLayer::new(limiter).key(Everybody).wait(Duration::from_secs(1));
     let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty()))));
-    let ask = async || {
-        let asked = tokio::spawn(service.clone().oneshot(Request::new(())));
-        yield_now().await; // until it stands in line
-        asked
-    };
+    let ask = || tokio::spawn(service.clone().oneshot(Request::new(())));
     // The first is being asked for; behind it stand one that goes away and one that stays.
-    let first = ask().await;
+    let first = ask();
     store.asked.notified().await;
-    let (goes, stays) = (ask().await, ask().await);
+    let (goes, stays) = (ask(), ask());
+    yield_now().await;
     goes.abort();
     assert!(goes.await.is_err(), "it stood in line");
     store.leave.add_permits(1);
