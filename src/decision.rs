@@ -141,7 +141,9 @@ impl Decision {
     /// One answer for all the buckets of a request: what holds for each of them holds for it. The one that decided is
     /// the one that denies for longest, or else has fewest tokens left.
     pub(crate) fn of_all(decisions: impl IntoIterator<Item = (usize, Self)>) -> Option<Self> {
-        let decisions: Vec<Self> = decisions.into_iter().map(|(limit, decision)| Self { limit, ..decision }).collect();
+        let mut decisions: Vec<Self> =
+            decisions.into_iter().map(|(limit, decision)| Self { limit, ..decision }).collect();
+        decisions.sort_unstable_by_key(|decision| decision.limit);
         let each = if decisions.len() > 1 { decisions.clone().into_boxed_slice() } else { Box::default() };
         let merged = decisions.into_iter().reduce(|one, other| {
             let stricter = match (one.granted, other.granted) {
@@ -160,8 +162,8 @@ impl Decision {
         Some(Self { each, ..merged })
     }
 
-    /// The answers of the request's buckets, in no particular order: [`limit`](Self::limit) says whose each is. Those without
-    /// a limit say nothing. What is said of a request as a whole is what holds for all of them.
+    /// The answers of the request's buckets, in the order in which it named them: [`limit`](Self::limit) says whose each is,
+    /// as those without a limit say nothing. What is said of a request as a whole is what holds for all of them.
     pub fn each(&self) -> &[Self] {
         if self.each.is_empty() { std::slice::from_ref(self) } else { &self.each }
     }
