@@ -19,6 +19,8 @@ pub struct Decision {
     limit: usize,
     mode: Mode,
     source: Source,
+    /// Of several buckets, what each said.
+    each: Box<[Self]>,
     pub(crate) taken: SmallVec<[(usize, Receipt); 1]>,
 }
 
@@ -44,6 +46,7 @@ impl Decision {
             limit: 0,
             mode: Mode::Enforce,
             source: Source::Store,
+            each: Box::default(),
             taken: receipt.map_or_else(SmallVec::new, |receipt| SmallVec::from_buf([(0, receipt)])),
         }
     }
@@ -61,6 +64,7 @@ impl Decision {
             limit: 0,
             mode: Mode::Enforce,
             source: Source::Store,
+            each: Box::default(),
             taken: SmallVec::new(),
         }
     }
@@ -139,13 +143,20 @@ impl Decision {
         for (place, _) in &mut self.taken {
             *place = places[*place];
         }
+        for one in &mut self.each {
+            one.limit = places[one.limit];
+        }
         self
     }
 
     /// One answer for all the buckets of a request: what holds for each of them holds for it. The one that decided is
     /// the one that denies for longest, or else has fewest tokens left.
     pub(crate) fn of_all(decisions: impl IntoIterator<Item = (usize, Self)>) -> Option<Self> {
-        decisions.into_iter().map(|(limit, decision)| Self { limit, ..decision }).reduce(|one, other| {
+        let mut decisions: Vec<Self> =
+            decisions.into_iter().map(|(limit, decision)| Self { limit, ..decision }).collect();
+        decisions.sort_unstable_by_key(|decision| decision.limit);
+        let each = if decisions.len() > 1 { decisions.clone().into_boxed_slice() } else { Box::default() };
+        let merged = decisions.into_iter().reduce(|one, other| {
             let stricter = match (one.granted, other.granted) {
                 (true, true) => one.remaining <= other.remaining,
                 (false, false) => one.retry_after >= other.retry_after,
@@ -158,7 +169,14 @@ impl Decision {
             decides.reset_after = decides.reset_after.max(also.reset_after);
             decides.taken.extend(also.taken);
             decides
-        })
+        })?;
+        Some(Self { each, ..merged })
+    }
+
+    /// The answers of the request's buckets, in the order in which it named them: [`limit`](Self::limit) says whose each is,
+    /// as those without a limit say nothing. What is said of a request as a whole is what holds for all of them.
+    pub fn each(&self) -> &[Self] {
+        if self.each.is_empty() { std::slice::from_ref(self) } else { &self.each }
     }
 
     /// Whether the request may go on. If not, nothing was taken.

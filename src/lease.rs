@@ -38,7 +38,8 @@ use lender::Lender;
 ///
 /// Requests that may wait are served if enough is held and nobody waits before them; they act at once. What was served from
 /// a lease cannot be given back: it has no receipt, so cancelling or refunding its reservation gives back nothing. Requests
-/// with an id, that name several buckets, or that are under a sliding window are the store's to decide. Nothing is taken
+/// that are [refundable](Take::refundable), that have an id, that name several buckets, or that are under a sliding window are
+/// the store's to decide. Nothing is taken
 /// ahead from a [`Fallback`](crate::Fallback), or while a mode grants or denies whatever the tokens. Answers from a lease
 /// have the source [`Lease`](crate::Source::Lease); what they say remains is what the store had left, and what is held here.
 ///

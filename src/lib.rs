@@ -12,7 +12,6 @@ mod coalesce;
 mod decision;
 mod deny_cache;
 mod error;
-#[cfg(feature = "_sql")]
 mod handover;
 mod hold_back;
 mod key;

@@ -19,6 +19,7 @@ mod wait;
 pub use bound::Bound;
 pub use builder::LimiterBuilder;
 pub use policy::Fallback;
+pub(crate) use reservation::Abandoned;
 pub use reservation::Reservation;
 
 use denied::Denied;
@@ -272,14 +273,19 @@ impl<S: Store> Limiter<S> {
     ///
     /// As for [`wait_n`](Self::wait_n).
     pub async fn wait_all(&self, take: &Take) -> Result<Reservation<S>, Error> {
+        self.wait_or(take, Abandoned::GivenBack).await
+    }
+
+    /// The same, with a say in what becomes of the turn if the future is dropped when the store has been asked.
+    pub(crate) async fn wait_or(&self, take: &Take, abandoned: Abandoned) -> Result<Reservation<S>, Error> {
         self.count();
         let _waiting = Share::one(WAITERS);
         let begun = self.decisions.begin();
         let turn = match self.switched.answer() {
-            Some(decision) => Ok(self.turn(take, decision)),
-            None => match self.policy.bounded(self.lanes.reserve(take.clone())).await {
+            Some(decision) => Ok(self.turn(take, decision, abandoned)),
+            None => match self.policy.bounded(self.lanes.reserve(take, abandoned)).await {
                 Ok(turn) => turn.map_err(Error::Take),
-                Err(failure) => self.policy.instead(take, failure).map(|decision| self.turn(take, decision)),
+                Err(failure) => self.policy.instead(take, failure).map(|decision| self.turn(take, decision, abandoned)),
             }
             .map(|turn| turn.switched(&self.switched)),
         };
@@ -357,12 +363,17 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    fn turn(&self, take: &Take, decision: Decision) -> Turn<S> {
-        Turn::new(Reservation::new(Arc::clone(&self.stack), take, decision))
+    fn turn(&self, take: &Take, decision: Decision, abandoned: Abandoned) -> Turn<S> {
+        Turn::new(Reservation::new(Arc::clone(&self.stack), take, decision), abandoned)
     }
 
     pub(crate) fn take(&self, key: Key, cost: u64) -> Take {
-        Take::from(key).rule(self.rule()).cost(cost).keep(self.keep)
+        self.take_under(key, self.rule(), cost)
+    }
+
+    /// Under another rule than the limiter's.
+    pub(crate) fn take_under(&self, key: Key, rule: Rule, cost: u64) -> Take {
+        Take::from(key).rule(rule).cost(cost).keep(self.keep)
     }
 }
 

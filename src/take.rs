@@ -26,6 +26,9 @@ pub struct Take {
     pub(crate) keep: u64,
     pub(crate) id: Option<Uuid>,
     pub(crate) hold: Duration,
+    /// Whether the first bucket is the limiter's own, and not one that others share with it.
+    pub(crate) own: bool,
+    pub(crate) refundable: bool,
 }
 
 impl Take {
@@ -61,6 +64,7 @@ impl Take {
     /// A bucket named twice is named once, under the rule given last.
     #[must_use]
     pub fn and(mut self, key: Key, rule: Rule) -> Self {
+        self.own &= *self.key() != key;
         self.limits.retain(|(other, _)| *other != key);
         self.limits.push((key, rule));
         self
@@ -73,6 +77,13 @@ impl Take {
     #[must_use]
     pub fn id(self, id: Uuid, hold: Duration) -> Self {
         Self { id: Some(id), hold, ..self }
+    }
+
+    /// Its tokens may have to be given back, for instance if what they are for fails: then they are the store's, and none
+    /// that a [`Lease`](crate::Lease) took ahead, of which nothing can be given back.
+    #[must_use]
+    pub fn refundable(self) -> Self {
+        Self { refundable: true, ..self }
     }
 
     /// The buckets that it takes from.
@@ -95,6 +106,12 @@ impl Take {
             [(key, rule)] if self.id.is_none() => Some((key, rule)),
             _ => None,
         }
+    }
+
+    /// The same, if it may also be answered with tokens that cannot be given back.
+    #[inline]
+    pub(crate) fn lendable(&self) -> Option<(&Key, &Rule)> {
+        self.plain().filter(|_| !self.refundable)
     }
 
     /// Whether it is decided now and not remembered, so that it can be one of many in a call.
@@ -153,7 +170,16 @@ impl Take {
 impl From<Key> for Take {
     fn from(key: Key) -> Self {
         let limits = SmallVec::from_buf([(key, Rule::Provisioned)]);
-        Self { limits, cost: 1, max_wait: Duration::ZERO, keep: 0, id: None, hold: Duration::ZERO }
+        Self {
+            limits,
+            cost: 1,
+            max_wait: Duration::ZERO,
+            keep: 0,
+            id: None,
+            hold: Duration::ZERO,
+            own: true,
+            refundable: false,
+        }
     }
 }
 

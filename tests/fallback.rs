@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tollgate::{
-    Adjusted, Adjustment, Error, Fallback, Limiter, MemoryStore, Outcome, Quota, Source, Store, Take, TakeError,
+    Adjusted, Adjustment, Error, Fallback, Key, Limiter, MemoryStore, Outcome, Quota, Rule, Source, Store, Take,
+    TakeError,
 };
 
 /// A store that never answers.
@@ -12,6 +13,19 @@ struct Silent;
 impl Store for Silent {
     async fn take(&self, _: &[Take]) -> Result<Vec<Outcome>, Error> {
         std::future::pending().await
+    }
+
+    async fn adjust(&self, _: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        std::future::pending().await
+    }
+}
+
+/// A store that takes at once, and never says whether it gave back.
+struct Keeping(MemoryStore);
+
+impl Store for Keeping {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        self.0.take(takes).await
     }
 
     async fn adjust(&self, _: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
@@ -44,6 +58,13 @@ async fn every_verb_ends_by_the_deadline() -> anyhow::Result<()> {
     assert_eq!(limiter.reserve("a").await?.decision().source(), Source::Fallback);
     assert_eq!(limiter.wait("a").await?.source(), Source::Fallback);
     assert_eq!((start.elapsed(), limiter.fallbacks()), (3 * DEADLINE, 3));
+
+    let limiter = self::limiter(Keeping(MemoryStore::new()), Fallback::Open)?;
+    let start = tokio::time::Instant::now();
+    assert!(matches!(limiter.reserve("a").await?.cancel().await, Err(Error::DeadlineExceeded(DEADLINE))));
+    assert!(matches!(limiter.reserve("a").await?.refund(1).await, Err(Error::DeadlineExceeded(DEADLINE))));
+    assert!(matches!(limiter.reserve("a").await?.settle(1).await, Err(Error::DeadlineExceeded(DEADLINE))));
+    assert_eq!((start.elapsed(), limiter.fallbacks()), (3 * DEADLINE, 0));
     Ok(())
 }
 
@@ -70,6 +91,29 @@ async fn a_local_limit_grants_its_own_quota_and_no_more() -> anyhow::Result<()> 
         }
         assert_eq!(granted, 2, "for {key}");
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn of_several_limits_a_local_one_stands_for_the_first_and_for_what_the_database_alone_knows() -> anyhow::Result<()>
+{
+    let limiter = limiter(Broken, Fallback::Local(Quota::per_hour(2).build()?))?;
+    let granted = async |key: &str, other: (&str, Rule)| {
+        let take = Take::from(Key::try_from(key)?).rule("1000/h".try_into()?).and(Key::try_from(other.0)?, other.1);
+        let mut granted = 0;
+        for _ in 0..10 {
+            granted += u64::from(limiter.decide(&take).await?.is_granted());
+        }
+        anyhow::Ok(granted)
+    };
+    let everybody = || anyhow::Ok(("everybody", Rule::try_from("5/h")?));
+    assert_eq!(granted("a", everybody()?).await?, 2, "the first client's own");
+    assert_eq!(granted("b", everybody()?).await?, 2, "the second one's");
+    assert_eq!(granted("c", everybody()?).await?, 1, "what is left for everybody");
+    assert_eq!(granted("d", ("tenant", Rule::Plan(Key::try_from("gold")?))).await?, 2);
+    assert_eq!(granted("e", ("tenant", Rule::Provisioned)).await?, 0, "nobody knows that there is more");
+    // Named again, it is one of the others.
+    assert_eq!(granted("f", ("f", "4/h".try_into()?)).await?, 4);
     Ok(())
 }
 

@@ -84,7 +84,7 @@ impl<S: Store, C: Clock> Lender<S, C> {
         }
         let target = ns(self.options.target);
         // What took nothing is not worth a lease: an unlimited bucket, or one whose mode decides.
-        if take.plain().is_some()
+        if take.lendable().is_some()
             && !decision.taken.is_empty()
             && let Some(often) = self.heat.count(self.table.hash(take.key()), now / target)
         {

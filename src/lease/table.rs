@@ -33,7 +33,7 @@ impl Table {
     /// Does something with the lease that a request may be served from.
     #[inline]
     pub(super) fn find<T>(&self, take: &Take, with: impl FnOnce(&Arc<Held>) -> T) -> Option<T> {
-        let (key, rule) = take.plain()?;
+        let (key, rule) = take.lendable()?;
         let shard = self.shards[place(self.hash(key))].read();
         let held = shard.get(key)?.iter().find(|held| held.is_for(rule, take.keep))?;
         Some(with(held))

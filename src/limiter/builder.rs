@@ -144,7 +144,8 @@ impl<S: Store> LimiterBuilder<S> {
         Error: From<R::Error>,
     {
         let mode = self.mode.map_or_else(Switched::from_environment, Ok)?;
-        let stack = Arc::new(Stack::new(self.store, self.layers));
+        let stack =
+            Arc::new(Stack::new(self.store, self.layers, self.fallback.as_ref().map(|(deadline, _)| *deadline)));
         let decisions = Arc::new(Decisions::new(self.name, S::IN_PROCESS, self.traces_keys));
         Ok(Limiter {
             lanes: Arc::new(Lanes::new(Arc::clone(&stack))),

@@ -16,7 +16,9 @@ pub enum Fallback {
     Open,
     /// Everything is denied; it says to come again after this time.
     Closed(Duration),
-    /// A bucket for each key in this process, under a quota that is safe for one process.
+    /// A bucket for each key in this process, under a quota that is safe for one process. Of several limits it stands for
+    /// the limiter's own, the first, and for those whose terms are the database's (plans, provisioned buckets); the others
+    /// keep the quotas that the request states, each process for itself.
     Local(Quota),
 }
 
@@ -64,19 +66,20 @@ impl Policy {
         }
     }
 
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        self.0.as_ref().map(|chosen| chosen.deadline)
+    }
+
     /// An answer by the deadline.
     pub(super) async fn bounded<T>(&self, asked: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        match &self.0 {
-            None => asked.await,
-            Some(chosen) => {
-                let late = |_| Err(Error::DeadlineExceeded(chosen.deadline));
-                let answer = timeout(chosen.deadline, asked).await.unwrap_or_else(late);
-                if answer.is_ok() && chosen.falls_back.load(Ordering::Relaxed) {
-                    chosen.answers_again();
-                }
-                answer
-            }
+        let answer = by_deadline(self.deadline(), asked).await;
+        if let Some(chosen) = &self.0
+            && answer.is_ok()
+            && chosen.falls_back.load(Ordering::Relaxed)
+        {
+            chosen.answers_again();
         }
+        answer
     }
 
     /// What to answer instead of a failure.
@@ -91,8 +94,10 @@ impl Policy {
             Fallback::Closed(retry_after) => Decision::denial(*retry_after),
             Fallback::Local(quota) => {
                 let mut local = take.clone();
-                for (_, rule) in &mut local.limits {
-                    *rule = Rule::Quota(*quota);
+                for (place, (_, rule)) in local.limits.iter_mut().enumerate() {
+                    if (place == 0 && take.own) || matches!(rule, Rule::Plan(_) | Rule::Provisioned) {
+                        *rule = Rule::Quota(*quota);
+                    }
                 }
                 // More than the local quota ever holds is only not to be had until the store is back.
                 chosen.local.decide(&local).or_else(|error| match error {
@@ -111,6 +116,17 @@ impl Chosen {
         if self.falls_back.swap(false, Ordering::Relaxed) {
             self.decisions.answers_again();
         }
+    }
+}
+
+/// An answer by the deadline, if there is one.
+pub(super) async fn by_deadline<T>(
+    deadline: Option<Duration>,
+    asked: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    match deadline {
+        None => asked.await,
+        Some(deadline) => timeout(deadline, asked).await.unwrap_or_else(|_| Err(Error::DeadlineExceeded(deadline))),
     }
 }
 

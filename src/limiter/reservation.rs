@@ -4,8 +4,10 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
+use super::policy::by_deadline;
 use super::stack::Stack;
 use super::switched::Switched;
+use crate::handover::Handover;
 use crate::{Adjusted, Adjustment, Decision, Error, Receipt, Store, Take};
 
 /// Tokens that were taken for now or for later, or the answer that they were not.
@@ -65,7 +67,12 @@ impl<S: Store> Reservation<S> {
     ///
     /// # Errors
     ///
-    /// If there is no answer. It is not asked again then: they may have been given back.
+    /// If there is no answer, or none by the deadline of the [`fallback`](crate::LimiterBuilder::fallback). It is not asked
+    /// again then: they may have been given back.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the call goes on in a task of its own.
     pub async fn cancel(self) -> Result<u64, Error> {
         Ok(self.adjust(Receipt::cancel).await?.unsigned_abs())
     }
@@ -75,6 +82,10 @@ impl<S: Store> Reservation<S> {
     /// # Errors
     ///
     /// As for [`cancel`](Self::cancel).
+    ///
+    /// # Cancel safety
+    ///
+    /// As there.
     pub async fn refund(self, unused: u64) -> Result<u64, Error> {
         Ok(self.adjust(|receipt| receipt.refund(unused)).await?.unsigned_abs())
     }
@@ -87,6 +98,10 @@ impl<S: Store> Reservation<S> {
     /// # Errors
     ///
     /// As for [`cancel`](Self::cancel).
+    ///
+    /// # Cancel safety
+    ///
+    /// As there.
     pub async fn settle(self, used: u64) -> Result<i64, Error> {
         self.adjust(|receipt| receipt.settle(used)).await
     }
@@ -97,7 +112,10 @@ impl<S: Store> Reservation<S> {
         if adjustments.is_empty() {
             return Ok(0);
         }
-        let adjusted = self.store.adjust(&adjustments).await?;
+        let store = Arc::clone(&self.store);
+        // Whoever gives up waiting for it, at the deadline or before, does not keep the tokens.
+        let adjusted = Handover::new(async move { store.adjust(&adjustments).await });
+        let adjusted = by_deadline(self.store.deadline, adjusted).await?;
         let given_back = adjusted.into_iter().map(|adjusted| match adjusted {
             Ok(Adjusted::Done(tokens)) => tokens,
             _ => 0,
@@ -106,24 +124,38 @@ impl<S: Store> Reservation<S> {
     }
 }
 
-/// A reservation for somebody who waits: dropped before its turn, it gives its tokens back.
+/// What becomes of a turn that nobody waits for any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Abandoned {
+    /// Its tokens are given back.
+    GivenBack,
+    /// They are used, or whoever comes and goes could ask for ever more.
+    #[cfg_attr(not(feature = "tower"), expect(dead_code, reason = "it is for those whom a service does not know"))]
+    Used,
+}
+
+/// A reservation for somebody who waits, and may leave before its turn.
 #[derive(Debug)]
-pub(super) struct Turn<S: Store>(Option<Reservation<S>>, Option<Instant>);
+pub(super) struct Turn<S: Store> {
+    reservation: Option<Reservation<S>>,
+    until: Option<Instant>,
+    abandoned: Abandoned,
+}
 
 impl<S: Store> Turn<S> {
-    pub(super) fn new(reservation: Reservation<S>) -> Self {
+    pub(super) fn new(reservation: Reservation<S>, abandoned: Abandoned) -> Self {
         let wait = Some(reservation.decision.wait()).filter(|wait| !wait.is_zero());
         let until = wait.and_then(|wait| reservation.since.checked_add(wait));
-        Self(Some(reservation), until)
+        Self { reservation: Some(reservation), until, abandoned }
     }
 
     pub(super) fn decision(&self) -> &Decision {
-        &self.0.as_ref().expect("it is taken when the turn has come").decision
+        &self.reservation.as_ref().expect("it is taken when the turn has come").decision
     }
 
     /// As the limiter's own mode has it.
     pub(super) fn switched(mut self, switched: &Switched) -> Self {
-        if let Some(reservation) = &mut self.0 {
+        if let Some(reservation) = &mut self.reservation {
             reservation.decision = switched.see(reservation.decision.clone());
         }
         self
@@ -131,7 +163,7 @@ impl<S: Store> Turn<S> {
 
     /// No earlier than the latest turn of those who came before, whose answers may have been longer on their way.
     pub(super) fn behind(mut self, latest: &mut Instant) -> Self {
-        if let Some(until) = &mut self.1 {
+        if let Some(until) = &mut self.until {
             *until = (*until).max(*latest);
             *latest = *until;
         }
@@ -140,26 +172,32 @@ impl<S: Store> Turn<S> {
 
     /// Sleeps until the tokens may be used.
     pub(super) async fn come(mut self) -> Reservation<S> {
-        if let Some(until) = self.1 {
+        if let Some(until) = self.until {
             sleep_until(until).await;
         }
-        self.0.take().expect("it is there until its turn has come")
+        self.reservation.take().expect("it is there until its turn has come")
     }
 
-    /// Gives the tokens back now.
+    /// Gives the tokens back now, if they are given back at all.
     pub(super) async fn give_back(mut self) {
-        if let Some(reservation) = self.0.take() {
+        if let Some(reservation) = self.left() {
             // What cannot be given back is lost, as when the process dies.
             drop(reservation.cancel().await);
         }
+    }
+
+    /// What has to be given back.
+    fn left(&mut self) -> Option<Reservation<S>> {
+        let gives_back =
+            |reservation: &Reservation<S>| self.abandoned == Abandoned::GivenBack && !reservation.receipts.is_empty();
+        self.reservation.take().filter(gives_back)
     }
 }
 
 impl<S: Store> Drop for Turn<S> {
     fn drop(&mut self) {
-        let reservation = self.0.take().filter(|reservation| !reservation.receipts.is_empty());
         // No runtime any more: the process is ending, and the tokens are used.
-        if let (Some(reservation), Ok(runtime)) = (reservation, Handle::try_current()) {
+        if let (Some(reservation), Ok(runtime)) = (self.left(), Handle::try_current()) {
             runtime.spawn(async { drop(reservation.cancel().await) });
         }
     }

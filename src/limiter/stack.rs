@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::{
     Adjusted, Adjustment, Coalesce, DenyCache, Error, HoldBack, Key, Lease, LeaseOptions, Outcome, Rule, Store, Swept,
@@ -10,6 +11,8 @@ use crate::{
 pub(super) struct Stack<S: Store> {
     /// The store itself.
     pub(super) store: Arc<S>,
+    /// By when a call for somebody who waits for it ends, if that was said.
+    pub(super) deadline: Option<Duration>,
     asked: Cached<S>,
 }
 
@@ -32,7 +35,7 @@ impl Default for Layers {
 }
 
 impl<S: Store> Stack<S> {
-    pub(super) fn new(store: S, layers: Layers) -> Self {
+    pub(super) fn new(store: S, layers: Layers, deadline: Option<Duration>) -> Self {
         let store = Arc::new(store);
         let Layers { denials, lease, coalesces } =
             // There are no calls to save.
@@ -50,7 +53,7 @@ impl<S: Store> Stack<S> {
             Some(most_keys) => Optional::With(DenyCache::new(asked).most_keys(most_keys)),
             None => Optional::Without(asked),
         };
-        Self { store, asked }
+        Self { store, deadline, asked }
     }
 
     /// Gives back what was taken ahead, and says how many tokens that is.

@@ -5,7 +5,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::reservation::{Reservation, Turn};
+use super::reservation::{Abandoned, Reservation, Turn};
 use super::stack::Stack;
 use crate::{Decision, Error, Key, Store, Take, TakeError};
 
@@ -13,7 +13,14 @@ use crate::{Decision, Error, Key, Store, Take, TakeError};
 #[derive(Debug)]
 pub(super) struct Lanes<S: Store> {
     store: Arc<Stack<S>>,
-    lanes: Mutex<HashMap<Key, VecDeque<Waiter<S>>>>,
+    waiting: Mutex<Waiting<S>>,
+}
+
+#[derive(Debug)]
+struct Waiting<S: Store> {
+    lanes: HashMap<Key, VecDeque<Waiter<S>>>,
+    /// How many stand in all of them.
+    len: usize,
 }
 
 type Answer<S> = Result<Result<Turn<S>, TakeError>, Error>;
@@ -22,25 +29,25 @@ type Answer<S> = Result<Result<Turn<S>, TakeError>, Error>;
 struct Waiter<S: Store> {
     take: Take,
     until: Option<Instant>,
+    abandoned: Abandoned,
     answer: oneshot::Sender<Answer<S>>,
 }
 
 impl<S: Store> Lanes<S> {
     pub(super) fn new(store: Arc<Stack<S>>) -> Self {
-        Self { store, lanes: Mutex::default() }
+        Self { store, waiting: Mutex::new(Waiting { lanes: HashMap::new(), len: 0 }) }
     }
 
-    /// Stands in line, and reserves.
-    pub(super) async fn reserve(self: &Arc<Self>, take: Take) -> Answer<S> {
+    /// Stands in line, and reserves. Who leaves before being asked for takes nothing.
+    pub(super) async fn reserve(self: &Arc<Self>, take: &Take, abandoned: Abandoned) -> Answer<S> {
+        if S::IN_PROCESS {
+            // There are no calls to share, and nobody is overtaken on the way.
+            return Ok(self.store.take_one(take).await?.map(|decision| self.turn(take, decision, abandoned)));
+        }
         let (answer, answered) = oneshot::channel();
         let key = take.key().clone();
-        let waiter = Waiter { until: Instant::now().checked_add(take.max_wait), take, answer };
-        let first = {
-            let mut lanes = self.lock();
-            let first = !lanes.contains_key(&key);
-            lanes.entry(key.clone()).or_default().push_back(waiter);
-            first
-        };
+        let until = Instant::now().checked_add(take.max_wait);
+        let first = self.lock().push(Waiter { take: take.clone(), until, abandoned, answer })?;
         if first {
             // A task of the limiter's own: a caller who gives up does not stop those behind it.
             tokio::spawn(Arc::clone(self).serve(key));
@@ -55,15 +62,9 @@ impl<S: Store> Lanes<S> {
         let Serving { lanes, key, done } = &mut serving;
         let mut latest = Instant::now();
         loop {
-            let waiters: Vec<Waiter<S>> = {
-                let mut waiting = lanes.lock();
-                let Some(lane) = waiting.get_mut(key).filter(|lane| !lane.is_empty()) else {
-                    waiting.remove(key);
-                    *done = true;
-                    return;
-                };
-                let most = lane.len().min(MOST_AT_ONCE);
-                lane.drain(..most).filter(|waiter| !waiter.answer.is_closed()).collect()
+            let Some(waiters) = lanes.lock().next(key) else {
+                *done = true;
+                return;
             };
             if !waiters.is_empty() {
                 lanes.ask(waiters, &mut latest).await;
@@ -91,8 +92,7 @@ impl<S: Store> Lanes<S> {
                 for ((waiter, take), outcome) in waiters.into_iter().zip(&takes).zip(outcomes) {
                     let reserved = |decision: Decision| {
                         let decision = decision.waiting_from(decided);
-                        let turn = Turn::new(Reservation::new(Arc::clone(&self.store), take, decision));
-                        turn.behind(latest)
+                        self.turn(take, decision, waiter.abandoned).behind(latest)
                     };
                     if let Err(Ok(Ok(turn))) = waiter.answer.send(Ok(outcome.map(reserved))) {
                         given_up.push(turn);
@@ -106,8 +106,52 @@ impl<S: Store> Lanes<S> {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, VecDeque<Waiter<S>>>> {
-        self.lanes.lock()
+    fn turn(&self, take: &Take, decision: Decision, abandoned: Abandoned) -> Turn<S> {
+        Turn::new(Reservation::new(Arc::clone(&self.store), take, decision), abandoned)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting<S>> {
+        self.waiting.lock()
+    }
+}
+
+impl<S: Store> Waiting<S> {
+    /// Puts somebody at the end of their lane, and says whether nobody serves it.
+    fn push(&mut self, waiter: Waiter<S>) -> Result<bool, Error> {
+        if self.len >= MOST {
+            self.forget_those_who_left();
+        }
+        if self.len >= MOST {
+            return Err(Error::Overloaded(self.len));
+        }
+        self.len += 1;
+        let key = waiter.take.key().clone();
+        let first = !self.lanes.contains_key(&key);
+        self.lanes.entry(key).or_default().push_back(waiter);
+        Ok(first)
+    }
+
+    /// Who goes in the next call for a key; `None` if nobody stands there, and so nobody serves the lane from then on.
+    fn next(&mut self, key: &Key) -> Option<Vec<Waiter<S>>> {
+        let Some(lane) = self.lanes.get_mut(key).filter(|lane| !lane.is_empty()) else {
+            self.abandon(key);
+            return None;
+        };
+        let most = lane.len().min(MOST_AT_ONCE);
+        self.len -= most;
+        Some(lane.drain(..most).filter(|waiter| !waiter.answer.is_closed()).collect())
+    }
+
+    /// Sends away who stands in a lane: nobody serves it.
+    fn abandon(&mut self, key: &Key) {
+        self.len -= self.lanes.remove(key).map_or(0, |lane| lane.len());
+    }
+
+    fn forget_those_who_left(&mut self) {
+        for lane in self.lanes.values_mut() {
+            lane.retain(|waiter| !waiter.answer.is_closed());
+        }
+        self.len = self.lanes.values().map(VecDeque::len).sum();
     }
 }
 
@@ -122,10 +166,13 @@ struct Serving<S: Store> {
 impl<S: Store> Drop for Serving<S> {
     fn drop(&mut self) {
         if !self.done {
-            self.lanes.lock().remove(&self.key);
+            self.lanes.lock().abandon(&self.key);
         }
     }
 }
+
+/// How many wait at most, for all keys: beyond it the database is too slow for what is asked.
+const MOST: usize = 32_768;
 
 /// How many requests one call carries.
 const MOST_AT_ONCE: usize = 1000;

@@ -5,29 +5,39 @@ use smallvec::SmallVec;
 
 use super::gate::Charge;
 use super::headers::{add_policy, add_rate_limit};
-use crate::{Decision, Rule};
+use super::terms::Limit;
+use crate::{Decision, Mode, Source, Take};
 
 /// What a request for tokens came to.
-pub(super) struct Answer {
+pub(super) struct Answer<'a> {
     pub(super) decision: Decision,
-    pub(super) cost: u64,
-    pub(super) limits: Limits,
+    pub(super) take: Take,
+    /// Of each bucket of the request.
+    pub(super) limits: Limits<'a>,
     pub(super) charge: Option<Box<dyn Charge>>,
 }
 
-/// The names and terms of the limits, in the order in which the request named their buckets.
-pub(super) type Limits = SmallVec<[(Arc<str>, Rule); 1]>;
+/// In the order in which a request names their buckets.
+pub(super) type Limits<'a> = SmallVec<[&'a Limit; 1]>;
 
-impl Answer {
+impl Answer<'_> {
     /// The name of the limit that decided.
     pub(super) fn limit(&self) -> &Arc<str> {
-        &self.limits[self.decision.limit()].0
+        &self.limits[self.decision.limit()].name
     }
 
+    /// Adds what is left under each limit, and its terms. Where nothing limited the request, there is nothing to say.
     pub(super) fn add_headers(&self, headers: &mut HeaderMap) {
-        add_rate_limit(headers, self.limit(), &self.decision);
-        for (name, rule) in &self.limits {
-            add_policy(headers, name, rule);
+        let served = self.decision.is_granted();
+        if served && self.decision.source() == Source::Fallback {
+            return;
+        }
+        for decision in self.decision.each() {
+            let (limit, rule) = (self.limits[decision.limit()], &self.take.limits[decision.limit()].1);
+            if !served || (decision.is_granted() && decision.mode() == Mode::Enforce) {
+                add_rate_limit(headers, &limit.name, decision);
+                add_policy(headers, &limit.name, rule);
+            }
         }
     }
 }

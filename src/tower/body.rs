@@ -33,6 +33,13 @@ impl<B> ResponseBody<B> {
     }
 }
 
+/// What layers outside answer with that have nothing to say.
+impl<B: Default> Default for ResponseBody<B> {
+    fn default() -> Self {
+        Self::served(B::default())
+    }
+}
+
 impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
     type Data = Bytes;
     type Error = B::Error;

@@ -1,24 +1,22 @@
-use std::time::Duration;
-
 use http::request::Parts;
-use smallvec::SmallVec;
 
+use super::NoKey;
 use super::answer::{Answer, Limits};
-use super::layer::{Mode, RateLimitLayer};
+use super::layer::RateLimitLayer;
 use super::refusal::Refusal;
-use super::terms::{Limit, Unanswered};
-use crate::{Key, Rule, Take};
+use super::terms::{SameName, Unanswered};
+use crate::Take;
 
 /// What the layer found out about a request: nothing if it is exempt.
 #[derive(Default)]
-pub(super) struct Checked {
-    pub(super) answer: Option<Answer>,
+pub(super) struct Checked<'a> {
+    pub(super) answer: Option<Answer<'a>>,
     pub(super) refusal: Option<Refusal>,
 }
 
 impl RateLimitLayer {
     /// Asks for a request's tokens. It has only its head: nothing here can read the body.
-    pub(super) async fn check(&self, request: &Parts) -> Checked {
+    pub(super) async fn check(&self, request: &Parts) -> Checked<'_> {
         match self.ask(request).await {
             Ok(None) => Checked::default(),
             Ok(Some(answer)) => {
@@ -26,13 +24,12 @@ impl RateLimitLayer {
                 let refusal = (!answer.decision.is_granted()).then(denied);
                 Checked { answer: Some(answer), refusal }
             }
-            Err(Unanswered::NoKey(_)) if self.passes_without_key => Checked::default(),
             Err(Unanswered::NoKey(none)) => Checked { answer: None, refusal: Some(Refusal::NoKey(none)) },
             Err(Unanswered::Failed(error)) => Checked { answer: None, refusal: Some(Refusal::Failed(error)) },
         }
     }
 
-    async fn ask(&self, request: &Parts) -> Result<Option<Answer>, Unanswered> {
+    async fn ask(&self, request: &Parts) -> Result<Option<Answer<'_>>, Unanswered> {
         if self.exempt.as_ref().is_some_and(|exempt| exempt(request)) {
             return Ok(None);
         }
@@ -40,32 +37,33 @@ impl RateLimitLayer {
         if cost == 0 {
             return Ok(None);
         }
-        let (take, limits) = self.take(request, cost)?;
-        let longest = if let Mode::Wait(longest) = self.mode { longest } else { Duration::ZERO };
-        let asked = self.gate.ask(take.max_wait(longest), self.refund.is_some());
-        let (decision, charge) = asked.await.map_err(Unanswered::Failed)?;
-        Ok(Some(Answer { decision, cost, limits, charge }))
+        let Some((take, limits)) = self.take(request, cost)? else {
+            return Ok(None);
+        };
+        let take = Take { max_wait: self.longest_wait, refundable: self.refund.is_some(), ..take };
+        let (decision, charge) = self.gate.ask(&take, self.shadow).await.map_err(Unanswered::Failed)?;
+        Ok(Some(Answer { decision, take, limits, charge }))
     }
 
-    /// The request for tokens of all limits.
-    fn take(&self, request: &Parts, cost: u64) -> Result<(Take, Limits), Unanswered> {
-        let keyed: SmallVec<[(Key, &Limit); 1]> =
-            self.limits.iter().map(|limit| Ok((limit.key(request)?, limit))).collect::<Result<_, Unanswered>>()?;
-        let mut take = None::<Take>;
-        for (key, limit) in &keyed {
+    /// The request for tokens of all limits, but for those that need not know whose it is.
+    fn take(&self, request: &Parts, cost: u64) -> Result<Option<(Take, Limits<'_>)>, Unanswered> {
+        let (mut take, mut limits) = (None::<Take>, Limits::new());
+        for (place, limit) in self.limits.iter().enumerate() {
+            let key = match limit.key(request) {
+                Err(Unanswered::NoKey(none)) if self.passes_without_key && none.is_left_out() => continue,
+                key => key?,
+            };
             let rule = limit.rule(request, &*self.gate)?;
             take = Some(match take {
-                None => self.gate.take(key.clone(), cost).rule(rule),
-                Some(take) => take.and(key.clone(), rule),
+                None => Take { own: place == 0, ..self.gate.take(key, rule, cost) },
+                Some(take) => take.and(key, rule),
             });
+            limits.push(limit);
+            if take.as_ref().is_some_and(|take| take.limits.len() < limits.len()) {
+                // Renamed since they were put together; of two limits of one bucket only the last would hold.
+                return Err(Unanswered::NoKey(NoKey::of_server(SameName(limit.name.clone()).to_string())));
+            }
         }
-        let take = take.expect("a layer has a limit");
-        // By their keys: limits that have one bucket are one.
-        let of = |(key, rule): &(Key, Rule)| {
-            let limit = keyed.iter().rev().find(|(other, _)| other == key);
-            limit.map(|(_, limit)| (limit.name.clone(), rule.clone()))
-        };
-        let limits = take.limits.iter().filter_map(of).collect();
-        Ok((take, limits))
+        Ok(take.map(|take| (take, limits)))
     }
 }

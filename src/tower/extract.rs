@@ -14,6 +14,7 @@ use super::key::join;
 /// says: who chooses their own key has as many buckets as they like, or uses up somebody else's.
 ///
 /// ```
+/// use http::header::AUTHORIZATION;
 /// use http::request::Parts;
 /// use tollgate::tower::{ClientAddr, Header, RateLimitLayer};
 /// use tollgate::{Limiter, MemoryStore, Quota};
@@ -24,7 +25,7 @@ use super::key::join;
 /// let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(10))?;
 /// let by_user = |request: &Parts| request.extensions.get::<User>().map(|user| format!("user:{}", user.0));
 /// let layer = RateLimitLayer::new(limiter.clone()).key(by_user);
-/// let layer = RateLimitLayer::new(limiter).key((ClientAddr::peer(), Header::secret("x-api-key")));
+/// let layer = RateLimitLayer::new(limiter).key((ClientAddr::peer(), Header::secret(AUTHORIZATION)));
 /// # let _ = layer;
 /// # Ok::<(), tollgate::Error>(())
 /// ```
@@ -69,22 +70,29 @@ tuple!(A B C D);
 pub struct NoKey {
     status: StatusCode,
     reason: Cow<'static, str>,
+    left_out: bool,
 }
 
 impl NoKey {
-    /// With the status and the words that the client is told.
+    /// With the status and the words that the client is told. Nobody passes with it.
     pub fn new(status: StatusCode, reason: impl Into<Cow<'static, str>>) -> Self {
-        Self { status, reason: reason.into() }
+        Self { status, reason: reason.into(), left_out: false }
     }
 
-    /// The client left out what it has to send: 400.
+    /// The client left out what it has to send: 400, or nothing at all if the layer lets such requests
+    /// [pass](super::RateLimitLayer::pass_without_key).
     pub fn of_client(reason: impl Into<Cow<'static, str>>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, reason)
+        Self { left_out: true, ..Self::new(StatusCode::BAD_REQUEST, reason) }
     }
 
     /// The service is not set up to know: 500, as no client can mend that.
     pub fn of_server(reason: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, reason)
+    }
+
+    /// Whether a client says nothing, and not something wrong.
+    pub(super) fn is_left_out(&self) -> bool {
+        self.left_out
     }
 
     /// The status of the answer.

@@ -1,3 +1,5 @@
+use http::StatusCode;
+use http::header::HeaderName;
 use http::request::Parts;
 
 use super::key::sha256;
@@ -6,30 +8,32 @@ use super::{KeyExtractor, NoKey};
 /// The value of a header that has exactly one, byte for byte. One that is not UTF-8 is hashed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    name: &'static str,
+    name: HeaderName,
     secret: bool,
 }
 
 impl Header {
     /// A header that anybody may read, and that somebody trusted has written: a proxy, not the client.
     #[must_use]
-    pub const fn new(name: &'static str) -> Self {
+    pub const fn new(name: HeaderName) -> Self {
         Self { name, secret: false }
     }
 
     /// A header such as `authorization`: only its SHA-256 hash reaches the database, the metrics and the logs.
     #[must_use]
-    pub const fn secret(name: &'static str) -> Self {
+    pub const fn secret(name: HeaderName) -> Self {
         Self { name, secret: true }
     }
 }
 
 impl KeyExtractor for Header {
     fn extract(&self, request: &Parts) -> Result<String, NoKey> {
-        let mut values = request.headers.get_all(self.name).into_iter();
+        let mut values = request.headers.get_all(&self.name).into_iter();
         let value = match (values.next(), values.next()) {
             (Some(value), None) if !value.is_empty() => value.as_bytes(),
-            (Some(_), Some(_)) => return Err(NoKey::of_client(format!("send the header {} once", self.name))),
+            (Some(_), Some(_)) => {
+                return Err(NoKey::new(StatusCode::BAD_REQUEST, format!("send the header {} once", self.name)));
+            }
             _ => return Err(NoKey::of_client(format!("send the header {}", self.name))),
         };
         match std::str::from_utf8(value) {
@@ -40,7 +44,8 @@ impl KeyExtractor for Header {
     }
 }
 
-/// The path of the URL, without the query. Everybody shares the limit of a path, and whoever asks for others makes buckets:
+/// The path of the URL, without the query; however its plain characters are written, `/%73earch` and `/search` are one (RFC
+/// 3986, section 6.2.2). Everybody shares the limit of a path, and whoever asks for others makes buckets:
 /// the [`MatchedRoute`] has only those that the service has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UrlPath;
@@ -50,10 +55,25 @@ impl KeyExtractor for UrlPath {
         #[cfg(feature = "axum")]
         if let Some(whole) = request.extensions.get::<axum::extract::OriginalUri>() {
             // A nested router sees only the rest of it.
-            return Ok(whole.path().to_owned());
+            return Ok(normal(whole.path()));
         }
-        Ok(request.uri.path().to_owned())
+        Ok(normal(request.uri.path()))
     }
+}
+
+/// A path in which whatever needs no percent sign has none, and those that are left have capital digits.
+fn normal(path: &str) -> String {
+    let (mut normal, mut rest) = (String::with_capacity(path.len()), path);
+    while let Some((before, after)) = rest.split_once('%') {
+        normal.push_str(before);
+        let digits = after.get(..2).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
+        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(plain) if plain.is_ascii_alphanumeric() || b"-._~".contains(&plain) => normal.push(plain.into()),
+            _ => normal.extend(['%'].into_iter().chain(digits.unwrap_or_default().to_ascii_uppercase().chars())),
+        }
+        rest = &after[digits.map_or(0, str::len)..];
+    }
+    normal + rest
 }
 
 /// axum's route that the request matched, such as `/users/{id}`. Those that matched none share one.
@@ -80,3 +100,28 @@ impl KeyExtractor for Everybody {
 }
 
 const HASH: &str = "sha256=";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_one_however_its_plain_characters_are_written() {
+        for (path, one) in [
+            ("/search", "/search"),
+            ("/%73earch", "/search"),
+            ("/%73%65%61%72%63%68", "/search"),
+            ("/%7euser/%2E%2d%5F%39", "/~user/.-_9"),
+            // These mean something else when they are plain.
+            ("/a%2fb%3f%20%c3%a4", "/a%2Fb%3F%20%C3%A4"),
+            ("/%2573earch", "/%2573earch"),
+            // And these mean nothing.
+            ("/%", "/%"),
+            ("/%7", "/%7"),
+            ("/%zz%+1%4", "/%zz%+1%4"),
+            ("/%ä1", "/%ä1"),
+        ] {
+            assert_eq!(normal(path), one, "{path}");
+        }
+    }
+}

@@ -1,21 +1,22 @@
 //! A limiter over any store, behind one type: so that the layer has no parameters of its own.
 
 use std::pin::Pin;
-use std::sync::Arc;
 
+use crate::limiter::Abandoned;
 use crate::{Decision, Error, Key, Limiter, Reservation, Rule, Store, Take};
 
 pub(super) type Asked<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 pub(super) trait Gate: Send + Sync {
     /// A request for tokens of a key, which leaves to others what the limiter keeps for them.
-    fn take(&self, key: Key, cost: u64) -> Take;
+    fn take(&self, key: Key, rule: Rule, cost: u64) -> Take;
 
     /// The rule that holds now.
     fn rule(&self) -> Rule;
 
-    /// Decides. If its tokens may have to be given back, the answer says how.
-    fn ask(&self, take: Take, refundable: bool) -> Asked<'_, Result<Charged, Error>>;
+    /// Decides, and waits for the turn unless it is only for show. If the request is refundable, the answer says how its
+    /// tokens are given back.
+    fn ask<'a>(&'a self, take: &'a Take, shadow: bool) -> Asked<'a, Result<Charged, Error>>;
 }
 
 /// An answer, and what was taken if it may have to be given back.
@@ -28,34 +29,32 @@ pub(super) trait Charge: Send + Sync {
 }
 
 impl<S: Store> Gate for Limiter<S> {
-    fn take(&self, key: Key, cost: u64) -> Take {
-        Self::take(self, key, cost)
+    fn take(&self, key: Key, rule: Rule, cost: u64) -> Take {
+        self.take_under(key, rule, cost)
     }
 
     fn rule(&self) -> Rule {
         Self::rule(self)
     }
 
-    fn ask(&self, take: Take, refundable: bool) -> Asked<'_, Result<Charged, Error>> {
+    fn ask<'a>(&'a self, take: &'a Take, shadow: bool) -> Asked<'a, Result<Charged, Error>> {
         Box::pin(async move {
-            if !take.max_wait.is_zero() {
-                let limiter = self.clone();
-                // A task of its own: a client that goes away has used its turn, or it could ask for ever more.
-                let turn = tokio::spawn(async move { limiter.wait_all(&take).await });
-                let turn = turn.await.unwrap_or_else(|stopped| Err(Error::OutcomeUnknown(Arc::new(stopped))))?;
-                return Ok(charged(turn, refundable));
+            if !take.max_wait.is_zero() && !shadow {
+                // A client that goes away has used its turn, or it could ask for ever more.
+                let turn = self.wait_or(take, Abandoned::Used).await?;
+                return Ok(charged(turn, take));
             }
-            if refundable {
-                return Ok(charged(self.reserve_all(&take).await?, refundable));
+            if take.refundable {
+                return Ok(charged(self.reserve_all(take).await?, take));
             }
-            Ok((self.decide(&take).await?, None))
+            Ok((self.decide(take).await?, None))
         })
     }
 }
 
-fn charged<S: Store>(reservation: Reservation<S>, refundable: bool) -> Charged {
+fn charged<S: Store>(reservation: Reservation<S>, take: &Take) -> Charged {
     let decision = reservation.decision().clone();
-    let charge = (refundable && decision.is_granted()).then(|| Box::new(reservation) as Box<dyn Charge>);
+    let charge = (take.refundable && decision.is_granted()).then(|| Box::new(reservation) as Box<dyn Charge>);
     (decision, charge)
 }
 

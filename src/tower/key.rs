@@ -12,8 +12,8 @@ pub(super) fn join(parts: &[&str]) -> String {
     for (place, part) in parts.iter().enumerate() {
         let last = place + 1 == parts.len();
         if !last || begins_with_length(part) {
-            joined.push_str(&part.len().to_string());
-            joined.push('=');
+            // Infallible, as any writing to a String.
+            let _ = write!(joined, "{}=", part.len());
         }
         joined.push_str(part);
         if !last {
@@ -21,6 +21,11 @@ pub(super) fn join(parts: &[&str]) -> String {
         }
     }
     joined
+}
+
+/// A text by itself, as what nothing else makes: it is written as it is, unless that could be taken for several.
+pub(super) fn alone(text: String) -> String {
+    if begins_with_length(&text) { join(&[&text]) } else { text }
 }
 
 /// The key of a text. One that is too long for a key, or has a NUL, is hashed.

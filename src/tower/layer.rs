@@ -8,7 +8,7 @@ use http::{Response, response};
 use tower_layer::Layer;
 
 use super::gate::Gate;
-use super::terms::{Limit, OfRequest, Terms};
+use super::terms::{Limit, OfRequest, SameName, Terms};
 use super::{ClientAddr, KeyExtractor, RateLimit, Refusal, respond};
 use crate::{Error, Key, Limiter, Rule, Store};
 
@@ -21,19 +21,19 @@ use crate::{Error, Key, Limiter, Rule, Store};
 /// Each address of a [peer](ClientAddr::peer) has a bucket, unless another [`key`](Self::key) is chosen. Layers over one
 /// store share the bucket of a key, unless they have [names](Self::name): give one to each if their terms differ.
 ///
-/// The [`Decision`](crate::Decision) is among the extensions of the request, for the handler, and the [`Refusal`] among
-/// those of the answer, for layers outside. A client that goes away gets nothing back.
+/// The [`Decision`](crate::Decision) is among the extensions of the request, for the handler, if there is one: not of those
+/// that are exempt or cost nothing. The [`Refusal`] is among those of the answer, for layers outside. A client that goes away gets nothing back.
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::tower::{ClientAddr, RateLimitLayer, TrustedProxies};
+/// use tollgate::tower::{ClientAddr, RateLimitLayer, TrustedProxies, succeeded};
 /// use tollgate::{Limiter, MemoryStore, Quota};
 ///
 /// let limiter = Limiter::new(MemoryStore::new(), Quota::per_minute(5))?;
 /// let failed_logins = RateLimitLayer::new(limiter)
 ///     .name("login")
 ///     .key(ClientAddr::x_forwarded_for(TrustedProxies::hops(1)))
-///     .refund(|answer, cost| if answer.status.is_success() { cost } else { 0 });
+///     .refund(|answer, cost| if succeeded(answer) { cost } else { 0 });
 /// # let _ = failed_logins;
 /// # Ok::<(), tollgate::Error>(())
 /// ```
@@ -42,7 +42,8 @@ use crate::{Error, Key, Limiter, Rule, Store};
 pub struct RateLimitLayer {
     pub(super) gate: Arc<dyn Gate>,
     pub(super) limits: Vec<Limit>,
-    pub(super) mode: Mode,
+    pub(super) longest_wait: Duration,
+    pub(super) shadow: bool,
     pub(super) cost: Option<OfRequest<u64>>,
     pub(super) exempt: Option<OfRequest<bool>>,
     pub(super) refund: Option<Unused>,
@@ -53,14 +54,6 @@ pub struct RateLimitLayer {
 
 type Unused = Arc<dyn Fn(&response::Parts, u64) -> u64 + Send + Sync>;
 type Respond = Arc<dyn Fn(&Refusal, &Parts) -> Response<Bytes> + Send + Sync>;
-
-/// What becomes of a request without tokens.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Mode {
-    Deny,
-    Wait(Duration),
-    Shadow,
-}
 
 /// Which answers have the headers `RateLimit` and `RateLimit-Policy`. Denials have `Retry-After` in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,7 +74,8 @@ impl RateLimitLayer {
         Self {
             gate: Arc::new(limiter),
             limits: vec![Limit { name: "default".into(), named: false, key, terms: Terms::OfLimiter }],
-            mode: Mode::Deny,
+            longest_wait: Duration::ZERO,
+            shadow: false,
             cost: None,
             exempt: None,
             refund: None,
@@ -151,14 +145,17 @@ impl RateLimitLayer {
     ///
     /// # Errors
     ///
-    /// If the figures make no quota.
+    /// If the figures make no quota, or another limit of the layer has the name: say that one's [name](Self::name) before.
     pub fn and<R>(mut self, name: impl Into<Arc<str>>, key: impl KeyExtractor, rule: R) -> Result<Self, Error>
     where
         R: TryInto<Rule>,
         Error: From<R::Error>,
     {
-        let terms = Terms::Always(rule.try_into()?);
-        self.limits.push(Limit { name: name.into(), named: true, key: Arc::new(key), terms });
+        let (name, terms) = (name.into(), Terms::Always(rule.try_into()?));
+        if self.limits.iter().any(|other| other.name == name) {
+            return Err(Error::other(SameName(name)));
+        }
+        self.limits.push(Limit { name, named: true, key: Arc::new(key), terms });
         Ok(self)
     }
 
@@ -177,35 +174,43 @@ impl RateLimitLayer {
     }
 
     /// Lets a request without tokens wait for its turn, in the order of arrival, if that comes by then; otherwise it is
-    /// denied at once. A client that goes away has used its turn. A request that waits holds what the service gave when it
-    /// was ready for it.
+    /// denied at once. A client that goes away when the store has been asked has used its turn; before, it takes nothing.
+    /// When 32,768 requests wait to be asked for, the next ones are [`Overloaded`](crate::Error::Overloaded). A request that
+    /// waits holds what the service gave when it was ready for it.
     pub fn wait(mut self, longest: Duration) -> Self {
-        self.mode = Mode::Wait(longest);
+        self.longest_wait = longest;
         self
     }
 
     /// Counts, and lets everything pass, whatever comes of it: to try a limit on real traffic. A request that would have
     /// been refused has [`Shadowed`](super::Shadowed) among the extensions of its answer, and no further headers; a handler
-    /// sees it by the [`Decision`](crate::Decision).
+    /// sees it by the [`Decision`](crate::Decision). Nobody [waits](Self::wait) for their turn, but they count as if they did.
+    ///
+    /// A request waits for the store's answer as it will when the limit is enforced: for as long as the deadline of the
+    /// limiter's [`fallback`](crate::LimiterBuilder::fallback) at most, if there is one.
     ///
     /// The limit itself, for all processes at once, can be in [`Mode::Shadow`](crate::Mode::Shadow) as well.
     pub fn shadow(mut self) -> Self {
-        self.mode = Mode::Shadow;
+        self.shadow = true;
         self
     }
 
-    /// Lets requests pass that do not say whose they are. If not said, they are refused: with 400 if the client left
-    /// something out, and with 500 if the service is not set up to know.
+    /// Takes nothing under a limit for which a request does not say whose it is, because the client left that out; the
+    /// layer's other limits hold. If not said, such requests are refused with 400.
+    ///
+    /// Those that say it wrongly, such as a header twice, are refused with 400 in any case, and with 500 if the service
+    /// is not set up to know.
     pub fn pass_without_key(mut self) -> Self {
         self.passes_without_key = true;
         self
     }
 
     /// How many of a request's tokens were not used, by the answer that the service gives: those are given back before it
-    /// is sent. Its second argument is what the request cost.
+    /// is sent, or when the deadline of the limiter's [`fallback`](crate::LimiterBuilder::fallback) has passed, behind it. Its second argument is what the request cost.
     ///
     /// They are taken first all the same: many requests at once are not more than the limit. An error of the service, and
-    /// a client that goes away, give nothing back.
+    /// a client that goes away, give nothing back. Requests go past a [`Lease`](crate::Lease), from which nothing can be given
+    /// back. Whether a call [`succeeded`](super::succeeded), by gRPC too, the answer says.
     pub fn refund(mut self, unused: impl Fn(&response::Parts, u64) -> u64 + Send + Sync + 'static) -> Self {
         self.refund = Some(Arc::new(unused));
         self
@@ -239,6 +244,6 @@ impl<S> Layer<S> for RateLimitLayer {
 impl fmt::Debug for RateLimitLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> = self.limits.iter().map(|limit| &*limit.name).collect();
-        f.debug_struct("RateLimitLayer").field("limits", &names).field("mode", &self.mode).finish_non_exhaustive()
+        f.debug_struct("RateLimitLayer").field("limits", &names).field("shadow", &self.shadow).finish_non_exhaustive()
     }
 }

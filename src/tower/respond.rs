@@ -9,15 +9,18 @@ use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::Refusal;
+use crate::Source;
 
 /// Problem details (RFC 9457), `application/problem+json`; a denial is of the type `quota-exceeded` of the `RateLimit`
-/// headers' draft, and names the limit.
+/// headers' draft, or if a [`Fallback`](crate::Fallback) denied, `temporary-reduced-capacity`, and names the limit.
 pub fn problem(refusal: &Refusal, _request: &Parts) -> Response<Bytes> {
     let mut problem = json!({ "status": refusal.status().as_u16(), "detail": refusal.message() });
     match refusal {
-        Refusal::Denied { limit, .. } => {
-            problem["type"] = QUOTA_EXCEEDED.into();
-            problem["title"] = "Request cannot be satisfied as assigned quota has been exceeded".into();
+        Refusal::Denied { limit, decision } => {
+            // What the client was promised may be more than a fallback can give.
+            let (name, title) = if decision.source() == Source::Fallback { REDUCED_CAPACITY } else { QUOTA_EXCEEDED };
+            problem["type"] = format!("https://iana.org/assignments/http-problem-types#{name}").into();
+            problem["title"] = title.into();
             problem["violated-policies"] = json!([**limit]);
         }
         _ => problem["title"] = refusal.status().canonical_reason().into(),
@@ -38,4 +41,8 @@ fn json_response(status: StatusCode, content_type: &'static str, body: &Value) -
     response
 }
 
-const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+/// Types of problems, and their titles.
+const QUOTA_EXCEEDED: (&str, &str) =
+    ("quota-exceeded", "Request cannot be satisfied as assigned quota has been exceeded");
+const REDUCED_CAPACITY: (&str, &str) =
+    ("temporary-reduced-capacity", "Request cannot be satisfied due to temporary server capacity constraints");

@@ -10,7 +10,6 @@ use tower_service::Service;
 use super::answer::Answer;
 use super::check::Checked;
 use super::headers::set_retry_after;
-use super::layer::Mode;
 use super::{RateLimitHeaders, RateLimitLayer, Refusal, ResponseBody, ResponseFuture, Shadowed};
 
 /// A service behind a limit, made by [`RateLimitLayer`].
@@ -77,8 +76,7 @@ where
 {
     let (mut head, body) = request.into_parts();
     let Checked { answer, refusal } = layer.check(&head).await;
-    let shadow = matches!(layer.mode, Mode::Shadow);
-    if let Some(refusal) = refusal.as_ref().filter(|_| !shadow) {
+    if let Some(refusal) = refusal.as_ref().filter(|_| !layer.shadow) {
         return Ok(layer.refuse(refusal, answer.as_ref(), &head).map(ResponseBody::refused));
     }
     if let Some(answer) = &answer {
@@ -86,7 +84,7 @@ where
     }
     let (mut head, body) = inner.call(Request::from_parts(head, body)).await?.into_parts();
     if let Some(answer) = answer {
-        if layer.headers == RateLimitHeaders::Always && !shadow {
+        if layer.headers == RateLimitHeaders::Always && !layer.shadow {
             answer.add_headers(&mut head.headers);
         }
         layer.settle(answer, &head).await;
@@ -98,7 +96,7 @@ where
 }
 
 impl RateLimitLayer {
-    fn refuse(&self, refusal: &Refusal, answer: Option<&Answer>, request: &Parts) -> Response<Bytes> {
+    fn refuse(&self, refusal: &Refusal, answer: Option<&Answer<'_>>, request: &Parts) -> Response<Bytes> {
         let mut response = self.answer_to(refusal, request);
         set_retry_after(response.headers_mut(), refusal.retry_after());
         if let Some(answer) = answer.filter(|_| self.headers != RateLimitHeaders::Never) {
@@ -117,14 +115,14 @@ impl RateLimitLayer {
     }
 
     /// Gives back what the answer says was not used.
-    async fn settle(&self, answer: Answer, response: &response::Parts) {
-        let Answer { charge: Some(charge), cost, .. } = answer else {
+    async fn settle(&self, answer: Answer<'_>, response: &response::Parts) {
+        let Answer { charge: Some(charge), take, .. } = answer else {
             return;
         };
-        let unused = self.refund.as_ref().map_or(0, |refund| refund(response, cost));
+        let unused = self.refund.as_ref().map_or(0, |refund| refund(response, take.cost));
         if unused > 0 {
-            // A task of its own: a client that goes away now does not keep the tokens. What cannot be given back is used.
-            drop(tokio::spawn(charge.refund(unused)).await);
+            // A client that goes away now does not keep the tokens. What cannot be given back is used.
+            drop(charge.refund(unused).await);
         }
     }
 }

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use http::request::Parts;
 
 use super::gate::Gate;
-use super::key::{join, key};
+use super::key::{alone, join, key};
 use super::{KeyExtractor, NoKey};
 use crate::{Error, Key, Rule};
 
@@ -33,10 +33,15 @@ pub(super) enum Unanswered {
     Failed(Error),
 }
 
+/// Two limits of a layer would share their buckets.
+#[derive(Debug, thiserror::Error)]
+#[error("two limits of the layer are called '{0}': give each a name of its own")]
+pub(super) struct SameName(pub(super) Arc<str>);
+
 impl Limit {
     pub(super) fn key(&self, request: &Parts) -> Result<Key, Unanswered> {
         let text = self.key.extract(request).map_err(Unanswered::NoKey)?;
-        let text = if self.named { join(&[&self.name, &text]) } else { text };
+        let text = if self.named { join(&[&self.name, &text]) } else { alone(text) };
         key(&text).map_err(|error| Unanswered::NoKey(NoKey::of_client(error.to_string())))
     }
 
@@ -45,6 +50,64 @@ impl Limit {
             Terms::OfLimiter => Ok(limiter.rule()),
             Terms::Always(rule) => Ok(rule.clone()),
             Terms::ByRequest(choose) => choose(request).map_err(Unanswered::Failed),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The key under a limit with this name, or without, of a request that says these texts.
+    fn made(name: Option<&str>, texts: &[&str]) -> String {
+        let says = |place: usize| {
+            let text = texts[place].to_owned();
+            move |_: &Parts| Some(text.clone())
+        };
+        let extractor: Arc<dyn KeyExtractor> = match texts.len() {
+            1 => Arc::new(says(0)),
+            2 => Arc::new((says(0), says(1))),
+            _ => Arc::new((says(0), says(1), says(2))),
+        };
+        let (named, name) = (name.is_some(), name.unwrap_or("default").into());
+        let limit = Limit { name, named, key: extractor, terms: Terms::OfLimiter };
+        let request = http::Request::new(()).into_parts().0;
+        limit.key(&request).unwrap_or_else(|_| panic!("{texts:?} make a key")).to_string()
+    }
+
+    #[test]
+    fn everyday_texts_are_keys_as_they_are() {
+        for text in ["203.0.113.7", "2001:db8::/64", "user:42", "/users/7?a=1", "42", "key=1", "42 = 7"] {
+            assert_eq!(made(None, &[text]), text);
+        }
+        assert_eq!(made(Some("login"), &["203.0.113.7"]), "5=login 203.0.113.7");
+        assert_eq!(made(None, &["7", "/"]), "5=1=7 /");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn nothing_that_is_said_under_one_name_is_a_key_of_another(
+            name in ".{0,8}",
+            other in ".{0,8}",
+            text in ".{1,8}",
+            more in "[0-9]{0,2}=?.{0,8}",
+        ) {
+            let names = [None, Some(&name[..]), Some(&other[..])];
+            for mine in names {
+                for yours in names.into_iter().filter(|yours| *yours != mine) {
+                    for yours_says in [&[&text[..]][..], &[&text, &more], &[&name, &text], &[&text, &more, &name]] {
+                        let key = made(yours, yours_says);
+                        // The key itself, and what it is made of, as one text or as several.
+                        for said in [&[&key[..]][..], &[&name, &text], &[&other, &text], &[&text, &more], &[&text], &[&name, &text, &more]] {
+                            prop_assert_ne!(made(mine, said), &key[..], "{:?} by {:?} and {:?} by {:?}", said, mine, yours_says, yours);
+                        }
+                    }
+                }
+            }
         }
     }
 }

@@ -137,10 +137,16 @@ async fn a_denial_can_be_plain_json_or_an_answer_of_the_services_own() -> anyhow
 
 #[tokio::test]
 async fn a_handler_sees_the_decision() -> anyhow::Result<()> {
-    let left = |Extension(decision): Extension<Decision>| async move { decision.remaining().to_string() };
-    let router = Router::new().route("/", get(left)).layer(RateLimitLayer::new(three()?));
-    let server = Server::start(router).await?;
-    assert_eq!(Client::new(server.address).get("/").await?.body, "2");
+    let left = |decision: Option<Extension<Decision>>| async move {
+        decision.map_or_else(|| "nobody asked".to_owned(), |Extension(decision)| decision.remaining().to_string())
+    };
+    let layer = RateLimitLayer::new(three()?).exempt(|request| request.uri.query() == Some("exempt"));
+    let layer = layer.cost(|request| u64::from(request.uri.query() != Some("free")));
+    let server = Server::start(Router::new().route("/", get(left)).layer(layer)).await?;
+    let client = Client::new(server.address);
+    for (path, body) in [("/", "2"), ("/?exempt", "nobody asked"), ("/?free", "nobody asked"), ("/", "1")] {
+        assert_eq!(client.get(path).await?.body, body, "{path}");
+    }
     Ok(())
 }
 
@@ -195,7 +201,11 @@ async fn a_failing_database_is_not_a_denial_and_never_a_grant() -> anyhow::Resul
         let answer = client.get("/").await?;
         assert_eq!(answer.status, status, "{fallback:?}");
         match fallback {
-            Fallback::Closed(_) => assert_eq!(answer.header("retry-after")?, Some("3")),
+            Fallback::Closed(_) => {
+                assert_eq!(answer.header("retry-after")?, Some("3"));
+                let kind = answer.json()?["type"].to_string();
+                assert!(kind.ends_with("#temporary-reduced-capacity\""), "{kind}");
+            }
             Fallback::Local(_) => assert_eq!(client.get("/").await?.status, StatusCode::TOO_MANY_REQUESTS),
             _ => {}
         }
@@ -278,6 +288,40 @@ async fn of_several_limits_a_request_takes_from_all_or_from_none() -> anyhow::Re
             Some(name) => assert_eq!(answer.json()?["violated-policies"], json!([name]), "{id}"),
         }
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn two_limits_of_a_layer_have_two_names() -> anyhow::Result<()> {
+    let layer = || anyhow::Ok(RateLimitLayer::new(three()?).key(Everybody));
+    let twice = layer()?.and("all", Everybody, Quota::per_hour(4))?.and("all", Everybody, Quota::per_hour(9));
+    let words = twice.expect_err("the first would not hold").to_string();
+    assert_eq!(words, "two limits of the layer are called 'all': give each a name of its own");
+    assert!(layer()?.and("default", Everybody, Quota::per_hour(4)).is_err());
+    assert!(layer()?.name("all").and("all", Everybody, Quota::per_hour(4)).is_err());
+    // Renamed too late for that, they serve nobody.
+    let server = Server::start(hello().layer(layer()?.and("all", Everybody, Quota::per_hour(4))?.name("all"))).await?;
+    let answer = Client::new(server.address).get("/").await?;
+    assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert_eq!(answer.json()?["detail"], words);
+    Ok(())
+}
+
+#[tokio::test]
+async fn when_the_database_stops_the_limit_of_all_stays_what_it_is() -> anyhow::Result<()> {
+    let fallback = Fallback::Local(Quota::per_hour(2).build()?);
+    let limiter = Limiter::builder(Broken).fallback(Duration::from_secs(5), fallback).build(Quota::per_hour(1000))?;
+    let client_id = |request: &Parts| Some(request.headers.get("x-client")?.to_str().ok()?.to_owned());
+    let layer = RateLimitLayer::new(limiter).key(client_id).and("all", Everybody, Quota::per_hour(5))?;
+    let server = Server::start(hello().layer(layer)).await?;
+    let client = Client::new(server.address);
+    let mut ids = String::new();
+    for id in ["a", "a", "a", "b", "b", "b", "c", "c"] {
+        if client.get_with("/", &[("x-client", id)]).await?.status == StatusCode::OK {
+            ids += id;
+        }
+    }
+    assert_eq!(ids, "aabbc", "two for each, and five for all");
     Ok(())
 }
 

@@ -3,10 +3,11 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use http::header::HeaderName;
 use http::request::Parts;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
-use tollgate::tower::{Header, RateLimitLayer};
+use tollgate::tower::{Header, RateLimitLayer, succeeded};
 use tollgate::{Admin, Filter, Limiter, ManualClock, MemoryStore, Quota};
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Server};
@@ -42,7 +43,7 @@ async fn other_refusals_have_codes_of_their_own() -> anyhow::Result<()> {
     let never = || Limiter::new(MemoryStore::new(), Quota::once(1).unwrap());
     for (layer, code) in [
         (RateLimitLayer::new(Limiter::new(Broken, Quota::per_second(1))?), Code::Unavailable),
-        (RateLimitLayer::new(never()?).key(Header::new("x-user")), Code::InvalidArgument),
+        (RateLimitLayer::new(never()?).key(Header::new(HeaderName::from_static("x-user"))), Code::InvalidArgument),
         (RateLimitLayer::new(never()?).cost(|_| 2), Code::InvalidArgument),
         (RateLimitLayer::new(never()?).plan(|_: &Parts| "none such"), Code::Internal),
     ] {
@@ -58,6 +59,25 @@ async fn other_refusals_have_codes_of_their_own() -> anyhow::Result<()> {
     let denied = check(&mut client).await.unwrap_err();
     assert_eq!(denied.code(), Code::ResourceExhausted);
     assert!(denied.get_details_retry_info().is_none(), "{denied:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_call_that_fails_is_no_success_though_its_answer_is_200() -> anyhow::Result<()> {
+    let limiter = Limiter::new(MemoryStore::new(), Quota::once(2)?)?;
+    let refund = |answer: &http::response::Parts, cost| if succeeded(answer) { cost } else { 0 };
+    let server = serve(RateLimitLayer::new(limiter).refund(refund)).await?;
+    let mut client = server.client().await?;
+    for _ in 0..5 {
+        assert_eq!(check(&mut client).await?, ServingStatus::Serving as i32);
+    }
+    let mut failing = async || {
+        let unknown = HealthCheckRequest { service: "none such".to_owned() };
+        client.check(unknown).await.map_err(|status| status.code()).err()
+    };
+    for code in [Code::NotFound, Code::NotFound, Code::ResourceExhausted] {
+        assert_eq!(failing().await, Some(code));
+    }
     Ok(())
 }
 

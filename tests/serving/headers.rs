@@ -9,9 +9,10 @@ use axum::routing::get;
 use proptest::prelude::*;
 use sfv::{BareItem, List, ListEntry, Parser};
 use tollgate::tower::{Everybody, RateLimitHeaders, RateLimitLayer};
-use tollgate::{Limiter, ManualClock, MemoryStore, Quota, Rule, Window};
+use tollgate::{Admin, Fallback, Limiter, ManualClock, MemoryStore, Mode, Quota, Rule, Window};
 use tower::{Layer, ServiceExt, service_fn};
 
+use super::broken::Broken;
 use super::client::{Answer, Client};
 use super::server::Server;
 
@@ -91,6 +92,50 @@ async fn layers_add_to_each_others_lists() -> anyhow::Result<()> {
     let answer = Client::new(server.address).get("/").await?;
     let all: Vec<_> = answer.headers.get_all("ratelimit").iter().map(|line| line.to_str()).collect::<Result<_, _>>()?;
     assert_eq!(parsed(&all.join(", "))?, [("inner".to_owned(), Some(2)), ("outer".to_owned(), Some(4))]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn of_several_limits_each_says_what_is_left_of_it_and_until_when() -> anyhow::Result<()> {
+    let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), Quota::per_minute(4))?;
+    let layer = RateLimitLayer::new(limiter).name("client").key(Everybody).headers(RateLimitHeaders::Always);
+    let layer = layer.and("day", Everybody, Quota::per_day(24))?.and("none", Everybody, Quota::unlimited())?;
+    let server = Server::start(Router::new().route("/", get(|| async {})).layer(layer.cost(|_| 2))).await?;
+    let client = Client::new(server.address);
+    // Two tokens are back in half a minute, and two of the day's in two hours.
+    for (status, limits) in [
+        (200, ["\"client\";r=2;t=30", "\"day\";r=22;t=7200"]),
+        (200, ["\"client\";r=0;t=30", "\"day\";r=20;t=14400"]),
+        (429, ["\"client\";r=0;t=30", "\"day\";r=20;t=14400"]),
+    ] {
+        let answer = client.get("/").await?;
+        let said = |name| answer.headers.get_all(name).iter().map(|line| line.to_str()).collect::<Result<Vec<_>, _>>();
+        assert_eq!((answer.status.as_u16(), &said("ratelimit")?[..]), (status, &limits[..]));
+        assert_eq!(said("ratelimit-policy")?, ["\"client\";q=4;w=60", "\"day\";q=24;w=86400"]);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn where_nothing_limits_nothing_is_said() -> anyhow::Result<()> {
+    let ask = async |layer: RateLimitLayer| {
+        let layer = layer.headers(RateLimitHeaders::Always).name("a");
+        let server = Server::start(Router::new().route("/", get(|| async {})).layer(layer)).await?;
+        let client = Client::new(server.address);
+        client.get("/").await?; // takes the token that there is
+        client.get("/").await
+    };
+    for fallback in [Fallback::Open, Fallback::Local(Quota::per_hour(5).build()?)] {
+        let limiter = Limiter::builder(Broken).fallback(Duration::from_secs(5), fallback).build(Quota::per_hour(9))?;
+        let open = ask(RateLimitLayer::new(limiter)).await?;
+        assert_eq!((open.status, rate_limit(&open)?), (StatusCode::OK, "none | none".to_owned()));
+    }
+    for mode in [Mode::Shadow, Mode::Off] {
+        let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(1))?;
+        limiter.store().set_mode(mode, None, None).await?;
+        let passed = ask(RateLimitLayer::new(limiter)).await?;
+        assert_eq!((passed.status, rate_limit(&passed)?), (StatusCode::OK, "none | none".to_owned()), "{mode}");
+    }
     Ok(())
 }
 

@@ -1,8 +1,9 @@
 //! Without a framework: hyper's own connections, whose service is told who its peer is.
 
 use std::convert::Infallible;
+use std::time::Duration;
 
-use axum::http::{Request, Response, StatusCode};
+use axum::http::{Method, Request, Response, StatusCode};
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -10,9 +11,11 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
-use tollgate::tower::RateLimitLayer;
+use tollgate::tower::{Everybody, RateLimitLayer};
 use tollgate::{Admin, Key, Limiter, MemoryStore, Quota};
 use tower::{Layer, ServiceExt, service_fn};
+use tower_http::cors::CorsLayer;
+use tower_http::timeout::TimeoutLayer;
 
 use super::client::Client;
 
@@ -48,5 +51,36 @@ async fn a_service_of_hyper_is_limited_by_its_peers_address() -> anyhow::Result<
     }
     assert!(limiter.store().peek(&Key::try_from("127.0.0.1")?).await?.is_some());
     server.abort();
+    Ok(())
+}
+
+/// Time passes by itself when nobody has anything to do.
+#[tokio::test(start_paused = true)]
+async fn layers_of_tower_http_go_around_it() -> anyhow::Result<()> {
+    let limiter = Limiter::new(MemoryStore::new(), Quota::once(1)?)?;
+    let inner = service_fn(async |request: Request<Full<Bytes>>| match request.uri().path() {
+        "/slow" => std::future::pending().await,
+        _ => Ok::<_, Infallible>(Response::new(Full::new(Bytes::from("hello")))),
+    });
+    let behind =
+        RateLimitLayer::new(limiter).key(Everybody).exempt(|request| request.uri.path() == "/slow").layer(inner);
+    let timeout = TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, Duration::from_secs(1));
+    let service = CorsLayer::permissive().layer(timeout.layer(behind));
+    let ask = async |method, path| {
+        let request = Request::builder().method(method).uri(path).header("origin", "http://a");
+        let request = request.header("access-control-request-method", "GET").body(Full::default())?;
+        let answer = service.clone().oneshot(request).await?;
+        anyhow::ensure!(answer.headers().contains_key("access-control-allow-origin"), "a browser may not read it");
+        anyhow::Ok(answer.status().as_u16())
+    };
+    for (method, path, status) in [
+        (Method::OPTIONS, "/", 200),
+        (Method::GET, "/", 200),
+        (Method::OPTIONS, "/", 200),
+        (Method::GET, "/", 429),
+        (Method::GET, "/slow", 504),
+    ] {
+        assert_eq!(ask(method.clone(), path).await?, status, "{method} {path}");
+    }
     Ok(())
 }

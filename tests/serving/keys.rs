@@ -1,13 +1,19 @@
 //! What becomes of what a request says of its owner.
 
+use std::time::Duration;
+
 use axum::Router;
+use axum::http::header::{AUTHORIZATION, HeaderName};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Request, StatusCode};
 use axum::routing::get;
 use proptest::prelude::*;
-use tollgate::tower::{ClientAddr, Everybody, Header, KeyExtractor, MatchedRoute, NoKey, RateLimitLayer, UrlPath};
-use tollgate::{Admin, Filter, Limiter, MemoryStore, Quota};
+use tollgate::tower::{
+    ClientAddr, Everybody, Header, KeyExtractor, MatchedRoute, NoKey, RateLimitHeaders, RateLimitLayer, UrlPath,
+};
+use tollgate::{Admin, Fallback, Filter, Limiter, MemoryStore, Quota};
 
+use super::broken::Broken;
 use super::client::Client;
 use super::server::Server;
 
@@ -18,9 +24,9 @@ async fn a_bucket_is_named_as_an_operator_would_look_for_it() -> anyhow::Result<
         (Box::new(|layer| layer), &["127.0.0.1"]),
         (Box::new(|layer| layer.name("login")), &["5=login 127.0.0.1"]),
         (Box::new(move |layer| layer.key(by_user)), &["7"]),
-        (Box::new(|layer| layer.key((ClientAddr::peer(), MatchedRoute))), &["9=127.0.0.1 /users/{id}"]),
+        (Box::new(|layer| layer.key((ClientAddr::peer(), MatchedRoute))), &["23=9=127.0.0.1 /users/{id}"]),
         (Box::new(|layer| layer.key(UrlPath)), &["/users/7"]),
-        (Box::new(|layer| layer.key(Header::new("x-user"))), &["7"]),
+        (Box::new(|layer| layer.key(Header::new(HeaderName::from_static("x-user")))), &["7"]),
         (
             Box::new(|layer| layer.and("all", Everybody, Quota::per_hour(9)).expect("it is a quota")),
             &["127.0.0.1", "3=all everybody"],
@@ -33,6 +39,20 @@ async fn a_bucket_is_named_as_an_operator_would_look_for_it() -> anyhow::Result<
 }
 
 type Change = Box<dyn FnOnce(RateLimitLayer) -> RateLimitLayer>;
+
+#[tokio::test]
+async fn what_a_client_sends_to_a_layer_without_a_name_is_no_key_of_one_with_a_name() -> anyhow::Result<()> {
+    let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(1))?;
+    let header = Header::new(HeaderName::from_static("x-user"));
+    let search =
+        Router::new().route("/search", get(|| async {})).layer(RateLimitLayer::new(limiter.clone()).key(header));
+    let login = Router::new().route("/login", get(|| async {})).layer(RateLimitLayer::new(limiter).name("login"));
+    let server = Server::start(search.merge(login)).await?;
+    let client = Client::new(server.address);
+    assert_eq!(client.get_with("/search", &[("x-user", "5=login 127.0.0.1")]).await?.status, StatusCode::OK);
+    assert_eq!(client.get("/login").await?.status, StatusCode::OK, "nobody has used its token");
+    Ok(())
+}
 
 #[tokio::test]
 async fn routes_that_do_not_exist_share_a_bucket() -> anyhow::Result<()> {
@@ -61,8 +81,21 @@ async fn a_nested_router_limits_by_the_whole_path() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
+async fn a_path_has_one_bucket_however_it_is_written() -> anyhow::Result<()> {
+    let limiter = limiter()?;
+    let router = Router::new().fallback(get(|| async {})).layer(RateLimitLayer::new(limiter.clone()).key(UrlPath));
+    let server = Server::start(router).await?;
+    let client = Client::new(server.address);
+    for path in ["/search", "/%73earch", "/s%65arch?a", "/a%2fb", "/a%2Fb"] {
+        assert_eq!(client.get(path).await?.status, StatusCode::OK);
+    }
+    assert_eq!(keys(&limiter).await?, ["/a%2Fb", "/search"]);
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_secret_never_reaches_the_database() -> anyhow::Result<()> {
-    let layer = |layer: RateLimitLayer| layer.key(Header::secret("authorization"));
+    let layer = |layer: RateLimitLayer| layer.key(Header::secret(AUTHORIZATION));
     let made = made(layer, "/users/7", &[("authorization", "Bearer s3cret")]).await?;
     assert_eq!(made, ["sha256=0c9ae6066b41d3711dea4667cfcc513f60cfe047fb1bf4056ca7d1a8d089cf5a"]);
     Ok(())
@@ -71,7 +104,8 @@ async fn a_secret_never_reaches_the_database() -> anyhow::Result<()> {
 #[tokio::test]
 async fn who_leaves_the_header_out_is_told_to_send_it_once() -> anyhow::Result<()> {
     let limiter = limiter()?;
-    let router = users().layer(RateLimitLayer::new(limiter.clone()).key(Header::new("x-user")));
+    let router =
+        users().layer(RateLimitLayer::new(limiter.clone()).key(Header::new(HeaderName::from_static("x-user"))));
     let server = Server::start(router).await?;
     let client = Client::new(server.address);
     for (headers, detail) in [
@@ -94,6 +128,45 @@ async fn who_leaves_the_header_out_is_told_to_send_it_once() -> anyhow::Result<(
     Ok(())
 }
 
+#[tokio::test]
+async fn who_passes_without_a_key_passes_only_the_limits_that_want_it() -> anyhow::Result<()> {
+    let limiter = limiter()?;
+    let own =
+        RateLimitLayer::new(limiter.clone()).key(Header::new(HeaderName::from_static("x-user"))).pass_without_key();
+    let server = Server::start(users().layer(own.clone())).await?;
+    let client = Client::new(server.address);
+    assert_eq!(client.get("/users/7").await?.status, StatusCode::OK);
+    assert!(limiter.store().is_empty(), "there was no limit to take from");
+    // What is said wrongly was not left out.
+    let twice = client.get_with("/users/7", &[("x-user", "1"), ("x-user", "2")]).await?;
+    assert_eq!(twice.status, StatusCode::BAD_REQUEST);
+
+    let both = own.and("all", Everybody, Quota::per_hour(2))?.headers(RateLimitHeaders::Always);
+    let server = Server::start(users().layer(both)).await?;
+    let client = Client::new(server.address);
+    for (headers, status) in [(&[][..], 200), (&[("x-user", "1")], 200), (&[], 429), (&[("x-user", "2")], 429)] {
+        let answer = client.get_with("/users/7", headers).await?;
+        assert_eq!(answer.status, status, "{headers:?}");
+        let limits = answer.headers.get_all("ratelimit").iter().count();
+        assert_eq!(limits, 1 + headers.len(), "{answer:?}");
+    }
+    assert_eq!(keys(&limiter).await?, ["1", "2", "3=all everybody"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_local_fallback_is_not_for_the_limit_of_all_when_the_own_one_is_passed() -> anyhow::Result<()> {
+    let fallback = Fallback::Local(Quota::once(1)?);
+    let limiter = Limiter::builder(Broken).fallback(Duration::from_secs(5), fallback).build(Quota::per_hour(1000))?;
+    let layer = RateLimitLayer::new(limiter).key(Header::new(HeaderName::from_static("x-user"))).pass_without_key();
+    let server = Server::start(users().layer(layer.and("all", Everybody, Quota::once(3)?)?)).await?;
+    let client = Client::new(server.address);
+    for status in [200, 200, 200, 429] {
+        assert_eq!(client.get("/users/7").await?.status, status);
+    }
+    Ok(())
+}
+
 struct Failing<F>(F);
 
 impl<F: Fn(&Parts) -> Result<String, NoKey> + Send + Sync + 'static> KeyExtractor for Failing<F> {
@@ -107,7 +180,7 @@ async fn a_key_may_be_of_any_length_and_any_bytes() -> anyhow::Result<()> {
     let long = "x".repeat(10_000);
     let longer = "x".repeat(10_001);
     for value in [long.as_str(), longer.as_str()] {
-        let layer = |layer: RateLimitLayer| layer.key(Header::new("x-user"));
+        let layer = |layer: RateLimitLayer| layer.key(Header::new(HeaderName::from_static("x-user")));
         let made = made(layer, "/users/7", &[("x-user", value)]).await?;
         assert!(made[0].starts_with("long:sha256=") && made[0].len() == 12 + 64, "{made:?}");
     }
@@ -126,7 +199,7 @@ proptest! {
         let key = |value: &[u8]| {
             let mut request = Request::new(());
             request.headers_mut().insert("x-user", HeaderValue::from_bytes(value).unwrap());
-            Header::new("x-user").extract(&request.into_parts().0).unwrap()
+            Header::new(HeaderName::from_static("x-user")).extract(&request.into_parts().0).unwrap()
         };
         prop_assert_eq!(key(&a) == key(&b), a == b);
         // Sending the hash of somebody's value is not being them.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Extension;
+use axum::http::request::Parts;
 use axum::http::{Request, Response, StatusCode};
 use axum::routing::get;
 use axum::{Router, middleware};
@@ -15,7 +16,10 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::yield_now;
 use tollgate::tower::{Everybody, RateLimitLayer, Refusal, Shadowed};
-use tollgate::{Decision, Limiter, ManualClock, MemoryStore, Quota};
+use tollgate::{
+    Adjusted, Adjustment, Decision, Error, Fallback, Limiter, ManualClock, MemoryStore, Outcome, Quota, Store, Take,
+    TakeError,
+};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use super::broken::Broken;
@@ -66,6 +70,91 @@ async fn a_client_that_goes_away_while_it_waits_has_used_its_turn() -> anyhow::R
 }
 
 #[tokio::test]
+async fn a_client_that_goes_away_before_the_database_is_asked_takes_nothing_and_after_that_its_turn()
+-> anyhow::Result<()> {
+    let store = Arc::new(Gated::new());
+    let limiter = Limiter::new(Arc::clone(&store), Quota::once(2)?)?;
+    let layer = RateLimitLayer::new(limiter).key(Everybody).wait(Duration::from_secs(1));
+    let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty()))));
+    let ask = || tokio::spawn(service.clone().oneshot(Request::new(())));
+    // The first is being asked for; behind it stand one that goes away and one that stays.
+    let first = ask();
+    store.asked.notified().await;
+    let (goes, stays) = (ask(), ask());
+    yield_now().await;
+    goes.abort();
+    assert!(goes.await.is_err(), "it stood in line");
+    store.leave.add_permits(1);
+    assert_eq!(first.await??.status(), StatusCode::OK);
+    store.asked.notified().await;
+    store.leave.add_permits(1);
+    assert_eq!(stays.await??.status(), StatusCode::OK, "nobody had the second token");
+
+    let store = Arc::new(Gated::new());
+    let limiter = Limiter::new(Arc::clone(&store), Quota::once(1)?)?;
+    let layer = RateLimitLayer::new(limiter).key(Everybody).wait(Duration::from_secs(1));
+    let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty()))));
+    let goes = tokio::spawn(service.clone().oneshot(Request::new(())));
+    store.asked.notified().await;
+    goes.abort();
+    assert!(goes.await.is_err(), "it was being asked for");
+    store.leave.add_permits(2);
+    assert_eq!(service.oneshot(Request::new(())).await?.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(store.adjusts.load(Ordering::SeqCst), 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn those_who_wait_for_a_database_are_only_so_many_and_those_who_leave_make_room() -> anyhow::Result<()> {
+    let store = Arc::new(Gated::new());
+    let limiter = Limiter::new(Arc::clone(&store), Quota::once(1)?)?;
+    let layer = RateLimitLayer::new(limiter).key(Everybody).wait(Duration::from_secs(1));
+    let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty()))));
+    let mut context = Context::from_waker(std::task::Waker::noop());
+    let mut ask = || {
+        let mut asked = Box::pin(service.clone().oneshot(Request::new(())));
+        let polled = asked.as_mut().poll(&mut context);
+        (asked, polled)
+    };
+    let _first = ask();
+    store.asked.notified().await;
+    let mut line: Vec<_> = (0..32_768).map(|_| ask()).collect();
+    assert!(line.iter().all(|(_, polled)| polled.is_pending()));
+    let (_, Poll::Ready(refused)) = ask() else { anyhow::bail!("one more stands in line") };
+    assert_eq!(refused?.status(), StatusCode::SERVICE_UNAVAILABLE);
+    line.truncate(1000);
+    assert!(ask().1.is_pending(), "there is room");
+    Ok(())
+}
+
+/// A store that is asked, and answers when it has leave.
+struct Gated {
+    store: MemoryStore,
+    asked: Notify,
+    leave: Semaphore,
+    adjusts: AtomicU64,
+}
+
+impl Gated {
+    fn new() -> Self {
+        Self { store: MemoryStore::new(), asked: Notify::new(), leave: Semaphore::new(0), adjusts: AtomicU64::new(0) }
+    }
+}
+
+impl Store for Gated {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        self.asked.notify_one();
+        self.leave.acquire().await.map_err(Error::other)?.forget();
+        self.store.take(takes).await
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        self.adjusts.fetch_add(1, Ordering::SeqCst);
+        self.store.adjust(adjustments).await
+    }
+}
+
+#[tokio::test]
 async fn in_the_shadow_everything_passes_and_says_what_it_would_have_come_to() -> anyhow::Result<()> {
     let tell = middleware::map_response(async |mut response: Response<Body>| {
         let shadowed = response.extensions().get::<Shadowed>().map(|Shadowed(refusal)| refusal.status().as_u16());
@@ -90,6 +179,55 @@ async fn in_the_shadow_everything_passes_and_says_what_it_would_have_come_to() -
     let server = Server::start(router().layer(broken).layer(tell.clone())).await?;
     let answer = Client::new(server.address).get("/").await?;
     assert_eq!((&answer.body[..], answer.header("x-shadowed")?), (&b"nobody knows"[..], Some("503")));
+    let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(2))?;
+    let keyless = RateLimitLayer::new(limiter).key(|_: &Parts| None::<String>).shadow();
+    let server = Server::start(router().layer(keyless).layer(tell)).await?;
+    let answer = Client::new(server.address).get("/").await?;
+    assert_eq!((&answer.body[..], answer.header("x-shadowed")?), (&b"nobody knows"[..], Some("400")));
+    Ok(())
+}
+
+/// Time stands still in the store, and would pass by itself in this runtime.
+#[tokio::test(start_paused = true)]
+async fn in_the_shadow_nobody_waits_and_what_would_have_waited_is_not_refused() -> anyhow::Result<()> {
+    type Set = fn(RateLimitLayer) -> RateLimitLayer;
+    const WAIT: Duration = Duration::from_secs(1);
+    let orders: [Set; 2] = [|layer| layer.wait(WAIT).shadow(), |layer| layer.shadow().wait(WAIT)];
+    for set in orders {
+        let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), Quota::per_second(1))?;
+        let layer = set(RateLimitLayer::new(limiter).key(Everybody));
+        let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty()))));
+        let begun = tokio::time::Instant::now();
+        for refused in [false, false, true, true] {
+            let answer = service.clone().oneshot(Request::new(())).await?;
+            assert_eq!(answer.status(), StatusCode::OK);
+            assert_eq!(answer.extensions().get::<Shadowed>().is_some(), refused);
+        }
+        assert!(begun.elapsed() < WAIT, "somebody waited");
+    }
+    Ok(())
+}
+
+/// A wait asks until the deadline, and sleeps as long as it was granted.
+#[tokio::test(start_paused = true)]
+async fn who_would_wait_while_the_database_is_away_is_answered_by_the_fallback() -> anyhow::Result<()> {
+    for (fallback, statuses, waited) in [
+        (Fallback::Open, [200, 200, 200], 0),
+        (Fallback::Closed(Duration::from_secs(3)), [429, 429, 429], 0),
+        (Fallback::Local(Quota::per_minute(1).build()?), [200, 200, 429], 60),
+    ] {
+        let store = Arc::new(Gated::new()); // it never answers
+        let limiter = Limiter::builder(store).fallback(Duration::from_millis(50), fallback.clone());
+        let layer =
+            RateLimitLayer::new(limiter.build(Quota::per_hour(9))?).key(Everybody).wait(Duration::from_secs(90));
+        let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty()))));
+        let begun = tokio::time::Instant::now();
+        let asked = statuses.map(|_| tokio::spawn(service.clone().oneshot(Request::new(()))));
+        for (asked, status) in asked.into_iter().zip(statuses) {
+            assert_eq!(asked.await??.status(), status, "{fallback:?}");
+        }
+        assert_eq!(begun.elapsed().as_secs(), waited, "{fallback:?}");
+    }
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! Requests that are not counted, by what the service answers.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -10,10 +11,14 @@ use axum::http::{Request, Response, StatusCode};
 use axum::routing::get;
 use tokio::sync::Semaphore;
 use tokio::task::yield_now;
-use tollgate::tower::{ClientAddr, Everybody, RateLimitLayer};
-use tollgate::{Adjusted, Adjustment, Admin, Error, Key, Limiter, MemoryStore, Outcome, Quota, Store, Take, TakeError};
+use tollgate::tower::{ClientAddr, Everybody, RateLimitLayer, succeeded};
+use tollgate::{
+    Adjusted, Adjustment, Admin, Error, Fallback, Key, LeaseOptions, Limiter, MemoryStore, Outcome, Quota, Store, Take,
+    TakeError,
+};
 use tower::{Layer, ServiceExt, service_fn};
 
+use super::broken::Broken;
 use super::client::Client;
 use super::server::Server;
 
@@ -36,6 +41,22 @@ async fn only_failed_logins_are_counted() -> anyhow::Result<()> {
         assert_eq!(client.get("/login?password=wrong").await?.status, StatusCode::UNAUTHORIZED);
     }
     assert_eq!(client.get("/login?password=right").await?.status, StatusCode::TOO_MANY_REQUESTS);
+    Ok(())
+}
+
+#[tokio::test]
+async fn only_failures_are_counted_under_a_lease_too() -> anyhow::Result<()> {
+    let store = Arc::new(Slow { store: MemoryStore::new(), leave: Semaphore::new(1_000_000) });
+    let limiter = Limiter::builder(Arc::clone(&store)).lease(LeaseOptions::default()).build(Quota::once(100_000)?)?;
+    let inner = service_fn(async |_: Request<()>| anyhow::Ok(Response::new(Body::empty())));
+    let refund = |answer: &Parts, cost| if succeeded(answer) { cost } else { 0 };
+    let service = RateLimitLayer::new(limiter.clone()).key(Everybody).refund(refund).layer(inner);
+    for _ in 0..2_000 {
+        assert_eq!(service.clone().oneshot(Request::new(())).await?.status(), StatusCode::OK);
+    }
+    limiter.close().await?;
+    let level = store.store.peek(&Key::try_from("everybody")?).await?;
+    assert_eq!(level.map(|level| level.available), Some(100_000));
     Ok(())
 }
 
@@ -98,6 +119,38 @@ async fn an_answer_is_sent_when_the_tokens_are_back() -> anyhow::Result<()> {
         yield_now().await;
     }
     assert_eq!(service.oneshot(Request::new(())).await?.status(), StatusCode::OK);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_waits_for_the_tokens_to_be_back_until_the_deadline_and_they_come_back_behind_it()
+-> anyhow::Result<()> {
+    let store = Arc::new(Slow { store: MemoryStore::new(), leave: Semaphore::new(0) });
+    let limiter = Limiter::builder(Arc::clone(&store)).without_deny_cache();
+    let limiter = limiter.fallback(Duration::from_millis(50), Fallback::Open).build(Quota::once(1)?)?;
+    let inner = service_fn(async |_: Request<()>| anyhow::Ok(Response::new(Body::empty())));
+    let service = RateLimitLayer::new(limiter).key(Everybody).refund(|_, cost| cost).layer(inner);
+    let start = tokio::time::Instant::now();
+    assert_eq!(service.clone().oneshot(Request::new(())).await?.status(), StatusCode::OK);
+    assert_eq!(start.elapsed(), Duration::from_millis(50));
+    assert_eq!(service.clone().oneshot(Request::new(())).await?.status(), StatusCode::TOO_MANY_REQUESTS);
+    store.leave.add_permits(1);
+    for _ in 0..100 {
+        yield_now().await;
+    }
+    assert_eq!(service.oneshot(Request::new(())).await?.status(), StatusCode::OK);
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_a_fallback_granted_is_not_given_back() -> anyhow::Result<()> {
+    let limiter = Limiter::builder(Broken).fallback(Duration::from_secs(5), Fallback::Local(Quota::once(2)?));
+    let limiter = limiter.build(Quota::once(9)?)?;
+    let inner = service_fn(async |_: Request<()>| anyhow::Ok(Response::new(Body::empty())));
+    let service = RateLimitLayer::new(limiter).key(Everybody).refund(|_, cost| cost).layer(inner);
+    for status in [200, 200, 429] {
+        assert_eq!(service.clone().oneshot(Request::new(())).await?.status(), status);
+    }
     Ok(())
 }
 
