@@ -1,6 +1,6 @@
 //! How the program ends: what it says of an error, and the code that scripts see.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
@@ -78,10 +78,6 @@ pub(crate) fn misused(error: &clap::Error) -> ExitCode {
 
 /// Says what went wrong and what to do.
 pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
-    if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
-        // Whoever read our output has had enough, as `head` does.
-        return ExitCode::SUCCESS;
-    }
     let (code, message, hint) = explain(error);
     let (red, bold) = (Style::new().fg_color(Some(AnsiColor::Red.into())).bold(), Style::new().bold());
     let mut err = anstream::stderr().lock();

@@ -14,11 +14,16 @@ pub(crate) const RED: Style = Style::new().fg_color(Some(anstyle::Color::Ansi(An
 const FAINT: Style = Style::new().dimmed();
 
 /// Writes text; colours only reach a terminal, and none if `NO_COLOR` is set.
+///
+/// Whoever has read enough, as `head` does, changes nothing of what is done and how the program ends.
 pub(crate) fn say(text: impl AsRef<str>) -> io::Result<()> {
     let mut out = anstream::stdout().lock();
-    out.write_all(text.as_ref().as_bytes())?;
-    out.write_all(b"\n")?;
-    out.flush()
+    let written =
+        out.write_all(text.as_ref().as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush());
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written,
+    }
 }
 
 /// Writes one JSON document.
