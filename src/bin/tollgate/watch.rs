@@ -15,7 +15,6 @@ mod look;
 mod once;
 mod order;
 mod screen;
-mod signals;
 mod terminal;
 
 use board::Board;
