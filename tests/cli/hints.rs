@@ -72,6 +72,12 @@ fn wrong_urls_are_answered_with_right_ones() {
         ("postgres:localhost", 2, &["no // after"]),
         ("postgres://localhost:port/app", 2, &["no URL of a PostgreSQL database"]),
         ("mysql://localhost", 2, &["names no database"]),
+        ("postgres://app@x:12/a@localhost/app", 2, &["within its user or password", "@ is %40"]),
+        (
+            "postgres:///app?host=localhost&port=1&user=me@corp",
+            69,
+            &["cannot connect to app at localhost:1 as me@corp"],
+        ),
         ("mariadb://localhost:1/app", 69, &["cannot connect to app at localhost:1", "is the server up"]),
         ("postgresql://app@localhost:1/app", 69, &["cannot connect to app at localhost:1 as app"]),
     ] {

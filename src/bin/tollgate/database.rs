@@ -120,7 +120,7 @@ pub(crate) async fn open<DB: Engine>(url: &str, create: bool) -> anyhow::Result<
 
 fn unreachable(address: &str, cause: &str) -> Refusal {
     let hint = "is the server up, and are host, port, user, password and database of the URL right?";
-    Refusal::database(format!("cannot connect to {address}: {cause}"), hint)
+    Refusal::database(format!("cannot connect to {address}: {}", redact(cause)), hint)
 }
 
 const CONNECTIONS: u32 = 4;

@@ -8,7 +8,7 @@ use clap::error::{ContextKind, ContextValue};
 use tollgate::{Error, TakeError};
 
 use crate::redact::redact;
-use crate::{output, times};
+use crate::{output, times, url};
 
 /// What `--help` says of the exit codes.
 pub(crate) const HELP: &str = "\
@@ -32,6 +32,9 @@ const NEVER: u8 = 64;
 const INTERNAL: u8 = 70;
 const NOT_PERMITTED: u8 = 77;
 const NOT_MIGRATED: u8 = 78;
+
+const BOLD: Style = Style::new().bold();
+const RED: Style = BOLD.fg_color(Some(anstyle::Color::Ansi(AnsiColor::Red)));
 
 /// What the program itself refuses, and what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -61,7 +64,10 @@ impl Refusal {
 
 /// Says what is wrong with the arguments, or shows the help that they asked for.
 pub(crate) fn misused(error: &clap::Error) -> ExitCode {
-    let mut text = redact(&error.render().ansi().to_string());
+    let mut text = match secret(error) {
+        Some(text) => text,
+        None => redact(&error.render().ansi().to_string()),
+    };
     if let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg)
         && times::is_unit(word)
     {
@@ -76,15 +82,30 @@ pub(crate) fn misused(error: &clap::Error) -> ExitCode {
     ExitCode::from(if error.use_stderr() { WRONG_ARGUMENTS } else { 0 })
 }
 
+/// What to say in the place of clap's words, if those would repeat what may be a database URL.
+fn secret(error: &clap::Error) -> Option<String> {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    let named = [ContextKind::InvalidArg, ContextKind::InvalidValue, ContextKind::InvalidSubcommand].map(text);
+    if !named.into_iter().flatten().any(url::may_be) {
+        return None;
+    }
+    let place = named[0].filter(|place| !url::may_be(place)).map_or_else(String::new, |place| format!(" {place}"));
+    let message = format!("{}{place}: it is not shown, as it may hold a password", error.kind());
+    let hint = "a database is given as --database-url URL, or better as the variable DATABASE_URL";
+    Some(format!("{RED}error:{RED:#} {message}\n{BOLD}hint:{BOLD:#} {hint}\n"))
+}
+
 /// Says what went wrong and what to do.
 pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
     let (code, message, hint) = explain(error);
-    let (red, bold) = (Style::new().fg_color(Some(AnsiColor::Red.into())).bold(), Style::new().bold());
     let mut err = anstream::stderr().lock();
     // What cannot be written, nobody reads.
-    let _ = writeln!(err, "{red}error:{red:#} {}", output::lines(&redact(&message)));
+    let _ = writeln!(err, "{RED}error:{RED:#} {}", output::lines(&message));
     if !hint.is_empty() {
-        let _ = writeln!(err, "{bold}hint:{bold:#} {}", output::lines(&redact(&hint)));
+        let _ = writeln!(err, "{BOLD}hint:{BOLD:#} {}", output::lines(&hint));
     }
     ExitCode::from(code)
 }
@@ -94,7 +115,7 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
         return (*code, chain(error), hint.clone());
     }
     let Some(refused) = error.downcast_ref::<Error>() else {
-        return (INTERNAL, chain(error), String::new());
+        return (INTERNAL, redact(&chain(error)), String::new());
     };
     let all = chain(error);
     let doctor = "`tollgate doctor` looks for what is wrong";
@@ -111,7 +132,7 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
         ),
         Error::NotPermitted(cause) => (
             NOT_PERMITTED,
-            format!("this database role may not do that: {cause}"),
+            format!("this database role may not do that: {}", redact(&cause.to_string())),
             "roles for applications and operators are in migrations/grants; `tollgate doctor` shows what this one may do"
                 .to_owned(),
         ),
@@ -135,7 +156,7 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
         ),
         Error::Take(_) => (NEVER, all, String::new()),
         Error::Admin(_) | Error::Key(_) | Error::Quota(_) => (WRONG_ARGUMENTS, all, String::new()),
-        _ => (DATABASE, all, doctor.to_owned()),
+        _ => (DATABASE, redact(&all), doctor.to_owned()),
     }
 }
 

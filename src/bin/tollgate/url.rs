@@ -60,14 +60,34 @@ impl TryFrom<String> for Url {
         let Some((_, rest)) = url.split_once("://") else {
             return wrong("the database URL has no // after its scheme");
         };
-        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-        if rest.contains('#') || (rest.contains('@') && !authority.contains('@')) {
-            // What follows would be taken for a host, and shown.
+        if is_cut_short(rest) {
             let hint = "write them percent-encoded: / is %2F, ? is %3F, # is %23, @ is %40";
-            return Err(Refusal::arguments("the database URL has a / ? or # within its user or password", hint));
+            return Err(Refusal::arguments("the database URL has a / ? # or @ within its user or password", hint));
         }
         Ok(if scheme.starts_with("postgres") { Self::Postgres(url) } else { Self::MySql(url) })
     }
+}
+
+/// Whether a part of the password would be taken for a host, a port or a database, and shown: then an @ comes too late.
+fn is_cut_short(rest: &str) -> bool {
+    let (address, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let (authority, path) = address.split_once('/').unwrap_or((address, ""));
+    let is_no_parameter = |part: &str| {
+        let name = part.split_once('=').map_or("", |(name, _)| name);
+        part.contains('@') && !["user", "password", "dbname", "application_name", "options"].contains(&name)
+    };
+    rest.contains('#')
+        || path.contains('@')
+        || authority.matches('@').count() > 1
+        || query.split('&').any(is_no_parameter)
+}
+
+/// Whether a text may be a database URL, or the part of one that holds its password.
+pub(crate) fn may_be(text: &str) -> bool {
+    let begins = |scheme: &&str| text.to_ascii_lowercase().contains(&format!("{scheme}:"));
+    text.contains('@')
+        || text.contains("://")
+        || ["postgres", "postgresql", "mysql", "mariadb", "sqlite"].iter().any(|scheme| begins(&scheme))
 }
 
 const EXAMPLE: &str = "postgres://app:password@localhost/app (or mysql://…, sqlite:app.db)";
