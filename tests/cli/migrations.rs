@@ -35,6 +35,20 @@ fn what_is_printed_for_a_client_is_the_whole_schema() {
 }
 
 #[test]
+fn the_roles_are_printed_for_each_engine_that_has_some() {
+    for engine in EACH {
+        let database = Database::empty(engine);
+        let print = database.run(&["migrate", "--print", "grants"]);
+        match engine {
+            Engine::Sqlite => drop(print.ended(2).says(&["SQLite has no roles"])),
+            _ => drop(print.ended(0).says(&["to tollgate_operator"])),
+        }
+    }
+    let print = ["migrate", "--print", "grants", "--engine", "mysql"];
+    Database::empty(Engine::Sqlite).run(&print).ended(0).says(&["create role if not exists tollgate_app"]);
+}
+
+#[test]
 fn files_for_sqlx_are_run_by_it() {
     for engine in EACH {
         let database = Database::empty(engine);

@@ -38,7 +38,11 @@ impl Args {
         connection(pool, &mut report).await?;
         let is_migrated = schema(pool, &mut report).await;
         if let Err(error) = DB::examine(pool, &mut report).await {
-            report.warn("checks", format!("not all could be made: {error}"), "repeat it as the owner of the schema");
+            report.warn(
+                "checks",
+                format!("not all could be made: {}", exit::words(&error)),
+                "repeat it as the owner of the schema",
+            );
         }
         if is_migrated {
             mode(store, &mut report).await;
@@ -94,11 +98,7 @@ async fn schema<DB: Migrate>(pool: &Pool<DB>, report: &mut Report) -> bool {
             "update it: `cargo install tollgate --features cli`",
         ),
         Err(Error::NotPermitted(_)) => {
-            report.fail(
-                "schema",
-                "this role may not look",
-                "grant it tollgate_app or tollgate_operator: migrations/grants",
-            );
+            report.fail("schema", "this role may not look", exit::GRANT);
         }
         Err(error) => report.fail("schema", exit::chain(&error.into()), "see the server's log"),
     }

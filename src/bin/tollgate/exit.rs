@@ -62,6 +62,14 @@ impl Refusal {
     }
 }
 
+/// A role without grants.
+pub(crate) fn may_nothing() -> Refusal {
+    Refusal { code: NOT_PERMITTED, message: "this role may do nothing here".to_owned(), hint: GRANT.to_owned() }
+}
+
+/// What an administrator does for a role.
+pub(crate) const GRANT: &str = "`grant tollgate_app to ROLE` lets it take tokens, tollgate_operator everything; `tollgate migrate --print grants` makes both";
+
 /// Says what is wrong with the arguments, or shows the help that they asked for.
 pub(crate) fn misused(error: &clap::Error) -> ExitCode {
     let mut text = match secret(error) {
@@ -132,9 +140,8 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
         ),
         Error::NotPermitted(cause) => (
             NOT_PERMITTED,
-            format!("this database role may not do that: {}", redact(&cause.to_string())),
-            "roles for applications and operators are in migrations/grants; `tollgate doctor` shows what this one may do"
-                .to_owned(),
+            format!("this database role may not do that: {}", redact(&words(&**cause))),
+            format!("`tollgate doctor` shows what it may; {GRANT}"),
         ),
         Error::Take(TakeError::UnknownBucket(key)) => (
             NEVER,
@@ -147,7 +154,8 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
         Error::Take(TakeError::UnknownPlan(_)) => (
             NEVER,
             "there is no such plan".to_owned(),
-            "`tollgate plan list` shows those that there are, `tollgate plan set NAME --quota 10/s` makes one".to_owned(),
+            "`tollgate plan list` shows those that there are, `tollgate plan set NAME --quota 10/s` makes one"
+                .to_owned(),
         ),
         Error::Take(TakeError::Conflict(key)) => (
             NEVER,
@@ -162,9 +170,25 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
 
 /// The error and what caused it; drivers repeat themselves.
 pub(crate) fn chain(error: &anyhow::Error) -> String {
-    error.chain().fold(String::new(), |text, cause| match cause.to_string() {
-        cause if text.contains(&cause) => text,
-        cause if text.is_empty() => cause,
-        cause => format!("{text}: {cause}"),
-    })
+    let mut text = String::new();
+    for cause in error.chain() {
+        let said = words(cause);
+        if text.is_empty() {
+            text = said;
+        } else if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        if cause.is::<sqlx::Error>() {
+            break;
+        }
+    }
+    text
+}
+
+/// What a database says, without the lines of the server's or tollgate's own source.
+pub(crate) fn words(error: &(dyn std::error::Error + 'static)) -> String {
+    match error.downcast_ref() {
+        Some(sqlx::Error::Database(error)) => error.message().to_owned(),
+        _ => error.to_string(),
+    }
 }
