@@ -96,6 +96,18 @@ fn a_sqlite_file_without_a_write_ahead_log_or_with_a_busy_writer_is_noticed() {
     database.run(&["doctor"]).ended(1).says(&["fail  write lock", "locked"]);
 }
 
+#[test]
+fn a_sqlite_file_that_is_read_only_is_told_so() {
+    let database = Database::migrated(Engine::Sqlite);
+    database.run(&["create", "a", "--quota", "1/s"]).ended(0);
+    let read_only = ["--database-url", "sqlite:app.db?mode=ro"];
+    let run = |arguments: &[&str]| database.run(&[&read_only, arguments].concat());
+    run(&["doctor"]).ended(1).says(&["fail  write lock", "leave mode=ro out"]);
+    run(&["take", "a"]).ended(77).says(&["file or its URL is read-only", "leave mode=ro"]);
+    run(&["peek", "a"]).ended(0);
+    database.run(&["doctor"]).ended(0).says(&["ok    write lock"]);
+}
+
 fn check<'r>(report: &'r Value, name: &str) -> &'r Value {
     let checks = report["checks"].as_array().expect("checks");
     checks.iter().find(|check| check["name"] == name).unwrap_or(&Value::Null)

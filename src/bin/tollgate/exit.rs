@@ -138,6 +138,11 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
             format!("the database is at schema version {found}, and this program knows {known}"),
             "update it: `cargo install tollgate --features cli`".to_owned(),
         ),
+        Error::NotPermitted(cause) if is_file(&**cause) => (
+            NOT_PERMITTED,
+            "the SQLite file or its URL is read-only".to_owned(),
+            "leave mode=ro and immutable out of the URL, and let this user write the file and its directory".to_owned(),
+        ),
         Error::NotPermitted(cause) => (
             NOT_PERMITTED,
             format!("this database role may not do that: {}", redact(&words(&**cause))),
@@ -183,6 +188,12 @@ pub(crate) fn chain(error: &anyhow::Error) -> String {
         }
     }
     text
+}
+
+/// Whether it is SQLite that says so, which has no roles.
+fn is_file(error: &(dyn std::error::Error + 'static)) -> bool {
+    let error = error.downcast_ref().and_then(sqlx::Error::as_database_error);
+    error.is_some_and(|error| error.try_downcast_ref::<sqlx::sqlite::SqliteError>().is_some())
 }
 
 /// What a database says, without the lines of the server's or tollgate's own source.
