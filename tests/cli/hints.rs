@@ -1,6 +1,6 @@
 //! Whoever is stuck is told what to type.
 
-use crate::command::{Ran, tollgate};
+use crate::command::{Ran, SECRET, tollgate};
 use crate::databases::{Database, EACH, Engine};
 
 #[test]
@@ -96,6 +96,21 @@ fn the_url_is_also_read_from_a_file() {
     let mut command = tollgate(None, &database.directory);
     command.args(["run", "a", "--", "sh", "-c", "echo ${OTHER-none}"]);
     assert_eq!(Ran::new(command.output().expect("it starts")).ended(0).out, "none\n");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_not_taken_for_none() {
+    let database = Database::migrated(Engine::Sqlite);
+    let list = |text: &str| {
+        std::fs::write(database.directory.join(".env"), text).expect("it is written");
+        Ran::new(tollgate(None, &database.directory).arg("list").output().expect("it starts"))
+    };
+    let url = format!("postgres://app:{SECRET} x@localhost/app");
+    list(&format!("# the app\nOTHER=1\nDATABASE_URL={url}\n")).ended(2).says(&["line 3 of ", "in single quotes"]);
+    list(&format!("DATABASE_URL='{url}\n")).ended(2).says(&["line 1 of ", "in single quotes"]);
+    list("OTHER=two words\nDATABASE_URL=sqlite:app.db\n").ended(0);
+    list("\u{feff}DATABASE_URL=sqlite:app.db\n").ended(0);
+    list("OTHER=1\n").ended(2).says(&["no database is given"]);
 }
 
 #[test]

@@ -24,21 +24,45 @@ impl Args {
     pub(crate) fn url(&self) -> Result<Url, Refusal> {
         let given = match &self.database_url {
             Some(url) => Some(url.to_str().ok_or_else(not_utf8)?.to_owned()),
-            None => from_file(),
+            None => from_file()?,
         };
         let none = || Refusal::arguments("no database is given", format!("export DATABASE_URL={EXAMPLE}"));
         Url::try_from(given.filter(|url| !url.is_empty()).ok_or_else(none)?)
     }
 
     pub(crate) fn is_given(&self) -> bool {
-        self.database_url.is_some() || from_file().is_some()
+        self.database_url.is_some() || !matches!(from_file(), Ok(None))
     }
 }
 
 /// Nothing else of the file is read: it is not for the commands that `tollgate run` starts.
-fn from_file() -> Option<String> {
-    let mut variables = dotenvy::dotenv_iter().ok()?.flatten();
-    variables.find_map(|(name, value)| (name == "DATABASE_URL").then_some(value))
+fn from_file() -> Result<Option<String>, Refusal> {
+    let here = std::env::current_dir().unwrap_or_default();
+    let Some(file) = here.ancestors().map(|directory| directory.join(".env")).find(|file| file.is_file()) else {
+        return Ok(None);
+    };
+    let name = file.display();
+    let text = std::fs::read_to_string(&file).map_err(|error| {
+        Refusal::arguments(format!("cannot read {name}: {error}"), "or export DATABASE_URL, and it is not read")
+    })?;
+    // Editors of another system put one there.
+    let text = text.trim_start_matches('\u{feff}');
+    let mut unreadable = None;
+    for variable in dotenvy::from_read_iter(text.as_bytes()) {
+        match variable {
+            Ok((name, value)) if name == "DATABASE_URL" => return Ok(Some(value)),
+            Ok(_) => {}
+            Err(dotenvy::Error::LineParse(line, _)) => drop(unreadable.get_or_insert(line)),
+            Err(_) => {}
+        }
+    }
+    // Lines of other variables are no concern of this program, as long as its own is there.
+    let Some(line) = unreadable else { return Ok(None) };
+    // It is the value alone, which may have several lines.
+    let begin = line.trim().lines().next().unwrap_or_default();
+    let number = text.lines().position(|line| line.contains(begin));
+    let place = number.map_or_else(String::new, |number| format!("line {} of ", number + 1));
+    Err(Refusal::arguments(format!("{place}{name} cannot be read"), "put the value in single quotes: NAME='value'"))
 }
 
 fn not_utf8() -> Refusal {
