@@ -16,7 +16,7 @@ fn a_bucket_of_two_grants_twice_then_denies_until_it_is_reset() {
         database.run(&["take", "api", "--cost", "2"]).ended(0);
         database.run(&["take", "api", "--cost", "3"]).ended(64).says(&["holds 2 tokens"]);
         database.run(&["delete", "api"]).ended(0);
-        database.run(&["delete", "api"]).ended(1).says(&["no such bucket"]);
+        database.run(&["delete", "api"]).ended(1).says(&["there is no bucket 'api'", "tollgate list"]);
         database.run(&["take", "api"]).ended(64).says(&["there is no bucket 'api'", "tollgate create api"]);
     }
 }
@@ -29,6 +29,17 @@ fn without_a_limit_nothing_is_counted() {
     assert_eq!(granted["remaining"], serde_json::Value::Null);
     database.run(&["mode", "block", "--key", "a"]).ended(0);
     database.run(&["explain", "a"]).ended(0).says(&["block, from override\n"]);
+}
+
+#[test]
+fn what_is_not_there_is_told_on_standard_error() {
+    let database = Database::migrated(Engine::Sqlite);
+    for command in ["peek", "reset", "delete"] {
+        database.run(&["create", "a", "--quota", "1/s"]).ended(0);
+        let ran =
+            database.run(&[command, "none", "a", "no one"]).ended(1).says(&["no bucket 'none', 'no one'", "hint:"]);
+        assert!(ran.out.contains('a') && !ran.out.contains("no"), "{ran:?}");
+    }
 }
 
 #[test]
@@ -55,8 +66,14 @@ fn a_plan_an_override_and_a_mode_rule_and_are_explained() {
         database.run(&["explain", "user:1"]).ended(0).says(&["5/h, from an override, until", "ticket 7"]);
         database.run(&["mode", "block", "--key", "user:1", "--reason", "abuse"]).ended(0).says(&["5/h, mode block"]);
         database.run(&["take", "user:1", "--plan", "free"]).ended(75).says(&["(mode block)"]);
-        database.run(&["mode", "--clear", "--key", "user:1"]).ended(0).says(&["override 5/h"]);
+        database.run(&["plan", "override", "user:1", "--quota", "6/h"]).ended(0).says(&["6/h, mode block"]);
+        database.run(&["explain", "user:1"]).ended(0).says(&["6/h, from an override: abuse"]);
+        database.run(&["mode", "--clear", "--key", "user:1"]).ended(0).says(&["override 6/h"]);
         database.run(&["plan", "override", "user:1", "--clear"]).ended(0).says(&["taken away"]);
+        for again in [&["plan", "override", "user:1", "--clear"][..], &["mode", "--clear", "--key", "user:1"]] {
+            let ran = database.run(again).ended(1).says(&["no override of 'user:1'", "tollgate explain user:1"]);
+            assert_eq!(ran.out, "");
+        }
 
         database.run(&["mode", "off", "--plan", "free"]).ended(0);
         database.run(&["take", "user:1", "--plan", "free"]).ended(0).says(&["(mode off)"]);

@@ -24,9 +24,10 @@ fn without_arguments_the_next_command_is_named() {
 #[test]
 fn a_sqlite_file_is_made_by_migrate_and_by_nothing_else() {
     let database = Database::empty(Engine::Sqlite);
-    for arguments in [&["list"][..], &["take", "a"], &["migrate", "--dry-run"], &["doctor"]] {
+    for arguments in [&["list"][..], &["take", "a"], &["doctor"]] {
         database.run(arguments).ended(69).says(&["there is no file app.db", "tollgate migrate"]);
     }
+    database.run(&["migrate", "--dry-run"]).ended(0).says(&["token_buckets", "in all"]);
     assert!(!database.directory.join("app.db").exists());
     database.run(&["migrate"]).ended(0);
     assert!(database.directory.join("app.db").exists());

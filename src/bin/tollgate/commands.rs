@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use sqlx::{MySql, Postgres, Sqlite};
 
-use crate::database::{Engine, open};
+use crate::database::{Engine, Missing, open};
 use crate::url::{self, Url};
 use crate::{
     completions, create, delete, doctor, exit, explain, list, migrate, mode, next, peek, plan, reset, run, simulate,
@@ -62,8 +62,11 @@ impl Arguments {
 }
 
 async fn on<DB: Engine>(command: Option<Command>, url: &str) -> anyhow::Result<ExitCode> {
-    let creates = matches!(&command, Some(Command::Migrate(args)) if args.creates());
-    let store = match (open::<DB>(url, creates).await, &command) {
+    let missing = match &command {
+        Some(Command::Migrate(args)) => args.missing(),
+        _ => Missing::Refuse,
+    };
+    let store = match (open::<DB>(url, missing).await, &command) {
         (Ok(store), _) => store,
         (Err(error), Some(Command::Doctor(args))) => return args.unreachable::<DB>(&error),
         (Err(error), _) => return Err(error),

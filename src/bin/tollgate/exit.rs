@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
 use clap::error::{ContextKind, ContextValue};
-use tollgate::{Error, TakeError};
+use tollgate::{Error, Key, TakeError};
 
 use crate::redact::redact;
 use crate::{output, times, url};
@@ -14,7 +14,7 @@ use crate::{output, times, url};
 pub(crate) const HELP: &str = "\
 Exit codes:
    0  done; granted
-   1  a check of `doctor` failed; there is no such bucket, plan or override
+   1  a check of `doctor` failed, if it could connect; there is no such bucket, plan or override
    2  wrong arguments
   64  the request can never be granted: unknown bucket or plan, more tokens than it holds
   69  trouble with the database; whether anything was done, the message says
@@ -54,6 +54,12 @@ impl Refusal {
     /// Something that is not there.
     pub(crate) fn absent(message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self { code: ABSENT, message: message.into(), hint: hint.into() }
+    }
+
+    /// Buckets that are not there.
+    pub(crate) fn no_buckets(absent: &[Key], hint: impl Into<String>) -> Self {
+        let names: Vec<_> = absent.iter().map(|key| format!("'{}'", output::plain(key.as_str()))).collect();
+        Self::absent(format!("there is no bucket {}", names.join(", ")), hint)
     }
 
     /// A database that cannot be used.

@@ -5,6 +5,7 @@ use clap::ValueEnum;
 use sqlx::{MySql, Pool, Postgres, Sqlite};
 use tollgate::{Migrate, Migration, migrations, pending_migrations};
 
+use crate::database::Missing;
 use crate::exit::Refusal;
 use crate::output::{progress, say};
 use crate::url::{self, Url};
@@ -44,9 +45,9 @@ impl Args {
         self.print.is_some()
     }
 
-    /// Whether it makes a file that is not there.
-    pub(crate) fn creates(&self) -> bool {
-        !self.dry_run
+    /// What to do about a file that is not there.
+    pub(crate) fn missing(&self) -> Missing {
+        if self.dry_run { Missing::Imagine } else { Missing::Make }
     }
 
     pub(crate) async fn run<DB: Migrate>(self, pool: &Pool<DB>) -> anyhow::Result<ExitCode> {
