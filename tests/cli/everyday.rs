@@ -17,7 +17,10 @@ fn a_bucket_of_two_grants_twice_then_denies_until_it_is_reset() {
         database.run(&["take", "api", "--cost", "3"]).ended(64).says(&["holds 2 tokens"]);
         database.run(&["delete", "api"]).ended(0);
         database.run(&["delete", "api"]).ended(1).says(&["there is no bucket 'api'", "tollgate list"]);
-        database.run(&["take", "api"]).ended(64).says(&["there is no bucket 'api'", "tollgate create api"]);
+        database
+            .run(&["take", "api"])
+            .ended(64)
+            .says(&["there is no bucket 'api'", "tollgate create --capacity 2 --per 1h api`"]);
     }
 }
 
@@ -43,6 +46,16 @@ fn what_is_not_there_is_told_on_standard_error() {
 }
 
 #[test]
+fn a_sliding_window_is_named_by_the_request() {
+    let database = Database::migrated(Engine::Sqlite);
+    let take = ["take", "a", "--quota", "2 in 1d at 1h"];
+    database.run(&take).ended(0).says(&["granted: 1 left"]);
+    database.run(&take).ended(0);
+    database.run(&take).ended(75).says(&["denied by a"]);
+    database.run(&["run", "a", "--no-wait", "--quota", "2 in 1d at 1h", "--", "echo", "ran"]).ended(75);
+}
+
+#[test]
 fn several_buckets_grant_a_request_or_none_does() {
     let database = Database::migrated(Engine::Sqlite);
     database.run(&["create", "wide", "--quota", "10/h"]).ended(0);
@@ -57,7 +70,7 @@ fn several_buckets_grant_a_request_or_none_does() {
 fn a_plan_an_override_and_a_mode_rule_and_are_explained() {
     for engine in EACH {
         let database = Database::migrated(engine);
-        database.run(&["take", "user:1", "--plan", "free"]).ended(64).says(&["no such plan", "tollgate plan set"]);
+        database.run(&["take", "user:1", "--plan", "free"]).ended(64).says(&["no plan 'free'", "tollgate plan set"]);
         database.run(&["plan", "set", "free", "--quota", "1/h"]).ended(0);
         database.run(&["take", "user:1", "--plan", "free"]).ended(0);
         database.run(&["take", "user:1", "--plan", "free"]).ended(75);

@@ -45,6 +45,9 @@ fn wrong_arguments_are_answered_with_right_ones() {
         (&["create", "a", "--capacity", "2"], &["--per"]),
         (&["create", "a", "--quota", "ten a second"], &["10/s burst 20"]),
         (&["create", "a", "--capacity", "0", "--per", "1h"], &["grants nothing: give 1 or more"]),
+        (&["create", "a", "--quota", "100 in 60s at 5s"], &["no sliding window", "tollgate take --quota"]),
+        (&["mode", "shadow", "--for", "9000y"], &["leave --for out"]),
+        (&["mode", "shadow", "--reason", &"x".repeat(70_000)], &["at most 65535 bytes"]),
         (&["create", "a", "--quota", "unlimited"], &["switch the mode to off"]),
         (&["create", "", "--quota", "1/s"], &["1 to 255 bytes"]),
         (&["take", "a", "--cost", "0"], &["1.."]),
@@ -59,6 +62,8 @@ fn wrong_arguments_are_answered_with_right_ones() {
     }
     database.run(&["mode", "off", "--plan", "none"]).ended(1).says(&["no plan 'none'", "tollgate plan list"]);
     database.run(&["peek", "none"]).ended(1).says(&["no bucket 'none'", "tollgate explain none"]);
+    database.run(&["create", "--quota", "1/s", "--", "-x"]).ended(0).says(&["tollgate take -- -x"]);
+    database.run(&["take", "--", "-y"]).ended(64).says(&["--per 1h -- -y`"]);
     database.run(&["create", "a", "--quota", "1/s"]).ended(0);
     database.run(&["take", "a", "--quota", "2/s"]).ended(64).says(&["without --quota and --plan"]);
 }

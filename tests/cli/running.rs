@@ -13,7 +13,7 @@ fn its_exit_code_and_output_are_the_commands() {
     assert_eq!((ran.out.as_str(), ran.err.as_str()), ("out\n", "err\n"));
     database.run(&["run", "a", "--quota", "9/h", "--", "no-such-program"]).ended(127).says(&["cannot start"]);
     database.run(&["run", "a", "--quota", "9/h", "--", "/"]).ended(126);
-    database.run(&["run", "none", "--", "echo", "ran"]).ended(64).says(&["tollgate create none"]);
+    database.run(&["run", "none", "--", "echo", "ran"]).ended(64).says(&["--per 1h none`"]);
 }
 
 #[cfg(unix)]

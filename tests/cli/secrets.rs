@@ -65,7 +65,7 @@ fn an_example_of_a_url_is_shown_whole() {
     let ran = tollgate(None, &database.directory).arg("list").output().expect("it starts");
     Ran::new(ran).ended(2).says(&["hint: export DATABASE_URL=postgres://app:password@localhost/app"]);
     let database = Database::migrated(Engine::Sqlite);
-    database.run(&["take", "a://b@c"]).ended(64).says(&["no bucket 'a://b@c'", "tollgate create a://b@c "]);
+    database.run(&["take", "a://b@c"]).ended(64).says(&["no bucket 'a://b@c'", "--per 1h a://b@c`"]);
 }
 
 #[test]

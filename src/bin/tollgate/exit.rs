@@ -28,7 +28,7 @@ pub(crate) const ABSENT: u8 = 1;
 pub(crate) const WRONG_ARGUMENTS: u8 = 2;
 pub(crate) const DATABASE: u8 = 69;
 pub(crate) const DENIED: u8 = 75;
-const NEVER: u8 = 64;
+pub(crate) const NEVER: u8 = 64;
 const INTERNAL: u8 = 70;
 const NOT_PERMITTED: u8 = 77;
 const NOT_MIGRATED: u8 = 78;
@@ -158,8 +158,8 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
             NEVER,
             format!("there is no bucket '{key}'"),
             format!(
-                "make it with `tollgate create {} --capacity 2 --per 1h`, or name its terms: `--quota 10/s`, `--plan NAME`",
-                output::quoted(key.as_str())
+                "make it with `tollgate create --capacity 2 --per 1h {}`, or name its terms: `--quota 10/s`, `--plan NAME`",
+                output::operand(key.as_str())
             ),
         ),
         Error::Take(TakeError::UnknownPlan(_)) => (

@@ -55,6 +55,12 @@ pub(crate) fn quoted(word: &str) -> String {
     }
 }
 
+/// A word that ends a command, and is none of its options.
+pub(crate) fn operand(word: &str) -> String {
+    let dashes = if word.starts_with('-') { "-- " } else { "" };
+    format!("{dashes}{}", quoted(word))
+}
+
 /// Columns that are as wide as need be.
 pub(crate) struct Table<const N: usize> {
     columns: [Column; N],

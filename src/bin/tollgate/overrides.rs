@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use tollgate::{Admin, Explanation, Key, Mode, Origin, Override, Quota};
 
 use crate::exit::Refusal;
-use crate::output::{plain, quoted};
+use crate::output::{operand, plain};
 use crate::times;
 
 /// What the key's override says of its terms, if anything.
@@ -28,7 +28,7 @@ pub(crate) async fn replace(
     let name = plain(key.as_str());
     if quota.is_none() && mode.is_none() {
         if !store.clear_override(key).await? {
-            let hint = format!("`tollgate explain {}` shows what rules it", quoted(key.as_str()));
+            let hint = format!("`tollgate explain {}` shows what rules it", operand(key.as_str()));
             return Err(Refusal::absent(format!("there is no override of '{name}'"), hint).into());
         }
         return Ok(format!("{name}: override taken away"));

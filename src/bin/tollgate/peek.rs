@@ -5,7 +5,7 @@ use tollgate::{Admin, Key};
 
 use crate::exit::Refusal;
 use crate::levels;
-use crate::output::{quoted, say, say_json};
+use crate::output::{operand, say, say_json};
 use crate::terms::key;
 
 /// Look at buckets without taking anything, and without a lock
@@ -33,7 +33,7 @@ impl Args {
             say(levels::table(&found))?;
         }
         let Some(key) = absent.first() else { return Ok(ExitCode::SUCCESS) };
-        let hint = format!("its first request may make it: see `tollgate explain {}`", quoted(key.as_str()));
+        let hint = format!("its first request may make it: see `tollgate explain {}`", operand(key.as_str()));
         Err(Refusal::no_buckets(&absent, hint).into())
     }
 }

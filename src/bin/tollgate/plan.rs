@@ -6,7 +6,7 @@ use tollgate::{Admin, Key, Plan};
 
 use crate::exit::Refusal;
 use crate::output::{Cell, Column, Table, plain, say, say_json};
-use crate::terms::{Terms, key};
+use crate::terms::{Terms, key, reason};
 use crate::{overrides, times};
 
 #[derive(clap::Subcommand)]
@@ -43,7 +43,7 @@ pub(crate) struct Override {
     #[command(flatten)]
     terms: Terms,
     /// Why, for whoever meets it later [default: what it was]
-    #[arg(long)]
+    #[arg(long, value_parser = reason)]
     reason: Option<String>,
     /// How long it holds [default: until it is cleared]
     #[arg(long = "for", value_name = "SPAN", value_parser = times::parse)]
@@ -116,7 +116,7 @@ pub(crate) async fn all(store: &impl Admin) -> anyhow::Result<Vec<Plan>> {
 }
 
 pub(crate) fn unknown(name: &Key) -> Refusal {
-    let hint = "`tollgate plan list` shows those that there are";
+    let hint = "`tollgate plan list` shows those that there are, `tollgate plan set NAME --quota 10/s` makes one";
     Refusal::absent(format!("there is no plan '{}'", plain(name.as_str())), hint)
 }
 

@@ -46,7 +46,7 @@ impl Args {
         let longest = if self.no_wait { Duration::ZERO } else { self.wait.unwrap_or(Duration::MAX) };
         let pool = store.pool().clone();
         let take = self.request.take(std::slice::from_ref(&self.name)).max_wait(longest);
-        let turn = wait::turn(&limiter(store)?, &take).await?;
+        let turn = wait::turn(&limiter(store)?, &take).await.map_err(|error| self.request.explain(error))?;
         pool.close().await;
         match turn {
             Turn::Decided(decision) if decision.is_granted() => become_command(&self.command),

@@ -1,12 +1,13 @@
 //! What limits would come to under traffic, before anybody meets them: decided by the library itself, without a database
 //! and without waiting.
 
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::ValueEnum;
+use clap::{ArgGroup, ValueEnum};
 use tollgate::{Quota, Refill, Rule, Window};
 
 use crate::exit::Refusal;
@@ -31,7 +32,7 @@ use run::Limit;
 /// and the same command shows the same result. Periods of the calendar are those of the times in the traffic; a pattern
 /// begins with one.
 #[derive(Clone, Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, group = ArgGroup::new("source").required(true))]
 pub(crate) struct Args {
     /// One limit, or two beside each other: a quota such as '10/s burst 20', '1000 per calendar 1d' or '100 once', or a
     /// sliding window such as '100 in 60s at 5s'.
@@ -39,11 +40,11 @@ pub(crate) struct Args {
     limits: Vec<Rule>,
     /// A file with an arrival on each line, `-` for standard input: seconds or an RFC 3339 timestamp, and perhaps a cost;
     /// or an access log in the common or combined format.
-    #[arg(long, value_name = "FILE", required_unless_present = "pattern", conflicts_with = "pattern")]
+    #[arg(long, value_name = "FILE", group = "source")]
     traffic: Option<PathBuf>,
     /// Traffic in words: 'steady:50/s', 'poisson:50/s', 'burst:20 every 5s', 'sine:50/s every 30s' (from nothing to twice
     /// the rate), 'on-off:50/s on 5s off 10s', or several with + between them.
-    #[arg(long)]
+    #[arg(long, group = "source")]
     pattern: Option<Pattern>,
     /// How long the pattern lasts.
     #[arg(long = "for", value_name = "TIME", default_value = "60s", value_parser = times::parse)]
@@ -88,7 +89,15 @@ impl Args {
         }
         let traffic = match (&self.traffic, &self.pattern) {
             (Some(file), _) => {
-                file::read(file).map_err(|error| Refusal::arguments(format!("{error:#}"), file::FORMS))?
+                let hint = |error: &anyhow::Error| match error.is::<io::Error>() {
+                    true => "name a file that is there, or - for standard input",
+                    false => file::FORMS,
+                };
+                file::read(file).map_err(|error| Refusal::arguments(format!("{error:#}"), hint(&error)))?
+            }
+            (None, Some(_)) if !pattern::can_last(self.lasts) => {
+                let message = "a simulation lasts longer than nothing, and less than a century";
+                return Err(Refusal::arguments(message, "give it a length, such as --for 5min").into());
             }
             (None, pattern) => pattern
                 .as_ref()

@@ -33,7 +33,7 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) async fn run<S: Store>(self, store: S) -> anyhow::Result<ExitCode> {
         let take = self.request.take(&self.keys).max_wait(self.wait);
-        let decision = match wait::turn(&limiter(store)?, &take).await? {
+        let decision = match wait::turn(&limiter(store)?, &take).await.map_err(|error| self.request.explain(error))? {
             Turn::Decided(decision) => decision,
             Turn::Interrupted(code) => return Ok(code),
         };

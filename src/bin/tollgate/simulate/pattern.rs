@@ -56,8 +56,8 @@ impl FromStr for Stream {
 impl Pattern {
     /// The traffic of so long a time, from 1970 on: periods of the calendar begin with it. The same seed makes the same.
     pub(crate) fn traffic(&self, lasts: Duration, seed: u64) -> anyhow::Result<Traffic> {
+        ensure!(can_last(lasts), "nothing lasts so long");
         let lasts = lasts.as_secs_f64();
-        ensure!(lasts > 0.0 && lasts < LONGEST, "a simulation lasts longer than nothing, and less than a century");
         let most = || format!("at most {MOST_ARRIVALS} are simulated");
         #[expect(clippy::cast_precision_loss, reason = "a round number")]
         let is_flood = |stream: &Stream| stream.steadily() * lasts > MOST_ARRIVALS as f64;
@@ -133,6 +133,11 @@ fn seconds(text: &str) -> anyhow::Result<f64> {
     let seconds = span.as_secs_f64();
     ensure!(seconds > 0.0 && seconds < LONGEST, "'{text}' is no time that anything can take");
     Ok(seconds)
+}
+
+/// Whether a simulation may take this long.
+pub(crate) fn can_last(lasts: Duration) -> bool {
+    !lasts.is_zero() && lasts.as_secs_f64() < LONGEST
 }
 
 /// To the microsecond: what lies below differs from one machine's logarithm to another's.
