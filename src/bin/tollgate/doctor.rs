@@ -48,7 +48,7 @@ impl Args {
             mode(store, &mut report).await;
         }
         report.say(self.json)?;
-        Ok(ExitCode::from(if report.has_failed() { exit::ABSENT } else { 0 }))
+        Ok(ExitCode::from(if report.has_failed() { exit::CHECK_FAILED } else { 0 }))
     }
 
     /// There was no connection: a report of one failure.

@@ -24,7 +24,8 @@ Exit codes:
   78  the database has no schema of tollgate's, or a newer one
 `tollgate run` ends with the code of its command; 126 and 127 if that cannot be started.";
 
-pub(crate) const ABSENT: u8 = 1;
+const ABSENT: u8 = 1;
+pub(crate) const CHECK_FAILED: u8 = 1;
 pub(crate) const WRONG_ARGUMENTS: u8 = 2;
 pub(crate) const DATABASE: u8 = 69;
 pub(crate) const DENIED: u8 = 75;

@@ -88,13 +88,11 @@ impl Args {
             return Err(Refusal::arguments("--window 0s holds nothing", "give it a length, such as 1min").into());
         }
         let traffic = match (&self.traffic, &self.pattern) {
-            (Some(file), _) => {
-                let hint = |error: &anyhow::Error| match error.is::<io::Error>() {
-                    true => "name a file that is there, or - for standard input",
-                    false => file::FORMS,
-                };
-                file::read(file).map_err(|error| Refusal::arguments(format!("{error:#}"), hint(&error)))?
-            }
+            (Some(file), _) => file::read(file).map_err(|error| {
+                let is_absent = error.is::<io::Error>();
+                let hint = if is_absent { "name a file that is there, or - for standard input" } else { file::FORMS };
+                Refusal::arguments(format!("{error:#}"), hint)
+            })?,
             (None, Some(_)) if !pattern::can_last(self.lasts) => {
                 let message = "a simulation lasts longer than nothing, and less than a century";
                 return Err(Refusal::arguments(message, "give it a length, such as --for 5min").into());
