@@ -52,6 +52,7 @@ fn wrong_arguments_are_answered_with_right_ones() {
         (&["create", "", "--quota", "1/s"], &["1 to 255 bytes"]),
         (&["take", "a", "--cost", "0"], &["1.."]),
         (&["mode", "of"], &["off"]),
+        (&["mode", "--clear", "--reason", "over"], &["cannot be used with"]),
         (&["mode", "block", "--for", "999999999999999999y"], &["--for"]),
         (&["tkae", "a"], &["take"]),
         (&["migrate", "--print", "sqlx"], &["--into migrations"]),

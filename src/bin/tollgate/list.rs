@@ -13,11 +13,11 @@ use crate::terms::key;
 #[derive(clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag by itself")]
 #[command(after_help = "Examples:\n\
-\x20 tollgate list user: --sort available   # the emptiest of those whose key begins with user:\n\
+\x20 tollgate list --prefix user: --sort available   # the emptiest of those whose key begins with user:\n\
 \x20 tollgate list --json | jq '.[] | select(.available <= 0).key'")]
 pub(crate) struct Args {
     /// Those whose key begins so
-    #[arg(value_parser = key)]
+    #[arg(long, value_parser = key)]
     prefix: Option<Key>,
     /// Those that follow this plan
     #[arg(long, value_name = "NAME", value_parser = key)]

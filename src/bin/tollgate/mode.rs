@@ -34,7 +34,7 @@ pub(crate) struct Args {
     #[arg(long = "for", value_name = "SPAN", value_parser = times::parse, requires = "mode")]
     lasting: Option<Duration>,
     /// Back to what would rule otherwise
-    #[arg(long, conflicts_with = "mode")]
+    #[arg(long, conflicts_with_all = ["mode", "reason", "lasting"])]
     clear: bool,
 }
 
