@@ -125,7 +125,7 @@ fn no_traffic_at_all_and_all_of_it_at_once_are_drawn_too() {
 #[test]
 fn the_largest_costs_are_counted_and_drawn() {
     let largest = "3155760000000000000";
-    let traffic: String = (0..9).map(|second| format!("{second} {largest}\n")).collect();
+    let traffic = (0..9).map(|second| format!("{second} {largest}")).collect::<Vec<_>>().join("\n");
     let limit = format!("{largest} once");
     simulate(&[&limit, "--traffic", "-", "--window", "1ms", "--svg", "large.svg"], &traffic).ended(0).says(&[largest]);
     simulate(&["1/s", "--traffic", "-"], "1 18446744073709551615\n").ended(2).says(&["line 1", "from 1 to"]);

@@ -51,9 +51,8 @@ fn from_file() -> Result<Option<String>, Refusal> {
     for variable in dotenvy::from_read_iter(text.as_bytes()) {
         match variable {
             Ok((name, value)) if name == "DATABASE_URL" => return Ok(Some(value)),
-            Ok(_) => {}
             Err(dotenvy::Error::LineParse(line, _)) => drop(unreadable.get_or_insert(line)),
-            Err(_) => {}
+            Ok(_) | Err(_) => {}
         }
     }
     // Lines of other variables are no concern of this program, as long as its own is there.
@@ -108,10 +107,9 @@ fn is_cut_short(rest: &str) -> bool {
 
 /// Whether a text may be a database URL, or the part of one that holds its password.
 pub(crate) fn may_be(text: &str) -> bool {
-    let begins = |scheme: &&str| text.to_ascii_lowercase().contains(&format!("{scheme}:"));
-    text.contains('@')
-        || text.contains("://")
-        || ["postgres", "postgresql", "mysql", "mariadb", "sqlite"].iter().any(|scheme| begins(&scheme))
+    let text = text.to_ascii_lowercase();
+    let schemes = ["://", "postgres:", "postgresql:", "mysql:", "mariadb:", "sqlite:"];
+    text.contains('@') || schemes.iter().any(|scheme| text.contains(scheme))
 }
 
 const EXAMPLE: &str = "postgres://app:password@localhost/app (or mysql://…, sqlite:app.db)";
