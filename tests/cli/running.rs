@@ -115,6 +115,24 @@ fn who_is_interrupted_while_the_database_decides_gives_its_token_back() {
     }
 }
 
+#[cfg(unix)]
+#[test]
+fn who_interrupts_is_not_kept_by_a_database_that_does_not_answer() {
+    use sqlx::{Connection, SqliteConnection};
+
+    let database = Database::migrated(Engine::Sqlite);
+    let file = format!("sqlite:{}", database.directory.join("app.db").display());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let mut connection = runtime.block_on(SqliteConnection::connect(&file)).expect("it connects");
+    let writer = runtime.block_on(connection.begin_with("begin immediate")).expect("it begins");
+    let mut command = database.command(&["take", "a", "--quota", "1/d"]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    until(|| is_listening(child.id()));
+    kill(&child, "INT");
+    Ran::new(child.wait_with_output().expect("it ends")).ended(130).says(&["does not answer", "is unknown"]);
+    runtime.block_on(writer.rollback()).expect("it ends");
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn a_hangup_that_nohup_has_it_ignore_is_ignored() {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use sqlx::{MySql, Postgres, Sqlite};
 
-use crate::database::{Engine, Missing, open};
+use crate::database::{Engine, Missing, close, open};
 use crate::url::{self, Url};
 use crate::{
     completions, create, delete, doctor, exit, explain, list, migrate, mode, next, peek, plan, reset, run, simulate,
@@ -95,7 +95,7 @@ async fn on<DB: Engine>(command: Option<Online>, url: &str) -> anyhow::Result<Ex
         Some(command) => command.run(store).await,
     };
     if !is_left_open {
-        pool.close().await;
+        close(&pool).await;
     }
     result
 }

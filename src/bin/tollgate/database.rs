@@ -131,6 +131,11 @@ pub(crate) async fn open<DB: Engine>(url: &str, missing: Missing) -> anyhow::Res
     Ok(SqlStore::from(pool))
 }
 
+/// Says goodbye to the server, unless it is too busy for that.
+pub(crate) async fn close<DB: sqlx::Database>(pool: &Pool<DB>) {
+    let _ = timeout(SOON, pool.close()).await;
+}
+
 fn unreachable(address: &str, cause: &str) -> Refusal {
     let hint = "is the server up, and are host, port, user, password and database of the URL right?";
     Refusal::database(format!("cannot connect to {address}: {}", redact(cause)), hint)

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tollgate::{Dialect, Key, SqlStore};
 
+use crate::database::close;
 use crate::exit::{self, Refusal};
 use crate::request::{Request, limiter};
 use crate::terms::key;
@@ -47,7 +48,7 @@ impl Args {
         let pool = store.pool().clone();
         let take = self.request.take(std::slice::from_ref(&self.name)).max_wait(longest);
         let turn = wait::turn(&limiter(store)?, &take).await.map_err(|error| self.request.explain(error))?;
-        pool.close().await;
+        close(&pool).await;
         match turn {
             Turn::Decided(decision) if decision.is_granted() => become_command(&self.command),
             Turn::Decided(decision) => {

@@ -1,5 +1,6 @@
 //! Waits for a turn; whoever stops waiting gives the tokens back.
 
+use std::io::Write as _;
 use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -27,8 +28,9 @@ pub(crate) async fn turn<S: Store>(limiter: &Limiter<S>, take: &Take) -> anyhow:
     let reservation = tokio::select! {
         biased;
         code = signals.next() => {
-            if let Ok(answer) = timeout(PATIENCE, asking).await {
-                give_back(answer?).await?;
+            match timeout(PATIENCE, asking).await {
+                Ok(answer) => give_back(answer?).await?,
+                Err(_) => unknown(),
             }
             return Ok(Turn::Interrupted(code));
         }
@@ -65,10 +67,17 @@ async fn give_back<S: Store>(reservation: Reservation<S>) -> anyhow::Result<()> 
     } else {
         timeout(PATIENCE, reservation.cancel()).await
     };
-    if let Ok(given_back) = given_back {
-        given_back?;
+    match given_back {
+        Ok(given_back) => drop(given_back?),
+        Err(_) => unknown(),
     }
     Ok(())
+}
+
+fn unknown() {
+    let text = "tollgate: the database does not answer: whether tokens were taken, or given back, is unknown";
+    // What cannot be written, nobody reads.
+    let _ = writeln!(anstream::stderr(), "{text}");
 }
 
 const ALL: u64 = i64::MAX.unsigned_abs();
