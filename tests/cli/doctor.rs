@@ -41,21 +41,28 @@ fn a_mode_that_is_not_the_usual_is_a_warning() {
 #[test]
 fn a_role_that_may_only_take_is_told_so_and_one_that_may_nothing_fails() {
     let database = Database::migrated(Engine::Postgres);
-    database.sql(include_str!("../../migrations/grants/postgres.sql"));
+    let grants = database.run(&["migrate", "--print", "grants"]).ended(0).out;
+    assert_eq!(grants, include_str!("../../migrations/grants/postgres.sql"));
+    database.sql(&grants);
     let [app, none] = ["app", "none"].map(|name| format!("tollgate_cli_{name}_{}", uuid::Uuid::new_v4().simple()));
     database.sql(&format!("create role {app} login; grant tollgate_app to {app}; create role {none} login"));
-    let doctor = |role: &str| {
-        let ran = tollgate(Some(&database.url_of(role)), &database.directory).args(["doctor", "--json"]).output();
+    let run = |role: &str, arguments: &[&str]| {
+        let ran = tollgate(Some(&database.url_of(role)), &database.directory).args(arguments).output();
         Ran::new(ran.expect("it starts"))
     };
-    let app_report = doctor(&app).ended(0).json();
-    let none_report = doctor(&none).ended(1).json();
-    let denied = tollgate(Some(&database.url_of(&app)), &database.directory).args(["reset", "a"]).output();
+    let app_report = run(&app, &["doctor", "--json"]).ended(0).json();
+    let none_report = run(&none, &["doctor", "--json"]).ended(1).json();
+    let denied = run(&app, &["reset", "a"]);
+    let next = [run(&app, &[]), run(&none, &[])];
     database.sql(&format!("drop role {app}; drop role {none}"));
 
     assert!(found(&app_report, "grants").contains("may take tokens, and not operate"), "{app_report:#}");
     assert_eq!(status(&none_report, "grants"), "fail", "{none_report:#}");
-    Ran::new(denied.expect("it starts")).ended(77).says(&["may not do that", "tollgate doctor"]);
+    let denied = denied.ended(77).says(&["may not do that", "tollgate doctor", "tollgate migrate --print grants"]);
+    assert!(!denied.err.contains("at line"), "{denied:?}");
+    let [app_next, none_next] = next;
+    app_next.ended(0).says(&["this role may take tokens"]);
+    none_next.ended(77).says(&["may do nothing here", "grant tollgate_app to", "tollgate migrate --print grants"]);
 }
 
 #[test]
@@ -87,6 +94,18 @@ fn a_sqlite_file_without_a_write_ahead_log_or_with_a_busy_writer_is_noticed() {
     database.run(&["doctor"]).ended(0).says(&["warn  journal", "pragma journal_mode = wal"]);
     runtime.block_on(async { sqlx::raw_sql("begin immediate").execute(&mut connection).await }).expect("the lock");
     database.run(&["doctor"]).ended(1).says(&["fail  write lock", "locked"]);
+}
+
+#[test]
+fn a_sqlite_file_that_is_read_only_is_told_so() {
+    let database = Database::migrated(Engine::Sqlite);
+    database.run(&["create", "a", "--quota", "1/s"]).ended(0);
+    let read_only = ["--database-url", "sqlite:app.db?mode=ro"];
+    let run = |arguments: &[&str]| database.run(&[&read_only, arguments].concat());
+    run(&["doctor"]).ended(1).says(&["fail  write lock", "leave mode=ro out"]);
+    run(&["take", "a"]).ended(77).says(&["file or its URL is read-only", "leave mode=ro"]);
+    run(&["peek", "a"]).ended(0);
+    database.run(&["doctor"]).ended(0).says(&["ok    write lock"]);
 }
 
 fn check<'r>(report: &'r Value, name: &str) -> &'r Value {

@@ -16,8 +16,11 @@ fn a_bucket_of_two_grants_twice_then_denies_until_it_is_reset() {
         database.run(&["take", "api", "--cost", "2"]).ended(0);
         database.run(&["take", "api", "--cost", "3"]).ended(64).says(&["holds 2 tokens"]);
         database.run(&["delete", "api"]).ended(0);
-        database.run(&["delete", "api"]).ended(1).says(&["no such bucket"]);
-        database.run(&["take", "api"]).ended(64).says(&["there is no bucket 'api'", "tollgate create api"]);
+        database.run(&["delete", "api"]).ended(1).says(&["there is no bucket 'api'", "tollgate list"]);
+        database
+            .run(&["take", "api"])
+            .ended(64)
+            .says(&["there is no bucket 'api'", "tollgate create --capacity 2 --per 1h api`"]);
     }
 }
 
@@ -29,6 +32,27 @@ fn without_a_limit_nothing_is_counted() {
     assert_eq!(granted["remaining"], serde_json::Value::Null);
     database.run(&["mode", "block", "--key", "a"]).ended(0);
     database.run(&["explain", "a"]).ended(0).says(&["block, from override\n"]);
+}
+
+#[test]
+fn what_is_not_there_is_told_on_standard_error() {
+    let database = Database::migrated(Engine::Sqlite);
+    for command in ["peek", "reset", "delete"] {
+        database.run(&["create", "a", "--quota", "1/s"]).ended(0);
+        let ran =
+            database.run(&[command, "none", "a", "no one"]).ended(1).says(&["no bucket 'none', 'no one'", "hint:"]);
+        assert!(ran.out.contains('a') && !ran.out.contains("no"), "{ran:?}");
+    }
+}
+
+#[test]
+fn a_sliding_window_is_named_by_the_request() {
+    let database = Database::migrated(Engine::Sqlite);
+    let take = ["take", "a", "--quota", "2 in 1d at 1h"];
+    database.run(&take).ended(0).says(&["granted: 1 left"]);
+    database.run(&take).ended(0);
+    database.run(&take).ended(75).says(&["denied by a"]);
+    database.run(&["run", "a", "--no-wait", "--quota", "2 in 1d at 1h", "--", "echo", "ran"]).ended(75);
 }
 
 #[test]
@@ -46,7 +70,7 @@ fn several_buckets_grant_a_request_or_none_does() {
 fn a_plan_an_override_and_a_mode_rule_and_are_explained() {
     for engine in EACH {
         let database = Database::migrated(engine);
-        database.run(&["take", "user:1", "--plan", "free"]).ended(64).says(&["no such plan", "tollgate plan set"]);
+        database.run(&["take", "user:1", "--plan", "free"]).ended(64).says(&["no plan 'free'", "tollgate plan set"]);
         database.run(&["plan", "set", "free", "--quota", "1/h"]).ended(0);
         database.run(&["take", "user:1", "--plan", "free"]).ended(0);
         database.run(&["take", "user:1", "--plan", "free"]).ended(75);
@@ -55,8 +79,14 @@ fn a_plan_an_override_and_a_mode_rule_and_are_explained() {
         database.run(&["explain", "user:1"]).ended(0).says(&["5/h, from an override, until", "ticket 7"]);
         database.run(&["mode", "block", "--key", "user:1", "--reason", "abuse"]).ended(0).says(&["5/h, mode block"]);
         database.run(&["take", "user:1", "--plan", "free"]).ended(75).says(&["(mode block)"]);
-        database.run(&["mode", "--clear", "--key", "user:1"]).ended(0).says(&["override 5/h"]);
+        database.run(&["plan", "override", "user:1", "--quota", "6/h"]).ended(0).says(&["6/h, mode block"]);
+        database.run(&["explain", "user:1"]).ended(0).says(&["6/h, from an override: abuse"]);
+        database.run(&["mode", "--clear", "--key", "user:1"]).ended(0).says(&["override 6/h"]);
         database.run(&["plan", "override", "user:1", "--clear"]).ended(0).says(&["taken away"]);
+        for again in [&["plan", "override", "user:1", "--clear"][..], &["mode", "--clear", "--key", "user:1"]] {
+            let ran = database.run(again).ended(1).says(&["no override of 'user:1'", "tollgate explain user:1"]);
+            assert_eq!(ran.out, "");
+        }
 
         database.run(&["mode", "off", "--plan", "free"]).ended(0);
         database.run(&["take", "user:1", "--plan", "free"]).ended(0).says(&["(mode off)"]);
@@ -83,7 +113,7 @@ fn buckets_are_listed_in_the_order_that_is_asked_for() {
         levels.iter().map(|level| level["key"].as_str().expect("a key").to_owned()).collect()
     };
     assert_eq!(keys(&[]), ["api", "tenant:a", "user:a", "user:b", "user:c"]);
-    assert_eq!(keys(&["user:", "--sort", "available"]), ["user:b", "user:c", "user:a"]);
+    assert_eq!(keys(&["--prefix", "user:", "--sort", "available"]), ["user:b", "user:c", "user:a"]);
     assert_eq!(keys(&["--sort", "granted", "--limit", "2"]), ["user:b", "user:c"]);
     assert_eq!(keys(&["--reverse", "--limit", "1"]), ["user:c"]);
     assert_eq!(keys(&["--provisioned"]), ["api"]);
@@ -105,11 +135,14 @@ fn a_sweep_deletes_what_is_full_and_was_made_on_first_use() {
 #[test]
 fn text_of_others_does_not_steer_the_terminal() {
     let database = Database::migrated(Engine::Sqlite);
-    let key = "red\u{1b}[31m\nnext";
+    let key = "red\u{1b}[31m\nnext\u{202e}";
     database.run(&["create", key, "--quota", "1/h"]).ended(0);
     for arguments in [&["list"][..], &["peek", key], &["explain", key], &["take", key], &["reset", key]] {
         let ran = database.run(arguments).ended(0);
-        assert!(!ran.out.contains('\u{1b}') && ran.out.contains("red\\u{1b}[31m\\nnext"), "{ran:?}");
+        assert!(
+            !ran.out.contains(['\u{1b}', '\u{202e}']) && ran.out.contains("red\\u{1b}[31m\\nnext\\u{202e}"),
+            "{ran:?}"
+        );
     }
 }
 

@@ -1,6 +1,6 @@
 //! Whoever is stuck is told what to type.
 
-use crate::command::{Ran, tollgate};
+use crate::command::{Ran, SECRET, tollgate};
 use crate::databases::{Database, EACH, Engine};
 
 #[test]
@@ -24,9 +24,10 @@ fn without_arguments_the_next_command_is_named() {
 #[test]
 fn a_sqlite_file_is_made_by_migrate_and_by_nothing_else() {
     let database = Database::empty(Engine::Sqlite);
-    for arguments in [&["list"][..], &["take", "a"], &["migrate", "--dry-run"], &["doctor"]] {
+    for arguments in [&["list"][..], &["take", "a"], &["doctor"]] {
         database.run(arguments).ended(69).says(&["there is no file app.db", "tollgate migrate"]);
     }
+    database.run(&["migrate", "--dry-run"]).ended(0).says(&["token_buckets", "in all"]);
     assert!(!database.directory.join("app.db").exists());
     database.run(&["migrate"]).ended(0);
     assert!(database.directory.join("app.db").exists());
@@ -44,10 +45,14 @@ fn wrong_arguments_are_answered_with_right_ones() {
         (&["create", "a", "--capacity", "2"], &["--per"]),
         (&["create", "a", "--quota", "ten a second"], &["10/s burst 20"]),
         (&["create", "a", "--capacity", "0", "--per", "1h"], &["grants nothing: give 1 or more"]),
+        (&["create", "a", "--quota", "100 in 60s at 5s"], &["no sliding window", "tollgate take --quota"]),
+        (&["mode", "shadow", "--for", "9000y"], &["leave --for out"]),
+        (&["mode", "shadow", "--reason", &"x".repeat(70_000)], &["at most 65535 bytes"]),
         (&["create", "a", "--quota", "unlimited"], &["switch the mode to off"]),
         (&["create", "", "--quota", "1/s"], &["1 to 255 bytes"]),
         (&["take", "a", "--cost", "0"], &["1.."]),
         (&["mode", "of"], &["off"]),
+        (&["mode", "--clear", "--reason", "over"], &["cannot be used with"]),
         (&["mode", "block", "--for", "999999999999999999y"], &["--for"]),
         (&["tkae", "a"], &["take"]),
         (&["migrate", "--print", "sqlx"], &["--into migrations"]),
@@ -58,6 +63,8 @@ fn wrong_arguments_are_answered_with_right_ones() {
     }
     database.run(&["mode", "off", "--plan", "none"]).ended(1).says(&["no plan 'none'", "tollgate plan list"]);
     database.run(&["peek", "none"]).ended(1).says(&["no bucket 'none'", "tollgate explain none"]);
+    database.run(&["create", "--quota", "1/s", "--", "-x"]).ended(0).says(&["tollgate take -- -x"]);
+    database.run(&["take", "--", "-y"]).ended(64).says(&["--per 1h -- -y`"]);
     database.run(&["create", "a", "--quota", "1/s"]).ended(0);
     database.run(&["take", "a", "--quota", "2/s"]).ended(64).says(&["without --quota and --plan"]);
 }
@@ -72,6 +79,12 @@ fn wrong_urls_are_answered_with_right_ones() {
         ("postgres:localhost", 2, &["no // after"]),
         ("postgres://localhost:port/app", 2, &["no URL of a PostgreSQL database"]),
         ("mysql://localhost", 2, &["names no database"]),
+        ("postgres://app@x:12/a@localhost/app", 2, &["within its user or password", "@ is %40"]),
+        (
+            "postgres:///app?host=localhost&port=1&user=me@corp",
+            69,
+            &["cannot connect to app at localhost:1 as me@corp"],
+        ),
         ("mariadb://localhost:1/app", 69, &["cannot connect to app at localhost:1", "is the server up"]),
         ("postgresql://app@localhost:1/app", 69, &["cannot connect to app at localhost:1 as app"]),
     ] {
@@ -90,6 +103,21 @@ fn the_url_is_also_read_from_a_file() {
     let mut command = tollgate(None, &database.directory);
     command.args(["run", "a", "--", "sh", "-c", "echo ${OTHER-none}"]);
     assert_eq!(Ran::new(command.output().expect("it starts")).ended(0).out, "none\n");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_not_taken_for_none() {
+    let database = Database::migrated(Engine::Sqlite);
+    let list = |text: &str| {
+        std::fs::write(database.directory.join(".env"), text).expect("it is written");
+        Ran::new(tollgate(None, &database.directory).arg("list").output().expect("it starts"))
+    };
+    let url = format!("postgres://app:{SECRET} x@localhost/app");
+    list(&format!("# the app\nOTHER=1\nDATABASE_URL={url}\n")).ended(2).says(&["line 3 of ", "in single quotes"]);
+    list(&format!("DATABASE_URL='{url}\n")).ended(2).says(&["line 1 of ", "in single quotes"]);
+    list("OTHER=two words\nDATABASE_URL=sqlite:app.db\n").ended(0);
+    list("\u{feff}DATABASE_URL=sqlite:app.db\n").ended(0);
+    list("OTHER=1\n").ended(2).says(&["no database is given"]);
 }
 
 #[test]

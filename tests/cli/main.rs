@@ -11,3 +11,4 @@ mod json;
 mod migrations;
 mod running;
 mod secrets;
+mod streams;

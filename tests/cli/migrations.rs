@@ -12,10 +12,8 @@ use crate::databases::{Database, EACH, Engine};
 fn a_dry_run_lists_what_migrate_then_does_once() {
     for engine in EACH {
         let database = Database::empty(engine);
-        if engine != Engine::Sqlite {
-            let listed = database.run(&["migrate", "--dry-run"]).ended(0).says(&["token_buckets", "in all"]);
-            assert!(listed.out.contains("pending"), "{listed:?}");
-        }
+        let listed = database.run(&["migrate", "--dry-run"]).ended(0).says(&["token_buckets", "in all"]);
+        assert!(listed.out.contains("pending"), "{listed:?}");
         database.run(&["migrate"]).ended(0).says(&["migrations run"]);
         database.run(&["migrate"]).ended(0).says(&["nothing is pending"]);
         database.run(&["migrate", "--dry-run"]).ended(0).says(&["nothing is pending"]);
@@ -32,6 +30,20 @@ fn what_is_printed_for_a_client_is_the_whole_schema() {
         clients::feed(&database, &script);
         works(&database);
     }
+}
+
+#[test]
+fn the_roles_are_printed_for_each_engine_that_has_some() {
+    for engine in EACH {
+        let database = Database::empty(engine);
+        let print = database.run(&["migrate", "--print", "grants"]);
+        match engine {
+            Engine::Sqlite => drop(print.ended(2).says(&["SQLite has no roles"])),
+            _ => drop(print.ended(0).says(&["to tollgate_operator"])),
+        }
+    }
+    let print = ["migrate", "--print", "grants", "--engine", "mysql"];
+    Database::empty(Engine::Sqlite).run(&print).ended(0).says(&["create role if not exists tollgate_app"]);
 }
 
 #[test]

@@ -13,7 +13,7 @@ fn its_exit_code_and_output_are_the_commands() {
     assert_eq!((ran.out.as_str(), ran.err.as_str()), ("out\n", "err\n"));
     database.run(&["run", "a", "--quota", "9/h", "--", "no-such-program"]).ended(127).says(&["cannot start"]);
     database.run(&["run", "a", "--quota", "9/h", "--", "/"]).ended(126);
-    database.run(&["run", "none", "--", "echo", "ran"]).ended(64).says(&["tollgate create none"]);
+    database.run(&["run", "none", "--", "echo", "ran"]).ended(64).says(&["--per 1h none`"]);
 }
 
 #[cfg(unix)]
@@ -80,14 +80,11 @@ fn who_is_interrupted_while_it_waits_gives_its_token_back() {
         database.run(&["create", "a", "--capacity", "1", "--per", "1d"]).ended(0);
         database.run(&["take", "a"]).ended(0);
         let available = || database.run(&["peek", "a", "--json"]).ended(0).json()[0]["available"].clone();
-        for (signal, code) in [("TERM", 143), ("INT", 130)] {
+        for (signal, code) in [("TERM", 143), ("INT", 130), ("HUP", 129)] {
             let mut command = database.command(&["run", "a", "--", "echo", "ran"]);
             let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
             until(|| available() == -1);
-            // It waits once the token is promised to it, and listens a moment later.
-            until(|| is_listening(child.id(), signal));
-            let pid = child.id().to_string();
-            assert!(std::process::Command::new("kill").args(["-s", signal, &pid]).status().expect("kill").success());
+            kill(&child, signal);
             let ran = Ran::new(child.wait_with_output().expect("it ends")).ended(code);
             assert_eq!(ran.out, "");
             assert_eq!(available(), 0, "the token is back");
@@ -95,13 +92,85 @@ fn who_is_interrupted_while_it_waits_gives_its_token_back() {
     }
 }
 
-/// Whether the process catches the signal.
 #[cfg(unix)]
-fn is_listening(pid: u32, signal: &str) -> bool {
-    let number = if signal == "INT" { 2 } else { 15 };
+#[test]
+fn who_is_interrupted_while_the_database_decides_gives_its_token_back() {
+    use sqlx::{Connection, SqliteConnection};
+
+    let database = Database::migrated(Engine::Sqlite);
+    database.run(&["create", "a", "--capacity", "1", "--per", "1d"]).ended(0);
+    let file = format!("sqlite:{}", database.directory.join("app.db").display());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let mut connection = runtime.block_on(SqliteConnection::connect(&file)).expect("it connects");
+    for arguments in [&["run", "a", "--", "echo", "ran"][..], &["take", "a"]] {
+        // Nothing is decided while this transaction lasts.
+        let writer = runtime.block_on(connection.begin_with("begin immediate")).expect("it begins");
+        let mut command = database.command(arguments);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+        until(|| is_listening(child.id()));
+        kill(&child, "TERM");
+        runtime.block_on(writer.rollback()).expect("it ends");
+        assert_eq!(Ran::new(child.wait_with_output().expect("it ends")).ended(143).out, "");
+        assert_eq!(database.run(&["peek", "a", "--json"]).ended(0).json()[0]["available"], 1);
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn who_interrupts_is_not_kept_by_a_database_that_does_not_answer() {
+    use sqlx::{Connection, SqliteConnection};
+
+    let database = Database::migrated(Engine::Sqlite);
+    let file = format!("sqlite:{}", database.directory.join("app.db").display());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let mut connection = runtime.block_on(SqliteConnection::connect(&file)).expect("it connects");
+    let writer = runtime.block_on(connection.begin_with("begin immediate")).expect("it begins");
+    let mut command = database.command(&["take", "a", "--quota", "1/d"]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    until(|| is_listening(child.id()));
+    kill(&child, "INT");
+    Ran::new(child.wait_with_output().expect("it ends")).ended(130).says(&["does not answer", "is unknown"]);
+    runtime.block_on(writer.rollback()).expect("it ends");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_hangup_that_nohup_has_it_ignore_is_ignored() {
+    let database = Database::migrated(Engine::Sqlite);
+    database.run(&["create", "a", "--capacity", "1", "--per", "1d"]).ended(0);
+    database.run(&["take", "a"]).ended(0);
+    let mut command = std::process::Command::new("nohup");
+    command.arg(env!("CARGO_BIN_EXE_tollgate")).args(["run", "a", "--", "echo", "ran"]).stdin(Stdio::null());
+    command.env("DATABASE_URL", &database.url).current_dir(&database.directory);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    until(|| is_listening(child.id()));
+    kill(&child, "HUP");
+    kill(&child, "TERM");
+    assert_eq!(child.wait_with_output().expect("it ends").status.code(), Some(143));
+}
+
+#[test]
+fn a_denial_that_cannot_be_written_ends_with_its_code() {
+    let database = Database::migrated(Engine::Sqlite);
+    let arguments = ["run", "a", "--quota", "1 per 1d", "--no-wait", "-E", "9", "--", "true"];
+    database.run(&arguments).ended(0);
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    assert_eq!(database.command(&arguments).stderr(writer).status().expect("it starts").code(), Some(9));
+}
+
+#[cfg(unix)]
+fn kill(child: &Child, signal: &str) {
+    let pid = child.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-s", signal, &pid]).status().expect("kill").success());
+}
+
+/// Whether the process catches SIGTERM.
+#[cfg(unix)]
+fn is_listening(pid: u32) -> bool {
     let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return false };
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0").trim();
-    u64::from_str_radix(caught, 16).unwrap_or(0) >> (number - 1) & 1 == 1
+    u64::from_str_radix(caught, 16).unwrap_or(0) >> 14 & 1 == 1
 }
 
 #[cfg(unix)]

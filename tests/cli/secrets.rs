@@ -17,6 +17,15 @@ fn no_output_shows_a_password() {
         format!("mariadb://app:1?{SECRET}@localhost:1/app"),
         format!("postgresql://app:{SECRET}@localhost:1/app?sslmode=nosuch"),
         format!("oracle://app:{SECRET}@localhost:1/app"),
+        format!("postgres://app@x:12/{SECRET}@localhost/app"),
+        format!("postgres://app@x:12?{SECRET}@localhost/app"),
+        format!("postgres://app:x@{SECRET}@localhost:1/app"),
+        format!("postgres:app:{SECRET}@localhost/app"),
+        format!("app:{SECRET}@localhost/app"),
+        format!("postgres://app:it's {SECRET}@localhost:1/app"),
+        format!("postgres://localhost:1/app?PASSWORD={SECRET}"),
+        format!("postgres://localhost:1/app?pass%77ord={SECRET}"),
+        format!("sqlite:app.db?key={SECRET}"),
     ];
     for url in &urls {
         for arguments in
@@ -27,10 +36,36 @@ fn no_output_shows_a_password() {
             let by_option = tollgate(None, &database.directory).args(["--database-url", url]).args(arguments).output();
             assert_ne!(Ran::new(by_environment).out + &Ran::new(by_option.expect("it starts")).out, SECRET);
         }
-        for misplaced in [&[url.as_str()][..], &["take", "a", url], &["create", "a", "--quota", url], &["--url", url]] {
+        let glued = format!("--database-url{url}");
+        for misplaced in [
+            &[url.as_str()][..],
+            &["take", "a", url],
+            &["take", "a", "--wait", url],
+            &["create", "a", "--quota", url],
+            &["create", "a", url],
+            &["--url", url],
+            &["list", &glued],
+        ] {
             Ran::new(tollgate(None, &database.directory).args(misplaced).output().expect("it starts"));
         }
     }
+}
+
+#[test]
+fn what_is_not_shown_is_told_with_where_it_belongs() {
+    let database = Database::empty(Engine::Sqlite);
+    let url = format!("postgres:app:{SECRET}@localhost/app");
+    let ran = database.run(&["create", "a", "--quota", &url]).ended(2);
+    ran.says(&["--quota <QUOTA>: it is not shown, as it may hold a password", "hint: a database is given as"]);
+}
+
+#[test]
+fn an_example_of_a_url_is_shown_whole() {
+    let database = Database::empty(Engine::Sqlite);
+    let ran = tollgate(None, &database.directory).arg("list").output().expect("it starts");
+    Ran::new(ran).ended(2).says(&["hint: export DATABASE_URL=postgres://app:password@localhost/app"]);
+    let database = Database::migrated(Engine::Sqlite);
+    database.run(&["take", "a://b@c"]).ended(64).says(&["no bucket 'a://b@c'", "--per 1h a://b@c`"]);
 }
 
 #[test]

@@ -64,7 +64,7 @@ fn limits_grant_what_their_arithmetic_says() {
 
 #[test]
 fn who_waits_is_granted_later_or_denied_at_once() {
-    let arguments = ["1/s", "--pattern", "burst:5 every 60s", "--verb", "wait", "--longest-wait", "3s"];
+    let arguments = ["1/s", "--pattern", "burst:5 every 60s", "--wait", "3s"];
     let report = json(&arguments);
     assert_eq!(outcomes(&report), [(4, 1)]);
     let limit = &report["limits"][0];
@@ -102,6 +102,9 @@ fn the_same_seed_makes_the_same_traffic_and_picture() {
     assert_eq!((&report, &svg), (&run("7", "again.svg").0, &run("7", "again.svg").1));
     assert_ne!(report, run("8", "eight.svg").0);
     assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
+    let printed =
+        simulate(&["10/s burst 20", "100 in 10s at 1s", "--pattern", "poisson:15/s", "--seed", "7", "--svg", "-"], "");
+    assert_eq!(printed.ended(0).out.trim_end(), svg.trim_end());
     for text in ["10/s burst 20", "100 in 10s at 1s", "granted", "denied", "tokens left", "seconds"] {
         assert!(svg.contains(text), "{text}");
     }
@@ -109,14 +112,23 @@ fn the_same_seed_makes_the_same_traffic_and_picture() {
 
 #[test]
 fn no_traffic_at_all_and_all_of_it_at_once_are_drawn_too() {
-    for (pattern, lasts, verb) in
-        [("burst:1 every 1h", "1s", "allow"), ("burst:5000 every 1h", "1ms", "wait"), ("poisson:1/d", "10ms", "allow")]
+    for (pattern, lasts, wait) in
+        [("burst:1 every 1h", "1s", "0s"), ("burst:5000 every 1h", "1ms", "30s"), ("poisson:1/d", "10ms", "0s")]
     {
-        let arguments = ["1/s burst 3", "--pattern", pattern, "--for", lasts, "--verb", verb, "--svg", "few.svg"];
+        let arguments = ["1/s burst 3", "--pattern", pattern, "--for", lasts, "--wait", wait, "--svg", "few.svg"];
         simulate(&arguments, "").ended(0);
         let svg = std::fs::read_to_string(directory().join("few.svg")).expect("it is drawn");
         assert!(svg.contains("tokens left") && !svg.contains("NaN"), "{pattern}");
     }
+}
+
+#[test]
+fn the_largest_costs_are_counted_and_drawn() {
+    let largest = "3155760000000000000";
+    let traffic = (0..9).map(|second| format!("{second} {largest}")).collect::<Vec<_>>().join("\n");
+    let limit = format!("{largest} once");
+    simulate(&[&limit, "--traffic", "-", "--window", "1ms", "--svg", "large.svg"], &traffic).ended(0).says(&[largest]);
+    simulate(&["1/s", "--traffic", "-"], "1 18446744073709551615\n").ended(2).says(&["line 1", "from 1 to"]);
 }
 
 #[test]
@@ -127,11 +139,19 @@ fn what_cannot_be_simulated_is_told_with_what_can() {
         (&["unlimited", "--pattern", "steady:1/s"], "unlimited is no limit"),
         (&["10/s", "--pattern", "waves:1/s"], "write 'steady:50/s'"),
         (&["10/s", "--pattern", "steady:1000000000/s"], "at most 10000000"),
+        (&["10/s", "--pattern", "burst:4000000000 every 99years"], "at most 10000000"),
+        (&["10/s", "--pattern", "on-off:100000000/s on 50s off 50years"], "at most 10000000"),
+        (&["10/s", "--pattern", "on-off:1/s on 1s off 1s + steady:100000/s", "--for", "100s"], "at most 10000000"),
         (&["10/s", "--pattern", "steady:1/s", "--for", "soon"], "soon"),
         (&["10/s", "--pattern", "steady:1/s", "--for", "0s"], "longer than nothing"),
         (&["10/s", "--pattern", "steady:1/s", "--window", "0s"], "--window"),
-        (&["10/s"], "--traffic"),
+        (&["10/s", "--traffic", "-", "--for", "5s"], "cannot be used with"),
+        (&["10/s", "--traffic", "-", "--seed", "5"], "cannot be used with"),
+        (&["10/s", "--pattern", "steady:1/s", "--json", "--svg", "-"], "draw into a file"),
+        (&["10/s"], "--traffic <FILE>|--pattern <PATTERN>"),
         (&["10/s", "--traffic", "/nowhere/at/all"], "cannot read the traffic file /nowhere/at/all"),
+        (&["10/s", "--traffic", "/nowhere/at/all"], "hint: name a file that is there"),
+        (&["10/s", "--pattern", "steady:1/s", "--for", "0s"], "hint: give it a length"),
         (&["10/s", "--traffic", "-"], "no arrival"),
         (&["1/s", "2/s", "3/s", "--pattern", "steady:1/s"], "3/s"),
         (&["1/s", "--pattern", "steady:1/s", "--svg", "/nowhere/at/all.svg"], "cannot write /nowhere/at/all.svg"),

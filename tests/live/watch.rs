@@ -32,7 +32,7 @@ fn one_look_is_a_table_on_every_engine() {
         assert_eq!(look(&["--sort", "emptiest"]), [heading, b, c, a].concat());
         assert_eq!(look(&["--sort", "key"]), [heading, a, b, c].concat());
         let more = "… and more: these are the first 1 by key; choose by --prefix\n";
-        assert_eq!(look(&["--most", "1"]).lines().nth(2).map(|line| format!("{line}\n")), Some(more.to_owned()));
+        assert_eq!(look(&["--limit", "1"]).lines().nth(2).map(|line| format!("{line}\n")), Some(more.to_owned()));
         // Where there is no terminal it is one look, too.
         assert_eq!(database.run(&["watch", "--prefix", "user:"]).ended(0).out, look(&[]));
     }
@@ -47,7 +47,7 @@ fn what_cannot_be_looked_at_is_told_before_the_screen_is_taken() {
         (["--interval", "1ms"], "100ms to 1h"),
         (["--interval", "2h"], "100ms to 1h"),
         (["--interval", "soon"], "soon"),
-        (["--most", "0"], "1..=100000"),
+        (["--limit", "0"], "1..=100000"),
         (["--prefix", ""], "empty"),
         (["--sort", "colour"], "hottest, emptiest, denied, key"),
     ] {
@@ -122,7 +122,7 @@ fn the_most_denied_come_first_wherever_they_are() -> anyhow::Result<()> {
         let store = PgStore::connect(&database.url, Durability::Synchronous)?;
         store.count_denials(&denials).await
     })?;
-    let shown = database.run(&["watch", "--once", "--most", "1", "--sort", "denied"]).ended(0).out;
+    let shown = database.run(&["watch", "--once", "--limit", "1", "--sort", "denied"]).ended(0).out;
     let rows: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(rows[1], ["b", "10", "once", "0", "10", "41"]);
     assert_eq!(rows[2], ["a", "10", "once", "9", "1", "1"]);

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use sqlx::{MySql, Postgres, Sqlite};
 
-use crate::database::{Engine, open};
+use crate::database::{Engine, Missing, close, open};
 use crate::url::{self, Url};
 use crate::{
     completions, create, delete, doctor, exit, explain, list, migrate, mode, next, peek, plan, reset, run, simulate,
@@ -24,6 +24,15 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    #[command(flatten)]
+    Online(Online),
+    #[command(flatten)]
+    Offline(Offline),
+}
+
+/// Those that ask a database.
+#[derive(Subcommand)]
+enum Online {
     Migrate(migrate::Args),
     Create(create::Args),
     Take(take::Args),
@@ -40,46 +49,58 @@ enum Command {
     Sweep(sweep::Args),
     Doctor(doctor::Args),
     Watch(watch::Args),
+}
+
+/// Those that need none.
+#[derive(Subcommand)]
+enum Offline {
     Simulate(simulate::Args),
     Completions(completions::Args),
 }
 
 impl Arguments {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
-        match self.command {
-            Some(Command::Completions(args)) => args.run::<Self>(),
-            Some(Command::Simulate(args)) => args.run().await,
-            Some(Command::Migrate(args)) if args.prints() => args.print(&self.database),
+        let command = match self.command {
+            Some(Command::Offline(Offline::Completions(args))) => return args.run::<Self>(),
+            Some(Command::Offline(Offline::Simulate(args))) => return args.run().await,
+            Some(Command::Online(Online::Migrate(args))) if args.prints() => return args.print(&self.database),
             // No database, so there is nothing to look into yet.
-            None if !self.database.is_given() => next::first(),
-            command => match self.database.url()? {
-                Url::MySql(url) => on::<MySql>(command, &url).await,
-                Url::Postgres(url) => on::<Postgres>(command, &url).await,
-                Url::Sqlite(url) => on::<Sqlite>(command, &url).await,
-            },
+            None if !self.database.is_given() => return next::first(),
+            Some(Command::Online(command)) => Some(command),
+            None => None,
+        };
+        match self.database.url()? {
+            Url::MySql(url) => on::<MySql>(command, &url).await,
+            Url::Postgres(url) => on::<Postgres>(command, &url).await,
+            Url::Sqlite(url) => on::<Sqlite>(command, &url).await,
         }
     }
 }
 
-async fn on<DB: Engine>(command: Option<Command>, url: &str) -> anyhow::Result<ExitCode> {
-    let creates = matches!(&command, Some(Command::Migrate(args)) if args.creates());
-    let store = match (open::<DB>(url, creates).await, &command) {
+async fn on<DB: Engine>(command: Option<Online>, url: &str) -> anyhow::Result<ExitCode> {
+    let missing = match &command {
+        Some(Online::Migrate(args)) => args.missing(),
+        _ => Missing::Refuse,
+    };
+    let store = match (open::<DB>(url, missing).await, &command) {
         (Ok(store), _) => store,
-        (Err(error), Some(Command::Doctor(args))) => return args.unreachable::<DB>(&error),
+        (Err(error), Some(Online::Doctor(args))) => return args.unreachable::<DB>(&error),
         (Err(error), _) => return Err(error),
     };
     let pool = store.pool().clone();
+    // A look may be under way that a slow database does not end: nobody who quits waits for it.
+    let is_left_open = matches!(command, Some(Online::Watch(_)));
     let result = match command {
         None => next::run(store).await,
-        // A look may be under way that a slow database does not end: nobody who quits waits for it.
-        Some(Command::Watch(args)) => return args.run(store).await,
         Some(command) => command.run(store).await,
     };
-    pool.close().await;
+    if !is_left_open {
+        close(&pool).await;
+    }
     result
 }
 
-impl Command {
+impl Online {
     async fn run<DB: Engine>(self, store: tollgate::SqlStore<DB>) -> anyhow::Result<ExitCode> {
         match self {
             Self::Create(args) => args.run(&store).await,
@@ -96,8 +117,6 @@ impl Command {
             Self::Sweep(args) => args.run(&store).await,
             Self::Take(args) => args.run(store).await,
             Self::Watch(args) => args.run(store).await,
-            Self::Completions(args) => args.run::<Arguments>(),
-            Self::Simulate(args) => args.run().await,
         }
     }
 }

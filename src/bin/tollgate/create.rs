@@ -2,7 +2,7 @@ use std::process::ExitCode;
 
 use tollgate::{Admin, Key};
 
-use crate::output::{plain, quoted, say};
+use crate::output::{operand, plain, say};
 use crate::terms::{Terms, key};
 
 /// Provision a bucket, full
@@ -24,7 +24,7 @@ impl Args {
     pub(crate) async fn run(self, store: &impl Admin) -> anyhow::Result<ExitCode> {
         let quota = self.terms.required()?;
         store.create_bucket(&self.name, quota).await?;
-        let (name, take) = (plain(self.name.as_str()), quoted(self.name.as_str()));
+        let (name, take) = (plain(self.name.as_str()), operand(self.name.as_str()));
         say(format!("bucket {name}: {quota}\ntry it: tollgate take {}", plain(&take)))?;
         Ok(ExitCode::SUCCESS)
     }

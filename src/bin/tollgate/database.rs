@@ -15,19 +15,28 @@ use crate::doctor::Examine;
 use crate::exit::Refusal;
 use crate::redact::redact;
 
+/// What to do about an SQLite file that is not there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Missing {
+    Refuse,
+    Make,
+    /// Look at an empty database instead.
+    Imagine,
+}
+
 /// An engine that the program works with.
 pub(crate) trait Engine: Migrate + Examine {
     /// What to type to look at such a database.
     const EXAMPLE: &'static str;
 
     /// How to connect, and where that leads: without the password.
-    fn options(url: &str, create: bool) -> anyhow::Result<(<Self::Connection as Connection>::Options, String)>;
+    fn options(url: &str, missing: Missing) -> anyhow::Result<(<Self::Connection as Connection>::Options, String)>;
 }
 
 impl Engine for Postgres {
     const EXAMPLE: &'static str = "postgres://app@localhost/app";
 
-    fn options(url: &str, _: bool) -> anyhow::Result<(PgConnectOptions, String)> {
+    fn options(url: &str, _: Missing) -> anyhow::Result<(PgConnectOptions, String)> {
         let options: PgConnectOptions = url.parse().map_err(|error| unreadable::<Self>(&error))?;
         let options = options.application_name("tollgate");
         let place = match options.get_socket() {
@@ -43,7 +52,7 @@ impl Engine for Postgres {
 impl Engine for MySql {
     const EXAMPLE: &'static str = "mysql://app@localhost/app";
 
-    fn options(url: &str, _: bool) -> anyhow::Result<(MySqlConnectOptions, String)> {
+    fn options(url: &str, _: Missing) -> anyhow::Result<(MySqlConnectOptions, String)> {
         let options: MySqlConnectOptions = url.parse().map_err(|error| unreadable::<Self>(&error))?;
         let Some(database) = options.get_database().filter(|name| !name.is_empty()) else {
             return Err(
@@ -59,7 +68,7 @@ impl Engine for MySql {
 impl Engine for Sqlite {
     const EXAMPLE: &'static str = "sqlite:app.db";
 
-    fn options(url: &str, create: bool) -> anyhow::Result<(SqliteConnectOptions, String)> {
+    fn options(url: &str, missing: Missing) -> anyhow::Result<(SqliteConnectOptions, String)> {
         let options: SqliteConnectOptions = url.parse().map_err(|error| unreadable::<Self>(&error))?;
         let file = options.get_filename();
         if url.contains(":memory:") || url.contains("mode=memory") || file.as_os_str().is_empty() {
@@ -67,15 +76,19 @@ impl Engine for Sqlite {
             return Err(Refusal::arguments("a database in memory ends with this command", hint).into());
         }
         let address = file.display().to_string();
-        if create && !file.exists() {
-            directory_exists(file)?;
-            return Ok((options.create_if_missing(true).journal_mode(SqliteJournalMode::Wal), address));
+        if file.exists() {
+            return Ok((options.create_if_missing(false), address));
         }
-        if !file.exists() {
+        if missing == Missing::Refuse {
             let message = format!("there is no file {address}");
             return Err(Refusal::database(message, "`tollgate migrate` makes it, with its tables").into());
         }
-        Ok((options.create_if_missing(false), address))
+        directory_exists(file)?;
+        let options = match missing {
+            Missing::Make => options.create_if_missing(true).journal_mode(SqliteJournalMode::Wal),
+            Missing::Imagine | Missing::Refuse => SqliteConnectOptions::new(),
+        };
+        Ok((options, address))
     }
 }
 
@@ -98,8 +111,8 @@ fn unreadable<DB: Engine>(error: &sqlx::Error) -> Refusal {
 }
 
 /// A store over a few connections. The command line changes what people decided, so commits are as durable as the server's.
-pub(crate) async fn open<DB: Engine>(url: &str, create: bool) -> anyhow::Result<SqlStore<DB>> {
-    let (options, address) = DB::options(url, create)?;
+pub(crate) async fn open<DB: Engine>(url: &str, missing: Missing) -> anyhow::Result<SqlStore<DB>> {
+    let (options, address) = DB::options(url, missing)?;
     let pool: Pool<DB> =
         PoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(PATIENCE).connect_lazy_with(options.clone());
     let connected = match timeout(SOON, pool.acquire()).await {
@@ -118,9 +131,14 @@ pub(crate) async fn open<DB: Engine>(url: &str, create: bool) -> anyhow::Result<
     Ok(SqlStore::from(pool))
 }
 
+/// Says goodbye to the server, unless it is too busy for that.
+pub(crate) async fn close<DB: sqlx::Database>(pool: &Pool<DB>) {
+    let _ = timeout(SOON, pool.close()).await;
+}
+
 fn unreachable(address: &str, cause: &str) -> Refusal {
     let hint = "is the server up, and are host, port, user, password and database of the URL right?";
-    Refusal::database(format!("cannot connect to {address}: {cause}"), hint)
+    Refusal::database(format!("cannot connect to {address}: {}", redact(cause)), hint)
 }
 
 const CONNECTIONS: u32 = 4;

@@ -2,7 +2,7 @@ use std::process::ExitCode;
 
 use tollgate::{Admin, Key};
 
-use crate::exit;
+use crate::exit::Refusal;
 use crate::output::{plain, say};
 use crate::terms::key;
 
@@ -17,12 +17,17 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) async fn run(self, store: &impl Admin) -> anyhow::Result<ExitCode> {
-        let mut absent = false;
-        for key in &self.keys {
-            let was_there = store.delete(key).await?;
-            absent |= !was_there;
-            say(format!("{}: {}", plain(key.as_str()), if was_there { "deleted" } else { "no such bucket" }))?;
+        let mut absent = Vec::new();
+        for key in self.keys {
+            if store.delete(&key).await? {
+                say(format!("{}: deleted", plain(key.as_str())))?;
+            } else {
+                absent.push(key);
+            }
         }
-        Ok(ExitCode::from(if absent { exit::ABSENT } else { 0 }))
+        if absent.is_empty() {
+            return Ok(ExitCode::SUCCESS);
+        }
+        Err(Refusal::no_buckets(&absent, "`tollgate list` shows those that there are").into())
     }
 }

@@ -38,13 +38,17 @@ impl Args {
         connection(pool, &mut report).await?;
         let is_migrated = schema(pool, &mut report).await;
         if let Err(error) = DB::examine(pool, &mut report).await {
-            report.warn("checks", format!("not all could be made: {error}"), "repeat it as the owner of the schema");
+            report.warn(
+                "checks",
+                format!("not all could be made: {}", exit::words(&error)),
+                "repeat it as the owner of the schema",
+            );
         }
         if is_migrated {
             mode(store, &mut report).await;
         }
         report.say(self.json)?;
-        Ok(ExitCode::from(if report.has_failed() { exit::ABSENT } else { 0 }))
+        Ok(ExitCode::from(if report.has_failed() { exit::CHECK_FAILED } else { 0 }))
     }
 
     /// There was no connection: a report of one failure.
@@ -94,11 +98,7 @@ async fn schema<DB: Migrate>(pool: &Pool<DB>, report: &mut Report) -> bool {
             "update it: `cargo install tollgate --features cli`",
         ),
         Err(Error::NotPermitted(_)) => {
-            report.fail(
-                "schema",
-                "this role may not look",
-                "grant it tollgate_app or tollgate_operator: migrations/grants",
-            );
+            report.fail("schema", "this role may not look", exit::GRANT);
         }
         Err(error) => report.fail("schema", exit::chain(&error.into()), "see the server's log"),
     }

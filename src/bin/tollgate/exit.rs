@@ -1,20 +1,20 @@
 //! How the program ends: what it says of an error, and the code that scripts see.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
 use clap::error::{ContextKind, ContextValue};
-use tollgate::{Error, TakeError};
+use tollgate::{Error, Key, TakeError};
 
 use crate::redact::redact;
-use crate::{output, times};
+use crate::{output, times, url};
 
 /// What `--help` says of the exit codes.
 pub(crate) const HELP: &str = "\
 Exit codes:
    0  done; granted
-   1  a check of `doctor` failed; there is no such bucket, plan or override
+   1  a check of `doctor` failed, if it could connect; there is no such bucket, plan or override
    2  wrong arguments
   64  the request can never be granted: unknown bucket or plan, more tokens than it holds
   69  trouble with the database; whether anything was done, the message says
@@ -24,14 +24,18 @@ Exit codes:
   78  the database has no schema of tollgate's, or a newer one
 `tollgate run` ends with the code of its command; 126 and 127 if that cannot be started.";
 
-pub(crate) const ABSENT: u8 = 1;
+const ABSENT: u8 = 1;
+pub(crate) const CHECK_FAILED: u8 = 1;
 pub(crate) const WRONG_ARGUMENTS: u8 = 2;
 pub(crate) const DATABASE: u8 = 69;
 pub(crate) const DENIED: u8 = 75;
-const NEVER: u8 = 64;
+pub(crate) const NEVER: u8 = 64;
 const INTERNAL: u8 = 70;
 const NOT_PERMITTED: u8 = 77;
 const NOT_MIGRATED: u8 = 78;
+
+const BOLD: Style = Style::new().bold();
+const RED: Style = BOLD.fg_color(Some(anstyle::Color::Ansi(AnsiColor::Red)));
 
 /// What the program itself refuses, and what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -53,15 +57,32 @@ impl Refusal {
         Self { code: ABSENT, message: message.into(), hint: hint.into() }
     }
 
+    /// Buckets that are not there.
+    pub(crate) fn no_buckets(absent: &[Key], hint: impl Into<String>) -> Self {
+        let names: Vec<_> = absent.iter().map(|key| format!("'{}'", output::plain(key.as_str()))).collect();
+        Self::absent(format!("there is no bucket {}", names.join(", ")), hint)
+    }
+
     /// A database that cannot be used.
     pub(crate) fn database(message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self { code: DATABASE, message: message.into(), hint: hint.into() }
     }
 }
 
+/// A role without grants.
+pub(crate) fn may_nothing() -> Refusal {
+    Refusal { code: NOT_PERMITTED, message: "this role may do nothing here".to_owned(), hint: GRANT.to_owned() }
+}
+
+/// What an administrator does for a role.
+pub(crate) const GRANT: &str = "`grant tollgate_app to ROLE` lets it take tokens, tollgate_operator everything; `tollgate migrate --print grants` makes both";
+
 /// Says what is wrong with the arguments, or shows the help that they asked for.
 pub(crate) fn misused(error: &clap::Error) -> ExitCode {
-    let mut text = redact(&error.render().ansi().to_string());
+    let mut text = match secret(error) {
+        Some(text) => text,
+        None => redact(&error.render().ansi().to_string()),
+    };
     if let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg)
         && times::is_unit(word)
     {
@@ -76,19 +97,30 @@ pub(crate) fn misused(error: &clap::Error) -> ExitCode {
     ExitCode::from(if error.use_stderr() { WRONG_ARGUMENTS } else { 0 })
 }
 
+/// What to say in the place of clap's words, if those would repeat what may be a database URL.
+fn secret(error: &clap::Error) -> Option<String> {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    let named = [ContextKind::InvalidArg, ContextKind::InvalidValue, ContextKind::InvalidSubcommand].map(text);
+    if !named.into_iter().flatten().any(url::may_be) {
+        return None;
+    }
+    let place = named[0].filter(|place| !url::may_be(place)).map_or_else(String::new, |place| format!(" {place}"));
+    let message = format!("{}{place}: it is not shown, as it may hold a password", error.kind());
+    let hint = "a database is given as --database-url URL, or better as the variable DATABASE_URL";
+    Some(format!("{RED}error:{RED:#} {message}\n{BOLD}hint:{BOLD:#} {hint}\n"))
+}
+
 /// Says what went wrong and what to do.
 pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
-    if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
-        // Whoever read our output has had enough, as `head` does.
-        return ExitCode::SUCCESS;
-    }
     let (code, message, hint) = explain(error);
-    let (red, bold) = (Style::new().fg_color(Some(AnsiColor::Red.into())).bold(), Style::new().bold());
     let mut err = anstream::stderr().lock();
     // What cannot be written, nobody reads.
-    let _ = writeln!(err, "{red}error:{red:#} {}", output::lines(&redact(&message)));
+    let _ = writeln!(err, "{RED}error:{RED:#} {}", output::lines(&message));
     if !hint.is_empty() {
-        let _ = writeln!(err, "{bold}hint:{bold:#} {}", output::lines(&redact(&hint)));
+        let _ = writeln!(err, "{BOLD}hint:{BOLD:#} {}", output::lines(&hint));
     }
     ExitCode::from(code)
 }
@@ -98,7 +130,7 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
         return (*code, chain(error), hint.clone());
     }
     let Some(refused) = error.downcast_ref::<Error>() else {
-        return (INTERNAL, chain(error), String::new());
+        return (INTERNAL, redact(&chain(error)), String::new());
     };
     let all = chain(error);
     let doctor = "`tollgate doctor` looks for what is wrong";
@@ -113,24 +145,29 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
             format!("the database is at schema version {found}, and this program knows {known}"),
             "update it: `cargo install tollgate --features cli`".to_owned(),
         ),
+        Error::NotPermitted(cause) if is_file(&**cause) => (
+            NOT_PERMITTED,
+            "the SQLite file or its URL is read-only".to_owned(),
+            "leave mode=ro and immutable out of the URL, and let this user write the file and its directory".to_owned(),
+        ),
         Error::NotPermitted(cause) => (
             NOT_PERMITTED,
-            format!("this database role may not do that: {cause}"),
-            "roles for applications and operators are in migrations/grants; `tollgate doctor` shows what this one may do"
-                .to_owned(),
+            format!("this database role may not do that: {}", redact(&words(&**cause))),
+            format!("`tollgate doctor` shows what it may; {GRANT}"),
         ),
         Error::Take(TakeError::UnknownBucket(key)) => (
             NEVER,
             format!("there is no bucket '{key}'"),
             format!(
-                "make it with `tollgate create {} --capacity 2 --per 1h`, or name its terms: `--quota 10/s`, `--plan NAME`",
-                output::quoted(key.as_str())
+                "make it with `tollgate create --capacity 2 --per 1h {}`, or name its terms: `--quota 10/s`, `--plan NAME`",
+                output::operand(key.as_str())
             ),
         ),
         Error::Take(TakeError::UnknownPlan(_)) => (
             NEVER,
             "there is no such plan".to_owned(),
-            "`tollgate plan list` shows those that there are, `tollgate plan set NAME --quota 10/s` makes one".to_owned(),
+            "`tollgate plan list` shows those that there are, `tollgate plan set NAME --quota 10/s` makes one"
+                .to_owned(),
         ),
         Error::Take(TakeError::Conflict(key)) => (
             NEVER,
@@ -139,15 +176,37 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
         ),
         Error::Take(_) => (NEVER, all, String::new()),
         Error::Admin(_) | Error::Key(_) | Error::Quota(_) => (WRONG_ARGUMENTS, all, String::new()),
-        _ => (DATABASE, all, doctor.to_owned()),
+        _ => (DATABASE, redact(&all), doctor.to_owned()),
     }
 }
 
 /// The error and what caused it; drivers repeat themselves.
 pub(crate) fn chain(error: &anyhow::Error) -> String {
-    error.chain().fold(String::new(), |text, cause| match cause.to_string() {
-        cause if text.contains(&cause) => text,
-        cause if text.is_empty() => cause,
-        cause => format!("{text}: {cause}"),
-    })
+    let mut text = String::new();
+    for cause in error.chain() {
+        let said = words(cause);
+        if text.is_empty() {
+            text = said;
+        } else if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        if cause.is::<sqlx::Error>() {
+            break;
+        }
+    }
+    text
+}
+
+/// Whether it is SQLite that says so, which has no roles.
+fn is_file(error: &(dyn std::error::Error + 'static)) -> bool {
+    let error = error.downcast_ref().and_then(sqlx::Error::as_database_error);
+    error.is_some_and(|error| error.try_downcast_ref::<sqlx::sqlite::SqliteError>().is_some())
+}
+
+/// What a database says, without the lines of the server's or tollgate's own source.
+pub(crate) fn words(error: &(dyn std::error::Error + 'static)) -> String {
+    match error.downcast_ref() {
+        Some(sqlx::Error::Database(error)) => error.message().to_owned(),
+        _ => error.to_string(),
+    }
 }

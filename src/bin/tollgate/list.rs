@@ -1,4 +1,4 @@
-use std::cmp::Reverse;
+use std::cmp::Ordering;
 use std::process::ExitCode;
 
 use clap::ValueEnum;
@@ -13,11 +13,11 @@ use crate::terms::key;
 #[derive(clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag by itself")]
 #[command(after_help = "Examples:\n\
-\x20 tollgate list user: --sort available   # the emptiest of those whose key begins with user:\n\
+\x20 tollgate list --prefix user: --sort available   # the emptiest of those whose key begins with user:\n\
 \x20 tollgate list --json | jq '.[] | select(.available <= 0).key'")]
 pub(crate) struct Args {
     /// Those whose key begins so
-    #[arg(value_parser = key)]
+    #[arg(long, value_parser = key)]
     prefix: Option<Key>,
     /// Those that follow this plan
     #[arg(long, value_name = "NAME", value_parser = key)]
@@ -54,23 +54,23 @@ enum Order {
     Full,
 }
 
+impl Order {
+    fn compare(self, one: &BucketLevel, other: &BucketLevel) -> Ordering {
+        match self {
+            Self::Key => Ordering::Equal,
+            Self::Available => one.available.cmp(&other.available),
+            Self::Granted => other.granted.cmp(&one.granted),
+            Self::Full => other.full_at.cmp(&one.full_at),
+        }
+    }
+}
+
 impl Args {
     pub(crate) async fn run(self, store: &impl Admin) -> anyhow::Result<ExitCode> {
         let limit = if self.limit == 0 { usize::MAX } else { self.limit };
         // By key they come in their order, so one more than wanted says whether there are more.
         let enough = if self.sort == Order::Key && !self.reverse { limit.saturating_add(1) } else { usize::MAX };
-        let mut levels = self.read(store, enough).await?;
-        match self.sort {
-            Order::Key => {}
-            Order::Available => levels.sort_by_key(|level| level.available),
-            Order::Granted => levels.sort_by_key(|level| Reverse(level.granted)),
-            Order::Full => levels.sort_by_key(|level| Reverse(level.full_at)),
-        }
-        if self.reverse {
-            levels.reverse();
-        }
-        let is_more = levels.len() > limit;
-        levels.truncate(limit);
+        let (levels, is_more) = self.read(store, limit, enough).await?;
         if self.json {
             say_json(&Value::Array(levels.iter().map(levels::json).collect()))?;
         } else if levels.is_empty() {
@@ -84,7 +84,8 @@ impl Args {
         Ok(ExitCode::SUCCESS)
     }
 
-    async fn read(&self, store: &impl Admin, enough: usize) -> anyhow::Result<Vec<BucketLevel>> {
+    /// The first in the order, and whether there are more. No more than a few times their number are kept.
+    async fn read(&self, store: &impl Admin, limit: usize, enough: usize) -> anyhow::Result<(Vec<BucketLevel>, bool)> {
         let mut filter = Filter::default();
         if let Some(prefix) = &self.prefix {
             filter = filter.prefix(prefix.clone());
@@ -96,19 +97,33 @@ impl Args {
             filter = filter.provisioned(self.provisioned);
         }
         let bar = progress("reading");
-        let mut levels: Vec<BucketLevel> = Vec::new();
-        while levels.len() < enough {
-            let wanted = u32::try_from(enough - levels.len()).unwrap_or(PAGE).min(PAGE);
-            let page = store.list(&filter, levels.last().map(|level| &level.key), wanted).await?;
+        let (mut levels, mut read, mut after) = (Vec::new(), 0, None);
+        while read < enough {
+            let wanted = u32::try_from(enough - read).unwrap_or(PAGE).min(PAGE);
+            let page = store.list(&filter, after.as_ref(), wanted).await?;
+            read += page.len();
+            after = page.last().map(|level| level.key.clone());
             let is_last = page.len() < wanted as usize;
             levels.extend(page);
-            bar.set_message(format!("{} buckets", levels.len()));
+            if levels.len() > limit.saturating_mul(2) {
+                self.keep_first(limit, &mut levels);
+            }
+            bar.set_message(format!("{read} buckets"));
             if is_last {
                 break;
             }
         }
         bar.finish_and_clear();
-        Ok(levels)
+        self.keep_first(limit, &mut levels);
+        Ok((levels, read > limit))
+    }
+
+    fn keep_first(&self, limit: usize, levels: &mut Vec<BucketLevel>) {
+        levels.sort_unstable_by(|one, other| {
+            let order = self.sort.compare(one, other).then_with(|| one.key.cmp(&other.key));
+            if self.reverse { order.reverse() } else { order }
+        });
+        levels.truncate(limit);
     }
 }
 

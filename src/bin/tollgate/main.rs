@@ -21,6 +21,7 @@ mod redact;
 mod request;
 mod reset;
 mod run;
+mod signals;
 mod simulate;
 mod sweep;
 mod take;

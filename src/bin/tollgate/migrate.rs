@@ -5,6 +5,7 @@ use clap::ValueEnum;
 use sqlx::{MySql, Pool, Postgres, Sqlite};
 use tollgate::{Migrate, Migration, migrations, pending_migrations};
 
+use crate::database::Missing;
 use crate::exit::Refusal;
 use crate::output::{progress, say};
 use crate::url::{self, Url};
@@ -21,6 +22,7 @@ use script::{Dialect, Format};
 #[command(after_help = "Examples:\n\
 \x20 tollgate migrate --print psql | psql --set ON_ERROR_STOP=1 app\n\
 \x20 tollgate migrate --print mysql | mysql app\n\
+\x20 tollgate migrate --print grants | psql app         # roles for services and operators; mysql too\n\
 \x20 tollgate migrate --print sqlx --into migrations   # again after an update: writes what is new\n\n\
 What was run from printed SQL counts as applied.")]
 pub(crate) struct Args {
@@ -43,9 +45,9 @@ impl Args {
         self.print.is_some()
     }
 
-    /// Whether it makes a file that is not there.
-    pub(crate) fn creates(&self) -> bool {
-        !self.dry_run
+    /// What to do about a file that is not there.
+    pub(crate) fn missing(&self) -> Missing {
+        if self.dry_run { Missing::Imagine } else { Missing::Make }
     }
 
     pub(crate) async fn run<DB: Migrate>(self, pool: &Pool<DB>) -> anyhow::Result<ExitCode> {
@@ -75,6 +77,13 @@ impl Args {
         };
         match (self.into, format.is_for_files()) {
             (Some(directory), true) => files::write(&directory, format, dialect, migrations)?,
+            (None, false) if format == Format::Grants => {
+                let no_roles = || {
+                    let hint = "whoever may write the file and its directory may do everything";
+                    Refusal::arguments("SQLite has no roles", hint)
+                };
+                say(script::grants(dialect).ok_or_else(no_roles)?.trim_end())?;
+            }
             (None, false) => say(script::whole(dialect, migrations).trim_end())?,
             (None, true) => {
                 let message = "this tool wants one file for each migration";

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use tollgate::{Admin, Key, Mode};
 
 use crate::output::{plain, say};
-use crate::terms::key;
+use crate::terms::{key, reason};
 use crate::{overrides, plan, times};
 
 /// Enforce, shadow, switch off or block: everything, a plan or a key
@@ -28,13 +28,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "KEY", value_parser = key)]
     key: Option<Key>,
     /// Why, for whoever meets it later
-    #[arg(long, requires = "mode")]
+    #[arg(long, requires = "mode", value_parser = reason)]
     reason: Option<String>,
     /// How long it holds [default: until another is set]
     #[arg(long = "for", value_name = "SPAN", value_parser = times::parse, requires = "mode")]
     lasting: Option<Duration>,
     /// Back to what would rule otherwise
-    #[arg(long, conflicts_with = "mode")]
+    #[arg(long, conflicts_with_all = ["mode", "reason", "lasting"])]
     clear: bool,
 }
 

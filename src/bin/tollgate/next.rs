@@ -2,9 +2,10 @@
 
 use std::process::ExitCode;
 
-use tollgate::{Admin, Dialect, Error, Filter, Migrate, SqlStore, pending_migrations};
+use tollgate::{Admin, Dialect, Error, Filter, Key, Migrate, SqlStore, Store, Take, pending_migrations};
 
-use crate::output::{quoted, say};
+use crate::exit;
+use crate::output::{operand, say};
 
 /// Nothing is known yet.
 pub(crate) fn first() -> anyhow::Result<ExitCode> {
@@ -32,7 +33,7 @@ pub(crate) async fn run<DB: Dialect + Migrate>(store: SqlStore<DB>) -> anyhow::R
         format!("{} migrations are pending. Next:\n\n  tollgate migrate", pending.len())
     } else {
         let first = match store.list(&Filter::default(), None, 1).await {
-            Err(Error::NotPermitted(_)) => return takes_only(),
+            Err(Error::NotPermitted(_)) => return takes_only(&store).await,
             levels => levels?.into_iter().next(),
         };
         match first {
@@ -40,7 +41,7 @@ pub(crate) async fn run<DB: Dialect + Migrate>(store: SqlStore<DB>) -> anyhow::R
                 "there are no buckets yet. Next:\n\n  tollgate create third-party-api --capacity 2 --per 1h".to_owned()
             }
             Some(level) => {
-                let key = quoted(level.key.as_str());
+                let key = operand(level.key.as_str());
                 format!("all is there. Next:\n\n  tollgate list\n  tollgate explain {key}\n  tollgate doctor")
             }
         }
@@ -49,8 +50,16 @@ pub(crate) async fn run<DB: Dialect + Migrate>(store: SqlStore<DB>) -> anyhow::R
     Ok(ExitCode::SUCCESS)
 }
 
-/// The role may not look at buckets.
-fn takes_only() -> anyhow::Result<ExitCode> {
+/// The role may not look at buckets; perhaps it may take from them.
+async fn takes_only(store: &impl Store) -> anyhow::Result<ExitCode> {
+    // Of a bucket that is not there nothing is taken.
+    let nobody = Key::try_from(format!("nobody:{:032x}", fastrand::u128(..)))?;
+    if let Err(error) = store.take_one(&Take::from(nobody)).await {
+        return Err(match error {
+            Error::NotPermitted(_) => exit::may_nothing().into(),
+            error => error.into(),
+        });
+    }
     say(
         "all is there, and this role may take tokens, but look at nothing. Next:\n\n  tollgate take NAME\n  tollgate doctor",
     )?;

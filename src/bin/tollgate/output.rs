@@ -14,11 +14,16 @@ pub(crate) const RED: Style = Style::new().fg_color(Some(anstyle::Color::Ansi(An
 const FAINT: Style = Style::new().dimmed();
 
 /// Writes text; colours only reach a terminal, and none if `NO_COLOR` is set.
+///
+/// Whoever has read enough, as `head` does, changes nothing of what is done and how the program ends.
 pub(crate) fn say(text: impl AsRef<str>) -> io::Result<()> {
     let mut out = anstream::stdout().lock();
-    out.write_all(text.as_ref().as_bytes())?;
-    out.write_all(b"\n")?;
-    out.flush()
+    let written =
+        out.write_all(text.as_ref().as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush());
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written,
+    }
 }
 
 /// Writes one JSON document.
@@ -30,9 +35,14 @@ pub(crate) fn say_json(value: &Value) -> io::Result<()> {
 pub(crate) fn plain(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() { shown.extend(c.escape_default()) } else { shown.push(c) }
+        if c.is_control() || reorders(c) { shown.extend(c.escape_default()) } else { shown.push(c) }
     }
     shown
+}
+
+/// Characters that show others in another place, or that are not seen.
+fn reorders(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
 /// The same for text that may have several lines.
@@ -48,6 +58,12 @@ pub(crate) fn quoted(word: &str) -> String {
     } else {
         format!("'{}'", word.replace('\'', r"'\''"))
     }
+}
+
+/// A word that ends a command, and is none of its options.
+pub(crate) fn operand(word: &str) -> String {
+    let dashes = if word.starts_with('-') { "-- " } else { "" };
+    format!("{dashes}{}", quoted(word))
 }
 
 /// Columns that are as wide as need be.

@@ -3,7 +3,8 @@
 use chrono::{DateTime, Utc};
 use tollgate::{Admin, Explanation, Key, Mode, Origin, Override, Quota};
 
-use crate::output::plain;
+use crate::exit::Refusal;
+use crate::output::{operand, plain};
 use crate::times;
 
 /// What the key's override says of its terms, if anything.
@@ -26,8 +27,11 @@ pub(crate) async fn replace(
 ) -> anyhow::Result<String> {
     let name = plain(key.as_str());
     if quota.is_none() && mode.is_none() {
-        let was_there = store.clear_override(key).await?;
-        return Ok(format!("{name}: {}", if was_there { "override taken away" } else { "there is no override" }));
+        if !store.clear_override(key).await? {
+            let hint = format!("`tollgate explain {}` shows what rules it", operand(key.as_str()));
+            return Err(Refusal::absent(format!("there is no override of '{name}'"), hint).into());
+        }
+        return Ok(format!("{name}: override taken away"));
     }
     store.set_override(key, Override { quota, mode, reason, expires_at }).await?;
     let parts = [quota.map(|quota| quota.to_string()), mode.map(|mode| format!("mode {mode}"))];

@@ -3,9 +3,9 @@ use std::process::ExitCode;
 use serde_json::Value;
 use tollgate::{Admin, Key};
 
-use crate::exit::{self, Refusal};
+use crate::exit::Refusal;
 use crate::levels;
-use crate::output::{plain, quoted, say, say_json};
+use crate::output::{operand, say, say_json};
 use crate::terms::key;
 
 /// Look at buckets without taking anything, and without a lock
@@ -33,8 +33,7 @@ impl Args {
             say(levels::table(&found))?;
         }
         let Some(key) = absent.first() else { return Ok(ExitCode::SUCCESS) };
-        let names: Vec<_> = absent.iter().map(|key| format!("'{}'", plain(key.as_str()))).collect();
-        let hint = format!("its first request may make it: see `tollgate explain {}`", quoted(key.as_str()));
-        Err(Refusal { code: exit::ABSENT, message: format!("there is no bucket {}", names.join(", ")), hint }.into())
+        let hint = format!("its first request may make it: see `tollgate explain {}`", operand(key.as_str()));
+        Err(Refusal::no_buckets(&absent, hint).into())
     }
 }

@@ -6,7 +6,7 @@ use tollgate::{Admin, Key, Plan};
 
 use crate::exit::Refusal;
 use crate::output::{Cell, Column, Table, plain, say, say_json};
-use crate::terms::{Terms, key};
+use crate::terms::{Terms, key, reason};
 use crate::{overrides, times};
 
 #[derive(clap::Subcommand)]
@@ -42,9 +42,9 @@ pub(crate) struct Override {
     key: Key,
     #[command(flatten)]
     terms: Terms,
-    /// Why, for whoever meets it later
-    #[arg(long, default_value = "", hide_default_value = true)]
-    reason: String,
+    /// Why, for whoever meets it later [default: what it was]
+    #[arg(long, value_parser = reason)]
+    reason: Option<String>,
     /// How long it holds [default: until it is cleared]
     #[arg(long = "for", value_name = "SPAN", value_parser = times::parse)]
     lasting: Option<Duration>,
@@ -78,10 +78,8 @@ impl Override {
     async fn run(self, store: &impl Admin) -> anyhow::Result<()> {
         let quota = if self.clear { None } else { Some(self.terms.required()?) };
         let why = store.explain(&self.key, None).await?;
-        let (reason, end) = match (self.clear, self.lasting) {
-            (true, _) => (why.override_reason.clone().unwrap_or_default(), why.override_until),
-            (false, lasting) => (self.reason, lasting.map(times::after).transpose()?),
-        };
+        let reason = self.reason.or_else(|| why.override_reason.clone()).unwrap_or_default();
+        let end = if self.clear { why.override_until } else { self.lasting.map(times::after).transpose()? };
         say(overrides::replace(store, &self.key, (quota, overrides::mode(&why)), reason, end).await?)?;
         Ok(())
     }
@@ -118,7 +116,7 @@ pub(crate) async fn all(store: &impl Admin) -> anyhow::Result<Vec<Plan>> {
 }
 
 pub(crate) fn unknown(name: &Key) -> Refusal {
-    let hint = "`tollgate plan list` shows those that there are";
+    let hint = "`tollgate plan list` shows those that there are, `tollgate plan set NAME --quota 10/s` makes one";
     Refusal::absent(format!("there is no plan '{}'", plain(name.as_str())), hint)
 }
 

@@ -1,8 +1,10 @@
 //! What `take` and `run` ask for.
 
-use tollgate::{Key, Limiter, Quota, Rule, Store, Take};
+use tollgate::{Error, Key, Limiter, Rule, Store, Take, TakeError};
 
-use crate::terms::key;
+use crate::exit::{self, Refusal};
+use crate::plan;
+use crate::terms::{key, rule};
 
 /// Tokens, and whose terms hold for them.
 #[derive(clap::Args)]
@@ -13,9 +15,9 @@ pub(crate) struct Request {
     /// How many must remain for others
     #[arg(long, value_name = "TOKENS", default_value_t = 0, hide_default_value = true)]
     keep: u64,
-    /// Terms in words, such as '10/s burst 20': the first request makes the bucket
-    #[arg(long, value_name = "QUOTA", conflicts_with = "plan")]
-    quota: Option<Quota>,
+    /// Terms in words, such as '10/s burst 20': the first request makes the bucket; or a sliding window, '100 in 60s at 5s'
+    #[arg(long, value_name = "QUOTA", conflicts_with = "plan", value_parser = rule)]
+    quota: Option<Rule>,
     /// The plan whose terms hold: the first request makes the bucket
     #[arg(long, value_name = "NAME", value_parser = key)]
     plan: Option<Key>,
@@ -24,13 +26,23 @@ pub(crate) struct Request {
 impl Request {
     /// The request, for one key or for several: then from all of them or from none.
     pub(crate) fn take(&self, keys: &[Key]) -> Take {
-        let rule = match (self.quota, &self.plan) {
-            (Some(quota), _) => Rule::Quota(quota),
+        let rule = match (&self.quota, &self.plan) {
+            (Some(rule), _) => rule.clone(),
             (None, Some(plan)) => Rule::Plan(plan.clone()),
             (None, None) => Rule::Provisioned,
         };
         let first = Take::from(keys[0].clone()).rule(rule.clone()).cost(self.cost).keep(self.keep);
         keys[1..].iter().fold(first, |take, key| take.and(key.clone(), rule.clone()))
+    }
+
+    /// The error, with the plan that was named, which the database does not tell.
+    pub(crate) fn explain(&self, error: anyhow::Error) -> anyhow::Error {
+        match (error.downcast_ref(), &self.plan) {
+            (Some(Error::Take(TakeError::UnknownPlan(_))), Some(name)) => {
+                Refusal { code: exit::NEVER, ..plan::unknown(name) }.into()
+            }
+            _ => error,
+        }
     }
 }
 

@@ -1,20 +1,22 @@
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Write as _};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use tollgate::{Dialect, Key, SqlStore};
 
+use crate::database::close;
 use crate::exit::{self, Refusal};
-use crate::output::plain;
 use crate::request::{Request, limiter};
 use crate::terms::key;
-use crate::{take, times, wait};
+use crate::wait::{self, Turn};
+use crate::{take, times};
 
 /// Wait for a token, then run a command: a limit that many machines share
 ///
-/// It becomes the command: its exit code, signals, standard input and output are the command's. Machines that share a database share the limit, as processes share a lock of flock(1). Who is interrupted while it waits
-/// gives its token back; once the command runs, the token is used.
+/// It becomes the command: its exit code, signals, standard input and output are the command's. Machines that share a
+/// database share the limit, as processes share a lock of flock(1). Who is interrupted while it waits gives its token back;
+/// once the command runs, the token is used.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n\
 \x20 tollgate run third-party-api -- curl https://api.example.com/\n\
@@ -45,17 +47,16 @@ impl Args {
         let longest = if self.no_wait { Duration::ZERO } else { self.wait.unwrap_or(Duration::MAX) };
         let pool = store.pool().clone();
         let take = self.request.take(std::slice::from_ref(&self.name)).max_wait(longest);
-        let reservation = limiter(store)?.reserve_all(&take).await?;
-        if !reservation.is_granted() {
-            pool.close().await;
-            anstream::eprintln!("tollgate: {}", take::words(&take, reservation.decision()));
-            return Ok(ExitCode::from(self.denied_exit_code));
-        }
-        let interrupted = wait::turn(reservation, &plain(self.name.as_str())).await?;
-        pool.close().await;
-        match interrupted {
-            Some(code) => Ok(code),
-            None => become_command(&self.command),
+        let turn = wait::turn(&limiter(store)?, &take).await.map_err(|error| self.request.explain(error))?;
+        close(&pool).await;
+        match turn {
+            Turn::Decided(decision) if decision.is_granted() => become_command(&self.command),
+            Turn::Decided(decision) => {
+                // What cannot be written, nobody reads.
+                let _ = writeln!(anstream::stderr(), "tollgate: {}", take::words(&take, &decision));
+                Ok(ExitCode::from(self.denied_exit_code))
+            }
+            Turn::Interrupted(code) => Ok(code),
         }
     }
 }

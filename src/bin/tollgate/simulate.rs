@@ -1,12 +1,13 @@
 //! What limits would come to under traffic, before anybody meets them: decided by the library itself, without a database
 //! and without waiting.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::ValueEnum;
+use clap::ArgGroup;
 use tollgate::{Quota, Refill, Rule, Window};
 
 use crate::exit::Refusal;
@@ -31,54 +32,43 @@ use run::Limit;
 /// and the same command shows the same result. Periods of the calendar are those of the times in the traffic; a pattern
 /// begins with one.
 #[derive(Clone, Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, group = ArgGroup::new("source").required(true))]
 pub(crate) struct Args {
     /// One limit, or two beside each other: a quota such as '10/s burst 20', '1000 per calendar 1d' or '100 once', or a
-    /// sliding window such as '100 in 60s at 5s'.
+    /// sliding window such as '100 in 60s at 5s'
     #[arg(value_name = "LIMIT", required = true, num_args = 1..=2, value_parser = limit)]
     limits: Vec<Rule>,
     /// A file with an arrival on each line, `-` for standard input: seconds or an RFC 3339 timestamp, and perhaps a cost;
-    /// or an access log in the common or combined format.
-    #[arg(long, value_name = "FILE", required_unless_present = "pattern", conflicts_with = "pattern")]
+    /// or an access log in the common or combined format
+    #[arg(long, value_name = "FILE", group = "source")]
     traffic: Option<PathBuf>,
     /// Traffic in words: 'steady:50/s', 'poisson:50/s', 'burst:20 every 5s', 'sine:50/s every 30s' (from nothing to twice
-    /// the rate), 'on-off:50/s on 5s off 10s', or several with + between them.
-    #[arg(long)]
+    /// the rate), 'on-off:50/s on 5s off 10s', or several with + between them
+    #[arg(long, group = "source")]
     pattern: Option<Pattern>,
-    /// How long the pattern lasts.
-    #[arg(long = "for", value_name = "TIME", default_value = "60s", value_parser = times::parse)]
+    /// How long the pattern lasts
+    #[arg(long = "for", value_name = "SPAN", default_value = "60s", value_parser = times::parse)]
+    #[arg(conflicts_with = "traffic")]
     lasts: Duration,
-    /// The random numbers of the pattern: another seed, another day.
-    #[arg(long, default_value_t = 1)]
+    /// The random numbers of the pattern: another seed, another day
+    #[arg(long, default_value_t = 1, conflicts_with = "traffic")]
     seed: u64,
-    /// What a request does when there is no token.
-    #[arg(long, value_enum, default_value_t)]
-    verb: Verb,
-    /// How long a request would wait; one whose turn would come later is denied at once.
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = times::parse)]
-    longest_wait: Duration,
+    /// Requests wait for their turn; one whose turn would come later than this is denied at once
+    #[arg(long, value_name = "SPAN", value_parser = times::parse)]
+    wait: Option<Duration>,
     /// The bucket is there before the first request: the periods of an interval begin with the traffic then, and not with
-    /// the calendar's.
+    /// the calendar's
     #[arg(long)]
     provisioned: bool,
-    /// The window whose worst is shown; unless said, the longest time that a limit takes from empty to full.
-    #[arg(long, value_name = "TIME", value_parser = times::parse)]
+    /// The window whose worst is shown; unless said, the longest time that a limit takes from empty to full
+    #[arg(long, value_name = "SPAN", value_parser = times::parse)]
     window: Option<Duration>,
-    /// Where to draw arrivals, grants, denials and tokens over time.
+    /// Where to draw arrivals, grants, denials and tokens over time; `-`: on standard output, in the place of the table
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// JSON in the place of the table.
+    /// Print JSON in the place of the table
     #[arg(long)]
     json: bool,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Verb {
-    /// It is denied.
-    #[default]
-    Allow,
-    /// It waits for its turn.
-    Wait,
 }
 
 impl Args {
@@ -86,9 +76,19 @@ impl Args {
         if self.window.is_some_and(|window| window.is_zero()) {
             return Err(Refusal::arguments("--window 0s holds nothing", "give it a length, such as 1min").into());
         }
+        if self.json && self.svg.as_deref() == Some(Path::new("-")) {
+            let message = "--json and --svg - are both for standard output";
+            return Err(Refusal::arguments(message, "draw into a file: --svg limits.svg").into());
+        }
         let traffic = match (&self.traffic, &self.pattern) {
-            (Some(file), _) => {
-                file::read(file).map_err(|error| Refusal::arguments(format!("{error:#}"), file::FORMS))?
+            (Some(file), _) => file::read(file).map_err(|error| {
+                let is_absent = error.is::<io::Error>();
+                let hint = if is_absent { "name a file that is there, or - for standard input" } else { file::FORMS };
+                Refusal::arguments(format!("{error:#}"), hint)
+            })?,
+            (None, Some(_)) if !pattern::can_last(self.lasts) => {
+                let message = "a simulation lasts longer than nothing, and less than a century";
+                return Err(Refusal::arguments(message, "give it a length, such as --for 5min").into());
             }
             (None, pattern) => pattern
                 .as_ref()
@@ -107,6 +107,10 @@ impl Args {
         progress.finish_and_clear();
         if let Some(file) = &self.svg {
             let svg = draw::svg(&traffic, &mut runs).await?;
+            if file == Path::new("-") {
+                output::say(svg.trim_end())?;
+                return Ok(ExitCode::SUCCESS);
+            }
             std::fs::write(file, svg).map_err(|error| {
                 Refusal::arguments(
                     format!("cannot write {}: {error}", file.display()),
@@ -115,7 +119,7 @@ impl Args {
             })?;
         }
         let lasted = Duration::from_nanos((traffic.end - traffic.begin).unsigned_abs());
-        let report = Report { limits: &limits, lasted, window, longest_wait: self.longest_wait() };
+        let report = Report { limits: &limits, lasted, window, longest_wait: self.wait };
         if self.json {
             output::say_json(&report.json())?;
         } else {
@@ -125,16 +129,12 @@ impl Args {
     }
 
     fn limit(&self, rule: &Rule) -> Limit {
-        let longest_wait = self.longest_wait().unwrap_or_default();
+        let longest_wait = self.wait.unwrap_or_default();
         Limit { rule: rule.clone(), provisioned: self.provisioned, longest_wait }
     }
 
-    fn longest_wait(&self) -> Option<Duration> {
-        (self.verb == Verb::Wait).then_some(self.longest_wait)
-    }
-
     fn title(&self, rule: &Rule) -> String {
-        match self.longest_wait() {
+        match self.wait {
             None => text(rule),
             Some(longest) => format!("{}, waiting for up to {}", text(rule), report::stated(longest)),
         }
@@ -171,4 +171,4 @@ const EXAMPLES: &str = "\
 Examples:
   tollgate simulate '10/s burst 20' --pattern 'poisson:12/s' --for 5min
   tollgate simulate '100/min' '100 in 60s at 5s' --traffic access.log --svg limits.svg
-  tollgate simulate '10/s' '10/s burst 20' --pattern 'on-off:30/s on 5s off 10s' --verb wait --longest-wait 2s";
+  tollgate simulate '10/s' '10/s burst 20' --pattern 'on-off:30/s on 5s off 10s' --wait 2s";

@@ -7,7 +7,8 @@ use tollgate::{Decision, Key, Mode, Store, Take};
 use crate::output::{GREEN, RED, plain, say, say_json};
 use crate::request::{Request, limiter};
 use crate::terms::key;
-use crate::{exit, times, wait};
+use crate::wait::{self, Turn};
+use crate::{exit, times};
 
 /// Take tokens: exit code 0 if they were granted, 75 if not
 #[derive(clap::Args)]
@@ -32,13 +33,10 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) async fn run<S: Store>(self, store: S) -> anyhow::Result<ExitCode> {
         let take = self.request.take(&self.keys).max_wait(self.wait);
-        let reservation = limiter(store)?.reserve_all(&take).await?;
-        let decision = reservation.decision().clone();
-        if reservation.is_granted()
-            && let Some(interrupted) = wait::turn(reservation, &plain(take.key().as_str())).await?
-        {
-            return Ok(interrupted);
-        }
+        let decision = match wait::turn(&limiter(store)?, &take).await.map_err(|error| self.request.explain(error))? {
+            Turn::Decided(decision) => decision,
+            Turn::Interrupted(code) => return Ok(code),
+        };
         if self.json {
             say_json(&json!({
                 "granted": decision.is_granted(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Key, KeyError, Quota};
+use tollgate::{Key, KeyError, Quota, QuotaError, Rule};
 
 use crate::exit::Refusal;
 use crate::times;
@@ -17,7 +17,7 @@ pub(crate) struct Terms {
     #[arg(long, value_name = "SPAN", requires = "capacity", value_parser = times::parse)]
     per: Option<Duration>,
     /// The terms in words: '10/s', '10/s burst 20', '2 per 1s', '1000 per calendar 1d', '100 once'
-    #[arg(long, value_name = "QUOTA")]
+    #[arg(long, value_name = "QUOTA", value_parser = quota)]
     quota: Option<Quota>,
 }
 
@@ -37,6 +37,32 @@ impl Terms {
         Ok(self.given()?.ok_or_else(|| Refusal::arguments("no terms are given", hint))?)
     }
 }
+
+/// Reads the terms of a bucket or a plan.
+fn quota(text: &str) -> Result<Quota, String> {
+    match rule(text).map_err(|error| error.to_string())? {
+        Rule::Quota(quota) => Ok(quota),
+        _ => {
+            Err("buckets and plans have no sliding window: name it with each request, `tollgate take --quota`"
+                .to_owned())
+        }
+    }
+}
+
+/// Reads what a request may name: a quota or a sliding window.
+pub(crate) fn rule(text: &str) -> Result<Rule, QuotaError> {
+    Rule::try_from(text)
+}
+
+/// Reads a reason, which every engine has room for.
+pub(crate) fn reason(text: &str) -> Result<String, String> {
+    if text.len() > LONGEST_REASON {
+        return Err(format!("a reason has at most {LONGEST_REASON} bytes, and this one has {}", text.len()));
+    }
+    Ok(text.to_owned())
+}
+
+const LONGEST_REASON: usize = 65_535;
 
 /// Reads a key.
 pub(crate) fn key(text: &str) -> Result<Key, KeyError> {

@@ -20,9 +20,15 @@ pub(crate) fn is_unit(word: &str) -> bool {
 
 /// So long from now.
 pub(crate) fn after(span: Duration) -> anyhow::Result<DateTime<Utc>> {
-    let end = TimeDelta::from_std(span).ok().and_then(|span| Utc::now().checked_add_signed(span));
+    let end = Some(span)
+        .filter(|span| *span <= CENTURY)
+        .and_then(|span| TimeDelta::from_std(span).ok())
+        .and_then(|span| Utc::now().checked_add_signed(span));
     Ok(end.ok_or_else(|| crate::exit::Refusal::arguments("that is too long", "leave --for out: it has no end then"))?)
 }
+
+/// The times of the databases do not reach much further.
+const CENTURY: Duration = Duration::from_secs(36_525 * 86_400);
 
 /// In its two largest units, rounded up: `3 min 20 s`. Who comes back then does not come too early.
 pub(crate) fn span(span: Duration) -> String {

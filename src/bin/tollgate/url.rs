@@ -24,21 +24,44 @@ impl Args {
     pub(crate) fn url(&self) -> Result<Url, Refusal> {
         let given = match &self.database_url {
             Some(url) => Some(url.to_str().ok_or_else(not_utf8)?.to_owned()),
-            None => from_file(),
+            None => from_file()?,
         };
         let none = || Refusal::arguments("no database is given", format!("export DATABASE_URL={EXAMPLE}"));
         Url::try_from(given.filter(|url| !url.is_empty()).ok_or_else(none)?)
     }
 
     pub(crate) fn is_given(&self) -> bool {
-        self.database_url.is_some() || from_file().is_some()
+        self.database_url.is_some() || !matches!(from_file(), Ok(None))
     }
 }
 
 /// Nothing else of the file is read: it is not for the commands that `tollgate run` starts.
-fn from_file() -> Option<String> {
-    let mut variables = dotenvy::dotenv_iter().ok()?.flatten();
-    variables.find_map(|(name, value)| (name == "DATABASE_URL").then_some(value))
+fn from_file() -> Result<Option<String>, Refusal> {
+    let here = std::env::current_dir().unwrap_or_default();
+    let Some(file) = here.ancestors().map(|directory| directory.join(".env")).find(|file| file.is_file()) else {
+        return Ok(None);
+    };
+    let name = file.display();
+    let text = std::fs::read_to_string(&file).map_err(|error| {
+        Refusal::arguments(format!("cannot read {name}: {error}"), "or export DATABASE_URL, and it is not read")
+    })?;
+    // Editors of another system put one there.
+    let text = text.trim_start_matches('\u{feff}');
+    let mut unreadable = None;
+    for variable in dotenvy::from_read_iter(text.as_bytes()) {
+        match variable {
+            Ok((name, value)) if name == "DATABASE_URL" => return Ok(Some(value)),
+            Err(dotenvy::Error::LineParse(line, _)) => drop(unreadable.get_or_insert(line)),
+            Ok(_) | Err(_) => {}
+        }
+    }
+    // Lines of other variables are no concern of this program, as long as its own is there.
+    let Some(line) = unreadable else { return Ok(None) };
+    // It is the value alone, which may have several lines.
+    let begin = line.trim().lines().next().unwrap_or_default();
+    let number = text.lines().position(|line| line.contains(begin));
+    let place = number.map_or_else(String::new, |number| format!("line {} of ", number + 1));
+    Err(Refusal::arguments(format!("{place}{name} cannot be read"), "put the value in single quotes: NAME='value'"))
 }
 
 fn not_utf8() -> Refusal {
@@ -60,14 +83,33 @@ impl TryFrom<String> for Url {
         let Some((_, rest)) = url.split_once("://") else {
             return wrong("the database URL has no // after its scheme");
         };
-        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-        if rest.contains('#') || (rest.contains('@') && !authority.contains('@')) {
-            // What follows would be taken for a host, and shown.
+        if is_cut_short(rest) {
             let hint = "write them percent-encoded: / is %2F, ? is %3F, # is %23, @ is %40";
-            return Err(Refusal::arguments("the database URL has a / ? or # within its user or password", hint));
+            return Err(Refusal::arguments("the database URL has a / ? # or @ within its user or password", hint));
         }
         Ok(if scheme.starts_with("postgres") { Self::Postgres(url) } else { Self::MySql(url) })
     }
+}
+
+/// Whether a part of the password would be taken for a host, a port or a database, and shown: then an @ comes too late.
+fn is_cut_short(rest: &str) -> bool {
+    let (address, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let (authority, path) = address.split_once('/').unwrap_or((address, ""));
+    let is_no_parameter = |part: &str| {
+        let name = part.split_once('=').map_or("", |(name, _)| name);
+        part.contains('@') && !["user", "password", "dbname", "application_name", "options"].contains(&name)
+    };
+    rest.contains('#')
+        || path.contains('@')
+        || authority.matches('@').count() > 1
+        || query.split('&').any(is_no_parameter)
+}
+
+/// Whether a text may be a database URL, or the part of one that holds its password.
+pub(crate) fn may_be(text: &str) -> bool {
+    let text = text.to_ascii_lowercase();
+    let schemes = ["://", "postgres:", "postgresql:", "mysql:", "mariadb:", "sqlite:"];
+    text.contains('@') || schemes.iter().any(|scheme| text.contains(scheme))
 }
 
 const EXAMPLE: &str = "postgres://app:password@localhost/app (or mysql://…, sqlite:app.db)";

@@ -1,45 +1,86 @@
 //! Waits for a turn; whoever stops waiting gives the tokens back.
 
+use std::io::Write as _;
+use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tollgate::{Reservation, Store};
+use tokio::time::{sleep, timeout};
+use tollgate::{Decision, Limiter, Reservation, Store, Take};
 
-use crate::output::progress;
+use crate::output::{plain, progress};
+use crate::signals::Signals;
 use crate::times;
 
-/// Returns when the tokens may be used, or with the code to end with if a signal came before.
-pub(crate) async fn turn<S: Store>(reservation: Reservation<S>, whose: &str) -> anyhow::Result<Option<ExitCode>> {
-    let delay = reservation.delay();
-    if delay.is_zero() {
-        return Ok(None);
-    }
-    let bar = progress(format!("{whose}: a token in {}", times::span(delay)));
-    let code = tokio::select! {
-        () = tokio::time::sleep(delay) => None,
-        code = signal() => Some(code?),
+/// What became of a request.
+pub(crate) enum Turn {
+    /// It is denied, or its tokens may be used now.
+    Decided(Decision),
+    /// A signal came before, and no token is used: the code to end with.
+    Interrupted(ExitCode),
+}
+
+/// Asks for tokens, and returns when they may be used.
+pub(crate) async fn turn<S: Store>(limiter: &Limiter<S>, take: &Take) -> anyhow::Result<Turn> {
+    // Before the database promises anything: a signal that nobody hears would keep what is promised.
+    let mut signals = Signals::new()?;
+    let mut asking = pin!(limiter.reserve_all(take));
+    let reservation = tokio::select! {
+        biased;
+        code = signals.next() => {
+            match timeout(PATIENCE, asking).await {
+                Ok(answer) => give_back(answer?).await?,
+                Err(_) => unknown(),
+            }
+            return Ok(Turn::Interrupted(code));
+        }
+        reservation = &mut asking => reservation?,
     };
-    bar.finish_and_clear();
-    let Some(code) = code else { return Ok(None) };
-    // Bounded: whoever interrupts wants to be rid of this program, even if the database is slow.
-    if let Ok(cancelled) = tokio::time::timeout(Duration::from_secs(2), reservation.cancel()).await {
-        cancelled?;
+    let decision = reservation.decision().clone();
+    if !decision.is_granted() {
+        return Ok(Turn::Decided(decision));
     }
-    Ok(Some(ExitCode::from(code)))
+    let delay = reservation.delay();
+    let bar = (!delay.is_zero())
+        .then(|| progress(format!("{}: a token in {}", plain(take.key().as_str()), times::span(delay))));
+    let interrupted = tokio::select! {
+        biased;
+        code = signals.next() => Some(code),
+        // Even without a delay: what came meanwhile is heard.
+        () = sleep(delay) => None,
+    };
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    let Some(code) = interrupted else { return Ok(Turn::Decided(decision)) };
+    give_back(reservation).await?;
+    Ok(Turn::Interrupted(code))
 }
 
-#[cfg(unix)]
-async fn signal() -> std::io::Result<u8> {
-    use tokio::signal::unix::{SignalKind, signal};
-
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    Ok(tokio::select! {
-        _ = interrupt.recv() => 130,
-        _ = terminate.recv() => 143,
-    })
+async fn give_back<S: Store>(reservation: Reservation<S>) -> anyhow::Result<()> {
+    if !reservation.is_granted() {
+        return Ok(());
+    }
+    let given_back = if reservation.delay().is_zero() {
+        // Its turn has come, so there is nothing to cancel; no more than it cost comes back.
+        timeout(PATIENCE, reservation.refund(ALL)).await
+    } else {
+        timeout(PATIENCE, reservation.cancel()).await
+    };
+    match given_back {
+        Ok(given_back) => drop(given_back?),
+        Err(_) => unknown(),
+    }
+    Ok(())
 }
 
-#[cfg(not(unix))]
-async fn signal() -> std::io::Result<u8> {
-    tokio::signal::ctrl_c().await.map(|()| 130)
+fn unknown() {
+    let text = "tollgate: the database does not answer: whether tokens were taken, or given back, is unknown";
+    // What cannot be written, nobody reads.
+    let _ = writeln!(anstream::stderr(), "{text}");
 }
+
+const ALL: u64 = i64::MAX.unsigned_abs();
+
+/// Whoever interrupts wants to be rid of this program, even if the database is slow.
+const PATIENCE: Duration = Duration::from_secs(2);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tollgate::{Admin, Key};
 
 use crate::exit::Refusal;
+use crate::terms::key;
 use crate::{output, times};
 
 mod board;
@@ -15,7 +16,6 @@ mod look;
 mod once;
 mod order;
 mod screen;
-mod signals;
 mod terminal;
 
 use board::Board;
@@ -24,7 +24,7 @@ use order::Order;
 
 /// Show the buckets live: the hottest, emptiest or most denied, tokens granted per second, a sparkline of each
 ///
-/// It reads the buckets in pages, in the order of their keys, and never more than --most of them at each look: a table of
+/// It reads the buckets in pages, in the order of their keys, and never more than --limit of them at each look: a table of
 /// ten million keys costs the database no more than one of five thousand. Beyond that, choose by --prefix. Nothing is
 /// locked or written. Sliding windows are not shown.
 ///
@@ -34,19 +34,19 @@ use order::Order;
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = KEYS)]
 pub(crate) struct Args {
-    /// Only buckets whose key begins so; read by the key's index.
-    #[arg(long, value_parser = |text: &str| Key::try_from(text))]
+    /// Only buckets whose key begins so; read by the key's index
+    #[arg(long, value_parser = key)]
     prefix: Option<Key>,
-    /// The time between two looks.
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = times::parse)]
+    /// The time between two looks
+    #[arg(long, value_name = "SPAN", default_value = "2s", value_parser = times::parse)]
     interval: Duration,
-    /// How many buckets each look reads at most.
+    /// How many buckets each look reads at most
     #[arg(long, value_name = "BUCKETS", default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    most: u32,
-    /// Which buckets come first.
+    limit: u32,
+    /// Which buckets come first
     #[arg(long, value_enum, default_value_t)]
     sort: Order,
-    /// Prints one look as a table, and ends; so it does where there is no terminal.
+    /// Print one look as a table, and end; so it does where there is no terminal
     #[arg(long)]
     once: bool,
 }
@@ -57,7 +57,7 @@ impl Args {
             let message = format!("--interval {} is too short or too long", times::span(self.interval));
             return Err(Refusal::arguments(message, "give a time from 100ms to 1h").into());
         }
-        let reader = Reader::new(store, self.prefix, self.most);
+        let reader = Reader::new(store, self.prefix, self.limit);
         let mut board = Board::new(self.sort);
         // Before the screen is taken: what fails here is told as by any other command.
         board.see(reader.look().await?);

@@ -4,6 +4,7 @@ use std::io;
 
 use serde_json::json;
 
+use crate::exit::GRANT;
 use crate::output::{GREEN, RED, YELLOW, plain, say, say_json};
 use crate::redact::redact;
 
@@ -46,8 +47,7 @@ impl Report {
             (Some(true), Some(true)) => self.ok("grants", format!("{role} may take tokens and operate")),
             (Some(true), _) => self.ok("grants", format!("{role} may take tokens, and not operate")),
             (Some(false), _) => {
-                let advice = "grant it tollgate_app: migrations/grants makes that role";
-                self.fail("grants", format!("{role} may not take tokens"), advice);
+                self.fail("grants", format!("{role} may not take tokens"), GRANT);
             }
             (None, _) => {}
         }

@@ -3,6 +3,7 @@ use std::time::Instant;
 use sqlx::{Connection, Sqlite, SqliteConnection, SqlitePool};
 
 use super::{Examine, Report};
+use crate::exit;
 
 impl Examine for Sqlite {
     async fn examine(pool: &SqlitePool, report: &mut Report) -> Result<(), sqlx::Error> {
@@ -48,15 +49,23 @@ async fn busy(connection: &mut SqliteConnection, report: &mut Report) -> Result<
 async fn writer(connection: &mut SqliteConnection, report: &mut Report) -> Result<(), sqlx::Error> {
     let start = Instant::now();
     match connection.begin_with("begin immediate").await {
-        Ok(transaction) => {
+        Ok(mut transaction) => {
             let waited = start.elapsed();
+            // The lock of a file that is read-only is granted; the first change is not.
+            let written = sqlx::query("create table tollgate_doctor (n integer)").execute(&mut *transaction).await;
             transaction.rollback().await?;
-            report.ok("write lock", format!("free, obtained within {waited:.1?}"));
+            match written {
+                Ok(_) => report.ok("write lock", format!("free, obtained within {waited:.1?}")),
+                Err(error) => {
+                    let advice = "leave mode=ro out of the URL, and let this user write the file and its directory";
+                    report.fail("write lock", exit::words(&error), advice);
+                }
+            }
         }
         Err(error) => {
             let advice =
                 "another program keeps a transaction open, or this user may not write the file or its directory";
-            report.fail("write lock", error.to_string(), advice);
+            report.fail("write lock", exit::words(&error), advice);
         }
     }
     Ok(())

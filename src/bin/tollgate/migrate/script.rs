@@ -32,6 +32,8 @@ pub(crate) enum Format {
     Mysql,
     /// A script for sqlite3
     Sqlite3,
+    /// The roles for services and operators, with their grants: a script for psql, mysql or mariadb
+    Grants,
 }
 
 impl Format {
@@ -46,7 +48,7 @@ impl Format {
             Self::Psql => Some(Dialect::Postgres),
             Self::Mysql => Some(Dialect::Mysql),
             Self::Sqlite3 => Some(Dialect::Sqlite),
-            Self::Sqlx | Self::Goose | Self::Flyway => None,
+            Self::Sqlx | Self::Goose | Self::Flyway | Self::Grants => None,
         }
     }
 }
@@ -57,6 +59,15 @@ pub(super) fn whole(dialect: Dialect, migrations: &[Migration]) -> String {
         Dialect::Postgres => format!("begin;\n\n{}commit;\n", each(migrations)),
         Dialect::Sqlite => format!(".bail on\nbegin immediate;\n\n{}commit;\n", each(migrations)),
         Dialect::Mysql => delimited(migrations),
+    }
+}
+
+/// What an administrator runs after them, if roles are wanted; SQLite has none.
+pub(super) fn grants(dialect: Dialect) -> Option<&'static str> {
+    match dialect {
+        Dialect::Postgres => Some(include_str!("../../../../migrations/grants/postgres.sql")),
+        Dialect::Mysql => Some(include_str!("../../../../migrations/grants/mysql.sql")),
+        Dialect::Sqlite => None,
     }
 }
 

@@ -84,18 +84,18 @@ impl Count {
 fn most_within(window: Duration, tokens: impl Iterator<Item = (i64, u64)> + Clone) -> u64 {
     let mut leaving = tokens.clone();
     let mut begins = leaving.next();
-    let (mut within, mut most) = (0_u64, 0);
+    let (mut within, mut most) = (0_u128, 0);
     for (at, cost) in tokens {
-        within = within.saturating_add(cost);
+        within += u128::from(cost);
         while let Some((first, left)) = begins
             && span(first, at) >= window
         {
-            within = within.saturating_sub(left);
+            within -= u128::from(left);
             begins = leaving.next();
         }
         most = most.max(within);
     }
-    most
+    u64::try_from(most).unwrap_or(u64::MAX)
 }
 
 fn span(from: i64, to: i64) -> Duration {

@@ -58,8 +58,8 @@ fn arrival(line: &str) -> anyhow::Result<Arrival> {
     match (at, &words[1..]) {
         (Some(at), []) => Ok(Arrival { at, cost: 1 }),
         (Some(at), [cost]) => {
-            let cost = cost.parse().ok().filter(|cost| *cost > 0);
-            Ok(Arrival { at, cost: cost.context("the cost is no whole number of 1 or more")? })
+            let cost = cost.parse().ok().filter(|cost| (1..=LARGEST_COST).contains(cost));
+            Ok(Arrival { at, cost: cost.context("the cost is no whole number from 1 to 3155760000000000000")? })
         }
         _ => Ok(Arrival { at: logged(line).context("it says no time")?, cost: 1 }),
     }
@@ -92,6 +92,9 @@ fn in_range(at: i64) -> Option<i64> {
 
 /// More than a picture or a person can use, and as many as fit in some hundred megabytes.
 pub(crate) const MOST_ARRIVALS: usize = 10_000_000;
+
+/// What the largest bucket holds.
+const LARGEST_COST: u64 = 3_155_760_000_000_000_000;
 
 /// The arithmetic of buckets ends in 2160.
 const YEAR_2150: i64 = 5_680_281_600_000_000_000;
@@ -138,6 +141,8 @@ mod tests {
         for (text, expected) in [
             ("1\nsoon", "line 2, 'soon'"),
             ("1 0", "line 1, '1 0'"),
+            ("1 3155760000000000001", "from 1 to 3155760000000000000"),
+            ("1 18446744073709551615", "from 1 to 3155760000000000000"),
             ("-1", "line 1"),
             ("1.2.3", "line 1"),
             ("99999999999", "line 1"),

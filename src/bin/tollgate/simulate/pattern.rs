@@ -56,17 +56,18 @@ impl FromStr for Stream {
 impl Pattern {
     /// The traffic of so long a time, from 1970 on: periods of the calendar begin with it. The same seed makes the same.
     pub(crate) fn traffic(&self, lasts: Duration, seed: u64) -> anyhow::Result<Traffic> {
+        ensure!(can_last(lasts), "nothing lasts so long");
         let lasts = lasts.as_secs_f64();
-        ensure!(lasts > 0.0 && lasts < LONGEST, "a simulation lasts longer than nothing, and less than a century");
-        let expected: f64 = self.0.iter().map(|stream| stream.mean() * lasts).sum();
+        let most = || format!("at most {MOST_ARRIVALS} are simulated");
         #[expect(clippy::cast_precision_loss, reason = "a round number")]
-        let most = MOST_ARRIVALS as f64;
-        ensure!(expected <= most, "that is {expected:.0} arrivals: at most {MOST_ARRIVALS} are simulated");
+        let is_flood = |stream: &Stream| stream.steadily() * lasts > MOST_ARRIVALS as f64;
+        ensure!(!self.0.iter().any(is_flood), "those are more arrivals: {}", most());
         let mut random = fastrand::Rng::with_seed(seed);
         let mut arrivals = Vec::new();
         for stream in &self.0 {
-            let times = stream.times(lasts, &mut random);
-            arrivals.extend(times.into_iter().map(|time| Arrival { at: nanoseconds(time), cost: 1 }));
+            let times = stream.times(lasts, &mut random).map(|time| Arrival { at: nanoseconds(time), cost: 1 });
+            arrivals.extend(times.take(MOST_ARRIVALS + 1 - arrivals.len()));
+            ensure!(arrivals.len() <= MOST_ARRIVALS, "those are more arrivals: {}", most());
         }
         arrivals.sort_by_key(|arrival| arrival.at);
         Ok(Traffic { arrivals, begin: 0, end: nanoseconds(lasts) })
@@ -74,49 +75,48 @@ impl Pattern {
 }
 
 impl Stream {
-    /// Arrivals a second, in the long run.
-    fn mean(&self) -> f64 {
+    /// Arrivals a second of those that come all the time.
+    fn steadily(&self) -> f64 {
         match *self {
             Self::Steady(rate) | Self::Poisson(rate) | Self::Sine { rate, .. } => rate,
-            Self::Burst { arrivals, every } => f64::from(arrivals) / every,
-            // The first arrival of a while comes with its beginning, however short it is.
-            Self::OnOff { rate, on, off } => (rate * on).ceil() / (on + off),
+            Self::Burst { .. } | Self::OnOff { .. } => 0.0,
         }
     }
 
-    fn times(&self, lasts: f64, random: &mut fastrand::Rng) -> Vec<f64> {
+    /// One time after another: there may be more of them than fit in memory.
+    fn times<'a>(&self, lasts: f64, random: &'a mut fastrand::Rng) -> Box<dyn Iterator<Item = f64> + 'a> {
         match *self {
-            Self::Steady(rate) => evenly(1.0 / rate, lasts).collect(),
-            Self::Poisson(rate) => poisson(rate, lasts, random),
+            Self::Steady(rate) => Box::new(evenly(1.0 / rate, lasts)),
+            Self::Poisson(rate) => Box::new(poisson(rate, lasts, random)),
             Self::Burst { arrivals, every } => {
-                evenly(every, lasts).flat_map(|time| std::iter::repeat_n(time, arrivals as usize)).collect()
+                Box::new(evenly(every, lasts).flat_map(move |time| std::iter::repeat_n(time, arrivals as usize)))
             }
             // Thinned from twice the rate, which is the most that it swings to.
             Self::Sine { rate, every } => {
-                let mut times = poisson(2.0 * rate, lasts, random);
-                times.retain(|time| random.f64() * 2.0 < 1.0 - (TAU * time / every).cos());
-                times
+                let mut chance = random.fork();
+                let swings = move |time: &f64| chance.f64() * 2.0 < 1.0 - (TAU * time / every).cos();
+                Box::new(poisson(2.0 * rate, lasts, random).filter(swings))
             }
-            Self::OnOff { rate, on, off } => evenly(on + off, lasts)
-                .flat_map(|start| evenly(1.0 / rate, on.min(lasts)).map(move |time| start + time))
-                .filter(|time| *time < lasts)
-                .collect(),
+            Self::OnOff { rate, on, off } => Box::new(
+                evenly(on + off, lasts)
+                    .flat_map(move |start| evenly(1.0 / rate, on.min(lasts - start)).map(move |time| start + time)),
+            ),
         }
     }
 }
 
 fn evenly(apart: f64, lasts: f64) -> impl Iterator<Item = f64> {
-    (0_u32..).map(move |n| f64::from(n) * apart).take_while(move |time| *time < lasts)
+    #[expect(clippy::cast_precision_loss, reason = "nobody counts as far as floats cannot")]
+    (0_u64..).map(move |n| n as f64 * apart).take_while(move |time| *time < lasts)
 }
 
 /// Times between arrivals are exponential.
-fn poisson(rate: f64, lasts: f64, random: &mut fastrand::Rng) -> Vec<f64> {
+fn poisson(rate: f64, lasts: f64, random: &mut fastrand::Rng) -> impl Iterator<Item = f64> {
     let mut time = 0.0;
-    let next = || {
+    std::iter::from_fn(move || {
         time -= (1.0 - random.f64()).ln() / rate;
         (time < lasts).then_some(time)
-    };
-    std::iter::from_fn(next).collect()
+    })
 }
 
 /// `50/s`, `0.5/s`, `3/10min`.
@@ -133,6 +133,11 @@ fn seconds(text: &str) -> anyhow::Result<f64> {
     let seconds = span.as_secs_f64();
     ensure!(seconds > 0.0 && seconds < LONGEST, "'{text}' is no time that anything can take");
     Ok(seconds)
+}
+
+/// Whether a simulation may take this long.
+pub(crate) fn can_last(lasts: Duration) -> bool {
+    !lasts.is_zero() && lasts.as_secs_f64() < LONGEST
 }
 
 /// To the microsecond: what lies below differs from one machine's logarithm to another's.

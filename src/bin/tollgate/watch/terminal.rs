@@ -14,7 +14,7 @@ use tollgate::{Admin, Error};
 use super::board::Board;
 use super::look::{Look, Reader};
 use super::screen;
-use super::signals::Signals;
+use crate::signals::Signals;
 
 /// Shows the board until a key or a signal ends it. The terminal is as it was before, however that comes about.
 pub(crate) async fn live<S: Admin>(mut board: Board, reader: Reader<S>, every: Duration) -> anyhow::Result<ExitCode> {

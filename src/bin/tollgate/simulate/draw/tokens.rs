@@ -6,8 +6,8 @@ use super::{AMBER, Area, BLUE, PALE, Panel, float, label, line};
 
 pub(super) fn draw(area: &Area<'_>, panel: &Panel<'_>) -> anyhow::Result<()> {
     let tokens = || panel.run.tokens.iter().map(|(_, tokens)| *tokens);
-    let asked: u64 = panel.run.asked.iter().map(|asked| asked.arrival.cost).sum();
-    let most = tokens().max().unwrap_or(0).max(if panel.is_sparse() { asked.cast_signed() } else { 1 });
+    let asked = panel.run.asked.iter().fold(0_i64, |asked, one| asked.saturating_add_unsigned(one.arrival.cost));
+    let most = tokens().max().unwrap_or(0).max(if panel.is_sparse() { asked } else { 1 });
     let mut chart = panel.chart(area, float(tokens().min().unwrap_or(0).min(0)) * 1.1, float(most) * 1.2)?;
     chart
         .configure_mesh()
@@ -25,8 +25,8 @@ pub(super) fn draw(area: &Area<'_>, panel: &Panel<'_>) -> anyhow::Result<()> {
         let mut used: Vec<(i64, u64)> =
             panel.run.asked.iter().filter_map(|asked| Some((asked.used_at()?, asked.arrival.cost))).collect();
         used.sort_unstable();
-        let so_far = used.iter().scan(0, |so_far, (at, cost)| {
-            *so_far += cost.cast_signed();
+        let so_far = used.iter().scan(0_i64, |so_far, (at, cost)| {
+            *so_far = so_far.saturating_add_unsigned(*cost);
             Some((*at, *so_far))
         });
         line(&mut chart, panel.steps(std::iter::once((panel.begin, 0)).chain(so_far)), BLUE, 2)?;

@@ -1,0 +1,32 @@
+//! Outputs that nobody reads, or that cannot be written, change nothing of how the program ends.
+
+use std::process::{Command, Stdio};
+
+use crate::databases::{Database, Engine};
+
+/// The exit code, with a pipe as standard output whose reader is gone.
+fn without_a_reader(mut command: Command) -> Option<i32> {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    command.stdout(writer).stderr(Stdio::null()).status().expect("it starts").code()
+}
+
+#[test]
+fn the_exit_code_is_the_same_without_a_reader() {
+    let database = Database::migrated(Engine::Sqlite);
+    let take = ["take", "a", "--quota", "1 per 1d"];
+    assert_eq!(without_a_reader(database.command(&take)), Some(0));
+    for (arguments, code) in [
+        (&take[..], 75),
+        (&["take", "a", "--quota", "1 per 1d", "--json"], 75),
+        (&["reset", "nobody"], 1),
+        (&["delete", "nobody"], 1),
+        (&["peek", "a", "nobody"], 1),
+        (&["list"], 0),
+        (&["--help"], 0),
+    ] {
+        assert_eq!(without_a_reader(database.command(arguments)), Some(code), "{arguments:?}");
+    }
+    let database = Database::empty(Engine::Postgres);
+    assert_eq!(without_a_reader(database.command(&["doctor"])), Some(1));
+}
