@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::headers;
 use super::refusals::Refusals;
 use super::{ClientLimitError, Outgoing, Preset};
-use crate::{HoldBack, Key, Limiter, Store};
+use crate::{Error, HoldBack, HoldBackError, Key, Limiter, Mode, Store};
 
 /// Keeps an HTTP client under the limit of whom it calls, together with every other process over the same store.
 ///
@@ -50,13 +50,15 @@ pub(super) struct Ticket {
     key: Key,
     /// What was left then.
     remaining: u64,
+    /// Whether its limit would have denied it: else the next request is not held back either.
+    enforced: bool,
 }
 
 impl<S: Store> ClientLimit<S> {
     /// Under a limiter: a token a request, by host, for which it waits up to 30 seconds.
     ///
-    /// Let its quota be a continuous one, or its periods be short: see [`HoldBack::retry_after`]. A sliding window cannot be
-    /// held back.
+    /// Let its quota be a continuous one, or its periods be short: see [`HoldBack::retry_after`]. A sliding window limits what
+    /// is sent, but cannot be held back: what others answer is [`missed`](Self::missed), and nothing is sent again.
     #[must_use]
     pub fn new(limiter: Limiter<S>) -> Self {
         Self {
@@ -133,12 +135,14 @@ impl<S: Store> ClientLimit<S> {
             }
             // Else its turn was given before somebody was refused, and is worth nothing any more.
             if self.seen.refusals.count(&key) == refusals {
-                return Ok(Ticket { key, remaining: decision.remaining() });
+                let enforced = decision.mode() == Mode::Enforce && self.limiter.mode() == Mode::Enforce;
+                return Ok(Ticket { key, remaining: decision.remaining(), enforced });
             }
         }
     }
 
-    /// Passes on what an answer says, and says whether it was a refusal. A caller who gives up meanwhile does not stop it.
+    /// Passes on what an answer says, and says whether it was a refusal that holds back whoever asks again. A caller who gives
+    /// up meanwhile does not stop it.
     pub(super) async fn answered(&self, ticket: Ticket, status: StatusCode, headers: &HeaderMap) -> bool {
         let refused = headers::is_refusal(status, headers);
         let Some(hold) = HoldBack::from_answer(status, headers, &self.presets) else {
@@ -157,15 +161,27 @@ impl<S: Store> ClientLimit<S> {
                 }
             };
             refusal();
-            if limiter.hold_back(&ticket.key, hold).await.is_err() {
+            let held = hold_back(&limiter, &ticket.key, hold).await.is_ok();
+            if !held {
                 seen.missed.fetch_add(1, Ordering::Relaxed);
             }
             // Those who were given a turn in between ask again, too.
             refusal();
+            refused && held && ticket.enforced
         };
         // It fails if the runtime is ending.
-        drop(tokio::spawn(passing).await);
-        refused
+        tokio::spawn(passing).await.unwrap_or(false)
+    }
+}
+
+/// A bucket that never refills cannot be held back for a time, but to what is left.
+async fn hold_back<S: Store>(limiter: &Limiter<S>, key: &Key, hold: HoldBack) -> Result<bool, Error> {
+    let held = limiter.hold_back(key, hold).await;
+    match (&held, hold.left()) {
+        (Err(Error::HoldBack(HoldBackError::NeverRefills(_))), Some(left)) => {
+            limiter.hold_back(key, HoldBack::remaining(left)).await
+        }
+        _ => held,
     }
 }
 

@@ -38,14 +38,15 @@ pub struct LimitMiddleware<S: Store> {
 
 impl<S: Store> LimitMiddleware<S> {
     /// How often a request that is refused (429, or 503 with `Retry-After`) is sent again, each time after it has waited for
-    /// its turn; not at all if not said. If its turn does not come in time, or its body is a stream, the refusal is the
-    /// answer.
+    /// its turn; not at all if not said. If its turn does not come in time, if its body is a stream, or if the limit could
+    /// not be held back (see [`missed`](ClientLimit::missed)) or is not in force, the refusal is the answer.
     #[must_use]
     pub fn retries(self, retries: u32) -> Self {
         Self { retries, ..self }
     }
 
-    /// Waits for the turn of a request, sends it, and passes on what the answer says; says whether it was refused.
+    /// Waits for the turn of a request, sends it, and passes on what the answer says; says whether it was refused, and a
+    /// retry would wait.
     async fn send(&self, request: Request, extensions: &mut Extensions, next: Next<'_>) -> Result<(Response, bool)> {
         let Some((key, cost)) = self.limit.price(&outgoing(&request, extensions)).map_err(Error::middleware)? else {
             return Ok((next.run(request, extensions).await?, false));
