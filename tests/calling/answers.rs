@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Admin, ClientLimit, ClientLimitError, Key, Limiter, MemoryStore, Preset, Window};
+use tollgate::{Admin, ClientLimit, ClientLimitError, Key, Limiter, MemoryStore, Mode, Preset, Window};
 
 use super::clients::{AnyClient, KINDS};
 use super::replicas::Replicas;
@@ -154,6 +154,20 @@ async fn one_hosts_answer_holds_back_no_other() -> anyhow::Result<()> {
         // The key is the host as the URL has it.
         let key = Key::try_from(refusing.address.to_string())?;
         assert!(limiter.store().peek(&key).await?.expect("it is there").available < 0);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_limiter_that_is_switched_off_passes_nothing_on() -> anyhow::Result<()> {
+    for kind in KINDS {
+        let third_party = ThirdParty::new([answer(429, &[("retry-after", "60")])]).await?;
+        let limiter = Limiter::builder(MemoryStore::new()).mode(Mode::Off).build("1000/s")?;
+        let limit = ClientLimit::new(limiter.clone()).read(Preset::XRateLimit);
+        let client = AnyClient::new(kind, limit.clone());
+        assert_eq!(client.get(&third_party.url("/")).await??, 429);
+        let key = Key::try_from(third_party.address.to_string())?;
+        assert_eq!((limiter.store().peek(&key).await?, limit.missed()), (None, 0), "{kind:?}");
     }
     Ok(())
 }
