@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{join_all, poll_fn};
+use reqwest::Method;
 use reqwest_middleware::ClientBuilder;
 use tollgate::{Admin, ClientLimit, ClientLimitError, Key, Limiter, MemoryStore, Mode};
 
@@ -161,6 +162,18 @@ async fn nothing_is_sent_again_that_nobody_holds_back() -> anyhow::Result<()> {
         let response = client.get(third_party.url("/")).send().await?;
         assert_eq!((response.status().as_u16(), third_party.reached()), (429, 1), "{rule}, {mode:?}");
         assert_eq!(limit.missed(), missed, "{rule}, {mode:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn after_an_overload_only_what_may_be_done_twice_is_sent_again() -> anyhow::Result<()> {
+    for (method, reached) in [(Method::GET, 2), (Method::PUT, 2), (Method::POST, 1), (Method::PATCH, 1)] {
+        let third_party = ThirdParty::new([answer(503, &[("retry-after", "0.02")])]).await?;
+        let limit = ClientLimit::new(Limiter::new(MemoryStore::new(), "1000/s")?);
+        let client = ClientBuilder::new(reqwest::Client::new()).with(limit.middleware().retries(2)).build();
+        client.request(method.clone(), third_party.url("/")).send().await?;
+        assert_eq!(third_party.reached(), reached, "{method}");
     }
     Ok(())
 }
