@@ -37,11 +37,9 @@ impl HoldBack {
         if !is_refusal(status, headers) {
             return said;
         }
-        match retry_after(headers, sent) {
-            Some(span) => said.into_iter().chain([Self::retry_after(span), Self::remaining(0)]).reduce(Self::and),
-            // It says no more than that there is none.
-            None => said.or(Some(Self::remaining(0))),
-        }
+        let none = Self::remaining(0);
+        let refusal = retry_after(headers, sent).map_or(none, |span| none.and(Self::retry_after(span)));
+        Some(said.map_or(refusal, |said| said.and(refusal)))
     }
 }
 
@@ -220,9 +218,11 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_that_says_what_is_left_elsewhere_does_not_empty_the_bucket() {
+    fn a_refusal_leaves_nothing_whatever_its_other_headers_say() {
         let lines = [("x-ratelimit-remaining-tokens", "5000")];
-        assert_eq!(held(429, Preset::OpenAiTokens, &lines), Some(HoldBack::remaining(5000)));
+        assert_eq!(held(429, Preset::OpenAiTokens, &lines), Some(HoldBack::remaining(0)));
+        let lines = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "30")];
+        assert_eq!(held(429, Preset::XRateLimit, &lines), Some(wait(30)));
     }
 
     proptest! {
