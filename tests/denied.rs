@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use tokio::runtime::Builder;
 use tollgate::{Admin, Key, Limiter, LimiterBuilder, MemoryStore};
 
 const TOLD_BY: Duration = Duration::from_secs(11);
@@ -57,4 +59,21 @@ async fn nothing_is_counted_unless_it_was_asked_for() -> anyhow::Result<()> {
     tokio::time::sleep(TOLD_BY).await;
     assert_eq!(store.most_denied(10).await?, []);
     Ok(())
+}
+
+#[test]
+fn denials_are_told_though_there_was_no_runtime_or_it_ended() -> anyhow::Result<()> {
+    let store = Arc::new(MemoryStore::new());
+    let limiter = counting(&store, 10).build("1 once")?;
+    let paused = || Builder::new_current_thread().enable_time().start_paused(true).build();
+    for _ in 0..3 {
+        let _ = limiter.allow("a").now_or_never().expect("it is in memory")?;
+    }
+    let _ = paused()?.block_on(limiter.allow("a"))?;
+    paused()?.block_on(async {
+        let _ = limiter.allow("a").await?;
+        tokio::time::sleep(TOLD_BY).await;
+        assert_eq!(store.most_denied(1).await?.first().map(|told| told.denied), Some(4));
+        Ok(())
+    })
 }
