@@ -18,7 +18,7 @@ use crate::{Error, HoldBack, HoldBackError, Key, Limiter, Mode, Store};
 /// [`ClientLimitError::Limited`] without having been sent.
 ///
 /// An answer of 429, or of 503 that says `Retry-After`, [holds the bucket back](Limiter::hold_back) for everybody: nobody who
-/// asks after that is sent before its time. The answer goes to the caller as it is. Requests that
+/// asks after that is sent before its time, unless tokens are given back or the quota is changed meanwhile. The answer goes to the caller as it is. Requests that
 /// had been given their turn before ask for another one in this process; in others they are sent, and are refused too.
 /// With [`read`](Self::read), what other headers say is passed on as well.
 ///
@@ -91,7 +91,8 @@ impl<S: Store> ClientLimit<S> {
         Self { max_wait, ..self }
     }
 
-    /// For how long an answer may hold the bucket back, whatever it says; an hour if not said.
+    /// The longest wait that an answer may ask for, whatever it says; an hour if not said. Of a quota by interval or by the
+    /// calendar, tokens come with the first period after it: see [`HoldBack::retry_after`].
     #[must_use]
     pub fn longest_hold(self, longest_hold: Duration) -> Self {
         Self { longest_hold, ..self }
