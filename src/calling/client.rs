@@ -145,7 +145,7 @@ impl<S: Store> ClientLimit<S> {
     /// Passes on what an answer says, and says whether it was a refusal that holds back whoever asks again. A caller who gives
     /// up meanwhile does not stop it.
     pub(super) async fn answered(&self, ticket: Ticket, status: StatusCode, headers: &HeaderMap) -> bool {
-        let refused = headers::is_refusal(status, headers);
+        let refused = headers::is_refusal(status, headers, &self.presets);
         let Some(hold) = HoldBack::from_answer(status, headers, &self.presets) else {
             return false;
         };

@@ -96,6 +96,15 @@ async fn only_an_overload_that_says_so_holds_back() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
+async fn a_403_that_says_it_is_a_limit_holds_back_if_the_client_reads_that() -> anyhow::Result<()> {
+    let headers = [("x-ratelimit-remaining", "4000"), ("retry-after", "60")];
+    assert_eq!(held_by(answer(403, &headers), &[]).await?, None);
+    let held = held_by(answer(403, &headers), &[Preset::XRateLimit]).await?.expect("it holds back");
+    assert!(held <= Duration::from_mins(1) && held > Duration::from_secs(30), "{held:?}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn headers_are_read_if_the_client_is_told_to() -> anyhow::Result<()> {
     let headers = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "1800")];
     assert_eq!(held_by(answer(200, &headers), &[]).await?, None);
