@@ -123,8 +123,8 @@ impl<S: Store> ClientLimit<S> {
     /// Waits for the turn of a request.
     pub(super) async fn admit(&self, key: Key, cost: u64) -> Result<Ticket, ClientLimitError> {
         let until = Instant::now().checked_add(self.max_wait);
+        let mut refusals = self.seen.refusals.watch(&key);
         loop {
-            let refusals = self.seen.refusals.count(&key);
             let left = until.map_or(self.max_wait, |until| until.saturating_duration_since(Instant::now()));
             let decision = if left.is_zero() {
                 self.limiter.allow_n(&key, cost).await?
@@ -132,10 +132,12 @@ impl<S: Store> ClientLimit<S> {
                 self.limiter.wait_n(&key, cost, left).await?
             };
             if !decision.is_granted() {
+                drop(refusals);
                 return Err(ClientLimitError::Limited { key, retry_after: decision.retry_after() });
             }
             // Else its turn was given before somebody was refused, and is worth nothing any more.
-            if self.seen.refusals.count(&key) == refusals {
+            if !refusals.was_refused() {
+                drop(refusals);
                 let enforced = decision.mode() == Mode::Enforce && self.limiter.mode() == Mode::Enforce;
                 return Ok(Ticket { key, remaining: decision.remaining(), enforced });
             }
