@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::runtime::Builder;
-use tollgate::{Admin, Key, Limiter, LimiterBuilder, MemoryStore};
+use tollgate::{Admin, Key, Limiter, LimiterBuilder, ManualClock, MemoryStore, Store};
 
 const TOLD_BY: Duration = Duration::from_secs(11);
 
@@ -76,4 +76,19 @@ fn denials_are_told_though_there_was_no_runtime_or_it_ended() -> anyhow::Result<
         assert_eq!(store.most_denied(1).await?.first().map(|told| told.denied), Some(4));
         Ok(())
     })
+}
+
+#[tokio::test]
+async fn a_sweep_forgets_denials_of_two_days_ago_though_nobody_is_denied_any_more() -> anyhow::Result<()> {
+    const HOUR: Duration = Duration::from_hours(1);
+
+    let clock = ManualClock::default();
+    let store = MemoryStore::with_clock(clock.clone());
+    store.count_denials(&[(Key::try_from("a")?, 1), (Key::try_from("b")?, 2)]).await?;
+    clock.advance(47 * HOUR);
+    assert_eq!(store.sweep(None, 100).await?.deleted, 0);
+    clock.advance(2 * HOUR);
+    assert_eq!(store.sweep(None, 100).await?.deleted, 2);
+    assert_eq!(store.sweep(None, 100).await?.deleted, 0);
+    Ok(())
 }
