@@ -164,13 +164,13 @@ impl<S: Store> ClientLimit<S> {
                 }
             };
             refusal();
-            let held = hold_back(&limiter, &ticket.key, hold).await.is_ok();
-            if !held {
+            let passed_on = hold_back(&limiter, &ticket.key, hold).await.is_ok();
+            if !passed_on {
                 seen.missed.fetch_add(1, Ordering::Relaxed);
             }
             // Those who were given a turn in between ask again, too.
             refusal();
-            refused && held && ticket.enforced
+            refused && passed_on && ticket.enforced
         };
         // It fails if the runtime is ending.
         tokio::spawn(passing).await.unwrap_or(false)
@@ -179,12 +179,12 @@ impl<S: Store> ClientLimit<S> {
 
 /// A bucket that never refills cannot be held back for a time, but to what is left.
 async fn hold_back<S: Store>(limiter: &Limiter<S>, key: &Key, hold: HoldBack) -> Result<bool, Error> {
-    let held = limiter.hold_back(key, hold).await;
-    match (&held, hold.left()) {
+    let lowered = limiter.hold_back(key, hold).await;
+    match (&lowered, hold.left()) {
         (Err(Error::HoldBack(HoldBackError::NeverRefills(_))), Some(left)) => {
             limiter.hold_back(key, HoldBack::remaining(left)).await
         }
-        _ => held,
+        _ => lowered,
     }
 }
 
