@@ -8,7 +8,8 @@ use crate::{Error, Key, Quota, Rule, TakeError};
 /// What somebody else says of a limit that it keeps, such as the `Retry-After` of a third party's answer: a bucket is
 /// lowered to it, for everybody who shares the bucket, and never raised.
 ///
-/// When no token is left, requests are denied, or wait, as ever. See [`Limiter::hold_back`](crate::Limiter::hold_back).
+/// When no token is left, requests are denied, or wait, as ever. A hold is tokens that are owed: other terms rescale it, and
+/// what others give back opens it earlier. See [`Limiter::hold_back`](crate::Limiter::hold_back).
 ///
 /// ```
 /// use std::time::Duration;
@@ -33,7 +34,8 @@ pub struct HoldBack {
 }
 
 impl HoldBack {
-    /// For how long a bucket is held back at most, unless [`longest`](Self::longest) says otherwise: an hour.
+    /// The longest wait that counts, unless [`longest`](Self::longest) says otherwise: an hour. Of a quota by interval or by
+    /// the calendar, tokens come with the first period after it.
     pub const LONGEST: Duration = Duration::from_secs(3600);
 
     /// So many tokens are left now, at most.
@@ -65,12 +67,13 @@ impl HoldBack {
         }
     }
 
-    /// For how long it holds back at most, whatever was said: [`LONGEST`](Self::LONGEST) if not set, a year at most.
+    /// The longest wait that counts, whatever was said: [`LONGEST`](Self::LONGEST) if not set, a year at most. Of a quota by
+    /// interval or by the calendar, tokens come with the first period after it.
     pub const fn longest(self, longest: Duration) -> Self {
         Self { longest: Some(longest), ..self }
     }
 
-    /// For how long it holds back.
+    /// The wait that counts: no token comes before.
     #[must_use]
     pub fn wait(&self) -> Duration {
         self.retry_after.unwrap_or_default().min(self.longest.unwrap_or(Self::LONGEST))

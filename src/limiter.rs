@@ -314,6 +314,9 @@ impl<S: Store> Limiter<S> {
 
     /// The same for a bucket under another rule than the limiter's, for instance one of several that a request names.
     ///
+    /// A limiter whose own [mode](Self::set_mode) is [`Off`](Mode::Off) or [`Block`](Mode::Block) asks the store nothing, so
+    /// it changes nothing.
+    ///
     /// # Errors
     ///
     /// As for [`hold_back`](Self::hold_back).
@@ -323,6 +326,9 @@ impl<S: Store> Limiter<S> {
         Error: From<K::Error>,
     {
         let key = key.try_into()?;
+        if self.switched.answer().is_some() {
+            return Ok(false);
+        }
         self.policy.bounded(self.stack.hold_back(&key, rule, hold)).await
     }
 

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate::{Admin, Key, Limiter, LimiterBuilder, MemoryStore};
+use futures_util::FutureExt;
+use tokio::runtime::Builder;
+use tollgate::{Admin, Key, Limiter, LimiterBuilder, ManualClock, MemoryStore, Store};
 
 const TOLD_BY: Duration = Duration::from_secs(11);
 
@@ -56,5 +58,37 @@ async fn nothing_is_counted_unless_it_was_asked_for() -> anyhow::Result<()> {
     limiter.close().await?;
     tokio::time::sleep(TOLD_BY).await;
     assert_eq!(store.most_denied(10).await?, []);
+    Ok(())
+}
+
+#[test]
+fn denials_are_told_though_there_was_no_runtime_or_it_ended() -> anyhow::Result<()> {
+    let store = Arc::new(MemoryStore::new());
+    let limiter = counting(&store, 10).build("1 once")?;
+    let paused = || Builder::new_current_thread().enable_time().start_paused(true).build();
+    for _ in 0..3 {
+        let _ = limiter.allow("a").now_or_never().expect("it is in memory")?;
+    }
+    let _ = paused()?.block_on(limiter.allow("a"))?;
+    paused()?.block_on(async {
+        let _ = limiter.allow("a").await?;
+        tokio::time::sleep(TOLD_BY).await;
+        assert_eq!(store.most_denied(1).await?.first().map(|told| told.denied), Some(4));
+        Ok(())
+    })
+}
+
+#[tokio::test]
+async fn a_sweep_forgets_denials_of_two_days_ago_though_nobody_is_denied_any_more() -> anyhow::Result<()> {
+    const HOUR: Duration = Duration::from_hours(1);
+
+    let clock = ManualClock::default();
+    let store = MemoryStore::with_clock(clock.clone());
+    store.count_denials(&[(Key::try_from("a")?, 1), (Key::try_from("b")?, 2)]).await?;
+    clock.advance(47 * HOUR);
+    assert_eq!(store.sweep(None, 100).await?.deleted, 0);
+    clock.advance(2 * HOUR);
+    assert_eq!(store.sweep(None, 100).await?.deleted, 2);
+    assert_eq!(store.sweep(None, 100).await?.deleted, 0);
     Ok(())
 }

@@ -1,8 +1,9 @@
 -- token_sweep_step_v1: one bounded step of clearing away what carries no information any more: buckets that were not
--- provisioned and are full, windows in which nothing counts, receipts and overrides that have expired.
+-- provisioned and are full, windows in which nothing counts, receipts and overrides that have expired, denials of two
+-- days ago.
 --
 -- Arguments: p_after    where the last step ended; null: begin
---            p_limit    how many buckets to look at, and how many receipts and overrides to delete at most
+--            p_limit    how many buckets to look at, and how many rows of each other table to delete at most
 -- Result:    o_deleted  rows
 --            o_next     where the next step begins; null: this one came to the end
 -- Locks:     rows that nobody else has locked, in a transaction of its own unless inside the caller's; what is locked
@@ -18,6 +19,7 @@ begin
   declare v_after varbinary(1024) default coalesce(cast(p_after as binary), '');
   declare v_id varbinary(255);
   declare v_receipt binary(16);
+  declare v_hour datetime;
   declare v_seen bigint default 0;
   declare v_idle, v_done boolean default false;
   declare v_buckets cursor for
@@ -30,6 +32,10 @@ begin
   declare v_overrides cursor for
     select id from token_overrides
      where timestampdiff(microsecond, '1970-01-01', least(expires_at, '2262-01-01')) * 1000 <= v_now limit p_limit;
+  declare v_stats cursor for  -- no denial in that hour is of the last 48
+    select hour, id from token_stats
+     where hour < timestamp('1970-01-01') + interval v_now div 1000 microsecond - interval 49 hour
+     order by hour, id limit p_limit;
   declare continue handler for not found set v_done = true;
   declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
 
@@ -101,6 +107,17 @@ begin
         end if;
       end loop;
       close v_overrides;
+      set v_done = false;
+      open v_stats;
+      stats: loop
+        fetch v_stats into v_hour, v_id;
+        if v_done then leave stats; end if;
+        if exists (select 1 from token_stats where hour = v_hour and id = v_id for update skip locked) then
+          delete from token_stats where hour = v_hour and id = v_id;
+          set o_deleted = o_deleted + row_count();
+        end if;
+      end loop;
+      close v_stats;
     end if;
     if v_own then commit and no chain no release; end if;
   end;

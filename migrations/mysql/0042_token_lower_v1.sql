@@ -19,7 +19,7 @@ create procedure token_lower_v1(
 modifies sql data
 sql security definer
 begin
-  declare v_own boolean default @@autocommit;
+  declare v_own boolean default false;
   declare v_id varbinary(1024) default cast(p_id as binary);
   declare v_mode varchar(7) character set ascii collate ascii_bin;
   declare v_now, v_until, v_capacity, v_clock, v_before, v_to bigint;
@@ -37,6 +37,7 @@ begin
     signal sqlstate '22023' set message_text =
       'tollgate: holding back takes a bucket, 0 tokens or more, and a wait of 0 to a year';
   end if;
+  set v_own = @@autocommit;
   if v_own then
     set transaction isolation level read committed;
   end if;

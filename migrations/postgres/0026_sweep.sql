@@ -1,8 +1,8 @@
 -- sweep_v1: one bounded step of clearing away what carries no information any more: buckets that were not provisioned
--- and are full, windows in which nothing counts, receipts and overrides that have expired.
+-- and are full, windows in which nothing counts, receipts and overrides that have expired, denials of two days ago.
 --
 -- Arguments: p_after  where the last step ended; null: begin
---            p_limit  how many buckets to look at, and how many receipts to delete at most: 1 to 10000
+--            p_limit  how many buckets to look at, and how many rows of each other table to delete at most: 1 to 10000
 -- Result:    deleted  rows
 --            next     where the next step begins; null: this one came to the end
 -- Locks:     rows that nobody else has locked; what is locked is left for another time.
@@ -46,6 +46,14 @@ begin
      using (select e.id from tollgate.token_overrides e where not tollgate.in_force_v1(e.expires_at, v_now)
              order by e.id limit p_limit for update skip locked) e
      where o.id = e.id;
+    get diagnostics v_count = row_count;
+    deleted := deleted + v_count;
+    -- No denial in that hour is of the last 48.
+    delete from tollgate.token_stats s
+     using (select e.hour, e.id from tollgate.token_stats e
+             where e.hour < to_timestamp(v_now / 1000000000.0) - interval '49 hours'
+             order by e.hour, e.id limit p_limit for update skip locked) e
+     where s.hour = e.hour and s.id = e.id;
     get diagnostics v_count = row_count;
     deleted := deleted + v_count;
     -- Nobody makes an override while the row is locked, because its trigger waits for that.

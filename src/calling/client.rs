@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::headers;
 use super::refusals::Refusals;
 use super::{ClientLimitError, Outgoing, Preset};
-use crate::{HoldBack, Key, Limiter, Store};
+use crate::{Error, HoldBack, HoldBackError, Key, Limiter, Mode, Store};
 
 /// Keeps an HTTP client under the limit of whom it calls, together with every other process over the same store.
 ///
@@ -18,7 +18,7 @@ use crate::{HoldBack, Key, Limiter, Store};
 /// [`ClientLimitError::Limited`] without having been sent.
 ///
 /// An answer of 429, or of 503 that says `Retry-After`, [holds the bucket back](Limiter::hold_back) for everybody: nobody who
-/// asks after that is sent before its time. The answer goes to the caller as it is. Requests that
+/// asks after that is sent before its time, unless tokens are given back or the quota is changed meanwhile. The answer goes to the caller as it is. Requests that
 /// had been given their turn before ask for another one in this process; in others they are sent, and are refused too.
 /// With [`read`](Self::read), what other headers say is passed on as well.
 ///
@@ -50,13 +50,15 @@ pub(super) struct Ticket {
     key: Key,
     /// What was left then.
     remaining: u64,
+    /// Whether its limit would have denied it: else the next request is not held back either.
+    enforced: bool,
 }
 
 impl<S: Store> ClientLimit<S> {
     /// Under a limiter: a token a request, by host, for which it waits up to 30 seconds.
     ///
-    /// Let its quota be a continuous one, or its periods be short: see [`HoldBack::retry_after`]. A sliding window cannot be
-    /// held back.
+    /// Let its quota be a continuous one, or its periods be short: see [`HoldBack::retry_after`]. A sliding window limits what
+    /// is sent, but cannot be held back: what others answer is [`missed`](Self::missed), and nothing is sent again.
     #[must_use]
     pub fn new(limiter: Limiter<S>) -> Self {
         Self {
@@ -89,7 +91,8 @@ impl<S: Store> ClientLimit<S> {
         Self { max_wait, ..self }
     }
 
-    /// For how long an answer may hold the bucket back, whatever it says; an hour if not said.
+    /// The longest wait that an answer may ask for, whatever it says; an hour if not said. Of a quota by interval or by the
+    /// calendar, tokens come with the first period after it: see [`HoldBack::retry_after`].
     #[must_use]
     pub fn longest_hold(self, longest_hold: Duration) -> Self {
         Self { longest_hold, ..self }
@@ -120,8 +123,8 @@ impl<S: Store> ClientLimit<S> {
     /// Waits for the turn of a request.
     pub(super) async fn admit(&self, key: Key, cost: u64) -> Result<Ticket, ClientLimitError> {
         let until = Instant::now().checked_add(self.max_wait);
+        let mut refusals = self.seen.refusals.watch(&key);
         loop {
-            let refusals = self.seen.refusals.count(&key);
             let left = until.map_or(self.max_wait, |until| until.saturating_duration_since(Instant::now()));
             let decision = if left.is_zero() {
                 self.limiter.allow_n(&key, cost).await?
@@ -129,18 +132,22 @@ impl<S: Store> ClientLimit<S> {
                 self.limiter.wait_n(&key, cost, left).await?
             };
             if !decision.is_granted() {
+                drop(refusals);
                 return Err(ClientLimitError::Limited { key, retry_after: decision.retry_after() });
             }
             // Else its turn was given before somebody was refused, and is worth nothing any more.
-            if self.seen.refusals.count(&key) == refusals {
-                return Ok(Ticket { key, remaining: decision.remaining() });
+            if !refusals.was_refused() {
+                drop(refusals);
+                let enforced = decision.mode() == Mode::Enforce && self.limiter.mode() == Mode::Enforce;
+                return Ok(Ticket { key, remaining: decision.remaining(), enforced });
             }
         }
     }
 
-    /// Passes on what an answer says, and says whether it was a refusal. A caller who gives up meanwhile does not stop it.
+    /// Passes on what an answer says, and says whether it was a refusal that holds back whoever asks again. A caller who gives
+    /// up meanwhile does not stop it.
     pub(super) async fn answered(&self, ticket: Ticket, status: StatusCode, headers: &HeaderMap) -> bool {
-        let refused = headers::is_refusal(status, headers);
+        let refused = headers::is_refusal(status, headers, &self.presets);
         let Some(hold) = HoldBack::from_answer(status, headers, &self.presets) else {
             return false;
         };
@@ -157,15 +164,27 @@ impl<S: Store> ClientLimit<S> {
                 }
             };
             refusal();
-            if limiter.hold_back(&ticket.key, hold).await.is_err() {
+            let passed_on = hold_back(&limiter, &ticket.key, hold).await.is_ok();
+            if !passed_on {
                 seen.missed.fetch_add(1, Ordering::Relaxed);
             }
             // Those who were given a turn in between ask again, too.
             refusal();
+            refused && passed_on && ticket.enforced
         };
         // It fails if the runtime is ending.
-        drop(tokio::spawn(passing).await);
-        refused
+        tokio::spawn(passing).await.unwrap_or(false)
+    }
+}
+
+/// A bucket that never refills cannot be held back for a time, but to what is left.
+async fn hold_back<S: Store>(limiter: &Limiter<S>, key: &Key, hold: HoldBack) -> Result<bool, Error> {
+    let lowered = limiter.hold_back(key, hold).await;
+    match (&lowered, hold.left()) {
+        (Err(Error::HoldBack(HoldBackError::NeverRefills(_))), Some(left)) => {
+            limiter.hold_back(key, HoldBack::remaining(left)).await
+        }
+        _ => lowered,
     }
 }
 

@@ -15,7 +15,7 @@ pub use preset::Preset;
 
 impl HoldBack {
     /// What the answer of a third party says of its limit, if it says something: by `Retry-After`, if it is a refusal (429,
-    /// or 503 with that header), and by the headers of these presets. What is malformed is as if it were absent.
+    /// 503 with that header, or what a preset says to be one), and by the headers of these presets. What is malformed is as if it were absent.
     ///
     /// [`ClientLimit`](crate::ClientLimit) does this by itself; here it is for clients of another kind.
     ///
@@ -34,21 +34,29 @@ impl HoldBack {
     pub fn from_answer(status: StatusCode, headers: &HeaderMap, presets: &[Preset]) -> Option<Self> {
         let sent = sent_at(headers);
         let said = presets.iter().filter_map(|preset| preset.read(headers, sent)).reduce(Self::and);
-        if !is_refusal(status, headers) {
+        if !is_refusal(status, headers, presets) {
             return said;
         }
-        match retry_after(headers, sent) {
-            Some(span) => said.into_iter().chain([Self::retry_after(span), Self::remaining(0)]).reduce(Self::and),
-            // It says no more than that there is none.
-            None => said.or(Some(Self::remaining(0))),
-        }
+        let none = Self::remaining(0);
+        let refusal = retry_after(headers, sent).map_or(none, |span| none.and(Self::retry_after(span)));
+        Some(said.map_or(refusal, |said| said.and(refusal)))
     }
 }
 
 /// Whether an answer says that too many requests were sent.
-pub(super) fn is_refusal(status: StatusCode, headers: &HeaderMap) -> bool {
-    status == StatusCode::TOO_MANY_REQUESTS
-        || status == StatusCode::SERVICE_UNAVAILABLE && headers.contains_key(RETRY_AFTER)
+pub(super) fn is_refusal(status: StatusCode, headers: &HeaderMap, presets: &[Preset]) -> bool {
+    match status {
+        StatusCode::TOO_MANY_REQUESTS => true,
+        StatusCode::SERVICE_UNAVAILABLE => headers.contains_key(RETRY_AFTER),
+        // GitHub's. Of others, and without these headers, it is that somebody may not do that.
+        StatusCode::FORBIDDEN => {
+            presets.contains(&Preset::XRateLimit) && {
+                let said = Preset::XRateLimit.read(headers, sent_at(headers));
+                headers.contains_key(RETRY_AFTER) || said.and_then(|said| said.left()) == Some(0)
+            }
+        }
+        _ => false,
+    }
 }
 
 /// When it was sent, by the third party's clock if it says so: then this host's makes no difference.
@@ -220,9 +228,22 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_that_says_what_is_left_elsewhere_does_not_empty_the_bucket() {
+    fn a_refusal_leaves_nothing_whatever_its_other_headers_say() {
         let lines = [("x-ratelimit-remaining-tokens", "5000")];
-        assert_eq!(held(429, Preset::OpenAiTokens, &lines), Some(HoldBack::remaining(5000)));
+        assert_eq!(held(429, Preset::OpenAiTokens, &lines), Some(HoldBack::remaining(0)));
+        let lines = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "30")];
+        assert_eq!(held(429, Preset::XRateLimit, &lines), Some(wait(30)));
+    }
+
+    #[test]
+    fn a_403_is_a_refusal_if_it_says_so_in_the_headers_of_a_preset_whose_senders_do() {
+        let spent = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "1800000030")];
+        let often = [("x-ratelimit-remaining", "4000"), ("retry-after", "60")];
+        let not_allowed = [("x-ratelimit-remaining", "4000")];
+        assert_eq!(held(403, Preset::XRateLimit, &spent), Some(wait(30)));
+        assert_eq!(held(403, Preset::XRateLimit, &often), Some(wait(60)));
+        assert_eq!(held(403, Preset::XRateLimit, &not_allowed), Some(HoldBack::remaining(4000)));
+        assert_eq!(held(403, Preset::RateLimit, &often), None);
     }
 
     proptest! {

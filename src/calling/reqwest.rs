@@ -1,5 +1,5 @@
 use async_trait::async_trait;
-use http::Extensions;
+use http::{Extensions, StatusCode};
 use reqwest::{Request, Response};
 use reqwest_middleware::{Error, Middleware, Next, Result};
 
@@ -38,14 +38,15 @@ pub struct LimitMiddleware<S: Store> {
 
 impl<S: Store> LimitMiddleware<S> {
     /// How often a request that is refused (429, or 503 with `Retry-After`) is sent again, each time after it has waited for
-    /// its turn; not at all if not said. If its turn does not come in time, or its body is a stream, the refusal is the
-    /// answer.
+    /// its turn; not at all if not said. After a 503 only an idempotent one is, as the other side may have begun with it. If its turn does not come in time, if its body is a stream, or if the limit could
+    /// not be held back (see [`missed`](ClientLimit::missed)) or is not in force, the refusal is the answer.
     #[must_use]
     pub fn retries(self, retries: u32) -> Self {
         Self { retries, ..self }
     }
 
-    /// Waits for the turn of a request, sends it, and passes on what the answer says; says whether it was refused.
+    /// Waits for the turn of a request, sends it, and passes on what the answer says; says whether it was refused, and a
+    /// retry would wait.
     async fn send(&self, request: Request, extensions: &mut Extensions, next: Next<'_>) -> Result<(Response, bool)> {
         let Some((key, cost)) = self.limit.price(&outgoing(&request, extensions)).map_err(Error::middleware)? else {
             return Ok((next.run(request, extensions).await?, false));
@@ -69,7 +70,9 @@ impl<S: Store> Middleware for LimitMiddleware<S> {
         let mut again = if self.retries > 0 { request.try_clone() } else { None };
         let (mut response, mut refused) = self.send(request, extensions, next.clone()).await?;
         for _ in 0..self.retries {
-            let Some(request) = again.take().filter(|_| refused) else { break };
+            let Some(request) = again.take().filter(|request| refused && is_repeatable(request, &response)) else {
+                break;
+            };
             again = request.try_clone();
             match self.send(request, extensions, next.clone()).await {
                 Ok(answer) => (response, refused) = answer,
@@ -80,6 +83,11 @@ impl<S: Store> Middleware for LimitMiddleware<S> {
         }
         Ok(response)
     }
+}
+
+/// Somebody who is overloaded may have begun with a request; who limits it has not.
+fn is_repeatable(request: &Request, answer: &Response) -> bool {
+    answer.status() != StatusCode::SERVICE_UNAVAILABLE || request.method().is_idempotent()
 }
 
 fn outgoing<'a>(request: &'a Request, extensions: &'a Extensions) -> Outgoing<'a> {

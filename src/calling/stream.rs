@@ -1,10 +1,12 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use futures_core::Stream;
 use futures_core::stream::FusedStream;
 use pin_project_lite::pin_project;
+use tokio::time::sleep;
 
 use crate::{Decision, Error, LimitError, TokenRequester};
 
@@ -13,7 +15,8 @@ use crate::{Decision, Error, LimitError, TokenRequester};
 /// When there is no token the stream waits until there is, and asks nobody meanwhile; over a [`Bound`](crate::Bound) it
 /// stands in line with everybody else. If there will never be one, the item's place is taken by
 /// [`LimitError::NoTokens`], and if there is no answer by [`LimitError::Request`]: the item is kept, and asked for again if the
-/// stream is polled on. So break off at an error, or go on as if it were a pause.
+/// stream is polled on, after a pause: a millisecond, and twice that after each further error, up to a second. So break off at
+/// an error, or go on.
 ///
 /// # Cancel safety
 ///
@@ -40,7 +43,14 @@ where
     R: TokenRequester + 'static,
     T: Stream,
 {
-    LimitedStream { requester: Arc::new(requester), stream, item: None, turn: None, ended: false }
+    LimitedStream {
+        requester: Arc::new(requester),
+        stream,
+        item: None,
+        turn: None,
+        pause: Duration::ZERO,
+        ended: false,
+    }
 }
 
 type Turn = Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send>>;
@@ -54,6 +64,8 @@ pin_project! {
         stream: T,
         item: Option<T::Item>,
         turn: Option<Turn>,
+        // Before it asks again, after an error: who polls on must not ask as fast as it can.
+        pause: Duration,
         ended: bool,
     }
 }
@@ -75,13 +87,20 @@ impl<R: TokenRequester + 'static, T: Stream> Stream for LimitedStream<R, T> {
             }
         }
         let turn = this.turn.get_or_insert_with(|| {
-            let requester = Arc::clone(this.requester);
-            Box::pin(async move { requester.wait_for_token().await })
+            let (requester, pause) = (Arc::clone(this.requester), *this.pause);
+            Box::pin(async move {
+                if !pause.is_zero() {
+                    sleep(pause).await;
+                }
+                requester.wait_for_token().await
+            })
         });
         let decision = ready!(turn.as_mut().poll(context));
         *this.turn = None;
+        let granted = matches!(&decision, Ok(decision) if decision.is_granted());
+        *this.pause = if granted { Duration::ZERO } else { (*this.pause * 2).clamp(SHORTEST_PAUSE, LONGEST_PAUSE) };
         Poll::Ready(match decision {
-            Ok(decision) if decision.is_granted() => this.item.take().map(Ok),
+            Ok(_) if granted => this.item.take().map(Ok),
             Ok(denied) => Some(Err(LimitError::NoTokens { retry_after: denied.retry_after() })),
             Err(error) => Some(Err(error.into())),
         })
@@ -100,3 +119,6 @@ impl<R: TokenRequester + 'static, T: Stream> FusedStream for LimitedStream<R, T>
         self.ended && self.item.is_none()
     }
 }
+
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);

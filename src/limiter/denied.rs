@@ -1,6 +1,6 @@
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
@@ -44,11 +44,13 @@ impl Denied {
             return;
         }
         // Who drops the limiter does not want it any more.
-        let (denied, store) = (Arc::downgrade(self), Arc::downgrade(store));
+        let (telling, store) = (Telling(Arc::downgrade(self)), Arc::downgrade(store));
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(async move {
                 sleep(EVERY).await;
-                if let (Some(denied), Some(store)) = (denied.upgrade(), store.upgrade()) {
+                if let (Some(denied), Some(store)) = (telling.0.upgrade(), store.upgrade()) {
+                    // First: what is counted from now on finds nobody about to tell.
+                    drop(telling);
                     // A role that may not tell limits all the same.
                     drop(denied.tell(&*store).await);
                 }
@@ -58,10 +60,19 @@ impl Denied {
 
     /// Tells what was counted since the last time, which is forgotten whatever comes of it.
     pub(super) async fn tell<S: Store>(&self, store: &S) -> Result<(), Error> {
-        // First: what is counted from now on finds nobody about to tell.
-        self.telling.store(false, Ordering::Release);
         let counts: Vec<(Key, u64)> = self.counts.drain().collect();
         if counts.is_empty() { Ok(()) } else { store.count_denials(&counts).await }
+    }
+}
+
+/// The task that is about to tell. If there is no runtime for it, or its runtime ends, the next denial makes another one.
+struct Telling(Weak<Denied>);
+
+impl Drop for Telling {
+    fn drop(&mut self) {
+        if let Some(denied) = self.0.upgrade() {
+            denied.telling.store(false, Ordering::Release);
+        }
     }
 }
 

@@ -21,7 +21,15 @@ impl Stats {
                 *last = now.max(*last);
             }
         }
+        self.forget(now);
+    }
+
+    /// Forgets what is older than two days, and says how many counts that was.
+    pub(super) fn forget(&mut self, now: i64) -> usize {
+        let count = |hours: &BTreeMap<i64, HashMap<_, _>>| hours.values().map(HashMap::len).sum::<usize>();
+        let before = count(&self.hours);
         self.hours.retain(|hour, _| hour * HOUR > now.saturating_sub(48 * HOUR));
+        before - count(&self.hours)
     }
 
     /// Those of the last 24 hours.

@@ -21,7 +21,8 @@ impl<C: Clock> MemoryStore<C> {
                 return swept;
             }
         }
-        swept.deleted += (self.forget_receipts() + self.forget_overrides()) as u64;
+        let denials = self.stats.lock().forget(self.clock.now());
+        swept.deleted += (self.forget_receipts() + self.forget_overrides() + denials) as u64;
         swept
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Admin, ClientLimit, ClientLimitError, Key, Limiter, MemoryStore, Preset, Window};
+use tollgate::{Admin, ClientLimit, ClientLimitError, Key, Limiter, MemoryStore, Mode, Preset, Window};
 
 use super::clients::{AnyClient, KINDS};
 use super::replicas::Replicas;
@@ -96,6 +96,15 @@ async fn only_an_overload_that_says_so_holds_back() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
+async fn a_403_that_says_it_is_a_limit_holds_back_if_the_client_reads_that() -> anyhow::Result<()> {
+    let headers = [("x-ratelimit-remaining", "4000"), ("retry-after", "60")];
+    assert_eq!(held_by(answer(403, &headers), &[]).await?, None);
+    let held = held_by(answer(403, &headers), &[Preset::XRateLimit]).await?.expect("it holds back");
+    assert!(held <= Duration::from_mins(1) && held > Duration::from_secs(30), "{held:?}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn headers_are_read_if_the_client_is_told_to() -> anyhow::Result<()> {
     let headers = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "1800")];
     assert_eq!(held_by(answer(200, &headers), &[]).await?, None);
@@ -154,6 +163,20 @@ async fn one_hosts_answer_holds_back_no_other() -> anyhow::Result<()> {
         // The key is the host as the URL has it.
         let key = Key::try_from(refusing.address.to_string())?;
         assert!(limiter.store().peek(&key).await?.expect("it is there").available < 0);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_limiter_that_is_switched_off_passes_nothing_on() -> anyhow::Result<()> {
+    for kind in KINDS {
+        let third_party = ThirdParty::new([answer(429, &[("retry-after", "60")])]).await?;
+        let limiter = Limiter::builder(MemoryStore::new()).mode(Mode::Off).build("1000/s")?;
+        let limit = ClientLimit::new(limiter.clone()).read(Preset::XRateLimit);
+        let client = AnyClient::new(kind, limit.clone());
+        assert_eq!(client.get(&third_party.url("/")).await??, 429);
+        let key = Key::try_from(third_party.address.to_string())?;
+        assert_eq!((limiter.store().peek(&key).await?, limit.missed()), (None, 0), "{kind:?}");
     }
     Ok(())
 }

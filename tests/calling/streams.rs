@@ -67,6 +67,38 @@ async fn a_stream_that_waits_asks_nobody_meanwhile() -> anyhow::Result<()> {
     Ok(())
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_polled_on_after_errors_asks_ever_more_rarely() -> anyhow::Result<()> {
+    struct Failing(AtomicU64);
+
+    impl TokenRequester for Failing {
+        async fn request_token(&self) -> Result<Decision, Error> {
+            match self.0.fetch_add(1, Ordering::SeqCst) {
+                20 => Ok(Decision::grant(0)),
+                _ => Err(Error::Overloaded(5)),
+            }
+        }
+    }
+
+    let mut items = pin!(limit_stream(Failing(AtomicU64::new(0)), stream::iter(0..2)));
+    // On a clock that stands still but for sleeps.
+    let mut asked = Instant::now();
+    let mut pauses = Vec::new();
+    loop {
+        let item = items.next().await.expect("it is kept");
+        pauses.push(asked.elapsed().as_millis());
+        asked = Instant::now();
+        if item.is_ok() {
+            break;
+        }
+    }
+    assert_eq!(pauses[..12], [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000]);
+    assert!(pauses[12..].iter().all(|pause| *pause == 1000), "{pauses:?}");
+    assert!(items.next().await.expect("it is kept").is_err());
+    assert_eq!(asked.elapsed().as_millis(), 0, "a grant ends that");
+    Ok(())
+}
+
 #[tokio::test]
 async fn an_item_outlives_a_denial_and_an_error() -> anyhow::Result<()> {
     struct Moody(AtomicU64);

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{join_all, poll_fn};
+use reqwest::Method;
 use reqwest_middleware::ClientBuilder;
-use tollgate::{Admin, ClientLimit, ClientLimitError, Key, Limiter, MemoryStore};
+use tollgate::{Admin, ClientLimit, ClientLimitError, Key, Limiter, MemoryStore, Mode};
 
 use super::clients::{AnyClient, KINDS, Kind};
 use super::replicas::Replicas;
@@ -143,6 +144,50 @@ async fn a_refused_request_is_sent_again_only_if_that_is_asked_for() -> anyhow::
     let client = ClientBuilder::new(reqwest::Client::new()).with(limit.middleware().retries(3)).build();
     let response = client.get(third_party.url("/")).send().await?;
     assert_eq!((response.status().as_u16(), third_party.reached()), (429, 1));
+    Ok(())
+}
+
+#[tokio::test]
+async fn nothing_is_sent_again_that_nobody_holds_back() -> anyhow::Result<()> {
+    for (rule, mode, missed) in [
+        ("100 in 60s at 1s", Mode::Enforce, 1),
+        ("1000/s", Mode::Off, 0),
+        ("1000/s", Mode::Shadow, 0),
+        ("9 once", Mode::Enforce, 0),
+    ] {
+        let third_party = ThirdParty::new((0..3).map(|_| answer(429, &[("retry-after", "60")]))).await?;
+        let limiter = Limiter::builder(MemoryStore::new()).mode(mode).build(rule)?;
+        let limit = ClientLimit::new(limiter);
+        let client = ClientBuilder::new(reqwest::Client::new()).with(limit.clone().middleware().retries(2)).build();
+        let response = client.get(third_party.url("/")).send().await?;
+        assert_eq!((response.status().as_u16(), third_party.reached()), (429, 1), "{rule}, {mode:?}");
+        assert_eq!(limit.missed(), missed, "{rule}, {mode:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn after_an_overload_only_what_may_be_done_twice_is_sent_again() -> anyhow::Result<()> {
+    for (method, reached) in [(Method::GET, 2), (Method::PUT, 2), (Method::POST, 1), (Method::PATCH, 1)] {
+        let third_party = ThirdParty::new([answer(503, &[("retry-after", "0.02")])]).await?;
+        let limit = ClientLimit::new(Limiter::new(MemoryStore::new(), "1000/s")?);
+        let client = ClientBuilder::new(reqwest::Client::new()).with(limit.middleware().retries(2)).build();
+        client.request(method.clone(), third_party.url("/")).send().await?;
+        assert_eq!(third_party.reached(), reached, "{method}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_refusal_empties_a_bucket_that_never_refills() -> anyhow::Result<()> {
+    for kind in KINDS {
+        let third_party = ThirdParty::new([answer(429, &[("retry-after", "60")])]).await?;
+        let limit = ClientLimit::new(Limiter::new(MemoryStore::new(), "20 once")?);
+        let client = AnyClient::new(kind, limit);
+        assert_eq!(client.get(&third_party.url("/")).await??, 429);
+        let next = client.get(&third_party.url("/")).await?;
+        assert!(matches!(next, Err(ClientLimitError::Limited { .. })), "{next:?}");
+    }
     Ok(())
 }
 

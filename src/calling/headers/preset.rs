@@ -15,7 +15,7 @@ pub enum Preset {
     /// (`remaining=50, reset=30`; `RateLimit-Remaining` and `RateLimit-Reset`).
     RateLimit,
     /// `X-RateLimit-Remaining` and `X-RateLimit-Reset`, in seconds, from now or, as GitHub's, since 1970; also
-    /// `X-Rate-Limit-…`.
+    /// `X-Rate-Limit-…`. A 403 that says `Retry-After`, or that nothing remains, is a refusal then.
     XRateLimit,
     /// Of `OpenAI` and those who are compatible: `x-ratelimit-remaining-requests` and its like.
     OpenAiRequests,

@@ -29,13 +29,21 @@ pub(super) async fn count(
         .execute(&mut *transaction)
         .await?;
     }
-    sqlx::query(
-        "delete from token_stats where (hour, id) in (select hour, id from token_stats where hour < ?1 limit 1000)",
-    )
-    .bind(hour(now - TimeDelta::hours(48)))
-    .execute(&mut *transaction)
-    .await?;
+    forget(&mut transaction, clock, 1000).await?;
     transaction.commit().await
+}
+
+/// Deletes what is older than two days, and says how many rows that was.
+pub(super) async fn forget(
+    connection: &mut SqliteConnection,
+    clock: &HostClock,
+    limit: u32,
+) -> Result<u64, sqlx::Error> {
+    let old = sqlx::query(
+        "delete from token_stats where (hour, id) in (select hour, id from token_stats where hour < ?1 limit ?2)",
+    );
+    let before = hour(DateTime::from_timestamp_nanos(clock.now()) - TimeDelta::hours(48));
+    Ok(old.bind(before).bind(limit).execute(connection).await?.rows_affected())
 }
 
 /// The keys that were denied most in the last 24 hours.

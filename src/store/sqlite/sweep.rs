@@ -1,7 +1,7 @@
 use sqlx::Connection;
 use sqlx::sqlite::SqliteConnection;
 
-use super::{HostClock, row};
+use super::{HostClock, row, stats};
 use crate::{Filter, Key, Swept};
 
 /// One bounded step of clearing away.
@@ -38,6 +38,7 @@ pub(super) async fn step(
                             limit ?2)",
         );
         deleted += overrides.bind(now).bind(limit).execute(&mut *transaction).await?.rows_affected();
+        deleted += stats::forget(&mut transaction, clock, limit).await?;
     }
     transaction.commit().await?;
     Ok(Swept { deleted, next })

@@ -23,6 +23,8 @@ pub fn cases() -> Vec<Case> {
         decisions_are_the_same_after_a_sweep,
         a_limiter_sweeps_away_keys_that_were_used_once,
         a_limiter_that_counts_denials_tells_them_when_it_is_closed,
+        denials_whose_telling_fails_are_not_counted,
+        a_sweep_deletes_denials_of_more_than_two_days_ago,
         views_show_what_rules_and_how_large_the_tables_are,
     )
     .into()
@@ -208,6 +210,55 @@ async fn a_limiter_that_counts_denials_tells_them_when_it_is_closed(rig: Rig) ->
     assert_eq!(store.most_denied(1).await?[0].key, often);
     limiter.close().await?;
     assert_eq!(store.most_denied(1).await?[0].denied, 5, "it is told once");
+    Ok(())
+}
+
+async fn denials_whose_telling_fails_are_not_counted(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let (rig, store) = (&scratch.rig, scratch.rig.store());
+    let stats = rig.table().replace("token_buckets", "token_stats");
+    let (long_ago, no_deletion) = match rig.engine.kind {
+        Kind::MySql => ("'2001-01-01'", "for each row signal sqlstate '45000' set message_text = 'kept'"),
+        Kind::Postgres => ("'2001-01-01'", "for each row execute function kept()"),
+        Kind::Sqlite => ("'2001-01-01T00:00:00.000000Z'", "begin select raise(abort, 'kept'); end"),
+    };
+    if rig.engine.kind == Kind::Postgres {
+        let kept = "create function kept() returns trigger language plpgsql as $$ begin raise 'kept'; end $$";
+        rig.pool.run(kept).await?;
+    }
+    let old = format!("insert into {stats} (hour, id, denied, last_denied_at) values ({long_ago}, 'a', 1, {long_ago})");
+    rig.pool.run(old).await?;
+    rig.pool.run(format!("create trigger kept before delete on {stats} {no_deletion}")).await?;
+    let denials = [(rig.key(), 5)];
+    ensure!(store.count_denials(&denials).await.is_err(), "the old row was deleted");
+    assert_eq!(store.most_denied(10).await?, [], "who tells again would count twice");
+    let on = if rig.engine.kind == Kind::Postgres { format!(" on {stats}") } else { String::new() };
+    rig.pool.run(format!("drop trigger kept{on}")).await?;
+    store.count_denials(&denials).await?;
+    assert_eq!(store.most_denied(10).await?[0].denied, 5);
+    Ok(())
+}
+
+async fn a_sweep_deletes_denials_of_more_than_two_days_ago(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let (rig, store) = (&scratch.rig, scratch.rig.store());
+    let stats = rig.table().replace("token_buckets", "token_stats");
+    let key = rig.key();
+    store.count_denials(&[(key.clone(), 5)]).await?;
+    let hours_ago = |hours| match rig.engine.kind {
+        Kind::MySql => format!("utc_timestamp() - interval {hours} hour"),
+        Kind::Postgres => format!("now() - interval '{hours} hours'"),
+        Kind::Sqlite => format!("strftime('%Y-%m-%d %H:00:00.000', 'now', '-{hours} hours')"),
+    };
+    for (hours, id) in [(47, "kept"), (50, "a"), (96, "b"), (9600, "c")] {
+        let at = hours_ago(hours);
+        let old = format!("insert into {stats} (hour, id, denied, last_denied_at) values ({at}, '{id}', 1, {at})");
+        rig.pool.run(old).await?;
+    }
+    assert_eq!(store.sweep(None, 2).await?.deleted, 2, "a step is bounded");
+    assert_eq!(store.sweep(None, 100).await?.deleted, 1);
+    assert_eq!(store.sweep(None, 100).await?.deleted, 0, "the rest is younger than two days");
+    assert_eq!(store.most_denied(10).await?[0].denied, 5);
     Ok(())
 }
 
