@@ -57,7 +57,9 @@ pub enum Error {
     )]
     NotMigrated(#[source] Cause),
     /// The role may not call the routines.
-    #[error("this database role may not use tollgate: grant it what `tollgate migrate --print grants` or migrations/grants lists")]
+    #[error(
+        "this database role may not use tollgate: grant it what `tollgate migrate --print grants` or migrations/grants lists"
+    )]
     NotPermitted(#[source] Cause),
     /// Another implementation of a trait of this crate failed.
     #[error(transparent)]

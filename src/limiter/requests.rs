@@ -1,0 +1,91 @@
+//! Requests of the caller's own making, which all verbs come to.
+
+use std::sync::Arc;
+
+use super::reservation::{Abandoned, Turn};
+use super::{Limiter, Reservation};
+use crate::telemetry::{Begun, Share, WAITERS};
+use crate::{Decision, Error, Store, Take};
+
+impl<S: Store> Limiter<S> {
+    /// Decides a request of the caller's own making, for instance for several limits at once.
+    ///
+    /// # Errors
+    ///
+    /// As for [`allow_n`](Self::allow_n).
+    pub async fn decide(&self, take: &Take) -> Result<Decision, Error> {
+        self.count();
+        let begun = self.decisions.begin();
+        let answer = if let Some(decision) = self.switched.answer() {
+            Ok(decision)
+        } else {
+            let answer = self.policy.answer(take, self.stack.take_one(take)).await;
+            answer.map(|decision| self.switched.see(decision))
+        };
+        self.end(begun, take, answer.as_ref());
+        answer
+    }
+
+    /// Reserves what a request of the caller's own making says, for instance of several limits at once, or with an id.
+    ///
+    /// # Errors
+    ///
+    /// As for [`allow_n`](Self::allow_n).
+    pub async fn reserve_all(&self, take: &Take) -> Result<Reservation<S>, Error> {
+        let decision = self.decide(take).await?;
+        Ok(Reservation::new(Arc::clone(&self.stack), take, decision))
+    }
+
+    /// Waits for the turn of a request of the caller's own making, and for its [longest wait](Take::max_wait) at most.
+    ///
+    /// If its turn would come later, it is denied at once, and takes nothing.
+    ///
+    /// # Errors
+    ///
+    /// As for [`allow_n`](Self::allow_n).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`wait_n`](Self::wait_n).
+    pub async fn wait_all(&self, take: &Take) -> Result<Reservation<S>, Error> {
+        self.wait_or(take, Abandoned::GivenBack).await
+    }
+
+    /// The same, with a say in what becomes of the turn if the future is dropped when the store has been asked.
+    pub(crate) async fn wait_or(&self, take: &Take, abandoned: Abandoned) -> Result<Reservation<S>, Error> {
+        self.count();
+        let _waiting = Share::one(WAITERS);
+        let begun = self.decisions.begin();
+        let turn = match self.switched.answer() {
+            Some(decision) => Ok(self.turn(take, decision, abandoned)),
+            None => match self.policy.bounded(self.lanes.reserve(take, abandoned)).await {
+                Ok(turn) => turn.map_err(Error::Take),
+                Err(failure) => self.policy.instead(take, failure).map(|decision| self.turn(take, decision, abandoned)),
+            }
+            .map(|turn| turn.switched(&self.switched)),
+        };
+        self.end(begun, take, turn.as_ref().map(Turn::decision));
+        Ok(turn?.come().await)
+    }
+
+    fn count(&self) {
+        if let Some(sweeper) = &self.sweeper {
+            sweeper.count(&self.stack.store);
+        }
+    }
+
+    /// Tells those who watch what a request came to.
+    #[inline]
+    fn end(&self, begun: Begun, take: &Take, answer: Result<&Decision, &Error>) {
+        self.decisions.end(begun, take, answer);
+        if let (Some(denied), Ok(decision)) = (&self.denied, answer)
+            && !decision.is_granted()
+        {
+            denied.count(&take.limits[decision.limit()].0, &self.stack.store);
+        }
+    }
+
+    fn turn(&self, take: &Take, decision: Decision, abandoned: Abandoned) -> Turn<S> {
+        Turn::new(Reservation::new(Arc::clone(&self.stack), take, decision), abandoned)
+    }
+}
