@@ -20,6 +20,7 @@ mod wait;
 pub use bound::Bound;
 pub use builder::LimiterBuilder;
 pub use policy::Fallback;
+#[cfg(feature = "tower")]
 pub(crate) use reservation::Abandoned;
 pub use reservation::Reservation;
 
