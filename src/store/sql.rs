@@ -1,3 +1,4 @@
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -90,7 +91,8 @@ impl<DB: Dialect> SqlStore<DB> {
             }
         };
         let about = telemetry::Call { engine: DB::URL_SCHEMES[0], what: "operate", requests: 0 };
-        Box::pin(telemetry::observed(about, self.retry.run(attempt))).await.map(|(answer, _)| answer)
+        let operating: Conversing<'_, T> = Box::pin(telemetry::observed(about, self.retry.run(attempt)));
+        operating.await.map(|(answer, _)| answer)
     }
 
     /// Decides requests in as few calls as there can be, one after the other.
@@ -149,8 +151,9 @@ impl<DB: Dialect> SqlStore<DB> {
 
     async fn converse_by(&self, retry: Retry, call: Call) -> Result<(Reply, u32), Error> {
         let about = telemetry::Call { engine: DB::URL_SCHEMES[0], what: call.name(), requests: call.requests() };
-        // Boxed, so that the futures of callers stay small.
-        Box::pin(telemetry::observed(about, retry.run(|deadline| self.attempt(call.clone(), deadline)))).await
+        let attempts = retry.run(|deadline| self.attempt(call.clone(), deadline));
+        let conversing: Conversing<'_, Reply> = Box::pin(telemetry::observed(about, attempts));
+        conversing.await
     }
 
     async fn attempt(&self, call: Call, deadline: Instant) -> Result<Reply, Failure> {
@@ -175,6 +178,10 @@ impl<DB: Dialect> SqlStore<DB> {
         }
     }
 }
+
+/// An answer, and after how many attempts. The futures of callers stay small by it, and the compiler need not look through
+/// a driver and its TLS to know that they may be sent to other threads.
+type Conversing<'a, T> = Pin<Box<dyn Future<Output = Result<(T, u32), Error>> + Send + 'a>>;
 
 impl<DB: Dialect> Clone for SqlStore<DB> {
     fn clone(&self) -> Self {

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use tollgate::{Admin, Error, HoldBack, HoldBackError, Key, Limiter, Mode, Override, Rule, Store, Take, TakeError, Window};
+use tollgate::{
+    Admin, Error, HoldBack, HoldBackError, Key, Limiter, Mode, Override, Rule, Store, Take, TakeError, Window,
+};
 
 use super::{World, left, ms, under};
 
