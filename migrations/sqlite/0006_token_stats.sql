@@ -1,10 +1,10 @@
 -- How often keys were denied, in each hour: what services that count their denials have told. A denial itself writes
 -- nothing; so these are the keys that were denied most in each process, up to when it last told.
 create table token_stats (
-  hour           text not null,                          -- UTC, as datetime() writes it
+  hour           text not null,                          -- UTC, with milliseconds: 2026-01-31 12:00:00.000
   id             text not null,                          -- the bucket; it need not exist any more
   denied         integer not null,                       -- requests
-  last_denied_at text not null,                          -- UTC, as datetime() writes it: when it was last told of
+  last_denied_at text not null,                          -- UTC, likewise: when it was last told of
   primary key (hour, id)
 ) strict, without rowid;
 
