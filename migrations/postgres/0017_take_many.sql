@@ -16,8 +16,8 @@
 -- what it finds under each row's lock, and one unlocked read of what that left. All else is take_v1's, one request after
 -- the other.
 --
--- As there, a decision counts when its row is locked; so each statement is for few rows, and where it took long, its
--- grants are moved to the later instant, and its denials decided again.
+-- As there, a decision counts when its row is locked: grants that waited for that are moved to the later instant, and what
+-- was denied of them is decided again.
 create function tollgate.take_many_v1(
   p_ids text[], p_costs bigint[], p_max_waits bigint[], p_keeps bigint[],
   p_capacities bigint[], p_refill_seconds numeric[], p_refills text[], p_plans text[],
@@ -46,19 +46,14 @@ declare
   v_taken     tollgate.taken_v1[];
   v_seen      bigint[];             -- the entries that are through
   v_whole     boolean;              -- whether it granted all that they asked for
-  v_made      text[];
-  v_tokens    bigint[];
+  v_late      bigint[];             -- those that waited for a lock since their instant
   v_again     bigint[] := '{}';     -- entries that could be granted after all
-  v_new       bigint[] := '{}';     -- entries whose buckets are to be made
-  v_making    bigint[];
+  v_new       bigint[];             -- entries whose buckets are to be made
   v_left      bigint[] := '{}';     -- entries for take_v1, and how many requests of each
   v_rest      bigint[] := '{}';
-  v_from      integer;
-  v_to        integer;
-  v_rows      integer := 128;       -- for how many of them a statement is
+  v_step      text;
   v_now       bigint;
   v_request   record;
-  c_stale     constant bigint := 2000000;
   c_few       constant bigint := 6;  -- requests that are decided sooner one by one than a set statement begins
 begin
   if 1 > any (p_times) then
@@ -106,85 +101,67 @@ begin
     elsif v_round > 1 then
       exit;
     end if;
-    v_from := 1;
     v_seen := '{}';
-    loop
-      v_to := v_from + v_rows - 1;
-      v_making := '{}';
-      v_now := tollgate.token_clock_v1();
-      if v_from <= cardinality(v_order) then
-        select g.done, g.granted, g.taken, g.whole into v_done, v_granted, v_taken, v_whole
-          from tollgate.grant_many_v1(
-                 v_order[v_from:v_to], v_ids[v_from:v_to], v_costs[v_from:v_to], v_keeps[v_from:v_to],
-                 v_capacity[v_from:v_to], v_seconds[v_from:v_to], v_refill[v_from:v_to], v_plans[v_from:v_to],
-                 v_times[v_from:v_to], v_overrides, v_now) g;
-      elsif cardinality(v_seen) < cardinality(v_order) then
+    foreach v_step in array array['grant', 'weigh', 'make'] loop
+      if v_step = 'grant' then
+        continue when v_order = '{}';
+        select g.done, g.granted, g.taken, g.whole, g.late into v_done, v_granted, v_taken, v_whole, v_late
+          from tollgate.grant_many_v1(v_order, v_ids, v_costs, v_keeps, v_capacity, v_seconds, v_refill, v_plans, v_times,
+                                      v_overrides) g;
+        v_seen := coalesce(v_done, '{}');
+      elsif v_step = 'weigh' then
+        exit when cardinality(v_seen) = cardinality(v_order);
+        v_late := '{}';
+        v_whole := true;
         select w.denied, w.times, w.taken, w.again, w.missing, v_left || w.ruled,
                v_rest || array(select p_times[x] from unnest(w.ruled) x)
           into v_done, v_granted, v_taken, v_again, v_new, v_left, v_rest
           from tollgate.weigh_many_v1(v_order, v_ids, v_costs, v_keeps, v_capacity, v_seconds, v_refill, v_plans, v_times,
                                       v_overrides, v_seen) w;
-        v_seen := v_order;
-        return query select unnest(v_done), unnest(v_granted), unnest(v_taken);
-        continue;
-      elsif v_new <> '{}' then
-        v_making := v_new[1:v_rows];
-        v_new := v_new[v_rows + 1:];
-        select k.made, k.tokens, k.taken into v_made, v_tokens, v_taken
-          from tollgate.make_many_v1(v_making, p_ids, p_costs, p_keeps, p_capacities, p_refill_seconds, p_refills, p_plans,
-                                     p_times, v_now) k;
-        if cardinality(v_made) = cardinality(v_making) then
-          v_done := v_making;
-        else
-          v_done := array(select v_order[array_position(v_ids, m.id)] from unnest(v_made) m (id));
-          v_left := v_left || array(select x from unnest(v_making) x where x not in (select unnest(v_done)));
-          v_rest := v_rest || array(select p_times[x] from unnest(v_making) x where x not in (select unnest(v_done)));
-        end if;
-        v_granted := array(select d.tokens / p_costs[d.place] from unnest(v_done, v_tokens) d (place, tokens));
-        v_whole := v_granted = array(select p_times[x] from unnest(v_done) x);
       else
-        exit;
+        exit when v_new is null;
+        select m.done, m.granted, m.taken, m.whole, m.late into v_done, v_granted, v_taken, v_whole, v_late
+          from tollgate.make_many_v1(v_new, p_ids, p_costs, p_keeps, p_capacities, p_refill_seconds, p_refills, p_plans,
+                                     p_times) m;
+        v_left := v_left || array(select x from unnest(v_new) x where x <> all (coalesce(v_done, '{}')));
+        v_rest := v_rest || array(select p_times[x] from unnest(v_new) x where x <> all (coalesce(v_done, '{}')));
       end if;
+      continue when v_done is null;
 
-      if v_done <> '{}' then
-        if tollgate.token_clock_v1() - v_now > c_stale then
-          v_now := tollgate.token_clock_v1();
-          v_left := v_left || array(select d.place from unnest(v_done, v_granted) d (place, granted)
-                                     where d.granted < p_times[d.place]);
-          v_rest := v_rest || array(select p_times[d.place] - d.granted from unnest(v_done, v_granted) d (place, granted)
-                                     where d.granted < p_times[d.place]);
-          v_whole := true;
-          v_rows := greatest(v_rows / 2, 16);
-          with moved as (
-            update tollgate.token_buckets t
-               set full_at = tollgate.bucket_clock_v1(t, v_now) + d.granted * p_costs[d.place] * t.token_ticks
-              from unnest(v_done, v_granted) d (place, granted)
-             where t.id = p_ids[d.place]
-               and t.full_at < tollgate.bucket_clock_v1(t, v_now) + d.granted * p_costs[d.place] * t.token_ticks
-            returning d.place, t.full_at)
-          select array_agg(d.place), array_agg(d.granted),
-                 array_agg((d.outcome, d.mode, v_now, v_now, coalesce(m.full_at, d.full_at), d.tokens, d.burst, d.anchor,
-                            d.step_ns, d.step_ticks, d.token_ticks)::tollgate.taken_v1)
-            into v_done, v_granted, v_taken
+      if v_late <> '{}' then
+        v_left := v_left || array(select d.place from unnest(v_done, v_granted) d (place, granted)
+                                   where d.place = any (v_late) and d.granted < p_times[d.place]);
+        v_rest := v_rest || array(select p_times[d.place] - d.granted from unnest(v_done, v_granted) d (place, granted)
+                                   where d.place = any (v_late) and d.granted < p_times[d.place]);
+        v_now := tollgate.token_clock_v1();
+        with moved as (
+          update tollgate.token_buckets t
+             set full_at = tollgate.bucket_clock_v1(t, v_now) + d.granted * p_costs[d.place] * t.token_ticks
+            from unnest(v_done, v_granted) d (place, granted)
+           where d.place = any (v_late) and t.id = p_ids[d.place]
+             and t.full_at < tollgate.bucket_clock_v1(t, v_now) + d.granted * p_costs[d.place] * t.token_ticks
+          returning d.place, t.full_at)
+        select array_agg(d.place), array_agg(d.granted),
+               array_agg((d.outcome, d.mode, x.now, x.now, coalesce(m.full_at, d.full_at), d.tokens, d.burst, d.anchor,
+                          d.step_ns, d.step_ticks, d.token_ticks)::tollgate.taken_v1)
+          into v_done, v_granted, v_taken
+          from unnest(v_done, v_granted, v_taken)
+               as d (place, granted, outcome, mode, now, acts_at, full_at, tokens, burst, anchor, step_ns, step_ticks,
+                     token_ticks)
+         cross join lateral (select case when d.place = any (v_late) then v_now else d.now end) x (now)
+          left join moved m on m.place = d.place;
+      end if;
+      return query select unnest(v_done), unnest(v_granted), unnest(v_taken);
+      if not v_whole then
+        return query
+          select d.place, p_times[d.place] - d.granted,
+                 ('denied', d.mode, d.now, d.acts_at, d.full_at, d.tokens, d.burst, d.anchor, d.step_ns, d.step_ticks,
+                  d.token_ticks)::tollgate.taken_v1
             from unnest(v_done, v_granted, v_taken)
                  as d (place, granted, outcome, mode, now, acts_at, full_at, tokens, burst, anchor, step_ns, step_ticks,
                        token_ticks)
-            left join moved m on m.place = d.place;
-        end if;
-        v_seen := v_seen || v_done;
-        return query select unnest(v_done), unnest(v_granted), unnest(v_taken);
-        if not v_whole then
-          return query
-            select d.place, p_times[d.place] - d.granted,
-                   ('denied', d.mode, d.now, d.acts_at, d.full_at, d.tokens, d.burst, d.anchor, d.step_ns, d.step_ticks,
-                    d.token_ticks)::tollgate.taken_v1
-              from unnest(v_done, v_granted, v_taken)
-                   as d (place, granted, outcome, mode, now, acts_at, full_at, tokens, burst, anchor, step_ns, step_ticks,
-                         token_ticks)
-             where d.granted < p_times[d.place];
-        end if;
+           where d.granted < p_times[d.place] and d.place <> all (v_late);
       end if;
-      v_from := v_to + 1;
     end loop;
   end loop;
 

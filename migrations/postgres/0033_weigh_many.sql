@@ -19,7 +19,7 @@ set enable_seqscan = off
 set jit = off
 as $$
 begin
-  -- The clock after the read: what others took since can only be more, so a denial holds at that instant.
+  -- Each row's clock after the row: what others took since can only be more, so a denial holds at that instant.
   select array_agg(r.place) filter (where r.what in ('denied', 'never')),
          array_agg(r.times) filter (where r.what in ('denied', 'never')),
          array_agg((r.what, null, r.now, r.now, r.full_at, r.granted, r.burst, r.anchor, r.step_ns, r.step_ticks,
@@ -62,10 +62,11 @@ begin
                  then 'granted'
                else 'denied'
              end as what
-        from (select tollgate.token_clock_v1() as now offset 0) c
-       cross join unnest(p_places, p_ids, p_costs, p_keeps, p_capacities, p_refill_seconds, p_refills, p_plans, p_times)
-                  as u (place, id, cost, keep, capacity, refill_seconds, refill, plan, times)
+        from unnest(p_places, p_ids, p_costs, p_keeps, p_capacities, p_refill_seconds, p_refills, p_plans, p_times)
+             as u (place, id, cost, keep, capacity, refill_seconds, refill, plan, times)
         left join tollgate.token_buckets t on t.id = u.id
+       cross join lateral (
+             select tollgate.token_clock_v1() as now where t.id is not null or u.id is not null offset 0) c
         left join tollgate.token_plans p on p.name = coalesce(u.plan, t.plan) and u.capacity is null
        where u.place not in (select unnest(p_done))
       offset 0

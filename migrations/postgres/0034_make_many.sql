@@ -1,19 +1,22 @@
 -- make_many_v1: make several buckets, for requests that they grant at once.
 --
--- Arguments: p_places: which of the entries of the others, which are take_many_v1's, in the order of their ids;
---            p_now in nanoseconds since 1970
--- Result:    made    the ids of those that were made; null: none. Others exist by now
---            tokens  how many were granted of each
---            taken   take_v1's columns for each
+-- Arguments: p_places: which of the entries of the others, which are take_many_v1's, in the order of their ids
+-- Result:    done     the entries whose buckets were made; null: none. The buckets of others exist by now
+--            granted  how often each was granted
+--            taken    take_v1's columns for each
+--            whole    whether each was granted as often as asked
+--            late     those that were made more than 2 ms after the instant that they were granted at
 -- Errors:    23514 terms that make no bucket
 -- Locks:     the rows that it makes, in the order of their ids.
 create function tollgate.make_many_v1(
   p_places bigint[], p_ids text[], p_costs bigint[], p_keeps bigint[], p_capacities bigint[],
-  p_refill_seconds numeric[], p_refills text[], p_plans text[], p_times bigint[], p_now bigint,
-  out made text[], out tokens bigint[], out taken tollgate.taken_v1[])
+  p_refill_seconds numeric[], p_refills text[], p_plans text[], p_times bigint[],
+  out done bigint[], out granted bigint[], out taken tollgate.taken_v1[], out whole boolean, out late bigint[])
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
+set enable_nestloop = off  -- the generic plan expects few entries
+set jit = off
 as $$
 begin
   with asked as (
@@ -24,32 +27,42 @@ begin
       from unnest(p_places) e (place)
       left join tollgate.token_plans p on p.name = p_plans[e.place] and p_capacities[e.place] is null
                                        and p.mode is null
-  ), terms as (
+  ), terms as materialized (  -- once for all that are alike
     select a.capacity, a.refill_seconds, a.refill, x.burst, x.step_ns, x.step_ticks, x.token_ticks
       from (select k.capacity, k.refill_seconds, k.refill, min(k.id) as id from asked k
              where k.capacity is not null group by 1, 2, 3) a,
            lateral tollgate.terms_v1('bucket ' || quote_literal(a.id), a.capacity, a.refill_seconds, a.refill) x
-  ), made as (
-    insert into tollgate.token_buckets as t
-      (id, capacity, refill_seconds, refill, plan, provisioned, anchor, full_at, granted, burst, step_ns,
-       step_ticks, token_ticks)
-    select a.id, a.capacity, a.refill_seconds, a.refill, a.plan, false, 0,
-           p_now / x.step_ns * x.step_ticks
-             + least(a.times, (a.capacity - a.keep) / a.cost) * a.cost * x.token_ticks,
-           least(a.times, (a.capacity - a.keep) / a.cost) * a.cost,
-           x.burst, x.step_ns, x.step_ticks, x.token_ticks
+  ), able as (
+    select a.*, least(a.times, (a.capacity - a.keep) / a.cost) as granted, x.burst, x.step_ns, x.step_ticks, x.token_ticks
       from asked a
       join terms x on (x.capacity, x.refill_seconds, x.refill) = (a.capacity, a.refill_seconds, a.refill)
      -- A plan may have changed since it was weighed.
      where a.cost <= a.capacity - a.keep
      order by a.id collate "C"
+  ), made as (
+    insert into tollgate.token_buckets as t
+      (id, capacity, refill_seconds, refill, plan, provisioned, anchor, full_at, granted, burst, step_ns,
+       step_ticks, token_ticks)
+    select a.id, a.capacity, a.refill_seconds, a.refill, a.plan, false, 0,
+           c.now / a.step_ns * a.step_ticks + a.granted * a.cost * a.token_ticks, a.granted * a.cost,
+           a.burst, a.step_ns, a.step_ticks, a.token_ticks
+      from able a
+     cross join lateral (select tollgate.token_clock_v1() as now where a.place is not null offset 0) c
     on conflict do nothing
-    returning t.id, t.granted,
-              ('granted', null, p_now, p_now, t.full_at, t.granted, t.burst, t.anchor, t.step_ns, t.step_ticks,
-               t.token_ticks)::tollgate.taken_v1 as answer)
-  select array_agg(m.id), array_agg(m.granted), array_agg(m.answer) into made, tokens, taken from made m;
+    returning t.*, tollgate.token_clock_v1() as now
+  )
+  select array_agg(a.place), array_agg(a.granted),
+         array_agg(('granted', null, m.now, m.now, m.full_at, m.granted, m.burst, m.anchor, m.step_ns, m.step_ticks,
+                    m.token_ticks)::tollgate.taken_v1),
+         bool_and(a.granted = a.times),
+         -- Those that waited for another session's row, which then did not come.
+         coalesce(array_agg(a.place) filter (
+           where (m.now - 2000000) / m.step_ns * m.step_ticks > m.full_at - m.granted * m.token_ticks), '{}')
+    into done, granted, taken, whole, late
+    from made m
+    join able a on a.id = m.id;
 end
 $$;
 
 revoke all on function tollgate.make_many_v1(
-  bigint[], text[], bigint[], bigint[], bigint[], numeric[], text[], text[], bigint[], bigint) from public;
+  bigint[], text[], bigint[], bigint[], bigint[], numeric[], text[], text[], bigint[]) from public;
