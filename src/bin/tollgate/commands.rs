@@ -120,3 +120,47 @@ impl Online {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::{Command, CommandFactory};
+
+    use super::Arguments;
+
+    /// Each command that does something, by its whole name, and its long options.
+    fn commands(parent: &str, command: &Command, found: &mut Vec<(String, BTreeSet<String>)>) {
+        for command in command.get_subcommands() {
+            let name = format!("{parent}{}", command.get_name());
+            if command.has_subcommands() {
+                commands(&format!("{name} "), command, found);
+            } else {
+                let options = command.get_arguments().filter_map(|option| option.get_long());
+                let options = options.filter(|option| *option != "help").map(|option| format!("--{option}"));
+                found.push((name, options.collect()));
+            }
+        }
+    }
+
+    #[test]
+    fn the_documentation_has_a_row_for_each_command_with_each_of_its_options_and_no_other() {
+        let (_, table) = PAGE.split_once("\n## Every command\n").expect("it is there");
+        let table = table.split("\n## ").next().unwrap_or_default();
+        let mut found = Vec::new();
+        commands("", &Arguments::command(), &mut found);
+        assert!(found.len() > 15, "{found:?}");
+        for (name, options) in found {
+            let is_its = |row: &&str| {
+                let rest = row.strip_prefix("| `").and_then(|row| row.strip_prefix(&*name));
+                rest.is_some_and(|rest| rest.starts_with([' ', '`']))
+            };
+            let row = table.lines().find(is_its).unwrap_or_else(|| panic!("no row for {name}"));
+            let words = row.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '-');
+            let shown = words.filter(|word| word.len() > 2 && word.starts_with("--")).map(str::to_owned);
+            assert_eq!(shown.collect::<BTreeSet<_>>(), options, "{name}");
+        }
+    }
+
+    const PAGE: &str = include_str!("../../../docs/command-line.md");
+}
