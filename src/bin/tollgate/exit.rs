@@ -22,7 +22,7 @@ Exit codes:
   75  denied: no token now
   77  this database role may not do that
   78  the database has no schema of tollgate's, or a newer one
- 129, 130, 143  hung up, interrupted or terminated; tokens that it waited for are given back, or the message says that they are not
+ 129, 130, 143  hung up, interrupted, terminated; gives its tokens back, or says that it cannot
 `tollgate run` ends with the code of its command; 126 and 127 if that cannot be started.";
 
 const ABSENT: u8 = 1;
