@@ -4,12 +4,13 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use sqlx::{MySql, Postgres, Sqlite};
+use tollgate::Admin as _;
 
 use crate::database::{Engine, Missing, close, open};
 use crate::url::{self, Url};
 use crate::{
-    completions, create, delete, doctor, exit, explain, list, migrate, mode, next, peek, plan, reset, run, simulate,
-    sweep, take, watch,
+    completions, create, doctor, each, exit, explain, list, migrate, mode, next, peek, plan, run, simulate, sweep,
+    take, watch,
 };
 
 /// Exact, distributed rate limits in your SQL database: makes, looks at and changes them.
@@ -44,8 +45,12 @@ enum Online {
     #[command(subcommand)]
     Plan(plan::Command),
     Mode(mode::Args),
-    Reset(reset::Args),
-    Delete(delete::Args),
+    /// Make buckets full again, and forget what sliding windows have counted
+    Reset(each::Args),
+    /// Forget buckets and sliding windows
+    ///
+    /// Requests for one that was provisioned fail from then on; others make it again, full.
+    Delete(each::Args),
     Sweep(sweep::Args),
     Doctor(doctor::Args),
     Watch(watch::Args),
@@ -104,7 +109,7 @@ impl Online {
     async fn run<DB: Engine>(self, store: tollgate::SqlStore<DB>) -> anyhow::Result<ExitCode> {
         match self {
             Self::Create(args) => args.run(&store).await,
-            Self::Delete(args) => args.run(&store).await,
+            Self::Delete(args) => args.run("deleted", async |key| store.delete(key).await).await,
             Self::Doctor(args) => args.run(&store).await,
             Self::Explain(args) => args.run(&store).await,
             Self::List(args) => args.run(&store).await,
@@ -112,7 +117,7 @@ impl Online {
             Self::Mode(args) => args.run(&store).await,
             Self::Peek(args) => args.run(&store).await,
             Self::Plan(command) => command.run(&store).await,
-            Self::Reset(args) => args.run(&store).await,
+            Self::Reset(args) => args.run("full", async |key| store.reset(key).await).await,
             Self::Run(args) => args.run(store).await,
             Self::Sweep(args) => args.run(&store).await,
             Self::Take(args) => args.run(store).await,

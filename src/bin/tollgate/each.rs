@@ -1,0 +1,37 @@
+//! What is done to each of some buckets: `reset` and `delete`.
+
+use std::process::ExitCode;
+
+use tollgate::{Error, Key};
+
+use crate::exit::Refusal;
+use crate::output::{plain, say};
+use crate::terms::key;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[arg(required = true, value_parser = key)]
+    keys: Vec<Key>,
+}
+
+impl Args {
+    /// Says what becomes of each bucket, and fails if one was not there, once it is done with the others.
+    pub(crate) async fn run(
+        self,
+        becomes: &str,
+        act: impl AsyncFn(&Key) -> Result<bool, Error>,
+    ) -> anyhow::Result<ExitCode> {
+        let mut absent = Vec::new();
+        for key in self.keys {
+            if act(&key).await? {
+                say(format!("{}: {becomes}", plain(key.as_str())))?;
+            } else {
+                absent.push(key);
+            }
+        }
+        if absent.is_empty() {
+            return Ok(ExitCode::SUCCESS);
+        }
+        Err(Refusal::no_buckets(&absent, "`tollgate list` shows those that there are").into())
+    }
+}
