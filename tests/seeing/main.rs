@@ -172,6 +172,11 @@ async fn a_sweep_and_migrations_are_told() -> anyhow::Result<()> {
     tollgate::migrate(&pool).await?;
     let text = told::text();
     assert!(text.contains("migrated engine=\"sqlite\" version=1 name=\"0001_token_migrations\""), "{text}");
+    sqlx::query("insert into token_migrations (version, name) values (999, 'later')").execute(&pool).await?;
+    tollgate::migrate(&pool).await?;
+    let (text, newer) =
+        (told::text(), "a newer version has migrated: nothing is pending engine=\"sqlite\" version=999");
+    assert!(text.contains(newer), "{text}");
 
     let limiter = Limiter::new(MemoryStore::new(), "1000000/s")?;
     while value(&handle, "tollgate_sweeps_total", &[("outcome", "ok")]).is_none() {
