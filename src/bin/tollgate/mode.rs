@@ -146,7 +146,7 @@ impl Set {
     }
 
     fn words(&self) -> String {
-        let name = self.name.as_ref().map_or(self.kind.to_owned(), |name| plain(name.as_str()));
+        let name = self.name.as_ref().map_or_else(|| self.kind.to_owned(), |name| plain(name.as_str()));
         let kind = if self.kind == "plan" { "plan " } else { "" };
         let mode = self.switch.as_ref().map_or_else(|| "that of all".to_owned(), times::switch);
         format!("{kind}{name}: {mode}")

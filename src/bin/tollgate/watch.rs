@@ -32,8 +32,8 @@ use order::Order;
 /// Grants per second are what a bucket's count of granted tokens grew by from one look to the next; tokens taken ahead by
 /// leases are granted when they are taken, and a reset counts as a grant of the capacity.
 ///
-/// Denials write nothing: they are shown as far as services count them (LimiterBuilder::count_denials), of the thousand keys
-/// that were denied most. Services tell every ten seconds, so denials per second are those of the last 30 seconds.
+/// Denials write nothing: they are shown as far as services count them (`LimiterBuilder::count_denials`), of the thousand
+/// keys that were denied most. Services tell every ten seconds, so denials per second are those of the last 30 seconds.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = KEYS)]
 pub(crate) struct Args {
