@@ -39,10 +39,10 @@ pub enum Error {
     /// The environment variable `TOLLGATE_MODE` holds no mode. Nothing was built.
     #[error("TOLLGATE_MODE: {0}")]
     Mode(#[from] ModeError),
-    /// The schema was made by a newer version of this crate.
+    /// A newer version of this crate has been here, and took away what this one needs.
     #[error(
-        "the database is at schema version {found}, and this version of tollgate knows {known}: \
-         update the tollgate dependency of this service"
+        "the database is at schema version {found}, which no longer has what this version of tollgate, that knows {known}, \
+         needs: update the tollgate dependency of this service"
     )]
     NewerSchema {
         /// The database's version.

@@ -17,14 +17,21 @@ mod sqlite;
 /// The ledger is tollgate's own, so the host's migrations in the same database are left alone. Any number of
 /// instances may start at once, and one that is killed half-way is finished by the next.
 ///
+/// A database that a newer version of this crate has migrated is good as it is: migrations add, and change nothing that an
+/// older version calls. So services with older versions start beside it, and go on.
+///
 /// Those who would rather have it all in the migrations of their own find the SQL in [`migrations`].
 ///
 /// # Errors
 ///
-/// [`Error::NewerSchema`] if a newer version of this crate has been here; or if the role may not create tables,
-/// or the database cannot be reached.
+/// [`Error::NewerSchema`] if a newer version of this crate has been here and took away what this one needs; or if the role
+/// may not create tables, or the database cannot be reached.
 pub async fn migrate<DB: Migrate>(pool: &Pool<DB>) -> Result<Vec<Migration>, Error> {
-    if pending_migrations(pool).await?.is_empty() {
+    let applied = DB::applied(pool).await?;
+    if pending::<DB>(&applied)?.is_empty() {
+        if let Some(found) = newest(&applied).filter(|found| *found > known::<DB>()) {
+            telemetry::newer(DB::URL_SCHEMES[0], found, known::<DB>());
+        }
         return Ok(Vec::new());
     }
     let migrated = DB::migrate(pool).await?;
@@ -108,13 +115,25 @@ pub trait Migrate: Dialect {
     fn migrate(pool: &Pool<Self>) -> impl Future<Output = Result<Vec<Migration>, Error>> + Send;
 }
 
-/// What is not in the ledger, unless the ledger knows more than this crate.
+/// What is not in the ledger. If that is something, and the ledger has newer ones, they took it away: it is not for this
+/// version to bring it back.
 fn pending<DB: Migrate>(applied: &[i64]) -> Result<Vec<Migration>, Error> {
-    let known = DB::MIGRATIONS.iter().map(Migration::version).max().unwrap_or(0);
-    if let Some(found) = applied.iter().copied().filter(|&version| version > known).max() {
-        return Err(Error::NewerSchema { found, known });
+    let is_pending = |migration: &&Migration| !applied.contains(&migration.version);
+    let pending: Vec<Migration> = DB::MIGRATIONS.iter().filter(is_pending).copied().collect();
+    match newest(applied) {
+        Some(found) if found > known::<DB>() && !pending.is_empty() => {
+            Err(Error::NewerSchema { found, known: known::<DB>() })
+        }
+        _ => Ok(pending),
     }
-    Ok(DB::MIGRATIONS.iter().filter(|migration| !applied.contains(&migration.version)).copied().collect())
+}
+
+fn newest(applied: &[i64]) -> Option<i64> {
+    applied.iter().copied().max()
+}
+
+fn known<DB: Migrate>() -> i64 {
+    DB::MIGRATIONS.iter().map(Migration::version).max().unwrap_or(0)
 }
 
 fn failed<DB: Dialect>(error: sqlx::Error) -> Error {

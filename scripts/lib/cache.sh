@@ -2,7 +2,8 @@
 # shellcheck shell=bash disable=SC2154 # variables of lib/common.sh
 
 # Prints the cached directory NAME. If there is none, `BUILDER DIR ARG...` fills a temporary directory that
-# is then renamed, so that an interrupted download is never taken for a complete one.
+# is then renamed, so that an interrupted download is never taken for a complete one. Its errors end it, so call it
+# where errexit works: not as a condition, and not before && or ||.
 cached() ( # NAME BUILDER ARG...
     directory=$cache/$1
     if [[ ! -d $directory ]]; then

@@ -32,10 +32,20 @@ client() { # ENGINE
         return
     fi
     case $1 in
-        postgres) tree=$(cached psql-trixie psql_debs) && printf '%s\n' "$tree/usr/lib/postgresql/17/bin/psql" ;;
-        mysql) tree=$(cached mysql-client-sid mysql_client_debs) && printf '%s\n' "$tree/usr/bin/mysql" ;;
-        mariadb) tree=$(cached mariadb-client-bookworm mariadb_client_debs) && printf '%s\n' "$tree/usr/bin/mariadb" ;;
+        postgres)
+            tree=$(cached psql-trixie psql_debs)
+            program=$tree/usr/lib/postgresql/17/bin/psql
+            ;;
+        mysql)
+            tree=$(cached mysql-client-sid mysql_client_debs)
+            program=$tree/usr/bin/mysql
+            ;;
+        mariadb)
+            tree=$(cached mariadb-client-bookworm mariadb_client_debs)
+            program=$tree/usr/bin/mariadb
+            ;;
     esac
+    printf '%s\n' "$program"
 }
 
 # Where a client looks for its server by itself: so no password is ever on a command line.

@@ -18,7 +18,7 @@ pub(crate) fn swept(step: &Result<Swept, Error>) {
 }
 
 #[cfg(feature = "_sql")]
-pub(crate) use sql::{Call, migrated, observed, retried};
+pub(crate) use sql::{Call, migrated, newer, observed, retried};
 
 #[cfg(feature = "_sql")]
 mod sql {
@@ -82,5 +82,16 @@ mod sql {
     /// A migration has run.
     pub(crate) fn migrated(engine: &'static str, migration: &Migration) {
         event!(INFO, engine = engine, version = migration.version(), name = migration.name(), "migrated");
+    }
+
+    /// The schema has more than this crate knows of.
+    pub(crate) fn newer(engine: &'static str, found: i64, known: i64) {
+        event!(
+            INFO,
+            engine = engine,
+            version = found,
+            known = known,
+            "a newer version has migrated: nothing is pending"
+        );
     }
 }

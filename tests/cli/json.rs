@@ -60,6 +60,21 @@ fn every_json_output_has_the_fields_that_are_documented() {
     let plans = database.run(&["plan", "list", "--json"]).ended(0).json();
     assert_eq!(names(&plans[0]), ["capacity", "mode", "mode_reason", "mode_until", "name", "quota"]);
 
+    database.run(&["mode", "shadow", "--plan", "free", "--for", "1h", "--reason", "incident 42"]).ended(0);
+    database.run(&["mode", "block", "--key", "api"]).ended(0);
+    let set = database.run(&["mode", "--json"]).ended(0).json();
+    assert_eq!(names(&set[0]), ["kind", "mode", "mode_reason", "mode_until", "name"]);
+    assert_eq!((&set[0]["kind"], &set[0]["name"], &set[0]["mode"]), (&"all".into(), &Value::Null, &"enforce".into()));
+    assert_eq!((&set[1]["kind"], &set[1]["name"], &set[1]["mode"]), (&"plan".into(), &"free".into(), &"shadow".into()));
+    assert!(set[1]["mode_reason"] == "incident 42" && set[1]["mode_until"].is_string(), "{set}");
+    let of_key = database.run(&["mode", "--key", "api", "--json"]).ended(0).json();
+    assert_eq!(
+        (&of_key[0]["kind"], &of_key[0]["name"], &of_key[0]["mode"]),
+        (&"key".into(), &"api".into(), &"block".into())
+    );
+    assert_eq!(database.run(&["mode", "--plan", "free", "--json"]).ended(0).json()[0], set[1]);
+    database.run(&["mode", "off", "--json"]).ended(2).says(&["cannot be used with"]);
+
     let doctor = database.run(&["doctor", "--json"]).ended(0).json();
     assert_eq!(names(&doctor), ["checks", "status"]);
     assert_eq!(names(&doctor["checks"][0]), ["advice", "found", "name", "status"]);

@@ -21,6 +21,18 @@ fn a_dry_run_lists_what_migrate_then_does_once() {
 }
 
 #[test]
+fn what_a_newer_program_has_migrated_is_told_and_serves() {
+    let database = Database::migrated(Engine::Postgres);
+    database.sql("insert into tollgate.migrations (version, name) values (999, 'later')");
+    database.run(&["migrate"]).ended(0).says(&["nothing is pending", "version 999, made by a newer program"]);
+    database.run(&["doctor"]).ended(0).says(&["version 999, made by a newer program"]);
+    works(&database);
+    database.sql("delete from tollgate.migrations where version = 5");
+    database.run(&["migrate"]).ended(78).says(&["version 999", "cargo install tollgate"]);
+    database.run(&["doctor"]).ended(1).says(&["version 999", "cargo install tollgate"]);
+}
+
+#[test]
 fn what_is_printed_for_a_client_is_the_whole_schema() {
     for (engine, format) in
         [(Engine::Postgres, "psql"), (Engine::MySql, "mysql"), (Engine::MariaDb, "mysql"), (Engine::Sqlite, "sqlite3")]

@@ -20,6 +20,7 @@ mod migrations;
 mod mutants;
 mod oracle;
 mod privileges;
+mod removal;
 mod requester;
 mod retries;
 mod round_trips;
@@ -46,6 +47,7 @@ pub fn all() -> Vec<Case> {
         limits::cases(),
         migrations::cases(),
         privileges::cases(),
+        removal::cases(),
         requester::cases(),
         oracle::cases(),
         levels::cases(),

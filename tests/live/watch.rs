@@ -63,6 +63,7 @@ fn the_screen_shows_what_comes_and_the_terminal_is_given_back() -> anyhow::Resul
         take(&database, "user:early", "10 once", "3");
         let mut pty = Pty::start(&database, "watch --interval 100ms")?;
         pty.shows("user:early")?;
+        pty.shows("no denials counted in 24 h: services do so by LimiterBuilder::count_denials")?;
         take(&database, "user:late", "10 once", "3");
         pty.shows("user:late")?;
         pty.press("/LATE")?;

@@ -70,6 +70,31 @@ async fn calls_of_a_database_are_timed_and_their_requests_and_retries_counted() 
     assert!(calls < 5.0 && requests == Some(5.0), "{requests:?} requests in {calls} calls");
     let timed = value(&handle, "tollgate_decision_duration_seconds_count", &[("source", "store")]);
     assert_eq!(timed, Some(5.0));
+    Ok(())
+}
+
+#[tokio::test]
+async fn those_who_wait_for_a_call_that_is_held_up_are_the_queue_until_it_goes_on() -> anyhow::Result<()> {
+    let recorder = recorder()?;
+    let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
+    let directory = Directory::new()?;
+    let (pool, other) = (directory.pool().await?, directory.pool().await?);
+    tollgate::migrate(&pool).await?;
+    let limiter = Limiter::new(SqliteStore::from(pool), "100/h")?;
+    let queued = || value(&handle, "tollgate_queue_length", &[]).unwrap_or(0.0);
+
+    let writes = other.begin_with("begin immediate").await?;
+    let retried = || value(&handle, "tollgate_store_retries_total", &[]).is_some();
+    let late = async {
+        while !retried() {
+            tokio::task::yield_now().await;
+        }
+        tokio::join!(limiter.allow("a"), limiter.allow("a"), limiter.allow("a"))
+    };
+    // The first one's call is under way, and the others come too late for it.
+    let (released, first, late) = tokio::join!(release(writes, || queued() >= 3.0), limiter.allow("a"), late);
+    released?;
+    assert!(first?.is_granted() && late.0?.is_granted() && late.1?.is_granted() && late.2?.is_granted());
     assert_eq!(value(&handle, "tollgate_queue_length", &[]), Some(0.0));
     Ok(())
 }
@@ -147,6 +172,11 @@ async fn a_sweep_and_migrations_are_told() -> anyhow::Result<()> {
     tollgate::migrate(&pool).await?;
     let text = told::text();
     assert!(text.contains("migrated engine=\"sqlite\" version=1 name=\"0001_token_migrations\""), "{text}");
+    sqlx::query("insert into token_migrations (version, name) values (999, 'later')").execute(&pool).await?;
+    tollgate::migrate(&pool).await?;
+    let (text, newer) =
+        (told::text(), "a newer version has migrated: nothing is pending engine=\"sqlite\" version=999");
+    assert!(text.contains(newer), "{text}");
 
     let limiter = Limiter::new(MemoryStore::new(), "1000000/s")?;
     while value(&handle, "tollgate_sweeps_total", &[("outcome", "ok")]).is_none() {

@@ -42,10 +42,11 @@ async fn every_metric_that_the_dashboard_and_the_alerts_name_is_emitted() -> any
     }
     // Labels too: a query by one that does not exist finds nothing, and says nothing.
     for query in read("ops/dashboard.json")?.lines().filter(|line| line.contains("\"expr\"")) {
-        for labels in query.split(" by (").skip(1).filter_map(|rest| rest.split(')').next()) {
-            for label in labels.split(", ") {
-                ensure!(scrape.contains(&format!("{label}=\"")), "no metric has the label {label}: {query}");
-            }
+        let grouped = query.split(" by (").skip(1).filter_map(|rest| rest.split(')').next());
+        let matched = query.split('{').skip(1).filter_map(|rest| rest.split('}').next());
+        for label in grouped.chain(matched).flat_map(|labels| labels.split(',')) {
+            let label = label.split(['=', '!']).next().unwrap_or(label).trim();
+            ensure!(scrape.contains(&format!("{label}=\"")), "no metric has the label {label}: {query}");
         }
     }
     Ok(())

@@ -4,12 +4,13 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use sqlx::{MySql, Postgres, Sqlite};
+use tollgate::Admin as _;
 
 use crate::database::{Engine, Missing, close, open};
 use crate::url::{self, Url};
 use crate::{
-    completions, create, delete, doctor, exit, explain, list, migrate, mode, next, peek, plan, reset, run, simulate,
-    sweep, take, watch,
+    completions, create, doctor, each, exit, explain, list, migrate, mode, next, peek, plan, run, simulate, sweep,
+    take, watch,
 };
 
 /// Exact, distributed rate limits in your SQL database: makes, looks at and changes them.
@@ -44,8 +45,12 @@ enum Online {
     #[command(subcommand)]
     Plan(plan::Command),
     Mode(mode::Args),
-    Reset(reset::Args),
-    Delete(delete::Args),
+    /// Make buckets full again, and forget what sliding windows have counted
+    Reset(each::Args),
+    /// Forget buckets and sliding windows
+    ///
+    /// Requests for one that was provisioned fail from then on; others make it again, full.
+    Delete(each::Args),
     Sweep(sweep::Args),
     Doctor(doctor::Args),
     Watch(watch::Args),
@@ -104,7 +109,7 @@ impl Online {
     async fn run<DB: Engine>(self, store: tollgate::SqlStore<DB>) -> anyhow::Result<ExitCode> {
         match self {
             Self::Create(args) => args.run(&store).await,
-            Self::Delete(args) => args.run(&store).await,
+            Self::Delete(args) => args.run("deleted", async |key| store.delete(key).await).await,
             Self::Doctor(args) => args.run(&store).await,
             Self::Explain(args) => args.run(&store).await,
             Self::List(args) => args.run(&store).await,
@@ -112,11 +117,55 @@ impl Online {
             Self::Mode(args) => args.run(&store).await,
             Self::Peek(args) => args.run(&store).await,
             Self::Plan(command) => command.run(&store).await,
-            Self::Reset(args) => args.run(&store).await,
+            Self::Reset(args) => args.run("full", async |key| store.reset(key).await).await,
             Self::Run(args) => args.run(store).await,
             Self::Sweep(args) => args.run(&store).await,
             Self::Take(args) => args.run(store).await,
             Self::Watch(args) => args.run(store).await,
         }
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::{Command, CommandFactory};
+
+    use super::Arguments;
+
+    /// Each command that does something, by its whole name, and its long options.
+    fn commands(parent: &str, command: &Command, found: &mut Vec<(String, BTreeSet<String>)>) {
+        for command in command.get_subcommands() {
+            let name = format!("{parent}{}", command.get_name());
+            if command.has_subcommands() {
+                commands(&format!("{name} "), command, found);
+            } else {
+                let options = command.get_arguments().filter_map(|option| option.get_long());
+                let options = options.filter(|option| *option != "help").map(|option| format!("--{option}"));
+                found.push((name, options.collect()));
+            }
+        }
+    }
+
+    #[test]
+    fn the_documentation_has_a_row_for_each_command_with_each_of_its_options_and_no_other() {
+        let (_, table) = PAGE.split_once("\n## Every command\n").expect("it is there");
+        let table = table.split("\n## ").next().unwrap_or_default();
+        let mut found = Vec::new();
+        commands("", &Arguments::command(), &mut found);
+        assert!(found.len() > 15, "{found:?}");
+        for (name, options) in found {
+            let is_its = |row: &&str| {
+                let rest = row.strip_prefix("| `").and_then(|row| row.strip_prefix(&*name));
+                rest.is_some_and(|rest| rest.starts_with([' ', '`']))
+            };
+            let row = table.lines().find(is_its).unwrap_or_else(|| panic!("no row for {name}"));
+            let words = row.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '-');
+            let shown = words.filter(|word| word.len() > 2 && word.starts_with("--")).map(str::to_owned);
+            assert_eq!(shown.collect::<BTreeSet<_>>(), options, "{name}");
+        }
+    }
+
+    const PAGE: &str = include_str!("../../../docs/command-line.md");
 }

@@ -2,9 +2,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use sqlx::{Connection, Pool};
-use tollgate::{Admin, Error, Migrate, Migration, Mode, SqlStore, migrations, pending_migrations};
+use tollgate::{Admin, Error, Migrate, Mode, SqlStore, migrations, pending_migrations};
 
-use crate::{exit, times};
+use crate::{exit, migrate, times};
 
 mod clock;
 mod mysql;
@@ -80,12 +80,14 @@ async fn connection<DB: sqlx::Database>(pool: &Pool<DB>, report: &mut Report) ->
 
 /// Whether everything is there.
 async fn schema<DB: Migrate>(pool: &Pool<DB>, report: &mut Report) -> bool {
-    let newest = migrations::<DB>().last().map_or(0, Migration::version);
     match pending_migrations(pool).await {
-        Ok(pending) if pending.is_empty() => {
-            report.ok("schema", format!("version {newest}"));
-            return true;
-        }
+        Ok(pending) if pending.is_empty() => match migrate::version(pool).await {
+            Ok(version) => {
+                report.ok("schema", version);
+                return true;
+            }
+            Err(error) => report.fail("schema", exit::chain(&error.into()), "see the server's log"),
+        },
         Ok(pending) if pending.len() == migrations::<DB>().len() => {
             report.fail("schema", "not there", "make it: `tollgate migrate`");
         }
@@ -94,7 +96,7 @@ async fn schema<DB: Migrate>(pool: &Pool<DB>, report: &mut Report) -> bool {
         }
         Err(Error::NewerSchema { found, known }) => report.fail(
             "schema",
-            format!("version {found}, and this program knows {known}"),
+            format!("version {found}, which no longer has what this program, that knows {known}, needs"),
             "update it: `cargo install tollgate --features cli`",
         ),
         Err(Error::NotPermitted(_)) => {

@@ -21,7 +21,8 @@ Exit codes:
   70  anything else, such as a file that cannot be written
   75  denied: no token now
   77  this database role may not do that
-  78  the database has no schema of tollgate's, or a newer one
+  78  the database has no schema of tollgate's, or one that is too new
+ 129, 130, 143  hung up, interrupted, terminated; gives its tokens back, or says that it cannot
 `tollgate run` ends with the code of its command; 126 and 127 if that cannot be started.";
 
 const ABSENT: u8 = 1;
@@ -142,7 +143,9 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
         ),
         Error::NewerSchema { found, known } => (
             NOT_MIGRATED,
-            format!("the database is at schema version {found}, and this program knows {known}"),
+            format!(
+                "the database is at schema version {found}, which no longer has what this program, that knows {known}, needs"
+            ),
             "update it: `cargo install tollgate --features cli`".to_owned(),
         ),
         Error::NotPermitted(cause) if is_file(&**cause) => (

@@ -3,7 +3,7 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 use sqlx::{MySql, Pool, Postgres, Sqlite};
-use tollgate::{Migrate, Migration, migrations, pending_migrations};
+use tollgate::{Error, Migrate, Migration, migrations, pending_migrations};
 
 use crate::database::Missing;
 use crate::exit::Refusal;
@@ -52,9 +52,8 @@ impl Args {
 
     pub(crate) async fn run<DB: Migrate>(self, pool: &Pool<DB>) -> anyhow::Result<ExitCode> {
         let pending = pending_migrations(pool).await?;
-        let newest = migrations::<DB>().last().map_or(0, Migration::version);
         if pending.is_empty() {
-            say(format!("nothing is pending: the schema is at version {newest}"))?;
+            say(format!("nothing is pending: the schema is at {}", version(pool).await?))?;
         } else if self.dry_run {
             let names: Vec<_> = pending.iter().map(|migration| format!("  {}\n", migration.name())).collect();
             say(format!("pending, to be run by `tollgate migrate`:\n{}{} in all", names.concat(), pending.len()))?;
@@ -62,7 +61,7 @@ impl Args {
             let bar = progress(format!("running {} migrations", pending.len()));
             let done = tollgate::migrate(pool).await?;
             bar.finish_and_clear();
-            say(format!("{} migrations run: the schema is at version {newest}", done.len()))?;
+            say(format!("{} migrations run: the schema is at {}", done.len(), version(pool).await?))?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -96,6 +95,18 @@ impl Args {
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// What the ledger says. A newer program's schema serves this one too.
+pub(crate) async fn version<DB: Migrate>(pool: &Pool<DB>) -> Result<String, Error> {
+    let known = migrations::<DB>().last().map_or(0, Migration::version);
+    let found = DB::applied(pool).await?.into_iter().max().unwrap_or(known);
+    let newer = if found > known {
+        format!(", made by a newer program than this one, that knows {known}")
+    } else {
+        String::new()
+    };
+    Ok(format!("version {found}{newer}"))
 }
 
 /// The engine that is said, that of the format, or that of the database.

@@ -3,9 +3,10 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use clap::ValueEnum;
-use tollgate::{Admin, Key, Mode};
+use serde_json::{Value, json};
+use tollgate::{Admin, Key, Mode, Plan, Switch};
 
-use crate::output::{plain, say};
+use crate::output::{plain, say, say_json};
 use crate::terms::{key, reason};
 use crate::{overrides, plan, times};
 
@@ -36,6 +37,9 @@ pub(crate) struct Args {
     /// Back to what would rule otherwise
     #[arg(long, conflicts_with_all = ["mode", "reason", "lasting"])]
     clear: bool,
+    /// Print what is set as a JSON array
+    #[arg(long, conflicts_with_all = ["mode", "clear"])]
+    json: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -59,11 +63,16 @@ impl Args {
         };
         let only_shows = change.mode.is_none() && !self.clear;
         match (&self.plan, &self.key) {
-            (Some(name), _) if only_shows => show_plan(store, name).await?,
+            _ if only_shows => {
+                let set = Set::find(store, self.plan, self.key).await?;
+                if self.json {
+                    say_json(&Value::Array(set.iter().map(Set::as_json).collect()))?;
+                } else {
+                    set.iter().try_for_each(|set| say(set.words()))?;
+                }
+            }
             (Some(name), _) => change.of_plan(store, name).await?,
-            (None, Some(key)) if only_shows => show_key(store, key).await?,
             (None, Some(key)) => change.of_key(store, key).await?,
-            (None, None) if only_shows => show(store).await?,
             (None, None) => change.of_all(store).await?,
         }
         Ok(ExitCode::SUCCESS)
@@ -80,15 +89,14 @@ struct Change {
 impl Change {
     async fn of_all(self, store: &impl Admin) -> anyhow::Result<()> {
         store.set_mode(self.mode.unwrap_or(Mode::Enforce), self.reason.as_deref(), self.until).await?;
-        say(format!("all: {}", times::switch(&store.mode().await?)))?;
-        Ok(())
+        Ok(say(Set::of_all(store).await?.words())?)
     }
 
     async fn of_plan(self, store: &impl Admin, name: &Key) -> anyhow::Result<()> {
         if !store.set_plan_mode(name, self.mode, self.reason.as_deref(), self.until).await? {
             return Err(plan::unknown(name).into());
         }
-        show_plan(store, name).await
+        Ok(say(Set::of_plan(store, name).await?.words())?)
     }
 
     /// In the key's override, whose terms stay.
@@ -101,27 +109,65 @@ impl Change {
     }
 }
 
-async fn show(store: &impl Admin) -> anyhow::Result<()> {
-    say(format!("all: {}", times::switch(&store.mode().await?)))?;
-    for plan in plan::all(store).await? {
-        if let Some(switch) = &plan.switch {
-            say(format!("plan {}: {}", plain(plan.name.as_str()), times::switch(switch)))?;
-        }
+/// What is set somewhere: for a key, what rules it.
+struct Set {
+    kind: &'static str,
+    name: Option<Key>,
+    /// `None`: what is set for all rules here too.
+    switch: Option<Switch>,
+}
+
+impl Set {
+    /// What is set for this plan or key; without one, everything but overrides.
+    async fn find(store: &impl Admin, plan: Option<Key>, key: Option<Key>) -> anyhow::Result<Vec<Self>> {
+        Ok(match (plan, key) {
+            (Some(name), _) => vec![Self::of_plan(store, &name).await?],
+            (None, Some(key)) => vec![Self::of_key(store, key).await?],
+            (None, None) => {
+                let plans = plan::all(store).await?.into_iter().filter(|plan| plan.switch.is_some());
+                std::iter::once(Self::of_all(store).await?).chain(plans.map(Self::from)).collect()
+            }
+        })
     }
-    Ok(())
+
+    async fn of_all(store: &impl Admin) -> anyhow::Result<Self> {
+        Ok(Self { kind: "all", name: None, switch: Some(store.mode().await?) })
+    }
+
+    async fn of_plan(store: &impl Admin, name: &Key) -> anyhow::Result<Self> {
+        Ok(store.plan(name).await?.ok_or_else(|| plan::unknown(name))?.into())
+    }
+
+    async fn of_key(store: &impl Admin, key: Key) -> anyhow::Result<Self> {
+        let why = store.explain(&key, None).await?;
+        let mut switch = Switch::default();
+        (switch.mode, switch.reason, switch.until) = (why.mode, why.mode_reason, why.mode_until);
+        Ok(Self { kind: "key", name: Some(key), switch: Some(switch) })
+    }
+
+    fn words(&self) -> String {
+        let name = self.name.as_ref().map_or_else(|| self.kind.to_owned(), |name| plain(name.as_str()));
+        let kind = if self.kind == "plan" { "plan " } else { "" };
+        let mode = self.switch.as_ref().map_or_else(|| "that of all".to_owned(), times::switch);
+        format!("{kind}{name}: {mode}")
+    }
+
+    fn as_json(&self) -> Value {
+        let switch = self.switch.as_ref();
+        json!({
+            "kind": self.kind,
+            "name": self.name.as_ref().map(Key::as_str),
+            "mode": switch.map(|switch| switch.mode.as_str()),
+            "mode_reason": switch.and_then(|switch| switch.reason.as_deref()),
+            "mode_until": times::timestamp(switch.and_then(|switch| switch.until)),
+        })
+    }
 }
 
-async fn show_plan(store: &impl Admin, name: &Key) -> anyhow::Result<()> {
-    let plan = store.plan(name).await?.ok_or_else(|| plan::unknown(name))?;
-    let mode = plan.switch.as_ref().map_or_else(|| "that of all".to_owned(), times::switch);
-    say(format!("plan {}: {mode}", plain(name.as_str())))?;
-    Ok(())
-}
-
-async fn show_key(store: &impl Admin, key: &Key) -> anyhow::Result<()> {
-    let why = store.explain(key, None).await?;
-    say(format!("{}: {}{}", plain(key.as_str()), why.mode, times::ending(why.mode_until)))?;
-    Ok(())
+impl From<Plan> for Set {
+    fn from(plan: Plan) -> Self {
+        Self { kind: "plan", name: Some(plan.name), switch: plan.switch }
+    }
 }
 
 impl From<Choice> for Mode {

@@ -11,6 +11,7 @@ use crate::terms::key;
 use crate::{output, times};
 
 mod board;
+mod denials;
 mod keys;
 mod look;
 mod once;
@@ -22,15 +23,17 @@ use board::Board;
 use look::Reader;
 use order::Order;
 
-/// Show the buckets live: the hottest, emptiest or most denied, tokens granted per second, a sparkline of each
+/// Show the buckets live: the hottest, emptiest or most denied, grants and denials per second, a sparkline of each
 ///
 /// It reads the buckets in pages, in the order of their keys, and never more than --limit of them at each look: a table of
 /// ten million keys costs the database no more than one of five thousand. Beyond that, choose by --prefix. Nothing is
 /// locked or written. Sliding windows are not shown.
 ///
 /// Grants per second are what a bucket's count of granted tokens grew by from one look to the next; tokens taken ahead by
-/// leases are granted when they are taken, and a reset counts as a grant of the capacity. Denials write nothing; those of
-/// the last 24 hours are shown of the twenty most denied keys, as far as services count them.
+/// leases are granted when they are taken, and a reset counts as a grant of the capacity.
+///
+/// Denials write nothing: they are shown as far as services count them (`LimiterBuilder::count_denials`), of the thousand
+/// keys that were denied most. Services tell every ten seconds, so denials per second are those of the last 30 seconds.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = KEYS)]
 pub(crate) struct Args {

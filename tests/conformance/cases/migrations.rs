@@ -21,7 +21,8 @@ pub fn cases() -> Vec<Case> {
             a_dry_run_changes_nothing,
             what_was_run_by_hand_is_known,
             the_hosts_own_migrations_stay_apart,
-            a_database_of_a_newer_version_is_refused,
+            what_a_newer_version_has_migrated_serves_this_one_too,
+            a_newer_version_that_took_something_away_is_refused,
             a_table_of_that_name_of_the_hosts_is_not_taken_for_ours,
             a_request_before_the_migrations_says_how_to_run_them)
         .to_vec(),
@@ -123,16 +124,34 @@ async fn the_hosts_own_migrations_stay_apart(rig: Rig) -> anyhow::Result<()> {
     works(&scratch.rig).await
 }
 
-async fn a_database_of_a_newer_version_is_refused(rig: Rig) -> anyhow::Result<()> {
+/// An old service that starts again during a rolling deployment.
+async fn what_a_newer_version_has_migrated_serves_this_one_too(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
-    let ledger = if rig.engine.kind == Kind::Postgres { "tollgate.migrations" } else { "token_migrations" };
-    scratch.rig.pool.run(format!("insert into {ledger} (version, name) values (999, 'later')")).await?;
+    scratch.rig.pool.run(format!("alter table {} add column later int", rig.table())).await?;
+    scratch.rig.pool.run(later(&rig)).await?;
+    assert_eq!(migrate(&scratch.rig).await?, []);
+    assert_eq!(pending(&scratch.rig).await?, []);
+    works(&scratch.rig).await
+}
+
+async fn a_newer_version_that_took_something_away_is_refused(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    scratch.rig.pool.run(later(&rig)).await?;
+    scratch.rig.pool.run(format!("delete from {} where version = 5", ledger(&rig))).await?;
     for refused in [migrate(&scratch.rig).await, pending(&scratch.rig).await] {
         let error = refused.expect_err("the database is newer");
         assert!(matches!(error, Error::NewerSchema { found: 999, .. }), "{error:?}");
         assert!(error.to_string().contains("update the tollgate dependency"), "{error}");
     }
     Ok(())
+}
+
+fn later(rig: &Rig) -> String {
+    format!("insert into {} (version, name) values (999, 'later')", ledger(rig))
+}
+
+fn ledger(rig: &Rig) -> &'static str {
+    if rig.engine.kind == Kind::Postgres { "tollgate.migrations" } else { "token_migrations" }
 }
 
 async fn a_table_of_that_name_of_the_hosts_is_not_taken_for_ours(rig: Rig) -> anyhow::Result<()> {

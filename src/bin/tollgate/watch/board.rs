@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tollgate::{BucketLevel, Key};
 
+use super::denials::DenialRates;
 use super::look::Look;
 use super::order::Order;
 use crate::output::plain;
@@ -15,6 +16,7 @@ pub(crate) struct Board {
     rows: BTreeMap<Key, Row>,
     seen_at: Option<Duration>,
     pub(crate) more: bool,
+    pub(crate) denials: DenialRates,
     pub(crate) order: Order,
     pub(crate) filter: String,
     /// Whether keys go into the filter.
@@ -32,6 +34,8 @@ pub(crate) struct Row {
     pub(crate) level: BucketLevel,
     /// Requests denied in the last 24 hours, if the key is among the most denied.
     pub(crate) denied: Option<u64>,
+    /// Requests denied per second, over the last looks.
+    pub(crate) denied_rate: Option<f64>,
     /// Tokens granted per second between the last two looks.
     pub(crate) rate: Option<f64>,
     /// The rates until now, oldest first.
@@ -44,6 +48,7 @@ impl Board {
             rows: BTreeMap::new(),
             seen_at: None,
             more: false,
+            denials: DenialRates::default(),
             order,
             filter: String::new(),
             typing: false,
@@ -57,9 +62,10 @@ impl Board {
     pub(crate) fn see(&mut self, look: Look) {
         let passed = self.seen_at.map(|before| look.at.saturating_sub(before)).filter(|passed| !passed.is_zero());
         let mut before = std::mem::take(&mut self.rows);
+        self.denials.see(look.at, look.denied);
         for level in look.levels {
-            let denied = look.denied.get(&level.key).copied();
-            let mut row = Row { denied, rate: None, past: VecDeque::new(), level };
+            let (denied, denied_rate) = (self.denials.now.get(&level.key), self.denials.of(&level.key));
+            let mut row = Row { denied, denied_rate, rate: None, past: VecDeque::new(), level };
             if let Some(known) = before.remove(&row.level.key) {
                 row.past = known.past;
                 row.rate = passed.map(|passed| row.level.granted_since(&known.level) / passed.as_secs_f64());
@@ -128,6 +134,7 @@ pub(crate) const PAST: usize = 30;
 pub(crate) mod tests {
     use tollgate::{Admin, Filter, ManualClock, MemoryStore, Rule, Store, Take};
 
+    use super::super::denials::Counts;
     use super::*;
 
     /// A board over buckets in memory, at which one looks when a test says so.
@@ -165,7 +172,7 @@ pub(crate) mod tests {
             let levels = self.store.list(&Filter::default(), None, 5000).await.expect("listed");
             let denied = self.store.most_denied(20).await.expect("counted");
             let denied = denied.into_iter().map(|denials| (denials.key, denials.denied)).collect();
-            self.board.see(Look { at: self.passed, levels, more: false, denied });
+            self.board.see(Look { at: self.passed, levels, more: false, denied: Counts::of(denied, false) });
         }
 
         fn shown(&self) -> Vec<&str> {

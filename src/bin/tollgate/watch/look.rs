@@ -1,10 +1,11 @@
 //! How buckets are read: in bounded pages.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tollgate::{Admin, BucketLevel, Error, Filter, Key};
+
+use super::denials::Counts;
 
 /// The buckets at one time.
 #[derive(Debug)]
@@ -15,7 +16,7 @@ pub(crate) struct Look {
     /// Whether there are more than were read.
     pub(crate) more: bool,
     /// How often the keys were denied that were denied most, as far as services count that.
-    pub(crate) denied: HashMap<Key, u64>,
+    pub(crate) denied: Counts,
 }
 
 pub(crate) struct Reader<S> {
@@ -48,23 +49,27 @@ impl<S: Admin> Reader<S> {
         }
         let more = levels.len() > self.most;
         levels.truncate(self.most);
-        let denied = self.denied().await?;
+        let (denied, most_denied) = self.denied().await?;
         // An attacker's key need not be among the first: these few are read one by one.
-        for key in denied.keys().filter(|key| levels.binary_search_by(|level| level.key.cmp(key)).is_err()) {
+        for key in most_denied.iter().filter(|key| levels.binary_search_by(|level| level.key.cmp(key)).is_err()) {
             strangers.extend(self.store.peek(key).await?);
         }
         levels.extend(strangers);
         Ok(Look { at: self.began.elapsed(), levels, more, denied })
     }
 
-    async fn denied(&self) -> Result<HashMap<Key, u64>, Error> {
-        match self.store.most_denied(MOST_DENIED).await {
+    /// How often keys were denied, and those whose buckets are shown in any case.
+    async fn denied(&self) -> Result<(Counts, Vec<Key>), Error> {
+        match self.store.most_denied(COUNTED).await {
             Ok(denials) => {
-                let wanted = denials.into_iter().filter(|denials| self.begins(&denials.key));
-                Ok(wanted.map(|denials| (denials.key, denials.denied)).collect())
+                let full = denials.len() == COUNTED as usize;
+                let denied: Vec<_> = denials.into_iter().map(|denials| (denials.key, denials.denied)).collect();
+                let begin = denied.iter().map(|(key, _)| key).filter(|key| self.begins(key));
+                let most = begin.take(MOST_DENIED).cloned().collect();
+                Ok((Counts::of(denied, full).only(|key| self.begins(key)), most))
             }
             // A role that may list need not be one that may see denials.
-            Err(Error::NotPermitted(_)) => Ok(HashMap::new()),
+            Err(Error::NotPermitted(_)) => Ok((Counts::not_permitted(), Vec::new())),
             Err(error) => Err(error),
         }
     }
@@ -75,7 +80,9 @@ impl<S: Admin> Reader<S> {
 }
 
 const PAGE: usize = 500;
-const MOST_DENIED: u32 = 20;
+/// Of whom it is known how often they were denied.
+const COUNTED: u32 = 1000;
+const MOST_DENIED: usize = 20;
 
 #[cfg(test)]
 mod tests {
@@ -121,8 +128,16 @@ mod tests {
         let look = Reader::new(store, Key::try_from("user:").ok(), 10).look().await.expect("a look");
         let last = look.levels.last().map(|level| level.key.clone());
         assert_eq!((look.levels.len(), last, look.more), (11, Some(key(250)), true));
-        assert_eq!((look.denied[&key(1)], look.denied[&key(250)]), (3, 7));
-        let other = Reader::new(store_of(0).await, Key::try_from("tenant:").ok(), 10).look().await.expect("a look");
-        assert!(other.denied.is_empty());
+        assert_eq!((look.denied.get(&key(1)), look.denied.get(&key(250))), (Some(3), Some(7)));
+    }
+
+    #[tokio::test]
+    async fn a_prefix_chooses_whose_denials_are_read_and_others_tell_that_they_are_counted() {
+        let reader = Reader::new(store_of(1).await, Key::try_from("tenant:").ok(), 10);
+        assert!(reader.look().await.expect("a look").denied.none.is_some());
+        let user = Key::try_from("user:0000").expect("a key");
+        reader.store.count_denials(&[(user.clone(), 3)]).await.expect("counted");
+        let look = reader.look().await.expect("a look");
+        assert_eq!((look.denied.get(&user), look.denied.none, look.levels.len()), (None, None, 0));
     }
 }

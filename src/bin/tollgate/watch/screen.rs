@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ratatui::Frame;
-use ratatui::layout::{Constraint, Layout};
+use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
 use ratatui::symbols::bar;
 use ratatui::text::{Line, Span, Text};
@@ -13,18 +13,21 @@ use super::board::{Board, PAST, Row};
 use crate::output::plain;
 
 pub(crate) fn draw(frame: &mut Frame<'_>, board: &Board, every: Duration) {
-    let [above, middle, below] =
-        Layout::vertical([Constraint::Length(1), Constraint::Fill(1), Constraint::Length(1)]).areas(frame.area());
+    let note = board.denials.now.none;
+    let heights =
+        [Constraint::Length(1), Constraint::Fill(1), Constraint::Length(note.map_or(0, |_| 1)), Constraint::Length(1)];
+    let [above, middle, beneath, below] = Layout::vertical(heights).areas(frame.area());
     frame.render_widget(summary(board, every), above);
-    frame.render_widget(table(board, middle.height), middle);
+    frame.render_widget(table(board, middle), middle);
+    frame.render_widget(Line::from(note.unwrap_or_default()).yellow(), beneath);
     frame.render_widget(status(board), below);
 }
 
 fn summary(board: &Board, every: Duration) -> Line<'static> {
     let first = if board.more { "the first " } else { "" };
-    let rate = board.rate().map_or_else(|| "…".to_owned(), |rate| format!("{rate:.1}"));
+    let (granted, denied) = (rate(board.rate()), rate(board.denials.all()));
     let figures = format!(
-        "{first}{} buckets, {} empty, {rate} tokens granted/s, {}, every {}",
+        "{first}{} buckets, {} empty, {granted} tokens granted/s, {denied} requests denied/s, {}, every {}",
         board.buckets(),
         board.empty(),
         board.order.name(),
@@ -34,21 +37,27 @@ fn summary(board: &Board, every: Duration) -> Line<'static> {
     Line::from(vec![Span::raw(figures), Span::raw(" "), Span::from(state).reversed()])
 }
 
-fn table(board: &Board, height: u16) -> Table<'static> {
-    let titles = ["bucket", "quota", "tokens", "granted/s", "denied", "lately"].map(|title| Cell::from(title.bold()));
-    let rows = board.visible().into_iter().skip(board.scrolled).take(height.into()).map(row);
-    let widths = [
-        Constraint::Fill(1),
-        Constraint::Length(24),
-        Constraint::Length(15),
-        Constraint::Length(11),
-        Constraint::Length(10),
-        Constraint::Length(u16::try_from(PAST).unwrap_or(u16::MAX)),
-    ];
-    Table::new(rows, widths).header(TableRow::new(titles))
+/// Until there is one, or where there is none, dots.
+fn rate(rate: Option<f64>) -> String {
+    rate.map_or_else(|| "…".to_owned(), |rate| format!("{rate:.1}"))
 }
 
-fn row(row: &Row) -> TableRow<'static> {
+/// The sparklines give way where it is narrow.
+fn table(board: &Board, area: Rect) -> Table<'static> {
+    let titles = ["bucket", "quota", "tokens", "granted/s", "denied/s", "denied", "lately"];
+    let (key, figures) = (16, [18, 11, 9, 8, 8]);
+    let spaces = titles.len() - 1;
+    let others = key + figures.iter().sum::<usize>() + spaces;
+    let lately = usize::from(area.width).saturating_sub(others).min(PAST);
+    let rows =
+        board.visible().into_iter().skip(board.scrolled).take(area.height.into()).map(|shown| row(shown, lately));
+    let lengths =
+        figures.into_iter().chain([lately]).map(|width| Constraint::Length(u16::try_from(width).unwrap_or(u16::MAX)));
+    let widths = [Constraint::Fill(1)].into_iter().chain(lengths);
+    Table::new(rows, widths).header(TableRow::new(titles.map(|title| Cell::from(title.bold()))))
+}
+
+fn row(row: &Row, lately: usize) -> TableRow<'static> {
     let level = &row.level;
     let color = match row.part_left() {
         _ if level.available < 1 => Color::Red,
@@ -56,22 +65,23 @@ fn row(row: &Row) -> TableRow<'static> {
         _ => Color::Reset,
     };
     let tokens = format!("{}/{}", level.available, level.quota.capacity());
-    let rate = row.rate.map_or_else(|| "…".to_owned(), |rate| format!("{rate:.1}"));
     TableRow::new([
         Cell::from(plain(level.key.as_str())),
         Cell::from(level.quota.to_string()),
         Cell::from(Text::from(tokens).style(Style::new().fg(color))),
-        Cell::from(rate),
+        Cell::from(rate(row.rate)),
+        Cell::from(rate(row.denied_rate)),
         Cell::from(row.denied.map_or_else(String::new, |denied| denied.to_string())),
-        Cell::from(sparkline(row).cyan()),
+        Cell::from(sparkline(row, lately).cyan()),
     ])
 }
 
-/// Its rates until now, as parts of the highest of them.
-fn sparkline(row: &Row) -> String {
+/// Its last rates, as parts of the highest of all.
+fn sparkline(row: &Row, columns: usize) -> String {
     let highest = row.past.iter().copied().fold(0.0, f64::max);
     row.past
         .iter()
+        .skip(row.past.len().saturating_sub(columns))
         .map(|rate| {
             let eighth = if highest > 0.0 { (rate / highest * 8.0).ceil() } else { 0.0 };
             BARS.into_iter()
@@ -128,12 +138,13 @@ mod tests {
         let mut world = World::new();
         world.take("user:1", "10 once", 10);
         world.take("user:2", "1000 once", 1);
-        for tokens in [8, 4, 1] {
+        world.deny("user:1", 1110).await;
+        for tokens in [32, 16, 4] {
             world.look().await;
-            world.pass(1);
+            world.pass(4);
             world.take("user:2", "1000 once", tokens);
         }
-        world.deny("user:1", 1234).await;
+        world.deny("user:1", 30).await;
         world.look().await;
         world
     }
@@ -142,11 +153,14 @@ mod tests {
     async fn each_bucket_has_its_tokens_its_rate_and_a_sparkline() {
         let world = world().await;
         let lines = lines(&world.board);
-        assert_eq!(lines[0], "2 buckets, 1 empty, 1.0 tokens granted/s, hottest first, every 2s");
+        assert_eq!(
+            lines[0],
+            "2 buckets, 1 empty, 1.0 tokens granted/s, 2.5 requests denied/s, hottest first, every 2s"
+        );
         let words = |line: usize| lines[line].split_whitespace().collect::<Vec<_>>();
-        assert_eq!(words(1), ["bucket", "quota", "tokens", "granted/s", "denied", "lately"]);
-        assert_eq!(words(2), ["user:2", "1000", "once", "986/1000", "1.0", "█▄▁"]);
-        assert_eq!(words(3), ["user:1", "10", "once", "0/10", "0.0", "1234"]);
+        assert_eq!(words(1), ["bucket", "quota", "tokens", "granted/s", "denied/s", "denied", "lately"]);
+        assert_eq!(words(2), ["user:2", "1000", "once", "947/1000", "1.0", "0.0", "█▄▁"]);
+        assert_eq!(words(3), ["user:1", "10", "once", "0/10", "0.0", "2.5", "1140"]);
         assert!(lines[5].starts_with("q quit  s sort"), "{}", lines[5]);
     }
 
@@ -164,6 +178,36 @@ mod tests {
         assert_eq!(lines(&world.board)[5], "no newer look: it is down");
         world.board.typing = true;
         assert_eq!(lines(&world.board)[5], "filter: 1▏  Enter keeps it, Esc drops it");
+    }
+
+    #[tokio::test]
+    async fn where_nobody_counts_denials_the_screen_says_so_and_how_to_turn_it_on() {
+        let mut world = World::new();
+        world.take("user:1", "10 once", 10);
+        world.look().await;
+        let shown = lines(&world.board);
+        assert!(shown[0].contains(" … requests denied/s"), "{}", shown[0]);
+        assert!(
+            shown[4].contains("no denials counted") && shown[4].contains("LimiterBuilder::count_denials"),
+            "{shown:?}"
+        );
+        world.deny("user:1", 1).await;
+        world.look().await;
+        assert_eq!(lines(&world.board)[4], "");
+    }
+
+    #[tokio::test]
+    async fn where_it_is_narrow_keys_and_figures_stay_and_the_newest_of_a_sparkline() {
+        let world = world().await;
+        let mut terminal = Terminal::new(TestBackend::new(83, 6)).expect("a terminal");
+        terminal.draw(|frame| draw(frame, &world.board, Duration::from_secs(2))).expect("drawn");
+        let buffer = terminal.backend().buffer();
+        let line: String = (0..83).map(|x| buffer[(x, 2)].symbol()).collect();
+        assert_eq!(
+            line.split_whitespace().collect::<Vec<_>>(),
+            ["user:2", "1000", "once", "947/1000", "1.0", "0.0", "█▄▁"]
+        );
+        assert!(line.ends_with("█▄▁    "), "{line}");
     }
 
     #[tokio::test]

@@ -1,12 +1,13 @@
+//! What is done to each of some buckets: `reset` and `delete`.
+
 use std::process::ExitCode;
 
-use tollgate::{Admin, Key};
+use tollgate::{Error, Key};
 
 use crate::exit::Refusal;
 use crate::output::{plain, say};
 use crate::terms::key;
 
-/// Make buckets full again, and forget what sliding windows have counted
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[arg(required = true, value_parser = key)]
@@ -14,11 +15,16 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    pub(crate) async fn run(self, store: &impl Admin) -> anyhow::Result<ExitCode> {
+    /// Says what becomes of each bucket, and fails if one was not there, once it is done with the others.
+    pub(crate) async fn run(
+        self,
+        becomes: &str,
+        act: impl AsyncFn(&Key) -> Result<bool, Error>,
+    ) -> anyhow::Result<ExitCode> {
         let mut absent = Vec::new();
         for key in self.keys {
-            if store.reset(&key).await? {
-                say(format!("{}: full", plain(key.as_str())))?;
+            if act(&key).await? {
+                say(format!("{}: {becomes}", plain(key.as_str())))?;
             } else {
                 absent.push(key);
             }

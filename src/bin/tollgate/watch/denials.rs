@@ -1,0 +1,154 @@
+//! Denials per second: services tell what they have counted every ten seconds, so looks are put together.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use tollgate::Key;
+
+/// How often keys were denied in the last 24 hours, as one look found it.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    by_key: HashMap<Key, u64>,
+    /// A key that is not among them was denied so often at most.
+    others: u64,
+    /// Why there are none.
+    pub(crate) none: Option<&'static str>,
+}
+
+impl Counts {
+    /// Of the keys that were denied most, the most denied first; `full` if there may be others.
+    pub(crate) fn of(denied: Vec<(Key, u64)>, full: bool) -> Self {
+        Self {
+            none: denied.is_empty().then_some(NOT_COUNTED),
+            others: denied.last().filter(|_| full).map_or(0, |(_, denied)| *denied),
+            by_key: denied.into_iter().collect(),
+        }
+    }
+
+    pub(crate) fn not_permitted() -> Self {
+        Self { none: Some(NOT_PERMITTED), ..Self::default() }
+    }
+
+    pub(crate) fn only(mut self, wanted: impl Fn(&Key) -> bool) -> Self {
+        self.by_key.retain(|key, _| wanted(key));
+        self
+    }
+
+    pub(crate) fn get(&self, key: &Key) -> Option<u64> {
+        self.by_key.get(key).copied()
+    }
+}
+
+/// What was told from look to look.
+#[derive(Debug, Default)]
+pub(crate) struct DenialRates {
+    /// When the looks were, and by how much counts had grown since the one before.
+    told: VecDeque<(Duration, HashMap<Key, u64>)>,
+    pub(crate) now: Counts,
+}
+
+impl DenialRates {
+    pub(crate) fn see(&mut self, at: Duration, counts: Counts) {
+        let before = std::mem::replace(&mut self.now, counts);
+        // A count is less than before when an hour is left behind: that tells nothing.
+        let grown = self.now.by_key.iter().filter_map(|(key, now)| {
+            let more = now.saturating_sub(before.get(key).unwrap_or(before.others));
+            (more > 0).then(|| (key.clone(), more))
+        });
+        self.told.push_back((at, grown.collect()));
+        while self.told.get(1).is_some_and(|(second, _)| at.saturating_sub(*second) >= SPAN) {
+            self.told.pop_front();
+        }
+    }
+
+    /// Requests of a key denied per second; [`None`] until a service had the time to tell.
+    pub(crate) fn of(&self, key: &Key) -> Option<f64> {
+        self.per_second(|told| told.get(key).copied().unwrap_or(0))
+    }
+
+    /// Those of all keys.
+    pub(crate) fn all(&self) -> Option<f64> {
+        self.per_second(|told| told.values().sum())
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a rate")]
+    fn per_second(&self, denied: impl Fn(&HashMap<Key, u64>) -> u64) -> Option<f64> {
+        let ((from, _), (to, _)) = (self.told.front()?, self.told.back()?);
+        let passed = to.saturating_sub(*from);
+        if self.now.none.is_some() || passed < TOLD_EVERY {
+            return None;
+        }
+        // What the first look found had been told before it.
+        let denied: u64 = self.told.iter().skip(1).map(|(_, told)| denied(told)).sum();
+        Some(denied as f64 / passed.as_secs_f64())
+    }
+}
+
+/// As `LimiterBuilder::count_denials` says.
+const TOLD_EVERY: Duration = Duration::from_secs(10);
+/// Over less than that, a rate would be nothing, nothing, and then a heap.
+const SPAN: Duration = Duration::from_secs(30);
+
+const NOT_COUNTED: &str = "no denials counted in 24 h: services do so by LimiterBuilder::count_denials";
+const NOT_PERMITTED: &str = "this role may not see denials: run the grants again, `tollgate migrate --print grants`";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(key: &str) -> Key {
+        Key::try_from(key).expect("a key")
+    }
+
+    fn counts(denied: &[(&str, u64)], full: bool) -> Counts {
+        Counts::of(denied.iter().map(|(id, denied)| (key(id), *denied)).collect(), full)
+    }
+
+    /// What looks came to, each so many seconds after the first.
+    fn seen(looks: &[(u64, &[(&str, u64)])]) -> DenialRates {
+        let mut rates = DenialRates::default();
+        for (at, denied) in looks {
+            rates.see(Duration::from_secs(*at), counts(denied, false));
+        }
+        rates
+    }
+
+    #[test]
+    fn a_rate_is_what_was_told_since_the_first_look_once_a_service_had_the_time_to_tell() {
+        let early = seen(&[(0, &[("a", 70)]), (9, &[("a", 90)])]);
+        assert_eq!((early.of(&key("a")), early.all()), (None, None));
+        let later = seen(&[(0, &[("a", 70)]), (9, &[("a", 90)]), (10, &[("a", 90), ("b", 5)])]);
+        assert_eq!([later.of(&key("a")), later.of(&key("b")), later.of(&key("c"))], [Some(2.0), Some(0.5), Some(0.0)]);
+        assert_eq!(later.all(), Some(2.5));
+    }
+
+    #[test]
+    fn what_was_told_long_ago_is_forgotten() {
+        let looks: [(u64, &[(&str, u64)]); 4] =
+            [(0, &[("a", 10)]), (10, &[("a", 310)]), (30, &[("a", 340)]), (40, &[("a", 340)])];
+        assert_eq!(seen(&looks[..3]).all(), Some(11.0));
+        assert_eq!(seen(&looks).all(), Some(1.0));
+    }
+
+    #[test]
+    fn an_hour_that_is_left_behind_is_no_negative_rate_and_hides_no_other_look() {
+        let rates = seen(&[(0, &[("a", 1000)]), (5, &[("a", 1100)]), (10, &[("a", 300)]), (20, &[("a", 400)])]);
+        assert_eq!(rates.all(), Some(10.0));
+    }
+
+    #[test]
+    fn a_key_that_comes_among_the_most_denied_had_as_many_denials_as_the_last_of_them_at_most() {
+        let mut rates = DenialRates::default();
+        rates.see(Duration::ZERO, counts(&[("a", 900), ("b", 500)], true));
+        rates.see(Duration::from_secs(10), counts(&[("a", 900), ("c", 600)], true));
+        assert_eq!(rates.of(&key("c")), Some(10.0));
+    }
+
+    #[test]
+    fn where_nobody_counts_there_is_no_rate_and_a_word_on_how_to_have_one() {
+        let none = seen(&[(0, &[]), (10, &[])]);
+        assert_eq!((none.all(), none.now.none), (None, Some(NOT_COUNTED)));
+        let other = seen(&[(0, &[("a", 1)]), (10, &[("a", 1)])]);
+        assert_eq!((other.all(), other.now.none), (Some(0.0), None));
+    }
+}

@@ -1,0 +1,82 @@
+//! What docs/operating.md says removes everything leaves nothing behind, and nothing of the host's is missing.
+
+use anyhow::{Context, ensure};
+use sqlx::AssertSqlSafe;
+
+use crate::engines::Kind;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::pools::{Scratch, with_pool};
+use crate::rig::Rig;
+
+pub fn cases() -> Vec<Case> {
+    list!(Levels::Pools, Time::Real, |_| true; removing_it_leaves_what_was_there_before).into()
+}
+
+async fn removing_it_leaves_what_was_there_before(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::new(&rig).await?;
+    let rig = &scratch.rig;
+    // Names that could be taken for ours.
+    rig.pool.run("create table token_of_the_host (n int)").await?;
+    if rig.engine.kind == Kind::MySql {
+        rig.pool.run("create procedure token_refresh() select 1").await?;
+    }
+    let before = rows(rig, objects(rig.engine.kind)).await?;
+    for _ in 0..2 {
+        let migrated = with_pool!(&rig.pool, pool => tollgate::migrate(pool).await)?;
+        ensure!(!migrated.is_empty(), "nothing was migrated");
+        rig.bucket("1/h".parse()?).await?;
+        ensure!(rows(rig, objects(rig.engine.kind)).await?.len() > before.len());
+        remove(rig).await?;
+        assert_eq!(rows(rig, objects(rig.engine.kind)).await?, before);
+    }
+    Ok(())
+}
+
+/// Runs this engine's block of the page; on MySQL what that prints.
+async fn remove(rig: &Rig) -> anyhow::Result<()> {
+    let (engine, printed) = match rig.engine.kind {
+        Kind::MySql => ("mysql", true),
+        Kind::Postgres => ("postgres", false),
+        Kind::Sqlite => ("sqlite", false),
+    };
+    let (_, section) = OPERATING.split_once("\n## Removing it\n").context("the page says how to remove it")?;
+    let block = section.split_once(&format!("```sql {engine}\n")).and_then(|(_, rest)| rest.split("```").next());
+    let block = block.with_context(|| format!("nothing for {engine}"))?;
+    let statements = if printed { rows(rig, block).await? } else { vec![block.to_owned()] };
+    for statement in statements {
+        rig.pool.run(&*statement).await.context(statement)?;
+    }
+    Ok(())
+}
+
+/// What the database's catalogs say that somebody has made.
+fn objects(kind: Kind) -> &'static str {
+    match kind {
+        Kind::MySql => {
+            "select concat(table_type, ' ', table_name) as object from information_schema.tables
+              where table_schema = database()
+             union all select concat(routine_type, ' ', routine_name) from information_schema.routines
+              where routine_schema = database()
+             union all select concat('trigger ', trigger_name) from information_schema.triggers
+              where trigger_schema = database()
+             union all select concat('event ', event_name) from information_schema.events
+              where event_schema = database()
+             order by object"
+        }
+        Kind::Postgres => {
+            "select 'schema ' || nspname as object from pg_namespace where oid >= 16384
+             union all select 'relation ' || oid::regclass::text from pg_class where oid >= 16384
+             union all select 'routine ' || oid::regprocedure::text from pg_proc where oid >= 16384
+             union all select 'type ' || oid::regtype::text from pg_type where oid >= 16384
+             order by object"
+        }
+        Kind::Sqlite => "select type || ' ' || name from sqlite_schema order by 1",
+    }
+}
+
+async fn rows(rig: &Rig, sql: &str) -> anyhow::Result<Vec<String>> {
+    let sql = AssertSqlSafe(sql.to_owned());
+    Ok(with_pool!(&rig.pool, pool => sqlx::query_scalar(sql).fetch_all(pool).await?))
+}
+
+const OPERATING: &str = include_str!("../../../docs/operating.md");
