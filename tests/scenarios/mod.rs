@@ -119,6 +119,7 @@ macro_rules! for_each_scenario {
             receipts: a_request_is_settled_once,
             receipts: a_request_is_settled_in_time_or_not_at_all,
             receipts: what_was_not_used_is_given_back_once,
+            receipts: another_buckets_receipt_cancels_and_settles_nothing,
             receipts: a_receipt_for_a_bucket_that_is_gone_is_an_error,
             windows: a_window_grants_its_maximum_and_what_leaves_it,
             windows: no_interval_sees_more_than_the_maximum,
