@@ -58,7 +58,8 @@ pub trait Admin: Store {
     /// If the quota has no limit, or the store cannot be reached or has no room.
     fn create_bucket(&self, key: &Key, quota: Quota) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// A bucket as it is, if it exists: it is read without a lock, and nothing is taken or written.
+    /// A bucket as it is, if it exists: it is read without a lock, and nothing is taken or written. A limiter's
+    /// [`peek`](crate::Limiter::peek) knows what an unused one would hold, too.
     ///
     /// # Errors
     ///

@@ -9,6 +9,7 @@ use crate::{Decision, Error, HoldBack, Key, Mode, Quota, QuotaError, Rule, Store
 mod bound;
 mod builder;
 mod denied;
+mod peek;
 mod policy;
 mod requests;
 mod reservation;

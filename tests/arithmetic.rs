@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
+use tollgate::Quota;
 use tollgate::bucket::{Bucket, Hold, LONGEST_WAIT_NS, Request, Terms, Verdict};
 
 use model::{CENTURY_NS, Model, Step, quota, story};
@@ -32,6 +33,37 @@ fn every_golden_vector_holds() -> anyhow::Result<()> {
     Ok(())
 }
 
+#[cfg(feature = "serde")]
+#[test]
+fn json_that_is_no_quota_is_refused_and_says_what_it_was() {
+    for json in [
+        "null",
+        "10",
+        "1.5",
+        "true",
+        "[]",
+        "{}",
+        "[10, \"s\"]",
+        r#"{"capacity": 10}"#,
+        "\"\"",
+        r#""10""#,
+        r#""10/x""#,
+        r#""0/s""#,
+        r#""-1/s""#,
+        r#""nan/s""#,
+        r#""10/s burst 0""#,
+        r#""3155760000000000001 once""#,
+        r#""10 per 0s""#,
+    ] {
+        let refused = serde_json::from_str::<Quota>(json);
+        assert!(refused.is_err(), "{json} was taken for {refused:?}");
+    }
+    let error = serde_json::from_str::<Quota>(r#""10/x""#).expect_err("there is no such unit").to_string();
+    assert!(error.contains("10/x"), "{error}");
+    let borrowed = serde_json::from_value::<Quota>(serde_json::json!("10/s burst 20"));
+    assert_eq!(borrowed.expect("from an owned text, too").capacity(), 20);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 1_000,
@@ -39,6 +71,26 @@ proptest! {
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
+
+    #[test]
+    fn a_quota_is_the_one_that_its_text_says(quota in quota(CENTURY_NS), kind in 0..3_u8) {
+        let (capacity, refill) = (quota.capacity(), quota.refill_time());
+        let other = match kind {
+            0 => Ok(quota),
+            1 => Quota::calendar(capacity, refill),
+            _ => Quota::once(capacity),
+        };
+        for quota in [quota, other.unwrap_or(quota)] {
+            let text = quota.to_string();
+            prop_assert_eq!(text.parse(), Ok(quota), "{}", text);
+            #[cfg(feature = "serde")]
+            {
+                let json = serde_json::to_string(&quota).expect("a text");
+                prop_assert_eq!(&json, &format!("\"{text}\""));
+                prop_assert_eq!(serde_json::from_str::<Quota>(&json).expect("the same"), quota);
+            }
+        }
+    }
 
     /// Sums are checked here, so one that overflows fails.
     #[test]

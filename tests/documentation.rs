@@ -28,6 +28,40 @@ fn each_test_that_a_document_names_exists() -> anyhow::Result<()> {
 }
 
 #[test]
+fn each_test_that_the_table_of_invariants_names_exists() -> anyhow::Result<()> {
+    let source = std::fs::read_to_string(repository().join("tests/invariants.rs"))?;
+    let mut rows = 0;
+    for row in source.lines().filter_map(|line| line.strip_prefix("//! | I")) {
+        let cells: Vec<&str> = row.split(" | ").collect();
+        let [number, _, tests] = cells[..] else { anyhow::bail!("a row of another kind: {row}") };
+        let paths: Vec<&str> = tests.split('`').skip(1).step_by(2).collect();
+        ensure!(!paths.is_empty(), "nothing shows I{number}");
+        for path in paths.into_iter().flat_map(alternatives) {
+            let (module, test) = path.rsplit_once("::").unwrap_or(("invariants", &path));
+            let (begin, end) = test.split_once('*').map_or((test, "("), |(begin, _)| (begin, ""));
+            let below = module.split_once("::").map_or(module, |(_, below)| below).replace("::", "/");
+            let files = [module.replace("::", "/"), format!("conformance/cases/{below}"), below.clone()];
+            let files = files.iter().flat_map(|file| [format!("tests/{file}.rs"), format!("tests/{file}/mod.rs")]);
+            let mut found = files.filter_map(|file| std::fs::read_to_string(repository().join(file)).ok());
+            let named = format!("fn {begin}");
+            let shows = |text: String| text.split(&*named).skip(1).any(|rest| rest.starts_with(end));
+            ensure!(found.any(shows), "I{number} is shown by {path}, which does not exist");
+        }
+        rows += 1;
+    }
+    ensure!(rows == 12, "{rows} rows");
+    Ok(())
+}
+
+/// `a::{b, c}::d` is `a::b::d` and `a::c::d`.
+fn alternatives(path: &str) -> Vec<String> {
+    match path.split_once('{').and_then(|(before, rest)| Some((before, rest.split_once('}')?))) {
+        Some((before, (each, after))) => each.split(',').map(|one| format!("{before}{}{after}", one.trim())).collect(),
+        None => vec![path.to_owned()],
+    }
+}
+
+#[test]
 fn each_link_within_the_repository_leads_somewhere() -> anyhow::Result<()> {
     let (mut links, mut broken) = (0, Vec::new());
     for path in documents()? {

@@ -6,9 +6,9 @@
 //! | I1 | no window passes more than burst + rate × its length | `i1_*`, `arithmetic::no_window_passes_more_than_the_quota`, `conformance::{fleet, concurrency}::*`, `checker::*` |
 //! | I2 | decisions of one key have an order | `i2_*`, `conformance::oracle::*`, `conformance::concurrency::eight_processes_share_a_bucket` |
 //! | I3 | tokens are neither lost nor made | `i3_*`, `memory::waiters::those_who_stay_*` |
-//! | I4 | an outcome that is unknown is paid once or not at all, and never called granted | `conformance::faults::{lost, interrupted}::*`, `conformance::cancellation::*`, `scenarios::receipts::a_request_that_is_repeated_*` |
+//! | I4 | an outcome that is unknown is paid once or not at all, and never called granted | `i4_*`, `conformance::faults::{lost, interrupted}::*`, `conformance::cancellation::*`, `scenarios::receipts::a_request_that_is_repeated_*` |
 //! | I5 | what is given back was taken, and is given back once | `i5_*`, `scenarios::receipts::*` |
-//! | I6 | a denied request is granted at `retry_after`, and not earlier | `arithmetic::a_denial_holds_until_retry_after_*`, `conformance::invariants::a_denied_request_is_granted_at_retry_after_*` |
+//! | I6 | a denied request is granted at `retry_after`, and not earlier | `i6_*`, `arithmetic::a_denial_holds_until_retry_after_*`, `conformance::invariants::a_denied_request_is_granted_at_retry_after_*` |
 //! | I7 | keys do not touch each other | `i7_*`, `conformance::keys::*`, `scenarios::inputs::any_text_is_a_key_*` |
 //! | I8 | of several limits all are taken from, or none | `i8_*`, `scenarios::several::*` |
 //! | I9 | those who wait are served in order | `memory::waiters::*`, `conformance::concurrency::lines::*`, `rate::a_reservation_waits_*` |
@@ -18,7 +18,7 @@
 
 use std::collections::HashMap;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -26,8 +26,8 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use tollgate::bucket::{Bucket, Receipt, Request, Terms};
 use tollgate::{
-    Adjusted, Key, Limiter, ManualClock, MemoryStore, Outcome, Quota, QuotaError, Reservation, Rule, Store, Take,
-    TakeError, Window,
+    Adjusted, Adjustment, Error, Key, Limiter, ManualClock, MemoryStore, Outcome, Quota, QuotaError, Reservation, Rule,
+    Store, Take, TakeError, Window,
 };
 
 type Memory = Arc<MemoryStore<ManualClock>>;
@@ -43,6 +43,31 @@ fn at_once<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,
         Poll::Pending => panic!("a store in this process answers at once"),
+    }
+}
+
+/// A line to a store that is cut when the last of these says so: after the store has decided, or before.
+struct Cut {
+    store: Memory,
+    cuts: Mutex<Vec<bool>>,
+}
+
+impl Store for Cut {
+    const IN_PROCESS: bool = true;
+
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        let cut = self.cuts.lock().expect("nobody panics").pop();
+        if cut != Some(false) {
+            let outcomes = self.store.take(takes).await?;
+            if cut.is_none() {
+                return Ok(outcomes);
+            }
+        }
+        Err(Error::OutcomeUnknown(Arc::new(std::io::Error::other("cut"))))
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        self.store.adjust(adjustments).await
     }
 }
 
@@ -137,6 +162,66 @@ proptest! {
                 prop_assert_eq!(back, if decision.is_granted() { tokens.min(cost) } else { 0 });
                 jar = most.min(jar + worth(back));
             }
+        }
+    }
+
+    /// Requests with ids over a line that is cut before or after the store has decided, until there is an answer.
+    #[test]
+    fn i4_what_became_of_a_request_is_told_or_unknown_and_repeated_it_pays_once(
+        requests in prop::collection::vec((1..9_u64, prop::collection::vec(any::<bool>(), 0..4)), 1..20),
+    ) {
+        let (store, _) = memory();
+        let cut = Arc::new(Cut { store, cuts: Mutex::default() });
+        let limiter = Limiter::new(Arc::clone(&cut), Quota::once(50).expect("a quota")).expect("a rule");
+        let mut left = 50;
+        for (number, (cost, cuts)) in requests.into_iter().enumerate() {
+            let id = uuid::Uuid::from_u128(u128::try_from(number).expect("few"));
+            let take = take(key(0), Quota::once(50).expect("a quota")).cost(cost).id(id, Duration::from_hours(1));
+            for decided in cuts {
+                cut.cuts.lock().expect("nobody panics").push(decided);
+                let error = at_once(limiter.decide(&take)).expect_err("there is no answer");
+                prop_assert!(error.is_outcome_unknown(), "{:?}", error);
+            }
+            let decision = at_once(limiter.decide(&take)).expect("answered");
+            prop_assert_eq!(decision.is_granted(), left >= cost, "{} of {}", cost, left);
+            left -= if decision.is_granted() { cost } else { 0 };
+            // The whole capacity is there only if nothing was paid.
+            let told = at_once(limiter.decide(&Take::from(key(0)).rule(limiter.rule()).cost(50))).expect("answered");
+            prop_assert_eq!((told.is_granted(), told.remaining()), (false, left));
+            if left == 0 {
+                break;
+            }
+        }
+    }
+
+    #[test]
+    fn i6_a_denied_request_is_granted_at_retry_after_and_not_a_nanosecond_earlier(
+        capacity in 1..50_u64,
+        period in 1_000..10_000_000_000_u64,
+        kind in 0..3_u8,
+        asks in prop::collection::vec((1..50_u64, 0..50_u64, 0..10_000_000_000_u64), 1..30),
+    ) {
+        let (store, clock) = memory();
+        let period = Duration::from_nanos(period);
+        let quota = match kind {
+            0 => Quota::interval(capacity, period),
+            1 => Quota::calendar(capacity, period),
+            _ => Quota::continuous(capacity, period),
+        };
+        let quota = quota.or_else(|_| Quota::interval(capacity, period)).expect("a quota");
+        for (cost, keep, later) in asks {
+            let cost = cost.min(capacity);
+            let take = take(key(0), quota).cost(cost).keep(keep.min(capacity - cost));
+            let ask = || at_once(store.take_one(&take)).expect("answered").expect("possible");
+            let denied = ask();
+            if !denied.is_granted() {
+                prop_assert!(!denied.retry_after().is_zero());
+                clock.advance(denied.retry_after() - Duration::from_nanos(1));
+                prop_assert!(!ask().is_granted(), "a nanosecond earlier");
+                clock.advance(Duration::from_nanos(1));
+                prop_assert!(ask().is_granted(), "at {:?}", denied.retry_after());
+            }
+            clock.advance(Duration::from_nanos(later));
         }
     }
 

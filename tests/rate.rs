@@ -15,6 +15,8 @@ enum Do {
     /// So many tokens, and for so many milliseconds at most.
     Wait(u64, u64),
     Change(&'static str),
+    /// Looks, and takes nothing.
+    Peek,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -27,10 +29,12 @@ enum Is {
     Never,
     NoTokens,
     Changed,
+    /// So many tokens were there; negative: promised to those who wait.
+    Tokens(i64),
 }
 
-use Do::{Allow, Cancel, Change, Reserve, Wait};
-use Is::{Back, Changed, Denied, Granted, Never, NoTokens};
+use Do::{Allow, Cancel, Change, Peek, Reserve, Wait};
+use Is::{Back, Changed, Denied, Granted, Never, NoTokens, Tokens};
 
 type Life<'a> = &'a [(i64, Do, Is)];
 
@@ -55,6 +59,7 @@ async fn live(quota: &str, life: Life<'_>) -> anyhow::Result<()> {
                 limiter.set_rule(quota)?;
                 Changed
             }
+            Peek => Tokens(limiter.peek("one").await?.available),
         };
         assert_eq!(found, *expected, "in line {line} of the life under {quota}");
     }
@@ -259,6 +264,35 @@ async fn a_cancelled_reservation_gives_back_what_nobody_queues_behind() -> anyho
         live("10/s burst 2", life).await?;
     }
     Ok(())
+}
+
+#[tokio::test]
+async fn tokens_are_read_without_being_taken() -> anyhow::Result<()> {
+    live(
+        "10/s burst 3",
+        &[
+            // Before its first use it is full, and nobody has made it by looking.
+            (0, Peek, Tokens(3)),
+            (0, Allow(2), Granted(0)),
+            (0, Peek, Tokens(1)),
+            (0, Peek, Tokens(1)),
+            (99, Peek, Tokens(1)),
+            (100, Peek, Tokens(2)),
+            (100, Reserve(3), Granted(100)),
+            (100, Peek, Tokens(-1)),
+            (100, Cancel(0), Back(3)),
+            (100, Peek, Tokens(2)),
+            (86_400_000, Peek, Tokens(3)),
+            // Of other terms, with the first request under them.
+            (86_400_000, Change("10/s burst 2"), Changed),
+            (86_400_000, Allow(1), Granted(0)),
+            (86_400_000, Peek, Tokens(1)),
+            (86_400_000, Change("unlimited"), Changed),
+            (86_400_000, Peek, Tokens(i64::MAX)),
+        ],
+    )
+    .await?;
+    live("3 once", &[(0, Allow(3), Granted(0)), (999_999_999, Peek, Tokens(0))]).await
 }
 
 #[tokio::test]

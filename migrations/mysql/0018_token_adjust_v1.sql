@@ -33,7 +33,7 @@ begin
 
   if (p_kind in ('cancel', 'refund', 'settle') and replace(p_receipt, '-', '') regexp '^[0-9a-f]{32}$'
       and p_id is not null and p_cost between 1 and 3155760000000000000
-      and p_granted is not null and p_acts_at is not null
+      and p_granted >= 0 and p_acts_at is not null
       and p_tokens between 0 and 3155760000000000000) is not true then
     signal sqlstate '22023' set message_text =
       'tollgate: adjust takes cancel, refund or settle, a UUID, a bucket, a cost of 1 or more and 0 tokens or more';

@@ -28,7 +28,7 @@ declare
   c_day   constant bigint := 86400000000000;
 begin
   if (p_kind in ('cancel', 'refund', 'settle') and p_receipt is not null and p_id is not null
-      and p_cost between 1 and 3155760000000000000 and p_granted is not null and p_acts_at is not null
+      and p_cost between 1 and 3155760000000000000 and p_granted >= 0 and p_acts_at is not null
       and p_tokens between 0 and 3155760000000000000) is not true then
     raise exception 'tollgate: adjust_v1 takes ''cancel'', ''refund'' or ''settle'', a receipt, a bucket, a cost of 1 or '
                     'more and 0 tokens or more' using errcode = 'invalid_parameter_value';

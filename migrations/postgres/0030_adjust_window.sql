@@ -21,7 +21,7 @@ declare
 begin
   if (p_kind in ('cancel', 'refund', 'settle') and p_receipt is not null and p_id is not null
       and p_cost between 1 and 1000000000000
-      and p_acts_at is not null and p_tokens between 0 and 3155760000000000000) is not true then
+      and p_acts_at >= 0 and p_tokens between 0 and 3155760000000000000) is not true then
     raise exception 'tollgate: adjust_window_v1 takes ''cancel'', ''refund'' or ''settle'', a receipt, a window, a cost of '
                     '1 or more and 0 requests or more' using errcode = 'invalid_parameter_value';
   end if;

@@ -1,5 +1,7 @@
 use chrono::{DateTime, Utc};
 
+use crate::Key;
+
 /// Why what an operator asked for can never be, decided before the store is asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -13,4 +15,7 @@ pub enum AdminError {
     /// A quota without a limit, which no store keeps.
     #[error("a quota without a limit cannot be stored: switch the mode to off instead")]
     Unlimited,
+    /// A sliding window, which counts what has passed.
+    #[error("'{0}' is under a sliding window, which has no bucket to look at: a denial says what remains")]
+    Window(Key),
 }

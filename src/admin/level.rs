@@ -51,6 +51,21 @@ impl BucketLevel {
             next_refill_at: instant(bucket.full_at - (owed - 1) / token_ticks * token_ticks),
         }
     }
+
+    /// One that nobody has used yet, and that its first request would make.
+    pub(crate) fn unused(key: Key, quota: Quota, plan: Option<Key>) -> Self {
+        Self {
+            key,
+            quota,
+            plan,
+            provisioned: false,
+            overridden: false,
+            available: i64::try_from(quota.capacity()).unwrap_or(i64::MAX),
+            granted: 0,
+            full_at: None,
+            next_refill_at: None,
+        }
+    }
 }
 
 impl Row {

@@ -34,7 +34,8 @@ pub struct LimiterBuilder<S: Store> {
     store: S,
     keep: u64,
     longest_wait: Duration,
-    fallback: Option<(Duration, Fallback)>,
+    deadline: Option<Duration>,
+    fallback: Option<Fallback>,
     layers: Layers,
     sweeper: Option<Arc<Sweeper>>,
     mode: Option<Mode>,
@@ -49,6 +50,7 @@ impl<S: Store> LimiterBuilder<S> {
             store,
             keep: 0,
             longest_wait: Duration::from_secs(30),
+            deadline: None,
             fallback: None,
             layers: Layers::default(),
             sweeper: Some(Arc::default()),
@@ -70,10 +72,20 @@ impl<S: Store> LimiterBuilder<S> {
         Self { longest_wait, ..self }
     }
 
-    /// Every call ends by then, and the store's failures are answered by `fallback`; if not said, a call ends when the
-    /// store's does, and its failures are errors.
+    /// Every call has its answer by then, the time in line for earlier calls included, or is
+    /// [`DeadlineExceeded`](Error::DeadlineExceeded); if not said, it has its answer when the store gives one.
+    ///
+    /// Who leaves the line then takes nothing, and what a `wait` takes later is given back, as if it had been
+    /// [cancelled](super::Reservation::cancel). Of `allow` and `reserve` nobody knows whether they took something: give such
+    /// a request an [id](crate::Take::id), and ask again.
+    pub fn deadline(self, deadline: Duration) -> Self {
+        Self { deadline: Some(deadline), ..self }
+    }
+
+    /// Every call has its answer by this [`deadline`](Self::deadline), and the store's failures are answered by `fallback`;
+    /// if not said, they are errors.
     pub fn fallback(self, deadline: Duration, fallback: Fallback) -> Self {
-        Self { fallback: Some((deadline, fallback)), ..self }
+        Self { fallback: Some(fallback), ..self.deadline(deadline) }
     }
 
     /// Makes a call for each request. If not said, requests that come while a call is under way go together in the next
@@ -144,8 +156,7 @@ impl<S: Store> LimiterBuilder<S> {
         Error: From<R::Error>,
     {
         let mode = self.mode.map_or_else(Switched::from_environment, Ok)?;
-        let stack =
-            Arc::new(Stack::new(self.store, self.layers, self.fallback.as_ref().map(|(deadline, _)| *deadline)));
+        let stack = Arc::new(Stack::new(self.store, self.layers, self.deadline));
         let decisions = Arc::new(Decisions::new(self.name, S::IN_PROCESS, self.traces_keys));
         Ok(Limiter {
             lanes: Arc::new(Lanes::new(Arc::clone(&stack))),
@@ -153,7 +164,7 @@ impl<S: Store> LimiterBuilder<S> {
             rule: Arc::new(RwLock::new(rule.try_into()?)),
             keep: self.keep,
             longest_wait: self.longest_wait,
-            policy: self.fallback.map_or_else(Policy::default, |fallback| Policy::new(fallback, &decisions)),
+            policy: Policy::new(self.deadline, self.fallback, &decisions),
             switched: Arc::new(Switched::new(mode)),
             decisions,
             denied: self.denied,

@@ -24,11 +24,13 @@ pub enum Fallback {
 
 /// By when a call ends, and what it answers then.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Policy(Option<Arc<Chosen>>);
+pub(super) struct Policy {
+    deadline: Option<Duration>,
+    instead: Option<Arc<Chosen>>,
+}
 
 #[derive(Debug)]
 struct Chosen {
-    deadline: Duration,
     fallback: Fallback,
     local: MemoryStore,
     count: AtomicU64,
@@ -38,20 +40,20 @@ struct Chosen {
 }
 
 impl Policy {
-    pub(super) fn new((deadline, fallback): (Duration, Fallback), decisions: &Arc<Decisions>) -> Self {
-        Self(Some(Arc::new(Chosen {
-            deadline,
+    pub(super) fn new(deadline: Option<Duration>, fallback: Option<Fallback>, decisions: &Arc<Decisions>) -> Self {
+        let chosen = |fallback| Chosen {
             fallback,
             local: MemoryStore::new().most_keys(LOCAL_KEYS),
             count: AtomicU64::new(0),
             falls_back: AtomicBool::new(false),
             decisions: Arc::clone(decisions),
-        })))
+        };
+        Self { deadline, instead: fallback.map(chosen).map(Arc::new) }
     }
 
     /// How often the fallback answered.
     pub(super) fn count(&self) -> u64 {
-        self.0.as_ref().map_or(0, |chosen| chosen.count.load(Ordering::Relaxed))
+        self.instead.as_ref().map_or(0, |chosen| chosen.count.load(Ordering::Relaxed))
     }
 
     /// The store's answer to a request, or the fallback's.
@@ -66,14 +68,10 @@ impl Policy {
         }
     }
 
-    pub(super) fn deadline(&self) -> Option<Duration> {
-        self.0.as_ref().map(|chosen| chosen.deadline)
-    }
-
     /// An answer by the deadline.
     pub(super) async fn bounded<T>(&self, asked: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        let answer = by_deadline(self.deadline(), asked).await;
-        if let Some(chosen) = &self.0
+        let answer = by_deadline(self.deadline, asked).await;
+        if let Some(chosen) = &self.instead
             && answer.is_ok()
             && chosen.falls_back.load(Ordering::Relaxed)
         {
@@ -84,7 +82,7 @@ impl Policy {
 
     /// What to answer instead of a failure.
     pub(super) fn instead(&self, take: &Take, error: Error) -> Result<Decision, Error> {
-        let Some(chosen) = self.0.as_ref().filter(|_| error.is_failure()) else {
+        let Some(chosen) = self.instead.as_ref().filter(|_| error.is_failure()) else {
             return Err(error);
         };
         chosen.count.fetch_add(1, Ordering::Relaxed);

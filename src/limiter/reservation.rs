@@ -67,8 +67,8 @@ impl<S: Store> Reservation<S> {
     ///
     /// # Errors
     ///
-    /// If there is no answer, or none by the deadline of the [`fallback`](crate::LimiterBuilder::fallback). It is not asked
-    /// again then: they may have been given back.
+    /// If there is no answer, or none by the [`deadline`](crate::LimiterBuilder::deadline). It is not asked again then: they
+    /// may have been given back.
     ///
     /// # Cancel safety
     ///

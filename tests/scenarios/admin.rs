@@ -41,6 +41,41 @@ pub(crate) async fn a_peek_takes_nothing<W: World>(world: &W) -> anyhow::Result<
     Ok(())
 }
 
+/// For a limiter that knows its terms a bucket that nobody has used is full, as its first request would find it.
+pub(crate) async fn a_limiter_peeks_at_what_nobody_has_used<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let (store, plan) = (world.store(), world.key());
+    store.create_plan(&plan, "7/h".parse()?).await?;
+    for (rule, capacity) in [(Rule::try_from("10/h")?, 10), (Rule::Plan(plan.clone()), 7)] {
+        let limiter = world.limits().build(rule.clone())?.bind(world.key())?;
+        let unused = limiter.peek().await?;
+        assert_eq!((unused.available, unused.granted, unused.full_at), (capacity, 0, None));
+        assert_eq!(store.peek(limiter.key()).await?, None, "it was made by looking");
+        assert_eq!(left(&limiter.allow_n(3).await?), (true, capacity.unsigned_abs() - 3));
+        assert_eq!(Some(limiter.peek().await?), store.peek(limiter.key()).await?);
+        assert_eq!(limiter.peek().await?.available, capacity - 3);
+
+        // A key of its own terms.
+        let other = world.limits().build(rule)?.bind(world.key())?;
+        let over = Override { quota: Some("2/h".parse()?), reason: "an offence".into(), ..Override::default() };
+        store.set_override(other.key(), over).await?;
+        let unused = other.peek().await?;
+        assert_eq!((unused.available, unused.overridden), (2, true));
+    }
+    let refused = async |rule: Rule, key: &Key| {
+        let peeked = world.limits().build(rule)?.peek(key).await;
+        anyhow::Ok(peeked.expect_err("there is nothing to look at"))
+    };
+    let key = world.key();
+    let error = refused(Rule::Provisioned, &key).await?;
+    assert!(matches!(&error, Error::Take(TakeError::UnknownBucket(of)) if *of == key), "{error:?}");
+    let error = refused(Rule::Plan(world.key()), &key).await?;
+    assert!(matches!(&error, Error::Take(TakeError::UnknownPlan(of)) if *of == key), "{error:?}");
+    let error = refused(Rule::try_from("10 in 60s at 5s")?, &key).await?;
+    assert!(matches!(&error, Error::Admin(AdminError::Window(of)) if *of == key), "{error:?}");
+    Ok(())
+}
+
 pub(crate) async fn a_list_has_pages_and_filters<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (store, prefix, plan) = (world.store(), world.key(), world.key());

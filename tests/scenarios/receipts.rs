@@ -135,6 +135,28 @@ pub(crate) async fn what_was_not_used_is_given_back_once<W: World>(world: &W) ->
     Ok(())
 }
 
+pub(crate) async fn another_buckets_receipt_cancels_and_settles_nothing<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let (take, other) = (once(world)?.cost(8), once(world)?.cost(8));
+    let known = reserved(world, &take).await?.receipts()[0].clone();
+    assert!(world.decide(other.clone()).await?.is_granted());
+    // A reservation of the first bucket, whose turn has not come.
+    let later =
+        reserved(world, &take.clone().id(Uuid::new_v4(), HOUR).cost(5).max_wait(HOUR)).await?.receipts()[0].clone();
+    for receipt in [&known, &later] {
+        let elsewhere = Receipt::new(receipt.id(), other.key().clone(), receipt.cost());
+        for adjustment in [elsewhere.clone().settle(0), elsewhere.clone().settle(100), elsewhere.cancel()] {
+            assert_eq!(adjusted(world, adjustment.clone()).await?, Adjusted::Late, "{adjustment:?}");
+        }
+    }
+    assert_eq!(left(&world.decide(under(other.key(), "10/h")?.cost(10)).await?), (false, 2), "of the other bucket");
+    // And the receipts are what they were.
+    assert_eq!(adjusted(world, known.settle(0)).await?, Adjusted::Done(8));
+    assert_eq!(adjusted(world, later.cancel()).await?, Adjusted::Done(5));
+    assert_eq!(remaining(world, &take).await?, 10);
+    Ok(())
+}
+
 pub(crate) async fn a_receipt_for_a_bucket_that_is_gone_is_an_error<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let take = once(world)?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use chrono::{TimeDelta, Utc};
 use sqlx::AssertSqlSafe;
-use tollgate::{Admin, Filter, Key, Limiter, Mode, Origin, Override, Rule, Store, Take};
+use tollgate::{Admin, Filter, Key, Limiter, Mode, Origin, Override, Quota, Rule, Store, Take};
 use uuid::Uuid;
 
 use crate::engines::Kind;
@@ -24,6 +24,7 @@ pub fn cases() -> Vec<Case> {
         a_limiter_sweeps_away_keys_that_were_used_once,
         a_limiter_that_counts_denials_tells_them_when_it_is_closed,
         denials_whose_telling_fails_are_not_counted,
+        an_override_whose_end_is_past_rules_nothing_however_it_came_there,
         a_sweep_deletes_denials_of_more_than_two_days_ago,
         views_show_what_rules_and_how_large_the_tables_are,
     )
@@ -84,6 +85,40 @@ async fn an_end_that_no_clock_reaches_is_as_good_as_none(rig: Rig) -> anyhow::Re
         store.sweep(None, 10).await?;
         assert_eq!(store.explain(&free, None).await?.mode, Mode::Shadow, "it was not swept away");
     }
+    Ok(())
+}
+
+/// By SQL alone; the crate refuses to make one.
+async fn an_override_whose_end_is_past_rules_nothing_however_it_came_there(rig: Rig) -> anyhow::Result<()> {
+    let key = rig.bucket(Quota::interval(5, Duration::from_hours(24 * 365))?).await?;
+    ensure!(rig.take(&key).await?.is_granted());
+    let before = rig.row(&key).await?;
+    let table = rig.table().replace("token_buckets", "token_overrides");
+    let ends = ["now() - interval '1 s'", "utc_timestamp(6) - interval 1 second", "datetime('now', '-2 seconds')"];
+    let end = of(&rig, ends);
+    let insert = |columns: &str, made: &str| {
+        let (id, values) = (rig.literal(&key), "1000, 60, 'block', 'too late'");
+        format!(
+            "insert into {table} (id, capacity, refill_seconds, mode, reason, expires_at{columns}) \
+                 values ({id}, {values}, {end}{made})"
+        )
+    };
+    // SQLite takes it. MySQL and MariaDB compare it with a column, which somebody may set, too.
+    if rig.engine.kind != Kind::Sqlite {
+        let refusal = rig.refusal(insert("", "")).await?;
+        let words = if rig.engine.kind == Kind::Postgres { "which is past" } else { "expires_after_it_is_made" };
+        ensure!(refusal.message.contains(words), "{refusal:?}");
+    }
+    match rig.engine.kind {
+        Kind::Postgres => {}
+        Kind::MySql => drop(rig.sql(insert(", made_at", &format!(", {end} - interval 1 hour"))).await?),
+        Kind::Sqlite => drop(rig.sql(insert("", "")).await?),
+    }
+    assert_eq!(rig.row(&key).await?, before);
+    let decision = rig.decide(Take::from(key.clone()).cost(4)).await?;
+    assert_eq!((decision.is_granted(), decision.remaining(), decision.mode()), (true, 0, Mode::Enforce));
+    let explained = rig.store().explain(&key, None).await?;
+    assert_eq!((explained.quota_from, explained.override_reason), (Some(Origin::Bucket), None));
     Ok(())
 }
 

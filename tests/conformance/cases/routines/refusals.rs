@@ -17,6 +17,8 @@ pub(crate) fn cases() -> Vec<Case> {
         more_than_the_bucket_holds_is_an_error,
         arguments_out_of_range_move_no_token,
         the_versioned_routines_refuse_what_would_mint_tokens,
+        figures_that_are_none_or_infinite_move_no_token,
+        receipts_beyond_all_figures_give_nothing_back,
         rate_limiting_request_refuses_another_s_bucket_and_figures_that_are_none,
         a_batch_of_anything_but_ids_and_numbers_moves_no_token,
     )
@@ -120,6 +122,84 @@ async fn the_versioned_routines_refuse_what_would_mint_tokens(rig: Rig) -> anyho
     let unknown = rig.call(take, "null, 1, 0, 0, null, null, null, null, null, null").await?;
     assert_eq!(unknown.text("outcome")?, Some("unknown"));
     assert_eq!(rig.row(&new).await?, None);
+    assert_eq!(rig.row(&key).await?, before);
+    Ok(())
+}
+
+async fn figures_that_are_none_or_infinite_move_no_token(rig: Rig) -> anyhow::Result<()> {
+    let key = rig.bucket(Quota::interval(5, Duration::from_secs(1))?).await?;
+    let before = rig.row(&key).await?;
+    let new = rig.key();
+    let (known, unknown) = (rig.quoted(key.as_str()), rig.quoted(new.as_str()));
+    let postgres = rig.engine.kind == Kind::Postgres;
+    let (routine, figures, codes): (fn(&str) -> String, &[&str], &[&str]) = if postgres {
+        (str::to_owned, &["'NaN'", "'infinity'", "'-infinity'", "1e30", "null"], &["22003", "22023", "23502", "23514"])
+    } else {
+        let named = |name: &str| if name.starts_with("request") { name.to_owned() } else { format!("token_{name}") };
+        // A number that is none is the client's text.
+        (
+            named,
+            &["'NaN'", "'inf'", "'-inf'", "1e30", "1e308", "null"],
+            &["22003", "22007", "22023", "23000", "23514", "HY000"],
+        )
+    };
+    for figure in figures {
+        for (name, arguments) in [
+            ("create_bucket", format!("{known}, 5, {figure}, 'continuous'")),
+            ("create_bucket", format!("{unknown}, 5, {figure}, 'continuous'")),
+            ("create_plan", format!("{unknown}, 5, {figure}, 'continuous'")),
+            ("take_v1", format!("{unknown}, 1, 0, 0, 5, {figure}, 'continuous', null, null, null")),
+            ("hold_back_v1", format!("{unknown}, 1, 0, 5, {figure}, 'continuous', null")),
+            ("request_tokens_in_window", format!("{unknown}, 5, {figure}, 5, 1, 0")),
+            ("request_tokens_in_window", format!("{unknown}, 5, 60, {figure}, 1, 0")),
+        ] {
+            let refusal = rig.refusal(rig.calling(&routine(name), &arguments)).await?;
+            ensure!(codes.contains(&&*refusal.sqlstate), "{name}({arguments}): {refusal:?}");
+        }
+    }
+    for table in ["token_buckets", "token_plans", "token_windows"] {
+        let (table, id) =
+            (rig.table().replace("token_buckets", table), if table == "token_plans" { "name" } else { "id" });
+        let made = rig.sql(format!("select 1 as made from {table} where {id} = {}", rig.literal(&new))).await?;
+        ensure!(made.is_empty(), "something was made in {table}");
+    }
+    assert_eq!(rig.row(&key).await?, before);
+    Ok(())
+}
+
+async fn receipts_beyond_all_figures_give_nothing_back(rig: Rig) -> anyhow::Result<()> {
+    let key = rig.bucket(Quota::interval(5, Duration::from_secs(1))?).await?;
+    rig.take(&key).await.map(|decision| assert!(decision.is_granted()))?;
+    let before = rig.row(&key).await?;
+    let prefix = if rig.engine.kind == Kind::Postgres { "" } else { "token_" };
+    let (id, receipt) = (rig.quoted(key.as_str()), rig.quoted(&uuid::Uuid::new_v4().to_string()));
+    let (least, most) = (i64::MIN, i64::MAX);
+    for kind in ["cancel", "refund", "settle"] {
+        for (cost, granted, acts_at, tokens) in [
+            ("0", "1", "0", "1"),
+            ("-1", "1", "0", "1"),
+            ("null", "1", "0", "1"),
+            (&*most.to_string(), "1", "0", "1"),
+            ("1", &*least.to_string(), &*most.to_string(), "1"),
+            ("1", "-1", "0", "1"),
+            ("1", "null", "0", "1"),
+            ("1", "1", "null", "1"),
+            ("1", "1", "0", "-1"),
+            ("1", "1", "0", "null"),
+            ("1", "1", "0", &*most.to_string()),
+        ] {
+            let arguments = format!("'{kind}', {receipt}, {id}, {cost}, {granted}, {acts_at}, {tokens}");
+            let refusal = rig.refusal(rig.calling(&format!("{prefix}adjust_v1"), &arguments)).await?;
+            ensure!(refusal.sqlstate == "22023", "{arguments}: {refusal:?}");
+        }
+        for (cost, acts_at, tokens) in
+            [("0", "0", "1"), ("1", &*least.to_string(), "1"), ("1", "-1", "1"), ("1", "null", "1"), ("1", "0", "-1")]
+        {
+            let arguments = format!("'{kind}', {receipt}, {id}, {cost}, {acts_at}, {tokens}");
+            let refusal = rig.refusal(rig.calling(&format!("{prefix}adjust_window_v1"), &arguments)).await?;
+            ensure!(refusal.sqlstate == "22023", "{arguments}: {refusal:?}");
+        }
+    }
     assert_eq!(rig.row(&key).await?, before);
     Ok(())
 }

@@ -1,0 +1,123 @@
+//! A limiter's deadline over a store that does not answer, when there is no fallback. Time is tokio's, and stands still but
+//! for those who sleep.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::{Instant, sleep};
+use tollgate::{
+    Adjusted, Adjustment, Admin, Error, HoldBack, Key, Limiter, ManualClock, MemoryStore, Outcome, Store, Take,
+    TakeError,
+};
+
+/// A store in which every request stays until the gate is opened. It has a real one's answers then.
+struct Gated {
+    store: MemoryStore<ManualClock>,
+    gate: Semaphore,
+    taken: AtomicUsize,
+    adjusted: AtomicUsize,
+}
+
+impl Gated {
+    fn new() -> Arc<Self> {
+        let store = MemoryStore::with_clock(ManualClock::default());
+        let (taken, adjusted) = (AtomicUsize::default(), AtomicUsize::default());
+        Arc::new(Self { store, gate: Semaphore::new(0), taken, adjusted })
+    }
+
+    fn open(&self) {
+        self.gate.add_permits(Semaphore::MAX_PERMITS);
+    }
+}
+
+impl Store for Gated {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        drop(self.gate.acquire().await);
+        self.taken.fetch_add(takes.len(), Ordering::SeqCst);
+        self.store.take(takes).await
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        let adjusted = self.store.adjust(adjustments).await;
+        self.adjusted.fetch_add(adjustments.len(), Ordering::SeqCst);
+        adjusted
+    }
+
+    async fn hold_back(&self, _: &Key, _: &tollgate::Rule, _: HoldBack) -> Result<bool, Error> {
+        std::future::pending().await
+    }
+}
+
+fn limiter(store: &Arc<Gated>) -> Result<Limiter<Arc<Gated>>, Error> {
+    Limiter::builder(Arc::clone(store)).deadline(DEADLINE).build("10/s burst 5")
+}
+
+fn is_late<T>(answer: Result<T, Error>) {
+    let Err(error) = answer else { panic!("the store did not answer") };
+    assert!(matches!(error, Error::DeadlineExceeded(DEADLINE)) && error.is_outcome_unknown(), "{error:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_verb_ends_by_the_deadline_without_a_fallback() -> anyhow::Result<()> {
+    let store = Gated::new();
+    let limiter = limiter(&store)?;
+    let start = Instant::now();
+    is_late(limiter.allow("a").await);
+    is_late(limiter.reserve("a").await);
+    is_late(limiter.wait("a").await);
+    is_late(limiter.hold_back("a", HoldBack::retry_after(Duration::from_secs(1))).await);
+    assert_eq!((start.elapsed(), limiter.fallbacks()), (4 * DEADLINE, 0));
+    Ok(())
+}
+
+/// All the others came before it, and a call carries a thousand.
+#[tokio::test(start_paused = true)]
+async fn the_last_of_a_long_line_ends_by_its_deadline_too() -> anyhow::Result<()> {
+    let store = Gated::new();
+    let limiter = limiter(&store)?;
+    let key = Key::try_from("a")?;
+    let wait = |start: Instant| {
+        let (limiter, key) = (limiter.clone(), key.clone());
+        async move {
+            is_late(limiter.wait(&key).await);
+            start.elapsed()
+        }
+    };
+    let mut waiting = JoinSet::new();
+    for _ in 0..5_000 {
+        waiting.spawn(wait(Instant::now()));
+    }
+    sleep(DEADLINE / 2).await;
+    waiting.spawn(wait(Instant::now()));
+    while let Some(elapsed) = waiting.join_next().await {
+        assert_eq!(elapsed?, DEADLINE);
+    }
+
+    // The store was only slow: of the thousand that it was asked for, five might go at once and three hundred later.
+    store.open();
+    until(|| store.adjusted.load(Ordering::SeqCst) == 305).await;
+    let level = store.store.peek(&key).await?.expect("it was asked for");
+    assert_eq!((level.available, level.granted), (0, 5), "all that were to wait gave their tokens back");
+    is_late(Limiter::builder(Gated::new()).deadline(DEADLINE).build("1/s")?.wait(&key).await);
+    assert_eq!(store.taken.load(Ordering::SeqCst), 1_000, "who had left the line takes nothing");
+    // And the line serves those who come.
+    assert!(!limiter.allow(&key).await?.is_granted());
+    assert!(limiter.wait(&key).await?.is_granted());
+    Ok(())
+}
+
+/// Lets the others go on, but not the time.
+async fn until(holds: impl Fn() -> bool) {
+    for _ in 0..100_000 {
+        if holds() {
+            return;
+        }
+        yield_now().await;
+    }
+    panic!("it does not come to that");
+}
+
+const DEADLINE: Duration = Duration::from_millis(50);
