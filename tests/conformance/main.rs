@@ -17,6 +17,7 @@ mod engines;
 #[path = "../vectors/mod.rs"]
 mod golden;
 mod held;
+mod layers;
 mod matrix;
 #[path = "../model/mod.rs"]
 mod model;
