@@ -14,6 +14,8 @@ mod crowd;
 #[path = "../../examples/fleet/database.rs"]
 mod database;
 mod engines;
+#[path = "../giving_up/mod.rs"]
+mod giving_up;
 #[path = "../vectors/mod.rs"]
 mod golden;
 mod held;
