@@ -22,7 +22,7 @@ use lane::Lane;
 ///
 /// Requests for several buckets go in calls of their own, if the store decides many of them [in one](Store::MOST_TOGETHER) and
 /// they neither wait nor have an id. Others for several buckets, those under a sliding window, and requests that came
-/// together in one [`take`](Store::take) are asked as they are.
+/// together in one [`take`](Store::take), which is one call already, are asked as they are, beside the calls for others.
 ///
 /// # Cancel safety
 ///

@@ -4,8 +4,10 @@ use crate::{Adjusted, Adjustment, Error, HoldBack, Key, Outcome, Rule, Store, Sw
 
 mod denial;
 mod denials;
+mod probes;
 
-use denials::Denials;
+use denials::{Denials, Known};
+use probes::Probes;
 
 /// A store that answers from memory what the store beneath has just denied, so that an attack costs the database at most
 /// one call for each key, process and second.
@@ -14,6 +16,9 @@ use denials::Denials;
 /// more, are denied from memory until the first of them would be granted, and for a second at most. That counts from
 /// when the denied request was sent, so whatever makes tokens come earlier (a refund elsewhere, a reset, an upgrade, a
 /// switched mode) is seen within a second; [`adjust`](Store::adjust) of this store is seen at once.
+///
+/// When that time is over, one request asks the store, and the others that come meanwhile wait for its answer, 100 ms at
+/// most: if it is denied, so are they; if it is granted, they ask, too.
 ///
 /// Nothing is ever denied that the store would have granted then, but for that second. A request for fewer tokens than
 /// were denied goes to the store, and so does one for more than the store has said to be possible: more than a bucket ever
@@ -40,6 +45,7 @@ use denials::Denials;
 pub struct DenyCache<S> {
     store: S,
     denials: Denials,
+    probes: Probes,
 }
 
 impl<S> DenyCache<S> {
@@ -47,7 +53,7 @@ impl<S> DenyCache<S> {
 
     /// Over a store.
     pub fn new(store: S) -> Self {
-        Self { store, denials: Denials::new(Self::MOST_KEYS) }
+        Self { store, denials: Denials::new(Self::MOST_KEYS), probes: Probes::default() }
     }
 
     /// How many keys it remembers at most; 65,536 if not said. Beyond that, those that are asked for least are forgotten:
@@ -84,7 +90,7 @@ impl<S> DenyCache<S> {
 impl<S: Store> Store for DenyCache<S> {
     /// Asks the store for all that memory does not answer in one call, in their order.
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        let known: Vec<Option<Outcome>> = takes.iter().map(|take| self.denials.find(take).map(Ok)).collect();
+        let known: Vec<Option<Outcome>> = takes.iter().map(|take| self.denials.find(take).denied().map(Ok)).collect();
         let asked: SmallVec<[&Take; 1]> =
             takes.iter().zip(&known).filter(|(_, known)| known.is_none()).map(|(take, _)| take).collect();
         if asked.is_empty() {
@@ -104,12 +110,26 @@ impl<S: Store> Store for DenyCache<S> {
     }
 
     async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
-        if let Some(decision) = self.denials.find(take) {
-            return Ok(Ok(decision));
-        }
+        let probe = match self.denials.find(take) {
+            Known::Denied(decision) => return Ok(Ok(decision)),
+            Known::Nothing => None,
+            Known::Past => {
+                let probe = self.probes.begin(take.key()).await;
+                if probe.is_none()
+                    && let Some(decision) = self.denials.find(take).denied()
+                {
+                    return Ok(Ok(decision));
+                }
+                probe
+            }
+        };
         let question = self.denials.question(take);
         let outcome = self.store.take_one(take).await?;
         self.denials.learn(take, question, &outcome);
+        if probe.is_some() && matches!(self.denials.find(take), Known::Past) {
+            // Now there are tokens, or more every moment: nobody need ask first.
+            self.denials.remove(take.key());
+        }
         Ok(outcome)
     }
 

@@ -1,5 +1,11 @@
 //! Requests that go together in one call.
 
+// Nothing outside uses a test.
+#![allow(unreachable_pub)]
+
+#[path = "giving_up/mod.rs"]
+mod giving_up;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -8,8 +14,8 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet, yield_now};
 use tollgate::{
-    Adjusted, Adjustment, Admin, Coalesce, Error, Key, ManualClock, MemoryStore, Outcome, Quota, Rule, Store, Take,
-    TakeError,
+    Adjusted, Adjustment, Admin, Clock, Coalesce, Error, Key, LeaseOptions, Limiter, ManualClock, MemoryStore, Outcome,
+    Quota, Rule, Store, Take, TakeError,
 };
 
 /// A store in this process that answers a call when the test lets it, and remembers what it was asked.
@@ -240,9 +246,9 @@ async fn a_store_that_panics_leaves_nobody_waiting() -> anyhow::Result<()> {
 }
 
 /// Waits a little, at random, before and after it decides.
-struct Dawdles(MemoryStore<ManualClock>);
+struct Dawdles<C: Clock>(MemoryStore<C>);
 
-impl Store for Dawdles {
+impl<C: Clock> Store for Dawdles<C> {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         for _ in 0..fastrand::u32(0..4) {
             yield_now().await;
@@ -301,4 +307,13 @@ async fn of_100_000_calls_given_up_at_random_none_is_lost_and_the_books_balance(
     assert!(known <= debited && debited <= known + unknown, "{known} {debited} {unknown}");
     assert!(known > 0 && unknown > 0);
     Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_100_000_calls_of_every_verb_through_all_layers_none_is_lost_and_the_books_balance() -> anyhow::Result<()> {
+    let keys = || ["ample:0", "ample:1", "tight:0", "tight:1"].map(|key| Key::try_from(key).expect("a key"));
+    let limiter = Limiter::builder(Dawdles(MemoryStore::new())).build("1/s")?;
+    giving_up::give_up(&limiter, &limiter.store().0, keys(), 50_000).await?;
+    let leasing = Limiter::builder(Dawdles(MemoryStore::new())).lease(LeaseOptions::default()).build("1/s")?;
+    giving_up::give_up(&leasing, &leasing.store().0, keys(), 50_000).await
 }

@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::denials::Known;
 use crate::{Decision, Rule, Source, Take};
 
 /// What the store denied, and what follows from it.
@@ -24,7 +25,9 @@ impl Denial {
     /// What to keep of an answer now to a question sent then; nothing if it is no denial of the store's.
     pub(super) fn of(take: &Take, sent: Instant, decision: &Decision) -> Option<Self> {
         let (_, rule) = take.plain().filter(|_| take.max_wait.is_zero())?;
-        if decision.is_granted() || decision.source() != Source::Store {
+        let until = sent + decision.retry_after().min(LONGEST);
+        // What is over when it is answered says nothing of those who come later.
+        if decision.is_granted() || decision.source() != Source::Store || until <= Instant::now() {
             return None;
         }
         Some(Self {
@@ -32,21 +35,21 @@ impl Denial {
             cost: take.cost,
             keep: take.keep,
             possible: take.cost.saturating_add(take.keep),
-            until: sent + decision.retry_after().min(LONGEST),
+            until,
             // The caller was told how long to wait from then.
             answered: Instant::now(),
             decision: decision.clone().by(Source::DenyCache),
         })
     }
 
-    /// The answer to a request now, if it follows.
+    /// What follows for a request now.
     #[inline]
-    pub(super) fn answer(self, take: &Take, rule: &Rule) -> Option<Decision> {
+    pub(super) fn answer(self, take: &Take, rule: &Rule) -> Known {
         if !self.covers(take, rule) || take.cost.saturating_add(take.keep) > self.possible {
-            return None;
+            return Known::Nothing;
         }
         let now = Instant::now();
-        (now < self.until).then(|| self.decision.aged(now - self.answered))
+        if now < self.until { Known::Denied(self.decision.aged(now - self.answered)) } else { Known::Past }
     }
 
     /// Adds what a later answer says. It replaces this one unless it follows from it: then it says only that so many

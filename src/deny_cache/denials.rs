@@ -19,6 +19,23 @@ pub(super) struct Denials {
     hasher: RandomState,
 }
 
+/// What is known of the answer to a request.
+pub(super) enum Known {
+    Denied(Decision),
+    /// It was denied before.
+    Past,
+    Nothing,
+}
+
+impl Known {
+    pub(super) fn denied(self) -> Option<Decision> {
+        match self {
+            Self::Denied(decision) => Some(decision),
+            Self::Past | Self::Nothing => None,
+        }
+    }
+}
+
 /// When a question was sent, and how often its key had been forgotten by then.
 #[derive(Clone, Copy)]
 pub(super) struct Question {
@@ -38,11 +55,11 @@ impl Denials {
         self.cache.len()
     }
 
-    /// The answer to a request, if it is known.
+    /// What is known of the answer to a request.
     #[inline]
-    pub(super) fn find(&self, take: &Take) -> Option<Decision> {
-        let (key, rule) = take.plain().filter(|_| take.max_wait.is_zero())?;
-        self.cache.get(key)?.answer(take, rule)
+    pub(super) fn find(&self, take: &Take) -> Known {
+        let Some((key, rule)) = take.plain().filter(|_| take.max_wait.is_zero()) else { return Known::Nothing };
+        self.cache.get(key).map_or(Known::Nothing, |denial| denial.answer(take, rule))
     }
 
     /// Before the store is asked.
@@ -71,12 +88,17 @@ impl Denials {
         }
         // Whoever forgets counts first. So either the key is counted here, or what was just kept is found there.
         if self.count(key).load(Ordering::SeqCst) != question.forgotten {
-            self.cache.remove(key);
+            self.remove(key);
         }
     }
 
     pub(super) fn forget(&self, key: &Key) {
         self.count(key).fetch_add(1, Ordering::SeqCst);
+        self.remove(key);
+    }
+
+    /// Does not remember any more that a key was denied.
+    pub(super) fn remove(&self, key: &Key) {
         self.cache.remove(key);
     }
 

@@ -2,6 +2,8 @@
 
 use tollgate::Isolation;
 
+use crate::layers::Layers;
+
 pub mod mysql;
 pub mod postgres;
 pub mod sqlite;
@@ -26,8 +28,8 @@ pub struct Engine {
     pub has_sessions: bool,
     /// Whether a test can replace the clock of the routines.
     pub time_can_be_injected: bool,
-    /// Whether its cases run once more with requests that go together in calls: one engine of each kind of call does.
-    pub coalesces: bool,
+    /// Through which layers its cases run once more: each, on one engine of each kind of call.
+    pub layers: &'static [Layers],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +42,8 @@ pub enum Kind {
 const EVERY_LEVEL: &[Option<Isolation>] =
     &[None, Some(Isolation::ReadCommitted), Some(Isolation::RepeatableRead), Some(Isolation::Serializable)];
 
+const EVERY_LAYER: &[Layers] = &[Layers::Coalesced, Layers::Stacked];
+
 const POSTGRES: Engine = Engine {
     name: "postgres",
     kind: Kind::Postgres,
@@ -50,7 +54,7 @@ const POSTGRES: Engine = Engine {
     has_roles: true,
     has_sessions: true,
     time_can_be_injected: true,
-    coalesces: false,
+    layers: &[],
 };
 
 const MYSQL: Engine = Engine { name: "mysql", kind: Kind::MySql, url_variable: Some("TOLLGATE_MYSQL_URL"), ..POSTGRES };
@@ -66,10 +70,10 @@ pub const ENGINES: &[Engine] = &[
         has_roles: false,
         has_sessions: true,
         time_can_be_injected: true,
-        coalesces: true,
+        layers: EVERY_LAYER,
     },
     Engine { name: "postgres15", url_variable: Some("TOLLGATE_POSTGRES15_URL"), ..POSTGRES },
-    Engine { coalesces: true, ..POSTGRES },
+    Engine { layers: EVERY_LAYER, ..POSTGRES },
     Engine {
         name: "pgbouncer",
         url_variable: Some("TOLLGATE_PGBOUNCER_URL"),
@@ -79,8 +83,8 @@ pub const ENGINES: &[Engine] = &[
         time_can_be_injected: false,
         ..POSTGRES
     },
-    Engine { coalesces: true, ..MYSQL },
-    Engine { name: "mariadb", url_variable: Some("TOLLGATE_MARIADB_URL"), coalesces: true, ..MYSQL },
+    Engine { layers: EVERY_LAYER, ..MYSQL },
+    Engine { name: "mariadb", url_variable: Some("TOLLGATE_MARIADB_URL"), layers: &[Layers::Stacked], ..MYSQL },
     Engine { name: "mysql84", url_variable: Some("TOLLGATE_MYSQL84_URL"), required: false, ..MYSQL },
     Engine { name: "yugabyte", url_variable: Some("TOLLGATE_YUGABYTE_URL"), required: false, ..POSTGRES },
 ];

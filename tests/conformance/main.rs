@@ -14,9 +14,12 @@ mod crowd;
 #[path = "../../examples/fleet/database.rs"]
 mod database;
 mod engines;
+#[path = "../giving_up/mod.rs"]
+mod giving_up;
 #[path = "../vectors/mod.rs"]
 mod golden;
 mod held;
+mod layers;
 mod matrix;
 #[path = "../model/mod.rs"]
 mod model;

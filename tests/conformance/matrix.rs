@@ -8,6 +8,7 @@ use tollgate::Isolation;
 
 use crate::cases;
 use crate::engines::{ENGINES, Engine};
+use crate::layers::Layers;
 use crate::rig::Rig;
 
 /// What a case needs, and where it runs.
@@ -63,26 +64,30 @@ pub fn trials() -> Vec<Trial> {
             }
             for &level in engine.levels {
                 if case.levels == Levels::Every || level.is_none() {
-                    trials.push(trial(case, engine, level, false));
+                    trials.push(trial(case, engine, level, Layers::None));
                 }
             }
-            if engine.coalesces && !COUNT_CALLS.iter().any(|cases| case.name.contains(cases)) {
-                trials.push(trial(case, engine, None, true));
+            if !BENEATH.iter().any(|cases| case.name.contains(cases)) {
+                trials.extend(engine.layers.iter().map(|&layers| trial(case, engine, None, layers)));
             }
         }
     }
     trials
 }
 
-fn trial(case: Case, engine: &'static Engine, level: Option<Isolation>, coalesced: bool) -> Trial {
+fn trial(case: Case, engine: &'static Engine, level: Option<Isolation>, layers: Layers) -> Trial {
     let (_, case_name) = case.name.split_once("cases::").expect("cases live in cases/");
-    let way = if coalesced { "coalesced" } else { level_name(level) };
+    let way = match layers {
+        Layers::None => level_name(level),
+        Layers::Coalesced => "coalesced",
+        Layers::Stacked => "stacked",
+    };
     let name = format!("{}::{way}::{case_name}", engine.name);
     Trial::test(name, move || {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         runtime
             .block_on(async {
-                let running = async { (case.run)(Rig::new(engine, level, coalesced, case.time).await?).await };
+                let running = async { (case.run)(Rig::new(engine, level, layers, case.time).await?).await };
                 let guarded = tokio::time::timeout(HUNG, running).await;
                 guarded.unwrap_or_else(|_| Err(anyhow::anyhow!("the case hangs")))
             })
@@ -99,13 +104,13 @@ fn level_name(level: Option<Isolation>) -> &'static str {
     }
 }
 
-/// Cases that are about calls and sessions, or about SQL: with requests that go together in calls they would show nothing
-/// else, or wait for sessions that nobody needs.
-const COUNT_CALLS: &[&str] = &[
+/// Cases that no layer takes part in, as they call SQL, an operator's functions, or a store's `take` of many; those with a limiter of their own; and those
+/// that count calls and attempts, or wait until each request has a session of its own.
+const BENEATH: &[&str] = &[
     "cases::admin",
     "cases::batches",
+    "cases::cancellation::calls_of_every_verb",
     "cases::concurrency::waiters",
-    "cases::faults",
     "cases::host",
     "cases::levels",
     "cases::migrations",

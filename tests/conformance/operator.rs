@@ -3,16 +3,14 @@
 use chrono::{DateTime, Utc};
 use tollgate::{Admin, BucketLevel, Denials, Error, Explanation, Filter, Key, Mode, Override, Plan, Quota, Switch};
 
-use crate::store::{AnyStore, Database};
+use crate::store::{AnyOf, AnyStore, on};
 
 macro_rules! on_each {
-    ($any:ident.$method:ident($($argument:expr),*)) => {
-        match &$any.database {
-            Database::MySql(store) => store.$method($($argument),*).await,
-            Database::Postgres(store) => store.$method($($argument),*).await,
-            Database::Sqlite(store) => store.$method($($argument),*).await,
-        }
-    };
+    ($any:ident.$method:ident($($argument:expr),*)) => {{
+        let done = on!(&$any.database, store => store.$method($($argument),*).await);
+        $any.changes.add();
+        done
+    }};
 }
 
 impl Admin for AnyStore {

@@ -11,6 +11,7 @@ use tollgate::{
 use uuid::Uuid;
 
 use crate::engines::{Engine, Kind, mysql, postgres, sqlite};
+use crate::layers::{Changes, Layers};
 use crate::matrix::Time;
 use crate::store::{AnyStore, Database};
 
@@ -18,10 +19,10 @@ use crate::store::{AnyStore, Database};
 pub struct Rig {
     pub engine: &'static Engine,
     pub level: Option<Isolation>,
-    /// Whether requests that come at once go together in calls.
-    pub coalesced: bool,
+    pub layers: Layers,
     pub pool: AnyPool,
     clock: ManualClock,
+    changes: Changes,
     time: Time,
     /// Of an engine without a server: removed with the rig.
     pub directory: Option<TempDir>,
@@ -39,7 +40,7 @@ impl Rig {
     pub async fn new(
         engine: &'static Engine,
         level: Option<Isolation>,
-        coalesced: bool,
+        layers: Layers,
         time: Time,
     ) -> anyhow::Result<Self> {
         // Injected time belongs to a session, so there may be only one.
@@ -53,7 +54,16 @@ impl Rig {
                 AnyPool::Sqlite(sqlite::open(&made.path().join("buckets.db"), connections).await?)
             }
         };
-        Ok(Self { engine, level, coalesced, pool, clock: ManualClock::default(), time, directory })
+        Ok(Self {
+            engine,
+            level,
+            layers,
+            changes: Changes::default(),
+            pool,
+            clock: ManualClock::default(),
+            time,
+            directory,
+        })
     }
 
     /// The same case on another pool.
@@ -61,7 +71,8 @@ impl Rig {
         Self {
             engine: self.engine,
             level: self.level,
-            coalesced: self.coalesced,
+            layers: self.layers,
+            changes: self.changes.clone(),
             pool,
             clock: self.clock.clone(),
             time: self.time,
@@ -79,7 +90,7 @@ impl Rig {
             }
             AnyPool::Sqlite(pool) => Database::Sqlite(SqliteStore::from(pool.clone())),
         };
-        if self.coalesced { AnyStore::coalesced(database) } else { AnyStore::from(database) }
+        AnyStore::new(database, self.layers, self.changes.clone())
     }
 
     /// A key that nobody else uses.
@@ -103,6 +114,7 @@ impl Rig {
     /// Sets the injected clock, in nanoseconds since 1970.
     pub async fn at(&self, now: i64) -> anyhow::Result<()> {
         assert!(self.time == Time::Injected, "only an injected clock can be set");
+        self.changes.add();
         match &self.pool {
             AnyPool::MySql(pool) => mysql::set_time(pool, now).await,
             AnyPool::Postgres(pool) => postgres::set_time(pool, now).await,

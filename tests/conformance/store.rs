@@ -1,4 +1,4 @@
-//! A store on any engine, asked directly or for many at once.
+//! A store on any engine, asked directly or through the layers of a limiter.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,151 +8,152 @@ use tollgate::{
     SqliteStore, Store, Swept, Take, TakeError, Window,
 };
 
+use crate::layers::{Changes, Layers, Stacked};
+
 /// A store on any engine.
 #[derive(Clone)]
 pub struct AnyStore {
     pub database: Database,
-    coalesce: Option<Arc<Coalesce<Database>>>,
+    pub changes: Changes,
+    layers: Layers,
+    asked: Asked,
 }
 
 /// The store itself.
+pub type Database = AnyOf<MySqlStore, PgStore, SqliteStore>;
+
+/// One of the engines' stores, or of a layer over each: a layer knows what it lies over.
 #[derive(Clone)]
-pub enum Database {
-    MySql(MySqlStore),
-    Postgres(PgStore),
-    Sqlite(SqliteStore),
+pub enum AnyOf<M, P, L> {
+    MySql(M),
+    Postgres(P),
+    Sqlite(L),
 }
 
-impl From<Database> for AnyStore {
-    fn from(database: Database) -> Self {
-        Self { database, coalesce: None }
-    }
+#[derive(Clone)]
+enum Asked {
+    Directly,
+    Coalesced(AnyOf<Arc<Coalesce<MySqlStore>>, Arc<Coalesce<PgStore>>, Arc<Coalesce<SqliteStore>>>),
+    Stacked(AnyOf<Arc<Stacked<MySqlStore>>, Arc<Stacked<PgStore>>, Arc<Stacked<SqliteStore>>>),
+}
+
+/// The same expression for a store of whatever kind.
+macro_rules! on {
+    ($any:expr, $store:ident => $body:expr) => {
+        match $any {
+            AnyOf::MySql($store) => $body,
+            AnyOf::Postgres($store) => $body,
+            AnyOf::Sqlite($store) => $body,
+        }
+    };
+}
+pub(crate) use on;
+
+/// A store of the same kind.
+macro_rules! map {
+    ($any:expr, $store:ident => $body:expr) => {
+        match $any {
+            AnyOf::MySql($store) => AnyOf::MySql($body),
+            AnyOf::Postgres($store) => AnyOf::Postgres($body),
+            AnyOf::Sqlite($store) => AnyOf::Sqlite($body),
+        }
+    };
 }
 
 impl AnyStore {
-    /// One whose requests go together in calls, with those of its clones.
-    pub fn coalesced(database: Database) -> Self {
-        Self { coalesce: Some(Arc::new(Coalesce::new(database.clone()))), database }
+    /// One whose clones share its layers.
+    pub fn new(database: Database, layers: Layers, changes: Changes) -> Self {
+        let asked = match layers {
+            Layers::None => Asked::Directly,
+            Layers::Coalesced => Asked::Coalesced(map!(&database, store => Arc::new(Coalesce::new(store.clone())))),
+            Layers::Stacked => {
+                Asked::Stacked(map!(&database, store => Arc::new(Stacked::new(store.clone(), changes.clone()))))
+            }
+        };
+        Self { database, changes, layers, asked }
     }
 
     pub fn deadline(self, deadline: Duration) -> Self {
-        self.with(match self.database.clone() {
-            Database::MySql(store) => Database::MySql(store.deadline(deadline)),
-            Database::Postgres(store) => Database::Postgres(store.deadline(deadline)),
-            Database::Sqlite(store) => Database::Sqlite(store.deadline(deadline)),
-        })
+        Self::new(map!(self.database, store => store.deadline(deadline)), self.layers, self.changes)
     }
 
     pub fn max_attempts(self, attempts: u32) -> Self {
-        self.with(match self.database.clone() {
-            Database::MySql(store) => Database::MySql(store.max_attempts(attempts)),
-            Database::Postgres(store) => Database::Postgres(store.max_attempts(attempts)),
-            Database::Sqlite(store) => Database::Sqlite(store.max_attempts(attempts)),
-        })
+        Self::new(map!(self.database, store => store.max_attempts(attempts)), self.layers, self.changes)
     }
+}
 
-    fn with(&self, database: Database) -> Self {
-        if self.coalesce.is_some() { Self::coalesced(database) } else { Self::from(database) }
-    }
+macro_rules! ask {
+    ($any:ident.$method:ident($($argument:expr),*)) => {
+        match &$any.asked {
+            Asked::Directly => $any.database.$method($($argument),*).await,
+            Asked::Coalesced(store) => store.$method($($argument),*).await,
+            Asked::Stacked(store) => store.$method($($argument),*).await,
+        }
+    };
 }
 
 impl Store for AnyStore {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        match &self.coalesce {
-            None => self.database.take(takes).await,
-            Some(coalesce) => coalesce.take(takes).await,
-        }
+        ask!(self.take(takes))
     }
 
     async fn try_take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        match &self.coalesce {
-            None => self.database.try_take(takes).await,
-            Some(coalesce) => coalesce.try_take(takes).await,
-        }
+        ask!(self.try_take(takes))
+    }
+
+    async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
+        ask!(self.take_one(take))
     }
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
-        match &self.coalesce {
-            None => self.database.adjust(adjustments).await,
-            Some(coalesce) => coalesce.adjust(adjustments).await,
-        }
+        ask!(self.adjust(adjustments))
     }
 
     async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
-        match &self.coalesce {
-            None => self.database.hold_back(key, rule, hold).await,
-            Some(coalesce) => coalesce.hold_back(key, rule, hold).await,
-        }
+        ask!(self.hold_back(key, rule, hold))
     }
 
     async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {
-        match &self.coalesce {
-            None => self.database.sweep(after, limit).await,
-            Some(coalesce) => coalesce.sweep(after, limit).await,
-        }
+        ask!(self.sweep(after, limit))
     }
 
     async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
-        self.database.count_denials(denials).await
+        ask!(self.count_denials(denials))
     }
 }
 
-impl Store for Database {
+impl<M: Store, P: Store, L: Store> Store for AnyOf<M, P, L> {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        match self {
-            Self::MySql(store) => store.take(takes).await,
-            Self::Postgres(store) => store.take(takes).await,
-            Self::Sqlite(store) => store.take(takes).await,
-        }
+        on!(self, store => store.take(takes).await)
     }
 
     async fn try_take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        match self {
-            Self::MySql(store) => store.try_take(takes).await,
-            Self::Postgres(store) => store.try_take(takes).await,
-            Self::Sqlite(store) => store.try_take(takes).await,
-        }
+        on!(self, store => store.try_take(takes).await)
+    }
+
+    async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
+        on!(self, store => store.take_one(take).await)
     }
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
-        match self {
-            Self::MySql(store) => store.adjust(adjustments).await,
-            Self::Postgres(store) => store.adjust(adjustments).await,
-            Self::Sqlite(store) => store.adjust(adjustments).await,
-        }
+        on!(self, store => store.adjust(adjustments).await)
     }
 
     async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
-        match self {
-            Self::MySql(store) => store.hold_back(key, rule, hold).await,
-            Self::Postgres(store) => store.hold_back(key, rule, hold).await,
-            Self::Sqlite(store) => store.hold_back(key, rule, hold).await,
-        }
+        on!(self, store => store.hold_back(key, rule, hold).await)
     }
 
     async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {
-        match self {
-            Self::MySql(store) => store.sweep(after, limit).await,
-            Self::Postgres(store) => store.sweep(after, limit).await,
-            Self::Sqlite(store) => store.sweep(after, limit).await,
-        }
+        on!(self, store => store.sweep(after, limit).await)
     }
 
     async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
-        match self {
-            Self::MySql(store) => store.count_denials(denials).await,
-            Self::Postgres(store) => store.count_denials(denials).await,
-            Self::Sqlite(store) => store.count_denials(denials).await,
-        }
+        on!(self, store => store.count_denials(denials).await)
     }
 }
 
 impl SharedWindows for AnyStore {
     async fn count(&self, key: &Key, window: &Window, cost: u64) -> Result<Counted, Error> {
-        match &self.database {
-            Database::MySql(store) => store.count(key, window, cost).await,
-            Database::Postgres(store) => store.count(key, window, cost).await,
-            Database::Sqlite(store) => store.count(key, window, cost).await,
-        }
+        on!(&self.database, store => store.count(key, window, cost).await)
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tokio::task::JoinSet;
 use tokio::time::{advance, sleep};
 use tollgate::{
     Adjusted, Adjustment, Admin, Decision, DenyCache, Error, Fallback, HoldBack, Key, Mode, Outcome, Rule, Source,
@@ -30,6 +31,64 @@ async fn an_attack_costs_one_call_for_each_key_and_second() -> anyhow::Result<()
         }
     }
     Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_a_denial_ends_one_asks_and_the_others_wait_for_its_answer() -> anyhow::Result<()> {
+    let (store, cache) = both();
+    let (cache, one) = (Arc::new(cache), take("a", "1/h")?);
+    assert!(cache.take_one(&one).await??.is_granted() && !cache.take_one(&one).await??.is_granted());
+    store.answers_after(Duration::from_millis(20));
+    for second in 1..=5 {
+        sleep(Duration::from_secs(1)).await;
+        let crowd = crowd(&cache, &one, 100).join_all().await;
+        assert!(crowd.iter().all(|decision| !decision.is_granted()));
+        assert_eq!(store.calls(), 2 + second, "one call, whose answer is everybody's");
+    }
+    // Once there are tokens, nobody waits for one after the other.
+    store.memory.reset(one.key()).await?;
+    sleep(Duration::from_secs(1)).await;
+    let start = tokio::time::Instant::now();
+    let crowd = crowd(&cache, &one, 100).join_all().await;
+    assert_eq!(crowd.iter().filter(|decision| decision.is_granted()).count(), 1);
+    assert_eq!(start.elapsed(), Duration::from_millis(40));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_asks_for_the_others_and_gives_up_or_is_not_polled_any_more_holds_nobody_up() -> anyhow::Result<()> {
+    let (store, cache) = both();
+    let (cache, one) = (Arc::new(cache), take("a", "1/h")?);
+    assert!(cache.take_one(&one).await??.is_granted() && !cache.take_one(&one).await??.is_granted());
+    store.answers_after(Duration::from_millis(20));
+    sleep(Duration::from_secs(1)).await;
+    let start = tokio::time::Instant::now();
+    let mut first = Box::pin(cache.take_one(&one));
+    assert!(tokio::time::timeout(Duration::from_millis(5), &mut first).await.is_err());
+    let others = crowd(&cache, &one, 10);
+    sleep(Duration::from_millis(1)).await;
+    drop(first);
+    assert!(others.join_all().await.iter().all(|decision| !decision.is_granted()));
+    assert_eq!(start.elapsed(), Duration::from_millis(26));
+
+    sleep(Duration::from_secs(1)).await;
+    let start = tokio::time::Instant::now();
+    let mut first = Box::pin(cache.take_one(&one));
+    assert!(tokio::time::timeout(Duration::from_millis(5), &mut first).await.is_err());
+    assert!(crowd(&cache, &one, 10).join_all().await.iter().all(|decision| !decision.is_granted()));
+    assert_eq!(start.elapsed(), Duration::from_millis(5 + 100 + 20));
+    assert!(!first.await??.is_granted());
+    Ok(())
+}
+
+/// So many at once.
+fn crowd(cache: &Arc<DenyCache<Noting>>, take: &Take, callers: usize) -> JoinSet<Decision> {
+    (0..callers)
+        .map(|_| {
+            let (cache, take) = (Arc::clone(cache), take.clone());
+            async move { cache.take_one(&take).await.expect("an answer").expect("it is possible") }
+        })
+        .collect()
 }
 
 #[tokio::test(start_paused = true)]

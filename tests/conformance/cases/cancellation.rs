@@ -6,25 +6,26 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use sqlx::{ConnectOptions, Row};
-use tollgate::{Error, Key, Outcome, Quota, Store, Take};
+use tollgate::{Error, Key, LeaseOptions, Limiter, Outcome, Quota, Store, Take};
 
+use crate::giving_up;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::all_given_back;
 use crate::rig::{AnyPool, Rig};
-use crate::store::AnyStore;
+use crate::store::{AnyOf, AnyStore, on};
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Every, Time::Real, |_| true; calls_dropped_at_random_points_leave_the_books_balanced).into()
+    [
+        list!(Levels::Every, Time::Real, |_| true; calls_dropped_at_random_points_leave_the_books_balanced),
+        list!(Levels::Pools, Time::Real, |_| true; calls_of_every_verb_through_a_limiter_leave_the_books_balanced),
+    ]
+    .concat()
 }
 
 async fn calls_dropped_at_random_points_leave_the_books_balanced(rig: Rig) -> anyhow::Result<()> {
     let quota = Quota::interval(1_000_000, Duration::from_secs(86_400))?;
     let keys = [rig.bucket(quota).await?, rig.bucket(quota).await?];
-    let calls = match std::env::var("TOLLGATE_CALLS") {
-        Ok(calls) => calls.parse()?,
-        Err(_) if rig.level.is_none() => 10_000,
-        Err(_) => 1_000,
-    };
+    let calls = calls(if rig.level.is_none() { 10_000 } else { 1_000 })?;
     let store = rig.store();
     let books = Arc::new(Books::default());
     let callers: Vec<_> = (0..CALLERS)
@@ -48,6 +49,24 @@ async fn calls_dropped_at_random_points_leave_the_books_balanced(rig: Rig) -> an
     assert!(known <= debited && debited <= known + unknown, "{known} known, {unknown} unknown, {debited} debited");
     assert!(known > 0 && unknown > 0, "{known} known, {unknown} unknown: too few to show anything");
     no_transaction_is_open(&rig).await
+}
+
+/// Through the layers that a limiter has if nothing else is said, and with a lease among them.
+async fn calls_of_every_verb_through_a_limiter_leave_the_books_balanced(rig: Rig) -> anyhow::Result<()> {
+    on!(rig.store().database, store => {
+        for builder in [Limiter::builder(store.clone()), Limiter::builder(store).lease(LeaseOptions::default())] {
+            let keys = std::array::from_fn(|_| rig.key());
+            let limiter = builder.build("1/s")?;
+            giving_up::give_up(&limiter, limiter.store(), keys, calls(10_000)?).await?;
+        }
+    });
+    all_given_back(&rig.pool).await;
+    no_transaction_is_open(&rig).await
+}
+
+/// So many, if it is not said how many.
+fn calls(usual: u64) -> anyhow::Result<u64> {
+    Ok(std::env::var("TOLLGATE_CALLS").map_or(Ok(usual), |calls| calls.parse())?)
 }
 
 /// What the callers know.

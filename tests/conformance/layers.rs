@@ -1,0 +1,88 @@
+//! What a case asks its store through.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use tollgate::{
+    Adjusted, Adjustment, Coalesce, DenyCache, Error, HoldBack, Key, Outcome, Rule, Store, Take, TakeError,
+};
+
+/// The layers between a case and its store.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub enum Layers {
+    None,
+    /// Requests that come at once go together in calls.
+    Coalesced,
+    /// The layers that a limiter has if nothing else is said.
+    Stacked,
+}
+
+/// How often somebody set the clock, or did an operator's work.
+#[derive(Clone, Debug, Default)]
+pub struct Changes(Arc<AtomicU64>);
+
+impl Changes {
+    pub fn add(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn count(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// A limiter's layers over a store.
+///
+/// A denial is remembered for a second of the host's at most: so long a case need not see an operator's change, and an
+/// injected clock goes through it in no time. Nobody waits for that here: whenever something has changed, what was denied
+/// before is forgotten.
+pub struct Stacked<S: Store> {
+    coalesce: Arc<Coalesce<S>>,
+    denials: Mutex<(u64, Arc<DenyCache<Arc<Coalesce<S>>>>)>,
+    changes: Changes,
+}
+
+impl<S: Store> Stacked<S> {
+    pub fn new(store: S, changes: Changes) -> Self {
+        let coalesce = Arc::new(Coalesce::new(store));
+        let denials = Mutex::new((changes.count(), Arc::new(DenyCache::new(Arc::clone(&coalesce)))));
+        Self { coalesce, denials, changes }
+    }
+
+    fn asked(&self) -> Arc<DenyCache<Arc<Coalesce<S>>>> {
+        let mut denials = self.denials.lock();
+        let changes = self.changes.count();
+        if denials.0 != changes {
+            *denials = (changes, Arc::new(DenyCache::new(Arc::clone(&self.coalesce))));
+        }
+        Arc::clone(&denials.1)
+    }
+}
+
+impl<S: Store> Store for Stacked<S> {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        self.asked().take(takes).await
+    }
+
+    async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
+        self.asked().take_one(take).await
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        self.asked().adjust(adjustments).await
+    }
+
+    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
+        self.asked().hold_back(key, rule, hold).await
+    }
+
+    async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<tollgate::Swept, Error> {
+        self.asked().sweep(after, limit).await
+    }
+
+    async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
+        self.asked().count_denials(denials).await
+    }
+}
