@@ -14,6 +14,7 @@ mod serving {
     mod grpc;
     mod headers;
     mod hyper;
+    mod injection;
     mod keys;
     mod modes;
     mod outcomes;

@@ -14,11 +14,15 @@ use uuid::Uuid;
 
 /// The database whose URL is the first argument, or else one of SQLite that ends with the example.
 pub(crate) async fn open() -> anyhow::Result<Database> {
-    let url = std::env::args().nth(1).unwrap_or_else(|| "sqlite::memory:".to_owned());
+    open_at(&std::env::args().nth(1).unwrap_or_else(|| "sqlite::memory:".to_owned())).await
+}
+
+/// The database with this URL.
+pub(crate) async fn open_at(url: &str) -> anyhow::Result<Database> {
     let engine = match url.split(':').next() {
-        Some("postgres" | "postgresql") => Engine::Postgres(connect(&url).await?),
-        Some("mysql" | "mariadb") => Engine::MySql(connect(&url).await?),
-        Some("sqlite") => Engine::Sqlite(connect(&url).await?),
+        Some("postgres" | "postgresql") => Engine::Postgres(connect(url).await?),
+        Some("mysql" | "mariadb") => Engine::MySql(connect(url).await?),
+        Some("sqlite") => Engine::Sqlite(connect(url).await?),
         _ => bail!("give a URL that begins with postgres://, mysql:// or sqlite://"),
     };
     Ok(Database { engine, run: Uuid::new_v4() })

@@ -26,6 +26,7 @@ use crate::worker::{Orders, Seen};
 
 mod checker;
 mod database;
+#[path = "../common/processes.rs"]
 mod processes;
 mod worker;
 

@@ -1,8 +1,9 @@
 //! Thirty workers that share a language model's account: so many requests and so many tokens in a time, for all of them.
 //!
 //! Each call pays an estimate first and what it cost in the end. Somebody else uses the account too, of which only the
-//! provider's headers tell: they hold the bucket back for every worker. The provider is a server that the example starts; it
-//! enforces both limits, and counts requests that came too early.
+//! provider's headers tell: they hold both buckets back for every worker. The provider is a server that the example starts; it
+//! enforces both limits, and counts requests that came too early. Providers state theirs by the minute: here a minute is a
+//! second long, so that the demonstration is over in some.
 //!
 //! ```text
 //! cargo run --example llm                             # on SQLite, in memory
@@ -24,37 +25,31 @@ mod common;
 mod provider;
 
 const WORKERS: u64 = 30;
-const CALLS: u64 = 4;
-const ESTIMATE: u64 = 500;
+/// What each worker's calls may cost: the short ones use up the requests, and the long ones the tokens.
+const ESTIMATES: [u64; 5] = [100, 100, 100, 800, 800];
 
 /// What is below the provider's limits, and what is left to requests that are on their way.
-const REQUESTS: &str = "60/s burst 30";
-const TOKENS: &str = "12000/s burst 9000";
-const KEEP: u64 = 2000;
-
-/// The headers that the provider sends.
-const PRESETS: &[Preset] = &[Preset::OpenAiTokens];
+const REQUESTS: Terms = Terms { quota: "60/s burst 30", keep: 10, headers: &[Preset::OpenAiRequests] };
+const TOKENS: Terms = Terms { quota: "12000/s burst 9000", keep: 3000, headers: &[Preset::OpenAiTokens] };
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let database = common::open().await?;
     let provider = Provider::start().await?;
-    println!("{WORKERS} workers with {CALLS} calls each; {REQUESTS}, {TOKENS}");
-    let account = Arc::new(Account {
-        limiter: Limiter::new(database.clone(), REQUESTS)?,
-        requests: database.key("requests")?,
-        tokens: database.key("tokens")?,
-        rule: Rule::try_from(TOKENS)?,
-        held_back: AtomicU64::new(0),
-        http: reqwest::Client::new(),
-        url: provider.url(),
-    });
+    println!("{WORKERS} workers with {} calls each; {}, {}", ESTIMATES.len(), REQUESTS.quota, TOKENS.quota);
+    let limit = |name, terms: Terms| {
+        let held_back = AtomicU64::new(0);
+        anyhow::Ok(Limit { key: database.key(name)?, rule: Rule::try_from(terms.quota)?, terms, held_back })
+    };
+    let (requests, tokens) = (limit("requests", REQUESTS)?, limit("tokens", TOKENS)?);
+    let limiter = Limiter::new(database.clone(), "unlimited")?; // each request names its own
+    let account = Arc::new(Account { limiter, requests, tokens, http: reqwest::Client::new(), url: provider.url() });
     let workers: Vec<_> = (0..WORKERS)
         .map(|_| {
             let account = Arc::clone(&account);
             tokio::spawn(async move {
-                for _ in 0..CALLS {
-                    account.call().await?;
+                for estimate in ESTIMATES {
+                    account.call(estimate).await?;
                 }
                 anyhow::Ok(())
             })
@@ -63,40 +58,64 @@ async fn main() -> anyhow::Result<()> {
     for worker in workers {
         timeout(Duration::from_mins(1), worker).await???;
     }
-    println!("held back by the provider's headers: {}", account.held_back.load(Ordering::Relaxed) > 0);
+    for (limit, name) in [(&account.requests, "requests"), (&account.tokens, "tokens")] {
+        println!("{name} held back by the provider's headers: {}", limit.held_back.load(Ordering::Relaxed) > 0);
+    }
     println!("the provider answered {} calls", provider.answered());
     println!("violations: {}", provider.violations());
     Ok(())
 }
 
+struct Terms {
+    quota: &'static str,
+    /// Left in the bucket.
+    keep: u64,
+    /// In which the provider says what is left.
+    headers: &'static [Preset],
+}
+
+/// One of the limits of an account.
+struct Limit {
+    key: Key,
+    rule: Rule,
+    terms: Terms,
+    held_back: AtomicU64,
+}
+
+impl Limit {
+    /// Who waits has something promised already, of which the headers know nothing: so nobody waits for long in line.
+    fn take(&self, cost: u64) -> Take {
+        let take = Take::from(self.key.clone()).rule(self.rule.clone()).cost(cost).keep(self.terms.keep);
+        take.max_wait(LONGEST).id(Uuid::new_v4(), Duration::from_hours(1))
+    }
+}
+
 /// An account as all workers see it.
 struct Account<S: Store> {
     limiter: Limiter<S>,
-    requests: Key,
-    tokens: Key,
-    rule: Rule,
-    held_back: AtomicU64,
+    requests: Limit,
+    tokens: Limit,
     http: reqwest::Client,
     url: String,
 }
 
 impl<S: Store> Account<S> {
     /// Calls until there is an answer.
-    async fn call(&self) -> anyhow::Result<()> {
+    async fn call(&self, estimate: u64) -> anyhow::Result<()> {
         loop {
-            let tokens = self.reserve_tokens().await?;
-            let request = self.limiter.reserve(&self.requests).await?;
-            anyhow::ensure!(request.is_granted(), "its turn would come in {:?}", request.decision().retry_after());
-            sleep(tokens.delay().max(request.delay())).await;
+            let (request, tokens) = self.reserve(estimate).await?;
+            sleep(request.delay().max(tokens.delay())).await;
 
-            let answer = self.http.post(&self.url).body(ESTIMATE.to_string()).send().await?;
-            let (status, hold) = (answer.status(), HoldBack::from_answer(answer.status(), answer.headers(), PRESETS));
+            let answer = self.http.post(&self.url).body(estimate.to_string()).send().await?;
+            let (status, headers) = (answer.status(), answer.headers().clone());
             let used = if status.is_success() { answer.text().await?.parse()? } else { 0 };
             // First what it cost, then what the provider says is left: that knows of it.
             tokens.settle(used).await?;
-            if let Some(hold) = hold {
-                let lowered = self.limiter.hold_back_under(&self.tokens, &self.rule, hold).await?;
-                self.held_back.fetch_add(u64::from(lowered), Ordering::Relaxed);
+            for limit in [&self.requests, &self.tokens] {
+                if let Some(hold) = HoldBack::from_answer(status, &headers, limit.terms.headers) {
+                    let lowered = self.limiter.hold_back_under(&limit.key, &limit.rule, hold).await?;
+                    limit.held_back.fetch_add(u64::from(lowered), Ordering::Relaxed);
+                }
             }
             if status.is_success() {
                 return Ok(());
@@ -104,18 +123,22 @@ impl<S: Store> Account<S> {
         }
     }
 
-    /// Who waits has tokens promised already, of which the headers know nothing: so nobody waits for long in line.
-    async fn reserve_tokens(&self) -> anyhow::Result<Reservation<S>> {
-        const LONGEST: Duration = Duration::from_millis(50);
-
+    /// A request and its tokens. Nobody keeps one of them while waiting for the other.
+    async fn reserve(&self, estimate: u64) -> anyhow::Result<(Reservation<S>, Reservation<S>)> {
         loop {
-            let take = Take::from(self.tokens.clone()).rule(self.rule.clone()).cost(ESTIMATE).keep(KEEP);
-            let take = take.max_wait(LONGEST).id(Uuid::new_v4(), Duration::from_hours(1));
-            let reservation = self.limiter.reserve_all(&take).await?;
-            if reservation.is_granted() {
-                return Ok(reservation);
+            let tokens = self.limiter.reserve_all(&self.tokens.take(estimate)).await?;
+            if !tokens.is_granted() {
+                sleep(tokens.decision().retry_after().saturating_sub(LONGEST)).await;
+                continue;
             }
-            sleep(reservation.decision().retry_after().saturating_sub(LONGEST)).await;
+            let request = self.limiter.reserve_all(&self.requests.take(1)).await?;
+            if request.is_granted() {
+                return Ok((request, tokens));
+            }
+            tokens.settle(0).await?;
+            sleep(request.decision().retry_after().saturating_sub(LONGEST)).await;
         }
     }
 }
+
+const LONGEST: Duration = Duration::from_millis(50);

@@ -32,8 +32,8 @@ impl Provider {
         let take = |name, quota| anyhow::Ok(Take::from(Key::try_from(name)?).rule(Rule::try_from(quota)?));
         let account = Arc::new(Account {
             limiter: Limiter::new(MemoryStore::new(), "unlimited")?,
-            requests: take("requests", "60/s burst 60")?,
-            tokens: take("tokens", "12000/s burst 12000")?,
+            requests: take("requests", "60/s burst 40")?,
+            tokens: take("tokens", "12000/s burst 10000")?,
             answered: AtomicU64::new(0),
             violations: AtomicU64::new(0),
         });
@@ -59,11 +59,12 @@ impl Provider {
     }
 }
 
-/// Uses a quarter of the account.
+/// Uses half of the account's requests, and more than a third of its tokens.
 async fn somebody_else(account: Arc<Account>) {
-    let mut every = interval(Duration::from_millis(50));
+    let mut every = interval(Duration::from_millis(33));
     loop {
         every.tick().await;
+        drop(account.limiter.decide(&account.requests).await);
         drop(account.limiter.decide(&account.tokens.clone().cost(150)).await);
     }
 }
@@ -81,9 +82,13 @@ async fn complete(State(account): State<Arc<Account>>, estimate: String) -> Resu
     }
     let number = account.answered.fetch_add(1, Ordering::SeqCst);
     sleep(Duration::from_millis(20)).await;
-    let used = 200 + number * 37 % (estimate - 200);
+    let used = estimate * 2 / 5 + number * 37 % (estimate * 3 / 5);
     tokens.settle(used).await.map_err(failed)?;
-    let level = account.limiter.store().peek(account.tokens.key()).await.map_err(failed)?;
-    let left = level.map_or(0, |level| level.available.max(0));
-    Ok(([("x-ratelimit-remaining-tokens", left.to_string())], used.to_string()).into_response())
+    let left = async |limit: &Take| {
+        let level = account.limiter.store().peek(limit.key()).await.map_err(failed)?;
+        Ok::<_, Response>(level.map_or(0, |level| level.available.max(0)).to_string())
+    };
+    let requests = ("x-ratelimit-remaining-requests", left(&account.requests).await?);
+    let tokens = ("x-ratelimit-remaining-tokens", left(&account.tokens).await?);
+    Ok(([requests, tokens], used.to_string()).into_response())
 }

@@ -25,7 +25,7 @@ mod matrix;
 mod model;
 mod operator;
 mod pools;
-#[path = "../../examples/fleet/processes.rs"]
+#[path = "../../examples/common/processes.rs"]
 mod processes;
 mod proxy;
 mod random;

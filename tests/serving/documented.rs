@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, ensure};
 use axum::http::StatusCode;
+use tokio::process::Command;
 
 use super::client::{Answer, Client};
 use super::process::Process;
@@ -28,6 +29,35 @@ async fn http_plans_answers_what_the_documentation_shows() -> anyhow::Result<()>
         }
     }
     anyhow::bail!("ten thousand requests were served")
+}
+
+/// By curl itself, as whoever tries it does.
+#[tokio::test]
+async fn http_path_window_answers_curl_as_the_pages_show() -> anyhow::Result<()> {
+    let curl = Command::new("curl").arg("--version").output().await;
+    ensure!(curl.is_ok_and(|curl| curl.status.success()), "curl is absent: install it, or put it in the path");
+    for page in ["README.md", "docs/serving.md"] {
+        let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(page))?;
+        let begin = "```text\n$ cargo run --example http_path_window";
+        let block = text.split_once(begin).and_then(|(_, rest)| rest.split_once("```")).context(page)?.0;
+        let mut shown = block.split("\n$ ").map(|shown| shown.split_once('\n').unwrap_or((shown, "")));
+        let listens = shown.next().context("it is started")?.1;
+
+        let example = Process::start("http_path_window", &["sqlite::memory:", "127.0.0.1:0"]).await?;
+        let port = format!(":{}", example.address.port());
+        assert_eq!(listens.replace(":3000", &port), format!("listening on http://{}", example.address), "{page}");
+        let mut tried = 0;
+        for (command, output) in shown {
+            let ran = Command::new("sh").arg("-c").arg(command.replace(":3000", &port)).output().await?;
+            let ran = String::from_utf8(ran.stdout)?;
+            // How wide uniq writes a number is its own affair.
+            let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+            assert_eq!(words(&ran), words(output), "{page}: {command}");
+            tried += 1;
+        }
+        ensure!(tried > 0, "{page} shows no command");
+    }
+    Ok(())
 }
 
 /// Without the date, which is another one every second.

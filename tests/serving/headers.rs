@@ -180,7 +180,7 @@ fn rate_limit(answer: &Answer) -> anyhow::Result<String> {
 }
 
 /// The names in a list, and what is left under each.
-fn parsed(list: &str) -> anyhow::Result<Vec<(String, Option<i64>)>> {
+pub fn parsed(list: &str) -> anyhow::Result<Vec<(String, Option<i64>)>> {
     let mut items = Vec::new();
     for entry in Parser::new(list).parse::<List>()? {
         let ListEntry::Item(item) = entry else { anyhow::bail!("{list} has a list within") };

@@ -8,8 +8,9 @@ use crate::workload::{WORKLOADS, Workload};
 
 /// Measures tollgate, Redis and others in turns, and writes a report. Run it by scripts/bench, which starts the servers.
 #[derive(Debug, Parser)]
+#[command(after_help = listing())]
 pub(crate) struct Arguments {
-    /// Which workloads, `waiters` or `neighbours`; all if not said.
+    /// Which of the workloads below; all if not said.
     workloads: Vec<String>,
     /// Two short repeats over few keys: to see that everything runs, not to quote.
     #[arg(long)]
@@ -87,6 +88,16 @@ impl Arguments {
         let wanted = self.tasks.iter().find(|&&tasks| tasks == 256);
         *wanted.or_else(|| self.tasks.first()).unwrap_or(&256)
     }
+}
+
+/// What can be measured.
+fn listing() -> String {
+    let special = [
+        (WAITERS, "thousands who wait for one key: how late each goes on beyond its turn, and in which order"),
+        (NEIGHBOURS, "pgbench on the same server, beside decisions at a rate"),
+    ];
+    let workloads = WORKLOADS.iter().map(|workload| (workload.name, workload.about)).chain(special);
+    workloads.fold("Workloads:".to_owned(), |listing, (name, about)| format!("{listing}\n  {name:<12}  {about}"))
 }
 
 const WAITERS: &str = "waiters";

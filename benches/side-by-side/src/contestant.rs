@@ -101,7 +101,7 @@ fn kinds(workload: &str) -> &'static [Kind] {
         "saturated" | "attack" => &[Redis, RedisPipelined, RedisCell, Tollgate, Governor, Memory],
         "denied" => &[Redis, RedisPipelined, RedisCell, Tollgate],
         "leased" => &[Redis, RedisPipelined, Leased, Governor, Memory],
-        "http" => &[Redis, Unlimited, Governor, Memory, Leased, Tollgate],
+        "http" | "http_hot" | "http_zipf" => &[Redis, Unlimited, Governor, Memory, Leased, Tollgate],
         "http_attack" => &[Redis, Governor, Memory, Tollgate],
         "five_limits" => &[Redis, RedisPipelined, Tollgate],
         _ => &[Redis, RedisPipelined, Tollgate, Bare],

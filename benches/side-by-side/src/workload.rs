@@ -91,7 +91,7 @@ const PLAIN: Workload = Workload {
     http: false,
 };
 
-pub(crate) static WORKLOADS: [Workload; 13] = [
+pub(crate) static WORKLOADS: [Workload; 15] = [
     Workload { name: "uniform", about: "all keys alike, all granted", ..PLAIN },
     Workload { name: "hot", about: "one key, all granted", popularity: Popularity::One, ..PLAIN },
     Workload {
@@ -130,6 +130,20 @@ pub(crate) static WORKLOADS: [Workload; 13] = [
         ..PLAIN
     },
     Workload { name: "http", about: "requests to an HTTP server, all keys alike, all granted", http: true, ..PLAIN },
+    Workload {
+        name: "http_hot",
+        about: "requests to an HTTP server, one key, all granted",
+        popularity: Popularity::One,
+        http: true,
+        ..PLAIN
+    },
+    Workload {
+        name: "http_zipf",
+        about: "requests to an HTTP server, popularity by Zipf's law, 1.1; all granted",
+        popularity: Popularity::Zipf,
+        http: true,
+        ..PLAIN
+    },
     Workload {
         name: "http_attack",
         about: "a hundred keys, 10/s each, as fast as an HTTP server answers",
