@@ -7,6 +7,7 @@ mod cpu;
 mod drive;
 mod engine;
 mod figures;
+mod goals;
 mod http;
 mod neighbours;
 mod peer;
