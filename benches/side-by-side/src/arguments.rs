@@ -7,9 +7,9 @@ use crate::server::Server;
 use crate::workload::{WORKLOADS, Workload};
 
 /// Measures tollgate, Redis and others in turns, and writes a report. Run it by scripts/bench, which starts the servers.
-#[derive(Debug, Parser)]
+#[derive(Clone, Debug, Parser)]
 pub(crate) struct Arguments {
-    /// Which workloads, `waiters` or `neighbours`; all if not said.
+    /// Which workloads, `waiters` or `neighbours`, all if not said; or `growth`.
     workloads: Vec<String>,
     /// Two short repeats over few keys: to see that everything runs, not to quote.
     #[arg(long)]
@@ -48,7 +48,7 @@ impl Arguments {
         if self.workloads.is_empty() {
             return Ok(WORKLOADS.iter().collect());
         }
-        let special = |name: &&String| [WAITERS, NEIGHBOURS].contains(&name.as_str());
+        let special = |name: &&String| [WAITERS, NEIGHBOURS, GROWTH].contains(&name.as_str());
         self.workloads.iter().filter(|name| !special(name)).map(|name| Workload::named(name)).collect()
     }
 
@@ -60,6 +60,21 @@ impl Arguments {
     /// Whether to measure what decisions do to others who use the database.
     pub(crate) fn neighbours(&self) -> bool {
         self.wants(NEIGHBOURS) && self.engines.contains(&Server::Postgres)
+    }
+
+    /// Whether to measure how decisions grow with tasks, keys and processes. It takes minutes, so only if it is said.
+    pub(crate) fn growth(&self) -> bool {
+        self.workloads.iter().any(|name| name == GROWTH)
+    }
+
+    /// Short repeats, as there are many points.
+    pub(crate) fn of_growth(&self) -> Self {
+        Self {
+            keys: Some(self.keys.unwrap_or(if self.quick { 100_000 } else { 10_000_000 })),
+            repeats: Some(self.repeats.unwrap_or(2)),
+            seconds: Some(self.seconds.unwrap_or(if self.quick { 0.3 } else { 1.0 })),
+            ..self.clone()
+        }
     }
 
     fn wants(&self, special: &str) -> bool {
@@ -91,3 +106,4 @@ impl Arguments {
 
 const WAITERS: &str = "waiters";
 const NEIGHBOURS: &str = "neighbours";
+const GROWTH: &str = "growth";

@@ -8,6 +8,7 @@ mod drive;
 mod engine;
 mod figures;
 mod goals;
+mod growth;
 mod http;
 mod neighbours;
 mod peer;
@@ -90,6 +91,13 @@ async fn measure(
         report.add_beside(neighbours::measure(run, arguments.repeats(), arguments.keys()).await);
         report.write(&arguments.output)?;
     }
-    println!("{}", report.markdown());
+    if arguments.growth() {
+        let curves = growth::measure(arguments, venues, run).await?;
+        report.add_faults(curves.iter().flat_map(growth::Curve::faults));
+        println!("{}", report::growth::write(&curves, &arguments.output)?);
+    }
+    if report.is_of_something() {
+        println!("{}", report.markdown());
+    }
     Ok(report)
 }

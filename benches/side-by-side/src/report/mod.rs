@@ -2,8 +2,10 @@
 
 mod bars;
 mod goals;
+pub(crate) mod growth;
 mod lines;
 mod machine;
+mod panel;
 mod ratios;
 mod style;
 mod table;
@@ -86,6 +88,15 @@ impl Report {
             Ok(beside) => self.neighbours = beside,
             Err(error) => self.faults.push(format!("neighbours: {error:#}")),
         }
+    }
+
+    pub(crate) fn add_faults(&mut self, faults: impl Iterator<Item = String>) {
+        self.faults.extend(faults);
+    }
+
+    /// Growth and the like have reports of their own.
+    pub(crate) fn is_of_something(&self) -> bool {
+        !(self.measured.is_empty() && self.waiters.is_empty() && self.neighbours.is_empty())
     }
 
     pub(crate) fn faults(&self) -> impl Iterator<Item = &String> {

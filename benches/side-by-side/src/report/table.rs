@@ -143,12 +143,12 @@ fn neighbours(text: &mut String, report: &Report) {
     }
 }
 
-fn speed(row: &Row) -> String {
+pub(super) fn speed(row: &Row) -> String {
     let (least, most) = row.spread(|figures| figures.per_second);
     let median = row.median(|figures| figures.per_second);
     format!("{:.1} ({:.1}–{:.1})", median / 1e3, least / 1e3, most / 1e3)
 }
 
-fn cell(figure: Option<f64>, decimals: usize) -> String {
+pub(super) fn cell(figure: Option<f64>, decimals: usize) -> String {
     figure.map_or_else(|| "–".to_owned(), |figure| format!("{figure:.decimals$}"))
 }
