@@ -4,12 +4,13 @@ use std::time::Duration;
 use clap::Parser;
 
 use crate::server::Server;
+use crate::steady::STRETCH;
 use crate::workload::{WORKLOADS, Workload};
 
 /// Measures tollgate, Redis and others in turns, and writes a report. Run it by scripts/bench, which starts the servers.
 #[derive(Clone, Debug, Parser)]
 pub(crate) struct Arguments {
-    /// Which workloads, `waiters` or `neighbours`, all if not said; or `growth`.
+    /// Which workloads, `waiters` or `neighbours`, all if not said; or `growth`, or `steady`.
     workloads: Vec<String>,
     /// Two short repeats over few keys: to see that everything runs, not to quote.
     #[arg(long)]
@@ -38,6 +39,9 @@ pub(crate) struct Arguments {
     /// A network in between: everything takes so many microseconds longer, each way. SQLite has none.
     #[arg(long, default_value_t = 0)]
     pub(crate) delay_us: u64,
+    /// How long the load of `steady` lasts.
+    #[arg(long, default_value_t = 60.0)]
+    minutes: f64,
     /// What a worker process has to do.
     #[arg(long, hide = true)]
     pub(crate) worker: Option<String>,
@@ -48,7 +52,7 @@ impl Arguments {
         if self.workloads.is_empty() {
             return Ok(WORKLOADS.iter().collect());
         }
-        let special = |name: &&String| [WAITERS, NEIGHBOURS, GROWTH].contains(&name.as_str());
+        let special = |name: &&String| [WAITERS, NEIGHBOURS, GROWTH, STEADY].contains(&name.as_str());
         self.workloads.iter().filter(|name| !special(name)).map(|name| Workload::named(name)).collect()
     }
 
@@ -65,6 +69,19 @@ impl Arguments {
     /// Whether to measure how decisions grow with tasks, keys and processes. It takes minutes, so only if it is said.
     pub(crate) fn growth(&self) -> bool {
         self.workloads.iter().any(|name| name == GROWTH)
+    }
+
+    /// Whether to see what a long time of load changes.
+    pub(crate) fn steady(&self) -> bool {
+        self.workloads.iter().any(|name| name == STEADY)
+    }
+
+    /// Of how many stretches it consists.
+    pub(crate) fn stretches(&self) -> usize {
+        let stretches = 60.0 * self.minutes / STRETCH.as_secs_f64();
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number of half minutes")]
+        let stretches = stretches.round() as usize;
+        stretches.max(1)
     }
 
     /// Short repeats, as there are many points.
@@ -107,3 +124,4 @@ impl Arguments {
 const WAITERS: &str = "waiters";
 const NEIGHBOURS: &str = "neighbours";
 const GROWTH: &str = "growth";
+const STEADY: &str = "steady";

@@ -20,6 +20,7 @@ mod report;
 mod sample;
 mod scene;
 mod server;
+mod steady;
 mod tally;
 mod turns;
 mod venues;
@@ -95,6 +96,10 @@ async fn measure(
         let curves = growth::measure(arguments, venues, run).await?;
         report.add_faults(curves.iter().flat_map(growth::Curve::faults));
         println!("{}", report::growth::write(&curves, &arguments.output)?);
+    }
+    if arguments.steady() {
+        let stretches = steady::measure(arguments, run).await?;
+        println!("{}", report::steady::write(&stretches, &arguments.output)?);
     }
     if report.is_of_something() {
         println!("{}", report.markdown());

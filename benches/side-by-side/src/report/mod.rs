@@ -7,6 +7,7 @@ mod lines;
 mod machine;
 mod panel;
 mod ratios;
+pub(crate) mod steady;
 mod style;
 mod table;
 
