@@ -4,13 +4,14 @@ use std::time::Duration;
 use clap::Parser;
 
 use crate::server::Server;
+use crate::steady::STRETCH;
 use crate::workload::{WORKLOADS, Workload};
 
 /// Measures tollgate, Redis and others in turns, and writes a report. Run it by scripts/bench, which starts the servers.
-#[derive(Debug, Parser)]
+#[derive(Clone, Debug, Parser)]
 #[command(after_help = listing())]
 pub(crate) struct Arguments {
-    /// Which of the workloads below; all if not said.
+    /// Which of the workloads below; all but the last two if not said.
     workloads: Vec<String>,
     /// Two short repeats over few keys: to see that everything runs, not to quote.
     #[arg(long)]
@@ -39,6 +40,9 @@ pub(crate) struct Arguments {
     /// A network in between: everything takes so many microseconds longer, each way. SQLite has none.
     #[arg(long, default_value_t = 0)]
     pub(crate) delay_us: u64,
+    /// How long the load of `steady` lasts.
+    #[arg(long, default_value_t = 60.0)]
+    minutes: f64,
     /// What a worker process has to do.
     #[arg(long, hide = true)]
     pub(crate) worker: Option<String>,
@@ -49,7 +53,7 @@ impl Arguments {
         if self.workloads.is_empty() {
             return Ok(WORKLOADS.iter().collect());
         }
-        let special = |name: &&String| [WAITERS, NEIGHBOURS].contains(&name.as_str());
+        let special = |name: &&String| [WAITERS, NEIGHBOURS, GROWTH, STEADY].contains(&name.as_str());
         self.workloads.iter().filter(|name| !special(name)).map(|name| Workload::named(name)).collect()
     }
 
@@ -61,6 +65,34 @@ impl Arguments {
     /// Whether to measure what decisions do to others who use the database.
     pub(crate) fn neighbours(&self) -> bool {
         self.wants(NEIGHBOURS) && self.engines.contains(&Server::Postgres)
+    }
+
+    /// Whether to measure how decisions grow with tasks, keys and processes. It takes minutes, so only if it is said.
+    pub(crate) fn growth(&self) -> bool {
+        self.workloads.iter().any(|name| name == GROWTH)
+    }
+
+    /// Whether to see what a long time of load changes.
+    pub(crate) fn steady(&self) -> bool {
+        self.workloads.iter().any(|name| name == STEADY)
+    }
+
+    /// Of how many stretches it consists.
+    pub(crate) fn stretches(&self) -> usize {
+        let stretches = 60.0 * self.minutes / STRETCH.as_secs_f64();
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number of half minutes")]
+        let stretches = stretches.round() as usize;
+        stretches.max(1)
+    }
+
+    /// Short repeats, as there are many points.
+    pub(crate) fn of_growth(&self) -> Self {
+        Self {
+            keys: Some(self.keys.unwrap_or(if self.quick { 100_000 } else { 10_000_000 })),
+            repeats: Some(self.repeats.unwrap_or(2)),
+            seconds: Some(self.seconds.unwrap_or(if self.quick { 0.3 } else { 1.0 })),
+            ..self.clone()
+        }
     }
 
     fn wants(&self, special: &str) -> bool {
@@ -95,6 +127,8 @@ fn listing() -> String {
     let special = [
         (WAITERS, "thousands who wait for one key: how late each goes on beyond its turn, and in which order"),
         (NEIGHBOURS, "pgbench on the same server, beside decisions at a rate"),
+        (GROWTH, "decisions a second by tasks, keys and processes"),
+        (STEADY, "whether an hour of load changes speed or size"),
     ];
     let workloads = WORKLOADS.iter().map(|workload| (workload.name, workload.about)).chain(special);
     workloads.fold("Workloads:".to_owned(), |listing, (name, about)| format!("{listing}\n  {name:<12}  {about}"))
@@ -102,3 +136,5 @@ fn listing() -> String {
 
 const WAITERS: &str = "waiters";
 const NEIGHBOURS: &str = "neighbours";
+const GROWTH: &str = "growth";
+const STEADY: &str = "steady";

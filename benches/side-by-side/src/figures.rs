@@ -92,7 +92,7 @@ impl Row {
 }
 
 /// What came of a workload.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(crate) struct Measured {
     pub(crate) workload: &'static str,
     pub(crate) about: &'static str,
@@ -111,6 +111,12 @@ pub(crate) struct Measured {
 impl Measured {
     pub(crate) fn row(&self, contestant: &str, tasks: usize) -> Option<&Row> {
         self.rows.iter().find(|row| row.contestant == contestant && row.tasks == tasks)
+    }
+
+    /// The number of tasks to show: that of the headline, or the only one where processes share the tasks.
+    pub(crate) fn shown(&self, headline: usize) -> usize {
+        let measured = self.rows.iter().any(|row| row.tasks == headline);
+        if measured { headline } else { self.rows.first().map_or(headline, |row| row.tasks) }
     }
 
     pub(crate) fn faults(&self) -> impl Iterator<Item = String> {

@@ -7,6 +7,8 @@ mod cpu;
 mod drive;
 mod engine;
 mod figures;
+mod goals;
+mod growth;
 mod http;
 mod neighbours;
 mod peer;
@@ -18,6 +20,7 @@ mod report;
 mod sample;
 mod scene;
 mod server;
+mod steady;
 mod tally;
 mod turns;
 mod venues;
@@ -89,6 +92,17 @@ async fn measure(
         report.add_beside(neighbours::measure(run, arguments.repeats(), arguments.keys()).await);
         report.write(&arguments.output)?;
     }
-    println!("{}", report.markdown());
+    if arguments.growth() {
+        let curves = growth::measure(arguments, venues, run).await?;
+        report.add_faults(curves.iter().flat_map(growth::Curve::faults));
+        println!("{}", report::growth::write(&curves, &arguments.output)?);
+    }
+    if arguments.steady() {
+        let stretches = steady::measure(arguments, run).await?;
+        println!("{}", report::steady::write(&stretches, &arguments.output)?);
+    }
+    if report.is_of_something() {
+        println!("{}", report.markdown());
+    }
     Ok(report)
 }

@@ -5,6 +5,8 @@ pub(crate) enum Popularity {
     /// The n-th most popular is asked for in proportion to 1 / n^1.1.
     Zipf,
     One,
+    /// Every other time the first, otherwise any.
+    HalfOne,
 }
 
 impl Popularity {
@@ -15,6 +17,7 @@ impl Popularity {
         match self {
             Self::One => vec![0; 1024],
             Self::Uniform => (0..DRAWN).map(|_| random.u32(0..keys)).collect(),
+            Self::HalfOne => (0..DRAWN).map(|nth| if nth % 2 == 0 { 0 } else { random.u32(0..keys) }).collect(),
             Self::Zipf => {
                 let mut sum = 0.0;
                 let up_to = (1..=keys).map(|rank| {

@@ -29,9 +29,9 @@ pub(crate) struct Driver {
 type ToCommand = dyn Fn(&Plan) -> anyhow::Result<Command> + Send + Sync;
 
 impl Driver {
-    /// As many processes of this program as the workload says.
+    /// As many processes of this program as the scene says.
     pub(crate) fn workers(contestant: Contestant, scene: &Scene) -> Self {
-        let (scene, processes) = (scene.clone(), scene.workload.processes);
+        let (scene, processes) = (scene.clone(), scene.processes);
         let command = move |plan: &Plan| {
             let job = Job {
                 contestant: contestant.to_string(),

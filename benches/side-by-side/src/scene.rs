@@ -8,6 +8,8 @@ use crate::workload::Workload;
 #[derive(Clone, Debug)]
 pub(crate) struct Scene {
     pub(crate) workload: &'static Workload,
+    /// As many as the workload says, if nothing else is.
+    pub(crate) processes: u32,
     /// The name of the databases and the beginning of the keys' names, so that runs do not meet.
     pub(crate) run: String,
     /// Made before the clock runs: a host has its keys at hand as well.
@@ -18,7 +20,7 @@ impl Scene {
     pub(crate) fn new(workload: &'static Workload, run: &str, keys: u32) -> Self {
         let keys = workload.terms.keys.unwrap_or(keys);
         let names = (0..keys).map(|key| format!("{run}:{}:{key}", workload.terms.name)).collect();
-        Self { workload, run: run.to_owned(), names }
+        Self { workload, processes: workload.processes, run: run.to_owned(), names }
     }
 
     pub(crate) fn keys(&self) -> u32 {

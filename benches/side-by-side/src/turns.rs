@@ -1,4 +1,4 @@
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
@@ -20,13 +20,13 @@ pub(crate) struct Turns<'a> {
     arguments: &'a Arguments,
     venues: &'a Venues,
     run: &'a str,
-    /// Buckets that are made, by contestant and kind of bucket.
-    loaded: BTreeSet<(Contestant, &'static str)>,
+    /// How many buckets are made, by contestant and kind of bucket.
+    loaded: BTreeMap<(Contestant, &'static str), u32>,
 }
 
 impl<'a> Turns<'a> {
     pub(crate) fn new(arguments: &'a Arguments, venues: &'a Venues, run: &'a str) -> Self {
-        Self { arguments, venues, run, loaded: BTreeSet::new() }
+        Self { arguments, venues, run, loaded: BTreeMap::new() }
     }
 
     pub(crate) async fn measure(&mut self, workload: &'static Workload) -> anyhow::Result<Measured> {
@@ -74,12 +74,26 @@ impl<'a> Turns<'a> {
 
     async fn load(&mut self, contestant: Contestant, scene: &Scene) -> anyhow::Result<()> {
         let (contestant, buckets) = (contestant.owner(), scene.workload.terms.name);
-        if !self.loaded.contains(&(contestant, buckets)) {
+        let made = self.loaded.get(&(contestant, buckets)).copied().unwrap_or(0);
+        if made < scene.keys() {
             eprintln!("{}: making the buckets of {contestant}", scene.workload.name);
-            contestant.load(scene).await?;
-            self.loaded.insert((contestant, buckets));
+            contestant.load(scene, made).await?;
+            self.loaded.insert((contestant, buckets), scene.keys());
         }
         Ok(())
+    }
+
+    /// Rows of these contestants alone, at one number of tasks.
+    pub(crate) async fn measure_scene(
+        &mut self,
+        contestants: &[Contestant],
+        scene: &Scene,
+        tasks: usize,
+    ) -> anyhow::Result<Vec<Row>> {
+        for &contestant in contestants {
+            self.load(contestant, scene).await?;
+        }
+        Ok(self.rounds(contestants, scene, tasks).await)
     }
 
     /// The contestants one after the other, and again, each time starting with another one.
@@ -120,7 +134,7 @@ impl<'a> Turns<'a> {
         };
         let before = self.calls(contestant).await;
         let start = Instant::now();
-        let opened = match workload.processes {
+        let opened = match scene.processes {
             1 => contestant.open(scene).await?,
             _ => Box::new(Driver::workers(contestant, scene)),
         };

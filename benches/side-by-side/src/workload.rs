@@ -166,6 +166,14 @@ pub(crate) static WORKLOADS: [Workload; 15] = [
     },
 ];
 
+/// What a long time of load is made of: rows that are updated all the time, and rows that are now and then.
+pub(crate) static STEADY: Workload = Workload {
+    name: "steady",
+    about: "half of it one key, half all keys alike, all granted",
+    popularity: Popularity::HalfOne,
+    ..PLAIN
+};
+
 pub(crate) const TASKS_OF_A_PROCESS: usize = 16;
 
 impl Workload {

@@ -23,6 +23,11 @@ pub(crate) trait Engine: Dialect + Migrate + MigrateDatabase {
     /// Makes the rows that [`bare`](Self::bare) changes, and their table if need be.
     fn make_bare(pool: &Pool<Self>, ids: &[String]) -> impl Future<Output = sqlx::Result<()>> + Send;
 
+    /// Makes buckets like the one of that name, if the server can do so by itself: millions within a minute or two.
+    fn make_like(_: &Pool<Self>, _one: &str, _ids: &[String]) -> impl Future<Output = sqlx::Result<bool>> + Send {
+        async { Ok(false) }
+    }
+
     fn version(pool: &Pool<Self>) -> impl Future<Output = sqlx::Result<String>> + Send;
 
     /// What a commit waits for, as `name = value`.

@@ -27,6 +27,26 @@ impl Engine for Postgres {
         sqlx::query("insert into bare select id, 0 from unnest($1) id").bind(ids).execute(pool).await.map(drop)
     }
 
+    async fn make_like(pool: &PgPool, one: &str, ids: &[String]) -> sqlx::Result<bool> {
+        let (Some((prefix, _)), Some((_, first))) =
+            (one.rsplit_once(':'), ids.first().and_then(|id| id.rsplit_once(':')))
+        else {
+            return Ok(false);
+        };
+        let Ok(first) = first.parse::<i64>() else { return Ok(false) };
+        sqlx::query(LIKE_ONE)
+            .bind(one)
+            .bind(prefix)
+            .bind(first)
+            .bind(first + i64::try_from(ids.len()).unwrap_or(i64::MAX) - 1)
+            .execute(pool)
+            .await?;
+        // Now, and not while it is measured.
+        sqlx::raw_sql("vacuum analyze tollgate.token_buckets").execute(pool).await?;
+        sqlx::raw_sql("checkpoint").execute(pool).await?;
+        Ok(true)
+    }
+
     async fn version(pool: &PgPool) -> sqlx::Result<String> {
         sqlx::query_scalar("select 'PostgreSQL ' || current_setting('server_version')").fetch_one(pool).await
     }
@@ -46,3 +66,12 @@ impl Engine for Postgres {
             .await
     }
 }
+
+const LIKE_ONE: &str = "
+insert into tollgate.token_buckets
+  (id, capacity, refill_seconds, refill, plan, provisioned, overridden, anchor, full_at, granted, longest_wait, burst,
+   step_ns, step_ticks, token_ticks)
+select $2 || ':' || n, capacity, refill_seconds, refill, plan, provisioned, overridden, anchor, full_at, granted,
+       longest_wait, burst, step_ns, step_ticks, token_ticks
+  from tollgate.token_buckets, generate_series($3, $4) n
+ where id = $1";

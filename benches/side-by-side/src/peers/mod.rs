@@ -21,14 +21,17 @@ use crate::server::Server;
 
 impl Contestant {
     /// Makes the buckets that the workload needs, where they outlive a measurement.
-    pub(crate) async fn load(self, scene: &Scene) -> anyhow::Result<()> {
+    ///
+    /// The first so many are there already.
+    pub(crate) async fn load(self, scene: &Scene, made: u32) -> anyhow::Result<()> {
+        let names = &scene.names[made as usize..];
         match (self.kind, self.server) {
-            (Kind::Redis, Some(server)) => redis::load(server, scene).await,
-            (Kind::RedisCell, _) => redis_cell::load(scene).await,
+            (Kind::Redis, Some(server)) => redis::load(server, scene, names).await,
+            (Kind::RedisCell, _) => redis_cell::load(scene, names).await,
             (Kind::Tollgate | Kind::Leased | Kind::Bare, Some(server)) => match server {
-                Server::Postgres | Server::Postgres15 => self.load_sql::<Postgres>(server, scene).await,
-                Server::Mysql | Server::Mariadb => self.load_sql::<MySql>(server, scene).await,
-                _ => self.load_sql::<Sqlite>(server, scene).await,
+                Server::Postgres | Server::Postgres15 => self.load_sql::<Postgres>(server, scene, names).await,
+                Server::Mysql | Server::Mariadb => self.load_sql::<MySql>(server, scene, names).await,
+                _ => self.load_sql::<Sqlite>(server, scene, names).await,
             },
             _ => Ok(()),
         }
@@ -57,12 +60,16 @@ impl Contestant {
         })
     }
 
-    async fn load_sql<E: Engine>(self, server: Server, scene: &Scene) -> anyhow::Result<()> {
+    async fn load_sql<E: Engine>(self, server: Server, scene: &Scene, names: &[String]) -> anyhow::Result<()> {
         let pool = E::open(&server.database(&scene.run)?, CONNECTIONS, false).await?;
         if self.kind == Kind::Bare {
-            E::make_bare(&pool, &scene.names).await?;
-        } else {
-            tollgate::load(&SqlStore::from(pool.clone()), scene).await?;
+            E::make_bare(&pool, names).await?;
+        } else if let [first, others @ ..] = names {
+            let store = SqlStore::from(pool.clone());
+            tollgate::load(&store, scene, std::slice::from_ref(first)).await?;
+            if !E::make_like(&pool, first, others).await? {
+                tollgate::load(&store, scene, others).await?;
+            }
         }
         pool.close().await;
         Ok(())

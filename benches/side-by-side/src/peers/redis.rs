@@ -53,11 +53,11 @@ pub(crate) async fn connect(server: Server) -> anyhow::Result<ConnectionManager>
 }
 
 /// Makes the buckets.
-pub(crate) async fn load(server: Server, scene: &Scene) -> anyhow::Result<()> {
+pub(crate) async fn load(server: Server, scene: &Scene, names: &[String]) -> anyhow::Result<()> {
     let mut connection = connect(server).await?;
     let (script, terms) = (Script::new(GCRA), scene.workload.terms);
     script.prepare_invoke().load_async(&mut connection).await?;
-    for names in scene.names.chunks(1000) {
+    for names in names.chunks(1000) {
         let mut pipeline = redis::pipe();
         for name in names {
             pipeline

@@ -23,7 +23,8 @@ impl Peer for RedisCell {
         let mut connection = self.connection.clone();
         let mut all = true;
         for key in self.scene.each(key) {
-            let limited: Vec<i64> = throttle(&self.scene, key, 1).query_async(&mut connection).await?;
+            let limited: Vec<i64> =
+                throttle(&self.scene, &self.scene.names[key], 1).query_async(&mut connection).await?;
             all &= limited.first() == Some(&0);
         }
         Ok(all)
@@ -31,13 +32,12 @@ impl Peer for RedisCell {
 }
 
 /// Makes the buckets.
-pub(crate) async fn load(scene: &Scene) -> anyhow::Result<()> {
+pub(crate) async fn load(scene: &Scene, names: &[String]) -> anyhow::Result<()> {
     let mut connection = connect(Server::RedisCell).await?;
-    let keys: Vec<usize> = (0..scene.names.len()).collect();
-    for keys in keys.chunks(1000) {
+    for names in names.chunks(1000) {
         let mut pipeline = redis::pipe();
-        for &key in keys {
-            pipeline.add_command(throttle(scene, key, scene.workload.terms.used)).ignore();
+        for name in names {
+            pipeline.add_command(throttle(scene, name, scene.workload.terms.used)).ignore();
         }
         let () = pipeline.query_async(&mut connection).await?;
     }
@@ -45,11 +45,11 @@ pub(crate) async fn load(scene: &Scene) -> anyhow::Result<()> {
 }
 
 /// Its burst is what passes beyond the first token, and its periods are whole seconds.
-fn throttle(scene: &Scene, key: usize, tokens: u64) -> Cmd {
+fn throttle(scene: &Scene, name: &str, tokens: u64) -> Cmd {
     let terms = scene.workload.terms;
     let period = terms.token.as_secs().max(1);
     let count = u128::from(period) * 1_000_000_000 / terms.token.as_nanos();
     let mut command = cmd("CL.THROTTLE");
-    command.arg(&scene.names[key]).arg(terms.capacity - 1).arg(count.to_string()).arg(period).arg(tokens);
+    command.arg(name).arg(terms.capacity - 1).arg(count.to_string()).arg(period).arg(tokens);
     command
 }

@@ -19,7 +19,7 @@ pub(crate) struct Tollgate<S: Store> {
 impl<S: Store> Tollgate<S> {
     fn open(store: S, scene: &Scene, leases: bool) -> anyhow::Result<Self> {
         let (limiter, rule) = (limiter(store, scene, leases)?, rule(scene.workload.terms)?);
-        Ok(Self { limiter, rule, keys: keys(scene)?, scene: scene.clone() })
+        Ok(Self { limiter, rule, keys: keys(&scene.names)?, scene: scene.clone() })
     }
 }
 
@@ -77,13 +77,13 @@ pub(crate) async fn memory(scene: &Scene) -> anyhow::Result<Tollgate<MemoryStore
 /// With the buckets in it.
 pub(crate) async fn memory_store(scene: &Scene) -> anyhow::Result<MemoryStore> {
     let store = MemoryStore::new().most_keys(2 * scene.names.len().max(1000));
-    load(&store, scene).await?;
+    load(&store, scene, &scene.names).await?;
     Ok(store)
 }
 
 /// Makes the buckets.
-pub(crate) async fn load<S: Store>(store: &S, scene: &Scene) -> anyhow::Result<()> {
-    let (keys, rule) = (keys(scene)?, rule(scene.workload.terms)?);
+pub(crate) async fn load<S: Store>(store: &S, scene: &Scene, names: &[String]) -> anyhow::Result<()> {
+    let (keys, rule) = (keys(names)?, rule(scene.workload.terms)?);
     for keys in keys.chunks(256) {
         let take = |key: &Key| Take::from(key.clone()).rule(rule.clone()).cost(scene.workload.terms.used);
         let takes: Vec<Take> = keys.iter().map(take).collect();
@@ -98,6 +98,6 @@ fn rule(terms: &Terms) -> anyhow::Result<Rule> {
     Ok(Quota::continuous(terms.capacity, terms.token * u32::try_from(terms.capacity)?)?.into())
 }
 
-fn keys(scene: &Scene) -> anyhow::Result<Arc<[Key]>> {
-    Ok(scene.names.iter().map(|name| Key::try_from(name.as_str())).collect::<Result<_, _>>()?)
+fn keys(names: &[String]) -> anyhow::Result<Arc<[Key]>> {
+    Ok(names.iter().map(|name| Key::try_from(name.as_str())).collect::<Result<_, _>>()?)
 }

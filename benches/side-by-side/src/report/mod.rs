@@ -1,9 +1,13 @@
 //! What is written: JSON to compute with, a table to read, charts to look at.
 
 mod bars;
+mod goals;
+pub(crate) mod growth;
 mod lines;
 mod machine;
+mod panel;
 mod ratios;
+pub(crate) mod steady;
 mod style;
 mod table;
 
@@ -18,6 +22,7 @@ use crate::neighbours::Beside;
 use crate::proxy;
 use crate::server::Server;
 use crate::waiters::Waited;
+use goals::{Judged, Run};
 use machine::Machine;
 use ratios::Ratios;
 
@@ -34,6 +39,7 @@ pub(crate) struct Report {
     tasks: usize,
     #[serde(flatten)]
     ratios: Ratios,
+    goals: Vec<Judged>,
     waiters: Vec<Waited>,
     neighbours: Vec<Beside>,
     faults: Vec<String>,
@@ -51,6 +57,7 @@ impl Report {
             seconds: arguments.time().as_secs_f64(),
             tasks: arguments.headline(),
             ratios: Ratios::default(),
+            goals: Vec::new(),
             waiters: Vec::new(),
             neighbours: Vec::new(),
             faults: Vec::new(),
@@ -62,6 +69,11 @@ impl Report {
         self.faults.extend(measured.faults());
         self.measured.push(measured);
         self.ratios = Ratios::new(&self.measured, self.tasks);
+        self.judge();
+    }
+
+    fn judge(&mut self) {
+        self.goals = Run { measured: &self.measured, waiters: &self.waiters, headline: self.tasks }.judge();
     }
 
     pub(crate) fn add_waited(&mut self, engine: Server, waited: anyhow::Result<Waited>) {
@@ -69,6 +81,7 @@ impl Report {
             Ok(waited) => self.waiters.push(waited),
             Err(error) => self.faults.push(format!("waiters, {}: {error:#}", engine.name())),
         }
+        self.judge();
     }
 
     pub(crate) fn add_beside(&mut self, beside: anyhow::Result<Vec<Beside>>) {
@@ -76,6 +89,15 @@ impl Report {
             Ok(beside) => self.neighbours = beside,
             Err(error) => self.faults.push(format!("neighbours: {error:#}")),
         }
+    }
+
+    pub(crate) fn add_faults(&mut self, faults: impl Iterator<Item = String>) {
+        self.faults.extend(faults);
+    }
+
+    /// Growth and the like have reports of their own.
+    pub(crate) fn is_of_something(&self) -> bool {
+        !(self.measured.is_empty() && self.waiters.is_empty() && self.neighbours.is_empty())
     }
 
     pub(crate) fn faults(&self) -> impl Iterator<Item = &String> {
@@ -90,8 +112,7 @@ impl Report {
         for measured in &self.measured {
             let file = |end: &str| directory.join(format!("{}{end}", measured.workload));
             fs::write(file(".json"), serde_json::to_string_pretty(measured)?)?;
-            let tasks = measured.rows.iter().map(|row| row.tasks).find(|&tasks| tasks == self.tasks);
-            let tasks = tasks.or_else(|| measured.rows.first().map(|row| row.tasks)).unwrap_or(self.tasks);
+            let tasks = measured.shown(self.tasks);
             fs::write(file("-throughput.svg"), bars::throughput(measured, tasks)?)?;
             fs::write(file("-latency.svg"), bars::latency(measured, tasks)?)?;
             fs::write(file("-scaling.svg"), lines::scaling(measured)?)?;

@@ -34,12 +34,7 @@ impl Ratios {
         let mut this = Self { redis: GOALS.map(|goal| (goal, None)).into(), ..Self::default() };
         for measured in measured {
             let workload = measured.workload;
-            // Where processes share the tasks, there is one number of them.
-            let tasks = if measured.rows.iter().any(|row| row.tasks == headline) {
-                headline
-            } else {
-                measured.rows.first().map_or(headline, |row| row.tasks)
-            };
+            let tasks = measured.shown(headline);
             for row in &measured.rows {
                 let peer = |name: &str| {
                     measured

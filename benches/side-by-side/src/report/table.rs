@@ -1,6 +1,6 @@
 use std::fmt::Write as _;
 
-use super::Report;
+use super::{Report, goals};
 use crate::figures::{Measured, Row, median};
 
 /// The report to read.
@@ -22,6 +22,7 @@ pub(crate) fn markdown(report: &Report) -> String {
         let _ = writeln!(text, "Everything takes {} µs longer, each way.\n", report.delay_us);
     }
     headline(&mut text, report);
+    goals::markdown(&mut text, &report.goals);
     for measured in &report.measured {
         workload(&mut text, measured, report.tasks);
     }
@@ -62,7 +63,7 @@ fn workload(text: &mut String, measured: &Measured, headline: usize) {
     );
     let mut tasks: Vec<usize> = measured.rows.iter().map(|row| row.tasks).collect();
     tasks.dedup();
-    let shown = if tasks.contains(&headline) { headline } else { tasks.first().copied().unwrap_or(headline) };
+    let shown = measured.shown(headline);
     let columns: Vec<String> = tasks.iter().map(|tasks| format!("thousand/s, {tasks} tasks")).collect();
     let _ = writeln!(
         text,
@@ -142,12 +143,12 @@ fn neighbours(text: &mut String, report: &Report) {
     }
 }
 
-fn speed(row: &Row) -> String {
+pub(super) fn speed(row: &Row) -> String {
     let (least, most) = row.spread(|figures| figures.per_second);
     let median = row.median(|figures| figures.per_second);
     format!("{:.1} ({:.1}–{:.1})", median / 1e3, least / 1e3, most / 1e3)
 }
 
-fn cell(figure: Option<f64>, decimals: usize) -> String {
+pub(super) fn cell(figure: Option<f64>, decimals: usize) -> String {
     figure.map_or_else(|| "–".to_owned(), |figure| format!("{figure:.decimals$}"))
 }

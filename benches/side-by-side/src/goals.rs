@@ -1,0 +1,155 @@
+//! What a run is to show. A goal is a line here; what it is judged by is in the report.
+
+use std::fmt;
+
+use crate::server::Server::{self, Mariadb, Mysql, Postgres, Postgres15, Sqlite};
+
+/// A figure of a run, and what it is to be.
+#[derive(Debug)]
+pub(crate) struct Goal {
+    pub(crate) workload: &'static str,
+    pub(crate) of: &'static str,
+    /// Judged on each of these apart, or without any where the contestant is on none.
+    pub(crate) on: &'static [Server],
+    pub(crate) figure: Figure,
+    /// At that number of tasks, or at the one that the headline is about.
+    pub(crate) tasks: Option<usize>,
+    pub(crate) bound: Bound,
+}
+
+/// What is compared, with others on the same engine where they are on one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Figure {
+    /// Decisions a second ÷ those of another.
+    Speed(&'static str),
+    /// The 99th percentile of the latency ÷ that of another.
+    P99(&'static str),
+    /// Its own decisions a second under another workload ÷ these.
+    SlowerThan(&'static str),
+    /// Calls of the store a second at the most tasks ÷ those at the fewest.
+    CallsByTasks,
+    DenialsPerCall,
+    /// Decisions of the busiest process ÷ those of the idlest.
+    Unfairness,
+    /// Of those who wait: how late beyond their turn, in milliseconds; calls of the store for each; how many out of turn.
+    Late,
+    CallsOfEach,
+    Inversions,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Bound {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+impl Bound {
+    pub(crate) fn holds(self, figure: f64) -> bool {
+        match self {
+            Self::AtLeast(least) => figure >= least,
+            Self::AtMost(most) => figure <= most,
+        }
+    }
+}
+
+use Bound::{AtLeast, AtMost};
+use Figure::{CallsByTasks, CallsOfEach, DenialsPerCall, Inversions, Late, P99, SlowerThan, Speed, Unfairness};
+
+const ALL: &[Server] = &[Postgres, Postgres15, Mysql, Mariadb, Sqlite];
+const MYSQL: &[Server] = &[Mysql, Mariadb];
+const OTHERS: &[Server] = &[Postgres, Postgres15, Sqlite];
+const POSTGRES: &[Server] = &[Postgres];
+const NONE: &[Server] = &[];
+
+pub(crate) static GOALS: [Goal; 34] = [
+    goal("uniform", "tollgate", OTHERS, Speed("redis"), Some(256), AtLeast(2.0)),
+    goal("uniform", "tollgate", OTHERS, P99("redis"), Some(256), AtMost(1.0)),
+    goal("uniform", "tollgate", MYSQL, Speed("redis"), Some(256), AtLeast(1.0)),
+    goal("uniform", "tollgate", MYSQL, Speed("bare-update"), Some(256), AtLeast(5.0)),
+    goal("uniform", "tollgate", POSTGRES, Speed("rate-limiter-flexible"), Some(256), AtLeast(8.0)),
+    goal("hot", "tollgate", ALL, Speed("redis"), Some(256), AtLeast(10.0)),
+    goal("hot", "tollgate", ALL, Speed("redis"), Some(64), AtLeast(4.0)),
+    goal("zipf", "tollgate", ALL, Speed("redis"), None, AtLeast(3.0)),
+    // A lease holds tokens of 1,000 keys if nothing else is said: the hottest.
+    goal("zipf", "tollgate-leased", ALL, Speed("redis"), None, AtLeast(8.0)),
+    goal("denied", "tollgate", ALL, Speed("redis"), None, AtLeast(2.0)),
+    goal("attack", "tollgate", ALL, Speed("redis"), None, AtLeast(40.0)),
+    goal("attack", "tollgate", ALL, CallsByTasks, None, AtMost(1.2)),
+    goal("leased", "tollgate-leased", ALL, Speed("redis"), None, AtLeast(50.0)),
+    goal("leased", "tollgate-leased", ALL, Speed("governor"), None, AtLeast(0.5)),
+    goal("five_limits", "tollgate", ALL, Speed("redis"), None, AtLeast(2.0)),
+    goal("five_limits", "tollgate", ALL, SlowerThan("uniform"), None, AtMost(1.5)),
+    goal("processes", "tollgate", ALL, Speed("redis"), None, AtLeast(1.0)),
+    goal("processes", "tollgate", ALL, Speed("bare-update"), None, AtLeast(30.0)),
+    goal("processes", "tollgate", ALL, Unfairness, None, AtMost(1.5)),
+    goal("sync_hot", "tollgate", ALL, Speed("bare-update"), None, AtLeast(20.0)),
+    goal("sync_uniform", "tollgate", ALL, Speed("bare-update"), None, AtLeast(5.0)),
+    goal("waiters", "tollgate", ALL, Late, None, AtMost(2.0)),
+    goal("waiters", "tollgate", ALL, CallsOfEach, None, AtMost(0.05)),
+    goal("waiters", "tollgate", ALL, Inversions, None, AtMost(0.0)),
+    goal("http", "tollgate-memory", NONE, Speed("no-limiter"), Some(64), AtLeast(0.97)),
+    goal("http", "tollgate-memory", NONE, Speed("no-limiter"), Some(256), AtLeast(0.97)),
+    goal("http", "tollgate-leased", ALL, Speed("no-limiter"), Some(64), AtLeast(0.97)),
+    goal("http", "tollgate-leased", ALL, Speed("no-limiter"), Some(256), AtLeast(0.97)),
+    goal("http", "tollgate", POSTGRES, Speed("redis"), Some(64), AtLeast(1.0)),
+    goal("http", "tollgate", POSTGRES, Speed("redis"), Some(256), AtLeast(1.0)),
+    goal("http_attack", "tollgate", ALL, DenialsPerCall, Some(64), AtLeast(50.0)),
+    goal("http_attack", "tollgate", ALL, DenialsPerCall, Some(256), AtLeast(50.0)),
+    goal("http_attack", "tollgate", POSTGRES, Speed("redis"), Some(64), AtLeast(1.0)),
+    goal("http_attack", "tollgate", POSTGRES, Speed("redis"), Some(256), AtLeast(1.0)),
+];
+
+const fn goal(
+    workload: &'static str,
+    of: &'static str,
+    on: &'static [Server],
+    figure: Figure,
+    tasks: Option<usize>,
+    bound: Bound,
+) -> Goal {
+    Goal { workload, of, on, figure, tasks, bound }
+}
+
+impl fmt::Display for Goal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}`, ", self.of)?;
+        match self.figure {
+            Speed(other) => write!(f, "decisions a second ÷ `{other}`"),
+            P99(other) => write!(f, "p99 ÷ `{other}`"),
+            SlowerThan(other) => write!(f, "decisions a second under {other} ÷ these"),
+            CallsByTasks => f.write_str("calls a second, most ÷ fewest tasks"),
+            DenialsPerCall => f.write_str("denials ÷ calls"),
+            Unfairness => f.write_str("busiest ÷ idlest process"),
+            Late => f.write_str("late by p99 ms"),
+            CallsOfEach => f.write_str("calls ÷ waiters"),
+            Inversions => f.write_str("out of turn"),
+        }?;
+        match self.bound {
+            AtLeast(least) => write!(f, " ≥ {least}"),
+            AtMost(most) => write!(f, " ≤ {most}"),
+        }?;
+        self.tasks.map_or(Ok(()), |tasks| write!(f, ", {tasks} tasks"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contestant::Contestant;
+    use crate::workload::Workload;
+
+    #[test]
+    fn every_goal_is_about_contestants_of_its_workload() {
+        for goal in GOALS.iter().filter(|goal| goal.workload != "waiters") {
+            let all = Contestant::all(Workload::named(goal.workload).unwrap(), ALL);
+            let takes_part = |name: &str| all.iter().any(|one| one.to_string().split('@').next() == Some(name));
+            assert!(takes_part(goal.of), "{goal}");
+            if let Speed(other) | P99(other) = goal.figure {
+                assert!(takes_part(other), "{goal}");
+            }
+            if let SlowerThan(other) = goal.figure {
+                assert!(Workload::named(other).is_ok(), "{goal}");
+            }
+        }
+    }
+}

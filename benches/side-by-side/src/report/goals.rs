@@ -1,0 +1,176 @@
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use crate::figures::{Measured, Row};
+use crate::goals::{Figure, GOALS, Goal};
+use crate::waiters::Waited;
+
+/// A goal, and what came of it.
+#[derive(Debug, Serialize)]
+pub(crate) struct Judged {
+    pub(crate) workload: &'static str,
+    pub(crate) goal: String,
+    /// On each engine that was measured.
+    pub(crate) outcomes: Vec<Outcome>,
+    /// On all of them; `null` where none was measured.
+    pub(crate) met: Option<bool>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Outcome {
+    /// The engine, if it is on one.
+    pub(crate) on: Option<&'static str>,
+    /// Nothing where a run broke the rules, or its figure is not known.
+    pub(crate) measured: Option<f64>,
+    pub(crate) met: bool,
+}
+
+/// What a run has measured so far.
+pub(crate) struct Run<'a> {
+    pub(crate) measured: &'a [Measured],
+    pub(crate) waiters: &'a [Waited],
+    /// The number of tasks that the headline is about.
+    pub(crate) headline: usize,
+}
+
+impl Run<'_> {
+    pub(crate) fn judge(&self) -> Vec<Judged> {
+        GOALS.iter().map(|goal| self.judge_one(goal)).collect()
+    }
+
+    fn judge_one(&self, goal: &Goal) -> Judged {
+        let engines = goal.on.iter().map(|server| Some(server.name()));
+        let engines: Vec<_> = if goal.on.is_empty() { vec![None] } else { engines.collect() };
+        let outcomes: Vec<Outcome> = engines.into_iter().filter_map(|on| self.outcome(goal, on)).collect();
+        let met = (!outcomes.is_empty()).then(|| outcomes.iter().all(|outcome| outcome.met));
+        Judged { workload: goal.workload, goal: goal.to_string(), outcomes, met }
+    }
+
+    /// Nothing if the contestant was not measured at all.
+    fn outcome(&self, goal: &Goal, on: Option<&'static str>) -> Option<Outcome> {
+        let name = on.map_or_else(|| goal.of.to_owned(), |on| format!("{}@{on}", goal.of));
+        let measured = match goal.figure {
+            Figure::Late | Figure::CallsOfEach | Figure::Inversions => {
+                let waited = self.waiters.iter().find(|waited| waited.contestant == name)?;
+                of_waiters(goal.figure, waited)
+            }
+            figure => {
+                let measured = self.workload(goal.workload)?;
+                let row = measured.row(&name, self.tasks(goal, measured))?;
+                // What broke the rules counts nothing, and its latency is no merit.
+                let counts = row.repeats.iter().all(|repeat| repeat.fault.is_none());
+                if counts { self.figure(figure, measured, row, on) } else { None }
+            }
+        };
+        Some(Outcome { on, measured, met: measured.is_some_and(|figure| goal.bound.holds(figure)) })
+    }
+
+    fn figure(&self, figure: Figure, measured: &Measured, row: &Row, on: Option<&str>) -> Option<f64> {
+        match figure {
+            Figure::Speed(other) => row.ratio(peer(measured, other, on, row.tasks)?),
+            Figure::P99(other) => {
+                let other = peer(measured, other, on, row.tasks)?.median(|repeat| repeat.p99);
+                (other > 0.0).then(|| row.median(|repeat| repeat.p99) / other)
+            }
+            Figure::SlowerThan(other) => {
+                let other = self.workload(other)?.row(&row.contestant, row.tasks)?;
+                Some(other.median(|repeat| repeat.per_second) / row.median(|repeat| repeat.per_second))
+            }
+            Figure::CallsByTasks => {
+                let calls = |row: &Row| row.median_of(|repeat| Some(repeat.calls? * repeat.per_second));
+                let own = || measured.rows.iter().filter(|other| other.contestant == row.contestant);
+                let (fewest, most) = (own().min_by_key(|row| row.tasks)?, own().max_by_key(|row| row.tasks)?);
+                if most.tasks > fewest.tasks { Some(calls(most)? / calls(fewest)?) } else { None }
+            }
+            Figure::DenialsPerCall => row.median_of(|repeat| {
+                #[expect(clippy::cast_precision_loss, reason = "a figure is no more precise")]
+                let (denied, all) = (repeat.denied as f64, (repeat.granted + repeat.denied) as f64);
+                let calls = repeat.calls? * all;
+                (calls > 0.0).then(|| denied / calls)
+            }),
+            Figure::Unfairness => row.median_of(|repeat| repeat.unfairness),
+            Figure::Late | Figure::CallsOfEach | Figure::Inversions => None,
+        }
+    }
+
+    fn workload(&self, name: &str) -> Option<&Measured> {
+        self.measured.iter().find(|measured| measured.workload == name)
+    }
+
+    fn tasks(&self, goal: &Goal, measured: &Measured) -> usize {
+        goal.tasks.unwrap_or_else(|| measured.shown(self.headline))
+    }
+}
+
+/// Another, on the same engine if it is on one.
+fn peer<'a>(measured: &'a Measured, name: &str, on: Option<&str>, tasks: usize) -> Option<&'a Row> {
+    let beside = on.and_then(|on| measured.row(&format!("{name}@{on}"), tasks));
+    beside.or_else(|| measured.row(name, tasks)).or_else(|| measured.row(&format!("{name}@redis_always"), tasks))
+}
+
+fn of_waiters(figure: Figure, waited: &Waited) -> Option<f64> {
+    match figure {
+        Figure::Late => Some(waited.late_p99),
+        Figure::CallsOfEach => waited.calls,
+        #[expect(clippy::cast_precision_loss, reason = "some thousand waiters")]
+        _ => Some(waited.inversions as f64),
+    }
+}
+
+pub(super) fn markdown(text: &mut String, goals: &[Judged]) {
+    let _ = writeln!(text, "\n## Goals\n\n| workload | goal | measured | met? |\n|---|---|---|---|");
+    for judged in goals {
+        let cell = |outcome: &Outcome| {
+            let figure = outcome.measured.map_or_else(|| "no figure".to_owned(), |figure| format!("{figure:.3}"));
+            outcome.on.map_or_else(|| figure.clone(), |on| format!("{on} {figure}"))
+        };
+        let cells: Vec<String> = judged.outcomes.iter().map(cell).collect();
+        let (met, missed): (Vec<_>, Vec<_>) = judged.outcomes.iter().partition(|outcome| outcome.met);
+        let verdict = match (met.is_empty(), missed.is_empty()) {
+            (true, true) => "not measured".to_owned(),
+            (false, true) => "yes".to_owned(),
+            (true, false) => "no".to_owned(),
+            (false, false) => {
+                let on: Vec<&str> = met.iter().filter_map(|outcome| outcome.on).collect();
+                format!("only on {}", on.join(", "))
+            }
+        };
+        let cells = if cells.is_empty() { "–".to_owned() } else { cells.join(", ") };
+        let _ = writeln!(text, "| {} | {} | {cells} | {verdict} |", judged.workload, judged.goal);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figures::Figures;
+
+    fn row(contestant: &str, per_second: f64, p99: f64) -> Row {
+        let figures = Figures { per_second, p99, ..Figures::default() };
+        Row { contestant: contestant.to_owned(), tasks: 256, repeats: vec![figures] }
+    }
+
+    fn judged(rows: Vec<Row>) -> Vec<Judged> {
+        let measured = Measured { workload: "uniform", rows, ..Measured::default() };
+        let judged = Run { measured: &[measured], waiters: &[], headline: 256 }.judge();
+        judged.into_iter().filter(|judged| judged.workload == "uniform").collect()
+    }
+
+    #[test]
+    fn a_goal_is_met_by_figures_within_its_bound_and_by_no_others() {
+        let fast = judged(vec![row("redis", 10.0, 5.0), row("tollgate@postgres", 20.0, 5.0)]);
+        assert_eq!((fast[0].met, fast[1].met), (Some(true), Some(true)), "{fast:?}");
+        let slow = judged(vec![row("redis", 10.0, 5.0), row("tollgate@postgres", 19.0, 5.1)]);
+        assert_eq!((slow[0].met, slow[1].met), (Some(false), Some(false)), "{slow:?}");
+        assert_eq!(slow[2].met, None, "neither MySQL nor MariaDB was measured: {slow:?}");
+    }
+
+    #[test]
+    fn a_run_that_broke_the_rules_meets_no_goal() {
+        let mut broken = row("tollgate@postgres", 0.0, 0.0);
+        broken.repeats[0].fault = Some("over-granted".to_owned());
+        let judged = judged(vec![row("redis", 10.0, 5.0), broken]);
+        assert_eq!((judged[0].met, judged[1].met), (Some(false), Some(false)), "{judged:?}");
+    }
+}
