@@ -114,6 +114,7 @@ const COUNT_CALLS: &[&str] = &[
     "cases::retries",
     "cases::round_trips",
     "cases::routines",
+    "cases::sweeping",
     "cases::vectors",
 ];
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollgate::{
     Adjusted, Adjustment, Coalesce, Counted, Error, HoldBack, Key, MySqlStore, Outcome, PgStore, Rule, SharedWindows,
-    SqliteStore, Store, Swept, Take, TakeError, Window,
+    SqliteStore, Store, SweepCursor, Swept, Take, TakeError, Window,
 };
 
 /// A store on any engine.
@@ -85,7 +85,7 @@ impl Store for AnyStore {
         }
     }
 
-    async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {
+    async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {
         match &self.coalesce {
             None => self.database.sweep(after, limit).await,
             Some(coalesce) => coalesce.sweep(after, limit).await,
@@ -130,7 +130,7 @@ impl Store for Database {
         }
     }
 
-    async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {
+    async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {
         match self {
             Self::MySql(store) => store.sweep(after, limit).await,
             Self::Postgres(store) => store.sweep(after, limit).await,
