@@ -22,11 +22,13 @@ pub use filter::Filter;
 pub use level::BucketLevel;
 pub use over::Override;
 pub use plan::Plan;
-pub use swept::Swept;
+pub use swept::{SweepCursor, Swept};
 pub use switch::Switch;
 
 pub(crate) use chosen::{Chosen, limited, until};
 pub(crate) use explain::explain;
+#[cfg(feature = "sqlite")]
+pub(crate) use swept::BUCKETS;
 
 /// What an operator does with the buckets of a store: look at them, change what rules them, clear away.
 ///

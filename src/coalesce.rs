@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 
-use crate::{Adjusted, Adjustment, Error, HoldBack, Key, Outcome, Rule, Store, Swept, Take, TakeError};
+use crate::{Adjusted, Adjustment, Error, HoldBack, Key, Outcome, Rule, Store, SweepCursor, Swept, Take, TakeError};
 
 mod held;
 mod lane;
@@ -100,7 +100,7 @@ impl<S: Store> Store for Coalesce<S> {
         self.store.hold_back(key, rule, hold).await
     }
 
-    async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {
+    async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {
         self.store.sweep(after, limit).await
     }
 

@@ -1,6 +1,6 @@
 use smallvec::SmallVec;
 
-use crate::{Adjusted, Adjustment, Error, HoldBack, Key, Outcome, Rule, Store, Swept, Take, TakeError};
+use crate::{Adjusted, Adjustment, Error, HoldBack, Key, Outcome, Rule, Store, SweepCursor, Swept, Take, TakeError};
 
 mod denial;
 mod denials;
@@ -146,7 +146,7 @@ impl<S: Store> Store for DenyCache<S> {
         lowered
     }
 
-    async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {
+    async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {
         self.store.sweep(after, limit).await
     }
 

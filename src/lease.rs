@@ -2,7 +2,9 @@ use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
-use crate::{Adjusted, Adjustment, Clock, Error, HoldBack, Key, Outcome, Rule, Store, Swept, Take, TakeError};
+use crate::{
+    Adjusted, Adjustment, Clock, Error, HoldBack, Key, Outcome, Rule, Store, SweepCursor, Swept, Take, TakeError,
+};
 
 mod books;
 mod boot_clock;
@@ -178,7 +180,7 @@ impl<S: Store, C: Clock> Store for Lease<S, C> {
         self.lender.store.hold_back(key, rule, hold).await
     }
 
-    async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {
+    async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {
         self.lender.store.sweep(after, limit).await
     }
 

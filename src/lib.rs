@@ -35,7 +35,8 @@ pub mod tower;
 mod window;
 
 pub use admin::{
-    Admin, AdminError, BucketLevel, Denials, Explanation, Filter, Origin, Override, Plan, Prospect, Swept, Switch,
+    Admin, AdminError, BucketLevel, Denials, Explanation, Filter, Origin, Override, Plan, Prospect, SweepCursor, Swept,
+    Switch,
 };
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use coalesce::Coalesce;

@@ -10,8 +10,8 @@ use crate::answer::Answer;
 use crate::book;
 use crate::hold_back::held;
 use crate::{
-    Adjusted, Adjustment, Clock, Decision, Error, HoldBack, Key, Mode, Outcome, Rule, Store, Swept, SystemClock, Take,
-    TakeError,
+    Adjusted, Adjustment, Clock, Decision, Error, HoldBack, Key, Mode, Outcome, Rule, Store, SweepCursor, Swept,
+    SystemClock, Take, TakeError,
 };
 
 mod admin;
@@ -256,7 +256,7 @@ impl<C: Clock> Store for MemoryStore<C> {
     }
 
     /// A step sweeps whole shards: at least a 64th of the keys.
-    async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {
+    async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {
         Ok(self.sweep_step(after, limit))
     }
 

@@ -1,4 +1,6 @@
-use crate::{Adjusted, Adjustment, Decision, Error, HoldBack, HoldBackError, Key, Rule, Swept, Take, TakeError};
+use crate::{
+    Adjusted, Adjustment, Decision, Error, HoldBack, HoldBackError, Key, Rule, SweepCursor, Swept, Take, TakeError,
+};
 
 #[cfg(feature = "_sql")]
 mod admin;
@@ -134,8 +136,9 @@ pub trait Store: Send + Sync + 'static {
         async { Ok(self.take(std::slice::from_ref(take)).await?.pop().expect("a store answers each request")) }
     }
 
-    /// Clears away what says nothing any more, one bounded step of about `limit` keys: buckets that are full and were not
-    /// provisioned, and receipts and overrides that have expired. The step begins after `after`, or with the first key.
+    /// Clears away what says nothing any more, in one bounded step that looks at about `limit` rows: buckets that are full
+    /// and were not provisioned, windows in which nothing counts, receipts and overrides that have expired, counts of
+    /// denials of two days ago. It begins where the step before ended, or with the first row.
     ///
     /// No request that says its terms notices: a bucket that is made again is full as well. A store that keeps nothing of
     /// its own has nothing to do.
@@ -143,7 +146,7 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     ///
     /// If the store cannot be reached, or the role may not sweep.
-    fn sweep(&self, after: Option<&Key>, limit: u32) -> impl Future<Output = Result<Swept, Error>> + Send {
+    fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> impl Future<Output = Result<Swept, Error>> + Send {
         let _ = (after, limit);
         async { Ok(Swept::default()) }
     }
@@ -183,7 +186,7 @@ impl<S: Store> Store for std::sync::Arc<S> {
         (**self).take_one(take).await
     }
 
-    async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {
+    async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {
         (**self).sweep(after, limit).await
     }
 

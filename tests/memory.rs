@@ -15,7 +15,7 @@ use scenarios::World;
 use scenarios::memory::Memory;
 use tollgate::{
     Adjusted, Adjustment, Admin, Error, Filter, Key, Limiter, ManualClock, MemoryStore, Mode, Origin, Outcome,
-    Override, Store, Swept, Take, TakeError,
+    Override, Store, SweepCursor, Swept, Take, TakeError,
 };
 use uuid::Uuid;
 
@@ -133,7 +133,7 @@ async fn a_store_that_may_not_sweep_limits_all_the_same() -> anyhow::Result<()> 
             self.0.adjust(adjustments).await
         }
 
-        async fn sweep(&self, _: Option<&Key>, _: u32) -> Result<Swept, Error> {
+        async fn sweep(&self, _: Option<&SweepCursor>, _: u32) -> Result<Swept, Error> {
             self.1.fetch_add(1, Ordering::SeqCst);
             Err(Error::other(std::io::Error::other("not granted")))
         }

@@ -7,7 +7,7 @@ sql security definer
 begin
   declare v_deleted bigint;
   declare v_total bigint default 0;
-  declare v_after varchar(256) character set utf8mb4;
+  declare v_after varbinary(300);
   repeat
     call token_sweep_step_v1(v_after, 1000, v_deleted, v_after);
     set v_total = v_total + v_deleted;

@@ -2,60 +2,116 @@
 -- and are full, windows in which nothing counts, receipts and overrides that have expired, denials of two days ago.
 --
 -- Arguments: p_after  where the last step ended; null: begin
---            p_limit  how many buckets to look at, and how many rows of each other table to delete at most: 1 to 10000
+--            p_limit  how many rows to look at, of all tables together: 1 to 10000
 -- Result:    deleted  rows
---            next     where the next step begins; null: this one came to the end
+--            next     where the next step begins: a table, and behind which of its rows; null: this one came to the end
+-- Errors:    22023 p_after is nothing that a step answered
 -- Locks:     rows that nobody else has locked; what is locked is left for another time.
+--
+-- Each table is walked by its primary key, as an index on when a row says nothing any more would be written by each
+-- decision.
 create function tollgate.sweep_v1(p_after text, p_limit bigint, out deleted bigint, out next text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_now   constant bigint := tollgate.token_clock_v1();
-  v_ids   text[];
-  v_count bigint;
+  v_now     constant bigint := tollgate.token_clock_v1();
+  v_table   text collate "C" := coalesce(split_part(p_after, '/', 1), 'buckets');
+  v_after   text collate "C" := coalesce(substr(p_after, length(v_table) + 2), '');
+  v_left    bigint := least(greatest(coalesce(p_limit, 1000), 1), 10000);
+  v_last    text collate "C";
+  v_receipt uuid := '00000000-0000-0000-0000-000000000000';
+  v_to      uuid;
+  v_count   bigint;
 begin
-  p_limit := least(greatest(coalesce(p_limit, 1000), 1), 10000);
-  select array_agg(s.id order by s.id) into v_ids
-    from (select b.id from tollgate.token_buckets b where p_after is null or b.id > p_after
-           order by b.id limit p_limit) s;
-  next := case when cardinality(v_ids) = p_limit then v_ids[p_limit] end;
+  deleted := 0;
+  if v_table not in ('buckets', 'windows', 'receipts', 'overrides', 'denials') or strpos(p_after, '/') = 0
+     or v_table = 'receipts' and v_after !~ '^[0-9a-f-]{36}.' then
+    raise exception 'tollgate: a sweep cannot begin behind %: give null, or what the step before answered as next',
+      quote_literal(left(p_after, 300)) using errcode = 'invalid_parameter_value';
+  end if;
 
-  delete from tollgate.token_buckets b
-   using (select c.id from tollgate.token_buckets c
-           where c.id = any (v_ids) and not c.provisioned and c.full_at <= tollgate.bucket_clock_v1(c, v_now)
-           order by c.id for update skip locked) f
-   where b.id = f.id and not b.provisioned and b.full_at <= tollgate.bucket_clock_v1(b, v_now);
-  get diagnostics deleted = row_count;
+  if v_table = 'buckets' then
+    select count(*), max(s.id) into v_count, v_last
+      from (select b.id from tollgate.token_buckets b where b.id > v_after order by b.id limit v_left) s;
+    delete from tollgate.token_buckets b
+     using (select c.id from tollgate.token_buckets c
+             where c.id > v_after and c.id <= v_last
+               and not c.provisioned and c.full_at <= tollgate.bucket_clock_v1(c, v_now)
+             order by c.id for update skip locked) f
+     where b.id = f.id and not b.provisioned and b.full_at <= tollgate.bucket_clock_v1(b, v_now);
+    get diagnostics deleted = row_count;
+    if v_count = v_left then
+      next := 'buckets/' || v_last;
+      return;
+    end if;
+    v_left := v_left - v_count;
+    v_table := 'windows';
+    v_after := '';
+  end if;
 
-  if next is null then
-    delete from tollgate.token_receipts r
-     using (select e.id, e.bucket from tollgate.token_receipts e where e.expires_at <= v_now
-             order by e.id, e.bucket limit p_limit for update skip locked) e
-     where r.id = e.id and r.bucket = e.bucket;
-    get diagnostics v_count = row_count;
-    deleted := deleted + v_count;
+  if v_table = 'windows' then
+    select count(*), max(s.id) into v_count, v_last
+      from (select w.id from tollgate.token_windows w where w.id > v_after order by w.id limit v_left) s;
+    next := case when v_count = v_left then 'windows/' || v_last end;
+    v_left := v_left - v_count;
     delete from tollgate.token_windows w
      using (select e.id from tollgate.token_windows e
-             where coalesce(e.ends[array_length(e.ends, 1)], 0) + e.interval_ns <= v_now
-             order by e.id limit p_limit for update skip locked) e
+             where e.id > v_after and e.id <= v_last
+               and coalesce(e.ends[array_length(e.ends, 1)], 0) + e.interval_ns <= v_now
+             order by e.id for update skip locked) e
      where w.id = e.id;
     get diagnostics v_count = row_count;
     deleted := deleted + v_count;
+    if next is not null then
+      return;
+    end if;
+    v_table := 'receipts';
+    v_after := '';
+  end if;
+
+  if v_table = 'receipts' then
+    if v_after <> '' then
+      v_receipt := left(v_after, 36)::uuid;
+      v_after := substr(v_after, 37);
+    end if;
+    select count(*), max(s.id::text collate "C" || s.bucket) into v_count, v_last
+      from (select r.id, r.bucket from tollgate.token_receipts r where (r.id, r.bucket) > (v_receipt, v_after)
+             order by r.id, r.bucket limit v_left) s;
+    next := case when v_count = v_left then 'receipts/' || v_last end;
+    v_left := v_left - v_count;
+    v_to := left(v_last, 36)::uuid;
+    v_last := substr(v_last, 37);
+    delete from tollgate.token_receipts r
+     using (select e.id, e.bucket from tollgate.token_receipts e
+             where (e.id, e.bucket) > (v_receipt, v_after) and (e.id, e.bucket) <= (v_to, v_last)
+               and e.expires_at <= v_now
+             order by e.id, e.bucket for update skip locked) e
+     where r.id = e.id and r.bucket = e.bucket;
+    get diagnostics v_count = row_count;
+    deleted := deleted + v_count;
+    if next is not null then
+      return;
+    end if;
+    v_table := 'overrides';
+    v_after := '';
+  end if;
+
+  if v_table = 'overrides' then
+    select count(*), max(s.id) into v_count, v_last
+      from (select o.id from tollgate.token_overrides o where o.id > v_after order by o.id limit v_left) s;
+    next := case when v_count = v_left then 'overrides/' || v_last end;
+    v_left := v_left - v_count;
     delete from tollgate.token_overrides o
-     using (select e.id from tollgate.token_overrides e where not tollgate.in_force_v1(e.expires_at, v_now)
-             order by e.id limit p_limit for update skip locked) e
+     using (select e.id from tollgate.token_overrides e
+             where e.id > v_after and e.id <= v_last and not tollgate.in_force_v1(e.expires_at, v_now)
+             order by e.id for update skip locked) e
      where o.id = e.id;
     get diagnostics v_count = row_count;
     deleted := deleted + v_count;
-    -- No denial in that hour is of the last 48.
-    delete from tollgate.token_stats s
-     using (select e.hour, e.id from tollgate.token_stats e
-             where e.hour < to_timestamp(v_now / 1000000000.0) - interval '49 hours'
-             order by e.hour, e.id limit p_limit for update skip locked) e
-     where s.hour = e.hour and s.id = e.id;
-    get diagnostics v_count = row_count;
-    deleted := deleted + v_count;
+    if next is not null then
+      return;
+    end if;
     -- Nobody makes an override while the row is locked, because its trigger waits for that.
     if exists (select from tollgate.token_mode g where g.overrides)
        and not exists (select from tollgate.token_overrides) then
@@ -65,6 +121,16 @@ begin
       end if;
     end if;
   end if;
+
+  -- No denial in that hour is of the last 48. The oldest come first, so it begins where the table does.
+  delete from tollgate.token_stats s
+   using (select e.hour, e.id from tollgate.token_stats e
+           where e.hour < to_timestamp(v_now / 1000000000.0) - interval '49 hours'
+           order by e.hour, e.id limit v_left for update skip locked) e
+   where s.hour = e.hour and s.id = e.id;
+  get diagnostics v_count = row_count;
+  deleted := deleted + v_count;
+  next := case when v_count = v_left then 'denials/' end;
 end
 $$;
 

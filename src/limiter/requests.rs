@@ -14,7 +14,6 @@ impl<S: Store> Limiter<S> {
     ///
     /// As for [`allow_n`](Self::allow_n).
     pub async fn decide(&self, take: &Take) -> Result<Decision, Error> {
-        self.count();
         let begun = self.decisions.begin();
         let answer = if let Some(decision) = self.switched.answer() {
             Ok(decision)
@@ -53,7 +52,6 @@ impl<S: Store> Limiter<S> {
 
     /// The same, with a say in what becomes of the turn if the future is dropped when the store has been asked.
     pub(crate) async fn wait_or(&self, take: &Take, abandoned: Abandoned) -> Result<Reservation<S>, Error> {
-        self.count();
         let _waiting = Share::one(WAITERS);
         let begun = self.decisions.begin();
         let turn = match self.switched.answer() {
@@ -68,16 +66,16 @@ impl<S: Store> Limiter<S> {
         Ok(turn?.come().await)
     }
 
-    fn count(&self) {
-        if let Some(sweeper) = &self.sweeper {
-            sweeper.count(&self.stack.store);
-        }
-    }
-
     /// Tells those who watch what a request came to.
     #[inline]
     fn end(&self, begun: Begun, take: &Take, answer: Result<&Decision, &Error>) {
         self.decisions.end(begun, take, answer);
+        // What memory denies makes no rows, however much of it there is.
+        if let Some(sweeper) = &self.sweeper
+            && answer.map_or(true, |decision| decision.is_granted() || decision.attempts() > 0)
+        {
+            sweeper.count(&self.stack.store);
+        }
         if let (Some(denied), Ok(decision)) = (&self.denied, answer)
             && !decision.is_granted()
         {

@@ -2,8 +2,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{
-    Adjusted, Adjustment, Coalesce, DenyCache, Error, HoldBack, Key, Lease, LeaseOptions, Outcome, Rule, Store, Swept,
-    Take, TakeError,
+    Adjusted, Adjustment, Coalesce, DenyCache, Error, HoldBack, Key, Lease, LeaseOptions, Outcome, Rule, Store,
+    SweepCursor, Swept, Take, TakeError,
 };
 
 /// A limiter's store, with what it asks it through.
@@ -89,7 +89,7 @@ impl<S: Store> Store for Stack<S> {
         self.asked.hold_back(key, rule, hold).await
     }
 
-    async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {
+    async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {
         self.store.sweep(after, limit).await
     }
 

@@ -4,18 +4,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::runtime::Handle;
 
-use crate::{Error, Key, Store, telemetry};
+use crate::{Error, Store, SweepCursor, telemetry};
 
 /// Clears away in the background while requests come, a bounded run of steps at a time, and remembers where it stopped.
 #[derive(Debug, Default)]
 pub(super) struct Sweeper {
     requests: AtomicU64,
     busy: AtomicBool,
-    after: Mutex<Option<Key>>,
+    after: Mutex<Option<SweepCursor>>,
 }
 
 impl Sweeper {
-    /// Counts a request; at every so many, a task of its own goes on sweeping, if none is at it.
+    /// Counts a request that may have made a row; at every so many, a task of its own goes on sweeping, if none is at it.
     pub(super) fn count<S: Store>(self: &Arc<Self>, store: &Arc<S>) {
         let requests = self.requests.fetch_add(1, Ordering::Relaxed) + 1;
         if !requests.is_multiple_of(EVERY) || self.busy.swap(true, Ordering::AcqRel) {
@@ -29,23 +29,23 @@ impl Sweeper {
         }
     }
 
-    /// One step, and more while there is much to clear away: keys that are used once never outrun it.
+    /// Steps through as many rows as keep up with the requests, or to the end.
     async fn run<S: Store>(&self, store: &S) -> Result<(), Error> {
         for _ in 0..MOST_STEPS {
             let after = self.after().clone();
-            let swept = store.sweep(after.as_ref(), KEYS).await;
+            let swept = store.sweep(after.as_ref(), ROWS).await;
             telemetry::swept(&swept);
-            let swept = swept?;
-            let at_the_end = swept.next.is_none();
-            *self.after() = swept.next;
-            if at_the_end || swept.deleted < u64::from(KEYS / 2) {
+            let next = swept?.next;
+            let at_the_end = next.is_none();
+            *self.after() = next;
+            if at_the_end {
                 break;
             }
         }
         Ok(())
     }
 
-    fn after(&self) -> MutexGuard<'_, Option<Key>> {
+    fn after(&self) -> MutexGuard<'_, Option<SweepCursor>> {
         self.after.lock()
     }
 }
@@ -59,7 +59,8 @@ impl Drop for Busy {
     }
 }
 
-/// So many requests can make so many buckets; a run deletes twice as many, if all of them are full.
+/// A run looks at two rows for each request, whatever it finds. A row that says nothing any more so goes within half as many
+/// requests as there are rows; if requests make a row each, half of the rows are such at most.
 const EVERY: u64 = 1024;
-const KEYS: u32 = 128;
-const MOST_STEPS: u32 = 16;
+const ROWS: u32 = 256;
+const MOST_STEPS: u32 = 8;

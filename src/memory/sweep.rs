@@ -1,13 +1,14 @@
 use super::{MemoryStore, SHARDS};
-use crate::{Clock, Key, Swept};
+use crate::{Clock, Key, SweepCursor, Swept};
 
 impl<C: Clock> MemoryStore<C> {
     /// Sweeps whole shards, one after the other, until there were `limit` keys: a key says where a step ended by the shard
     /// that it is in.
-    pub(super) fn sweep_step(&self, after: Option<&Key>, limit: u32) -> Swept {
+    pub(super) fn sweep_step(&self, after: Option<&SweepCursor>, limit: u32) -> Swept {
+        let after = after.and_then(SweepCursor::place).and_then(|(_, key)| Key::try_from(key).ok());
         let mut swept = Swept::default();
         let (mut seen, limit) = (0, limit as usize);
-        for place in after.map_or(0, |key| self.shard_of(key) + 1)..SHARDS {
+        for place in after.map_or(0, |key| self.shard_of(&key) + 1)..SHARDS {
             let mut shard = self.shards[place].lock();
             let Some(key) = shard.any_key() else {
                 continue;
@@ -17,7 +18,7 @@ impl<C: Clock> MemoryStore<C> {
             swept.deleted += (before - shard.len()) as u64;
             seen += before;
             if seen >= limit && place + 1 < SHARDS {
-                swept.next = Some(key);
+                swept.next = Some(SweepCursor::from(&key));
                 return swept;
             }
         }

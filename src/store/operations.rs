@@ -3,7 +3,7 @@ use std::pin::Pin;
 
 use crate::answer::Word;
 use crate::bucket::Hold;
-use crate::{BucketLevel, Denials, Explanation, Filter, Key, Override, Plan, Quota, Rule, Swept, Switch};
+use crate::{BucketLevel, Denials, Explanation, Filter, Key, Override, Plan, Quota, Rule, SweepCursor, Swept, Switch};
 
 /// A conversation on a connection that the caller lends.
 #[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
@@ -153,7 +153,7 @@ pub trait Operations: sqlx::Database {
     /// Clears away, one step.
     fn sweep<'c>(
         connection: &'c mut Self::Connection,
-        step: &'c (Option<Key>, u32),
+        step: &'c (Option<SweepCursor>, u32),
         clock: &'c Self::Clock,
     ) -> Conversation<'c, Swept>;
 

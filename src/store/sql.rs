@@ -19,7 +19,7 @@ use crate::hold_back::held;
 use crate::retry::{Class, Failure, Retry, finish, finish_statement};
 use crate::{
     Adjusted, Adjustment, Admin, Counted, Denials, Error, HoldBack, Key, Outcome, Quota, Rule, SharedWindows, Store,
-    Swept, Take, TakeError, Window, telemetry,
+    SweepCursor, Swept, Take, TakeError, Window, telemetry,
 };
 
 /// Buckets in a SQL database, reached through a pool of the host's: one statement a call.
@@ -221,7 +221,7 @@ impl<DB: Dialect> Store for SqlStore<DB> {
         held(lowered, key)
     }
 
-    async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {
+    async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {
         self.operate((after.cloned(), limit.max(1)), DB::sweep).await
     }
 

@@ -8,7 +8,9 @@ use tokio::time::Instant;
 use super::{Counted, Ring, Window};
 use crate::answer::Word;
 use crate::decision::Source;
-use crate::{Adjusted, Adjustment, Error, HoldBack, Key, Mode, Outcome, Rule, Store, Swept, Take, TakeError};
+use crate::{
+    Adjusted, Adjustment, Error, HoldBack, Key, Mode, Outcome, Rule, Store, SweepCursor, Swept, Take, TakeError,
+};
 
 /// A store that counts requests in sliding windows for others to read.
 pub trait SharedWindows: Store {
@@ -207,7 +209,7 @@ impl<S: SharedWindows> Store for LocalReads<S> {
         self.store.hold_back(key, rule, hold).await
     }
 
-    async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {
+    async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {
         self.store.sweep(after, limit).await
     }
 

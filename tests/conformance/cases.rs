@@ -28,6 +28,7 @@ mod routines;
 mod runbook;
 mod scenarios;
 mod sequences;
+mod sweeping;
 mod terms;
 mod vectors;
 
@@ -58,6 +59,7 @@ pub fn all() -> Vec<Case> {
         runbook::cases(),
         scenarios::cases(),
         sequences::cases(),
+        sweeping::cases(),
         vectors::cases(),
         retries::cases(),
         round_trips::cases(),

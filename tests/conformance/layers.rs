@@ -78,7 +78,7 @@ impl<S: Store> Store for Stacked<S> {
         self.asked().hold_back(key, rule, hold).await
     }
 
-    async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<tollgate::Swept, Error> {
+    async fn sweep(&self, after: Option<&tollgate::SweepCursor>, limit: u32) -> Result<tollgate::Swept, Error> {
         self.asked().sweep(after, limit).await
     }
 

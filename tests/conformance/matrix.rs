@@ -119,6 +119,7 @@ const BENEATH: &[&str] = &[
     "cases::retries",
     "cases::round_trips",
     "cases::routines",
+    "cases::sweeping",
     "cases::vectors",
 ];
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollgate::{
     Adjusted, Adjustment, Coalesce, Counted, Error, HoldBack, Key, MySqlStore, Outcome, PgStore, Rule, SharedWindows,
-    SqliteStore, Store, Swept, Take, TakeError, Window,
+    SqliteStore, Store, SweepCursor, Swept, Take, TakeError, Window,
 };
 
 use crate::layers::{Changes, Layers, Stacked};
@@ -113,7 +113,7 @@ impl Store for AnyStore {
         ask!(self.hold_back(key, rule, hold))
     }
 
-    async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {
+    async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {
         ask!(self.sweep(after, limit))
     }
 
@@ -143,7 +143,7 @@ impl<M: Store, P: Store, L: Store> Store for AnyOf<M, P, L> {
         on!(self, store => store.hold_back(key, rule, hold).await)
     }
 
-    async fn sweep(&self, after: Option<&Key>, limit: u32) -> Result<Swept, Error> {
+    async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {
         on!(self, store => store.sweep(after, limit).await)
     }
 

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tollgate::{
-    Admin, Error, HoldBack, HoldBackError, Key, Limiter, Mode, Override, Rule, Store, Take, TakeError, Window,
+    Admin, Error, HoldBack, HoldBackError, Key, Limiter, Mode, Override, Rule, Store, SweepCursor, Take, TakeError,
+    Window,
 };
 
 use super::{World, left, ms, under};
@@ -105,7 +106,7 @@ pub(crate) async fn a_bucket_that_nobody_has_used_is_held_back_too<W: World>(wor
     let (key, rule) = &rules[0];
     let mut before = key.as_str().to_owned();
     before.pop();
-    store.sweep(Some(&Key::try_from(before)?), 1).await?;
+    store.sweep(Some(&SweepCursor::from(&Key::try_from(before)?)), 1).await?;
     assert!(!world.decide(Take::from(key.clone()).rule(rule.clone())).await?.is_granted());
     Ok(())
 }

@@ -10,8 +10,8 @@ use crate::output::{progress, say};
 /// have expired. Limiters of the Rust crate do so by themselves.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// How many keys each step looks at
-    #[arg(long, value_name = "KEYS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    /// How many rows each step looks at
+    #[arg(long, value_name = "ROWS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     step: u32,
 }
 
@@ -23,7 +23,7 @@ impl Args {
             let swept = store.sweep(after.as_ref(), self.step).await?;
             deleted += swept.deleted;
             steps += 1;
-            bar.set_message(format!("{deleted} rows deleted, {} keys looked at", steps * u64::from(self.step)));
+            bar.set_message(format!("{deleted} rows deleted, {} rows looked at", steps * u64::from(self.step)));
             after = swept.next;
             if after.is_none() {
                 break;

@@ -23,7 +23,7 @@ pub(in crate::store) type Denied = (String, i64, DateTime<Utc>);
 
 /// Deleted, next.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(in crate::store) type Step = (i64, Option<String>);
+pub(in crate::store) type Step<Cursor> = (i64, Option<Cursor>);
 
 /// Known, terms from, plan, capacity, nanoseconds from empty to full, refill, mode, mode from, mode reason, mode until,
 /// override reason, override until, available, outcome, milliseconds until a token is there.
@@ -127,8 +127,8 @@ pub(in crate::store) fn switch((mode, reason, until): Choice) -> Result<Option<S
 }
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(in crate::store) fn swept((deleted, next): Step) -> Result<crate::Swept, sqlx::Error> {
-    Ok(crate::Swept { deleted: deleted.unsigned_abs(), next: next.map(key).transpose()? })
+pub(in crate::store) fn swept<Cursor: Into<Vec<u8>>>((deleted, next): Step<Cursor>) -> crate::Swept {
+    crate::Swept { deleted: deleted.unsigned_abs(), next: next.map(|next| crate::SweepCursor::from_bytes(next.into())) }
 }
 
 pub(in crate::store) fn key(text: String) -> Result<Key, sqlx::Error> {

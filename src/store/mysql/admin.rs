@@ -9,8 +9,8 @@ use super::super::operations::{Conversation, Lowered, Operations};
 use super::{hex, refill};
 use crate::bucket::Hold;
 use crate::{
-    BucketLevel, Clock, Denials, Explanation, Filter, Key, Mode, Override, Plan, Quota, Rule, Swept, Switch,
-    SystemClock,
+    BucketLevel, Clock, Denials, Explanation, Filter, Key, Mode, Override, Plan, Quota, Rule, SweepCursor, Swept,
+    Switch, SystemClock,
 };
 
 impl Operations for MySql {
@@ -211,15 +211,15 @@ impl Operations for MySql {
 
     fn sweep<'c>(
         connection: &'c mut MySqlConnection,
-        (after, limit): &'c (Option<Key>, u32),
+        (after, limit): &'c (Option<SweepCursor>, u32),
         (): &'c (),
     ) -> Conversation<'c, Swept> {
-        let step = sqlx::query_as::<_, columns::Step>("call token_sweep_v1(?, ?)")
-            .bind(after.as_ref().map(Key::as_str))
+        let step = sqlx::query_as::<_, columns::Step<Vec<u8>>>("call token_sweep_v1(?, ?)")
+            .bind(after.as_ref().map(SweepCursor::as_bytes))
             .bind(limit);
         Box::pin(async move {
             let steps = step.fetch_all(connection).await?;
-            columns::swept(steps.into_iter().next().ok_or(sqlx::Error::RowNotFound)?)
+            Ok(columns::swept(steps.into_iter().next().ok_or(sqlx::Error::RowNotFound)?))
         })
     }
 

@@ -7,8 +7,8 @@ use super::super::operations::{Conversation, Lowered, Operations};
 use super::refill;
 use crate::bucket::Hold;
 use crate::{
-    BucketLevel, Clock, Denials, Explanation, Filter, Key, Mode, Override, Plan, Quota, Rule, Swept, Switch,
-    SystemClock,
+    BucketLevel, Clock, Denials, Explanation, Filter, Key, Mode, Override, Plan, Quota, Rule, SweepCursor, Swept,
+    Switch, SystemClock,
 };
 
 impl Operations for Postgres {
@@ -206,13 +206,13 @@ impl Operations for Postgres {
 
     fn sweep<'c>(
         connection: &'c mut PgConnection,
-        (after, limit): &'c (Option<Key>, u32),
+        (after, limit): &'c (Option<SweepCursor>, u32),
         (): &'c (),
     ) -> Conversation<'c, Swept> {
-        let step = sqlx::query_as::<_, columns::Step>("select deleted, next from tollgate.sweep_v1($1, $2)")
-            .bind(after.as_ref().map(Key::as_str))
+        let step = sqlx::query_as::<_, columns::Step<String>>("select deleted, next from tollgate.sweep_v1($1, $2)")
+            .bind(after.as_ref().map(|after| String::from_utf8_lossy(after.as_bytes())))
             .bind(i64::from(*limit));
-        Box::pin(async move { columns::swept(step.fetch_one(connection).await?) })
+        Box::pin(async move { Ok(columns::swept(step.fetch_one(connection).await?)) })
     }
 
     fn hold_back<'c>(

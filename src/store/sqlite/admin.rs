@@ -8,7 +8,7 @@ use super::{HostClock, plans, row, rules, stats, sweep, windows};
 use crate::admin::explain;
 use crate::book::{self, Row, Rules};
 use crate::bucket::Hold;
-use crate::{BucketLevel, Denials, Explanation, Filter, Key, Override, Plan, Quota, Rule, Swept, Switch};
+use crate::{BucketLevel, Denials, Explanation, Filter, Key, Override, Plan, Quota, Rule, SweepCursor, Swept, Switch};
 
 impl Operations for Sqlite {
     type Clock = HostClock;
@@ -189,7 +189,7 @@ impl Operations for Sqlite {
 
     fn sweep<'c>(
         connection: &'c mut SqliteConnection,
-        (after, limit): &'c (Option<Key>, u32),
+        (after, limit): &'c (Option<SweepCursor>, u32),
         clock: &'c HostClock,
     ) -> Conversation<'c, Swept> {
         Box::pin(sweep::step(connection, after.as_ref(), *limit, clock))

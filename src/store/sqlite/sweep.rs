@@ -1,45 +1,101 @@
 use sqlx::Connection;
 use sqlx::sqlite::SqliteConnection;
 
-use super::{HostClock, row, stats};
-use crate::{Filter, Key, Swept};
+use super::{HostClock, stats};
+use crate::admin::BUCKETS;
+use crate::{SweepCursor, Swept};
 
-/// One bounded step of clearing away.
+/// One bounded step of clearing away: it looks at so many rows of all tables together, each by its primary key.
 pub(super) async fn step(
     connection: &mut SqliteConnection,
-    after: Option<&Key>,
+    after: Option<&SweepCursor>,
     limit: u32,
     clock: &HostClock,
 ) -> Result<Swept, sqlx::Error> {
     let mut transaction = connection.begin_with("begin immediate").await?;
-    let now = clock.now();
-    let rows = row::page(&mut transaction, &Filter::default(), after, limit).await?;
-    let mut deleted = 0;
-    for (key, _) in rows.iter().filter(|(_, row)| row.is_idle(now)) {
-        let delete = sqlx::query("delete from token_buckets where id = ?1").bind(key.as_str());
-        deleted += delete.execute(&mut *transaction).await?.rows_affected();
-    }
-    let full_page = usize::try_from(limit).is_ok_and(|limit| rows.len() >= limit);
-    let next = rows.into_iter().last().map(|(key, _)| key).filter(|_| full_page);
-    if next.is_none() {
-        let receipts = sqlx::query(
-            "delete from token_receipts
-              where (id, bucket) in (select id, bucket from token_receipts where expires_at <= ?1 limit ?2)",
-        );
-        deleted += receipts.bind(now).bind(limit).execute(&mut *transaction).await?.rows_affected();
-        let windows = sqlx::query(
-            "delete from token_windows where id in (select id from token_windows where empty_at <= ?1 limit ?2)",
-        );
-        deleted += windows.bind(now).bind(limit).execute(&mut *transaction).await?.rows_affected();
-        let overrides = sqlx::query(
-            "delete from token_overrides
-              where id in (select id from token_overrides
-                            where cast(round(unixepoch(expires_at, 'subsec') * 1000) as integer) * 1000000 <= ?1
-                            limit ?2)",
-        );
-        deleted += overrides.bind(now).bind(limit).execute(&mut *transaction).await?.rows_affected();
-        deleted += stats::forget(&mut transaction, clock, limit).await?;
-    }
+    let (begin, mut after) = after.and_then(SweepCursor::place).unwrap_or((BUCKETS, ""));
+    let (mut deleted, mut left) = (0, limit);
+    let mut tables = TABLES.iter().skip_while(|table| table.name != begin && begin != DENIALS);
+    let next = loop {
+        let Some(table) = tables.next() else {
+            let denials = stats::forget(&mut transaction, clock, left).await?;
+            deleted += denials;
+            // The oldest come first, so it begins where the table does.
+            break (denials >= u64::from(left)).then(|| SweepCursor::behind(DENIALS, ""));
+        };
+        let (looked_at, last) = table.look(&mut transaction, after, left).await?;
+        if let Some(last) = &last {
+            deleted += table.sweep(&mut transaction, after, last, clock).await?;
+        }
+        if looked_at >= left {
+            break last.map(|last| SweepCursor::behind(table.name, &last));
+        }
+        (left, after) = (left - looked_at, "");
+    };
     transaction.commit().await?;
     Ok(Swept { deleted, next })
 }
+
+/// A table that is walked by its primary key.
+struct Table {
+    name: &'static str,
+    /// How many rows there are behind `?1`, `?2` at most, and which is the last of them.
+    look: &'static str,
+    /// Deletes those behind `?1` and up to `?2` that say nothing any more at `?3`.
+    sweep: &'static str,
+}
+
+impl Table {
+    async fn look(
+        &self,
+        connection: &mut SqliteConnection,
+        after: &str,
+        limit: u32,
+    ) -> Result<(u32, Option<String>), sqlx::Error> {
+        sqlx::query_as(self.look).bind(after).bind(limit).fetch_one(connection).await
+    }
+
+    async fn sweep(
+        &self,
+        connection: &mut SqliteConnection,
+        after: &str,
+        last: &str,
+        clock: &HostClock,
+    ) -> Result<u64, sqlx::Error> {
+        let delete = sqlx::query(self.sweep).bind(after).bind(last).bind(clock.now());
+        Ok(delete.execute(connection).await?.rows_affected())
+    }
+}
+
+const TABLES: [Table; 4] = [
+    Table {
+        name: BUCKETS,
+        look: "select count(*), max(id) from (select id from token_buckets where id > ?1 order by id limit ?2)",
+        sweep: "delete from token_buckets
+                 where id > ?1 and id <= ?2 and not provisioned and full_at <= (?3 - anchor) / step_ns * step_ticks",
+    },
+    Table {
+        name: "windows",
+        look: "select count(*), max(id) from (select id from token_windows where id > ?1 order by id limit ?2)",
+        sweep: "delete from token_windows where id > ?1 and id <= ?2 and empty_at <= ?3",
+    },
+    // Its key is a UUID's 36 characters and a bucket.
+    Table {
+        name: "receipts",
+        look: "select count(*), max(id || bucket)
+                 from (select id, bucket from token_receipts where (id, bucket) > (substr(?1, 1, 36), substr(?1, 37))
+                        order by id, bucket limit ?2)",
+        sweep: "delete from token_receipts
+                 where (id, bucket) > (substr(?1, 1, 36), substr(?1, 37))
+                   and (id, bucket) <= (substr(?2, 1, 36), substr(?2, 37)) and expires_at <= ?3",
+    },
+    Table {
+        name: "overrides",
+        look: "select count(*), max(id) from (select id from token_overrides where id > ?1 order by id limit ?2)",
+        sweep: "delete from token_overrides
+                 where id > ?1 and id <= ?2
+                   and cast(round(unixepoch(expires_at, 'subsec') * 1000) as integer) * 1000000 <= ?3",
+    },
+];
+
+const DENIALS: &str = "denials";

@@ -1,31 +1,25 @@
-//! What is one for a whole database: the mode of every key, and clearing away.
+//! What is one for a whole database: the mode of every key, and what was denied.
 
 use std::time::Duration;
 
 use anyhow::ensure;
 use chrono::{TimeDelta, Utc};
 use sqlx::AssertSqlSafe;
-use tollgate::{Admin, Filter, Key, Limiter, Mode, Origin, Override, Quota, Rule, Store, Take};
-use uuid::Uuid;
+use tollgate::{Admin, Key, Limiter, Mode, Origin, Override, Quota, Rule, Store, Take};
 
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::{Scratch, with_pool};
 use crate::rig::Rig;
-use crate::store::AnyStore;
 
 pub fn cases() -> Vec<Case> {
     list!(
         Levels::Pools, Time::Real, |_| true;
         a_mode_for_all_rules_until_another_is_set,
         an_end_that_no_clock_reaches_is_as_good_as_none,
-        a_sweep_deletes_what_says_nothing_any_more_in_bounded_steps,
-        decisions_are_the_same_after_a_sweep,
-        a_limiter_sweeps_away_keys_that_were_used_once,
         a_limiter_that_counts_denials_tells_them_when_it_is_closed,
         denials_whose_telling_fails_are_not_counted,
         an_override_whose_end_is_past_rules_nothing_however_it_came_there,
-        a_sweep_deletes_denials_of_more_than_two_days_ago,
         views_show_what_rules_and_how_large_the_tables_are,
     )
     .into()
@@ -136,98 +130,6 @@ fn of<'a>(rig: &Rig, [postgres, mysql, sqlite]: [&'a str; 3]) -> &'a str {
     }
 }
 
-async fn a_sweep_deletes_what_says_nothing_any_more_in_bounded_steps(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let (rig, store) = (&scratch.rig, scratch.rig.store());
-    let (full, owing) = (keys("full", 10), keys("owing", 3));
-    for key in &full {
-        ensure!(rig.decide(under(key, "1000/s")?).await?.is_granted());
-    }
-    for key in &owing {
-        ensure!(rig.decide(under(key, "10/h")?).await?.is_granted());
-    }
-    let provisioned = Key::try_from("provisioned")?;
-    store.create_bucket(&provisioned, "10/h".parse()?).await?;
-    // Receipts, one of which is held for longer, and overrides likewise.
-    for hold in [1, 3_600_000] {
-        let take = under(&owing[0], "10/h")?.id(Uuid::new_v4(), Duration::from_millis(hold));
-        ensure!(rig.decide(take).await?.is_granted());
-    }
-    let soon = Utc::now() + TimeDelta::milliseconds(300);
-    for (key, end) in full.iter().zip([soon, soon + TimeDelta::hours(1)]) {
-        let over = Override { mode: Some(Mode::Off), expires_at: Some(end), ..Override::default() };
-        store.set_override(key, over).await?;
-    }
-    rig.until(soon.timestamp_millis() * MS + MS).await?;
-
-    let (mut after, mut deleted, mut steps) = (None, 0, 0);
-    loop {
-        let swept = store.sweep(after.as_ref(), 4).await?;
-        // The last one deletes as many receipts and overrides too.
-        ensure!(swept.deleted <= if swept.next.is_some() { 4 } else { 12 }, "{swept:?}");
-        (deleted, steps) = (deleted + swept.deleted, steps + 1);
-        after = swept.next;
-        if after.is_none() {
-            break;
-        }
-    }
-    assert_eq!((deleted, steps), (12, 4), "ten buckets, a receipt and an override");
-    let left = store.list(&Filter::default(), None, 100).await?;
-    let left: Vec<&Key> = left.iter().map(|level| &level.key).collect();
-    assert_eq!(left, [&owing[0], &owing[1], &owing[2], &provisioned]);
-    assert_eq!(store.sweep(None, 100).await?.deleted, 0);
-    ensure!(!store.clear_override(&full[0]).await? && store.clear_override(&full[1]).await?);
-    Ok(())
-}
-
-async fn decisions_are_the_same_after_a_sweep(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let (rig, store) = (&scratch.rig, scratch.rig.store());
-    let plan = rig.key();
-    store.create_plan(&plan, "3/d".parse()?).await?;
-    let life = async |sweeps: bool| {
-        let (used, idle, planned) = (rig.key(), rig.key(), rig.key());
-        let mut granted = Vec::new();
-        for cost in [2, 1, 1] {
-            for take in [
-                under(&used, "3/d")?,
-                under(&idle, "3 per 1ms")?,
-                Take::from(planned.clone()).rule(Rule::Plan(plan.clone())),
-            ] {
-                let decision = rig.decide(take.cost(cost)).await?;
-                granted.push((decision.is_granted(), decision.remaining()));
-            }
-            rig.until(rig.now().await? + MS).await?;
-            if sweeps {
-                ensure!(store.sweep(None, 1000).await?.next.is_none());
-                ensure!(store.peek(&idle).await?.is_none() && store.peek(&used).await?.is_some());
-            }
-        }
-        Ok(granted)
-    };
-    assert_eq!(life(true).await?, life(false).await?);
-    Ok(())
-}
-
-async fn a_limiter_sweeps_away_keys_that_were_used_once(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    // A machine that is busy with others takes its time for so many.
-    let store = scratch.rig.store().deadline(Duration::from_secs(60));
-    use_once(&store, 20_000).await?;
-    // It counts requests that it need not ask about, too.
-    let sweeping = Limiter::new(store.clone(), "unlimited")?;
-    for _ in 0..1000 {
-        for _ in 0..1024 {
-            let _ = Box::pin(sweeping.allow("any")).await?;
-        }
-        if is_empty(&store).await? {
-            return Ok(());
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-    anyhow::bail!("the limiter left buckets")
-}
-
 async fn a_limiter_that_counts_denials_tells_them_when_it_is_closed(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let store = scratch.rig.store();
@@ -270,29 +172,6 @@ async fn denials_whose_telling_fails_are_not_counted(rig: Rig) -> anyhow::Result
     let on = if rig.engine.kind == Kind::Postgres { format!(" on {stats}") } else { String::new() };
     rig.pool.run(format!("drop trigger kept{on}")).await?;
     store.count_denials(&denials).await?;
-    assert_eq!(store.most_denied(10).await?[0].denied, 5);
-    Ok(())
-}
-
-async fn a_sweep_deletes_denials_of_more_than_two_days_ago(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let (rig, store) = (&scratch.rig, scratch.rig.store());
-    let stats = rig.table().replace("token_buckets", "token_stats");
-    let key = rig.key();
-    store.count_denials(&[(key.clone(), 5)]).await?;
-    let hours_ago = |hours| match rig.engine.kind {
-        Kind::MySql => format!("utc_timestamp() - interval {hours} hour"),
-        Kind::Postgres => format!("now() - interval '{hours} hours'"),
-        Kind::Sqlite => format!("strftime('%Y-%m-%d %H:00:00.000', 'now', '-{hours} hours')"),
-    };
-    for (hours, id) in [(47, "kept"), (50, "a"), (96, "b"), (9600, "c")] {
-        let at = hours_ago(hours);
-        let old = format!("insert into {stats} (hour, id, denied, last_denied_at) values ({at}, '{id}', 1, {at})");
-        rig.pool.run(old).await?;
-    }
-    assert_eq!(store.sweep(None, 2).await?.deleted, 2, "a step is bounded");
-    assert_eq!(store.sweep(None, 100).await?.deleted, 1);
-    assert_eq!(store.sweep(None, 100).await?.deleted, 0, "the rest is younger than two days");
     assert_eq!(store.most_denied(10).await?[0].denied, 5);
     Ok(())
 }
@@ -350,21 +229,3 @@ async fn views_show_what_rules_and_how_large_the_tables_are(rig: Rig) -> anyhow:
 }
 
 const MS: i64 = 1_000_000;
-
-fn keys(begin: &str, count: u32) -> Vec<Key> {
-    (0..count).map(|n| Key::try_from(format!("{begin}:{n:06}")).expect("short enough")).collect()
-}
-
-async fn use_once(store: &AnyStore, count: u32) -> anyhow::Result<()> {
-    for keys in keys("once", count).chunks(250) {
-        let takes: Vec<Take> = keys.iter().map(|key| under(key, "1000/s")).collect::<anyhow::Result<_>>()?;
-        for outcome in store.take(&takes).await? {
-            ensure!(outcome?.is_granted());
-        }
-    }
-    Ok(())
-}
-
-async fn is_empty(store: &AnyStore) -> anyhow::Result<bool> {
-    Ok(store.list(&Filter::default(), None, 1).await?.is_empty())
-}

@@ -1,0 +1,372 @@
+//! Clearing away what says nothing any more.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use chrono::{TimeDelta, Utc};
+use sqlx::AssertSqlSafe;
+use tollgate::{Admin, Filter, Key, Limiter, Mode, Override, Rule, Store, Take, Window};
+use uuid::Uuid;
+
+use crate::engines::Kind;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::pools::{Scratch, with_pool};
+use crate::rig::{Rig, hex};
+use crate::store::AnyStore;
+
+pub fn cases() -> Vec<Case> {
+    let mut cases: Vec<Case> = list!(
+        Levels::Pools, Time::Real, |_| true;
+        a_sweep_deletes_what_says_nothing_any_more_in_bounded_steps,
+        a_sweep_walks_through_thousands_of_windows_ids_and_overrides,
+        decisions_are_the_same_after_a_sweep,
+        a_limiter_sweeps_away_keys_that_were_used_once,
+        a_limiter_keeps_up_with_windows_and_ids_that_are_used_once,
+        as_many_steps_as_a_limiter_makes_bound_rows_beside_those_that_live,
+        a_sweep_deletes_denials_of_more_than_two_days_ago,
+    )
+    .into();
+    cases.extend(list!(
+        Levels::Pools, Time::Real, |engine| engine.has_routines;
+        a_sweep_begins_only_where_one_ended,
+        one_call_in_sql_makes_all_steps,
+    ));
+    cases
+}
+
+fn under(key: &Key, quota: &str) -> anyhow::Result<Take> {
+    Ok(Take::from(key.clone()).rule(Rule::try_from(quota)?))
+}
+
+async fn a_sweep_deletes_what_says_nothing_any_more_in_bounded_steps(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let (rig, store) = (&scratch.rig, scratch.rig.store());
+    let (full, owing) = (keys("full", 10), keys("owing", 3));
+    for key in &full {
+        ensure!(rig.decide(under(key, "1000/s")?).await?.is_granted());
+    }
+    for key in &owing {
+        ensure!(rig.decide(under(key, "10/h")?).await?.is_granted());
+    }
+    let provisioned = Key::try_from("provisioned")?;
+    store.create_bucket(&provisioned, "10/h".parse()?).await?;
+    // Windows, one of which counts for longer; receipts and overrides likewise.
+    for (key, interval) in full.iter().zip([1, 3_600_000]) {
+        let window = Window::new(10, Duration::from_millis(interval), Duration::from_millis(interval))?;
+        ensure!(rig.decide(Take::from(key.clone()).rule(Rule::Window(window))).await?.is_granted());
+    }
+    for hold in [1, 3_600_000] {
+        let take = under(&owing[0], "10/h")?.id(Uuid::new_v4(), Duration::from_millis(hold));
+        ensure!(rig.decide(take).await?.is_granted());
+    }
+    let soon = Utc::now() + TimeDelta::milliseconds(300);
+    for (key, end) in full.iter().zip([soon, soon + TimeDelta::hours(1)]) {
+        let over = Override { mode: Some(Mode::Off), expires_at: Some(end), ..Override::default() };
+        store.set_override(key, over).await?;
+    }
+    rig.until(soon.timestamp_millis() * MS + MS).await?;
+
+    let (mut after, mut deleted, mut steps) = (None, 0, 0);
+    loop {
+        let swept = store.sweep(after.as_ref(), 4).await?;
+        ensure!(swept.deleted <= 4, "{swept:?}");
+        (deleted, steps) = (deleted + swept.deleted, steps + 1);
+        after = swept.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!((deleted, steps), (13, 6), "ten buckets of 14, a window, a receipt and an override of two each");
+    assert_eq!(rows(rig, "token_windows").await?, 1);
+    let left = store.list(&Filter::default(), None, 100).await?;
+    let left: Vec<&Key> = left.iter().map(|level| &level.key).collect();
+    assert_eq!(left, [&owing[0], &owing[1], &owing[2], &provisioned]);
+    assert_eq!(store.sweep(None, 100).await?.deleted, 0);
+    ensure!(!store.clear_override(&full[0]).await? && store.clear_override(&full[1]).await?);
+    Ok(())
+}
+
+async fn a_sweep_walks_through_thousands_of_windows_ids_and_overrides(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let (rig, store) = (&scratch.rig, scratch.rig.store());
+    for table in TABLES {
+        table.fill(rig, "gone", 1500, Says::Nothing).await?;
+        table.fill(rig, "lives", 100, Says::Something).await?;
+    }
+    let (mut after, mut deleted, mut steps) = (None, 0, 0);
+    loop {
+        let swept = store.sweep(after.as_ref(), 250).await?;
+        ensure!(swept.deleted <= 250, "a step is bounded: {swept:?}");
+        (deleted, steps, after) = (deleted + swept.deleted, steps + 1, swept.next);
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!((deleted, steps), (4500, 20), "4800 rows were looked at, and the last step saw the end");
+    for table in TABLES {
+        assert_eq!(rows(rig, table.name()).await?, 100, "{}", table.name());
+    }
+    assert_eq!(store.sweep(None, 10_000).await?.deleted, 0);
+    Ok(())
+}
+
+async fn a_sweep_begins_only_where_one_ended(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let sweep = match scratch.rig.engine.kind {
+        Kind::Postgres => "select tollgate.sweep_v1('@', 10)",
+        Kind::MySql => "call token_sweep_v1('@', 10)",
+        Kind::Sqlite => anyhow::bail!("it has no routines"),
+    };
+    for after in ["windows/", "buckets/a/b", "denials/"] {
+        scratch.rig.pool.run(sweep.replace('@', after)).await?;
+    }
+    for nowhere in ["", "windows", "user:42", "plans/free", "receipts/", "receipts/1"] {
+        let error = scratch.rig.pool.run(sweep.replace('@', nowhere)).await.expect_err(nowhere);
+        ensure!(error.to_string().contains("what the step before answered as next"), "{nowhere}: {error}");
+    }
+    Ok(())
+}
+
+async fn one_call_in_sql_makes_all_steps(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let sweep = match scratch.rig.engine.kind {
+        Kind::Postgres => "select tollgate.sweep()",
+        Kind::MySql => "call token_sweep()",
+        Kind::Sqlite => anyhow::bail!("it has no routines"),
+    };
+    for table in TABLES {
+        table.fill(&scratch.rig, "gone", 1200, Says::Nothing).await?;
+    }
+    scratch.rig.pool.run(sweep).await?;
+    for table in TABLES {
+        assert_eq!(rows(&scratch.rig, table.name()).await?, 0, "{}", table.name());
+    }
+    Ok(())
+}
+
+async fn decisions_are_the_same_after_a_sweep(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let (rig, store) = (&scratch.rig, scratch.rig.store());
+    let plan = rig.key();
+    store.create_plan(&plan, "3/d".parse()?).await?;
+    let life = async |sweeps: bool| {
+        let (used, idle, planned) = (rig.key(), rig.key(), rig.key());
+        let mut granted = Vec::new();
+        for cost in [2, 1, 1] {
+            for take in [
+                under(&used, "3/d")?,
+                under(&idle, "3 per 1ms")?,
+                Take::from(planned.clone()).rule(Rule::Plan(plan.clone())),
+            ] {
+                let decision = rig.decide(take.cost(cost)).await?;
+                granted.push((decision.is_granted(), decision.remaining()));
+            }
+            rig.until(rig.now().await? + MS).await?;
+            if sweeps {
+                ensure!(store.sweep(None, 1000).await?.next.is_none());
+                ensure!(store.peek(&idle).await?.is_none() && store.peek(&used).await?.is_some());
+            }
+        }
+        Ok(granted)
+    };
+    assert_eq!(life(true).await?, life(false).await?);
+    Ok(())
+}
+
+async fn a_limiter_sweeps_away_keys_that_were_used_once(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    // A machine that is busy with others takes its time for so many.
+    let store = scratch.rig.store().deadline(Duration::from_secs(60));
+    use_once(&store, 20_000).await?;
+    // It counts requests that it need not ask about, too.
+    let sweeping = Limiter::new(store.clone(), "unlimited")?;
+    for _ in 0..1000 {
+        for _ in 0..1024 {
+            let _ = Box::pin(sweeping.allow("any")).await?;
+        }
+        if is_empty(&store).await? {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    anyhow::bail!("the limiter left buckets")
+}
+
+async fn a_limiter_keeps_up_with_windows_and_ids_that_are_used_once(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let store = scratch.rig.store().deadline(Duration::from_secs(60));
+    let limiter = Limiter::new(store, "unlimited")?;
+    for round in 0..3 {
+        for table in [Table::Windows, Table::Receipts] {
+            table.fill(&scratch.rig, &format!("gone{round}"), 1000, Says::Nothing).await?;
+        }
+        // As many as make one run, which looks at twice as many rows. While it is under way, no other begins.
+        for _ in 0..1024 {
+            let _ = Box::pin(limiter.allow("any")).await?;
+        }
+        let all_gone = async {
+            while rows(&scratch.rig, "token_windows").await? + rows(&scratch.rig, "token_receipts").await? > 0 {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            anyhow::Ok(())
+        };
+        tokio::time::timeout(Duration::from_secs(60), all_gone).await.expect("one run clears away both tables")?;
+    }
+    Ok(())
+}
+
+async fn as_many_steps_as_a_limiter_makes_bound_rows_beside_those_that_live(rig: Rig) -> anyhow::Result<()> {
+    const LIVE: i64 = 3000;
+
+    let scratch = Scratch::migrated(&rig).await?;
+    let (rig, store) = (&scratch.rig, scratch.rig.store());
+    Table::Windows.fill(rig, "lives", LIVE, Says::Something).await?;
+    let mut after = None;
+    for round in 0..16 {
+        // A row a request.
+        Table::Windows.fill(rig, &format!("gone{round}"), 512, Says::Nothing).await?;
+        Table::Receipts.fill(rig, &format!("gone{round}"), 512, Says::Nothing).await?;
+        for _ in 0..8 {
+            after = store.sweep(after.as_ref(), 256).await?.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        let all = rows(rig, "token_windows").await? + rows(rig, "token_receipts").await?;
+        ensure!(all <= 2 * LIVE, "{all} rows in round {round}");
+    }
+    Ok(())
+}
+
+async fn a_sweep_deletes_denials_of_more_than_two_days_ago(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let (rig, store) = (&scratch.rig, scratch.rig.store());
+    let stats = rig.table().replace("token_buckets", "token_stats");
+    let key = rig.key();
+    store.count_denials(&[(key.clone(), 5)]).await?;
+    let hours_ago = |hours| match rig.engine.kind {
+        Kind::MySql => format!("utc_timestamp() - interval {hours} hour"),
+        Kind::Postgres => format!("now() - interval '{hours} hours'"),
+        Kind::Sqlite => format!("strftime('%Y-%m-%d %H:00:00.000', 'now', '-{hours} hours')"),
+    };
+    for (hours, id) in [(47, "kept"), (50, "a"), (96, "b"), (9600, "c")] {
+        let at = hours_ago(hours);
+        let old = format!("insert into {stats} (hour, id, denied, last_denied_at) values ({at}, '{id}', 1, {at})");
+        rig.pool.run(old).await?;
+    }
+    assert_eq!(store.sweep(None, 2).await?.deleted, 2, "a step is bounded");
+    assert_eq!(store.sweep(None, 100).await?.deleted, 1);
+    assert_eq!(store.sweep(None, 100).await?.deleted, 0, "the rest is younger than two days");
+    assert_eq!(store.most_denied(10).await?[0].denied, 5);
+    Ok(())
+}
+
+/// The tables that a sweep walks through beside the buckets'.
+#[derive(Clone, Copy)]
+enum Table {
+    Windows,
+    Receipts,
+    Overrides,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Says {
+    Nothing,
+    Something,
+}
+
+impl Table {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Windows => "token_windows",
+            Self::Receipts => "token_receipts",
+            Self::Overrides => "token_overrides",
+        }
+    }
+
+    /// Makes rows as requests leave them, or left them long ago.
+    async fn fill(self, rig: &Rig, begin: &str, count: i64, says: Says) -> anyhow::Result<()> {
+        let (kind, table) = (rig.engine.kind, in_schema(rig, self.name()));
+        let end = if says == Says::Nothing { 1_000_000_000 } else { i64::MAX / 4 };
+        let (columns, rest) = match (self, kind) {
+            (Self::Windows, Kind::Postgres) => {
+                ("id, interval_ns, resolution_ns, ends, counts", format!("1000, 1000, array[{end}], array[1]"))
+            }
+            (Self::Windows, Kind::MySql) => {
+                ("id, interval_ns, resolution_ns, counts, newest", format!("1000, 1000, '[[{end},1]]', {end}"))
+            }
+            (Self::Windows, Kind::Sqlite) => (
+                "id, most, interval_ns, resolution_ns, counts, empty_at",
+                format!("1, 1000, 1000, '{end} 1', {end} + 1000"),
+            ),
+            (Self::Receipts, _) => {
+                ("bucket, cost, granted, acts_at, state, expires_at, id", format!("1, 1, 1, 'open', {end}"))
+            }
+            (Self::Overrides, _) => ("id, mode, reason", "'off', 'a test'".to_owned()),
+        };
+        let row = |n: i64| {
+            let id = format!("{begin}:{n:06}");
+            match self {
+                Self::Receipts => format!("('{id}', {rest}, {})", uuid(kind)),
+                Self::Windows | Self::Overrides => format!("('{id}', {rest})"),
+            }
+        };
+        let rows: Vec<String> = (0..count).map(row).collect();
+        rig.pool.run(format!("insert into {table} ({columns}) values {}", rows.join(", "))).await?;
+        if let (Self::Overrides, Says::Nothing) = (self, says) {
+            // None can be made in the past; time only goes on.
+            rig.pool.run(expire(kind, &table, begin)).await?;
+        }
+        Ok(())
+    }
+}
+
+fn expire(kind: Kind, table: &str, begin: &str) -> String {
+    match kind {
+        Kind::Postgres => format!(
+            "alter table {table} disable trigger all;
+             update {table} set expires_at = '2001-01-01' where id like '{begin}:%';
+             alter table {table} enable trigger all"
+        ),
+        Kind::MySql => {
+            format!("update {table} set made_at = '2001-01-01', expires_at = '2001-01-02' where id like '{begin}:%'")
+        }
+        Kind::Sqlite => format!("update {table} set expires_at = '2001-01-01' where id like '{begin}:%'"),
+    }
+}
+
+fn uuid(kind: Kind) -> String {
+    let id = Uuid::new_v4();
+    if kind == Kind::MySql { format!("x'{}'", hex(id.as_bytes())) } else { format!("'{id}'") }
+}
+
+fn in_schema(rig: &Rig, table: &str) -> String {
+    rig.table().replace("token_buckets", table)
+}
+
+async fn rows(rig: &Rig, table: &str) -> anyhow::Result<i64> {
+    let count = AssertSqlSafe(format!("select count(*) from {}", in_schema(rig, table)));
+    Ok(with_pool!(&rig.pool, pool => sqlx::query_scalar(count).fetch_one(pool).await?))
+}
+
+fn keys(begin: &str, count: u32) -> Vec<Key> {
+    (0..count).map(|n| Key::try_from(format!("{begin}:{n:06}")).expect("short enough")).collect()
+}
+
+async fn use_once(store: &AnyStore, count: u32) -> anyhow::Result<()> {
+    for keys in keys("once", count).chunks(250) {
+        let takes: Vec<Take> = keys.iter().map(|key| under(key, "1000/s")).collect::<anyhow::Result<_>>()?;
+        for outcome in store.take(&takes).await? {
+            ensure!(outcome?.is_granted());
+        }
+    }
+    Ok(())
+}
+
+async fn is_empty(store: &AnyStore) -> anyhow::Result<bool> {
+    Ok(store.list(&Filter::default(), None, 1).await?.is_empty())
+}
+
+const TABLES: [Table; 3] = [Table::Windows, Table::Receipts, Table::Overrides];
+
+const MS: i64 = 1_000_000;
