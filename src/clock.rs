@@ -1,8 +1,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use crate::take::nanoseconds;
+#[cfg(any(target_os = "android", target_os = "linux"))]
+use crate::quota::SECOND_NS;
 
 /// Where a store without a server of its own reads the time: [`LocalBucket`](crate::LocalBucket) and SQLite. And what a
 /// [`Lease`](crate::Lease) measures time with: for that any beginning will do.
@@ -19,9 +20,16 @@ pub struct SystemClock;
 
 impl Clock for SystemClock {
     #[inline]
+    #[cfg(any(target_os = "android", target_os = "linux"))]
     fn now(&self) -> i64 {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        nanoseconds(since)
+        // What the standard library calls too; its detours are a tenth of a decision in memory.
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+        time.tv_sec.saturating_mul(SECOND_NS).saturating_add(time.tv_nsec).max(0)
+    }
+
+    #[cfg(not(any(target_os = "android", target_os = "linux")))]
+    fn now(&self) -> i64 {
+        crate::take::nanoseconds(std::time::UNIX_EPOCH.elapsed().unwrap_or_default())
     }
 }
 

@@ -1,12 +1,14 @@
-//! What a decision in this process costs, beside `governor`: the same keys, quota and threads, taking turns.
+//! What a decision in this process costs, beside `governor`: the same keys, quota and threads, taking turns. Of these only
+//! those count during which no other program had the processors.
 //!
 //! ```text
 //! cargo bench --bench memory -- --seconds 2
 //! ```
 
+use std::fmt;
 use std::num::NonZeroU32;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,12 +19,15 @@ use tollgate::{Key, MemoryStore, Quota, Rule, Take};
 #[derive(Parser)]
 #[command(about = "Measures decisions in this process, granted and denied, beside governor")]
 struct Arguments {
-    /// For how long each figure is measured, all rounds together.
+    /// For how long the two take turns, for each line of the table.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
-    /// How often the two take turns.
-    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: u32,
+    /// Over how many keys.
+    #[arg(long, default_values_t = [1, 100_000], value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    keys: Vec<usize>,
+    /// By how many threads.
+    #[arg(long, default_values_t = [1, 2], value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    threads: Vec<usize>,
     /// What `cargo bench` adds.
     #[arg(long, hide = true)]
     bench: bool,
@@ -30,26 +35,20 @@ struct Arguments {
 
 fn main() {
     let arguments = Arguments::parse();
-    let slice = Duration::from_secs_f64(arguments.seconds / f64::from(arguments.rounds));
     println!(
         "| keys | threads | outcome | governor, M/s | tollgate, M/s | tollgate ÷ governor |\n|---|---|---|---|---|---|"
     );
-    for keys in [1, 100_000] {
-        for threads in [1, 2] {
+    for &keys in &arguments.keys {
+        for &threads in &arguments.threads {
             for (outcome, rate) in [("granted", 1_000_000_000), ("denied", 1)] {
                 let (ours, theirs) = (Arc::new(Ours::new(keys, rate)), Arc::new(Theirs::new(keys, rate)));
-                let mut rounds = Vec::new();
-                for _ in 0..=arguments.rounds {
-                    rounds.push((turn(&theirs, threads, slice, outcome), turn(&ours, threads, slice, outcome)));
+                let (start, mut rates) = (Instant::now(), [Vec::new(), Vec::new()]);
+                while start.elapsed().as_secs_f64() < arguments.seconds {
+                    rates[0].extend(turn(&theirs, threads, outcome));
+                    rates[1].extend(turn(&ours, threads, outcome));
                 }
-                rounds.remove(0);
-                let column = |of: fn(&(f64, f64)) -> f64| spread(rounds.iter().map(of));
-                println!(
-                    "| {keys} | {threads} | {outcome} | {} | {} | {} |",
-                    column(|round| round.0 / 1e6),
-                    column(|round| round.1 / 1e6),
-                    column(|round| round.1 / round.0)
-                );
+                let [theirs, ours] = rates.map(Spread::of);
+                println!("| {keys} | {threads} | {outcome} | {theirs} | {ours} | {:.2} |", ours.median / theirs.median);
             }
         }
     }
@@ -121,41 +120,69 @@ impl Decides for Theirs {
     }
 }
 
-/// Decisions a second, by so many threads, over all keys in a scattered order.
-fn turn<D: Decides>(decides: &Arc<D>, threads: usize, slice: Duration, outcome: &str) -> f64 {
-    let (over, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+/// Decisions a second, by so many threads, over all keys in a scattered order; `None` if one of them had to wait
+/// for a processor, as another program had it.
+fn turn<D: Decides>(decides: &Arc<D>, threads: usize, outcome: &str) -> Option<f64> {
+    let (over, ready) = (Arc::new(AtomicBool::new(false)), Arc::new(Barrier::new(threads + 1)));
     let granted = outcome == "granted";
-    let start = Instant::now();
     let callers: Vec<_> = (0..threads)
         .map(|caller| {
-            let (decides, over, count) = (Arc::clone(decides), Arc::clone(&over), Arc::clone(&count));
+            let (decides, over, ready) = (Arc::clone(decides), Arc::clone(&over), Arc::clone(&ready));
             thread::spawn(move || {
-                let (mut key, mut decisions) = (caller, 0_u64);
+                let waited_before = waited();
+                ready.wait();
+                let start = Instant::now();
+                let (mut key, mut decisions) = (caller, 0_u32);
                 while !over.load(Ordering::Relaxed) {
-                    for _ in 0..1000 {
+                    for _ in 0..100 {
                         // The stride shares no divisor with the number of keys, so every key has its turn.
                         key = (key + 38_903) % decides.keys();
                         assert_eq!(decides.decide(key), granted, "key {key}");
                     }
-                    decisions += 1000;
+                    decisions += 100;
                 }
-                count.fetch_add(decisions, Ordering::Relaxed);
+                let (took, waited) = (start.elapsed(), waited().saturating_sub(waited_before));
+                (waited <= took / 20).then(|| f64::from(decisions) / took.as_secs_f64())
             })
         })
         .collect();
-    thread::sleep(slice);
+    ready.wait();
+    thread::sleep(SLICE);
     over.store(true, Ordering::Relaxed);
-    for caller in callers {
-        caller.join().expect("no panic");
-    }
-    #[expect(clippy::cast_precision_loss, reason = "a rate is no more precise")]
-    let count = count.load(Ordering::Relaxed) as f64;
-    count / start.elapsed().as_secs_f64()
+    let rates: Vec<Option<f64>> = callers.into_iter().map(|caller| caller.join().expect("no panic")).collect();
+    rates.into_iter().sum()
 }
 
-/// The median, and the least and the most in brackets.
-fn spread(figures: impl Iterator<Item = f64>) -> String {
-    let mut figures: Vec<f64> = figures.collect();
-    figures.sort_unstable_by(f64::total_cmp);
-    format!("{:.2} ({:.2}–{:.2})", figures[figures.len() / 2], figures[0], figures[figures.len() - 1])
+/// For how long this thread waited for a processor, where Linux says so; elsewhere every turn counts.
+fn waited() -> Duration {
+    let schedstat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let waited = schedstat.split_whitespace().nth(1).and_then(|ns| ns.parse().ok());
+    Duration::from_nanos(waited.unwrap_or_default())
 }
+
+/// The median, and between what the middle half of them is.
+struct Spread {
+    median: f64,
+    middle: [f64; 2],
+}
+
+impl Spread {
+    fn of(mut rates: Vec<f64>) -> Self {
+        rates.sort_unstable_by(f64::total_cmp);
+        let at = |part: usize| rates.get(rates.len().saturating_sub(1) * part / 4).copied().unwrap_or(f64::NAN);
+        Self { median: at(2), middle: [at(1), at(3)] }
+    }
+}
+
+impl fmt::Display for Spread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.median.is_nan() {
+            return f.write_str("disturbed");
+        }
+        let [median, low, high] = [self.median, self.middle[0], self.middle[1]].map(|rate| rate / 1e6);
+        write!(f, "{median:.2} ({low:.2}–{high:.2})")
+    }
+}
+
+/// How long a turn is: short, so that on a busy machine some pass undisturbed.
+const SLICE: Duration = Duration::from_millis(2);
