@@ -35,6 +35,15 @@ impl Processes {
         Ok(Self(processes))
     }
 
+    /// Ends them where they are, and returns when they are gone.
+    #[allow(dead_code, reason = "of use to the tests alone")]
+    pub(crate) async fn kill(mut self) -> anyhow::Result<()> {
+        for process in &mut self.0 {
+            process.child.kill().await?;
+        }
+        Ok(())
+    }
+
     /// Lets them begin, and returns their reports.
     pub(crate) async fn go<R: DeserializeOwned>(mut self, by: &impl Serialize) -> anyhow::Result<Vec<R>> {
         for process in &mut self.0 {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 use tokio::task::JoinSet;
 use tollgate::bucket::Terms;
-use tollgate::{Clock, Key, Limiter, Quota, Rule, Store, SystemClock, Take};
+use tollgate::{Admin, Clock, Key, Limiter, Quota, Rule, Store, SystemClock, Take};
 
 use crate::checker::{Call, Fault, Limit};
 use crate::engines::{ENGINES, Engine, sqlite};
@@ -28,6 +28,8 @@ pub fn work() -> Option<anyhow::Result<()>> {
     Some(runtime.map_err(Into::into).and_then(|runtime| match role.as_str() {
         CALLERS => runtime.block_on(call()),
         WAITERS => runtime.block_on(wait()),
+        SERVICES => runtime.block_on(serve()),
+        HOLDERS => runtime.block_on(hold()),
         _ => runtime.block_on(worker::work()),
     }))
 }
@@ -41,6 +43,8 @@ pub fn command(role: &str) -> Command {
 
 pub const CALLERS: &str = "callers";
 pub const WAITERS: &str = "waiters";
+pub const SERVICES: &str = "services";
+pub const HOLDERS: &str = "holders";
 pub const FLEET: &str = "fleet";
 
 /// Callers in processes of their own, and the buckets that they share.
@@ -107,6 +111,20 @@ impl Callers {
         Processes::start(&vec![self.clone(); PROCESSES], || command(WAITERS)).await
     }
 
+    /// A process for each of them, which asks every ten milliseconds under the quota of its own, until the end.
+    pub async fn start_services(services: &[Self]) -> anyhow::Result<Processes> {
+        Processes::start(services, || command(SERVICES)).await
+    }
+
+    /// A process that holds three reservations, the last one for later, and has somebody who waits behind it.
+    pub async fn start_holder(&self) -> anyhow::Result<Processes> {
+        Processes::start(std::slice::from_ref(self), || command(HOLDERS)).await
+    }
+
+    fn continuous(&self) -> Result<Quota, tollgate::QuotaError> {
+        Quota::continuous(self.capacity, self.period)
+    }
+
     fn quota(&self) -> Result<Quota, tollgate::QuotaError> {
         Quota::interval(self.capacity, self.period)
     }
@@ -158,6 +176,48 @@ async fn wait() -> anyhow::Result<()> {
     }
     let calls: anyhow::Result<Vec<Call>> = crate::scenarios::verbs::together(waiters).await.into_iter().collect();
     processes::report(&calls?)
+}
+
+/// The part of a process: three requests every ten milliseconds.
+async fn serve() -> anyhow::Result<()> {
+    let callers: Callers = processes::told()?;
+    let take = Take::from(Key::try_from(&*callers.keys[0])?).rule(Rule::Quota(callers.continuous()?));
+    let store = callers.store().await?;
+    let course: Course = processes::ready()?;
+
+    let (mut calls, mut every) = (Vec::new(), tokio::time::interval(Duration::from_millis(10)));
+    while SystemClock.now() < course.end {
+        every.tick().await;
+        for _ in 0..3 {
+            let sent = SystemClock.now();
+            let granted = store.take_one(&take).await??.is_granted();
+            calls.push(Call { sent, done: SystemClock.now(), at: None, cost: 1, granted });
+        }
+    }
+    processes::report(&calls)
+}
+
+/// The part of a process: it is ready when its reservations are made, and waits to be killed.
+async fn hold() -> anyhow::Result<()> {
+    let callers: Callers = processes::told()?;
+    let store = callers.store().await?;
+    let limiter = Limiter::builder(store.clone()).longest_wait(callers.period * 4).build(Rule::Provisioned)?;
+    let limiter = limiter.bind(&callers.keys[0])?;
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        held.push(limiter.reserve().await?);
+    }
+    anyhow::ensure!(
+        held.iter().all(tollgate::Reservation::is_granted) && !held[2].delay().is_zero(),
+        "not all are held"
+    );
+    let waiter = tokio::spawn(async move { limiter.wait().await });
+    while store.peek(&Key::try_from(&*callers.keys[0])?).await?.is_none_or(|level| level.granted < 4) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    processes::ready::<Course>()?;
+    waiter.abort();
+    anyhow::bail!("it was to be killed with its {} reservations", held.len())
 }
 
 async fn ask(callers: Callers, store: AnyStore, course: Course) -> anyhow::Result<Histories> {

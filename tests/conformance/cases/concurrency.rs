@@ -10,6 +10,7 @@ use crate::rig::Rig;
 use crate::workers::{Callers, Course, Histories, faults, merge, nanoseconds};
 
 mod lines;
+mod services;
 mod waiters;
 
 pub fn cases() -> Vec<Case> {
@@ -19,6 +20,7 @@ pub fn cases() -> Vec<Case> {
         .to_vec(),
         list!(Levels::Pools, Time::Real, |_| true; eight_processes_share_sixteen_buckets).to_vec(),
         lines::cases(),
+        services::cases(),
         waiters::cases(),
     ]
     .concat()

@@ -1,0 +1,47 @@
+//! Processes that do not agree, and processes that die.
+
+use std::time::Duration;
+
+use tollgate::{Clock, Limiter, Quota, Rule, SystemClock};
+
+use super::{check, granted};
+use crate::checker::Call;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::rig::Rig;
+use crate::workers::{Callers, Course, nanoseconds};
+
+pub fn cases() -> Vec<Case> {
+    list!(Levels::Pools, Time::Real, |_| true;
+        two_processes_that_alternate_quotas_exceed_no_window_of_the_larger,
+        what_a_process_reserved_stays_taken_when_it_is_killed)
+    .into()
+}
+
+/// Each settles the bucket under its own terms, every ten milliseconds. `scenarios::plans` has the same in injected time.
+async fn two_processes_that_alternate_quotas_exceed_no_window_of_the_larger(rig: Rig) -> anyhow::Result<()> {
+    let key = rig.key();
+    let quotas = [Quota::per_second(10).burst(20).build()?, Quota::per_second(50).burst(5).build()?];
+    let services = quotas.map(|quota| Callers::new(&rig, std::slice::from_ref(&key), quota));
+    let processes = Callers::start_services(&services).await?;
+    let end = SystemClock.now() + nanoseconds(Duration::from_secs(1));
+    let calls: Vec<Vec<Call>> = processes.go(&Course { anchor: 0, end }).await?;
+    assert!(calls.iter().all(|calls| calls.len() > 10), "both of them asked");
+    let calls = calls.concat();
+    assert!(granted(&calls) >= 20, "the bucket was full");
+    let larger = Quota::per_second(50).burst(20).build()?;
+    check(&rig, &key, &larger, 0, &calls).await
+}
+
+async fn what_a_process_reserved_stays_taken_when_it_is_killed(rig: Rig) -> anyhow::Result<()> {
+    let quota = Quota::continuous(2, Duration::from_hours(200))?;
+    let key = rig.bucket(quota).await?;
+    let holder = Callers::new(&rig, std::slice::from_ref(&key), quota).start_holder().await?;
+    holder.kill().await?;
+    let limiter = Limiter::builder(rig.store()).longest_wait(quota.refill_time() * 4).build(Rule::Provisioned)?;
+    assert!(!limiter.allow(&key).await?.is_granted(), "two were to be used at once");
+    let next = limiter.reserve(&key).await?;
+    let (wait, third) = (next.decision().wait(), Duration::from_hours(300));
+    assert!(wait > third - Duration::from_hours(1) && wait <= third, "two more were promised, not {wait:?}");
+    assert_eq!(rig.row(&key).await?.map(|row| row.granted), Some(5));
+    Ok(())
+}
