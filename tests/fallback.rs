@@ -95,6 +95,24 @@ async fn a_local_limit_grants_its_own_quota_and_no_more() -> anyhow::Result<()> 
 }
 
 #[tokio::test]
+async fn a_local_limit_keeps_so_many_keys_and_no_more() -> anyhow::Result<()> {
+    let limiter = limiter(Broken, Fallback::Local(Quota::once(1)?))?;
+    let (mut granted, mut refused) = (0_u32, 0_u32);
+    for n in 0..150_000 {
+        match limiter.allow(format!("user:{n}")).await {
+            Ok(decision) => granted += u32::from(decision.is_granted()),
+            Err(Error::Take(TakeError::TooManyKeys(_))) => refused += 1,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    // None of them is full, so none was forgotten. Each of the store's parts has as many, rounded up.
+    assert!((100_000..101_000).contains(&granted), "{granted} keys");
+    assert_eq!(granted + refused, 150_000);
+    assert!(!limiter.allow("user:0").await?.is_granted());
+    Ok(())
+}
+
+#[tokio::test]
 async fn of_several_limits_a_local_one_stands_for_the_first_and_for_what_the_database_alone_knows() -> anyhow::Result<()>
 {
     let limiter = limiter(Broken, Fallback::Local(Quota::per_hour(2).build()?))?;
