@@ -60,12 +60,12 @@ pub(crate) async fn measure(arguments: &Arguments, run: &str) -> anyhow::Result<
         server: Server::Postgres.pid(),
     };
     let (start, mut done) = (Instant::now(), Vec::new());
-    let mut before = Table::read(&watch).await?;
+    let mut before = Seen::read(&watch).await?;
     while done.len() < stretches {
         let begun = Instant::now();
         let sample = opened.measure(plan.clone()).await?;
         check(&STEADY, &sample, begun.elapsed())?;
-        let table = Table::read(&watch).await?;
+        let table = Seen::read(&watch).await?;
         #[expect(clippy::cast_precision_loss, reason = "a figure is no more precise")]
         let (decisions, granted, wal) =
             (sample.decisions as f64, sample.granted as f64, (table.wal_bytes - before.wal_bytes) as f64);
@@ -92,7 +92,7 @@ pub(crate) async fn measure(arguments: &Arguments, run: &str) -> anyhow::Result<
 }
 
 /// What PostgreSQL says of the buckets' table. Sessions report their updates up to a second late.
-struct Table {
+struct Seen {
     table_bytes: i64,
     index_bytes: i64,
     dead_rows: i64,
@@ -102,7 +102,7 @@ struct Table {
     wal_bytes: i64,
 }
 
-impl Table {
+impl Seen {
     async fn read(pool: &PgPool) -> sqlx::Result<Self> {
         let figures = sqlx::query_as(
             "select pg_table_size(relid) table_bytes, pg_indexes_size(relid) index_bytes, n_dead_tup dead_rows,
