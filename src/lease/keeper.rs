@@ -18,7 +18,7 @@ struct Keeper<S: Store, C: Clock> {
 impl<S: Store, C: Clock> Lender<S, C> {
     /// Starts the task, if it does not run.
     pub(super) fn keep_house(self: &Arc<Self>, runtime: &Handle) {
-        if !self.keeping.swap(true, Ordering::SeqCst) {
+        if !self.keeping.swap(true, Ordering::AcqRel) {
             runtime.spawn(Keeper { lender: Arc::downgrade(self), runs: true }.keep(self.options.lifetime() / 2));
         }
     }
@@ -50,9 +50,9 @@ impl<S: Store, C: Clock> Keeper<S, C> {
             if lender.table.len() > 0 {
                 continue;
             }
-            lender.keeping.store(false, Ordering::SeqCst);
-            // A lease that was made just before that found the task running.
-            if lender.table.len() == 0 || lender.keeping.swap(true, Ordering::SeqCst) {
+            // Exchanged and not stored: so it sees each lease whose maker found the task running just before that.
+            lender.keeping.swap(false, Ordering::AcqRel);
+            if lender.table.len() == 0 || lender.keeping.swap(true, Ordering::AcqRel) {
                 self.runs = false;
                 return;
             }
@@ -64,7 +64,7 @@ impl<S: Store, C: Clock> Drop for Keeper<S, C> {
     /// If its runtime ends, another may start it.
     fn drop(&mut self) {
         if let Some(lender) = self.lender.upgrade().filter(|_| self.runs) {
-            lender.keeping.store(false, Ordering::SeqCst);
+            lender.keeping.store(false, Ordering::Release);
         }
     }
 }

@@ -5,10 +5,12 @@
 //! ```
 
 mod arithmetic;
+mod layers;
 mod limiter;
 mod memory;
+mod null;
 
 use criterion::{criterion_group, criterion_main};
 
-criterion_group!(parts, arithmetic::bench, memory::bench, limiter::bench);
+criterion_group!(parts, arithmetic::bench, memory::bench, layers::bench, limiter::bench);
 criterion_main!(parts);

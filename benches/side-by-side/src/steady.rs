@@ -41,6 +41,10 @@ pub(crate) async fn measure(arguments: &Arguments, run: &str) -> anyhow::Result<
         arguments.engines.contains(&Server::Postgres),
         "steady load is measured on PostgreSQL: say --engines postgres"
     );
+    ensure!(
+        arguments.stretches() <= MOST_STRETCHES,
+        "--minutes 75 at most: later the buckets would be full, and swept"
+    );
     let scene = Scene::new(&STEADY, run, arguments.keys());
     let ours = Contestant { kind: Kind::Tollgate, server: Some(Server::Postgres) };
     ours.load(&scene, 0).await?;
@@ -56,12 +60,12 @@ pub(crate) async fn measure(arguments: &Arguments, run: &str) -> anyhow::Result<
         server: Server::Postgres.pid(),
     };
     let (start, mut done) = (Instant::now(), Vec::new());
-    let mut before = Table::read(&watch).await?;
+    let mut before = Seen::read(&watch).await?;
     while done.len() < stretches {
         let begun = Instant::now();
         let sample = opened.measure(plan.clone()).await?;
         check(&STEADY, &sample, begun.elapsed())?;
-        let table = Table::read(&watch).await?;
+        let table = Seen::read(&watch).await?;
         #[expect(clippy::cast_precision_loss, reason = "a figure is no more precise")]
         let (decisions, granted, wal) =
             (sample.decisions as f64, sample.granted as f64, (table.wal_bytes - before.wal_bytes) as f64);
@@ -88,7 +92,7 @@ pub(crate) async fn measure(arguments: &Arguments, run: &str) -> anyhow::Result<
 }
 
 /// What PostgreSQL says of the buckets' table. Sessions report their updates up to a second late.
-struct Table {
+struct Seen {
     table_bytes: i64,
     index_bytes: i64,
     dead_rows: i64,
@@ -98,7 +102,7 @@ struct Table {
     wal_bytes: i64,
 }
 
-impl Table {
+impl Seen {
     async fn read(pool: &PgPool) -> sqlx::Result<Self> {
         let figures = sqlx::query_as(
             "select pg_table_size(relid) table_bytes, pg_indexes_size(relid) index_bytes, n_dead_tup dead_rows,
@@ -113,6 +117,9 @@ impl Table {
         Ok(Self { table_bytes, index_bytes, dead_rows, updates, hot_updates, vacuums, wal_bytes })
     }
 }
+
+/// Buckets are full again after 83 minutes.
+const MOST_STRETCHES: usize = 150;
 
 /// How long a stretch is.
 pub(crate) const STRETCH: Duration = Duration::from_secs(30);

@@ -40,6 +40,7 @@ where
         .light_line_style(TRANSPARENT)
         .bold_line_style(PALE)
         .x_labels(8)
+        .x_label_formatter(&|figure| short(*figure))
         .x_desc(by)
         .label_style((FONT, 14))
         .draw()?;
@@ -58,6 +59,15 @@ pub(super) fn legend(area: &Area<'_>, series: &Series<'_>) -> anyhow::Result<()>
         area.draw(&Text::new((*name).to_owned(), (26, height - 2), (FONT, 14)))?;
     }
     Ok(())
+}
+
+/// Ten million keys have no room for all their digits.
+fn short(figure: f64) -> String {
+    match figure {
+        millions if millions >= 1e6 => format!("{}M", millions / 1e6),
+        thousands if thousands >= 1e3 => format!("{}k", thousands / 1e3),
+        few => format!("{}", (few * 100.0).round() / 100.0),
+    }
 }
 
 fn ends(series: &Series<'_>, of: fn(&(f64, f64)) -> f64) -> (f64, f64) {
