@@ -77,9 +77,9 @@ async fn a_store_that_remembers_as_many_ids_as_it_may_forgets_none_early() -> an
         let receipt = Receipt::new(Uuid::new_v4(), key.clone(), 1);
         let granted_at = Duration::from_nanos(clock.now().unsigned_abs());
         let refund = if rule == Rule::Window(window) { receipt.in_window(granted_at) } else { receipt }.refund(1);
-        assert!(matches!(store.adjust(&[refund.clone()]).await?[..], [Err(TakeError::TooManyIds(_))]));
+        assert!(matches!(store.adjust(std::slice::from_ref(&refund)).await?[..], [Err(TakeError::TooManyIds(_))]));
         clock.advance(Duration::from_secs(10));
-        assert_eq!(store.adjust(&[refund.clone()]).await?, [Ok(Adjusted::Done(1))]);
+        assert_eq!(store.adjust(std::slice::from_ref(&refund)).await?, [Ok(Adjusted::Done(1))]);
         assert_eq!(store.adjust(&[refund]).await?, [Ok(Adjusted::Repeated)]);
         let id = Uuid::new_v4();
         assert_eq!(store.decide(&take(id, Duration::MAX)), Err(TakeError::TooManyIds(id)), "one is held for ever");
