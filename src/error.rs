@@ -133,6 +133,9 @@ pub enum TakeError {
     /// The store holds as many keys as it may, and none of their buckets is full.
     #[error("there is no room for bucket '{0}': the store holds as many keys as it may, and none that it can forget")]
     TooManyKeys(Key),
+    /// The store remembers as many requests as it may, and none of them has expired. Nothing was taken or given back.
+    #[error("there is no room to remember request {0}: hold ids for a shorter time, or raise MemoryStore::most_keys")]
+    TooManyIds(Uuid),
     /// A request for no token.
     #[error("a request takes 1 token or more, and this one takes 0")]
     NoTokens,

@@ -2,13 +2,13 @@ use parking_lot::Mutex;
 
 use foldhash::fast::RandomState;
 
-use self::receipts::Receipts;
 use self::rules::RuleBook;
 use self::shard::Shard;
 use self::stats::Stats;
 use crate::answer::Answer;
 use crate::book;
 use crate::hold_back::held;
+use crate::receipt::Kind;
 use crate::{
     Adjusted, Adjustment, Clock, Decision, Error, HoldBack, Key, Mode, Outcome, Rule, Store, SweepCursor, Swept,
     SystemClock, Take, TakeError,
@@ -26,7 +26,8 @@ mod windows;
 ///
 /// When a bucket is empty, requests are denied at once. It holds a million keys unless said; beyond that, buckets that
 /// are full are forgotten, which nobody notices, and never others: if there are none, a new key is an error
-/// ([`TakeError::TooManyKeys`]).
+/// ([`TakeError::TooManyKeys`]). It remembers a million requests likewise, by their ids or because they were given back,
+/// until they expire; for more of them it has no room ([`TakeError::TooManyIds`]), and takes and gives back nothing.
 ///
 /// ```
 /// use tollgate::{Limiter, MemoryStore, Quota};
@@ -46,7 +47,6 @@ pub struct MemoryStore<C = SystemClock> {
     shards: Box<[Mutex<Shard>]>,
     hasher: RandomState,
     rules: RuleBook,
-    receipts: Mutex<Receipts>,
     stats: Mutex<Stats>,
     clock: C,
 }
@@ -69,15 +69,16 @@ impl<C: Clock> MemoryStore<C> {
     /// A store on a clock of the caller's: for tests.
     pub fn with_clock(clock: C) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::new(Shard::new(MOST_KEYS / SHARDS))).collect();
-        let (rules, receipts, stats) = (RuleBook::default(), Mutex::default(), Mutex::default());
-        Self { shards, hasher: RandomState::default(), rules, receipts, stats, clock }
+        let (rules, stats) = (RuleBook::default(), Mutex::default());
+        Self { shards, hasher: RandomState::default(), rules, stats, clock }
     }
 
-    /// How many keys it holds at most, rounded up to a multiple of the number of its shards; a million if not said.
+    /// How many keys it holds at most, and of how many requests it remembers the ids or that they were given back; each
+    /// rounded up to a multiple of the number of its shards, and a million if not said.
     #[must_use]
     pub fn most_keys(self, keys: usize) -> Self {
         for shard in &self.shards {
-            shard.lock().most_keys = keys.div_ceil(SHARDS).max(1);
+            shard.lock().hold_at_most(keys.div_ceil(SHARDS).max(1));
         }
         self
     }
@@ -134,8 +135,12 @@ impl<C: Clock> MemoryStore<C> {
     fn decide_ruled(&self, take: &Take) -> Outcome {
         let request = take.request()?;
         let mut guards = self.lock_all(take.keys());
-        let mut receipts = self.receipts.lock();
         let now = self.clock.now();
+        if let Some(id) = take.id {
+            for key in take.keys() {
+                guards.shard(self.shard_of(key)).receipts.make_room(id, key, now)?;
+            }
+        }
         let (mut changed, mut answers) = (Vec::new(), Vec::new());
         for (key, rule) in &take.limits {
             let row = guards.row(self.shard_of(key), key).cloned();
@@ -150,7 +155,10 @@ impl<C: Clock> MemoryStore<C> {
                 }
             };
             let before = ruled.row.clone();
-            let held = take.id.filter(|_| ruled.mode != Mode::Off).and_then(|id| receipts.get(id, key, now));
+            let held = take
+                .id
+                .filter(|_| ruled.mode != Mode::Off)
+                .and_then(|id| guards.shard(self.shard_of(key)).receipts.get(id, key, now));
             let answer = match held {
                 Some(held) => held.again(request, book::look(&ruled, now)),
                 None => book::take(&mut ruled, request, now),
@@ -168,7 +176,8 @@ impl<C: Clock> MemoryStore<C> {
                 guards.write(self.shard_of(key), key, row, now)?;
             }
             if let (Some(id), Some(receipt), false) = (take.id, answer.receipt(request), held) {
-                receipts.open(id, key, receipt, now.saturating_add(take.hold_ns()), now);
+                let receipts = &mut guards.shard(self.shard_of(key)).receipts;
+                receipts.open(id, key, receipt, now.saturating_add(take.hold_ns()));
             }
         }
         let decisions = answers
@@ -181,17 +190,19 @@ impl<C: Clock> MemoryStore<C> {
 
     fn adjust_one(&self, Adjustment { receipt, kind }: &Adjustment) -> Result<Adjusted, TakeError> {
         let mut shard = self.shard(&receipt.key).lock();
-        let mut receipts = self.receipts.lock();
         let now = self.clock.now();
         let of = if receipt.window { receipt.key.of_window() } else { receipt.key.clone() };
-        let held = receipts.find(receipt.id, &of);
+        let held = shard.receipts.find(receipt.id, &of);
+        if held.is_none() && !matches!(kind, Kind::Settle(_)) {
+            shard.receipts.make_room(receipt.id, &of, now)?;
+        }
         let (adjusted, held) = if receipt.window {
             book::adjust(*kind, receipt.taken, held, shard.window_of(&receipt.key), now)
         } else {
             book::adjust(*kind, receipt.taken, held, shard.row(&receipt.key), now)
         };
         if let Some(held) = held {
-            receipts.write(receipt.id, &of, held, now);
+            shard.receipts.write(receipt.id, &of, held);
         }
         adjusted.map_err(|_| TakeError::UnknownBucket(receipt.key.clone()))
     }

@@ -7,4 +7,5 @@ mod decorators {
     mod beneath;
     mod deny_cache;
     mod lease;
+    mod local_reads;
 }

@@ -14,8 +14,8 @@ use chrono::DateTime;
 use scenarios::World;
 use scenarios::memory::Memory;
 use tollgate::{
-    Adjusted, Adjustment, Admin, Error, Filter, Key, Limiter, ManualClock, MemoryStore, Mode, Origin, Outcome,
-    Override, Store, SweepCursor, Swept, Take, TakeError,
+    Adjusted, Adjustment, Admin, Clock, Error, Filter, Key, Limiter, ManualClock, MemoryStore, Mode, Origin, Outcome,
+    Override, Quota, Receipt, Rule, Store, SweepCursor, Swept, Take, TakeError, Window,
 };
 use uuid::Uuid;
 
@@ -47,6 +47,49 @@ async fn a_full_store_forgets_full_buckets_and_never_others() -> anyhow::Result<
     assert!(limiter.allow("somebody else").await?.is_granted());
     assert!(store.len() <= 64);
     Ok(())
+}
+
+#[tokio::test]
+async fn a_store_that_remembers_as_many_ids_as_it_may_forgets_none_early() -> anyhow::Result<()> {
+    let clock = ManualClock::default();
+    let key = Key::try_from("one")?;
+    let (bucket, window) = ("1000000/d".parse::<Quota>()?, "1000000 in 1d at 1h".parse::<Window>()?);
+    for rule in [Rule::Quota(bucket), Rule::Window(window)] {
+        let take = |id, hold| Take::from(key.clone()).rule(rule.clone()).id(id, hold);
+        // One of the shard's two expires.
+        let (kept, expiring) = (Uuid::new_v4(), Uuid::new_v4());
+        let store = store_of(&clock, 2);
+        assert!(store.decide(&take(kept, Duration::MAX))?.is_granted());
+        let decision = store.decide(&take(expiring, Duration::from_secs(10)))?;
+        assert!(decision.is_granted());
+        let left = decision.remaining();
+        for _ in 0..1000 {
+            let id = Uuid::new_v4();
+            assert_eq!(store.decide(&take(id, Duration::from_secs(1))), Err(TakeError::TooManyIds(id)));
+        }
+        // Those that are known pay no second time, and what was refused took nothing.
+        for id in [kept, expiring] {
+            let again = store.decide(&take(id, Duration::MAX))?;
+            assert_eq!((again.is_granted(), again.remaining()), (true, left));
+        }
+        // Giving back would have to be remembered, too.
+        assert!(store.decide(&Take::from(key.clone()).rule(rule.clone()))?.is_granted());
+        let receipt = Receipt::new(Uuid::new_v4(), key.clone(), 1);
+        let granted_at = Duration::from_nanos(clock.now().unsigned_abs());
+        let refund = if rule == Rule::Window(window) { receipt.in_window(granted_at) } else { receipt }.refund(1);
+        assert!(matches!(store.adjust(std::slice::from_ref(&refund)).await?[..], [Err(TakeError::TooManyIds(_))]));
+        clock.advance(Duration::from_secs(10));
+        assert_eq!(store.adjust(std::slice::from_ref(&refund)).await?, [Ok(Adjusted::Done(1))]);
+        assert_eq!(store.adjust(&[refund]).await?, [Ok(Adjusted::Repeated)]);
+        let id = Uuid::new_v4();
+        assert_eq!(store.decide(&take(id, Duration::MAX)), Err(TakeError::TooManyIds(id)), "one is held for ever");
+    }
+    Ok(())
+}
+
+/// With room for so many keys in each of its shards.
+fn store_of(clock: &ManualClock, keys: usize) -> MemoryStore<ManualClock> {
+    MemoryStore::with_clock(clock.clone()).most_keys(64 * keys)
 }
 
 #[tokio::test]

@@ -2,19 +2,28 @@ use std::collections::HashMap;
 
 use uuid::Uuid;
 
-use crate::Key;
 use crate::book::{Held, State};
-use crate::bucket::Receipt;
+use crate::bucket::{NEVER_NS, Receipt};
+use crate::{Key, TakeError};
 
 /// What is remembered of grants with an id, and of adjustments.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Receipts {
     held: HashMap<(Uuid, Key), Held>,
-    /// How many there may be before the expired ones are forgotten.
-    sweep_above: usize,
+    pub(super) most: usize,
+    /// None of them expires before.
+    none_expires_before: i64,
 }
 
 impl Receipts {
+    pub(super) fn new(most: usize) -> Self {
+        Self { held: HashMap::new(), most, none_expires_before: NEVER_NS }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.held.len()
+    }
+
     pub(super) fn find(&self, id: Uuid, key: &Key) -> Option<Held> {
         self.held.get(&(id, key.clone())).copied()
     }
@@ -24,24 +33,35 @@ impl Receipts {
         self.find(id, key).filter(|held| held.expires_at > now)
     }
 
-    pub(super) fn open(&mut self, id: Uuid, key: &Key, receipt: Receipt, expires_at: i64, now: i64) {
-        self.write(id, key, Held { receipt, state: State::Open, expires_at }, now);
+    /// Whether one may be written, before anything else is. If there is no room, those that have expired are forgotten,
+    /// and never others: who repeats a request would pay twice.
+    pub(super) fn make_room(&mut self, id: Uuid, key: &Key, now: i64) -> Result<(), TakeError> {
+        if self.held.len() >= self.most && now >= self.none_expires_before {
+            self.sweep(now);
+        }
+        let fits = self.held.len() < self.most || self.held.contains_key(&(id, key.clone()));
+        if fits { Ok(()) } else { Err(TakeError::TooManyIds(id)) }
     }
 
-    pub(super) fn write(&mut self, id: Uuid, key: &Key, held: Held, now: i64) {
-        if self.held.len() > self.sweep_above {
-            self.sweep(now);
-            self.sweep_above = 2 * self.held.len() + FEW;
-        }
+    pub(super) fn open(&mut self, id: Uuid, key: &Key, receipt: Receipt, expires_at: i64) {
+        self.write(id, key, Held { receipt, state: State::Open, expires_at });
+    }
+
+    pub(super) fn write(&mut self, id: Uuid, key: &Key, held: Held) {
+        self.none_expires_before = self.none_expires_before.min(held.expires_at);
         self.held.insert((id, key.clone()), held);
     }
 
-    /// Forgets those that have expired, and says how many.
-    pub(super) fn sweep(&mut self, now: i64) -> usize {
-        let before = self.held.len();
-        self.held.retain(|_, held| held.expires_at > now);
-        before - self.held.len()
+    /// Forgets those that have expired.
+    pub(super) fn sweep(&mut self, now: i64) {
+        let mut earliest = NEVER_NS;
+        self.held.retain(|_, held| {
+            let stays = held.expires_at > now;
+            if stays {
+                earliest = earliest.min(held.expires_at);
+            }
+            stays
+        });
+        self.none_expires_before = earliest;
     }
 }
-
-const FEW: usize = 1000;

@@ -4,24 +4,33 @@ use std::collections::hash_map::Entry;
 
 use foldhash::fast::RandomState;
 
+use super::receipts::Receipts;
 use crate::book::Row;
 use crate::bucket::NEVER_NS;
 use crate::window::WindowRow;
 use crate::{Key, TakeError, Window};
 
-/// A part of the buckets.
+/// A part of the keys: their buckets and windows, and what is remembered of requests for them.
 #[derive(Debug)]
 pub(super) struct Shard {
     rows: HashMap<Key, Row, RandomState>,
     windows: HashMap<Key, WindowRow, RandomState>,
-    pub(super) most_keys: usize,
+    pub(super) receipts: Receipts,
+    most_keys: usize,
     /// No bucket that could be forgotten is full before.
     none_full_before: i64,
 }
 
 impl Shard {
     pub(super) fn new(most_keys: usize) -> Self {
-        Self { rows: HashMap::default(), windows: HashMap::default(), most_keys, none_full_before: i64::MIN }
+        let receipts = Receipts::new(most_keys);
+        Self { rows: HashMap::default(), windows: HashMap::default(), receipts, most_keys, none_full_before: i64::MIN }
+    }
+
+    /// Of receipts there may be as many.
+    pub(super) fn hold_at_most(&mut self, keys: usize) {
+        self.most_keys = keys;
+        self.receipts.most = keys;
     }
 
     pub(super) fn len(&self) -> usize {
@@ -30,10 +39,6 @@ impl Shard {
 
     pub(super) fn row(&mut self, key: &Key) -> Option<&mut Row> {
         self.rows.get_mut(key)
-    }
-
-    pub(super) fn any_key(&self) -> Option<Key> {
-        self.rows.keys().chain(self.windows.keys()).next().cloned()
     }
 
     pub(super) fn rows(&self) -> impl Iterator<Item = (&Key, &Row)> {
@@ -122,7 +127,7 @@ impl Guards<'_> {
         self.shard(place).insert(key.clone(), row, now)
     }
 
-    fn shard(&mut self, place: usize) -> &mut Shard {
+    pub(super) fn shard(&mut self, place: usize) -> &mut Shard {
         let locked = self.0.iter_mut().find(|(locked, _)| *locked == place);
         &mut locked.expect("every key's shard was locked").1
     }

@@ -2,34 +2,36 @@ use super::{MemoryStore, SHARDS};
 use crate::{Clock, Key, SweepCursor, Swept};
 
 impl<C: Clock> MemoryStore<C> {
-    /// Sweeps whole shards, one after the other, until there were `limit` keys: a key says where a step ended by the shard
-    /// that it is in.
+    /// Sweeps whole shards, one after the other, until there were `limit` rows.
     pub(super) fn sweep_step(&self, after: Option<&SweepCursor>, limit: u32) -> Swept {
-        let after = after.and_then(SweepCursor::place).and_then(|(_, key)| Key::try_from(key).ok());
         let mut swept = Swept::default();
         let (mut seen, limit) = (0, limit as usize);
-        for place in after.map_or(0, |key| self.shard_of(&key) + 1)..SHARDS {
+        for place in after.map_or(0, |after| self.shard_after(after))..SHARDS {
             let mut shard = self.shards[place].lock();
-            let Some(key) = shard.any_key() else {
-                continue;
-            };
-            let before = shard.len();
-            shard.sweep(self.clock.now());
-            swept.deleted += (before - shard.len()) as u64;
+            let before = shard.len() + shard.receipts.len();
+            let now = self.clock.now();
+            shard.sweep(now);
+            shard.receipts.sweep(now);
+            swept.deleted += (before - shard.len() - shard.receipts.len()) as u64;
             seen += before;
             if seen >= limit && place + 1 < SHARDS {
-                swept.next = Some(SweepCursor::from(&key));
+                swept.next = Some(SweepCursor::behind(A_SHARD, &place.to_string()));
                 return swept;
             }
         }
         let denials = self.stats.lock().forget(self.clock.now());
-        swept.deleted += (self.forget_receipts() + self.forget_overrides() + denials) as u64;
+        swept.deleted += (self.forget_overrides() + denials) as u64;
         swept
     }
 
-    fn forget_receipts(&self) -> usize {
-        let mut receipts = self.receipts.lock();
-        receipts.sweep(self.clock.now())
+    /// A key's bucket is as good a place as a shard's number.
+    fn shard_after(&self, after: &SweepCursor) -> usize {
+        let place = match after.place() {
+            Some((A_SHARD, place)) => place.parse().ok(),
+            Some((_, key)) => Key::try_from(key).ok().map(|key| self.shard_of(&key)),
+            None => None,
+        };
+        place.map_or(0, |place| place + 1)
     }
 
     fn forget_overrides(&self) -> usize {
@@ -41,3 +43,5 @@ impl<C: Clock> MemoryStore<C> {
         })
     }
 }
+
+const A_SHARD: &str = "shards";

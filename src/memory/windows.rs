@@ -8,17 +8,20 @@ impl<C: Clock> MemoryStore<C> {
         let request = take.request()?;
         let key = take.key();
         let mut shard = self.shard(key).lock();
-        let mut receipts = self.receipts.lock();
         let now = self.clock.now();
         let mode = self.rules.of(key, &take.limits[0].1, None).mode(None, now);
-        let held = take.id.and_then(|id| receipts.get(id, &key.of_window(), now));
+        let of = key.of_window();
+        if let Some(id) = take.id {
+            shard.receipts.make_room(id, &of, now)?;
+        }
+        let held = take.id.and_then(|id| shard.receipts.get(id, &of, now));
         let row = shard.window(key, window, now)?;
         let counted = window::decide(row, window, request, mode, held, now);
         let outcome = counted.outcome(take, window, request);
         if let (Some(id), Ok(decision), None) = (take.id, &outcome, held)
             && let [(_, receipt)] = decision.taken[..]
         {
-            receipts.open(id, &key.of_window(), receipt, now.saturating_add(take.hold_ns()), now);
+            shard.receipts.open(id, &of, receipt, now.saturating_add(take.hold_ns()));
         }
         outcome
     }

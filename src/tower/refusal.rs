@@ -33,7 +33,9 @@ impl Refusal {
             Self::Denied { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::NoKey(none) => none.status(),
             Self::Failed(Error::Take(TakeError::NeverPossible { .. })) => StatusCode::BAD_REQUEST,
-            Self::Failed(Error::Take(TakeError::TooManyKeys(_))) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Failed(Error::Take(TakeError::TooManyKeys(_) | TakeError::TooManyIds(_))) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Self::Failed(error) if error.is_failure() => StatusCode::SERVICE_UNAVAILABLE,
             Self::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }

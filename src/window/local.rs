@@ -56,8 +56,18 @@ impl<S: SharedWindows> SharedWindows for Arc<S> {
 #[derive(Debug)]
 pub struct LocalReads<S> {
     store: Arc<S>,
-    seen: Arc<Mutex<HashMap<Key, Seen>>>,
+    seen: Arc<Mutex<AllSeen>>,
     most_keys: usize,
+}
+
+/// What is known of all windows.
+#[derive(Debug, Default)]
+struct AllSeen {
+    windows: HashMap<Key, Seen>,
+    /// None of them is empty before.
+    none_empty_before: Option<Instant>,
+    /// When those that are empty were looked for last.
+    swept_at: Option<Instant>,
 }
 
 /// What is known of a window.
@@ -118,7 +128,7 @@ impl<S: SharedWindows> LocalReads<S> {
     /// in its place while the store is asked.
     fn decide(&self, key: &Key, window: &Window, cost: i64) -> Option<(Counted, bool)> {
         let mut seen = self.seen.lock();
-        let known = seen.get_mut(key)?;
+        let known = seen.windows.get_mut(key)?;
         let now = known.now();
         let granted = match known.mode {
             Mode::Enforce => known.ring.estimate(window, now) + cost <= window.most(),
@@ -134,7 +144,7 @@ impl<S: SharedWindows> LocalReads<S> {
     /// Whether a sub-interval has ended since the store was asked, and nobody is asking; then the caller is to.
     fn is_due(&self, key: &Key, window: &Window, now: i64) -> bool {
         let mut seen = self.seen.lock();
-        let Some(known) = seen.get_mut(key) else { return false };
+        let Some(known) = seen.windows.get_mut(key) else { return false };
         let due = !known.asking && known.asked / window.resolution_ns() < now / window.resolution_ns();
         known.asking |= due;
         due
@@ -144,7 +154,7 @@ impl<S: SharedWindows> LocalReads<S> {
         let asking = Self { store: Arc::clone(&self.store), seen: Arc::clone(&self.seen), ..*self };
         tokio::spawn(async move {
             if asking.ask(&key, &window, 0).await.is_err()
-                && let Some(known) = asking.seen.lock().get_mut(&key)
+                && let Some(known) = asking.seen.lock().windows.get_mut(&key)
             {
                 known.asking = false;
             }
@@ -162,22 +172,49 @@ impl<S: SharedWindows> LocalReads<S> {
         let known = Seen { ring, mode: counted.mode, asked: counted.now, asked_at, sent, empty_at, asking: false };
         let mut seen = self.seen.lock();
         // An answer that overtook this one knows more.
-        if seen.get(key).is_none_or(|other| other.sent <= known.sent) {
-            seen.insert(key.clone(), known);
+        if seen.windows.get(key).is_none_or(|other| other.sent <= known.sent) {
+            let empty_from = known.empty_from();
+            seen.none_empty_before = seen.none_empty_before.map(|before| before.min(empty_from));
+            seen.windows.insert(key.clone(), known);
         }
         Ok(counted)
     }
 
     fn has_room(&self, key: &Key) -> bool {
         let mut seen = self.seen.lock();
-        if seen.len() >= self.most_keys && !seen.contains_key(key) {
-            seen.retain(|_, known| known.empty_at > known.now());
+        if seen.windows.len() >= self.most_keys && !seen.windows.contains_key(key) {
+            seen.sweep();
         }
-        seen.len() < self.most_keys
+        seen.windows.len() < self.most_keys
+    }
+}
+
+impl AllSeen {
+    /// Forgets windows that are empty, unless there are none, or that was done a moment ago: it looks at all of them.
+    fn sweep(&mut self) {
+        let now = Instant::now();
+        let none_yet = self.none_empty_before.is_some_and(|before| now < before);
+        if none_yet || self.swept_at.is_some_and(|swept| now < swept + SWEEP_EVERY) {
+            return;
+        }
+        let mut earliest = None;
+        self.windows.retain(|_, known| {
+            let empty_from = known.empty_from();
+            if empty_from > now {
+                earliest = Some(earliest.map_or(empty_from, |earliest: Instant| earliest.min(empty_from)));
+            }
+            empty_from > now
+        });
+        (self.none_empty_before, self.swept_at) = (earliest, Some(now));
     }
 }
 
 impl Seen {
+    /// When nothing counts any more, by our clock.
+    fn empty_from(&self) -> Instant {
+        self.asked_at + Duration::from_nanos(self.empty_at.saturating_sub(self.asked).max(0).unsigned_abs())
+    }
+
     /// What the store's clock shows now.
     fn now(&self) -> i64 {
         self.asked.saturating_add(i64::try_from(self.asked_at.elapsed().as_nanos()).unwrap_or(i64::MAX))
@@ -219,3 +256,5 @@ impl<S: SharedWindows> Store for LocalReads<S> {
 }
 
 const MOST_KEYS: usize = 100_000;
+
+const SWEEP_EVERY: Duration = Duration::from_millis(100);

@@ -1,0 +1,118 @@
+//! Whether many random keys, seen once and gone, leave a database small again: how large its table of buckets is before,
+//! with all of them, after the sweep, and after what an operator can do beyond it.
+//!
+//! ```text
+//! cargo bench --bench keys -- --url postgres://localhost/scratch --keys 10000000
+//! ```
+//!
+//! The database should be a fresh one: everything in it that says nothing any more is swept, and its tables are rebuilt.
+
+mod size;
+
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use clap::Parser;
+use sqlx::{MySqlPool, PgPool, SqlitePool};
+use tollgate::{Dialect, Key, Migrate, MySqlStore, PgStore, Rule, SqlStore, SqliteStore, Store, Take, migrate};
+use uuid::Uuid;
+
+use size::{Database, Size};
+
+#[derive(Parser)]
+#[command(about = "Measures how large a database is with many keys, and without them again")]
+struct Arguments {
+    /// The database: postgres://, mysql:// or sqlite://.
+    #[arg(long)]
+    url: String,
+    /// How many keys come.
+    #[arg(long, env = "TOLLGATE_KEYS", default_value_t = 10_000)]
+    keys: u64,
+    /// How many rows a step of the sweep looks at.
+    #[arg(long, default_value_t = 1000)]
+    step: u32,
+    /// What `cargo bench` adds.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    match arguments.url.split(':').next() {
+        Some("postgres" | "postgresql") => {
+            let pool = PgPool::connect(&arguments.url).await?;
+            migrate(&pool).await?;
+            measure(&arguments, PgStore::from(pool.clone()), Database::Postgres(pool)).await
+        }
+        Some("mysql" | "mariadb") => {
+            let pool = MySqlPool::connect(&arguments.url).await?;
+            migrate(&pool).await?;
+            measure(&arguments, MySqlStore::from(pool.clone()), Database::MySql(pool)).await
+        }
+        _ => {
+            let pool = SqlitePool::connect(&arguments.url).await?;
+            migrate(&pool).await?;
+            measure(&arguments, SqliteStore::from(pool.clone()), Database::Sqlite(pool)).await
+        }
+    }
+}
+
+async fn measure<DB: Dialect + Migrate>(
+    arguments: &Arguments,
+    store: SqlStore<DB>,
+    database: Database,
+) -> anyhow::Result<()>
+where
+    SqlStore<DB>: Store,
+{
+    let store = store.deadline(Duration::from_secs(60));
+    println!("{}", Size::HEADER);
+    println!("{}", database.size().await?.line("before", Duration::ZERO));
+
+    let begun = Instant::now();
+    come(&store, arguments.keys).await?;
+    println!("{}", database.size().await?.line(&format!("{} keys", arguments.keys), begun.elapsed()));
+
+    let begun = Instant::now();
+    let deleted = sweep(&store, arguments.step).await?;
+    ensure!(deleted >= arguments.keys, "{deleted} rows of {} were swept away", arguments.keys);
+    println!("{}", database.size().await?.line("swept", begun.elapsed()));
+
+    for (what, statement) in database.tidying() {
+        let begun = Instant::now();
+        database.run(statement).await?;
+        println!("{}", database.size().await?.line(what, begun.elapsed()));
+    }
+    Ok(())
+}
+
+/// Keys that nobody has seen before take a token each, of buckets that are full again at once.
+async fn come(store: &impl Store, keys: u64) -> anyhow::Result<()> {
+    let rule = Rule::try_from("1000/s")?;
+    let mut left = keys;
+    while left > 0 {
+        let together = left.min(TOGETHER);
+        let takes: Vec<Take> =
+            (0..together).map(|_| Take::from(Key::from(Uuid::new_v4())).rule(rule.clone())).collect();
+        for outcome in store.take(&takes).await? {
+            ensure!(outcome?.is_granted(), "a new key has a full bucket");
+        }
+        left -= together;
+    }
+    Ok(())
+}
+
+async fn sweep(store: &impl Store, step: u32) -> anyhow::Result<u64> {
+    let (mut deleted, mut after) = (0, None);
+    loop {
+        let swept = store.sweep(after.as_ref(), step).await?;
+        deleted += swept.deleted;
+        after = swept.next;
+        if after.is_none() {
+            return Ok(deleted);
+        }
+    }
+}
+
+const TOGETHER: u64 = 1000;

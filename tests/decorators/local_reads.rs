@@ -1,0 +1,266 @@
+//! Sliding windows that are decided from what a process has seen of them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::task::yield_now;
+use tokio::time::{Instant, advance, sleep};
+use tollgate::{
+    Adjusted, Adjustment, Admin, Clock, Counted, Decision, Error, Key, LocalReads, MemoryStore, Outcome, Rule,
+    SharedWindows, Source, Store, Take, TakeError, Window,
+};
+
+use super::beneath::RuntimeClock;
+
+#[tokio::test(start_paused = true)]
+async fn a_denial_makes_no_call_and_a_grant_makes_one() -> anyhow::Result<()> {
+    let store = Counting::new();
+    let reads = LocalReads::new(store.clone());
+    for n in 0..10 {
+        assert!(allow(&reads, "a").await?.is_granted());
+        // Whoever is seen for the first time is asked for before.
+        assert_eq!(store.counted(), if n == 0 { vec![0, 1] } else { vec![1] });
+    }
+    for _ in 0..1000 {
+        let denied = allow(&reads, "a").await?;
+        assert_eq!((denied.is_granted(), denied.source()), (false, Source::LocalReads));
+        yield_now().await;
+    }
+    assert_eq!((store.counted(), store.taken()), (vec![], 0));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn denials_ask_once_in_each_sub_interval_and_nobody_waits_for_that() -> anyhow::Result<()> {
+    let store = Counting::new();
+    let reads = LocalReads::new(store.clone());
+    fill(&reads, "a", 10).await?;
+    store.counted();
+    store.answers_after(Duration::from_millis(30));
+    for _ in 0..5 {
+        advance(SUB_INTERVAL).await;
+        for _ in 0..40 {
+            let now = Instant::now();
+            assert!(!allow(&reads, "a").await?.is_granted());
+            assert_eq!(now.elapsed(), Duration::ZERO);
+            yield_now().await;
+        }
+        assert_eq!(store.counted(), [0]);
+        // Until the answer is there.
+        sleep(Duration::from_millis(31)).await;
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_is_counted_in_the_store_before_it_is_answered() -> anyhow::Result<()> {
+    let store = Counting::new();
+    let reads = LocalReads::new(store.clone());
+    fill(&reads, "a", 1).await?;
+    store.answers_after(Duration::from_millis(30));
+    let now = Instant::now();
+    assert!(allow(&reads, "a").await?.is_granted());
+    assert_eq!(now.elapsed(), Duration::from_millis(30));
+    assert_eq!(store.memory.count(&key("a")?, &window()?, 0).await?.requests(), 2);
+    store.fails.store(true, Ordering::SeqCst);
+    assert!(allow(&reads, "a").await.is_err(), "nobody knows whether it was counted");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_a_boundary_what_is_known_is_replaced_by_what_all_have_counted() -> anyhow::Result<()> {
+    let store = Counting::new();
+    let reads = LocalReads::new(store.clone());
+    fill(&reads, "a", 10).await?;
+    // What was counted here counts no more in the store, as after a reset by an operator.
+    assert!(store.memory.reset(&key("a")?).await?);
+    advance(Duration::from_millis(99)).await;
+    for _ in 0..100 {
+        assert!(!allow(&reads, "a").await?.is_granted(), "nobody has asked yet");
+        yield_now().await;
+    }
+    advance(Duration::from_millis(1)).await;
+    assert!(!allow(&reads, "a").await?.is_granted(), "the one that asks is denied by what was known");
+    yield_now().await;
+    let granted = allow(&reads, "a").await?;
+    assert_eq!((granted.is_granted(), granted.remaining()), (true, 9));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_processes_see_each_others_grants_at_their_own() -> anyhow::Result<()> {
+    let store = Counting::new();
+    let (one, other) = (LocalReads::new(store.clone()), LocalReads::new(store.clone()));
+    fill(&one, "a", 4).await?;
+    // Its first question is answered with the other's four.
+    assert_eq!(allow(&other, "a").await?.remaining(), 5);
+    fill(&other, "a", 5).await?;
+    assert!(!allow(&other, "a").await?.is_granted());
+    // The first knows of four: one passes beyond the maximum, and tells it of all.
+    let beyond = allow(&one, "a").await?;
+    assert_eq!((beyond.is_granted(), beyond.remaining()), (true, 0));
+    assert!(!allow(&one, "a").await?.is_granted());
+    assert_eq!(store.memory.count(&key("a")?, &window()?, 0).await?.requests(), 11);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn sub_intervals_are_those_of_the_stores_clock() -> anyhow::Result<()> {
+    let store = Counting::new();
+    // Half a sub-interval ahead of this host's clock, which is at a boundary itself.
+    store.steps(SUB_INTERVAL / 2);
+    let reads = LocalReads::new(store.clone());
+    fill(&reads, "a", 10).await?;
+    store.counted();
+    advance(Duration::from_millis(49)).await;
+    assert!(!allow(&reads, "a").await?.is_granted());
+    yield_now().await;
+    assert_eq!(store.counted(), [0; 0], "its sub-interval has not ended");
+    advance(Duration::from_millis(1)).await;
+    assert!(!allow(&reads, "a").await?.is_granted());
+    yield_now().await;
+    assert_eq!(store.counted(), [0]);
+
+    // The store's clock is set on by more than the window: the next answer tells that, and this host's own does not.
+    store.steps(Duration::from_secs(5));
+    assert!(!allow(&reads, "a").await?.is_granted());
+    advance(SUB_INTERVAL).await;
+    assert!(!allow(&reads, "a").await?.is_granted());
+    yield_now().await;
+    assert!(allow(&reads, "a").await?.is_granted());
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_beyond_as_many_as_it_remembers_are_the_stores_to_decide() -> anyhow::Result<()> {
+    let store = Counting::new();
+    let reads = LocalReads::new(store.clone()).most_keys(2);
+    fill(&reads, "a", 10).await?;
+    fill(&reads, "b", 10).await?;
+    store.counted();
+    for n in 0..500 {
+        let granted = allow(&reads, &format!("other:{n}")).await?;
+        assert_eq!((granted.is_granted(), granted.source()), (true, Source::Store));
+    }
+    assert_eq!((store.counted(), store.taken()), (vec![], 500), "they were decided exactly, and not remembered");
+    assert_eq!(allow(&reads, "a").await?.source(), Source::LocalReads);
+    // When nothing counts in a window any more, another takes its place.
+    advance(INTERVAL + SUB_INTERVAL).await;
+    assert_eq!(allow(&reads, "c").await?.source(), Source::LocalReads);
+    assert_eq!((store.counted(), store.taken()), (vec![0, 1], 500));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_may_wait_or_keeps_some_for_others_is_decided_by_the_store() -> anyhow::Result<()> {
+    let store = Counting::new();
+    let reads = LocalReads::new(store.clone());
+    let plain = Take::from(key("a")?).rule(Rule::Window(window()?));
+    for take in [plain.clone().max_wait(INTERVAL), plain.clone().keep(1), plain.id(uuid::Uuid::new_v4(), INTERVAL)] {
+        assert_eq!(reads.take_one(&take).await??.source(), Source::Store);
+    }
+    assert_eq!((store.counted(), store.taken()), (vec![], 3));
+    Ok(())
+}
+
+/// A store in memory that notes what it is asked. Its clock runs like this host's, but may be set otherwise.
+#[derive(Clone)]
+struct Counting {
+    memory: Arc<MemoryStore<StoreClock>>,
+    clock: StoreClock,
+    /// What was to be counted, in each call.
+    counted: Arc<Mutex<Vec<u64>>>,
+    taken: Arc<AtomicU64>,
+    delay: Arc<Mutex<Duration>>,
+    fails: Arc<AtomicBool>,
+}
+
+#[derive(Clone, Debug)]
+struct StoreClock {
+    runtime: RuntimeClock,
+    ahead: Arc<AtomicI64>,
+}
+
+impl Clock for StoreClock {
+    fn now(&self) -> i64 {
+        self.runtime.now() + self.ahead.load(Ordering::SeqCst)
+    }
+}
+
+impl Counting {
+    fn new() -> Self {
+        let clock = StoreClock { runtime: RuntimeClock::new(), ahead: Arc::default() };
+        let memory = Arc::new(MemoryStore::with_clock(clock.clone()));
+        let (counted, taken, delay, fails) = (Arc::default(), Arc::default(), Arc::default(), Arc::default());
+        Self { memory, clock, counted, taken, delay, fails }
+    }
+
+    /// What was counted since this was asked last, a call each.
+    fn counted(&self) -> Vec<u64> {
+        std::mem::take(&mut *self.counted.lock())
+    }
+
+    /// How many requests it was to decide itself.
+    fn taken(&self) -> u64 {
+        self.taken.load(Ordering::SeqCst)
+    }
+
+    fn answers_after(&self, delay: Duration) {
+        *self.delay.lock() = delay;
+    }
+
+    fn steps(&self, by: Duration) {
+        let by = i64::try_from(by.as_nanos()).expect("a short step");
+        self.clock.ahead.fetch_add(by, Ordering::SeqCst);
+    }
+}
+
+impl Store for Counting {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        self.taken.fetch_add(takes.len() as u64, Ordering::SeqCst);
+        self.memory.take(takes).await
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        self.memory.adjust(adjustments).await
+    }
+}
+
+impl SharedWindows for Counting {
+    async fn count(&self, key: &Key, window: &Window, cost: u64) -> Result<Counted, Error> {
+        self.counted.lock().push(cost);
+        if self.fails.load(Ordering::SeqCst) {
+            return Err(Error::other(std::io::Error::other("broken")));
+        }
+        let counted = self.memory.count(key, window, cost).await?;
+        let delay = *self.delay.lock();
+        if !delay.is_zero() {
+            sleep(delay).await;
+        }
+        Ok(counted)
+    }
+}
+
+fn key(key: &str) -> anyhow::Result<Key> {
+    Ok(Key::try_from(key)?)
+}
+
+fn window() -> anyhow::Result<Window> {
+    Ok(Window::new(10, INTERVAL, SUB_INTERVAL)?)
+}
+
+async fn allow(reads: &LocalReads<Counting>, name: &str) -> anyhow::Result<Decision> {
+    Ok(reads.take_one(&Take::from(key(name)?).rule(Rule::Window(window()?))).await??)
+}
+
+async fn fill(reads: &LocalReads<Counting>, name: &str, count: u64) -> anyhow::Result<()> {
+    for _ in 0..count {
+        anyhow::ensure!(allow(reads, name).await?.is_granted());
+    }
+    Ok(())
+}
+
+const INTERVAL: Duration = Duration::from_secs(1);
+const SUB_INTERVAL: Duration = Duration::from_millis(100);
