@@ -3,17 +3,18 @@
 -- Arguments: p_limits    a JSON array; a limit is [id in hexadecimal, capacity, refill_seconds, refill, plan in
 --                        hexadecimal], no bucket twice, each with terms or a plan as for token_decide_v1, or neither
 --            p_cost, p_max_wait, p_keep, p_receipt, p_hold: as for token_decide_v1, the same for all
--- Result:    a row a bucket, in any order: its place, 1, then the rest of token_take_v1's columns. All are 'granted';
---            or one or more say why not, and the others are 'spared': they could have been granted, and nothing was
---            taken
+-- Result:    a JSON array of a text a bucket, in any order: its place, then token_take_v1's columns from outcome on,
+--            with spaces between them and - for null. All are 'granted'; or one or more say why not, and the others are
+--            'spared': they could have been granted, and nothing was taken
 -- Errors:    token_decide_v1's
 -- Locks:     the rows of all buckets, made if need be, in the order of their ids; then the receipts. In a transaction
 --            of its own unless inside the caller's.
 --
--- Where nothing but their tokens rules the buckets they are locked and weighed at once, and debited if all grant. Else
--- first all are locked and brought to what rules them; then the clock is read, and each is weighed by it; then, if all
--- grant, their tokens are taken. A wait acts when the last bucket's does; each bucket's tokens are taken for when they
--- are there.
+-- Up to eight buckets that nothing but their tokens rules are locked and weighed at once, and debited if all grant. The
+-- answer is one text, and expressions are repeated, because rows sent by themselves or one more derived table cost as
+-- much as weighing several buckets. Else first all are locked and brought to what rules them; then the clock is read,
+-- and each is weighed by it; then, if all grant, their tokens are taken. A wait acts when the last bucket's does; each
+-- bucket's tokens are taken for when they are there.
 create procedure token_take_all_v1(
   in p_limits longtext character set utf8mb4, in p_cost bigint, in p_max_wait bigint, in p_keep bigint,
   in p_receipt varchar(36) character set ascii, in p_hold bigint)
@@ -24,9 +25,9 @@ begin
   declare v_done, v_spare boolean default false;
   declare v_all boolean default true;
   declare v_again, v_taken boolean default false;
-  declare v_safe boolean default @@sql_safe_updates;
   declare v_mode_rules, v_overrides boolean;
-  declare v_limits, v_ids, v_planned, v_missing, v_ruled, v_granting, v_after bigint;
+  declare v_limits, v_ids, v_planned, v_missing, v_ruled, v_plain, v_granting, v_after bigint;
+  declare v_1, v_2, v_3, v_4, v_5, v_6, v_7, v_8 varbinary(1024);  -- the ids by place
   declare v_pass int default 1;  -- 1: lock and make ready, 2: weigh, 3: take
   declare v_answers longtext character set utf8mb4;
   declare v_id, v_plan varbinary(1024);
@@ -46,7 +47,6 @@ begin
   declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
   declare exit handler for sqlexception
   begin
-    set sql_safe_updates = v_safe;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
@@ -63,58 +63,60 @@ begin
       leave at_once;
     end if;
     call token_clock_v1(v_at);
-    select count(*), count(distinct id), sum(planned), sum(missing), sum(word is null), sum(word = 'granted'),
-           json_arrayagg(json_array(
-             place, word, null, v_at, if(word = 'granted' and due > clock, due div step_ticks * step_ns + anchor, v_at),
-             full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks,
-             if(word = 'granted', greatest(full_at, clock, due) + p_cost * token_ticks, null),
-             if(word = 'granted', greatest(longest_wait, due - clock), null), hex(id)))
-      into v_limits, v_ids, v_planned, v_missing, v_ruled, v_granting, v_answers
-      from (select s.*,
-                   -- null: something else than its tokens rules it, or the clock was set back
-                   case
-                     when ruled then null
-                     when due is null then 'never'
-                     when full_at - clock > burst + longest_wait + (1000000000 div step_ns + 1) * step_ticks then null
-                     when tick <= latest then 'granted'
-                     else 'denied'
-                   end as word
-              from (select s.*,
-                           if(tick > clock and tick <= latest,
-                              (tick + step_ticks - 1) div step_ticks * step_ticks, tick) as due
-                      from (select r.id, r.place, b.full_at, b.granted, b.burst, b.anchor, b.step_ns, b.step_ticks,
-                                   b.token_ticks, b.longest_wait, b.plan is not null as planned,
-                                   b.id is null and (r.capacity is not null or r.plan is not null) as missing,
-                                   (v_at - b.anchor) div b.step_ns * b.step_ticks as clock,
-                                   (v_at + p_max_wait - b.anchor) div b.step_ns * b.step_ticks as latest,
-                                   if(p_cost > b.burst div b.token_ticks - p_keep, null,
-                                      b.full_at + (p_cost + p_keep - b.burst div b.token_ticks) * b.token_ticks)
-                                     as tick,
-                                   (b.capacity = b.under_capacity and b.refill_seconds = b.under_seconds
-                                    and b.refill = b.under_refill
-                                    and if(r.capacity is null, r.plan is null or r.plan <=> b.plan,
-                                           b.plan is null and r.capacity = b.capacity
-                                           and r.refill_seconds = b.refill_seconds and r.refill = b.refill)) is not true
-                                     as ruled
-                              from (select place, unhex(id) as id, capacity, refill_seconds, refill, unhex(plan) as plan
-                                      from json_table(p_limits, '$[*]' columns (
-                                             place for ordinality, id varchar(512) character set ascii path '$[0]',
-                                             capacity bigint path '$[1]', refill_seconds decimal(19, 9) path '$[2]',
-                                             refill varchar(10) character set ascii collate ascii_bin path '$[3]',
-                                             plan varchar(512) character set ascii path '$[4]')) as limits
-                                     order by id limit 1000000000) as r
-                              left join token_buckets b on b.id = r.id
-                               for update /*!80000 of b */) as s) as s limit 1000000000) as s;
-    call token_clock_v1(v_after);
+    select count(*), count(distinct r.id), sum(b.plan is not null),
+           sum(b.id is null and (r.capacity is not null or r.plan is not null)),
+           -- Nothing but its tokens rules it, and the clock was not set back.
+           sum((b.capacity = b.under_capacity and b.refill_seconds = b.under_seconds and b.refill = b.under_refill
+                and if(r.capacity is null, r.plan is null or r.plan <=> b.plan,
+                       b.plan is null and r.capacity = b.capacity
+                       and r.refill_seconds = b.refill_seconds and r.refill = b.refill)
+                and (p_cost > b.burst div b.token_ticks - p_keep
+                     or b.full_at - (v_at - b.anchor) div b.step_ns * b.step_ticks
+                        <= b.burst + b.longest_wait + (1000000000 div b.step_ns + 1) * b.step_ticks)) is true),
+           sum(if(p_cost <= b.burst div b.token_ticks - p_keep,
+                  b.full_at + (p_cost + p_keep - b.burst div b.token_ticks) * b.token_ticks
+                    <= (v_at + p_max_wait - b.anchor) div b.step_ns * b.step_ticks, false)),
+           json_arrayagg(if(
+             p_cost <= b.burst div b.token_ticks - p_keep
+             and b.full_at + (p_cost + p_keep - b.burst div b.token_ticks) * b.token_ticks
+                 <= (v_at + p_max_wait - b.anchor) div b.step_ns * b.step_ticks,
+             concat_ws(' ', place, 'granted', '-', v_at,
+               if(b.full_at + (p_cost + p_keep - b.burst div b.token_ticks) * b.token_ticks
+                    > (v_at - b.anchor) div b.step_ns * b.step_ticks,
+                  (b.full_at + (p_cost + p_keep - b.burst div b.token_ticks) * b.token_ticks + b.step_ticks - 1)
+                    div b.step_ticks * b.step_ns + b.anchor,
+                  v_at),
+               greatest(
+                 b.full_at, (v_at - b.anchor) div b.step_ns * b.step_ticks,
+                 (b.full_at + (p_cost + p_keep - b.burst div b.token_ticks) * b.token_ticks + b.step_ticks - 1)
+                   div b.step_ticks * b.step_ticks) + p_cost * b.token_ticks,
+               b.granted + p_cost, b.burst, b.anchor, b.step_ns, b.step_ticks, b.token_ticks),
+             null)),
+           max(if(place = 1, r.id, null)), max(if(place = 2, r.id, null)), max(if(place = 3, r.id, null)),
+           max(if(place = 4, r.id, null)), max(if(place = 5, r.id, null)), max(if(place = 6, r.id, null)),
+           max(if(place = 7, r.id, null)), max(if(place = 8, r.id, null))
+      into v_limits, v_ids, v_planned, v_missing, v_plain, v_granting, v_answers, v_1, v_2, v_3, v_4, v_5, v_6, v_7, v_8
+      from (select place, unhex(id) as id, capacity, refill_seconds, refill, unhex(plan) as plan
+              from json_table(p_limits, '$[*]' columns (
+                     place for ordinality, id varchar(512) character set ascii path '$[0]',
+                     capacity bigint path '$[1]', refill_seconds decimal(19, 9) path '$[2]',
+                     refill varchar(10) character set ascii collate ascii_bin path '$[3]',
+                     plan varchar(512) character set ascii path '$[4]')) as limits
+             order by id limit 1000000000) as r
+      left join token_buckets b on b.id = r.id
+       for update /*!80000 of b */;
     select mode <> 'enforce', exists (select 1 from token_overrides) into v_mode_rules, v_overrides
       from token_mode where one = true;
+    call token_clock_v1(v_after);
     if v_missing > 0 and v_own then
       -- They are made in the order of all ids.
       rollback and no chain no release;
       set transaction isolation level read committed;
       start transaction;
     end if;
-    if v_mode_rules or v_ruled > 0 or v_ids < v_limits or (json_length(v_answers) = v_limits) is not true then
+    -- MariaDB cuts what is longer than its group_concat_max_len.
+    if v_mode_rules or v_plain < v_limits or v_ids < v_limits or v_limits > 8
+       or (json_length(v_answers) = v_limits) is not true then
       leave at_once;
     end if;
     if v_after not between v_at and v_at + if(v_granting < v_limits, 2000000, 50000000) and not v_again then
@@ -123,28 +125,45 @@ begin
     end if;
     if v_overrides or v_planned > 0 then
       select count(*) into v_ruled
-        from json_table(v_answers, '$[*]' columns (id varchar(512) character set ascii path '$[14]')) as a
-        left join token_overrides o on o.id = unhex(a.id)
-        left join token_buckets b on b.id = unhex(a.id)
+        from token_buckets b
+        left join token_overrides o on o.id = b.id
         left join token_plans p on p.name = b.plan and p.mode is null and p.capacity = b.capacity
                                    and p.refill_seconds = b.refill_seconds and p.refill = b.refill
-       where o.id is not null or b.plan is not null and p.name is null;
+       where b.id in (v_1, v_2, v_3, v_4, v_5, v_6, v_7, v_8)
+         and (o.id is not null or b.plan is not null and p.name is null);
       if v_ruled > 0 then
         leave at_once;
       end if;
     end if;
     set v_pass = 4, v_spare = v_granting < v_limits;
     if not v_spare then
-      call token_clock_v1(v_after);
-      if v_safe then set sql_safe_updates = 0; end if;
-      update json_table(v_answers, '$[*]' columns (
-               full_at bigint path '$[12]', longest_wait bigint path '$[13]',
-               id varchar(512) character set ascii path '$[14]')) as a
-        straight_join token_buckets b on b.id = unhex(a.id)
-         set b.full_at = greatest(a.full_at,
-                                  (v_after - b.anchor) div b.step_ns * b.step_ticks + p_cost * b.token_ticks),
-             b.granted = b.granted + p_cost, b.longest_wait = a.longest_wait;
-      if v_safe then set sql_safe_updates = 1; end if;
+      set v_after = greatest(v_at, v_after);
+      -- From left to right: full_at is what the longest wait is reckoned from.
+      update token_buckets force index (primary)
+         set granted = granted + p_cost,
+             longest_wait = greatest(
+               longest_wait,
+               (full_at + (p_cost + p_keep - burst div token_ticks) * token_ticks + step_ticks - 1)
+                 div step_ticks * step_ticks - (v_at - anchor) div step_ns * step_ticks),
+             full_at = greatest(
+               full_at,
+               (full_at + (p_cost + p_keep - burst div token_ticks) * token_ticks + step_ticks - 1)
+                 div step_ticks * step_ticks,
+               (v_after - anchor) div step_ns * step_ticks) + p_cost * token_ticks
+       where id in (v_1, v_2, v_3, v_4, v_5, v_6, v_7, v_8);
+    else
+      select json_arrayagg(concat_ws(
+               ' ', cast(field(id, v_1, v_2, v_3, v_4, v_5, v_6, v_7, v_8) as char character set ascii),
+               case
+                 when p_cost > burst div token_ticks - p_keep then 'never'
+                 when full_at + (p_cost + p_keep - burst div token_ticks) * token_ticks
+                      <= (v_at + p_max_wait - anchor) div step_ns * step_ticks then 'spared'
+                 else 'denied'
+               end, '-', v_at, v_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks))
+        into v_answers
+        from token_buckets force index (primary)
+       where id in (v_1, v_2, v_3, v_4, v_5, v_6, v_7, v_8)
+         for update;
     end if;
     leave at_once;
   end loop;
@@ -166,9 +185,10 @@ begin
       set v_done = false;
       set v_spare = v_spare or (v_pass > 1 and v_outcome <> 'granted');
       set v_all = v_all and v_outcome = 'granted';
-      set v_answers = json_array_append(v_answers, '$', json_array(
-        v_place, v_outcome, v_mode, v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns, v_step_ticks,
-        v_token_ticks));
+      set v_answers = json_array_append(v_answers, '$', concat_ws(
+        ' ', v_place, v_outcome, coalesce(v_mode, '-'), v_now, coalesce(v_acts_at, '-'), coalesce(v_full_at, '-'),
+        coalesce(v_granted, '-'), coalesce(v_burst, '-'), coalesce(v_anchor, '-'), coalesce(v_step_ns, '-'),
+        coalesce(v_step_ticks, '-'), coalesce(v_token_ticks, '-')));
     end loop;
     close v_sorted;
     if v_spare and v_pass = 3 then
@@ -190,14 +210,5 @@ begin
   end if;
   if v_own then commit and no chain no release; end if;
 
-  select entry, 1 as times, if(v_spare and outcome = 'granted', 'spared', outcome) as outcome, mode, now, acts_at,
-         if(v_spare, full_at, coalesce(new_full_at, full_at)) as full_at,
-         if(v_spare or new_full_at is null, granted, granted + p_cost) as granted, burst, anchor, step_ns, step_ticks,
-         token_ticks
-    from json_table(v_answers, '$[*]' columns (
-           entry bigint path '$[0]', outcome varchar(10) path '$[1]', mode varchar(7) path '$[2]',
-           now bigint path '$[3]', acts_at bigint path '$[4]', full_at bigint path '$[5]', granted bigint path '$[6]',
-           burst bigint path '$[7]', anchor bigint path '$[8]', step_ns bigint path '$[9]',
-           step_ticks bigint path '$[10]', token_ticks bigint path '$[11]',
-           new_full_at bigint path '$[12]')) as answers;
+  select if(v_spare, replace(v_answers, ' granted ', ' spared '), v_answers) as answers;
 end

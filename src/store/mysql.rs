@@ -50,7 +50,7 @@ impl Dialect for MySql {
 
     async fn take_all(connection: &mut MySqlConnection, asks: &[Ask], (): &()) -> Result<Vec<Answer>, sqlx::Error> {
         let Some(ask) = asks.first() else { return Ok(Vec::new()) };
-        let columns: Vec<Columns> = sqlx::query_as("call token_take_all_v1(?, ?, ?, ?, ?, ?)")
+        let rows: Vec<(String,)> = sqlx::query_as("call token_take_all_v1(?, ?, ?, ?, ?, ?)")
             .bind(limits(ask))
             .bind(ask.request.cost)
             .bind(ask.request.max_wait)
@@ -59,7 +59,9 @@ impl Dialect for MySql {
             .bind(ask.hold())
             .fetch_all(connection)
             .await?;
-        columns::in_order(columns, |_| Some(&ask.request))
+        let (answers,) = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
+        let texts = answers.split('"').skip(1).step_by(2);
+        columns::in_order(texts.map(parse_columns).collect::<Result<_, _>>()?, |_| Some(&ask.request))
     }
 
     async fn take_window(
@@ -206,6 +208,34 @@ async fn take_one(connection: &mut MySqlConnection, ask: &Ask) -> Result<Vec<Col
         (1, 1, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks)
     };
     Ok(rows.into_iter().map(columns).collect())
+}
+
+/// What `token_take_all_v1` says of one bucket, in which nothing needs escaping.
+fn parse_columns(text: &str) -> Result<Columns, sqlx::Error> {
+    let words: Vec<Option<&str>> = text.split(' ').map(|word| Some(word).filter(|word| *word != "-")).collect();
+    let &[entry, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks] =
+        words.as_slice()
+    else {
+        return Err(sqlx::Error::Protocol(format!("the answer {text:?}")));
+    };
+    let number =
+        |word: Option<&str>| word.map(str::parse::<i64>).transpose().map_err(|e| sqlx::Error::Decode(e.into()));
+    let needed = |word| number(word)?.ok_or_else(|| sqlx::Error::Protocol(format!("the answer {text:?}")));
+    Ok((
+        needed(entry)?,
+        1,
+        outcome.unwrap_or_default().to_owned(),
+        mode.map(str::to_owned),
+        needed(now)?,
+        number(acts_at)?,
+        number(full_at)?,
+        number(granted)?,
+        number(burst)?,
+        number(anchor)?,
+        number(step_ns)?,
+        number(step_ticks)?,
+        number(token_ticks)?,
+    ))
 }
 
 fn text(bytes: Vec<u8>) -> String {
