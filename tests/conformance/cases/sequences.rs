@@ -73,7 +73,8 @@ impl Drop for Named {
 /// One run of a sequence, in memory and on an engine.
 struct Play<'a> {
     rig: &'a Rig,
-    ruled: bool,
+    /// In a database that nobody else uses.
+    alone: bool,
     model: Memory,
     cast: Cast,
     operations: Vec<(usize, Operation)>,
@@ -99,13 +100,21 @@ impl<'a> Play<'a> {
         // An end must be past neither by the injected clock nor by the server's own.
         let start = if is_ruled(seed) { YEAR_2050 } else { START };
         let now = start + i64::try_from(seed % 3).unwrap_or(0) * 123_456_789;
-        Self { rig, ruled: is_ruled(seed), model: Memory::new(), cast, operations, now, receipts }
+        Self {
+            rig,
+            alone: is_ruled(seed) || rig.engine.kind == Kind::Sqlite,
+            model: Memory::new(),
+            cast,
+            operations,
+            now,
+            receipts,
+        }
     }
 
     async fn run(mut self) -> Result<(), Failure> {
         let mut told = String::new();
         // What ruled every key in the run before is over.
-        if self.ruled
+        if self.alone
             && let Err(error) = self.rig.store().set_mode(Mode::Enforce, None, None).await
         {
             return Err(Failure { place: 0, told, error: error.into() });
