@@ -130,12 +130,21 @@ impl Scratch {
     }
 }
 
-/// On PostgreSQL, a migrated database of the case's own under an injected clock, and one connection to it.
+/// On a server, a migrated database of the case's own under an injected clock, and one connection to it.
 pub async fn injected(rig: &Rig) -> anyhow::Result<(Scratch, Rig)> {
     let scratch = Scratch::migrated(rig).await?;
-    let AnyPool::Postgres(pool) = &scratch.rig.pool else { anyhow::bail!("PostgreSQL is needed") };
-    postgres::inject_time(pool).await?;
-    let (session, _) = with_session(&scratch.rig, "set tollgate_test.now = 0").await?;
+    let clock = match &scratch.rig.pool {
+        AnyPool::MySql(pool) => {
+            mysql::inject_time(pool).await?;
+            "set @tollgate_test_now = 0"
+        }
+        AnyPool::Postgres(pool) => {
+            postgres::inject_time(pool).await?;
+            "set tollgate_test.now = 0"
+        }
+        AnyPool::Sqlite(_) => anyhow::bail!("each rig has a file of its own"),
+    };
+    let (session, _) = with_session(&scratch.rig, clock).await?;
     Ok((scratch, session))
 }
 

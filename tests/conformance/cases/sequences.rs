@@ -1,15 +1,21 @@
 //! Random sequences of every verb: each engine answers, one by one, what the store in this process does.
 //!
+//! Even seeds set the mode of every key and overrides too, in a database that nobody else uses.
+//!
 //! The same seeds in every run, and a fresh one. Whatever fails names its seed, which `TOLLGATE_SEED` replays.
 
 use std::fmt::Write as _;
 
 use anyhow::ensure;
+use chrono::{DateTime, Utc};
 use tollgate::{
-    Adjusted, Adjustment, Decision, Error, Limiter, Outcome, Quota, Receipt, Reservation, Store, Take, TakeError,
+    Adjusted, Adjustment, Admin, Decision, Error, Limiter, Mode, Outcome, Override, Quota, Receipt, Reservation, Store,
+    Take, TakeError,
 };
 
+use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
+use crate::pools::injected;
 use crate::rig::Rig;
 use crate::scenarios::World;
 use crate::scenarios::memory::Memory;
@@ -27,15 +33,18 @@ async fn any_sequence_is_answered_as_in_memory(rig: Rig) -> anyhow::Result<()> {
         Ok(seed) => vec![seed.parse()?],
         Err(_) => (1..=SEEDS).chain([fastrand::u64(..)]).collect(),
     };
+    let own = if rig.engine.kind == Kind::Sqlite { None } else { Some(injected(&rig).await?) };
+    let ruled = own.as_ref().map_or(&rig, |(_, session)| session);
     for seed in seeds {
         let _named = Named(seed);
+        let rig = if is_ruled(seed) { ruled } else { &rig };
         let mut kept: Vec<usize> = (0..OPERATIONS).collect();
-        let Err(mut failure) = Box::pin(Play::of(&rig, seed, &kept).run()).await else { continue };
+        let Err(mut failure) = Box::pin(Play::of(rig, seed, &kept).run()).await else { continue };
         // Whatever comes after it, or before it and makes no difference, is left out.
         kept.retain(|place| *place <= failure.place);
         for place in (0..failure.place).rev() {
             let fewer: Vec<usize> = kept.iter().copied().filter(|other| *other != place).collect();
-            if let Err(same) = Box::pin(Play::of(&rig, seed, &fewer).run()).await {
+            if let Err(same) = Box::pin(Play::of(rig, seed, &fewer).run()).await {
                 (failure, kept) = (same, fewer);
                 kept.retain(|place| *place <= failure.place);
             }
@@ -43,6 +52,11 @@ async fn any_sequence_is_answered_as_in_memory(rig: Rig) -> anyhow::Result<()> {
         anyhow::bail!("TOLLGATE_SEED={seed} replays this:\n{}\n{:#}", failure.told, failure.error);
     }
     Ok(())
+}
+
+/// Whether a seed's operations set the mode of every key and overrides.
+fn is_ruled(seed: u64) -> bool {
+    seed.is_multiple_of(2)
 }
 
 /// Names its seed when something panics.
@@ -59,6 +73,8 @@ impl Drop for Named {
 /// One run of a sequence, in memory and on an engine.
 struct Play<'a> {
     rig: &'a Rig,
+    /// In a database that nobody else uses.
+    alone: bool,
     model: Memory,
     cast: Cast,
     operations: Vec<(usize, Operation)>,
@@ -77,15 +93,32 @@ impl<'a> Play<'a> {
     fn of(rig: &'a Rig, seed: u64, kept: &[usize]) -> Self {
         let keys = |count| (0..count).map(|_| rig.key()).collect();
         let cast = Cast { keys: keys(7), plans: keys(3) };
-        let mut operations: Vec<_> = operations(seed, &cast, OPERATIONS).into_iter().enumerate().collect();
+        let mut operations: Vec<_> =
+            operations(seed, &cast, OPERATIONS, is_ruled(seed)).into_iter().enumerate().collect();
         operations.retain(|(place, _)| kept.contains(place));
         let receipts = vec![(Vec::new(), Vec::new()); OPERATIONS];
-        let now = START + i64::try_from(seed % 3).unwrap_or(0) * 123_456_789;
-        Self { rig, model: Memory::new(), cast, operations, now, receipts }
+        // An end must be past neither by the injected clock nor by the server's own.
+        let start = if is_ruled(seed) { YEAR_2050 } else { START };
+        let now = start + i64::try_from(seed % 3).unwrap_or(0) * 123_456_789;
+        Self {
+            rig,
+            alone: is_ruled(seed) || rig.engine.kind == Kind::Sqlite,
+            model: Memory::new(),
+            cast,
+            operations,
+            now,
+            receipts,
+        }
     }
 
     async fn run(mut self) -> Result<(), Failure> {
         let mut told = String::new();
+        // What ruled every key in the run before is over.
+        if self.alone
+            && let Err(error) = self.rig.store().set_mode(Mode::Enforce, None, None).await
+        {
+            return Err(Failure { place: 0, told, error: error.into() });
+        }
         for (place, operation) in std::mem::take(&mut self.operations) {
             let _ = writeln!(told, "{place} at {}: {}", self.now, self.named(&operation));
             if let Err(error) = Box::pin(self.perform(place, operation)).await {
@@ -118,6 +151,20 @@ impl<'a> Play<'a> {
             Operation::Plan(name, quota, mode) => {
                 self.model.plan(&name, quota, mode).await?;
                 World::plan(self.rig, &name, quota, mode).await?;
+            }
+            Operation::Mode(mode, end) => {
+                let until = end.map(|end| self.end(end));
+                model.set_mode(mode, None, until).await?;
+                engine.set_mode(mode, None, until).await?;
+            }
+            Operation::Override(key, over, end) => {
+                let over = Override { expires_at: end.map(|end| self.end(end)), ..over };
+                model.set_override(&key, over.clone()).await?;
+                engine.set_override(&key, over).await?;
+            }
+            Operation::ClearOverride(key) => {
+                let (expected, found) = (model.clear_override(&key).await?, engine.clear_override(&key).await?);
+                ensure!(expected == found, "whether there was an override of {key:?}: {found}, not {expected}");
             }
             Operation::Take(take) => {
                 let expected = Limiter::new(model, Quota::unlimited())?.reserve_all(&take).await;
@@ -162,6 +209,11 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
+    /// An instant that every engine can hold, in milliseconds.
+    fn end(&self, after: i64) -> DateTime<Utc> {
+        DateTime::from_timestamp_millis(self.now.saturating_add(after) / 1_000_000 + 1).expect("in this era")
+    }
+
     /// With a letter for each key.
     fn named(&self, operation: &Operation) -> String {
         let mut text = format!("{operation:?}");
@@ -203,5 +255,6 @@ fn agree(expected: &Outcome, found: &Outcome) -> anyhow::Result<()> {
 const SEEDS: u64 = 24;
 const OPERATIONS: usize = 60;
 const START: i64 = 1_800_057_600_000_000_000;
+const YEAR_2050: i64 = 2_524_608_000_000_000_000;
 const SECOND: i64 = 1_000_000_000;
 const YEAR_2100: i64 = 4_102_444_800_000_000_000;

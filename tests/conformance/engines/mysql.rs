@@ -28,7 +28,7 @@ pub async fn pool(engine: &Engine, name: &str, connections: u32) -> anyhow::Resu
 }
 
 /// Makes each routine that reads the clock anew, with a variable of the session in its place.
-async fn inject_time(pool: &MySqlPool) -> anyhow::Result<()> {
+pub async fn inject_time(pool: &MySqlPool) -> anyhow::Result<()> {
     let mut connection = pool.acquire().await?;
     sqlx::query("do get_lock('tollgate_test', 60)").execute(&mut *connection).await?;
     sqlx::query("create table if not exists time_is_injected (it_is boolean)").execute(&mut *connection).await?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use tollgate::bucket::MOST_TOKENS;
-use tollgate::{Adjustment, HoldBack, Key, Mode, Quota, Receipt, Rule, Take};
+use tollgate::{Adjustment, HoldBack, Key, Mode, Override, Quota, Receipt, Rule, Take};
 use uuid::Uuid;
 
 /// What is done to a store.
@@ -16,6 +16,11 @@ pub(super) enum Operation {
     HoldBack(Key, Rule, HoldBack),
     Create(Key, Quota),
     Plan(Key, Quota, Option<Mode>),
+    /// The mode of every key, until so many nanoseconds later.
+    Mode(Mode, Option<i64>),
+    /// The same for one key; its end is the one beside it.
+    Override(Key, Override, Option<i64>),
+    ClearOverride(Key),
     /// So many nanoseconds forwards, or backwards.
     Clock(i64),
 }
@@ -61,7 +66,7 @@ pub(super) struct Cast {
 }
 
 /// The operations that a seed stands for.
-pub(super) fn operations(seed: u64, cast: &Cast, count: usize) -> Vec<Operation> {
+pub(super) fn operations(seed: u64, cast: &Cast, count: usize, ruled: bool) -> Vec<Operation> {
     let mut author = Author {
         random: Rng::with_seed(seed),
         cast,
@@ -70,10 +75,12 @@ pub(super) fn operations(seed: u64, cast: &Cast, count: usize) -> Vec<Operation>
         ids: Vec::new(),
         takes: Vec::new(),
         hold: Duration::MAX,
+        ruled: false,
     };
     author.quotas = cast.keys.iter().map(|_| author.quota()).collect();
     let mut operations: Vec<Operation> = (0..2).map(|place| author.create(place)).collect();
     operations.extend((0..2).map(|plan| author.plan(plan)));
+    author.ruled = ruled;
     while operations.len() < count {
         operations.push(author.operation(operations.len()));
     }
@@ -94,10 +101,16 @@ struct Author<'a> {
     takes: Vec<(usize, Duration)>,
     /// For how long the latest request's id is held; without an id, its receipt does not expire.
     hold: Duration,
+    /// Whether the mode of every key and overrides are set. Then no bucket is provisioned again, for the same reason: while it
+    /// is off, no request settles it.
+    ruled: bool,
 }
 
 impl Author<'_> {
     fn operation(&mut self, place: usize) -> Operation {
+        if self.ruled && self.one_in(8) {
+            return self.ruling();
+        }
         match self.random.u32(0..100) {
             0..=3 => {
                 let place = self.random.usize(..self.cast.keys.len());
@@ -124,7 +137,9 @@ impl Author<'_> {
             83..=85 => {
                 // Ids that have expired are known again if they were not forgotten yet.
                 self.ids.retain(|(_, held)| *held == Duration::MAX);
-                Operation::Clock(-self.back())
+                // While a key is off, no request empties its bucket after the clock was set back by more than a second.
+                let most = if self.ruled { SECOND } else { YEAR };
+                Operation::Clock(-self.back().min(most))
             }
             _ => {
                 let step = self.forward();
@@ -139,12 +154,29 @@ impl Author<'_> {
         }
     }
 
+    fn ruling(&mut self) -> Operation {
+        let modes = [Mode::Enforce, Mode::Shadow, Mode::Off, Mode::Block];
+        let mode = modes[self.random.usize(..modes.len())];
+        let end = self.random.bool().then(|| self.forward());
+        let key = self.cast.keys[self.random.usize(..self.cast.keys.len())].clone();
+        match self.random.u32(0..8) {
+            0 => Operation::Mode(mode, end),
+            1 => Operation::Mode(Mode::Enforce, None),
+            2 => Operation::ClearOverride(key),
+            kind => {
+                let quota = (kind > 3).then(|| self.quota());
+                let mode = (kind < 5 || self.one_in(4)).then_some(mode);
+                Operation::Override(key, Override { quota, mode, ..Override::default() }, end)
+            }
+        }
+    }
+
     fn one_in(&mut self, n: u32) -> bool {
         self.random.u32(..n) == 0
     }
 
     fn create(&mut self, place: usize) -> Operation {
-        if self.planned[place] {
+        if self.planned[place] || self.ruled {
             return Operation::Clock(1);
         }
         if self.one_in(2) {
@@ -334,5 +366,6 @@ impl Author<'_> {
     }
 }
 
+const SECOND: i64 = 1_000_000_000;
 const HOUR: i64 = 3_600_000_000_000;
 const YEAR: i64 = 366 * 24 * HOUR;
