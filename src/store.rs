@@ -3,6 +3,8 @@ use crate::{
 };
 
 #[cfg(feature = "_sql")]
+mod adjust;
+#[cfg(feature = "_sql")]
 mod admin;
 #[cfg(feature = "_sql")]
 mod answer;
@@ -110,7 +112,8 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// If there is no answer at all. It is not asked again then: what was given back may have been.
+    /// If there is no answer to one of them. It is not asked again then: what was given back may have been. A database is
+    /// still asked for the other keys, unless it fails for several.
     fn adjust(
         &self,
         adjustments: &[Adjustment],

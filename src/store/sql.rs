@@ -6,7 +6,6 @@ use sqlx::pool::PoolConnection;
 use sqlx::{Connection, Pool, SqlStr};
 use tokio::time::{Instant, timeout_at};
 
-use super::answer;
 use super::ask::Ask;
 use super::batch::Batch;
 use super::call::{Call, Counting, Reply};
@@ -145,7 +144,7 @@ impl<DB: Dialect> SqlStore<DB> {
         Ok(outcome.map(|decision| decision.after(attempts)))
     }
 
-    async fn converse(&self, call: Call) -> Result<(Reply, u32), Error> {
+    pub(super) async fn converse(&self, call: Call) -> Result<(Reply, u32), Error> {
         self.converse_by(self.retry, call).await
     }
 
@@ -207,13 +206,7 @@ impl<DB: Dialect> Store for SqlStore<DB> {
     }
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
-        let mut outcomes = Vec::with_capacity(adjustments.len());
-        for adjustment in adjustments {
-            let reply = self.converse(Call::Adjust(Arc::new(adjustment.clone()))).await;
-            let (reply, _) = reply.map_err(|error| after(!outcomes.is_empty(), error))?;
-            outcomes.push(answer::adjusted(reply, adjustment.receipt.key())?);
-        }
-        Ok(outcomes)
+        self.adjust_all(adjustments).await
     }
 
     async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
