@@ -53,8 +53,7 @@ revoke all on function
 -- Arguments: p_ids, p_capacities, p_refill_seconds, p_refills, p_plans
 --                        a bucket a place, none of them twice, each with terms or a plan as for take_v1, or neither
 --            p_cost, p_max_wait, p_keep, p_receipt, p_hold: as for take_v1, the same for all
--- Result:    a row a bucket: its place in the arrays (from 1), then take_v1's columns. All are 'granted'; or one or
--- more
+-- Result:    a row a bucket: its place in the arrays (from 1), then take_v1's columns. All are 'granted'; or one or more
 --            say why not, and the others are 'spared': they could have been granted, and nothing was taken
 -- Errors:    as take_v1's · 22023 a bucket twice
 -- Locks:     the rows of all buckets that exist, in the order of their ids; then those that it makes, in that order.
@@ -88,60 +87,68 @@ declare
   v_ruled   boolean;
   v_changed boolean;
   v_known   boolean;
+  c_needs   constant text := 'tollgate: take_all_v1 needs buckets, none twice, a cost of 1 or more, 0 or more to keep, and a '
+                             'wait of 0 to a year';
 begin
   p_hold := least(greatest(coalesce(p_hold, 0), 0), 31622400000000000);
   if (p_cost between 1 and 4611686018427387903 and p_keep between 0 and 4611686018427387903
-      and p_max_wait between 0 and 31622400000000000
-      and cardinality(p_ids) = (select count(distinct x) from unnest(p_ids) x)) is not true then
-    raise exception 'tollgate: take_all_v1 needs buckets, none twice, a cost of 1 or more, 0 or more to keep, and a '
-                    'wait of 0 to a year'
-      using errcode = 'invalid_parameter_value';
+      and p_max_wait between 0 and 31622400000000000) is not true then
+    raise exception '%', c_needs using errcode = 'invalid_parameter_value';
   end if;
 
-  -- Where nothing rules the buckets but their tokens, and all grant: three statements, whatever their number.
-  if p_receipt is null and array_remove(p_plans, null) = '{}'
-     and not exists (select from tollgate.token_mode g where g.mode <> 'enforce' or g.overrides) then
-    perform from tollgate.token_buckets l where l.id = any (p_ids) order by l.id for no key update;
-    -- Those that were made meanwhile are not locked.
-    get diagnostics v_place = row_count;
-    v_now := tollgate.token_clock_v1();
-    select count(*) into v_next
-      from unnest(p_ids, p_capacities, p_refill_seconds, p_refills) as i (id, capacity, refill_seconds, refill)
-      join tollgate.token_buckets l on l.id = i.id
-     where l.plan is null and not l.overridden
-       and (i.capacity is null or (i.capacity, i.refill_seconds, i.refill) = (l.capacity, l.refill_seconds, l.refill))
-       and case when p_cost <= l.burst / l.token_ticks - p_keep
-             then l.full_at - (l.burst - (p_cost + p_keep) * l.token_ticks)
-                  <= tollgate.bucket_clock_v1(l, v_now + p_max_wait)
-             else false end
-       and l.full_at - tollgate.bucket_clock_v1(l, v_now) <= tollgate.bucket_furthest_v1(l);
-    if v_place = cardinality(p_ids) and v_next = cardinality(p_ids) then
-      return query
-        update tollgate.token_buckets l
-           set room = null,
-               granted = l.granted + p_cost,
-               longest_wait = greatest(
-                 l.longest_wait,
-                 tollgate.bucket_step_v1(l, l.full_at - (l.burst - (p_cost + p_keep) * l.token_ticks))
-                   - tollgate.bucket_clock_v1(l, v_now)),
-               full_at = greatest(
-                 l.full_at,
-                 tollgate.bucket_step_v1(l, l.full_at - (l.burst - (p_cost + p_keep) * l.token_ticks)),
-                 tollgate.bucket_clock_v1(l, v_now)) + p_cost * l.token_ticks
-          from unnest(p_ids) with ordinality as i (id, place)
-         where l.id = i.id
-        returning i.place,
-                  ('granted', null, v_now,
-                   case when l.full_at - (l.burst - p_keep * l.token_ticks) > tollgate.bucket_clock_v1(l, v_now)
-                     then greatest(v_now, tollgate.bucket_instant_v1(l, l.full_at - (l.burst - p_keep * l.token_ticks)))
-                     else v_now end,
-                   l.full_at, l.granted, l.burst, l.anchor, l.step_ns, l.step_ticks, l.token_ticks)::tollgate.taken_v1;
+  -- Where nothing rules the buckets but their tokens, and all grant: one statement. Each is weighed when it is locked, and
+  -- grants no less when all are, which is when the clock is read.
+  if p_receipt is null and array_remove(p_plans, null) = '{}' then
+    return query
+      with locked as materialized (
+        select l as b, i.capacity, i.refill_seconds, i.refill
+          from unnest(p_ids, p_capacities, p_refill_seconds, p_refills) as i (id, capacity, refill_seconds, refill)
+          join tollgate.token_buckets l on l.id = i.id
+         order by l.id for no key update of l
+      ), fit as materialized (
+        select count(distinct (x.b).id) = cardinality(p_ids) and bool_and(
+                 (x.b).plan is null and not (x.b).overridden
+                 and (x.capacity is null
+                      or (x.capacity, x.refill_seconds, x.refill) = ((x.b).capacity, (x.b).refill_seconds, (x.b).refill))
+                 and case when p_cost <= (x.b).burst / (x.b).token_ticks - p_keep
+                       then (x.b).full_at - ((x.b).burst - (p_cost + p_keep) * (x.b).token_ticks)
+                            <= tollgate.bucket_clock_v1(x.b, tollgate.token_clock_v1() + p_max_wait)
+                       else false end
+                 and (x.b).full_at - tollgate.bucket_clock_v1(x.b, tollgate.token_clock_v1())
+                     <= tollgate.bucket_furthest_v1(x.b)) as fits,
+               tollgate.token_clock_v1() as now
+          from locked x
+         where not exists (select from tollgate.token_mode g where g.mode <> 'enforce' or g.overrides)
+      )
+      update tollgate.token_buckets l
+         set room = null,
+             granted = l.granted + p_cost,
+             longest_wait = greatest(
+               l.longest_wait,
+               tollgate.bucket_step_v1(l, l.full_at - (l.burst - (p_cost + p_keep) * l.token_ticks))
+                 - tollgate.bucket_clock_v1(l, f.now)),
+             full_at = greatest(
+               l.full_at,
+               tollgate.bucket_step_v1(l, l.full_at - (l.burst - (p_cost + p_keep) * l.token_ticks)),
+               tollgate.bucket_clock_v1(l, f.now)) + p_cost * l.token_ticks
+        from fit f, unnest(p_ids) with ordinality as i (id, place)
+       where f.fits and l.id = i.id
+      returning i.place,
+                ('granted', null, f.now,
+                 case when l.full_at - (l.burst - p_keep * l.token_ticks) > tollgate.bucket_clock_v1(l, f.now)
+                   then greatest(f.now, tollgate.bucket_instant_v1(l, l.full_at - (l.burst - p_keep * l.token_ticks)))
+                   else f.now end,
+                 l.full_at, l.granted, l.burst, l.anchor, l.step_ns, l.step_ticks, l.token_ticks)::tollgate.taken_v1;
+    if found then
       return;
     end if;
   end if;
 
-  select array_agg(i.place order by i.id collate "C") into v_order
+  select array_agg(i.place order by i.id collate "C"), count(distinct i.id) into v_order, v_next
     from unnest(p_ids) with ordinality as i (id, place);
+  if v_next is distinct from cardinality(p_ids) then
+    raise exception '%', c_needs using errcode = 'invalid_parameter_value';
+  end if;
 
   for v_attempt in 1 .. 100 loop
     select array_agg(l.b) into v_buckets
