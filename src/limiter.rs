@@ -300,7 +300,7 @@ impl<S: Store> Limiter<S> {
 
     /// Under another rule than the limiter's.
     pub(crate) fn take_under(&self, key: Key, rule: Rule, cost: u64) -> Take {
-        Take::from(key).rule(rule).cost(cost).keep(self.keep)
+        Take::under(key, rule, cost, self.keep)
     }
 }
 

@@ -167,19 +167,26 @@ impl Take {
     }
 }
 
-impl From<Key> for Take {
-    fn from(key: Key) -> Self {
-        let limits = SmallVec::from_buf([(key, Rule::Provisioned)]);
+impl Take {
+    /// All that a limiter says, in one move.
+    #[inline]
+    pub(crate) fn under(key: Key, rule: Rule, cost: u64, keep: u64) -> Self {
         Self {
-            limits,
-            cost: 1,
+            limits: SmallVec::from_buf([(key, rule)]),
+            cost,
             max_wait: Duration::ZERO,
-            keep: 0,
+            keep,
             id: None,
             hold: Duration::ZERO,
             own: true,
             refundable: false,
         }
+    }
+}
+
+impl From<Key> for Take {
+    fn from(key: Key) -> Self {
+        Self::under(key, Rule::Provisioned, 1, 0)
     }
 }
 

@@ -216,7 +216,7 @@ proptest! {
             let denied = ask();
             if !denied.is_granted() {
                 prop_assert!(!denied.retry_after().is_zero());
-                clock.advance(denied.retry_after() - Duration::from_nanos(1));
+                clock.advance(denied.retry_after().saturating_sub(Duration::from_nanos(1)));
                 prop_assert!(!ask().is_granted(), "a nanosecond earlier");
                 clock.advance(Duration::from_nanos(1));
                 prop_assert!(ask().is_granted(), "at {:?}", denied.retry_after());

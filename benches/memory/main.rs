@@ -1,5 +1,5 @@
-//! What a decision in this process costs, beside `governor`: the same keys, quota and threads, taking turns. Of these only
-//! those count during which no other program had the processors.
+//! What a decision in this process costs, by the store alone and through a limiter, beside `governor`: the same keys, quota
+//! and threads, taking turns. Of these only those count during which no other program had the processors.
 //!
 //! ```text
 //! cargo bench --bench memory -- --seconds 2
@@ -7,14 +7,16 @@
 
 use std::fmt;
 use std::num::NonZeroU32;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
 use governor::{DefaultKeyedRateLimiter, RateLimiter};
-use tollgate::{Key, MemoryStore, Quota, Rule, Take};
+use tollgate::{Key, Limiter, MemoryStore, Quota, Rule, Take};
 
 #[derive(Parser)]
 #[command(about = "Measures decisions in this process, granted and denied, beside governor")]
@@ -36,19 +38,26 @@ struct Arguments {
 fn main() {
     let arguments = Arguments::parse();
     println!(
-        "| keys | threads | outcome | governor, M/s | tollgate, M/s | tollgate ÷ governor |\n|---|---|---|---|---|---|"
+        "| keys | threads | outcome | governor, M/s | MemoryStore, M/s | ÷ governor | Limiter, M/s | ÷ governor |\n\
+         |---|---|---|---|---|---|---|---|"
     );
     for &keys in &arguments.keys {
         for &threads in &arguments.threads {
             for (outcome, rate) in [("granted", 1_000_000_000), ("denied", 1)] {
                 let (ours, theirs) = (Arc::new(Ours::new(keys, rate)), Arc::new(Theirs::new(keys, rate)));
-                let (start, mut rates) = (Instant::now(), [Vec::new(), Vec::new()]);
+                let limited = Arc::new(Limited::new(keys, rate));
+                let (start, mut rates) = (Instant::now(), [Vec::new(), Vec::new(), Vec::new()]);
                 while start.elapsed().as_secs_f64() < arguments.seconds {
                     rates[0].extend(turn(&theirs, threads, outcome));
                     rates[1].extend(turn(&ours, threads, outcome));
+                    rates[2].extend(turn(&limited, threads, outcome));
                 }
-                let [theirs, ours] = rates.map(Spread::of);
-                println!("| {keys} | {threads} | {outcome} | {theirs} | {ours} | {:.2} |", ours.median / theirs.median);
+                let [theirs, ours, limited] = rates.map(Spread::of);
+                println!(
+                    "| {keys} | {threads} | {outcome} | {theirs} | {ours} | {:.2} | {limited} | {:.2} |",
+                    ours.median / theirs.median,
+                    limited.median / theirs.median
+                );
             }
         }
     }
@@ -68,9 +77,7 @@ struct Ours {
 
 impl Ours {
     fn new(keys: usize, rate: u32) -> Self {
-        let quota = if rate == 1 { Quota::per_day(1) } else { Quota::per_second(rate.into()) };
-        let rule = Rule::Quota(quota.build().expect("a quota"));
-        let key = |n: usize| Key::try_from(format!("user:{n}")).expect("a key");
+        let rule = rule(rate);
         let takes: Vec<Take> = (0..keys).map(|n| Take::from(key(n)).rule(rule.clone())).collect();
         let this = Self { store: MemoryStore::new(), takes };
         for key in 0..keys {
@@ -88,6 +95,46 @@ impl Decides for Ours {
     fn decide(&self, key: usize) -> bool {
         self.store.decide(&self.takes[key]).expect("possible").is_granted()
     }
+}
+
+/// As a service uses it: its counts, modes and policy included.
+struct Limited {
+    limiter: Limiter<MemoryStore>,
+    keys: Vec<Key>,
+}
+
+impl Limited {
+    fn new(keys: usize, rate: u32) -> Self {
+        let limiter = Limiter::new(MemoryStore::new(), rule(rate)).expect("a limiter");
+        let this = Self { limiter, keys: (0..keys).map(key).collect() };
+        for key in 0..keys {
+            assert!(this.decide(key), "a new bucket is full");
+        }
+        this
+    }
+}
+
+impl Decides for Limited {
+    fn keys(&self) -> usize {
+        self.keys.len()
+    }
+
+    fn decide(&self, key: usize) -> bool {
+        let decision = pin!(self.limiter.allow(&self.keys[key]));
+        match decision.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(decision) => decision.expect("possible").is_granted(),
+            Poll::Pending => unreachable!("a store in this process answers at once"),
+        }
+    }
+}
+
+fn key(n: usize) -> Key {
+    Key::try_from(format!("user:{n}")).expect("a key")
+}
+
+fn rule(rate: u32) -> Rule {
+    let quota = if rate == 1 { Quota::per_day(1) } else { Quota::per_second(rate.into()) };
+    Rule::Quota(quota.build().expect("a quota"))
 }
 
 struct Theirs {

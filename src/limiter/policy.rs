@@ -6,7 +6,7 @@ use tokio::time::timeout;
 
 use crate::decision::Source;
 use crate::telemetry::Decisions;
-use crate::{Decision, Error, MemoryStore, Outcome, Quota, Rule, Take, TakeError};
+use crate::{Decision, Error, MemoryStore, Quota, Rule, Take, TakeError};
 
 /// What a limiter answers when its store does not, or not in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,16 +56,10 @@ impl Policy {
         self.instead.as_ref().map_or(0, |chosen| chosen.count.load(Ordering::Relaxed))
     }
 
-    /// The store's answer to a request, or the fallback's.
-    pub(super) async fn answer(
-        &self,
-        take: &Take,
-        asked: impl Future<Output = Result<Outcome, Error>>,
-    ) -> Result<Decision, Error> {
-        match self.bounded(asked).await {
-            Ok(outcome) => Ok(outcome?),
-            Err(error) => self.instead(take, error),
-        }
+    /// Whether there is a deadline or a fallback.
+    #[inline]
+    pub(super) fn has_any(&self) -> bool {
+        self.deadline.is_some() || self.instead.is_some()
     }
 
     /// An answer by the deadline.

@@ -18,11 +18,22 @@ impl<S: Store> Limiter<S> {
         let answer = if let Some(decision) = self.switched.answer() {
             Ok(decision)
         } else {
-            let answer = self.policy.answer(take, self.stack.take_one(take)).await;
-            answer.map(|decision| self.switched.see(decision))
+            self.ask(take).await.map(|decision| self.switched.see(decision))
         };
         self.end(begun, take, answer.as_ref());
         answer
+    }
+
+    #[inline]
+    async fn ask(&self, take: &Take) -> Result<Decision, Error> {
+        if S::IN_PROCESS && !self.policy.has_any() {
+            // The futures of the layers and of the policy are large, and only to be moved about here.
+            return Ok(self.stack.store.take_one(take).await??);
+        }
+        match self.policy.bounded(self.stack.take_one(take)).await {
+            Ok(outcome) => Ok(outcome?),
+            Err(failure) => self.policy.instead(take, failure),
+        }
     }
 
     /// Reserves what a request of the caller's own making says, for instance of several limits at once, or with an id.

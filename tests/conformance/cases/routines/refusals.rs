@@ -132,16 +132,19 @@ async fn figures_that_are_none_or_infinite_move_no_token(rig: Rig) -> anyhow::Re
     let new = rig.key();
     let (known, unknown) = (rig.quoted(key.as_str()), rig.quoted(new.as_str()));
     let postgres = rig.engine.kind == Kind::Postgres;
-    let (routine, figures, codes): (fn(&str) -> String, &[&str], &[&str]) = if postgres {
-        (str::to_owned, &["'NaN'", "'infinity'", "'-infinity'", "1e30", "null"], &["22003", "22023", "23502", "23514"])
+    let routine = |name: &str| {
+        if postgres || name.starts_with("request") { name.to_owned() } else { format!("token_{name}") }
+    };
+    // MySQL's and MariaDB's numbers are all finite: there it is a text that makes none.
+    let figures: &[&str] = if postgres {
+        &["'NaN'", "'infinity'", "'-infinity'", "1e30", "null"]
     } else {
-        let named = |name: &str| if name.starts_with("request") { name.to_owned() } else { format!("token_{name}") };
-        // A number that is none is the client's text.
-        (
-            named,
-            &["'NaN'", "'inf'", "'-inf'", "1e30", "1e308", "null"],
-            &["22003", "22007", "22023", "23000", "23514", "HY000"],
-        )
+        &["'NaN'", "'inf'", "'-inf'", "1e30", "1e308", "null"]
+    };
+    let codes: &[&str] = if postgres {
+        &["22003", "22023", "23502", "23514"]
+    } else {
+        &["22003", "22007", "22023", "23000", "23514", "HY000"]
     };
     for figure in figures {
         for (name, arguments) in [
