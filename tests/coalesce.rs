@@ -213,6 +213,32 @@ async fn who_makes_the_call_and_is_not_polled_any_more_keeps_nobody_waiting() ->
     Ok(())
 }
 
+#[test]
+fn a_runtime_that_ends_under_a_call_keeps_nobody_waiting() -> anyhow::Result<()> {
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let gated = Arc::new(Gated::new(0));
+    let coalesce = Arc::new(Coalesce::new(Arc::clone(&gated)));
+    let (ending, staying) = (runtime()?, runtime()?);
+    {
+        // The second one hands the call of the first over to a task, and waits for the next call.
+        let _within = ending.enter();
+        drop([ask(&coalesce, take("a")), ask(&coalesce, take("a"))]);
+    }
+    while gated.calls().is_empty() {
+        std::thread::yield_now();
+    }
+    ending.shutdown_timeout(std::time::Duration::from_secs(20));
+    gated.gate.add_permits(100);
+    staying.block_on(async {
+        for _ in 0..3 {
+            let asked = ask(&coalesce, take("a"));
+            let answered = tokio::time::timeout(std::time::Duration::from_secs(20), asked).await???;
+            assert!(answered?.is_granted());
+        }
+        Ok(())
+    })
+}
+
 /// A store that panics at its first call.
 struct Panics(AtomicUsize);
 

@@ -135,3 +135,25 @@ async fn a_request_that_can_never_be_granted_stays_an_error() -> anyhow::Result<
 }
 
 const DEADLINE: Duration = Duration::from_millis(50);
+
+#[tokio::test(start_paused = true)]
+async fn requests_beyond_a_full_line_are_answered_at_once() -> anyhow::Result<()> {
+    const LINE: usize = 32_768;
+    let limiter = limiter(Silent, Fallback::Closed(Duration::from_secs(9)))?;
+    let start = tokio::time::Instant::now();
+    let mut asked = tokio::task::JoinSet::new();
+    for _ in 0..LINE + 101 {
+        let limiter = limiter.clone();
+        asked.spawn(async move { limiter.allow("a").await });
+    }
+    // One is on its way to the store, and the line stands behind it.
+    for _ in 0..100 {
+        let decision = asked.join_next().await.expect("one of them")??;
+        assert_eq!((decision.is_granted(), decision.source()), (false, Source::Fallback));
+        assert_eq!(start.elapsed(), Duration::ZERO);
+    }
+    while let Some(answered) = asked.join_next().await {
+        assert_eq!((answered??.source(), start.elapsed()), (Source::Fallback, DEADLINE));
+    }
+    Ok(())
+}

@@ -52,6 +52,11 @@ pub(crate) async fn give_up<S: Store>(
     calls: u64,
 ) -> anyhow::Result<()> {
     let buckets = Arc::new(Buckets { ample: [a, b], tight: [c, d], books: Books::default() });
+    // Provisioned ones are never swept away.
+    for (ample, tight) in buckets.ample.iter().zip(&buckets.tight) {
+        store.create_bucket(ample, Quota::once(AMPLE)?).await?;
+        store.create_bucket(tight, Quota::per_second(5000).burst(20).build()?).await?;
+    }
     let mut callers: JoinSet<anyhow::Result<()>> = (0..CALLERS)
         .map(|_| {
             let (limiter, buckets) = (limiter.clone(), Arc::clone(&buckets));
@@ -77,11 +82,11 @@ pub(crate) async fn give_up<S: Store>(
 
 impl Buckets {
     fn ample(&self, place: usize) -> Take {
-        Take::from(self.ample[place].clone()).rule(rule(Quota::once(AMPLE))).cost(COST.unsigned_abs())
+        Take::from(self.ample[place].clone()).cost(COST.unsigned_abs())
     }
 
     fn tight(&self, place: usize) -> Take {
-        Take::from(self.tight[place].clone()).rule(rule(Quota::per_second(5000).burst(20).build()))
+        Take::from(self.tight[place].clone())
     }
 
     async fn balance(&self, store: &impl Admin) -> anyhow::Result<()> {
@@ -118,7 +123,7 @@ async fn call<S: Store>(limiter: &Limiter<S>, buckets: &Arc<Buckets>) -> anyhow:
         1 => taken(books, &books.tight, 1, reserve(limiter, tight.clone())).await.map(drop),
         2 => {
             let other = buckets.ample(1 - place);
-            let both = ample.clone().and(other.key().clone(), rule(Quota::once(AMPLE)));
+            let both = ample.clone().and(other.key().clone(), Rule::Provisioned);
             taken(books, &books.ample, 2 * COST, reserve(limiter, both)).await.map(drop)
         }
         3 => {
@@ -228,10 +233,6 @@ async fn given_up<T: Send + 'static>(call: impl Future<Output = T> + Send + 'sta
         // On a busy machine nobody else may live to see an answer.
         _ => Some(call.await),
     }
-}
-
-fn rule(quota: Result<Quota, tollgate::QuotaError>) -> Rule {
-    quota.expect("a quota").into()
 }
 
 /// Of a request for an ample bucket.

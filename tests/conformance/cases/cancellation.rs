@@ -57,7 +57,7 @@ async fn calls_of_every_verb_through_a_limiter_leave_the_books_balanced(rig: Rig
         for builder in [Limiter::builder(store.clone()), Limiter::builder(store).lease(LeaseOptions::default())] {
             let keys = std::array::from_fn(|_| rig.key());
             let limiter = builder.build("1/s")?;
-            giving_up::give_up(&limiter, limiter.store(), keys, calls(10_000)?).await?;
+            giving_up::give_up(&limiter, limiter.store(), keys, calls(3_000)?).await?;
         }
     });
     all_given_back(&rig.pool).await;
