@@ -52,7 +52,7 @@ fn main() -> anyhow::Result<()> {
             finished(a_request_that_is_killed_with_its_process_pays_once())
         }),
         Trial::test("sqlite::leases_of_processes_that_are_stopped_and_killed_exceed_no_bound", || {
-            finished(leases::leases_of_processes_that_are_stopped_and_killed_exceed_no_bound())
+            finished(leases::leases_of_processes_that_are_stopped_and_killed_exceed_no_bound(None))
         }),
         Trial::test("postgres::a_crash_forgets_nothing_that_was_answered_or_at_most_a_capacity", || {
             finished(durability::a_crash_forgets_nothing_that_was_answered_or_at_most_a_capacity())
@@ -61,6 +61,10 @@ fn main() -> anyhow::Result<()> {
     for engine in [Engine::Postgres, Engine::MySql, Engine::MariaDb] {
         let name = format!("{}::a_request_that_is_killed_with_its_server_pays_once", engine.name());
         let trial = move || finished(a_request_that_is_killed_with_its_server_pays_once(engine));
+        trials.push(Trial::test(name, trial));
+        let name = format!("{}::leases_of_processes_that_are_stopped_and_killed_exceed_no_bound", engine.name());
+        let trial =
+            move || finished(leases::leases_of_processes_that_are_stopped_and_killed_exceed_no_bound(Some(engine)));
         trials.push(Trial::test(name, trial));
     }
     libtest_mimic::run(&Arguments::from_args(), trials).exit();

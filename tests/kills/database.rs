@@ -4,6 +4,7 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
 use sqlx::pool::PoolOptions;
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
@@ -15,7 +16,7 @@ use uuid::Uuid;
 use crate::books::{Found, Request};
 
 /// Those that have a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub enum Engine {
     Postgres,
     MySql,

@@ -1,26 +1,26 @@
-//! Processes that lease tokens of one bucket in a file, of which some are stopped and some are killed.
+//! Processes that lease tokens of one bucket, of which some are stopped and some are killed.
 
 use std::io::{Read, Write, stdin, stdout};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
-use sqlx::SqlitePool;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tollgate::bucket::Terms;
-use tollgate::{Clock, Lease, LeaseOptions, Limiter, Quota, Source, SqliteStore, SystemClock};
+use tollgate::{Bound, Clock, LeaseOptions, Limiter, Quota, Source, SqlStore, Store, SystemClock};
 
 use crate::checker::{Call, Limit};
+use crate::database::{Database, Engine};
 use crate::guard::Guard;
 use crate::process;
+use crate::server::Server;
 
-/// Which file to lease from, in a process that does that instead of the tests.
-const FILE: &str = "TOLLGATE_KILLS_LEASES";
+/// Where to lease from, in a process that does that instead of the tests.
+const PLACE: &str = "TOLLGATE_KILLS_LEASES";
 const PROCESSES: usize = 4;
 const MOST: u64 = 50;
 
@@ -28,7 +28,37 @@ const MOST: u64 = 50;
 #[derive(Clone, Copy, Deserialize, Serialize)]
 struct Seen {
     call: Call,
-    leased: bool,
+    source: Origin,
+}
+
+#[derive(Clone, Copy, Deserialize, PartialEq, Serialize)]
+enum Origin {
+    Store,
+    Lease,
+    /// The denial was the store's, a moment before.
+    Memory,
+}
+
+/// What the processes share.
+#[derive(Deserialize, Serialize)]
+enum Place {
+    File(PathBuf),
+    Server(Engine, String),
+}
+
+impl Place {
+    async fn open(&self) -> Result<Database, sqlx::Error> {
+        match self {
+            Self::File(file) => Database::file(file, |_| {}).await,
+            Self::Server(engine, url) => Database::open(*engine, url).await,
+        }
+    }
+}
+
+impl Seen {
+    fn is_leased(&self) -> bool {
+        self.source == Origin::Lease
+    }
 }
 
 /// What a process said, and which; nothing any more if it has ended.
@@ -37,7 +67,7 @@ type Said = (usize, Option<Seen>);
 /// Asks on and on, if this process was started for that: mostly calmly, so that there are tokens to lease, and now and then
 /// as fast as it can, so that there are none left.
 pub fn work() -> Option<anyhow::Result<()>> {
-    let file = PathBuf::from(std::env::var_os(FILE)?);
+    let place = std::env::var(PLACE).ok()?;
     std::thread::spawn(|| {
         let _ = stdin().read(&mut [0]);
         // Whoever started it is gone.
@@ -46,27 +76,40 @@ pub fn work() -> Option<anyhow::Result<()>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     Some(runtime.map_err(Into::into).and_then(|runtime| {
         runtime.block_on(async {
-            let lease = Lease::with(SqliteStore::from(open(&file).await?), options());
-            let limiter = Limiter::builder(lease).build(quota()?)?.bind("leased")?;
-            loop {
-                let calm = fastrand::u32(0..200);
-                for _ in 0..calm {
-                    say(&ask(&limiter).await?)?;
-                    tokio::time::sleep(Duration::from_millis(4)).await;
-                }
-                for _ in 0..4 * calm {
-                    say(&ask(&limiter).await?)?;
-                }
+            match serde_json::from_str::<Place>(&place)?.open().await? {
+                Database::Postgres(pool) => ask_on_and_on(SqlStore::from(pool)).await,
+                Database::MySql(pool) => ask_on_and_on(SqlStore::from(pool)).await,
+                Database::Sqlite(pool) => ask_on_and_on(SqlStore::from(pool)).await,
             }
         })
     }))
 }
 
-async fn ask(limiter: &tollgate::Bound<Lease<SqliteStore>>) -> anyhow::Result<Seen> {
+/// Through all the layers of a limiter.
+async fn ask_on_and_on<S: Store>(store: S) -> anyhow::Result<()> {
+    let limiter = Limiter::builder(store).lease(options()).build(quota()?)?.bind("leased")?;
+    loop {
+        let calm = fastrand::u32(0..200);
+        for _ in 0..calm {
+            say(&ask(&limiter).await?)?;
+            tokio::time::sleep(Duration::from_millis(4)).await;
+        }
+        for _ in 0..4 * calm {
+            say(&ask(&limiter).await?)?;
+        }
+    }
+}
+
+async fn ask<S: Store>(limiter: &Bound<S>) -> anyhow::Result<Seen> {
     let sent = SystemClock.now();
     let decision = limiter.allow().await?;
     let call = Call { sent, done: SystemClock.now(), at: None, cost: 1, granted: decision.is_granted() };
-    Ok(Seen { call, leased: decision.source() == Source::Lease })
+    let source = match decision.source() {
+        Source::Lease => Origin::Lease,
+        Source::DenyCache => Origin::Memory,
+        _ => Origin::Store,
+    };
+    Ok(Seen { call, source })
 }
 
 /// A line is written at once, or not at all.
@@ -76,33 +119,42 @@ fn say(seen: &Seen) -> anyhow::Result<()> {
 
 /// No window has more than the quota and what the processes may hold when it begins, and whoever was stopped uses nothing
 /// from before.
-pub async fn leases_of_processes_that_are_stopped_and_killed_exceed_no_bound() -> anyhow::Result<()> {
+pub async fn leases_of_processes_that_are_stopped_and_killed_exceed_no_bound(
+    engine: Option<Engine>,
+) -> anyhow::Result<()> {
     let guard = Guard::new()?;
-    let file = guard.path().join("leases.db");
-    let pool = open(&file).await?;
-    tollgate::migrate(&pool).await?;
-    pool.close().await;
+    let mut server = None;
+    let place = match engine {
+        None => Place::File(guard.path().join("leases.db")),
+        Some(engine) => Place::Server(engine, server.insert(Server::start(engine).await?).url().to_owned()),
+    };
+    let database = match &mut server {
+        None => place.open().await?,
+        Some(server) => server.connect().await?,
+    };
+    database.migrate().await?;
+    database.close().await;
 
     let (said, hear) = unbounded_channel();
-    let processes = (0..PROCESSES).map(|number| start(&file, number, said.clone())).collect::<Result<Vec<_>, _>>()?;
+    let processes = (0..PROCESSES).map(|number| start(&place, number, said.clone())).collect::<Result<Vec<_>, _>>()?;
     let mut fleet = Fleet { hear, calls: vec![Vec::new(); PROCESSES], killed: 0 };
     let pids = processes.iter().map(|child| child.id().context("it runs")).collect::<anyhow::Result<Vec<_>>>()?;
     for number in 0..PROCESSES {
-        fleet.until(|who, seen| who == number && seen.leased).await?;
+        fleet.until(|who, seen| who == number && seen.is_leased()).await?;
     }
     for (number, &pid) in pids.iter().enumerate().cycle().take(2 * PROCESSES - 1) {
         process::signal("STOP", &[pid])?;
         fleet.listen(3 * options().lifetime()).await?;
         let resumed = SystemClock.now();
         process::signal("CONT", &[pid])?;
-        fleet.until(|who, seen| who == number && seen.leased && seen.call.sent >= resumed).await?;
+        fleet.until(|who, seen| who == number && seen.is_leased() && seen.call.sent >= resumed).await?;
         fleet.began_anew(number, resumed)?;
     }
     for &pid in &pids[1..] {
         fleet.killed += 1;
         process::kill(pid)?;
         let killed = SystemClock.now();
-        fleet.until(|who, seen| who == 0 && seen.leased && seen.call.sent >= killed).await?;
+        fleet.until(|who, seen| who == 0 && seen.is_leased() && seen.call.sent >= killed).await?;
     }
     drop(processes);
 
@@ -115,9 +167,13 @@ pub async fn leases_of_processes_that_are_stopped_and_killed_exceed_no_bound() -
     Ok(())
 }
 
-fn start(file: &Path, number: usize, said: UnboundedSender<Said>) -> anyhow::Result<Child> {
+fn start(place: &Place, number: usize, said: UnboundedSender<Said>) -> anyhow::Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
-    let command = command.env(FILE, file).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+    let command = command
+        .env(PLACE, serde_json::to_string(place)?)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true);
     let mut child = command.spawn()?;
     let mut lines = BufReader::new(child.stdout.take().context("its output was asked for")?).lines();
     tokio::spawn(async move {
@@ -164,16 +220,13 @@ impl Fleet {
     /// Before anything from a lease, the process has asked the store, but for what it was answering when it was stopped.
     fn began_anew(&self, number: usize, resumed: i64) -> anyhow::Result<()> {
         let later = || self.calls[number].iter().filter(|seen| seen.call.done >= resumed);
-        let leased = later().position(|seen| seen.leased && seen.call.sent >= resumed).context("it was served")?;
-        ensure!(later().take(leased).any(|seen| !seen.leased), "it used what it had leased before it was stopped");
+        let leased = later().position(|seen| seen.is_leased() && seen.call.sent >= resumed).context("it was served")?;
+        ensure!(
+            later().take(leased).any(|seen| seen.source == Origin::Store),
+            "it used what it had leased before it was stopped"
+        );
         Ok(())
     }
-}
-
-async fn open(file: &Path) -> Result<SqlitePool, sqlx::Error> {
-    let options = SqliteConnectOptions::new().filename(file).create_if_missing(true);
-    let options = options.journal_mode(SqliteJournalMode::Wal).synchronous(SqliteSynchronous::Normal);
-    SqlitePool::connect_with(options.busy_timeout(Duration::from_secs(60))).await
 }
 
 fn options() -> LeaseOptions {
