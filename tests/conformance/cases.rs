@@ -7,6 +7,7 @@ mod batches;
 mod cancellation;
 mod clocks;
 mod concurrency;
+mod denials;
 mod faults;
 mod fleet;
 mod holding;
@@ -36,6 +37,7 @@ pub fn all() -> Vec<Case> {
         batches::cases(),
         cancellation::cases(),
         concurrency::cases(),
+        denials::cases(),
         faults::cases(),
         fleet::cases(),
         holding::cases(),

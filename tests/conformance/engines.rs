@@ -83,7 +83,8 @@ pub const ENGINES: &[Engine] = &[
         time_can_be_injected: false,
         ..POSTGRES
     },
-    Engine { layers: EVERY_LAYER, ..MYSQL },
+    // These two have one text.
+    Engine { layers: &[Layers::Coalesced], ..MYSQL },
     Engine { name: "mariadb", url_variable: Some("TOLLGATE_MARIADB_URL"), layers: &[Layers::Stacked], ..MYSQL },
     Engine { name: "mysql84", url_variable: Some("TOLLGATE_MYSQL84_URL"), required: false, ..MYSQL },
     Engine { name: "yugabyte", url_variable: Some("TOLLGATE_YUGABYTE_URL"), required: false, ..POSTGRES },

@@ -111,6 +111,7 @@ const BENEATH: &[&str] = &[
     "cases::batches",
     "cases::cancellation::calls_of_every_verb",
     "cases::concurrency::waiters",
+    "cases::denials",
     "cases::host",
     "cases::levels",
     "cases::migrations",

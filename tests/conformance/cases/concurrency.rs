@@ -15,9 +15,8 @@ mod waiters;
 pub fn cases() -> Vec<Case> {
     [
         list!(Levels::Every, Time::Real, |_| true;
-            eight_processes_share_a_bucket, first_requests_make_each_bucket_once)
+            eight_processes_share_a_bucket, eight_processes_share_sixteen_buckets, first_requests_make_each_bucket_once)
         .to_vec(),
-        list!(Levels::Pools, Time::Real, |_| true; eight_processes_share_sixteen_buckets).to_vec(),
         lines::cases(),
         waiters::cases(),
     ]

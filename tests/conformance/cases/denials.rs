@@ -1,0 +1,62 @@
+//! What a denial leaves behind: nothing.
+
+use std::time::Duration;
+
+use tollgate::{Key, Quota, Rule, Store, Take};
+
+use crate::engines::Engine;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::pools::with_session;
+use crate::rig::{AnyPool, Rig};
+
+pub fn cases() -> Vec<Case> {
+    list!(Levels::Pools, Time::Real, |engine: &Engine| engine.has_sessions; a_denied_batch_writes_nothing).into()
+}
+
+async fn a_denied_batch_writes_nothing(rig: Rig) -> anyhow::Result<()> {
+    let quota = Quota::interval(3, Duration::from_secs(86_400))?;
+    let (rig, _) = with_session(&rig, "select 1").await?;
+    let store = rig.store();
+    let keys = [rig.bucket(quota).await?, rig.bucket(quota).await?, rig.key()];
+    let take = |key: &Key| {
+        let take = Take::from(key.clone());
+        // The last one is made by its first request.
+        if *key == keys[2] { take.rule(Rule::from(quota)) } else { take }
+    };
+    for key in &keys {
+        assert!(rig.decide(take(key).cost(2)).await?.is_granted());
+    }
+    let two = keys.iter().map(|key| take(key).cost(2));
+    let several = take(&keys[0]).cost(2).and(keys[1].clone(), Rule::Provisioned);
+    let denied: Vec<Take> = two.clone().chain(two).chain([take(&keys[1]).cost(3), several.clone(), several]).collect();
+
+    let before = written(&rig, &keys).await?;
+    for takes in [&denied[..], &denied[..3], &denied[..1], &denied[7..]] {
+        for outcome in store.take(takes).await? {
+            assert!(!outcome?.is_granted());
+        }
+        assert_eq!(written(&rig, &keys).await?, before, "{takes:?}");
+    }
+    assert!(rig.decide(take(&keys[2])).await?.is_granted());
+    assert_ne!(written(&rig, &keys).await?, before, "a grant is not seen");
+    Ok(())
+}
+
+/// What changes whenever the rig's only session writes, or a row of the keys is written.
+async fn written(rig: &Rig, keys: &[Key]) -> anyhow::Result<Vec<String>> {
+    Ok(match &rig.pool {
+        AnyPool::Postgres(pool) => {
+            let ids: Vec<&str> = keys.iter().map(Key::as_str).collect();
+            let versions = "select xmin::text || ctid::text from tollgate.token_buckets where id = any($1) order by id";
+            sqlx::query_scalar(versions).bind(ids).fetch_all(pool).await?
+        }
+        AnyPool::MySql(pool) => {
+            let rows = "show session status where variable_name in ('Handler_update', 'Handler_delete')";
+            let counted: Vec<(String, String)> = sqlx::query_as(rows).fetch_all(pool).await?;
+            counted.into_iter().map(|(name, rows)| name + &rows).collect()
+        }
+        AnyPool::Sqlite(pool) => {
+            vec![sqlx::query_scalar::<_, i64>("select total_changes()").fetch_one(pool).await?.to_string()]
+        }
+    })
+}
