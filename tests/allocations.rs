@@ -4,10 +4,14 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use tollgate::{DenyCache, Key, Lease, Limiter, MemoryStore, Quota, Rule, Source, Store, Take};
+use tollgate::{
+    Adjusted, Adjustment, Coalesce, Decision, DenyCache, Error, Key, Lease, Limiter, MemoryStore, Outcome, Quota, Rule,
+    Source, Store, Take, TakeError,
+};
 
 struct Counting;
 
@@ -132,5 +136,55 @@ async fn a_grant_from_a_lease_allocates_nothing() -> anyhow::Result<()> {
         }
         assert!(served > 900, "{served} were served without an allocation");
     }
+    Ok(())
+}
+
+/// A store that grants, and allocates the answers only.
+struct Granting;
+
+impl Store for Granting {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        // So that others come meanwhile.
+        tokio::task::yield_now().await;
+        Ok(takes.iter().map(|_| Ok(Decision::grant(1))).collect())
+    }
+
+    async fn adjust(&self, _: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        Ok(Vec::new())
+    }
+}
+
+/// How often a coalescer allocates for a hundred requests, when so many callers ask for one bucket at once, again and again.
+fn allocations_of_a_hundred(callers: u64) -> anyhow::Result<u64> {
+    const ROUNDS: u64 = 200;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    runtime.block_on(async {
+        let coalesce = Coalesce::new(Granting);
+        let take = Take::from(Key::try_from("user:42")?).rule(Rule::try_from("10/s")?);
+        let mut counted = 0;
+        for _ in 0..ROUNDS {
+            let mut asked: Vec<_> = (0..callers).map(|_| Box::pin(coalesce.take_one(&take))).collect();
+            let before = ALLOCATIONS.get();
+            poll_fn(|context| {
+                asked.retain_mut(|one| match one.as_mut().poll(context) {
+                    Poll::Pending => true,
+                    Poll::Ready(outcome) => {
+                        assert!(outcome.is_ok_and(|outcome| outcome.is_ok_and(|decision| decision.is_granted())));
+                        false
+                    }
+                });
+                if asked.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            counted += ALLOCATIONS.get() - before;
+        }
+        Ok(100 * counted / (ROUNDS * callers))
+    })
+}
+
+#[test]
+fn a_request_that_goes_with_others_allocates_its_reply_slot() -> anyhow::Result<()> {
+    let (alone, among_256) = (allocations_of_a_hundred(1)?, allocations_of_a_hundred(256)?);
+    assert!(alone <= 1100 && among_256 <= 110, "{alone} for a hundred calls of one request, {among_256} of 256");
     Ok(())
 }
