@@ -40,9 +40,11 @@ impl Changes {
 /// before is forgotten.
 pub struct Stacked<S: Store> {
     coalesce: Arc<Coalesce<S>>,
-    denials: Mutex<(u64, Arc<DenyCache<Arc<Coalesce<S>>>>)>,
+    denials: Mutex<(u64, Denying<S>)>,
     changes: Changes,
 }
+
+type Denying<S> = Arc<DenyCache<Arc<Coalesce<S>>>>;
 
 impl<S: Store> Stacked<S> {
     pub fn new(store: S, changes: Changes) -> Self {
@@ -51,7 +53,7 @@ impl<S: Store> Stacked<S> {
         Self { coalesce, denials, changes }
     }
 
-    fn asked(&self) -> Arc<DenyCache<Arc<Coalesce<S>>>> {
+    fn asked(&self) -> Denying<S> {
         let mut denials = self.denials.lock();
         let changes = self.changes.count();
         if denials.0 != changes {

@@ -30,11 +30,14 @@ pub enum AnyOf<M, P, L> {
     Sqlite(L),
 }
 
+type AnyCoalesce = AnyOf<Arc<Coalesce<MySqlStore>>, Arc<Coalesce<PgStore>>, Arc<Coalesce<SqliteStore>>>;
+type AnyStack = AnyOf<Arc<Stacked<MySqlStore>>, Arc<Stacked<PgStore>>, Arc<Stacked<SqliteStore>>>;
+
 #[derive(Clone)]
 enum Asked {
     Directly,
-    Coalesced(AnyOf<Arc<Coalesce<MySqlStore>>, Arc<Coalesce<PgStore>>, Arc<Coalesce<SqliteStore>>>),
-    Stacked(AnyOf<Arc<Stacked<MySqlStore>>, Arc<Stacked<PgStore>>, Arc<Stacked<SqliteStore>>>),
+    Coalesced(AnyCoalesce),
+    Stacked(AnyStack),
 }
 
 /// The same expression for a store of whatever kind.
