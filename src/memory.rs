@@ -166,6 +166,8 @@ impl<C: Clock> MemoryStore<C> {
             answers.push(answer);
             changed.push((key, before, ruled.row, held.is_some()));
         }
+        let kept = changed.iter().filter(|(_, _, row, _)| row.is_some());
+        guards.make_room(kept.map(|(key, ..)| (self.shard_of(key), *key)), now)?;
         let all = answers.iter().all(|answer| answer.word == crate::answer::Word::Granted);
         for (answer, (key, before, after, held)) in answers.iter_mut().zip(changed) {
             let spared = !all && answer.word == crate::answer::Word::Granted;

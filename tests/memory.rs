@@ -30,6 +30,26 @@ macro_rules! tests {
 for_each_scenario!(tests);
 
 #[tokio::test]
+async fn a_request_for_which_one_bucket_has_no_room_takes_from_none() -> anyhow::Result<()> {
+    let store = MemoryStore::with_clock(ManualClock::default()).most_keys(1);
+    let take = |key: String| anyhow::Ok(Take::from(Key::try_from(key)?).rule(Rule::Quota("1/s".parse()?)));
+    let mut names = (0..10_000).map(|n| format!("user:{n}"));
+    let full = loop {
+        let key = names.next().expect("a key without room");
+        if store.decide(&take(key.clone())?).is_err() {
+            break key;
+        }
+    };
+    let before = store.len();
+    for other in names.take(1000) {
+        let both = take(other)?.and(Key::try_from(full.clone())?, Rule::Quota("1/s".parse()?));
+        assert!(matches!(store.decide(&both), Err(TakeError::TooManyKeys(_))));
+    }
+    assert_eq!(store.len(), before, "nothing was made for a request that failed");
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_full_store_forgets_full_buckets_and_never_others() -> anyhow::Result<()> {
     let clock = ManualClock::default();
     let store = Arc::new(MemoryStore::with_clock(clock.clone()).most_keys(64));

@@ -64,7 +64,7 @@ impl Shard {
     /// Adds a bucket, or replaces it. If there is no room, those that are full are forgotten.
     pub(super) fn insert(&mut self, key: Key, row: Row, now: i64) -> Result<(), TakeError> {
         if !self.rows.contains_key(&key) {
-            self.make_room(&key, now)?;
+            self.make_room(&key, 1, now)?;
         }
         match self.rows.entry(key) {
             Entry::Occupied(mut entry) => *entry.get_mut() = row,
@@ -79,7 +79,7 @@ impl Shard {
     /// The window of a key, made if need be.
     pub(super) fn window(&mut self, key: &Key, window: &Window, now: i64) -> Result<&mut WindowRow, TakeError> {
         if !self.windows.contains_key(key) {
-            self.make_room(key, now)?;
+            self.make_room(key, 1, now)?;
         }
         Ok(self.windows.entry(key.clone()).or_insert_with(|| WindowRow::new(*window)))
     }
@@ -88,11 +88,11 @@ impl Shard {
         self.windows.get_mut(key)
     }
 
-    fn make_room(&mut self, key: &Key, now: i64) -> Result<(), TakeError> {
-        if self.len() >= self.most_keys && now >= self.none_full_before {
+    fn make_room(&mut self, key: &Key, keys: usize, now: i64) -> Result<(), TakeError> {
+        if self.len() + keys > self.most_keys && now >= self.none_full_before {
             self.sweep(now);
         }
-        if self.len() >= self.most_keys { Err(TakeError::TooManyKeys(key.clone())) } else { Ok(()) }
+        if self.len() + keys > self.most_keys { Err(TakeError::TooManyKeys(key.clone())) } else { Ok(()) }
     }
 
     /// Forgets buckets that are full and were not provisioned: they are full as well when they are made again.
@@ -121,6 +121,23 @@ pub(super) struct Guards<'a>(pub(super) Vec<(usize, MutexGuard<'a, Shard>)>);
 impl Guards<'_> {
     pub(super) fn row(&mut self, place: usize, key: &Key) -> Option<&Row> {
         self.shard(place).row(key).map(|row| &*row)
+    }
+
+    /// Whether all of a request's buckets can be written, before any is.
+    pub(super) fn make_room<'k>(
+        &mut self,
+        keys: impl Iterator<Item = (usize, &'k Key)>,
+        now: i64,
+    ) -> Result<(), TakeError> {
+        let mut new = Vec::new();
+        for (place, key) in keys {
+            if self.row(place, key).is_none() {
+                new.push(place);
+                let keys = new.iter().filter(|other| **other == place).count();
+                self.shard(place).make_room(key, keys, now)?;
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn write(&mut self, place: usize, key: &Key, row: Row, now: i64) -> Result<(), TakeError> {
