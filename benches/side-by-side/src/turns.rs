@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
 use crate::arguments::Arguments;
+use crate::books::Books;
 use crate::checker::check;
 use crate::contestant::{Contestant, Kind};
 use crate::drive::Plan;
@@ -132,6 +133,7 @@ impl<'a> Turns<'a> {
             keys: scene.keys(),
             server: server.and_then(Server::pid),
         };
+        let debited = self.debited(contestant, scene).await?;
         let before = self.calls(contestant).await;
         let start = Instant::now();
         let opened = match scene.processes {
@@ -146,7 +148,24 @@ impl<'a> Turns<'a> {
         sleep(Duration::from_millis(30)).await;
         let calls = self.calls(contestant).await.zip(before).map(|(after, before)| after - before);
         check(workload, &sample, elapsed)?;
+        if let Some((after, before)) = self.debited(contestant, scene).await?.zip(debited) {
+            // A request that fails ends the measurement, so nothing is unknown.
+            let granted = sample.granted * u64::try_from(workload.limits)?;
+            Books { granted, unknown: 0, ahead: contestant.kind == Kind::Leased }.check(after - before)?;
+        }
         Ok(Figures::new(&sample, calls))
+    }
+
+    /// What the store's book says, if there is one that is kept.
+    async fn debited(&self, contestant: Contestant, scene: &Scene) -> anyhow::Result<Option<i64>> {
+        match contestant {
+            Contestant { kind: Kind::Tollgate | Kind::Leased, server: Some(server) }
+                if scene.workload.terms.stays() =>
+            {
+                Ok(Some(self.venues.debited(server, &scene.prefix()).await?))
+            }
+            _ => Ok(None),
+        }
     }
 
     async fn calls(&self, contestant: Contestant) -> Option<i64> {

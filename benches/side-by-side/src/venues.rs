@@ -75,6 +75,11 @@ impl Venues {
         }
     }
 
+    /// How many tokens the buckets whose names begin so have ever given, by the store's own book.
+    pub(crate) async fn debited(&self, server: Server, prefix: &str) -> anyhow::Result<i64> {
+        on!(server, debited(&server.database(&self.run)?, prefix))
+    }
+
     pub(crate) async fn remove(self) -> anyhow::Result<()> {
         self.set_durable(false).await?;
         for (server, _) in &self.engines {
@@ -120,6 +125,13 @@ async fn calls<E: Engine>(url: &str) -> anyhow::Result<Option<i64>> {
     let calls = E::calls(&pool).await?;
     pool.close().await;
     Ok(calls)
+}
+
+async fn debited<E: Engine>(url: &str, prefix: &str) -> anyhow::Result<i64> {
+    let pool = E::open(url, 1, false).await?;
+    let debited = E::debited(&pool, prefix).await?;
+    pool.close().await;
+    Ok(debited)
 }
 
 async fn drop_database<E: Engine>(url: &str) -> anyhow::Result<()> {

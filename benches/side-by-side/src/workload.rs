@@ -174,6 +174,15 @@ pub(crate) static STEADY: Workload = Workload {
     ..PLAIN
 };
 
+impl Terms {
+    /// Whether the buckets stay as long as a run: those that are full again may be swept, and what they gave is forgotten.
+    pub(crate) fn stays(&self) -> bool {
+        u128::from(self.used) * self.token.as_nanos() > LONGER_THAN_A_RUN.as_nanos()
+    }
+}
+
+const LONGER_THAN_A_RUN: Duration = Duration::from_hours(1);
+
 pub(crate) const TASKS_OF_A_PROCESS: usize = 16;
 
 impl Workload {

@@ -36,6 +36,9 @@ pub(crate) trait Engine: Dialect + Migrate + MigrateDatabase {
     /// How many calls it has had, if it counts them.
     fn calls(pool: &Pool<Self>) -> impl Future<Output = sqlx::Result<Option<i64>>> + Send;
 
+    /// How many tokens the buckets whose ids begin so have ever given, as their rows say.
+    fn debited(pool: &Pool<Self>, prefix: &str) -> impl Future<Output = sqlx::Result<i64>> + Send;
+
     /// Changes what only the server's administrator can, so that commits wait for the disk.
     fn make_durable(_: &Pool<Self>) -> impl Future<Output = sqlx::Result<()>> + Send {
         async { Ok(()) }

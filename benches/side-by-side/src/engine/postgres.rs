@@ -65,6 +65,15 @@ impl Engine for Postgres {
             .fetch_optional(pool)
             .await
     }
+
+    async fn debited(pool: &PgPool, prefix: &str) -> sqlx::Result<i64> {
+        sqlx::query_scalar(
+            "select coalesce(sum(granted), 0)::bigint from tollgate.token_buckets where starts_with(id, $1)",
+        )
+        .bind(prefix)
+        .fetch_one(pool)
+        .await
+    }
 }
 
 const LIKE_ONE: &str = "
