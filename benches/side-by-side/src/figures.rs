@@ -85,8 +85,13 @@ impl Row {
     /// How many times as many decisions a second it makes as another, repeat by repeat: what slows a whole repeat does not
     /// count.
     pub(crate) fn ratio(&self, to: &Self) -> Option<f64> {
-        let pairs = self.repeats.iter().zip(&to.repeats).filter(|(_, to)| to.per_second > 0.0);
-        let ratios: Vec<f64> = pairs.map(|(this, to)| this.per_second / to.per_second).collect();
+        self.ratio_of(to, |figures| figures.per_second)
+    }
+
+    /// The same of another figure.
+    pub(crate) fn ratio_of(&self, to: &Self, of: impl Fn(&Figures) -> f64) -> Option<f64> {
+        let pairs = self.repeats.iter().zip(&to.repeats).filter(|(_, to)| of(to) > 0.0);
+        let ratios: Vec<f64> = pairs.map(|(this, to)| of(this) / of(to)).collect();
         (!ratios.is_empty()).then(|| median(ratios.into_iter()))
     }
 }

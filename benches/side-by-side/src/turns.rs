@@ -14,7 +14,7 @@ use crate::processes::Driver;
 use crate::scene::Scene;
 use crate::server::Server;
 use crate::venues::Venues;
-use crate::workload::{TASKS_OF_A_PROCESS, Workload};
+use crate::workload::Workload;
 
 /// Lets the contestants of each workload take turns.
 pub(crate) struct Turns<'a> {
@@ -65,8 +65,7 @@ impl<'a> Turns<'a> {
             }
         }
         self.venues.set_durable(workload.durable).await?;
-        let tasks = if workload.processes > 1 { vec![TASKS_OF_A_PROCESS] } else { self.arguments.tasks.clone() };
-        for tasks in tasks {
+        for &tasks in workload.tasks.unwrap_or(&self.arguments.tasks) {
             measured.rows.extend(self.rounds(&ready, &scene, tasks).await);
         }
         self.venues.set_durable(false).await?;
@@ -159,7 +158,7 @@ impl<'a> Turns<'a> {
     /// What the store's book says, if there is one that is kept.
     async fn debited(&self, contestant: Contestant, scene: &Scene) -> anyhow::Result<Option<i64>> {
         match contestant {
-            Contestant { kind: Kind::Tollgate | Kind::Leased, server: Some(server) }
+            Contestant { kind: Kind::Tollgate | Kind::Leased | Kind::Uncoalesced, server: Some(server) }
                 if scene.workload.terms.stays() =>
             {
                 Ok(Some(self.venues.debited(server, &scene.prefix()).await?))
