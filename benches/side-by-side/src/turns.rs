@@ -8,6 +8,7 @@ use crate::books::Books;
 use crate::checker::check;
 use crate::contestant::{Contestant, Kind};
 use crate::drive::Plan;
+use crate::engine::Written;
 use crate::figures::{Figures, Measured, Row};
 use crate::popularity::Popularity;
 use crate::processes::Driver;
@@ -133,6 +134,7 @@ impl<'a> Turns<'a> {
             server: server.and_then(Server::pid),
         };
         let debited = self.debited(contestant, scene).await?;
+        let written = self.written(contestant).await;
         let before = self.calls(contestant).await;
         let start = Instant::now();
         let opened = match scene.processes {
@@ -146,13 +148,14 @@ impl<'a> Turns<'a> {
         // Sessions end, and report, a moment after their connections.
         sleep(Duration::from_millis(30)).await;
         let calls = self.calls(contestant).await.zip(before).map(|(after, before)| after - before);
+        let written = self.written(contestant).await.zip(written);
         check(workload, &sample, elapsed)?;
         if let Some((after, before)) = self.debited(contestant, scene).await?.zip(debited) {
             // A request that fails ends the measurement, so nothing is unknown.
             let granted = sample.granted * u64::try_from(workload.limits)?;
             Books { granted, unknown: 0, ahead: contestant.kind == Kind::Leased }.check(after - before)?;
         }
-        Ok(Figures::new(&sample, calls))
+        Ok(Figures::new(&sample, calls).with_written(written))
     }
 
     /// What the store's book says, if there is one that is kept.
@@ -168,10 +171,15 @@ impl<'a> Turns<'a> {
     }
 
     async fn calls(&self, contestant: Contestant) -> Option<i64> {
-        // Node warms up by calls that are no decisions of the measurement.
-        if contestant.kind == Kind::Flexible {
-            return None;
-        }
-        self.venues.calls(contestant.server?).await
+        self.venues.calls(observed(contestant)?).await
     }
+
+    async fn written(&self, contestant: Contestant) -> Option<Written> {
+        self.venues.written(observed(contestant)?).await
+    }
+}
+
+/// The server whose own figures are about the measurement. Node warms up by calls that are no decisions of it.
+fn observed(contestant: Contestant) -> Option<Server> {
+    contestant.server.filter(|_| contestant.kind != Kind::Flexible)
 }
