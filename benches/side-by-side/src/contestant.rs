@@ -24,6 +24,8 @@ pub(crate) enum Kind {
     Tollgate,
     /// The same, taking tokens ahead.
     Leased,
+    /// The same, with a call for each request.
+    Uncoalesced,
     /// rate-limiter-flexible on node.
     Flexible,
     /// `UPDATE … WHERE id`, which limits nothing.
@@ -61,7 +63,7 @@ impl Contestant {
             Kind::Redis | Kind::RedisPipelined => on(kind, redis),
             Kind::RedisCell => on(kind, Server::RedisCell),
             Kind::Flexible => on(kind, Server::Postgres),
-            Kind::Tollgate | Kind::Leased | Kind::Bare | Kind::SelectOne => each(kind),
+            Kind::Tollgate | Kind::Leased | Kind::Uncoalesced | Kind::Bare | Kind::SelectOne => each(kind),
             Kind::Unlimited | Kind::Governor | Kind::Memory => here(kind),
         };
         kinds(workload.name).iter().copied().flat_map(of).collect()
@@ -71,7 +73,7 @@ impl Contestant {
     pub(crate) fn owner(self) -> Self {
         let kind = match self.kind {
             Kind::RedisPipelined => Kind::Redis,
-            Kind::Leased => Kind::Tollgate,
+            Kind::Leased | Kind::Uncoalesced => Kind::Tollgate,
             kind => kind,
         };
         Self { kind, ..self }
@@ -92,7 +94,8 @@ impl Contestant {
 /// Who is worth measuring under a workload. To add a variant, add a line.
 fn kinds(workload: &str) -> &'static [Kind] {
     use Kind::{
-        Bare, Flexible, Governor, Leased, Memory, Redis, RedisCell, RedisPipelined, SelectOne, Tollgate, Unlimited,
+        Bare, Flexible, Governor, Leased, Memory, Redis, RedisCell, RedisPipelined, SelectOne, Tollgate, Uncoalesced,
+        Unlimited,
     };
     match workload {
         "uniform" => &[Redis, RedisPipelined, RedisCell, Tollgate, Flexible, Bare, SelectOne, Governor, Memory],
@@ -103,17 +106,19 @@ fn kinds(workload: &str) -> &'static [Kind] {
         "leased" => &[Redis, RedisPipelined, Leased, Governor, Memory],
         "http" | "http_hot" | "http_zipf" => &[Redis, Unlimited, Governor, Memory, Leased, Tollgate],
         "http_attack" => &[Redis, Governor, Memory, Tollgate],
+        "low_load" => &[Redis, Tollgate, Uncoalesced],
         "five_limits" => &[Redis, RedisPipelined, Tollgate],
         _ => &[Redis, RedisPipelined, Tollgate, Bare],
     }
 }
 
-const KINDS: [(Kind, &str); 11] = [
+const KINDS: [(Kind, &str); 12] = [
     (Kind::Redis, "redis"),
     (Kind::RedisPipelined, "redis-pipelined"),
     (Kind::RedisCell, "redis-cell"),
     (Kind::Tollgate, "tollgate"),
     (Kind::Leased, "tollgate-leased"),
+    (Kind::Uncoalesced, "tollgate-uncoalesced"),
     (Kind::Flexible, "rate-limiter-flexible"),
     (Kind::Bare, "bare-update"),
     (Kind::SelectOne, "select-1"),

@@ -1,5 +1,6 @@
 use serde::Serialize;
 
+use crate::engine::Written;
 use crate::sample::Sample;
 
 /// One measurement of one contestant.
@@ -16,6 +17,10 @@ pub(crate) struct Figures {
     pub(crate) server_cpu: Option<f64>,
     /// Calls of the store for a decision, warm-up included.
     pub(crate) calls: Option<f64>,
+    /// Bytes of the write-ahead log for a grant, page images and whoever else writes included, on PostgreSQL.
+    pub(crate) wal_per_grant: Option<f64>,
+    /// Which share of the updates touched no index, there.
+    pub(crate) hot_share: Option<f64>,
     /// How many times as many decisions the busiest process had as the idlest.
     pub(crate) unfairness: Option<f64>,
     pub(crate) granted: u64,
@@ -45,10 +50,25 @@ impl Figures {
             client_cpu: each(sample.client),
             server_cpu: sample.server.map(each),
             calls,
+            wal_per_grant: None,
+            hot_share: None,
             unfairness,
             granted: sample.granted,
             denied: sample.denied,
             fault: None,
+        }
+    }
+
+    /// With what the store has written after it, and before.
+    pub(crate) fn with_written(self, written: Option<(Written, Written)>) -> Self {
+        let Some((after, before)) = written else { return self };
+        #[expect(clippy::cast_precision_loss, reason = "a figure is no more precise")]
+        let ratio = |of: i64, to: u64| (to > 0).then(|| of as f64 / to as f64);
+        let updates = u64::try_from(after.updates - before.updates).unwrap_or(0);
+        Self {
+            wal_per_grant: ratio(after.wal_bytes - before.wal_bytes, self.granted),
+            hot_share: ratio(after.hot_updates - before.hot_updates, updates),
+            ..self
         }
     }
 
@@ -85,8 +105,13 @@ impl Row {
     /// How many times as many decisions a second it makes as another, repeat by repeat: what slows a whole repeat does not
     /// count.
     pub(crate) fn ratio(&self, to: &Self) -> Option<f64> {
-        let pairs = self.repeats.iter().zip(&to.repeats).filter(|(_, to)| to.per_second > 0.0);
-        let ratios: Vec<f64> = pairs.map(|(this, to)| this.per_second / to.per_second).collect();
+        self.ratio_of(to, |figures| figures.per_second)
+    }
+
+    /// The same of another figure.
+    pub(crate) fn ratio_of(&self, to: &Self, of: impl Fn(&Figures) -> f64) -> Option<f64> {
+        let pairs = self.repeats.iter().zip(&to.repeats).filter(|(_, to)| of(to) > 0.0);
+        let ratios: Vec<f64> = pairs.map(|(this, to)| of(this) / of(to)).collect();
         (!ratios.is_empty()).then(|| median(ratios.into_iter()))
     }
 }

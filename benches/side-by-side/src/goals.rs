@@ -24,6 +24,8 @@ pub(crate) enum Figure {
     Speed(&'static str),
     /// The 99th percentile of the latency ÷ that of another.
     P99(&'static str),
+    /// The median of the latency ÷ that of another, repeat by repeat.
+    P50(&'static str),
     /// Its own decisions a second under another workload ÷ these.
     SlowerThan(&'static str),
     /// Calls of the store a second at the most tasks ÷ those at the fewest.
@@ -53,7 +55,7 @@ impl Bound {
 }
 
 use Bound::{AtLeast, AtMost};
-use Figure::{CallsByTasks, CallsOfEach, DenialsPerCall, Inversions, Late, P99, SlowerThan, Speed, Unfairness};
+use Figure::{CallsByTasks, CallsOfEach, DenialsPerCall, Inversions, Late, P50, P99, SlowerThan, Speed, Unfairness};
 
 const ALL: &[Server] = &[Postgres, Postgres15, Mysql, Mariadb, Sqlite];
 const MYSQL: &[Server] = &[Mysql, Mariadb];
@@ -61,7 +63,7 @@ const OTHERS: &[Server] = &[Postgres, Postgres15, Sqlite];
 const POSTGRES: &[Server] = &[Postgres];
 const NONE: &[Server] = &[];
 
-pub(crate) static GOALS: [Goal; 34] = [
+pub(crate) static GOALS: [Goal; 36] = [
     goal("uniform", "tollgate", OTHERS, Speed("redis"), Some(256), AtLeast(2.0)),
     goal("uniform", "tollgate", OTHERS, P99("redis"), Some(256), AtMost(1.0)),
     goal("uniform", "tollgate", MYSQL, Speed("redis"), Some(256), AtLeast(1.0)),
@@ -79,6 +81,8 @@ pub(crate) static GOALS: [Goal; 34] = [
     goal("leased", "tollgate-leased", ALL, Speed("governor"), None, AtLeast(0.5)),
     goal("five_limits", "tollgate", ALL, Speed("redis"), None, AtLeast(2.0)),
     goal("five_limits", "tollgate", ALL, SlowerThan("uniform"), None, AtMost(1.5)),
+    goal("low_load", "tollgate", ALL, P50("tollgate-uncoalesced"), Some(1), AtMost(1.05)),
+    goal("low_load", "tollgate", ALL, P50("tollgate-uncoalesced"), Some(4), AtMost(1.05)),
     goal("processes", "tollgate", ALL, Speed("redis"), None, AtLeast(1.0)),
     goal("processes", "tollgate", ALL, Speed("bare-update"), None, AtLeast(30.0)),
     goal("processes", "tollgate", ALL, Unfairness, None, AtMost(1.5)),
@@ -115,6 +119,7 @@ impl fmt::Display for Goal {
         write!(f, "`{}`, ", self.of)?;
         match self.figure {
             Speed(other) => write!(f, "decisions a second ÷ `{other}`"),
+            P50(other) => write!(f, "p50 ÷ `{other}`"),
             P99(other) => write!(f, "p99 ÷ `{other}`"),
             SlowerThan(other) => write!(f, "decisions a second under {other} ÷ these"),
             CallsByTasks => f.write_str("calls a second, most ÷ fewest tasks"),
@@ -144,7 +149,7 @@ mod tests {
             let all = Contestant::all(Workload::named(goal.workload).unwrap(), ALL);
             let takes_part = |name: &str| all.iter().any(|one| one.to_string().split('@').next() == Some(name));
             assert!(takes_part(goal.of), "{goal}");
-            if let Speed(other) | P99(other) = goal.figure {
+            if let Speed(other) | P50(other) | P99(other) = goal.figure {
                 assert!(takes_part(other), "{goal}");
             }
             if let SlowerThan(other) = goal.figure {

@@ -1,6 +1,7 @@
 //! What a decision costs beside Redis and others, measured in turns: see `scripts/bench` and `docs/performance.md`.
 
 mod arguments;
+mod books;
 mod checker;
 mod contestant;
 mod cpu;
@@ -89,7 +90,7 @@ async fn measure(
         }
     }
     if arguments.neighbours() {
-        report.add_beside(neighbours::measure(run, arguments.repeats(), arguments.keys()).await);
+        report.add_beside(neighbours::measure(run, venues, arguments.repeats(), arguments.keys()).await);
         report.write(&arguments.output)?;
     }
     if arguments.growth() {

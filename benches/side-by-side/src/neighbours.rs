@@ -15,9 +15,11 @@ use tokio::sync::Semaphore;
 use tokio::time::{MissedTickBehavior, interval};
 use tollgate::{Limiter, Quota, SqlStore};
 
+use crate::books::Books;
 use crate::engine::{CONNECTIONS, Engine};
 use crate::figures::median;
 use crate::server::Server;
+use crate::venues::Venues;
 
 /// pgbench beside a number of decisions a second.
 #[derive(Debug, Serialize)]
@@ -33,21 +35,25 @@ pub(crate) struct Beside {
 }
 
 /// All take turns in each repeat, alone among them.
-pub(crate) async fn measure(run: &str, repeats: u32, keys: u32) -> anyhow::Result<Vec<Beside>> {
+pub(crate) async fn measure(run: &str, venues: &Venues, repeats: u32, keys: u32) -> anyhow::Result<Vec<Beside>> {
     let pgbench: PathBuf = env::var("TOLLGATE_PGBENCH").context("TOLLGATE_PGBENCH names no program")?.into();
     let url = Server::Postgres.database(run)?;
     let made = Command::new(&pgbench).args(["-i", "-q", "-s", "10", &url]).stderr(Stdio::null()).status().await?;
     ensure!(made.success(), "pgbench cannot make its tables");
+    let prefix = format!("{run}:neighbours:");
     let mut levels: Vec<Beside> =
         LEVELS.map(|asked| Beside { asked, made: 0.0, tps: Vec::new(), of_alone: 1.0, p99: Vec::new() }).into();
     for repeat in 0..repeats as usize {
         for place in (0..levels.len()).map(|place| (place + repeat) % LEVELS.len()) {
             let level = &mut levels[place];
             let stop = Arc::new(AtomicBool::new(false));
-            let deciding = tokio::spawn(decide(url.clone(), run.to_owned(), keys, level.asked, Arc::clone(&stop)));
+            let debited = venues.debited(Server::Postgres, &prefix).await?;
+            let deciding = tokio::spawn(decide(url.clone(), prefix.clone(), keys, level.asked, Arc::clone(&stop)));
             let transactions = transactions(&pgbench, &url, Path::new("target/bench")).await;
             stop.store(true, Ordering::Relaxed);
-            level.made += deciding.await?? / f64::from(repeats);
+            let (made, books) = deciding.await??;
+            level.made += made / f64::from(repeats);
+            books.check(venues.debited(Server::Postgres, &prefix).await? - debited)?;
             let mut latencies = transactions?;
             ensure!(!latencies.is_empty(), "pgbench has made no transaction");
             latencies.sort_unstable();
@@ -81,14 +87,23 @@ async fn transactions(pgbench: &Path, url: &str, directory: &Path) -> anyhow::Re
     Ok(text.lines().filter_map(latency).collect())
 }
 
-/// Asks so often a second, whatever the answers take, and says how often it was answered in a second.
-async fn decide(url: String, run: String, keys: u32, a_second: u32, stop: Arc<AtomicBool>) -> anyhow::Result<f64> {
+/// Asks so often a second, whatever the answers take, and says how often it was granted in a second, and what of all.
+async fn decide(
+    url: String,
+    prefix: String,
+    keys: u32,
+    a_second: u32,
+    stop: Arc<AtomicBool>,
+) -> anyhow::Result<(f64, Books)> {
     if a_second == 0 {
-        return Ok(0.0);
+        return Ok((0.0, Books::default()));
     }
     let pool = Postgres::open(&url, CONNECTIONS, false).await?;
-    let limiter = Limiter::new(SqlStore::from(pool.clone()), Quota::per_second(1_000_000))?;
-    let (answered, start) = (Arc::new(AtomicU64::new(0)), Instant::now());
+    // Full again when all is over: until then, no bucket is swept.
+    let quota = Quota::continuous(CAPACITY, Duration::from_hours(CAPACITY))?;
+    let limiter = Limiter::new(SqlStore::from(pool.clone()), quota)?;
+    let (granted, failed) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let start = Instant::now();
     let under_way = Arc::new(Semaphore::new(MOST_UNDER_WAY));
     let (mut random, mut asked) = (fastrand::Rng::with_seed(1), 0);
     let mut ticks = interval(Duration::from_millis(1));
@@ -100,24 +115,28 @@ async fn decide(url: String, run: String, keys: u32, a_second: u32, stop: Arc<At
             asked += 1;
             // What cannot be asked in time is not made up for.
             let Ok(permit) = Arc::clone(&under_way).try_acquire_owned() else { continue };
-            let (limiter, answered) = (limiter.clone(), Arc::clone(&answered));
-            let key = format!("{run}:neighbours:{}", random.u32(..keys));
+            let (limiter, granted, failed) = (limiter.clone(), Arc::clone(&granted), Arc::clone(&failed));
+            let key = format!("{prefix}{}", random.u32(..keys));
             tokio::spawn(async move {
-                if limiter.allow(key).await.is_ok_and(|decision| decision.is_granted()) {
-                    answered.fetch_add(1, Ordering::Relaxed);
-                }
+                match limiter.allow(key).await {
+                    Ok(decision) => granted.fetch_add(decision.is_granted().into(), Ordering::Relaxed),
+                    Err(_) => failed.fetch_add(1, Ordering::Relaxed),
+                };
                 drop(permit);
             });
         }
     }
     #[expect(clippy::cast_precision_loss, reason = "a figure is no more precise")]
-    let made = answered.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64();
+    let made = granted.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64();
     let _ = under_way.acquire_many(u32::try_from(MOST_UNDER_WAY)?).await?;
     pool.close().await;
-    Ok(made)
+    let (granted, unknown) = (granted.load(Ordering::Relaxed), failed.load(Ordering::Relaxed));
+    Ok((made, Books { granted, unknown, ahead: false }))
 }
 
 /// Decisions a second; alone first.
 const LEVELS: [u32; 4] = [0, 1000, 10_000, 50_000];
 const SECONDS: u64 = 4;
+/// Tokens of a bucket, which come back one an hour.
+const CAPACITY: u64 = 500_000;
 const MOST_UNDER_WAY: usize = 4096;

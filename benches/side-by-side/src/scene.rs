@@ -19,12 +19,18 @@ pub(crate) struct Scene {
 impl Scene {
     pub(crate) fn new(workload: &'static Workload, run: &str, keys: u32) -> Self {
         let keys = workload.terms.keys.unwrap_or(keys);
-        let names = (0..keys).map(|key| format!("{run}:{}:{key}", workload.terms.name)).collect();
+        let prefix = prefix(workload, run);
+        let names = (0..keys).map(|key| format!("{prefix}{key}")).collect();
         Self { workload, processes: workload.processes, run: run.to_owned(), names }
     }
 
     pub(crate) fn keys(&self) -> u32 {
         u32::try_from(self.names.len()).unwrap_or(u32::MAX)
+    }
+
+    /// How all its names begin, and those of no other terms.
+    pub(crate) fn prefix(&self) -> String {
+        prefix(self.workload, &self.run)
     }
 
     /// Which keys a request is about, given the first: of several, the others lie far from it.
@@ -37,4 +43,8 @@ impl Scene {
     pub(crate) fn token_us(&self) -> anyhow::Result<u64> {
         u64::try_from(self.workload.terms.token.as_micros()).context("a token's time is too long")
     }
+}
+
+fn prefix(workload: &Workload, run: &str) -> String {
+    format!("{run}:{}:", workload.terms.name)
 }

@@ -7,6 +7,7 @@ use serde::Serialize;
 use sqlx::{PgPool, Postgres};
 
 use crate::arguments::Arguments;
+use crate::books::Books;
 use crate::checker::check;
 use crate::contestant::{Contestant, Kind};
 use crate::drive::Plan;
@@ -60,11 +61,13 @@ pub(crate) async fn measure(arguments: &Arguments, run: &str) -> anyhow::Result<
         server: Server::Postgres.pid(),
     };
     let (start, mut done) = (Instant::now(), Vec::new());
+    let (debited, mut books) = (Postgres::debited(&watch, &scene.prefix()).await?, Books::default());
     let mut before = Seen::read(&watch).await?;
     while done.len() < stretches {
         let begun = Instant::now();
         let sample = opened.measure(plan.clone()).await?;
         check(&STEADY, &sample, begun.elapsed())?;
+        books.granted += sample.granted;
         let table = Seen::read(&watch).await?;
         #[expect(clippy::cast_precision_loss, reason = "a figure is no more precise")]
         let (decisions, granted, wal) =
@@ -87,6 +90,8 @@ pub(crate) async fn measure(arguments: &Arguments, run: &str) -> anyhow::Result<
         before = table;
     }
     opened.close().await;
+    // Not after each stretch: reading all rows tidies up their pages, and how they stay without is what this is about.
+    books.check(Postgres::debited(&watch, &scene.prefix()).await? - debited)?;
     watch.close().await;
     Ok(done)
 }

@@ -4,16 +4,18 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
 use crate::arguments::Arguments;
+use crate::books::Books;
 use crate::checker::check;
 use crate::contestant::{Contestant, Kind};
 use crate::drive::Plan;
+use crate::engine::Written;
 use crate::figures::{Figures, Measured, Row};
 use crate::popularity::Popularity;
 use crate::processes::Driver;
 use crate::scene::Scene;
 use crate::server::Server;
 use crate::venues::Venues;
-use crate::workload::{TASKS_OF_A_PROCESS, Workload};
+use crate::workload::Workload;
 
 /// Lets the contestants of each workload take turns.
 pub(crate) struct Turns<'a> {
@@ -64,8 +66,7 @@ impl<'a> Turns<'a> {
             }
         }
         self.venues.set_durable(workload.durable).await?;
-        let tasks = if workload.processes > 1 { vec![TASKS_OF_A_PROCESS] } else { self.arguments.tasks.clone() };
-        for tasks in tasks {
+        for &tasks in workload.tasks.unwrap_or(&self.arguments.tasks) {
             measured.rows.extend(self.rounds(&ready, &scene, tasks).await);
         }
         self.venues.set_durable(false).await?;
@@ -132,6 +133,8 @@ impl<'a> Turns<'a> {
             keys: scene.keys(),
             server: server.and_then(Server::pid),
         };
+        let debited = self.debited(contestant, scene).await?;
+        let written = self.written(contestant).await;
         let before = self.calls(contestant).await;
         let start = Instant::now();
         let opened = match scene.processes {
@@ -145,15 +148,38 @@ impl<'a> Turns<'a> {
         // Sessions end, and report, a moment after their connections.
         sleep(Duration::from_millis(30)).await;
         let calls = self.calls(contestant).await.zip(before).map(|(after, before)| after - before);
+        let written = self.written(contestant).await.zip(written);
         check(workload, &sample, elapsed)?;
-        Ok(Figures::new(&sample, calls))
+        if let Some((after, before)) = self.debited(contestant, scene).await?.zip(debited) {
+            // A request that fails ends the measurement, so nothing is unknown.
+            let granted = sample.granted * u64::try_from(workload.limits)?;
+            Books { granted, unknown: 0, ahead: contestant.kind == Kind::Leased }.check(after - before)?;
+        }
+        Ok(Figures::new(&sample, calls).with_written(written))
+    }
+
+    /// What the store's book says, if there is one that is kept.
+    async fn debited(&self, contestant: Contestant, scene: &Scene) -> anyhow::Result<Option<i64>> {
+        match contestant {
+            Contestant { kind: Kind::Tollgate | Kind::Leased | Kind::Uncoalesced, server: Some(server) }
+                if scene.workload.terms.stays() =>
+            {
+                Ok(Some(self.venues.debited(server, &scene.prefix()).await?))
+            }
+            _ => Ok(None),
+        }
     }
 
     async fn calls(&self, contestant: Contestant) -> Option<i64> {
-        // Node warms up by calls that are no decisions of the measurement.
-        if contestant.kind == Kind::Flexible {
-            return None;
-        }
-        self.venues.calls(contestant.server?).await
+        self.venues.calls(observed(contestant)?).await
     }
+
+    async fn written(&self, contestant: Contestant) -> Option<Written> {
+        self.venues.written(observed(contestant)?).await
+    }
+}
+
+/// The server whose own figures are about the measurement. Node warms up by calls that are no decisions of it.
+fn observed(contestant: Contestant) -> Option<Server> {
+    contestant.server.filter(|_| contestant.kind != Kind::Flexible)
 }

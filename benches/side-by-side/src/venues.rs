@@ -3,7 +3,7 @@
 use anyhow::Context;
 use sqlx::{MySql, Postgres, Sqlite};
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Written};
 use crate::peers::redis;
 use crate::server::Server;
 
@@ -75,6 +75,19 @@ impl Venues {
         }
     }
 
+    /// What a store has written since it runs, if it says so.
+    pub(crate) async fn written(&self, server: Server) -> Option<Written> {
+        match server {
+            Server::Redis | Server::RedisAlways | Server::RedisCell => None,
+            server => on!(server, written(&server.database(&self.run).ok()?)).ok()?,
+        }
+    }
+
+    /// How many tokens the buckets whose names begin so have ever given, by the store's own book.
+    pub(crate) async fn debited(&self, server: Server, prefix: &str) -> anyhow::Result<i64> {
+        on!(server, debited(&server.database(&self.run)?, prefix))
+    }
+
     pub(crate) async fn remove(self) -> anyhow::Result<()> {
         self.set_durable(false).await?;
         for (server, _) in &self.engines {
@@ -120,6 +133,20 @@ async fn calls<E: Engine>(url: &str) -> anyhow::Result<Option<i64>> {
     let calls = E::calls(&pool).await?;
     pool.close().await;
     Ok(calls)
+}
+
+async fn written<E: Engine>(url: &str) -> anyhow::Result<Option<Written>> {
+    let pool = E::open(url, 1, false).await?;
+    let written = E::written(&pool).await?;
+    pool.close().await;
+    Ok(written)
+}
+
+async fn debited<E: Engine>(url: &str, prefix: &str) -> anyhow::Result<i64> {
+    let pool = E::open(url, 1, false).await?;
+    let debited = E::debited(&pool, prefix).await?;
+    pool.close().await;
+    Ok(debited)
 }
 
 async fn drop_database<E: Engine>(url: &str) -> anyhow::Result<()> {

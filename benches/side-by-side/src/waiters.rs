@@ -10,6 +10,7 @@ use sqlx::{MySql, Postgres, Sqlite};
 use tokio::task::JoinSet;
 use tollgate::{Key, Limiter, Quota, SqlStore};
 
+use crate::books::Books;
 use crate::engine::{CONNECTIONS, Engine};
 use crate::server::Server;
 use crate::venues::Venues;
@@ -30,15 +31,19 @@ pub(crate) struct Waited {
 }
 
 pub(crate) async fn measure(server: Server, run: &str, venues: &Venues, waiters: usize) -> anyhow::Result<Waited> {
+    let key = format!("{run}:waiters");
+    let debited = venues.debited(server, &key).await?;
     let before = venues.calls(server).await;
     let url = server.database(run)?;
     let turns = match server {
-        Server::Postgres | Server::Postgres15 => wait::<Postgres>(&url, run, waiters).await?,
-        Server::Mysql | Server::Mariadb => wait::<MySql>(&url, run, waiters).await?,
-        _ => wait::<Sqlite>(&url, run, waiters).await?,
+        Server::Postgres | Server::Postgres15 => wait::<Postgres>(&url, &key, waiters).await?,
+        Server::Mysql | Server::Mariadb => wait::<MySql>(&url, &key, waiters).await?,
+        _ => wait::<Sqlite>(&url, &key, waiters).await?,
     };
     tokio::time::sleep(Duration::from_millis(30)).await;
     let calls = venues.calls(server).await.zip(before).map(|(after, before)| after - before);
+    let books = Books { granted: u64::try_from(waiters)?, ..Books::default() };
+    books.check(venues.debited(server, &key).await? - debited)?;
     #[expect(clippy::cast_precision_loss, reason = "a figure is no more precise")]
     let calls = calls.map(|calls| calls as f64 / waiters as f64);
     let late = lateness(&turns);
@@ -54,12 +59,12 @@ pub(crate) async fn measure(server: Server, run: &str, venues: &Venues, waiters:
 }
 
 /// When each went on, in the order in which they came.
-async fn wait<E: Engine>(url: &str, run: &str, waiters: usize) -> anyhow::Result<Vec<Duration>> {
+async fn wait<E: Engine>(url: &str, key: &str, waiters: usize) -> anyhow::Result<Vec<Duration>> {
     let pool = E::open(url, CONNECTIONS, false).await?;
     let quota = Quota::continuous(1, Duration::from_secs(1) / u32::try_from(A_SECOND)?)?;
     let longest = Duration::from_mins(2);
     let limiter = Limiter::builder(SqlStore::from(pool.clone())).longest_wait(longest).build(quota)?;
-    let key = Key::try_from(format!("{run}:waiters"))?;
+    let key = Key::try_from(key)?;
     let (start, mut tasks) = (Instant::now(), JoinSet::new());
     for place in 0..waiters {
         let (limiter, key) = (limiter.clone(), key.clone());

@@ -12,8 +12,10 @@ pub(crate) struct Workload {
     pub(crate) terms: &'static Terms,
     /// How many buckets each request takes from.
     pub(crate) limits: usize,
-    /// How many processes share the tasks; the tasks of each are then [`TASKS_OF_A_PROCESS`].
+    /// How many processes ask, each with so many tasks.
     pub(crate) processes: u32,
+    /// How many tasks ask, if not as many as the command line says.
+    pub(crate) tasks: Option<&'static [usize]>,
     /// Whether a commit waits for the disk.
     pub(crate) durable: bool,
     /// Whether what tollgate keeps in the process may answer. Where not, each denial is the store's.
@@ -86,12 +88,13 @@ const PLAIN: Workload = Workload {
     terms: &PLENTY,
     limits: 1,
     processes: 1,
+    tasks: None,
     durable: false,
     denials_cached: true,
     http: false,
 };
 
-pub(crate) static WORKLOADS: [Workload; 15] = [
+pub(crate) static WORKLOADS: [Workload; 16] = [
     Workload { name: "uniform", about: "all keys alike, all granted", ..PLAIN },
     Workload { name: "hot", about: "one key, all granted", popularity: Popularity::One, ..PLAIN },
     Workload {
@@ -127,6 +130,13 @@ pub(crate) static WORKLOADS: [Workload; 15] = [
         about: "8 processes of 16 tasks, one key, all granted",
         popularity: Popularity::One,
         processes: 8,
+        tasks: Some(&[TASKS_OF_A_PROCESS]),
+        ..PLAIN
+    },
+    Workload {
+        name: "low_load",
+        about: "so few tasks that none has to wait for another, all keys alike, all granted",
+        tasks: Some(&[1, 4]),
         ..PLAIN
     },
     Workload { name: "http", about: "requests to an HTTP server, all keys alike, all granted", http: true, ..PLAIN },
@@ -173,6 +183,15 @@ pub(crate) static STEADY: Workload = Workload {
     popularity: Popularity::HalfOne,
     ..PLAIN
 };
+
+impl Terms {
+    /// Whether the buckets stay as long as a run: those that are full again may be swept, and what they gave is forgotten.
+    pub(crate) fn stays(&self) -> bool {
+        u128::from(self.used) * self.token.as_nanos() > LONGER_THAN_A_RUN.as_nanos()
+    }
+}
+
+const LONGER_THAN_A_RUN: Duration = Duration::from_hours(1);
 
 pub(crate) const TASKS_OF_A_PROCESS: usize = 16;
 

@@ -36,6 +36,14 @@ pub(crate) trait Engine: Dialect + Migrate + MigrateDatabase {
     /// How many calls it has had, if it counts them.
     fn calls(pool: &Pool<Self>) -> impl Future<Output = sqlx::Result<Option<i64>>> + Send;
 
+    /// What it has written, if it says so.
+    fn written(_: &Pool<Self>) -> impl Future<Output = sqlx::Result<Option<Written>>> + Send {
+        async { Ok(None) }
+    }
+
+    /// How many tokens the buckets whose ids begin so have ever given, as their rows say.
+    fn debited(pool: &Pool<Self>, prefix: &str) -> impl Future<Output = sqlx::Result<i64>> + Send;
+
     /// Changes what only the server's administrator can, so that commits wait for the disk.
     fn make_durable(_: &Pool<Self>) -> impl Future<Output = sqlx::Result<()>> + Send {
         async { Ok(()) }
@@ -45,6 +53,16 @@ pub(crate) trait Engine: Dialect + Migrate + MigrateDatabase {
     fn restore(_: &Pool<Self>, _settings: &[String]) -> impl Future<Output = sqlx::Result<()>> + Send {
         async { Ok(()) }
     }
+}
+
+/// What a server has written since it runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Written {
+    /// Of the write-ahead log, whoever else writes.
+    pub(crate) wal_bytes: i64,
+    /// Updates of rows of this database, and those that touched no index.
+    pub(crate) updates: i64,
+    pub(crate) hot_updates: i64,
 }
 
 /// As many as a service has: for every peer the same.

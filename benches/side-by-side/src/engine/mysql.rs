@@ -56,6 +56,15 @@ impl Engine for MySql {
         Ok(calls.and_then(|(_, calls)| calls.parse().ok()))
     }
 
+    async fn debited(pool: &MySqlPool, prefix: &str) -> sqlx::Result<i64> {
+        sqlx::query_scalar(
+            "select cast(coalesce(sum(granted), 0) as signed) from token_buckets where id like concat(?, '%')",
+        )
+        .bind(prefix)
+        .fetch_one(pool)
+        .await
+    }
+
     async fn make_durable(pool: &MySqlPool) -> sqlx::Result<()> {
         set(pool, &["innodb_flush_log_at_trx_commit = 1", "sync_binlog = 1"]).await
     }

@@ -2,7 +2,7 @@ use anyhow::Context;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{PgPool, Postgres};
 
-use super::{Engine, PATIENCE};
+use super::{Engine, PATIENCE, Written};
 
 impl Engine for Postgres {
     async fn open(url: &str, connections: u32, durable: bool) -> anyhow::Result<PgPool> {
@@ -64,6 +64,26 @@ impl Engine for Postgres {
         sqlx::query_scalar("select xact_commit from pg_stat_database where datname = current_database()")
             .fetch_optional(pool)
             .await
+    }
+
+    async fn written(pool: &PgPool) -> sqlx::Result<Option<Written>> {
+        let (wal_bytes, updates, hot_updates) = sqlx::query_as(
+            "select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint, coalesce(sum(n_tup_upd), 0)::bigint,
+                    coalesce(sum(n_tup_hot_upd), 0)::bigint
+               from pg_stat_user_tables",
+        )
+        .fetch_one(pool)
+        .await?;
+        Ok(Some(Written { wal_bytes, updates, hot_updates }))
+    }
+
+    async fn debited(pool: &PgPool, prefix: &str) -> sqlx::Result<i64> {
+        sqlx::query_scalar(
+            "select coalesce(sum(granted), 0)::bigint from tollgate.token_buckets where starts_with(id, $1)",
+        )
+        .bind(prefix)
+        .fetch_one(pool)
+        .await
     }
 }
 

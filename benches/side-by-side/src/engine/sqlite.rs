@@ -52,4 +52,11 @@ impl Engine for Sqlite {
     async fn calls(_: &SqlitePool) -> sqlx::Result<Option<i64>> {
         Ok(None)
     }
+
+    async fn debited(pool: &SqlitePool, prefix: &str) -> sqlx::Result<i64> {
+        sqlx::query_scalar("select coalesce(sum(granted), 0) from token_buckets where id glob ? || '*'")
+            .bind(prefix)
+            .fetch_one(pool)
+            .await
+    }
 }

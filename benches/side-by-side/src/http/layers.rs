@@ -25,26 +25,24 @@ use crate::server::Server;
 /// A router behind the limit of a contestant.
 pub(super) async fn limit(router: Router, contestant: Contestant, scene: &Scene) -> anyhow::Result<Router> {
     let server = contestant.server.context("it needs a server");
-    let leases = contestant.kind == Kind::Leased;
-    Ok(match contestant.kind {
+    let kind = contestant.kind;
+    Ok(match kind {
         Kind::Unlimited => router,
         Kind::Governor => governor(router, scene)?,
         Kind::Redis => behind(router, redis::AsUsersRunIt::open(server?, scene).await?),
-        Kind::Memory => router.layer(layer(ours::limiter(ours::memory_store(scene).await?, scene, false)?, scene)),
+        Kind::Memory => router.layer(layer(ours::limiter(ours::memory_store(scene).await?, scene, kind)?, scene)),
         Kind::Tollgate | Kind::Leased => match server? {
-            server @ (Server::Postgres | Server::Postgres15) => {
-                on_sql::<Postgres>(router, server, scene, leases).await?
-            }
-            server @ (Server::Mysql | Server::Mariadb) => on_sql::<MySql>(router, server, scene, leases).await?,
-            server => on_sql::<Sqlite>(router, server, scene, leases).await?,
+            server @ (Server::Postgres | Server::Postgres15) => on_sql::<Postgres>(router, server, scene, kind).await?,
+            server @ (Server::Mysql | Server::Mariadb) => on_sql::<MySql>(router, server, scene, kind).await?,
+            server => on_sql::<Sqlite>(router, server, scene, kind).await?,
         },
         _ => bail!("{contestant} is behind no HTTP server"),
     })
 }
 
-async fn on_sql<E: Engine>(router: Router, server: Server, scene: &Scene, leases: bool) -> anyhow::Result<Router> {
+async fn on_sql<E: Engine>(router: Router, server: Server, scene: &Scene, kind: Kind) -> anyhow::Result<Router> {
     let pool = E::open(&server.database(&scene.run)?, CONNECTIONS, scene.workload.durable).await?;
-    Ok(router.layer(layer(ours::limiter(SqlStore::from(pool), scene, leases)?, scene)))
+    Ok(router.layer(layer(ours::limiter(SqlStore::from(pool), scene, kind)?, scene)))
 }
 
 /// As it comes, by the key that a request names.

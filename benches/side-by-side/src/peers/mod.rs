@@ -28,7 +28,7 @@ impl Contestant {
         match (self.kind, self.server) {
             (Kind::Redis, Some(server)) => redis::load(server, scene, names).await,
             (Kind::RedisCell, _) => redis_cell::load(scene, names).await,
-            (Kind::Tollgate | Kind::Leased | Kind::Bare, Some(server)) => match server {
+            (Kind::Tollgate | Kind::Leased | Kind::Uncoalesced | Kind::Bare, Some(server)) => match server {
                 Server::Postgres | Server::Postgres15 => self.load_sql::<Postgres>(server, scene, names).await,
                 Server::Mysql | Server::Mariadb => self.load_sql::<MySql>(server, scene, names).await,
                 _ => self.load_sql::<Sqlite>(server, scene, names).await,
@@ -51,7 +51,7 @@ impl Contestant {
             Kind::Memory => opened(tollgate::memory(scene).await?),
             Kind::Unlimited => bail!("without a server in front there is nothing to measure"),
             Kind::Flexible => Box::new(Driver::node(scene)?),
-            Kind::Tollgate | Kind::Leased | Kind::Bare | Kind::SelectOne => match server? {
+            Kind::Tollgate | Kind::Leased | Kind::Uncoalesced | Kind::Bare | Kind::SelectOne => match server? {
                 server @ (Server::Postgres | Server::Postgres15) => self.open_sql::<Postgres>(server, scene).await?,
                 server @ (Server::Mysql | Server::Mariadb) => self.open_sql::<MySql>(server, scene).await?,
                 Server::Sqlite => self.open_sql::<Sqlite>(Server::Sqlite, scene).await?,
@@ -78,8 +78,8 @@ impl Contestant {
     async fn open_sql<E: Engine>(self, server: Server, scene: &Scene) -> anyhow::Result<Box<dyn Opened>> {
         let pool = E::open(&server.database(&scene.run)?, CONNECTIONS, scene.workload.durable).await?;
         Ok(match self.kind {
-            Kind::Tollgate | Kind::Leased => opened(tollgate::OnSql::open(pool, scene, self.kind == Kind::Leased)?),
-            kind => opened(floor::Floor::open(pool, scene, kind == Kind::Bare)),
+            Kind::Bare | Kind::SelectOne => opened(floor::Floor::open(pool, scene, self.kind == Kind::Bare)),
+            kind => opened(tollgate::OnSql::open(pool, scene, kind)?),
         })
     }
 }

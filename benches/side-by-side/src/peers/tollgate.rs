@@ -3,6 +3,7 @@ use std::sync::Arc;
 use sqlx::Pool;
 use tollgate::{Key, LeaseOptions, Limiter, LimiterBuilder, MemoryStore, Quota, Rule, SqlStore, Store, Take};
 
+use crate::contestant::Kind;
 use crate::engine::Engine;
 use crate::peer::Peer;
 use crate::scene::Scene;
@@ -17,21 +18,25 @@ pub(crate) struct Tollgate<S: Store> {
 }
 
 impl<S: Store> Tollgate<S> {
-    fn open(store: S, scene: &Scene, leases: bool) -> anyhow::Result<Self> {
-        let (limiter, rule) = (limiter(store, scene, leases)?, rule(scene.workload.terms)?);
+    fn open(store: S, scene: &Scene, kind: Kind) -> anyhow::Result<Self> {
+        let (limiter, rule) = (limiter(store, scene, kind)?, rule(scene.workload.terms)?);
         Ok(Self { limiter, rule, keys: keys(&scene.names)?, scene: scene.clone() })
     }
 }
 
 /// As its users have it.
-pub(crate) fn limiter<S: Store>(store: S, scene: &Scene, leases: bool) -> anyhow::Result<Limiter<S>> {
-    let builder = with(Limiter::builder(store), scene.workload, leases);
+pub(crate) fn limiter<S: Store>(store: S, scene: &Scene, kind: Kind) -> anyhow::Result<Limiter<S>> {
+    let builder = with(Limiter::builder(store), scene.workload, kind);
     Ok(builder.build(rule(scene.workload.terms)?)?)
 }
 
 /// What differs from what users get by themselves.
-fn with<S: Store>(builder: LimiterBuilder<S>, workload: &Workload, leases: bool) -> LimiterBuilder<S> {
-    let builder = if leases { builder.lease(LeaseOptions::default()) } else { builder };
+fn with<S: Store>(builder: LimiterBuilder<S>, workload: &Workload, kind: Kind) -> LimiterBuilder<S> {
+    let builder = match kind {
+        Kind::Leased => builder.lease(LeaseOptions::default()),
+        Kind::Uncoalesced => builder.without_coalescing(),
+        _ => builder,
+    };
     if workload.denials_cached { builder } else { builder.without_deny_cache() }
 }
 
@@ -54,8 +59,8 @@ pub(crate) struct OnSql<E: Engine> {
 }
 
 impl<E: Engine> OnSql<E> {
-    pub(crate) fn open(pool: Pool<E>, scene: &Scene, leases: bool) -> anyhow::Result<Self> {
-        Ok(Self { tollgate: Tollgate::open(SqlStore::from(pool.clone()), scene, leases)?, pool })
+    pub(crate) fn open(pool: Pool<E>, scene: &Scene, kind: Kind) -> anyhow::Result<Self> {
+        Ok(Self { tollgate: Tollgate::open(SqlStore::from(pool.clone()), scene, kind)?, pool })
     }
 }
 
@@ -71,7 +76,7 @@ impl<E: Engine> Peer for OnSql<E> {
 
 /// In this process.
 pub(crate) async fn memory(scene: &Scene) -> anyhow::Result<Tollgate<MemoryStore>> {
-    Tollgate::open(memory_store(scene).await?, scene, false)
+    Tollgate::open(memory_store(scene).await?, scene, Kind::Memory)
 }
 
 /// With the buckets in it.

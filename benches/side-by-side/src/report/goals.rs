@@ -69,6 +69,7 @@ impl Run<'_> {
     fn figure(&self, figure: Figure, measured: &Measured, row: &Row, on: Option<&str>) -> Option<f64> {
         match figure {
             Figure::Speed(other) => row.ratio(peer(measured, other, on, row.tasks)?),
+            Figure::P50(other) => row.ratio_of(peer(measured, other, on, row.tasks)?, |repeat| repeat.p50),
             Figure::P99(other) => {
                 let other = peer(measured, other, on, row.tasks)?.median(|repeat| repeat.p99);
                 (other > 0.0).then(|| row.median(|repeat| repeat.p99) / other)

@@ -95,8 +95,27 @@ fn workload(text: &mut String, measured: &Measured, headline: usize) {
         let shares: Vec<String> = rows.map(|row| format!("{} {}", row.contestant, cell(row.ratio(free), 3))).collect();
         let _ = writeln!(text, "\nOf what is served without a limiter: {}.", shares.join(", "));
     }
+    written(text, measured, shown);
     for absent in &measured.absent {
         let _ = writeln!(text, "\nNot measured: {absent}.");
+    }
+}
+
+/// On PostgreSQL, by contestant.
+fn written(text: &mut String, measured: &Measured, shown: usize) {
+    let of_row = |row: &Row| {
+        let wal = row.median_of(|figures| figures.wal_per_grant)?;
+        // Without an update there is no share.
+        let hot = row.median_of(|figures| figures.hot_share).map(|share| format!(", {:.1} % HOT", 100.0 * share));
+        Some(format!("{} {wal:.0}{}", row.contestant, hot.unwrap_or_default()))
+    };
+    let rows: Vec<String> = measured.rows.iter().filter(|row| row.tasks == shown).filter_map(of_row).collect();
+    if !rows.is_empty() {
+        let _ = writeln!(
+            text,
+            "\nBytes of WAL for a grant, and the share of updates that touched no index: {}.",
+            rows.join("; ")
+        );
     }
 }
 

@@ -1,0 +1,54 @@
+use anyhow::ensure;
+
+/// What callers know of the tokens that they asked for, to be compared with what the store has debited: a window tells
+/// nothing where buckets are never empty.
+///
+/// Only tollgate's tables keep such a book. Redis's script stores when a bucket is full, and no count.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Books {
+    /// Tokens that they were granted.
+    pub(crate) granted: u64,
+    /// Tokens of requests that failed: they may be debited or not.
+    pub(crate) unknown: u64,
+    /// Whether tokens are debited for requests that are still to come.
+    pub(crate) ahead: bool,
+}
+
+impl Books {
+    /// What is wrong if the store has debited so much meanwhile: a grant that is in no book, or a token that nobody has.
+    pub(crate) fn check(self, debited: i64) -> anyhow::Result<()> {
+        let Self { granted, unknown, ahead } = self;
+        ensure!(
+            i128::from(debited) >= i128::from(granted),
+            "the books do not balance: {granted} tokens were granted, and the store has debited only {debited}"
+        );
+        ensure!(
+            ahead || i128::from(debited) <= i128::from(granted) + i128::from(unknown),
+            "the books do not balance: the store has debited {debited} tokens, of which {granted} were granted and \
+             {unknown} perhaps"
+        );
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grant_that_the_store_has_not_debited_is_a_fault() {
+        let books = Books { granted: 10, unknown: 5, ahead: false };
+        assert!(books.check(10).is_ok());
+        assert!(books.check(9).unwrap_err().to_string().contains("debited only 9"));
+        assert!(Books { ahead: true, ..books }.check(9).is_err(), "a lease debits first");
+        assert!(books.check(-1).is_err(), "a bucket is gone");
+    }
+
+    #[test]
+    fn a_token_that_is_debited_and_that_nobody_has_is_a_fault() {
+        let books = Books { granted: 10, unknown: 5, ahead: false };
+        assert!(books.check(15).is_ok());
+        assert!(books.check(16).unwrap_err().to_string().contains("5 perhaps"));
+        assert!(Books { ahead: true, ..books }.check(16).is_ok(), "the lease has the others");
+    }
+}
