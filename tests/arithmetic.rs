@@ -1,9 +1,11 @@
 //! The arithmetic by itself: the golden vectors, and what holds for every bucket. No database.
 
+use std::time::Duration;
+
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use tollgate::Quota;
 use tollgate::bucket::{Bucket, Hold, LONGEST_WAIT_NS, Request, Terms, Verdict};
+use tollgate::{Quota, QuotaError, Rule, Window};
 
 use model::{CENTURY_NS, Model, Step, quota, story};
 
@@ -62,6 +64,46 @@ fn json_that_is_no_quota_is_refused_and_says_what_it_was() {
     assert!(error.contains("10/x"), "{error}");
     let borrowed = serde_json::from_value::<Quota>(serde_json::json!("10/s burst 20"));
     assert_eq!(borrowed.expect("from an owned text, too").capacity(), 20);
+}
+
+#[test]
+fn i14_figures_that_make_no_quota_are_typed_errors() {
+    for rate in [f64::NAN, -1.0, -0.5, f64::NEG_INFINITY, f64::MIN] {
+        assert!(matches!(Quota::rate(rate).burst(5).build(), Err(QuotaError::NoRate(_))), "{rate}");
+    }
+    for rate in [1e-300, f64::MIN_POSITIVE, 1e-12] {
+        assert_eq!(Quota::rate(rate).build(), Err(QuotaError::RefillTooLong), "{rate}");
+    }
+    for (rate, burst) in
+        [(1e300, None), (f64::MAX, Some(u64::MAX)), (1e10, None), (1.0, Some(u64::MAX)), (1e18, Some(1))]
+    {
+        let builder = Quota::rate(rate);
+        let built = burst.map_or(builder, |burst| builder.burst(burst)).build();
+        assert!(built.is_err(), "{rate} {burst:?}: {built:?}");
+    }
+    assert_eq!(Quota::rate(-0.0).burst(3).build(), Quota::once(3));
+    for text in ["", "nan/s", "-1/s", "1/-1s", "1e3/s", "inf", "0/s", "1/0s", "18446744073709551616/s", "1 per", "once"]
+    {
+        assert!(text.parse::<Quota>().is_err(), "{text:?}");
+    }
+    for text in
+        ["", "100 in 60s", "in 60s at 5s", "100 in 60 at 5s", "0 in 60s at 5s", "1 in 1s at 5s", "1 in 0s at 0s"]
+    {
+        assert!(text.parse::<Window>().is_err(), "{text:?}");
+    }
+}
+
+#[test]
+fn a_window_is_the_one_that_its_text_says() -> anyhow::Result<()> {
+    for (text, most, interval_ms, resolution_ms) in
+        [("100 in 1min at 5s", 100, 60_000, 5_000), ("1 in 1500ms at 250ms", 1, 1_500, 250)]
+    {
+        let window = Window::new(most, Duration::from_millis(interval_ms), Duration::from_millis(resolution_ms))?;
+        assert_eq!((window.to_string().as_str(), text.parse()), (text, Ok(window)));
+        assert_eq!(Rule::try_from(text), Ok(Rule::Window(window)));
+    }
+    assert_eq!("100 in 60s at 5s".parse::<Window>()?.to_string(), "100 in 1min at 5s");
+    Ok(())
 }
 
 proptest! {

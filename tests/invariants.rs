@@ -14,7 +14,7 @@
 //! | I9 | those who wait are served in order | `memory::waiters::*`, `conformance::concurrency::lines::*`, `rate::a_reservation_waits_*` |
 //! | I12 | nobody notices that a full bucket is forgotten | `i12_*`, `memory::a_full_store_forgets_*` |
 //! | I13 | changed terms keep what was earned, and give nothing twice | `i13_*`, `arithmetic::changed_terms_*`, `conformance::terms::*`, `scenarios::plans::*` |
-//! | I14 | any input is an answer or a typed error | `i14_*`, `scenarios::inputs::*`, `arithmetic::no_sum_overflows_before_2160`, `conformance::limits::*` |
+//! | I14 | any input is an answer or a typed error | `arithmetic::i14_*`, `scenarios::inputs::*`, `arithmetic::no_sum_overflows_before_2160`, `conformance::limits::*` |
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -26,8 +26,8 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use tollgate::bucket::{Bucket, Receipt, Request, Terms};
 use tollgate::{
-    Adjusted, Adjustment, Error, Key, Limiter, ManualClock, MemoryStore, Outcome, Quota, QuotaError, Reservation, Rule,
-    Store, Take, TakeError, Window,
+    Adjusted, Adjustment, Error, Key, Limiter, ManualClock, MemoryStore, Outcome, Quota, Reservation, Rule, Store,
+    Take, TakeError,
 };
 
 type Memory = Arc<MemoryStore<ManualClock>>;
@@ -373,46 +373,6 @@ fn i2_what_threads_are_told_is_what_one_after_the_other_would_be() {
     told.sort_unstable();
     let expected = std::iter::repeat_n(None, 600).chain((0..1_000).map(Some));
     assert!(told.into_iter().eq(expected), "each number of tokens left is told once");
-}
-
-#[test]
-fn i14_figures_that_make_no_quota_are_typed_errors() {
-    for rate in [f64::NAN, -1.0, -0.5, f64::NEG_INFINITY, f64::MIN] {
-        assert!(matches!(Quota::rate(rate).burst(5).build(), Err(QuotaError::NoRate(_))), "{rate}");
-    }
-    for rate in [1e-300, f64::MIN_POSITIVE, 1e-12] {
-        assert_eq!(Quota::rate(rate).build(), Err(QuotaError::RefillTooLong), "{rate}");
-    }
-    for (rate, burst) in
-        [(1e300, None), (f64::MAX, Some(u64::MAX)), (1e10, None), (1.0, Some(u64::MAX)), (1e18, Some(1))]
-    {
-        let builder = Quota::rate(rate);
-        let built = burst.map_or(builder, |burst| builder.burst(burst)).build();
-        assert!(built.is_err(), "{rate} {burst:?}: {built:?}");
-    }
-    assert_eq!(Quota::rate(-0.0).burst(3).build(), Quota::once(3));
-    for text in ["", "nan/s", "-1/s", "1/-1s", "1e3/s", "inf", "0/s", "1/0s", "18446744073709551616/s", "1 per", "once"]
-    {
-        assert!(text.parse::<Quota>().is_err(), "{text:?}");
-    }
-    for text in
-        ["", "100 in 60s", "in 60s at 5s", "100 in 60 at 5s", "0 in 60s at 5s", "1 in 1s at 5s", "1 in 0s at 0s"]
-    {
-        assert!(text.parse::<Window>().is_err(), "{text:?}");
-    }
-}
-
-#[test]
-fn a_window_is_the_one_that_its_text_says() -> anyhow::Result<()> {
-    for (text, most, interval_ms, resolution_ms) in
-        [("100 in 1min at 5s", 100, 60_000, 5_000), ("1 in 1500ms at 250ms", 1, 1_500, 250)]
-    {
-        let window = Window::new(most, ms(interval_ms), ms(resolution_ms))?;
-        assert_eq!((window.to_string().as_str(), text.parse()), (text, Ok(window)));
-        assert_eq!(Rule::try_from(text), Ok(Rule::Window(window)));
-    }
-    assert_eq!("100 in 60s at 5s".parse::<Window>()?.to_string(), "100 in 1min at 5s");
-    Ok(())
 }
 
 const START: i64 = 1_800_057_600_000_000_000;
