@@ -1,6 +1,6 @@
 use chrono::{DateTime, Utc};
 
-use crate::{Error, Key, Mode, Quota, Store};
+use crate::{Error, Key, Mode, Quota, Store, WindowLevel};
 
 mod chosen;
 mod denials;
@@ -67,6 +67,14 @@ pub trait Admin: Store {
     ///
     /// If the store cannot be reached, or the role may not read the buckets.
     fn peek(&self, key: &Key) -> impl Future<Output = Result<Option<BucketLevel>, Error>> + Send;
+
+    /// A key's sliding window as it is, if anything was ever counted in it and it was not swept since: it is read without a
+    /// lock, and nothing is counted or written. A window and a bucket of one key are two.
+    ///
+    /// # Errors
+    ///
+    /// As for [`peek`](Self::peek).
+    fn peek_window(&self, key: &Key) -> impl Future<Output = Result<Option<WindowLevel>, Error>> + Send;
 
     /// A page of at most `limit` buckets, in the byte order of their keys: those after `after`, or the first ones.
     ///

@@ -55,7 +55,7 @@ pub use receipt::{Adjusted, Adjustment, Receipt};
 pub use requester::{LimitError, Limited, TokenRequester, limit};
 pub use store::{Outcome, Store};
 pub use take::{Rule, Take};
-pub use window::{Counted, LocalReads, SharedWindows, Window};
+pub use window::{Counted, LocalReads, SharedWindows, Window, WindowLevel};
 
 #[cfg(feature = "reqwest")]
 pub use calling::LimitMiddleware;

@@ -4,12 +4,14 @@ use crate::QuotaError;
 use crate::take::nanoseconds;
 
 mod answer;
+mod level;
 mod local;
 mod ring;
 mod row;
 mod text;
 
 pub use answer::Counted;
+pub use level::WindowLevel;
 pub use local::{LocalReads, SharedWindows};
 pub(crate) use ring::{Counts, Ring};
 pub(crate) use row::{WindowRow, decide};
@@ -85,8 +87,7 @@ impl Window {
         Duration::from_nanos(self.resolution_ns.unsigned_abs())
     }
 
-    /// The terms that a row of `token_windows` states.
-    #[cfg(feature = "sqlite")]
+    /// The terms that a row of a store's states.
     pub(crate) fn stored(most: i64, interval_ns: i64, resolution_ns: i64) -> Self {
         Self { most, interval_ns, resolution_ns }
     }

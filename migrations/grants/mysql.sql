@@ -41,6 +41,7 @@ grant tollgate_app to tollgate_operator;
 grant execute on procedure token_create_bucket to tollgate_operator;
 grant execute on procedure token_create_plan to tollgate_operator;
 grant execute on procedure token_explain to tollgate_operator;
+grant execute on procedure token_peek_window to tollgate_operator;
 grant execute on procedure token_reset_bucket to tollgate_operator;
 grant execute on procedure token_delete_bucket to tollgate_operator;
 grant execute on procedure token_sweep to tollgate_operator;

@@ -53,6 +53,7 @@ grant execute on function
   tollgate.create_bucket(text, bigint, numeric, text),
   tollgate.create_plan(text, bigint, numeric, text),
   tollgate.explain(text, text),
+  tollgate.peek_window(text),
   tollgate.reset_bucket(text),
   tollgate.delete_bucket(text),
   tollgate.sweep(),

@@ -2,7 +2,8 @@
 -- request_tokens_in_window makes rows, and the sweep deletes those in which nothing counts any more.
 create table token_windows (
   id            varbinary(255) not null primary key,
-  interval_ns   bigint not null comment 'the terms that it was last counted under',
+  most          bigint not null comment 'the terms that it was last counted under: requests in any interval',
+  interval_ns   bigint not null,
   resolution_ns bigint not null,
   counts        longtext character set ascii not null
                 comment 'a JSON array of [end of the sub-interval in nanoseconds since 1970, granted in it]',

@@ -1,13 +1,13 @@
 -- token_window_count_v1: counts requests in a window at an instant, and forgets what counts no more.
 --
--- Arguments: p_id; p_interval, p_resolution in nanoseconds; p_cost in requests; p_now, p_at in nanoseconds since 1970;
+-- Arguments: p_id; p_most in requests, null: as it is; p_interval, p_resolution in nanoseconds; p_cost in requests; p_now, p_at in nanoseconds since 1970;
 --            io_counts, io_newest, io_resolution: the window's columns. Of the sub-intervals the newest 1001 are kept,
 --            and the resolution stays that of the newest
 -- Errors:    22023 group_concat_max_len is too small (MariaDB)
 -- Locks:     the window's row, which the caller holds already.
 create procedure token_window_count_v1(
-  in p_id varbinary(1024), in p_interval bigint, in p_resolution bigint, in p_cost bigint, in p_now bigint,
-  in p_at bigint, inout io_counts longtext character set ascii, inout io_newest bigint, inout io_resolution bigint)
+  in p_id varbinary(1024), in p_most bigint, in p_interval bigint, in p_resolution bigint, in p_cost bigint,
+  in p_now bigint, in p_at bigint, inout io_counts longtext character set ascii, inout io_newest bigint, inout io_resolution bigint)
 modifies sql data
 sql security definer
 begin
@@ -39,6 +39,7 @@ begin
   set io_newest = v_end;
   update token_windows
      set counts = io_counts, newest = v_end, granted = granted + p_cost,
-         longest_wait = greatest(longest_wait, p_at - p_now), interval_ns = v_interval, resolution_ns = io_resolution
+         longest_wait = greatest(longest_wait, p_at - p_now), most = coalesce(p_most, most), interval_ns = v_interval,
+         resolution_ns = io_resolution
    where id = p_id;
 end

@@ -81,7 +81,8 @@ begin
     end if;
 
     if v_longest_wait is null then
-      insert into token_windows (id, interval_ns, resolution_ns, counts) values (v_id, p_interval, p_resolution, '[]')
+      insert into token_windows (id, most, interval_ns, resolution_ns, counts)
+      values (v_id, p_most, p_interval, p_resolution, '[]')
       on duplicate key update id = token_windows.id;
       select counts, newest, resolution_ns, longest_wait into o_counts, v_newest, o_resolution, v_longest_wait
         from token_windows where id = v_id for update;
@@ -126,8 +127,8 @@ begin
       if p_counting or o_acts_at <= o_now + p_max_wait then
         set o_mode = if(p_counting, o_mode, null);
         if p_cost > 0 then
-          call token_window_count_v1(v_id, p_interval, p_resolution, p_cost, o_now, o_acts_at, o_counts, v_newest,
-                                     o_resolution);
+          call token_window_count_v1(v_id, p_most, p_interval, p_resolution, p_cost, o_now, o_acts_at, o_counts,
+                                     v_newest, o_resolution);
         end if;
         update token_receipts set acts_at = o_acts_at
          where p_receipt is not null and id = unhex(replace(p_receipt, '-', '')) and bucket = concat(x'01', v_id);

@@ -66,7 +66,7 @@ begin
     set v_given_back = case p_kind
       when 'cancel' then p_cost when 'refund' then least(p_tokens, p_cost) else p_cost - least(p_tokens, 1000000000000) end;
     if v_given_back < 0 then
-      call token_window_count_v1(v_id, v_interval, v_resolution, -v_given_back, v_now,
+      call token_window_count_v1(v_id, null, v_interval, v_resolution, -v_given_back, v_now,
                                  greatest(v_now, v_newest - v_resolution), v_counts, v_newest, v_resolution);
       leave adjust;
     end if;

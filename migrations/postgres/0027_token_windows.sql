@@ -2,7 +2,8 @@
 -- request_tokens_in_window makes rows, and the sweep deletes those in which nothing counts any more.
 create table tollgate.token_windows (
   id            text collate "C" primary key,  -- 1 to 255 bytes
-  interval_ns   bigint not null,               -- the terms that it was last counted under
+  most          bigint not null,               -- the terms that it was last counted under: requests in any interval
+  interval_ns   bigint not null,
   resolution_ns bigint not null,
   ends          bigint[] not null default '{}', -- the sub-intervals' ends, oldest first, in nanoseconds since 1970
   counts        bigint[] not null default '{}', -- granted in each

@@ -16,6 +16,8 @@ pub enum AdminError {
     #[error("a quota without a limit cannot be stored: switch the mode to off instead")]
     Unlimited,
     /// A sliding window, which counts what has passed.
-    #[error("'{0}' is under a sliding window, which has no bucket to look at: a denial says what remains")]
+    #[error(
+        "'{0}' is under a sliding window, which has no bucket to look at: Admin::peek_window says what it has counted"
+    )]
     Window(Key),
 }

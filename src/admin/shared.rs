@@ -3,7 +3,7 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 
 use super::{Admin, BucketLevel, Denials, Explanation, Filter, Override, Plan, Switch};
-use crate::{Error, Key, Mode, Quota};
+use crate::{Error, Key, Mode, Quota, WindowLevel};
 
 impl<T: Admin> Admin for Arc<T> {
     async fn create_bucket(&self, key: &Key, quota: Quota) -> Result<(), Error> {
@@ -12,6 +12,10 @@ impl<T: Admin> Admin for Arc<T> {
 
     async fn peek(&self, key: &Key) -> Result<Option<BucketLevel>, Error> {
         (**self).peek(key).await
+    }
+
+    async fn peek_window(&self, key: &Key) -> Result<Option<WindowLevel>, Error> {
+        (**self).peek_window(key).await
     }
 
     async fn list(&self, filter: &Filter, after: Option<&Key>, limit: u32) -> Result<Vec<BucketLevel>, Error> {

@@ -6,7 +6,8 @@ use super::MemoryStore;
 use crate::admin::{explain, limited};
 use crate::book::Row;
 use crate::{
-    Admin, BucketLevel, Clock, Denials, Error, Explanation, Filter, Key, Mode, Override, Plan, Quota, Switch, TakeError,
+    Admin, BucketLevel, Clock, Denials, Error, Explanation, Filter, Key, Mode, Override, Plan, Quota, Switch,
+    TakeError, WindowLevel,
 };
 
 impl<C: Clock> Admin for MemoryStore<C> {
@@ -18,6 +19,12 @@ impl<C: Clock> Admin for MemoryStore<C> {
         let mut shard = self.shard(key).lock();
         let now = self.clock.now();
         Ok(shard.row(key).map(|row| BucketLevel::new(key.clone(), row, now)))
+    }
+
+    async fn peek_window(&self, key: &Key) -> Result<Option<WindowLevel>, Error> {
+        let mut shard = self.shard(key).lock();
+        let now = self.clock.now();
+        Ok(shard.window_of(key).and_then(|row| WindowLevel::new(key, row.clone(), now)))
     }
 
     /// Looks at every bucket for each page.

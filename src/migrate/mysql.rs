@@ -57,6 +57,7 @@ impl Migrate for MySql {
         47 "0047_token_count_denials_v1",
         48 "0048_token_rules",
         49 "0049_token_sizes",
+        50 "0050_token_peek_window",
     );
 
     async fn applied(pool: &MySqlPool) -> Result<Vec<i64>, Error> {

@@ -48,6 +48,7 @@ impl Migrate for Postgres {
         39 "0039_count_denials",
         40 "0040_token_rules",
         41 "0041_token_sizes",
+        42 "0042_peek_window",
     );
 
     async fn applied(pool: &PgPool) -> Result<Vec<i64>, Error> {

@@ -2,7 +2,9 @@ use chrono::{DateTime, Utc};
 
 use super::{Dialect, SqlStore};
 use crate::admin::limited;
-use crate::{Admin, BucketLevel, Denials, Error, Explanation, Filter, Key, Mode, Override, Plan, Quota, Switch};
+use crate::{
+    Admin, BucketLevel, Denials, Error, Explanation, Filter, Key, Mode, Override, Plan, Quota, Switch, WindowLevel,
+};
 
 pub(super) mod columns;
 
@@ -13,6 +15,10 @@ impl<DB: Dialect> Admin for SqlStore<DB> {
 
     async fn peek(&self, key: &Key) -> Result<Option<BucketLevel>, Error> {
         self.operate(key.clone(), DB::peek).await
+    }
+
+    async fn peek_window(&self, key: &Key) -> Result<Option<WindowLevel>, Error> {
+        self.operate(key.clone(), DB::peek_window).await
     }
 
     async fn list(&self, filter: &Filter, after: Option<&Key>, limit: u32) -> Result<Vec<BucketLevel>, Error> {

@@ -3,7 +3,10 @@ use std::pin::Pin;
 
 use crate::answer::Word;
 use crate::bucket::Hold;
-use crate::{BucketLevel, Denials, Explanation, Filter, Key, Override, Plan, Quota, Rule, SweepCursor, Swept, Switch};
+use crate::{
+    BucketLevel, Denials, Explanation, Filter, Key, Override, Plan, Quota, Rule, SweepCursor, Swept, Switch,
+    WindowLevel,
+};
 
 /// A conversation on a connection that the caller lends.
 #[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
@@ -34,6 +37,14 @@ pub trait Operations: sqlx::Database {
         key: &'c Key,
         clock: &'c Self::Clock,
     ) -> Conversation<'c, Option<BucketLevel>>;
+
+    #[doc(hidden)]
+    /// A window, if anything was counted in it.
+    fn peek_window<'c>(
+        connection: &'c mut Self::Connection,
+        key: &'c Key,
+        clock: &'c Self::Clock,
+    ) -> Conversation<'c, Option<WindowLevel>>;
 
     #[doc(hidden)]
     /// A page of buckets, in the order of their keys.

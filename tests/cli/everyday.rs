@@ -56,6 +56,30 @@ fn a_sliding_window_is_named_by_the_request() {
 }
 
 #[test]
+fn a_sliding_window_is_looked_at_as_a_bucket_is() {
+    for engine in EACH {
+        let database = Database::migrated(engine);
+        let take = ["take", "a", "--quota", "2 in 1d at 1h"];
+        database.run(&take).ended(0);
+        database.run(&["explain", "a"]).ended(0).says(&[
+            "window     sliding, 2 in 1d at 1h: 1 counted, 1 left\n  mode       enforce",
+            "a request  would be granted\n",
+        ]);
+        database.run(&take).ended(0);
+        let peek = database.run(&["peek", "a"]).ended(0).says(&["sliding window", "2 in 1d at 1h", "next passes in"]);
+        assert!(!peek.out.contains("terms"), "{peek:?}");
+        database.run(&["peek", "a", "b"]).ended(1).says(&["2 in 1d at 1h", "no bucket 'b'"]);
+        database.run(&["explain", "a"]).ended(0).says(&["2 counted, 0 left", "would be denied: one passes in 1 d"]);
+        database.run(&["mode", "off", "--key", "a"]).ended(0);
+        database.run(&["explain", "a"]).ended(0).says(&["would be granted, whatever is counted"]);
+        // A bucket of the same key is another limit.
+        database.run(&["create", "a", "--quota", "7/h"]).ended(0);
+        database.run(&["peek", "a"]).ended(0).says(&["7/h", "2 in 1d at 1h"]);
+        database.run(&["explain", "a"]).ended(0).says(&["7 available", "2 counted", "in window"]);
+    }
+}
+
+#[test]
 fn several_buckets_grant_a_request_or_none_does() {
     let database = Database::migrated(Engine::Sqlite);
     database.run(&["create", "wide", "--quota", "10/h"]).ended(0);

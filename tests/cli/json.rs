@@ -52,9 +52,32 @@ fn every_json_output_has_the_fields_that_are_documented() {
             "quota",
             "quota_from",
             "retry_after_ms",
+            "window",
         ]
     );
     assert_eq!((&why["quota_from"], &why["prospect"]), (&"bucket".into(), &"granted".into()));
+
+    assert_eq!(why["window"], Value::Null);
+
+    database.run(&["take", "search", "--quota", "1 in 60s at 5s"]).ended(0);
+    let level = [
+        "available",
+        "counted",
+        "granted",
+        "interval_ms",
+        "key",
+        "max_requests",
+        "resolution_ms",
+        "retry_after_ms",
+        "window",
+    ];
+    let peeked = database.run(&["peek", "search", "--json"]).ended(0).json();
+    assert_eq!(names(&peeked[0]), level);
+    assert_eq!((&peeked[0]["counted"], &peeked[0]["window"]), (&1.into(), &"1 in 1min at 5s".into()));
+    assert_eq!((&peeked[0]["max_requests"], &peeked[0]["interval_ms"]), (&1.into(), &60_000.into()));
+    let window = &database.run(&["explain", "search", "--json"]).ended(0).json()["window"];
+    assert_eq!((&window["counted"], &window["mode"]), (&1.into(), &"enforce".into()));
+    assert_eq!(window["prospect"], "denied");
 
     database.run(&["plan", "set", "free", "--quota", "1/s"]).ended(0);
     let plans = database.run(&["plan", "list", "--json"]).ended(0).json();

@@ -1,7 +1,9 @@
 //! What an operator does, on any engine.
 
 use chrono::{DateTime, Utc};
-use tollgate::{Admin, BucketLevel, Denials, Error, Explanation, Filter, Key, Mode, Override, Plan, Quota, Switch};
+use tollgate::{
+    Admin, BucketLevel, Denials, Error, Explanation, Filter, Key, Mode, Override, Plan, Quota, Switch, WindowLevel,
+};
 
 use crate::store::{AnyOf, AnyStore, on};
 
@@ -20,6 +22,10 @@ impl Admin for AnyStore {
 
     async fn peek(&self, key: &Key) -> Result<Option<BucketLevel>, Error> {
         on_each!(self.peek(key))
+    }
+
+    async fn peek_window(&self, key: &Key) -> Result<Option<WindowLevel>, Error> {
+        on_each!(self.peek_window(key))
     }
 
     async fn list(&self, filter: &Filter, after: Option<&Key>, limit: u32) -> Result<Vec<BucketLevel>, Error> {

@@ -122,6 +122,7 @@ macro_rules! for_each_scenario {
             receipts: another_buckets_receipt_cancels_and_settles_nothing,
             receipts: a_receipt_for_a_bucket_that_is_gone_is_an_error,
             windows: a_window_grants_its_maximum_and_what_leaves_it,
+            windows: a_window_is_looked_at_without_counting,
             windows: no_interval_sees_more_than_the_maximum,
             windows: a_reservation_in_a_window_acts_when_there_is_room_and_can_be_cancelled,
             windows: a_window_keeps_some_for_others,

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use tollgate::{
-    Adjusted, Limiter, LocalReads, ManualClock, MemoryStore, Receipt, Rule, SharedWindows, Store, Take, TakeError,
-    Window,
+    Adjusted, Admin, Limiter, LocalReads, ManualClock, MemoryStore, Receipt, Rule, SharedWindows, Store, Take,
+    TakeError, Window,
 };
 use uuid::Uuid;
 
@@ -49,6 +49,54 @@ pub(crate) async fn a_window_grants_its_maximum_and_what_leaves_it(world: &impl 
 async fn available(world: &impl World, take: &Take) -> anyhow::Result<i64> {
     let window = ten_a_second()?;
     Ok(world.store().count(take.key(), &window, 0).await?.available(&window))
+}
+
+pub(crate) async fn a_window_is_looked_at_without_counting(world: &impl World) -> anyhow::Result<()> {
+    let window = ten_a_second()?;
+    let take = under(world, window);
+    let (store, key) = (world.store(), take.key());
+    let level = async || store.peek_window(key).await;
+    let shown = async || -> anyhow::Result<_> {
+        let level = level().await?.expect("something was counted in it");
+        assert_eq!((&level.key, level.window), (key, window));
+        Ok((level.counted, level.available(), level.granted, level.retry_after))
+    };
+    world.at_ms(0).await?;
+    assert_eq!(level().await?, None);
+    assert!(world.decide(take.clone().cost(6)).await?.is_granted());
+    assert_eq!(shown().await?, (6, 4, 6, ms(0)));
+    assert_eq!(store.peek(key).await?, None, "it is no bucket");
+    world.at_ms(450).await?;
+    assert!(world.decide(take.clone().cost(4)).await?.is_granted());
+    assert_eq!(shown().await?, (10, 0, 10, ms(650)));
+    assert_eq!(world.decide(take.clone()).await?.retry_after(), ms(650));
+    assert_eq!(shown().await?, (10, 0, 10, ms(650)));
+    world.at_ms(1100).await?;
+    assert_eq!(shown().await?, (4, 6, 10, ms(0)));
+    // What is promised counts already.
+    assert!(world.decide(take.clone().cost(6)).await?.is_granted());
+    assert!(world.decide(take.clone().cost(5).max_wait(ms(1100))).await?.is_granted());
+    assert_eq!(shown().await?, (15, -5, 21, ms(1100)));
+    world.at_ms(3300).await?;
+    assert_eq!(shown().await?, (0, 10, 21, ms(0)));
+
+    // A clock that is set back locks nobody out for longer than an interval.
+    world.at_ms(20_000).await?;
+    assert!(world.decide(take.clone().cost(10)).await?.is_granted());
+    assert_eq!(shown().await?, (10, 0, 31, ms(1100)));
+    world.at_ms(5000).await?;
+    assert_eq!(shown().await?, (10, 0, 31, ms(1100)));
+    assert!(store.delete(key).await?);
+    assert_eq!(level().await?, None);
+
+    // Terms are those of the last request that was counted; a denied one states none.
+    assert!(world.decide(take.clone()).await?.is_granted());
+    let wider = Window::new(20, ms(2000), ms(100))?;
+    assert!(world.decide(take.clone().rule(wider.into())).await?.is_granted());
+    assert!(!world.decide(take.clone().rule(Window::new(1, ms(1000), ms(100))?.into())).await?.is_granted());
+    let level = level().await?.expect("two were counted");
+    assert_eq!((level.window, level.counted, level.granted), (wider, 2, 2));
+    Ok(())
 }
 
 pub(crate) async fn no_interval_sees_more_than_the_maximum(world: &impl World) -> anyhow::Result<()> {

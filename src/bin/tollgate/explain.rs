@@ -8,6 +8,10 @@ use crate::output::{GREEN, RED, plain, say, say_json};
 use crate::terms::key;
 use crate::times;
 
+mod sliding;
+
+use sliding::Sliding;
+
 /// What rules a key, where that comes from and until when, and what a request would come to
 ///
 /// Nothing is taken.
@@ -26,49 +30,59 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) async fn run(self, store: &impl Admin) -> anyhow::Result<ExitCode> {
         let why = store.explain(&self.key, self.plan.as_ref()).await?;
+        let sliding = Sliding::find(store, &self.key, &why).await?;
         if self.json {
-            say_json(&as_json(&self.key, &why))?;
+            let mut json = as_json(&self.key, &why);
+            json["window"] = sliding.as_ref().map_or(Value::Null, Sliding::json);
+            say_json(&json)?;
         } else {
-            say(words(&self.key, &why))?;
+            // Of a bucket that is not there and that nobody asked for, a key with a window need not hear.
+            let bucket = why.known || sliding.is_none() || self.plan.is_some();
+            let mut lines = if bucket { bucket_words(&why) } else { Vec::new() };
+            lines.extend(sliding.as_ref().map(|sliding| ("window", sliding.counted())));
+            lines.push(("mode", mode_words(&why)));
+            lines.extend(bucket.then(|| ("a request", prospect(&why))));
+            let name = if bucket { "in window" } else { "a request" };
+            lines.extend(sliding.as_ref().map(|sliding| (name, sliding.prospect())));
+            let lines = lines.into_iter().map(|(name, text)| format!("  {name:<10} {text}"));
+            say(format!("{}\n{}", plain(self.key.as_str()), lines.collect::<Vec<_>>().join("\n")))?;
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-fn words(key: &Key, why: &Explanation) -> String {
-    let reason = |text: &Option<String>| {
-        text.as_ref().filter(|text| !text.is_empty()).map_or_else(String::new, |text| format!(": {}", plain(text)))
-    };
-    let name = |origin| match (origin, &why.plan) {
+fn reason(text: Option<&String>) -> String {
+    text.filter(|text| !text.is_empty()).map_or_else(String::new, |text| format!(": {}", plain(text)))
+}
+
+fn name(why: &Explanation, origin: Origin) -> String {
+    match (origin, &why.plan) {
         (Origin::Plan, Some(plan)) => format!("plan {}", plain(plan.as_str())),
         (origin, _) => word(origin).to_owned(),
+    }
+}
+
+fn bucket_words(why: &Explanation) -> Vec<(&'static str, String)> {
+    let bucket = match why.available {
+        _ if !why.known => "none yet".to_owned(),
+        Some(available) => format!("{available} available"),
+        None => "exists".to_owned(),
     };
-    let mut lines = vec![(
-        "bucket",
-        match why.available {
-            _ if !why.known => "none yet".to_owned(),
-            Some(available) => format!("{available} available"),
-            None => "exists".to_owned(),
-        },
-    )];
-    lines.push(match (why.quota, why.quota_from) {
-        (Some(quota), Some(Origin::Override)) => (
-            "terms",
-            format!("{quota}, from an override{}{}", times::ending(why.override_until), reason(&why.override_reason)),
-        ),
-        (Some(quota), from) => ("terms", format!("{quota}, from {}", from.map_or_else(String::new, name))),
-        (None, _) => ("terms", "none: nothing says".to_owned()),
-    });
-    lines.push(match why.mode_from {
-        None => ("mode", why.mode.to_string()),
-        Some(from) => (
-            "mode",
-            format!("{}, from {}{}{}", why.mode, name(from), times::ending(why.mode_until), reason(&why.mode_reason)),
-        ),
-    });
-    lines.push(("a request", prospect(why)));
-    let lines = lines.into_iter().map(|(name, text)| format!("  {name:<10} {text}"));
-    format!("{}\n{}", plain(key.as_str()), lines.collect::<Vec<_>>().join("\n"))
+    let terms = match (why.quota, why.quota_from) {
+        (Some(quota), Some(Origin::Override)) => {
+            let ending = times::ending(why.override_until);
+            format!("{quota}, from an override{ending}{}", reason(why.override_reason.as_ref()))
+        }
+        (Some(quota), from) => format!("{quota}, from {}", from.map_or_else(String::new, |from| name(why, from))),
+        (None, _) => "none: nothing says".to_owned(),
+    };
+    vec![("bucket", bucket), ("terms", terms)]
+}
+
+fn mode_words(why: &Explanation) -> String {
+    let Some(from) = why.mode_from else { return why.mode.to_string() };
+    let ending = times::ending(why.mode_until);
+    format!("{}, from {}{ending}{}", why.mode, name(why, from), reason(why.mode_reason.as_ref()))
 }
 
 fn prospect(why: &Explanation) -> String {

@@ -29,6 +29,7 @@ mod times;
 mod url;
 mod wait;
 mod watch;
+mod windows;
 
 use std::process::ExitCode;
 

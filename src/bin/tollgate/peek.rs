@@ -4,11 +4,11 @@ use serde_json::Value;
 use tollgate::{Admin, Key};
 
 use crate::exit::Refusal;
-use crate::levels;
 use crate::output::{operand, say, say_json};
 use crate::terms::key;
+use crate::{levels, windows};
 
-/// Look at buckets without taking anything, and without a lock
+/// Look at buckets and sliding windows without taking anything, and without a lock
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[arg(required = true, value_parser = key)]
@@ -20,17 +20,26 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) async fn run(self, store: &impl Admin) -> anyhow::Result<ExitCode> {
-        let (mut found, mut absent) = (Vec::new(), Vec::new());
+        let (mut buckets, mut sliding, mut absent) = (Vec::new(), Vec::new(), Vec::new());
         for key in self.keys {
-            match store.peek(&key).await? {
-                Some(level) => found.push(level),
-                None => absent.push(key),
+            // A bucket and a window of one key are two.
+            let (bucket, window) = (store.peek(&key).await?, store.peek_window(&key).await?);
+            if bucket.is_none() && window.is_none() {
+                absent.push(key);
             }
+            buckets.extend(bucket);
+            sliding.extend(window);
         }
         if self.json {
-            say_json(&Value::Array(found.iter().map(levels::json).collect()))?;
-        } else if !found.is_empty() {
-            say(levels::table(&found))?;
+            let found = buckets.iter().map(levels::json).chain(sliding.iter().map(windows::json));
+            say_json(&Value::Array(found.collect()))?;
+        } else {
+            if !buckets.is_empty() {
+                say(levels::table(&buckets))?;
+            }
+            if !sliding.is_empty() {
+                say(windows::table(&sliding))?;
+            }
         }
         let Some(key) = absent.first() else { return Ok(ExitCode::SUCCESS) };
         let hint = format!("its first request may make it: see `tollgate explain {}`", operand(key.as_str()));

@@ -6,11 +6,17 @@ use chrono::{DateTime, Utc};
 
 use crate::quota::Refill;
 use crate::{BucketLevel, Denials, Explanation, Key, Mode, Origin, Plan, Prospect, Quota, Switch};
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use crate::{Window, WindowLevel};
 
 /// Id, capacity, nanoseconds from empty to full, refill, plan, provisioned, overridden, available, granted, full at, next
 /// refill at.
 pub(in crate::store) type Level =
     (String, i64, i64, String, Option<String>, bool, bool, i64, i64, Option<DateTime<Utc>>, Option<DateTime<Utc>>);
+
+/// Maximum, nanoseconds of the interval and of the resolution, counted, granted, milliseconds until one more passes.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(in crate::store) type WindowCounts = (i64, i64, i64, i64, i64, i64);
 
 /// Mode, reason, until.
 pub(in crate::store) type Choice = (Option<String>, Option<String>, Option<DateTime<Utc>>);
@@ -118,6 +124,18 @@ impl TryFrom<Explained> for Explanation {
             },
             retry_after: retry_after_ms.map_or(Duration::MAX, |ms| Duration::from_millis(ms.max(0).unsigned_abs())),
         })
+    }
+}
+
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(in crate::store) fn window(key: &Key, columns: WindowCounts) -> WindowLevel {
+    let (most, interval_ns, resolution_ns, counted, granted, retry_after_ms) = columns;
+    WindowLevel {
+        key: key.clone(),
+        window: Window::stored(most, interval_ns, resolution_ns),
+        counted: counted.unsigned_abs(),
+        granted: granted.unsigned_abs(),
+        retry_after: Duration::from_millis(retry_after_ms.unsigned_abs()),
     }
 }
 

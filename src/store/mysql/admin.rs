@@ -4,13 +4,13 @@ use sqlx::Row;
 use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection, MySqlRow};
 use sqlx::query::QueryScalar;
 
-use super::super::admin::columns::{self, Choice, Denied, Explained, Level, Planned};
+use super::super::admin::columns::{self, Choice, Denied, Explained, Level, Planned, WindowCounts};
 use super::super::operations::{Conversation, Lowered, Operations};
 use super::{hex, refill};
 use crate::bucket::Hold;
 use crate::{
     BucketLevel, Clock, Denials, Explanation, Filter, Key, Mode, Override, Plan, Quota, Rule, SweepCursor, Swept,
-    Switch, SystemClock,
+    Switch, SystemClock, WindowLevel,
 };
 
 impl Operations for MySql {
@@ -45,6 +45,18 @@ impl Operations for MySql {
         )
         .bind(key.as_str().as_bytes());
         Box::pin(async move { peek.fetch_optional(connection).await?.map(BucketLevel::try_from).transpose() })
+    }
+
+    fn peek_window<'c>(
+        connection: &'c mut MySqlConnection,
+        key: &'c Key,
+        (): &'c (),
+    ) -> Conversation<'c, Option<WindowLevel>> {
+        let peek = sqlx::query("call token_peek_window(?)").bind(key.as_str());
+        Box::pin(async move {
+            let rows = peek.fetch_all(connection).await?;
+            rows.first().map(|row| Ok(columns::window(key, counts(row)?))).transpose()
+        })
     }
 
     fn list<'c>(
@@ -270,6 +282,19 @@ fn explained(row: &MySqlRow) -> Result<Explained, sqlx::Error> {
         row.try_get("override_until")?,
         row.try_get("available")?,
         row.try_get("outcome")?,
+        row.try_get("retry_after_ms")?,
+    ))
+}
+
+/// The row of `token_peek_window`.
+fn counts(row: &MySqlRow) -> Result<WindowCounts, sqlx::Error> {
+    let span = |column| nanoseconds(row.try_get_unchecked(column)?);
+    Ok((
+        row.try_get("max_requests")?,
+        span("interval_seconds")?,
+        span("resolution_seconds")?,
+        row.try_get("counted")?,
+        row.try_get("granted")?,
         row.try_get("retry_after_ms")?,
     ))
 }

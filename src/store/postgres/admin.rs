@@ -2,13 +2,13 @@
 
 use sqlx::postgres::{PgConnection, Postgres};
 
-use super::super::admin::columns::{self, Choice, Denied, Explained, Level, Planned};
+use super::super::admin::columns::{self, Choice, Denied, Explained, Level, Planned, WindowCounts};
 use super::super::operations::{Conversation, Lowered, Operations};
 use super::refill;
 use crate::bucket::Hold;
 use crate::{
     BucketLevel, Clock, Denials, Explanation, Filter, Key, Mode, Override, Plan, Quota, Rule, SweepCursor, Swept,
-    Switch, SystemClock,
+    Switch, SystemClock, WindowLevel,
 };
 
 impl Operations for Postgres {
@@ -39,6 +39,20 @@ impl Operations for Postgres {
         )
         .bind(key.as_str());
         Box::pin(async move { peek.fetch_optional(connection).await?.map(BucketLevel::try_from).transpose() })
+    }
+
+    fn peek_window<'c>(
+        connection: &'c mut PgConnection,
+        key: &'c Key,
+        (): &'c (),
+    ) -> Conversation<'c, Option<WindowLevel>> {
+        let peek = sqlx::query_as::<_, WindowCounts>(
+            "select max_requests, (interval_seconds * 1000000000)::bigint, (resolution_seconds * 1000000000)::bigint,
+                    counted, granted, retry_after_ms
+               from tollgate.peek_window($1)",
+        )
+        .bind(key.as_str());
+        Box::pin(async move { Ok(peek.fetch_optional(connection).await?.map(|counts| columns::window(key, counts))) })
     }
 
     fn list<'c>(

@@ -8,7 +8,10 @@ use super::{HostClock, plans, row, rules, stats, sweep, windows};
 use crate::admin::explain;
 use crate::book::{self, Row, Rules};
 use crate::bucket::Hold;
-use crate::{BucketLevel, Denials, Explanation, Filter, Key, Override, Plan, Quota, Rule, SweepCursor, Swept, Switch};
+use crate::{
+    BucketLevel, Denials, Explanation, Filter, Key, Override, Plan, Quota, Rule, SweepCursor, Swept, Switch,
+    WindowLevel,
+};
 
 impl Operations for Sqlite {
     type Clock = HostClock;
@@ -44,6 +47,17 @@ impl Operations for Sqlite {
         Box::pin(async move {
             let row = row::find(connection, key).await?;
             Ok(row.map(|row| BucketLevel::new(key.clone(), &row, clock.now())))
+        })
+    }
+
+    fn peek_window<'c>(
+        connection: &'c mut SqliteConnection,
+        key: &'c Key,
+        clock: &'c HostClock,
+    ) -> Conversation<'c, Option<WindowLevel>> {
+        Box::pin(async move {
+            let row = windows::find(connection, key).await?;
+            Ok(row.and_then(|row| WindowLevel::new(key, row, clock.now())))
         })
     }
 

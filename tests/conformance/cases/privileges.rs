@@ -50,7 +50,7 @@ async fn an_applications_role_takes_tokens_and_can_do_nothing_else(rig: Rig) -> 
             "call token_create_bucket('x', 1, 1, 'interval')".to_owned(),
             format!("call token_lower_v1({id}, 0, 0, null, null, null, null, @a)"),
             format!("call token_rule_v1({id}, null, null, null, null, 0, 0, @a, @b, @c, @d, @e)"),
-            "call token_window_count_v1('x', 1000000, 1000, 1, 0, 0, @a, @b)".to_owned(),
+            "call token_window_count_v1('x', 1, 1000000, 1000, 1, 0, 0, @a, @b, @c)".to_owned(),
             "delete from token_windows".to_owned(),
         ],
         _ => vec![
@@ -79,6 +79,8 @@ async fn an_applications_role_takes_tokens_and_can_do_nothing_else(rig: Rig) -> 
     // Nor may it look at buckets, but it may sweep.
     let listed = app.store().list(&Filter::default(), None, 1).await;
     assert!(matches!(listed, Err(Error::NotPermitted(_))), "{listed:?}");
+    let window = app.store().peek_window(&key).await;
+    assert!(matches!(window, Err(Error::NotPermitted(_))), "{window:?}");
     let reset = app.store().reset(&key).await;
     assert!(matches!(reset, Err(Error::NotPermitted(_))), "{reset:?}");
     assert_eq!(app.store().sweep(None, 10).await?.next, None);
@@ -127,6 +129,7 @@ async fn an_operators_role_provisions_changes_and_reads_buckets(rig: Rig) -> any
     assert_eq!(store.explain(&key, Some(&plan)).await?.mode, Mode::Block);
     assert!(store.clear_override(&key).await?);
     assert_eq!(store.list(&Filter::default(), None, 9).await?, [store.peek(&key).await?.expect("made")]);
+    assert_eq!(store.peek_window(&key).await?, None);
     assert_eq!(store.plans(None, 9).await?, [store.plan(&plan).await?.expect("made")]);
     assert!(store.delete_plan(&plan).await? && store.reset(&key).await? && store.delete(&key).await?);
     assert_eq!(store.sweep(None, 9).await?.deleted, 0);

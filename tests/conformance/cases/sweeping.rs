@@ -290,10 +290,10 @@ impl Table {
         let end = if says == Says::Nothing { 1_000_000_000 } else { i64::MAX / 4 };
         let (columns, rest) = match (self, kind) {
             (Self::Windows, Kind::Postgres) => {
-                ("id, interval_ns, resolution_ns, ends, counts", format!("1000, 1000, array[{end}], array[1]"))
+                ("id, most, interval_ns, resolution_ns, ends, counts", format!("1, 1000, 1000, array[{end}], array[1]"))
             }
             (Self::Windows, Kind::MySql) => {
-                ("id, interval_ns, resolution_ns, counts, newest", format!("1000, 1000, '[[{end},1]]', {end}"))
+                ("id, most, interval_ns, resolution_ns, counts, newest", format!("1, 1000, 1000, '[[{end},1]]', {end}"))
             }
             (Self::Windows, Kind::Sqlite) => (
                 "id, most, interval_ns, resolution_ns, counts, empty_at",

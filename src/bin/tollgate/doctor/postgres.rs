@@ -78,7 +78,7 @@ async fn grants(connection: &mut PgConnection, report: &mut Report) -> Result<()
                 bool_and(has_schema_privilege(n.oid, 'usage') and has_function_privilege(p.oid, 'execute'))
                   filter (where p.proname = 'take_v1'),
                 bool_and(has_schema_privilege(n.oid, 'usage') and has_function_privilege(p.oid, 'execute'))
-                  filter (where p.proname in ('create_bucket', 'explain'))
+                  filter (where p.proname in ('create_bucket', 'explain', 'peek_window'))
            from pg_proc p join pg_namespace n on n.oid = p.pronamespace
           where n.nspname = 'tollgate'",
     )

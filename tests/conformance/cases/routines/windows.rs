@@ -3,6 +3,7 @@
 use anyhow::ensure;
 
 use super::MS;
+use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::rig::Rig;
 
@@ -11,6 +12,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Levels::Pools, Time::Injected, |engine| engine.has_routines;
         request_tokens_in_window_grants_its_maximum_in_any_interval,
         request_tokens_in_window_refuses_what_makes_no_window,
+        peek_window_answers_terms_counts_and_when_one_more_passes,
     )
     .into()
 }
@@ -53,6 +55,24 @@ async fn request_tokens_in_window_refuses_what_makes_no_window(rig: Rig) -> anyh
     ] {
         let refusal = rig.refusal(rig.calling("request_tokens_in_window", &format!("{id}, {arguments}"))).await?;
         ensure!(refusal.sqlstate == "22023", "{arguments}: {refusal:?}");
+    }
+    Ok(())
+}
+
+async fn peek_window_answers_terms_counts_and_when_one_more_passes(rig: Rig) -> anyhow::Result<()> {
+    let id = rig.quoted(rig.key().as_str());
+    let peek = if rig.engine.kind == Kind::MySql { "token_peek_window" } else { "peek_window" };
+    rig.at(ON_THE_GRID).await?;
+    rig.call("request_tokens_in_window", &format!("{id}, 100, 60, 2.5, 60, 0")).await?;
+    rig.at(ON_THE_GRID + 3000 * MS).await?;
+    rig.call("request_tokens_in_window", &format!("{id}, 100, 60, 2.5, 40, 0")).await?;
+    for (ms, counted, retry_after_ms) in [(3000, 100, 59_500), (62_499, 100, 1), (62_500, 40, 0), (65_000, 0, 0)] {
+        rig.at(ON_THE_GRID + ms * MS).await?;
+        let level = rig.call(peek, &id).await?;
+        let figures = level.numbers(["max_requests", "counted", "granted", "retry_after_ms"])?;
+        ensure!(figures == [100, counted, 100, retry_after_ms], "after {ms} ms: {figures:?}");
+        let spans = (level.text("interval_seconds")?, level.text("resolution_seconds")?);
+        assert_eq!(spans, (Some("60.000000000"), Some("2.500000000")));
     }
     Ok(())
 }

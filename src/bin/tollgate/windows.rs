@@ -1,0 +1,44 @@
+//! Sliding windows as tables and as JSON.
+
+use serde_json::{Value, json};
+use tollgate::WindowLevel;
+
+use crate::output::{Cell, Column, Table, YELLOW};
+use crate::times;
+
+/// One line for each window.
+pub(crate) fn table(levels: &[WindowLevel]) -> String {
+    let mut table = Table::new([
+        Column::Left("key"),
+        Column::Right("counted"),
+        Column::Left("sliding window"),
+        Column::Right("granted"),
+        Column::Right("next passes in"),
+    ]);
+    for level in levels {
+        let counted = level.counted.to_string();
+        table.row([
+            Cell::from(level.key.as_str()),
+            if level.available() > 0 { Cell::from(counted) } else { Cell::styled(counted, YELLOW) },
+            Cell::from(level.window.to_string()),
+            Cell::from(level.granted.to_string()),
+            Cell::from(if level.retry_after.is_zero() { String::new() } else { times::span(level.retry_after) }),
+        ]);
+    }
+    table.render()
+}
+
+/// A window for programs. Fields are added, and never change.
+pub(crate) fn json(level: &WindowLevel) -> Value {
+    json!({
+        "key": level.key.as_str(),
+        "window": level.window.to_string(),
+        "max_requests": level.window.max_requests(),
+        "interval_ms": times::milliseconds(level.window.interval()),
+        "resolution_ms": times::milliseconds(level.window.resolution()),
+        "counted": level.counted,
+        "available": level.available(),
+        "granted": level.granted,
+        "retry_after_ms": times::milliseconds(level.retry_after),
+    })
+}

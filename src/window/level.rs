@@ -1,0 +1,43 @@
+use std::time::Duration;
+
+use super::{Window, WindowRow};
+use crate::Key;
+
+/// A sliding window as people think of it, at the instant when the store was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WindowLevel {
+    /// Whose window.
+    pub key: Key,
+    /// The terms that it was last counted under; of several, its interval is the longest that counts still.
+    pub window: Window,
+    /// The requests that count now; above the maximum: promised to requests that wait.
+    pub counted: u64,
+    /// All requests that were ever granted.
+    pub granted: u64,
+    /// When one more request passes, by what is counted; zero: now. A [mode](crate::Mode) may decide otherwise.
+    pub retry_after: Duration,
+}
+
+impl WindowLevel {
+    /// How many more pass now; negative: promised to requests that wait.
+    #[must_use]
+    pub fn available(&self) -> i64 {
+        self.window.most - i64::try_from(self.counted).unwrap_or(i64::MAX)
+    }
+
+    /// Reads a window, for the stores that decide in this process, if anything was counted in it.
+    pub(crate) fn new(key: &Key, mut row: WindowRow, now: i64) -> Option<Self> {
+        let WindowRow { window, ring } = &mut row;
+        // What the SQL routines know of its terms.
+        let window = Window::stored(window.most, ring.kept_ns, ring.resolution_ns);
+        ring.step_back(now);
+        (ring.granted > 0).then(|| Self {
+            key: key.clone(),
+            window,
+            counted: ring.counted(&window, now).unsigned_abs(),
+            granted: ring.granted.unsigned_abs(),
+            retry_after: Duration::from_nanos((ring.earliest(&window, window.most - 1, now) - now).unsigned_abs()),
+        })
+    }
+}
