@@ -57,7 +57,7 @@ revoke all on function
 -- more
 --            say why not, and the others are 'spared': they could have been granted, and nothing was taken
 -- Errors:    as take_v1's · 22023 a bucket twice
--- Locks:     the rows of all buckets that exist, in the order of their ids; then those that it makes, in that order.
+-- Locks:     the rows of all buckets, made if need be, in the order of their ids.
 --
 -- The clock is read when the rows are locked. A wait acts when the last bucket's does; each bucket's tokens are taken
 -- for when they are there.
@@ -88,17 +88,32 @@ declare
   v_ruled   boolean;
   v_changed boolean;
   v_known   boolean;
+  v_different bigint;  -- how many buckets
+  v_there     bigint;  -- and how many of them exist
 begin
   p_hold := least(greatest(coalesce(p_hold, 0), 0), 31622400000000000);
+  select count(distinct i.id), count(l.id) into v_different, v_there
+    from unnest(p_ids) as i (id) left join tollgate.token_buckets l on l.id = i.id;
   if (p_cost between 1 and 4611686018427387903 and p_keep between 0 and 4611686018427387903
-      and p_max_wait between 0 and 31622400000000000
-      and cardinality(p_ids) = (select count(distinct x) from unnest(p_ids) x)) is not true then
+      and p_max_wait between 0 and 31622400000000000 and cardinality(p_ids) = v_different) is not true then
     raise exception 'tollgate: take_all_v1 needs buckets, none twice, a cost of 1 or more, 0 or more to keep, and a '
                     'wait of 0 to a year'
       using errcode = 'invalid_parameter_value';
   end if;
 
-  -- Where nothing rules the buckets but their tokens, and all grant: three statements, whatever their number.
+  if v_there < v_different then
+    -- One that others make meanwhile is waited for before those after it are locked: they may take from these, too.
+    for v_place in select i.place from unnest(p_ids) with ordinality as i (id, place) order by i.id collate "C" loop
+      perform from tollgate.token_buckets l where l.id = p_ids[v_place] for no key update;
+      if not found then
+        perform tollgate.rule_v1(p_ids[v_place], p_capacities[v_place], p_refill_seconds[v_place],
+                                 p_refills[v_place], p_plans[v_place], tollgate.token_clock_v1(), false);
+        perform from tollgate.token_buckets l where l.id = p_ids[v_place] for no key update;
+      end if;
+    end loop;
+  end if;
+
+  -- Where nothing rules the buckets but their tokens, and all grant: four statements, whatever their number.
   if p_receipt is null and array_remove(p_plans, null) = '{}'
      and not exists (select from tollgate.token_mode g where g.mode <> 'enforce' or g.overrides) then
     perform from tollgate.token_buckets l where l.id = any (p_ids) order by l.id for no key update;

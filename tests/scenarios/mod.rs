@@ -94,6 +94,7 @@ macro_rules! for_each_scenario {
             verbs: a_calendars_day_begins_at_midnight,
             several: all_grant_or_none_takes_anything,
             several: the_limit_that_denies_for_longest_is_named,
+            several: any_number_of_limits_is_decided_together,
             several: one_without_a_bucket_fails_the_request_and_spares_the_others,
             several: a_reservation_of_several_is_cancelled_in_all_of_them,
             several: a_batch_is_decided_in_its_order_be_it_of_one_bucket_or_of_several,

@@ -11,6 +11,7 @@ use crate::workers::{Callers, Course, Histories, faults, merge, nanoseconds};
 
 mod lines;
 mod services;
+mod several;
 mod waiters;
 
 pub fn cases() -> Vec<Case> {
@@ -21,6 +22,7 @@ pub fn cases() -> Vec<Case> {
         list!(Levels::Pools, Time::Real, |_| true; eight_processes_share_sixteen_buckets).to_vec(),
         lines::cases(),
         services::cases(),
+        several::cases(),
         waiters::cases(),
     ]
     .concat()
