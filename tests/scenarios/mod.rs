@@ -111,6 +111,7 @@ macro_rules! for_each_scenario {
             plans: a_client_that_is_given_terms_of_its_own_leaves_its_plan,
             plans: a_plan_in_shadow_lets_pass_what_it_would_deny,
             plans: a_plan_that_is_off_touches_no_bucket,
+            plans: a_bucket_that_is_given_other_terms_while_off_is_brought_to_them_at_once,
             plans: a_plan_that_blocks_denies_everything,
             receipts: a_request_that_is_repeated_with_its_id_pays_once,
             receipts: an_id_that_is_another_requests_is_refused,
