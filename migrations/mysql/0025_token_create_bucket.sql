@@ -1,6 +1,6 @@
 -- token_create_bucket: provision a bucket. Repeated with the same figures it changes nothing; with others it changes
--- the terms: tokens that are there stay, up to the new capacity. A bucket that followed a plan has terms of its own
--- from then on.
+-- the terms at once, whatever the mode: tokens that are there stay, up to the new capacity. Where the state is under an
+-- override's terms, they wait until that ends. A bucket that followed a plan has terms of its own from then on.
 --
 -- Arguments: p_id              1 to 255 bytes; 'A', 'a' and 'a ' are three buckets
 --            p_capacity        tokens
@@ -16,10 +16,9 @@ sql security definer
 begin
   declare v_own boolean default @@autocommit;
   declare v_id varbinary(1024) default cast(p_id as binary);
-  declare v_outcome varchar(10) character set ascii;
-  declare v_mode varchar(7) character set ascii;
-  declare v_changed boolean;
+  declare v_settles boolean;
   declare v_now, v_burst, v_step_ns, v_step_ticks, v_token_ticks bigint;
+  declare b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_longest_wait bigint;
   declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
 
   if (length(v_id) between 1 and 255) is not true then
@@ -43,11 +42,26 @@ begin
     call token_clock_v1(v_now);
     insert into token_buckets (id, capacity, refill_seconds, refill, anchor)
     values (v_id, p_capacity, p_refill_seconds, p_refill, if(p_refill = 'calendar', 0, v_now mod v_step_ns))
-    on duplicate key update
-      provisioned = true, plan = null, capacity = p_capacity, refill_seconds = p_refill_seconds, refill = p_refill;
+    on duplicate key update id = token_buckets.id;
     -- The row is locked from here on, and may have been waited for.
     call token_clock_v1(v_now);
-    call token_rule_v1(v_id, null, null, null, null, v_now, 0, v_outcome, v_mode, v_burst, v_changed, v_burst);
+    select capacity = under_capacity and refill_seconds = under_seconds and refill = under_refill
+           and not (capacity = p_capacity and refill_seconds = p_refill_seconds and refill = p_refill),
+           burst, step_ns, step_ticks, token_ticks, anchor, full_at, longest_wait
+      into v_settles, b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_longest_wait
+      from token_buckets where id = v_id for update;
+    if v_settles then
+      call token_settle_v1(v_now, v_burst, v_step_ns, v_step_ticks, v_token_ticks, p_refill,
+                           b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_longest_wait);
+    end if;
+    update token_buckets
+       set provisioned = true, plan = null, capacity = p_capacity, refill_seconds = p_refill_seconds, refill = p_refill,
+           under_capacity = if(v_settles, p_capacity, under_capacity),
+           under_seconds = if(v_settles, p_refill_seconds, under_seconds),
+           under_refill = if(v_settles, p_refill, under_refill),
+           burst = b_burst, step_ns = b_step_ns, step_ticks = b_step_ticks, token_ticks = b_token_ticks,
+           anchor = b_anchor, full_at = b_full_at, longest_wait = b_longest_wait
+     where id = v_id;
     if v_own then commit and no chain no release; end if;
   end;
 end

@@ -56,7 +56,7 @@ revoke all on function
 -- Result:    a row a bucket: its place in the arrays (from 1), then take_v1's columns. All are 'granted'; or one or more
 --            say why not, and the others are 'spared': they could have been granted, and nothing was taken
 -- Errors:    as take_v1's · 22023 a bucket twice
--- Locks:     the rows of all buckets that exist, in the order of their ids; then those that it makes, in that order.
+-- Locks:     the rows of all buckets, made if need be, in the order of their ids.
 --
 -- The clock is read when the rows are locked. A wait acts when the last bucket's does; each bucket's tokens are taken
 -- for when they are there.
@@ -83,6 +83,7 @@ declare
   v_capacity bigint;
   v_place   bigint;
   v_next    bigint;
+  v_there   bigint;                    -- how many of them exist
   v_now     bigint;
   v_ruled   boolean;
   v_changed boolean;
@@ -96,14 +97,16 @@ begin
     raise exception '%', c_needs using errcode = 'invalid_parameter_value';
   end if;
 
-  -- Where nothing rules the buckets but their tokens, and all grant: one statement. Each is weighed when it is locked, and
-  -- grants no less when all are, which is when the clock is read.
+  -- Where nothing rules the buckets but their tokens, all exist, and all grant: one statement. Each is weighed when it is
+  -- locked, and grants no less when all are, which is when the clock is read.
   if p_receipt is null and array_remove(p_plans, null) = '{}' then
     return query
       with locked as materialized (
         select l as b, i.capacity, i.refill_seconds, i.refill
           from unnest(p_ids, p_capacities, p_refill_seconds, p_refills) as i (id, capacity, refill_seconds, refill)
           join tollgate.token_buckets l on l.id = i.id
+         where not exists (select from unnest(p_ids) m (id)
+                            where not exists (select from tollgate.token_buckets t where t.id = m.id))
          order by l.id for no key update of l
       ), fit as materialized (
         select count(distinct (x.b).id) = cardinality(p_ids) and bool_and(
@@ -144,10 +147,21 @@ begin
     end if;
   end if;
 
-  select array_agg(i.place order by i.id collate "C"), count(distinct i.id) into v_order, v_next
-    from unnest(p_ids) with ordinality as i (id, place);
+  select array_agg(i.place order by i.id collate "C"), count(distinct i.id), count(l.id) into v_order, v_next, v_there
+    from unnest(p_ids) with ordinality as i (id, place) left join tollgate.token_buckets l on l.id = i.id;
   if v_next is distinct from cardinality(p_ids) then
     raise exception '%', c_needs using errcode = 'invalid_parameter_value';
+  end if;
+  if v_there < v_next then
+    -- One that others make meanwhile is waited for before those after it are locked: they may take from these, too.
+    foreach v_place in array v_order loop
+      perform from tollgate.token_buckets l where l.id = p_ids[v_place] for no key update;
+      if not found then
+        perform tollgate.rule_v1(p_ids[v_place], p_capacities[v_place], p_refill_seconds[v_place], p_refills[v_place],
+                                 p_plans[v_place], tollgate.token_clock_v1(), false);
+        perform from tollgate.token_buckets l where l.id = p_ids[v_place] for no key update;
+      end if;
+    end loop;
   end if;
 
   for v_attempt in 1 .. 100 loop

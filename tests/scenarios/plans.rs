@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Decision, Key, Mode, Quota, Rule, Store, Take, TakeError};
+use tollgate::{Admin, Decision, Key, Mode, Override, Quota, Rule, Store, Take, TakeError};
 
 use super::{World, left, ms, under};
 
@@ -187,6 +187,25 @@ pub(crate) async fn a_plan_that_is_off_touches_no_bucket<W: World>(world: &W) ->
     assert!(matches!(world.store().take_one(&Take::from(client.key.clone())).await?, Err(TakeError::UnknownBucket(_))));
     client.plan("2/h", Some(Mode::Enforce)).await?;
     assert_eq!(left(&client.ask(2).await?), (true, 0));
+    Ok(())
+}
+
+pub(crate) async fn a_bucket_that_is_given_other_terms_while_off_is_brought_to_them_at_once<W: World>(
+    world: &W,
+) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let (key, store) = (world.key(), world.store());
+    world.create(&key, "10/s".parse()?).await?;
+    assert_eq!(left(&world.decide(Take::from(key.clone()).cost(10)).await?), (true, 0));
+    store.set_override(&key, Override { mode: Some(Mode::Off), ..Override::default() }).await?;
+    world.at_ms(500).await?;
+    world.create(&key, "1/s burst 4".parse()?).await?;
+    let level = store.peek(&key).await?.expect("it was made");
+    assert_eq!((level.quota.capacity(), level.available), (4, 4), "of the five that had come");
+    world.create(&key, "1/s burst 20".parse()?).await?;
+    world.at_ms(2500).await?;
+    assert!(store.clear_override(&key).await?);
+    assert_eq!(left(&world.decide(Take::from(key)).await?), (true, 5), "and two more at the new rate");
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! Several limits at once.
 
 use tollgate::{Rule, Store, Take, TakeError};
+use uuid::Uuid;
 
 use super::{World, left, ms, under};
 
@@ -44,6 +45,45 @@ pub(crate) async fn the_limit_that_denies_for_longest_is_named<W: World>(world: 
     assert_eq!((denied.is_granted(), denied.limit(), denied.retry_after()), (false, 1, ms(60_000)));
     world.at_ms(60_000).await?;
     assert!(world.decide(take()?).await?.is_granted());
+    Ok(())
+}
+
+/// MySQL and MariaDB decide up to eight at once, and more of them one by one.
+pub(crate) async fn any_number_of_limits_is_decided_together<W: World>(world: &W) -> anyhow::Result<()> {
+    for count in [8, 9, 20] {
+        world.at_ms(0).await?;
+        let scarce = count - 2;
+        let mut limits = Vec::new();
+        for place in 0..count {
+            let (key, quota) = (world.key(), if place == scarce { "6/h" } else { "100 once" });
+            let is_made = place % 2 == 0;
+            if is_made {
+                world.create(&key, quota.parse()?).await?;
+            }
+            limits.push((key, if is_made { Rule::Provisioned } else { Rule::try_from(quota)? }));
+        }
+        let first = Take::from(limits[0].0.clone()).rule(limits[0].1.clone());
+        let all = limits[1..].iter().cloned().fold(first, |take, (key, rule)| take.and(key, rule)).cost(2);
+
+        let granted = world.decide(all.clone()).await?;
+        assert_eq!((left(&granted), granted.limit()), ((true, 4), scarce), "of {count}");
+        // Repeated with its id, it pays once.
+        let once = all.clone().id(Uuid::new_v4(), ms(3_600_000));
+        for _ in 0..2 {
+            let granted = world.decide(once.clone()).await?;
+            assert_eq!((left(&granted), granted.limit()), ((true, 2), scarce), "of {count}");
+        }
+        let denied = world.decide(all.clone().cost(3)).await?;
+        assert_eq!((left(&denied), denied.limit()), ((false, 2), scarce), "of {count}");
+        assert_eq!(denied.retry_after(), ms(600_000), "of {count}");
+        let waits = world.decide(all.clone().cost(3).max_wait(ms(600_000))).await?;
+        assert_eq!((waits.is_granted(), waits.wait()), (true, ms(600_000)), "of {count}");
+        // What was denied took nothing of any.
+        for (place, (key, rule)) in limits.iter().enumerate().filter(|(place, _)| *place != scarce) {
+            let one = world.decide(Take::from(key.clone()).rule(rule.clone())).await?;
+            assert_eq!(left(&one), (true, 92), "of {count}, at {place}");
+        }
+    }
     Ok(())
 }
 

@@ -11,6 +11,7 @@ use crate::workers::{Callers, Course, Histories, faults, merge, nanoseconds};
 
 mod lines;
 mod services;
+mod several;
 mod waiters;
 
 pub fn cases() -> Vec<Case> {
@@ -20,6 +21,7 @@ pub fn cases() -> Vec<Case> {
         .to_vec(),
         lines::cases(),
         services::cases(),
+        several::cases(),
         waiters::cases(),
     ]
     .concat()

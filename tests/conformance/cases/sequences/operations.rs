@@ -71,7 +71,6 @@ pub(super) fn operations(seed: u64, cast: &Cast, count: usize, ruled: bool) -> V
         random: Rng::with_seed(seed),
         cast,
         quotas: Vec::new(),
-        planned: vec![false; cast.keys.len()],
         ids: Vec::new(),
         takes: Vec::new(),
         hold: Duration::MAX,
@@ -92,17 +91,13 @@ struct Author<'a> {
     cast: &'a Cast,
     /// What each key is under, as far as the author knows.
     quotas: Vec<Quota>,
-    /// Whether it may follow a plan. Such a bucket is not provisioned again here: its plan goes on ruling it, and whether
-    /// it is settled under its own terms in between is each engine's own.
-    planned: Vec<bool>,
     /// Requests with ids.
     ids: Vec<(Take, Duration)>,
     /// The places of requests, of which there may be receipts, and for how long these are held.
     takes: Vec<(usize, Duration)>,
     /// For how long the latest request's id is held; without an id, its receipt does not expire.
     hold: Duration,
-    /// Whether the mode of every key and overrides are set. Then no bucket is provisioned again, for the same reason: while it
-    /// is off, no request settles it.
+    /// Whether the mode of every key and overrides are set.
     ruled: bool,
 }
 
@@ -176,9 +171,6 @@ impl Author<'_> {
     }
 
     fn create(&mut self, place: usize) -> Operation {
-        if self.planned[place] || self.ruled {
-            return Operation::Clock(1);
-        }
         if self.one_in(2) {
             self.quotas[place] = self.quota();
         }
@@ -243,7 +235,6 @@ impl Author<'_> {
         if kind == 1 && self.one_in(8) {
             self.quotas[place] = self.quota();
         }
-        self.planned[place] |= kind == 2;
         match kind {
             1 if self.one_in(25) => Rule::Quota(Quota::unlimited()),
             1 => Rule::Quota(self.quotas[place]),

@@ -1,0 +1,84 @@
+//! Callers who take from the same limits at once, each naming them in another order.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
+use tollgate::{Key, Quota, Rule, Store, Take};
+
+use crate::crowd::Crowd;
+use crate::layers::Layers;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::rig::Rig;
+
+pub fn cases() -> Vec<Case> {
+    list!(Levels::Every, Time::Real, |_| true; limits_named_in_any_order_are_taken_from_together_or_not_at_all).into()
+}
+
+/// In each round every other bucket is there already, and the others are made by whoever comes first.
+async fn limits_named_in_any_order_are_taken_from_together_or_not_at_all(rig: Rig) -> anyhow::Result<()> {
+    let crowd = Crowd::new(&rig, CALLERS).await?;
+    for round in 0..ROUNDS {
+        let mut limits = Vec::new();
+        for (place, quota) in QUOTAS.into_iter().enumerate() {
+            let quota: Quota = quota.parse()?;
+            let is_made = (round + place).is_multiple_of(2);
+            limits.push(if is_made {
+                (rig.bucket(quota).await?, Rule::Provisioned)
+            } else {
+                (rig.key(), Rule::Quota(quota))
+            });
+        }
+        let (granted, attempts) = race(&crowd, &limits).await?;
+        // At a level of its own a request is asked again if others made or changed a bucket meanwhile. Where the
+        // database's routine is the whole transaction, it only waits.
+        if rig.level.is_none() && rig.layers == Layers::None {
+            assert_eq!(attempts, 1, "somebody met a deadlock in round {round}");
+        }
+        assert_eq!(granted, LEAST, "what the smallest of them holds, in round {round}");
+        for (key, rule) in &limits {
+            let debited = rig.row(key).await?.map(|row| row.granted);
+            assert_eq!(debited, Some(granted), "of {rule:?} in round {round}");
+        }
+    }
+    Ok(())
+}
+
+/// How many of the callers' requests were granted, and the most attempts that one of them took. All of them begin at once,
+/// and must be answered.
+async fn race(crowd: &Crowd, limits: &[(Key, Rule)]) -> anyhow::Result<(i64, u32)> {
+    let store = crowd.rig.store().max_attempts(u32::MAX).deadline(Duration::from_mins(1));
+    let start = Arc::new(Barrier::new(usize::try_from(CALLERS)?));
+    let mut callers = JoinSet::new();
+    for order in ORDERS.into_iter().cycle().take(usize::try_from(CALLERS)?) {
+        let [first, second, third] = order.map(|place| limits[place].clone());
+        let take = Take::from(first.0).rule(first.1).and(second.0, second.1).and(third.0, third.1);
+        let (store, start) = (store.clone(), Arc::clone(&start));
+        callers.spawn(async move {
+            start.wait().await;
+            let (mut granted, mut attempts) = (0, 0);
+            for _ in 0..EACH {
+                let decision = store.take_one(&take).await??;
+                granted += i64::from(decision.is_granted());
+                attempts = attempts.max(decision.attempts());
+            }
+            anyhow::Ok((granted, attempts))
+        });
+    }
+    let (mut granted, mut attempts) = (0, 0);
+    while let Some(caller) = callers.join_next().await {
+        let (of_caller, most) = caller??;
+        granted += of_caller;
+        attempts = attempts.max(most);
+    }
+    Ok((granted, attempts))
+}
+
+const CALLERS: u32 = 12;
+const ROUNDS: usize = 8;
+/// More than the smallest bucket holds for all of them.
+const EACH: usize = 3;
+const QUOTAS: [&str; 3] = ["40 once", "25 once", "30 once"];
+const LEAST: i64 = 25;
+const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [2, 1, 0], [1, 2, 0], [0, 2, 1], [2, 0, 1], [1, 0, 2]];
