@@ -23,7 +23,9 @@ impl<S: Store> Held<S> {
     /// by itself, so that the others need not share that.
     pub(super) fn end(mut self, result: Result<Vec<Outcome>, Error>, takes: &[Take], answers: Vec<Answer>) {
         let contended = matches!(result, Err(Error::Contended { .. }));
-        if !contended || self.keys.len() < 2 {
+        // One request, or several for one bucket alone, the store has tried for as long as it may.
+        let is_for_one = self.keys.len() < 2 && takes.iter().all(|take| take.limits.len() == 1);
+        if !contended || takes.len() < 2 || is_for_one {
             return hand_out(result, answers);
         }
         self.lane.queue.lock().split(self.keys.len());

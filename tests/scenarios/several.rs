@@ -80,8 +80,8 @@ pub(crate) async fn any_number_of_limits_is_decided_together<W: World>(world: &W
         assert_eq!((waits.is_granted(), waits.wait()), (true, ms(600_000)), "of {count}");
         // What was denied took nothing of any.
         for (place, (key, rule)) in limits.iter().enumerate().filter(|(place, _)| *place != scarce) {
-            let one = world.decide(Take::from(key.clone()).rule(rule.clone())).await?;
-            assert_eq!(left(&one), (true, 92), "of {count}, at {place}");
+            let decision = world.decide(Take::from(key.clone()).rule(rule.clone())).await?;
+            assert_eq!(left(&decision), (true, 92), "of {count}, at {place}");
         }
     }
     Ok(())
