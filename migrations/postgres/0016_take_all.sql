@@ -106,7 +106,7 @@ begin
           from unnest(p_ids, p_capacities, p_refill_seconds, p_refills) as i (id, capacity, refill_seconds, refill)
           join tollgate.token_buckets l on l.id = i.id
          where not exists (select from unnest(p_ids) m (id)
-                            where not exists (select from tollgate.token_buckets t where t.id = m.id))
+                            where not exists (select from tollgate.token_buckets x where x.id = m.id))
          order by l.id for no key update of l
       ), fit as materialized (
         select count(distinct (x.b).id) = cardinality(p_ids) and bool_and(
