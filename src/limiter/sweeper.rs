@@ -4,45 +4,68 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::runtime::Handle;
 
-use crate::{Error, Store, SweepCursor, telemetry};
+use crate::{Error, Store, SweepCursor, Swept, telemetry};
 
 /// Clears away in the background while requests come, a bounded run of steps at a time, and remembers where it stopped.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Sweeper {
     requests: AtomicU64,
+    /// From how many requests on the next run is due.
+    due: AtomicU64,
+    /// Between how many times `EVERY` requests runs are made.
+    pace: AtomicU64,
     busy: AtomicBool,
     after: Mutex<Option<SweepCursor>>,
 }
 
+impl Default for Sweeper {
+    fn default() -> Self {
+        let (requests, due, pace) = (AtomicU64::new(0), AtomicU64::new(EVERY), AtomicU64::new(1));
+        Self { requests, due, pace, busy: AtomicBool::default(), after: Mutex::default() }
+    }
+}
+
 impl Sweeper {
-    /// Counts a request that may have made a row; at every so many, a task of its own goes on sweeping, if none is at it.
+    /// Counts a request that may have made a row; after so many, a task of its own goes on sweeping, if none is at it.
     pub(super) fn count<S: Store>(self: &Arc<Self>, store: &Arc<S>) {
         let requests = self.requests.fetch_add(1, Ordering::Relaxed) + 1;
-        if !requests.is_multiple_of(EVERY) || self.busy.swap(true, Ordering::AcqRel) {
+        if requests < self.due.load(Ordering::Relaxed) || self.busy.swap(true, Ordering::AcqRel) {
             return;
         }
         let (busy, store) = (Busy(Arc::clone(self)), Arc::clone(store));
         // Without a runtime there is only this process's memory, which clears away by itself when it is full.
         if let Ok(runtime) = Handle::try_current() {
             // A role that may not sweep limits all the same.
-            runtime.spawn(async move { drop(busy.0.run(&*store).await) });
+            runtime.spawn(async move {
+                let deleted = busy.0.run(&*store).await.unwrap_or(0);
+                busy.0.rest(requests, deleted);
+            });
         }
     }
 
-    /// Steps through as many rows as keep up with the requests, or to the end.
-    async fn run<S: Store>(&self, store: &S) -> Result<(), Error> {
+    /// Says when the next run is due, after one that began at so many requests.
+    fn rest(&self, requests: u64, deleted: u64) {
+        let pace = if deleted > 0 { 1 } else { (self.pace.load(Ordering::Relaxed) * 2).min(SLOWEST) };
+        self.pace.store(pace, Ordering::Relaxed);
+        self.due.store(requests + EVERY * pace, Ordering::Relaxed);
+    }
+
+    /// Steps through as many rows as keep up with the requests, or to the end; answers how many it deleted.
+    async fn run<S: Store>(&self, store: &S) -> Result<u64, Error> {
+        let mut deleted = 0;
         for _ in 0..MOST_STEPS {
             let after = self.after().clone();
             let swept = store.sweep(after.as_ref(), ROWS).await;
             telemetry::swept(&swept);
-            let next = swept?.next;
+            let Swept { deleted: rows, next } = swept?;
+            deleted += rows;
             let at_the_end = next.is_none();
             *self.after() = next;
             if at_the_end {
                 break;
             }
         }
-        Ok(())
+        Ok(deleted)
     }
 
     fn after(&self) -> MutexGuard<'_, Option<SweepCursor>> {
@@ -59,8 +82,10 @@ impl Drop for Busy {
     }
 }
 
-/// A run looks at two rows for each request, whatever it finds. A row that says nothing any more so goes within half as many
+/// A run that finds something looks at two rows for each request. A row that says nothing any more so goes within half as many
 /// requests as there are rows; if requests make a row each, half of the rows are such at most.
 const EVERY: u64 = 1024;
 const ROWS: u32 = 256;
 const MOST_STEPS: u32 = 8;
+/// While runs find nothing, as where the same keys are asked for again and again, they would cost more than they save.
+const SLOWEST: u64 = 8;
