@@ -1,5 +1,5 @@
-//! At most 100 requests for each path of a URL in any minute, counted in steps of 5 s. Processes on one database count
-//! together; a denial costs no call.
+//! About 100 requests a minute for each path of a URL, counted in steps of 5 s: at most 100 in one process. Processes on one
+//! database count together, from what each has seen; a denial costs no call.
 //!
 //! ```text
 //! cargo run --example http_path_window                             # on SQLite, in memory
