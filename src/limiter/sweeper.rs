@@ -29,7 +29,12 @@ impl Sweeper {
     /// Counts a request that may have made a row; after so many, a task of its own goes on sweeping, if none is at it.
     pub(super) fn count<S: Store>(self: &Arc<Self>, store: &Arc<S>) {
         let requests = self.requests.fetch_add(1, Ordering::Relaxed) + 1;
-        if requests < self.due.load(Ordering::Relaxed) || self.busy.swap(true, Ordering::AcqRel) {
+        if requests < self.due.load(Ordering::Relaxed) {
+            return;
+        }
+        // So that those who come while it is under way, or where there is no runtime, pass by this.
+        self.due.store(requests + EVERY, Ordering::Relaxed);
+        if self.busy.swap(true, Ordering::AcqRel) {
             return;
         }
         let (busy, store) = (Busy(Arc::clone(self)), Arc::clone(store));
