@@ -2,6 +2,7 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
+use tokio_util::task::TaskTracker;
 
 use crate::{Adjusted, Adjustment, Error, HoldBack, Key, Outcome, Rule, Store, SweepCursor, Swept, Take, TakeError};
 
@@ -12,13 +13,13 @@ mod queue;
 
 use lane::Lane;
 
-/// A store that asks another one for many callers at once: while a call is under way, requests queue, and the next call
+/// A store that asks another one for many callers at once: while calls are under way, requests queue, and the next call
 /// carries them all.
 ///
-/// A denial is answered as the store beneath does. There is no timer: a request that finds nobody ahead of it is asked at
-/// once, by its own task. Requests for one bucket are decided in the order in which they came, at most one call for it is
-/// under way, and equal ones are one entry of it. A bucket that another transaction holds, or that is slow otherwise,
-/// is asked alone, and the others go on without it.
+/// A denial is answered as the store beneath does. There is no timer: a request is asked at once, by its own task, if no call
+/// for its bucket and few for others are under way. Requests for one bucket are decided in the order in which they came, at
+/// most one call for it is under way, and equal ones are one entry of it. A bucket that another transaction holds, or that
+/// is slow otherwise, is asked alone, and the others go on without it.
 ///
 /// Requests for several buckets go in calls of their own, if the store decides many of them [in one](Store::MOST_TOGETHER) and
 /// they neither wait nor have an id. Others for several buckets, those under a sliding window, and requests that came
@@ -40,7 +41,7 @@ pub struct Coalesce<S: Store> {
 impl<S: Store> Coalesce<S> {
     /// A store over another one.
     pub fn new(store: S) -> Self {
-        Self::default_lanes(Arc::new(store))
+        Self::from(Arc::new(store))
     }
 
     /// The store beneath.
@@ -49,10 +50,11 @@ impl<S: Store> Coalesce<S> {
         &self.store
     }
 
-    fn default_lanes(store: Arc<S>) -> Self {
-        let lanes = (0..LANES).map(|_| Arc::new(Lane::new(Arc::clone(&store), MOST_AT_ONCE))).collect();
-        let several = Arc::new(Lane::new(Arc::clone(&store), S::MOST_TOGETHER));
-        Self { store, lanes, several, hasher: RandomState::default() }
+    /// A store over another one, whose calls somebody waits for in the end.
+    pub(crate) fn tracked(store: Arc<S>, tasks: &TaskTracker) -> Self {
+        let lane = |most_at_once| Arc::new(Lane::new(Arc::clone(&store), tasks.clone(), most_at_once));
+        let lanes = (0..LANES).map(|_| lane(MOST_AT_ONCE)).collect();
+        Self { lanes, several: lane(S::MOST_TOGETHER), store, hasher: RandomState::default() }
     }
 
     fn lane(&self, key: &Key) -> &Arc<Lane<S>> {
@@ -64,7 +66,7 @@ impl<S: Store> Coalesce<S> {
 
 impl<S: Store> From<Arc<S>> for Coalesce<S> {
     fn from(store: Arc<S>) -> Self {
-        Self::default_lanes(store)
+        Self::tracked(store, &TaskTracker::new())
     }
 }
 
@@ -109,7 +111,7 @@ impl<S: Store> Store for Coalesce<S> {
     }
 }
 
-/// Calls under way at a time, for different buckets: while one is on the network, the other is in the database.
+/// Calls for many under way at a time, for different buckets: while one is on the network, the other is in the database.
 const LANES: usize = 2;
 
 /// How many requests for one bucket each a call carries.

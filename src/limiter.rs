@@ -277,6 +277,9 @@ impl<S: Store> Limiter<S> {
     /// Gives back what was [taken ahead](LimiterBuilder::lease), and says how many tokens that is. From then on every request
     /// goes to the store. Denials that were [counted](LimiterBuilder::count_denials) are told to the store.
     ///
+    /// It ends when no call is under way for somebody who gave up and all that they leave is given back, or after ten seconds
+    /// if others go on asking. So a service stops taking requests, closes its limiters, and then closes its pool.
+    ///
     /// # Errors
     ///
     /// If there is no answer. It is not asked again then: they may have been given back, and if not, they are used.

@@ -9,10 +9,12 @@ mod giving_up;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet, yield_now};
+use tokio::time::timeout;
 use tollgate::{
     Adjusted, Adjustment, Admin, Clock, Coalesce, Error, Key, LeaseOptions, Limiter, ManualClock, MemoryStore, Outcome,
     Quota, Rule, Store, Take, TakeError,
@@ -76,6 +78,7 @@ impl Store for Gated {
     }
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        self.gate.acquire().await.map_err(Error::other)?.forget();
         self.store.adjust(adjustments).await
     }
 }
@@ -115,6 +118,25 @@ async fn what_comes_during_a_call_goes_in_the_next_one() -> anyhow::Result<()> {
     }
     assert_eq!(gated.calls().iter().map(Vec::len).collect::<Vec<_>>(), [1, 99]);
     assert_eq!(granted, 50);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn few_are_asked_each_at_once_and_those_beyond_go_together() -> anyhow::Result<()> {
+    let gated = Arc::new(Gated::new(0));
+    let coalesce = Arc::new(Coalesce::new(Arc::clone(&gated)));
+    let few: Vec<_> = (0..4).map(|n| ask(&coalesce, take(&format!("key:{n}")))).collect();
+    settle().await;
+    assert_eq!(gated.calls().iter().map(Vec::len).collect::<Vec<_>>(), [1; 4]);
+    let more: Vec<_> = (4..100).map(|n| ask(&coalesce, take(&format!("key:{n}")))).collect();
+    settle().await;
+    gated.gate.add_permits(1000);
+    for answered in few.into_iter().chain(more) {
+        assert!(answered.await??.is_ok_and(|decision| decision.is_granted()));
+    }
+    let calls: Vec<_> = gated.calls().iter().map(Vec::len).collect();
+    assert_eq!(calls.iter().sum::<usize>(), 100);
+    assert!(calls.len() <= 10, "few of each of two lines, and one for the others: {calls:?}");
     Ok(())
 }
 
@@ -162,8 +184,8 @@ async fn a_call_undone_for_one_of_its_keys_is_asked_again_key_by_key() -> anyhow
     gated.locked = Some(Key::try_from("locked")?);
     let gated = Arc::new(gated);
     let coalesce = Arc::new(Coalesce::new(Arc::clone(&gated)));
-    // One call in each lane, so that the rest goes together.
-    let first: Vec<_> = (0..8).map(|n| ask(&coalesce, take(&format!("first:{n}")))).collect();
+    // As many calls in each lane as it does not wait for, so that the rest goes together.
+    let first: Vec<_> = (0..40).map(|n| ask(&coalesce, take(&format!("first:{n}")))).collect();
     settle().await;
     let locked = ask(&coalesce, take("locked"));
     let others: Vec<_> = (0..40).map(|n| ask(&coalesce, take(&format!("other:{}", n % 20)))).collect();
@@ -205,11 +227,28 @@ async fn who_makes_the_call_and_is_not_polled_any_more_keeps_nobody_waiting() ->
     let coalesce = Arc::new(Coalesce::new(Arc::clone(&gated)));
     let request = take("a");
     let mut leader = std::pin::pin!(coalesce.take_one(&request));
-    assert!(tokio::time::timeout(std::time::Duration::from_millis(1), &mut leader).await.is_err());
+    assert!(timeout(Duration::from_millis(1), &mut leader).await.is_err());
     gated.gate.add_permits(2);
     // In the same task: nobody polls the leader meanwhile.
     assert!(coalesce.take_one(&take("a")).await?.is_ok_and(|decision| decision.is_granted()));
     assert!(leader.await?.is_ok_and(|decision| decision.is_granted()));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limiter_that_closes_waits_until_what_was_given_up_is_given_back() -> anyhow::Result<()> {
+    let gated = Arc::new(Gated::new(2));
+    let limiter = Limiter::builder(Arc::clone(&gated)).build("1/h")?;
+    assert!(limiter.allow("a").await?.is_granted());
+    {
+        let waiting = limiter.wait_n("a", 1, Duration::from_secs(7200));
+        assert!(timeout(Duration::from_secs(1), waiting).await.is_err());
+    }
+    let mut closing = std::pin::pin!(limiter.close());
+    assert!(timeout(Duration::from_secs(1), &mut closing).await.is_err());
+    gated.gate.add_permits(1);
+    closing.await?;
+    assert_eq!(gated.store.peek(&Key::try_from("a")?).await?.map(|level| level.granted), Some(1));
     Ok(())
 }
 
@@ -227,12 +266,12 @@ fn a_runtime_that_ends_under_a_call_keeps_nobody_waiting() -> anyhow::Result<()>
     while gated.calls().is_empty() {
         std::thread::yield_now();
     }
-    ending.shutdown_timeout(std::time::Duration::from_secs(20));
+    ending.shutdown_timeout(Duration::from_secs(20));
     gated.gate.add_permits(100);
     staying.block_on(async {
         for _ in 0..3 {
             let asked = ask(&coalesce, take("a"));
-            let answered = tokio::time::timeout(std::time::Duration::from_secs(20), asked).await???;
+            let answered = timeout(Duration::from_secs(20), asked).await???;
             assert!(answered?.is_granted());
         }
         Ok(())

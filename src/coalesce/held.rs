@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use super::lane::{Answer, Lane, hand_out};
+use super::queue::Waiting;
 use crate::{Error, Key, Outcome, Store, Take};
 
 /// Keys that a call beside the lane's own is under way for. Their other requests wait until it is dropped.
@@ -19,6 +20,19 @@ impl<S: Store> Held<S> {
         Self { lane: Arc::clone(lane), keys }
     }
 
+    /// Of one key, which the queue holds already.
+    pub(super) fn of(lane: &Arc<Lane<S>>, key: &Key) -> Self {
+        Self { lane: Arc::clone(lane), keys: vec![key.clone()] }
+    }
+
+    /// Asks for one request.
+    pub(super) async fn ask(self, Waiting { take, answer }: Waiting) {
+        let outcome = self.lane.store.take_one(&take).await;
+        drop(self);
+        // Who has given up does not want it any more.
+        drop(answer.send(outcome));
+    }
+
     /// Hands out the answers to a call. If it was undone because some of its buckets could not be had, each bucket is asked
     /// by itself, so that the others need not share that.
     pub(super) fn end(mut self, result: Result<Vec<Outcome>, Error>, takes: &[Take], answers: Vec<Answer>) {
@@ -34,10 +48,11 @@ impl<S: Store> Held<S> {
         for (key, takes) in std::mem::take(&mut self.keys).into_iter().zip(of_a_key) {
             let (takes, answers) = (takes.to_vec(), answers.by_ref().take(takes.len()).collect());
             let held = Self { lane: Arc::clone(&self.lane), keys: vec![key] };
-            tokio::spawn(async move {
+            let asking = async move {
                 let _turn = held.lane.alone.acquire().await;
                 hand_out(held.lane.store.take(&takes).await, answers);
-            });
+            };
+            self.lane.tasks.spawn(asking);
         }
     }
 }
@@ -45,8 +60,10 @@ impl<S: Store> Held<S> {
 impl<S: Store> Drop for Held<S> {
     fn drop(&mut self) {
         if !self.keys.is_empty() {
-            self.lane.queue.lock().release(&self.keys);
-            self.lane.serve();
+            let unserved = self.lane.queue.lock().release(&self.keys);
+            if unserved {
+                self.lane.serve();
+            }
         }
     }
 }

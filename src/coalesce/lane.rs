@@ -6,76 +6,91 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::yield_now;
 use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
 
 use super::held::Held;
 use super::leading::Leading;
-use super::queue::{Queue, Waiting};
+use super::queue::{FEW, Queue, Waiting};
 use crate::{Error, Outcome, Store, Take};
 
 pub(super) type Answer = oneshot::Sender<Result<Outcome, Error>>;
+type Answered = oneshot::Receiver<Result<Outcome, Error>>;
 
 /// One call at a time for those who wait in a queue, beside the calls that took too long to wait for.
 #[derive(Debug)]
 pub(super) struct Lane<S: Store> {
     pub(super) store: Arc<S>,
     pub(super) queue: Mutex<Queue>,
-    leading: Leading,
+    /// What it does beside its callers.
+    pub(super) tasks: TaskTracker,
     /// How many calls for one bucket may be under way after one for many was undone.
     pub(super) alone: Semaphore,
 }
 
 impl<S: Store> Lane<S> {
-    pub(super) fn new(store: Arc<S>, most_at_once: usize) -> Self {
-        Self {
-            store,
-            queue: Mutex::new(Queue::new(most_at_once)),
-            leading: Leading::default(),
-            alone: Semaphore::new(MOST_ALONE),
-        }
+    pub(super) fn new(store: Arc<S>, tasks: TaskTracker, most_at_once: usize) -> Self {
+        Self { store, tasks, queue: Mutex::new(Queue::new(most_at_once)), alone: Semaphore::new(MOST_ALONE) }
     }
 
-    /// Asks for one caller, along with others.
+    /// Asks for one caller: at once while few do, and else along with others.
     pub(super) async fn ask(self: &Arc<Self>, take: &Take) -> Result<Outcome, Error> {
-        let (answer, answered) = oneshot::channel();
-        let serves = {
-            let mut queue = self.queue.lock();
-            queue.push(Waiting { take: take.clone(), answer })?;
-            queue.is_unserved()
-        };
-        let answered = if serves {
-            self.leading.make(Serving(Some(Arc::clone(self))).once(), answered).await
-        } else {
-            self.leading.hand_over();
-            answered.await
+        let answered = match self.stand(take)? {
+            (Some(call), answered) => call.make(answered).await,
+            (None, answered) => answered.await,
         };
         // The task that made the call has ended before it had the answer.
         answered.unwrap_or_else(|stopped| Err(Error::OutcomeUnknown(Arc::new(stopped))))
     }
 
-    /// Begins to serve those who wait, if there is anybody and nobody does.
+    /// Where the answer comes, and the call that brings it if it is the caller's own.
+    fn stand(self: &Arc<Self>, take: &Take) -> Result<(Option<Leading>, Answered), Error> {
+        let (answer, answered) = oneshot::channel();
+        let waiting = Waiting { take: take.clone(), answer };
+        let mut queue = self.queue.lock();
+        if queue.has_no_need_of(take.key()) {
+            let call = self.tasks.track_future(Held::of(self, take.key()).ask(waiting));
+            let call = Leading::new(call);
+            queue.lead(take.key(), call.clone());
+            return Ok((Some(call), answered));
+        }
+        let (before, unserved) = (queue.push(waiting)?, queue.is_unserved());
+        drop(queue);
+        if let Some(call) = before {
+            call.hand_over();
+        }
+        if unserved {
+            self.serve();
+        }
+        Ok((None, answered))
+    }
+
+    /// Begins to serve those who wait.
     pub(super) fn serve(self: &Arc<Self>) {
-        if self.queue.lock().is_unserved() {
-            let serving = Serving(Some(Arc::clone(self)));
-            if let Ok(runtime) = Handle::try_current() {
-                runtime.spawn(serving.go_on());
-            }
+        let serving = Serving(Some(Arc::clone(self)));
+        if let Ok(runtime) = Handle::try_current() {
+            self.tasks.spawn_on(serving.go_on(), &runtime);
         }
     }
 
-    /// Asks for all of them, and goes on without the answer if that takes too long.
+    /// Asks for all of them, and goes on without the answer if they are few or that takes too long.
     async fn call(self: &Arc<Self>, waiting: Vec<Waiting>) {
         let (takes, answers): (Vec<Take>, Vec<Answer>) =
             waiting.into_iter().map(|Waiting { take, answer }| (take, answer)).unzip();
         let takes = Arc::new(takes);
         let (store, asked) = (Arc::clone(&self.store), Arc::clone(&takes));
         let mut call = Box::pin(async move { store.try_take(&asked).await });
+        if takes.len() <= FEW && all_differ(&takes) && self.queue.lock().may_hold() {
+            let held = Held::new(self, &takes);
+            self.tasks.spawn(async move { held.end(call.await, &takes, answers) });
+            return;
+        }
         let result = loop {
             if let Ok(result) = timeout(SLOW, &mut call).await {
                 break result;
             }
             if self.queue.lock().may_hold() {
                 let held = Held::new(self, &takes);
-                tokio::spawn(async move { held.end(call.await, &takes, answers) });
+                self.tasks.spawn(async move { held.end(call.await, &takes, answers) });
                 return;
             }
         };
@@ -91,20 +106,6 @@ impl<S: Store> Lane<S> {
 struct Serving<S: Store>(Option<Arc<Lane<S>>>);
 
 impl<S: Store> Serving<S> {
-    /// Makes one call, and leaves what came meanwhile to a task.
-    async fn once(mut self) {
-        let Some(lane) = &self.0 else { return };
-        let waiting = lane.queue.lock().next();
-        if !waiting.is_empty() {
-            lane.call(waiting).await;
-        }
-        if lane.queue.lock().is_done() {
-            self.0 = None;
-        } else {
-            tokio::spawn(self.go_on());
-        }
-    }
-
     /// Makes calls until nobody waits.
     async fn go_on(mut self) {
         let Some(lane) = &self.0 else { return };
@@ -144,6 +145,11 @@ async fn gather<S: Store>(lane: &Lane<S>) {
             break;
         }
     }
+}
+
+/// Whether each is for a bucket of its own, of requests in the order of their keys.
+fn all_differ(takes: &[Take]) -> bool {
+    takes.array_windows().all(|[one, other]| one.key() != other.key())
 }
 
 pub(super) fn hand_out(result: Result<Vec<Outcome>, Error>, answers: Vec<Answer>) {

@@ -6,33 +6,31 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-/// What is left of a call, until somebody goes on with it.
-type Rest = Arc<Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>>;
-
-/// A call that the task of its first caller makes: no other task has to be woken for it.
+/// A call that the task of its caller makes: no other task has to be woken for it.
 ///
-/// Nobody else depends on that task. Whoever comes next [hands the call over](Leading::hand_over) to a task of its own, and so
-/// does a caller that gives up: one that is only no longer polled would keep the others waiting for ever.
-#[derive(Default)]
-pub(super) struct Leading(Mutex<Rest>);
+/// Nobody else depends on that task. Whoever comes next for the same bucket [hands the call over](Leading::hand_over) to a task
+/// of its own, and so does a caller that gives up: one that is only no longer polled would keep the others waiting for ever.
+#[derive(Clone)]
+pub(super) struct Leading(Arc<Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>>);
 
 impl Leading {
-    /// Makes the call, until it is handed over, and waits for the caller's own answer.
-    pub(super) fn make<T>(
-        &self,
-        call: impl Future<Output = ()> + Send + 'static,
-        answered: oneshot::Receiver<T>,
-    ) -> Making<T> {
+    pub(super) fn new(call: impl Future<Output = ()> + Send + 'static) -> Self {
         // Of no particular type, or those of the futures that await it would be too deep for the compiler to look through.
-        let rest: Rest = Arc::new(Mutex::new(Some(Box::pin(call))));
-        *self.0.lock() = Arc::clone(&rest);
-        Making { rest, answered }
+        Self(Arc::new(Mutex::new(Some(Box::pin(call)))))
     }
 
-    /// Goes on with the call in a task of its own.
+    /// Makes the call, until it is handed over, and waits for the caller's answer.
+    pub(super) fn make<T>(self, answered: oneshot::Receiver<T>) -> Making<T> {
+        Making { call: self, answered }
+    }
+
+    /// Goes on with the call in a task of its own, if it has not ended.
     pub(super) fn hand_over(&self) {
-        let rest = Arc::clone(&self.0.lock());
-        hand_over(&rest);
+        let rest = self.0.lock().take();
+        // No runtime any more: the process is ending, and its connections with it.
+        if let (Some(rest), Ok(runtime)) = (rest, Handle::try_current()) {
+            runtime.spawn(rest);
+        }
     }
 }
 
@@ -44,7 +42,7 @@ impl std::fmt::Debug for Leading {
 
 /// The answer to the caller who makes a call.
 pub(super) struct Making<T> {
-    rest: Rest,
+    call: Leading,
     answered: oneshot::Receiver<T>,
 }
 
@@ -53,7 +51,7 @@ impl<T> Future for Making<T> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         {
-            let mut slot = self.rest.lock();
+            let mut slot = self.call.0.lock();
             // Taken out meanwhile, so that what panics is gone.
             if let Some(mut rest) = slot.take()
                 && rest.as_mut().poll(context).is_pending()
@@ -68,14 +66,6 @@ impl<T> Future for Making<T> {
 
 impl<T> Drop for Making<T> {
     fn drop(&mut self) {
-        hand_over(&self.rest);
-    }
-}
-
-fn hand_over(rest: &Rest) {
-    let rest = rest.lock().take();
-    // No runtime any more: the process is ending, and its connections with it.
-    if let (Some(rest), Ok(runtime)) = (rest, Handle::try_current()) {
-        runtime.spawn(rest);
+        self.call.hand_over();
     }
 }

@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
+use super::leading::Leading;
 use crate::telemetry::{QUEUE, Share};
 use crate::{Error, Key, Outcome, Take};
 
@@ -30,8 +31,8 @@ pub(super) struct Queue {
     /// How many requests one call carries.
     most_at_once: usize,
     waiting: VecDeque<Waiting>,
-    /// Keys that a call of their own is under way for, and who waits until it has ended.
-    busy: HashMap<Key, Vec<Waiting>>,
+    /// Keys that a call beside the lane's own is under way for.
+    busy: HashMap<Key, Behind>,
     /// How many stand here in all.
     len: usize,
     /// The same, for those who watch.
@@ -42,14 +43,22 @@ pub(super) struct Queue {
     holds: usize,
 }
 
+/// Who waits until a call beside the lane's own has ended.
+#[derive(Debug, Default)]
+struct Behind {
+    waiting: Vec<Waiting>,
+    /// The call, if the task of its caller makes it.
+    call: Option<Leading>,
+}
+
 impl Queue {
     pub(super) fn new(most_at_once: usize) -> Self {
         let (waiting, busy) = (VecDeque::new(), HashMap::new());
         Self { most_at_once, waiting, busy, len: 0, shown: Share::of(QUEUE), served: false, holds: 0 }
     }
 
-    /// Stands in line.
-    pub(super) fn push(&mut self, waiting: Waiting) -> Result<(), Error> {
+    /// Stands in line, and says which call has to be handed over: whoever waits depends on it from then on.
+    pub(super) fn push(&mut self, waiting: Waiting) -> Result<Option<Leading>, Error> {
         if self.len >= MOST {
             self.forget_those_who_gave_up();
         }
@@ -58,14 +67,30 @@ impl Queue {
         }
         self.len += 1;
         self.shown.set(self.len);
-        match self.busy.get_mut(waiting.take.key()) {
-            Some(behind) => behind.push(waiting),
-            None => self.waiting.push_back(waiting),
-        }
-        Ok(())
+        Ok(self.stand(waiting))
     }
 
-    /// Whether somebody waits and nobody makes calls; who asks does from then on.
+    fn stand(&mut self, waiting: Waiting) -> Option<Leading> {
+        let Some(behind) = self.busy.get_mut(waiting.take.key()) else {
+            self.waiting.push_back(waiting);
+            return None;
+        };
+        behind.waiting.push(waiting);
+        behind.call.take()
+    }
+
+    /// Whether a request for the key need wait for nobody: so few are under way that a call of its own is no loss.
+    pub(super) fn has_no_need_of(&self, key: &Key) -> bool {
+        !self.served && self.waiting.is_empty() && self.holds < FEW && !self.busy.contains_key(key)
+    }
+
+    /// Holds the key for a call that the task of its caller makes.
+    pub(super) fn lead(&mut self, key: &Key, call: Leading) {
+        self.holds += 1;
+        self.busy.insert(key.clone(), Behind { waiting: Vec::new(), call: Some(call) });
+    }
+
+    /// Whether somebody waits and nobody makes calls; who asks has to [serve](super::lane::Lane::serve) them.
     pub(super) fn is_unserved(&mut self) -> bool {
         !self.waiting.is_empty() && !std::mem::replace(&mut self.served, true)
     }
@@ -91,9 +116,9 @@ impl Queue {
     fn forget_those_who_gave_up(&mut self) {
         self.waiting.retain(|waiting| !waiting.answer.is_closed());
         for behind in self.busy.values_mut() {
-            behind.retain(|waiting| !waiting.answer.is_closed());
+            behind.waiting.retain(|waiting| !waiting.answer.is_closed());
         }
-        self.len = self.waiting.len() + self.busy.values().map(Vec::len).sum::<usize>();
+        self.len = self.waiting.len() + self.busy.values().map(|behind| behind.waiting.len()).sum::<usize>();
     }
 
     /// How many wait for the next call.
@@ -147,13 +172,10 @@ impl Queue {
     /// Leaves the keys' requests waiting until [`release`](Self::release).
     pub(super) fn hold(&mut self, keys: &[Key]) {
         self.holds += 1;
-        self.busy.extend(keys.iter().map(|key| (key.clone(), Vec::new())));
+        self.busy.extend(keys.iter().map(|key| (key.clone(), Behind::default())));
         // Some may have come since the call was made up.
         for waiting in std::mem::take(&mut self.waiting) {
-            match self.busy.get_mut(waiting.take.key()) {
-                Some(behind) => behind.push(waiting),
-                None => self.waiting.push_back(waiting),
-            }
+            self.stand(waiting);
         }
     }
 
@@ -162,20 +184,24 @@ impl Queue {
         self.holds += calls - 1;
     }
 
-    /// Lets the keys' requests go with the next call.
-    pub(super) fn release(&mut self, keys: &[Key]) {
+    /// Lets the keys' requests go with the next call, and says whether nobody makes it, as [`is_unserved`](Self::is_unserved) does.
+    pub(super) fn release(&mut self, keys: &[Key]) -> bool {
         self.holds -= 1;
         for key in keys {
-            self.waiting.extend(self.busy.remove(key).unwrap_or_default());
+            self.waiting.extend(self.busy.remove(key).unwrap_or_default().waiting);
         }
+        self.is_unserved()
     }
 }
 
 /// How many wait at most: beyond it the database is too slow for what is asked.
 const MOST: usize = 32_768;
 
-/// How many calls may be under way that the lane no longer waits for; the next one it waits for, however long.
+/// How many calls may be under way that the lane does not wait for; the next one it waits for, however long.
 const MOST_HOLDS: usize = 4;
+
+/// How many requests are so few that each is decided sooner by a call of its own than by the next one for many.
+pub(super) const FEW: usize = MOST_HOLDS - 1;
 
 #[cfg(test)]
 mod tests {
@@ -193,7 +219,7 @@ mod tests {
 
     fn push(queue: &mut Queue, take: Take) -> oneshot::Receiver<Result<crate::Outcome, crate::Error>> {
         let (answer, answered) = oneshot::channel();
-        queue.push(Waiting { take, answer }).unwrap();
+        assert!(queue.push(Waiting { take, answer }).unwrap().is_none());
         answered
     }
 

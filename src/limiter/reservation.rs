@@ -114,7 +114,8 @@ impl<S: Store> Reservation<S> {
         }
         let store = Arc::clone(&self.store);
         // Whoever gives up waiting for it, at the deadline or before, does not keep the tokens.
-        let adjusted = Handover::new(async move { store.adjust(&adjustments).await });
+        let adjusted = async move { store.adjust(&adjustments).await };
+        let adjusted = Handover::new(self.store.tasks.track_future(adjusted));
         let adjusted = by_deadline(self.store.deadline, adjusted).await?;
         let given_back = adjusted.into_iter().map(|adjusted| match adjusted {
             Ok(Adjusted::Done(tokens)) => tokens,
@@ -198,7 +199,8 @@ impl<S: Store> Drop for Turn<S> {
     fn drop(&mut self) {
         // No runtime any more: the process is ending, and the tokens are used.
         if let (Some(reservation), Ok(runtime)) = (self.left(), Handle::try_current()) {
-            runtime.spawn(async { drop(reservation.cancel().await) });
+            let tasks = reservation.store.tasks.clone();
+            tasks.spawn_on(async { drop(reservation.cancel().await) }, &runtime);
         }
     }
 }

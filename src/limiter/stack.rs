@@ -1,6 +1,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
+
 use crate::{
     Adjusted, Adjustment, Coalesce, DenyCache, Error, HoldBack, Key, Lease, LeaseOptions, Outcome, Rule, Store,
     SweepCursor, Swept, Take, TakeError,
@@ -13,6 +16,8 @@ pub(super) struct Stack<S: Store> {
     pub(super) store: Arc<S>,
     /// By when a call for somebody who waits for it ends, if that was said.
     pub(super) deadline: Option<Duration>,
+    /// What goes on without a caller.
+    pub(super) tasks: TaskTracker,
     asked: Cached<S>,
 }
 
@@ -36,12 +41,12 @@ impl Default for Layers {
 
 impl<S: Store> Stack<S> {
     pub(super) fn new(store: S, layers: Layers, deadline: Option<Duration>) -> Self {
-        let store = Arc::new(store);
+        let (store, tasks) = (Arc::new(store), TaskTracker::new());
         let Layers { denials, lease, coalesces } =
             // There are no calls to save.
             if S::IN_PROCESS { Layers { denials: None, lease: None, coalesces: false } } else { layers };
         let asked = if coalesces {
-            Optional::With(Coalesce::from(Arc::clone(&store)))
+            Optional::With(Coalesce::tracked(Arc::clone(&store), &tasks))
         } else {
             Optional::Without(Arc::clone(&store))
         };
@@ -53,19 +58,23 @@ impl<S: Store> Stack<S> {
             Some(most_keys) => Optional::With(DenyCache::new(asked).most_keys(most_keys)),
             None => Optional::Without(asked),
         };
-        Self { store, deadline, asked }
+        Self { store, deadline, tasks, asked }
     }
 
-    /// Gives back what was taken ahead, and says how many tokens that is.
+    /// Gives back what was taken ahead, and says how many tokens that is; then waits for what is under way.
     pub(super) async fn close(&self) -> Result<u64, Error> {
         let leased = match &self.asked {
             Optional::With(cache) => cache.store(),
             Optional::Without(leased) => leased,
         };
-        match leased {
+        let given_back = match leased {
             Optional::With(lease) => lease.close().await,
             Optional::Without(_) => Ok(0),
-        }
+        };
+        self.tasks.close();
+        // Who goes on asking does not keep it waiting for ever.
+        let _ended = timeout(LONGEST_CLOSE, self.tasks.wait()).await;
+        given_back
     }
 }
 
@@ -97,6 +106,9 @@ impl<S: Store> Store for Stack<S> {
         self.store.count_denials(denials).await
     }
 }
+
+/// Longer than a call of a store may take.
+const LONGEST_CLOSE: Duration = Duration::from_secs(10);
 
 /// A store with a layer above it, or without.
 #[derive(Debug)]

@@ -50,7 +50,7 @@ impl<S: Store> Lanes<S> {
         let first = self.lock().push(Waiter { take: take.clone(), until, abandoned, answer })?;
         if first {
             // A task of the limiter's own: a caller who gives up does not stop those behind it.
-            tokio::spawn(Arc::clone(self).serve(key));
+            self.store.tasks.spawn(Arc::clone(self).serve(key));
         }
         // The task that made the call has ended before it had the answer.
         answered.await.unwrap_or_else(|stopped| Err(Error::OutcomeUnknown(Arc::new(stopped))))
