@@ -14,6 +14,7 @@ mod policy;
 mod requests;
 mod reservation;
 mod stack;
+mod store_clock;
 mod sweeper;
 mod switched;
 mod wait;

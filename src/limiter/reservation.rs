@@ -35,6 +35,12 @@ impl<S: Store> Reservation<S> {
         Self { store, decision, receipts, since: Instant::now() }
     }
 
+    /// When its tokens may be used, if not at once.
+    fn turn(&self) -> Option<Instant> {
+        let wait = Some(self.decision.wait()).filter(|wait| !wait.is_zero());
+        wait.and_then(|wait| self.since.checked_add(wait))
+    }
+
     /// Whether the tokens were taken.
     #[must_use]
     pub fn is_granted(&self) -> bool {
@@ -145,9 +151,16 @@ pub(super) struct Turn<S: Store> {
 
 impl<S: Store> Turn<S> {
     pub(super) fn new(reservation: Reservation<S>, abandoned: Abandoned) -> Self {
-        let wait = Some(reservation.decision.wait()).filter(|wait| !wait.is_zero());
-        let until = wait.and_then(|wait| reservation.since.checked_add(wait));
-        Self { reservation: Some(reservation), until, abandoned }
+        Self { until: reservation.turn(), reservation: Some(reservation), abandoned }
+    }
+
+    /// As it was decided then, not when the answer came.
+    pub(super) fn since(mut self, since: Instant) -> Self {
+        if let Some(reservation) = &mut self.reservation {
+            reservation.since = since;
+            self.until = reservation.turn();
+        }
+        self
     }
 
     pub(super) fn decision(&self) -> &Decision {

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::reservation::{Abandoned, Reservation, Turn};
 use super::stack::Stack;
+use super::store_clock::StoreClock;
 use crate::{Decision, Error, Key, Store, Take, TakeError};
 
 /// Those who wait, in a line for each key: one call of the store at a time carries all that stand there, in their order.
@@ -60,22 +61,22 @@ impl<S: Store> Lanes<S> {
     async fn serve(self: Arc<Self>, key: Key) {
         let mut serving = Serving { lanes: self, key, done: false };
         let Serving { lanes, key, done } = &mut serving;
-        let mut latest = Instant::now();
+        let mut pace = Pace { clock: StoreClock::default(), latest: Instant::now() };
         loop {
             let Some(waiters) = lanes.lock().next(key) else {
                 *done = true;
                 return;
             };
             if !waiters.is_empty() {
-                lanes.ask(waiters, &mut latest).await;
+                lanes.ask(waiters, &mut pace).await;
             }
         }
     }
 
-    /// Asks for all of them. Nobody's turn is before the latest one's until then.
-    async fn ask(&self, waiters: Vec<Waiter<S>>, latest: &mut Instant) {
-        let now = Instant::now();
-        let left = |waiter: &Waiter<S>| waiter.until.map_or(waiter.take.max_wait, |until| until - now);
+    /// Asks for all of them.
+    async fn ask(&self, waiters: Vec<Waiter<S>>, pace: &mut Pace) {
+        let asked = Instant::now();
+        let left = |waiter: &Waiter<S>| waiter.until.map_or(waiter.take.max_wait, |until| until - asked);
         let takes: Vec<Take> = waiters.iter().map(|waiter| waiter.take.clone().max_wait(left(waiter))).collect();
         let outcomes = self.store.take(&takes).await;
         let mut given_up = Vec::new();
@@ -88,11 +89,13 @@ impl<S: Store> Lanes<S> {
             }
             Ok(outcomes) => {
                 // A store may decide one after the other, and answer when it has decided the last: all wait from then.
-                let decided = outcomes.iter().flatten().filter_map(Decision::decided_at).max().unwrap_or(0);
+                let (decided, answered) =
+                    (outcomes.iter().flatten().filter_map(Decision::decided_at).max(), Instant::now());
+                let since = decided.map_or(answered, |decided| pace.clock.here(decided, asked, answered));
                 for ((waiter, take), outcome) in waiters.into_iter().zip(&takes).zip(outcomes) {
                     let reserved = |decision: Decision| {
-                        let decision = decision.waiting_from(decided);
-                        self.turn(take, decision, waiter.abandoned).behind(latest)
+                        let decision = decision.waiting_from(decided.unwrap_or(0));
+                        self.turn(take, decision, waiter.abandoned).since(since).behind(&mut pace.latest)
                     };
                     if let Err(Ok(Ok(turn))) = waiter.answer.send(Ok(outcome.map(reserved))) {
                         given_up.push(turn);
@@ -153,6 +156,14 @@ impl<S: Store> Waiting<S> {
         }
         self.len = self.lanes.values().map(VecDeque::len).sum();
     }
+}
+
+/// When those of a lane go on.
+#[derive(Debug)]
+struct Pace {
+    clock: StoreClock,
+    /// The latest turn until now: nobody's is before it.
+    latest: Instant,
 }
 
 /// Who serves a lane. If it ends before its time, by a store that panics or a runtime that ends, those who stand there are
