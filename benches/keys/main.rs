@@ -1,5 +1,6 @@
-//! Whether many random keys, seen once and gone, leave a database small again: how large its table of buckets is before,
-//! with all of them, after the sweep, and after what an operator can do beyond it.
+//! Whether many random keys, seen and gone, leave a database small again: how large its table of buckets is before, with
+//! all of them, after the sweep, and after what an operator can do beyond it. And how long their requests take when they
+//! make the buckets, and when these are there.
 //!
 //! ```text
 //! cargo bench --bench keys -- --url postgres://localhost/scratch --keys 10000000
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use clap::Parser;
+use fastrand::Rng;
 use sqlx::{MySqlPool, PgPool, SqlitePool};
 use tollgate::{Dialect, Key, Migrate, MySqlStore, PgStore, Rule, SqlStore, SqliteStore, Store, Take, migrate};
 use uuid::Uuid;
@@ -70,9 +72,13 @@ where
     println!("{}", Size::HEADER);
     println!("{}", database.size().await?.line("before", Duration::ZERO));
 
-    let begun = Instant::now();
-    come(&store, arguments.keys).await?;
-    println!("{}", database.size().await?.line(&format!("{} keys", arguments.keys), begun.elapsed()));
+    let all = Rng::new();
+    for what in [format!("{} keys", arguments.keys), "the same again".to_owned()] {
+        let begun = Instant::now();
+        come(&store, all.clone(), arguments.keys).await?;
+        let took = begun.elapsed();
+        println!("{}", database.size().await?.line(&what, took));
+    }
 
     let begun = Instant::now();
     let deleted = sweep(&store, arguments.step).await?;
@@ -87,14 +93,14 @@ where
     Ok(())
 }
 
-/// Keys that nobody has seen before take a token each, of buckets that are full again at once.
-async fn come(store: &impl Store, keys: u64) -> anyhow::Result<()> {
+/// Keys, which nobody has seen before the first time, take a token each, of buckets that are full again at once.
+async fn come(store: &impl Store, mut all: Rng, keys: u64) -> anyhow::Result<()> {
     let rule = Rule::try_from("1000/s")?;
     let mut left = keys;
     while left > 0 {
         let together = left.min(TOGETHER);
-        let takes: Vec<Take> =
-            (0..together).map(|_| Take::from(Key::from(Uuid::new_v4())).rule(rule.clone())).collect();
+        let mut take = |_| Take::from(Key::from(Uuid::from_u128(all.u128(..)))).rule(rule.clone());
+        let takes: Vec<Take> = (0..together).map(&mut take).collect();
         for outcome in store.take(&takes).await? {
             ensure!(outcome?.is_granted(), "a new key has a full bucket");
         }

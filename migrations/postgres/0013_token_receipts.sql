@@ -1,5 +1,8 @@
 -- A row a grant that must be known again: of a request with an id, so that a repeated one does not pay twice, and of a
 -- reservation that was cancelled, refunded or is to be settled.
+--
+-- A grant writes its row and then what came of it, so that what is written later finds room where the first version was:
+-- updates are heap-only. As many rows go as come, and vacuum follows before a fiftieth of them is dead.
 create table tollgate.token_receipts (
   id         uuid not null,
   bucket     text collate "C" not null,
@@ -9,6 +12,7 @@ create table tollgate.token_receipts (
   state      text collate "C" not null,  -- 'open', 'cancelled', 'refunded', 'settled'
   expires_at bigint not null,            -- in nanoseconds since 1970; from then on what it says stands
   primary key (id, bucket)
-);
+)
+with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
 revoke all on tollgate.token_receipts from public;

@@ -153,15 +153,7 @@ begin
     raise exception '%', c_needs using errcode = 'invalid_parameter_value';
   end if;
   if v_there < v_next then
-    -- One that others make meanwhile is waited for before those after it are locked: they may take from these, too.
-    foreach v_place in array v_order loop
-      perform from tollgate.token_buckets l where l.id = p_ids[v_place] for no key update;
-      if not found then
-        perform tollgate.rule_v1(p_ids[v_place], p_capacities[v_place], p_refill_seconds[v_place], p_refills[v_place],
-                                 p_plans[v_place], tollgate.token_clock_v1(), false);
-        perform from tollgate.token_buckets l where l.id = p_ids[v_place] for no key update;
-      end if;
-    end loop;
+    perform tollgate.lock_all_v1(p_ids, p_capacities, p_refill_seconds, p_refills, p_plans);
   end if;
 
   for v_attempt in 1 .. 100 loop

@@ -1,5 +1,7 @@
 -- A row a sliding window: how many requests were granted in each sub-interval that still counts. The library's own:
 -- request_tokens_in_window makes rows, and the sweep deletes those in which nothing counts any more.
+--
+-- A page keeps room for some rows' next version, so that updates are heap-only: rows grow with what they count.
 create table tollgate.token_windows (
   id            text collate "C" primary key,  -- 1 to 255 bytes
   most          bigint not null,               -- the terms that it was last counted under: requests in any interval
@@ -10,6 +12,7 @@ create table tollgate.token_windows (
   granted       bigint not null default 0,     -- requests, ever
   longest_wait  bigint not null default 0,     -- nanoseconds: the longest that was granted
   constraint id_has_1_to_255_bytes check (octet_length(id) between 1 and 255)
-) with (fillfactor = 75);
+)
+with (fillfactor = 75, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
 revoke all on tollgate.token_windows from public;

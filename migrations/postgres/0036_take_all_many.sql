@@ -7,7 +7,8 @@
 -- Result:    entry  the place in the arrays, from 1
 --            taken  as take_all_v1's
 -- Errors:    as take_all_v1's · 55P03 a bucket was locked for longer than 100 ms: nothing was taken
--- Locks:     the rows of all buckets that exist, in the order of their ids; then those that take_all_v1 makes.
+-- Locks:     the rows of all buckets, made if need be, in the order of their ids; then those that the first request that
+--            names them may not make, but a later one may.
 --
 -- The clock is read when the rows are locked. What cannot be granted as the buckets stand is denied, and what still can
 -- after all that comes before it is debited, by one UPDATE. What is left is decided by take_all_v1, in its order: where
@@ -38,7 +39,7 @@ begin
     perform set_config('lock_timeout', '100ms', true);
   end if;
 
-  perform from tollgate.token_buckets l where l.id = any (p_ids) order by l.id for no key update;
+  perform tollgate.lock_all_v1(p_ids, p_capacities, p_refill_seconds, p_refills, p_plans);
   v_now := tollgate.token_clock_v1();
   if not exists (select from tollgate.token_mode g where g.mode <> 'enforce' or g.overrides) then
     select array_agg(case when s.is_left then null

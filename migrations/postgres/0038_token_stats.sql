@@ -1,12 +1,15 @@
 -- How often keys were denied, in each hour: what services that count their denials have told. A denial itself writes
 -- nothing; so these are the keys that were denied most in each process, up to when it last told.
+--
+-- A process adds to all of its rows at once: a page keeps room for the next version of each, so that updates are heap-only.
 create table tollgate.token_stats (
   hour           timestamptz not null,
   id             text collate "C" not null,                      -- the bucket; it need not exist any more
   denied         bigint not null,                                -- requests
   last_denied_at timestamptz not null,                           -- when it was last told of
   primary key (hour, id)
-);
+)
+with (fillfactor = 50);
 
 revoke all on tollgate.token_stats from public;
 

@@ -49,6 +49,7 @@ impl Migrate for Postgres {
         40 "0040_token_rules",
         41 "0041_token_sizes",
         42 "0042_peek_window",
+        43 "0043_lock_all",
     );
 
     async fn applied(pool: &PgPool) -> Result<Vec<i64>, Error> {

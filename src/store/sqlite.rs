@@ -1,5 +1,4 @@
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use sqlx::error::DatabaseError;
 use sqlx::sqlite::{Sqlite, SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
@@ -13,15 +12,16 @@ use super::dialect::Dialect;
 use super::isolation::Isolation;
 use super::sql::SqlStore;
 use crate::answer::{Answer, Word};
-use crate::book::{self, Ruled};
+use crate::book;
 use crate::retry::Class;
-use crate::{Adjusted, Adjustment, Clock, Counted, Mode, SystemClock};
+use crate::{Adjusted, Adjustment, Clock, Counted, SystemClock};
 
 mod admin;
 mod json;
 mod line;
 mod lock;
 mod locked;
+mod now;
 mod plans;
 mod receipts;
 mod row;
@@ -66,7 +66,7 @@ impl Dialect for Sqlite {
         clock: &HostClock,
     ) -> Result<Vec<Answer>, sqlx::Error> {
         if let [ask @ Ask { times: 1, .. }] = asks
-            && let Some(answer) = take_now(connection, ask, clock).await?
+            && let Some(answer) = now::take(connection, ask, clock).await?
         {
             return Ok(vec![answer]);
         }
@@ -94,6 +94,11 @@ impl Dialect for Sqlite {
         asks: &[Ask],
         clock: &HostClock,
     ) -> Result<Vec<Answer>, sqlx::Error> {
+        if let [ask] = asks
+            && let Some(answers) = now::take_all(connection, ask, clock).await?
+        {
+            return Ok(answers);
+        }
         let limits = asks.iter().flat_map(|ask| &ask.take.limits);
         let mut locked = Locked::read(connection, limits, clock).await?;
         let mut answers = Vec::with_capacity(asks.len());
@@ -193,40 +198,6 @@ impl std::fmt::Debug for HostClock {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("HostClock")
     }
-}
-
-/// Decides without a transaction, if it is a plain grant or denial by the bucket's own terms: a denial waits for no
-/// lock.
-async fn take_now(
-    connection: &mut SqliteConnection,
-    ask: &Ask,
-    clock: &HostClock,
-) -> Result<Option<Answer>, sqlx::Error> {
-    if ask.plan(0).is_some() || ask.id().is_some() {
-        return Ok(None);
-    }
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let now = clock.now();
-    let Some(found) = row::take(connection, ask, now, i64::try_from(since.as_millis()).unwrap_or(0)).await? else {
-        return Ok(None);
-    };
-    let row = found.row;
-    let terms = row.terms();
-    if found.granted {
-        let due = row.bucket.full_at + ask.request.keep * terms.token_ticks - terms.burst();
-        let there = due <= terms.clock(row.bucket.anchor, now);
-        let acts_at = if there { now } else { terms.instant(row.bucket.anchor, due).max(now) };
-        let answer = Answer::granted(now, acts_at, terms, row.bucket);
-        return Ok(Some(answer));
-    }
-    let now = clock.now();
-    let own = ask.quota(0).is_none_or(|quota| *quota == row.own);
-    if found.ruled || row.plan.is_some() || row.over.is_some() || !own || row.bucket.stepped_back(&terms, now) {
-        return Ok(None);
-    }
-    let mut ruled = Ruled { row: Some(row), mode: Mode::Enforce, until: None, capacity: None };
-    let answer = book::take(&mut ruled, ask.request, now);
-    Ok((answer.word != Word::Granted).then_some(answer))
 }
 
 /// Locks the database; in a transaction of the caller's, as soon as something is written.

@@ -4,11 +4,12 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use super::super::admin::columns::{key, quota};
 use super::super::ask::Ask;
 use super::json::{Array, Value};
+use super::line::Line;
 use crate::book::Row;
 use crate::bucket::Bucket;
 use crate::{Filter, Key, Quota};
 
-/// A bucket, as take.sql answers it.
+/// A bucket, as take.sql and `take_all.sql` answer it.
 pub(super) struct Found {
     /// Whether it is as the grant left it.
     pub(super) granted: bool,
@@ -40,6 +41,38 @@ pub(super) async fn take(
         Ok(Found { granted: columns.try_get(0)?, ruled: columns.try_get(1)?, row: read(columns, 2)? })
     };
     rows.first().map(found).transpose()
+}
+
+/// Runs `take_all.sql`: the buckets after a grant, if there was one, or else those that are there, as they are.
+pub(super) async fn take_all(
+    connection: &mut SqliteConnection,
+    ask: &Ask,
+    now: i64,
+    read_at_ms: i64,
+) -> Result<Vec<(String, Found)>, sqlx::Error> {
+    let keys: Array = ask.take.keys().map(Key::as_str).collect();
+    let mut quotas = Array::default();
+    for place in 0..ask.take.limits.len() {
+        let text =
+            |quota: &Quota| format!("{} {} {}", quota.capacity_i64(), quota.refill_ns(), quota.refill().as_str());
+        quotas.push(ask.quota(place).map(text).as_deref().into());
+    }
+    let rows = sqlx::query(include_str!("take_all.sql"))
+        .bind(keys.into_text())
+        .bind(ask.request.cost)
+        .bind(ask.request.keep)
+        .bind(now)
+        .bind(now + ask.request.max_wait)
+        .bind(read_at_ms)
+        .bind(quotas.into_text())
+        .fetch_all(connection)
+        .await?;
+    let found = |columns: &SqliteRow| {
+        let line = Line::from(columns.try_get::<&str, _>(1)?);
+        let (granted, ruled) = (line.word(0) == "granted", line.word(0) == "ruled");
+        Ok((columns.try_get(0)?, Found { granted, ruled, row: line.row()? }))
+    };
+    rows.iter().map(found).collect()
 }
 
 pub(super) async fn find(connection: &mut SqliteConnection, key: &Key) -> Result<Option<Row>, sqlx::Error> {

@@ -32,6 +32,9 @@ pub fn cases() -> Vec<Case> {
         list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres && engine.has_sessions;
             twenty_instances_start_at_once_where_serializable_is_the_default)
         .to_vec(),
+        list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres;
+            tables_keep_room_for_updates_and_are_vacuumed_as_they_are_written)
+        .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
             a_run_that_was_killed_before_or_after_any_statement_is_finished_by_the_next)
         .to_vec(),
@@ -250,5 +253,29 @@ async fn works(rig: &Rig) -> anyhow::Result<()> {
     let key = rig.bucket(Quota::interval(1, Duration::from_secs(86_400))?).await?;
     assert!(rig.take(&key).await?.is_granted());
     assert!(!rig.take(&key).await?.is_granted());
+    Ok(())
+}
+
+/// Those that are not named here are written by hand, and small.
+async fn tables_keep_room_for_updates_and_are_vacuumed_as_they_are_written(rig: Rig) -> anyhow::Result<()> {
+    let settings = "select c.relname, array_to_string(c.reloptions, ' ') as options
+                      from pg_class c join pg_namespace n on n.oid = c.relnamespace
+                     where n.nspname = 'tollgate' and c.relkind = 'r' and c.reloptions is not null
+                     order by c.relname";
+    let mut found = Vec::new();
+    for row in rig.sql(settings).await? {
+        found.push((
+            row.text("relname")?.unwrap_or_default().to_owned(),
+            row.text("options")?.unwrap_or_default().to_owned(),
+        ));
+    }
+    let early = "autovacuum_vacuum_scale_factor=0.02 autovacuum_vacuum_cost_delay=0";
+    let expected = [
+        ("token_buckets", format!("fillfactor=90 {early}")),
+        ("token_receipts", early.to_owned()),
+        ("token_stats", "fillfactor=50".to_owned()),
+        ("token_windows", format!("fillfactor=75 {early}")),
+    ];
+    assert_eq!(found, expected.map(|(table, options)| (table.to_owned(), options)));
     Ok(())
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use proptest::collection::vec;
 use proptest::prelude::*;
+use sqlx::mysql::MySqlDatabaseError;
 use tokio::task::JoinSet;
 use tollgate::bucket::{Bucket, Request, Terms};
 use tollgate::{Key, Quota};
@@ -14,6 +15,7 @@ use super::super::{MS, SECOND, START};
 use crate::client::Row;
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
+use crate::pools::with_session;
 use crate::random;
 use crate::rig::{Rig, hex};
 
@@ -23,7 +25,8 @@ pub(crate) fn cases() -> Vec<Case> {
             an_entry_of_many_times_is_decided_as_so_many_requests)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
-            batches_that_overlap_grant_what_there_is)
+            batches_that_overlap_meet_no_deadlock,
+            batches_in_transactions_of_any_level_grant_what_there_is)
         .to_vec(),
     ]
     .concat()
@@ -189,28 +192,46 @@ impl Known {
     }
 }
 
-/// Several sessions take from the same buckets until nothing is left of them.
-async fn batches_that_overlap_grant_what_there_is(rig: Rig) -> anyhow::Result<()> {
-    const CAPACITY: u64 = 500;
-    let mut keys = Vec::new();
-    for _ in 0..6 {
-        // Made by the first that come.
-        keys.push(rig.key());
+/// Nor an error of any other kind.
+async fn batches_that_overlap_meet_no_deadlock(rig: Rig) -> anyhow::Result<()> {
+    overlap(&rig, None).await
+}
+
+/// In the caller's own transaction its level rules. What fails there has taken nothing, once that is rolled back.
+async fn batches_in_transactions_of_any_level_grant_what_there_is(rig: Rig) -> anyhow::Result<()> {
+    for level in [
+        "set session transaction isolation level read uncommitted",
+        "set session transaction isolation level read committed",
+        "set session transaction isolation level repeatable read",
+        "set session transaction isolation level serializable",
+    ] {
+        overlap(&rig, Some(level)).await.context(level)?;
     }
+    Ok(())
+}
+
+/// Several sessions take from the same buckets, made by the first that come, until nothing is left of them; in
+/// transactions of their own, if a level is named.
+async fn overlap(rig: &Rig, level: Option<&'static str>) -> anyhow::Result<()> {
+    let keys: Vec<Key> = (0..BUCKETS).map(|_| rig.key()).collect();
     let hex: Vec<String> = keys.iter().map(|key| hex(key.as_str().as_bytes())).collect();
     let mut sessions = JoinSet::new();
     for session in 0..4_usize {
-        let (rig, hex) = (rig.on(rig.pool.clone()), hex.clone());
+        let rig = match level {
+            None => rig.on(rig.pool.clone()),
+            Some(level) => with_session(rig, level).await?.0,
+        };
+        let hex = hex.clone();
         sessions.spawn(async move {
-            let (mut taken, mut round, mut random) = ([0; 6], 0_usize, session);
+            let (mut taken, mut round, mut random) = ([0; BUCKETS], 0_usize, session);
             while round < 300 {
                 round += 1;
                 let mut entries = Vec::new();
-                for at in 0..6 {
+                for at in 0..BUCKETS {
                     random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                     let (cost, times) = ((random >> 40) % 3 + 1, (random >> 50) % 4 + 1);
                     if (random >> 60) % 4 > 0 {
-                        let at = (at + round + session) % 6;
+                        let at = (at + round + session) % BUCKETS;
                         entries.push((at, cost, times));
                     }
                 }
@@ -220,23 +241,24 @@ async fn batches_that_overlap_grant_what_there_is(rig: Rig) -> anyhow::Result<()
                         format!("[\"{}\",{cost},0,0,{CAPACITY},1,\"once\",null,null,0,{times}]", hex[*at])
                     })
                     .collect();
+                let call = rig.calling("token_take_many_v1", &format!("'[{}]'", json.join(",")));
                 let mut granted = false;
-                // A deadlock is an error, and there is none.
-                for row in rig.sql(rig.calling("token_take_many_v1", &format!("'[{}]'", json.join(",")))).await? {
+                for row in if level.is_some() { in_transaction(&rig, &call).await? } else { rig.sql(call).await? } {
                     if row.text("outcome")? == Some("granted") {
                         let (at, cost, _) = entries[usize::try_from(row.number("entry")?)? - 1];
                         taken[at] += row.number("times")? * i64::try_from(cost)?;
                         granted = true;
                     }
                 }
-                if round > 20 && !granted && entries.len() == 6 && entries.iter().any(|(_, cost, _)| *cost == 1) {
+                let asked_all = entries.len() == BUCKETS && entries.iter().any(|(_, cost, _)| *cost == 1);
+                if round > 20 && !granted && asked_all {
                     break;
                 }
             }
             anyhow::Ok(taken)
         });
     }
-    let mut taken = [0; 6];
+    let mut taken = [0; BUCKETS];
     while let Some(one) = sessions.join_next().await {
         for (all, one) in taken.iter_mut().zip(one??) {
             *all += one;
@@ -245,7 +267,30 @@ async fn batches_that_overlap_grant_what_there_is(rig: Rig) -> anyhow::Result<()
     for (key, taken) in keys.iter().zip(taken) {
         let row = rig.row(key).await?.context("made")?;
         assert_eq!((row.granted, row.full_at), (taken, taken), "{key:?}");
-        assert!(taken <= i64::try_from(CAPACITY)? && taken >= i64::try_from(CAPACITY)? - 2, "{taken} were taken");
+        assert!((CAPACITY - 2..=CAPACITY).contains(&taken), "{taken} were taken");
     }
     Ok(())
 }
+
+/// Calls in a transaction of the caller's on the only session of its pool, again after each deadlock.
+async fn in_transaction(rig: &Rig, call: &str) -> anyhow::Result<Vec<Row>> {
+    loop {
+        rig.pool.run("start transaction").await?;
+        match rig.sql(call).await {
+            Ok(rows) => {
+                rig.pool.run("commit").await?;
+                return Ok(rows);
+            }
+            Err(error) => {
+                let number = error.as_database_error().and_then(|error| error.try_downcast_ref::<MySqlDatabaseError>());
+                // A deadlock, a lock that took too long, a row that changed since the transaction began.
+                let again = number.is_some_and(|error| [1213, 1205, 1020].contains(&error.number()));
+                ensure!(again, error);
+                rig.pool.run("rollback").await?;
+            }
+        }
+    }
+}
+
+const BUCKETS: usize = 6;
+const CAPACITY: i64 = 500;

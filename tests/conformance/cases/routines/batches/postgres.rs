@@ -1,16 +1,17 @@
-//! PostgreSQL's `take_many_v1`, whose entries stand for several equal requests each.
+//! PostgreSQL's batch routines: `take_many_v1`, whose entries stand for several equal requests each, and
+//! `take_all_many_v1`.
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use proptest::prelude::*;
-use sqlx::error::DatabaseError;
-use tokio::task::JoinSet;
-use tollgate::{Isolation, Key};
+use tollgate::{Key, Quota, Rule, Store, Take};
 
 use super::super::{MS, START};
 use crate::client::Row;
 use crate::engines::Kind;
+use crate::held::Held;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::{injected, with_session};
 use crate::random;
@@ -24,14 +25,10 @@ pub(crate) fn cases() -> Vec<Case> {
         )
         .to_vec(),
         list!(
-            Levels::Every, Time::Real, |engine| engine.kind == Kind::Postgres && engine.has_sessions;
-            batches_at_the_same_time_grant_what_is_there,
-        )
-        .to_vec(),
-        list!(
             Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres && engine.has_sessions;
             a_row_that_somebody_holds_does_not_hold_up_the_others,
             a_batch_counts_from_when_it_has_its_row,
+            whoever_waits_for_a_new_bucket_holds_none_after_it,
         )
         .to_vec(),
     ]
@@ -136,92 +133,6 @@ fn agree(rows: &[Row], singles: &[Row]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Several sessions, few buckets that are never refilled: what they are told to have is what is gone, and all of it goes.
-async fn batches_at_the_same_time_grant_what_is_there(rig: Rig) -> anyhow::Result<()> {
-    const BUCKETS: usize = 8;
-    const CAPACITY: i64 = 600;
-    let run = rig.key();
-    let ids: Vec<String> = (0..BUCKETS).map(|bucket| format!("{bucket} {run}")).collect();
-    // Half of them are made by whoever comes first.
-    for id in ids.iter().step_by(2) {
-        let terms = format!("{CAPACITY}, 1, 'once', false");
-        let columns = "id, capacity, refill_seconds, refill, provisioned";
-        rig.pool.run(format!("insert into tollgate.token_buckets ({columns}) values ('{id}', {terms})")).await?;
-    }
-    let mut sessions = JoinSet::new();
-    for session in 0..4_u64 {
-        let (rig, _) = with_session(&rig, begin(rig.level)).await?;
-        let ids = ids.clone();
-        sessions.spawn(async move { drain(&rig, &ids, session).await });
-    }
-    let mut granted = [0; BUCKETS];
-    while let Some(tokens) = sessions.join_next().await {
-        for (sum, tokens) in granted.iter_mut().zip(tokens??) {
-            *sum += tokens;
-        }
-    }
-    assert_eq!(granted, [CAPACITY; BUCKETS], "what sessions were told");
-    for id in ids {
-        let row = rig.row(&Key::try_from(id)?).await?.context("made")?;
-        assert_eq!((row.granted, row.full_at), (CAPACITY, CAPACITY));
-    }
-    Ok(())
-}
-
-/// Takes until nothing is left anywhere, and says how many tokens it was told to have of each.
-async fn drain(rig: &Rig, ids: &[String], session: u64) -> anyhow::Result<Vec<i64>> {
-    let mut granted = vec![0; ids.len()];
-    let mut seed = session.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 1;
-    let mut random = |most: u64| {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (seed >> 33) % most
-    };
-    loop {
-        let mut chosen: Vec<usize> = (0..ids.len()).filter(|_| random(4) > 0).collect();
-        if random(3) == 0 {
-            chosen.reverse();
-        }
-        let last = random(4) == 0;
-        let requests: Vec<Request> = if last { (0..ids.len()).collect() } else { chosen }
-            .into_iter()
-            .map(|kind| {
-                let (cost, times) = if last { (1, 1) } else { (random(3) + 1, random(9) + 1) };
-                let (cost, times) = (i64::try_from(cost).expect("small"), i64::try_from(times).expect("small"));
-                Request { kind, cost, keep: 0, times, change: 0 }
-            })
-            .collect();
-        let asked = "600, 1, 'once', null";
-        let sql = batch_of(&requests, |request| (ids[request.kind].clone(), asked.to_owned()));
-        let rows = loop {
-            match rig.sql(sql.clone()).await {
-                Ok(rows) => break rows,
-                Err(error) => {
-                    let code = error.as_database_error().and_then(DatabaseError::code).unwrap_or_default().into_owned();
-                    ensure!(["40001", "40P01", "55P03"].contains(&&*code), error);
-                }
-            }
-        };
-        let mut any = false;
-        for (request, rows) in requests.iter().zip(expanded(&rows, &requests)?) {
-            for row in rows.iter().filter(|row| row.text("outcome").ok() == Some(Some("granted"))) {
-                granted[request.kind] += row.number("times")? * request.cost;
-                any = true;
-            }
-        }
-        if last && !any {
-            return Ok(granted);
-        }
-    }
-}
-
-fn begin(level: Option<Isolation>) -> &'static str {
-    match level {
-        None | Some(Isolation::ReadCommitted) => "set default_transaction_isolation = 'read committed'",
-        Some(Isolation::RepeatableRead) => "set default_transaction_isolation = 'repeatable read'",
-        Some(Isolation::Serializable) => "set default_transaction_isolation = 'serializable'",
-    }
-}
-
 async fn a_row_that_somebody_holds_does_not_hold_up_the_others(rig: Rig) -> anyhow::Result<()> {
     let ids = [rig.key(), rig.key()].map(|key| key.as_str().to_owned());
     for id in &ids {
@@ -273,6 +184,38 @@ async fn a_batch_counts_from_when_it_has_its_row(rig: Rig) -> anyhow::Result<()>
     assert_eq!(row.granted, 10);
     ensure!(row.full_at >= released - row.anchor + 60_000 * MS, "{row:?} when released at {released}");
     ensure!(rows.len() == 2 && rows.iter().all(|row| row.number("now").is_ok_and(|now| now >= released)), "{rows:?}");
+    Ok(())
+}
+
+/// Neither if all of them may be made, nor if one must be there.
+async fn whoever_waits_for_a_new_bucket_holds_none_after_it(rig: Rig) -> anyhow::Result<()> {
+    let quota = Quota::once(10)?;
+    for rule in [Rule::Quota(quota), Rule::Provisioned] {
+        let mut keys = [rig.key(), rig.key(), rig.key()];
+        keys.sort();
+        let [first, later, last] = keys;
+        rig.create(&later, quota).await?;
+        let mut maker = Held::open(&rig).await?;
+        let columns = "id, capacity, refill_seconds, refill, provisioned, anchor";
+        maker
+            .run(format!(
+                "insert into tollgate.token_buckets ({columns}) values ({}, 10, 1, 'once', false, 0)",
+                rig.literal(&first)
+            ))
+            .await?;
+        // In another order than that of their ids.
+        let several = |key: &Key| Take::from(later.clone()).rule(rule.clone()).and(key.clone(), quota.into());
+        let takes = [several(&last), several(&first)];
+        let store = rig.store().max_attempts(u32::MAX).deadline(Duration::from_mins(1));
+        let waiting = tokio::spawn(async move { store.take(&takes).await });
+        maker.blocks(&rig).await?;
+        let lock = format!("select from tollgate.token_buckets where id = {}", rig.literal(&later));
+        maker.run(format!("{lock} for no key update nowait")).await.context("who waits holds it")?;
+        maker.commit().await?;
+        for outcome in waiting.await?? {
+            ensure!(outcome?.is_granted(), "each has room for both");
+        }
+    }
     Ok(())
 }
 

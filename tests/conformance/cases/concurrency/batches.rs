@@ -1,0 +1,100 @@
+//! Batches of many callers at once, in which the same buckets are, alone and together with others.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use tokio::task::JoinSet;
+use tollgate::{Key, Quota, Rule, Store, Take};
+
+use crate::crowd::Crowd;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::rig::Rig;
+
+pub fn cases() -> Vec<Case> {
+    list!(Levels::Every, Time::Real, |_| true; batches_that_overlap_grant_what_there_is).into()
+}
+
+/// What the callers are told to have is what is gone, and all of it goes. Every other bucket is there already; the others
+/// are made by whoever comes first.
+async fn batches_that_overlap_grant_what_there_is(rig: Rig) -> anyhow::Result<()> {
+    let crowd = Crowd::new(&rig, CALLERS).await?;
+    let quota = Quota::once(CAPACITY)?;
+    let mut limits = Vec::new();
+    for place in 0..BUCKETS {
+        limits.push(match place % 2 {
+            0 => (rig.bucket(quota).await?, Rule::Provisioned),
+            _ => (rig.key(), Rule::Quota(quota)),
+        });
+    }
+    let store = crowd.rig.store().max_attempts(u32::MAX).deadline(Duration::from_mins(1));
+    let mut callers = JoinSet::new();
+    for seed in 0..CALLERS {
+        callers.spawn(drain(store.clone(), limits.clone(), Rng::with_seed(seed.into())));
+    }
+    let mut granted = [0; BUCKETS];
+    while let Some(caller) = callers.join_next().await {
+        for (sum, tokens) in granted.iter_mut().zip(caller??) {
+            *sum += tokens;
+        }
+    }
+    assert_eq!(granted, [CAPACITY; BUCKETS], "what callers were told");
+    for (key, rule) in limits {
+        let debited = rig.row(&key).await?.map(|row| u64::try_from(row.granted)).transpose()?;
+        assert_eq!(debited, Some(CAPACITY), "of {rule:?}");
+    }
+    Ok(())
+}
+
+/// Takes until nothing is left anywhere, and says how many tokens it was told to have of each bucket.
+async fn drain(store: impl Store, limits: Vec<(Key, Rule)>, mut random: Rng) -> anyhow::Result<Vec<u64>> {
+    let mut granted = vec![0; limits.len()];
+    loop {
+        let is_last = random.u32(..4) == 0;
+        let requests = if is_last { of_each() } else { some(&mut random) };
+        let take = |request: &Request| {
+            let mut limits = request.places.iter().map(|&place| limits[place].clone());
+            let (key, rule) = limits.next().expect("one or more");
+            let first = Take::from(key).rule(rule).cost(request.cost);
+            limits.fold(first, |take, (key, rule)| take.and(key, rule))
+        };
+        let takes: Vec<Take> = requests.iter().map(take).collect();
+        let mut any = false;
+        for (request, outcome) in requests.iter().zip(store.take(&takes).await?) {
+            if outcome?.is_granted() {
+                any = true;
+                request.places.iter().for_each(|&place| granted[place] += request.cost);
+            }
+        }
+        if is_last && !any {
+            return Ok(granted);
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Request {
+    places: Vec<usize>,
+    cost: u64,
+}
+
+/// One token of each bucket alone.
+fn of_each() -> Vec<Request> {
+    (0..BUCKETS).map(|place| Request { places: vec![place], cost: 1 }).collect()
+}
+
+/// Each for one to three buckets in any order, and perhaps repeated.
+fn some(random: &mut Rng) -> Vec<Request> {
+    let mut requests = Vec::new();
+    for _ in 0..random.usize(2..8) {
+        let mut places: Vec<usize> = (0..BUCKETS).collect();
+        random.shuffle(&mut places);
+        places.truncate([1, 1, 2, 3][random.usize(..4)]);
+        let (cost, times) = (random.u64(1..4), random.usize(1..4));
+        requests.extend(std::iter::repeat_n(Request { places, cost }, times));
+    }
+    requests
+}
+
+const CALLERS: u32 = 6;
+const BUCKETS: usize = 6;
+const CAPACITY: u64 = 200;
