@@ -167,6 +167,7 @@ macro_rules! for_each_scenario {
             inputs: what_nobody_made_is_an_error_whatever_is_asked_of_it,
             inputs: any_text_is_a_key_of_its_own_or_a_typed_error,
             inputs: no_figure_of_an_adjustment_overflows,
+            inputs: no_count_of_what_was_granted_overflows,
             inputs: no_sum_overflows_before_2160,
             inputs: no_cost_is_too_large_for_a_plan_that_does_not_limit,
         }
