@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use chrono::{DateTime, TimeDelta, Utc};
-use tollgate::{BucketLevel, Decision, Error, Explanation, Outcome, WindowLevel};
+use tollgate::{BucketLevel, Decision, Error, Explanation, Outcome, Quota, WindowLevel};
 
 /// What can be said of the request, unless there is no answer at all.
 pub(super) fn outcome(answer: Result<&Decision, &Error>) -> anyhow::Result<Outcome> {
@@ -37,7 +37,8 @@ pub(super) fn same<T: Debug + PartialEq>(what: &str, expected: &T, found: &T) ->
     Ok(())
 }
 
-/// Databases tell instants to a microsecond or two.
+/// Databases tell instants to a microsecond or two, and reckon the terms of an override that was changed since from the
+/// bucket's state.
 pub(super) fn same_level(expected: Option<BucketLevel>, found: Option<BucketLevel>) -> anyhow::Result<()> {
     let near = |expected: Option<DateTime<Utc>>, found: Option<DateTime<Utc>>| match (expected, found) {
         (Some(one), Some(other)) if (one - other).abs() <= TimeDelta::microseconds(2) => found,
@@ -45,6 +46,9 @@ pub(super) fn same_level(expected: Option<BucketLevel>, found: Option<BucketLeve
     };
     let expected = match (expected, &found) {
         (Some(mut level), Some(found)) => {
+            if level.overridden && found.overridden && level.quota.capacity() == found.quota.capacity() {
+                level.quota = found.quota;
+            }
             level.full_at = near(level.full_at, found.full_at);
             level.next_refill_at = near(level.next_refill_at, found.next_refill_at);
             Some(level)
@@ -64,9 +68,20 @@ pub(super) fn same_window(expected: Option<WindowLevel>, found: Option<WindowLev
     same("a peek at a window", &coarse(expected), &coarse(found))
 }
 
-pub(super) fn same_explanation(mut expected: Explanation, mut found: Explanation) -> anyhow::Result<()> {
-    expected.retry_after = milliseconds(expected.retry_after);
-    found.retry_after = milliseconds(found.retry_after);
+/// A database reckons by the terms of the bucket's last request, which are these or not, until the next brings it to those that
+/// rule.
+pub(super) fn same_explanation(
+    mut expected: Explanation,
+    mut found: Explanation,
+    last: Option<Quota>,
+) -> anyhow::Result<()> {
+    if last.is_some_and(|last| expected.quota != Some(last)) {
+        (expected.available, expected.prospect) = (found.available, found.prospect);
+        expected.retry_after = found.retry_after;
+    }
+    for explanation in [&mut expected, &mut found] {
+        explanation.retry_after = milliseconds(explanation.retry_after);
+    }
     same("an explanation", &expected, &found)
 }
 

@@ -90,6 +90,7 @@ pub(super) fn operations(seed: u64, cast: &Cast, count: usize, ruled: bool) -> V
         takes: Vec::new(),
         hold: Duration::MAX,
         passed: 0,
+        latest: 0,
         ruled: false,
     };
     author.quotas = cast.keys.iter().map(|_| author.quota()).collect();
@@ -116,6 +117,8 @@ struct Author<'a> {
     hold: Duration,
     /// How many nanoseconds have passed.
     passed: i64,
+    /// And how many had at most before the clock was set back.
+    latest: i64,
     /// Whether the mode of every key and overrides are set.
     ruled: bool,
 }
@@ -188,7 +191,7 @@ impl Author<'_> {
             1 => Operation::Mode(Mode::Enforce, None),
             2 => Operation::ClearOverride(key),
             kind => {
-                let quota = (kind > 3).then(|| self.quota());
+                let quota = (kind > 3).then(|| self.overriding());
                 let mode = (kind < 5 || self.one_in(4)).then_some(mode);
                 Operation::Override(key, Override { quota, mode, ..Override::default() }, end)
             }
@@ -216,8 +219,9 @@ impl Author<'_> {
         self.ids.retain(|(_, held)| *held == Duration::MAX);
         let now = self.passed;
         self.takes.retain(|taken| !taken.has_expired(now));
-        // While a key is off, no request empties its bucket after the clock was set back by more than a second.
-        let most = if self.ruled { SECOND } else { YEAR };
+        // While a key is off, no request empties its bucket after the clock was set back by more than a second, at once or
+        // little by little.
+        let most = if self.ruled { SECOND - (self.latest - self.passed) } else { YEAR };
         let step = self.back().min(most);
         self.passed -= step;
         Operation::Clock(-step)
@@ -229,6 +233,7 @@ impl Author<'_> {
             self.ids.clear();
         }
         self.passed = self.passed.saturating_add(step);
+        self.latest = self.latest.max(self.passed);
         Operation::Clock(step)
     }
 

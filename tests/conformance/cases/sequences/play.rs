@@ -25,6 +25,8 @@ pub(super) struct Play<'a> {
     cast: Cast,
     operations: Vec<(usize, Operation)>,
     now: i64,
+    /// The latest that it was since every bucket was emptied.
+    latest: i64,
     /// What each operation took, in memory and on the engine.
     receipts: Vec<(Vec<Receipt>, Vec<Receipt>)>,
 }
@@ -53,6 +55,7 @@ impl<'a> Play<'a> {
             cast,
             operations,
             now,
+            latest: now,
             receipts,
         }
     }
@@ -119,10 +122,12 @@ impl<'a> Play<'a> {
             }
             Operation::Sweep(_) => {}
             Operation::Look(key, plan) => {
-                same_level(model.peek(&key).await?, engine.peek(&key).await?)?;
+                let level = model.peek(&key).await?;
+                let last = level.as_ref().map(|level| level.quota);
+                same_level(level, engine.peek(&key).await?)?;
                 same_window(model.peek_window(&key).await?, engine.peek_window(&key).await?)?;
                 let plan = plan.as_ref();
-                same_explanation(model.explain(&key, plan).await?, engine.explain(&key, plan).await?)?;
+                same_explanation(model.explain(&key, plan).await?, engine.explain(&key, plan).await?, last)?;
             }
             ruling => self.rule(ruling).await?,
         }
@@ -161,10 +166,12 @@ impl<'a> Play<'a> {
 
     async fn step(&mut self, place: usize, step: i64) -> anyhow::Result<()> {
         self.now = self.now.saturating_add(step).clamp(0, YEAR_2100);
+        self.latest = self.latest.max(self.now);
         // After the clock was set back, the first request that looks at a bucket's tokens empties it. Whether one that need
         // not look at them does so too (repeated, spared, never possible) is each engine's own: so here comes one of the
         // others first, for every bucket.
-        if step < -SECOND {
+        if self.now < self.latest - SECOND {
+            self.latest = self.now;
             for key in self.cast.keys.clone() {
                 Box::pin(self.perform(place, Operation::Take(Take::from(key)))).await?;
             }

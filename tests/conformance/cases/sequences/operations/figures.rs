@@ -99,6 +99,21 @@ impl Author<'_> {
         QUOTAS[self.random.usize(..QUOTAS.len())].parse().expect("each is a quota")
     }
 
+    /// None that a key may have of its own: MySQL and MariaDB do not tell a bucket under such an override from one without.
+    pub(super) fn overriding(&mut self) -> Quota {
+        const QUOTAS: [&str; 8] = [
+            "20/s",
+            "3/s burst 8",
+            "2/h",
+            "2000000/s burst 7",
+            "4 per 1s",
+            "6 per calendar 1h",
+            "5 once",
+            "9 per 36525d",
+        ];
+        QUOTAS[self.random.usize(..QUOTAS.len())].parse().expect("each is a quota")
+    }
+
     pub(super) fn window(&mut self) -> Window {
         const WINDOWS: [&str; 11] = [
             "10 in 1s at 100ms",
