@@ -157,7 +157,7 @@ impl Author<'_> {
             }
             45..=52 => Operation::Batch((0..self.random.usize(2..7)).map(|_| self.take()).collect()),
             53..=54 => {
-                let place = self.key();
+                let place = self.windowed();
                 let window = self.windows[place];
                 Operation::Count(self.cast.keys[place].clone(), window, self.count(&window))
             }
@@ -199,7 +199,7 @@ impl Author<'_> {
     }
 
     fn clearing(&mut self) -> Operation {
-        let place = self.key();
+        let place = if self.one_in(2) { self.windowed() } else { self.key() };
         let key = self.cast.keys[place].clone();
         match self.random.u32(0..3) {
             0 => Operation::Reset(key),
@@ -243,6 +243,11 @@ impl Author<'_> {
 
     fn key(&mut self) -> usize {
         self.random.usize(..self.cast.keys.len())
+    }
+
+    /// A key whose sliding window is in use: fewer than there are keys, so that requests meet there.
+    fn windowed(&mut self) -> usize {
+        self.random.usize(..3)
     }
 
     fn create(&mut self, place: usize) -> Operation {

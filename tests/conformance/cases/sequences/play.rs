@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use anyhow::ensure;
 use chrono::{DateTime, Utc};
 use tollgate::{
-    Adjusted, Adjustment, Admin, Limiter, Mode, Override, Quota, Receipt, Reservation, SharedWindows, Store, Take,
+    Adjusted, Adjustment, Admin, Key, Limiter, Mode, Override, Quota, Receipt, Reservation, SharedWindows, Store, Take,
     TakeError,
 };
 
@@ -110,8 +110,14 @@ impl<'a> Play<'a> {
                 let expected = told(model.hold_back(&key, &rule, hold).await);
                 same("holding back", &expected, &told(engine.hold_back(&key, &rule, hold).await))?;
             }
-            Operation::Reset(key) => same("a reset", &model.reset(&key).await?, &engine.reset(&key).await?)?,
-            Operation::Delete(key) => same("a deletion", &model.delete(&key).await?, &engine.delete(&key).await?)?,
+            Operation::Reset(key) => {
+                same("a reset", &model.reset(&key).await?, &engine.reset(&key).await?)?;
+                self.look(&key, None).await?;
+            }
+            Operation::Delete(key) => {
+                same("a deletion", &model.delete(&key).await?, &engine.delete(&key).await?)?;
+                self.look(&key, None).await?;
+            }
             Operation::DeletePlan(plan) => {
                 same("a plan's deletion", &model.delete_plan(&plan).await?, &engine.delete_plan(&plan).await?)?;
             }
@@ -119,19 +125,24 @@ impl<'a> Play<'a> {
             Operation::Sweep(limit) if self.alone => {
                 sweep(&model, limit).await?;
                 sweep(&engine, limit).await?;
+                for key in &self.cast.keys {
+                    self.look(key, None).await?;
+                }
             }
             Operation::Sweep(_) => {}
-            Operation::Look(key, plan) => {
-                let level = model.peek(&key).await?;
-                let last = level.as_ref().map(|level| level.quota);
-                same_level(level, engine.peek(&key).await?)?;
-                same_window(model.peek_window(&key).await?, engine.peek_window(&key).await?)?;
-                let plan = plan.as_ref();
-                same_explanation(model.explain(&key, plan).await?, engine.explain(&key, plan).await?, last)?;
-            }
+            Operation::Look(key, plan) => self.look(&key, plan.as_ref()).await?,
             ruling => self.rule(ruling).await?,
         }
         Ok(())
+    }
+
+    async fn look(&self, key: &Key, plan: Option<&Key>) -> anyhow::Result<()> {
+        let (model, engine) = (self.model.store(), self.rig.store());
+        let level = model.peek(key).await?;
+        let last = level.as_ref().map(|level| level.quota);
+        same_level(level, engine.peek(key).await?)?;
+        same_window(model.peek_window(key).await?, engine.peek_window(key).await?)?;
+        same_explanation(model.explain(key, plan).await?, engine.explain(key, plan).await?, last)
     }
 
     /// What an operator says of plans, modes and overrides.

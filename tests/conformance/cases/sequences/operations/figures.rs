@@ -54,7 +54,7 @@ impl Author<'_> {
 
     pub(super) fn forward(&mut self) -> i64 {
         if self.one_in(4) {
-            let place = self.key();
+            let place = self.windowed();
             let window = self.windows[place];
             let span = [window.interval(), window.resolution()][self.random.usize(..2)];
             return (ns(span) * self.random.i64(1..3) + self.random.i64(-1..2)).max(0);

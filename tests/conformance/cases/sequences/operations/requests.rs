@@ -35,7 +35,7 @@ impl Author<'_> {
 
     /// Of a sliding window, whose terms change now and then; seldom among others, where none can be.
     fn in_window(&mut self) -> Take {
-        let place = self.key();
+        let place = self.windowed();
         if self.one_in(8) {
             self.windows[place] = self.window();
         }
