@@ -25,7 +25,7 @@ pub use plan::Plan;
 pub use swept::{SweepCursor, Swept};
 pub use switch::Switch;
 
-pub(crate) use chosen::{Chosen, limited, until};
+pub(crate) use chosen::{Chosen, limited, reason, until};
 pub(crate) use explain::explain;
 #[cfg(feature = "sqlite")]
 pub(crate) use swept::BUCKETS;
@@ -123,7 +123,7 @@ pub trait Admin: Store {
     ///
     /// # Errors
     ///
-    /// If the end is past, the store cannot be reached, or the role may not change plans.
+    /// If the end is past, the reason too long, the store cannot be reached, or the role may not change plans.
     fn set_plan_mode(
         &self,
         name: &Key,
@@ -157,7 +157,7 @@ pub trait Admin: Store {
     ///
     /// # Errors
     ///
-    /// If the end is past, the store cannot be reached, or the role may not change the mode.
+    /// If the end is past, the reason too long, the store cannot be reached, or the role may not change the mode.
     fn set_mode(
         &self,
         mode: Mode,
@@ -177,8 +177,8 @@ pub trait Admin: Store {
     ///
     /// # Errors
     ///
-    /// If it changes nothing, expires in the past or has no limit, the store cannot be reached, or the role may not make
-    /// overrides.
+    /// If it changes nothing, expires in the past, has no limit or too long a reason, the store cannot be reached, or the
+    /// role may not make overrides.
     fn set_override(&self, key: &Key, over: Override) -> impl Future<Output = Result<(), Error>> + Send;
 
     /// Takes a key's override away, and says whether there was one.

@@ -272,6 +272,9 @@ impl Held {
 
 /// What grants were taken from.
 pub(crate) trait Account {
+    /// The most that one request can have used.
+    const MOST: i64;
+
     /// Gives back what will not be used; says how many tokens, unless it is too late.
     fn cancel(&mut self, receipt: &Receipt, now: i64) -> Option<i64>;
 
@@ -283,6 +286,8 @@ pub(crate) trait Account {
 }
 
 impl Account for Row {
+    const MOST: i64 = MOST_TOKENS;
+
     fn cancel(&mut self, receipt: &Receipt, now: i64) -> Option<i64> {
         let terms = self.terms();
         (self.bucket.granted >= receipt.granted).then(|| self.bucket.cancel(&terms, now, receipt))
@@ -300,11 +305,11 @@ impl Account for Row {
 }
 
 /// Gives back, or pays for, what a grant took, and says what to remember of it from now on.
-pub(crate) fn adjust(
+pub(crate) fn adjust<A: Account>(
     kind: Kind,
     receipt: Receipt,
     held: Option<Held>,
-    account: Option<&mut impl Account>,
+    account: Option<&mut A>,
     now: i64,
 ) -> (Result<Adjusted, Word>, Option<Held>) {
     // What was remembered counts, whatever the caller says.
@@ -324,7 +329,7 @@ pub(crate) fn adjust(
     let Some(account) = account else {
         return (Err(Word::Unknown), None);
     };
-    let tokens = |n: u64| i64::try_from(n).unwrap_or(i64::MAX).min(MOST_TOKENS);
+    let tokens = |n: u64| i64::try_from(n).unwrap_or(i64::MAX).min(A::MOST);
     let (given_back, state) = match kind {
         Kind::Cancel => match account.cancel(&receipt, now) {
             None => return (Ok(Adjusted::Late), None),

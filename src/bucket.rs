@@ -167,7 +167,7 @@ impl Bucket {
             let acts = terms.step(due);
             self.longest_wait = self.longest_wait.max(acts - clock);
             self.full_at = self.full_at.max(clock).max(acts) + request.cost * terms.token_ticks;
-            self.granted += request.cost;
+            self.granted = self.granted.saturating_add(request.cost);
         }
         self.verdict(terms, now, request, granted)
     }
@@ -238,10 +238,10 @@ impl Bucket {
         }
         let later = self.granted - receipt.granted;
         let given_back = (receipt.cost - later).max(0);
-        self.refund(terms, given_back);
         if later == 0 {
             self.granted = (self.granted - receipt.cost).max(0);
         }
+        self.refund(terms, given_back);
         given_back
     }
 
@@ -249,6 +249,7 @@ impl Bucket {
     pub fn refund(&mut self, terms: &Terms, tokens: i64) {
         // Full is full: however often that is repeated, no sum overflows.
         self.full_at = (self.full_at - tokens.min(terms.capacity) * terms.token_ticks).max(-terms.burst());
+        self.granted = self.granted.min(MOST_COUNTED);
     }
 
     /// Takes tokens that are used already, there or not: later requests wait until they have come.
@@ -258,7 +259,7 @@ impl Bucket {
         let owed = tokens.saturating_mul(terms.token_ticks);
         self.full_at = self.full_at.max(clock).saturating_add(owed).min(furthest.max(self.full_at));
         self.longest_wait = self.longest_wait.max(self.full_at - clock - terms.burst());
-        self.granted = self.granted.saturating_add(tokens).min(i64::MAX / 2);
+        self.granted = self.granted.saturating_add(tokens).min(MOST_COUNTED);
     }
 
     /// Lowers the bucket to what somebody else says of it, and says whether it held more: it is never raised.
@@ -286,7 +287,7 @@ impl Bucket {
     pub fn reset(&mut self, terms: &Terms, now: i64) {
         self.full_at = terms.clock(self.anchor, now);
         self.longest_wait = 0;
-        self.granted = self.granted.saturating_add(terms.capacity).min(i64::MAX / 2);
+        self.granted = self.granted.saturating_add(terms.capacity).min(MOST_COUNTED);
     }
 }
 
@@ -303,6 +304,10 @@ pub struct Receipt {
 
 /// No bucket holds more tokens: as many as a century has nanoseconds.
 pub const MOST_TOKENS: i64 = 36_525 * 86_400 * SECOND_NS;
+
+/// How many tokens count as granted at most once some were given back, charged, or the bucket was reset: what time can bring
+/// after that is no sum that overflows.
+const MOST_COUNTED: i64 = i64::MAX / 2;
 
 /// The end of time.
 pub const NEVER_NS: i64 = i64::MAX;

@@ -25,6 +25,7 @@ impl Receipt {
     /// The same, for requests that the key's sliding window granted at this time since 1970.
     #[must_use]
     pub fn in_window(mut self, granted_at: std::time::Duration) -> Self {
+        self.taken.cost = self.taken.cost.min(crate::window::MOST_REQUESTS);
         self.taken.acts_at = crate::take::nanoseconds(granted_at);
         self.window = true;
         self

@@ -9,7 +9,7 @@
 --            o_mode_until until when, in nanoseconds since 1970; null: it has no end
 --            o_changed    whether the bucket changed: it must be read again, and this asked again
 --            o_capacity   of the terms that rule, in tokens
--- Errors:    23514 terms that make no bucket
+-- Errors:    22023 the id · 23514 terms that make no bucket
 -- Locks:     the bucket's row, which the caller holds already if it exists, in a transaction.
 create procedure token_rule_v1(
   in p_id varbinary(1024), in p_capacity bigint, in p_refill_seconds decimal(19, 9),
@@ -24,7 +24,7 @@ begin
   declare u_capacity bigint;  -- u_: the terms that the state is under
   declare b_seconds, u_seconds, c_seconds, v_seconds, w_seconds decimal(19, 9);
   declare b_refill, u_refill, c_refill, v_refill, w_refill varchar(10) character set ascii collate ascii_bin;
-  declare b_plan, c_plan varbinary(255);
+  declare b_plan, c_plan varbinary(1024);
   declare b_provisioned boolean;
   declare c_capacity bigint default p_capacity;  -- c_: the terms asked for, by the request or its plan
   declare w_capacity bigint;                     -- w_: an override's
@@ -35,6 +35,17 @@ begin
   set o_outcome = null, o_mode = null, o_mode_until = null, o_changed = false, o_capacity = null;
   set c_seconds = p_refill_seconds, c_refill = p_refill;
   rule: begin
+    -- Figures that make no bucket, once a column or a constraint has refused them.
+    declare exit handler for 1048, 1264, 1292, 1690, 1916, 3819, 4025
+    begin
+      if (length(p_id) between 1 and 255) is not true then
+        signal sqlstate '22023' set message_text = 'tollgate: a bucket id has 1 to 255 bytes';
+      end if;
+      call token_terms_v1('bucket', p_id, c_capacity, c_seconds, c_refill,
+                          v_burst, v_step_ns, v_step_ticks, v_token_ticks);
+      resignal;
+    end;
+
     select capacity, refill_seconds, refill, plan, provisioned, under_capacity, under_seconds, under_refill, anchor,
            full_at, longest_wait, burst, step_ns, step_ticks, token_ticks
       into b_capacity, b_seconds, b_refill, b_plan, b_provisioned, u_capacity, u_seconds, u_refill, b_anchor,

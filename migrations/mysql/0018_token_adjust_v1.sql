@@ -97,7 +97,9 @@ begin
            (v_now + 31622400000000000 - anchor) div step_ns * step_ticks
       into v_clock, v_year from token_buckets where id = v_id;
     if v_given_back >= 0 then
-      set v_full_at = greatest(v_full_at - least(v_given_back, v_burst div v_token_ticks) * v_token_ticks, -v_burst);
+      -- So that what is granted after it is no sum that overflows.
+      set v_full_at = greatest(v_full_at - least(v_given_back, v_burst div v_token_ticks) * v_token_ticks, -v_burst),
+          v_granted = least(v_granted, 4611686018427387903);
     else
       set v_owed = greatest(v_full_at, v_clock) - cast(v_given_back as decimal(65, 0)) * v_token_ticks;
       set v_full_at = greatest(v_full_at, least(v_owed, v_year + cast(v_burst as decimal(65, 0)))),

@@ -1,7 +1,7 @@
 -- token_reset_bucket: make a bucket full, and forget what its key's sliding window has counted. It counts as a grant of
 -- its capacity, so that no earlier reservation gives anything back any more.
 --
--- Result: one row: found: whether there is such a bucket or window. Locks: its row.
+-- Result: one row: found: whether there is such a bucket, or a window that something was counted in. Locks: its row.
 create procedure token_reset_bucket(in p_id varchar(256) character set utf8mb4)
 modifies sql data
 sql security definer
@@ -12,9 +12,10 @@ begin
   call token_clock_v1(v_now);
   update token_buckets
      set full_at = (v_now - anchor) div step_ns * step_ticks, longest_wait = 0,
-         granted = granted + burst div token_ticks
+         granted = least(cast(granted as decimal(65, 0)) + burst div token_ticks, 4611686018427387903)
    where id = cast(p_id as binary);
   set v_found = row_count() > 0;
+  set v_found = v_found or exists (select 1 from token_windows where id = cast(p_id as binary) and granted > 0);
   delete from token_windows where id = cast(p_id as binary);
-  select v_found or row_count() > 0 as found;
+  select v_found as found;
 end

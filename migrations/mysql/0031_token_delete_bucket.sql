@@ -1,7 +1,7 @@
 -- token_delete_bucket: forget a bucket, and its key's sliding window. One that is made again by its next request is
 -- full then.
 --
--- Result: one row: found: whether there was such a bucket. Locks: its row.
+-- Result: one row: found: whether there was such a bucket, or a window that something was counted in. Locks: its row.
 create procedure token_delete_bucket(in p_id varchar(256) character set utf8mb4)
 modifies sql data
 sql security definer
@@ -10,6 +10,7 @@ begin
 
   delete from token_buckets where id = cast(p_id as binary);
   set v_found = row_count() > 0;
+  set v_found = v_found or exists (select 1 from token_windows where id = cast(p_id as binary) and granted > 0);
   delete from token_windows where id = cast(p_id as binary);
-  select v_found or row_count() > 0 as found;
+  select v_found as found;
 end

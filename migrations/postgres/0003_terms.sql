@@ -13,12 +13,17 @@ declare
   v_error     text;
 begin
   v_error := case
+    when p_capacity is null or p_refill_seconds is null or p_refill is null
+      then 'give capacity, refill_seconds and refill'
     when p_capacity < 1
       then format('a capacity of %s grants nothing: give 1 or more', p_capacity)
     when p_capacity > 3155760000000000000
       then format('a capacity of %s is too large: give 3155760000000000000 or less', p_capacity)
     when p_refill not in ('interval', 'calendar', 'continuous', 'once')
       then format('refill is %L: give ''interval'', ''calendar'', ''continuous'' or ''once''', p_refill)
+    -- What the tables' columns cannot hold, NaN too.
+    when abs(p_refill_seconds) >= 10000000000
+      then format('refill_seconds is %s: give a century (3155760000) or less', p_refill_seconds)
     when p_refill = 'once'
       then null
     when p_refill_seconds <= 0

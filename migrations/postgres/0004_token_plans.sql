@@ -67,15 +67,15 @@ begin
   v_error := case when new.mode not in ('enforce', 'shadow', 'off', 'block')
     then format('mode is %L: give ''enforce'', ''shadow'', ''off'' or ''block''', new.mode) end;
   if tg_table_name = 'token_plans' then
-    v_name := 'plan ' || quote_literal(left(new.name, 255));
-    v_error := coalesce(v_error, case when octet_length(new.name) not between 1 and 255
-      then format('its name has %s bytes: give 1 to 255', octet_length(new.name)) end);
+    v_name := 'plan ' || quote_nullable(left(new.name, 255));
+    v_error := coalesce(v_error, case when (octet_length(new.name) between 1 and 255) is not true
+      then format('its name has %s bytes: give 1 to 255', coalesce(octet_length(new.name), 0)) end);
     perform tollgate.terms_v1(v_name, new.capacity, new.refill_seconds, new.refill);
   elsif tg_table_name = 'token_overrides' then
-    v_name := 'override of ' || quote_literal(left(new.id, 255));
+    v_name := 'override of ' || quote_nullable(left(new.id, 255));
     v_error := coalesce(v_error, case
-      when octet_length(new.id) not between 1 and 255
-        then format('its id has %s bytes: give 1 to 255', octet_length(new.id))
+      when (octet_length(new.id) between 1 and 255) is not true
+        then format('its id has %s bytes: give 1 to 255', coalesce(octet_length(new.id), 0))
       when (new.capacity is null) <> (new.refill_seconds is null)
         then 'give both capacity and refill_seconds, or neither'
       when new.capacity is null and new.mode is null
@@ -86,6 +86,9 @@ begin
     if v_error is null and new.capacity is not null then
       select t.* into new.burst, new.step_ns, new.step_ticks, new.token_ticks
         from tollgate.terms_v1(v_name, new.capacity, new.refill_seconds, new.refill) t;
+    else
+      -- Of terms that it had before, too.
+      select null, null, null, null into new.burst, new.step_ns, new.step_ticks, new.token_ticks;
     end if;
     update tollgate.token_mode set overrides = true where not overrides;
   else

@@ -62,9 +62,9 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  if octet_length(new.id) not between 1 and 255 then
+  if (octet_length(new.id) between 1 and 255) is not true then
     raise exception 'tollgate: bucket % cannot be: its id has % bytes: give 1 to 255',
-                    quote_literal(left(new.id, 255)), octet_length(new.id)
+                    quote_nullable(left(new.id, 255)), coalesce(octet_length(new.id), 0)
       using errcode = 'check_violation';
   end if;
   if tg_op = 'INSERT' then

@@ -82,6 +82,9 @@ begin
 
   if mode = 'off' then
     return;
+  elsif abs(p_refill_seconds) >= 10000000000 then
+    -- More than the column holds: this says so as its trigger would.
+    perform tollgate.terms_v1('bucket ' || quote_nullable(left(p_id, 255)), p_capacity, p_refill_seconds, p_refill);
   elsif not v_exists and p_capacity is null then
     outcome := 'unknown';
   elsif not v_exists then

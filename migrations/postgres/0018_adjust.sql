@@ -26,6 +26,7 @@ declare
   v_later bigint;
   c_year  constant bigint := 31622400000000000;
   c_day   constant bigint := 86400000000000;
+  c_most  constant bigint := 4611686018427387903;  -- so that what is granted after it is no sum that overflows
 begin
   if (p_kind in ('cancel', 'refund', 'settle') and p_receipt is not null and p_id is not null
       and p_cost between 1 and 3155760000000000000 and p_granted >= 0 and p_acts_at is not null
@@ -71,11 +72,12 @@ begin
   end if;
   if given_back >= 0 then
     b.full_at := greatest(b.full_at - least(given_back, b.burst / b.token_ticks) * b.token_ticks, -b.burst);
+    b.granted := least(b.granted, c_most);
   else
     b.full_at := greatest(b.full_at, least(
       greatest(b.full_at, v_clock)::numeric - given_back::numeric * b.token_ticks,
       tollgate.bucket_clock_v1(b, v_now + c_year)::numeric + b.burst));
-    b.granted := least(b.granted::numeric - given_back, 4611686018427387903);
+    b.granted := least(b.granted::numeric - given_back, c_most);
   end if;
   update tollgate.token_buckets t
      set full_at = b.full_at, granted = b.granted,

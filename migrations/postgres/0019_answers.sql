@@ -33,9 +33,10 @@ begin
   if p_taken.step_ns = 9223372036854775807 then
     return case when v_tick <= 0 then 0 end;
   end if;
-  return ceil(greatest(
+  -- In whole numbers: a quotient of numeric is rounded, and of years by more than a nanosecond.
+  return (greatest(
     p_taken.anchor + (v_tick + p_taken.step_ticks - 1) / p_taken.step_ticks * p_taken.step_ns - p_taken.now, 0)
-    / 1000000.0);
+    + 999999) / 1000000;
 end
 $$;
 

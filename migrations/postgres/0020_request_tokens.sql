@@ -62,7 +62,7 @@ begin
   end case;
 
   granted := t.outcome = 'granted';
-  wait_ms := case when granted then ceil((t.acts_at - t.now) / 1000000.0) else 0 end;
+  wait_ms := case when granted then (t.acts_at - t.now + 999999) / 1000000 else 0 end;
   if t.token_ticks is null then
     -- The mode is 'off', and there is no such bucket yet.
     remaining := t.burst;
@@ -73,7 +73,7 @@ begin
   remaining := tollgate.taken_remaining_v1(t);
   retry_after_ms := tollgate.taken_until_v1(t, least(p_tokens, c_most) + least(p_keep, c_most));
   if t.outcome = 'denied' and t.mode = 'block' then
-    retry_after_ms := ceil((t.acts_at - t.now) / 1000000.0);
+    retry_after_ms := (t.acts_at - t.now + 999999) / 1000000;
   end if;
   reset_after_ms := tollgate.taken_until_v1(t, t.burst / t.token_ticks);
 end

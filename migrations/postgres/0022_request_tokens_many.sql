@@ -23,7 +23,7 @@ begin
     select p_ids[t.entry], (t.taken).outcome,
            case when (t.taken).outcome in ('granted', 'denied') then tollgate.taken_remaining_v1(t.taken) end,
            case when (t.taken).outcome = 'denied' and (t.taken).mode = 'block'
-                then ceil(((t.taken).acts_at - (t.taken).now) / 1000000.0)::bigint
+                then ((t.taken).acts_at - (t.taken).now + 999999) / 1000000
                 when (t.taken).outcome in ('granted', 'denied')
                 then tollgate.taken_until_v1(t.taken, p_tokens[t.entry]) end
       from tollgate.take_many_v1(p_ids, p_tokens, v_none, v_none, null, null, null, null, null, null, v_once) t

@@ -70,7 +70,7 @@ begin
     outcome := 'conflict';
   elsif mode = 'block' then
     outcome := 'denied';
-    retry_after_ms := ceil((tollgate.until_v1(mode_until) - v_now) / 1000000.0);
+    retry_after_ms := (tollgate.until_v1(mode_until) - v_now + 999999) / 1000000;
   elsif not known then
     outcome := 'granted';
     retry_after_ms := 0;

@@ -1,22 +1,23 @@
 -- reset_bucket: make a bucket full, and forget what its key's sliding window has counted. It counts as a grant of its
 -- capacity, so that no earlier reservation gives anything back any more.
 --
--- Result: whether there is such a bucket. Locks: its row.
+-- Result: whether there is such a bucket, or a window that something was counted in. Locks: its row.
 create function tollgate.reset_bucket(p_id text) returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_found boolean;
+  v_found  boolean;
+  v_window boolean;
 begin
   perform from tollgate.token_buckets b where b.id = p_id for no key update;
   update tollgate.token_buckets b
      set full_at = tollgate.bucket_clock_v1(b, tollgate.token_clock_v1()), longest_wait = 0,
-         granted = b.granted + b.burst / b.token_ticks
+         granted = least(b.granted::numeric + b.burst / b.token_ticks, 4611686018427387903)
    where b.id = p_id;
   v_found := found;
-  delete from tollgate.token_windows w where w.id = p_id;
-  return v_found or found;
+  delete from tollgate.token_windows w where w.id = p_id returning w.granted > 0 into v_window;
+  return v_found or v_window is true;
 end
 $$;
 
@@ -25,18 +26,19 @@ revoke all on function tollgate.reset_bucket(text) from public;
 -- delete_bucket: forget a bucket, and its key's sliding window. One that is made again by its next request is full
 -- then.
 --
--- Result: whether there was such a bucket. Locks: its row.
+-- Result: whether there was such a bucket, or a window that something was counted in. Locks: its row.
 create function tollgate.delete_bucket(p_id text) returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_found boolean;
+  v_found  boolean;
+  v_window boolean;
 begin
   delete from tollgate.token_buckets b where b.id = p_id;
   v_found := found;
-  delete from tollgate.token_windows w where w.id = p_id;
-  return v_found or found;
+  delete from tollgate.token_windows w where w.id = p_id returning w.granted > 0 into v_window;
+  return v_found or v_window is true;
 end
 $$;
 

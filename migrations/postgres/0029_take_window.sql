@@ -65,11 +65,15 @@ begin
     from tollgate.token_mode g
     left join tollgate.token_overrides o
       on g.overrides and o.id = p_id and tollgate.in_force_v1(o.expires_at, v_now);
-  w.ends := '{}';
-  w.counts := '{}';
-  w.resolution_ns := p_resolution;
-
-  if v_mode is distinct from 'off' then
+  if v_mode = 'off' then
+    -- What was counted is told, and nothing is locked or made.
+    select t.* into w from tollgate.token_windows t where t.id = p_id;
+    if not found then
+      w.ends := '{}';
+      w.counts := '{}';
+      w.resolution_ns := p_resolution;
+    end if;
+  else
     loop
       select t.* into w from tollgate.token_windows t where t.id = p_id for no key update;
       exit when found;

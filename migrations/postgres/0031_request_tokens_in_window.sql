@@ -51,11 +51,11 @@ begin
   granted := t.outcome = 'granted';
   remaining := greatest(p_max_requests - coalesce((
     select sum(c) from unnest(t.ends, t.counts) as u (e, c) where e > t.now - v_interval), 0), 0);
-  wait_ms := case when granted then ceil((t.acts_at - t.now) / 1000000.0) else 0 end;
-  retry_after_ms := ceil((case
+  wait_ms := case when granted then (t.acts_at - t.now + 999999) / 1000000 else 0 end;
+  retry_after_ms := (case
     when t.mode = 'block' then t.acts_at
-    else tollgate.window_earliest_v1(w, v_interval, p_max_requests - p_tokens, t.now) end - t.now) / 1000000.0);
-  reset_after_ms := coalesce(ceil(greatest(t.ends[v_last] + v_interval - t.now, 0) / 1000000.0), 0);
+    else tollgate.window_earliest_v1(w, v_interval, p_max_requests - p_tokens, t.now) end - t.now + 999999) / 1000000;
+  reset_after_ms := coalesce((greatest(t.ends[v_last] + v_interval - t.now, 0) + 999999) / 1000000, 0);
 end
 $$;
 

@@ -30,7 +30,7 @@ begin
   return query
     select w.most, w.interval_ns * 0.000000001, w.resolution_ns * 0.000000001,
            coalesce(sum(u.c) filter (where u.e > v_now - w.interval_ns), 0)::bigint, w.granted,
-           ceil((tollgate.window_earliest_v1(w, w.interval_ns, w.most - 1, v_now) - v_now) / 1000000.0)::bigint
+           (tollgate.window_earliest_v1(w, w.interval_ns, w.most - 1, v_now) - v_now + 999999) / 1000000
       from unnest(w.ends, w.counts) as u (e, c);
 end
 $$;

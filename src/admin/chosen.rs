@@ -53,6 +53,11 @@ pub(crate) fn limited(quota: Quota) -> Result<Quota, AdminError> {
     if quota.refill() == Refill::Unlimited { Err(AdminError::Unlimited) } else { Ok(quota) }
 }
 
+/// A reason that every database's columns hold.
+pub(crate) fn reason(text: &str) -> Result<(), AdminError> {
+    if text.len() > MOST_REASON || text.contains('\0') { Err(AdminError::Reason(text.len())) } else { Ok(()) }
+}
+
 /// An end after `now`. One beyond the year 2262, to which no clock here reaches, is none.
 pub(crate) fn until(until: Option<DateTime<Utc>>, now: i64) -> Result<Option<DateTime<Utc>>, AdminError> {
     match until {
@@ -65,3 +70,6 @@ pub(crate) fn until(until: Option<DateTime<Utc>>, now: i64) -> Result<Option<Dat
 pub(crate) fn nanoseconds(at: DateTime<Utc>) -> i64 {
     at.timestamp_nanos_opt().unwrap_or(if at < DateTime::UNIX_EPOCH { i64::MIN } else { i64::MAX })
 }
+
+/// In bytes: as many as MySQL's `text` has.
+const MOST_REASON: usize = 65_535;

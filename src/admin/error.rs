@@ -12,6 +12,9 @@ pub enum AdminError {
     /// An end that has passed.
     #[error("it would end at {0}, which is past: give a later time, or none")]
     Past(DateTime<Utc>),
+    /// A reason that not every database can hold; its bytes.
+    #[error("a reason of {0} bytes, or with a NUL in it, cannot be stored: give 65535 bytes or less, without NUL")]
+    Reason(usize),
     /// A quota without a limit, which no store keeps.
     #[error("a quota without a limit cannot be stored: switch the mode to off instead")]
     Unlimited,

@@ -1,6 +1,6 @@
 use chrono::{DateTime, Utc};
 
-use super::{AdminError, limited, until};
+use super::{AdminError, limited, reason, until};
 use crate::{Mode, Quota};
 
 /// What holds for one key instead of its own terms and mode, and why.
@@ -10,7 +10,7 @@ pub struct Override {
     pub quota: Option<Quota>,
     /// Its mode; `None`: the plan's, or that of all.
     pub mode: Option<Mode>,
-    /// Why it was made, for whoever meets it later.
+    /// Why it was made, for whoever meets it later: 65,535 bytes at most, without NUL.
     pub reason: String,
     /// When it ends; `None`: when it is taken away.
     pub expires_at: Option<DateTime<Utc>>,
@@ -22,6 +22,7 @@ impl Override {
         if self.quota.is_none() && self.mode.is_none() {
             return Err(AdminError::ChangesNothing);
         }
+        reason(&self.reason)?;
         let quota = self.quota.map(limited).transpose()?;
         Ok(Self { quota, expires_at: until(self.expires_at, now)?, ..self })
     }

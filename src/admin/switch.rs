@@ -30,6 +30,7 @@ impl Switch {
         end: Option<DateTime<Utc>>,
         now: i64,
     ) -> Result<Self, AdminError> {
+        reason.map_or(Ok(()), super::reason)?;
         Ok(Self { mode, reason: reason.map(str::to_owned), until: until(end, now)? })
     }
 }

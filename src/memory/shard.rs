@@ -57,8 +57,9 @@ impl Shard {
         self.rows.remove(key).is_some() || window
     }
 
+    /// Says whether anything was counted in it.
     pub(super) fn forget_window(&mut self, key: &Key) -> bool {
-        self.windows.remove(key).is_some()
+        self.windows.remove(key).is_some_and(|row| row.ring.granted > 0)
     }
 
     /// Adds a bucket, or replaces it. If there is no room, those that are full are forgotten.
@@ -82,6 +83,11 @@ impl Shard {
             self.make_room(key, 1, now)?;
         }
         Ok(self.windows.entry(key.clone()).or_insert_with(|| WindowRow::new(*window)))
+    }
+
+    /// The same to look at: not made.
+    pub(super) fn known_window(&self, key: &Key, window: &Window) -> WindowRow {
+        self.windows.get(key).cloned().unwrap_or_else(|| WindowRow::new(*window))
     }
 
     pub(super) fn window_of(&mut self, key: &Key) -> Option<&mut WindowRow> {

@@ -1,6 +1,6 @@
 use super::MemoryStore;
 use crate::window::{self, Counted};
-use crate::{Clock, Error, Key, Outcome, Rule, SharedWindows, Take, Window};
+use crate::{Clock, Error, Key, Mode, Outcome, Rule, SharedWindows, Take, Window};
 
 impl<C: Clock> MemoryStore<C> {
     /// Decides a request under a sliding window.
@@ -15,8 +15,11 @@ impl<C: Clock> MemoryStore<C> {
             shard.receipts.make_room(id, &of, now)?;
         }
         let held = take.id.and_then(|id| shard.receipts.get(id, &of, now));
-        let row = shard.window(key, window, now)?;
-        let counted = window::decide(row, window, request, mode, held, now);
+        let counted = if mode.0 == Mode::Off {
+            window::decide(&mut shard.known_window(key, window), window, request, mode, held, now)
+        } else {
+            window::decide(shard.window(key, window, now)?, window, request, mode, held, now)
+        };
         let outcome = counted.outcome(take, window, request);
         if let (Some(id), Ok(decision), None) = (take.id, &outcome, held)
             && let [(_, receipt)] = decision.taken[..]
@@ -33,7 +36,9 @@ impl<C: Clock> SharedWindows for MemoryStore<C> {
         let mut shard = self.shard(key).lock();
         let now = self.clock.now();
         let mode = self.rules.of(key, &Rule::Window(*window), None).mode(None, now);
-        let row = shard.window(key, window, now)?;
-        Ok(row.count_now(window, mode, cost, now))
+        if mode.0 == Mode::Off {
+            return Ok(shard.known_window(key, window).count_now(window, mode, cost, now));
+        }
+        Ok(shard.window(key, window, now)?.count_now(window, mode, cost, now))
     }
 }

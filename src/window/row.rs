@@ -69,7 +69,9 @@ impl WindowRow {
         cost: i64,
         now: i64,
     ) -> Counted {
-        self.ring.step_back(now);
+        if mode != Mode::Off {
+            self.ring.step_back(now);
+        }
         let counts = matches!(mode, Mode::Enforce | Mode::Shadow);
         if counts && cost > 0 {
             self.ring.count(window, now, self.next(now), cost.min(MOST_REQUESTS));
@@ -86,6 +88,8 @@ impl WindowRow {
 }
 
 impl Account for WindowRow {
+    const MOST: i64 = MOST_REQUESTS;
+
     fn cancel(&mut self, receipt: &Receipt, _: i64) -> Option<i64> {
         Some(self.ring.give_back(receipt.acts_at, receipt.cost))
     }
@@ -96,6 +100,6 @@ impl Account for WindowRow {
 
     fn charge(&mut self, now: i64, tokens: i64) {
         let window = self.window;
-        self.ring.count(&window, now, self.next(now), tokens.min(MOST_REQUESTS));
+        self.ring.count(&window, now, self.next(now), tokens);
     }
 }

@@ -264,7 +264,19 @@ pub(crate) async fn what_can_never_rule_is_refused<W: World>(world: &W) -> anyho
     assert_eq!(refused(store.set_override(&key, Override::default()).await), AdminError::ChangesNothing);
     let over = Override { quota: Some(Quota::unlimited()), ..Override::default() };
     assert_eq!(refused(store.set_override(&key, over).await), AdminError::Unlimited);
+    for reason in ["x".repeat(65_536), "a\0b".to_owned()] {
+        let long = AdminError::Reason(reason.len());
+        let over = Override { mode: Some(Mode::Off), reason: reason.clone(), ..Override::default() };
+        assert_eq!(refused(store.set_override(&key, over).await), long);
+        assert_eq!(refused(store.set_mode(Mode::Off, Some(&reason), None).await), long);
+        assert_eq!(refused(store.set_plan_mode(&key, Some(Mode::Off), Some(&reason), None).await.map(drop)), long);
+    }
     assert!(!store.clear_override(&key).await?);
+    let longest = "\u{1F980}".repeat(65_532 / 4) + "xyz";
+    let over = Override { mode: Some(Mode::Shadow), reason: longest.clone(), ..Override::default() };
+    store.set_override(&key, over).await?;
+    assert_eq!(store.explain(&key, None).await?.override_reason, Some(longest));
+    assert!(store.clear_override(&key).await?);
     assert_eq!(refused(store.create_plan(&key, Quota::unlimited()).await), AdminError::Unlimited);
     assert_eq!(refused(store.create_bucket(&key, Quota::unlimited()).await), AdminError::Unlimited);
     assert_eq!(refused(store.set_mode(Mode::Off, None, Some(past)).await), AdminError::Past(past));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::bucket::MOST_TOKENS;
-use tollgate::{Adjusted, Key, KeyError, Mode, Outcome, Quota, Receipt, Rule, Store, Take, TakeError};
+use tollgate::{Adjusted, Admin, Key, KeyError, Mode, Outcome, Quota, Receipt, Rule, Store, Take, TakeError};
 use uuid::Uuid;
 
 use super::{START, World, left, under};
@@ -167,6 +167,28 @@ pub(crate) async fn no_figure_of_an_adjustment_overflows<W: World>(world: &W) ->
             assert_eq!(world.store().adjust(&[settle]).await?, [Ok(expected)], "{quota}");
         }
         assert!(!world.decide(Take::from(settled.clone())).await?.is_granted(), "{quota}");
+    }
+    Ok(())
+}
+
+/// However often the most that there can be is given back, or made anew, it is granted again.
+pub(crate) async fn no_count_of_what_was_granted_overflows<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    for quota in ["3155760000000000000 once", "3155760000000000000/36525d"] {
+        let key = world.key();
+        let all = || anyhow::Ok(under(&key, quota)?.cost(MOST_TOKENS.unsigned_abs()));
+        for time in 0..8 {
+            let id = Uuid::new_v4();
+            let decision = world.decide(all()?.id(id, Duration::MAX)).await?;
+            assert_eq!(left(&decision), (true, 0), "{quota}: time {time}");
+            if time % 2 == 0 {
+                assert!(world.store().reset(&key).await?, "{quota}: time {time}");
+            } else {
+                let refund = Receipt::new(id, key.clone(), MOST_TOKENS.unsigned_abs()).refund(u64::MAX);
+                assert_eq!(world.store().adjust(&[refund]).await?, [Ok(Adjusted::Done(MOST_TOKENS))], "{quota}");
+            }
+        }
+        assert_eq!(left(&world.decide(all()?).await?), (true, 0), "{quota}");
     }
     Ok(())
 }

@@ -105,6 +105,34 @@ pub(crate) async fn a_request_is_settled_once<W: World>(world: &W) -> anyhow::Re
     Ok(())
 }
 
+/// In a bucket and in a sliding window alike.
+pub(crate) async fn a_reservation_is_cancelled_once<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    for rule in ["5/h", "5 in 1h at 1min"] {
+        let key = world.key();
+        let take = under(&key, "5/h")?.rule(Rule::try_from(rule)?).cost(5);
+        assert!(world.decide(take.clone()).await?.is_granted());
+        let later = take.clone().cost(3).id(Uuid::new_v4(), HOUR * 9).max_wait(HOUR * 2);
+        let receipt = reserved(world, &later).await?.receipts()[0].clone();
+        assert_eq!(adjusted(world, receipt.clone().cancel()).await?, Adjusted::Done(3), "{rule}");
+        for again in [receipt.clone().cancel(), receipt.clone().refund(3), receipt.clone().settle(0)] {
+            assert_eq!(adjusted(world, again).await?, Adjusted::Repeated, "{rule}");
+        }
+        // And its id is good for no other request.
+        let outcome = world.store().take_one(&later).await?;
+        assert!(matches!(outcome, Err(TakeError::Reused(_))), "{rule}: {outcome:?}");
+        world.at_ms(7_260_000).await?;
+        assert_eq!(
+            adjusted(world, receipt.clone().cancel()).await?,
+            Adjusted::Late,
+            "{rule}: its turn would have come"
+        );
+        assert_eq!(left(&world.decide(take.cost(5)).await?), (true, 0), "{rule}");
+        world.at_ms(0).await?;
+    }
+    Ok(())
+}
+
 pub(crate) async fn a_request_is_settled_in_time_or_not_at_all<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let take = under(&world.key(), "10/h")?.cost(5);

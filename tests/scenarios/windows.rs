@@ -272,6 +272,55 @@ pub(crate) async fn a_window_is_decided_by_itself(world: &impl World) -> anyhow:
     Ok(())
 }
 
+pub(crate) async fn what_no_window_can_grant_is_the_same_error_alone_and_among_others(
+    world: &impl World,
+) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let take = under(world, ten_a_second()?);
+    for (cost, keep) in [(0, 0), (11, 0), (1, 10), (10, 1), (u64::MAX, 0), (1, u64::MAX), (u64::MAX / 2, u64::MAX / 2)]
+    {
+        for max_wait in [ms(0), Duration::MAX] {
+            let asked = take.clone().cost(cost).keep(keep).max_wait(max_wait);
+            let identified = asked.clone().id(Uuid::new_v4(), Duration::MAX);
+            let key = take.key().clone();
+            let never = TakeError::NeverPossible { key, cost, keep, capacity: 10 };
+            let error = if cost == 0 { TakeError::NoTokens } else { never };
+            assert_eq!(world.store().take_one(&asked).await?, Err(error.clone()));
+            let outcomes = world.store().take(&[asked.clone(), identified, asked]).await?;
+            assert!(outcomes.iter().all(|outcome| *outcome == Err(error.clone())), "{outcomes:?}");
+        }
+    }
+    assert_eq!(left(&world.decide(take.cost(10)).await?), (true, 0), "nothing was counted");
+    Ok(())
+}
+
+pub(crate) async fn a_late_or_another_windows_receipt_changes_no_count(world: &impl World) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let (take, other) = (under(world, ten_a_second()?).cost(8), under(world, ten_a_second()?).cost(8));
+    let id = Uuid::new_v4();
+    assert!(world.decide(take.clone().id(id, ms(500))).await?.is_granted());
+    assert!(world.decide(other.clone()).await?.is_granted());
+    let receipt = |take: &Take, cost| {
+        Receipt::new(id, take.key().clone(), cost).in_window(Duration::from_nanos(START.unsigned_abs()))
+    };
+    let adjust = async |adjustment| anyhow::Ok(world.store().adjust(&[adjustment]).await?.remove(0));
+    // Of a request that was not this window's, there is nothing to settle; nor is it another cost's.
+    for settle in [receipt(&other, 8).settle(0), receipt(&other, u64::MAX).settle(u64::MAX)] {
+        assert_eq!(adjust(settle).await?, Ok(Adjusted::Late));
+    }
+    assert_eq!(adjust(receipt(&take, 7).settle(0)).await?, Ok(Adjusted::Repeated));
+    assert_eq!(adjust(receipt(&take, 8).cancel()).await?, Ok(Adjusted::Late), "it acted at once");
+    world.at_ms(500).await?;
+    assert_eq!(adjust(receipt(&take, 8).settle(0)).await?, Ok(Adjusted::Late), "its id was held for so long");
+    for take in [take, other] {
+        assert_eq!(available(world, &take).await?, 2);
+    }
+    let nobodys = under(world, ten_a_second()?);
+    let gone = adjust(receipt(&nobodys, 1).refund(1)).await?;
+    assert_eq!(gone, Err(TakeError::UnknownBucket(nobodys.key().clone())));
+    Ok(())
+}
+
 pub(crate) async fn what_is_counted_for_others_fills_a_window_beyond_its_maximum(
     world: &impl World,
 ) -> anyhow::Result<()> {

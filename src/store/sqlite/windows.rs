@@ -31,8 +31,8 @@ pub(super) async fn take(
         Counting::Count => row.count_now(window, mode, ask.request.cost, now),
         Counting::Decide => decide(&mut row, window, ask.request, mode, held, now),
     };
-    let before = found.map_or_else(|| WindowRow::new(*window).ring, |found| found.ring);
-    if row.ring != before {
+    // Its first request makes it, whatever it comes to, unless everything is off.
+    if found.map_or(mode.0 != Mode::Off, |found| found.ring != row.ring) {
         write(connection, key, &row).await?;
     }
     let took = counted.word == Word::Granted && counted.mode == Mode::Enforce;
@@ -59,10 +59,11 @@ pub(super) async fn find(connection: &mut SqliteConnection, key: &Key) -> Result
     found.map(row).transpose()
 }
 
-/// Forgets a window, and says whether there was one.
+/// Forgets a window, and says whether anything was counted in it.
 pub(super) async fn delete(connection: &mut SqliteConnection, key: &Key) -> Result<bool, sqlx::Error> {
-    let delete = sqlx::query("delete from token_windows where id = ?1").bind(key.as_str());
-    Ok(delete.execute(connection).await?.rows_affected() > 0)
+    let delete = "delete from token_windows where id = ?1 returning granted > 0";
+    let counted: Option<bool> = sqlx::query_scalar(delete).bind(key.as_str()).fetch_optional(connection).await?;
+    Ok(counted.unwrap_or(false))
 }
 
 /// Writes the whole row.

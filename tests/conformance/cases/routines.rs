@@ -10,6 +10,7 @@ use crate::matrix::{Case, Levels, Time, list};
 use crate::rig::Rig;
 
 mod batches;
+mod extremes;
 mod refusals;
 mod windows;
 
@@ -28,6 +29,7 @@ pub(crate) fn cases() -> Vec<Case> {
         arguments_that_are_left_out_mean_one_token_now,
     ));
     cases.extend(batches::cases());
+    cases.extend(extremes::cases());
     cases.extend(refusals::cases());
     cases.extend(windows::cases());
     cases

@@ -1,0 +1,187 @@
+//! Every argument of the routines that take single values, at every extreme of its type: an answer, or an error of the
+//! documentation's table before anything moves.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use tollgate::Quota;
+
+use crate::engines::Kind;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::rig::Rig;
+
+pub(crate) fn cases() -> Vec<Case> {
+    list!(
+        Levels::Pools, Time::Injected, |engine| engine.has_routines;
+        no_argument_is_answered_by_an_error_of_the_engine,
+        what_no_parameter_can_hold_is_refused_before_the_routine_runs,
+    )
+    .into()
+}
+
+/// What a parameter is for, by which its extremes go.
+#[derive(Clone, Copy, PartialEq)]
+enum Parameter {
+    Id,
+    Whole,
+    Seconds,
+    Word,
+    Uuid,
+}
+
+use Parameter::{Id, Seconds, Uuid, Whole, Word};
+
+/// Routines, as on PostgreSQL, with arguments that would be answered. `ID` is a provisioned bucket, `NEW` nobody's, `UUID` an
+/// id that is free.
+const ROUTINES: &[(&str, &[(Parameter, &str)])] = &[
+    ("request_token", &[(Id, "ID")]),
+    ("request_tokens", &[(Id, "ID"), (Whole, "1"), (Whole, "0"), (Whole, "0")]),
+    ("request_tokens_v1", &[(Id, "ID"), (Whole, "1"), (Whole, "0"), (Whole, "0"), (Id, "null"), (Uuid, "UUID")]),
+    ("rate_limiting_request", &[(Id, "NEW"), (Whole, "1"), (Whole, "10")]),
+    (
+        "request_tokens_in_window",
+        &[(Id, "NEW"), (Whole, "5"), (Seconds, "60"), (Seconds, "5"), (Whole, "1"), (Whole, "0")],
+    ),
+    (
+        "take_v1",
+        &[
+            (Id, "NEW"),
+            (Whole, "1"),
+            (Whole, "0"),
+            (Whole, "0"),
+            (Whole, "5"),
+            (Seconds, "1"),
+            (Word, "interval"),
+            (Id, "null"),
+            (Uuid, "UUID"),
+            (Whole, "0"),
+        ],
+    ),
+    (
+        "adjust_v1",
+        &[(Word, "refund"), (Uuid, "UUID"), (Id, "ID"), (Whole, "1"), (Whole, "0"), (Whole, "0"), (Whole, "1")],
+    ),
+    ("adjust_window_v1", &[(Word, "refund"), (Uuid, "UUID"), (Id, "NEW"), (Whole, "1"), (Whole, "0"), (Whole, "1")]),
+    (
+        "hold_back_v1",
+        &[(Id, "NEW"), (Whole, "1"), (Whole, "0"), (Whole, "5"), (Seconds, "1"), (Word, "interval"), (Id, "null")],
+    ),
+    ("hold_back", &[(Id, "ID"), (Whole, "5"), (Whole, "0"), (Whole, "0")]),
+    ("create_bucket", &[(Id, "NEW"), (Whole, "5"), (Seconds, "1"), (Word, "interval")]),
+    ("create_plan", &[(Id, "NEW"), (Whole, "5"), (Seconds, "1"), (Word, "interval")]),
+    ("reset_bucket", &[(Id, "NEW")]),
+    ("delete_bucket", &[(Id, "NEW")]),
+    ("explain", &[(Id, "ID"), (Id, "null")]),
+    ("peek_window", &[(Id, "ID")]),
+];
+
+async fn no_argument_is_answered_by_an_error_of_the_engine(rig: Rig) -> anyhow::Result<()> {
+    let codes = ["22023", "23514", if rig.engine.kind == Kind::Postgres { "P0002" } else { "45000" }];
+    each_call(&rig, extremes, &codes, false).await
+}
+
+async fn what_no_parameter_can_hold_is_refused_before_the_routine_runs(rig: Rig) -> anyhow::Result<()> {
+    // No such routine or no such value; out of range, no number, too long.
+    let codes: &[&str] = if rig.engine.kind == Kind::Postgres {
+        &["42883", "22003", "22P02"]
+    } else {
+        &["22003", "HY000", "22007", "22001"]
+    };
+    each_call(&rig, beyond, codes, true).await
+}
+
+/// Calls each routine with each of its arguments at each of these values: refused with such a code, and nothing moves, or
+/// answered, if it need not be refused.
+async fn each_call(
+    rig: &Rig,
+    values: fn(&Rig, Parameter) -> Vec<String>,
+    codes: &[&str],
+    must: bool,
+) -> anyhow::Result<()> {
+    rig.at(START).await?;
+    let key = rig.bucket(Quota::interval(1_000_000, Duration::from_hours(1))?).await?;
+    let mut wrong = Vec::new();
+    for (routine, parameters) in ROUTINES {
+        for place in 0..parameters.len() {
+            for value in values(rig, parameters[place].0) {
+                let new = rig.key();
+                let arguments = parameters.iter().enumerate().map(|(at, (_, usual))| match *usual {
+                    _ if at == place => value.clone(),
+                    "ID" => rig.quoted(key.as_str()),
+                    "NEW" => rig.quoted(new.as_str()),
+                    "UUID" => rig.quoted(&uuid::Uuid::new_v4().to_string()),
+                    usual if matches!(parameters[at].0, Word) => rig.quoted(usual),
+                    usual => usual.to_owned(),
+                });
+                let call = rig.calling(&named(rig, routine), &arguments.collect::<Vec<_>>().join(", "));
+                let before = rig.row(&key).await?;
+                let refusal = match rig.sql(call.clone()).await {
+                    Ok(_) if must => Some("nothing".to_owned()),
+                    Ok(_) => None,
+                    Err(error) => {
+                        ensure!(
+                            rig.row(&key).await? == before && rig.row(&new).await?.is_none(),
+                            "{call} moved something"
+                        );
+                        let error = error.into_database_error().context(call.clone())?;
+                        let code = error.code().unwrap_or_default().into_owned();
+                        (!codes.contains(&&*code)).then(|| format!("{code}: {}", error.message()))
+                    }
+                };
+                wrong.extend(refusal.map(|refusal| format!("{}\n  {refusal}", short(&call))));
+            }
+        }
+    }
+    ensure!(wrong.is_empty(), "refused otherwise than documented:\n{}", wrong.join("\n"));
+    Ok(())
+}
+
+/// The same routine's name on this engine.
+fn named(rig: &Rig, routine: &str) -> String {
+    let prefixed = rig.engine.kind == Kind::MySql && !routine.starts_with("r") || routine == "reset_bucket";
+    if prefixed && rig.engine.kind == Kind::MySql { format!("token_{routine}") } else { routine.to_owned() }
+}
+
+/// What a parameter can hold.
+fn extremes(rig: &Rig, parameter: Parameter) -> Vec<String> {
+    let texts = |texts: &[&str]| texts.iter().map(|text| rig.quoted(text)).collect::<Vec<_>>();
+    let mut values = match parameter {
+        Id => texts(&["", " ", "\u{1F980}", &"x".repeat(255), &"x".repeat(256), &"\u{1F980}".repeat(64)]),
+        Whole => [i64::MIN, i64::MIN + 1, -1, 0, 1, i64::MAX / 2, i64::MAX / 2 + 1, i64::MAX - 1, i64::MAX]
+            .map(|whole| whole.to_string())
+            .into(),
+        Seconds => ["-9999999999", "-1", "0", "0.000000001", "0.0000000004", "9999999999"].map(str::to_owned).into(),
+        Word => texts(&["", "never"]),
+        Uuid => texts(&["00000000-0000-0000-0000-000000000000"]),
+    };
+    if parameter == Seconds && rig.engine.kind == Kind::Postgres {
+        // Its numeric has all of these, MySQL's and MariaDB's decimal(19, 9) none.
+        values.extend(["'NaN'", "'infinity'", "'-infinity'", "1e30", "-1e30", "1e300"].map(str::to_owned));
+    }
+    if parameter == Id && rig.engine.kind == Kind::Postgres {
+        values.push(rig.quoted(&"x".repeat(100_000)));
+    }
+    values.push("null".into());
+    values
+}
+
+/// What it cannot.
+fn beyond(rig: &Rig, parameter: Parameter) -> Vec<String> {
+    let postgres = rig.engine.kind == Kind::Postgres;
+    match parameter {
+        Whole => ["9223372036854775808", "-9223372036854775809", "1e30", "'one'"].map(str::to_owned).into(),
+        Seconds if postgres => vec!["'one'".into()],
+        Seconds => ["1e10", "-1e10", "1e308", "'one'", "'NaN'"].map(str::to_owned).into(),
+        Uuid if postgres => vec!["'one'".into()],
+        Uuid => vec![rig.quoted(&"x".repeat(37))],
+        Id if !postgres => vec![rig.quoted(&"x".repeat(257)), rig.quoted(&"x".repeat(100_000))],
+        Word if !postgres => vec![rig.quoted(&"x".repeat(11))],
+        Id | Word => Vec::new(),
+    }
+}
+
+fn short(call: &str) -> String {
+    if call.len() > 400 { format!("{}…", call.chars().take(400).collect::<String>()) } else { call.to_owned() }
+}
+
+const START: i64 = 1_800_000_000_123_456_789;

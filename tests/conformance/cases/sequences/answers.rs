@@ -1,0 +1,94 @@
+//! Whether an engine answered what memory does.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use anyhow::ensure;
+use chrono::{DateTime, TimeDelta, Utc};
+use tollgate::{BucketLevel, Decision, Error, Explanation, Outcome, Quota, WindowLevel};
+
+/// What can be said of the request, unless there is no answer at all.
+pub(super) fn outcome(answer: Result<&Decision, &Error>) -> anyhow::Result<Outcome> {
+    match answer {
+        Ok(decision) => Ok(Ok(decision.clone())),
+        Err(Error::Take(refused)) => Ok(Err(refused.clone())),
+        Err(error) => Err(error.clone().into()),
+    }
+}
+
+pub(super) fn agree(expected: &Outcome, found: &Outcome) -> anyhow::Result<()> {
+    let shown = |decision: &Decision| {
+        (
+            (decision.is_granted(), decision.remaining(), decision.limit(), decision.mode(), decision.source()),
+            (decision.wait(), decision.retry_after(), decision.reset_after()),
+        )
+    };
+    let agreed = match (expected, found) {
+        // What was asked again, because others were in the way, says so.
+        (Ok(expected), Ok(found)) if found.attempts() > 1 => shown(expected) == shown(found),
+        _ => expected == found,
+    };
+    ensure!(agreed, "the answer is {found:?}\nand not {expected:?}");
+    Ok(())
+}
+
+pub(super) fn same<T: Debug + PartialEq>(what: &str, expected: &T, found: &T) -> anyhow::Result<()> {
+    ensure!(expected == found, "{what} is answered {found:?}\nand not {expected:?}");
+    Ok(())
+}
+
+/// Databases tell instants to a microsecond or two, and reckon the terms of an override that was changed since from the
+/// bucket's state.
+pub(super) fn same_level(expected: Option<BucketLevel>, found: Option<BucketLevel>) -> anyhow::Result<()> {
+    let near = |expected: Option<DateTime<Utc>>, found: Option<DateTime<Utc>>| match (expected, found) {
+        (Some(one), Some(other)) if (one - other).abs() <= TimeDelta::microseconds(2) => found,
+        _ => expected,
+    };
+    let expected = match (expected, &found) {
+        (Some(mut level), Some(found)) => {
+            if level.overridden && found.overridden && level.quota.capacity() == found.quota.capacity() {
+                level.quota = found.quota;
+            }
+            level.full_at = near(level.full_at, found.full_at);
+            level.next_refill_at = near(level.next_refill_at, found.next_refill_at);
+            Some(level)
+        }
+        (expected, _) => expected,
+    };
+    same("a peek", &expected, &found)
+}
+
+pub(super) fn same_window(expected: Option<WindowLevel>, found: Option<WindowLevel>) -> anyhow::Result<()> {
+    let coarse = |level: Option<WindowLevel>| {
+        level.map(|mut level| {
+            level.retry_after = milliseconds(level.retry_after);
+            level
+        })
+    };
+    same("a peek at a window", &coarse(expected), &coarse(found))
+}
+
+/// A database reckons by the terms of the bucket's last request, which are these or not, until the next brings it to those that
+/// rule.
+pub(super) fn same_explanation(
+    mut expected: Explanation,
+    mut found: Explanation,
+    last: Option<Quota>,
+) -> anyhow::Result<()> {
+    if last.is_some_and(|last| expected.quota != Some(last)) {
+        (expected.available, expected.prospect) = (found.available, found.prospect);
+        expected.retry_after = found.retry_after;
+    }
+    for explanation in [&mut expected, &mut found] {
+        explanation.retry_after = milliseconds(explanation.retry_after);
+    }
+    same("an explanation", &expected, &found)
+}
+
+/// Rounded up, as the routines for people tell waits.
+fn milliseconds(span: Duration) -> Duration {
+    match u64::try_from(span.as_nanos().div_ceil(1_000_000)) {
+        Ok(ms) if span != Duration::MAX => Duration::from_millis(ms),
+        _ => Duration::MAX,
+    }
+}

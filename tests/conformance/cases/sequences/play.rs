@@ -1,0 +1,239 @@
+//! One run of a sequence, in memory and on an engine.
+
+use std::fmt::Write as _;
+
+use anyhow::ensure;
+use chrono::{DateTime, Utc};
+use tollgate::{
+    Adjusted, Adjustment, Admin, Key, Limiter, Mode, Override, Quota, Receipt, Reservation, SharedWindows, Store, Take,
+    TakeError,
+};
+
+use super::answers::{agree, outcome, same, same_explanation, same_level, same_window};
+use super::operations::{Cast, Change, Operation, operations};
+use super::{OPERATIONS, is_ruled};
+use crate::engines::Kind;
+use crate::rig::Rig;
+use crate::scenarios::World;
+use crate::scenarios::memory::Memory;
+
+pub(super) struct Play<'a> {
+    rig: &'a Rig,
+    /// In a database that nobody else uses.
+    alone: bool,
+    model: Memory,
+    cast: Cast,
+    operations: Vec<(usize, Operation)>,
+    now: i64,
+    /// The latest that it was since every bucket was emptied.
+    latest: i64,
+    /// What each operation took, in memory and on the engine.
+    receipts: Vec<(Vec<Receipt>, Vec<Receipt>)>,
+}
+
+pub(super) struct Failure {
+    pub(super) place: usize,
+    pub(super) told: String,
+    pub(super) error: anyhow::Error,
+}
+
+impl<'a> Play<'a> {
+    pub(super) fn of(rig: &'a Rig, seed: u64, kept: &[usize]) -> Self {
+        let keys = |count| (0..count).map(|_| rig.key()).collect();
+        let cast = Cast { keys: keys(7), plans: keys(3) };
+        let mut operations: Vec<_> =
+            operations(seed, &cast, OPERATIONS, is_ruled(seed)).into_iter().enumerate().collect();
+        operations.retain(|(place, _)| kept.contains(place));
+        let receipts = vec![(Vec::new(), Vec::new()); OPERATIONS];
+        // An end must be past neither by the injected clock nor by the server's own.
+        let start = if is_ruled(seed) { YEAR_2050 } else { START };
+        let now = start + i64::try_from(seed % 3).unwrap_or(0) * 123_456_789;
+        Self {
+            rig,
+            alone: is_ruled(seed) || rig.engine.kind == Kind::Sqlite,
+            model: Memory::new(),
+            cast,
+            operations,
+            now,
+            latest: now,
+            receipts,
+        }
+    }
+
+    pub(super) async fn run(mut self) -> Result<(), Failure> {
+        let mut told = String::new();
+        // What ruled every key in the run before is over.
+        if self.alone
+            && let Err(error) = self.rig.store().set_mode(Mode::Enforce, None, None).await
+        {
+            return Err(Failure { place: 0, told, error: error.into() });
+        }
+        for (place, operation) in std::mem::take(&mut self.operations) {
+            let _ = writeln!(told, "{place} at {}: {}", self.now, self.named(&operation));
+            if let Err(error) = Box::pin(self.perform(place, operation)).await {
+                return Err(Failure { place, told, error });
+            }
+        }
+        Ok(())
+    }
+
+    async fn perform(&mut self, place: usize, operation: Operation) -> anyhow::Result<()> {
+        self.model.at(self.now).await?;
+        World::at(self.rig, self.now).await?;
+        let (model, engine) = (self.model.store(), self.rig.store());
+        match operation {
+            Operation::Clock(step) => self.step(place, step).await?,
+            Operation::Take(take) => {
+                let expected = Limiter::new(model, Quota::unlimited())?.reserve_all(&take).await;
+                let found = Box::pin(Limiter::new(engine, Quota::unlimited())?.reserve_all(&take)).await;
+                let decided = outcome(expected.as_ref().map(Reservation::decision))?;
+                agree(&decided, &outcome(found.as_ref().map(Reservation::decision))?)?;
+                if let (Ok(expected), Ok(found)) = (expected, found) {
+                    self.receipts[place] = (expected.receipts().to_vec(), found.receipts().to_vec());
+                }
+            }
+            Operation::Batch(takes) => {
+                let (expected, found) = (model.take(&takes).await?, engine.take(&takes).await?);
+                ensure!(expected.len() == found.len(), "{} answers, not {}", found.len(), expected.len());
+                for (number, (expected, found)) in expected.iter().zip(&found).enumerate() {
+                    agree(expected, found).map_err(|error| error.context(format!("of the batch, {number}")))?;
+                }
+            }
+            Operation::Count(key, window, cost) => {
+                let expected = model.count(&key, &window, cost).await?;
+                let found = engine.count(&key, &window, cost).await?;
+                same("counting", &expected.available(&window), &found.available(&window))?;
+            }
+            Operation::Adjust(changes) => self.adjust(&changes).await?,
+            Operation::HoldBack(key, rule, hold) => {
+                let told = |held: Result<bool, tollgate::Error>| held.map_err(|error| error.to_string());
+                let expected = told(model.hold_back(&key, &rule, hold).await);
+                same("holding back", &expected, &told(engine.hold_back(&key, &rule, hold).await))?;
+            }
+            Operation::Reset(key) => {
+                same("a reset", &model.reset(&key).await?, &engine.reset(&key).await?)?;
+                self.look(&key, None).await?;
+            }
+            Operation::Delete(key) => {
+                same("a deletion", &model.delete(&key).await?, &engine.delete(&key).await?)?;
+                self.look(&key, None).await?;
+            }
+            Operation::DeletePlan(plan) => {
+                same("a plan's deletion", &model.delete_plan(&plan).await?, &engine.delete_plan(&plan).await?)?;
+            }
+            // Elsewhere it would take away what other cases made.
+            Operation::Sweep(limit) if self.alone => {
+                sweep(&model, limit).await?;
+                sweep(&engine, limit).await?;
+                for key in &self.cast.keys {
+                    self.look(key, None).await?;
+                }
+            }
+            Operation::Sweep(_) => {}
+            Operation::Look(key, plan) => self.look(&key, plan.as_ref()).await?,
+            ruling => self.rule(ruling).await?,
+        }
+        Ok(())
+    }
+
+    async fn look(&self, key: &Key, plan: Option<&Key>) -> anyhow::Result<()> {
+        let (model, engine) = (self.model.store(), self.rig.store());
+        let level = model.peek(key).await?;
+        let last = level.as_ref().map(|level| level.quota);
+        same_level(level, engine.peek(key).await?)?;
+        same_window(model.peek_window(key).await?, engine.peek_window(key).await?)?;
+        same_explanation(model.explain(key, plan).await?, engine.explain(key, plan).await?, last)
+    }
+
+    /// What an operator says of plans, modes and overrides.
+    async fn rule(&self, operation: Operation) -> anyhow::Result<()> {
+        let (model, engine) = (self.model.store(), self.rig.store());
+        match operation {
+            Operation::Create(key, quota) => {
+                self.model.create(&key, quota).await?;
+                World::create(self.rig, &key, quota).await
+            }
+            Operation::Plan(name, quota, mode) => {
+                self.model.plan(&name, quota, mode).await?;
+                World::plan(self.rig, &name, quota, mode).await
+            }
+            Operation::Mode(mode, end) => {
+                let until = end.map(|end| self.end(end));
+                model.set_mode(mode, None, until).await?;
+                Ok(engine.set_mode(mode, None, until).await?)
+            }
+            Operation::Override(key, over, end) => {
+                let over = Override { expires_at: end.map(|end| self.end(end)), ..over };
+                model.set_override(&key, over.clone()).await?;
+                Ok(engine.set_override(&key, over).await?)
+            }
+            Operation::ClearOverride(key) => {
+                let (expected, found) = (model.clear_override(&key).await?, engine.clear_override(&key).await?);
+                same("taking an override away", &expected, &found)
+            }
+            other => unreachable!("{other:?} rules nothing"),
+        }
+    }
+
+    async fn step(&mut self, place: usize, step: i64) -> anyhow::Result<()> {
+        self.now = self.now.saturating_add(step).clamp(0, YEAR_2100);
+        self.latest = self.latest.max(self.now);
+        // After the clock was set back, the first request that looks at a bucket's tokens empties it. Whether one that need
+        // not look at them does so too (repeated, spared, never possible) is each engine's own: so here comes one of the
+        // others first, for every bucket.
+        if self.now < self.latest - SECOND {
+            self.latest = self.now;
+            for key in self.cast.keys.clone() {
+                Box::pin(self.perform(place, Operation::Take(Take::from(key)))).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn adjust(&self, changes: &[Change]) -> anyhow::Result<()> {
+        let (mut of_model, mut of_engine): (Vec<Adjustment>, Vec<Adjustment>) = Default::default();
+        for change in changes {
+            let (expected, found) = &self.receipts[change.operation];
+            if let (Some(expected), Some(found)) = (expected.get(change.bucket), found.get(change.bucket)) {
+                of_model.push(change.of(expected));
+                of_engine.push(change.of(found));
+            }
+        }
+        let expected: Vec<Result<Adjusted, TakeError>> = self.model.store().adjust(&of_model).await?;
+        let found = self.rig.store().adjust(&of_engine).await?;
+        same(&format!("{of_engine:?}"), &expected, &found)
+    }
+
+    /// An instant that every engine can hold, in milliseconds.
+    fn end(&self, after: i64) -> DateTime<Utc> {
+        DateTime::from_timestamp_millis(self.now.saturating_add(after) / 1_000_000 + 1).expect("in this era")
+    }
+
+    /// With a letter for each key.
+    fn named(&self, operation: &Operation) -> String {
+        let mut text = format!("{operation:?}");
+        for (place, key) in self.cast.keys.iter().enumerate() {
+            text = text.replace(&format!("Key({:?})", key.as_str()), &format!("key{place}"));
+        }
+        for (place, plan) in self.cast.plans.iter().enumerate() {
+            text = text.replace(&format!("Key({:?})", plan.as_str()), &format!("plan{place}"));
+        }
+        text
+    }
+}
+
+/// All steps, until one comes to the end.
+async fn sweep(store: &impl Store, limit: u32) -> anyhow::Result<()> {
+    let mut after = None;
+    loop {
+        after = store.sweep(after.as_ref(), limit).await?.next;
+        if after.is_none() {
+            return Ok(());
+        }
+    }
+}
+
+const START: i64 = 1_800_057_600_000_000_000;
+const YEAR_2050: i64 = 2_524_608_000_000_000_000;
+const SECOND: i64 = 1_000_000_000;
+const YEAR_2100: i64 = 4_102_444_800_000_000_000;
