@@ -15,7 +15,8 @@ pub use preset::Preset;
 
 impl HoldBack {
     /// What the answer of a third party says of its limit, if it says something: by `Retry-After`, if it is a refusal (429,
-    /// 503 with that header, or what a preset says to be one), and by the headers of these presets. What is malformed is as if it were absent.
+    /// 503 with that header, or what a preset says to be one), and by the headers of these presets. What is malformed is as
+    /// if it were absent.
     ///
     /// [`ClientLimit`](crate::ClientLimit) does this by itself; here it is for clients of another kind.
     ///
