@@ -7,6 +7,8 @@
 mod answers;
 #[path = "calling/clients.rs"]
 mod clients;
+#[path = "calling/hostile.rs"]
+mod hostile;
 #[path = "calling/replicas.rs"]
 mod replicas;
 #[path = "calling/streams.rs"]
