@@ -19,5 +19,6 @@ mod serving {
     mod modes;
     mod outcomes;
     mod process;
+    mod routers;
     mod server;
 }

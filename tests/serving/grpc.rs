@@ -3,12 +3,14 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use anyhow::Context;
 use http::header::HeaderName;
 use http::request::Parts;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tollgate::tower::{Header, RateLimitLayer, succeeded};
 use tollgate::{Admin, Filter, Limiter, ManualClock, MemoryStore, Quota};
+use tonic::service::LayerExt;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Server};
 use tonic::{Code, Status};
@@ -81,6 +83,39 @@ async fn a_call_that_fails_is_no_success_though_its_answer_is_200() -> anyhow::R
     Ok(())
 }
 
+#[tokio::test]
+async fn a_stream_of_answers_is_one_request_and_ends_as_it_would_without_a_limit() -> anyhow::Result<()> {
+    let limit = RateLimitLayer::new(Limiter::new(MemoryStore::new(), Quota::once(2)?)?);
+    let (mut reporter, health) = tonic_health::server::health_reporter();
+    let server =
+        start(|incoming| Server::builder().layer(limit).add_service(health).serve_with_incoming(incoming)).await?;
+    let mut client = server.client().await?;
+    let mut answers = client.watch(HealthCheckRequest::default()).await?.into_inner();
+    for status in [ServingStatus::Serving, ServingStatus::NotServing, ServingStatus::Serving] {
+        reporter.set_service_status("", status).await;
+        let answer = answers.message().await?.context("it goes on")?;
+        assert_eq!(answer.status, status as i32);
+    }
+    reporter.clear_service_status("").await;
+    assert_eq!(answers.message().await?, None, "its trailers came through, too");
+    assert_eq!(check(&mut client).await.unwrap_err().code(), Code::NotFound, "with the second token");
+    let denied = client.watch(HealthCheckRequest::default()).await.unwrap_err();
+    assert_eq!(denied.code(), Code::ResourceExhausted);
+    Ok(())
+}
+
+#[tokio::test]
+async fn one_service_of_a_server_can_have_a_limit_of_its_own() -> anyhow::Result<()> {
+    let limit = RateLimitLayer::new(Limiter::new(MemoryStore::new(), Quota::once(1)?)?);
+    let (_, health) = tonic_health::server::health_reporter();
+    let health = limit.named_layer(health);
+    let server = start(|incoming| Server::builder().add_service(health).serve_with_incoming(incoming)).await?;
+    let mut client = server.client().await?;
+    assert_eq!(check(&mut client).await?, ServingStatus::Serving as i32);
+    assert_eq!(check(&mut client).await.unwrap_err().code(), Code::ResourceExhausted);
+    Ok(())
+}
+
 async fn check(client: &mut HealthClient<Channel>) -> Result<i32, Status> {
     Ok(client.check(HealthCheckRequest::default()).await?.into_inner().status)
 }
@@ -105,11 +140,15 @@ impl Drop for Serving {
 
 async fn serve(layer: RateLimitLayer) -> anyhow::Result<Serving> {
     let (_, health) = tonic_health::server::health_reporter();
+    start(|incoming| Server::builder().layer(layer).add_service(health).serve_with_incoming(incoming)).await
+}
+
+async fn start<F>(serve: impl FnOnce(TcpIncoming) -> F) -> anyhow::Result<Serving>
+where
+    F: Future<Output = Result<(), tonic::transport::Error>> + Send + 'static,
+{
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
-    let server = Server::builder().layer(layer).add_service(health);
-    let task = tokio::spawn(async move {
-        server.serve_with_incoming(TcpIncoming::from(listener)).await.expect("it serves");
-    });
-    Ok(Serving { address, task })
+    let serving = serve(TcpIncoming::from(listener));
+    Ok(Serving { address, task: tokio::spawn(async move { serving.await.expect("it serves") }) })
 }
