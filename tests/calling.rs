@@ -9,6 +9,8 @@ mod answers;
 mod clients;
 #[path = "calling/hostile.rs"]
 mod hostile;
+#[path = "calling/outcomes.rs"]
+mod outcomes;
 #[path = "calling/replicas.rs"]
 mod replicas;
 #[path = "calling/streams.rs"]
