@@ -21,4 +21,5 @@ mod serving {
     mod process;
     mod routers;
     mod server;
+    mod windows;
 }

@@ -69,6 +69,14 @@ async fn every_label_and_value_that_a_query_and_its_text_name_is_emitted() -> an
             ensure!(lost.is_empty(), "{file}: the result of {expr} has no {lost:?}");
         }
     }
+    // And what the rules' tests take for a scrape.
+    for (metric, given) in selected(&read("ops/alerts.test.yml")?) {
+        for pair in given {
+            let label = pair.split('=').next().unwrap_or_default();
+            let known = label == "instance" || has(&scrape, metric, &format!("{label}=\""));
+            ensure!(known, "ops/alerts.test.yml: no {metric} has the label {label}");
+        }
+    }
     Ok(())
 }
 
@@ -110,9 +118,11 @@ fn selected(expr: &str) -> Vec<(&str, Vec<String>)> {
     let metric = |(at, _): (usize, &str)| {
         let end = expr[at..].find(|letter| !is_of_a_name(letter)).map_or(expr.len(), |length| at + length);
         let braces = expr[end..].strip_prefix('{').and_then(|rest| rest.split('}').next());
-        let pairs = braces.into_iter().flat_map(|pairs| pairs.split(',')).map(|pair| match pair.split_once("=~") {
-            Some((label, _)) => format!("{label}=\""),
-            None => pair.replace("!=", "="),
+        let pairs = braces.into_iter().flat_map(|pairs| pairs.split(',')).map(str::trim).map(|pair| {
+            match pair.split_once("=~") {
+                Some((label, _)) => format!("{label}=\""),
+                None => pair.replace("!=", "="),
+            }
         });
         (&expr[at..end], pairs.collect())
     };
