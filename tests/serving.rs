@@ -11,6 +11,7 @@ mod serving {
     mod documented;
     mod exact;
     mod examples;
+    mod gated;
     mod grpc;
     mod headers;
     mod hyper;

@@ -1,14 +1,16 @@
 //! gRPC, by tonic's own server and client.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Context;
-use http::header::HeaderName;
+use http::header::{CONTENT_TYPE, HeaderName};
 use http::request::Parts;
+use http::{Request, Response};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
-use tollgate::tower::{Header, RateLimitLayer, succeeded};
+use tollgate::tower::{Everybody, Header, RateLimitLayer, succeeded};
 use tollgate::{Admin, Filter, Limiter, ManualClock, MemoryStore, Quota};
 use tonic::service::LayerExt;
 use tonic::transport::server::TcpIncoming;
@@ -18,6 +20,7 @@ use tonic_health::ServingStatus;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_types::StatusExt;
+use tower::{Layer, ServiceExt, service_fn};
 
 use super::broken::Broken;
 
@@ -113,6 +116,31 @@ async fn one_service_of_a_server_can_have_a_limit_of_its_own() -> anyhow::Result
     let mut client = server.client().await?;
     assert_eq!(check(&mut client).await?, ServingStatus::Serving as i32);
     assert_eq!(check(&mut client).await.unwrap_err().code(), Code::ResourceExhausted);
+    Ok(())
+}
+
+/// Those of other names, such as gRPC-Web, are HTTP, for whoever translates them.
+#[tokio::test]
+async fn only_what_says_it_is_grpc_is_answered_as_such() -> anyhow::Result<()> {
+    for (content_type, is_grpc) in [
+        ("application/grpc", true),
+        ("application/grpc+proto", true),
+        ("application/grpc; charset=utf-8", true),
+        ("application/grpc-web+proto", false),
+        ("application/grpcurl", false),
+        ("text/plain", false),
+    ] {
+        let layer = RateLimitLayer::new(Limiter::new(MemoryStore::new(), Quota::once(1)?)?).key(Everybody).cost(|_| 2);
+        let inner = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(String::new())));
+        let request = Request::post("/").header(CONTENT_TYPE, content_type).body(())?;
+        let refused = layer.layer(inner).oneshot(request).await?;
+        let expected = if is_grpc { (200, true) } else { (400, false) };
+        assert_eq!(
+            (refused.status().as_u16(), refused.headers().contains_key("grpc-status")),
+            expected,
+            "{content_type}"
+        );
+    }
     Ok(())
 }
 

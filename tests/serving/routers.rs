@@ -1,11 +1,19 @@
 //! Where the layer is put among axum's routers, and what it limits there.
 
+use std::net::SocketAddr;
+
 use axum::Router;
+use axum::body::Body;
 use axum::extract::Extension;
-use axum::http::{Method, StatusCode};
+use axum::extract::connect_info::MockConnectInfo;
+use axum::http::{Method, Request, StatusCode};
 use axum::routing::get;
-use tollgate::tower::{Everybody, MatchedRoute, RateLimitLayer};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tollgate::tower::{Everybody, MatchedRoute, RateLimitHeaders, RateLimitLayer};
 use tollgate::{Admin, Decision, Filter, Key, Limiter, MemoryStore, Quota};
+use tower::ServiceExt;
 
 use super::client::Client;
 use super::server::Server;
@@ -90,6 +98,45 @@ async fn of_two_layers_the_handler_sees_the_inner_ones_decision() -> anyhow::Res
     assert_eq!(client.get("/").await?.status, StatusCode::TOO_MANY_REQUESTS);
     let level = outer.store().peek(&Key::try_from("everybody")?).await?;
     assert_eq!(level.map(|level| level.available), Some(6));
+    Ok(())
+}
+
+/// As routers are tested.
+#[tokio::test]
+async fn a_router_without_a_socket_can_be_told_who_its_peer_is() -> anyhow::Result<()> {
+    let limiter = limiter(1)?;
+    let peer = SocketAddr::from(([198, 51, 100, 1], 4711));
+    let router = routes().layer(RateLimitLayer::new(limiter.clone())).layer(MockConnectInfo(peer));
+    for status in [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS] {
+        let answer = router.clone().oneshot(Request::get("/a").body(Body::empty())?).await?;
+        assert_eq!(answer.status(), status);
+    }
+    assert!(limiter.store().peek(&Key::try_from("198.51.100.1")?).await?.is_some());
+    Ok(())
+}
+
+/// A protocol that takes the connection over is the handler's affair.
+#[tokio::test]
+async fn a_connection_is_upgraded_through_the_layer_or_denied() -> anyhow::Result<()> {
+    let echo = async |request: Request<Body>| {
+        tokio::spawn(async move {
+            let mut upgraded = TokioIo::new(hyper::upgrade::on(request).await.expect("it is upgraded"));
+            let mut said = [0; 5];
+            upgraded.read_exact(&mut said).await.expect("the client says something");
+            upgraded.write_all(&said).await.expect("it listens");
+        });
+        (StatusCode::SWITCHING_PROTOCOLS, [("connection", "upgrade"), ("upgrade", "echo")])
+    };
+    let layer = RateLimitLayer::new(limiter(1)?).headers(RateLimitHeaders::Always);
+    let server = Server::start(Router::new().route("/", get(echo)).layer(layer)).await?;
+    for (head, said) in [("HTTP/1.1 101 ", "hello"), ("HTTP/1.1 429 ", "")] {
+        let mut stream = TcpStream::connect(server.address).await?;
+        stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\nhello").await?;
+        stream.shutdown().await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        assert!(answer.starts_with(head) && answer.contains("\r\nratelimit: ") && answer.ends_with(said), "{answer}");
+    }
     Ok(())
 }
 
