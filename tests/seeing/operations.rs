@@ -155,6 +155,36 @@ async fn every_metric_that_is_emitted_is_described_and_on_the_dashboard_and_in_t
     Ok(())
 }
 
+#[tokio::test]
+async fn the_documentation_tells_each_metrics_kind_and_labels() -> anyhow::Result<()> {
+    let (emitted, scrape) = emitted().await?;
+    let page = read("docs/seeing.md")?;
+    let rows = page.lines().filter(|line| line.starts_with("| `tollgate_"));
+    let mut told = 0;
+    for row in rows {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let [name, kind, labels, _] = cells[..] else { anyhow::bail!("a row of another kind: {row}") };
+        let (name, labels) =
+            (name.trim_matches('`'), labels.split(", ").map(|label| label.trim_matches('`').to_owned()));
+        ensure!(scrape.contains(&format!("# TYPE {name} {kind}\n")), "{name} is no {kind}");
+        let labels: BTreeSet<String> = labels.filter(|label| !label.is_empty()).collect();
+        assert_eq!(labels_of(name, &scrape), labels, "of {name}");
+        told += 1;
+    }
+    assert_eq!(told, emitted.len());
+    Ok(())
+}
+
+/// Those of all its series, but for the one by which Prometheus tells the buckets of a histogram.
+fn labels_of(metric: &str, scrape: &str) -> BTreeSet<String> {
+    let series = scrape.lines().filter(|line| names(line).contains(metric) && !line.starts_with('#'));
+    let braces = series.filter_map(|line| line.split_once('{')?.1.split_once('}'));
+    // Between the quotes are values.
+    let labels = braces.flat_map(|(pairs, _)| pairs.split('"').step_by(2));
+    let labels = labels.map(|label| label.trim_matches([',', '=']).to_owned());
+    labels.filter(|label| !label.is_empty() && label != "le").collect()
+}
+
 #[test]
 fn the_dashboard_is_json_and_each_panel_has_a_place_of_its_own() -> anyhow::Result<()> {
     let dashboard: serde_json::Value = serde_json::from_str(&read("ops/dashboard.json")?)?;
