@@ -15,9 +15,9 @@ mod ratelimit;
 pub use preset::Preset;
 
 impl HoldBack {
-    /// What the answer of a third party says of its limit, if it says something: by `Retry-After`, if it is a refusal (429,
-    /// 503 with that header, or what a preset says to be one), and by the headers of these presets. What is malformed is as
-    /// if it were absent.
+    /// What the answer of a third party says of its limit, if it says something: by `Retry-After` or else `RateLimit`, if it is
+    /// a refusal (429, 503 with the first, or what a preset says to be one), and by the headers of these presets. What is
+    /// malformed is as if it were absent.
     ///
     /// [`ClientLimit`](crate::ClientLimit) does this by itself; here it is for clients of another kind.
     ///
@@ -39,9 +39,12 @@ impl HoldBack {
         if !is_refusal(status, headers, presets) {
             return said;
         }
+        let until = match retry_after(headers, sent) {
+            Some(span) => Some(Self::retry_after(span)),
+            None => Preset::RateLimit.read(headers, sent),
+        };
         let none = Self::remaining(0);
-        let refusal = retry_after(headers, sent).map_or(none, |span| none.and(Self::retry_after(span)));
-        Some(said.map_or(refusal, |said| said.and(refusal)))
+        Some([said, until].into_iter().flatten().fold(none, Self::and))
     }
 }
 
@@ -283,6 +286,18 @@ mod tests {
         assert_eq!(held(429, Preset::OpenAiTokens, &lines), Some(HoldBack::remaining(0)));
         let lines = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "30")];
         assert_eq!(held(429, Preset::XRateLimit, &lines), Some(wait(30)));
+    }
+
+    #[test]
+    fn a_refusal_without_retry_after_is_as_long_as_the_standards_other_headers_say() {
+        let unread = Preset::OpenAiTokens;
+        let standard = ("ratelimit", r#""hour";r=900;t=3000, "minute";r=0;t=30"#);
+        assert_eq!(held(429, unread, &[standard]), Some(wait(30)));
+        assert_eq!(held(429, unread, &[("ratelimit-remaining", "0"), ("ratelimit-reset", "30")]), Some(wait(30)));
+        assert_eq!(held(429, unread, &[standard, ("retry-after", "5")]), Some(wait(5)));
+        assert_eq!(held(429, Preset::RateLimit, &[standard, ("retry-after", "5")]), Some(wait(30)));
+        assert_eq!(held(429, unread, &[("ratelimit", r#""a";r=7;t=30"#)]), Some(HoldBack::remaining(0)));
+        assert_eq!(held(200, unread, &[standard]), None);
     }
 
     #[test]
