@@ -11,6 +11,8 @@ mod clients;
 mod hostile;
 #[path = "calling/outcomes.rs"]
 mod outcomes;
+#[path = "calling/readiness.rs"]
+mod readiness;
 #[path = "calling/replicas.rs"]
 mod replicas;
 #[path = "calling/streams.rs"]
