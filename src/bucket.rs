@@ -1,9 +1,9 @@
 //! The arithmetic of a token bucket, as pure functions: the oracle that every SQL routine is tested against.
 //!
-//! A bucket is one number, `full_at`: when it is full again, on the bucket's own clock. That clock starts
-//! at the bucket's anchor, in the first period after 1970, and advances by `step_ticks` every `step_ns`. For a continuous quota a tick is a
-//! nanosecond and a token takes `token_ticks` of them; for an interval quota a tick is a token, and a step is
-//! the whole period. So one comparison serves both, and nothing is ever rounded in the caller's favour:
+//! A bucket is one number, `full_at`: when it is full again, on the bucket's own clock. That clock starts at the bucket's
+//! anchor, in the first period after 1970, and advances by `step_ticks` every `step_ns`. For a continuous quota a tick is a
+//! nanosecond and a token takes `token_ticks` of them; for an interval quota a tick is a token, and a step is the whole
+//! period. So one comparison serves both, and nothing is ever rounded in the caller's favour:
 //!
 //! ```text
 //! due = full_at + (cost + keep − capacity) × token_ticks           the tick at which the tokens are there

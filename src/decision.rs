@@ -252,7 +252,8 @@ pub enum Source {
     Lease,
     /// In this process, because the store did not answer in time: see [`Fallback`](crate::Fallback).
     Fallback,
-    /// By the limiter, without the store, because it is switched off or blocks: see [`Limiter::set_mode`](crate::Limiter::set_mode).
+    /// By the limiter, without the store, because it is switched off or blocks: see
+    /// [`Limiter::set_mode`](crate::Limiter::set_mode).
     Limiter,
 }
 

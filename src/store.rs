@@ -154,7 +154,8 @@ pub trait Store: Send + Sync + 'static {
         async { Ok(Swept::default()) }
     }
 
-    /// Adds how often keys were denied, to what [`Admin::most_denied`](crate::Admin::most_denied) reads. No decision looks at it. A store that keeps nothing of its own has nothing to do.
+    /// Adds how often keys were denied, to what [`Admin::most_denied`](crate::Admin::most_denied) reads. No decision looks at
+    /// it. A store that keeps nothing of its own has nothing to do.
     ///
     /// # Errors
     ///

@@ -7,6 +7,12 @@
 mod answers;
 #[path = "calling/clients.rs"]
 mod clients;
+#[path = "calling/hostile.rs"]
+mod hostile;
+#[path = "calling/outcomes.rs"]
+mod outcomes;
+#[path = "calling/readiness.rs"]
+mod readiness;
 #[path = "calling/replicas.rs"]
 mod replicas;
 #[path = "calling/streams.rs"]

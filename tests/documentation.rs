@@ -96,6 +96,25 @@ fn the_index_leads_to_every_page_of_the_book() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// As a test of the documentation, which `cargo test --doc` runs.
+#[test]
+fn all_rust_that_a_document_shows_is_compiled() -> anyhow::Result<()> {
+    let sources = ["src/lib.rs", "src/tower.rs"].map(|source| std::fs::read_to_string(repository().join(source)));
+    let sources = sources.into_iter().collect::<Result<String, _>>()?;
+    let mut blocks = 0;
+    for path in documents()? {
+        let text = std::fs::read_to_string(repository().join(&path))?;
+        for block in text.lines().filter(|line| line.trim_start().starts_with("```rust")) {
+            ensure!(!block.contains("ignore"), "{} has Rust that nobody compiles", path.display());
+            let included = format!("include_str!(\"../{}\")", path.display());
+            ensure!(sources.contains(&included), "{} has Rust, and no source includes it", path.display());
+            blocks += 1;
+        }
+    }
+    ensure!(blocks > 0, "no document shows Rust");
+    Ok(())
+}
+
 /// All that people read, relative to the repository.
 fn documents() -> anyhow::Result<Vec<PathBuf>> {
     let mut documents = pages("docs")?;

@@ -5,13 +5,13 @@
 //! |---|---|---|
 //! | I1 | no window passes more than burst + rate × its length | `i1_*`, `arithmetic::no_window_passes_more_than_the_quota`, `conformance::{fleet, concurrency}::*`, `checker::*` |
 //! | I2 | decisions of one key have an order | `i2_*`, `conformance::oracle::*`, `conformance::concurrency::eight_processes_share_a_bucket` |
-//! | I3 | tokens are neither lost nor made | `i3_*`, `memory::waiters::those_who_stay_*` |
+//! | I3 | tokens are neither lost nor made | `i3_*`, `memory::waiters::order::those_who_stay_*` |
 //! | I4 | an outcome that is unknown is paid once or not at all, and never called granted | `i4_*`, `conformance::faults::{lost, interrupted}::*`, `conformance::cancellation::*`, `scenarios::receipts::a_request_that_is_repeated_*` |
 //! | I5 | what is given back was taken, and is given back once | `i5_*`, `scenarios::receipts::*` |
 //! | I6 | a denied request is granted at `retry_after`, and not earlier | `i6_*`, `arithmetic::a_denial_holds_until_retry_after_*`, `conformance::invariants::a_denied_request_is_granted_at_retry_after_*` |
 //! | I7 | keys do not touch each other | `i7_*`, `conformance::keys::*`, `scenarios::inputs::any_text_is_a_key_*` |
 //! | I8 | of several limits all are taken from, or none | `i8_*`, `scenarios::several::*` |
-//! | I9 | those who wait are served in order | `memory::waiters::*`, `conformance::concurrency::lines::*`, `rate::a_reservation_waits_*` |
+//! | I9 | those who wait are served in order | `memory::waiters::order::*`, `conformance::concurrency::lines::*`, `rate::a_reservation_waits_*` |
 //! | I12 | nobody notices that a full bucket is forgotten | `i12_*`, `memory::a_full_store_forgets_*` |
 //! | I13 | changed terms keep what was earned, and give nothing twice | `i13_*`, `arithmetic::changed_terms_*`, `conformance::terms::*`, `scenarios::plans::*` |
 //! | I14 | any input is an answer or a typed error | `arithmetic::i14_*`, `scenarios::inputs::*`, `arithmetic::no_sum_overflows_before_2160`, `conformance::limits::*` |

@@ -2,7 +2,8 @@
 //!
 //! Each engine is a server of this program's own, in a directory of its own; neither outlives it. How often each is
 //! killed says `TOLLGATE_KILLS`: ten times if not said, as a server takes a second or more to come back, and a process that
-//! has a file a hundred times. What a crash forgets, as durable as the commits are. And processes that lease tokens, which are stopped and killed.
+//! has a file a hundred times. What a crash forgets, as durable as the commits are. And processes that lease tokens, which
+//! are stopped and killed.
 
 // Nothing outside uses a test.
 #![allow(unreachable_pub)]

@@ -11,6 +11,7 @@ mod serving {
     mod documented;
     mod exact;
     mod examples;
+    mod gated;
     mod grpc;
     mod headers;
     mod hyper;
@@ -19,5 +20,7 @@ mod serving {
     mod modes;
     mod outcomes;
     mod process;
+    mod routers;
     mod server;
+    mod windows;
 }

@@ -15,12 +15,12 @@ use crate::{Error, HoldBack, HoldBackError, Key, Limiter, Mode, Store};
 ///
 /// Before a request is sent it takes its tokens, of the bucket of its host unless [`keyed_by`](Self::keyed_by) says
 /// otherwise. When none are left it waits for its turn, up to [`max_wait`](Self::max_wait), and beyond that fails with
-/// [`ClientLimitError::Limited`] without having been sent.
+/// [`ClientLimitError::Limited`] without having been sent. One that was sent has used its tokens, also if it fails.
 ///
 /// An answer of 429, or of 503 that says `Retry-After`, [holds the bucket back](Limiter::hold_back) for everybody: nobody who
-/// asks after that is sent before its time, unless tokens are given back or the quota is changed meanwhile. The answer goes to the caller as it is. Requests that
-/// had been given their turn before ask for another one in this process; in others they are sent, and are refused too.
-/// With [`read`](Self::read), what other headers say is passed on as well.
+/// asks after that is sent before its time, unless tokens are given back or the quota is changed meanwhile. The answer goes
+/// to the caller as it is. Requests that had been given their turn before ask for another one in this process; in others they
+/// are sent, and are refused too. With [`read`](Self::read), what other headers say is passed on as well.
 ///
 /// It is a layer for `tower` (feature `tower`), over any service of `http` requests, and `middleware()` makes it one for
 /// `reqwest` (feature `reqwest`).

@@ -1,4 +1,5 @@
-//! What third parties say of their limits, in the headers of their answers. Whatever is malformed is as if it were absent.
+//! What third parties say of their limits, in the headers of their answers. Whatever is malformed, or longer than anybody
+//! writes it, is as if it were absent.
 
 use std::time::{Duration, SystemTime};
 
@@ -14,8 +15,9 @@ mod ratelimit;
 pub use preset::Preset;
 
 impl HoldBack {
-    /// What the answer of a third party says of its limit, if it says something: by `Retry-After`, if it is a refusal (429,
-    /// 503 with that header, or what a preset says to be one), and by the headers of these presets. What is malformed is as if it were absent.
+    /// What the answer of a third party says of its limit, if it says something: by `Retry-After` or else `RateLimit`, if it is
+    /// a refusal (429, 503 with the first, or what a preset says to be one), and by the headers of these presets. What is
+    /// malformed is as if it were absent.
     ///
     /// [`ClientLimit`](crate::ClientLimit) does this by itself; here it is for clients of another kind.
     ///
@@ -37,9 +39,12 @@ impl HoldBack {
         if !is_refusal(status, headers, presets) {
             return said;
         }
+        let until = match retry_after(headers, sent) {
+            Some(span) => Some(Self::retry_after(span)),
+            None => Preset::RateLimit.read(headers, sent),
+        };
         let none = Self::remaining(0);
-        let refusal = retry_after(headers, sent).map_or(none, |span| none.and(Self::retry_after(span)));
-        Some(said.map_or(refusal, |said| said.and(refusal)))
+        Some([said, until].into_iter().flatten().fold(none, Self::and))
     }
 }
 
@@ -86,9 +91,14 @@ fn left(remaining: u64, next: impl FnOnce() -> Option<Duration>) -> HoldBack {
     }
 }
 
+/// The first line of a header.
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
-    headers.get(name)?.to_str().ok().map(str::trim)
+    let line = headers.get(name).filter(|line| line.len() <= LONGEST)?;
+    line.to_str().ok().map(str::trim)
 }
+
+/// Nobody writes a field of so many bytes, and a parser would take a hundred times their memory.
+const LONGEST: usize = 8 * 1024;
 
 #[cfg(test)]
 mod tests {
@@ -148,7 +158,10 @@ mod tests {
 
     #[test]
     fn each_preset_reads_what_its_senders_send() {
-        use Preset::{AnthropicRequests, AnthropicTokens, OpenAiRequests, OpenAiTokens, RateLimit, XRateLimit};
+        use Preset::{
+            AnthropicInputTokens, AnthropicOutputTokens, AnthropicRequests, AnthropicTokens, OpenAiRequests,
+            OpenAiTokens, RateLimit, XRateLimit,
+        };
 
         let left = |tokens| Some(HoldBack::remaining(tokens));
         let table: &[Row] = &[
@@ -213,6 +226,25 @@ mod tests {
                 left(12_000),
             ),
             (
+                AnthropicInputTokens,
+                &[
+                    ("anthropic-ratelimit-input-tokens-limit", "40000"),
+                    ("anthropic-ratelimit-input-tokens-remaining", "0"),
+                    ("anthropic-ratelimit-input-tokens-reset", "2027-01-15T08:01:00Z"),
+                ],
+                Some(HoldBack::retry_after(Duration::from_micros(1500)).and(HoldBack::remaining(0))),
+            ),
+            (AnthropicInputTokens, &[("anthropic-ratelimit-tokens-remaining", "7")], None),
+            (
+                AnthropicOutputTokens,
+                &[
+                    ("anthropic-ratelimit-input-tokens-remaining", "39000"),
+                    ("anthropic-ratelimit-output-tokens-remaining", "8000"),
+                    ("anthropic-ratelimit-output-tokens-reset", "2027-01-15T08:00:01Z"),
+                ],
+                left(8000),
+            ),
+            (
                 AnthropicRequests,
                 &[
                     ("anthropic-ratelimit-requests-limit", "0"),
@@ -225,6 +257,27 @@ mod tests {
         for (preset, lines, expected) in table {
             assert_eq!(held(200, *preset, lines), *expected, "{preset:?} of {lines:?}");
         }
+        for preset in Preset::ALL {
+            assert!(table.iter().any(|(of, _, read)| of == preset && read.is_some()), "{preset:?} is not in the table");
+        }
+    }
+
+    #[test]
+    fn a_field_that_nobody_writes_that_long_is_as_if_it_were_absent() {
+        for (status, name, value, read, absent) in [
+            (200, "ratelimit", r#""a";r=7"#, Some(HoldBack::remaining(7)), None),
+            (200, "ratelimit-remaining", "7", Some(HoldBack::remaining(7)), None),
+            (429, "retry-after", "7", Some(wait(7)), Some(HoldBack::remaining(0))),
+        ] {
+            for (length, expected) in [(LONGEST, read), (LONGEST + 1, absent), (7 * LONGEST, absent)] {
+                let line = format!("{value:>length$}");
+                assert_eq!(held(status, Preset::RateLimit, &[(name, &line)]), expected, "{name} of {length} bytes");
+            }
+        }
+        let half = format!("{:>1$}", r#""a";r=7"#, LONGEST / 2);
+        let lines = [("ratelimit", &*half); 3];
+        assert_eq!(held(200, Preset::RateLimit, &lines[..2]), Some(HoldBack::remaining(7)));
+        assert_eq!(held(200, Preset::RateLimit, &lines), None, "all of its lines are one field");
     }
 
     #[test]
@@ -233,6 +286,18 @@ mod tests {
         assert_eq!(held(429, Preset::OpenAiTokens, &lines), Some(HoldBack::remaining(0)));
         let lines = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "30")];
         assert_eq!(held(429, Preset::XRateLimit, &lines), Some(wait(30)));
+    }
+
+    #[test]
+    fn a_refusal_without_retry_after_is_as_long_as_the_standards_other_headers_say() {
+        let unread = Preset::OpenAiTokens;
+        let standard = ("ratelimit", r#""hour";r=900;t=3000, "minute";r=0;t=30"#);
+        assert_eq!(held(429, unread, &[standard]), Some(wait(30)));
+        assert_eq!(held(429, unread, &[("ratelimit-remaining", "0"), ("ratelimit-reset", "30")]), Some(wait(30)));
+        assert_eq!(held(429, unread, &[standard, ("retry-after", "5")]), Some(wait(5)));
+        assert_eq!(held(429, Preset::RateLimit, &[standard, ("retry-after", "5")]), Some(wait(30)));
+        assert_eq!(held(429, unread, &[("ratelimit", r#""a";r=7;t=30"#)]), Some(HoldBack::remaining(0)));
+        assert_eq!(held(200, unread, &[standard]), None);
     }
 
     #[test]

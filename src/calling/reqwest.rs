@@ -38,8 +38,10 @@ pub struct LimitMiddleware<S: Store> {
 
 impl<S: Store> LimitMiddleware<S> {
     /// How often a request that is refused (429, or 503 with `Retry-After`) is sent again, each time after it has waited for
-    /// its turn; not at all if not said. After a 503 only an idempotent one is, as the other side may have begun with it. If its turn does not come in time, if its body is a stream, or if the limit could
-    /// not be held back (see [`missed`](ClientLimit::missed)) or is not in force, the refusal is the answer.
+    /// its turn; not at all if not said. After a 503 only an idempotent one is, as the other side may have begun with it.
+    ///
+    /// If its turn does not come in time, if its body is a stream, or if the limit could not be held back (see
+    /// [`missed`](ClientLimit::missed)) or is not in force, the refusal is the answer.
     #[must_use]
     pub fn retries(self, retries: u32) -> Self {
         Self { retries, ..self }

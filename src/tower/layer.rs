@@ -22,7 +22,8 @@ use crate::{Error, Key, Limiter, Rule, Store};
 /// store share the bucket of a key, unless they have [names](Self::name): give one to each if their terms differ.
 ///
 /// The [`Decision`](crate::Decision) is among the extensions of the request, for the handler, if there is one: not of those
-/// that are exempt or cost nothing. The [`Refusal`] is among those of the answer, for layers outside. A client that goes away gets nothing back.
+/// that are exempt or cost nothing. The [`Refusal`] is among those of the answer, for layers outside. A client that goes away
+/// gets nothing back.
 ///
 /// ```
 /// use std::time::Duration;
@@ -206,7 +207,8 @@ impl RateLimitLayer {
     }
 
     /// How many of a request's tokens were not used, by the answer that the service gives: those are given back before it
-    /// is sent, or when the deadline of the limiter's [`fallback`](crate::LimiterBuilder::fallback) has passed, behind it. Its second argument is what the request cost.
+    /// is sent, or when the deadline of the limiter's [`fallback`](crate::LimiterBuilder::fallback) has passed, behind it. Its
+    /// second argument is what the request cost.
     ///
     /// They are taken first all the same: many requests at once are not more than the limit. An error of the service, and
     /// a client that goes away, give nothing back. Requests go past a [`Lease`](crate::Lease), from which nothing can be given

@@ -20,8 +20,8 @@ pub enum Refusal {
     },
     /// The request does not say whose it is: what its [`NoKey`] says, 400 or 500.
     NoKey(NoKey),
-    /// There was no answer. If the request can never be granted: 400. If the service asks for what does not exist, such as an unknown plan: 500.
-    /// If the database failed, and the limiter has no [`Fallback`](crate::Fallback): 503.
+    /// There was no answer. If the request can never be granted: 400. If the service asks for what does not exist, such as an
+    /// unknown plan: 500. If the database failed, and the limiter has no [`Fallback`](crate::Fallback): 503.
     Failed(Error),
 }
 

@@ -3,8 +3,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use http::header::CONTENT_LENGTH;
 use http::request::Parts;
-use http::{Request, Response, response};
+use http::{Method, Request, Response, response};
 use tower_service::Service;
 
 use super::answer::Answer;
@@ -95,12 +96,22 @@ where
     Ok(Response::from_parts(head, ResponseBody::served(body)))
 }
 
+/// Says only how long it would be: by HTTP/2 not every server leaves it out by itself, and it is an error of the protocol.
+fn leave_out_body(response: &mut Response<Bytes>) {
+    let length = response.body().len();
+    response.headers_mut().entry(CONTENT_LENGTH).or_insert_with(|| length.into());
+    *response.body_mut() = Bytes::new();
+}
+
 impl RateLimitLayer {
     fn refuse(&self, refusal: &Refusal, answer: Option<&Answer<'_>>, request: &Parts) -> Response<Bytes> {
         let mut response = self.answer_to(refusal, request);
         set_retry_after(response.headers_mut(), refusal.retry_after());
         if let Some(answer) = answer.filter(|_| self.headers != RateLimitHeaders::Never) {
             answer.add_headers(response.headers_mut());
+        }
+        if request.method == Method::HEAD {
+            leave_out_body(&mut response);
         }
         response.extensions_mut().insert(refusal.clone());
         response

@@ -1,6 +1,6 @@
 use std::net::IpAddr;
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 
 /// Which proxies are believed when they say where a request came from: see [`ClientAddr`](super::ClientAddr).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ impl TrustedProxies {
     }
 
     /// Those with an address in one of these networks, such as `10.0.0.0/8`, or with one of these addresses. A request
-    /// from elsewhere is its peer's, whatever its headers say.
+    /// from elsewhere is its peer's, whatever its headers say. IPv4 is one, also in IPv6 (`::ffff:10.0.0.0/104`).
     ///
     /// # Errors
     ///
@@ -30,7 +30,8 @@ impl TrustedProxies {
         let parse = |network: N| {
             let text = network.as_ref();
             let address = || text.parse::<IpAddr>().map(IpNet::from);
-            text.parse::<IpNet>().or_else(|_| address()).map_err(|_| NetworkError(text.to_owned()))
+            let network = text.parse::<IpNet>().or_else(|_| address()).map_err(|_| NetworkError(text.to_owned()))?;
+            Ok(canonical(network))
         };
         Ok(Self(Trust::Networks(networks.into_iter().map(parse).collect::<Result<_, _>>()?)))
     }
@@ -44,6 +45,14 @@ impl TrustedProxies {
                 address.is_some_and(|address| networks.iter().any(|network| network.contains(&address.to_canonical())))
             }
         }
+    }
+}
+
+/// One of IPv4 as such, though it may be written as a socket for both versions shows its addresses: `::ffff:10.0.0.0/104`.
+fn canonical(network: IpNet) -> IpNet {
+    match (network.addr().to_canonical(), network.prefix_len().checked_sub(96)) {
+        (IpAddr::V4(address), Some(bits)) => Ipv4Net::new(address, bits).map_or(network, IpNet::from),
+        _ => network,
     }
 }
 

@@ -104,8 +104,8 @@ fn level_name(level: Option<Isolation>) -> &'static str {
     }
 }
 
-/// Cases that no layer takes part in, as they call SQL, an operator's functions, or a store's `take` of many; those with a limiter of their own; and those
-/// that count calls and attempts, or wait until each request has a session of its own.
+/// Cases that no layer takes part in, as they call SQL, an operator's functions, or a store's `take` of many; those with a
+/// limiter of their own; and those that count calls and attempts, or wait until each request has a session of its own.
 const BENEATH: &[&str] = &[
     "cases::admin",
     "cases::batches",

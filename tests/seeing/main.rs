@@ -4,14 +4,15 @@ mod operations;
 mod recorded;
 mod told;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use sqlx::SqlitePool;
-use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 use tollgate::{
-    Adjusted, Adjustment, Error, Fallback, Lease, Limiter, MemoryStore, Mode, Outcome, SqliteStore, Store, Take,
-    TakeError,
+    Adjusted, Adjustment, Error, Fallback, Lease, Limiter, MemoryStore, Mode, Outcome, SqliteStore, Store, SweepCursor,
+    Swept, Take, TakeError,
 };
 
 use recorded::{recorder, value};
@@ -49,15 +50,13 @@ async fn decisions_are_counted_by_outcome_source_and_mode() -> anyhow::Result<()
 async fn calls_of_a_database_are_timed_and_their_requests_and_retries_counted() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
-    let directory = Directory::new()?;
-    let (pool, other) = (directory.pool().await?, directory.pool().await?);
-    tollgate::migrate(&pool).await?;
-    let limiter = Limiter::new(SqliteStore::from(pool), "100/h")?;
+    let database = Database::new().await?;
+    let limiter = Limiter::new(database.store(), "100/h")?;
     let decisions = tokio::join!(limiter.allow("a"), limiter.allow("a"), limiter.allow("a"), limiter.allow("a"));
     assert!(decisions.0?.is_granted() && decisions.1?.is_granted() && decisions.2?.is_granted());
 
     // Somebody else writes meanwhile.
-    let writes = other.begin_with("begin immediate").await?;
+    let writes = database.somebody_writes().await?;
     let retried = || value(&handle, "tollgate_store_retries_total", &[("code", "5")]);
     let asks = async { limiter.allow("a").await };
     let (waited, granted) = tokio::join!(release(writes, || retried().is_some()), asks);
@@ -77,13 +76,11 @@ async fn calls_of_a_database_are_timed_and_their_requests_and_retries_counted() 
 async fn those_who_wait_for_a_call_that_is_held_up_are_the_queue_until_it_goes_on() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
-    let directory = Directory::new()?;
-    let (pool, other) = (directory.pool().await?, directory.pool().await?);
-    tollgate::migrate(&pool).await?;
-    let limiter = Limiter::new(SqliteStore::from(pool), "100/h")?;
+    let database = Database::new().await?;
+    let limiter = Limiter::new(database.store(), "100/h")?;
     let queued = || value(&handle, "tollgate_queue_length", &[]).unwrap_or(0.0);
 
-    let writes = other.begin_with("begin immediate").await?;
+    let writes = database.somebody_writes().await?;
     let retried = || value(&handle, "tollgate_store_retries_total", &[]).is_some();
     let late = async {
         while !retried() {
@@ -103,10 +100,8 @@ async fn those_who_wait_for_a_call_that_is_held_up_are_the_queue_until_it_goes_o
 async fn a_denial_from_memory_is_the_deny_caches() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
-    let directory = Directory::new()?;
-    let pool = directory.pool().await?;
-    tollgate::migrate(&pool).await?;
-    let limiter = Limiter::new(SqliteStore::from(pool), "1 once")?;
+    let database = Database::new().await?;
+    let limiter = Limiter::new(database.store(), "1 once")?;
     while value(&handle, "tollgate_decisions_total", &[("source", "deny_cache")]) < Some(3.0) {
         let _ = limiter.allow("a").await?;
     }
@@ -167,13 +162,11 @@ async fn a_sweep_and_migrations_are_told() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
     told::listen();
-    let directory = Directory::new()?;
-    let pool = directory.pool().await?;
-    tollgate::migrate(&pool).await?;
+    let database = Database::new().await?;
     let text = told::text();
     assert!(text.contains("migrated engine=\"sqlite\" version=1 name=\"0001_token_migrations\""), "{text}");
-    sqlx::query("insert into token_migrations (version, name) values (999, 'later')").execute(&pool).await?;
-    tollgate::migrate(&pool).await?;
+    sqlx::query("insert into token_migrations (version, name) values (999, 'later')").execute(&database.pool).await?;
+    tollgate::migrate(&database.pool).await?;
     let (text, newer) =
         (told::text(), "a newer version has migrated: nothing is pending engine=\"sqlite\" version=999");
     assert!(text.contains(newer), "{text}");
@@ -194,13 +187,10 @@ async fn no_key_is_told_unless_the_host_asks_for_it() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
     told::listen();
-    let directory = Directory::new()?;
-    let pool = directory.pool().await?;
-    tollgate::migrate(&pool).await?;
+    let database = Database::new().await?;
     let key = "203.0.113.7";
     let ask = async |traced: bool| {
-        let builder =
-            Limiter::builder(SqliteStore::from(pool.clone())).fallback(Duration::from_secs(5), Fallback::Open);
+        let builder = Limiter::builder(database.store()).fallback(Duration::from_secs(5), Fallback::Open);
         let limiter = if traced { builder.trace_keys() } else { builder }.build("1 once")?;
         for cost in [1, 1, 1, 0, 5] {
             drop(limiter.allow_n(key, cost).await);
@@ -217,18 +207,21 @@ async fn no_key_is_told_unless_the_host_asks_for_it() -> anyhow::Result<()> {
 
 /// Makes the crate emit each of its metrics.
 async fn exercise(handle: &PrometheusHandle) -> anyhow::Result<()> {
-    let directory = Directory::new()?;
-    let (pool, other) = (directory.pool().await?, directory.pool().await?);
-    tollgate::migrate(&pool).await?;
-    let limiter = Limiter::new(SqliteStore::from(pool), "1 once")?;
-    let writes = other.begin_with("begin immediate").await?;
+    let database = Database::new().await?;
+    let limiter = Limiter::new(database.store(), "1 once")?;
+    let writes = database.somebody_writes().await?;
     let retried = || value(handle, "tollgate_store_retries_total", &[]).is_some();
     let (waited, waits) = tokio::join!(release(writes, retried), limiter.wait("a"));
     waited?;
     assert!(waits?.is_granted());
     let _ = (limiter.allow("a").await?, limiter.allow_n("a", 0).await.is_err());
     let broken = Limiter::builder(Broken).fallback(Duration::from_secs(1), Fallback::Open).build("1/h")?;
-    let _ = broken.allow("a").await?;
+    while value(handle, "tollgate_sweeps_total", &[("outcome", "error")]).is_none() {
+        for _ in 0..256 {
+            let _ = broken.allow("a").await?;
+        }
+        tokio::task::yield_now().await;
+    }
     let lease = Limiter::new(Lease::new(MemoryStore::new()), "1000000 once")?;
     let shown = |name| value(handle, name, &[]).is_some();
     while !shown("tollgate_leased_tokens") || !shown("tollgate_swept_total") {
@@ -252,27 +245,38 @@ async fn release(writes: sqlx::Transaction<'_, sqlx::Sqlite>, noticed: impl Fn()
     anyhow::bail!("nobody noticed the other writer")
 }
 
-/// A directory that goes with the test.
-struct Directory(std::path::PathBuf);
+/// A database that goes with the test.
+struct Database {
+    directory: PathBuf,
+    pool: SqlitePool,
+}
 
-impl Directory {
-    fn new() -> anyhow::Result<Self> {
+impl Database {
+    async fn new() -> anyhow::Result<Self> {
         let directory = std::env::temp_dir().join(format!("tollgate-seeing-{}", uuid::Uuid::new_v4()));
         std::fs::create_dir(&directory)?;
-        Ok(Self(directory))
+        // Nobody waits for others by itself.
+        let options = SqliteConnectOptions::new().filename(directory.join("buckets.db")).create_if_missing(true);
+        let options = options.journal_mode(SqliteJournalMode::Wal).busy_timeout(Duration::ZERO);
+        let pool = SqlitePoolOptions::new().max_connections(3).connect_with(options).await?;
+        let database = Self { directory, pool };
+        tollgate::migrate(&database.pool).await?;
+        Ok(database)
     }
 
-    /// A pool that does not wait for others by itself.
-    async fn pool(&self) -> anyhow::Result<SqlitePool> {
-        let options = SqliteConnectOptions::new().filename(self.0.join("buckets.db")).create_if_missing(true);
-        let options = options.journal_mode(sqlx::sqlite::SqliteJournalMode::Wal).busy_timeout(Duration::ZERO);
-        Ok(SqlitePoolOptions::new().max_connections(2).connect_with(options).await?)
+    fn store(&self) -> SqliteStore {
+        SqliteStore::from(self.pool.clone())
+    }
+
+    /// Until it ends, nobody else can.
+    async fn somebody_writes(&self) -> anyhow::Result<sqlx::Transaction<'static, sqlx::Sqlite>> {
+        Ok(self.pool.begin_with("begin immediate").await?)
     }
 }
 
-impl Drop for Directory {
+impl Drop for Database {
     fn drop(&mut self) {
-        drop(std::fs::remove_dir_all(&self.0));
+        drop(std::fs::remove_dir_all(&self.directory));
     }
 }
 
@@ -285,6 +289,10 @@ impl Store for Broken {
     }
 
     async fn adjust(&self, _: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        Err(Error::other(std::io::Error::other("broken")))
+    }
+
+    async fn sweep(&self, _: Option<&SweepCursor>, _: u32) -> Result<Swept, Error> {
         Err(Error::other(std::io::Error::other("broken")))
     }
 }

@@ -9,7 +9,7 @@ use crate::recorded::recorder;
 
 /// Names of metrics in a text, without what Prometheus adds to those of a histogram.
 fn names(text: &str) -> BTreeSet<String> {
-    let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+    let words = text.split(|letter| !is_of_a_name(letter));
     let name = |word: &str| {
         let suffixes = ["_bucket", "_sum", "_count"];
         let base = suffixes.iter().find_map(|suffix| word.strip_suffix(suffix)).unwrap_or(word);
@@ -40,16 +40,104 @@ async fn every_metric_that_the_dashboard_and_the_alerts_name_is_emitted() -> any
         let missing: Vec<_> = named.difference(&emitted).collect();
         ensure!(missing.is_empty(), "{file} names {missing:?}, which is not in\n{scrape}");
     }
-    // Labels too: a query by one that does not exist finds nothing, and says nothing.
-    for query in read("ops/dashboard.json")?.lines().filter(|line| line.contains("\"expr\"")) {
-        let grouped = query.split(" by (").skip(1).filter_map(|rest| rest.split(')').next());
-        let matched = query.split('{').skip(1).filter_map(|rest| rest.split('}').next());
-        for label in grouped.chain(matched).flat_map(|labels| labels.split(',')) {
-            let label = label.split(['=', '!']).next().unwrap_or(label).trim();
-            ensure!(scrape.contains(&format!("{label}=\"")), "no metric has the label {label}: {query}");
+    Ok(())
+}
+
+/// A query by a label or a value that does not exist finds nothing, and says nothing.
+#[tokio::test]
+async fn every_label_and_value_that_a_query_and_its_text_name_is_emitted() -> anyhow::Result<()> {
+    let (_, scrape) = emitted().await?;
+    for (file, queries) in [("ops/dashboard.json", dashboard()?), ("ops/alerts.yml", alerts()?)] {
+        ensure!(queries.len() > 5, "{file} has {} queries", queries.len());
+        for Query { expr, told } in queries {
+            let selected = selected(&expr);
+            ensure!(!selected.is_empty(), "{file}: {expr} is of no metric");
+            for (metric, matched) in &selected {
+                for pair in matched {
+                    ensure!(has(&scrape, metric, pair), "{file}: no {metric} has {pair}: {expr}\n{scrape}");
+                }
+            }
+            let grouped: Vec<&str> = expr.split(" by (").skip(1).filter_map(|rest| rest.split(')').next()).collect();
+            let grouped: Vec<&str> = grouped.iter().flat_map(|labels| labels.split(',')).map(str::trim).collect();
+            for label in &grouped {
+                let known = selected.iter().any(|(metric, _)| has(&scrape, metric, &format!("{label}=\"")));
+                ensure!(known, "{file}: none of its metrics has the label {label}: {expr}");
+            }
+            // Prometheus adds where it scraped.
+            let own = if grouped.is_empty() { &["instance"][..] } else { &grouped };
+            let lost: Vec<_> = told.iter().filter(|label| !own.contains(&label.as_str())).collect();
+            ensure!(lost.is_empty(), "{file}: the result of {expr} has no {lost:?}");
+        }
+    }
+    // And what the rules' tests take for a scrape.
+    for (metric, given) in selected(&read("ops/alerts.test.yml")?) {
+        for pair in given {
+            let label = pair.split('=').next().unwrap_or_default();
+            let known = label == "instance" || has(&scrape, metric, &format!("{label}=\""));
+            ensure!(known, "ops/alerts.test.yml: no {metric} has the label {label}");
         }
     }
     Ok(())
+}
+
+/// What Prometheus is asked, and the labels of its answers that a person is told.
+struct Query {
+    expr: String,
+    told: Vec<String>,
+}
+
+fn dashboard() -> anyhow::Result<Vec<Query>> {
+    let dashboard: serde_json::Value = serde_json::from_str(&read("ops/dashboard.json")?)?;
+    let panels = dashboard["panels"].as_array().context("panels")?;
+    let targets = panels.iter().filter_map(|panel| panel["targets"].as_array()).flatten();
+    let query = |target: &serde_json::Value| {
+        let legend = target["legendFormat"].as_str().unwrap_or_default();
+        let told = words_after(legend, "{{");
+        anyhow::Ok(Query { expr: target["expr"].as_str().context("expr")?.to_owned(), told })
+    };
+    targets.map(query).collect()
+}
+
+fn alerts() -> anyhow::Result<Vec<Query>> {
+    let text = read("ops/alerts.yml")?;
+    let query = |rule: &str| {
+        let (expr, rest) = rule.split_once("expr:").and_then(|(_, rest)| rest.split_once(" for:")).context("a rule")?;
+        anyhow::Ok(Query { expr: expr.to_owned(), told: words_after(rest, "$labels.") })
+    };
+    text.split("- alert:").skip(1).map(query).collect()
+}
+
+/// The word behind each of these.
+fn words_after(text: &str, mark: &str) -> Vec<String> {
+    let word = |rest: &str| rest.chars().take_while(|letter| is_of_a_name(*letter)).collect();
+    text.split(mark).skip(1).map(word).collect()
+}
+
+/// The metrics of a query, and what is asked of their labels: `outcome="denied"`, and of a pattern `limiter="`.
+fn selected(expr: &str) -> Vec<(&str, Vec<String>)> {
+    let metric = |(at, _): (usize, &str)| {
+        let end = expr[at..].find(|letter| !is_of_a_name(letter)).map_or(expr.len(), |length| at + length);
+        let braces = expr[end..].strip_prefix('{').and_then(|rest| rest.split('}').next());
+        let pairs = braces.into_iter().flat_map(|pairs| pairs.split(',')).map(str::trim).map(|pair| {
+            match pair.split_once("=~") {
+                Some((label, _)) => format!("{label}=\""),
+                None => pair.replace("!=", "="),
+            }
+        });
+        (&expr[at..end], pairs.collect())
+    };
+    expr.match_indices("tollgate_").map(metric).collect()
+}
+
+/// Whether a series of this metric has this among its labels.
+fn has(scrape: &str, metric: &str, pair: &str) -> bool {
+    scrape
+        .lines()
+        .any(|line| line.strip_prefix(metric).is_some_and(|rest| rest.starts_with('{') && rest.contains(pair)))
+}
+
+fn is_of_a_name(letter: char) -> bool {
+    letter.is_ascii_alphanumeric() || letter == '_'
 }
 
 #[tokio::test]
@@ -65,6 +153,36 @@ async fn every_metric_that_is_emitted_is_described_and_on_the_dashboard_and_in_t
     let unknown: Vec<_> = documented.difference(&emitted).collect();
     ensure!(unknown.is_empty(), "docs/seeing.md names {unknown:?}");
     Ok(())
+}
+
+#[tokio::test]
+async fn the_documentation_tells_each_metrics_kind_and_labels() -> anyhow::Result<()> {
+    let (emitted, scrape) = emitted().await?;
+    let page = read("docs/seeing.md")?;
+    let rows = page.lines().filter(|line| line.starts_with("| `tollgate_"));
+    let mut told = 0;
+    for row in rows {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let [name, kind, labels, _] = cells[..] else { anyhow::bail!("a row of another kind: {row}") };
+        let (name, labels) =
+            (name.trim_matches('`'), labels.split(", ").map(|label| label.trim_matches('`').to_owned()));
+        ensure!(scrape.contains(&format!("# TYPE {name} {kind}\n")), "{name} is no {kind}");
+        let labels: BTreeSet<String> = labels.filter(|label| !label.is_empty()).collect();
+        assert_eq!(labels_of(name, &scrape), labels, "of {name}");
+        told += 1;
+    }
+    assert_eq!(told, emitted.len());
+    Ok(())
+}
+
+/// Those of all its series, but for the one by which Prometheus tells the buckets of a histogram.
+fn labels_of(metric: &str, scrape: &str) -> BTreeSet<String> {
+    let series = scrape.lines().filter(|line| names(line).contains(metric) && !line.starts_with('#'));
+    let braces = series.filter_map(|line| line.split_once('{')?.1.split_once('}'));
+    // Between the quotes are values.
+    let labels = braces.flat_map(|(pairs, _)| pairs.split('"').step_by(2));
+    let labels = labels.map(|label| label.trim_matches([',', '=']).to_owned());
+    labels.filter(|label| !label.is_empty() && label != "le").collect()
 }
 
 #[test]

@@ -67,6 +67,11 @@ fn forwarded_is_read_by_the_standard() {
         (1, &["for=1.1.1.1", "by=_a; for=\"[2001:db8:cafe::17]:4711\"; proto=https"], "2001:db8:cafe::/64"),
         (1, &["for=[2001:db8:cafe::17]"], "2001:db8:cafe::/64"),
         (1, &["for=\"2.2.2.\\2\""], "2.2.2.2"),
+        (1, &["for=\"[fe80::1%25eth0]:443\";proto=https"], "fe80::/64"),
+        (1, &["for=\"2.2.2.2:_obfuscated\""], "2.2.2.2"),
+        (1, &["for=\"[2001:db8::1]:_obfuscated\""], "2001:db8::/64"),
+        (1, &["for=1.1.1.1, for=\"_hidden:4711\""], PEER),
+        (1, &["for=1.1.1.1, for=\"unknown:_port\""], PEER),
         // Names that hide the client could be new ones for each request.
         (1, &["for=1.1.1.1, for=_hidden"], PEER),
         (1, &["for=1.1.1.1, for=unknown"], PEER),
@@ -106,6 +111,14 @@ fn trusted_networks_are_skipped_from_the_right() -> anyhow::Result<()> {
     ] {
         let request = head(peer, &[("x-forwarded-for", line)]);
         assert_eq!(ClientAddr::x_forwarded_for(proxies.clone()).extract(&request)?, client, "{peer}: {line}");
+    }
+    // An IPv4 network as sockets for both versions show its addresses.
+    let proxies = TrustedProxies::networks(["::ffff:10.0.0.0/104", "::ffff:192.0.2.1"])?;
+    for (peer, client) in
+        [("10.0.0.1", "2.2.2.2"), ("::ffff:10.9.9.9", "2.2.2.2"), ("192.0.2.1", "2.2.2.2"), (PEER, PEER)]
+    {
+        let request = head(peer, &[("x-forwarded-for", "2.2.2.2")]);
+        assert_eq!(ClientAddr::x_forwarded_for(proxies.clone()).extract(&request)?, client, "{peer}");
     }
     for text in ["", "10.0.0.0/33", "10.0.0", "localhost", "2001:db8::/129"] {
         let error = TrustedProxies::networks([text]).unwrap_err().to_string();

@@ -4,7 +4,7 @@ use anyhow::Context;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
 use hyper::header::HeaderMap;
-use hyper::{Request, StatusCode};
+use hyper::{Method, Request, StatusCode};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 
@@ -39,7 +39,11 @@ impl Client {
     }
 
     pub async fn get_with(&self, path: &str, headers: &[(&str, &str)]) -> anyhow::Result<Answer> {
-        let mut request = Request::get(format!("http://{}{path}", self.address));
+        self.ask(Method::GET, path, headers).await
+    }
+
+    pub async fn ask(&self, method: Method, path: &str, headers: &[(&str, &str)]) -> anyhow::Result<Answer> {
+        let mut request = Request::builder().method(method).uri(format!("http://{}{path}", self.address));
         for (name, value) in headers {
             request = request.header(*name, *value);
         }

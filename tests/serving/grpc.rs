@@ -1,14 +1,18 @@
 //! gRPC, by tonic's own server and client.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use http::header::HeaderName;
+use anyhow::Context;
+use http::header::{CONTENT_TYPE, HeaderName};
 use http::request::Parts;
+use http::{Request, Response};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
-use tollgate::tower::{Header, RateLimitLayer, succeeded};
+use tollgate::tower::{Everybody, Header, RateLimitLayer, succeeded};
 use tollgate::{Admin, Filter, Limiter, ManualClock, MemoryStore, Quota};
+use tonic::service::LayerExt;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Server};
 use tonic::{Code, Status};
@@ -16,6 +20,7 @@ use tonic_health::ServingStatus;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_types::StatusExt;
+use tower::{Layer, ServiceExt, service_fn};
 
 use super::broken::Broken;
 
@@ -81,6 +86,64 @@ async fn a_call_that_fails_is_no_success_though_its_answer_is_200() -> anyhow::R
     Ok(())
 }
 
+#[tokio::test]
+async fn a_stream_of_answers_is_one_request_and_ends_as_it_would_without_a_limit() -> anyhow::Result<()> {
+    let limit = RateLimitLayer::new(Limiter::new(MemoryStore::new(), Quota::once(2)?)?);
+    let (mut reporter, health) = tonic_health::server::health_reporter();
+    let server =
+        start(|incoming| Server::builder().layer(limit).add_service(health).serve_with_incoming(incoming)).await?;
+    let mut client = server.client().await?;
+    let mut answers = client.watch(HealthCheckRequest::default()).await?.into_inner();
+    for status in [ServingStatus::Serving, ServingStatus::NotServing, ServingStatus::Serving] {
+        reporter.set_service_status("", status).await;
+        let answer = answers.message().await?.context("it goes on")?;
+        assert_eq!(answer.status, status as i32);
+    }
+    reporter.clear_service_status("").await;
+    assert_eq!(answers.message().await?, None, "its trailers came through, too");
+    assert_eq!(check(&mut client).await.unwrap_err().code(), Code::NotFound, "with the second token");
+    let denied = client.watch(HealthCheckRequest::default()).await.unwrap_err();
+    assert_eq!(denied.code(), Code::ResourceExhausted);
+    Ok(())
+}
+
+#[tokio::test]
+async fn one_service_of_a_server_can_have_a_limit_of_its_own() -> anyhow::Result<()> {
+    let limit = RateLimitLayer::new(Limiter::new(MemoryStore::new(), Quota::once(1)?)?);
+    let (_, health) = tonic_health::server::health_reporter();
+    let health = limit.named_layer(health);
+    let server = start(|incoming| Server::builder().add_service(health).serve_with_incoming(incoming)).await?;
+    let mut client = server.client().await?;
+    assert_eq!(check(&mut client).await?, ServingStatus::Serving as i32);
+    assert_eq!(check(&mut client).await.unwrap_err().code(), Code::ResourceExhausted);
+    Ok(())
+}
+
+/// Those of other names, such as gRPC-Web, are HTTP, for whoever translates them.
+#[tokio::test]
+async fn only_what_says_it_is_grpc_is_answered_as_such() -> anyhow::Result<()> {
+    for (content_type, is_grpc) in [
+        ("application/grpc", true),
+        ("application/grpc+proto", true),
+        ("application/grpc; charset=utf-8", true),
+        ("application/grpc-web+proto", false),
+        ("application/grpcurl", false),
+        ("text/plain", false),
+    ] {
+        let layer = RateLimitLayer::new(Limiter::new(MemoryStore::new(), Quota::once(1)?)?).key(Everybody).cost(|_| 2);
+        let inner = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(String::new())));
+        let request = Request::post("/").header(CONTENT_TYPE, content_type).body(())?;
+        let refused = layer.layer(inner).oneshot(request).await?;
+        let expected = if is_grpc { (200, true) } else { (400, false) };
+        assert_eq!(
+            (refused.status().as_u16(), refused.headers().contains_key("grpc-status")),
+            expected,
+            "{content_type}"
+        );
+    }
+    Ok(())
+}
+
 async fn check(client: &mut HealthClient<Channel>) -> Result<i32, Status> {
     Ok(client.check(HealthCheckRequest::default()).await?.into_inner().status)
 }
@@ -105,11 +168,15 @@ impl Drop for Serving {
 
 async fn serve(layer: RateLimitLayer) -> anyhow::Result<Serving> {
     let (_, health) = tonic_health::server::health_reporter();
+    start(|incoming| Server::builder().layer(layer).add_service(health).serve_with_incoming(incoming)).await
+}
+
+async fn start<F>(serve: impl FnOnce(TcpIncoming) -> F) -> anyhow::Result<Serving>
+where
+    F: Future<Output = Result<(), tonic::transport::Error>> + Send + 'static,
+{
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
-    let server = Server::builder().layer(layer).add_service(health);
-    let task = tokio::spawn(async move {
-        server.serve_with_incoming(TcpIncoming::from(listener)).await.expect("it serves");
-    });
-    Ok(Serving { address, task })
+    let serving = serve(TcpIncoming::from(listener));
+    Ok(Serving { address, task: tokio::spawn(async move { serving.await.expect("it serves") }) })
 }

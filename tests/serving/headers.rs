@@ -29,6 +29,11 @@ async fn they_say_what_is_left_and_until_when() -> anyhow::Result<()> {
         ("2 per 1500ms", "\"a\";r=1;t=2 | \"a\";q=2;w=2", "\"a\";r=0;t=2 | \"a\";q=2;w=2 | 2"),
         // Never is not a number.
         ("2 once", "\"a\";r=1 | \"a\";q=2", "\"a\";r=0 | \"a\";q=2 | none"),
+        (
+            "2 per 36500d",
+            "\"a\";r=1;t=999999999 | \"a\";q=2;w=999999999",
+            "\"a\";r=0;t=999999999 | \"a\";q=2;w=999999999 | 999999999",
+        ),
     ] {
         let quota: Quota = rule.parse()?;
         let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()), quota)?;

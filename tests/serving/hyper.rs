@@ -1,6 +1,7 @@
 //! Without a framework: hyper's own connections, whose service is told who its peer is.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::http::{Method, Request, Response, StatusCode};
@@ -11,6 +12,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
+use tokio::task::AbortHandle;
 use tollgate::tower::{Everybody, RateLimitLayer};
 use tollgate::{Admin, Key, Limiter, MemoryStore, Quota};
 use tower::{Layer, ServiceExt, service_fn};
@@ -22,7 +24,43 @@ use super::client::Client;
 #[tokio::test]
 async fn a_service_of_hyper_is_limited_by_its_peers_address() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), Quota::once(2)?)?;
-    let layer = RateLimitLayer::new(limiter.clone());
+    let (address, server) = serve(RateLimitLayer::new(limiter.clone())).await?;
+    for client in [Client::new(address), Client::http2(address)] {
+        let answer = client.get("/").await?;
+        assert_eq!((answer.status, &answer.body[..]), (StatusCode::OK, &b"hello"[..]));
+    }
+    for client in [Client::new(address), Client::http2(address)] {
+        assert_eq!(client.get("/").await?.status, StatusCode::TOO_MANY_REQUESTS);
+    }
+    assert!(limiter.store().peek(&Key::try_from("127.0.0.1")?).await?.is_some());
+    server.abort();
+    Ok(())
+}
+
+/// By HTTP/2 hyper sends what the service gives it, and clients take a body for an error of the protocol.
+#[tokio::test]
+async fn a_denied_head_is_told_the_length_of_a_body_that_is_not_sent() -> anyhow::Result<()> {
+    let (address, server) = serve(RateLimitLayer::new(Limiter::new(MemoryStore::new(), Quota::once(1)?)?)).await?;
+    let denied = async |client: &Client, method| {
+        let answer = client.ask(method, "/", &[]).await?;
+        assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
+        assert!(answer.header("ratelimit")?.is_some());
+        let length = answer.header("content-length")?.unwrap_or_default().parse::<usize>()?;
+        anyhow::Ok((length, answer.body.len()))
+    };
+    Client::new(address).get("/").await?;
+    for client in [Client::new(address), Client::http2(address)] {
+        let (length, sent) = denied(&client, Method::GET).await?;
+        assert!(length > 0 && sent == length);
+        assert_eq!(denied(&client, Method::HEAD).await?, (length, 0));
+        assert_eq!(denied(&client, Method::OPTIONS).await?, (length, length));
+    }
+    server.abort();
+    Ok(())
+}
+
+/// A server that says hello.
+async fn serve(layer: RateLimitLayer) -> anyhow::Result<(SocketAddr, AbortHandle)> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     let server = tokio::spawn(async move {
@@ -38,20 +76,12 @@ async fn a_service_of_hyper_is_limited_by_its_peers_address() -> anyhow::Result<
             tokio::spawn(async move {
                 let connections = auto::Builder::new(TokioExecutor::new());
                 let connection = connections.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
-                connection.await.expect("it serves");
+                // It fails if the client is gone.
+                drop(connection.await);
             });
         }
     });
-    for client in [Client::new(address), Client::http2(address)] {
-        let answer = client.get("/").await?;
-        assert_eq!((answer.status, &answer.body[..]), (StatusCode::OK, &b"hello"[..]));
-    }
-    for client in [Client::new(address), Client::http2(address)] {
-        assert_eq!(client.get("/").await?.status, StatusCode::TOO_MANY_REQUESTS);
-    }
-    assert!(limiter.store().peek(&Key::try_from("127.0.0.1")?).await?.is_some());
-    server.abort();
-    Ok(())
+    Ok((address, server.abort_handle()))
 }
 
 /// Time passes by itself when nobody has anything to do.

@@ -16,14 +16,12 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::yield_now;
 use tollgate::tower::{Everybody, RateLimitLayer, Refusal, Shadowed};
-use tollgate::{
-    Adjusted, Adjustment, Decision, Error, Fallback, Limiter, ManualClock, MemoryStore, Outcome, Quota, Store, Take,
-    TakeError,
-};
+use tollgate::{Decision, Fallback, Limiter, ManualClock, MemoryStore, Quota};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use super::broken::Broken;
 use super::client::Client;
+use super::gated::Gated;
 use super::server::Server;
 
 /// Time stands still in the store, and passes by itself in this runtime.
@@ -72,7 +70,7 @@ async fn a_client_that_goes_away_while_it_waits_has_used_its_turn() -> anyhow::R
 #[tokio::test]
 async fn a_client_that_goes_away_before_the_database_is_asked_takes_nothing_and_after_that_its_turn()
 -> anyhow::Result<()> {
-    let store = Arc::new(Gated::new());
+    let store = Gated::before_it_takes();
     let limiter = Limiter::new(Arc::clone(&store), Quota::once(2)?)?;
     let layer = RateLimitLayer::new(limiter).key(Everybody).wait(Duration::from_secs(1));
     let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty()))));
@@ -84,13 +82,13 @@ async fn a_client_that_goes_away_before_the_database_is_asked_takes_nothing_and_
     yield_now().await;
     goes.abort();
     assert!(goes.await.is_err(), "it stood in line");
-    store.leave.add_permits(1);
+    store.takes.add_permits(1);
     assert_eq!(first.await??.status(), StatusCode::OK);
     store.asked.notified().await;
-    store.leave.add_permits(1);
+    store.takes.add_permits(1);
     assert_eq!(stays.await??.status(), StatusCode::OK, "nobody had the second token");
 
-    let store = Arc::new(Gated::new());
+    let store = Gated::before_it_takes();
     let limiter = Limiter::new(Arc::clone(&store), Quota::once(1)?)?;
     let layer = RateLimitLayer::new(limiter).key(Everybody).wait(Duration::from_secs(1));
     let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty()))));
@@ -98,15 +96,15 @@ async fn a_client_that_goes_away_before_the_database_is_asked_takes_nothing_and_
     store.asked.notified().await;
     goes.abort();
     assert!(goes.await.is_err(), "it was being asked for");
-    store.leave.add_permits(2);
+    store.takes.add_permits(2);
     assert_eq!(service.oneshot(Request::new(())).await?.status(), StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(store.adjusts.load(Ordering::SeqCst), 0);
+    assert_eq!(store.adjusted.load(Ordering::SeqCst), 0);
     Ok(())
 }
 
 #[tokio::test]
 async fn those_who_wait_for_a_database_are_only_so_many_and_those_who_leave_make_room() -> anyhow::Result<()> {
-    let store = Arc::new(Gated::new());
+    let store = Gated::before_it_takes();
     let limiter = Limiter::new(Arc::clone(&store), Quota::once(1)?)?;
     let layer = RateLimitLayer::new(limiter).key(Everybody).wait(Duration::from_secs(1));
     let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty()))));
@@ -125,33 +123,6 @@ async fn those_who_wait_for_a_database_are_only_so_many_and_those_who_leave_make
     line.truncate(1000);
     assert!(ask().1.is_pending(), "there is room");
     Ok(())
-}
-
-/// A store that is asked, and answers when it has leave.
-struct Gated {
-    store: MemoryStore,
-    asked: Notify,
-    leave: Semaphore,
-    adjusts: AtomicU64,
-}
-
-impl Gated {
-    fn new() -> Self {
-        Self { store: MemoryStore::new(), asked: Notify::new(), leave: Semaphore::new(0), adjusts: AtomicU64::new(0) }
-    }
-}
-
-impl Store for Gated {
-    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        self.asked.notify_one();
-        self.leave.acquire().await.map_err(Error::other)?.forget();
-        self.store.take(takes).await
-    }
-
-    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
-        self.adjusts.fetch_add(1, Ordering::SeqCst);
-        self.store.adjust(adjustments).await
-    }
 }
 
 #[tokio::test]
@@ -216,7 +187,7 @@ async fn who_would_wait_while_the_database_is_away_is_answered_by_the_fallback()
         (Fallback::Closed(Duration::from_secs(3)), [429, 429, 429], 0),
         (Fallback::Local(Quota::per_minute(1).build()?), [200, 200, 429], 60),
     ] {
-        let store = Arc::new(Gated::new()); // it never answers
+        let store = Gated::before_it_takes(); // it never answers
         let limiter = Limiter::builder(store).fallback(Duration::from_millis(50), fallback.clone());
         let layer =
             RateLimitLayer::new(limiter.build(Quota::per_hour(9))?).key(Everybody).wait(Duration::from_secs(90));

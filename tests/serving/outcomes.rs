@@ -9,17 +9,14 @@ use axum::extract::Query;
 use axum::http::response::Parts;
 use axum::http::{Request, Response, StatusCode};
 use axum::routing::get;
-use tokio::sync::Semaphore;
 use tokio::task::yield_now;
 use tollgate::tower::{ClientAddr, Everybody, RateLimitLayer, succeeded};
-use tollgate::{
-    Adjusted, Adjustment, Admin, Error, Fallback, Key, LeaseOptions, Limiter, MemoryStore, Outcome, Quota, Store, Take,
-    TakeError,
-};
+use tollgate::{Admin, Fallback, Key, LeaseOptions, Limiter, MemoryStore, Quota};
 use tower::{Layer, ServiceExt, service_fn};
 
 use super::broken::Broken;
 use super::client::Client;
+use super::gated::Gated;
 use super::server::Server;
 
 #[tokio::test]
@@ -46,7 +43,7 @@ async fn only_failed_logins_are_counted() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn only_failures_are_counted_under_a_lease_too() -> anyhow::Result<()> {
-    let store = Arc::new(Slow { store: MemoryStore::new(), leave: Semaphore::new(1_000_000) });
+    let store = Gated::open();
     let limiter = Limiter::builder(Arc::clone(&store)).lease(LeaseOptions::default()).build(Quota::once(100_000)?)?;
     let inner = service_fn(async |_: Request<()>| anyhow::Ok(Response::new(Body::empty())));
     let refund = |answer: &Parts, cost| if succeeded(answer) { cost } else { 0 };
@@ -94,7 +91,7 @@ struct Said {
 
 #[tokio::test]
 async fn an_answer_is_sent_when_the_tokens_are_back() -> anyhow::Result<()> {
-    let store = Arc::new(Slow { store: MemoryStore::new(), leave: Semaphore::new(0) });
+    let store = Gated::before_it_gives_back();
     let limiter = Limiter::new(Arc::clone(&store), Quota::once(1)?)?;
     let inner = service_fn(async |_: Request<()>| anyhow::Ok(Response::new(Body::empty())));
     let service = RateLimitLayer::new(limiter).key(Everybody).refund(|_, cost| cost).layer(inner);
@@ -104,7 +101,7 @@ async fn an_answer_is_sent_when_the_tokens_are_back() -> anyhow::Result<()> {
             yield_now().await; // as far as it comes without leave
         }
         assert!(!asked.is_finished());
-        store.leave.add_permits(1);
+        store.adjusts.add_permits(1);
         assert_eq!(asked.await??.status(), StatusCode::OK);
     }
     // Who goes away meanwhile does not keep the tokens.
@@ -114,7 +111,7 @@ async fn an_answer_is_sent_when_the_tokens_are_back() -> anyhow::Result<()> {
     }
     asked.abort();
     assert!(asked.await.is_err(), "it waited");
-    store.leave.add_permits(2);
+    store.adjusts.add_permits(2);
     for _ in 0..100 {
         yield_now().await;
     }
@@ -125,7 +122,7 @@ async fn an_answer_is_sent_when_the_tokens_are_back() -> anyhow::Result<()> {
 #[tokio::test(start_paused = true)]
 async fn an_answer_waits_for_the_tokens_to_be_back_until_the_deadline_and_they_come_back_behind_it()
 -> anyhow::Result<()> {
-    let store = Arc::new(Slow { store: MemoryStore::new(), leave: Semaphore::new(0) });
+    let store = Gated::before_it_gives_back();
     let limiter = Limiter::builder(Arc::clone(&store)).without_deny_cache();
     let limiter = limiter.fallback(Duration::from_millis(50), Fallback::Open).build(Quota::once(1)?)?;
     let inner = service_fn(async |_: Request<()>| anyhow::Ok(Response::new(Body::empty())));
@@ -134,7 +131,7 @@ async fn an_answer_waits_for_the_tokens_to_be_back_until_the_deadline_and_they_c
     assert_eq!(service.clone().oneshot(Request::new(())).await?.status(), StatusCode::OK);
     assert_eq!(start.elapsed(), Duration::from_millis(50));
     assert_eq!(service.clone().oneshot(Request::new(())).await?.status(), StatusCode::TOO_MANY_REQUESTS);
-    store.leave.add_permits(1);
+    store.adjusts.add_permits(1);
     for _ in 0..100 {
         yield_now().await;
     }
@@ -152,21 +149,4 @@ async fn what_a_fallback_granted_is_not_given_back() -> anyhow::Result<()> {
         assert_eq!(service.clone().oneshot(Request::new(())).await?.status(), status);
     }
     Ok(())
-}
-
-/// A store that takes at once, and gives back when it has leave.
-struct Slow {
-    store: MemoryStore,
-    leave: Semaphore,
-}
-
-impl Store for Slow {
-    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        self.store.take(takes).await
-    }
-
-    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
-        self.leave.acquire().await.map_err(Error::other)?.forget();
-        self.store.adjust(adjustments).await
-    }
 }

@@ -5,12 +5,15 @@ use std::time::Duration;
 use http::HeaderMap;
 use sfv::{BareItem, Dictionary, List, ListEntry, Parameters, Parser};
 
-use super::left;
+use super::{LONGEST, left};
 use crate::HoldBack;
 
 /// What it says, the strictest of its policies.
 pub(super) fn read(headers: &HeaderMap) -> Option<HoldBack> {
     let lines: Vec<&[u8]> = headers.get_all("ratelimit").iter().map(http::HeaderValue::as_bytes).collect();
+    if lines.iter().map(|line| line.len()).sum::<usize>() > LONGEST {
+        return None;
+    }
     let field = lines.join(&b", "[..]);
     let policies = || {
         let list = Parser::new(&field).parse::<List>().ok()?;

@@ -1,17 +1,18 @@
-//! A limiter's deadline over a store that does not answer, when there is no fallback. Time is tokio's, and stands still but
-//! for those who sleep.
+//! A limiter's deadline over a store that does not answer, when there is no fallback.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
-use tokio::task::{JoinSet, yield_now};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tollgate::{
     Adjusted, Adjustment, Admin, Error, HoldBack, Key, Limiter, ManualClock, MemoryStore, Outcome, Store, Take,
     TakeError,
 };
+
+use super::until;
 
 /// A store in which every request stays until the gate is opened. It has a real one's answers then.
 struct Gated {
@@ -107,17 +108,6 @@ async fn the_last_of_a_long_line_ends_by_its_deadline_too() -> anyhow::Result<()
     assert!(!limiter.allow(&key).await?.is_granted());
     assert!(limiter.wait(&key).await?.is_granted());
     Ok(())
-}
-
-/// Lets the others go on, but not the time.
-async fn until(holds: impl Fn() -> bool) {
-    for _ in 0..100_000 {
-        if holds() {
-            return;
-        }
-        yield_now().await;
-    }
-    panic!("it does not come to that");
 }
 
 const DEADLINE: Duration = Duration::from_millis(50);

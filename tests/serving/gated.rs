@@ -1,0 +1,53 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::{Notify, Semaphore};
+use tollgate::{Adjusted, Adjustment, Error, MemoryStore, Outcome, Store, Take, TakeError};
+
+/// A store that is asked, and answers when it has leave.
+pub struct Gated {
+    pub store: MemoryStore,
+    /// A request for tokens has come.
+    pub asked: Notify,
+    /// Leave to take, and to give back.
+    pub takes: Semaphore,
+    pub adjusts: Semaphore,
+    pub adjusted: AtomicU64,
+}
+
+impl Gated {
+    /// Gives back at once.
+    pub fn before_it_takes() -> Arc<Self> {
+        Self::with_leave(0, Semaphore::MAX_PERMITS)
+    }
+
+    /// Takes at once.
+    pub fn before_it_gives_back() -> Arc<Self> {
+        Self::with_leave(Semaphore::MAX_PERMITS, 0)
+    }
+
+    /// Answers at once, and has the layers of a database before it all the same.
+    pub fn open() -> Arc<Self> {
+        Self::with_leave(Semaphore::MAX_PERMITS, Semaphore::MAX_PERMITS)
+    }
+
+    fn with_leave(takes: usize, adjusts: usize) -> Arc<Self> {
+        let (takes, adjusts) = (Semaphore::new(takes), Semaphore::new(adjusts));
+        let (asked, adjusted) = (Notify::new(), AtomicU64::new(0));
+        Arc::new(Self { store: MemoryStore::new(), asked, takes, adjusts, adjusted })
+    }
+}
+
+impl Store for Gated {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        self.asked.notify_one();
+        self.takes.acquire().await.map_err(Error::other)?.forget();
+        self.store.take(takes).await
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        self.adjusted.fetch_add(1, Ordering::SeqCst);
+        self.adjusts.acquire().await.map_err(Error::other)?.forget();
+        self.store.adjust(adjustments).await
+    }
+}
