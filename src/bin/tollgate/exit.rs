@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use tollgate::{Error, Key, TakeError};
 
 use crate::redact::redact;
@@ -17,8 +17,10 @@ Exit codes:
    1  a check of `doctor` failed, if it could connect; there is no such bucket, plan or override
    2  wrong arguments
   64  the request can never be granted: unknown bucket or plan, more tokens than it holds
+  66  a file cannot be read, or makes no sense
   69  trouble with the database; whether anything was done, the message says
-  70  anything else, such as a file that cannot be written
+  70  anything else, such as a terminal that cannot show what `watch` shows
+  73  a file, or the output, cannot be written
   75  denied: no token now
   77  this database role may not do that
   78  the database has no schema of tollgate's, or one that is too new
@@ -32,6 +34,8 @@ pub(crate) const DATABASE: u8 = 69;
 pub(crate) const DENIED: u8 = 75;
 pub(crate) const NEVER: u8 = 64;
 const INTERNAL: u8 = 70;
+const UNREADABLE: u8 = 66;
+const UNWRITABLE: u8 = 73;
 const NOT_PERMITTED: u8 = 77;
 const NOT_MIGRATED: u8 = 78;
 
@@ -51,6 +55,16 @@ impl Refusal {
     /// Arguments that do not go together, or say nothing.
     pub(crate) fn arguments(message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self { code: WRONG_ARGUMENTS, message: message.into(), hint: hint.into() }
+    }
+
+    /// A file that was to be read.
+    pub(crate) fn unreadable(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { code: UNREADABLE, message: message.into(), hint: hint.into() }
+    }
+
+    /// A file that was to be written, or the output.
+    pub(crate) fn unwritable(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { code: UNWRITABLE, message: message.into(), hint: hint.into() }
     }
 
     /// Something that is not there.
@@ -88,6 +102,9 @@ pub(crate) fn misused(error: &clap::Error) -> ExitCode {
         && times::is_unit(word)
     {
         text += "\nhint: write a span without a space: 1h\n";
+    }
+    if error.kind() == ErrorKind::InvalidUtf8 {
+        text += "\nhint: keys, names and reasons are UTF-8: make text of other bytes, such as hexadecimal digits\n";
     }
     // What cannot be written, nobody reads.
     let _ = if error.use_stderr() {
@@ -178,7 +195,7 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
             "take from it without --quota and --plan".to_owned(),
         ),
         Error::Take(_) => (NEVER, all, String::new()),
-        Error::Admin(_) | Error::Key(_) | Error::Quota(_) => (WRONG_ARGUMENTS, all, String::new()),
+        Error::Admin(_) | Error::Key(_) | Error::Mode(_) | Error::Quota(_) => (WRONG_ARGUMENTS, all, String::new()),
         _ => (DATABASE, redact(&all), doctor.to_owned()),
     }
 }

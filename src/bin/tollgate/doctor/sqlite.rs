@@ -82,3 +82,26 @@ async fn size(connection: &mut SqliteConnection, report: &mut Report) -> Result<
     report.ok("file", format!("{used} KiB used, {free} KiB free for new rows"));
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_a_power_failure_forgets_is_told_and_that_it_can_destroy_the_file_is_a_warning() {
+        for (synchronous, found, warned) in [
+            (SqliteSynchronous::Off, "can destroy the file", &["journal", "durability"][..]),
+            (SqliteSynchronous::Normal, "forgets the last grants", &["journal"]),
+            (SqliteSynchronous::Full, "forgets no grant", &["journal"]),
+        ] {
+            let options = SqliteConnectOptions::new().synchronous(synchronous).journal_mode(SqliteJournalMode::Memory);
+            let pool = SqlitePoolOptions::new().max_connections(1).connect_with(options).await.expect("it connects");
+            let mut report = Report::default();
+            Sqlite::examine(&pool, &mut report).await.expect("it is examined");
+            assert!(report.found("durability").contains(found), "{}", report.found("durability"));
+            assert_eq!(report.warnings(), warned, "{synchronous:?}");
+        }
+    }
+}
