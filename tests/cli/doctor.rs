@@ -24,14 +24,6 @@ fn a_database_that_is_ready_has_no_failure() {
 }
 
 #[test]
-fn a_database_without_the_schema_fails_with_the_command_that_makes_it() {
-    for engine in EACH.into_iter().filter(|engine| *engine != Engine::Sqlite) {
-        let database = Database::empty(engine);
-        database.run(&["doctor"]).ended(1).says(&["fail  schema", "not there", "`tollgate migrate`"]);
-    }
-}
-
-#[test]
 fn a_mode_that_is_not_the_usual_is_a_warning() {
     let database = Database::migrated(Engine::Sqlite);
     database.run(&["mode", "off", "--reason", "incident 42"]).ended(0);

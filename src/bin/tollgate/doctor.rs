@@ -110,8 +110,10 @@ async fn schema<DB: Migrate>(pool: &Pool<DB>, report: &mut Report) -> bool {
 /// What makes people wonder why nothing is limited, or why everything is denied.
 async fn mode(store: &impl Admin, report: &mut Report) {
     match store.mode().await {
-        Ok(switch) if switch.mode == Mode::Enforce => report.ok("mode", "enforce"),
-        Ok(switch) => report.warn("mode", times::switch(&switch), "back to the tokens: `tollgate mode --clear`"),
+        Ok(switch) if switch.mode == Mode::Enforce || times::is_over(&switch) => report.ok("mode", "enforce"),
+        Ok(switch) => {
+            report.warn("mode", times::switch(&switch, "enforce"), "back to the tokens: `tollgate mode --clear`")
+        }
         // Only operators may look.
         Err(_) => {}
     }
