@@ -1,5 +1,7 @@
 //! How to reach a database of each engine: no message shows its password.
 
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::Path;
 use std::time::Duration;
 
@@ -77,6 +79,10 @@ impl Engine for Sqlite {
         }
         let address = file.display().to_string();
         if file.exists() {
+            if !is_database(file).map_err(|error| cannot_open(&address, &error))? {
+                let hint = format!("name another file: {}", Self::EXAMPLE);
+                return Err(Refusal::database(format!("{address} is not a database of SQLite's"), hint).into());
+            }
             return Ok((options.create_if_missing(false), address));
         }
         if missing == Missing::Refuse {
@@ -90,6 +96,20 @@ impl Engine for Sqlite {
         };
         Ok((options, address))
     }
+}
+
+/// Whether a file begins as SQLite's do, or is empty: a database without tables.
+fn is_database(file: &Path) -> io::Result<bool> {
+    let mut head = Vec::new();
+    File::open(file)?.take(16).read_to_end(&mut head)?;
+    Ok(head.is_empty() || head == b"SQLite format 3\0")
+}
+
+fn cannot_open(address: &str, error: &io::Error) -> Refusal {
+    Refusal::database(
+        format!("cannot open {address}: {error}"),
+        "let this user read and write the file and its directory",
+    )
 }
 
 fn directory_exists(file: &Path) -> Result<(), Refusal> {
