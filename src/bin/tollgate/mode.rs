@@ -38,7 +38,7 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["mode", "reason", "lasting"])]
     clear: bool,
     /// Print what is set as a JSON array
-    #[arg(long, conflicts_with_all = ["mode", "clear"])]
+    #[arg(long, conflicts_with_all = ["mode", "clear", "reason", "lasting"])]
     json: bool,
 }
 

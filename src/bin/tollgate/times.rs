@@ -83,7 +83,8 @@ pub(crate) fn switch(switch: &Switch, otherwise: &str) -> String {
     if is_over(switch) {
         return format!("{otherwise} ({} is over)", switch.mode);
     }
-    let reason = switch.reason.as_deref().map_or_else(String::new, |reason| format!(": {}", plain(reason)));
+    let reason = switch.reason.as_deref().filter(|reason| !reason.is_empty());
+    let reason = reason.map_or_else(String::new, |reason| format!(": {}", plain(reason)));
     format!("{}{}{reason}", switch.mode, ending(switch.until))
 }
 
