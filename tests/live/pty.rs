@@ -55,6 +55,7 @@ impl Pty {
         let until = Instant::now() + PATIENCE;
         while !self.sent().contains(text) {
             if Instant::now() > until {
+                self.kill("KILL")?;
                 bail!("no {text:?} in {:?}", self.sent());
             }
             std::thread::sleep(Duration::from_millis(10));

@@ -2,13 +2,18 @@
 
 use std::io::Write;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anstyle::{AnsiColor, Style};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use tollgate::{Error, Key, TakeError};
+use tollgate::{Error, TakeError};
 
 use crate::redact::redact;
 use crate::{output, times, url};
+
+mod refusal;
+
+pub(crate) use refusal::Refusal;
 
 /// What `--help` says of the exit codes.
 pub(crate) const HELP: &str = "\
@@ -42,48 +47,6 @@ const NOT_MIGRATED: u8 = 78;
 const BOLD: Style = Style::new().bold();
 const RED: Style = BOLD.fg_color(Some(anstyle::Color::Ansi(AnsiColor::Red)));
 
-/// What the program itself refuses, and what to do about it.
-#[derive(Debug, thiserror::Error)]
-#[error("{message}")]
-pub(crate) struct Refusal {
-    pub(crate) code: u8,
-    pub(crate) message: String,
-    pub(crate) hint: String,
-}
-
-impl Refusal {
-    /// Arguments that do not go together, or say nothing.
-    pub(crate) fn arguments(message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { code: WRONG_ARGUMENTS, message: message.into(), hint: hint.into() }
-    }
-
-    /// A file that was to be read.
-    pub(crate) fn unreadable(message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { code: UNREADABLE, message: message.into(), hint: hint.into() }
-    }
-
-    /// A file that was to be written, or the output.
-    pub(crate) fn unwritable(message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { code: UNWRITABLE, message: message.into(), hint: hint.into() }
-    }
-
-    /// Something that is not there.
-    pub(crate) fn absent(message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { code: ABSENT, message: message.into(), hint: hint.into() }
-    }
-
-    /// Buckets that are not there.
-    pub(crate) fn no_buckets(absent: &[Key], hint: impl Into<String>) -> Self {
-        let names: Vec<_> = absent.iter().map(|key| format!("'{}'", output::plain(key.as_str()))).collect();
-        Self::absent(format!("there is no bucket {}", names.join(", ")), hint)
-    }
-
-    /// A database that cannot be used.
-    pub(crate) fn database(message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { code: DATABASE, message: message.into(), hint: hint.into() }
-    }
-}
-
 /// A role without grants.
 pub(crate) fn may_nothing() -> Refusal {
     Refusal { code: NOT_PERMITTED, message: "this role may do nothing here".to_owned(), hint: GRANT.to_owned() }
@@ -91,6 +54,10 @@ pub(crate) fn may_nothing() -> Refusal {
 
 /// What an administrator does for a role.
 pub(crate) const GRANT: &str = "`grant tollgate_app to ROLE` lets it take tokens, tollgate_operator everything; `tollgate migrate --print grants` makes both";
+
+/// What to do about a file that cannot be written.
+pub(crate) const READ_ONLY: &str =
+    "leave mode=ro and immutable out of the URL, and let this user write the file and its directory";
 
 /// Says what is wrong with the arguments, or shows the help that they asked for.
 pub(crate) fn misused(error: &clap::Error) -> ExitCode {
@@ -143,6 +110,12 @@ pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(code)
 }
 
+/// What went wrong, in words.
+pub(crate) fn message(error: &anyhow::Error) -> String {
+    explain(error).1
+}
+
+/// The code, what went wrong, and what to do.
 fn explain(error: &anyhow::Error) -> (u8, String, String) {
     if let Some(Refusal { code, hint, .. }) = error.downcast_ref() {
         return (*code, chain(error), hint.clone());
@@ -165,11 +138,9 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
             ),
             "update it: `cargo install tollgate --features cli`".to_owned(),
         ),
-        Error::NotPermitted(cause) if is_file(&**cause) => (
-            NOT_PERMITTED,
-            "the SQLite file or its URL is read-only".to_owned(),
-            "leave mode=ro and immutable out of the URL, and let this user write the file and its directory".to_owned(),
-        ),
+        Error::NotPermitted(cause) if is_file(&**cause) => {
+            (NOT_PERMITTED, "the SQLite file or its URL is read-only".to_owned(), READ_ONLY.to_owned())
+        }
         Error::NotPermitted(cause) => (
             NOT_PERMITTED,
             format!("this database role may not do that: {}", redact(&words(&**cause))),
@@ -204,6 +175,8 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
 pub(crate) fn chain(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {
+        // The library's errors share what caused them.
+        let cause = cause.downcast_ref().map_or(cause, |shared: &Arc<dyn std::error::Error + Send + Sync>| &**shared);
         let said = words(cause);
         if text.is_empty() {
             text = said;
@@ -218,7 +191,7 @@ pub(crate) fn chain(error: &anyhow::Error) -> String {
 }
 
 /// Whether it is SQLite that says so, which has no roles.
-fn is_file(error: &(dyn std::error::Error + 'static)) -> bool {
+pub(crate) fn is_file(error: &(dyn std::error::Error + 'static)) -> bool {
     let error = error.downcast_ref().and_then(sqlx::Error::as_database_error);
     error.is_some_and(|error| error.try_downcast_ref::<sqlx::sqlite::SqliteError>().is_some())
 }
