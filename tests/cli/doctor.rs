@@ -94,7 +94,7 @@ fn a_sqlite_file_that_is_read_only_is_told_so() {
     database.run(&["create", "a", "--quota", "1/s"]).ended(0);
     let read_only = ["--database-url", "sqlite:app.db?mode=ro"];
     let run = |arguments: &[&str]| database.run(&[&read_only, arguments].concat());
-    run(&["doctor"]).ended(1).says(&["fail  write lock", "leave mode=ro out"]);
+    run(&["doctor"]).ended(1).says(&["fail  write lock", "leave mode=ro and immutable out"]);
     run(&["take", "a"]).ended(77).says(&["file or its URL is read-only", "leave mode=ro"]);
     run(&["peek", "a"]).ended(0);
     database.run(&["doctor"]).ended(0).says(&["ok    write lock"]);

@@ -64,7 +64,10 @@ fn a_file_that_is_no_sqlite_database_is_said_to_be_none() {
     for arguments in [&["list"][..], &["migrate"], &["take", "a"], &[]] {
         database.run(arguments).ended(69).says(&["app.db is not a database of SQLite's", "name another file"]);
     }
-    database.run(&["--database-url", "sqlite:.", "list"]).ended(69).says(&["cannot open .: "]);
+    database
+        .run(&["--database-url", "sqlite:.", "list"])
+        .ended(69)
+        .says(&["cannot connect to .: ", "hint: let this user read"]);
 }
 
 #[test]
@@ -99,6 +102,11 @@ fn wrong_arguments_are_answered_with_right_ones() {
         (&["take", "a", "--cost", "0"], &["1.."]),
         (&["mode", "of"], &["off"]),
         (&["mode", "--clear", "--reason", "over"], &["cannot be used with"]),
+        (&["mode", "--json", "--reason", "over"], &["cannot be used with"]),
+        (&["mode", "--json", "--for", "1h"], &["cannot be used with"]),
+        (&["create", "a", "--quota", "1/s", "--per", "1h"], &["cannot be used with"]),
+        (&["migrate", "--dry-run", "--into", "migrations"], &["cannot be used with"]),
+        (&["migrate", "--dry-run", "--engine", "mysql"], &["cannot be used with"]),
         (&["mode", "block", "--for", "999999999999999999y"], &["--for"]),
         (&["tkae", "a"], &["take"]),
         (&["migrate", "--print", "sqlx"], &["--into migrations"]),

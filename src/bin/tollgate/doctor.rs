@@ -99,6 +99,9 @@ async fn schema<DB: Migrate>(pool: &Pool<DB>, report: &mut Report) -> bool {
             format!("version {found}, which no longer has what this program, that knows {known}, needs"),
             "update it: `cargo install tollgate --features cli`",
         ),
+        Err(Error::NotPermitted(cause)) if exit::is_file(&*cause) => {
+            report.fail("schema", exit::words(&*cause), exit::READ_ONLY);
+        }
         Err(Error::NotPermitted(_)) => {
             report.fail("schema", "this role may not look", exit::GRANT);
         }

@@ -56,10 +56,7 @@ async fn writer(connection: &mut SqliteConnection, report: &mut Report) -> Resul
             transaction.rollback().await?;
             match written {
                 Ok(_) => report.ok("write lock", format!("free, obtained within {waited:.1?}")),
-                Err(error) => {
-                    let advice = "leave mode=ro out of the URL, and let this user write the file and its directory";
-                    report.fail("write lock", exit::words(&error), advice);
-                }
+                Err(error) => report.fail("write lock", exit::words(&error), exit::READ_ONLY),
             }
         }
         Err(error) => {
