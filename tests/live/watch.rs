@@ -2,6 +2,7 @@
 
 use tollgate::{Durability, Key, PgStore, Store};
 
+use crate::command::{Ran, tollgate};
 use crate::databases::{Database, EACH, Engine};
 use crate::pty::Pty;
 
@@ -80,6 +81,26 @@ fn the_screen_shows_what_comes_and_the_terminal_is_given_back() -> anyhow::Resul
         assert_given_back(&sent);
     }
     Ok(())
+}
+
+#[test]
+fn a_role_that_may_not_see_denials_is_told_so() {
+    let database = Database::migrated(Engine::Postgres);
+    take(&database, "a", "10 once", "3");
+    let role = format!("tollgate_live_{}", uuid::Uuid::new_v4().simple());
+    database.sql(&format!(
+        "create role {role} login; grant usage on schema tollgate to {role};
+         grant execute on all functions in schema tollgate to {role};
+         grant select on tollgate.token_bucket_levels to {role}"
+    ));
+    let mut command = tollgate(Some(&database.url_of(&role)), &database.directory);
+    let ran = command.args(["watch", "--once"]).output().expect("it starts");
+    database.sql(&format!("drop owned by {role}; drop role {role}"));
+    let shown = Ran::new(ran).ended(0).out;
+    assert!(shown.contains("a    10 once"), "{shown}");
+    assert!(
+        shown.ends_with("this role may not see denials: run the grants again, `tollgate migrate --print grants`\n")
+    );
 }
 
 #[test]
