@@ -64,6 +64,7 @@ fn the_environment_comes_before_the_file_and_the_option_before_both() {
     assert_eq!(asked(Some("sqlite:environment.db"), &database.directory, &[]), "environment.db");
     assert_eq!(asked(None, &database.directory, &option), "option.db");
     assert_eq!(asked(Some("sqlite:environment.db"), &database.directory, &option), "option.db");
+    assert_eq!(asked(Some(" sqlite:environment.db\n"), &database.directory, &[]), "environment.db");
     // What is not needed is not read.
     std::fs::write(database.directory.join(".env"), "DATABASE_URL='\n").expect("it is written");
     assert_eq!(asked(Some("sqlite:environment.db"), &database.directory, &[]), "environment.db");

@@ -27,6 +27,8 @@ impl Args {
             None => from_file()?,
         };
         let none = || Refusal::arguments("no database is given", format!("export DATABASE_URL={EXAMPLE}"));
+        // A secret that is kept in a file often has a line's end.
+        let given = given.map(|url| url.trim().to_owned());
         Url::try_from(given.filter(|url| !url.is_empty()).ok_or_else(none)?)
     }
 
