@@ -24,14 +24,6 @@ fn a_database_that_is_ready_has_no_failure() {
 }
 
 #[test]
-fn a_database_without_the_schema_fails_with_the_command_that_makes_it() {
-    for engine in EACH.into_iter().filter(|engine| *engine != Engine::Sqlite) {
-        let database = Database::empty(engine);
-        database.run(&["doctor"]).ended(1).says(&["fail  schema", "not there", "`tollgate migrate`"]);
-    }
-}
-
-#[test]
 fn a_mode_that_is_not_the_usual_is_a_warning() {
     let database = Database::migrated(Engine::Sqlite);
     database.run(&["mode", "off", "--reason", "incident 42"]).ended(0);
@@ -102,7 +94,7 @@ fn a_sqlite_file_that_is_read_only_is_told_so() {
     database.run(&["create", "a", "--quota", "1/s"]).ended(0);
     let read_only = ["--database-url", "sqlite:app.db?mode=ro"];
     let run = |arguments: &[&str]| database.run(&[&read_only, arguments].concat());
-    run(&["doctor"]).ended(1).says(&["fail  write lock", "leave mode=ro out"]);
+    run(&["doctor"]).ended(1).says(&["fail  write lock", "leave mode=ro and immutable out"]);
     run(&["take", "a"]).ended(77).says(&["file or its URL is read-only", "leave mode=ro"]);
     run(&["peek", "a"]).ended(0);
     database.run(&["doctor"]).ended(0).says(&["ok    write lock"]);

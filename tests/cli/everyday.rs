@@ -125,27 +125,6 @@ fn a_plan_an_override_and_a_mode_rule_and_are_explained() {
 }
 
 #[test]
-fn buckets_are_listed_in_the_order_that_is_asked_for() {
-    let database = Database::migrated(Engine::Sqlite);
-    for (key, takes) in [("user:a", "2"), ("user:b", "9"), ("user:c", "5"), ("tenant:a", "1")] {
-        database.run(&["take", key, "--quota", "10/d", "--cost", takes]).ended(0);
-    }
-    database.run(&["create", "api", "--quota", "3/d"]).ended(0);
-    let keys = |arguments: &[&str]| -> Vec<String> {
-        let listed = database.run(&[&["list", "--json"], arguments].concat()).ended(0).json();
-        let levels = listed.as_array().expect("an array").clone();
-        levels.iter().map(|level| level["key"].as_str().expect("a key").to_owned()).collect()
-    };
-    assert_eq!(keys(&[]), ["api", "tenant:a", "user:a", "user:b", "user:c"]);
-    assert_eq!(keys(&["--prefix", "user:", "--sort", "available"]), ["user:b", "user:c", "user:a"]);
-    assert_eq!(keys(&["--sort", "granted", "--limit", "2"]), ["user:b", "user:c"]);
-    assert_eq!(keys(&["--reverse", "--limit", "1"]), ["user:c"]);
-    assert_eq!(keys(&["--provisioned"]), ["api"]);
-    assert_eq!(keys(&["--first-use", "--limit", "0"]).len(), 4);
-    database.run(&["list", "--limit", "2"]).ended(0).says(&["… and more"]);
-}
-
-#[test]
 fn a_sweep_deletes_what_is_full_and_was_made_on_first_use() {
     let database = Database::migrated(Engine::Sqlite);
     for n in 0..7 {

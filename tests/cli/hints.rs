@@ -1,6 +1,7 @@
 //! Whoever is stuck is told what to type.
 
-use crate::command::{Ran, SECRET, tollgate};
+use crate::clients;
+use crate::command::{Ran, tollgate};
 use crate::databases::{Database, EACH, Engine};
 
 #[test]
@@ -9,16 +10,64 @@ fn without_arguments_the_next_command_is_named() {
     let nothing = tollgate(None, &database.directory).output().expect("it starts");
     Ran::new(nothing).ended(0).says(&["export DATABASE_URL=", "tollgate migrate", "tollgate create"]);
     for engine in EACH {
-        let database = Database::empty(engine);
-        if engine != Engine::Sqlite {
-            database.run(&[]).ended(0).says(&["Next:\n\n  tollgate migrate"]);
-            database.run(&["list"]).ended(78).says(&["tollgate migrate"]);
-        }
-        database.run(&["migrate"]).ended(0);
+        let database = Database::migrated(engine);
         database.run(&[]).ended(0).says(&["Next:\n\n  tollgate create"]);
         database.run(&["create", "a b", "--quota", "1/s"]).ended(0).says(&["tollgate take 'a b'"]);
         database.run(&[]).ended(0).says(&["tollgate explain 'a b'"]);
     }
+}
+
+#[test]
+fn a_database_without_the_schema_is_answered_with_the_command_that_makes_it() {
+    for engine in EACH {
+        for host in [&[][..], &["create table host (n integer)".to_owned()]] {
+            let database = Database::empty(engine);
+            if engine == Engine::Sqlite {
+                std::fs::write(database.directory.join("app.db"), "").expect("an empty file");
+            }
+            clients::run(&database, host);
+            database.run(&[]).ended(0).says(&["no tables of tollgate's yet. Next:\n\n  tollgate migrate"]);
+            database.run(&["doctor"]).ended(1).says(&["fail  schema", "not there", "`tollgate migrate`"]);
+            for arguments in [
+                &["create", "a", "--quota", "1/s"][..],
+                &["take", "a"],
+                &["take", "a", "b", "--quota", "1/s"],
+                &["take", "a", "--quota", "1 in 60s at 5s"],
+                &["run", "a", "--", "echo", "ran"],
+                &["peek", "a"],
+                &["list"],
+                &["explain", "a"],
+                &["plan", "list"],
+                &["plan", "set", "free", "--quota", "1/s"],
+                &["plan", "delete", "free"],
+                &["plan", "override", "a", "--quota", "1/s"],
+                &["mode"],
+                &["mode", "off"],
+                &["mode", "off", "--plan", "free"],
+                &["mode", "off", "--key", "a"],
+                &["reset", "a"],
+                &["delete", "a"],
+                &["sweep"],
+                &["watch", "--once"],
+            ] {
+                let ran = database.run(arguments).ended(78).says(&["hint: make them with `tollgate migrate`"]);
+                assert_eq!(ran.out, "", "{arguments:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_no_sqlite_database_is_said_to_be_none() {
+    let database = Database::empty(Engine::Sqlite);
+    std::fs::write(database.directory.join("app.db"), "a letter, and no database").expect("it is written");
+    for arguments in [&["list"][..], &["migrate"], &["take", "a"], &[]] {
+        database.run(arguments).ended(69).says(&["app.db is not a database of SQLite's", "name another file"]);
+    }
+    database
+        .run(&["--database-url", "sqlite:.", "list"])
+        .ended(69)
+        .says(&["cannot connect to .: ", "hint: let this user read"]);
 }
 
 #[test]
@@ -53,6 +102,11 @@ fn wrong_arguments_are_answered_with_right_ones() {
         (&["take", "a", "--cost", "0"], &["1.."]),
         (&["mode", "of"], &["off"]),
         (&["mode", "--clear", "--reason", "over"], &["cannot be used with"]),
+        (&["mode", "--json", "--reason", "over"], &["cannot be used with"]),
+        (&["mode", "--json", "--for", "1h"], &["cannot be used with"]),
+        (&["create", "a", "--quota", "1/s", "--per", "1h"], &["cannot be used with"]),
+        (&["migrate", "--dry-run", "--into", "migrations"], &["cannot be used with"]),
+        (&["migrate", "--dry-run", "--engine", "mysql"], &["cannot be used with"]),
         (&["mode", "block", "--for", "999999999999999999y"], &["--for"]),
         (&["tkae", "a"], &["take"]),
         (&["migrate", "--print", "sqlx"], &["--into migrations"]),
@@ -93,31 +147,41 @@ fn wrong_urls_are_answered_with_right_ones() {
     }
 }
 
+#[cfg(unix)]
 #[test]
-fn the_url_is_also_read_from_a_file() {
-    let database = Database::migrated(Engine::Sqlite);
-    std::fs::write(database.directory.join(".env"), "OTHER=1\nDATABASE_URL=sqlite:app.db\n").expect("it is written");
-    let ran = tollgate(None, &database.directory).args(["create", "a", "--quota", "1/s"]).output().expect("it starts");
-    Ran::new(ran).ended(0);
-    // Nothing of the file is for the commands that are run.
-    let mut command = tollgate(None, &database.directory);
-    command.args(["run", "a", "--", "sh", "-c", "echo ${OTHER-none}"]);
-    assert_eq!(Ran::new(command.output().expect("it starts")).ended(0).out, "none\n");
-}
+fn arguments_that_are_no_text_are_refused_unless_they_are_a_commands_or_a_files() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
 
-#[test]
-fn a_file_that_cannot_be_read_is_not_taken_for_none() {
     let database = Database::migrated(Engine::Sqlite);
-    let list = |text: &str| {
-        std::fs::write(database.directory.join(".env"), text).expect("it is written");
-        Ran::new(tollgate(None, &database.directory).arg("list").output().expect("it starts"))
+    let bytes = OsStr::from_bytes(b"\xff\xfe");
+    // Each output is read as UTF-8.
+    let run = |arguments: &[&str], more: &[&OsStr]| {
+        Ran::new(database.command(arguments).args(more).output().expect("it starts"))
     };
-    let url = format!("postgres://app:{SECRET} x@localhost/app");
-    list(&format!("# the app\nOTHER=1\nDATABASE_URL={url}\n")).ended(2).says(&["line 3 of ", "in single quotes"]);
-    list(&format!("DATABASE_URL='{url}\n")).ended(2).says(&["line 1 of ", "in single quotes"]);
-    list("OTHER=two words\nDATABASE_URL=sqlite:app.db\n").ended(0);
-    list("\u{feff}DATABASE_URL=sqlite:app.db\n").ended(0);
-    list("OTHER=1\n").ended(2).says(&["no database is given"]);
+    for arguments in [
+        &["take"][..],
+        &["peek", "a"],
+        &["take", "a", "--quota"],
+        &["take", "a", "--wait"],
+        &["list", "--prefix"],
+        &["mode", "off", "--reason"],
+        &["plan", "set"],
+        &["run", "a", "--plan"],
+        &["simulate", "--pattern", "steady:1/s"],
+    ] {
+        run(arguments, &[bytes]).ended(2).says(&["invalid UTF-8", "hint: keys, names and reasons are UTF-8"]);
+    }
+    run(&[], &[bytes]).ended(2).says(&["unrecognized subcommand"]);
+    run(&["list", "--database-url"], &[OsStr::from_bytes(b"sqlite:\xff.db")]).ended(2).says(&["is not UTF-8", "%FF"]);
+    let list = database.command(&["list"]).env("DATABASE_URL", bytes).output().expect("it starts");
+    Ran::new(list).ended(2).says(&["is not UTF-8", "%FF"]);
+    let command = [OsStr::new("--"), OsStr::new("test"), bytes, OsStr::new("!="), OsStr::new("a")];
+    run(&["run", "a", "--quota", "9/h"], &command).ended(0);
+    let svg = ["simulate", "1/s", "--pattern", "steady:1/s", "--svg"];
+    run(&svg, &[bytes]).ended(0).says(&["of traffic"]);
+    assert!(database.directory.join(bytes).is_file());
+    run(&["migrate", "--print", "goose", "--into"], &[OsStr::from_bytes(b"\xfd")]).ended(0).says(&["files written"]);
 }
 
 #[test]

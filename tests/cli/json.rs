@@ -1,5 +1,7 @@
 //! What programs read: fields are added, and never change.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use crate::databases::{Database, Engine};
@@ -7,100 +9,74 @@ use crate::databases::{Database, Engine};
 #[test]
 fn every_json_output_has_the_fields_that_are_documented() {
     let database = Database::migrated(Engine::Sqlite);
+    let json = |arguments: &[&str]| database.run(&[arguments, &["--json"]].concat()).ended(0).json();
     database.run(&["create", "api", "--capacity", "2", "--per", "1h"]).ended(0);
 
-    let take = database.run(&["take", "api", "--json"]).ended(0).json();
-    let fields = ["granted", "key", "mode", "remaining", "reset_after_ms", "retry_after_ms", "waited_ms"];
-    assert_eq!(names(&take), fields);
+    let take = json(&["take", "api"]);
+    assert_documented(&take, "`take`");
     assert_eq!((&take["granted"], &take["remaining"], &take["mode"]), (&true.into(), &1.into(), &"enforce".into()));
 
-    let level = [
-        "available",
-        "capacity",
-        "full_at",
-        "granted",
-        "key",
-        "next_refill_at",
-        "overridden",
-        "plan",
-        "provisioned",
-        "quota",
-    ];
-    for listing in [&["peek", "api", "--json"][..], &["list", "--json"]] {
-        let listed = database.run(listing).ended(0).json();
-        assert_eq!(names(&listed[0]), level);
+    for listing in [&["peek", "api"][..], &["list"]] {
+        let listed = json(listing);
+        assert_documented(&listed[0], "`list`; `peek` at a bucket");
         assert_eq!((&listed[0]["available"], &listed[0]["quota"]), (&1.into(), &"2 per 1h".into()));
         let full_at = listed[0]["full_at"].as_str().expect("it is not full");
         assert!(chrono::DateTime::parse_from_rfc3339(full_at).is_ok(), "{full_at}");
     }
 
-    let why = database.run(&["explain", "api", "--json"]).ended(0).json();
-    assert_eq!(
-        names(&why),
-        [
-            "available",
-            "key",
-            "known",
-            "mode",
-            "mode_from",
-            "mode_reason",
-            "mode_until",
-            "override_reason",
-            "override_until",
-            "plan",
-            "prospect",
-            "quota",
-            "quota_from",
-            "retry_after_ms",
-            "window",
-        ]
-    );
+    let why = json(&["explain", "api"]);
+    assert_documented(&why, "`explain`");
     assert_eq!((&why["quota_from"], &why["prospect"]), (&"bucket".into(), &"granted".into()));
-
     assert_eq!(why["window"], Value::Null);
 
+    let doctor = json(&["doctor"]);
+    assert_documented(&doctor, "`doctor`");
+    assert_documented(&doctor["checks"][0], "a check");
+
+    let simulated = json(&["simulate", "10/s", "--pattern", "steady:9/s"]);
+    assert_documented(&simulated, "`simulate`");
+    assert_documented(&simulated["limits"][0], "a limit");
+    for count in ["arrived", "granted", "denied", "never_possible", "waited"] {
+        assert_eq!(fields(&simulated["limits"][0][count]), ["requests", "tokens"].map(str::to_owned).into());
+    }
+}
+
+#[test]
+fn a_sliding_window_has_the_fields_that_are_documented() {
+    let database = Database::migrated(Engine::Sqlite);
     database.run(&["take", "search", "--quota", "1 in 60s at 5s"]).ended(0);
-    let level = [
-        "available",
-        "counted",
-        "granted",
-        "interval_ms",
-        "key",
-        "max_requests",
-        "resolution_ms",
-        "retry_after_ms",
-        "window",
-    ];
     let peeked = database.run(&["peek", "search", "--json"]).ended(0).json();
-    assert_eq!(names(&peeked[0]), level);
+    assert_documented(&peeked[0], "`peek` at a sliding window");
     assert_eq!((&peeked[0]["counted"], &peeked[0]["window"]), (&1.into(), &"1 in 1min at 5s".into()));
     assert_eq!((&peeked[0]["max_requests"], &peeked[0]["interval_ms"]), (&1.into(), &60_000.into()));
     let window = &database.run(&["explain", "search", "--json"]).ended(0).json()["window"];
+    let more = fields(window).difference(&fields(&peeked[0])).cloned().collect::<Vec<_>>();
+    assert_eq!(more, ["mode", "prospect"]);
     assert_eq!((&window["counted"], &window["mode"]), (&1.into(), &"enforce".into()));
     assert_eq!(window["prospect"], "denied");
+}
 
+#[test]
+fn plans_and_modes_have_the_fields_that_are_documented() {
+    let database = Database::migrated(Engine::Sqlite);
+    let json = |arguments: &[&str]| database.run(&[arguments, &["--json"]].concat()).ended(0).json();
     database.run(&["plan", "set", "free", "--quota", "1/s"]).ended(0);
-    let plans = database.run(&["plan", "list", "--json"]).ended(0).json();
-    assert_eq!(names(&plans[0]), ["capacity", "mode", "mode_reason", "mode_until", "name", "quota"]);
+    assert_documented(&json(&["plan", "list"])[0], "`plan list`");
 
     database.run(&["mode", "shadow", "--plan", "free", "--for", "1h", "--reason", "incident 42"]).ended(0);
     database.run(&["mode", "block", "--key", "api"]).ended(0);
-    let set = database.run(&["mode", "--json"]).ended(0).json();
-    assert_eq!(names(&set[0]), ["kind", "mode", "mode_reason", "mode_until", "name"]);
+    let set = json(&["mode"]);
+    assert_documented(&set[0], "`mode`");
     assert_eq!((&set[0]["kind"], &set[0]["name"], &set[0]["mode"]), (&"all".into(), &Value::Null, &"enforce".into()));
     assert_eq!((&set[1]["kind"], &set[1]["name"], &set[1]["mode"]), (&"plan".into(), &"free".into(), &"shadow".into()));
     assert!(set[1]["mode_reason"] == "incident 42" && set[1]["mode_until"].is_string(), "{set}");
-    let of_key = database.run(&["mode", "--key", "api", "--json"]).ended(0).json();
+    let of_key = json(&["mode", "--key", "api"]);
     assert_eq!(
         (&of_key[0]["kind"], &of_key[0]["name"], &of_key[0]["mode"]),
         (&"key".into(), &"api".into(), &"block".into())
     );
-    assert_eq!(database.run(&["mode", "--plan", "free", "--json"]).ended(0).json()[0], set[1]);
+    assert_eq!(json(&["mode", "--plan", "free"])[0], set[1]);
     database.run(&["mode", "off", "--json"]).ended(2).says(&["cannot be used with"]);
-
-    let doctor = database.run(&["doctor", "--json"]).ended(0).json();
-    assert_eq!(names(&doctor), ["checks", "status"]);
-    assert_eq!(names(&doctor["checks"][0]), ["advice", "found", "name", "status"]);
 }
 
 #[test]
@@ -112,6 +88,17 @@ fn what_never_comes_is_null() {
     assert_eq!(database.run(&["list", "--prefix", "nobody", "--json"]).ended(0).json(), Value::Array(Vec::new()));
 }
 
-fn names(object: &Value) -> Vec<&str> {
-    object.as_object().expect("an object").keys().map(String::as_str).collect()
+/// The object has the fields of that table of `docs/command-line.md`, and no others.
+#[track_caller]
+fn assert_documented(object: &Value, table: &str) {
+    let text =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/command-line.md")).expect("it is there");
+    let (_, rows) = text.split_once(&format!("\n| {table} | |\n|---|---|\n")).unwrap_or_else(|| panic!("no {table}"));
+    let rows = rows.lines().take_while(|line| !line.is_empty());
+    let names = rows.filter_map(|row| row.split('|').nth(1)).flat_map(|cell| cell.split('`').skip(1).step_by(2));
+    assert_eq!(fields(object), names.map(str::to_owned).collect(), "of {table}");
+}
+
+fn fields(object: &Value) -> BTreeSet<String> {
+    object.as_object().expect("an object").keys().cloned().collect()
 }

@@ -133,6 +133,21 @@ fn who_interrupts_is_not_kept_by_a_database_that_does_not_answer() {
     runtime.block_on(writer.rollback()).expect("it ends");
 }
 
+#[cfg(unix)]
+#[test]
+fn who_is_interrupted_ends_so_even_if_the_token_cannot_be_given_back() {
+    let database = Database::migrated(Engine::Postgres);
+    database.run(&["create", "a", "--capacity", "1", "--per", "1d"]).ended(0);
+    database.run(&["take", "a"]).ended(0);
+    let mut command = database.command(&["run", "a", "--", "echo", "ran"]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    until(|| database.run(&["peek", "a", "--json"]).ended(0).json()[0]["available"] == -1);
+    database.sql("alter schema tollgate rename to elsewhere");
+    kill(&child, "TERM");
+    let ran = Ran::new(child.wait_with_output().expect("it ends")).ended(143).says(&["not in this database"]);
+    assert_eq!(ran.out, "");
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn a_hangup_that_nohup_has_it_ignore_is_ignored() {

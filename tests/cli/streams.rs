@@ -2,6 +2,7 @@
 
 use std::process::{Command, Stdio};
 
+use crate::command::Ran;
 use crate::databases::{Database, Engine};
 
 /// The exit code, with a pipe as standard output whose reader is gone.
@@ -29,4 +30,31 @@ fn the_exit_code_is_the_same_without_a_reader() {
     }
     let database = Database::empty(Engine::Postgres);
     assert_eq!(without_a_reader(database.command(&["doctor"])), Some(1));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn an_output_that_cannot_be_written_is_told() {
+    let database = Database::migrated(Engine::Sqlite);
+    for arguments in [
+        &["list"][..],
+        &["mode", "--json"],
+        &["create", "a", "--quota", "1/s"],
+        &["take", "a"],
+        &["completions", "bash"],
+    ] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("Linux has it");
+        let output = database.command(arguments).stdout(full).output().expect("it starts");
+        Ran::new(output).ended(73).says(&["cannot write the output: No space left"]);
+    }
+}
+
+#[test]
+fn a_directory_that_cannot_be_written_into_is_told() {
+    let database = Database::empty(Engine::Sqlite);
+    std::fs::write(database.directory.join("file"), "").expect("it is written");
+    for directory in ["file", "file/migrations"] {
+        let print = ["migrate", "--print", "sqlx", "--into", directory];
+        database.run(&print).ended(73).says(&["cannot write into file", "--into migrations"]);
+    }
 }

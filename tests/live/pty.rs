@@ -19,10 +19,15 @@ pub(crate) struct Pty {
 }
 
 impl Pty {
-    /// Starts the program in a terminal of 120 columns, with arguments that need no quoting.
+    /// Starts the program in a terminal of 120 columns, with arguments as a shell reads them.
     pub(crate) fn start(database: &Database, arguments: &str) -> anyhow::Result<Self> {
+        Self::start_by(database, "", arguments)
+    }
+
+    /// Has another program start it.
+    pub(crate) fn start_by(database: &Database, starter: &str, arguments: &str) -> anyhow::Result<Self> {
         let (program, pid) = (env!("CARGO_BIN_EXE_tollgate"), database.directory.join("pid"));
-        let shell = format!("stty rows 24 cols 120; echo $$ > {}; exec {program} {arguments}", pid.display());
+        let shell = format!("stty rows 24 cols 120; echo $$ > {}; exec {starter} {program} {arguments}", pid.display());
         let mut script = Command::new("script")
             .args(["--quiet", "--return", "--flush", "--command", &shell, "/dev/null"])
             .env("TERM", "xterm-256color")
@@ -50,6 +55,7 @@ impl Pty {
         let until = Instant::now() + PATIENCE;
         while !self.sent().contains(text) {
             if Instant::now() > until {
+                self.kill("KILL")?;
                 bail!("no {text:?} in {:?}", self.sent());
             }
             std::thread::sleep(Duration::from_millis(10));

@@ -2,6 +2,7 @@
 
 use tollgate::{Durability, Key, PgStore, Store};
 
+use crate::command::{Ran, tollgate};
 use crate::databases::{Database, EACH, Engine};
 use crate::pty::Pty;
 
@@ -28,11 +29,13 @@ fn one_look_is_a_table_on_every_engine() {
         let a = "user:a           1000 once        980       20\n";
         let b = "user:b           10 once            0       10\n";
         let c = "user:c\\u{1b}[2J  100 once          95        5\n";
-        assert_eq!(look(&[]), [heading, a, b, c].concat());
-        assert_eq!(look(&["--sort", "emptiest"]), [heading, b, c, a].concat());
-        assert_eq!(look(&["--sort", "key"]), [heading, a, b, c].concat());
+        let uncounted = "no denials counted in 24 h: services do so by LimiterBuilder::count_denials\n";
+        assert_eq!(look(&[]), [heading, a, b, c, uncounted].concat());
+        assert_eq!(look(&["--sort", "emptiest"]), [heading, b, c, a, uncounted].concat());
+        assert_eq!(look(&["--sort", "key"]), [heading, a, b, c, uncounted].concat());
         let more = "… and more: these are the first 1 by key; choose by --prefix\n";
-        assert_eq!(look(&["--limit", "1"]).lines().nth(2).map(|line| format!("{line}\n")), Some(more.to_owned()));
+        let first = "key     terms      available  granted  denied  full in\nuser:a  1000 once        980       20\n";
+        assert_eq!(look(&["--limit", "1"]), [first, more, uncounted].concat());
         // Where there is no terminal it is one look, too.
         assert_eq!(database.run(&["watch", "--prefix", "user:"]).ended(0).out, look(&[]));
     }
@@ -77,6 +80,36 @@ fn the_screen_shows_what_comes_and_the_terminal_is_given_back() -> anyhow::Resul
         assert!(status.success(), "{status}");
         assert_given_back(&sent);
     }
+    Ok(())
+}
+
+#[test]
+fn a_role_that_may_not_see_denials_is_told_so() {
+    let database = Database::migrated(Engine::Postgres);
+    take(&database, "a", "10 once", "3");
+    let role = format!("tollgate_live_{}", uuid::Uuid::new_v4().simple());
+    database.sql(&format!(
+        "create role {role} login; grant usage on schema tollgate to {role};
+         grant execute on all functions in schema tollgate to {role};
+         grant select on tollgate.token_bucket_levels to {role}"
+    ));
+    let mut command = tollgate(Some(&database.url_of(&role)), &database.directory);
+    let ran = command.args(["watch", "--once"]).output().expect("it starts");
+    database.sql(&format!("drop owned by {role}; drop role {role}"));
+    let shown = Ran::new(ran).ended(0).out;
+    assert!(shown.contains("a    10 once"), "{shown}");
+    assert!(
+        shown.ends_with("this role may not see denials: run the grants again, `tollgate migrate --print grants`\n")
+    );
+}
+
+#[test]
+fn a_terminal_that_cannot_show_the_screen_is_told_with_what_can() -> anyhow::Result<()> {
+    let database = Database::migrated(Engine::Sqlite);
+    // Neither its input nor a terminal of its session brings keys.
+    let (sent, status) = Pty::start_by(&database, "setsid --wait", "watch < /dev/null")?.end()?;
+    assert!(sent.contains("this terminal cannot show the screen: use --once"), "{sent:?}");
+    assert_eq!(status.code(), Some(70));
     Ok(())
 }
 
@@ -127,6 +160,7 @@ fn the_most_denied_come_first_wherever_they_are() -> anyhow::Result<()> {
     let rows: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(rows[1], ["b", "10", "once", "0", "10", "41"]);
     assert_eq!(rows[2], ["a", "10", "once", "9", "1", "1"]);
+    assert!(!shown.contains("no denials counted"), "{shown}");
     Ok(())
 }
 

@@ -1,5 +1,7 @@
 //! How to reach a database of each engine: no message shows its password.
 
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::Path;
 use std::time::Duration;
 
@@ -28,6 +30,9 @@ pub(crate) enum Missing {
 pub(crate) trait Engine: Migrate + Examine {
     /// What to type to look at such a database.
     const EXAMPLE: &'static str;
+    /// What to do if it cannot be reached.
+    const UNREACHABLE: &'static str =
+        "is the server up, and are host, port, user, password and database of the URL right?";
 
     /// How to connect, and where that leads: without the password.
     fn options(url: &str, missing: Missing) -> anyhow::Result<(<Self::Connection as Connection>::Options, String)>;
@@ -67,6 +72,7 @@ impl Engine for MySql {
 
 impl Engine for Sqlite {
     const EXAMPLE: &'static str = "sqlite:app.db";
+    const UNREACHABLE: &'static str = "let this user read and write the file and its directory";
 
     fn options(url: &str, missing: Missing) -> anyhow::Result<(SqliteConnectOptions, String)> {
         let options: SqliteConnectOptions = url.parse().map_err(|error| unreadable::<Self>(&error))?;
@@ -77,6 +83,10 @@ impl Engine for Sqlite {
         }
         let address = file.display().to_string();
         if file.exists() {
+            if !is_database(file).map_err(|error| unreachable::<Self>(&address, &error.to_string()))? {
+                let hint = format!("name another file: {}", Self::EXAMPLE);
+                return Err(Refusal::database(format!("{address} is not a database of SQLite's"), hint).into());
+            }
             return Ok((options.create_if_missing(false), address));
         }
         if missing == Missing::Refuse {
@@ -90,6 +100,13 @@ impl Engine for Sqlite {
         };
         Ok((options, address))
     }
+}
+
+/// Whether a file begins as SQLite's do, or is empty: a database without tables.
+fn is_database(file: &Path) -> io::Result<bool> {
+    let mut head = Vec::new();
+    File::open(file)?.take(16).read_to_end(&mut head)?;
+    Ok(head.is_empty() || head == b"SQLite format 3\0")
 }
 
 fn directory_exists(file: &Path) -> Result<(), Refusal> {
@@ -120,13 +137,13 @@ pub(crate) async fn open<DB: Engine>(url: &str, missing: Missing) -> anyhow::Res
         // A pool goes on trying, and does not say why it does not succeed.
         Err(_) => match timeout(PATIENCE, options.connect()).await {
             Ok(connected) => connected.map(drop),
-            Err(_) => return Err(unreachable(&address, &format!("no answer within {PATIENCE:?}")).into()),
+            Err(_) => return Err(unreachable::<DB>(&address, &format!("no answer within {PATIENCE:?}")).into()),
         },
     };
     connected.map_err(|error| match error {
         // Without the server's source code's lines.
-        sqlx::Error::Database(error) => unreachable(&address, error.message()),
-        error => unreachable(&address, &error.to_string()),
+        sqlx::Error::Database(error) => unreachable::<DB>(&address, error.message()),
+        error => unreachable::<DB>(&address, &error.to_string()),
     })?;
     Ok(SqlStore::from(pool))
 }
@@ -136,9 +153,8 @@ pub(crate) async fn close<DB: sqlx::Database>(pool: &Pool<DB>) {
     let _ = timeout(SOON, pool.close()).await;
 }
 
-fn unreachable(address: &str, cause: &str) -> Refusal {
-    let hint = "is the server up, and are host, port, user, password and database of the URL right?";
-    Refusal::database(format!("cannot connect to {address}: {}", redact(cause)), hint)
+fn unreachable<DB: Engine>(address: &str, cause: &str) -> Refusal {
+    Refusal::database(format!("cannot connect to {address}: {}", redact(cause)), DB::UNREACHABLE)
 }
 
 const CONNECTIONS: u32 = 4;

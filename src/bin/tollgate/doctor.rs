@@ -99,6 +99,9 @@ async fn schema<DB: Migrate>(pool: &Pool<DB>, report: &mut Report) -> bool {
             format!("version {found}, which no longer has what this program, that knows {known}, needs"),
             "update it: `cargo install tollgate --features cli`",
         ),
+        Err(Error::NotPermitted(cause)) if exit::is_file(&*cause) => {
+            report.fail("schema", exit::words(&*cause), exit::READ_ONLY);
+        }
         Err(Error::NotPermitted(_)) => {
             report.fail("schema", "this role may not look", exit::GRANT);
         }
@@ -110,8 +113,10 @@ async fn schema<DB: Migrate>(pool: &Pool<DB>, report: &mut Report) -> bool {
 /// What makes people wonder why nothing is limited, or why everything is denied.
 async fn mode(store: &impl Admin, report: &mut Report) {
     match store.mode().await {
-        Ok(switch) if switch.mode == Mode::Enforce => report.ok("mode", "enforce"),
-        Ok(switch) => report.warn("mode", times::switch(&switch), "back to the tokens: `tollgate mode --clear`"),
+        Ok(switch) if switch.mode == Mode::Enforce || times::is_over(&switch) => report.ok("mode", "enforce"),
+        Ok(switch) => {
+            report.warn("mode", times::switch(&switch, "enforce"), "back to the tokens: `tollgate mode --clear`")
+        }
         // Only operators may look.
         Err(_) => {}
     }

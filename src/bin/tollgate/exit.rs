@@ -2,13 +2,18 @@
 
 use std::io::Write;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anstyle::{AnsiColor, Style};
-use clap::error::{ContextKind, ContextValue};
-use tollgate::{Error, Key, TakeError};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use tollgate::{Error, TakeError};
 
 use crate::redact::redact;
 use crate::{output, times, url};
+
+mod refusal;
+
+pub(crate) use refusal::Refusal;
 
 /// What `--help` says of the exit codes.
 pub(crate) const HELP: &str = "\
@@ -17,8 +22,10 @@ Exit codes:
    1  a check of `doctor` failed, if it could connect; there is no such bucket, plan or override
    2  wrong arguments
   64  the request can never be granted: unknown bucket or plan, more tokens than it holds
+  66  a file cannot be read, or makes no sense
   69  trouble with the database; whether anything was done, the message says
-  70  anything else, such as a file that cannot be written
+  70  anything else, such as a terminal that cannot show what `watch` shows
+  73  a file, or the output, cannot be written
   75  denied: no token now
   77  this database role may not do that
   78  the database has no schema of tollgate's, or one that is too new
@@ -32,43 +39,13 @@ pub(crate) const DATABASE: u8 = 69;
 pub(crate) const DENIED: u8 = 75;
 pub(crate) const NEVER: u8 = 64;
 const INTERNAL: u8 = 70;
+const UNREADABLE: u8 = 66;
+const UNWRITABLE: u8 = 73;
 const NOT_PERMITTED: u8 = 77;
 const NOT_MIGRATED: u8 = 78;
 
 const BOLD: Style = Style::new().bold();
 const RED: Style = BOLD.fg_color(Some(anstyle::Color::Ansi(AnsiColor::Red)));
-
-/// What the program itself refuses, and what to do about it.
-#[derive(Debug, thiserror::Error)]
-#[error("{message}")]
-pub(crate) struct Refusal {
-    pub(crate) code: u8,
-    pub(crate) message: String,
-    pub(crate) hint: String,
-}
-
-impl Refusal {
-    /// Arguments that do not go together, or say nothing.
-    pub(crate) fn arguments(message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { code: WRONG_ARGUMENTS, message: message.into(), hint: hint.into() }
-    }
-
-    /// Something that is not there.
-    pub(crate) fn absent(message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { code: ABSENT, message: message.into(), hint: hint.into() }
-    }
-
-    /// Buckets that are not there.
-    pub(crate) fn no_buckets(absent: &[Key], hint: impl Into<String>) -> Self {
-        let names: Vec<_> = absent.iter().map(|key| format!("'{}'", output::plain(key.as_str()))).collect();
-        Self::absent(format!("there is no bucket {}", names.join(", ")), hint)
-    }
-
-    /// A database that cannot be used.
-    pub(crate) fn database(message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { code: DATABASE, message: message.into(), hint: hint.into() }
-    }
-}
 
 /// A role without grants.
 pub(crate) fn may_nothing() -> Refusal {
@@ -77,6 +54,10 @@ pub(crate) fn may_nothing() -> Refusal {
 
 /// What an administrator does for a role.
 pub(crate) const GRANT: &str = "`grant tollgate_app to ROLE` lets it take tokens, tollgate_operator everything; `tollgate migrate --print grants` makes both";
+
+/// What to do about a file that cannot be written.
+pub(crate) const READ_ONLY: &str =
+    "leave mode=ro and immutable out of the URL, and let this user write the file and its directory";
 
 /// Says what is wrong with the arguments, or shows the help that they asked for.
 pub(crate) fn misused(error: &clap::Error) -> ExitCode {
@@ -88,6 +69,9 @@ pub(crate) fn misused(error: &clap::Error) -> ExitCode {
         && times::is_unit(word)
     {
         text += "\nhint: write a span without a space: 1h\n";
+    }
+    if error.kind() == ErrorKind::InvalidUtf8 {
+        text += "\nhint: keys, names and reasons are UTF-8: make text of other bytes, such as hexadecimal digits\n";
     }
     // What cannot be written, nobody reads.
     let _ = if error.use_stderr() {
@@ -126,6 +110,12 @@ pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(code)
 }
 
+/// What went wrong, in words.
+pub(crate) fn message(error: &anyhow::Error) -> String {
+    explain(error).1
+}
+
+/// The code, what went wrong, and what to do.
 fn explain(error: &anyhow::Error) -> (u8, String, String) {
     if let Some(Refusal { code, hint, .. }) = error.downcast_ref() {
         return (*code, chain(error), hint.clone());
@@ -148,11 +138,9 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
             ),
             "update it: `cargo install tollgate --features cli`".to_owned(),
         ),
-        Error::NotPermitted(cause) if is_file(&**cause) => (
-            NOT_PERMITTED,
-            "the SQLite file or its URL is read-only".to_owned(),
-            "leave mode=ro and immutable out of the URL, and let this user write the file and its directory".to_owned(),
-        ),
+        Error::NotPermitted(cause) if is_file(&**cause) => {
+            (NOT_PERMITTED, "the SQLite file or its URL is read-only".to_owned(), READ_ONLY.to_owned())
+        }
         Error::NotPermitted(cause) => (
             NOT_PERMITTED,
             format!("this database role may not do that: {}", redact(&words(&**cause))),
@@ -178,7 +166,7 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
             "take from it without --quota and --plan".to_owned(),
         ),
         Error::Take(_) => (NEVER, all, String::new()),
-        Error::Admin(_) | Error::Key(_) | Error::Quota(_) => (WRONG_ARGUMENTS, all, String::new()),
+        Error::Admin(_) | Error::Key(_) | Error::Mode(_) | Error::Quota(_) => (WRONG_ARGUMENTS, all, String::new()),
         _ => (DATABASE, redact(&all), doctor.to_owned()),
     }
 }
@@ -187,6 +175,8 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
 pub(crate) fn chain(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {
+        // The library's errors share what caused them.
+        let cause = cause.downcast_ref().map_or(cause, |shared: &Arc<dyn std::error::Error + Send + Sync>| &**shared);
         let said = words(cause);
         if text.is_empty() {
             text = said;
@@ -201,7 +191,7 @@ pub(crate) fn chain(error: &anyhow::Error) -> String {
 }
 
 /// Whether it is SQLite that says so, which has no roles.
-fn is_file(error: &(dyn std::error::Error + 'static)) -> bool {
+pub(crate) fn is_file(error: &(dyn std::error::Error + 'static)) -> bool {
     let error = error.downcast_ref().and_then(sqlx::Error::as_database_error);
     error.is_some_and(|error| error.try_downcast_ref::<sqlx::sqlite::SqliteError>().is_some())
 }

@@ -1,6 +1,7 @@
 use std::cmp::Ordering;
 use std::process::ExitCode;
 
+use chrono::{DateTime, Utc};
 use clap::ValueEnum;
 use serde_json::Value;
 use tollgate::{Admin, BucketLevel, Filter, Key};
@@ -60,9 +61,15 @@ impl Order {
             Self::Key => Ordering::Equal,
             Self::Available => one.available.cmp(&other.available),
             Self::Granted => other.granted.cmp(&one.granted),
-            Self::Full => other.full_at.cmp(&one.full_at),
+            Self::Full => full(other).cmp(&full(one)),
         }
     }
+}
+
+/// Whether it never will be, and else when; one that is full comes before all others.
+fn full(level: &BucketLevel) -> (bool, Option<DateTime<Utc>>) {
+    let lacks = i64::try_from(level.quota.capacity()).is_ok_and(|capacity| level.available < capacity);
+    (lacks && level.full_at.is_none(), level.full_at)
 }
 
 impl Args {

@@ -27,7 +27,7 @@ use script::{Dialect, Format};
 What was run from printed SQL counts as applied.")]
 pub(crate) struct Args {
     /// List what would run, and change nothing
-    #[arg(long, conflicts_with = "print")]
+    #[arg(long, conflicts_with_all = ["print", "into", "engine"])]
     dry_run: bool,
     /// Print the SQL instead of running it; connects to nothing
     #[arg(long, value_name = "FORMAT", value_enum)]

@@ -38,7 +38,7 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["mode", "reason", "lasting"])]
     clear: bool,
     /// Print what is set as a JSON array
-    #[arg(long, conflicts_with_all = ["mode", "clear"])]
+    #[arg(long, conflicts_with_all = ["mode", "clear", "reason", "lasting"])]
     json: bool,
 }
 
@@ -147,8 +147,9 @@ impl Set {
 
     fn words(&self) -> String {
         let name = self.name.as_ref().map_or_else(|| self.kind.to_owned(), |name| plain(name.as_str()));
-        let kind = if self.kind == "plan" { "plan " } else { "" };
-        let mode = self.switch.as_ref().map_or_else(|| "that of all".to_owned(), times::switch);
+        let (kind, otherwise) = if self.kind == "plan" { ("plan ", plan::MODE_OF_ALL) } else { ("", "enforce") };
+        let switch = self.switch.as_ref();
+        let mode = switch.map_or_else(|| otherwise.to_owned(), |switch| times::switch(switch, otherwise));
         format!("{kind}{name}: {mode}")
     }
 
@@ -160,6 +161,7 @@ impl Set {
             "mode": switch.map(|switch| switch.mode.as_str()),
             "mode_reason": switch.and_then(|switch| switch.reason.as_deref()),
             "mode_until": times::timestamp(switch.and_then(|switch| switch.until)),
+            "mode_ended": switch.is_some_and(times::is_over),
         })
     }
 }

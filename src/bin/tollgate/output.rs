@@ -8,6 +8,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 use unicode_width::UnicodeWidthStr;
 
+use crate::exit::Refusal;
+
 pub(crate) const GREEN: Style = Style::new().fg_color(Some(anstyle::Color::Ansi(AnsiColor::Green)));
 pub(crate) const YELLOW: Style = Style::new().fg_color(Some(anstyle::Color::Ansi(AnsiColor::Yellow)));
 pub(crate) const RED: Style = Style::new().fg_color(Some(anstyle::Color::Ansi(AnsiColor::Red)));
@@ -16,18 +18,20 @@ const FAINT: Style = Style::new().dimmed();
 /// Writes text; colours only reach a terminal, and none if `NO_COLOR` is set.
 ///
 /// Whoever has read enough, as `head` does, changes nothing of what is done and how the program ends.
-pub(crate) fn say(text: impl AsRef<str>) -> io::Result<()> {
+pub(crate) fn say(text: impl AsRef<str>) -> Result<(), Refusal> {
     let mut out = anstream::stdout().lock();
     let written =
         out.write_all(text.as_ref().as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush());
     match written {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => written,
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Refusal::unwritable(format!("cannot write the output: {error}"), ""))
+        }
+        _ => Ok(()),
     }
 }
 
 /// Writes one JSON document.
-pub(crate) fn say_json(value: &Value) -> io::Result<()> {
+pub(crate) fn say_json(value: &Value) -> Result<(), Refusal> {
     say(format!("{value:#}"))
 }
 

@@ -94,7 +94,8 @@ async fn list(store: &impl Admin, json: bool) -> anyhow::Result<()> {
     } else {
         let mut table = Table::new([Column::Left("plan"), Column::Left("terms"), Column::Left("mode")]);
         for plan in &plans {
-            let mode = plan.switch.as_ref().map_or_else(String::new, times::switch);
+            let switch = plan.switch.as_ref();
+            let mode = switch.map_or_else(String::new, |switch| times::switch(switch, MODE_OF_ALL));
             table.row([Cell::from(plan.name.as_str()), Cell::from(plan.quota.to_string()), Cell::from(mode)]);
         }
         say(table.render())?;
@@ -129,7 +130,11 @@ fn as_json(plan: &Plan) -> Value {
         "mode": switch.map(|switch| switch.mode.as_str()),
         "mode_reason": switch.and_then(|switch| switch.reason.as_deref()),
         "mode_until": times::timestamp(switch.and_then(|switch| switch.until)),
+        "mode_ended": switch.is_some_and(times::is_over),
     })
 }
+
+/// What holds for a plan without a mode.
+pub(crate) const MODE_OF_ALL: &str = "that of all";
 
 const PAGE: u32 = 1000;

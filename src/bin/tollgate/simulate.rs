@@ -84,7 +84,7 @@ impl Args {
             (Some(file), _) => file::read(file).map_err(|error| {
                 let is_absent = error.is::<io::Error>();
                 let hint = if is_absent { "name a file that is there, or - for standard input" } else { file::FORMS };
-                Refusal::arguments(format!("{error:#}"), hint)
+                Refusal::unreadable(format!("{error:#}"), hint)
             })?,
             (None, Some(_)) if !pattern::can_last(self.lasts) => {
                 let message = "a simulation lasts longer than nothing, and less than a century";
@@ -112,7 +112,7 @@ impl Args {
                 return Ok(ExitCode::SUCCESS);
             }
             std::fs::write(file, svg).map_err(|error| {
-                Refusal::arguments(
+                Refusal::unwritable(
                     format!("cannot write {}: {error}", file.display()),
                     "name a file in a directory that is there",
                 )

@@ -14,7 +14,7 @@ pub(crate) struct Terms {
     #[arg(long, value_name = "TOKENS", requires = "per", conflicts_with = "quota")]
     capacity: Option<u64>,
     /// … in each such time: 250ms, 10s, 5min, 1h, 1d
-    #[arg(long, value_name = "SPAN", requires = "capacity", value_parser = times::parse)]
+    #[arg(long, value_name = "SPAN", requires = "capacity", conflicts_with = "quota", value_parser = times::parse)]
     per: Option<Duration>,
     /// The terms in words: '10/s', '10/s burst 20', '2 per 1s', '1000 per calendar 1d', '100 once'
     #[arg(long, value_name = "QUOTA", value_parser = quota)]

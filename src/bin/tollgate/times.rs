@@ -73,12 +73,18 @@ pub(crate) fn ending(until: Option<DateTime<Utc>>) -> String {
     until.map_or_else(String::new, |until| format!(", until {} (in {})", instant(until), self::until(until)))
 }
 
-/// A mode, how long it holds, and why.
-pub(crate) fn switch(switch: &Switch) -> String {
-    if switch.until.is_some_and(|until| until <= Utc::now()) {
-        return format!("enforce ({} is over)", switch.mode);
+/// Whether it holds no more.
+pub(crate) fn is_over(switch: &Switch) -> bool {
+    switch.until.is_some_and(|until| until <= Utc::now())
+}
+
+/// A mode, how long it holds, and why; once it is over, what holds otherwise.
+pub(crate) fn switch(switch: &Switch, otherwise: &str) -> String {
+    if is_over(switch) {
+        return format!("{otherwise} ({} is over)", switch.mode);
     }
-    let reason = switch.reason.as_deref().map_or_else(String::new, |reason| format!(": {}", plain(reason)));
+    let reason = switch.reason.as_deref().filter(|reason| !reason.is_empty());
+    let reason = reason.map_or_else(String::new, |reason| format!(": {}", plain(reason)));
     format!("{}{}{reason}", switch.mode, ending(switch.until))
 }
 

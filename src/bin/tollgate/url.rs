@@ -27,6 +27,8 @@ impl Args {
             None => from_file()?,
         };
         let none = || Refusal::arguments("no database is given", format!("export DATABASE_URL={EXAMPLE}"));
+        // A secret that is kept in a file often has a line's end.
+        let given = given.map(|url| url.trim().to_owned());
         Url::try_from(given.filter(|url| !url.is_empty()).ok_or_else(none)?)
     }
 
@@ -43,7 +45,7 @@ fn from_file() -> Result<Option<String>, Refusal> {
     };
     let name = file.display();
     let text = std::fs::read_to_string(&file).map_err(|error| {
-        Refusal::arguments(format!("cannot read {name}: {error}"), "or export DATABASE_URL, and it is not read")
+        Refusal::unreadable(format!("cannot read {name}: {error}"), "or export DATABASE_URL, and it is not read")
     })?;
     // Editors of another system put one there.
     let text = text.trim_start_matches('\u{feff}');
@@ -61,7 +63,7 @@ fn from_file() -> Result<Option<String>, Refusal> {
     let begin = line.trim().lines().next().unwrap_or_default();
     let number = text.lines().position(|line| line.contains(begin));
     let place = number.map_or_else(String::new, |number| format!("line {} of ", number + 1));
-    Err(Refusal::arguments(format!("{place}{name} cannot be read"), "put the value in single quotes: NAME='value'"))
+    Err(Refusal::unreadable(format!("{place}{name} cannot be read"), "put the value in single quotes: NAME='value'"))
 }
 
 fn not_utf8() -> Refusal {

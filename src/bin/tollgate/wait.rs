@@ -10,7 +10,7 @@ use tollgate::{Decision, Limiter, Reservation, Store, Take};
 
 use crate::output::{plain, progress};
 use crate::signals::Signals;
-use crate::times;
+use crate::{exit, times};
 
 /// What became of a request.
 pub(crate) enum Turn {
@@ -28,10 +28,7 @@ pub(crate) async fn turn<S: Store>(limiter: &Limiter<S>, take: &Take) -> anyhow:
     let reservation = tokio::select! {
         biased;
         code = signals.next() => {
-            match timeout(PATIENCE, asking).await {
-                Ok(answer) => give_back(answer?).await?,
-                Err(_) => unknown(),
-            }
+            leave(async { give_back(asking.await?).await }).await;
             return Ok(Turn::Interrupted(code));
         }
         reservation = &mut asking => reservation?,
@@ -53,23 +50,28 @@ pub(crate) async fn turn<S: Store>(limiter: &Limiter<S>, take: &Take) -> anyhow:
         bar.finish_and_clear();
     }
     let Some(code) = interrupted else { return Ok(Turn::Decided(decision)) };
-    give_back(reservation).await?;
+    leave(give_back(reservation)).await;
     Ok(Turn::Interrupted(code))
+}
+
+/// What is done before a signal ends the program, which it does whatever comes of that.
+async fn leave(giving_back: impl Future<Output = anyhow::Result<()>>) {
+    match timeout(PATIENCE, giving_back).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => drop(exit::failed(&error)),
+        Err(_) => unknown(),
+    }
 }
 
 async fn give_back<S: Store>(reservation: Reservation<S>) -> anyhow::Result<()> {
     if !reservation.is_granted() {
         return Ok(());
     }
-    let given_back = if reservation.delay().is_zero() {
+    if reservation.delay().is_zero() {
         // Its turn has come, so there is nothing to cancel; no more than it cost comes back.
-        timeout(PATIENCE, reservation.refund(ALL)).await
+        reservation.refund(ALL).await?;
     } else {
-        timeout(PATIENCE, reservation.cancel()).await
-    };
-    match given_back {
-        Ok(given_back) => drop(given_back?),
-        Err(_) => unknown(),
+        reservation.cancel().await?;
     }
     Ok(())
 }

@@ -106,6 +106,10 @@ fn sessions(settings: &Settings, report: &mut Report) {
 mod tests {
     use super::*;
 
+    fn set(settings: &[(&str, &str)]) -> Settings {
+        settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
     #[test]
     fn servers_that_are_too_old_or_only_read_or_log_statements_fail() {
         for (settings, status) in [
@@ -119,10 +123,36 @@ mod tests {
             (&[("version", "9.7.4"), ("log_bin", "ON"), ("binlog_format", "ROW")], "ok"),
         ] {
             let mut report = Report::default();
-            let settings = settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+            let settings = set(settings);
             server(&settings, &mut report);
             durability(&settings, &mut report);
             assert_eq!(report.status(), status);
+        }
+    }
+
+    #[test]
+    fn a_session_that_commits_nothing_by_itself_is_a_warning_and_a_server_without_events_is_not() {
+        for (autocommit, events, warned) in [("ON", "ON", &[][..]), ("ON", "OFF", &[]), ("OFF", "OFF", &["autocommit"])]
+        {
+            let mut report = Report::default();
+            sessions(&set(&[("autocommit", autocommit), ("event_scheduler", events)]), &mut report);
+            assert_eq!(report.warnings(), warned, "autocommit {autocommit}, event_scheduler {events}");
+        }
+    }
+
+    #[test]
+    fn what_a_crash_forgets_is_told() {
+        for (flush, logged, sync, forgets) in [
+            ("1", "OFF", "0", "forgets no grant"),
+            ("1", "ON", "1", "forgets no grant"),
+            ("1", "ON", "0", "sync_binlog is 0: faster; a crash forgets the grants of the last second"),
+            ("2", "OFF", "1", "innodb_flush_log_at_trx_commit is 2, "),
+            ("0", "ON", "1", "innodb_flush_log_at_trx_commit is 0, "),
+        ] {
+            let mut report = Report::default();
+            let settings = [("innodb_flush_log_at_trx_commit", flush), ("log_bin", logged), ("sync_binlog", sync)];
+            durability(&set(&settings), &mut report);
+            assert!(report.found("durability").contains(forgets), "{settings:?}: {}", report.found("durability"));
         }
     }
 }

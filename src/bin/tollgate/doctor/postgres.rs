@@ -18,7 +18,7 @@ impl Examine for Postgres {
             .fetch_one(&mut *connection)
             .await?;
         clock::compare(before, now, SystemTime::now(), report);
-        settings(&mut connection, report).await?;
+        examine(&settings(&mut connection).await?, report);
         vacuum(&mut connection, report).await
     }
 }
@@ -88,16 +88,18 @@ async fn grants(connection: &mut PgConnection, report: &mut Report) -> Result<()
     Ok(())
 }
 
-async fn settings(connection: &mut PgConnection, report: &mut Report) -> Result<(), sqlx::Error> {
-    let settings: Settings = sqlx::query_as(
+async fn settings(connection: &mut PgConnection) -> Result<Settings, sqlx::Error> {
+    let settings: Vec<(String, String)> = sqlx::query_as(
         "select name, setting from pg_settings
           where name in ('autovacuum', 'default_transaction_isolation', 'default_transaction_read_only', 'fsync',
                          'full_page_writes', 'statement_timeout', 'synchronous_commit')",
     )
     .fetch_all(connection)
-    .await?
-    .into_iter()
-    .collect();
+    .await?;
+    Ok(settings.into_iter().collect())
+}
+
+fn examine(settings: &Settings, report: &mut Report) {
     report.isolation(settings.get("default_transaction_isolation"));
     if settings.is_on("default_transaction_read_only") {
         let advice = "alter role … reset default_transaction_read_only";
@@ -122,7 +124,6 @@ async fn settings(connection: &mut PgConnection, report: &mut Report) -> Result<
         let found = "autovacuum is off: each grant leaves a dead row version";
         report.warn("autovacuum", found, "alter system set autovacuum = on; select pg_reload_conf()");
     }
-    Ok(())
 }
 
 /// Whether the dead versions of busy rows are cleared away.
@@ -159,3 +160,26 @@ const OLDEST: u32 = 150_000;
 const MANY_MILLISECONDS: u64 = 1000;
 const LONG_SECONDS: i64 = 600;
 const MANY_ROWS: i64 = 10_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_may_lose_everything_in_a_crash_or_never_clears_away_is_a_warning() {
+        for (off, warned) in [
+            ("none", &[][..]),
+            ("fsync", &["durability"]),
+            ("full_page_writes", &["durability"]),
+            ("autovacuum", &["autovacuum"]),
+            // Chosen for speed, and told: no fault.
+            ("synchronous_commit", &[]),
+        ] {
+            let setting = |name: &str| (name.to_owned(), if name == off { "off" } else { "on" }.to_owned());
+            let names = ["autovacuum", "fsync", "full_page_writes", "synchronous_commit"];
+            let mut report = Report::default();
+            examine(&names.into_iter().map(setting).collect(), &mut report);
+            assert_eq!(report.warnings(), warned, "{off} is off");
+        }
+    }
+}

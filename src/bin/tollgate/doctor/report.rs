@@ -1,10 +1,8 @@
 //! What was found, and what to do about it.
 
-use std::io;
-
 use serde_json::json;
 
-use crate::exit::GRANT;
+use crate::exit::{GRANT, Refusal};
 use crate::output::{GREEN, RED, YELLOW, plain, say, say_json};
 use crate::redact::redact;
 
@@ -67,7 +65,7 @@ impl Report {
         self.worst() == Status::Fail
     }
 
-    pub(crate) fn say(&self, as_json: bool) -> io::Result<()> {
+    pub(crate) fn say(&self, as_json: bool) -> Result<(), Refusal> {
         if as_json {
             let checks = self.0.iter().map(|check| {
                 let advice = Some(&check.advice).filter(|advice| !advice.is_empty());
@@ -93,6 +91,18 @@ impl Report {
     /// The worst of all, as a word.
     pub(super) fn status(&self) -> &'static str {
         self.worst().word()
+    }
+
+    /// The names of the warnings.
+    #[cfg(test)]
+    pub(super) fn warnings(&self) -> Vec<&'static str> {
+        self.0.iter().filter(|check| check.status == Status::Warn).map(|check| check.name).collect()
+    }
+
+    /// What a check found.
+    #[cfg(test)]
+    pub(super) fn found(&self, name: &str) -> &str {
+        self.0.iter().find(|check| check.name == name).map_or("", |check| &check.found)
     }
 
     fn worst(&self) -> Status {

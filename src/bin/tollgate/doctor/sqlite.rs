@@ -56,10 +56,7 @@ async fn writer(connection: &mut SqliteConnection, report: &mut Report) -> Resul
             transaction.rollback().await?;
             match written {
                 Ok(_) => report.ok("write lock", format!("free, obtained within {waited:.1?}")),
-                Err(error) => {
-                    let advice = "leave mode=ro out of the URL, and let this user write the file and its directory";
-                    report.fail("write lock", exit::words(&error), advice);
-                }
+                Err(error) => report.fail("write lock", exit::words(&error), exit::READ_ONLY),
             }
         }
         Err(error) => {
@@ -81,4 +78,27 @@ async fn size(connection: &mut SqliteConnection, report: &mut Report) -> Result<
     let (used, free) = ((pages - free) / 1024, free / 1024);
     report.ok("file", format!("{used} KiB used, {free} KiB free for new rows"));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_a_power_failure_forgets_is_told_and_that_it_can_destroy_the_file_is_a_warning() {
+        for (synchronous, found, warned) in [
+            (SqliteSynchronous::Off, "can destroy the file", &["journal", "durability"][..]),
+            (SqliteSynchronous::Normal, "forgets the last grants", &["journal"]),
+            (SqliteSynchronous::Full, "forgets no grant", &["journal"]),
+        ] {
+            let options = SqliteConnectOptions::new().synchronous(synchronous).journal_mode(SqliteJournalMode::Memory);
+            let pool = SqlitePoolOptions::new().max_connections(1).connect_with(options).await.expect("it connects");
+            let mut report = Report::default();
+            Sqlite::examine(&pool, &mut report).await.expect("it is examined");
+            assert!(report.found("durability").contains(found), "{}", report.found("durability"));
+            assert_eq!(report.warnings(), warned, "{synchronous:?}");
+        }
+    }
 }

@@ -1,4 +1,3 @@
-use chrono::Utc;
 use serde_json::Value;
 use tollgate::{Admin, Explanation, Key, Mode, Origin, WindowLevel};
 
@@ -19,8 +18,7 @@ impl Sliding {
         }
         // Windows have no plans.
         let all = store.mode().await?;
-        let over = all.until.is_some_and(|until| until <= Utc::now());
-        Ok(Some(Self { level, mode: if over { Mode::Enforce } else { all.mode } }))
+        Ok(Some(Self { level, mode: if times::is_over(&all) { Mode::Enforce } else { all.mode } }))
     }
 
     pub(super) fn counted(&self) -> String {

@@ -3,11 +3,11 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::Context;
 use chrono::{TimeDelta, Utc};
 use tollgate::Migration;
 
 use super::script::{self, Dialect, Format};
+use crate::exit::Refusal;
 use crate::output::say;
 
 /// Writes those that the directory does not have yet, under versions that come after those of the host's.
@@ -17,11 +17,14 @@ pub(super) fn write(
     dialect: Dialect,
     migrations: &[Migration],
 ) -> anyhow::Result<()> {
-    let cannot = || format!("cannot write into {}", directory.display());
-    fs::create_dir_all(directory).with_context(cannot)?;
+    let cannot = |error| {
+        let message = format!("cannot write into {}: {error}", directory.display());
+        Refusal::unwritable(message, "name a directory that this user may write: --into migrations")
+    };
+    fs::create_dir_all(directory).map_err(cannot)?;
     let mut there = Vec::new();
-    for entry in fs::read_dir(directory).with_context(cannot)? {
-        there.push(entry.with_context(cannot)?.file_name().to_string_lossy().into_owned());
+    for entry in fs::read_dir(directory).map_err(cannot)? {
+        there.push(entry.map_err(cannot)?.file_name().to_string_lossy().into_owned());
     }
     let now = Utc::now();
     let mut written = 0;
@@ -36,7 +39,7 @@ pub(super) fn write(
             _ => format!("{version}_{name}"),
         };
         let path = directory.join(file);
-        fs::write(&path, script::file(format, dialect, migration)).with_context(cannot)?;
+        fs::write(&path, script::file(format, dialect, migration)).map_err(cannot)?;
         say(path.display().to_string())?;
         written += 1;
     }

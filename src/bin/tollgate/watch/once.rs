@@ -24,9 +24,8 @@ pub(crate) fn table(board: &Board) -> String {
             Cell::from(level.full_at.map_or_else(String::new, times::until)),
         ]);
     }
-    let rows = table.render();
-    if board.more {
-        return format!("{rows}\n… and more: these are the first {} by key; choose by --prefix", board.buckets());
-    }
-    rows
+    let more =
+        board.more.then(|| format!("… and more: these are the first {} by key; choose by --prefix", board.buckets()));
+    let notes = more.into_iter().chain(board.denials.now.none.map(str::to_owned));
+    std::iter::once(table.render()).chain(notes).collect::<Vec<_>>().join("\n")
 }

@@ -14,6 +14,7 @@ use tollgate::{Admin, Error};
 use super::board::Board;
 use super::look::{Look, Reader};
 use super::screen;
+use crate::exit;
 use crate::signals::Signals;
 
 /// Shows the board until a key or a signal ends it. The terminal is as it was before, however that comes about.
@@ -31,7 +32,7 @@ pub(crate) async fn live<S: Admin>(mut board: Board, reader: Reader<S>, every: D
             Some(look) = looks.recv() => match look {
                 Ok(look) => board.see(look),
                 // It may be back at the next look.
-                Err(error) => board.trouble = Some(error.to_string()),
+                Err(error) => board.trouble = Some(exit::message(&error.into())),
             },
             event = events.recv() => {
                 if let Event::Key(key) = event.context("the terminal is gone")??

@@ -1,0 +1,87 @@
+//! What the program is told by its environment: which database, and a mode that needs none.
+
+use std::path::Path;
+
+use crate::command::{Ran, SECRET, tollgate};
+use crate::databases::{Database, Engine};
+
+#[test]
+fn the_url_is_also_read_from_a_file() {
+    let database = Database::migrated(Engine::Sqlite);
+    std::fs::write(database.directory.join(".env"), "OTHER=1\nDATABASE_URL=sqlite:app.db\n").expect("it is written");
+    let ran = tollgate(None, &database.directory).args(["create", "a", "--quota", "1/s"]).output().expect("it starts");
+    Ran::new(ran).ended(0);
+    // Nothing of the file is for the commands that are run.
+    let mut command = tollgate(None, &database.directory);
+    command.args(["run", "a", "--", "sh", "-c", "echo ${OTHER-none}"]);
+    assert_eq!(Ran::new(command.output().expect("it starts")).ended(0).out, "none\n");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_not_taken_for_none() {
+    let database = Database::migrated(Engine::Sqlite);
+    let list = |text: &str| {
+        std::fs::write(database.directory.join(".env"), text).expect("it is written");
+        Ran::new(tollgate(None, &database.directory).arg("list").output().expect("it starts"))
+    };
+    let url = format!("postgres://app:{SECRET} x@localhost/app");
+    list(&format!("# the app\nOTHER=1\nDATABASE_URL={url}\n")).ended(66).says(&["line 3 of ", "in single quotes"]);
+    list(&format!("DATABASE_URL='{url}\n")).ended(66).says(&["line 1 of ", "in single quotes"]);
+    list("OTHER=two words\nDATABASE_URL=sqlite:app.db\n").ended(0);
+    list("\u{feff}DATABASE_URL=sqlite:app.db\n").ended(0);
+    list("OTHER=1\n").ended(2).says(&["no database is given"]);
+}
+
+/// The database that is asked, of which there is none.
+fn asked(environment: Option<&str>, directory: &Path, arguments: &[&str]) -> String {
+    let ran = tollgate(environment, directory).args(arguments).arg("list").output().expect("it starts");
+    let ran = Ran::new(ran).ended(69);
+    ran.err.split_once("there is no file ").and_then(|(_, rest)| rest.lines().next()).expect("a file").to_owned()
+}
+
+#[test]
+fn the_file_may_be_in_a_directory_above_and_the_nearest_one_is_read() {
+    let database = Database::empty(Engine::Sqlite);
+    let (middle, inner) = (database.directory.join("service"), database.directory.join("service/src"));
+    std::fs::create_dir_all(&inner).expect("directories");
+    let write = |directory: &Path, text: &str| std::fs::write(directory.join(".env"), text).expect("it is written");
+    write(&database.directory, "DATABASE_URL=sqlite:outer.db\n");
+    assert_eq!(asked(None, &inner, &[]), "outer.db");
+    write(&middle, "DATABASE_URL=sqlite:middle.db\n");
+    assert_eq!(asked(None, &inner, &[]), "middle.db");
+    assert_eq!(asked(None, &database.directory, &[]), "outer.db");
+    // As with sqlx: the nearest file is the only one.
+    write(&inner, "OTHER=1\n");
+    Ran::new(tollgate(None, &inner).arg("list").output().expect("it starts")).ended(2).says(&["no database is given"]);
+}
+
+#[test]
+fn the_environment_comes_before_the_file_and_the_option_before_both() {
+    let database = Database::empty(Engine::Sqlite);
+    std::fs::write(database.directory.join(".env"), "DATABASE_URL=sqlite:file.db\n").expect("it is written");
+    let option = ["--database-url", "sqlite:option.db"];
+    assert_eq!(asked(None, &database.directory, &[]), "file.db");
+    assert_eq!(asked(Some("sqlite:environment.db"), &database.directory, &[]), "environment.db");
+    assert_eq!(asked(None, &database.directory, &option), "option.db");
+    assert_eq!(asked(Some("sqlite:environment.db"), &database.directory, &option), "option.db");
+    assert_eq!(asked(Some(" sqlite:environment.db\n"), &database.directory, &[]), "environment.db");
+    // What is not needed is not read.
+    std::fs::write(database.directory.join(".env"), "DATABASE_URL='\n").expect("it is written");
+    assert_eq!(asked(Some("sqlite:environment.db"), &database.directory, &[]), "environment.db");
+}
+
+#[test]
+fn a_mode_of_the_environment_holds_for_take_and_run_and_nonsense_is_a_wrong_argument() {
+    let database = Database::migrated(Engine::Sqlite);
+    let run = |mode: &str, arguments: &[&str]| {
+        Ran::new(database.command(arguments).env("TOLLGATE_MODE", mode).output().expect("it starts"))
+    };
+    let take = ["take", "a", "--quota", "1 per 1d"];
+    run("block", &take).ended(75).says(&["denied by a (mode block)"]);
+    run("off", &["run", "a", "--", "echo", "ran"]).ended(0).says(&["ran"]);
+    run("enforce", &take).ended(0);
+    run("shadow", &take).ended(0).says(&["granted (mode shadow)"]);
+    let wrong = run("of", &take).ended(2).says(&["TOLLGATE_MODE", "\"shadow\""]);
+    assert_eq!(wrong.out, "");
+    run("of", &["list"]).ended(0);
+}

@@ -1,0 +1,77 @@
+//! `tollgate list`: which buckets, and in which order.
+
+use crate::databases::{Database, EACH, Engine};
+
+/// The keys that are listed, with a space between them.
+fn keys(database: &Database, arguments: &[&str]) -> String {
+    let listed = database.run(&[&["list", "--json"], arguments].concat()).ended(0).json();
+    let levels = listed.as_array().expect("an array").iter();
+    levels.map(|level| level["key"].as_str().expect("a key")).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn buckets_are_listed_in_the_order_that_is_asked_for() {
+    for engine in EACH {
+        let database = Database::migrated(engine);
+        database.run(&["create", "full", "--quota", "3/d"]).ended(0);
+        for (key, quota, tokens) in
+            [("soon", "10/d", "2"), ("never", "10 once", "7"), ("late", "10/d", "9"), ("later", "5 per 9d", "1")]
+        {
+            database.run(&["take", key, "--quota", quota, "--cost", tokens]).ended(0);
+        }
+        for (sort, in_order) in [
+            ("key", ["full", "late", "later", "never", "soon"]),
+            ("available", ["late", "full", "never", "later", "soon"]),
+            ("granted", ["late", "never", "soon", "later", "full"]),
+            ("full", ["never", "later", "late", "soon", "full"]),
+        ] {
+            let sorted = |more: &[&str]| keys(&database, &[&["--sort", sort], more].concat());
+            assert_eq!(sorted(&[]), in_order.join(" "), "by {sort} on {engine:?}");
+            assert_eq!(sorted(&["--limit", "2"]), in_order[..2].join(" "), "by {sort} on {engine:?}");
+            let reversed: Vec<_> = in_order.into_iter().rev().collect();
+            assert_eq!(sorted(&["--reverse"]), reversed.join(" "), "by {sort}, reversed, on {engine:?}");
+            assert_eq!(sorted(&["--reverse", "--limit", "1"]), reversed[0], "by {sort}, reversed, on {engine:?}");
+        }
+        assert_eq!(keys(&database, &[]), keys(&database, &["--sort", "key"]));
+    }
+}
+
+#[test]
+fn those_are_listed_that_are_asked_for() {
+    for engine in EACH {
+        let database = Database::migrated(engine);
+        for plan in ["free", "paid"] {
+            database.run(&["plan", "set", plan, "--quota", "10/h"]).ended(0);
+        }
+        for (key, plan) in [("user:1", "free"), ("user:2", "paid"), ("tenant:1", "free")] {
+            database.run(&["take", key, "--plan", plan]).ended(0);
+        }
+        database.run(&["create", "user:api", "--quota", "3/d"]).ended(0);
+        for (arguments, listed) in [
+            (&["--plan", "free"][..], "tenant:1 user:1"),
+            (&["--plan", "free", "--prefix", "user:"], "user:1"),
+            (&["--plan", "free", "--sort", "available", "--reverse"], "user:1 tenant:1"),
+            (&["--plan", "none"], ""),
+            (&["--plan", "free", "--provisioned"], ""),
+            (&["--provisioned"], "user:api"),
+            (&["--first-use", "--limit", "0"], "tenant:1 user:1 user:2"),
+            (&["--prefix", "user:"], "user:1 user:2 user:api"),
+        ] {
+            assert_eq!(keys(&database, arguments), listed, "{arguments:?} on {engine:?}");
+        }
+        database.run(&["list", "--plan", "none"]).ended(0).says(&["no such bucket"]);
+    }
+}
+
+#[test]
+fn what_a_limit_leaves_out_is_told() {
+    let database = Database::migrated(Engine::Sqlite);
+    for key in ["a", "b", "c"] {
+        database.run(&["create", key, "--quota", "1/s"]).ended(0);
+    }
+    database.run(&["list", "--limit", "2"]).ended(0).says(&["… and more", "`--limit 0` lists all"]);
+    for all in ["3", "0", "18446744073709551615"] {
+        let ran = database.run(&["list", "--limit", all]).ended(0);
+        assert!(!ran.out.contains("more") && ran.out.lines().count() == 4, "{ran:?}");
+    }
+}

@@ -1,0 +1,70 @@
+//! What takes long says so on a terminal, and nowhere else.
+
+use crate::databases::{Database, EACH, Engine};
+use crate::pty::Pty;
+
+#[test]
+fn on_a_terminal_a_line_tells_what_is_done_and_goes_when_it_is() -> anyhow::Result<()> {
+    for engine in EACH {
+        let database = Database::empty(engine);
+        for (arguments, lines) in [
+            ("migrate", ["running ", " migrations run: "]),
+            ("create a --quota 5/h", ["bucket a", "try it"]),
+            ("list", ["1 buckets", "available"]),
+            ("sweep", ["1000 rows looked at", "0 rows deleted"]),
+        ] {
+            let (sent, status) = Pty::start(&database, arguments)?.end()?;
+            assert!(status.success(), "{sent:?}");
+            let (begin, end) = (sent.find(lines[0]), sent.rfind(lines[1]));
+            assert!(begin.is_some() && begin < end, "{arguments} on {engine:?}: {sent:?}");
+            let cleared = sent.rfind("\x1b[2K");
+            assert_eq!(cleared.is_some(), !arguments.starts_with("create"), "{arguments}: {sent:?}");
+            assert!(cleared < end, "{arguments} on {engine:?}: {sent:?}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn who_waits_at_a_terminal_is_told_what_for() -> anyhow::Result<()> {
+    let database = Database::migrated(Engine::Sqlite);
+    database.run(&["take", "a", "--quota", "1 per 1d"]).ended(0);
+    for command in ["take a --wait 2d", "run a -- echo ran"] {
+        let pty = Pty::start(&database, command)?;
+        pty.shows("a: a token in ")?;
+        pty.kill("INT")?;
+        let (sent, status) = pty.end()?;
+        assert_eq!(status.code(), Some(130), "{sent:?}");
+        assert!(sent.rfind("a: a token in") < sent.rfind("\x1b[2K"), "{sent:?}");
+        assert!(!sent.contains("ran"), "{sent:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn elsewhere_nothing_of_it_is_written() {
+    let database = Database::empty(Engine::Sqlite);
+    for arguments in [
+        &["migrate"][..],
+        &["take", "a", "--quota", "20/s burst 1"],
+        &["take", "a", "--quota", "20/s burst 1", "--wait", "1min"],
+        &["list"],
+        &["sweep"],
+        &["simulate", "1/s", "--pattern", "steady:1000/s"],
+    ] {
+        let ran = database.run(arguments).ended(0);
+        assert_eq!(ran.err, "", "{arguments:?}");
+        assert!(!ran.out.contains('\u{1b}') && !ran.out.is_empty(), "{ran:?}");
+    }
+}
+
+#[test]
+fn the_output_of_a_terminal_goes_into_a_file_without_it() -> anyhow::Result<()> {
+    let database = Database::migrated(Engine::Sqlite);
+    database.run(&["create", "a", "--quota", "5/h"]).ended(0);
+    let (sent, status) = Pty::start(&database, "list --json > list.json")?.end()?;
+    assert!(status.success() && sent.contains("1 buckets"), "{sent:?}");
+    let file = std::fs::read_to_string(database.directory.join("list.json"))?;
+    assert_eq!(file, database.run(&["list", "--json"]).ended(0).out);
+    Ok(())
+}
