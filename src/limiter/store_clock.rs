@@ -14,8 +14,10 @@ impl StoreClock {
     /// between the two instants given, which holds whatever the clock does.
     pub(super) fn here(&mut self, then: i64, asked: Instant, answered: Instant) -> Instant {
         let expected = self.0.and_then(|(here, before)| {
-            let passed = u64::try_from(then.checked_sub(before)?).ok()?;
-            here.checked_add(Duration::from_nanos(passed.saturating_add(passed / DRIFT)))
+            let passed = then.checked_sub(before)?;
+            let duration = Duration::from_nanos(passed.unsigned_abs());
+            // The answer to an earlier call may come later.
+            if passed < 0 { here.checked_sub(duration) } else { here.checked_add(duration + duration / DRIFT) }
         });
         let here = expected.filter(|here| (asked..answered).contains(here)).unwrap_or(answered);
         self.0 = Some((here, then));
@@ -24,7 +26,7 @@ impl StoreClock {
 }
 
 /// One part in so many: two clocks that are set by a network differ by less.
-const DRIFT: u64 = 10_000;
+const DRIFT: u32 = 10_000;
 
 #[cfg(test)]
 mod tests {
@@ -42,6 +44,15 @@ mod tests {
         assert_eq!(clock.here(0, start, start + ms(2)), start + ms(2), "nothing is known before");
         let here = clock.here(10 * MS, start + ms(10), start + ms(60));
         assert!(here >= start + ms(12) && here < start + ms(13), "{:?}", here - start);
+    }
+
+    #[test]
+    fn answers_that_overtake_each_other_are_placed_alike() {
+        let (mut clock, start) = (StoreClock::default(), Instant::now());
+        clock.here(0, start, start + ms(2));
+        assert!(clock.here(20 * MS, start + ms(20), start + ms(30)) < start + ms(23));
+        let earlier = clock.here(10 * MS, start + ms(10), start + ms(60));
+        assert!(earlier >= start + ms(12) && earlier < start + ms(13), "{:?}", earlier - start);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::{Decision, Error, Key, Store, Take, TakeError};
 pub(super) struct Lanes<S: Store> {
     store: Arc<Stack<S>>,
     waiting: Mutex<Waiting<S>>,
+    clock: Mutex<StoreClock>,
 }
 
 #[derive(Debug)]
@@ -36,7 +37,8 @@ struct Waiter<S: Store> {
 
 impl<S: Store> Lanes<S> {
     pub(super) fn new(store: Arc<Stack<S>>) -> Self {
-        Self { store, waiting: Mutex::new(Waiting { lanes: HashMap::new(), len: 0 }) }
+        let waiting = Waiting { lanes: HashMap::new(), len: 0 };
+        Self { store, waiting: Mutex::new(waiting), clock: Mutex::default() }
     }
 
     /// Stands in line, and reserves. Who leaves before being asked for takes nothing.
@@ -61,20 +63,20 @@ impl<S: Store> Lanes<S> {
     async fn serve(self: Arc<Self>, key: Key) {
         let mut serving = Serving { lanes: self, key, done: false };
         let Serving { lanes, key, done } = &mut serving;
-        let mut pace = Pace { clock: StoreClock::default(), latest: Instant::now() };
+        let mut latest = Instant::now();
         loop {
             let Some(waiters) = lanes.lock().next(key) else {
                 *done = true;
                 return;
             };
             if !waiters.is_empty() {
-                lanes.ask(waiters, &mut pace).await;
+                lanes.ask(waiters, &mut latest).await;
             }
         }
     }
 
-    /// Asks for all of them.
-    async fn ask(&self, waiters: Vec<Waiter<S>>, pace: &mut Pace) {
+    /// Asks for all of them. Nobody's turn is before the latest one's until then.
+    async fn ask(&self, waiters: Vec<Waiter<S>>, latest: &mut Instant) {
         let asked = Instant::now();
         let left = |waiter: &Waiter<S>| waiter.until.map_or(waiter.take.max_wait, |until| until - asked);
         let takes: Vec<Take> = waiters.iter().map(|waiter| waiter.take.clone().max_wait(left(waiter))).collect();
@@ -91,11 +93,11 @@ impl<S: Store> Lanes<S> {
                 // A store may decide one after the other, and answer when it has decided the last: all wait from then.
                 let (decided, answered) =
                     (outcomes.iter().flatten().filter_map(Decision::decided_at).max(), Instant::now());
-                let since = decided.map_or(answered, |decided| pace.clock.here(decided, asked, answered));
+                let since = decided.map_or(answered, |decided| self.clock.lock().here(decided, asked, answered));
                 for ((waiter, take), outcome) in waiters.into_iter().zip(&takes).zip(outcomes) {
                     let reserved = |decision: Decision| {
                         let decision = decision.waiting_from(decided.unwrap_or(0));
-                        self.turn(take, decision, waiter.abandoned).since(since).behind(&mut pace.latest)
+                        self.turn(take, decision, waiter.abandoned).since(since).behind(latest)
                     };
                     if let Err(Ok(Ok(turn))) = waiter.answer.send(Ok(outcome.map(reserved))) {
                         given_up.push(turn);
@@ -156,14 +158,6 @@ impl<S: Store> Waiting<S> {
         }
         self.len = self.lanes.values().map(VecDeque::len).sum();
     }
-}
-
-/// When those of a lane go on.
-#[derive(Debug)]
-struct Pace {
-    clock: StoreClock,
-    /// The latest turn until now: nobody's is before it.
-    latest: Instant,
 }
 
 /// Who serves a lane. If it ends before its time, by a store that panics or a runtime that ends, those who stand there are

@@ -139,7 +139,7 @@ impl Store for Counting {
     }
 }
 
-struct Paused(Instant);
+pub(super) struct Paused(pub(super) Instant);
 
 impl Clock for Paused {
     fn now(&self) -> i64 {
