@@ -120,6 +120,10 @@ fn a_plan_an_override_and_a_mode_rule_and_are_explained() {
         database.run(&["mode"]).ended(0).says(&["shadow, until", "incident 42"]);
         database.run(&["mode", "--clear"]).ended(0).says(&["all: enforce"]);
         database.run(&["plan", "delete", "free"]).ended(0);
+        database
+            .run(&["take", "user:1"])
+            .ended(64)
+            .says(&["bucket 'user:1' follows a plan that is not there any more"]);
         database.run(&["plan", "delete", "free"]).ended(1).says(&["no plan 'free'"]);
     }
 }

@@ -162,6 +162,7 @@ fn files_that_cannot_be_read_or_written_are_told() {
         (["--traffic", "/nowhere/at/all"], 66, "cannot read the traffic file /nowhere/at/all"),
         (["--traffic", "/nowhere/at/all"], 66, "hint: name a file that is there"),
         (["--traffic", "/"], 66, "the traffic file /"),
+        (["--traffic", "/dev/zero"], 66, "line 1 has 1048576 bytes or more"),
         (["--traffic", "-"], 66, "no arrival"),
         (["--pattern=steady:1/s", "--svg=/nowhere/at/all.svg"], 73, "cannot write /nowhere/at/all.svg"),
         (["--pattern=steady:1/s", "--svg=/"], 73, "cannot write /"),

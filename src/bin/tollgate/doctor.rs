@@ -115,7 +115,7 @@ async fn mode(store: &impl Admin, report: &mut Report) {
     match store.mode().await {
         Ok(switch) if switch.mode == Mode::Enforce || times::is_over(&switch) => report.ok("mode", "enforce"),
         Ok(switch) => {
-            report.warn("mode", times::switch(&switch, "enforce"), "back to the tokens: `tollgate mode --clear`")
+            report.warn("mode", times::switch(&switch, "enforce"), "back to the tokens: `tollgate mode --clear`");
         }
         // Only operators may look.
         Err(_) => {}

@@ -154,9 +154,9 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
                 output::operand(key.as_str())
             ),
         ),
-        Error::Take(TakeError::UnknownPlan(_)) => (
+        Error::Take(TakeError::UnknownPlan(key)) => (
             NEVER,
-            "there is no such plan".to_owned(),
+            format!("bucket '{key}' follows a plan that is not there any more"),
             "`tollgate plan list` shows those that there are, `tollgate plan set NAME --quota 10/s` makes one"
                 .to_owned(),
         ),

@@ -143,6 +143,8 @@ impl Column {
 pub(crate) fn progress(message: impl Into<String>) -> ProgressBar {
     let style = ProgressStyle::with_template("{spinner} {msg} {elapsed}").expect("a template that is tested by use");
     let bar = ProgressBar::new_spinner().with_style(style).with_message(message.into());
+    // At once: the thread of the ticks may come later than the end.
+    bar.tick();
     bar.enable_steady_tick(std::time::Duration::from_millis(100));
     bar
 }

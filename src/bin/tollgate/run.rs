@@ -79,7 +79,7 @@ fn become_command(command: &[OsString]) -> anyhow::Result<ExitCode> {
 fn cannot_start(program: &OsString, error: &io::Error) -> Refusal {
     Refusal {
         code: if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 },
-        message: format!("cannot start {}: {error}", program.display()),
+        message: format!("cannot start '{}': {error}", program.display()),
         hint: "give a program and its arguments after --; its token is used".to_owned(),
     }
 }

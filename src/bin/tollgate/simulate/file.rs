@@ -1,6 +1,6 @@
 //! Arrivals that a file lists.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read as _};
 use std::path::Path;
 
 use anyhow::{Context, ensure};
@@ -32,12 +32,17 @@ fn in_order(mut arrivals: Vec<Arrival>) -> anyhow::Result<Traffic> {
     Ok(Traffic { arrivals, begin, end })
 }
 
-fn parse(lines: impl BufRead) -> anyhow::Result<Vec<Arrival>> {
-    let mut arrivals = Vec::new();
-    for (number, line) in (1_u64..).zip(lines.split(b'\n')) {
+fn parse(mut lines: impl BufRead) -> anyhow::Result<Vec<Arrival>> {
+    let (mut arrivals, mut bytes) = (Vec::new(), Vec::new());
+    for number in 1_u64.. {
+        bytes.clear();
+        // What is no log need not have lines at all.
+        if lines.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut bytes)? == 0 {
+            break;
+        }
+        ensure!((bytes.len() as u64) < LONGEST_LINE, "line {number} has {LONGEST_LINE} bytes or more");
         // A log holds what clients send, which need not be UTF-8.
-        let line = line?;
-        let line = String::from_utf8_lossy(&line);
+        let line = String::from_utf8_lossy(&bytes);
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
             continue;
@@ -92,6 +97,9 @@ fn in_range(at: i64) -> Option<i64> {
 
 /// More than a picture or a person can use, and as many as fit in some hundred megabytes.
 pub(crate) const MOST_ARRIVALS: usize = 10_000_000;
+
+/// Longer than a server lets the head of a request be.
+const LONGEST_LINE: u64 = 1 << 20;
 
 /// What the largest bucket holds.
 const LARGEST_COST: u64 = 3_155_760_000_000_000_000;
