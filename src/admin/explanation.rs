@@ -28,7 +28,9 @@ pub struct Explanation {
     pub override_reason: Option<String>,
     /// When the override ends; `None`: when it is taken away, or there is none.
     pub override_until: Option<DateTime<Utc>>,
-    /// The whole tokens there; negative: promised to requests that wait for them; `None`: the bucket does not exist.
+    /// The whole tokens there; negative: promised to requests that wait for them; `None`: the bucket does not exist. PostgreSQL,
+    /// MySQL and MariaDB reckon them, and when one more is there, by the terms of the bucket's last request, until the next
+    /// one brings it to others.
     pub available: Option<i64>,
     /// What a request for one token would come to.
     pub prospect: Prospect,

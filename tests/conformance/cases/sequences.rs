@@ -1,4 +1,5 @@
-//! Random sequences of every verb: each engine answers, one by one, what the store in this process does.
+//! Random sequences of every verb, and of what operators do, on buckets and sliding windows: each engine answers, one by one,
+//! what the store in this process does.
 //!
 //! Even seeds set the mode of every key and overrides too, in a database that nobody else uses.
 //!

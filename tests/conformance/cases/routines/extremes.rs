@@ -138,8 +138,8 @@ async fn each_call(
 
 /// The same routine's name on this engine.
 fn named(rig: &Rig, routine: &str) -> String {
-    let prefixed = rig.engine.kind == Kind::MySql && !routine.starts_with("r") || routine == "reset_bucket";
-    if prefixed && rig.engine.kind == Kind::MySql { format!("token_{routine}") } else { routine.to_owned() }
+    let for_people = ["request_", "rate_"].iter().any(|prefix| routine.starts_with(prefix));
+    if for_people || rig.engine.kind == Kind::Postgres { routine.to_owned() } else { format!("token_{routine}") }
 }
 
 /// What a parameter can hold.
@@ -170,9 +170,8 @@ fn beyond(rig: &Rig, parameter: Parameter) -> Vec<String> {
     let postgres = rig.engine.kind == Kind::Postgres;
     match parameter {
         Whole => ["9223372036854775808", "-9223372036854775809", "1e30", "'one'"].map(str::to_owned).into(),
-        Seconds if postgres => vec!["'one'".into()],
+        Seconds | Uuid if postgres => vec!["'one'".into()],
         Seconds => ["1e10", "-1e10", "1e308", "'one'", "'NaN'"].map(str::to_owned).into(),
-        Uuid if postgres => vec!["'one'".into()],
         Uuid => vec![rig.quoted(&"x".repeat(37))],
         Id if !postgres => vec![rig.quoted(&"x".repeat(257)), rig.quoted(&"x".repeat(100_000))],
         Word if !postgres => vec![rig.quoted(&"x".repeat(11))],

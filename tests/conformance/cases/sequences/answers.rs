@@ -39,12 +39,12 @@ pub(super) fn same<T: Debug + PartialEq>(what: &str, expected: &T, found: &T) ->
 
 /// Databases tell instants to a microsecond or two, and reckon the terms of an override that was changed since from the
 /// bucket's state.
-pub(super) fn same_level(expected: Option<BucketLevel>, found: Option<BucketLevel>) -> anyhow::Result<()> {
+pub(super) fn same_level(expected: Option<BucketLevel>, found: Option<&BucketLevel>) -> anyhow::Result<()> {
     let near = |expected: Option<DateTime<Utc>>, found: Option<DateTime<Utc>>| match (expected, found) {
         (Some(one), Some(other)) if (one - other).abs() <= TimeDelta::microseconds(2) => found,
         _ => expected,
     };
-    let expected = match (expected, &found) {
+    let expected = match (expected, found) {
         (Some(mut level), Some(found)) => {
             if level.overridden && found.overridden && level.quota.capacity() == found.quota.capacity() {
                 level.quota = found.quota;
@@ -55,7 +55,7 @@ pub(super) fn same_level(expected: Option<BucketLevel>, found: Option<BucketLeve
         }
         (expected, _) => expected,
     };
-    same("a peek", &expected, &found)
+    same("a peek", &expected.as_ref(), &found)
 }
 
 pub(super) fn same_window(expected: Option<WindowLevel>, found: Option<WindowLevel>) -> anyhow::Result<()> {

@@ -140,7 +140,7 @@ impl<'a> Play<'a> {
         let (model, engine) = (self.model.store(), self.rig.store());
         let level = model.peek(key).await?;
         let last = level.as_ref().map(|level| level.quota);
-        same_level(level, engine.peek(key).await?)?;
+        same_level(level, engine.peek(key).await?.as_ref())?;
         same_window(model.peek_window(key).await?, engine.peek_window(key).await?)?;
         same_explanation(model.explain(key, plan).await?, engine.explain(key, plan).await?, last)
     }
