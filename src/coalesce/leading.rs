@@ -11,7 +11,9 @@ use tokio::sync::oneshot;
 /// Nobody else depends on that task. Whoever comes next for the same bucket [hands the call over](Leading::hand_over) to a task
 /// of its own, and so does a caller that gives up: one that is only no longer polled would keep the others waiting for ever.
 #[derive(Clone)]
-pub(super) struct Leading(Arc<Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>>);
+pub(super) struct Leading(Arc<Mutex<Option<Call>>>);
+
+type Call = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Leading {
     pub(super) fn new(call: impl Future<Output = ()> + Send + 'static) -> Self {
