@@ -1,5 +1,5 @@
 use std::hash::BuildHasher;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use foldhash::fast::RandomState;
 use tokio_util::task::TaskTracker;
@@ -32,11 +32,12 @@ use lane::Lane;
 #[derive(Debug)]
 pub struct Coalesce<S: Store> {
     store: Arc<S>,
-    lanes: Vec<Arc<Lane<S>>>,
-    /// Of requests for several buckets each.
-    several: Arc<Lane<S>>,
+    lanes: Arc<Lanes<S>>,
     hasher: RandomState,
 }
+
+/// Those of requests for one bucket each, and last that of requests for several.
+type Lanes<S> = [Arc<Lane<S>>; LANES + 1];
 
 impl<S: Store> Coalesce<S> {
     /// A store over another one.
@@ -52,9 +53,13 @@ impl<S: Store> Coalesce<S> {
 
     /// A store over another one, whose calls somebody waits for in the end.
     pub(crate) fn tracked(store: Arc<S>, tasks: &TaskTracker) -> Self {
-        let lane = |most_at_once| Arc::new(Lane::new(Arc::clone(&store), tasks.clone(), most_at_once));
-        let lanes = (0..LANES).map(|_| lane(MOST_AT_ONCE)).collect();
-        Self { lanes, several: lane(S::MOST_TOGETHER), store, hasher: RandomState::default() }
+        let lanes = Arc::new_cyclic(|all: &Weak<Lanes<S>>| {
+            std::array::from_fn(|place| {
+                let most_at_once = if place < LANES { MOST_AT_ONCE } else { S::MOST_TOGETHER };
+                Arc::new(Lane::new(Arc::clone(&store), tasks.clone(), all.clone(), most_at_once))
+            })
+        });
+        Self { lanes, store, hasher: RandomState::default() }
     }
 
     fn lane(&self, key: &Key) -> &Arc<Lane<S>> {
@@ -88,7 +93,7 @@ impl<S: Store> Store for Coalesce<S> {
         if take.limits.len() == 1 {
             self.lane(take.key()).ask(take).await
         } else if S::MOST_TOGETHER > 1 && take.is_momentary() {
-            self.several.ask(take).await
+            self.lanes[LANES].ask(take).await
         } else {
             self.store.take_one(take).await
         }

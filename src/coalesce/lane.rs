@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -8,9 +8,10 @@ use tokio::task::yield_now;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
+use super::Lanes;
 use super::held::Held;
 use super::leading::Leading;
-use super::queue::{FEW, Queue, Waiting};
+use super::queue::{FEW, Queue, Waiting, is_for_one};
 use crate::{Error, Outcome, Store, Take};
 
 pub(super) type Answer = oneshot::Sender<Result<Outcome, Error>>;
@@ -23,19 +24,29 @@ pub(super) struct Lane<S: Store> {
     pub(super) queue: Mutex<Queue>,
     /// What it does beside its callers.
     pub(super) tasks: TaskTracker,
+    /// With all others over the same store.
+    all: Weak<Lanes<S>>,
     /// How many calls for one bucket may be under way after one for many was undone.
     pub(super) alone: Semaphore,
 }
 
 impl<S: Store> Lane<S> {
-    pub(super) fn new(store: Arc<S>, tasks: TaskTracker, most_at_once: usize) -> Self {
-        Self { store, tasks, queue: Mutex::new(Queue::new(most_at_once)), alone: Semaphore::new(MOST_ALONE) }
+    pub(super) fn new(store: Arc<S>, tasks: TaskTracker, all: Weak<Lanes<S>>, most_at_once: usize) -> Self {
+        Self { store, queue: Mutex::new(Queue::new(most_at_once)), tasks, all, alone: Semaphore::new(MOST_ALONE) }
     }
 
     /// Asks for one caller: at once while few do, and else along with others.
     pub(super) async fn ask(self: &Arc<Self>, take: &Take) -> Result<Outcome, Error> {
         let answered = match self.stand(take)? {
-            (Some(call), answered) => call.make(answered).await,
+            (Some(call), answered) => {
+                let mut making = call.make(answered);
+                if let Ok(answered) = timeout(SLOW, &mut making).await {
+                    answered
+                } else {
+                    self.hand_over();
+                    making.await
+                }
+            }
             (None, answered) => answered.await,
         };
         // The task that made the call has ended before it had the answer.
@@ -47,7 +58,7 @@ impl<S: Store> Lane<S> {
         let (answer, answered) = oneshot::channel();
         let waiting = Waiting { take: take.clone(), answer };
         let mut queue = self.queue.lock();
-        if queue.has_no_need_of(take.key()) {
+        if queue.need_not_wait(take) {
             let call = self.tasks.track_future(Held::of(self, take.key()).ask(waiting));
             let call = Leading::new(call);
             queue.lead(take.key(), call.clone());
@@ -62,6 +73,14 @@ impl<S: Store> Lane<S> {
             self.serve();
         }
         Ok((None, answered))
+    }
+
+    /// Leaves no call of any lane to its caller: one that is no longer polled may keep a connection that others need.
+    fn hand_over(&self) {
+        for lane in self.all.upgrade().iter().flat_map(|lanes| lanes.iter()) {
+            let led = lane.queue.lock().led();
+            led.iter().for_each(Leading::hand_over);
+        }
     }
 
     /// Begins to serve those who wait.
@@ -79,7 +98,7 @@ impl<S: Store> Lane<S> {
         let takes = Arc::new(takes);
         let (store, asked) = (Arc::clone(&self.store), Arc::clone(&takes));
         let mut call = Box::pin(async move { store.try_take(&asked).await });
-        if takes.len() <= FEW && all_differ(&takes) && self.queue.lock().may_hold() {
+        if takes.len() <= FEW && takes.iter().all(is_for_one) && all_differ(&takes) && self.queue.lock().may_hold() {
             let held = Held::new(self, &takes);
             self.tasks.spawn(async move { held.end(call.await, &takes, answers) });
             return;
@@ -88,6 +107,7 @@ impl<S: Store> Lane<S> {
             if let Ok(result) = timeout(SLOW, &mut call).await {
                 break result;
             }
+            self.hand_over();
             if self.queue.lock().may_hold() {
                 let held = Held::new(self, &takes);
                 self.tasks.spawn(async move { held.end(call.await, &takes, answers) });

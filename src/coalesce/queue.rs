@@ -65,6 +65,9 @@ impl Queue {
         if self.len >= MOST {
             return Err(Error::Overloaded(self.len));
         }
+        if let Some(behind) = self.busy.get(waiting.take.key()).filter(|behind| behind.waiting.len() >= MOST_BEHIND) {
+            return Err(Error::Overloaded(behind.waiting.len()));
+        }
         self.len += 1;
         self.shown.set(self.len);
         Ok(self.stand(waiting))
@@ -79,9 +82,18 @@ impl Queue {
         behind.call.take()
     }
 
-    /// Whether a request for the key need wait for nobody: so few are under way that a call of its own is no loss.
-    pub(super) fn has_no_need_of(&self, key: &Key) -> bool {
-        !self.served && self.waiting.is_empty() && self.holds < FEW && !self.busy.contains_key(key)
+    /// Whether a request need wait for nobody: so few are under way that a call of its own is no loss.
+    pub(super) fn need_not_wait(&self, take: &Take) -> bool {
+        is_for_one(take)
+            && !self.served
+            && self.waiting.is_empty()
+            && self.holds < FEW
+            && !self.busy.contains_key(take.key())
+    }
+
+    /// The calls that tasks of their callers make.
+    pub(super) fn led(&mut self) -> Vec<Leading> {
+        self.busy.values_mut().filter_map(|behind| behind.call.take()).collect()
     }
 
     /// Holds the key for a call that the task of its caller makes.
@@ -197,8 +209,16 @@ impl Queue {
 /// How many wait at most: beyond it the database is too slow for what is asked.
 const MOST: usize = 32_768;
 
+/// How many wait at most behind one call: those for other buckets find room still.
+const MOST_BEHIND: usize = MOST / 4;
+
 /// How many calls may be under way that the lane does not wait for; the next one it waits for, however long.
 const MOST_HOLDS: usize = 4;
+
+/// Whether it holds all its buckets' places in line: those of several buckets stand in that of their first.
+pub(super) fn is_for_one(take: &Take) -> bool {
+    take.limits.len() == 1
+}
 
 /// How many requests are so few that each is decided sooner by a call of its own than by the next one for many.
 pub(super) const FEW: usize = MOST_HOLDS - 1;
@@ -210,7 +230,7 @@ mod tests {
     use tokio::sync::oneshot;
     use uuid::Uuid;
 
-    use super::{MOST, Queue, Waiting};
+    use super::{MOST, MOST_BEHIND, Queue, Waiting};
     use crate::{Key, Take};
 
     fn key(key: &str) -> Key {
@@ -267,6 +287,17 @@ mod tests {
         queue.release(&[key("a")]);
         assert_eq!([next(&mut queue), next(&mut queue), next(&mut queue)], ["a1 ", "a2 ", "a3 "]);
         assert_eq!(queue.len, 0);
+    }
+
+    #[test]
+    fn those_behind_one_call_leave_room_for_others() {
+        let mut queue = Queue::new(1024);
+        queue.hold(&[key("a")]);
+        let _behind: Vec<_> = (0..MOST_BEHIND).map(|_| push(&mut queue, Take::from(key("a")))).collect();
+        let (answer, _answered) = oneshot::channel();
+        let error = queue.push(Waiting { take: Take::from(key("a")), answer }).unwrap_err();
+        assert!(error.to_string().starts_with("8192 requests wait"), "{error}");
+        push(&mut queue, Take::from(key("b")));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use tokio::time::{Instant, sleep_until};
 use super::policy::by_deadline;
 use super::stack::Stack;
 use super::switched::Switched;
+use super::turns::{Place, Turns};
 use crate::handover::Handover;
 use crate::{Adjusted, Adjustment, Decision, Error, Receipt, Store, Take};
 
@@ -146,12 +147,14 @@ pub(crate) enum Abandoned {
 pub(super) struct Turn<S: Store> {
     reservation: Option<Reservation<S>>,
     until: Option<Instant>,
+    /// Keeps those who come later from going on before.
+    place: Option<Place>,
     abandoned: Abandoned,
 }
 
 impl<S: Store> Turn<S> {
     pub(super) fn new(reservation: Reservation<S>, abandoned: Abandoned) -> Self {
-        Self { until: reservation.turn(), reservation: Some(reservation), abandoned }
+        Self { until: reservation.turn(), reservation: Some(reservation), place: None, abandoned }
     }
 
     /// As it was decided then, not when the answer came.
@@ -175,12 +178,11 @@ impl<S: Store> Turn<S> {
         self
     }
 
-    /// No earlier than the latest turn of those who came before, whose answers may have been longer on their way.
-    pub(super) fn behind(mut self, latest: &mut Instant) -> Self {
-        if let Some(until) = &mut self.until {
-            *until = (*until).max(*latest);
-            *latest = *until;
-        }
+    /// No earlier than those who came before and still wait, whose answers may have been longer on their way.
+    pub(super) fn behind(mut self, turns: &mut Turns) -> Self {
+        let since = self.reservation.as_ref().map(|reservation| reservation.since);
+        self.until = turns.latest().filter(|latest| Some(*latest) > self.until.or(since)).or(self.until);
+        self.place = self.until.map(|until| turns.push(until));
         self
     }
 

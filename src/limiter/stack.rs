@@ -107,7 +107,7 @@ impl<S: Store> Store for Stack<S> {
     }
 }
 
-/// Longer than a call of a store may take.
+/// Longer than a call of a store takes, unless it was given a longer deadline.
 const LONGEST_CLOSE: Duration = Duration::from_secs(10);
 
 /// A store with a layer above it, or without.

@@ -25,7 +25,8 @@ impl StoreClock {
     }
 }
 
-/// One part in so many: two clocks that are set by a network differ by less.
+/// One part in so many: clocks that agree with their network differ by less. While one is set right it may be by more;
+/// then a decision is placed earlier than it was made, but not before it was asked for.
 const DRIFT: u32 = 10_000;
 
 #[cfg(test)]

@@ -1,13 +1,17 @@
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
+use std::mem::{replace, take};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use super::reservation::{Abandoned, Reservation, Turn};
 use super::stack::Stack;
 use super::store_clock::StoreClock;
+use super::turns::Turns;
 use crate::{Decision, Error, Key, Store, Take, TakeError};
 
 /// Those who wait, in a line for each key: one call of the store at a time carries all that stand there, in their order.
@@ -20,9 +24,26 @@ pub(super) struct Lanes<S: Store> {
 
 #[derive(Debug)]
 struct Waiting<S: Store> {
-    lanes: HashMap<Key, VecDeque<Waiter<S>>>,
+    lanes: HashMap<Key, Lane<S>>,
     /// How many stand in all of them.
     len: usize,
+}
+
+#[derive(Debug)]
+struct Lane<S: Store> {
+    waiting: VecDeque<Waiter<S>>,
+    /// When those go on who have their answers.
+    turns: Turns,
+    /// Whether somebody asks for those who wait.
+    served: bool,
+    /// Whether somebody is about to forget it.
+    forgotten: bool,
+}
+
+impl<S: Store> Default for Lane<S> {
+    fn default() -> Self {
+        Self { waiting: VecDeque::new(), turns: Turns::default(), served: false, forgotten: false }
+    }
 }
 
 type Answer<S> = Result<Result<Turn<S>, TakeError>, Error>;
@@ -50,33 +71,20 @@ impl<S: Store> Lanes<S> {
         let (answer, answered) = oneshot::channel();
         let key = take.key().clone();
         let until = Instant::now().checked_add(take.max_wait);
-        let first = self.lock().push(Waiter { take: take.clone(), until, abandoned, answer })?;
-        if first {
+        let unserved = self.lock().push(Waiter { take: take.clone(), until, abandoned, answer })?;
+        if unserved {
             // A task of the limiter's own: a caller who gives up does not stop those behind it.
-            self.store.tasks.spawn(Arc::clone(self).serve(key));
+            let serving = Serving { lanes: Arc::clone(self), key, done: false };
+            if let Ok(runtime) = Handle::try_current() {
+                self.store.tasks.spawn_on(serving.go_on(), &runtime);
+            }
         }
         // The task that made the call has ended before it had the answer.
         answered.await.unwrap_or_else(|stopped| Err(Error::OutcomeUnknown(Arc::new(stopped))))
     }
 
-    /// Asks for all that stand in a lane, again and again until it is empty.
-    async fn serve(self: Arc<Self>, key: Key) {
-        let mut serving = Serving { lanes: self, key, done: false };
-        let Serving { lanes, key, done } = &mut serving;
-        let mut latest = Instant::now();
-        loop {
-            let Some(waiters) = lanes.lock().next(key) else {
-                *done = true;
-                return;
-            };
-            if !waiters.is_empty() {
-                lanes.ask(waiters, &mut latest).await;
-            }
-        }
-    }
-
-    /// Asks for all of them. Nobody's turn is before the latest one's until then.
-    async fn ask(&self, waiters: Vec<Waiter<S>>, latest: &mut Instant) {
+    /// Asks for all of them, who go on in their order.
+    async fn ask(&self, waiters: Vec<Waiter<S>>, turns: &mut Turns) {
         let asked = Instant::now();
         let left = |waiter: &Waiter<S>| waiter.until.map_or(waiter.take.max_wait, |until| until - asked);
         let takes: Vec<Take> = waiters.iter().map(|waiter| waiter.take.clone().max_wait(left(waiter))).collect();
@@ -97,7 +105,7 @@ impl<S: Store> Lanes<S> {
                 for ((waiter, take), outcome) in waiters.into_iter().zip(&takes).zip(outcomes) {
                     let reserved = |decision: Decision| {
                         let decision = decision.waiting_from(decided.unwrap_or(0));
-                        self.turn(take, decision, waiter.abandoned).since(since).behind(latest)
+                        self.turn(take, decision, waiter.abandoned).since(since).behind(turns)
                     };
                     if let Err(Ok(Ok(turn))) = waiter.answer.send(Ok(outcome.map(reserved))) {
                         given_up.push(turn);
@@ -121,7 +129,7 @@ impl<S: Store> Lanes<S> {
 }
 
 impl<S: Store> Waiting<S> {
-    /// Puts somebody at the end of their lane, and says whether nobody serves it.
+    /// Puts somebody at the end of their lane, and says whether nobody serves it; who asks has to.
     fn push(&mut self, waiter: Waiter<S>) -> Result<bool, Error> {
         if self.len >= MOST {
             self.forget_those_who_left();
@@ -131,32 +139,54 @@ impl<S: Store> Waiting<S> {
         }
         self.len += 1;
         let key = waiter.take.key().clone();
-        let first = !self.lanes.contains_key(&key);
-        self.lanes.entry(key).or_default().push_back(waiter);
-        Ok(first)
+        let lane = self.lanes.entry(key).or_default();
+        lane.waiting.push_back(waiter);
+        Ok(!replace(&mut lane.served, true))
     }
 
     /// Who goes in the next call for a key; `None` if nobody stands there, and so nobody serves the lane from then on.
-    fn next(&mut self, key: &Key) -> Option<Vec<Waiter<S>>> {
-        let Some(lane) = self.lanes.get_mut(key).filter(|lane| !lane.is_empty()) else {
-            self.abandon(key);
+    fn next(&mut self, key: &Key, turns: &mut Turns) -> Option<Vec<Waiter<S>>> {
+        let lane = self.lanes.get_mut(key)?;
+        if lane.waiting.is_empty() {
+            (lane.turns, lane.served) = (take(turns), false);
             return None;
-        };
-        let most = lane.len().min(MOST_AT_ONCE);
+        }
+        let most = lane.waiting.len().min(MOST_AT_ONCE);
         self.len -= most;
-        Some(lane.drain(..most).filter(|waiter| !waiter.answer.is_closed()).collect())
+        Some(lane.waiting.drain(..most).filter(|waiter| !waiter.answer.is_closed()).collect())
+    }
+
+    /// Forgets a lane if nobody stands or waits there any more; else says until when somebody does, if nobody serves it,
+    /// who would forget it afterwards.
+    fn forget(&mut self, key: &Key) -> Option<Instant> {
+        let lane = self.lanes.get_mut(key)?;
+        lane.forgotten = !lane.served;
+        if lane.served {
+            return None;
+        }
+        let latest = lane.turns.latest();
+        if latest.is_none() {
+            self.lanes.remove(key);
+        }
+        latest
     }
 
     /// Sends away who stands in a lane: nobody serves it.
     fn abandon(&mut self, key: &Key) {
-        self.len -= self.lanes.remove(key).map_or(0, |lane| lane.len());
+        let waiting = self.lanes.remove(key).map_or_else(VecDeque::new, |lane| lane.waiting);
+        self.len -= waiting.len();
+        for waiter in waiting {
+            let ended = std::io::Error::other("the task that made the calls has ended");
+            // Who has given up does not want it any more.
+            drop(waiter.answer.send(Err(Error::Unavailable(Arc::new(ended)))));
+        }
     }
 
     fn forget_those_who_left(&mut self) {
         for lane in self.lanes.values_mut() {
-            lane.retain(|waiter| !waiter.answer.is_closed());
+            lane.waiting.retain(|waiter| !waiter.answer.is_closed());
         }
-        self.len = self.lanes.values().map(VecDeque::len).sum();
+        self.len = self.lanes.values().map(|lane| lane.waiting.len()).sum();
     }
 }
 
@@ -166,6 +196,36 @@ struct Serving<S: Store> {
     lanes: Arc<Lanes<S>>,
     key: Key,
     done: bool,
+}
+
+impl<S: Store> Serving<S> {
+    /// Asks for all that stand in the lane, again and again until it is empty.
+    async fn go_on(mut self) {
+        let mut turns =
+            self.lanes.lock().lanes.get_mut(&self.key).map(|lane| take(&mut lane.turns)).unwrap_or_default();
+        loop {
+            let Some(waiters) = self.lanes.lock().next(&self.key, &mut turns) else { break };
+            if !waiters.is_empty() {
+                self.lanes.ask(waiters, &mut turns).await;
+            }
+        }
+        self.done = true;
+        let mut waiting = self.lanes.lock();
+        let is_forgotten = waiting.lanes.get(&self.key).is_none_or(|lane| lane.forgotten);
+        if let Some(latest) = waiting.forget(&self.key).filter(|_| !is_forgotten) {
+            // Not one of the tasks that somebody waits for in the end.
+            tokio::spawn(forget(Arc::downgrade(&self.lanes), self.key.clone(), latest));
+        }
+    }
+}
+
+/// Forgets a lane once those have gone on who wait there.
+async fn forget<S: Store>(lanes: Weak<Lanes<S>>, key: Key, mut latest: Instant) {
+    loop {
+        sleep_until(latest.max(Instant::now() + SOON)).await;
+        let Some(later) = lanes.upgrade().and_then(|lanes| lanes.lock().forget(&key)) else { return };
+        latest = later;
+    }
 }
 
 impl<S: Store> Drop for Serving<S> {
@@ -181,3 +241,6 @@ const MOST: usize = 32_768;
 
 /// How many requests one call carries.
 const MOST_AT_ONCE: usize = 1000;
+
+/// Who goes on takes a moment to do so.
+const SOON: Duration = Duration::from_millis(10);

@@ -5,6 +5,7 @@ use tokio::task::yield_now;
 mod deadline;
 mod order;
 mod pace;
+mod runtimes;
 
 /// Lets the others go on, but not the time.
 async fn until(holds: impl Fn() -> bool) {

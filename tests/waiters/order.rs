@@ -98,7 +98,7 @@ impl Line {
 }
 
 /// Counts its calls and tokens.
-struct Counting {
+pub(super) struct Counting {
     store: MemoryStore<Paused>,
     takes: AtomicUsize,
     adjusts: AtomicUsize,
@@ -107,7 +107,7 @@ struct Counting {
 }
 
 impl Counting {
-    fn new(begun: Instant) -> Self {
+    pub(super) fn new(begun: Instant) -> Self {
         Self {
             store: MemoryStore::with_clock(Paused(begun)),
             takes: AtomicUsize::default(),
