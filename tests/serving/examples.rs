@@ -1,10 +1,11 @@
 //! The examples that serve, under load.
 
+use std::iter::repeat_n;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::ensure;
+use anyhow::{bail, ensure};
 use axum::http::StatusCode;
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -13,56 +14,39 @@ use tollgate::{Admin, Key, PgStore, Quota};
 use super::client::{Answer, Client};
 use super::process::{OwnDatabase, Process};
 
-/// The first requests find ten tokens, and later ones no more than have come back since: one a millisecond.
+/// More is asked for than comes back, which is a token a millisecond. That many are served, and ten that were there before.
 #[tokio::test(flavor = "multi_thread")]
 async fn http_burst_serves_a_burst_of_ten_and_then_at_the_rate_of_its_refill() -> anyhow::Result<()> {
     let example = Process::start("http_burst", &["127.0.0.1:0"]).await?;
-    let begun = Instant::now();
-    let mut clients = JoinSet::new();
-    for _ in 0..8 {
-        let client = Client::http2(example.address);
-        clients.spawn(async move {
-            let mut streams = JoinSet::new();
-            for _ in 0..250 {
-                let client = client.clone();
-                streams.spawn(async move { client.get("/").await });
-            }
-            let mut served = 0;
-            while let Some(answer) = streams.join_next().await {
-                let answer = answer??;
-                match answer.status {
-                    StatusCode::OK => ensure!(answer.body == "success\n"),
-                    status => ensure!(status == StatusCode::TOO_MANY_REQUESTS && answer.body == "rate limited\n"),
+    let clients = [(); 8].map(|()| Client::http2(example.address));
+    // In a second in which the machine is busy with others, much of what comes back finds the bucket full.
+    poll("what comes back is served", async || {
+        let begun = Instant::now();
+        let mut load = JoinSet::new();
+        for client in clients.iter().flat_map(|client| repeat_n(client.clone(), 16)) {
+            load.spawn(async move {
+                let (mut served, mut denied) = (0, 0);
+                while begun.elapsed() < Duration::from_secs(1) {
+                    let answer = client.get("/").await?;
+                    match (answer.status, &answer.body[..]) {
+                        (StatusCode::OK, b"success\n") => served += 1,
+                        (StatusCode::TOO_MANY_REQUESTS, b"rate limited\n") => denied += 1,
+                        _ => bail!("{answer:?}"),
+                    }
                 }
-                served += u128::from(answer.status == StatusCode::OK);
-            }
-            Ok(served)
-        });
-    }
-    let mut served = 0;
-    while let Some(client) = clients.join_next().await {
-        served += client??;
-    }
-    let most = 10 + begun.elapsed().as_millis() + 1;
-    assert!((10..=most).contains(&served), "{served} were served, and at most {most} had a token");
-
-    // What was used up comes back, and can be used up again.
-    let client = Client::http2(example.address);
-    poll("a token is back", async || Ok(client.get("/").await?.status == StatusCode::OK)).await?;
-    poll("it is used up", async || {
-        let mut streams = JoinSet::new();
-        for _ in 0..150 {
-            let client = client.clone();
-            streams.spawn(async move { client.get("/").await });
+                Ok((served, denied))
+            });
         }
-        let mut denied = false;
-        while let Some(answer) = streams.join_next().await {
-            denied |= answer??.status == StatusCode::TOO_MANY_REQUESTS;
+        let (mut served, mut denied) = (0, 0);
+        while let Some(counted) = load.join_next().await {
+            let (more_served, more_denied) = counted??;
+            (served, denied) = (served + more_served, denied + more_denied);
         }
-        Ok(denied)
+        let back = begun.elapsed().as_millis();
+        ensure!((10..=10 + back + 1).contains(&served), "{served} were served, and {back} came back");
+        Ok(denied > 0 && served >= back / 4)
     })
-    .await?;
-    Ok(())
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
