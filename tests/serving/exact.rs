@@ -1,5 +1,7 @@
 //! As many pass as there are tokens, however they come.
 
+use std::iter::repeat_n;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -53,7 +55,7 @@ async fn streams<S: Store>(limiter: Limiter<S>) -> anyhow::Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn over_connections_that_are_kept_as_many_pass_as_there_are_tokens() -> anyhow::Result<()> {
     let (server, calls) = counting(Limiter::new(MemoryStore::new(), Quota::once(30)?)?).await?;
-    let statuses = ask_all(&[server.address; 4], 50).await?;
+    let statuses = ask_all(&[server.address; 4], 1, 50).await?;
     assert_eq!(count(&statuses), (30, 170));
     assert_eq!(calls.load(Ordering::SeqCst), 30);
     Ok(())
@@ -69,8 +71,9 @@ async fn eight_server_processes_on_one_database_let_as_many_pass_as_there_are_to
         processes.push(Process::start("http_plans", &[&database.url, "127.0.0.1:0"]).await?);
     }
     let addresses: Vec<_> = processes.iter().map(|process| process.address).collect();
-    let statuses = ask_all(&addresses, 50).await?;
-    assert_eq!(count(&statuses), (100, 300));
+    // Each process asks the database for several at once: the first ones of all are more than there are tokens.
+    let statuses = ask_all(&addresses, 16, 3).await?;
+    assert_eq!(count(&statuses), (100, 284));
     drop(processes);
     database.drop().await
 }
@@ -86,14 +89,18 @@ async fn counting<S: Store>(limiter: Limiter<S>) -> anyhow::Result<(Server, Arc<
     Ok((Server::start(router).await?, calls))
 }
 
-/// So many requests to each server, one after the other, on a connection of its own.
-async fn ask_all(servers: &[std::net::SocketAddr], times: usize) -> anyhow::Result<Vec<StatusCode>> {
+/// So many requests at once to each server, all released together, and so many times; each on a connection that is kept.
+async fn ask_all(servers: &[SocketAddr], at_once: usize, times: usize) -> anyhow::Result<Vec<StatusCode>> {
+    let all = servers.len() * at_once;
+    let together = Arc::new(Barrier::new(all));
     let mut clients = JoinSet::new();
-    for &address in servers {
+    for &address in servers.iter().flat_map(|address| repeat_n(address, at_once)) {
+        let together = Arc::clone(&together);
         clients.spawn(async move {
             let client = Client::new(address);
             let mut statuses = Vec::new();
             for _ in 0..times {
+                together.wait().await;
                 statuses.push(client.get("/").await?.status);
             }
             anyhow::Ok(statuses)
@@ -103,7 +110,7 @@ async fn ask_all(servers: &[std::net::SocketAddr], times: usize) -> anyhow::Resu
     while let Some(client) = clients.join_next().await {
         statuses.extend(client??);
     }
-    ensure!(statuses.len() == servers.len() * times);
+    ensure!(statuses.len() == all * times);
     Ok(statuses)
 }
 
