@@ -8,6 +8,7 @@ mod serving {
     mod answers;
     mod broken;
     mod client;
+    mod connections;
     mod documented;
     mod exact;
     mod examples;
