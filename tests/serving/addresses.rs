@@ -1,12 +1,17 @@
 //! Who the client is, by the peer's address and by what proxies write.
 
+use std::error::Error;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 
+use anyhow::{Context, ensure};
 use axum::Router;
+use axum::body::Body;
 use axum::http::header::{HeaderMap, HeaderName, HeaderValue};
 use axum::http::request::Parts;
 use axum::http::{Request, StatusCode};
 use axum::routing::get;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use proptest::prelude::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -204,25 +209,68 @@ fn a_header_of_ten_megabytes_costs_one_walk_at_most() {
 }
 
 #[tokio::test]
-async fn a_server_answers_malformed_and_huge_headers_and_goes_on() -> anyhow::Result<()> {
+async fn a_server_answers_malformed_headers_and_refuses_huge_ones_and_goes_on() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(1000))?;
     let key = ClientAddr::forwarded(TrustedProxies::hops(2));
     let router = Router::new().route("/", get(|| async {})).layer(RateLimitLayer::new(limiter.clone()).key(key));
     let server = Server::start(router).await?;
-    for value in [&b"for=\xff\xfe"[..], b"\"\\", b"for=\"[::\"", &vec![b'a'; 100_000], &vec![b'"'; 10_000_000]] {
-        let mut stream = TcpStream::connect(server.address).await?;
-        let request = [b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\nforwarded: ", value, b"\r\n\r\n"].concat();
-        // The server may refuse before it has read all of that.
-        drop(stream.write_all(&request).await);
-        let mut answer = Vec::new();
-        drop(stream.read_to_end(&mut answer).await);
-        let refused = answer.is_empty() || answer.starts_with(b"HTTP/1.1 431 ");
-        assert!(answer.starts_with(b"HTTP/1.1 200 ") || (refused && value.len() > 90_000), "{:?}", value.len());
+    let mut passed = 0;
+    for value in [&b"for=\xff\xfe"[..], b"\"\\", b"for=\"[::\"", &[b'a'; 10_000]] {
+        assert!(http1(&server, value).await?.starts_with(b"HTTP/1.1 200 "), "{:?}", value.len());
+        assert_eq!(http2(&server, value).await?, Some(StatusCode::OK), "{:?}", value.len());
+        passed += 2;
     }
-    assert_eq!(Client::new(server.address).get("/").await?.status, StatusCode::OK);
+    // The server's own limits come before the layer: it answers 431, or resets while the client still sends.
+    let huge = vec![b'"'; 10_000_000];
+    let answer = http1(&server, &huge).await?;
+    assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 431 "), "{answer:?}");
+    let too_large = Some(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
+    assert_eq!(http2(&server, &huge[..20_000]).await?, too_large);
+    assert!([None, too_large].contains(&http2(&server, &huge).await?));
+    for client in [Client::new(server.address), Client::http2(server.address)] {
+        assert_eq!(client.get("/").await?.status, StatusCode::OK);
+        passed += 1;
+    }
     let buckets = limiter.store().list(&Filter::default(), None, 100).await?;
     assert_eq!(buckets.len(), 1, "all of them were the peer's: {buckets:?}");
+    assert_eq!(buckets[0].granted, passed, "who was not served has taken nothing");
     Ok(())
+}
+
+/// What a server answers by HTTP/1.1 to a request that says this of its peers; nothing if it resets the connection.
+async fn http1(server: &Server, forwarded: &[u8]) -> anyhow::Result<Vec<u8>> {
+    let mut stream = TcpStream::connect(server.address).await?;
+    let request = [b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\nforwarded: ", forwarded, b"\r\n\r\n"].concat();
+    let mut answer = Vec::new();
+    let sent = stream.write_all(&request).await;
+    match sent.and(stream.read_to_end(&mut answer).await) {
+        Ok(_) => ensure!(!answer.is_empty(), "it hung up without a word"),
+        Err(error) => ensure!(is_reset(&error), error),
+    }
+    Ok(answer)
+}
+
+/// The status of its answer by HTTP/2; none if it resets the stream or the connection.
+async fn http2(server: &Server, forwarded: &[u8]) -> anyhow::Result<Option<StatusCode>> {
+    let stream = TokioIo::new(TcpStream::connect(server.address).await?);
+    let (mut client, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), stream).await?;
+    let connection = tokio::spawn(connection);
+    let request = Request::builder().uri("http://a/").header("forwarded", forwarded).body(Body::empty())?;
+    let status = match client.send_request(request).await {
+        Ok(answer) => Some(answer.status()),
+        Err(error) => {
+            let cause = error.source().context("it has one")?;
+            let reset = cause.downcast_ref().is_some_and(is_reset) || cause.to_string().contains("error received: ");
+            ensure!(reset, "the client gave up by itself: {error:?}");
+            None
+        }
+    };
+    connection.abort();
+    Ok(status)
+}
+
+fn is_reset(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
 }
 
 #[tokio::test]
