@@ -50,7 +50,7 @@ pub use client_addr::ClientAddr;
 pub use extract::{KeyExtractor, NoKey};
 #[cfg(feature = "axum")]
 pub use extractors::MatchedRoute;
-pub use extractors::{Everybody, Header, UrlPath};
+pub use extractors::{Everybody, Header, UrlPath, extension};
 pub use future::ResponseFuture;
 pub use layer::{RateLimitHeaders, RateLimitLayer};
 pub use outcome::succeeded;

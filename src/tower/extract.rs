@@ -19,12 +19,9 @@ use super::key::join;
 /// use tollgate::tower::{ClientAddr, Header, RateLimitLayer};
 /// use tollgate::{Limiter, MemoryStore, Quota};
 ///
-/// #[derive(Clone)]
-/// struct User(u64); // put there by a layer outside, which has checked it
-///
 /// let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(10))?;
-/// let by_user = |request: &Parts| request.extensions.get::<User>().map(|user| format!("user:{}", user.0));
-/// let layer = RateLimitLayer::new(limiter.clone()).key(by_user);
+/// let kind = |request: &Parts| Some(if request.method.is_safe() { "reads" } else { "writes" });
+/// let layer = RateLimitLayer::new(limiter.clone()).key((ClientAddr::peer(), kind));
 /// let layer = RateLimitLayer::new(limiter).key((ClientAddr::peer(), Header::secret(AUTHORIZATION)));
 /// # let _ = layer;
 /// # Ok::<(), tollgate::Error>(())

@@ -89,6 +89,29 @@ impl KeyExtractor for MatchedRoute {
     }
 }
 
+/// A text of what a layer outside has put among the request's extensions, such as the user whom it has authenticated. A
+/// request without it does not say whose it is: 400, unless those [pass](super::RateLimitLayer::pass_without_key).
+///
+/// ```
+/// use tollgate::tower::{RateLimitLayer, extension};
+/// use tollgate::{Limiter, MemoryStore, Quota};
+///
+/// #[derive(Clone)]
+/// struct User(u64); // put there by a layer outside, which has checked it
+///
+/// let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(10))?;
+/// let layer = RateLimitLayer::new(limiter).key(extension(|user: &User| format!("user:{}", user.0)));
+/// # let _ = layer;
+/// # Ok::<(), tollgate::Error>(())
+/// ```
+pub fn extension<E, T>(text: impl Fn(&E) -> T + Send + Sync + 'static) -> impl KeyExtractor
+where
+    E: Send + Sync + 'static,
+    T: Into<String>,
+{
+    move |request: &Parts| request.extensions.get::<E>().map(&text)
+}
+
 /// Everybody: one bucket for all requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Everybody;

@@ -3,13 +3,17 @@
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::http::header::{AUTHORIZATION, HeaderName};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Request, StatusCode};
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use proptest::prelude::*;
 use tollgate::tower::{
     ClientAddr, Everybody, Header, KeyExtractor, MatchedRoute, NoKey, RateLimitHeaders, RateLimitLayer, UrlPath,
+    extension,
 };
 use tollgate::{Admin, Fallback, Filter, Limiter, MemoryStore, Quota};
 
@@ -126,6 +130,47 @@ async fn who_leaves_the_header_out_is_told_to_send_it_once() -> anyhow::Result<(
     assert_eq!(Client::new(server.address).get("/users/7").await?.status, StatusCode::UNAUTHORIZED);
     assert!(limiter.store().is_empty(), "nothing was taken");
     Ok(())
+}
+
+#[tokio::test]
+async fn who_is_authenticated_is_limited_by_what_the_middleware_says_and_by_nothing_that_they_say() -> anyhow::Result<()>
+{
+    let limiter = Limiter::new(MemoryStore::new(), Quota::once(2)?)?;
+    let layer = RateLimitLayer::new(limiter.clone()).key(extension(|user: &User| format!("user:{}", user.0)));
+    let server = Server::start(users().layer(layer.clone()).layer(from_fn(authenticate))).await?;
+    let client = Client::new(server.address);
+    let (alice, bob) = (("authorization", "Bearer of-alice"), ("authorization", "Bearer of-bob"));
+    for (headers, status) in [
+        (&[alice][..], 200),
+        (&[alice, ("user", "2")], 200),
+        (&[alice, ("x-forwarded-for", "1.1.1.1")], 429),
+        (&[bob], 200),
+        (&[("authorization", "Bearer of-nobody")], 401),
+        (&[("user", "1")], 400),
+    ] {
+        assert_eq!(client.get_with("/users/7", headers).await?.status, status, "{headers:?}");
+    }
+    let server = Server::start(users().layer(layer.pass_without_key()).layer(from_fn(authenticate))).await?;
+    let client = Client::new(server.address);
+    for (headers, status) in [(&[][..], 200), (&[], 200), (&[], 200), (&[alice], 429)] {
+        assert_eq!(client.get_with("/users/7", headers).await?.status, status, "{headers:?}");
+    }
+    assert_eq!(keys(&limiter).await?, ["user:1", "user:2"]);
+    Ok(())
+}
+
+#[derive(Clone)]
+struct User(u64);
+
+/// Lets nobody pass as somebody else; who says nothing is nobody.
+async fn authenticate(mut request: Request<Body>, next: Next) -> Response<Body> {
+    match request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes) {
+        Some(b"Bearer of-alice") => drop(request.extensions_mut().insert(User(1))),
+        Some(b"Bearer of-bob") => drop(request.extensions_mut().insert(User(2))),
+        Some(_) => return StatusCode::UNAUTHORIZED.into_response(),
+        None => {}
+    }
+    next.run(request).await
 }
 
 #[tokio::test]
