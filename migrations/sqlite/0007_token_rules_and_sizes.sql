@@ -3,6 +3,7 @@
 --
 --   kind       'all', 'plan' or 'override'
 --   name       of the plan, or the key that is overridden
+--   plan       of an override: that its bucket follows; null: none, or there is no bucket yet
 --   capacity, refill_seconds, refill: its terms; null: it has none of its own
 --   mode       what rules there beside the tokens; null, of an override: what its plan or 'all' says
 --   mode_from  which row chose the mode: 'all', 'plan' or 'override'; null: nobody did
@@ -13,19 +14,19 @@ with a as (select mode, reason, until from token_mode
      p as (select *, mode is not null and (mode_until is null or unixepoch(mode_until, 'subsec') > unixepoch('subsec'))
                   as own
              from token_plans)
-select 'all' as kind, null as name, null as capacity, null as refill_seconds, null as refill,
+select 'all' as kind, null as name, null as plan, null as capacity, null as refill_seconds, null as refill,
        coalesce(a.mode, 'enforce') as mode, iif(a.mode is null, null, 'all') as mode_from, a.reason, a.until
   from (select 1) left join a
 union all
-select 'plan', p.name, p.capacity, p.refill_seconds, p.refill, iif(p.own, p.mode, coalesce(a.mode, 'enforce')),
-       iif(p.own, 'plan', iif(a.mode is null, null, 'all')), iif(p.own, p.mode_reason, a.reason),
-       iif(p.own, p.mode_until, a.until)
+select 'plan', p.name, null, p.capacity, p.refill_seconds, p.refill,
+       iif(p.own, p.mode, coalesce(a.mode, 'enforce')), iif(p.own, 'plan', iif(a.mode is null, null, 'all')),
+       iif(p.own, p.mode_reason, a.reason), iif(p.own, p.mode_until, a.until)
   from p left join a
 union all
-select 'override', id, capacity, refill_seconds, iif(capacity is null, null, refill), mode,
-       iif(mode is null, null, 'override'), reason, expires_at
-  from token_overrides
- where expires_at is null or unixepoch(expires_at, 'subsec') > unixepoch('subsec');
+select 'override', o.id, b.plan, o.capacity, o.refill_seconds, iif(o.capacity is null, null, o.refill), o.mode,
+       iif(o.mode is null, null, 'override'), o.reason, o.expires_at
+  from token_overrides o left join token_buckets b on b.id = o.id
+ where o.expires_at is null or unixepoch(o.expires_at, 'subsec') > unixepoch('subsec');
 
 -- token_sizes: how many rows each table of tollgate's has, and how large the file is. Reads every table.
 create view token_sizes as

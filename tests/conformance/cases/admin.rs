@@ -177,40 +177,50 @@ async fn denials_whose_telling_fails_are_not_counted(rig: Rig) -> anyhow::Result
 }
 
 async fn views_show_what_rules_and_how_large_the_tables_are(rig: Rig) -> anyhow::Result<()> {
-    type Ruling = (String, Option<String>, Option<i64>, Option<String>, Option<String>, Option<String>);
+    type Word = Option<String>;
+    type Ruling = (String, Word, Word, Option<i64>, Word, Word, Word);
     let scratch = Scratch::migrated(&rig).await?;
     let (rig, store) = (&scratch.rig, scratch.rig.store());
     let rules = async || {
         let view = rig.table().replace("token_buckets", "token_rules");
-        let rules = format!("select kind, name, capacity, mode, mode_from, reason from {view} order by kind, name");
+        let rules =
+            format!("select kind, name, plan, capacity, mode, mode_from, reason from {view} order by kind, name");
         let rules = AssertSqlSafe(rules);
         let rows: Vec<Ruling> = with_pool!(&rig.pool, pool => sqlx::query_as(rules).fetch_all(pool).await?);
         let text = |row: Ruling| {
-            let (kind, name, capacity, mode, from, reason) = row;
-            let word = |word: Option<String>| word.unwrap_or_else(|| "-".to_owned());
+            let (kind, name, plan, capacity, mode, from, reason) = row;
+            let word = |word: Word| word.unwrap_or_else(|| "-".to_owned());
             let capacity = word(capacity.map(|capacity| capacity.to_string()));
-            [kind, word(name), capacity, word(mode), word(from), word(reason)].join(" ")
+            [kind, word(name), word(plan), capacity, word(mode), word(from), word(reason)].join(" ")
         };
         anyhow::Ok(rows.into_iter().map(text).collect::<Vec<_>>())
     };
-    assert_eq!(rules().await?, ["all - - enforce - -"]);
+    assert_eq!(rules().await?, ["all - - - enforce - -"]);
 
     let [free, paid] = ["free", "paid"].map(|name| Key::try_from(name).expect("short enough"));
     store.create_plan(&free, "10/h".parse()?).await?;
     store.create_plan(&paid, "100/h".parse()?).await?;
     store.set_plan_mode(&paid, Some(Mode::Off), Some("ticket 7"), None).await?;
     let over = |quota| Override { quota, mode: None, reason: "load test".to_owned(), ..Override::default() };
-    store.set_override(&Key::try_from("user:1")?, over(Some("7/h".parse()?))).await?;
+    let [on_plan, on_none, unseen] =
+        ["user:1", "user:3", "user:4"].map(|name| Key::try_from(name).expect("short enough"));
+    ensure!(rig.decide(Take::from(on_plan.clone()).rule(Rule::Plan(free.clone()))).await?.is_granted());
+    rig.create(&on_none, "1/h".parse()?).await?;
+    for key in [&on_plan, &on_none, &unseen] {
+        store.set_override(key, over(Some("7/h".parse()?))).await?;
+    }
     let ended = Override { expires_at: Some(Utc::now() + TimeDelta::milliseconds(300)), ..over(Some("9/h".parse()?)) };
     let end = ended.expires_at.expect("it was given").timestamp_millis() * MS;
     store.set_override(&Key::try_from("user:2")?, ended).await?;
     store.set_mode(Mode::Shadow, Some("incident 42"), Some(Utc::now() + TimeDelta::hours(1))).await?;
     rig.until(end + 10 * MS).await?;
     let expected = [
-        "all - - shadow all incident 42",
-        "override user:1 7 - - load test",
-        "plan free 10 shadow all incident 42",
-        "plan paid 100 off plan ticket 7",
+        "all - - - shadow all incident 42",
+        "override user:1 free 7 - - load test",
+        "override user:3 - 7 - - load test",
+        "override user:4 - 7 - - load test",
+        "plan free - 10 shadow all incident 42",
+        "plan paid - 100 off plan ticket 7",
     ];
     assert_eq!(rules().await?, expected);
     mode_until(
@@ -218,7 +228,7 @@ async fn views_show_what_rules_and_how_large_the_tables_are(rig: Rig) -> anyhow:
         ["now() - interval '1 second'", "utc_timestamp(6) - interval 1 second", "datetime('now', '-1 second')"],
     )
     .await?;
-    assert_eq!(rules().await?[0], "all - - enforce - -");
+    assert_eq!(rules().await?[0], "all - - - enforce - -");
 
     let sizes = rig.table().replace("token_buckets", "token_sizes");
     let sizes = AssertSqlSafe(format!("select name from {sizes} where bytes > 0 or live_rows >= 0 order by name"));
