@@ -69,6 +69,8 @@ begin
                  b.token_ticks,
                  case
                    when b.step_ns = 9223372036854775807 then if(b.full_at < b.burst, 0, null)
+                   -- Of a clock that was set back to before its start, too.
+                   when b.full_at - b.burst + b.token_ticks <= (v_now - b.anchor) div b.step_ns * b.step_ticks then 0
                    else (greatest(((b.full_at - b.burst + b.token_ticks + b.step_ticks - 1) div b.step_ticks) * b.step_ns
                                   + b.anchor - v_now, 0) + 999999) div 1000000
                  end as until

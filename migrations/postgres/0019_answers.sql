@@ -29,9 +29,13 @@ begin
     return null;
   end if;
   v_tick := greatest(p_taken.full_at, tollgate.taken_clock_v1(p_taken))
-            + p_tokens * p_taken.token_ticks - p_taken.burst;
+            + (p_tokens * p_taken.token_ticks - p_taken.burst);
   if p_taken.step_ns = 9223372036854775807 then
     return case when v_tick <= 0 then 0 end;
+  end if;
+  -- Of a clock that was set back to before its start, too.
+  if v_tick <= tollgate.taken_clock_v1(p_taken) then
+    return 0;
   end if;
   -- In whole numbers: a quotient of numeric is rounded, and of years by more than a nanosecond.
   return (greatest(

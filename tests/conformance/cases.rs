@@ -31,6 +31,7 @@ mod scenarios;
 mod sequences;
 mod sweeping;
 mod terms;
+mod upgrades;
 mod vectors;
 
 pub fn all() -> Vec<Case> {
@@ -57,6 +58,7 @@ pub fn all() -> Vec<Case> {
         invariants::cases(),
         clocks::cases(),
         terms::cases(),
+        upgrades::cases(),
         routines::cases(),
         runbook::cases(),
         scenarios::cases(),

@@ -159,6 +159,17 @@ async fn whatever_changes_in_the_store_is_seen_within_a_second() -> anyhow::Resu
     assert!(is_denied(Mode::Block).await?);
     advance(Duration::from_millis(1)).await;
     assert_eq!(cache.take_one(&one).await??.mode(), Mode::Off);
+
+    store.memory.set_mode(Mode::Enforce, None, None).await?;
+    let plan = Key::try_from("free")?;
+    store.memory.create_plan(&plan, "1/h".parse()?).await?;
+    let by_plan = take("b", "1/h")?.rule(Rule::Plan(plan.clone()));
+    assert!(cache.take_one(&by_plan).await??.is_granted() && !cache.take_one(&by_plan).await??.is_granted());
+    store.memory.create_plan(&plan, "1000/s".parse()?).await?;
+    advance(second).await;
+    assert!(!cache.take_one(&by_plan).await??.is_granted());
+    advance(Duration::from_millis(1)).await;
+    assert!(cache.take_one(&by_plan).await??.is_granted());
     Ok(())
 }
 

@@ -137,6 +137,33 @@ pub(crate) async fn any_text_is_a_key_of_its_own_or_a_typed_error<W: World>(worl
     Ok(())
 }
 
+/// All 64 bits of it, in a text of one length.
+pub(crate) async fn a_hash_is_a_key_of_its_own_and_reads_as_16_digits<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    for (hash, text) in [
+        (0, "0000000000000000"),
+        (0x2a, "000000000000002a"),
+        (u64::MAX, "ffffffffffffffff"),
+        (0x0123_4567_89ab_cdef, "0123456789abcdef"),
+    ] {
+        assert_eq!(Key::from(hash).as_str(), text);
+        assert_eq!(Key::from(hash), Key::try_from(text)?);
+    }
+    // Nobody else's, and three that differ in their first bit or their last.
+    let hash = Uuid::new_v4().as_u64_pair().1;
+    let hashes = [hash, hash ^ 1, hash ^ 1 << 63];
+    for hash in hashes {
+        assert_eq!(left(&world.decide(under(&Key::from(hash), "2 per 1h")?).await?), (true, 1), "{hash:x}");
+    }
+    for hash in hashes {
+        let text = Key::try_from(format!("{hash:016x}"))?;
+        assert_eq!(left(&world.decide(under(&text, "2 per 1h")?).await?), (true, 0), "{hash:x}");
+        let level = world.store().peek(&Key::from(hash)).await?.expect("it was asked for");
+        assert_eq!((level.key, level.available), (text, 0));
+    }
+    Ok(())
+}
+
 pub(crate) async fn no_figure_of_an_adjustment_overflows<W: World>(world: &W) -> anyhow::Result<()> {
     let most = MOST_TOKENS.unsigned_abs();
     for quota in ["3155760000000000000/36525d", "3155760000000000000 per 36525d", "3155760000000000000 once", "5/h"] {

@@ -3,6 +3,7 @@
 pub(crate) mod admin;
 pub(crate) mod holding;
 pub(crate) mod inputs;
+pub(crate) mod local_reads;
 pub(crate) mod memory;
 pub(crate) mod plans;
 pub(crate) mod receipts;
@@ -141,8 +142,9 @@ macro_rules! for_each_scenario {
             windows: what_no_window_can_grant_is_the_same_error_alone_and_among_others,
             windows: a_late_or_another_windows_receipt_changes_no_count,
             windows: what_is_counted_for_others_fills_a_window_beyond_its_maximum,
-            windows: a_denial_from_local_reads_asks_nobody,
             windows: every_window_is_decided_as_by_the_oracle,
+            local_reads: a_denial_from_local_reads_asks_nobody,
+            local_reads: at_a_boundary_local_reads_see_what_others_have_counted,
             admin: a_peek_takes_nothing,
             admin: a_limiter_peeks_at_what_nobody_has_used,
             admin: a_list_has_pages_and_filters,
@@ -169,6 +171,7 @@ macro_rules! for_each_scenario {
             inputs: a_request_that_can_never_be_is_the_same_error_alone_and_among_others,
             inputs: what_nobody_made_is_an_error_whatever_is_asked_of_it,
             inputs: any_text_is_a_key_of_its_own_or_a_typed_error,
+            inputs: a_hash_is_a_key_of_its_own_and_reads_as_16_digits,
             inputs: no_figure_of_an_adjustment_overflows,
             inputs: no_count_of_what_was_granted_overflows,
             inputs: no_sum_overflows_before_2160,

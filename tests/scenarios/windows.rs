@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use tollgate::{
-    Adjusted, Admin, Limiter, LocalReads, ManualClock, MemoryStore, Receipt, Rule, SharedWindows, Store, Take,
-    TakeError, Window,
+    Adjusted, Admin, ManualClock, MemoryStore, Receipt, Rule, SharedWindows, Store, Take, TakeError, Window,
 };
 use uuid::Uuid;
 
@@ -329,18 +328,6 @@ pub(crate) async fn what_is_counted_for_others_fills_a_window_beyond_its_maximum
     world.store().count(&key, &window, 12).await?;
     let denied = world.decide(Take::from(key.clone()).rule(window.into())).await?;
     assert_eq!((left(&denied), denied.retry_after()), ((false, 0), ms(1100)));
-    Ok(())
-}
-
-pub(crate) async fn a_denial_from_local_reads_asks_nobody(world: &impl World) -> anyhow::Result<()> {
-    world.at_ms(0).await?;
-    let key = world.key();
-    let limiter = Limiter::new(LocalReads::new(world.store()), ten_a_second()?)?;
-    assert_eq!(left(&limiter.allow_n(&key, 10).await?), (true, 0));
-    // Counted for another process; nobody here has asked since.
-    world.store().count(&key, &ten_a_second()?, 1).await?;
-    let denied = limiter.allow(&key).await?;
-    assert_eq!((left(&denied), denied.source()), ((false, 0), tollgate::Source::LocalReads));
     Ok(())
 }
 

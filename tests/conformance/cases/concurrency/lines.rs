@@ -3,30 +3,64 @@
 
 use std::time::Duration;
 
-use tollgate::Quota;
+use tollgate::bucket::Terms;
+use tollgate::{HoldBack, Quota, Rule, Store};
 
 use super::{check, granted};
 use crate::checker::Call;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::rig::Rig;
-use crate::workers::{Callers, Course, IN_LINE, PROCESSES};
+use crate::workers::{Callers, Course, IN_LINE, LONGEST_WAIT, PROCESSES};
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Pools, Time::Real, |_| true; lines_of_waiters_are_served_in_order_and_at_the_rate).into()
+    list!(Levels::Pools, Time::Real, |_| true;
+        lines_of_waiters_are_served_in_order_and_at_the_rate,
+        lines_of_waiters_stand_at_turns_that_follow_each_other)
+    .into()
 }
 
 async fn lines_of_waiters_are_served_in_order_and_at_the_rate(rig: Rig) -> anyhow::Result<()> {
     let quota = Quota::continuous(5, Duration::from_millis(50))?;
     let key = rig.bucket(quota).await?;
     let processes = Callers::new(&rig, std::slice::from_ref(&key), quota).start_waiters().await?;
-    let lines: Vec<Vec<Call>> = processes.go(&Course { anchor: 0, end: 0 }).await?;
+    let lines: Vec<Vec<Call>> = processes.go(&BEGIN).await?;
     assert_eq!(lines.len(), PROCESSES);
     for line in &lines {
         assert!(line.is_sorted_by_key(|call| call.sent), "they came in this order");
         assert!(line.is_sorted_by_key(|call| call.done), "somebody was overtaken: {line:?}");
     }
     let calls = lines.concat();
-    assert_eq!(usize::try_from(granted(&calls))?, PROCESSES * IN_LINE, "nobody's wait was in vain");
+    assert_eq!(usize::try_from(granted(&calls))?, ALL, "nobody's wait was in vain");
     // By the time that each was served, never more than the bucket had given since they came.
     check(&rig, &key, &quota, 0, &calls).await
 }
+
+/// Nor do they get less: when all have come before the first token, the bucket's row says that the last turn is as many
+/// tokens later as there are waiters. Then they are killed.
+async fn lines_of_waiters_stand_at_turns_that_follow_each_other(rig: Rig) -> anyhow::Result<()> {
+    let quota = Quota::continuous(5, Duration::from_millis(50))?;
+    let key = rig.bucket(quota).await?;
+    let processes = Callers::new(&rig, std::slice::from_ref(&key), quota).start_waiters().await?;
+    let hold = HoldBack::retry_after(LONGEST_WAIT - quota.refill_time() * u32::try_from(ALL)?);
+    assert!(rig.store().hold_back(&key, &Rule::Provisioned, hold).await?);
+    let held = rig.row(&key).await?.expect("it was made");
+
+    let all = i64::try_from(ALL)?;
+    let all_have_come = async {
+        loop {
+            match rig.row(&key).await? {
+                Some(row) if row.granted >= all => return anyhow::Ok(row),
+                _ => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        }
+    };
+    let row = tokio::select! {
+        row = all_have_come => row?,
+        served = processes.go::<Vec<Call>>(&BEGIN) => anyhow::bail!("served before the first token: {served:?}"),
+    };
+    assert_eq!((row.granted, row.full_at - held.full_at), (all, all * Terms::from(&quota).token_ticks));
+    Ok(())
+}
+
+const BEGIN: Course = Course { anchor: 0, end: 0 };
+const ALL: usize = PROCESSES * IN_LINE;

@@ -1,0 +1,51 @@
+//! Sliding windows that a process decides from what it has seen of them.
+
+use std::time::Duration;
+
+use tollgate::{Key, Limiter, LocalReads, SharedWindows, Source, Store, Window};
+
+use super::{START, World, left, ms};
+
+pub(crate) async fn a_denial_from_local_reads_asks_nobody(world: &impl World) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let (key, window) = (world.key(), Window::new(10, ms(1000), ms(100))?);
+    let limiter = Limiter::new(LocalReads::new(world.store()), window)?;
+    assert_eq!(left(&limiter.allow_n(&key, 10).await?), (true, 0));
+    // Counted for another process; nobody here has asked since.
+    world.store().count(&key, &window, 1).await?;
+    let denied = limiter.allow(&key).await?;
+    assert_eq!((left(&denied), denied.source()), ((false, 0), Source::LocalReads));
+    Ok(())
+}
+
+/// What a process knows ages by its own clock. The store's was read a nanosecond before a boundary: one has passed since.
+pub(crate) async fn at_a_boundary_local_reads_see_what_others_have_counted(world: &impl World) -> anyhow::Result<()> {
+    let (minute, key) = (Duration::from_mins(1), world.key());
+    let window = Window::new(20, minute * 60, minute)?;
+    world.at(START + i64::try_from(minute.as_nanos())? - 1).await?;
+    let process = || Limiter::new(LocalReads::new(world.store()), window);
+    let (one, other) = (process()?, process()?);
+    assert_eq!(left(&one.allow_n(&key, 4).await?), (true, 16));
+    // The other's first question is answered with those four.
+    assert_eq!(left(&other.allow_n(&key, 6).await?), (true, 10));
+    denied_until_left(&one, &key, 10).await?;
+
+    world.store().count(&key, &window, 9).await?;
+    for process in [&one, &other] {
+        denied_until_left(process, &key, 1).await?;
+    }
+    assert_eq!(left(&one.allow(&key).await?), (true, 0));
+    Ok(())
+}
+
+/// Asks for all that the window holds, until what is known here is that so many are left. Nothing is counted by it.
+async fn denied_until_left(process: &Limiter<impl Store>, key: &Key, tokens: u64) -> anyhow::Result<()> {
+    while {
+        let denied = process.allow_n(key, 20).await?;
+        assert_eq!((denied.is_granted(), denied.source()), (false, Source::LocalReads));
+        denied.remaining() != tokens
+    } {
+        tokio::task::yield_now().await;
+    }
+    Ok(())
+}
