@@ -169,6 +169,9 @@ async fn whatever_changes_in_the_store_is_seen_within_a_second() -> anyhow::Resu
     advance(second).await;
     assert!(!cache.take_one(&by_plan).await??.is_granted());
     advance(Duration::from_millis(1)).await;
+    // What came at the old rate is no whole token yet.
+    assert!(cache.take_one(&by_plan).await??.retry_after() <= Duration::from_millis(1));
+    advance(Duration::from_millis(1)).await;
     assert!(cache.take_one(&by_plan).await??.is_granted());
     Ok(())
 }

@@ -41,8 +41,9 @@ async fn lines_of_waiters_stand_at_turns_that_follow_each_other(rig: Rig) -> any
     let quota = Quota::continuous(5, Duration::from_millis(50))?;
     let key = rig.bucket(quota).await?;
     let processes = Callers::new(&rig, std::slice::from_ref(&key), quota).start_waiters().await?;
-    let hold = HoldBack::retry_after(LONGEST_WAIT - quota.refill_time() * u32::try_from(ALL)?);
-    assert!(rig.store().hold_back(&key, &Rule::Provisioned, hold).await?);
+    // So long that all have come by then, and short enough for all of them to wait.
+    let for_all = HoldBack::retry_after(LONGEST_WAIT / 2);
+    assert!(rig.store().hold_back(&key, &Rule::Provisioned, for_all).await?);
     let held = rig.row(&key).await?.expect("it was made");
 
     let all = i64::try_from(ALL)?;

@@ -87,12 +87,12 @@ impl<'a> Play<'a> {
             Operation::Take(take) => {
                 let expected = Limiter::new(model, Quota::unlimited())?.reserve_all(&take).await;
                 let found = Box::pin(Limiter::new(engine, Quota::unlimited())?.reserve_all(&take)).await;
-                self.receipts[place] = taken(expected, found)?;
+                self.receipts[place] = taken(&expected, &found)?;
             }
             Operation::Wait(take) => {
                 let expected = Limiter::new(model, Quota::unlimited())?.wait_all(&take).await;
                 let found = Box::pin(Limiter::new(engine, Quota::unlimited())?.wait_all(&take)).await;
-                self.receipts[place] = taken(expected, found)?;
+                self.receipts[place] = taken(&expected, &found)?;
             }
             Operation::Leave(take) => self.leave(&take).await?,
             Operation::Batch(takes) => {
@@ -162,7 +162,7 @@ impl<'a> Play<'a> {
                 limiter.close().await?;
                 expected.cancel().await?;
             }
-            expected => drop(taken(expected, waiting.await)?),
+            expected => drop(taken(&expected, &waiting.await)?),
         }
         self.look(take.key(), None).await
     }
@@ -255,8 +255,8 @@ impl<'a> Play<'a> {
 
 /// The receipts of a request that both answered alike.
 fn taken<M: Store, E: Store>(
-    expected: Result<Reservation<M>, Error>,
-    found: Result<Reservation<E>, Error>,
+    expected: &Result<Reservation<M>, Error>,
+    found: &Result<Reservation<E>, Error>,
 ) -> anyhow::Result<(Vec<Receipt>, Vec<Receipt>)> {
     let decided = outcome(expected.as_ref().map(Reservation::decision))?;
     agree(&decided, &outcome(found.as_ref().map(Reservation::decision))?)?;
