@@ -145,13 +145,13 @@ impl<S: Store> Waiting<S> {
     }
 
     /// Who goes in the next call for a key; `None` if nobody stands there, and so nobody serves the lane from then on.
-    fn next(&mut self, key: &Key, turns: &mut Turns) -> Option<Vec<Waiter<S>>> {
+    fn next(&mut self, key: &Key, most: usize, turns: &mut Turns) -> Option<Vec<Waiter<S>>> {
         let lane = self.lanes.get_mut(key)?;
         if lane.waiting.is_empty() {
             (lane.turns, lane.served) = (take(turns), false);
             return None;
         }
-        let most = lane.waiting.len().min(MOST_AT_ONCE);
+        let most = lane.waiting.len().min(most);
         self.len -= most;
         Some(lane.waiting.drain(..most).filter(|waiter| !waiter.answer.is_closed()).collect())
     }
@@ -203,11 +203,13 @@ impl<S: Store> Serving<S> {
     async fn go_on(mut self) {
         let mut turns =
             self.lanes.lock().lanes.get_mut(&self.key).map(|lane| take(&mut lane.turns)).unwrap_or_default();
+        let mut most = FIRST_AT_ONCE;
         loop {
-            let Some(waiters) = self.lanes.lock().next(&self.key, &mut turns) else { break };
+            let Some(waiters) = self.lanes.lock().next(&self.key, most, &mut turns) else { break };
             if !waiters.is_empty() {
                 self.lanes.ask(waiters, &mut turns).await;
             }
+            most = (2 * most).min(MOST_AT_ONCE);
         }
         self.done = true;
         let mut waiting = self.lanes.lock();
@@ -238,6 +240,10 @@ impl<S: Store> Drop for Serving<S> {
 
 /// How many wait at most, for all keys: beyond it the database is too slow for what is asked.
 const MOST: usize = 32_768;
+
+/// How many requests the first call carries, and each later one twice as many: the first in line are due before the answer to a
+/// call for all.
+const FIRST_AT_ONCE: usize = 16;
 
 /// How many requests one call carries.
 const MOST_AT_ONCE: usize = 1000;
