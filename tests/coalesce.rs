@@ -6,82 +6,20 @@
 #[path = "giving_up/mod.rs"]
 mod giving_up;
 
-use std::collections::HashMap;
+#[path = "coalesce/stores.rs"]
+mod stores;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use stores::{Connected, Dawdles, Gated, Panics};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet, yield_now};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tollgate::{
-    Adjusted, Adjustment, Admin, Clock, Coalesce, Error, Key, LeaseOptions, Limiter, ManualClock, MemoryStore, Outcome,
-    Quota, Rule, Store, Take, TakeError,
+    Admin, Coalesce, Error, Key, LeaseOptions, Limiter, ManualClock, MemoryStore, Outcome, Quota, Rule, Store, Take,
 };
-
-/// A store in this process that answers a call when the test lets it, and remembers what it was asked.
-struct Gated {
-    store: MemoryStore<ManualClock>,
-    calls: Mutex<Vec<Vec<String>>>,
-    /// How many calls for a key are under way, and how many ever were at once.
-    under_way: Mutex<HashMap<Key, usize>>,
-    most_under_way: AtomicUsize,
-    gate: Semaphore,
-    /// Its calls are never answered, and a call that carries others too is undone.
-    locked: Option<Key>,
-}
-
-impl Gated {
-    fn new(open: usize) -> Self {
-        Self {
-            store: MemoryStore::with_clock(ManualClock::default()),
-            calls: Mutex::default(),
-            under_way: Mutex::default(),
-            most_under_way: AtomicUsize::new(0),
-            gate: Semaphore::new(open),
-            locked: None,
-        }
-    }
-
-    fn calls(&self) -> Vec<Vec<String>> {
-        self.calls.lock().clone()
-    }
-}
-
-impl Store for Gated {
-    const MOST_TOGETHER: usize = 64;
-
-    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        self.calls.lock().push(takes.iter().map(|take| take.key().to_string()).collect());
-        let mut keys: Vec<&Key> = takes.iter().map(Take::key).collect();
-        keys.dedup();
-        for key in &keys {
-            let mut under_way = self.under_way.lock();
-            let calls = under_way.entry((*key).clone()).or_default();
-            *calls += 1;
-            self.most_under_way.fetch_max(*calls, Ordering::Relaxed);
-        }
-        let holds = keys.iter().any(|key| Some(*key) == self.locked.as_ref());
-        let result = if holds && keys.len() > 1 {
-            Err(Error::Contended { attempts: 1, source: Arc::new(std::fmt::Error) })
-        } else if holds {
-            std::future::pending().await
-        } else {
-            self.gate.acquire().await.map_err(Error::other)?.forget();
-            self.store.take(takes).await
-        };
-        for key in keys {
-            *self.under_way.lock().entry(key.clone()).or_default() -= 1;
-        }
-        result
-    }
-
-    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
-        self.gate.acquire().await.map_err(Error::other)?.forget();
-        self.store.adjust(adjustments).await
-    }
-}
 
 fn take(key: &str) -> Take {
     Take::from(Key::try_from(key).expect("a key")).rule(rule("50/h"))
@@ -234,24 +172,6 @@ async fn who_makes_the_call_and_is_not_polled_any_more_keeps_nobody_waiting() ->
     Ok(())
 }
 
-/// Has one connection, which a call keeps until it is answered.
-struct Connected {
-    store: MemoryStore,
-    connections: Semaphore,
-}
-
-impl Store for Connected {
-    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        let _connection = self.connections.acquire().await.map_err(Error::other)?;
-        sleep(Duration::from_millis(10)).await;
-        self.store.take(takes).await
-    }
-
-    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
-        self.store.adjust(adjustments).await
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn who_makes_a_call_and_is_not_polled_any_more_keeps_no_connection_from_others() -> anyhow::Result<()> {
     let coalesce = Coalesce::new(Connected { store: MemoryStore::new(), connections: Semaphore::new(1) });
@@ -310,21 +230,6 @@ fn a_runtime_that_ends_under_a_call_keeps_nobody_waiting() -> anyhow::Result<()>
     })
 }
 
-/// A store that panics at its first call.
-struct Panics(AtomicUsize);
-
-impl Store for Panics {
-    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        yield_now().await;
-        assert!(self.0.fetch_add(1, Ordering::Relaxed) > 0, "as it should");
-        Ok(takes.iter().map(|_| Ok(tollgate::Decision::grant(1))).collect())
-    }
-
-    async fn adjust(&self, _: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
-        Ok(Vec::new())
-    }
-}
-
 #[tokio::test]
 async fn a_store_that_panics_leaves_nobody_waiting() -> anyhow::Result<()> {
     let coalesce = Arc::new(Coalesce::new(Panics(AtomicUsize::new(0))));
@@ -340,26 +245,6 @@ async fn a_store_that_panics_leaves_nobody_waiting() -> anyhow::Result<()> {
     assert!(ended.iter().any(|result| !matches!(result, Ok(Ok(Ok(_))))), "{ended:?}");
     assert!(coalesce.take_one(&take("a")).await?.is_ok());
     Ok(())
-}
-
-/// Waits a little, at random, before and after it decides.
-struct Dawdles<C: Clock>(MemoryStore<C>);
-
-impl<C: Clock> Store for Dawdles<C> {
-    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        for _ in 0..fastrand::u32(0..4) {
-            yield_now().await;
-        }
-        let outcomes = self.0.take(takes).await;
-        for _ in 0..fastrand::u32(0..4) {
-            yield_now().await;
-        }
-        outcomes
-    }
-
-    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
-        self.0.adjust(adjustments).await
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,0 +1,128 @@
+//! Stores that do what a test needs.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+use tokio::task::yield_now;
+use tokio::time::sleep;
+use tollgate::{Adjusted, Adjustment, Clock, Error, Key, ManualClock, MemoryStore, Outcome, Store, Take, TakeError};
+
+/// A store in this process that answers a call when the test lets it, and remembers what it was asked.
+pub(crate) struct Gated {
+    pub(crate) store: MemoryStore<ManualClock>,
+    calls: Mutex<Vec<Vec<String>>>,
+    /// How many calls for a key are under way, and how many ever were at once.
+    under_way: Mutex<HashMap<Key, usize>>,
+    pub(crate) most_under_way: AtomicUsize,
+    pub(crate) gate: Semaphore,
+    /// Its calls are never answered, and a call that carries others too is undone.
+    pub(crate) locked: Option<Key>,
+}
+
+impl Gated {
+    pub(crate) fn new(open: usize) -> Self {
+        Self {
+            store: MemoryStore::with_clock(ManualClock::default()),
+            calls: Mutex::default(),
+            under_way: Mutex::default(),
+            most_under_way: AtomicUsize::new(0),
+            gate: Semaphore::new(open),
+            locked: None,
+        }
+    }
+
+    pub(crate) fn calls(&self) -> Vec<Vec<String>> {
+        self.calls.lock().clone()
+    }
+}
+
+impl Store for Gated {
+    const MOST_TOGETHER: usize = 64;
+
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        self.calls.lock().push(takes.iter().map(|take| take.key().to_string()).collect());
+        let mut keys: Vec<&Key> = takes.iter().map(Take::key).collect();
+        keys.dedup();
+        for key in &keys {
+            let mut under_way = self.under_way.lock();
+            let calls = under_way.entry((*key).clone()).or_default();
+            *calls += 1;
+            self.most_under_way.fetch_max(*calls, Ordering::Relaxed);
+        }
+        let holds = keys.iter().any(|key| Some(*key) == self.locked.as_ref());
+        let result = if holds && keys.len() > 1 {
+            Err(Error::Contended { attempts: 1, source: Arc::new(std::fmt::Error) })
+        } else if holds {
+            std::future::pending().await
+        } else {
+            self.gate.acquire().await.map_err(Error::other)?.forget();
+            self.store.take(takes).await
+        };
+        for key in keys {
+            *self.under_way.lock().entry(key.clone()).or_default() -= 1;
+        }
+        result
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        self.gate.acquire().await.map_err(Error::other)?.forget();
+        self.store.adjust(adjustments).await
+    }
+}
+
+/// Has one connection, which a call keeps until it is answered.
+pub(crate) struct Connected {
+    pub(crate) store: MemoryStore,
+    pub(crate) connections: Semaphore,
+}
+
+impl Store for Connected {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        let _connection = self.connections.acquire().await.map_err(Error::other)?;
+        sleep(Duration::from_millis(10)).await;
+        self.store.take(takes).await
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        self.store.adjust(adjustments).await
+    }
+}
+
+/// A store that panics at its first call.
+pub(crate) struct Panics(pub(crate) AtomicUsize);
+
+impl Store for Panics {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        yield_now().await;
+        assert!(self.0.fetch_add(1, Ordering::Relaxed) > 0, "as it should");
+        Ok(takes.iter().map(|_| Ok(tollgate::Decision::grant(1))).collect())
+    }
+
+    async fn adjust(&self, _: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        Ok(Vec::new())
+    }
+}
+
+/// Waits a little, at random, before and after it decides.
+pub(crate) struct Dawdles<C: Clock>(pub(crate) MemoryStore<C>);
+
+impl<C: Clock> Store for Dawdles<C> {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        for _ in 0..fastrand::u32(0..4) {
+            yield_now().await;
+        }
+        let outcomes = self.0.take(takes).await;
+        for _ in 0..fastrand::u32(0..4) {
+            yield_now().await;
+        }
+        outcomes
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        self.0.adjust(adjustments).await
+    }
+}
