@@ -255,7 +255,7 @@ pub(crate) async fn together<F: Future + Unpin>(mut futures: Vec<F>) -> Vec<F::O
 }
 
 /// Polls a future once.
-pub(crate) async fn poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+async fn poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
     let mut polled = None;
     std::future::poll_fn(|context| {
         if let std::task::Poll::Ready(output) = std::pin::Pin::new(&mut *future).poll(context) {

@@ -14,10 +14,6 @@ mod requests;
 #[derive(Clone, Debug)]
 pub(super) enum Operation {
     Take(Take),
-    /// The same, by somebody who would wait, but not for any time.
-    Wait(Take),
-    /// The same, by somebody who waits however long it takes, and leaves if it is not at once.
-    Leave(Take),
     Batch(Vec<Take>),
     /// So many are counted in a window, whatever its maximum.
     Count(Key, Window, u64),
@@ -154,17 +150,11 @@ impl Author<'_> {
                 let place = self.key();
                 Operation::HoldBack(self.cast.keys[place].clone(), self.rule(place), self.hold_back(place))
             }
-            4..=40 => {
+            4..=44 => {
                 let take = self.take();
                 self.takes.push(Taken { place, at: self.passed, hold: self.hold });
                 Operation::Take(take)
             }
-            41..=42 => {
-                let take = self.unidentified().max_wait(Duration::ZERO);
-                self.takes.push(Taken { place, at: self.passed, hold: Duration::MAX });
-                Operation::Wait(take)
-            }
-            43..=44 => Operation::Leave(self.of_one_bucket().max_wait(Duration::MAX)),
             45..=52 => Operation::Batch((0..self.random.usize(2..7)).map(|_| self.take()).collect()),
             53..=54 => {
                 let place = self.windowed();

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use anyhow::ensure;
 use chrono::{DateTime, Utc};
 use tollgate::{
-    Adjusted, Adjustment, Admin, Error, Key, Limiter, Mode, Override, Quota, Receipt, Reservation, SharedWindows,
-    Store, Take, TakeError,
+    Adjusted, Adjustment, Admin, Key, Limiter, Mode, Override, Quota, Receipt, Reservation, SharedWindows, Store, Take,
+    TakeError,
 };
 
 use super::answers::{agree, outcome, same, same_explanation, same_level, same_window};
@@ -16,7 +16,6 @@ use crate::engines::Kind;
 use crate::rig::Rig;
 use crate::scenarios::World;
 use crate::scenarios::memory::Memory;
-use crate::scenarios::verbs::poll;
 
 pub(super) struct Play<'a> {
     rig: &'a Rig,
@@ -87,14 +86,12 @@ impl<'a> Play<'a> {
             Operation::Take(take) => {
                 let expected = Limiter::new(model, Quota::unlimited())?.reserve_all(&take).await;
                 let found = Box::pin(Limiter::new(engine, Quota::unlimited())?.reserve_all(&take)).await;
-                self.receipts[place] = taken(&expected, &found)?;
+                let decided = outcome(expected.as_ref().map(Reservation::decision))?;
+                agree(&decided, &outcome(found.as_ref().map(Reservation::decision))?)?;
+                if let (Ok(expected), Ok(found)) = (expected, found) {
+                    self.receipts[place] = (expected.receipts().to_vec(), found.receipts().to_vec());
+                }
             }
-            Operation::Wait(take) => {
-                let expected = Limiter::new(model, Quota::unlimited())?.wait_all(&take).await;
-                let found = Box::pin(Limiter::new(engine, Quota::unlimited())?.wait_all(&take)).await;
-                self.receipts[place] = taken(&expected, &found)?;
-            }
-            Operation::Leave(take) => self.leave(&take).await?,
             Operation::Batch(takes) => {
                 let (expected, found) = (model.take(&takes).await?, engine.take(&takes).await?);
                 ensure!(expected.len() == found.len(), "{} answers, not {}", found.len(), expected.len());
@@ -109,7 +106,7 @@ impl<'a> Play<'a> {
             }
             Operation::Adjust(changes) => self.adjust(&changes).await?,
             Operation::HoldBack(key, rule, hold) => {
-                let told = |held: Result<bool, Error>| held.map_err(|error| error.to_string());
+                let told = |held: Result<bool, tollgate::Error>| held.map_err(|error| error.to_string());
                 let expected = told(model.hold_back(&key, &rule, hold).await);
                 same("holding back", &expected, &told(engine.hold_back(&key, &rule, hold).await))?;
             }
@@ -137,34 +134,6 @@ impl<'a> Play<'a> {
             ruling => self.rule(ruling).await?,
         }
         Ok(())
-    }
-
-    /// Whoever leaves before their turn is as somebody who reserved it and cancels.
-    async fn leave(&self, take: &Take) -> anyhow::Result<()> {
-        let (model, engine) = (self.model.store(), self.rig.store());
-        let expected = Limiter::new(model.clone(), Quota::unlimited())?.reserve_all(take).await;
-        let limiter = Limiter::new(engine.clone(), Quota::unlimited())?;
-        let mut waiting = Box::pin(limiter.wait_all(take));
-        match expected {
-            Ok(expected) if !expected.decision().wait().is_zero() => {
-                let granted = model.peek(take.key()).await?.map(|level| level.granted);
-                let mut looks = 0;
-                while engine.peek(take.key()).await?.map(|level| level.granted) != granted {
-                    if let Some(found) = poll(&mut waiting).await {
-                        let found = found.map(|reservation| reservation.decision().clone());
-                        anyhow::bail!("the answer is {found:?}\nand not {:?}", expected.decision());
-                    }
-                    looks += 1;
-                    ensure!(looks < 1000, "nobody waits there, and not {:?}", expected.decision());
-                }
-                drop(waiting);
-                // When that is over, what they leave is given back.
-                limiter.close().await?;
-                expected.cancel().await?;
-            }
-            expected => drop(taken(&expected, &waiting.await)?),
-        }
-        self.look(take.key(), None).await
     }
 
     async fn look(&self, key: &Key, plan: Option<&Key>) -> anyhow::Result<()> {
@@ -251,20 +220,6 @@ impl<'a> Play<'a> {
         }
         text
     }
-}
-
-/// The receipts of a request that both answered alike.
-fn taken<M: Store, E: Store>(
-    expected: &Result<Reservation<M>, Error>,
-    found: &Result<Reservation<E>, Error>,
-) -> anyhow::Result<(Vec<Receipt>, Vec<Receipt>)> {
-    let decided = outcome(expected.as_ref().map(Reservation::decision))?;
-    agree(&decided, &outcome(found.as_ref().map(Reservation::decision))?)?;
-    let receipts = |reservation: Option<&[Receipt]>| reservation.unwrap_or_default().to_vec();
-    Ok((
-        receipts(expected.as_ref().ok().map(Reservation::receipts)),
-        receipts(found.as_ref().ok().map(Reservation::receipts)),
-    ))
 }
 
 /// All steps, until one comes to the end.

@@ -14,19 +14,8 @@ impl Author<'_> {
         if !self.ids.is_empty() && self.one_in(5) {
             return self.again();
         }
-        let take = self.unidentified();
+        let take = if self.one_in(4) { self.in_window() } else { self.of_buckets() };
         if self.one_in(3) { self.identified(take) } else { take }
-    }
-
-    pub(super) fn unidentified(&mut self) -> Take {
-        if self.one_in(4) { self.in_window() } else { self.of_buckets() }
-    }
-
-    pub(super) fn of_one_bucket(&mut self) -> Take {
-        let place = self.random.usize(..self.cast.keys.len() - 1);
-        let rule = Some(self.rule(place)).filter(|rule| !matches!(rule, Rule::Window(_)));
-        let cost = self.cost(self.quotas[place].capacity());
-        Take::from(self.cast.keys[place].clone()).rule(rule.unwrap_or(Rule::Provisioned)).cost(cost)
     }
 
     fn of_buckets(&mut self) -> Take {
