@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tollgate::{Adjusted, Adjustment, Error, Limiter, MemoryStore, Outcome, Store, Take, TakeError};
 
-use super::order::Paused;
+use super::order::{Counting, Paused};
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_was_long_on_its_way_puts_nobody_off_beyond_it() -> anyhow::Result<()> {
@@ -30,6 +30,25 @@ async fn an_answer_that_was_long_on_its_way_puts_nobody_off_beyond_it() -> anyho
         let late = at.checked_sub(token.max(answer));
         assert!(granted && late.is_some_and(|late| late <= Duration::from_millis(2)), "{turn} at {at:?}");
     }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_leaves_before_a_late_turn_puts_nobody_off_until_then() -> anyhow::Result<()> {
+    let begun = Instant::now();
+    let limiter = Limiter::builder(Arc::new(Counting::new(begun))).build("1/s burst 20")?.bind("one")?;
+    assert!(limiter.allow_n(20).await?.is_granted());
+    let second = Duration::from_secs(1);
+    let ahead = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.wait_n(2, 30 * second).await }
+    });
+    // All others go as far as they can before the time moves.
+    sleep(Duration::from_millis(1)).await;
+    assert!(timeout(second, limiter.wait_n(20, 30 * second)).await.is_err(), "its turn is in twenty seconds");
+    assert!(limiter.wait_n(1, 30 * second).await?.is_granted());
+    assert!(begun.elapsed() < 5 * second, "{:?}", begun.elapsed());
+    assert!(ahead.await??.is_granted());
     Ok(())
 }
 
