@@ -3,6 +3,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 #[cfg(any(target_os = "android", target_os = "linux"))]
+use nix::time::ClockId;
+
+#[cfg(any(target_os = "android", target_os = "linux"))]
 use crate::quota::SECOND_NS;
 
 /// Where a store without a server of its own reads the time: [`LocalBucket`](crate::LocalBucket) and SQLite. And what a
@@ -22,15 +25,22 @@ impl Clock for SystemClock {
     #[inline]
     #[cfg(any(target_os = "android", target_os = "linux"))]
     fn now(&self) -> i64 {
-        // What the standard library calls too; its detours are a tenth of a decision in memory.
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-        time.tv_sec.saturating_mul(SECOND_NS).saturating_add(time.tv_nsec).max(0)
+        read(ClockId::CLOCK_REALTIME).max(0)
     }
 
     #[cfg(not(any(target_os = "android", target_os = "linux")))]
     fn now(&self) -> i64 {
         crate::take::nanoseconds(std::time::UNIX_EPOCH.elapsed().unwrap_or_default())
     }
+}
+
+/// What a clock of the system shows, in nanoseconds.
+#[inline]
+#[cfg(any(target_os = "android", target_os = "linux"))]
+pub(crate) fn read(clock: ClockId) -> i64 {
+    // What the standard library calls too; its detours are a tenth of a decision in memory.
+    let time = clock.now().expect("every system of these has this clock");
+    time.tv_sec().saturating_mul(SECOND_NS).saturating_add(time.tv_nsec())
 }
 
 /// A clock that stands still until it is told to move: for tests, which need not sleep then.

@@ -133,6 +133,15 @@ impl<S: Store> Store for DenyCache<S> {
         Ok(outcome)
     }
 
+    fn take_now(&self, take: &Take) -> Option<Outcome> {
+        match self.denials.find(take) {
+            Known::Denied(decision) => Some(Ok(decision)),
+            Known::Nothing => self.store.take_now(take),
+            // One of those who come now asks the store for all of them.
+            Known::Past => None,
+        }
+    }
+
     /// Forgets the keys, whatever comes of it.
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         let _adjusted = Adjusting(&self.denials, adjustments);

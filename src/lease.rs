@@ -147,6 +147,7 @@ impl<S: Store, C: Clock> Store for Lease<S, C> {
                 let behind = !take.max_wait.is_zero() && rest.iter().any(waits);
                 let served = if behind { None } else { self.lender.serve(take) };
                 if served.is_none() {
+                    self.lender.miss(take);
                     rest.push(take.clone());
                 }
                 served.map(Ok)
@@ -164,9 +165,14 @@ impl<S: Store, C: Clock> Store for Lease<S, C> {
         if let Some(decision) = self.lender.serve(take) {
             return Ok(Ok(decision));
         }
+        self.lender.miss(take);
         let outcome = self.lender.store.take_one(take).await?;
         self.lender.note(take, &outcome);
         Ok(outcome)
+    }
+
+    fn take_now(&self, take: &Take) -> Option<Outcome> {
+        self.lender.serve(take).map(Ok)
     }
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {

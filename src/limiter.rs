@@ -1,7 +1,8 @@
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::RwLock;
+use arc_swap::ArcSwap;
 
 use crate::telemetry::Decisions;
 use crate::{Decision, Error, HoldBack, Key, Mode, Quota, QuotaError, Rule, Store, Take};
@@ -57,7 +58,7 @@ use wait::Lanes;
 #[derive(Debug)]
 pub struct Limiter<S: Store> {
     stack: Arc<Stack<S>>,
-    rule: Arc<RwLock<Rule>>,
+    rule: Arc<ArcSwap<Rule>>,
     lanes: Arc<Lanes<S>>,
     keep: u64,
     longest_wait: Duration,
@@ -97,7 +98,7 @@ impl<S: Store> Limiter<S> {
     /// The rule that holds now.
     #[must_use]
     pub fn rule(&self) -> Rule {
-        self.rule.read().clone()
+        Rule::clone(&self.rule.load())
     }
 
     /// Changes the rule for this limiter and its clones, from the next request on. Tokens that are there stay, up to the
@@ -113,7 +114,7 @@ impl<S: Store> Limiter<S> {
         R: TryInto<Rule>,
         Error: From<R::Error>,
     {
-        *self.rule.write() = rule.try_into()?;
+        self.rule.store(Arc::new(rule.try_into()?));
         Ok(())
     }
 
@@ -156,7 +157,7 @@ impl<S: Store> Limiter<S> {
         K: TryInto<Key>,
         Error: From<K::Error>,
     {
-        self.allow_n(key, 1).await
+        self.decide(&self.take(key.try_into()?, 1)).await
     }
 
     /// Takes `cost` tokens now, or none.
@@ -273,7 +274,7 @@ impl<S: Store> Limiter<S> {
         if self.switched.answer().is_some() {
             return Ok(false);
         }
-        self.policy.bounded(self.stack.hold_back(&key, rule, hold)).await
+        self.policy.bounded(pin!(self.stack.hold_back(&key, rule, hold))).await
     }
 
     /// Gives back what was [taken ahead](LimiterBuilder::lease), and says how many tokens that is. From then on every request

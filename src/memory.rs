@@ -260,6 +260,10 @@ impl<C: Clock> Store for MemoryStore<C> {
         Ok(self.decide(take))
     }
 
+    fn take_now(&self, take: &Take) -> Option<Outcome> {
+        Some(self.decide(take))
+    }
+
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         Ok(adjustments.iter().map(|adjustment| self.adjust_one(adjustment)).collect())
     }

@@ -139,6 +139,14 @@ pub trait Store: Send + Sync + 'static {
         async { Ok(self.take(std::slice::from_ref(take)).await?.pop().expect("a store answers each request")) }
     }
 
+    /// Decides one request with what this process knows, if that is enough: without a call, and without a future.
+    ///
+    /// `None`: [`take_one`](Self::take_one) has to be asked, and nothing was taken. It is what a limiter asks first.
+    fn take_now(&self, take: &Take) -> Option<Outcome> {
+        let _ = take;
+        None
+    }
+
     /// Clears away what says nothing any more, in one bounded step that looks at about `limit` rows: buckets that are full
     /// and were not provisioned, windows in which nothing counts, receipts and overrides that have expired, counts of
     /// denials of two days ago. It begins where the step before ended, or with the first row.
@@ -188,6 +196,10 @@ impl<S: Store> Store for std::sync::Arc<S> {
 
     async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
         (**self).take_one(take).await
+    }
+
+    fn take_now(&self, take: &Take) -> Option<Outcome> {
+        (**self).take_now(take)
     }
 
     async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {

@@ -1,3 +1,6 @@
+#[cfg(any(target_os = "android", target_os = "linux"))]
+use nix::time::ClockId;
+
 use crate::Clock;
 
 /// The time since the host started, in which it may have slept: for a [`Lease`](super::Lease), whose tokens must not
@@ -13,8 +16,7 @@ impl Clock for BootClock {
     /// Nanoseconds since the host started.
     #[inline]
     fn now(&self) -> i64 {
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-        time.tv_sec.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec)
+        crate::clock::read(ClockId::CLOCK_BOOTTIME)
     }
 }
 

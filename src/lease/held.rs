@@ -61,17 +61,19 @@ impl Held {
 
     /// Serves a request if enough is held, and says whether it is time for more.
     #[inline]
-    pub(super) fn serve(&self, take: &Take, now: u64) -> (Option<Decision>, bool) {
-        let Some(left) = self.spend(take, now) else {
-            self.missed.fetch_add(take.cost.min(MOST), Ordering::Relaxed);
-            return (None, true);
-        };
+    pub(super) fn serve(&self, take: &Take, now: u64) -> Option<(Decision, bool)> {
+        let left = self.spend(take, now)?;
         let reset_after = match self.full_at.load(Ordering::Relaxed) {
             u64::MAX => Duration::MAX,
             full_at => Duration::from_nanos(full_at.saturating_sub(now)),
         };
         let remaining = self.remaining.load(Ordering::Relaxed).saturating_add(left);
-        (Some(Decision::lent(remaining, reset_after)), left <= self.low.load(Ordering::Relaxed))
+        Some((Decision::lent(remaining, reset_after), left <= self.low.load(Ordering::Relaxed)))
+    }
+
+    /// Takes down that a request was not served.
+    pub(super) fn miss(&self, take: &Take) {
+        self.missed.fetch_add(take.cost.min(MOST), Ordering::Relaxed);
     }
 
     #[inline]

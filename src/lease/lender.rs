@@ -65,12 +65,23 @@ impl<S: Store, C: Clock> Lender<S, C> {
         }
         self.table.find(take, |held| {
             let now = self.now();
-            let (decision, low) = held.serve(take, now);
+            let (decision, low) = held.serve(take, now)?;
             if low && held.begin_debit(now) {
                 self.debit(held, take.cost, now);
             }
-            decision
+            Some(decision)
         })?
+    }
+
+    /// Takes down that a request was not served, and asks for more.
+    pub(super) fn miss(self: &Arc<Self>, take: &Take) {
+        self.table.find(take, |held| {
+            let now = self.now();
+            held.miss(take);
+            if take.cost > 0 && held.begin_debit(now) {
+                self.debit(held, take.cost, now);
+            }
+        });
     }
 
     /// Takes down what the store answered to a request that was not served.

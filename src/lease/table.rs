@@ -1,10 +1,10 @@
 use std::collections::HashMap;
 use std::hash::BuildHasher;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError};
 
+use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
 use foldhash::fast::RandomState;
-use parking_lot::RwLock;
 use smallvec::SmallVec;
 
 use super::held::Held;
@@ -14,16 +14,25 @@ use crate::{Key, Take};
 pub(super) type Leases = SmallVec<[Arc<Held>; 1]>;
 
 /// All leases, by key.
+///
+/// Where a key is hot, all threads look for the same lease at once, and few are ever added or forgotten. So those who look
+/// share no memory that they write to.
 #[derive(Debug)]
 pub(super) struct Table {
-    shards: [RwLock<HashMap<Key, Leases, RandomState>>; SHARDS],
+    shards: [ShardedLock<Shard>; SHARDS],
     hasher: RandomState,
     len: AtomicUsize,
 }
 
+type Shard = HashMap<Key, Leases, RandomState>;
+
 impl Table {
     pub(super) fn new() -> Self {
-        Self { shards: Default::default(), hasher: RandomState::default(), len: AtomicUsize::new(0) }
+        Self {
+            shards: std::array::from_fn(|_| ShardedLock::default()),
+            hasher: RandomState::default(),
+            len: AtomicUsize::new(0),
+        }
     }
 
     pub(super) fn hash(&self, key: &Key) -> u64 {
@@ -34,7 +43,7 @@ impl Table {
     #[inline]
     pub(super) fn find<T>(&self, take: &Take, with: impl FnOnce(&Arc<Held>) -> T) -> Option<T> {
         let (key, rule) = take.lendable()?;
-        let shard = self.shards[place(self.hash(key))].read();
+        let shard = self.read(key);
         let held = shard.get(key)?.iter().find(|held| held.is_for(rule, take.keep))?;
         Some(with(held))
     }
@@ -42,7 +51,7 @@ impl Table {
     /// Adds a lease if there is room and no other like it.
     pub(super) fn add(&self, held: &Arc<Held>, most: usize) -> bool {
         let (key, rule) = &held.ask.limits[0];
-        let mut shard = self.shards[place(self.hash(key))].write();
+        let mut shard = self.write(key);
         if shard.get(key).is_some_and(|leases| leases.iter().any(|other| other.is_for(rule, held.ask.keep))) {
             return false;
         }
@@ -56,7 +65,7 @@ impl Table {
 
     /// Forgets the leases of a key.
     pub(super) fn remove(&self, key: &Key) -> Leases {
-        let leases = self.shards[place(self.hash(key))].write().remove(key).unwrap_or_default();
+        let leases = self.write(key).remove(key).unwrap_or_default();
         self.len.fetch_sub(leases.len(), Ordering::Relaxed);
         leases
     }
@@ -64,7 +73,7 @@ impl Table {
     /// Goes through all leases, and forgets those that it is told to.
     pub(super) fn retain(&self, mut keep: impl FnMut(&Held) -> bool) {
         for shard in &self.shards {
-            shard.write().retain(|_, leases| {
+            shard.write().unwrap_or_else(PoisonError::into_inner).retain(|_, leases| {
                 let before = leases.len();
                 leases.retain(|held| keep(held));
                 self.len.fetch_sub(before - leases.len(), Ordering::Relaxed);
@@ -73,13 +82,22 @@ impl Table {
         }
     }
 
+    fn read(&self, key: &Key) -> ShardedLockReadGuard<'_, Shard> {
+        self.shards[place(self.hash(key))].read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self, key: &Key) -> ShardedLockWriteGuard<'_, Shard> {
+        self.shards[place(self.hash(key))].write().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)
     }
 
     pub(super) fn held(&self) -> u64 {
         let tokens = |leases: &Leases| leases.iter().map(|held| held.tokens()).sum::<u64>();
-        self.shards.iter().map(|shard| shard.read().values().map(tokens).sum::<u64>()).sum()
+        let shards = self.shards.iter().map(|shard| shard.read().unwrap_or_else(PoisonError::into_inner));
+        shards.map(|shard| shard.values().map(tokens).sum::<u64>()).sum()
     }
 }
 

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::RwLock;
+use arc_swap::ArcSwap;
 use smol_str::SmolStr;
 
 use super::Limiter;
@@ -161,7 +161,7 @@ impl<S: Store> LimiterBuilder<S> {
         Ok(Limiter {
             lanes: Arc::new(Lanes::new(Arc::clone(&stack))),
             stack,
-            rule: Arc::new(RwLock::new(rule.try_into()?)),
+            rule: Arc::new(ArcSwap::from_pointee(rule.try_into()?)),
             keep: self.keep,
             longest_wait: self.longest_wait,
             policy: Policy::new(self.deadline, self.fallback, &decisions),

@@ -1,5 +1,7 @@
 //! Looking at a bucket without taking from it.
 
+use std::pin::pin;
+
 use super::{Bound, Limiter};
 use crate::{Admin, AdminError, BucketLevel, Error, Key, Origin, Prospect, Quota, Rule, TakeError};
 
@@ -40,7 +42,7 @@ impl<S: Admin> Limiter<S> {
             Rule::Quota(quota) if *quota == Quota::unlimited() => return Ok(BucketLevel::unused(key, *quota, None)),
             _ => {}
         }
-        self.policy.bounded(self.read(key, &rule)).await
+        self.policy.bounded(pin!(self.read(key, &rule))).await
     }
 
     async fn read(&self, key: Key, rule: &Rule) -> Result<BucketLevel, Error> {

@@ -1,3 +1,4 @@
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -56,14 +57,11 @@ impl Policy {
         self.instead.as_ref().map_or(0, |chosen| chosen.count.load(Ordering::Relaxed))
     }
 
-    /// Whether there is a deadline or a fallback.
-    #[inline]
-    pub(super) fn has_any(&self) -> bool {
-        self.deadline.is_some() || self.instead.is_some()
-    }
-
     /// An answer by the deadline.
-    pub(super) async fn bounded<T>(&self, asked: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    pub(super) async fn bounded<T>(
+        &self,
+        asked: Asked<'_, impl Future<Output = Result<T, Error>>>,
+    ) -> Result<T, Error> {
         let answer = by_deadline(self.deadline, asked).await;
         if let Some(chosen) = &self.instead
             && answer.is_ok()
@@ -111,10 +109,13 @@ impl Chosen {
     }
 }
 
+/// The caller keeps it: each future that it is handed to would have room for it, too.
+type Asked<'a, F> = Pin<&'a mut F>;
+
 /// An answer by the deadline, if there is one.
 pub(super) async fn by_deadline<T>(
     deadline: Option<Duration>,
-    asked: impl Future<Output = Result<T, Error>>,
+    asked: Asked<'_, impl Future<Output = Result<T, Error>>>,
 ) -> Result<T, Error> {
     match deadline {
         None => asked.await,

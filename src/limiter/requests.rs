@@ -1,5 +1,6 @@
 //! Requests of the caller's own making, which all verbs come to.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use super::reservation::{Abandoned, Turn};
@@ -14,26 +15,31 @@ impl<S: Store> Limiter<S> {
     ///
     /// As for [`allow_n`](Self::allow_n).
     pub async fn decide(&self, take: &Take) -> Result<Decision, Error> {
+        if let Some(answer) = self.decide_now(take) {
+            return answer;
+        }
         let begun = self.decisions.begin();
-        let answer = if let Some(decision) = self.switched.answer() {
-            Ok(decision)
-        } else {
-            self.ask(take).await.map(|decision| self.switched.see(decision))
-        };
+        let answer = match self.policy.bounded(pin!(self.stack.take_one(take))).await {
+            Ok(outcome) => outcome.map_err(Error::Take),
+            Err(failure) => self.policy.instead(take, failure),
+        }
+        .map(|decision| self.switched.see(decision));
         self.end(begun, take, answer.as_ref());
         answer
     }
 
+    /// Without the futures of the layers and of the policy, which are large, and only to be moved about for such an answer.
     #[inline]
-    async fn ask(&self, take: &Take) -> Result<Decision, Error> {
-        if S::IN_PROCESS && !self.policy.has_any() {
-            // The futures of the layers and of the policy are large, and only to be moved about here.
-            return Ok(self.stack.store.take_one(take).await??);
-        }
-        match self.policy.bounded(self.stack.take_one(take)).await {
-            Ok(outcome) => Ok(outcome?),
-            Err(failure) => self.policy.instead(take, failure),
-        }
+    fn decide_now(&self, take: &Take) -> Option<Result<Decision, Error>> {
+        let answer = match self.switched.answer() {
+            Some(decision) => Ok(decision),
+            None => match self.stack.take_now(take)? {
+                Ok(decision) => Ok(self.switched.see(decision)),
+                Err(error) => Err(Error::Take(error)),
+            },
+        };
+        self.end(Begun::untimed(), take, answer.as_ref());
+        Some(answer)
     }
 
     /// Reserves what a request of the caller's own making says, for instance of several limits at once, or with an id.
@@ -67,7 +73,7 @@ impl<S: Store> Limiter<S> {
         let begun = self.decisions.begin();
         let turn = match self.switched.answer() {
             Some(decision) => Ok(self.turn(take, decision, abandoned)),
-            None => match self.policy.bounded(self.lanes.reserve(take, abandoned)).await {
+            None => match self.policy.bounded(pin!(self.lanes.reserve(take, abandoned))).await {
                 Ok(turn) => turn.map_err(Error::Take),
                 Err(failure) => self.policy.instead(take, failure).map(|decision| self.turn(take, decision, abandoned)),
             }
@@ -81,9 +87,9 @@ impl<S: Store> Limiter<S> {
     #[inline]
     fn end(&self, begun: Begun, take: &Take, answer: Result<&Decision, &Error>) {
         self.decisions.end(begun, take, answer);
-        // What memory denies makes no rows, however much of it there is.
+        // What the layers answer makes no rows, however much of it there is.
         if let Some(sweeper) = &self.sweeper
-            && answer.map_or(true, |decision| decision.is_granted() || decision.attempts() > 0)
+            && answer.map_or(true, |decision| decision.attempts() > 0)
         {
             sweeper.count(&self.stack.store);
         }

@@ -1,3 +1,4 @@
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -123,7 +124,7 @@ impl<S: Store> Reservation<S> {
         // Whoever gives up waiting for it, at the deadline or before, does not keep the tokens.
         let adjusted = async move { store.adjust(&adjustments).await };
         let adjusted = Handover::new(self.store.tasks.track_future(adjusted));
-        let adjusted = by_deadline(self.store.deadline, adjusted).await?;
+        let adjusted = by_deadline(self.store.deadline, pin!(adjusted)).await?;
         let given_back = adjusted.into_iter().map(|adjusted| match adjusted {
             Ok(Adjusted::Done(tokens)) => tokens,
             _ => 0,

@@ -90,8 +90,13 @@ impl<S: Store> Store for Stack<S> {
     }
 
     async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
+        self.asked.take_one(take).await
+    }
+
+    #[inline]
+    fn take_now(&self, take: &Take) -> Option<Outcome> {
         // Known when it is compiled: the fast one has no layers to pass through.
-        if S::IN_PROCESS { self.store.take_one(take).await } else { self.asked.take_one(take).await }
+        if S::IN_PROCESS { self.store.take_now(take) } else { self.asked.take_now(take) }
     }
 
     async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
@@ -138,6 +143,15 @@ impl<L: Store, S: Store> Store for Optional<L, S> {
             Self::Without(store) => store.take_one(take).await,
         }
     }
+
+    #[inline]
+    fn take_now(&self, take: &Take) -> Option<Outcome> {
+        match self {
+            Self::With(layer) => layer.take_now(take),
+            Self::Without(store) => store.take_now(take),
+        }
+    }
+
     async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
         match self {
             Self::With(layer) => layer.hold_back(key, rule, hold).await,

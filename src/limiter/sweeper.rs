@@ -28,7 +28,9 @@ impl Default for Sweeper {
 impl Sweeper {
     /// Counts a request that may have made a row; after so many, a task of its own goes on sweeping, if none is at it.
     pub(super) fn count<S: Store>(self: &Arc<Self>, store: &Arc<S>) {
-        let requests = self.requests.fetch_add(1, Ordering::Relaxed) + 1;
+        // Two who count at once may be one: how many there were need not be known better, and exclusion costs more.
+        let requests = self.requests.load(Ordering::Relaxed) + 1;
+        self.requests.store(requests, Ordering::Relaxed);
         if requests < self.due.load(Ordering::Relaxed) {
             return;
         }

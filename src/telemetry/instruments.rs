@@ -26,6 +26,14 @@ mod chosen {
     #[derive(Clone, Copy, Debug)]
     pub(crate) struct Begun(Option<Instant>);
 
+    impl Begun {
+        /// Of a request that this process answers as fast as a clock does.
+        #[inline]
+        pub(crate) const fn untimed() -> Self {
+            Self(None)
+        }
+    }
+
     impl Instruments {
         /// Those of the store's grants and denials are there from the beginning, and at 0.
         pub(crate) fn new(limiter: &SmolStr, store: &'static str, in_process: bool) -> Self {
@@ -102,6 +110,13 @@ mod chosen {
 
     #[derive(Clone, Copy, Debug)]
     pub(crate) struct Begun;
+
+    impl Begun {
+        #[inline]
+        pub(crate) const fn untimed() -> Self {
+            Self
+        }
+    }
 
     impl Instruments {
         pub(crate) fn new(_: &SmolStr, _: &'static str, _: bool) -> Self {

@@ -20,7 +20,7 @@ pub(super) fn describe() {
     use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 
     describe_counter!(DECISIONS, "Decisions of limiters, by outcome, by where they were made, and by mode");
-    describe_histogram!(DECISION_SECONDS, Unit::Seconds, "How long a decision took that was not made in memory alone");
+    describe_histogram!(DECISION_SECONDS, Unit::Seconds, "How long a decision took that was not made from memory");
     describe_counter!(ERRORS, "Requests without a decision of the store, by what was wrong");
     describe_counter!(FALLBACKS, "Decisions that the fallback made instead of the store, by what was wrong");
     describe_counter!(SWEEPS, "Steps of clearing away, by outcome");
