@@ -85,7 +85,7 @@ impl Answer {
         let key = || take.limits[place].0.clone();
         match (self.word, &self.state) {
             (Word::Granted | Word::Denied | Word::Spared, Some((terms, bucket))) => {
-                Ok(self.decision(request, place, terms, bucket))
+                Ok(self.decision(request, terms, bucket))
             }
             (Word::Denied, None) => Ok(Decision::denial(Duration::MAX).under(self.mode)),
             (Word::Granted | Word::Spared, None) => {
@@ -104,7 +104,7 @@ impl Answer {
         }
     }
 
-    fn decision(&self, request: Request, place: usize, terms: &Terms, bucket: &Bucket) -> Decision {
+    fn decision(&self, request: Request, terms: &Terms, bucket: &Bucket) -> Decision {
         let mut verdict = bucket.verdict(terms, self.now, request, self.word != Word::Denied);
         verdict.wait = 0;
         if self.mode == Mode::Block {
@@ -114,6 +114,6 @@ impl Answer {
             return Decision::new(verdict).under(self.mode);
         };
         verdict.wait = receipt.acts_at - self.now;
-        Decision::new(verdict).receipt(place, receipt)
+        Decision::of(verdict, Some(receipt))
     }
 }

@@ -1,27 +1,58 @@
 use std::time::Duration;
 
-use smallvec::SmallVec;
-
 use crate::Mode;
 use crate::bucket::{NEVER_NS, Receipt, Verdict};
-use crate::take::nanoseconds;
 
 /// What a request came to. A denial is an answer like a grant, not an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "a decision that nobody looks at limits nothing"]
 pub struct Decision {
     granted: bool,
-    remaining: u64,
-    wait: Duration,
-    retry_after: Duration,
-    reset_after: Duration,
-    attempts: u32,
-    limit: usize,
     mode: Mode,
     source: Source,
+    attempts: u32,
+    remaining: u64,
+    wait: Span,
+    retry_after: Span,
+    reset_after: Span,
+    limit: usize,
     /// Of several buckets, what each said.
     each: Box<[Self]>,
-    pub(crate) taken: SmallVec<[(usize, Receipt); 1]>,
+    /// What the bucket granted; of several, what it is to each of them.
+    taken: Option<Receipt>,
+}
+
+/// In nanoseconds: it is moved about more often than it is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Span(u64);
+
+impl Span {
+    const ZERO: Self = Self(0);
+    const NEVER: Self = Self(u64::MAX);
+
+    /// Of the arithmetic's.
+    #[inline]
+    fn of(ns: i64) -> Self {
+        if ns == NEVER_NS { Self::NEVER } else { Self(ns.max(0).unsigned_abs()) }
+    }
+
+    fn less(self, by: Duration) -> Self {
+        if self == Self::NEVER { self } else { Self(self.0.saturating_sub(Self::from(by).0)) }
+    }
+}
+
+impl From<Duration> for Span {
+    #[inline]
+    fn from(duration: Duration) -> Self {
+        u64::try_from(duration.as_nanos()).map_or(Self::NEVER, Self)
+    }
+}
+
+impl From<Span> for Duration {
+    #[inline]
+    fn from(span: Span) -> Self {
+        if span == Span::NEVER { Self::MAX } else { Self::from_nanos(span.0) }
+    }
 }
 
 impl Decision {
@@ -32,22 +63,13 @@ impl Decision {
     /// Of the only bucket, with what it granted.
     #[inline]
     pub(crate) fn of(verdict: Verdict, receipt: Option<Receipt>) -> Self {
-        let duration = |ns: i64| match ns {
-            NEVER_NS => Duration::MAX,
-            ns => Duration::from_nanos(ns.max(0).unsigned_abs()),
-        };
         Self {
             granted: verdict.granted,
-            remaining: verdict.remaining.max(0).unsigned_abs(),
-            wait: duration(verdict.wait),
-            retry_after: duration(verdict.retry_after),
-            reset_after: duration(verdict.reset_after),
-            attempts: 1,
-            limit: 0,
-            mode: Mode::Enforce,
-            source: Source::Store,
-            each: Box::default(),
-            taken: receipt.map_or_else(SmallVec::new, |receipt| SmallVec::from_buf([(0, receipt)])),
+            wait: Span::of(verdict.wait),
+            retry_after: Span::of(verdict.retry_after),
+            reset_after: Span::of(verdict.reset_after),
+            taken: receipt,
+            ..Self::grant(verdict.remaining.max(0).unsigned_abs())
         }
     }
 
@@ -56,21 +78,22 @@ impl Decision {
     pub fn grant(remaining: u64) -> Self {
         Self {
             granted: true,
-            remaining,
-            wait: Duration::ZERO,
-            retry_after: Duration::ZERO,
-            reset_after: Duration::ZERO,
-            attempts: 1,
-            limit: 0,
             mode: Mode::Enforce,
             source: Source::Store,
+            attempts: 1,
+            remaining,
+            wait: Span::ZERO,
+            retry_after: Span::ZERO,
+            reset_after: Span::ZERO,
+            limit: 0,
             each: Box::default(),
-            taken: SmallVec::new(),
+            taken: None,
         }
     }
 
     /// A denial without a bucket behind it, for doubles of [`TokenRequester`](crate::TokenRequester) in tests.
     pub fn denial(retry_after: Duration) -> Self {
+        let retry_after = Span::from(retry_after);
         Self { granted: false, retry_after, reset_after: retry_after, ..Self::grant(0) }
     }
 
@@ -86,7 +109,10 @@ impl Decision {
 
     /// Takes away what could be given back: the store knows nothing of it.
     pub(crate) fn untaken(mut self) -> Self {
-        self.taken.clear();
+        self.taken = None;
+        for one in &mut self.each {
+            one.taken = None;
+        }
         self
     }
 
@@ -109,30 +135,30 @@ impl Decision {
     /// A grant from tokens that were taken before: nothing of it can be given back.
     #[inline]
     pub(crate) fn lent(remaining: u64, reset_after: Duration) -> Self {
-        Self { reset_after, attempts: 0, source: Source::Lease, ..Self::grant(remaining) }
+        Self { reset_after: reset_after.into(), attempts: 0, source: Source::Lease, ..Self::grant(remaining) }
     }
 
     /// The same so much later, without having asked the store again.
     pub(crate) fn aged(self, by: Duration) -> Self {
-        let left = |after: Duration| if after == Duration::MAX { after } else { after.saturating_sub(by) };
-        Self { retry_after: left(self.retry_after), reset_after: left(self.reset_after), attempts: 0, ..self }
+        let (retry_after, reset_after) = (self.retry_after.less(by), self.reset_after.less(by));
+        Self { retry_after, reset_after, attempts: 0, ..self }
     }
 
-    /// Says what was taken from the bucket at a place among those of the request.
-    pub(crate) fn receipt(mut self, place: usize, receipt: Receipt) -> Self {
-        self.taken.push((place, receipt));
-        self
+    /// What was taken from the buckets of the request, and at which places among them they are.
+    pub(crate) fn taken(&self) -> impl Iterator<Item = (usize, Receipt)> {
+        self.each().iter().filter_map(|one| one.taken.map(|receipt| (one.limit, receipt)))
     }
 
     /// When it was decided, by the store's clock, if it took something.
     pub(crate) fn decided_at(&self) -> Option<i64> {
-        self.taken.first().map(|(_, receipt)| receipt.acts_at.saturating_sub(nanoseconds(self.wait)))
+        let decided_at = |one: &Self| Some(one.taken?.acts_at.saturating_sub_unsigned(one.wait.0));
+        self.each().iter().find_map(decided_at)
     }
 
     /// Says how long to wait from an instant of the store's clock, after it was decided.
     pub(crate) fn waiting_from(mut self, now: i64) -> Self {
-        if let Some((_, receipt)) = self.taken.first() {
-            self.wait = Duration::from_nanos(receipt.acts_at.saturating_sub(now).max(0).unsigned_abs());
+        if let Some(acts_at) = self.taken().map(|(_, receipt)| receipt.acts_at).max() {
+            self.wait = Span::of(acts_at.saturating_sub(now));
         }
         self
     }
@@ -140,9 +166,6 @@ impl Decision {
     /// Says at which places of the request its buckets are, when others were left out.
     pub(crate) fn among(mut self, places: &[usize]) -> Self {
         self.limit = places[self.limit];
-        for (place, _) in &mut self.taken {
-            *place = places[*place];
-        }
         for one in &mut self.each {
             one.limit = places[one.limit];
         }
@@ -167,7 +190,6 @@ impl Decision {
             decides.wait = decides.wait.max(also.wait);
             decides.retry_after = decides.retry_after.max(also.retry_after);
             decides.reset_after = decides.reset_after.max(also.reset_after);
-            decides.taken.extend(also.taken);
             decides
         })?;
         Some(Self { each, ..merged })
@@ -194,20 +216,20 @@ impl Decision {
     /// How long to wait before using the tokens: nothing, unless the request allowed for a wait.
     #[must_use]
     pub fn wait(&self) -> Duration {
-        self.wait
+        self.wait.into()
     }
 
     /// When the tokens of the next request like this one are there, if nobody else takes tokens before: one that states
     /// a longest wait is granted so much earlier. [`Duration::MAX`]: never, or nobody knows.
     #[must_use]
     pub fn retry_after(&self) -> Duration {
-        self.retry_after
+        self.retry_after.into()
     }
 
     /// When the bucket is full again, if nobody takes tokens before; [`Duration::MAX`]: never.
     #[must_use]
     pub fn reset_after(&self) -> Duration {
-        self.reset_after
+        self.reset_after.into()
     }
 
     /// Which of the request's buckets decided, in the order in which it named them: the one that denies for longest, or

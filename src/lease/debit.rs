@@ -78,7 +78,7 @@ impl<S: Store, C: Clock> Lender<S, C> {
 
 /// What was taken, if something was: not by a fallback, and not where a mode decided.
 fn receipt(held: &Held, decision: &Decision) -> Option<Receipt> {
-    let [(_, taken)] = decision.taken[..] else { return None };
+    let (_, taken) = decision.taken().next()?;
     let mut id = [0; 16];
     fastrand::fill(&mut id);
     let id: Uuid = uuid::Builder::from_random_bytes(id).into_uuid();

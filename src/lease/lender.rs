@@ -96,7 +96,7 @@ impl<S: Store, C: Clock> Lender<S, C> {
         let target = ns(self.options.target);
         // What took nothing is not worth a lease: an unlimited bucket, or one whose mode decides.
         if take.lendable().is_some()
-            && !decision.taken.is_empty()
+            && decision.taken().next().is_some()
             && let Some(often) = self.heat.count(self.table.hash(take.key()), now / target)
         {
             let held = Arc::new(Held::new(take, often, now, target));

@@ -27,13 +27,13 @@ pub struct Reservation<S: Store> {
 impl<S: Store> Reservation<S> {
     pub(super) fn new(store: Arc<Stack<S>>, take: &Take, decision: Decision) -> Self {
         let id = take.id.unwrap_or_else(|| uuid::Builder::from_random_bytes(random()).into_uuid());
-        let receipt = |&(place, taken): &(usize, _)| Receipt {
+        let receipt = |(place, taken): (usize, _)| Receipt {
             id,
             key: take.limits[place].0.clone(),
             taken,
             window: take.window().is_some(),
         };
-        let receipts = decision.taken.iter().map(receipt).collect();
+        let receipts = decision.taken().map(receipt).collect();
         Self { store, decision, receipts, since: Instant::now() }
     }
 

@@ -22,7 +22,7 @@ impl<C: Clock> MemoryStore<C> {
         };
         let outcome = counted.outcome(take, window, request);
         if let (Some(id), Ok(decision), None) = (take.id, &outcome, held)
-            && let [(_, receipt)] = decision.taken[..]
+            && let Some((_, receipt)) = decision.taken().next()
         {
             shard.receipts.open(id, &of, receipt, now.saturating_add(take.hold_ns()));
         }

@@ -62,11 +62,7 @@ impl Counted {
             retry_after: if blocked { acts_at.map_or(NEVER_NS, |until| until - now) } else { next },
             reset_after: (ring.empty_at(window) - now).max(0),
         };
-        let decision = Decision::new(verdict);
-        if !took {
-            return Ok(decision.under(mode));
-        }
-        let acts_at = acts_at.unwrap_or(now);
-        Ok(decision.receipt(0, bucket::Receipt { cost: request.cost, granted: 0, acts_at }))
+        let receipt = bucket::Receipt { cost: request.cost, granted: 0, acts_at: acts_at.unwrap_or(now) };
+        Ok(if took { Decision::of(verdict, Some(receipt)) } else { Decision::new(verdict).under(mode) })
     }
 }
