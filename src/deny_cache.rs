@@ -4,6 +4,7 @@ use crate::{Adjusted, Adjustment, Error, HoldBack, Key, Outcome, Rule, Store, Sw
 
 mod denial;
 mod denials;
+mod forgotten;
 mod probes;
 
 use denials::{Denials, Known};

@@ -12,6 +12,7 @@ mod debit;
 mod heat;
 mod held;
 mod keeper;
+mod keeping;
 mod lender;
 mod options;
 mod slot;

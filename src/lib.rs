@@ -28,6 +28,7 @@ mod requester;
 #[cfg(feature = "_sql")]
 mod retry;
 mod store;
+mod sync;
 mod take;
 mod telemetry;
 #[cfg(feature = "tower")]

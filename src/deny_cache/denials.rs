@@ -1,6 +1,5 @@
 use std::fmt;
 use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use foldhash::fast::RandomState;
 use quick_cache::UnitWeighter;
@@ -8,14 +7,13 @@ use quick_cache::sync::{Cache, DefaultLifecycle, EntryAction, EntryResult};
 use tokio::time::Instant;
 
 use super::denial::Denial;
+use super::forgotten::Forgotten;
 use crate::{Decision, Key, Outcome, Take};
 
 /// What was denied, by key, as far as there is room.
 pub(super) struct Denials {
     cache: Cache<Key, Denial, UnitWeighter, RandomState>,
-    /// How often keys were forgotten, each counted in one of a few places: a denial that was on its way meanwhile is not
-    /// kept.
-    forgotten: [AtomicU64; 64],
+    forgotten: Forgotten,
     hasher: RandomState,
 }
 
@@ -48,7 +46,7 @@ impl Denials {
         let hasher = RandomState::default();
         let most = most_keys.max(1);
         let cache = Cache::with(most, most as u64, UnitWeighter, hasher.clone(), DefaultLifecycle::default());
-        Self { cache, forgotten: [const { AtomicU64::new(0) }; 64], hasher }
+        Self { cache, forgotten: Forgotten::new(), hasher }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -65,7 +63,7 @@ impl Denials {
     /// Before the store is asked.
     pub(super) fn question(&self, take: &Take) -> Question {
         // In this order: what is forgotten between the two is on no account missed.
-        let forgotten = self.count(take.key()).load(Ordering::SeqCst);
+        let forgotten = self.forgotten.times(self.hash(take.key()));
         Question { sent: Instant::now(), forgotten }
     }
 
@@ -87,13 +85,13 @@ impl Denials {
             let _ = place.insert(denial);
         }
         // Whoever forgets counts first. So either the key is counted here, or what was just kept is found there.
-        if self.count(key).load(Ordering::SeqCst) != question.forgotten {
+        if self.forgotten.times(self.hash(key)) != question.forgotten {
             self.remove(key);
         }
     }
 
     pub(super) fn forget(&self, key: &Key) {
-        self.count(key).fetch_add(1, Ordering::SeqCst);
+        self.forgotten.count(self.hash(key));
         self.remove(key);
     }
 
@@ -102,10 +100,8 @@ impl Denials {
         self.cache.remove(key);
     }
 
-    fn count(&self, key: &Key) -> &AtomicU64 {
-        #[expect(clippy::cast_possible_truncation, reason = "any bits will do")]
-        let hash = self.hasher.hash_one(key) as usize;
-        &self.forgotten[hash % self.forgotten.len()]
+    fn hash(&self, key: &Key) -> u64 {
+        self.hasher.hash_one(key)
     }
 }
 

@@ -1,4 +1,3 @@
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ struct Keeper<S: Store, C: Clock> {
 impl<S: Store, C: Clock> Lender<S, C> {
     /// Starts the task, if it does not run.
     pub(super) fn keep_house(self: &Arc<Self>, runtime: &Handle) {
-        if !self.keeping.swap(true, Ordering::AcqRel) {
+        if self.keeping.begin() {
             runtime.spawn(Keeper { lender: Arc::downgrade(self), runs: true }.keep(self.options.lifetime() / 2));
         }
     }
@@ -47,12 +46,7 @@ impl<S: Store, C: Clock> Keeper<S, C> {
             lender.show();
             // What cannot be given back is used.
             drop(lender.give_back(unused).await);
-            if lender.table.len() > 0 {
-                continue;
-            }
-            // Exchanged and not stored: so it sees each lease whose maker found the task running just before that.
-            lender.keeping.swap(false, Ordering::AcqRel);
-            if lender.table.len() == 0 || lender.keeping.swap(true, Ordering::AcqRel) {
+            if lender.keeping.end(|| lender.table.len() == 0) {
                 self.runs = false;
                 return;
             }
@@ -64,7 +58,7 @@ impl<S: Store, C: Clock> Drop for Keeper<S, C> {
     /// If its runtime ends, another may start it.
     fn drop(&mut self) {
         if let Some(lender) = self.lender.upgrade().filter(|_| self.runs) {
-            lender.keeping.store(false, Ordering::Release);
+            lender.keeping.break_off();
         }
     }
 }

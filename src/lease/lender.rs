@@ -6,6 +6,7 @@ use tokio::sync::RwLock;
 
 use super::heat::Heat;
 use super::held::{Held, ns};
+use super::keeping::Keeping;
 use super::options::LeaseOptions;
 use super::table::Table;
 use crate::telemetry::{LEASED, Share};
@@ -24,7 +25,7 @@ pub(super) struct Lender<S, C> {
     pub(super) debits: Arc<RwLock<()>>,
     closed: AtomicBool,
     /// Whether a task gives back what expires.
-    pub(super) keeping: AtomicBool,
+    pub(super) keeping: Keeping,
     /// The tokens that it holds, for those who watch: told now and then, not at each use.
     shown: Mutex<Share>,
 }
@@ -40,7 +41,7 @@ impl<S: Store, C: Clock> Lender<S, C> {
             clock,
             debits: Arc::default(),
             closed: AtomicBool::new(false),
-            keeping: AtomicBool::new(false),
+            keeping: Keeping::default(),
             shown: Mutex::new(Share::of(LEASED)),
         }
     }

@@ -1,0 +1,86 @@
+//! What is ordered by hand between atomics, in every order that the memory model allows.
+
+#[path = "../src/deny_cache/forgotten.rs"]
+mod forgotten;
+#[path = "../src/lease/keeping.rs"]
+mod keeping;
+
+mod sync {
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+}
+
+use std::sync::atomic as real;
+
+use loom::sync::atomic::{AtomicUsize, Ordering};
+use loom::sync::{Arc, Mutex};
+use loom::thread;
+
+use forgotten::Forgotten;
+use keeping::Keeping;
+
+/// The task that keeps house finds nothing left and ends, while somebody adds a lease.
+#[test]
+fn what_is_added_while_the_last_task_ends_has_a_task() {
+    static ENDED: real::AtomicUsize = real::AtomicUsize::new(0);
+    static WENT_ON: real::AtomicUsize = real::AtomicUsize::new(0);
+    loom::model(|| {
+        let (keeping, leases) = (Arc::new(Keeping::default()), Arc::new(AtomicUsize::new(0)));
+        assert!(keeping.begin(), "the first one starts it");
+        let adder = {
+            let (keeping, leases) = (Arc::clone(&keeping), Arc::clone(&leases));
+            thread::spawn(move || {
+                leases.fetch_add(1, Ordering::Relaxed);
+                keeping.begin()
+            })
+        };
+        let ended = keeping.end(|| leases.load(Ordering::Relaxed) == 0);
+        let started = adder.join().expect("no panic");
+        assert_eq!(ended, started, "one task keeps house");
+        (if ended { &ENDED } else { &WENT_ON }).fetch_add(1, real::Ordering::Relaxed);
+    });
+    assert!(ENDED.load(real::Ordering::Relaxed) > 0 && WENT_ON.load(real::Ordering::Relaxed) > 0, "both were explored");
+}
+
+/// Its runtime ends.
+#[test]
+fn a_task_that_is_broken_off_leaves_its_place_to_another() {
+    loom::model(|| {
+        let keeping = Keeping::default();
+        assert!(keeping.begin() && !keeping.begin());
+        keeping.break_off();
+        assert!(keeping.begin());
+    });
+}
+
+/// A denial is on its way from the store while tokens are given back there, and its key is forgotten after that.
+#[test]
+fn a_denial_from_before_tokens_were_given_back_is_not_kept() {
+    static KEPT_AND_FORGOTTEN: real::AtomicUsize = real::AtomicUsize::new(0);
+    loom::model(|| {
+        let forgotten = Arc::new(Forgotten::new());
+        let (tokens, kept) = (Arc::new(Mutex::new(false)), Arc::new(Mutex::new(false)));
+        let giver = {
+            let (forgotten, tokens, kept) = (Arc::clone(&forgotten), Arc::clone(&tokens), Arc::clone(&kept));
+            thread::spawn(move || {
+                *tokens.lock().expect("no panic") = true;
+                forgotten.count(KEY);
+                if std::mem::take(&mut *kept.lock().expect("no panic")) {
+                    KEPT_AND_FORGOTTEN.fetch_add(1, real::Ordering::Relaxed);
+                }
+            })
+        };
+        let times = forgotten.times(KEY);
+        let denied = !*tokens.lock().expect("no panic");
+        if denied {
+            *kept.lock().expect("no panic") = true;
+            if forgotten.times(KEY) != times {
+                *kept.lock().expect("no panic") = false;
+            }
+        }
+        giver.join().expect("no panic");
+        assert!(!*kept.lock().expect("no panic"), "it would deny what the store grants");
+    });
+    assert!(KEPT_AND_FORGOTTEN.load(real::Ordering::Relaxed) > 0, "a denial was kept in time to be forgotten");
+}
+
+const KEY: u64 = 42;
