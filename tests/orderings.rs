@@ -9,7 +9,7 @@ mod sync {
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 }
 
-use std::sync::atomic as real;
+use std::sync::atomic::AtomicUsize as Count;
 
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::sync::{Arc, Mutex};
@@ -21,8 +21,8 @@ use keeping::Keeping;
 /// The task that keeps house finds nothing left and ends, while somebody adds a lease.
 #[test]
 fn what_is_added_while_the_last_task_ends_has_a_task() {
-    static ENDED: real::AtomicUsize = real::AtomicUsize::new(0);
-    static WENT_ON: real::AtomicUsize = real::AtomicUsize::new(0);
+    static ENDED: Count = Count::new(0);
+    static WENT_ON: Count = Count::new(0);
     loom::model(|| {
         let (keeping, leases) = (Arc::new(Keeping::default()), Arc::new(AtomicUsize::new(0)));
         assert!(keeping.begin(), "the first one starts it");
@@ -36,9 +36,9 @@ fn what_is_added_while_the_last_task_ends_has_a_task() {
         let ended = keeping.end(|| leases.load(Ordering::Relaxed) == 0);
         let started = adder.join().expect("no panic");
         assert_eq!(ended, started, "one task keeps house");
-        (if ended { &ENDED } else { &WENT_ON }).fetch_add(1, real::Ordering::Relaxed);
+        (if ended { &ENDED } else { &WENT_ON }).fetch_add(1, Ordering::Relaxed);
     });
-    assert!(ENDED.load(real::Ordering::Relaxed) > 0 && WENT_ON.load(real::Ordering::Relaxed) > 0, "both were explored");
+    assert!(ENDED.load(Ordering::Relaxed) > 0 && WENT_ON.load(Ordering::Relaxed) > 0, "both were explored");
 }
 
 /// Its runtime ends.
@@ -55,7 +55,7 @@ fn a_task_that_is_broken_off_leaves_its_place_to_another() {
 /// A denial is on its way from the store while tokens are given back there, and its key is forgotten after that.
 #[test]
 fn a_denial_from_before_tokens_were_given_back_is_not_kept() {
-    static KEPT_AND_FORGOTTEN: real::AtomicUsize = real::AtomicUsize::new(0);
+    static KEPT_AND_FORGOTTEN: Count = Count::new(0);
     loom::model(|| {
         let forgotten = Arc::new(Forgotten::new());
         let (tokens, kept) = (Arc::new(Mutex::new(false)), Arc::new(Mutex::new(false)));
@@ -65,7 +65,7 @@ fn a_denial_from_before_tokens_were_given_back_is_not_kept() {
                 *tokens.lock().expect("no panic") = true;
                 forgotten.count(KEY);
                 if std::mem::take(&mut *kept.lock().expect("no panic")) {
-                    KEPT_AND_FORGOTTEN.fetch_add(1, real::Ordering::Relaxed);
+                    KEPT_AND_FORGOTTEN.fetch_add(1, Ordering::Relaxed);
                 }
             })
         };
@@ -80,7 +80,7 @@ fn a_denial_from_before_tokens_were_given_back_is_not_kept() {
         giver.join().expect("no panic");
         assert!(!*kept.lock().expect("no panic"), "it would deny what the store grants");
     });
-    assert!(KEPT_AND_FORGOTTEN.load(real::Ordering::Relaxed) > 0, "a denial was kept in time to be forgotten");
+    assert!(KEPT_AND_FORGOTTEN.load(Ordering::Relaxed) > 0, "a denial was kept in time to be forgotten");
 }
 
 const KEY: u64 = 42;

@@ -30,6 +30,10 @@ pub(crate) enum Kind {
     Flexible,
     /// `UPDATE … WHERE id`, which limits nothing.
     Bare,
+    /// `UPDATE` of many rows in one statement, gathered as tollgate gathers requests.
+    BareBatches,
+    /// A limiter over nothing: what it costs the client.
+    Nothing,
     /// `SELECT 1`, which does not even write.
     SelectOne,
     /// Nothing, to see what the rest costs.
@@ -46,7 +50,7 @@ impl Kind {
         match self {
             Self::Redis | Self::RedisPipelined => Some(Server::Redis),
             Self::RedisCell => Some(Server::RedisCell),
-            Self::Flexible => Some(Server::Postgres),
+            Self::Flexible | Self::BareBatches => Some(Server::Postgres),
             _ => None,
         }
     }
@@ -62,9 +66,9 @@ impl Contestant {
         let of = |kind| match kind {
             Kind::Redis | Kind::RedisPipelined => on(kind, redis),
             Kind::RedisCell => on(kind, Server::RedisCell),
-            Kind::Flexible => on(kind, Server::Postgres),
+            Kind::Flexible | Kind::BareBatches => on(kind, Server::Postgres),
             Kind::Tollgate | Kind::Leased | Kind::Uncoalesced | Kind::Bare | Kind::SelectOne => each(kind),
-            Kind::Unlimited | Kind::Governor | Kind::Memory => here(kind),
+            Kind::Nothing | Kind::Unlimited | Kind::Governor | Kind::Memory => here(kind),
         };
         kinds(workload.name).iter().copied().flat_map(of).collect()
     }
@@ -74,6 +78,7 @@ impl Contestant {
         let kind = match self.kind {
             Kind::RedisPipelined => Kind::Redis,
             Kind::Leased | Kind::Uncoalesced => Kind::Tollgate,
+            Kind::BareBatches => Kind::Bare,
             kind => kind,
         };
         Self { kind, ..self }
@@ -94,12 +99,24 @@ impl Contestant {
 /// Who is worth measuring under a workload. To add a variant, add a line.
 fn kinds(workload: &str) -> &'static [Kind] {
     use Kind::{
-        Bare, Flexible, Governor, Leased, Memory, Redis, RedisCell, RedisPipelined, SelectOne, Tollgate, Uncoalesced,
-        Unlimited,
+        Bare, BareBatches, Flexible, Governor, Leased, Memory, Nothing, Redis, RedisCell, RedisPipelined, SelectOne,
+        Tollgate, Uncoalesced, Unlimited,
     };
     match workload {
-        "uniform" => &[Redis, RedisPipelined, RedisCell, Tollgate, Flexible, Bare, SelectOne, Governor, Memory],
-        "hot" => &[Redis, RedisPipelined, RedisCell, Tollgate, Flexible, Bare, Governor, Memory],
+        "uniform" => &[
+            Redis,
+            RedisPipelined,
+            RedisCell,
+            Tollgate,
+            Flexible,
+            Bare,
+            BareBatches,
+            SelectOne,
+            Nothing,
+            Governor,
+            Memory,
+        ],
+        "hot" => &[Redis, RedisPipelined, RedisCell, Tollgate, Flexible, Bare, Nothing, Governor, Memory],
         "zipf" => &[Redis, RedisPipelined, RedisCell, Tollgate, Leased, Governor, Memory],
         "saturated" | "attack" => &[Redis, RedisPipelined, RedisCell, Tollgate, Governor, Memory],
         "denied" => &[Redis, RedisPipelined, RedisCell, Tollgate],
@@ -108,11 +125,12 @@ fn kinds(workload: &str) -> &'static [Kind] {
         "http_attack" => &[Redis, Governor, Memory, Tollgate],
         "low_load" => &[Redis, Tollgate, Uncoalesced],
         "five_limits" => &[Redis, RedisPipelined, Tollgate],
+        "sync_uniform" => &[Redis, RedisPipelined, Tollgate, Bare, BareBatches],
         _ => &[Redis, RedisPipelined, Tollgate, Bare],
     }
 }
 
-const KINDS: [(Kind, &str); 12] = [
+const KINDS: [(Kind, &str); 14] = [
     (Kind::Redis, "redis"),
     (Kind::RedisPipelined, "redis-pipelined"),
     (Kind::RedisCell, "redis-cell"),
@@ -121,7 +139,9 @@ const KINDS: [(Kind, &str); 12] = [
     (Kind::Uncoalesced, "tollgate-uncoalesced"),
     (Kind::Flexible, "rate-limiter-flexible"),
     (Kind::Bare, "bare-update"),
+    (Kind::BareBatches, "bare-batches"),
     (Kind::SelectOne, "select-1"),
+    (Kind::Nothing, "tollgate-over-nothing"),
     (Kind::Unlimited, "no-limiter"),
     (Kind::Governor, "governor"),
     (Kind::Memory, "tollgate-memory"),

@@ -5,6 +5,7 @@ pub(crate) mod governor;
 pub(crate) mod redis;
 mod redis_cell;
 mod redis_pipelined;
+mod stores;
 pub(crate) mod tollgate;
 
 use ::tollgate::SqlStore;
@@ -28,11 +29,13 @@ impl Contestant {
         match (self.kind, self.server) {
             (Kind::Redis, Some(server)) => redis::load(server, scene, names).await,
             (Kind::RedisCell, _) => redis_cell::load(scene, names).await,
-            (Kind::Tollgate | Kind::Leased | Kind::Uncoalesced | Kind::Bare, Some(server)) => match server {
-                Server::Postgres | Server::Postgres15 => self.load_sql::<Postgres>(server, scene, names).await,
-                Server::Mysql | Server::Mariadb => self.load_sql::<MySql>(server, scene, names).await,
-                _ => self.load_sql::<Sqlite>(server, scene, names).await,
-            },
+            (Kind::Tollgate | Kind::Leased | Kind::Uncoalesced | Kind::Bare | Kind::BareBatches, Some(server)) => {
+                match server {
+                    Server::Postgres | Server::Postgres15 => self.load_sql::<Postgres>(server, scene, names).await,
+                    Server::Mysql | Server::Mariadb => self.load_sql::<MySql>(server, scene, names).await,
+                    _ => self.load_sql::<Sqlite>(server, scene, names).await,
+                }
+            }
             _ => Ok(()),
         }
     }
@@ -51,6 +54,11 @@ impl Contestant {
             Kind::Memory => opened(tollgate::memory(scene).await?),
             Kind::Unlimited => bail!("without a server in front there is nothing to measure"),
             Kind::Flexible => Box::new(Driver::node(scene)?),
+            Kind::Nothing => opened(tollgate::Tollgate::open(stores::Nothing, scene, self.kind)?),
+            Kind::BareBatches => {
+                let pool = Postgres::open(&server?.database(&scene.run)?, CONNECTIONS, scene.workload.durable).await?;
+                opened(tollgate::Tollgate::open(stores::Rows(pool), scene, self.kind)?)
+            }
             Kind::Tollgate | Kind::Leased | Kind::Uncoalesced | Kind::Bare | Kind::SelectOne => match server? {
                 server @ (Server::Postgres | Server::Postgres15) => self.open_sql::<Postgres>(server, scene).await?,
                 server @ (Server::Mysql | Server::Mariadb) => self.open_sql::<MySql>(server, scene).await?,
@@ -62,7 +70,7 @@ impl Contestant {
 
     async fn load_sql<E: Engine>(self, server: Server, scene: &Scene, names: &[String]) -> anyhow::Result<()> {
         let pool = E::open(&server.database(&scene.run)?, CONNECTIONS, false).await?;
-        if self.kind == Kind::Bare {
+        if self.owner().kind == Kind::Bare {
             E::make_bare(&pool, names).await?;
         } else if let [first, others @ ..] = names {
             let store = SqlStore::from(pool.clone());

@@ -18,7 +18,7 @@ pub(crate) struct Tollgate<S: Store> {
 }
 
 impl<S: Store> Tollgate<S> {
-    fn open(store: S, scene: &Scene, kind: Kind) -> anyhow::Result<Self> {
+    pub(super) fn open(store: S, scene: &Scene, kind: Kind) -> anyhow::Result<Self> {
         let (limiter, rule) = (limiter(store, scene, kind)?, rule(scene.workload.terms)?);
         Ok(Self { limiter, rule, keys: keys(&scene.names)?, scene: scene.clone() })
     }
