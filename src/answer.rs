@@ -111,9 +111,9 @@ impl Answer {
             verdict.retry_after = self.acts_at.map_or(NEVER_NS, |until| until - self.now);
         }
         let Some(receipt) = self.receipt(request) else {
-            return Decision::new(verdict).under(self.mode);
+            return Decision::new(verdict).under(self.mode).of_terms(terms);
         };
         verdict.wait = receipt.acts_at - self.now;
-        Decision::of(verdict, Some(receipt))
+        Decision::of(verdict, Some(receipt)).of_terms(terms)
     }
 }

@@ -343,7 +343,9 @@ pub(crate) fn adjust<A: Account>(
         _ if given_back < 0 => account.charge(now, -given_back),
         _ => account.refund(&receipt, given_back),
     }
-    (Ok(Adjusted::Done(given_back)), Some(Held { state, expires_at: held.expires_at.max(now + DAY_NS), ..held }))
+    // As long as it could be asked for again.
+    let expires_at = held.expires_at.max(held.receipt.acts_at).max(now + DAY_NS);
+    (Ok(Adjusted::Done(given_back)), Some(Held { state, expires_at, ..held }))
 }
 
 const DAY_NS: i64 = 86_400_000_000_000;

@@ -62,6 +62,13 @@ impl Terms {
         self.capacity * self.token_ticks
     }
 
+    /// Nanoseconds from empty to full, or the period of an interval quota; [`NEVER_NS`] if nothing comes back.
+    #[must_use]
+    #[inline]
+    pub fn refill_ns(&self) -> i64 {
+        if self.is_continuous() { self.burst() } else { self.step_ns }
+    }
+
     /// What the clock of a bucket shows at `now`, in ticks.
     #[must_use]
     #[inline]

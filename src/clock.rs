@@ -37,10 +37,11 @@ impl Clock for SystemClock {
 /// What a clock of the system shows, in nanoseconds.
 #[inline]
 #[cfg(any(target_os = "android", target_os = "linux"))]
+#[allow(clippy::useless_conversion, reason = "elsewhere than here they are 32 bits")]
 pub(crate) fn read(clock: ClockId) -> i64 {
     // What the standard library calls too; its detours are a tenth of a decision in memory.
     let time = clock.now().expect("every system of these has this clock");
-    time.tv_sec().saturating_mul(SECOND_NS).saturating_add(time.tv_nsec())
+    i64::from(time.tv_sec()).saturating_mul(SECOND_NS).saturating_add(i64::from(time.tv_nsec()))
 }
 
 /// A clock that stands still until it is told to move: for tests, which need not sleep then.

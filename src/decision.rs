@@ -1,7 +1,7 @@
 use std::time::Duration;
 
-use crate::Mode;
-use crate::bucket::{NEVER_NS, Receipt, Verdict};
+use crate::bucket::{NEVER_NS, Receipt, Terms, Verdict};
+use crate::{Mode, Window};
 
 /// What a request came to. A denial is an answer like a grant, not an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub struct Decision {
     wait: Span,
     retry_after: Span,
     reset_after: Span,
+    /// The terms that it was decided under, if they are known: the capacity, and in which time an empty bucket is full.
+    terms: Option<(u64, Span)>,
     limit: usize,
     /// Of several buckets, what each said.
     each: Box<[Self]>,
@@ -85,6 +87,7 @@ impl Decision {
             wait: Span::ZERO,
             retry_after: Span::ZERO,
             reset_after: Span::ZERO,
+            terms: None,
             limit: 0,
             each: Box::default(),
             taken: None,
@@ -100,6 +103,18 @@ impl Decision {
     #[cfg(feature = "_sql")]
     pub(crate) fn after(self, attempts: u32) -> Self {
         Self { attempts, ..self }
+    }
+
+    /// Says under which terms it was decided.
+    #[inline]
+    pub(crate) fn of_terms(self, terms: &Terms) -> Self {
+        let of_terms = (terms.token_ticks > 0).then(|| (terms.capacity.unsigned_abs(), Span::of(terms.refill_ns())));
+        Self { terms: of_terms, ..self }
+    }
+
+    /// The same for those of a sliding window.
+    pub(crate) fn of_window(self, window: &Window) -> Self {
+        Self { terms: Some((window.max_requests(), window.interval().into())), ..self }
     }
 
     /// Says what decided instead of the tokens.
@@ -134,8 +149,9 @@ impl Decision {
 
     /// A grant from tokens that were taken before: nothing of it can be given back.
     #[inline]
-    pub(crate) fn lent(remaining: u64, reset_after: Duration) -> Self {
-        Self { reset_after: reset_after.into(), attempts: 0, source: Source::Lease, ..Self::grant(remaining) }
+    pub(crate) fn lent(remaining: u64, reset_after: Duration, terms: Option<(u64, Duration)>) -> Self {
+        let terms = terms.map(|(capacity, refill)| (capacity, refill.into()));
+        Self { reset_after: reset_after.into(), terms, attempts: 0, source: Source::Lease, ..Self::grant(remaining) }
     }
 
     /// The same so much later, without having asked the store again.
@@ -193,6 +209,20 @@ impl Decision {
             decides
         })?;
         Some(Self { each, ..merged })
+    }
+
+    /// How many tokens the bucket holds at most, or how many requests pass in the window, by the terms that ruled it: those
+    /// of its override or its plan, if they did. `None`: it has no limit, or nobody asked for it.
+    #[must_use]
+    pub fn capacity(&self) -> Option<u64> {
+        self.terms.map(|(capacity, _)| capacity)
+    }
+
+    /// In which time an empty bucket is full, or the window's interval; [`Duration::MAX`]: never. `None` as for
+    /// [`capacity`](Self::capacity).
+    #[must_use]
+    pub fn refill_time(&self) -> Option<Duration> {
+        self.terms.map(|(_, refill)| refill.into())
     }
 
     /// The answers of the request's buckets, in the order in which it named them: [`limit`](Self::limit) says whose each is,

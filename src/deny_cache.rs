@@ -1,6 +1,8 @@
 use smallvec::SmallVec;
 
-use crate::{Adjusted, Adjustment, Error, HoldBack, Key, Outcome, Rule, Store, SweepCursor, Swept, Take, TakeError};
+use crate::{
+    Adjusted, Adjustment, Decision, Error, HoldBack, Key, Outcome, Rule, Store, SweepCursor, Swept, Take, TakeError,
+};
 
 mod denial;
 mod denials;
@@ -137,7 +139,8 @@ impl<S: Store> Store for DenyCache<S> {
     fn take_now(&self, take: &Take) -> Option<Outcome> {
         match self.denials.find(take) {
             Known::Denied(decision) => Some(Ok(decision)),
-            Known::Nothing => self.store.take_now(take),
+            // What is denied is asked for once more, to be remembered.
+            Known::Nothing => self.store.take_now(take).filter(|now| now.as_ref().is_ok_and(Decision::is_granted)),
             // One of those who come now asks the store for all of them.
             Known::Past => None,
         }

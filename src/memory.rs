@@ -114,8 +114,9 @@ impl<C: Clock> MemoryStore<C> {
                 // Read under the lock: a clock read before would be as old as the wait for it.
                 let now = self.clock.now();
                 if let Some((verdict, receipt)) = row.take(request, now) {
+                    let terms = row.terms();
                     drop(shard);
-                    return Ok(Decision::of(verdict, receipt));
+                    return Ok(Decision::of(verdict, receipt).of_terms(&terms));
                 }
             }
         }

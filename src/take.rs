@@ -29,6 +29,8 @@ pub struct Take {
     /// Whether the first bucket is the limiter's own, and not one that others share with it.
     pub(crate) own: bool,
     pub(crate) refundable: bool,
+    /// Whether what is denied passes all the same, and is told so.
+    pub(crate) shadow: bool,
 }
 
 impl Take {
@@ -180,6 +182,7 @@ impl Take {
             hold: Duration::ZERO,
             own: true,
             refundable: false,
+            shadow: false,
         }
     }
 }

@@ -8,7 +8,11 @@ impl Engine for MySql {
 
     async fn open(url: &str, connections: u32, _: Durability) -> anyhow::Result<MySqlPool> {
         let options: MySqlConnectOptions = url.parse()?;
-        let pool = MySqlPoolOptions::new().min_connections(connections).max_connections(connections);
+        let pool = MySqlPoolOptions::new()
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .min_connections(connections)
+            .max_connections(connections);
         Ok(pool.test_before_acquire(false).connect_with(options).await?)
     }
 

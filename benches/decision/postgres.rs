@@ -12,7 +12,11 @@ impl Engine for Postgres {
             Durability::Durable => "on",
         };
         let options: PgConnectOptions = url.parse()?;
-        let pool = PgPoolOptions::new().min_connections(connections).max_connections(connections);
+        let pool = PgPoolOptions::new()
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .min_connections(connections)
+            .max_connections(connections);
         Ok(pool
             .test_before_acquire(false)
             .connect_with(options.options([("synchronous_commit", synchronous_commit)]))

@@ -16,7 +16,11 @@ impl Engine for Sqlite {
         let options: SqliteConnectOptions = url.parse()?;
         let options =
             options.journal_mode(SqliteJournalMode::Wal).synchronous(synchronous).busy_timeout(Duration::from_secs(5));
-        let pool = SqlitePoolOptions::new().min_connections(connections).max_connections(connections);
+        let pool = SqlitePoolOptions::new()
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .min_connections(connections)
+            .max_connections(connections);
         Ok(pool.test_before_acquire(false).connect_with(options).await?)
     }
 

@@ -26,18 +26,30 @@ impl Database {
     pub(crate) async fn connect(url: &str, connections: u32) -> anyhow::Result<Self> {
         Ok(match url.split(':').next() {
             Some("postgres" | "postgresql") => {
-                let pool = PgPoolOptions::new().min_connections(connections).max_connections(connections);
+                let pool = PgPoolOptions::new()
+                    .idle_timeout(None)
+                    .max_lifetime(None)
+                    .min_connections(connections)
+                    .max_connections(connections);
                 Self::Postgres(pool.connect(url).await?)
             }
             Some("mysql" | "mariadb") => {
-                let pool = MySqlPoolOptions::new().min_connections(connections).max_connections(connections);
+                let pool = MySqlPoolOptions::new()
+                    .idle_timeout(None)
+                    .max_lifetime(None)
+                    .min_connections(connections)
+                    .max_connections(connections);
                 Self::MySql(pool.connect(url).await?)
             }
             Some("sqlite") => {
                 let options = SqliteConnectOptions::from_str(url)?
                     .journal_mode(SqliteJournalMode::Wal)
                     .synchronous(SqliteSynchronous::Normal);
-                let pool = SqlitePoolOptions::new().min_connections(connections).max_connections(connections);
+                let pool = SqlitePoolOptions::new()
+                    .idle_timeout(None)
+                    .max_lifetime(None)
+                    .min_connections(connections)
+                    .max_connections(connections);
                 Self::Sqlite(pool.connect_with(options).await?)
             }
             _ => bail!("give a URL that begins with postgres://, mysql:// or sqlite://"),

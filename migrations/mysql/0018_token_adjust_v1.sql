@@ -111,7 +111,7 @@ begin
      where id = v_id;
     update token_receipts
        set state = case p_kind when 'cancel' then 'cancelled' when 'refund' then 'refunded' else 'settled' end,
-           expires_at = greatest(expires_at, v_now + 86400000000000)
+           expires_at = greatest(expires_at, acts_at, v_now + 86400000000000)
      where id = v_receipt and bucket = v_id;
   end adjust;
 

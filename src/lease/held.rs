@@ -23,6 +23,9 @@ pub(super) struct Held {
     /// What the store said last: the tokens left, and when it is full.
     pub(super) remaining: AtomicU64,
     pub(super) full_at: AtomicU64,
+    /// And under which terms it decided: the capacity, 0 if it did not say, and the time of a refill.
+    capacity: AtomicU64,
+    refill: AtomicU64,
     /// The tokens of all requests that were not served. It wraps.
     pub(super) missed: AtomicU64,
     /// No more are asked for until then.
@@ -45,6 +48,8 @@ impl Held {
             low: AtomicU64::new(0),
             remaining: AtomicU64::new(0),
             full_at: AtomicU64::new(0),
+            capacity: AtomicU64::new(0),
+            refill: AtomicU64::new(0),
             missed: AtomicU64::new(used),
             paused_until: AtomicU64::new(0),
             queued_until: AtomicU64::new(0),
@@ -67,8 +72,13 @@ impl Held {
             u64::MAX => Duration::MAX,
             full_at => Duration::from_nanos(full_at.saturating_sub(now)),
         };
+        let terms = match (self.capacity.load(Ordering::Relaxed), self.refill.load(Ordering::Relaxed)) {
+            (0, _) => None,
+            (capacity, u64::MAX) => Some((capacity, Duration::MAX)),
+            (capacity, refill) => Some((capacity, Duration::from_nanos(refill))),
+        };
         let remaining = self.remaining.load(Ordering::Relaxed).saturating_add(left);
-        Some((Decision::lent(remaining, reset_after), left <= self.low.load(Ordering::Relaxed)))
+        Some((Decision::lent(remaining, reset_after, terms), left <= self.low.load(Ordering::Relaxed)))
     }
 
     /// Takes down that a request was not served.
@@ -104,6 +114,9 @@ impl Held {
             Duration::MAX => u64::MAX,
             reset_after => now.saturating_add(ns(reset_after)),
         };
+        let ns = |span: Duration| if span == Duration::MAX { u64::MAX } else { ns(span) };
+        self.capacity.store(decision.capacity().unwrap_or(0), Ordering::Relaxed);
+        self.refill.store(decision.refill_time().map_or(0, ns), Ordering::Relaxed);
         self.remaining.store(decision.remaining(), Ordering::Relaxed);
         self.full_at.store(full_at, Ordering::Relaxed);
     }

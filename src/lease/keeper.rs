@@ -7,7 +7,7 @@ use tokio::time::sleep;
 use super::lender::Lender;
 use crate::{Adjustment, Clock, Store};
 
-/// The task that gives back what expires, and forgets leases that nobody uses. There is one while there are leases.
+/// The task that gives back what expires, and forgets leases that nobody uses. There is one while there are leases that were ever filled.
 struct Keeper<S: Store, C: Clock> {
     lender: Weak<Lender<S, C>>,
     /// Whether it is the one that runs.

@@ -16,7 +16,7 @@ pub(super) type Leases = SmallVec<[Arc<Held>; 1]>;
 /// All leases, by key.
 ///
 /// Where a key is hot, all threads look for the same lease at once, and few are ever added or forgotten. So those who look
-/// share no memory that they write to.
+/// share no lock that each of them has to write to.
 #[derive(Debug)]
 pub(super) struct Table {
     shards: [ShardedLock<Shard>; SHARDS],

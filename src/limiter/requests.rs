@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::reservation::{Abandoned, Turn};
 use super::{Limiter, Reservation};
 use crate::telemetry::{Begun, Share, WAITERS};
-use crate::{Decision, Error, Store, Take};
+use crate::{Decision, Error, Mode, Source, Store, Take};
 
 impl<S: Store> Limiter<S> {
     /// Decides a request of the caller's own making, for instance for several limits at once.
@@ -86,12 +86,23 @@ impl<S: Store> Limiter<S> {
     /// Tells those who watch what a request came to.
     #[inline]
     fn end(&self, begun: Begun, take: &Take, answer: Result<&Decision, &Error>) {
+        let passed;
+        let answer = match answer {
+            Ok(denied) if take.shadow && !denied.is_granted() => {
+                passed = denied.clone().pass(Mode::Shadow);
+                Ok(&passed)
+            }
+            answer => answer,
+        };
         self.decisions.end(begun, take, answer);
-        // What the layers answer makes no rows, however much of it there is.
-        if let Some(sweeper) = &self.sweeper
-            && answer.map_or(true, |decision| decision.attempts() > 0)
-        {
-            sweeper.count(&self.stack.store);
+        if let Some(sweeper) = &self.sweeper {
+            match answer.map_or(Source::Store, Decision::source) {
+                // What a lease gives back makes rows, though not for each request: a sample will do.
+                Source::Lease if fastrand::u8(..) == 0 => sweeper.count(256, &self.stack.store),
+                // What memory answers makes none, however much of it there is.
+                Source::DenyCache | Source::Fallback | Source::Lease | Source::Limiter => {}
+                Source::LocalReads | Source::Store => sweeper.count(1, &self.stack.store),
+            }
         }
         if let (Some(denied), Ok(decision)) = (&self.denied, answer)
             && !decision.is_granted()

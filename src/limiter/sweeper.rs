@@ -26,10 +26,10 @@ impl Default for Sweeper {
 }
 
 impl Sweeper {
-    /// Counts a request that may have made a row; after so many, a task of its own goes on sweeping, if none is at it.
-    pub(super) fn count<S: Store>(self: &Arc<Self>, store: &Arc<S>) {
-        // Two who count at once may be one: how many there were need not be known better, and exclusion costs more.
-        let requests = self.requests.load(Ordering::Relaxed) + 1;
+    /// Counts requests that may have made rows; after so many, a task of its own goes on sweeping, if none is at it.
+    pub(super) fn count<S: Store>(self: &Arc<Self>, requests: u64, store: &Arc<S>) {
+        // What others count at this moment is lost, which puts a run off and no more; to exclude them costs all of them.
+        let requests = self.requests.load(Ordering::Relaxed) + requests;
         self.requests.store(requests, Ordering::Relaxed);
         if requests < self.due.load(Ordering::Relaxed) {
             return;

@@ -77,23 +77,33 @@ impl QuotaBuilder {
             Rate::Tokens(tokens, period) => {
                 let capacity = self.burst.unwrap_or(tokens);
                 let refill = (u128::from(capacity)).saturating_mul(period.as_nanos()).div_ceil(u128::from(tokens));
-                Quota::new(capacity, nanoseconds(refill)?, Refill::Continuous)
+                let quota = Quota::new(capacity, nanoseconds(refill)?, Refill::Continuous)?;
+                // A small burst is refilled before a rounded nanosecond shows in it.
+                let takes = u128::from(quota.token_ns().unsigned_abs()).saturating_mul(u128::from(tokens));
+                let too_fine = takes.saturating_mul(1000) > period.as_nanos().saturating_mul(1001);
+                if too_fine { Err(QuotaError::too_fine(tokens, period)) } else { Ok(quota) }
             }
             Rate::Fraction(rate) if rate.is_nan() || rate < 0.0 => Err(QuotaError::NoRate(rate)),
             Rate::Fraction(f64::INFINITY) => Ok(Quota::unlimited()),
             Rate::Fraction(0.0) => Quota::once(self.burst.unwrap_or(0)),
-            Rate::Fraction(rate) => {
-                #[expect(
-                    clippy::cast_possible_truncation,
-                    clippy::cast_sign_loss,
-                    reason = "saturates, and is refused"
-                )]
-                let capacity = self.burst.unwrap_or_else(|| rate.ceil() as u64);
-                #[expect(clippy::cast_precision_loss, reason = "a rate is no more precise")]
-                let refill = Duration::try_from_secs_f64(capacity as f64 / rate);
-                Quota::new(capacity, refill.map_err(|_| QuotaError::RefillTooLong)?, Refill::Continuous)
-            }
+            Rate::Fraction(rate) => self.fraction(rate),
         }
+    }
+
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        reason = "a rate is no more precise, and what saturates is refused"
+    )]
+    fn fraction(self, rate: f64) -> Result<Quota, QuotaError> {
+        let capacity = self.burst.unwrap_or_else(|| rate.ceil() as u64);
+        let ns = capacity as f64 / rate * 1e9;
+        // Up, but for what a float is off by: a rate is never exceeded.
+        let refill = if (ns - ns.round()).abs() <= ns * 1e-12 { ns.round() } else { ns.ceil() };
+        let quota = Quota::new(capacity, Duration::from_nanos(refill as u64), Refill::Continuous)?;
+        let too_fine = quota.token_ns() as f64 * rate > 1.001e9;
+        if too_fine { Err(QuotaError::too_fine(rate.ceil() as u64, Duration::from_secs(1))) } else { Ok(quota) }
     }
 }
 

@@ -1,3 +1,7 @@
+use std::time::Duration;
+
+use crate::take::nanoseconds;
+
 /// Why figures or words make no quota.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -18,9 +22,9 @@ pub enum QuotaError {
     )]
     NoWindow {
         /// The interval given.
-        interval: std::time::Duration,
+        interval: Duration,
         /// The resolution given.
-        resolution: std::time::Duration,
+        resolution: Duration,
     },
     /// A number of tokens a second that is none.
     #[error("a rate of {0} tokens a second is no rate: give 0 or more")]
@@ -60,4 +64,12 @@ pub enum QuotaError {
          seconds; units are ns, us, ms, s, min, h and d"
     )]
     WindowText(String),
+}
+
+impl QuotaError {
+    /// Of a rate, whatever the burst.
+    pub(super) fn too_fine(tokens: u64, period: Duration) -> Self {
+        let (capacity, refill_ns) = (i64::try_from(tokens).unwrap_or(i64::MAX), nanoseconds(period));
+        Self::TooFine { capacity, refill_ns }
+    }
 }

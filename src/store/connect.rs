@@ -60,6 +60,9 @@ impl<DB: Dialect> SqlStore<DB> {
         let options = DB::connect_options(url, durability).map_err(wrong)?;
         let pool: Pool<DB> = PoolOptions::new()
             .max_connections(CONNECTIONS)
+            // Without the task that looks after them: that of sqlx 0.9.0 may spin for ever (its issue 3645).
+            .idle_timeout(None)
+            .max_lifetime(None)
             // A ping for each call would be a round trip for each call.
             .test_before_acquire(false)
             .before_acquire(|connection: &mut DB::Connection, idle| {
@@ -67,7 +70,7 @@ impl<DB: Dialect> SqlStore<DB> {
                     if idle.idle_for > RESTED {
                         connection.ping().await?;
                     }
-                    Ok(true)
+                    Ok(idle.age < LIFETIME)
                 })
             })
             .connect_lazy_with(options);
@@ -83,6 +86,9 @@ impl<DB: Dialect> SqlStore<DB> {
 
 /// Two calls under way, a few that take long, and an operator's.
 const CONNECTIONS: u32 = 8;
+
+/// Then a connection is replaced, so that another server behind the same name is found.
+const LIFETIME: Duration = Duration::from_mins(30);
 
 /// After so long, a connection may be broken without anybody having noticed.
 const RESTED: Duration = Duration::from_secs(1);

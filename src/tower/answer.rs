@@ -36,7 +36,7 @@ impl Answer<'_> {
             let (limit, rule) = (self.limits[decision.limit()], &self.take.limits[decision.limit()].1);
             if !served || (decision.is_granted() && decision.mode() == Mode::Enforce) {
                 add_rate_limit(headers, &limit.name, decision);
-                add_policy(headers, &limit.name, rule);
+                add_policy(headers, &limit.name, rule, decision);
             }
         }
     }

@@ -40,8 +40,8 @@ impl RateLimitLayer {
         let Some((take, limits)) = self.take(request, cost)? else {
             return Ok(None);
         };
-        let take = Take { max_wait: self.longest_wait, refundable: self.refund.is_some(), ..take };
-        let (decision, charge) = self.gate.ask(&take, self.shadow).await.map_err(Unanswered::Failed)?;
+        let take = Take { max_wait: self.longest_wait, refundable: self.refund.is_some(), shadow: self.shadow, ..take };
+        let (decision, charge) = self.gate.ask(&take).await.map_err(Unanswered::Failed)?;
         Ok(Some(Answer { decision, take, limits, charge }))
     }
 

@@ -16,7 +16,7 @@ pub(super) trait Gate: Send + Sync {
 
     /// Decides, and waits for the turn unless it is only for show. If the request is refundable, the answer says how its
     /// tokens are given back.
-    fn ask<'a>(&'a self, take: &'a Take, shadow: bool) -> Asked<'a, Result<Charged, Error>>;
+    fn ask<'a>(&'a self, take: &'a Take) -> Asked<'a, Result<Charged, Error>>;
 }
 
 /// An answer, and what was taken if it may have to be given back.
@@ -37,9 +37,9 @@ impl<S: Store> Gate for Limiter<S> {
         Self::rule(self)
     }
 
-    fn ask<'a>(&'a self, take: &'a Take, shadow: bool) -> Asked<'a, Result<Charged, Error>> {
+    fn ask<'a>(&'a self, take: &'a Take) -> Asked<'a, Result<Charged, Error>> {
         Box::pin(async move {
-            if !take.max_wait.is_zero() && !shadow {
+            if !take.max_wait.is_zero() && !take.shadow {
                 // A client that goes away has used its turn, or it could ask for ever more.
                 let turn = self.wait_or(take, Abandoned::Used).await?;
                 return Ok(charged(turn, take));

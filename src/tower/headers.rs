@@ -28,18 +28,22 @@ pub(super) fn add_rate_limit(headers: &mut HeaderMap, limit: &str, decision: &De
     add(headers, RATE_LIMIT, &item);
 }
 
-/// Adds the terms of a limit, if the request states them. Those of a plan or a provisioned bucket are the database's.
-pub(super) fn add_policy(headers: &mut HeaderMap, limit: &str, rule: &Rule) {
-    let (quota, window) = match rule {
-        Rule::Quota(quota) if *quota != Quota::unlimited() => (quota.capacity(), quota.refill_time()),
-        Rule::Window(window) => (window.max_requests(), window.interval()),
+/// Adds the terms of a limit: those that ruled it, which may be a plan's or an override's. Where nobody asked for it they are
+/// those that the request states, if it does.
+pub(super) fn add_policy(headers: &mut HeaderMap, limit: &str, rule: &Rule, decision: &Decision) {
+    let (quota, window) = match (decision.capacity().zip(decision.refill_time()), rule) {
+        (Some(ruled), _) => ruled,
+        (None, Rule::Quota(quota)) if *quota != Quota::unlimited() => (quota.capacity(), quota.refill_time()),
+        (None, Rule::Window(window)) => (window.max_requests(), window.interval()),
         _ => return,
     };
     let mut item = string(limit);
     let _ = write!(item, ";q={}", quota.min(MOST));
     // There are no shorter ones in the draft, and a longer one would state a lower rate.
-    if let Some(seconds) = whole_seconds(window).filter(|_| window >= Duration::from_secs(1)) {
-        let _ = write!(item, ";w={seconds}");
+    if window >= Duration::from_secs(1) && window != Duration::MAX {
+        // Each token may take up to a nanosecond longer than was asked for.
+        let seconds = window.as_secs() + u64::from(u64::from(window.subsec_nanos()) >= quota.max(1));
+        let _ = write!(item, ";w={}", seconds.min(LONGEST));
     }
     add(headers, RATE_LIMIT_POLICY, &item);
 }

@@ -63,6 +63,7 @@ impl Counted {
             reset_after: (ring.empty_at(window) - now).max(0),
         };
         let receipt = bucket::Receipt { cost: request.cost, granted: 0, acts_at: acts_at.unwrap_or(now) };
-        Ok(if took { Decision::of(verdict, Some(receipt)) } else { Decision::new(verdict).under(mode) })
+        let decision = if took { Decision::of(verdict, Some(receipt)) } else { Decision::new(verdict).under(mode) };
+        Ok(decision.of_window(window))
     }
 }

@@ -23,7 +23,12 @@ impl Replicas {
             .create_if_missing(true)
             .journal_mode(SqliteJournalMode::Wal)
             .busy_timeout(Duration::from_secs(20));
-        let pool = SqlitePoolOptions::new().max_connections(4).connect_with(options).await?;
+        let pool = SqlitePoolOptions::new()
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .max_connections(4)
+            .connect_with(options)
+            .await?;
         tollgate::migrate(&pool).await?;
         Ok(Limiter::new(SqliteStore::from(pool), quota)?)
     }

@@ -24,30 +24,37 @@ impl Crowd {
         let enter = move |session: i64| known.lock().expect("nobody panics while holding it").push(session);
         let pool = match &rig.pool {
             AnyPool::MySql(pool) => {
-                let options = MySqlPoolOptions::new().after_connect(move |connection, _| {
-                    let enter = enter.clone();
-                    Box::pin(async move {
-                        let id = sqlx::query_scalar("select cast(connection_id() as signed)");
-                        enter(id.fetch_one(connection).await?);
-                        Ok(())
-                    })
-                });
+                let options = MySqlPoolOptions::new().idle_timeout(None).max_lifetime(None).after_connect(
+                    move |connection, _| {
+                        let enter = enter.clone();
+                        Box::pin(async move {
+                            let id = sqlx::query_scalar("select cast(connection_id() as signed)");
+                            enter(id.fetch_one(connection).await?);
+                            Ok(())
+                        })
+                    },
+                );
                 let options = options.min_connections(size).max_connections(size).test_before_acquire(false);
                 AnyPool::MySql(options.connect_with(pool.connect_options().as_ref().clone()).await?)
             }
             AnyPool::Postgres(pool) => {
-                let options = PgPoolOptions::new().after_connect(move |connection, _| {
-                    let enter = enter.clone();
-                    Box::pin(async move {
-                        enter(sqlx::query_scalar("select pg_backend_pid()::bigint").fetch_one(connection).await?);
-                        Ok(())
-                    })
-                });
+                let options =
+                    PgPoolOptions::new().idle_timeout(None).max_lifetime(None).after_connect(move |connection, _| {
+                        let enter = enter.clone();
+                        Box::pin(async move {
+                            enter(sqlx::query_scalar("select pg_backend_pid()::bigint").fetch_one(connection).await?);
+                            Ok(())
+                        })
+                    });
                 let options = options.min_connections(size).max_connections(size).test_before_acquire(false);
                 AnyPool::Postgres(options.connect_with(pool.connect_options().as_ref().clone()).await?)
             }
             AnyPool::Sqlite(pool) => {
-                let options = SqlitePoolOptions::new().min_connections(size).max_connections(size);
+                let options = SqlitePoolOptions::new()
+                    .idle_timeout(None)
+                    .max_lifetime(None)
+                    .min_connections(size)
+                    .max_connections(size);
                 AnyPool::Sqlite(options.connect_with(pool.connect_options().as_ref().clone()).await?)
             }
         };

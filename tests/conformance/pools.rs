@@ -87,7 +87,7 @@ pub async fn through_proxy(rig: &Rig, connections: u32) -> anyhow::Result<(Rig, 
 }
 
 fn small<DB: Database>(connections: u32) -> PoolOptions<DB> {
-    PoolOptions::new().max_connections(connections).test_before_acquire(false)
+    PoolOptions::new().idle_timeout(None).max_lifetime(None).max_connections(connections).test_before_acquire(false)
 }
 
 /// Returns once nobody uses a connection of the pool.

@@ -129,5 +129,5 @@ impl Database {
 
 /// A pool that does not look whether a connection is alive before somebody uses it.
 fn small<DB: sqlx::Database>() -> PoolOptions<DB> {
-    PoolOptions::new().max_connections(8).test_before_acquire(false)
+    PoolOptions::new().idle_timeout(None).max_lifetime(None).max_connections(8).test_before_acquire(false)
 }

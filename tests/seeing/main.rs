@@ -2,6 +2,7 @@
 
 mod operations;
 mod recorded;
+mod shadow;
 mod told;
 
 use std::path::PathBuf;
@@ -218,14 +219,15 @@ async fn exercise(handle: &PrometheusHandle) -> anyhow::Result<()> {
     assert!(waits?.is_granted() && first?.is_granted() && !second?.is_granted());
     let _ = (limiter.allow("a").await?, limiter.allow_n("a", 0).await.is_err());
     let broken = Limiter::builder(Broken).fallback(Duration::from_secs(1), Fallback::Open).build("1/h")?;
+    let failing = Limiter::new(Broken, "1/h")?;
     while value(handle, "tollgate_sweeps_total", &[("outcome", "error")]).is_none() {
         for _ in 0..256 {
-            let _ = broken.allow("a").await?;
+            // What the fallback answers makes no rows.
+            let _ = (broken.allow("a").await?, failing.allow("a").await.is_err());
         }
         tokio::task::yield_now().await;
     }
     let lease = Limiter::new(Lease::new(MemoryStore::new()), "1000000 once")?;
-    // What is leased makes no rows to sweep.
     let memory = Limiter::new(MemoryStore::new(), "1000000/s")?;
     let shown = |name| value(handle, name, &[]).is_some();
     while !shown("tollgate_leased_tokens") || !shown("tollgate_swept_total") {
@@ -262,7 +264,12 @@ impl Database {
         // Nobody waits for others by itself.
         let options = SqliteConnectOptions::new().filename(directory.join("buckets.db")).create_if_missing(true);
         let options = options.journal_mode(SqliteJournalMode::Wal).busy_timeout(Duration::ZERO);
-        let pool = SqlitePoolOptions::new().max_connections(3).connect_with(options).await?;
+        let pool = SqlitePoolOptions::new()
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .max_connections(3)
+            .connect_with(options)
+            .await?;
         let database = Self { directory, pool };
         tollgate::migrate(&database.pool).await?;
         Ok(database)

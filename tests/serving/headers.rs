@@ -9,7 +9,7 @@ use axum::routing::get;
 use proptest::prelude::*;
 use sfv::{BareItem, List, ListEntry, Parser};
 use tollgate::tower::{Everybody, RateLimitHeaders, RateLimitLayer};
-use tollgate::{Admin, Fallback, Limiter, ManualClock, MemoryStore, Mode, Quota, Rule, Window};
+use tollgate::{Admin, Fallback, Key, Limiter, ManualClock, MemoryStore, Mode, Override, Quota, Rule, Window};
 use tower::{Layer, ServiceExt, service_fn};
 
 use super::broken::Broken;
@@ -51,11 +51,23 @@ async fn they_say_what_is_left_and_until_when() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn a_window_is_said_as_it_is_and_a_plan_is_the_databases() -> anyhow::Result<()> {
+async fn the_terms_are_said_that_ruled() -> anyhow::Result<()> {
     let window = Window::new(100, Duration::from_secs(60), Duration::from_secs(5))?;
     let server = limited(Limiter::new(MemoryStore::new(), window)?, RateLimitHeaders::Always).await?;
     let answer = Client::new(server.address).get("/").await?;
     assert_eq!(answer.header("ratelimit-policy")?, Some("\"a\";q=100;w=60"));
+
+    let plan = Key::try_from("basic")?;
+    let planned = Limiter::new(MemoryStore::new(), Rule::Plan(plan.clone()))?;
+    planned.store().create_plan(&plan, "3/s".parse()?).await?;
+    let server = limited(planned.clone(), RateLimitHeaders::Always).await?;
+    let client = Client::new(server.address);
+    assert_eq!(client.get("/").await?.header("ratelimit-policy")?, Some("\"a\";q=3;w=1"));
+    planned.store().create_plan(&plan, "1000/h burst 10".parse()?).await?;
+    assert_eq!(client.get("/").await?.header("ratelimit-policy")?, Some("\"a\";q=10;w=36"));
+    let over = Override { quota: Some("900/min".parse()?), ..Override::default() };
+    planned.store().set_override(&Key::try_from("127.0.0.1")?, over).await?;
+    assert_eq!(client.get("/").await?.header("ratelimit-policy")?, Some("\"a\";q=900;w=60"));
 
     let unlimited = Limiter::new(MemoryStore::new(), Rule::Quota(Quota::unlimited()))?;
     let server = limited(unlimited, RateLimitHeaders::Always).await?;

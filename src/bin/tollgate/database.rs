@@ -130,8 +130,9 @@ fn unreadable<DB: Engine>(error: &sqlx::Error) -> Refusal {
 /// A store over a few connections. The command line changes what people decided, so commits are as durable as the server's.
 pub(crate) async fn open<DB: Engine>(url: &str, missing: Missing) -> anyhow::Result<SqlStore<DB>> {
     let (options, address) = DB::options(url, missing)?;
-    let pool: Pool<DB> =
-        PoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(PATIENCE).connect_lazy_with(options.clone());
+    // Without the task that looks after connections: that of sqlx 0.9.0 may spin for ever (its issue 3645).
+    let pool: PoolOptions<DB> = PoolOptions::new().idle_timeout(None).max_lifetime(None);
+    let pool = pool.max_connections(CONNECTIONS).acquire_timeout(PATIENCE).connect_lazy_with(options.clone());
     let connected = match timeout(SOON, pool.acquire()).await {
         Ok(connected) => connected.map(drop),
         // A pool goes on trying, and does not say why it does not succeed.

@@ -87,6 +87,18 @@ async fn the_library_refuses_figures_that_make_no_quota(_: Rig) -> anyhow::Resul
     }
     assert!(matches!(Quota::continuous(1_000, ns(998_001)), Err(QuotaError::TooFine { .. })));
     assert!(matches!(Quota::continuous(999_999_999, second), Err(QuotaError::TooFine { .. })));
+    // Whatever the burst: one of a token is refilled before the rounding shows.
+    for (tokens, burst) in [(30_000_000, 1), (700_000_000, 1), (999_999_999, 10)] {
+        assert!(matches!(Quota::per_second(tokens).burst(burst).build(), Err(QuotaError::TooFine { .. })), "{tokens}");
+        let rate = f64::from(u32::try_from(tokens)?);
+        assert!(matches!(Quota::rate(rate).burst(burst).build(), Err(QuotaError::TooFine { .. })), "{rate}");
+    }
+    for (tokens, burst) in [(1_000_000_000, 1), (1_000_000, 1), (7, 3)] {
+        let (quota, rate) = (Quota::per_second(tokens).burst(burst).build()?, f64::from(u32::try_from(tokens)?));
+        assert_eq!(Quota::rate(rate).burst(burst).build()?, quota);
+        let takes = quota.refill_time().as_nanos() * u128::from(tokens);
+        assert!(takes >= u128::from(burst) * second.as_nanos(), "{quota} is no faster");
+    }
     // A burst of just under a century that rounding makes longer.
     assert_eq!(
         Quota::continuous(CENTURY_NS / 1001 + 1, ns(CENTURY_NS - 1_000_000_000_000)),

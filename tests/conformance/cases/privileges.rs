@@ -225,11 +225,25 @@ impl Login {
         let pool = match &rig.pool {
             AnyPool::Postgres(pool) => {
                 let options = pool.connect_options().as_ref().clone().username(&name);
-                AnyPool::Postgres(PgPoolOptions::new().max_connections(1).connect_with(options).await?)
+                AnyPool::Postgres(
+                    PgPoolOptions::new()
+                        .idle_timeout(None)
+                        .max_lifetime(None)
+                        .max_connections(1)
+                        .connect_with(options)
+                        .await?,
+                )
             }
             AnyPool::MySql(pool) => {
                 let options = pool.connect_options().as_ref().clone().username(&name);
-                AnyPool::MySql(MySqlPoolOptions::new().max_connections(1).connect_with(options).await?)
+                AnyPool::MySql(
+                    MySqlPoolOptions::new()
+                        .idle_timeout(None)
+                        .max_lifetime(None)
+                        .max_connections(1)
+                        .connect_with(options)
+                        .await?,
+                )
             }
             AnyPool::Sqlite(_) => anyhow::bail!("a file has no users"),
         };

@@ -24,6 +24,7 @@ pub fn cases() -> Vec<Case> {
         a_limiter_keeps_up_with_windows_and_ids_that_are_used_once,
         as_many_steps_as_a_limiter_makes_bound_rows_beside_those_that_live,
         a_sweep_deletes_denials_of_more_than_two_days_ago,
+        a_cancelled_turn_is_remembered_until_it_would_have_come,
     )
     .into();
     cases.extend(list!(
@@ -83,6 +84,23 @@ async fn a_sweep_deletes_what_says_nothing_any_more_in_bounded_steps(rig: Rig) -
     assert_eq!(left, [&owing[0], &owing[1], &owing[2], &provisioned]);
     assert_eq!(store.sweep(None, 100).await?.deleted, 0);
     ensure!(!store.clear_override(&full[0]).await? && store.clear_override(&full[1]).await?);
+    Ok(())
+}
+
+async fn a_cancelled_turn_is_remembered_until_it_would_have_come(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let (rig, key) = (&scratch.rig, rig.key());
+    let limiter = Limiter::new(rig.store(), "1/d")?;
+    let day = Duration::from_hours(24);
+    ensure!(limiter.allow(&key).await?.is_granted());
+    let first = under(&key, "1/d")?.max_wait(3 * day);
+    let second = first.clone().id(Uuid::new_v4(), Duration::from_hours(1));
+    let [first, second] = [limiter.reserve_all(&first).await?, limiter.reserve_all(&second).await?];
+    ensure!(first.delay() < day && second.delay() > day, "{:?} {:?}", first.delay(), second.delay());
+    ensure!(second.cancel().await? == 1, "nobody is behind it");
+    // Forgotten earlier, it could be cancelled once more when somebody else has its turn.
+    assert_eq!(rows(rig, "token_receipts where expires_at < acts_at").await?, 0);
+    assert_eq!(rows(rig, "token_receipts").await?, 1);
     Ok(())
 }
 

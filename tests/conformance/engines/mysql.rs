@@ -24,7 +24,13 @@ pub async fn pool(engine: &Engine, name: &str, connections: u32) -> anyhow::Resu
     let mut admin = MySqlConnection::connect_with(&options).await?;
     sqlx::query(AssertSqlSafe(format!("create database if not exists {name}"))).execute(&mut admin).await?;
     let options = options.database(name);
-    Ok(MySqlPoolOptions::new().max_connections(connections).test_before_acquire(false).connect_with(options).await?)
+    Ok(MySqlPoolOptions::new()
+        .idle_timeout(None)
+        .max_lifetime(None)
+        .max_connections(connections)
+        .test_before_acquire(false)
+        .connect_with(options)
+        .await?)
 }
 
 /// Makes each routine that reads the clock anew, with a variable of the session in its place.

@@ -30,7 +30,13 @@ pub async fn pool(engine: &Engine, name: &str, connections: u32) -> anyhow::Resu
         anyhow::ensure!(code == "42P04" || code == "23505", error);
     }
     let options = options.database(name);
-    Ok(PgPoolOptions::new().max_connections(connections).test_before_acquire(false).connect_with(options).await?)
+    Ok(PgPoolOptions::new()
+        .idle_timeout(None)
+        .max_lifetime(None)
+        .max_connections(connections)
+        .test_before_acquire(false)
+        .connect_with(options)
+        .await?)
 }
 
 /// Replaces the one function that reads the clock; every other routine stays as the migrations ship it.

@@ -19,5 +19,11 @@ pub async fn pool(path: &Path, connections: u32) -> anyhow::Result<SqlitePool> {
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Normal)
         .busy_timeout(Duration::from_secs(20));
-    Ok(SqlitePoolOptions::new().max_connections(connections).test_before_acquire(false).connect_with(options).await?)
+    Ok(SqlitePoolOptions::new()
+        .idle_timeout(None)
+        .max_lifetime(None)
+        .max_connections(connections)
+        .test_before_acquire(false)
+        .connect_with(options)
+        .await?)
 }

@@ -7,7 +7,11 @@ use super::{Engine, PATIENCE};
 impl Engine for MySql {
     async fn open(url: &str, connections: u32, _durable: bool) -> anyhow::Result<MySqlPool> {
         let options: MySqlConnectOptions = url.parse().context("the server's URL")?;
-        let pool = MySqlPoolOptions::new().min_connections(connections).max_connections(connections);
+        let pool = MySqlPoolOptions::new()
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .min_connections(connections)
+            .max_connections(connections);
         Ok(pool.test_before_acquire(false).acquire_timeout(PATIENCE).connect_with(options).await?)
     }
 

@@ -8,7 +8,11 @@ impl Engine for Postgres {
     async fn open(url: &str, connections: u32, durable: bool) -> anyhow::Result<PgPool> {
         let options: PgConnectOptions = url.parse().context("the server's URL")?;
         let options = options.options([("synchronous_commit", if durable { "on" } else { "off" })]);
-        let pool = PgPoolOptions::new().min_connections(connections).max_connections(connections);
+        let pool = PgPoolOptions::new()
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .min_connections(connections)
+            .max_connections(connections);
         Ok(pool.test_before_acquire(false).acquire_timeout(PATIENCE).connect_with(options).await?)
     }
 

@@ -11,7 +11,11 @@ impl Engine for Sqlite {
         let options: SqliteConnectOptions = url.parse().context("the database's URL")?;
         let options = options.journal_mode(SqliteJournalMode::Wal).synchronous(synchronous).busy_timeout(PATIENCE);
         let connections = connections.min(2);
-        let pool = SqlitePoolOptions::new().min_connections(connections).max_connections(connections);
+        let pool = SqlitePoolOptions::new()
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .min_connections(connections)
+            .max_connections(connections);
         Ok(pool.test_before_acquire(false).acquire_timeout(PATIENCE).connect_with(options).await?)
     }
 

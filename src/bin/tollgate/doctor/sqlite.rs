@@ -94,7 +94,13 @@ mod tests {
             (SqliteSynchronous::Full, "forgets no grant", &["journal"]),
         ] {
             let options = SqliteConnectOptions::new().synchronous(synchronous).journal_mode(SqliteJournalMode::Memory);
-            let pool = SqlitePoolOptions::new().max_connections(1).connect_with(options).await.expect("it connects");
+            let pool = SqlitePoolOptions::new()
+                .idle_timeout(None)
+                .max_lifetime(None)
+                .max_connections(1)
+                .connect_with(options)
+                .await
+                .expect("it connects");
             let mut report = Report::default();
             Sqlite::examine(&pool, &mut report).await.expect("it is examined");
             assert!(report.found("durability").contains(found), "{}", report.found("durability"));

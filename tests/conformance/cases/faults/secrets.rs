@@ -68,10 +68,18 @@ fn lazily(rig: &Rig, url: &str) -> anyhow::Result<AnyPool> {
     let patience = Duration::from_millis(300);
     Ok(match rig.engine.kind {
         Kind::MySql => AnyPool::MySql(
-            MySqlPoolOptions::new().acquire_timeout(patience).connect_lazy_with(MySqlConnectOptions::from_str(url)?),
+            MySqlPoolOptions::new()
+                .idle_timeout(None)
+                .max_lifetime(None)
+                .acquire_timeout(patience)
+                .connect_lazy_with(MySqlConnectOptions::from_str(url)?),
         ),
         Kind::Postgres => AnyPool::Postgres(
-            PgPoolOptions::new().acquire_timeout(patience).connect_lazy_with(PgConnectOptions::from_str(url)?),
+            PgPoolOptions::new()
+                .idle_timeout(None)
+                .max_lifetime(None)
+                .acquire_timeout(patience)
+                .connect_lazy_with(PgConnectOptions::from_str(url)?),
         ),
         Kind::Sqlite => anyhow::bail!("a file has no password"),
     })

@@ -57,14 +57,21 @@ async fn a_url_of_no_database_is_unavailable(rig: Rig) -> anyhow::Result<()> {
 async fn a_file_that_is_not_there_is_unavailable(rig: Rig) -> anyhow::Result<()> {
     let directory = rig.directory.as_ref().expect("a rig of this engine has one");
     let options = SqliteConnectOptions::new().filename(directory.path().join("no-such-directory/buckets.db"));
-    is_unavailable(&rig.on(AnyPool::Sqlite(SqlitePoolOptions::new().connect_lazy_with(options)))).await
+    is_unavailable(
+        &rig.on(AnyPool::Sqlite(
+            SqlitePoolOptions::new().idle_timeout(None).max_lifetime(None).connect_lazy_with(options),
+        )),
+    )
+    .await
 }
 
 async fn a_file_that_may_only_be_read_is_not_permitted(rig: Rig) -> anyhow::Result<()> {
     let key = rig.bucket(a_hundred_a_day()).await?;
     let AnyPool::Sqlite(pool) = &rig.pool else { anyhow::bail!("a file is needed") };
     let options = pool.connect_options().as_ref().clone().read_only(true);
-    let reader = rig.on(AnyPool::Sqlite(SqlitePoolOptions::new().connect_with(options).await?));
+    let reader = rig.on(AnyPool::Sqlite(
+        SqlitePoolOptions::new().idle_timeout(None).max_lifetime(None).connect_with(options).await?,
+    ));
     let error = take(&reader.store(), &key).await.expect_err("a token is taken by a write");
     assert!(matches!(error, Error::NotPermitted(_)), "{error:?}");
     assert_eq!(rig.row(&key).await?.map(|row| row.granted), Some(0));
@@ -95,7 +102,7 @@ fn elsewhere(rig: &Rig, place: Elsewhere) -> AnyPool {
                 Elsewhere::Host(host) => options.host(host),
                 Elsewhere::Database(name) => options.database(name),
             };
-            AnyPool::MySql(MySqlPoolOptions::new().connect_lazy_with(options))
+            AnyPool::MySql(MySqlPoolOptions::new().idle_timeout(None).max_lifetime(None).connect_lazy_with(options))
         }
         AnyPool::Postgres(pool) => {
             let options = pool.connect_options().as_ref().clone();
@@ -104,7 +111,7 @@ fn elsewhere(rig: &Rig, place: Elsewhere) -> AnyPool {
                 Elsewhere::Host(host) => options.host(host),
                 Elsewhere::Database(name) => options.database(name),
             };
-            AnyPool::Postgres(PgPoolOptions::new().connect_lazy_with(options))
+            AnyPool::Postgres(PgPoolOptions::new().idle_timeout(None).max_lifetime(None).connect_lazy_with(options))
         }
         AnyPool::Sqlite(_) => unreachable!("a file is nowhere else"),
     }

@@ -1,0 +1,32 @@
+//! What an operator sees of a layer in shadow.
+
+use std::convert::Infallible;
+
+use axum::body::Body;
+use axum::http::request::Parts;
+use axum::http::{Request, Response, StatusCode};
+use tollgate::tower::RateLimitLayer;
+use tollgate::{Admin, Limiter, MemoryStore};
+use tower::{Layer, ServiceExt, service_fn};
+
+use super::recorded::{recorder, value};
+
+#[tokio::test]
+async fn what_a_layer_in_shadow_lets_pass_is_told_as_shadow_and_not_as_denied() -> anyhow::Result<()> {
+    let recorder = recorder()?;
+    let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
+    let limiter = Limiter::builder(MemoryStore::new()).name("trial").count_denials(10).build("1 once")?;
+    let layer = RateLimitLayer::new(limiter.clone()).key(|_: &Parts| Some("a".to_owned())).shadow();
+    let service = layer.layer(service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty()))));
+    for _ in 0..3 {
+        assert_eq!(service.clone().oneshot(Request::new(Body::empty())).await?.status(), StatusCode::OK);
+    }
+    let count = |outcome, mode| {
+        value(&handle, "tollgate_decisions_total", &[("limiter", "trial"), ("outcome", outcome), ("mode", mode)])
+    };
+    assert_eq!([count("granted", "enforce"), count("granted", "shadow")], [Some(1.0), Some(2.0)]);
+    assert_eq!(count("denied", "enforce"), Some(0.0));
+    limiter.close().await?;
+    assert_eq!(limiter.store().most_denied(10).await?, []);
+    Ok(())
+}
