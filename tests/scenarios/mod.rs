@@ -78,6 +78,7 @@ macro_rules! for_each_scenario {
     ($run:ident) => {
         $run! {
             verbs: a_denied_call_takes_nothing,
+            verbs: a_burst_of_ten_is_granted_and_then_a_token_a_millisecond,
             verbs: tokens_are_kept_for_others,
             verbs: a_reservation_says_how_long_to_wait_and_later_ones_queue_behind_it,
             verbs: a_reservation_beyond_the_longest_wait_takes_nothing,

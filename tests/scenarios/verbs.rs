@@ -2,7 +2,7 @@
 
 use tollgate::{Error, Mode, Quota, Source, Take, TakeError};
 
-use super::{World, left, ms, under};
+use super::{START, World, left, ms, under};
 
 /// Ten a second and at most ten at once, for a key of its own.
 async fn limiter<W: World>(world: &W, quota: &str) -> anyhow::Result<tollgate::Bound<W::Store>> {
@@ -20,6 +20,29 @@ pub(crate) async fn a_denied_call_takes_nothing<W: World>(world: &W) -> anyhow::
     assert_eq!(left(&limiter.allow_n(4).await?), (true, 0));
     world.at_ms(100).await?;
     assert_eq!(left(&limiter.allow().await?), (true, 0));
+    Ok(())
+}
+
+pub(crate) async fn a_burst_of_ten_is_granted_and_then_a_token_a_millisecond<W: World>(
+    world: &W,
+) -> anyhow::Result<()> {
+    let limiter = limiter(world, "1000/s burst 10").await?;
+    // Full at first, and again however long nobody asked.
+    for begun in [0, 86_400_000] {
+        world.at_ms(begun).await?;
+        for remaining in (0..10).rev() {
+            assert_eq!(left(&limiter.allow().await?), (true, remaining));
+        }
+        let denied = limiter.allow().await?;
+        assert_eq!((left(&denied), denied.retry_after()), ((false, 0), ms(1)));
+        for now in begun + 1..=begun + 5 {
+            world.at(START + now * 1_000_000 - 1).await?;
+            assert_eq!(left(&limiter.allow().await?), (false, 0), "a nanosecond before {now} ms");
+            world.at_ms(now).await?;
+            assert_eq!(left(&limiter.allow().await?), (true, 0), "at {now} ms");
+            assert_eq!(left(&limiter.allow().await?), (false, 0), "twice at {now} ms");
+        }
+    }
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 mod operations;
 mod recorded;
 mod shadow;
+mod sources;
 mod told;
 
 use std::path::PathBuf;
@@ -97,20 +98,6 @@ async fn those_who_wait_for_a_call_that_is_held_up_are_the_queue_until_it_goes_o
     Ok(())
 }
 
-#[tokio::test]
-async fn a_denial_from_memory_is_the_deny_caches() -> anyhow::Result<()> {
-    let recorder = recorder()?;
-    let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
-    let database = Database::new().await?;
-    let limiter = Limiter::new(database.store(), "1 once")?;
-    while value(&handle, "tollgate_decisions_total", &[("source", "deny_cache")]) < Some(3.0) {
-        let _ = limiter.allow("a").await?;
-    }
-    let denied = [("outcome", "denied"), ("source", "store")];
-    assert!(value(&handle, "tollgate_decisions_total", &denied) >= Some(1.0));
-    Ok(())
-}
-
 #[tokio::test(start_paused = true)]
 async fn leased_tokens_and_those_who_wait_are_shown_while_they_last() -> anyhow::Result<()> {
     let recorder = recorder()?;
@@ -153,6 +140,7 @@ async fn a_fallback_is_counted_by_what_was_wrong_and_told_once_until_the_store_a
     }
     let labels = [("limiter", "api"), ("error", "other")];
     assert_eq!(value(&handle, "tollgate_fallbacks_total", &labels), Some(3.0));
+    assert_eq!(value(&handle, "tollgate_decisions_total", &[("source", "fallback")]), Some(3.0));
     let (text, warning) = (told::text(), "WARN tollgate: the store does not answer: the fallback does limiter=\"api\"");
     assert_eq!(text.matches(warning).count(), 1, "{text}");
     Ok(())
