@@ -9,7 +9,7 @@ use axum::routing::get;
 use proptest::prelude::*;
 use sfv::{BareItem, List, ListEntry, Parser};
 use tollgate::tower::{Everybody, RateLimitHeaders, RateLimitLayer};
-use tollgate::{Admin, Fallback, Key, Limiter, ManualClock, MemoryStore, Mode, Override, Quota, Rule, Window};
+use tollgate::{Admin, Fallback, Filter, Key, Limiter, ManualClock, MemoryStore, Mode, Override, Quota, Rule, Window};
 use tower::{Layer, ServiceExt, service_fn};
 
 use super::broken::Broken;
@@ -66,7 +66,8 @@ async fn the_terms_are_said_that_ruled() -> anyhow::Result<()> {
     planned.store().create_plan(&plan, "1000/h burst 10".parse()?).await?;
     assert_eq!(client.get("/").await?.header("ratelimit-policy")?, Some("\"a\";q=10;w=36"));
     let over = Override { quota: Some("900/min".parse()?), ..Override::default() };
-    planned.store().set_override(&Key::try_from("127.0.0.1")?, over).await?;
+    let whose = &planned.store().list(&Filter::default(), None, 2).await?[0].key;
+    planned.store().set_override(whose, over).await?;
     assert_eq!(client.get("/").await?.header("ratelimit-policy")?, Some("\"a\";q=900;w=60"));
 
     let unlimited = Limiter::new(MemoryStore::new(), Rule::Quota(Quota::unlimited()))?;
