@@ -14,6 +14,7 @@ mod lines;
 mod services;
 mod several;
 mod waiters;
+mod windows;
 
 pub fn cases() -> Vec<Case> {
     [
@@ -25,6 +26,7 @@ pub fn cases() -> Vec<Case> {
         services::cases(),
         several::cases(),
         waiters::cases(),
+        windows::cases(),
     ]
     .concat()
 }

@@ -1,0 +1,52 @@
+//! Callers who count in the same sliding window at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
+use tollgate::{Rule, Store, Take, Window};
+
+use crate::crowd::Crowd;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::rig::Rig;
+
+pub fn cases() -> Vec<Case> {
+    list!(Levels::Every, Time::Real, |_| true; a_window_that_many_sessions_count_in_grants_its_maximum).into()
+}
+
+/// In every other round the window is there already, and else it is made by whoever comes first. Nothing leaves it meanwhile.
+async fn a_window_that_many_sessions_count_in_grants_its_maximum(rig: Rig) -> anyhow::Result<()> {
+    let crowd = Crowd::new(&rig, CALLERS).await?;
+    let store = crowd.rig.store().max_attempts(u32::MAX).deadline(Duration::from_mins(1));
+    let window = Window::new(MOST, Duration::from_hours(1), Duration::from_mins(1))?;
+    for round in 0..ROUNDS {
+        let take = Take::from(rig.key()).rule(Rule::Window(window));
+        let mut granted = 0;
+        if round % 2 == 0 {
+            granted += u64::from(store.take_one(&take).await??.is_granted());
+        }
+        let start = Arc::new(Barrier::new(usize::try_from(CALLERS)?));
+        let mut callers = JoinSet::new();
+        for _ in 0..CALLERS {
+            let (store, start, take) = (store.clone(), Arc::clone(&start), take.clone());
+            callers.spawn(async move {
+                start.wait().await;
+                let mut granted = 0;
+                while store.take_one(&take).await??.is_granted() {
+                    granted += 1;
+                }
+                anyhow::Ok(granted)
+            });
+        }
+        for caller in callers.join_all().await {
+            granted += caller?;
+        }
+        assert_eq!(granted, MOST, "in round {round}");
+    }
+    Ok(())
+}
+
+const CALLERS: u32 = 8;
+const MOST: u64 = 20;
+const ROUNDS: u32 = 4;
