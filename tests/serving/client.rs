@@ -3,10 +3,13 @@ use std::net::SocketAddr;
 use anyhow::Context;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
-use hyper::header::HeaderMap;
-use hyper::{Method, Request, StatusCode};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::header::{HOST, HeaderMap};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpStream;
 
 /// A client that keeps its connections.
 #[derive(Clone)]
@@ -47,12 +50,41 @@ impl Client {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let (head, body) = self.http.request(request.body(Empty::new())?).await?.into_parts();
-        Ok(Answer { status: head.status, headers: head.headers, body: body.collect().await?.to_bytes() })
+        Answer::read(self.http.request(request.body(Empty::new())?).await?).await
+    }
+}
+
+/// One connection by HTTP/1.1, and never another: who asks on one that the server has closed is told so.
+pub struct Connection {
+    requests: SendRequest<Empty<Bytes>>,
+    address: SocketAddr,
+}
+
+impl Connection {
+    pub async fn open(address: SocketAddr) -> anyhow::Result<Self> {
+        let (requests, connection) = http1::handshake(TokioIo::new(TcpStream::connect(address).await?)).await?;
+        tokio::spawn(connection);
+        Ok(Self { requests, address })
+    }
+
+    pub async fn get(&mut self, path: &str) -> anyhow::Result<Answer> {
+        let request = Request::get(path).header(HOST, self.address.to_string());
+        self.requests.ready().await?;
+        Answer::read(self.requests.send_request(request.body(Empty::new())?).await?).await
     }
 }
 
 impl Answer {
+    async fn read(response: Response<Incoming>) -> anyhow::Result<Self> {
+        let (head, body) = response.into_parts();
+        Ok(Self { status: head.status, headers: head.headers, body: body.collect().await?.to_bytes() })
+    }
+
+    /// In seconds; 0 if it does not say.
+    pub fn retry_after(&self) -> anyhow::Result<u64> {
+        Ok(self.header("retry-after")?.map_or(Ok(0), str::parse)?)
+    }
+
     /// The only value of a header.
     pub fn header(&self, name: &str) -> anyhow::Result<Option<&str>> {
         let values: Vec<_> = self.headers.get_all(name).iter().collect();

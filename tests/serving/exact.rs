@@ -1,20 +1,27 @@
 //! As many pass as there are tokens, however they come.
 
+use std::collections::HashSet;
 use std::iter::repeat_n;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use anyhow::ensure;
 use axum::Router;
+use axum::extract::{ConnectInfo, Request, State};
 use axum::http::StatusCode;
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use parking_lot::Mutex;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tollgate::tower::RateLimitLayer;
 use tollgate::{Admin, Key, Limiter, MemoryStore, PgStore, Quota, SqliteStore, Store};
 
-use super::client::Client;
+use super::client::{Client, Connection};
 use super::process::{OwnDatabase, Process};
 use super::server::Server;
 
@@ -32,32 +39,28 @@ async fn of_a_hundred_streams_released_together_as_many_pass_as_there_are_tokens
 }
 
 async fn streams<S: Store>(limiter: Limiter<S>) -> anyhow::Result<()> {
-    let (server, calls) = counting(limiter).await?;
-    let client = Client::http2(server.address);
-    let together = Arc::new(Barrier::new(100));
+    let service = Counting::start(limiter, 100).await?;
+    let client = Client::http2(service.server.address);
     let mut streams = JoinSet::new();
     for _ in 0..100 {
-        let (client, together) = (client.clone(), Arc::clone(&together));
-        streams.spawn(async move {
-            together.wait().await;
-            client.get("/").await
-        });
+        let client = client.clone();
+        streams.spawn(async move { client.get("/").await });
     }
     let mut statuses = Vec::new();
     while let Some(answer) = streams.join_next().await {
         statuses.push(answer??.status);
     }
     assert_eq!(count(&statuses), (10, 90));
-    assert_eq!(calls.load(Ordering::SeqCst), 10, "so often the handler ran");
+    assert_eq!((service.calls(), service.connections()), (10, 1));
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn over_connections_that_are_kept_as_many_pass_as_there_are_tokens() -> anyhow::Result<()> {
-    let (server, calls) = counting(Limiter::new(MemoryStore::new(), Quota::once(30)?)?).await?;
-    let statuses = ask_all(&[server.address; 4], 1, 50).await?;
+    let service = Counting::start(Limiter::new(MemoryStore::new(), Quota::once(30)?)?, 4).await?;
+    let statuses = ask_all(&[service.server.address], 4, 50).await?;
     assert_eq!(count(&statuses), (30, 170));
-    assert_eq!(calls.load(Ordering::SeqCst), 30);
+    assert_eq!((service.calls(), service.connections()), (30, 4));
     Ok(())
 }
 
@@ -78,30 +81,72 @@ async fn eight_server_processes_on_one_database_let_as_many_pass_as_there_are_to
     database.drop().await
 }
 
-/// A server that counts how often its handler runs.
-async fn counting<S: Store>(limiter: Limiter<S>) -> anyhow::Result<(Server, Arc<AtomicU64>)> {
-    let calls = Arc::new(AtomicU64::new(0));
-    let called = Arc::clone(&calls);
-    let handler = move || async move {
-        called.fetch_add(1, Ordering::SeqCst);
-    };
-    let router = Router::new().route("/", get(handler)).layer(RateLimitLayer::new(limiter));
-    Ok((Server::start(router).await?, calls))
+/// A server that counts how often its handler runs, and what comes before its layer.
+struct Counting {
+    server: Server,
+    calls: Arc<AtomicU64>,
+    door: Arc<Door>,
 }
 
-/// So many requests at once to each server, all released together, and so many times; each on a connection that is kept.
-async fn ask_all(servers: &[SocketAddr], at_once: usize, times: usize) -> anyhow::Result<Vec<StatusCode>> {
+/// Lets requests in together, when so many are there.
+struct Door {
+    together: Barrier,
+    /// A connection has a port of its own.
+    peers: Mutex<HashSet<SocketAddr>>,
+}
+
+impl Counting {
+    async fn start<S: Store>(limiter: Limiter<S>, together: usize) -> anyhow::Result<Self> {
+        let calls = Arc::new(AtomicU64::new(0));
+        let called = Arc::clone(&calls);
+        let handler = move || async move {
+            called.fetch_add(1, Ordering::SeqCst);
+        };
+        let door = Arc::new(Door { together: Barrier::new(together), peers: Mutex::default() });
+        let router = Router::new().route("/", get(handler)).layer(RateLimitLayer::new(limiter));
+        let router = router.layer(from_fn_with_state(Arc::clone(&door), Door::let_in));
+        Ok(Self { server: Server::start(router).await?, calls, door })
+    }
+
+    fn calls(&self) -> u64 {
+        self.calls.load(Ordering::SeqCst)
+    }
+
+    fn connections(&self) -> usize {
+        self.door.peers.lock().len()
+    }
+}
+
+impl Door {
+    async fn let_in(
+        State(door): State<Arc<Self>>,
+        ConnectInfo(peer): ConnectInfo<SocketAddr>,
+        request: Request,
+        next: Next,
+    ) -> Response {
+        door.peers.lock().insert(peer);
+        match timeout(PATIENCE, door.together.wait()).await {
+            Ok(_) => next.run(request).await,
+            Err(_) => StatusCode::REQUEST_TIMEOUT.into_response(),
+        }
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// So many connections to each server, all released together; each asks so many times, and is kept.
+pub async fn ask_all(servers: &[SocketAddr], at_once: usize, times: usize) -> anyhow::Result<Vec<StatusCode>> {
     let all = servers.len() * at_once;
     let together = Arc::new(Barrier::new(all));
     let mut clients = JoinSet::new();
     for &address in servers.iter().flat_map(|address| repeat_n(address, at_once)) {
         let together = Arc::clone(&together);
         clients.spawn(async move {
-            let client = Client::new(address);
+            let mut connection = Connection::open(address).await?;
             let mut statuses = Vec::new();
+            together.wait().await;
             for _ in 0..times {
-                together.wait().await;
-                statuses.push(client.get("/").await?.status);
+                statuses.push(connection.get("/").await?.status);
             }
             anyhow::Ok(statuses)
         });
@@ -115,7 +160,7 @@ async fn ask_all(servers: &[SocketAddr], at_once: usize, times: usize) -> anyhow
 }
 
 /// How many were served, and how many denied. Others are neither.
-fn count(statuses: &[StatusCode]) -> (usize, usize) {
+pub fn count(statuses: &[StatusCode]) -> (usize, usize) {
     let of = |status| statuses.iter().filter(|other| **other == status).count();
     (of(StatusCode::OK), of(StatusCode::TOO_MANY_REQUESTS))
 }
