@@ -20,6 +20,7 @@ mod serving {
     mod keys;
     mod modes;
     mod outcomes;
+    mod paths;
     mod process;
     mod routers;
     mod server;

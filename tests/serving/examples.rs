@@ -11,30 +11,51 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tollgate::{Admin, Key, PgStore, Quota};
 
-use super::client::{Answer, Client};
+use super::client::{Answer, Client, Connection};
 use super::process::{OwnDatabase, Process};
+
+/// Asked by one, one request after the other: so its answers are in the order in which tokens were taken.
+#[tokio::test(flavor = "multi_thread")]
+async fn http_burst_serves_a_burst_of_ten_and_then_one_whenever_a_token_has_come_back() -> anyhow::Result<()> {
+    let example = Process::start("http_burst", &["127.0.0.1:0"]).await?;
+    let mut connection = Connection::open(example.address).await?;
+    // Its first request makes the bucket, which is full.
+    let begun = Instant::now();
+    let (mut served, mut was_served, mut turns) = (0, true, 0);
+    for _ in 0..100_000 {
+        let is_served = is_served(&connection.get("/").await?)?;
+        served += u128::from(is_served);
+        let back = begun.elapsed().as_millis();
+        ensure!(served <= 10 + back + 1, "{served} were served, and {back} came back");
+        ensure!(is_served || served >= 10, "{served} were served before one was denied");
+        turns += u32::from(is_served && !was_served);
+        was_served = is_served;
+        if turns == 20 {
+            return Ok(());
+        }
+    }
+    bail!("one was served after another was denied {turns} times")
+}
 
 /// More is asked for than comes back, which is a token a millisecond. That many are served, and ten that were there before.
 #[tokio::test(flavor = "multi_thread")]
-async fn http_burst_serves_a_burst_of_ten_and_then_at_the_rate_of_its_refill() -> anyhow::Result<()> {
+async fn http_burst_serves_as_many_as_come_back_of_more_that_are_asked_for() -> anyhow::Result<()> {
     let example = Process::start("http_burst", &["127.0.0.1:0"]).await?;
     let clients = [(); 8].map(|()| Client::http2(example.address));
-    // In a second in which the machine is busy with others, much of what comes back finds the bucket full.
+    // When the machine is busy with others, what comes back meanwhile finds the bucket full. At a lower rate ten and what
+    // comes back would never be as many.
     poll("what comes back is served", async || {
         let begun = Instant::now();
         let mut load = JoinSet::new();
         for client in clients.iter().flat_map(|client| repeat_n(client.clone(), 16)) {
             load.spawn(async move {
                 let (mut served, mut denied) = (0, 0);
-                while begun.elapsed() < Duration::from_secs(1) {
-                    let answer = client.get("/").await?;
-                    match (answer.status, &answer.body[..]) {
-                        (StatusCode::OK, b"success\n") => served += 1,
-                        (StatusCode::TOO_MANY_REQUESTS, b"rate limited\n") => denied += 1,
-                        _ => bail!("{answer:?}"),
-                    }
+                while begun.elapsed() < Duration::from_millis(100) {
+                    let is_served = is_served(&client.get("/").await?)?;
+                    served += u128::from(is_served);
+                    denied += u128::from(!is_served);
                 }
-                Ok((served, denied))
+                anyhow::Ok((served, denied))
             });
         }
         let (mut served, mut denied) = (0, 0);
@@ -43,10 +64,18 @@ async fn http_burst_serves_a_burst_of_ten_and_then_at_the_rate_of_its_refill() -
             (served, denied) = (served + more_served, denied + more_denied);
         }
         let back = begun.elapsed().as_millis();
-        ensure!((10..=10 + back + 1).contains(&served), "{served} were served, and {back} came back");
-        Ok(denied > 0 && served >= back / 4)
+        ensure!(served <= 10 + back + 1, "{served} were served, and {back} came back");
+        Ok(denied > 0 && served * 4 >= back * 3)
     })
     .await
+}
+
+fn is_served(answer: &Answer) -> anyhow::Result<bool> {
+    match (answer.status, &answer.body[..]) {
+        (StatusCode::OK, b"success\n") => Ok(true),
+        (StatusCode::TOO_MANY_REQUESTS, b"rate limited\n") => Ok(false),
+        _ => bail!("{answer:?}"),
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -111,9 +140,9 @@ async fn two_processes_of_http_plans_share_a_limit_and_a_plan_that_is_changed_un
     for address in [one.address, two.address] {
         let client = Client::new(address);
         // A denial by the plan before, which the process may still remember, says that one comes back at once.
-        poll("what was there is used up", async || Ok(retry_after(&client.get("/").await?)? > 1)).await?;
+        poll("what was there is used up", async || Ok(client.get("/").await?.retry_after()? > 1)).await?;
         let denied = client.get("/").await?;
-        let again = retry_after(&denied)?;
+        let again = denied.retry_after()?;
         assert_eq!(denied.status, StatusCode::TOO_MANY_REQUESTS);
         assert!((80_000..=86_400).contains(&again), "{again}");
         let message = format!("Too many requests: try again in {again} s.");
@@ -121,28 +150,6 @@ async fn two_processes_of_http_plans_share_a_limit_and_a_plan_that_is_changed_un
     }
     drop((one, two));
     database.drop().await
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn http_path_window_limits_each_path_by_itself() -> anyhow::Result<()> {
-    let server = Process::start("http_path_window", &["sqlite::memory:", "127.0.0.1:0"]).await?;
-    let client = Client::new(server.address);
-    for path in ["/search", "/upload?file=1"] {
-        for n in 0..100 {
-            assert_eq!(client.get(path).await?.status, StatusCode::OK, "{path} {n}");
-        }
-        let denied = client.get(path).await?;
-        assert_eq!(denied.status, StatusCode::TOO_MANY_REQUESTS);
-        assert_eq!(denied.header("ratelimit-policy")?, Some("\"path\";q=100;w=60"));
-        let again = retry_after(&denied)?;
-        assert!((1..=65).contains(&again), "{again}");
-    }
-    Ok(())
-}
-
-/// In seconds; 0 if the answer does not say.
-fn retry_after(answer: &Answer) -> anyhow::Result<u64> {
-    Ok(answer.header("retry-after")?.map_or(Ok(0), str::parse)?)
 }
 
 /// Asks until it is so.

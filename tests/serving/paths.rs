@@ -1,0 +1,41 @@
+//! The example that limits each path by what its process has seen, asked by one client and by many.
+
+use axum::http::StatusCode;
+use uuid::Uuid;
+
+use super::client::Client;
+use super::exact::{ask_all, count};
+use super::process::Process;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn http_path_window_limits_each_path_by_itself() -> anyhow::Result<()> {
+    let server = Process::start("http_path_window", &["sqlite::memory:", "127.0.0.1:0"]).await?;
+    let client = Client::new(server.address);
+    for path in ["/search", "/upload?file=1"] {
+        for n in 0..100 {
+            assert_eq!(client.get(path).await?.status, StatusCode::OK, "{path} {n}");
+        }
+        let denied = client.get(path).await?;
+        assert_eq!(denied.status, StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(denied.header("ratelimit-policy")?, Some("\"path\";q=100;w=60"));
+        let again = denied.retry_after()?;
+        assert!((1..=65).contains(&again), "{again}");
+    }
+    Ok(())
+}
+
+/// A process knows what the other has served from its own last grant: so of what is asked for meanwhile it serves one
+/// beyond the maximum, and then knows.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_processes_of_http_path_window_serve_a_hundred_of_a_path_and_one_more_at_most() -> anyhow::Result<()> {
+    let file = std::env::temp_dir().join(format!("tollgate-paths-{}.db", Uuid::new_v4()));
+    let url = format!("sqlite://{}?mode=rwc", file.display());
+    let one = Process::start("http_path_window", &[&url, "127.0.0.1:0"]).await?;
+    let two = Process::start("http_path_window", &[&url, "127.0.0.1:0"]).await?;
+    let statuses = ask_all(&[one.address, two.address], 1, 120).await?;
+    let (served, denied) = count(&statuses);
+    assert!((100..=101).contains(&served), "{served} were served");
+    assert_eq!(served + denied, 240);
+    drop((one, two));
+    Ok(std::fs::remove_file(file)?)
+}
