@@ -51,7 +51,7 @@ async fn streams<S: Store>(limiter: Limiter<S>) -> anyhow::Result<()> {
         statuses.push(answer??.status);
     }
     assert_eq!(count(&statuses), (10, 90));
-    assert_eq!((service.handled(), service.connections()), (10, 1));
+    assert_eq!((service.calls(), service.connections()), (10, 1));
     Ok(())
 }
 
@@ -60,7 +60,7 @@ async fn over_connections_that_are_kept_as_many_pass_as_there_are_tokens() -> an
     let service = Counting::start(Limiter::new(MemoryStore::new(), Quota::once(30)?)?, 4).await?;
     let statuses = ask_all(&[service.server.address], 4, 50).await?;
     assert_eq!(count(&statuses), (30, 170));
-    assert_eq!((service.handled(), service.connections()), (30, 4));
+    assert_eq!((service.calls(), service.connections()), (30, 4));
     Ok(())
 }
 
@@ -84,7 +84,7 @@ async fn eight_server_processes_on_one_database_let_as_many_pass_as_there_are_to
 /// A server that counts how often its handler runs, and what comes before its layer.
 struct Counting {
     server: Server,
-    handled: Arc<AtomicU64>,
+    calls: Arc<AtomicU64>,
     door: Arc<Door>,
 }
 
@@ -97,19 +97,19 @@ struct Door {
 
 impl Counting {
     async fn start<S: Store>(limiter: Limiter<S>, together: usize) -> anyhow::Result<Self> {
-        let handled = Arc::new(AtomicU64::new(0));
-        let counted = Arc::clone(&handled);
+        let calls = Arc::new(AtomicU64::new(0));
+        let called = Arc::clone(&calls);
         let handler = move || async move {
-            counted.fetch_add(1, Ordering::SeqCst);
+            called.fetch_add(1, Ordering::SeqCst);
         };
         let door = Arc::new(Door { together: Barrier::new(together), peers: Mutex::default() });
         let router = Router::new().route("/", get(handler)).layer(RateLimitLayer::new(limiter));
         let router = router.layer(from_fn_with_state(Arc::clone(&door), Door::let_in));
-        Ok(Self { server: Server::start(router).await?, handled, door })
+        Ok(Self { server: Server::start(router).await?, calls, door })
     }
 
-    fn handled(&self) -> u64 {
-        self.handled.load(Ordering::SeqCst)
+    fn calls(&self) -> u64 {
+        self.calls.load(Ordering::SeqCst)
     }
 
     fn connections(&self) -> usize {

@@ -11,61 +11,71 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tollgate::{Admin, Key, PgStore, Quota};
 
-use super::client::{Answer, Client, Connection};
+use super::client::{Answer, Client};
 use super::process::{OwnDatabase, Process};
 
 /// Asked by one, one request after the other: so its answers are in the order in which tokens were taken.
 #[tokio::test(flavor = "multi_thread")]
 async fn http_burst_serves_a_burst_of_ten_and_then_one_whenever_a_token_has_come_back() -> anyhow::Result<()> {
     let example = Process::start("http_burst", &["127.0.0.1:0"]).await?;
-    let mut connection = Connection::open(example.address).await?;
-    // Its first request makes the bucket, which is full.
-    let begun = Instant::now();
-    let (mut served, mut was_served, mut turns) = (0, true, 0);
-    for _ in 0..100_000 {
-        let is_served = is_served(&connection.get("/").await?)?;
-        served += u128::from(is_served);
-        let back = begun.elapsed().as_millis();
-        ensure!(served <= 10 + back + 1, "{served} were served, and {back} came back");
-        ensure!(is_served || served >= 10, "{served} were served before one was denied");
-        turns += u32::from(is_served && !was_served);
-        was_served = is_served;
-        if turns == 20 {
-            return Ok(());
+    let client = Client::new(example.address);
+    // On a machine that is busy with others, the client may be slower than the tokens.
+    poll("tokens are used as they come back", async || {
+        // Enough to fill the bucket, if anybody has used it.
+        tokio::time::sleep(Duration::from_millis(11)).await;
+        let begun = Instant::now();
+        let (mut served, mut was_served, mut turns, mut at_that_rate) = (0, true, 0, false);
+        while begun.elapsed() < Duration::from_millis(100) {
+            let is_served = is_served(&client.get("/").await?)?;
+            served += u128::from(is_served);
+            let back = begun.elapsed().as_millis();
+            ensure!(served <= 10 + back + 1, "{served} were served, and {back} came back");
+            ensure!(is_served || served >= 10, "{served} were served before one was denied");
+            turns += u32::from(is_served && !was_served);
+            was_served = is_served;
+            // At half the rate there are never so many.
+            at_that_rate |= served > 10 + back / 2 + 1;
         }
-    }
-    bail!("one was served after another was denied {turns} times")
+        Ok(at_that_rate && turns >= 2)
+    })
+    .await
 }
 
-/// More is asked for than comes back, which is a token a millisecond. That many are served, and ten that were there before.
+/// Asked by many at once for more than comes back, which is a token a millisecond.
 #[tokio::test(flavor = "multi_thread")]
-async fn http_burst_serves_as_many_as_come_back_of_more_that_are_asked_for() -> anyhow::Result<()> {
+async fn http_burst_serves_no_more_than_ten_and_what_comes_back() -> anyhow::Result<()> {
     let example = Process::start("http_burst", &["127.0.0.1:0"]).await?;
     let clients = [(); 8].map(|()| Client::http2(example.address));
-    // When the machine is busy with others, what comes back meanwhile finds the bucket full. At a lower rate ten and what
-    // comes back would never be as many.
-    poll("what comes back is served", async || {
-        let begun = Instant::now();
+    for client in &clients {
+        // It is connected from then on.
+        is_served(&client.get("/").await?)?;
+    }
+    poll("more is asked for than comes back", async || {
+        // Enough to fill the bucket.
+        tokio::time::sleep(Duration::from_millis(11)).await;
+        let (begun, all_served) = (Instant::now(), Arc::new(AtomicU64::new(0)));
         let mut load = JoinSet::new();
         for client in clients.iter().flat_map(|client| repeat_n(client.clone(), 16)) {
+            let all_served = Arc::clone(&all_served);
             load.spawn(async move {
-                let (mut served, mut denied) = (0, 0);
-                while begun.elapsed() < Duration::from_millis(100) {
-                    let is_served = is_served(&client.get("/").await?)?;
-                    served += u128::from(is_served);
-                    denied += u128::from(!is_served);
+                let mut denied = 0;
+                while begun.elapsed() < Duration::from_millis(500) {
+                    if !is_served(&client.get("/").await?)? {
+                        denied += 1;
+                        continue;
+                    }
+                    let served = all_served.fetch_add(1, Ordering::SeqCst) + 1;
+                    let back = begun.elapsed().as_millis();
+                    ensure!(u128::from(served) <= 10 + back + 1, "{served} were served, and {back} came back");
                 }
-                anyhow::Ok((served, denied))
+                Ok(denied)
             });
         }
-        let (mut served, mut denied) = (0, 0);
+        let mut denied = 0;
         while let Some(counted) = load.join_next().await {
-            let (more_served, more_denied) = counted??;
-            (served, denied) = (served + more_served, denied + more_denied);
+            denied += counted??;
         }
-        let back = begun.elapsed().as_millis();
-        ensure!(served <= 10 + back + 1, "{served} were served, and {back} came back");
-        Ok(denied > 0 && served * 4 >= back * 3)
+        Ok(denied > 0)
     })
     .await
 }
