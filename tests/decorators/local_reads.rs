@@ -69,6 +69,26 @@ async fn a_grant_is_counted_in_the_store_before_it_is_answered() -> anyhow::Resu
     Ok(())
 }
 
+/// Each answer says what had been counted when it was sent, and not what is on its way.
+#[tokio::test(start_paused = true)]
+async fn one_process_grants_its_maximum_and_no_more_while_grants_are_on_their_way() -> anyhow::Result<()> {
+    let store = Counting::new();
+    let reads = LocalReads::new(store.clone());
+    fill(&reads, "a", 1).await?;
+    store.answers_after(Duration::from_millis(8));
+    let each = async |delay| {
+        sleep(Duration::from_millis(delay)).await;
+        let mut granted = 0;
+        while allow(&reads, "a").await?.is_granted() {
+            granted += 1;
+        }
+        anyhow::Ok(granted)
+    };
+    let granted = tokio::try_join!(each(0), each(1), each(2), each(3), each(4))?;
+    assert_eq!(granted.0 + granted.1 + granted.2 + granted.3 + granted.4, 9, "{granted:?}");
+    Ok(())
+}
+
 #[tokio::test(start_paused = true)]
 async fn at_a_boundary_what_is_known_is_replaced_by_what_all_have_counted() -> anyhow::Result<()> {
     let store = Counting::new();

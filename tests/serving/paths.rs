@@ -24,6 +24,17 @@ async fn http_path_window_limits_each_path_by_itself() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// So many as one after the other, though each is asked for before the others are counted.
+#[tokio::test(flavor = "multi_thread")]
+async fn http_path_window_serves_a_hundred_of_a_path_over_sixteen_connections() -> anyhow::Result<()> {
+    let server = Process::start("http_path_window", &["sqlite::memory:", "127.0.0.1:0"]).await?;
+    let mut statuses = ask_all(&[server.address], 16, 20).await?;
+    // Nothing is on its way any more: what was denied meanwhile for want of an answer, if anything, passes now.
+    statuses.extend(ask_all(&[server.address], 1, 20).await?);
+    assert_eq!(count(&statuses), (100, 240));
+    Ok(())
+}
+
 /// A process knows what the other has served from its own last grant: so of what is asked for meanwhile it serves one
 /// beyond the maximum, and then knows.
 #[tokio::test(flavor = "multi_thread")]
