@@ -74,11 +74,14 @@ struct AllSeen {
 #[derive(Clone, Debug)]
 struct Seen {
     ring: Ring,
+    /// How many were granted here that no answer has counted yet.
+    on_their_way: i64,
     mode: Mode,
-    /// When the store was asked last, by its clock and by ours, and when that question was sent.
+    /// When the store was asked last, by its clock and by ours; when that question was sent, and when it was answered.
     asked: i64,
     asked_at: Instant,
     sent: Instant,
+    answered: Instant,
     /// When nothing counts any more, by the store's clock.
     empty_at: i64,
     /// Whether it is being asked.
@@ -109,7 +112,7 @@ impl<S: SharedWindows> LocalReads<S> {
             if !self.has_room(key) {
                 return self.store.take_one(take).await;
             }
-            self.ask(key, window, 0).await?;
+            self.ask(key, window, None).await?;
             return Box::pin(self.take_locally(take, window)).await;
         };
         if !granted {
@@ -120,25 +123,28 @@ impl<S: SharedWindows> LocalReads<S> {
             let outcome = Counted { word, ..counted }.outcome(take, window, request);
             return Ok(outcome.map(|decision| decision.by(Source::LocalReads)));
         }
-        let counted = self.ask(key, window, take.cost).await?;
+        let granted = OnItsWay { seen: &self.seen, key, window, cost: request.cost };
+        let counted = self.ask(key, window, Some(granted)).await?;
         Ok(counted.outcome(take, window, request).map(|decision| decision.untaken().by(Source::LocalReads)))
     }
 
-    /// What is known of a window, and whether a request passes: then it is counted here at once, so that no other passes
-    /// in its place while the store is asked.
+    /// What is known of a window, and whether a request passes: then it is on its way at once, so that no other passes in
+    /// its place while the store is asked.
     fn decide(&self, key: &Key, window: &Window, cost: i64) -> Option<(Counted, bool)> {
         let mut seen = self.seen.lock();
         let known = seen.windows.get_mut(key)?;
         let now = known.now();
         let granted = match known.mode {
-            Mode::Enforce => known.ring.estimate(window, now) + cost <= window.most(),
+            Mode::Enforce => known.ring.estimate(window, now) + known.on_their_way + cost <= window.most(),
             Mode::Shadow | Mode::Off => true,
             Mode::Block => false,
         };
+        let mut ring = known.ring.clone();
+        ring.count(window, now, now, known.on_their_way);
         if granted {
-            known.ring.count(window, now, now, cost);
+            known.on_their_way += cost;
         }
-        Some((Counted { mode: known.mode, ..Counted::new(Word::Granted, now, now, &known.ring) }, granted))
+        Some((Counted { mode: known.mode, ..Counted::new(Word::Granted, now, now, &ring) }, granted))
     }
 
     /// Whether a sub-interval has ended since the store was asked, and nobody is asking; then the caller is to.
@@ -153,7 +159,7 @@ impl<S: SharedWindows> LocalReads<S> {
     fn ask_behind(&self, key: Key, window: Window) {
         let asking = Self { store: Arc::clone(&self.store), seen: Arc::clone(&self.seen), ..*self };
         tokio::spawn(async move {
-            if asking.ask(&key, &window, 0).await.is_err()
+            if asking.ask(&key, &window, None).await.is_err()
                 && let Some(known) = asking.seen.lock().windows.get_mut(&key)
             {
                 known.asking = false;
@@ -161,18 +167,34 @@ impl<S: SharedWindows> LocalReads<S> {
         });
     }
 
-    /// Counts requests in the store, and replaces what is known by what it answers.
-    async fn ask(&self, key: &Key, window: &Window, cost: u64) -> Result<Counted, Error> {
+    /// Counts what was granted in the store, if anything was, and replaces what is known by what it answers.
+    async fn ask(&self, key: &Key, window: &Window, granted: Option<OnItsWay<'_>>) -> Result<Counted, Error> {
+        let cost = granted.as_ref().map_or(0, |granted| granted.cost.unsigned_abs());
         let sent = Instant::now();
         let counted = self.store.count(key, window, cost).await?;
+        let answered = Instant::now();
         let ring = Ring { counts: counted.counts.clone(), resolution_ns: counted.resolution_ns, ..Ring::default() };
         // The store read its clock between the two; half-way is the best guess.
-        let asked_at = sent + sent.elapsed() / 2;
+        let asked_at = sent + (answered - sent) / 2;
         let empty_at = ring.empty_at(window);
-        let known = Seen { ring, mode: counted.mode, asked: counted.now, asked_at, sent, empty_at, asking: false };
+        let mut known = Seen {
+            ring,
+            on_their_way: 0,
+            mode: counted.mode,
+            asked: counted.now,
+            asked_at,
+            sent,
+            answered,
+            empty_at,
+            asking: false,
+        };
         let mut seen = self.seen.lock();
-        // An answer that overtook this one knows more.
-        if seen.windows.get(key).is_none_or(|other| other.sent <= known.sent) {
+        if let Some(granted) = granted {
+            granted.arrive(&mut seen);
+        }
+        let other = seen.windows.get(key);
+        if other.is_none_or(|other| known.follows(other, window)) {
+            known.on_their_way = other.map_or(0, |other| other.on_their_way);
             let empty_from = known.empty_from();
             seen.none_empty_before = seen.none_empty_before.map(|before| before.min(empty_from));
             seen.windows.insert(key.clone(), known);
@@ -200,16 +222,54 @@ impl AllSeen {
         let mut earliest = None;
         self.windows.retain(|_, known| {
             let empty_from = known.empty_from();
-            if empty_from > now {
+            let stays = empty_from > now || known.on_their_way > 0;
+            if stays {
                 earliest = Some(earliest.map_or(empty_from, |earliest: Instant| earliest.min(empty_from)));
             }
-            empty_from > now
+            stays
         });
         (self.none_empty_before, self.swept_at) = (earliest, Some(now));
     }
 }
 
+/// A grant that is to be counted in the store. Where nobody hears of it any more, it is taken to have been.
+struct OnItsWay<'a> {
+    seen: &'a Mutex<AllSeen>,
+    key: &'a Key,
+    window: &'a Window,
+    cost: i64,
+}
+
+impl OnItsWay<'_> {
+    /// An answer has it.
+    fn arrive(mut self, seen: &mut AllSeen) {
+        let cost = std::mem::take(&mut self.cost);
+        if let Some(known) = seen.windows.get_mut(self.key) {
+            known.on_their_way = (known.on_their_way - cost).max(0);
+        }
+    }
+}
+
+impl Drop for OnItsWay<'_> {
+    fn drop(&mut self) {
+        if self.cost == 0 {
+            return;
+        }
+        if let Some(known) = self.seen.lock().windows.get_mut(self.key) {
+            known.on_their_way = (known.on_their_way - self.cost).max(0);
+            let now = known.now();
+            known.ring.count(self.window, now, now, self.cost);
+        }
+    }
+}
+
 impl Seen {
+    /// Whether the store counted it after another one: by its clock, or as that was answered before this was asked.
+    fn follows(&self, other: &Self, window: &Window) -> bool {
+        let counted = |seen: &Self| (seen.asked, seen.ring.counted(window, seen.asked));
+        counted(self) >= counted(other) || self.sent >= other.answered
+    }
+
     /// When nothing counts any more, by our clock.
     fn empty_from(&self) -> Instant {
         self.asked_at + Duration::from_nanos(self.empty_at.saturating_sub(self.asked).max(0).unsigned_abs())
