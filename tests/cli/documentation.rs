@@ -36,6 +36,43 @@ fn the_exit_codes_are_those_of_the_help() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
+/// All but the screen, one after the other, as on a bad night.
+#[test]
+fn the_commands_of_the_runbook_do_what_their_rows_say() {
+    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/runbook.md")).expect("it is there");
+    let database = Database::migrated(Engine::Sqlite);
+    let ends = |line: &str, code: u8| {
+        let output = run(&database, &format!("{line}; echo exit $?"));
+        assert!(output.trim_end().ends_with(&format!("exit {code}")), "{line}: {output}");
+    };
+    let (take, take_another) = ("tollgate take user:42 --plan free", "tollgate take user:13 --plan free");
+    ends("tollgate plan set free --quota 1/h", 0);
+    [(take, 0), (take, 75)].map(|(line, code)| ends(line, code));
+
+    let rows =
+        text.lines().skip_while(|line| *line != "| to | type |").skip(2).take_while(|line| line.starts_with('|'));
+    let mut shown = 0;
+    for row in rows {
+        let commands = row.split('`').skip(1).step_by(2).filter(|command| command.starts_with("tollgate "));
+        for command in commands.filter(|command| *command != "tollgate watch") {
+            ends(command, 0);
+            shown += 1;
+        }
+        match row.split('|').nth(1).expect("a cell").trim() {
+            "raise" => ends(&format!("{take} --wait 5s"), 0),
+            "make full" => ends(take, 0),
+            "switch off" => ends(take_another, 0),
+            "block" => ends(take_another, 75),
+            "undo" => {
+                ends("tollgate mode --clear --key user:13", 0);
+                ends(take_another, 0);
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(shown, 10, "commands");
+}
+
 /// Runs a line of the shell, with the program in the path.
 fn run(database: &Database, line: &str) -> String {
     let program = std::path::Path::new(env!("CARGO_BIN_EXE_tollgate")).parent().expect("a directory");
