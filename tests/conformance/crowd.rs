@@ -63,8 +63,9 @@ impl Crowd {
 
     /// Returns once that many wait for a lock, as the server sees it through another session.
     pub async fn wait(&self, onlooker: &Rig, many: usize) -> anyhow::Result<()> {
-        let sessions = self.sessions.lock().expect("nobody panics while holding it").clone();
         loop {
+            // A pool may still be opening some.
+            let sessions = self.sessions.lock().expect("nobody panics while holding it").clone();
             let waiting: i64 = match &onlooker.pool {
                 AnyPool::MySql(pool) => {
                     // A list is no parameter of MySQL's. InnoDB's own views of lock waits stand still while anybody
