@@ -108,14 +108,14 @@ impl<S: SharedWindows> LocalReads<S> {
         };
         let key = take.key();
         let known = self.decide(key, window, request.cost);
-        let Some((counted, granted)) = known else {
+        let Some(decided) = known else {
             if !self.has_room(key) {
                 return self.store.take_one(take).await;
             }
             self.ask(key, window, None).await?;
             return Box::pin(self.take_locally(take, window)).await;
         };
-        if !granted {
+        if let Err(counted) = decided {
             if self.is_due(key, window, counted.now) {
                 self.ask_behind(key.clone(), *window);
             }
@@ -130,7 +130,7 @@ impl<S: SharedWindows> LocalReads<S> {
 
     /// What is known of a window, and whether a request passes: then it is on its way at once, so that no other passes in
     /// its place while the store is asked.
-    fn decide(&self, key: &Key, window: &Window, cost: i64) -> Option<(Counted, bool)> {
+    fn decide(&self, key: &Key, window: &Window, cost: i64) -> Option<Result<(), Counted>> {
         let mut seen = self.seen.lock();
         let known = seen.windows.get_mut(key)?;
         let now = known.now();
@@ -139,12 +139,17 @@ impl<S: SharedWindows> LocalReads<S> {
             Mode::Shadow | Mode::Off => true,
             Mode::Block => false,
         };
-        let mut ring = known.ring.clone();
-        ring.count(window, now, now, known.on_their_way);
         if granted {
             known.on_their_way += cost;
+            return Some(Ok(()));
         }
-        Some((Counted { mode: known.mode, ..Counted::new(Word::Granted, now, now, &ring) }, granted))
+        let mut counted = Counted { mode: known.mode, ..Counted::new(Word::Denied, now, now, &known.ring) };
+        if known.on_their_way > 0 {
+            let mut ring = known.ring.clone();
+            ring.count(window, now, now, known.on_their_way);
+            counted.counts = ring.counts;
+        }
+        Some(Err(counted))
     }
 
     /// Whether a sub-interval has ended since the store was asked, and nobody is asking; then the caller is to.

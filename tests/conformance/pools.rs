@@ -86,7 +86,8 @@ pub async fn through_proxy(rig: &Rig, connections: u32) -> anyhow::Result<(Rig, 
     }
 }
 
-fn small<DB: Database>(connections: u32) -> PoolOptions<DB> {
+/// Without the task that looks after connections: that of sqlx 0.9.0 may spin for ever (its issue 3645).
+pub fn small<DB: Database>(connections: u32) -> PoolOptions<DB> {
     PoolOptions::new().idle_timeout(None).max_lifetime(None).max_connections(connections).test_before_acquire(false)
 }
 

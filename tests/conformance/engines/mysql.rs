@@ -1,10 +1,11 @@
 use std::str::FromStr;
 
-use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions, MySqlSslMode};
+use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
 use sqlx::{AssertSqlSafe, Connection, MySql, MySqlConnection, MySqlPool};
 
 use super::{Engine, database_name};
 use crate::matrix::Time;
+use crate::pools::small;
 
 /// A pool on the suite's database, which the first test to come makes.
 pub async fn open(engine: &Engine, time: Time, connections: u32) -> anyhow::Result<MySqlPool> {
@@ -24,13 +25,7 @@ pub async fn pool(engine: &Engine, name: &str, connections: u32) -> anyhow::Resu
     let mut admin = MySqlConnection::connect_with(&options).await?;
     sqlx::query(AssertSqlSafe(format!("create database if not exists {name}"))).execute(&mut admin).await?;
     let options = options.database(name);
-    Ok(MySqlPoolOptions::new()
-        .idle_timeout(None)
-        .max_lifetime(None)
-        .max_connections(connections)
-        .test_before_acquire(false)
-        .connect_with(options)
-        .await?)
+    Ok(small(connections).connect_with(options).await?)
 }
 
 /// Makes each routine that reads the clock anew, with a variable of the session in its place.

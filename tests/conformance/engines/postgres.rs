@@ -1,11 +1,12 @@
 use std::str::FromStr;
 
 use sqlx::error::DatabaseError;
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
+use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, Postgres};
 
 use super::{Engine, database_name};
 use crate::matrix::Time;
+use crate::pools::small;
 
 /// A pool on the suite's database, which the first test to come makes.
 pub async fn open(engine: &Engine, time: Time, connections: u32) -> anyhow::Result<PgPool> {
@@ -30,13 +31,7 @@ pub async fn pool(engine: &Engine, name: &str, connections: u32) -> anyhow::Resu
         anyhow::ensure!(code == "42P04" || code == "23505", error);
     }
     let options = options.database(name);
-    Ok(PgPoolOptions::new()
-        .idle_timeout(None)
-        .max_lifetime(None)
-        .max_connections(connections)
-        .test_before_acquire(false)
-        .connect_with(options)
-        .await?)
+    Ok(small(connections).connect_with(options).await?)
 }
 
 /// Replaces the one function that reads the clock; every other routine stays as the migrations ship it.

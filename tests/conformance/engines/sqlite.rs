@@ -2,7 +2,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use sqlx::SqlitePool;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
+
+use crate::pools::small;
 
 /// A pool on a file, made and migrated if need be.
 pub async fn open(path: &Path, connections: u32) -> anyhow::Result<SqlitePool> {
@@ -19,11 +21,5 @@ pub async fn pool(path: &Path, connections: u32) -> anyhow::Result<SqlitePool> {
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Normal)
         .busy_timeout(Duration::from_secs(20));
-    Ok(SqlitePoolOptions::new()
-        .idle_timeout(None)
-        .max_lifetime(None)
-        .max_connections(connections)
-        .test_before_acquire(false)
-        .connect_with(options)
-        .await?)
+    Ok(small(connections).connect_with(options).await?)
 }
