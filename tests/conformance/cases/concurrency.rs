@@ -11,8 +11,10 @@ use crate::workers::{Callers, Course, Histories, faults, merge, nanoseconds};
 
 mod batches;
 mod lines;
+mod order;
 mod services;
 mod several;
+mod sweeps;
 mod waiters;
 mod windows;
 
@@ -23,8 +25,10 @@ pub fn cases() -> Vec<Case> {
         .to_vec(),
         batches::cases(),
         lines::cases(),
+        order::cases(),
         services::cases(),
         several::cases(),
+        sweeps::cases(),
         waiters::cases(),
         windows::cases(),
     ]

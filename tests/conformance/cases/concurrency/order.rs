@@ -1,0 +1,67 @@
+//! One order of all answers that explains them, and in which nobody comes before whoever had an answer before they asked.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tollgate::{Quota, Rule, Store, Take};
+
+use crate::matrix::{Case, Levels, Time, list};
+use crate::rig::Rig;
+use crate::store::AnyStore;
+
+pub fn cases() -> Vec<Case> {
+    list!(Levels::Every, Time::Real, |_| true; answers_have_one_order_and_real_time_is_in_it).into()
+}
+
+/// I2. No token comes back, so what is left says after how many others a grant was.
+async fn answers_have_one_order_and_real_time_is_in_it(rig: Rig) -> anyhow::Result<()> {
+    let store = rig.store().max_attempts(u32::MAX).deadline(Duration::from_mins(1));
+    let take = Take::from(rig.key()).rule(Rule::Quota(Quota::once(TOKENS)?));
+    let (steps, mut callers) = (Arc::new(AtomicU64::new(0)), JoinSet::new());
+    for _ in 0..CALLERS {
+        callers.spawn(ask(store.clone(), take.clone(), Arc::clone(&steps)));
+    }
+    let mut answers = Vec::new();
+    for caller in callers.join_all().await {
+        answers.extend(caller?);
+    }
+
+    // Denials last: nothing was left after the last grant.
+    answers.sort_unstable_by_key(|answer| answer.left.map_or(TOKENS, |left| TOKENS - 1 - left));
+    let left: Vec<u64> = answers.iter().map_while(|answer| answer.left).collect();
+    assert!(left.iter().copied().eq((0..TOKENS).rev()), "each number of tokens left is told once: {left:?}");
+    let mut latest_sent = 0;
+    for answer in &answers {
+        assert!(latest_sent < answer.done, "{answer:?} was there before one that comes before it was asked for");
+        // Those who are denied leave everything as it is, so among themselves they may have any order.
+        latest_sent = answer.left.map_or(latest_sent, |_| latest_sent.max(answer.sent));
+    }
+    Ok(())
+}
+
+/// An answer, and when it was asked for and had, as steps of a clock that all callers share.
+#[derive(Debug)]
+struct Answer {
+    sent: u64,
+    done: u64,
+    left: Option<u64>,
+}
+
+async fn ask(store: AnyStore, take: Take, steps: Arc<AtomicU64>) -> anyhow::Result<Vec<Answer>> {
+    let step = || steps.fetch_add(1, Ordering::SeqCst);
+    let mut answers = Vec::new();
+    loop {
+        let sent = step();
+        let decision = store.take_one(&take).await??;
+        let left = decision.is_granted().then(|| decision.remaining());
+        answers.push(Answer { sent, done: step(), left });
+        if left.is_none() {
+            return Ok(answers);
+        }
+    }
+}
+
+const CALLERS: u32 = 8;
+const TOKENS: u64 = 100;

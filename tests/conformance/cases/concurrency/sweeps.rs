@@ -1,0 +1,92 @@
+//! Sweeps beside those who take, from buckets that are full and empty in turn.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::ensure;
+use tokio::task::JoinSet;
+use tollgate::{Clock, Key, Quota, Rule, Store, SystemClock, Take};
+
+use super::granted;
+use crate::checker::Call;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::pools::Scratch;
+use crate::rig::Rig;
+use crate::store::AnyStore;
+use crate::workers::{faults, nanoseconds};
+
+pub fn cases() -> Vec<Case> {
+    list!(Levels::Every, Time::Real, |_| true; sweeps_take_no_bucket_away_that_is_not_full).into()
+}
+
+/// I12. In each round the buckets are full, and are taken from until they deny: they have granted their capacity then, and
+/// no more than that and what came back meanwhile, whether they were swept away between two requests or not.
+async fn sweeps_take_no_bucket_away_that_is_not_full(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let rig = &scratch.rig;
+    let store = rig.store().max_attempts(u32::MAX).deadline(Duration::from_mins(1));
+    let quota = Quota::continuous(CAPACITY, REFILL)?;
+    let keys: Vec<Key> = (0..KEYS).map(|_| rig.key()).collect();
+    let (swept, over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let mut sweepers = JoinSet::new();
+    for _ in 0..SWEEPERS {
+        sweepers.spawn(sweep(store.clone(), Arc::clone(&swept), Arc::clone(&over)));
+    }
+
+    let mut histories = vec![Vec::new(); keys.len()];
+    while swept.load(Ordering::Relaxed) < SWEPT {
+        rig.until(rig.now().await? + nanoseconds(REFILL)).await?;
+        let mut takers = JoinSet::new();
+        for taker in 0..TAKERS {
+            let place = taker % keys.len();
+            let take = Take::from(keys[place].clone()).rule(Rule::Quota(quota));
+            let store = store.clone();
+            takers.spawn(async move { anyhow::Ok((place, empty(&store, &take).await?)) });
+        }
+        let mut round = vec![Vec::new(); keys.len()];
+        for taker in takers.join_all().await {
+            let (place, calls) = taker?;
+            round[place].extend(calls);
+        }
+        for (history, calls) in histories.iter_mut().zip(round) {
+            ensure!(granted(&calls) >= i64::try_from(CAPACITY)?, "{} of a full bucket", granted(&calls));
+            history.extend(calls);
+        }
+    }
+    over.store(true, Ordering::Relaxed);
+    for sweeper in sweepers.join_all().await {
+        sweeper?;
+    }
+    for history in &histories {
+        let faults = faults(&quota, 0, history);
+        assert!(faults.is_empty(), "{} faults, the first: {}", faults.len(), faults[0]);
+    }
+    Ok(())
+}
+
+/// Takes tokens until there are none.
+async fn empty(store: &AnyStore, take: &Take) -> anyhow::Result<Vec<Call>> {
+    let mut calls: Vec<Call> = Vec::new();
+    while calls.last().is_none_or(|call| call.granted) {
+        let sent = SystemClock.now();
+        let granted = store.take_one(take).await??.is_granted();
+        calls.push(Call { sent, done: SystemClock.now(), at: None, cost: 1, granted });
+    }
+    Ok(calls)
+}
+
+async fn sweep(store: AnyStore, swept: Arc<AtomicU64>, over: Arc<AtomicBool>) -> anyhow::Result<()> {
+    while !over.load(Ordering::Relaxed) {
+        swept.fetch_add(store.sweep(None, 1000).await?.deleted, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+const CAPACITY: u64 = 20;
+const REFILL: Duration = Duration::from_millis(200);
+const KEYS: usize = 2;
+const TAKERS: usize = 6;
+const SWEEPERS: usize = 2;
+/// How many buckets are swept away.
+const SWEPT: u64 = 8;
