@@ -4,7 +4,7 @@
 //! | | holds | tests |
 //! |---|---|---|
 //! | I1 | no window passes more than burst + rate × its length | `i1_*`, `arithmetic::no_window_passes_more_than_the_quota`, `conformance::{fleet, concurrency}::*`, `checker::*` |
-//! | I2 | decisions of one key have an order | `i2_*`, `conformance::oracle::*`, `conformance::concurrency::eight_processes_share_a_bucket` |
+//! | I2 | decisions of one key have an order, and real time is in it | `i2_*`, `conformance::concurrency::order::*`, `conformance::oracle::*`, `conformance::concurrency::eight_processes_share_a_bucket` |
 //! | I3 | tokens are neither lost nor made | `i3_*`, `memory::waiters::order::those_who_stay_*` |
 //! | I4 | an outcome that is unknown is paid once or not at all, and never called granted | `i4_*`, `conformance::faults::{lost, interrupted}::*`, `conformance::cancellation::*`, `scenarios::receipts::a_request_that_is_repeated_*` |
 //! | I5 | what is given back was taken, and is given back once | `i5_*`, `scenarios::receipts::*` |
@@ -12,7 +12,7 @@
 //! | I7 | keys do not touch each other | `i7_*`, `conformance::keys::*`, `scenarios::inputs::any_text_is_a_key_*` |
 //! | I8 | of several limits all are taken from, or none | `i8_*`, `scenarios::several::*` |
 //! | I9 | those who wait are served in order | `memory::waiters::order::*`, `conformance::concurrency::lines::*`, `rate::a_reservation_waits_*` |
-//! | I12 | nobody notices that a full bucket is forgotten | `i12_*`, `memory::a_full_store_forgets_*` |
+//! | I12 | nobody notices that a full bucket is forgotten | `i12_*`, `conformance::concurrency::sweeps::*`, `conformance::sweeping::decisions_are_the_same_after_a_sweep`, `memory::a_full_store_forgets_*` |
 //! | I13 | changed terms keep what was earned, and give nothing twice | `i13_*`, `arithmetic::changed_terms_*`, `conformance::terms::*`, `scenarios::plans::*` |
 //! | I14 | any input is an answer or a typed error | `arithmetic::i14_*`, `scenarios::inputs::*`, `arithmetic::no_sum_overflows_before_2160`, `conformance::limits::*` |
 
@@ -256,7 +256,7 @@ proptest! {
     }
 
     #[test]
-    fn i5_nothing_is_given_back_after_a_reset(capacity in 1..20_i64, cost in 1..20_i64, wait in 1..1_000_000_i64) {
+    fn i5_a_turn_that_is_cancelled_after_a_reset_gives_nothing_back(capacity in 1..20_i64, cost in 1..20_i64, wait in 1..1_000_000_i64) {
         let quota = Quota::continuous(capacity.unsigned_abs(), Duration::from_secs(1)).expect("a quota");
         let terms = Terms::from(&quota);
         let mut bucket = Bucket::full(&terms, START);

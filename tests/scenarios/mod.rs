@@ -124,6 +124,8 @@ macro_rules! for_each_scenario {
             receipts: a_reservation_is_cancelled_once,
             receipts: a_request_is_settled_in_time_or_not_at_all,
             receipts: what_was_not_used_is_given_back_once,
+            receipts: a_turn_is_cancelled_before_it_comes_though_its_id_is_forgotten,
+            receipts: after_a_reset_a_turn_gives_nothing_back_and_a_refund_no_more_than_there_is_room_for,
             receipts: another_buckets_receipt_cancels_and_settles_nothing,
             receipts: a_receipt_for_a_bucket_that_is_gone_is_an_error,
             windows: a_window_grants_its_maximum_and_what_leaves_it,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Adjusted, Adjustment, Receipt, Reservation, Rule, Store, Take, TakeError};
+use tollgate::{Adjusted, Adjustment, Admin, Receipt, Reservation, Rule, Store, Take, TakeError};
 use uuid::Uuid;
 
 use super::{World, left, ms, under};
@@ -159,6 +159,43 @@ pub(crate) async fn what_was_not_used_is_given_back_once<W: World>(world: &W) ->
     let reservation = reserved(world, &take).await?;
     world.at_ms(3_600_000).await?;
     assert_eq!(reservation.refund(u64::MAX).await?, 6);
+    assert_eq!(remaining(world, &take).await?, 10);
+    Ok(())
+}
+
+/// In a bucket and in a sliding window alike: a turn is whoever's receipt it is, whatever is known of its id.
+pub(crate) async fn a_turn_is_cancelled_before_it_comes_though_its_id_is_forgotten<W: World>(
+    world: &W,
+) -> anyhow::Result<()> {
+    for rule in ["5/h", "5 in 1h at 1min"] {
+        world.at_ms(0).await?;
+        let take = under(&world.key(), "5/h")?.rule(Rule::try_from(rule)?).cost(5);
+        assert!(world.decide(take.clone()).await?.is_granted());
+        let later = take.clone().cost(3).id(Uuid::new_v4(), ms(1000)).max_wait(HOUR * 2);
+        let receipt = reserved(world, &later).await?.receipts()[0].clone();
+        world.at_ms(1500).await?;
+        assert_eq!(adjusted(world, receipt.clone().settle(1)).await?, Adjusted::Late, "{rule}");
+        assert_eq!(adjusted(world, receipt.clone().cancel()).await?, Adjusted::Done(3), "{rule}");
+        assert_eq!(adjusted(world, receipt.cancel()).await?, Adjusted::Repeated, "{rule}");
+        world.at_ms(7_260_000).await?;
+        assert_eq!(left(&world.decide(take).await?), (true, 0), "{rule}");
+    }
+    Ok(())
+}
+
+/// A reset counts as a grant of the capacity: whoever has a turn has nobody's to give back. What was not used was, before.
+pub(crate) async fn after_a_reset_a_turn_gives_nothing_back_and_a_refund_no_more_than_there_is_room_for<W: World>(
+    world: &W,
+) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let take = under(&world.key(), "10/h")?;
+    let used = reserved(world, &take.clone().cost(10)).await?;
+    let turn = reserved(world, &take.clone().cost(4).max_wait(HOUR)).await?;
+    assert!(world.store().reset(take.key()).await?);
+    assert_eq!(turn.cancel().await?, 0);
+    assert_eq!(remaining(world, &take).await?, 10);
+    assert!(world.decide(take.clone().cost(2)).await?.is_granted());
+    assert_eq!(used.refund(6).await?, 6);
     assert_eq!(remaining(world, &take).await?, 10);
     Ok(())
 }
