@@ -2,13 +2,13 @@
 
 use std::future::poll_fn;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use serde::Serialize;
 use sqlx::{MySql, Postgres, Sqlite};
 use tokio::task::JoinSet;
-use tollgate::{Key, Limiter, Quota, SqlStore};
+use tollgate::{Admin, Clock, Key, Limiter, Quota, SqlStore, SystemClock};
 
 use crate::books::Books;
 use crate::engine::{CONNECTIONS, Engine};
@@ -20,8 +20,8 @@ use crate::venues::Venues;
 pub(crate) struct Waited {
     pub(crate) contestant: String,
     pub(crate) waiters: usize,
-    pub(crate) a_second: u64,
-    /// How much later than every token's time they went on, in milliseconds.
+    pub(crate) a_second: i64,
+    /// How much later they went on than their turns came, in milliseconds.
     pub(crate) late_p50: f64,
     pub(crate) late_p99: f64,
     /// How many went on more than a millisecond before the one who had come just before them.
@@ -35,7 +35,7 @@ pub(crate) async fn measure(server: Server, run: &str, venues: &Venues, waiters:
     let debited = venues.debited(server, &key).await?;
     let before = venues.calls(server).await;
     let url = server.database(run)?;
-    let turns = match server {
+    let (end, went_on) = match server {
         Server::Postgres | Server::Postgres15 => wait::<Postgres>(&url, &key, waiters).await?,
         Server::Mysql | Server::Mariadb => wait::<MySql>(&url, &key, waiters).await?,
         _ => wait::<Sqlite>(&url, &key, waiters).await?,
@@ -46,31 +46,33 @@ pub(crate) async fn measure(server: Server, run: &str, venues: &Venues, waiters:
     books.check(venues.debited(server, &key).await? - debited)?;
     #[expect(clippy::cast_precision_loss, reason = "a figure is no more precise")]
     let calls = calls.map(|calls| calls as f64 / waiters as f64);
-    let late = lateness(&turns);
+    let late = lateness(end, &went_on);
     Ok(Waited {
         contestant: format!("tollgate@{}", server.name()),
         waiters,
         a_second: A_SECOND,
         late_p50: percentile(&late, 50),
         late_p99: percentile(&late, 99),
-        inversions: inversions(&turns),
+        inversions: inversions(&went_on),
         calls,
     })
 }
 
-/// When each went on, in the order in which they came.
-async fn wait<E: Engine>(url: &str, key: &str, waiters: usize) -> anyhow::Result<Vec<Duration>> {
+/// When the last one's token has been used up, by the store's book, and when each went on, in the order in which they came;
+/// both by this machine's clock, which is the servers' too.
+async fn wait<E: Engine>(url: &str, key: &str, waiters: usize) -> anyhow::Result<(i64, Vec<i64>)> {
     let pool = E::open(url, CONNECTIONS, false).await?;
     let quota = Quota::continuous(1, Duration::from_secs(1) / u32::try_from(A_SECOND)?)?;
     let longest = Duration::from_mins(2);
-    let limiter = Limiter::builder(SqlStore::from(pool.clone())).longest_wait(longest).build(quota)?;
+    let store = SqlStore::from(pool.clone());
+    let limiter = Limiter::builder(store.clone()).longest_wait(longest).build(quota)?;
     let key = Key::try_from(key)?;
-    let (start, mut tasks) = (Instant::now(), JoinSet::new());
+    let mut tasks = JoinSet::new();
     for place in 0..waiters {
         let (limiter, key) = (limiter.clone(), key.clone());
         let mut waits = Box::pin(async move {
             let granted = limiter.wait(&key).await?.is_granted();
-            anyhow::Ok((place, granted, start.elapsed()))
+            anyhow::Ok((place, granted, SystemClock.now()))
         });
         // Begun one after the other, so that it is certain who came first; then each in a task of its own.
         let begun = poll_fn(|context| Poll::Ready(waits.as_mut().poll(context))).await;
@@ -81,53 +83,56 @@ async fn wait<E: Engine>(url: &str, key: &str, waiters: usize) -> anyhow::Result
             }
         });
     }
-    let mut turns = vec![Duration::ZERO; waiters];
+    let (mut end, mut went_on) = (None, vec![0; waiters]);
     while let Some(task) = tasks.join_next().await {
         let (place, granted, at) = task??;
         ensure!(granted, "somebody was denied who would have waited long enough");
-        turns[place] = at;
+        went_on[place] = at;
+        // All have been told their turns by then, and it is not full yet.
+        if tasks.len() == waiters / 2 {
+            end = store.peek(&key).await?.and_then(|level| level.full_at?.timestamp_nanos_opt());
+        }
     }
     pool.close().await;
-    Ok(turns)
+    Ok((end.context("the bucket is full before all had their turns")?, went_on))
 }
 
-/// Beyond the line on which the tokens come, drawn as early as nobody is before it.
-fn lateness(turns: &[Duration]) -> Vec<f64> {
-    let mut sorted = turns.to_vec();
-    sorted.sort_unstable();
-    #[expect(clippy::cast_precision_loss, reason = "some thousand waiters")]
-    let beyond = |(nth, at): (usize, &Duration)| (at.as_secs_f64() - nth as f64 / A_SECOND as f64) * 1e3;
-    let beyond: Vec<f64> = sorted.iter().enumerate().map(beyond).collect();
-    let earliest = beyond.iter().copied().fold(f64::INFINITY, f64::min);
-    let mut late: Vec<f64> = beyond.iter().map(|late| late - earliest).collect();
+/// Beyond the turns, which follow each other without a gap. Those of the first few may have: until there is a line, a token
+/// that nobody has asked for in time is lost.
+fn lateness(end: i64, went_on: &[i64]) -> Vec<f64> {
+    let interval = 1_000_000_000 / A_SECOND;
+    let turns = (1..=went_on.len()).rev().map(|behind| end - interval * i64::try_from(behind).unwrap_or(i64::MAX));
+    #[expect(clippy::cast_precision_loss, reason = "a figure is no more precise")]
+    let mut late: Vec<f64> = turns.zip(went_on).map(|(turn, at)| (at - turn).max(0) as f64 / 1e6).collect();
     late.sort_unstable_by(f64::total_cmp);
     late
 }
 
-fn inversions(turns: &[Duration]) -> usize {
-    turns.windows(2).filter(|pair| pair[1] + Duration::from_millis(1) < pair[0]).count()
+fn inversions(went_on: &[i64]) -> usize {
+    went_on.windows(2).filter(|pair| pair[1] + 1_000_000 < pair[0]).count()
 }
 
 fn percentile(sorted: &[f64], percent: usize) -> f64 {
     sorted.get((sorted.len() * percent / 100).min(sorted.len().saturating_sub(1))).copied().unwrap_or(0.0)
 }
 
-const A_SECOND: u64 = 1000;
+const A_SECOND: i64 = 1000;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const MS: i64 = 1_000_000;
+
     #[test]
     fn who_comes_later_and_goes_on_earlier_is_an_inversion() {
-        let turns = [1, 2, 9, 4, 5].map(Duration::from_millis);
-        assert_eq!(inversions(&turns), 1);
-        assert_eq!(inversions(&[1, 2, 3].map(Duration::from_millis)), 0);
+        assert_eq!(inversions(&[1, 2, 9, 4, 5].map(|ms| ms * MS)), 1);
+        assert_eq!(inversions(&[1, 2, 3].map(|ms| ms * MS)), 0);
     }
 
     #[test]
     fn who_keeps_the_pace_is_not_late() {
-        let late = lateness(&[5, 6, 7, 11].map(Duration::from_millis));
+        let late = lateness(9 * MS, &[5, 6, 7, 11].map(|ms| ms * MS));
         assert!(percentile(&late, 50) < 0.001 && (late[3] - 3.0).abs() < 0.001, "{late:?}");
     }
 }
