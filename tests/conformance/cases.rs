@@ -31,6 +31,7 @@ mod scenarios;
 mod sequences;
 mod sweeping;
 mod terms;
+mod transcripts;
 mod upgrades;
 mod vectors;
 
@@ -58,6 +59,7 @@ pub fn all() -> Vec<Case> {
         invariants::cases(),
         clocks::cases(),
         terms::cases(),
+        transcripts::cases(),
         upgrades::cases(),
         routines::cases(),
         runbook::cases(),

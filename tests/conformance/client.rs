@@ -26,6 +26,11 @@ impl Row {
         Ok(numbers.try_into().expect("as many"))
     }
 
+    /// The names of the columns and what is in them, in their order.
+    pub(crate) fn columns(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
+        self.0.iter().map(|(name, text)| (&**name, text.as_deref()))
+    }
+
     /// A text, or null.
     pub(crate) fn text(&self, column: &str) -> anyhow::Result<Option<&str>> {
         let found = self.0.iter().find(|(name, _)| name == column);

@@ -121,6 +121,7 @@ const BENEATH: &[&str] = &[
     "cases::round_trips",
     "cases::routines",
     "cases::sweeping",
+    "cases::transcripts",
     "cases::upgrades",
     "cases::vectors",
 ];

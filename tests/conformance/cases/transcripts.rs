@@ -1,0 +1,90 @@
+//! What the documents show of sessions in SQL is answered as shown, on every engine that the page is about.
+
+use anyhow::{Context, ensure};
+
+use crate::client::Row;
+use crate::engines::Kind;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::pools::Scratch;
+use crate::rig::Rig;
+use crate::transcript::{Exchange, exchanges};
+
+pub fn cases() -> Vec<Case> {
+    let mut cases: Vec<Case> =
+        list!(Levels::Pools, Time::Real, |_| true; each_session_that_a_document_shows_is_answered_so).into();
+    cases.extend(list!(
+        Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres; each_statement_that_a_document_shows_runs,
+    ));
+    cases
+}
+
+async fn each_session_that_a_document_shows_is_answered_so(rig: Rig) -> anyhow::Result<()> {
+    let (prompt, provisioned) = match rig.engine.kind {
+        Kind::Postgres => ("app=>", "select tollgate.create_bucket(bucket, 2, 1) from unnest(array[{}]) bucket"),
+        Kind::MySql => ("mysql>", "call token_create_bucket({}, 2, 1, 'interval')"),
+        Kind::Sqlite => ("sqlite>", ""),
+    };
+    let mut shown = 0;
+    for (name, page) in PAGES {
+        let scratch = Scratch::migrated(&rig).await?;
+        for bucket in IN_USE.iter().filter(|_| name == "sql" && rig.engine.has_routines) {
+            scratch.rig.pool.run(provisioned.replace("{}", &rig.quoted(bucket))).await?;
+        }
+        // Where only the shape of answers counts, nothing is gained by a pause.
+        let pauses = |exchange: &Exchange| name == "sql" && exchange.statement.trim().starts_with("select pg_sleep");
+        for exchange in exchanges(page, prompt).into_iter().filter(|exchange| !pauses(exchange)) {
+            let what = || format!("{name}: {}", exchange.statement);
+            let rows = scratch.rig.sql(exchange.statement.clone()).await.with_context(what)?;
+            exchange.is_answered(&rows, name != "sql").with_context(what)?;
+            shown += 1;
+        }
+    }
+    ensure!(shown > 1, "no document shows {prompt}");
+    Ok(())
+}
+
+/// Those that are of one engine; the runbook's have a test of their own.
+async fn each_statement_that_a_document_shows_runs(rig: Rig) -> anyhow::Result<()> {
+    let mut shown = 0;
+    for (name, page) in PAGES {
+        let scratch = Scratch::migrated(&rig).await?;
+        for block in page.split("```sql\n").skip(1).filter_map(|rest| rest.split("```").next()) {
+            scratch.rig.pool.run(block).await.with_context(|| format!("{name}: {block}"))?;
+            shown += 1;
+        }
+    }
+    ensure!(shown > 1, "no document shows a statement");
+    Ok(())
+}
+
+impl Exchange {
+    /// Whether an answer has the columns and rows that are shown. Spans of time are others each time; and, where the session
+    /// goes on from what came before the page, so is what the rows hold.
+    fn is_answered(&self, rows: &[Row], as_shown: bool) -> anyhow::Result<()> {
+        if self.rows.is_empty() {
+            return Ok(());
+        }
+        ensure!(rows.len() == self.rows.len(), "{} rows", rows.len());
+        for (row, shown) in rows.iter().zip(&self.rows) {
+            let columns: Vec<&str> = row.columns().map(|(name, _)| name).collect();
+            ensure!(self.columns.is_empty() || columns == self.columns, "columns {columns:?}");
+            for ((name, cell), shown) in row.columns().zip(shown) {
+                let cell = cell.unwrap_or(if shown.is_empty() { "" } else { "NULL" });
+                ensure!(!as_shown || name.ends_with("_ms") || cell == shown, "{name} is {cell}");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// By name.
+const PAGES: [(&str, &str); 6] = [
+    ("README", include_str!("../../../README.md")),
+    ("postgres", include_str!("../../../docs/start/postgres.md")),
+    ("mysql", include_str!("../../../docs/start/mysql.md")),
+    ("sqlite", include_str!("../../../docs/start/sqlite.md")),
+    ("sliding-windows", include_str!("../../../docs/sliding-windows.md")),
+    ("sql", include_str!("../../../docs/sql.md")),
+];
+/// Buckets that the reference speaks of as there.
+const IN_USE: [&str; 2] = ["third-party-api", "crawler"];
