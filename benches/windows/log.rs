@@ -2,10 +2,13 @@ use anyhow::Context;
 
 use crate::{Mode, window};
 
-/// All requests of all processes: when each was decided, in microseconds, and whether it was granted.
+/// All requests of all processes, in microseconds: each was decided between its question and its answer.
 #[derive(Default)]
 pub(crate) struct Log {
+    /// When those that were granted were asked for, and when answered.
+    asked: Vec<i64>,
     granted: Vec<i64>,
+    /// When those that were denied were answered.
     denied: Vec<i64>,
 }
 
@@ -17,9 +20,15 @@ impl Log {
     /// What a process printed.
     pub(crate) fn read(&mut self, lines: &str) -> anyhow::Result<()> {
         for line in lines.lines() {
-            let (at, granted) = line.split_once(' ').with_context(|| format!("'{line}'"))?;
-            let requests = if granted == "true" { &mut self.granted } else { &mut self.denied };
-            requests.push(at.parse()?);
+            let mut parts = line.split(' ');
+            let mut next = || parts.next().with_context(|| format!("'{line}'"));
+            let (asked, answered, granted) = (next()?.parse()?, next()?.parse()?, next()? == "true");
+            if granted {
+                self.asked.push(asked);
+                self.granted.push(answered);
+            } else {
+                self.denied.push(answered);
+            }
         }
         Ok(())
     }
@@ -27,17 +36,20 @@ impl Log {
     /// A line of the table.
     #[expect(clippy::cast_precision_loss, reason = "thousands")]
     pub(crate) fn line(mut self, mode: Mode, load: f64) -> String {
+        self.asked.sort_unstable();
         self.granted.sort_unstable();
         let window = window().expect("it is one");
         let most = i64::try_from(window.max_requests()).expect("a hundred");
         let interval = i64::try_from(window.interval().as_micros()).expect("seconds");
-        // So many were granted in the interval that ends then.
-        let seen = |at: i64| {
-            let before = |at| self.granted.partition_point(|granted| *granted <= at);
-            i64::try_from(before(at) - before(at - interval)).expect("thousands")
+        let until = |times: &[i64], at| times.partition_point(|time| *time <= at);
+        // So many were granted in the interval that ends then: of which that is certain, and of which it may be.
+        let seen = |at: i64, before: &[i64]| {
+            i64::try_from(until(&self.granted, at).saturating_sub(until(before, at - interval))).expect("thousands")
         };
-        let beyond: Vec<i64> = self.granted.iter().map(|at| seen(*at) - most).filter(|beyond| *beyond > 0).collect();
-        let room: Vec<i64> = self.denied.iter().map(|at| most - seen(*at)).filter(|room| *room > 0).collect();
+        let beyond = self.granted.iter().map(|at| seen(*at, &self.asked) - most);
+        let beyond: Vec<i64> = beyond.filter(|beyond| *beyond > 0).collect();
+        let room = self.denied.iter().map(|at| most - seen(*at, &self.granted));
+        let room: Vec<i64> = room.filter(|room| *room > 0).collect();
         let share = |part: usize, all: usize| 100.0 * part as f64 / all.max(1) as f64;
         let mean = room.iter().sum::<i64>() as f64 / room.len().max(1) as f64;
         format!(

@@ -7,7 +7,7 @@ use tollgate::{Dialect, Key, LocalReads, Migrate, SharedWindows, SqlStore, Store
 
 use crate::{Arguments, Mode, window};
 
-/// Asks at random times, and prints when each request was decided, in microseconds, and how.
+/// Asks at random times, and prints when each request was asked and answered, in microseconds, and how.
 pub(crate) async fn run(arguments: &Arguments, key: Key, mode: Mode, load: f64) -> anyhow::Result<()> {
     match arguments.url.split(':').next() {
         Some("postgres" | "postgresql") => {
@@ -51,9 +51,10 @@ async fn ask(store: impl Store, take: &Take, arguments: &Arguments, load: f64) -
             break;
         }
         tokio::time::sleep_until((start + Duration::from_secs_f64(next)).into()).await;
+        let now = || SystemTime::now().duration_since(UNIX_EPOCH).map(|now| now.as_micros());
+        let asked = now()?;
         let granted = store.take_one(take).await??.is_granted();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros();
-        writeln!(seen, "{now} {granted}")?;
+        writeln!(seen, "{asked} {} {granted}", now()?)?;
     }
     print!("{seen}");
     Ok(())

@@ -257,13 +257,15 @@ impl Database {
             .max_connections(3)
             .connect_with(options)
             .await?;
+        // All of them are there before anybody writes.
+        drop((pool.acquire().await?, pool.acquire().await?, pool.acquire().await?));
         let database = Self { directory, pool };
         tollgate::migrate(&database.pool).await?;
         Ok(database)
     }
 
     fn store(&self) -> SqliteStore {
-        SqliteStore::from(self.pool.clone())
+        SqliteStore::from(self.pool.clone()).max_attempts(u32::MAX)
     }
 
     /// Until it ends, nobody else can.
