@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Limiter, Quota, Rule, Take};
+use tollgate::{Adjusted, Limiter, Quota, Rule, Take};
 use uuid::Uuid;
 
 use common::minutes;
@@ -30,14 +30,22 @@ async fn main() -> anyhow::Result<()> {
     println!("600 estimated: granted, {} left", reservation.decision().remaining());
     let again = limiter.decide(&first).await?;
     println!("the same request again: granted, {} left", again.remaining());
-    println!("it used 150: {} given back", reservation.settle(150).await?);
+    println!("it used 150: {} given back", given_back(reservation.settle(150).await?)?);
 
     let reservation = limiter.reserve_all(&estimate(600)).await?;
     println!("600 estimated: granted, {} left", reservation.decision().remaining());
-    println!("it used 800: {} more taken", -reservation.settle(800).await?);
+    println!("it used 800: {} more taken", -given_back(reservation.settle(800).await?)?);
 
     let denied = limiter.reserve_all(&estimate(100)).await?;
     let (left, retry_after) = (denied.decision().remaining(), denied.decision().retry_after());
     println!("100 estimated: denied, {left} left, again in {} min", minutes(retry_after));
     Ok(())
+}
+
+/// Negative: so many more were taken.
+fn given_back(adjusted: Adjusted) -> anyhow::Result<i64> {
+    match adjusted {
+        Adjusted::Done(tokens) => Ok(tokens),
+        other => anyhow::bail!("what was taken stands: {other:?}"),
+    }
 }

@@ -17,7 +17,10 @@ pub enum Error {
     #[error(transparent)]
     Admin(#[from] AdminError),
     /// The database stayed busy with others: every attempt was rolled back.
-    #[error("every one of {attempts} attempts was rolled back: too many requests contend for this bucket")]
+    #[error(
+        "every one of {attempts} attempts was rolled back: too many requests contend for this bucket (a lease spares the \
+         database most of them), or the isolation level is above READ COMMITTED, which decisions do not need"
+    )]
     Contended {
         /// How often the database was asked.
         attempts: u32,
@@ -25,7 +28,9 @@ pub enum Error {
         source: Cause,
     },
     /// The deadline passed while the database had the request.
-    #[error("no answer within {0:?}; whether the tokens were taken is unknown")]
+    #[error(
+        "no answer within {0:?}; whether the tokens were taken is unknown: ask again only with a request id, which pays once"
+    )]
     DeadlineExceeded(Duration),
     /// The database refused the statement.
     #[error("the database refused the request")]
@@ -65,7 +70,10 @@ pub enum Error {
     #[error(transparent)]
     Other(Cause),
     /// The connection broke while the database had the request.
-    #[error("the connection broke during the request; whether the tokens were taken is unknown")]
+    #[error(
+        "the connection broke during the request; whether the tokens were taken is unknown: ask again only with a request id, \
+         which pays once"
+    )]
     OutcomeUnknown(#[source] Cause),
     /// So many requests wait in this process for the database that no more are taken on. Nothing was taken.
     #[error("{0} requests wait for the database already: is it slow, or does another transaction hold their buckets?")]
@@ -73,6 +81,12 @@ pub enum Error {
     /// The figures make no quota.
     #[error(transparent)]
     Quota(#[from] QuotaError),
+    /// The database takes no writes. Nothing was taken.
+    #[error(
+        "the database takes no writes: it is a replica, or was the primary once, or is set read-only; \
+         decisions are made on the primary"
+    )]
+    ReadOnly(#[source] Cause),
     /// The request can never be granted.
     #[error(transparent)]
     Take(#[from] TakeError),
@@ -87,8 +101,14 @@ impl Error {
         Self::Other(Arc::new(error))
     }
 
-    /// Whether the store failed, and not the request.
-    pub(crate) fn is_failure(&self) -> bool {
+    /// What it means to all that were asked for together, if some of them have taken what they have.
+    pub(crate) fn after(self, some: bool) -> Self {
+        if some { Self::OutcomeUnknown(Arc::new(self)) } else { self }
+    }
+
+    /// Whether the store failed, and not the request: what a [`Fallback`](crate::Fallback) answers instead.
+    #[must_use]
+    pub fn is_failure(&self) -> bool {
         !matches!(
             self,
             Self::Admin(_) | Self::HoldBack(_) | Self::Key(_) | Self::Mode(_) | Self::Quota(_) | Self::Take(_)
@@ -131,7 +151,10 @@ pub enum TakeError {
         capacity: u64,
     },
     /// The store holds as many keys as it may, and none of their buckets is full.
-    #[error("there is no room for bucket '{0}': the store holds as many keys as it may, and none that it can forget")]
+    #[error(
+        "there is no room for bucket '{0}': the store holds as many keys as it may, and none that it can forget; \
+         raise MemoryStore::most_keys"
+    )]
     TooManyKeys(Key),
     /// The store remembers as many requests as it may, and none of them has expired. Nothing was taken or given back.
     #[error("there is no room to remember request {0}: hold ids for a shorter time, or raise MemoryStore::most_keys")]
@@ -142,6 +165,9 @@ pub enum TakeError {
     /// The id is that of another request: for other buckets, at another cost, or cancelled.
     #[error("the id {0} is that of another request: give each request an id of its own")]
     Reused(Uuid),
+    /// A request without an id cannot be settled: nothing was remembered of it. Nothing was changed.
+    #[error("only a request with an id can be settled: give it one, and say for how long to remember it, by Take::id")]
+    WithoutId,
     /// A sliding window among several limits of one request.
     #[error("'{0}' is under a sliding window, which is decided by itself: ask for it in a request of its own")]
     WindowWithOthers(Key),

@@ -154,7 +154,9 @@ impl<S: Store, C: Clock> Store for Lease<S, C> {
                 served.map(Ok)
             })
             .collect();
-        let mut answers = if rest.is_empty() { Vec::new() } else { self.lender.store.take(&rest).await? };
+        let answers = if rest.is_empty() { Ok(Vec::new()) } else { self.lender.store.take(&rest).await };
+        // What was served is used up.
+        let mut answers = answers.map_err(|error| error.after(served.iter().any(Option::is_some)))?;
         for (take, outcome) in rest.iter().zip(&answers) {
             self.lender.note(take, outcome);
         }

@@ -300,6 +300,32 @@ impl<S: Store> Limiter<S> {
         &self.stack.store
     }
 
+    /// A request for a token under the limiter's rule, which leaves what the limiter [keeps](LimiterBuilder::keep): to add
+    /// another limit, an id or a wait to, and [decide](Self::decide).
+    ///
+    /// ```
+    /// use tollgate::{Limiter, MemoryStore, Quota, Rule};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tollgate::Error> {
+    /// let limiter = Limiter::builder(MemoryStore::new()).keep(20).build(Quota::per_second(100))?;
+    /// let request = limiter.request("user:42")?.cost(5).and("tenant:7".try_into()?, Rule::try_from("1000/s")?);
+    /// assert!(limiter.decide(&request).await?.is_granted());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If the text is no [`Key`].
+    pub fn request<K>(&self, key: K) -> Result<Take, Error>
+    where
+        K: TryInto<Key>,
+        Error: From<K::Error>,
+    {
+        Ok(self.take(key.try_into()?, 1))
+    }
+
     pub(crate) fn take(&self, key: Key, cost: u64) -> Take {
         self.take_under(key, self.rule(), cost)
     }

@@ -55,7 +55,7 @@ impl Retry {
 
 impl Default for Retry {
     fn default() -> Self {
-        Self { deadline: Duration::from_secs(5), attempts: 10, patient: true }
+        Self { deadline: Duration::from_secs(5), attempts: u32::MAX, patient: true }
     }
 }
 
@@ -86,6 +86,7 @@ impl Failure {
         match class {
             Class::NotMigrated => Error::NotMigrated(source),
             Class::NotPermitted => Error::NotPermitted(source),
+            Class::ReadOnly => Error::ReadOnly(source),
             Class::Refused => Error::Database(source),
             Class::Locked | Class::RolledBack => Error::Contended { attempts, source },
             Class::TimedOut => Error::DeadlineExceeded(deadline),
@@ -104,6 +105,8 @@ pub enum Class {
     NotMigrated,
     /// The role may not call it.
     NotPermitted,
+    /// Nothing was applied: the server takes no writes.
+    ReadOnly,
     /// The database said no, and would again.
     Refused,
     /// Nothing was applied, and another attempt may succeed.

@@ -7,7 +7,7 @@ use crate::{Error, Key};
 #[non_exhaustive]
 pub enum ClientLimitError {
     /// Its turn would come later than the client waits.
-    #[error("no tokens available for '{key}' in time; there could be in {retry_after:?}")]
+    #[error("no tokens available for '{key}' in time{}", in_time(*retry_after))]
     Limited {
         /// What it is limited by.
         key: Key,
@@ -22,4 +22,9 @@ pub enum ClientLimitError {
     /// The limiter has no answer, and no fallback.
     #[error(transparent)]
     Limiter(#[from] Error),
+}
+
+fn in_time(retry_after: Duration) -> String {
+    // Nobody knows when, or it is never.
+    if retry_after == Duration::MAX { String::new() } else { format!("; there could be in {retry_after:?}") }
 }

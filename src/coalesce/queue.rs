@@ -65,7 +65,11 @@ impl Queue {
         if self.len >= MOST {
             return Err(Error::Overloaded(self.len));
         }
-        if let Some(behind) = self.busy.get(waiting.take.key()).filter(|behind| behind.waiting.len() >= MOST_BEHIND) {
+        let long = |behind: &&Behind| behind.waiting.len() >= MOST_BEHIND;
+        if self.busy.get(waiting.take.key()).filter(long).is_some() {
+            self.forget_those_who_gave_up();
+        }
+        if let Some(behind) = self.busy.get(waiting.take.key()).filter(long) {
             return Err(Error::Overloaded(behind.waiting.len()));
         }
         self.len += 1;
@@ -293,11 +297,14 @@ mod tests {
     fn those_behind_one_call_leave_room_for_others() {
         let mut queue = Queue::new(1024);
         queue.hold(&[key("a")]);
-        let _behind: Vec<_> = (0..MOST_BEHIND).map(|_| push(&mut queue, Take::from(key("a")))).collect();
+        let mut behind: Vec<_> = (0..MOST_BEHIND).map(|_| push(&mut queue, Take::from(key("a")))).collect();
         let (answer, _answered) = oneshot::channel();
         let error = queue.push(Waiting { take: Take::from(key("a")), answer }).unwrap_err();
         assert!(error.to_string().starts_with("8192 requests wait"), "{error}");
         push(&mut queue, Take::from(key("b")));
+        // Whoever has left waits no more.
+        behind.truncate(10);
+        push(&mut queue, Take::from(key("a")));
     }
 
     #[test]

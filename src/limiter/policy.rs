@@ -89,9 +89,10 @@ impl Policy {
                         *rule = Rule::Quota(*quota);
                     }
                 }
-                // More than the local quota ever holds is only not to be had until the store is back.
+                // More than the local quota ever holds, or keys than there is room for, are only not to be had until the
+                // store is back.
                 chosen.local.decide(&local).or_else(|error| match error {
-                    TakeError::NeverPossible { .. } => Ok(Decision::denial(Duration::MAX)),
+                    TakeError::NeverPossible { .. } | TakeError::TooManyKeys(_) => Ok(Decision::denial(Duration::MAX)),
                     other => Err(other),
                 })?
             }

@@ -9,7 +9,8 @@ use crate::telemetry::{Begun, Share, WAITERS};
 use crate::{Decision, Error, Mode, Source, Store, Take};
 
 impl<S: Store> Limiter<S> {
-    /// Decides a request of the caller's own making, for instance for several limits at once.
+    /// Decides a request of the caller's own making, for instance for several limits at once. It says all by itself: the
+    /// limiter's rule, what it keeps and its longest wait are those of [`request`](Self::request) and of the other verbs.
     ///
     /// # Errors
     ///

@@ -10,7 +10,7 @@ use super::stack::Stack;
 use super::switched::Switched;
 use super::turns::{Place, Turns};
 use crate::handover::Handover;
-use crate::{Adjusted, Adjustment, Decision, Error, Receipt, Store, Take};
+use crate::{Adjusted, Adjustment, Decision, Error, Mode, Receipt, Store, Take, TakeError};
 
 /// Tokens that were taken for now or for later, or the answer that they were not.
 ///
@@ -21,6 +21,8 @@ pub struct Reservation<S: Store> {
     store: Arc<Stack<S>>,
     decision: Decision,
     receipts: Vec<Receipt>,
+    /// Whether the request had an id of its own.
+    is_remembered: bool,
     since: Instant,
 }
 
@@ -34,7 +36,7 @@ impl<S: Store> Reservation<S> {
             window: take.window().is_some(),
         };
         let receipts = decision.taken().map(receipt).collect();
-        Self { store, decision, receipts, since: Instant::now() }
+        Self { store, decision, receipts, is_remembered: take.id.is_some(), since: Instant::now() }
     }
 
     /// When its tokens may be used, if not at once.
@@ -82,7 +84,7 @@ impl<S: Store> Reservation<S> {
     ///
     /// If the future is dropped, the call goes on in a task of its own.
     pub async fn cancel(self) -> Result<u64, Error> {
-        Ok(self.adjust(Receipt::cancel).await?.unsigned_abs())
+        Ok(given_back(self.adjust(Receipt::cancel).await?))
     }
 
     /// Gives tokens back that were not used, and says how many.
@@ -95,41 +97,55 @@ impl<S: Store> Reservation<S> {
     ///
     /// As there.
     pub async fn refund(self, unused: u64) -> Result<u64, Error> {
-        Ok(self.adjust(|receipt| receipt.refund(unused)).await?.unsigned_abs())
+        Ok(given_back(self.adjust(|receipt| receipt.refund(unused)).await?))
     }
 
     /// Pays what the request cost in the end, more or less than was taken, and says how many tokens were given back;
-    /// negative: so many more were taken.
+    /// negative: so many more were taken. Of several buckets, what is true of the one that gave back least.
     ///
-    /// Only a request with an [id](Take::id) can be settled, and only until that is forgotten: then what was taken stands.
+    /// Only a request with an [id](Take::id) can be settled, and only until that is forgotten: then it is
+    /// [`Late`](Adjusted::Late), and what was taken stands.
     ///
     /// # Errors
     ///
-    /// As for [`cancel`](Self::cancel).
+    /// [`TakeError::WithoutId`] if the request had none; and as for [`cancel`](Self::cancel).
     ///
     /// # Cancel safety
     ///
     /// As there.
-    pub async fn settle(self, used: u64) -> Result<i64, Error> {
+    pub async fn settle(self, used: u64) -> Result<Adjusted, Error> {
+        if !self.is_remembered && !self.receipts.is_empty() {
+            return Err(TakeError::WithoutId.into());
+        }
         self.adjust(|receipt| receipt.settle(used)).await
     }
 
-    async fn adjust(self, kind: impl Fn(Receipt) -> Adjustment) -> Result<i64, Error> {
+    /// What became of all of it; of several, what is least.
+    async fn adjust(self, kind: impl Fn(Receipt) -> Adjustment) -> Result<Adjusted, Error> {
         let adjustments: Vec<Adjustment> = self.receipts.into_iter().map(kind).collect();
         // A store that does not answer need not be asked about nothing.
         if adjustments.is_empty() {
-            return Ok(0);
+            return Ok(Adjusted::Done(0));
         }
         let store = Arc::clone(&self.store);
         // Whoever gives up waiting for it, at the deadline or before, does not keep the tokens.
         let adjusted = async move { store.adjust(&adjustments).await };
         let adjusted = Handover::new(self.store.tasks.track_future(adjusted));
         let adjusted = by_deadline(self.store.deadline, pin!(adjusted)).await?;
-        let given_back = adjusted.into_iter().map(|adjusted| match adjusted {
-            Ok(Adjusted::Done(tokens)) => tokens,
-            _ => 0,
-        });
-        Ok(given_back.min().unwrap_or(0))
+        let adjusted = adjusted.into_iter().collect::<Result<Vec<Adjusted>, TakeError>>()?;
+        // Nothing was done to those of which it is said that it is late, or that it is done already.
+        let least = |adjusted: &Adjusted| match adjusted {
+            Adjusted::Done(tokens) => *tokens,
+            Adjusted::Late | Adjusted::Repeated => 0,
+        };
+        Ok(adjusted.into_iter().min_by_key(least).unwrap_or(Adjusted::Done(0)))
+    }
+}
+
+fn given_back(adjusted: Adjusted) -> u64 {
+    match adjusted {
+        Adjusted::Done(tokens) => tokens.unsigned_abs(),
+        Adjusted::Late | Adjusted::Repeated => 0,
     }
 }
 
@@ -179,8 +195,13 @@ impl<S: Store> Turn<S> {
         self
     }
 
-    /// No earlier than those who came before and still wait, whose answers may have been longer on their way.
+    /// No earlier than those who came before and still wait, whose answers may have been longer on their way. Whoever is
+    /// denied, or passes whatever the tokens, has no turn.
     pub(super) fn behind(mut self, turns: &mut Turns) -> Self {
+        let decision = self.decision();
+        if !decision.is_granted() || decision.mode() != Mode::Enforce {
+            return self;
+        }
         let since = self.reservation.as_ref().map(|reservation| reservation.since);
         self.until = turns.latest().filter(|latest| Some(*latest) > self.until.or(since)).or(self.until);
         self.place = self.until.map(|until| turns.push(until));

@@ -142,6 +142,8 @@ impl Dialect for MySql {
             Some(1213 | 1020 | 3101 | 1180 | 1969 | 3024) => Class::RolledBack,
             Some(1305 | 1146) => Class::NotMigrated,
             Some(1370 | 1142 | 1044) => Class::NotPermitted,
+            // an option that prevents it; a server, or a transaction, that only reads
+            Some(1290 | 1792 | 1836) => Class::ReadOnly,
             Some(1047) => Class::Unavailable,
             Some(1053 | 1158..=1161 | 1317 | 1927 | 2006 | 2013 | 4031) => Class::Unknown,
             _ => Class::Refused,
@@ -185,19 +187,18 @@ type WindowOutParameters = (Vec<u8>, Option<Vec<u8>>, i64, Option<i64>, Vec<u8>,
 /// which saves a routine in between that would select them.
 async fn take_one(connection: &mut MySqlConnection, ask: &Ask) -> Result<Vec<Columns>, sqlx::Error> {
     const OUT_PARAMETERS: usize = 11;
-    let mut call = sqlx::query_as(
-        "call token_decide_v1(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, true, null, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-    )
-    .bind(ask.key().as_str())
-    .bind(ask.request.cost)
-    .bind(ask.request.max_wait)
-    .bind(ask.request.keep)
-    .bind(ask.quota(0).map(Quota::capacity_i64))
-    .bind(ask.quota(0).map(Quota::refill_seconds))
-    .bind(ask.quota(0).map(refill))
-    .bind(ask.plan(0))
-    .bind(ask.id().map(|id| id.hyphenated().to_string()))
-    .bind(ask.hold());
+    let mut call =
+        sqlx::query_as("call token_decide_v1(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, true, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
+            .bind(ask.key().as_str())
+            .bind(ask.request.cost)
+            .bind(ask.request.max_wait)
+            .bind(ask.request.keep)
+            .bind(ask.quota(0).map(Quota::capacity_i64))
+            .bind(ask.quota(0).map(Quota::refill_seconds))
+            .bind(ask.quota(0).map(refill))
+            .bind(ask.plan(0))
+            .bind(ask.id().map(|id| id.hyphenated().to_string()))
+            .bind(ask.hold());
     for _ in 0..OUT_PARAMETERS {
         call = call.bind(None::<i64>);
     }

@@ -122,6 +122,7 @@ impl Dialect for Postgres {
             "0A000" if error.message().contains("cached plan") => Class::RolledBack,
             "42883" | "42P01" | "3F000" => Class::NotMigrated,
             "42501" => Class::NotPermitted,
+            "25006" => Class::ReadOnly,
             "XX000" => classify_yugabyte(error.message()),
             code if code.starts_with("08") || code.starts_with("57P") => Class::Unknown,
             _ => Class::Refused,

@@ -41,7 +41,8 @@ impl<DB: Dialect> SqlStore<DB> {
         self
     }
 
-    /// How often the database is asked at most, after serialization failures and deadlocks; 10 if not said.
+    /// How often the database is asked at most, after serialization failures and deadlocks; as often as the
+    /// [deadline](Self::deadline) allows if not said.
     #[must_use]
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.retry.attempts = attempts.max(1);
@@ -103,7 +104,7 @@ impl<DB: Dialect> SqlStore<DB> {
                 Run::All(asks) => self.take_all(patient, asks, &mut outcomes).await,
                 Run::Window(place, ask) => self.take_window(ask).await.map(|outcome| outcomes[place] = Some(outcome)),
             };
-            entered.map_err(|error| after(before > 0, error))?;
+            entered.map_err(|error| error.after(before > 0))?;
         }
         Ok(outcomes.into_iter().flatten().collect())
     }
@@ -235,11 +236,6 @@ impl<DB: Dialect> SharedWindows for SqlStore<DB> {
     }
 }
 
-/// What an error means after other calls of the same request were answered: those have taken what they have.
-fn after(answered: bool, error: Error) -> Error {
-    if answered { Error::OutcomeUnknown(Arc::new(error)) } else { error }
-}
-
 /// Provisions a bucket, full; repeated with the same quota it changes nothing, and with another one it changes the
 /// bucket's terms: tokens that are there stay, up to the new capacity.
 ///
@@ -286,7 +282,8 @@ async fn settle<DB: Dialect, T>(
         Err(error) => error,
     };
     let class = classify::<DB>(&error);
-    if class == Class::Unknown || DB::clean_up(&mut connection).await.is_err() {
+    // A server that was demoted stays so; another one may be behind its name by now.
+    if matches!(class, Class::ReadOnly | Class::Unknown) || DB::clean_up(&mut connection).await.is_err() {
         connection.close_on_drop();
     }
     let code = error.as_database_error().and_then(DB::code);

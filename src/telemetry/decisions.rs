@@ -42,7 +42,14 @@ impl Decisions {
         let kind = kind(error);
         count!(names::FALLBACKS, 1, "limiter" => self.limiter.to_string(), "error" => kind);
         if first {
-            event!(WARN, limiter = self.limiter.as_str(), error = kind, "the store does not answer: the fallback does");
+            let limiter = self.limiter.as_str();
+            event!(
+                WARN,
+                limiter = limiter,
+                error = kind,
+                cause = chain(error),
+                "the store does not answer: the fallback does"
+            );
         }
     }
 
@@ -72,7 +79,16 @@ impl Decisions {
             "limiter" => limiter(), "outcome" => "error", "source" => self.store, "mode" => mode,
         );
         count!(names::ERRORS, 1, "limiter" => limiter(), "error" => kind);
-        event!(DEBUG, limiter = self.limiter.as_str(), error = kind, key = self.key(take, 0), "no decision");
+        // Of a request that can never be granted, the text may name the key.
+        let cause = if error.is_failure() { chain(error) } else { String::new() };
+        event!(
+            DEBUG,
+            limiter = self.limiter.as_str(),
+            error = kind,
+            cause = cause,
+            key = self.key(take, 0),
+            "no decision"
+        );
     }
 
     fn source(&self, decision: &Decision) -> &'static str {
@@ -100,10 +116,17 @@ fn kind(error: &Error) -> &'static str {
         Error::NotPermitted(_) => "not_permitted",
         Error::OutcomeUnknown(_) => "outcome_unknown",
         Error::Overloaded(_) => "overloaded",
+        Error::ReadOnly(_) => "read_only",
         Error::Unavailable(_) => "unavailable",
         Error::Admin(_) | Error::HoldBack(_) | Error::Key(_) | Error::Mode(_) | Error::Quota(_) | Error::Take(_) => {
             "invalid_request"
         }
         Error::Other(_) => "other",
     }
+}
+
+/// An error with all that lies beneath it.
+fn chain(error: &Error) -> String {
+    let beneath = std::iter::successors(std::error::Error::source(error), |error| error.source());
+    beneath.fold(error.to_string(), |text, error| text + ": " + &error.to_string())
 }

@@ -8,7 +8,7 @@ use http::{Response, response};
 use tower_layer::Layer;
 
 use super::gate::Gate;
-use super::terms::{Limit, OfRequest, SameName, Terms};
+use super::terms::{Limit, OfRequest, SameName, Terms, WindowAmongOthers};
 use super::{ClientAddr, KeyExtractor, RateLimit, Refusal, respond};
 use crate::{Error, Key, Limiter, Rule, Store};
 
@@ -142,20 +142,29 @@ impl RateLimitLayer {
 
     /// Another limit, under a name and a key of its own: a request takes from all or from none, in one call.
     ///
-    /// No limit among several can be a [`Window`](crate::Window): such requests are answered with 500.
+    /// No limit among several can be a [`Window`](crate::Window): where the first is one by request, or later, such requests
+    /// are answered with 500.
     ///
     /// # Errors
     ///
-    /// If the figures make no quota, or another limit of the layer has the name: say that one's [name](Self::name) before.
+    /// If the figures make no quota, another limit of the layer has the name (say that one's [name](Self::name) before), or
+    /// this limit or the limiter's own is a sliding window.
     pub fn and<R>(mut self, name: impl Into<Arc<str>>, key: impl KeyExtractor, rule: R) -> Result<Self, Error>
     where
         R: TryInto<Rule>,
         Error: From<R::Error>,
     {
-        let (name, terms) = (name.into(), Terms::Always(rule.try_into()?));
+        let (name, rule) = (name.into(), rule.try_into()?);
         if self.limits.iter().any(|other| other.name == name) {
             return Err(Error::other(SameName(name)));
         }
+        let first = matches!(self.limits[0].terms, Terms::OfLimiter).then(|| self.gate.rule());
+        for (rule, name) in [(first, &self.limits[0].name), (Some(rule.clone()), &name)] {
+            if matches!(rule, Some(Rule::Window(_))) {
+                return Err(Error::other(WindowAmongOthers(Arc::clone(name))));
+            }
+        }
+        let terms = Terms::Always(rule);
         self.limits.push(Limit { name, named: true, key: Arc::new(key), terms });
         Ok(self)
     }

@@ -38,6 +38,11 @@ pub(super) enum Unanswered {
 #[error("two limits of the layer are called '{0}': give each a name of its own")]
 pub(super) struct SameName(pub(super) Arc<str>);
 
+/// A request is under a sliding window alone.
+#[derive(Debug, thiserror::Error)]
+#[error("limit '{0}' of the layer is a sliding window, which is decided by itself: give it a layer of its own")]
+pub(super) struct WindowAmongOthers(pub(super) Arc<str>);
+
 impl Limit {
     pub(super) fn key(&self, request: &Parts) -> Result<Key, Unanswered> {
         let text = self.key.extract(request).map_err(Unanswered::NoKey)?;

@@ -9,7 +9,8 @@ use super::{Counted, Ring, Window};
 use crate::answer::Word;
 use crate::decision::Source;
 use crate::{
-    Adjusted, Adjustment, Error, HoldBack, Key, Mode, Outcome, Rule, Store, SweepCursor, Swept, Take, TakeError,
+    Adjusted, Adjustment, Decision, Error, HoldBack, Key, Mode, Outcome, Rule, Store, SweepCursor, Swept, Take,
+    TakeError,
 };
 
 /// A store that counts requests in sliding windows for others to read.
@@ -287,19 +288,27 @@ impl Seen {
 }
 
 impl<S: SharedWindows> Store for LocalReads<S> {
+    const MOST_TOGETHER: usize = S::MOST_TOGETHER;
+
+    /// In one call of the store, unless a window is among them: those are decided one by one.
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        if takes.iter().all(|take| local(take).is_none()) {
+            return self.store.take(takes).await;
+        }
         let mut outcomes = Vec::with_capacity(takes.len());
         for take in takes {
-            outcomes.push(self.take_one(take).await?);
+            match self.take_one(take).await {
+                Ok(outcome) => outcomes.push(outcome),
+                Err(error) => return Err(error.after(outcomes.iter().flatten().any(Decision::is_granted))),
+            }
         }
         Ok(outcomes)
     }
 
     async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
-        let plain = take.max_wait == Duration::ZERO && take.keep == 0 && take.id.is_none();
-        match take.window() {
-            Some(window) if plain => self.take_locally(take, window).await,
-            _ => self.store.take_one(take).await,
+        match local(take) {
+            Some(window) => self.take_locally(take, window).await,
+            None => self.store.take_one(take).await,
         }
     }
 
@@ -318,6 +327,11 @@ impl<S: SharedWindows> Store for LocalReads<S> {
     async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
         self.store.count_denials(denials).await
     }
+}
+
+/// The window of a request that is decided from what was seen.
+fn local(take: &Take) -> Option<&Window> {
+    take.window().filter(|_| take.max_wait == Duration::ZERO && take.keep == 0 && take.id.is_none())
 }
 
 const MOST_KEYS: usize = 100_000;

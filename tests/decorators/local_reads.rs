@@ -12,7 +12,7 @@ use tollgate::{
     SharedWindows, Source, Store, Take, TakeError, Window,
 };
 
-use super::beneath::RuntimeClock;
+use super::beneath::{RuntimeClock, take};
 
 #[tokio::test(start_paused = true)]
 async fn a_denial_makes_no_call_and_a_grant_makes_one() -> anyhow::Result<()> {
@@ -182,6 +182,24 @@ async fn who_may_wait_or_keeps_some_for_others_is_decided_by_the_store() -> anyh
         assert_eq!(reads.take_one(&take).await??.source(), Source::Store);
     }
     assert_eq!((store.counted(), store.taken()), (vec![], 3));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_fails_after_a_grant_of_the_same_call_is_unknown() -> anyhow::Result<()> {
+    let store = Counting::new();
+    let reads = LocalReads::new(store.clone());
+    let bucket = take("b", "2/h")?;
+    let window = Take::from(key("a")?).rule(Rule::Window(window()?));
+    store.fails.store(true, Ordering::SeqCst);
+    let error = reads.take(&[window.clone(), bucket.clone()]).await.expect_err("it fails");
+    assert!(!error.is_outcome_unknown(), "nothing was asked before: {error}");
+    let error = reads.take(&[bucket.clone(), window]).await.expect_err("it fails");
+    assert!(error.is_outcome_unknown(), "a token is taken: {error}");
+    // Without a window all of them are one call.
+    let left: Vec<bool> =
+        reads.take(&[bucket.clone(), bucket]).await?.into_iter().flatten().map(|one| one.is_granted()).collect();
+    assert_eq!((left, store.taken()), (vec![true, false], 3));
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::task::{JoinSet, yield_now};
-use tollgate::{Admin, Error, Key, Limiter, Quota, Reservation, Rule, Store, Take};
+use tollgate::{Adjusted, Admin, Error, Key, Limiter, Quota, Reservation, Rule, Store, Take};
 use uuid::Uuid;
 
 /// Buckets that nobody else uses, and what is known of the tokens that were taken from them.
@@ -162,7 +162,7 @@ async fn call<S: Store>(limiter: &Limiter<S>, buckets: &Arc<Buckets>) -> anyhow:
                 let used = fastrand::u64(0..6);
                 let less = COST - i64::try_from(used)?;
                 match given_up(reservation.settle(used)).await {
-                    Some(Ok(tokens)) => books.ample.add(-tokens, -tokens),
+                    Some(Ok(Adjusted::Done(tokens))) => books.ample.add(-tokens, -tokens),
                     _ => books.ample.add(-less.max(0), (-less).max(0)),
                 }
             }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Adjusted, Adjustment, Admin, Receipt, Reservation, Rule, Store, Take, TakeError};
+use tollgate::{Adjusted, Adjustment, Admin, Error, Receipt, Reservation, Rule, Store, Take, TakeError};
 use uuid::Uuid;
 
 use super::{World, left, ms, under};
@@ -136,12 +136,14 @@ pub(crate) async fn a_reservation_is_cancelled_once<W: World>(world: &W) -> anyh
 pub(crate) async fn a_request_is_settled_in_time_or_not_at_all<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let take = under(&world.key(), "10/h")?.cost(5);
-    let without_id = reserved(world, &take).await?.receipts()[0].clone();
-    assert_eq!(adjusted(world, without_id.settle(1)).await?, Adjusted::Late);
+    let without_id = reserved(world, &take).await?;
+    assert_eq!(adjusted(world, without_id.receipts()[0].clone().settle(1)).await?, Adjusted::Late);
+    let refused = without_id.settle(1).await;
+    assert!(matches!(refused, Err(Error::Take(TakeError::WithoutId))), "{refused:?}");
     let held = take.id(Uuid::new_v4(), ms(1000));
-    let receipt = reserved(world, &held).await?.receipts()[0].clone();
+    let reservation = reserved(world, &held).await?;
     world.at_ms(1000).await?;
-    assert_eq!(adjusted(world, receipt.settle(1)).await?, Adjusted::Late);
+    assert_eq!(reservation.settle(1).await?, Adjusted::Late);
     assert!(!world.decide(under(held.key(), "10/h")?).await?.is_granted());
     Ok(())
 }

@@ -229,8 +229,13 @@ async fn what_the_service_asks_for_wrongly_is_its_own_fault() -> anyhow::Result<
 
     // A window is decided by itself, and not among several limits.
     let window = Window::new(100, Duration::from_secs(60), Duration::from_secs(5))?;
-    let layer = RateLimitLayer::new(three()?).and("window", Everybody, window)?;
-    let server = Server::start(hello().layer(layer)).await?;
+    let among_others = RateLimitLayer::new(three()?).and("window", Everybody, window);
+    let words = among_others.expect_err("it would be answered with 500").to_string();
+    assert!(words.starts_with("limit 'window' of the layer is a sliding window"), "{words}");
+    let limiter = Limiter::new(MemoryStore::new(), window)?;
+    assert!(RateLimitLayer::new(limiter).and("all", Everybody, Quota::per_hour(4)).is_err());
+    let later = RateLimitLayer::new(three()?).and("all", Everybody, Quota::per_hour(4))?.rule(move |_: &Parts| window);
+    let server = Server::start(hello().layer(later)).await?;
     assert_eq!(Client::new(server.address).get("/").await?.status, StatusCode::INTERNAL_SERVER_ERROR);
 
     let unknown = Error::Take(TakeError::UnknownPlan(Key::try_from("a")?));

@@ -99,7 +99,7 @@ impl Line {
 
 /// Counts its calls and tokens.
 pub(super) struct Counting {
-    store: MemoryStore<Paused>,
+    pub(super) store: MemoryStore<Paused>,
     takes: AtomicUsize,
     adjusts: AtomicUsize,
     granted: AtomicI64,

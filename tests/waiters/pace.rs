@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
-use tollgate::{Adjusted, Adjustment, Error, Limiter, MemoryStore, Outcome, Store, Take, TakeError};
+use tollgate::{Adjusted, Adjustment, Admin, Error, Limiter, MemoryStore, Mode, Outcome, Store, Take, TakeError};
 
 use super::order::{Counting, Paused};
 
@@ -48,6 +48,26 @@ async fn who_leaves_before_a_late_turn_puts_nobody_off_until_then() -> anyhow::R
     assert!(timeout(second, limiter.wait_n(20, 30 * second)).await.is_err(), "its turn is in twenty seconds");
     assert!(limiter.wait_n(1, 30 * second).await?.is_granted());
     assert!(begun.elapsed() < 5 * second, "{:?}", begun.elapsed());
+    assert!(ahead.await??.is_granted());
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_has_no_turn_is_told_so_at_once_however_long_others_wait() -> anyhow::Result<()> {
+    let begun = Instant::now();
+    let store = Arc::new(Counting::new(begun));
+    let limiter = Limiter::builder(Arc::clone(&store)).build("1/s")?.bind("one")?;
+    assert!(limiter.allow().await?.is_granted());
+    let second = Duration::from_secs(1);
+    let ahead = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.wait_n(1, 30 * second).await }
+    });
+    sleep(Duration::from_millis(1)).await;
+    assert!(!limiter.wait_n(1, Duration::from_millis(100)).await?.is_granted());
+    store.store.set_mode(Mode::Off, None, None).await?;
+    assert!(limiter.wait_n(1, 30 * second).await?.is_granted(), "nothing limits it");
+    assert!(begun.elapsed() < Duration::from_millis(10), "{:?}", begun.elapsed());
     assert!(ahead.await??.is_granted());
     Ok(())
 }
