@@ -65,12 +65,12 @@ impl Queue {
         if self.len >= MOST {
             return Err(Error::Overloaded(self.len));
         }
-        let long = |behind: &&Behind| behind.waiting.len() >= MOST_BEHIND;
-        if self.busy.get(waiting.take.key()).filter(long).is_some() {
+        let behind = |queue: &Self| queue.busy.get(waiting.take.key()).map_or(0, |behind| behind.waiting.len());
+        if behind(self) >= MOST_BEHIND {
             self.forget_those_who_gave_up();
         }
-        if let Some(behind) = self.busy.get(waiting.take.key()).filter(long) {
-            return Err(Error::Overloaded(behind.waiting.len()));
+        if behind(self) >= MOST_BEHIND {
+            return Err(Error::Overloaded(behind(self)));
         }
         self.len += 1;
         self.shown.set(self.len);

@@ -234,8 +234,9 @@ async fn what_the_service_asks_for_wrongly_is_its_own_fault() -> anyhow::Result<
     assert!(words.starts_with("limit 'window' of the layer is a sliding window"), "{words}");
     let limiter = Limiter::new(MemoryStore::new(), window)?;
     assert!(RateLimitLayer::new(limiter).and("all", Everybody, Quota::per_hour(4)).is_err());
-    let later = RateLimitLayer::new(three()?).and("all", Everybody, Quota::per_hour(4))?.rule(move |_: &Parts| window);
-    let server = Server::start(hello().layer(later)).await?;
+    let by_request =
+        RateLimitLayer::new(three()?).and("all", Everybody, Quota::per_hour(4))?.rule(move |_: &Parts| window);
+    let server = Server::start(hello().layer(by_request)).await?;
     assert_eq!(Client::new(server.address).get("/").await?.status, StatusCode::INTERNAL_SERVER_ERROR);
 
     let unknown = Error::Take(TakeError::UnknownPlan(Key::try_from("a")?));

@@ -10,7 +10,7 @@ use tollgate::Error;
 use super::{a_hundred_a_day, has_server, take};
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
-use crate::pools::{through_proxy, with_session};
+use crate::pools::through_proxy;
 use crate::rig::{AnyPool, Rig};
 
 pub fn cases() -> Vec<Case> {
@@ -20,9 +20,6 @@ pub fn cases() -> Vec<Case> {
             a_server_that_hangs_up_is_unavailable_until_it_is_back,
             a_url_of_no_host_is_unavailable,
             a_url_of_no_database_is_unavailable)
-        .to_vec(),
-        list!(Levels::Pools, Time::Real, |engine| has_server(engine) && engine.has_sessions;
-            a_server_that_takes_no_writes_is_told_and_left)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Sqlite;
             a_file_that_is_not_there_is_unavailable,
@@ -55,25 +52,6 @@ async fn a_url_of_no_host_is_unavailable(rig: Rig) -> anyhow::Result<()> {
 
 async fn a_url_of_no_database_is_unavailable(rig: Rig) -> anyhow::Result<()> {
     is_unavailable(&rig.on(elsewhere(&rig, Elsewhere::Database("no_such_database")))).await
-}
-
-/// As a primary that was demoted answers on connections that it has kept.
-async fn a_server_that_takes_no_writes_is_told_and_left(rig: Rig) -> anyhow::Result<()> {
-    let key = rig.bucket(a_hundred_a_day()).await?;
-    let (reads, session) = match rig.engine.kind {
-        Kind::Postgres => ("set default_transaction_read_only = on", "select pg_backend_pid() as session"),
-        _ => ("set session transaction read only", "select connection_id() as session"),
-    };
-    let (demoted, _) = with_session(&rig, reads).await?;
-    let mut sessions = std::collections::HashSet::new();
-    for _ in 0..3 {
-        let rows = demoted.sql(session).await?;
-        anyhow::ensure!(sessions.insert(rows[0].number("session")?), "a connection is used again");
-        let error = take(&demoted.store(), &key).await.expect_err("nothing can be written");
-        anyhow::ensure!(matches!(error, Error::ReadOnly(_)) && !error.is_outcome_unknown(), "{error:?}");
-    }
-    assert_eq!(rig.row(&key).await?.map(|row| row.granted), Some(0));
-    Ok(())
 }
 
 async fn a_file_that_is_not_there_is_unavailable(rig: Rig) -> anyhow::Result<()> {
