@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::command::{Ran, tollgate};
+use crate::command::{Ran, SECRET, tollgate};
 use crate::databases::{Database, EACH, Engine};
 
 #[test]
@@ -55,6 +55,50 @@ fn a_role_that_may_only_take_is_told_so_and_one_that_may_nothing_fails() {
     let [app_next, none_next] = next;
     app_next.ended(0).says(&["this role may take tokens"]);
     none_next.ended(77).says(&["may do nothing here", "grant tollgate_app to", "tollgate migrate --print grants"]);
+}
+
+#[test]
+fn routines_that_a_role_may_not_call_are_named() {
+    let half = format!("tg_half_{}", &uuid::Uuid::new_v4().simple().to_string()[..20]);
+    for engine in [Engine::Postgres, Engine::MySql, Engine::MariaDb] {
+        let database = Database::migrated(engine);
+        let (grant, revoke, may, may_not) = if engine.is_mysql() {
+            let grant = format!(
+                "create user '{half}'@'%' identified by '{SECRET}';
+                 grant select on token_migrations to '{half}'@'%';
+                 grant execute on procedure token_decide_v1 to '{half}'@'%';
+                 grant execute on procedure token_adjust_v1 to '{half}'@'%'"
+            );
+            let may_not =
+                ["token_take_many_v1", "token_take_all_v1", "token_decide_window_v1", "token_adjust_window_v1"];
+            (grant, format!("drop user '{half}'@'%'"), ["token_decide_v1", "token_adjust_v1"], may_not)
+        } else {
+            let grant = format!(
+                "create role {half} login; grant usage on schema tollgate to {half};
+                 grant execute on function tollgate.applied_migrations, tollgate.take_v1, tollgate.adjust_v1 to {half}"
+            );
+            let may_not =
+                ["tollgate.take_many_v1", "tollgate.take_all_v1", "tollgate.take_times_v1", "tollgate.take_window_v1"];
+            (
+                grant,
+                format!("drop owned by {half}; drop role {half}"),
+                ["tollgate.take_v1", "tollgate.adjust_v1"],
+                may_not,
+            )
+        };
+        database.sql(&grant);
+        let ran = tollgate(Some(&database.url_of(&half)), &database.directory).args(["doctor", "--json"]).output();
+        let ran = Ran::new(ran.expect("it starts"));
+        database.sql(&revoke);
+        let report = ran.ended(1).json();
+        assert_eq!(status(&report, "grants"), "fail", "{engine:?}: {report:#}");
+        for routine in may_not {
+            assert!(found(&report, "grants").contains(routine), "{engine:?}, {routine}: {report:#}");
+        }
+        for routine in may {
+            assert!(!found(&report, "grants").contains(routine), "{engine:?}, {routine}: {report:#}");
+        }
+    }
 }
 
 #[test]

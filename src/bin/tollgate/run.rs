@@ -3,11 +3,14 @@ use std::io::{self, Write as _};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
+use sqlx::{Database, Pool};
+use tokio::time::sleep;
 use tollgate::{Dialect, Key, SqlStore};
 
 use crate::database::close;
 use crate::exit::{self, Refusal};
 use crate::request::{Request, limiter};
+use crate::signals::Signals;
 use crate::terms::key;
 use crate::wait::{self, Turn};
 use crate::{take, times};
@@ -47,10 +50,13 @@ impl Args {
         let longest = if self.no_wait { Duration::ZERO } else { self.wait.unwrap_or(Duration::MAX) };
         let pool = store.pool().clone();
         let take = self.request.take(std::slice::from_ref(&self.name)).max_wait(longest);
-        let turn = wait::turn(&limiter(store)?, &take).await.map_err(|error| self.request.explain(error))?;
-        close(&pool).await;
-        match turn {
-            Turn::Decided(decision) if decision.is_granted() => become_command(&self.command),
+        let mut signals = Signals::new()?;
+        let turn = wait::turn(&limiter(store)?, &take, &mut signals).await;
+        match turn.map_err(|error| self.request.explain(error))? {
+            Turn::Decided(decision) if decision.is_granted() => match leave(&pool, &mut signals).await {
+                Some(code) => Ok(code),
+                None => become_command(&self.command),
+            },
             Turn::Decided(decision) => {
                 // What cannot be written, nobody reads.
                 let _ = writeln!(anstream::stderr(), "tollgate: {}", take::words(&take, &decision));
@@ -59,6 +65,24 @@ impl Args {
             Turn::Interrupted(code) => Ok(code),
         }
     }
+}
+
+/// Says goodbye to the database. A signal meanwhile still ends this program, with this code: the command would not hear
+/// of it.
+async fn leave<DB: Database>(pool: &Pool<DB>, signals: &mut Signals) -> Option<ExitCode> {
+    let leaving = async {
+        close(pool).await;
+        sleep(LAST_LOOK).await;
+    };
+    let code = tokio::select! {
+        biased;
+        code = signals.next() => code,
+        () = leaving => return None,
+    };
+    let text = "tollgate: its turn had come, so that it is too late to give tokens back: they count as used";
+    // What cannot be written, nobody reads.
+    let _ = writeln!(anstream::stderr(), "{text}");
+    Some(code)
 }
 
 /// What could pass on a signal or an exit code less than exactly is not there any more.
@@ -81,5 +105,29 @@ fn cannot_start(program: &OsString, error: &io::Error) -> Refusal {
         code: if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 },
         message: format!("cannot start '{}': {error}", program.display()),
         hint: "give a program and its arguments after --; its token is used".to_owned(),
+    }
+}
+
+/// By the time that a timer goes off, the runtime has handed out the signals that came before.
+const LAST_LOOK: Duration = Duration::from_millis(1);
+
+#[cfg(all(test, unix))]
+mod tests {
+    use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_signal_after_its_turn_has_come_is_heard() {
+        let pool = SqlitePoolOptions::new().idle_timeout(None).max_lifetime(None).max_connections(1);
+        let pool = pool.connect_with(SqliteConnectOptions::new()).await.expect("it connects");
+        // While it is in use, the pool is not closed.
+        let connection = pool.acquire().await.expect("a connection");
+        let mut signals = Signals::new().expect("signals");
+        let pid = std::process::id().to_string();
+        assert!(Command::new("kill").args(["-s", "TERM", &pid]).status().expect("kill").success());
+        assert!(leave(&pool, &mut signals).await.is_some());
+        drop(connection);
+        assert!(leave(&pool, &mut signals).await.is_none(), "it came once");
     }
 }

@@ -6,6 +6,7 @@ use tollgate::{Decision, Key, Mode, Store, Take};
 
 use crate::output::{GREEN, RED, plain, say, say_json};
 use crate::request::{Request, limiter};
+use crate::signals::Signals;
 use crate::terms::key;
 use crate::wait::{self, Turn};
 use crate::{exit, times};
@@ -33,7 +34,8 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) async fn run<S: Store>(self, store: S) -> anyhow::Result<ExitCode> {
         let take = self.request.take(&self.keys).max_wait(self.wait);
-        let decision = match wait::turn(&limiter(store)?, &take).await.map_err(|error| self.request.explain(error))? {
+        let turn = wait::turn(&limiter(store)?, &take, &mut Signals::new()?).await;
+        let decision = match turn.map_err(|error| self.request.explain(error))? {
             Turn::Decided(decision) => decision,
             Turn::Interrupted(code) => return Ok(code),
         };

@@ -21,9 +21,9 @@ pub(crate) enum Turn {
 }
 
 /// Asks for tokens, and returns when they may be used.
-pub(crate) async fn turn<S: Store>(limiter: &Limiter<S>, take: &Take) -> anyhow::Result<Turn> {
-    // Before the database promises anything: a signal that nobody hears would keep what is promised.
-    let mut signals = Signals::new()?;
+///
+/// Signals are listened for before the database promises anything: one that nobody hears would keep what is promised.
+pub(crate) async fn turn<S: Store>(limiter: &Limiter<S>, take: &Take, signals: &mut Signals) -> anyhow::Result<Turn> {
     let mut asking = pin!(limiter.reserve_all(take));
     let reservation = tokio::select! {
         biased;

@@ -59,18 +59,21 @@ fn server(settings: &Settings, report: &mut Report) {
 
 async fn grants(connection: &mut MySqlConnection, report: &mut Report) -> Result<(), sqlx::Error> {
     // A routine that the account may not call is not listed to it.
-    let (account, is_there, taking, operating): (String, bool, bool, bool) = sqlx::query_as(
+    let rows: Vec<(String, bool, Option<String>)> = sqlx::query_as(
         "select current_user(),
                 exists (select 1 from information_schema.tables
                          where table_schema = database() and table_name = 'token_migrations'),
-                exists (select 1 from information_schema.routines
-                         where routine_schema = database() and routine_name = 'token_take_v1'),
-                exists (select 1 from information_schema.routines
-                         where routine_schema = database() and routine_name = 'token_create_bucket')",
+                r.routine_name
+           from (select 1 as n) one
+           left join information_schema.routines r
+             on r.routine_schema = database() and left(r.routine_name, 6) = 'token_'",
     )
-    .fetch_one(connection)
+    .fetch_all(connection)
     .await?;
-    report.grants(&account, is_there.then_some(taking), is_there.then_some(operating));
+    let Some((account, true, _)) = rows.first() else { return Ok(()) };
+    let may_call = |name: &str| rows.iter().any(|(.., routine)| routine.as_deref() == Some(name));
+    let forbidden: Vec<&str> = TAKING.into_iter().filter(|name| !may_call(name)).collect();
+    report.grants(account, &forbidden, may_call("token_create_bucket"));
     Ok(())
 }
 
@@ -101,6 +104,16 @@ fn sessions(settings: &Settings, report: &mut Report) {
         report.ok("events", format!("{found}, for others `tollgate sweep` in cron does"));
     }
 }
+
+/// The routines that a limiter's requests and reservations call.
+const TAKING: [&str; 6] = [
+    "token_adjust_v1",
+    "token_adjust_window_v1",
+    "token_decide_v1",
+    "token_decide_window_v1",
+    "token_take_all_v1",
+    "token_take_many_v1",
+];
 
 #[cfg(test)]
 mod tests {

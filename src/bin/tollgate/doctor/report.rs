@@ -39,15 +39,16 @@ impl Report {
         self.add(name, Status::Fail, found, advice);
     }
 
-    /// What the role may do; `None`: there is nothing yet that it could be granted.
-    pub(super) fn grants(&mut self, role: &str, taking: Option<bool>, operating: Option<bool>) {
-        match (taking, operating) {
-            (Some(true), Some(true)) => self.ok("grants", format!("{role} may take tokens and operate")),
-            (Some(true), _) => self.ok("grants", format!("{role} may take tokens, and not operate")),
-            (Some(false), _) => {
-                self.fail("grants", format!("{role} may not take tokens"), GRANT);
+    /// What the role may do, by the routines for taking tokens that it may not call.
+    pub(super) fn grants<R: AsRef<str>>(&mut self, role: &str, forbidden: &[R], operates: bool) {
+        match (forbidden, operates) {
+            ([], true) => self.ok("grants", format!("{role} may take tokens and operate")),
+            ([], false) => self.ok("grants", format!("{role} may take tokens, and not operate")),
+            (forbidden, _) => {
+                let names: Vec<&str> = forbidden.iter().map(AsRef::as_ref).collect();
+                let found = format!("{role} may not take tokens in every way: it may not call {}", names.join(", "));
+                self.fail("grants", found, GRANT);
             }
-            (None, _) => {}
         }
     }
 
