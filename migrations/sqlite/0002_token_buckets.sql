@@ -47,8 +47,9 @@ create table token_buckets (
     refill in ('interval', 'calendar', 'continuous', 'once')),
   constraint refill_seconds_is_above_0 check (refill_ns >= 1 or refill = 'once'),
   constraint refill_seconds_is_a_century_or_less check (
-    refill_seconds <= 3155760000
-    and (refill <> 'continuous' or (refill_ns + capacity - 1) / capacity * 1.0 * capacity <= 3155760000000000000)),
+    refill = 'once'
+    or (refill_seconds <= 3155760000 and (
+      refill <> 'continuous' or (refill_ns + capacity - 1) / capacity * capacity <= 3155760000000000000))),
   constraint refill_is_at_most_1_token_a_nanosecond check (refill_ns >= capacity or refill = 'once'),
   constraint rounding_slows_by_at_most_a_thousandth check (
     refill <> 'continuous'

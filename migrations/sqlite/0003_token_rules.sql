@@ -21,7 +21,10 @@ create table token_plans (
   constraint refill_is_interval_calendar_continuous_or_once check (
     refill in ('interval', 'calendar', 'continuous', 'once')),
   constraint refill_seconds_is_above_0 check (refill_ns >= 1 or refill = 'once'),
-  constraint refill_seconds_is_a_century_or_less check (refill_seconds <= 3155760000),
+  constraint refill_seconds_is_a_century_or_less check (
+    refill = 'once'
+    or (refill_seconds <= 3155760000 and (
+      refill <> 'continuous' or (refill_ns + capacity - 1) / capacity * capacity <= 3155760000000000000))),
   constraint refill_is_at_most_1_token_a_nanosecond check (refill_ns >= capacity or refill = 'once'),
   constraint rounding_slows_by_at_most_a_thousandth check (
     refill <> 'continuous'
@@ -69,7 +72,10 @@ create table token_overrides (
   constraint refill_is_interval_calendar_continuous_or_once check (
     refill in ('interval', 'calendar', 'continuous', 'once')),
   constraint refill_seconds_is_above_0 check (refill_ns >= 1 or refill = 'once'),
-  constraint refill_seconds_is_a_century_or_less check (refill_seconds <= 3155760000),
+  constraint refill_seconds_is_a_century_or_less check (
+    refill = 'once'
+    or (refill_seconds <= 3155760000 and (
+      refill <> 'continuous' or (refill_ns + capacity - 1) / capacity * capacity <= 3155760000000000000))),
   constraint refill_is_at_most_1_token_a_nanosecond check (refill_ns >= capacity or refill = 'once'),
   constraint rounding_slows_by_at_most_a_thousandth check (
     refill <> 'continuous'

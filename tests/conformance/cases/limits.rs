@@ -17,6 +17,8 @@ pub(crate) fn cases() -> Vec<Case> {
         every_quota_at_the_limits_makes_a_bucket,
         the_library_refuses_figures_that_make_no_quota,
         the_database_refuses_figures_that_make_no_bucket,
+        the_database_refuses_figures_that_make_no_plan_and_no_override,
+        what_is_good_once_may_have_any_refill_seconds,
         the_database_refuses_to_change_a_bucket_to_such_figures,
     )
     .into();
@@ -111,15 +113,44 @@ async fn the_library_refuses_figures_that_make_no_quota(_: Rig) -> anyhow::Resul
 async fn the_database_refuses_figures_that_make_no_bucket(rig: Rig) -> anyhow::Result<()> {
     for figures in NO_BUCKETS {
         let key = rig.key();
-        let (table, id) = (rig.table(), rig.literal(&key));
-        rig.refusal(format!("insert into {table} (id, capacity, refill_seconds, refill) values ({id}, {figures})"))
-            .await?;
+        rig.refusal(insert(&rig, "token_buckets", &key, figures)).await?;
         assert_eq!(rig.row(&key).await?, None);
     }
     let key = rig.key();
     let (table, id) = (rig.table(), rig.literal(&key));
     for (columns, figures) in [("id", ""), ("id, capacity", ", 5"), ("id, refill_seconds", ", 5")] {
         rig.refusal(format!("insert into {table} ({columns}) values ({id}{figures})")).await?;
+    }
+    Ok(())
+}
+
+async fn the_database_refuses_figures_that_make_no_plan_and_no_override(rig: Rig) -> anyhow::Result<()> {
+    for figures in NO_BUCKETS {
+        for table in ["token_plans", "token_overrides"] {
+            rig.refusal(insert(&rig, table, &rig.key(), figures)).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn what_is_good_once_may_have_any_refill_seconds(rig: Rig) -> anyhow::Result<()> {
+    rig.at(START).await?;
+    for seconds in ["-5", "0", "3155760000.5", "5000000000"] {
+        let figures = format!("2, {seconds}, 'once'");
+        let (key, plan) = (rig.key(), rig.key());
+        rig.sql(insert(&rig, "token_buckets", &key, &figures)).await?;
+        rig.sql(insert(&rig, "token_plans", &plan, &figures)).await?;
+        let overridden = rig.bucket(Quota::interval(5, Duration::from_hours(1))?).await?;
+        rig.sql(insert(&rig, "token_overrides", &overridden, &figures)).await?;
+        let planned = Take::from(rig.key()).rule(Rule::Plan(plan));
+        for take in [Take::from(key), planned, Take::from(overridden.clone())] {
+            let decision = rig.decide(take.clone().cost(2)).await?;
+            ensure!(decision.is_granted() && decision.remaining() == 0, "{figures}: {decision:?}");
+            let denied = rig.decide(take).await?;
+            ensure!(!denied.is_granted() && denied.retry_after() == Duration::MAX, "{figures}: {denied:?}");
+        }
+        let overrides = rig.table().replace("token_buckets", "token_overrides");
+        rig.sql(format!("delete from {overrides} where id = {}", rig.literal(&overridden))).await?;
     }
     Ok(())
 }
@@ -167,8 +198,19 @@ async fn terms(rig: &Rig, key: &Key) -> anyhow::Result<Vec<crate::client::Row>> 
     Ok(rig.sql(format!("select * from {} where id = {}", rig.table(), rig.literal(key))).await?)
 }
 
+/// The statement that makes a bucket, a plan or an override of these figures.
+fn insert(rig: &Rig, table: &str, key: &Key, figures: &str) -> String {
+    let (table_name, id) = (rig.table().replace("token_buckets", table), rig.literal(key));
+    let (columns, values) = match table {
+        "token_plans" => ("name", id),
+        "token_overrides" => ("reason, id", format!("'a test', {id}")),
+        _ => ("id", id),
+    };
+    format!("insert into {table_name} ({columns}, capacity, refill_seconds, refill) values ({values}, {figures})")
+}
+
 /// Capacity, `refill_seconds` and refill.
-const NO_BUCKETS: [&str; 24] = [
+const NO_BUCKETS: [&str; 25] = [
     "0, 1, 'interval'",
     "-1, 1, 'interval'",
     "-9223372036854775808, 1, 'interval'",
@@ -191,6 +233,7 @@ const NO_BUCKETS: [&str; 24] = [
     "999999999, 1, 'continuous'",
     "1000, 0.000998001, 'continuous'",
     "3152607392607393, 3155759000, 'continuous'",
+    "7, 3155760000, 'continuous'",
     "1, 1, 'Interval'",
     "1, 1, ''",
     "1, 1, null",
