@@ -6,7 +6,8 @@
 --
 -- The routines run as the account that ran the migrations, so their helpers and tables need no grants, and that account
 -- must stay. Roles belong to the whole server, what they are granted here to this database. Then, for each account of
--- yours, one that has no privileges on the whole database, as those would include the tables:
+-- yours, one that has no privileges on the whole database, as those would include the tables; nor CREATE TEMPORARY
+-- TABLES, as a temporary table hides the one of its name, token_mode say, from the routines, too:
 --
 --   grant tollgate_app to my_service@'%';
 --   set default role tollgate_app to my_service@'%';    -- MySQL

@@ -11,8 +11,6 @@
 --            p_receipt   the request's id, a UUID: repeated with it, the request takes nothing more; null: it has none
 --            p_hold      for how many nanoseconds the id is remembered
 --            p_taking    false: take nothing, and say what the request would come to
---            p_at        decide as of this instant, in nanoseconds since 1970, which the caller read when it held the
---                        lock; null: now
 -- Result:    o_outcome   'granted' or 'denied'; 'never': cost + keep exceed the capacity; 'unknown': no such bucket;
 --                        'unplanned': no such plan; 'conflict': the bucket was provisioned with other terms than given;
 --                        'reused': the id is another request's
@@ -28,12 +26,13 @@
 --            routine has one of its own.
 --
 -- token_mode is read when the lock is held: a read that locks nothing opens a REPEATABLE READ snapshot, and
--- MariaDB may refuse (1020) to lock what others changed after that. The clock is token_clock_v1's, in place for speed.
+-- MariaDB may refuse (1020) to lock what others changed after that. The clock is token_clock_v1's, in place for speed;
+-- no caller can name another instant.
 create procedure token_decide_v1(
   in p_id varchar(256) character set utf8mb4, in p_cost bigint, in p_max_wait bigint, in p_keep bigint,
   in p_capacity bigint, in p_refill_seconds decimal(19, 9),
   in p_refill varchar(10) character set ascii collate ascii_bin, in p_plan varchar(256) character set utf8mb4,
-  in p_receipt varchar(36) character set ascii, in p_hold bigint, in p_taking boolean, in p_at bigint,
+  in p_receipt varchar(36) character set ascii, in p_hold bigint, in p_taking boolean,
   out o_outcome varchar(10) character set ascii, out o_mode varchar(7) character set ascii collate ascii_bin,
   out o_now bigint, out o_acts_at bigint, out o_full_at bigint, out o_granted bigint, out o_burst bigint,
   out o_anchor bigint, out o_step_ns bigint, out o_step_ticks bigint, out o_token_ticks bigint)
@@ -77,10 +76,8 @@ begin
       select v_ruled is true or mode <> 'enforce' or exists (select 1 from token_overrides)
         into v_ruled from token_mode where one = true;
       set v_uuid = uuid();
-      set o_now = coalesce(
-        p_at,
-        (cast(conv(concat(substr(v_uuid, 16, 3), substr(v_uuid, 10, 4), left(v_uuid, 8)), 16, 10) as signed)
-         - 122192928000000000) * 100);
+      set o_now = (cast(conv(concat(substr(v_uuid, 16, 3), substr(v_uuid, 10, 4), left(v_uuid, 8)), 16, 10) as signed)
+                   - 122192928000000000) * 100;
       set o_acts_at = o_now;
       set v_clock = (o_now - o_anchor) div o_step_ns * o_step_ticks;
       -- A bucket under the terms asked for, with nothing else to rule it, needs no more.

@@ -9,7 +9,8 @@
 --                        that place, from 1, the first so many times are granted, and the outcome is the others'; the
 --                        rest are token_take_v1's columns after all of them. A request may have several answers, in
 --                        their order; one of 0 times says nothing
--- Errors:    token_decide_v1's · 22023 fewer than 1 times · 1205 another held one of several buckets for a second
+-- Errors:    token_decide_v1's · 22023 fewer than 1 times · 22003 a capacity, refill_seconds, hold or times that is too
+--            large (MariaDB takes the largest instead) · 1205 another held one of several buckets for a second
 -- Locks:     the buckets' rows, in the order of their ids, so two calls never wait for each other, in one transaction.
 --            Requests for one bucket are decided in the order of their places. Buckets that are missing are made in
 --            a transaction before, unless inside the caller's.
@@ -99,7 +100,7 @@ begin
                         and length(r.id) between 1 and 255) is not true as odd,
                        b.id is null and (r.capacity is not null or r.plan is not null) as missing,
                        case
-                         when json_contains(v_rest, cast(r.place as char)) then null
+                         when r.cost < 1 or r.keep < 0 or json_contains(v_rest, cast(r.place as char)) then null
                          when b.id is null then if(r.capacity is null and r.plan is null, 'unknown', null)
                          when b.capacity <> b.under_capacity or b.refill_seconds <> b.under_seconds
                               or b.refill <> b.under_refill then null
@@ -114,10 +115,13 @@ begin
                       from json_table(p_requests, '$[*]' columns (
                              place for ordinality, id varchar(512) character set ascii path '$[0]',
                              cost bigint path '$[1]', max_wait bigint path '$[2]', keep bigint path '$[3]',
-                             capacity bigint path '$[4]', refill_seconds decimal(19, 9) path '$[5]',
+                             -- What would say something else as a null: refused here, where all are read first.
+                             capacity bigint path '$[4]' error on error,
+                             refill_seconds decimal(19, 9) path '$[5]' error on error,
                              refill varchar(10) character set ascii collate ascii_bin path '$[6]',
                              plan varchar(512) character set ascii path '$[7]', receipt varchar(36) path '$[8]',
-                             times bigint path '$[10]')) as requests
+                             hold bigint path '$[9]' error on error,
+                             times bigint path '$[10]' error on error)) as requests
                      -- With a limit it is made as it is written: in this order.
                      order by id limit 1000000000) as r
                   left join token_buckets b on b.id = r.id
@@ -143,21 +147,25 @@ begin
       rollback and no chain no release;
       set transaction isolation level read committed;
       start transaction;
-      insert into token_buckets (id, capacity, refill_seconds, refill, plan, provisioned, anchor)
-      select r.id, coalesce(r.capacity, p.capacity), if(r.capacity is null, p.refill_seconds, r.refill_seconds),
-             if(r.capacity is null, p.refill, r.refill), p.name, false, 0
-        from (select unhex(id) as id, capacity, refill_seconds, refill, unhex(plan) as plan
-                from json_table(p_requests, '$[*]' columns (
-                       id varchar(512) character set ascii path '$[0]', capacity bigint path '$[4]',
-                       refill_seconds decimal(19, 9) path '$[5]',
-                       refill varchar(10) character set ascii collate ascii_bin path '$[6]',
-                       plan varchar(512) character set ascii path '$[7]')) as requests) as r
-        left join token_plans p on r.capacity is null and p.name = r.plan and p.mode is null
-        left join token_buckets b on b.id = r.id
-       where b.id is null and coalesce(r.capacity, p.capacity) is not null
-         and not exists (select 1 from token_overrides o where o.id = r.id)
-       order by r.id
-          on duplicate key update id = token_buckets.id;
+      begin
+        -- Figures that make no bucket: none is made here, and token_rule_v1 says of which.
+        declare continue handler for 1048, 1264, 1292, 1690, 1916, 3819, 4025 begin end;
+        insert into token_buckets (id, capacity, refill_seconds, refill, plan, provisioned, anchor)
+        select r.id, coalesce(r.capacity, p.capacity), if(r.capacity is null, p.refill_seconds, r.refill_seconds),
+               if(r.capacity is null, p.refill, r.refill), p.name, false, 0
+          from (select unhex(id) as id, capacity, refill_seconds, refill, unhex(plan) as plan
+                  from json_table(p_requests, '$[*]' columns (
+                         id varchar(512) character set ascii path '$[0]', capacity bigint path '$[4]',
+                         refill_seconds decimal(19, 9) path '$[5]',
+                         refill varchar(10) character set ascii collate ascii_bin path '$[6]',
+                         plan varchar(512) character set ascii path '$[7]')) as requests) as r
+          left join token_plans p on r.capacity is null and p.name = r.plan and p.mode is null
+          left join token_buckets b on b.id = r.id
+         where b.id is null and coalesce(r.capacity, p.capacity) is not null
+           and not exists (select 1 from token_overrides o where o.id = r.id)
+         order by r.id
+            on duplicate key update id = token_buckets.id;
+      end;
       commit and no chain no release;
       set v_made = true, v_again = false, v_rest = null;
       set transaction isolation level read committed;
@@ -204,7 +212,7 @@ begin
       end if;
       while v_times > 0 do
         call token_decide_v1(convert(v_id using utf8mb4), v_cost, v_max_wait, v_keep, v_capacity, v_refill_seconds,
-                             v_refill, convert(v_plan using utf8mb4), v_receipt, v_hold, true, null,
+                             v_refill, convert(v_plan using utf8mb4), v_receipt, v_hold, true,
                              v_outcome, v_mode, v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
                              v_step_ticks, v_token_ticks);
         -- Only tokens that were taken make the next one another matter.

@@ -6,15 +6,16 @@
 -- Result:    a JSON array of a text a bucket, in any order: its place, then token_take_v1's columns from outcome on,
 --            with spaces between them and - for null. All are 'granted'; or one or more say why not, and the others are
 --            'spared': they could have been granted, and nothing was taken
--- Errors:    token_decide_v1's
+-- Errors:    token_decide_v1's · 22023 a bucket twice · 22003 a capacity or refill_seconds that is too large (MariaDB
+--            takes the largest instead)
 -- Locks:     the rows of all buckets, made if need be, in the order of their ids; then the receipts. In a transaction
 --            of its own unless inside the caller's.
 --
 -- Up to eight buckets that nothing but their tokens rules are locked and weighed at once, and debited if all grant. The
 -- answer is one text, and expressions are repeated, because rows sent by themselves or one more derived table cost as
--- much as weighing several buckets. Else first all are locked and brought to what rules them; then the clock is read,
--- and each is weighed by it; then, if all grant, their tokens are taken. A wait acts when the last bucket's does; each
--- bucket's tokens are taken for when they are there.
+-- much as weighing several buckets. Else first all are locked and brought to what rules them; then each is weighed, and
+-- then, if all grant, their tokens are taken: what a locked bucket has granted, it grants later, too. A wait acts when
+-- the last bucket's does; each bucket's tokens are taken for when they are there.
 create procedure token_take_all_v1(
   in p_limits longtext character set utf8mb4, in p_cost bigint, in p_max_wait bigint, in p_keep bigint,
   in p_receipt varchar(36) character set ascii, in p_hold bigint)
@@ -39,9 +40,9 @@ begin
   declare v_sorted cursor for
     select place, unhex(id) as id, capacity, refill_seconds, refill, unhex(plan)
       from json_table(p_limits, '$[*]' columns (
-             place for ordinality, id varchar(2048) character set ascii path '$[0]', capacity bigint path '$[1]',
-             refill_seconds decimal(19, 9) path '$[2]', refill varchar(10) path '$[3]',
-             plan varchar(2048) character set ascii path '$[4]')) as limits
+             place for ordinality, id varchar(2048) character set ascii path '$[0]',
+             capacity bigint path '$[1]' error on error, refill_seconds decimal(19, 9) path '$[2]' error on error,
+             refill varchar(10) path '$[3]', plan varchar(2048) character set ascii path '$[4]')) as limits
      order by id, place;
   declare continue handler for not found set v_done = true;
   declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
@@ -99,7 +100,8 @@ begin
       from (select place, unhex(id) as id, capacity, refill_seconds, refill, unhex(plan) as plan
               from json_table(p_limits, '$[*]' columns (
                      place for ordinality, id varchar(512) character set ascii path '$[0]',
-                     capacity bigint path '$[1]', refill_seconds decimal(19, 9) path '$[2]',
+                     capacity bigint path '$[1]' error on error,
+                     refill_seconds decimal(19, 9) path '$[2]' error on error,
                      refill varchar(10) character set ascii collate ascii_bin path '$[3]',
                      plan varchar(512) character set ascii path '$[4]')) as limits
              order by id limit 1000000000) as r
@@ -168,8 +170,11 @@ begin
     leave at_once;
   end loop;
 
-  if v_pass < 4 then
-    set v_at = null;
+  if v_pass < 4
+     and (select count(*) > count(distinct unhex(id))
+            from json_table(p_limits, '$[*]' columns (id varchar(2048) character set ascii path '$[0]')) as limits) then
+    signal sqlstate '22023' set message_text =
+      'tollgate: token_take_all_v1 needs the ids of buckets in hexadecimal, none twice';
   end if;
   while v_pass <= 3 do
     set v_answers = '[]', v_done = false;
@@ -179,7 +184,7 @@ begin
       if v_done then leave decide; end if;
       call token_decide_v1(convert(v_id using utf8mb4), p_cost, p_max_wait, p_keep, v_capacity, v_refill_seconds,
                            v_refill, convert(v_plan using utf8mb4), if(v_pass = 1, null, p_receipt), p_hold,
-                           v_pass = 3, v_at,
+                           v_pass = 3,
                            v_outcome, v_mode, v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
                            v_step_ticks, v_token_ticks);
       set v_done = false;
@@ -197,9 +202,6 @@ begin
     end if;
     -- What each granted while the others were not locked yet, it grants later, too.
     set v_pass = if(v_spare, 4, if(v_pass = 1 and v_all and p_receipt is null, 3, v_pass + 1));
-    if v_pass <= 3 and v_at is null then
-      call token_clock_v1(v_at);
-    end if;
     if v_pass = 3 then
       savepoint tollgate_take_all;
       set v_taken = true;

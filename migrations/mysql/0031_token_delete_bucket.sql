@@ -1,16 +1,33 @@
 -- token_delete_bucket: forget a bucket, and its key's sliding window. One that is made again by its next request is
 -- full then.
 --
--- Result: one row: found: whether there was such a bucket, or a window that something was counted in. Locks: its row.
+-- Result: one row: found: whether there was such a bucket, or a window that something was counted in. Locks: its row,
+-- then the window's, in a transaction of its own unless inside the caller's.
 create procedure token_delete_bucket(in p_id varchar(256) character set utf8mb4)
 modifies sql data
 sql security definer
 begin
+  declare v_own boolean default @@autocommit;
   declare v_found boolean;
+  declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
+  declare exit handler for sqlexception
+  begin
+    if v_own then rollback and no chain no release; end if;
+    resignal;
+  end;
+
+  if v_own then
+    set transaction isolation level read committed;
+  end if;
+  if v_own then
+    start transaction;
+  end if;
 
   delete from token_buckets where id = cast(p_id as binary);
   set v_found = row_count() > 0;
   set v_found = v_found or exists (select 1 from token_windows where id = cast(p_id as binary) and granted > 0);
   delete from token_windows where id = cast(p_id as binary);
+
+  if v_own then commit and no chain no release; end if;
   select v_found as found;
 end

@@ -3,8 +3,9 @@
 -- Arguments: p_denials  a JSON array of [hex of the id's bytes, denied], 1000 at most:
 --                       '[["757365723a31", 5], ["757365723a32", 1]]'
 -- Errors:    22023 arguments out of range
--- Locks:     the rows of these keys in this hour, in the order given, and up to 1000 old rows, in a transaction of its
---            own unless inside the caller's. No decision looks at any of them.
+-- Locks:     the rows of these keys in this hour, in the order of their ids, so two calls never wait for each other, and
+--            up to 1000 old rows, in a transaction of its own unless inside the caller's. No decision looks at any of
+--            them.
 create procedure token_count_denials_v1(in p_denials longtext character set utf8mb4)
 modifies sql data
 sql security definer
@@ -45,6 +46,7 @@ begin
     select v_hour, unhex(d.id), d.denied, v_at
       from json_table(p_denials, '$[*]' columns (
              id varchar(1024) character set ascii path '$[0]', denied bigint path '$[1]')) as d
+     order by unhex(d.id)
         on duplicate key update
            denied = least(cast(token_stats.denied as decimal(20, 0)) + values(denied), 9223372036854775807),
            last_denied_at = greatest(token_stats.last_denied_at, v_at);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sqlx::MySqlPool;
 use sqlx::error::DatabaseError;
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
@@ -62,6 +63,9 @@ async fn an_applications_role_takes_tokens_and_can_do_nothing_else(rig: Rig) -> 
     });
     for sql in forbidden {
         assert_not_permitted(app, &sql).await;
+    }
+    if let AnyPool::MySql(pool) = &scratch.rig.pool {
+        assert_no_granted_routine_takes_the_time(pool).await?;
     }
     for arguments in ["-5, 0, 0", "1, -1, 0", "1, 0, -5", "null, 0, 0", "0, 0, 0"] {
         let take = match rig.engine.kind {
@@ -154,6 +158,25 @@ async fn an_owner_of_one_database_migrates_it_and_needs_no_more(rig: Rig) -> any
         login.admin.run(format!("reassign owned by {} to current_user", login.name)).await?;
     }
     login.remove().await
+}
+
+/// As of which a helper decides: a caller who could say it would have full buckets at will.
+async fn assert_no_granted_routine_takes_the_time(pool: &MySqlPool) -> anyhow::Result<()> {
+    let grants = include_str!("../../../migrations/grants/mysql.sql").lines();
+    let granted: Vec<_> = grants.filter_map(|line| line.strip_prefix("grant execute on procedure ")).collect();
+    assert!(granted.contains(&"token_decide_v1 to tollgate_app;"), "{granted:?}");
+    for routine in granted {
+        let times: i64 = sqlx::query_scalar(
+            "select count(*) from information_schema.parameters
+              where specific_schema = database() and specific_name = ? and parameter_mode <> 'OUT'
+                and parameter_name in ('p_at', 'p_now')",
+        )
+        .bind(routine.split(' ').next())
+        .fetch_one(pool)
+        .await?;
+        assert_eq!(times, 0, "{routine}");
+    }
+    Ok(())
 }
 
 async fn assert_not_permitted(rig: &Rig, sql: &str) {
