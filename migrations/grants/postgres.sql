@@ -69,7 +69,7 @@ grant select on
 to tollgate_operator;
 grant select, delete on tollgate.token_stats to tollgate_operator;
 
--- The terms, not the state: what was taken cannot be given back by an UPDATE.
+-- The terms, not the state, which no UPDATE names; terms that refill at once still fill a bucket, as reset_bucket does.
 grant insert (id, capacity, refill_seconds, refill, plan),
       update (capacity, refill_seconds, refill, plan, provisioned),
       delete

@@ -9,41 +9,41 @@ create function tollgate.terms_v1(
 language plpgsql immutable
 as $$
 declare
-  v_refill_ns constant numeric := p_refill_seconds * 1000000000;
+  v_refill_ns constant numeric := p_refill_seconds * 1000000000::numeric;
   v_error     text;
 begin
   v_error := case
     when p_capacity is null or p_refill_seconds is null or p_refill is null
       then 'give capacity, refill_seconds and refill'
     when p_capacity < 1
-      then format('a capacity of %s grants nothing: give 1 or more', p_capacity)
+      then pg_catalog.format('a capacity of %s grants nothing: give 1 or more', p_capacity)
     when p_capacity > 3155760000000000000
-      then format('a capacity of %s is too large: give 3155760000000000000 or less', p_capacity)
+      then pg_catalog.format('a capacity of %s is too large: give 3155760000000000000 or less', p_capacity)
     when p_refill not in ('interval', 'calendar', 'continuous', 'once')
-      then format('refill is %L: give ''interval'', ''calendar'', ''continuous'' or ''once''', p_refill)
+      then pg_catalog.format('refill is %L: give ''interval'', ''calendar'', ''continuous'' or ''once''', p_refill)
     -- What the tables' columns cannot hold, NaN too.
-    when abs(p_refill_seconds) >= 10000000000
-      then format('refill_seconds is %s: give a century (3155760000) or less', p_refill_seconds)
+    when abs(p_refill_seconds) >= 10000000000::numeric
+      then pg_catalog.format('refill_seconds is %s: give a century (3155760000) or less', p_refill_seconds)
     when p_refill = 'once'
       then null
-    when p_refill_seconds <= 0
-      then format('refill_seconds is %s: give more than 0', p_refill_seconds)
-    when p_refill_seconds > 3155760000
-      then format('refill_seconds is %s: give a century (3155760000) or less', p_refill_seconds)
-    when v_refill_ns < p_capacity
-      then format('%s tokens in %s s are more than one a nanosecond: count in larger units, 1 for 1000',
+    when p_refill_seconds <= 0::numeric
+      then pg_catalog.format('refill_seconds is %s: give more than 0', p_refill_seconds)
+    when p_refill_seconds > 3155760000::numeric
+      then pg_catalog.format('refill_seconds is %s: give a century (3155760000) or less', p_refill_seconds)
+    when v_refill_ns < p_capacity::numeric
+      then pg_catalog.format('%s tokens in %s s are more than one a nanosecond: count in larger units, 1 for 1000',
                   p_capacity, p_refill_seconds)
   end;
   if v_error is null and p_refill = 'continuous' then
     step_ns := 1;
     step_ticks := 1;
-    token_ticks := ceil(v_refill_ns / p_capacity);
+    token_ticks := ceil(v_refill_ns / p_capacity::numeric);
     v_error := case
-      when token_ticks::numeric * p_capacity > v_refill_ns * 1.001
-        then format('%s tokens in %s s, in whole nanoseconds a token, would be over 0.1 %% slower: '
+      when token_ticks::numeric * p_capacity::numeric > v_refill_ns * 1.001
+        then pg_catalog.format('%s tokens in %s s, in whole nanoseconds a token, would be over 0.1 %% slower: '
                     'count in larger units, 1 for 1000', p_capacity, p_refill_seconds)
-      when token_ticks::numeric * p_capacity > 3155760000000000000
-        then format('refill_seconds is %s: give a century (3155760000) or less', p_refill_seconds)
+      when token_ticks::numeric * p_capacity::numeric > 3155760000000000000::numeric
+        then pg_catalog.format('refill_seconds is %s: give a century (3155760000) or less', p_refill_seconds)
     end;
   elsif v_error is null then
     step_ns := case p_refill when 'once' then 9223372036854775807 else v_refill_ns end;

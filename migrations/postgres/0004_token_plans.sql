@@ -90,6 +90,8 @@ begin
       -- Of terms that it had before, too.
       select null, null, null, null into new.burst, new.step_ns, new.step_ticks, new.token_ticks;
     end if;
+    -- A sweep that finds no override waits for this lock, or is waited for; others who make overrides hold it, too.
+    perform from tollgate.token_mode g for key share;
     update tollgate.token_mode set overrides = true where not overrides;
   else
     v_name := 'token_mode';

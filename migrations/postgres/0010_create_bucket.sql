@@ -15,9 +15,10 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  if abs(p_refill_seconds) >= 10000000000 then
+  if abs(round(p_refill_seconds, 9)) >= 10000000000 then
     -- More than the column holds: this says so as the trigger would.
-    perform tollgate.terms_v1('bucket ' || quote_nullable(left(p_id, 255)), p_capacity, p_refill_seconds, p_refill);
+    perform tollgate.terms_v1('bucket ' || quote_nullable(left(p_id, 255)), p_capacity,
+                              round(p_refill_seconds, 9), p_refill);
   end if;
   insert into tollgate.token_buckets as b (id, capacity, refill_seconds, refill)
   values (p_id, p_capacity, p_refill_seconds, p_refill)

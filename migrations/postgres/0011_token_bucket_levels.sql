@@ -7,23 +7,25 @@
 --   next_refill_at when the next token comes; null: it is full, or never
 create view tollgate.token_bucket_levels as
 select b.id, b.burst / b.token_ticks as capacity,
-       floor((b.burst - greatest(b.full_at - l.clock, 0))::numeric / b.token_ticks)::bigint
+       floor((b.burst - greatest(b.full_at - l.clock, 0))::numeric / b.token_ticks::numeric)::bigint
          as available,
        -- An override that was changed or taken away since is known by what the state was reckoned in.
        case when not b.overridden then b.refill_seconds
             when o.id is not null then o.refill_seconds
-            else round(case b.step_ns when 1 then b.burst when 9223372036854775807 then 0 else b.step_ns end
-                       / 1000000000.0, 9) end as refill_seconds,
+            else round(case b.step_ns when 1 then b.burst when 9223372036854775807 then 0 else b.step_ns end::numeric
+                       / 1000000000::numeric, 9) end as refill_seconds,
        case when not b.overridden then b.refill
             when o.id is not null then o.refill
             else case b.step_ns when 1 then 'continuous' when 9223372036854775807 then 'once' else 'interval' end
        end as refill,
        b.plan, b.provisioned, b.overridden, b.granted,
        case when b.full_at > l.clock and b.step_ns < 9223372036854775807
-            then to_timestamp(tollgate.bucket_instant_v1(b, b.full_at) / 1000000000.0) end as full_at,
+            then to_timestamp((tollgate.bucket_instant_v1(b, b.full_at)::numeric / 1000000000::numeric)::float8)
+       end as full_at,
        case when b.full_at > l.clock and b.step_ns < 9223372036854775807
-            then to_timestamp(tollgate.bucket_instant_v1(
-                   b, b.full_at - (b.full_at - l.clock - 1) / b.token_ticks * b.token_ticks) / 1000000000.0)
+            then to_timestamp((tollgate.bucket_instant_v1(
+                   b, b.full_at - (b.full_at - l.clock - 1) / b.token_ticks * b.token_ticks)::numeric
+                   / 1000000000::numeric)::float8)
        end as next_refill_at
   from (select tollgate.token_clock_v1() as now) n
  cross join tollgate.token_buckets b

@@ -13,9 +13,10 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  if abs(p_refill_seconds) >= 10000000000 then
+  if abs(round(p_refill_seconds, 9)) >= 10000000000 then
     -- More than the column holds: this says so as the trigger would.
-    perform tollgate.terms_v1('plan ' || quote_nullable(left(p_name, 255)), p_capacity, p_refill_seconds, p_refill);
+    perform tollgate.terms_v1('plan ' || quote_nullable(left(p_name, 255)), p_capacity,
+                              round(p_refill_seconds, 9), p_refill);
   end if;
   insert into tollgate.token_plans as p (name, capacity, refill_seconds, refill)
   values (p_name, p_capacity, p_refill_seconds, p_refill)

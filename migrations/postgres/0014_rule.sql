@@ -3,7 +3,7 @@
 create function tollgate.in_force_v1(p_until timestamptz, p_now bigint) returns boolean
 language sql immutable
 as $$
-  select p_until is null or extract(epoch from p_until) * 1000000000 > p_now
+  select p_until is null or extract(epoch from p_until)::numeric * 1000000000::numeric > p_now::numeric
 $$;
 
 revoke all on function tollgate.in_force_v1(timestamptz, bigint) from public;
@@ -13,10 +13,26 @@ create function tollgate.until_v1(p_until timestamptz) returns bigint
 language sql immutable
 as $$
   select case when p_until is not null
-           then extract(epoch from least(p_until, timestamptz '2262-01-01 00:00:00+00')) * 1000000000 end
+           then (extract(epoch from least(p_until, timestamptz '2262-01-01 00:00:00+00'))::numeric
+                 * 1000000000::numeric)::bigint end
 $$;
 
 revoke all on function tollgate.until_v1(timestamptz) from public;
+
+-- part_terms_v1: the error of a request that gives some of a bucket's terms: the others would be another quota's.
+create function tollgate.part_terms_v1(p_id text, p_capacity bigint, p_refill_seconds numeric, p_refill text)
+returns void
+language plpgsql immutable
+as $$
+begin
+  raise exception 'tollgate: bucket % was given capacity %, refill_seconds % and refill %: give all three, or none',
+                  quote_nullable(left(p_id, 255)), coalesce(p_capacity::text, 'null'),
+                  coalesce(p_refill_seconds::text, 'null'), coalesce(quote_literal(left(p_refill, 255)), 'null')
+    using errcode = 'invalid_parameter_value';
+end
+$$;
+
+revoke all on function tollgate.part_terms_v1(text, bigint, numeric, text) from public;
 
 -- rule_v1: what rules a bucket now, and the bucket brought to it: made, if its first request may make it, and settled
 -- under the terms of its override, its plan, or its own.
@@ -29,6 +45,7 @@ revoke all on function tollgate.until_v1(timestamptz) from public;
 --            mode_until  until when, in nanoseconds since 1970; null: it has no end
 --            changed     whether the bucket changed: it must be read again, and this asked again
 --            capacity    of the terms that rule, in tokens
+-- Errors:    22023 terms given in part · 23514 terms that make no bucket
 -- Locks:     the bucket's row, if it is made or changes.
 create function tollgate.rule_v1(
   p_id text, p_capacity bigint, p_refill_seconds numeric, p_refill text, p_plan text, p_now bigint, p_empties boolean,
@@ -46,6 +63,12 @@ declare
   v_plan   text;
   v_quota  constant boolean := p_capacity is not null;
 begin
+  if (p_capacity is null) <> (p_refill_seconds is null)
+     or (p_capacity is null) <> (p_refill is null) then
+    perform tollgate.part_terms_v1(p_id, p_capacity, p_refill_seconds, p_refill);
+  end if;
+  -- As the column will hold it: what has more decimals would differ from its own bucket's for ever.
+  p_refill_seconds := round(p_refill_seconds, 9);
   changed := false;
   select t.* into b from tollgate.token_buckets t where t.id = p_id;
   v_exists := found;

@@ -32,9 +32,9 @@ create type tollgate.taken_v1 as (
 --            now         the instant of the decision, in nanoseconds since 1970
 --            acts_at     when the tokens may be used, if they were granted; if blocked, until when; null: no end
 --            and the bucket's columns after it, from which remaining tokens and waits follow
--- Errors:    22023 arguments out of range · 23514 terms that make no bucket
+-- Errors:    22023 arguments out of range, or terms given in part · 23514 terms that make no bucket
 -- Locks:     the bucket's row, if the request is granted or has an id; then its receipt. A denied request without an id
---            writes nothing and waits for no lock.
+--            writes nothing and waits for no lock, once there is a bucket.
 --
 -- Reads first, so a denial costs no write. What it read may be old by the time it writes, so the update asks again
 -- whether the tokens are there, by then under the row's lock; if they are not, or the terms changed, all begins anew.
@@ -63,10 +63,17 @@ declare
 begin
   p_hold := least(greatest(coalesce(p_hold, 0), 0), 31622400000000000);
   if (p_cost between 1 and 4611686018427387903 and p_keep between 0 and 4611686018427387903
-      and p_max_wait between 0 and 31622400000000000) is not true then
+      and p_max_wait between 0 and 31622400000000000
+      and (p_capacity is null) = (p_refill_seconds is null) and (p_capacity is null) = (p_refill is null)) is not true then
+    if (p_capacity is null) <> (p_refill_seconds is null)
+       or (p_capacity is null) <> (p_refill is null) then
+      perform tollgate.part_terms_v1(p_id, p_capacity, p_refill_seconds, p_refill);
+    end if;
     raise exception 'tollgate: take_v1 needs a cost of 1 or more, 0 or more to keep, and a wait of 0 to a year'
       using errcode = 'invalid_parameter_value';
   end if;
+  -- As the column holds it.
+  p_refill_seconds := round(p_refill_seconds, 9);
   for v_attempt in 1 .. 100 loop
     select g.mode <> 'enforce' or g.overrides into v_ruled from tollgate.token_mode g;
     select t.* into b from tollgate.token_buckets t where t.id = p_id;

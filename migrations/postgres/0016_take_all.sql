@@ -55,7 +55,7 @@ revoke all on function
 --            p_cost, p_max_wait, p_keep, p_receipt, p_hold: as for take_v1, the same for all
 -- Result:    a row a bucket: its place in the arrays (from 1), then take_v1's columns. All are 'granted'; or one or more
 --            say why not, and the others are 'spared': they could have been granted, and nothing was taken
--- Errors:    as take_v1's · 22023 a bucket twice
+-- Errors:    as take_v1's · 22023 no bucket, or a bucket twice
 -- Locks:     the rows of all buckets, made if need be, in the order of their ids.
 --
 -- The clock is read when the rows are locked. A wait acts when the last bucket's does; each bucket's tokens are taken
@@ -111,7 +111,7 @@ begin
       ), fit as materialized (
         select count(distinct (x.b).id) = cardinality(p_ids) and bool_and(
                  (x.b).plan is null and not (x.b).overridden
-                 and (x.capacity is null
+                 and (x.capacity is null and x.refill_seconds is null and x.refill is null
                       or (x.capacity, x.refill_seconds, x.refill) = ((x.b).capacity, (x.b).refill_seconds, (x.b).refill))
                  and case when p_cost <= (x.b).burst / (x.b).token_ticks - p_keep
                        then (x.b).full_at - ((x.b).burst - (p_cost + p_keep) * (x.b).token_ticks)
@@ -149,7 +149,7 @@ begin
 
   select array_agg(i.place order by i.id collate "C"), count(distinct i.id), count(l.id) into v_order, v_next, v_there
     from unnest(p_ids) with ordinality as i (id, place) left join tollgate.token_buckets l on l.id = i.id;
-  if v_next is distinct from cardinality(p_ids) then
+  if v_next is distinct from cardinality(p_ids) or v_next = 0 then
     raise exception '%', c_needs using errcode = 'invalid_parameter_value';
   end if;
   if v_there < v_next then
@@ -179,6 +179,7 @@ begin
       if v_ruled or b.id is null or p_plans[v_place] is not null or b.plan is not null or b.overridden
          or p_capacities[v_place] <> b.capacity or p_refill_seconds[v_place] <> b.refill_seconds
          or p_refills[v_place] <> b.refill
+         or num_nulls(p_capacities[v_place], p_refill_seconds[v_place], p_refills[v_place]) in (1, 2)
          or b.full_at - tollgate.bucket_clock_v1(b, v_now) > tollgate.bucket_furthest_v1(b) then
         select w.outcome, w.mode, w.mode_until, w.changed, w.capacity
           into v_refused, v_mode, v_until, v_made, v_capacity
@@ -240,8 +241,8 @@ begin
      where p_receipt is not null and p_ids[w.place] = any (v_taking);
     return query
       select w.place, (w.outcome, w.mode, w.now, w.acts_at, coalesce(l.full_at, w.full_at),
-                       case when l.id = any (v_taking) then l.granted else w.granted end, w.burst, w.anchor, w.step_ns, w.step_ticks,
-                       w.token_ticks)::tollgate.taken_v1
+                       case when l.id = any (v_taking) then l.granted else w.granted end, w.burst, w.anchor, w.step_ns,
+                       w.step_ticks, w.token_ticks)::tollgate.taken_v1
         from unnest(v_taken) with ordinality
              as w (outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks, place)
         left join tollgate.token_buckets l on l.id = p_ids[w.place];

@@ -46,7 +46,8 @@ begin
       raise exception 'tollgate: there is no plan for bucket %', quote_literal(left(p_id, 255))
         using errcode = 'no_data_found',
               hint = format('Make it: select tollgate.create_plan(%L, 100, 60); -- 100 tokens a minute',
-                            coalesce(left(p_plan, 255), 'free'));
+                            left(coalesce(p_plan, (select b.plan from tollgate.token_buckets b where b.id = p_id), 'free'),
+                                 255));
     when 'conflict' then
       raise exception 'tollgate: bucket % was provisioned with terms of its own', quote_literal(p_id)
         using errcode = 'invalid_parameter_value', hint = 'Ask without a plan, or use another id.';

@@ -26,7 +26,7 @@ declare
 begin
   deleted := 0;
   if v_table not in ('buckets', 'windows', 'receipts', 'overrides', 'denials') or strpos(p_after, '/') = 0
-     or v_table = 'receipts' and v_after !~ '^[0-9a-f-]{36}.' then
+     or v_table = 'receipts' and v_after !~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}.' then
     raise exception 'tollgate: a sweep cannot begin behind %: give null, or what the step before answered as next',
       quote_literal(left(p_after, 300)) using errcode = 'invalid_parameter_value';
   end if;
@@ -112,8 +112,10 @@ begin
     if next is not null then
       return;
     end if;
-    -- Nobody makes an override while the row is locked, because its trigger waits for that.
-    if exists (select from tollgate.token_mode g where g.overrides)
+    -- Nobody makes an override while the row is locked, nor can it be while somebody has not committed one, because its
+    -- trigger locks it, too. At higher levels, what was committed since the transaction's snapshot would go unseen.
+    if current_setting('transaction_isolation') in ('read committed', 'read uncommitted')
+       and exists (select from tollgate.token_mode g where g.overrides)
        and not exists (select from tollgate.token_overrides) then
       perform from tollgate.token_mode g for update skip locked;
       if found then

@@ -9,7 +9,7 @@ returns bigint
 language plpgsql immutable
 as $$
 declare
-  v_last    constant int := coalesce(array_length(p_window.ends, 1), 0);
+  v_last    constant int := coalesce(pg_catalog.array_length(p_window.ends, 1), 0);
   v_from    bigint := p_now;
   v_counted bigint := 0;
 begin
@@ -43,16 +43,16 @@ declare
   v_kept constant bigint := greatest(p_interval, p_window.interval_ns);
   v_last int;
 begin
-  select coalesce(array_agg(e order by e), '{}'), coalesce(array_agg(c order by e), '{}')
+  select coalesce(pg_catalog.array_agg(e order by e), '{}'), coalesce(pg_catalog.array_agg(c order by e), '{}')
     into p_window.ends, p_window.counts
     from (select e, c from unnest(p_window.ends, p_window.counts) as u (e, c)
            where e > p_now - v_kept order by e desc limit 1001) k;
-  v_last := coalesce(array_length(p_window.ends, 1), 0);
+  v_last := coalesce(pg_catalog.array_length(p_window.ends, 1), 0);
   if v_last > 0 and p_window.ends[v_last] >= v_end then
     p_window.counts[v_last] := p_window.counts[v_last] + p_cost;
   else
-    p_window.ends := p_window.ends || v_end;
-    p_window.counts := p_window.counts || p_cost;
+    p_window.ends := pg_catalog.array_append(p_window.ends, v_end);
+    p_window.counts := pg_catalog.array_append(p_window.counts, p_cost);
     p_window.resolution_ns := p_resolution;
     if v_last > 1000 then
       p_window.ends := p_window.ends[2:];
@@ -77,9 +77,9 @@ returns tollgate.token_windows
 language plpgsql immutable
 as $$
 declare
-  v_back constant bigint := p_window.ends[array_length(p_window.ends, 1)] - p_now - p_window.resolution_ns;
+  v_back constant bigint := p_window.ends[pg_catalog.array_length(p_window.ends, 1)] - p_now - p_window.resolution_ns;
 begin
-  p_window.ends := array(select e - v_back from unnest(p_window.ends) as u (e) order by e);
+  p_window.ends := array(select e - v_back from pg_catalog.unnest(p_window.ends) as u (e) order by e);
   return p_window;
 end
 $$;

@@ -27,7 +27,7 @@ create type tollgate.window_taken_v1 as (
 --            acts_at      when the request acts; if blocked, until when; null: no end
 --            ends, counts, resolution_ns: the window's columns after it
 -- Errors:    22023 arguments out of range
--- Locks:     the window's row, first of all; then the receipt. A denied request writes nothing.
+-- Locks:     the window's row, first of all; then the receipt. A denied request writes nothing, once there is a window.
 create function tollgate.take_window_v1(
   p_id text, p_cost bigint, p_max_wait bigint, p_keep bigint, p_most bigint, p_interval bigint, p_resolution bigint,
   p_receipt uuid, p_hold bigint, p_counting boolean)

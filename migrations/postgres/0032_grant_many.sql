@@ -61,6 +61,8 @@ begin
              when u.capacity is not null
                then t.plan is null and u.capacity = t.capacity and u.refill_seconds = t.refill_seconds
                     and u.refill = t.refill
+             when u.refill_seconds is not null or u.refill is not null
+               then false
              when u.plan is null and t.plan is null
                then true
              else coalesce(u.plan = t.plan, u.plan is null)

@@ -48,6 +48,8 @@ begin
                           when u.capacity is not null
                             then t.plan is null and u.capacity = t.capacity
                                  and u.refill_seconds = t.refill_seconds and u.refill = t.refill
+                          when u.refill_seconds is not null or u.refill is not null
+                            then false
                           when u.plan is null and t.plan is null
                             then true
                           else p.name = t.plan and p.mode is null and p.capacity = t.capacity

@@ -22,7 +22,7 @@ begin
   with asked as (
     select e.place, p_ids[e.place] as id, p_costs[e.place] as cost, p_keeps[e.place] as keep,
            p_times[e.place] as times, coalesce(p_capacities[e.place], p.capacity) as capacity,
-           coalesce(p_refill_seconds[e.place], p.refill_seconds)::numeric(19, 9) as refill_seconds,
+           round(coalesce(p_refill_seconds[e.place], p.refill_seconds), 9) as refill_seconds,  -- as the column holds it
            coalesce(p_refills[e.place], p.refill) as refill, p.name as plan
       from unnest(p_places) e (place)
       left join tollgate.token_plans p on p.name = p_plans[e.place] and p_capacities[e.place] is null

@@ -27,7 +27,9 @@ declare
 begin
   for v_attempt in 1 .. 3 loop
     exit when (p_cost between 1 and 4611686018427387903 and p_keep between 0 and 4611686018427387903
-               and p_times >= 1) is not true;
+               and p_times >= 1
+               and (p_capacity is null) = (p_refill_seconds is null)
+               and (p_capacity is null) = (p_refill is null)) is not true;
     select g.mode <> 'enforce' or g.overrides into v_ruled from tollgate.token_mode g;
     select t.* into b from tollgate.token_buckets t where t.id = p_id;
     -- After the read, as in take_v1.

@@ -68,7 +68,7 @@ begin
                                            bool_and(coalesce(
                                              l.plan is null and i.plan is null and not l.overridden
                                              and i.cost <= l.burst / l.token_ticks - i.keep
-                                             and (i.capacity is null
+                                             and (i.capacity is null and i.refill_seconds is null and i.refill is null
                                                   or (i.capacity, i.refill_seconds, i.refill)
                                                      = (l.capacity, l.refill_seconds, l.refill))
                                              and l.full_at - tollgate.bucket_clock_v1(l, v_now)

@@ -7,7 +7,7 @@
 --            p_capacity, p_refill_seconds, p_refill, p_plan: as take_v1's
 -- Result:    'lowered'; 'unchanged': it held no more, or its mode is 'off'; 'endless': it never refills, and there is
 --            a wait; 'unknown', 'unplanned' or 'conflict', as take_v1 answers
--- Errors:    22023 arguments out of range · 23514 terms that make no bucket
+-- Errors:    22023 arguments out of range, or terms given in part · 23514 terms that make no bucket
 --            · 40001 the bucket changed during each of 100 attempts
 -- Locks:     the bucket's row, so the clock is read after that.
 create function tollgate.hold_back_v1(
@@ -120,7 +120,8 @@ begin
       raise exception 'tollgate: there is no plan for bucket %', quote_literal(left(p_id, 255))
         using errcode = 'no_data_found',
               hint = format('Make it: select tollgate.create_plan(%L, 100, 60); -- 100 tokens a minute',
-                            coalesce(left(p_plan, 255), 'free'));
+                            left(coalesce(p_plan, (select b.plan from tollgate.token_buckets b where b.id = p_id), 'free'),
+                                 255));
     when 'conflict' then
       raise exception 'tollgate: bucket % was provisioned with terms of its own', quote_literal(p_id)
         using errcode = 'invalid_parameter_value', hint = 'Ask without a plan, or use another id.';

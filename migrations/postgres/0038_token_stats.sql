@@ -22,7 +22,7 @@ revoke all on tollgate.token_stats from public;
 create view tollgate.token_most_denied as
 select s.id, least(sum(s.denied), 9223372036854775807)::bigint as denied, max(s.last_denied_at) as last_denied_at
   from tollgate.token_stats s
- where s.hour > to_timestamp(tollgate.token_clock_v1() / 1000000000.0) - interval '24 hours'
+ where s.hour > to_timestamp((tollgate.token_clock_v1()::numeric / 1000000000::numeric)::float8) - interval '24 hours'
  group by s.id;
 
 revoke all on tollgate.token_most_denied from public;

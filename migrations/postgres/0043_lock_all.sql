@@ -2,7 +2,7 @@
 --
 -- Arguments: p_ids, p_capacities, p_refill_seconds, p_refills, p_plans: as take_all_v1's, but a bucket may be at several
 --            places
--- Errors:    23514 terms that make no bucket
+-- Errors:    as rule_v1's
 -- Locks:     the rows of all buckets, made if need be, in the order of their ids.
 --
 -- If one is missing, each is locked or made before those after it are: whoever makes one meanwhile may take from these,
@@ -25,9 +25,13 @@ begin
   if found then
     return;
   end if;
-  if array_position(p_capacities, null) is null and array_remove(p_plans, null) = '{}'
-     and not exists (select from tollgate.token_mode g where g.mode <> 'enforce' or g.overrides) then
-    -- All may be made. A row that is there is only locked: no condition lets it be updated.
+  if array_remove(p_plans, null) = '{}'
+     and not exists (select from tollgate.token_mode g where g.mode <> 'enforce' or g.overrides)
+     and not exists (select from unnest(p_ids, p_capacities, p_refill_seconds, p_refills)
+                              as i (id, capacity, refill_seconds, refill)
+                      where (i.capacity is not null and i.refill is not null
+                             and i.refill_seconds between 0 and 9999999999) is not true) then
+    -- All may be made, and of terms that the column holds. A row that is there is only locked: no condition lets it be updated.
     insert into tollgate.token_buckets (id, capacity, refill_seconds, refill, provisioned, anchor)
     select distinct on (i.id collate "C") i.id, i.capacity, i.refill_seconds, i.refill, false, 0
       from unnest(p_ids, p_capacities, p_refill_seconds, p_refills) with ordinality
