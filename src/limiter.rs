@@ -8,6 +8,7 @@ use crate::telemetry::Decisions;
 use crate::{Decision, Error, HoldBack, Key, Mode, Quota, QuotaError, Rule, Store, Take};
 
 mod bound;
+mod breaker;
 mod builder;
 mod denied;
 mod peek;

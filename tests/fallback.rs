@@ -1,5 +1,7 @@
 //! What a limiter answers when its store does not.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use tollgate::{
@@ -68,6 +70,57 @@ async fn every_verb_ends_by_the_deadline() -> anyhow::Result<()> {
     assert!(matches!(settled, Err(Error::DeadlineExceeded(DEADLINE))));
     assert_eq!((start.elapsed(), limiter.fallbacks()), (3 * DEADLINE, 0));
     Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_failures_in_a_row_one_request_at_a_time_waits_for_the_store_and_the_others_do_not() -> anyhow::Result<()>
+{
+    let store =
+        Arc::new(Recovering { asked: AtomicU32::new(0), answers: AtomicBool::new(false), memory: MemoryStore::new() });
+    let builder = Limiter::builder(Arc::clone(&store)).without_coalescing();
+    let limiter = builder.fallback(DEADLINE, Fallback::Open).build("1000/h")?;
+    let start = tokio::time::Instant::now();
+    for _ in 0..16 {
+        assert_eq!(limiter.allow("a").await?.source(), Source::Fallback);
+    }
+    assert_eq!((start.elapsed(), store.asked.load(Ordering::SeqCst)), (16 * DEADLINE, 16));
+    let mut crowd = tokio::task::JoinSet::new();
+    for n in 0..100 {
+        let limiter = limiter.clone();
+        crowd.spawn(async move { limiter.allow(format!("user:{n}")).await.map(|decision| decision.source()) });
+    }
+    for source in crowd.join_all().await {
+        assert_eq!(source?, Source::Fallback);
+    }
+    assert_eq!((start.elapsed(), store.asked.load(Ordering::SeqCst)), (17 * DEADLINE, 17));
+
+    store.answers.store(true, Ordering::SeqCst);
+    for _ in 0..100 {
+        assert_eq!(limiter.allow("a").await?.source(), Source::Store);
+    }
+    assert_eq!((start.elapsed(), limiter.fallbacks()), (17 * DEADLINE, 116));
+    Ok(())
+}
+
+/// A store that does not answer, until it does.
+struct Recovering {
+    asked: AtomicU32,
+    answers: AtomicBool,
+    memory: MemoryStore,
+}
+
+impl Store for Recovering {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        if !self.answers.load(Ordering::SeqCst) {
+            return std::future::pending().await;
+        }
+        self.memory.take(takes).await
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        self.memory.adjust(adjustments).await
+    }
 }
 
 #[tokio::test]

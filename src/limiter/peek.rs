@@ -49,10 +49,7 @@ impl<S: Admin> Limiter<S> {
         if let Some(level) = self.store().peek(&key).await? {
             return Ok(level);
         }
-        let plan = match rule {
-            Rule::Plan(plan) => Some(plan),
-            _ => None,
-        };
+        let plan = rule.plan();
         let explained = self.store().explain(&key, plan).await?;
         let overridden = explained.quota_from == Some(Origin::Override);
         let quota = match rule {
@@ -61,7 +58,9 @@ impl<S: Admin> Limiter<S> {
             _ => explained.quota,
         };
         match quota {
-            _ if explained.prospect == Prospect::UnknownPlan => Err(TakeError::UnknownPlan(key).into()),
+            _ if explained.prospect == Prospect::UnknownPlan => {
+                Err(TakeError::UnknownPlan { key, plan: plan.cloned() }.into())
+            }
             None => Err(TakeError::UnknownBucket(key).into()),
             Some(quota) => Ok(BucketLevel { overridden, ..BucketLevel::unused(key, quota, plan.cloned()) }),
         }

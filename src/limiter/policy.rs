@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
+use super::breaker::Breaker;
 use crate::decision::Source;
 use crate::telemetry::Decisions;
 use crate::{Decision, Error, MemoryStore, Quota, Rule, Take, TakeError};
@@ -35,6 +36,7 @@ struct Chosen {
     fallback: Fallback,
     local: MemoryStore,
     count: AtomicU64,
+    breaker: Breaker,
     /// Whether the last answer was the fallback's.
     falls_back: AtomicBool,
     decisions: Arc<Decisions>,
@@ -46,6 +48,7 @@ impl Policy {
             fallback,
             local: MemoryStore::new().most_keys(LOCAL_KEYS),
             count: AtomicU64::new(0),
+            breaker: Breaker::default(),
             falls_back: AtomicBool::new(false),
             decisions: Arc::clone(decisions),
         };
@@ -57,16 +60,16 @@ impl Policy {
         self.instead.as_ref().map_or(0, |chosen| chosen.count.load(Ordering::Relaxed))
     }
 
-    /// An answer by the deadline.
+    /// An answer by the deadline; at once, if there will hardly be one.
     pub(super) async fn bounded<T>(
         &self,
         asked: Asked<'_, impl Future<Output = Result<T, Error>>>,
     ) -> Result<T, Error> {
+        let Some(chosen) = &self.instead else { return by_deadline(self.deadline, asked).await };
+        let asking = chosen.breaker.ask().map_err(|resting| Error::Unavailable(Arc::new(resting)))?;
         let answer = by_deadline(self.deadline, asked).await;
-        if let Some(chosen) = &self.instead
-            && answer.is_ok()
-            && chosen.falls_back.load(Ordering::Relaxed)
-        {
+        asking.has(!answer.as_ref().is_err_and(Error::is_failure));
+        if answer.is_ok() && chosen.falls_back.load(Ordering::Relaxed) {
             chosen.answers_again();
         }
         answer

@@ -1,0 +1,86 @@
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// Who asks a store that does not answer: after some failures in a row one request at a time, so that the others need not
+/// wait for what they will hardly get.
+///
+/// Nothing depends on the order in which threads see the two: at worst a request more or less asks.
+#[derive(Debug, Default)]
+pub(super) struct Breaker {
+    /// How many failed since one was answered.
+    failed: AtomicU32,
+    /// Whether somebody asks meanwhile.
+    probed: AtomicBool,
+}
+
+/// Somebody who asks. Dropped without an answer, it has found out nothing.
+#[derive(Debug)]
+pub(super) struct Asking<'a> {
+    breaker: &'a Breaker,
+    alone: bool,
+}
+
+/// Why a store was not asked.
+#[derive(Debug, thiserror::Error)]
+#[error("{IN_A_ROW} requests in a row had no answer: until there is one, they are sent one at a time")]
+pub(super) struct Resting;
+
+impl Breaker {
+    /// Whether this request may ask.
+    pub(super) fn ask(&self) -> Result<Asking<'_>, Resting> {
+        let alone = self.failed.load(Ordering::Relaxed) >= IN_A_ROW;
+        if alone && self.probed.swap(true, Ordering::Relaxed) {
+            return Err(Resting);
+        }
+        Ok(Asking { breaker: self, alone })
+    }
+}
+
+impl Asking<'_> {
+    pub(super) fn has(self, answer: bool) {
+        if answer {
+            self.breaker.failed.store(0, Ordering::Relaxed);
+        } else if !self.alone {
+            self.breaker.failed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        if self.alone {
+            self.breaker.probed.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+/// One bucket that somebody holds does not come to that while others are answered.
+const IN_A_ROW: u32 = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_failures_in_a_row_one_asks_at_a_time_until_one_is_answered() {
+        let breaker = Breaker::default();
+        for _ in 0..IN_A_ROW {
+            breaker.ask().expect("not yet").has(false);
+        }
+        let probe = breaker.ask().expect("one may");
+        assert!(breaker.ask().is_err());
+        probe.has(false);
+        let given_up = breaker.ask().expect("the next one may");
+        drop(given_up);
+        breaker.ask().expect("and the next").has(true);
+        let (first, second) = (breaker.ask(), breaker.ask());
+        assert!(first.is_ok() && second.is_ok(), "all may");
+    }
+
+    #[test]
+    fn an_answer_between_failures_begins_a_new_row() {
+        let breaker = Breaker::default();
+        for request in 0..10 * IN_A_ROW {
+            breaker.ask().expect("no row is so long").has(request % IN_A_ROW == 0);
+        }
+    }
+}
