@@ -98,7 +98,9 @@ impl Answer {
                 capacity: state.map_or(0, |(terms, _)| terms.capacity).unsigned_abs(),
             }),
             (Word::Unknown, _) => Err(TakeError::UnknownBucket(key())),
-            (Word::Unplanned, _) => Err(TakeError::UnknownPlan(key())),
+            (Word::Unplanned, _) => {
+                Err(TakeError::UnknownPlan { key: key(), plan: take.limits[place].1.plan().cloned() })
+            }
             (Word::Conflict, _) => Err(TakeError::Conflict(key())),
             (Word::Reused, _) => Err(TakeError::Reused(take.id.unwrap_or_default())),
         }

@@ -63,7 +63,8 @@ pub enum Error {
     NotMigrated(#[source] Cause),
     /// The role may not call the routines.
     #[error(
-        "this database role may not use tollgate: grant it what `tollgate migrate --print grants` or migrations/grants lists"
+        "this database role may not do that: `tollgate migrate --print grants` or migrations/grants makes roles that may; \
+         tollgate_app takes tokens, and who looks at buckets or changes what rules them has tollgate_operator"
     )]
     NotPermitted(#[source] Cause),
     /// Another implementation of a trait of this crate failed.
@@ -172,11 +173,23 @@ pub enum TakeError {
     #[error("'{0}' is under a sliding window, which is decided by itself: ask for it in a request of its own")]
     WindowWithOthers(Key),
     /// No such plan.
-    #[error("there is no plan for bucket '{0}': insert its name, capacity and refill_seconds into token_plans")]
-    UnknownPlan(Key),
+    #[error("{}: insert its name, capacity and refill_seconds into token_plans, or call create_plan", absent(key, plan.as_ref()))]
+    UnknownPlan {
+        /// The bucket.
+        key: Key,
+        /// The plan that the request named; `None`: the one that the bucket follows is not there any more.
+        plan: Option<Key>,
+    },
     /// No such bucket.
     #[error(
         "there is no bucket '{0}': insert its id, capacity and refill_seconds into token_buckets, or call create_bucket"
     )]
     UnknownBucket(Key),
+}
+
+fn absent(key: &Key, plan: Option<&Key>) -> String {
+    match plan {
+        Some(plan) => format!("there is no plan '{plan}', which bucket '{key}' was to follow"),
+        None => format!("the plan of bucket '{key}' is not there any more"),
+    }
 }

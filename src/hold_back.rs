@@ -116,11 +116,11 @@ pub enum HoldBackError {
 }
 
 /// What a store in this process, or a routine, says.
-pub(crate) fn held(lowered: Result<Option<bool>, Word>, key: &Key) -> Result<bool, Error> {
+pub(crate) fn held(lowered: Result<Option<bool>, Word>, key: &Key, rule: &Rule) -> Result<bool, Error> {
     match lowered {
         Ok(Some(lowered)) => Ok(lowered),
         Ok(None) => Err(HoldBackError::NeverRefills(key.clone()).into()),
-        Err(Word::Unplanned) => Err(TakeError::UnknownPlan(key.clone()).into()),
+        Err(Word::Unplanned) => Err(TakeError::UnknownPlan { key: key.clone(), plan: rule.plan().cloned() }.into()),
         Err(Word::Conflict) => Err(TakeError::Conflict(key.clone()).into()),
         Err(_) => Err(TakeError::UnknownBucket(key.clone()).into()),
     }

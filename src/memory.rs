@@ -226,7 +226,7 @@ impl<C: Clock> MemoryStore<C> {
                 Ok(lowered)
             }
         };
-        held(lowered, key)
+        held(lowered, key, rule)
     }
 
     fn shard(&self, key: &Key) -> &Mutex<Shard> {

@@ -15,7 +15,7 @@ use crate::{Key, Quota, QuotaBuilder, QuotaError, TakeError, Window};
 ///
 /// let user = Take::from(Key::try_from("user:42")?).cost(3).keep(20).max_wait(Duration::from_millis(50));
 /// let both = user.and(Key::try_from("tenant:7")?, Rule::try_from(Quota::per_day(1000))?);
-/// assert_eq!(both.keys().count(), 2);
+/// assert_eq!((both.keys().count(), both.tokens(), both.kept()), (2, 3, 20));
 /// # Ok::<(), tollgate::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,6 +86,36 @@ impl Take {
     #[must_use]
     pub fn refundable(self) -> Self {
         Self { refundable: true, ..self }
+    }
+
+    /// The buckets that it takes from, and under which terms: for a [`Store`](crate::Store) or a log of your own, as what
+    /// follows is.
+    pub fn limits(&self) -> impl Iterator<Item = (&Key, &Rule)> {
+        self.limits.iter().map(|(key, rule)| (key, rule))
+    }
+
+    /// How many tokens it takes from each.
+    #[must_use]
+    pub fn tokens(&self) -> u64 {
+        self.cost
+    }
+
+    /// How many must remain for others.
+    #[must_use]
+    pub fn kept(&self) -> u64 {
+        self.keep
+    }
+
+    /// How long the caller would wait for them.
+    #[must_use]
+    pub fn longest_wait(&self) -> Duration {
+        self.max_wait
+    }
+
+    /// Its id, if it has one.
+    #[must_use]
+    pub fn request_id(&self) -> Option<Uuid> {
+        self.id
     }
 
     /// The buckets that it takes from.
@@ -209,9 +239,9 @@ pub enum Rule {
     Window(Window),
 }
 
-#[cfg(feature = "_sql")]
 impl Rule {
     /// The terms that it brings along.
+    #[cfg(feature = "_sql")]
     pub(crate) fn quota(&self) -> Option<&Quota> {
         match self {
             Self::Quota(quota) => Some(quota),

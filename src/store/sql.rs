@@ -212,7 +212,7 @@ impl<DB: Dialect> Store for SqlStore<DB> {
 
     async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
         let lowered = self.operate((key.clone(), rule.clone(), hold.of(key, rule)?), DB::hold_back).await?;
-        held(lowered, key)
+        held(lowered, key, rule)
     }
 
     async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {

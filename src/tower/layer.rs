@@ -21,9 +21,9 @@ use crate::{Error, Key, Limiter, Rule, Store};
 /// Each address of a [peer](ClientAddr::peer) has a bucket, unless another [`key`](Self::key) is chosen. Layers over one
 /// store share the bucket of a key, unless they have [names](Self::name): give one to each if their terms differ.
 ///
-/// The [`Decision`](crate::Decision) is among the extensions of the request, for the handler, if there is one: not of those
-/// that are exempt or cost nothing. The [`Refusal`] is among those of the answer, for layers outside. A client that goes away
-/// gets nothing back.
+/// The [`Decision`](crate::Decision) is among the extensions of the request, for the handler, and of its answer, for layers
+/// outside, if there is one: not of those that are exempt or cost nothing. A [`Refusal`] is among those of the answer, too. A
+/// client that goes away gets nothing back.
 ///
 /// ```
 /// use std::time::Duration;

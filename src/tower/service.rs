@@ -88,6 +88,7 @@ where
         if layer.headers == RateLimitHeaders::Always && !layer.shadow {
             answer.add_headers(&mut head.headers);
         }
+        head.extensions.insert(answer.decision.clone());
         layer.settle(answer, &head).await;
     }
     if let Some(refusal) = refusal {
@@ -112,6 +113,9 @@ impl RateLimitLayer {
         }
         if request.method == Method::HEAD {
             leave_out_body(&mut response);
+        }
+        if let Some(answer) = answer {
+            response.extensions_mut().insert(answer.decision.clone());
         }
         response.extensions_mut().insert(refusal.clone());
         response

@@ -70,7 +70,7 @@ pub(crate) async fn a_limiter_peeks_at_what_nobody_has_used<W: World>(world: &W)
     let error = refused(Rule::Provisioned, &key).await?;
     assert!(matches!(&error, Error::Take(TakeError::UnknownBucket(of)) if *of == key), "{error:?}");
     let error = refused(Rule::Plan(world.key()), &key).await?;
-    assert!(matches!(&error, Error::Take(TakeError::UnknownPlan(of)) if *of == key), "{error:?}");
+    assert!(matches!(&error, Error::Take(TakeError::UnknownPlan { key: of, .. }) if *of == key), "{error:?}");
     let error = refused(Rule::try_from("10 in 60s at 5s")?, &key).await?;
     assert!(matches!(&error, Error::Admin(AdminError::Window(of)) if *of == key), "{error:?}");
     Ok(())
@@ -193,7 +193,7 @@ pub(crate) async fn plans_are_made_changed_listed_and_deleted<W: World>(world: &
     assert!(!store.delete_plan(&names[0]).await?);
     assert_eq!(store.plan(&names[0]).await?, None);
     let outcome = store.take_one(&of_plan(&key, &names[0])).await?;
-    assert_eq!(outcome.map(drop), Err(TakeError::UnknownPlan(key)));
+    assert_eq!(outcome.map(drop), Err(TakeError::UnknownPlan { key, plan: Some(names[0].clone()) }));
     Ok(())
 }
 

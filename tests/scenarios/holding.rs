@@ -179,7 +179,7 @@ pub(crate) async fn what_cannot_be_held_back_is_an_error_that_says_why<W: World>
     let unknown = store.hold_back(&nobodys, &Rule::Provisioned, hold).await;
     assert_eq!(taken(unknown), TakeError::UnknownBucket(nobodys.clone()));
     let unplanned = store.hold_back(&nobodys, &Rule::Plan(key.clone()), hold).await;
-    assert_eq!(taken(unplanned), TakeError::UnknownPlan(nobodys.clone()));
+    assert_eq!(taken(unplanned), TakeError::UnknownPlan { key: nobodys.clone(), plan: Some(key.clone()) });
     assert_eq!(store.peek(&nobodys).await?, None);
     store.create_bucket(&nobodys, "5/s".parse()?).await?;
     assert_eq!(taken(store.hold_back(&nobodys, &once, hold).await), TakeError::Conflict(nobodys.clone()));

@@ -48,15 +48,13 @@ pub(crate) async fn what_nobody_made_is_an_error_whatever_is_asked_of_it<W: Worl
     world.at_ms(0).await?;
     let (key, plan, provisioned) = (world.key(), world.key(), world.key());
     world.create(&provisioned, "5 per 1h".parse()?).await?;
+    let unplanned = |key: &Key| TakeError::UnknownPlan { key: key.clone(), plan: Some(plan.clone()) };
     for (cost, keep, max_wait) in [(1, 0, 0), (u64::MAX, 0, 0), (1, u64::MAX, u64::MAX), (u64::MAX, u64::MAX, 1)] {
         let ask = |take: Take| take.cost(cost).keep(keep).max_wait(Duration::from_secs(max_wait));
         let cases = [
             (Take::from(key.clone()), TakeError::UnknownBucket(key.clone())),
-            (Take::from(key.clone()).rule(Rule::Plan(plan.clone())), TakeError::UnknownPlan(key.clone())),
-            (
-                Take::from(provisioned.clone()).rule(Rule::Plan(plan.clone())),
-                TakeError::UnknownPlan(provisioned.clone()),
-            ),
+            (Take::from(key.clone()).rule(Rule::Plan(plan.clone())), unplanned(&key)),
+            (Take::from(provisioned.clone()).rule(Rule::Plan(plan.clone())), unplanned(&provisioned)),
             (under(&provisioned, "6 per 1h")?, TakeError::Conflict(provisioned.clone())),
         ];
         for (take, error) in cases {

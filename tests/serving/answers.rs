@@ -171,6 +171,24 @@ async fn a_layer_outside_sees_why_a_request_was_refused() -> anyhow::Result<()> 
 }
 
 #[tokio::test]
+async fn a_layer_outside_can_say_what_is_left_in_headers_of_its_own() -> anyhow::Result<()> {
+    let tell = middleware::map_response(async |mut response: Response<Body>| {
+        if let Some(decision) = response.extensions().get::<Decision>() {
+            let left = decision.remaining().into();
+            response.headers_mut().insert("x-ratelimit-remaining", left);
+        }
+        response
+    });
+    let layer = RateLimitLayer::new(three()?).cost(|request| u64::from(request.uri.query() != Some("free")));
+    let server = Server::start(hello().layer(layer).layer(tell)).await?;
+    let client = Client::new(server.address);
+    for (path, left) in [("/", Some("2")), ("/?free", None), ("/", Some("1")), ("/", Some("0")), ("/", Some("0"))] {
+        assert_eq!(client.get(path).await?.header("x-ratelimit-remaining")?, left, "{path}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_failing_database_is_not_a_denial_and_never_a_grant() -> anyhow::Result<()> {
     let by = |limiter| hello().layer(RateLimitLayer::new(limiter));
     let without = Server::start(by(Limiter::new(Broken, Quota::per_second(1000))?)).await?;
@@ -239,7 +257,7 @@ async fn what_the_service_asks_for_wrongly_is_its_own_fault() -> anyhow::Result<
     let server = Server::start(hello().layer(by_request)).await?;
     assert_eq!(Client::new(server.address).get("/").await?.status, StatusCode::INTERNAL_SERVER_ERROR);
 
-    let unknown = Error::Take(TakeError::UnknownPlan(Key::try_from("a")?));
+    let unknown = Error::Take(TakeError::UnknownPlan { key: Key::try_from("a")?, plan: None });
     assert_eq!(Refusal::Failed(unknown).status(), StatusCode::INTERNAL_SERVER_ERROR);
     Ok(())
 }

@@ -9,7 +9,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use tollgate::{Error, TakeError};
 
 use crate::redact::redact;
-use crate::{output, times, url};
+use crate::{output, plan, times, url};
 
 mod refusal;
 
@@ -154,7 +154,11 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
                 output::operand(key.as_str())
             ),
         ),
-        Error::Take(TakeError::UnknownPlan(key)) => (
+        Error::Take(TakeError::UnknownPlan { plan: Some(name), .. }) => {
+            let Refusal { message, hint, .. } = plan::unknown(name);
+            (NEVER, message, hint)
+        }
+        Error::Take(TakeError::UnknownPlan { key, plan: None }) => (
             NEVER,
             format!("bucket '{key}' follows a plan that is not there any more"),
             "`tollgate plan list` shows those that there are, `tollgate plan set NAME --quota 10/s` makes one"

@@ -1,9 +1,7 @@
 //! What `take` and `run` ask for.
 
-use tollgate::{Error, Key, Limiter, Rule, Store, Take, TakeError};
+use tollgate::{Key, Limiter, Rule, Store, Take};
 
-use crate::exit::{self, Refusal};
-use crate::plan;
 use crate::terms::{key, rule};
 
 /// Tokens, and whose terms hold for them.
@@ -33,16 +31,6 @@ impl Request {
         };
         let first = Take::from(keys[0].clone()).rule(rule.clone()).cost(self.cost).keep(self.keep);
         keys[1..].iter().fold(first, |take, key| take.and(key.clone(), rule.clone()))
-    }
-
-    /// The error, with the plan that was named, which the database does not tell.
-    pub(crate) fn explain(&self, error: anyhow::Error) -> anyhow::Error {
-        match (error.downcast_ref(), &self.plan) {
-            (Some(Error::Take(TakeError::UnknownPlan(_))), Some(name)) => {
-                Refusal { code: exit::NEVER, ..plan::unknown(name) }.into()
-            }
-            _ => error,
-        }
     }
 }
 

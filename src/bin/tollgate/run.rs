@@ -52,7 +52,7 @@ impl Args {
         let take = self.request.take(std::slice::from_ref(&self.name)).max_wait(longest);
         let mut signals = Signals::new()?;
         let turn = wait::turn(&limiter(store)?, &take, &mut signals).await;
-        match turn.map_err(|error| self.request.explain(error))? {
+        match turn? {
             Turn::Decided(decision) if decision.is_granted() => match leave(&pool, &mut signals).await {
                 Some(code) => Ok(code),
                 None => become_command(&self.command),

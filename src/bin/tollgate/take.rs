@@ -35,7 +35,7 @@ impl Args {
     pub(crate) async fn run<S: Store>(self, store: S) -> anyhow::Result<ExitCode> {
         let take = self.request.take(&self.keys).max_wait(self.wait);
         let turn = wait::turn(&limiter(store)?, &take, &mut Signals::new()?).await;
-        let decision = match turn.map_err(|error| self.request.explain(error))? {
+        let decision = match turn? {
             Turn::Decided(decision) => decision,
             Turn::Interrupted(code) => return Ok(code),
         };
