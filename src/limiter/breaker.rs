@@ -37,10 +37,12 @@ impl Breaker {
 
 impl Asking<'_> {
     pub(super) fn has(self, answer: bool) {
-        if answer {
-            self.breaker.failed.store(0, Ordering::Relaxed);
-        } else if !self.alone {
-            self.breaker.failed.fetch_add(1, Ordering::Relaxed);
+        let failed = &self.breaker.failed;
+        // Written only where it changes: all threads read it, for each decision.
+        if answer && failed.load(Ordering::Relaxed) > 0 {
+            failed.store(0, Ordering::Relaxed);
+        } else if !answer && !self.alone {
+            failed.fetch_add(1, Ordering::Relaxed);
         }
     }
 }

@@ -83,7 +83,7 @@ impl<S: Store> LimiterBuilder<S> {
     }
 
     /// Every call has its answer by this [`deadline`](Self::deadline), and the store's failures are answered by `fallback`;
-    /// if not said, they are errors.
+    /// if not said, they are errors. After sixteen in a row it answers at once, and one request at a time asks the store.
     pub fn fallback(self, deadline: Duration, fallback: Fallback) -> Self {
         Self { fallback: Some(fallback), ..self.deadline(deadline) }
     }

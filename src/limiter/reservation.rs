@@ -78,7 +78,7 @@ impl<S: Store> Reservation<S> {
     /// # Errors
     ///
     /// If there is no answer, or none by the [`deadline`](crate::LimiterBuilder::deadline). It is not asked again then: they
-    /// may have been given back.
+    /// may have been given back. And if a bucket is gone; others of the request have their tokens back then.
     ///
     /// # Cancel safety
     ///

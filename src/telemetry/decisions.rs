@@ -47,7 +47,7 @@ impl Decisions {
                 WARN,
                 limiter = limiter,
                 error = kind,
-                cause = chain(error),
+                cause = self.cause(error),
                 "the store does not answer: the fallback does"
             );
         }
@@ -79,16 +79,28 @@ impl Decisions {
             "limiter" => limiter(), "outcome" => "error", "source" => self.store, "mode" => mode,
         );
         count!(names::ERRORS, 1, "limiter" => limiter(), "error" => kind);
-        // Of a request that can never be granted, the text may name the key.
-        let cause = if error.is_failure() { chain(error) } else { String::new() };
         event!(
             DEBUG,
             limiter = self.limiter.as_str(),
             error = kind,
-            cause = cause,
+            cause = self.cause(error),
             key = self.key(take, 0),
             "no decision"
         );
+    }
+
+    /// All that is said of an error. A routine's own words may name the key, or that of another request in the same call, so
+    /// those are told only if keys are.
+    fn cause(&self, error: &Error) -> String {
+        let names_no_key = matches!(
+            error,
+            Error::NewerSchema { .. }
+                | Error::NotMigrated(_)
+                | Error::NotPermitted(_)
+                | Error::ReadOnly(_)
+                | Error::Unavailable(_)
+        );
+        if self.traces_keys || names_no_key { chain(error) } else { String::new() }
     }
 
     fn source(&self, decision: &Decision) -> &'static str {

@@ -158,11 +158,11 @@ impl RateLimitLayer {
         if self.limits.iter().any(|other| other.name == name) {
             return Err(Error::other(SameName(name)));
         }
-        let first = matches!(self.limits[0].terms, Terms::OfLimiter).then(|| self.gate.rule());
-        for (rule, name) in [(first, &self.limits[0].name), (Some(rule.clone()), &name)] {
-            if matches!(rule, Some(Rule::Window(_))) {
-                return Err(Error::other(WindowAmongOthers(Arc::clone(name))));
-            }
+        if matches!(rule, Rule::Window(_)) {
+            return Err(Error::other(WindowAmongOthers(name)));
+        }
+        if matches!((&self.limits[0].terms, self.gate.rule()), (Terms::OfLimiter, Rule::Window(_))) {
+            return Err(Error::other(WindowAmongOthers(Arc::clone(&self.limits[0].name))));
         }
         let terms = Terms::Always(rule);
         self.limits.push(Limit { name, named: true, key: Arc::new(key), terms });

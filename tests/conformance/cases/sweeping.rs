@@ -4,15 +4,18 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use chrono::{TimeDelta, Utc};
-use sqlx::AssertSqlSafe;
 use tollgate::{Admin, Filter, Key, Limiter, Mode, Override, Rule, Store, Take, Window};
 use uuid::Uuid;
 
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
-use crate::pools::{Scratch, with_pool};
-use crate::rig::{AnyPool, Rig, hex};
+use crate::pools::Scratch;
+use crate::rig::{AnyPool, Rig};
 use crate::store::AnyStore;
+
+mod leftovers;
+
+use leftovers::{Says, TABLES, Table, rows};
 
 pub fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = list!(
@@ -310,94 +313,6 @@ async fn a_sweep_deletes_denials_of_more_than_two_days_ago(rig: Rig) -> anyhow::
     Ok(())
 }
 
-/// The tables that a sweep walks through beside the buckets'.
-#[derive(Clone, Copy)]
-enum Table {
-    Windows,
-    Receipts,
-    Overrides,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Says {
-    Nothing,
-    Something,
-}
-
-impl Table {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Windows => "token_windows",
-            Self::Receipts => "token_receipts",
-            Self::Overrides => "token_overrides",
-        }
-    }
-
-    /// Makes rows as requests leave them, or left them long ago.
-    async fn fill(self, rig: &Rig, begin: &str, count: i64, says: Says) -> anyhow::Result<()> {
-        let (kind, table) = (rig.engine.kind, in_schema(rig, self.name()));
-        let end = if says == Says::Nothing { 1_000_000_000 } else { i64::MAX / 4 };
-        let (columns, rest) = match (self, kind) {
-            (Self::Windows, Kind::Postgres) => {
-                ("id, most, interval_ns, resolution_ns, ends, counts", format!("1, 1000, 1000, array[{end}], array[1]"))
-            }
-            (Self::Windows, Kind::MySql) => {
-                ("id, most, interval_ns, resolution_ns, counts, newest", format!("1, 1000, 1000, '[[{end},1]]', {end}"))
-            }
-            (Self::Windows, Kind::Sqlite) => (
-                "id, most, interval_ns, resolution_ns, counts, empty_at",
-                format!("1, 1000, 1000, '{end} 1', {end} + 1000"),
-            ),
-            (Self::Receipts, _) => {
-                ("bucket, cost, granted, acts_at, state, expires_at, id", format!("1, 1, 1, 'open', {end}"))
-            }
-            (Self::Overrides, _) => ("id, mode, reason", "'off', 'a test'".to_owned()),
-        };
-        let row = |n: i64| {
-            let id = format!("{begin}:{n:06}");
-            match self {
-                Self::Receipts => format!("('{id}', {rest}, {})", uuid(kind)),
-                Self::Windows | Self::Overrides => format!("('{id}', {rest})"),
-            }
-        };
-        let rows: Vec<String> = (0..count).map(row).collect();
-        rig.pool.run(format!("insert into {table} ({columns}) values {}", rows.join(", "))).await?;
-        if let (Self::Overrides, Says::Nothing) = (self, says) {
-            // None can be made in the past; time only goes on.
-            rig.pool.run(expire(kind, &table, begin)).await?;
-        }
-        Ok(())
-    }
-}
-
-fn expire(kind: Kind, table: &str, begin: &str) -> String {
-    match kind {
-        Kind::Postgres => format!(
-            "alter table {table} disable trigger all;
-             update {table} set expires_at = '2001-01-01' where id like '{begin}:%';
-             alter table {table} enable trigger all"
-        ),
-        Kind::MySql => {
-            format!("update {table} set made_at = '2001-01-01', expires_at = '2001-01-02' where id like '{begin}:%'")
-        }
-        Kind::Sqlite => format!("update {table} set expires_at = '2001-01-01' where id like '{begin}:%'"),
-    }
-}
-
-fn uuid(kind: Kind) -> String {
-    let id = Uuid::new_v4();
-    if kind == Kind::MySql { format!("x'{}'", hex(id.as_bytes())) } else { format!("'{id}'") }
-}
-
-fn in_schema(rig: &Rig, table: &str) -> String {
-    rig.table().replace("token_buckets", table)
-}
-
-async fn rows(rig: &Rig, table: &str) -> anyhow::Result<i64> {
-    let count = AssertSqlSafe(format!("select count(*) from {}", in_schema(rig, table)));
-    Ok(with_pool!(&rig.pool, pool => sqlx::query_scalar(count).fetch_one(pool).await?))
-}
-
 fn keys(begin: &str, count: u32) -> Vec<Key> {
     (0..count).map(|n| Key::try_from(format!("{begin}:{n:06}")).expect("short enough")).collect()
 }
@@ -415,7 +330,5 @@ async fn use_once(store: &AnyStore, count: u32) -> anyhow::Result<()> {
 async fn is_empty(store: &AnyStore) -> anyhow::Result<bool> {
     Ok(store.list(&Filter::default(), None, 1).await?.is_empty())
 }
-
-const TABLES: [Table; 3] = [Table::Windows, Table::Receipts, Table::Overrides];
 
 const MS: i64 = 1_000_000;

@@ -1,0 +1,99 @@
+//! What requests leave behind, made by the thousand.
+
+use sqlx::AssertSqlSafe;
+use uuid::Uuid;
+
+use crate::engines::Kind;
+use crate::pools::with_pool;
+use crate::rig::{Rig, hex};
+
+/// The tables that a sweep walks through beside the buckets'.
+#[derive(Clone, Copy)]
+pub(super) enum Table {
+    Windows,
+    Receipts,
+    Overrides,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Says {
+    Nothing,
+    Something,
+}
+
+impl Table {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Windows => "token_windows",
+            Self::Receipts => "token_receipts",
+            Self::Overrides => "token_overrides",
+        }
+    }
+
+    /// Makes rows as requests leave them, or left them long ago.
+    pub(super) async fn fill(self, rig: &Rig, begin: &str, count: i64, says: Says) -> anyhow::Result<()> {
+        let (kind, table) = (rig.engine.kind, in_schema(rig, self.name()));
+        let end = if says == Says::Nothing { 1_000_000_000 } else { i64::MAX / 4 };
+        let (columns, rest) = match (self, kind) {
+            (Self::Windows, Kind::Postgres) => {
+                ("id, most, interval_ns, resolution_ns, ends, counts", format!("1, 1000, 1000, array[{end}], array[1]"))
+            }
+            (Self::Windows, Kind::MySql) => {
+                ("id, most, interval_ns, resolution_ns, counts, newest", format!("1, 1000, 1000, '[[{end},1]]', {end}"))
+            }
+            (Self::Windows, Kind::Sqlite) => (
+                "id, most, interval_ns, resolution_ns, counts, empty_at",
+                format!("1, 1000, 1000, '{end} 1', {end} + 1000"),
+            ),
+            (Self::Receipts, _) => {
+                ("bucket, cost, granted, acts_at, state, expires_at, id", format!("1, 1, 1, 'open', {end}"))
+            }
+            (Self::Overrides, _) => ("id, mode, reason", "'off', 'a test'".to_owned()),
+        };
+        let row = |n: i64| {
+            let id = format!("{begin}:{n:06}");
+            match self {
+                Self::Receipts => format!("('{id}', {rest}, {})", uuid(kind)),
+                Self::Windows | Self::Overrides => format!("('{id}', {rest})"),
+            }
+        };
+        let rows: Vec<String> = (0..count).map(row).collect();
+        rig.pool.run(format!("insert into {table} ({columns}) values {}", rows.join(", "))).await?;
+        if let (Self::Overrides, Says::Nothing) = (self, says) {
+            // None can be made in the past; time only goes on.
+            rig.pool.run(expire(kind, &table, begin)).await?;
+        }
+        Ok(())
+    }
+}
+
+fn expire(kind: Kind, table: &str, begin: &str) -> String {
+    match kind {
+        Kind::Postgres => format!(
+            "alter table {table} disable trigger all;
+             update {table} set expires_at = '2001-01-01' where id like '{begin}:%';
+             alter table {table} enable trigger all"
+        ),
+        Kind::MySql => {
+            format!("update {table} set made_at = '2001-01-01', expires_at = '2001-01-02' where id like '{begin}:%'")
+        }
+        Kind::Sqlite => format!("update {table} set expires_at = '2001-01-01' where id like '{begin}:%'"),
+    }
+}
+
+fn uuid(kind: Kind) -> String {
+    let id = Uuid::new_v4();
+    if kind == Kind::MySql { format!("x'{}'", hex(id.as_bytes())) } else { format!("'{id}'") }
+}
+
+fn in_schema(rig: &Rig, table: &str) -> String {
+    rig.table().replace("token_buckets", table)
+}
+
+/// How many are in a table.
+pub(super) async fn rows(rig: &Rig, table: &str) -> anyhow::Result<i64> {
+    let count = AssertSqlSafe(format!("select count(*) from {}", in_schema(rig, table)));
+    Ok(with_pool!(&rig.pool, pool => sqlx::query_scalar(count).fetch_one(pool).await?))
+}
+
+pub(super) const TABLES: [Table; 3] = [Table::Windows, Table::Receipts, Table::Overrides];
