@@ -194,6 +194,23 @@ async fn no_key_is_told_unless_the_host_asks_for_it() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What a store says in its own words may name a key.
+#[tokio::test]
+async fn why_a_fallback_answers_is_told_in_words_that_name_no_key() -> anyhow::Result<()> {
+    told::listen();
+    let told_of = async |traced: bool| {
+        let builder = Limiter::builder(Broken).fallback(Duration::from_secs(1), Fallback::Open);
+        let limiter = if traced { builder.trace_keys() } else { builder }.build("1/h")?;
+        assert!(limiter.allow("a").await?.is_granted());
+        anyhow::Ok(told::text())
+    };
+    let silent = told_of(false).await?;
+    assert!(silent.contains("the store does not answer") && !silent.contains("broken"), "{silent}");
+    let traced = told_of(true).await?;
+    assert!(traced.contains("cause=\"broken\""), "{traced}");
+    Ok(())
+}
+
 /// Makes the crate emit each of its metrics.
 async fn exercise(handle: &PrometheusHandle) -> anyhow::Result<()> {
     let database = Database::new().await?;
