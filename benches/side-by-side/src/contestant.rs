@@ -32,6 +32,8 @@ pub(crate) enum Kind {
     Bare,
     /// `UPDATE` of many rows in one statement, gathered as tollgate gathers requests.
     BareBatches,
+    /// The same with a `SELECT`: what denials cost at least.
+    BareReads,
     /// A limiter over nothing: what it costs the client.
     Nothing,
     /// `SELECT 1`, which does not even write.
@@ -50,7 +52,7 @@ impl Kind {
         match self {
             Self::Redis | Self::RedisPipelined => Some(Server::Redis),
             Self::RedisCell => Some(Server::RedisCell),
-            Self::Flexible | Self::BareBatches => Some(Server::Postgres),
+            Self::Flexible => Some(Server::Postgres),
             _ => None,
         }
     }
@@ -66,8 +68,14 @@ impl Contestant {
         let of = |kind| match kind {
             Kind::Redis | Kind::RedisPipelined => on(kind, redis),
             Kind::RedisCell => on(kind, Server::RedisCell),
-            Kind::Flexible | Kind::BareBatches => on(kind, Server::Postgres),
-            Kind::Tollgate | Kind::Leased | Kind::Uncoalesced | Kind::Bare | Kind::SelectOne => each(kind),
+            Kind::Flexible => on(kind, Server::Postgres),
+            Kind::Tollgate
+            | Kind::Leased
+            | Kind::Uncoalesced
+            | Kind::Bare
+            | Kind::BareBatches
+            | Kind::BareReads
+            | Kind::SelectOne => each(kind),
             Kind::Nothing | Kind::Unlimited | Kind::Governor | Kind::Memory => here(kind),
         };
         kinds(workload.name).iter().copied().flat_map(of).collect()
@@ -78,7 +86,7 @@ impl Contestant {
         let kind = match self.kind {
             Kind::RedisPipelined => Kind::Redis,
             Kind::Leased | Kind::Uncoalesced => Kind::Tollgate,
-            Kind::BareBatches => Kind::Bare,
+            Kind::BareBatches | Kind::BareReads => Kind::Bare,
             kind => kind,
         };
         Self { kind, ..self }
@@ -99,8 +107,8 @@ impl Contestant {
 /// Who is worth measuring under a workload. To add a variant, add a line.
 fn kinds(workload: &str) -> &'static [Kind] {
     use Kind::{
-        Bare, BareBatches, Flexible, Governor, Leased, Memory, Nothing, Redis, RedisCell, RedisPipelined, SelectOne,
-        Tollgate, Uncoalesced, Unlimited,
+        Bare, BareBatches, BareReads, Flexible, Governor, Leased, Memory, Nothing, Redis, RedisCell, RedisPipelined,
+        SelectOne, Tollgate, Uncoalesced, Unlimited,
     };
     match workload {
         "uniform" => &[
@@ -116,21 +124,20 @@ fn kinds(workload: &str) -> &'static [Kind] {
             Governor,
             Memory,
         ],
-        "hot" => &[Redis, RedisPipelined, RedisCell, Tollgate, Flexible, Bare, Nothing, Governor, Memory],
-        "zipf" => &[Redis, RedisPipelined, RedisCell, Tollgate, Leased, Governor, Memory],
+        "hot" => &[Redis, RedisPipelined, RedisCell, Tollgate, Flexible, Bare, BareBatches, Nothing, Governor, Memory],
+        "zipf" => &[Redis, RedisPipelined, RedisCell, Tollgate, Leased, BareBatches, Governor, Memory],
         "saturated" | "attack" => &[Redis, RedisPipelined, RedisCell, Tollgate, Governor, Memory],
-        "denied" => &[Redis, RedisPipelined, RedisCell, Tollgate],
+        "denied" => &[Redis, RedisPipelined, RedisCell, Tollgate, BareReads],
         "leased" => &[Redis, RedisPipelined, Leased, Governor, Memory],
         "http" | "http_hot" | "http_zipf" => &[Redis, Unlimited, Governor, Memory, Leased, Tollgate],
         "http_attack" => &[Redis, Governor, Memory, Tollgate],
         "low_load" => &[Redis, Tollgate, Uncoalesced],
-        "five_limits" => &[Redis, RedisPipelined, Tollgate],
-        "sync_uniform" => &[Redis, RedisPipelined, Tollgate, Bare, BareBatches],
-        _ => &[Redis, RedisPipelined, Tollgate, Bare],
+        "five_limits" => &[Redis, RedisPipelined, Tollgate, BareBatches],
+        _ => &[Redis, RedisPipelined, Tollgate, Bare, BareBatches],
     }
 }
 
-const KINDS: [(Kind, &str); 14] = [
+const KINDS: [(Kind, &str); 15] = [
     (Kind::Redis, "redis"),
     (Kind::RedisPipelined, "redis-pipelined"),
     (Kind::RedisCell, "redis-cell"),
@@ -140,6 +147,7 @@ const KINDS: [(Kind, &str); 14] = [
     (Kind::Flexible, "rate-limiter-flexible"),
     (Kind::Bare, "bare-update"),
     (Kind::BareBatches, "bare-batches"),
+    (Kind::BareReads, "bare-reads"),
     (Kind::SelectOne, "select-1"),
     (Kind::Nothing, "tollgate-over-nothing"),
     (Kind::Unlimited, "no-limiter"),

@@ -19,6 +19,22 @@ impl Engine for MySql {
         sqlx::query("update bare set n = n + 1 where id = ?").bind(id).execute(pool).await.map(drop)
     }
 
+    async fn bare_many(pool: &MySqlPool, ids: &[&str]) -> sqlx::Result<()> {
+        let mut change = QueryBuilder::new("update bare set n = n + 1 where id in ");
+        change.push_tuples(ids, |mut row, id| {
+            row.push_bind(id);
+        });
+        change.build().execute(pool).await.map(drop)
+    }
+
+    async fn read_many(pool: &MySqlPool, ids: &[&str]) -> sqlx::Result<usize> {
+        let mut read = QueryBuilder::new("select n from bare where id in ");
+        read.push_tuples(ids, |mut row, id| {
+            row.push_bind(id);
+        });
+        Ok(read.build().fetch_all(pool).await?.len())
+    }
+
     async fn one(pool: &MySqlPool) -> sqlx::Result<i32> {
         sqlx::query_scalar("select 1").fetch_one(pool).await
     }

@@ -20,6 +20,16 @@ impl Engine for Postgres {
         sqlx::query("update bare set n = n + 1 where id = $1").bind(id).execute(pool).await.map(drop)
     }
 
+    async fn bare_many(pool: &PgPool, ids: &[&str]) -> sqlx::Result<()> {
+        let change = "update bare b set n = b.n + 1 from unnest($1) u (id) where b.id = u.id";
+        sqlx::query(change).bind(ids).execute(pool).await.map(drop)
+    }
+
+    async fn read_many(pool: &PgPool, ids: &[&str]) -> sqlx::Result<usize> {
+        let read = "select b.n from bare b join unnest($1) u (id) on b.id = u.id";
+        Ok(sqlx::query_scalar::<_, i64>(read).bind(ids).fetch_all(pool).await?.len())
+    }
+
     async fn one(pool: &PgPool) -> sqlx::Result<i32> {
         sqlx::query_scalar("select 1").fetch_one(pool).await
     }

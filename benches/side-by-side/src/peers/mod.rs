@@ -29,13 +29,11 @@ impl Contestant {
         match (self.kind, self.server) {
             (Kind::Redis, Some(server)) => redis::load(server, scene, names).await,
             (Kind::RedisCell, _) => redis_cell::load(scene, names).await,
-            (Kind::Tollgate | Kind::Leased | Kind::Uncoalesced | Kind::Bare | Kind::BareBatches, Some(server)) => {
-                match server {
-                    Server::Postgres | Server::Postgres15 => self.load_sql::<Postgres>(server, scene, names).await,
-                    Server::Mysql | Server::Mariadb => self.load_sql::<MySql>(server, scene, names).await,
-                    _ => self.load_sql::<Sqlite>(server, scene, names).await,
-                }
-            }
+            (Kind::Tollgate | Kind::Bare, Some(server)) => match server {
+                Server::Postgres | Server::Postgres15 => self.load_sql::<Postgres>(server, scene, names).await,
+                Server::Mysql | Server::Mariadb => self.load_sql::<MySql>(server, scene, names).await,
+                _ => self.load_sql::<Sqlite>(server, scene, names).await,
+            },
             _ => Ok(()),
         }
     }
@@ -55,11 +53,13 @@ impl Contestant {
             Kind::Unlimited => bail!("without a server in front there is nothing to measure"),
             Kind::Flexible => Box::new(Driver::node(scene)?),
             Kind::Nothing => opened(tollgate::Tollgate::open(stores::Nothing, scene, self.kind)?),
-            Kind::BareBatches => {
-                let pool = Postgres::open(&server?.database(&scene.run)?, CONNECTIONS, scene.workload.durable).await?;
-                opened(tollgate::Tollgate::open(stores::Rows(pool), scene, self.kind)?)
-            }
-            Kind::Tollgate | Kind::Leased | Kind::Uncoalesced | Kind::Bare | Kind::SelectOne => match server? {
+            Kind::Tollgate
+            | Kind::Leased
+            | Kind::Uncoalesced
+            | Kind::Bare
+            | Kind::BareBatches
+            | Kind::BareReads
+            | Kind::SelectOne => match server? {
                 server @ (Server::Postgres | Server::Postgres15) => self.open_sql::<Postgres>(server, scene).await?,
                 server @ (Server::Mysql | Server::Mariadb) => self.open_sql::<MySql>(server, scene).await?,
                 Server::Sqlite => self.open_sql::<Sqlite>(Server::Sqlite, scene).await?,
@@ -86,8 +86,12 @@ impl Contestant {
     async fn open_sql<E: Engine>(self, server: Server, scene: &Scene) -> anyhow::Result<Box<dyn Opened>> {
         let pool = E::open(&server.database(&scene.run)?, CONNECTIONS, scene.workload.durable).await?;
         Ok(match self.kind {
+            Kind::BareBatches | Kind::BareReads => {
+                let store = stores::Rows { pool: pool.clone(), writes: self.kind == Kind::BareBatches };
+                opened(tollgate::OnSql::open(store, pool, scene, self.kind)?)
+            }
             Kind::Bare | Kind::SelectOne => opened(floor::Floor::open(pool, scene, self.kind == Kind::Bare)),
-            kind => opened(tollgate::OnSql::open(pool, scene, kind)?),
+            kind => opened(tollgate::OnSql::open(SqlStore::from(pool.clone()), pool, scene, kind)?),
         })
     }
 }

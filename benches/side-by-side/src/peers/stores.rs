@@ -1,7 +1,12 @@
 //! Stores that decide nothing, for a limiter to ask: what is left of a decision without one.
 
-use sqlx::PgPool;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use sqlx::Pool;
 use tollgate::{Adjusted, Adjustment, Decision, Error, Outcome, Store, Take, TakeError};
+
+use crate::engine::Engine;
 
 /// Answers at once: what is left is the client's share.
 pub(crate) struct Nothing;
@@ -16,19 +21,25 @@ impl Store for Nothing {
     }
 }
 
-/// Changes a row for each request, all in one statement, and answers nothing of it: the least that the server does for as many
-/// rows at a time, whoever asks. Each key of a call must be another one.
-pub(crate) struct Rows(pub(crate) PgPool);
+/// Changes the rows of all buckets that are asked for in one statement, or reads them, and answers nothing of it: the least
+/// that the server does for as many at a time, whoever asks.
+pub(crate) struct Rows<E: Engine> {
+    pub(crate) pool: Pool<E>,
+    pub(crate) writes: bool,
+}
 
-impl Store for Rows {
+impl<E: Engine> Store for Rows<E> {
+    const MOST_TOGETHER: usize = 64;
+
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        let ids: Vec<&str> = takes.iter().map(|take| take.key().as_str()).collect();
-        let changed = sqlx::query("update bare b set n = b.n + 1 from unnest($1) u (id) where b.id = u.id")
-            .bind(ids)
-            .execute(&self.0)
-            .await;
-        changed.map_err(Error::other)?;
-        Nothing.take(takes).await
+        let ids: BTreeSet<&str> = takes.iter().flat_map(Take::limits).map(|(key, _)| key.as_str()).collect();
+        let ids: Vec<&str> = ids.into_iter().collect();
+        if self.writes {
+            E::bare_many(&self.pool, &ids).await.map_err(Error::other)?;
+            return Nothing.take(takes).await;
+        }
+        E::read_many(&self.pool, &ids).await.map_err(Error::other)?;
+        Ok(takes.iter().map(|_| Ok(Decision::denial(Duration::from_secs(1)))).collect())
     }
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use sqlx::Pool;
-use tollgate::{Key, LeaseOptions, Limiter, LimiterBuilder, MemoryStore, Quota, Rule, SqlStore, Store, Take};
+use tollgate::{Key, LeaseOptions, Limiter, LimiterBuilder, MemoryStore, Quota, Rule, Store, Take};
 
 use crate::contestant::Kind;
 use crate::engine::Engine;
@@ -53,18 +53,18 @@ impl<S: Store> Peer for Tollgate<S> {
 }
 
 /// On a SQL engine, and the pool to be closed.
-pub(crate) struct OnSql<E: Engine> {
-    tollgate: Tollgate<SqlStore<E>>,
+pub(crate) struct OnSql<S: Store, E: Engine> {
+    tollgate: Tollgate<S>,
     pool: Pool<E>,
 }
 
-impl<E: Engine> OnSql<E> {
-    pub(crate) fn open(pool: Pool<E>, scene: &Scene, kind: Kind) -> anyhow::Result<Self> {
-        Ok(Self { tollgate: Tollgate::open(SqlStore::from(pool.clone()), scene, kind)?, pool })
+impl<S: Store, E: Engine> OnSql<S, E> {
+    pub(crate) fn open(store: S, pool: Pool<E>, scene: &Scene, kind: Kind) -> anyhow::Result<Self> {
+        Ok(Self { tollgate: Tollgate::open(store, scene, kind)?, pool })
     }
 }
 
-impl<E: Engine> Peer for OnSql<E> {
+impl<S: Store, E: Engine> Peer for OnSql<S, E> {
     async fn ask(&self, key: u32) -> anyhow::Result<bool> {
         self.tollgate.ask(key).await
     }
