@@ -178,10 +178,10 @@ begin
       v_mode := null;
       if tollgate.token_clock_v1() - v_now > c_stale then
         v_now := tollgate.token_clock_v1();
-        update tollgate.token_buckets t
-           set full_at = greatest(t.full_at, tollgate.bucket_clock_v1(t, v_now) + p_cost * t.token_ticks)
-         where t.id = p_id
-        returning t.full_at into b.full_at;
+        if b.full_at < tollgate.bucket_clock_v1(b, v_now) + p_cost * b.token_ticks then
+          b.full_at := tollgate.bucket_clock_v1(b, v_now) + p_cost * b.token_ticks;
+          update tollgate.token_buckets t set full_at = b.full_at where t.id = p_id;
+        end if;
       end if;
       v_acts_at := v_now;
       if p_max_wait > 0 and b.full_at + p_keep * b.token_ticks - b.burst > tollgate.bucket_clock_v1(b, v_now) then

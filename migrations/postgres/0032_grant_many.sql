@@ -39,8 +39,8 @@ set jit = off
 as $$
 begin
   -- What several requests of an entry were granted follows from what the row was before, which RETURNING cannot
-  -- tell: it is read beside, and holds if the locked row still says so. The clock is read for each row, when the plan
-  -- comes to it: how long the statement takes moves nobody's instant.
+  -- tell: it is read beside, and holds if the locked row still says so, or affords all of them as well. The clock is read
+  -- for each row, when the plan comes to it: how long the statement takes moves nobody's instant.
   with chosen as (
     update tollgate.token_buckets t
        set room = null,
@@ -56,7 +56,11 @@ begin
            left join lateral (
              select o.full_at from tollgate.token_buckets o where o.id = u.id and u.times > 1 offset 0) b on true
            cross join lateral (select tollgate.token_clock_v1() as now where u.place is not null offset 0) c
-     where t.id = u.id and (u.times = 1 or t.full_at = b.full_at) and not t.overridden
+     where t.id = u.id and not t.overridden
+       and (u.times = 1 or t.full_at = b.full_at
+            or case when u.cost <= t.burst / t.token_ticks - u.keep
+                 then least(tollgate.bucket_affords_v1(t, b.full_at, u.cost, u.keep, c.now),
+                            tollgate.bucket_affords_v1(t, t.full_at, u.cost, u.keep, c.now)) >= u.times end)
        and case
              when u.capacity is not null
                then t.plan is null and u.capacity = t.capacity and u.refill_seconds = t.refill_seconds

@@ -7,8 +7,9 @@
 -- Locks:     the bucket's row, if any is granted.
 --
 -- The same as a batch of one entry, and for that several times faster: a statement for many rows takes longer to begin
--- than to change one. How many are granted follows from what was read, and holds if the locked row still says so; else
--- all begins anew, with the row locked. What more than tokens rules is take_many_v1's.
+-- than to change one. How many are granted follows from what was read. All of them are, if the locked row affords them too;
+-- fewer, if it still says what was read. Else all begins anew, with the row locked. What more than tokens rules is
+-- take_many_v1's.
 create function tollgate.take_times_v1(
   p_id text, p_cost bigint, p_keep bigint, p_capacity bigint, p_refill_seconds numeric, p_refill text, p_plan text,
   p_times bigint)
@@ -53,17 +54,19 @@ begin
          set room = null,
              granted = t.granted + v_granted * p_cost,
              full_at = greatest(t.full_at, v_clock) + v_granted * p_cost * b.token_ticks
-       where t.id = p_id and t.full_at = b.full_at
+       where t.id = p_id
+         and (t.full_at = b.full_at
+              or v_granted = p_times and tollgate.bucket_affords_v1(t, t.full_at, p_cost, p_keep, v_now) >= p_times)
          and t.burst = b.burst and t.step_ns = b.step_ns and t.token_ticks = b.token_ticks
       returning t.full_at, t.granted into b.full_at, b.granted;
       continue when not found;
       v_late := tollgate.token_clock_v1() - v_now > c_stale;
       if v_late then
         v_now := tollgate.token_clock_v1();
-        update tollgate.token_buckets t
-           set full_at = greatest(t.full_at, tollgate.bucket_clock_v1(t, v_now) + v_granted * p_cost * t.token_ticks)
-         where t.id = p_id
-        returning t.full_at into b.full_at;
+        if b.full_at < tollgate.bucket_clock_v1(b, v_now) + v_granted * p_cost * b.token_ticks then
+          b.full_at := tollgate.bucket_clock_v1(b, v_now) + v_granted * p_cost * b.token_ticks;
+          update tollgate.token_buckets t set full_at = b.full_at where t.id = p_id;
+        end if;
       end if;
       times := v_granted;
       taken := ('granted', null, v_now, v_now, b.full_at, b.granted, b.burst, b.anchor, b.step_ns, b.step_ticks,
