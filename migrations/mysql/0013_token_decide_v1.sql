@@ -1,4 +1,5 @@
--- token_decide_v1: decide one request, exactly. Everything that takes tokens is built on it.
+-- token_decide_v1: decide one request, exactly, or equal ones one after the other. Everything that takes tokens is built on
+-- it.
 --
 -- Arguments: p_id        the bucket
 --            p_cost      tokens to take, 1 or more
@@ -11,7 +12,9 @@
 --            p_receipt   the request's id, a UUID: repeated with it, the request takes nothing more; null: it has none
 --            p_hold      for how many nanoseconds the id is remembered
 --            p_taking    false: take nothing, and say what the request would come to
--- Result:    o_outcome   'granted' or 'denied'; 'never': cost + keep exceed the capacity; 'unknown': no such bucket;
+--            io_times    for how many equal requests it stands; more than one neither wait nor have an id
+-- Result:    io_times    how many of these tokens were taken for, the first ones; the rest is about the others, or all
+--            o_outcome   'granted' or 'denied'; 'never': cost + keep exceed the capacity; 'unknown': no such bucket;
 --                        'unplanned': no such plan; 'conflict': the bucket was provisioned with other terms than given;
 --                        'reused': the id is another request's
 --            o_mode      what decided instead of the tokens: 'shadow', 'off' or 'block', else null
@@ -32,7 +35,7 @@ create procedure token_decide_v1(
   in p_id varchar(256) character set utf8mb4, in p_cost bigint, in p_max_wait bigint, in p_keep bigint,
   in p_capacity bigint, in p_refill_seconds decimal(19, 9),
   in p_refill varchar(10) character set ascii collate ascii_bin, in p_plan varchar(256) character set utf8mb4,
-  in p_receipt varchar(36) character set ascii, in p_hold bigint, in p_taking boolean,
+  in p_receipt varchar(36) character set ascii, in p_hold bigint, in p_taking boolean, inout io_times bigint,
   out o_outcome varchar(10) character set ascii, out o_mode varchar(7) character set ascii collate ascii_bin,
   out o_now bigint, out o_acts_at bigint, out o_full_at bigint, out o_granted bigint, out o_burst bigint,
   out o_anchor bigint, out o_step_ns bigint, out o_step_ticks bigint, out o_token_ticks bigint)
@@ -46,6 +49,7 @@ begin
   declare v_uuid char(36) character set ascii;
   declare v_ruled boolean;
   declare v_attempt int default 0;
+  declare v_times bigint;
   declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
   declare exit handler for sqlexception
   begin
@@ -65,7 +69,11 @@ begin
         and p_max_wait between 0 and 31622400000000000) is not true then
       signal sqlstate '22023' set message_text =
         'tollgate: a take needs a cost of 1 or more, 0 or more to keep, and a wait of 0 to a year';
+    elseif (io_times = 1 or io_times > 1 and p_max_wait = 0 and p_receipt is null) is not true then
+      signal sqlstate '22023' set message_text =
+        'tollgate: a request stands for 1 or more, and where it waits or has an id for 1';
     end if;
+    set v_times = io_times, io_times = 0;
     ready: loop
       select full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks, longest_wait, plan,
              capacity <> under_capacity or refill_seconds <> under_seconds or refill <> under_refill
@@ -148,18 +156,25 @@ begin
       if v_due > (o_now + p_max_wait - o_anchor) div o_step_ns * o_step_ticks then
         set o_outcome = if(o_mode = 'shadow', 'granted', 'denied');
       else
-        set o_outcome = 'granted', o_mode = null;
         if v_due > v_clock then
           -- All of its tokens are of the step in which it acts: what was left of an earlier one is not carried over.
           set v_due = (v_due + o_step_ticks - 1) div o_step_ticks * o_step_ticks;
           set o_acts_at = v_due div o_step_ticks * o_step_ns + o_anchor;
         end if;
+        -- Each of them finds what the one before has left.
+        set io_times = least(v_times, greatest(
+              (o_burst - p_keep * o_token_ticks - greatest(o_full_at - v_clock, 0)) div (p_cost * o_token_ticks), 1));
         if p_taking then
-          set o_full_at = greatest(o_full_at, v_clock, v_due) + p_cost * o_token_ticks,
-              o_granted = o_granted + p_cost;
+          set o_full_at = greatest(o_full_at, v_clock, v_due) + io_times * p_cost * o_token_ticks,
+              o_granted = o_granted + io_times * p_cost;
           update token_buckets
              set full_at = o_full_at, granted = o_granted, longest_wait = greatest(v_longest_wait, v_due - v_clock)
            where id = v_id;
+        end if;
+        if io_times = v_times then
+          set o_outcome = 'granted', o_mode = null;
+        else
+          set o_outcome = if(o_mode = 'shadow', 'granted', 'denied');
         end if;
       end if;
     end if;

@@ -35,7 +35,7 @@ begin
   declare v_outcome, v_refill varchar(10) character set ascii collate ascii_bin;
   declare v_mode varchar(7) character set ascii;
   declare v_refill_seconds decimal(19, 9);
-  declare v_place, v_capacity, v_at bigint;
+  declare v_place, v_capacity, v_at, v_times bigint;
   declare v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks bigint;
   declare v_sorted cursor for
     select place, unhex(id) as id, capacity, refill_seconds, refill, unhex(plan)
@@ -182,9 +182,10 @@ begin
     decide: loop
       fetch v_sorted into v_place, v_id, v_capacity, v_refill_seconds, v_refill, v_plan;
       if v_done then leave decide; end if;
+      set v_times = 1;
       call token_decide_v1(convert(v_id using utf8mb4), p_cost, p_max_wait, p_keep, v_capacity, v_refill_seconds,
                            v_refill, convert(v_plan using utf8mb4), if(v_pass = 1, null, p_receipt), p_hold,
-                           v_pass = 3,
+                           v_pass = 3, v_times,
                            v_outcome, v_mode, v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
                            v_step_ticks, v_token_ticks);
       set v_done = false;

@@ -26,6 +26,7 @@ begin
   declare v_message varchar(128) character set utf8mb4;
   declare v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks bigint;
   declare v_tick bigint;
+  declare v_times bigint default 1;
   declare v_most bigint default 4611686018427387903;  -- more than any bucket holds; twice it is a bigint still
 
   if (p_id is not null and p_tokens >= 1 and p_max_wait_ms >= 0 and p_keep >= 0) is not true then
@@ -33,7 +34,7 @@ begin
       'tollgate: request_tokens takes an id, 1 token or more, and a wait in ms and a number to keep of 0 or more';
   end if;
   call token_decide_v1(p_id, least(p_tokens, v_most), least(p_max_wait_ms, 31622400000) * 1000000,
-                       least(p_keep, v_most), null, null, null, p_plan, p_request, 86400000000000, true,
+                       least(p_keep, v_most), null, null, null, p_plan, p_request, 86400000000000, true, v_times,
                        v_outcome, v_mode, v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
                        v_step_ticks, v_token_ticks);
   if v_outcome = 'unknown' then

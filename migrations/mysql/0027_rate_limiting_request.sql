@@ -14,6 +14,7 @@ begin
   declare v_outcome varchar(10) character set ascii;
   declare v_mode varchar(7) character set ascii;
   declare v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks bigint;
+  declare v_times bigint default 1;
   declare v_rate bigint default coalesce(p_refill_per_sec, 2);
   declare v_window bigint default coalesce(p_window_seconds, 60);
 
@@ -21,7 +22,7 @@ begin
     signal sqlstate '22023' set message_text =
       'tollgate: rate_limiting_request takes an id, 1 to 10^9 tokens a second and a window of 1 s to a century';
   end if;
-  call token_decide_v1(p_rate_id, 1, 0, 0, v_rate * v_window, v_window, 'continuous', null, null, null, true,
+  call token_decide_v1(p_rate_id, 1, 0, 0, v_rate * v_window, v_window, 'continuous', null, null, null, true, v_times,
                        v_outcome, v_mode, v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
                        v_step_ticks, v_token_ticks);
   if v_outcome = 'conflict' then

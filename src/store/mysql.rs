@@ -19,13 +19,15 @@ use crate::retry::Class;
 use crate::{Adjustment, Counted, Quota};
 
 mod admin;
+mod together;
 
 /// Buckets in MySQL or MariaDB, at the server's clock.
 pub type MySqlStore = SqlStore<MySql>;
 
 impl Dialect for MySql {
     const ONE_STATEMENT: bool = true;
-    const MOST_TOGETHER: usize = 1;
+    const MOST_TOGETHER: usize = 64;
+    const ALL_TOGETHER: bool = true;
 
     fn begin(isolation: Isolation) -> Option<SqlStr> {
         Some(SqlStr::from_static(match isolation {
@@ -42,14 +44,18 @@ impl Dialect for MySql {
     async fn take(connection: &mut MySqlConnection, asks: &[Ask], (): &()) -> Result<Vec<Answer>, sqlx::Error> {
         // All rows are fetched: what is left unread of a CALL would be the next statement's answer.
         let columns: Vec<Columns> = match asks {
-            [ask @ Ask { times: 1, .. }] => take_one(connection, ask).await?,
-            _ => sqlx::query_as("call token_take_many_v1(?)").bind(requests(asks)).fetch_all(connection).await?,
+            [ask] => take_one(connection, ask).await?,
+            _ => take_many(connection, asks, false).await?,
         };
         columns::in_order(columns, |place| asks.get(place).map(|ask| &ask.request))
     }
 
-    async fn take_all(connection: &mut MySqlConnection, asks: &[Ask], (): &()) -> Result<Vec<Answer>, sqlx::Error> {
-        let Some(ask) = asks.first() else { return Ok(Vec::new()) };
+    async fn take_all(
+        connection: &mut MySqlConnection,
+        asks: &[Ask],
+        (): &(),
+    ) -> Result<Option<Vec<Answer>>, sqlx::Error> {
+        let [ask] = asks else { return together::take_all(connection, asks).await };
         let rows: Vec<(String,)> = sqlx::query_as("call token_take_all_v1(?, ?, ?, ?, ?, ?)")
             .bind(limits(ask))
             .bind(ask.request.cost)
@@ -61,7 +67,7 @@ impl Dialect for MySql {
             .await?;
         let (answers,) = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
         let texts = answers.split('"').skip(1).step_by(2);
-        columns::in_order(texts.map(parse_columns).collect::<Result<_, _>>()?, |_| Some(&ask.request))
+        columns::in_order(texts.map(parse_columns).collect::<Result<_, _>>()?, |_| Some(&ask.request)).map(Some)
     }
 
     async fn take_window(
@@ -165,8 +171,10 @@ fn number(error: &dyn DatabaseError) -> Option<u16> {
     error.try_downcast_ref::<MySqlDatabaseError>().map(MySqlDatabaseError::number)
 }
 
-/// [`Columns`] without the first two, which say which of several requests it was. MySQL does not say that text is text.
+/// How many equal requests were granted, and [`Columns`] without the first two, about the others or all. MySQL does not say
+/// that text is text.
 type OutParameters = (
+    i64,
     Vec<u8>,
     Option<Vec<u8>>,
     i64,
@@ -184,11 +192,11 @@ type OutParameters = (
 type WindowOutParameters = (Vec<u8>, Option<Vec<u8>>, i64, Option<i64>, Vec<u8>, i64);
 
 /// Calls the routine that decides, with a placeholder for each of its OUT parameters: the server answers them as a row,
-/// which saves a routine in between that would select them.
+/// which saves a routine in between that would select them. Equal requests are decided by the same call.
 async fn take_one(connection: &mut MySqlConnection, ask: &Ask) -> Result<Vec<Columns>, sqlx::Error> {
     const OUT_PARAMETERS: usize = 11;
     let mut call =
-        sqlx::query_as("call token_decide_v1(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, true, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
+        sqlx::query_as("call token_decide_v1(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, true, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
             .bind(ask.key().as_str())
             .bind(ask.request.cost)
             .bind(ask.request.max_wait)
@@ -198,17 +206,26 @@ async fn take_one(connection: &mut MySqlConnection, ask: &Ask) -> Result<Vec<Col
             .bind(ask.quota(0).map(refill))
             .bind(ask.plan(0))
             .bind(ask.id().map(|id| id.hyphenated().to_string()))
-            .bind(ask.hold());
+            .bind(ask.hold())
+            .bind(ask.times);
     for _ in 0..OUT_PARAMETERS {
         call = call.bind(None::<i64>);
     }
     let rows: Vec<OutParameters> = call.fetch_all(connection).await?;
-    let columns = |row: OutParameters| {
-        let (outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks) = row;
-        let (outcome, mode) = (text(outcome), mode.map(text));
-        (1, 1, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks)
+    let row = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
+    let (granted_times, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks) =
+        row;
+    let of = |times, outcome: &str, mode| {
+        let outcome = outcome.to_owned();
+        (1, times, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks)
     };
-    Ok(rows.into_iter().map(columns).collect())
+    let parts = [of(granted_times, "granted", None), of(ask.times - granted_times, &text(outcome), mode.map(text))];
+    Ok(parts.into_iter().filter(|columns| columns.1 > 0).collect())
+}
+
+/// With the answers that there are, if all must be granted and are not: none.
+async fn take_many(connection: &mut MySqlConnection, asks: &[Ask], all: bool) -> Result<Vec<Columns>, sqlx::Error> {
+    sqlx::query_as("call token_take_many_v1(?, ?)").bind(requests(asks)).bind(all).fetch_all(connection).await
 }
 
 /// What `token_take_all_v1` says of one bucket, in which nothing needs escaping.

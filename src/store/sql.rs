@@ -97,8 +97,12 @@ impl<DB: Dialect> SqlStore<DB> {
 
     /// Decides requests in as few calls as there can be, one after the other.
     async fn take_all_of(&self, patient: bool, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        let (runs, mut outcomes) = runs(takes, DB::MOST_TOGETHER);
-        for (before, run) in runs.into_iter().enumerate() {
+        let (mut calls, mut outcomes) = runs(takes, DB::MOST_TOGETHER);
+        // A call that decides nothing must be the only one, and whoever made it ready to ask for each request by itself.
+        if DB::ALL_TOGETHER && (patient || calls.len() > 1) {
+            (calls, outcomes) = runs(takes, 1);
+        }
+        for (before, run) in calls.into_iter().enumerate() {
             let entered = match run {
                 Run::Each(asks) => self.take_each(patient, asks, &mut outcomes).await,
                 Run::All(asks) => self.take_all(patient, asks, &mut outcomes).await,
@@ -133,6 +137,9 @@ impl<DB: Dialect> SqlStore<DB> {
         let together = Together::of(asks);
         let retry = Retry { patient: patient || together.asks.len() == 1, ..self.retry };
         let (reply, attempts) = self.converse_by(retry, Call::All(Arc::clone(&together.asks))).await?;
+        if matches!(reply, Reply::Undecided) {
+            return Err(Error::Contended { attempts, source: Arc::new(NotAll) });
+        }
         together.enter(reply.answers(), attempts, outcomes)
     }
 
@@ -310,6 +317,11 @@ pub(super) fn classify<DB: Dialect>(error: &sqlx::Error) -> Class {
         _ => Class::Unknown,
     }
 }
+
+/// Why requests for several buckets each were not decided in one call.
+#[derive(Debug, thiserror::Error)]
+#[error("not all of these requests could be granted in one call: ask for each by itself")]
+struct NotAll;
 
 /// How many keys' denials one call adds.
 const MOST_DENIALS: usize = 1000;
