@@ -21,10 +21,6 @@ pub trait Dialect: Operations {
     const ONE_STATEMENT: bool;
 
     #[doc(hidden)]
-    /// How many requests for several buckets each go in one call.
-    const MOST_TOGETHER: usize;
-
-    #[doc(hidden)]
     /// Whether a call for several requests for several buckets each grants all of them, or decides none.
     const ALL_TOGETHER: bool;
 

@@ -26,7 +26,6 @@ pub type MySqlStore = SqlStore<MySql>;
 
 impl Dialect for MySql {
     const ONE_STATEMENT: bool = true;
-    const MOST_TOGETHER: usize = 64;
     const ALL_TOGETHER: bool = true;
 
     fn begin(isolation: Isolation) -> Option<SqlStr> {

@@ -22,7 +22,6 @@ pub type PgStore = SqlStore<Postgres>;
 
 impl Dialect for Postgres {
     const ONE_STATEMENT: bool = true;
-    const MOST_TOGETHER: usize = 64;
     const ALL_TOGETHER: bool = false;
 
     fn begin(isolation: Isolation) -> Option<SqlStr> {

@@ -97,7 +97,7 @@ impl<DB: Dialect> SqlStore<DB> {
 
     /// Decides requests in as few calls as there can be, one after the other.
     async fn take_all_of(&self, patient: bool, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        let (mut calls, mut outcomes) = runs(takes, DB::MOST_TOGETHER);
+        let (mut calls, mut outcomes) = runs(takes, MOST_TOGETHER);
         // A call that decides nothing must be the only one, and whoever made it ready to ask for each request by itself.
         if DB::ALL_TOGETHER && (patient || calls.len() > 1) {
             (calls, outcomes) = runs(takes, 1);
@@ -203,7 +203,7 @@ impl<DB: Dialect> From<Pool<DB>> for SqlStore<DB> {
 }
 
 impl<DB: Dialect> Store for SqlStore<DB> {
-    const MOST_TOGETHER: usize = DB::MOST_TOGETHER;
+    const MOST_TOGETHER: usize = MOST_TOGETHER;
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         self.take_all_of(true, takes).await
@@ -317,6 +317,9 @@ pub(super) fn classify<DB: Dialect>(error: &sqlx::Error) -> Class {
         _ => Class::Unknown,
     }
 }
+
+/// How many requests for several buckets each one call carries.
+const MOST_TOGETHER: usize = 64;
 
 /// Why requests for several buckets each were not decided in one call.
 #[derive(Debug, thiserror::Error)]

@@ -45,7 +45,6 @@ impl SqliteStore {
 
 impl Dialect for Sqlite {
     const ONE_STATEMENT: bool = false;
-    const MOST_TOGETHER: usize = 64;
     const ALL_TOGETHER: bool = false;
 
     fn begin(_: Isolation) -> Option<SqlStr> {
