@@ -13,7 +13,7 @@
 --            p_hold      for how many nanoseconds the id is remembered
 --            p_taking    false: take nothing, and say what the request would come to
 --            io_times    for how many equal requests it stands; more than one neither wait nor have an id
--- Result:    io_times    how many of these tokens were taken for, the first ones; the rest is about the others, or all
+-- Result:    io_times    how many of these its tokens suffice for, the first ones; the rest is about the others, or all
 --            o_outcome   'granted' or 'denied'; 'never': cost + keep exceed the capacity; 'unknown': no such bucket;
 --                        'unplanned': no such plan; 'conflict': the bucket was provisioned with other terms than given;
 --                        'reused': the id is another request's

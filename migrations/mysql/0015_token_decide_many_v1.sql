@@ -4,8 +4,7 @@
 --                        refill, plan in hexadecimal, receipt, hold, times], as token_decide_v1's arguments; times:
 --                        it stands for so many equal requests, decided one after the other; what is left out is null,
 --                        and times 1
---            p_all       true: grant every request, or nothing at all
--- Result:    o_answers   null: p_all, and not every request could be granted at once; else a JSON array; an answer is [id in hexadecimal, granted, place, times, grants, outcome, mode,
+-- Result:    o_answers   a JSON array; an answer is [id in hexadecimal, granted, place, times, grants, outcome, mode,
 --                        now, acts_at, full_at, burst, anchor, step_ns, step_ticks, token_ticks]: of the request at
 --                        that place, from 1, the first so many times are granted, and the outcome is the others'; the
 --                        rest are token_take_v1's columns after all of them. A request may have several answers, in
@@ -19,7 +18,7 @@
 -- Where nothing but their tokens rules the buckets all are decided at once: locked and weighed, then debited. Those
 -- that something else rules, or all of a call with a bucket twice, a wait, a receipt, or another mode than 'enforce',
 -- are decided one by one.
-create procedure token_decide_many_v1(in p_requests longtext character set utf8mb4, in p_all boolean, out o_answers json)
+create procedure token_decide_many_v1(in p_requests longtext character set utf8mb4, out o_answers json)
 modifies sql data
 sql security definer
 begin
@@ -27,7 +26,7 @@ begin
   declare v_done, v_made, v_again, v_weighed boolean default false;
   declare v_safe boolean default @@sql_safe_updates;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
-  declare v_requests, v_ids, v_odd, v_missing, v_planned, v_denied, v_short, v_more bigint;
+  declare v_requests, v_ids, v_odd, v_missing, v_planned, v_denied, v_more bigint;
   declare v_grants, v_ruled bigint default 0;
   declare v_rest json;  -- v_rest: the places of what is decided one by one; null: all
   declare v_each longtext character set utf8mb4 default '';
@@ -71,12 +70,11 @@ begin
     set innodb_lock_wait_timeout = if(p_requests like '%[%[%[%', least(v_wait, 1), v_wait);
     select count(*), count(distinct id), coalesce(sum(odd), 0), coalesce(sum(missing), 0),
            sum(planned and word is not null), sum(word is null), sum(grants), sum(word = 'denied' and grants < times),
-           sum(grants < times),
            json_arrayagg(json_array(
              hex(id), granted + grants * cost, place, if(word is null, 0, times), grants, word, null, v_now, v_now,
              if(grants = 0, full_at, greatest(full_at, clock) + grants * cost * token_ticks), burst, anchor, step_ns,
              step_ticks, token_ticks))
-      into v_requests, v_ids, v_odd, v_missing, v_planned, v_ruled, v_grants, v_denied, v_short, o_answers
+      into v_requests, v_ids, v_odd, v_missing, v_planned, v_ruled, v_grants, v_denied, o_answers
       from (
         select s.*,
                -- Each of equal requests finds what the one before has left.
@@ -203,9 +201,7 @@ begin
     leave at_once;
   end loop;
 
-  if p_all and not (v_weighed and v_short = 0) then
-    set o_answers = null, v_grants = 0;
-  elseif not v_weighed or v_ruled > 0 then
+  if not v_weighed or v_ruled > 0 then
     open v_sorted;
     decide: loop
       fetch v_sorted into v_place, v_id, v_cost, v_max_wait, v_keep, v_capacity, v_refill_seconds, v_refill, v_plan,

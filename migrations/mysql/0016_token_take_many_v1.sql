@@ -2,14 +2,14 @@
 --
 -- Result: one or more rows a request, the requests in any order: its place; for how many of the equal requests that it
 --         stands for the row is the answer, the first ones first; then the rest of token_take_v1's columns, the state
---         as it is after all of those; no row: p_all, and not every request could be granted at once
-create procedure token_take_many_v1(in p_requests longtext character set utf8mb4, in p_all boolean)
+--         as it is after all of those
+create procedure token_take_many_v1(in p_requests longtext character set utf8mb4)
 modifies sql data
 sql security definer
 begin
   declare v_answers json;
 
-  call token_decide_many_v1(p_requests, p_all, v_answers);
+  call token_decide_many_v1(p_requests, v_answers);
   select entry, if(part = 1, grants, times - grants) as times, if(part = 1, 'granted', outcome) as outcome, mode, now,
          acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks
     from json_table(v_answers, '$[*]' columns (

@@ -26,7 +26,7 @@ begin
     into v_requests
     from json_table(p_requests, '$[*]' columns (
            place for ordinality, id text character set utf8mb4 path '$[0]', tokens bigint path '$[1]')) as r;
-  call token_decide_many_v1(v_requests, false, v_answers);
+  call token_decide_many_v1(v_requests, v_answers);
   select id, outcome,
          case
            when outcome not in ('granted', 'denied') then null

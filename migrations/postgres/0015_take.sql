@@ -154,7 +154,7 @@ begin
              granted = t.granted + p_cost,
              full_at = greatest(t.full_at, v_clock) + p_cost * b.token_ticks
        where t.id = p_id and t.full_at <= v_latest
-         and t.burst = b.burst and t.step_ns = b.step_ns and t.token_ticks = b.token_ticks
+         and t.anchor = b.anchor and t.burst = b.burst and t.step_ns = b.step_ns and t.token_ticks = b.token_ticks
       returning t.full_at, t.granted into b.full_at, b.granted;
     else
       -- With a wait: all of its tokens are of the step in which it acts.
@@ -169,7 +169,7 @@ begin
                tollgate.bucket_step_v1(t, t.full_at + (p_cost + p_keep) * t.token_ticks - t.burst),
                v_clock) + p_cost * t.token_ticks
        where t.id = p_id and t.full_at <= v_latest
-         and t.burst = b.burst and t.step_ns = b.step_ns and t.token_ticks = b.token_ticks
+         and t.anchor = b.anchor and t.burst = b.burst and t.step_ns = b.step_ns and t.token_ticks = b.token_ticks
       returning t.full_at, t.granted into b.full_at, b.granted;
     end if;
 

@@ -55,9 +55,10 @@ begin
              granted = t.granted + v_granted * p_cost,
              full_at = greatest(t.full_at, v_clock) + v_granted * p_cost * b.token_ticks
        where t.id = p_id
-         and (t.full_at = b.full_at
-              or v_granted = p_times and tollgate.bucket_affords_v1(t, t.full_at, p_cost, p_keep, v_now) >= p_times)
-         and t.burst = b.burst and t.step_ns = b.step_ns and t.token_ticks = b.token_ticks
+         and case when (t.anchor, t.burst, t.step_ns, t.token_ticks) = (b.anchor, b.burst, b.step_ns, b.token_ticks)
+               then t.full_at = b.full_at
+                    or v_granted = p_times and tollgate.bucket_affords_v1(t, t.full_at, p_cost, p_keep, v_now) >= p_times
+             end
       returning t.full_at, t.granted into b.full_at, b.granted;
       continue when not found;
       v_late := tollgate.token_clock_v1() - v_now > c_stale;

@@ -45,7 +45,7 @@ pub(super) fn of_all(answers: Vec<Answer>, asks: &[Ask], attempts: u32) -> Resul
 pub(super) fn adjusted(reply: Reply, key: &Key) -> Result<Result<Adjusted, TakeError>, Error> {
     let (outcome, given_back) = match reply {
         Reply::Adjusted(columns) => columns,
-        Reply::Answers(_) | Reply::Undecided | Reply::Counted(_) => (String::new(), 0),
+        Reply::Answers(_) | Reply::Counted(_) => (String::new(), 0),
     };
     match outcome.as_str() {
         "done" => Ok(Ok(Adjusted::Done(given_back))),

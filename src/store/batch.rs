@@ -32,14 +32,6 @@ impl Batch {
         self.asks.first().map(Ask::key) == self.asks.last().map(Ask::key)
     }
 
-    /// What there is of each request, in the caller's order.
-    #[cfg(feature = "mysql")]
-    pub(super) fn in_callers_order<T>(self, of_each: Vec<T>) -> Vec<T> {
-        let mut placed: Vec<(usize, T)> = self.places.into_iter().zip(of_each).collect();
-        placed.sort_unstable_by_key(|(place, _)| *place);
-        placed.into_iter().map(|(_, one)| one).collect()
-    }
-
     /// Enters the answers where their requests stood.
     pub(super) fn enter(
         self,

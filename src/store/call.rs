@@ -30,8 +30,6 @@ pub enum Counting {
 #[derive(Debug)]
 pub(super) enum Reply {
     Answers(Vec<Answer>),
-    /// Nothing was decided.
-    Undecided,
     Adjusted(AdjustedColumns),
     Counted(Counted),
 }
@@ -44,10 +42,7 @@ impl Call {
     ) -> Result<Reply, sqlx::Error> {
         match self {
             Self::Each(asks) => DB::take(connection, asks, clock).await.map(Reply::Answers),
-            Self::All(asks) => {
-                let answers = DB::take_all(connection, asks, clock).await?;
-                Ok(answers.map_or(Reply::Undecided, Reply::Answers))
-            }
+            Self::All(asks) => DB::take_all(connection, asks, clock).await.map(Reply::Answers),
             Self::Adjust(adjustment) => DB::adjust(connection, adjustment, clock).await.map(Reply::Adjusted),
             Self::Window(ask, counting) => DB::take_window(connection, ask, *counting, clock).await.map(Reply::Counted),
         }
@@ -80,7 +75,7 @@ impl Reply {
     pub(super) fn answers(self) -> Vec<Answer> {
         match self {
             Self::Answers(answers) => answers,
-            Self::Undecided | Self::Adjusted(_) | Self::Counted(_) => Vec::new(),
+            Self::Adjusted(_) | Self::Counted(_) => Vec::new(),
         }
     }
 

@@ -21,8 +21,8 @@ pub trait Dialect: Operations {
     const ONE_STATEMENT: bool;
 
     #[doc(hidden)]
-    /// Whether a call for several requests for several buckets each grants all of them, or decides none.
-    const ALL_TOGETHER: bool;
+    /// How many requests for several buckets each go in one call.
+    const MOST_TOGETHER: usize;
 
     #[doc(hidden)]
     /// The statement that opens a transaction of a level, if there are levels.
@@ -45,12 +45,12 @@ pub trait Dialect: Operations {
 
     #[doc(hidden)]
     /// Decides requests for several buckets each, which all grant it or none: an answer for each bucket, in their order.
-    /// Of several requests, none waits or has an id. `None`: nothing was decided, each has to be asked for by itself.
+    /// Of several requests, none waits or has an id.
     fn take_all(
         connection: &mut Self::Connection,
         asks: &[Ask],
         clock: &Self::Clock,
-    ) -> impl Future<Output = Result<Option<Vec<Answer>>, sqlx::Error>> + Send;
+    ) -> impl Future<Output = Result<Vec<Answer>, sqlx::Error>> + Send;
 
     #[doc(hidden)]
     /// Decides a request under a sliding window, or counts it.

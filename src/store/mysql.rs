@@ -19,14 +19,13 @@ use crate::retry::Class;
 use crate::{Adjustment, Counted, Quota};
 
 mod admin;
-mod together;
 
 /// Buckets in MySQL or MariaDB, at the server's clock.
 pub type MySqlStore = SqlStore<MySql>;
 
 impl Dialect for MySql {
     const ONE_STATEMENT: bool = true;
-    const ALL_TOGETHER: bool = true;
+    const MOST_TOGETHER: usize = 1;
 
     fn begin(isolation: Isolation) -> Option<SqlStr> {
         Some(SqlStr::from_static(match isolation {
@@ -44,17 +43,13 @@ impl Dialect for MySql {
         // All rows are fetched: what is left unread of a CALL would be the next statement's answer.
         let columns: Vec<Columns> = match asks {
             [ask] => take_one(connection, ask).await?,
-            _ => take_many(connection, asks, false).await?,
+            _ => sqlx::query_as("call token_take_many_v1(?)").bind(requests(asks)).fetch_all(connection).await?,
         };
         columns::in_order(columns, |place| asks.get(place).map(|ask| &ask.request))
     }
 
-    async fn take_all(
-        connection: &mut MySqlConnection,
-        asks: &[Ask],
-        (): &(),
-    ) -> Result<Option<Vec<Answer>>, sqlx::Error> {
-        let [ask] = asks else { return together::take_all(connection, asks).await };
+    async fn take_all(connection: &mut MySqlConnection, asks: &[Ask], (): &()) -> Result<Vec<Answer>, sqlx::Error> {
+        let Some(ask) = asks.first() else { return Ok(Vec::new()) };
         let rows: Vec<(String,)> = sqlx::query_as("call token_take_all_v1(?, ?, ?, ?, ?, ?)")
             .bind(limits(ask))
             .bind(ask.request.cost)
@@ -66,7 +61,7 @@ impl Dialect for MySql {
             .await?;
         let (answers,) = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
         let texts = answers.split('"').skip(1).step_by(2);
-        columns::in_order(texts.map(parse_columns).collect::<Result<_, _>>()?, |_| Some(&ask.request)).map(Some)
+        columns::in_order(texts.map(parse_columns).collect::<Result<_, _>>()?, |_| Some(&ask.request))
     }
 
     async fn take_window(
@@ -220,11 +215,6 @@ async fn take_one(connection: &mut MySqlConnection, ask: &Ask) -> Result<Vec<Col
     };
     let parts = [of(granted_times, "granted", None), of(ask.times - granted_times, &text(outcome), mode.map(text))];
     Ok(parts.into_iter().filter(|columns| columns.1 > 0).collect())
-}
-
-/// With the answers that there are, if all must be granted and are not: none.
-async fn take_many(connection: &mut MySqlConnection, asks: &[Ask], all: bool) -> Result<Vec<Columns>, sqlx::Error> {
-    sqlx::query_as("call token_take_many_v1(?, ?)").bind(requests(asks)).bind(all).fetch_all(connection).await
 }
 
 /// What `token_take_all_v1` says of one bucket, in which nothing needs escaping.

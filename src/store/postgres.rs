@@ -22,7 +22,7 @@ pub type PgStore = SqlStore<Postgres>;
 
 impl Dialect for Postgres {
     const ONE_STATEMENT: bool = true;
-    const ALL_TOGETHER: bool = false;
+    const MOST_TOGETHER: usize = 64;
 
     fn begin(isolation: Isolation) -> Option<SqlStr> {
         Some(SqlStr::from_static(match isolation {
@@ -49,17 +49,13 @@ impl Dialect for Postgres {
         columns::in_order(columns, |place| asks.get(place).map(|ask| &ask.request))
     }
 
-    async fn take_all(
-        connection: &mut PgConnection,
-        asks: &[Ask],
-        (): &(),
-    ) -> Result<Option<Vec<Answer>>, sqlx::Error> {
+    async fn take_all(connection: &mut PgConnection, asks: &[Ask], (): &()) -> Result<Vec<Answer>, sqlx::Error> {
         let columns = match asks {
             [ask] => take_all(connection, ask).await?,
             _ => take_all_many(connection, asks).await?,
         };
         let requests: Vec<&Request> = limits(asks).map(|(_, ask, _)| &ask.request).collect();
-        columns::in_order(columns, |place| requests.get(place).copied()).map(Some)
+        columns::in_order(columns, |place| requests.get(place).copied())
     }
 
     async fn take_window(

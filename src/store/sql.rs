@@ -97,12 +97,8 @@ impl<DB: Dialect> SqlStore<DB> {
 
     /// Decides requests in as few calls as there can be, one after the other.
     async fn take_all_of(&self, patient: bool, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        let (mut calls, mut outcomes) = runs(takes, MOST_TOGETHER);
-        // A call that decides nothing must be the only one, and whoever made it ready to ask for each request by itself.
-        if DB::ALL_TOGETHER && (patient || calls.len() > 1) {
-            (calls, outcomes) = runs(takes, 1);
-        }
-        for (before, run) in calls.into_iter().enumerate() {
+        let (runs, mut outcomes) = runs(takes, DB::MOST_TOGETHER);
+        for (before, run) in runs.into_iter().enumerate() {
             let entered = match run {
                 Run::Each(asks) => self.take_each(patient, asks, &mut outcomes).await,
                 Run::All(asks) => self.take_all(patient, asks, &mut outcomes).await,
@@ -137,9 +133,6 @@ impl<DB: Dialect> SqlStore<DB> {
         let together = Together::of(asks);
         let retry = Retry { patient: patient || together.asks.len() == 1, ..self.retry };
         let (reply, attempts) = self.converse_by(retry, Call::All(Arc::clone(&together.asks))).await?;
-        if matches!(reply, Reply::Undecided) {
-            return Err(Error::Contended { attempts, source: Arc::new(NotAll) });
-        }
         together.enter(reply.answers(), attempts, outcomes)
     }
 
@@ -203,7 +196,7 @@ impl<DB: Dialect> From<Pool<DB>> for SqlStore<DB> {
 }
 
 impl<DB: Dialect> Store for SqlStore<DB> {
-    const MOST_TOGETHER: usize = MOST_TOGETHER;
+    const MOST_TOGETHER: usize = DB::MOST_TOGETHER;
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         self.take_all_of(true, takes).await
@@ -317,14 +310,6 @@ pub(super) fn classify<DB: Dialect>(error: &sqlx::Error) -> Class {
         _ => Class::Unknown,
     }
 }
-
-/// How many requests for several buckets each one call carries.
-const MOST_TOGETHER: usize = 64;
-
-/// Why requests for several buckets each were not decided in one call.
-#[derive(Debug, thiserror::Error)]
-#[error("not all of these requests could be granted in one call: ask for each by itself")]
-struct NotAll;
 
 /// How many keys' denials one call adds.
 const MOST_DENIALS: usize = 1000;

@@ -45,7 +45,7 @@ impl SqliteStore {
 
 impl Dialect for Sqlite {
     const ONE_STATEMENT: bool = false;
-    const ALL_TOGETHER: bool = false;
+    const MOST_TOGETHER: usize = 64;
 
     fn begin(_: Isolation) -> Option<SqlStr> {
         None
@@ -93,11 +93,11 @@ impl Dialect for Sqlite {
         connection: &mut SqliteConnection,
         asks: &[Ask],
         clock: &HostClock,
-    ) -> Result<Option<Vec<Answer>>, sqlx::Error> {
+    ) -> Result<Vec<Answer>, sqlx::Error> {
         if let [ask] = asks
             && let Some(answers) = now::take_all(connection, ask, clock).await?
         {
-            return Ok(Some(answers));
+            return Ok(answers);
         }
         let limits = asks.iter().flat_map(|ask| &ask.take.limits);
         let mut locked = Locked::read(connection, limits, clock).await?;
@@ -118,7 +118,7 @@ impl Dialect for Sqlite {
             }
         }
         locked.write().await?;
-        Ok(Some(answers))
+        Ok(answers)
     }
 
     async fn take_window(

@@ -13,8 +13,10 @@ use crate::rig::Rig;
 use crate::scenarios::World;
 use crate::scenarios::memory::Memory;
 
+mod equal;
 mod together;
 
+use equal::equal_requests_are_answered_as_they_are_one_by_one;
 use together::any_batch_of_several_limits_is_decided_as_its_requests_one_by_one;
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -27,6 +29,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.extend(list!(
         Levels::Pools, Time::Injected, |_| true;
         any_batch_of_several_limits_is_decided_as_its_requests_one_by_one,
+        equal_requests_are_answered_as_they_are_one_by_one,
     ));
     cases
 }

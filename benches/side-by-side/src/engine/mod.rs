@@ -17,11 +17,11 @@ pub(crate) trait Engine: Dialect + Migrate + MigrateDatabase {
     /// A statement that changes a row.
     fn bare(pool: &Pool<Self>, id: &str) -> impl Future<Output = sqlx::Result<()>> + Send;
 
-    /// A statement that changes many such rows.
-    fn bare_many(pool: &Pool<Self>, ids: &[&str]) -> impl Future<Output = sqlx::Result<()>> + Send;
+    /// A statement that changes many such rows, and how many it found.
+    fn bare_many(pool: &Pool<Self>, ids: &[&str]) -> impl Future<Output = sqlx::Result<u64>> + Send;
 
     /// A statement that reads many such rows, and how many it found.
-    fn read_many(pool: &Pool<Self>, ids: &[&str]) -> impl Future<Output = sqlx::Result<usize>> + Send;
+    fn read_many(pool: &Pool<Self>, ids: &[&str]) -> impl Future<Output = sqlx::Result<u64>> + Send;
 
     /// A statement that does nothing.
     fn one(pool: &Pool<Self>) -> impl Future<Output = sqlx::Result<i32>> + Send;

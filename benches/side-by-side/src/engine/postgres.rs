@@ -20,14 +20,14 @@ impl Engine for Postgres {
         sqlx::query("update bare set n = n + 1 where id = $1").bind(id).execute(pool).await.map(drop)
     }
 
-    async fn bare_many(pool: &PgPool, ids: &[&str]) -> sqlx::Result<()> {
+    async fn bare_many(pool: &PgPool, ids: &[&str]) -> sqlx::Result<u64> {
         let change = "update bare b set n = b.n + 1 from unnest($1) u (id) where b.id = u.id";
-        sqlx::query(change).bind(ids).execute(pool).await.map(drop)
+        Ok(sqlx::query(change).bind(ids).execute(pool).await?.rows_affected())
     }
 
-    async fn read_many(pool: &PgPool, ids: &[&str]) -> sqlx::Result<usize> {
+    async fn read_many(pool: &PgPool, ids: &[&str]) -> sqlx::Result<u64> {
         let read = "select b.n from bare b join unnest($1) u (id) on b.id = u.id";
-        Ok(sqlx::query_scalar::<_, i64>(read).bind(ids).fetch_all(pool).await?.len())
+        Ok(sqlx::query(read).bind(ids).fetch_all(pool).await?.len() as u64)
     }
 
     async fn one(pool: &PgPool) -> sqlx::Result<i32> {

@@ -23,20 +23,14 @@ impl Engine for Sqlite {
         sqlx::query("update bare set n = n + 1 where id = ?").bind(id).execute(pool).await.map(drop)
     }
 
-    async fn bare_many(pool: &SqlitePool, ids: &[&str]) -> sqlx::Result<()> {
-        let mut change = QueryBuilder::new("update bare set n = n + 1 where id in ");
-        change.push_tuples(ids, |mut row, id| {
-            row.push_bind(id);
-        });
-        change.build().execute(pool).await.map(drop)
+    async fn bare_many(pool: &SqlitePool, ids: &[&str]) -> sqlx::Result<u64> {
+        let change = "update bare set n = n + 1 where id in (select value from json_each(?))";
+        Ok(sqlx::query(change).bind(serde_json::json!(ids).to_string()).execute(pool).await?.rows_affected())
     }
 
-    async fn read_many(pool: &SqlitePool, ids: &[&str]) -> sqlx::Result<usize> {
-        let mut read = QueryBuilder::new("select n from bare where id in ");
-        read.push_tuples(ids, |mut row, id| {
-            row.push_bind(id);
-        });
-        Ok(read.build().fetch_all(pool).await?.len())
+    async fn read_many(pool: &SqlitePool, ids: &[&str]) -> sqlx::Result<u64> {
+        let read = "select n from bare where id in (select value from json_each(?))";
+        Ok(sqlx::query(read).bind(serde_json::json!(ids).to_string()).fetch_all(pool).await?.len() as u64)
     }
 
     async fn one(pool: &SqlitePool) -> sqlx::Result<i32> {

@@ -34,11 +34,14 @@ impl<E: Engine> Store for Rows<E> {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         let ids: BTreeSet<&str> = takes.iter().flat_map(Take::limits).map(|(key, _)| key.as_str()).collect();
         let ids: Vec<&str> = ids.into_iter().collect();
+        let found =
+            if self.writes { E::bare_many(&self.pool, &ids).await } else { E::read_many(&self.pool, &ids).await };
+        if found.map_err(Error::other)? < ids.len() as u64 {
+            return Err(Error::other(sqlx::Error::RowNotFound));
+        }
         if self.writes {
-            E::bare_many(&self.pool, &ids).await.map_err(Error::other)?;
             return Nothing.take(takes).await;
         }
-        E::read_many(&self.pool, &ids).await.map_err(Error::other)?;
         Ok(takes.iter().map(|_| Ok(Decision::denial(Duration::from_secs(1)))).collect())
     }
 

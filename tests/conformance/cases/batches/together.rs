@@ -2,7 +2,7 @@
 
 use anyhow::{Context, ensure};
 use fastrand::Rng;
-use tollgate::{Admin, Decision, Error, Key, Quota, Rule, Store, Take};
+use tollgate::{Admin, Decision, Key, Quota, Rule, Store, Take};
 
 use crate::engines::Kind;
 use crate::pools::injected;
@@ -53,11 +53,7 @@ async fn play(rig: &Rig, mut random: Rng) -> anyhow::Result<()> {
         for take in &takes {
             expected.push(model.take_one(take).await?);
         }
-        // As Coalesce asks, and if they cannot go together each by itself.
-        let found = match engine.try_take(&takes).await {
-            Err(Error::Contended { .. }) => engine.take(&takes).await?,
-            found => found?,
-        };
+        let found = engine.take(&takes).await?;
         for ((take, expected), found) in takes.iter().zip(expected).zip(found) {
             // Not what is left: that may be told as of the end of the call.
             let granted =

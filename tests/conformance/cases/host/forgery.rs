@@ -98,7 +98,7 @@ async fn without_strict_mode_no_id_is_cut_to_anothers(rig: Rig) -> anyhow::Resul
             }
             // Refused or unknown: anything but the bucket whose id it begins with.
             let json = format!("concat('[[\"', hex('{longer}'), '\", 1, 0, 0, null, null, null]]')");
-            drop(session.pool.run(format!("call token_take_many_v1({json}, false)")).await);
+            drop(session.pool.run(format!("call token_take_many_v1({json})")).await);
         }
         let left = rig.take(&key).await?;
         assert_eq!((left.is_granted(), left.remaining()), (true, 1), "of '{letter}'");

@@ -142,7 +142,7 @@ const WRONG: &[&str] = &[
     "call request_tokens('bucket', -1, 0, 0)",
     "call token_take_v1('bucket', 0, 0, 0, null, null, null, null, null, null)",
     "call token_take_v1('made by its first request', 1, 0, 0, 0, 1, 'interval', null, null, null)",
-    "call token_take_many_v1('[[\"61\", 0, 0, 0, null, null, null]]', false)",
+    "call token_take_many_v1('[[\"61\", 0, 0, 0, null, null, null]]')",
     "call rate_limiting_request('bucket', 2, 60)",
     "call token_create_bucket('', 1, 1, 'interval')",
     "call token_create_bucket('wrong', 0, 1, 'interval')",
