@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use axum::Router;
 use tollgate::tower::{RateLimitHeaders, RateLimitLayer, UrlPath};
-use tollgate::{Limiter, LocalReads, Window};
+use tollgate::{Limiter, Window};
 
 mod common;
 #[path = "common/http.rs"]
@@ -19,7 +19,7 @@ mod http;
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let window = Window::new(100, Duration::from_secs(60), Duration::from_secs(5))?;
-    let limiter = Limiter::new(LocalReads::new(common::open().await?), window)?;
+    let limiter = Limiter::new(common::open().await?.local_reads(), window)?;
     let limit = RateLimitLayer::new(limiter).name("path").key(UrlPath).headers(RateLimitHeaders::Always);
     http::serve(Router::new().fallback(|| async { "hello\n" }).layer(limit), 2).await
 }

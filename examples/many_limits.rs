@@ -14,13 +14,14 @@ mod common;
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let database = common::open().await?;
+    let store = database.store();
     let of_user = Rule::try_from(Quota::per_hour(3))?;
     let of_tenant = Rule::try_from(Quota::per_day(4))?;
     let tenant = database.key("tenant:7")?;
 
     for name in ["user:1", "user:1", "user:1", "user:1", "user:2", "user:2"] {
         let user = Take::from(database.key(name)?).rule(of_user.clone());
-        let decision = database.take_one(&user.and(tenant.clone(), of_tenant.clone())).await??;
+        let decision = store.take_one(&user.and(tenant.clone(), of_tenant.clone())).await??;
         // The tenant's limit was named last, so it is the second one.
         let limit = [name, "tenant:7"][decision.limit()];
         if decision.is_granted() {
@@ -32,6 +33,6 @@ async fn main() -> anyhow::Result<()> {
 
     // The request that the tenant's limit denied took nothing from the user's.
     let alone = Take::from(database.key("user:2")?).rule(of_user);
-    println!("user:2 without a tenant: granted, {} left", database.take_one(&alone).await??.remaining());
+    println!("user:2 without a tenant: granted, {} left", store.take_one(&alone).await??.remaining());
     Ok(())
 }

@@ -18,7 +18,7 @@ async fn main() -> anyhow::Result<()> {
     database.create_plan(&free, Quota::per_hour(10).build()?).await?;
     database.create_plan(&paid, Quota::per_hour(1000).build()?).await?;
     // A client that was just denied is denied from memory for a second otherwise, and this does not wait so long.
-    let limiter = |plan| Limiter::builder(database.clone()).without_deny_cache().build(Rule::Plan(plan));
+    let limiter = |plan| Limiter::builder(database.store()).without_deny_cache().build(Rule::Plan(plan));
     let limiters = (limiter(free.clone())?, limiter(paid.clone())?);
 
     // A client's bucket is made, full, by its first request.
@@ -36,7 +36,7 @@ async fn main() -> anyhow::Result<()> {
     ask(&database, &limiters.0, "eve", 1).await
 }
 
-async fn ask(database: &Database, limiter: &Limiter<Database>, client: &str, cost: u64) -> anyhow::Result<()> {
+async fn ask(database: &Database, limiter: &Limiter, client: &str, cost: u64) -> anyhow::Result<()> {
     let decision = limiter.allow_n(database.key(client)?, cost).await?;
     if decision.is_granted() {
         println!("  {client}: {cost} granted, {} left", decision.remaining());

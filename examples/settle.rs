@@ -18,7 +18,7 @@ mod common;
 async fn main() -> anyhow::Result<()> {
     let database = common::open().await?;
     let thousand_a_day = Rule::try_from(Quota::per_day(1000))?;
-    let limiter = Limiter::new(database.clone(), thousand_a_day.clone())?;
+    let limiter = Limiter::new(database.store(), thousand_a_day.clone())?;
     let key = database.key("language-model")?;
     let estimate = |tokens| {
         // Remembered for an hour: until then it can be repeated and settled, and if nobody does, the estimate stands.

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Limiter, LocalReads, Window};
+use tollgate::{Limiter, Window};
 
 use common::minutes;
 
@@ -19,7 +19,7 @@ async fn main() -> anyhow::Result<()> {
     // 5 in any day, counted in hours.
     let window = Window::new(5, Duration::from_hours(24), Duration::from_hours(1))?;
 
-    let exact = Limiter::new(database.clone(), window)?;
+    let exact = Limiter::new(database.store(), window)?;
     let (search, upload) = (database.key("/search")?, database.key("/upload")?);
     for n in 1..=6 {
         let decision = exact.allow(&search).await?;
@@ -31,7 +31,7 @@ async fn main() -> anyhow::Result<()> {
     println!("/upload: granted {}", exact.allow(&upload).await?.is_granted());
 
     // A denial asks nobody; a grant is counted in the database for the other processes.
-    let near = Limiter::new(LocalReads::new(database.clone()), window)?;
+    let near = Limiter::new(database.local_reads(), window)?;
     for n in 1..=5 {
         let decision = near.allow(&upload).await?;
         println!("/upload {n}: granted {}, decided by {:?}", decision.is_granted(), decision.source());

@@ -17,7 +17,7 @@ mod common;
 async fn main() -> anyhow::Result<()> {
     let database = common::open().await?;
     let slow =
-        Limiter::builder(database.clone()).longest_wait(Duration::from_hours(1)).build(Quota::per_hour(6).burst(3))?;
+        Limiter::builder(database.store()).longest_wait(Duration::from_hours(1)).build(Quota::per_hour(6).burst(3))?;
     let slow = slow.bind(database.key("reports")?)?;
 
     // Now or not at all.
@@ -41,7 +41,7 @@ async fn main() -> anyhow::Result<()> {
     let too_long = slow.wait_n(1, Duration::from_secs(1)).await?;
     println!("wait for 1 s at most: granted {}", too_long.is_granted());
 
-    let fast = Limiter::new(database.clone(), Quota::per_second(1))?.bind(database.key("third-party-api")?)?;
+    let fast = Limiter::new(database.store(), Quota::per_second(1))?.bind(database.key("third-party-api")?)?;
     let turns = tokio::join!(fast.wait(), fast.wait(), fast.wait());
     for (n, turn) in [turns.0?, turns.1?, turns.2?].iter().enumerate() {
         println!("wait {}: granted after {} s", n + 1, seconds(turn.wait()));

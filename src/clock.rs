@@ -4,9 +4,11 @@ use std::time::Duration;
 
 #[cfg(any(target_os = "android", target_os = "linux"))]
 use nix::time::ClockId;
+use tokio::time::Instant;
 
 #[cfg(any(target_os = "android", target_os = "linux"))]
 use crate::quota::SECOND_NS;
+use crate::take::nanoseconds;
 
 /// Where a store without a server of its own reads the time: [`LocalBucket`](crate::LocalBucket) and SQLite. And what a
 /// [`Lease`](crate::Lease) measures time with: for that any beginning will do.
@@ -30,7 +32,7 @@ impl Clock for SystemClock {
 
     #[cfg(not(any(target_os = "android", target_os = "linux")))]
     fn now(&self) -> i64 {
-        crate::take::nanoseconds(std::time::UNIX_EPOCH.elapsed().unwrap_or_default())
+        nanoseconds(std::time::UNIX_EPOCH.elapsed().unwrap_or_default())
     }
 }
 
@@ -76,3 +78,37 @@ impl Clock for ManualClock {
         self.0.load(Ordering::SeqCst)
     }
 }
+
+/// The time of tokio's runtime: a test that [pauses](tokio::time::pause) or moves it moves the buckets, and those who wait, along.
+///
+/// It begins at a time of its own, in 2001, when it is made.
+///
+/// ```
+/// use tollgate::{Error, Limiter, MemoryStore, RuntimeClock};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Error> {
+/// let limiter = Limiter::new(MemoryStore::with_clock(RuntimeClock::default()), "1/min")?;
+/// for _ in 0..3 {
+///     assert!(limiter.wait("a").await?.is_granted()); // the test lasts for no time, and not for two minutes
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct RuntimeClock(Instant);
+
+impl Default for RuntimeClock {
+    fn default() -> Self {
+        Self(Instant::now())
+    }
+}
+
+impl Clock for RuntimeClock {
+    fn now(&self) -> i64 {
+        nanoseconds(self.0.elapsed()).saturating_add(BEGINNING)
+    }
+}
+
+/// Nanoseconds since 1970.
+const BEGINNING: i64 = 1_000_000_000_000_000_000;

@@ -21,7 +21,7 @@ use lane::Lane;
 /// most one call for it is under way, and equal ones are one entry of it. A bucket that another transaction holds, or that
 /// is slow otherwise, is asked alone, and the others go on without it.
 ///
-/// Requests for several buckets go in calls of their own, if the store decides many of them [in one](Store::MOST_TOGETHER) and
+/// Requests for several buckets go in calls of their own, if the store decides many of them [in one](Store::most_together) and
 /// they neither wait nor have an id. Others for several buckets, those under a sliding window, and requests that came
 /// together in one [`take`](Store::take), which is one call already, are asked as they are, beside the calls for others.
 ///
@@ -55,7 +55,7 @@ impl<S: Store> Coalesce<S> {
     pub(crate) fn tracked(store: Arc<S>, tasks: &TaskTracker) -> Self {
         let lanes = Arc::new_cyclic(|all: &Weak<Lanes<S>>| {
             std::array::from_fn(|place| {
-                let most_at_once = if place < LANES { MOST_AT_ONCE } else { S::MOST_TOGETHER };
+                let most_at_once = if place < LANES { MOST_AT_ONCE } else { store.most_together() };
                 Arc::new(Lane::new(Arc::clone(&store), tasks.clone(), all.clone(), most_at_once))
             })
         });
@@ -92,7 +92,7 @@ impl<S: Store> Store for Coalesce<S> {
         }
         if take.limits.len() == 1 {
             self.lane(take.key()).ask(take).await
-        } else if S::MOST_TOGETHER > 1 && take.is_momentary() {
+        } else if take.is_momentary() && self.store.most_together() > 1 {
             self.lanes[LANES].ask(take).await
         } else {
             self.store.take_one(take).await

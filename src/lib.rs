@@ -39,7 +39,7 @@ pub use admin::{
     Admin, AdminError, BucketLevel, Denials, Explanation, Filter, Origin, Override, Plan, Prospect, SweepCursor, Swept,
     Switch,
 };
-pub use clock::{Clock, ManualClock, SystemClock};
+pub use clock::{Clock, ManualClock, RuntimeClock, SystemClock};
 pub use coalesce::Coalesce;
 pub use decision::{Decision, Source};
 pub use deny_cache::DenyCache;
@@ -54,7 +54,7 @@ pub use mode::{Mode, ModeError};
 pub use quota::{Quota, QuotaBuilder, QuotaError, Refill};
 pub use receipt::{Adjusted, Adjustment, Receipt};
 pub use requester::{LimitError, Limited, TokenRequester, limit};
-pub use store::{Outcome, Store};
+pub use store::{AnyStore, Outcome, Store};
 pub use take::{Rule, Take};
 pub use window::{Counted, LocalReads, SharedWindows, Window, WindowLevel};
 

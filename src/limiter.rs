@@ -5,7 +5,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 
 use crate::telemetry::Decisions;
-use crate::{Decision, Error, HoldBack, Key, Mode, Quota, QuotaError, Rule, Store, Take};
+use crate::{AnyStore, Decision, Error, HoldBack, Key, Mode, Quota, QuotaError, Rule, Store, Take};
 
 mod bound;
 mod breaker;
@@ -41,7 +41,7 @@ use wait::Lanes;
 ///
 /// When a bucket is empty, `allow` denies, `reserve` says how long to wait, and `wait` waits. All of them take the
 /// tokens in one call of the store, or take nothing. Every limiter over the same store and rule shares its buckets,
-/// whatever process it is in. Clones are the same limiter.
+/// whatever process it is in. Clones are the same limiter. A type that does not name the store is over [`AnyStore`].
 ///
 /// ```
 /// use tollgate::{Limiter, MemoryStore, Quota};
@@ -52,12 +52,14 @@ use wait::Lanes;
 /// if limiter.allow("user:42").await?.is_granted() {
 ///     // serve the request
 /// }
-/// limiter.wait("user:42").await?;
+/// if limiter.wait("user:42").await?.is_granted() {
+///     // it is this request's turn
+/// }
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct Limiter<S: Store> {
+pub struct Limiter<S: Store = AnyStore> {
     stack: Arc<Stack<S>>,
     rule: Arc<ArcSwap<Rule>>,
     lanes: Arc<Lanes<S>>,

@@ -251,7 +251,9 @@ impl<C: Clock> MemoryStore<C> {
 }
 
 impl<C: Clock> Store for MemoryStore<C> {
-    const IN_PROCESS: bool = true;
+    fn is_in_process(&self) -> bool {
+        true
+    }
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         Ok(takes.iter().map(|take| self.decide(take)).collect())

@@ -8,6 +8,7 @@ mod adjust;
 mod admin;
 #[cfg(feature = "_sql")]
 mod answer;
+mod any;
 #[cfg(feature = "_sql")]
 mod ask;
 #[cfg(feature = "_sql")]
@@ -39,6 +40,7 @@ mod together;
 #[cfg(feature = "_sql")]
 mod within;
 
+pub use any::AnyStore;
 #[cfg(feature = "_sql")]
 pub use connect::Durability;
 #[cfg(feature = "_sql")]
@@ -60,11 +62,16 @@ pub use within::{adjust_within, take_within};
 ///
 /// A request without tokens is answered with a denial; it never waits for tokens and writes nothing.
 pub trait Store: Send + Sync + 'static {
-    /// Whether it decides in this process: then a limiter has no calls to save.
-    const IN_PROCESS: bool = false;
+    /// Whether it decides in this process: then a limiter has no calls to save. It always answers the same.
+    fn is_in_process(&self) -> bool {
+        false
+    }
 
-    /// How many requests for several buckets each are one call to it: if more than one, they are worth gathering.
-    const MOST_TOGETHER: usize = 1;
+    /// How many requests for several buckets each are one call to it: if more than one, they are worth gathering. It always
+    /// answers the same.
+    fn most_together(&self) -> usize {
+        1
+    }
 
     /// Decides requests, each for itself, and answers in their order.
     ///
@@ -175,8 +182,13 @@ pub trait Store: Send + Sync + 'static {
 }
 
 impl<S: Store> Store for std::sync::Arc<S> {
-    const IN_PROCESS: bool = S::IN_PROCESS;
-    const MOST_TOGETHER: usize = S::MOST_TOGETHER;
+    fn is_in_process(&self) -> bool {
+        (**self).is_in_process()
+    }
+
+    fn most_together(&self) -> usize {
+        (**self).most_together()
+    }
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         (**self).take(takes).await

@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet, yield_now};
 use tokio::time::timeout;
 use tollgate::{
-    Admin, Coalesce, Error, Key, LeaseOptions, Limiter, ManualClock, MemoryStore, Outcome, Quota, Rule, Store, Take,
+    Admin, AnyStore, Coalesce, Error, Key, LeaseOptions, Limiter, ManualClock, MemoryStore, Outcome, Quota, Rule, Store, Take,
 };
 
 fn take(key: &str) -> Take {
@@ -29,7 +29,7 @@ fn rule(quota: &str) -> Rule {
     quota.parse::<Quota>().expect("a quota").into()
 }
 
-fn ask(coalesce: &Arc<Coalesce<Arc<Gated>>>, take: Take) -> JoinHandle<Result<Outcome, Error>> {
+fn ask<S: Store>(coalesce: &Arc<Coalesce<S>>, take: Take) -> JoinHandle<Result<Outcome, Error>> {
     let coalesce = Arc::clone(coalesce);
     tokio::spawn(async move { coalesce.take_one(&take).await })
 }
@@ -81,7 +81,17 @@ async fn few_are_asked_each_at_once_and_those_beyond_go_together() -> anyhow::Re
 #[tokio::test(start_paused = true)]
 async fn requests_for_several_buckets_go_together_beside_those_for_one() -> anyhow::Result<()> {
     let gated = Arc::new(Gated::new(0));
-    let coalesce = Arc::new(Coalesce::new(Arc::clone(&gated)));
+    several_go_together(&gated, Coalesce::new(Arc::clone(&gated))).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_for_several_buckets_of_any_store_go_together_as_well() -> anyhow::Result<()> {
+    let gated = Arc::new(Gated::new(0));
+    several_go_together(&gated, Coalesce::new(AnyStore::new(Arc::clone(&gated)))).await
+}
+
+async fn several_go_together<S: Store>(gated: &Gated, coalesce: Coalesce<S>) -> anyhow::Result<()> {
+    let coalesce = Arc::new(coalesce);
     let all_of = |user: &str| take("all").and(Key::try_from(user).expect("a key"), rule("1/h"));
     let asked: Vec<_> = ["a", "b", "b", "c"].map(|user| ask(&coalesce, all_of(user))).into();
     settle().await;

@@ -4,6 +4,7 @@
 #![allow(unreachable_pub)]
 
 mod decorators {
+    mod any_store;
     mod beneath;
     mod deny_cache;
     mod lease;

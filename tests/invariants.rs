@@ -53,7 +53,9 @@ struct Cut {
 }
 
 impl Store for Cut {
-    const IN_PROCESS: bool = true;
+    fn is_in_process(&self) -> bool {
+        true
+    }
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         let cut = self.cuts.lock().expect("nobody panics").pop();

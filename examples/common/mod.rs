@@ -5,11 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use sqlx::pool::PoolOptions;
-use sqlx::{MySql, MySqlPool, PgPool, Pool, Postgres, Sqlite, SqlitePool};
-use tollgate::{
-    Adjusted, Adjustment, Admin, Counted, Error, HoldBack, Key, Migrate, Outcome, Quota, Rule, SharedWindows, SqlStore,
-    Store, Take, TakeError, Window,
-};
+use sqlx::{MySqlPool, PgPool, Pool, SqlitePool};
+use tollgate::{Admin, AnyStore, Error, Key, LocalReads, Migrate, MySqlStore, PgStore, Quota, SqliteStore};
 use uuid::Uuid;
 
 /// The database whose URL is the first argument, or else one of SQLite that ends with the example.
@@ -36,7 +33,7 @@ async fn connect<DB: Migrate>(url: &str) -> anyhow::Result<Pool<DB>> {
     Ok(pool)
 }
 
-/// Buckets on any of the engines. A service has only one, and uses its store: `PgStore::from(pool)`, for instance.
+/// A database on any of the engines. A service has only one, and needs no [`AnyStore`]: `PgStore::from(pool)` is its store.
 #[derive(Clone)]
 pub(crate) struct Database {
     engine: Engine,
@@ -63,45 +60,29 @@ impl Database {
     /// Makes a plan, or gives it another quota.
     pub(crate) async fn create_plan(&self, name: &Key, quota: Quota) -> Result<(), Error> {
         match &self.engine {
-            Engine::MySql(pool) => SqlStore::<MySql>::from(pool.clone()).create_plan(name, quota).await,
-            Engine::Postgres(pool) => SqlStore::<Postgres>::from(pool.clone()).create_plan(name, quota).await,
-            Engine::Sqlite(pool) => SqlStore::<Sqlite>::from(pool.clone()).create_plan(name, quota).await,
+            Engine::MySql(pool) => MySqlStore::from(pool.clone()).create_plan(name, quota).await,
+            Engine::Postgres(pool) => PgStore::from(pool.clone()).create_plan(name, quota).await,
+            Engine::Sqlite(pool) => SqliteStore::from(pool.clone()).create_plan(name, quota).await,
         }
     }
 }
 
-impl Store for Database {
-    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+impl Database {
+    /// Its buckets.
+    pub(crate) fn store(&self) -> AnyStore {
         match &self.engine {
-            Engine::MySql(pool) => SqlStore::<MySql>::from(pool.clone()).take(takes).await,
-            Engine::Postgres(pool) => SqlStore::<Postgres>::from(pool.clone()).take(takes).await,
-            Engine::Sqlite(pool) => SqlStore::<Sqlite>::from(pool.clone()).take(takes).await,
+            Engine::MySql(pool) => AnyStore::new(MySqlStore::from(pool.clone())),
+            Engine::Postgres(pool) => AnyStore::new(PgStore::from(pool.clone())),
+            Engine::Sqlite(pool) => AnyStore::new(SqliteStore::from(pool.clone())),
         }
     }
 
-    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+    /// The same, with sliding windows from what this process has seen.
+    pub(crate) fn local_reads(&self) -> AnyStore {
         match &self.engine {
-            Engine::MySql(pool) => SqlStore::<MySql>::from(pool.clone()).adjust(adjustments).await,
-            Engine::Postgres(pool) => SqlStore::<Postgres>::from(pool.clone()).adjust(adjustments).await,
-            Engine::Sqlite(pool) => SqlStore::<Sqlite>::from(pool.clone()).adjust(adjustments).await,
-        }
-    }
-
-    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
-        match &self.engine {
-            Engine::MySql(pool) => SqlStore::<MySql>::from(pool.clone()).hold_back(key, rule, hold).await,
-            Engine::Postgres(pool) => SqlStore::<Postgres>::from(pool.clone()).hold_back(key, rule, hold).await,
-            Engine::Sqlite(pool) => SqlStore::<Sqlite>::from(pool.clone()).hold_back(key, rule, hold).await,
-        }
-    }
-}
-
-impl SharedWindows for Database {
-    async fn count(&self, key: &Key, window: &Window, cost: u64) -> Result<Counted, Error> {
-        match &self.engine {
-            Engine::MySql(pool) => SqlStore::<MySql>::from(pool.clone()).count(key, window, cost).await,
-            Engine::Postgres(pool) => SqlStore::<Postgres>::from(pool.clone()).count(key, window, cost).await,
-            Engine::Sqlite(pool) => SqlStore::<Sqlite>::from(pool.clone()).count(key, window, cost).await,
+            Engine::MySql(pool) => AnyStore::new(LocalReads::new(MySqlStore::from(pool.clone()))),
+            Engine::Postgres(pool) => AnyStore::new(LocalReads::new(PgStore::from(pool.clone()))),
+            Engine::Sqlite(pool) => AnyStore::new(LocalReads::new(SqliteStore::from(pool.clone()))),
         }
     }
 }

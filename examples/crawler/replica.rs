@@ -22,7 +22,7 @@ pub(crate) struct Orders {
 /// Does what it is told to.
 pub(crate) async fn crawl() -> anyhow::Result<()> {
     let Orders { url, crawl, hosts, first } = processes::told()?;
-    let limiter = Limiter::new(common::open_at(&url).await?, POLITE)?;
+    let limiter = Limiter::new(common::open_at(&url).await?.store(), POLITE)?;
     let limit =
         ClientLimit::new(limiter).keyed_by(move |page| Key::try_from(format!("{crawl} {}", page.host_key()?)).ok());
     let client = ClientBuilder::new(reqwest::Client::new()).with(limit.middleware().retries(3)).build();

@@ -42,7 +42,7 @@ async fn main() -> anyhow::Result<()> {
         anyhow::Ok(Limit { key: database.key(name)?, rule: Rule::try_from(terms.quota)?, terms, held_back })
     };
     let (requests, tokens) = (limit("requests", REQUESTS)?, limit("tokens", TOKENS)?);
-    let limiter = Limiter::new(database.clone(), "unlimited")?; // each request names its own
+    let limiter = Limiter::new(database.store(), "unlimited")?; // each request names its own
     let account = Arc::new(Account { limiter, requests, tokens, http: reqwest::Client::new(), url: provider.url() });
     let workers: Vec<_> = (0..WORKERS)
         .map(|_| {

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::{Limiter, Reservation};
 use crate::requester::SHORTEST_PAUSE;
-use crate::{Decision, Error, HoldBack, Key, Store, TokenRequester};
+use crate::{AnyStore, Decision, Error, HoldBack, Key, Store, TokenRequester};
 
 /// A [`Limiter`] of one key: a global limit reads as simply as one in this process.
 ///
@@ -19,7 +19,7 @@ use crate::{Decision, Error, HoldBack, Key, Store, TokenRequester};
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct Bound<S: Store> {
+pub struct Bound<S: Store = AnyStore> {
     pub(super) limiter: Limiter<S>,
     pub(super) key: Key,
 }

@@ -10,14 +10,14 @@ use super::stack::Stack;
 use super::switched::Switched;
 use super::turns::{Place, Turns};
 use crate::handover::Handover;
-use crate::{Adjusted, Adjustment, Decision, Error, Mode, Receipt, Store, Take, TakeError};
+use crate::{Adjusted, Adjustment, AnyStore, Decision, Error, Mode, Receipt, Store, Take, TakeError};
 
 /// Tokens that were taken for now or for later, or the answer that they were not.
 ///
 /// It is a record, not a guard: dropped, its tokens stay taken, as they do when the process dies.
 #[derive(Debug)]
 #[must_use = "its tokens are taken: wait for its delay, or cancel it"]
-pub struct Reservation<S: Store> {
+pub struct Reservation<S: Store = AnyStore> {
     store: Arc<Stack<S>>,
     decision: Decision,
     receipts: Vec<Receipt>,

@@ -44,7 +44,7 @@ impl<S: Store> Stack<S> {
         let (store, tasks) = (Arc::new(store), TaskTracker::new());
         let Layers { denials, lease, coalesces } =
             // There are no calls to save.
-            if S::IN_PROCESS { Layers { denials: None, lease: None, coalesces: false } } else { layers };
+            if store.is_in_process() { Layers { denials: None, lease: None, coalesces: false } } else { layers };
         let asked = if coalesces {
             Optional::With(Coalesce::tracked(Arc::clone(&store), &tasks))
         } else {
@@ -79,7 +79,10 @@ impl<S: Store> Stack<S> {
 }
 
 impl<S: Store> Store for Stack<S> {
-    const IN_PROCESS: bool = S::IN_PROCESS;
+    #[inline]
+    fn is_in_process(&self) -> bool {
+        self.store.is_in_process()
+    }
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         self.asked.take(takes).await
@@ -95,8 +98,8 @@ impl<S: Store> Store for Stack<S> {
 
     #[inline]
     fn take_now(&self, take: &Take) -> Option<Outcome> {
-        // Known when it is compiled: the fast one has no layers to pass through.
-        if S::IN_PROCESS { self.store.take_now(take) } else { self.asked.take_now(take) }
+        // Known when the store's kind is: the fast one has no layers to pass through.
+        if self.store.is_in_process() { self.store.take_now(take) } else { self.asked.take_now(take) }
     }
 
     async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {

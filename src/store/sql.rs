@@ -196,7 +196,9 @@ impl<DB: Dialect> From<Pool<DB>> for SqlStore<DB> {
 }
 
 impl<DB: Dialect> Store for SqlStore<DB> {
-    const MOST_TOGETHER: usize = DB::MOST_TOGETHER;
+    fn most_together(&self) -> usize {
+        DB::MOST_TOGETHER
+    }
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         self.take_all_of(true, takes).await

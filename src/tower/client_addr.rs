@@ -33,8 +33,8 @@ pub struct ClientAddr {
 impl ClientAddr {
     /// The peer's address. Behind a proxy all clients have one, and share one limit.
     ///
-    /// It is axum's `ConnectInfo<SocketAddr>`, tonic's `TcpConnectInfo`, or a `SocketAddr` that the server puts into the
-    /// request's extensions.
+    /// It is axum's `ConnectInfo<SocketAddr>` (`MockConnectInfo` in a test without a socket), tonic's `TcpConnectInfo`, or a
+    /// `SocketAddr` that the server puts into the request's extensions.
     #[must_use]
     pub const fn peer() -> Self {
         Self { told: None, ipv6_prefix: 64 }

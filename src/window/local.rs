@@ -102,6 +102,12 @@ impl<S: SharedWindows> LocalReads<S> {
         Self { most_keys, ..self }
     }
 
+    /// The store beneath.
+    #[must_use]
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
     async fn take_locally(&self, take: &Take, window: &Window) -> Result<Outcome, Error> {
         let request = match take.request() {
             Ok(request) => request,
@@ -288,7 +294,9 @@ impl Seen {
 }
 
 impl<S: SharedWindows> Store for LocalReads<S> {
-    const MOST_TOGETHER: usize = S::MOST_TOGETHER;
+    fn most_together(&self) -> usize {
+        self.store.most_together()
+    }
 
     /// In one call of the store, unless a window is among them: those are decided one by one.
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {

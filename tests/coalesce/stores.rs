@@ -41,7 +41,9 @@ impl Gated {
 }
 
 impl Store for Gated {
-    const MOST_TOGETHER: usize = 64;
+    fn most_together(&self) -> usize {
+        64
+    }
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         self.calls.lock().push(takes.iter().map(|take| take.key().to_string()).collect());

@@ -31,13 +31,12 @@ pub enum AnyOf<M, P, L> {
 }
 
 type AnyCoalesce = AnyOf<Arc<Coalesce<MySqlStore>>, Arc<Coalesce<PgStore>>, Arc<Coalesce<SqliteStore>>>;
-type AnyStack = AnyOf<Arc<Stacked<MySqlStore>>, Arc<Stacked<PgStore>>, Arc<Stacked<SqliteStore>>>;
 
 #[derive(Clone)]
 enum Asked {
     Directly,
     Coalesced(AnyCoalesce),
-    Stacked(AnyStack),
+    Stacked(Arc<Stacked<tollgate::AnyStore>>),
 }
 
 /// The same expression for a store of whatever kind.
@@ -70,7 +69,8 @@ impl AnyStore {
             Layers::None => Asked::Directly,
             Layers::Coalesced => Asked::Coalesced(map!(&database, store => Arc::new(Coalesce::new(store.clone())))),
             Layers::Stacked => {
-                Asked::Stacked(map!(&database, store => Arc::new(Stacked::new(store.clone(), changes.clone()))))
+                let beneath = on!(&database, store => tollgate::AnyStore::new(store.clone()));
+                Asked::Stacked(Arc::new(Stacked::new(beneath, changes.clone())))
             }
         };
         Self { database, changes, layers, asked }
@@ -96,6 +96,10 @@ macro_rules! ask {
 }
 
 impl Store for AnyStore {
+    fn most_together(&self) -> usize {
+        on!(&self.database, store => store.most_together())
+    }
+
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         ask!(self.take(takes))
     }
@@ -126,6 +130,10 @@ impl Store for AnyStore {
 }
 
 impl<M: Store, P: Store, L: Store> Store for AnyOf<M, P, L> {
+    fn most_together(&self) -> usize {
+        on!(self, store => store.most_together())
+    }
+
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         on!(self, store => store.take(takes).await)
     }

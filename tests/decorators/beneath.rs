@@ -7,26 +7,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tollgate::{
-    Adjusted, Adjustment, Clock, Error, Fallback, HoldBack, Key, Limiter, MemoryStore, Outcome, Receipt, Rule, Store,
-    Take, TakeError,
+    Adjusted, Adjustment, Clock, Error, Fallback, HoldBack, Key, Limiter, MemoryStore, Outcome, Receipt, Rule,
+    RuntimeClock, Store, Take, TakeError,
 };
-
-/// The time of the test's runtime, which may stand still.
-#[derive(Clone, Copy, Debug)]
-pub struct RuntimeClock(Instant);
-
-impl RuntimeClock {
-    pub fn new() -> Self {
-        Self(Instant::now())
-    }
-}
-
-impl Clock for RuntimeClock {
-    fn now(&self) -> i64 {
-        let since = i64::try_from(self.0.elapsed().as_nanos()).expect("a test does not last for centuries");
-        1_000_000_000_000_000_000 + since
-    }
-}
 
 /// A store in memory that notes what it is asked. Clones are the same store.
 #[derive(Clone)]
@@ -47,7 +30,7 @@ struct Noted {
 
 impl Noting {
     pub fn new() -> Self {
-        Self { memory: Arc::new(MemoryStore::with_clock(RuntimeClock::new())), noted: Arc::default() }
+        Self { memory: Arc::new(MemoryStore::with_clock(RuntimeClock::default())), noted: Arc::default() }
     }
 
     /// How often it was asked for tokens.

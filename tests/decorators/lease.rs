@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-use tollgate::{Admin, Clock, HoldBack, Key, Lease, LeaseOptions, ManualClock, Rule, Source, Store, Take};
+use tollgate::{Admin, Clock, HoldBack, Key, Lease, LeaseOptions, ManualClock, Rule, RuntimeClock, Source, Store, Take};
 
 mod requests;
 
-use super::beneath::{Noting, RuntimeClock, take};
+use super::beneath::{Noting, take};
 
 type Leasing = Lease<Noting, RuntimeClock>;
 
@@ -53,7 +53,7 @@ async fn what_was_taken_was_used_given_back_or_is_held() -> anyhow::Result<()> {
     // On a clock that stands still nothing expires; on the other some may have expired too long ago to be given back.
     let (taken, used) = hammered(ManualClock::default()).await?;
     assert_eq!(used, taken);
-    let (taken, used) = hammered(RuntimeClock::new()).await?;
+    let (taken, used) = hammered(RuntimeClock::default()).await?;
     assert!(used <= taken, "{used} used of {taken}");
     Ok(())
 }
@@ -299,7 +299,7 @@ fn both(options: LeaseOptions) -> (Noting, Leasing) {
 }
 
 fn over(store: &Noting, options: LeaseOptions) -> Leasing {
-    Lease::with_clock(store.clone(), options, RuntimeClock::new())
+    Lease::with_clock(store.clone(), options, RuntimeClock::default())
 }
 
 const MS: Duration = Duration::from_millis(1);

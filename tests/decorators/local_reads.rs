@@ -7,12 +7,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::task::yield_now;
 use tokio::time::{Instant, advance, sleep};
-use tollgate::{
-    Adjusted, Adjustment, Admin, Clock, Counted, Decision, Error, Key, LocalReads, MemoryStore, Outcome, Rule,
-    SharedWindows, Source, Store, Take, TakeError, Window,
-};
+use tollgate::{Adjusted, Adjustment, Admin, Clock, Counted, Decision, Error, Key, LocalReads, MemoryStore, Outcome, Rule, RuntimeClock, SharedWindows, Source, Store, Take, TakeError, Window};
 
-use super::beneath::{RuntimeClock, take};
+use super::beneath::take;
 
 #[tokio::test(start_paused = true)]
 async fn a_denial_makes_no_call_and_a_grant_makes_one() -> anyhow::Result<()> {
@@ -229,7 +226,7 @@ impl Clock for StoreClock {
 
 impl Counting {
     fn new() -> Self {
-        let clock = StoreClock { runtime: RuntimeClock::new(), ahead: Arc::default() };
+        let clock = StoreClock { runtime: RuntimeClock::default(), ahead: Arc::default() };
         let memory = Arc::new(MemoryStore::with_clock(clock.clone()));
         let (counted, taken, delay, fails) = (Arc::default(), Arc::default(), Arc::default(), Arc::default());
         Self { memory, clock, counted, taken, delay, fails }

@@ -3,19 +3,16 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use tollgate::{
-    Admin, Decision, Fallback, Key, Lease, LeaseOptions, Limiter, Mode, Quota, Rule, Source, Store, Take, TakeError,
-    Window,
-};
+use tollgate::{Admin, Decision, Fallback, Key, Lease, LeaseOptions, Limiter, Mode, Quota, Rule, RuntimeClock, Source, Store, Take, TakeError, Window};
 use uuid::Uuid;
 
 use super::{MS, ask, both, over};
-use crate::decorators::beneath::{Broken, Falling, Noting, RuntimeClock, take};
+use crate::decorators::beneath::{Broken, Falling, Noting, take};
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_taken_ahead_from_a_fallback_or_while_a_mode_decides() -> anyhow::Result<()> {
     let falling = Falling::new(Broken::default(), Fallback::Open)?;
-    let lease = Lease::with_clock(falling, LeaseOptions::default(), RuntimeClock::new());
+    let lease = Lease::with_clock(falling, LeaseOptions::default(), RuntimeClock::default());
     for _ in 0..100 {
         assert_eq!(lease.take_one(&take("a", "1000000/s")?).await??.source(), Source::Fallback);
         assert!(lease.is_empty());
@@ -135,7 +132,7 @@ async fn a_reservation_from_a_lease_has_nothing_to_give_back() -> anyhow::Result
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_fails_is_asked_by_each_for_itself() -> anyhow::Result<()> {
-    let lease = Lease::with_clock(Broken::default(), LeaseOptions::default(), RuntimeClock::new());
+    let lease = Lease::with_clock(Broken::default(), LeaseOptions::default(), RuntimeClock::default());
     for _ in 0..100 {
         assert!(lease.take_one(&take("a", "1000000/s")?).await.is_err());
     }

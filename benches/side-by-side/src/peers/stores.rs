@@ -29,7 +29,9 @@ pub(crate) struct Rows<E: Engine> {
 }
 
 impl<E: Engine> Store for Rows<E> {
-    const MOST_TOGETHER: usize = 64;
+    fn most_together(&self) -> usize {
+        64
+    }
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         let ids: BTreeSet<&str> = takes.iter().flat_map(Take::limits).map(|(key, _)| key.as_str()).collect();

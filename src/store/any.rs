@@ -1,0 +1,149 @@
+use std::any::type_name;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use crate::{Adjusted, Adjustment, Error, HoldBack, Key, Outcome, Rule, Store, SweepCursor, Swept, Take, TakeError};
+
+/// A store of whatever kind, chosen while the program runs: in memory for a test, a database in production.
+///
+/// When there is no token, it answers as the store within does. Clones are the same store, with the same buckets. A
+/// [`Limiter`](crate::Limiter) whose type does not name its store is over this one: what holds it needs no parameter.
+///
+/// What memory answers to `allow` and `reserve` takes no future; a call of another store allocates one. It is no
+/// [`Admin`](crate::Admin): whoever needs that, or the pool, keeps a clone of the store itself, or of its [`Arc`]. Of a
+/// [`LocalReads`](crate::LocalReads) it is made over the whole: `AnyStore::new(LocalReads::new(store))`.
+///
+/// ```
+/// use tollgate::{AnyStore, Error, Limiter, MemoryStore, Quota};
+///
+/// #[derive(Clone, Debug)]
+/// struct App {
+///     limiter: Limiter,
+/// }
+///
+/// impl App {
+///     fn over(store: AnyStore) -> Result<Self, Error> {
+///         Ok(Self { limiter: Limiter::new(store, Quota::per_second(10))? })
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Error> {
+/// let app = App::over(AnyStore::new(MemoryStore::new()))?; // in production PgStore::from(pool)
+/// assert!(app.limiter.allow("user:42").await?.is_granted());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct AnyStore {
+    store: Arc<dyn Erased>,
+    name: &'static str,
+    is_in_process: bool,
+    most_together: usize,
+}
+
+impl AnyStore {
+    /// Over a store, whose kind is forgotten.
+    pub fn new<S: Store>(store: S) -> Self {
+        let (is_in_process, most_together) = (store.is_in_process(), store.most_together());
+        Self { store: Arc::new(store), name: type_name::<S>(), is_in_process, most_together }
+    }
+}
+
+// Each method is passed on, those with a default too: the store within may know better.
+impl Store for AnyStore {
+    fn is_in_process(&self) -> bool {
+        self.is_in_process
+    }
+
+    fn most_together(&self) -> usize {
+        self.most_together
+    }
+
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        self.store.take(takes).await
+    }
+
+    async fn try_take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        self.store.try_take(takes).await
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        self.store.adjust(adjustments).await
+    }
+
+    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
+        self.store.hold_back(key, rule, hold).await
+    }
+
+    async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
+        self.store.take_one(take).await
+    }
+
+    fn take_now(&self, take: &Take) -> Option<Outcome> {
+        self.store.take_now(take)
+    }
+
+    async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {
+        self.store.sweep(after, limit).await
+    }
+
+    async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
+        self.store.count_denials(denials).await
+    }
+}
+
+impl fmt::Debug for AnyStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("AnyStore").field(&self.name).finish()
+    }
+}
+
+/// A [`Store`] whose futures are in boxes, so that there can be one of no known type.
+trait Erased: Send + Sync {
+    fn take<'a>(&'a self, takes: &'a [Take]) -> Asked<'a, Vec<Outcome>>;
+    fn try_take<'a>(&'a self, takes: &'a [Take]) -> Asked<'a, Vec<Outcome>>;
+    fn adjust<'a>(&'a self, adjustments: &'a [Adjustment]) -> Asked<'a, Vec<Result<Adjusted, TakeError>>>;
+    fn hold_back<'a>(&'a self, key: &'a Key, rule: &'a Rule, hold: HoldBack) -> Asked<'a, bool>;
+    fn take_one<'a>(&'a self, take: &'a Take) -> Asked<'a, Outcome>;
+    fn take_now(&self, take: &Take) -> Option<Outcome>;
+    fn sweep<'a>(&'a self, after: Option<&'a SweepCursor>, limit: u32) -> Asked<'a, Swept>;
+    fn count_denials<'a>(&'a self, denials: &'a [(Key, u64)]) -> Asked<'a, ()>;
+}
+
+type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
+
+impl<S: Store> Erased for S {
+    fn take<'a>(&'a self, takes: &'a [Take]) -> Asked<'a, Vec<Outcome>> {
+        Box::pin(Store::take(self, takes))
+    }
+
+    fn try_take<'a>(&'a self, takes: &'a [Take]) -> Asked<'a, Vec<Outcome>> {
+        Box::pin(Store::try_take(self, takes))
+    }
+
+    fn adjust<'a>(&'a self, adjustments: &'a [Adjustment]) -> Asked<'a, Vec<Result<Adjusted, TakeError>>> {
+        Box::pin(Store::adjust(self, adjustments))
+    }
+
+    fn hold_back<'a>(&'a self, key: &'a Key, rule: &'a Rule, hold: HoldBack) -> Asked<'a, bool> {
+        Box::pin(Store::hold_back(self, key, rule, hold))
+    }
+
+    fn take_one<'a>(&'a self, take: &'a Take) -> Asked<'a, Outcome> {
+        Box::pin(Store::take_one(self, take))
+    }
+
+    fn take_now(&self, take: &Take) -> Option<Outcome> {
+        Store::take_now(self, take)
+    }
+
+    fn sweep<'a>(&'a self, after: Option<&'a SweepCursor>, limit: u32) -> Asked<'a, Swept> {
+        Box::pin(Store::sweep(self, after, limit))
+    }
+
+    fn count_denials<'a>(&'a self, denials: &'a [(Key, u64)]) -> Asked<'a, ()> {
+        Box::pin(Store::count_denials(self, denials))
+    }
+}
