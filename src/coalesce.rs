@@ -9,6 +9,7 @@ use crate::{Adjusted, Adjustment, Error, HoldBack, Key, Outcome, Rule, Store, Sw
 mod held;
 mod lane;
 mod leading;
+mod pace;
 mod queue;
 
 use lane::Lane;

@@ -8,9 +8,9 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use tollgate::{AnyStore, 
-    Adjusted, Adjustment, Coalesce, Decision, DenyCache, Error, Key, Lease, Limiter, MemoryStore, Outcome, Quota, Rule,
-    Source, Store, Take, TakeError,
+use tollgate::{
+    Adjusted, Adjustment, AnyStore, Coalesce, Decision, DenyCache, Error, Key, Lease, Limiter, MemoryStore, Outcome,
+    Quota, Rule, Source, Store, Take, TakeError,
 };
 
 struct Counting;
@@ -86,15 +86,15 @@ fn a_request_of_a_known_key_allocates_nothing_whatever_it_comes_to() -> anyhow::
 
 #[test]
 fn a_limiter_allocates_nothing_for_a_known_key() -> anyhow::Result<()> {
-    allocates_nothing(Limiter::new(MemoryStore::new(), Quota::per_hour(10))?)
+    allocates_nothing(&Limiter::new(MemoryStore::new(), Quota::per_hour(10))?)
 }
 
 #[test]
 fn a_limiter_over_any_store_allocates_nothing_for_a_known_key_in_memory() -> anyhow::Result<()> {
-    allocates_nothing(Limiter::new(AnyStore::new(MemoryStore::new()), Quota::per_hour(10))?)
+    allocates_nothing(&Limiter::new(AnyStore::new(MemoryStore::new()), Quota::per_hour(10))?)
 }
 
-fn allocates_nothing<S: Store>(limiter: Limiter<S>) -> anyhow::Result<()> {
+fn allocates_nothing<S: Store>(limiter: &Limiter<S>) -> anyhow::Result<()> {
     for key in ["user:42", "a key that is longer than what fits into a key without a place of its own"] {
         let key = Key::try_from(key)?;
         assert!(allocations(limiter.allow(&key)).0?.is_granted(), "the first one makes the bucket");

@@ -18,7 +18,8 @@ use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet, yield_now};
 use tokio::time::timeout;
 use tollgate::{
-    Admin, AnyStore, Coalesce, Error, Key, LeaseOptions, Limiter, ManualClock, MemoryStore, Outcome, Quota, Rule, Store, Take,
+    Admin, AnyStore, Coalesce, Error, Key, LeaseOptions, Limiter, ManualClock, MemoryStore, Outcome, Quota, Rule,
+    Store, Take,
 };
 
 fn take(key: &str) -> Take {

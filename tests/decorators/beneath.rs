@@ -5,10 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::time::Instant;
 use tollgate::{
-    Adjusted, Adjustment, Clock, Error, Fallback, HoldBack, Key, Limiter, MemoryStore, Outcome, Receipt, Rule,
-    RuntimeClock, Store, Take, TakeError,
+    Adjusted, Adjustment, Error, Fallback, HoldBack, Key, Limiter, MemoryStore, Outcome, Receipt, Rule, RuntimeClock,
+    Store, Take, TakeError,
 };
 
 /// A store in memory that notes what it is asked. Clones are the same store.

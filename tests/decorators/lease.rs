@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-use tollgate::{Admin, Clock, HoldBack, Key, Lease, LeaseOptions, ManualClock, Rule, RuntimeClock, Source, Store, Take};
+use tollgate::{
+    Admin, Clock, HoldBack, Key, Lease, LeaseOptions, ManualClock, Rule, RuntimeClock, Source, Store, Take,
+};
 
 mod requests;
 

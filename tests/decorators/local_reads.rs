@@ -7,7 +7,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::task::yield_now;
 use tokio::time::{Instant, advance, sleep};
-use tollgate::{Adjusted, Adjustment, Admin, Clock, Counted, Decision, Error, Key, LocalReads, MemoryStore, Outcome, Rule, RuntimeClock, SharedWindows, Source, Store, Take, TakeError, Window};
+use tollgate::{
+    Adjusted, Adjustment, Admin, Clock, Counted, Decision, Error, Key, LocalReads, MemoryStore, Outcome, Rule,
+    RuntimeClock, SharedWindows, Source, Store, Take, TakeError, Window,
+};
 
 use super::beneath::take;
 

@@ -111,8 +111,10 @@ impl Arguments {
         Duration::from_secs_f64(self.seconds.unwrap_or(if self.quick { 0.3 } else { 1.5 }))
     }
 
-    pub(crate) fn warm_up(&self) -> Duration {
-        self.time() / 5
+    /// Long enough for each session of so many processes to have compiled and planned what it calls: on two cores that takes
+    /// them seconds.
+    pub(crate) fn warm_up(&self, processes: u32) -> Duration {
+        (self.time() / 5).max(Duration::from_millis(150) * (processes + 2))
     }
 
     /// The number of tasks that the headline is about.

@@ -127,7 +127,7 @@ impl<'a> Turns<'a> {
         let server = contestant.server;
         let plan = Plan {
             tasks,
-            warm_up: self.arguments.warm_up(),
+            warm_up: self.arguments.warm_up(scene.processes),
             time: self.arguments.time(),
             sequence: workload.popularity.draw(scene.keys(), seed).into(),
             keys: scene.keys(),

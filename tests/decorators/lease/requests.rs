@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use tollgate::{Admin, Decision, Fallback, Key, Lease, LeaseOptions, Limiter, Mode, Quota, Rule, RuntimeClock, Source, Store, Take, TakeError, Window};
+use tollgate::{
+    Admin, Decision, Fallback, Key, Lease, LeaseOptions, Limiter, Mode, Quota, Rule, RuntimeClock, Source, Store, Take,
+    TakeError, Window,
+};
 use uuid::Uuid;
 
 use super::{MS, ask, both, over};

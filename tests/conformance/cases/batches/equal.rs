@@ -74,8 +74,8 @@ async fn rule(
     plan: &Key,
     overrides: bool,
 ) -> anyhow::Result<()> {
-    let modes = [None, Some(Mode::Enforce), Some(Mode::Shadow), Some(Mode::Off), Some(Mode::Block)];
-    let mode = modes[random.usize(..modes.len())];
+    let ruling = [None, Some(Mode::Enforce), Some(Mode::Shadow), Some(Mode::Off), Some(Mode::Block)];
+    let mode = ruling[random.usize(..ruling.len())];
     match random.u32(..6) {
         0 => {
             model.set_plan_mode(plan, mode, None, None).await?;
