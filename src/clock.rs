@@ -79,7 +79,8 @@ impl Clock for ManualClock {
     }
 }
 
-/// The time of tokio's runtime: a test that [pauses](tokio::time::pause) or moves it moves the buckets, and those who wait, along.
+/// The time of tokio's runtime: a test that pauses it (`tokio::time::pause`) or moves it takes the buckets along, and those who
+/// wait.
 ///
 /// It begins at a time of its own, in 2001, when it is made.
 ///
