@@ -82,7 +82,8 @@ impl Clock for ManualClock {
 /// The time of tokio's runtime: a test that pauses it (`tokio::time::pause`) or moves it takes the buckets along, and those who
 /// wait.
 ///
-/// It begins at a time of its own, in 2001, when it is made.
+/// It begins in 2001 whenever it is made, so each test makes its own, and buckets outlive it in memory only. Outside a runtime it
+/// shows real time. Pausing needs tokio's feature `test-util`.
 ///
 /// ```
 /// use tollgate::{Error, Limiter, MemoryStore, RuntimeClock};

@@ -9,7 +9,6 @@ use crate::{Adjusted, Adjustment, Error, HoldBack, Key, Outcome, Rule, Store, Sw
 mod held;
 mod lane;
 mod leading;
-mod pace;
 mod queue;
 
 use lane::Lane;
@@ -18,9 +17,9 @@ use lane::Lane;
 /// carries them all.
 ///
 /// A denial is answered as the store beneath does. There is no timer: a request is asked at once, by its own task, if no call
-/// for its bucket and few for others are under way, and these are about as quick as ever. Requests for one bucket are decided
-/// in the order in which they came, at most one call for it is under way, and equal ones are one entry of it. A bucket that
-/// another transaction holds, or that is slow otherwise, is asked alone, and the others go on without it.
+/// for its bucket and few for others are under way. Requests for one bucket are decided in the order in which they came, at
+/// most one call for it is under way, and equal ones are one entry of it. A bucket that another transaction holds, or that
+/// is slow otherwise, is asked alone, and the others go on without it.
 ///
 /// Requests for several buckets go in calls of their own, if the store decides many of them [in one](Store::most_together) and
 /// they neither wait nor have an id. Others for several buckets, those under a sliding window, and requests that came

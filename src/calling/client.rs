@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::headers;
 use super::refusals::Refusals;
 use super::{ClientLimitError, Outgoing, Preset};
-use crate::{Error, HoldBack, HoldBackError, Key, Limiter, Mode, Store};
+use crate::{AnyStore, Error, HoldBack, HoldBackError, Key, Limiter, Mode, Store};
 
 /// Keeps an HTTP client under the limit of whom it calls, together with every other process over the same store.
 ///
@@ -24,7 +24,7 @@ use crate::{Error, HoldBack, HoldBackError, Key, Limiter, Mode, Store};
 ///
 /// It is a layer for `tower` (feature `tower`), over any service of `http` requests, and `middleware()` makes it one for
 /// `reqwest` (feature `reqwest`).
-pub struct ClientLimit<S: Store> {
+pub struct ClientLimit<S: Store = AnyStore> {
     limiter: Limiter<S>,
     key: Arc<Keyed>,
     cost: Arc<Priced>,

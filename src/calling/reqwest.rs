@@ -4,7 +4,7 @@ use reqwest::{Request, Response};
 use reqwest_middleware::{Error, Middleware, Next, Result};
 
 use super::{ClientLimit, ClientLimitError, Outgoing};
-use crate::Store;
+use crate::{AnyStore, Store};
 
 impl<S: Store> ClientLimit<S> {
     /// As a middleware of a [`reqwest_middleware::ClientWithMiddleware`]. Requests whose turn does not come in time fail with
@@ -31,7 +31,7 @@ impl<S: Store> ClientLimit<S> {
 
 /// A [`ClientLimit`] for `reqwest`.
 #[derive(Debug)]
-pub struct LimitMiddleware<S: Store> {
+pub struct LimitMiddleware<S: Store = AnyStore> {
     limit: ClientLimit<S>,
     retries: u32,
 }

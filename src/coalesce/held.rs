@@ -1,7 +1,5 @@
 use std::sync::Arc;
 
-use tokio::time::Instant;
-
 use super::lane::{Answer, Lane, hand_out};
 use super::queue::Waiting;
 use crate::{Error, Key, Outcome, Store, Take};
@@ -29,9 +27,7 @@ impl<S: Store> Held<S> {
 
     /// Asks for one request.
     pub(super) async fn ask(self, Waiting { take, answer }: Waiting) {
-        let begun = Instant::now();
         let outcome = self.lane.store.take_one(&take).await;
-        self.lane.queue.lock().pace.took(begun);
         drop(self);
         // Who has given up does not want it any more.
         drop(answer.send(outcome));

@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::yield_now;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use super::Lanes;
@@ -96,17 +96,9 @@ impl<S: Store> Lane<S> {
         let (takes, answers): (Vec<Take>, Vec<Answer>) =
             waiting.into_iter().map(|Waiting { take, answer }| (take, answer)).unzip();
         let takes = Arc::new(takes);
-        let few = takes.len() <= FEW && takes.iter().all(is_for_one) && all_differ(&takes);
-        let (lane, asked) = (Arc::clone(self), Arc::clone(&takes));
-        let mut call = Box::pin(async move {
-            let begun = Instant::now();
-            let result = lane.store.try_take(&asked).await;
-            if few {
-                lane.queue.lock().pace.took(begun);
-            }
-            result
-        });
-        if few && self.queue.lock().may_hold_few() {
+        let (store, asked) = (Arc::clone(&self.store), Arc::clone(&takes));
+        let mut call = Box::pin(async move { store.try_take(&asked).await });
+        if takes.len() <= FEW && takes.iter().all(is_for_one) && all_differ(&takes) && self.queue.lock().may_hold() {
             let held = Held::new(self, &takes);
             self.tasks.spawn(async move { held.end(call.await, &takes, answers) });
             return;

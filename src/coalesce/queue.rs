@@ -4,7 +4,6 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use super::leading::Leading;
-use super::pace::Pace;
 use crate::telemetry::{QUEUE, Share};
 use crate::{Error, Key, Outcome, Take};
 
@@ -42,8 +41,6 @@ pub(super) struct Queue {
     served: bool,
     /// How many calls are under way that keys are held for.
     holds: usize,
-    /// How long those take that carry few.
-    pub(super) pace: Pace,
 }
 
 /// Who waits until a call beside the lane's own has ended.
@@ -57,16 +54,7 @@ struct Behind {
 impl Queue {
     pub(super) fn new(most_at_once: usize) -> Self {
         let (waiting, busy) = (VecDeque::new(), HashMap::new());
-        Self {
-            most_at_once,
-            waiting,
-            busy,
-            len: 0,
-            shown: Share::of(QUEUE),
-            served: false,
-            holds: 0,
-            pace: Pace::new(),
-        }
+        Self { most_at_once, waiting, busy, len: 0, shown: Share::of(QUEUE), served: false, holds: 0 }
     }
 
     /// Stands in line, and says which call has to be handed over: whoever waits depends on it from then on.
@@ -104,7 +92,6 @@ impl Queue {
             && !self.served
             && self.waiting.is_empty()
             && self.holds < FEW
-            && self.pace.is_quick()
             && !self.busy.contains_key(take.key())
     }
 
@@ -191,11 +178,6 @@ impl Queue {
             self.waiting.push_front(waiting);
         }
         call
-    }
-
-    /// Whether a call that carries few may be made beside the others.
-    pub(super) fn may_hold_few(&self) -> bool {
-        self.may_hold() && self.pace.is_quick()
     }
 
     /// Whether there may be one more call that keys are held for.
