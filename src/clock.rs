@@ -90,9 +90,9 @@ impl Clock for ManualClock {
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), Error> {
-/// let limiter = Limiter::new(MemoryStore::with_clock(RuntimeClock::default()), "1/min")?;
+/// let limiter = Limiter::new(MemoryStore::with_clock(RuntimeClock::default()), "1/s")?;
 /// for _ in 0..3 {
-///     assert!(limiter.wait("a").await?.is_granted()); // the test lasts for no time, and not for two minutes
+///     assert!(limiter.wait("a").await?.is_granted()); // the test lasts for no time, and not for two seconds
 /// }
 /// # Ok(())
 /// # }
