@@ -53,13 +53,7 @@ impl Contestant {
             Kind::Unlimited => bail!("without a server in front there is nothing to measure"),
             Kind::Flexible => Box::new(Driver::node(scene)?),
             Kind::Nothing => opened(tollgate::Tollgate::open(stores::Nothing, scene, self.kind)?),
-            Kind::Tollgate
-            | Kind::Leased
-            | Kind::Uncoalesced
-            | Kind::Bare
-            | Kind::BareBatches
-            | Kind::BareReads
-            | Kind::SelectOne => match server? {
+            _ => match server? {
                 server @ (Server::Postgres | Server::Postgres15) => self.open_sql::<Postgres>(server, scene).await?,
                 server @ (Server::Mysql | Server::Mariadb) => self.open_sql::<MySql>(server, scene).await?,
                 Server::Sqlite => self.open_sql::<Sqlite>(Server::Sqlite, scene).await?,
