@@ -4,11 +4,11 @@
 --                        refill, plan in hexadecimal, receipt, hold, times], as token_decide_v1's arguments; times:
 --                        it stands for so many equal requests, decided one after the other; what is left out is null,
 --                        and times 1
--- Result:    o_answers   a JSON array; an answer is [id in hexadecimal, granted, place, times, grants, outcome, mode,
---                        now, acts_at, full_at, burst, anchor, step_ns, step_ticks, token_ticks]: of the request at
---                        that place, from 1, the first so many times are granted, and the outcome is the others'; the
---                        rest are token_take_v1's columns after all of them. A request may have several answers, in
---                        their order; one of 0 times says nothing
+-- Result:    o_answers   a JSON array of texts, with spaces between what each says and - for null: for how many of the
+--                        equal requests it stands; for how many of these the tokens suffice, the first ones; the
+--                        request's place, from 1; then token_take_v1's columns from outcome on, about the others, or
+--                        all, the state as it is after all. A request may have several answers, in their order; one
+--                        of 0 times says nothing
 -- Errors:    token_decide_v1's · 22023 fewer than 1 times · 22003 a capacity, refill_seconds, hold or times that is too
 --            large (MariaDB takes the largest instead) · 1205 another held one of several buckets for a second
 -- Locks:     the buckets' rows, in the order of their ids, so two calls never wait for each other, in one transaction.
@@ -17,7 +17,8 @@
 --
 -- Where nothing but their tokens rules the buckets all are decided at once: locked and weighed, then debited. Those
 -- that something else rules, or all of a call with a bucket twice, a wait, a receipt, or another mode than 'enforce',
--- are decided one by one.
+-- are decided one by one. An answer is one text, because an array of its parts costs as much as weighing the bucket, and
+-- rows sent by themselves cost as much again.
 create procedure token_decide_many_v1(in p_requests longtext character set utf8mb4, out o_answers json)
 modifies sql data
 sql security definer
@@ -26,9 +27,9 @@ begin
   declare v_done, v_made, v_again, v_weighed boolean default false;
   declare v_safe boolean default @@sql_safe_updates;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
-  declare v_requests, v_ids, v_odd, v_missing, v_planned, v_denied, v_more bigint;
+  declare v_requests, v_ids, v_odd, v_missing, v_planned, v_denied bigint;
   declare v_grants, v_ruled bigint default 0;
-  declare v_rest json;  -- v_rest: the places of what is decided one by one; null: all
+  declare v_debits, v_rest json;  -- v_rest: the places of what is decided one by one; null: all
   declare v_each longtext character set utf8mb4 default '';
   declare v_mode_rules, v_overrides boolean;
   declare v_id, v_plan varbinary(1024);
@@ -70,11 +71,13 @@ begin
     set innodb_lock_wait_timeout = if(p_requests like '%[%[%[%', least(v_wait, 1), v_wait);
     select count(*), count(distinct id), coalesce(sum(odd), 0), coalesce(sum(missing), 0),
            sum(planned and word is not null), sum(word is null), sum(grants), sum(word = 'denied' and grants < times),
-           json_arrayagg(json_array(
-             hex(id), granted + grants * cost, place, if(word is null, 0, times), grants, word, null, v_now, v_now,
-             if(grants = 0, full_at, greatest(full_at, clock) + grants * cost * token_ticks), burst, anchor, step_ns,
-             step_ticks, token_ticks))
-      into v_requests, v_ids, v_odd, v_missing, v_planned, v_ruled, v_grants, v_denied, o_answers
+           json_arrayagg(concat_ws(
+             ' ', if(word is null, 0, times), grants, place, coalesce(word, '-'), '-', v_now, v_now,
+             coalesce(if(grants = 0, full_at, greatest(full_at, clock) + grants * cost * token_ticks), '-'),
+             coalesce(granted + grants * cost, '-'), coalesce(burst, '-'), coalesce(anchor, '-'),
+             coalesce(step_ns, '-'), coalesce(step_ticks, '-'), coalesce(token_ticks, '-'))),
+           json_arrayagg(if(grants > 0, json_array(hex(id), granted + grants * cost), null))
+      into v_requests, v_ids, v_odd, v_missing, v_planned, v_ruled, v_grants, v_denied, o_answers, v_debits
       from (
         select s.*,
                -- Each of equal requests finds what the one before has left.
@@ -132,7 +135,8 @@ begin
     select mode <> 'enforce', exists (select 1 from token_overrides) into v_mode_rules, v_overrides
       from token_mode where one = true;
     -- MariaDB cuts a longer array off.
-    if v_mode_rules or v_odd > 0 or v_ids < v_requests or (json_length(o_answers) = v_requests) is not true then
+    if v_mode_rules or v_odd > 0 or v_ids < v_requests
+       or (json_length(o_answers) = v_requests and json_length(v_debits) = v_requests) is not true then
       if v_missing > 0 and v_own then
         -- They are made in the order of all ids.
         rollback and no chain no release;
@@ -179,23 +183,24 @@ begin
       iterate at_once;
     end if;
     if v_rest is null and (v_overrides or v_planned > 0) then
-      select json_arrayagg(a.place), coalesce(sum(a.times > 0), 0) into v_rest, v_more
-        from json_table(o_answers, '$[*]' columns (
-               id varchar(512) character set ascii path '$[0]', place bigint path '$[2]',
-               times bigint path '$[3]')) as a
-        left join token_overrides o on o.id = unhex(a.id)
-        left join token_buckets b on b.id = unhex(a.id)
+      -- Those whose terms have to be settled first are decided one by one without being told.
+      select json_arrayagg(r.place) into v_rest
+        from json_table(p_requests, '$[*]' columns (
+               place for ordinality, id varchar(512) character set ascii path '$[0]')) as r
+        join token_buckets b on b.id = unhex(r.id) and b.capacity = b.under_capacity
+                                and b.refill_seconds = b.under_seconds and b.refill = b.under_refill
+        left join token_overrides o on o.id = b.id
         left join token_plans p on p.name = b.plan and p.mode is null and p.capacity = b.capacity
                                    and p.refill_seconds = b.refill_seconds and p.refill = b.refill
-       where a.times = 0 or o.id is not null or b.plan is not null and p.name is null;
-      if v_more > 0 then
+       where o.id is not null or b.plan is not null and p.name is null;
+      if v_rest is not null then
         iterate at_once;
       end if;
     end if;
     if v_ruled > 0 then
-      select json_arrayagg(place) into v_rest
-        from json_table(o_answers, '$[*]' columns (place bigint path '$[2]', times bigint path '$[3]')) as answers
-       where times = 0;
+      select json_arrayagg(cast(substring_index(substring_index(answer, ' ', 3), ' ', -1) as signed)) into v_rest
+        from json_table(o_answers, '$[*]' columns (answer varchar(400) character set ascii path '$')) as answers
+       where answer like '0 %';
     end if;
     set v_weighed = true;
     leave at_once;
@@ -218,9 +223,11 @@ begin
                              v_step_ticks, v_token_ticks);
         -- Only tokens that were taken make the next one another matter.
         set v_alike = if(v_outcome = 'granted' and v_mode is null, 1, v_times);
-        set v_each = concat(v_each, ',', json_array(
-          null, v_granted, v_place, v_alike, if(v_outcome = 'granted', v_alike, 0), v_outcome, v_mode, v_now, v_acts_at,
-          v_full_at, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks));
+        set v_each = concat(v_each, ',"', concat_ws(
+          ' ', v_alike, if(v_outcome = 'granted' and v_mode is null, v_alike, 0), v_place, v_outcome, coalesce(v_mode, '-'), v_now,
+          coalesce(v_acts_at, '-'), coalesce(v_full_at, '-'), coalesce(v_granted, '-'), coalesce(v_burst, '-'),
+          coalesce(v_anchor, '-'), coalesce(v_step_ns, '-'), coalesce(v_step_ticks, '-'),
+          coalesce(v_token_ticks, '-')), '"');
         set v_times = v_times - v_alike;
       end while;
       set v_done = false;
@@ -231,14 +238,12 @@ begin
     -- What is taken from a full bucket comes back from now on, when its row is locked.
     call token_clock_v1(v_now);
     if v_safe then set sql_safe_updates = 0; end if;
-    update json_table(o_answers, '$[*]' columns (
-             id varchar(512) character set ascii path '$[0]', granted bigint path '$[1]',
-             grants bigint path '$[4]')) as a
-      straight_join token_buckets b on b.id = unhex(a.id)
+    update json_table(v_debits, '$[*]' columns (
+             id varchar(512) character set ascii path '$[0]', granted bigint path '$[1]')) as d
+      straight_join token_buckets b on b.id = unhex(d.id)
        set b.full_at = greatest(b.full_at, (v_now - b.anchor) div b.step_ns * b.step_ticks)
-                       + (a.granted - b.granted) * b.token_ticks,
-           b.granted = a.granted
-     where a.grants > 0;
+                       + (d.granted - b.granted) * b.token_ticks,
+           b.granted = d.granted;
     if v_safe then set sql_safe_updates = 1; end if;
   end if;
   if v_each <> '' then

@@ -51,11 +51,14 @@ begin
                            place for ordinality, id varchar(2048) path '$[0]', tokens bigint path '$[1]',
                            given bigint path '$[11]')) as r
                     join json_table(v_answers, '$[*]' columns (
-                           place bigint path '$[2]', times bigint path '$[3]', grants bigint path '$[4]',
-                           decided varchar(10) path '$[5]', mode varchar(7) path '$[6]', now bigint path '$[7]',
-                           acts_at bigint path '$[8]', at bigint path '$[9]', burst bigint path '$[10]',
-                           anchor bigint path '$[11]', step_ns bigint path '$[12]', step_ticks bigint path '$[13]',
-                           token_ticks bigint path '$[14]')) as a
+                           answer varchar(400) character set ascii path '$')) as texts
+                    join json_table(
+                           concat('["', replace(replace(texts.answer, ' ', '","'), '"-"', 'null'), '"]'), '$' columns (
+                           times bigint path '$[0]', grants bigint path '$[1]', place bigint path '$[2]',
+                           decided varchar(10) path '$[3]', mode varchar(7) path '$[4]', now bigint path '$[5]',
+                           acts_at bigint path '$[6]', at bigint path '$[7]', burst bigint path '$[9]',
+                           anchor bigint path '$[10]', step_ns bigint path '$[11]', step_ticks bigint path '$[12]',
+                           token_ticks bigint path '$[13]')) as a
                       on a.place = r.place and a.times > 0) as d) as answers
    order by given;
 end

@@ -43,14 +43,14 @@ impl Dialect for MySql {
         // All rows are fetched: what is left unread of a CALL would be the next statement's answer.
         let columns: Vec<Columns> = match asks {
             [ask] => take_one(connection, ask).await?,
-            _ => sqlx::query_as("call token_take_many_v1(?)").bind(requests(asks)).fetch_all(connection).await?,
+            _ => take_many(connection, asks).await?,
         };
         columns::in_order(columns, |place| asks.get(place).map(|ask| &ask.request))
     }
 
     async fn take_all(connection: &mut MySqlConnection, asks: &[Ask], (): &()) -> Result<Vec<Answer>, sqlx::Error> {
         let Some(ask) = asks.first() else { return Ok(Vec::new()) };
-        let rows: Vec<(String,)> = sqlx::query_as("call token_take_all_v1(?, ?, ?, ?, ?, ?)")
+        let rows = sqlx::query_as("call token_take_all_v1(?, ?, ?, ?, ?, ?)")
             .bind(limits(ask))
             .bind(ask.request.cost)
             .bind(ask.request.max_wait)
@@ -59,9 +59,8 @@ impl Dialect for MySql {
             .bind(ask.hold())
             .fetch_all(connection)
             .await?;
-        let (answers,) = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
-        let texts = answers.split('"').skip(1).step_by(2);
-        columns::in_order(texts.map(parse_columns).collect::<Result<_, _>>()?, |_| Some(&ask.request))
+        let answers = the_text(rows)?;
+        columns::in_order(texts(&answers).map(parse_columns).collect::<Result<_, _>>()?, |_| Some(&ask.request))
     }
 
     async fn take_window(
@@ -209,15 +208,49 @@ async fn take_one(connection: &mut MySqlConnection, ask: &Ask) -> Result<Vec<Col
     let row = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
     let (granted_times, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks) =
         row;
-    let of = |times, outcome: &str, mode| {
-        let outcome = outcome.to_owned();
-        (1, times, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks)
-    };
-    let parts = [of(granted_times, "granted", None), of(ask.times - granted_times, &text(outcome), mode.map(text))];
-    Ok(parts.into_iter().filter(|columns| columns.1 > 0).collect())
+    let (outcome, mode) = (text(outcome), mode.map(text));
+    let columns =
+        (1, ask.times, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks);
+    Ok(parts(granted_times, columns).collect())
 }
 
-/// What `token_take_all_v1` says of one bucket, in which nothing needs escaping.
+async fn take_many(connection: &mut MySqlConnection, asks: &[Ask]) -> Result<Vec<Columns>, sqlx::Error> {
+    let rows = sqlx::query_as("call token_take_many_v1(?)").bind(requests(asks)).fetch_all(connection).await?;
+    let answers = the_text(rows)?;
+    let mut columns = Vec::with_capacity(asks.len());
+    for text in texts(&answers) {
+        let unread = || sqlx::Error::Protocol(format!("the answer {text:?}"));
+        let mut words = text.splitn(3, ' ');
+        let mut times = || words.next().and_then(|word| word.parse::<i64>().ok()).ok_or_else(unread);
+        let (times, granted_times) = (times()?, times()?);
+        if times > 0 {
+            let mut answer = parse_columns(words.next().ok_or_else(unread)?)?;
+            answer.1 = times;
+            columns.extend(parts(granted_times, answer));
+        }
+    }
+    Ok(columns)
+}
+
+/// What is said of so many equal requests, apart for those that were granted and the others.
+fn parts(granted_times: i64, mut others: Columns) -> impl Iterator<Item = Columns> {
+    let mut granted = others.clone();
+    (granted.1, granted.2, granted.3) = (granted_times, "granted".to_owned(), None);
+    others.1 -= granted_times;
+    [granted, others].into_iter().filter(|columns| columns.1 > 0)
+}
+
+/// The only column of the only row.
+fn the_text(rows: Vec<(String,)>) -> Result<String, sqlx::Error> {
+    rows.into_iter().next().map(|(text,)| text).ok_or(sqlx::Error::RowNotFound)
+}
+
+/// The texts of a JSON array, in which nothing needs escaping.
+fn texts(array: &str) -> impl Iterator<Item = &str> {
+    array.split('"').skip(1).step_by(2)
+}
+
+/// What a text says of one bucket.
 fn parse_columns(text: &str) -> Result<Columns, sqlx::Error> {
     let words: Vec<Option<&str>> = text.split(' ').map(|word| Some(word).filter(|word| *word != "-")).collect();
     let &[entry, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks] =

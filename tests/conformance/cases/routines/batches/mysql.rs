@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use sqlx::mysql::MySqlDatabaseError;
@@ -55,17 +55,17 @@ async fn live(rig: &Rig, figures: Vec<Figures>, batches: Vec<(i64, Vec<Asked>)>)
         let json: Vec<String> = entries.iter().map(|(at, asked)| buckets[*at].json(asked)).collect();
         let arguments = rig.quoted(&format!("[{}]", json.join(",")));
         let rows = rig.sql(rig.calling("token_take_many_v1", &arguments)).await?;
-        let mut answers: HashMap<i64, Vec<Row>> = HashMap::new();
-        for row in rows {
-            answers.entry(row.number("entry")?).or_default().push(row);
+        let mut answers: HashMap<usize, Vec<Said>> = HashMap::new();
+        for said in said(&rows)? {
+            answers.entry(said.place).or_default().push(said);
         }
         let mut order: Vec<usize> = (0..entries.len()).collect();
         order.sort_by_key(|place| (buckets[entries[*place].0].key.clone(), *place));
         for place in order {
             let (at, asked) = &entries[place];
-            let rows = answers.remove(&(i64::try_from(place)? + 1)).context("no answer")?;
+            let said = answers.remove(&place).context("no answer")?;
             let (json, bucket) = (&json[place], &mut buckets[*at]);
-            bucket.check(asked, now, &rows).with_context(|| format!("{json} at {now}: {rows:?}"))?;
+            bucket.check(asked, now, &said).with_context(|| format!("{json} at {now}: {said:?}"))?;
         }
         ensure!(answers.is_empty(), "answers to nothing: {answers:?}");
         for bucket in &buckets {
@@ -162,22 +162,22 @@ impl Known {
     }
 
     /// Decides the requests one after the other, as defined, and compares.
-    fn check(&mut self, asked: &Asked, now: i64, rows: &[Row]) -> anyhow::Result<()> {
+    fn check(&mut self, asked: &Asked, now: i64, answers: &[Said]) -> anyhow::Result<()> {
         let &Asked { cost, max_wait, keep, times, .. } = asked;
         let state = self.state.get_or_insert_with(Bucket::default);
-        let (mut grants, mut words) = (0, Vec::new());
-        for row in rows {
-            let (times, word) = (row.number("times")?, row.text("outcome")?.context("an outcome")?);
-            ensure!(times > 0 && row.number("now")? == now && row.text("mode")?.is_none());
-            ensure!(word != "granted" || words.iter().all(|before| *before == "granted"), "granted after others");
-            words.push(word);
-            grants += if word == "granted" { times } else { 0 };
-            ensure!(grants <= asked.times);
+        let (mut grants, mut denied) = (0, false);
+        for said in answers {
+            ensure!(said.now == now && said.mode == "-" && said.times >= said.granted_times);
+            ensure!(said.granted_times == 0 || !denied, "granted after others");
+            ensure!(said.granted_times == said.times || said.outcome != "granted");
+            denied = said.granted_times < said.times;
+            grants += said.granted_times;
         }
-        let answered: i64 = rows.iter().map(|row| row.number("times")).sum::<anyhow::Result<_>>()?;
+        let answered: i64 = answers.iter().map(|said| said.times).sum();
         ensure!(answered == times, "{answered} answers");
+        let last = answers.last().context("an answer")?;
         if cost + keep > self.terms.capacity {
-            ensure!(words == ["never"]);
+            ensure!(grants == 0 && last.outcome == "never");
             return Ok(());
         }
         let mut granted = 0;
@@ -185,11 +185,46 @@ impl Known {
             granted += i64::from(state.take(&self.terms, now, Request { cost, max_wait, keep }).granted);
         }
         ensure!(grants == granted, "{granted} should be granted");
-        let last = rows.last().context("a row")?;
-        ensure!(granted == times || words.last() == Some(&"denied"));
-        ensure!(last.numbers(["full_at", "granted"])? == [state.full_at, state.granted], "not {state:?}");
+        ensure!(granted == times || last.outcome == "denied");
+        ensure!((last.full_at, last.granted) == (state.full_at, state.granted), "not {state:?}");
         Ok(())
     }
+}
+
+/// What the routine says of so many equal requests.
+#[derive(Debug)]
+struct Said {
+    times: i64,
+    granted_times: i64,
+    place: usize,
+    outcome: String,
+    mode: String,
+    now: i64,
+    full_at: i64,
+    granted: i64,
+}
+
+/// The answers that say something, in their order.
+fn said(rows: &[Row]) -> anyhow::Result<Vec<Said>> {
+    let answers = rows.first().context("no row")?.text("answers")?.context("null")?;
+    let texts: Vec<String> = serde_json::from_str(answers)?;
+    let parsed = texts.iter().filter(|text| !text.starts_with("0 ")).map(|text| {
+        let words: Vec<&str> = text.split(' ').collect();
+        let &[times, granted_times, place, outcome, mode, now, _, full_at, granted, ..] = words.as_slice() else {
+            bail!("the answer {text:?}");
+        };
+        Ok(Said {
+            times: times.parse()?,
+            granted_times: granted_times.parse()?,
+            place: place.parse::<usize>()? - 1,
+            outcome: outcome.to_owned(),
+            mode: mode.to_owned(),
+            now: now.parse()?,
+            full_at: full_at.parse()?,
+            granted: granted.parse()?,
+        })
+    });
+    parsed.collect()
 }
 
 /// Nor an error of any other kind.
@@ -243,12 +278,11 @@ async fn overlap(rig: &Rig, level: Option<&'static str>) -> anyhow::Result<()> {
                     .collect();
                 let call = rig.calling("token_take_many_v1", &format!("'[{}]'", json.join(",")));
                 let mut granted = false;
-                for row in if level.is_some() { in_transaction(&rig, &call).await? } else { rig.sql(call).await? } {
-                    if row.text("outcome")? == Some("granted") {
-                        let (at, cost, _) = entries[usize::try_from(row.number("entry")?)? - 1];
-                        taken[at] += row.number("times")? * i64::try_from(cost)?;
-                        granted = true;
-                    }
+                let rows = if level.is_some() { in_transaction(&rig, &call).await? } else { rig.sql(call).await? };
+                for said in said(&rows)? {
+                    let (at, cost, _) = entries[said.place];
+                    taken[at] += said.granted_times * i64::try_from(cost)?;
+                    granted |= said.granted_times > 0;
                 }
                 let asked_all = entries.len() == BUCKETS && entries.iter().any(|(_, cost, _)| *cost == 1);
                 if round > 20 && !granted && asked_all {
