@@ -1,7 +1,7 @@
 -- Least privilege for MySQL and MariaDB: optional, for an administrator to run after the migrations, as often as
 -- wanted, with the database selected: mysql app < mysql.sql
 --
---   tollgate_app       takes tokens; can write no table
+--   tollgate_app       takes tokens, and looks at a key by its name; can write no table
 --   tollgate_operator  also provisions, changes, reads, resets and deletes buckets, plans, overrides and the mode
 --
 -- The routines run as the account that ran the migrations, so their helpers and tables need no grants, and that account
@@ -34,6 +34,9 @@ grant execute on procedure request_tokens_many to tollgate_app;
 grant execute on procedure request_tokens_in_window to tollgate_app;
 grant execute on procedure request_tokens_in_window_v1 to tollgate_app;
 grant execute on procedure rate_limiting_request to tollgate_app;
+grant execute on procedure token_peek to tollgate_app;
+grant execute on procedure token_peek_window to tollgate_app;
+grant execute on procedure token_explain to tollgate_app;
 
 -- By which the crate sees whether anything is pending.
 grant select on token_migrations to tollgate_app;
@@ -41,8 +44,6 @@ grant select on token_migrations to tollgate_app;
 grant tollgate_app to tollgate_operator;
 grant execute on procedure token_create_bucket to tollgate_operator;
 grant execute on procedure token_create_plan to tollgate_operator;
-grant execute on procedure token_explain to tollgate_operator;
-grant execute on procedure token_peek_window to tollgate_operator;
 grant execute on procedure token_reset_bucket to tollgate_operator;
 grant execute on procedure token_delete_bucket to tollgate_operator;
 grant execute on procedure token_sweep to tollgate_operator;

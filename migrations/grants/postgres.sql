@@ -1,7 +1,7 @@
 -- Least privilege for PostgreSQL and YugabyteDB: optional, for an administrator to run after the migrations, as often
 -- as wanted. Without it, only the role that ran the migrations (and superusers) can do anything at all.
 --
---   tollgate_app       takes tokens; can neither read nor write a table
+--   tollgate_app       takes tokens, and looks at a key by its name; can neither read nor write a table
 --   tollgate_operator  also provisions, changes, reads, resets and deletes buckets, plans, overrides and the mode
 --
 -- The routines run as their owner, so their helpers and tables need no grants. Roles belong to the whole server, what
@@ -43,7 +43,10 @@ grant execute on function
   tollgate.request_tokens_many(text[], bigint[]),
   tollgate.request_tokens_in_window(text, bigint, numeric, numeric, bigint, bigint),
   tollgate.request_tokens_in_window_v1(text, bigint, numeric, numeric, bigint, bigint),
-  tollgate.rate_limiting_request(text, bigint, bigint)
+  tollgate.rate_limiting_request(text, bigint, bigint),
+  tollgate.peek(text),
+  tollgate.peek_window(text),
+  tollgate.explain(text, text)
 to tollgate_app;
 
 grant tollgate_app to tollgate_operator;
@@ -52,8 +55,6 @@ grant tollgate_app to tollgate_operator;
 grant execute on function
   tollgate.create_bucket(text, bigint, numeric, text),
   tollgate.create_plan(text, bigint, numeric, text),
-  tollgate.explain(text, text),
-  tollgate.peek_window(text),
   tollgate.reset_bucket(text),
   tollgate.delete_bucket(text),
   tollgate.sweep(),

@@ -58,6 +58,7 @@ impl Migrate for MySql {
         48 "0048_token_rules",
         49 "0049_token_sizes",
         50 "0050_token_peek_window",
+        51 "0051_token_peek",
     );
 
     async fn applied(pool: &MySqlPool) -> Result<Vec<i64>, Error> {

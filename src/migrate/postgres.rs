@@ -50,6 +50,7 @@ impl Migrate for Postgres {
         41 "0041_token_sizes",
         42 "0042_peek_window",
         43 "0043_lock_all",
+        44 "0044_peek",
     );
 
     async fn applied(pool: &PgPool) -> Result<Vec<i64>, Error> {

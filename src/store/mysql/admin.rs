@@ -38,13 +38,11 @@ impl Operations for MySql {
         key: &'c Key,
         (): &'c (),
     ) -> Conversation<'c, Option<BucketLevel>> {
-        let peek = sqlx::query_as::<_, Level>(
-            "select id, capacity, cast(refill_seconds * 1000000000 as signed), refill, plan, provisioned, overridden,
-                    available, granted, full_at, next_refill_at
-               from token_bucket_levels where id_bytes = ?",
-        )
-        .bind(key.as_str().as_bytes());
-        Box::pin(async move { peek.fetch_optional(connection).await?.map(BucketLevel::try_from).transpose() })
+        let peek = sqlx::query("call token_peek(?)").bind(key.as_str());
+        Box::pin(async move {
+            let rows = peek.fetch_all(connection).await?;
+            rows.first().map(|row| level(row)?.try_into()).transpose()
+        })
     }
 
     fn peek_window<'c>(
@@ -264,7 +262,24 @@ fn found<'c>(
     Box::pin(async move { Ok(call.fetch_all(connection).await?.contains(&1)) })
 }
 
-/// The row of `token_explain`. Decimals travel as text.
+/// The row of `token_peek`. Decimals travel as text.
+fn level(row: &MySqlRow) -> Result<Level, sqlx::Error> {
+    Ok((
+        row.try_get("id")?,
+        row.try_get("capacity")?,
+        nanoseconds(row.try_get_unchecked("refill_seconds")?)?,
+        row.try_get("refill")?,
+        row.try_get("plan")?,
+        row.try_get("provisioned")?,
+        row.try_get("overridden")?,
+        row.try_get("available")?,
+        row.try_get("granted")?,
+        row.try_get("full_at")?,
+        row.try_get("next_refill_at")?,
+    ))
+}
+
+/// The row of `token_explain`, likewise.
 fn explained(row: &MySqlRow) -> Result<Explained, sqlx::Error> {
     let seconds: Option<String> = row.try_get_unchecked("refill_seconds")?;
     Ok((

@@ -35,7 +35,7 @@ impl Operations for Postgres {
         let peek = sqlx::query_as::<_, Level>(
             "select id, capacity, (refill_seconds * 1000000000)::bigint, refill, plan, provisioned, overridden,
                     available, granted, full_at, next_refill_at
-               from tollgate.token_bucket_levels where id = $1",
+               from tollgate.peek($1)",
         )
         .bind(key.as_str());
         Box::pin(async move { peek.fetch_optional(connection).await?.map(BucketLevel::try_from).transpose() })
