@@ -4,7 +4,10 @@ use std::sync::{Arc, Weak};
 use foldhash::fast::RandomState;
 use tokio_util::task::TaskTracker;
 
-use crate::{Adjusted, Adjustment, Error, HoldBack, Key, Outcome, Rule, Store, SweepCursor, Swept, Take, TakeError};
+use crate::store::take_by;
+use crate::{
+    Adjusted, Adjustment, BucketLevel, Error, HoldBack, Key, Outcome, Rule, Store, SweepCursor, Swept, Take, TakeError,
+};
 
 mod held;
 mod lane;
@@ -75,12 +78,26 @@ impl<S: Store> From<Arc<S>> for Coalesce<S> {
     }
 }
 
-impl<S: Store> Store for Coalesce<S> {
-    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+impl<S: Store> Coalesce<S> {
+    async fn take_by(&self, patient: bool, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         match takes {
             [take] => Ok(vec![self.take_one(take).await?]),
-            _ => self.store.take(takes).await,
+            _ => take_by(&*self.store, patient, takes).await,
         }
+    }
+}
+
+impl<S: Store> Store for Coalesce<S> {
+    fn most_together(&self) -> usize {
+        self.store.most_together()
+    }
+
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        self.take_by(true, takes).await
+    }
+
+    async fn try_take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        self.take_by(false, takes).await
     }
 
     async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
@@ -105,6 +122,10 @@ impl<S: Store> Store for Coalesce<S> {
 
     async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
         self.store.hold_back(key, rule, hold).await
+    }
+
+    async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
+        self.store.level(key, rule).await
     }
 
     async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {

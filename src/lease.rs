@@ -2,8 +2,10 @@ use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
+use crate::store::take_by;
 use crate::{
-    Adjusted, Adjustment, Clock, Error, HoldBack, Key, Outcome, Rule, Store, SweepCursor, Swept, Take, TakeError,
+    Adjusted, Adjustment, BucketLevel, Clock, Error, HoldBack, Key, Outcome, Rule, Store, SweepCursor, Swept, Take,
+    TakeError,
 };
 
 mod books;
@@ -136,9 +138,9 @@ impl<S: Store, C: Clock> Drop for Lease<S, C> {
     }
 }
 
-impl<S: Store, C: Clock> Store for Lease<S, C> {
+impl<S: Store, C: Clock> Lease<S, C> {
     /// Serves what it can, and asks the store for the rest in one call, in their order.
-    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+    async fn take_by(&self, patient: bool, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         let mut rest: Vec<Take> = Vec::new();
         let served: Vec<Option<Outcome>> = takes
             .iter()
@@ -154,7 +156,7 @@ impl<S: Store, C: Clock> Store for Lease<S, C> {
                 served.map(Ok)
             })
             .collect();
-        let answers = if rest.is_empty() { Ok(Vec::new()) } else { self.lender.store.take(&rest).await };
+        let answers = if rest.is_empty() { Ok(Vec::new()) } else { take_by(&self.lender.store, patient, &rest).await };
         // What was served is used up.
         let mut answers = answers.map_err(|error| error.after(served.iter().any(Option::is_some)))?;
         for (take, outcome) in rest.iter().zip(&answers) {
@@ -162,6 +164,20 @@ impl<S: Store, C: Clock> Store for Lease<S, C> {
         }
         let mut answers = answers.drain(..);
         Ok(served.into_iter().filter_map(|served| served.or_else(|| answers.next())).collect())
+    }
+}
+
+impl<S: Store, C: Clock> Store for Lease<S, C> {
+    fn most_together(&self) -> usize {
+        self.lender.store.most_together()
+    }
+
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        self.take_by(true, takes).await
+    }
+
+    async fn try_take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        self.take_by(false, takes).await
     }
 
     async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
@@ -187,6 +203,10 @@ impl<S: Store, C: Clock> Store for Lease<S, C> {
         let _lowering = Lowering(&self.lender, key);
         self.lender.forget(key).await;
         self.lender.store.hold_back(key, rule, hold).await
+    }
+
+    async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
+        self.lender.store.level(key, rule).await
     }
 
     async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {

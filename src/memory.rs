@@ -5,13 +5,14 @@ use foldhash::fast::RandomState;
 use self::rules::RuleBook;
 use self::shard::Shard;
 use self::stats::Stats;
+use crate::admin::level_under;
 use crate::answer::Answer;
 use crate::book;
 use crate::hold_back::held;
 use crate::receipt::Kind;
 use crate::{
-    Adjusted, Adjustment, Clock, Decision, Error, HoldBack, Key, Mode, Outcome, Rule, Store, SweepCursor, Swept,
-    SystemClock, Take, TakeError,
+    Adjusted, Adjustment, BucketLevel, Clock, Decision, Error, HoldBack, Key, Mode, Outcome, Rule, Store, SweepCursor,
+    Swept, SystemClock, Take, TakeError,
 };
 
 mod admin;
@@ -273,6 +274,10 @@ impl<C: Clock> Store for MemoryStore<C> {
 
     async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
         self.lower(key, rule, hold)
+    }
+
+    async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
+        level_under(self, key, rule).await
     }
 
     /// A step sweeps whole shards: at least a 64th of the keys.

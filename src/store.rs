@@ -1,5 +1,6 @@
 use crate::{
-    Adjusted, Adjustment, Decision, Error, HoldBack, HoldBackError, Key, Rule, SweepCursor, Swept, Take, TakeError,
+    Adjusted, Adjustment, AdminError, BucketLevel, Decision, Error, HoldBack, HoldBackError, Key, Rule, SweepCursor,
+    Swept, Take, TakeError,
 };
 
 #[cfg(feature = "_sql")]
@@ -154,6 +155,18 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
+    /// What a request for a key under a rule would find: the key's bucket, or the full one that its first request would make.
+    /// It is read without a lock, and nothing is taken or written.
+    ///
+    /// # Errors
+    ///
+    /// If the rule is a sliding window, there is no such plan or provisioned bucket, this kind of store cannot tell, it cannot
+    /// be reached, or the role may not look.
+    fn level(&self, key: &Key, rule: &Rule) -> impl Future<Output = Result<BucketLevel, Error>> + Send {
+        let _ = (key, rule);
+        async { Err(AdminError::Unsupported.into()) }
+    }
+
     /// Clears away what says nothing any more, in one bounded step that looks at about `limit` rows: buckets that are full
     /// and were not provisioned, windows in which nothing counts, receipts and overrides that have expired, counts of
     /// denials of two days ago. It begins where the step before ended, or with the first row.
@@ -214,6 +227,10 @@ impl<S: Store> Store for std::sync::Arc<S> {
         (**self).take_now(take)
     }
 
+    async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
+        (**self).level(key, rule).await
+    }
+
     async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {
         (**self).sweep(after, limit).await
     }
@@ -221,6 +238,11 @@ impl<S: Store> Store for std::sync::Arc<S> {
     async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
         (**self).count_denials(denials).await
     }
+}
+
+/// Takes as [`Store::take`] does, or as [`Store::try_take`]: for layers, which do the same around both.
+pub(crate) async fn take_by<S: Store>(store: &S, patient: bool, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+    if patient { store.take(takes).await } else { store.try_take(takes).await }
 }
 
 /// The answer to one request.

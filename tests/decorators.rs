@@ -9,4 +9,5 @@ mod decorators {
     mod deny_cache;
     mod lease;
     mod local_reads;
+    mod passing_on;
 }

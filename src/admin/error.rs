@@ -18,6 +18,9 @@ pub enum AdminError {
     /// A quota without a limit, which no store keeps.
     #[error("a quota without a limit cannot be stored: switch the mode to off instead")]
     Unlimited,
+    /// A store of a kind that does not say what it holds.
+    #[error("this kind of store does not say what it holds: its Store::level has to")]
+    Unsupported,
     /// A sliding window, which counts what has passed.
     #[error(
         "'{0}' is under a sliding window, which has no bucket to look at: Admin::peek_window says what it has counted"

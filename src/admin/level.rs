@@ -2,7 +2,7 @@ use chrono::{DateTime, Utc};
 
 use crate::book::Row;
 use crate::bucket::NEVER_NS;
-use crate::{Key, Quota};
+use crate::{Admin, AdminError, Error, Key, Origin, Prospect, Quota, Rule, TakeError};
 
 /// A bucket as people think of it, at the instant when the store was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +65,36 @@ impl BucketLevel {
             full_at: None,
             next_refill_at: None,
         }
+    }
+}
+
+/// What a request under a rule would find, for the stores that can say it.
+pub(crate) async fn level_under<S: Admin>(store: &S, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
+    match rule {
+        Rule::Window(_) => return Err(AdminError::Window(key.clone()).into()),
+        // No store has heard of it.
+        Rule::Quota(quota) if *quota == Quota::unlimited() => {
+            return Ok(BucketLevel::unused(key.clone(), *quota, None));
+        }
+        _ => {}
+    }
+    if let Some(level) = store.peek(key).await? {
+        return Ok(level);
+    }
+    let plan = rule.plan();
+    let explained = store.explain(key, plan).await?;
+    let overridden = explained.quota_from == Some(Origin::Override);
+    let quota = match rule {
+        Rule::Quota(own) if !overridden => Some(*own),
+        Rule::Provisioned => None,
+        _ => explained.quota,
+    };
+    match quota {
+        _ if explained.prospect == Prospect::UnknownPlan => {
+            Err(TakeError::UnknownPlan { key: key.clone(), plan: plan.cloned() }.into())
+        }
+        None => Err(TakeError::UnknownBucket(key.clone()).into()),
+        Some(quota) => Ok(BucketLevel { overridden, ..BucketLevel::unused(key.clone(), quota, plan.cloned()) }),
     }
 }
 

@@ -5,8 +5,8 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use crate::{
-    Adjusted, Adjustment, Coalesce, DenyCache, Error, HoldBack, Key, Lease, LeaseOptions, Outcome, Rule, Store,
-    SweepCursor, Swept, Take, TakeError,
+    Adjusted, Adjustment, BucketLevel, Coalesce, DenyCache, Error, HoldBack, Key, Lease, LeaseOptions, Outcome, Rule,
+    Store, SweepCursor, Swept, Take, TakeError,
 };
 
 /// A limiter's store, with what it asks it through.
@@ -104,6 +104,10 @@ impl<S: Store> Store for Stack<S> {
 
     async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
         self.asked.hold_back(key, rule, hold).await
+    }
+
+    async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
+        self.store.level(key, rule).await
     }
 
     async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {

@@ -3,7 +3,9 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use crate::{Adjusted, Adjustment, Error, HoldBack, Key, Outcome, Rule, Store, SweepCursor, Swept, Take, TakeError};
+use crate::{
+    Adjusted, Adjustment, BucketLevel, Error, HoldBack, Key, Outcome, Rule, Store, SweepCursor, Swept, Take, TakeError,
+};
 
 /// A store of whatever kind, chosen while the program runs: in memory for a test, a database in production.
 ///
@@ -11,8 +13,8 @@ use crate::{Adjusted, Adjustment, Error, HoldBack, Key, Outcome, Rule, Store, Sw
 /// [`Limiter`](crate::Limiter) whose type does not name its store is over this one: what holds it needs no parameter.
 ///
 /// What memory answers to `allow` and `reserve` takes no future; a call of another store allocates one. It is no
-/// [`Admin`](crate::Admin): whoever needs that, or the pool, keeps a clone of the store itself, or of its [`Arc`]. Of a
-/// [`LocalReads`](crate::LocalReads) it is made over the whole: `AnyStore::new(LocalReads::new(store))`.
+/// [`Admin`](crate::Admin): whoever changes what rules buckets, or needs the pool, keeps a clone of the store itself, or of its
+/// [`Arc`]. Of a [`LocalReads`](crate::LocalReads) it is made over the whole: `AnyStore::new(LocalReads::new(store))`.
 ///
 /// ```
 /// use tollgate::{AnyStore, Error, Limiter, MemoryStore, Quota};
@@ -85,6 +87,10 @@ impl Store for AnyStore {
         self.store.take_now(take)
     }
 
+    async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
+        self.store.level(key, rule).await
+    }
+
     async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {
         self.store.sweep(after, limit).await
     }
@@ -108,6 +114,7 @@ trait Erased: Send + Sync {
     fn hold_back<'a>(&'a self, key: &'a Key, rule: &'a Rule, hold: HoldBack) -> Asked<'a, bool>;
     fn take_one<'a>(&'a self, take: &'a Take) -> Asked<'a, Outcome>;
     fn take_now(&self, take: &Take) -> Option<Outcome>;
+    fn level<'a>(&'a self, key: &'a Key, rule: &'a Rule) -> Asked<'a, BucketLevel>;
     fn sweep<'a>(&'a self, after: Option<&'a SweepCursor>, limit: u32) -> Asked<'a, Swept>;
     fn count_denials<'a>(&'a self, denials: &'a [(Key, u64)]) -> Asked<'a, ()>;
 }
@@ -137,6 +144,10 @@ impl<S: Store> Erased for S {
 
     fn take_now(&self, take: &Take) -> Option<Outcome> {
         Store::take_now(self, take)
+    }
+
+    fn level<'a>(&'a self, key: &'a Key, rule: &'a Rule) -> Asked<'a, BucketLevel> {
+        Box::pin(Store::level(self, key, rule))
     }
 
     fn sweep<'a>(&'a self, after: Option<&'a SweepCursor>, limit: u32) -> Asked<'a, Swept> {

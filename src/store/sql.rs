@@ -14,11 +14,12 @@ use super::isolation::Isolation;
 use super::operations::Conversation;
 use super::run::{Run, runs};
 use super::together::Together;
+use crate::admin::level_under;
 use crate::hold_back::held;
 use crate::retry::{Class, Failure, Retry, finish, finish_statement};
 use crate::{
-    Adjusted, Adjustment, Admin, Counted, Denials, Error, HoldBack, Key, Outcome, Quota, Rule, SharedWindows, Store,
-    SweepCursor, Swept, Take, TakeError, Window, telemetry,
+    Adjusted, Adjustment, Admin, BucketLevel, Counted, Denials, Error, HoldBack, Key, Outcome, Quota, Rule,
+    SharedWindows, Store, SweepCursor, Swept, Take, TakeError, Window, telemetry,
 };
 
 /// Buckets in a SQL database, reached through a pool of the host's: one statement a call.
@@ -215,6 +216,10 @@ impl<DB: Dialect> Store for SqlStore<DB> {
     async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
         let lowered = self.operate((key.clone(), rule.clone(), hold.of(key, rule)?), DB::hold_back).await?;
         held(lowered, key, rule)
+    }
+
+    async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
+        level_under(self, key, rule).await
     }
 
     async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {

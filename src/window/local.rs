@@ -8,9 +8,10 @@ use tokio::time::Instant;
 use super::{Counted, Ring, Window};
 use crate::answer::Word;
 use crate::decision::Source;
+use crate::store::take_by;
 use crate::{
-    Adjusted, Adjustment, Decision, Error, HoldBack, Key, Mode, Outcome, Rule, Store, SweepCursor, Swept, Take,
-    TakeError,
+    Adjusted, Adjustment, BucketLevel, Decision, Error, HoldBack, Key, Mode, Outcome, Rule, Store, SweepCursor, Swept,
+    Take, TakeError,
 };
 
 /// A store that counts requests in sliding windows for others to read.
@@ -293,15 +294,11 @@ impl Seen {
     }
 }
 
-impl<S: SharedWindows> Store for LocalReads<S> {
-    fn most_together(&self) -> usize {
-        self.store.most_together()
-    }
-
+impl<S: SharedWindows> LocalReads<S> {
     /// In one call of the store, unless a window is among them: those are decided one by one.
-    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+    async fn take_by(&self, patient: bool, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         if takes.iter().all(|take| local(take).is_none()) {
-            return self.store.take(takes).await;
+            return take_by(&self.store, patient, takes).await;
         }
         let mut outcomes = Vec::with_capacity(takes.len());
         for take in takes {
@@ -311,6 +308,20 @@ impl<S: SharedWindows> Store for LocalReads<S> {
             }
         }
         Ok(outcomes)
+    }
+}
+
+impl<S: SharedWindows> Store for LocalReads<S> {
+    fn most_together(&self) -> usize {
+        self.store.most_together()
+    }
+
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        self.take_by(true, takes).await
+    }
+
+    async fn try_take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        self.take_by(false, takes).await
     }
 
     async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
@@ -326,6 +337,10 @@ impl<S: SharedWindows> Store for LocalReads<S> {
 
     async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
         self.store.hold_back(key, rule, hold).await
+    }
+
+    async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
+        self.store.level(key, rule).await
     }
 
     async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tollgate::{
-    Adjusted, Adjustment, Coalesce, DenyCache, Error, HoldBack, Key, Outcome, Rule, Store, Take, TakeError,
+    Adjusted, Adjustment, BucketLevel, Coalesce, DenyCache, Error, HoldBack, Key, Outcome, Rule, Store, Take, TakeError,
 };
 
 /// The layers between a case and its store.
@@ -78,6 +78,10 @@ impl<S: Store> Store for Stacked<S> {
 
     async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
         self.asked().hold_back(key, rule, hold).await
+    }
+
+    async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
+        self.asked().level(key, rule).await
     }
 
     async fn sweep(&self, after: Option<&tollgate::SweepCursor>, limit: u32) -> Result<tollgate::Swept, Error> {

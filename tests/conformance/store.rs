@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::{
-    Adjusted, Adjustment, Coalesce, Counted, Error, HoldBack, Key, MySqlStore, Outcome, PgStore, Rule, SharedWindows,
-    SqliteStore, Store, SweepCursor, Swept, Take, TakeError, Window,
+    Adjusted, Adjustment, BucketLevel, Coalesce, Counted, Error, HoldBack, Key, MySqlStore, Outcome, PgStore, Rule,
+    SharedWindows, SqliteStore, Store, SweepCursor, Swept, Take, TakeError, Window,
 };
 
 use crate::layers::{Changes, Layers, Stacked};
@@ -120,6 +120,10 @@ impl Store for AnyStore {
         ask!(self.hold_back(key, rule, hold))
     }
 
+    async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
+        ask!(self.level(key, rule))
+    }
+
     async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {
         ask!(self.sweep(after, limit))
     }
@@ -152,6 +156,10 @@ impl<M: Store, P: Store, L: Store> Store for AnyOf<M, P, L> {
 
     async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
         on!(self, store => store.hold_back(key, rule, hold).await)
+    }
+
+    async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
+        on!(self, store => store.level(key, rule).await)
     }
 
     async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {

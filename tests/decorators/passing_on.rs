@@ -1,0 +1,125 @@
+//! What layers pass on to the store beneath, whichever of its methods that is.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tollgate::{
+    Adjusted, Adjustment, AnyStore, BucketLevel, Coalesce, Counted, Decision, DenyCache, Error, HoldBack, Key, Lease,
+    LocalReads, MemoryStore, Outcome, Rule, SharedWindows, Store, SweepCursor, Swept, Take, TakeError, Window,
+};
+
+use super::beneath::take;
+
+#[tokio::test]
+async fn each_method_of_the_store_within_is_asked_and_no_default_in_its_place() -> anyhow::Result<()> {
+    let within = Telling::default();
+    let store = AnyStore::new(within.clone());
+    assert!(store.is_in_process());
+    assert_eq!(asked_for_all(&store, &within).await?, ALL);
+    Ok(())
+}
+
+/// By hand, too: a limiter, or `Coalesce`, above them asks what it would ask the store.
+#[tokio::test]
+async fn layers_ask_as_they_were_asked() -> anyhow::Result<()> {
+    let within = Telling::default();
+    assert_eq!(asked_for_all(&DenyCache::new(within.clone()), &within).await?, ALL);
+    // At once these answer what they know themselves, or nothing.
+    let others: Vec<&str> = ALL.into_iter().filter(|method| *method != "take_now").collect();
+    let within = Telling::default();
+    assert_eq!(asked_for_all(&LocalReads::new(within.clone()), &within).await?, others);
+    let within = Telling::default();
+    assert_eq!(asked_for_all(&Lease::new(within.clone()), &within).await?, others);
+    let within = Telling::default();
+    assert_eq!(asked_for_all(&Coalesce::new(within.clone()), &within).await?, others);
+    Ok(())
+}
+
+const ALL: [&str; 9] =
+    ["take", "try_take", "adjust", "hold_back", "take_one", "take_now", "level", "sweep", "count_denials"];
+
+/// Asks a layer by each method, and tells by which it asked the store.
+async fn asked_for_all<S: Store>(layer: &S, within: &Telling) -> anyhow::Result<Vec<&'static str>> {
+    assert_eq!(layer.most_together(), 7);
+    let takes = [take("a", "1/h")?, take("b", "1/h")?];
+    assert_eq!((layer.take(&takes).await?.len(), layer.try_take(&takes).await?.len()), (2, 2));
+    assert!(layer.adjust(&[]).await?.is_empty());
+    assert!(layer.hold_back(takes[0].key(), &Rule::Provisioned, HoldBack::remaining(0)).await?);
+    assert!(layer.take_one(&takes[0]).await??.is_granted());
+    let _ = layer.take_now(&takes[1]);
+    assert_eq!(layer.level(takes[0].key(), &Rule::try_from("3 once")?).await?.available, 3);
+    assert_eq!(layer.sweep(None, 1).await?, Swept::default());
+    layer.count_denials(&[]).await?;
+    Ok(within.0.lock().clone())
+}
+
+/// Notes by which method it was asked, and answers what no default would.
+#[derive(Clone, Default)]
+struct Telling(Arc<Mutex<Vec<&'static str>>>);
+
+impl Telling {
+    fn note(&self, method: &'static str) {
+        self.0.lock().push(method);
+    }
+}
+
+impl Store for Telling {
+    fn is_in_process(&self) -> bool {
+        true
+    }
+
+    fn most_together(&self) -> usize {
+        7
+    }
+
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        self.note("take");
+        Ok(takes.iter().map(|_| Ok(Decision::grant(1))).collect())
+    }
+
+    async fn try_take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        self.note("try_take");
+        Ok(takes.iter().map(|_| Ok(Decision::grant(1))).collect())
+    }
+
+    async fn adjust(&self, _: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        self.note("adjust");
+        Ok(Vec::new())
+    }
+
+    async fn hold_back(&self, _: &Key, _: &Rule, _: HoldBack) -> Result<bool, Error> {
+        self.note("hold_back");
+        Ok(true)
+    }
+
+    async fn take_one(&self, _: &Take) -> Result<Outcome, Error> {
+        self.note("take_one");
+        Ok(Ok(Decision::grant(1)))
+    }
+
+    fn take_now(&self, _: &Take) -> Option<Outcome> {
+        self.note("take_now");
+        Some(Ok(Decision::grant(1)))
+    }
+
+    async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
+        self.note("level");
+        MemoryStore::new().level(key, rule).await
+    }
+
+    async fn sweep(&self, _: Option<&SweepCursor>, _: u32) -> Result<Swept, Error> {
+        self.note("sweep");
+        Ok(Swept::default())
+    }
+
+    async fn count_denials(&self, _: &[(Key, u64)]) -> Result<(), Error> {
+        self.note("count_denials");
+        Ok(())
+    }
+}
+
+impl SharedWindows for Telling {
+    async fn count(&self, key: &Key, window: &Window, cost: u64) -> Result<Counted, Error> {
+        MemoryStore::new().count(key, window, cost).await
+    }
+}
