@@ -35,6 +35,7 @@ mod future;
 mod gate;
 #[cfg(feature = "tonic")]
 mod grpc;
+mod handler;
 mod headers;
 mod key;
 mod layer;

@@ -14,6 +14,7 @@ mod serving {
     mod examples;
     mod gated;
     mod grpc;
+    mod handlers;
     mod headers;
     mod hyper;
     mod injection;

@@ -20,6 +20,10 @@ pub(super) fn is_grpc(request: &Parts) -> bool {
 
 /// An answer without a body: the status is in its headers.
 pub(super) fn respond(refusal: &Refusal) -> Response<Bytes> {
+    status(refusal).into_http()
+}
+
+pub(super) fn status(refusal: &Refusal) -> Status {
     let code = match refusal.status() {
         StatusCode::TOO_MANY_REQUESTS => Code::ResourceExhausted,
         StatusCode::SERVICE_UNAVAILABLE => Code::Unavailable,
@@ -28,13 +32,12 @@ pub(super) fn respond(refusal: &Refusal) -> Response<Bytes> {
         status if status.is_client_error() => Code::InvalidArgument,
         _ => Code::Internal,
     };
-    let status = match refusal {
+    match refusal {
         Refusal::Denied { decision, .. } if decision.retry_after() != Duration::MAX => {
             // To the nanosecond: this is no header of whole seconds.
             let details = ErrorDetails::with_retry_info(Some(decision.retry_after()));
             Status::with_error_details(code, refusal.message(), details)
         }
         _ => Status::new(code, refusal.message()),
-    };
-    status.into_http()
+    }
 }

@@ -14,7 +14,7 @@ pub enum Refusal {
     #[non_exhaustive]
     Denied {
         /// The answer to the request for tokens.
-        decision: Decision,
+        decision: Box<Decision>,
         /// The name of the limit that denied.
         limit: Arc<str>,
     },

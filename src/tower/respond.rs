@@ -14,6 +14,11 @@ use crate::Source;
 /// Problem details (RFC 9457), `application/problem+json`; a denial is of the type `quota-exceeded` of the `RateLimit`
 /// headers' draft, or if a [`Fallback`](crate::Fallback) denied, `temporary-reduced-capacity`, and names the limit.
 pub fn problem(refusal: &Refusal, _request: &Parts) -> Response<Bytes> {
+    details(refusal)
+}
+
+/// Whatever the request was.
+pub(super) fn details(refusal: &Refusal) -> Response<Bytes> {
     let mut problem = json!({ "status": refusal.status().as_u16(), "detail": refusal.message() });
     match refusal {
         Refusal::Denied { limit, decision } => {

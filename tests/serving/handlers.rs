@@ -1,0 +1,114 @@
+//! Handlers that ask a limiter themselves, and refuse as the layer does.
+
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::routing::get;
+use axum::{Extension, Router, middleware};
+use bytes::Bytes;
+use http::header::DATE;
+use tokio::time::Duration;
+use tollgate::tower::{Everybody, RateLimitLayer, Refusal};
+use tollgate::{AnyStore, Decision, Key, Limiter, ManualClock, MemoryStore, Quota, Rule, Store};
+use tonic::{Code, Status};
+use tonic_types::StatusExt;
+use tower::ServiceExt;
+
+use super::broken::Broken;
+use super::client::Client;
+use super::server::Server;
+
+#[tokio::test]
+async fn a_handler_refuses_as_the_layer_does() -> anyhow::Result<()> {
+    let hourly = Quota::interval(3, Duration::from_secs(3600))?;
+    for quota in ["40/min burst 3".parse()?, hourly, Quota::once(3)?] {
+        let limiter = limiter(MemoryStore::with_clock(ManualClock::default()), quota)?;
+        let layered = Router::new().route("/{cost}", get(|| async { "served" }));
+        let layer =
+            RateLimitLayer::new(limiter.clone()).key(Everybody).cost(|head| head.uri.path()[1..].parse().unwrap());
+        let layered = Server::start(layered.layer(layer)).await?;
+        let handled = Server::start(handled(limiter)).await?;
+        let [layered, handled] = [&layered, &handled].map(|server| Client::new(server.address));
+        assert_eq!(handled.get("/3").await?.body, "served");
+        for path in ["/1", "/2", "/4"] {
+            let (mut ours, mut theirs) = (handled.get(path).await?, layered.get(path).await?);
+            let denied = if path == "/4" { StatusCode::BAD_REQUEST } else { StatusCode::TOO_MANY_REQUESTS };
+            assert_eq!((ours.status, theirs.status), (denied, denied), "{quota}");
+            assert!(ours.headers.remove(DATE).is_some() && theirs.headers.remove(DATE).is_some());
+            assert_eq!(ours.headers, theirs.headers, "{quota}: {path}");
+            assert_eq!(ours.body, theirs.body, "{quota}: {path}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_error_is_refused_without_what_only_the_service_may_know() -> anyhow::Result<()> {
+    let unknown = Rule::Plan(Key::try_from("none such")?);
+    for (limiter, status) in [
+        (limiter(Broken, "1/s")?, StatusCode::SERVICE_UNAVAILABLE),
+        (limiter(MemoryStore::new(), unknown)?, StatusCode::INTERNAL_SERVER_ERROR),
+    ] {
+        let server = Server::start(handled(limiter)).await?;
+        let answer = Client::new(server.address).get("/1").await?;
+        assert_eq!(answer.status, status);
+        assert_eq!(answer.headers["content-type"], "application/problem+json");
+        let body = String::from_utf8(answer.body.to_vec())?;
+        assert!(!body.contains("secret") && !body.contains("none such"), "{body}");
+    }
+    Ok(())
+}
+
+/// For headers of other names, or a count of one's own.
+#[tokio::test]
+async fn a_layer_outside_finds_the_decision_and_the_refusal() -> anyhow::Result<()> {
+    let router = handled(limiter(MemoryStore::new(), "2 once")?);
+    let router = router.layer(middleware::map_response(async |answer: axum::response::Response| {
+        let decision = answer.extensions().get::<Decision>().map(Decision::remaining);
+        let refused = answer.extensions().get::<Refusal>().and_then(Refusal::retry_after);
+        (Extension(decision), format!("{decision:?} {refused:?}"))
+    }));
+    let ask = async |path: &str| {
+        let answer = router.clone().oneshot(http::Request::get(path).body(axum::body::Body::empty())?).await?;
+        let body: Bytes = axum::body::to_bytes(answer.into_body(), 1000).await?;
+        anyhow::Ok(String::from_utf8(body.to_vec())?)
+    };
+    assert_eq!(ask("/1").await?, "None None");
+    assert_eq!(ask("/2").await?, "Some(1) None");
+    Ok(())
+}
+
+#[tokio::test]
+async fn by_grpc_it_is_a_status() -> anyhow::Result<()> {
+    async fn method(limiter: &Limiter, cost: u64) -> Result<u64, Status> {
+        let decision = limiter.allow_n("a", cost).await.map_err(Refusal::from)?;
+        Refusal::unless_granted(&decision, "tokens")?;
+        Ok(decision.remaining())
+    }
+    let slow = limiter(MemoryStore::with_clock(ManualClock::default()), Quota::per_minute(40).burst(2))?;
+    assert_eq!(method(&slow, 2).await?, 0);
+    let denied = method(&slow, 1).await.unwrap_err();
+    assert_eq!(denied.code(), Code::ResourceExhausted);
+    let retry = denied.get_details_retry_info().and_then(|info| info.retry_delay);
+    assert_eq!(retry, Some(Duration::from_millis(1500)), "{denied:?}");
+    let failed = method(&limiter(Broken, "1/s")?, 1).await.unwrap_err();
+    assert_eq!(failed.code(), Code::Unavailable);
+    assert!(!format!("{failed:?}").contains("secret"), "{failed:?}");
+    Ok(())
+}
+
+/// What a request costs is in its path, where only the handler reads it.
+fn handled(limiter: Limiter) -> Router {
+    async fn handler(State(limiter): State<Limiter>, Path(cost): Path<u64>) -> Result<&'static str, Refusal> {
+        Refusal::unless_granted(&limiter.allow_n("everybody", cost).await?, "default")?;
+        Ok("served")
+    }
+    Router::new().route("/{cost}", get(handler)).with_state(limiter)
+}
+
+fn limiter<S: Store, R>(store: S, rule: R) -> anyhow::Result<Limiter>
+where
+    R: TryInto<Rule>,
+    tollgate::Error: From<R::Error>,
+{
+    Ok(Limiter::new(AnyStore::new(store), rule)?)
+}
