@@ -164,7 +164,7 @@ async fn a_sweep_deletes_what_says_nothing_any_more_step_by_step() -> anyhow::Re
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_limiter_sweeps_away_keys_that_were_used_once() -> anyhow::Result<()> {
     for sweeps in [true, false] {
         let memory = Memory::new();
@@ -183,7 +183,47 @@ async fn a_limiter_sweeps_away_keys_that_were_used_once() -> anyhow::Result<()> 
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
+async fn sweeps_that_find_little_take_a_fiftieth_of_the_time_however_many_requests_there_are() -> anyhow::Result<()> {
+    /// Sweeps for 10 ms, and finds so many rows.
+    struct Sweeping(MemoryStore, u64, Arc<AtomicU64>);
+
+    impl Store for Sweeping {
+        async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+            self.0.take(takes).await
+        }
+
+        async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+            self.0.adjust(adjustments).await
+        }
+
+        async fn sweep(&self, _: Option<&SweepCursor>, _: u32) -> Result<Swept, Error> {
+            self.2.fetch_add(1, Ordering::SeqCst);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            let mut swept = Swept::default();
+            swept.deleted = self.1;
+            Ok(swept)
+        }
+    }
+
+    for (found, expected) in [(0, 2..=5), (63, 2..=5), (64, 90..=200)] {
+        let sweeps = Arc::new(AtomicU64::new(0));
+        let store = Sweeping(MemoryStore::new(), found, Arc::clone(&sweeps));
+        let limiter = Limiter::new(store, Quota::once(1_000_000)?)?.bind("one")?;
+        // Two seconds.
+        for _ in 0..200 {
+            for _ in 0..1024 {
+                assert!(limiter.allow().await?.is_granted());
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let sweeps = sweeps.load(Ordering::SeqCst);
+        assert!(expected.contains(&sweeps), "{sweeps} sweeps that found {found} rows each");
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_store_that_may_not_sweep_limits_all_the_same() -> anyhow::Result<()> {
     struct Forbidden(MemoryStore, Arc<AtomicU64>);
 

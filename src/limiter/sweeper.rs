@@ -1,8 +1,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 
 use crate::{Error, Store, SweepCursor, Swept, telemetry};
 
@@ -15,13 +16,19 @@ pub(super) struct Sweeper {
     /// Between how many times `EVERY` requests runs are made.
     pace: AtomicU64,
     busy: AtomicBool,
-    after: Mutex<Option<SweepCursor>>,
+    progress: Mutex<Progress>,
+}
+
+#[derive(Debug, Default)]
+struct Progress {
+    after: Option<SweepCursor>,
+    rests_until: Option<Instant>,
 }
 
 impl Default for Sweeper {
     fn default() -> Self {
         let (requests, due, pace) = (AtomicU64::new(0), AtomicU64::new(EVERY), AtomicU64::new(1));
-        Self { requests, due, pace, busy: AtomicBool::default(), after: Mutex::default() }
+        Self { requests, due, pace, busy: AtomicBool::default(), progress: Mutex::default() }
     }
 }
 
@@ -39,44 +46,46 @@ impl Sweeper {
         if self.busy.swap(true, Ordering::AcqRel) {
             return;
         }
-        let (busy, store) = (Busy(Arc::clone(self)), Arc::clone(store));
+        let (busy, store, now) = (Busy(Arc::clone(self)), Arc::clone(store), Instant::now());
+        if self.progress.lock().rests_until.is_some_and(|until| now < until) {
+            return;
+        }
         // Without a runtime there is only this process's memory, which clears away by itself when it is full.
         if let Ok(runtime) = Handle::try_current() {
             // A role that may not sweep limits all the same.
             runtime.spawn(async move {
-                let deleted = busy.0.run(&*store).await.unwrap_or(0);
-                busy.0.rest(requests, deleted);
+                let much = busy.0.run(&*store).await.unwrap_or(false);
+                busy.0.rest(requests, now, much);
             });
         }
     }
 
-    /// Says when the next run is due, after one that began at so many requests.
-    fn rest(&self, requests: u64, deleted: u64) {
-        let pace = if deleted > 0 { 1 } else { (self.pace.load(Ordering::Relaxed) * 2).min(SLOWEST) };
+    /// Says when the next run is due, after one that began at so many requests, and whether it found much.
+    fn rest(&self, requests: u64, began: Instant, much: bool) {
+        let pace = if much { 1 } else { (self.pace.load(Ordering::Relaxed) * 2).min(SLOWEST) };
         self.pace.store(pace, Ordering::Relaxed);
         self.due.store(requests + EVERY * pace, Ordering::Relaxed);
+        self.progress.lock().rests_until = (!much).then(|| Instant::now() + began.elapsed() * REST);
     }
 
-    /// Steps through as many rows as keep up with the requests, or to the end; answers how many it deleted.
-    async fn run<S: Store>(&self, store: &S) -> Result<u64, Error> {
-        let mut deleted = 0;
+    /// Steps through as many rows as keep up with the requests, or to the end, and says whether so many said nothing any
+    /// more that they may soon outnumber the others.
+    async fn run<S: Store>(&self, store: &S) -> Result<bool, Error> {
+        let (mut deleted, mut looked_at) = (0, 0);
         for _ in 0..MOST_STEPS {
-            let after = self.after().clone();
+            let after = self.progress.lock().after.clone();
             let swept = store.sweep(after.as_ref(), ROWS).await;
             telemetry::swept(&swept);
             let Swept { deleted: rows, next } = swept?;
             deleted += rows;
+            looked_at += u64::from(ROWS);
             let at_the_end = next.is_none();
-            *self.after() = next;
+            self.progress.lock().after = next;
             if at_the_end {
                 break;
             }
         }
-        Ok(deleted)
-    }
-
-    fn after(&self) -> MutexGuard<'_, Option<SweepCursor>> {
-        self.after.lock()
+        Ok(deleted >= looked_at / MUCH)
     }
 }
 
@@ -89,10 +98,14 @@ impl Drop for Busy {
     }
 }
 
-/// A run that finds something looks at two rows for each request. A row that says nothing any more so goes within half as many
+/// A run that finds much looks at two rows for each request. A row that says nothing any more so goes within half as many
 /// requests as there are rows; if requests make a row each, half of the rows are such at most.
 const EVERY: u64 = 1024;
 const ROWS: u32 = 256;
 const MOST_STEPS: u32 = 8;
-/// While runs find nothing, as where the same keys are asked for again and again, they would cost more than they save.
+/// That many of the rows looked at, one of: at this share each request still makes a row at every other pace.
+const MUCH: u64 = 4;
+/// While runs find little, as where the same keys are asked for again and again, they would cost more than they save: they are
+/// made this much more seldom, and take no more than a fiftieth of the time, however many requests go in a call.
 const SLOWEST: u64 = 8;
+const REST: u32 = 49;
