@@ -20,7 +20,7 @@ pub use error::AdminError;
 pub use explanation::{Explanation, Origin, Prospect};
 pub use filter::Filter;
 pub use level::BucketLevel;
-pub(crate) use level::level_under;
+pub(crate) use level::{level_of_itself, level_under};
 pub use over::Override;
 pub use plan::Plan;
 pub use swept::{SweepCursor, Swept};

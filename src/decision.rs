@@ -237,7 +237,8 @@ impl Decision {
         self.granted
     }
 
-    /// The whole tokens left.
+    /// The whole tokens left; [`u64::MAX`] if nothing limited the request: neither a [mode](Self::mode) that is off, nor a quota
+    /// without a limit, nor [`Fallback::Open`](crate::Fallback::Open) has a number to tell.
     #[must_use]
     pub fn remaining(&self) -> u64 {
         self.remaining

@@ -64,7 +64,8 @@ pub enum Error {
     /// The role may not call the routines.
     #[error(
         "this database role may not do that: `tollgate migrate --print grants` or migrations/grants makes roles that may; \
-         tollgate_app takes tokens, and who looks at buckets or changes what rules them has tollgate_operator"
+         run it again after each upgrade. tollgate_app takes tokens, and looks at keys that it names; \
+         who lists keys, or changes what rules them, has tollgate_operator"
     )]
     NotPermitted(#[source] Cause),
     /// Another implementation of a trait of this crate failed.

@@ -156,9 +156,11 @@ impl<S: Store, C: Clock> Lease<S, C> {
                 served.map(Ok)
             })
             .collect();
+        // What was served is used up: those beside it cannot be asked for again by themselves.
+        let has_served = served.iter().any(Option::is_some);
+        let patient = patient || has_served;
         let answers = if rest.is_empty() { Ok(Vec::new()) } else { take_by(&self.lender.store, patient, &rest).await };
-        // What was served is used up.
-        let mut answers = answers.map_err(|error| error.after(served.iter().any(Option::is_some)))?;
+        let mut answers = answers.map_err(|error| error.after(has_served))?;
         for (take, outcome) in rest.iter().zip(&answers) {
             self.lender.note(take, outcome);
         }

@@ -183,16 +183,21 @@ begin
       iterate at_once;
     end if;
     if v_rest is null and (v_overrides or v_planned > 0) then
-      -- Those whose terms have to be settled first are decided one by one without being told.
-      select json_arrayagg(r.place) into v_rest
-        from json_table(p_requests, '$[*]' columns (
-               place for ordinality, id varchar(512) character set ascii path '$[0]')) as r
-        join token_buckets b on b.id = unhex(r.id) and b.capacity = b.under_capacity
-                                and b.refill_seconds = b.under_seconds and b.refill = b.under_refill
-        left join token_overrides o on o.id = b.id
-        left join token_plans p on p.name = b.plan and p.mode is null and p.capacity = b.capacity
-                                   and p.refill_seconds = b.refill_seconds and p.refill = b.refill
-       where o.id is not null or b.plan is not null and p.name is null;
+      -- Those whose terms have to be settled first are decided one by one already. As they are, not as a snapshot has them.
+      select json_arrayagg(s.place) into v_rest
+        from (select r.place, r.id, b.plan, b.capacity, b.refill_seconds, b.refill,
+                     coalesce(b.capacity = b.under_capacity and b.refill_seconds = b.under_seconds
+                              and b.refill = b.under_refill, true) as settled
+                from (select place, unhex(id) as id
+                        from json_table(p_requests, '$[*]' columns (
+                               place for ordinality, id varchar(512) character set ascii path '$[0]')) as requests
+                       limit 1000000000) as r
+                left join token_buckets b on b.id = r.id
+                 for update /*!80000 of b */) as s
+        left join token_overrides o on o.id = s.id
+        left join token_plans p on p.name = s.plan and p.mode is null and p.capacity = s.capacity
+                                   and p.refill_seconds = s.refill_seconds and p.refill = s.refill
+       where s.settled and (o.id is not null or s.plan is not null and p.name is null);
       if v_rest is not null then
         iterate at_once;
       end if;

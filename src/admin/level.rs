@@ -68,15 +68,19 @@ impl BucketLevel {
     }
 }
 
+/// What no store has to be asked for: one of a window, and of what has no limit, knows no bucket.
+pub(crate) fn level_of_itself(key: &Key, rule: &Rule) -> Option<Result<BucketLevel, Error>> {
+    match rule {
+        Rule::Window(_) => Some(Err(AdminError::Window(key.clone()).into())),
+        Rule::Quota(quota) if *quota == Quota::unlimited() => Some(Ok(BucketLevel::unused(key.clone(), *quota, None))),
+        _ => None,
+    }
+}
+
 /// What a request under a rule would find, for the stores that can say it.
 pub(crate) async fn level_under<S: Admin>(store: &S, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
-    match rule {
-        Rule::Window(_) => return Err(AdminError::Window(key.clone()).into()),
-        // No store has heard of it.
-        Rule::Quota(quota) if *quota == Quota::unlimited() => {
-            return Ok(BucketLevel::unused(key.clone(), *quota, None));
-        }
-        _ => {}
+    if let Some(level) = level_of_itself(key, rule) {
+        return level;
     }
     if let Some(level) = store.peek(key).await? {
         return Ok(level);

@@ -3,7 +3,8 @@
 use std::pin::pin;
 
 use super::{Bound, Limiter};
-use crate::{BucketLevel, Error, Key, Store};
+use crate::admin::level_of_itself;
+use crate::{BucketLevel, Error, Key, Rule, Store};
 
 impl<S: Store> Limiter<S> {
     /// Reads a key's tokens, and takes none: see [`BucketLevel::available`], negative if requests wait for them already.
@@ -34,8 +35,25 @@ impl<S: Store> Limiter<S> {
         K: TryInto<Key>,
         Error: From<K::Error>,
     {
-        let (key, rule) = (key.try_into()?, self.rule());
-        self.policy.bounded(pin!(self.store().level(&key, &rule))).await
+        self.peek_under(key, &self.rule()).await
+    }
+
+    /// The same for a bucket under another rule than the limiter's: of a client's plan, or one of several that a request
+    /// names.
+    ///
+    /// # Errors
+    ///
+    /// As for [`peek`](Self::peek).
+    pub async fn peek_under<K>(&self, key: K, rule: &Rule) -> Result<BucketLevel, Error>
+    where
+        K: TryInto<Key>,
+        Error: From<K::Error>,
+    {
+        let key = key.try_into()?;
+        match level_of_itself(&key, rule) {
+            Some(level) => level,
+            None => self.policy.bounded(pin!(self.store().level(&key, rule))).await,
+        }
     }
 }
 

@@ -83,7 +83,7 @@ impl Policy {
         chosen.count.fetch_add(1, Ordering::Relaxed);
         chosen.decisions.fell_back(&error, !chosen.falls_back.swap(true, Ordering::Relaxed));
         let decision = match &chosen.fallback {
-            Fallback::Open => Decision::grant(0),
+            Fallback::Open => Decision::grant(u64::MAX),
             Fallback::Closed(retry_after) => Decision::denial(*retry_after),
             Fallback::Local(quota) => {
                 let mut local = take.clone();

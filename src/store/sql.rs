@@ -100,6 +100,8 @@ impl<DB: Dialect> SqlStore<DB> {
     async fn take_all_of(&self, patient: bool, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         let (runs, mut outcomes) = runs(takes, DB::MOST_TOGETHER);
         for (before, run) in runs.into_iter().enumerate() {
+            // Those before have taken what they did.
+            let patient = patient || before > 0;
             let entered = match run {
                 Run::Each(asks) => self.take_each(patient, asks, &mut outcomes).await,
                 Run::All(asks) => self.take_all(patient, asks, &mut outcomes).await,

@@ -3,19 +3,23 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::Response;
+use http::{HeaderMap, Response};
 
-use super::headers::{add_policy, add_rate_limit, set_retry_after};
-use super::{Refusal, respond};
-use crate::{Decision, Error, Rule};
+use super::headers::set_retry_after;
+use super::{NoKey, Refusal, respond};
+use crate::{Decision, Error};
 
 impl Refusal {
     /// Whether a handler that asked for tokens itself goes on; if there were none, what it answers, by the name that the
     /// limit has in the headers.
     ///
-    /// As an answer a refusal is what the [layer](super::RateLimitLayer) says: 429, problem details, `Retry-After` and
-    /// `RateLimit` with `RateLimit-Policy`. With the feature `axum` it is an `IntoResponse`, with `tonic` it becomes a
-    /// `Status`, and elsewhere a [`Response`]; an [`Error`] of the limiter becomes a refusal by `?`.
+    /// As an answer a refusal is what a [layer](super::RateLimitLayer) with its defaults says: 429, problem details,
+    /// `Retry-After` and `RateLimit`, and `RateLimit-Policy` if the store has said its terms. With the feature `axum` it is an
+    /// `IntoResponse`, with `tonic` it becomes a `Status`, and elsewhere a [`Response`], whose body an answer to HEAD has to
+    /// leave out; an [`Error`] of the limiter becomes a refusal by `?`.
+    ///
+    /// It is for the decision about one limit, of `allow` or `wait`. A reservation's may be
+    /// [due later](Decision::wait), and what several limits have decided has a name of each: see [`Decision::limit`].
     ///
     /// ```
     /// # #[cfg(feature = "axum")]
@@ -50,21 +54,20 @@ impl Refusal {
 
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
-        Self::Failed(error)
+        match error {
+            // Of what the client said: a layer would hash it.
+            Error::Key(error) => Self::NoKey(NoKey::of_client(error.to_string())),
+            other => Self::Failed(other),
+        }
     }
 }
 
 impl From<Refusal> for Response<Bytes> {
     fn from(refusal: Refusal) -> Self {
         let mut response = respond::details(&refusal);
-        let headers = response.headers_mut();
-        set_retry_after(headers, refusal.retry_after());
-        if let Refusal::Denied { decision, limit } = &refusal {
-            add_rate_limit(headers, limit, decision);
-            // What the store says of its terms: the request's own are not known here.
-            add_policy(headers, limit, &Rule::Provisioned, decision);
-            let decision = Decision::clone(decision);
-            response.extensions_mut().insert(decision);
+        add_headers(response.headers_mut(), &refusal);
+        if let Refusal::Denied { decision, .. } = &refusal {
+            response.extensions_mut().insert(Decision::clone(decision));
         }
         response.extensions_mut().insert(refusal);
         response
@@ -81,6 +84,17 @@ impl axum::response::IntoResponse for Refusal {
 #[cfg(feature = "tonic")]
 impl From<Refusal> for tonic::Status {
     fn from(refusal: Refusal) -> Self {
-        super::grpc::status(&refusal)
+        let mut headers = HeaderMap::new();
+        add_headers(&mut headers, &refusal);
+        let mut status = super::grpc::status(&refusal);
+        *status.metadata_mut() = tonic::metadata::MetadataMap::from_headers(headers);
+        status
+    }
+}
+
+fn add_headers(headers: &mut HeaderMap, refusal: &Refusal) {
+    set_retry_after(headers, refusal.retry_after());
+    if let Refusal::Denied { decision, limit } = refusal {
+        respond::add_headers(headers, limit, decision);
     }
 }

@@ -32,7 +32,7 @@ impl Refusal {
         match self {
             Self::Denied { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::NoKey(none) => none.status(),
-            Self::Failed(Error::Take(TakeError::NeverPossible { .. })) => StatusCode::BAD_REQUEST,
+            Self::Failed(Error::Take(TakeError::NeverPossible { .. } | TakeError::NoTokens)) => StatusCode::BAD_REQUEST,
             Self::Failed(Error::Take(TakeError::TooManyKeys(_) | TakeError::TooManyIds(_))) => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
@@ -65,6 +65,7 @@ impl Refusal {
             Self::Failed(_) if self.status() == StatusCode::SERVICE_UNAVAILABLE => {
                 "Whether this request is within its limit cannot be said now: try again later.".to_owned()
             }
+            Self::Failed(Error::Take(TakeError::NoTokens)) => "This request costs nothing.".to_owned(),
             Self::Failed(_) => "The limit of this request is not set up.".to_owned(),
         }
     }

@@ -1,15 +1,17 @@
-//! Answers to requests that are refused, for [`RateLimitLayer::respond`](super::RateLimitLayer::respond).
+//! Answers to requests that are refused, for [`RateLimitLayer::respond`](super::RateLimitLayer::respond). The layer adds
+//! `Retry-After` and the `RateLimit` headers to each of them.
 //!
-//! The layer adds `Retry-After` and the `RateLimit` headers to each of them.
+//! And these headers, for handlers that ask a limiter themselves.
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::request::Parts;
-use http::{Response, StatusCode};
+use http::{HeaderMap, Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::Refusal;
-use crate::Source;
+use super::headers::{add_policy, add_rate_limit};
+use crate::{Decision, Rule, Source};
 
 /// Problem details (RFC 9457), `application/problem+json`; a denial is of the type `quota-exceeded` of the `RateLimit`
 /// headers' draft, or if a [`Fallback`](crate::Fallback) denied, `temporary-reduced-capacity`, and names the limit.
@@ -37,6 +39,17 @@ pub(super) fn details(refusal: &Refusal) -> Response<Bytes> {
 pub fn message(refusal: &Refusal, _request: &Parts) -> Response<Bytes> {
     let body = json!({ "message": refusal.message(), "retry_after_seconds": refusal.retry_after() });
     json_response(refusal.status(), "application/json", &body)
+}
+
+/// Adds `RateLimit` and, if the store has said its terms, `RateLimit-Policy`, by a name for the limit: to tell those who are
+/// served, too, what is left. Where nothing limited the request, there is nothing to say.
+pub fn add_headers(headers: &mut HeaderMap, limit: &str, decision: &Decision) {
+    if decision.is_granted() && (decision.source() == Source::Fallback || decision.remaining() == u64::MAX) {
+        return;
+    }
+    add_rate_limit(headers, limit, decision);
+    // The request's own terms are not known here.
+    add_policy(headers, limit, &Rule::Provisioned, decision);
 }
 
 fn json_response(status: StatusCode, content_type: &'static str, body: &Value) -> Response<Bytes> {

@@ -1,11 +1,14 @@
 //! What layers pass on to the store beneath, whichever of its methods that is.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::time::sleep;
 use tollgate::{
     Adjusted, Adjustment, AnyStore, BucketLevel, Coalesce, Counted, Decision, DenyCache, Error, HoldBack, Key, Lease,
-    LocalReads, MemoryStore, Outcome, Rule, SharedWindows, Store, SweepCursor, Swept, Take, TakeError, Window,
+    LeaseOptions, LocalReads, MemoryStore, Outcome, Rule, RuntimeClock, SharedWindows, Source, Store, SweepCursor,
+    Swept, Take, TakeError, Window,
 };
 
 use super::beneath::take;
@@ -35,13 +38,33 @@ async fn layers_ask_as_they_were_asked() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What was served from memory is used up: nobody can ask for those beside it one by one.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_has_served_some_of_them_has_the_store_try_the_others_again() -> anyhow::Result<()> {
+    let within = Telling::default();
+    let lease = Lease::with_clock(within.clone(), LeaseOptions::default(), RuntimeClock::default());
+    let (leased, other, third) = (take("a", "1000000 once")?, take("b", "1/h")?, take("c", "1/h")?);
+    let mut asked = 0;
+    while lease.take_one(&leased).await??.source() != Source::Lease {
+        asked += 1;
+        anyhow::ensure!(asked < 10_000, "it never holds any");
+        sleep(Duration::from_millis(1)).await;
+    }
+    for (takes, by) in [([leased, other.clone()], "take"), ([other, third], "try_take")] {
+        within.0.lock().clear();
+        assert_eq!(lease.try_take(&takes).await?.len(), 2);
+        assert_eq!(within.0.lock().first(), Some(&by));
+    }
+    Ok(())
+}
+
 const ALL: [&str; 9] =
     ["take", "try_take", "adjust", "hold_back", "take_one", "take_now", "level", "sweep", "count_denials"];
 
 /// Asks a layer by each method, and tells by which it asked the store.
 async fn asked_for_all<S: Store>(layer: &S, within: &Telling) -> anyhow::Result<Vec<&'static str>> {
     assert_eq!(layer.most_together(), 7);
-    let takes = [take("a", "1/h")?, take("b", "1/h")?];
+    let takes = [take("a", "100/h")?, take("b", "100/h")?];
     assert_eq!((layer.take(&takes).await?.len(), layer.try_take(&takes).await?.len()), (2, 2));
     assert!(layer.adjust(&[]).await?.is_empty());
     assert!(layer.hold_back(takes[0].key(), &Rule::Provisioned, HoldBack::remaining(0)).await?);
@@ -55,7 +78,7 @@ async fn asked_for_all<S: Store>(layer: &S, within: &Telling) -> anyhow::Result<
 
 /// Notes by which method it was asked, and answers what no default would.
 #[derive(Clone, Default)]
-struct Telling(Arc<Mutex<Vec<&'static str>>>);
+struct Telling(Arc<Mutex<Vec<&'static str>>>, Arc<MemoryStore>);
 
 impl Telling {
     fn note(&self, method: &'static str) {
@@ -74,12 +97,12 @@ impl Store for Telling {
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         self.note("take");
-        Ok(takes.iter().map(|_| Ok(Decision::grant(1))).collect())
+        self.1.take(takes).await
     }
 
     async fn try_take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         self.note("try_take");
-        Ok(takes.iter().map(|_| Ok(Decision::grant(1))).collect())
+        self.1.take(takes).await
     }
 
     async fn adjust(&self, _: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
@@ -92,9 +115,9 @@ impl Store for Telling {
         Ok(true)
     }
 
-    async fn take_one(&self, _: &Take) -> Result<Outcome, Error> {
+    async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
         self.note("take_one");
-        Ok(Ok(Decision::grant(1)))
+        self.1.take_one(take).await
     }
 
     fn take_now(&self, _: &Take) -> Option<Outcome> {

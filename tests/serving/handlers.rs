@@ -1,13 +1,13 @@
 //! Handlers that ask a limiter themselves, and refuse as the layer does.
 
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::routing::get;
 use axum::{Extension, Router, middleware};
 use bytes::Bytes;
 use http::header::DATE;
 use tokio::time::Duration;
-use tollgate::tower::{Everybody, RateLimitLayer, Refusal};
+use tollgate::tower::{Everybody, RateLimitHeaders, RateLimitLayer, Refusal, respond};
 use tollgate::{AnyStore, Decision, Key, Limiter, ManualClock, MemoryStore, Quota, Rule, Store};
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
@@ -23,12 +23,19 @@ async fn a_handler_refuses_as_the_layer_does() -> anyhow::Result<()> {
     for quota in ["40/min burst 3".parse()?, hourly, Quota::once(3)?] {
         let limiter = limiter(MemoryStore::with_clock(ManualClock::default()), quota)?;
         let layered = Router::new().route("/{cost}", get(|| async { "served" }));
-        let layer =
-            RateLimitLayer::new(limiter.clone()).key(Everybody).cost(|head| head.uri.path()[1..].parse().unwrap());
+        let layer = RateLimitLayer::new(limiter.clone())
+            .key(Everybody)
+            .headers(RateLimitHeaders::Always)
+            .cost(|head| head.uri.path()[1..].parse().unwrap());
         let layered = Server::start(layered.layer(layer)).await?;
         let handled = Server::start(handled(limiter)).await?;
         let [layered, handled] = [&layered, &handled].map(|server| Client::new(server.address));
-        assert_eq!(handled.get("/3").await?.body, "served");
+        let [ours, theirs] = [handled.get("/1/somebody").await?, layered.get("/1").await?];
+        assert_eq!((ours.status, theirs.status), (StatusCode::OK, StatusCode::OK));
+        for header in ["ratelimit", "ratelimit-policy"] {
+            assert_eq!(ours.headers[header], theirs.headers[header], "{quota}");
+        }
+        assert_eq!(handled.get("/2").await?.body, "served");
         for path in ["/1", "/2", "/4"] {
             let (mut ours, mut theirs) = (handled.get(path).await?, layered.get(path).await?);
             let denied = if path == "/4" { StatusCode::BAD_REQUEST } else { StatusCode::TOO_MANY_REQUESTS };
@@ -54,6 +61,11 @@ async fn an_error_is_refused_without_what_only_the_service_may_know() -> anyhow:
         assert_eq!(answer.headers["content-type"], "application/problem+json");
         let body = String::from_utf8(answer.body.to_vec())?;
         assert!(!body.contains("secret") && !body.contains("none such"), "{body}");
+    }
+    // What only the client can have done wrong.
+    let server = Server::start(handled(limiter(MemoryStore::new(), "1/s")?)).await?;
+    for path in ["/0".to_owned(), format!("/1/{}", "x".repeat(256))] {
+        assert_eq!(Client::new(server.address).get(&path).await?.status, StatusCode::BAD_REQUEST, "{path}");
     }
     Ok(())
 }
@@ -90,6 +102,8 @@ async fn by_grpc_it_is_a_status() -> anyhow::Result<()> {
     assert_eq!(denied.code(), Code::ResourceExhausted);
     let retry = denied.get_details_retry_info().and_then(|info| info.retry_delay);
     assert_eq!(retry, Some(Duration::from_millis(1500)), "{denied:?}");
+    let metadata = ["retry-after", "ratelimit", "ratelimit-policy"].map(|name| denied.metadata().get(name).is_some());
+    assert_eq!(metadata, [true, true, true], "{denied:?}");
     let failed = method(&limiter(Broken, "1/s")?, 1).await.unwrap_err();
     assert_eq!(failed.code(), Code::Unavailable);
     assert!(!format!("{failed:?}").contains("secret"), "{failed:?}");
@@ -98,11 +112,18 @@ async fn by_grpc_it_is_a_status() -> anyhow::Result<()> {
 
 /// What a request costs is in its path, where only the handler reads it.
 fn handled(limiter: Limiter) -> Router {
-    async fn handler(State(limiter): State<Limiter>, Path(cost): Path<u64>) -> Result<&'static str, Refusal> {
-        Refusal::unless_granted(&limiter.allow_n("everybody", cost).await?, "default")?;
-        Ok("served")
+    async fn handler(
+        State(limiter): State<Limiter>,
+        Path((cost, key)): Path<(u64, String)>,
+    ) -> Result<(HeaderMap, &'static str), Refusal> {
+        let decision = limiter.allow_n(key, cost).await?;
+        Refusal::unless_granted(&decision, "default")?;
+        let mut headers = HeaderMap::new();
+        respond::add_headers(&mut headers, "default", &decision);
+        Ok((headers, "served"))
     }
-    Router::new().route("/{cost}", get(handler)).with_state(limiter)
+    let everybody = |limiter, Path(cost): Path<u64>| handler(limiter, Path((cost, "everybody".to_owned())));
+    Router::new().route("/{cost}", get(everybody)).route("/{cost}/{key}", get(handler)).with_state(limiter)
 }
 
 fn limiter<S: Store, R>(store: S, rule: R) -> anyhow::Result<Limiter>

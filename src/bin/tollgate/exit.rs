@@ -53,7 +53,7 @@ pub(crate) fn may_nothing() -> Refusal {
 }
 
 /// What an administrator does for a role.
-pub(crate) const GRANT: &str = "`grant tollgate_app to ROLE` lets it take tokens, tollgate_operator everything; `tollgate migrate --print grants` makes both";
+pub(crate) const GRANT: &str = "`grant tollgate_app to ROLE` lets it take tokens and look at a key, tollgate_operator everything; `tollgate migrate --print grants` makes both, and is to be run again after an upgrade";
 
 /// What to do about a file that cannot be written.
 pub(crate) const READ_ONLY: &str =

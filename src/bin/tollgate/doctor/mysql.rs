@@ -73,7 +73,7 @@ async fn grants(connection: &mut MySqlConnection, report: &mut Report) -> Result
     let Some((account, true, _)) = rows.first() else { return Ok(()) };
     let may_call = |name: &str| rows.iter().any(|(.., routine)| routine.as_deref() == Some(name));
     let forbidden: Vec<&str> = TAKING.into_iter().filter(|name| !may_call(name)).collect();
-    report.grants(account, &forbidden, may_call("token_create_bucket"));
+    report.grants(account, &forbidden, may_call("token_create_bucket") && may_call("token_peek"));
     Ok(())
 }
 

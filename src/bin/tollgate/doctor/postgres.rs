@@ -82,7 +82,7 @@ async fn grants(connection: &mut PgConnection, report: &mut Report) -> Result<()
            from (select format('tollgate.%s', p.proname) as name,
                         p.proname in ('adjust_v1', 'adjust_window_v1', 'take_all_many_v1', 'take_all_v1',
                                       'take_many_v1', 'take_times_v1', 'take_v1', 'take_window_v1') as takes,
-                        p.proname in ('create_bucket', 'explain', 'peek_window') as operates,
+                        p.proname in ('create_bucket', 'explain', 'peek', 'peek_window') as operates,
                         has_schema_privilege(n.oid, 'usage') and has_function_privilege(p.oid, 'execute') as may
                    from pg_proc p join pg_namespace n on n.oid = p.pronamespace
                   where n.nspname = 'tollgate') p",

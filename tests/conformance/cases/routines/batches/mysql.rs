@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use sqlx::mysql::MySqlDatabaseError;
 use tokio::task::JoinSet;
 use tollgate::bucket::{Bucket, Request, Terms};
-use tollgate::{Key, Quota};
+use tollgate::{Admin, Key, Mode, Override, Quota};
 
 use super::super::{MS, SECOND, START};
 use crate::client::Row;
@@ -26,6 +26,7 @@ pub(crate) fn cases() -> Vec<Case> {
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
             batches_that_overlap_meet_no_deadlock,
+            an_override_rules_a_bucket_that_was_made_since_the_callers_snapshot,
             batches_in_transactions_of_any_level_grant_what_there_is)
         .to_vec(),
     ]
@@ -242,6 +243,22 @@ async fn batches_in_transactions_of_any_level_grant_what_there_is(rig: Rig) -> a
     ] {
         overlap(&rig, Some(level)).await.context(level)?;
     }
+    Ok(())
+}
+
+async fn an_override_rules_a_bucket_that_was_made_since_the_callers_snapshot(rig: Rig) -> anyhow::Result<()> {
+    let key = rig.key();
+    let other = rig.bucket(Quota::once(5)?).await?;
+    rig.store().set_override(&key, Override { mode: Some(Mode::Block), ..Override::default() }).await?;
+    let session = with_session(&rig, "set session transaction isolation level repeatable read").await?.0;
+    session.pool.run("start transaction").await?;
+    session.sql("select count(*) from token_buckets").await?;
+    rig.create(&key, Quota::once(5)?).await?;
+    let batch = rig.quoted(&format!("[[\"{key}\", 1], [\"{other}\", 1]]"));
+    let rows = session.sql(rig.calling("request_tokens_many", &batch)).await?;
+    session.pool.run("commit").await?;
+    let outcomes = rows.iter().map(|row| row.text("outcome")).collect::<anyhow::Result<Vec<_>>>()?;
+    assert_eq!(outcomes, [Some("denied"), Some("granted")]);
     Ok(())
 }
 
