@@ -47,18 +47,22 @@ begin
             from (select r.given, convert(unhex(r.id) using utf8mb4) as id, r.tokens, a.*,
                          if(a.grants > 0, 'granted', a.decided) as outcome,
                          (a.now - a.anchor) div a.step_ns * a.step_ticks as clock
-                    from json_table(v_answers, '$[*]' columns (
-                           answer varchar(400) character set ascii path '$')) as texts
-                    straight_join json_table(
-                           concat('["', replace(replace(texts.answer, ' ', '","'), '"-"', 'null'), '"]'), '$' columns (
-                           times bigint path '$[0]', grants bigint path '$[1]', place bigint path '$[2]',
-                           decided varchar(10) path '$[3]', mode varchar(7) path '$[4]', now bigint path '$[5]',
-                           acts_at bigint path '$[6]', at bigint path '$[7]', burst bigint path '$[9]',
-                           anchor bigint path '$[10]', step_ns bigint path '$[11]', step_ticks bigint path '$[12]',
-                           token_ticks bigint path '$[13]')) as a
-                    straight_join json_table(v_requests, '$[*]' columns (
+                    from json_table(v_requests, '$[*]' columns (
                            place for ordinality, id varchar(2048) path '$[0]', tokens bigint path '$[1]',
                            given bigint path '$[11]')) as r
+                    straight_join (
+                          select words.*
+                            from json_table(v_answers, '$[*]' columns (
+                                   answer varchar(400) character set ascii path '$')) as texts
+                            straight_join json_table(
+                                   concat('["', replace(replace(texts.answer, ' ', '","'), '"-"', 'null'), '"]'),
+                                   '$' columns (
+                                     times bigint path '$[0]', grants bigint path '$[1]', place bigint path '$[2]',
+                                     decided varchar(10) path '$[3]', mode varchar(7) path '$[4]',
+                                     now bigint path '$[5]', acts_at bigint path '$[6]', at bigint path '$[7]',
+                                     burst bigint path '$[9]', anchor bigint path '$[10]', step_ns bigint path '$[11]',
+                                     step_ticks bigint path '$[12]', token_ticks bigint path '$[13]')) as words
+                           limit 1000000000) as a  -- made once, and not for each request
                       on a.place = r.place and a.times > 0) as d) as answers
    order by given;
 end
