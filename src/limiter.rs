@@ -40,8 +40,9 @@ use wait::Lanes;
 /// [`wait`](Self::wait).
 ///
 /// When a bucket is empty, `allow` denies, `reserve` says how long to wait, and `wait` waits. All of them take the
-/// tokens in one call of the store, or take nothing. Every limiter over the same store and rule shares its buckets,
-/// whatever process it is in. Clones are the same limiter. A type that does not name the store is over [`AnyStore`].
+/// tokens in one call of the store, or take nothing. A key's bucket is one, whatever limiter over the same store asks for it, in
+/// whatever process: those with other rules would change its terms in turns, so let keys say what is limited
+/// (`mail:42`). Clones are the same limiter. A type that does not name the store is over [`AnyStore`].
 ///
 /// ```
 /// use tollgate::{Limiter, MemoryStore, Quota};

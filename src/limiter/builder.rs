@@ -126,7 +126,7 @@ impl<S: Store> LimiterBuilder<S> {
         Self { denied: Some(Arc::new(Denied::new(most_keys))), ..self }
     }
 
-    /// What the limiter is called in metrics and traces: `default` if not said. With the feature `metrics`, the recorder has to
+    /// What the limiter is called in metrics and traces: `default` if not said. It is no part of keys. With the feature `metrics`, the recorder has to
     /// be there before the limiter is built, which keeps the counters that it finds.
     pub fn name(self, name: impl Into<SmolStr>) -> Self {
         Self { name: name.into(), ..self }
