@@ -10,8 +10,9 @@ use tokio::time::Instant;
 use crate::quota::SECOND_NS;
 use crate::take::nanoseconds;
 
-/// Where a store without a server of its own reads the time: [`LocalBucket`](crate::LocalBucket) and SQLite. And what a
-/// [`Lease`](crate::Lease) measures time with: for that any beginning will do.
+/// Where a store without a server of its own reads the time: [`MemoryStore`](crate::MemoryStore),
+/// [`LocalBucket`](crate::LocalBucket) and SQLite. And what a [`Lease`](crate::Lease) measures time with: for that any
+/// beginning will do.
 ///
 /// Stores on a database server never use one: their clock is the server's.
 pub trait Clock: Send + Sync + 'static {

@@ -237,8 +237,9 @@ impl Decision {
         self.granted
     }
 
-    /// The whole tokens left; [`u64::MAX`] if nothing limited the request: neither a [mode](Self::mode) that is off, nor a quota
-    /// without a limit, nor [`Fallback::Open`](crate::Fallback::Open) has a number to tell.
+    /// The whole tokens left; [`u64::MAX`] if no bucket was asked: a quota without a limit,
+    /// [`Limiter::set_mode`](crate::Limiter::set_mode) and [`Fallback::Open`](crate::Fallback::Open) have no number to tell. Where
+    /// a [mode](Self::mode) decided instead of the tokens, it says nothing of whether the next request passes.
     #[must_use]
     pub fn remaining(&self) -> u64 {
         self.remaining

@@ -191,7 +191,7 @@ begin
                 from (select place, unhex(id) as id
                         from json_table(p_requests, '$[*]' columns (
                                place for ordinality, id varchar(512) character set ascii path '$[0]')) as requests
-                       limit 1000000000) as r
+                       order by id limit 1000000000) as r
                 left join token_buckets b on b.id = r.id
                  for update /*!80000 of b */) as s
         left join token_overrides o on o.id = s.id

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::headers;
 use super::refusals::Refusals;
 use super::{ClientLimitError, Outgoing, Preset};
+use crate::decision::Source;
 use crate::{AnyStore, Error, HoldBack, HoldBackError, Key, Limiter, Mode, Store};
 
 /// Keeps an HTTP client under the limit of whom it calls, together with every other process over the same store.
@@ -139,7 +140,9 @@ impl<S: Store> ClientLimit<S> {
             if !refusals.was_refused() {
                 drop(refusals);
                 let enforced = decision.mode() == Mode::Enforce && self.limiter.mode() == Mode::Enforce;
-                return Ok(Ticket { key, remaining: decision.remaining(), enforced });
+                // Of a bucket that was not asked there is nothing to lower.
+                let remaining = if decision.source() == Source::Fallback { 0 } else { decision.remaining() };
+                return Ok(Ticket { key, remaining, enforced });
             }
         }
     }

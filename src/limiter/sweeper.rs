@@ -1,11 +1,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use crate::{Error, Store, SweepCursor, Swept, telemetry};
+use crate::{Store, SweepCursor, Swept, telemetry};
 
 /// Clears away in the background while requests come, a bounded run of steps at a time, and remembers where it stopped.
 #[derive(Debug)]
@@ -46,37 +47,40 @@ impl Sweeper {
         if self.busy.swap(true, Ordering::AcqRel) {
             return;
         }
-        let (busy, store, now) = (Busy(Arc::clone(self)), Arc::clone(store), Instant::now());
-        if self.progress.lock().rests_until.is_some_and(|until| now < until) {
+        let (busy, store) = (Busy(Arc::clone(self)), Arc::clone(store));
+        if self.progress.lock().rests_until.is_some_and(|until| Instant::now() < until) {
             return;
         }
         // Without a runtime there is only this process's memory, which clears away by itself when it is full.
         if let Ok(runtime) = Handle::try_current() {
             // A role that may not sweep limits all the same.
             runtime.spawn(async move {
-                let much = busy.0.run(&*store).await.unwrap_or(false);
-                busy.0.rest(requests, now, much);
+                let began = Instant::now();
+                let much = busy.0.run(&*store).await;
+                // What is in memory is bounded, and a step there walks more rows than it was asked to.
+                let rest = if much && !store.is_in_process() { Duration::ZERO } else { began.elapsed() * REST };
+                busy.0.rest(requests, much, rest.min(LONGEST_REST));
             });
         }
     }
 
     /// Says when the next run is due, after one that began at so many requests, and whether it found much.
-    fn rest(&self, requests: u64, began: Instant, much: bool) {
+    fn rest(&self, requests: u64, much: bool, rest: Duration) {
         let pace = if much { 1 } else { (self.pace.load(Ordering::Relaxed) * 2).min(SLOWEST) };
         self.pace.store(pace, Ordering::Relaxed);
         self.due.store(requests + EVERY * pace, Ordering::Relaxed);
-        self.progress.lock().rests_until = (!much).then(|| Instant::now() + began.elapsed() * REST);
+        self.progress.lock().rests_until = (!rest.is_zero()).then(|| Instant::now() + rest);
     }
 
-    /// Steps through as many rows as keep up with the requests, or to the end, and says whether so many said nothing any
-    /// more that they may soon outnumber the others.
-    async fn run<S: Store>(&self, store: &S) -> Result<bool, Error> {
+    /// Steps through as many rows as keep up with the requests, to the end, or until there is no answer; says whether so many
+    /// said nothing any more that they may soon outnumber the others.
+    async fn run<S: Store>(&self, store: &S) -> bool {
         let (mut deleted, mut looked_at) = (0, 0);
         for _ in 0..MOST_STEPS {
             let after = self.progress.lock().after.clone();
             let swept = store.sweep(after.as_ref(), ROWS).await;
             telemetry::swept(&swept);
-            let Swept { deleted: rows, next } = swept?;
+            let Ok(Swept { deleted: rows, next }) = swept else { break };
             deleted += rows;
             looked_at += u64::from(ROWS);
             let at_the_end = next.is_none();
@@ -85,7 +89,7 @@ impl Sweeper {
                 break;
             }
         }
-        Ok(deleted >= looked_at / MUCH)
+        deleted > 0 && deleted >= looked_at / MUCH
     }
 }
 
@@ -109,3 +113,4 @@ const MUCH: u64 = 4;
 /// made this much more seldom, and take no more than a fiftieth of the time, however many requests go in a call.
 const SLOWEST: u64 = 8;
 const REST: u32 = 49;
+const LONGEST_REST: Duration = Duration::from_secs(60);

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::Refusal;
 use super::headers::{add_policy, add_rate_limit};
-use crate::{Decision, Rule, Source};
+use crate::{Decision, Mode, Rule, Source};
 
 /// Problem details (RFC 9457), `application/problem+json`; a denial is of the type `quota-exceeded` of the `RateLimit`
 /// headers' draft, or if a [`Fallback`](crate::Fallback) denied, `temporary-reduced-capacity`, and names the limit.
@@ -44,7 +44,8 @@ pub fn message(refusal: &Refusal, _request: &Parts) -> Response<Bytes> {
 /// Adds `RateLimit` and, if the store has said its terms, `RateLimit-Policy`, by a name for the limit: to tell those who are
 /// served, too, what is left. Where nothing limited the request, there is nothing to say.
 pub fn add_headers(headers: &mut HeaderMap, limit: &str, decision: &Decision) {
-    if decision.is_granted() && (decision.source() == Source::Fallback || decision.remaining() == u64::MAX) {
+    let limited = decision.mode() == Mode::Enforce && decision.source() != Source::Fallback;
+    if decision.is_granted() && (!limited || decision.remaining() == u64::MAX) {
         return;
     }
     add_rate_limit(headers, limit, decision);

@@ -88,8 +88,10 @@ where
         if layer.headers == RateLimitHeaders::Always && !layer.shadow {
             answer.add_headers(&mut head.headers);
         }
-        // Whoever is further inside has said more of this request, if only why it was refused.
-        head.extensions.get_or_insert_with(|| answer.decision.clone());
+        // Whoever is further inside has said more of this request, if only why it was refused. A trial says nothing.
+        if !layer.shadow {
+            head.extensions.get_or_insert_with(|| answer.decision.clone());
+        }
         layer.settle(answer, &head).await;
     }
     if let Some(refusal) = refusal {

@@ -1,5 +1,7 @@
 //! Handlers that ask a limiter themselves, and refuse as the layer does.
 
+use std::sync::Arc;
+
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::get;
@@ -8,7 +10,7 @@ use bytes::Bytes;
 use http::header::DATE;
 use tokio::time::Duration;
 use tollgate::tower::{Everybody, RateLimitHeaders, RateLimitLayer, Refusal, respond};
-use tollgate::{AnyStore, Decision, Key, Limiter, ManualClock, MemoryStore, Quota, Rule, Store};
+use tollgate::{Admin, AnyStore, Decision, Key, Limiter, ManualClock, MemoryStore, Quota, Rule, Store};
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 use tower::ServiceExt;
@@ -107,6 +109,23 @@ async fn by_grpc_it_is_a_status() -> anyhow::Result<()> {
     let failed = method(&limiter(Broken, "1/s")?, 1).await.unwrap_err();
     assert_eq!(failed.code(), Code::Unavailable);
     assert!(!format!("{failed:?}").contains("secret"), "{failed:?}");
+    Ok(())
+}
+
+/// A settings page shows what is left, under the plan of the client and by the key that the layer makes.
+#[tokio::test]
+async fn what_a_layer_has_left_for_a_client_can_be_shown() -> anyhow::Result<()> {
+    let store = Arc::new(MemoryStore::new());
+    store.create_plan(&Key::try_from("paid")?, "1000/h".parse()?).await?;
+    let limiter = Limiter::new(AnyStore::new(Arc::clone(&store)), Quota::per_hour(10))?;
+    let layer = RateLimitLayer::new(limiter.clone()).name("api").plan(|_| "paid");
+    let server = Server::start(Router::new().route("/", get(|| async { "served" })).layer(layer)).await?;
+    let paid = Rule::Plan(Key::try_from("paid")?);
+    for left in [1000, 999] {
+        assert_eq!(limiter.peek_under("3=api 127.0.0.1", &paid).await?.available, left);
+        assert_eq!(Client::new(server.address).get("/").await?.status, StatusCode::OK);
+    }
+    assert_eq!(limiter.peek("nobody").await?.available, 10);
     Ok(())
 }
 

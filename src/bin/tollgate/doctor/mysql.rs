@@ -73,7 +73,7 @@ async fn grants(connection: &mut MySqlConnection, report: &mut Report) -> Result
     let Some((account, true, _)) = rows.first() else { return Ok(()) };
     let may_call = |name: &str| rows.iter().any(|(.., routine)| routine.as_deref() == Some(name));
     let forbidden: Vec<&str> = TAKING.into_iter().filter(|name| !may_call(name)).collect();
-    report.grants(account, &forbidden, may_call("token_create_bucket") && may_call("token_peek"));
+    report.grants(account, &forbidden, may_call("token_create_bucket"));
     Ok(())
 }
 
@@ -105,12 +105,14 @@ fn sessions(settings: &Settings, report: &mut Report) {
     }
 }
 
-/// The routines that a limiter's requests and reservations call.
-const TAKING: [&str; 6] = [
+/// The routines that a limiter's requests and reservations call, and those by which it peeks.
+const TAKING: [&str; 8] = [
     "token_adjust_v1",
     "token_adjust_window_v1",
     "token_decide_v1",
     "token_decide_window_v1",
+    "token_explain",
+    "token_peek",
     "token_take_all_v1",
     "token_take_many_v1",
 ];

@@ -46,7 +46,7 @@ impl Report {
             ([], false) => self.ok("grants", format!("{role} may take tokens, and not operate")),
             (forbidden, _) => {
                 let names: Vec<&str> = forbidden.iter().map(AsRef::as_ref).collect();
-                let found = format!("{role} may not take tokens in every way: it may not call {}", names.join(", "));
+                let found = format!("{role} may not do all that a limiter does: it may not call {}", names.join(", "));
                 self.fail("grants", found, GRANT);
             }
         }
