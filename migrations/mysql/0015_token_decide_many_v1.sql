@@ -183,7 +183,8 @@ begin
       iterate at_once;
     end if;
     if v_rest is null and (v_overrides or v_planned > 0) then
-      -- Those whose terms have to be settled first are decided one by one already. As they are, not as a snapshot has them.
+      -- Those whose terms have to be settled first are decided one by one already. The buckets are read as they are, as
+      -- above: a snapshot of the caller's may have others.
       select json_arrayagg(s.place) into v_rest
         from (select r.place, r.id, b.plan, b.capacity, b.refill_seconds, b.refill,
                      coalesce(b.capacity = b.under_capacity and b.refill_seconds = b.under_seconds
@@ -229,9 +230,9 @@ begin
         -- Only tokens that were taken make the next one another matter.
         set v_alike = if(v_outcome = 'granted' and v_mode is null, 1, v_times);
         set v_each = concat(v_each, ',"', concat_ws(
-          ' ', v_alike, if(v_outcome = 'granted' and v_mode is null, v_alike, 0), v_place, v_outcome, coalesce(v_mode, '-'), v_now,
-          coalesce(v_acts_at, '-'), coalesce(v_full_at, '-'), coalesce(v_granted, '-'), coalesce(v_burst, '-'),
-          coalesce(v_anchor, '-'), coalesce(v_step_ns, '-'), coalesce(v_step_ticks, '-'),
+          ' ', v_alike, if(v_outcome = 'granted' and v_mode is null, v_alike, 0), v_place, v_outcome,
+          coalesce(v_mode, '-'), v_now, coalesce(v_acts_at, '-'), coalesce(v_full_at, '-'), coalesce(v_granted, '-'),
+          coalesce(v_burst, '-'), coalesce(v_anchor, '-'), coalesce(v_step_ns, '-'), coalesce(v_step_ticks, '-'),
           coalesce(v_token_ticks, '-')), '"');
         set v_times = v_times - v_alike;
       end while;

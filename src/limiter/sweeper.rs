@@ -107,7 +107,7 @@ impl Drop for Busy {
 const EVERY: u64 = 1024;
 const ROWS: u32 = 256;
 const MOST_STEPS: u32 = 8;
-/// That many of the rows looked at, one of: at this share each request still makes a row at every other pace.
+/// One row of so many that says nothing any more is much: what comes more seldom would leave behind as many as it finds.
 const MUCH: u64 = 4;
 /// While runs find little, as where the same keys are asked for again and again, they would cost more than they save: they are
 /// made this much more seldom, and take no more than a fiftieth of the time, however many requests go in a call.

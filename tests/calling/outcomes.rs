@@ -1,13 +1,14 @@
 //! Requests that were sent, and came to something else than an answer of whom they were sent to.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{Request, Response};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, Semaphore};
 use tollgate::{
-    Adjusted, Adjustment, Admin, ClientLimit, Error, HoldBack, Key, Limiter, MemoryStore, Outcome, Rule, Store, Take,
-    TakeError,
+    Adjusted, Adjustment, Admin, ClientLimit, Error, Fallback, HoldBack, Key, Limiter, MemoryStore, Outcome, Rule,
+    Store, Take, TakeError,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -38,6 +39,38 @@ async fn a_redirect_is_followed_in_the_turn_of_the_host_that_was_asked() -> anyh
     assert_eq!(client.get(&third_party.url("/")).await??, 200);
     assert_eq!((third_party.reached(), other.reached()), (1, 1));
     assert_eq!(limiter.store().peek(&Key::try_from(other.address.to_string())?).await?, None);
+    Ok(())
+}
+
+/// Nobody asks a store that does not answer for each answer of a third party.
+#[tokio::test]
+async fn of_a_bucket_that_was_not_asked_nothing_is_lowered() -> anyhow::Result<()> {
+    struct Down;
+
+    impl Store for Down {
+        async fn take(&self, _: &[Take]) -> Result<Vec<Outcome>, Error> {
+            Err(Error::other(std::io::Error::other("down")))
+        }
+
+        async fn adjust(&self, _: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+            Err(Error::other(std::io::Error::other("down")))
+        }
+
+        async fn hold_back(&self, _: &Key, _: &Rule, _: HoldBack) -> Result<bool, Error> {
+            Err(Error::other(std::io::Error::other("down")))
+        }
+    }
+
+    let limiter = Limiter::builder(Down).fallback(Duration::from_millis(50), Fallback::Open).build("10/h")?;
+    let limit = ClientLimit::new(limiter);
+    let third_party =
+        service_fn(async |_: Request<()>| Response::builder().header("ratelimit", "\"a\";r=5;t=60").body(()));
+    for _ in 0..3 {
+        let request = Request::get("http://example.com/").body(())?;
+        let answer = limit.clone().layer(third_party).oneshot(request).await.map_err(anyhow::Error::from_boxed)?;
+        assert_eq!(answer.status(), 200);
+    }
+    assert_eq!(limit.missed(), 0);
     Ok(())
 }
 

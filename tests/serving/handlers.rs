@@ -78,7 +78,7 @@ async fn a_layer_outside_finds_the_decision_and_the_refusal() -> anyhow::Result<
     let router = handled(limiter(MemoryStore::new(), "2 once")?);
     let router = router.layer(middleware::map_response(async |answer: axum::response::Response| {
         let decision = answer.extensions().get::<Decision>().map(Decision::remaining);
-        let refused = answer.extensions().get::<Refusal>().and_then(Refusal::retry_after);
+        let refused = answer.extensions().get::<Refusal>().map(|refusal| refusal.status().as_u16());
         (Extension(decision), format!("{decision:?} {refused:?}"))
     }));
     let ask = async |path: &str| {
@@ -87,7 +87,29 @@ async fn a_layer_outside_finds_the_decision_and_the_refusal() -> anyhow::Result<
         anyhow::Ok(String::from_utf8(body.to_vec())?)
     };
     assert_eq!(ask("/1").await?, "None None");
-    assert_eq!(ask("/2").await?, "Some(1) None");
+    assert_eq!(ask("/2").await?, "Some(1) Some(429)");
+    Ok(())
+}
+
+/// Of several layers the innermost has said most of a request; one that only tries a limit out says nothing.
+#[tokio::test]
+async fn a_layer_outside_finds_what_the_innermost_said_and_nothing_of_a_trial() -> anyhow::Result<()> {
+    let limit = |name: &str, tokens| {
+        let layer = RateLimitLayer::new(Limiter::new(MemoryStore::new(), Quota::once(tokens)?)?);
+        anyhow::Ok(layer.name(name).key(Everybody))
+    };
+    for (trial, expected) in [(false, ["0 200", "0 429"]), (true, ["8 200", "7 200"])] {
+        let inner = if trial { limit("inner", 1)?.shadow() } else { limit("inner", 1)? };
+        let router = Router::new().route("/", get(|| async { "served" })).layer(inner).layer(limit("outer", 9)?);
+        let router = router.layer(middleware::map_response(async |answer: axum::response::Response| {
+            let remaining = answer.extensions().get::<Decision>().map_or(u64::MAX, Decision::remaining);
+            format!("{remaining} {}", answer.status().as_u16())
+        }));
+        for expected in expected {
+            let answer = router.clone().oneshot(http::Request::get("/").body(axum::body::Body::empty())?).await?;
+            assert_eq!(axum::body::to_bytes(answer.into_body(), 1000).await?, expected, "trial: {trial}");
+        }
+    }
     Ok(())
 }
 
