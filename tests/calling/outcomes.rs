@@ -7,8 +7,8 @@ use http::{Request, Response};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, Semaphore};
 use tollgate::{
-    Adjusted, Adjustment, Admin, ClientLimit, Error, Fallback, HoldBack, Key, Limiter, MemoryStore, Outcome, Rule,
-    Store, Take, TakeError,
+    Adjusted, Adjustment, Admin, ClientLimit, Error, Fallback, HoldBack, Key, Limiter, MemoryStore, Outcome, Preset,
+    Rule, Store, Take, TakeError,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -62,9 +62,8 @@ async fn of_a_bucket_that_was_not_asked_nothing_is_lowered() -> anyhow::Result<(
     }
 
     let limiter = Limiter::builder(Down).fallback(Duration::from_millis(50), Fallback::Open).build("10/h")?;
-    let limit = ClientLimit::new(limiter);
-    let third_party =
-        service_fn(async |_: Request<()>| Response::builder().header("ratelimit", "\"a\";r=5;t=60").body(()));
+    let limit = ClientLimit::new(limiter).read(Preset::RateLimit);
+    let third_party = service_fn(async |_: Request<()>| Response::builder().header("ratelimit", "\"a\";r=5").body(()));
     for _ in 0..3 {
         let request = Request::get("http://example.com/").body(())?;
         let answer = limit.clone().layer(third_party).oneshot(request).await.map_err(anyhow::Error::from_boxed)?;
