@@ -28,7 +28,7 @@ impl LeaseOptions {
         Self { target: target.clamp(Duration::from_millis(1), LONGEST), ..self }
     }
 
-    /// How many tokens it holds at most for each key, rule and keep; 10,000 if not said, 16 million at most.
+    /// How many tokens it holds at most for each key, rule and keep; a million if not said, 16 million at most.
     pub fn most_tokens(self, most_tokens: u64) -> Self {
         Self { most_tokens: most_tokens.min(slot::MOST), ..self }
     }
@@ -48,7 +48,7 @@ impl LeaseOptions {
 
 impl Default for LeaseOptions {
     fn default() -> Self {
-        Self { target: Duration::from_millis(100), most_tokens: 10_000, most_keys: 1000 }
+        Self { target: Duration::from_millis(100), most_tokens: 1_000_000, most_keys: 1000 }
     }
 }
 
