@@ -61,6 +61,15 @@ impl Answer {
         self
     }
 
+    /// What it is once so many tokens of the bucket as it stood were taken.
+    #[cfg(feature = "mysql")]
+    pub(crate) fn debit(&mut self, tokens: i64) {
+        if let (true, Some((terms, bucket))) = (tokens > 0, &mut self.state) {
+            bucket.granted += tokens;
+            bucket.full_at = bucket.full_at.max(terms.clock(bucket.anchor, self.now)) + tokens * terms.token_ticks;
+        }
+    }
+
     /// Takes nothing after all, because another bucket denied.
     pub(crate) fn spare(&mut self, before: Option<Bucket>) {
         self.word = Word::Spared;

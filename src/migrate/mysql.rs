@@ -24,7 +24,7 @@ impl Migrate for MySql {
         14 "0014_token_take_v1",
         15 "0015_token_decide_many_v1",
         16 "0016_token_take_many_v1",
-        17 "0017_token_take_all_v1",
+        17 "0017_token_decide_all_v1",
         18 "0018_token_adjust_v1",
         19 "0019_request_tokens_v1",
         20 "0020_request_tokens",
@@ -59,6 +59,8 @@ impl Migrate for MySql {
         49 "0049_token_sizes",
         50 "0050_token_peek_window",
         51 "0051_token_peek",
+        52 "0052_token_make_many_v1",
+        53 "0053_token_decide_all_many_v1",
     );
 
     async fn applied(pool: &MySqlPool) -> Result<Vec<i64>, Error> {

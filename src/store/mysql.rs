@@ -1,5 +1,3 @@
-use std::fmt::Write;
-
 use smol_str::SmolStr;
 use sqlx::SqlStr;
 use sqlx::error::DatabaseError;
@@ -14,18 +12,19 @@ use super::dialect::Dialect;
 use super::isolation::Isolation;
 use super::sql::SqlStore;
 use crate::answer::Answer;
-use crate::bucket::Request;
 use crate::retry::Class;
 use crate::{Adjustment, Counted, Quota};
 
 mod admin;
+mod json;
+mod several;
 
 /// Buckets in MySQL or MariaDB, at the server's clock.
 pub type MySqlStore = SqlStore<MySql>;
 
 impl Dialect for MySql {
     const ONE_STATEMENT: bool = true;
-    const MOST_TOGETHER: usize = 1;
+    const MOST_TOGETHER: usize = 64;
 
     fn begin(isolation: Isolation) -> Option<SqlStr> {
         Some(SqlStr::from_static(match isolation {
@@ -49,18 +48,7 @@ impl Dialect for MySql {
     }
 
     async fn take_all(connection: &mut MySqlConnection, asks: &[Ask], (): &()) -> Result<Vec<Answer>, sqlx::Error> {
-        let Some(ask) = asks.first() else { return Ok(Vec::new()) };
-        let rows = sqlx::query_as("call token_take_all_v1(?, ?, ?, ?, ?, ?)")
-            .bind(limits(ask))
-            .bind(ask.request.cost)
-            .bind(ask.request.max_wait)
-            .bind(ask.request.keep)
-            .bind(ask.id().map(|id| id.hyphenated().to_string()))
-            .bind(ask.hold())
-            .fetch_all(connection)
-            .await?;
-        let answers = the_text(rows)?;
-        columns::in_order(texts(&answers).map(parse_columns).collect::<Result<_, _>>()?, |_| Some(&ask.request))
+        several::take_all(connection, asks).await
     }
 
     async fn take_window(
@@ -215,16 +203,17 @@ async fn take_one(connection: &mut MySqlConnection, ask: &Ask) -> Result<Vec<Col
 }
 
 async fn take_many(connection: &mut MySqlConnection, asks: &[Ask]) -> Result<Vec<Columns>, sqlx::Error> {
-    let rows = sqlx::query_as("call token_take_many_v1(?)").bind(requests(asks)).fetch_all(connection).await?;
-    let answers = the_text(rows)?;
+    let rows: Vec<(String,)> =
+        sqlx::query_as("call token_take_many_v1(?)").bind(json::requests(asks)).fetch_all(connection).await?;
+    let (answers,) = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
     let mut columns = Vec::with_capacity(asks.len());
-    for text in texts(&answers) {
+    for text in json::texts(&answers) {
         let unread = || sqlx::Error::Protocol(format!("the answer {text:?}"));
         let mut words = text.splitn(3, ' ');
         let mut times = || words.next().and_then(|word| word.parse::<i64>().ok()).ok_or_else(unread);
         let (times, granted_times) = (times()?, times()?);
         if times > 0 {
-            let mut answer = parse_columns(words.next().ok_or_else(unread)?)?;
+            let mut answer = json::parse_columns(words.next().ok_or_else(unread)?)?;
             answer.1 = times;
             columns.extend(parts(granted_times, answer));
         }
@@ -240,86 +229,8 @@ fn parts(granted_times: i64, mut others: Columns) -> impl Iterator<Item = Column
     [granted, others].into_iter().filter(|columns| columns.1 > 0)
 }
 
-/// The only column of the only row.
-fn the_text(rows: Vec<(String,)>) -> Result<String, sqlx::Error> {
-    rows.into_iter().next().map(|(text,)| text).ok_or(sqlx::Error::RowNotFound)
-}
-
-/// The texts of a JSON array, in which nothing needs escaping.
-fn texts(array: &str) -> impl Iterator<Item = &str> {
-    array.split('"').skip(1).step_by(2)
-}
-
-/// What a text says of one bucket.
-fn parse_columns(text: &str) -> Result<Columns, sqlx::Error> {
-    let words: Vec<Option<&str>> = text.split(' ').map(|word| Some(word).filter(|word| *word != "-")).collect();
-    let &[entry, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks] =
-        words.as_slice()
-    else {
-        return Err(sqlx::Error::Protocol(format!("the answer {text:?}")));
-    };
-    let number =
-        |word: Option<&str>| word.map(str::parse::<i64>).transpose().map_err(|e| sqlx::Error::Decode(e.into()));
-    let needed = |word| number(word)?.ok_or_else(|| sqlx::Error::Protocol(format!("the answer {text:?}")));
-    Ok((
-        needed(entry)?,
-        1,
-        outcome.unwrap_or_default().to_owned(),
-        mode.map(str::to_owned),
-        needed(now)?,
-        number(acts_at)?,
-        number(full_at)?,
-        number(granted)?,
-        number(burst)?,
-        number(anchor)?,
-        number(step_ns)?,
-        number(step_ticks)?,
-        number(token_ticks)?,
-    ))
-}
-
 fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_default()
-}
-
-/// The argument of `token_take_many_v1`. Nothing in it needs escaping.
-fn requests(asks: &[Ask]) -> String {
-    array(asks.iter().map(|ask| {
-        let Request { cost, max_wait, keep } = ask.request;
-        let (terms, plan) = (terms(ask.quota(0)), hex(ask.plan(0)));
-        let id = ask.id().map_or_else(|| "null".to_owned(), |id| format!("\"{}\"", id.hyphenated()));
-        let key = hex(Some(ask.key().as_str()));
-        format!("[{key},{cost},{max_wait},{keep},{terms},{plan},{id},{},{}]", ask.hold(), ask.times)
-    }))
-}
-
-/// The first argument of `token_take_all_v1`.
-fn limits(ask: &Ask) -> String {
-    array(ask.take.keys().enumerate().map(|(place, key)| {
-        let (terms, plan) = (terms(ask.quota(place)), hex(ask.plan(place)));
-        format!("[{},{terms},{plan}]", hex(Some(key.as_str())))
-    }))
-}
-
-fn array(elements: impl Iterator<Item = String>) -> String {
-    format!("[{}]", elements.collect::<Vec<_>>().join(","))
-}
-
-fn terms(quota: Option<&Quota>) -> String {
-    match quota {
-        None => "null,null,null".to_owned(),
-        Some(quota) => format!("{},{},\"{}\"", quota.capacity_i64(), quota.refill_seconds(), refill(quota)),
-    }
-}
-
-fn hex(text: Option<&str>) -> String {
-    let Some(text) = text else {
-        return "null".to_owned();
-    };
-    text.bytes().fold(String::from("\""), |mut hex, byte| {
-        write!(hex, "{byte:02x}").expect("a String takes everything");
-        hex
-    }) + "\""
 }
 
 fn refill(quota: &Quota) -> &'static str {

@@ -70,7 +70,7 @@ fn routines_that_a_role_may_not_call_are_named() {
                  grant execute on procedure token_adjust_v1 to '{half}'@'%'"
             );
             let may_not =
-                ["token_take_many_v1", "token_take_all_v1", "token_decide_window_v1", "token_adjust_window_v1"];
+                ["token_take_many_v1", "token_decide_all_v1", "token_decide_window_v1", "token_adjust_window_v1"];
             (grant, format!("drop user '{half}'@'%'"), ["token_decide_v1", "token_adjust_v1"], may_not)
         } else {
             let grant = format!(

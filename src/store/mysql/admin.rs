@@ -6,7 +6,8 @@ use sqlx::query::QueryScalar;
 
 use super::super::admin::columns::{self, Choice, Denied, Explained, Level, Planned, WindowCounts};
 use super::super::operations::{Conversation, Lowered, Operations};
-use super::{hex, refill};
+use super::json::hex;
+use super::refill;
 use crate::bucket::Hold;
 use crate::{
     BucketLevel, Clock, Denials, Explanation, Filter, Key, Mode, Override, Plan, Quota, Rule, SweepCursor, Swept,

@@ -1,11 +1,11 @@
--- token_take_all_v1: take the same number of tokens from several buckets, from all of them or from none.
+-- token_decide_all_v1: take the same number of tokens from several buckets, from all of them or from none.
 --
 -- Arguments: p_limits    a JSON array; a limit is [id in hexadecimal, capacity, refill_seconds, refill, plan in
 --                        hexadecimal], no bucket twice, each with terms or a plan as for token_decide_v1, or neither
 --            p_cost, p_max_wait, p_keep, p_receipt, p_hold: as for token_decide_v1, the same for all
--- Result:    a JSON array of a text a bucket, in any order: its place, then token_take_v1's columns from outcome on,
---            with spaces between them and - for null. All are 'granted'; or one or more say why not, and the others are
---            'spared': they could have been granted, and nothing was taken
+-- Result:    o_answers   a JSON array of a text a bucket, in any order: its place, then token_take_v1's columns from
+--                        outcome on, with spaces between them and - for null. All are 'granted'; or one or more say
+--                        why not, and the others are 'spared': they could have been granted, and nothing was taken
 -- Errors:    token_decide_v1's · 22023 a bucket twice · 22003 a capacity or refill_seconds that is too large (MariaDB
 --            takes the largest instead)
 -- Locks:     the rows of all buckets, made if need be, in the order of their ids; then the receipts. In a transaction
@@ -16,9 +16,9 @@
 -- much as weighing several buckets. Else first all are locked and brought to what rules them; then each is weighed, and
 -- then, if all grant, their tokens are taken: what a locked bucket has granted, it grants later, too. A wait acts when
 -- the last bucket's does; each bucket's tokens are taken for when they are there.
-create procedure token_take_all_v1(
+create procedure token_decide_all_v1(
   in p_limits longtext character set utf8mb4, in p_cost bigint, in p_max_wait bigint, in p_keep bigint,
-  in p_receipt varchar(36) character set ascii, in p_hold bigint)
+  in p_receipt varchar(36) character set ascii, in p_hold bigint, out o_answers longtext character set utf8mb4)
 modifies sql data
 sql security definer
 begin
@@ -30,7 +30,6 @@ begin
   declare v_limits, v_ids, v_planned, v_missing, v_ruled, v_plain, v_granting, v_after bigint;
   declare v_1, v_2, v_3, v_4, v_5, v_6, v_7, v_8 varbinary(1024);  -- the ids by place
   declare v_pass int default 1;  -- 1: lock and make ready, 2: weigh, 3: take
-  declare v_answers longtext character set utf8mb4;
   declare v_id, v_plan varbinary(1024);
   declare v_outcome, v_refill varchar(10) character set ascii collate ascii_bin;
   declare v_mode varchar(7) character set ascii;
@@ -96,7 +95,7 @@ begin
            max(if(place = 1, r.id, null)), max(if(place = 2, r.id, null)), max(if(place = 3, r.id, null)),
            max(if(place = 4, r.id, null)), max(if(place = 5, r.id, null)), max(if(place = 6, r.id, null)),
            max(if(place = 7, r.id, null)), max(if(place = 8, r.id, null))
-      into v_limits, v_ids, v_planned, v_missing, v_plain, v_granting, v_answers, v_1, v_2, v_3, v_4, v_5, v_6, v_7, v_8
+      into v_limits, v_ids, v_planned, v_missing, v_plain, v_granting, o_answers, v_1, v_2, v_3, v_4, v_5, v_6, v_7, v_8
       from (select place, unhex(id) as id, capacity, refill_seconds, refill, unhex(plan) as plan
               from json_table(p_limits, '$[*]' columns (
                      place for ordinality, id varchar(512) character set ascii path '$[0]',
@@ -118,7 +117,7 @@ begin
     end if;
     -- MariaDB cuts what is longer than its group_concat_max_len.
     if v_mode_rules or v_plain < v_limits or v_ids < v_limits or v_limits > 8
-       or (json_length(v_answers) = v_limits) is not true then
+       or (json_length(o_answers) = v_limits) is not true then
       leave at_once;
     end if;
     if v_after not between v_at and v_at + if(v_granting < v_limits, 2000000, 50000000) and not v_again then
@@ -162,7 +161,7 @@ begin
                       <= (v_at + p_max_wait - anchor) div step_ns * step_ticks then 'spared'
                  else 'denied'
                end, '-', v_at, v_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks))
-        into v_answers
+        into o_answers
         from token_buckets force index (primary)
        where id in (v_1, v_2, v_3, v_4, v_5, v_6, v_7, v_8)
          for update;
@@ -174,10 +173,10 @@ begin
      and (select count(*) > count(distinct unhex(id))
             from json_table(p_limits, '$[*]' columns (id varchar(2048) character set ascii path '$[0]')) as limits) then
     signal sqlstate '22023' set message_text =
-      'tollgate: token_take_all_v1 needs the ids of buckets in hexadecimal, none twice';
+      'tollgate: token_decide_all_v1 needs the ids of buckets in hexadecimal, none twice';
   end if;
   while v_pass <= 3 do
-    set v_answers = '[]', v_done = false;
+    set o_answers = '[]', v_done = false;
     open v_sorted;
     decide: loop
       fetch v_sorted into v_place, v_id, v_capacity, v_refill_seconds, v_refill, v_plan;
@@ -191,27 +190,28 @@ begin
       set v_done = false;
       set v_spare = v_spare or (v_pass > 1 and v_outcome <> 'granted');
       set v_all = v_all and v_outcome = 'granted';
-      set v_answers = json_array_append(v_answers, '$', concat_ws(
+      set o_answers = json_array_append(o_answers, '$', concat_ws(
         ' ', v_place, v_outcome, coalesce(v_mode, '-'), v_now, coalesce(v_acts_at, '-'), coalesce(v_full_at, '-'),
         coalesce(v_granted, '-'), coalesce(v_burst, '-'), coalesce(v_anchor, '-'), coalesce(v_step_ns, '-'),
         coalesce(v_step_ticks, '-'), coalesce(v_token_ticks, '-')));
     end loop;
     close v_sorted;
     if v_spare and v_pass = 3 then
-      rollback to savepoint tollgate_take_all;
+      rollback to savepoint tollgate_decide_all;
       signal sqlstate '40001' set message_text = 'tollgate: what rules the buckets changed meanwhile: call again';
     end if;
     -- What each granted while the others were not locked yet, it grants later, too.
     set v_pass = if(v_spare, 4, if(v_pass = 1 and v_all and p_receipt is null, 3, v_pass + 1));
     if v_pass = 3 then
-      savepoint tollgate_take_all;
+      savepoint tollgate_decide_all;
       set v_taken = true;
     end if;
   end while;
   if not v_spare and v_taken then
-    release savepoint tollgate_take_all;
+    release savepoint tollgate_decide_all;
   end if;
   if v_own then commit and no chain no release; end if;
-
-  select if(v_spare, replace(v_answers, ' granted ', ' spared '), v_answers) as answers;
+  if v_spare then
+    set o_answers = replace(o_answers, ' granted ', ' spared ');
+  end if;
 end

@@ -1,0 +1,86 @@
+//! JSON arrays, as MySQL's routines take and answer them: many requests in one parameter, and many answers in one column.
+
+use std::fmt::Write;
+
+use crate::Quota;
+use crate::bucket::Request;
+use crate::store::ask::Ask;
+use crate::store::columns::Columns;
+
+/// The argument of `token_take_many_v1`. Nothing in it needs escaping.
+pub(super) fn requests(asks: &[Ask]) -> String {
+    array(asks.iter().map(|ask| {
+        let Request { cost, max_wait, keep } = ask.request;
+        let (terms, plan) = (terms(ask.quota(0)), hex(ask.plan(0)));
+        let id = ask.id().map_or_else(|| "null".to_owned(), |id| format!("\"{}\"", id.hyphenated()));
+        let key = hex(Some(ask.key().as_str()));
+        format!("[{key},{cost},{max_wait},{keep},{terms},{plan},{id},{},{}]", ask.hold(), ask.times)
+    }))
+}
+
+/// The argument of `token_decide_all_many_v1`.
+pub(super) fn requests_for_several(asks: &[Ask]) -> String {
+    array(asks.iter().map(|ask| format!("[{},{},{}]", ask.request.cost, ask.request.keep, limits(ask))))
+}
+
+/// The first argument of `token_decide_all_v1`.
+pub(super) fn limits(ask: &Ask) -> String {
+    array(ask.take.keys().enumerate().map(|(place, key)| {
+        let (terms, plan) = (terms(ask.quota(place)), hex(ask.plan(place)));
+        format!("[{},{terms},{plan}]", hex(Some(key.as_str())))
+    }))
+}
+
+fn array(elements: impl Iterator<Item = String>) -> String {
+    format!("[{}]", elements.collect::<Vec<_>>().join(","))
+}
+
+fn terms(quota: Option<&Quota>) -> String {
+    match quota {
+        None => "null,null,null".to_owned(),
+        Some(quota) => format!("{},{},\"{}\"", quota.capacity_i64(), quota.refill_seconds(), quota.refill().as_str()),
+    }
+}
+
+pub(super) fn hex(text: Option<&str>) -> String {
+    let Some(text) = text else {
+        return "null".to_owned();
+    };
+    text.bytes().fold(String::from("\""), |mut hex, byte| {
+        write!(hex, "{byte:02x}").expect("a String takes everything");
+        hex
+    }) + "\""
+}
+
+/// The texts of a JSON array, in which nothing needs escaping.
+pub(super) fn texts(array: &str) -> impl Iterator<Item = &str> {
+    array.split('"').skip(1).step_by(2)
+}
+
+/// What a text says of one bucket.
+pub(super) fn parse_columns(text: &str) -> Result<Columns, sqlx::Error> {
+    let words: Vec<Option<&str>> = text.split(' ').map(|word| Some(word).filter(|word| *word != "-")).collect();
+    let &[entry, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks] =
+        words.as_slice()
+    else {
+        return Err(sqlx::Error::Protocol(format!("the answer {text:?}")));
+    };
+    let number =
+        |word: Option<&str>| word.map(str::parse::<i64>).transpose().map_err(|e| sqlx::Error::Decode(e.into()));
+    let needed = |word| number(word)?.ok_or_else(|| sqlx::Error::Protocol(format!("the answer {text:?}")));
+    Ok((
+        needed(entry)?,
+        1,
+        outcome.unwrap_or_default().to_owned(),
+        mode.map(str::to_owned),
+        needed(now)?,
+        number(acts_at)?,
+        number(full_at)?,
+        number(granted)?,
+        number(burst)?,
+        number(anchor)?,
+        number(step_ns)?,
+        number(step_ticks)?,
+        number(token_ticks)?,
+    ))
+}
