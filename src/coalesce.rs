@@ -4,9 +4,9 @@ use std::sync::{Arc, Weak};
 use foldhash::fast::RandomState;
 use tokio_util::task::TaskTracker;
 
-use crate::store::take_by;
 use crate::{
-    Adjusted, Adjustment, BucketLevel, Error, HoldBack, Key, Outcome, Rule, Store, SweepCursor, Swept, Take, TakeError,
+    Adjusted, Adjustment, BucketLevel, Capabilities, Error, HoldBack, Key, Outcome, Rule, Store, SweepCursor, Swept,
+    Take, TakeError,
 };
 
 mod held;
@@ -24,9 +24,10 @@ use lane::Lane;
 /// most one call for it is under way, and equal ones are one entry of it. A bucket that another transaction holds, or that
 /// is slow otherwise, is asked alone, and the others go on without it.
 ///
-/// Requests for several buckets go in calls of their own, if the store decides many of them [in one](Store::most_together) and
-/// they neither wait nor have an id. Others for several buckets, those under a sliding window, and requests that came
-/// together in one [`take`](Store::take), which is one call already, are asked as they are, beside the calls for others.
+/// Requests for several buckets go in calls of their own, if the store decides
+/// [many of them in one](Capabilities::most_together) and they neither wait nor have an id. Others for several buckets, those
+/// under a sliding window, and requests that came together in one [`take`](Store::take), which is one call already, are asked
+/// as they are, beside the calls for others.
 ///
 /// # Cancel safety
 ///
@@ -36,11 +37,12 @@ use lane::Lane;
 pub struct Coalesce<S: Store> {
     store: Arc<S>,
     lanes: Arc<Lanes<S>>,
+    most_together: usize,
     hasher: RandomState,
 }
 
-/// Those of requests for one bucket each, and last that of requests for several.
-type Lanes<S> = [Arc<Lane<S>>; LANES + 1];
+/// As many for requests for one bucket each as the store can do with, and then as many for those of several.
+type Lanes<S> = Vec<Arc<Lane<S>>>;
 
 impl<S: Store> Coalesce<S> {
     /// A store over another one.
@@ -56,19 +58,22 @@ impl<S: Store> Coalesce<S> {
 
     /// A store over another one, whose calls somebody waits for in the end.
     pub(crate) fn tracked(store: Arc<S>, tasks: &TaskTracker) -> Self {
+        let Capabilities { calls_at_once, most_together, .. } = store.capabilities();
         let lanes = Arc::new_cyclic(|all: &Weak<Lanes<S>>| {
-            std::array::from_fn(|place| {
-                let most_at_once = if place < LANES { MOST_AT_ONCE } else { store.most_together() };
-                Arc::new(Lane::new(Arc::clone(&store), tasks.clone(), all.clone(), most_at_once))
-            })
+            let sizes =
+                [MOST_AT_ONCE, most_together].into_iter().flat_map(|most| std::iter::repeat_n(most, calls_at_once));
+            let lane = |most_at_once| Lane::new(Arc::clone(&store), tasks.clone(), all.clone(), most_at_once);
+            sizes.map(|most_at_once| Arc::new(lane(most_at_once))).collect()
         });
-        Self { lanes, store, hasher: RandomState::default() }
+        Self { store, lanes, most_together, hasher: RandomState::default() }
     }
 
-    fn lane(&self, key: &Key) -> &Arc<Lane<S>> {
+    fn lane(&self, take: &Take) -> &Arc<Lane<S>> {
         #[expect(clippy::cast_possible_truncation, reason = "any bits will do")]
-        let hash = self.hasher.hash_one(key) as usize;
-        &self.lanes[hash % LANES]
+        let hash = self.hasher.hash_one(take.key()) as usize;
+        let of_a_kind = self.lanes.len() / 2;
+        let first = if take.limits.len() == 1 { 0 } else { of_a_kind };
+        &self.lanes[first + hash % of_a_kind]
     }
 }
 
@@ -78,26 +83,16 @@ impl<S: Store> From<Arc<S>> for Coalesce<S> {
     }
 }
 
-impl<S: Store> Coalesce<S> {
-    async fn take_by(&self, patient: bool, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        match takes {
-            [take] => Ok(vec![self.take_one(take).await?]),
-            _ => take_by(&*self.store, patient, takes).await,
-        }
-    }
-}
-
 impl<S: Store> Store for Coalesce<S> {
-    fn most_together(&self) -> usize {
-        self.store.most_together()
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
     }
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        self.take_by(true, takes).await
-    }
-
-    async fn try_take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        self.take_by(false, takes).await
+        match takes {
+            [take] => Ok(vec![self.take_one(take).await?]),
+            _ => self.store.take(takes).await,
+        }
     }
 
     async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
@@ -107,10 +102,8 @@ impl<S: Store> Store for Coalesce<S> {
         if take.window().is_some() || take.is_unlimited() {
             return self.store.take_one(take).await;
         }
-        if take.limits.len() == 1 {
-            self.lane(take.key()).ask(take).await
-        } else if take.is_momentary() && self.store.most_together() > 1 {
-            self.lanes[LANES].ask(take).await
+        if take.limits.len() == 1 || take.is_momentary() && self.most_together > 1 {
+            self.lane(take).ask(take).await
         } else {
             self.store.take_one(take).await
         }
@@ -136,9 +129,6 @@ impl<S: Store> Store for Coalesce<S> {
         self.store.count_denials(denials).await
     }
 }
-
-/// Calls for many under way at a time, for different buckets: while one is on the network, the other is in the database.
-const LANES: usize = 2;
 
 /// How many requests for one bucket each a call carries.
 const MOST_AT_ONCE: usize = 1024;

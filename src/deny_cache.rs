@@ -1,9 +1,8 @@
 use smallvec::SmallVec;
 
-use crate::store::take_by;
 use crate::{
-    Adjusted, Adjustment, BucketLevel, Decision, Error, HoldBack, Key, Outcome, Rule, Store, SweepCursor, Swept, Take,
-    TakeError,
+    Adjusted, Adjustment, BucketLevel, Capabilities, Decision, Error, HoldBack, Key, Outcome, Rule, Store, SweepCursor,
+    Swept, Take, TakeError,
 };
 
 mod denial;
@@ -92,9 +91,13 @@ impl<S> DenyCache<S> {
     }
 }
 
-impl<S: Store> DenyCache<S> {
+impl<S: Store> Store for DenyCache<S> {
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
+    }
+
     /// Asks the store for all that memory does not answer in one call, in their order.
-    async fn take_by(&self, patient: bool, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         let known: Vec<Option<Outcome>> = takes.iter().map(|take| self.denials.find(take).denied().map(Ok)).collect();
         let asked: SmallVec<[&Take; 1]> =
             takes.iter().zip(&known).filter(|(_, known)| known.is_none()).map(|(take, _)| take).collect();
@@ -103,29 +106,15 @@ impl<S: Store> DenyCache<S> {
         }
         let questions: Vec<_> = asked.iter().map(|take| self.denials.question(take)).collect();
         let answers = if asked.len() == takes.len() {
-            take_by(&self.store, patient, takes).await?
+            self.store.take(takes).await?
         } else {
-            take_by(&self.store, patient, &asked.iter().copied().cloned().collect::<Vec<_>>()).await?
+            self.store.take(&asked.iter().copied().cloned().collect::<Vec<_>>()).await?
         };
         for ((take, question), outcome) in asked.iter().zip(questions).zip(&answers) {
             self.denials.learn(take, question, outcome);
         }
         let mut answers = answers.into_iter();
         Ok(known.into_iter().filter_map(|known| known.or_else(|| answers.next())).collect())
-    }
-}
-
-impl<S: Store> Store for DenyCache<S> {
-    fn most_together(&self) -> usize {
-        self.store.most_together()
-    }
-
-    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        self.take_by(true, takes).await
-    }
-
-    async fn try_take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        self.take_by(false, takes).await
     }
 
     async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {

@@ -2,10 +2,10 @@ use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
-use crate::store::take_by;
+use crate::take::IfLocked;
 use crate::{
-    Adjusted, Adjustment, BucketLevel, Clock, Error, HoldBack, Key, Outcome, Rule, Store, SweepCursor, Swept, Take,
-    TakeError,
+    Adjusted, Adjustment, BucketLevel, Capabilities, Clock, Error, HoldBack, Key, Outcome, Rule, Store, SweepCursor,
+    Swept, Take, TakeError,
 };
 
 mod books;
@@ -34,10 +34,10 @@ use lender::Lender;
 ///
 /// **The bound.** What a process holds when a window begins, it may use within it. So any window of length `t` sees at most
 /// capacity + rate × t + what all processes held when it began: for each key, rule and keep at most
-/// [`LeaseOptions::most_tokens`] a process. A period of an interval quota likewise. Tokens are used within
-/// [`LeaseOptions::lifetime`], a second at most, on a clock that goes on while the host sleeps: a process that was stopped
-/// uses none from before, but for a request that was being answered. What is not used is given back, and if that is noticed
-/// too late, left to the refill. A process that dies has used what it held.
+/// [`LeaseOptions::most_tokens`] a process, in two batches as above. A period of an interval quota likewise. Tokens are used
+/// within [`LeaseOptions::lifetime`], a second at most, on a clock that goes on while the host sleeps: a process that was
+/// stopped uses none from before, but for a request that was being answered. What is not used is given back, and if that is
+/// noticed too late, left to the refill. A process that dies has used what it held.
 ///
 /// A reset, another plan or mode is seen when the tokens at hand have been used or have expired: within a second.
 ///
@@ -138,9 +138,13 @@ impl<S: Store, C: Clock> Drop for Lease<S, C> {
     }
 }
 
-impl<S: Store, C: Clock> Lease<S, C> {
+impl<S: Store, C: Clock> Store for Lease<S, C> {
+    fn capabilities(&self) -> Capabilities {
+        self.lender.store.capabilities()
+    }
+
     /// Serves what it can, and asks the store for the rest in one call, in their order.
-    async fn take_by(&self, patient: bool, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         let mut rest: Vec<Take> = Vec::new();
         let served: Vec<Option<Outcome>> = takes
             .iter()
@@ -158,28 +162,18 @@ impl<S: Store, C: Clock> Lease<S, C> {
             .collect();
         // What was served is used up: those beside it cannot be asked for again by themselves.
         let has_served = served.iter().any(Option::is_some);
-        let patient = patient || has_served;
-        let answers = if rest.is_empty() { Ok(Vec::new()) } else { take_by(&self.lender.store, patient, &rest).await };
+        if has_served {
+            for take in &mut rest {
+                take.if_locked = IfLocked::Retry;
+            }
+        }
+        let answers = if rest.is_empty() { Ok(Vec::new()) } else { self.lender.store.take(&rest).await };
         let mut answers = answers.map_err(|error| error.after(has_served))?;
         for (take, outcome) in rest.iter().zip(&answers) {
             self.lender.note(take, outcome);
         }
         let mut answers = answers.drain(..);
         Ok(served.into_iter().filter_map(|served| served.or_else(|| answers.next())).collect())
-    }
-}
-
-impl<S: Store, C: Clock> Store for Lease<S, C> {
-    fn most_together(&self) -> usize {
-        self.lender.store.most_together()
-    }
-
-    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        self.take_by(true, takes).await
-    }
-
-    async fn try_take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        self.take_by(false, takes).await
     }
 
     async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {

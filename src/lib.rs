@@ -54,7 +54,7 @@ pub use mode::{Mode, ModeError};
 pub use quota::{Quota, QuotaBuilder, QuotaError, Refill};
 pub use receipt::{Adjusted, Adjustment, Receipt};
 pub use requester::{LimitError, Limited, TokenRequester, limit};
-pub use store::{AnyStore, Outcome, Store};
+pub use store::{AnyStore, Capabilities, Outcome, Store};
 pub use take::{Rule, Take};
 pub use window::{Counted, LocalReads, SharedWindows, Window, WindowLevel};
 

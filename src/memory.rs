@@ -11,8 +11,8 @@ use crate::book;
 use crate::hold_back::held;
 use crate::receipt::Kind;
 use crate::{
-    Adjusted, Adjustment, BucketLevel, Clock, Decision, Error, HoldBack, Key, Mode, Outcome, Rule, Store, SweepCursor,
-    Swept, SystemClock, Take, TakeError,
+    Adjusted, Adjustment, BucketLevel, Capabilities, Clock, Decision, Error, HoldBack, Key, Mode, Outcome, Rule, Store,
+    SweepCursor, Swept, SystemClock, Take, TakeError,
 };
 
 mod admin;
@@ -252,8 +252,9 @@ impl<C: Clock> MemoryStore<C> {
 }
 
 impl<C: Clock> Store for MemoryStore<C> {
-    fn is_in_process(&self) -> bool {
-        true
+    #[inline]
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default().in_process()
     }
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {

@@ -16,6 +16,7 @@ mod ask;
 mod batch;
 #[cfg(feature = "_sql")]
 mod call;
+mod capabilities;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod columns;
 #[cfg(feature = "_sql")]
@@ -42,6 +43,7 @@ mod together;
 mod within;
 
 pub use any::AnyStore;
+pub use capabilities::Capabilities;
 #[cfg(feature = "_sql")]
 pub use connect::Durability;
 #[cfg(feature = "_sql")]
@@ -63,15 +65,9 @@ pub use within::{adjust_within, take_within};
 ///
 /// A request without tokens is answered with a denial; it never waits for tokens and writes nothing.
 pub trait Store: Send + Sync + 'static {
-    /// Whether it decides in this process: then a limiter has no calls to save. It always answers the same.
-    fn is_in_process(&self) -> bool {
-        false
-    }
-
-    /// How many requests for several buckets each are one call to it: if more than one, they are worth gathering. It always
-    /// answers the same.
-    fn most_together(&self) -> usize {
-        1
+    /// What those above it may count on. It always answers the same; a layer answers what the store beneath does.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
     }
 
     /// Decides requests, each for itself, and answers in their order.
@@ -105,16 +101,6 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// A future that is dropped leaves nothing open behind, but the tokens may have been taken.
     fn take(&self, takes: &[Take]) -> impl Future<Output = Result<Vec<Outcome>, Error>> + Send;
-
-    /// Decides requests as [`take`](Self::take) does, but does not try again if another transaction holds one of the
-    /// buckets: then it is [`Contended`](Error::Contended), with nothing taken, so that the caller can ask for each by itself.
-    ///
-    /// # Errors
-    ///
-    /// As for [`take`](Self::take).
-    fn try_take(&self, takes: &[Take]) -> impl Future<Output = Result<Vec<Outcome>, Error>> + Send {
-        self.take(takes)
-    }
 
     /// Gives back, or pays for, what granted requests took, each once, and answers in their order.
     ///
@@ -195,20 +181,13 @@ pub trait Store: Send + Sync + 'static {
 }
 
 impl<S: Store> Store for std::sync::Arc<S> {
-    fn is_in_process(&self) -> bool {
-        (**self).is_in_process()
-    }
-
-    fn most_together(&self) -> usize {
-        (**self).most_together()
+    #[inline]
+    fn capabilities(&self) -> Capabilities {
+        (**self).capabilities()
     }
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         (**self).take(takes).await
-    }
-
-    async fn try_take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        (**self).try_take(takes).await
     }
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
@@ -238,11 +217,6 @@ impl<S: Store> Store for std::sync::Arc<S> {
     async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
         (**self).count_denials(denials).await
     }
-}
-
-/// Takes as [`Store::take`] does, or as [`Store::try_take`]: for layers, which do the same around both.
-pub(crate) async fn take_by<S: Store>(store: &S, patient: bool, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-    if patient { store.take(takes).await } else { store.try_take(takes).await }
 }
 
 /// The answer to one request.

@@ -31,6 +31,14 @@ pub struct Take {
     pub(crate) refundable: bool,
     /// Whether what is denied passes all the same, and is told so.
     pub(crate) shadow: bool,
+    pub(crate) if_locked: IfLocked,
+}
+
+/// What becomes of a call if another transaction holds one of the buckets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IfLocked {
+    Retry,
+    Fail,
 }
 
 impl Take {
@@ -88,6 +96,15 @@ impl Take {
         Self { refundable: true, ..self }
     }
 
+    /// If another transaction holds one of the buckets, it is not tried again: a call of which each request says so is
+    /// [`Contended`](crate::Error::Contended) then, with nothing taken, and the caller can ask for each by itself.
+    ///
+    /// A request for one bucket alone is tried again all the same.
+    #[must_use]
+    pub fn fail_if_locked(self) -> Self {
+        Self { if_locked: IfLocked::Fail, ..self }
+    }
+
     /// The buckets that it takes from, and under which terms: for a [`Store`](crate::Store) or a log of your own, as what
     /// follows is.
     pub fn limits(&self) -> impl Iterator<Item = (&Key, &Rule)> {
@@ -110,6 +127,12 @@ impl Take {
     #[must_use]
     pub fn longest_wait(&self) -> Duration {
         self.max_wait
+    }
+
+    /// Whether it [fails](Self::fail_if_locked) if another transaction holds one of the buckets.
+    #[must_use]
+    pub fn fails_if_locked(&self) -> bool {
+        self.if_locked == IfLocked::Fail
     }
 
     /// Its id, if it has one.
@@ -213,6 +236,7 @@ impl Take {
             own: true,
             refundable: false,
             shadow: false,
+            if_locked: IfLocked::Retry,
         }
     }
 }

@@ -26,8 +26,8 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use tollgate::bucket::{Bucket, Receipt, Request, Terms};
 use tollgate::{
-    Adjusted, Adjustment, Error, Key, Limiter, ManualClock, MemoryStore, Outcome, Quota, Reservation, Rule, Store,
-    Take, TakeError,
+    Adjusted, Adjustment, Capabilities, Error, Key, Limiter, ManualClock, MemoryStore, Outcome, Quota, Reservation,
+    Rule, Store, Take, TakeError,
 };
 
 type Memory = Arc<MemoryStore<ManualClock>>;
@@ -53,8 +53,8 @@ struct Cut {
 }
 
 impl Store for Cut {
-    fn is_in_process(&self) -> bool {
-        true
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default().in_process()
     }
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {

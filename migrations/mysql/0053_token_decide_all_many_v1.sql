@@ -103,12 +103,14 @@ begin
                                                 hex(asked_plan)), null)),
            json_arrayagg(if(plan is null, null, json_array(request, hex(plan), capacity, refill_seconds, refill))),
            json_arrayagg(if(word is null, null, concat_ws(
-             ' ', request, place, if(word = 'short', 'spared', word), '-', v_now, v_now, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks)))
+             ' ', request, place, if(word = 'short', 'spared', word), '-', v_now, v_now, full_at, granted, burst, anchor,
+             step_ns, step_ticks, token_ticks)))
       into v_limits, v_requests, v_missing, v_denials, v_first, v_denied, v_short, v_makes, v_plans, o_standing
       from weighed;
     set innodb_lock_wait_timeout = v_wait;
     call token_clock_v1(v_after);
-    if v_missing > 0 and v_own and not v_made then
+    -- MariaDB cuts longer arrays off.
+    if v_missing > 0 and v_own and not v_made and json_length(v_makes) = v_limits then
       -- Not within the same transaction: they would be locked out of order.
       rollback and no chain no release;
       set transaction isolation level read committed;
@@ -150,7 +152,6 @@ begin
     left join token_plans p on p.name = unhex(a.plan) and p.mode is null and p.capacity = a.capacity
                                and p.refill_seconds = a.refill_seconds and p.refill = a.refill
    where a.plan is not null and p.name is null;
-  -- MariaDB cuts longer arrays off.
   if v_mode_rules or (json_length(o_standing) = v_limits and json_length(v_plans) = v_limits) is not true then
     set v_first = 1;
   end if;

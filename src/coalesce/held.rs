@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use super::lane::{Answer, Lane, hand_out};
 use super::queue::Waiting;
+use crate::take::IfLocked;
 use crate::{Error, Key, Outcome, Store, Take};
 
 /// Keys that a call beside the lane's own is under way for. Their other requests wait until it is dropped.
@@ -46,7 +47,9 @@ impl<S: Store> Held<S> {
         let mut answers = answers.into_iter();
         let of_a_key = takes.chunk_by(|one, other| one.key() == other.key());
         for (key, takes) in std::mem::take(&mut self.keys).into_iter().zip(of_a_key) {
-            let (takes, answers) = (takes.to_vec(), answers.by_ref().take(takes.len()).collect());
+            let again = |take: &Take| Take { if_locked: IfLocked::Retry, ..take.clone() };
+            let answers = answers.by_ref().take(takes.len()).collect();
+            let takes: Vec<Take> = takes.iter().map(again).collect();
             let held = Self { lane: Arc::clone(&self.lane), keys: vec![key] };
             let asking = async move {
                 let _turn = held.lane.alone.acquire().await;

@@ -94,10 +94,10 @@ impl<S: Store> Lane<S> {
     /// Asks for all of them, and goes on without the answer if they are few or that takes too long.
     async fn call(self: &Arc<Self>, waiting: Vec<Waiting>) {
         let (takes, answers): (Vec<Take>, Vec<Answer>) =
-            waiting.into_iter().map(|Waiting { take, answer }| (take, answer)).unzip();
+            waiting.into_iter().map(|Waiting { take, answer }| (take.fail_if_locked(), answer)).unzip();
         let takes = Arc::new(takes);
         let (store, asked) = (Arc::clone(&self.store), Arc::clone(&takes));
-        let mut call = Box::pin(async move { store.try_take(&asked).await });
+        let mut call = Box::pin(async move { store.take(&asked).await });
         if takes.len() <= FEW && takes.iter().all(is_for_one) && all_differ(&takes) && self.queue.lock().may_hold() {
             let held = Held::new(self, &takes);
             self.tasks.spawn(async move { held.end(call.await, &takes, answers) });

@@ -157,7 +157,7 @@ impl<S: Store> LimiterBuilder<S> {
     {
         let mode = self.mode.map_or_else(Switched::from_environment, Ok)?;
         let stack = Arc::new(Stack::new(self.store, self.layers, self.deadline));
-        let decisions = Arc::new(Decisions::new(self.name, stack.is_in_process(), self.traces_keys));
+        let decisions = Arc::new(Decisions::new(self.name, stack.capabilities().in_process, self.traces_keys));
         Ok(Limiter {
             lanes: Arc::new(Lanes::new(Arc::clone(&stack))),
             stack,

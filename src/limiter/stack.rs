@@ -5,8 +5,8 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use crate::{
-    Adjusted, Adjustment, BucketLevel, Coalesce, DenyCache, Error, HoldBack, Key, Lease, LeaseOptions, Outcome, Rule,
-    Store, SweepCursor, Swept, Take, TakeError,
+    Adjusted, Adjustment, BucketLevel, Capabilities, Coalesce, DenyCache, Error, HoldBack, Key, Lease, LeaseOptions,
+    Outcome, Rule, Store, SweepCursor, Swept, Take, TakeError,
 };
 
 /// A limiter's store, with what it asks it through.
@@ -44,7 +44,7 @@ impl<S: Store> Stack<S> {
         let (store, tasks) = (Arc::new(store), TaskTracker::new());
         let Layers { denials, lease, coalesces } =
             // There are no calls to save.
-            if store.is_in_process() { Layers { denials: None, lease: None, coalesces: false } } else { layers };
+            if store.capabilities().in_process { Layers { denials: None, lease: None, coalesces: false } } else { layers };
         let asked = if coalesces {
             Optional::With(Coalesce::tracked(Arc::clone(&store), &tasks))
         } else {
@@ -80,8 +80,8 @@ impl<S: Store> Stack<S> {
 
 impl<S: Store> Store for Stack<S> {
     #[inline]
-    fn is_in_process(&self) -> bool {
-        self.store.is_in_process()
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
     }
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
@@ -99,7 +99,7 @@ impl<S: Store> Store for Stack<S> {
     #[inline]
     fn take_now(&self, take: &Take) -> Option<Outcome> {
         // Known when the store's kind is: the fast one has no layers to pass through.
-        if self.store.is_in_process() { self.store.take_now(take) } else { self.asked.take_now(take) }
+        if self.store.capabilities().in_process { self.store.take_now(take) } else { self.asked.take_now(take) }
     }
 
     async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {

@@ -58,7 +58,8 @@ impl Sweeper {
                 let began = Instant::now();
                 let much = busy.0.run(&*store).await;
                 // What is in memory is bounded, and a step there walks more rows than it was asked to.
-                let rest = if much && !store.is_in_process() { Duration::ZERO } else { began.elapsed() * REST };
+                let rest =
+                    if much && !store.capabilities().in_process { Duration::ZERO } else { began.elapsed() * REST };
                 busy.0.rest(requests, much, rest.min(LONGEST_REST));
             });
         }

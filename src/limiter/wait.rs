@@ -64,7 +64,7 @@ impl<S: Store> Lanes<S> {
 
     /// Stands in line, and reserves. Who leaves before being asked for takes nothing.
     pub(super) async fn reserve(self: &Arc<Self>, take: &Take, abandoned: Abandoned) -> Answer<S> {
-        if self.store.is_in_process() {
+        if self.store.capabilities().in_process {
             // There are no calls to share, and nobody is overtaken on the way.
             return Ok(self.store.take_one(take).await?.map(|decision| self.turn(take, decision, abandoned)));
         }

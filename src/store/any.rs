@@ -4,7 +4,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use crate::{
-    Adjusted, Adjustment, BucketLevel, Error, HoldBack, Key, Outcome, Rule, Store, SweepCursor, Swept, Take, TakeError,
+    Adjusted, Adjustment, BucketLevel, Capabilities, Error, HoldBack, Key, Outcome, Rule, Store, SweepCursor, Swept,
+    Take, TakeError,
 };
 
 /// A store of whatever kind, chosen while the program runs: in memory for a test, a database in production.
@@ -41,34 +42,25 @@ use crate::{
 pub struct AnyStore {
     store: Arc<dyn Erased>,
     name: &'static str,
-    is_in_process: bool,
-    most_together: usize,
+    capabilities: Capabilities,
 }
 
 impl AnyStore {
     /// Over a store, whose kind is forgotten.
     pub fn new<S: Store>(store: S) -> Self {
-        let (is_in_process, most_together) = (store.is_in_process(), store.most_together());
-        Self { store: Arc::new(store), name: type_name::<S>(), is_in_process, most_together }
+        let capabilities = store.capabilities();
+        Self { store: Arc::new(store), name: type_name::<S>(), capabilities }
     }
 }
 
 // Each method is passed on, those with a default too: the store within may know better.
 impl Store for AnyStore {
-    fn is_in_process(&self) -> bool {
-        self.is_in_process
-    }
-
-    fn most_together(&self) -> usize {
-        self.most_together
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
     }
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         self.store.take(takes).await
-    }
-
-    async fn try_take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        self.store.try_take(takes).await
     }
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
@@ -109,7 +101,6 @@ impl fmt::Debug for AnyStore {
 /// A [`Store`] whose futures are in boxes, so that there can be one of no known type.
 trait Erased: Send + Sync {
     fn take<'a>(&'a self, takes: &'a [Take]) -> Asked<'a, Vec<Outcome>>;
-    fn try_take<'a>(&'a self, takes: &'a [Take]) -> Asked<'a, Vec<Outcome>>;
     fn adjust<'a>(&'a self, adjustments: &'a [Adjustment]) -> Asked<'a, Vec<Result<Adjusted, TakeError>>>;
     fn hold_back<'a>(&'a self, key: &'a Key, rule: &'a Rule, hold: HoldBack) -> Asked<'a, bool>;
     fn take_one<'a>(&'a self, take: &'a Take) -> Asked<'a, Outcome>;
@@ -124,10 +115,6 @@ type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
 impl<S: Store> Erased for S {
     fn take<'a>(&'a self, takes: &'a [Take]) -> Asked<'a, Vec<Outcome>> {
         Box::pin(Store::take(self, takes))
-    }
-
-    fn try_take<'a>(&'a self, takes: &'a [Take]) -> Asked<'a, Vec<Outcome>> {
-        Box::pin(Store::try_take(self, takes))
     }
 
     fn adjust<'a>(&'a self, adjustments: &'a [Adjustment]) -> Asked<'a, Vec<Result<Adjusted, TakeError>>> {

@@ -21,8 +21,8 @@ pub trait Dialect: Operations {
     const ONE_STATEMENT: bool;
 
     #[doc(hidden)]
-    /// How many requests for several buckets each go in one call.
-    const MOST_TOGETHER: usize;
+    /// How many calls that each carry many requests it is quickest with: one, if the database has one writer.
+    const CALLS_AT_ONCE: usize;
 
     #[doc(hidden)]
     /// The statement that opens a transaction of a level, if there are levels.

@@ -24,7 +24,7 @@ pub type MySqlStore = SqlStore<MySql>;
 
 impl Dialect for MySql {
     const ONE_STATEMENT: bool = true;
-    const MOST_TOGETHER: usize = 64;
+    const CALLS_AT_ONCE: usize = 2;
 
     fn begin(isolation: Isolation) -> Option<SqlStr> {
         Some(SqlStr::from_static(match isolation {

@@ -22,7 +22,7 @@ pub type PgStore = SqlStore<Postgres>;
 
 impl Dialect for Postgres {
     const ONE_STATEMENT: bool = true;
-    const MOST_TOGETHER: usize = 64;
+    const CALLS_AT_ONCE: usize = 2;
 
     fn begin(isolation: Isolation) -> Option<SqlStr> {
         Some(SqlStr::from_static(match isolation {

@@ -18,8 +18,8 @@ use crate::admin::level_under;
 use crate::hold_back::held;
 use crate::retry::{Class, Failure, Retry, finish, finish_statement};
 use crate::{
-    Adjusted, Adjustment, Admin, BucketLevel, Counted, Denials, Error, HoldBack, Key, Outcome, Quota, Rule,
-    SharedWindows, Store, SweepCursor, Swept, Take, TakeError, Window, telemetry,
+    Adjusted, Adjustment, Admin, BucketLevel, Capabilities, Counted, Denials, Error, HoldBack, Key, Outcome, Quota,
+    Rule, SharedWindows, Store, SweepCursor, Swept, Take, TakeError, Window, telemetry,
 };
 
 /// Buckets in a SQL database, reached through a pool of the host's: one statement a call.
@@ -94,22 +94,6 @@ impl<DB: Dialect> SqlStore<DB> {
         let about = telemetry::Call { engine: DB::URL_SCHEMES[0], what: "operate", requests: 0 };
         let operating: Conversing<'_, T> = Box::pin(telemetry::observed(about, self.retry.run(attempt)));
         operating.await.map(|(answer, _)| answer)
-    }
-
-    /// Decides requests in as few calls as there can be, one after the other.
-    async fn take_all_of(&self, patient: bool, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        let (runs, mut outcomes) = runs(takes, DB::MOST_TOGETHER);
-        for (before, run) in runs.into_iter().enumerate() {
-            // Those before have taken what they did.
-            let patient = patient || before > 0;
-            let entered = match run {
-                Run::Each(asks) => self.take_each(patient, asks, &mut outcomes).await,
-                Run::All(asks) => self.take_all(patient, asks, &mut outcomes).await,
-                Run::Window(place, ask) => self.take_window(ask).await.map(|outcome| outcomes[place] = Some(outcome)),
-            };
-            entered.map_err(|error| error.after(before > 0))?;
-        }
-        Ok(outcomes.into_iter().flatten().collect())
     }
 
     /// Decides requests for one bucket each, in one call, and enters the answers at their places.
@@ -199,16 +183,25 @@ impl<DB: Dialect> From<Pool<DB>> for SqlStore<DB> {
 }
 
 impl<DB: Dialect> Store for SqlStore<DB> {
-    fn most_together(&self) -> usize {
-        DB::MOST_TOGETHER
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default().most_together(MOST_TOGETHER).calls_at_once(DB::CALLS_AT_ONCE)
     }
 
+    /// In as few calls as there can be, one after the other.
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        self.take_all_of(true, takes).await
-    }
-
-    async fn try_take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        self.take_all_of(false, takes).await
+        let (runs, mut outcomes) = runs(takes, MOST_TOGETHER);
+        let patient = takes.iter().any(|take| !take.fails_if_locked());
+        for (before, run) in runs.into_iter().enumerate() {
+            // Those before have taken what they did.
+            let patient = patient || before > 0;
+            let entered = match run {
+                Run::Each(asks) => self.take_each(patient, asks, &mut outcomes).await,
+                Run::All(asks) => self.take_all(patient, asks, &mut outcomes).await,
+                Run::Window(place, ask) => self.take_window(ask).await.map(|outcome| outcomes[place] = Some(outcome)),
+            };
+            entered.map_err(|error| error.after(before > 0))?;
+        }
+        Ok(outcomes.into_iter().flatten().collect())
     }
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
@@ -319,6 +312,9 @@ pub(super) fn classify<DB: Dialect>(error: &sqlx::Error) -> Class {
         _ => Class::Unknown,
     }
 }
+
+/// How many requests for several buckets each go in one call: more hold their rows for longer than they save.
+const MOST_TOGETHER: usize = 64;
 
 /// How many keys' denials one call adds.
 const MOST_DENIALS: usize = 1000;

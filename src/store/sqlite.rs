@@ -45,7 +45,7 @@ impl SqliteStore {
 
 impl Dialect for Sqlite {
     const ONE_STATEMENT: bool = false;
-    const MOST_TOGETHER: usize = 64;
+    const CALLS_AT_ONCE: usize = 1;
 
     fn begin(_: Isolation) -> Option<SqlStr> {
         None

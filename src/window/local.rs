@@ -8,10 +8,9 @@ use tokio::time::Instant;
 use super::{Counted, Ring, Window};
 use crate::answer::Word;
 use crate::decision::Source;
-use crate::store::take_by;
 use crate::{
-    Adjusted, Adjustment, BucketLevel, Decision, Error, HoldBack, Key, Mode, Outcome, Rule, Store, SweepCursor, Swept,
-    Take, TakeError,
+    Adjusted, Adjustment, BucketLevel, Capabilities, Decision, Error, HoldBack, Key, Mode, Outcome, Rule, Store,
+    SweepCursor, Swept, Take, TakeError,
 };
 
 /// A store that counts requests in sliding windows for others to read.
@@ -294,11 +293,15 @@ impl Seen {
     }
 }
 
-impl<S: SharedWindows> LocalReads<S> {
+impl<S: SharedWindows> Store for LocalReads<S> {
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
+    }
+
     /// In one call of the store, unless a window is among them: those are decided one by one.
-    async fn take_by(&self, patient: bool, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         if takes.iter().all(|take| local(take).is_none()) {
-            return take_by(&self.store, patient, takes).await;
+            return self.store.take(takes).await;
         }
         let mut outcomes = Vec::with_capacity(takes.len());
         for take in takes {
@@ -308,20 +311,6 @@ impl<S: SharedWindows> LocalReads<S> {
             }
         }
         Ok(outcomes)
-    }
-}
-
-impl<S: SharedWindows> Store for LocalReads<S> {
-    fn most_together(&self) -> usize {
-        self.store.most_together()
-    }
-
-    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        self.take_by(true, takes).await
-    }
-
-    async fn try_take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        self.take_by(false, takes).await
     }
 
     async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {

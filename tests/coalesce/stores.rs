@@ -9,7 +9,9 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::task::yield_now;
 use tokio::time::sleep;
-use tollgate::{Adjusted, Adjustment, Clock, Error, Key, ManualClock, MemoryStore, Outcome, Store, Take, TakeError};
+use tollgate::{
+    Adjusted, Adjustment, Capabilities, Clock, Error, Key, ManualClock, MemoryStore, Outcome, Store, Take, TakeError,
+};
 
 /// A store in this process that answers a call when the test lets it, and remembers what it was asked.
 pub(crate) struct Gated {
@@ -41,8 +43,8 @@ impl Gated {
 }
 
 impl Store for Gated {
-    fn most_together(&self) -> usize {
-        64
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default().most_together(64)
     }
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::{
-    Adjusted, Adjustment, BucketLevel, Coalesce, Counted, Error, HoldBack, Key, MySqlStore, Outcome, PgStore, Rule,
-    SharedWindows, SqliteStore, Store, SweepCursor, Swept, Take, TakeError, Window,
+    Adjusted, Adjustment, BucketLevel, Capabilities, Coalesce, Counted, Error, HoldBack, Key, MySqlStore, Outcome,
+    PgStore, Rule, SharedWindows, SqliteStore, Store, SweepCursor, Swept, Take, TakeError, Window,
 };
 
 use crate::layers::{Changes, Layers, Stacked};
@@ -96,16 +96,12 @@ macro_rules! ask {
 }
 
 impl Store for AnyStore {
-    fn most_together(&self) -> usize {
-        on!(&self.database, store => store.most_together())
+    fn capabilities(&self) -> Capabilities {
+        on!(&self.database, store => store.capabilities())
     }
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         ask!(self.take(takes))
-    }
-
-    async fn try_take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        ask!(self.try_take(takes))
     }
 
     async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
@@ -134,16 +130,12 @@ impl Store for AnyStore {
 }
 
 impl<M: Store, P: Store, L: Store> Store for AnyOf<M, P, L> {
-    fn most_together(&self) -> usize {
-        on!(self, store => store.most_together())
+    fn capabilities(&self) -> Capabilities {
+        on!(self, store => store.capabilities())
     }
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         on!(self, store => store.take(takes).await)
-    }
-
-    async fn try_take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        on!(self, store => store.try_take(takes).await)
     }
 
     async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {

@@ -6,9 +6,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::sleep;
 use tollgate::{
-    Adjusted, Adjustment, AnyStore, BucketLevel, Coalesce, Counted, Decision, DenyCache, Error, HoldBack, Key, Lease,
-    LeaseOptions, LocalReads, MemoryStore, Outcome, Rule, RuntimeClock, SharedWindows, Source, Store, SweepCursor,
-    Swept, Take, TakeError, Window,
+    Adjusted, Adjustment, AnyStore, BucketLevel, Capabilities, Coalesce, Counted, Decision, DenyCache, Error, HoldBack,
+    Key, Lease, LeaseOptions, LocalReads, MemoryStore, Outcome, Rule, RuntimeClock, SharedWindows, Source, Store,
+    SweepCursor, Swept, Take, TakeError, Window,
 };
 
 use super::beneath::take;
@@ -17,7 +17,6 @@ use super::beneath::take;
 async fn each_method_of_the_store_within_is_asked_and_no_default_in_its_place() -> anyhow::Result<()> {
     let within = Telling::default();
     let store = AnyStore::new(within.clone());
-    assert!(store.is_in_process());
     assert_eq!(asked_for_all(&store, &within).await?, ALL);
     Ok(())
 }
@@ -50,22 +49,23 @@ async fn a_lease_that_has_served_some_of_them_has_the_store_try_the_others_again
         anyhow::ensure!(asked < 10_000, "it never holds any");
         sleep(Duration::from_millis(1)).await;
     }
-    for (takes, by) in [([leased, other.clone()], "take"), ([other, third], "try_take")] {
+    for (takes, by) in [([leased, other.clone()], "take"), ([other, third], "take, or fail")] {
         within.0.lock().clear();
-        assert_eq!(lease.try_take(&takes).await?.len(), 2);
+        assert_eq!(lease.take(&takes.map(Take::fail_if_locked)).await?.len(), 2);
         assert_eq!(within.0.lock().first(), Some(&by));
     }
     Ok(())
 }
 
 const ALL: [&str; 9] =
-    ["take", "try_take", "adjust", "hold_back", "take_one", "take_now", "level", "sweep", "count_denials"];
+    ["take", "take, or fail", "adjust", "hold_back", "take_one", "take_now", "level", "sweep", "count_denials"];
 
 /// Asks a layer by each method, and tells by which it asked the store.
 async fn asked_for_all<S: Store>(layer: &S, within: &Telling) -> anyhow::Result<Vec<&'static str>> {
-    assert_eq!(layer.most_together(), 7);
+    assert_eq!(layer.capabilities(), within.capabilities());
     let takes = [take("a", "100/h")?, take("b", "100/h")?];
-    assert_eq!((layer.take(&takes).await?.len(), layer.try_take(&takes).await?.len()), (2, 2));
+    let or_fail = takes.clone().map(Take::fail_if_locked);
+    assert_eq!((layer.take(&takes).await?.len(), layer.take(&or_fail).await?.len()), (2, 2));
     assert!(layer.adjust(&[]).await?.is_empty());
     assert!(layer.hold_back(takes[0].key(), &Rule::Provisioned, HoldBack::remaining(0)).await?);
     assert!(layer.take_one(&takes[0]).await??.is_granted());
@@ -87,21 +87,12 @@ impl Telling {
 }
 
 impl Store for Telling {
-    fn is_in_process(&self) -> bool {
-        true
-    }
-
-    fn most_together(&self) -> usize {
-        7
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default().in_process().most_together(7).calls_at_once(3)
     }
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        self.note("take");
-        self.1.take(takes).await
-    }
-
-    async fn try_take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        self.note("try_take");
+        self.note(if takes.iter().all(Take::fails_if_locked) { "take, or fail" } else { "take" });
         self.1.take(takes).await
     }
 

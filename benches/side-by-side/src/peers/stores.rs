@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use sqlx::Pool;
-use tollgate::{Adjusted, Adjustment, Decision, Error, Outcome, Store, Take, TakeError};
+use tollgate::{Adjusted, Adjustment, Capabilities, Decision, Error, Outcome, SqlStore, Store, Take, TakeError};
 
 use crate::engine::Engine;
 
@@ -29,8 +29,8 @@ pub(crate) struct Rows<E: Engine> {
 }
 
 impl<E: Engine> Store for Rows<E> {
-    fn most_together(&self) -> usize {
-        64
+    fn capabilities(&self) -> Capabilities {
+        SqlStore::from(self.pool.clone()).capabilities()
     }
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
