@@ -125,6 +125,11 @@ begin
     if changed then
       perform tollgate.settle_v1(p_id, o.capacity, o.refill_seconds, o.refill, true);
     end if;
+    -- Its own terms are left as they are, but it follows the plan that was named last.
+    if p_capacity is not null and b.plan is distinct from v_plan then
+      update tollgate.token_buckets t set plan = v_plan where t.id = p_id and t.plan is distinct from v_plan;
+      changed := true;
+    end if;
   elsif (p_capacity, p_refill_seconds, p_refill) <> (b.capacity, b.refill_seconds, b.refill)
         or (p_capacity is not null and b.plan is distinct from v_plan) then
     update tollgate.token_buckets t

@@ -107,6 +107,7 @@ macro_rules! for_each_scenario {
             plans: a_faster_plan_does_not_keep_a_client_shut_at_the_old_rate,
             plans: two_changes_while_nobody_asks_are_one,
             plans: a_client_that_moves_to_another_plan_keeps_its_tokens,
+            plans: a_client_moves_to_another_plan_while_an_override_rules,
             plans: two_services_that_alternate_quotas_grant_no_more_than_the_larger,
             plans: an_unknown_plan_is_an_error_of_its_own,
             plans: a_provisioned_bucket_follows_no_plan_that_a_caller_names,

@@ -106,6 +106,23 @@ pub(crate) async fn a_client_that_moves_to_another_plan_keeps_its_tokens<W: Worl
     Ok(())
 }
 
+/// Its terms are the override's until that ends, and then the other plan's.
+pub(crate) async fn a_client_moves_to_another_plan_while_an_override_rules<W: World>(world: &W) -> anyhow::Result<()> {
+    let client = Client::of(world, "10/h").await?;
+    assert_eq!(left(&client.ask(1).await?), (true, 9));
+    let over = Override { quota: Some("20/h".parse()?), ..Override::default() };
+    world.store().set_override(&client.key, over).await?;
+    let other = Client { plan: world.key(), key: client.key.clone(), ..client };
+    other.plan("5/h", None).await?;
+    assert_eq!(left(&other.ask(1).await?), (true, 8));
+    let level = world.store().peek(&client.key).await?;
+    assert_eq!(level.map(|level| (level.plan, level.overridden)), Some((Some(other.plan.clone()), true)));
+    assert!(world.store().clear_override(&client.key).await?);
+    let unnamed = world.decide(Take::from(client.key.clone())).await?;
+    assert_eq!(left(&unnamed), (true, 4));
+    Ok(())
+}
+
 pub(crate) async fn two_services_that_alternate_quotas_grant_no_more_than_the_larger<W: World>(
     world: &W,
 ) -> anyhow::Result<()> {
