@@ -84,8 +84,9 @@ impl<S: Store> From<Arc<S>> for Coalesce<S> {
 }
 
 impl<S: Store> Store for Coalesce<S> {
+    /// The store's, but requests queue on the way to it.
     fn capabilities(&self) -> Capabilities {
-        self.store.capabilities()
+        Capabilities { in_process: false, ..self.store.capabilities() }
     }
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {

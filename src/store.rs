@@ -65,7 +65,7 @@ pub use within::{adjust_within, take_within};
 ///
 /// A request without tokens is answered with a denial; it never waits for tokens and writes nothing.
 pub trait Store: Send + Sync + 'static {
-    /// What those above it may count on. It always answers the same; a layer answers what the store beneath does.
+    /// What those above it may count on. It always answers the same; a layer answers as the store beneath does.
     fn capabilities(&self) -> Capabilities {
         Capabilities::default()
     }

@@ -99,7 +99,7 @@ impl Take {
     /// If another transaction holds one of the buckets, it is not tried again: a call of which each request says so is
     /// [`Contended`](crate::Error::Contended) then, with nothing taken, and the caller can ask for each by itself.
     ///
-    /// A request for one bucket alone is tried again all the same.
+    /// A call for one request, for one bucket, or under a sliding window is tried again all the same.
     #[must_use]
     pub fn fail_if_locked(self) -> Self {
         Self { if_locked: IfLocked::Fail, ..self }

@@ -9,9 +9,11 @@
 --                        those of the granted requests before it. If one says 'denied' or 'never', nothing is taken.
 --            o_rest      the same of requests that were decided after these, in their order: token_decide_all_v1's
 --                        answers. What o_standing says of them does not count.
--- Errors:    token_decide_all_v1's · 1205 another held one of the buckets for a second
+-- Errors:    token_decide_all_v1's, but a bucket twice in a request pays twice · 22023 more than 64 requests
+--            · 1205 another held one of the buckets for a second
 -- Locks:     the rows of all buckets, in the order of their ids, in one transaction. Those that are missing are made in a
---            transaction before, unless inside the caller's.
+--            transaction before, unless inside the caller's. After the rest are made those that an override or the mode of
+--            all, or of a plan, rules: then two calls can meet in a deadlock, and one is undone.
 --
 -- What cannot be granted as the locked buckets stand is denied; a request whose buckets have enough for all that ask is
 -- granted, and what these take is debited by one UPDATE. The others, and all from the first one on that something else
@@ -98,7 +100,9 @@ begin
     )
     select count(*), max(request), coalesce(sum(missing), 0), coalesce(sum(word = 'denied'), 0),
            min(if(word is null, request, null)),
-           bit_or(if(word in ('denied', 'never'), 1 << request - 1, 0)), bit_or(if(word = 'short', 1 << request - 1, 0)),
+           -- Beside null a bit keeps its type; beside 0 MariaDB would take it for a signed number, and lose the last one.
+           bit_or(if(word in ('denied', 'never'), 1 << request - 1, null)),
+           bit_or(if(word = 'short', 1 << request - 1, null)),
            json_arrayagg(if(missing, json_array(hex(id), null, null, null, asked_capacity, asked_seconds, asked_refill,
                                                 hex(asked_plan)), null)),
            json_arrayagg(if(plan is null, null, json_array(request, hex(plan), capacity, refill_seconds, refill))),
@@ -107,10 +111,11 @@ begin
              step_ns, step_ticks, token_ticks)))
       into v_limits, v_requests, v_missing, v_denials, v_first, v_denied, v_short, v_makes, v_plans, o_standing
       from weighed;
-    set innodb_lock_wait_timeout = v_wait;
     call token_clock_v1(v_after);
+    select mode <> 'enforce', exists (select 1 from token_overrides) into v_mode_rules, v_overrides
+      from token_mode where one = true;
     -- MariaDB cuts longer arrays off.
-    if v_missing > 0 and v_own and not v_made and json_length(v_makes) = v_limits then
+    if v_missing > 0 and v_own and not v_made and not v_mode_rules and json_length(v_makes) = v_limits then
       -- Not within the same transaction: they would be locked out of order.
       rollback and no chain no release;
       set transaction isolation level read committed;
@@ -134,8 +139,6 @@ begin
   if v_requests > 64 then
     signal sqlstate '22023' set message_text = 'tollgate: token_decide_all_many_v1 decides 64 requests at once';
   end if;
-  select mode <> 'enforce', exists (select 1 from token_overrides) into v_mode_rules, v_overrides
-    from token_mode where one = true;
   set v_first = coalesce(v_first, v_requests + 1);
   if v_overrides then
     select least(v_first, coalesce(min(a.request), v_first)) into v_first
@@ -143,6 +146,11 @@ begin
              request for ordinality,
              nested path '$[2][*]' columns (id varchar(512) character set ascii path '$[0]'))) as a
       join token_overrides o on o.id = unhex(a.id);
+  end if;
+  -- MariaDB cuts longer arrays off, and closes a text that it has cut.
+  if v_mode_rules or (json_length(o_standing) = v_limits and json_length(v_plans) = v_limits
+                      /*M! and length(o_standing) + 1000 < @@group_concat_max_len */) is not true then
+    set v_first = 1, v_plans = '[]', o_standing = '[]';
   end if;
   select least(v_first, coalesce(min(a.request), v_first)) into v_first
     from json_table(v_plans, '$[*]' columns (
@@ -152,15 +160,12 @@ begin
     left join token_plans p on p.name = unhex(a.plan) and p.mode is null and p.capacity = a.capacity
                                and p.refill_seconds = a.refill_seconds and p.refill = a.refill
    where a.plan is not null and p.name is null;
-  if v_mode_rules or (json_length(o_standing) = v_limits and json_length(v_plans) = v_limits) is not true then
-    set v_first = 1;
-  end if;
-
   set v_rest = v_short & ~v_denied;
   if v_first <= v_requests then
     set v_rest = v_rest | ~((1 << v_first - 1) - 1);
   end if;
-  if v_first > 1 then
+  -- Unless each has its bit in one of them.
+  if ~(v_denied | v_rest) & (~0 >> 64 - v_requests) <> 0 then
     -- What is taken from a full bucket comes back from now on, when its row is locked.
     call token_clock_v1(v_now);
     if v_safe then set sql_safe_updates = 0; end if;
@@ -186,6 +191,7 @@ begin
     end if;
     set v_request = v_request + 1;
   end while;
+  set innodb_lock_wait_timeout = v_wait;
   set o_rest = concat('[', substr(v_each, 2), ']');
   if v_own then commit and no chain no release; end if;
 end

@@ -9,10 +9,14 @@
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "answer it as a store's capabilities"]
+#[non_exhaustive]
 pub struct Capabilities {
-    pub(crate) in_process: bool,
-    pub(crate) most_together: usize,
-    pub(crate) calls_at_once: usize,
+    /// Whether it decides in this process.
+    pub in_process: bool,
+    /// How many requests for several buckets each are one call to it.
+    pub most_together: usize,
+    /// How many calls that each carry many requests it is quickest with.
+    pub calls_at_once: usize,
 }
 
 impl Capabilities {
@@ -29,11 +33,11 @@ impl Capabilities {
         Self { most_together: requests, ..self }
     }
 
-    /// How many calls that each carry many requests it is quickest with; 2 if not said: while one is on the network, the other
-    /// is in the database.
+    /// How many calls that each carry many requests it is quickest with, from 1 to 64; 2 if not said: while one is on the
+    /// network, the other is in the database.
     #[inline]
-    pub const fn calls_at_once(self, calls: usize) -> Self {
-        Self { calls_at_once: if calls == 0 { 1 } else { calls }, ..self }
+    pub fn calls_at_once(self, calls: usize) -> Self {
+        Self { calls_at_once: calls.clamp(1, 64), ..self }
     }
 }
 

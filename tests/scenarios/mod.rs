@@ -95,6 +95,7 @@ macro_rules! for_each_scenario {
             verbs: a_changed_limit_keeps_what_was_earned_at_the_old_rate,
             verbs: a_calendars_day_begins_at_midnight,
             several: all_grant_or_none_takes_anything,
+            several: a_full_call_is_decided_to_its_last_request,
             several: the_limit_that_denies_for_longest_is_named,
             several: any_number_of_limits_is_decided_together,
             several: one_without_a_bucket_fails_the_request_and_spares_the_others,

@@ -1,6 +1,6 @@
 //! Several limits at once.
 
-use tollgate::{Rule, Store, Take, TakeError};
+use tollgate::{Admin, Quota, Rule, Store, Take, TakeError};
 use uuid::Uuid;
 
 use super::{World, left, ms, under};
@@ -27,6 +27,39 @@ pub(crate) async fn all_grant_or_none_takes_anything<W: World>(world: &W) -> any
     assert_eq!((left(&granted), granted.limit()), ((true, 0), 1));
     assert_eq!(left(&world.decide(under(&user, "10/s")?).await?), (true, 5));
     assert_eq!(left(&world.decide(Take::from(everybody.clone())).await?), (true, 95));
+    Ok(())
+}
+
+/// So many requests are one call to a database.
+pub(crate) async fn a_full_call_is_decided_to_its_last_request<W: World>(world: &W) -> anyhow::Result<()> {
+    let cases = [
+        (100, Some("1 once"), Some(false)),
+        (63, Some("9 once"), Some(false)),
+        (100, None, None),
+        (64, Some("9 once"), Some(true)),
+    ];
+    for (room, quota_of_last, is_granted) in cases {
+        world.at_ms(0).await?;
+        let (shared, other) = (world.key(), world.key());
+        world.create(&shared, Quota::once(room)?).await?;
+        if let Some(quota) = quota_of_last {
+            world.create(&other, quota.parse()?).await?;
+            assert!(world.decide(Take::from(other.clone())).await?.is_granted());
+        }
+        let mut takes = Vec::new();
+        for _ in 0..63 {
+            takes.push(Take::from(shared.clone()).and(world.key(), Rule::try_from("1/h")?));
+        }
+        takes.push(Take::from(shared.clone()).and(other, Rule::Provisioned));
+        let mut outcomes = world.store().take(&takes).await?;
+        let last = outcomes.pop().expect("an answer to each").ok().map(|decision| decision.is_granted());
+        assert_eq!(last, is_granted, "{room} tokens, and {quota_of_last:?}");
+        for outcome in outcomes {
+            assert!(outcome?.is_granted(), "{room} tokens, and {quota_of_last:?}");
+        }
+        let left = world.store().peek(&shared).await?.map(|level| level.available);
+        assert_eq!(left, Some(i64::try_from(room)? - 63 - i64::from(last == Some(true))), "{quota_of_last:?}");
+    }
     Ok(())
 }
 

@@ -48,7 +48,9 @@ async fn play(rig: &Rig, mut random: Rng) -> anyhow::Result<()> {
         World::at(rig, now).await?;
         // One request that changes a bucket's terms leaves most of a batch to be decided one by one.
         let others = if random.bool() { 16 } else { u32::MAX };
-        let takes: Vec<Take> = (0..random.usize(2..24)).map(|_| take(&mut random, &keys, &plan, others)).collect();
+        // Now and then more than one call holds.
+        let requests = if random.u32(..8) == 0 { random.usize(64..140) } else { random.usize(2..24) };
+        let takes: Vec<Take> = (0..requests).map(|_| take(&mut random, &keys, &plan, others)).collect();
         let mut expected = Vec::new();
         for take in &takes {
             expected.push(model.take_one(take).await?);
