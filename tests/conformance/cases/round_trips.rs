@@ -19,7 +19,7 @@ pub fn cases() -> Vec<Case> {
     cases.extend(list!(Levels::Pools, Time::Real, |engine| engine.kind != Kind::Sqlite;
         each_verb_is_one_round_trip, a_cancel_is_one_round_trip_more, several_limits_are_one_round_trip,
         a_window_is_one_round_trip, holding_back_is_one_round_trip));
-    cases.extend(list!(Levels::Pools, Time::Real, |engine| engine.has_sessions;
+    cases.extend(list!(Levels::Pools, Time::Real, |engine| engine.kind != Kind::Sqlite;
         many_requests_for_several_limits_each_are_one_round_trip));
     cases
 }
