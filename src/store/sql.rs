@@ -313,7 +313,8 @@ pub(super) fn classify<DB: Dialect>(error: &sqlx::Error) -> Class {
     }
 }
 
-/// How many requests for several buckets each go in one call: more hold their rows for longer than they save.
+/// How many requests for several buckets each go in one call: more hold their rows for longer than they save, and MySQL's
+/// routine has a bit for each.
 const MOST_TOGETHER: usize = 64;
 
 /// How many keys' denials one call adds.

@@ -1,10 +1,11 @@
-//! The routines that decide batches, whose entries stand for several equal requests each.
+//! The routines that decide batches, whose entries stand for several equal requests each, or are for several buckets.
 
 use crate::matrix::Case;
 
 mod mysql;
+mod mysql_several;
 mod postgres;
 
 pub(super) fn cases() -> Vec<Case> {
-    [mysql::cases(), postgres::cases()].concat()
+    [mysql::cases(), mysql_several::cases(), postgres::cases()].concat()
 }

@@ -1,0 +1,61 @@
+//! Requests for several limits each, in one call of MySQL's or MariaDB's routine.
+
+use anyhow::ensure;
+use tollgate::{Admin, Mode, Outcome, Quota, Rule, Store, Take};
+
+use crate::engines::Kind;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::pools::{Scratch, with_session};
+use crate::rig::Rig;
+
+pub(crate) fn cases() -> Vec<Case> {
+    list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
+        batches_whose_arrays_are_cut_off_are_decided_all_the_same,
+        several_limits_make_no_bucket_while_all_is_off)
+    .into()
+}
+
+/// MariaDB cuts what its routines gather; MySQL does not.
+async fn batches_whose_arrays_are_cut_off_are_decided_all_the_same(rig: Rig) -> anyhow::Result<()> {
+    for setting in [
+        "set session group_concat_max_len = 1024",
+        "set session group_concat_max_len = 2000",
+        "set session group_concat_max_len = 4000",
+        "set session group_concat_max_len = 7000",
+    ] {
+        let session = with_session(&rig, setting).await?.0;
+        let (shared, plan) = (rig.bucket(Quota::once(30)?).await?, rig.key());
+        rig.store().create_plan(&plan, Quota::once(9)?).await?;
+        let rules = [Rule::Plan(plan), Rule::Quota(Quota::once(7)?)];
+        let rule = |place: usize| rules[place % 2].clone();
+        let several = |place: usize| Take::from(shared.clone()).and(rig.key(), rule(place));
+        let takes: Vec<Take> = (0..40).map(several).collect();
+        let granted = |outcomes: Vec<Outcome>| outcomes.into_iter().map(|outcome| outcome.map(|d| d.is_granted()));
+        let outcomes: Vec<bool> = granted(session.store().take(&takes).await?).collect::<Result<_, _>>()?;
+        assert_eq!(outcomes, [[true; 30].as_slice(), &[false; 10]].concat(), "{setting}");
+        let of_one = |take: &Take| Take::from(take.keys().nth(1).expect("two").clone()).rule(Rule::Provisioned).cost(6);
+        let outcomes: Vec<bool> = granted(session.store().take(&takes.iter().map(of_one).collect::<Vec<_>>()).await?)
+            .collect::<Result<_, _>>()?;
+        assert_eq!(outcomes, [true; 40], "{setting}");
+        assert_eq!(rig.row(&shared).await?.map(|row| row.granted), Some(30), "{setting}");
+    }
+    Ok(())
+}
+
+async fn several_limits_make_no_bucket_while_all_is_off(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let rig = &scratch.rig;
+    rig.store().set_mode(Mode::Off, None, None).await?;
+    let rule = Rule::Quota(Quota::once(1)?);
+    let keys = [rig.key(), rig.key(), rig.key()];
+    let takes = [0, 1, 1, 1].map(|place: usize| {
+        Take::from(keys[place].clone()).rule(rule.clone()).and(keys[place + 1].clone(), rule.clone())
+    });
+    for outcome in rig.store().take(&takes).await? {
+        ensure!(outcome?.is_granted());
+    }
+    for key in &keys {
+        assert!(rig.row(key).await?.is_none());
+    }
+    Ok(())
+}
