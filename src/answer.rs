@@ -62,7 +62,7 @@ impl Answer {
     }
 
     /// What it is once so many tokens of the bucket as it stood were taken.
-    #[cfg(feature = "mysql")]
+    #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(crate) fn debit(&mut self, tokens: i64) {
         if let (true, Some((terms, bucket))) = (tokens > 0, &mut self.state) {
             bucket.granted += tokens;

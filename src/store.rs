@@ -37,6 +37,8 @@ mod run;
 mod sql;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod standing;
 #[cfg(feature = "_sql")]
 mod together;
 #[cfg(feature = "_sql")]

@@ -1,11 +1,54 @@
+-- answers_v1: what several requests came to, all to the same. A row of each would be put together, sent and read by itself,
+-- which takes as long as a third of the decision.
+create type tollgate.answers_v1 as (
+  entries     bigint[],  -- which requests, by their places among those of the call, from 1
+  times       bigint[],  -- how many equal ones each of these stands for; the state is that after the last of them
+  outcome     text,      -- and the columns of taken_v1, one for all, or for each
+  mode        text,
+  now         bigint[],
+  acts_at     bigint[],  -- null: those of now
+  full_at     bigint[],
+  granted     bigint[],
+  burst       bigint[],
+  anchor      bigint[],
+  step_ns     bigint[],
+  step_ticks  bigint[],
+  token_ticks bigint[]
+);
+
+-- answers_of_v1(p_entry, p_times, p_taken) -> the same of one.
+create function tollgate.answers_of_v1(p_entry bigint, p_times bigint, p_taken tollgate.taken_v1)
+returns tollgate.answers_v1
+language sql immutable
+as $$
+  select array[p_entry], array[p_times], p_taken.outcome, p_taken.mode, array[p_taken.now], array[p_taken.acts_at],
+         array[p_taken.full_at], array[p_taken.granted], array[p_taken.burst], array[p_taken.anchor],
+         array[p_taken.step_ns], array[p_taken.step_ticks], array[p_taken.token_ticks]
+$$;
+
+revoke all on function tollgate.answers_of_v1(bigint, bigint, tollgate.taken_v1) from public;
+
+-- answers_each_v1(p_answers) -> a row for each of them.
+create function tollgate.answers_each_v1(p_answers tollgate.answers_v1)
+returns table (entry bigint, times bigint, taken tollgate.taken_v1)
+language sql immutable
+as $$
+  select a.entry, a.times,
+         (p_answers.outcome, p_answers.mode, a.now, case when p_answers.acts_at is null then a.now else a.acts_at end,
+          a.full_at, a.granted, a.burst, a.anchor, a.step_ns, a.step_ticks, a.token_ticks)::tollgate.taken_v1
+    from unnest(p_answers.entries, p_answers.times, p_answers.now, p_answers.acts_at, p_answers.full_at,
+                p_answers.granted, p_answers.burst, p_answers.anchor, p_answers.step_ns, p_answers.step_ticks,
+                p_answers.token_ticks)
+         as a (entry, times, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks)
+$$;
+
+revoke all on function tollgate.answers_each_v1(tollgate.answers_v1) from public;
+
 -- take_many_v1: decide several requests in one call, each for itself: one that fails does not fail the others.
 --
 -- Arguments: the same as take_v1's, an array each, all of one length; and
 --            p_times: for how many equal requests, decided one after the other, each entry stands; null: for one
--- Result:    entry  the place in the arrays, from 1
---            times  for how many of the entry's requests this row answers; all rows of an entry, in the order in which
---                   they come, answer all of them
---            taken  take_v1's columns; the state is that after the last of them
+-- Result:    rows that together answer all requests; those of one entry in the order in which the rows come
 -- Errors:    as take_v1's · 22023 fewer times than one · 55P03 several buckets, and one was locked for longer than
 --            100 ms: nothing was taken
 -- Locks:     the rows of granted requests, in the order of their ids; then those that it makes, in that order; then, in
@@ -22,7 +65,7 @@ create function tollgate.take_many_v1(
   p_ids text[], p_costs bigint[], p_max_waits bigint[], p_keeps bigint[],
   p_capacities bigint[], p_refill_seconds numeric[], p_refills text[], p_plans text[],
   p_receipts uuid[], p_holds bigint[], p_times bigint[])
-returns table (entry bigint, times bigint, taken tollgate.taken_v1)
+returns setof tollgate.answers_v1
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan  -- else each call would plan anew for its arrays
@@ -40,12 +83,10 @@ declare
   v_seconds   numeric[] := p_refill_seconds;
   v_refill    text[] := p_refills;
   v_plans     text[] := p_plans;
-  v_times     bigint[] := p_times;
-  v_done      bigint[];             -- the entries of a statement, how many requests it granted, and the answers
-  v_granted   bigint[];
-  v_taken     tollgate.taken_v1[];
+  v_many      bigint[] := p_times;
+  v_part      record;               -- what a statement granted or denied
+  v_answers   tollgate.answers_v1;
   v_seen      bigint[];             -- the entries that are through
-  v_whole     boolean;              -- whether it granted all that they asked for
   v_late      bigint[];             -- those that waited for a lock since their instant
   v_again     bigint[] := '{}';     -- entries that could be granted after all
   v_new       bigint[];             -- entries whose buckets are to be made
@@ -54,6 +95,8 @@ declare
   v_step      text;
   v_now       bigint;
   v_request   record;
+  v_taken     tollgate.taken_v1;
+  v_times     bigint;
   c_few       constant bigint := 6;  -- requests that are decided sooner one by one than a set statement begins
 begin
   if 1 > any (p_times) then
@@ -78,8 +121,19 @@ begin
     v_left := v_order;
     v_rest := array(select coalesce(p_times[i], 1) from unnest(v_order) i);
     v_order := '{}';
-  elsif v_ids <> p_ids then
-    v_again := array(select i.place from unnest(p_ids) with ordinality i (id, place) order by i.id collate "C");
+  else
+    if v_overrides then
+      v_left := array(select i.place from unnest(p_ids) with ordinality i (id, place)
+                       where exists (select from tollgate.token_overrides o
+                                      where o.id = i.id
+                                        and tollgate.in_force_v1(o.expires_at, tollgate.token_clock_v1())));
+      v_rest := array(select p_times[x] from unnest(v_left) x);
+    end if;
+    if v_left <> '{}' or v_ids <> p_ids then
+      v_order := '{}';
+      v_again := array(select i.place from unnest(p_ids) with ordinality i (id, place)
+                        where i.place <> all (v_left) order by i.id collate "C");
+    end if;
   end if;
   if p_ids[1] <> any (p_ids) and (v_lock = '0' or v_lock::interval > interval '100 ms') then
     v_limited := true;
@@ -97,7 +151,7 @@ begin
       v_seconds := array(select p_refill_seconds[i] from unnest(v_order) i);
       v_refill := array(select p_refills[i] from unnest(v_order) i);
       v_plans := array(select p_plans[i] from unnest(v_order) i);
-      v_times := array(select p_times[i] from unnest(v_order) i);
+      v_many := array(select p_times[i] from unnest(v_order) i);
     elsif v_round > 1 then
       exit;
     end if;
@@ -105,62 +159,63 @@ begin
     foreach v_step in array array['grant', 'weigh', 'make'] loop
       if v_step = 'grant' then
         continue when v_order = '{}';
-        select g.done, g.granted, g.taken, g.whole, g.late into v_done, v_granted, v_taken, v_whole, v_late
-          from tollgate.grant_many_v1(v_order, v_ids, v_costs, v_keeps, v_capacity, v_seconds, v_refill, v_plans, v_times,
-                                      v_overrides) g;
-        v_seen := coalesce(v_done, '{}');
+        select g.* into v_part
+          from tollgate.grant_many_v1(v_order, v_ids, v_costs, v_keeps, v_capacity, v_seconds, v_refill, v_plans, v_many) g;
+        v_seen := coalesce((v_part.answers).entries, '{}');
       elsif v_step = 'weigh' then
         exit when cardinality(v_seen) = cardinality(v_order);
-        v_late := '{}';
-        v_whole := true;
-        select w.denied, w.times, w.taken, w.again, w.missing, v_left || w.ruled,
-               v_rest || array(select p_times[x] from unnest(w.ruled) x)
-          into v_done, v_granted, v_taken, v_again, v_new, v_left, v_rest
-          from tollgate.weigh_many_v1(v_order, v_ids, v_costs, v_keeps, v_capacity, v_seconds, v_refill, v_plans, v_times,
-                                      v_overrides, v_seen) w;
+        select w.*, true as whole, '{}'::bigint[] as late into v_part
+          from tollgate.weigh_many_v1(v_order, v_ids, v_costs, v_keeps, v_capacity, v_seconds, v_refill, v_plans, v_many,
+                                      v_seen) w;
+        v_again := v_part.again;
+        v_new := v_part.missing;
+        v_left := v_left || v_part.ruled;
+        v_rest := v_rest || array(select p_times[x] from unnest(v_part.ruled) x);
       else
         exit when v_new is null;
-        select m.done, m.granted, m.taken, m.whole, m.late into v_done, v_granted, v_taken, v_whole, v_late
+        select m.* into v_part
           from tollgate.make_many_v1(v_new, p_ids, p_costs, p_keeps, p_capacities, p_refill_seconds, p_refills, p_plans,
                                      p_times) m;
-        v_left := v_left || array(select x from unnest(v_new) x where x <> all (coalesce(v_done, '{}')));
-        v_rest := v_rest || array(select p_times[x] from unnest(v_new) x where x <> all (coalesce(v_done, '{}')));
+        v_new := array(select x from unnest(v_new) x where x <> all (coalesce((v_part.answers).entries, '{}')));
+        v_left := v_left || v_new;
+        v_rest := v_rest || array(select p_times[x] from unnest(v_new) x);
       end if;
-      continue when v_done is null;
+      v_answers := v_part.answers;
+      continue when v_answers.entries is null;
 
+      v_late := v_part.late;
       if v_late <> '{}' then
-        v_left := v_left || array(select d.place from unnest(v_done, v_granted) d (place, granted)
+        v_left := v_left || array(select d.place from unnest(v_answers.entries, v_answers.times) d (place, granted)
                                    where d.place = any (v_late) and d.granted < p_times[d.place]);
-        v_rest := v_rest || array(select p_times[d.place] - d.granted from unnest(v_done, v_granted) d (place, granted)
+        v_rest := v_rest || array(select p_times[d.place] - d.granted
+                                    from unnest(v_answers.entries, v_answers.times) d (place, granted)
                                    where d.place = any (v_late) and d.granted < p_times[d.place]);
         v_now := tollgate.token_clock_v1();
         with moved as (
           update tollgate.token_buckets t
              set full_at = tollgate.bucket_clock_v1(t, v_now) + d.granted * p_costs[d.place] * t.token_ticks
-            from unnest(v_done, v_granted) d (place, granted)
+            from unnest(v_answers.entries, v_answers.times) d (place, granted)
            where d.place = any (v_late) and t.id = p_ids[d.place]
              and t.full_at < tollgate.bucket_clock_v1(t, v_now) + d.granted * p_costs[d.place] * t.token_ticks
           returning d.place, t.full_at)
-        select array_agg(d.place), array_agg(d.granted),
-               array_agg((d.outcome, d.mode, x.now, x.now, coalesce(m.full_at, d.full_at), d.tokens, d.burst, d.anchor,
-                          d.step_ns, d.step_ticks, d.token_ticks)::tollgate.taken_v1)
-          into v_done, v_granted, v_taken
-          from unnest(v_done, v_granted, v_taken)
-               as d (place, granted, outcome, mode, now, acts_at, full_at, tokens, burst, anchor, step_ns, step_ticks,
-                     token_ticks)
-         cross join lateral (select case when d.place = any (v_late) then v_now else d.now end) x (now)
+        select array_agg(case when d.place = any (v_late) then v_now else d.now end order by d.nth),
+               array_agg(coalesce(m.full_at, d.full_at) order by d.nth)
+          into v_answers.now, v_answers.full_at
+          from unnest(v_answers.entries, v_answers.now, v_answers.full_at) with ordinality as d (place, now, full_at, nth)
           left join moved m on m.place = d.place;
       end if;
-      return query select unnest(v_done), unnest(v_granted), unnest(v_taken);
-      if not v_whole then
+      return next v_answers;
+      if not v_part.whole then
         return query
-          select d.place, p_times[d.place] - d.granted,
-                 ('denied', d.mode, d.now, d.acts_at, d.full_at, d.tokens, d.burst, d.anchor, d.step_ns, d.step_ticks,
-                  d.token_ticks)::tollgate.taken_v1
-            from unnest(v_done, v_granted, v_taken)
-                 as d (place, granted, outcome, mode, now, acts_at, full_at, tokens, burst, anchor, step_ns, step_ticks,
-                       token_ticks)
-           where d.granted < p_times[d.place] and d.place <> all (v_late);
+          select array_agg(d.place), array_agg(p_times[d.place] - d.granted), 'denied', v_answers.mode, array_agg(d.now),
+                 null::bigint[], array_agg(d.full_at), array_agg(d.tokens), array_agg(d.burst), array_agg(d.anchor),
+                 array_agg(d.step_ns), array_agg(d.step_ticks), array_agg(d.token_ticks)
+            from unnest(v_answers.entries, v_answers.times, v_answers.now, v_answers.full_at, v_answers.granted,
+                        v_answers.burst, v_answers.anchor, v_answers.step_ns, v_answers.step_ticks,
+                        v_answers.token_ticks)
+                 as d (place, granted, now, full_at, tokens, burst, anchor, step_ns, step_ticks, token_ticks)
+           where d.granted < p_times[d.place] and d.place <> all (v_late)
+          having count(*) > 0;
       end if;
     end loop;
   end loop;
@@ -172,16 +227,16 @@ begin
   for v_request in
     select l.place, l.rest from unnest(v_left, v_rest) l (place, rest) order by p_ids[l.place] collate "C", l.place
   loop
-    entry := v_request.place;
     while v_request.rest > 0 loop
-      taken := tollgate.take_v1(p_ids[entry], p_costs[entry], p_max_waits[entry], p_keeps[entry], p_capacities[entry],
-                                p_refill_seconds[entry], p_refills[entry], p_plans[entry], p_receipts[entry],
-                                p_holds[entry]);
+      v_taken := tollgate.take_v1(
+        p_ids[v_request.place], p_costs[v_request.place], p_max_waits[v_request.place], p_keeps[v_request.place],
+        p_capacities[v_request.place], p_refill_seconds[v_request.place], p_refills[v_request.place],
+        p_plans[v_request.place], p_receipts[v_request.place], p_holds[v_request.place]);
       -- Where nothing was taken, or an id was asked for, the next one is answered alike.
-      times := case when taken.outcome = 'granted' and taken.mode is null and p_receipts[entry] is null
-                 then 1 else v_request.rest end;
-      v_request.rest := v_request.rest - times;
-      return next;
+      v_times := case when v_taken.outcome = 'granted' and v_taken.mode is null and p_receipts[v_request.place] is null
+                   then 1 else v_request.rest end;
+      v_request.rest := v_request.rest - v_times;
+      return next tollgate.answers_of_v1(v_request.place, v_times, v_taken);
     end loop;
   end loop;
   if v_limited then

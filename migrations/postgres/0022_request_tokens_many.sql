@@ -26,7 +26,8 @@ begin
                 then ((t.taken).acts_at - (t.taken).now + 999999) / 1000000
                 when (t.taken).outcome in ('granted', 'denied')
                 then tollgate.taken_until_v1(t.taken, p_tokens[t.entry]) end
-      from tollgate.take_many_v1(p_ids, p_tokens, v_none, v_none, null, null, null, null, null, null, v_once) t
+      from tollgate.take_many_v1(p_ids, p_tokens, v_none, v_none, null, null, null, null, null, null, v_once) a,
+           lateral tollgate.answers_each_v1(a) t
      order by t.entry;
 end
 $$;

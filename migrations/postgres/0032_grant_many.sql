@@ -15,10 +15,8 @@ revoke all on function
 -- grant_many_v1: grant requests of several buckets that nothing but tokens rules, as many as each affords.
 --
 -- Arguments: p_places: what to call the entries in the answer; p_ids to p_times: as take_many_v1's, in the order of
---            p_ids, none twice; p_overrides: whether there are any
--- Result:    done     the entries that were granted once or more often; null: none
---            granted  how often each was
---            taken    take_v1's columns for each, after all that it was granted
+--            p_ids, none twice, and none that an override rules
+-- Result:    answers  the entries that were granted once or more often, how often, and the state after that; null: none
 --            whole    whether each was as often as asked
 --            late     those whose rows were locked more than 2 ms after the instant that they were granted at
 --            What is not among them is denied, or not ordinary, or changed meanwhile
@@ -26,8 +24,8 @@ revoke all on function
 --            is why others are forbidden. Rows that others changed meanwhile stay locked, too.
 create function tollgate.grant_many_v1(
   p_places bigint[], p_ids text[], p_costs bigint[], p_keeps bigint[], p_capacities bigint[],
-  p_refill_seconds numeric[], p_refills text[], p_plans text[], p_times bigint[], p_overrides boolean,
-  out done bigint[], out granted bigint[], out taken tollgate.taken_v1[], out whole boolean, out late bigint[])
+  p_refill_seconds numeric[], p_refills text[], p_plans text[], p_times bigint[])
+returns table (answers tollgate.answers_v1, whole boolean, late bigint[])
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -38,29 +36,26 @@ set enable_bitmapscan = off
 set jit = off
 as $$
 begin
-  -- What several requests of an entry were granted follows from what the row was before, which RETURNING cannot
-  -- tell: it is read beside, and holds if the locked row still says so, or affords all of them as well. The clock is read
-  -- for each row, when the plan comes to it: how long the statement takes moves nobody's instant.
+  -- How many of an entry's requests are granted follows from what the row was before, which RETURNING cannot tell: it is
+  -- read beside, and holds if the locked row still says so, or affords all of them as well. The clock is read for each row,
+  -- when the plan comes to it: how long the statement takes moves nobody's instant.
+  return query
   with chosen as (
     update tollgate.token_buckets t
        set room = null,
-           granted = t.granted
-             + u.cost * case when u.times = 1 then 1
-                 else least(u.times, tollgate.bucket_affords_v1(t, t.full_at, u.cost, u.keep, c.now)) end,
-           full_at = greatest(t.full_at, tollgate.bucket_clock_v1(t, c.now))
-             + u.cost * t.token_ticks
-               * case when u.times = 1 then 1
-                 else least(u.times, tollgate.bucket_affords_v1(t, t.full_at, u.cost, u.keep, c.now)) end
+           granted = t.granted + u.cost * b.times,
+           full_at = greatest(t.full_at, tollgate.bucket_clock_v1(t, c.now)) + u.cost * t.token_ticks * b.times
       from unnest(p_places, p_ids, p_costs, p_keeps, p_capacities, p_refill_seconds, p_refills, p_plans, p_times)
            as u (place, id, cost, keep, capacity, refill_seconds, refill, plan, times)
-           left join lateral (
-             select o.full_at from tollgate.token_buckets o where o.id = u.id and u.times > 1 offset 0) b on true
            cross join lateral (select tollgate.token_clock_v1() as now where u.place is not null offset 0) c
+           cross join lateral (
+             select 1 as times, null as full_at where u.times = 1
+              union all
+             select least(u.times, tollgate.bucket_affords_v1(o, o.full_at, u.cost, u.keep, c.now)), o.full_at
+               from tollgate.token_buckets o
+              where o.id = u.id and u.times > 1 and u.cost <= o.burst / o.token_ticks - u.keep
+             offset 0) b
      where t.id = u.id and not t.overridden
-       and (u.times = 1 or t.full_at = b.full_at
-            or case when u.cost <= t.burst / t.token_ticks - u.keep
-                 then least(tollgate.bucket_affords_v1(t, b.full_at, u.cost, u.keep, c.now),
-                            tollgate.bucket_affords_v1(t, t.full_at, u.cost, u.keep, c.now)) >= u.times end)
        and case
              when u.capacity is not null
                then t.plan is null and u.capacity = t.capacity and u.refill_seconds = t.refill_seconds
@@ -75,23 +70,19 @@ begin
                      where p.name = t.plan and p.mode is null and p.capacity = t.capacity
                        and p.refill_seconds = t.refill_seconds and p.refill = t.refill)
            end
-       and (not p_overrides or not exists (
-             select from tollgate.token_overrides o
-              where o.id = t.id and tollgate.in_force_v1(o.expires_at, c.now)))
+       and b.times >= 1 and (b.times = u.times or b.full_at = t.full_at)
        and case when u.cost <= t.burst / t.token_ticks - u.keep
-             then tollgate.bucket_affords_v1(t, t.full_at, u.cost, u.keep, c.now) >= 1 end
-    returning u.place, u.times as wanted,
-              case when u.times = 1 then 1
-                else least(u.times, tollgate.bucket_affords_v1(t, b.full_at, u.cost, u.keep, c.now)) end as granted,
+             then tollgate.bucket_affords_v1(t, t.full_at, u.cost, u.keep, c.now) >= b.times end
+    returning u.place, u.times as wanted, b.times as granted,
               tollgate.token_clock_v1() - c.now > 2000000 as late,
-              ('granted', null, c.now, c.now, t.full_at, t.granted, t.burst, t.anchor, t.step_ns, t.step_ticks,
-               t.token_ticks)::tollgate.taken_v1 as answer)
-  select array_agg(d.place), array_agg(d.granted), array_agg(d.answer), bool_and(d.granted = d.wanted),
-         coalesce(array_agg(d.place) filter (where d.late), '{}')
-    into done, granted, taken, whole, late
+              c.now, t.full_at, t.granted as tokens, t.burst, t.anchor, t.step_ns, t.step_ticks, t.token_ticks)
+  select (array_agg(d.place), array_agg(d.granted), 'granted', null, array_agg(d.now), null, array_agg(d.full_at),
+          array_agg(d.tokens), array_agg(d.burst), array_agg(d.anchor), array_agg(d.step_ns), array_agg(d.step_ticks),
+          array_agg(d.token_ticks))::tollgate.answers_v1,
+         bool_and(d.granted = d.wanted), coalesce(array_agg(d.place) filter (where d.late), '{}')
     from chosen d;
 end
 $$;
 
 revoke all on function tollgate.grant_many_v1(
-  bigint[], text[], bigint[], bigint[], bigint[], numeric[], text[], text[], bigint[], boolean) from public;
+  bigint[], text[], bigint[], bigint[], bigint[], numeric[], text[], text[], bigint[]) from public;

@@ -1,15 +1,14 @@
 -- weigh_many_v1: what the requests come to that grant_many_v1 did not grant. Nothing is written, no lock waited for.
 --
--- Arguments: p_places to p_overrides: as grant_many_v1's; p_done: the entries that it granted
--- Result:    denied, times, taken  the entries that are denied, or never possible; how often; take_v1's columns
---            again                 those that could be granted after all
---            missing               those whose buckets are to be made
---            ruled                 those that take_v1 must decide
+-- Arguments: p_places to p_times: as grant_many_v1's; p_done: the entries that it granted
+-- Result:    answers  the entries that are denied, all that they stand for; null: none
+--            again    those that could be granted after all
+--            missing  those whose buckets are to be made
+--            ruled    those that take_v1 must decide
 create function tollgate.weigh_many_v1(
   p_places bigint[], p_ids text[], p_costs bigint[], p_keeps bigint[], p_capacities bigint[],
-  p_refill_seconds numeric[], p_refills text[], p_plans text[], p_times bigint[], p_overrides boolean, p_done bigint[],
-  out denied bigint[], out times bigint[], out taken tollgate.taken_v1[], out again bigint[], out missing bigint[],
-  out ruled bigint[])
+  p_refill_seconds numeric[], p_refills text[], p_plans text[], p_times bigint[], p_done bigint[])
+returns table (answers tollgate.answers_v1, again bigint[], missing bigint[], ruled bigint[])
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -20,21 +19,20 @@ set jit = off
 as $$
 begin
   -- Each row's clock after the row: what others took since can only be more, so a denial holds at that instant.
-  select array_agg(r.place) filter (where r.what in ('denied', 'never')),
-         array_agg(r.times) filter (where r.what in ('denied', 'never')),
-         array_agg((r.what, null, r.now, r.now, r.full_at, r.granted, r.burst, r.anchor, r.step_ns, r.step_ticks,
-                    r.token_ticks)::tollgate.taken_v1) filter (where r.what in ('denied', 'never')),
+  return query
+  select (array_agg(r.place) filter (where r.what = 'denied'), array_agg(r.times) filter (where r.what = 'denied'),
+          'denied', null, array_agg(r.now) filter (where r.what = 'denied'), null,
+          array_agg(r.full_at) filter (where r.what = 'denied'), array_agg(r.granted) filter (where r.what = 'denied'),
+          array_agg(r.burst) filter (where r.what = 'denied'), array_agg(r.anchor) filter (where r.what = 'denied'),
+          array_agg(r.step_ns) filter (where r.what = 'denied'),
+          array_agg(r.step_ticks) filter (where r.what = 'denied'),
+          array_agg(r.token_ticks) filter (where r.what = 'denied'))::tollgate.answers_v1,
          array_agg(r.place) filter (where r.what = 'granted'),
          array_agg(r.place) filter (where r.what = 'missing'),
          array_agg(r.place) filter (where r.what = 'ruled')
-    into denied, times, taken, again, missing, ruled
     from (
       select u.place, u.times, c.now, t.*,
              case
-               when p_overrides and exists (
-                      select from tollgate.token_overrides o
-                       where o.id = u.id and tollgate.in_force_v1(o.expires_at, c.now))
-                 then 'ruled'
                when t.id is null
                  then case when octet_length(u.id) between 1 and 255
                                 and u.cost <= coalesce(u.capacity, p.capacity) - u.keep
@@ -58,8 +56,8 @@ begin
                  then 'ruled'
                when t.full_at - tollgate.bucket_clock_v1(t, c.now) > tollgate.bucket_furthest_v1(t)
                  then 'ruled'
-               when u.cost > t.burst / t.token_ticks - u.keep
-                 then 'never'
+               when u.cost > t.burst / t.token_ticks - u.keep  -- never possible
+                 then 'ruled'
                when tollgate.bucket_affords_v1(t, t.full_at, u.cost, u.keep, c.now) >= 1
                  then 'granted'
                else 'denied'
@@ -77,4 +75,4 @@ end
 $$;
 
 revoke all on function tollgate.weigh_many_v1(
-  bigint[], text[], bigint[], bigint[], bigint[], numeric[], text[], text[], bigint[], boolean, bigint[]) from public;
+  bigint[], text[], bigint[], bigint[], bigint[], numeric[], text[], text[], bigint[], bigint[]) from public;

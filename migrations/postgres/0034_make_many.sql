@@ -1,17 +1,16 @@
 -- make_many_v1: make several buckets, for requests that they grant at once.
 --
 -- Arguments: p_places: which of the entries of the others, which are take_many_v1's, in the order of their ids
--- Result:    done     the entries whose buckets were made; null: none. The buckets of others exist by now
---            granted  how often each was granted
---            taken    take_v1's columns for each
+-- Result:    answers  the entries whose buckets were made, and how often each was granted; null: none. The buckets of
+--                     others exist by now
 --            whole    whether each was granted as often as asked
 --            late     those that were made more than 2 ms after the instant that they were granted at
 -- Errors:    23514 terms that make no bucket
 -- Locks:     the rows that it makes, in the order of their ids.
 create function tollgate.make_many_v1(
   p_places bigint[], p_ids text[], p_costs bigint[], p_keeps bigint[], p_capacities bigint[],
-  p_refill_seconds numeric[], p_refills text[], p_plans text[], p_times bigint[],
-  out done bigint[], out granted bigint[], out taken tollgate.taken_v1[], out whole boolean, out late bigint[])
+  p_refill_seconds numeric[], p_refills text[], p_plans text[], p_times bigint[])
+returns table (answers tollgate.answers_v1, whole boolean, late bigint[])
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -19,6 +18,7 @@ set enable_nestloop = off  -- the generic plan expects few entries
 set jit = off
 as $$
 begin
+  return query
   with asked as (
     select e.place, p_ids[e.place] as id, p_costs[e.place] as cost, p_keeps[e.place] as keep,
            p_times[e.place] as times, coalesce(p_capacities[e.place], p.capacity) as capacity,
@@ -51,14 +51,13 @@ begin
     on conflict do nothing
     returning t.*, tollgate.token_clock_v1() as now
   )
-  select array_agg(a.place), array_agg(a.granted),
-         array_agg(('granted', null, m.now, m.now, m.full_at, m.granted, m.burst, m.anchor, m.step_ns, m.step_ticks,
-                    m.token_ticks)::tollgate.taken_v1),
+  select (array_agg(a.place), array_agg(a.granted), 'granted', null, array_agg(m.now), null, array_agg(m.full_at),
+          array_agg(m.granted), array_agg(m.burst), array_agg(m.anchor), array_agg(m.step_ns), array_agg(m.step_ticks),
+          array_agg(m.token_ticks))::tollgate.answers_v1,
          bool_and(a.granted = a.times),
          -- Those that waited for another session's row, which then did not come.
          coalesce(array_agg(a.place) filter (
            where (m.now - 2000000) / m.step_ns * m.step_ticks > m.full_at - m.granted * m.token_ticks), '{}')
-    into done, granted, taken, whole, late
     from made m
     join able a on a.id = m.id;
 end

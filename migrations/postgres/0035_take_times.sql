@@ -2,7 +2,7 @@
 --
 -- Arguments: p_id, p_cost, p_keep, p_capacity, p_refill_seconds, p_refill, p_plan: as take_v1's; p_times: how many, one or
 --            more
--- Result:    as take_many_v1's, without the entry: a row that grants some, one that denies the others, or either
+-- Result:    as take_many_v1's, to an entry 1: a row that grants some, one that denies the others, or either
 -- Errors:    as take_v1's
 -- Locks:     the bucket's row, if any is granted.
 --
@@ -13,7 +13,7 @@
 create function tollgate.take_times_v1(
   p_id text, p_cost bigint, p_keep bigint, p_capacity bigint, p_refill_seconds numeric, p_refill text, p_plan text,
   p_times bigint)
-returns table (times bigint, taken tollgate.taken_v1)
+returns setof tollgate.answers_v1
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
@@ -69,10 +69,8 @@ begin
           update tollgate.token_buckets t set full_at = b.full_at where t.id = p_id;
         end if;
       end if;
-      times := v_granted;
-      taken := ('granted', null, v_now, v_now, b.full_at, b.granted, b.burst, b.anchor, b.step_ns, b.step_ticks,
-                b.token_ticks)::tollgate.taken_v1;
-      return next;
+      return next tollgate.answers_of_v1(1, v_granted, ('granted', null, v_now, v_now, b.full_at, b.granted, b.burst,
+                                                        b.anchor, b.step_ns, b.step_ticks, b.token_ticks));
       p_times := p_times - v_granted;
       if p_times = 0 then
         return;
@@ -80,14 +78,12 @@ begin
       -- Tokens may have come while the row had to be waited for.
       continue when v_late;
     end if;
-    times := p_times;
-    taken := ('denied', null, v_now, v_now, b.full_at, b.granted, b.burst, b.anchor, b.step_ns, b.step_ticks,
-              b.token_ticks)::tollgate.taken_v1;
-    return next;
+    return next tollgate.answers_of_v1(1, p_times, ('denied', null, v_now, v_now, b.full_at, b.granted, b.burst,
+                                                    b.anchor, b.step_ns, b.step_ticks, b.token_ticks));
     return;
   end loop;
   return query
-    select m.times, m.taken
+    select m.*
       from tollgate.take_many_v1(
              array[p_id], array[p_cost], array[0::bigint], array[p_keep], array[p_capacity], array[p_refill_seconds],
              array[p_refill], array[p_plan], array[null::uuid], array[0::bigint], array[p_times]) m;

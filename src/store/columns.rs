@@ -23,39 +23,57 @@ pub(super) type Columns = (
     Option<i64>,
 );
 
-/// What rows say, one answer a request, in the order of what was asked. Those to one entry are in their order already.
+/// An answer, to which request (from 1), and for how many equal ones that it stands for.
+pub(super) struct Entry {
+    pub(super) request: i64,
+    pub(super) times: i64,
+    pub(super) answer: Answer,
+}
+
+/// What rows say.
+pub(super) fn entries(rows: Vec<Columns>) -> Result<Vec<Entry>, sqlx::Error> {
+    rows.into_iter().map(Entry::try_from).collect()
+}
+
+/// One answer a request, in the order of what was asked. Those to one entry are in their order already.
 pub(super) fn in_order<'a>(
-    mut rows: Vec<Columns>,
+    mut entries: Vec<Entry>,
     request: impl Fn(usize) -> Option<&'a Request>,
 ) -> Result<Vec<Answer>, sqlx::Error> {
-    rows.sort_by_key(|columns| columns.0);
-    let mut answers = Vec::with_capacity(rows.len());
-    for columns in rows {
-        let unasked = || sqlx::Error::Protocol(format!("an answer to the request {}", columns.0));
-        let place = usize::try_from(columns.0 - 1).map_err(|_| unasked())?;
-        let (request, times) = (*request(place).ok_or_else(unasked)?, columns.1);
-        let answer = Answer::try_from(columns)?;
-        answers.extend((0..times).rev().map(|later| answer.before(later, request)));
+    entries.sort_by_key(|entry| entry.request);
+    let mut answers = Vec::with_capacity(entries.len());
+    for Entry { request: place, times, answer } in entries {
+        let unasked = || sqlx::Error::Protocol(format!("an answer to the request {place}"));
+        let asked = usize::try_from(place - 1).ok().and_then(&request).ok_or_else(unasked)?;
+        answers.extend((0..times).rev().map(|later| answer.before(later, *asked)));
     }
     Ok(answers)
 }
 
-impl TryFrom<Columns> for Answer {
+impl TryFrom<Columns> for Entry {
     type Error = sqlx::Error;
 
     fn try_from(columns: Columns) -> Result<Self, sqlx::Error> {
-        let (_, _, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks) =
+        let (request, times, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, ticks) =
             columns;
-        let mode = parse_mode(mode.as_deref())?;
-        let state = || {
-            let token_ticks = token_ticks?;
-            let capacity = burst? / token_ticks;
-            let terms = Terms { capacity, step_ns: step_ns?, step_ticks: step_ticks?, token_ticks, calendar: false };
-            Some((terms, Bucket { anchor: anchor?, full_at: full_at?, granted: granted?, longest_wait: 0 }))
-        };
-        let state = state();
-        Ok(Self { word: word(&outcome)?, mode, now, acts_at, capacity: burst, state })
+        let answer = Answer { now, acts_at, capacity: burst, ..answer(&outcome, mode.as_deref())? };
+        let state = [full_at, granted, burst, anchor, step_ns, step_ticks, ticks];
+        Ok(Self { request, times, answer: Answer { state: parse_state(state), ..answer } })
     }
+}
+
+/// An answer of which only the words are known.
+pub(super) fn answer(outcome: &str, mode: Option<&str>) -> Result<Answer, sqlx::Error> {
+    Ok(Answer { mode: parse_mode(mode)?, ..Answer::refused(word(outcome)?, 0) })
+}
+
+/// A bucket's state, from the columns that say it, in their order; none if there is no bucket.
+pub(super) fn parse_state(columns: [Option<i64>; 7]) -> Option<(Terms, Bucket)> {
+    let [full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks] = columns;
+    let token_ticks = token_ticks?;
+    let capacity = burst? / token_ticks;
+    let terms = Terms { capacity, step_ns: step_ns?, step_ticks: step_ticks?, token_ticks, calendar: false };
+    Some((terms, Bucket { anchor: anchor?, full_at: full_at?, granted: granted?, longest_wait: 0 }))
 }
 
 /// What routines that decide under a sliding window answer: what became of the request, what decided instead of the counts,

@@ -5,17 +5,18 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, Postgres};
 use super::answer::AdjustedColumns;
 use super::ask::Ask;
 use super::call::Counting;
-use super::columns::{self, Columns};
+use super::columns::{self, Columns, Entry};
 use super::connect::Durability;
 use super::dialect::Dialect;
 use super::isolation::Isolation;
 use super::sql::SqlStore;
 use crate::answer::Answer;
-use crate::bucket::Request;
 use crate::retry::Class;
 use crate::{Adjustment, Counted, Quota};
 
 mod admin;
+mod answers;
+mod several;
 
 /// Buckets in PostgreSQL or YugabyteDB, at the server's clock.
 pub type PgStore = SqlStore<Postgres>;
@@ -41,21 +42,16 @@ impl Dialect for Postgres {
     }
 
     async fn take(connection: &mut PgConnection, asks: &[Ask], (): &()) -> Result<Vec<Answer>, sqlx::Error> {
-        let columns = match asks {
-            [ask @ Ask { times: 1, .. }] => vec![take_one(connection, ask).await?],
+        let entries = match asks {
+            [ask @ Ask { times: 1, .. }] => vec![take_one(connection, ask).await?.try_into()?],
             [ask] => take_times(connection, ask).await?,
             _ => take_many(connection, asks).await?,
         };
-        columns::in_order(columns, |place| asks.get(place).map(|ask| &ask.request))
+        columns::in_order(entries, |place| asks.get(place).map(|ask| &ask.request))
     }
 
     async fn take_all(connection: &mut PgConnection, asks: &[Ask], (): &()) -> Result<Vec<Answer>, sqlx::Error> {
-        let columns = match asks {
-            [ask] => take_all(connection, ask).await?,
-            _ => take_all_many(connection, asks).await?,
-        };
-        let requests: Vec<&Request> = limits(asks).map(|(_, ask, _)| &ask.request).collect();
-        columns::in_order(columns, |place| requests.get(place).copied())
+        several::take_all(connection, asks).await
     }
 
     async fn take_window(
@@ -153,9 +149,9 @@ async fn take_one(connection: &mut PgConnection, ask: &Ask) -> Result<Columns, s
 }
 
 /// Of requests that are equal, and so have no id and do not wait.
-async fn take_times(connection: &mut PgConnection, ask: &Ask) -> Result<Vec<Columns>, sqlx::Error> {
-    sqlx::query_as(
-        "select 1::bigint, t.times, (t.taken).*
+async fn take_times(connection: &mut PgConnection, ask: &Ask) -> Result<Vec<Entry>, sqlx::Error> {
+    let rows = sqlx::query_as(
+        "select t.*
            from tollgate.take_times_v1($1, $2, $3, $4, $5::text::numeric, $6, $7, $8) t",
     )
     .bind(ask.key().as_str())
@@ -167,60 +163,16 @@ async fn take_times(connection: &mut PgConnection, ask: &Ask) -> Result<Vec<Colu
     .bind(ask.plan(0))
     .bind(ask.times)
     .fetch_all(connection)
-    .await
+    .await?;
+    answers::entries(rows)
 }
 
-async fn take_all(connection: &mut PgConnection, ask: &Ask) -> Result<Vec<Columns>, sqlx::Error> {
-    let places = 0..ask.take.limits.len();
-    sqlx::query_as(
-        "select t.entry, 1::bigint, (t.taken).*
-           from tollgate.take_all_v1($1, $2, $3::text[]::numeric[], $4, $5, $6, $7, $8, $9, $10) t",
-    )
-    .bind(ask.take.keys().map(|key| key.as_str().to_owned()).collect::<Vec<_>>())
-    .bind(places.clone().map(|place| ask.quota(place).map(Quota::capacity_i64)).collect::<Vec<_>>())
-    .bind(places.clone().map(|place| ask.quota(place).map(Quota::refill_seconds)).collect::<Vec<_>>())
-    .bind(places.clone().map(|place| ask.quota(place).map(refill)).collect::<Vec<_>>())
-    .bind(places.map(|place| ask.plan(place).map(str::to_owned)).collect::<Vec<_>>())
-    .bind(ask.request.cost)
-    .bind(ask.request.max_wait)
-    .bind(ask.request.keep)
-    .bind(ask.id())
-    .bind(ask.hold())
-    .fetch_all(connection)
-    .await
-}
-
-async fn take_all_many(connection: &mut PgConnection, asks: &[Ask]) -> Result<Vec<Columns>, sqlx::Error> {
-    fn column<T>(asks: &[Ask], value: impl Fn(i64, &Ask, usize) -> T) -> Vec<T> {
-        limits(asks).map(|(request, ask, place)| value(request, ask, place)).collect()
-    }
-    sqlx::query_as(
-        "select t.entry, 1::bigint, (t.taken).*
-           from tollgate.take_all_many_v1($1, $2, $3, $4, $5, $6::text[]::numeric[], $7, $8) t",
-    )
-    .bind(column(asks, |request, _, _| request))
-    .bind(column(asks, |_, ask, place| ask.take.limits[place].0.as_str().to_owned()))
-    .bind(column(asks, |_, ask, _| ask.request.cost))
-    .bind(column(asks, |_, ask, _| ask.request.keep))
-    .bind(column(asks, |_, ask, place| ask.quota(place).map(Quota::capacity_i64)))
-    .bind(column(asks, |_, ask, place| ask.quota(place).map(Quota::refill_seconds)))
-    .bind(column(asks, |_, ask, place| ask.quota(place).map(refill)))
-    .bind(column(asks, |_, ask, place| ask.plan(place).map(str::to_owned)))
-    .fetch_all(connection)
-    .await
-}
-
-/// The places of requests for several buckets each, each with the number of its request, from 1.
-fn limits(asks: &[Ask]) -> impl Iterator<Item = (i64, &Ask, usize)> {
-    (1..).zip(asks).flat_map(|(request, ask)| (0..ask.take.limits.len()).map(move |place| (request, ask, place)))
-}
-
-async fn take_many(connection: &mut PgConnection, asks: &[Ask]) -> Result<Vec<Columns>, sqlx::Error> {
+async fn take_many(connection: &mut PgConnection, asks: &[Ask]) -> Result<Vec<Entry>, sqlx::Error> {
     fn column<T>(asks: &[Ask], value: impl Fn(&Ask) -> T) -> Vec<T> {
         asks.iter().map(value).collect()
     }
-    sqlx::query_as(
-        "select t.entry, t.times, (t.taken).*
+    let rows = sqlx::query_as(
+        "select t.*
            from tollgate.take_many_v1($1, $2, $3, $4, $5, $6::text[]::numeric[], $7, $8, $9, $10, $11) t",
     )
     .bind(column(asks, |ask| ask.key().as_str().to_owned()))
@@ -235,7 +187,8 @@ async fn take_many(connection: &mut PgConnection, asks: &[Ask]) -> Result<Vec<Co
     .bind(column(asks, Ask::hold))
     .bind(column(asks, |ask| ask.times))
     .fetch_all(connection)
-    .await
+    .await?;
+    answers::entries(rows)
 }
 
 fn refill(quota: &Quota) -> &'static str {

@@ -276,7 +276,8 @@ fn batch_of(requests: &[Request], asked: impl Fn(&Request) -> (String, String)) 
          select t.entry, t.times, (t.taken).outcome, (t.taken).mode, (t.taken).now, (t.taken).acts_at,
                 (t.taken).full_at, (t.taken).granted
            from a, lateral tollgate.take_many_v1(a.ids, a.costs, a.zeros, a.keeps, a.capacities, a.seconds, a.refills,
-                                                 a.plans, null, null, a.times) t"
+                                                 a.plans, null, null, a.times) m,
+                lateral tollgate.answers_each_v1(m) t"
     )
 }
 

@@ -1,0 +1,66 @@
+//! Requests for several buckets each that were decided together: of many is only known how the buckets stood before.
+
+use std::collections::HashMap;
+
+use super::ask::Ask;
+use crate::answer::{Answer, Word};
+
+/// What was told of each bucket of each request.
+pub(super) struct Told<'a> {
+    asks: &'a [Ask],
+    /// By the request and the bucket's place in it.
+    told: Vec<Vec<Option<Answer>>>,
+    /// Of the requests that were decided by themselves, whose answers say what came of them.
+    decided: Vec<bool>,
+}
+
+impl<'a> Told<'a> {
+    pub(super) fn new(asks: &'a [Ask]) -> Self {
+        let told = asks.iter().map(|ask| vec![None; ask.take.limits.len()]).collect();
+        Self { asks, told, decided: vec![false; asks.len()] }
+    }
+
+    /// Of how a bucket stands before anything is taken, unless the request was decided by itself.
+    pub(super) fn stands(&mut self, request: usize, place: usize, answer: Answer) -> Result<(), sqlx::Error> {
+        self.tell(request, place, answer, false)
+    }
+
+    /// Of what came of a request that was decided by itself.
+    pub(super) fn decided(&mut self, request: usize, place: usize, answer: Answer) -> Result<(), sqlx::Error> {
+        self.tell(request, place, answer, true)
+    }
+
+    fn tell(&mut self, request: usize, place: usize, answer: Answer, decided: bool) -> Result<(), sqlx::Error> {
+        let unasked = || sqlx::Error::Protocol(format!("an answer about the bucket {place} of the request {request}"));
+        let told = self.told.get_mut(request).and_then(|told| told.get_mut(place)).ok_or_else(unasked)?;
+        if decided || !self.decided[request] {
+            *told = Some(answer);
+        }
+        self.decided[request] |= decided;
+        Ok(())
+    }
+
+    /// The answers for each bucket of each request, as if they had been decided one after the other; fewer if something was
+    /// not told.
+    pub(super) fn in_turn(self) -> Vec<Answer> {
+        let mut taken: HashMap<&str, i64> = HashMap::new();
+        let mut answers = Vec::new();
+        for ((ask, told), decided) in self.asks.iter().zip(self.told).zip(self.decided) {
+            let mut told: Vec<Answer> = told.into_iter().flatten().collect();
+            if !decided {
+                let granted = told.iter().all(|answer| answer.word == Word::Granted);
+                for (answer, key) in told.iter_mut().zip(ask.take.keys()) {
+                    let taken = taken.entry(key.as_str()).or_default();
+                    if granted {
+                        *taken += ask.request.cost;
+                    } else if answer.word == Word::Granted {
+                        answer.spare(None);
+                    }
+                    answer.debit(*taken);
+                }
+            }
+            answers.extend(told);
+        }
+        answers
+    }
+}
