@@ -2,9 +2,9 @@
 //! and write, under a lock of theirs.
 
 use crate::answer::{Answer, Word};
-use crate::bucket::{Bucket, Hold, MOST_TOKENS, NEVER_NS, Receipt, Request, Terms, Verdict};
+use crate::bucket::{Bucket, Hold, MOST_TOKENS, NEVER_NS, Receipt, Request, Terms};
 use crate::receipt::Kind;
-use crate::{Adjusted, Key, Mode, Quota, Rule};
+use crate::{Adjusted, Decision, Key, Mode, Quota, Rule};
 
 /// A bucket as a store keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,8 +125,12 @@ impl Row {
     }
 
     /// Decides a request that is possible, if nothing rules the bucket but its tokens.
-    #[inline]
-    pub(crate) fn take(&mut self, request: Request, now: i64) -> Option<(Verdict, Option<Receipt>)> {
+    #[expect(
+        clippy::inline_always,
+        reason = "what it answers would be written as words and read as vectors, which stalls"
+    )]
+    #[inline(always)]
+    pub(crate) fn take(&mut self, request: Request, now: i64) -> Option<Decision> {
         let terms = self.terms();
         if request.cost > terms.capacity - request.keep {
             return None;
@@ -134,7 +138,7 @@ impl Row {
         let verdict = self.bucket.take(&terms, now, request);
         let acts_at = now.saturating_add(verdict.wait);
         let receipt = Receipt { cost: request.cost, granted: self.bucket.granted, acts_at };
-        Some((verdict, verdict.granted.then_some(receipt)))
+        Some(Decision::of(verdict, verdict.granted.then_some(receipt)).of_terms(&terms))
     }
 
     /// Gives it terms of its own, as its owner's; while an override rules, they wait.

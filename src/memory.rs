@@ -114,10 +114,8 @@ impl<C: Clock> MemoryStore<C> {
             {
                 // Read under the lock: a clock read before would be as old as the wait for it.
                 let now = self.clock.now();
-                if let Some((verdict, receipt)) = row.take(request, now) {
-                    let terms = row.terms();
-                    drop(shard);
-                    return Ok(Decision::of(verdict, receipt).of_terms(&terms));
+                if let Some(decision) = row.take(request, now) {
+                    return Ok(decision);
                 }
             }
         }

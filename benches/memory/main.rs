@@ -1,8 +1,8 @@
 //! What a decision in this process costs, by the store alone and through a limiter, beside `governor`: the same keys, quota
 //! and threads, taking turns. Of these only those count during which no other program had the processors.
 //!
-//! `governor` reads the processor's counter; the stores need the time of day, and ask the system for it. So it is measured
-//! on the system's clock, too.
+//! `governor` reads the processor's counter; `MemoryStore` needs the time of day, and asks the system for it. So both are
+//! measured on either clock.
 //!
 //! ```text
 //! cargo bench --bench memory -- --seconds 2
@@ -19,10 +19,10 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use governor::RateLimiter;
-use governor::clock::{Clock, MonotonicClock, QuantaClock};
+use governor::clock::{Clock, MonotonicClock, QuantaClock, Reference};
 use governor::middleware::NoOpMiddleware;
 use governor::state::keyed::DashMapStateStore;
-use tollgate::{Key, Limiter, MemoryStore, Quota, Rule, Take};
+use tollgate::{Clock as _, Key, Limiter, MemoryStore, Quota, Rule, SystemClock, Take};
 
 #[derive(Parser)]
 #[command(about = "Measures decisions in this process, granted and denied, beside governor")]
@@ -44,28 +44,33 @@ struct Arguments {
 fn main() {
     let arguments = Arguments::parse();
     println!(
-        "| keys | threads | outcome | governor, M/s | on the system's clock | MemoryStore, M/s | ÷ governor | ÷ on that clock \
-         | Limiter, M/s | ÷ governor |\n|---|---|---|---|---|---|---|---|---|---|"
+        "| keys | threads | outcome | governor, M/s | MemoryStore on its clock, M/s | ÷ governor \
+         | governor on the system's clock, M/s | MemoryStore, M/s | ÷ governor | Limiter, M/s | ÷ governor |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|"
     );
     for &keys in &arguments.keys {
         for &threads in &arguments.threads {
             for (outcome, rate) in [("granted", 1_000_000_000), ("denied", 1)] {
                 let theirs = Arc::new(Theirs::new(QuantaClock::default(), keys, rate));
-                let system = Arc::new(Theirs::new(MonotonicClock, keys, rate));
-                let (ours, limited) = (Arc::new(Ours::new(keys, rate)), Arc::new(Limited::new(keys, rate)));
-                let (start, mut rates) = (Instant::now(), [const { Vec::new() }; 4]);
+                let ours = Arc::new(Ours::new(Counter::default(), keys, rate));
+                let theirs_by_system = Arc::new(Theirs::new(MonotonicClock, keys, rate));
+                let ours_by_system = Arc::new(Ours::new(SystemClock, keys, rate));
+                let limited = Arc::new(Limited::new(keys, rate));
+                let (start, mut rates) = (Instant::now(), [const { Vec::new() }; 5]);
                 while start.elapsed().as_secs_f64() < arguments.seconds {
                     rates[0].extend(turn(&theirs, threads, outcome));
-                    rates[1].extend(turn(&system, threads, outcome));
-                    rates[2].extend(turn(&ours, threads, outcome));
-                    rates[3].extend(turn(&limited, threads, outcome));
+                    rates[1].extend(turn(&ours, threads, outcome));
+                    rates[2].extend(turn(&theirs_by_system, threads, outcome));
+                    rates[3].extend(turn(&ours_by_system, threads, outcome));
+                    rates[4].extend(turn(&limited, threads, outcome));
                 }
-                let [theirs, system, ours, limited] = rates.map(Spread::of);
+                let [theirs, ours, theirs_by_system, ours_by_system, limited] = rates.map(Spread::of);
                 println!(
-                    "| {keys} | {threads} | {outcome} | {theirs} | {system} | {ours} | {:.2} | {:.2} | {limited} | {:.2} |",
+                    "| {keys} | {threads} | {outcome} | {theirs} | {ours} | {:.2} | {theirs_by_system} | {ours_by_system} \
+                     | {:.2} | {limited} | {:.2} |",
                     ours.median / theirs.median,
-                    ours.median / system.median,
-                    limited.median / theirs.median
+                    ours_by_system.median / theirs_by_system.median,
+                    limited.median / theirs_by_system.median
                 );
             }
         }
@@ -79,16 +84,36 @@ trait Decides: Send + Sync + 'static {
     fn decide(&self, key: usize) -> bool;
 }
 
-struct Ours {
-    store: MemoryStore,
+/// The time of day by the processor's counter, as it runs on from when this was made.
+struct Counter {
+    counter: QuantaClock,
+    start: <QuantaClock as Clock>::Instant,
+    started_at: i64,
+}
+
+impl Default for Counter {
+    fn default() -> Self {
+        let counter = QuantaClock::default();
+        Self { start: counter.now(), started_at: SystemClock.now(), counter }
+    }
+}
+
+impl tollgate::Clock for Counter {
+    fn now(&self) -> i64 {
+        self.started_at.saturating_add_unsigned(self.counter.now().duration_since(self.start).as_u64())
+    }
+}
+
+struct Ours<C> {
+    store: MemoryStore<C>,
     takes: Vec<Take>,
 }
 
-impl Ours {
-    fn new(keys: usize, rate: u32) -> Self {
+impl<C: tollgate::Clock> Ours<C> {
+    fn new(clock: C, keys: usize, rate: u32) -> Self {
         let rule = rule(rate);
         let takes: Vec<Take> = (0..keys).map(|n| Take::from(key(n)).rule(rule.clone())).collect();
-        let this = Self { store: MemoryStore::new(), takes };
+        let this = Self { store: MemoryStore::with_clock(clock), takes };
         for key in 0..keys {
             assert!(this.decide(key), "a new bucket is full");
         }
@@ -96,7 +121,7 @@ impl Ours {
     }
 }
 
-impl Decides for Ours {
+impl<C: tollgate::Clock> Decides for Ours<C> {
     fn keys(&self) -> usize {
         self.takes.len()
     }
