@@ -86,21 +86,21 @@ trait Decides: Send + Sync + 'static {
 
 /// The time of day by the processor's counter, as it runs on from when this was made.
 struct Counter {
-    counter: QuantaClock,
+    clock: QuantaClock,
     start: <QuantaClock as Clock>::Instant,
     started_at: i64,
 }
 
 impl Default for Counter {
     fn default() -> Self {
-        let counter = QuantaClock::default();
-        Self { start: counter.now(), started_at: SystemClock.now(), counter }
+        let clock = QuantaClock::default();
+        Self { start: clock.now(), started_at: SystemClock.now(), clock }
     }
 }
 
 impl tollgate::Clock for Counter {
     fn now(&self) -> i64 {
-        self.started_at.saturating_add_unsigned(self.counter.now().duration_since(self.start).as_u64())
+        self.started_at.saturating_add_unsigned(self.clock.now().duration_since(self.start).as_u64())
     }
 }
 

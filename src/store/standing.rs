@@ -9,34 +9,31 @@ use crate::answer::{Answer, Word};
 pub(super) struct Told<'a> {
     asks: &'a [Ask],
     /// By the request and the bucket's place in it.
-    told: Vec<Vec<Option<Answer>>>,
+    answers: Vec<Vec<Option<Answer>>>,
     /// Of the requests that were decided by themselves, whose answers say what came of them.
     decided: Vec<bool>,
 }
 
 impl<'a> Told<'a> {
     pub(super) fn new(asks: &'a [Ask]) -> Self {
-        let told = asks.iter().map(|ask| vec![None; ask.take.limits.len()]).collect();
-        Self { asks, told, decided: vec![false; asks.len()] }
+        let answers = asks.iter().map(|ask| vec![None; ask.take.limits.len()]).collect();
+        Self { asks, answers, decided: vec![false; asks.len()] }
     }
 
-    /// Of how a bucket stands before anything is taken, unless the request was decided by itself.
-    pub(super) fn stands(&mut self, request: usize, place: usize, answer: Answer) -> Result<(), sqlx::Error> {
-        self.tell(request, place, answer, false)
-    }
-
-    /// Of what came of a request that was decided by itself.
-    pub(super) fn decided(&mut self, request: usize, place: usize, answer: Answer) -> Result<(), sqlx::Error> {
-        self.tell(request, place, answer, true)
-    }
-
-    fn tell(&mut self, request: usize, place: usize, answer: Answer, decided: bool) -> Result<(), sqlx::Error> {
+    /// Of a bucket: how it stands before anything is taken, or, of a request that was decided by itself, what came of it, which
+    /// counts whatever else is told.
+    pub(super) fn tell(
+        &mut self,
+        (request, place): (usize, usize),
+        standing: bool,
+        answer: Answer,
+    ) -> Result<(), sqlx::Error> {
         let unasked = || sqlx::Error::Protocol(format!("an answer about the bucket {place} of the request {request}"));
-        let told = self.told.get_mut(request).and_then(|told| told.get_mut(place)).ok_or_else(unasked)?;
-        if decided || !self.decided[request] {
+        let told = self.answers.get_mut(request).and_then(|answers| answers.get_mut(place)).ok_or_else(unasked)?;
+        if !standing || !self.decided[request] {
             *told = Some(answer);
         }
-        self.decided[request] |= decided;
+        self.decided[request] |= !standing;
         Ok(())
     }
 
@@ -45,7 +42,7 @@ impl<'a> Told<'a> {
     pub(super) fn in_turn(self) -> Vec<Answer> {
         let mut taken: HashMap<&str, i64> = HashMap::new();
         let mut answers = Vec::new();
-        for ((ask, told), decided) in self.asks.iter().zip(self.told).zip(self.decided) {
+        for ((ask, told), decided) in self.asks.iter().zip(self.answers).zip(self.decided) {
             let mut told: Vec<Answer> = told.into_iter().flatten().collect();
             if !decided {
                 let granted = told.iter().all(|answer| answer.word == Word::Granted);

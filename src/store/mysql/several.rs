@@ -42,20 +42,20 @@ async fn take_many(connection: &mut MySqlConnection, asks: &[Ask]) -> Result<Vec
         .await?;
     let (standing, rest) = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
     let mut told = Told::new(asks);
-    each(&text(standing), |request, place, answer| told.stands(request, place, answer))?;
-    each(&text(rest), |request, place, answer| told.decided(request, place, answer))?;
+    tell(&mut told, true, &text(standing))?;
+    tell(&mut told, false, &text(rest))?;
     Ok(told.in_turn())
 }
 
 /// Texts that begin with the place of their request and of its bucket, from 1.
-fn each(array: &str, mut tell: impl FnMut(usize, usize, Answer) -> Result<(), sqlx::Error>) -> Result<(), sqlx::Error> {
+fn tell(told: &mut Told<'_>, standing: bool, array: &str) -> Result<(), sqlx::Error> {
     for text in json::texts(array) {
         let unread = || sqlx::Error::Protocol(format!("the answer {text:?}"));
-        let from_zero = |place: usize| place.checked_sub(1).ok_or_else(unread);
         let (request, text) = text.split_once(' ').ok_or_else(unread)?;
-        let request = request.parse().map_err(|_| unread())?;
         let Entry { request: place, answer, .. } = json::parse_columns(text)?.try_into()?;
-        tell(from_zero(request)?, from_zero(usize::try_from(place).map_err(|_| unread())?)?, answer)?;
+        let request: usize = request.parse().map_err(|_| unread())?;
+        let (request, place) = (request.checked_sub(1), usize::try_from(place - 1).ok());
+        told.tell(request.zip(place).ok_or_else(unread)?, standing, answer)?;
     }
     Ok(())
 }

@@ -47,9 +47,6 @@ async fn take_many(connection: &mut PgConnection, asks: &[Ask]) -> Result<Vec<An
         .enumerate()
         .flat_map(|(request, ask)| (0..ask.take.limits.len()).map(move |place| (request, place)))
         .collect();
-    fn column<T>(asks: &[Ask], places: &[(usize, usize)], value: impl Fn(&Ask, usize) -> T) -> Vec<T> {
-        places.iter().map(|(request, place)| value(&asks[*request], *place)).collect()
-    }
     let rows = sqlx::query(
         "select t.standing, (t.answers).*
            from tollgate.take_all_many_v1($1, $2, $3, $4, $5, $6::text[]::numeric[], $7, $8) t",
@@ -69,14 +66,13 @@ async fn take_many(connection: &mut PgConnection, asks: &[Ask]) -> Result<Vec<An
         let standing = row.try_get("standing")?;
         for Entry { request: entry, answer, .. } in Answers::from_row(row)?.entries()? {
             let unasked = || sqlx::Error::Protocol(format!("an answer to the place {entry}"));
-            let (request, place) =
-                *usize::try_from(entry - 1).ok().and_then(|entry| places.get(entry)).ok_or_else(unasked)?;
-            if standing {
-                told.stands(request, place, answer)?;
-            } else {
-                told.decided(request, place, answer)?;
-            }
+            let place = usize::try_from(entry - 1).ok().and_then(|entry| places.get(entry)).ok_or_else(unasked)?;
+            told.tell(*place, standing, answer)?;
         }
     }
     Ok(told.in_turn())
+}
+
+fn column<T>(asks: &[Ask], places: &[(usize, usize)], value: impl Fn(&Ask, usize) -> T) -> Vec<T> {
+    places.iter().map(|(request, place)| value(&asks[*request], *place)).collect()
 }
