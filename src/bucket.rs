@@ -252,10 +252,11 @@ impl Bucket {
         given_back
     }
 
-    /// Gives tokens back that were taken and not used; what exceeds the capacity is lost.
+    /// Gives tokens back that were taken and not used; what exceeds the capacity is lost. They may be more than that: what is
+    /// owed may be from before the bucket held less.
     pub fn refund(&mut self, terms: &Terms, tokens: i64) {
         // Full is full: however often that is repeated, no sum overflows.
-        self.full_at = (self.full_at - tokens.min(terms.capacity) * terms.token_ticks).max(-terms.burst());
+        self.full_at = self.full_at.saturating_sub(tokens.saturating_mul(terms.token_ticks)).max(-terms.burst());
         self.granted = self.granted.min(MOST_COUNTED);
     }
 

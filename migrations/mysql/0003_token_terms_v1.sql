@@ -24,7 +24,7 @@ begin
       then concat('a capacity of ', p_capacity, ' grants nothing: give 1 or more')
     when p_capacity > 3155760000000000000
       then concat('a capacity of ', p_capacity, ' is too large: give 3155760000000000000 or less')
-    when p_refill not in ('interval', 'calendar', 'continuous', 'once')
+    when cast(p_refill as binary) not in ('interval', 'calendar', 'continuous', 'once')
       then concat('refill is ''', p_refill, ''': give ''interval'', ''calendar'', ''continuous'' or ''once''')
     when p_refill = 'once'
       then null

@@ -45,7 +45,7 @@ create table token_buckets (
   constraint token_bucket_capacity_is_1_or_more check (capacity >= 1),
   constraint token_bucket_capacity_is_at_most_as_many_as_a_century_has_ns check (capacity <= 3155760000000000000),
   constraint token_bucket_refill_is_interval_calendar_continuous_or_once check (
-    refill in ('interval', 'calendar', 'continuous', 'once')),
+    cast(refill as binary) in ('interval', 'calendar', 'continuous', 'once')),
   constraint token_bucket_refill_seconds_is_above_0 check (refill_seconds > 0 or refill = 'once'),
   constraint token_bucket_refill_seconds_is_a_century_or_less check (refill_seconds <= 3155760000 or refill = 'once'),
   constraint token_bucket_refill_is_at_most_1_token_a_nanosecond check (

@@ -18,7 +18,7 @@ create table token_plans (
   constraint token_plan_capacity_is_1_or_more check (capacity >= 1),
   constraint token_plan_capacity_is_at_most_as_many_as_a_century_has_ns check (capacity <= 3155760000000000000),
   constraint token_plan_refill_is_interval_calendar_continuous_or_once check (
-    refill in ('interval', 'calendar', 'continuous', 'once')),
+    cast(refill as binary) in ('interval', 'calendar', 'continuous', 'once')),
   constraint token_plan_refill_seconds_is_above_0 check (refill_seconds > 0 or refill = 'once'),
   constraint token_plan_refill_seconds_is_a_century_or_less check (refill_seconds <= 3155760000 or refill = 'once'),
   constraint token_plan_refill_is_at_most_1_token_a_nanosecond check (
@@ -27,5 +27,5 @@ create table token_plans (
     refill <> 'continuous'
     or ceiling(refill_seconds * 1000000000 / greatest(capacity, 1)) * capacity
        <= least(refill_seconds * 1001000000, 3155760000000000000)),
-  constraint token_plan_mode_is_enforce_shadow_off_or_block check (mode in ('enforce', 'shadow', 'off', 'block'))
+  constraint token_plan_mode_is_enforce_shadow_off_or_block check (cast(mode as binary) in ('enforce', 'shadow', 'off', 'block'))
 ) engine = InnoDB comment = 'Plans that token buckets follow'

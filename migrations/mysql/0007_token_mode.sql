@@ -10,5 +10,5 @@ create table token_mode (
   reason text character set utf8mb4 null,
   until  datetime(6) null comment 'in UTC; null: until it is changed',
   constraint token_mode_has_one_row check (one = true),
-  constraint token_mode_is_enforce_shadow_off_or_block check (mode in ('enforce', 'shadow', 'off', 'block'))
+  constraint token_mode_is_enforce_shadow_off_or_block check (cast(mode as binary) in ('enforce', 'shadow', 'off', 'block'))
 ) engine = InnoDB comment = 'What holds for all token buckets'

@@ -20,7 +20,7 @@ begin
   declare v_id binary(16);
   declare continue handler for 1062 set v_known = true;
 
-  if (replace(p_receipt, '-', '') regexp '^[0-9a-f]{32}$') is not true then
+  if (length(replace(p_receipt, '-', '')) = 32 and replace(p_receipt, '-', '') regexp '^[0-9a-f]{32}') is not true then
     signal sqlstate '22023' set message_text = 'tollgate: a request''s id is a UUID in hexadecimal';
   end if;
   set v_id = unhex(replace(p_receipt, '-', ''));

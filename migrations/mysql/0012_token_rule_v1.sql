@@ -73,6 +73,9 @@ begin
         set o_mode = v_mode, o_mode_until = v_until;
       end if;
     end if;
+    if c_refill = 'once' and b_refill = 'once' then
+      set c_seconds = b_seconds;  -- which say nothing
+    end if;
     set v_mode = null;
     select capacity, refill_seconds, refill, mode,
            timestampdiff(microsecond, '1970-01-01', least(expires_at, '2262-01-01')) * 1000
@@ -103,7 +106,7 @@ begin
       leave rule;
     elseif b_provisioned
            and (if(p_capacity is null, p_plan <> coalesce(b_plan, ''),
-                   not (p_capacity = b_capacity and p_refill_seconds = b_seconds and p_refill = b_refill))) then
+                   not (p_capacity = b_capacity and c_seconds = b_seconds and p_refill = b_refill))) then
       set o_outcome = 'conflict';
       leave rule;
     end if;

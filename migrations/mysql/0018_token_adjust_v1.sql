@@ -31,7 +31,8 @@ begin
   declare v_owed decimal(65, 0);
   declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
 
-  if (p_kind in ('cancel', 'refund', 'settle') and replace(p_receipt, '-', '') regexp '^[0-9a-f]{32}$'
+  if (p_kind in ('cancel', 'refund', 'settle')
+      and length(replace(p_receipt, '-', '')) = 32 and replace(p_receipt, '-', '') regexp '^[0-9a-f]{32}'
       and p_id is not null and p_cost between 1 and 3155760000000000000
       and p_granted >= 0 and p_acts_at is not null
       and p_tokens between 0 and 3155760000000000000) is not true then
@@ -97,8 +98,9 @@ begin
            (v_now + 31622400000000000 - anchor) div step_ns * step_ticks
       into v_clock, v_year from token_buckets where id = v_id;
     if v_given_back >= 0 then
-      -- So that what is granted after it is no sum that overflows.
-      set v_full_at = greatest(v_full_at - least(v_given_back, v_burst div v_token_ticks) * v_token_ticks, -v_burst),
+      -- More than the bucket holds, too: debts may be from before it held less. What is granted after it is no sum that
+      -- overflows.
+      set v_full_at = greatest(v_full_at - cast(v_given_back as decimal(65, 0)) * v_token_ticks, -v_burst),
           v_granted = least(v_granted, 4611686018427387903);
     else
       set v_owed = greatest(v_full_at, v_clock) - cast(v_given_back as decimal(65, 0)) * v_token_ticks;

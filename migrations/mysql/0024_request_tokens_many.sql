@@ -26,6 +26,11 @@ begin
     into v_requests
     from json_table(p_requests, '$[*]' columns (
            place for ordinality, id text character set utf8mb4 path '$[0]', tokens bigint path '$[1]')) as r;
+  if (json_valid(v_requests) and json_length(v_requests) = json_length(p_requests)) is not true then
+    -- MariaDB cuts it off in silence.
+    signal sqlstate '22023' set message_text =
+      'tollgate: group_concat_max_len is too small for so many requests: raise it, or ask for fewer at once';
+  end if;
   call token_decide_many_v1(v_requests, v_answers);
   select id, outcome,
          case

@@ -29,7 +29,7 @@ sql security definer
 begin
   declare v_own boolean default @@autocommit;
   declare v_id varbinary(1024) default cast(p_id as binary);
-  declare v_newest, v_longest_wait, v_until, v_back bigint;
+  declare v_newest, v_longest_wait, v_until, v_back, v_parts bigint;
   declare v_mode varchar(7) character set ascii collate ascii_bin;
   declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
 
@@ -92,8 +92,13 @@ begin
     if v_newest - o_now > v_longest_wait + o_resolution + 1000000000 then
       -- After a step of the clock backwards, what was counted since counts as of now.
       set v_back = v_newest - o_now - o_resolution;
-      select json_arrayagg(json_array(e - v_back, c)) into o_counts
+      select json_arrayagg(json_array(e - v_back, c)), count(*) into o_counts, v_parts
         from json_table(o_counts, '$[*]' columns (e bigint path '$[0]', c bigint path '$[1]')) as j;
+      if (json_valid(o_counts) and json_length(o_counts) = v_parts) is not true then
+        -- MariaDB cuts it off in silence.
+        signal sqlstate '22023' set message_text =
+          'tollgate: group_concat_max_len is too small for this window: set it to 65536 or more, or count in fewer parts';
+      end if;
       set v_newest = v_newest - v_back;
       update token_windows set counts = o_counts, newest = v_newest where id = v_id;
     end if;

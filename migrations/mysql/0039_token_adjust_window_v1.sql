@@ -20,7 +20,8 @@ begin
   declare v_now, v_newest, v_interval, v_resolution, v_cost, v_expires_at, v_acts_at, v_end bigint;
   declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
 
-  if (p_kind in ('cancel', 'refund', 'settle') and replace(p_receipt, '-', '') regexp '^[0-9a-f]{32}$'
+  if (p_kind in ('cancel', 'refund', 'settle')
+      and length(replace(p_receipt, '-', '')) = 32 and replace(p_receipt, '-', '') regexp '^[0-9a-f]{32}'
       and p_id is not null and p_cost between 1 and 1000000000000 and p_acts_at >= 0
       and p_tokens between 0 and 3155760000000000000) is not true then
     signal sqlstate '22023' set message_text =

@@ -28,7 +28,7 @@ create table tollgate.token_mode (
   reason    text,
   until     timestamptz,                                         -- null: until it is changed
   overrides boolean not null default false,                      -- the library's: whether token_overrides holds any
-  one       boolean not null default true unique check (one)
+  one       boolean primary key default true check (one)
 );
 
 insert into tollgate.token_mode default values;
@@ -80,7 +80,8 @@ begin
         then 'give both capacity and refill_seconds, or neither'
       when new.capacity is null and new.mode is null
         then 'it changes nothing: give capacity and refill_seconds, or a mode'
-      when new.expires_at <= clock_timestamp()
+      -- One that has expired may be changed with all others.
+      when (tg_op = 'INSERT' or new.expires_at is distinct from old.expires_at) and new.expires_at <= clock_timestamp()
         then format('it expires at %s, which is past', new.expires_at)
     end);
     if v_error is null and new.capacity is not null then
@@ -92,7 +93,9 @@ begin
     end if;
     -- A sweep that finds no override waits for this lock, or is waited for; others who make overrides hold it, too.
     perform from tollgate.token_mode g for key share;
-    update tollgate.token_mode set overrides = true where not overrides;
+    -- What an older snapshot shows of it may be of before a sweep: to change the row is an error then, and not nothing.
+    update tollgate.token_mode set overrides = true
+     where not overrides or current_setting('transaction_isolation') in ('repeatable read', 'serializable');
   else
     v_name := 'token_mode';
   end if;

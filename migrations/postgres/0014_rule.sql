@@ -100,6 +100,9 @@ begin
   p_capacity := coalesce(p_capacity, p.capacity);
   p_refill_seconds := coalesce(p_refill_seconds, p.refill_seconds);
   p_refill := coalesce(p_refill, p.refill);
+  if p_refill = 'once' and b.refill = 'once' then
+    p_refill_seconds := b.refill_seconds;  -- which say nothing
+  end if;
   capacity := coalesce(o.capacity, p_capacity, b.capacity);
   v_plan := case when v_quota and b.provisioned then b.plan else p.name end;
 
@@ -121,7 +124,8 @@ begin
     outcome := 'conflict';
   elsif o.capacity is not null then
     changed := not b.overridden
-               or (o.burst, o.step_ns, o.token_ticks) <> (b.burst, b.step_ns, b.token_ticks);
+               or (o.burst, o.step_ns, o.token_ticks) <> (b.burst, b.step_ns, b.token_ticks)
+               or (o.refill = 'calendar' and b.anchor <> 0);
     if changed then
       perform tollgate.settle_v1(p_id, o.capacity, o.refill_seconds, o.refill, true);
     end if;

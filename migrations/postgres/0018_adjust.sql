@@ -71,7 +71,8 @@ begin
     given_back := case p_kind when 'refund' then least(p_tokens, p_cost) else p_cost - p_tokens end;
   end if;
   if given_back >= 0 then
-    b.full_at := greatest(b.full_at - least(given_back, b.burst / b.token_ticks) * b.token_ticks, -b.burst);
+    -- More than the bucket holds, too: debts may be from before it held less.
+    b.full_at := greatest(b.full_at - given_back::numeric * b.token_ticks, -b.burst);
     b.granted := least(b.granted, c_most);
   else
     b.full_at := greatest(b.full_at, least(

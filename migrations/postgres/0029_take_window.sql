@@ -59,12 +59,24 @@ begin
                     'or less, and a resolution of 1 µs or more that divides it into 1 to 1000 parts'
       using errcode = 'invalid_parameter_value';
   end if;
-  select nullif(coalesce(o.mode, case when tollgate.in_force_v1(g.until, v_now) then g.mode end), 'enforce'),
-         case when o.mode is null then g.until else o.expires_at end
-    into v_mode, v_until
-    from tollgate.token_mode g
-    left join tollgate.token_overrides o
-      on g.overrides and o.id = p_id and tollgate.in_force_v1(o.expires_at, v_now);
+  loop
+    select nullif(coalesce(o.mode, case when tollgate.in_force_v1(g.until, v_now) then g.mode end), 'enforce'),
+           case when o.mode is null then g.until else o.expires_at end
+      into v_mode, v_until
+      from tollgate.token_mode g
+      left join tollgate.token_overrides o
+        on g.overrides and o.id = p_id and tollgate.in_force_v1(o.expires_at, v_now);
+    -- Read again once the row is locked, which may have taken its time.
+    exit when v_mode = 'off' or w.id is not null;
+    loop
+      select t.* into w from tollgate.token_windows t where t.id = p_id for no key update;
+      exit when found;
+      insert into tollgate.token_windows (id, most, interval_ns, resolution_ns)
+      values (p_id, p_most, p_interval, p_resolution)
+      on conflict do nothing;
+    end loop;
+    v_now := tollgate.token_clock_v1();
+  end loop;
   if v_mode = 'off' then
     -- What was counted is told, and nothing is locked or made.
     select t.* into w from tollgate.token_windows t where t.id = p_id;
@@ -74,14 +86,6 @@ begin
       w.resolution_ns := p_resolution;
     end if;
   else
-    loop
-      select t.* into w from tollgate.token_windows t where t.id = p_id for no key update;
-      exit when found;
-      insert into tollgate.token_windows (id, most, interval_ns, resolution_ns)
-      values (p_id, p_most, p_interval, p_resolution)
-      on conflict do nothing;
-    end loop;
-    v_now := tollgate.token_clock_v1();
     if w.ends[array_length(w.ends, 1)] - v_now > w.longest_wait + w.resolution_ns + 1000000000 then
       w := tollgate.window_stepped_back_v1(w, v_now);
       update tollgate.token_windows t set ends = w.ends where t.id = p_id;

@@ -4,6 +4,7 @@ use crate::matrix::Case;
 
 mod admin;
 mod batches;
+mod by_hand;
 mod cancellation;
 mod clocks;
 mod concurrency;
@@ -39,6 +40,7 @@ pub fn all() -> Vec<Case> {
     [
         admin::cases(),
         batches::cases(),
+        by_hand::cases(),
         cancellation::cases(),
         concurrency::cases(),
         denials::cases(),

@@ -109,6 +109,7 @@ fn level_name(level: Option<Isolation>) -> &'static str {
 const BENEATH: &[&str] = &[
     "cases::admin",
     "cases::batches",
+    "cases::by_hand",
     "cases::cancellation::calls_of_every_verb",
     "cases::concurrency::waiters",
     "cases::denials",

@@ -106,6 +106,20 @@ pub(crate) async fn a_client_that_moves_to_another_plan_keeps_its_tokens<W: Worl
     Ok(())
 }
 
+pub(crate) async fn an_override_that_turns_to_the_calendar_follows_it<W: World>(world: &W) -> anyhow::Result<()> {
+    let (key, hour) = (world.key(), Duration::from_hours(1));
+    world.at_ms(17 * 60_000).await?;
+    world.create(&key, Quota::interval(9, hour)?).await?;
+    let over = |quota| Override { quota: Some(quota), ..Override::default() };
+    world.store().set_override(&key, over(Quota::interval(9, hour)?)).await?;
+    assert_eq!(left(&world.decide(Take::from(key.clone()).cost(9)).await?), (true, 0));
+    world.store().set_override(&key, over(Quota::calendar(9, hour)?)).await?;
+    assert_eq!(left(&world.decide(Take::from(key.clone())).await?), (false, 0));
+    world.at_ms(60 * 60_000).await?;
+    assert_eq!(left(&world.decide(Take::from(key)).await?), (true, 8));
+    Ok(())
+}
+
 /// Its terms are the override's until that ends, and then the other plan's.
 pub(crate) async fn a_client_moves_to_another_plan_while_an_override_rules<W: World>(world: &W) -> anyhow::Result<()> {
     let client = Client::of(world, "10/h").await?;

@@ -234,3 +234,24 @@ pub(crate) async fn a_receipt_for_a_bucket_that_is_gone_is_an_error<W: World>(wo
     assert_eq!(adjusted(world, known.settle(1)).await?, Adjusted::Done(0));
     Ok(())
 }
+
+/// What is owed may be from before the bucket held less.
+pub(crate) async fn a_cancel_gives_back_more_than_a_bucket_holds_that_has_shrunk<W: World>(
+    world: &W,
+) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let key = world.key();
+    world.create(&key, "1/s burst 100".parse()?).await?;
+    let take = Take::from(key.clone());
+    assert!(world.decide(take.clone().cost(100)).await?.is_granted());
+    let limiter = world.limits().build(Rule::Provisioned)?;
+    let reservation = limiter.reserve_all(&take.clone().cost(80).max_wait(ms(80_000))).await?;
+    assert!(reservation.is_granted());
+    world.create(&key, "1/s burst 10".parse()?).await?;
+    assert_eq!(reservation.cancel().await?, 80);
+    world.at_ms(999).await?;
+    assert!(!world.decide(take.clone()).await?.is_granted());
+    world.at_ms(1000).await?;
+    assert_eq!(left(&world.decide(take).await?), (true, 0));
+    Ok(())
+}

@@ -15,7 +15,7 @@ pub(super) async fn step(
     let mut transaction = connection.begin_with("begin immediate").await?;
     let (begin, mut after) = after.and_then(SweepCursor::place).unwrap_or((BUCKETS, ""));
     let (mut deleted, mut left) = (0, limit);
-    let mut tables = TABLES.iter().skip_while(|table| table.name != begin && begin != DENIALS);
+    let mut tables = TABLES.iter().skip_while(|table| table.name != begin);
     let next = loop {
         let Some(table) = tables.next() else {
             let denials = stats::forget(&mut transaction, clock, left).await?;
