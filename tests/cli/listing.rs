@@ -15,7 +15,7 @@ fn buckets_are_listed_in_the_order_that_is_asked_for() {
         let database = Database::migrated(engine);
         database.run(&["create", "full", "--quota", "3/d"]).ended(0);
         for (key, quota, tokens) in
-            [("soon", "10/d", "2"), ("never", "10 once", "7"), ("late", "10/d", "9"), ("later", "5 per 9d", "1")]
+            [("soon", "10/d", "2"), ("never", "10 once", "7"), ("late", "10/d", "9"), ("later", "1/d burst 5", "1")]
         {
             database.run(&["take", key, "--quota", quota, "--cost", tokens]).ended(0);
         }
