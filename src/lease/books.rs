@@ -43,7 +43,8 @@ impl Held {
         let rate = u128::from(wanted.wrapping_sub(books.wanted)) * u128::from(ns(options.target)) / u128::from(elapsed);
         let size = u64::try_from(rate)
             .unwrap_or(u64::MAX)
-            .min(books.size.saturating_mul(2))
+            // However small it has become: it need serve two requests like this one.
+            .min(books.size.max(cost).saturating_mul(2))
             .min(self.remaining.load(Ordering::Relaxed) / SHARE)
             .min(options.most_tokens.saturating_sub(held));
         (books.sized_at, books.wanted) = (now, wanted);

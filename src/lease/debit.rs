@@ -12,8 +12,8 @@ use crate::{Adjustment, Clock, Decision, Mode, Outcome, Receipt, Source, Store};
 /// Somebody who asks for more tokens: of each lease, one at a time, however it ends.
 struct Debiting {
     held: Arc<Held>,
-    /// Held until the tokens have arrived: whoever closes waits for them.
-    _open: OwnedRwLockReadGuard<()>,
+    /// Held until the tokens have arrived, or are given back: whoever closes waits for them.
+    open: Arc<OwnedRwLockReadGuard<()>>,
 }
 
 impl<S: Store, C: Clock> Lender<S, C> {
@@ -35,7 +35,7 @@ impl<S: Store, C: Clock> Lender<S, C> {
         if self.is_closed() {
             return false;
         }
-        let debiting = Debiting { held: Arc::clone(held), _open: open };
+        let debiting = Debiting { held: Arc::clone(held), open: Arc::new(open) };
         self.keep_house(&runtime);
         runtime.spawn(Arc::clone(self).ask(debiting, size, now));
         true
@@ -44,7 +44,9 @@ impl<S: Store, C: Clock> Lender<S, C> {
     async fn ask(self: Arc<Self>, debiting: Debiting, size: u64, asked_at: u64) {
         let outcome = self.store.take_one(&debiting.held.ask.clone().cost(size)).await;
         let unused = self.answered(&debiting.held, outcome.ok(), asked_at);
-        // What is not here any more need not be waited for.
+        // The next debit need not wait for what is given back, but whoever closes does.
+        let Debiting { open, .. } = &debiting;
+        let _open = Arc::clone(open);
         drop(debiting);
         drop(self.give_back(unused).await);
     }

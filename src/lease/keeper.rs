@@ -7,7 +7,7 @@ use tokio::time::sleep;
 use super::lender::Lender;
 use crate::{Adjustment, Clock, Store};
 
-/// The task that gives back what expires, and forgets leases that nobody uses. There is one while there are leases that were ever filled.
+/// The task that gives back what expires, and forgets leases that nobody uses. There is one while there are leases.
 struct Keeper<S: Store, C: Clock> {
     lender: Weak<Lender<S, C>>,
     /// Whether it is the one that runs.
@@ -42,6 +42,8 @@ impl<S: Store, C: Clock> Keeper<S, C> {
         loop {
             sleep(every).await;
             let Some(lender) = self.lender.upgrade() else { return };
+            // Whoever closes waits for what is given back here; once somebody does, all is theirs to give back.
+            let Ok(_open) = Arc::clone(&lender.debits).try_read_owned() else { continue };
             let unused = lender.tidy();
             lender.show();
             // What cannot be given back is used.

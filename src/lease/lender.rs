@@ -2,6 +2,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 use tokio::sync::RwLock;
 
 use super::heat::Heat;
@@ -104,6 +105,10 @@ impl<S: Store, C: Clock> Lender<S, C> {
             held.note(decision, now);
             // Begun before others see it, who might forget it.
             if held.begin_debit(now) && self.table.add(&held, self.options.most_keys) {
+                // Also of one that is never filled: else it would have its place for ever.
+                if let Ok(runtime) = Handle::try_current() {
+                    self.keep_house(&runtime);
+                }
                 self.debit(&held, take.cost, now);
             }
         }

@@ -25,6 +25,8 @@ struct Noted {
     given_back: AtomicU64,
     /// How long answers are on their way.
     delay: Mutex<Duration>,
+    /// How long tokens are on their way back.
+    back: Mutex<Duration>,
 }
 
 impl Noting {
@@ -57,6 +59,11 @@ impl Noting {
         *self.noted.delay.lock() = delay;
     }
 
+    /// From now on tokens are on their way back so long.
+    pub fn gives_back_after(&self, delay: Duration) {
+        *self.noted.back.lock() = delay;
+    }
+
     async fn delay(&self) {
         let delay = *self.noted.delay.lock();
         if !delay.is_zero() {
@@ -81,6 +88,10 @@ impl Store for Noting {
     }
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        let delay = *self.noted.back.lock();
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
         let adjusted = self.memory.adjust(adjustments).await?;
         for adjusted in adjusted.iter().flatten() {
             if let Adjusted::Done(tokens) = adjusted {

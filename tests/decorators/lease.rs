@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tollgate::{
-    Admin, Clock, HoldBack, Key, Lease, LeaseOptions, ManualClock, Rule, RuntimeClock, Source, Store, Take,
+    Admin, Clock, HoldBack, Key, Lease, LeaseOptions, ManualClock, Mode, Rule, RuntimeClock, Source, Store, Take,
 };
 
 mod requests;
@@ -167,6 +167,30 @@ async fn what_nobody_uses_is_given_back_and_the_lease_is_forgotten() -> anyhow::
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lease_that_is_never_filled_is_forgotten_too() -> anyhow::Result<()> {
+    let (_, lease) = both(LeaseOptions::default());
+    // A quarter of what it has left is none.
+    ask(&lease, &take("a", "100000/s burst 4")?, 200).await?;
+    assert_eq!((lease.held(), lease.len()), (0, 1));
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(lease.len(), 0);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_nothing_was_to_be_had_for_is_served_from_memory_again_afterwards() -> anyhow::Result<()> {
+    let (store, lease) = both(LeaseOptions::default());
+    let ten = take("a", "1000000/s")?.cost(10);
+    ask(&lease, &ten, 500).await?;
+    store.memory.set_mode(Mode::Block, None, None).await?;
+    ask(&lease, &ten, 3000).await?;
+    store.memory.set_mode(Mode::Enforce, None, None).await?;
+    ask(&lease, &ten, 500).await?;
+    assert_eq!(lease.take_one(&ten).await??.source(), Source::Lease);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
 async fn when_tokens_are_scarce_everything_is_decided_in_the_store() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
     let one = take("a", "1000/h burst 1000")?;
@@ -238,6 +262,22 @@ async fn tokens_that_were_too_long_on_their_way_are_given_back() -> anyhow::Resu
     }
     sleep(Duration::from_secs(3)).await;
     assert_eq!((lease.held(), store.granted() - store.given_back()), (0, 4));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_closes_waits_for_what_others_give_back() -> anyhow::Result<()> {
+    let (store, lease) = both(LeaseOptions::default());
+    let used = ask(&lease, &take("a", "1000000 once")?, 500).await?;
+    assert!(lease.held() > 0);
+    // What keeps house begins to give back what has expired.
+    store.gives_back_after(Duration::from_millis(200));
+    while lease.held() > 0 {
+        sleep(MS).await;
+    }
+    assert!(store.granted() - store.given_back() > used, "that is on its way");
+    lease.close().await?;
+    assert_eq!(store.granted() - store.given_back(), used);
     Ok(())
 }
 
