@@ -1,16 +1,19 @@
-use std::collections::HashMap;
+mod seen;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::{Counted, Ring, Window};
+use self::seen::{AllSeen, Asked, OnItsWay, Seen};
+use super::{Counted, Window};
 use crate::answer::Word;
 use crate::decision::Source;
 use crate::{
-    Adjusted, Adjustment, BucketLevel, Capabilities, Decision, Error, HoldBack, Key, Mode, Outcome, Rule, Store,
-    SweepCursor, Swept, Take, TakeError,
+    Adjusted, Adjustment, BucketLevel, Capabilities, Decision, Error, HoldBack, Key, Outcome, Rule, Store, SweepCursor,
+    Swept, Take, TakeError,
 };
 
 /// A store that counts requests in sliding windows for others to read.
@@ -61,34 +64,6 @@ pub struct LocalReads<S> {
     most_keys: usize,
 }
 
-/// What is known of all windows.
-#[derive(Debug, Default)]
-struct AllSeen {
-    windows: HashMap<Key, Seen>,
-    /// None of them is empty before.
-    none_empty_before: Option<Instant>,
-    /// When those that are empty were looked for last.
-    swept_at: Option<Instant>,
-}
-
-/// What is known of a window.
-#[derive(Clone, Debug)]
-struct Seen {
-    ring: Ring,
-    /// How many were granted here that no answer has counted yet.
-    on_their_way: i64,
-    mode: Mode,
-    /// When the store was asked last, by its clock and by ours; when that question was sent, and when it was answered.
-    asked: i64,
-    asked_at: Instant,
-    sent: Instant,
-    answered: Instant,
-    /// When nothing counts any more, by the store's clock.
-    empty_at: i64,
-    /// Whether it is being asked.
-    asking: bool,
-}
-
 impl<S: SharedWindows> LocalReads<S> {
     /// Over a store.
     pub fn new(store: S) -> Self {
@@ -114,16 +89,18 @@ impl<S: SharedWindows> LocalReads<S> {
             Err(error) => return Ok(Err(error)),
         };
         let key = take.key();
-        let known = self.decide(key, window, request.cost);
+        let known = self.seen.lock().windows.get_mut(key).map(|known| {
+            known.decide(window, request.cost).map_err(|counted| (known.is_due(window, counted.now), counted))
+        });
         let Some(decided) = known else {
-            if !self.has_room(key) {
+            if !self.seen.lock().has_room(key, self.most_keys) {
                 return self.store.take_one(take).await;
             }
             self.ask(key, window, None).await?;
             return Box::pin(self.take_locally(take, window)).await;
         };
-        if let Err(counted) = decided {
-            if self.is_due(key, window, counted.now) {
+        if let Err((due, counted)) = decided {
+            if due {
                 self.ask_behind(key.clone(), *window);
             }
             let word = if request.cost > window.most() { Word::Never } else { Word::Denied };
@@ -135,47 +112,14 @@ impl<S: SharedWindows> LocalReads<S> {
         Ok(counted.outcome(take, window, request).map(|decision| decision.untaken().by(Source::LocalReads)))
     }
 
-    /// What is known of a window, and whether a request passes: then it is on its way at once, so that no other passes in
-    /// its place while the store is asked.
-    fn decide(&self, key: &Key, window: &Window, cost: i64) -> Option<Result<(), Counted>> {
-        let mut seen = self.seen.lock();
-        let known = seen.windows.get_mut(key)?;
-        let now = known.now();
-        let granted = match known.mode {
-            Mode::Enforce => known.ring.estimate(window, now) + known.on_their_way + cost <= window.most(),
-            Mode::Shadow | Mode::Off => true,
-            Mode::Block => false,
-        };
-        if granted {
-            known.on_their_way += cost;
-            return Some(Ok(()));
-        }
-        let mut counted = Counted { mode: known.mode, ..Counted::new(Word::Denied, now, now, &known.ring) };
-        if known.on_their_way > 0 {
-            let mut ring = known.ring.clone();
-            ring.count(window, now, now, known.on_their_way);
-            counted.counts = ring.counts;
-        }
-        Some(Err(counted))
-    }
-
-    /// Whether a sub-interval has ended since the store was asked, and nobody is asking; then the caller is to.
-    fn is_due(&self, key: &Key, window: &Window, now: i64) -> bool {
-        let mut seen = self.seen.lock();
-        let Some(known) = seen.windows.get_mut(key) else { return false };
-        let due = !known.asking && known.asked / window.resolution_ns() < now / window.resolution_ns();
-        known.asking |= due;
-        due
-    }
-
     fn ask_behind(&self, key: Key, window: Window) {
         let asking = Self { store: Arc::clone(&self.store), seen: Arc::clone(&self.seen), ..*self };
-        tokio::spawn(async move {
-            if asking.ask(&key, &window, None).await.is_err()
-                && let Some(known) = asking.seen.lock().windows.get_mut(&key)
-            {
-                known.asking = false;
-            }
+        let asked = Asked { seen: Arc::clone(&self.seen), key };
+        // Without a runtime the next one who is denied may have one.
+        let Ok(runtime) = Handle::try_current() else { return };
+        runtime.spawn(async move {
+            // Who is denied next asks again.
+            drop(asking.ask(&asked.key, &window, None).await);
         });
     }
 
@@ -184,112 +128,13 @@ impl<S: SharedWindows> LocalReads<S> {
         let cost = granted.as_ref().map_or(0, |granted| granted.cost.unsigned_abs());
         let sent = Instant::now();
         let counted = self.store.count(key, window, cost).await?;
-        let answered = Instant::now();
-        let ring = Ring { counts: counted.counts.clone(), resolution_ns: counted.resolution_ns, ..Ring::default() };
-        // The store read its clock between the two; half-way is the best guess.
-        let asked_at = sent + (answered - sent) / 2;
-        let empty_at = ring.empty_at(window);
-        let mut known = Seen {
-            ring,
-            on_their_way: 0,
-            mode: counted.mode,
-            asked: counted.now,
-            asked_at,
-            sent,
-            answered,
-            empty_at,
-            asking: false,
-        };
+        let answer = Seen::new(window, &counted, sent, Instant::now());
         let mut seen = self.seen.lock();
         if let Some(granted) = granted {
             granted.arrive(&mut seen);
         }
-        let other = seen.windows.get(key);
-        if other.is_none_or(|other| known.follows(other, window)) {
-            known.on_their_way = other.map_or(0, |other| other.on_their_way);
-            let empty_from = known.empty_from();
-            seen.none_empty_before = seen.none_empty_before.map(|before| before.min(empty_from));
-            seen.windows.insert(key.clone(), known);
-        }
+        seen.learn(key, window, answer);
         Ok(counted)
-    }
-
-    fn has_room(&self, key: &Key) -> bool {
-        let mut seen = self.seen.lock();
-        if seen.windows.len() >= self.most_keys && !seen.windows.contains_key(key) {
-            seen.sweep();
-        }
-        seen.windows.len() < self.most_keys
-    }
-}
-
-impl AllSeen {
-    /// Forgets windows that are empty, unless there are none, or that was done a moment ago: it looks at all of them.
-    fn sweep(&mut self) {
-        let now = Instant::now();
-        let none_yet = self.none_empty_before.is_some_and(|before| now < before);
-        if none_yet || self.swept_at.is_some_and(|swept| now < swept + SWEEP_EVERY) {
-            return;
-        }
-        let mut earliest = None;
-        self.windows.retain(|_, known| {
-            let empty_from = known.empty_from();
-            let stays = empty_from > now || known.on_their_way > 0;
-            if stays {
-                earliest = Some(earliest.map_or(empty_from, |earliest: Instant| earliest.min(empty_from)));
-            }
-            stays
-        });
-        (self.none_empty_before, self.swept_at) = (earliest, Some(now));
-    }
-}
-
-/// A grant that is to be counted in the store. Where nobody hears of it any more, it is taken to have been.
-struct OnItsWay<'a> {
-    seen: &'a Mutex<AllSeen>,
-    key: &'a Key,
-    window: &'a Window,
-    cost: i64,
-}
-
-impl OnItsWay<'_> {
-    /// An answer has it.
-    fn arrive(mut self, seen: &mut AllSeen) {
-        let cost = std::mem::take(&mut self.cost);
-        if let Some(known) = seen.windows.get_mut(self.key) {
-            known.on_their_way = (known.on_their_way - cost).max(0);
-        }
-    }
-}
-
-impl Drop for OnItsWay<'_> {
-    fn drop(&mut self) {
-        if self.cost == 0 {
-            return;
-        }
-        if let Some(known) = self.seen.lock().windows.get_mut(self.key) {
-            known.on_their_way = (known.on_their_way - self.cost).max(0);
-            let now = known.now();
-            known.ring.count(self.window, now, now, self.cost);
-        }
-    }
-}
-
-impl Seen {
-    /// Whether the store counted it after another one: by its clock, or as that was answered before this was asked.
-    fn follows(&self, other: &Self, window: &Window) -> bool {
-        let counted = |seen: &Self| (seen.asked, seen.ring.counted(window, seen.asked));
-        counted(self) >= counted(other) || self.sent >= other.answered
-    }
-
-    /// When nothing counts any more, by our clock.
-    fn empty_from(&self) -> Instant {
-        self.asked_at + Duration::from_nanos(self.empty_at.saturating_sub(self.asked).max(0).unsigned_abs())
-    }
-
-    /// What the store's clock shows now.
-    fn now(&self) -> i64 {
-        self.asked.saturating_add(i64::try_from(self.asked_at.elapsed().as_nanos()).unwrap_or(i64::MAX))
     }
 }
 
@@ -347,5 +192,3 @@ fn local(take: &Take) -> Option<&Window> {
 }
 
 const MOST_KEYS: usize = 100_000;
-
-const SWEEP_EVERY: Duration = Duration::from_millis(100);

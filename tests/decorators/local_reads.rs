@@ -1,14 +1,16 @@
 //! Sliding windows that are decided from what a process has seen of them.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::task::yield_now;
 use tokio::time::{Instant, advance, sleep};
 use tollgate::{
-    Adjusted, Adjustment, Admin, Clock, Counted, Decision, Error, Key, LocalReads, MemoryStore, Outcome, Rule,
+    Adjusted, Adjustment, Admin, Clock, Counted, Decision, Error, Key, LocalReads, MemoryStore, Mode, Outcome, Rule,
     RuntimeClock, SharedWindows, Source, Store, Take, TakeError, Window,
 };
 
@@ -150,6 +152,51 @@ async fn sub_intervals_are_those_of_the_stores_clock() -> anyhow::Result<()> {
     assert!(!allow(&reads, "a").await?.is_granted());
     yield_now().await;
     assert!(allow(&reads, "a").await?.is_granted());
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_operator_blocked_and_lets_pass_again_is_seen_within_a_second() -> anyhow::Result<()> {
+    let store = Counting::new();
+    let reads = LocalReads::new(store.clone());
+    // No sub-interval of this one ends before.
+    let week = Duration::from_secs(7 * 24 * 3600);
+    let take = Take::from(key("a")?).rule(Rule::Window(Window::new(10, week, week)?));
+    assert!(reads.take_one(&take).await??.is_granted());
+    store.memory.set_mode(Mode::Block, None, None).await?;
+    // Granted by what is known, and counted: so it learns of it.
+    let _ = reads.take_one(&take).await??;
+    assert!(!reads.take_one(&take).await??.is_granted());
+    store.memory.set_mode(Mode::Enforce, None, None).await?;
+    store.counted();
+    let since = Instant::now();
+    while !reads.take_one(&take).await??.is_granted() {
+        advance(Duration::from_millis(10)).await;
+        yield_now().await;
+    }
+    assert!(since.elapsed() <= Duration::from_millis(1020), "{:?}", since.elapsed());
+    assert_eq!(store.counted(), [0, 1], "it was asked once");
+    Ok(())
+}
+
+/// Whoever is denied is answered wherever they run, and others ask behind them.
+#[test]
+fn who_is_denied_needs_no_runtime() -> anyhow::Result<()> {
+    let reads = LocalReads::new(Counting::new());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    runtime.block_on(reads.store().memory.set_mode(Mode::Block, None, None))?;
+    // By then a sub-interval has ended.
+    let shortest = Duration::from_micros(1);
+    let take = Take::from(key("a")?).rule(Rule::Window(Window::new(10, shortest, shortest)?));
+    for _ in 0..2 {
+        assert!(!runtime.block_on(reads.take_one(&take))??.is_granted());
+    }
+    // What was asked behind the last one is answered.
+    runtime.block_on(async { drop(tokio::spawn(async {}).await) });
+    for _ in 0..100 {
+        let denied = pin!(reads.take_one(&take)).poll(&mut Context::from_waker(Waker::noop()));
+        assert!(matches!(denied, Poll::Ready(Ok(Ok(decision))) if !decision.is_granted()));
+    }
     Ok(())
 }
 
