@@ -167,7 +167,7 @@ impl<C: Clock> MemoryStore<C> {
             changed.push((key, before, ruled.row, held.is_some()));
         }
         let kept = changed.iter().filter(|(_, _, row, _)| row.is_some());
-        guards.make_room(kept.map(|(key, ..)| (self.shard_of(key), *key)), now)?;
+        guards.make_room(&kept.map(|(key, ..)| (self.shard_of(key), *key)), now)?;
         let all = answers.iter().all(|answer| answer.word == crate::answer::Word::Granted);
         for (answer, (key, before, after, held)) in answers.iter_mut().zip(changed) {
             let spared = !all && answer.word == crate::answer::Word::Granted;
@@ -203,6 +203,7 @@ impl<C: Clock> MemoryStore<C> {
         } else {
             book::adjust(*kind, receipt.taken, held, shard.row(&receipt.key), now)
         };
+        shard.given_back(&receipt.key);
         if let Some(held) = held {
             shard.receipts.write(receipt.id, &of, held);
         }

@@ -70,6 +70,60 @@ async fn a_full_store_forgets_full_buckets_and_never_others() -> anyhow::Result<
 }
 
 #[tokio::test]
+async fn a_request_never_takes_of_one_bucket_what_another_of_its_own_has_no_room_for() -> anyhow::Result<()> {
+    let clock = ManualClock::default();
+    // One in each shard.
+    let store = MemoryStore::with_clock(clock.clone()).most_keys(1);
+    let (first, rule) = (Key::try_from("first")?, Rule::Quota("1/s".parse()?));
+    let mut refused = 0;
+    for n in 0..1000 {
+        // It is full, and so would be forgotten for the other.
+        assert!(store.decide(&Take::from(first.clone()).rule(rule.clone()))?.is_granted());
+        clock.advance(Duration::from_secs(1));
+        let other = Key::try_from(format!("user:{n}"))?;
+        let both = Take::from(first.clone()).rule(rule.clone()).and(other.clone(), rule.clone());
+        match store.decide(&both) {
+            Ok(decision) => assert!(decision.is_granted()),
+            Err(TakeError::TooManyKeys(_)) => {
+                assert!(store.peek(&other).await?.is_none(), "nothing was taken");
+                assert!(store.peek(&first).await?.is_none_or(|level| level.available == 1), "of the first either");
+                refused += 1;
+            }
+            Err(error) => return Err(error.into()),
+        }
+        clock.advance(Duration::from_secs(1));
+    }
+    assert!((5..100).contains(&refused), "{refused} of 1000 share its shard");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_full_store_has_room_as_soon_as_a_bucket_is_full_again() -> anyhow::Result<()> {
+    let one = |key: &str, rule: &str| anyhow::Ok(Take::from(Key::try_from(key)?).rule(rule.try_into()?));
+    for given_back in [true, false] {
+        let clock = ManualClock::default();
+        let store = store_of(&clock, 1);
+        let slow = one("a", "1/d")?;
+        assert!(store.decide(&slow)?.is_granted());
+        // Now each shard is full, and was looked through in vain.
+        let others = (0..10_000).map(|n| one(&format!("user:{n}"), "1/d")).collect::<anyhow::Result<Vec<_>>>()?;
+        let refused: Vec<&Take> = others.iter().filter(|take| store.decide(take).is_err()).collect();
+        assert_eq!(store.len(), 64);
+        if given_back {
+            let receipt = Receipt::new(Uuid::new_v4(), slow.key().clone(), 1);
+            assert_eq!(store.adjust(&[receipt.refund(1)]).await?, [Ok(Adjusted::Done(1))]);
+        } else {
+            // It was to be full in a day, and is in an hour.
+            let _ = store.decide(&one("a", "1/h")?)?;
+            clock.advance(Duration::from_secs(3600));
+        }
+        let granted = refused.iter().filter(|take| store.decide(take).is_ok()).count();
+        assert_eq!(granted, 1, "given back: {given_back}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_store_that_remembers_as_many_ids_as_it_may_forgets_none_early() -> anyhow::Result<()> {
     let clock = ManualClock::default();
     let key = Key::try_from("one")?;

@@ -51,6 +51,16 @@ impl Shard {
         self.rows.get_mut(key).map(change).is_some()
     }
 
+    /// Something was given back: its bucket is full, or its window empty, earlier than was thought.
+    pub(super) fn given_back(&mut self, key: &Key) {
+        if let Some(row) = self.rows.get(key) {
+            self.none_full_before = self.none_full_before.min(full_at(row));
+        }
+        if let Some(row) = self.windows.get(key) {
+            self.none_full_before = self.none_full_before.min(row.ring.empty_at(&row.window));
+        }
+    }
+
     /// Forgets a key's bucket and window, and says whether there was one.
     pub(super) fn remove(&mut self, key: &Key) -> bool {
         let window = self.forget_window(key);
@@ -68,7 +78,12 @@ impl Shard {
             self.make_room(&key, 1, now)?;
         }
         match self.rows.entry(key) {
-            Entry::Occupied(mut entry) => *entry.get_mut() = row,
+            Entry::Occupied(mut entry) => {
+                if entry.get().terms() != row.terms() {
+                    self.none_full_before = self.none_full_before.min(full_at(&row));
+                }
+                *entry.get_mut() = row;
+            }
             Entry::Vacant(entry) => {
                 entry.insert(row);
                 self.none_full_before = i64::MIN;
@@ -109,7 +124,7 @@ impl Shard {
                 return false;
             }
             if !row.provisioned {
-                earliest = earliest.min(row.terms().instant(row.bucket.anchor, row.bucket.full_at));
+                earliest = earliest.min(full_at(row));
             }
             true
         });
@@ -119,6 +134,10 @@ impl Shard {
         });
         self.none_full_before = earliest;
     }
+}
+
+fn full_at(row: &Row) -> i64 {
+    row.terms().instant(row.bucket.anchor, row.bucket.full_at)
 }
 
 /// Shards that one request has locked, with their places.
@@ -132,15 +151,18 @@ impl Guards<'_> {
     /// Whether all of a request's buckets can be written, before any is.
     pub(super) fn make_room<'k>(
         &mut self,
-        keys: impl Iterator<Item = (usize, &'k Key)>,
+        keys: &(impl Iterator<Item = (usize, &'k Key)> + Clone),
         now: i64,
     ) -> Result<(), TakeError> {
-        let mut new = Vec::new();
-        for (place, key) in keys {
-            if self.row(place, key).is_none() {
-                new.push(place);
-                let keys = new.iter().filter(|other| **other == place).count();
-                self.shard(place).make_room(key, keys, now)?;
+        // Again for those that the first time has forgotten: then no more are.
+        for _ in 0..2 {
+            let mut new = Vec::new();
+            for (place, key) in keys.clone() {
+                if self.row(place, key).is_none() {
+                    new.push(place);
+                    let keys = new.iter().filter(|other| **other == place).count();
+                    self.shard(place).make_room(key, keys, now)?;
+                }
             }
         }
         Ok(())
