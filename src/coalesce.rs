@@ -59,6 +59,7 @@ impl<S: Store> Coalesce<S> {
     /// A store over another one, whose calls somebody waits for in the end.
     pub(crate) fn tracked(store: Arc<S>, tasks: &TaskTracker) -> Self {
         let Capabilities { calls_at_once, most_together, .. } = store.capabilities();
+        let calls_at_once = calls_at_once.clamp(1, 64);
         let lanes = Arc::new_cyclic(|all: &Weak<Lanes<S>>| {
             let sizes =
                 [MOST_AT_ONCE, most_together].into_iter().flat_map(|most| std::iter::repeat_n(most, calls_at_once));

@@ -232,7 +232,7 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives the tokens back, as far as no later request queues behind them.
+    /// Dropping the future gives the tokens back; those whose turn has not come, as far as no later request queues behind them.
     pub async fn wait_n<K>(&self, key: K, cost: u64, longest: Duration) -> Result<Decision, Error>
     where
         K: TryInto<Key>,
@@ -278,7 +278,7 @@ impl<S: Store> Limiter<S> {
         if self.switched.answer().is_some() {
             return Ok(false);
         }
-        self.policy.bounded(pin!(self.stack.hold_back(&key, rule, hold))).await
+        self.policy.in_time(pin!(self.stack.hold_back(&key, rule, hold))).await
     }
 
     /// Gives back what was [taken ahead](LimiterBuilder::lease), and says how many tokens that is. From then on every request

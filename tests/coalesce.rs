@@ -151,6 +151,35 @@ async fn a_call_undone_for_one_of_its_keys_is_asked_again_key_by_key() -> anyhow
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_gives_up_before_a_key_is_asked_by_itself_takes_nothing() -> anyhow::Result<()> {
+    let mut gated = Gated::new(0);
+    gated.locked = Some(Key::try_from("locked")?);
+    let gated = Arc::new(gated);
+    let coalesce = Arc::new(Coalesce::new(Arc::clone(&gated)));
+    let first: Vec<_> = (0..40).map(|n| ask(&coalesce, take(&format!("first:{n}")))).collect();
+    settle().await;
+    let _locked = ask(&coalesce, take("locked"));
+    let others: Vec<_> = (0..40).map(|n| (n, ask(&coalesce, take(&format!("other:{n}"))))).collect();
+    settle().await;
+    while !gated.calls().iter().any(|keys| *keys == ["locked"]) {
+        gated.gate.add_permits(1);
+        settle().await;
+    }
+    // A call for many was undone, and the gate is closed for those that are made instead.
+    let is_asked = |n: &i32| gated.calls().iter().any(|keys| *keys == [format!("other:{n}")]);
+    let (asked, given_up): (Vec<_>, Vec<_>) = others.into_iter().partition(|(n, _)| is_asked(n));
+    assert!(!given_up.is_empty() && !asked.is_empty());
+    let given_up: Vec<_> = given_up.into_iter().map(|(n, asking)| (n, asking.abort())).collect();
+    gated.gate.add_permits(1000);
+    for answered in first.into_iter().chain(asked.into_iter().map(|(_, asking)| asking)) {
+        assert!(answered.await??.is_ok_and(|decision| decision.is_granted()));
+    }
+    settle().await;
+    assert!(given_up.iter().all(|(n, ())| !is_asked(n)), "{:?}", gated.calls());
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_makes_the_call_and_gives_up_leaves_the_others_their_answers() -> anyhow::Result<()> {
     let gated = Arc::new(Gated::new(0));
     let coalesce = Arc::new(Coalesce::new(Arc::clone(&gated)));

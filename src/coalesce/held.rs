@@ -48,12 +48,16 @@ impl<S: Store> Held<S> {
         let of_a_key = takes.chunk_by(|one, other| one.key() == other.key());
         for (key, takes) in std::mem::take(&mut self.keys).into_iter().zip(of_a_key) {
             let again = |take: &Take| Take { if_locked: IfLocked::Retry, ..take.clone() };
-            let answers = answers.by_ref().take(takes.len()).collect();
-            let takes: Vec<Take> = takes.iter().map(again).collect();
+            let asked: Vec<_> = takes.iter().map(again).zip(answers.by_ref()).collect();
             let held = Self { lane: Arc::clone(&self.lane), keys: vec![key] };
             let asking = async move {
                 let _turn = held.lane.alone.acquire().await;
-                hand_out(held.lane.store.take(&takes).await, answers);
+                // Whoever gave up while they queued takes nothing.
+                let (takes, answers): (Vec<Take>, Vec<_>) =
+                    asked.into_iter().filter(|(_, answer)| !answer.is_closed()).unzip();
+                if !takes.is_empty() {
+                    hand_out(held.lane.store.take(&takes).await, answers);
+                }
             };
             self.lane.tasks.spawn(asking);
         }

@@ -1,4 +1,8 @@
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
 
 /// Who asks a store that does not answer: after some failures in a row one request at a time, so that the others need not
 /// wait for what they will hardly get.
@@ -8,8 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 pub(super) struct Breaker {
     /// How many failed since one was answered.
     failed: AtomicU32,
-    /// Whether somebody asks meanwhile.
-    probed: AtomicBool,
+    /// Since when somebody asks meanwhile.
+    probed: Mutex<Option<Instant>>,
 }
 
 /// Somebody who asks. Dropped without an answer, it has found out nothing.
@@ -28,8 +32,12 @@ impl Breaker {
     /// Whether this request may ask.
     pub(super) fn ask(&self) -> Result<Asking<'_>, Resting> {
         let alone = self.failed.load(Ordering::Relaxed) >= IN_A_ROW;
-        if alone && self.probed.swap(true, Ordering::Relaxed) {
-            return Err(Resting);
+        if alone {
+            let mut probed = self.probed.lock();
+            if probed.is_some_and(|since| since.elapsed() < LONGEST) {
+                return Err(Resting);
+            }
+            *probed = Some(Instant::now());
         }
         Ok(Asking { breaker: self, alone })
     }
@@ -50,13 +58,16 @@ impl Asking<'_> {
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
         if self.alone {
-            self.breaker.probed.store(false, Ordering::Relaxed);
+            *self.breaker.probed.lock() = None;
         }
     }
 }
 
 /// One bucket that somebody holds does not come to that while others are answered.
 const IN_A_ROW: u32 = 16;
+
+/// Who asks for longer may be held by somebody who does not look at it any more: then another one does.
+const LONGEST: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
@@ -76,6 +87,21 @@ mod tests {
         breaker.ask().expect("and the next").has(true);
         let (first, second) = (breaker.ask(), breaker.ask());
         assert!(first.is_ok() && second.is_ok(), "all may");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_asks_and_is_not_polled_any_more_keeps_the_others_from_it_for_a_while_only() {
+        let breaker = Breaker::default();
+        for _ in 0..IN_A_ROW {
+            breaker.ask().expect("not yet").has(false);
+        }
+        let _stuck = breaker.ask().expect("one may");
+        assert!(breaker.ask().is_err());
+        tokio::time::advance(LONGEST).await;
+        let another = breaker.ask().expect("another one may");
+        assert!(breaker.ask().is_err());
+        another.has(true);
+        assert!(breaker.ask().is_ok());
     }
 
     #[test]

@@ -52,7 +52,7 @@ impl<S: Store> Limiter<S> {
         let key = key.try_into()?;
         match level_of_itself(&key, rule) {
             Some(level) => level,
-            None => self.policy.bounded(pin!(self.store().level(&key, rule))).await,
+            None => self.policy.in_time(pin!(self.store().level(&key, rule))).await,
         }
     }
 }

@@ -55,6 +55,14 @@ impl Policy {
         Self { deadline, instead: fallback.map(chosen).map(Arc::new) }
     }
 
+    /// An answer by the deadline to what is no request for tokens: nothing follows from it for those.
+    pub(super) async fn in_time<T>(
+        &self,
+        asked: Asked<'_, impl Future<Output = Result<T, Error>>>,
+    ) -> Result<T, Error> {
+        by_deadline(self.deadline, asked).await
+    }
+
     /// How often the fallback answered.
     pub(super) fn count(&self) -> u64 {
         self.instead.as_ref().map_or(0, |chosen| chosen.count.load(Ordering::Relaxed))
@@ -92,10 +100,12 @@ impl Policy {
                         *rule = Rule::Quota(*quota);
                     }
                 }
-                // More than the local quota ever holds, or keys than there is room for, are only not to be had until the
-                // store is back.
+                // More than the local quota ever holds, or keys or ids than there is room for, are only not to be had until
+                // the store is back.
                 chosen.local.decide(&local).or_else(|error| match error {
-                    TakeError::NeverPossible { .. } | TakeError::TooManyKeys(_) => Ok(Decision::denial(Duration::MAX)),
+                    TakeError::NeverPossible { .. } | TakeError::TooManyKeys(_) | TakeError::TooManyIds(_) => {
+                        Ok(Decision::denial(Duration::MAX))
+                    }
                     other => Err(other),
                 })?
             }

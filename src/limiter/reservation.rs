@@ -120,6 +120,21 @@ impl<S: Store> Reservation<S> {
         self.adjust(|receipt| receipt.settle(used)).await
     }
 
+    /// Gives back what nobody has acted on, and nobody will. What has an id may be asked for again by whoever has that.
+    async fn give_back(self) {
+        let turn_has_come = self.delay().is_zero() && !self.is_remembered;
+        let kind = |receipt: Receipt| {
+            if turn_has_come {
+                let cost = receipt.cost();
+                receipt.refund(cost)
+            } else {
+                receipt.cancel()
+            }
+        };
+        // What cannot be given back is lost, as when the process dies.
+        drop(self.adjust(kind).await);
+    }
+
     /// What became of all of it; of several, what is least.
     async fn adjust(self, kind: impl Fn(Receipt) -> Adjustment) -> Result<Adjusted, Error> {
         let adjustments: Vec<Adjustment> = self.receipts.into_iter().map(kind).collect();
@@ -195,15 +210,17 @@ impl<S: Store> Turn<S> {
         self
     }
 
-    /// No earlier than those who came before and still wait, whose answers may have been longer on their way. Whoever is
-    /// denied, or passes whatever the tokens, has no turn.
-    pub(super) fn behind(mut self, turns: &mut Turns) -> Self {
+    /// No earlier than those who came before and still wait, whose answers may have been longer on their way, unless that is
+    /// later than they would wait. Whoever is denied, or passes whatever the tokens, has no turn.
+    pub(super) fn behind(mut self, turns: &mut Turns, longest: Option<Instant>) -> Self {
         let decision = self.decision();
         if !decision.is_granted() || decision.mode() != Mode::Enforce {
             return self;
         }
         let since = self.reservation.as_ref().map(|reservation| reservation.since);
-        self.until = turns.latest().filter(|latest| Some(*latest) > self.until.or(since)).or(self.until);
+        let in_time = |latest: &Instant| longest.is_none_or(|longest| *latest <= longest);
+        let latest = turns.latest().filter(in_time);
+        self.until = latest.filter(|latest| Some(*latest) > self.until.or(since)).or(self.until);
         self.place = self.until.map(|until| turns.push(until));
         self
     }
@@ -219,8 +236,7 @@ impl<S: Store> Turn<S> {
     /// Gives the tokens back now, if they are given back at all.
     pub(super) async fn give_back(mut self) {
         if let Some(reservation) = self.left() {
-            // What cannot be given back is lost, as when the process dies.
-            drop(reservation.cancel().await);
+            reservation.give_back().await;
         }
     }
 
@@ -237,7 +253,7 @@ impl<S: Store> Drop for Turn<S> {
         // No runtime any more: the process is ending, and the tokens are used.
         if let (Some(reservation), Ok(runtime)) = (self.left(), Handle::try_current()) {
             let tasks = reservation.store.tasks.clone();
-            tasks.spawn_on(async { drop(reservation.cancel().await) }, &runtime);
+            tasks.spawn_on(reservation.give_back(), &runtime);
         }
     }
 }

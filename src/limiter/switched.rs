@@ -16,7 +16,9 @@ impl Switched {
     /// What the environment says.
     pub(super) fn from_environment() -> Result<Mode, ModeError> {
         match std::env::var_os(VARIABLE) {
+            // Emptied it is as good as taken away.
             None => Ok(Mode::Enforce),
+            Some(word) if word.is_empty() => Ok(Mode::Enforce),
             Some(word) => word.to_string_lossy().parse(),
         }
     }

@@ -105,7 +105,9 @@ impl<S: Store> Lanes<S> {
                 for ((waiter, take), outcome) in waiters.into_iter().zip(&takes).zip(outcomes) {
                     let reserved = |decision: Decision| {
                         let decision = decision.waiting_from(decided.unwrap_or(0));
-                        self.turn(take, decision, waiter.abandoned).since(since).behind(turns)
+                        let turn = self.turn(take, decision, waiter.abandoned).since(since);
+                        // Of several limits another one may be what somebody ahead waits for.
+                        if take.limits.len() == 1 { turn.behind(turns, waiter.until) } else { turn }
                     };
                     if let Err(Ok(Ok(turn))) = waiter.answer.send(Ok(outcome.map(reserved))) {
                         given_up.push(turn);
@@ -151,7 +153,10 @@ impl<S: Store> Waiting<S> {
             (lane.turns, lane.served) = (take(turns), false);
             return None;
         }
-        let most = lane.waiting.len().min(most);
+        // What the store decides by itself is asked for by itself: if another call fails, its tokens are not lost, too.
+        let is_alone = |waiter: &Waiter<S>| waiter.take.limits.len() > 1 || waiter.take.window().is_some();
+        let together = lane.waiting.iter().take(most).take_while(|waiter| !is_alone(waiter)).count();
+        let most = together.max(1);
         self.len -= most;
         Some(lane.waiting.drain(..most).filter(|waiter| !waiter.answer.is_closed()).collect())
     }

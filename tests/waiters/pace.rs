@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
-use tollgate::{Adjusted, Adjustment, Admin, Error, Limiter, MemoryStore, Mode, Outcome, Store, Take, TakeError};
+use tollgate::{
+    Adjusted, Adjustment, Admin, Error, Key, Limiter, MemoryStore, Mode, Outcome, Rule, Store, Take, TakeError,
+};
 
 use super::order::{Counting, Paused};
 
@@ -69,6 +71,28 @@ async fn who_has_no_turn_is_told_so_at_once_however_long_others_wait() -> anyhow
     assert!(limiter.wait_n(1, 30 * second).await?.is_granted(), "nothing limits it");
     assert!(begun.elapsed() < Duration::from_millis(10), "{:?}", begun.elapsed());
     assert!(ahead.await??.is_granted());
+    Ok(())
+}
+
+/// All of a request's limits are in one line, that of its first key; another of them is what the one ahead waits for.
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_a_bucket_that_only_those_ahead_ask_for() -> anyhow::Result<()> {
+    let begun = Instant::now();
+    let limiter = Limiter::builder(Arc::new(Counting::new(begun))).build("1000/s burst 1000")?;
+    let minutely = Rule::try_from("1/min")?;
+    let second = Duration::from_secs(1);
+    let both = limiter.request("shared")?.and(Key::try_from("slow")?, minutely);
+    assert!(limiter.decide(&both).await?.is_granted());
+    let ahead = tokio::spawn({
+        let (limiter, both) = (limiter.clone(), both.max_wait(90 * second));
+        async move { Ok::<_, Error>(limiter.wait_all(&both).await?.is_granted()) }
+    });
+    sleep(Duration::from_millis(1)).await;
+    let other = limiter.request("shared")?.and(Key::try_from("fast")?, Rule::try_from("9/s")?);
+    assert!(limiter.wait_all(&other.max_wait(second)).await?.is_granted());
+    assert!(limiter.wait_n("shared", 1, second).await?.is_granted());
+    assert!(begun.elapsed() < second, "{:?}", begun.elapsed());
+    assert!(ahead.await??);
     Ok(())
 }
 
