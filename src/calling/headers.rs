@@ -52,12 +52,13 @@ impl HoldBack {
 pub(super) fn is_refusal(status: StatusCode, headers: &HeaderMap, presets: &[Preset]) -> bool {
     match status {
         StatusCode::TOO_MANY_REQUESTS => true,
-        StatusCode::SERVICE_UNAVAILABLE => headers.contains_key(RETRY_AFTER),
+        StatusCode::SERVICE_UNAVAILABLE => retry_after(headers, sent_at(headers)).is_some(),
         // GitHub's. Of others, and without these headers, it is that somebody may not do that.
         StatusCode::FORBIDDEN => {
             presets.contains(&Preset::XRateLimit) && {
-                let said = Preset::XRateLimit.read(headers, sent_at(headers));
-                headers.contains_key(RETRY_AFTER) || said.and_then(|said| said.left()) == Some(0)
+                let sent = sent_at(headers);
+                let said = Preset::XRateLimit.read(headers, sent);
+                retry_after(headers, sent).is_some() || said.and_then(|said| said.left()) == Some(0)
             }
         }
         _ => false,
@@ -140,6 +141,7 @@ mod tests {
             (429, "soon", Some(none)),
             (429, "", Some(none)),
             (503, "120", Some(wait(120))),
+            (503, "soon", None),
             (200, "120", None),
             (301, "120", None),
         ] {

@@ -14,15 +14,17 @@ use super::key::join;
 /// says: who chooses their own key has as many buckets as they like, or uses up somebody else's.
 ///
 /// ```
-/// use http::header::AUTHORIZATION;
 /// use http::request::Parts;
-/// use tollgate::tower::{ClientAddr, Header, RateLimitLayer};
+/// use tollgate::tower::{ClientAddr, RateLimitLayer, extension};
 /// use tollgate::{Limiter, MemoryStore, Quota};
+///
+/// #[derive(Clone)]
+/// struct User(String); // put there by the layer that authenticates
 ///
 /// let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(10))?;
 /// let kind = |request: &Parts| Some(if request.method.is_safe() { "reads" } else { "writes" });
 /// let layer = RateLimitLayer::new(limiter.clone()).key((ClientAddr::peer(), kind));
-/// let layer = RateLimitLayer::new(limiter).key((ClientAddr::peer(), Header::secret(AUTHORIZATION)));
+/// let layer = RateLimitLayer::new(limiter).key(extension(|user: &User| user.0.clone()));
 /// # let _ = layer;
 /// # Ok::<(), tollgate::Error>(())
 /// ```

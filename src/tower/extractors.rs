@@ -6,6 +6,10 @@ use super::key::sha256;
 use super::{KeyExtractor, NoKey};
 
 /// The value of a header that has exactly one, byte for byte. One that is not UTF-8 is hashed.
+///
+/// For headers that a proxy writes. What a client writes is a bucket for each spelling of it: of `authorization`, `Bearer t` and
+/// `bearer t` are two, and whatever is no credential at all is one more; limit by the [`extension`](super::extension) that your
+/// authentication leaves instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     name: HeaderName,
@@ -19,7 +23,8 @@ impl Header {
         Self { name, secret: false }
     }
 
-    /// A header such as `authorization`: only its SHA-256 hash reaches the database, the metrics and the logs.
+    /// A header that is secret: only its SHA-256 hash reaches the database, the metrics and the logs. What can be guessed can be
+    /// guessed by its hash, too.
     #[must_use]
     pub const fn secret(name: HeaderName) -> Self {
         Self { name, secret: true }
@@ -45,8 +50,8 @@ impl KeyExtractor for Header {
 }
 
 /// The path of the URL, without the query; however its plain characters are written, `/%73earch` and `/search` are one (RFC
-/// 3986, section 6.2.2). Everybody shares the limit of a path, and whoever asks for others makes buckets:
-/// the [`MatchedRoute`] has only those that the service has.
+/// 3986, section 6.2.2). Everybody shares the limit of a path, and whoever asks for others makes buckets: behind a wildcard route
+/// `/files//a` and `/files/./a` may be one file, and are two paths. The [`MatchedRoute`] has only those that the service has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UrlPath;
 

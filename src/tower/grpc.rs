@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
-use http::{Response, StatusCode};
+use http::{Method, Response, StatusCode};
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
@@ -14,7 +14,8 @@ use super::Refusal;
 /// Whether the client speaks gRPC, and understands no other answer.
 pub(super) fn is_grpc(request: &Parts) -> bool {
     let content_type = request.headers.get(CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
-    let rest = content_type.strip_prefix(b"application/grpc");
+    // Another method is not gRPC's, and a GET that is answered so would be a success that caches keep.
+    let rest = content_type.strip_prefix(b"application/grpc").filter(|_| request.method == Method::POST);
     rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
 }
 

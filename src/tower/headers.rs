@@ -41,8 +41,9 @@ pub(super) fn add_policy(headers: &mut HeaderMap, limit: &str, rule: &Rule, deci
     let _ = write!(item, ";q={}", quota.min(MOST));
     // There are no shorter ones in the draft, and a longer one would state a lower rate.
     if window >= Duration::from_secs(1) && window != Duration::MAX {
-        // Each token may take up to a nanosecond longer than was asked for.
-        let seconds = window.as_secs() + u64::from(u64::from(window.subsec_nanos()) >= quota.max(1));
+        // Each token may take up to a nanosecond longer than was asked for, and all of them a thousandth.
+        let longer = u128::from(quota.max(1)).min(window.as_nanos() / 1000);
+        let seconds = window.as_secs() + u64::from(u128::from(window.subsec_nanos()) >= longer);
         let _ = write!(item, ";w={}", seconds.min(LONGEST));
     }
     add(headers, RATE_LIMIT_POLICY, &item);

@@ -102,11 +102,12 @@ impl RateLimitLayer {
 
     /// The plan of whoever makes the request, a row that can be changed at any time; not the limiter's rule then.
     ///
-    /// A plan that does not exist is an error: such requests are answered with 500.
+    /// A plan that does not exist is an error: such requests are answered with 500. A bucket is under the plan that was named
+    /// last, so clients of two plans need two keys.
     ///
     /// ```
     /// use http::request::Parts;
-    /// use tollgate::tower::RateLimitLayer;
+    /// use tollgate::tower::{ClientAddr, RateLimitLayer};
     /// # use tollgate::{Limiter, MemoryStore, Quota};
     ///
     /// #[derive(Clone)]
@@ -114,7 +115,8 @@ impl RateLimitLayer {
     ///
     /// # let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(10))?;
     /// let plan = |request: &Parts| if request.extensions.get::<Paid>().is_some() { "paid" } else { "free" };
-    /// let layer = RateLimitLayer::new(limiter).plan(plan);
+    /// let key = (ClientAddr::peer(), move |request: &Parts| Some(plan(request))); // two plans behind one address are two
+    /// let layer = RateLimitLayer::new(limiter).key(key).plan(plan);
     /// # let _ = layer;
     /// # Ok::<(), tollgate::Error>(())
     /// ```

@@ -5,6 +5,9 @@ use http::response::Parts;
 /// A failed gRPC call is answered with 200 as well, and says so in `grpc-status`. One that fails only after its answer has
 /// begun says so in trailers behind the messages, which nobody knows yet: it counts as a success.
 ///
+/// Not for a form that is shown again, with 200, after a wrong password, and answers a right one with a redirection: there a
+/// handler says it itself, by an extension of its answer that the closure looks for.
+///
 /// ```
 /// use tollgate::tower::{RateLimitLayer, succeeded};
 /// use tollgate::{Limiter, MemoryStore, Quota};

@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use http::StatusCode;
 use http::request::Parts;
 
 use super::gate::Gate;
@@ -47,7 +48,8 @@ impl Limit {
     pub(super) fn key(&self, request: &Parts) -> Result<Key, Unanswered> {
         let text = self.key.extract(request).map_err(Unanswered::NoKey)?;
         let text = if self.named { join(&[&self.name, &text]) } else { alone(text) };
-        key(&text).map_err(|error| Unanswered::NoKey(NoKey::of_client(error.to_string())))
+        // It was said, and wrongly: nobody passes by that.
+        key(&text).map_err(|error| Unanswered::NoKey(NoKey::new(StatusCode::BAD_REQUEST, error.to_string())))
     }
 
     pub(super) fn rule(&self, request: &Parts, limiter: &dyn Gate) -> Result<Rule, Unanswered> {

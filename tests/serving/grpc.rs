@@ -144,6 +144,18 @@ async fn only_what_says_it_is_grpc_is_answered_as_such() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Whatever it calls itself: a page that is refused with 200 is one that caches keep.
+#[tokio::test]
+async fn what_no_grpc_client_sends_is_refused_as_http() -> anyhow::Result<()> {
+    let layer = RateLimitLayer::new(Limiter::new(MemoryStore::new(), Quota::once(1)?)?).key(Everybody);
+    let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(String::new()))));
+    for (method, status) in [("GET", 200), ("GET", 429), ("PUT", 429), ("POST", 200)] {
+        let request = Request::builder().method(method).header(CONTENT_TYPE, "application/grpc").body(())?;
+        assert_eq!(service.clone().oneshot(request).await?.status(), status, "{method}");
+    }
+    Ok(())
+}
+
 async fn check(client: &mut HealthClient<Channel>) -> Result<i32, Status> {
     Ok(client.check(HealthCheckRequest::default()).await?.into_inner().status)
 }

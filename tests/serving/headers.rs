@@ -70,6 +70,12 @@ async fn the_terms_are_said_that_ruled() -> anyhow::Result<()> {
     planned.store().set_override(whose, over).await?;
     assert_eq!(client.get("/").await?.header("ratelimit-policy")?, Some("\"a\";q=900;w=60"));
 
+    // However large the quota: a shorter window would state a higher rate.
+    let large = Limiter::new(MemoryStore::new(), "1000000000/s burst 1500000000")?;
+    let server = limited(large, RateLimitHeaders::Always).await?;
+    let answer = Client::new(server.address).get("/").await?;
+    assert_eq!(answer.header("ratelimit-policy")?, Some("\"a\";q=1500000000;w=2"));
+
     let unlimited = Limiter::new(MemoryStore::new(), Rule::Quota(Quota::unlimited()))?;
     let server = limited(unlimited, RateLimitHeaders::Always).await?;
     let answer = Client::new(server.address).get("/").await?;

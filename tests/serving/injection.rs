@@ -69,7 +69,7 @@ async fn a_reason_of_any_text_stays_within_the_answer() -> anyhow::Result<()> {
         assert_eq!(refused.status, StatusCode::UNAUTHORIZED, "{text:?}");
         assert_eq!(refused.json()?["detail"], *text);
         // gRPC says it in a header.
-        let refused = ask(&server, "/", "content-type: application/grpc\r\n").await?;
+        let refused = send(&server, "POST", b"/", b"content-type: application/grpc\r\n").await?;
         assert_eq!(refused.status, StatusCode::OK);
         assert_eq!(refused.lines_of("grpc-status"), ["16"], "{text:?}");
         assert_eq!(refused.lines_of("grpc-message").len(), 1, "{text:?}");
@@ -156,9 +156,13 @@ struct Raw {
 }
 
 async fn ask(server: &Server, path: impl AsRef<[u8]>, header: impl AsRef<[u8]>) -> anyhow::Result<Raw> {
+    send(server, "GET", path.as_ref(), header.as_ref()).await
+}
+
+async fn send(server: &Server, method: &str, path: &[u8], header: &[u8]) -> anyhow::Result<Raw> {
     let mut stream = TcpStream::connect(server.address).await?;
-    let (path, header) = (path.as_ref(), header.as_ref());
-    let request = [b"GET ", path, b" HTTP/1.1\r\nhost: a\r\nconnection: close\r\n", header, b"\r\n"].concat();
+    let request =
+        [method.as_bytes(), b" ", path, b" HTTP/1.1\r\nhost: a\r\nconnection: close\r\n", header, b"\r\n"].concat();
     stream.write_all(&request).await?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await?;

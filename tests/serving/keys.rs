@@ -159,6 +159,17 @@ async fn who_is_authenticated_is_limited_by_what_the_middleware_says_and_by_noth
     Ok(())
 }
 
+/// As of a session without a name: it has said who it is, and wrongly.
+#[tokio::test]
+async fn an_empty_key_is_none_that_was_left_out() -> anyhow::Result<()> {
+    let limiter = limiter()?;
+    let layer = RateLimitLayer::new(limiter.clone()).key(|_: &Parts| Some(String::new())).pass_without_key();
+    let server = Server::start(users().layer(layer)).await?;
+    assert_eq!(Client::new(server.address).get("/users/7").await?.status, StatusCode::BAD_REQUEST);
+    assert!(limiter.store().is_empty(), "nothing was taken");
+    Ok(())
+}
+
 #[derive(Clone)]
 struct User(u64);
 
