@@ -3,7 +3,7 @@ use smol_str::SmolStr;
 use super::emit::{count, event};
 use super::instruments::{Begun, Instruments};
 use super::names;
-use crate::{Decision, Error, Mode, Source, Take};
+use crate::{Decision, Error, Mode, Source, Take, TakeError};
 
 /// What a limiter tells of its decisions.
 #[derive(Debug)]
@@ -130,6 +130,9 @@ fn kind(error: &Error) -> &'static str {
         Error::Overloaded(_) => "overloaded",
         Error::ReadOnly(_) => "read_only",
         Error::Unavailable(_) => "unavailable",
+        Error::Take(TakeError::Conflict(_) | TakeError::UnknownBucket(_) | TakeError::UnknownPlan { .. }) => {
+            "not_set_up"
+        }
         Error::Admin(_) | Error::HoldBack(_) | Error::Key(_) | Error::Mode(_) | Error::Quota(_) | Error::Take(_) => {
             "invalid_request"
         }

@@ -144,12 +144,18 @@ fn text_of_others_does_not_steer_the_terminal() {
     let database = Database::migrated(Engine::Sqlite);
     let key = "red\u{1b}[31m\nnext\u{202e}";
     database.run(&["create", key, "--quota", "1/h"]).ended(0);
-    for arguments in [&["list"][..], &["peek", key], &["explain", key], &["take", key], &["reset", key]] {
+    for arguments in [&["list"][..], &[], &["peek", key], &["explain", key], &["take", key], &["reset", key]] {
         let ran = database.run(arguments).ended(0);
         assert!(
             !ran.out.contains(['\u{1b}', '\u{202e}']) && ran.out.contains("red\\u{1b}[31m\\nnext\\u{202e}"),
             "{ran:?}"
         );
+    }
+    // As JSON it is the same text for whoever reads that.
+    for key in [key, "two\u{85}\u{2067}and\u{7f}three"] {
+        let ran = database.run(&["take", key, "--quota", "1/h", "--json"]);
+        assert!(!ran.out.contains(['\u{1b}', '\u{202e}', '\u{85}', '\u{2067}', '\u{7f}']), "{ran:?}");
+        assert_eq!(ran.json()["key"], key);
     }
 }
 

@@ -13,8 +13,8 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use sqlx::SqlitePool;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 use tollgate::{
-    Adjusted, Adjustment, Error, Fallback, Lease, Limiter, MemoryStore, Mode, Outcome, SqliteStore, Store, SweepCursor,
-    Swept, Take, TakeError,
+    Adjusted, Adjustment, Error, Fallback, Lease, Limiter, MemoryStore, Mode, Outcome, Rule, SqliteStore, Store,
+    SweepCursor, Swept, Take, TakeError,
 };
 
 use recorded::{recorder, value};
@@ -42,9 +42,14 @@ async fn decisions_are_counted_by_outcome_source_and_mode() -> anyhow::Result<()
     assert_eq!(count("denied", "memory", "enforce"), Some(1.0));
     assert_eq!(count("granted", "memory", "shadow"), Some(1.0));
     assert_eq!(count("denied", "limiter", "block"), Some(1.0));
-    assert_eq!(count("error", "memory", "enforce"), Some(1.0));
-    let errors = [("limiter", "api"), ("error", "invalid_request")];
-    assert_eq!(value(&handle, "tollgate_errors_total", &errors), Some(1.0));
+    limiter.set_mode(Mode::Enforce);
+    limiter.set_rule(Rule::Plan("none such".try_into()?))?;
+    assert!(limiter.allow("c").await.is_err());
+    assert_eq!(count("error", "memory", "enforce"), Some(2.0));
+    for error in ["invalid_request", "not_set_up"] {
+        let errors = [("limiter", "api"), ("error", error)];
+        assert_eq!(value(&handle, "tollgate_errors_total", &errors), Some(1.0), "{error}");
+    }
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use tollgate::{Admin, Dialect, Error, Filter, Key, Migrate, SqlStore, Store, Take, pending_migrations};
 
 use crate::exit;
-use crate::output::{operand, say};
+use crate::output::{operand, plain, say};
 
 /// Nothing is known yet.
 pub(crate) fn first() -> anyhow::Result<ExitCode> {
@@ -41,7 +41,7 @@ pub(crate) async fn run<DB: Dialect + Migrate>(store: SqlStore<DB>) -> anyhow::R
                 "there are no buckets yet. Next:\n\n  tollgate create third-party-api --capacity 2 --per 1h".to_owned()
             }
             Some(level) => {
-                let key = operand(level.key.as_str());
+                let key = plain(&operand(level.key.as_str()));
                 format!("all is there. Next:\n\n  tollgate list\n  tollgate explain {key}\n  tollgate doctor")
             }
         }

@@ -30,9 +30,17 @@ pub(crate) fn say(text: impl AsRef<str>) -> Result<(), Refusal> {
     }
 }
 
-/// Writes one JSON document.
+/// Writes one JSON document. In its texts, too, what would steer a terminal is escaped, as JSON allows.
 pub(crate) fn say_json(value: &Value) -> Result<(), Refusal> {
-    say(format!("{value:#}"))
+    let mut json = String::new();
+    for c in format!("{value:#}").chars() {
+        if c != '\n' && (c.is_control() || reorders(c)) {
+            let _ = write!(json, "\\u{:04x}", u32::from(c));
+        } else {
+            json.push(c);
+        }
+    }
+    say(json)
 }
 
 /// Text of others, such as keys: what would steer the terminal is shown instead of sent.

@@ -1,7 +1,7 @@
 //! What operators write in SQL by hand, and in the sessions and databases that they have.
 
 use anyhow::ensure;
-use tollgate::{Admin, Mode, Override, Quota, Rule, Store, Take, Window};
+use tollgate::{Admin, Mode, Override, Quota, Rule, Store, Take};
 use uuid::Uuid;
 
 use crate::engines::Kind;
@@ -98,7 +98,7 @@ async fn a_window_is_ruled_as_when_its_row_is_locked(rig: Rig) -> anyhow::Result
     let scratch = Scratch::migrated(&rig).await?;
     let rig = &scratch.rig;
     let key = rig.key();
-    let window = Take::from(key.clone()).rule(Rule::try_from("10 in 60s at 5s".parse::<Window>()?)?);
+    let window = Take::from(key.clone()).rule(Rule::Window("10 in 60s at 5s".parse()?));
     assert!(rig.decide(window.clone()).await?.is_granted());
     let mut holder = Held::open(rig).await?;
     holder.run(format!("select from tollgate.token_windows where id = {} for update", rig.literal(&key))).await?;
