@@ -189,6 +189,18 @@ pub trait Admin: Store {
     /// If the store cannot be reached, or the role may not take overrides away.
     fn clear_override(&self, key: &Key) -> impl Future<Output = Result<bool, Error>> + Send;
 
+    /// A page of at most `limit` overrides, in the byte order of their keys: those after `after`, or the first ones. Those that
+    /// have ended are among them until they are swept or taken away.
+    ///
+    /// # Errors
+    ///
+    /// As for [`peek`](Self::peek).
+    fn overrides(
+        &self,
+        after: Option<&Key>,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<(Key, Override)>, Error>> + Send;
+
     /// The `limit` keys that were denied most in the last 24 hours, the most denied first, as far as services
     /// [count](crate::LimiterBuilder::count_denials) their denials.
     ///

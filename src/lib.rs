@@ -34,6 +34,8 @@ mod telemetry;
 #[cfg(feature = "tower")]
 pub mod tower;
 mod window;
+#[cfg(feature = "serde")]
+mod words;
 
 pub use admin::{
     Admin, AdminError, BucketLevel, Denials, Explanation, Filter, Origin, Override, Plan, Prospect, SweepCursor, Swept,

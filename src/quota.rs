@@ -3,8 +3,6 @@ use std::time::Duration;
 mod builder;
 mod error;
 mod refill;
-#[cfg(feature = "serde")]
-mod serde;
 pub(crate) mod span;
 mod text;
 

@@ -51,6 +51,8 @@ pub use connect::Durability;
 #[cfg(feature = "_sql")]
 pub use dialect::Dialect;
 #[cfg(feature = "_sql")]
+pub(crate) use dialect::code_of;
+#[cfg(feature = "_sql")]
 pub use isolation::Isolation;
 #[cfg(feature = "mysql")]
 pub use mysql::MySqlStore;

@@ -19,6 +19,7 @@
 )]
 
 mod calls;
+mod code;
 mod decisions;
 mod emit;
 mod instruments;

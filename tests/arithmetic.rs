@@ -5,6 +5,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use tollgate::bucket::{Bucket, Hold, LONGEST_WAIT_NS, Request, Terms, Verdict};
+#[cfg(feature = "serde")]
+use tollgate::{Key, Mode};
 use tollgate::{Quota, QuotaError, Rule, Window};
 
 use model::{CENTURY_NS, Model, Step, quota, story};
@@ -33,6 +35,37 @@ fn every_golden_vector_holds() -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// A configuration file in words.
+#[cfg(feature = "serde")]
+#[test]
+fn a_configuration_has_keys_rules_and_modes_in_words() {
+    #[derive(Debug, PartialEq, serde::Deserialize)]
+    struct Route {
+        key: Key,
+        limit: Rule,
+        mode: Option<Mode>,
+    }
+    let read = |json: &str| serde_json::from_str::<Route>(json).map_err(|error| error.to_string());
+    let (quota, window) = ("10/s burst 20".parse::<Quota>(), "100 in 60s at 5s".parse::<Window>());
+    let (quota, window) = (quota.expect("a quota"), window.expect("a window"));
+    let key = || Key::try_from("/search").expect("a key");
+    let bucket = read(r#"{"key": "/search", "limit": "10/s burst 20", "mode": "shadow"}"#);
+    assert_eq!(bucket, Ok(Route { key: key(), limit: Rule::Quota(quota), mode: Some(Mode::Shadow) }));
+    let sliding = read(r#"{"key": "/search", "limit": "100 in 60s at 5s"}"#);
+    assert_eq!(sliding, Ok(Route { key: key(), limit: Rule::Window(window), mode: None }));
+    for (json, wrong) in [
+        (r#"{"key": "", "limit": "1/s"}"#, "empty"),
+        (r#"{"key": "a", "limit": "1/x"}"#, "1/x"),
+        (r#"{"key": "a", "limit": "1 in 1s at 1x"}"#, "1 in 1s at 1x"),
+        (r#"{"key": "a", "limit": "1/s", "mode": "of"}"#, "\"of\" is no mode"),
+    ] {
+        let error = read(json).expect_err(json);
+        assert!(error.contains(wrong), "{error}");
+    }
+    let written = serde_json::to_value((key(), window, Mode::Block)).expect("texts");
+    assert_eq!(written, serde_json::json!(["/search", "100 in 1min at 5s", "block"]));
 }
 
 #[cfg(feature = "serde")]

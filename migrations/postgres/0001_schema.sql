@@ -1,5 +1,18 @@
 -- Everything of tollgate's lives in a schema of its own. PUBLIC may not even look into it:
 -- ../grants/postgres.sql gives roles of yours what they need.
+--
+-- Not in a database whose encoding has not every character: one key that it cannot write would fail all requests of its call.
+-- SQL_ASCII takes any bytes.
+do $$
+begin
+  if current_setting('server_encoding') not in ('UTF8', 'SQL_ASCII') then
+    raise exception 'this database is encoded in %, which has not every character of a key: create database ... encoding ''UTF8'' template template0, and migrate that',
+        current_setting('server_encoding')
+      using errcode = 'feature_not_supported';
+  end if;
+end
+$$;
+
 create schema tollgate;
 
 revoke all on schema tollgate from public;

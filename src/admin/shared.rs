@@ -76,6 +76,10 @@ impl<T: Admin> Admin for Arc<T> {
         (**self).clear_override(key).await
     }
 
+    async fn overrides(&self, after: Option<&Key>, limit: u32) -> Result<Vec<(Key, Override)>, Error> {
+        (**self).overrides(after, limit).await
+    }
+
     async fn most_denied(&self, limit: u32) -> Result<Vec<Denials>, Error> {
         (**self).most_denied(limit).await
     }

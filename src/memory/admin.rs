@@ -114,6 +114,16 @@ impl<C: Clock> Admin for MemoryStore<C> {
         Ok(())
     }
 
+    async fn overrides(&self, after: Option<&Key>, limit: u32) -> Result<Vec<(Key, Override)>, Error> {
+        let mut all: Vec<(Key, Override)> = self.rules.read(|choices| {
+            let later = choices.overrides.iter().filter(|(key, _)| after.is_none_or(|after| *key > after));
+            later.map(|(key, over)| (key.clone(), over.clone())).collect()
+        });
+        all.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        all.truncate(limit as usize);
+        Ok(all)
+    }
+
     async fn clear_override(&self, key: &Key) -> Result<bool, Error> {
         Ok(self.rules.change(|choices| choices.overrides.remove(key)).is_some())
     }

@@ -80,6 +80,10 @@ impl<DB: Dialect> Admin for SqlStore<DB> {
         self.operate(key.clone(), DB::clear_override).await
     }
 
+    async fn overrides(&self, after: Option<&Key>, limit: u32) -> Result<Vec<(Key, Override)>, Error> {
+        self.operate((after.cloned(), limit), DB::overrides).await
+    }
+
     async fn most_denied(&self, limit: u32) -> Result<Vec<Denials>, Error> {
         self.operate(limit, DB::most_denied).await
     }

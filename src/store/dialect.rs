@@ -83,3 +83,12 @@ pub trait Dialect: Operations {
     /// Makes a connection fit for the pool again after an error; if that fails, it is closed.
     fn clean_up(connection: &mut Self::Connection) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 }
+
+/// The code by which the manual of whichever database said it has an error.
+pub(crate) fn code_of(error: &dyn DatabaseError) -> Option<SmolStr> {
+    #[cfg(feature = "mysql")]
+    if let Some(number) = <sqlx::MySql as Dialect>::code(error) {
+        return Some(number);
+    }
+    error.code().map(SmolStr::from)
+}

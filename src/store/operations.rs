@@ -144,6 +144,14 @@ pub trait Operations: sqlx::Database {
     ) -> Conversation<'c, bool>;
 
     #[doc(hidden)]
+    /// A page of overrides, in the order of their keys.
+    fn overrides<'c>(
+        connection: &'c mut Self::Connection,
+        page: &'c (Option<Key>, u32),
+        clock: &'c Self::Clock,
+    ) -> Conversation<'c, Vec<(Key, Override)>>;
+
+    #[doc(hidden)]
     #[expect(clippy::ptr_arg, reason = "the arguments are one value")]
     /// Adds how often keys were denied, in the order of their keys.
     fn count_denials<'c>(

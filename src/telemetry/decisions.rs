@@ -1,5 +1,6 @@
 use smol_str::SmolStr;
 
+use super::code::code;
 use super::emit::{count, event};
 use super::instruments::{Begun, Instruments};
 use super::names;
@@ -47,6 +48,7 @@ impl Decisions {
                 WARN,
                 limiter = limiter,
                 error = kind,
+                code = code(error).as_deref(),
                 cause = self.cause(error),
                 "the store does not answer: the fallback does"
             );
@@ -83,6 +85,7 @@ impl Decisions {
             DEBUG,
             limiter = self.limiter.as_str(),
             error = kind,
+            code = code(error).as_deref(),
             cause = self.cause(error),
             key = self.key(take, 0),
             "no decision"

@@ -3,7 +3,7 @@
 use std::pin::Pin;
 
 use crate::limiter::Abandoned;
-use crate::{Decision, Error, Key, Limiter, Reservation, Rule, Store, Take};
+use crate::{Decision, Error, Key, Limiter, Mode, Reservation, Rule, Store, Take};
 
 pub(super) type Asked<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -13,6 +13,9 @@ pub(super) trait Gate: Send + Sync {
 
     /// The rule that holds now.
     fn rule(&self) -> Rule;
+
+    /// Whether it is switched off, or to shadow: then nobody is refused, whatever is wrong.
+    fn lets_pass(&self) -> bool;
 
     /// Decides, and waits for the turn unless it is only for show. If the request is refundable, the answer says how its
     /// tokens are given back.
@@ -35,6 +38,10 @@ impl<S: Store> Gate for Limiter<S> {
 
     fn rule(&self) -> Rule {
         Self::rule(self)
+    }
+
+    fn lets_pass(&self) -> bool {
+        matches!(self.mode(), Mode::Off | Mode::Shadow)
     }
 
     fn ask<'a>(&'a self, take: &'a Take) -> Asked<'a, Result<Charged, Error>> {

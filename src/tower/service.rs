@@ -77,7 +77,7 @@ where
 {
     let (mut head, body) = request.into_parts();
     let Checked { answer, refusal } = layer.check(&head).await;
-    if let Some(refusal) = refusal.as_ref().filter(|_| !layer.shadow) {
+    if let Some(refusal) = refusal.as_ref().filter(|_| !layer.shadow && !layer.gate.lets_pass()) {
         return Ok(layer.refuse(refusal, answer.as_ref(), &head).map(ResponseBody::refused));
     }
     if let Some(answer) = &answer {

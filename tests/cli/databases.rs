@@ -67,6 +67,17 @@ impl Database {
         database
     }
 
+    /// An empty one of PostgreSQL, of another encoding than its template's.
+    pub(crate) fn encoded(encoding: &str) -> Self {
+        let database = Self::empty(Engine::Postgres);
+        database.administer(&format!("drop database {}", database.name));
+        database.administer(&format!(
+            "create database {} encoding '{encoding}' locale 'C' template template0",
+            database.name
+        ));
+        database
+    }
+
     /// One with tollgate's tables and routines.
     pub(crate) fn migrated(engine: Engine) -> Self {
         let database = Self::empty(engine);

@@ -24,6 +24,15 @@ fn a_database_that_is_ready_has_no_failure() {
 }
 
 #[test]
+fn an_encoding_that_has_not_every_key_is_a_warning_or_refused() {
+    let database = Database::encoded("SQL_ASCII");
+    database.run(&["migrate"]).ended(0);
+    database.run(&["doctor"]).ended(0).says(&["warn  encoding", "SQL_ASCII", "encoding 'UTF8' template template0"]);
+    let latin = Database::encoded("LATIN1");
+    latin.run(&["migrate"]).ended(69).says(&["LATIN1", "encoding 'UTF8' template template0"]);
+}
+
+#[test]
 fn a_mode_that_is_not_the_usual_is_a_warning() {
     let database = Database::migrated(Engine::Sqlite);
     database.run(&["mode", "off", "--reason", "incident 42"]).ended(0);

@@ -105,8 +105,10 @@ fn a_plan_an_override_and_a_mode_rule_and_are_explained() {
         database.run(&["take", "user:1", "--plan", "free"]).ended(75).says(&["(mode block)"]);
         database.run(&["plan", "override", "user:1", "--quota", "6/h"]).ended(0).says(&["6/h, mode block"]);
         database.run(&["explain", "user:1"]).ended(0).says(&["6/h, from an override: abuse"]);
+        database.run(&["plan", "overrides"]).ended(0).says(&["user:1", "6/h", "block", "abuse"]);
         database.run(&["mode", "--clear", "--key", "user:1"]).ended(0).says(&["override 6/h"]);
         database.run(&["plan", "override", "user:1", "--clear"]).ended(0).says(&["taken away"]);
+        database.run(&["plan", "overrides"]).ended(0).says(&["no overrides; make one: tollgate plan override KEY"]);
         for again in [&["plan", "override", "user:1", "--clear"][..], &["mode", "--clear", "--key", "user:1"]] {
             let ran = database.run(again).ended(1).says(&["no override of 'user:1'", "tollgate explain user:1"]);
             assert_eq!(ran.out, "");

@@ -76,6 +76,13 @@ fn plans_and_modes_have_the_fields_that_are_documented() {
         (&"key".into(), &"api".into(), &"block".into())
     );
     assert_eq!(json(&["mode", "--plan", "free"])[0], set[1]);
+    database.run(&["plan", "override", "user:1", "--quota", "5/h", "--reason", "ticket 7", "--for", "1d"]).ended(0);
+    let overrides = json(&["plan", "overrides"]);
+    assert_documented(&overrides[0], "`plan overrides`");
+    let shown = |place: usize| ["key", "quota", "mode", "override_reason"].map(|field| overrides[place][field].clone());
+    assert_eq!(shown(0), ["api".into(), Value::Null, "block".into(), "".into()]);
+    assert_eq!(shown(1), ["user:1".into(), "5/h".into(), Value::Null, "ticket 7".into()]);
+    assert!(overrides[1]["override_until"].is_string() && overrides[1]["override_ended"] == false, "{overrides}");
     database.run(&["mode", "off", "--json"]).ended(2).says(&["cannot be used with"]);
 }
 

@@ -45,6 +45,28 @@ fn what_is_printed_for_a_client_is_the_whole_schema() {
 }
 
 #[test]
+fn what_is_printed_after_a_version_is_the_rest_of_the_schema() {
+    for (engine, format) in [(Engine::Postgres, "psql"), (Engine::MySql, "mysql"), (Engine::Sqlite, "sqlite3")] {
+        let database = Database::empty(engine);
+        let print = |after: &str| database.run(&["migrate", "--print", format, "--after", after]).ended(0).out;
+        let (whole, rest) = (database.run(&["migrate", "--print", format]).ended(0).out, print("3"));
+        assert!(rest.len() < whole.len() && print("0") == whole);
+        // As an older program left it.
+        let new = &rest[rest.find("-- ").expect("each begins with a comment")..];
+        let old = whole.strip_suffix(new).expect("they end alike");
+        let end = if engine == Engine::MySql { "delimiter ;\n\nselect 1;\n" } else { "commit;\n" };
+        clients::feed(&database, &format!("{old}{end}"));
+        clients::feed(&database, &rest);
+        works(&database);
+        assert!(print("9999").contains("nothing comes after version 9999"));
+    }
+    for wrong in [&["--print", "grants", "--engine", "mysql"][..], &["--print", "goose"], &["--dry-run"]] {
+        let ran = Database::empty(Engine::Sqlite).run(&[&["migrate", "--after", "3"], wrong].concat());
+        assert_eq!(ran.code, 2, "{ran:?}");
+    }
+}
+
+#[test]
 fn the_roles_are_printed_for_each_engine_that_has_some() {
     for engine in EACH {
         let database = Database::empty(engine);

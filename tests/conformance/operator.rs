@@ -86,6 +86,10 @@ impl Admin for AnyStore {
         on_each!(self.clear_override(key))
     }
 
+    async fn overrides(&self, after: Option<&Key>, limit: u32) -> Result<Vec<(Key, Override)>, Error> {
+        on_each!(self.overrides(after, limit))
+    }
+
     async fn most_denied(&self, limit: u32) -> Result<Vec<Denials>, Error> {
         on_each!(self.most_denied(limit))
     }

@@ -197,6 +197,34 @@ pub(crate) async fn plans_are_made_changed_listed_and_deleted<W: World>(world: &
     Ok(())
 }
 
+pub(crate) async fn overrides_are_listed_page_by_page<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(LATER).await?;
+    let (store, prefix) = (world.store(), world.key());
+    let keys = ["a", "b", "c"].map(|end| longer(&prefix, end));
+    let quota: Quota = "10 per 1500ms".parse()?;
+    let overrides = [
+        Override { quota: Some(quota), reason: "ticket 7".to_owned(), ..Override::default() },
+        Override { mode: Some(Mode::Shadow), expires_at: Some(instant(LATER + 1500)), ..Override::default() },
+        Override { quota: Some("3 once".parse()?), mode: Some(Mode::Block), ..Override::default() },
+    ];
+    // Whoever made the first of them last.
+    for (key, over) in keys.iter().zip(&overrides).rev() {
+        store.set_override(key, over.clone()).await?;
+    }
+    let all: Vec<(Key, Override)> = keys.iter().cloned().zip(overrides).collect();
+    assert_eq!(store.overrides(Some(&prefix), 2).await?, all[..2]);
+    assert_eq!(store.overrides(Some(&keys[1]), 1).await?, all[2..]);
+    // One that has ended is there until it is swept.
+    world.at_ms(LATER + 2000).await?;
+    assert_eq!(store.overrides(Some(&keys[0]), 1).await?, all[1..2]);
+    for key in &keys {
+        assert!(store.clear_override(key).await?);
+    }
+    let left = store.overrides(Some(&prefix), 9).await?;
+    assert!(left.iter().all(|(key, _)| !keys.contains(key)), "{left:?}");
+    Ok(())
+}
+
 pub(crate) async fn a_plans_mode_has_a_reason_and_ends<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(LATER).await?;
     let (store, key, plan) = (world.store(), world.key(), world.key());

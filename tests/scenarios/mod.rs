@@ -159,6 +159,7 @@ macro_rules! for_each_scenario {
             admin: a_bucket_that_is_deleted_is_full_at_its_next_first_use,
             admin: counted_denials_add_up_for_a_day_and_the_most_denied_goes_first,
             admin: plans_are_made_changed_listed_and_deleted,
+            admin: overrides_are_listed_page_by_page,
             admin: a_plans_mode_has_a_reason_and_ends,
             admin: an_override_rules_until_it_expires,
             admin: what_can_never_rule_is_refused,

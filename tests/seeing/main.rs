@@ -216,6 +216,20 @@ async fn why_a_fallback_answers_is_told_in_words_that_name_no_key() -> anyhow::R
     Ok(())
 }
 
+/// What the database said may name a key as well; its code does not, and is in its manual.
+#[tokio::test]
+async fn what_a_database_refuses_is_told_by_its_code() -> anyhow::Result<()> {
+    told::listen();
+    let database = Database::new().await?;
+    let refuse = "create trigger refuse before insert on token_buckets begin select raise(abort, 'no a'); end";
+    sqlx::raw_sql(refuse).execute(&database.pool).await?;
+    let limiter = Limiter::new(database.store(), "1/h")?;
+    assert!(matches!(limiter.allow("a").await, Err(Error::Database(_))));
+    let text = told::text();
+    assert!(text.contains("error=\"refused\" code=\"1811\"") && !text.contains("no a"), "{text}");
+    Ok(())
+}
+
 /// Makes the crate emit each of its metrics.
 async fn exercise(handle: &PrometheusHandle) -> anyhow::Result<()> {
     let database = Database::new().await?;

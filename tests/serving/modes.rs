@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::yield_now;
 use tollgate::tower::{Everybody, RateLimitLayer, Refusal, Shadowed};
-use tollgate::{Decision, Fallback, Limiter, ManualClock, MemoryStore, Quota};
+use tollgate::{Decision, Fallback, Limiter, ManualClock, MemoryStore, Mode, Quota};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use super::broken::Broken;
@@ -155,6 +155,26 @@ async fn in_the_shadow_everything_passes_and_says_what_it_would_have_come_to() -
     let server = Server::start(router().layer(keyless).layer(tell)).await?;
     let answer = Client::new(server.address).get("/").await?;
     assert_eq!((&answer.body[..], answer.header("x-shadowed")?), (&b"nobody knows"[..], Some("400")));
+    Ok(())
+}
+
+/// Whoever switches a limiter in an incident wants everybody served.
+#[tokio::test]
+async fn a_layer_whose_limiter_is_off_or_in_shadow_refuses_nobody_whatever_is_wrong() -> anyhow::Result<()> {
+    let layers = || {
+        let limiter = Limiter::new(Broken, Quota::per_hour(2))?;
+        let keyless = RateLimitLayer::new(limiter.clone()).key(|_: &Parts| None::<String>);
+        anyhow::Ok([(limiter.clone(), keyless, 400), (limiter.clone(), RateLimitLayer::new(limiter), 503)])
+    };
+    for (limiter, layer, refused) in layers()? {
+        let server = Server::start(Router::new().route("/", get(|| async {})).layer(layer)).await?;
+        let client = Client::new(server.address);
+        for (mode, status) in [(Mode::Enforce, refused), (Mode::Off, 200), (Mode::Shadow, 200), (Mode::Block, 429)] {
+            limiter.set_mode(mode);
+            let status = if mode == Mode::Block && refused == 400 { 400 } else { status };
+            assert_eq!(client.get("/").await?.status, status, "{mode}");
+        }
+    }
     Ok(())
 }
 

@@ -15,6 +15,7 @@ mod mode;
 mod next;
 mod output;
 mod overrides;
+mod pages;
 mod peek;
 mod plan;
 mod redact;

@@ -22,16 +22,20 @@ use script::{Dialect, Format};
 #[command(after_help = "Examples:\n\
 \x20 tollgate migrate --print psql | psql --set ON_ERROR_STOP=1 app\n\
 \x20 tollgate migrate --print mysql | mysql app\n\
+\x20 tollgate migrate --print psql --after 40 > upgrade.sql\n\
 \x20 tollgate migrate --print grants | psql app         # roles for services and operators; mysql too\n\
 \x20 tollgate migrate --print sqlx --into migrations   # again after an update: writes what is new\n\n\
 What was run from printed SQL counts as applied.")]
 pub(crate) struct Args {
     /// List what would run, and change nothing
-    #[arg(long, conflicts_with_all = ["print", "into", "engine"])]
+    #[arg(long, conflicts_with_all = ["print", "after", "into", "engine"])]
     dry_run: bool,
     /// Print the SQL instead of running it; connects to nothing
     #[arg(long, value_name = "FORMAT", value_enum)]
     print: Option<Format>,
+    /// Only what comes after this version, which `tollgate migrate --dry-run` or the table of migrations says: an upgrade
+    #[arg(long, value_name = "VERSION", requires = "print", conflicts_with = "into")]
+    after: Option<i64>,
     /// The directory of that tool's migrations, one file for each
     #[arg(long, value_name = "DIR", requires = "print")]
     into: Option<PathBuf>,
@@ -74,8 +78,16 @@ impl Args {
             Dialect::Mysql => migrations::<MySql>(),
             Dialect::Sqlite => migrations::<Sqlite>(),
         };
+        let after = self.after.unwrap_or(0);
+        let migrations = &migrations[migrations.partition_point(|migration| migration.version() <= after)..];
         match (self.into, format.is_for_files()) {
             (Some(directory), true) => files::write(&directory, format, dialect, migrations)?,
+            (None, _) if self.after.is_some() && (format == Format::Grants || format.is_for_files()) => {
+                let hint =
+                    "leave --after out: of files --into DIR writes those that are new, and grants are made again";
+                return Err(Refusal::arguments("--after is for the scripts of psql, mysql and sqlite3", hint).into());
+            }
+            (None, false) if migrations.is_empty() => say(format!("-- nothing comes after version {after}"))?,
             (None, false) if format == Format::Grants => {
                 let no_roles = || {
                     let hint = "whoever may write the file and its directory may do everything";

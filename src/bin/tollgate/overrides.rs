@@ -1,10 +1,12 @@
 //! A key's override has terms, a mode, or both: changing one of them keeps the other.
 
 use chrono::{DateTime, Utc};
+use serde_json::{Value, json};
 use tollgate::{Admin, Explanation, Key, Mode, Origin, Override, Quota};
 
 use crate::exit::Refusal;
-use crate::output::{operand, plain};
+use crate::output::{Cell, Column, Table, operand, plain, say, say_json};
+use crate::pages::{PAGE, every};
 use crate::times;
 
 /// What the key's override says of its terms, if anything.
@@ -37,4 +39,41 @@ pub(crate) async fn replace(
     let parts = [quota.map(|quota| quota.to_string()), mode.map(|mode| format!("mode {mode}"))];
     let parts: Vec<_> = parts.into_iter().flatten().collect();
     Ok(format!("{name}: override {}{}", parts.join(", "), times::ending(expires_at)))
+}
+
+/// Says which keys have one.
+pub(crate) async fn list(store: &impl Admin, json: bool) -> anyhow::Result<()> {
+    let all =
+        every(async |last: Option<&(Key, Override)>| store.overrides(last.map(|(key, _)| key), PAGE).await).await?;
+    if json {
+        say_json(&Value::Array(all.iter().map(as_json).collect()))?;
+    } else if all.is_empty() {
+        say("no overrides; make one: tollgate plan override KEY --quota '10/s burst 20' --for 1d")?;
+    } else {
+        let columns = ["key", "terms", "mode", "until", "reason"];
+        let mut table = Table::new(columns.map(Column::Left));
+        for (key, over) in &all {
+            let end = match over.expires_at {
+                Some(end) if end <= Utc::now() => "over".to_owned(),
+                end => end.map_or_else(String::new, times::instant),
+            };
+            let quota = over.quota.map_or_else(String::new, |quota| quota.to_string());
+            let mode = over.mode.map_or("", Mode::as_str);
+            table.row([key.as_str(), &quota, mode, &end, &over.reason].map(Cell::from));
+        }
+        say(table.render())?;
+    }
+    Ok(())
+}
+
+fn as_json((key, over): &(Key, Override)) -> Value {
+    json!({
+        "key": key.as_str(),
+        "capacity": over.quota.map(|quota| quota.capacity()),
+        "quota": over.quota.map(|quota| quota.to_string()),
+        "mode": over.mode.map(Mode::as_str),
+        "override_reason": over.reason,
+        "override_until": times::timestamp(over.expires_at),
+        "override_ended": over.expires_at.is_some_and(|end| end <= Utc::now()),
+    })
 }

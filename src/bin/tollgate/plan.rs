@@ -6,6 +6,7 @@ use tollgate::{Admin, Key, Plan};
 
 use crate::exit::Refusal;
 use crate::output::{Cell, Column, Table, plain, say, say_json};
+use crate::pages::{PAGE, every};
 use crate::terms::{Terms, key, reason};
 use crate::{overrides, times};
 
@@ -31,6 +32,12 @@ pub(crate) enum Command {
     },
     /// Give one key other terms than its plan's or its own, or take them away again
     Override(Override),
+    /// List the keys that have terms or a mode of their own by an override
+    Overrides {
+        /// Print a JSON array
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 #[derive(clap::Args)]
@@ -69,6 +76,7 @@ impl Command {
                 say(format!("plan {}: deleted", plain(name.as_str())))?;
             }
             Self::Override(change) => change.run(store).await?,
+            Self::Overrides { json } => overrides::list(store, json).await?,
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -105,15 +113,7 @@ async fn list(store: &impl Admin, json: bool) -> anyhow::Result<()> {
 
 /// Every plan.
 pub(crate) async fn all(store: &impl Admin) -> anyhow::Result<Vec<Plan>> {
-    let mut plans: Vec<Plan> = Vec::new();
-    loop {
-        let page = store.plans(plans.last().map(|plan| &plan.name), PAGE).await?;
-        let is_last = page.len() < PAGE as usize;
-        plans.extend(page);
-        if is_last {
-            return Ok(plans);
-        }
-    }
+    every(async |last: Option<&Plan>| store.plans(last.map(|plan| &plan.name), PAGE).await).await
 }
 
 pub(crate) fn unknown(name: &Key) -> Refusal {
@@ -136,5 +136,3 @@ fn as_json(plan: &Plan) -> Value {
 
 /// What holds for a plan without a mode.
 pub(crate) const MODE_OF_ALL: &str = "that of all";
-
-const PAGE: u32 = 1000;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 
 use crate::quota::Refill;
-use crate::{BucketLevel, Denials, Explanation, Key, Mode, Origin, Plan, Prospect, Quota, Switch};
+use crate::{BucketLevel, Denials, Explanation, Key, Mode, Origin, Override, Plan, Prospect, Quota, Switch};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 use crate::{Window, WindowLevel};
 
@@ -23,6 +23,14 @@ pub(in crate::store) type Choice = (Option<String>, Option<String>, Option<DateT
 
 /// Name, capacity, nanoseconds from empty to full, refill, mode, reason, until.
 pub(in crate::store) type Planned = (String, i64, i64, String, Option<String>, Option<String>, Option<DateTime<Utc>>);
+
+/// Capacity, nanoseconds from empty to full, refill, mode, reason, expires at.
+pub(in crate::store) type Over = (Option<i64>, Option<i64>, String, Option<String>, String, Option<DateTime<Utc>>);
+
+/// Id, then as above.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(in crate::store) type Overridden =
+    (String, Option<i64>, Option<i64>, String, Option<String>, String, Option<DateTime<Utc>>);
 
 /// Id, denied, last denied at.
 pub(in crate::store) type Denied = (String, i64, DateTime<Utc>);
@@ -137,6 +145,22 @@ pub(in crate::store) fn window(key: &Key, columns: WindowCounts) -> WindowLevel 
         granted: granted.unsigned_abs(),
         retry_after: Duration::from_millis(retry_after_ms.unsigned_abs()),
     }
+}
+
+pub(in crate::store) fn over(
+    (capacity, refill_ns, refill, mode, reason, expires_at): Over,
+) -> Result<Override, sqlx::Error> {
+    let quota = match (capacity, refill_ns) {
+        (Some(capacity), Some(refill_ns)) => Some(quota(capacity, refill_ns, &refill)?),
+        _ => None,
+    };
+    Ok(Override { quota, mode: mode.as_deref().map(parse).transpose()?, reason, expires_at })
+}
+
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(in crate::store) fn overridden(columns: Overridden) -> Result<(Key, Override), sqlx::Error> {
+    let (id, capacity, refill_ns, refill, mode, reason, expires_at) = columns;
+    Ok((key(id)?, over((capacity, refill_ns, refill, mode, reason, expires_at))?))
 }
 
 /// A mode that somebody chose, if somebody did.

@@ -4,7 +4,7 @@ use sqlx::Row;
 use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection, MySqlRow};
 use sqlx::query::QueryScalar;
 
-use super::super::admin::columns::{self, Choice, Denied, Explained, Level, Planned, WindowCounts};
+use super::super::admin::columns::{self, Choice, Denied, Explained, Level, Overridden, Planned, WindowCounts};
 use super::super::operations::{Conversation, Lowered, Operations};
 use super::json::hex;
 use super::refill;
@@ -195,6 +195,20 @@ impl Operations for MySql {
     fn clear_override<'c>(connection: &'c mut MySqlConnection, key: &'c Key, (): &'c ()) -> Conversation<'c, bool> {
         let clear = sqlx::query("delete from token_overrides where id = ?").bind(key.as_str().as_bytes());
         Box::pin(async move { Ok(clear.execute(connection).await?.rows_affected() > 0) })
+    }
+
+    fn overrides<'c>(
+        connection: &'c mut MySqlConnection,
+        (after, limit): &'c (Option<Key>, u32),
+        (): &'c (),
+    ) -> Conversation<'c, Vec<(Key, Override)>> {
+        let overrides = sqlx::query_as::<_, Overridden>(
+            "select convert(id using utf8mb4), capacity, cast(refill_seconds * 1000000000 as signed), refill, mode, reason, expires_at
+               from token_overrides where id > ? order by id limit ?",
+        )
+        .bind(after.as_ref().map_or("", Key::as_str).as_bytes())
+        .bind(limit);
+        Box::pin(async move { overrides.fetch_all(connection).await?.into_iter().map(columns::overridden).collect() })
     }
 
     fn count_denials<'c>(

@@ -2,7 +2,7 @@
 
 use sqlx::postgres::{PgConnection, Postgres};
 
-use super::super::admin::columns::{self, Choice, Denied, Explained, Level, Planned, WindowCounts};
+use super::super::admin::columns::{self, Choice, Denied, Explained, Level, Overridden, Planned, WindowCounts};
 use super::super::operations::{Conversation, Lowered, Operations};
 use super::refill;
 use crate::bucket::Hold;
@@ -198,6 +198,20 @@ impl Operations for Postgres {
     fn clear_override<'c>(connection: &'c mut PgConnection, key: &'c Key, (): &'c ()) -> Conversation<'c, bool> {
         let clear = sqlx::query("delete from tollgate.token_overrides where id = $1").bind(key.as_str());
         Box::pin(async move { Ok(clear.execute(connection).await?.rows_affected() > 0) })
+    }
+
+    fn overrides<'c>(
+        connection: &'c mut PgConnection,
+        (after, limit): &'c (Option<Key>, u32),
+        (): &'c (),
+    ) -> Conversation<'c, Vec<(Key, Override)>> {
+        let overrides = sqlx::query_as::<_, Overridden>(
+            "select id, capacity, (refill_seconds * 1000000000)::bigint, refill, mode, reason, nullif(expires_at, 'infinity')
+               from tollgate.token_overrides where id > $1 order by id limit $2",
+        )
+        .bind(after.as_ref().map_or("", Key::as_str))
+        .bind(i64::from(*limit));
+        Box::pin(async move { overrides.fetch_all(connection).await?.into_iter().map(columns::overridden).collect() })
     }
 
     fn count_denials<'c>(

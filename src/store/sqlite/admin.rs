@@ -185,6 +185,14 @@ impl Operations for Sqlite {
         Box::pin(async move { Ok(clear.execute(connection).await?.rows_affected() > 0) })
     }
 
+    fn overrides<'c>(
+        connection: &'c mut SqliteConnection,
+        (after, limit): &'c (Option<Key>, u32),
+        _: &'c HostClock,
+    ) -> Conversation<'c, Vec<(Key, Override)>> {
+        Box::pin(rules::overrides(connection, after.as_ref(), *limit))
+    }
+
     fn count_denials<'c>(
         connection: &'c mut SqliteConnection,
         denials: &'c Vec<(Key, i64)>,

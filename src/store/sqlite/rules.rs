@@ -1,6 +1,6 @@
 use sqlx::sqlite::SqliteConnection;
 
-use super::super::admin::columns::{quota, switch};
+use super::super::admin::columns::{key, over, switch};
 use super::{plans, times};
 use crate::admin::Chosen;
 use crate::{Key, Mode, Override, Quota, Switch};
@@ -10,6 +10,9 @@ type Choice = (Option<String>, Option<String>, Option<i64>);
 
 /// Capacity, nanoseconds from empty to full and refill, then as above.
 type Columns = (Option<i64>, Option<i64>, String, Option<String>, String, Option<i64>);
+
+/// An id, then as above.
+type Overridden = (String, Option<i64>, Option<i64>, String, Option<String>, String, Option<i64>);
 
 /// What was chosen for a key, and for a plan if one is named.
 pub(super) async fn find(
@@ -30,15 +33,11 @@ pub(super) async fn find(
         None => None,
         Some(plan) => plans::find(connection, plan).await?,
     };
-    let over = over.map(|(capacity, refill_ns, refill, mode, reason, expires)| {
-        let terms = match (capacity, refill_ns) {
-            (Some(capacity), Some(refill_ns)) => Some(quota(capacity, refill_ns, &refill)?),
-            _ => None,
-        };
-        let mode = switch((mode, None, None))?.map(|switch| switch.mode);
-        Ok::<_, sqlx::Error>(Override { quota: terms, mode, reason, expires_at: expires.and_then(times::instant) })
-    });
-    Ok(Chosen { all, plan, over: over.transpose()? })
+    Ok(Chosen { all, plan, over: over.map(of_columns).transpose()? })
+}
+
+fn of_columns((capacity, refill_ns, refill, mode, reason, expires): Columns) -> Result<Override, sqlx::Error> {
+    over((capacity, refill_ns, refill, mode, reason, expires.and_then(times::instant)))
 }
 
 /// The mode of every key.
@@ -86,4 +85,25 @@ pub(super) async fn set_override(
     .execute(connection)
     .await
     .map(drop)
+}
+
+/// A page of overrides, in the order of their keys.
+pub(super) async fn overrides(
+    connection: &mut SqliteConnection,
+    after: Option<&Key>,
+    limit: u32,
+) -> Result<Vec<(Key, Override)>, sqlx::Error> {
+    let rows: Vec<Overridden> = sqlx::query_as(
+        "select id, capacity, refill_ns, refill, mode, reason,
+                cast(round(unixepoch(expires_at, 'subsec') * 1000) as integer)
+           from token_overrides where id > ?1 order by id limit ?2",
+    )
+    .bind(after.map_or("", Key::as_str))
+    .bind(limit)
+    .fetch_all(connection)
+    .await?;
+    let one = |(id, capacity, refill_ns, refill, mode, reason, expires): Overridden| {
+        Ok((key(id)?, of_columns((capacity, refill_ns, refill, mode, reason, expires))?))
+    };
+    rows.into_iter().map(one).collect()
 }

@@ -135,6 +135,7 @@ async fn an_operators_role_provisions_changes_and_reads_buckets(rig: Rig) -> any
         store.set_override(&key, Override { mode: Some(mode), ..Override::default() }).await?;
     }
     assert_eq!(store.explain(&key, Some(&plan)).await?.mode, Mode::Block);
+    assert_eq!(store.overrides(None, 9).await?.len(), 1);
     assert!(store.clear_override(&key).await?);
     assert_eq!(store.list(&Filter::default(), None, 9).await?, [store.peek(&key).await?.expect("made")]);
     assert_eq!(store.peek_window(&key).await?, None);

@@ -100,7 +100,7 @@ async fn settings(connection: &mut PgConnection) -> Result<Settings, sqlx::Error
     let settings: Vec<(String, String)> = sqlx::query_as(
         "select name, setting from pg_settings
           where name in ('autovacuum', 'default_transaction_isolation', 'default_transaction_read_only', 'fsync',
-                         'full_page_writes', 'statement_timeout', 'synchronous_commit')",
+                         'full_page_writes', 'server_encoding', 'statement_timeout', 'synchronous_commit')",
     )
     .fetch_all(connection)
     .await?;
@@ -127,6 +127,12 @@ fn examine(settings: &Settings, report: &mut Report) {
     if (1..MANY_MILLISECONDS).contains(&timeout) {
         let found = format!("statement_timeout is {timeout} ms: requests that wait for a busy bucket end with 57014");
         report.warn("timeouts", found, "alter role … set statement_timeout = '5s'");
+    }
+    let encoding = settings.get("server_encoding");
+    if encoding != "UTF8" {
+        let found =
+            format!("the database's encoding is {encoding}: it has not every key, and may answer for all of a call's");
+        report.warn("encoding", found, "create database … encoding 'UTF8' template template0, and move to it");
     }
     if !settings.is_on("autovacuum") {
         let found = "autovacuum is off: each grant leaves a dead row version";
