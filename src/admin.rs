@@ -113,7 +113,8 @@ pub trait Admin: Store {
     fn explain(&self, key: &Key, plan: Option<&Key>) -> impl Future<Output = Result<Explanation, Error>> + Send;
 
     /// Makes a plan, or gives it another quota: buckets that follow it keep their tokens, up to the new capacity. Its mode
-    /// is left alone.
+    /// is left alone. Where a service does so whenever it starts, it takes back what an operator has changed meanwhile: it
+    /// may look by [`plan`](Self::plan) whether there is one.
     ///
     /// # Errors
     ///

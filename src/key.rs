@@ -25,10 +25,37 @@ impl Key {
         Self(format_smolstr!("\u{1}{}", self.0))
     }
 
+    /// That of a 64-bit hash: its 16 hexadecimal digits.
+    ///
+    /// ```
+    /// use tollgate::Key;
+    ///
+    /// assert_eq!(Key::from_hash(42).as_str(), "000000000000002a");
+    /// // A number that people know the bucket by is text.
+    /// assert_eq!(Key::try_from(42.to_string())?.as_str(), "42");
+    /// # Ok::<(), tollgate::KeyError>(())
+    /// ```
+    #[must_use]
+    pub fn from_hash(hash: u64) -> Self {
+        Self(format_smolstr!("{hash:016x}"))
+    }
+
     /// The key as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl AsRef<str> for Key {
+    fn as_ref(&self) -> &str {
+        self.as_str()
+    }
+}
+
+impl From<Key> for String {
+    fn from(key: Key) -> Self {
+        key.0.into()
     }
 }
 
@@ -42,13 +69,6 @@ impl From<Uuid> for Key {
     /// The hyphenated form, 36 characters.
     fn from(id: Uuid) -> Self {
         Self(format_smolstr!("{}", id.hyphenated()))
-    }
-}
-
-impl From<u64> for Key {
-    /// A hash, as 16 hexadecimal digits.
-    fn from(hash: u64) -> Self {
-        Self(format_smolstr!("{hash:016x}"))
     }
 }
 

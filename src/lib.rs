@@ -1,4 +1,5 @@
 #![doc = include_str!("../README.md")]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
 mod admin;
@@ -56,6 +57,10 @@ pub use mode::{Mode, ModeError};
 pub use quota::{Quota, QuotaBuilder, QuotaError, Refill};
 pub use receipt::{Adjusted, Adjustment, Receipt};
 pub use requester::{LimitError, Limited, TokenRequester, limit};
+/// The version of sqlx whose pools and connections the stores take.
+#[cfg(feature = "_sql")]
+#[doc(no_inline)]
+pub use sqlx;
 pub use store::{AnyStore, Capabilities, Outcome, Store};
 pub use take::{Rule, Take};
 pub use window::{Counted, LocalReads, SharedWindows, Window, WindowLevel};

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::Display;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 
 use crate::{Key, Mode, Quota, Rule, Window};
 
@@ -34,6 +34,16 @@ impl Serialize for Key {
 impl<'de> Deserialize<'de> for Key {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         read(deserializer, |text| Self::try_from(text))
+    }
+}
+
+impl Serialize for Rule {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Quota(quota) => quota.serialize(serializer),
+            Self::Window(window) => window.serialize(serializer),
+            _ => Err(ser::Error::custom("only quotas and sliding windows have words")),
+        }
     }
 }
 

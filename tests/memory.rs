@@ -124,6 +124,25 @@ async fn a_full_store_has_room_as_soon_as_a_bucket_is_full_again() -> anyhow::Re
 }
 
 #[tokio::test]
+async fn a_full_store_has_room_as_soon_as_a_window_is_empty() -> anyhow::Result<()> {
+    let clock = ManualClock::default();
+    let store = store_of(&clock, 2);
+    let one = |key: &str, rule: &str| anyhow::Ok(Take::from(Key::try_from(key)?).rule(rule.try_into()?));
+    let granted = |keys: u32, name: &str, rule: &str| {
+        let takes = (0..keys).map(|n| one(&format!("{name}:{n}"), rule));
+        takes.filter(|take| take.as_ref().is_ok_and(|take| store.decide(take).is_ok())).count()
+    };
+    // In each shard that has room are buckets that are soon full; windows take their place.
+    let slow = granted(40, "slow", "1/d");
+    assert_eq!(slow + granted(2000, "quick", "1/s"), 128);
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(granted(2000, "window", "1 in 1s at 1s"), 128 - slow);
+    clock.advance(Duration::from_secs(2));
+    assert_eq!(granted(2000, "other", "1/d"), 128 - slow);
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_store_that_remembers_as_many_ids_as_it_may_forgets_none_early() -> anyhow::Result<()> {
     let clock = ManualClock::default();
     let key = Key::try_from("one")?;

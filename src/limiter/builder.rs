@@ -156,12 +156,16 @@ impl<S: Store> LimiterBuilder<S> {
         Error: From<R::Error>,
     {
         let mode = self.mode.map_or_else(Switched::from_environment, Ok)?;
+        let rule = rule.try_into()?;
         let stack = Arc::new(Stack::new(self.store, self.layers, self.deadline));
         let decisions = Arc::new(Decisions::new(self.name, stack.capabilities().in_process, self.traces_keys));
+        if self.mode.is_none() && mode != Mode::Enforce {
+            decisions.switched(mode);
+        }
         Ok(Limiter {
             lanes: Arc::new(Lanes::new(Arc::clone(&stack))),
             stack,
-            rule: Arc::new(ArcSwap::from_pointee(rule.try_into()?)),
+            rule: Arc::new(ArcSwap::from_pointee(rule)),
             keep: self.keep,
             longest_wait: self.longest_wait,
             policy: Policy::new(self.deadline, self.fallback, &decisions),

@@ -120,21 +120,6 @@ impl<S: Store> Reservation<S> {
         self.adjust(|receipt| receipt.settle(used)).await
     }
 
-    /// Gives back what nobody has acted on, and nobody will. What has an id may be asked for again by whoever has that.
-    async fn give_back(self) {
-        let turn_has_come = self.delay().is_zero() && !self.is_remembered;
-        let kind = |receipt: Receipt| {
-            if turn_has_come {
-                let cost = receipt.cost();
-                receipt.refund(cost)
-            } else {
-                receipt.cancel()
-            }
-        };
-        // What cannot be given back is lost, as when the process dies.
-        drop(self.adjust(kind).await);
-    }
-
     /// What became of all of it; of several, what is least.
     async fn adjust(self, kind: impl Fn(Receipt) -> Adjustment) -> Result<Adjusted, Error> {
         let adjustments: Vec<Adjustment> = self.receipts.into_iter().map(kind).collect();
@@ -218,8 +203,10 @@ impl<S: Store> Turn<S> {
             return self;
         }
         let since = self.reservation.as_ref().map(|reservation| reservation.since);
-        let in_time = |latest: &Instant| longest.is_none_or(|longest| *latest <= longest);
-        let latest = turns.latest().filter(in_time);
+        let latest = turns.latest();
+        if latest.zip(longest).is_some_and(|(latest, longest)| latest > longest) {
+            return self;
+        }
         self.until = latest.filter(|latest| Some(*latest) > self.until.or(since)).or(self.until);
         self.place = self.until.map(|until| turns.push(until));
         self
@@ -236,14 +223,18 @@ impl<S: Store> Turn<S> {
     /// Gives the tokens back now, if they are given back at all.
     pub(super) async fn give_back(mut self) {
         if let Some(reservation) = self.left() {
-            reservation.give_back().await;
+            // What cannot be given back is lost, as when the process dies.
+            drop(reservation.cancel().await);
         }
     }
 
-    /// What has to be given back.
+    /// What has to be given back: of tokens that were there at once nothing can be cancelled.
     fn left(&mut self) -> Option<Reservation<S>> {
-        let gives_back =
-            |reservation: &Reservation<S>| self.abandoned == Abandoned::GivenBack && !reservation.receipts.is_empty();
+        let gives_back = |reservation: &Reservation<S>| {
+            self.abandoned == Abandoned::GivenBack
+                && !reservation.receipts.is_empty()
+                && !reservation.decision.wait().is_zero()
+        };
         self.reservation.take().filter(gives_back)
     }
 }
@@ -253,7 +244,7 @@ impl<S: Store> Drop for Turn<S> {
         // No runtime any more: the process is ending, and the tokens are used.
         if let (Some(reservation), Ok(runtime)) = (self.left(), Handle::try_current()) {
             let tasks = reservation.store.tasks.clone();
-            tasks.spawn_on(reservation.give_back(), &runtime);
+            tasks.spawn_on(async { drop(reservation.cancel().await) }, &runtime);
         }
     }
 }

@@ -96,6 +96,8 @@ impl Shard {
     pub(super) fn window(&mut self, key: &Key, window: &Window, now: i64) -> Result<&mut WindowRow, TakeError> {
         if !self.windows.contains_key(key) {
             self.make_room(key, 1, now)?;
+            // It is empty sooner than others, perhaps.
+            self.none_full_before = i64::MIN;
         }
         Ok(self.windows.entry(key.clone()).or_insert_with(|| WindowRow::new(*window)))
     }

@@ -55,6 +55,11 @@ impl Decisions {
         }
     }
 
+    /// The environment has switched the limiter that was just built.
+    pub(crate) fn switched(&self, mode: Mode) {
+        event!(WARN, limiter = self.limiter.as_str(), mode = mode.as_str(), "switched by TOLLGATE_MODE");
+    }
+
     /// The store answers again.
     pub(crate) fn answers_again(&self) {
         event!(INFO, limiter = self.limiter.as_str(), "the store answers again");

@@ -14,7 +14,7 @@ pub(super) trait Gate: Send + Sync {
     /// The rule that holds now.
     fn rule(&self) -> Rule;
 
-    /// Whether it is switched off, or to shadow: then nobody is refused, whatever is wrong.
+    /// Whether it is switched off, or to shadow.
     fn lets_pass(&self) -> bool;
 
     /// Decides, and waits for the turn unless it is only for show. If the request is refundable, the answer says how its

@@ -16,7 +16,8 @@ use crate::{Error, Key, Limiter, Rule, Store};
 ///
 /// Without one it is answered with 429, or by gRPC with `RESOURCE_EXHAUSTED`, and told when to come again. The service
 /// does not see it, and nothing reads its body. If the store fails, the limiter's [`Fallback`](crate::Fallback) decides;
-/// without one the answer is 503. A request is never served because nobody knew.
+/// without one the answer is 503. A request is never served because nobody knew, unless the limiter is switched
+/// [off or to shadow](Limiter::set_mode).
 ///
 /// Each address of a [peer](ClientAddr::peer) has a bucket, unless another [`key`](Self::key) is chosen. Layers over one
 /// store share the bucket of a key, unless they have [names](Self::name): give one to each if their terms differ.
@@ -58,6 +59,7 @@ type Respond = Arc<dyn Fn(&Refusal, &Parts) -> Response<Bytes> + Send + Sync>;
 
 /// Which answers have the headers `RateLimit` and `RateLimit-Policy`. Denials have `Retry-After` in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum RateLimitHeaders {
     /// Denials and what is served.
     Always,

@@ -77,7 +77,7 @@ where
 {
     let (mut head, body) = request.into_parts();
     let Checked { answer, refusal } = layer.check(&head).await;
-    if let Some(refusal) = refusal.as_ref().filter(|_| !layer.shadow && !layer.gate.lets_pass()) {
+    if let Some(refusal) = refusal.as_ref().filter(|refusal| !layer.lets_pass(refusal)) {
         return Ok(layer.refuse(refusal, answer.as_ref(), &head).map(ResponseBody::refused));
     }
     if let Some(answer) = &answer {
@@ -108,6 +108,13 @@ fn leave_out_body(response: &mut Response<Bytes>) {
 }
 
 impl RateLimitLayer {
+    /// Whether a request passes all the same: in a trial, and while the limiter is switched off or to shadow, unless its key
+    /// extractor is who refuses it.
+    fn lets_pass(&self, refusal: &Refusal) -> bool {
+        let by_extractor = matches!(refusal, Refusal::NoKey(none) if !none.is_left_out());
+        self.shadow || self.gate.lets_pass() && !by_extractor
+    }
+
     fn refuse(&self, refusal: &Refusal, answer: Option<&Answer<'_>>, request: &Parts) -> Response<Bytes> {
         let mut response = self.answer_to(refusal, request);
         set_retry_after(response.headers_mut(), refusal.retry_after());

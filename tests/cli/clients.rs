@@ -9,15 +9,20 @@ use sqlx::{AssertSqlSafe, Connection, MySqlConnection, PgConnection, SqliteConne
 use crate::command::SECRET;
 use crate::databases::{Database, Engine};
 
-/// Feeds a script to the client.
+/// Feeds a script to the client, which runs it.
 pub(crate) fn feed(database: &Database, script: &str) {
+    try_feed(database, script).unwrap_or_else(|error| panic!("{:?}: {error}", database.engine));
+}
+
+/// Feeds a script to the client, which may stop at an error.
+pub(crate) fn try_feed(database: &Database, script: &str) -> Result<(), String> {
     let client = match database.engine {
         Engine::Sqlite => "sqlite3",
         Engine::MySql => "mysql",
         Engine::MariaDb => "mariadb",
         Engine::Postgres | Engine::PgBouncer => "psql",
     };
-    let Some(program) = program(client) else { return run(database, &statements(script)) };
+    let Some(program) = program(client) else { return try_run(database, &statements(script)) };
     let mut command = Command::new(program);
     match database.engine {
         Engine::Sqlite => command.arg(database.directory.join("app.db")),
@@ -27,12 +32,19 @@ pub(crate) fn feed(database: &Database, script: &str) {
     let mut client = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
     let written = client.stdin.take().expect("a pipe").write_all(script.as_bytes());
     let output = client.wait_with_output().expect("it ends");
-    assert!(output.status.success(), "{:?}: {}", database.engine, String::from_utf8_lossy(&output.stderr));
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
     written.expect("it has read everything");
+    Ok(())
 }
 
 /// Sends statements to the database, one by one, on one connection.
 pub(crate) fn run(database: &Database, statements: &[String]) {
+    try_run(database, statements).unwrap_or_else(|error| panic!("{error}"));
+}
+
+fn try_run(database: &Database, statements: &[String]) -> Result<(), String> {
     macro_rules! each {
         ($connection:ty, $url:expr) => {{
             let mut connection = <$connection>::connect($url).await?;
@@ -51,7 +63,7 @@ pub(crate) fn run(database: &Database, statements: &[String]) {
             Engine::Postgres | Engine::PgBouncer => each!(PgConnection, &database.url),
         }
     });
-    ran.unwrap_or_else(|error| panic!("{error}"));
+    ran.map_err(|error| error.to_string())
 }
 
 /// A program of the path, or of the servers that scripts/servers has unpacked.

@@ -71,7 +71,7 @@ fn the_commands_of_the_runbook_do_what_their_rows_say() {
             _ => {}
         }
     }
-    assert_eq!(shown, 10, "commands");
+    assert_eq!(shown, 11, "commands");
 }
 
 /// Runs a line of the shell, with the program in the path.

@@ -87,6 +87,27 @@ fn plans_and_modes_have_the_fields_that_are_documented() {
 }
 
 #[test]
+fn who_is_denied_most_has_the_fields_that_are_documented() {
+    let database = Database::migrated(Engine::Sqlite);
+    database.run(&["denied"]).ended(0).says(&["LimiterBuilder::count_denials"]);
+    assert_eq!(database.run(&["denied", "--json"]).ended(0).json(), Value::Array(Vec::new()));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let url = format!("sqlite:{}", database.directory.join("app.db").display());
+        let store = tollgate::SqliteStore::connect(&url, tollgate::Durability::Synchronous).expect("a file");
+        let keys = ["a", "b\u{1b}[31m"].map(|key| tollgate::Key::try_from(key).expect("a key"));
+        let [one, other] = keys;
+        tollgate::Store::count_denials(&store, &[(one, 3), (other, 7)]).await.expect("it counts");
+    });
+    let denied = database.run(&["denied", "--json"]).ended(0).json();
+    assert_documented(&denied[0], "`denied`");
+    assert_eq!((&denied[0]["denied"], &denied[1]["key"], &denied[1]["denied"]), (&7.into(), &"a".into(), &3.into()));
+    assert_eq!(database.run(&["denied", "--json", "--limit", "1"]).ended(0).json().as_array().map(Vec::len), Some(1));
+    let table = database.run(&["denied"]).ended(0).says(&["b\\u{1b}[31m", "7", "a", "3"]);
+    assert!(!table.out.contains('\u{1b}'), "{table:?}");
+}
+
+#[test]
 fn what_never_comes_is_null() {
     let database = Database::migrated(Engine::Sqlite);
     database.run(&["take", "once", "--quota", "1 once"]).ended(0);

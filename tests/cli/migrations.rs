@@ -56,6 +56,8 @@ fn what_is_printed_after_a_version_is_the_rest_of_the_schema() {
         let old = whole.strip_suffix(new).expect("they end alike");
         let end = if engine == Engine::MySql { "delimiter ;\n\nselect 1;\n" } else { "commit;\n" };
         clients::feed(&database, &format!("{old}{end}"));
+        let refused = clients::try_feed(&database, &print("2")).expect_err("it is not at that one");
+        assert!(refused.contains("the_database_is_not_at_version_2"), "{refused}");
         clients::feed(&database, &rest);
         works(&database);
         assert!(print("9999").contains("nothing comes after version 9999"));

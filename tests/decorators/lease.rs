@@ -286,7 +286,7 @@ async fn only_keys_that_are_busy_have_a_lease_and_only_so_many() -> anyhow::Resu
     let (_, lease) = both(LeaseOptions::default().most_keys(3));
     let rule = Rule::try_from("1000000/s")?;
     for key in 0..20_000_u64 {
-        assert!(lease.take_one(&Take::from(Key::from(key)).rule(rule.clone())).await??.is_granted());
+        assert!(lease.take_one(&Take::from(Key::from_hash(key)).rule(rule.clone())).await??.is_granted());
     }
     assert_eq!(lease.len(), 0);
     for _ in 0..100 {

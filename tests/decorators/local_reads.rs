@@ -167,6 +167,8 @@ async fn what_an_operator_blocked_and_lets_pass_again_is_seen_within_a_second() 
     // Granted by what is known, and counted: so it learns of it.
     let _ = reads.take_one(&take).await??;
     assert!(!reads.take_one(&take).await??.is_granted());
+    let denied = reads.take_one(&take).await??;
+    assert_eq!((denied.is_granted(), denied.retry_after()), (false, Duration::MAX), "nobody has said until when");
     store.memory.set_mode(Mode::Enforce, None, None).await?;
     store.counted();
     let since = Instant::now();

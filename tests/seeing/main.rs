@@ -230,6 +230,29 @@ async fn what_a_database_refuses_is_told_by_its_code() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What the next one runs, in a process with an environment of its own.
+#[test]
+fn a_limiter_is_built() -> anyhow::Result<()> {
+    told::listen();
+    let _chosen = Limiter::builder(MemoryStore::new()).name("chosen").mode(Mode::Off).build("1/h")?;
+    let _limiter = Limiter::builder(MemoryStore::new()).name("api").build("1/h")?;
+    println!("{}", told::text());
+    Ok(())
+}
+
+#[test]
+fn what_the_environment_switches_is_told() -> anyhow::Result<()> {
+    let told = |mode: &str| {
+        let mut program = std::process::Command::new(std::env::current_exe()?);
+        let program = program.args(["--exact", "a_limiter_is_built", "--nocapture"]).env("TOLLGATE_MODE", mode);
+        anyhow::Ok(String::from_utf8(program.output()?.stdout)?)
+    };
+    let off = told("off")?;
+    assert!(off.contains("switched by TOLLGATE_MODE limiter=\"api\" mode=\"off\""), "{off}");
+    assert!(!off.contains("chosen") && !told("enforce")?.contains("switched"), "{off}");
+    Ok(())
+}
+
 /// Makes the crate emit each of its metrics.
 async fn exercise(handle: &PrometheusHandle) -> anyhow::Result<()> {
     let database = Database::new().await?;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Extension;
+use axum::http::header::HeaderName;
 use axum::http::request::Parts;
 use axum::http::{Request, Response, StatusCode};
 use axum::routing::get;
@@ -15,7 +16,7 @@ use axum::{Router, middleware};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::yield_now;
-use tollgate::tower::{Everybody, RateLimitLayer, Refusal, Shadowed};
+use tollgate::tower::{Everybody, Header, RateLimitLayer, Refusal, Shadowed};
 use tollgate::{Decision, Fallback, Limiter, ManualClock, MemoryStore, Mode, Quota};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
@@ -164,7 +165,8 @@ async fn a_layer_whose_limiter_is_off_or_in_shadow_refuses_nobody_whatever_is_wr
     let layers = || {
         let limiter = Limiter::new(Broken, Quota::per_hour(2))?;
         let keyless = RateLimitLayer::new(limiter.clone()).key(|_: &Parts| None::<String>);
-        anyhow::Ok([(limiter.clone(), keyless, 400), (limiter.clone(), RateLimitLayer::new(limiter), 503)])
+        let failing = RateLimitLayer::new(limiter.clone());
+        anyhow::Ok([(limiter.clone(), keyless, 400), (limiter, failing, 503)])
     };
     for (limiter, layer, refused) in layers()? {
         let server = Server::start(Router::new().route("/", get(|| async {})).layer(layer)).await?;
@@ -174,6 +176,14 @@ async fn a_layer_whose_limiter_is_off_or_in_shadow_refuses_nobody_whatever_is_wr
             let status = if mode == Mode::Block && refused == 400 { 400 } else { status };
             assert_eq!(client.get("/").await?.status, status, "{mode}");
         }
+    }
+    // Whoever an extractor turns away is not let in by that.
+    let limiter = Limiter::builder(Broken).mode(Mode::Off).build("1/h")?;
+    let layer = RateLimitLayer::new(limiter).key(Header::new(HeaderName::from_static("x-user")));
+    let server = Server::start(Router::new().route("/", get(|| async {})).layer(layer)).await?;
+    let client = Client::new(server.address);
+    for (headers, status) in [(&[][..], 200), (&[("x-user", "1"), ("x-user", "2")], 400)] {
+        assert_eq!(client.get_with("/", headers).await?.status, status, "{headers:?}");
     }
     Ok(())
 }

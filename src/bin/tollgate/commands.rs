@@ -9,8 +9,8 @@ use tollgate::Admin as _;
 use crate::database::{Engine, Missing, close, open};
 use crate::url::{self, Url};
 use crate::{
-    completions, create, doctor, each, exit, explain, list, migrate, mode, next, peek, plan, run, simulate, sweep,
-    take, watch,
+    completions, create, denied, doctor, each, exit, explain, list, migrate, mode, next, peek, plan, run, simulate,
+    sweep, take, watch,
 };
 
 /// Exact, distributed rate limits in your SQL database: makes, looks at and changes them.
@@ -40,6 +40,7 @@ enum Online {
     Run(run::Args),
     Peek(peek::Args),
     List(list::Args),
+    Denied(denied::Args),
     Explain(explain::Args),
     /// Plans, whose terms many buckets follow, and overrides for single keys
     #[command(subcommand)]
@@ -110,6 +111,7 @@ impl Online {
         match self {
             Self::Create(args) => args.run(&store).await,
             Self::Delete(args) => args.run("deleted", async |key| store.delete(key).await).await,
+            Self::Denied(args) => args.run(&store).await,
             Self::Doctor(args) => args.run(&store).await,
             Self::Explain(args) => args.run(&store).await,
             Self::List(args) => args.run(&store).await,

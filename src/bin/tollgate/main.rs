@@ -4,6 +4,7 @@ mod commands;
 mod completions;
 mod create;
 mod database;
+mod denied;
 mod doctor;
 mod each;
 mod exit;

@@ -33,7 +33,7 @@ pub(crate) struct Args {
     /// Print the SQL instead of running it; connects to nothing
     #[arg(long, value_name = "FORMAT", value_enum)]
     print: Option<Format>,
-    /// Only what comes after this version, which `tollgate migrate --dry-run` or the table of migrations says: an upgrade
+    /// Only what comes after this version; a database at any other refuses it
     #[arg(long, value_name = "VERSION", requires = "print", conflicts_with = "into")]
     after: Option<i64>,
     /// The directory of that tool's migrations, one file for each
@@ -95,7 +95,7 @@ impl Args {
                 };
                 say(script::grants(dialect).ok_or_else(no_roles)?.trim_end())?;
             }
-            (None, false) => say(script::whole(dialect, migrations).trim_end())?,
+            (None, false) => say(script::whole(dialect, migrations, self.after.filter(|after| *after > 0)).trim_end())?,
             (None, true) => {
                 let message = "this tool wants one file for each migration";
                 return Err(Refusal::arguments(message, "name their directory: --into migrations").into());

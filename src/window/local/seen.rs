@@ -26,6 +26,8 @@ pub(super) struct Seen {
     /// How many were granted here that no answer has counted yet.
     on_their_way: i64,
     mode: Mode,
+    /// If blocked, until when.
+    blocked_until: Option<i64>,
     /// When the store was asked last, by its clock and by ours; when that question was sent, and when it was answered.
     asked: i64,
     asked_at: Instant,
@@ -86,6 +88,7 @@ impl Seen {
             ring,
             on_their_way: 0,
             mode: counted.mode,
+            blocked_until: counted.acts_at.filter(|_| counted.mode == Mode::Block),
             asked: counted.now,
             // The store read its clock between the two; half-way is the best guess.
             asked_at: sent + (answered - sent) / 2,
@@ -112,6 +115,9 @@ impl Seen {
             return Ok(());
         }
         let mut counted = Counted { mode: self.mode, ..Counted::new(Word::Denied, now, now, &self.ring) };
+        if self.mode == Mode::Block {
+            counted.acts_at = self.blocked_until;
+        }
         if self.on_their_way > 0 {
             let mut ring = self.ring.clone();
             ring.count(window, now, now, self.on_their_way);

@@ -131,7 +131,7 @@ fn examine(settings: &Settings, report: &mut Report) {
     let encoding = settings.get("server_encoding");
     if encoding != "UTF8" {
         let found =
-            format!("the database's encoding is {encoding}: it has not every key, and may answer for all of a call's");
+            format!("the database's encoding is {encoding}: keys of others need not be UTF-8, and fail to be listed");
         report.warn("encoding", found, "create database … encoding 'UTF8' template template0, and move to it");
     }
     if !settings.is_on("autovacuum") {

@@ -53,13 +53,25 @@ impl Format {
     }
 }
 
-/// All of them, for the engine's own client. Where DDL can be undone, all or none.
-pub(super) fn whole(dialect: Dialect, migrations: &[Migration]) -> String {
+/// All of them, for the engine's own client, or those after a version. Where DDL can be undone, all or none.
+pub(super) fn whole(dialect: Dialect, migrations: &[Migration], after: Option<i64>) -> String {
+    let at = after.map_or_else(String::new, |version| at(dialect, version));
     match dialect {
-        Dialect::Postgres => format!("begin;\n\n{}commit;\n", each(migrations)),
-        Dialect::Sqlite => format!(".bail on\nbegin immediate;\n\n{}commit;\n", each(migrations)),
-        Dialect::Mysql => delimited(migrations),
+        Dialect::Postgres => format!("begin;\n\n{at}{}commit;\n", each(migrations)),
+        Dialect::Sqlite => format!(".bail on\nbegin immediate;\n\n{at}{}commit;\n", each(migrations)),
+        Dialect::Mysql => at + &delimited(migrations),
     }
+}
+
+/// Fails unless the database is at that version: what is older would be missing, and what is newer be made twice.
+fn at(dialect: Dialect, version: i64) -> String {
+    let ledger = if dialect == Dialect::Postgres { "tollgate.migrations" } else { "token_migrations" };
+    format!(
+        "create temporary table tollgate_version (\n  \
+           found bigint, constraint the_database_is_not_at_version_{version} check (found = {version}));\n\
+         insert into tollgate_version select coalesce(max(version), 0) from {ledger};\n\
+         drop table tollgate_version;\n\n"
+    )
 }
 
 /// What an administrator runs after them, if roles are wanted; SQLite has none.

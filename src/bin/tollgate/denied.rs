@@ -1,0 +1,48 @@
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+use tollgate::{Admin, Denials};
+
+use crate::output::{Cell, Column, Table, say, say_json};
+use crate::times;
+
+/// List the keys that were denied most in the last 24 hours
+///
+/// As far as services count their denials: `LimiterBuilder::count_denials`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// How many at most
+    #[arg(long, value_name = "KEYS", default_value_t = 20)]
+    limit: u32,
+    /// Print a JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    pub(crate) async fn run(self, store: &impl Admin) -> anyhow::Result<ExitCode> {
+        let most = store.most_denied(self.limit).await?;
+        if self.json {
+            say_json(&Value::Array(most.iter().map(as_json).collect()))?;
+        } else if most.is_empty() {
+            say("no denials are counted; services count them by LimiterBuilder::count_denials")?;
+        } else {
+            let columns = [Column::Left("key"), Column::Right("denied"), Column::Left("last")];
+            let mut table = Table::new(columns);
+            for denials in &most {
+                let (denied, last) = (denials.denied.to_string(), times::instant(denials.last_denied_at));
+                table.row([Cell::from(denials.key.as_str()), Cell::from(denied), Cell::from(last)]);
+            }
+            say(table.render())?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn as_json(denials: &Denials) -> Value {
+    json!({
+        "key": denials.key.as_str(),
+        "denied": denials.denied,
+        "last_denied_at": times::timestamp(Some(denials.last_denied_at)),
+    })
+}
