@@ -101,12 +101,17 @@ impl Database {
         with(&self.engine.server().expect("a server"), user, SECRET, &self.name)
     }
 
-    /// Runs a statement in the database, as its administrator.
-    pub(crate) fn sql(&self, sql: &str) {
+    /// The same database, for its server's administrator.
+    pub(crate) fn url_of_root(&self) -> String {
         let server = self.engine.server().expect("a server");
         let root = if self.engine.is_mysql() { "root" } else { "postgres" };
         let password = server.split_once("://").and_then(|(_, rest)| rest.split_once('@')?.0.split_once(':'));
-        run(&with(&server, root, password.map_or("", |(_, password)| password), &self.name), sql);
+        with(&server, root, password.map_or("", |(_, password)| password), &self.name)
+    }
+
+    /// Runs a statement in the database, as its administrator.
+    pub(crate) fn sql(&self, sql: &str) {
+        run(&self.url_of_root(), sql);
     }
 
     /// Runs a statement on the server.

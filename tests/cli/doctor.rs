@@ -126,6 +126,19 @@ fn settings_that_hurt_are_warnings_with_their_remedy() {
 }
 
 #[test]
+fn routines_with_a_superusers_rights_are_a_warning() {
+    for engine in [Engine::MySql, Engine::MariaDb] {
+        let database = Database::empty(engine);
+        let root = |arguments: &[&str]| {
+            let ran = tollgate(Some(&database.url_of_root()), &database.directory).args(arguments).output();
+            Ran::new(ran.expect("it starts")).ended(0)
+        };
+        root(&["migrate"]);
+        root(&["doctor"]).says(&["warn  definer", "run as root@", "super_read_only"]);
+    }
+}
+
+#[test]
 fn a_sqlite_file_without_a_write_ahead_log_or_with_a_busy_writer_is_noticed() {
     let database = Database::empty(Engine::Sqlite);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");

@@ -11,6 +11,7 @@ impl Examine for MySql {
         let settings = settings(&mut connection).await?;
         server(&settings, report);
         grants(&mut connection, report).await?;
+        definer(&mut connection, report).await?;
         let before = SystemTime::now();
         let now =
             sqlx::query_scalar("select cast(timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)) as signed)")
@@ -74,6 +75,28 @@ async fn grants(connection: &mut MySqlConnection, report: &mut Report) -> Result
     let may_call = |name: &str| rows.iter().any(|(.., routine)| routine.as_deref() == Some(name));
     let forbidden: Vec<&str> = TAKING.into_iter().filter(|name| !may_call(name)).collect();
     report.grants(account, &forbidden, may_call("token_create_bucket"));
+    Ok(())
+}
+
+/// The routines run with the rights of whoever migrated, as far as the account may see those.
+async fn definer(connection: &mut MySqlConnection, report: &mut Report) -> Result<(), sqlx::Error> {
+    let definer: Option<String> = sqlx::query_scalar(
+        r"select r.definer
+            from information_schema.routines r
+            join information_schema.user_privileges p
+              on p.grantee = concat('\'', replace(r.definer, '@', '\'@\''), '\'')
+             and p.privilege_type in ('SUPER', 'CONNECTION_ADMIN', 'CONNECTION ADMIN', 'READ_ONLY ADMIN', 'READ ONLY ADMIN')
+           where r.routine_schema = database() and r.routine_name = 'token_decide_v1'
+           limit 1",
+    )
+    .fetch_optional(connection)
+    .await?;
+    if let Some(definer) = definer {
+        let found =
+            format!("the routines run as {definer}, who may write where read_only is on: a replica would grant");
+        let advice = "migrate as an account that has this database alone, or set super_read_only on replicas";
+        report.warn("definer", found, advice);
+    }
     Ok(())
 }
 
