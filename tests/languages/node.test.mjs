@@ -7,7 +7,7 @@ import { createServer } from "node:http";
 import { after, test } from "node:test";
 import { promisify } from "node:util";
 
-import { limited, NoTokens, rateLimit } from "./limited.mjs";
+import { client, limited, NoTokens, rateLimit } from "./limited.mjs";
 import { allow, pool } from "./limits.mjs";
 
 const HOUR_MS = 3_600_000;
@@ -69,6 +69,18 @@ test("the action runs only with tokens", async () => {
     },
   );
   assert.deepEqual(ran, ["first"]);
+});
+
+test("an address has the key that the Rust layer gives it", () => {
+  for (const [address, key] of [
+    ["203.0.113.7", "203.0.113.7"],
+    ["::ffff:203.0.113.7", "203.0.113.7"],
+    ["2001:db8:0:7:1:2:3:4", "2001:db8:0:7::/64"],
+    ["2001:db80::1", "2001:db80::/64"],
+    ["2001:db8::1:2", "2001:db8::/64"],
+    ["::1", "::/64"],
+  ])
+    assert.equal(client(address), key);
 });
 
 test("HTTP answers 429 and says when to come again", async (t) => {
