@@ -3,7 +3,7 @@
 
 use crate::answer::{Answer, Word};
 use crate::bucket::{Bucket, Hold, MOST_TOKENS, NEVER_NS, Receipt, Request, Terms};
-use crate::receipt::Kind;
+use crate::receipt::AdjustmentKind;
 use crate::{Adjusted, Decision, Key, Mode, Quota, Rule};
 
 /// A bucket as a store keeps it.
@@ -310,7 +310,7 @@ impl Account for Row {
 
 /// Gives back, or pays for, what a grant took, and says what to remember of it from now on.
 pub(crate) fn adjust<A: Account>(
-    kind: Kind,
+    kind: AdjustmentKind,
     receipt: Receipt,
     held: Option<Held>,
     account: Option<&mut A>,
@@ -318,16 +318,16 @@ pub(crate) fn adjust<A: Account>(
 ) -> (Result<Adjusted, Word>, Option<Held>) {
     // What was remembered counts, whatever the caller says.
     let receipt = held.map_or(receipt, |held| Receipt { cost: receipt.cost, ..held.receipt });
-    if kind == Kind::Cancel && now >= receipt.acts_at {
+    if kind == AdjustmentKind::Cancel && now >= receipt.acts_at {
         return (Ok(Adjusted::Late), None);
     }
     let held = match (held, kind) {
-        (Some(held), Kind::Settle(_)) if held.expires_at <= now => return (Ok(Adjusted::Late), None),
+        (Some(held), AdjustmentKind::Settle(_)) if held.expires_at <= now => return (Ok(Adjusted::Late), None),
         (Some(held), _) if held.state != State::Open || held.receipt.cost != receipt.cost => {
             return (Ok(Adjusted::Repeated), None);
         }
         (Some(held), _) => held,
-        (None, Kind::Settle(_)) => return (Ok(Adjusted::Late), None),
+        (None, AdjustmentKind::Settle(_)) => return (Ok(Adjusted::Late), None),
         (None, _) => Held { receipt, state: State::Open, expires_at: receipt.acts_at.max(now + DAY_NS) },
     };
     let Some(account) = account else {
@@ -335,15 +335,15 @@ pub(crate) fn adjust<A: Account>(
     };
     let tokens = |n: u64| i64::try_from(n).unwrap_or(i64::MAX).min(A::MOST);
     let (given_back, state) = match kind {
-        Kind::Cancel => match account.cancel(&receipt, now) {
+        AdjustmentKind::Cancel => match account.cancel(&receipt, now) {
             None => return (Ok(Adjusted::Late), None),
             Some(given_back) => (given_back, State::Cancelled),
         },
-        Kind::Refund(unused) => (tokens(unused).min(receipt.cost), State::Refunded),
-        Kind::Settle(used) => (receipt.cost - tokens(used), State::Settled),
+        AdjustmentKind::Refund(unused) => (tokens(unused).min(receipt.cost), State::Refunded),
+        AdjustmentKind::Settle(used) => (receipt.cost - tokens(used), State::Settled),
     };
     match kind {
-        Kind::Cancel => {}
+        AdjustmentKind::Cancel => {}
         _ if given_back < 0 => account.charge(now, -given_back),
         _ => account.refund(&receipt, given_back),
     }

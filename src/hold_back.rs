@@ -80,8 +80,8 @@ impl HoldBack {
     }
 
     /// How many tokens are left, if that is said.
-    #[cfg(feature = "_calling")]
-    pub(crate) fn left(&self) -> Option<u64> {
+    #[must_use]
+    pub fn left(&self) -> Option<u64> {
         self.remaining
     }
 

@@ -55,7 +55,7 @@ pub use local::LocalBucket;
 pub use memory::MemoryStore;
 pub use mode::{Mode, ModeError};
 pub use quota::{Quota, QuotaBuilder, QuotaError, Refill};
-pub use receipt::{Adjusted, Adjustment, Receipt};
+pub use receipt::{Adjusted, Adjustment, AdjustmentKind, Receipt};
 pub use requester::{LimitError, Limited, TokenRequester, limit};
 /// The version of sqlx whose pools and connections the stores take.
 #[cfg(feature = "_sql")]

@@ -9,7 +9,7 @@ use crate::admin::level_under;
 use crate::answer::Answer;
 use crate::book;
 use crate::hold_back::held;
-use crate::receipt::Kind;
+use crate::receipt::AdjustmentKind;
 use crate::{
     Adjusted, Adjustment, BucketLevel, Capabilities, Clock, Decision, Error, HoldBack, Key, Mode, Outcome, Rule, Store,
     SweepCursor, Swept, SystemClock, Take, TakeError,
@@ -195,7 +195,7 @@ impl<C: Clock> MemoryStore<C> {
         let now = self.clock.now();
         let of = if receipt.window { receipt.key.of_window() } else { receipt.key.clone() };
         let held = shard.receipts.find(receipt.id, &of);
-        if held.is_none() && !matches!(kind, Kind::Settle(_)) {
+        if held.is_none() && !matches!(kind, AdjustmentKind::Settle(_)) {
             shard.receipts.make_room(receipt.id, &of, now)?;
         }
         let (adjusted, held) = if receipt.window {

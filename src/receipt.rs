@@ -52,19 +52,19 @@ impl Receipt {
     /// The tokens will not be used, and their turn has not come.
     #[must_use]
     pub fn cancel(self) -> Adjustment {
-        Adjustment { receipt: self, kind: Kind::Cancel }
+        Adjustment { receipt: self, kind: AdjustmentKind::Cancel }
     }
 
     /// So many of the tokens were not used.
     #[must_use]
     pub fn refund(self, unused: u64) -> Adjustment {
-        Adjustment { receipt: self, kind: Kind::Refund(unused) }
+        Adjustment { receipt: self, kind: AdjustmentKind::Refund(unused) }
     }
 
     /// So many tokens were used in the end, more or fewer than were taken. The request must have had an id.
     #[must_use]
     pub fn settle(self, used: u64) -> Adjustment {
-        Adjustment { receipt: self, kind: Kind::Settle(used) }
+        Adjustment { receipt: self, kind: AdjustmentKind::Settle(used) }
     }
 }
 
@@ -72,17 +72,35 @@ impl Receipt {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Adjustment {
     pub(crate) receipt: Receipt,
-    pub(crate) kind: Kind,
+    pub(crate) kind: AdjustmentKind,
 }
 
+impl Adjustment {
+    /// What was taken.
+    #[must_use]
+    pub fn receipt(&self) -> &Receipt {
+        &self.receipt
+    }
+
+    /// What is to become of it.
+    #[must_use]
+    pub fn kind(&self) -> AdjustmentKind {
+        self.kind
+    }
+}
+
+/// What is to become of tokens that were taken: for a [`Store`](crate::Store) or a log of your own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum AdjustmentKind {
+    /// They are given back if their turn has not come.
     Cancel,
+    /// So many were not used.
     Refund(u64),
+    /// So many were used.
     Settle(u64),
 }
 
-impl Kind {
+impl AdjustmentKind {
     /// The word that routines take, and the tokens with it.
     #[cfg(any(feature = "postgres", feature = "mysql"))]
     pub(crate) fn figures(self) -> (&'static str, i64) {
