@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 #[cfg(any(target_os = "android", target_os = "linux"))]
 use crate::quota::SECOND_NS;
-use crate::take::nanoseconds;
+use crate::quota::span::nanoseconds;
 
 /// Where a store without a server of its own reads the time: [`MemoryStore`](crate::MemoryStore),
 /// [`LocalBucket`](crate::LocalBucket) and SQLite. And what a [`Lease`](crate::Lease) measures time with: for that any

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use crate::answer::Word;
 use crate::bucket::{Hold, LONGEST_WAIT_NS};
-use crate::take::nanoseconds;
+use crate::quota::span::nanoseconds;
 use crate::{Error, Key, Quota, Rule, TakeError};
 
 /// What somebody else says of a limit that it keeps, such as the `Retry-After` of a third party's answer: a bucket is

@@ -26,7 +26,7 @@ impl Receipt {
     #[must_use]
     pub fn in_window(mut self, granted_at: std::time::Duration) -> Self {
         self.taken.cost = self.taken.cost.min(crate::window::MOST_REQUESTS);
-        self.taken.acts_at = crate::take::nanoseconds(granted_at);
+        self.taken.acts_at = crate::quota::span::nanoseconds(granted_at);
         self.window = true;
         self
     }

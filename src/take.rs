@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 use uuid::Uuid;
 
 use crate::bucket::{LONGEST_WAIT_NS, Request};
-use crate::quota::SECOND_NS;
+use crate::quota::span::nanoseconds;
 use crate::{Key, Quota, QuotaBuilder, QuotaError, TakeError, Window};
 
 /// A request for tokens of one bucket, or of several: then from all of them or from none.
@@ -300,11 +300,4 @@ impl TryFrom<QuotaBuilder> for Rule {
     fn try_from(builder: QuotaBuilder) -> Result<Self, QuotaError> {
         builder.build().map(Self::Quota)
     }
-}
-
-/// All of it, or the end of time.
-#[inline]
-pub(crate) fn nanoseconds(span: Duration) -> i64 {
-    let seconds = i64::try_from(span.as_secs()).unwrap_or(i64::MAX);
-    seconds.saturating_mul(SECOND_NS).saturating_add(span.subsec_nanos().into())
 }

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use crate::QuotaError;
-use crate::take::nanoseconds;
+use crate::quota::span::nanoseconds;
 
 mod answer;
 mod level;

@@ -126,15 +126,21 @@ async fn a_key_that_is_slow_holds_up_no_other_and_is_asked_once_at_a_time() -> a
     Ok(())
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_call_undone_for_one_of_its_keys_is_asked_again_key_by_key() -> anyhow::Result<()> {
+/// As many calls in each lane as it does not wait for, so that the rest goes together.
+async fn busy_with_a_locked_key()
+-> anyhow::Result<(Arc<Gated>, Arc<Coalesce<Arc<Gated>>>, Vec<JoinHandle<Result<Outcome, Error>>>)> {
     let mut gated = Gated::new(0);
     gated.locked = Some(Key::try_from("locked")?);
     let gated = Arc::new(gated);
     let coalesce = Arc::new(Coalesce::new(Arc::clone(&gated)));
-    // As many calls in each lane as it does not wait for, so that the rest goes together.
-    let first: Vec<_> = (0..40).map(|n| ask(&coalesce, take(&format!("first:{n}")))).collect();
+    let first = (0..40).map(|n| ask(&coalesce, take(&format!("first:{n}")))).collect();
     settle().await;
+    Ok((gated, coalesce, first))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_undone_for_one_of_its_keys_is_asked_again_key_by_key() -> anyhow::Result<()> {
+    let (gated, coalesce, first) = busy_with_a_locked_key().await?;
     let locked = ask(&coalesce, take("locked"));
     let others: Vec<_> = (0..40).map(|n| ask(&coalesce, take(&format!("other:{}", n % 20)))).collect();
     settle().await;
@@ -152,12 +158,7 @@ async fn a_call_undone_for_one_of_its_keys_is_asked_again_key_by_key() -> anyhow
 
 #[tokio::test(start_paused = true)]
 async fn who_gives_up_before_a_key_is_asked_by_itself_takes_nothing() -> anyhow::Result<()> {
-    let mut gated = Gated::new(0);
-    gated.locked = Some(Key::try_from("locked")?);
-    let gated = Arc::new(gated);
-    let coalesce = Arc::new(Coalesce::new(Arc::clone(&gated)));
-    let first: Vec<_> = (0..40).map(|n| ask(&coalesce, take(&format!("first:{n}")))).collect();
-    settle().await;
+    let (gated, coalesce, first) = busy_with_a_locked_key().await?;
     let _locked = ask(&coalesce, take("locked"));
     let others: Vec<_> = (0..40).map(|n| (n, ask(&coalesce, take(&format!("other:{n}"))))).collect();
     settle().await;

@@ -34,7 +34,7 @@ mod slept {
     use std::sync::atomic::{AtomicI64, Ordering};
     use std::time::{Instant, SystemTime};
 
-    use crate::take::nanoseconds;
+    use crate::quota::span::nanoseconds;
 
     static START: LazyLock<(Instant, SystemTime)> = LazyLock::new(|| (Instant::now(), SystemTime::now()));
     static GAINED: AtomicI64 = AtomicI64::new(0);

@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 
 use super::books::Books;
 use super::slot::{MOST, Slot};
-use crate::take::nanoseconds;
+use crate::quota::span::nanoseconds;
 use crate::{Decision, Rule, Take};
 
 /// What is held of a bucket, under one rule and keep. Instants are in nanoseconds since the lender began.

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use crate::take::nanoseconds;
+use crate::quota::span::nanoseconds;
 
 /// Why figures or words make no quota.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

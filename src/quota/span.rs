@@ -1,7 +1,9 @@
-//! Lengths of time as people write them: `250ms`.
+//! Lengths of time as people write them, `250ms`, and as they are reckoned with.
 
 use std::fmt;
 use std::time::Duration;
+
+use super::SECOND_NS;
 
 /// A length of time in one unit: `250ms`.
 pub(crate) struct Span(pub(crate) Duration);
@@ -36,3 +38,10 @@ const UNITS: [(&str, u64); 7] = [
     ("h", 3_600_000_000_000),
     ("d", 86_400_000_000_000),
 ];
+
+/// All of it, or the end of time.
+#[inline]
+pub(crate) fn nanoseconds(span: Duration) -> i64 {
+    let seconds = i64::try_from(span.as_secs()).unwrap_or(i64::MAX);
+    seconds.saturating_mul(SECOND_NS).saturating_add(span.subsec_nanos().into())
+}
