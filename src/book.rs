@@ -117,6 +117,15 @@ pub(crate) fn rule(row: Option<Row>, rule: &Rule, rules: &Rules, now: i64) -> Re
     Ok(Ruled { row: Some(row), mode, until, capacity })
 }
 
+/// Makes a bucket full under the terms that rule it now.
+pub(crate) fn reset(row: &mut Row, rules: &Rules, now: i64) {
+    // What no plan rules any more keeps its terms.
+    if let Ok(Ruled { row: Some(brought), .. }) = rule(Some(row.clone()), &Rule::Provisioned, rules, now) {
+        *row = brought;
+    }
+    row.bucket.reset(&row.terms(), now);
+}
+
 impl Row {
     /// A bucket that is provisioned at `now`.
     pub(crate) fn provisioned(quota: Quota, now: i64) -> Self {

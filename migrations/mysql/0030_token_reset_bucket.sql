@@ -1,5 +1,5 @@
--- token_reset_bucket: make a bucket full, and forget what its key's sliding window has counted. It counts as a grant of
--- its capacity, so that no earlier reservation gives anything back any more.
+-- token_reset_bucket: make a bucket full, under the terms that rule it now, and forget what its key's sliding window has
+-- counted. It counts as a grant of its capacity, so that no earlier reservation gives anything back any more.
 --
 -- Result: one row: found: whether there is such a bucket, or a window that something was counted in. Locks: its row,
 -- then the window's, in a transaction of its own unless inside the caller's.
@@ -8,7 +8,9 @@ modifies sql data
 sql security definer
 begin
   declare v_own boolean default @@autocommit;
-  declare v_now bigint;
+  declare v_now, v_number bigint;
+  declare v_times bigint default 1;
+  declare v_word varchar(10) character set ascii;
   declare v_found boolean;
   declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
   declare exit handler for sqlexception
@@ -24,6 +26,11 @@ begin
     start transaction;
   end if;
 
+  if exists (select 1 from token_buckets where id = cast(p_id as binary) for update) then
+    -- Of a request that takes nothing only this is wanted: that the bucket is brought to what rules it.
+    call token_decide_v1(p_id, 1, 0, 0, null, null, null, null, null, 0, false, v_times, v_word, v_word, v_number, v_number,
+                         v_number, v_number, v_number, v_number, v_number, v_number, v_number);
+  end if;
   call token_clock_v1(v_now);
   update token_buckets
      set full_at = (v_now - anchor) div step_ns * step_ticks, longest_wait = 0,

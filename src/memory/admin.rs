@@ -4,9 +4,9 @@ use chrono::{DateTime, Utc};
 
 use super::MemoryStore;
 use crate::admin::{explain, limited};
-use crate::book::Row;
+use crate::book::{self, Row};
 use crate::{
-    Admin, BucketLevel, Clock, Denials, Error, Explanation, Filter, Key, Mode, Override, Plan, Quota, Switch,
+    Admin, BucketLevel, Clock, Denials, Error, Explanation, Filter, Key, Mode, Override, Plan, Quota, Rule, Switch,
     TakeError, WindowLevel,
 };
 
@@ -47,7 +47,8 @@ impl<C: Clock> Admin for MemoryStore<C> {
         let mut shard = self.shard(key).lock();
         let now = self.clock.now();
         let window = shard.forget_window(key);
-        Ok(shard.change(key, |row| row.bucket.reset(&row.terms(), now)) || window)
+        let rules = self.rules.of(key, &Rule::Provisioned, shard.row(key).as_deref());
+        Ok(shard.change(key, |row| book::reset(row, &rules, now)) || window)
     }
 
     async fn delete(&self, key: &Key) -> Result<bool, Error> {

@@ -118,6 +118,7 @@ macro_rules! for_each_scenario {
             plans: a_plan_that_is_off_touches_no_bucket,
             plans: a_bucket_that_is_given_other_terms_while_off_is_brought_to_them_at_once,
             plans: a_plan_that_blocks_denies_everything,
+            plans: a_bucket_is_made_full_under_the_terms_that_rule_it_then,
             receipts: a_request_that_is_repeated_with_its_id_pays_once,
             receipts: a_cancel_gives_back_more_than_a_bucket_holds_that_has_shrunk,
             receipts: an_id_that_is_another_requests_is_refused,

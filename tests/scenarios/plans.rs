@@ -250,3 +250,32 @@ pub(crate) async fn a_plan_that_blocks_denies_everything<W: World>(world: &W) ->
     assert_eq!(left(&client.ask(1).await?), (true, 1));
     Ok(())
 }
+
+pub(crate) async fn a_bucket_is_made_full_under_the_terms_that_rule_it_then<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let (store, key, plan) = (world.store(), world.key(), world.key());
+    store.create_plan(&plan, "2 per 1h".parse()?).await?;
+    let of_plan = |cost| Take::from(key.clone()).rule(Rule::Plan(plan.clone())).cost(cost);
+    let uses_all_of = async |capacity: u64| {
+        assert!(store.reset(&key).await?);
+        let level = store.peek(&key).await?.expect("it is there");
+        assert_eq!((level.available.unsigned_abs(), level.quota.capacity()), (capacity, capacity));
+        assert_eq!(left(&world.decide(of_plan(capacity)).await?), (true, 0));
+        anyhow::Ok(())
+    };
+    assert_eq!(left(&world.decide(of_plan(2)).await?), (true, 0));
+    uses_all_of(2).await?;
+    store.create_plan(&plan, "50 per 1h".parse()?).await?;
+    uses_all_of(50).await?;
+    store.set_override(&key, Override { quota: Some("1000/s".parse()?), ..Override::default() }).await?;
+    uses_all_of(1000).await?;
+    // Back, and by then the plan is another one as well.
+    store.create_plan(&plan, "7 per 1h".parse()?).await?;
+    assert!(store.clear_override(&key).await?);
+    uses_all_of(7).await?;
+    // A bucket whose plan is gone keeps its terms.
+    assert!(store.delete_plan(&plan).await?);
+    assert!(store.reset(&key).await?);
+    assert_eq!(store.peek(&key).await?.expect("it is there").available, 7);
+    Ok(())
+}

@@ -80,7 +80,8 @@ impl Operations for Sqlite {
             let row = row::find(&mut transaction, key).await?;
             let found = window || row.is_some();
             if let Some(mut row) = row {
-                row.bucket.reset(&row.terms(), clock.now());
+                let chosen = rules::find(&mut transaction, key, row.plan.as_ref()).await?;
+                book::reset(&mut row, &(&chosen).into(), clock.now());
                 row::write(&mut transaction, key, &row).await?;
             }
             transaction.commit().await?;
