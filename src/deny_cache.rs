@@ -79,7 +79,8 @@ impl<S> DenyCache<S> {
         self.len() == 0
     }
 
-    /// Forgets what was denied for a key, for instance after a reset: the next request for it asks the store.
+    /// Forgets what was denied for a key, for instance after a reset: the next request for it asks the store. A limiter over
+    /// this one has a cache of its own, unless it is built [without](crate::LimiterBuilder::without_deny_cache).
     pub fn forget(&self, key: &Key) {
         self.denials.forget(key);
     }

@@ -48,18 +48,21 @@ use lender::Lender;
 /// ahead from a [`Fallback`](crate::Fallback), or while a mode grants or denies whatever the tokens. Answers from a lease
 /// have the source [`Lease`](crate::Source::Lease); what they say remains is what the store had left, and what is held here.
 ///
-/// It is opt-in: hosts choose it where a bucket is asked thousands of times a second. It needs a Tokio runtime. Before the
-/// process ends, [`close`](Self::close) it.
+/// It is opt-in: hosts choose it where a bucket is asked thousands of times a second, by
+/// [`LimiterBuilder::lease`](crate::LimiterBuilder::lease), which puts it above what gathers requests for the database, and whose
+/// limiter gives back what it holds when it is [closed](crate::Limiter::close). One that is put together by hand lies beneath
+/// that: leave the gathering out by [`without_coalescing`](crate::LimiterBuilder::without_coalescing) and
+/// [`close`](Self::close) it before the process ends. It needs a Tokio runtime.
 ///
 /// ```
-/// use tollgate::{Lease, Limiter, MemoryStore, Quota};
+/// use tollgate::{LeaseOptions, Limiter, MemoryStore};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tollgate::Error> {
 /// // PgStore::from(pool), or another that processes share.
-/// let limiter = Limiter::new(Lease::new(MemoryStore::new()), Quota::per_second(100_000))?;
+/// let limiter = Limiter::builder(MemoryStore::new()).lease(LeaseOptions::default()).build("100000/s")?;
 /// assert!(limiter.allow("everybody").await?.is_granted());
-/// limiter.store().close().await?;
+/// limiter.close().await?;
 /// # Ok(())
 /// # }
 /// ```
