@@ -89,7 +89,8 @@ pub trait Admin: Store {
         limit: u32,
     ) -> impl Future<Output = Result<Vec<BucketLevel>, Error>> + Send;
 
-    /// Makes a bucket full under the terms that rule it now, forgets what the key's window has counted, and says whether there was either. Reservations made
+    /// Makes a bucket full under the terms that rule it now (while it is [off](Mode::Off): that ruled it last), forgets what the
+    /// key's window has counted, and says whether there was either. Reservations made
     /// before give nothing back any more when they are cancelled.
     ///
     /// # Errors

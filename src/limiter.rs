@@ -232,8 +232,8 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives the tokens back if their turn has not come, as far as no later request queues behind them.
-    /// Tokens that were to be had at once, and are dropped before the answer is there, are used.
+    /// Dropping the future gives the tokens back if the store had them wait, and their turn has not come, as far as no later
+    /// request queues behind them. Tokens that were to be had at once are used.
     pub async fn wait_n<K>(&self, key: K, cost: u64, longest: Duration) -> Result<Decision, Error>
     where
         K: TryInto<Key>,

@@ -64,8 +64,12 @@ fn a_configuration_has_keys_rules_and_modes_in_words() {
         let error = read(json).expect_err(json);
         assert!(error.contains(wrong), "{error}");
     }
-    let written = serde_json::to_value((key(), window, Mode::Block)).expect("texts");
-    assert_eq!(written, serde_json::json!(["/search", "100 in 1min at 5s", "block"]));
+    let rules = (Rule::Quota(quota), Rule::Window(window));
+    let written = serde_json::to_value((key(), rules, Mode::Block)).expect("texts");
+    assert_eq!(written, serde_json::json!(["/search", ["10/s burst 20", "100 in 1min at 5s"], "block"]));
+    for wordless in [Rule::Plan(key()), Rule::Provisioned] {
+        assert!(serde_json::to_value(wordless).is_err_and(|error| error.to_string().contains("have words")));
+    }
 }
 
 #[cfg(feature = "serde")]

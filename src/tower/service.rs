@@ -109,10 +109,11 @@ fn leave_out_body(response: &mut Response<Bytes>) {
 
 impl RateLimitLayer {
     /// Whether a request passes all the same: in a trial, and while the limiter is switched off or to shadow, unless its key
-    /// extractor is who refuses it.
+    /// extractor turns it away for what it says.
     fn lets_pass(&self, refusal: &Refusal) -> bool {
-        let by_extractor = matches!(refusal, Refusal::NoKey(none) if !none.is_left_out());
-        self.shadow || self.gate.lets_pass() && !by_extractor
+        let turned_away =
+            matches!(refusal, Refusal::NoKey(none) if !none.is_left_out() && none.status().is_client_error());
+        self.shadow || self.gate.lets_pass() && !turned_away
     }
 
     fn refuse(&self, refusal: &Refusal, answer: Option<&Answer<'_>>, request: &Parts) -> Response<Bytes> {

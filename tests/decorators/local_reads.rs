@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use chrono::{DateTime, TimeDelta};
 use parking_lot::Mutex;
 use tokio::task::yield_now;
 use tokio::time::{Instant, advance, sleep};
@@ -178,6 +179,22 @@ async fn what_an_operator_blocked_and_lets_pass_again_is_seen_within_a_second() 
     }
     assert!(since.elapsed() <= Duration::from_millis(1020), "{:?}", since.elapsed());
     assert_eq!(store.counted(), [0, 1], "it was asked once");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_blocked_is_told_until_when() -> anyhow::Result<()> {
+    let store = Counting::new();
+    let reads = LocalReads::new(store.clone());
+    fill(&reads, "a", 1).await?;
+    let until = DateTime::from_timestamp_nanos(store.clock.now()) + TimeDelta::seconds(10);
+    store.memory.set_mode(Mode::Block, None, Some(until)).await?;
+    // Granted by what is known, and counted: so it learns of it.
+    let _ = allow(&reads, "a").await?;
+    advance(Duration::from_secs(4)).await;
+    let denied = allow(&reads, "a").await?;
+    assert_eq!((denied.is_granted(), denied.source()), (false, Source::LocalReads));
+    assert_eq!(denied.retry_after(), Duration::from_secs(6));
     Ok(())
 }
 

@@ -161,7 +161,7 @@ async fn in_the_shadow_everything_passes_and_says_what_it_would_have_come_to() -
 
 /// Whoever switches a limiter in an incident wants everybody served.
 #[tokio::test]
-async fn a_layer_whose_limiter_is_off_or_in_shadow_refuses_nobody_whatever_is_wrong() -> anyhow::Result<()> {
+async fn a_layer_whose_limiter_is_off_or_in_shadow_refuses_only_whom_its_extractor_turns_away() -> anyhow::Result<()> {
     let layers = || {
         let limiter = Limiter::new(Broken, Quota::per_hour(2))?;
         let keyless = RateLimitLayer::new(limiter.clone()).key(|_: &Parts| None::<String>);

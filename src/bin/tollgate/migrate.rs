@@ -33,7 +33,7 @@ pub(crate) struct Args {
     /// Print the SQL instead of running it; connects to nothing
     #[arg(long, value_name = "FORMAT", value_enum)]
     print: Option<Format>,
-    /// Only what comes after this version; a database at any other refuses it
+    /// Only what comes after this version, the newest in the table of migrations; a database at any other refuses it
     #[arg(long, value_name = "VERSION", requires = "print", conflicts_with = "into")]
     after: Option<i64>,
     /// The directory of that tool's migrations, one file for each

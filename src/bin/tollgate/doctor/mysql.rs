@@ -11,7 +11,6 @@ impl Examine for MySql {
         let settings = settings(&mut connection).await?;
         server(&settings, report);
         grants(&mut connection, report).await?;
-        definer(&mut connection, report).await?;
         let before = SystemTime::now();
         let now =
             sqlx::query_scalar("select cast(timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)) as signed)")
@@ -21,7 +20,7 @@ impl Examine for MySql {
         report.isolation(&settings.any(["transaction_isolation", "tx_isolation"]).replace('-', " ").to_lowercase());
         durability(&settings, report);
         sessions(&settings, report);
-        Ok(())
+        definer(&mut connection, &settings, report).await
     }
 }
 
@@ -79,22 +78,38 @@ async fn grants(connection: &mut MySqlConnection, report: &mut Report) -> Result
 }
 
 /// The routines run with the rights of whoever migrated, as far as the account may see those.
-async fn definer(connection: &mut MySqlConnection, report: &mut Report) -> Result<(), sqlx::Error> {
+async fn definer(
+    connection: &mut MySqlConnection,
+    settings: &Settings,
+    report: &mut Report,
+) -> Result<(), sqlx::Error> {
+    let mariadb = settings.get("version").contains("MariaDB");
+    let (rights, advice) = if mariadb {
+        (
+            ["READ_ONLY ADMIN", "READ ONLY ADMIN"],
+            "revoke read_only admin on *.* from them, or migrate as another account",
+        )
+    } else {
+        (
+            ["SUPER", "CONNECTION_ADMIN"],
+            "set super_read_only on replicas, or migrate as an account with this database alone",
+        )
+    };
     let definer: Option<String> = sqlx::query_scalar(
-        r"select r.definer
-            from information_schema.routines r
-            join information_schema.user_privileges p
-              on p.grantee = concat('\'', replace(r.definer, '@', '\'@\''), '\'')
-             and p.privilege_type in ('SUPER', 'CONNECTION_ADMIN', 'CONNECTION ADMIN', 'READ_ONLY ADMIN', 'READ ONLY ADMIN')
-           where r.routine_schema = database() and r.routine_name = 'token_decide_v1'
-           limit 1",
+        "select r.definer
+           from information_schema.routines r
+           join information_schema.user_privileges p
+             on p.grantee = concat('''', replace(r.definer, '@', '''@'''), '''') and p.privilege_type in (?, ?)
+          where r.routine_schema = database() and r.routine_name = 'token_decide_v1'
+          limit 1",
     )
+    .bind(rights[0])
+    .bind(rights[1])
     .fetch_optional(connection)
     .await?;
     if let Some(definer) = definer {
         let found =
             format!("the routines run as {definer}, who may write where read_only is on: a replica would grant");
-        let advice = "migrate as an account that has this database alone, or set super_read_only on replicas";
         report.warn("definer", found, advice);
     }
     Ok(())

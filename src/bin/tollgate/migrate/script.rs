@@ -63,15 +63,31 @@ pub(super) fn whole(dialect: Dialect, migrations: &[Migration], after: Option<i6
     }
 }
 
-/// Fails unless the database is at that version: what is older would be missing, and what is newer be made twice.
+/// Fails unless the database is at that version, with all before it: what is missing would stay so, and what is newer be made
+/// twice.
 fn at(dialect: Dialect, version: i64) -> String {
-    let ledger = if dialect == Dialect::Postgres { "tollgate.migrations" } else { "token_migrations" };
-    format!(
-        "create temporary table tollgate_version (\n  \
-           found bigint, constraint the_database_is_not_at_version_{version} check (found = {version}));\n\
-         insert into tollgate_version select coalesce(max(version), 0) from {ledger};\n\
-         drop table tollgate_version;\n\n"
-    )
+    let at = |ledger: &str| {
+        format!(
+            "create temporary table tollgate_version (\n  \
+               found bigint primary key, constraint the_database_is_not_at_version_{version} check (found = {version}));\n\
+             insert into tollgate_version select case when count(*) = max(version) then max(version) else -1 end from {ledger};\n\
+             drop table tollgate_version;\n\n"
+        )
+    };
+    match dialect {
+        // Whoever migrates need not have the right to temporary tables there.
+        Dialect::Postgres => format!(
+            "do $$\n\
+             begin\n  \
+               if (select count(*) <> {version} or max(version) <> {version} from tollgate.migrations) then\n    \
+                 raise exception 'the_database_is_not_at_version_{version}';\n  \
+               end if;\n\
+             end\n\
+             $$;\n\n"
+        ),
+        Dialect::Mysql => at("token_migrations where applied_at is not null"),
+        Dialect::Sqlite => at("token_migrations"),
+    }
 }
 
 /// What an administrator runs after them, if roles are wanted; SQLite has none.
