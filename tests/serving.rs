@@ -25,5 +25,6 @@ mod serving {
     mod process;
     mod routers;
     mod server;
+    mod several;
     mod windows;
 }

@@ -153,23 +153,68 @@ impl RateLimitLayer {
     ///
     /// If the figures make no quota, another limit of the layer has the name (say that one's [name](Self::name) before), or
     /// this limit or the limiter's own is a sliding window.
-    pub fn and<R>(mut self, name: impl Into<Arc<str>>, key: impl KeyExtractor, rule: R) -> Result<Self, Error>
+    pub fn and<R>(self, name: impl Into<Arc<str>>, key: impl KeyExtractor, rule: R) -> Result<Self, Error>
     where
         R: TryInto<Rule>,
         Error: From<R::Error>,
     {
         let (name, rule) = (name.into(), rule.try_into()?);
-        if self.limits.iter().any(|other| other.name == name) {
-            return Err(Error::other(SameName(name)));
-        }
         if matches!(rule, Rule::Window(_)) {
             return Err(Error::other(WindowAmongOthers(name)));
+        }
+        self.push(Limit { name, named: true, key: Arc::new(key), terms: Terms::Always(rule) })
+    }
+
+    /// Another limit, as by [`and`](Self::and), under the terms of a request: such as a plan by the day beside one by the second.
+    ///
+    /// ```
+    /// use http::request::Parts;
+    /// use tollgate::tower::{RateLimitLayer, extension};
+    /// use tollgate::{Key, Limiter, MemoryStore, Quota, Rule};
+    ///
+    /// #[derive(Clone)]
+    /// struct User { id: String, plan: String } // put there by a layer outside, which has checked it
+    ///
+    /// fn plan(request: &Parts, period: &str) -> Key {
+    ///     let plan = request.extensions.get::<User>().map_or("free", |user| user.plan.as_str());
+    ///     Key::try_from(format!("{plan} {period}")).unwrap_or(Key::from_hash(0)) // a plan that does not exist
+    /// }
+    ///
+    /// let id = || extension(|user: &User| user.id.clone());
+    /// # let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(10))?;
+    /// let layer = RateLimitLayer::new(limiter)
+    ///     .key(id())
+    ///     .plan(|request| plan(request, "by second"))
+    ///     .and_by("day", id(), |request| Rule::Plan(plan(request, "by day")))?;
+    /// # let _ = layer;
+    /// # Ok::<(), tollgate::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If another limit of the layer has the name, or the limiter's own is a sliding window.
+    pub fn and_by<R>(
+        self,
+        name: impl Into<Arc<str>>,
+        key: impl KeyExtractor,
+        rule: impl Fn(&Parts) -> R + Send + Sync + 'static,
+    ) -> Result<Self, Error>
+    where
+        R: TryInto<Rule>,
+        Error: From<R::Error>,
+    {
+        let terms = Terms::ByRequest(Arc::new(move |request: &Parts| Ok(rule(request).try_into()?)));
+        self.push(Limit { name: name.into(), named: true, key: Arc::new(key), terms })
+    }
+
+    fn push(mut self, limit: Limit) -> Result<Self, Error> {
+        if self.limits.iter().any(|other| other.name == limit.name) {
+            return Err(Error::other(SameName(limit.name)));
         }
         if matches!((&self.limits[0].terms, self.gate.rule()), (Terms::OfLimiter, Rule::Window(_))) {
             return Err(Error::other(WindowAmongOthers(Arc::clone(&self.limits[0].name))));
         }
-        let terms = Terms::Always(rule);
-        self.limits.push(Limit { name, named: true, key: Arc::new(key), terms });
+        self.limits.push(limit);
         Ok(self)
     }
 
