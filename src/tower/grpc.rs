@@ -33,12 +33,13 @@ pub(super) fn status(refusal: &Refusal) -> Status {
         status if status.is_client_error() => Code::InvalidArgument,
         _ => Code::Internal,
     };
-    match refusal {
-        Refusal::Denied { decision, .. } if decision.retry_after() != Duration::MAX => {
-            // To the nanosecond: this is no header of whole seconds.
-            let details = ErrorDetails::with_retry_info(Some(decision.retry_after()));
-            Status::with_error_details(code, refusal.message(), details)
-        }
-        _ => Status::new(code, refusal.message()),
+    let Refusal::Denied { decision, limit } = refusal else {
+        return Status::new(code, refusal.message());
+    };
+    let mut details = ErrorDetails::with_quota_failure_violation(&**limit, "no tokens are left under this limit");
+    if decision.retry_after() != Duration::MAX {
+        // To the nanosecond: this is no header of whole seconds.
+        details.set_retry_info(Some(decision.retry_after()));
     }
+    Status::with_error_details(code, refusal.message(), details)
 }

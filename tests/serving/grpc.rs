@@ -37,6 +37,8 @@ async fn a_denial_is_resource_exhausted_and_says_when_to_try_again() -> anyhow::
     assert_eq!(denied.message(), "Too many requests: try again in 2 s.");
     let retry = denied.get_details_retry_info().and_then(|info| info.retry_delay);
     assert_eq!(retry, Some(Duration::from_millis(1500)), "{denied:?}");
+    let limits = denied.get_details_quota_failure().map(|failure| failure.violations).unwrap_or_default();
+    assert_eq!(limits.iter().map(|limit| limit.subject.as_str()).collect::<Vec<_>>(), ["default"]);
     // tonic's server says who its peers are.
     let buckets = limiter.store().list(&Filter::default(), None, 10).await?;
     assert_eq!(buckets.iter().map(|bucket| bucket.key.as_str()).collect::<Vec<_>>(), ["127.0.0.1"]);
