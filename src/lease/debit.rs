@@ -45,8 +45,7 @@ impl<S: Store, C: Clock> Lender<S, C> {
         let outcome = self.store.take_one(&debiting.held.ask.clone().cost(size)).await;
         let unused = self.answered(&debiting.held, outcome.ok(), asked_at);
         // The next debit need not wait for what is given back, but whoever closes does.
-        let Debiting { open, .. } = &debiting;
-        let _open = Arc::clone(open);
+        let _open = Arc::clone(&debiting.open);
         drop(debiting);
         drop(self.give_back(unused).await);
     }

@@ -192,7 +192,8 @@ mod tests {
             let setting = |name: &str| (name.to_owned(), if name == off { "off" } else { "on" }.to_owned());
             let names = ["autovacuum", "fsync", "full_page_writes", "synchronous_commit"];
             let mut report = Report::default();
-            examine(&names.into_iter().map(setting).collect(), &mut report);
+            let encoding = ("server_encoding".to_owned(), "UTF8".to_owned());
+            examine(&names.into_iter().map(setting).chain([encoding]).collect(), &mut report);
             assert_eq!(report.warnings(), warned, "{off} is off");
         }
     }
