@@ -12,8 +12,6 @@ use crate::{Adjustment, Clock, Decision, Mode, Outcome, Receipt, Source, Store};
 /// Somebody who asks for more tokens: of each lease, one at a time, however it ends.
 struct Debiting {
     held: Arc<Held>,
-    /// Held until the tokens have arrived, or are given back: whoever closes waits for them.
-    open: Arc<OwnedRwLockReadGuard<()>>,
 }
 
 impl<S: Store, C: Clock> Lender<S, C> {
@@ -35,19 +33,20 @@ impl<S: Store, C: Clock> Lender<S, C> {
         if self.is_closed() {
             return false;
         }
-        let debiting = Debiting { held: Arc::clone(held), open: Arc::new(open) };
+        let debiting = Debiting { held: Arc::clone(held) };
         self.keep_house(&runtime);
-        runtime.spawn(Arc::clone(self).ask(debiting, size, now));
+        runtime.spawn(Arc::clone(self).ask(debiting, open, size, now));
         true
     }
 
-    async fn ask(self: Arc<Self>, debiting: Debiting, size: u64, asked_at: u64) {
+    /// Until the tokens have arrived, and those that are too late are given back, it is `open`: whoever closes waits for that.
+    async fn ask(self: Arc<Self>, debiting: Debiting, open: OwnedRwLockReadGuard<()>, size: u64, asked_at: u64) {
         let outcome = self.store.take_one(&debiting.held.ask.clone().cost(size)).await;
         let unused = self.answered(&debiting.held, outcome.ok(), asked_at);
-        // The next debit need not wait for what is given back, but whoever closes does.
-        let _open = Arc::clone(&debiting.open);
+        // The next debit need not wait for what is given back.
         drop(debiting);
         drop(self.give_back(unused).await);
+        drop(open);
     }
 
     /// Takes in what the store answered, and says what is to be given back.
