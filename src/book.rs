@@ -126,6 +126,19 @@ pub(crate) fn reset(row: &mut Row, rules: &Rules, now: i64) {
     row.bucket.reset(&row.terms(), now);
 }
 
+impl Ruled {
+    /// The bucket if a request takes nothing of it: as it is, unless the clock was set back. Then it is empty, for any request
+    /// that is possible.
+    pub(crate) fn untaken(&self, request: Request, now: i64) -> Option<Row> {
+        let mut row = self.row.clone()?;
+        let terms = row.terms();
+        if request.cost <= terms.capacity - request.keep && row.bucket.stepped_back(&terms, now) {
+            row.bucket.settle(&terms, &terms, now);
+        }
+        Some(row)
+    }
+}
+
 impl Row {
     /// A bucket that is provisioned at `now`.
     pub(crate) fn provisioned(quota: Quota, now: i64) -> Self {
