@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use crate::bucket::{Bucket, NEVER_NS, Receipt, Request, Terms};
-use crate::{Decision, Mode, Outcome, Take, TakeError};
+use crate::{Decision, Limit, Mode, Outcome, Take, TakeError};
 
 /// What became of a request, for one of its buckets.
 #[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
@@ -90,11 +90,12 @@ impl Answer {
     }
 
     /// The decision, in terms that the caller of the store understands.
-    pub(crate) fn outcome(self, take: &Take, request: Request, place: usize) -> Outcome {
-        let key = || take.limits[place].0.clone();
+    pub(crate) fn outcome(self, take: &Take, place: usize) -> Outcome {
+        let Limit { key, rule, cost, keep, .. } = &take.limits[place];
+        let key = || key.clone();
         match (self.word, &self.state) {
             (Word::Granted | Word::Denied | Word::Spared, Some((terms, bucket))) => {
-                Ok(self.decision(request, terms, bucket))
+                Ok(self.decision(take.request_at(place), terms, bucket))
             }
             (Word::Denied, None) => Ok(Decision::denial(Duration::MAX).under(self.mode)),
             (Word::Granted | Word::Spared, None) => {
@@ -102,14 +103,12 @@ impl Answer {
             }
             (Word::Never, state) => Err(TakeError::NeverPossible {
                 key: key(),
-                cost: take.cost,
-                keep: take.keep,
+                cost: *cost,
+                keep: *keep,
                 capacity: state.map_or(0, |(terms, _)| terms.capacity).unsigned_abs(),
             }),
             (Word::Unknown, _) => Err(TakeError::UnknownBucket(key())),
-            (Word::Unplanned, _) => {
-                Err(TakeError::UnknownPlan { key: key(), plan: take.limits[place].1.plan().cloned() })
-            }
+            (Word::Unplanned, _) => Err(TakeError::UnknownPlan { key: key(), plan: rule.plan().cloned() }),
             (Word::Conflict, _) => Err(TakeError::Conflict(key())),
             (Word::Reused, _) => Err(TakeError::Reused(take.id.unwrap_or_default())),
         }

@@ -17,6 +17,7 @@ mod handover;
 mod hold_back;
 mod key;
 mod lease;
+mod limit;
 mod limiter;
 mod local;
 mod memory;
@@ -28,6 +29,7 @@ mod receipt;
 mod requester;
 #[cfg(feature = "_sql")]
 mod retry;
+mod rule;
 mod store;
 mod sync;
 mod take;
@@ -50,6 +52,7 @@ pub use error::{Cause, Error, TakeError};
 pub use hold_back::{HoldBack, HoldBackError};
 pub use key::{Key, KeyError};
 pub use lease::{BootClock, Lease, LeaseOptions};
+pub use limit::Limit;
 pub use limiter::{Bound, Fallback, Limiter, LimiterBuilder, Reservation};
 pub use local::LocalBucket;
 pub use memory::MemoryStore;
@@ -57,12 +60,13 @@ pub use mode::{Mode, ModeError};
 pub use quota::{Quota, QuotaBuilder, QuotaError, Refill};
 pub use receipt::{Adjusted, Adjustment, AdjustmentKind, Receipt};
 pub use requester::{LimitError, Limited, TokenRequester, limit};
+pub use rule::Rule;
 /// The version of sqlx whose pools and connections the stores take.
 #[cfg(feature = "_sql")]
 #[doc(no_inline)]
 pub use sqlx;
 pub use store::{AnyStore, Capabilities, Outcome, Store};
-pub use take::{Rule, Take};
+pub use take::Take;
 pub use window::{Counted, LocalReads, SharedWindows, Window, WindowLevel};
 
 #[cfg(feature = "reqwest")]

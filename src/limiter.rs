@@ -5,7 +5,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 
 use crate::telemetry::Decisions;
-use crate::{AnyStore, Decision, Error, HoldBack, Key, Mode, Quota, QuotaError, Rule, Store, Take};
+use crate::{AnyStore, Decision, Error, HoldBack, Key, Mode, Rule, Store, Take};
 
 mod bound;
 mod breaker;
@@ -332,12 +332,14 @@ impl<S: Store> Limiter<S> {
     }
 
     pub(crate) fn take(&self, key: Key, cost: u64) -> Take {
-        self.take_under(key, self.rule(), cost)
+        Take::under(key, self.rule(), cost, self.keep)
     }
 
-    /// Under another rule than the limiter's.
-    pub(crate) fn take_under(&self, key: Key, rule: Rule, cost: u64) -> Take {
-        Take::under(key, rule, cost, self.keep)
+    /// Under a limit of the caller's, which may cost something else.
+    #[cfg(feature = "tower")]
+    pub(crate) fn take_under(&self, mut limit: crate::Limit, cost: u64) -> Take {
+        limit.follow(cost, self.keep);
+        Take { cost, keep: self.keep, ..Take::of(limit) }
     }
 }
 
@@ -353,18 +355,6 @@ impl<S: Store> Clone for Limiter<S> {
             denied: self.denied.clone(),
             sweeper: self.sweeper.clone(),
             ..*self
-        }
-    }
-}
-
-impl TryFrom<&str> for Rule {
-    type Error = QuotaError;
-
-    /// A quota in words, `10/s burst 20`, or a sliding window, `100 in 60s at 5s`.
-    fn try_from(text: &str) -> Result<Self, QuotaError> {
-        match text.split_whitespace().nth(1) {
-            Some("in") => text.parse::<crate::Window>().map(Self::Window),
-            _ => text.parse::<Quota>().map(Self::Quota),
         }
     }
 }

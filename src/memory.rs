@@ -11,8 +11,8 @@ use crate::book;
 use crate::hold_back::held;
 use crate::receipt::AdjustmentKind;
 use crate::{
-    Adjusted, Adjustment, BucketLevel, Capabilities, Clock, Decision, Error, HoldBack, Key, Mode, Outcome, Rule, Store,
-    SweepCursor, Swept, SystemClock, Take, TakeError,
+    Adjusted, Adjustment, BucketLevel, Capabilities, Clock, Decision, Error, HoldBack, Key, Limit, Mode, Outcome, Rule,
+    Store, SweepCursor, Swept, SystemClock, Take, TakeError,
 };
 
 mod admin;
@@ -104,7 +104,7 @@ impl<C: Clock> MemoryStore<C> {
     pub fn decide(&self, take: &Take) -> Outcome {
         let request = take.request()?;
         // What nearly every request comes to, before all that it could be.
-        if let [(key, rule)] = &take.limits[..]
+        if let [Limit { key, rule, .. }] = &take.limits[..]
             && take.id.is_none()
             && !self.rules.any()
         {
@@ -133,7 +133,7 @@ impl<C: Clock> MemoryStore<C> {
 
     /// Decides with everything that may rule the buckets, each of which is locked.
     fn decide_ruled(&self, take: &Take) -> Outcome {
-        let request = take.request()?;
+        take.request()?;
         let mut guards = self.lock_all(take.keys());
         let now = self.clock.now();
         if let Some(id) = take.id {
@@ -142,7 +142,8 @@ impl<C: Clock> MemoryStore<C> {
             }
         }
         let (mut changed, mut answers) = (Vec::new(), Vec::new());
-        for (key, rule) in &take.limits {
+        for (place, Limit { key, rule, .. }) in take.limits.iter().enumerate() {
+            let request = take.request_at(place);
             let row = guards.row(self.shard_of(key), key).cloned();
             let chosen = self.rules.of(key, rule, row.as_ref());
             let mut ruled = match book::rule(row, rule, &chosen, now) {
@@ -154,7 +155,7 @@ impl<C: Clock> MemoryStore<C> {
                     continue;
                 }
             };
-            let before = ruled.row.clone();
+            let before = ruled.untaken(request, now);
             let held = take
                 .id
                 .filter(|_| ruled.mode != Mode::Off)
@@ -169,7 +170,7 @@ impl<C: Clock> MemoryStore<C> {
         let kept = changed.iter().filter(|(_, _, row, _)| row.is_some());
         guards.make_room(&kept.map(|(key, ..)| (self.shard_of(key), *key)), now)?;
         let all = answers.iter().all(|answer| answer.word == crate::answer::Word::Granted);
-        for (answer, (key, before, after, held)) in answers.iter_mut().zip(changed) {
+        for (place, (answer, (key, before, after, held))) in answers.iter_mut().zip(changed).enumerate() {
             let spared = !all && answer.word == crate::answer::Word::Granted;
             if spared {
                 answer.spare(before.as_ref().map(|row| row.bucket));
@@ -177,7 +178,7 @@ impl<C: Clock> MemoryStore<C> {
             if let Some(row) = if spared || held { before } else { after } {
                 guards.write(self.shard_of(key), key, row, now)?;
             }
-            if let (Some(id), Some(receipt), false) = (take.id, answer.receipt(request), held) {
+            if let (Some(id), Some(receipt), false) = (take.id, answer.receipt(take.request_at(place)), held) {
                 let receipts = &mut guards.shard(self.shard_of(key)).receipts;
                 receipts.open(id, key, receipt, now.saturating_add(take.hold_ns()));
             }
@@ -185,7 +186,7 @@ impl<C: Clock> MemoryStore<C> {
         let decisions = answers
             .into_iter()
             .enumerate()
-            .map(|(place, answer)| answer.outcome(take, request, place).map(|decision| (place, decision)));
+            .map(|(place, answer)| answer.outcome(take, place).map(|decision| (place, decision)));
         let decisions = decisions.collect::<Result<Vec<_>, TakeError>>()?;
         Ok(Decision::of_all(decisions).expect("a request names a bucket"))
     }

@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use crate::bucket::{LONGEST_WAIT_NS, Request};
 use crate::quota::span::nanoseconds;
-use crate::{Key, Quota, QuotaBuilder, QuotaError, TakeError, Window};
+use crate::{Key, Limit, Rule, TakeError, Window};
 
 /// A request for tokens of one bucket, or of several: then from all of them or from none.
 ///
@@ -20,7 +20,8 @@ use crate::{Key, Quota, QuotaBuilder, QuotaError, TakeError, Window};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Take {
-    pub(crate) limits: SmallVec<[(Key, Rule); 1]>,
+    pub(crate) limits: SmallVec<[Limit; 1]>,
+    /// Of the limits that have none of their own, as what to keep is.
     pub(crate) cost: u64,
     pub(crate) max_wait: Duration,
     pub(crate) keep: u64,
@@ -42,10 +43,12 @@ pub(crate) enum IfLocked {
 }
 
 impl Take {
-    /// How many tokens to take; 1 if not said.
+    /// How many tokens to take from each bucket that has no [cost of its own](Limit::cost); 1 if not said.
     #[must_use]
-    pub fn cost(self, cost: u64) -> Self {
-        Self { cost, ..self }
+    pub fn cost(mut self, cost: u64) -> Self {
+        self.cost = cost;
+        self.limits.iter_mut().for_each(|limit| limit.follow(cost, self.keep));
+        self
     }
 
     /// How long the caller would wait for them; not at all if not said. A year at most.
@@ -54,17 +57,20 @@ impl Take {
         Self { max_wait, ..self }
     }
 
-    /// How many tokens must remain for others; none if not said.
+    /// How many tokens must remain for others, in each bucket that has no [such number of its own](Limit::keep); none if not
+    /// said.
     #[must_use]
-    pub fn keep(self, keep: u64) -> Self {
-        Self { keep, ..self }
+    pub fn keep(mut self, keep: u64) -> Self {
+        self.keep = keep;
+        self.limits.iter_mut().for_each(|limit| limit.follow(self.cost, keep));
+        self
     }
 
     /// Under which terms; the bucket's own if not said. Of several buckets, the last one named.
     #[must_use]
     pub fn rule(mut self, rule: Rule) -> Self {
-        if let Some((_, last)) = self.limits.last_mut() {
-            *last = rule;
+        if let Some(last) = self.limits.last_mut() {
+            last.rule = rule;
         }
         self
     }
@@ -73,10 +79,37 @@ impl Take {
     ///
     /// A bucket named twice is named once, under the rule given last.
     #[must_use]
-    pub fn and(mut self, key: Key, rule: Rule) -> Self {
-        self.own &= *self.key() != key;
-        self.limits.retain(|(other, _)| *other != key);
-        self.limits.push((key, rule));
+    pub fn and(self, key: Key, rule: Rule) -> Self {
+        self.and_limit(Limit::new(key, rule))
+    }
+
+    /// Another bucket, as by [`and`](Self::and), of which perhaps not the same number of tokens is taken: a call of a model
+    /// is one request, and so many tokens.
+    ///
+    /// ```
+    /// use tollgate::{Key, Limit, Rule, Take};
+    ///
+    /// let tokens = Take::from(Key::try_from("account:tokens")?).rule(Rule::try_from("40000/min")?);
+    /// let requests = Limit::new(Key::try_from("account:requests")?, Rule::try_from("50/min")?).cost(1);
+    /// let call = tokens.and_limit(requests).cost(1200);
+    /// assert_eq!(call.limits().map(Limit::tokens).collect::<Vec<_>>(), [1200, 1]);
+    /// # Ok::<(), tollgate::Error>(())
+    /// ```
+    #[must_use]
+    pub fn and_limit(mut self, mut limit: Limit) -> Self {
+        self.own &= self.key() != limit.key();
+        limit.follow(self.cost, self.keep);
+        self.limits.retain(|other| other.key != limit.key);
+        self.limits.push(limit);
+        self.simplified()
+    }
+
+    /// What its only limit says for itself, the request does.
+    pub(crate) fn simplified(mut self) -> Self {
+        if let [only] = &mut self.limits[..] {
+            (self.cost, self.keep) = (only.cost, only.keep);
+            only.own_nothing();
+        }
         self
     }
 
@@ -105,19 +138,19 @@ impl Take {
         Self { if_locked: IfLocked::Fail, ..self }
     }
 
-    /// The buckets that it takes from, and under which terms: for a [`Store`](crate::Store) or a log of your own, as what
-    /// follows is.
-    pub fn limits(&self) -> impl Iterator<Item = (&Key, &Rule)> {
-        self.limits.iter().map(|(key, rule)| (key, rule))
+    /// The buckets that it takes from, how many tokens, and under which terms: for a [`Store`](crate::Store) or a log of your
+    /// own, as what follows is.
+    pub fn limits(&self) -> impl Iterator<Item = &Limit> {
+        self.limits.iter()
     }
 
-    /// How many tokens it takes from each.
+    /// How many tokens it takes from each bucket that has no cost of its own.
     #[must_use]
     pub fn tokens(&self) -> u64 {
         self.cost
     }
 
-    /// How many must remain for others.
+    /// How many must remain for others, in each that has no such number of its own.
     #[must_use]
     pub fn kept(&self) -> u64 {
         self.keep
@@ -143,29 +176,29 @@ impl Take {
 
     /// The buckets that it takes from.
     pub fn keys(&self) -> impl Iterator<Item = &Key> {
-        self.limits.iter().map(|(key, _)| key)
+        self.limits.iter().map(Limit::key)
     }
 
     /// The bucket; of several, the first.
     #[must_use]
     pub fn key(&self) -> &Key {
-        &self.limits[0].0
+        &self.limits[0].key
     }
 
-    /// The bucket and its rule, if it asks for the tokens of one bucket and no store has to remember it: what may be
-    /// answered without asking the store.
+    /// The only limit, if it asks for the tokens of one bucket and no store has to remember it: what may be answered without
+    /// asking the store.
     #[inline]
-    pub(crate) fn plain(&self) -> Option<(&Key, &Rule)> {
+    pub(crate) fn plain(&self) -> Option<&Limit> {
         match &self.limits[..] {
-            [(_, Rule::Window(_))] => None,
-            [(key, rule)] if self.id.is_none() => Some((key, rule)),
+            [Limit { rule: Rule::Window(_), .. }] => None,
+            [limit] if self.id.is_none() => Some(limit),
             _ => None,
         }
     }
 
     /// The same, if it may also be answered with tokens that cannot be given back.
     #[inline]
-    pub(crate) fn lendable(&self) -> Option<(&Key, &Rule)> {
+    pub(crate) fn lendable(&self) -> Option<&Limit> {
         self.plain().filter(|_| !self.refundable)
     }
 
@@ -176,41 +209,47 @@ impl Take {
 
     /// Whether nothing limits it.
     pub(crate) fn is_unlimited(&self) -> bool {
-        self.limits.iter().all(|(_, rule)| *rule == Rule::Quota(Quota::unlimited()))
+        self.limits.iter().all(Limit::is_unlimited)
     }
 
     /// The same without the buckets that have no limit, and the places of those that are left; `None` if all have one.
     pub(crate) fn limited(&self) -> Option<(Self, SmallVec<[usize; 4]>)> {
-        let has_limit = |(_, rule): &(Key, Rule)| *rule != Rule::Quota(Quota::unlimited());
+        let has_limit = |limit: &Limit| !limit.is_unlimited();
         if self.limits.iter().all(has_limit) {
             return None;
         }
         let mut limited = self.clone();
         limited.limits.retain(|limit| has_limit(limit));
         let places = self.limits.iter().enumerate().filter(|(_, limit)| has_limit(limit));
-        Some((limited, places.map(|(place, _)| place).collect()))
+        Some((limited.simplified(), places.map(|(place, _)| place).collect()))
     }
 
-    /// In the arithmetic's units.
+    /// For its only bucket, or for the first of several, in the arithmetic's units.
     #[inline]
     pub(crate) fn request(&self) -> Result<Request, TakeError> {
-        if self.cost == 0 {
+        if self.limits.iter().any(|limit| limit.cost == 0) {
             return Err(TakeError::NoTokens);
         }
         if self.limits.len() > 1
-            && let Some((key, _)) = self.limits.iter().find(|(_, rule)| matches!(rule, Rule::Window(_)))
+            && let Some(window) = self.limits.iter().find(|limit| matches!(limit.rule, Rule::Window(_)))
         {
-            return Err(TakeError::WindowWithOthers(key.clone()));
+            return Err(TakeError::WindowWithOthers(window.key.clone()));
         }
+        Ok(self.request_at(0))
+    }
+
+    /// For the bucket at a place, if it was found to be possible by [`request`](Self::request).
+    #[inline]
+    pub(crate) fn request_at(&self, place: usize) -> Request {
         // Larger figures than any bucket holds stay so; half of the range keeps their sums within it.
         let tokens = |n: u64| i64::try_from(n).unwrap_or(i64::MAX).min(i64::MAX / 2);
-        let max_wait = nanoseconds(self.max_wait).min(LONGEST_WAIT_NS);
-        Ok(Request { cost: tokens(self.cost), max_wait, keep: tokens(self.keep) })
+        let Limit { cost, keep, .. } = self.limits[place];
+        Request { cost: tokens(cost), max_wait: nanoseconds(self.max_wait).min(LONGEST_WAIT_NS), keep: tokens(keep) }
     }
 
     /// The sliding window that it is under, if it is.
     pub(crate) fn window(&self) -> Option<&Window> {
-        match &self.limits[0].1 {
+        match &self.limits[0].rule {
             Rule::Window(window) => Some(window),
             _ => None,
         }
@@ -226,11 +265,16 @@ impl Take {
     /// All that a limiter says, in one move.
     #[inline]
     pub(crate) fn under(key: Key, rule: Rule, cost: u64, keep: u64) -> Self {
+        Self::of(Limit::of(key, rule, cost, keep))
+    }
+
+    #[inline]
+    pub(crate) fn of(limit: Limit) -> Self {
         Self {
-            limits: SmallVec::from_buf([(key, rule)]),
-            cost,
+            cost: limit.cost,
             max_wait: Duration::ZERO,
-            keep,
+            keep: limit.keep,
+            limits: SmallVec::from_buf([limit]),
             id: None,
             hold: Duration::ZERO,
             own: true,
@@ -247,57 +291,9 @@ impl From<Key> for Take {
     }
 }
 
-/// Whose terms hold for a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Rule {
-    /// The bucket's own, or its plan's. It must have been provisioned.
-    Provisioned,
-    /// Those of a plan, whose row can be changed at any time. The first request makes the bucket, full.
-    Plan(Key),
-    /// These. The first request makes the bucket, full; a bucket made under another quota changes to this one
-    /// and keeps its tokens.
-    Quota(Quota),
-    /// At most so many in any interval. Windows and buckets of the same key are two. The first request makes the window;
-    /// one made under other terms changes to these and keeps its counts.
-    Window(Window),
-}
-
-impl Rule {
-    /// The terms that it brings along.
-    #[cfg(feature = "_sql")]
-    pub(crate) fn quota(&self) -> Option<&Quota> {
-        match self {
-            Self::Quota(quota) => Some(quota),
-            _ => None,
-        }
-    }
-
-    /// The plan that it names.
-    pub(crate) fn plan(&self) -> Option<&Key> {
-        match self {
-            Self::Plan(plan) => Some(plan),
-            _ => None,
-        }
-    }
-}
-
-impl From<Window> for Rule {
-    fn from(window: Window) -> Self {
-        Self::Window(window)
-    }
-}
-
-impl From<Quota> for Rule {
-    fn from(quota: Quota) -> Self {
-        Self::Quota(quota)
-    }
-}
-
-impl TryFrom<QuotaBuilder> for Rule {
-    type Error = QuotaError;
-
-    fn try_from(builder: QuotaBuilder) -> Result<Self, QuotaError> {
-        builder.build().map(Self::Quota)
+impl From<Limit> for Take {
+    /// A request whose cost is the limit's, and what it keeps, too.
+    fn from(limit: Limit) -> Self {
+        Self::of(limit).simplified()
     }
 }

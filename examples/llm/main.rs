@@ -1,6 +1,6 @@
 //! Thirty workers that share a language model's account: so many requests and so many tokens in a time, for all of them.
 //!
-//! Each call pays an estimate first and what it cost in the end. Somebody else uses the account too, of which only the
+//! Each call takes one request and an estimate of its tokens together, and pays in the end what it cost. Somebody else uses the account too, of which only the
 //! provider's headers tell: they hold both buckets back for every worker. The provider is a server that the example starts; it
 //! enforces both limits, and counts requests that came too early. Providers state theirs by the minute: here a minute is a
 //! second long, so that the demonstration is over in some.
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
-use tollgate::{HoldBack, Key, Limiter, Preset, Reservation, Rule, Store, Take};
+use tollgate::{HoldBack, Limit, Limiter, Preset, Reservation, Rule, Store, Take};
 use uuid::Uuid;
 
 use provider::Provider;
@@ -37,11 +37,11 @@ async fn main() -> anyhow::Result<()> {
     let database = common::open().await?;
     let provider = Provider::start().await?;
     println!("{WORKERS} workers with {} calls each; {}, {}", ESTIMATES.len(), REQUESTS.quota, TOKENS.quota);
-    let limit = |name, terms: Terms| {
-        let held_back = AtomicU64::new(0);
-        anyhow::Ok(Limit { key: database.key(name)?, rule: Rule::try_from(terms.quota)?, terms, held_back })
+    let side = |name, terms: Terms| {
+        let limit = Limit::new(database.key(name)?, Rule::try_from(terms.quota)?).keep(terms.keep);
+        anyhow::Ok(Side { limit, headers: terms.headers, held_back: AtomicU64::new(0) })
     };
-    let (requests, tokens) = (limit("requests", REQUESTS)?, limit("tokens", TOKENS)?);
+    let (requests, tokens) = (side("requests", REQUESTS)?, side("tokens", TOKENS)?);
     let limiter = Limiter::new(database.store(), "unlimited")?; // each request names its own
     let account = Arc::new(Account { limiter, requests, tokens, http: reqwest::Client::new(), url: provider.url() });
     let workers: Vec<_> = (0..WORKERS)
@@ -58,8 +58,8 @@ async fn main() -> anyhow::Result<()> {
     for worker in workers {
         timeout(Duration::from_mins(1), worker).await???;
     }
-    for (limit, name) in [(&account.requests, "requests"), (&account.tokens, "tokens")] {
-        println!("{name} held back by the provider's headers: {}", limit.held_back.load(Ordering::Relaxed) > 0);
+    for (side, name) in [(&account.requests, "requests"), (&account.tokens, "tokens")] {
+        println!("{name} held back by the provider's headers: {}", side.held_back.load(Ordering::Relaxed) > 0);
     }
     println!("the provider answered {} calls", provider.answered());
     println!("violations: {}", provider.violations());
@@ -75,26 +75,17 @@ struct Terms {
 }
 
 /// One of the limits of an account.
-struct Limit {
-    key: Key,
-    rule: Rule,
-    terms: Terms,
+struct Side {
+    limit: Limit,
+    headers: &'static [Preset],
     held_back: AtomicU64,
-}
-
-impl Limit {
-    /// Who waits has something promised already, of which the headers know nothing: so nobody waits for long in line.
-    fn take(&self, cost: u64) -> Take {
-        let take = Take::from(self.key.clone()).rule(self.rule.clone()).cost(cost).keep(self.terms.keep);
-        take.max_wait(LONGEST).id(Uuid::new_v4(), Duration::from_hours(1))
-    }
 }
 
 /// An account as all workers see it.
 struct Account<S: Store> {
     limiter: Limiter<S>,
-    requests: Limit,
-    tokens: Limit,
+    requests: Side,
+    tokens: Side,
     http: reqwest::Client,
     url: String,
 }
@@ -103,18 +94,18 @@ impl<S: Store> Account<S> {
     /// Calls until there is an answer.
     async fn call(&self, estimate: u64) -> anyhow::Result<()> {
         loop {
-            let (request, tokens) = self.reserve(estimate).await?;
-            sleep(request.delay().max(tokens.delay())).await;
+            let call = self.reserve(estimate).await?;
+            sleep(call.delay()).await;
 
             let answer = self.http.post(&self.url).body(estimate.to_string()).send().await?;
             let (status, headers) = (answer.status(), answer.headers().clone());
             let used = if status.is_success() { answer.text().await?.parse()? } else { 0 };
             // First what it cost, then what the provider says is left: that knows of it.
-            tokens.settle(used).await?;
-            for limit in [&self.requests, &self.tokens] {
-                if let Some(hold) = HoldBack::from_answer(status, &headers, limit.terms.headers) {
-                    let lowered = self.limiter.hold_back_under(&limit.key, &limit.rule, hold).await?;
-                    limit.held_back.fetch_add(u64::from(lowered), Ordering::Relaxed);
+            call.settle(used).await?;
+            for Side { limit, headers: presets, held_back } in [&self.requests, &self.tokens] {
+                if let Some(hold) = HoldBack::from_answer(status, &headers, presets) {
+                    let lowered = self.limiter.hold_back_under(limit.key(), limit.rule(), hold).await?;
+                    held_back.fetch_add(u64::from(lowered), Ordering::Relaxed);
                 }
             }
             if status.is_success() {
@@ -123,20 +114,17 @@ impl<S: Store> Account<S> {
         }
     }
 
-    /// A request and its tokens. Nobody keeps one of them while waiting for the other.
-    async fn reserve(&self, estimate: u64) -> anyhow::Result<(Reservation<S>, Reservation<S>)> {
+    /// A request and its tokens: both or none, in one call. Who waits has something promised already, of which the headers know
+    /// nothing: so nobody waits for long in line.
+    async fn reserve(&self, estimate: u64) -> anyhow::Result<Reservation<S>> {
+        let request = self.requests.limit.clone().cost(1);
+        let take = Take::from(self.tokens.limit.clone()).cost(estimate).and_limit(request).max_wait(LONGEST);
         loop {
-            let tokens = self.limiter.reserve_all(&self.tokens.take(estimate)).await?;
-            if !tokens.is_granted() {
-                sleep(tokens.decision().retry_after().saturating_sub(LONGEST)).await;
-                continue;
+            let call = self.limiter.reserve_all(&take.clone().id(Uuid::new_v4(), Duration::from_hours(1))).await?;
+            if call.is_granted() {
+                return Ok(call);
             }
-            let request = self.limiter.reserve_all(&self.requests.take(1)).await?;
-            if request.is_granted() {
-                return Ok((request, tokens));
-            }
-            tokens.settle(0).await?;
-            sleep(request.decision().retry_after().saturating_sub(LONGEST)).await;
+            sleep(call.decision().retry_after().saturating_sub(LONGEST)).await;
         }
     }
 }

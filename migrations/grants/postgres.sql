@@ -27,7 +27,8 @@ grant execute on function
   tollgate.take_times_v1(text, bigint, bigint, bigint, numeric, text, text, bigint),
   tollgate.take_many_v1(
     text[], bigint[], bigint[], bigint[], bigint[], numeric[], text[], text[], uuid[], bigint[], bigint[]),
-  tollgate.take_all_v1(text[], bigint[], numeric[], text[], text[], bigint, bigint, bigint, uuid, bigint),
+  tollgate.take_all_v1(
+    text[], bigint[], bigint[], bigint[], numeric[], text[], text[], bigint, uuid, bigint),
   tollgate.take_all_many_v1(bigint[], text[], bigint[], bigint[], bigint[], numeric[], text[], text[]),
   tollgate.adjust_v1(text, uuid, text, bigint, bigint, bigint, bigint),
   tollgate.take_window_v1(

@@ -1,8 +1,9 @@
--- token_decide_all_v1: take the same number of tokens from several buckets, from all of them or from none.
+-- token_decide_all_v1: take tokens from several buckets, from all of them or from none.
 --
--- Arguments: p_limits    a JSON array; a limit is [id in hexadecimal, capacity, refill_seconds, refill, plan in
---                        hexadecimal], no bucket twice, each with terms or a plan as for token_decide_v1, or neither
---            p_cost, p_max_wait, p_keep, p_receipt, p_hold: as for token_decide_v1, the same for all
+-- Arguments: p_limits    a JSON array; a limit is [id in hexadecimal, cost, keep, capacity, refill_seconds, refill, plan in
+--                        hexadecimal], no bucket twice, each as for token_decide_v1: its cost and what to keep, and terms
+--                        or a plan, or neither
+--            p_max_wait, p_receipt, p_hold: as for token_decide_v1, the same for all
 -- Result:    o_answers   a JSON array of a text a bucket, in any order: its place, then token_take_v1's columns from
 --                        outcome on, with spaces between them and - for null. All are 'granted'; or one or more say
 --                        why not, and the others are 'spared': they could have been granted, and nothing was taken
@@ -17,8 +18,8 @@
 -- then, if all grant, their tokens are taken: what a locked bucket has granted, it grants later, too. A wait acts when
 -- the last bucket's does; each bucket's tokens are taken for when they are there.
 create procedure token_decide_all_v1(
-  in p_limits longtext character set utf8mb4, in p_cost bigint, in p_max_wait bigint, in p_keep bigint,
-  in p_receipt varchar(36) character set ascii, in p_hold bigint, out o_answers longtext character set utf8mb4)
+  in p_limits longtext character set utf8mb4, in p_max_wait bigint, in p_receipt varchar(36) character set ascii,
+  in p_hold bigint, out o_answers longtext character set utf8mb4)
 modifies sql data
 sql security definer
 begin
@@ -26,6 +27,7 @@ begin
   declare v_done, v_spare boolean default false;
   declare v_all boolean default true;
   declare v_again, v_taken boolean default false;
+  declare v_safe boolean default @@sql_safe_updates;
   declare v_mode_rules, v_overrides boolean;
   declare v_limits, v_ids, v_planned, v_missing, v_ruled, v_plain, v_granting, v_after bigint;
   declare v_1, v_2, v_3, v_4, v_5, v_6, v_7, v_8 varbinary(1024);  -- the ids by place
@@ -34,19 +36,21 @@ begin
   declare v_outcome, v_refill varchar(10) character set ascii collate ascii_bin;
   declare v_mode varchar(7) character set ascii;
   declare v_refill_seconds decimal(19, 9);
-  declare v_place, v_capacity, v_at, v_times bigint;
+  declare v_place, v_capacity, v_cost, v_keep, v_at, v_times bigint;
   declare v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks bigint;
   declare v_sorted cursor for
-    select place, unhex(id) as id, capacity, refill_seconds, refill, unhex(plan)
+    select place, unhex(id) as id, cost, keep, capacity, refill_seconds, refill, unhex(plan)
       from json_table(p_limits, '$[*]' columns (
              place for ordinality, id varchar(2048) character set ascii path '$[0]',
-             capacity bigint path '$[1]' error on error, refill_seconds decimal(19, 9) path '$[2]' error on error,
-             refill varchar(10) path '$[3]', plan varchar(2048) character set ascii path '$[4]')) as limits
+             cost bigint path '$[1]' error on error, keep bigint path '$[2]' error on error,
+             capacity bigint path '$[3]' error on error, refill_seconds decimal(19, 9) path '$[4]' error on error,
+             refill varchar(10) path '$[5]', plan varchar(2048) character set ascii path '$[6]')) as limits
      order by id, place;
   declare continue handler for not found set v_done = true;
   declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
   declare exit handler for sqlexception
   begin
+    set sql_safe_updates = v_safe;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
@@ -58,8 +62,7 @@ begin
     start transaction;
   end if;
   at_once: loop
-    if (p_receipt is null and p_cost between 1 and 4611686018427387903 and p_keep between 0 and 4611686018427387903
-        and p_max_wait between 0 and 31622400000000000
+    if (p_receipt is null and p_max_wait between 0 and 31622400000000000
         -- MariaDB cuts longer arrays off.
         /*M! and @@group_concat_max_len >= 4096 */) is not true then
       leave at_once;
@@ -68,43 +71,46 @@ begin
     select count(*), count(distinct r.id), sum(b.plan is not null),
            sum(b.id is null and (r.capacity is not null or r.plan is not null)),
            -- Nothing but its tokens rules it, and the clock was not set back.
-           sum((b.capacity = b.under_capacity and b.refill_seconds = b.under_seconds and b.refill = b.under_refill
+           sum((r.cost between 1 and 4611686018427387903 and r.keep between 0 and 4611686018427387903
+                and b.capacity = b.under_capacity and b.refill_seconds = b.under_seconds and b.refill = b.under_refill
                 and if(r.capacity is null, r.plan is null or r.plan <=> b.plan,
                        b.plan is null and r.capacity = b.capacity
                        and r.refill_seconds = b.refill_seconds and r.refill = b.refill)
-                and (p_cost > b.burst div b.token_ticks - p_keep
+                and (r.cost > b.burst div b.token_ticks - r.keep
                      or b.full_at - (v_at - b.anchor) div b.step_ns * b.step_ticks
                         <= b.burst + b.longest_wait + (1000000000 div b.step_ns + 1) * b.step_ticks)) is true),
-           sum(if(p_cost <= b.burst div b.token_ticks - p_keep,
-                  b.full_at + (p_cost + p_keep - b.burst div b.token_ticks) * b.token_ticks
+           sum(if(r.cost <= b.burst div b.token_ticks - r.keep,
+                  b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks
                     <= (v_at + p_max_wait - b.anchor) div b.step_ns * b.step_ticks, false)),
            json_arrayagg(if(
-             p_cost <= b.burst div b.token_ticks - p_keep
-             and b.full_at + (p_cost + p_keep - b.burst div b.token_ticks) * b.token_ticks
+             r.cost <= b.burst div b.token_ticks - r.keep
+             and b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks
                  <= (v_at + p_max_wait - b.anchor) div b.step_ns * b.step_ticks,
              concat_ws(' ', place, 'granted', '-', v_at,
-               if(b.full_at + (p_cost + p_keep - b.burst div b.token_ticks) * b.token_ticks
+               if(b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks
                     > (v_at - b.anchor) div b.step_ns * b.step_ticks,
-                  (b.full_at + (p_cost + p_keep - b.burst div b.token_ticks) * b.token_ticks + b.step_ticks - 1)
+                  (b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks + b.step_ticks - 1)
                     div b.step_ticks * b.step_ns + b.anchor,
                   v_at),
                greatest(
                  b.full_at, (v_at - b.anchor) div b.step_ns * b.step_ticks,
-                 (b.full_at + (p_cost + p_keep - b.burst div b.token_ticks) * b.token_ticks + b.step_ticks - 1)
-                   div b.step_ticks * b.step_ticks) + p_cost * b.token_ticks,
-               b.granted + p_cost, b.burst, b.anchor, b.step_ns, b.step_ticks, b.token_ticks),
+                 (b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks + b.step_ticks - 1)
+                   div b.step_ticks * b.step_ticks) + r.cost * b.token_ticks,
+               b.granted + r.cost, b.burst, b.anchor, b.step_ns, b.step_ticks, b.token_ticks),
              null)),
            max(if(place = 1, r.id, null)), max(if(place = 2, r.id, null)), max(if(place = 3, r.id, null)),
            max(if(place = 4, r.id, null)), max(if(place = 5, r.id, null)), max(if(place = 6, r.id, null)),
            max(if(place = 7, r.id, null)), max(if(place = 8, r.id, null))
-      into v_limits, v_ids, v_planned, v_missing, v_plain, v_granting, o_answers, v_1, v_2, v_3, v_4, v_5, v_6, v_7, v_8
-      from (select place, unhex(id) as id, capacity, refill_seconds, refill, unhex(plan) as plan
+      into v_limits, v_ids, v_planned, v_missing, v_plain, v_granting, o_answers,
+           v_1, v_2, v_3, v_4, v_5, v_6, v_7, v_8
+      from (select place, unhex(id) as id, cost, keep, capacity, refill_seconds, refill, unhex(plan) as plan
               from json_table(p_limits, '$[*]' columns (
                      place for ordinality, id varchar(512) character set ascii path '$[0]',
-                     capacity bigint path '$[1]' error on error,
-                     refill_seconds decimal(19, 9) path '$[2]' error on error,
-                     refill varchar(10) character set ascii collate ascii_bin path '$[3]',
-                     plan varchar(512) character set ascii path '$[4]')) as limits
+                     cost bigint path '$[1]' error on error, keep bigint path '$[2]' error on error,
+                     capacity bigint path '$[3]' error on error,
+                     refill_seconds decimal(19, 9) path '$[4]' error on error,
+                     refill varchar(10) character set ascii collate ascii_bin path '$[5]',
+                     plan varchar(512) character set ascii path '$[6]')) as limits
              order by id limit 1000000000) as r
       left join token_buckets b on b.id = r.id
        for update /*!80000 of b */;
@@ -140,32 +146,37 @@ begin
     set v_pass = 4, v_spare = v_granting < v_limits;
     if not v_spare then
       set v_after = greatest(v_at, v_after);
+      if v_safe then set sql_safe_updates = 0; end if;
       -- From left to right: full_at is what the longest wait is reckoned from.
-      update token_buckets force index (primary)
-         set granted = granted + p_cost,
-             longest_wait = greatest(
-               longest_wait,
-               (full_at + (p_cost + p_keep - burst div token_ticks) * token_ticks + step_ticks - 1)
-                 div step_ticks * step_ticks - (v_at - anchor) div step_ns * step_ticks),
-             full_at = greatest(
-               full_at,
-               (full_at + (p_cost + p_keep - burst div token_ticks) * token_ticks + step_ticks - 1)
-                 div step_ticks * step_ticks,
-               (v_after - anchor) div step_ns * step_ticks) + p_cost * token_ticks
-       where id in (v_1, v_2, v_3, v_4, v_5, v_6, v_7, v_8);
+      update json_table(p_limits, '$[*]' columns (
+               id varchar(512) character set ascii path '$[0]', cost bigint path '$[1]', keep bigint path '$[2]')) as r
+        straight_join token_buckets b on b.id = unhex(r.id)
+         set b.granted = b.granted + r.cost,
+             b.longest_wait = greatest(
+               b.longest_wait,
+               (b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks + b.step_ticks - 1)
+                 div b.step_ticks * b.step_ticks - (v_at - b.anchor) div b.step_ns * b.step_ticks),
+             b.full_at = greatest(
+               b.full_at,
+               (b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks + b.step_ticks - 1)
+                 div b.step_ticks * b.step_ticks,
+               (v_after - b.anchor) div b.step_ns * b.step_ticks) + r.cost * b.token_ticks;
+      if v_safe then set sql_safe_updates = 1; end if;
     else
       select json_arrayagg(concat_ws(
-               ' ', cast(field(id, v_1, v_2, v_3, v_4, v_5, v_6, v_7, v_8) as char character set ascii),
+               ' ', place,
                case
-                 when p_cost > burst div token_ticks - p_keep then 'never'
-                 when full_at + (p_cost + p_keep - burst div token_ticks) * token_ticks
-                      <= (v_at + p_max_wait - anchor) div step_ns * step_ticks then 'spared'
+                 when r.cost > b.burst div b.token_ticks - r.keep then 'never'
+                 when b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks
+                      <= (v_at + p_max_wait - b.anchor) div b.step_ns * b.step_ticks then 'spared'
                  else 'denied'
-               end, '-', v_at, v_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks))
+               end, '-', v_at, v_at, b.full_at, b.granted, b.burst, b.anchor, b.step_ns, b.step_ticks, b.token_ticks))
         into o_answers
-        from token_buckets force index (primary)
-       where id in (v_1, v_2, v_3, v_4, v_5, v_6, v_7, v_8)
-         for update;
+        from json_table(p_limits, '$[*]' columns (
+               place for ordinality, id varchar(512) character set ascii path '$[0]', cost bigint path '$[1]',
+               keep bigint path '$[2]')) as r
+        straight_join token_buckets b on b.id = unhex(r.id)
+         for update /*!80000 of b */;
     end if;
     leave at_once;
   end loop;
@@ -180,10 +191,10 @@ begin
     set o_answers = '[]', v_done = false;
     open v_sorted;
     decide: loop
-      fetch v_sorted into v_place, v_id, v_capacity, v_refill_seconds, v_refill, v_plan;
+      fetch v_sorted into v_place, v_id, v_cost, v_keep, v_capacity, v_refill_seconds, v_refill, v_plan;
       if v_done then leave decide; end if;
       set v_times = 1;
-      call token_decide_v1(convert(v_id using utf8mb4), p_cost, p_max_wait, p_keep, v_capacity, v_refill_seconds,
+      call token_decide_v1(convert(v_id using utf8mb4), v_cost, p_max_wait, v_keep, v_capacity, v_refill_seconds,
                            v_refill, convert(v_plan using utf8mb4), if(v_pass = 1, null, p_receipt), p_hold,
                            v_pass = 3, v_times,
                            v_outcome, v_mode, v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,

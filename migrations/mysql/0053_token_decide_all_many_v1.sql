@@ -1,8 +1,7 @@
 -- token_decide_all_many_v1: decide several requests in one call, each for several buckets: from all of its buckets or
 -- from none.
 --
--- Arguments: p_requests  a JSON array; a request is [cost, keep, limits]: token_decide_all_v1's p_cost, p_keep and
---                        p_limits. Nobody waits, and none has an id.
+-- Arguments: p_requests  a JSON array; a request is token_decide_all_v1's p_limits. Nobody waits, and none has an id.
 -- Result:    o_standing  a JSON array of a text for each bucket of each request, in any order: the request's place, from
 --                        1, and what token_decide_all_v1 says of the bucket, but its state is how it stands before
 --                        anything is taken. A request is granted if all its texts say so; then its tokens are taken after
@@ -57,14 +56,15 @@ begin
     with asked as (
       select request, place, unhex(id) as id, cost, keep, capacity, refill_seconds, refill, unhex(plan) as plan
         from json_table(p_requests, '$[*]' columns (
-               request for ordinality, cost bigint path '$[0]' error on error, keep bigint path '$[1]' error on error,
-               nested path '$[2][*]' columns (
+               request for ordinality,
+               nested path '$[*]' columns (
                  place for ordinality, id varchar(512) character set ascii path '$[0]',
                  -- What would say something else as a null: refused here, where all are read first.
-                 capacity bigint path '$[1]' error on error,
-                 refill_seconds decimal(19, 9) path '$[2]' error on error,
-                 refill varchar(10) character set ascii collate ascii_bin path '$[3]',
-                 plan varchar(512) character set ascii path '$[4]'))) as requests
+                 cost bigint path '$[1]' error on error, keep bigint path '$[2]' error on error,
+                 capacity bigint path '$[3]' error on error,
+                 refill_seconds decimal(19, 9) path '$[4]' error on error,
+                 refill varchar(10) character set ascii collate ascii_bin path '$[5]',
+                 plan varchar(512) character set ascii path '$[6]'))) as requests
        -- With a limit it is made as it is written: in this order.
        order by id limit 1000000000
     ), demand as (
@@ -144,7 +144,7 @@ begin
     select least(v_first, coalesce(min(a.request), v_first)) into v_first
       from json_table(p_requests, '$[*]' columns (
              request for ordinality,
-             nested path '$[2][*]' columns (id varchar(512) character set ascii path '$[0]'))) as a
+             nested path '$[*]' columns (id varchar(512) character set ascii path '$[0]'))) as a
       join token_overrides o on o.id = unhex(a.id);
   end if;
   -- MariaDB cuts longer arrays off, and closes a text that it has cut.
@@ -171,8 +171,9 @@ begin
     if v_safe then set sql_safe_updates = 0; end if;
     update (select unhex(a.id) as id, sum(a.cost) as cost
               from json_table(p_requests, '$[*]' columns (
-                     request for ordinality, cost bigint path '$[0]',
-                     nested path '$[2][*]' columns (id varchar(512) character set ascii path '$[0]'))) as a
+                     request for ordinality,
+                     nested path '$[*]' columns (
+                       id varchar(512) character set ascii path '$[0]', cost bigint path '$[1]'))) as a
              where (v_denied | v_rest) >> a.request - 1 & 1 = 0
              group by unhex(a.id)) as d
       straight_join token_buckets b on b.id = d.id
@@ -183,9 +184,7 @@ begin
   while v_rest <> 0 and v_request <= v_requests do
     if v_rest >> v_request - 1 & 1 = 1 then
       call token_decide_all_v1(
-        json_extract(p_requests, concat('$[', v_request - 1, '][2]')),
-        json_extract(p_requests, concat('$[', v_request - 1, '][0]')), 0,
-        json_extract(p_requests, concat('$[', v_request - 1, '][1]')), null, 0, v_answers);
+        json_extract(p_requests, concat('$[', v_request - 1, ']')), 0, null, 0, v_answers);
       set v_answers = regexp_replace(v_answers, '"(?=[0-9])', concat('"', v_request, ' '));
       set v_each = concat(v_each, ',', substr(v_answers, 2, char_length(v_answers) - 2));
     end if;

@@ -48,11 +48,12 @@ $$;
 revoke all on function
   tollgate.weigh_v1(tollgate.token_buckets, text, bigint, bigint, bigint, bigint, bigint) from public;
 
--- take_all_v1: take the same number of tokens from several buckets, from all of them or from none.
+-- take_all_v1: take tokens from several buckets, from all of them or from none.
 --
--- Arguments: p_ids, p_capacities, p_refill_seconds, p_refills, p_plans
---                        a bucket a place, none of them twice, each with terms or a plan as for take_v1, or neither
---            p_cost, p_max_wait, p_keep, p_receipt, p_hold: as for take_v1, the same for all
+-- Arguments: p_ids, p_costs, p_keeps, p_capacities, p_refill_seconds, p_refills, p_plans
+--                        a bucket a place, none of them twice, each as for take_v1: its cost and what to keep, and terms
+--                        or a plan, or neither
+--            p_max_wait, p_receipt, p_hold: as for take_v1, the same for all
 -- Result:    a row a bucket: its place in the arrays (from 1), then take_v1's columns. All are 'granted'; or one or more
 --            say why not, and the others are 'spared': they could have been granted, and nothing was taken
 -- Errors:    as take_v1's · 22023 no bucket, or a bucket twice
@@ -61,8 +62,8 @@ revoke all on function
 -- The clock is read when the rows are locked. A wait acts when the last bucket's does; each bucket's tokens are taken
 -- for when they are there.
 create function tollgate.take_all_v1(
-  p_ids text[], p_capacities bigint[], p_refill_seconds numeric[], p_refills text[], p_plans text[],
-  p_cost bigint, p_max_wait bigint, p_keep bigint, p_receipt uuid, p_hold bigint)
+  p_ids text[], p_costs bigint[], p_keeps bigint[], p_capacities bigint[], p_refill_seconds numeric[],
+  p_refills text[], p_plans text[], p_max_wait bigint, p_receipt uuid, p_hold bigint)
 returns table (entry bigint, taken tollgate.taken_v1)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -88,11 +89,12 @@ declare
   v_ruled   boolean;
   v_changed boolean;
   v_known   boolean;
-  c_needs   constant text := 'tollgate: take_all_v1 needs buckets, none twice, a cost of 1 or more, 0 or more to keep, and a '
+  c_needs   constant text := 'tollgate: take_all_v1 needs buckets, none twice, costs of 1 or more, 0 or more to keep, and a '
                              'wait of 0 to a year';
 begin
   p_hold := least(greatest(coalesce(p_hold, 0), 0), 31622400000000000);
-  if (p_cost between 1 and 4611686018427387903 and p_keep between 0 and 4611686018427387903
+  if (1 <= all (p_costs) and 4611686018427387903 >= all (p_costs) and cardinality(p_costs) = cardinality(p_ids)
+      and 0 <= all (p_keeps) and 4611686018427387903 >= all (p_keeps) and cardinality(p_keeps) = cardinality(p_ids)
       and p_max_wait between 0 and 31622400000000000) is not true then
     raise exception '%', c_needs using errcode = 'invalid_parameter_value';
   end if;
@@ -102,8 +104,9 @@ begin
   if p_receipt is null and array_remove(p_plans, null) = '{}' then
     return query
       with locked as materialized (
-        select l as b, i.capacity, i.refill_seconds, i.refill
-          from unnest(p_ids, p_capacities, p_refill_seconds, p_refills) as i (id, capacity, refill_seconds, refill)
+        select l as b, i.*
+          from unnest(p_ids, p_costs, p_keeps, p_capacities, p_refill_seconds, p_refills)
+               as i (id, cost, keep, capacity, refill_seconds, refill)
           join tollgate.token_buckets l on l.id = i.id
          where not exists (select from unnest(p_ids) m (id)
                             where not exists (select from tollgate.token_buckets x where x.id = m.id))
@@ -113,8 +116,8 @@ begin
                  (x.b).plan is null and not (x.b).overridden
                  and (x.capacity is null and x.refill_seconds is null and x.refill is null
                       or (x.capacity, x.refill_seconds, x.refill) = ((x.b).capacity, (x.b).refill_seconds, (x.b).refill))
-                 and case when p_cost <= (x.b).burst / (x.b).token_ticks - p_keep
-                       then (x.b).full_at - ((x.b).burst - (p_cost + p_keep) * (x.b).token_ticks)
+                 and case when x.cost <= (x.b).burst / (x.b).token_ticks - x.keep
+                       then (x.b).full_at - ((x.b).burst - (x.cost + x.keep) * (x.b).token_ticks)
                             <= tollgate.bucket_clock_v1(x.b, tollgate.token_clock_v1() + p_max_wait)
                        else false end
                  and (x.b).full_at - tollgate.bucket_clock_v1(x.b, tollgate.token_clock_v1())
@@ -125,21 +128,21 @@ begin
       )
       update tollgate.token_buckets l
          set room = null,
-             granted = l.granted + p_cost,
+             granted = l.granted + i.cost,
              longest_wait = greatest(
                l.longest_wait,
-               tollgate.bucket_step_v1(l, l.full_at - (l.burst - (p_cost + p_keep) * l.token_ticks))
+               tollgate.bucket_step_v1(l, l.full_at - (l.burst - (i.cost + i.keep) * l.token_ticks))
                  - tollgate.bucket_clock_v1(l, f.now)),
              full_at = greatest(
                l.full_at,
-               tollgate.bucket_step_v1(l, l.full_at - (l.burst - (p_cost + p_keep) * l.token_ticks)),
-               tollgate.bucket_clock_v1(l, f.now)) + p_cost * l.token_ticks
-        from fit f, unnest(p_ids) with ordinality as i (id, place)
+               tollgate.bucket_step_v1(l, l.full_at - (l.burst - (i.cost + i.keep) * l.token_ticks)),
+               tollgate.bucket_clock_v1(l, f.now)) + i.cost * l.token_ticks
+        from fit f, unnest(p_ids, p_costs, p_keeps) with ordinality as i (id, cost, keep, place)
        where f.fits and l.id = i.id
       returning i.place,
                 ('granted', null, f.now,
-                 case when l.full_at - (l.burst - p_keep * l.token_ticks) > tollgate.bucket_clock_v1(l, f.now)
-                   then greatest(f.now, tollgate.bucket_instant_v1(l, l.full_at - (l.burst - p_keep * l.token_ticks)))
+                 case when l.full_at - (l.burst - i.keep * l.token_ticks) > tollgate.bucket_clock_v1(l, f.now)
+                   then greatest(f.now, tollgate.bucket_instant_v1(l, l.full_at - (l.burst - i.keep * l.token_ticks)))
                    else f.now end,
                  l.full_at, l.granted, l.burst, l.anchor, l.step_ns, l.step_ticks, l.token_ticks)::tollgate.taken_v1;
     if found then
@@ -185,7 +188,7 @@ begin
           into v_refused, v_mode, v_until, v_made, v_capacity
           from tollgate.rule_v1(p_ids[v_place], p_capacities[v_place], p_refill_seconds[v_place],
                                 p_refills[v_place], p_plans[v_place], v_now,
-                                p_cost <= b.burst / b.token_ticks - p_keep) w;
+                                p_costs[v_place] <= b.burst / b.token_ticks - p_keeps[v_place]) w;
         -- Made by others since the rows were locked: it has to be locked, too.
         v_made := v_made or (b.id is null and v_refused is null and v_mode is distinct from 'off');
         v_changed := v_changed or v_made;
@@ -196,7 +199,7 @@ begin
         t.outcome := v_refused;
         t.now := v_now;
       else
-        t := tollgate.weigh_v1(b, v_mode, v_until, p_cost, p_max_wait, p_keep, v_now);
+        t := tollgate.weigh_v1(b, v_mode, v_until, p_costs[v_place], p_max_wait, p_keeps[v_place], v_now);
         t.burst := coalesce(t.burst, v_capacity);
       end if;
       v_known := false;
@@ -205,7 +208,7 @@ begin
         v_known := found;
       end if;
       if v_known then
-        t.outcome := case when r.cost = p_cost and r.state <> 'cancelled' then 'granted' else 'reused' end;
+        t.outcome := case when r.cost = p_costs[v_place] and r.state <> 'cancelled' then 'granted' else 'reused' end;
         t.mode := null;
         t.granted := r.granted;
         t.acts_at := greatest(r.acts_at, v_now);
@@ -224,18 +227,19 @@ begin
   if not exists (select from unnest(v_taken) w where w.outcome <> 'granted') then
     update tollgate.token_buckets l
        set room = null,
-           granted = l.granted + p_cost,
+           granted = l.granted + i.cost,
            longest_wait = greatest(
              l.longest_wait,
-             tollgate.bucket_step_v1(l, l.full_at + (p_cost + p_keep) * l.token_ticks - l.burst)
+             tollgate.bucket_step_v1(l, l.full_at + (i.cost + i.keep) * l.token_ticks - l.burst)
                - tollgate.bucket_clock_v1(l, v_now)),
            full_at = greatest(
              l.full_at,
-             tollgate.bucket_step_v1(l, l.full_at + (p_cost + p_keep) * l.token_ticks - l.burst),
-             tollgate.bucket_clock_v1(l, v_now)) + p_cost * l.token_ticks
-     where l.id = any (v_taking);
+             tollgate.bucket_step_v1(l, l.full_at + (i.cost + i.keep) * l.token_ticks - l.burst),
+             tollgate.bucket_clock_v1(l, v_now)) + i.cost * l.token_ticks
+      from unnest(p_ids, p_costs, p_keeps) as i (id, cost, keep)
+     where l.id = i.id and l.id = any (v_taking);
     insert into tollgate.token_receipts (id, bucket, cost, granted, acts_at, state, expires_at)
-    select p_receipt, p_ids[w.place], p_cost, w.granted + p_cost, w.acts_at, 'open', v_now + p_hold
+    select p_receipt, p_ids[w.place], p_costs[w.place], w.granted + p_costs[w.place], w.acts_at, 'open', v_now + p_hold
       from unnest(v_taken) with ordinality
            as w (outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks, place)
      where p_receipt is not null and p_ids[w.place] = any (v_taking);
@@ -257,4 +261,4 @@ end
 $$;
 
 revoke all on function
-  tollgate.take_all_v1(text[], bigint[], numeric[], text[], text[], bigint, bigint, bigint, uuid, bigint) from public;
+  tollgate.take_all_v1(text[], bigint[], bigint[], bigint[], numeric[], text[], text[], bigint, uuid, bigint) from public;

@@ -2,8 +2,7 @@
 --
 -- Arguments: p_requests  to which request a place belongs, from 1 on and ascending
 --            p_ids, p_costs, p_keeps, p_capacities, p_refill_seconds, p_refills, p_plans
---                        a bucket a place, no request naming one twice; as for take_all_v1, the cost and what to keep
---                        being the request's at each of its places. Nobody waits.
+--                        a bucket a place, no request naming one twice; as for take_all_v1. Nobody waits.
 -- Result:    standing  whether the state is how the buckets stand before anything is taken: a request that is granted
 --                      takes its tokens after those of the granted ones before it. Else it is after the request
 --            answers   take_all_v1's, to places in the arrays, from 1: all of a request's stand, or none
@@ -142,9 +141,10 @@ begin
     return query
       select false, tollgate.answers_of_v1(v_part.first + t.entry - 1, 1, t.taken)
         from tollgate.take_all_v1(
-               p_ids[v_part.first:v_part.last], p_capacities[v_part.first:v_part.last],
+               p_ids[v_part.first:v_part.last], p_costs[v_part.first:v_part.last],
+               p_keeps[v_part.first:v_part.last], p_capacities[v_part.first:v_part.last],
                p_refill_seconds[v_part.first:v_part.last], p_refills[v_part.first:v_part.last],
-               p_plans[v_part.first:v_part.last], p_costs[v_part.first], 0, p_keeps[v_part.first], null, 0) t;
+               p_plans[v_part.first:v_part.last], 0, null, 0) t;
   end loop;
   if v_limited then
     perform set_config('lock_timeout', v_lock, true);

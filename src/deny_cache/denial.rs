@@ -3,7 +3,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::denials::Known;
-use crate::{Decision, Rule, Source, Take};
+use crate::{Decision, Limit, Rule, Source, Take};
 
 /// What the store denied, and what follows from it.
 ///
@@ -24,7 +24,7 @@ pub(super) struct Denial {
 impl Denial {
     /// What to keep of an answer now to a question sent then; nothing if it is no denial of the store's.
     pub(super) fn of(take: &Take, sent: Instant, decision: &Decision) -> Option<Self> {
-        let (_, rule) = take.plain().filter(|_| take.max_wait.is_zero())?;
+        let Limit { rule, .. } = take.plain().filter(|_| take.max_wait.is_zero())?;
         let until = sent + decision.retry_after().min(LONGEST);
         // What is over when it is answered says nothing of those who come later.
         if decision.is_granted() || decision.source() != Source::Store || until <= Instant::now() {

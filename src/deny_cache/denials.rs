@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::denial::Denial;
 use super::forgotten::Forgotten;
-use crate::{Decision, Key, Outcome, Take};
+use crate::{Decision, Key, Limit, Outcome, Take};
 
 /// What was denied, by key, as far as there is room.
 pub(super) struct Denials {
@@ -56,7 +56,9 @@ impl Denials {
     /// What is known of the answer to a request.
     #[inline]
     pub(super) fn find(&self, take: &Take) -> Known {
-        let Some((key, rule)) = take.plain().filter(|_| take.max_wait.is_zero()) else { return Known::Nothing };
+        let Some(Limit { key, rule, .. }) = take.plain().filter(|_| take.max_wait.is_zero()) else {
+            return Known::Nothing;
+        };
         self.cache.get(key).map_or(Known::Nothing, |denial| denial.answer(take, rule))
     }
 

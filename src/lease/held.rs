@@ -61,7 +61,7 @@ impl Held {
     /// Whether it is for requests under that rule and keep.
     #[inline]
     pub(super) fn is_for(&self, rule: &Rule, keep: u64) -> bool {
-        self.ask.keep == keep && self.ask.limits[0].1 == *rule
+        self.ask.keep == keep && self.ask.limits[0].rule == *rule
     }
 
     /// Serves a request if enough is held, and says whether it is time for more.

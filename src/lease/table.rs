@@ -8,7 +8,7 @@ use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 
 use super::held::Held;
-use crate::{Key, Take};
+use crate::{Key, Limit, Take};
 
 /// Of one key. Few are under several rules or keeps.
 pub(super) type Leases = SmallVec<[Arc<Held>; 1]>;
@@ -42,7 +42,7 @@ impl Table {
     /// Does something with the lease that a request may be served from.
     #[inline]
     pub(super) fn find<T>(&self, take: &Take, with: impl FnOnce(&Arc<Held>) -> T) -> Option<T> {
-        let (key, rule) = take.lendable()?;
+        let Limit { key, rule, .. } = take.lendable()?;
         let shard = self.read(key);
         let held = shard.get(key)?.iter().find(|held| held.is_for(rule, take.keep))?;
         Some(with(held))
@@ -50,7 +50,7 @@ impl Table {
 
     /// Adds a lease if there is room and no other like it.
     pub(super) fn add(&self, held: &Arc<Held>, most: usize) -> bool {
-        let (key, rule) = &held.ask.limits[0];
+        let Limit { key, rule, .. } = &held.ask.limits[0];
         let mut shard = self.write(key);
         if shard.get(key).is_some_and(|leases| leases.iter().any(|other| other.is_for(rule, held.ask.keep))) {
             return false;

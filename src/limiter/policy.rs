@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use super::breaker::Breaker;
 use crate::decision::Source;
 use crate::telemetry::Decisions;
-use crate::{Decision, Error, MemoryStore, Quota, Rule, Take, TakeError};
+use crate::{Decision, Error, Limit, MemoryStore, Quota, Rule, Take, TakeError};
 
 /// What a limiter answers when its store does not, or not in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ impl Policy {
             Fallback::Closed(retry_after) => Decision::denial(*retry_after),
             Fallback::Local(quota) => {
                 let mut local = take.clone();
-                for (place, (_, rule)) in local.limits.iter_mut().enumerate() {
+                for (place, Limit { rule, .. }) in local.limits.iter_mut().enumerate() {
                     if (place == 0 && take.own) || matches!(rule, Rule::Plan(_) | Rule::Provisioned) {
                         *rule = Rule::Quota(*quota);
                     }

@@ -108,7 +108,7 @@ impl<S: Store> Limiter<S> {
         if let (Some(denied), Ok(decision)) = (&self.denied, answer)
             && !decision.is_granted()
         {
-            denied.count(&take.limits[decision.limit()].0, &self.stack.store);
+            denied.count(&take.limits[decision.limit()].key, &self.stack.store);
         }
     }
 

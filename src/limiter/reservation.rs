@@ -10,7 +10,7 @@ use super::stack::Stack;
 use super::switched::Switched;
 use super::turns::{Place, Turns};
 use crate::handover::Handover;
-use crate::{Adjusted, Adjustment, AnyStore, Decision, Error, Mode, Receipt, Store, Take, TakeError};
+use crate::{Adjusted, Adjustment, AnyStore, Decision, Error, Key, Mode, Receipt, Store, Take, TakeError};
 
 /// Tokens that were taken for now or for later, or the answer that they were not.
 ///
@@ -21,6 +21,8 @@ pub struct Reservation<S: Store = AnyStore> {
     store: Arc<Stack<S>>,
     decision: Decision,
     receipts: Vec<Receipt>,
+    /// Of those, how many tokens were taken was not for the request to say.
+    own_costs: Vec<Key>,
     /// Whether the request had an id of its own.
     is_remembered: bool,
     since: Instant,
@@ -31,12 +33,13 @@ impl<S: Store> Reservation<S> {
         let id = take.id.unwrap_or_else(|| uuid::Builder::from_random_bytes(random()).into_uuid());
         let receipt = |(place, taken): (usize, _)| Receipt {
             id,
-            key: take.limits[place].0.clone(),
+            key: take.limits[place].key.clone(),
             taken,
             window: take.window().is_some(),
         };
         let receipts = decision.taken().map(receipt).collect();
-        Self { store, decision, receipts, is_remembered: take.id.is_some(), since: Instant::now() }
+        let own_costs = take.limits.iter().filter(|limit| limit.own_cost).map(|limit| limit.key.clone()).collect();
+        Self { store, decision, receipts, own_costs, is_remembered: take.id.is_some(), since: Instant::now() }
     }
 
     /// When its tokens may be used, if not at once.
@@ -87,7 +90,8 @@ impl<S: Store> Reservation<S> {
         Ok(given_back(self.adjust(Receipt::cancel).await?))
     }
 
-    /// Gives tokens back that were not used, and says how many.
+    /// Gives tokens back that were not used, and says how many. Of several buckets, each that has no
+    /// [cost of its own](crate::Limit::cost) gets so many back.
     ///
     /// # Errors
     ///
@@ -97,11 +101,12 @@ impl<S: Store> Reservation<S> {
     ///
     /// As there.
     pub async fn refund(self, unused: u64) -> Result<u64, Error> {
-        Ok(given_back(self.adjust(|receipt| receipt.refund(unused)).await?))
+        Ok(given_back(self.of_its_cost().adjust(|receipt| receipt.refund(unused)).await?))
     }
 
     /// Pays what the request cost in the end, more or less than was taken, and says how many tokens were given back;
-    /// negative: so many more were taken. Of several buckets, what is true of the one that gave back least.
+    /// negative: so many more were taken. Of several buckets, each that has no [cost of its own](crate::Limit::cost) is settled,
+    /// and the answer is that of the one that gave back least.
     ///
     /// Only a request with an [id](Take::id) can be settled, and only until that is forgotten: then it is
     /// [`Late`](Adjusted::Late), and what was taken stands.
@@ -114,10 +119,49 @@ impl<S: Store> Reservation<S> {
     ///
     /// As there.
     pub async fn settle(self, used: u64) -> Result<Adjusted, Error> {
+        self.of_its_cost().settle_each(|_| used).await
+    }
+
+    /// The same for each of its buckets, of which not the same number of tokens was used.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Limit, Limiter, MemoryStore, Rule};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tollgate::Error> {
+    /// let limiter = Limiter::new(MemoryStore::new(), "40000/min")?;
+    /// let output = Limit::new("account:output".try_into()?, Rule::try_from("8000/min")?).cost(500);
+    /// let estimate = limiter.request("account:input")?.cost(1200).and_limit(output);
+    /// let call = limiter.reserve_all(&estimate.id(uuid::Uuid::from_u128(42), Duration::from_secs(3600))).await?;
+    /// // Call, and see what it cost.
+    /// call.settle_each(|receipt| if receipt.key().as_str() == "account:input" { 1187 } else { 342 }).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`settle`](Self::settle).
+    ///
+    /// # Cancel safety
+    ///
+    /// As there.
+    pub async fn settle_each(self, used: impl Fn(&Receipt) -> u64) -> Result<Adjusted, Error> {
         if !self.is_remembered && !self.receipts.is_empty() {
             return Err(TakeError::WithoutId.into());
         }
-        self.adjust(|receipt| receipt.settle(used)).await
+        let settle = |receipt: Receipt| {
+            let used = used(&receipt);
+            receipt.settle(used)
+        };
+        self.adjust(settle).await
+    }
+
+    /// Only the buckets from which as many tokens were taken as the request said.
+    fn of_its_cost(mut self) -> Self {
+        self.receipts.retain(|receipt| !self.own_costs.contains(&receipt.key));
+        self
     }
 
     /// What became of all of it; of several, what is least.

@@ -9,7 +9,7 @@ impl<C: Clock> MemoryStore<C> {
         let key = take.key();
         let mut shard = self.shard(key).lock();
         let now = self.clock.now();
-        let mode = self.rules.of(key, &take.limits[0].1, None).mode(None, now);
+        let mode = self.rules.of(key, &take.limits[0].rule, None).mode(None, now);
         let of = key.of_window();
         if let Some(id) = take.id {
             shard.receipts.make_room(id, &of, now)?;

@@ -16,7 +16,7 @@ pub(super) fn of_each(answers: Vec<Answer>, asks: &[Ask], attempts: u32) -> Resu
     let mut outcomes = Vec::with_capacity(answers.len());
     for ask in asks {
         for answer in answers.by_ref().take(usize::try_from(ask.times).unwrap_or(usize::MAX)) {
-            let outcome = answer.outcome(&ask.take, ask.request, 0);
+            let outcome = answer.outcome(&ask.take, 0);
             outcomes.push(outcome.map(|decision| decision.after(attempts)));
         }
     }
@@ -34,7 +34,7 @@ pub(super) fn of_all(answers: Vec<Answer>, asks: &[Ask], attempts: u32) -> Resul
         let decisions = own
             .into_iter()
             .enumerate()
-            .map(|(place, answer)| answer.outcome(&ask.take, ask.request, place).map(|decision| (place, decision)));
+            .map(|(place, answer)| answer.outcome(&ask.take, place).map(|decision| (place, decision)));
         let decisions = decisions.collect::<Result<Vec<_>, TakeError>>()?;
         Ok(Decision::of_all(decisions).expect("a request names a bucket").after(attempts))
     };

@@ -6,6 +6,7 @@ use crate::{Key, Quota, Rule, Take, TakeError, Window};
 /// A request as the database sees it.
 #[derive(Clone, Debug)]
 pub struct Ask {
+    /// For its bucket; of several, for the first.
     pub(super) request: Request,
     pub(super) take: Take,
     /// It stands for so many equal requests, decided one after the other.
@@ -17,14 +18,19 @@ impl Ask {
         self.take.key()
     }
 
+    /// What is asked of the bucket at a place.
+    pub(super) fn request_at(&self, place: usize) -> Request {
+        self.take.request_at(place)
+    }
+
     /// The terms that come with the request, for the bucket at a place.
     pub(super) fn quota(&self, place: usize) -> Option<&Quota> {
-        self.take.limits[place].1.quota()
+        self.take.limits[place].rule.quota()
     }
 
     /// The plan that the request names, for the bucket at a place.
     pub(super) fn plan(&self, place: usize) -> Option<&str> {
-        self.take.limits[place].1.plan().map(Key::as_str)
+        self.take.limits[place].rule.plan().map(Key::as_str)
     }
 
     /// The sliding window that the request is under.

@@ -36,16 +36,16 @@ pub(super) fn entries(rows: Vec<Columns>) -> Result<Vec<Entry>, sqlx::Error> {
 }
 
 /// One answer a request, in the order of what was asked. Those to one entry are in their order already.
-pub(super) fn in_order<'a>(
+pub(super) fn in_order(
     mut entries: Vec<Entry>,
-    request: impl Fn(usize) -> Option<&'a Request>,
+    request: impl Fn(usize) -> Option<Request>,
 ) -> Result<Vec<Answer>, sqlx::Error> {
     entries.sort_by_key(|entry| entry.request);
     let mut answers = Vec::with_capacity(entries.len());
     for Entry { request: place, times, answer } in entries {
         let unasked = || sqlx::Error::Protocol(format!("an answer to the request {place}"));
         let asked = usize::try_from(place - 1).ok().and_then(&request).ok_or_else(unasked)?;
-        answers.extend((0..times).rev().map(|later| answer.before(later, *asked)));
+        answers.extend((0..times).rev().map(|later| answer.before(later, asked)));
     }
     Ok(answers)
 }

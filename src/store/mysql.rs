@@ -44,7 +44,7 @@ impl Dialect for MySql {
             [ask] => take_one(connection, ask).await?,
             _ => take_many(connection, asks).await?,
         };
-        columns::in_order(columns::entries(columns)?, |place| asks.get(place).map(|ask| &ask.request))
+        columns::in_order(columns::entries(columns)?, |place| asks.get(place).map(|ask| ask.request))
     }
 
     async fn take_all(connection: &mut MySqlConnection, asks: &[Ask], (): &()) -> Result<Vec<Answer>, sqlx::Error> {

@@ -47,7 +47,7 @@ impl Dialect for Postgres {
             [ask] => take_times(connection, ask).await?,
             _ => take_many(connection, asks).await?,
         };
-        columns::in_order(entries, |place| asks.get(place).map(|ask| &ask.request))
+        columns::in_order(entries, |place| asks.get(place).map(|ask| ask.request))
     }
 
     async fn take_all(connection: &mut PgConnection, asks: &[Ask], (): &()) -> Result<Vec<Answer>, sqlx::Error> {

@@ -78,7 +78,7 @@ impl Dialect for Sqlite {
             let mut left = ask.times - 1;
             while left > 0 && decided.answer.word == Word::Granted {
                 answers.push(decided.answer);
-                decided.again(ask.request);
+                decided.again();
                 left -= 1;
             }
             // What was not granted takes nothing, so that those after it come to the same.

@@ -46,10 +46,10 @@ impl<'a> Told<'a> {
             let mut told: Vec<Answer> = told.into_iter().flatten().collect();
             if !decided {
                 let granted = told.iter().all(|answer| answer.word == Word::Granted);
-                for (answer, key) in told.iter_mut().zip(ask.take.keys()) {
+                for (place, (answer, key)) in told.iter_mut().zip(ask.take.keys()).enumerate() {
                     let taken = taken.entry(key.as_str()).or_default();
                     if granted {
-                        *taken += ask.request.cost;
+                        *taken += ask.request_at(place).cost;
                     } else if answer.word == Word::Granted {
                         answer.spare(None);
                     }

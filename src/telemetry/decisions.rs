@@ -121,7 +121,7 @@ impl Decisions {
     /// The key that decided, if the host wants keys to be told.
     fn key<'a>(&self, take: &'a Take, place: usize) -> Option<&'a str> {
         let limit = take.limits.get(place).filter(|_| self.traces_keys);
-        limit.map(|(key, _)| key.as_str())
+        limit.map(|limit| limit.key.as_str())
     }
 }
 

@@ -33,7 +33,7 @@ impl Answer<'_> {
             return;
         }
         for decision in self.decision.each() {
-            let (limit, rule) = (self.limits[decision.limit()], &self.take.limits[decision.limit()].1);
+            let (limit, rule) = (self.limits[decision.limit()], &self.take.limits[decision.limit()].rule);
             if !served || (decision.is_granted() && decision.mode() == Mode::Enforce) {
                 add_rate_limit(headers, &limit.name, decision);
                 add_policy(headers, &limit.name, rule, decision);

@@ -5,7 +5,7 @@ use super::answer::{Answer, Limits};
 use super::layer::RateLimitLayer;
 use super::refusal::Refusal;
 use super::terms::{SameName, Unanswered};
-use crate::Take;
+use crate::{Limit, Take};
 
 /// What the layer found out about a request: nothing if it is exempt.
 #[derive(Default)]
@@ -34,37 +34,44 @@ impl RateLimitLayer {
         if self.exempt.as_ref().is_some_and(|exempt| exempt(request)) {
             return Ok(None);
         }
-        let cost = self.cost.as_ref().map_or(1, |cost| cost(request));
-        if cost == 0 {
-            return Ok(None);
-        }
-        let Some((take, limits)) = self.take(request, cost)? else {
+        let Some((take, limits)) = self.take(request)? else {
             return Ok(None);
         };
-        let take = Take { max_wait: self.longest_wait, refundable: self.refund.is_some(), shadow: self.shadow, ..take };
+        let take = Take { max_wait: self.longest_wait, shadow: self.shadow, ..take };
         let (decision, charge) = self.gate.ask(&take).await.map_err(Unanswered::Failed)?;
         Ok(Some(Answer { decision, take, limits, charge }))
     }
 
-    /// The request for tokens of all limits, but for those that need not know whose it is.
-    fn take(&self, request: &Parts, cost: u64) -> Result<Option<(Take, Limits<'_>)>, Unanswered> {
+    /// The request for tokens of all limits, but for those under which it costs nothing, or that need not know whose it is.
+    fn take(&self, request: &Parts) -> Result<Option<(Take, Limits<'_>)>, Unanswered> {
+        let of_request = self.cost.as_ref().map_or(1, |cost| cost(request));
         let (mut take, mut limits) = (None::<Take>, Limits::new());
         for (place, limit) in self.limits.iter().enumerate() {
+            let own = limit.cost.as_ref().map(|cost| cost(request));
+            if own.unwrap_or(of_request) == 0 {
+                continue;
+            }
             let key = match limit.key(request) {
                 Err(Unanswered::NoKey(none)) if self.passes_without_key && none.is_left_out() => continue,
                 key => key?,
             };
             let rule = limit.rule(request, &*self.gate)?;
-            take = Some(match take {
-                None => Take { own: place == 0, ..self.gate.take(key, rule, cost) },
-                Some(take) => take.and(key, rule),
-            });
+            let asked = own.into_iter().fold(Limit::new(key, rule), Limit::cost);
+            let asked = match take.take() {
+                None => Take { own: place == 0, ..self.gate.take(asked, of_request) },
+                Some(take) => take.and_limit(asked),
+            };
             limits.push(limit);
-            if take.as_ref().is_some_and(|take| take.limits.len() < limits.len()) {
+            if asked.limits.len() < limits.len() {
                 // Renamed since they were put together; of two limits of one bucket only the last would hold.
                 return Err(Unanswered::NoKey(NoKey::of_server(SameName(limit.name.clone()).to_string())));
             }
+            take = Some(asked);
         }
-        Ok(take.map(|take| (take, limits)))
+        Ok(take.map(|take| {
+            // What was taken at a cost of its own is not given back.
+            let refundable = self.refund.is_some() && take.limits.iter().any(|limit| !limit.own_cost);
+            (Take { refundable, ..take.simplified() }, limits)
+        }))
     }
 }

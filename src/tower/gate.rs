@@ -3,13 +3,13 @@
 use std::pin::Pin;
 
 use crate::limiter::Abandoned;
-use crate::{Decision, Error, Key, Limiter, Mode, Reservation, Rule, Store, Take};
+use crate::{Decision, Error, Limit, Limiter, Mode, Reservation, Rule, Store, Take};
 
 pub(super) type Asked<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 pub(super) trait Gate: Send + Sync {
-    /// A request for tokens of a key, which leaves to others what the limiter keeps for them.
-    fn take(&self, key: Key, rule: Rule, cost: u64) -> Take;
+    /// A request for tokens, so many unless the limit says otherwise, which leaves to others what the limiter keeps for them.
+    fn take(&self, limit: Limit, cost: u64) -> Take;
 
     /// The rule that holds now.
     fn rule(&self) -> Rule;
@@ -32,8 +32,8 @@ pub(super) trait Charge: Send + Sync {
 }
 
 impl<S: Store> Gate for Limiter<S> {
-    fn take(&self, key: Key, rule: Rule, cost: u64) -> Take {
-        self.take_under(key, rule, cost)
+    fn take(&self, limit: Limit, cost: u64) -> Take {
+        self.take_under(limit, cost)
     }
 
     fn rule(&self) -> Rule {

@@ -8,7 +8,7 @@ use http::{Response, response};
 use tower_layer::Layer;
 
 use super::gate::Gate;
-use super::terms::{Limit, OfRequest, SameName, Terms, WindowAmongOthers};
+use super::terms::{Limit, NoSuchName, OfRequest, SameName, Terms, WindowAmongOthers};
 use super::{ClientAddr, KeyExtractor, RateLimit, Refusal, respond};
 use crate::{Error, Key, Limiter, Rule, Store};
 
@@ -76,7 +76,7 @@ impl RateLimitLayer {
         let key = Arc::new(ClientAddr::peer());
         Self {
             gate: Arc::new(limiter),
-            limits: vec![Limit { name: "default".into(), named: false, key, terms: Terms::OfLimiter }],
+            limits: vec![Limit { name: "default".into(), named: false, key, terms: Terms::OfLimiter, cost: None }],
             longest_wait: Duration::ZERO,
             shadow: false,
             cost: None,
@@ -162,7 +162,7 @@ impl RateLimitLayer {
         if matches!(rule, Rule::Window(_)) {
             return Err(Error::other(WindowAmongOthers(name)));
         }
-        self.push(Limit { name, named: true, key: Arc::new(key), terms: Terms::Always(rule) })
+        self.push(Limit { name, named: true, key: Arc::new(key), terms: Terms::Always(rule), cost: None })
     }
 
     /// Another limit, as by [`and`](Self::and), under the terms of a request: such as a plan by the day beside one by the second.
@@ -204,7 +204,7 @@ impl RateLimitLayer {
         Error: From<R::Error>,
     {
         let terms = Terms::ByRequest(Arc::new(move |request: &Parts| Ok(rule(request).try_into()?)));
-        self.push(Limit { name: name.into(), named: true, key: Arc::new(key), terms })
+        self.push(Limit { name: name.into(), named: true, key: Arc::new(key), terms, cost: None })
     }
 
     fn push(mut self, limit: Limit) -> Result<Self, Error> {
@@ -218,12 +218,52 @@ impl RateLimitLayer {
         Ok(self)
     }
 
-    /// How many tokens a request takes; 1 if not said. One that costs nothing passes without being asked for.
+    /// How many tokens a request takes, under each limit that has no [cost of its own](Self::cost_of); 1 if not said. One that
+    /// costs nothing passes without being asked for.
     ///
     /// More than the bucket ever holds is answered with 400.
     pub fn cost(mut self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
         self.cost = Some(Arc::new(cost));
         self
+    }
+
+    /// How many tokens a request takes under the limit of that name, whatever it costs under the others: so many bytes by the
+    /// day, and one request by the second. What costs nothing is not limited by it, and a [refund](Self::refund) leaves it
+    /// as it is.
+    ///
+    /// ```
+    /// use http::request::Parts;
+    /// use tollgate::tower::{ClientAddr, RateLimitLayer};
+    /// use tollgate::{Limiter, MemoryStore, Quota};
+    ///
+    /// fn length(request: &Parts) -> u64 {
+    ///     let length = request.headers.get("content-length").and_then(|length| length.to_str().ok());
+    ///     length.and_then(|length| length.parse().ok()).unwrap_or(0)
+    /// }
+    ///
+    /// let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(10))?;
+    /// let layer = RateLimitLayer::new(limiter)
+    ///     .and("bytes", ClientAddr::peer(), Quota::per_day(1 << 30))?
+    ///     .cost_of("bytes", length)?;
+    /// # let _ = layer;
+    /// # Ok::<(), tollgate::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If no limit of the layer has that name yet; the limiter's own is `default` unless it was [named](Self::name).
+    pub fn cost_of(
+        mut self,
+        name: impl AsRef<str>,
+        cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static,
+    ) -> Result<Self, Error> {
+        let name = name.as_ref();
+        let Some(limit) = self.limits.iter_mut().find(|limit| *limit.name == *name) else {
+            let known: Vec<String> = self.limits.iter().map(|limit| format!("'{}'", limit.name)).collect();
+            return Err(Error::other(NoSuchName { name: name.to_owned(), known: known.join(", ") }));
+        };
+        limit.cost = Some(Arc::new(cost));
+        Ok(self)
     }
 
     /// Which requests pass without a token: health checks, or a browser's preflights.
@@ -266,7 +306,7 @@ impl RateLimitLayer {
 
     /// How many of a request's tokens were not used, by the answer that the service gives: those are given back before it
     /// is sent, or when the deadline of the limiter's [`fallback`](crate::LimiterBuilder::fallback) has passed, behind it. Its
-    /// second argument is what the request cost.
+    /// second argument is what the request cost; under each limit without a [cost of its own](Self::cost_of) so many come back.
     ///
     /// They are taken first all the same: many requests at once are not more than the limit. An error of the service, and
     /// a client that goes away, give nothing back. Requests go past a [`Lease`](crate::Lease), from which nothing can be given

@@ -16,6 +16,8 @@ pub(super) struct Limit {
     pub(super) named: bool,
     pub(super) key: Arc<dyn KeyExtractor>,
     pub(super) terms: Terms,
+    /// If it is not the request's.
+    pub(super) cost: Option<OfRequest<u64>>,
 }
 
 #[derive(Clone)]
@@ -38,6 +40,14 @@ pub(super) enum Unanswered {
 #[derive(Debug, thiserror::Error)]
 #[error("two limits of the layer are called '{0}': give each a name of its own")]
 pub(super) struct SameName(pub(super) Arc<str>);
+
+/// There is no limit of that name.
+#[derive(Debug, thiserror::Error)]
+#[error("no limit of the layer is called '{name}': add it before, or name one of {known}")]
+pub(super) struct NoSuchName {
+    pub(super) name: String,
+    pub(super) known: String,
+}
 
 /// A request is under a sliding window alone.
 #[derive(Debug, thiserror::Error)]
@@ -79,7 +89,7 @@ mod tests {
             _ => Arc::new((says(0), says(1), says(2))),
         };
         let (named, name) = (name.is_some(), name.unwrap_or("default").into());
-        let limit = Limit { name, named, key: extractor, terms: Terms::OfLimiter };
+        let limit = Limit { name, named, key: extractor, terms: Terms::OfLimiter, cost: None };
         let request = http::Request::new(()).into_parts().0;
         limit.key(&request).unwrap_or_else(|_| panic!("{texts:?} make a key")).to_string()
     }

@@ -1,6 +1,6 @@
 //! Several limits at once.
 
-use tollgate::{Admin, Quota, Rule, Store, Take, TakeError};
+use tollgate::{Adjusted, Admin, Limit, Quota, Rule, Store, Take, TakeError};
 use uuid::Uuid;
 
 use super::{World, left, ms, under};
@@ -177,5 +177,83 @@ pub(crate) async fn among_several_one_without_a_limit_limits_nothing<W: World>(w
     assert_eq!((left(&denied), denied.limit()), ((false, 1), 1));
     let outcome = world.store().take_one(&Take::from(free.clone())).await?;
     assert!(matches!(outcome, Err(TakeError::UnknownBucket(_))), "nobody made it: {outcome:?}");
+    Ok(())
+}
+
+pub(crate) async fn each_limit_takes_and_keeps_its_own_number_of_tokens<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let (tokens, requests) = (world.key(), world.key());
+    let call = |cost| {
+        let one = Limit::new(requests.clone(), Rule::try_from("10/h")?).cost(1).keep(6);
+        anyhow::Ok(under(&tokens, "1000/h")?.and_limit(one).cost(cost).keep(100))
+    };
+    let each = |decision: &tollgate::Decision| {
+        decision.each().iter().map(|one| (one.is_granted(), one.remaining())).collect::<Vec<_>>()
+    };
+    // The first makes the buckets, and the second finds them.
+    assert_eq!(each(&world.decide(call(300)?).await?), [(true, 700), (true, 9)]);
+    assert_eq!(each(&world.decide(call(250)?).await?), [(true, 450), (true, 8)]);
+    let denied = world.decide(call(351)?).await?;
+    assert_eq!((each(&denied), denied.limit()), (vec![(false, 450), (true, 8)], 0));
+    assert_eq!(denied.retry_after(), ms(3600), "for one token of a thousand an hour");
+    let waits = world.decide(call(351)?.max_wait(ms(3600))).await?;
+    assert_eq!((waits.wait(), each(&waits)), (ms(3600), vec![(true, 99), (true, 7)]));
+    let small = world.decide(call(1)?.max_wait(ms(7200))).await?;
+    assert_eq!((small.is_granted(), each(&small)[1]), (true, (true, 6)));
+    // Six are kept, and the seventh comes in six minutes.
+    let denied = world.decide(call(1)?.max_wait(ms(3_600_000 / 10 - 1))).await?;
+    assert_eq!((denied.is_granted(), denied.limit(), denied.retry_after()), (false, 1, ms(360_000)));
+    let never = Limit::new(requests.clone(), Rule::try_from("10/h")?).cost(8).keep(3);
+    let outcome = world.store().take_one(&under(&tokens, "1000/h")?.and_limit(never)).await?;
+    assert!(matches!(&outcome, Err(TakeError::NeverPossible { key, cost: 8, keep: 3, .. }) if *key == requests));
+    let nothing = Limit::new(requests.clone(), Rule::try_from("10/h")?).cost(0);
+    let outcome = world.store().take_one(&under(&tokens, "1000/h")?.and_limit(nothing)).await?;
+    assert_eq!(outcome.map(drop), Err(TakeError::NoTokens));
+    assert_eq!(world.store().peek(&requests).await?.map(|level| level.available), Some(6));
+    Ok(())
+}
+
+pub(crate) async fn a_batch_takes_of_each_limit_its_own_number_of_tokens<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let (tokens, requests) = (world.key(), world.key());
+    let call = |cost| {
+        let one = Limit::new(requests.clone(), Rule::try_from("3/h")?).cost(1);
+        anyhow::Ok(under(&tokens, "1000/h")?.and_limit(one).cost(cost))
+    };
+    let outcomes = world.store().take(&[call(400)?, call(700)?, call(500)?, call(90)?, call(1)?]).await?;
+    let found: Vec<_> = outcomes.iter().flatten().map(|decision| (decision.is_granted(), decision.limit())).collect();
+    assert_eq!(found, [(true, 1), (false, 0), (true, 1), (true, 1), (false, 1)]);
+    for (key, left) in [(&tokens, 10), (&requests, 0)] {
+        assert_eq!(world.store().peek(key).await?.map(|level| level.available), Some(left));
+    }
+    Ok(())
+}
+
+pub(crate) async fn what_is_settled_is_not_what_a_limit_costs_by_itself<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let keys = [world.key(), world.key(), world.key()];
+    let limiter = world.limits().build("1/h")?;
+    let reserve = async |cost| {
+        let call = under(&keys[0], "1000/h")?
+            .and_limit(Limit::new(keys[1].clone(), Rule::try_from("10/h")?).cost(1))
+            .and_limit(Limit::new(keys[2].clone(), Rule::try_from("500/h")?).cost(60));
+        anyhow::Ok(limiter.reserve_all(&call.cost(cost).id(Uuid::new_v4(), ms(3_600_000))).await?)
+    };
+    let available = async || {
+        let mut all = Vec::new();
+        for key in &keys {
+            all.push(world.store().peek(key).await?.map_or(0, |level| level.available));
+        }
+        anyhow::Ok(all)
+    };
+    let costs: Vec<u64> = reserve(400).await?.receipts().iter().map(tollgate::Receipt::cost).collect();
+    assert_eq!((costs, available().await?), (vec![400, 1, 60], vec![600, 9, 440]));
+    assert_eq!(reserve(300).await?.settle(100).await?, Adjusted::Done(200));
+    assert_eq!(available().await?, [500, 8, 380]);
+    assert_eq!(reserve(200).await?.refund(50).await?, 50);
+    assert_eq!(available().await?, [350, 7, 320]);
+    let used = |receipt: &tollgate::Receipt| if *receipt.key() == keys[2] { 20 } else { receipt.cost() };
+    assert_eq!(reserve(100).await?.settle_each(used).await?, Adjusted::Done(0), "the least of them");
+    assert_eq!(available().await?, [250, 6, 300]);
     Ok(())
 }

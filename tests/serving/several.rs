@@ -46,6 +46,48 @@ fn plan(period: &'static str) -> impl Fn(&Parts) -> Rule + Send + Sync + 'static
 }
 
 #[tokio::test]
+async fn each_limit_may_have_a_cost_of_its_own() -> anyhow::Result<()> {
+    let limiter = Limiter::new(MemoryStore::new(), Quota::once(5)?)?;
+    let length = |request: &Parts| {
+        let length = request.headers.get("x-length").and_then(|length| length.to_str().ok());
+        length.and_then(|length| length.parse().ok()).unwrap_or(0)
+    };
+    let free = |request: &Parts| u64::from(request.uri.path() != "/free");
+    let layer = RateLimitLayer::new(limiter.clone())
+        .key(Everybody)
+        .cost(free)
+        .and("bytes", Everybody, Quota::once(100)?)?
+        .cost_of("bytes", length)?
+        .refund(|answer, cost| if answer.status == 404 { cost } else { 0 });
+    let unknown = layer.clone().cost_of("byte", length).expect_err("there is no such limit").to_string();
+    assert_eq!(unknown, "no limit of the layer is called 'byte': add it before, or name one of 'default', 'bytes'");
+    let routes = Router::new().route("/", get(|| async {})).route("/free", get(|| async {}));
+    let server = Server::start(routes.layer(layer)).await?;
+    let client = Client::new(server.address);
+    let left = async || {
+        let mut all = Vec::new();
+        for key in ["everybody", "5=bytes everybody"] {
+            all.push(limiter.store().peek(&Key::try_from(key)?).await?.map(|level| level.available));
+        }
+        anyhow::Ok(all)
+    };
+    for (path, length, status, after) in [
+        ("/", "0", 200, [Some(4), None]),
+        ("/", "60", 200, [Some(3), Some(40)]),
+        ("/", "41", 429, [Some(3), Some(40)]),
+        ("/free", "10", 200, [Some(3), Some(30)]),
+        ("/free", "0", 200, [Some(3), Some(30)]),
+        ("/free", "31", 429, [Some(3), Some(30)]),
+        ("/none", "5", 404, [Some(3), Some(25)]),
+        ("/", "101", 400, [Some(3), Some(25)]),
+    ] {
+        assert_eq!(client.get_with(path, &[("x-length", length)]).await?.status, status, "{path} of {length}");
+        assert_eq!(left().await?, after, "{path} of {length}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn terms_of_a_request_are_no_window_among_several() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(9))?;
     let window: Window = "9 in 1h at 1min".parse()?;

@@ -20,14 +20,15 @@ pub(super) fn requests(asks: &[Ask]) -> String {
 
 /// The argument of `token_decide_all_many_v1`.
 pub(super) fn requests_for_several(asks: &[Ask]) -> String {
-    array(asks.iter().map(|ask| format!("[{},{},{}]", ask.request.cost, ask.request.keep, limits(ask))))
+    array(asks.iter().map(limits))
 }
 
 /// The first argument of `token_decide_all_v1`.
 pub(super) fn limits(ask: &Ask) -> String {
     array(ask.take.keys().enumerate().map(|(place, key)| {
         let (terms, plan) = (terms(ask.quota(place)), hex(ask.plan(place)));
-        format!("[{},{terms},{plan}]", hex(Some(key.as_str())))
+        let Request { cost, keep, .. } = ask.request_at(place);
+        format!("[{},{cost},{keep},{terms},{plan}]", hex(Some(key.as_str())))
     }))
 }
 

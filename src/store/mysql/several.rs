@@ -18,11 +18,9 @@ pub(super) async fn take_all(connection: &mut MySqlConnection, asks: &[Ask]) -> 
 
 async fn take_one(connection: &mut MySqlConnection, ask: &Ask) -> Result<Vec<Answer>, sqlx::Error> {
     // With a placeholder for the OUT parameter, which the server answers as a row; below likewise.
-    let rows: Vec<(Vec<u8>,)> = sqlx::query_as("call token_decide_all_v1(?, ?, ?, ?, ?, ?, ?)")
+    let rows: Vec<(Vec<u8>,)> = sqlx::query_as("call token_decide_all_v1(?, ?, ?, ?, ?)")
         .bind(json::limits(ask))
-        .bind(ask.request.cost)
         .bind(ask.request.max_wait)
-        .bind(ask.request.keep)
         .bind(ask.id().map(|id| id.hyphenated().to_string()))
         .bind(ask.hold())
         .bind(None::<String>)
@@ -30,7 +28,7 @@ async fn take_one(connection: &mut MySqlConnection, ask: &Ask) -> Result<Vec<Ans
         .await?;
     let (answers,) = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
     let columns = json::texts(&text(answers)).map(json::parse_columns).collect::<Result<_, _>>()?;
-    columns::in_order(columns::entries(columns)?, |_| Some(&ask.request))
+    columns::in_order(columns::entries(columns)?, |place| Some(ask.request_at(place)))
 }
 
 async fn take_many(connection: &mut MySqlConnection, asks: &[Ask]) -> Result<Vec<Answer>, sqlx::Error> {

@@ -23,21 +23,21 @@ async fn take_one(connection: &mut PgConnection, ask: &Ask) -> Result<Vec<Answer
     let places = 0..ask.take.limits.len();
     let rows: Vec<Columns> = sqlx::query_as(
         "select t.entry, 1::bigint, (t.taken).*
-           from tollgate.take_all_v1($1, $2, $3::text[]::numeric[], $4, $5, $6, $7, $8, $9, $10) t",
+           from tollgate.take_all_v1($1, $2, $3, $4, $5::text[]::numeric[], $6, $7, $8, $9, $10) t",
     )
     .bind(ask.take.keys().map(|key| key.as_str().to_owned()).collect::<Vec<_>>())
+    .bind(places.clone().map(|place| ask.request_at(place).cost).collect::<Vec<_>>())
+    .bind(places.clone().map(|place| ask.request_at(place).keep).collect::<Vec<_>>())
     .bind(places.clone().map(|place| ask.quota(place).map(Quota::capacity_i64)).collect::<Vec<_>>())
     .bind(places.clone().map(|place| ask.quota(place).map(Quota::refill_seconds)).collect::<Vec<_>>())
     .bind(places.clone().map(|place| ask.quota(place).map(refill)).collect::<Vec<_>>())
     .bind(places.map(|place| ask.plan(place).map(str::to_owned)).collect::<Vec<_>>())
-    .bind(ask.request.cost)
     .bind(ask.request.max_wait)
-    .bind(ask.request.keep)
     .bind(ask.id())
     .bind(ask.hold())
     .fetch_all(connection)
     .await?;
-    columns::in_order(columns::entries(rows)?, |_| Some(&ask.request))
+    columns::in_order(columns::entries(rows)?, |place| Some(ask.request_at(place)))
 }
 
 async fn take_many(connection: &mut PgConnection, asks: &[Ask]) -> Result<Vec<Answer>, sqlx::Error> {
@@ -52,9 +52,9 @@ async fn take_many(connection: &mut PgConnection, asks: &[Ask]) -> Result<Vec<An
            from tollgate.take_all_many_v1($1, $2, $3, $4, $5, $6::text[]::numeric[], $7, $8) t",
     )
     .bind(places.iter().map(|(request, _)| i64::try_from(*request).unwrap_or(i64::MAX)).collect::<Vec<_>>())
-    .bind(column(asks, &places, |ask, place| ask.take.limits[place].0.as_str().to_owned()))
-    .bind(column(asks, &places, |ask, _| ask.request.cost))
-    .bind(column(asks, &places, |ask, _| ask.request.keep))
+    .bind(column(asks, &places, |ask, place| ask.take.limits[place].key.as_str().to_owned()))
+    .bind(column(asks, &places, |ask, place| ask.request_at(place).cost))
+    .bind(column(asks, &places, |ask, place| ask.request_at(place).keep))
     .bind(column(asks, &places, |ask, place| ask.quota(place).map(Quota::capacity_i64)))
     .bind(column(asks, &places, |ask, place| ask.quota(place).map(Quota::refill_seconds)))
     .bind(column(asks, &places, |ask, place| ask.quota(place).map(refill)))

@@ -12,7 +12,7 @@ use super::{HostClock, receipts, row};
 use crate::answer::{Answer, Word};
 use crate::book::{self, Held, Override, Plan, Row, Ruled, Rules, Setting, State};
 use crate::bucket::Request;
-use crate::{Key, Mode, Rule};
+use crate::{Key, Limit, Mode, Rule};
 
 /// The buckets of a call and everything that rules them, while the transaction holds the database: read at once, decided
 /// in memory, and written at once.
@@ -36,6 +36,7 @@ struct Bucket<'a> {
 /// What a request comes to, for one of its buckets. Nothing is taken yet.
 pub(super) struct Decided {
     pub(super) answer: Answer,
+    request: Request,
     place: usize,
     ruled: Option<Ruled>,
     /// What the bucket was under the terms that rule now, before anything was taken.
@@ -47,12 +48,12 @@ impl<'c, 'a> Locked<'c, 'a> {
     /// Reads everything that decides requests. The clock is read when the database is held.
     pub(super) async fn read(
         connection: &'c mut SqliteConnection,
-        limits: impl Iterator<Item = &'a (Key, Rule)>,
+        limits: impl Iterator<Item = &'a Limit>,
         clock: &HostClock,
     ) -> Result<Self, sqlx::Error> {
         let (mut places, mut buckets) = (HashMap::default(), Vec::new());
         let (mut named, mut following) = (Array::default(), Array::default());
-        for (key, rule) in limits {
+        for Limit { key, rule, .. } in limits {
             places.entry(key).or_insert_with(|| {
                 buckets.push(Bucket { key, over: None, found: None, row: None });
                 buckets.len() - 1
@@ -76,21 +77,22 @@ impl<'c, 'a> Locked<'c, 'a> {
 
     /// Decides a request for the bucket at one of its places.
     pub(super) async fn decide(&mut self, ask: &Ask, place: usize) -> Result<Decided, sqlx::Error> {
-        let (key, rule) = &ask.take.limits[place];
+        let Limit { key, rule, .. } = &ask.take.limits[place];
+        let request = ask.request_at(place);
         let place = self.places[key];
         let refused = Answer::refused(Word::Unknown, self.now);
-        let mut decided = Decided { answer: refused, place, ruled: None, before: None, held: None };
+        let mut decided = Decided { answer: refused, request, place, ruled: None, before: None, held: None };
         match self.rule(place, rule) {
             Err(word) => decided.answer.word = word,
             Ok(mut ruled) => {
-                decided.before.clone_from(&ruled.row);
+                decided.before = ruled.untaken(request, self.now);
                 if let (Some(id), true) = (ask.id(), ruled.mode != Mode::Off) {
                     let held = receipts::find(self.lock.connection(), id, key).await?;
                     decided.held = held.filter(|held| held.expires_at > self.now);
                 }
                 decided.answer = match decided.held {
-                    Some(held) => held.again(ask.request, book::look(&ruled, self.now)),
-                    None => book::take(&mut ruled, ask.request, self.now),
+                    Some(held) => held.again(request, book::look(&ruled, self.now)),
+                    None => book::take(&mut ruled, request, self.now),
                 };
                 decided.ruled = Some(ruled);
             }
@@ -100,11 +102,11 @@ impl<'c, 'a> Locked<'c, 'a> {
 
     /// Enters what was decided, and what rules the bucket now even if nothing was taken.
     pub(super) async fn take(&mut self, decided: Decided, ask: &Ask) -> Result<(), sqlx::Error> {
-        let Decided { answer, place, ruled, before, held } = decided;
+        let Decided { answer, request, place, ruled, before, held } = decided;
         let bucket = &mut self.buckets[place];
         let after = if held.is_some() { before } else { ruled.and_then(|ruled| ruled.row) };
         bucket.row = after.or_else(|| bucket.row.take());
-        if let (Some(id), Some(receipt), None) = (ask.id(), answer.receipt(ask.request), held) {
+        if let (Some(id), Some(receipt), None) = (ask.id(), answer.receipt(request), held) {
             let expires_at = answer.now.saturating_add(ask.hold());
             let held = Held { receipt, state: State::Open, expires_at };
             receipts::write(self.lock.connection(), id, bucket.key, &held).await?;
@@ -186,9 +188,9 @@ impl<'c, 'a> Locked<'c, 'a> {
 
 impl Decided {
     /// Decides an equal request, after this one.
-    pub(super) fn again(&mut self, request: Request) {
+    pub(super) fn again(&mut self) {
         if let Some(ruled) = &mut self.ruled {
-            self.answer = book::take(ruled, request, self.answer.now);
+            self.answer = book::take(ruled, self.request, self.answer.now);
         }
     }
 }

@@ -8,6 +8,7 @@ use sqlx::sqlite::SqliteConnection;
 use super::super::ask::Ask;
 use super::HostClock;
 use super::row::{self, Found};
+use crate::Limit;
 use crate::answer::{Answer, Word};
 use crate::book;
 use crate::bucket::Request;
@@ -46,10 +47,13 @@ pub(super) async fn take_all(
     let later = clock.now();
     let mut answers = Vec::with_capacity(limits.len());
     let mut spared = Vec::new();
-    for (place, (key, _)) in limits.iter().enumerate() {
+    for (place, Limit { key, .. }) in limits.iter().enumerate() {
         let Some((_, found)) = rows.iter().find(|(id, _)| id == key.as_str()) else { return Ok(None) };
-        let answer =
-            if found.granted { Some(granted(found, ask.request, now)) } else { weighed(found, ask, place, later) };
+        let answer = if found.granted {
+            Some(granted(found, ask.request_at(place), now))
+        } else {
+            weighed(found, ask, place, later)
+        };
         let Some(answer) = answer else { return Ok(None) };
         if !found.granted && answer.word == Word::Granted {
             spared.push((place, found.row.bucket));
@@ -79,7 +83,8 @@ fn weighed(found: &Found, ask: &Ask, place: usize, now: i64) -> Option<Answer> {
     let Found { row, ruled, .. } = found;
     let own = ask.quota(place).is_none_or(|quota| *quota == row.own);
     let plain = !ruled && row.plan.is_none() && row.over.is_none() && own;
-    (plain && !row.bucket.stepped_back(&row.terms(), now)).then(|| book::take_row(&mut row.clone(), ask.request, now))
+    (plain && !row.bucket.stepped_back(&row.terms(), now))
+        .then(|| book::take_row(&mut row.clone(), ask.request_at(place), now))
 }
 
 fn milliseconds() -> i64 {

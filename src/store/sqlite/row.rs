@@ -6,7 +6,7 @@ use super::super::ask::Ask;
 use super::json::{Array, Value};
 use super::line::Line;
 use crate::book::Row;
-use crate::bucket::Bucket;
+use crate::bucket::{Bucket, Request};
 use crate::{Filter, Key, Quota};
 
 /// A bucket, as take.sql and `take_all.sql` answer it.
@@ -51,16 +51,19 @@ pub(super) async fn take_all(
     read_at_ms: i64,
 ) -> Result<Vec<(String, Found)>, sqlx::Error> {
     let keys: Array = ask.take.keys().map(Key::as_str).collect();
-    let mut quotas = Array::default();
+    let (mut costs, mut keeps, mut quotas) = (Array::default(), Array::default(), Array::default());
     for place in 0..ask.take.limits.len() {
+        let Request { cost, keep, .. } = ask.request_at(place);
+        costs.push(cost.into());
+        keeps.push(keep.into());
         let text =
             |quota: &Quota| format!("{} {} {}", quota.capacity_i64(), quota.refill_ns(), quota.refill().as_str());
         quotas.push(ask.quota(place).map(text).as_deref().into());
     }
     let rows = sqlx::query(include_str!("take_all.sql"))
         .bind(keys.into_text())
-        .bind(ask.request.cost)
-        .bind(ask.request.keep)
+        .bind(costs.into_text())
+        .bind(keeps.into_text())
         .bind(now)
         .bind(now + ask.request.max_wait)
         .bind(read_at_ms)

@@ -1,19 +1,21 @@
 -- One decision for several buckets, all or none: the first statement grants it, unless the database had to be waited for,
 -- one of them is missing, or more than its own terms rules one; the second reads those that are there if it did not.
--- ?1 a JSON array of keys, ?2 cost, ?3 keep, ?4 now, ?5 now + max_wait, ?6 milliseconds since 1970 when ?4 was read: as for
--- take.sql; ?7 a JSON array of the quotas passed: null, or a text of capacity, refill_ns and refill
+-- ?1 a JSON array of keys, ?2 of costs, ?3 of what to keep, ?4 now, ?5 now + max_wait, ?6 milliseconds since 1970 when ?4 was
+-- read: as for take.sql; ?7 a JSON array of the quotas passed: null, or a text of capacity, refill_ns and refill
 -- Answers the key, and the columns of read.sql, the first of which is 'granted', 'ruled' or 'bucket'.
 --
--- Not an update, as in states.sql. The terms here are nobody's; every one of these ids is there.
-insert into token_buckets (id, anchor, capacity, refill_seconds)
-select value, 0, 1, 1
+-- Not an update, as in states.sql. The terms here are nobody's; every one of these ids is there. What is granted and the
+-- longest wait are the cost and what to keep.
+insert into token_buckets (id, anchor, capacity, refill_seconds, granted, longest_wait)
+select value, 0, 1, 1, ?2 ->> key, ?3 ->> key
   from json_each(?1)
  where json_array_length(?1) = (
          select count(*)
            from json_each(?1) asked cross join token_buckets bucket on bucket.id = asked.value
           where plan is null and over_capacity is null
-            and ?2 <= capacity - ?3
-            and full_at + (?2 + ?3) * token_ticks - burst <= (?5 - anchor) / step_ns * step_ticks
+            and ?2 ->> asked.key <= capacity - (?3 ->> asked.key)
+            and full_at + ((?2 ->> asked.key) + (?3 ->> asked.key)) * token_ticks - burst
+                  <= (?5 - anchor) / step_ns * step_ticks
             and (?4 = ?5 or full_at - (?4 - anchor) / step_ns * step_ticks
                             <= burst + longest_wait + (1000000000 / step_ns + 1) * step_ticks)
             and (?7 ->> asked.key is null or ?7 ->> asked.key = capacity || ' ' || refill_ns || ' ' || refill))
@@ -21,13 +23,14 @@ select value, 0, 1, 1
    and not exists (select from_all.one from token_mode from_all where from_all.mode <> 'enforce')
    and not exists (select over.id from token_overrides over)
     on conflict (id) do update
-   set granted = granted + ?2,
+   set granted = granted + excluded.granted,
        longest_wait = max(longest_wait,
-                          (full_at + (?2 + ?3) * token_ticks - burst + step_ticks - 1) / step_ticks * step_ticks
-                            - (?4 - anchor) / step_ns * step_ticks),
+                          (full_at + (excluded.granted + excluded.longest_wait) * token_ticks - burst + step_ticks - 1)
+                            / step_ticks * step_ticks - (?4 - anchor) / step_ns * step_ticks),
        full_at = max(full_at,
-                     (full_at + (?2 + ?3) * token_ticks - burst + step_ticks - 1) / step_ticks * step_ticks,
-                     (?4 - anchor) / step_ns * step_ticks) + ?2 * token_ticks
+                     (full_at + (excluded.granted + excluded.longest_wait) * token_ticks - burst + step_ticks - 1)
+                       / step_ticks * step_ticks,
+                     (?4 - anchor) / step_ns * step_ticks) + excluded.granted * token_ticks
 returning id, format('granted  %s %s %s %s %s %s %s %s    ',
                      anchor, full_at, granted, longest_wait, capacity, refill_ns, refill, provisioned);
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use sqlx::Pool;
-use tollgate::{Adjusted, Adjustment, Capabilities, Decision, Error, Outcome, SqlStore, Store, Take, TakeError};
+use tollgate::{Adjusted, Adjustment, Capabilities, Decision, Error, Key, Outcome, SqlStore, Store, Take, TakeError};
 
 use crate::engine::Engine;
 
@@ -34,7 +34,7 @@ impl<E: Engine> Store for Rows<E> {
     }
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        let ids: BTreeSet<&str> = takes.iter().flat_map(Take::limits).map(|(key, _)| key.as_str()).collect();
+        let ids: BTreeSet<&str> = takes.iter().flat_map(Take::keys).map(Key::as_str).collect();
         let ids: Vec<&str> = ids.into_iter().collect();
         let found =
             if self.writes { E::bare_many(&self.pool, &ids).await } else { E::read_many(&self.pool, &ids).await };

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, ensure};
 use fastrand::Rng;
-use tollgate::{Admin, Decision, Key, Quota, Rule, Store, Take};
+use tollgate::{Admin, Decision, Key, Limit, Quota, Rule, Store, Take};
 
 use crate::engines::Kind;
 use crate::pools::injected;
@@ -76,6 +76,7 @@ async fn play(rig: &Rig, mut random: Rng) -> anyhow::Result<()> {
 
 /// Mostly for buckets that have tokens for some of the batch, under the terms that they have; one of so many is not.
 fn take(random: &mut Rng, keys: &[Key], plan: &Key, others: u32) -> Take {
+    let own = random.bool();
     let mut limits = (0..random.usize(2..5)).map(|_| {
         let place = random.usize(..keys.len());
         let rule = match random.u32(..others) {
@@ -90,7 +91,8 @@ fn take(random: &mut Rng, keys: &[Key], plan: &Key, others: u32) -> Take {
     let (key, rule) = limits.next().expect("two or more");
     let mut take = Take::from(key).rule(rule);
     for (key, rule) in limits.collect::<Vec<_>>() {
-        take = take.and(key, rule);
+        let limit = Limit::new(key, rule);
+        take = take.and_limit(if own { limit.cost(1 + random.u64(..3)).keep(random.u64(..2)) } else { limit });
     }
     take.cost([1, 1, 2, 3, 7, 30][random.usize(..6)]).keep([0, 0, 0, 1, 4][random.usize(..5)])
 }

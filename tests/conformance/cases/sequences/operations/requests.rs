@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::bucket::MOST_TOKENS;
-use tollgate::{HoldBack, Quota, Rule, Take};
+use tollgate::{HoldBack, Limit, Quota, Rule, Take};
 use uuid::Uuid;
 
 use super::{Author, Change, Kind};
@@ -27,7 +27,14 @@ impl Author<'_> {
         let first = places[0];
         let mut take = Take::from(self.cast.keys[first].clone()).rule(self.rule(first));
         for &place in &places[1..] {
-            take = take.and(self.cast.keys[place].clone(), self.rule(place));
+            let mut limit = Limit::new(self.cast.keys[place].clone(), self.rule(place));
+            if self.one_in(3) {
+                limit = limit.cost(self.cost(self.quotas[place].capacity()));
+            }
+            if self.one_in(6) {
+                limit = limit.keep(self.keep(self.quotas[place].capacity()));
+            }
+            take = take.and_limit(limit);
         }
         let least = places.iter().map(|&place| self.quotas[place].capacity()).min().unwrap_or(1);
         take.cost(self.cost(least)).keep(self.keep(least)).max_wait(self.max_wait(first))

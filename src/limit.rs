@@ -1,0 +1,96 @@
+use crate::{Key, Quota, Rule};
+
+/// One of the limits of a request: a bucket, its terms, and how many of its tokens are taken.
+///
+/// It is [added to a request](crate::Take::and_limit) for tokens of another bucket, and has that request's cost and what it
+/// keeps, unless it says its own.
+///
+/// ```
+/// use tollgate::{Key, Limit, Rule};
+///
+/// let requests = Limit::new(Key::try_from("account:requests")?, Rule::try_from("50/min")?).cost(1);
+/// assert_eq!((requests.key().as_str(), requests.tokens(), requests.kept()), ("account:requests", 1, 0));
+/// # Ok::<(), tollgate::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limit {
+    pub(crate) key: Key,
+    pub(crate) rule: Rule,
+    pub(crate) cost: u64,
+    pub(crate) keep: u64,
+    /// Whether these are its own, and not the request's.
+    pub(crate) own_cost: bool,
+    own_keep: bool,
+}
+
+impl Limit {
+    /// A bucket and its terms.
+    #[must_use]
+    pub fn new(key: Key, rule: Rule) -> Self {
+        Self::of(key, rule, 1, 0)
+    }
+
+    #[inline]
+    pub(crate) fn of(key: Key, rule: Rule, cost: u64, keep: u64) -> Self {
+        Self { key, rule, cost, keep, own_cost: false, own_keep: false }
+    }
+
+    /// How many tokens to take, whatever the others of the request cost. [`Reservation::settle`](crate::Reservation::settle)
+    /// and [`refund`](crate::Reservation::refund) leave it as it is.
+    #[must_use]
+    pub fn cost(self, cost: u64) -> Self {
+        Self { cost, own_cost: true, ..self }
+    }
+
+    /// How many tokens must remain for others, whatever the request keeps elsewhere.
+    #[must_use]
+    pub fn keep(self, keep: u64) -> Self {
+        Self { keep, own_keep: true, ..self }
+    }
+
+    /// The bucket.
+    #[must_use]
+    #[inline]
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// Under which terms.
+    #[must_use]
+    #[inline]
+    pub fn rule(&self) -> &Rule {
+        &self.rule
+    }
+
+    /// How many tokens are taken.
+    #[must_use]
+    #[inline]
+    pub fn tokens(&self) -> u64 {
+        self.cost
+    }
+
+    /// How many must remain for others.
+    #[must_use]
+    #[inline]
+    pub fn kept(&self) -> u64 {
+        self.keep
+    }
+
+    /// Has what its request has, but for what is its own.
+    #[inline]
+    pub(crate) fn follow(&mut self, cost: u64, keep: u64) {
+        self.cost = if self.own_cost { self.cost } else { cost };
+        self.keep = if self.own_keep { self.keep } else { keep };
+    }
+
+    /// Its figures are the request's.
+    pub(crate) fn own_nothing(&mut self) {
+        (self.own_cost, self.own_keep) = (false, false);
+    }
+
+    /// Whether it limits nothing.
+    #[inline]
+    pub(crate) fn is_unlimited(&self) -> bool {
+        self.rule == Rule::Quota(Quota::unlimited())
+    }
+}
