@@ -98,5 +98,6 @@ pub use store::{Dialect, Durability, Isolation, SqlStore, adjust_within, create_
 #[doc = include_str!("../docs/start/sqlite.md")]
 #[doc = include_str!("../docs/operating.md")]
 #[doc = include_str!("../docs/calling.md")]
+#[doc = include_str!("../docs/choosing.md")]
 #[doc = include_str!("../docs/seeing.md")]
 struct Book;
