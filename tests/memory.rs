@@ -237,6 +237,28 @@ async fn a_sweep_deletes_what_says_nothing_any_more_step_by_step() -> anyhow::Re
     Ok(())
 }
 
+#[tokio::test]
+async fn what_can_be_settled_is_there_until_it_is() -> anyhow::Result<()> {
+    let memory = Memory::new();
+    memory.at_ms(0).await?;
+    let limiter = Limiter::new(memory.store(), "1000/s")?;
+    let window = Rule::Window("10 in 1s at 1s".parse()?);
+    let hold = Duration::from_hours(1);
+    let of_bucket = limiter.reserve_all(&limiter.request("a")?.cost(100).id(Uuid::new_v4(), hold)).await?;
+    let of_window = Take::from(Key::try_from("b")?).rule(window).id(Uuid::new_v4(), hold);
+    let of_window = limiter.reserve_all(&of_window).await?;
+    let without_id = limiter.reserve_all(&limiter.request("c")?.cost(5)).await?;
+    memory.at_ms(10_000).await?;
+    assert_eq!(memory.store().sweep(None, 1000).await?.deleted, 1, "all are full, and two can be settled");
+    assert_eq!(of_bucket.settle(150).await?, Adjusted::Done(-50));
+    assert_eq!(of_window.settle(3).await?, Adjusted::Done(-2));
+    assert_eq!(limiter.peek("a").await?.available, 950);
+    assert_eq!(without_id.refund(2).await?, 0, "what was swept was full");
+    memory.at_ms(20_000).await?;
+    assert_eq!(memory.store().sweep(None, 1000).await?.deleted, 2, "what was settled stays settled");
+    Ok(())
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_limiter_sweeps_away_keys_that_were_used_once() -> anyhow::Result<()> {
     for sweeps in [true, false] {

@@ -8,5 +8,6 @@ create table token_receipts (
   acts_at    bigint not null comment 'when the tokens may be used, in nanoseconds since 1970',
   state      varchar(9) character set ascii collate ascii_bin not null comment 'open, cancelled, refunded, settled',
   expires_at bigint not null comment 'in nanoseconds since 1970; from then on what it says stands',
-  primary key (id, bucket)
+  primary key (id, bucket),
+  key token_receipts_bucket (bucket) comment 'a sweep asks whether a bucket has any that is open'
 ) engine = InnoDB comment = 'Grants that must be known again'

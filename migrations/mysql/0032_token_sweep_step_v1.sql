@@ -1,6 +1,6 @@
 -- token_sweep_step_v1: one bounded step of clearing away what carries no information any more: buckets that were not
--- provisioned and are full, windows in which nothing counts, receipts and overrides that have expired, denials of two
--- days ago.
+-- provisioned and are full, windows in which nothing counts, but of neither those of requests that can be settled still;
+-- receipts and overrides that have expired, denials of two days ago.
 --
 -- Arguments: p_after    where the last step ended; null: begin
 --            p_limit    how many rows to look at, of all tables together: 1 to 10000
@@ -30,9 +30,16 @@ begin
   declare v_done boolean default false;
   declare v_buckets cursor for
     select id from token_buckets
-     where id > v_after and id <= v_last and not provisioned and full_at <= (v_now - anchor) div step_ns * step_ticks;
+     where id > v_after and id <= v_last and not provisioned and full_at <= (v_now - anchor) div step_ns * step_ticks
+       and not exists (
+             select 1 from token_receipts r
+              where r.bucket = token_buckets.id and r.state = 'open' and r.expires_at > v_now);
   declare v_windows cursor for
-    select id from token_windows where id > v_after and id <= v_last and newest + interval_ns <= v_now;
+    select id from token_windows
+     where id > v_after and id <= v_last and newest + interval_ns <= v_now
+       and not exists (
+             select 1 from token_receipts r
+              where r.bucket = concat(x'01', token_windows.id) and r.state = 'open' and r.expires_at > v_now);
   declare v_receipts cursor for
     select id, bucket from token_receipts
      where id >= v_from and (id > v_from or bucket > v_after) and id <= v_to and (id < v_to or bucket <= v_last)

@@ -15,4 +15,7 @@ create table tollgate.token_receipts (
 )
 with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
+-- A sweep asks whether a bucket has any that is open.
+create index token_receipts_bucket on tollgate.token_receipts (bucket);
+
 revoke all on tollgate.token_receipts from public;

@@ -1,5 +1,6 @@
 -- sweep_v1: one bounded step of clearing away what carries no information any more: buckets that were not provisioned
--- and are full, windows in which nothing counts, receipts and overrides that have expired, denials of two days ago.
+-- and are full, windows in which nothing counts, but of neither those of requests that can be settled still; receipts and
+-- overrides that have expired, denials of two days ago.
 --
 -- Arguments: p_after  where the last step ended; null: begin
 --            p_limit  how many rows to look at, of all tables together: 1 to 10000
@@ -9,7 +10,7 @@
 -- Locks:     rows that nobody else has locked; what is locked is left for another time.
 --
 -- Each table is walked by its primary key, as an index on when a row says nothing any more would be written by each
--- decision.
+-- decision. Receipts are looked up for each row: joined, all of them might be read.
 create function tollgate.sweep_v1(p_after text, p_limit bigint, out deleted bigint, out next text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -38,6 +39,8 @@ begin
      using (select c.id from tollgate.token_buckets c
              where c.id > v_after and c.id <= v_last
                and not c.provisioned and c.full_at <= tollgate.bucket_clock_v1(c, v_now)
+               and (select true from tollgate.token_receipts r
+                     where r.bucket = c.id and r.state = 'open' and r.expires_at > v_now limit 1) is null
              order by c.id for update skip locked) f
      where b.id = f.id and not b.provisioned and b.full_at <= tollgate.bucket_clock_v1(b, v_now);
     get diagnostics deleted = row_count;
@@ -59,6 +62,8 @@ begin
      using (select e.id from tollgate.token_windows e
              where e.id > v_after and e.id <= v_last
                and coalesce(e.ends[array_length(e.ends, 1)], 0) + e.interval_ns <= v_now
+               and (select true from tollgate.token_receipts r
+                     where r.bucket = chr(1) || e.id and r.state = 'open' and r.expires_at > v_now limit 1) is null
              order by e.id for update skip locked) e
      where w.id = e.id;
     get diagnostics v_count = row_count;

@@ -96,3 +96,6 @@ create table token_receipts (
   expires_at integer not null,                           -- in nanoseconds since 1970; from then on what it says stands
   primary key (id, bucket)
 ) strict, without rowid;
+
+-- A sweep asks whether a bucket has any that is open.
+create index token_receipts_bucket on token_receipts (bucket);

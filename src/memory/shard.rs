@@ -118,21 +118,25 @@ impl Shard {
         if self.len() + keys > self.most_keys { Err(TakeError::TooManyKeys(key.clone())) } else { Ok(()) }
     }
 
-    /// Forgets buckets that are full and were not provisioned: they are full as well when they are made again.
+    /// Forgets buckets that are full and were not provisioned: they are full as well when they are made again. But of
+    /// requests that can be settled more may have to be paid.
     pub(super) fn sweep(&mut self, now: i64) {
         let mut earliest = NEVER_NS;
-        self.rows.retain(|_, row| {
-            if row.is_idle(now) {
+        let open_until = self.receipts.open_until(now);
+        self.rows.retain(|key, row| {
+            let settles_until = open_until.get(key).copied().unwrap_or(i64::MIN);
+            if row.is_idle(now) && settles_until <= now {
                 return false;
             }
             if !row.provisioned {
-                earliest = earliest.min(full_at(row));
+                earliest = earliest.min(full_at(row).max(settles_until));
             }
             true
         });
-        self.windows.retain(|_, row| {
-            earliest = earliest.min(row.ring.empty_at(&row.window));
-            !row.is_empty(now)
+        self.windows.retain(|key, row| {
+            let settles_until = open_until.get(&key.of_window()).copied().unwrap_or(i64::MIN);
+            earliest = earliest.min(row.ring.empty_at(&row.window).max(settles_until));
+            !row.is_empty(now) || settles_until > now
         });
         self.none_full_before = earliest;
     }

@@ -41,7 +41,7 @@ struct Table {
     name: &'static str,
     /// How many rows there are behind `?1`, `?2` at most, and which is the last of them.
     look: &'static str,
-    /// Deletes those behind `?1` and up to `?2` that say nothing any more at `?3`.
+    /// Deletes those behind `?1` and up to `?2` that say nothing any more at `?3`, and will not be asked to.
     sweep: &'static str,
 }
 
@@ -72,12 +72,19 @@ const TABLES: [Table; 4] = [
         name: BUCKETS,
         look: "select count(*), max(id) from (select id from token_buckets where id > ?1 order by id limit ?2)",
         sweep: "delete from token_buckets
-                 where id > ?1 and id <= ?2 and not provisioned and full_at <= (?3 - anchor) / step_ns * step_ticks",
+                 where id > ?1 and id <= ?2 and not provisioned and full_at <= (?3 - anchor) / step_ns * step_ticks
+                   and not exists (select receipt.id from token_receipts receipt
+                                    where receipt.bucket = token_buckets.id and receipt.state = 'open'
+                                      and receipt.expires_at > ?3)",
     },
     Table {
         name: "windows",
         look: "select count(*), max(id) from (select id from token_windows where id > ?1 order by id limit ?2)",
-        sweep: "delete from token_windows where id > ?1 and id <= ?2 and empty_at <= ?3",
+        sweep: "delete from token_windows
+                 where id > ?1 and id <= ?2 and empty_at <= ?3
+                   and not exists (select receipt.id from token_receipts receipt
+                                    where receipt.bucket = char(1) || token_windows.id and receipt.state = 'open'
+                                      and receipt.expires_at > ?3)",
     },
     // Its key is a UUID's 36 characters and a bucket.
     Table {

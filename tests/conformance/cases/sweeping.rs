@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use chrono::{TimeDelta, Utc};
-use tollgate::{Admin, Filter, Key, Limiter, Mode, Override, Rule, Store, Take, Window};
+use tollgate::{Adjusted, Admin, Filter, Key, Limiter, Mode, Override, Rule, Store, Take, Window};
 use uuid::Uuid;
 
 use crate::engines::Kind;
@@ -28,6 +28,7 @@ pub fn cases() -> Vec<Case> {
         as_many_steps_as_a_limiter_makes_bound_rows_beside_those_that_live,
         a_sweep_deletes_denials_of_more_than_two_days_ago,
         a_cancelled_turn_is_remembered_until_it_would_have_come,
+        what_can_be_settled_is_there_until_it_is,
     )
     .into();
     cases.extend(list!(
@@ -117,6 +118,28 @@ async fn a_cancelled_turn_is_remembered_until_it_would_have_come(rig: Rig) -> an
     ensure!(third.cancel().await? == 1, "nobody is behind it");
     assert_eq!(rows(rig, "token_receipts where expires_at < acts_at").await?, 0);
     assert_eq!(rows(rig, "token_receipts").await?, 2);
+    Ok(())
+}
+
+async fn what_can_be_settled_is_there_until_it_is(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let (rig, store) = (&scratch.rig, scratch.rig.store());
+    let limiter = Limiter::new(scratch.rig.store(), "1000/s")?;
+    let (hour, key) = (Duration::from_hours(1), rig.key());
+    let window = Window::new(10, Duration::from_millis(1), Duration::from_millis(1))?;
+    let in_window = Take::from(rig.key()).rule(window.into());
+    let of_bucket = limiter.reserve_all(&under(&key, "1000/s")?.cost(100).id(Uuid::new_v4(), hour)).await?;
+    let of_window = limiter.reserve_all(&in_window.clone().id(Uuid::new_v4(), hour)).await?;
+    let without_id = limiter.reserve_all(&under(&rig.key(), "1000/s")?.cost(5)).await?;
+    rig.until((Utc::now().timestamp_millis() + 200) * MS).await?;
+    assert_eq!(store.sweep(None, 100).await?.deleted, 1, "all are full, and two can be settled");
+    assert_eq!(of_bucket.settle(150).await?, Adjusted::Done(-50));
+    assert_eq!(of_window.settle(3).await?, Adjusted::Done(-2));
+    assert_eq!(store.peek(&key).await?.map(|level| level.granted), Some(150));
+    // What was swept was full: there is nothing to give back to.
+    assert_eq!(without_id.refund(2).await?, 0);
+    rig.until((Utc::now().timestamp_millis() + 200) * MS).await?;
+    assert_eq!(store.sweep(None, 100).await?.deleted, 2, "what was settled stays settled");
     Ok(())
 }
 
