@@ -128,11 +128,12 @@ pub(crate) fn reset(row: &mut Row, rules: &Rules, now: i64) {
 
 impl Ruled {
     /// The bucket if a request takes nothing of it: as it is, unless the clock was set back. Then it is empty, for any request
-    /// that is possible.
+    /// that is possible and weighed.
     pub(crate) fn untaken(&self, request: Request, now: i64) -> Option<Row> {
         let mut row = self.row.clone()?;
         let terms = row.terms();
-        if request.cost <= terms.capacity - request.keep && row.bucket.stepped_back(&terms, now) {
+        let weighed = !matches!(self.mode, Mode::Off | Mode::Block) && request.cost <= terms.capacity - request.keep;
+        if weighed && row.bucket.stepped_back(&terms, now) {
             row.bucket.settle(&terms, &terms, now);
         }
         Some(row)

@@ -160,6 +160,11 @@ impl Decision {
         Self { retry_after, reset_after, attempts: 0, ..self }
     }
 
+    /// The tokens taken, for comparison with others: 1 if it took none.
+    fn cost(&self) -> u64 {
+        self.taken.map_or(1, |receipt| receipt.cost.unsigned_abs())
+    }
+
     /// What was taken from the buckets of the request, and at which places among them they are.
     pub(crate) fn taken(&self) -> impl Iterator<Item = (usize, Receipt)> {
         self.each().iter().filter_map(|one| one.taken.map(|receipt| (one.limit, receipt)))
@@ -189,7 +194,7 @@ impl Decision {
     }
 
     /// One answer for all the buckets of a request: what holds for each of them holds for it. The one that decided is
-    /// the one that denies for longest, or else has fewest tokens left.
+    /// the one that denies for longest, or else has tokens left for the fewest requests like this one.
     pub(crate) fn of_all(decisions: impl IntoIterator<Item = (usize, Self)>) -> Option<Self> {
         let mut decisions: Vec<Self> =
             decisions.into_iter().map(|(limit, decision)| Self { limit, ..decision }).collect();
@@ -197,12 +202,13 @@ impl Decision {
         let each = if decisions.len() > 1 { decisions.clone().into_boxed_slice() } else { Box::default() };
         let merged = decisions.into_iter().reduce(|one, other| {
             let stricter = match (one.granted, other.granted) {
-                (true, true) => one.remaining <= other.remaining,
+                (true, true) => {
+                    one.remaining.saturating_mul(other.cost()) <= other.remaining.saturating_mul(one.cost())
+                }
                 (false, false) => one.retry_after >= other.retry_after,
                 (one_granted, _) => !one_granted,
             };
             let (mut decides, also) = if stricter { (one, other) } else { (other, one) };
-            decides.remaining = decides.remaining.min(also.remaining);
             decides.wait = decides.wait.max(also.wait);
             decides.retry_after = decides.retry_after.max(also.retry_after);
             decides.reset_after = decides.reset_after.max(also.reset_after);
@@ -237,7 +243,8 @@ impl Decision {
         self.granted
     }
 
-    /// The whole tokens left; [`u64::MAX`] if no bucket was asked: a quota without a limit,
+    /// The whole tokens left; of several buckets, in [the one that decided](Self::limit): if their requests cost different
+    /// things, [`each`](Self::each) tells of its own. [`u64::MAX`] if no bucket was asked: a quota without a limit,
     /// [`Limiter::set_mode`](crate::Limiter::set_mode) and [`Fallback::Open`](crate::Fallback::Open) have no number to tell. Where
     /// a [mode](Self::mode) decided instead of the tokens, it says nothing of whether the next request passes.
     #[must_use]
@@ -265,7 +272,7 @@ impl Decision {
     }
 
     /// Which of the request's buckets decided, in the order in which it named them: the one that denies for longest, or
-    /// else has fewest tokens left.
+    /// else has tokens left for the fewest requests like this one.
     #[must_use]
     pub fn limit(&self) -> usize {
         self.limit

@@ -161,11 +161,17 @@ pub enum TakeError {
     /// The store remembers as many requests as it may, and none of them has expired. Nothing was taken or given back.
     #[error("there is no room to remember request {0}: hold ids for a shorter time, or raise MemoryStore::most_keys")]
     TooManyIds(Uuid),
-    /// A request for no token.
-    #[error("a request takes 1 token or more, and this one takes 0")]
+    /// The limits of the request have costs of their own, and were to be settled or refunded as if they had one.
+    #[error("the limits of the request cost different things: say what each used, by settle_each or refund_each")]
+    CostsDiffer,
+    /// A request for no token, of one of its buckets at least.
+    #[error("a request takes 1 token or more of each of its buckets, and this one takes 0")]
     NoTokens,
     /// The id is that of another request: for other buckets, at another cost, or cancelled.
-    #[error("the id {0} is that of another request: give each request an id of its own")]
+    #[error(
+        "the id {0} is that of another request, for other buckets, at another cost, or cancelled: repeat a request as it \
+         was, and give each other one an id of its own"
+    )]
     Reused(Uuid),
     /// A request without an id cannot be settled: nothing was remembered of it. Nothing was changed.
     #[error("only a request with an id can be settled: give it one, and say for how long to remember it, by Take::id")]

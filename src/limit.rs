@@ -3,7 +3,7 @@ use crate::{Key, Quota, Rule};
 /// One of the limits of a request: a bucket, its terms, and how many of its tokens are taken.
 ///
 /// It is [added to a request](crate::Take::and_limit) for tokens of another bucket, and has that request's cost and what it
-/// keeps, unless it says its own.
+/// keeps, unless it says its own. A request can begin with one as well.
 ///
 /// ```
 /// use tollgate::{Key, Limit, Rule};
@@ -20,7 +20,7 @@ pub struct Limit {
     pub(crate) keep: u64,
     /// Whether these are its own, and not the request's.
     pub(crate) own_cost: bool,
-    own_keep: bool,
+    pub(crate) own_keep: bool,
 }
 
 impl Limit {
@@ -35,8 +35,10 @@ impl Limit {
         Self { key, rule, cost, keep, own_cost: false, own_keep: false }
     }
 
-    /// How many tokens to take, whatever the others of the request cost. [`Reservation::settle`](crate::Reservation::settle)
-    /// and [`refund`](crate::Reservation::refund) leave it as it is.
+    /// How many tokens to take, 1 or more, whatever the request takes of others: of other things, perhaps, so it keeps none
+    /// unless it [says so](Self::keep).
+    ///
+    /// What such a request used is told for [each of its limits](crate::Reservation::settle_each).
     #[must_use]
     pub fn cost(self, cost: u64) -> Self {
         Self { cost, own_cost: true, ..self }
@@ -80,12 +82,7 @@ impl Limit {
     #[inline]
     pub(crate) fn follow(&mut self, cost: u64, keep: u64) {
         self.cost = if self.own_cost { self.cost } else { cost };
-        self.keep = if self.own_keep { self.keep } else { keep };
-    }
-
-    /// Its figures are the request's.
-    pub(crate) fn own_nothing(&mut self) {
-        (self.own_cost, self.own_keep) = (false, false);
+        self.keep = if self.own_keep || self.own_cost { self.keep } else { keep };
     }
 
     /// Whether it limits nothing.

@@ -335,11 +335,12 @@ impl<S: Store> Limiter<S> {
         Take::under(key, self.rule(), cost, self.keep)
     }
 
-    /// Under a limit of the caller's, which may cost something else.
+    /// Under the limiter's own limit, or another one, which may cost something else.
     #[cfg(feature = "tower")]
-    pub(crate) fn take_under(&self, mut limit: crate::Limit, cost: u64) -> Take {
+    pub(crate) fn take_under(&self, limit: crate::Limit, cost: u64, own: bool) -> Take {
+        let mut limit = if own { limit.keep(self.keep) } else { limit };
         limit.follow(cost, self.keep);
-        Take { cost, keep: self.keep, ..Take::of(limit) }
+        Take { cost, keep: self.keep, own, ..Take::of(limit) }
     }
 }
 

@@ -47,7 +47,10 @@ impl Take {
     #[must_use]
     pub fn cost(mut self, cost: u64) -> Self {
         self.cost = cost;
-        self.limits.iter_mut().for_each(|limit| limit.follow(cost, self.keep));
+        match &mut self.limits[..] {
+            [only] => (only.cost, only.own_cost) = (cost, false),
+            limits => limits.iter_mut().for_each(|limit| limit.follow(cost, self.keep)),
+        }
         self
     }
 
@@ -62,7 +65,10 @@ impl Take {
     #[must_use]
     pub fn keep(mut self, keep: u64) -> Self {
         self.keep = keep;
-        self.limits.iter_mut().for_each(|limit| limit.follow(self.cost, keep));
+        match &mut self.limits[..] {
+            [only] => (only.keep, only.own_keep) = (keep, false),
+            limits => limits.iter_mut().for_each(|limit| limit.follow(self.cost, keep)),
+        }
         self
     }
 
@@ -89,10 +95,10 @@ impl Take {
     /// ```
     /// use tollgate::{Key, Limit, Rule, Take};
     ///
-    /// let tokens = Take::from(Key::try_from("account:tokens")?).rule(Rule::try_from("40000/min")?);
-    /// let requests = Limit::new(Key::try_from("account:requests")?, Rule::try_from("50/min")?).cost(1);
-    /// let call = tokens.and_limit(requests).cost(1200);
-    /// assert_eq!(call.limits().map(Limit::tokens).collect::<Vec<_>>(), [1200, 1]);
+    /// let requests = Limit::new(Key::try_from("account:requests")?, Rule::try_from("50/min")?);
+    /// let tokens = Limit::new(Key::try_from("account:tokens")?, Rule::try_from("40000/min")?);
+    /// let call = Take::from(requests).and_limit(tokens.cost(1200));
+    /// assert_eq!(call.limits().map(Limit::tokens).collect::<Vec<_>>(), [1, 1200]);
     /// # Ok::<(), tollgate::Error>(())
     /// ```
     #[must_use]
@@ -101,16 +107,15 @@ impl Take {
         limit.follow(self.cost, self.keep);
         self.limits.retain(|other| other.key != limit.key);
         self.limits.push(limit);
-        self.simplified()
+        self.of_its_only()
     }
 
-    /// What its only limit says for itself, the request does.
-    pub(crate) fn simplified(mut self) -> Self {
-        if let [only] = &mut self.limits[..] {
-            (self.cost, self.keep) = (only.cost, only.keep);
-            only.own_nothing();
+    /// What its only limit says for itself, the request says.
+    pub(crate) fn of_its_only(self) -> Self {
+        match self.limits[..] {
+            [Limit { cost, keep, .. }] => Self { cost, keep, ..self },
+            _ => self,
         }
-        self
     }
 
     /// Gives the request an id, which is remembered for `hold`: repeated with it, because nobody knows what became of
@@ -221,7 +226,7 @@ impl Take {
         let mut limited = self.clone();
         limited.limits.retain(|limit| has_limit(limit));
         let places = self.limits.iter().enumerate().filter(|(_, limit)| has_limit(limit));
-        Some((limited.simplified(), places.map(|(place, _)| place).collect()))
+        Some((limited.of_its_only(), places.map(|(place, _)| place).collect()))
     }
 
     /// For its only bucket, or for the first of several, in the arithmetic's units.
@@ -292,8 +297,8 @@ impl From<Key> for Take {
 }
 
 impl From<Limit> for Take {
-    /// A request whose cost is the limit's, and what it keeps, too.
+    /// A request whose cost is the limit's, and what it keeps, too: also of buckets added to it that say no cost of their own.
     fn from(limit: Limit) -> Self {
-        Self::of(limit).simplified()
+        Self::of(limit)
     }
 }

@@ -29,8 +29,8 @@ const WORKERS: u64 = 30;
 const ESTIMATES: [u64; 5] = [100, 100, 100, 800, 800];
 
 /// What is below the provider's limits, and what is left to requests that are on their way.
-const REQUESTS: Terms = Terms { quota: "60/s burst 30", keep: 10, headers: &[Preset::OpenAiRequests] };
-const TOKENS: Terms = Terms { quota: "12000/s burst 9000", keep: 3000, headers: &[Preset::OpenAiTokens] };
+const REQUESTS: Terms = Terms { quota: "60/s burst 30", keep: 14, headers: &[Preset::OpenAiRequests] };
+const TOKENS: Terms = Terms { quota: "12000/s burst 9000", keep: 4000, headers: &[Preset::OpenAiTokens] };
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
@@ -101,7 +101,8 @@ impl<S: Store> Account<S> {
             let (status, headers) = (answer.status(), answer.headers().clone());
             let used = if status.is_success() { answer.text().await?.parse()? } else { 0 };
             // First what it cost, then what the provider says is left: that knows of it.
-            call.settle(used).await?;
+            let tokens = self.tokens.limit.key();
+            call.settle_each(|receipt| (receipt.key() == tokens).then_some(used)).await?;
             for Side { limit, headers: presets, held_back } in [&self.requests, &self.tokens] {
                 if let Some(hold) = HoldBack::from_answer(status, &headers, presets) {
                     let lowered = self.limiter.hold_back_under(limit.key(), limit.rule(), hold).await?;
@@ -117,8 +118,8 @@ impl<S: Store> Account<S> {
     /// A request and its tokens: both or none, in one call. Who waits has something promised already, of which the headers know
     /// nothing: so nobody waits for long in line.
     async fn reserve(&self, estimate: u64) -> anyhow::Result<Reservation<S>> {
-        let request = self.requests.limit.clone().cost(1);
-        let take = Take::from(self.tokens.limit.clone()).cost(estimate).and_limit(request).max_wait(LONGEST);
+        let tokens = self.tokens.limit.clone().cost(estimate);
+        let take = Take::from(self.requests.limit.clone().cost(1)).and_limit(tokens).max_wait(LONGEST);
         loop {
             let call = self.limiter.reserve_all(&take.clone().id(Uuid::new_v4(), Duration::from_hours(1))).await?;
             if call.is_granted() {

@@ -150,7 +150,7 @@ begin
       -- From left to right: full_at is what the longest wait is reckoned from.
       update json_table(p_limits, '$[*]' columns (
                id varchar(512) character set ascii path '$[0]', cost bigint path '$[1]', keep bigint path '$[2]')) as r
-        straight_join token_buckets b on b.id = unhex(r.id)
+        straight_join token_buckets b force index (primary) on b.id = unhex(r.id)
          set b.granted = b.granted + r.cost,
              b.longest_wait = greatest(
                b.longest_wait,
@@ -175,7 +175,7 @@ begin
         from json_table(p_limits, '$[*]' columns (
                place for ordinality, id varchar(512) character set ascii path '$[0]', cost bigint path '$[1]',
                keep bigint path '$[2]')) as r
-        straight_join token_buckets b on b.id = unhex(r.id)
+        straight_join token_buckets b force index (primary) on b.id = unhex(r.id)
          for update /*!80000 of b */;
     end if;
     leave at_once;

@@ -100,7 +100,7 @@ impl<S: Store> ClientLimit<S> {
     }
 
     /// Lowers the bucket to what these headers say, too, where they say less than was left when the request was sent. The
-    /// store is called only then.
+    /// store is called only then. Several presets lower one bucket: let them count the same thing.
     #[must_use]
     pub fn read(mut self, preset: Preset) -> Self {
         self.presets.push(preset);

@@ -20,7 +20,7 @@ pub enum Fallback {
     Closed(Duration),
     /// A bucket for each key in this process, under a quota that is safe for one process. Of several limits it stands for
     /// the limiter's own, the first, and for those whose terms are the database's (plans, provisioned buckets); the others
-    /// keep the quotas that the request states, each process for itself.
+    /// keep the quotas that the request states, each process for itself. It is one quota, whatever such limits count.
     Local(Quota),
 }
 

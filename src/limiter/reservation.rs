@@ -1,3 +1,4 @@
+use std::iter::repeat;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,19 +11,19 @@ use super::stack::Stack;
 use super::switched::Switched;
 use super::turns::{Place, Turns};
 use crate::handover::Handover;
-use crate::{Adjusted, Adjustment, AnyStore, Decision, Error, Key, Mode, Receipt, Store, Take, TakeError};
+use crate::{Adjusted, Adjustment, AdjustmentKind, AnyStore, Decision, Error, Mode, Receipt, Store, Take, TakeError};
 
 /// Tokens that were taken for now or for later, or the answer that they were not.
 ///
 /// It is a record, not a guard: dropped, its tokens stay taken, as they do when the process dies.
 #[derive(Debug)]
-#[must_use = "its tokens are taken: wait for its delay, or cancel it"]
+#[must_use = "if it was granted, its tokens are taken: wait for its delay, or cancel it"]
 pub struct Reservation<S: Store = AnyStore> {
     store: Arc<Stack<S>>,
     decision: Decision,
     receipts: Vec<Receipt>,
-    /// Of those, how many tokens were taken was not for the request to say.
-    own_costs: Vec<Key>,
+    /// Whether not the same number of tokens was asked for of each bucket.
+    has_own_costs: bool,
     /// Whether the request had an id of its own.
     is_remembered: bool,
     since: Instant,
@@ -38,8 +39,8 @@ impl<S: Store> Reservation<S> {
             window: take.window().is_some(),
         };
         let receipts = decision.taken().map(receipt).collect();
-        let own_costs = take.limits.iter().filter(|limit| limit.own_cost).map(|limit| limit.key.clone()).collect();
-        Self { store, decision, receipts, own_costs, is_remembered: take.id.is_some(), since: Instant::now() }
+        let has_own_costs = take.limits.len() > 1 && take.limits.iter().any(|limit| limit.own_cost);
+        Self { store, decision, receipts, has_own_costs, is_remembered: take.id.is_some(), since: Instant::now() }
     }
 
     /// When its tokens may be used, if not at once.
@@ -87,11 +88,25 @@ impl<S: Store> Reservation<S> {
     ///
     /// If the future is dropped, the call goes on in a task of its own.
     pub async fn cancel(self) -> Result<u64, Error> {
-        Ok(given_back(self.adjust(Receipt::cancel).await?))
+        Ok(given_back(self.adjust(|receipt, ()| receipt.cancel(), repeat(Some(()))).await?))
     }
 
-    /// Gives tokens back that were not used, and says how many. Of several buckets, each that has no
-    /// [cost of its own](crate::Limit::cost) gets so many back.
+    /// Gives tokens back that were not used, and says how many. Of several buckets, each gets so many back.
+    ///
+    /// # Errors
+    ///
+    /// [`TakeError::CostsDiffer`] if a limit has a [cost of its own](crate::Limit::cost); and as for [`cancel`](Self::cancel).
+    ///
+    /// # Cancel safety
+    ///
+    /// As there.
+    pub async fn refund(self, unused: u64) -> Result<u64, Error> {
+        self.of_one_cost()?;
+        self.refund_each(|_| unused).await
+    }
+
+    /// The same for each of its buckets, of which not the same number of tokens was left; nothing is done where that is none.
+    /// Says how many the one got that got least.
     ///
     /// # Errors
     ///
@@ -100,16 +115,56 @@ impl<S: Store> Reservation<S> {
     /// # Cancel safety
     ///
     /// As there.
-    pub async fn refund(self, unused: u64) -> Result<u64, Error> {
-        Ok(given_back(self.of_its_cost().adjust(|receipt| receipt.refund(unused)).await?))
+    pub async fn refund_each(self, unused: impl Fn(&Receipt) -> u64) -> Result<u64, Error> {
+        let unused = self.receipts.iter().map(unused).collect();
+        self.refund_in_turn(unused).await
+    }
+
+    /// The same in the order of the receipts.
+    pub(crate) async fn refund_in_turn(self, unused: Vec<u64>) -> Result<u64, Error> {
+        let unused = unused.into_iter().map(|unused| Some(unused).filter(|unused| *unused > 0));
+        Ok(given_back(self.adjust(Receipt::refund, unused).await?))
     }
 
     /// Pays what the request cost in the end, more or less than was taken, and says how many tokens were given back;
-    /// negative: so many more were taken. Of several buckets, each that has no [cost of its own](crate::Limit::cost) is settled,
-    /// and the answer is that of the one that gave back least.
+    /// negative: so many more were taken. Of several buckets, what is true of the one that gave back least.
     ///
     /// Only a request with an [id](Take::id) can be settled, and only until that is forgotten: then it is
     /// [`Late`](Adjusted::Late), and what was taken stands.
+    ///
+    /// # Errors
+    ///
+    /// [`TakeError::WithoutId`] if the request had none; [`TakeError::CostsDiffer`] if a limit has a
+    /// [cost of its own](crate::Limit::cost); and as for [`cancel`](Self::cancel).
+    ///
+    /// # Cancel safety
+    ///
+    /// As there.
+    pub async fn settle(self, used: u64) -> Result<Adjusted, Error> {
+        self.of_one_cost()?;
+        self.settle_each(|_| Some(used)).await
+    }
+
+    /// The same for each of its buckets, of which not the same number of tokens was used. `None`: what was taken of it stands.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Limit, Limiter, MemoryStore, Rule};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tollgate::Error> {
+    /// let limiter = Limiter::new(MemoryStore::new(), "50/min")?; // requests
+    /// let tokens = Limit::new("account:tokens".try_into()?, Rule::try_from("40000/min")?);
+    /// let estimate = limiter.request("account:requests")?.and_limit(tokens.clone().cost(1200));
+    /// // An id for each call: one that is there already takes nothing.
+    /// let call = limiter.reserve_all(&estimate.id(uuid::Uuid::new_v4(), Duration::from_secs(3600))).await?;
+    /// if call.is_granted() {
+    ///     let used = 1087; // as the answer says
+    ///     call.settle_each(|receipt| (receipt.key() == tokens.key()).then_some(used)).await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -118,69 +173,52 @@ impl<S: Store> Reservation<S> {
     /// # Cancel safety
     ///
     /// As there.
-    pub async fn settle(self, used: u64) -> Result<Adjusted, Error> {
-        self.of_its_cost().settle_each(|_| used).await
-    }
-
-    /// The same for each of its buckets, of which not the same number of tokens was used.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tollgate::{Limit, Limiter, MemoryStore, Rule};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), tollgate::Error> {
-    /// let limiter = Limiter::new(MemoryStore::new(), "40000/min")?;
-    /// let output = Limit::new("account:output".try_into()?, Rule::try_from("8000/min")?).cost(500);
-    /// let estimate = limiter.request("account:input")?.cost(1200).and_limit(output);
-    /// let call = limiter.reserve_all(&estimate.id(uuid::Uuid::from_u128(42), Duration::from_secs(3600))).await?;
-    /// // Call, and see what it cost.
-    /// call.settle_each(|receipt| if receipt.key().as_str() == "account:input" { 1187 } else { 342 }).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// As for [`settle`](Self::settle).
-    ///
-    /// # Cancel safety
-    ///
-    /// As there.
-    pub async fn settle_each(self, used: impl Fn(&Receipt) -> u64) -> Result<Adjusted, Error> {
+    pub async fn settle_each(self, used: impl Fn(&Receipt) -> Option<u64>) -> Result<Adjusted, Error> {
         if !self.is_remembered && !self.receipts.is_empty() {
             return Err(TakeError::WithoutId.into());
         }
-        let settle = |receipt: Receipt| {
-            let used = used(&receipt);
-            receipt.settle(used)
-        };
-        self.adjust(settle).await
+        let used: Vec<Option<u64>> = self.receipts.iter().map(used).collect();
+        self.adjust(Receipt::settle, used).await
     }
 
-    /// Only the buckets from which as many tokens were taken as the request said.
-    fn of_its_cost(mut self) -> Self {
-        self.receipts.retain(|receipt| !self.own_costs.contains(&receipt.key));
-        self
+    /// Whether what is true of one of its buckets can be true of all.
+    fn of_one_cost(&self) -> Result<(), TakeError> {
+        if self.has_own_costs { Err(TakeError::CostsDiffer) } else { Ok(()) }
     }
 
     /// What became of all of it; of several, what is least.
-    async fn adjust(self, kind: impl Fn(Receipt) -> Adjustment) -> Result<Adjusted, Error> {
-        let adjustments: Vec<Adjustment> = self.receipts.into_iter().map(kind).collect();
+    async fn adjust<T>(
+        self,
+        adjustment: impl Fn(Receipt, T) -> Adjustment,
+        each: impl IntoIterator<Item = Option<T>>,
+    ) -> Result<Adjusted, Error> {
+        let each = self.receipts.into_iter().zip(each);
+        let adjustments: Vec<Adjustment> =
+            each.filter_map(|(receipt, tokens)| Some(adjustment(receipt, tokens?))).collect();
         // A store that does not answer need not be asked about nothing.
         if adjustments.is_empty() {
             return Ok(Adjusted::Done(0));
         }
         let store = Arc::clone(&self.store);
+        let of_what_is_gone = match adjustments[0].kind {
+            // It was full when it was swept: there is nothing to give back to.
+            AdjustmentKind::Refund(_) => Ok(Adjusted::Done(0)),
+            AdjustmentKind::Cancel | AdjustmentKind::Settle(_) => Err(()),
+        };
         // Whoever gives up waiting for it, at the deadline or before, does not keep the tokens.
         let adjusted = async move { store.adjust(&adjustments).await };
         let adjusted = Handover::new(self.store.tasks.track_future(adjusted));
         let adjusted = by_deadline(self.store.deadline, pin!(adjusted)).await?;
-        let adjusted = adjusted.into_iter().collect::<Result<Vec<Adjusted>, TakeError>>()?;
-        // Nothing was done to those of which it is said that it is late, or that it is done already.
+        let adjusted = adjusted.into_iter().map(|adjusted| match adjusted {
+            Err(gone @ TakeError::UnknownBucket(_)) => of_what_is_gone.map_err(|()| gone),
+            adjusted => adjusted,
+        });
+        let adjusted = adjusted.collect::<Result<Vec<Adjusted>, TakeError>>()?;
+        // Nothing was done to those of which it is said that it is late, or that it is done already: rather that than nothing
+        // to be done.
         let least = |adjusted: &Adjusted| match adjusted {
-            Adjusted::Done(tokens) => *tokens,
-            Adjusted::Late | Adjusted::Repeated => 0,
+            Adjusted::Done(tokens) => (*tokens, true),
+            Adjusted::Late | Adjusted::Repeated => (0, false),
         };
         Ok(adjusted.into_iter().min_by_key(least).unwrap_or(Adjusted::Done(0)))
     }

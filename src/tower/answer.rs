@@ -36,7 +36,7 @@ impl Answer<'_> {
             let (limit, rule) = (self.limits[decision.limit()], &self.take.limits[decision.limit()].rule);
             if !served || (decision.is_granted() && decision.mode() == Mode::Enforce) {
                 add_rate_limit(headers, &limit.name, decision);
-                add_policy(headers, &limit.name, rule, decision);
+                add_policy(headers, &limit.name, limit.unit.as_deref(), rule, decision);
             }
         }
     }

@@ -37,7 +37,7 @@ impl RateLimitLayer {
         let Some((take, limits)) = self.take(request)? else {
             return Ok(None);
         };
-        let take = Take { max_wait: self.longest_wait, shadow: self.shadow, ..take };
+        let take = Take { max_wait: self.longest_wait, refundable: self.refund.is_some(), shadow: self.shadow, ..take };
         let (decision, charge) = self.gate.ask(&take).await.map_err(Unanswered::Failed)?;
         Ok(Some(Answer { decision, take, limits, charge }))
     }
@@ -58,7 +58,7 @@ impl RateLimitLayer {
             let rule = limit.rule(request, &*self.gate)?;
             let asked = own.into_iter().fold(Limit::new(key, rule), Limit::cost);
             let asked = match take.take() {
-                None => Take { own: place == 0, ..self.gate.take(asked, of_request) },
+                None => self.gate.take(asked, of_request, place == 0),
                 Some(take) => take.and_limit(asked),
             };
             limits.push(limit);
@@ -68,10 +68,6 @@ impl RateLimitLayer {
             }
             take = Some(asked);
         }
-        Ok(take.map(|take| {
-            // What was taken at a cost of its own is not given back.
-            let refundable = self.refund.is_some() && take.limits.iter().any(|limit| !limit.own_cost);
-            (Take { refundable, ..take.simplified() }, limits)
-        }))
+        Ok(take.map(|take| (take.of_its_only(), limits)))
     }
 }

@@ -9,7 +9,8 @@ pub(super) type Asked<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 pub(super) trait Gate: Send + Sync {
     /// A request for tokens, so many unless the limit says otherwise, which leaves to others what the limiter keeps for them.
-    fn take(&self, limit: Limit, cost: u64) -> Take;
+    /// Whether the bucket is the limiter's own is for the caller to say.
+    fn take(&self, limit: Limit, cost: u64, own: bool) -> Take;
 
     /// The rule that holds now.
     fn rule(&self) -> Rule;
@@ -27,13 +28,13 @@ pub(super) type Charged = (Decision, Option<Box<dyn Charge>>);
 
 /// Tokens that were taken.
 pub(super) trait Charge: Send + Sync {
-    /// Gives so many of them back.
-    fn refund(self: Box<Self>, unused: u64) -> Asked<'static, Result<u64, Error>>;
+    /// Gives back what of each cost was not used, if that is anything.
+    fn refund(self: Box<Self>, unused: &dyn Fn(u64) -> u64) -> Option<Asked<'static, Result<u64, Error>>>;
 }
 
 impl<S: Store> Gate for Limiter<S> {
-    fn take(&self, limit: Limit, cost: u64) -> Take {
-        self.take_under(limit, cost)
+    fn take(&self, limit: Limit, cost: u64, own: bool) -> Take {
+        self.take_under(limit, cost, own)
     }
 
     fn rule(&self) -> Rule {
@@ -66,7 +67,11 @@ fn charged<S: Store>(reservation: Reservation<S>, take: &Take) -> Charged {
 }
 
 impl<S: Store> Charge for Reservation<S> {
-    fn refund(self: Box<Self>, unused: u64) -> Asked<'static, Result<u64, Error>> {
-        Box::pin(Self::refund(*self, unused))
+    fn refund(self: Box<Self>, unused: &dyn Fn(u64) -> u64) -> Option<Asked<'static, Result<u64, Error>>> {
+        let unused: Vec<u64> = self.receipts().iter().map(|receipt| unused(receipt.cost())).collect();
+        if unused.iter().all(|unused| *unused == 0) {
+            return None;
+        }
+        Some(Box::pin(self.refund_in_turn(unused)))
     }
 }

@@ -18,8 +18,8 @@ impl Refusal {
     /// `IntoResponse`, with `tonic` it becomes a `Status`, and elsewhere a [`Response`], whose body an answer to HEAD has to
     /// leave out; an [`Error`] of the limiter becomes a refusal by `?`.
     ///
-    /// It is for the decision about one limit, of `allow` or `wait`. A reservation's may be
-    /// [due later](Decision::wait), and what several limits have decided has a name of each: see [`Decision::limit`].
+    /// It is for a decision of `allow` or `wait`; a reservation's may be [due later](Decision::wait). What several limits have
+    /// decided has the name of [the one that did](Decision::limit).
     ///
     /// ```
     /// # #[cfg(feature = "axum")]

@@ -30,7 +30,7 @@ pub(super) fn add_rate_limit(headers: &mut HeaderMap, limit: &str, decision: &De
 
 /// Adds the terms of a limit: those that ruled it, which may be a plan's or an override's. Where nobody asked for it they are
 /// those that the request states, if it does.
-pub(super) fn add_policy(headers: &mut HeaderMap, limit: &str, rule: &Rule, decision: &Decision) {
+pub(super) fn add_policy(headers: &mut HeaderMap, limit: &str, unit: Option<&str>, rule: &Rule, decision: &Decision) {
     let (quota, window) = match (decision.capacity().zip(decision.refill_time()), rule) {
         (Some(ruled), _) => ruled,
         (None, Rule::Quota(quota)) if *quota != Quota::unlimited() => (quota.capacity(), quota.refill_time()),
@@ -39,6 +39,9 @@ pub(super) fn add_policy(headers: &mut HeaderMap, limit: &str, rule: &Rule, deci
     };
     let mut item = string(limit);
     let _ = write!(item, ";q={}", quota.min(MOST));
+    if let Some(unit) = unit {
+        let _ = write!(item, ";qu={}", string(unit));
+    }
     // There are no shorter ones in the draft, and a longer one would state a lower rate.
     if window >= Duration::from_secs(1) && window != Duration::MAX {
         // Each token may take up to a nanosecond longer than was asked for, and all of them a thousandth.

@@ -76,7 +76,14 @@ impl RateLimitLayer {
         let key = Arc::new(ClientAddr::peer());
         Self {
             gate: Arc::new(limiter),
-            limits: vec![Limit { name: "default".into(), named: false, key, terms: Terms::OfLimiter, cost: None }],
+            limits: vec![Limit {
+                name: "default".into(),
+                named: false,
+                key,
+                terms: Terms::OfLimiter,
+                cost: None,
+                unit: None,
+            }],
             longest_wait: Duration::ZERO,
             shadow: false,
             cost: None,
@@ -162,7 +169,7 @@ impl RateLimitLayer {
         if matches!(rule, Rule::Window(_)) {
             return Err(Error::other(WindowAmongOthers(name)));
         }
-        self.push(Limit { name, named: true, key: Arc::new(key), terms: Terms::Always(rule), cost: None })
+        self.push(Limit { name, named: true, key: Arc::new(key), terms: Terms::Always(rule), cost: None, unit: None })
     }
 
     /// Another limit, as by [`and`](Self::and), under the terms of a request: such as a plan by the day beside one by the second.
@@ -204,7 +211,7 @@ impl RateLimitLayer {
         Error: From<R::Error>,
     {
         let terms = Terms::ByRequest(Arc::new(move |request: &Parts| Ok(rule(request).try_into()?)));
-        self.push(Limit { name: name.into(), named: true, key: Arc::new(key), terms, cost: None })
+        self.push(Limit { name: name.into(), named: true, key: Arc::new(key), terms, cost: None, unit: None })
     }
 
     fn push(mut self, limit: Limit) -> Result<Self, Error> {
@@ -228,23 +235,30 @@ impl RateLimitLayer {
     }
 
     /// How many tokens a request takes under the limit of that name, whatever it costs under the others: so many bytes by the
-    /// day, and one request by the second. What costs nothing is not limited by it, and a [refund](Self::refund) leaves it
-    /// as it is.
+    /// day, and one request by the second. What the limiter [keeps](crate::LimiterBuilder::keep) for others is kept of its own
+    /// limit, and of those without a cost of their own.
+    ///
+    /// What costs nothing is not limited by it: so never say 0 of what is not known.
     ///
     /// ```
     /// use http::request::Parts;
     /// use tollgate::tower::{ClientAddr, RateLimitLayer};
     /// use tollgate::{Limiter, MemoryStore, Quota};
     ///
+    /// /// The longest body that is read, also of those that do not say how long theirs is.
+    /// const LONGEST: u64 = 10 << 20;
+    ///
     /// fn length(request: &Parts) -> u64 {
     ///     let length = request.headers.get("content-length").and_then(|length| length.to_str().ok());
-    ///     length.and_then(|length| length.parse().ok()).unwrap_or(0)
+    ///     let unknown = if request.method.is_safe() { 0 } else { LONGEST }; // nobody reads the body of a GET
+    ///     length.and_then(|length| length.parse().ok()).unwrap_or(unknown).min(LONGEST)
     /// }
     ///
     /// let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(10))?;
     /// let layer = RateLimitLayer::new(limiter)
-    ///     .and("bytes", ClientAddr::peer(), Quota::per_day(1 << 30))?
-    ///     .cost_of("bytes", length)?;
+    ///     .and("bytes", ClientAddr::peer(), Quota::per_day(1 << 30).burst(100 << 20))?
+    ///     .cost_of("bytes", length)?
+    ///     .unit_of("bytes", "content-bytes")?;
     /// # let _ = layer;
     /// # Ok::<(), tollgate::Error>(())
     /// ```
@@ -257,13 +271,25 @@ impl RateLimitLayer {
         name: impl AsRef<str>,
         cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static,
     ) -> Result<Self, Error> {
-        let name = name.as_ref();
-        let Some(limit) = self.limits.iter_mut().find(|limit| *limit.name == *name) else {
-            let known: Vec<String> = self.limits.iter().map(|limit| format!("'{}'", limit.name)).collect();
-            return Err(Error::other(NoSuchName { name: name.to_owned(), known: known.join(", ") }));
-        };
-        limit.cost = Some(Arc::new(cost));
+        self.limit(name.as_ref())?.cost = Some(Arc::new(cost));
         Ok(self)
+    }
+
+    /// What the limit of that name counts, for clients that read `RateLimit-Policy`: `requests` if not said, and
+    /// `content-bytes` of those that the draft knows beside.
+    ///
+    /// # Errors
+    ///
+    /// As for [`cost_of`](Self::cost_of).
+    pub fn unit_of(mut self, name: impl AsRef<str>, unit: impl Into<Arc<str>>) -> Result<Self, Error> {
+        self.limit(name.as_ref())?.unit = Some(unit.into());
+        Ok(self)
+    }
+
+    fn limit(&mut self, name: &str) -> Result<&mut Limit, Error> {
+        let known: Vec<String> = self.limits.iter().map(|limit| format!("'{}'", limit.name)).collect();
+        let limit = self.limits.iter_mut().find(|limit| *limit.name == *name);
+        limit.ok_or_else(|| Error::other(NoSuchName { name: name.to_owned(), known: known.join(", ") }))
     }
 
     /// Which requests pass without a token: health checks, or a browser's preflights.
@@ -305,8 +331,8 @@ impl RateLimitLayer {
     }
 
     /// How many of a request's tokens were not used, by the answer that the service gives: those are given back before it
-    /// is sent, or when the deadline of the limiter's [`fallback`](crate::LimiterBuilder::fallback) has passed, behind it. Its
-    /// second argument is what the request cost; under each limit without a [cost of its own](Self::cost_of) so many come back.
+    /// is sent, or when the deadline of the limiter's [`fallback`](crate::LimiterBuilder::fallback) has passed, behind it. It is
+    /// asked for each limit; its second argument is what the request cost under that.
     ///
     /// They are taken first all the same: many requests at once are not more than the limit. An error of the service, and
     /// a client that goes away, give nothing back. Requests go past a [`Lease`](crate::Lease), from which nothing can be given

@@ -50,7 +50,7 @@ pub fn add_headers(headers: &mut HeaderMap, limit: &str, decision: &Decision) {
     }
     add_rate_limit(headers, limit, decision);
     // The request's own terms are not known here.
-    add_policy(headers, limit, &Rule::Provisioned, decision);
+    add_policy(headers, limit, None, &Rule::Provisioned, decision);
 }
 
 fn json_response(status: StatusCode, content_type: &'static str, body: &Value) -> Response<Bytes> {

@@ -142,13 +142,13 @@ impl RateLimitLayer {
 
     /// Gives back what the answer says was not used.
     async fn settle(&self, answer: Answer<'_>, response: &response::Parts) {
-        let Answer { charge: Some(charge), take, .. } = answer else {
+        let (Answer { charge: Some(charge), .. }, Some(unused)) = (answer, &self.refund) else {
             return;
         };
-        let unused = self.refund.as_ref().map_or(0, |refund| refund(response, take.cost));
-        if unused > 0 {
+        let refund = charge.refund(&|cost| unused(response, cost));
+        if let Some(refund) = refund {
             // A client that goes away now does not keep the tokens. What cannot be given back is used.
-            drop(charge.refund(unused).await);
+            drop(refund.await);
         }
     }
 }

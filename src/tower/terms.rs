@@ -18,6 +18,8 @@ pub(super) struct Limit {
     pub(super) terms: Terms,
     /// If it is not the request's.
     pub(super) cost: Option<OfRequest<u64>>,
+    /// What clients are told that it counts.
+    pub(super) unit: Option<Arc<str>>,
 }
 
 #[derive(Clone)]
@@ -89,7 +91,7 @@ mod tests {
             _ => Arc::new((says(0), says(1), says(2))),
         };
         let (named, name) = (name.is_some(), name.unwrap_or("default").into());
-        let limit = Limit { name, named, key: extractor, terms: Terms::OfLimiter, cost: None };
+        let limit = Limit { name, named, key: extractor, terms: Terms::OfLimiter, cost: None, unit: None };
         let request = http::Request::new(()).into_parts().0;
         limit.key(&request).unwrap_or_else(|_| panic!("{texts:?} make a key")).to_string()
     }

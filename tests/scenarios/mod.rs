@@ -100,7 +100,7 @@ macro_rules! for_each_scenario {
             several: any_number_of_limits_is_decided_together,
             several: each_limit_takes_and_keeps_its_own_number_of_tokens,
             several: a_batch_takes_of_each_limit_its_own_number_of_tokens,
-            several: what_is_settled_is_not_what_a_limit_costs_by_itself,
+            several: what_each_limit_cost_is_settled_and_refunded_for_each,
             several: one_without_a_bucket_fails_the_request_and_spares_the_others,
             several: a_reservation_of_several_is_cancelled_in_all_of_them,
             several: a_batch_is_decided_in_its_order_be_it_of_one_bucket_or_of_several,

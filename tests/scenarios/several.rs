@@ -1,6 +1,6 @@
 //! Several limits at once.
 
-use tollgate::{Adjusted, Admin, Limit, Quota, Rule, Store, Take, TakeError};
+use tollgate::{Adjusted, Admin, Error, Limit, Quota, Receipt, Rule, Store, Take, TakeError};
 use uuid::Uuid;
 
 use super::{World, left, ms, under};
@@ -222,22 +222,23 @@ pub(crate) async fn a_batch_takes_of_each_limit_its_own_number_of_tokens<W: Worl
     };
     let outcomes = world.store().take(&[call(400)?, call(700)?, call(500)?, call(90)?, call(1)?]).await?;
     let found: Vec<_> = outcomes.iter().flatten().map(|decision| (decision.is_granted(), decision.limit())).collect();
-    assert_eq!(found, [(true, 1), (false, 0), (true, 1), (true, 1), (false, 1)]);
+    // Which limit has tokens left for the fewest requests like this one.
+    assert_eq!(found, [(true, 0), (false, 0), (true, 0), (true, 1), (false, 1)]);
     for (key, left) in [(&tokens, 10), (&requests, 0)] {
         assert_eq!(world.store().peek(key).await?.map(|level| level.available), Some(left));
     }
     Ok(())
 }
 
-pub(crate) async fn what_is_settled_is_not_what_a_limit_costs_by_itself<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn what_each_limit_cost_is_settled_and_refunded_for_each<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let keys = [world.key(), world.key(), world.key()];
     let limiter = world.limits().build("1/h")?;
     let reserve = async |cost| {
-        let call = under(&keys[0], "1000/h")?
-            .and_limit(Limit::new(keys[1].clone(), Rule::try_from("10/h")?).cost(1))
+        let call = Take::from(Limit::new(keys[0].clone(), Rule::try_from("10/h")?).cost(1))
+            .and_limit(Limit::new(keys[1].clone(), Rule::try_from("1000/h")?).cost(cost))
             .and_limit(Limit::new(keys[2].clone(), Rule::try_from("500/h")?).cost(60));
-        anyhow::Ok(limiter.reserve_all(&call.cost(cost).id(Uuid::new_v4(), ms(3_600_000))).await?)
+        anyhow::Ok(limiter.reserve_all(&call.id(Uuid::new_v4(), ms(3_600_000))).await?)
     };
     let available = async || {
         let mut all = Vec::new();
@@ -246,14 +247,23 @@ pub(crate) async fn what_is_settled_is_not_what_a_limit_costs_by_itself<W: World
         }
         anyhow::Ok(all)
     };
-    let costs: Vec<u64> = reserve(400).await?.receipts().iter().map(tollgate::Receipt::cost).collect();
-    assert_eq!((costs, available().await?), (vec![400, 1, 60], vec![600, 9, 440]));
-    assert_eq!(reserve(300).await?.settle(100).await?, Adjusted::Done(200));
-    assert_eq!(available().await?, [500, 8, 380]);
-    assert_eq!(reserve(200).await?.refund(50).await?, 50);
-    assert_eq!(available().await?, [350, 7, 320]);
-    let used = |receipt: &tollgate::Receipt| if *receipt.key() == keys[2] { 20 } else { receipt.cost() };
-    assert_eq!(reserve(100).await?.settle_each(used).await?, Adjusted::Done(0), "the least of them");
-    assert_eq!(available().await?, [250, 6, 300]);
+    let costs: Vec<u64> = reserve(400).await?.receipts().iter().map(Receipt::cost).collect();
+    assert_eq!((costs, available().await?), (vec![1, 400, 60], vec![9, 600, 440]));
+    // No figure is true of all of them, and nothing is changed by one.
+    for outcome in [reserve(1).await?.settle(100).await.map(drop), reserve(1).await?.refund(100).await.map(drop)] {
+        assert!(matches!(outcome, Err(Error::Take(TakeError::CostsDiffer))), "{outcome:?}");
+    }
+    assert_eq!(available().await?, [7, 598, 320]);
+    let used = |receipt: &Receipt| if *receipt.key() == keys[1] { Some(120) } else { None };
+    assert_eq!(reserve(300).await?.settle_each(used).await?, Adjusted::Done(180), "what was taken of others stands");
+    assert_eq!(available().await?, [6, 478, 260]);
+    let unused = |receipt: &Receipt| receipt.cost() / 4;
+    assert_eq!(reserve(100).await?.refund_each(unused).await?, 15, "the least of those that have something unused");
+    assert_eq!(available().await?, [5, 403, 215]);
+    // The only limit of a request is all of it.
+    let one = Take::from(Limit::new(keys[1].clone(), Rule::try_from("1000/h")?).cost(3)).id(Uuid::new_v4(), ms(1000));
+    assert_eq!(limiter.reserve_all(&one).await?.settle(1).await?, Adjusted::Done(2));
+    assert_eq!(limiter.reserve_all(&one.clone().cost(5).id(Uuid::new_v4(), ms(1000))).await?.receipts()[0].cost(), 5);
+    assert_eq!(available().await?, [5, 397, 215]);
     Ok(())
 }

@@ -58,6 +58,7 @@ async fn each_limit_may_have_a_cost_of_its_own() -> anyhow::Result<()> {
         .cost(free)
         .and("bytes", Everybody, Quota::once(100)?)?
         .cost_of("bytes", length)?
+        .unit_of("bytes", "content-bytes")?
         .refund(|answer, cost| if answer.status == 404 { cost } else { 0 });
     let unknown = layer.clone().cost_of("byte", length).expect_err("there is no such limit").to_string();
     assert_eq!(unknown, "no limit of the layer is called 'byte': add it before, or name one of 'default', 'bytes'");
@@ -78,12 +79,15 @@ async fn each_limit_may_have_a_cost_of_its_own() -> anyhow::Result<()> {
         ("/free", "10", 200, [Some(3), Some(30)]),
         ("/free", "0", 200, [Some(3), Some(30)]),
         ("/free", "31", 429, [Some(3), Some(30)]),
-        ("/none", "5", 404, [Some(3), Some(25)]),
-        ("/", "101", 400, [Some(3), Some(25)]),
+        // What was not used is given back of each.
+        ("/none", "5", 404, [Some(3), Some(30)]),
+        ("/", "101", 400, [Some(3), Some(30)]),
     ] {
         assert_eq!(client.get_with(path, &[("x-length", length)]).await?.status, status, "{path} of {length}");
         assert_eq!(left().await?, after, "{path} of {length}");
     }
+    let denied = client.get_with("/free", &[("x-length", "31")]).await?;
+    assert_eq!(denied.header("ratelimit-policy")?, Some("\"bytes\";q=100;qu=\"content-bytes\""));
     Ok(())
 }
 

@@ -28,7 +28,9 @@ async fn take_one(connection: &mut MySqlConnection, ask: &Ask) -> Result<Vec<Ans
         .await?;
     let (answers,) = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
     let columns = json::texts(&text(answers)).map(json::parse_columns).collect::<Result<_, _>>()?;
-    columns::in_order(columns::entries(columns)?, |place| Some(ask.request_at(place)))
+    columns::in_order(columns::entries(columns)?, |place| {
+        (place < ask.take.limits.len()).then(|| ask.request_at(place))
+    })
 }
 
 async fn take_many(connection: &mut MySqlConnection, asks: &[Ask]) -> Result<Vec<Answer>, sqlx::Error> {

@@ -37,7 +37,7 @@ async fn take_one(connection: &mut PgConnection, ask: &Ask) -> Result<Vec<Answer
     .bind(ask.hold())
     .fetch_all(connection)
     .await?;
-    columns::in_order(columns::entries(rows)?, |place| Some(ask.request_at(place)))
+    columns::in_order(columns::entries(rows)?, |place| (place < ask.take.limits.len()).then(|| ask.request_at(place)))
 }
 
 async fn take_many(connection: &mut PgConnection, asks: &[Ask]) -> Result<Vec<Answer>, sqlx::Error> {
