@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use crate::bucket::{NEVER_NS, Receipt, Terms, Verdict};
-use crate::{Mode, Window};
+use crate::{Mode, Take, Window};
 
 /// What a request came to. A denial is an answer like a grant, not an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -160,11 +160,6 @@ impl Decision {
         Self { retry_after, reset_after, attempts: 0, ..self }
     }
 
-    /// The tokens taken, for comparison with others: 1 if it took none.
-    fn cost(&self) -> u64 {
-        self.taken.map_or(1, |receipt| receipt.cost.unsigned_abs())
-    }
-
     /// What was taken from the buckets of the request, and at which places among them they are.
     pub(crate) fn taken(&self) -> impl Iterator<Item = (usize, Receipt)> {
         self.each().iter().filter_map(|one| one.taken.map(|receipt| (one.limit, receipt)))
@@ -195,16 +190,16 @@ impl Decision {
 
     /// One answer for all the buckets of a request: what holds for each of them holds for it. The one that decided is
     /// the one that denies for longest, or else has tokens left for the fewest requests like this one.
-    pub(crate) fn of_all(decisions: impl IntoIterator<Item = (usize, Self)>) -> Option<Self> {
+    pub(crate) fn of_all(decisions: impl IntoIterator<Item = (usize, Self)>, take: &Take) -> Option<Self> {
+        // For as many requests as tokens ÷ cost.
+        let suffices = |one: &Self, other: &Self| one.remaining.saturating_mul(take.limits[other.limit].cost);
         let mut decisions: Vec<Self> =
             decisions.into_iter().map(|(limit, decision)| Self { limit, ..decision }).collect();
         decisions.sort_unstable_by_key(|decision| decision.limit);
         let each = if decisions.len() > 1 { decisions.clone().into_boxed_slice() } else { Box::default() };
         let merged = decisions.into_iter().reduce(|one, other| {
             let stricter = match (one.granted, other.granted) {
-                (true, true) => {
-                    one.remaining.saturating_mul(other.cost()) <= other.remaining.saturating_mul(one.cost())
-                }
+                (true, true) => suffices(&one, &other) <= suffices(&other, &one),
                 (false, false) => one.retry_after >= other.retry_after,
                 (one_granted, _) => !one_granted,
             };

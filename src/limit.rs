@@ -20,7 +20,7 @@ pub struct Limit {
     pub(crate) keep: u64,
     /// Whether these are its own, and not the request's.
     pub(crate) own_cost: bool,
-    pub(crate) own_keep: bool,
+    own_keep: bool,
 }
 
 impl Limit {
@@ -41,7 +41,8 @@ impl Limit {
     /// What such a request used is told for [each of its limits](crate::Reservation::settle_each).
     #[must_use]
     pub fn cost(self, cost: u64) -> Self {
-        Self { cost, own_cost: true, ..self }
+        let keep = if self.own_keep { self.keep } else { 0 };
+        Self { cost, keep, own_cost: true, own_keep: true, ..self }
     }
 
     /// How many tokens must remain for others, whatever the request keeps elsewhere.
@@ -82,7 +83,7 @@ impl Limit {
     #[inline]
     pub(crate) fn follow(&mut self, cost: u64, keep: u64) {
         self.cost = if self.own_cost { self.cost } else { cost };
-        self.keep = if self.own_keep || self.own_cost { self.keep } else { keep };
+        self.keep = if self.own_keep { self.keep } else { keep };
     }
 
     /// Whether it limits nothing.

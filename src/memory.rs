@@ -26,8 +26,8 @@ mod windows;
 /// Buckets in this process: the same meaning as those in a database, without one.
 ///
 /// When a bucket is empty, requests are denied at once. It holds a million keys unless said; beyond that, buckets that
-/// are full are forgotten, which nobody notices, and never others, nor those of requests that can be settled still: if there
-/// are none, a new key is an error ([`TakeError::TooManyKeys`]). It remembers a million requests likewise, by their ids or because they were given back,
+/// are full are forgotten, which nobody notices, unless a request that used more than its estimate is settled later, and never
+/// others: if there are none, a new key is an error ([`TakeError::TooManyKeys`]). It remembers a million requests likewise, by their ids or because they were given back,
 /// until they expire; for more of them it has no room ([`TakeError::TooManyIds`]), and takes and gives back nothing.
 ///
 /// ```
@@ -180,7 +180,7 @@ impl<C: Clock> MemoryStore<C> {
             }
             if let (Some(id), Some(receipt), false) = (take.id, answer.receipt(take.request_at(place)), held) {
                 let receipts = &mut guards.shard(self.shard_of(key)).receipts;
-                receipts.open(id, key, receipt, now.saturating_add(take.hold_ns()));
+                receipts.grant(id, key, receipt, now.saturating_add(take.hold_ns()));
             }
         }
         let decisions = answers
@@ -188,7 +188,7 @@ impl<C: Clock> MemoryStore<C> {
             .enumerate()
             .map(|(place, answer)| answer.outcome(take, place).map(|decision| (place, decision)));
         let decisions = decisions.collect::<Result<Vec<_>, TakeError>>()?;
-        Ok(Decision::of_all(decisions).expect("a request names a bucket"))
+        Ok(Decision::of_all(decisions, take).expect("a request names a bucket"))
     }
 
     fn adjust_one(&self, Adjustment { receipt, kind }: &Adjustment) -> Result<Adjusted, TakeError> {

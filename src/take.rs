@@ -47,11 +47,8 @@ impl Take {
     #[must_use]
     pub fn cost(mut self, cost: u64) -> Self {
         self.cost = cost;
-        match &mut self.limits[..] {
-            [only] => (only.cost, only.own_cost) = (cost, false),
-            limits => limits.iter_mut().for_each(|limit| limit.follow(cost, self.keep)),
-        }
-        self
+        self.limits.iter_mut().for_each(|limit| limit.follow(cost, self.keep));
+        self.of_its_only()
     }
 
     /// How long the caller would wait for them; not at all if not said. A year at most.
@@ -60,16 +57,13 @@ impl Take {
         Self { max_wait, ..self }
     }
 
-    /// How many tokens must remain for others, in each bucket that has no [such number of its own](Limit::keep); none if not
-    /// said.
+    /// How many tokens must remain for others, in each bucket that has no [such number](Limit::keep) and no cost of its own; none
+    /// if not said.
     #[must_use]
     pub fn keep(mut self, keep: u64) -> Self {
         self.keep = keep;
-        match &mut self.limits[..] {
-            [only] => (only.keep, only.own_keep) = (keep, false),
-            limits => limits.iter_mut().for_each(|limit| limit.follow(self.cost, keep)),
-        }
-        self
+        self.limits.iter_mut().for_each(|limit| limit.follow(self.cost, keep));
+        self.of_its_only()
     }
 
     /// Under which terms; the bucket's own if not said. Of several buckets, the last one named.
@@ -108,6 +102,13 @@ impl Take {
         self.limits.retain(|other| other.key != limit.key);
         self.limits.push(limit);
         self.of_its_only()
+    }
+
+    /// The same at another cost, whatever its only limit says for itself.
+    pub(crate) fn costing(mut self, cost: u64) -> Self {
+        self.cost = cost;
+        self.limits.iter_mut().for_each(|limit| limit.cost = cost);
+        self
     }
 
     /// What its only limit says for itself, the request says.

@@ -9,5 +9,5 @@ create table token_receipts (
   state      varchar(9) character set ascii collate ascii_bin not null comment 'open, cancelled, refunded, settled',
   expires_at bigint not null comment 'in nanoseconds since 1970; from then on what it says stands',
   primary key (id, bucket),
-  key token_receipts_bucket (bucket) comment 'a sweep asks whether a bucket has any that is open'
+  key token_receipts_open (bucket, state, expires_at) comment 'a sweep asks for any that can be settled still'
 ) engine = InnoDB comment = 'Grants that must be known again'

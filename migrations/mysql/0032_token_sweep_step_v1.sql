@@ -30,16 +30,9 @@ begin
   declare v_done boolean default false;
   declare v_buckets cursor for
     select id from token_buckets
-     where id > v_after and id <= v_last and not provisioned and full_at <= (v_now - anchor) div step_ns * step_ticks
-       and not exists (
-             select 1 from token_receipts r
-              where r.bucket = token_buckets.id and r.state = 'open' and r.expires_at > v_now);
+     where id > v_after and id <= v_last and not provisioned and full_at <= (v_now - anchor) div step_ns * step_ticks;
   declare v_windows cursor for
-    select id from token_windows
-     where id > v_after and id <= v_last and newest + interval_ns <= v_now
-       and not exists (
-             select 1 from token_receipts r
-              where r.bucket = concat(x'01', token_windows.id) and r.state = 'open' and r.expires_at > v_now);
+    select id from token_windows where id > v_after and id <= v_last and newest + interval_ns <= v_now;
   declare v_receipts cursor for
     select id, bucket from token_receipts
      where id >= v_from and (id > v_from or bucket > v_after) and id <= v_to and (id < v_to or bucket <= v_last)
@@ -85,7 +78,11 @@ begin
       buckets: loop
         fetch v_buckets into v_id;
         if v_done then leave buckets; end if;
-        if exists (select 1 from token_buckets where id = v_id for update skip locked) then
+        -- Receipts are looked up one by one, when it is locked: joined, all of them might be read.
+        if exists (select 1 from token_buckets where id = v_id for update skip locked)
+           and not exists (
+                 select 1 from token_receipts force index (token_receipts_open)
+                  where bucket = v_id and state = 'open' and expires_at > v_now limit 1) then
           delete from token_buckets
            where id = v_id and not provisioned and full_at <= (v_now - anchor) div step_ns * step_ticks;
           set o_deleted = o_deleted + row_count();
@@ -103,7 +100,10 @@ begin
       windows: loop
         fetch v_windows into v_id;
         if v_done then leave windows; end if;
-        if exists (select 1 from token_windows where id = v_id for update skip locked) then
+        if exists (select 1 from token_windows where id = v_id for update skip locked)
+           and not exists (
+                 select 1 from token_receipts force index (token_receipts_open)
+                  where bucket = concat(x'01', v_id) and state = 'open' and expires_at > v_now limit 1) then
           delete from token_windows where id = v_id and newest + interval_ns <= v_now;
           set o_deleted = o_deleted + row_count();
         end if;

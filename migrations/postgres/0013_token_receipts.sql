@@ -1,8 +1,7 @@
 -- A row a grant that must be known again: of a request with an id, so that a repeated one does not pay twice, and of a
 -- reservation that was cancelled, refunded or is to be settled.
 --
--- A grant writes its row and then what came of it, so that what is written later finds room where the first version was:
--- updates are heap-only. As many rows go as come, and vacuum follows before a fiftieth of them is dead.
+-- As many rows go as come, and vacuum follows before a fiftieth of them is dead.
 create table tollgate.token_receipts (
   id         uuid not null,
   bucket     text collate "C" not null,
@@ -15,7 +14,8 @@ create table tollgate.token_receipts (
 )
 with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
--- A sweep asks whether a bucket has any that is open.
-create index token_receipts_bucket on tollgate.token_receipts (bucket);
+-- A sweep asks whether a bucket has any that can be settled still. Those that were settled, refunded or cancelled are far more
+-- at times, and of one bucket.
+create index token_receipts_open on tollgate.token_receipts (bucket, expires_at) where state = 'open';
 
 revoke all on tollgate.token_receipts from public;

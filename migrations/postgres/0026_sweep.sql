@@ -10,10 +10,11 @@
 -- Locks:     rows that nobody else has locked; what is locked is left for another time.
 --
 -- Each table is walked by its primary key, as an index on when a row says nothing any more would be written by each
--- decision. Receipts are looked up for each row: joined, all of them might be read.
+-- decision. Receipts are looked up for each row, and by their index: joined, or of few buckets, all of them might be read.
 create function tollgate.sweep_v1(p_after text, p_limit bigint, out deleted bigint, out next text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 declare
   v_now     constant bigint := tollgate.token_clock_v1();

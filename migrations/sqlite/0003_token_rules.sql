@@ -97,5 +97,5 @@ create table token_receipts (
   primary key (id, bucket)
 ) strict, without rowid;
 
--- A sweep asks whether a bucket has any that is open.
-create index token_receipts_bucket on token_receipts (bucket);
+-- A sweep asks whether a bucket has any that can be settled still.
+create index token_receipts_open on token_receipts (bucket, expires_at) where state = 'open';

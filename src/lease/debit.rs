@@ -41,7 +41,7 @@ impl<S: Store, C: Clock> Lender<S, C> {
 
     /// Until the tokens have arrived, and those that are too late are given back, it is `open`: whoever closes waits for that.
     async fn ask(self: Arc<Self>, debiting: Debiting, open: OwnedRwLockReadGuard<()>, size: u64, asked_at: u64) {
-        let outcome = self.store.take_one(&debiting.held.ask.clone().cost(size)).await;
+        let outcome = self.store.take_one(&debiting.held.ask.clone().costing(size)).await;
         let unused = self.answered(&debiting.held, outcome.ok(), asked_at);
         // The next debit need not wait for what is given back.
         drop(debiting);

@@ -39,7 +39,8 @@ impl<S: Store> Reservation<S> {
             window: take.window().is_some(),
         };
         let receipts = decision.taken().map(receipt).collect();
-        let has_own_costs = take.limits.len() > 1 && take.limits.iter().any(|limit| limit.own_cost);
+        // The others follow the first one's cost, unless the request said another.
+        let has_own_costs = take.limits[1..].iter().any(|limit| limit.own_cost) || take.limits[0].cost != take.cost;
         Self { store, decision, receipts, has_own_costs, is_remembered: take.id.is_some(), since: Instant::now() }
     }
 
@@ -95,7 +96,8 @@ impl<S: Store> Reservation<S> {
     ///
     /// # Errors
     ///
-    /// [`TakeError::CostsDiffer`] if a limit has a [cost of its own](crate::Limit::cost); and as for [`cancel`](Self::cancel).
+    /// [`TakeError::CostsDiffer`] if a limit has a [cost of its own](crate::Limit::cost), whatever that is: what was taken stands
+    /// then. And if there is no answer, as for [`cancel`](Self::cancel). A bucket that is gone was full: it gets nothing back.
     ///
     /// # Cancel safety
     ///
@@ -110,7 +112,7 @@ impl<S: Store> Reservation<S> {
     ///
     /// # Errors
     ///
-    /// As for [`cancel`](Self::cancel).
+    /// If there is no answer, as for [`refund`](Self::refund).
     ///
     /// # Cancel safety
     ///
@@ -135,7 +137,7 @@ impl<S: Store> Reservation<S> {
     /// # Errors
     ///
     /// [`TakeError::WithoutId`] if the request had none; [`TakeError::CostsDiffer`] if a limit has a
-    /// [cost of its own](crate::Limit::cost); and as for [`cancel`](Self::cancel).
+    /// [cost of its own](crate::Limit::cost), whatever that is: the estimate stands then; and as for [`cancel`](Self::cancel).
     ///
     /// # Cancel safety
     ///

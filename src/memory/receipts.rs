@@ -1,4 +1,4 @@
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use uuid::Uuid;
 
@@ -43,18 +43,13 @@ impl Receipts {
         if fits { Ok(()) } else { Err(TakeError::TooManyIds(id)) }
     }
 
-    /// Until when the requests of a key can be settled, where there are any.
-    pub(super) fn open_until(&self, now: i64) -> HashMap<&Key, i64> {
-        let mut until = HashMap::new();
+    /// The keys of requests that can be settled.
+    pub(super) fn open(&self, now: i64) -> HashSet<&Key> {
         let open = self.held.iter().filter(|(_, held)| held.state == State::Open && held.expires_at > now);
-        for ((_, key), held) in open {
-            let latest = until.entry(key).or_insert(held.expires_at);
-            *latest = held.expires_at.max(*latest);
-        }
-        until
+        open.map(|((_, key), _)| key).collect()
     }
 
-    pub(super) fn open(&mut self, id: Uuid, key: &Key, receipt: Receipt, expires_at: i64) {
+    pub(super) fn grant(&mut self, id: Uuid, key: &Key, receipt: Receipt, expires_at: i64) {
         self.write(id, key, Held { receipt, state: State::Open, expires_at });
     }
 

@@ -1,6 +1,6 @@
 use parking_lot::MutexGuard;
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 
 use foldhash::fast::RandomState;
 
@@ -113,30 +113,28 @@ impl Shard {
 
     fn make_room(&mut self, key: &Key, keys: usize, now: i64) -> Result<(), TakeError> {
         if self.len() + keys > self.most_keys && now >= self.none_full_before {
-            self.sweep(now);
+            self.sweep(now, true);
         }
         if self.len() + keys > self.most_keys { Err(TakeError::TooManyKeys(key.clone())) } else { Ok(()) }
     }
 
     /// Forgets buckets that are full and were not provisioned: they are full as well when they are made again. But of
-    /// requests that can be settled more may have to be paid.
-    pub(super) fn sweep(&mut self, now: i64) {
+    /// requests that can be settled more may have to be paid, so theirs stay, too, while there is room.
+    pub(super) fn sweep(&mut self, now: i64, for_room: bool) {
         let mut earliest = NEVER_NS;
-        let open_until = self.receipts.open_until(now);
+        let open = if for_room { HashSet::new() } else { self.receipts.open(now) };
         self.rows.retain(|key, row| {
-            let settles_until = open_until.get(key).copied().unwrap_or(i64::MIN);
-            if row.is_idle(now) && settles_until <= now {
+            if row.is_idle(now) && !open.contains(key) {
                 return false;
             }
             if !row.provisioned {
-                earliest = earliest.min(full_at(row).max(settles_until));
+                earliest = earliest.min(full_at(row));
             }
             true
         });
         self.windows.retain(|key, row| {
-            let settles_until = open_until.get(&key.of_window()).copied().unwrap_or(i64::MIN);
-            earliest = earliest.min(row.ring.empty_at(&row.window).max(settles_until));
-            !row.is_empty(now) || settles_until > now
+            earliest = earliest.min(row.ring.empty_at(&row.window));
+            !row.is_empty(now) || (!open.is_empty() && open.contains(&key.of_window()))
         });
         self.none_full_before = earliest;
     }

@@ -10,7 +10,7 @@ impl<C: Clock> MemoryStore<C> {
             let mut shard = self.shards[place].lock();
             let before = shard.len() + shard.receipts.len();
             let now = self.clock.now();
-            shard.sweep(now);
+            shard.sweep(now, false);
             shard.receipts.sweep(now);
             swept.deleted += (before - shard.len() - shard.receipts.len()) as u64;
             seen += before;

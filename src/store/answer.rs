@@ -36,7 +36,7 @@ pub(super) fn of_all(answers: Vec<Answer>, asks: &[Ask], attempts: u32) -> Resul
             .enumerate()
             .map(|(place, answer)| answer.outcome(&ask.take, place).map(|decision| (place, decision)));
         let decisions = decisions.collect::<Result<Vec<_>, TakeError>>()?;
-        Ok(Decision::of_all(decisions).expect("a request names a bucket").after(attempts))
+        Ok(Decision::of_all(decisions, &ask.take).expect("a request names a bucket").after(attempts))
     };
     Ok(asks.iter().map(outcome).collect())
 }

@@ -332,7 +332,8 @@ impl RateLimitLayer {
 
     /// How many of a request's tokens were not used, by the answer that the service gives: those are given back before it
     /// is sent, or when the deadline of the limiter's [`fallback`](crate::LimiterBuilder::fallback) has passed, behind it. It is
-    /// asked for each limit; its second argument is what the request cost under that.
+    /// asked for each limit; its second argument is what the request cost under that, and what to give back of: where limits count
+    /// different things, no other figure is true of all.
     ///
     /// They are taken first all the same: many requests at once are not more than the limit. An error of the service, and
     /// a client that goes away, give nothing back. Requests go past a [`Lease`](crate::Lease), from which nothing can be given

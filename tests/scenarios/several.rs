@@ -263,7 +263,12 @@ pub(crate) async fn what_each_limit_cost_is_settled_and_refunded_for_each<W: Wor
     // The only limit of a request is all of it.
     let one = Take::from(Limit::new(keys[1].clone(), Rule::try_from("1000/h")?).cost(3)).id(Uuid::new_v4(), ms(1000));
     assert_eq!(limiter.reserve_all(&one).await?.settle(1).await?, Adjusted::Done(2));
-    assert_eq!(limiter.reserve_all(&one.clone().cost(5).id(Uuid::new_v4(), ms(1000))).await?.receipts()[0].cost(), 5);
-    assert_eq!(available().await?, [5, 397, 215]);
+    assert_eq!(one.clone().cost(5).limits().map(Limit::tokens).collect::<Vec<_>>(), [3], "its own stays its own");
+    // Those that follow the first one cost the same.
+    let both = one.and(keys[2].clone(), Rule::try_from("500/h")?).id(Uuid::new_v4(), ms(1000));
+    assert_eq!(limiter.reserve_all(&both.clone()).await?.settle(1).await?, Adjusted::Done(2));
+    let outcome = limiter.reserve_all(&both.cost(5).id(Uuid::new_v4(), ms(1000))).await?.settle(1).await;
+    assert!(matches!(outcome, Err(Error::Take(TakeError::CostsDiffer))), "{outcome:?}");
+    assert_eq!(available().await?, [5, 398, 209]);
     Ok(())
 }

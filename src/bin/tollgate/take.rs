@@ -56,7 +56,7 @@ impl Args {
     }
 }
 
-/// Of several buckets, the one that denies for longest, or has fewest tokens left.
+/// Of several buckets, the one that denies for longest, or has tokens left for the fewest requests like it.
 fn decided_by<'t>(take: &'t Take, decision: &Decision) -> &'t Key {
     take.keys().nth(decision.limit()).unwrap_or_else(|| take.key())
 }
