@@ -14,7 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use reqwest::StatusCode;
+use reqwest::header::HeaderMap;
 use tokio::time::{sleep, timeout};
+use tokio::try_join;
 use tollgate::{HoldBack, Limit, Limiter, Preset, Reservation, Rule, Store, Take};
 use uuid::Uuid;
 
@@ -81,6 +84,22 @@ struct Side {
     held_back: AtomicU64,
 }
 
+impl Side {
+    /// Passes on what the provider says is left of it, at once: what others take meanwhile is known to nobody here.
+    async fn hold_back<S: Store>(
+        &self,
+        limiter: &Limiter<S>,
+        status: StatusCode,
+        headers: &HeaderMap,
+    ) -> anyhow::Result<()> {
+        if let Some(hold) = HoldBack::from_answer(status, headers, self.headers) {
+            let lowered = limiter.hold_back_under(self.limit.key(), self.limit.rule(), hold).await?;
+            self.held_back.fetch_add(u64::from(lowered), Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
 /// An account as all workers see it.
 struct Account<S: Store> {
     limiter: Limiter<S>,
@@ -100,15 +119,13 @@ impl<S: Store> Account<S> {
             let answer = self.http.post(&self.url).body(estimate.to_string()).send().await?;
             let (status, headers) = (answer.status(), answer.headers().clone());
             let used = if status.is_success() { answer.text().await?.parse()? } else { 0 };
-            // First what it cost, then what the provider says is left: that knows of it.
-            let tokens = self.tokens.limit.key();
-            call.settle_each(|receipt| (receipt.key() == tokens).then_some(used)).await?;
-            for Side { limit, headers: presets, held_back } in [&self.requests, &self.tokens] {
-                if let Some(hold) = HoldBack::from_answer(status, &headers, presets) {
-                    let lowered = self.limiter.hold_back_under(limit.key(), limit.rule(), hold).await?;
-                    held_back.fetch_add(u64::from(lowered), Ordering::Relaxed);
-                }
-            }
+            // Of the tokens first what they were, then what the provider says is left: that knows of it.
+            let tokens = async {
+                let key = self.tokens.limit.key();
+                call.settle_each(|receipt| (receipt.key() == key).then_some(used)).await?;
+                self.tokens.hold_back(&self.limiter, status, &headers).await
+            };
+            try_join!(self.requests.hold_back(&self.limiter, status, &headers), tokens)?;
             if status.is_success() {
                 return Ok(());
             }
