@@ -39,6 +39,7 @@ pub fn cases() -> Vec<Case> {
     cases.extend(list!(
         Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres && engine.has_sessions;
         a_sweep_leaves_an_override_in_force_that_is_not_committed_yet,
+        a_sweep_reads_no_receipts_but_those_of_its_buckets,
     ));
     cases
 }
@@ -216,6 +217,29 @@ async fn a_sweep_leaves_an_override_in_force_that_is_not_committed_yet(rig: Rig)
     assert_eq!(rig.store().sweep(None, 1000).await?.deleted, 1);
     operator.commit().await?;
     ensure!(!rig.decide(under(&key, "10/h")?).await?.is_granted(), "the override rules");
+    Ok(())
+}
+
+/// Of few buckets many receipts are expected to be found soon, however they are looked for.
+async fn a_sweep_reads_no_receipts_but_those_of_its_buckets(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let rig = &scratch.rig;
+    let AnyPool::Postgres(pool) = &rig.pool else { anyhow::bail!("PostgreSQL is needed") };
+    for key in keys("full", 20) {
+        ensure!(rig.decide(under(&key, "1000/s")?).await?.is_granted());
+    }
+    let others = "insert into tollgate.token_receipts (id, bucket, cost, granted, acts_at, state, expires_at)
+                  select gen_random_uuid(), 'account ' || i % 2, 1, i, 0, 'open', 9223372036854775807
+                    from generate_series(1, 20000) i";
+    sqlx::query(others).execute(pool).await?;
+    sqlx::query("analyze tollgate.token_receipts").execute(pool).await?;
+    rig.until((Utc::now().timestamp_millis() + 200) * MS).await?;
+    let mut sweep = pool.begin().await?;
+    let step = "select deleted from tollgate.sweep_v1(null, 20)";
+    assert_eq!(sqlx::query_scalar::<_, i64>(step).fetch_one(&mut *sweep).await?, 20);
+    let read = "select seq_tup_read from pg_stat_xact_user_tables where relname = 'token_receipts'";
+    assert_eq!(sqlx::query_scalar::<_, i64>(read).fetch_one(&mut *sweep).await?, 0);
+    sweep.commit().await?;
     Ok(())
 }
 
