@@ -74,8 +74,8 @@ pub struct Limiter<S: Store = AnyStore> {
 }
 
 impl<S: Store> Limiter<S> {
-    /// A limiter over a store. The rule is a [`Quota`](crate::Quota), the builder of one, a [`Window`](crate::Window), a text such as
-    /// `10/s burst 20`, or a [`Rule`].
+    /// A limiter over a store. The rule is a [`Quota`](crate::Quota), the builder of one, a [`Window`](crate::Window), a text
+    /// such as `10/s burst 20`, or a [`Rule`].
     ///
     /// # Errors
     ///

@@ -1,9 +1,9 @@
 //! Thirty workers that share a language model's account: so many requests and so many tokens in a time, for all of them.
 //!
-//! Each call takes one request and an estimate of its tokens together, and pays in the end what it cost. Somebody else uses the account too, of which only the
-//! provider's headers tell: they hold both buckets back for every worker. The provider is a server that the example starts; it
-//! enforces both limits, and counts requests that came too early. Providers state theirs by the minute: here a minute is a
-//! second long, so that the demonstration is over in some.
+//! Each call takes one request and an estimate of its tokens together, and pays in the end what it cost. Somebody else uses the
+//! account too, of which only the provider's headers tell: they hold both buckets back for every worker. The provider is a
+//! server that the example starts; it enforces both limits, and counts requests that came too early. Providers state theirs by
+//! the minute: here a minute is a second long, so that the demonstration is over in some.
 //!
 //! ```text
 //! cargo run --example llm                             # on SQLite, in memory

@@ -92,6 +92,25 @@ async fn each_limit_may_have_a_cost_of_its_own() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
+async fn what_a_limiter_keeps_is_kept_of_its_own_limit_and_of_none_that_counts_something_else() -> anyhow::Result<()> {
+    let limiter = Limiter::builder(MemoryStore::new()).keep(2).build(Quota::once(5)?)?;
+    let layer = RateLimitLayer::new(limiter)
+        .key(Everybody)
+        .cost_of("default", |_| 1)?
+        .and("points", Everybody, Quota::once(4)?)?
+        .cost_of("points", |_| 1)?;
+    let server = Server::start(Router::new().route("/", get(|| async {})).layer(layer)).await?;
+    let client = Client::new(server.address);
+    for _ in 0..3 {
+        assert_eq!(client.get("/").await?.status, 200);
+    }
+    let denied = client.get("/").await?;
+    assert_eq!(denied.status, 429);
+    assert_eq!(denied.json()?["violated-policies"], serde_json::json!(["default"]));
+    Ok(())
+}
+
+#[tokio::test]
 async fn terms_of_a_request_are_no_window_among_several() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(9))?;
     let window: Window = "9 in 1h at 1min".parse()?;
