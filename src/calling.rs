@@ -14,6 +14,8 @@ mod refusals;
 mod reqwest;
 #[cfg(feature = "stream")]
 mod stream;
+#[cfg(feature = "_calling")]
+mod ticket;
 #[cfg(feature = "tower")]
 mod tower;
 

@@ -336,7 +336,7 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Under the limiter's own limit, or another one, which may cost something else.
-    #[cfg(feature = "tower")]
+    #[cfg(feature = "_calling")]
     pub(crate) fn take_under(&self, limit: crate::Limit, cost: u64, own: bool) -> Take {
         let mut limit = if own { limit.keep(self.keep) } else { limit };
         limit.follow(cost, self.keep);

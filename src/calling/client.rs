@@ -6,11 +6,10 @@ use std::time::Duration;
 use http::{HeaderMap, StatusCode};
 use tokio::time::Instant;
 
-use super::headers;
 use super::refusals::Refusals;
+use super::ticket::{Held, Priced, Ticket};
 use super::{ClientLimitError, Outgoing, Preset};
-use crate::decision::Source;
-use crate::{AnyStore, Error, HoldBack, HoldBackError, Key, Limiter, Mode, Store};
+use crate::{AnyStore, Error, HoldBack, HoldBackError, Key, Limit, Limiter, Mode, Rule, Store};
 
 /// Keeps an HTTP client under the limit of whom it calls, together with every other process over the same store.
 ///
@@ -23,36 +22,35 @@ use crate::{AnyStore, Error, HoldBack, HoldBackError, Key, Limiter, Mode, Store}
 /// to the caller as it is. Requests that had been given their turn before ask for another one in this process; in others they
 /// are sent, and are refused too. With [`read`](Self::read), what other headers say is passed on as well.
 ///
+/// Requests that are under several limits, as those of a language model are, take [from all of them](Self::and) or wait.
+///
 /// It is a layer for `tower` (feature `tower`), over any service of `http` requests, and `middleware()` makes it one for
 /// `reqwest` (feature `reqwest`).
 pub struct ClientLimit<S: Store = AnyStore> {
     limiter: Limiter<S>,
-    key: Arc<Keyed>,
-    cost: Arc<Priced>,
+    key: OfRequest<Option<Key>>,
+    cost: OfRequest<u64>,
+    presets: Arc<[Preset]>,
+    others: Vec<Other>,
     max_wait: Duration,
     longest_hold: Duration,
-    presets: Vec<Preset>,
     seen: Arc<Seen>,
 }
 
-type Keyed = dyn Fn(&Outgoing<'_>) -> Option<Key> + Send + Sync;
-type Priced = dyn Fn(&Outgoing<'_>) -> u64 + Send + Sync;
+type OfRequest<T> = Arc<dyn Fn(&Outgoing<'_>) -> T + Send + Sync>;
+
+/// A limit beside the limiter's own.
+#[derive(Clone)]
+struct Other {
+    limit: OfRequest<Option<Limit>>,
+    presets: Arc<[Preset]>,
+}
 
 /// What clones share.
 #[derive(Debug, Default)]
 struct Seen {
     refusals: Refusals,
     missed: AtomicU64,
-}
-
-/// Tokens that a request has taken.
-#[derive(Debug)]
-pub(super) struct Ticket {
-    key: Key,
-    /// What was left then.
-    remaining: u64,
-    /// Whether its limit would have denied it: else the next request is not held back either.
-    enforced: bool,
 }
 
 impl<S: Store> ClientLimit<S> {
@@ -66,9 +64,10 @@ impl<S: Store> ClientLimit<S> {
             limiter,
             key: Arc::new(|request: &Outgoing<'_>| request.host_key()),
             cost: Arc::new(|_| 1),
+            presets: Arc::default(),
+            others: Vec::new(),
             max_wait: Duration::from_secs(30),
             longest_hold: HoldBack::LONGEST,
-            presets: Vec::new(),
             seen: Arc::default(),
         }
     }
@@ -80,10 +79,39 @@ impl<S: Store> ClientLimit<S> {
         Self { key: Arc::new(key), ..self }
     }
 
-    /// How many tokens a request takes; 0: it is sent at once, and its answer is not looked at.
+    /// How many tokens a request takes, of each bucket whose limit has no [cost of its own](Limit::cost); 0: of those none. What
+    /// takes nothing is sent at once, and its answer is not looked at.
     #[must_use]
     pub fn cost(self, cost: impl Fn(&Outgoing<'_>) -> u64 + Send + Sync + 'static) -> Self {
         Self { cost: Arc::new(cost), ..self }
+    }
+
+    /// Another limit that requests are under, if this says one: they take from all of theirs or from none, in one call. For
+    /// none it says `None`, so never of what is not known.
+    ///
+    /// ```
+    /// use tollgate::{ClientLimit, Key, Limit, Limiter, MemoryStore, Outgoing, Quota, Rule};
+    ///
+    /// # fn main() -> Result<(), tollgate::Error> {
+    /// let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(5000))?;
+    /// let (bucket, quota) = (Key::try_from("searches")?, Rule::try_from("30/min")?);
+    /// let searches = move |request: &Outgoing<'_>| {
+    ///     let is_search = request.path().starts_with("/search/");
+    ///     is_search.then(|| Limit::new(bucket.clone(), quota.clone()))
+    /// };
+    /// let limit = ClientLimit::new(limiter).and(searches);
+    /// # let _ = limit;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// A refusal holds back those limits of which less is left than the request took, by their [own headers](Self::read);
+    /// all of its limits, if those do not say. No limit among several can be a [`Window`](crate::Window): such requests are
+    /// not sent.
+    #[must_use]
+    pub fn and(mut self, limit: impl Fn(&Outgoing<'_>) -> Option<Limit> + Send + Sync + 'static) -> Self {
+        self.others.push(Other { limit: Arc::new(limit), presets: Arc::default() });
+        self
     }
 
     /// How long a request waits for its turn; zero: not at all.
@@ -100,10 +128,12 @@ impl<S: Store> ClientLimit<S> {
     }
 
     /// Lowers the bucket to what these headers say, too, where they say less than was left when the request was sent. The
-    /// store is called only then. Several presets lower one bucket: let them count the same thing.
+    /// store is called only then. Of several limits it is the one that was said last. Several presets lower one bucket: let
+    /// them count the same thing.
     #[must_use]
     pub fn read(mut self, preset: Preset) -> Self {
-        self.presets.push(preset);
+        let presets = self.others.last_mut().map_or(&mut self.presets, |other| &mut other.presets);
+        *presets = presets.iter().copied().chain([preset]).collect();
         self
     }
 
@@ -113,36 +143,44 @@ impl<S: Store> ClientLimit<S> {
         self.seen.missed.load(Ordering::Relaxed)
     }
 
-    /// The key and cost of a request, unless it is not limited.
-    pub(super) fn price(&self, request: &Outgoing<'_>) -> Result<Option<(Key, u64)>, ClientLimitError> {
-        match (self.cost)(request) {
-            0 => Ok(None),
-            cost => Ok(Some(((self.key)(request).ok_or(ClientLimitError::NoKey)?, cost))),
+    /// What a request takes, unless it is not limited.
+    pub(super) fn price(&self, request: &Outgoing<'_>) -> Result<Option<Priced>, ClientLimitError> {
+        let cost = (self.cost)(request);
+        let mut priced = None;
+        if cost > 0 {
+            let key = (self.key)(request).ok_or(ClientLimitError::NoKey)?;
+            priced = Some(Priced::new(self.limiter.take(key, cost), &self.presets, true));
         }
+        for Other { limit, presets } in &self.others {
+            let Some(limit) = limit(request).filter(|limit| cost > 0 || limit.own_cost) else { continue };
+            priced = Some(match priced {
+                None => Priced::new(self.limiter.take_under(limit, cost, false), presets, false),
+                Some(priced) => priced.and(limit, presets),
+            });
+        }
+        Ok(priced.map(Priced::of_its_only))
     }
 
     /// Waits for the turn of a request.
-    pub(super) async fn admit(&self, key: Key, cost: u64) -> Result<Ticket, ClientLimitError> {
+    pub(super) async fn admit(&self, mut priced: Priced) -> Result<Ticket, ClientLimitError> {
         let until = Instant::now().checked_add(self.max_wait);
-        let mut refusals = self.seen.refusals.watch(&key);
+        let keys: Vec<Key> = priced.take.keys().cloned().collect();
+        let mut refusals = self.seen.refusals.watch(&keys);
         loop {
             let left = until.map_or(self.max_wait, |until| until.saturating_duration_since(Instant::now()));
+            priced.take = priced.take.max_wait(left);
             let decision = if left.is_zero() {
-                self.limiter.allow_n(&key, cost).await?
+                self.limiter.decide(&priced.take).await?
             } else {
-                self.limiter.wait_n(&key, cost, left).await?
+                self.limiter.wait_all(&priced.take).await?.into_decision()
             };
             if !decision.is_granted() {
-                drop(refusals);
+                let key = keys[decision.limit()].clone();
                 return Err(ClientLimitError::Limited { key, retry_after: decision.retry_after() });
             }
             // Else its turn was given before somebody was refused, and is worth nothing any more.
-            if !refusals.was_refused() {
-                drop(refusals);
-                let enforced = decision.mode() == Mode::Enforce && self.limiter.mode() == Mode::Enforce;
-                // Of a bucket that was not asked there is nothing to lower.
-                let remaining = if decision.source() == Source::Fallback { 0 } else { decision.remaining() };
-                return Ok(Ticket { key, remaining, enforced });
+            if !refusals.were_any() {
+                return Ok(priced.ticket(&decision));
             }
         }
     }
@@ -150,42 +188,47 @@ impl<S: Store> ClientLimit<S> {
     /// Passes on what an answer says, and says whether it was a refusal that holds back whoever asks again. A caller who gives
     /// up meanwhile does not stop it.
     pub(super) async fn answered(&self, ticket: Ticket, status: StatusCode, headers: &HeaderMap) -> bool {
-        let refused = headers::is_refusal(status, headers, &self.presets);
-        let Some(hold) = HoldBack::from_answer(status, headers, &self.presets) else {
-            return false;
-        };
-        let lower = hold.left().is_some_and(|left| left < ticket.remaining);
-        if !refused && !lower && hold.wait().is_zero() {
-            return false;
+        let mut holds_back = ticket.enforced && self.limiter.mode() == Mode::Enforce;
+        let mut refused = false;
+        let held = ticket.held(status, headers).into_iter().map(|held| {
+            let passing = pass_on(self.limiter.clone(), Arc::clone(&self.seen), held, self.longest_hold);
+            tokio::spawn(passing)
+        });
+        // All of them at once.
+        for passing in held.collect::<Vec<_>>() {
+            // It fails if the runtime is ending.
+            let (was_refused, passed_on) = passing.await.unwrap_or((true, false));
+            refused |= was_refused;
+            holds_back &= passed_on || !was_refused;
         }
-        let (limiter, seen) = (self.limiter.clone(), Arc::clone(&self.seen));
-        let hold = hold.longest(self.longest_hold);
-        let passing = async move {
-            let refusal = || {
-                if refused {
-                    seen.refusals.add(&ticket.key);
-                }
-            };
-            refusal();
-            let passed_on = hold_back(&limiter, &ticket.key, hold).await.is_ok();
-            if !passed_on {
-                seen.missed.fetch_add(1, Ordering::Relaxed);
-            }
-            // Those who were given a turn in between ask again, too.
-            refusal();
-            refused && passed_on && ticket.enforced
-        };
-        // It fails if the runtime is ending.
-        tokio::spawn(passing).await.unwrap_or(false)
+        refused && holds_back
     }
 }
 
+/// Says whether the request was refused because of this limit, and whether the store knows now.
+async fn pass_on<S: Store>(limiter: Limiter<S>, seen: Arc<Seen>, held: Held, longest: Duration) -> (bool, bool) {
+    let refusal = || {
+        if held.refused {
+            seen.refusals.add(&held.key);
+        }
+    };
+    refusal();
+    let rule = held.rule.unwrap_or_else(|| limiter.rule());
+    let passed_on = hold_back(&limiter, &held.key, &rule, held.hold.longest(longest)).await.is_ok();
+    if !passed_on {
+        seen.missed.fetch_add(1, Ordering::Relaxed);
+    }
+    // Those who were given a turn in between ask again, too.
+    refusal();
+    (held.refused, passed_on)
+}
+
 /// A bucket that never refills cannot be held back for a time, but to what is left.
-async fn hold_back<S: Store>(limiter: &Limiter<S>, key: &Key, hold: HoldBack) -> Result<bool, Error> {
-    let lowered = limiter.hold_back(key, hold).await;
+async fn hold_back<S: Store>(limiter: &Limiter<S>, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
+    let lowered = limiter.hold_back_under(key, rule, hold).await;
     match (&lowered, hold.left()) {
         (Err(Error::HoldBack(HoldBackError::NeverRefills(_))), Some(left)) => {
-            limiter.hold_back(key, HoldBack::remaining(left)).await
+            limiter.hold_back_under(key, rule, HoldBack::remaining(left)).await
         }
         _ => lowered,
     }
@@ -197,7 +240,8 @@ impl<S: Store> Clone for ClientLimit<S> {
             limiter: self.limiter.clone(),
             key: Arc::clone(&self.key),
             cost: Arc::clone(&self.cost),
-            presets: self.presets.clone(),
+            presets: Arc::clone(&self.presets),
+            others: self.others.clone(),
             seen: Arc::clone(&self.seen),
             ..*self
         }
@@ -211,6 +255,7 @@ impl<S: Store> fmt::Debug for ClientLimit<S> {
             .field("max_wait", &self.max_wait)
             .field("longest_hold", &self.longest_hold)
             .field("presets", &self.presets)
+            .field("other limits", &self.others.len())
             .finish_non_exhaustive()
     }
 }

@@ -34,18 +34,25 @@ impl HoldBack {
     /// ```
     #[must_use = "give it to a limiter, if there is one"]
     pub fn from_answer(status: StatusCode, headers: &HeaderMap, presets: &[Preset]) -> Option<Self> {
-        let sent = sent_at(headers);
-        let said = presets.iter().filter_map(|preset| preset.read(headers, sent)).reduce(Self::and);
-        if !is_refusal(status, headers, presets) {
-            return said;
-        }
-        let until = match retry_after(headers, sent) {
-            Some(span) => Some(Self::retry_after(span)),
-            None => Preset::RateLimit.read(headers, sent),
-        };
-        let none = Self::remaining(0);
-        Some([said, until].into_iter().flatten().fold(none, Self::and))
+        let said = said(headers, presets);
+        if is_refusal(status, headers, presets) { Some(refusal(headers, said)) } else { said }
     }
+}
+
+/// What is left, by the headers of these presets.
+pub(super) fn said(headers: &HeaderMap, presets: &[Preset]) -> Option<HoldBack> {
+    let sent = sent_at(headers);
+    presets.iter().filter_map(|preset| preset.read(headers, sent)).reduce(HoldBack::and)
+}
+
+/// Nothing is left, for as long as a refusal says, and what was said beside.
+pub(super) fn refusal(headers: &HeaderMap, said: Option<HoldBack>) -> HoldBack {
+    let sent = sent_at(headers);
+    let until = match retry_after(headers, sent) {
+        Some(span) => Some(HoldBack::retry_after(span)),
+        None => Preset::RateLimit.read(headers, sent),
+    };
+    [said, until].into_iter().flatten().fold(HoldBack::remaining(0), HoldBack::and)
 }
 
 /// Whether an answer says that too many requests were sent.

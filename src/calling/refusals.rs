@@ -17,12 +17,14 @@ struct Awaited {
 }
 
 impl Refusals {
-    /// From now until it is dropped, refusals of this key are seen.
-    pub(super) fn watch<'a>(&'a self, key: &'a Key) -> Watch<'a> {
-        let mut keys = self.0.lock();
-        let awaited = keys.entry(key.clone()).or_default();
-        awaited.waiters += 1;
-        Watch { refusals: self, key, seen: awaited.refused }
+    /// From now until it is dropped, refusals of these keys are seen.
+    pub(super) fn watch<'a>(&'a self, keys: &'a [Key]) -> Watch<'a> {
+        let mut awaited = self.0.lock();
+        for key in keys {
+            awaited.entry(key.clone()).or_default().waiters += 1;
+        }
+        let seen = keys.iter().map(|key| awaited[key].refused).sum();
+        Watch { refusals: self, keys, seen }
     }
 
     pub(super) fn add(&self, key: &Key) {
@@ -36,25 +38,29 @@ impl Refusals {
 #[derive(Debug)]
 pub(super) struct Watch<'a> {
     refusals: &'a Refusals,
-    key: &'a Key,
+    keys: &'a [Key],
+    /// Of all of them.
     seen: u64,
 }
 
 impl Watch<'_> {
     /// Whether somebody was refused since it was asked last.
-    pub(super) fn was_refused(&mut self) -> bool {
-        let refused = self.refusals.0.lock().get(self.key).map_or(self.seen, |awaited| awaited.refused);
+    pub(super) fn were_any(&mut self) -> bool {
+        let awaited = self.refusals.0.lock();
+        let refused = self.keys.iter().map(|key| awaited[key].refused).sum();
         std::mem::replace(&mut self.seen, refused) != refused
     }
 }
 
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
-        let mut keys = self.refusals.0.lock();
-        if let Some(awaited) = keys.get_mut(self.key) {
-            awaited.waiters -= 1;
-            if awaited.waiters == 0 {
-                keys.remove(self.key);
+        let mut awaited = self.refusals.0.lock();
+        for key in self.keys {
+            if let Some(of_key) = awaited.get_mut(key) {
+                of_key.waiters -= 1;
+                if of_key.waiters == 0 {
+                    awaited.remove(key);
+                }
             }
         }
     }
@@ -70,19 +76,21 @@ mod tests {
 
     #[test]
     fn refusals_are_seen_by_those_who_wait_for_that_key_and_by_nobody_else() {
-        let (refusals, own) = (Refusals::default(), key(0));
-        refusals.add(&own);
-        let (mut first, mut second) = (refusals.watch(&own), refusals.watch(&own));
-        assert!(!first.was_refused(), "that was before");
+        let (refusals, own, both) = (Refusals::default(), [key(0)], [key(10_000), key(0)]);
+        refusals.add(&own[0]);
+        let (mut first, mut second) = (refusals.watch(&own), refusals.watch(&both));
+        assert!(!first.were_any(), "that was before");
         for number in 1..10_000 {
             refusals.add(&key(number));
         }
-        assert!(!first.was_refused(), "others were");
-        refusals.add(&own);
-        assert!(first.was_refused());
-        assert!(!first.was_refused(), "it asked for another turn since");
+        assert!(!first.were_any() && !second.were_any(), "others were");
+        refusals.add(&own[0]);
+        assert!(first.were_any());
+        assert!(!first.were_any(), "it asked for another turn since");
         drop(first);
-        assert!(second.was_refused());
+        assert!(second.were_any());
+        refusals.add(&both[0]);
+        assert!(second.were_any());
         drop(second);
         assert!(refusals.0.lock().is_empty(), "nobody waits");
     }

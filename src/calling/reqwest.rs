@@ -50,10 +50,10 @@ impl<S: Store> LimitMiddleware<S> {
     /// Waits for the turn of a request, sends it, and passes on what the answer says; says whether it was refused, and a
     /// retry would wait.
     async fn send(&self, request: Request, extensions: &mut Extensions, next: Next<'_>) -> Result<(Response, bool)> {
-        let Some((key, cost)) = self.limit.price(&outgoing(&request, extensions)).map_err(Error::middleware)? else {
+        let Some(priced) = self.limit.price(&outgoing(&request, extensions)).map_err(Error::middleware)? else {
             return Ok((next.run(request, extensions).await?, false));
         };
-        let ticket = self.limit.admit(key, cost).await.map_err(Error::middleware)?;
+        let ticket = self.limit.admit(priced).await.map_err(Error::middleware)?;
         let response = next.run(request, extensions).await?;
         let refused = self.limit.answered(ticket, response.status(), response.headers()).await;
         Ok((response, refused))

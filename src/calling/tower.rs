@@ -78,10 +78,10 @@ where
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
         Box::pin(async move {
-            let Some((key, cost)) = price? else {
+            let Some(priced) = price? else {
                 return inner.call(request).await.map_err(Into::into);
             };
-            let ticket = limit.admit(key, cost).await?;
+            let ticket = limit.admit(priced).await?;
             let response = inner.call(request).await.map_err(Into::into)?;
             limit.answered(ticket, response.status(), response.headers()).await;
             Ok(response)

@@ -67,7 +67,7 @@ impl<S: Store> Reservation<S> {
         &self.decision
     }
 
-    pub(super) fn into_decision(self) -> Decision {
+    pub(crate) fn into_decision(self) -> Decision {
         self.decision
     }
 

@@ -37,6 +37,7 @@ impl Shard {
         self.rows.len() + self.windows.len()
     }
 
+    #[inline]
     pub(super) fn row(&mut self, key: &Key) -> Option<&mut Row> {
         self.rows.get_mut(key)
     }

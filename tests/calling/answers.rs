@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use tollgate::{Admin, ClientLimit, ClientLimitError, Key, Limiter, MemoryStore, Mode, Preset, Window};
+use tollgate::{
+    Admin, ClientLimit, ClientLimitError, Key, Limit, Limiter, MemoryStore, Mode, Preset, SqliteStore, Window,
+};
 
 use super::clients::{AnyClient, KINDS};
 use super::replicas::Replicas;
@@ -177,6 +179,56 @@ async fn a_limiter_that_is_switched_off_passes_nothing_on() -> anyhow::Result<()
         assert_eq!(client.get(&third_party.url("/")).await??, 429);
         let key = Key::try_from(third_party.address.to_string())?;
         assert_eq!((limiter.store().peek(&key).await?, limit.missed()), (None, 0), "{kind:?}");
+    }
+    Ok(())
+}
+
+/// Requests and tokens of one account, which the requests of two replicas take from together.
+async fn account(
+    answer: Answer,
+) -> anyhow::Result<(ThirdParty, [AnyClient<SqliteStore>; 2], Limiter<SqliteStore>, Replicas)> {
+    let third_party = ThirdParty::new([answer]).await?;
+    let replicas = Replicas::new()?;
+    let client = async |kind| {
+        let limit = ClientLimit::new(replicas.limiter("600/h").await?)
+            .max_wait(Duration::ZERO)
+            .keyed_by(|_| Key::try_from("requests").ok())
+            .read(Preset::OpenAiRequests)
+            .and(|_| Some(Limit::new(Key::try_from("tokens").ok()?, "60000/h".try_into().ok()?).cost(100)))
+            .read(Preset::OpenAiTokens);
+        anyhow::Ok(AnyClient::new(kind, limit))
+    };
+    let clients = [client(KINDS[0]).await?, client(KINDS[1]).await?];
+    let limiter = replicas.limiter("600/h").await?;
+    Ok((third_party, clients, limiter, replicas))
+}
+
+#[tokio::test]
+async fn of_several_limits_those_are_held_back_of_which_an_answer_says_that_too_little_is_left() -> anyhow::Result<()> {
+    let left = |requests, tokens| {
+        [("x-ratelimit-remaining-requests", requests), ("x-ratelimit-remaining-tokens", tokens), ("retry-after", "60")]
+    };
+    for (status, headers, requests, tokens) in [
+        (200, left("400", "99999"), 400..=401, 59_900..=59_999),
+        (429, left("400", "99"), 400..=401, -1000..=-900),
+        (429, left("0", "50000"), -10..=-9, 50_000..=50_099),
+        (429, left("400", "50000"), -10..=-9, -1000..=-900),
+    ] {
+        let (third_party, clients, limiter, _replicas) = account(answer(status, &headers)).await?;
+        assert_eq!(clients[0].get(&third_party.url("/")).await??, status);
+        let available = async |key: &str| {
+            let level = limiter.store().peek(&Key::try_from(key)?).await?.expect("it was asked");
+            anyhow::Ok(level.available)
+        };
+        let (found, of_tokens) = (available("requests").await?, available("tokens").await?);
+        assert!(requests.contains(&found), "{status} {headers:?}: {found} requests");
+        assert!(tokens.contains(&of_tokens), "{status} {headers:?}: {of_tokens} tokens");
+        if status == 429 {
+            let held = limited(clients[1].get(&third_party.url("/")).await?);
+            assert!((50..=70).contains(&held.as_secs()), "{held:?}");
+        } else {
+            assert_eq!(clients[1].get(&third_party.url("/")).await??, 200);
+        }
     }
     Ok(())
 }

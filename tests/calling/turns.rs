@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::{join_all, poll_fn};
 use reqwest::Method;
 use reqwest_middleware::ClientBuilder;
-use tollgate::{Admin, ClientLimit, ClientLimitError, Key, Limiter, MemoryStore, Mode};
+use tollgate::{Admin, ClientLimit, ClientLimitError, Key, Limit, Limiter, MemoryStore, Mode, Rule};
 
 use super::clients::{AnyClient, KINDS, Kind};
 use super::replicas::Replicas;
@@ -196,5 +196,72 @@ async fn a_request_that_goes_nowhere_is_refused() -> anyhow::Result<()> {
     let client = AnyClient::new(Kind::Tower, ClientLimit::new(Limiter::new(MemoryStore::new(), "1000/s")?));
     let refused = client.get("/a/path/alone").await?;
     assert!(matches!(refused, Err(ClientLimitError::NoKey)), "{refused:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_request_under_several_limits_takes_from_all_of_them_or_is_not_sent() -> anyhow::Result<()> {
+    for kind in KINDS {
+        let third_party = ThirdParty::new([]).await?;
+        let limiter = Limiter::new(MemoryStore::new(), "3/h")?;
+        let tokens: Rule = "100/h".try_into()?;
+        let limit = ClientLimit::new(limiter.clone())
+            .max_wait(Duration::ZERO)
+            .keyed_by(|_| Key::try_from("requests").ok())
+            .cost(|request| u64::from(request.path() != "/free"))
+            .and(move |request| {
+                let cost = request.path().trim_start_matches('/').parse().ok()?;
+                Some(Limit::new(Key::try_from("tokens").ok()?, tokens.clone()).cost(cost))
+            })
+            .and(|request| {
+                let slow = request.path() == "/slow" || request.path() == "/free";
+                Some(Limit::new(Key::try_from("slow").ok()?, "1/h".try_into().ok()?)).filter(|_| slow)
+            });
+        let client = AnyClient::new(kind, limit);
+        let left = async |key: &str| {
+            let level = limiter.store().peek(&Key::try_from(key)?).await?;
+            anyhow::Ok(level.map(|level| level.available))
+        };
+        assert_eq!(client.get(&third_party.url("/60")).await??, 200);
+        assert_eq!((left("requests").await?, left("tokens").await?, left("slow").await?), (Some(2), Some(40), None));
+        let refused = client.get(&third_party.url("/60")).await?;
+        assert!(
+            matches!(&refused, Err(ClientLimitError::Limited { key, .. }) if key.as_str() == "tokens"),
+            "{refused:?}"
+        );
+        assert_eq!(left("requests").await?, Some(2), "all or none");
+        assert_eq!(client.get(&third_party.url("/slow")).await??, 200);
+        assert_eq!(client.get(&third_party.url("/40")).await??, 200);
+        assert_eq!((left("requests").await?, left("tokens").await?, left("slow").await?), (Some(0), Some(0), Some(0)));
+        let refused = client.get(&third_party.url("/none")).await?;
+        assert!(
+            matches!(&refused, Err(ClientLimitError::Limited { key, .. }) if key.as_str() == "requests"),
+            "{refused:?}"
+        );
+        assert_eq!(client.get(&third_party.url("/free")).await??, 200, "what costs nothing is under no limit");
+        assert_eq!(third_party.reached(), 4);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_limit_may_cost_something_where_the_limiters_own_costs_nothing() -> anyhow::Result<()> {
+    for kind in KINDS {
+        let third_party = ThirdParty::new([answer(429, &[("retry-after", "60")])]).await?;
+        let limiter = Limiter::builder(MemoryStore::new()).keep(5).build("10/h")?;
+        let limit = ClientLimit::new(limiter.clone())
+            .max_wait(Duration::ZERO)
+            .cost(|_| 0)
+            .and(|_| Some(Limit::new(Key::try_from("bytes").ok()?, "1000/h".try_into().ok()?).cost(300)));
+        let client = AnyClient::new(kind, limit);
+        assert_eq!(client.get(&third_party.url("/")).await??, 429);
+        let refused = client.get(&third_party.url("/")).await?;
+        assert!(
+            matches!(&refused, Err(ClientLimitError::Limited { key, .. }) if key.as_str() == "bytes"),
+            "{refused:?}"
+        );
+        let host = Key::try_from(third_party.address.to_string())?;
+        assert_eq!(limiter.store().peek(&host).await?, None);
+    }
     Ok(())
 }
