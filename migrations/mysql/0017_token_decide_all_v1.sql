@@ -12,11 +12,11 @@
 -- Locks:     the rows of all buckets, made if need be, in the order of their ids; then the receipts. In a transaction
 --            of its own unless inside the caller's.
 --
--- Up to eight buckets that nothing but their tokens rules are locked and weighed at once, and debited if all grant. The
--- answer is one text, and expressions are repeated, because rows sent by themselves or one more derived table cost as
--- much as weighing several buckets. Else first all are locked and brought to what rules them; then each is weighed, and
--- then, if all grant, their tokens are taken: what a locked bucket has granted, it grants later, too. A wait acts when
--- the last bucket's does; each bucket's tokens are taken for when they are there.
+-- Buckets that nothing but their tokens rules are locked and weighed at once, and debited if all grant. The answer is
+-- one text, and expressions are repeated, because rows sent by themselves or one more derived table cost as much as
+-- weighing several buckets. Else first all are locked and brought to what rules them; then each is weighed, and then, if
+-- all grant, their tokens are taken: what a locked bucket has granted, it grants later, too. A wait acts when the last
+-- bucket's does; each bucket's tokens are taken for when they are there.
 create procedure token_decide_all_v1(
   in p_limits longtext character set utf8mb4, in p_max_wait bigint, in p_receipt varchar(36) character set ascii,
   in p_hold bigint, out o_answers longtext character set utf8mb4)
@@ -30,7 +30,6 @@ begin
   declare v_safe boolean default @@sql_safe_updates;
   declare v_mode_rules, v_overrides boolean;
   declare v_limits, v_ids, v_planned, v_missing, v_ruled, v_plain, v_granting, v_after bigint;
-  declare v_1, v_2, v_3, v_4, v_5, v_6, v_7, v_8 varbinary(1024);  -- the ids by place
   declare v_pass int default 1;  -- 1: lock and make ready, 2: weigh, 3: take
   declare v_id, v_plan varbinary(1024);
   declare v_outcome, v_refill varchar(10) character set ascii collate ascii_bin;
@@ -97,12 +96,8 @@ begin
                  (b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks + b.step_ticks - 1)
                    div b.step_ticks * b.step_ticks) + r.cost * b.token_ticks,
                b.granted + r.cost, b.burst, b.anchor, b.step_ns, b.step_ticks, b.token_ticks),
-             null)),
-           max(if(place = 1, r.id, null)), max(if(place = 2, r.id, null)), max(if(place = 3, r.id, null)),
-           max(if(place = 4, r.id, null)), max(if(place = 5, r.id, null)), max(if(place = 6, r.id, null)),
-           max(if(place = 7, r.id, null)), max(if(place = 8, r.id, null))
-      into v_limits, v_ids, v_planned, v_missing, v_plain, v_granting, o_answers,
-           v_1, v_2, v_3, v_4, v_5, v_6, v_7, v_8
+             null))
+      into v_limits, v_ids, v_planned, v_missing, v_plain, v_granting, o_answers
       from (select place, unhex(id) as id, cost, keep, capacity, refill_seconds, refill, unhex(plan) as plan
               from json_table(p_limits, '$[*]' columns (
                      place for ordinality, id varchar(512) character set ascii path '$[0]',
@@ -123,7 +118,7 @@ begin
       set transaction isolation level read committed;
       start transaction;
     end if;
-    if v_mode_rules or v_plain < v_limits or v_ids < v_limits or v_limits > 8
+    if v_mode_rules or v_plain < v_limits or v_ids < v_limits
        or (json_length(o_answers) = v_limits) is not true then
       leave at_once;
     end if;
@@ -133,12 +128,12 @@ begin
     end if;
     if v_overrides or v_planned > 0 then
       select count(*) into v_ruled
-        from token_buckets b
+        from json_table(p_limits, '$[*]' columns (id varchar(512) character set ascii path '$[0]')) as r
+        straight_join token_buckets b force index (primary) on b.id = unhex(r.id)
         left join token_overrides o on o.id = b.id
         left join token_plans p on p.name = b.plan and p.mode is null and p.capacity = b.capacity
                                    and p.refill_seconds = b.refill_seconds and p.refill = b.refill
-       where b.id in (v_1, v_2, v_3, v_4, v_5, v_6, v_7, v_8)
-         and (o.id is not null or b.plan is not null and p.name is null);
+       where o.id is not null or b.plan is not null and p.name is null;
       if v_ruled > 0 then
         leave at_once;
       end if;
