@@ -37,7 +37,8 @@ impl RateLimitLayer {
         let Some((take, limits)) = self.take(request)? else {
             return Ok(None);
         };
-        let take = Take { max_wait: self.longest_wait, refundable: self.refund.is_some(), shadow: self.shadow, ..take };
+        let refundable = self.refund.is_some() || limits.iter().any(|limit| limit.refund.is_some());
+        let take = Take { max_wait: self.longest_wait, refundable, shadow: self.shadow, ..take };
         let (decision, charge) = self.gate.ask(&take).await.map_err(Unanswered::Failed)?;
         Ok(Some(Answer { decision, take, limits, charge }))
     }

@@ -3,7 +3,7 @@
 use std::pin::Pin;
 
 use crate::limiter::Abandoned;
-use crate::{Decision, Error, Limit, Limiter, Mode, Reservation, Rule, Store, Take};
+use crate::{Decision, Error, Limit, Limiter, Mode, Receipt, Reservation, Rule, Store, Take};
 
 pub(super) type Asked<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -28,8 +28,8 @@ pub(super) type Charged = (Decision, Option<Box<dyn Charge>>);
 
 /// Tokens that were taken.
 pub(super) trait Charge: Send + Sync {
-    /// Gives back what of each cost was not used, if that is anything.
-    fn refund(self: Box<Self>, unused: &dyn Fn(u64) -> u64) -> Option<Asked<'static, Result<u64, Error>>>;
+    /// Gives back what was not used of what each bucket gave, if that is anything.
+    fn refund(self: Box<Self>, unused: &dyn Fn(&Receipt) -> u64) -> Option<Asked<'static, Result<u64, Error>>>;
 }
 
 impl<S: Store> Gate for Limiter<S> {
@@ -67,8 +67,8 @@ fn charged<S: Store>(reservation: Reservation<S>, take: &Take) -> Charged {
 }
 
 impl<S: Store> Charge for Reservation<S> {
-    fn refund(self: Box<Self>, unused: &dyn Fn(u64) -> u64) -> Option<Asked<'static, Result<u64, Error>>> {
-        let unused: Vec<u64> = self.receipts().iter().map(|receipt| unused(receipt.cost())).collect();
+    fn refund(self: Box<Self>, unused: &dyn Fn(&Receipt) -> u64) -> Option<Asked<'static, Result<u64, Error>>> {
+        let unused: Vec<u64> = self.receipts().iter().map(unused).collect();
         if unused.iter().all(|unused| *unused == 0) {
             return None;
         }

@@ -7,6 +7,19 @@ use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
 use crate::{Decision, Quota, Rule};
 
+/// Which answers have the headers `RateLimit` and `RateLimit-Policy`. Denials have `Retry-After` in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RateLimitHeaders {
+    /// Denials and what is served.
+    Always,
+    /// Denials.
+    #[default]
+    OnDenials,
+    /// None.
+    Never,
+}
+
 /// Tells when to come again, unless that is said already.
 pub(super) fn set_retry_after(headers: &mut HeaderMap, seconds: Option<u64>) {
     if let Some(seconds) = seconds {

@@ -8,8 +8,8 @@ use http::{Response, response};
 use tower_layer::Layer;
 
 use super::gate::Gate;
-use super::terms::{Limit, NoSuchName, OfRequest, SameName, Terms, WindowAmongOthers};
-use super::{ClientAddr, KeyExtractor, RateLimit, Refusal, respond};
+use super::terms::{Limit, NoSuchName, OfRequest, SameName, Terms, Unused, WindowAmongOthers};
+use super::{ClientAddr, KeyExtractor, RateLimit, RateLimitHeaders, Refusal, respond};
 use crate::{Error, Key, Limiter, Rule, Store};
 
 /// Puts a [`Limiter`] before a service: each request takes a token first.
@@ -54,21 +54,7 @@ pub struct RateLimitLayer {
     pub(super) passes_without_key: bool,
 }
 
-type Unused = Arc<dyn Fn(&response::Parts, u64) -> u64 + Send + Sync>;
 type Respond = Arc<dyn Fn(&Refusal, &Parts) -> Response<Bytes> + Send + Sync>;
-
-/// Which answers have the headers `RateLimit` and `RateLimit-Policy`. Denials have `Retry-After` in any case.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum RateLimitHeaders {
-    /// Denials and what is served.
-    Always,
-    /// Denials.
-    #[default]
-    OnDenials,
-    /// None.
-    Never,
-}
 
 impl RateLimitLayer {
     /// One token a request, for each address of a peer, under the limiter's rule.
@@ -76,14 +62,7 @@ impl RateLimitLayer {
         let key = Arc::new(ClientAddr::peer());
         Self {
             gate: Arc::new(limiter),
-            limits: vec![Limit {
-                name: "default".into(),
-                named: false,
-                key,
-                terms: Terms::OfLimiter,
-                cost: None,
-                unit: None,
-            }],
+            limits: vec![Limit { named: false, ..Limit::new("default".into(), key, Terms::OfLimiter) }],
             longest_wait: Duration::ZERO,
             shadow: false,
             cost: None,
@@ -169,7 +148,7 @@ impl RateLimitLayer {
         if matches!(rule, Rule::Window(_)) {
             return Err(Error::other(WindowAmongOthers(name)));
         }
-        self.push(Limit { name, named: true, key: Arc::new(key), terms: Terms::Always(rule), cost: None, unit: None })
+        self.push(Limit::new(name, Arc::new(key), Terms::Always(rule)))
     }
 
     /// Another limit, as by [`and`](Self::and), under the terms of a request: such as a plan by the day beside one by the second.
@@ -211,7 +190,7 @@ impl RateLimitLayer {
         Error: From<R::Error>,
     {
         let terms = Terms::ByRequest(Arc::new(move |request: &Parts| Ok(rule(request).try_into()?)));
-        self.push(Limit { name: name.into(), named: true, key: Arc::new(key), terms, cost: None, unit: None })
+        self.push(Limit::new(name.into(), Arc::new(key), terms))
     }
 
     fn push(mut self, limit: Limit) -> Result<Self, Error> {
@@ -332,8 +311,8 @@ impl RateLimitLayer {
 
     /// How many of a request's tokens were not used, by the answer that the service gives: those are given back before it
     /// is sent, or when the deadline of the limiter's [`fallback`](crate::LimiterBuilder::fallback) has passed, behind it. It is
-    /// asked for each limit; its second argument is what the request cost under that, and what to give back of: where limits count
-    /// different things, no other figure is true of all.
+    /// asked for each limit that has none [of its own](Self::refund_of); its second argument is what the request cost under that,
+    /// and what to give back of: where limits count different things, no other figure is true of all.
     ///
     /// They are taken first all the same: many requests at once are not more than the limit. An error of the service, and
     /// a client that goes away, give nothing back. Requests go past a [`Lease`](crate::Lease), from which nothing can be given
@@ -341,6 +320,21 @@ impl RateLimitLayer {
     pub fn refund(mut self, unused: impl Fn(&response::Parts, u64) -> u64 + Send + Sync + 'static) -> Self {
         self.refund = Some(Arc::new(unused));
         self
+    }
+
+    /// How many tokens were not used under the limit of that name, whatever was not under the others: such as those of bytes
+    /// that were not sent. If no [`refund`](Self::refund) is said beside, the others give nothing back.
+    ///
+    /// # Errors
+    ///
+    /// As for [`cost_of`](Self::cost_of).
+    pub fn refund_of(
+        mut self,
+        name: impl AsRef<str>,
+        unused: impl Fn(&response::Parts, u64) -> u64 + Send + Sync + 'static,
+    ) -> Result<Self, Error> {
+        self.limit(name.as_ref())?.refund = Some(Arc::new(unused));
+        Ok(self)
     }
 
     /// The answer to requests that are refused; [`respond::problem`] if not said. `Retry-After` and `RateLimit` are added

@@ -142,10 +142,14 @@ impl RateLimitLayer {
 
     /// Gives back what the answer says was not used.
     async fn settle(&self, answer: Answer<'_>, response: &response::Parts) {
-        let (Answer { charge: Some(charge), .. }, Some(unused)) = (answer, &self.refund) else {
+        let Answer { charge: Some(charge), take, limits, .. } = answer else {
             return;
         };
-        let refund = charge.refund(&|cost| unused(response, cost));
+        let refund = charge.refund(&|receipt| {
+            let limit = take.keys().zip(&limits).find_map(|(key, limit)| (key == receipt.key()).then_some(limit));
+            let unused = limit.and_then(|limit| limit.refund.as_ref()).or(self.refund.as_ref());
+            unused.map_or(0, |unused| unused(response, receipt.cost()))
+        });
         if let Some(refund) = refund {
             // A client that goes away now does not keep the tokens. What cannot be given back is used.
             drop(refund.await);

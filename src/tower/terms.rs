@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
-use http::StatusCode;
 use http::request::Parts;
+use http::{StatusCode, response};
 
 use super::gate::Gate;
 use super::key::{alone, join, key};
@@ -20,6 +20,8 @@ pub(super) struct Limit {
     pub(super) cost: Option<OfRequest<u64>>,
     /// What clients are told that it counts.
     pub(super) unit: Option<Arc<str>>,
+    /// If it is not the layer's.
+    pub(super) refund: Option<Unused>,
 }
 
 #[derive(Clone)]
@@ -31,6 +33,9 @@ pub(super) enum Terms {
 
 /// What a closure says of a request.
 pub(super) type OfRequest<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
+
+/// How many tokens of a cost were not used, by an answer.
+pub(super) type Unused = Arc<dyn Fn(&response::Parts, u64) -> u64 + Send + Sync>;
 
 /// Why there is no answer to a request.
 pub(super) enum Unanswered {
@@ -57,6 +62,10 @@ pub(super) struct NoSuchName {
 pub(super) struct WindowAmongOthers(pub(super) Arc<str>);
 
 impl Limit {
+    pub(super) fn new(name: Arc<str>, key: Arc<dyn KeyExtractor>, terms: Terms) -> Self {
+        Self { name, named: true, key, terms, cost: None, unit: None, refund: None }
+    }
+
     pub(super) fn key(&self, request: &Parts) -> Result<Key, Unanswered> {
         let text = self.key.extract(request).map_err(Unanswered::NoKey)?;
         let text = if self.named { join(&[&self.name, &text]) } else { alone(text) };
@@ -91,7 +100,7 @@ mod tests {
             _ => Arc::new((says(0), says(1), says(2))),
         };
         let (named, name) = (name.is_some(), name.unwrap_or("default").into());
-        let limit = Limit { name, named, key: extractor, terms: Terms::OfLimiter, cost: None, unit: None };
+        let limit = Limit { named, ..Limit::new(name, extractor, Terms::OfLimiter) };
         let request = http::Request::new(()).into_parts().0;
         limit.key(&request).unwrap_or_else(|_| panic!("{texts:?} make a key")).to_string()
     }

@@ -3,6 +3,7 @@
 use axum::Router;
 use axum::http::header::HeaderName;
 use axum::http::request::Parts;
+use axum::http::response;
 use axum::routing::get;
 use tollgate::tower::{Everybody, Header, RateLimitLayer};
 use tollgate::{Admin, Key, Limiter, MemoryStore, Quota, Rule, Window};
@@ -88,6 +89,32 @@ async fn each_limit_may_have_a_cost_of_its_own() -> anyhow::Result<()> {
     }
     let denied = client.get_with("/free", &[("x-length", "31")]).await?;
     assert_eq!(denied.header("ratelimit-policy")?, Some("\"bytes\";q=100;qu=\"content-bytes\""));
+    Ok(())
+}
+
+#[tokio::test]
+async fn each_limit_may_give_back_something_of_its_own() -> anyhow::Result<()> {
+    for (others_too, after) in [(false, [4, 30]), (true, [5, 30])] {
+        let limiter = Limiter::new(MemoryStore::new(), Quota::once(5)?)?;
+        let unsent = |answer: &response::Parts, reserved: u64| {
+            let sent = answer.headers.get("x-sent").and_then(|sent| sent.to_str().ok());
+            reserved - sent.and_then(|sent| sent.parse().ok()).unwrap_or(reserved)
+        };
+        let layer = RateLimitLayer::new(limiter.clone())
+            .key(Everybody)
+            .and("bytes", Everybody, Quota::once(40)?)?
+            .cost_of("bytes", |_| 40)?
+            .refund_of("bytes", unsent)?;
+        assert!(layer.clone().refund_of("byte", unsent).is_err(), "there is no such limit");
+        let layer = if others_too { layer.refund(|_, cost| cost) } else { layer };
+        let server = Server::start(Router::new().route("/", get(|| async { [("x-sent", "10")] })).layer(layer)).await?;
+        assert_eq!(Client::new(server.address).get("/").await?.status, 200);
+        let mut left = Vec::new();
+        for key in ["everybody", "5=bytes everybody"] {
+            left.push(limiter.store().peek(&Key::try_from(key)?).await?.map_or(0, |level| level.available));
+        }
+        assert_eq!(left, after);
+    }
     Ok(())
 }
 
