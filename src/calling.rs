@@ -9,6 +9,8 @@ mod headers;
 #[cfg(feature = "_calling")]
 mod outgoing;
 #[cfg(feature = "_calling")]
+mod passing;
+#[cfg(feature = "_calling")]
 mod refusals;
 #[cfg(feature = "reqwest")]
 mod reqwest;

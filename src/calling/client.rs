@@ -1,15 +1,15 @@
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
 use tokio::time::Instant;
 
-use super::refusals::Refusals;
+use super::passing::{Seen, pass_on};
 use super::ticket::{Held, Priced, Ticket};
 use super::{ClientLimitError, Outgoing, Preset};
-use crate::{AnyStore, Error, HoldBack, HoldBackError, Key, Limit, Limiter, Mode, Rule, Store};
+use crate::{AnyStore, HoldBack, Key, Limit, Limiter, Mode, Store};
 
 /// Keeps an HTTP client under the limit of whom it calls, together with every other process over the same store.
 ///
@@ -46,13 +46,6 @@ struct Other {
     presets: Arc<[Preset]>,
 }
 
-/// What clones share.
-#[derive(Debug, Default)]
-struct Seen {
-    refusals: Refusals,
-    missed: AtomicU64,
-}
-
 impl<S: Store> ClientLimit<S> {
     /// Under a limiter: a token a request, by host, for which it waits up to 30 seconds.
     ///
@@ -79,8 +72,8 @@ impl<S: Store> ClientLimit<S> {
         Self { key: Arc::new(key), ..self }
     }
 
-    /// How many tokens a request takes, of each bucket whose limit has no [cost of its own](Limit::cost); 0: of those none. What
-    /// takes nothing is sent at once, and its answer is not looked at.
+    /// How many tokens a request takes, of each bucket whose limit has no [cost of its own](Limit::cost); 0: none of those. What
+    /// takes nothing at all is sent at once, and its answer is not looked at.
     #[must_use]
     pub fn cost(self, cost: impl Fn(&Outgoing<'_>) -> u64 + Send + Sync + 'static) -> Self {
         Self { cost: Arc::new(cost), ..self }
@@ -89,25 +82,32 @@ impl<S: Store> ClientLimit<S> {
     /// Another limit that requests are under, if this says one: they take from all of theirs or from none, in one call. For
     /// none it says `None`, so never of what is not known.
     ///
+    /// Requests of one kind may be under this limit alone:
+    ///
     /// ```
-    /// use tollgate::{ClientLimit, Key, Limit, Limiter, MemoryStore, Outgoing, Quota, Rule};
+    /// use tollgate::{ClientLimit, Key, Limit, Limiter, MemoryStore, Outgoing, Preset, Quota, Rule};
     ///
     /// # fn main() -> Result<(), tollgate::Error> {
+    /// fn is_search(request: &Outgoing<'_>) -> bool {
+    ///     request.path().starts_with("/search/")
+    /// }
+    ///
     /// let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(5000))?;
     /// let (bucket, quota) = (Key::try_from("searches")?, Rule::try_from("30/min")?);
-    /// let searches = move |request: &Outgoing<'_>| {
-    ///     let is_search = request.path().starts_with("/search/");
-    ///     is_search.then(|| Limit::new(bucket.clone(), quota.clone()))
-    /// };
-    /// let limit = ClientLimit::new(limiter).and(searches);
+    /// let limit = ClientLimit::new(limiter)
+    ///     .cost(|request| u64::from(!is_search(request)))
+    ///     .read(Preset::XRateLimit)
+    ///     .and(move |request| is_search(request).then(|| Limit::new(bucket.clone(), quota.clone()).cost(1)))
+    ///     .read(Preset::XRateLimit);
     /// # let _ = limit;
     /// # Ok(())
     /// # }
     /// ```
     ///
-    /// A refusal holds back those limits of which less is left than the request took, by their [own headers](Self::read);
-    /// all of its limits, if those do not say. No limit among several can be a [`Window`](crate::Window): such requests are
-    /// not sent.
+    /// A refusal holds back those limits of which less is left than the request took, by their [own headers](Self::read). If
+    /// those do not say, it is of the limiter's own and of those with headers to read, but for such as have enough by
+    /// them: so a limit without any, for instance of a tenant of yours, is none that a third party refuses. No limit among
+    /// several can be a [`Window`](crate::Window): such requests are not sent.
     #[must_use]
     pub fn and(mut self, limit: impl Fn(&Outgoing<'_>) -> Option<Limit> + Send + Sync + 'static) -> Self {
         self.others.push(Other { limit: Arc::new(limit), presets: Arc::default() });
@@ -128,8 +128,8 @@ impl<S: Store> ClientLimit<S> {
     }
 
     /// Lowers the bucket to what these headers say, too, where they say less than was left when the request was sent. The
-    /// store is called only then. Of several limits it is the one that was said last. Several presets lower one bucket: let
-    /// them count the same thing.
+    /// store is called only then. Of several limits it is the one that was said last. Several presets lower one bucket, and one
+    /// preset the buckets of all limits that a request is under and that read it: let what is read count the same thing.
     #[must_use]
     pub fn read(mut self, preset: Preset) -> Self {
         let presets = self.others.last_mut().map_or(&mut self.presets, |other| &mut other.presets);
@@ -149,13 +149,14 @@ impl<S: Store> ClientLimit<S> {
         let mut priced = None;
         if cost > 0 {
             let key = (self.key)(request).ok_or(ClientLimitError::NoKey)?;
-            priced = Some(Priced::new(self.limiter.take(key, cost), &self.presets, true));
+            priced = Some(Priced::new(self.limiter.take(key, cost), true, &self.presets));
         }
         for Other { limit, presets } in &self.others {
-            let Some(limit) = limit(request).filter(|limit| cost > 0 || limit.own_cost) else { continue };
+            let costs = |limit: &Limit| if limit.own_cost { limit.tokens() > 0 } else { cost > 0 };
+            let Some(limit) = limit(request).filter(costs) else { continue };
             priced = Some(match priced {
-                None => Priced::new(self.limiter.take_under(limit, cost, false), presets, false),
-                Some(priced) => priced.and(limit, presets),
+                None => Priced::new(self.limiter.take_under(limit, cost, false), false, presets),
+                Some(priced) => priced.and(limit, presets)?,
             });
         }
         Ok(priced.map(Priced::of_its_only))
@@ -175,62 +176,32 @@ impl<S: Store> ClientLimit<S> {
                 self.limiter.wait_all(&priced.take).await?.into_decision()
             };
             if !decision.is_granted() {
-                let key = keys[decision.limit()].clone();
+                let key = priced.take.limits[decision.limit()].key().clone();
                 return Err(ClientLimitError::Limited { key, retry_after: decision.retry_after() });
             }
-            // Else its turn was given before somebody was refused, and is worth nothing any more.
-            if !refusals.were_any() {
-                return Ok(priced.ticket(&decision));
+            priced.granted(&decision);
+            // Where somebody was refused meanwhile, its turn was given before, and is worth nothing any more.
+            let refused = refusals.refused();
+            if refused.is_empty() {
+                return Ok(priced.ticket());
             }
+            priced.again(&refused);
         }
     }
 
     /// Passes on what an answer says, and says whether it was a refusal that holds back whoever asks again. A caller who gives
     /// up meanwhile does not stop it.
     pub(super) async fn answered(&self, ticket: Ticket, status: StatusCode, headers: &HeaderMap) -> bool {
-        let mut holds_back = ticket.enforced && self.limiter.mode() == Mode::Enforce;
-        let mut refused = false;
-        let held = ticket.held(status, headers).into_iter().map(|held| {
-            let passing = pass_on(self.limiter.clone(), Arc::clone(&self.seen), held, self.longest_hold);
-            tokio::spawn(passing)
-        });
-        // All of them at once.
-        for passing in held.collect::<Vec<_>>() {
-            // It fails if the runtime is ending.
-            let (was_refused, passed_on) = passing.await.unwrap_or((true, false));
-            refused |= was_refused;
-            holds_back &= passed_on || !was_refused;
+        let held = ticket.held(status, headers);
+        if held.is_empty() {
+            return false;
         }
-        refused && holds_back
-    }
-}
-
-/// Says whether the request was refused because of this limit, and whether the store knows now.
-async fn pass_on<S: Store>(limiter: Limiter<S>, seen: Arc<Seen>, held: Held, longest: Duration) -> (bool, bool) {
-    let refusal = || {
-        if held.refused {
-            seen.refusals.add(&held.key);
-        }
-    };
-    refusal();
-    let rule = held.rule.unwrap_or_else(|| limiter.rule());
-    let passed_on = hold_back(&limiter, &held.key, &rule, held.hold.longest(longest)).await.is_ok();
-    if !passed_on {
-        seen.missed.fetch_add(1, Ordering::Relaxed);
-    }
-    // Those who were given a turn in between ask again, too.
-    refusal();
-    (held.refused, passed_on)
-}
-
-/// A bucket that never refills cannot be held back for a time, but to what is left.
-async fn hold_back<S: Store>(limiter: &Limiter<S>, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
-    let lowered = limiter.hold_back_under(key, rule, hold).await;
-    match (&lowered, hold.left()) {
-        (Err(Error::HoldBack(HoldBackError::NeverRefills(_))), Some(left)) => {
-            limiter.hold_back_under(key, rule, HoldBack::remaining(left)).await
-        }
-        _ => lowered,
+        let refused: Vec<&Held> = held.iter().filter(|held| held.refused).collect();
+        let enforced = self.limiter.mode() == Mode::Enforce && refused.iter().all(|held| held.enforced);
+        let holds_back = enforced && !refused.is_empty();
+        let passing = pass_on(self.limiter.clone(), Arc::clone(&self.seen), held, self.longest_hold);
+        // It fails if the runtime is ending.
+        tokio::spawn(passing).await.unwrap_or(false) && holds_back
     }
 }
 

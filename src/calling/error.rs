@@ -2,7 +2,8 @@ use std::time::Duration;
 
 use crate::{Error, Key};
 
-/// Why a request was not sent. No token was taken, unless the limiter's own error says otherwise.
+/// Why a request was not sent. No token was taken, unless the limiter's own error says otherwise, or somebody was refused when it
+/// had its turn, and no other turn came in time.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientLimitError {
@@ -19,6 +20,9 @@ pub enum ClientLimitError {
         "the request has no host to limit it by: send it to an absolute URI, or say what it is limited by: keyed_by"
     )]
     NoKey,
+    /// Two of its limits would take from one bucket.
+    #[error("two limits of the request are of bucket '{0}': give each a key of its own")]
+    SameBucket(Key),
     /// The limiter has no answer, and no fallback.
     #[error(transparent)]
     Limiter(#[from] Error),

@@ -1,4 +1,5 @@
 use std::collections::HashMap;
+use std::mem::replace;
 
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
@@ -23,7 +24,7 @@ impl Refusals {
         for key in keys {
             awaited.entry(key.clone()).or_default().waiters += 1;
         }
-        let seen = keys.iter().map(|key| awaited[key].refused).sum();
+        let seen = keys.iter().map(|key| awaited[key].refused).collect();
         Watch { refusals: self, keys, seen }
     }
 
@@ -39,16 +40,19 @@ impl Refusals {
 pub(super) struct Watch<'a> {
     refusals: &'a Refusals,
     keys: &'a [Key],
-    /// Of all of them.
-    seen: u64,
+    /// Of each of them.
+    seen: Vec<u64>,
 }
 
-impl Watch<'_> {
-    /// Whether somebody was refused since it was asked last.
-    pub(super) fn were_any(&mut self) -> bool {
+impl<'a> Watch<'a> {
+    /// Of which of them somebody was refused since it was asked last.
+    pub(super) fn refused(&mut self) -> Vec<&'a Key> {
         let awaited = self.refusals.0.lock();
-        let refused = self.keys.iter().map(|key| awaited[key].refused).sum();
-        std::mem::replace(&mut self.seen, refused) != refused
+        let news = self.keys.iter().zip(&mut self.seen).filter_map(|(key, seen)| {
+            let refused = awaited[key].refused;
+            (replace(seen, refused) != refused).then_some(key)
+        });
+        news.collect()
     }
 }
 
@@ -79,18 +83,18 @@ mod tests {
         let (refusals, own, both) = (Refusals::default(), [key(0)], [key(10_000), key(0)]);
         refusals.add(&own[0]);
         let (mut first, mut second) = (refusals.watch(&own), refusals.watch(&both));
-        assert!(!first.were_any(), "that was before");
+        assert!(first.refused().is_empty(), "that was before");
         for number in 1..10_000 {
             refusals.add(&key(number));
         }
-        assert!(!first.were_any() && !second.were_any(), "others were");
+        assert!(first.refused().is_empty() && second.refused().is_empty(), "others were");
         refusals.add(&own[0]);
-        assert!(first.were_any());
-        assert!(!first.were_any(), "it asked for another turn since");
+        assert_eq!(first.refused(), [&own[0]]);
+        assert!(first.refused().is_empty(), "it asked for another turn since");
         drop(first);
-        assert!(second.were_any());
+        assert_eq!(second.refused(), [&own[0]]);
         refusals.add(&both[0]);
-        assert!(second.were_any());
+        assert_eq!(second.refused(), [&both[0]]);
         drop(second);
         assert!(refusals.0.lock().is_empty(), "nobody waits");
     }

@@ -2,33 +2,74 @@ use std::sync::Arc;
 
 use http::{HeaderMap, StatusCode};
 
-use super::{Preset, headers};
+use super::{ClientLimitError, Preset, headers};
 use crate::decision::Source;
 use crate::{Decision, HoldBack, Key, Limit, Mode, Rule, Take};
 
-/// What a request asks for, with what answers say of each of its limits.
+/// What a request asks for, and what answers say of each of its limits.
 #[derive(Debug)]
 pub(super) struct Priced {
     pub(super) take: Take,
-    presets: Vec<Arc<[Preset]>>,
-    /// Whether the first limit is the limiter's own, whose rule may change until there is an answer.
-    own: bool,
+    limits: Vec<Charged>,
+}
+
+/// One of a request's limits.
+#[derive(Debug)]
+struct Charged {
+    key: Key,
+    /// If it is not the limiter's own, whose rule may change until there is an answer.
+    rule: Option<Rule>,
+    cost: u64,
+    presets: Arc<[Preset]>,
+    /// What was left when the tokens were taken, if the bucket was asked.
+    remaining: Option<u64>,
+    /// Whether it would have denied the request: else the next one is not held back either.
+    enforced: bool,
+}
+
+impl Charged {
+    fn new(limit: &Limit, own: bool, presets: &Arc<[Preset]>) -> Self {
+        let rule = (!own).then(|| limit.rule().clone());
+        let (key, presets) = (limit.key().clone(), Arc::clone(presets));
+        Self { key, rule, cost: limit.tokens(), presets, remaining: None, enforced: true }
+    }
+
+    /// Why it may be what a request was refused for, by what its own headers say is left.
+    fn blame(&self, said: Option<HoldBack>) -> Blame {
+        match said.and_then(|said| said.left()) {
+            Some(left) if left < self.cost => Blame::Spent,
+            Some(_) => Blame::SaysEnough,
+            None if self.rule.is_none() || !self.presets.is_empty() => Blame::SaysNothing,
+            None => Blame::Unknown,
+        }
+    }
+}
+
+/// The likeliest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Blame {
+    Spent,
+    SaysNothing,
+    SaysEnough,
+    /// Nobody said that the third party knows of it.
+    Unknown,
 }
 
 impl Priced {
     /// Under one limit.
-    pub(super) fn new(take: Take, presets: &Arc<[Preset]>, own: bool) -> Self {
-        Self { take, presets: vec![Arc::clone(presets)], own }
+    pub(super) fn new(take: Take, own: bool, presets: &Arc<[Preset]>) -> Self {
+        let limits = take.limits().map(|limit| Charged::new(limit, own, presets)).collect();
+        Self { take, limits }
     }
 
-    /// Under another one as well; a bucket named twice is named once, by the limit that was named last.
-    pub(super) fn and(self, limit: Limit, presets: &Arc<[Preset]>) -> Self {
-        let stays = self.take.keys().map(|key| key != limit.key());
-        let mut kept: Vec<_> =
-            self.presets.into_iter().zip(stays).filter_map(|(one, stays)| stays.then_some(one)).collect();
-        kept.push(Arc::clone(presets));
-        let own = self.own && self.take.key() != limit.key();
-        Self { take: self.take.and_limit(limit), presets: kept, own }
+    /// Under another one as well.
+    pub(super) fn and(mut self, limit: Limit, presets: &Arc<[Preset]>) -> Result<Self, ClientLimitError> {
+        if self.take.keys().any(|key| key == limit.key()) {
+            return Err(ClientLimitError::SameBucket(limit.key().clone()));
+        }
+        self.take = self.take.and_limit(limit);
+        self.limits.extend(self.take.limits().last().map(|limit| Charged::new(limit, false, presets)));
+        Ok(self)
     }
 
     /// What its only limit says for itself, the request says.
@@ -36,40 +77,36 @@ impl Priced {
         Self { take: self.take.of_its_only(), ..self }
     }
 
-    /// It was granted.
-    pub(super) fn ticket(self, decision: &Decision) -> Ticket {
-        let Self { take, presets, own } = self;
+    /// What it asks for was granted.
+    pub(super) fn granted(&mut self, decision: &Decision) {
         let fell_back = decision.source() == Source::Fallback;
-        let limits = take.limits().zip(presets).enumerate().filter_map(|(place, (limit, presets))| {
-            let asked = decision.each().iter().find(|one| one.limit() == place);
+        for (place, key) in self.take.keys().enumerate() {
+            let one = decision.each().iter().find(|one| one.limit() == place);
             // Of a bucket that was not asked there is nothing to lower, and without a limit, nothing to hold back.
-            let remaining = if fell_back { 0 } else { asked?.remaining() };
-            let rule = (place > 0 || !own).then(|| limit.rule().clone());
-            Some(Charged { key: limit.key().clone(), rule, cost: limit.tokens(), remaining, presets })
-        });
-        Ticket { limits: limits.collect(), enforced: decision.each().iter().all(|one| one.mode() == Mode::Enforce) }
+            let remaining = if fell_back { Some(0) } else { one.map(Decision::remaining) };
+            if let Some(limit) = self.limits.iter_mut().find(|limit| limit.key == *key) {
+                limit.remaining = remaining;
+                limit.enforced = one.unwrap_or(decision).mode() == Mode::Enforce;
+            }
+        }
+    }
+
+    /// Asks again for the tokens of these buckets, and has those of the others.
+    pub(super) fn again(&mut self, keys: &[&Key]) {
+        self.take.own &= keys.contains(&self.take.key());
+        self.take.limits.retain(|limit| keys.contains(&limit.key()));
+        self.take = self.take.clone().of_its_only();
+    }
+
+    /// It is its turn.
+    pub(super) fn ticket(self) -> Ticket {
+        Ticket(self.limits.into_iter().filter(|limit| limit.remaining.is_some()).collect())
     }
 }
 
 /// Tokens that a request has taken.
 #[derive(Debug)]
-pub(super) struct Ticket {
-    limits: Vec<Charged>,
-    /// Whether its limits would have denied it: else the next request is not held back either.
-    pub(super) enforced: bool,
-}
-
-/// Those of one of its limits.
-#[derive(Debug)]
-struct Charged {
-    key: Key,
-    /// If it is not the limiter's own.
-    rule: Option<Rule>,
-    cost: u64,
-    /// What was left then.
-    remaining: u64,
-    presets: Arc<[Preset]>,
-}
+pub(super) struct Ticket(Vec<Charged>);
 
 /// What an answer says of one limit, if that is less than was known.
 #[derive(Debug)]
@@ -80,24 +117,23 @@ pub(super) struct Held {
     pub(super) hold: HoldBack,
     /// Whether the request was refused because of it, as far as anybody knows.
     pub(super) refused: bool,
+    /// Whether who asks again is held back by it.
+    pub(super) enforced: bool,
 }
 
 impl Ticket {
-    /// A refusal is of the limits of which less is left than the request cost, by their own headers; of all, if those
-    /// do not say.
+    /// A refusal is of those limits that are likeliest to blame, all of them.
     pub(super) fn held(self, status: StatusCode, headers: &HeaderMap) -> Vec<Held> {
-        let all: Vec<Preset> = self.limits.iter().flat_map(|limit| limit.presets.iter().copied()).collect();
-        let said: Vec<_> = self.limits.iter().map(|limit| headers::said(headers, &limit.presets)).collect();
-        let is_spent = |limit: &Charged, said: Option<HoldBack>| {
-            said.and_then(|said| said.left()).is_some_and(|left| left < limit.cost)
-        };
-        let refused = headers::is_refusal(status, headers, &all);
-        let told = self.limits.iter().zip(&said).any(|(limit, said)| is_spent(limit, *said));
-        let held = self.limits.into_iter().zip(said).filter_map(|(limit, said)| {
-            let refused = refused && (!told || is_spent(&limit, said));
+        let presets: Vec<Preset> = self.0.iter().flat_map(|limit| limit.presets.iter().copied()).collect();
+        let is_refusal = headers::is_refusal(status, headers, &presets);
+        let said: Vec<_> = self.0.iter().map(|limit| headers::said(headers, &limit.presets)).collect();
+        let likeliest = self.0.iter().zip(&said).map(|(limit, said)| limit.blame(*said)).min();
+        let held = self.0.into_iter().zip(said).filter_map(|(limit, said)| {
+            let refused = is_refusal && Some(limit.blame(said)) == likeliest;
             let hold = if refused { headers::refusal(headers, said) } else { said? };
-            let lower = hold.left().is_some_and(|left| left < limit.remaining) || !hold.wait().is_zero();
-            (refused || lower).then_some(Held { key: limit.key, rule: limit.rule, hold, refused })
+            let less = hold.left().zip(limit.remaining).is_some_and(|(left, remaining)| left < remaining);
+            let Charged { key, rule, enforced, .. } = limit;
+            (refused || less || !hold.wait().is_zero()).then_some(Held { key, rule, hold, refused, enforced })
         });
         held.collect()
     }
@@ -110,61 +146,77 @@ mod tests {
 
     use super::*;
 
+    fn limit(name: &str) -> Limit {
+        Limit::new(Key::try_from(name).unwrap(), "1000/h".try_into().unwrap())
+    }
+
+    /// The limiter's own limit, and another one.
     fn ticket(presets: [&[Preset]; 2]) -> Ticket {
         let [requests, tokens] = presets.map(Arc::from);
-        let limit = |name: &str| Limit::new(Key::try_from(name).unwrap(), "1000/h".try_into().unwrap());
-        let take = Take::from(limit("requests"));
-        let priced = Priced::new(take, &requests, true).and(limit("tokens").cost(100), &tokens);
+        let priced = Priced::new(Take::from(limit("requests")), true, &requests);
+        let mut priced = priced.and(limit("tokens").cost(100), &tokens).unwrap();
         let decision = Decision::of_all([0, 1].map(|place| (place, Decision::grant(900))), &priced.take);
-        priced.ticket(&decision.unwrap())
+        priced.granted(&decision.unwrap());
+        priced.ticket()
     }
 
     fn held(
-        ticket: Ticket,
+        presets: [&[Preset]; 2],
         status: StatusCode,
         lines: &[(&'static str, &'static str)],
     ) -> Vec<(String, HoldBack, bool)> {
         let lines = lines.iter().map(|(name, value)| ((*name).try_into().unwrap(), HeaderValue::from_static(value)));
-        let held = ticket.held(status, &lines.collect());
+        let held = ticket(presets).held(status, &lines.collect());
         held.into_iter().map(|held| (held.key.to_string(), held.hold, held.refused)).collect()
     }
 
     #[test]
-    fn a_refusal_is_of_the_limit_of_which_too_little_is_left() {
-        let wait = |tokens| HoldBack::retry_after(Duration::from_secs(2)).and(HoldBack::remaining(tokens));
-        let both: [&[Preset]; 2] = [&[Preset::OpenAiRequests], &[Preset::OpenAiTokens]];
-        let none: [&[Preset]; 2] = [&[], &[]];
+    fn a_refusal_is_of_the_limits_that_are_likeliest_to_blame() {
+        let wait = HoldBack::retry_after(Duration::from_secs(2)).and(HoldBack::remaining(0));
         let (requests, tokens) = ("requests".to_owned(), "tokens".to_owned());
-        let retry = ("retry-after", "2");
+        let both: [&[Preset]; 2] = [&[Preset::OpenAiRequests], &[Preset::OpenAiTokens]];
         let left = |requests, tokens| {
-            [("x-ratelimit-remaining-requests", requests), ("x-ratelimit-remaining-tokens", tokens), retry]
+            [
+                ("x-ratelimit-remaining-requests", requests),
+                ("x-ratelimit-remaining-tokens", tokens),
+                ("retry-after", "2"),
+            ]
         };
         for (presets, lines, expected) in [
-            (
-                both,
-                left("7", "99"),
-                vec![(requests.clone(), HoldBack::remaining(7), false), (tokens.clone(), wait(0), true)],
-            ),
-            (both, left("0", "5000"), vec![(requests.clone(), wait(0), true)]),
-            (both, left("0", "0"), vec![(requests.clone(), wait(0), true), (tokens.clone(), wait(0), true)]),
+            (both, left("7", "99"), vec![(&requests, HoldBack::remaining(7), false), (&tokens, wait, true)]),
+            (both, left("0", "5000"), vec![(&requests, wait, true)]),
+            (both, left("0", "0"), vec![(&requests, wait, true), (&tokens, wait, true)]),
+            (both, left("many", "5000"), vec![(&requests, wait, true)]),
             // Nobody knows.
-            (both, left("7", "5000"), vec![(requests.clone(), wait(0), true), (tokens.clone(), wait(0), true)]),
-            (none, left("0", "5000"), vec![(requests.clone(), wait(0), true), (tokens.clone(), wait(0), true)]),
+            (both, left("7", "5000"), vec![(&requests, wait, true), (&tokens, wait, true)]),
+            ([&[], &[Preset::OpenAiTokens]], left("0", "5000"), vec![(&requests, wait, true)]),
+            // A limit that nobody reads headers for may be of the caller's own making.
+            ([&[], &[]], left("0", "5000"), vec![(&requests, wait, true)]),
+            ([&[Preset::OpenAiRequests], &[]], left("7", "0"), vec![(&requests, wait, true)]),
         ] {
-            assert_eq!(held(ticket(presets), StatusCode::TOO_MANY_REQUESTS, &lines), expected, "{presets:?} {lines:?}");
+            let found = held(presets, StatusCode::TOO_MANY_REQUESTS, &lines);
+            let found: Vec<_> = found.iter().map(|(key, hold, refused)| (key, *hold, *refused)).collect();
+            assert_eq!(found, expected, "{presets:?} {lines:?}");
         }
-        let served = held(ticket(both), StatusCode::OK, &left("7", "5000"));
+        let served = held(both, StatusCode::OK, &left("7", "5000"));
         assert_eq!(served, [(requests, HoldBack::remaining(7), false)], "only less than was known is news");
     }
 
     #[test]
-    fn of_a_bucket_that_is_named_twice_the_limit_named_last_holds() {
-        let limit = |rule: &str| Limit::new(Key::try_from("a").unwrap(), rule.try_into().unwrap());
-        let presets: [Arc<[Preset]>; 2] = [[Preset::OpenAiRequests], [Preset::OpenAiTokens]].map(Arc::from);
-        let priced = Priced::new(Take::from(limit("1/s")), &presets[0], true).and(limit("2/s").cost(3), &presets[1]);
-        let ticket = priced.ticket(&Decision::grant(9));
-        let [only] = &ticket.limits[..] else { panic!("{ticket:?}") };
-        assert_eq!((only.cost, &only.presets[..]), (3, &[Preset::OpenAiTokens][..]));
-        assert_eq!(only.rule, Some("2/s".try_into().unwrap()));
+    fn a_request_asks_again_for_what_was_refused_and_has_the_rest() {
+        let mut priced = Priced::new(Take::from(limit("requests")), true, &Arc::default());
+        priced = priced.and(limit("tokens").cost(100), &Arc::default()).unwrap();
+        let tokens = Key::try_from("tokens").unwrap();
+        let decision = Decision::of_all([0, 1].map(|place| (place, Decision::grant(7))), &priced.take);
+        priced.granted(&decision.unwrap());
+        priced.again(&[&tokens]);
+        assert_eq!(
+            priced.take.limits().map(|limit| (limit.key(), limit.tokens())).collect::<Vec<_>>(),
+            [(&tokens, 100)]
+        );
+        assert!(!priced.take.own);
+        priced.granted(&Decision::grant(3));
+        let remaining: Vec<_> = priced.ticket().0.iter().map(|limit| limit.remaining).collect();
+        assert_eq!(remaining, [Some(7), Some(3)]);
     }
 }

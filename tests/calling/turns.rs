@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::{join_all, poll_fn};
 use reqwest::Method;
 use reqwest_middleware::ClientBuilder;
-use tollgate::{Admin, ClientLimit, ClientLimitError, Key, Limit, Limiter, MemoryStore, Mode, Rule};
+use tollgate::{Admin, ClientLimit, ClientLimitError, Key, Limit, Limiter, MemoryStore, Mode, Preset, Rule};
 
 use super::clients::{AnyClient, KINDS, Kind};
 use super::replicas::Replicas;
@@ -262,6 +262,34 @@ async fn a_limit_may_cost_something_where_the_limiters_own_costs_nothing() -> an
         );
         let host = Key::try_from(third_party.address.to_string())?;
         assert_eq!(limiter.store().peek(&host).await?, None);
+        let twice = ClientLimit::new(limiter.clone()).and(|request| {
+            Some(Limit::new(request.host_key()?, "1000/h".try_into().ok()?).cost(u64::from(request.path() == "/twice")))
+        });
+        let client = AnyClient::new(kind, twice);
+        let refused = client.get(&third_party.url("/twice")).await?;
+        assert!(matches!(&refused, Err(ClientLimitError::SameBucket(key)) if *key == host), "{refused:?}");
+        assert_eq!(client.get(&third_party.url("/")).await??, 200, "what costs nothing is no limit");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn who_asks_for_another_turn_has_paid_for_what_was_not_refused() -> anyhow::Result<()> {
+    for kind in KINDS {
+        let headers = [("x-ratelimit-remaining-requests", "0"), ("retry-after", "0.02")];
+        let third_party = ThirdParty::new([answer(429, &headers)]).await?;
+        let limiter = Limiter::new(MemoryStore::new(), "20/s burst 1")?;
+        let limit = ClientLimit::new(limiter.clone())
+            .keyed_by(|_| Key::try_from("requests").ok())
+            .read(Preset::OpenAiRequests)
+            .and(|_| Some(Limit::new(Key::try_from("tokens").ok()?, "1000 once".try_into().ok()?).cost(300)));
+        let client = AnyClient::new(kind, limit);
+        let url = third_party.url("/");
+        let outcomes = join_all((0..3).map(|_| client.get(&url))).await;
+        let statuses: Vec<_> = outcomes.into_iter().collect::<anyhow::Result<Result<_, _>>>()??;
+        assert_eq!(statuses, [429, 200, 200]);
+        let level = limiter.store().peek(&Key::try_from("tokens")?).await?.expect("it was asked");
+        assert_eq!(level.available, 100, "each took its tokens once");
     }
     Ok(())
 }

@@ -11,18 +11,49 @@ use crate::rig::Rig;
 pub(crate) fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
         batches_whose_arrays_are_cut_off_are_decided_all_the_same,
+        many_limits_whose_arrays_are_cut_off_are_decided_all_the_same,
         several_limits_make_no_bucket_while_all_is_off)
     .into()
 }
 
 /// MariaDB cuts what its routines gather; MySQL does not.
+const CUT_OFF: [&str; 4] = [
+    "set session group_concat_max_len = 1024",
+    "set session group_concat_max_len = 2000",
+    "set session group_concat_max_len = 4000",
+    "set session group_concat_max_len = 7000",
+];
+
+async fn many_limits_whose_arrays_are_cut_off_are_decided_all_the_same(rig: Rig) -> anyhow::Result<()> {
+    let empty = rig.bucket(Quota::once(1)?).await?;
+    assert!(rig.store().take_one(&Take::from(empty.clone())).await??.is_granted());
+    for setting in CUT_OFF {
+        let session = with_session(&rig, setting).await?.0;
+        for limits in [4, 8, 16, 24, 32, 40, 60] {
+            let rule = Rule::Quota(Quota::once(1_000_000_000)?);
+            let keys: Vec<_> = (0..limits).map(|_| rig.key()).collect();
+            let all = keys[1..]
+                .iter()
+                .fold(Take::from(keys[0].clone()).rule(rule.clone()), |all, key| all.and(key.clone(), rule.clone()));
+            for left in [999_999_999, 999_999_998] {
+                let decision = session.store().take_one(&all).await??;
+                assert_eq!(decision.each().len(), limits, "{setting}, {limits} limits");
+                let found: Vec<_> = decision.each().iter().map(|one| (one.is_granted(), one.remaining())).collect();
+                assert_eq!(found, vec![(true, left); limits], "{setting}, {limits} limits");
+            }
+            let denied = session.store().take_one(&all.and(empty.clone(), Rule::Provisioned)).await??;
+            assert_eq!(
+                (denied.is_granted(), denied.limit(), denied.each().len()),
+                (false, limits, limits + 1),
+                "{setting}"
+            );
+        }
+    }
+    Ok(())
+}
+
 async fn batches_whose_arrays_are_cut_off_are_decided_all_the_same(rig: Rig) -> anyhow::Result<()> {
-    for setting in [
-        "set session group_concat_max_len = 1024",
-        "set session group_concat_max_len = 2000",
-        "set session group_concat_max_len = 4000",
-        "set session group_concat_max_len = 7000",
-    ] {
+    for setting in CUT_OFF {
         let session = with_session(&rig, setting).await?.0;
         let (shared, plan) = (rig.bucket(Quota::once(30)?).await?, rig.key());
         rig.store().create_plan(&plan, Quota::once(9)?).await?;

@@ -1,0 +1,66 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+use super::refusals::Refusals;
+use super::ticket::Held;
+use crate::{Error, HoldBack, HoldBackError, Key, Limiter, Rule, Store};
+
+/// What clients have seen of answers, their clones too.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    pub(super) refusals: Refusals,
+    pub(super) missed: AtomicU64,
+}
+
+/// Tells the store what an answer says, of all limits at once, and says whether it knows now why the request was refused.
+pub(super) async fn pass_on<S: Store>(
+    limiter: Limiter<S>,
+    seen: Arc<Seen>,
+    held: Vec<Held>,
+    longest: Duration,
+) -> bool {
+    let mut passing = JoinSet::new();
+    for held in held {
+        passing.spawn(pass_on_one(limiter.clone(), Arc::clone(&seen), held, longest));
+    }
+    let (mut all, mut of_refusal) = (true, true);
+    while let Some(passed_on) = passing.join_next().await {
+        let (passed_on, refused) = passed_on.unwrap_or((false, true));
+        all &= passed_on;
+        of_refusal &= passed_on || !refused;
+    }
+    if !all {
+        seen.missed.fetch_add(1, Ordering::Relaxed);
+    }
+    of_refusal
+}
+
+/// Says whether the store knows now, and whether the request was refused because of this limit.
+async fn pass_on_one<S: Store>(limiter: Limiter<S>, seen: Arc<Seen>, held: Held, longest: Duration) -> (bool, bool) {
+    let Held { key, rule, hold, refused, .. } = held;
+    let refusal = || {
+        if refused {
+            seen.refusals.add(&key);
+        }
+    };
+    refusal();
+    let rule = rule.unwrap_or_else(|| limiter.rule());
+    let passed_on = hold_back(&limiter, &key, &rule, hold.longest(longest)).await.is_ok();
+    // Those who were given a turn in between ask again, too.
+    refusal();
+    (passed_on, refused)
+}
+
+/// A bucket that never refills cannot be held back for a time, but to what is left.
+async fn hold_back<S: Store>(limiter: &Limiter<S>, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
+    let lowered = limiter.hold_back_under(key, rule, hold).await;
+    match (&lowered, hold.left()) {
+        (Err(Error::HoldBack(HoldBackError::NeverRefills(_))), Some(left)) => {
+            limiter.hold_back_under(key, rule, HoldBack::remaining(left)).await
+        }
+        _ => lowered,
+    }
+}
