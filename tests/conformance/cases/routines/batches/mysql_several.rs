@@ -29,7 +29,7 @@ async fn many_limits_whose_arrays_are_cut_off_are_decided_all_the_same(rig: Rig)
     assert!(rig.store().take_one(&Take::from(empty.clone())).await??.is_granted());
     for setting in CUT_OFF {
         let session = with_session(&rig, setting).await?.0;
-        for limits in [4, 8, 16, 24, 32, 40, 60] {
+        for limits in 4..=40 {
             let rule = Rule::Quota(Quota::once(1_000_000_000)?);
             let keys: Vec<_> = (0..limits).map(|_| rig.key()).collect();
             let all = keys[1..]
