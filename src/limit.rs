@@ -21,6 +21,8 @@ pub struct Limit {
     /// Whether these are its own, and not the request's.
     pub(crate) own_cost: bool,
     own_keep: bool,
+    /// Boxed, as few say it, and all are moved about.
+    pub(crate) local: Option<Box<Quota>>,
 }
 
 impl Limit {
@@ -32,7 +34,7 @@ impl Limit {
 
     #[inline]
     pub(crate) fn of(key: Key, rule: Rule, cost: u64, keep: u64) -> Self {
-        Self { key, rule, cost, keep, own_cost: false, own_keep: false }
+        Self { key, rule, cost, keep, own_cost: false, own_keep: false, local: None }
     }
 
     /// How many tokens to take, 1 or more, whatever the request takes of others: of other things, perhaps, so it keeps none
@@ -49,6 +51,24 @@ impl Limit {
     #[must_use]
     pub fn keep(self, keep: u64) -> Self {
         Self { keep, own_keep: true, ..self }
+    }
+
+    /// What holds in this process while the store does not answer, if the limiter's fallback is a
+    /// [local quota](crate::Fallback::Local): instead of that, or of the terms that the request states.
+    ///
+    /// ```
+    /// use tollgate::{Key, Limit, Quota, Rule};
+    ///
+    /// // For twenty processes; it holds the largest request.
+    /// let tokens = Limit::new(Key::try_from("account:tokens")?, Rule::try_from("40000/min")?)
+    ///     .cost(1200)
+    ///     .locally(Quota::per_minute(2000).burst(4000).build()?);
+    /// # let _ = tokens;
+    /// # Ok::<(), tollgate::Error>(())
+    /// ```
+    #[must_use]
+    pub fn locally(self, quota: Quota) -> Self {
+        Self { local: Some(Box::new(quota)), ..self }
     }
 
     /// The bucket.

@@ -11,6 +11,7 @@ mod bound;
 mod breaker;
 mod builder;
 mod denied;
+mod fallback;
 mod peek;
 mod policy;
 mod requests;
@@ -24,7 +25,7 @@ mod wait;
 
 pub use bound::Bound;
 pub use builder::LimiterBuilder;
-pub use policy::Fallback;
+pub use fallback::Fallback;
 #[cfg(feature = "tower")]
 pub(crate) use reservation::Abandoned;
 pub use reservation::Reservation;
@@ -253,7 +254,7 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     ///
     /// If the rule is a sliding window or has no limit, if a bucket that never refills is to be held back for a time, or if
-    /// there is no answer; there is no fallback then.
+    /// there is no answer: a [local fallback](Fallback::Local) of this process is held back then.
     pub async fn hold_back<K>(&self, key: K, hold: HoldBack) -> Result<bool, Error>
     where
         K: TryInto<Key>,
@@ -279,7 +280,11 @@ impl<S: Store> Limiter<S> {
         if self.switched.answer().is_some() {
             return Ok(false);
         }
-        self.policy.in_time(pin!(self.stack.hold_back(&key, rule, hold))).await
+        let lowered = self.policy.in_time(pin!(self.stack.hold_back(&key, rule, hold))).await;
+        if let Err(error) = &lowered {
+            self.policy.hold_back_instead(&key, hold, error);
+        }
+        lowered
     }
 
     /// Gives back what was [taken ahead](LimiterBuilder::lease), and says how many tokens that is. From then on every request

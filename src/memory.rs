@@ -211,7 +211,7 @@ impl<C: Clock> MemoryStore<C> {
         adjusted.map_err(|_| TakeError::UnknownBucket(receipt.key.clone()))
     }
 
-    fn lower(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
+    pub(crate) fn lower(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
         let hold = hold.of(key, rule)?;
         let mut shard = self.shard(key).lock();
         let now = self.clock.now();

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use tollgate::{
-    Adjusted, Adjustment, Error, Fallback, Key, Limiter, MemoryStore, Outcome, Quota, Rule, Source, Store, Take,
-    TakeError,
+    Adjusted, Adjustment, Error, Fallback, HoldBack, Key, Limit, Limiter, MemoryStore, Outcome, Quota, Rule, Source,
+    Store, Take, TakeError,
 };
 use uuid::Uuid;
 
@@ -45,6 +45,10 @@ impl Store for Broken {
     }
 
     async fn adjust(&self, _: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        Err(Error::other(std::io::Error::other("broken")))
+    }
+
+    async fn hold_back(&self, _: &Key, _: &Rule, _: HoldBack) -> Result<bool, Error> {
         Err(Error::other(std::io::Error::other("broken")))
     }
 }
@@ -134,6 +138,54 @@ async fn open_grants_and_closed_denies_everything() -> anyhow::Result<()> {
     }
     assert!(!closed.wait("a").await?.is_granted());
     assert_eq!((open.fallbacks(), closed.fallbacks()), (100, 101));
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_kept_for_others_is_not_kept_of_a_local_limit() -> anyhow::Result<()> {
+    let limiter =
+        Limiter::builder(Broken).keep(20).fallback(DEADLINE, Fallback::Local(Quota::once(2)?)).build("100/s")?;
+    let other = Limit::new(Key::try_from("tenant")?, "9 once".try_into()?).keep(8);
+    let request = limiter.request("user")?.and_limit(other);
+    assert!(limiter.decide(&request).await?.is_granted());
+    let denied = limiter.decide(&request).await?;
+    assert_eq!((denied.is_granted(), denied.limit()), (false, 1), "whose terms the request states");
+    assert!(limiter.allow("user").await?.is_granted());
+    assert!(!limiter.allow("user").await?.is_granted());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_limit_may_have_a_local_quota_of_its_own() -> anyhow::Result<()> {
+    let limiter = limiter(Broken, Fallback::Local(Quota::once(9)?))?;
+    let limit = |name, rule: Rule| anyhow::Ok(Limit::new(Key::try_from(name)?, rule));
+    let plan = Rule::Plan(Key::try_from("free by day")?);
+    for (name, rule) in [("bytes of a plan", plan), ("bytes of a quota", "1000000 once".try_into()?)] {
+        let bytes = limit(name, rule)?.cost(300).locally(Quota::once(1000)?);
+        let request = limiter.request(format!("user with {name}"))?.and_limit(bytes);
+        for _ in 0..3 {
+            assert!(limiter.decide(&request).await?.is_granted(), "{name}");
+        }
+        let denied = limiter.decide(&request).await?;
+        assert_eq!((denied.is_granted(), denied.limit(), denied.remaining()), (false, 1, 100), "{name}");
+    }
+    let own = Take::from(limit("own", "1/h".try_into()?)?.locally(Quota::once(1)?));
+    assert!(limiter.decide(&own).await?.is_granted());
+    assert!(!limiter.decide(&own).await?.is_granted());
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_a_third_party_says_holds_in_this_process_while_the_store_does_not_answer() -> anyhow::Result<()> {
+    let limiter = limiter(Broken, Fallback::Local(Quota::per_hour(9).build()?))?;
+    assert_eq!(limiter.allow("asked before").await?.remaining(), 8);
+    for key in ["asked before", "new"] {
+        let hold = HoldBack::retry_after(Duration::from_mins(30)).and(HoldBack::remaining(0));
+        assert!(limiter.hold_back(key, hold).await.is_err(), "the others do not know");
+        let denied = limiter.allow(key).await?;
+        assert!(!denied.is_granted() && denied.retry_after() > Duration::from_mins(29), "{key}: {denied:?}");
+    }
+    assert!(limiter.allow("another").await?.is_granted());
     Ok(())
 }
 

@@ -6,7 +6,8 @@ use smol_str::SmolStr;
 
 use super::Limiter;
 use super::denied::Denied;
-use super::policy::{Fallback, Policy};
+use super::fallback::Fallback;
+use super::policy::Policy;
 use super::stack::{Layers, Stack};
 use super::sweeper::Sweeper;
 use super::switched::Switched;
@@ -23,7 +24,7 @@ use crate::{Error, LeaseOptions, Mode, Rule, Store};
 /// let jobs = Limiter::builder(MemoryStore::new())
 ///     .keep(20) // for people
 ///     .longest_wait(Duration::from_secs(5))
-///     .fallback(Duration::from_millis(50), Fallback::Local(Quota::per_second(2).build()?))
+///     .fallback(Duration::from_millis(50), Fallback::Local(Quota::per_second(10).build()?))
 ///     .build(Quota::per_second(100))?;
 /// # let _ = jobs;
 /// # Ok::<(), tollgate::Error>(())

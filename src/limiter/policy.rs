@@ -6,23 +6,9 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::breaker::Breaker;
-use crate::decision::Source;
+use super::fallback::{Fallback, Instead};
 use crate::telemetry::Decisions;
-use crate::{Decision, Error, Limit, MemoryStore, Quota, Rule, Take, TakeError};
-
-/// What a limiter answers when its store does not, or not in time.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Fallback {
-    /// Everything passes.
-    Open,
-    /// Everything is denied; it says to come again after this time.
-    Closed(Duration),
-    /// A bucket for each key in this process, under a quota that is safe for one process. Of several limits it stands for
-    /// the limiter's own, the first, and for those whose terms are the database's (plans, provisioned buckets); the others
-    /// keep the quotas that the request states, each process for itself. It is one quota, whatever such limits count.
-    Local(Quota),
-}
+use crate::{Decision, Error, HoldBack, Key, Take};
 
 /// By when a call ends, and what it answers then.
 #[derive(Clone, Debug, Default)]
@@ -33,8 +19,7 @@ pub(super) struct Policy {
 
 #[derive(Debug)]
 struct Chosen {
-    fallback: Fallback,
-    local: MemoryStore,
+    instead: Instead,
     count: AtomicU64,
     breaker: Breaker,
     /// Whether the last answer was the fallback's.
@@ -45,8 +30,7 @@ struct Chosen {
 impl Policy {
     pub(super) fn new(deadline: Option<Duration>, fallback: Option<Fallback>, decisions: &Arc<Decisions>) -> Self {
         let chosen = |fallback| Chosen {
-            fallback,
-            local: MemoryStore::new().most_keys(LOCAL_KEYS),
+            instead: Instead::new(fallback),
             count: AtomicU64::new(0),
             breaker: Breaker::default(),
             falls_back: AtomicBool::new(false),
@@ -90,27 +74,14 @@ impl Policy {
         };
         chosen.count.fetch_add(1, Ordering::Relaxed);
         chosen.decisions.fell_back(&error, !chosen.falls_back.swap(true, Ordering::Relaxed));
-        let decision = match &chosen.fallback {
-            Fallback::Open => Decision::grant(u64::MAX),
-            Fallback::Closed(retry_after) => Decision::denial(*retry_after),
-            Fallback::Local(quota) => {
-                let mut local = take.clone();
-                for (place, Limit { rule, .. }) in local.limits.iter_mut().enumerate() {
-                    if (place == 0 && take.own) || matches!(rule, Rule::Plan(_) | Rule::Provisioned) {
-                        *rule = Rule::Quota(*quota);
-                    }
-                }
-                // More than the local quota ever holds, or keys or ids than there is room for, are only not to be had until
-                // the store is back.
-                chosen.local.decide(&local).or_else(|error| match error {
-                    TakeError::NeverPossible { .. } | TakeError::TooManyKeys(_) | TakeError::TooManyIds(_) => {
-                        Ok(Decision::denial(Duration::MAX))
-                    }
-                    other => Err(other),
-                })?
-            }
-        };
-        Ok(decision.by(Source::Fallback).untaken())
+        Ok(chosen.instead.decide(take)?)
+    }
+
+    /// Holds a bucket back that the store may not have held back.
+    pub(super) fn hold_back_instead(&self, key: &Key, hold: HoldBack, error: &Error) {
+        if let Some(chosen) = self.instead.as_ref().filter(|_| error.is_failure()) {
+            chosen.instead.hold_back(key, hold);
+        }
     }
 }
 
@@ -136,5 +107,3 @@ pub(super) async fn by_deadline<T>(
         Some(deadline) => timeout(deadline, asked).await.unwrap_or_else(|_| Err(Error::DeadlineExceeded(deadline))),
     }
 }
-
-const LOCAL_KEYS: usize = 100_000;

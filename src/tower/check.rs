@@ -58,6 +58,7 @@ impl RateLimitLayer {
             };
             let rule = limit.rule(request, &*self.gate)?;
             let asked = own.into_iter().fold(Limit::new(key, rule), Limit::cost);
+            let asked = limit.local.into_iter().fold(asked, Limit::locally);
             let asked = match take.take() {
                 None => self.gate.take(asked, of_request, place == 0),
                 Some(take) => take.and_limit(asked),

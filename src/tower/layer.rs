@@ -10,7 +10,7 @@ use tower_layer::Layer;
 use super::gate::Gate;
 use super::terms::{Limit, NoSuchName, OfRequest, SameName, Terms, Unused, WindowAmongOthers};
 use super::{ClientAddr, KeyExtractor, RateLimit, RateLimitHeaders, Refusal, respond};
-use crate::{Error, Key, Limiter, Rule, Store};
+use crate::{Error, Key, Limiter, Quota, Rule, Store};
 
 /// Puts a [`Limiter`] before a service: each request takes a token first.
 ///
@@ -262,6 +262,18 @@ impl RateLimitLayer {
     /// As for [`cost_of`](Self::cost_of).
     pub fn unit_of(mut self, name: impl AsRef<str>, unit: impl Into<Arc<str>>) -> Result<Self, Error> {
         self.limit(name.as_ref())?.unit = Some(unit.into());
+        Ok(self)
+    }
+
+    /// What holds under the limit of that name while the store does not answer, in each process, if the limiter's fallback is a
+    /// [local quota](crate::Fallback::Local): instead of that, or of the rule said for the limit. If its [cost](Self::cost_of) is
+    /// of something else than requests, say it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`cost_of`](Self::cost_of).
+    pub fn fallback_of(mut self, name: impl AsRef<str>, quota: Quota) -> Result<Self, Error> {
+        self.limit(name.as_ref())?.local = Some(quota);
         Ok(self)
     }
 

@@ -6,7 +6,7 @@ use http::{StatusCode, response};
 use super::gate::Gate;
 use super::key::{alone, join, key};
 use super::{KeyExtractor, NoKey};
-use crate::{Error, Key, Rule};
+use crate::{Error, Key, Quota, Rule};
 
 /// One limit of a layer: whose tokens a request takes, and under which terms.
 #[derive(Clone)]
@@ -22,6 +22,8 @@ pub(super) struct Limit {
     pub(super) unit: Option<Arc<str>>,
     /// If it is not the layer's.
     pub(super) refund: Option<Unused>,
+    /// If it is not the limiter's.
+    pub(super) local: Option<Quota>,
 }
 
 #[derive(Clone)]
@@ -63,7 +65,7 @@ pub(super) struct WindowAmongOthers(pub(super) Arc<str>);
 
 impl Limit {
     pub(super) fn new(name: Arc<str>, key: Arc<dyn KeyExtractor>, terms: Terms) -> Self {
-        Self { name, named: true, key, terms, cost: None, unit: None, refund: None }
+        Self { name, named: true, key, terms, cost: None, unit: None, refund: None, local: None }
     }
 
     pub(super) fn key(&self, request: &Parts) -> Result<Key, Unanswered> {

@@ -1,13 +1,16 @@
 //! Several limits of one layer, each by what the request says.
 
+use std::time::Duration;
+
 use axum::Router;
 use axum::http::header::HeaderName;
 use axum::http::request::Parts;
 use axum::http::response;
 use axum::routing::get;
 use tollgate::tower::{Everybody, Header, RateLimitLayer};
-use tollgate::{Admin, Key, Limiter, MemoryStore, Quota, Rule, Window};
+use tollgate::{Admin, Fallback, Key, Limiter, MemoryStore, Quota, Rule, Window};
 
+use super::broken::Broken;
 use super::client::Client;
 use super::server::Server;
 
@@ -89,6 +92,26 @@ async fn each_limit_may_have_a_cost_of_its_own() -> anyhow::Result<()> {
     }
     let denied = client.get_with("/free", &[("x-length", "31")]).await?;
     assert_eq!(denied.header("ratelimit-policy")?, Some("\"bytes\";q=100;qu=\"content-bytes\""));
+    Ok(())
+}
+
+#[tokio::test]
+async fn each_limit_may_have_a_local_quota_of_its_own_while_the_store_does_not_answer() -> anyhow::Result<()> {
+    let fallback = Fallback::Local(Quota::once(9)?);
+    let limiter = Limiter::builder(Broken).fallback(Duration::from_secs(5), fallback).build("1/h")?;
+    let layer = RateLimitLayer::new(limiter)
+        .key(Everybody)
+        .and("bytes", Everybody, Quota::per_day(1_000_000))?
+        .cost_of("bytes", |_| 300)?
+        .fallback_of("bytes", Quota::once(1000)?)?;
+    let server = Server::start(Router::new().route("/", get(|| async {})).layer(layer)).await?;
+    let client = Client::new(server.address);
+    for _ in 0..3 {
+        assert_eq!(client.get("/").await?.status, 200);
+    }
+    let denied = client.get("/").await?;
+    assert_eq!(denied.status, 429);
+    assert_eq!(denied.json()?["violated-policies"], serde_json::json!(["bytes"]));
     Ok(())
 }
 
