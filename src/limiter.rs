@@ -12,6 +12,7 @@ mod breaker;
 mod builder;
 mod denied;
 mod fallback;
+mod lane;
 mod peek;
 mod policy;
 mod requests;

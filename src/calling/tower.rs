@@ -39,7 +39,8 @@ impl<S: Store, C> Layer<C> for ClientLimit<S> {
 ///
 /// # Cancel safety
 ///
-/// A request that is dropped before its turn gives its tokens back, as [`Limiter::wait_n`](crate::Limiter::wait_n) does.
+/// A request that is dropped before its turn gives its tokens back, as [`Limiter::wait_n`](crate::Limiter::wait_n) does: of
+/// several limits, those that it had to wait for.
 #[derive(Debug)]
 pub struct LimitedClient<S: Store, C> {
     limit: ClientLimit<S>,

@@ -1,5 +1,3 @@
-use std::collections::{HashMap, VecDeque};
-use std::mem::{replace, take};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -8,11 +6,12 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
+use super::lane::{Answer, Kind, Waiter, Waiting, tell};
 use super::reservation::{Abandoned, Reservation, Turn};
 use super::stack::Stack;
 use super::store_clock::StoreClock;
 use super::turns::Turns;
-use crate::{Decision, Error, Key, Store, Take, TakeError};
+use crate::{Decision, Error, Key, Store, Take};
 
 /// Those who wait, in a line for each key: one call of the store at a time carries all that stand there, in their order.
 #[derive(Debug)]
@@ -22,44 +21,10 @@ pub(super) struct Lanes<S: Store> {
     clock: Mutex<StoreClock>,
 }
 
-#[derive(Debug)]
-struct Waiting<S: Store> {
-    lanes: HashMap<Key, Lane<S>>,
-    /// How many stand in all of them.
-    len: usize,
-}
-
-#[derive(Debug)]
-struct Lane<S: Store> {
-    waiting: VecDeque<Waiter<S>>,
-    /// When those go on who have their answers.
-    turns: Turns,
-    /// Whether somebody asks for those who wait.
-    served: bool,
-    /// Whether somebody is about to forget it.
-    forgotten: bool,
-}
-
-impl<S: Store> Default for Lane<S> {
-    fn default() -> Self {
-        Self { waiting: VecDeque::new(), turns: Turns::default(), served: false, forgotten: false }
-    }
-}
-
-type Answer<S> = Result<Result<Turn<S>, TakeError>, Error>;
-
-#[derive(Debug)]
-struct Waiter<S: Store> {
-    take: Take,
-    until: Option<Instant>,
-    abandoned: Abandoned,
-    answer: oneshot::Sender<Answer<S>>,
-}
-
 impl<S: Store> Lanes<S> {
     pub(super) fn new(store: Arc<Stack<S>>) -> Self {
-        let waiting = Waiting { lanes: HashMap::new(), len: 0 };
-        Self { store, waiting: Mutex::new(waiting), clock: Mutex::default() }
+        let waiting = Mutex::new(Waiting::new(store.capabilities()));
+        Self { store, waiting, clock: Mutex::default() }
     }
 
     /// Stands in line, and reserves. Who leaves before being asked for takes nothing.
@@ -83,42 +48,83 @@ impl<S: Store> Lanes<S> {
         answered.await.unwrap_or_else(|stopped| Err(Error::OutcomeUnknown(Arc::new(stopped))))
     }
 
-    /// Asks for all of them, who go on in their order.
+    /// Asks for those of a lane who go together.
     async fn ask(&self, waiters: Vec<Waiter<S>>, turns: &mut Turns) {
+        let key = waiters[0].take.key().clone();
+        let asked = if waiters.len() > 1 && waiters[0].kind() == Kind::Several {
+            self.reserve_several(waiters, turns).await
+        } else {
+            self.reserve_for(waiters, turns).await
+        };
+        if let Some(failure) = asked.err().filter(Error::is_failure) {
+            self.lock().tell_overdue(&key, &failure);
+        }
+    }
+
+    /// Under several limits each: they wait by calls of their own, so first they are all asked for without, in one. Who finds
+    /// the tokens there does not stand behind those calls.
+    async fn reserve_several(&self, waiters: Vec<Waiter<S>>, turns: &mut Turns) -> Result<(), Error> {
+        let takes: Vec<Take> = waiters.iter().map(|waiter| waiter.take.clone().max_wait(Duration::ZERO)).collect();
+        let outcomes = match self.store.take(&takes).await {
+            Ok(outcomes) => outcomes,
+            Err(error) => {
+                tell(waiters, &error);
+                return Err(error);
+            }
+        };
+        let mut waiting = Vec::new();
+        for ((waiter, take), outcome) in waiters.into_iter().zip(&takes).zip(outcomes) {
+            if outcome.as_ref().is_ok_and(|decision| !decision.is_granted()) {
+                waiting.push(waiter);
+            } else {
+                let turn = outcome.map(|decision| self.turn(take, decision, waiter.abandoned));
+                // Of tokens that were there at once nothing is given back.
+                drop(waiter.answer.send(Ok(turn)));
+            }
+        }
+        let mut waiting = waiting.into_iter();
+        while let Some(waiter) = waiting.next() {
+            if let Err(error) = self.reserve_for(vec![waiter], turns).await {
+                tell(waiting, &error);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reserves for all of them, who go on in their order.
+    async fn reserve_for(&self, waiters: Vec<Waiter<S>>, turns: &mut Turns) -> Result<(), Error> {
         let asked = Instant::now();
         let left = |waiter: &Waiter<S>| waiter.until.map_or(waiter.take.max_wait, |until| until - asked);
         let takes: Vec<Take> = waiters.iter().map(|waiter| waiter.take.clone().max_wait(left(waiter))).collect();
         let outcomes = self.store.take(&takes).await;
-        let mut given_up = Vec::new();
-        match outcomes {
+        let outcomes = match outcomes {
+            Ok(outcomes) => outcomes,
             Err(error) => {
-                for waiter in waiters {
-                    // Nobody waits for it any more.
-                    drop(waiter.answer.send(Err(error.clone())));
-                }
+                tell(waiters, &error);
+                return Err(error);
             }
-            Ok(outcomes) => {
-                // A store may decide one after the other, and answer when it has decided the last: all wait from then.
-                let (decided, answered) =
-                    (outcomes.iter().flatten().filter_map(Decision::decided_at).max(), Instant::now());
-                let since = decided.map_or(answered, |decided| self.clock.lock().here(decided, asked, answered));
-                for ((waiter, take), outcome) in waiters.into_iter().zip(&takes).zip(outcomes) {
-                    let reserved = |decision: Decision| {
-                        let decision = decision.waiting_from(decided.unwrap_or(0));
-                        let turn = self.turn(take, decision, waiter.abandoned).since(since);
-                        // Of several limits another one may be what somebody ahead waits for.
-                        if take.limits.len() == 1 { turn.behind(turns, waiter.until) } else { turn }
-                    };
-                    if let Err(Ok(Ok(turn))) = waiter.answer.send(Ok(outcome.map(reserved))) {
-                        given_up.push(turn);
-                    }
-                }
+        };
+        let mut given_up = Vec::new();
+        // A store may decide one after the other, and answer when it has decided the last: all wait from then.
+        let (decided, answered) = (outcomes.iter().flatten().filter_map(Decision::decided_at).max(), Instant::now());
+        let since = decided.map_or(answered, |decided| self.clock.lock().here(decided, asked, answered));
+        for ((waiter, take), outcome) in waiters.into_iter().zip(&takes).zip(outcomes) {
+            let reserved = |decision: Decision| {
+                let decision = decision.waiting_from(decided.unwrap_or(0));
+                let turn = self.turn(take, decision, waiter.abandoned).since(since);
+                // Of several limits another one may be what somebody ahead waits for.
+                if take.limits.len() == 1 { turn.behind(turns, waiter.until) } else { turn }
+            };
+            if let Err(Ok(Ok(turn))) = waiter.answer.send(Ok(outcome.map(reserved))) {
+                given_up.push(turn);
             }
         }
         // The last one first: then nobody queues behind those that are given back.
         for turn in given_up.into_iter().rev() {
             turn.give_back().await;
         }
+        Ok(())
     }
 
     fn turn(&self, take: &Take, decision: Decision, abandoned: Abandoned) -> Turn<S> {
@@ -127,71 +133,6 @@ impl<S: Store> Lanes<S> {
 
     fn lock(&self) -> MutexGuard<'_, Waiting<S>> {
         self.waiting.lock()
-    }
-}
-
-impl<S: Store> Waiting<S> {
-    /// Puts somebody at the end of their lane, and says whether nobody serves it; who asks has to.
-    fn push(&mut self, waiter: Waiter<S>) -> Result<bool, Error> {
-        if self.len >= MOST {
-            self.forget_those_who_left();
-        }
-        if self.len >= MOST {
-            return Err(Error::Overloaded(self.len));
-        }
-        self.len += 1;
-        let key = waiter.take.key().clone();
-        let lane = self.lanes.entry(key).or_default();
-        lane.waiting.push_back(waiter);
-        Ok(!replace(&mut lane.served, true))
-    }
-
-    /// Who goes in the next call for a key; `None` if nobody stands there, and so nobody serves the lane from then on.
-    fn next(&mut self, key: &Key, most: usize, turns: &mut Turns) -> Option<Vec<Waiter<S>>> {
-        let lane = self.lanes.get_mut(key)?;
-        if lane.waiting.is_empty() {
-            (lane.turns, lane.served) = (take(turns), false);
-            return None;
-        }
-        // What the store decides by itself is asked for by itself: if another call fails, its tokens are not lost, too.
-        let is_alone = |waiter: &Waiter<S>| waiter.take.limits.len() > 1 || waiter.take.window().is_some();
-        let together = lane.waiting.iter().take(most).take_while(|waiter| !is_alone(waiter)).count();
-        let most = together.max(1);
-        self.len -= most;
-        Some(lane.waiting.drain(..most).filter(|waiter| !waiter.answer.is_closed()).collect())
-    }
-
-    /// Forgets a lane if nobody stands or waits there any more; else says until when somebody does, if nobody serves it,
-    /// who would forget it afterwards.
-    fn forget(&mut self, key: &Key) -> Option<Instant> {
-        let lane = self.lanes.get_mut(key)?;
-        lane.forgotten = !lane.served;
-        if lane.served {
-            return None;
-        }
-        let latest = lane.turns.latest();
-        if latest.is_none() {
-            self.lanes.remove(key);
-        }
-        latest
-    }
-
-    /// Sends away who stands in a lane: nobody serves it.
-    fn abandon(&mut self, key: &Key) {
-        let waiting = self.lanes.remove(key).map_or_else(VecDeque::new, |lane| lane.waiting);
-        self.len -= waiting.len();
-        for waiter in waiting {
-            let ended = std::io::Error::other("the task that made the calls has ended");
-            // Who has given up does not want it any more.
-            drop(waiter.answer.send(Err(Error::Unavailable(Arc::new(ended)))));
-        }
-    }
-
-    fn forget_those_who_left(&mut self) {
-        for lane in self.lanes.values_mut() {
-            lane.waiting.retain(|waiter| !waiter.answer.is_closed());
-        }
-        self.len = self.lanes.values().map(|lane| lane.waiting.len()).sum();
     }
 }
 
@@ -206,8 +147,7 @@ struct Serving<S: Store> {
 impl<S: Store> Serving<S> {
     /// Asks for all that stand in the lane, again and again until it is empty.
     async fn go_on(mut self) {
-        let mut turns =
-            self.lanes.lock().lanes.get_mut(&self.key).map(|lane| take(&mut lane.turns)).unwrap_or_default();
+        let mut turns = self.lanes.lock().turns(&self.key);
         let mut most = FIRST_AT_ONCE;
         loop {
             let Some(waiters) = self.lanes.lock().next(&self.key, most, &mut turns) else { break };
@@ -218,7 +158,7 @@ impl<S: Store> Serving<S> {
         }
         self.done = true;
         let mut waiting = self.lanes.lock();
-        let is_forgotten = waiting.lanes.get(&self.key).is_none_or(|lane| lane.forgotten);
+        let is_forgotten = waiting.is_forgotten(&self.key);
         if let Some(latest) = waiting.forget(&self.key).filter(|_| !is_forgotten) {
             // Not one of the tasks that somebody waits for in the end.
             tokio::spawn(forget(Arc::downgrade(&self.lanes), self.key.clone(), latest));
@@ -242,9 +182,6 @@ impl<S: Store> Drop for Serving<S> {
         }
     }
 }
-
-/// How many wait at most, for all keys: beyond it the database is too slow for what is asked.
-const MOST: usize = 32_768;
 
 /// How many requests the first call carries, and each later one twice as many: the first in line are due before the answer to a
 /// call for all.

@@ -6,6 +6,7 @@ mod deadline;
 mod order;
 mod pace;
 mod runtimes;
+mod several;
 
 /// Lets the others go on, but not the time.
 async fn until(holds: impl Fn() -> bool) {

@@ -1,0 +1,171 @@
+use std::collections::{HashMap, VecDeque};
+use std::mem::{replace, take};
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::reservation::{Abandoned, Turn};
+use super::turns::Turns;
+use crate::{Capabilities, Error, Key, Store, Take, TakeError};
+
+/// Those who wait, in a lane for each key.
+#[derive(Debug)]
+pub(super) struct Waiting<S: Store> {
+    lanes: HashMap<Key, Lane<S>>,
+    /// How many stand in all of them.
+    len: usize,
+    /// How many requests for several buckets each are one call.
+    most_together: usize,
+}
+
+#[derive(Debug)]
+struct Lane<S: Store> {
+    waiting: VecDeque<Waiter<S>>,
+    /// When those go on who have their answers.
+    turns: Turns,
+    /// Whether somebody asks for those who wait.
+    served: bool,
+    /// Whether somebody is about to forget it.
+    forgotten: bool,
+}
+
+/// What goes in one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Requests for one bucket each.
+    One,
+    /// For several each: a store decides many of them at once, but has none of them wait.
+    Several,
+    /// What it decides by itself: if another call fails, its tokens are not lost, too.
+    Alone,
+}
+
+impl<S: Store> Default for Lane<S> {
+    fn default() -> Self {
+        Self { waiting: VecDeque::new(), turns: Turns::default(), served: false, forgotten: false }
+    }
+}
+
+pub(super) type Answer<S> = Result<Result<Turn<S>, TakeError>, Error>;
+
+#[derive(Debug)]
+pub(super) struct Waiter<S: Store> {
+    pub(super) take: Take,
+    pub(super) until: Option<Instant>,
+    pub(super) abandoned: Abandoned,
+    pub(super) answer: oneshot::Sender<Answer<S>>,
+}
+
+impl<S: Store> Waiting<S> {
+    pub(super) fn new(capabilities: Capabilities) -> Self {
+        Self { lanes: HashMap::new(), len: 0, most_together: capabilities.most_together.max(1) }
+    }
+
+    /// The turns of those who went on from a lane; who serves it has them.
+    pub(super) fn turns(&mut self, key: &Key) -> Turns {
+        self.lanes.get_mut(key).map(|lane| take(&mut lane.turns)).unwrap_or_default()
+    }
+
+    /// Whether nobody has to say that a lane is to be forgotten.
+    pub(super) fn is_forgotten(&self, key: &Key) -> bool {
+        self.lanes.get(key).is_none_or(|lane| lane.forgotten)
+    }
+
+    /// Puts somebody at the end of their lane, and says whether nobody serves it; who asks has to.
+    pub(super) fn push(&mut self, waiter: Waiter<S>) -> Result<bool, Error> {
+        if self.len >= MOST {
+            self.forget_those_who_left();
+        }
+        if self.len >= MOST {
+            return Err(Error::Overloaded(self.len));
+        }
+        self.len += 1;
+        let key = waiter.take.key().clone();
+        let lane = self.lanes.entry(key).or_default();
+        lane.waiting.push_back(waiter);
+        Ok(!replace(&mut lane.served, true))
+    }
+
+    /// Who goes in the next call for a key; `None` if nobody stands there, and so nobody serves the lane from then on.
+    pub(super) fn next(&mut self, key: &Key, most: usize, turns: &mut Turns) -> Option<Vec<Waiter<S>>> {
+        let lane = self.lanes.get_mut(key)?;
+        if lane.waiting.is_empty() {
+            (lane.turns, lane.served) = (take(turns), false);
+            return None;
+        }
+        let kind = lane.waiting[0].kind();
+        let most = match kind {
+            Kind::One => most,
+            Kind::Several => self.most_together,
+            Kind::Alone => 1,
+        };
+        let most = lane.waiting.iter().take(most).take_while(|waiter| waiter.kind() == kind).count();
+        self.len -= most;
+        Some(lane.waiting.drain(..most).filter(|waiter| !waiter.answer.is_closed()).collect())
+    }
+
+    /// Forgets a lane if nobody stands or waits there any more; else says until when somebody does, if nobody serves it,
+    /// who would forget it afterwards.
+    pub(super) fn forget(&mut self, key: &Key) -> Option<Instant> {
+        let lane = self.lanes.get_mut(key)?;
+        lane.forgotten = !lane.served;
+        if lane.served {
+            return None;
+        }
+        let latest = lane.turns.latest();
+        if latest.is_none() {
+            self.lanes.remove(key);
+        }
+        latest
+    }
+
+    /// Tells those who stand in a lane for longer than they would wait what those were told who were asked for: the store does
+    /// not answer.
+    pub(super) fn tell_overdue(&mut self, key: &Key, error: &Error) {
+        let Some(lane) = self.lanes.get_mut(key) else { return };
+        let now = Instant::now();
+        let (overdue, waiting) = take(&mut lane.waiting)
+            .into_iter()
+            .partition(|waiter: &Waiter<S>| waiter.until.is_some_and(|until| until <= now));
+        lane.waiting = waiting;
+        self.len -= overdue.len();
+        tell(overdue, error);
+    }
+
+    /// Sends away who stands in a lane: nobody serves it.
+    pub(super) fn abandon(&mut self, key: &Key) {
+        let waiting = self.lanes.remove(key).map_or_else(VecDeque::new, |lane| lane.waiting);
+        self.len -= waiting.len();
+        let ended = std::io::Error::other("the task that made the calls has ended");
+        tell(waiting, &Error::Unavailable(Arc::new(ended)));
+    }
+
+    fn forget_those_who_left(&mut self) {
+        for lane in self.lanes.values_mut() {
+            lane.waiting.retain(|waiter| !waiter.answer.is_closed());
+        }
+        self.len = self.lanes.values().map(|lane| lane.waiting.len()).sum();
+    }
+}
+
+impl<S: Store> Waiter<S> {
+    pub(super) fn kind(&self) -> Kind {
+        match self.take.limits.len() {
+            _ if self.take.window().is_some() => Kind::Alone,
+            1 => Kind::One,
+            _ if self.take.id.is_some() => Kind::Alone,
+            _ => Kind::Several,
+        }
+    }
+}
+
+/// Why there is no answer. Who has given up does not want it any more.
+pub(super) fn tell<S: Store>(waiters: impl IntoIterator<Item = Waiter<S>>, error: &Error) {
+    for waiter in waiters {
+        drop(waiter.answer.send(Err(error.clone())));
+    }
+}
+
+/// How many wait at most, for all keys: beyond it the database is too slow for what is asked.
+const MOST: usize = 32_768;

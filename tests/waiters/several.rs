@@ -1,0 +1,116 @@
+//! Those who wait under several limits at once, in a line like others.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+use tollgate::{
+    Adjusted, Adjustment, Capabilities, Error, Key, Limit, Limiter, MemoryStore, Outcome, Rule, Store, Take, TakeError,
+};
+
+use super::order::Paused;
+
+/// A store that decides 64 requests for several limits in a call, a millisecond after it was asked, or never has an answer.
+struct Slow {
+    store: MemoryStore<Paused>,
+    takes: AtomicUsize,
+    fails_after: Option<Duration>,
+}
+
+impl Slow {
+    fn new(fails_after: Option<Duration>) -> Arc<Self> {
+        let store = MemoryStore::with_clock(Paused(Instant::now()));
+        Arc::new(Self { store, takes: AtomicUsize::default(), fails_after })
+    }
+}
+
+impl Store for Slow {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default().most_together(64)
+    }
+
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        self.takes.fetch_add(1, Ordering::SeqCst);
+        if let Some(after) = self.fails_after {
+            sleep(after).await;
+            return Err(Error::other(std::io::Error::other("it is away")));
+        }
+        sleep(Duration::from_millis(1)).await;
+        self.store.take(takes).await
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        self.store.adjust(adjustments).await
+    }
+}
+
+fn take(second: &str, longest: Duration) -> anyhow::Result<Take> {
+    let limit = |key, rule: &str| anyhow::Ok(Limit::new(Key::try_from(key)?, Rule::try_from(rule)?));
+    Ok(Take::from(limit("requests", "100000/s")?).and_limit(limit("tokens", second)?.cost(10)).max_wait(longest))
+}
+
+#[tokio::test(start_paused = true)]
+async fn whose_tokens_are_there_go_on_by_few_calls() -> anyhow::Result<()> {
+    let store = Slow::new(None);
+    let limiter = Limiter::new(Arc::clone(&store), "unlimited")?;
+    let take = take("6400 once", Duration::from_secs(10))?;
+    let mut waiting = JoinSet::new();
+    for _ in 0..640 {
+        let (limiter, take) = (limiter.clone(), take.clone());
+        waiting.spawn(async move { limiter.wait_all(&take).await.map(|turn| turn.is_granted()) });
+    }
+    while let Some(granted) = waiting.join_next().await {
+        assert!(granted??);
+    }
+    let calls = store.takes.load(Ordering::SeqCst);
+    assert!(calls <= 11, "{calls} calls for 640");
+    assert!(!limiter.wait_all(&take).await?.is_granted());
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn whose_tokens_are_not_there_wait_in_their_order() -> anyhow::Result<()> {
+    let limiter = Limiter::new(Slow::new(None), "unlimited")?;
+    let take = take("100/s burst 20", Duration::from_secs(60))?;
+    let mut waiting = JoinSet::new();
+    for number in 0..40 {
+        let (limiter, take) = (limiter.clone(), take.clone());
+        waiting.spawn(async move { limiter.wait_all(&take).await.map(|turn| (turn.is_granted(), number)) });
+    }
+    let begun = Instant::now();
+    let mut turns = Vec::new();
+    while let Some(turn) = waiting.join_next().await {
+        turns.push(turn??);
+    }
+    assert!(turns.into_iter().eq((0..40).map(|number| (true, number))));
+    let elapsed = begun.elapsed();
+    assert!((Duration::from_millis(3790)..Duration::from_millis(3900)).contains(&elapsed), "{elapsed:?}");
+    Ok(())
+}
+
+/// A database that is away answers each call by its own deadline only: the last in line would wait for all of them.
+#[tokio::test(start_paused = true)]
+async fn nobody_stands_in_line_for_longer_than_they_would_wait_before_a_store_that_fails() -> anyhow::Result<()> {
+    let (longest, call) = (Duration::from_secs(10), Duration::from_secs(5));
+    for limits in [1, 2] {
+        let store = Slow::new(Some(call));
+        let limiter = Limiter::new(Arc::clone(&store), "1/s")?;
+        let take = match limits {
+            1 => limiter.request("one")?.max_wait(longest),
+            _ => take("1/s", longest)?.id(uuid::Uuid::new_v4(), longest),
+        };
+        let mut waiting = JoinSet::new();
+        let begun = Instant::now();
+        for _ in 0..100 {
+            let (limiter, take) = (limiter.clone(), take.clone());
+            waiting.spawn(async move { (limiter.wait_all(&take).await.is_err(), begun.elapsed()) });
+        }
+        while let Some(answer) = waiting.join_next().await {
+            let (failed, after) = answer?;
+            assert!(failed && after <= longest + call, "{limits} limits: {after:?}");
+        }
+    }
+    Ok(())
+}
