@@ -282,6 +282,7 @@ impl<S: Store> Limiter<S> {
             return Ok(false);
         }
         let lowered = self.policy.in_time(pin!(self.stack.hold_back(&key, rule, hold))).await;
+        self.decisions.held(&key, hold, lowered.as_ref().copied());
         if let Err(error) = &lowered {
             self.policy.hold_back_instead(&key, hold, error);
         }

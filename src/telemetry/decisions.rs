@@ -4,7 +4,7 @@ use super::code::code;
 use super::emit::{count, event};
 use super::instruments::{Begun, Instruments};
 use super::names;
-use crate::{Decision, Error, Mode, Source, Take, TakeError};
+use crate::{Decision, Error, HoldBack, Key, Mode, Source, Take, TakeError};
 
 /// What a limiter tells of its decisions.
 #[derive(Debug)]
@@ -52,6 +52,31 @@ impl Decisions {
                 cause = self.cause(error),
                 "the store does not answer: the fallback does"
             );
+        }
+    }
+
+    /// A bucket was to be held back.
+    pub(crate) fn held(&self, key: &Key, hold: HoldBack, lowered: Result<bool, &Error>) {
+        let outcome = match lowered {
+            Ok(true) => "lowered",
+            Ok(false) => "unchanged",
+            Err(_) => "error",
+        };
+        count!(names::HOLDS, 1, "limiter" => self.limiter.to_string(), "outcome" => outcome);
+        let (limiter, key) = (self.limiter.as_str(), self.traces_keys.then(|| key.as_str()));
+        let (left, seconds) = (hold.left(), hold.wait().as_secs_f64());
+        match lowered {
+            Ok(true) => event!(INFO, limiter = limiter, left = left, seconds = seconds, key = key, "held back"),
+            Ok(false) => {}
+            Err(error) => event!(
+                WARN,
+                limiter = limiter,
+                left = left,
+                seconds = seconds,
+                error = kind(error),
+                key = key,
+                "could not hold back"
+            ),
         }
     }
 

@@ -2,6 +2,7 @@ pub(super) const DECISIONS: &str = "tollgate_decisions_total";
 pub(super) const DECISION_SECONDS: &str = "tollgate_decision_duration_seconds";
 pub(super) const ERRORS: &str = "tollgate_errors_total";
 pub(super) const FALLBACKS: &str = "tollgate_fallbacks_total";
+pub(super) const HOLDS: &str = "tollgate_holds_total";
 #[cfg(feature = "_sql")]
 pub(super) const CALL_SECONDS: &str = "tollgate_store_call_duration_seconds";
 #[cfg(feature = "_sql")]
@@ -23,6 +24,7 @@ pub(super) fn describe() {
     describe_histogram!(DECISION_SECONDS, Unit::Seconds, "How long a decision took that was not made from memory");
     describe_counter!(ERRORS, "Requests without a decision of the store, by what was wrong");
     describe_counter!(FALLBACKS, "Decisions that the fallback made instead of the store, by what was wrong");
+    describe_counter!(HOLDS, "What third parties said of their limits, by whether it lowered a bucket");
     describe_counter!(SWEEPS, "Steps of clearing away, by outcome");
     describe_counter!(SWEPT, "Rows that were cleared away");
     describe_gauge!(QUEUE, "Requests of this process that wait for the next call of the store");

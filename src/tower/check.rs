@@ -20,8 +20,11 @@ impl RateLimitLayer {
         match self.ask(request).await {
             Ok(None) => Checked::default(),
             Ok(Some(answer)) => {
-                let denied =
-                    || Refusal::Denied { decision: Box::new(answer.decision.clone()), limit: answer.limit().clone() };
+                let denied = || Refusal::Denied {
+                    decision: Box::new(answer.decision.clone()),
+                    limit: answer.limit().clone(),
+                    key: Some(answer.take.limits[answer.decision.limit()].key().clone()),
+                };
                 let refusal = (!answer.decision.is_granted()).then(denied);
                 Checked { answer: Some(answer), refusal }
             }

@@ -33,7 +33,7 @@ pub(super) fn status(refusal: &Refusal) -> Status {
         status if status.is_client_error() => Code::InvalidArgument,
         _ => Code::Internal,
     };
-    let Refusal::Denied { decision, limit } = refusal else {
+    let Refusal::Denied { decision, limit, .. } = refusal else {
         return Status::new(code, refusal.message());
     };
     let mut details = ErrorDetails::with_quota_failure_violation(&**limit, "no tokens are left under this limit");

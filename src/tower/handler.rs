@@ -48,7 +48,7 @@ impl Refusal {
         if decision.is_granted() {
             return Ok(());
         }
-        Err(Self::Denied { decision: Box::new(decision.clone()), limit: limit.into() })
+        Err(Self::Denied { decision: Box::new(decision.clone()), limit: limit.into(), key: None })
     }
 }
 
@@ -94,7 +94,7 @@ impl From<Refusal> for tonic::Status {
 
 fn add_headers(headers: &mut HeaderMap, refusal: &Refusal) {
     set_retry_after(headers, refusal.retry_after());
-    if let Refusal::Denied { decision, limit } = refusal {
+    if let Refusal::Denied { decision, limit, .. } = refusal {
         respond::add_headers(headers, limit, decision);
     }
 }

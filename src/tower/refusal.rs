@@ -4,7 +4,7 @@ use http::StatusCode;
 
 use super::NoKey;
 use super::headers::whole_seconds;
-use crate::{Decision, Error, TakeError};
+use crate::{Decision, Error, Key, TakeError};
 
 /// Why a request was not served. It is among the extensions of the answer, where layers outside find it.
 #[derive(Clone, Debug)]
@@ -17,6 +17,8 @@ pub enum Refusal {
         decision: Box<Decision>,
         /// The name of the limit that denied.
         limit: Arc<str>,
+        /// The bucket that denied, for the service's own logs and for `tollgate explain`, if a layer asked; the client is not told.
+        key: Option<Key>,
     },
     /// The request does not say whose it is: what its [`NoKey`] says, 400 or 500.
     NoKey(NoKey),

@@ -23,7 +23,7 @@ pub fn problem(refusal: &Refusal, _request: &Parts) -> Response<Bytes> {
 pub(super) fn details(refusal: &Refusal) -> Response<Bytes> {
     let mut problem = json!({ "status": refusal.status().as_u16(), "detail": refusal.message() });
     match refusal {
-        Refusal::Denied { limit, decision } => {
+        Refusal::Denied { limit, decision, .. } => {
             // What the client was promised may be more than a fallback can give.
             let (name, title) = if decision.source() == Source::Fallback { REDUCED_CAPACITY } else { QUOTA_EXCEEDED };
             problem["type"] = format!("https://iana.org/assignments/http-problem-types#{name}").into();

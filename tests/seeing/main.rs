@@ -13,8 +13,8 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use sqlx::SqlitePool;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 use tollgate::{
-    Adjusted, Adjustment, Error, Fallback, Lease, Limiter, MemoryStore, Mode, Outcome, Rule, SqliteStore, Store,
-    SweepCursor, Swept, Take, TakeError,
+    Adjusted, Adjustment, Error, Fallback, HoldBack, Lease, Limiter, MemoryStore, Mode, Outcome, Rule, SqliteStore,
+    Store, SweepCursor, Swept, Take, TakeError,
 };
 
 use recorded::{recorder, value};
@@ -152,6 +152,30 @@ async fn a_fallback_is_counted_by_what_was_wrong_and_told_once_until_the_store_a
 }
 
 #[tokio::test]
+async fn what_third_parties_say_is_counted_and_told_without_their_keys() -> anyhow::Result<()> {
+    let recorder = recorder()?;
+    let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
+    told::listen();
+    let limiter = Limiter::builder(MemoryStore::new()).name("calls").build("100 once")?;
+    assert!(limiter.hold_back("secret.example", HoldBack::remaining(3)).await?);
+    assert!(!limiter.hold_back("secret.example", HoldBack::remaining(3)).await?);
+    assert!(limiter.hold_back_under("secret.example", &"unlimited".try_into()?, HoldBack::remaining(3)).await.is_err());
+    for outcome in ["lowered", "unchanged", "error"] {
+        let labels = [("limiter", "calls"), ("outcome", outcome)];
+        assert_eq!(value(&handle, "tollgate_holds_total", &labels), Some(1.0), "{outcome}");
+    }
+    let text = told::text();
+    for line in [
+        "INFO tollgate: held back limiter=\"calls\" left=3 seconds=0.0",
+        "WARN tollgate: could not hold back limiter=\"calls\" left=3 seconds=0.0 error=\"invalid_request\"",
+    ] {
+        assert_eq!(text.matches(line).count(), 1, "{line} in {text}");
+    }
+    assert!(!text.contains("secret.example"), "{text}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_sweep_and_migrations_are_told() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
@@ -274,6 +298,11 @@ async fn exercise(handle: &PrometheusHandle) -> anyhow::Result<()> {
         }
         tokio::task::yield_now().await;
     }
+    assert!(
+        limiter.hold_back("c", HoldBack::remaining(0)).await?
+            && !limiter.hold_back("c", HoldBack::remaining(0)).await?
+    );
+    assert!(failing.hold_back("c", HoldBack::remaining(0)).await.is_err());
     let lease = Limiter::new(Lease::new(MemoryStore::new()), "1000000 once")?;
     let shown = |name| value(handle, name, &[]).is_some();
     while !shown("tollgate_leased_tokens") || !shown("tollgate_swept_total") {

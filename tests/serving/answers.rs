@@ -154,7 +154,9 @@ async fn a_handler_sees_the_decision() -> anyhow::Result<()> {
 async fn a_layer_outside_sees_why_a_request_was_refused() -> anyhow::Result<()> {
     let tell = middleware::map_response(async |mut response: Response<Body>| {
         let why = match response.extensions().get::<Refusal>() {
-            Some(Refusal::Denied { limit, .. }) => format!("denied by {limit}"),
+            Some(Refusal::Denied { limit, key, .. }) => {
+                format!("denied by {limit}: {}", key.as_ref().expect("a layer asked"))
+            }
             Some(other) => other.message(),
             None => "served".to_owned(),
         };
@@ -166,7 +168,7 @@ async fn a_layer_outside_sees_why_a_request_was_refused() -> anyhow::Result<()> 
     for _ in 0..3 {
         assert_eq!(client.get("/").await?.header("x-why")?, Some("served"));
     }
-    assert_eq!(client.get("/").await?.header("x-why")?, Some("denied by default"));
+    assert_eq!(client.get("/").await?.header("x-why")?, Some("denied by default: 127.0.0.1"));
     Ok(())
 }
 

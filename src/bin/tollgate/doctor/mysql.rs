@@ -144,7 +144,7 @@ fn sessions(settings: &Settings, report: &mut Report) {
 }
 
 /// The routines that a limiter's requests and reservations call, and those by which it peeks.
-const TAKING: [&str; 9] = [
+const TAKING: [&str; 10] = [
     "token_adjust_v1",
     "token_adjust_window_v1",
     "token_decide_all_many_v1",
@@ -152,6 +152,7 @@ const TAKING: [&str; 9] = [
     "token_decide_v1",
     "token_decide_window_v1",
     "token_explain",
+    "token_hold_back_v1",
     "token_peek",
     "token_take_many_v1",
 ];

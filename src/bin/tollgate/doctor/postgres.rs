@@ -73,15 +73,15 @@ async fn pooler(connection: &mut PgConnection, port: u16, report: &mut Report) -
 }
 
 async fn grants(connection: &mut PgConnection, report: &mut Report) -> Result<(), sqlx::Error> {
-    // Of taking: the functions that a limiter's requests and reservations call, and those by which it peeks.
+    // Of taking: the functions that a limiter's requests and reservations call, holds, and those by which it peeks.
     let (role, is_there, forbidden, operates): (String, bool, Vec<String>, bool) = sqlx::query_as(
         "select current_user::text,
                 count(*) filter (where p.takes) > 0,
                 coalesce(array_agg(distinct p.name) filter (where p.takes and not p.may), '{}'),
                 coalesce(bool_and(p.may) filter (where p.operates), false)
            from (select format('tollgate.%s', p.proname) as name,
-                        p.proname in ('adjust_v1', 'adjust_window_v1', 'explain', 'peek', 'take_all_many_v1',
-                                      'take_all_v1', 'take_many_v1', 'take_times_v1', 'take_v1',
+                        p.proname in ('adjust_v1', 'adjust_window_v1', 'explain', 'hold_back_v1', 'peek',
+                                      'take_all_many_v1', 'take_all_v1', 'take_many_v1', 'take_times_v1', 'take_v1',
                                       'take_window_v1') as takes,
                         p.proname in ('create_bucket', 'peek_window') as operates,
                         has_schema_privilege(n.oid, 'usage') and has_function_privilege(p.oid, 'execute') as may
