@@ -13,6 +13,14 @@ fn a_bucket_of_two_grants_twice_then_denies_until_it_is_reset() {
         database.run(&["peek", "api"]).ended(0).says(&["2 per 1h", "create"]);
         database.run(&["explain", "api"]).ended(0).says(&["would be denied"]);
         database.run(&["reset", "api"]).ended(0).says(&["api: full"]);
+        database.run(&["explain", "api", "--cost", "2"]).ended(0).says(&["would be granted"]);
+        database.run(&["explain", "api", "--cost", "3"]).ended(0).says(&["it costs more than the bucket ever holds"]);
+        database.run(&["take", "api"]).ended(0);
+        database.run(&["explain", "api"]).ended(0).says(&["would be granted"]);
+        database.run(&["explain", "api", "--cost", "2"]).ended(0).says(&["would be denied: a token is missing"]);
+        let why = database.run(&["explain", "api", "--cost", "2", "--json"]).ended(0).json();
+        assert_eq!((&why["prospect"], &why["available"]), (&"denied".into(), &1.into()));
+        database.run(&["reset", "api"]).ended(0);
         database.run(&["take", "api", "--cost", "2"]).ended(0);
         database.run(&["take", "api", "--cost", "3"]).ended(64).says(&["holds 2 tokens"]);
         database.run(&["delete", "api"]).ended(0);

@@ -2,7 +2,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tollgate::{Admin, Explanation, Key, Mode, Origin, Prospect};
+use tollgate::{Admin, Explanation, Key, Mode, Origin, Prospect, Refill};
 
 use crate::output::{GREEN, RED, plain, say, say_json};
 use crate::terms::key;
@@ -22,6 +22,9 @@ pub(crate) struct Args {
     /// As for a request that names this plan
     #[arg(long, value_name = "NAME", value_parser = key)]
     plan: Option<Key>,
+    /// As for a request that takes so many tokens
+    #[arg(long, value_name = "TOKENS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    cost: u64,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -32,7 +35,7 @@ impl Args {
         let why = store.explain(&self.key, self.plan.as_ref()).await?;
         let sliding = Sliding::find(store, &self.key, &why).await?;
         if self.json {
-            let mut json = as_json(&self.key, &why);
+            let mut json = as_json(&self.key, &why, lacking(&why, self.cost));
             json["window"] = sliding.as_ref().map_or(Value::Null, Sliding::json);
             say_json(&json)?;
         } else {
@@ -41,7 +44,7 @@ impl Args {
             let mut lines = if bucket { bucket_words(&why) } else { Vec::new() };
             lines.extend(sliding.as_ref().map(|sliding| ("window", sliding.counted())));
             lines.push(("mode", mode_words(&why)));
-            lines.extend(bucket.then(|| ("a request", prospect(&why))));
+            lines.extend(bucket.then(|| ("a request", prospect(&why, lacking(&why, self.cost)))));
             let name = if bucket { "in window" } else { "a request" };
             lines.extend(sliding.as_ref().map(|sliding| (name, sliding.prospect())));
             let lines = lines.into_iter().map(|(name, text)| format!("  {name:<10} {text}"));
@@ -85,7 +88,33 @@ fn mode_words(why: &Explanation) -> String {
     format!("{}, from {}{ending}{}", why.mode, name(why, from), reason(why.mode_reason.as_ref()))
 }
 
-fn prospect(why: &Explanation) -> String {
+/// Why a request for so many tokens is not granted where one for a single token might be.
+#[derive(Clone, Copy)]
+enum Lacking {
+    /// The bucket never holds so many.
+    Ever,
+    /// So many are missing now.
+    Now(u64),
+}
+
+fn lacking(why: &Explanation, cost: u64) -> Option<Lacking> {
+    let decided_by_tokens = why.mode == Mode::Enforce && matches!(why.prospect, Prospect::Granted | Prospect::Denied);
+    let quota = why.quota.filter(|quota| decided_by_tokens && quota.refill() != Refill::Unlimited)?;
+    // The bucket that a first request makes is full.
+    let available = why.available.map_or(quota.capacity(), |available| available.max(0).unsigned_abs());
+    if cost > quota.capacity() {
+        return Some(Lacking::Ever);
+    }
+    (cost > 1 && cost > available).then(|| Lacking::Now(cost - available))
+}
+
+fn prospect(why: &Explanation, lacking: Option<Lacking>) -> String {
+    match lacking {
+        Some(Lacking::Ever) => return "would fail: it costs more than the bucket ever holds".to_owned(),
+        Some(Lacking::Now(1)) => return format!("would be {RED}denied{RED:#}: a token is missing"),
+        Some(Lacking::Now(tokens)) => return format!("would be {RED}denied{RED:#}: {tokens} tokens are missing"),
+        None => {}
+    }
     match why.prospect {
         Prospect::Granted if why.mode == Mode::Off => format!("would be {GREEN}granted{GREEN:#}, whatever the tokens"),
         Prospect::Denied if why.mode == Mode::Block => format!("would be {RED}denied{RED:#}, whatever the tokens"),
@@ -100,7 +129,7 @@ fn prospect(why: &Explanation) -> String {
     }
 }
 
-fn as_json(key: &Key, why: &Explanation) -> Value {
+fn as_json(key: &Key, why: &Explanation, lacking: Option<Lacking>) -> Value {
     json!({
         "key": key.as_str(),
         "known": why.known,
@@ -114,11 +143,12 @@ fn as_json(key: &Key, why: &Explanation) -> Value {
         "mode_until": times::timestamp(why.mode_until),
         "override_reason": why.override_reason,
         "override_until": times::timestamp(why.override_until),
-        "prospect": match why.prospect {
-            Prospect::Granted => "granted",
-            Prospect::Denied => "denied",
-            Prospect::UnknownPlan => "unknown plan",
-            Prospect::Conflict => "conflict",
+        "prospect": match (lacking, why.prospect) {
+            (Some(Lacking::Ever), _) => "never",
+            (Some(Lacking::Now(_)), _) | (_, Prospect::Denied) => "denied",
+            (_, Prospect::Granted) => "granted",
+            (_, Prospect::UnknownPlan) => "unknown plan",
+            (_, Prospect::Conflict) => "conflict",
             _ => "unknown bucket",
         },
         "retry_after_ms": times::milliseconds(why.retry_after),
