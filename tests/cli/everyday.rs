@@ -111,7 +111,8 @@ fn a_plan_an_override_and_a_mode_rule_and_are_explained() {
         database.run(&["explain", "user:1"]).ended(0).says(&["5/h, from an override, until", "ticket 7"]);
         database.run(&["mode", "block", "--key", "user:1", "--reason", "abuse"]).ended(0).says(&["5/h, mode block"]);
         database.run(&["take", "user:1", "--plan", "free"]).ended(75).says(&["(mode block)"]);
-        database.run(&["plan", "override", "user:1", "--quota", "6/h"]).ended(0).says(&["6/h, mode block"]);
+        let replaced = database.run(&["plan", "override", "user:1", "--quota", "6/h"]).ended(0);
+        replaced.says(&["override 6/h, mode block; it was 5/h, mode block: abuse\n"]);
         database.run(&["explain", "user:1"]).ended(0).says(&["6/h, from an override: abuse"]);
         database.run(&["plan", "overrides"]).ended(0).says(&["user:1", "6/h", "block", "abuse"]);
         database.run(&["mode", "--clear", "--key", "user:1"]).ended(0).says(&["override 6/h"]);

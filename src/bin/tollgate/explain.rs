@@ -101,7 +101,7 @@ fn lacking(why: &Explanation, cost: u64) -> Option<Lacking> {
     let decided_by_tokens = why.mode == Mode::Enforce && matches!(why.prospect, Prospect::Granted | Prospect::Denied);
     let quota = why.quota.filter(|quota| decided_by_tokens && quota.refill() != Refill::Unlimited)?;
     // The bucket that a first request makes is full.
-    let available = why.available.map_or(quota.capacity(), |available| available.max(0).unsigned_abs());
+    let available = why.available.map_or_else(|| quota.capacity(), |available| available.max(0).unsigned_abs());
     if cost > quota.capacity() {
         return Some(Lacking::Ever);
     }

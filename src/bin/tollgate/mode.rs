@@ -104,7 +104,7 @@ impl Change {
         let why = store.explain(key, None).await?;
         let until = if self.mode.is_none() { why.override_until } else { self.until };
         let reason = self.reason.or_else(|| why.override_reason.clone()).unwrap_or_default();
-        say(overrides::replace(store, key, (overrides::quota(&why), self.mode), reason, until).await?)?;
+        say(overrides::replace(store, key, &why, (overrides::quota(&why), self.mode), reason, until).await?)?;
         Ok(())
     }
 }

@@ -19,10 +19,12 @@ pub(crate) fn mode(why: &Explanation) -> Option<Mode> {
     (why.mode_from == Some(Origin::Override)).then_some(why.mode)
 }
 
-/// Replaces a key's override, and says what holds from now on. Without terms and mode there is none any more.
+/// Replaces a key's override, and says what holds from now on, and what was there, which is nowhere else then. Without terms
+/// and mode there is none any more.
 pub(crate) async fn replace(
     store: &impl Admin,
     key: &Key,
+    why: &Explanation,
     (quota, mode): (Option<Quota>, Option<Mode>),
     reason: String,
     expires_at: Option<DateTime<Utc>>,
@@ -33,12 +35,26 @@ pub(crate) async fn replace(
             let hint = format!("`tollgate explain {}` shows what rules it", operand(key.as_str()));
             return Err(Refusal::absent(format!("there is no override of '{name}'"), hint).into());
         }
-        return Ok(format!("{name}: override taken away"));
+        return Ok(format!("{name}: override taken away{}", it_was(why)));
     }
     store.set_override(key, Override { quota, mode, reason, expires_at }).await?;
+    Ok(format!("{name}: override {}{}{}", said(quota, mode), times::ending(expires_at), it_was(why)))
+}
+
+fn said(quota: Option<Quota>, mode: Option<Mode>) -> String {
     let parts = [quota.map(|quota| quota.to_string()), mode.map(|mode| format!("mode {mode}"))];
-    let parts: Vec<_> = parts.into_iter().flatten().collect();
-    Ok(format!("{name}: override {}{}", parts.join(", "), times::ending(expires_at)))
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// What the key's override was, if it had one that held.
+fn it_was(why: &Explanation) -> String {
+    let (quota, mode) = (quota(why), mode(why));
+    if quota.is_none() && mode.is_none() {
+        return String::new();
+    }
+    let reason = why.override_reason.as_deref().filter(|reason| !reason.is_empty());
+    let reason = reason.map_or_else(String::new, |reason| format!(": {}", plain(reason)));
+    format!("; it was {}{}{reason}", said(quota, mode), times::ending(why.override_until))
 }
 
 /// Says which keys have one.

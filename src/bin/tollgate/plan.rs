@@ -88,7 +88,7 @@ impl Override {
         let why = store.explain(&self.key, None).await?;
         let reason = self.reason.or_else(|| why.override_reason.clone()).unwrap_or_default();
         let end = if self.clear { why.override_until } else { self.lasting.map(times::after).transpose()? };
-        say(overrides::replace(store, &self.key, (quota, overrides::mode(&why)), reason, end).await?)?;
+        say(overrides::replace(store, &self.key, &why, (quota, overrides::mode(&why)), reason, end).await?)?;
         Ok(())
     }
 }
