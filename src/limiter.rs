@@ -1,4 +1,3 @@
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ mod breaker;
 mod builder;
 mod denied;
 mod fallback;
+mod holding;
 mod lane;
 mod peek;
 mod policy;
@@ -254,8 +254,8 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     ///
-    /// If the rule is a sliding window or has no limit, if a bucket that never refills is to be held back for a time, or if
-    /// there is no answer: a [local fallback](Fallback::Local) of this process is held back then.
+    /// If the rule is a sliding window or has no limit, if a bucket that never refills is to be held back for a time alone, or
+    /// if there is no answer: what a [local fallback](Fallback::Local) grants in this process is held back then.
     pub async fn hold_back<K>(&self, key: K, hold: HoldBack) -> Result<bool, Error>
     where
         K: TryInto<Key>,
@@ -277,16 +277,7 @@ impl<S: Store> Limiter<S> {
         K: TryInto<Key>,
         Error: From<K::Error>,
     {
-        let key = key.try_into()?;
-        if self.switched.answer().is_some() {
-            return Ok(false);
-        }
-        let lowered = self.policy.in_time(pin!(self.stack.hold_back(&key, rule, hold))).await;
-        self.decisions.held(&key, hold, lowered.as_ref().copied());
-        if let Err(error) = &lowered {
-            self.policy.hold_back_instead(&key, hold, error);
-        }
-        lowered
+        self.hold_back_limit(&key.try_into()?, rule, None, hold).await
     }
 
     /// Gives back what was [taken ahead](LimiterBuilder::lease), and says how many tokens that is. From then on every request

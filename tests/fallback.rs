@@ -186,6 +186,16 @@ async fn what_a_third_party_says_holds_in_this_process_while_the_store_does_not_
         assert!(!denied.is_granted() && denied.retry_after() > Duration::from_mins(29), "{key}: {denied:?}");
     }
     assert!(limiter.allow("another").await?.is_granted());
+
+    // Of a limit beside the limiter's own, under the terms that it has.
+    let (tokens, hold) =
+        (Key::try_from("tokens")?, HoldBack::retry_after(Duration::from_secs(60)).and(HoldBack::remaining(0)));
+    let rule = Rule::try_from("40000/min")?;
+    assert!(limiter.hold_back_under(&tokens, &rule, hold).await.is_err());
+    let denied = limiter.decide(&limiter.request("calls")?.and_limit(Limit::new(tokens, rule).cost(1200))).await?;
+    assert!(!denied.is_granted(), "{denied:?}");
+    let soon = Duration::from_secs(59)..Duration::from_secs(63);
+    assert!(soon.contains(&denied.retry_after()), "{denied:?}");
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 
 use super::refusals::Refusals;
 use super::ticket::Held;
-use crate::{Error, HoldBack, HoldBackError, Key, Limiter, Rule, Store};
+use crate::{Limiter, Store};
 
 /// What clients have seen of answers, their clones too.
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ pub(super) async fn pass_on<S: Store>(
 
 /// Says whether the store knows now, and whether the request was refused because of this limit.
 async fn pass_on_one<S: Store>(limiter: Limiter<S>, seen: Arc<Seen>, held: Held, longest: Duration) -> (bool, bool) {
-    let Held { key, rule, hold, refused, .. } = held;
+    let Held { key, rule, local, hold, refused, .. } = held;
     let refusal = || {
         if refused {
             seen.refusals.add(&key);
@@ -48,19 +48,8 @@ async fn pass_on_one<S: Store>(limiter: Limiter<S>, seen: Arc<Seen>, held: Held,
     };
     refusal();
     let rule = rule.unwrap_or_else(|| limiter.rule());
-    let passed_on = hold_back(&limiter, &key, &rule, hold.longest(longest)).await.is_ok();
+    let passed_on = limiter.hold_back_limit(&key, &rule, local.as_deref(), hold.longest(longest)).await.is_ok();
     // Those who were given a turn in between ask again, too.
     refusal();
     (passed_on, refused)
-}
-
-/// A bucket that never refills cannot be held back for a time, but to what is left.
-async fn hold_back<S: Store>(limiter: &Limiter<S>, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
-    let lowered = limiter.hold_back_under(key, rule, hold).await;
-    match (&lowered, hold.left()) {
-        (Err(Error::HoldBack(HoldBackError::NeverRefills(_))), Some(left)) => {
-            limiter.hold_back_under(key, rule, HoldBack::remaining(left)).await
-        }
-        _ => lowered,
-    }
 }

@@ -4,12 +4,14 @@ use http::{HeaderMap, StatusCode};
 
 use super::{ClientLimitError, Preset, headers};
 use crate::decision::Source;
-use crate::{Decision, HoldBack, Key, Limit, Mode, Rule, Take};
+use crate::{Decision, HoldBack, Key, Limit, Mode, Quota, Rule, Take};
 
 /// What a request asks for, and what answers say of each of its limits.
 #[derive(Debug)]
 pub(super) struct Priced {
+    /// For all of its limits, or for those that it has to ask again for.
     pub(super) take: Take,
+    of_all: Take,
     limits: Vec<Charged>,
 }
 
@@ -19,6 +21,8 @@ struct Charged {
     key: Key,
     /// If it is not the limiter's own, whose rule may change until there is an answer.
     rule: Option<Rule>,
+    /// While the store does not answer.
+    local: Option<Box<Quota>>,
     cost: u64,
     presets: Arc<[Preset]>,
     /// What was left when the tokens were taken, if the bucket was asked.
@@ -30,8 +34,8 @@ struct Charged {
 impl Charged {
     fn new(limit: &Limit, own: bool, presets: &Arc<[Preset]>) -> Self {
         let rule = (!own).then(|| limit.rule().clone());
-        let (key, presets) = (limit.key().clone(), Arc::clone(presets));
-        Self { key, rule, cost: limit.tokens(), presets, remaining: None, enforced: true }
+        let (key, local, presets) = (limit.key().clone(), limit.local.clone(), Arc::clone(presets));
+        Self { key, rule, local, cost: limit.tokens(), presets, remaining: None, enforced: true }
     }
 
     /// Why it may be what a request was refused for, by what its own headers say is left.
@@ -59,7 +63,7 @@ impl Priced {
     /// Under one limit.
     pub(super) fn new(take: Take, own: bool, presets: &Arc<[Preset]>) -> Self {
         let limits = take.limits().map(|limit| Charged::new(limit, own, presets)).collect();
-        Self { take, limits }
+        Self { of_all: take.clone(), take, limits }
     }
 
     /// Under another one as well.
@@ -72,9 +76,10 @@ impl Priced {
         Ok(self)
     }
 
-    /// What its only limit says for itself, the request says.
+    /// There are no more: what its only limit says for itself, the request says.
     pub(super) fn of_its_only(self) -> Self {
-        Self { take: self.take.of_its_only(), ..self }
+        let take = self.take.of_its_only();
+        Self { of_all: take.clone(), take, ..self }
     }
 
     /// What it asks for was granted.
@@ -93,9 +98,10 @@ impl Priced {
 
     /// Asks again for the tokens of these buckets, and has those of the others.
     pub(super) fn again(&mut self, keys: &[&Key]) {
-        self.take.own &= keys.contains(&self.take.key());
-        self.take.limits.retain(|limit| keys.contains(&limit.key()));
-        self.take = self.take.clone().of_its_only();
+        let mut take = self.of_all.clone();
+        take.own &= keys.contains(&take.key());
+        take.limits.retain(|limit| keys.contains(&limit.key()));
+        self.take = take.of_its_only();
     }
 
     /// It is its turn.
@@ -114,6 +120,7 @@ pub(super) struct Held {
     pub(super) key: Key,
     /// If it is not the limiter's own.
     pub(super) rule: Option<Rule>,
+    pub(super) local: Option<Box<Quota>>,
     pub(super) hold: HoldBack,
     /// Whether the request was refused because of it, as far as anybody knows.
     pub(super) refused: bool,
@@ -132,8 +139,8 @@ impl Ticket {
             let refused = is_refusal && Some(limit.blame(said)) == likeliest;
             let hold = if refused { headers::refusal(headers, said) } else { said? };
             let less = hold.left().zip(limit.remaining).is_some_and(|(left, remaining)| left < remaining);
-            let Charged { key, rule, enforced, .. } = limit;
-            (refused || less || !hold.wait().is_zero()).then_some(Held { key, rule, hold, refused, enforced })
+            let Charged { key, rule, local, enforced, .. } = limit;
+            (refused || less || !hold.wait().is_zero()).then_some(Held { key, rule, local, hold, refused, enforced })
         });
         held.collect()
     }
@@ -205,7 +212,7 @@ mod tests {
     #[test]
     fn a_request_asks_again_for_what_was_refused_and_has_the_rest() {
         let mut priced = Priced::new(Take::from(limit("requests")), true, &Arc::default());
-        priced = priced.and(limit("tokens").cost(100), &Arc::default()).unwrap();
+        priced = priced.and(limit("tokens").cost(100), &Arc::default()).unwrap().of_its_only();
         let tokens = Key::try_from("tokens").unwrap();
         let decision = Decision::of_all([0, 1].map(|place| (place, Decision::grant(7))), &priced.take);
         priced.granted(&decision.unwrap());
@@ -216,6 +223,12 @@ mod tests {
         );
         assert!(!priced.take.own);
         priced.granted(&Decision::grant(3));
+        // Somebody was refused because of the other one meanwhile.
+        let requests = Key::try_from("requests").unwrap();
+        for keys in [&[&requests][..], &[&requests, &tokens]] {
+            priced.again(keys);
+            assert!(priced.take.keys().eq(keys.iter().copied()) && priced.take.own, "{keys:?}");
+        }
         let remaining: Vec<_> = priced.ticket().0.iter().map(|limit| limit.remaining).collect();
         assert_eq!(remaining, [Some(7), Some(3)]);
     }

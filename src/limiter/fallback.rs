@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use crate::decision::Source;
-use crate::{Decision, Error, HoldBack, Key, MemoryStore, Quota, Rule, Take, TakeError};
+use crate::{Decision, HoldBack, Key, MemoryStore, Quota, Rule, Take, TakeError};
 
 /// What a limiter answers when its store does not, or not in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,9 +39,8 @@ impl Instead {
             Fallback::Local(quota) => {
                 let mut local = take.clone();
                 for (place, limit) in local.limits.iter_mut().enumerate() {
-                    let stands_for =
-                        (place == 0 && take.own) || matches!(limit.rule, Rule::Plan(_) | Rule::Provisioned);
-                    if let Some(quota) = limit.local.take().map(|own| *own).or_else(|| stands_for.then_some(*quota)) {
+                    let own = place == 0 && take.own;
+                    if let Some(quota) = stands_for(*quota, &limit.rule, own, limit.local.as_deref()) {
                         (limit.rule, limit.keep) = (Rule::Quota(quota), 0);
                     }
                 }
@@ -58,17 +57,21 @@ impl Instead {
         Ok(decision.by(Source::Fallback).untaken())
     }
 
-    /// What a third party says holds in this process at least. A bucket that nobody asked for yet is under the quota that
-    /// stands for others.
-    pub(super) fn hold_back(&self, key: &Key, hold: HoldBack) {
+    /// What a third party says holds in this process, while that decides. The limit is the limiter's own, or may have a
+    /// [quota of its own](crate::Limit::locally).
+    pub(super) fn hold_back(&self, key: &Key, rule: &Rule, own: bool, local: Option<&Quota>, hold: HoldBack) {
         if let Fallback::Local(quota) = &self.fallback {
-            let asked = self.local.lower(key, &Rule::Provisioned, hold);
-            if matches!(asked, Err(Error::Take(TakeError::UnknownBucket(_)))) {
-                // There is no room for it, or it never refills.
-                drop(self.local.lower(key, &Rule::Quota(*quota), hold));
-            }
+            let quota = stands_for(*quota, rule, own, local).map(Rule::Quota);
+            // There is no room for it, or it cannot be held back.
+            drop(self.local.lower(key, quota.as_ref().unwrap_or(rule), hold));
         }
     }
+}
+
+/// The quota under which this process decides, if that is not what the request states.
+fn stands_for(quota: Quota, rule: &Rule, own: bool, local: Option<&Quota>) -> Option<Quota> {
+    let for_others = own || matches!(rule, Rule::Plan(_) | Rule::Provisioned);
+    local.copied().or_else(|| for_others.then_some(quota))
 }
 
 const LOCAL_KEYS: usize = 100_000;

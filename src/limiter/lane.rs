@@ -100,7 +100,12 @@ impl<S: Store> Waiting<S> {
             Kind::Several => self.most_together,
             Kind::Alone => 1,
         };
-        let most = lane.waiting.iter().take(most).take_while(|waiter| waiter.kind() == kind).count();
+        let follows = |waiter: &Waiter<S>, before: &Waiter<S>| match kind {
+            Kind::Several => waiter.waits_behind(before),
+            _ => waiter.kind() == kind,
+        };
+        let pairs = lane.waiting.iter().zip(lane.waiting.iter().skip(1));
+        let most = 1 + pairs.take(most - 1).take_while(|(before, waiter)| follows(waiter, before)).count();
         self.len -= most;
         Some(lane.waiting.drain(..most).filter(|waiter| !waiter.answer.is_closed()).collect())
     }
@@ -124,13 +129,10 @@ impl<S: Store> Waiting<S> {
     /// not answer.
     pub(super) fn tell_overdue(&mut self, key: &Key, error: &Error) {
         let Some(lane) = self.lanes.get_mut(key) else { return };
-        let now = Instant::now();
-        let (overdue, waiting) = take(&mut lane.waiting)
-            .into_iter()
-            .partition(|waiter: &Waiter<S>| waiter.until.is_some_and(|until| until <= now));
+        let (overdue, waiting) = take(&mut lane.waiting).into_iter().partition(Waiter::is_overdue);
         lane.waiting = waiting;
         self.len -= overdue.len();
-        tell(overdue, error);
+        tell_unasked(overdue, error);
     }
 
     /// Sends away who stands in a lane: nobody serves it.
@@ -158,6 +160,20 @@ impl<S: Store> Waiter<S> {
             _ => Kind::Several,
         }
     }
+
+    /// Whether it is under the same several limits as another one that is before it, and finds no tokens if that does not.
+    fn waits_behind(&self, before: &Self) -> bool {
+        let limits = || self.take.limits().zip(before.take.limits());
+        self.kind() == Kind::Several
+            && self.take.limits.len() == before.take.limits.len()
+            && limits().all(|(own, other)| own.key() == other.key() && own.rule() == other.rule())
+            && limits().all(|(own, other)| own.tokens() >= other.tokens() && own.kept() >= other.kept())
+    }
+
+    /// Whether it has waited for as long as it would.
+    pub(super) fn is_overdue(&self) -> bool {
+        self.until.is_some_and(|until| until <= Instant::now())
+    }
 }
 
 /// Why there is no answer. Who has given up does not want it any more.
@@ -165,6 +181,12 @@ pub(super) fn tell<S: Store>(waiters: impl IntoIterator<Item = Waiter<S>>, error
     for waiter in waiters {
         drop(waiter.answer.send(Err(error.clone())));
     }
+}
+
+/// The same to those who were not asked for: nothing of theirs was taken, whatever is known of the others.
+pub(super) fn tell_unasked<S: Store>(waiters: impl IntoIterator<Item = Waiter<S>>, error: &Error) {
+    let known = if error.is_outcome_unknown() { Error::Unavailable(Arc::new(error.clone())) } else { error.clone() };
+    tell(waiters, &known);
 }
 
 /// How many wait at most, for all keys: beyond it the database is too slow for what is asked.

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use super::breaker::Breaker;
 use super::fallback::{Fallback, Instead};
 use crate::telemetry::Decisions;
-use crate::{Decision, Error, HoldBack, Key, Take};
+use crate::{Decision, Error, Take};
 
 /// By when a call ends, and what it answers then.
 #[derive(Clone, Debug, Default)]
@@ -77,11 +77,9 @@ impl Policy {
         Ok(chosen.instead.decide(take)?)
     }
 
-    /// Holds a bucket back that the store may not have held back.
-    pub(super) fn hold_back_instead(&self, key: &Key, hold: HoldBack, error: &Error) {
-        if let Some(chosen) = self.instead.as_ref().filter(|_| error.is_failure()) {
-            chosen.instead.hold_back(key, hold);
-        }
+    /// Who answers instead of a failure, if somebody does.
+    pub(super) fn instead_of(&self, error: &Error) -> Option<&Instead> {
+        self.instead.as_ref().filter(|_| error.is_failure()).map(|chosen| &chosen.instead)
     }
 }
 

@@ -6,12 +6,12 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
-use super::lane::{Answer, Kind, Waiter, Waiting, tell};
+use super::lane::{Answer, Kind, Waiter, Waiting, tell, tell_unasked};
 use super::reservation::{Abandoned, Reservation, Turn};
 use super::stack::Stack;
 use super::store_clock::StoreClock;
 use super::turns::Turns;
-use crate::{Decision, Error, Key, Store, Take};
+use crate::{Decision, Error, Key, Outcome, Store, Take};
 
 /// Those who wait, in a line for each key: one call of the store at a time carries all that stand there, in their order.
 #[derive(Debug)]
@@ -63,17 +63,32 @@ impl<S: Store> Lanes<S> {
 
     /// Under several limits each: they wait by calls of their own, so first they are all asked for without, in one. Who finds
     /// the tokens there does not stand behind those calls.
-    async fn reserve_several(&self, waiters: Vec<Waiter<S>>, turns: &mut Turns) -> Result<(), Error> {
-        let takes: Vec<Take> = waiters.iter().map(|waiter| waiter.take.clone().max_wait(Duration::ZERO)).collect();
-        let outcomes = match self.store.take(&takes).await {
-            Ok(outcomes) => outcomes,
+    async fn reserve_several(&self, mut waiters: Vec<Waiter<S>>, turns: &mut Turns) -> Result<(), Error> {
+        let at_once = |waiter: &Waiter<S>| waiter.take.clone().max_wait(Duration::ZERO).fail_if_locked();
+        let takes: Vec<Take> = waiters.iter().map(at_once).collect();
+        match self.store.take(&takes).await {
+            Ok(outcomes) => waiters = self.tell_decided(waiters, &takes, outcomes),
+            // Somebody else holds a bucket: by itself, who does not need that one does not wait for it.
+            Err(Error::Contended { .. }) => {}
             Err(error) => {
                 tell(waiters, &error);
                 return Err(error);
             }
-        };
+        }
+        let mut asked = Ok(());
+        for waiter in waiters.into_iter().filter(|waiter| !waiter.answer.is_closed()) {
+            match &asked {
+                Err(error) if waiter.is_overdue() => tell_unasked([waiter], error),
+                _ => asked = self.reserve_for(vec![waiter], turns).await,
+            }
+        }
+        asked
+    }
+
+    /// Tells those who have their tokens, or never will, and says who has to wait.
+    fn tell_decided(&self, waiters: Vec<Waiter<S>>, takes: &[Take], outcomes: Vec<Outcome>) -> Vec<Waiter<S>> {
         let mut waiting = Vec::new();
-        for ((waiter, take), outcome) in waiters.into_iter().zip(&takes).zip(outcomes) {
+        for ((waiter, take), outcome) in waiters.into_iter().zip(takes).zip(outcomes) {
             if outcome.as_ref().is_ok_and(|decision| !decision.is_granted()) {
                 waiting.push(waiter);
             } else {
@@ -82,14 +97,7 @@ impl<S: Store> Lanes<S> {
                 drop(waiter.answer.send(Ok(turn)));
             }
         }
-        let mut waiting = waiting.into_iter();
-        while let Some(waiter) = waiting.next() {
-            if let Err(error) = self.reserve_for(vec![waiter], turns).await {
-                tell(waiting, &error);
-                return Err(error);
-            }
-        }
-        Ok(())
+        waiting
     }
 
     /// Reserves for all of them, who go on in their order.

@@ -66,6 +66,10 @@ impl Decisions {
         let (limiter, key) = (self.limiter.as_str(), self.traces_keys.then(|| key.as_str()));
         let (left, seconds) = (hold.left(), hold.wait().as_secs_f64());
         match lowered {
+            // What is left is said by each answer.
+            Ok(true) if hold.wait().is_zero() => {
+                event!(DEBUG, limiter = limiter, left = left, seconds = seconds, key = key, "held back");
+            }
             Ok(true) => event!(INFO, limiter = limiter, left = left, seconds = seconds, key = key, "held back"),
             Ok(false) => {}
             Err(error) => event!(

@@ -90,6 +90,49 @@ async fn whose_tokens_are_not_there_wait_in_their_order() -> anyhow::Result<()> 
     Ok(())
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_large_request_is_not_overtaken_by_small_ones_behind_it() -> anyhow::Result<()> {
+    let limiter = Limiter::new(Slow::new(None), "unlimited")?;
+    let of_cost = |cost| {
+        let limit = |key, rule: &str| anyhow::Ok(Limit::new(Key::try_from(key)?, Rule::try_from(rule)?));
+        let tokens = limit("tokens", "100/s burst 1000")?.cost(cost);
+        anyhow::Ok(Take::from(limit("requests", "100000/s")?).and_limit(tokens).max_wait(Duration::from_secs(20)))
+    };
+    assert!(limiter.wait_all(&of_cost(10)?).await?.is_granted());
+    let mut waiting = JoinSet::new();
+    // While the first is asked for, the others gather.
+    for cost in [1, 1000, 10, 10, 10, 20, 10] {
+        let (limiter, take) = (limiter.clone(), of_cost(cost)?);
+        waiting.spawn(async move { limiter.wait_all(&take).await.map(|turn| turn.is_granted().then_some(cost)) });
+    }
+    let mut turns = Vec::new();
+    while let Some(turn) = waiting.join_next().await {
+        turns.push(turn??);
+    }
+    assert_eq!(turns, [1, 1000, 10, 10, 10, 20, 10].map(Some));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_leaves_the_line_is_not_asked_for() -> anyhow::Result<()> {
+    let store = Slow::new(None);
+    let limiter = Limiter::new(Arc::clone(&store), "unlimited")?;
+    let take = take("10 once", Duration::from_secs(10))?;
+    let mut waiting = JoinSet::new();
+    for _ in 0..60 {
+        let (limiter, take) = (limiter.clone(), take.clone());
+        waiting.spawn(async move { limiter.wait_all(&take).await.is_ok_and(|turn| turn.is_granted()) });
+    }
+    assert!(waiting.join_next().await.expect("sixty")?, "it was asked for first");
+    // The others are asked for together now, and would then be asked for one by one.
+    tokio::task::yield_now().await;
+    waiting.shutdown().await;
+    limiter.close().await?;
+    let calls = store.takes.load(Ordering::SeqCst);
+    assert!((1..=3).contains(&calls), "{calls} calls");
+    Ok(())
+}
+
 /// A database that is away answers each call by its own deadline only: the last in line would wait for all of them.
 #[tokio::test(start_paused = true)]
 async fn nobody_stands_in_line_for_longer_than_they_would_wait_before_a_store_that_fails() -> anyhow::Result<()> {

@@ -1,0 +1,33 @@
+//! What somebody else says of a limit, passed on to the store.
+
+use std::pin::pin;
+
+use super::Limiter;
+use crate::{Error, HoldBack, HoldBackError, Key, Quota, Rule, Store};
+
+impl<S: Store> Limiter<S> {
+    /// Holds a bucket back under a rule, and under the quota that a limit has in this process, if that is said, while the store
+    /// does not answer.
+    pub(crate) async fn hold_back_limit(
+        &self,
+        key: &Key,
+        rule: &Rule,
+        local: Option<&Quota>,
+        hold: HoldBack,
+    ) -> Result<bool, Error> {
+        if self.switched.answer().is_some() {
+            return Ok(false);
+        }
+        let mut lowered = self.policy.in_time(pin!(self.stack.hold_back(key, rule, hold))).await;
+        // For a time it cannot be, but to what is left.
+        if let (Err(Error::HoldBack(HoldBackError::NeverRefills(_))), Some(left)) = (&lowered, hold.left()) {
+            let hold = HoldBack::remaining(left);
+            lowered = self.policy.in_time(pin!(self.stack.hold_back(key, rule, hold))).await;
+        }
+        self.decisions.held(key, hold, lowered.as_ref().copied());
+        if let Some(instead) = lowered.as_ref().err().and_then(|error| self.policy.instead_of(error)) {
+            instead.hold_back(key, rule, *rule == self.rule(), local, hold);
+        }
+        lowered
+    }
+}
