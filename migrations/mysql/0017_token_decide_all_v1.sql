@@ -1,20 +1,21 @@
 -- token_decide_all_v1: take tokens from several buckets, from all of them or from none.
 --
 -- Arguments: p_limits    a JSON array; a limit is [id in hexadecimal, cost, keep, capacity, refill_seconds, refill, plan in
---                        hexadecimal], no bucket twice, each as for token_decide_v1: its cost and what to keep, and terms
---                        or a plan, or neither
+--                        hexadecimal], in the order of their ids, no bucket twice, each as for token_decide_v1: its cost
+--                        and what to keep, and terms or a plan, or neither
 --            p_max_wait, p_receipt, p_hold: as for token_decide_v1, the same for all
 -- Result:    o_answers   a JSON array of a text a bucket, in any order: its place, then token_take_v1's columns from
 --                        outcome on, with spaces between them and - for null. All are 'granted'; or one or more say
 --                        why not, and the others are 'spared': they could have been granted, and nothing was taken
 -- Errors:    token_decide_v1's · 22023 a bucket twice · 22003 a capacity or refill_seconds that is too large (MariaDB
 --            takes the largest instead)
--- Locks:     the rows of all buckets, made if need be, in the order of their ids; then the receipts. In a transaction
---            of its own unless inside the caller's.
+-- Locks:     the rows of all buckets in the order given, or if they have to be made or something beside their tokens rules
+--            one of them, in that of their ids: calls that give another one may meet in a deadlock; then the receipts. In a
+--            transaction of its own unless inside the caller's.
 --
 -- Buckets that nothing but their tokens rules are locked and weighed at once, and debited if all grant. The answer is
--- one text, and expressions are repeated, because rows sent by themselves or one more derived table cost as much as
--- weighing several buckets. Else first all are locked and brought to what rules them; then each is weighed, and then, if
+-- one text, expressions are repeated, and the caller sorts, because rows sent by themselves or a derived table cost as much
+-- as weighing several buckets. Else first all are locked and brought to what rules them; then each is weighed, and then, if
 -- all grant, their tokens are taken: what a locked bucket has granted, it grants later, too. A wait acts when the last
 -- bucket's does; each bucket's tokens are taken for when they are there.
 create procedure token_decide_all_v1(
@@ -65,12 +66,12 @@ begin
       leave at_once;
     end if;
     call token_clock_v1(v_at);
-    select count(*), count(distinct r.id), sum(b.plan is not null),
+    select count(*), count(distinct unhex(r.id)), sum(b.plan is not null),
            sum(b.id is null and (r.capacity is not null or r.plan is not null)),
            -- Nothing but its tokens rules it, and the clock was not set back.
            sum((r.cost between 1 and 4611686018427387903 and r.keep between 0 and 4611686018427387903
                 and b.capacity = b.under_capacity and b.refill_seconds = b.under_seconds and b.refill = b.under_refill
-                and if(r.capacity is null, r.plan is null or r.plan <=> b.plan,
+                and if(r.capacity is null, r.plan is null or unhex(r.plan) <=> b.plan,
                        b.plan is null and r.capacity = b.capacity
                        and r.refill_seconds = b.refill_seconds and r.refill = b.refill)
                 and (r.cost > b.burst div b.token_ticks - r.keep
@@ -96,16 +97,13 @@ begin
                b.granted + r.cost, b.burst, b.anchor, b.step_ns, b.step_ticks, b.token_ticks),
              null))
       into v_limits, v_ids, v_planned, v_missing, v_plain, v_granting, o_answers
-      from (select place, unhex(id) as id, cost, keep, capacity, refill_seconds, refill, unhex(plan) as plan
-              from json_table(p_limits, '$[*]' columns (
-                     place for ordinality, id varchar(512) character set ascii path '$[0]',
-                     cost bigint path '$[1]' error on error, keep bigint path '$[2]' error on error,
-                     capacity bigint path '$[3]' error on error,
-                     refill_seconds decimal(19, 9) path '$[4]' error on error,
-                     refill varchar(10) character set ascii collate ascii_bin path '$[5]',
-                     plan varchar(512) character set ascii path '$[6]')) as limits
-             order by id limit 1000000000) as r
-      left join token_buckets b on b.id = r.id
+      from json_table(p_limits, '$[*]' columns (
+             place for ordinality, id varchar(512) character set ascii path '$[0]',
+             cost bigint path '$[1]' error on error, keep bigint path '$[2]' error on error,
+             capacity bigint path '$[3]' error on error, refill_seconds decimal(19, 9) path '$[4]' error on error,
+             refill varchar(10) character set ascii collate ascii_bin path '$[5]',
+             plan varchar(512) character set ascii path '$[6]')) as r
+      left join token_buckets b on b.id = unhex(r.id)
        for update /*!80000 of b */;
     select mode <> 'enforce', exists (select 1 from token_overrides) into v_mode_rules, v_overrides
       from token_mode where one = true;

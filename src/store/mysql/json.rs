@@ -20,15 +20,15 @@ pub(super) fn requests(asks: &[Ask]) -> String {
 
 /// The argument of `token_decide_all_many_v1`.
 pub(super) fn requests_for_several(asks: &[Ask]) -> String {
-    array(asks.iter().map(limits))
+    array(asks.iter().map(|ask| limits(ask, 0..ask.take.limits.len())))
 }
 
-/// The first argument of `token_decide_all_v1`.
-pub(super) fn limits(ask: &Ask) -> String {
-    array(ask.take.keys().enumerate().map(|(place, key)| {
+/// The first argument of `token_decide_all_v1`: the limits at these places.
+pub(super) fn limits(ask: &Ask, places: impl IntoIterator<Item = usize>) -> String {
+    array(places.into_iter().map(|place| {
         let (terms, plan) = (terms(ask.quota(place)), hex(ask.plan(place)));
         let Request { cost, keep, .. } = ask.request_at(place);
-        format!("[{},{cost},{keep},{terms},{plan}]", hex(Some(key.as_str())))
+        format!("[{},{cost},{keep},{terms},{plan}]", hex(Some(ask.take.limits[place].key().as_str())))
     }))
 }
 

@@ -17,9 +17,12 @@ pub(super) async fn take_all(connection: &mut MySqlConnection, asks: &[Ask]) -> 
 }
 
 async fn take_one(connection: &mut MySqlConnection, ask: &Ask) -> Result<Vec<Answer>, sqlx::Error> {
+    // Who locks several rows does so in the order of their ids.
+    let mut places: Vec<usize> = (0..ask.take.limits.len()).collect();
+    places.sort_unstable_by_key(|place| ask.take.limits[*place].key().as_str());
     // With a placeholder for the OUT parameter, which the server answers as a row; below likewise.
     let rows: Vec<(Vec<u8>,)> = sqlx::query_as("call token_decide_all_v1(?, ?, ?, ?, ?)")
-        .bind(json::limits(ask))
+        .bind(json::limits(ask, places.iter().copied()))
         .bind(ask.request.max_wait)
         .bind(ask.id().map(|id| id.hyphenated().to_string()))
         .bind(ask.hold())
@@ -28,9 +31,10 @@ async fn take_one(connection: &mut MySqlConnection, ask: &Ask) -> Result<Vec<Ans
         .await?;
     let (answers,) = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
     let columns = json::texts(&text(answers)).map(json::parse_columns).collect::<Result<_, _>>()?;
-    columns::in_order(columns::entries(columns)?, |place| {
-        (place < ask.take.limits.len()).then(|| ask.request_at(place))
-    })
+    let answers = columns::in_order(columns::entries(columns)?, |told| Some(ask.request_at(*places.get(told)?)))?;
+    let mut answers: Vec<(usize, Answer)> = places.into_iter().zip(answers).collect();
+    answers.sort_unstable_by_key(|(place, _)| *place);
+    Ok(answers.into_iter().map(|(_, answer)| answer).collect())
 }
 
 async fn take_many(connection: &mut MySqlConnection, asks: &[Ask]) -> Result<Vec<Answer>, sqlx::Error> {
