@@ -277,7 +277,7 @@ impl<S: Store> Limiter<S> {
         K: TryInto<Key>,
         Error: From<K::Error>,
     {
-        self.hold_back_limit(&key.try_into()?, rule, None, hold).await
+        self.hold_back_limit(&key.try_into()?, Some(rule), None, hold).await
     }
 
     /// Gives back what was [taken ahead](LimiterBuilder::lease), and says how many tokens that is. From then on every request

@@ -196,6 +196,20 @@ async fn what_a_third_party_says_holds_in_this_process_while_the_store_does_not_
     assert!(!denied.is_granted(), "{denied:?}");
     let soon = Duration::from_secs(59)..Duration::from_secs(63);
     assert!(soon.contains(&denied.retry_after()), "{denied:?}");
+
+    // Under the terms that it has in this process, whatever its rule is elsewhere.
+    let (bytes, rule) = (Key::try_from("bytes")?, Rule::try_from("40000/min")?);
+    let limit = Limit::new(bytes.clone(), rule.clone()).cost(1).locally(Quota::per_minute(60).build()?);
+    let request = limiter.request("uploads")?.and_limit(limit);
+    assert!(limiter.decide(&request).await?.is_granted());
+    assert!(limiter.hold_back_under(&bytes, &rule, hold).await.is_err());
+    let denied = limiter.decide(&request).await?;
+    assert!(!denied.is_granted() && soon.contains(&denied.retry_after()), "{denied:?}");
+
+    let once = self::limiter(Broken, Fallback::Local(Quota::once(9)?))?;
+    assert!(once.allow("a").await?.is_granted());
+    assert!(once.hold_back("a", hold).await.is_err());
+    assert!(!once.allow("a").await?.is_granted(), "it is emptied");
     Ok(())
 }
 

@@ -47,8 +47,7 @@ async fn pass_on_one<S: Store>(limiter: Limiter<S>, seen: Arc<Seen>, held: Held,
         }
     };
     refusal();
-    let rule = rule.unwrap_or_else(|| limiter.rule());
-    let passed_on = limiter.hold_back_limit(&key, &rule, local.as_deref(), hold.longest(longest)).await.is_ok();
+    let passed_on = limiter.hold_back_limit(&key, rule.as_ref(), local.as_deref(), hold.longest(longest)).await.is_ok();
     // Those who were given a turn in between ask again, too.
     refusal();
     (passed_on, refused)

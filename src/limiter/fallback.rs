@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use crate::decision::Source;
-use crate::{Decision, HoldBack, Key, MemoryStore, Quota, Rule, Take, TakeError};
+use crate::{Decision, Error, HoldBack, HoldBackError, Key, MemoryStore, Quota, Rule, Take, TakeError};
 
 /// What a limiter answers when its store does not, or not in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,10 +60,18 @@ impl Instead {
     /// What a third party says holds in this process, while that decides. The limit is the limiter's own, or may have a
     /// [quota of its own](crate::Limit::locally).
     pub(super) fn hold_back(&self, key: &Key, rule: &Rule, own: bool, local: Option<&Quota>, hold: HoldBack) {
-        if let Fallback::Local(quota) = &self.fallback {
+        let Fallback::Local(quota) = &self.fallback else { return };
+        let lower = |rule: &Rule| match self.local.lower(key, rule, hold) {
+            Err(Error::HoldBack(HoldBackError::NeverRefills(_))) => {
+                hold.left().map(|left| self.local.lower(key, rule, HoldBack::remaining(left))).transpose()
+            }
+            lowered => lowered.map(Some),
+        };
+        // A debt is tokens, which other terms would rescale: so under those that the bucket has, or else will have.
+        if matches!(lower(&Rule::Provisioned), Err(Error::Take(TakeError::UnknownBucket(_)))) {
             let quota = stands_for(*quota, rule, own, local).map(Rule::Quota);
             // There is no room for it, or it cannot be held back.
-            drop(self.local.lower(key, quota.as_ref().unwrap_or(rule), hold));
+            drop(lower(quota.as_ref().unwrap_or(rule)));
         }
     }
 }

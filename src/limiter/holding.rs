@@ -6,27 +6,29 @@ use super::Limiter;
 use crate::{Error, HoldBack, HoldBackError, Key, Quota, Rule, Store};
 
 impl<S: Store> Limiter<S> {
-    /// Holds a bucket back under a rule, and under the quota that a limit has in this process, if that is said, while the store
-    /// does not answer.
+    /// Holds a bucket back under a rule, or else the limiter's own; and while the store does not answer, under the quota that the
+    /// limit has in this process, if that is said.
     pub(crate) async fn hold_back_limit(
         &self,
         key: &Key,
-        rule: &Rule,
+        rule: Option<&Rule>,
         local: Option<&Quota>,
-        hold: HoldBack,
+        mut hold: HoldBack,
     ) -> Result<bool, Error> {
+        let of_limiter = self.rule();
+        let (rule, own) = (rule.unwrap_or(&of_limiter), rule.is_none_or(|rule| *rule == of_limiter && local.is_none()));
         if self.switched.answer().is_some() {
             return Ok(false);
         }
         let mut lowered = self.policy.in_time(pin!(self.stack.hold_back(key, rule, hold))).await;
         // For a time it cannot be, but to what is left.
         if let (Err(Error::HoldBack(HoldBackError::NeverRefills(_))), Some(left)) = (&lowered, hold.left()) {
-            let hold = HoldBack::remaining(left);
+            hold = HoldBack::remaining(left);
             lowered = self.policy.in_time(pin!(self.stack.hold_back(key, rule, hold))).await;
         }
         self.decisions.held(key, hold, lowered.as_ref().copied());
         if let Some(instead) = lowered.as_ref().err().and_then(|error| self.policy.instead_of(error)) {
-            instead.hold_back(key, rule, *rule == self.rule(), local, hold);
+            instead.hold_back(key, rule, own, local, hold);
         }
         lowered
     }

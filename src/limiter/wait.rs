@@ -63,20 +63,17 @@ impl<S: Store> Lanes<S> {
 
     /// Under several limits each: they wait by calls of their own, so first they are all asked for without, in one. Who finds
     /// the tokens there does not stand behind those calls.
-    async fn reserve_several(&self, mut waiters: Vec<Waiter<S>>, turns: &mut Turns) -> Result<(), Error> {
-        let at_once = |waiter: &Waiter<S>| waiter.take.clone().max_wait(Duration::ZERO).fail_if_locked();
-        let takes: Vec<Take> = waiters.iter().map(at_once).collect();
-        match self.store.take(&takes).await {
-            Ok(outcomes) => waiters = self.tell_decided(waiters, &takes, outcomes),
-            // Somebody else holds a bucket: by itself, who does not need that one does not wait for it.
-            Err(Error::Contended { .. }) => {}
+    async fn reserve_several(&self, waiters: Vec<Waiter<S>>, turns: &mut Turns) -> Result<(), Error> {
+        let takes: Vec<Take> = waiters.iter().map(|waiter| waiter.take.clone().max_wait(Duration::ZERO)).collect();
+        let waiting = match self.store.take(&takes).await {
+            Ok(outcomes) => self.tell_decided(waiters, &takes, outcomes),
             Err(error) => {
                 tell(waiters, &error);
                 return Err(error);
             }
-        }
+        };
         let mut asked = Ok(());
-        for waiter in waiters.into_iter().filter(|waiter| !waiter.answer.is_closed()) {
+        for waiter in waiting.into_iter().filter(|waiter| !waiter.answer.is_closed()) {
             match &asked {
                 Err(error) if waiter.is_overdue() => tell_unasked([waiter], error),
                 _ => asked = self.reserve_for(vec![waiter], turns).await,

@@ -78,6 +78,7 @@ fn a_sliding_window_is_looked_at_as_a_bucket_is() {
         assert!(!peek.out.contains("terms"), "{peek:?}");
         database.run(&["peek", "a", "b"]).ended(1).says(&["2 in 1d at 1h", "no bucket 'b'"]);
         database.run(&["explain", "a"]).ended(0).says(&["2 counted, 0 left", "would be denied: one passes in 1 d"]);
+        database.run(&["explain", "a", "--cost", "3"]).ended(0).says(&["more than the window ever lets pass"]);
         database.run(&["mode", "off", "--key", "a"]).ended(0);
         database.run(&["explain", "a"]).ended(0).says(&["would be granted, whatever is counted"]);
         // A bucket of the same key is another limit.

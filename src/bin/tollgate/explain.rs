@@ -36,7 +36,7 @@ impl Args {
         let sliding = Sliding::find(store, &self.key, &why).await?;
         if self.json {
             let mut json = as_json(&self.key, &why, lacking(&why, self.cost));
-            json["window"] = sliding.as_ref().map_or(Value::Null, Sliding::json);
+            json["window"] = sliding.as_ref().map_or(Value::Null, |sliding| sliding.json(self.cost));
             say_json(&json)?;
         } else {
             // Of a bucket that is not there and that nobody asked for, a key with a window need not hear.
@@ -46,7 +46,7 @@ impl Args {
             lines.push(("mode", mode_words(&why)));
             lines.extend(bucket.then(|| ("a request", prospect(&why, lacking(&why, self.cost)))));
             let name = if bucket { "in window" } else { "a request" };
-            lines.extend(sliding.as_ref().map(|sliding| (name, sliding.prospect())));
+            lines.extend(sliding.as_ref().map(|sliding| (name, sliding.prospect(self.cost))));
             let lines = lines.into_iter().map(|(name, text)| format!("  {name:<10} {text}"));
             say(format!("{}\n{}", plain(self.key.as_str()), lines.collect::<Vec<_>>().join("\n")))?;
         }
@@ -94,18 +94,20 @@ enum Lacking {
     /// The bucket never holds so many.
     Ever,
     /// So many are missing now.
-    Now(u64),
+    Now(i128),
 }
 
 fn lacking(why: &Explanation, cost: u64) -> Option<Lacking> {
-    let decided_by_tokens = why.mode == Mode::Enforce && matches!(why.prospect, Prospect::Granted | Prospect::Denied);
-    let quota = why.quota.filter(|quota| decided_by_tokens && quota.refill() != Refill::Unlimited)?;
-    // The bucket that a first request makes is full.
-    let available = why.available.map_or_else(|| quota.capacity(), |available| available.max(0).unsigned_abs());
+    let by_tokens = matches!(why.mode, Mode::Enforce | Mode::Shadow)
+        && matches!(why.prospect, Prospect::Granted | Prospect::Denied);
+    let quota = why.quota.filter(|quota| by_tokens && quota.refill() != Refill::Unlimited)?;
     if cost > quota.capacity() {
         return Some(Lacking::Ever);
     }
-    (cost > 1 && cost > available).then(|| Lacking::Now(cost - available))
+    // The bucket that a first request makes is full.
+    let available = why.available.map_or_else(|| i128::from(quota.capacity()), i128::from);
+    let missing = i128::from(cost) - available;
+    (cost > 1 && missing > 0 && why.mode == Mode::Enforce).then_some(Lacking::Now(missing))
 }
 
 fn prospect(why: &Explanation, lacking: Option<Lacking>) -> String {
@@ -151,7 +153,7 @@ fn as_json(key: &Key, why: &Explanation, lacking: Option<Lacking>) -> Value {
             (_, Prospect::Conflict) => "conflict",
             _ => "unknown bucket",
         },
-        "retry_after_ms": times::milliseconds(why.retry_after),
+        "retry_after_ms": if lacking.is_some() { Value::Null } else { times::milliseconds(why.retry_after).into() },
     })
 }
 

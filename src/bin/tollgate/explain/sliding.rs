@@ -26,28 +26,44 @@ impl Sliding {
         format!("sliding, {window}: {counted} counted, {} left", self.level.available().max(0))
     }
 
-    pub(super) fn prospect(&self) -> String {
-        let outcome = if self.admits() { format!("{GREEN}granted{GREEN:#}") } else { format!("{RED}denied{RED:#}") };
-        match self.mode {
-            Mode::Off | Mode::Block => format!("would be {outcome}, whatever is counted"),
-            _ if self.admits() => format!("would be {outcome}"),
-            _ => format!("would be {outcome}: one passes in {}", times::span(self.level.retry_after)),
+    pub(super) fn prospect(&self, cost: u64) -> String {
+        match (self.mode, self.outcome(cost)) {
+            (_, Outcome::Never) => "would fail: it costs more than the window ever lets pass".to_owned(),
+            (Mode::Off, _) => format!("would be {GREEN}granted{GREEN:#}, whatever is counted"),
+            (Mode::Block, _) => format!("would be {RED}denied{RED:#}, whatever is counted"),
+            (_, Outcome::Granted) => format!("would be {GREEN}granted{GREEN:#}"),
+            (_, Outcome::Denied) => {
+                format!("would be {RED}denied{RED:#}: one passes in {}", times::span(self.level.retry_after))
+            }
         }
     }
 
-    pub(super) fn json(&self) -> Value {
+    pub(super) fn json(&self, cost: u64) -> Value {
         let mut json = windows::json(&self.level);
         json["mode"] = self.mode.as_str().into();
-        json["prospect"] = if self.admits() { "granted" } else { "denied" }.into();
+        json["prospect"] = match self.outcome(cost) {
+            Outcome::Granted => "granted",
+            Outcome::Denied => "denied",
+            Outcome::Never => "never",
+        }
+        .into();
         json
     }
 
-    /// Whether a request would be granted.
-    fn admits(&self) -> bool {
+    /// What a request would come to.
+    fn outcome(&self, cost: u64) -> Outcome {
+        let passes = || i128::from(self.level.available()) >= i128::from(cost);
         match self.mode {
-            Mode::Block => false,
-            Mode::Shadow | Mode::Off => true,
-            _ => self.level.retry_after.is_zero(),
+            Mode::Enforce | Mode::Shadow if cost > self.level.window.max_requests() => Outcome::Never,
+            Mode::Off | Mode::Shadow => Outcome::Granted,
+            Mode::Enforce if passes() => Outcome::Granted,
+            _ => Outcome::Denied,
         }
     }
+}
+
+enum Outcome {
+    Granted,
+    Denied,
+    Never,
 }
