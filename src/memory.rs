@@ -25,10 +25,11 @@ mod windows;
 
 /// Buckets in this process: the same meaning as those in a database, without one.
 ///
-/// When a bucket is empty, requests are denied at once. It holds a million keys unless said; beyond that, buckets that
-/// are full are forgotten, which nobody notices, unless a request that used more than its estimate is settled later, and never
-/// others: if there are none, a new key is an error ([`TakeError::TooManyKeys`]). It remembers a million requests likewise, by their ids or because they were given back,
-/// until they expire; for more of them it has no room ([`TakeError::TooManyIds`]), and takes and gives back nothing.
+/// When a bucket is empty, requests are denied at once. It holds a million keys unless said; beyond that, buckets that are
+/// full are forgotten, which nobody notices, unless a request that used more than its estimate is settled later, and never
+/// others: if there are none, a new key is an error ([`TakeError::TooManyKeys`]). It remembers a million requests likewise,
+/// by their ids or because they were given back, until they expire; for more of them it has no room
+/// ([`TakeError::TooManyIds`]), and takes and gives back nothing.
 ///
 /// ```
 /// use tollgate::{Limiter, MemoryStore, Quota};

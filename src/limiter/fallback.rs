@@ -61,11 +61,14 @@ impl Instead {
     /// [quota of its own](crate::Limit::locally).
     pub(super) fn hold_back(&self, key: &Key, rule: &Rule, own: bool, local: Option<&Quota>, hold: HoldBack) {
         let Fallback::Local(quota) = &self.fallback else { return };
-        let lower = |rule: &Rule| match self.local.lower(key, rule, hold) {
-            Err(Error::HoldBack(HoldBackError::NeverRefills(_))) => {
-                hold.left().map(|left| self.local.lower(key, rule, HoldBack::remaining(left))).transpose()
+        let lower = |rule: &Rule| {
+            let lowered = self.local.lower(key, rule, hold);
+            match (&lowered, hold.left()) {
+                (Err(Error::HoldBack(HoldBackError::NeverRefills(_))), Some(left)) => {
+                    self.local.lower(key, rule, HoldBack::remaining(left))
+                }
+                _ => lowered,
             }
-            lowered => lowered.map(Some),
         };
         // A debt is tokens, which other terms would rescale: so under those that the bucket has, or else will have.
         if matches!(lower(&Rule::Provisioned), Err(Error::Take(TakeError::UnknownBucket(_)))) {

@@ -46,24 +46,38 @@ impl Store for Slow {
     }
 }
 
-fn take(second: &str, longest: Duration) -> anyhow::Result<Take> {
+fn take(second: &str, cost: u64, longest: Duration) -> anyhow::Result<Take> {
     let limit = |key, rule: &str| anyhow::Ok(Limit::new(Key::try_from(key)?, Rule::try_from(rule)?));
-    Ok(Take::from(limit("requests", "100000/s")?).and_limit(limit("tokens", second)?.cost(10)).max_wait(longest))
+    Ok(Take::from(limit("requests", "100000/s")?).and_limit(limit("tokens", second)?.cost(cost)).max_wait(longest))
+}
+
+/// They come one after the other, and are told by their numbers and whether they had their turn.
+fn line(limiter: &Limiter<Arc<Slow>>, takes: impl IntoIterator<Item = Take>) -> JoinSet<(usize, Result<bool, Error>)> {
+    let mut waiting = JoinSet::new();
+    for (number, take) in takes.into_iter().enumerate() {
+        let limiter = limiter.clone();
+        waiting.spawn(async move { (number, limiter.wait_all(&take).await.map(|turn| turn.is_granted())) });
+    }
+    waiting
+}
+
+/// Their numbers as they went on; all of them did.
+async fn turns(mut waiting: JoinSet<(usize, Result<bool, Error>)>) -> anyhow::Result<Vec<usize>> {
+    let mut turns = Vec::new();
+    while let Some(turn) = waiting.join_next().await {
+        let (number, granted) = turn?;
+        anyhow::ensure!(granted?, "number {number}");
+        turns.push(number);
+    }
+    Ok(turns)
 }
 
 #[tokio::test(start_paused = true)]
 async fn whose_tokens_are_there_go_on_by_few_calls() -> anyhow::Result<()> {
     let store = Slow::new(None);
     let limiter = Limiter::new(Arc::clone(&store), "unlimited")?;
-    let take = take("6400 once", Duration::from_secs(10))?;
-    let mut waiting = JoinSet::new();
-    for _ in 0..640 {
-        let (limiter, take) = (limiter.clone(), take.clone());
-        waiting.spawn(async move { limiter.wait_all(&take).await.map(|turn| turn.is_granted()) });
-    }
-    while let Some(granted) = waiting.join_next().await {
-        assert!(granted??);
-    }
+    let take = take("6400 once", 10, Duration::from_secs(10))?;
+    assert_eq!(turns(line(&limiter, vec![take.clone(); 640])).await?.len(), 640);
     let calls = store.takes.load(Ordering::SeqCst);
     assert!(calls <= 11, "{calls} calls for 640");
     assert!(!limiter.wait_all(&take).await?.is_granted());
@@ -73,18 +87,8 @@ async fn whose_tokens_are_there_go_on_by_few_calls() -> anyhow::Result<()> {
 #[tokio::test(start_paused = true)]
 async fn whose_tokens_are_not_there_wait_in_their_order() -> anyhow::Result<()> {
     let limiter = Limiter::new(Slow::new(None), "unlimited")?;
-    let take = take("100/s burst 20", Duration::from_secs(60))?;
-    let mut waiting = JoinSet::new();
-    for number in 0..40 {
-        let (limiter, take) = (limiter.clone(), take.clone());
-        waiting.spawn(async move { limiter.wait_all(&take).await.map(|turn| (turn.is_granted(), number)) });
-    }
-    let begun = Instant::now();
-    let mut turns = Vec::new();
-    while let Some(turn) = waiting.join_next().await {
-        turns.push(turn??);
-    }
-    assert!(turns.into_iter().eq((0..40).map(|number| (true, number))));
+    let (take, begun) = (take("100/s burst 20", 10, Duration::from_secs(60))?, Instant::now());
+    assert!(turns(line(&limiter, vec![take; 40])).await?.into_iter().eq(0..40));
     let elapsed = begun.elapsed();
     assert!((Duration::from_millis(3790)..Duration::from_millis(3900)).contains(&elapsed), "{elapsed:?}");
     Ok(())
@@ -93,23 +97,11 @@ async fn whose_tokens_are_not_there_wait_in_their_order() -> anyhow::Result<()> 
 #[tokio::test(start_paused = true)]
 async fn a_large_request_is_not_overtaken_by_small_ones_behind_it() -> anyhow::Result<()> {
     let limiter = Limiter::new(Slow::new(None), "unlimited")?;
-    let of_cost = |cost| {
-        let limit = |key, rule: &str| anyhow::Ok(Limit::new(Key::try_from(key)?, Rule::try_from(rule)?));
-        let tokens = limit("tokens", "100/s burst 1000")?.cost(cost);
-        anyhow::Ok(Take::from(limit("requests", "100000/s")?).and_limit(tokens).max_wait(Duration::from_secs(20)))
-    };
+    let of_cost = |cost| take("100/s burst 1000", cost, Duration::from_secs(20));
     assert!(limiter.wait_all(&of_cost(10)?).await?.is_granted());
-    let mut waiting = JoinSet::new();
     // While the first is asked for, the others gather.
-    for cost in [1, 1000, 10, 10, 10, 20, 10] {
-        let (limiter, take) = (limiter.clone(), of_cost(cost)?);
-        waiting.spawn(async move { limiter.wait_all(&take).await.map(|turn| turn.is_granted().then_some(cost)) });
-    }
-    let mut turns = Vec::new();
-    while let Some(turn) = waiting.join_next().await {
-        turns.push(turn??);
-    }
-    assert_eq!(turns, [1, 1000, 10, 10, 10, 20, 10].map(Some));
+    let takes = [1, 1000, 10, 10, 10, 20, 10].map(of_cost).into_iter().collect::<anyhow::Result<Vec<Take>>>()?;
+    assert!(turns(line(&limiter, takes)).await?.into_iter().eq(0..7));
     Ok(())
 }
 
@@ -117,13 +109,8 @@ async fn a_large_request_is_not_overtaken_by_small_ones_behind_it() -> anyhow::R
 async fn who_leaves_the_line_is_not_asked_for() -> anyhow::Result<()> {
     let store = Slow::new(None);
     let limiter = Limiter::new(Arc::clone(&store), "unlimited")?;
-    let take = take("10 once", Duration::from_secs(10))?;
-    let mut waiting = JoinSet::new();
-    for _ in 0..60 {
-        let (limiter, take) = (limiter.clone(), take.clone());
-        waiting.spawn(async move { limiter.wait_all(&take).await.is_ok_and(|turn| turn.is_granted()) });
-    }
-    assert!(waiting.join_next().await.expect("sixty")?, "it was asked for first");
+    let mut waiting = line(&limiter, vec![take("10 once", 10, Duration::from_secs(10))?; 60]);
+    assert!(waiting.join_next().await.expect("sixty")?.1?, "it was asked for first");
     // The others are asked for together now, and would then be asked for one by one.
     tokio::task::yield_now().await;
     waiting.shutdown().await;
@@ -138,21 +125,17 @@ async fn who_leaves_the_line_is_not_asked_for() -> anyhow::Result<()> {
 async fn nobody_stands_in_line_for_longer_than_they_would_wait_before_a_store_that_fails() -> anyhow::Result<()> {
     let (longest, call) = (Duration::from_secs(10), Duration::from_secs(5));
     for limits in [1, 2] {
-        let store = Slow::new(Some(call));
-        let limiter = Limiter::new(Arc::clone(&store), "1/s")?;
+        let limiter = Limiter::new(Slow::new(Some(call)), "1/s")?;
         let take = match limits {
             1 => limiter.request("one")?.max_wait(longest),
-            _ => take("1/s", longest)?.id(uuid::Uuid::new_v4(), longest),
+            _ => take("1/s", 10, longest)?.id(uuid::Uuid::new_v4(), longest),
         };
-        let mut waiting = JoinSet::new();
         let begun = Instant::now();
-        for _ in 0..100 {
-            let (limiter, take) = (limiter.clone(), take.clone());
-            waiting.spawn(async move { (limiter.wait_all(&take).await.is_err(), begun.elapsed()) });
-        }
+        let mut waiting = line(&limiter, vec![take; 100]);
         while let Some(answer) = waiting.join_next().await {
-            let (failed, after) = answer?;
-            assert!(failed && after <= longest + call, "{limits} limits: {after:?}");
+            let (number, answer) = answer?;
+            let after = begun.elapsed();
+            assert!(answer.is_err() && after <= longest + call, "{limits} limits, number {number}: {after:?}");
         }
     }
     Ok(())
