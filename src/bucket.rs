@@ -185,24 +185,29 @@ impl Bucket {
     #[inline(always)]
     pub fn verdict(&self, terms: &Terms, now: i64, request: Request, granted: bool) -> Verdict {
         let clock = terms.clock(self.anchor, now);
-        let full_at = self.full_at.max(clock);
-        let until = |tick: i64| match terms.instant(self.anchor, tick) {
+        let owed = (self.full_at - clock).max(0);
+        let until = |ticks: i64| {
             // Of a clock that was set back to before its start, too.
-            _ if tick <= clock => 0,
-            NEVER_NS => NEVER_NS,
-            instant => instant.saturating_sub(now).max(0),
+            if ticks <= 0 {
+                return 0;
+            }
+            if terms.is_continuous() {
+                return ticks;
+            }
+            match terms.instant(self.anchor, clock.saturating_add(ticks)) {
+                NEVER_NS => NEVER_NS,
+                instant => instant.saturating_sub(now).max(0),
+            }
         };
         // More than the bucket ever holds may have been granted before its terms changed, or whatever the tokens.
         let lacking =
-            |tokens: i64| until((tokens - terms.capacity).saturating_mul(terms.token_ticks).saturating_add(full_at));
+            |tokens: i64| until((tokens - terms.capacity).saturating_mul(terms.token_ticks).saturating_add(owed));
         Verdict {
             granted,
-            remaining: (terms.burst() - full_at + clock)
-                .checked_div(terms.token_ticks)
-                .map_or(terms.capacity, |n| n.max(0)),
+            remaining: (terms.burst() - owed).checked_div(terms.token_ticks).map_or(terms.capacity, |n| n.max(0)),
             wait: if granted { lacking(request.keep) } else { 0 },
             retry_after: lacking(request.cost + request.keep),
-            reset_after: until(full_at),
+            reset_after: until(owed),
         }
     }
 

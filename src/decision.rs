@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use crate::bucket::{NEVER_NS, Receipt, Terms, Verdict};
+use crate::quota::span::nanoseconds;
 use crate::{Mode, Take, Window};
 
 /// What a request came to. A denial is an answer like a grant, not an error.
@@ -24,36 +25,30 @@ pub struct Decision {
     taken: Option<Receipt>,
 }
 
-/// In nanoseconds: it is moved about more often than it is read.
+/// In nanoseconds, as the arithmetic has them: they are moved about more often than read. What is past is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Span(u64);
+struct Span(i64);
 
 impl Span {
     const ZERO: Self = Self(0);
-    const NEVER: Self = Self(u64::MAX);
-
-    /// Of the arithmetic's.
-    #[inline]
-    fn of(ns: i64) -> Self {
-        if ns == NEVER_NS { Self::NEVER } else { Self(ns.max(0).unsigned_abs()) }
-    }
+    const NEVER: Self = Self(NEVER_NS);
 
     fn less(self, by: Duration) -> Self {
-        if self == Self::NEVER { self } else { Self(self.0.saturating_sub(Self::from(by).0)) }
+        if self == Self::NEVER { self } else { Self(self.0.saturating_sub(nanoseconds(by))) }
     }
 }
 
 impl From<Duration> for Span {
     #[inline]
     fn from(duration: Duration) -> Self {
-        u64::try_from(duration.as_nanos()).map_or(Self::NEVER, Self)
+        Self(nanoseconds(duration))
     }
 }
 
 impl From<Span> for Duration {
     #[inline]
     fn from(span: Span) -> Self {
-        if span == Span::NEVER { Self::MAX } else { Self::from_nanos(span.0) }
+        if span == Span::NEVER { Self::MAX } else { Self::from_nanos(span.0.max(0).unsigned_abs()) }
     }
 }
 
@@ -67,9 +62,9 @@ impl Decision {
     pub(crate) fn of(verdict: Verdict, receipt: Option<Receipt>) -> Self {
         Self {
             granted: verdict.granted,
-            wait: Span::of(verdict.wait),
-            retry_after: Span::of(verdict.retry_after),
-            reset_after: Span::of(verdict.reset_after),
+            wait: Span(verdict.wait),
+            retry_after: Span(verdict.retry_after),
+            reset_after: Span(verdict.reset_after),
             taken: receipt,
             ..Self::grant(verdict.remaining.max(0).unsigned_abs())
         }
@@ -108,7 +103,7 @@ impl Decision {
     /// Says under which terms it was decided.
     #[inline]
     pub(crate) fn of_terms(self, terms: &Terms) -> Self {
-        let of_terms = (terms.token_ticks > 0).then(|| (terms.capacity.unsigned_abs(), Span::of(terms.refill_ns())));
+        let of_terms = (terms.token_ticks > 0).then(|| (terms.capacity.unsigned_abs(), Span(terms.refill_ns())));
         Self { terms: of_terms, ..self }
     }
 
@@ -167,14 +162,14 @@ impl Decision {
 
     /// When it was decided, by the store's clock, if it took something.
     pub(crate) fn decided_at(&self) -> Option<i64> {
-        let decided_at = |one: &Self| Some(one.taken?.acts_at.saturating_sub_unsigned(one.wait.0));
+        let decided_at = |one: &Self| Some(one.taken?.acts_at.saturating_sub(one.wait.0));
         self.each().iter().find_map(decided_at)
     }
 
     /// Says how long to wait from an instant of the store's clock, after it was decided.
     pub(crate) fn waiting_from(mut self, now: i64) -> Self {
         if let Some(acts_at) = self.taken().map(|(_, receipt)| receipt.acts_at).max() {
-            self.wait = Span::of(acts_at.saturating_sub(now));
+            self.wait = Span(acts_at.saturating_sub(now));
         }
         self
     }

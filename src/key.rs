@@ -16,8 +16,15 @@ use uuid::Uuid;
 /// assert!(Key::try_from("").is_err());
 /// # Ok::<(), tollgate::KeyError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key(SmolStr);
+
+impl std::hash::Hash for Key {
+    #[inline]
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.0.as_str().hash(state);
+    }
+}
 
 impl Key {
     /// Under which the receipts of a key's window are kept, beside those of its bucket.

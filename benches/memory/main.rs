@@ -1,9 +1,6 @@
 //! What a decision in this process costs, by the store alone and through a limiter, beside `governor`: the same keys, quota
 //! and threads, taking turns. Of these only those count during which no other program had the processors.
 //!
-//! `governor` reads the processor's counter; `MemoryStore` needs the time of day, and asks the system for it. So both are
-//! measured on either clock.
-//!
 //! ```text
 //! cargo bench --bench memory -- --seconds 2
 //! ```
@@ -18,11 +15,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use governor::RateLimiter;
-use governor::clock::{Clock, MonotonicClock, QuantaClock, Reference};
-use governor::middleware::NoOpMiddleware;
-use governor::state::keyed::DashMapStateStore;
-use tollgate::{Clock as _, Key, Limiter, MemoryStore, Quota, Rule, SystemClock, Take};
+use governor::{DefaultKeyedRateLimiter, RateLimiter};
+use tollgate::{Key, Limiter, MemoryStore, Quota, Rule, Take};
 
 #[derive(Parser)]
 #[command(about = "Measures decisions in this process, granted and denied, beside governor")]
@@ -44,33 +38,26 @@ struct Arguments {
 fn main() {
     let arguments = Arguments::parse();
     println!(
-        "| keys | threads | outcome | governor, M/s | MemoryStore on its clock, M/s | ÷ governor \
-         | governor on the system's clock, M/s | MemoryStore, M/s | ÷ governor | Limiter, M/s | ÷ governor |\n\
-         |---|---|---|---|---|---|---|---|---|---|---|"
+        "| keys | threads | outcome | governor, M/s | MemoryStore, M/s | ÷ governor | Limiter, M/s | ÷ governor |\n\
+         |---|---|---|---|---|---|---|---|"
     );
     for &keys in &arguments.keys {
         for &threads in &arguments.threads {
             for (outcome, rate) in [("granted", 1_000_000_000), ("denied", 1)] {
-                let theirs = Arc::new(Theirs::new(QuantaClock::default(), keys, rate));
-                let ours = Arc::new(Ours::new(Counter::default(), keys, rate));
-                let theirs_by_system = Arc::new(Theirs::new(MonotonicClock, keys, rate));
-                let ours_by_system = Arc::new(Ours::new(SystemClock, keys, rate));
+                let theirs = Arc::new(Theirs::new(keys, rate));
+                let ours = Arc::new(Ours::new(keys, rate));
                 let limited = Arc::new(Limited::new(keys, rate));
-                let (start, mut rates) = (Instant::now(), [const { Vec::new() }; 5]);
+                let (start, mut rates) = (Instant::now(), [const { Vec::new() }; 3]);
                 while start.elapsed().as_secs_f64() < arguments.seconds {
                     rates[0].extend(turn(&theirs, threads, outcome));
                     rates[1].extend(turn(&ours, threads, outcome));
-                    rates[2].extend(turn(&theirs_by_system, threads, outcome));
-                    rates[3].extend(turn(&ours_by_system, threads, outcome));
-                    rates[4].extend(turn(&limited, threads, outcome));
+                    rates[2].extend(turn(&limited, threads, outcome));
                 }
-                let [theirs, ours, theirs_by_system, ours_by_system, limited] = rates.map(Spread::of);
+                let [theirs, ours, limited] = rates.map(Spread::of);
                 println!(
-                    "| {keys} | {threads} | {outcome} | {theirs} | {ours} | {:.2} | {theirs_by_system} | {ours_by_system} \
-                     | {:.2} | {limited} | {:.2} |",
+                    "| {keys} | {threads} | {outcome} | {theirs} | {ours} | {:.2} | {limited} | {:.2} |",
                     ours.median / theirs.median,
-                    ours_by_system.median / theirs_by_system.median,
-                    limited.median / theirs_by_system.median
+                    limited.median / theirs.median
                 );
             }
         }
@@ -84,36 +71,16 @@ trait Decides: Send + Sync + 'static {
     fn decide(&self, key: usize) -> bool;
 }
 
-/// The time of day by the processor's counter, as it runs on from when this was made.
-struct Counter {
-    clock: QuantaClock,
-    start: <QuantaClock as Clock>::Instant,
-    started_at: i64,
-}
-
-impl Default for Counter {
-    fn default() -> Self {
-        let clock = QuantaClock::default();
-        Self { start: clock.now(), started_at: SystemClock.now(), clock }
-    }
-}
-
-impl tollgate::Clock for Counter {
-    fn now(&self) -> i64 {
-        self.started_at.saturating_add_unsigned(self.clock.now().duration_since(self.start).as_u64())
-    }
-}
-
-struct Ours<C> {
-    store: MemoryStore<C>,
+struct Ours {
+    store: MemoryStore,
     takes: Vec<Take>,
 }
 
-impl<C: tollgate::Clock> Ours<C> {
-    fn new(clock: C, keys: usize, rate: u32) -> Self {
+impl Ours {
+    fn new(keys: usize, rate: u32) -> Self {
         let rule = rule(rate);
         let takes: Vec<Take> = (0..keys).map(|n| Take::from(key(n)).rule(rule.clone())).collect();
-        let this = Self { store: MemoryStore::with_clock(clock), takes };
+        let this = Self { store: MemoryStore::new(), takes };
         for key in 0..keys {
             assert!(this.decide(key), "a new bucket is full");
         }
@@ -121,7 +88,7 @@ impl<C: tollgate::Clock> Ours<C> {
     }
 }
 
-impl<C: tollgate::Clock> Decides for Ours<C> {
+impl Decides for Ours {
     fn keys(&self) -> usize {
         self.takes.len()
     }
@@ -171,18 +138,18 @@ fn rule(rate: u32) -> Rule {
     Rule::Quota(quota.build().expect("a quota"))
 }
 
-struct Theirs<C: Clock> {
-    limiter: RateLimiter<String, DashMapStateStore<String>, C, NoOpMiddleware<C::Instant>>,
+struct Theirs {
+    limiter: DefaultKeyedRateLimiter<String>,
     keys: Vec<String>,
 }
 
-impl<C: Clock> Theirs<C> {
-    fn new(clock: C, keys: usize, rate: u32) -> Self {
+impl Theirs {
+    fn new(keys: usize, rate: u32) -> Self {
         let quota = match rate {
             1 => governor::Quota::with_period(Duration::from_hours(24)).expect("a period"),
             rate => governor::Quota::per_second(NonZeroU32::new(rate).expect("a rate")),
         };
-        let limiter = RateLimiter::dashmap_with_clock(quota, clock);
+        let limiter = RateLimiter::dashmap(quota);
         let this = Self { limiter, keys: (0..keys).map(|n| format!("user:{n}")).collect() };
         for key in &this.keys {
             assert!(this.limiter.check_key(key).is_ok(), "a new bucket is full");
@@ -191,10 +158,7 @@ impl<C: Clock> Theirs<C> {
     }
 }
 
-impl<C: Clock + Send + Sync + 'static> Decides for Theirs<C>
-where
-    C::Instant: Send + Sync,
-{
+impl Decides for Theirs {
     fn keys(&self) -> usize {
         self.keys.len()
     }
@@ -216,11 +180,14 @@ fn turn<D: Decides>(decides: &Arc<D>, threads: usize, outcome: &str) -> Option<f
                 let waited_before = waited();
                 ready.wait();
                 let start = Instant::now();
-                let (mut key, mut decisions) = (caller, 0_u32);
+                // The stride shares no divisor with the number of keys, so every key has its turn.
+                let (keys, stride) = (decides.keys(), 38_903 % decides.keys());
+                let (mut key, mut decisions) = (caller % keys, 0_u32);
                 while !over.load(Ordering::Relaxed) {
                     for _ in 0..100 {
-                        // The stride shares no divisor with the number of keys, so every key has its turn.
-                        key = (key + 38_903) % decides.keys();
+                        key += stride;
+                        // A division would take as long as a tenth of a decision.
+                        key -= if key < keys { 0 } else { keys };
                         assert_eq!(decides.decide(key), granted, "key {key}");
                     }
                     decisions += 100;

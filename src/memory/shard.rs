@@ -1,10 +1,10 @@
 use parking_lot::MutexGuard;
-use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
 use foldhash::fast::RandomState;
 
 use super::receipts::Receipts;
+use super::rows::Rows;
 use crate::book::Row;
 use crate::bucket::NEVER_NS;
 use crate::window::WindowRow;
@@ -13,7 +13,7 @@ use crate::{Key, TakeError, Window};
 /// A part of the keys: their buckets and windows, and what is remembered of requests for them.
 #[derive(Debug)]
 pub(super) struct Shard {
-    rows: HashMap<Key, Row, RandomState>,
+    rows: Rows,
     windows: HashMap<Key, WindowRow, RandomState>,
     pub(super) receipts: Receipts,
     most_keys: usize,
@@ -22,9 +22,9 @@ pub(super) struct Shard {
 }
 
 impl Shard {
-    pub(super) fn new(most_keys: usize) -> Self {
-        let receipts = Receipts::new(most_keys);
-        Self { rows: HashMap::default(), windows: HashMap::default(), receipts, most_keys, none_full_before: i64::MIN }
+    pub(super) fn new(most_keys: usize, hasher: RandomState) -> Self {
+        let (rows, windows, receipts) = (Rows::new(hasher), HashMap::default(), Receipts::new(most_keys));
+        Self { rows, windows, receipts, most_keys, none_full_before: i64::MIN }
     }
 
     /// Of receipts there may be as many.
@@ -37,7 +37,12 @@ impl Shard {
         self.rows.len() + self.windows.len()
     }
 
+    /// That of a key whose hash is known.
     #[inline]
+    pub(super) fn hashed(&mut self, hash: u64, key: &Key) -> Option<&mut Row> {
+        self.rows.hashed(hash, key)
+    }
+
     pub(super) fn row(&mut self, key: &Key) -> Option<&mut Row> {
         self.rows.get_mut(key)
     }
@@ -65,7 +70,7 @@ impl Shard {
     /// Forgets a key's bucket and window, and says whether there was one.
     pub(super) fn remove(&mut self, key: &Key) -> bool {
         let window = self.forget_window(key);
-        self.rows.remove(key).is_some() || window
+        self.rows.remove(key) || window
     }
 
     /// Says whether anything was counted in it.
@@ -75,20 +80,14 @@ impl Shard {
 
     /// Adds a bucket, or replaces it. If there is no room, those that are full are forgotten.
     pub(super) fn insert(&mut self, key: Key, row: Row, now: i64) -> Result<(), TakeError> {
-        if !self.rows.contains_key(&key) {
+        if self.rows.get(&key).is_none() {
             self.make_room(&key, 1, now)?;
         }
-        match self.rows.entry(key) {
-            Entry::Occupied(mut entry) => {
-                if entry.get().terms() != row.terms() {
-                    self.none_full_before = self.none_full_before.min(full_at(&row));
-                }
-                *entry.get_mut() = row;
-            }
-            Entry::Vacant(entry) => {
-                entry.insert(row);
-                self.none_full_before = i64::MIN;
-            }
+        let (terms, full_at) = (row.terms(), full_at(&row));
+        match self.rows.insert(key, row) {
+            Some(before) if before.terms() == terms => {}
+            Some(_) => self.none_full_before = self.none_full_before.min(full_at),
+            None => self.none_full_before = i64::MIN,
         }
         Ok(())
     }
