@@ -8,14 +8,14 @@ mod waiters;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use chrono::DateTime;
 use scenarios::World;
 use scenarios::memory::Memory;
 use tollgate::{
     Adjusted, Adjustment, Admin, Clock, Error, Filter, Key, Limiter, ManualClock, MemoryStore, Mode, Origin, Outcome,
-    Override, Quota, Receipt, Rule, Store, SweepCursor, Swept, Take, TakeError, Window,
+    Override, Quota, Receipt, Rule, Store, SweepCursor, Swept, SystemClock, Take, TakeError, Window,
 };
 use uuid::Uuid;
 
@@ -28,6 +28,16 @@ macro_rules! tests {
     };
 }
 for_each_scenario!(tests);
+
+#[test]
+fn the_time_by_the_counter_is_the_systems() {
+    let system = || i64::try_from(UNIX_EPOCH.elapsed().expect("it is later").as_nanos()).expect("before 2262");
+    let off = (0..100_000)
+        .map(|_| (system(), SystemClock.now(), system()))
+        // A microsecond, and what a counter comes to in a millisecond of which the rate is known to one part in a hundred.
+        .filter(|(before, now, after)| *now < before - 11_000 || *now > after + 11_000);
+    assert_eq!(off.collect::<Vec<_>>(), []);
+}
 
 #[tokio::test]
 async fn a_request_for_which_one_bucket_has_no_room_takes_from_none() -> anyhow::Result<()> {

@@ -45,20 +45,6 @@ const PROMPT_NS: u64 = 1_000;
 
 #[cfg(test)]
 mod tests {
-    use std::time::UNIX_EPOCH;
-
-    use crate::{Clock, SystemClock};
-
-    #[test]
-    fn the_time_by_the_counter_is_the_systems() {
-        let system = || i64::try_from(UNIX_EPOCH.elapsed().expect("it is later").as_nanos()).expect("before 2262");
-        let off = (0..100_000)
-            .map(|_| (system(), SystemClock.now(), system()))
-            // A counter's rate is known to one part in a hundred at least.
-            .filter(|(before, now, after)| *now < before - 11_000 || *now > after + 11_000);
-        assert_eq!(off.collect::<Vec<_>>(), []);
-    }
-
     #[test]
     fn the_system_is_asked_once_for_many_times_of_day() {
         let (mut asked, mut shown) = (0_usize, Vec::new());
