@@ -1,14 +1,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
-
 use crate::telemetry::Decisions;
 use crate::{AnyStore, Decision, Error, HoldBack, Key, Mode, Rule, Store, Take};
 
 mod bound;
 mod breaker;
 mod builder;
+mod current_rule;
 mod denied;
 mod fallback;
 mod holding;
@@ -31,6 +30,7 @@ pub use fallback::Fallback;
 pub(crate) use reservation::Abandoned;
 pub use reservation::Reservation;
 
+use current_rule::CurrentRule;
 use denied::Denied;
 use policy::Policy;
 use stack::Stack;
@@ -64,7 +64,7 @@ use wait::Lanes;
 #[derive(Debug)]
 pub struct Limiter<S: Store = AnyStore> {
     stack: Arc<Stack<S>>,
-    rule: Arc<ArcSwap<Rule>>,
+    rule: Arc<CurrentRule>,
     lanes: Arc<Lanes<S>>,
     keep: u64,
     longest_wait: Duration,
@@ -104,7 +104,7 @@ impl<S: Store> Limiter<S> {
     /// The rule that holds now.
     #[must_use]
     pub fn rule(&self) -> Rule {
-        Rule::clone(&self.rule.load())
+        self.rule.get()
     }
 
     /// Changes the rule for this limiter and its clones, from the next request on. Tokens that are there stay, up to the
@@ -120,7 +120,7 @@ impl<S: Store> Limiter<S> {
         R: TryInto<Rule>,
         Error: From<R::Error>,
     {
-        self.rule.store(Arc::new(rule.try_into()?));
+        self.rule.set(rule.try_into()?);
         Ok(())
     }
 

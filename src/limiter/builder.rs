@@ -1,10 +1,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use smol_str::SmolStr;
 
 use super::Limiter;
+use super::current_rule::CurrentRule;
 use super::denied::Denied;
 use super::fallback::Fallback;
 use super::policy::Policy;
@@ -166,7 +166,7 @@ impl<S: Store> LimiterBuilder<S> {
         Ok(Limiter {
             lanes: Arc::new(Lanes::new(Arc::clone(&stack))),
             stack,
-            rule: Arc::new(ArcSwap::from_pointee(rule)),
+            rule: Arc::new(CurrentRule::new(rule)),
             keep: self.keep,
             longest_wait: self.longest_wait,
             policy: Policy::new(self.deadline, self.fallback, &decisions),
