@@ -10,7 +10,9 @@ use tokio::time::Instant;
 use crate::quota::SECOND_NS;
 use crate::quota::span::nanoseconds;
 
-mod counted;
+mod process;
+
+pub use process::ProcessClock;
 
 /// Where a store without a server of its own reads the time: [`MemoryStore`](crate::MemoryStore),
 /// [`LocalBucket`](crate::LocalBucket) and SQLite. And what a [`Lease`](crate::Lease) measures time with: for that any
@@ -22,21 +24,14 @@ pub trait Clock: Send + Sync + 'static {
     fn now(&self) -> i64;
 }
 
-/// The host's clock: what the system says at least every millisecond, and in between how much later it is by the processor's
-/// counter, which is quicker to read.
+/// The host's clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
 impl Clock for SystemClock {
     #[inline]
-    #[cfg(any(target_os = "android", target_os = "linux"))]
     fn now(&self) -> i64 {
-        counted::now(|| read(ClockId::CLOCK_REALTIME).max(0))
-    }
-
-    #[cfg(not(any(target_os = "android", target_os = "linux")))]
-    fn now(&self) -> i64 {
-        counted::now(|| nanoseconds(std::time::UNIX_EPOCH.elapsed().unwrap_or_default()))
+        nanoseconds(std::time::UNIX_EPOCH.elapsed().unwrap_or_default())
     }
 }
 
@@ -45,7 +40,7 @@ impl Clock for SystemClock {
 #[cfg(any(target_os = "android", target_os = "linux"))]
 #[allow(clippy::useless_conversion, reason = "elsewhere than here they are 32 bits")]
 pub(crate) fn read(clock: ClockId) -> i64 {
-    // What the standard library calls too; its detours are a tenth of a decision in memory.
+    // As the standard library has no such clock.
     let time = clock.now().expect("every system of these has this clock");
     i64::from(time.tv_sec()).saturating_mul(SECOND_NS).saturating_add(i64::from(time.tv_nsec()))
 }

@@ -34,7 +34,7 @@ impl Span {
     const NEVER: Self = Self(NEVER_NS);
 
     fn less(self, by: Duration) -> Self {
-        if self == Self::NEVER { self } else { Self(self.0.saturating_sub(nanoseconds(by))) }
+        if self == Self::NEVER { self } else { Self(self.0.saturating_sub(nanoseconds(by)).max(0)) }
     }
 }
 
@@ -169,7 +169,7 @@ impl Decision {
     /// Says how long to wait from an instant of the store's clock, after it was decided.
     pub(crate) fn waiting_from(mut self, now: i64) -> Self {
         if let Some(acts_at) = self.taken().map(|(_, receipt)| receipt.acts_at).max() {
-            self.wait = Span(acts_at.saturating_sub(now));
+            self.wait = Span(acts_at.saturating_sub(now).max(0));
         }
         self
     }

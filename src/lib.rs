@@ -44,7 +44,7 @@ pub use admin::{
     Admin, AdminError, BucketLevel, Denials, Explanation, Filter, Origin, Override, Plan, Prospect, SweepCursor, Swept,
     Switch,
 };
-pub use clock::{Clock, ManualClock, RuntimeClock, SystemClock};
+pub use clock::{Clock, ManualClock, ProcessClock, RuntimeClock, SystemClock};
 pub use coalesce::Coalesce;
 pub use decision::{Decision, Source};
 pub use deny_cache::DenyCache;

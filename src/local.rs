@@ -2,7 +2,7 @@ use parking_lot::Mutex;
 use std::time::Duration;
 
 use crate::bucket::{Bucket, Request, Terms};
-use crate::{Clock, Decision, Error, Quota, QuotaError, SystemClock, TokenRequester};
+use crate::{Clock, Decision, Error, ProcessClock, Quota, QuotaError, TokenRequester};
 
 /// A bucket in this process, with the arithmetic of those in a database.
 ///
@@ -23,7 +23,7 @@ use crate::{Clock, Decision, Error, Quota, QuotaError, SystemClock, TokenRequest
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct LocalBucket<C = SystemClock> {
+pub struct LocalBucket<C = ProcessClock> {
     terms: Terms,
     bucket: Mutex<Bucket>,
     clock: C,
@@ -36,7 +36,7 @@ impl LocalBucket {
     ///
     /// If they make no [`Quota::interval`].
     pub fn new(max_calls: u64, period: Duration) -> Result<Self, QuotaError> {
-        Quota::interval(max_calls, period).map(|quota| Self::with_clock(quota, SystemClock))
+        Quota::interval(max_calls, period).map(|quota| Self::with_clock(quota, ProcessClock::default()))
     }
 }
 

@@ -13,8 +13,8 @@ use crate::book;
 use crate::hold_back::held;
 use crate::receipt::AdjustmentKind;
 use crate::{
-    Adjusted, Adjustment, BucketLevel, Capabilities, Clock, Decision, Error, HoldBack, Key, Limit, Mode, Outcome, Rule,
-    Store, SweepCursor, Swept, SystemClock, Take, TakeError,
+    Adjusted, Adjustment, BucketLevel, Capabilities, Clock, Decision, Error, HoldBack, Key, Limit, Mode, Outcome,
+    ProcessClock, Rule, Store, SweepCursor, Swept, Take, TakeError,
 };
 
 mod admin;
@@ -48,7 +48,7 @@ mod windows;
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct MemoryStore<C = SystemClock> {
+pub struct MemoryStore<C = ProcessClock> {
     shards: Box<[Mutex<Shard>]>,
     hasher: RandomState,
     rules: RuleBook,
@@ -60,7 +60,7 @@ impl MemoryStore {
     /// A store on the host's clock.
     #[must_use]
     pub fn new() -> Self {
-        Self::with_clock(SystemClock)
+        Self::with_clock(ProcessClock::default())
     }
 }
 
@@ -127,7 +127,6 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// The rest: apart, so that what it needs of the stack is not needed by what is usual.
-    #[cold]
     #[inline(never)]
     fn decide_other(&self, take: &Take) -> Outcome {
         take.request()?;
