@@ -225,8 +225,8 @@ impl<S: Store> Limiter<S> {
 
     /// Waits at most `longest` until `cost` tokens are there, and takes them.
     ///
-    /// If their turn would come later, it is denied at once, and takes nothing. Those who wait for one key in one process
-    /// are served in the order in which they came. It asks the store once and then sleeps.
+    /// If their turn would come later, it is denied at once, and takes nothing. Those who wait for one key of one limiter and its
+    /// clones are served in the order in which they came. It asks the store once and then sleeps.
     ///
     /// # Errors
     ///

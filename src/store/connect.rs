@@ -16,7 +16,8 @@ use crate::retry::{Class, Failure};
 pub enum Durability {
     /// Grants of the last moments: answers do not wait for the disk. On PostgreSQL those of three times its
     /// `wal_writer_delay`, 0.6 s if it is as usual; on SQLite those since its last checkpoint, and only if the host
-    /// itself crashes. So a crash grants a bucket at most its capacity once more.
+    /// itself crashes. So a crash grants a bucket at most its capacity once more, and what came in that
+    /// time.
     #[default]
     Asynchronous,
     /// Nothing that was answered.

@@ -27,8 +27,8 @@ impl Examine for MySql {
 async fn settings(connection: &mut MySqlConnection) -> Result<Settings, sqlx::Error> {
     let settings: Vec<(String, String)> = sqlx::query_as(
         "show variables where variable_name in
-           ('autocommit', 'binlog_format', 'event_scheduler', 'innodb_flush_log_at_trx_commit', 'log_bin', 'read_only',
-            'super_read_only', 'sync_binlog', 'transaction_isolation', 'tx_isolation', 'version', 'version_comment')",
+           ('autocommit', 'binlog_format', 'event_scheduler', 'innodb_flush_log_at_trx_commit', 'log_bin',
+            'max_statement_time', 'read_only', 'super_read_only', 'sync_binlog', 'transaction_isolation', 'tx_isolation', 'version', 'version_comment')",
     )
     .fetch_all(connection)
     .await?;
@@ -135,6 +135,12 @@ fn sessions(settings: &Settings, report: &mut Report) {
         let found = "autocommit is off: a bucket stays locked until the caller commits";
         report.warn("autocommit", found, "set global autocommit = on, and look into init_connect");
     }
+    // MariaDB's alone.
+    let longest: f64 = settings.get("max_statement_time").parse().unwrap_or(0.0);
+    if longest > 0.0 && longest < 1.0 {
+        let found = format!("max_statement_time is {longest} s: requests that wait for a busy bucket end with 1969");
+        report.warn("timeouts", found, "set global max_statement_time = 5, or alter user … with max_statement_time 5");
+    }
     if settings.is_on("event_scheduler") {
         report.ok("events", "event_scheduler is on");
     } else {
@@ -192,6 +198,16 @@ mod tests {
             let mut report = Report::default();
             sessions(&set(&[("autocommit", autocommit), ("event_scheduler", events)]), &mut report);
             assert_eq!(report.warnings(), warned, "autocommit {autocommit}, event_scheduler {events}");
+        }
+    }
+
+    #[test]
+    fn statements_that_end_before_a_busy_bucket_is_free_are_a_warning() {
+        for (longest, warned) in [("0.000000", &[][..]), ("0.050000", &["timeouts"]), ("5.000000", &[])] {
+            let mut report = Report::default();
+            let settings = [("autocommit", "ON"), ("event_scheduler", "ON"), ("max_statement_time", longest)];
+            sessions(&set(&settings), &mut report);
+            assert_eq!(report.warnings(), warned, "max_statement_time {longest}");
         }
     }
 
