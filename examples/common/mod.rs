@@ -26,8 +26,9 @@ pub(crate) async fn open_at(url: &str) -> anyhow::Result<Database> {
 }
 
 async fn connect<DB: Migrate>(url: &str) -> anyhow::Result<Pool<DB>> {
-    // One connection, which stays: each has a database in memory of its own.
-    let pool = PoolOptions::<DB>::new().max_connections(1).idle_timeout(None).max_lifetime(None);
+    // One connection, which stays, in memory: each has a database of its own there.
+    let connections = if url.contains(":memory:") { 1 } else { 4 };
+    let pool = PoolOptions::<DB>::new().max_connections(connections).idle_timeout(None).max_lifetime(None);
     let pool = pool.connect(url).await.context("cannot connect")?;
     tollgate::migrate(&pool).await?;
     Ok(pool)

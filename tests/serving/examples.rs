@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tollgate::{Admin, Key, PgStore, Quota};
 
 use super::client::{Answer, Client};
-use super::process::{OwnDatabase, Process};
+use super::process::{OwnDatabase, Process, SERVERS};
 
 /// Asked by one, one request after the other: so its answers are in the order in which tokens were taken.
 #[tokio::test(flavor = "multi_thread")]
@@ -160,6 +160,33 @@ async fn two_processes_of_http_plans_share_a_limit_and_a_plan_that_is_changed_un
     }
     drop((one, two));
     database.drop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_processes_of_http_plans_share_a_limit_on_every_server() -> anyhow::Result<()> {
+    for variable in SERVERS {
+        let database = OwnDatabase::create_on(variable).await?;
+        let one = Process::start("http_plans", &[&database.url, "127.0.0.1:0"]).await?;
+        let two = Process::start("http_plans", &[&database.url, "127.0.0.1:0"]).await?;
+        let clients = [one.address, two.address].map(Client::new);
+        // Ten at once, and ten a second.
+        let mut served = 0;
+        let denied = loop {
+            let answer = clients[served % 2].get("/").await?;
+            if answer.status != StatusCode::OK {
+                break answer;
+            }
+            served += 1;
+            ensure!(served < 1000, "{variable}: nothing is denied");
+        };
+        ensure!(served >= 10, "{variable}: {served} were served");
+        let again = denied.retry_after()?;
+        let message = format!("Too many requests: try again in {again} s.");
+        assert_eq!(denied.json()?, json!({ "message": message, "retry_after_seconds": again }), "{variable}");
+        drop((one, two));
+        database.drop().await?;
+    }
+    Ok(())
 }
 
 /// Asks until it is so.

@@ -1,15 +1,30 @@
 //! The example that limits each path by what its process has seen, asked by one client and by many.
 
+use anyhow::Context;
 use axum::http::StatusCode;
 use uuid::Uuid;
 
 use super::client::Client;
 use super::exact::{ask_all, count};
-use super::process::Process;
+use super::process::{OwnDatabase, Process, SERVERS};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn http_path_window_limits_each_path_by_itself() -> anyhow::Result<()> {
-    let server = Process::start("http_path_window", &["sqlite::memory:", "127.0.0.1:0"]).await?;
+    limits_each_path_by_itself("sqlite::memory:").await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn http_path_window_limits_each_path_by_itself_on_every_server() -> anyhow::Result<()> {
+    for variable in SERVERS {
+        let database = OwnDatabase::create_on(variable).await?;
+        limits_each_path_by_itself(&database.url).await.context(variable)?;
+        database.drop().await?;
+    }
+    Ok(())
+}
+
+async fn limits_each_path_by_itself(url: &str) -> anyhow::Result<()> {
+    let server = Process::start("http_path_window", &[url, "127.0.0.1:0"]).await?;
     let client = Client::new(server.address);
     for path in ["/search", "/upload?file=1"] {
         for n in 0..100 {

@@ -3,11 +3,10 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Stdio;
-use std::str::FromStr;
 
 use anyhow::{Context, ensure};
-use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
-use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
+use sqlx::postgres::{PgPool, PgPoolOptions};
+use sqlx::{AssertSqlSafe, Connection, MySqlConnection, PgConnection};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use uuid::Uuid;
@@ -34,40 +33,56 @@ impl Process {
     }
 }
 
-/// A database of PostgreSQL that no other test uses.
+/// A database that no other test uses, on a server that a variable names.
 pub struct OwnDatabase {
     pub url: String,
     name: String,
-    server: PgConnectOptions,
+    server: String,
 }
 
 impl OwnDatabase {
+    /// On PostgreSQL.
     pub async fn create() -> anyhow::Result<Self> {
-        let url = std::env::var("TOLLGATE_POSTGRES_URL").context(
-            "PostgreSQL is absent: TOLLGATE_POSTGRES_URL is not set; run scripts/test, or \
-             `eval \"$(scripts/servers env)\"` after scripts/servers start",
-        )?;
-        let server = PgConnectOptions::from_str(&url)?;
-        let name = format!("tollgate_serving_{}", Uuid::new_v4().simple());
-        let mut admin = PgConnection::connect_with(&server).await?;
-        sqlx::query(AssertSqlSafe(format!("create database {name}"))).execute(&mut admin).await?;
-        let url = server.clone().database(&name).to_url_lossy().to_string();
-        let database = Self { url, name, server };
+        let database = Self::create_on("TOLLGATE_POSTGRES_URL").await?;
         tollgate::migrate(&database.pool().await?).await?;
         Ok(database)
     }
 
+    pub async fn create_on(variable: &str) -> anyhow::Result<Self> {
+        let server = std::env::var(variable).with_context(|| {
+            format!(
+                "{variable} is not set: run scripts/test, or `eval \"$(scripts/servers env)\"` after scripts/servers start"
+            )
+        })?;
+        let name = format!("tollgate_serving_{}", Uuid::new_v4().simple());
+        let (host, _) = server.rsplit_once('/').context("a URL ends with a database")?;
+        let database = Self { url: format!("{host}/{name}"), name, server };
+        database.execute(format!("create database {}", database.name)).await?;
+        Ok(database)
+    }
+
+    /// Of PostgreSQL.
     pub async fn pool(&self) -> anyhow::Result<PgPool> {
-        let options = self.server.clone().database(&self.name);
         let pool = PgPoolOptions::new().max_connections(4).idle_timeout(None).max_lifetime(None);
-        Ok(pool.connect_with(options).await?)
+        Ok(pool.connect(&self.url).await?)
     }
 
     /// Whoever is connected is thrown out.
     pub async fn drop(self) -> anyhow::Result<()> {
-        let mut admin = PgConnection::connect_with(&self.server).await?;
-        let name = &self.name;
-        sqlx::query(AssertSqlSafe(format!("drop database {name} with (force)"))).execute(&mut admin).await?;
+        let force = if self.server.starts_with("postgres") { " with (force)" } else { "" };
+        self.execute(format!("drop database {}{force}", self.name)).await
+    }
+
+    async fn execute(&self, sql: String) -> anyhow::Result<()> {
+        let sql = sqlx::raw_sql(AssertSqlSafe(sql));
+        if self.server.starts_with("postgres") {
+            sql.execute(&mut PgConnection::connect(&self.server).await?).await?;
+        } else {
+            sql.execute(&mut MySqlConnection::connect(&self.server).await?).await?;
+        }
         Ok(())
     }
 }
+
+/// Of every engine that is a server.
+pub const SERVERS: [&str; 3] = ["TOLLGATE_POSTGRES_URL", "TOLLGATE_MYSQL_URL", "TOLLGATE_MARIADB_URL"];
