@@ -70,7 +70,7 @@ pub struct Limiter<S: Store = AnyStore> {
     longest_wait: Duration,
     policy: Policy,
     switched: Arc<Switched>,
-    decisions: Arc<Decisions>,
+    pub(crate) decisions: Arc<Decisions>,
     denied: Option<Arc<Denied>>,
     sweeper: Option<Arc<Sweeper>>,
 }

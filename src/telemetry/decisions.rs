@@ -89,6 +89,17 @@ impl Decisions {
         event!(WARN, limiter = self.limiter.as_str(), mode = mode.as_str(), "switched by TOLLGATE_MODE");
     }
 
+    /// A request did not say whose it is, and was refused: in words if that is the service's fault.
+    #[cfg(feature = "tower")]
+    pub(crate) fn nobodys(&self, status: u16, reason: Option<&str>) {
+        let limiter = self.limiter.as_str();
+        if let Some(reason) = reason {
+            event!(WARN, limiter = limiter, status = status, reason = reason, "nobody's request");
+        } else {
+            event!(DEBUG, limiter = limiter, status = status, "nobody's request");
+        }
+    }
+
     /// The store answers again.
     pub(crate) fn answers_again(&self) {
         event!(INFO, limiter = self.limiter.as_str(), "the store answers again");

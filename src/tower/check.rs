@@ -28,7 +28,10 @@ impl RateLimitLayer {
                 let refusal = (!answer.decision.is_granted()).then(denied);
                 Checked { answer: Some(answer), refusal }
             }
-            Err(Unanswered::NoKey(none)) => Checked { answer: None, refusal: Some(Refusal::NoKey(none)) },
+            Err(Unanswered::NoKey(none)) => {
+                self.gate.refused(&none);
+                Checked { answer: None, refusal: Some(Refusal::NoKey(none)) }
+            }
             Err(Unanswered::Failed(error)) => Checked { answer: None, refusal: Some(Refusal::Failed(error)) },
         }
     }

@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 
+use super::NoKey;
 use crate::limiter::Abandoned;
 use crate::{Decision, Error, Limit, Limiter, Mode, Receipt, Reservation, Rule, Store, Take};
 
@@ -14,6 +15,9 @@ pub(super) trait Gate: Send + Sync {
 
     /// The rule that holds now.
     fn rule(&self) -> Rule;
+
+    /// Tells of a request that is refused because it has no key.
+    fn refused(&self, none: &NoKey);
 
     /// Whether it is switched off, or to shadow.
     fn lets_pass(&self) -> bool;
@@ -39,6 +43,12 @@ impl<S: Store> Gate for Limiter<S> {
 
     fn rule(&self) -> Rule {
         Self::rule(self)
+    }
+
+    fn refused(&self, none: &NoKey) {
+        // What a client left out is in its answer, and may be made up of what it sent.
+        let reason = none.status().is_server_error().then(|| none.to_string());
+        self.decisions.nobodys(none.status().as_u16(), reason.as_deref());
     }
 
     fn lets_pass(&self) -> bool {

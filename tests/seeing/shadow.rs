@@ -1,15 +1,16 @@
-//! What an operator sees of a layer in shadow.
+//! What an operator sees of a layer: in shadow, and of requests that are nobody's.
 
 use std::convert::Infallible;
 
 use axum::body::Body;
 use axum::http::request::Parts;
 use axum::http::{Request, Response, StatusCode};
-use tollgate::tower::RateLimitLayer;
+use tollgate::tower::{Header, RateLimitLayer};
 use tollgate::{Admin, Limiter, MemoryStore};
 use tower::{Layer, ServiceExt, service_fn};
 
 use super::recorded::{recorder, value};
+use super::told;
 
 #[tokio::test]
 async fn what_a_layer_in_shadow_lets_pass_is_told_as_shadow_and_not_as_denied() -> anyhow::Result<()> {
@@ -28,5 +29,25 @@ async fn what_a_layer_in_shadow_lets_pass_is_told_as_shadow_and_not_as_denied() 
     assert_eq!(count("denied", "enforce"), Some(0.0));
     limiter.close().await?;
     assert_eq!(limiter.store().most_denied(10).await?, []);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_service_that_cannot_know_its_clients_is_told_of() -> anyhow::Result<()> {
+    told::listen();
+    let limiter = Limiter::builder(MemoryStore::new()).name("served").build("1/s")?;
+    let inner = service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty())));
+    // Nobody has put the peer's address among the extensions.
+    let by_address = RateLimitLayer::new(limiter.clone()).layer(inner);
+    assert_eq!(by_address.oneshot(Request::new(Body::empty())).await?.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    let by_header = RateLimitLayer::new(limiter).key(Header::new(http::HeaderName::from_static("x-client"))).layer(inner);
+    assert_eq!(by_header.oneshot(Request::new(Body::empty())).await?.status(), StatusCode::BAD_REQUEST);
+    let text = told::text();
+    for line in [
+        "WARN tollgate: nobody's request limiter=\"served\" status=500 reason=",
+        "DEBUG tollgate: nobody's request limiter=\"served\" status=400\n",
+    ] {
+        assert_eq!(text.matches(line).count(), 1, "{line} in {text}");
+    }
     Ok(())
 }
