@@ -6,14 +6,14 @@ use crate::bucket::{Bucket, Hold, MOST_TOKENS, NEVER_NS, Receipt, Request, Terms
 use crate::receipt::AdjustmentKind;
 use crate::{Adjusted, Decision, Key, Mode, Quota, Rule};
 
-/// A bucket as a store keeps it.
+/// A bucket as a store keeps it. What few have is boxed: a store in memory waits for each of its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
     /// Its own terms, or those that its plan or its last request had.
     pub(crate) own: Quota,
     /// The override's terms that the state was written under, if so.
-    pub(crate) over: Option<Quota>,
-    pub(crate) plan: Option<Key>,
+    pub(crate) over: Option<Box<Quota>>,
+    pub(crate) plan: Option<Box<Key>>,
     pub(crate) provisioned: bool,
     pub(crate) bucket: Bucket,
 }
@@ -81,7 +81,7 @@ pub(crate) fn rule(row: Option<Row>, rule: &Rule, rules: &Rules, now: i64) -> Re
     };
     let named = match (rule, &row) {
         (Rule::Plan(plan), _) => Some(plan.clone()),
-        (Rule::Provisioned, Some(row)) => row.plan.clone(),
+        (Rule::Provisioned, Some(row)) => row.plan.as_deref().cloned(),
         _ => None,
     };
     let plan = match (&named, &rules.plan) {
@@ -101,18 +101,18 @@ pub(crate) fn rule(row: Option<Row>, rule: &Rule, rules: &Rules, now: i64) -> Re
     let mut row = match (row, asked) {
         (None, None) => return Err(Word::Unknown),
         (None, Some(own)) => {
-            Row { own, over: None, plan: named.clone(), provisioned: false, bucket: Bucket::default() }
+            Row { own, over: None, plan: named.clone().map(Box::new), provisioned: false, bucket: Bucket::default() }
         }
         (Some(row), _) => row,
     };
     let other_terms = quota.is_some_and(|quota| quota != row.own);
-    let other_plan = matches!(rule, Rule::Plan(_)) && named != row.plan;
+    let other_plan = matches!(rule, Rule::Plan(_)) && named.as_ref() != row.plan.as_deref();
     if row.provisioned && (other_terms || other_plan) {
         return Err(Word::Conflict);
     }
     row.follow(asked, over.and_then(|over| over.quota), now);
     if asked.is_some() && !row.provisioned {
-        row.plan = named;
+        row.plan = named.map(Box::new);
     }
     Ok(Ruled { row: Some(row), mode, until, capacity })
 }
@@ -178,7 +178,7 @@ impl Row {
     /// The terms that the state was written under.
     #[inline]
     pub(crate) fn terms(&self) -> Terms {
-        Terms::from(&self.over.unwrap_or(self.own))
+        Terms::from(self.over.as_deref().unwrap_or(&self.own))
     }
 
     /// Whether it says nothing any more: it was not provisioned, and is full.
@@ -194,7 +194,7 @@ impl Row {
         if over.is_none() {
             self.own = asked.unwrap_or(self.own);
         }
-        self.over = over;
+        self.over = over.map(Box::new);
         let new = self.terms();
         if old != new {
             self.bucket.settle(&old, &new, now);

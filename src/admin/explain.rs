@@ -10,7 +10,7 @@ use crate::{Key, Mode, Rule};
 /// Says what rules a key, for the stores that decide in this process: the request is decided, and forgotten.
 pub(crate) fn explain(row: Option<Row>, named: Option<&Key>, chosen: &Chosen, now: i64) -> Explanation {
     let rules = Rules::from(chosen);
-    let plan = named.or_else(|| row.as_ref()?.plan.as_ref()).cloned();
+    let plan = named.or_else(|| row.as_ref()?.plan.as_deref()).cloned();
     let over = chosen.over.as_ref().filter(|_| rules.over.is_some_and(|over| over.setting.holds(now)));
 
     let quotas = [

@@ -41,8 +41,8 @@ impl BucketLevel {
         let token_ticks = terms.token_ticks.max(1);
         Self {
             key,
-            quota: row.over.unwrap_or(row.own),
-            plan: row.plan.clone(),
+            quota: row.over.as_deref().copied().unwrap_or(row.own),
+            plan: row.plan.as_deref().cloned(),
             provisioned: row.provisioned,
             overridden: row.over.is_some(),
             available: row.available(now),

@@ -34,7 +34,7 @@ impl<C: Clock> Admin for MemoryStore<C> {
             let shard = shard.lock();
             let now = self.clock.now();
             let wanted = shard.rows().filter(|(key, row)| {
-                after.is_none_or(|after| *key > after) && filter.admits(key, row.plan.as_ref(), row.provisioned)
+                after.is_none_or(|after| *key > after) && filter.admits(key, row.plan.as_deref(), row.provisioned)
             });
             levels.extend(wanted.map(|(key, row)| BucketLevel::new(key.clone(), row, now)));
         }
@@ -59,7 +59,7 @@ impl<C: Clock> Admin for MemoryStore<C> {
         let mut shard = self.shard(key).lock();
         let now = self.clock.now();
         let row = shard.row(key).cloned();
-        let chosen = self.rules.chosen(key, plan.or_else(|| row.as_ref()?.plan.as_ref()));
+        let chosen = self.rules.chosen(key, plan.or_else(|| row.as_ref()?.plan.as_deref()));
         Ok(explain(row, plan, &chosen, now))
     }
 

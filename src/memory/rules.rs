@@ -32,7 +32,7 @@ impl RuleBook {
     pub(super) fn of(&self, key: &Key, rule: &Rule, row: Option<&Row>) -> Rules {
         let plan = match rule {
             Rule::Plan(plan) => Some(plan),
-            Rule::Provisioned => row.and_then(|row| row.plan.as_ref()),
+            Rule::Provisioned => row.and_then(|row| row.plan.as_deref()),
             Rule::Quota(_) | Rule::Window(_) => None,
         };
         self.read(|choices| Rules {

@@ -40,7 +40,8 @@ async fn a_service_that_cannot_know_its_clients_is_told_of() -> anyhow::Result<(
     // Nobody has put the peer's address among the extensions.
     let by_address = RateLimitLayer::new(limiter.clone()).layer(inner);
     assert_eq!(by_address.oneshot(Request::new(Body::empty())).await?.status(), StatusCode::INTERNAL_SERVER_ERROR);
-    let by_header = RateLimitLayer::new(limiter).key(Header::new(http::HeaderName::from_static("x-client"))).layer(inner);
+    let by_header =
+        RateLimitLayer::new(limiter).key(Header::new(http::HeaderName::from_static("x-client"))).layer(inner);
     assert_eq!(by_header.oneshot(Request::new(Body::empty())).await?.status(), StatusCode::BAD_REQUEST);
     let text = told::text();
     for line in [

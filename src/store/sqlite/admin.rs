@@ -80,7 +80,7 @@ impl Operations for Sqlite {
             let row = row::find(&mut transaction, key).await?;
             let found = window || row.is_some();
             if let Some(mut row) = row {
-                let chosen = rules::find(&mut transaction, key, row.plan.as_ref()).await?;
+                let chosen = rules::find(&mut transaction, key, row.plan.as_deref()).await?;
                 book::reset(&mut row, &(&chosen).into(), clock.now());
                 row::write(&mut transaction, key, &row).await?;
             }
@@ -109,7 +109,7 @@ impl Operations for Sqlite {
             // One transaction, so that all is of one instant.
             let mut transaction = connection.begin().await?;
             let row = row::find(&mut transaction, key).await?;
-            let named = plan.as_ref().or_else(|| row.as_ref()?.plan.as_ref());
+            let named = plan.as_ref().or_else(|| row.as_ref()?.plan.as_deref());
             let chosen = rules::find(&mut transaction, key, named).await?;
             transaction.commit().await?;
             Ok(explain(row, plan.as_ref(), &chosen, clock.now()))
@@ -227,7 +227,7 @@ impl Operations for Sqlite {
             let mut transaction = connection.begin_with("begin immediate").await?;
             let found = row::find(&mut transaction, key).await?;
             let plan = match rule {
-                Rule::Provisioned => found.as_ref().and_then(|row| row.plan.as_ref()),
+                Rule::Provisioned => found.as_ref().and_then(|row| row.plan.as_deref()),
                 rule => rule.plan(),
             };
             let chosen = Rules::from(&rules::find(&mut transaction, key, plan).await?);

@@ -32,8 +32,8 @@ impl<'a> Line<'a> {
         };
         Ok(Row {
             own: self.quota()?,
-            over,
-            plan: if self.0[10].is_empty() { None } else { Some(self.name()?) },
+            over: over.map(Box::new),
+            plan: if self.0[10].is_empty() { None } else { Some(Box::new(self.name()?)) },
             provisioned: self.number(9)? != 0,
             bucket: Bucket {
                 anchor: self.number(2)?,

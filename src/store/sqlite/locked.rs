@@ -153,7 +153,7 @@ impl<'c, 'a> Locked<'c, 'a> {
         let Bucket { over, row, .. } = &self.buckets[place];
         let plan = match rule {
             Rule::Plan(plan) => Some(plan),
-            Rule::Provisioned => row.as_ref().and_then(|row| row.plan.as_ref()),
+            Rule::Provisioned => row.as_ref().and_then(|row| row.plan.as_deref()),
             Rule::Quota(_) | Rule::Window(_) => None,
         };
         let plan = plan.and_then(|plan| self.plans.get(plan)).copied();

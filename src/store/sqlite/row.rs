@@ -140,10 +140,10 @@ pub(super) fn push(rows: &mut Array, key: &Key, Row { own, over, plan, provision
         own.refill_ns().into(),
         own.refill().as_str().into(),
         (*provisioned).into(),
-        plan.as_ref().map(Key::as_str).into(),
-        over.as_ref().map(Quota::capacity_i64).into(),
-        over.as_ref().map(Quota::refill_ns).into(),
-        over.map(|over| over.refill().as_str()).into(),
+        plan.as_deref().map(Key::as_str).into(),
+        over.as_deref().map(Quota::capacity_i64).into(),
+        over.as_deref().map(Quota::refill_ns).into(),
+        over.as_deref().map(|over| over.refill().as_str()).into(),
     ]);
 }
 
@@ -164,8 +164,8 @@ fn read(columns: &SqliteRow, first: usize) -> Result<Row, sqlx::Error> {
     };
     Ok(Row {
         own: quota(number(4)?, number(5)?, columns.try_get(first + 6)?)?,
-        over,
-        plan: plan.map(key).transpose()?,
+        over: over.map(Box::new),
+        plan: plan.map(key).transpose()?.map(Box::new),
         provisioned: columns.try_get(first + 7)?,
         bucket: Bucket { anchor: number(0)?, full_at: number(1)?, granted: number(2)?, longest_wait: number(3)? },
     })
