@@ -24,7 +24,7 @@ impl Default for ProcessClock {
 impl Clock for ProcessClock {
     #[inline]
     fn now(&self) -> i64 {
-        now(|| SystemClock.now())
+        HEARD.with(|last| heard(last, &SET, COUNTER.clock.raw(), || SystemClock.now()))
     }
 }
 
@@ -41,25 +41,21 @@ struct Heard {
 /// The first thread that hears of a clock that was set has all others ask again: where the time is read under the lock of
 /// what it is for, none of them undoes what that one wrote.
 #[inline]
-fn now(system: impl FnOnce() -> i64) -> i64 {
-    let Counter { clock, good } = &*COUNTER;
-    let ticks = clock.raw();
-    HEARD.with(|last| {
-        let heard = last.get();
-        // A counter that was set back is far ahead.
-        let later = ticks.wrapping_sub(heard.ticks);
-        if later < *good && heard.set == SET.load(Ordering::Relaxed) {
-            return heard.now;
-        }
-        let now = system();
-        let later = i64::try_from(clock.delta_as_nanos(0, later)).unwrap_or(i64::MAX);
-        // By more than no bucket minds, and than the counter may be wrong; or nothing was heard before.
-        if heard.now.saturating_add(later).abs_diff(now) > (SECOND_NS / 2 + later / 64).unsigned_abs() {
-            SET.fetch_add(1, Ordering::Relaxed);
-        }
-        last.set(Heard { now, ticks, set: SET.load(Ordering::Relaxed) });
-        now
-    })
+fn heard(last: &Cell<Heard>, set: &AtomicU32, ticks: u64, system: impl FnOnce() -> i64) -> i64 {
+    let heard = last.get();
+    // A counter that was set back is far ahead.
+    let later = ticks.wrapping_sub(heard.ticks);
+    if later < COUNTER.good && heard.set == set.load(Ordering::Relaxed) {
+        return heard.now;
+    }
+    let now = system();
+    let later = i64::try_from(COUNTER.clock.delta_as_nanos(0, later)).unwrap_or(i64::MAX);
+    // By more than no bucket minds, and than the counter may be wrong; or nothing was heard before.
+    if heard.now.saturating_add(later).abs_diff(now) > (SECOND_NS / 2 + later / 64).unsigned_abs() {
+        set.fetch_add(1, Ordering::Relaxed);
+    }
+    last.set(Heard { now, ticks, set: set.load(Ordering::Relaxed) });
+    now
 }
 
 /// The processor's counter, and for how much of it an answer of the system's is good.
@@ -80,49 +76,38 @@ static COUNTER: LazyLock<Counter> = LazyLock::new(Counter::default);
 static SET: AtomicU32 = AtomicU32::new(1);
 
 thread_local! {
-    static HEARD: Cell<Heard> = const { Cell::new(Heard { now: 0, ticks: 0, set: 0 }) };
+    static HEARD: Cell<Heard> = const { Cell::new(NOTHING) };
 }
 
+const NOTHING: Heard = Heard { now: 0, ticks: 0, set: 0 };
 const GOOD_NS: u64 = 10_000;
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-    use std::sync::atomic::{AtomicI64, Ordering};
-    use std::thread;
+    use super::*;
 
-    use crate::quota::SECOND_NS;
+    const HOUR: i64 = 3600 * SECOND_NS;
 
     #[test]
-    fn the_system_is_asked_once_for_many_times_of_day() {
-        let mut asked = 0;
-        for _ in 0..100_000 {
-            super::now(|| {
-                asked += 1;
-                0
-            });
-        }
-        assert!(asked < 100_000);
+    fn the_system_is_asked_again_when_what_it_said_is_old() {
+        let (last, set, good) = (Cell::new(NOTHING), AtomicU32::new(1), COUNTER.good);
+        let shown = |ticks, system| heard(&last, &set, ticks, || system);
+        assert_eq!([shown(7, HOUR), shown(6 + good, HOUR + 1), shown(7 + good, HOUR + 2)], [HOUR, HOUR, HOUR + 2]);
+        // The counter was set back.
+        assert_eq!(shown(6, HOUR + 3), HOUR + 3);
     }
 
     #[test]
-    fn no_thread_goes_back_to_before_the_clock_was_set() {
-        let (system, latest) = (AtomicI64::new(0), Mutex::new(0));
-        thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    for _ in 0..200_000 {
-                        let mut latest = latest.lock().expect("no thread panics");
-                        let now = super::now(|| system.load(Ordering::SeqCst));
-                        assert!(now >= *latest, "{now} after {latest}");
-                        *latest = now;
-                    }
-                });
-            }
-            for hour in 1..=1000 {
-                system.store(hour * 3600 * SECOND_NS, Ordering::SeqCst);
-                thread::yield_now();
-            }
-        });
+    fn who_has_not_heard_that_the_clock_was_set_asks_again() {
+        let (set, good) = (AtomicU32::new(1), COUNTER.good);
+        let [one, other] = [NOTHING; 2].map(Cell::new);
+        let begun = 10 * good;
+        heard(&one, &set, begun, || HOUR);
+        heard(&other, &set, begun + good / 2, || HOUR);
+        // Forwards and back: the first one hears of it, and what the other heard would be good for a while.
+        for (ticks, now) in [(begun + good, 2 * HOUR), (begun + 2 * good, HOUR)] {
+            assert_eq!(heard(&one, &set, ticks, || now), now);
+            assert_eq!(heard(&other, &set, ticks + good / 4, || now), now);
+        }
     }
 }
