@@ -65,10 +65,10 @@ impl Dialect for Sqlite {
         asks: &[Ask],
         clock: &HostClock,
     ) -> Result<Vec<Answer>, sqlx::Error> {
-        if let [ask @ Ask { times: 1, .. }] = asks
-            && let Some(answer) = now::take(connection, ask, clock).await?
+        if let [ask] = asks
+            && let Some(answers) = now::take(connection, ask, clock).await?
         {
-            return Ok(vec![answer]);
+            return Ok(answers);
         }
         let limits = asks.iter().map(|ask| &ask.take.limits[0]);
         let mut locked = Locked::read(connection, limits, clock).await?;

@@ -13,23 +13,28 @@ use crate::answer::{Answer, Word};
 use crate::book;
 use crate::bucket::Request;
 
-/// Decides a request for one bucket, if it is such a one.
+/// Decides a request for one bucket, if it is such a one, and the equal ones that it stands for: if not all of them are
+/// granted, and not all are denied, none is decided.
 pub(super) async fn take(
     connection: &mut SqliteConnection,
     ask: &Ask,
     clock: &HostClock,
-) -> Result<Option<Answer>, sqlx::Error> {
+) -> Result<Option<Vec<Answer>>, sqlx::Error> {
+    let Some(cost) = ask.request.cost.checked_mul(ask.times) else { return Ok(None) };
     if ask.plan(0).is_some() || ask.id().is_some() {
         return Ok(None);
     }
+    let whole = Request { cost, ..ask.request };
     let (read_at_ms, now) = (milliseconds(), clock.now());
-    let Some(found) = row::take(connection, ask, now, read_at_ms).await? else {
+    let Some(found) = row::take(connection, ask, whole, now, read_at_ms).await? else {
         return Ok(None);
     };
-    if found.granted {
-        return Ok(Some(granted(&found, ask.request, now)));
-    }
-    Ok(weighed(&found, ask, 0, clock.now()).filter(|answer| answer.word != Word::Granted))
+    let answer = if found.granted {
+        Some(granted(&found, whole, now))
+    } else {
+        weighed(&found, ask, 0, clock.now()).filter(|answer| answer.word != Word::Granted)
+    };
+    Ok(answer.map(|answer| (0..ask.times).rev().map(|later| answer.before(later, ask.request)).collect()))
 }
 
 /// Decides a request for several buckets, if it is such a one for all of them.

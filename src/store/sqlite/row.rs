@@ -18,19 +18,20 @@ pub(super) struct Found {
     pub(super) row: Row,
 }
 
-/// Runs take.sql: the bucket after a grant, if there was one, or else the bucket as it is.
+/// Runs take.sql with so much asked: the bucket after a grant, if there was one, or else the bucket as it is.
 pub(super) async fn take(
     connection: &mut SqliteConnection,
     ask: &Ask,
+    Request { cost, max_wait, keep }: Request,
     now: i64,
     read_at_ms: i64,
 ) -> Result<Option<Found>, sqlx::Error> {
     let rows = sqlx::query(include_str!("take.sql"))
         .bind(ask.key().as_str())
-        .bind(ask.request.cost)
-        .bind(ask.request.keep)
+        .bind(cost)
+        .bind(keep)
         .bind(now)
-        .bind(now + ask.request.max_wait)
+        .bind(now + max_wait)
         .bind(read_at_ms)
         .bind(ask.quota(0).map(Quota::capacity_i64))
         .bind(ask.quota(0).map(Quota::refill_ns))
