@@ -5,6 +5,9 @@
 //!
 //! The same seeds in every run, and a fresh one. Whatever fails names its seed, which `TOLLGATE_SEED` replays.
 
+use tokio::runtime::Builder;
+use tokio::task::block_in_place;
+
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::injected;
@@ -13,6 +16,7 @@ use crate::rig::Rig;
 mod answers;
 mod operations;
 mod play;
+mod waiting;
 
 use play::Play;
 
@@ -27,9 +31,17 @@ async fn any_sequence_is_answered_as_in_memory(rig: Rig) -> anyhow::Result<()> {
     };
     let own = if rig.engine.kind == Kind::Sqlite { None } else { Some(injected(&rig).await?) };
     let ruled = own.as_ref().map_or(&rig, |(_, session)| session);
+    // The time of those who wait can be moved only where one thread does everything.
+    block_in_place(|| {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(all_are_answered(&rig, ruled, seeds))
+    })
+}
+
+async fn all_are_answered(rig: &Rig, ruled: &Rig, seeds: Vec<u64>) -> anyhow::Result<()> {
     for seed in seeds {
         let _named = Named(seed);
-        let rig = if is_ruled(seed) { ruled } else { &rig };
+        let rig = if is_ruled(seed) { ruled } else { rig };
         let mut kept: Vec<usize> = (0..OPERATIONS).collect();
         let Err(mut failure) = Box::pin(Play::of(rig, seed, &kept).run()).await else { continue };
         // Whatever comes after it, or before it and makes no difference, is left out.

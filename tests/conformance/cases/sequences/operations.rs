@@ -5,7 +5,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use tollgate::{Adjustment, HoldBack, Key, Mode, Override, Quota, Receipt, Rule, Take, Window};
 
-use figures::{HOUR, SECOND, YEAR};
+use figures::{SECOND, YEAR};
 
 mod figures;
 mod requests;
@@ -17,6 +17,10 @@ pub(super) enum Operation {
     Batch(Vec<Take>),
     /// So many are counted in a window, whatever its maximum.
     Count(Key, Window, u64),
+    /// Somebody comes who waits if need be. That it was taken is remembered for so long.
+    Wait(Take, Duration),
+    /// Who came by that operation leaves, if they still wait.
+    Leave(usize),
     Adjust(Vec<Change>),
     HoldBack(Key, Rule, HoldBack),
     Create(Key, Quota),
@@ -88,6 +92,8 @@ pub(super) fn operations(seed: u64, cast: &Cast, count: usize, ruled: bool) -> V
         windows: Vec::new(),
         ids: Vec::new(),
         takes: Vec::new(),
+        waits: Vec::new(),
+        before: None,
         hold: Duration::MAX,
         passed: 0,
         latest: 0,
@@ -113,6 +119,10 @@ struct Author<'a> {
     /// Requests with ids.
     ids: Vec<(Take, Duration)>,
     takes: Vec<Taken>,
+    /// Where somebody came who may wait.
+    waits: Vec<usize>,
+    /// Behind which others come, just after it did.
+    before: Option<Take>,
     /// For how long the latest request's id is held; without an id, its receipt does not expire.
     hold: Duration,
     /// How many nanoseconds have passed.
@@ -136,7 +146,7 @@ impl Taken {
     /// it is too late then, be it forgotten or not.
     fn has_expired(self, now: i64) -> bool {
         let age = now.saturating_sub(self.at);
-        age >= HOUR * 20 || self.hold.as_nanos() <= age.unsigned_abs().into()
+        self.hold.min(KNOWN).as_nanos() <= age.unsigned_abs().into()
     }
 }
 
@@ -145,15 +155,31 @@ impl Author<'_> {
         if self.ruled && self.one_in(8) {
             return self.ruling();
         }
+        if let Some(before) = self.before.take()
+            && !self.one_in(3)
+        {
+            return self.wait_in_line(place, before);
+        }
         match self.random.u32(0..100) {
             0..=3 => {
                 let place = self.key();
                 Operation::HoldBack(self.cast.keys[place].clone(), self.rule(place), self.hold_back(place))
             }
-            4..=44 => {
+            4..=29 => {
                 let take = self.take();
                 self.takes.push(Taken { place, at: self.passed, hold: self.hold });
                 Operation::Take(take)
+            }
+            30..=33 => {
+                let take = self.take();
+                self.wait(place, take)
+            }
+            34..=39 => {
+                let take = self.whole();
+                self.wait_in_line(place, take)
+            }
+            40..=44 if !self.waits.is_empty() => {
+                Operation::Leave(self.waits[self.random.usize(self.waits.len().saturating_sub(4)..self.waits.len())])
             }
             45..=52 => Operation::Batch((0..self.random.usize(2..7)).map(|_| self.take()).collect()),
             53..=54 => {
@@ -266,3 +292,6 @@ impl Author<'_> {
         Operation::Plan(self.cast.plans[plan].clone(), self.quotas[4 + plan], mode)
     }
 }
+
+/// A little less than a day: so long it is known at least that something was given back.
+const KNOWN: Duration = Duration::from_hours(20);

@@ -1,16 +1,18 @@
 //! One run of a sequence, in memory and on an engine.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use anyhow::ensure;
 use chrono::{DateTime, Utc};
 use tollgate::{
-    Adjusted, Adjustment, Admin, Key, Limiter, Mode, Override, Quota, Receipt, Reservation, SharedWindows, Store, Take,
+    Adjusted, Adjustment, Admin, Key, Limiter, Mode, Override, Quota, Reservation, SharedWindows, Store, Take,
     TakeError,
 };
 
 use super::answers::{agree, outcome, same, same_explanation, same_level, same_window};
 use super::operations::{Cast, Change, Operation, operations};
+use super::waiting::{Receipts, Waiters};
 use super::{OPERATIONS, is_ruled};
 use crate::engines::Kind;
 use crate::rig::Rig;
@@ -28,7 +30,8 @@ pub(super) struct Play<'a> {
     /// The latest that it was since every bucket was emptied.
     latest: i64,
     /// What each operation took, in memory and on the engine.
-    receipts: Vec<(Vec<Receipt>, Vec<Receipt>)>,
+    receipts: Vec<Receipts>,
+    waiters: Waiters,
 }
 
 pub(super) struct Failure {
@@ -44,7 +47,7 @@ impl<'a> Play<'a> {
         let mut operations: Vec<_> =
             operations(seed, &cast, OPERATIONS, is_ruled(seed)).into_iter().enumerate().collect();
         operations.retain(|(place, _)| kept.contains(place));
-        let receipts = vec![(Vec::new(), Vec::new()); OPERATIONS];
+        let receipts = vec![Receipts::default(); OPERATIONS];
         // An end must be past neither by the injected clock nor by the server's own.
         let start = if is_ruled(seed) { YEAR_2050 } else { START };
         let now = start + i64::try_from(seed % 3).unwrap_or(0) * 123_456_789;
@@ -57,6 +60,7 @@ impl<'a> Play<'a> {
             now,
             latest: now,
             receipts,
+            waiters: Waiters::default(),
         }
     }
 
@@ -92,6 +96,10 @@ impl<'a> Play<'a> {
                     self.receipts[place] = (expected.receipts().to_vec(), found.receipts().to_vec());
                 }
             }
+            Operation::Wait(take, hold) => {
+                self.receipts[place] = Box::pin(self.waiters.come((model, engine), &take, (place, hold))).await?;
+            }
+            Operation::Leave(place) => self.waiters.leave(place).await?,
             Operation::Batch(takes) => {
                 let (expected, found) = (model.take(&takes).await?, engine.take(&takes).await?);
                 ensure!(expected.len() == found.len(), "{} answers, not {}", found.len(), expected.len());
@@ -176,6 +184,9 @@ impl<'a> Play<'a> {
     }
 
     async fn step(&mut self, place: usize, step: i64) -> anyhow::Result<()> {
+        for (place, receipts) in self.waiters.wait(Duration::from_nanos(u64::try_from(step).unwrap_or(0))).await? {
+            self.receipts[place] = receipts;
+        }
         self.now = self.now.saturating_add(step).clamp(0, YEAR_2100);
         self.latest = self.latest.max(self.now);
         // After the clock was set back, the first request that looks at a bucket's tokens empties it. Whether one that need

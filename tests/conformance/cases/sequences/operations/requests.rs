@@ -6,7 +6,7 @@ use tollgate::bucket::MOST_TOKENS;
 use tollgate::{HoldBack, Limit, Quota, Rule, Take};
 use uuid::Uuid;
 
-use super::{Author, Change, Kind};
+use super::{Author, Change, KNOWN, Kind, Operation, Taken};
 
 impl Author<'_> {
     pub(super) fn take(&mut self) -> Take {
@@ -16,6 +16,29 @@ impl Author<'_> {
         }
         let take = if self.one_in(4) { self.in_window() } else { self.of_buckets() };
         if self.one_in(3) { self.identified(take) } else { take }
+    }
+
+    /// All that a bucket holds.
+    pub(super) fn whole(&mut self) -> Take {
+        let place = self.random.usize(..self.cast.keys.len() - 1);
+        let capacity = self.quotas[place].capacity();
+        Take::from(self.cast.keys[place].clone()).rule(self.rule(place)).cost(capacity)
+    }
+
+    /// Others come behind, more often than not.
+    pub(super) fn wait_in_line(&mut self, place: usize, take: Take) -> Operation {
+        self.hold = Duration::MAX;
+        self.before = Some(take.clone());
+        let longest = [Duration::from_secs(1), Duration::from_hours(1), Duration::MAX][self.random.usize(..3)];
+        let take = if self.one_in(3) { take.cost(1) } else { take }.max_wait(longest);
+        let take = if self.one_in(3) { self.identified(take) } else { take };
+        self.wait(place, take)
+    }
+
+    pub(super) fn wait(&mut self, place: usize, take: Take) -> Operation {
+        self.takes.push(Taken { place, at: self.passed, hold: self.hold });
+        self.waits.push(place);
+        Operation::Wait(take, self.hold.min(KNOWN))
     }
 
     fn of_buckets(&mut self) -> Take {
