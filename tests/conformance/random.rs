@@ -1,4 +1,5 @@
-//! Properties over random values: the same ones in every run, unless `TOLLGATE_SEED` says otherwise.
+//! Properties over random values: the same ones in every run, and a few of a fresh seed. Whatever fails names its seed, which
+//! `TOLLGATE_SEED` replays.
 
 use std::future::Future;
 
@@ -13,23 +14,26 @@ where
     S: Strategy,
     F: Future<Output = anyhow::Result<()>>,
 {
-    let seed = match std::env::var("TOLLGATE_SEED") {
-        Ok(seed) => seed.parse()?,
-        Err(_) => SEED,
+    let seeds = match std::env::var("TOLLGATE_SEED") {
+        Ok(seed) => vec![(seed.parse()?, cases)],
+        Err(_) => vec![(SEED, cases), (fastrand::u64(..), cases.div_ceil(8))],
     };
-    let config = Config {
-        cases,
-        rng_seed: RngSeed::Fixed(seed),
-        failure_persistence: None,
-        max_shrink_iters: 400,
-        ..Config::default()
-    };
-    TestRunner::new(config)
-        .run(values, |value| {
-            let checked = block_in_place(|| Handle::current().block_on(property(value)));
-            checked.map_err(|error| TestCaseError::fail(format!("{error:?}")))
-        })
-        .map_err(|error| anyhow::anyhow!("TOLLGATE_SEED={seed}: {error}"))
+    for (seed, cases) in seeds {
+        let config = Config {
+            cases,
+            rng_seed: RngSeed::Fixed(seed),
+            failure_persistence: None,
+            max_shrink_iters: 400,
+            ..Config::default()
+        };
+        TestRunner::new(config)
+            .run(values, |value| {
+                let checked = block_in_place(|| Handle::current().block_on(property(value)));
+                checked.map_err(|error| TestCaseError::fail(format!("{error:?}")))
+            })
+            .map_err(|error| anyhow::anyhow!("TOLLGATE_SEED={seed} replays this: {error}"))?;
+    }
+    Ok(())
 }
 
 const SEED: u64 = 2_026;
