@@ -33,6 +33,7 @@ mod rig;
 #[path = "../scenarios/mod.rs"]
 mod scenarios;
 mod store;
+mod taken;
 mod transcript;
 #[path = "../../examples/fleet/worker.rs"]
 mod worker;

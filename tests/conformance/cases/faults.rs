@@ -10,6 +10,7 @@ use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::{all_given_back, through_proxy, with_session};
 use crate::rig::Rig;
 
+mod given_back;
 mod interrupted;
 mod lost;
 mod secrets;
@@ -23,6 +24,7 @@ pub fn cases() -> Vec<Case> {
         .to_vec(),
         list!(Levels::Pools, Time::Real, |_| true; a_closed_pool_is_unavailable).to_vec(),
         list!(Levels::Pools, Time::Real, has_server; a_server_that_never_answers_keeps_no_connection).to_vec(),
+        given_back::cases(),
         interrupted::cases(),
         lost::cases(),
         secrets::cases(),

@@ -1,0 +1,68 @@
+//! Tokens that were taken, and what is left where they came from.
+
+use std::time::Duration;
+
+use tollgate::{Quota, Receipt, Reservation, Rule, Store, Take, Window};
+use uuid::Uuid;
+
+use crate::rig::Rig;
+use crate::scenarios::World;
+use crate::store::AnyStore;
+
+/// [`COST`] tokens of a bucket or of a sliding window that nobody else uses, and of which nothing else is left.
+pub struct Taken {
+    pub reservation: Reservation<AnyStore>,
+    pub receipt: Receipt,
+    /// A request for one more.
+    pub another: Take,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// They may be used.
+    HasCome,
+    /// They come in a day, with as many for others.
+    IsAhead,
+}
+
+/// Of a bucket, and of a sliding window. Nothing comes back to them while a case runs.
+pub fn rules() -> anyhow::Result<[Rule; 2]> {
+    let window = Window::new(2 * COST, DAY, Duration::from_hours(1))?;
+    Ok([Rule::Quota(Quota::interval(2 * COST, DAY)?), Rule::Window(window)])
+}
+
+impl Taken {
+    pub async fn new(rig: &Rig, rule: &Rule, turn: Turn, has_id: bool) -> anyhow::Result<Self> {
+        let mut another = match rule {
+            // Its days begin with it, and not at midnight.
+            Rule::Quota(quota) => Take::from(rig.bucket(*quota).await?),
+            rule => Take::from(rig.key()).rule(rule.clone()),
+        };
+        if turn == Turn::IsAhead {
+            anyhow::ensure!(rig.decide(another.clone().cost(2 * COST)).await?.is_granted(), "nobody else uses it");
+            another = another.max_wait(DAY * 3 / 2);
+        }
+        anyhow::ensure!(rig.decide(another.clone().cost(COST)).await?.is_granted(), "nobody else uses it");
+        let mut take = another.clone().cost(COST);
+        if has_id {
+            take = take.id(Uuid::new_v4(), DAY);
+        }
+        let reservation = rig.limits().build(rule.clone())?.reserve_all(&take).await?;
+        anyhow::ensure!(reservation.is_granted(), "nobody else uses it");
+        let receipt = reservation.receipts()[0].clone();
+        Ok(Self { reservation, receipt, another })
+    }
+}
+
+/// Takes what has been given back, and says how many tokens that were.
+pub async fn drain(rig: &Rig, another: &Take) -> anyhow::Result<i64> {
+    let (store, mut tokens) = (rig.store(), 0);
+    while store.take_one(another).await??.is_granted() {
+        tokens += 1;
+    }
+    Ok(tokens)
+}
+
+/// Of each that is taken.
+pub const COST: u64 = 5;
+const DAY: Duration = Duration::from_hours(24);
