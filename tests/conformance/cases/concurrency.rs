@@ -12,6 +12,7 @@ use crate::workers::{Callers, Course, Histories, faults, merge, nanoseconds};
 mod batches;
 mod lines;
 mod order;
+mod receipts;
 mod services;
 mod several;
 mod sweeps;
@@ -26,6 +27,7 @@ pub fn cases() -> Vec<Case> {
         batches::cases(),
         lines::cases(),
         order::cases(),
+        receipts::cases(),
         services::cases(),
         several::cases(),
         sweeps::cases(),

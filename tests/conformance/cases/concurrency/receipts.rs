@@ -1,0 +1,81 @@
+//! Callers who cancel, refund or settle one receipt at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
+use tollgate::{Adjusted, Adjustment, Receipt, Store};
+
+use crate::crowd::Crowd;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::rig::Rig;
+use crate::store::AnyStore;
+use crate::taken::{COST, Taken, Turn, drain, rules};
+
+pub fn cases() -> Vec<Case> {
+    list!(Levels::Every, Time::Real, |_| true;
+        of_many_who_settle_a_receipt_one_does,
+        of_many_who_refund_a_receipt_one_does,
+        of_many_who_cancel_a_receipt_one_does,
+        of_many_who_do_each_something_else_with_a_receipt_one_does)
+    .into()
+}
+
+async fn of_many_who_settle_a_receipt_one_does(rig: Rig) -> anyhow::Result<()> {
+    one_does(&rig, Turn::HasCome, true, &[|receipt| receipt.settle(COST - 3)]).await
+}
+
+/// The request had no id: whoever is first has the receipt remembered.
+async fn of_many_who_refund_a_receipt_one_does(rig: Rig) -> anyhow::Result<()> {
+    one_does(&rig, Turn::HasCome, false, &[|receipt| receipt.refund(3)]).await
+}
+
+async fn of_many_who_cancel_a_receipt_one_does(rig: Rig) -> anyhow::Result<()> {
+    one_does(&rig, Turn::IsAhead, false, &[Receipt::cancel]).await
+}
+
+async fn of_many_who_do_each_something_else_with_a_receipt_one_does(rig: Rig) -> anyhow::Result<()> {
+    let each: [Adjust; 3] = [Receipt::cancel, |receipt| receipt.refund(3), |receipt| receipt.settle(COST - 2)];
+    one_does(&rig, Turn::IsAhead, true, &each).await
+}
+
+type Adjust = fn(Receipt) -> Adjustment;
+
+/// Of a bucket, and of a sliding window: others have what one gave back, and no more.
+async fn one_does(rig: &Rig, turn: Turn, has_id: bool, each: &[Adjust]) -> anyhow::Result<()> {
+    let crowd = Crowd::new(rig, CALLERS).await?;
+    let store = crowd.rig.store().max_attempts(u32::MAX).deadline(Duration::from_mins(1));
+    for rule in rules()? {
+        for round in 0..ROUNDS {
+            let Taken { receipt, another, .. } = Taken::new(rig, &rule, turn, has_id).await?;
+            let callers = each.iter().cycle().take(usize::try_from(CALLERS)?);
+            let answers = race(&store, callers.map(|adjust| adjust(receipt.clone())).collect()).await?;
+            let (done, others): (Vec<_>, Vec<_>) =
+                answers.iter().copied().partition(|it| matches!(it, Adjusted::Done(_)));
+            let [Adjusted::Done(given_back)] = done[..] else {
+                anyhow::bail!("{answers:?} in round {round} of {rule:?}")
+            };
+            assert!(others.iter().all(|it| *it == Adjusted::Repeated), "{answers:?} in round {round} of {rule:?}");
+            assert_eq!(drain(rig, &another).await?, given_back, "{answers:?} in round {round} of {rule:?}");
+        }
+    }
+    Ok(())
+}
+
+/// What each of them was answered. All begin at once.
+async fn race(store: &AnyStore, adjustments: Vec<Adjustment>) -> anyhow::Result<Vec<Adjusted>> {
+    let start = Arc::new(Barrier::new(adjustments.len()));
+    let mut callers = JoinSet::new();
+    for adjustment in adjustments {
+        let (store, start) = (store.clone(), Arc::clone(&start));
+        callers.spawn(async move {
+            start.wait().await;
+            anyhow::Ok(store.adjust(&[adjustment]).await?.remove(0)?)
+        });
+    }
+    callers.join_all().await.into_iter().collect()
+}
+
+const CALLERS: u32 = 16;
+const ROUNDS: u32 = 2;
