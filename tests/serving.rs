@@ -9,6 +9,7 @@ mod serving {
     mod broken;
     mod client;
     mod connections;
+    mod databases;
     mod documented;
     mod exact;
     mod examples;
