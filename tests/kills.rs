@@ -1,9 +1,8 @@
 //! Databases that are killed in the middle of requests with ids: what was answered stays, what was not is paid once.
 //!
 //! Each engine is a server of this program's own, in a directory of its own; neither outlives it. How often each is
-//! killed says `TOLLGATE_KILLS`: ten times if not said, as a server takes a second or more to come back, and a process that
-//! has a file a hundred times. What a crash forgets, as durable as the commits are. And processes that lease tokens, which
-//! are stopped and killed.
+//! killed says `TOLLGATE_KILLS`: fifty times if not said, and a process that has a file twice as often. What a crash
+//! forgets, as durable as the commits are. And processes that lease tokens, which are stopped and killed.
 
 // Nothing outside uses a test.
 #![allow(unreachable_pub)]
@@ -79,7 +78,7 @@ async fn a_request_that_is_killed_with_its_server_pays_once(engine: Engine) -> a
     gate::build(&database).await?;
 
     let books = Arc::new(Books::default());
-    for round in 0..rounds(2 * CUTS.len())? {
+    for round in 0..rounds()? {
         let cut = CUTS[round % CUTS.len()];
         let callers = Callers::new(database.clone(), Arc::clone(&books));
         callers.are_answered().await?;
@@ -115,7 +114,7 @@ async fn a_request_that_is_killed_with_its_process_pays_once() -> anyhow::Result
 
     let books = Books::default();
     // Twice in each.
-    for round in 0..rounds(10 * CUTS.len())? {
+    for round in 0..rounds()? {
         for cut in [Some(CUTS[round % CUTS.len()]), None] {
             // Nobody else has the file, so that the next to open it finds it as it was left.
             database.close().await;
@@ -150,11 +149,8 @@ async fn audit(database: &Database, books: &Books, held: Option<u128>) -> anyhow
 }
 
 /// How often an engine is killed.
-fn rounds(unless_said: usize) -> anyhow::Result<usize> {
-    match std::env::var("TOLLGATE_KILLS") {
-        Ok(rounds) => rounds.parse().context("TOLLGATE_KILLS is a number"),
-        Err(_) => Ok(unless_said),
-    }
+fn rounds() -> anyhow::Result<usize> {
+    std::env::var("TOLLGATE_KILLS").map_or(Ok(50), |rounds| rounds.parse().context("TOLLGATE_KILLS is a number"))
 }
 
 fn finished(test: impl Future<Output = anyhow::Result<()>>) -> Result<(), Failed> {
