@@ -30,6 +30,8 @@ pub struct Engine {
     pub time_can_be_injected: bool,
     /// Through which layers its cases run once more: each, on one engine of each kind of call.
     pub layers: &'static [Layers],
+    /// Through which layers a part of them runs once more.
+    pub layers_in_brief: &'static [Layers],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +57,7 @@ const POSTGRES: Engine = Engine {
     has_sessions: true,
     time_can_be_injected: true,
     layers: &[],
+    layers_in_brief: &[],
 };
 
 const MYSQL: Engine = Engine { name: "mysql", kind: Kind::MySql, url_variable: Some("TOLLGATE_MYSQL_URL"), ..POSTGRES };
@@ -71,6 +74,7 @@ pub const ENGINES: &[Engine] = &[
         has_sessions: true,
         time_can_be_injected: true,
         layers: EVERY_LAYER,
+        layers_in_brief: &[],
     },
     Engine { name: "postgres15", url_variable: Some("TOLLGATE_POSTGRES15_URL"), ..POSTGRES },
     Engine { layers: EVERY_LAYER, ..POSTGRES },
@@ -84,8 +88,14 @@ pub const ENGINES: &[Engine] = &[
         ..POSTGRES
     },
     // These two have one text.
-    Engine { layers: &[Layers::Coalesced], ..MYSQL },
-    Engine { name: "mariadb", url_variable: Some("TOLLGATE_MARIADB_URL"), layers: &[Layers::Stacked], ..MYSQL },
+    Engine { layers: &[Layers::Coalesced], layers_in_brief: &[Layers::Stacked], ..MYSQL },
+    Engine {
+        name: "mariadb",
+        url_variable: Some("TOLLGATE_MARIADB_URL"),
+        layers: &[Layers::Stacked],
+        layers_in_brief: &[Layers::Coalesced],
+        ..MYSQL
+    },
     Engine { name: "mysql84", url_variable: Some("TOLLGATE_MYSQL84_URL"), required: false, ..MYSQL },
     Engine { name: "yugabyte", url_variable: Some("TOLLGATE_YUGABYTE_URL"), required: false, ..POSTGRES },
 ];

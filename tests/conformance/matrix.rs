@@ -68,7 +68,9 @@ pub fn trials() -> Vec<Trial> {
                 }
             }
             if !BENEATH.iter().any(|cases| case.name.contains(cases)) {
-                trials.extend(engine.layers.iter().map(|&layers| trial(case, engine, None, layers)));
+                let in_brief =
+                    engine.layers_in_brief.iter().filter(|_| IN_BRIEF.iter().any(|cases| case.name.contains(cases)));
+                trials.extend(engine.layers.iter().chain(in_brief).map(|&layers| trial(case, engine, None, layers)));
             }
         }
     }
@@ -126,6 +128,11 @@ const BENEATH: &[&str] = &[
     "cases::upgrades",
     "cases::vectors",
 ];
+
+/// Cases of many callers at once, and of anything in any order: the others find by an engine of the same kind what they
+/// would find here.
+const IN_BRIEF: &[&str] =
+    &["cases::cancellation", "cases::concurrency", "cases::fleet", "cases::oracle", "cases::sequences"];
 
 /// Long enough for the slowest case on the slowest machine.
 const HUNG: std::time::Duration = std::time::Duration::from_secs(240);
