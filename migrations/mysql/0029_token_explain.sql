@@ -22,10 +22,13 @@ sql security definer
 begin
   declare v_now bigint;
   declare v_id varbinary(1024) default cast(p_id as binary);
-  declare v_plan varbinary(1024) default coalesce(
-    cast(p_plan as binary), (select b.plan from token_buckets b where b.id = v_id));
+  declare v_plan varbinary(1024) default cast(p_plan as binary);
 
   call token_clock_v1(v_now);
+  -- By a statement of its own: a query within a default or an assignment would wait for whoever holds the row.
+  if v_plan is null then
+    select max(b.plan) into v_plan from token_buckets b where b.id = v_id;
+  end if;
   select r.known, r.terms_from, r.plan, r.capacity, r.refill_seconds, r.refill, r.mode, r.mode_from, r.mode_reason,
          r.mode_until, r.override_reason, r.override_until,
          r.level div r.token_ticks - (r.level mod r.token_ticks < 0) as available,

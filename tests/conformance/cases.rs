@@ -18,6 +18,7 @@ mod invariants;
 mod keys;
 mod levels;
 mod limits;
+mod looking;
 mod migrations;
 mod mutants;
 mod oracle;
@@ -52,6 +53,7 @@ pub fn all() -> Vec<Case> {
         mutants::cases(),
         keys::cases(),
         limits::cases(),
+        looking::cases(),
         migrations::cases(),
         privileges::cases(),
         removal::cases(),

@@ -1,0 +1,42 @@
+//! Who looks waits for nobody.
+
+use std::time::Duration;
+
+use tollgate::{Admin, BucketLevel, Filter, Limiter, Quota, Take, Window};
+
+use crate::engines::Kind;
+use crate::held::Held;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::rig::Rig;
+
+pub(crate) fn cases() -> Vec<Case> {
+    list!(Levels::Every, Time::Real, |engine| engine.kind != Kind::Sqlite; what_somebody_holds_is_looked_at_as_it_was_before)
+        .into()
+}
+
+async fn what_somebody_holds_is_looked_at_as_it_was_before(rig: Rig) -> anyhow::Result<()> {
+    let day = Duration::from_hours(24);
+    let key = rig.bucket(Quota::interval(5, day)?).await?;
+    let window = Take::from(key.clone()).rule(Window::new(5, day, day)?.into());
+    assert!(rig.take(&key).await?.is_granted() && rig.decide(window.clone()).await?.is_granted());
+
+    let mut held = Held::open(&rig).await?;
+    assert!(held.decide(&Take::from(key.clone())).await?.is_granted() && held.decide(&window).await?.is_granted());
+    let store = rig.store().deadline(DEADLINE);
+    let left = |level: &BucketLevel| (level.available, level.granted);
+    let limiter = Limiter::new(store.clone(), Quota::interval(5, day)?)?;
+    assert_eq!(left(&limiter.peek(&key).await?), (4, 1));
+    assert_eq!(store.peek(&key).await?.as_ref().map(left), Some((4, 1)));
+    assert_eq!(store.peek_window(&key).await?.map(|level| level.counted), Some(1));
+    assert_eq!(store.explain(&key, None).await?.available, Some(4));
+    let filter = Filter::default().prefix(key.clone());
+    assert_eq!(store.list(&filter, None, 10).await?.iter().map(left).collect::<Vec<_>>(), [(4, 1)]);
+
+    held.commit().await?;
+    assert_eq!(left(&limiter.peek(&key).await?), (3, 2));
+    assert_eq!(store.peek_window(&key).await?.map(|level| level.counted), Some(2));
+    Ok(())
+}
+
+/// Who waits for the row has no answer: it is held until they have looked.
+const DEADLINE: Duration = Duration::from_secs(2);
