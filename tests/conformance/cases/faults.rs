@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tollgate::{Error, Quota, Store, Take};
+use tollgate::{Adjusted, Error, Limiter, Quota, Store, Take};
+use uuid::Uuid;
 
 use crate::engines::{Engine, Kind};
 use crate::held::Held;
@@ -22,7 +23,10 @@ pub fn cases() -> Vec<Case> {
             a_pool_without_a_free_connection_is_unavailable,
             a_request_that_waits_longer_than_its_deadline_is_unknown)
         .to_vec(),
-        list!(Levels::Pools, Time::Real, |_| true; a_closed_pool_is_unavailable).to_vec(),
+        list!(Levels::Pools, Time::Real, |_| true;
+            a_closed_pool_is_unavailable,
+            a_limiter_without_a_limit_asks_no_database)
+        .to_vec(),
         list!(Levels::Pools, Time::Real, has_server; a_server_that_never_answers_keeps_no_connection).to_vec(),
         given_back::cases(),
         interrupted::cases(),
@@ -50,6 +54,29 @@ async fn a_closed_pool_is_unavailable(rig: Rig) -> anyhow::Result<()> {
     crate::pools::with_pool!(&rig.pool, pool => pool.close().await);
     let error = take(&rig.store(), &key).await.expect_err("it is closed");
     assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
+    Ok(())
+}
+
+/// Whoever asks this pool is told that it is closed.
+async fn a_limiter_without_a_limit_asks_no_database(rig: Rig) -> anyhow::Result<()> {
+    crate::pools::with_pool!(&rig.pool, pool => pool.close().await);
+    let limiter = Limiter::new(rig.store(), Quota::rate(f64::INFINITY))?;
+    let key = rig.key();
+    assert!(limiter.allow(&key).await?.is_granted());
+    assert!(limiter.wait_n(&key, 1_000_000, Duration::ZERO).await?.is_granted());
+    let reservation = limiter.reserve_n(&key, u64::MAX).await?;
+    assert!(reservation.is_granted() && reservation.delay().is_zero());
+    assert_eq!(reservation.cancel().await?, 0);
+    // However many limits there are not, and though nobody remembers the id.
+    let several = limiter.request(&key)?.and(rig.key(), limiter.rule()).id(Uuid::new_v4(), Duration::from_hours(1));
+    assert!(limiter.decide(&several).await?.is_granted());
+    assert_eq!(limiter.wait_all(&several).await?.settle(7).await?, Adjusted::Done(0));
+    assert_eq!(limiter.peek(&key).await?.quota, Quota::unlimited());
+    assert_eq!(limiter.close().await?, 0);
+
+    limiter.set_rule("1000000/s")?;
+    let asked = limiter.allow(&key).await;
+    assert!(matches!(asked, Err(Error::Unavailable(_))), "{asked:?}");
     Ok(())
 }
 
