@@ -60,13 +60,21 @@ impl Answer {
         self
     }
 
-    /// What it is once so many tokens of the bucket as it stood were taken.
+    /// What it is once so many more tokens of the bucket were taken; or so many fewer, if they are below 0.
     #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(crate) fn debit(&mut self, tokens: i64) {
-        if let (true, Some((terms, bucket))) = (tokens > 0, &mut self.state) {
+        if let (true, Some((terms, bucket))) = (tokens != 0, &mut self.state) {
             bucket.granted += tokens;
             bucket.full_at = bucket.full_at.max(terms.clock(bucket.anchor, self.now)) + tokens * terms.token_ticks;
         }
+    }
+
+    /// Whether the bucket as it is has enough for a request.
+    #[cfg(any(feature = "mysql", feature = "postgres"))]
+    pub(crate) fn has(&self, Request { cost, keep, .. }: Request) -> bool {
+        self.state.is_none_or(|(terms, bucket)| {
+            bucket.full_at + (cost + keep - terms.capacity) * terms.token_ticks <= terms.clock(bucket.anchor, self.now)
+        })
     }
 
     /// Takes nothing after all, because another bucket denied.

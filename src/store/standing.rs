@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::ask::Ask;
+use crate::Mode;
 use crate::answer::{Answer, Word};
 
 /// What was told of each bucket of each request.
@@ -39,25 +40,50 @@ impl<'a> Told<'a> {
 
     /// The answers for each bucket of each request, as if they had been decided one after the other; fewer if something was
     /// not told.
+    ///
+    /// Those that were decided by themselves came after the others: their answers know what these took, also those that are
+    /// behind them here.
     pub(super) fn in_turn(self) -> Vec<Answer> {
-        let mut taken: HashMap<&str, i64> = HashMap::new();
-        let mut answers = Vec::new();
+        let mut buckets: HashMap<&str, Bucket> = HashMap::new();
+        let mut requests = Vec::with_capacity(self.asks.len());
         for ((ask, told), decided) in self.asks.iter().zip(self.answers).zip(self.decided) {
-            let mut told: Vec<Answer> = told.into_iter().flatten().collect();
-            if !decided {
-                let granted = told.iter().all(|answer| answer.word == Word::Granted);
-                for (place, (answer, key)) in told.iter_mut().zip(ask.take.keys()).enumerate() {
-                    let taken = taken.entry(key.as_str()).or_default();
-                    if granted {
-                        *taken += ask.request_at(place).cost;
-                    } else if answer.word == Word::Granted {
-                        answer.spare(None);
-                    }
-                    answer.debit(*taken);
+            let told: Vec<Answer> = told.into_iter().flatten().collect();
+            let granted = told.iter().all(|answer| answer.word == Word::Granted && answer.mode == Mode::Enforce);
+            for (place, key) in ask.take.keys().enumerate().filter(|_| granted && !decided) {
+                buckets.entry(key.as_str()).or_default().behind += ask.request_at(place).cost;
+            }
+            requests.push((ask, told, decided, granted));
+        }
+        let mut answers = Vec::new();
+        for (ask, mut told, decided, granted) in requests {
+            for (place, (answer, key)) in told.iter_mut().zip(ask.take.keys()).enumerate() {
+                let bucket = buckets.entry(key.as_str()).or_default();
+                let cost = if granted { ask.request_at(place).cost } else { 0 };
+                bucket.taken += cost;
+                if decided {
+                    answer.debit(-bucket.behind);
+                    continue;
+                }
+                bucket.behind -= cost;
+                if !granted && answer.word == Word::Granted {
+                    answer.spare(None);
+                }
+                answer.debit(bucket.taken);
+                if answer.word == Word::Spared && !answer.has(ask.request_at(place)) {
+                    answer.word = Word::Denied;
                 }
             }
             answers.extend(told);
         }
         answers
     }
+}
+
+/// Tokens of a bucket.
+#[derive(Default)]
+struct Bucket {
+    /// By those up to here.
+    taken: i64,
+    /// By those behind that were decided together.
+    behind: i64,
 }
