@@ -171,7 +171,7 @@ impl Bucket {
         let due = self.full_at + (request.cost + request.keep - terms.capacity) * terms.token_ticks;
         let granted = due <= terms.clock(self.anchor, now + request.max_wait);
         if granted {
-            let acts = terms.step(due);
+            let acts = if due <= clock { clock } else { terms.step(due) };
             self.longest_wait = self.longest_wait.max(acts - clock);
             self.full_at = self.full_at.max(clock).max(acts) + request.cost * terms.token_ticks;
             self.granted = self.granted.saturating_add(request.cost);

@@ -5,12 +5,17 @@
 -- passed, or null
 update token_buckets
    set granted = granted + ?2,
-       longest_wait = max(longest_wait,
-                          (full_at + (?2 + ?3) * token_ticks - burst + step_ticks - 1) / step_ticks * step_ticks
-                            - (?4 - anchor) / step_ns * step_ticks),
-       full_at = max(full_at,
-                     (full_at + (?2 + ?3) * token_ticks - burst + step_ticks - 1) / step_ticks * step_ticks,
-                     (?4 - anchor) / step_ns * step_ticks) + ?2 * token_ticks
+       longest_wait = case
+         when full_at + (?2 + ?3) * token_ticks - burst <= (?4 - anchor) / step_ns * step_ticks then longest_wait
+         else max(longest_wait,
+                  (full_at + (?2 + ?3) * token_ticks - burst + step_ticks - 1) / step_ticks * step_ticks
+                    - (?4 - anchor) / step_ns * step_ticks)
+       end,
+       full_at = ?2 * token_ticks + case
+         when full_at + (?2 + ?3) * token_ticks - burst <= (?4 - anchor) / step_ns * step_ticks
+           then max(full_at, (?4 - anchor) / step_ns * step_ticks)
+         else max(full_at, (full_at + (?2 + ?3) * token_ticks - burst + step_ticks - 1) / step_ticks * step_ticks)
+       end
  where id = ?1
    and plan is null and over_capacity is null
    and ?2 <= capacity - ?3

@@ -24,13 +24,20 @@ select value, 0, 1, 1, ?2 ->> key, ?3 ->> key
    and not exists (select over.id from token_overrides over)
     on conflict (id) do update
    set granted = granted + excluded.granted,
-       longest_wait = max(longest_wait,
-                          (full_at + (excluded.granted + excluded.longest_wait) * token_ticks - burst + step_ticks - 1)
-                            / step_ticks * step_ticks - (?4 - anchor) / step_ns * step_ticks),
-       full_at = max(full_at,
-                     (full_at + (excluded.granted + excluded.longest_wait) * token_ticks - burst + step_ticks - 1)
-                       / step_ticks * step_ticks,
-                     (?4 - anchor) / step_ns * step_ticks) + excluded.granted * token_ticks
+       longest_wait = case
+         when full_at + (excluded.granted + excluded.longest_wait) * token_ticks - burst
+              <= (?4 - anchor) / step_ns * step_ticks then longest_wait
+         else max(longest_wait,
+                  (full_at + (excluded.granted + excluded.longest_wait) * token_ticks - burst + step_ticks - 1)
+                    / step_ticks * step_ticks - (?4 - anchor) / step_ns * step_ticks)
+       end,
+       full_at = excluded.granted * token_ticks + case
+         when full_at + (excluded.granted + excluded.longest_wait) * token_ticks - burst
+              <= (?4 - anchor) / step_ns * step_ticks then max(full_at, (?4 - anchor) / step_ns * step_ticks)
+         else max(full_at,
+                  (full_at + (excluded.granted + excluded.longest_wait) * token_ticks - burst + step_ticks - 1)
+                    / step_ticks * step_ticks)
+       end
 returning id, format('granted  %s %s %s %s %s %s %s %s    ',
                      anchor, full_at, granted, longest_wait, capacity, refill_ns, refill, provisioned);
 
