@@ -45,13 +45,9 @@ begin
     on duplicate key update id = token_buckets.id;
     -- The row is locked from here on, and may have been waited for.
     call token_clock_v1(v_now);
-    -- Unless an override rules.
+    -- Unless the state is under an override's terms: if that has ended, the next request settles it.
     select (capacity = under_capacity and refill_seconds = under_seconds and refill = under_refill
-            or not exists (
-                 select 1 from token_overrides
-                  where id = v_id and capacity is not null
-                    and (expires_at is null
-                         or timestampdiff(microsecond, '1970-01-01', least(expires_at, '2262-01-01')) * 1000 > v_now)))
+            or not exists (select 1 from token_overrides where id = v_id and capacity is not null))
            and not (under_capacity = p_capacity and under_seconds = p_refill_seconds and under_refill = p_refill),
            burst, step_ns, step_ticks, token_ticks, anchor, full_at, longest_wait
       into v_settles, b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_longest_wait

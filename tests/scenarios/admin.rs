@@ -9,9 +9,9 @@ use tollgate::{
 use super::{START, World, left, ms, under};
 
 /// Milliseconds after the start of the scenarios' time that no host's clock has reached: ends are compared with it too.
-const LATER: i64 = 30 * 365 * 86_400_000;
+pub(super) const LATER: i64 = 30 * 365 * 86_400_000;
 
-fn instant(ms: i64) -> DateTime<Utc> {
+pub(super) fn instant(ms: i64) -> DateTime<Utc> {
     DateTime::from_timestamp_nanos(START) + TimeDelta::milliseconds(ms)
 }
 

@@ -4,7 +4,44 @@ use std::time::Duration;
 
 use tollgate::{Admin, Decision, Key, Mode, Override, Quota, Rule, Store, Take, TakeError};
 
+use super::admin::{LATER, instant};
 use super::{World, left, ms, under};
+
+/// Its clock starts after the time that it is now.
+pub(crate) async fn a_bucket_that_was_made_in_the_future_grants_at_once_or_not_at_all<W: World>(
+    world: &W,
+) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let key = world.key();
+    world.create(&key, "10 once".parse()?).await?;
+    assert_eq!(left(&world.decide(Take::from(key.clone()).cost(9)).await?), (true, 1));
+    world.at_ms(-86_400_000).await?;
+    world.create(&key, "5 per 1h".parse()?).await?;
+    world.at_ms(-86_400_000 + 120_000).await?;
+    let granted = world.decide(Take::from(key).cost(5)).await?;
+    assert_eq!((left(&granted), granted.wait()), ((true, 0), Duration::ZERO));
+    Ok(())
+}
+
+/// When an override has ended, the next request brings the bucket to its own terms, whatever they are by then.
+pub(crate) async fn terms_that_are_given_after_an_override_ended_begin_with_the_next_request<W: World>(
+    world: &W,
+) -> anyhow::Result<()> {
+    world.at_ms(LATER).await?;
+    let key = world.key();
+    world.create(&key, "10 once".parse()?).await?;
+    let expires_at = Some(instant(LATER + 1000));
+    let over = Override { quota: Some("5 once".parse()?), expires_at, ..Override::default() };
+    world.store().set_override(&key, over).await?;
+    assert_eq!(left(&world.decide(Take::from(key.clone())).await?), (true, 4));
+    world.at_ms(LATER + 2000).await?;
+    world.create(&key, "10/s".parse()?).await?;
+    world.at_ms(LATER + 60_000).await?;
+    assert_eq!(left(&world.decide(Take::from(key.clone())).await?), (true, 3));
+    world.at_ms(LATER + 61_000).await?;
+    assert_eq!(left(&world.decide(Take::from(key)).await?), (true, 9));
+    Ok(())
+}
 
 /// A client of a plan.
 struct Client<'a, W> {
