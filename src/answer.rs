@@ -51,6 +51,7 @@ impl Answer {
     }
 
     /// What it was to an earlier one of equal requests, before so many later ones.
+    #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
     pub(crate) fn before(mut self, later: i64, request: Request) -> Self {
         if let (true, Some((terms, bucket))) = (self.took(), &mut self.state) {
             let tokens = later * request.cost;
