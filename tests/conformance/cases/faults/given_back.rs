@@ -13,18 +13,13 @@ use crate::rig::Rig;
 use crate::taken::{COST, Taken, Turn, drain, rules};
 
 pub fn cases() -> Vec<Case> {
-    [
-        list!(Levels::Every, Time::Real, has_server;
-            what_is_given_back_and_has_its_answer_cut_off_is_given_back_once,
-            what_never_arrived_is_given_back_when_it_is_asked_for_again,
-            a_reservation_whose_answer_is_cut_off_is_given_back_once,
-            what_is_given_back_of_several_keys_and_has_one_answer_cut_off_is_given_back_once)
-        .to_vec(),
-        list!(Levels::Pools, Time::Real, has_server;
-            what_is_given_back_and_has_its_answer_swallowed_is_given_back_once)
-        .to_vec(),
-    ]
-    .concat()
+    list!(Levels::Pools, Time::Real, has_server;
+        what_is_given_back_and_has_its_answer_cut_off_is_given_back_once,
+        what_is_given_back_and_has_its_answer_swallowed_is_given_back_once,
+        what_never_arrived_is_given_back_when_it_is_asked_for_again,
+        a_reservation_whose_answer_is_cut_off_is_given_back_once,
+        what_is_given_back_of_several_keys_and_has_one_answer_cut_off_is_given_back_once)
+    .into()
 }
 
 async fn what_is_given_back_and_has_its_answer_cut_off_is_given_back_once(rig: Rig) -> anyhow::Result<()> {
@@ -58,7 +53,7 @@ async fn a_reservation_whose_answer_is_cut_off_is_given_back_once(rig: Rig) -> a
     let (proxied, proxy) = through_proxy(&rig, 1).await?;
     for rule in rules()? {
         let Taken { reservation, receipt, another } = Taken::new(&proxied, &rule, Turn::IsAhead, true).await?;
-        arm(&proxied, &proxy, receipt.key(), Then::Cut(0));
+        arm(&proxy, receipt.key(), Then::Cut(0));
         let error = reservation.cancel().await.expect_err("the connection fails");
         assert!(matches!(error, Error::OutcomeUnknown(_)), "{rule:?}: {error:?}");
         was_asked_once(&proxy, receipt.key());
@@ -79,7 +74,7 @@ async fn what_is_given_back_of_several_keys_and_has_one_answer_cut_off_is_given_
         refunds.push(each.receipt.clone().refund(COST));
         taken.push(each);
     }
-    arm(&proxied, &proxy, taken[3].receipt.key(), Then::Cut(0));
+    arm(&proxy, taken[3].receipt.key(), Then::Cut(0));
     let error = proxied.store().adjust(&refunds).await.expect_err("the connection fails");
     assert!(matches!(error, Error::OutcomeUnknown(_)), "{error:?}");
     for adjusted in proxied.store().adjust(&refunds).await? {
@@ -110,7 +105,7 @@ async fn fail_each(
         for way in ways {
             let Taken { receipt, another, .. } = Taken::new(rig, &rule, Turn::IsAhead, true).await?;
             let adjustments = [way(receipt.clone())];
-            arm(&proxied, &proxy, receipt.key(), then);
+            arm(&proxy, receipt.key(), then);
             let answer = proxied.store().deadline(deadline).adjust(&adjustments).await;
             let error = answer.expect_err("the connection fails");
             assert!(error.is_outcome_unknown(), "{error:?}");
@@ -122,13 +117,10 @@ async fn fail_each(
     Ok(ends)
 }
 
-/// The next request for a key fails, or its commit.
-fn arm(proxied: &Rig, proxy: &Proxy, key: &Key, then: Then) {
+/// The next request for a key fails.
+fn arm(proxy: &Proxy, key: &Key, then: Then) {
     drop(proxy.requests());
-    match proxied.level {
-        None => proxy.fail(key.as_str(), then),
-        Some(_) => proxy.fail("COMMIT", then),
-    }
+    proxy.fail(key.as_str(), then);
 }
 
 fn was_asked_once(proxy: &Proxy, key: &Key) {
