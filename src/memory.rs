@@ -79,7 +79,11 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// How many keys it holds at most, and of how many requests it remembers the ids or that they were given back; each
-    /// rounded up to a multiple of the number of its shards, and a million if not said.
+    /// rounded up to a multiple of the number of its shards, 64, and a million if not said.
+    ///
+    /// Each shard holds its part: one whose buckets are none of them full again refuses a new key as
+    /// [`TooManyKeys`](crate::TakeError::TooManyKeys) while others have room. Where there are few, give several times as many
+    /// as are in use at once.
     #[must_use]
     pub fn most_keys(self, keys: usize) -> Self {
         for shard in &self.shards {

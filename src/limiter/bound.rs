@@ -15,6 +15,8 @@ use crate::{AnyStore, Decision, Error, HoldBack, Key, Store, TokenRequester};
 /// # async fn main() -> Result<(), tollgate::Error> {
 /// let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(10))?.bind("third-party-api")?;
 /// assert!(limiter.allow().await?.is_granted());
+/// // From the next request on.
+/// limiter.limiter().set_rule(Quota::per_second(20))?;
 /// # Ok(())
 /// # }
 /// ```
@@ -31,6 +33,12 @@ impl<S: Store> Clone for Bound<S> {
 }
 
 impl<S: Store> Bound<S> {
+    /// The limiter of which this is one key: to change its rule, to close it, or to ask whether it fell back.
+    #[must_use]
+    pub fn limiter(&self) -> &Limiter<S> {
+        &self.limiter
+    }
+
     /// See [`Limiter::allow`].
     ///
     /// # Errors
