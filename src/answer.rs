@@ -93,7 +93,7 @@ impl Answer {
         self.took().then_some(Receipt { cost: request.cost, granted: bucket.granted, acts_at })
     }
 
-    fn took(&self) -> bool {
+    pub(crate) fn took(&self) -> bool {
         self.word == Word::Granted && self.mode == Mode::Enforce
     }
 

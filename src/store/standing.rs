@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 
 use super::ask::Ask;
-use crate::Mode;
 use crate::answer::{Answer, Word};
 
 /// What was told of each bucket of each request.
@@ -48,7 +47,7 @@ impl<'a> Told<'a> {
         let mut requests = Vec::with_capacity(self.asks.len());
         for ((ask, told), decided) in self.asks.iter().zip(self.answers).zip(self.decided) {
             let told: Vec<Answer> = told.into_iter().flatten().collect();
-            let granted = told.iter().all(|answer| answer.word == Word::Granted && answer.mode == Mode::Enforce);
+            let granted = told.iter().all(|answer| answer.word == Word::Granted);
             for (place, key) in ask.take.keys().enumerate().filter(|_| granted && !decided) {
                 buckets.entry(key.as_str()).or_default().behind += ask.request_at(place).cost;
             }
@@ -58,18 +57,21 @@ impl<'a> Told<'a> {
         for (ask, mut told, decided, granted) in requests {
             for (place, (answer, key)) in told.iter_mut().zip(ask.take.keys()).enumerate() {
                 let bucket = buckets.entry(key.as_str()).or_default();
-                let cost = if granted { ask.request_at(place).cost } else { 0 };
-                bucket.taken += cost;
+                let request = ask.request_at(place);
                 if decided {
+                    // Of several that were granted, one may be off.
+                    bucket.taken += if answer.took() { request.cost } else { 0 };
                     answer.debit(-bucket.behind);
                     continue;
                 }
+                let cost = if granted { request.cost } else { 0 };
+                bucket.taken += cost;
                 bucket.behind -= cost;
                 if !granted && answer.word == Word::Granted {
                     answer.spare(None);
                 }
                 answer.debit(bucket.taken);
-                if answer.word == Word::Spared && !answer.has(ask.request_at(place)) {
+                if answer.word == Word::Spared && !answer.has(request) {
                     answer.word = Word::Denied;
                 }
             }

@@ -1,6 +1,6 @@
 //! Several limits at once.
 
-use tollgate::{Adjusted, Admin, Error, Key, Limit, Override, Quota, Receipt, Rule, Store, Take, TakeError};
+use tollgate::{Adjusted, Admin, Error, Key, Limit, Mode, Override, Quota, Receipt, Rule, Store, Take, TakeError};
 use uuid::Uuid;
 
 use super::{World, left, ms, under};
@@ -33,16 +33,17 @@ pub(crate) async fn all_grant_or_none_takes_anything<W: World>(world: &W) -> any
 /// A call decides some requests together and others by themselves: who is told has what those before took, and no more.
 pub(crate) async fn each_of_a_batch_is_told_what_those_before_it_have_left<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
-    let [ruled, shared, scarce, empty, other] = std::array::from_fn(|_| world.key());
-    for (key, quota) in [(&ruled, "9 once"), (&shared, "10 once"), (&scarce, "1 once"), (&empty, "1 once")] {
-        world.create(key, quota.parse()?).await?;
+    let [ruled, off, shared, scarce, empty, other] = std::array::from_fn(|_| world.key());
+    for (key, tokens) in [(&ruled, 9), (&off, 9), (&shared, 10), (&scarce, 1), (&empty, 1), (&other, 9)] {
+        world.create(key, Quota::once(tokens)?).await?;
     }
-    world.create(&other, "9 once".parse()?).await?;
     world.store().set_override(&ruled, Override { quota: Some("8 once".parse()?), ..Override::default() }).await?;
+    world.store().set_override(&off, Override { mode: Some(Mode::Off), ..Override::default() }).await?;
     assert!(world.decide(Take::from(empty.clone())).await?.is_granted());
     let both = |one: &Key, two: &Key, cost| Take::from(one.clone()).and(two.clone(), Rule::Provisioned).cost(cost);
     let takes = [
         both(&shared, &ruled, 2),
+        both(&shared, &off, 1),
         both(&shared, &other, 1),
         both(&shared, &empty, 1),
         both(&scarce, &other, 1),
@@ -56,12 +57,13 @@ pub(crate) async fn each_of_a_batch_is_told_what_those_before_it_have_left<W: Wo
     }
     let expected = [
         [(true, 8), (true, 6)],
-        [(true, 7), (true, 8)],
-        [(true, 7), (false, 0)],
+        [(true, 7), (true, 9)],
+        [(true, 6), (true, 8)],
+        [(true, 6), (false, 0)],
         [(true, 0), (true, 7)],
         [(false, 0), (true, 7)],
         [(false, 0), (false, 0)],
-        [(true, 3), (true, 3)],
+        [(true, 2), (true, 3)],
     ];
     assert_eq!(told, expected);
     Ok(())
