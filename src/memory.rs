@@ -111,18 +111,16 @@ impl<C: Clock> MemoryStore<C> {
     /// If it can never be granted.
     pub fn decide(&self, take: &Take) -> Outcome {
         // What nearly every request comes to, before all that it could be.
-        if let Some(Limit { key, rule, cost: 1.., .. }) = take.plain()
-            && !self.rules.any()
-        {
+        if let Some(Limit { key, rule, cost: 1.., .. }) = take.plain() {
             let request = take.request_at(0);
             let hash = self.hasher.hash_one(key);
             let mut shard = self.shards[shard_of(hash)].lock();
-            if let Some(row) = shard.hashed(hash, key)
-                && row.is_under(rule)
-            {
+            if let Some(row) = shard.hashed(hash, key) {
                 // Read under the lock: a clock read before would be as old as the wait for it.
                 let now = self.clock.now();
-                if let Some(decision) = row.take(request, now) {
+                if self.rules.leave(key, rule, row, now)
+                    && let Some(decision) = row.take(request, now)
+                {
                     return Ok(decision);
                 }
             }
@@ -299,18 +297,6 @@ impl<C: Clock> Store for MemoryStore<C> {
     async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
         self.stats.lock().count(denials, self.clock.now());
         Ok(())
-    }
-}
-
-impl book::Row {
-    /// Whether it is under the terms of a request already, with no plan or override to look up.
-    fn is_under(&self, rule: &Rule) -> bool {
-        let own = match rule {
-            Rule::Quota(quota) => *quota == self.own,
-            Rule::Provisioned => true,
-            Rule::Plan(_) | Rule::Window(_) => false,
-        };
-        own && self.plan.is_none() && self.over.is_none()
     }
 }
 

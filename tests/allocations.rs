@@ -9,8 +9,8 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use tollgate::{
-    Adjusted, Adjustment, AnyStore, Coalesce, Decision, DenyCache, Error, Key, Lease, Limiter, MemoryStore, Outcome,
-    Quota, Rule, Source, Store, Take, TakeError,
+    Adjusted, Adjustment, Admin, AnyStore, Coalesce, Decision, DenyCache, Error, Key, Lease, Limiter, MemoryStore,
+    Outcome, Override, Quota, Rule, Source, Store, Take, TakeError,
 };
 
 struct Counting;
@@ -109,6 +109,27 @@ fn allocates_nothing<S: Store>(limiter: &Limiter<S>) -> anyhow::Result<()> {
     // A text that is short enough becomes a key without an allocation.
     let (decision, counted) = allocations(limiter.allow("user:43"));
     assert_eq!((decision?.is_granted(), counted), (true, 0));
+    Ok(())
+}
+
+#[tokio::test]
+async fn plans_and_overrides_allocate_nothing_for_a_known_key() -> anyhow::Result<()> {
+    let (store, plan, own) = (MemoryStore::new(), Key::try_from("free")?, Rule::try_from("10/h")?);
+    store.create_plan(&plan, "10/h".parse()?).await?;
+    let over = Override { quota: Some("10/d".parse()?), reason: "a large customer".to_owned(), ..Override::default() };
+    for key in ["large", "large:planned"] {
+        store.set_override(&Key::try_from(key)?, over.clone()).await?;
+    }
+    let following = Rule::Plan(plan);
+    for (key, rule) in [("small", &own), ("small:planned", &following), ("large", &own), ("large:planned", &following)]
+    {
+        let take = Take::from(Key::try_from(key)?).rule(rule.clone());
+        assert!(store.take_one(&take).await??.is_granted(), "the first one makes the bucket");
+        for number in 1..20 {
+            let (outcome, counted) = allocations(store.take_one(&take));
+            assert_eq!((outcome??.is_granted(), counted), (number < 10, 0), "{key}, request {number}");
+        }
+    }
     Ok(())
 }
 

@@ -21,11 +21,32 @@ pub(super) struct Choices {
     pub(super) overrides: HashMap<Key, Override>,
 }
 
+impl Choices {
+    fn leave(&self, key: &Key, plan: Option<&Key>, row: &Row, now: i64) -> bool {
+        let over = self.overrides.get(key).map(book::Override::from).filter(|over| over.setting.holds(now));
+        self.all.mode == Mode::Enforce
+            && over.is_none_or(|over| over.setting.mode.is_none())
+            && over.and_then(|over| over.quota).as_ref() == row.over.as_deref()
+            && plan.is_none_or(|plan| {
+                self.plans.get(plan).is_some_and(|plan| plan.switch.is_none() && plan.quota == row.own)
+            })
+    }
+}
+
 impl RuleBook {
-    /// Whether a bucket under its own terms may be ruled by anything else.
+    /// Whether a bucket is under the terms that rule it already, and nothing but its tokens decides.
     #[inline]
-    pub(super) fn any(&self) -> bool {
-        self.any.load(Ordering::Acquire)
+    pub(super) fn leave(&self, key: &Key, rule: &Rule, row: &Row, now: i64) -> bool {
+        let plan = match rule {
+            Rule::Quota(quota) if *quota == row.own && row.plan.is_none() => None,
+            Rule::Provisioned => row.plan.as_deref(),
+            Rule::Plan(plan) if row.plan.as_deref() == Some(plan) => Some(plan),
+            _ => return false,
+        };
+        if plan.is_none() && !self.any.load(Ordering::Acquire) {
+            return row.over.is_none();
+        }
+        self.read(|choices| choices.leave(key, plan, row, now))
     }
 
     /// What rules a key.

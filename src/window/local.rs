@@ -36,7 +36,7 @@ impl<S: SharedWindows> SharedWindows for Arc<S> {
 /// A store that decides requests under sliding windows from what this process has seen of them.
 ///
 /// A denial makes no call. A grant is counted in the store before it is answered, and brings back what all processes have
-/// counted; after the end of each sub-interval the counts are read anew. The sub-interval that the window has in part is
+/// counted; after the end of each sub-interval, and each second while it denies, the counts are read anew. The sub-interval that the window has in part is
 /// weighed by that part. So between two grants of its own a process knows nothing of the others', and together they can
 /// grant more than the maximum, or deny a little early: `docs/sliding-windows.md` has the measure of it. Sub-intervals
 /// are those of the store's clock.

@@ -160,9 +160,7 @@ async fn sub_intervals_are_those_of_the_stores_clock() -> anyhow::Result<()> {
 async fn what_an_operator_blocked_and_lets_pass_again_is_seen_within_a_second() -> anyhow::Result<()> {
     let store = Counting::new();
     let reads = LocalReads::new(store.clone());
-    // No sub-interval of this one ends before.
-    let week = Duration::from_secs(7 * 24 * 3600);
-    let take = Take::from(key("a")?).rule(Rule::Window(Window::new(10, week, week)?));
+    let take = of_a_week(&key("a")?)?;
     assert!(reads.take_one(&take).await??.is_granted());
     store.memory.set_mode(Mode::Block, None, None).await?;
     // Granted by what is known, and counted: so it learns of it.
@@ -179,6 +177,28 @@ async fn what_an_operator_blocked_and_lets_pass_again_is_seen_within_a_second() 
     }
     assert!(since.elapsed() <= Duration::from_millis(1020), "{:?}", since.elapsed());
     assert_eq!(store.counted(), [0, 1], "it was asked once");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_operator_does_is_seen_within_a_second_by_who_is_denied() -> anyhow::Result<()> {
+    for switched in [Some(Mode::Off), Some(Mode::Shadow), None] {
+        let (store, take) = (Counting::new(), of_a_week(&key("a")?)?);
+        let reads = LocalReads::new(store.clone());
+        while reads.take_one(&take).await??.is_granted() {}
+        match switched {
+            Some(mode) => store.memory.set_mode(mode, None, None).await?,
+            None => drop(store.memory.reset(take.key()).await?),
+        }
+        store.counted();
+        let since = Instant::now();
+        while !reads.take_one(&take).await??.is_granted() {
+            advance(Duration::from_millis(10)).await;
+            yield_now().await;
+        }
+        assert!(since.elapsed() <= Duration::from_millis(1020), "{switched:?}: {:?}", since.elapsed());
+        assert_eq!(store.counted(), [0, 1], "{switched:?}: it was asked once");
+    }
     Ok(())
 }
 
@@ -353,6 +373,12 @@ fn key(key: &str) -> anyhow::Result<Key> {
 
 fn window() -> anyhow::Result<Window> {
     Ok(Window::new(10, INTERVAL, SUB_INTERVAL)?)
+}
+
+/// No sub-interval of its window ends in a test.
+fn of_a_week(key: &Key) -> anyhow::Result<Take> {
+    let week = Duration::from_secs(7 * 24 * 3600);
+    Ok(Take::from(key.clone()).rule(Rule::Window(Window::new(10, week, week)?)))
 }
 
 async fn allow(reads: &LocalReads<Counting>, name: &str) -> anyhow::Result<Decision> {

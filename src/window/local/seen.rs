@@ -128,9 +128,8 @@ impl Seen {
 
     /// Whether a sub-interval has ended since the store was asked, and nobody is asking; then the caller is to.
     pub(super) fn is_due(&mut self, window: &Window, now: i64) -> bool {
-        // What an operator has switched is to be seen sooner than that.
-        let switched = self.mode == Mode::Block && self.asked_at.elapsed() >= ASK_AGAIN;
-        let due = !self.asking && (switched || self.asked / window.resolution_ns() < now / window.resolution_ns());
+        let ended = self.asked / window.resolution_ns() < now / window.resolution_ns();
+        let due = !self.asking && (ended || self.asked_at.elapsed() >= ASK_AGAIN);
         self.asking |= due;
         due
     }
@@ -199,5 +198,5 @@ impl Drop for OnItsWay<'_> {
 
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
 
-/// How often a window is asked for that is blocked: nobody else says when it no longer is.
+/// How often a window that denies is asked for at least: nobody else says that an operator has switched it, or reset it.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
