@@ -77,7 +77,8 @@ begin
     end if;
   end if;
   update tollgate.token_windows t
-     set ends = w.ends, counts = w.counts, granted = w.granted
+     set ends = w.ends, counts = w.counts, granted = w.granted, longest_wait = w.longest_wait,
+         interval_ns = w.interval_ns, resolution_ns = w.resolution_ns
    where t.id = p_id;
 end
 $$;

@@ -3,7 +3,8 @@
 //!
 //! Even seeds set the mode of every key and overrides too, in a database that nobody else uses.
 //!
-//! The same seeds in every run, and a fresh one. Whatever fails names its seed, which `TOLLGATE_SEED` replays.
+//! The same seeds in every run, and a fresh one, or as many as `TOLLGATE_SEQUENCES` says. Whatever fails names its seed, which
+//! `TOLLGATE_SEED` replays.
 
 use tokio::runtime::Builder;
 use tokio::task::block_in_place;
@@ -27,7 +28,7 @@ pub(crate) fn cases() -> Vec<Case> {
 async fn any_sequence_is_answered_as_in_memory(rig: Rig) -> anyhow::Result<()> {
     let seeds: Vec<u64> = match std::env::var("TOLLGATE_SEED") {
         Ok(seed) => vec![seed.parse()?],
-        Err(_) => (1..=SEEDS).chain([fastrand::u64(..)]).collect(),
+        Err(_) => (1..=SEEDS).chain((0..fresh()?).map(|_| fastrand::u64(..))).collect(),
     };
     let own = if rig.engine.kind == Kind::Sqlite { None } else { Some(injected(&rig).await?) };
     let ruled = own.as_ref().map_or(&rig, |(_, session)| session);
@@ -56,6 +57,11 @@ async fn all_are_answered(rig: &Rig, ruled: &Rig, seeds: Vec<u64>) -> anyhow::Re
         anyhow::bail!("TOLLGATE_SEED={seed} replays this:\n{}\n{:#}", failure.told, failure.error);
     }
     Ok(())
+}
+
+/// How many seeds are fresh.
+fn fresh() -> anyhow::Result<u32> {
+    Ok(std::env::var("TOLLGATE_SEQUENCES").map_or(Ok(1), |many| many.parse())?)
 }
 
 /// Whether a seed's operations set the mode of every key and overrides.
