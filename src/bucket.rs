@@ -267,6 +267,9 @@ impl Bucket {
 
     /// Takes tokens that are used already, there or not: later requests wait until they have come.
     pub fn charge(&mut self, terms: &Terms, now: i64, tokens: i64) {
+        if self.stepped_back(terms, now) {
+            self.settle(terms, terms, now);
+        }
         let clock = terms.clock(self.anchor, now);
         let furthest = terms.clock(self.anchor, now + LONGEST_WAIT_NS).saturating_add(terms.burst());
         let owed = tokens.saturating_mul(terms.token_ticks);

@@ -26,7 +26,7 @@ begin
   declare v_state varchar(9) character set ascii;
   declare v_given_back bigint default 0;
   declare v_new boolean default false;
-  declare v_now, v_clock, v_year, v_full_at, v_granted, v_burst, v_token_ticks bigint;
+  declare v_now, v_clock, v_year, v_furthest, v_full_at, v_longest_wait, v_granted, v_burst, v_token_ticks bigint;
   declare v_known_cost, v_known_granted, v_known_acts_at, v_expires_at bigint;
   declare v_owed decimal(65, 0);
   declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
@@ -95,21 +95,26 @@ begin
       set v_granted = greatest(v_granted - p_cost, 0);
     end if;
     select (v_now - anchor) div step_ns * step_ticks,
-           (v_now + 31622400000000000 - anchor) div step_ns * step_ticks
-      into v_clock, v_year from token_buckets where id = v_id;
+           (v_now + 31622400000000000 - anchor) div step_ns * step_ticks,
+           burst + longest_wait + (1000000000 div step_ns + 1) * step_ticks, longest_wait
+      into v_clock, v_year, v_furthest, v_longest_wait from token_buckets where id = v_id;
     if v_given_back >= 0 then
       -- More than the bucket holds, too: debts may be from before it held less. What is granted after it is no sum that
       -- overflows.
       set v_full_at = greatest(v_full_at - cast(v_given_back as decimal(65, 0)) * v_token_ticks, -v_burst),
           v_granted = least(v_granted, 4611686018427387903);
     else
+      -- The clock was set back: it is empty from now on, as a request would find it.
+      if v_full_at - v_clock > v_furthest then
+        set v_full_at = v_clock + v_burst, v_longest_wait = 0;
+      end if;
       set v_owed = greatest(v_full_at, v_clock) - cast(v_given_back as decimal(65, 0)) * v_token_ticks;
       set v_full_at = greatest(v_full_at, least(v_owed, v_year + cast(v_burst as decimal(65, 0)))),
           v_granted = least(cast(v_granted as decimal(65, 0)) - v_given_back, 4611686018427387903);
     end if;
     update token_buckets
        set full_at = v_full_at, granted = v_granted,
-           longest_wait = greatest(longest_wait, if(v_given_back < 0, v_full_at - v_clock - v_burst, 0))
+           longest_wait = greatest(v_longest_wait, if(v_given_back < 0, v_full_at - v_clock - v_burst, 0))
      where id = v_id;
     update token_receipts
        set state = case p_kind when 'cancel' then 'cancelled' when 'refund' then 'refunded' else 'settled' end,

@@ -29,7 +29,7 @@ sql security definer
 begin
   declare v_own boolean default @@autocommit;
   declare v_id varbinary(1024) default cast(p_id as binary);
-  declare v_newest, v_longest_wait, v_until, v_back, v_parts bigint;
+  declare v_newest, v_was_newest, v_longest_wait, v_until, v_over_until bigint;
   declare v_mode varchar(7) character set ascii collate ascii_bin;
   declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
 
@@ -68,12 +68,12 @@ begin
     select mode, timestampdiff(microsecond, '1970-01-01', least(until, '2262-01-01')) * 1000 into o_mode, v_until
       from token_mode
      where one = true and (until is null or timestampdiff(microsecond, '1970-01-01', least(until, '2262-01-01')) * 1000 > o_now);
-    select mode, timestampdiff(microsecond, '1970-01-01', least(expires_at, '2262-01-01')) * 1000 into v_mode, v_back
+    select mode, timestampdiff(microsecond, '1970-01-01', least(expires_at, '2262-01-01')) * 1000 into v_mode, v_over_until
       from token_overrides
      where id = v_id and mode is not null
        and (expires_at is null or timestampdiff(microsecond, '1970-01-01', least(expires_at, '2262-01-01')) * 1000 > o_now);
     if v_mode is not null then
-      set o_mode = v_mode, v_until = v_back;
+      set o_mode = v_mode, v_until = v_over_until;
     end if;
     set o_mode = nullif(o_mode, 'enforce');
     if o_mode = 'off' then
@@ -89,17 +89,9 @@ begin
       call token_clock_v1(o_now);
       set o_acts_at = o_now;
     end if;
-    if v_newest - o_now > v_longest_wait + o_resolution + 1000000000 then
-      -- After a step of the clock backwards, what was counted since counts as of now.
-      set v_back = v_newest - o_now - o_resolution;
-      select json_arrayagg(json_array(e - v_back, c)), count(*) into o_counts, v_parts
-        from json_table(o_counts, '$[*]' columns (e bigint path '$[0]', c bigint path '$[1]')) as j;
-      if (json_valid(o_counts) and json_length(o_counts) = v_parts) is not true then
-        -- MariaDB cuts it off in silence.
-        signal sqlstate '22023' set message_text =
-          'tollgate: group_concat_max_len is too small for this window: set it to 65536 or more, or count in fewer parts';
-      end if;
-      set v_newest = v_newest - v_back;
+    set v_was_newest = v_newest;
+    call token_window_step_back_v1(v_longest_wait, o_resolution, o_now, o_counts, v_newest);
+    if v_newest < v_was_newest then
       update token_windows set counts = o_counts, newest = v_newest where id = v_id;
     end if;
 

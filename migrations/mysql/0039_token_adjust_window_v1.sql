@@ -17,7 +17,7 @@ begin
   declare v_state varchar(9) character set ascii;
   declare v_counts longtext character set ascii;
   declare v_given_back, v_found, v_entries bigint default 0;
-  declare v_now, v_newest, v_interval, v_resolution, v_cost, v_expires_at, v_acts_at, v_end bigint;
+  declare v_now, v_newest, v_interval, v_resolution, v_longest_wait, v_cost, v_expires_at, v_acts_at, v_end bigint;
   declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
 
   if (p_kind in ('cancel', 'refund', 'settle')
@@ -42,7 +42,8 @@ begin
       resignal;
     end;
 
-    select counts, newest, interval_ns, resolution_ns into v_counts, v_newest, v_interval, v_resolution
+    select counts, newest, interval_ns, resolution_ns, longest_wait
+      into v_counts, v_newest, v_interval, v_resolution, v_longest_wait
       from token_windows where id = v_id for update;
     call token_clock_v1(v_now);
     select state, cost, expires_at, acts_at into v_state, v_cost, v_expires_at, v_acts_at
@@ -67,6 +68,7 @@ begin
     set v_given_back = case p_kind
       when 'cancel' then p_cost when 'refund' then least(p_tokens, p_cost) else p_cost - least(p_tokens, 1000000000000) end;
     if v_given_back < 0 then
+      call token_window_step_back_v1(v_longest_wait, v_resolution, v_now, v_counts, v_newest);
       call token_window_count_v1(v_id, null, v_interval, v_resolution, -v_given_back, v_now,
                                  greatest(v_now, v_newest - v_resolution), v_counts, v_newest, v_resolution);
       leave adjust;

@@ -11,11 +11,13 @@ $$;
 
 revoke all on function tollgate.bucket_instant_v1(tollgate.token_buckets, bigint) from public;
 
--- bucket_step_v1(p_bucket, p_tick) -> the first tick from that one on that the bucket's own clock ever shows.
-create function tollgate.bucket_step_v1(p_bucket tollgate.token_buckets, p_tick bigint) returns bigint
+-- bucket_step_v1(p_bucket, p_tick, p_clock) -> what the bucket's own clock, which shows p_clock, shows first from that tick
+-- on.
+create function tollgate.bucket_step_v1(p_bucket tollgate.token_buckets, p_tick bigint, p_clock bigint) returns bigint
 language sql immutable
 as $$
-  select (p_tick + p_bucket.step_ticks - 1) / p_bucket.step_ticks * p_bucket.step_ticks
+  select case when p_tick <= p_clock then p_clock
+           else (p_tick + p_bucket.step_ticks - 1) / p_bucket.step_ticks * p_bucket.step_ticks end
 $$;
 
-revoke all on function tollgate.bucket_step_v1(tollgate.token_buckets, bigint) from public;
+revoke all on function tollgate.bucket_step_v1(tollgate.token_buckets, bigint, bigint) from public;

@@ -163,11 +163,11 @@ begin
              granted = t.granted + p_cost,
              longest_wait = greatest(
                t.longest_wait,
-               tollgate.bucket_step_v1(t, t.full_at + (p_cost + p_keep) * t.token_ticks - t.burst) - v_clock),
+               tollgate.bucket_step_v1(t, t.full_at + (p_cost + p_keep) * t.token_ticks - t.burst, v_clock) - v_clock),
              full_at = greatest(
                t.full_at,
-               tollgate.bucket_step_v1(t, t.full_at + (p_cost + p_keep) * t.token_ticks - t.burst),
-               v_clock) + p_cost * t.token_ticks
+               tollgate.bucket_step_v1(t, t.full_at + (p_cost + p_keep) * t.token_ticks - t.burst, v_clock))
+               + p_cost * t.token_ticks
        where t.id = p_id and t.full_at <= v_latest
          and t.anchor = b.anchor and t.burst = b.burst and t.step_ns = b.step_ns and t.token_ticks = b.token_ticks
       returning t.full_at, t.granted into b.full_at, b.granted;

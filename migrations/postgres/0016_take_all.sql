@@ -10,7 +10,8 @@ language plpgsql immutable
 as $$
 declare
   t     tollgate.taken_v1;
-  v_due bigint;
+  v_due   bigint;
+  v_clock bigint;
 begin
   t.now := p_now;
   t.acts_at := p_now;
@@ -34,8 +35,10 @@ begin
     if v_due <= tollgate.bucket_clock_v1(p_bucket, p_now + p_max_wait) then
       t.outcome := 'granted';
       t.mode := null;
-      if v_due > tollgate.bucket_clock_v1(p_bucket, p_now) then
-        t.acts_at := greatest(p_now, tollgate.bucket_instant_v1(p_bucket, v_due));
+      v_clock := tollgate.bucket_clock_v1(p_bucket, p_now);
+      if v_due > v_clock then
+        t.acts_at := greatest(
+          p_now, tollgate.bucket_instant_v1(p_bucket, tollgate.bucket_step_v1(p_bucket, v_due, v_clock)));
       end if;
     else
       t.outcome := case p_mode when 'shadow' then 'granted' else 'denied' end;
@@ -131,12 +134,14 @@ begin
              granted = l.granted + i.cost,
              longest_wait = greatest(
                l.longest_wait,
-               tollgate.bucket_step_v1(l, l.full_at - (l.burst - (i.cost + i.keep) * l.token_ticks))
+               tollgate.bucket_step_v1(
+                 l, l.full_at - (l.burst - (i.cost + i.keep) * l.token_ticks), tollgate.bucket_clock_v1(l, f.now))
                  - tollgate.bucket_clock_v1(l, f.now)),
              full_at = greatest(
                l.full_at,
-               tollgate.bucket_step_v1(l, l.full_at - (l.burst - (i.cost + i.keep) * l.token_ticks)),
-               tollgate.bucket_clock_v1(l, f.now)) + i.cost * l.token_ticks
+               tollgate.bucket_step_v1(
+                 l, l.full_at - (l.burst - (i.cost + i.keep) * l.token_ticks), tollgate.bucket_clock_v1(l, f.now)))
+               + i.cost * l.token_ticks
         from fit f, unnest(p_ids, p_costs, p_keeps) with ordinality as i (id, cost, keep, place)
        where f.fits and l.id = i.id
       returning i.place,
@@ -230,12 +235,14 @@ begin
            granted = l.granted + i.cost,
            longest_wait = greatest(
              l.longest_wait,
-             tollgate.bucket_step_v1(l, l.full_at + (i.cost + i.keep) * l.token_ticks - l.burst)
+             tollgate.bucket_step_v1(
+               l, l.full_at + (i.cost + i.keep) * l.token_ticks - l.burst, tollgate.bucket_clock_v1(l, v_now))
                - tollgate.bucket_clock_v1(l, v_now)),
            full_at = greatest(
              l.full_at,
-             tollgate.bucket_step_v1(l, l.full_at + (i.cost + i.keep) * l.token_ticks - l.burst),
-             tollgate.bucket_clock_v1(l, v_now)) + i.cost * l.token_ticks
+             tollgate.bucket_step_v1(
+               l, l.full_at + (i.cost + i.keep) * l.token_ticks - l.burst, tollgate.bucket_clock_v1(l, v_now)))
+             + i.cost * l.token_ticks
       from unnest(p_ids, p_costs, p_keeps) as i (id, cost, keep)
      where l.id = i.id and l.id = any (v_taking);
     insert into tollgate.token_receipts (id, bucket, cost, granted, acts_at, state, expires_at)

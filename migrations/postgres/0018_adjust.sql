@@ -75,6 +75,11 @@ begin
     b.full_at := greatest(b.full_at - given_back::numeric * b.token_ticks, -b.burst);
     b.granted := least(b.granted, c_most);
   else
+    if b.full_at - v_clock > tollgate.bucket_furthest_v1(b) then
+      -- The clock was set back: it is empty from now on, as a request would find it.
+      b.full_at := v_clock + b.burst;
+      b.longest_wait := 0;
+    end if;
     b.full_at := greatest(b.full_at, least(
       greatest(b.full_at, v_clock)::numeric - given_back::numeric * b.token_ticks,
       tollgate.bucket_clock_v1(b, v_now + c_year)::numeric + b.burst));
@@ -82,7 +87,7 @@ begin
   end if;
   update tollgate.token_buckets t
      set full_at = b.full_at, granted = b.granted,
-         longest_wait = greatest(t.longest_wait, case when given_back < 0 then b.full_at - v_clock - t.burst end)
+         longest_wait = greatest(b.longest_wait, case when given_back < 0 then b.full_at - v_clock - t.burst end)
    where t.id = p_id;
 end
 $$;

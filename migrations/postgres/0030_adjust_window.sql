@@ -56,6 +56,9 @@ begin
   given_back := case p_kind when 'cancel' then p_cost when 'refund' then least(p_tokens, p_cost)
                 else p_cost - least(p_tokens, 1000000000000) end;
   if given_back < 0 then
+    if w.ends[array_length(w.ends, 1)] - v_now > w.longest_wait + w.resolution_ns + 1000000000 then
+      w := tollgate.window_stepped_back_v1(w, v_now);
+    end if;
     w := tollgate.window_count_v1(w, w.interval_ns, w.resolution_ns, -given_back, v_now,
                                   greatest(v_now, w.ends[array_length(w.ends, 1)] - w.resolution_ns));
   else

@@ -100,6 +100,7 @@ impl Account for WindowRow {
 
     fn charge(&mut self, now: i64, tokens: i64) {
         let window = self.window;
+        self.ring.step_back(now);
         self.ring.count(&window, now, self.next(now), tokens);
     }
 }

@@ -11,15 +11,20 @@ use super::{World, left, ms, under};
 pub(crate) async fn a_bucket_that_was_made_in_the_future_grants_at_once_or_not_at_all<W: World>(
     world: &W,
 ) -> anyhow::Result<()> {
-    world.at_ms(0).await?;
-    let key = world.key();
-    world.create(&key, "10 once".parse()?).await?;
-    assert_eq!(left(&world.decide(Take::from(key.clone()).cost(9)).await?), (true, 1));
-    world.at_ms(-86_400_000).await?;
-    world.create(&key, "5 per 1h".parse()?).await?;
-    world.at_ms(-86_400_000 + 120_000).await?;
-    let granted = world.decide(Take::from(key).cost(5)).await?;
-    assert_eq!((left(&granted), granted.wait()), ((true, 0), Duration::ZERO));
+    // Waiting for it makes no difference, nor does another limit beside it.
+    for (wait, with_another) in [(0, false), (3_600_000, false), (0, true), (3_600_000, true)] {
+        world.at_ms(0).await?;
+        let (key, other) = (world.key(), world.key());
+        world.create(&key, "10 once".parse()?).await?;
+        assert_eq!(left(&world.decide(Take::from(key.clone()).cost(9)).await?), (true, 1));
+        world.at_ms(-86_400_000).await?;
+        world.create(&key, "5 per 1h".parse()?).await?;
+        world.at_ms(-86_400_000 + 120_000).await?;
+        let take = Take::from(key).cost(5).max_wait(ms(wait));
+        let take = if with_another { take.and(other, Rule::try_from("5 per 1h")?) } else { take };
+        let granted = world.decide(take).await?;
+        assert_eq!((left(&granted), granted.wait()), ((true, 0), Duration::ZERO), "{wait} ms, {with_another}");
+    }
     Ok(())
 }
 
@@ -27,19 +32,25 @@ pub(crate) async fn a_bucket_that_was_made_in_the_future_grants_at_once_or_not_a
 pub(crate) async fn terms_that_are_given_after_an_override_ended_begin_with_the_next_request<W: World>(
     world: &W,
 ) -> anyhow::Result<()> {
-    world.at_ms(LATER).await?;
-    let key = world.key();
-    world.create(&key, "10 once".parse()?).await?;
-    let expires_at = Some(instant(LATER + 1000));
-    let over = Override { quota: Some("5 once".parse()?), expires_at, ..Override::default() };
-    world.store().set_override(&key, over).await?;
-    assert_eq!(left(&world.decide(Take::from(key.clone())).await?), (true, 4));
-    world.at_ms(LATER + 2000).await?;
-    world.create(&key, "10/s".parse()?).await?;
-    world.at_ms(LATER + 60_000).await?;
-    assert_eq!(left(&world.decide(Take::from(key.clone())).await?), (true, 3));
-    world.at_ms(LATER + 61_000).await?;
-    assert_eq!(left(&world.decide(Take::from(key)).await?), (true, 9));
+    for (number, expires) in (0..).zip([true, false]) {
+        let from = LATER + number * 3_600_000;
+        world.at_ms(from).await?;
+        let key = world.key();
+        world.create(&key, "10 once".parse()?).await?;
+        let expires_at = expires.then(|| instant(from + 1000));
+        let over = Override { quota: Some("5 once".parse()?), expires_at, ..Override::default() };
+        world.store().set_override(&key, over).await?;
+        assert_eq!(left(&world.decide(Take::from(key.clone())).await?), (true, 4));
+        world.at_ms(from + 2000).await?;
+        if !expires {
+            assert!(world.store().clear_override(&key).await?);
+        }
+        world.create(&key, "10/s".parse()?).await?;
+        world.at_ms(from + 60_000).await?;
+        assert_eq!(left(&world.decide(Take::from(key.clone())).await?), (true, 3), "expired: {expires}");
+        world.at_ms(from + 61_000).await?;
+        assert_eq!(left(&world.decide(Take::from(key)).await?), (true, 9), "expired: {expires}");
+    }
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Adjusted, Adjustment, Admin, Error, Receipt, Reservation, Rule, Store, Take, TakeError};
+use tollgate::{Adjusted, Adjustment, Admin, Error, Receipt, Reservation, Rule, Store, Take, TakeError, Window};
 use uuid::Uuid;
 
 use super::{World, left, ms, under};
@@ -89,6 +89,34 @@ pub(crate) async fn a_settled_request_pays_what_it_cost<W: World>(world: &W) -> 
     assert_eq!(adjusted(world, receipt.settle(30)).await?, Adjusted::Done(-25));
     let denied = world.decide(under(take.key(), "10/h")?).await?;
     assert_eq!((denied.is_granted(), denied.retry_after()), (false, HOUR * 21 / 10));
+    Ok(())
+}
+
+/// Nobody is locked out until the clock shows again what it did.
+pub(crate) async fn what_is_paid_after_the_clock_was_set_back_is_paid_from_then_on<W: World>(
+    world: &W,
+) -> anyhow::Result<()> {
+    world.at_ms(86_400_000).await?;
+    let window = Rule::Window(Window::new(10, HOUR, HOUR / 60)?);
+    let in_bucket = once(world)?.cost(10);
+    let in_window = Take::from(world.key()).rule(window.clone()).id(Uuid::new_v4(), HOUR).cost(10);
+    let mut overruns = Vec::new();
+    for take in [&in_bucket, &in_window] {
+        overruns.push(reserved(world, take).await?.receipts()[0].clone().settle(11));
+    }
+    world.at_ms(0).await?;
+    assert_eq!(world.store().adjust(&overruns).await?, [Ok(Adjusted::Done(-1)), Ok(Adjusted::Done(-1))]);
+    // The token that was paid comes back first, then another one.
+    for (at, granted) in [(719_999, false), (720_000, true)] {
+        world.at_ms(at).await?;
+        let take = Take::from(in_bucket.key().clone()).rule(Rule::try_from("10/h")?);
+        assert_eq!(world.decide(take).await?.is_granted(), granted, "at {at} ms");
+    }
+    for (at, granted) in [(3_659_999, false), (3_660_000, true)] {
+        world.at_ms(at).await?;
+        let take = Take::from(in_window.key().clone()).rule(window.clone());
+        assert_eq!(world.decide(take).await?.is_granted(), granted, "at {at} ms");
+    }
     Ok(())
 }
 
