@@ -92,8 +92,11 @@ begin
                   v_at),
                greatest(
                  b.full_at, (v_at - b.anchor) div b.step_ns * b.step_ticks,
-                 (b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks + b.step_ticks - 1)
-                   div b.step_ticks * b.step_ticks) + r.cost * b.token_ticks,
+                 if(b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks
+                      > (v_at - b.anchor) div b.step_ns * b.step_ticks,
+                    (b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks + b.step_ticks - 1)
+                      div b.step_ticks * b.step_ticks,
+                    b.full_at)) + r.cost * b.token_ticks,
                b.granted + r.cost, b.burst, b.anchor, b.step_ns, b.step_ticks, b.token_ticks),
              null))
       into v_limits, v_ids, v_planned, v_missing, v_plain, v_granting, o_answers
@@ -141,20 +144,26 @@ begin
     if not v_spare then
       set v_after = greatest(v_at, v_after);
       if v_safe then set sql_safe_updates = 0; end if;
-      -- From left to right: full_at is what the longest wait is reckoned from.
+      -- From left to right: full_at is what the longest wait is reckoned from. Who need not wait comes to no later step, not
+      -- of a clock either that was set back to before its start.
       update json_table(p_limits, '$[*]' columns (
                id varchar(512) character set ascii path '$[0]', cost bigint path '$[1]', keep bigint path '$[2]')) as r
         straight_join token_buckets b force index (primary) on b.id = unhex(r.id)
          set b.granted = b.granted + r.cost,
              b.longest_wait = greatest(
                b.longest_wait,
-               (b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks + b.step_ticks - 1)
-                 div b.step_ticks * b.step_ticks - (v_at - b.anchor) div b.step_ns * b.step_ticks),
+               if(b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks
+                    > (v_at - b.anchor) div b.step_ns * b.step_ticks,
+                  (b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks + b.step_ticks - 1)
+                    div b.step_ticks * b.step_ticks - (v_at - b.anchor) div b.step_ns * b.step_ticks,
+                  0)),
              b.full_at = greatest(
-               b.full_at,
-               (b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks + b.step_ticks - 1)
-                 div b.step_ticks * b.step_ticks,
-               (v_after - b.anchor) div b.step_ns * b.step_ticks) + r.cost * b.token_ticks;
+               b.full_at, (v_after - b.anchor) div b.step_ns * b.step_ticks,
+               if(b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks
+                    > (v_at - b.anchor) div b.step_ns * b.step_ticks,
+                  (b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks + b.step_ticks - 1)
+                    div b.step_ticks * b.step_ticks,
+                  b.full_at)) + r.cost * b.token_ticks;
       if v_safe then set sql_safe_updates = 1; end if;
     else
       select json_arrayagg(concat_ws(
