@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Adjusted, Key, Quota, Rule, Take, TakeError, Window, adjust_within, take_within};
+use tollgate::{Adjusted, Key, Quota, Rule, Store, Take, TakeError, Window, adjust_within, take_within};
 use uuid::Uuid;
 
 use crate::engines::Kind;
@@ -19,6 +19,8 @@ pub fn cases() -> Vec<Case> {
     .into();
     cases.extend(list!(Levels::Pools, Time::Real, |engine| engine.kind != Kind::Sqlite && engine.name != "pgbouncer";
         a_bucket_is_held_until_the_transaction_ends));
+    cases.extend(list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Sqlite;
+        a_file_is_held_until_the_transaction_ends));
     cases
 }
 
@@ -81,13 +83,28 @@ async fn a_bucket_is_held_until_the_transaction_ends(rig: Rig) -> anyhow::Result
     let store = rig.store().deadline(Duration::from_secs(60));
     let taking = tokio::spawn({
         let take = Take::from(key.clone()).rule(Rule::Provisioned).max_wait(Duration::ZERO);
-        async move { tollgate::Store::take_one(&store, &take).await }
+        async move { store.take_one(&take).await }
     });
     // A denial waits for no lock on PostgreSQL; a grant by what is committed does.
     held.blocks(rig).await?;
     held.run("rollback").await?;
     assert!(taking.await???.is_granted());
     assert_eq!(rig.row(&key).await?.map(|row| row.granted), Some(1));
+    Ok(())
+}
+
+async fn a_file_is_held_until_the_transaction_ends(rig: Rig) -> anyhow::Result<()> {
+    let (key, before) = bucket(&rig).await?;
+    let take = Take::from(key.clone());
+    let mut held = Held::open(&rig).await?;
+    assert!(held.decide(&take.clone().cost(5)).await?.is_granted());
+    // Nobody else writes meanwhile, and what is not committed is not seen.
+    assert!(rig.store().deadline(Duration::from_millis(100)).take_one(&take).await.is_err(), "there is no answer");
+    assert_eq!(rig.row(&key).await?, before);
+    held.run("rollback").await?;
+    // Whoever had no answer may have taken one since.
+    let left = rig.decide(take).await?.remaining();
+    assert!([3, 4].contains(&left), "{left} left");
     Ok(())
 }
 
