@@ -21,7 +21,7 @@ pub fn cases() -> Vec<Case> {
         list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
             words_with_a_space_behind_them_are_refused,
             an_id_with_a_line_feed_behind_it_is_refused,
-            a_bucket_is_brought_to_its_terms_at_once_whatever_was_written_before,
+            a_bucket_is_brought_to_its_terms_at_once_unless_others_wait_for_the_next_request,
             requests_whose_array_is_cut_off_are_refused_or_answered)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind != Kind::Sqlite;
@@ -143,13 +143,19 @@ async fn an_id_with_a_line_feed_behind_it_is_refused(rig: Rig) -> anyhow::Result
     Ok(())
 }
 
-async fn a_bucket_is_brought_to_its_terms_at_once_whatever_was_written_before(rig: Rig) -> anyhow::Result<()> {
+async fn a_bucket_is_brought_to_its_terms_at_once_unless_others_wait_for_the_next_request(
+    rig: Rig,
+) -> anyhow::Result<()> {
     let key = rig.bucket(Quota::once(9)?).await?;
     let id = rig.literal(&key);
     let under = format!("select under_capacity from token_buckets where id = {id}");
     rig.pool.run(format!("update token_buckets set capacity = 20 where id = {id}")).await?;
     rig.pool.run(format!("call token_create_bucket({id}, 2, 3600, 'continuous')")).await?;
+    assert_eq!(rig.sql(under.clone()).await?[0].number("under_capacity")?, 9, "those that were written wait");
+    assert!(rig.take(&key).await?.is_granted());
     assert_eq!(rig.sql(under.clone()).await?[0].number("under_capacity")?, 2);
+    rig.pool.run(format!("call token_create_bucket({id}, 4, 3600, 'continuous')")).await?;
+    assert_eq!(rig.sql(under.clone()).await?[0].number("under_capacity")?, 4);
     rig.store().set_override(&key, Override { quota: Some(Quota::once(5)?), ..Override::default() }).await?;
     assert!(rig.take(&key).await?.is_granted());
     rig.pool.run(format!("call token_create_bucket({id}, 3, 3600, 'continuous')")).await?;
