@@ -1,5 +1,5 @@
 -- answers_v1: what several requests came to, all to the same. A row of each would be put together, sent and read by itself,
--- which takes as long as a third of the decision.
+-- which takes as long as a third of the decision. Of burst to token_ticks one element may stand for all.
 create type tollgate.answers_v1 as (
   entries     bigint[],  -- which requests, by their places among those of the call, from 1
   times       bigint[],  -- how many equal ones each of these stands for; the state is that after the last of them
@@ -35,7 +35,11 @@ language sql immutable
 as $$
   select a.entry, a.times,
          (p_answers.outcome, p_answers.mode, a.now, case when p_answers.acts_at is null then a.now else a.acts_at end,
-          a.full_at, a.granted, a.burst, a.anchor, a.step_ns, a.step_ticks, a.token_ticks)::tollgate.taken_v1
+          a.full_at, a.granted, case cardinality(p_answers.burst) when 1 then p_answers.burst[1] else a.burst end,
+          a.anchor, case cardinality(p_answers.step_ns) when 1 then p_answers.step_ns[1] else a.step_ns end,
+          case cardinality(p_answers.step_ticks) when 1 then p_answers.step_ticks[1] else a.step_ticks end,
+          case cardinality(p_answers.token_ticks) when 1 then p_answers.token_ticks[1] else a.token_ticks end
+         )::tollgate.taken_v1
     from unnest(p_answers.entries, p_answers.times, p_answers.now, p_answers.acts_at, p_answers.full_at,
                 p_answers.granted, p_answers.burst, p_answers.anchor, p_answers.step_ns, p_answers.step_ticks,
                 p_answers.token_ticks)
@@ -46,7 +50,8 @@ revoke all on function tollgate.answers_each_v1(tollgate.answers_v1) from public
 
 -- take_many_v1: decide several requests in one call, each for itself: one that fails does not fail the others.
 --
--- Arguments: the same as take_v1's, an array each, all of one length; and
+-- Arguments: the same as take_v1's, an array each, all of one length, or all but p_ids and p_times of one element, which is
+--            then that of every request, and the ids are in their order, none twice; and
 --            p_times: for how many equal requests, decided one after the other, each entry stands; null: for one
 -- Result:    rows that together answer all requests; those of one entry in the order in which the rows come
 -- Errors:    as take_v1's · 22023 fewer times than one · 55P03 several buckets, and one was locked for longer than
@@ -57,7 +62,7 @@ revoke all on function tollgate.answers_each_v1(tollgate.answers_v1) from public
 --
 -- Where nothing but tokens rules, nobody waits, and there are more than a few: one UPDATE for many rows, which reckons with
 -- what it finds under each row's lock, and one unlocked read of what that left. All else is take_v1's, one request after
--- the other.
+-- the other. Requests that differ in their buckets only are looked at least.
 --
 -- As there, a decision counts when its row is locked: grants that waited for that are moved to the later instant, and what
 -- was denied of them is decided again.
@@ -77,13 +82,13 @@ declare
   v_limited   boolean := false;
   v_order     bigint[];             -- the entries to decide, in the order of their ids, and their arguments
   v_ids       text[];
-  v_costs     bigint[] := p_costs;
-  v_keeps     bigint[] := p_keeps;
-  v_capacity  bigint[] := p_capacities;
-  v_seconds   numeric[] := p_refill_seconds;
-  v_refill    text[] := p_refills;
-  v_plans     text[] := p_plans;
-  v_many      bigint[] := p_times;
+  v_costs     bigint[];
+  v_keeps     bigint[];
+  v_capacity  bigint[];
+  v_seconds   numeric[];
+  v_refill    text[];
+  v_plans     text[];
+  v_many      bigint[];
   v_part      record;               -- what a statement granted or denied
   v_answers   tollgate.answers_v1;
   v_seen      bigint[];             -- the entries that are through
@@ -92,6 +97,8 @@ declare
   v_new       bigint[];             -- entries whose buckets are to be made
   v_left      bigint[] := '{}';     -- entries for take_v1, and how many requests of each
   v_rest      bigint[] := '{}';
+  v_alike     boolean;              -- whether all but buckets and numbers is said once
+  v_plan      tollgate.token_plans; -- the terms of all, and their plan, if they follow one
   v_step      text;
   v_now       bigint;
   v_request   record;
@@ -104,24 +111,84 @@ begin
       using errcode = 'invalid_parameter_value';
   end if;
   select g.mode = 'enforce', g.overrides into v_simple, v_overrides from tollgate.token_mode g where g.one;
-  v_simple := v_simple
+  if p_ids[1] <> any (p_ids) and (v_lock = '0' or v_lock::interval > interval '100 ms') then
+    v_limited := true;
+    perform set_config('lock_timeout', '100ms', true);
+  end if;
+  v_alike := (cardinality(p_ids) > 1
+    and 1 = all (array[cardinality(p_costs), cardinality(p_max_waits), cardinality(p_keeps), cardinality(p_capacities),
+                       cardinality(p_refill_seconds), cardinality(p_refills), cardinality(p_plans),
+                       cardinality(p_receipts), cardinality(p_holds)])) is true;
+  if v_alike then
+    v_alike := (v_simple and p_max_waits[1] = 0 and p_receipts[1] is null
+      and (p_capacities[1] is not null or p_plans[1] is not null)
+      and p_costs[1] between 1 and 4611686018427387903 and p_keeps[1] between 0 and 4611686018427387903
+      and cardinality(p_times) = cardinality(p_ids) and 1 <= all (p_times)
+      and array_position(p_ids, null) is null) is true;
+    if v_alike and v_overrides then
+      v_alike := not exists (
+        select from tollgate.token_overrides o
+         where o.id = any (p_ids) and tollgate.in_force_v1(o.expires_at, tollgate.token_clock_v1()));
+    end if;
+    if v_alike then
+      if p_capacities[1] is null and p_refill_seconds[1] is null and p_refills[1] is null then
+        select p.* into v_plan from tollgate.token_plans p where p.name = p_plans[1] and p.mode is null;
+      else
+        v_plan.capacity := p_capacities[1];
+        v_plan.refill_seconds := p_refill_seconds[1];
+        v_plan.refill := p_refills[1];
+      end if;
+      v_part := tollgate.grant_alike_v1(p_ids, p_times, p_costs[1], p_keeps[1], v_plan.capacity, v_plan.refill_seconds,
+                                        v_plan.refill, v_plan.name);
+      if v_part.whole and v_part.late = '{}' then
+        v_answers := v_part.answers;
+        return next v_answers;
+        if v_limited then
+          perform set_config('lock_timeout', v_lock, true);
+        end if;
+        return;
+      end if;
+    end if;
+    -- What is left of them is looked at as others are.
+    p_costs := array_fill(p_costs[1], array[cardinality(p_ids)]);
+    p_max_waits := array_fill(p_max_waits[1], array[cardinality(p_ids)]);
+    p_keeps := array_fill(p_keeps[1], array[cardinality(p_ids)]);
+    p_capacities := array_fill(p_capacities[1], array[cardinality(p_ids)]);
+    p_refill_seconds := array_fill(p_refill_seconds[1], array[cardinality(p_ids)]);
+    p_refills := array_fill(p_refills[1], array[cardinality(p_ids)]);
+    p_plans := array_fill(p_plans[1], array[cardinality(p_ids)]);
+    p_receipts := array_fill(p_receipts[1], array[cardinality(p_ids)]);
+    p_holds := array_fill(p_holds[1], array[cardinality(p_ids)]);
+  end if;
+  v_costs := p_costs;
+  v_keeps := p_keeps;
+  v_capacity := p_capacities;
+  v_seconds := p_refill_seconds;
+  v_refill := p_refills;
+  v_plans := p_plans;
+  v_many := p_times;
+  v_order := array(select generate_series(1, cardinality(p_ids)));
+  v_simple := v_alike or v_simple
     and cardinality(p_ids) = all (array[cardinality(p_costs), cardinality(p_max_waits), cardinality(p_keeps),
                                         cardinality(p_times)])
     and 0 = all (p_max_waits) and coalesce(array_remove(p_receipts, null) = '{}', true)
     and 1 <= all (p_costs) and 4611686018427387903 >= all (p_costs)
     and 0 <= all (p_keeps) and 4611686018427387903 >= all (p_keeps)
-    and 1 <= all (p_times) and array_position(p_ids, null) is null;
-  v_order := array(select generate_series(1, cardinality(p_ids)));
-  v_simple := v_simple and (select sum(x) from unnest(p_times) x) > c_few;
+    and 1 <= all (p_times) and array_position(p_ids, null) is null
+    and (select sum(x) from unnest(p_times) x) > c_few;
   if v_simple then
     v_ids := array(select distinct i.id collate "C" from unnest(p_ids) i (id) order by 1);
     v_simple := cardinality(v_ids) = cardinality(p_ids);
+    if v_alike and v_ids <> p_ids then
+      raise exception 'tollgate: take_many_v1 needs ids in their order, none twice, where all else is said once'
+        using errcode = 'invalid_parameter_value';
+    end if;
   end if;
   if v_simple is not true then
     v_left := v_order;
     v_rest := array(select coalesce(p_times[i], 1) from unnest(v_order) i);
     v_order := '{}';
-  else
+  elsif not v_alike then
     if v_overrides then
       v_left := array(select i.place from unnest(p_ids) with ordinality i (id, place)
                        where exists (select from tollgate.token_overrides o
@@ -135,11 +202,6 @@ begin
                         where i.place <> all (v_left) order by i.id collate "C");
     end if;
   end if;
-  if p_ids[1] <> any (p_ids) and (v_lock = '0' or v_lock::interval > interval '100 ms') then
-    v_limited := true;
-    perform set_config('lock_timeout', '100ms', true);
-  end if;
-
   for v_round in 1 .. 3 loop
     if v_again <> '{}' then
       v_order := v_again;
@@ -159,8 +221,13 @@ begin
     foreach v_step in array array['grant', 'weigh', 'make'] loop
       if v_step = 'grant' then
         continue when v_order = '{}';
-        select g.* into v_part
-          from tollgate.grant_many_v1(v_order, v_ids, v_costs, v_keeps, v_capacity, v_seconds, v_refill, v_plans, v_many) g;
+        if v_alike then
+          v_alike := false;  -- it was tried
+        else
+          select g.* into v_part
+            from tollgate.grant_many_v1(v_order, v_ids, v_costs, v_keeps, v_capacity, v_seconds, v_refill, v_plans,
+                                        v_many) g;
+        end if;
         v_seen := coalesce((v_part.answers).entries, '{}');
       elsif v_step = 'weigh' then
         exit when cardinality(v_seen) = cardinality(v_order);
@@ -182,6 +249,12 @@ begin
       end if;
       v_answers := v_part.answers;
       continue when v_answers.entries is null;
+      if cardinality(v_answers.burst) < cardinality(v_answers.entries) then
+        v_answers.burst := array_fill(v_answers.burst[1], array[cardinality(v_answers.entries)]);
+        v_answers.step_ns := array_fill(v_answers.step_ns[1], array[cardinality(v_answers.entries)]);
+        v_answers.step_ticks := array_fill(v_answers.step_ticks[1], array[cardinality(v_answers.entries)]);
+        v_answers.token_ticks := array_fill(v_answers.token_ticks[1], array[cardinality(v_answers.entries)]);
+      end if;
 
       v_late := v_part.late;
       if v_late <> '{}' then

@@ -51,6 +51,7 @@ impl Migrate for Postgres {
         42 "0042_peek_window",
         43 "0043_lock_all",
         44 "0044_peek",
+        45 "0045_grant_alike",
     );
 
     async fn applied(pool: &PgPool) -> Result<Vec<i64>, Error> {

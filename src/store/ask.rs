@@ -49,6 +49,15 @@ impl Ask {
         self.take.is_momentary() && self.take == other.take
     }
 
+    /// Whether another request differs from this one in its bucket and how often it is asked only, and each is decided now,
+    /// under terms that come with it or are a plan's.
+    #[cfg(feature = "postgres")]
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        let (limit, others) = (&self.take.limits[0], &other.take.limits[0]);
+        self.take.is_momentary() && other.take.is_momentary() && self.request == other.request
+            && limit.rule == others.rule && matches!(limit.rule, Rule::Quota(_) | Rule::Plan(_))
+    }
+
     pub(super) fn id(&self) -> Option<Uuid> {
         self.take.id
     }

@@ -167,24 +167,27 @@ async fn take_times(connection: &mut PgConnection, ask: &Ask) -> Result<Vec<Entr
     answers::entries(rows)
 }
 
+/// What differs between the requests is said of each; if that is no more than the bucket and how often, all else once.
 async fn take_many(connection: &mut PgConnection, asks: &[Ask]) -> Result<Vec<Entry>, sqlx::Error> {
-    fn column<T>(asks: &[Ask], value: impl Fn(&Ask) -> T) -> Vec<T> {
+    fn column<'a, T>(asks: &'a [Ask], value: impl Fn(&'a Ask) -> T) -> Vec<T> {
         asks.iter().map(value).collect()
     }
+    let alike = asks.windows(2).all(|pair| pair[0].is_like(&pair[1]) && pair[0].key() < pair[1].key());
+    let terms = if alike { &asks[..1] } else { asks };
     let rows = sqlx::query_as(
         "select t.*
            from tollgate.take_many_v1($1, $2, $3, $4, $5, $6::text[]::numeric[], $7, $8, $9, $10, $11) t",
     )
-    .bind(column(asks, |ask| ask.key().as_str().to_owned()))
-    .bind(column(asks, |ask| ask.request.cost))
-    .bind(column(asks, |ask| ask.request.max_wait))
-    .bind(column(asks, |ask| ask.request.keep))
-    .bind(column(asks, |ask| ask.quota(0).map(Quota::capacity_i64)))
-    .bind(column(asks, |ask| ask.quota(0).map(Quota::refill_seconds)))
-    .bind(column(asks, |ask| ask.quota(0).map(refill)))
-    .bind(column(asks, |ask| ask.plan(0).map(str::to_owned)))
-    .bind(column(asks, Ask::id))
-    .bind(column(asks, Ask::hold))
+    .bind(column(asks, |ask| ask.key().as_str()))
+    .bind(column(terms, |ask| ask.request.cost))
+    .bind(column(terms, |ask| ask.request.max_wait))
+    .bind(column(terms, |ask| ask.request.keep))
+    .bind(column(terms, |ask| ask.quota(0).map(Quota::capacity_i64)))
+    .bind(column(terms, |ask| ask.quota(0).map(Quota::refill_seconds)))
+    .bind(column(terms, |ask| ask.quota(0).map(refill)))
+    .bind(column(terms, |ask| ask.plan(0)))
+    .bind(column(terms, Ask::id))
+    .bind(column(terms, Ask::hold))
     .bind(column(asks, |ask| ask.times))
     .fetch_all(connection)
     .await?;

@@ -6,7 +6,7 @@ use sqlx::{FromRow, Row};
 use crate::answer::Answer;
 use crate::store::columns::{self, Entry};
 
-/// `answers_v1`.
+/// `answers_v1`: the columns of the terms may have one element for all.
 pub(super) struct Answers {
     entries: Vec<i64>,
     times: Vec<i64>,
@@ -44,12 +44,13 @@ impl Answers {
     pub(super) fn entries(self) -> Result<impl Iterator<Item = Entry>, sqlx::Error> {
         let length = self.entries.len();
         let lengths = [self.times.len(), self.now.len(), self.acts_at.as_ref().map_or(length, Vec::len)];
-        if lengths.into_iter().chain(self.state.iter().map(Vec::len)).any(|other| other != length) {
+        let fits = |column: &Vec<_>| column.len() == length || column.len() == 1;
+        if lengths.into_iter().any(|other| other != length) || !self.state.iter().all(fits) {
             return Err(sqlx::Error::Protocol(format!("answers to {length} requests, of different lengths")));
         }
         let all = columns::answer(&self.outcome, self.mode.as_deref())?;
         Ok((0..length).map(move |place| {
-            let state = self.state.each_ref().map(|column| column[place]);
+            let state = self.state.each_ref().map(|column| column[place.min(column.len() - 1)]);
             let now = self.now[place];
             let acts_at = self.acts_at.as_ref().map_or(Some(now), |acts_at| acts_at[place]);
             let answer = Answer { now, acts_at, capacity: state[2], state: columns::parse_state(state), ..all };
