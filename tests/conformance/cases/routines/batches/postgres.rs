@@ -35,19 +35,19 @@ pub(crate) fn cases() -> Vec<Case> {
     .concat()
 }
 
-/// Each bucket has a twin, from which as many single requests take.
+/// Each bucket has a twin, from which as many single requests take. Some batches say once what their requests have in common.
 async fn a_batch_decides_as_single_requests_do(rig: Rig) -> anyhow::Result<()> {
     let request = (0..KINDS.len(), 1..4_i64, prop_oneof![3 => Just(0_i64), 1 => 1..12_i64], 1..9_i64, 0..8_usize);
     let request = request.prop_map(|(kind, cost, keep, times, change)| Request { kind, cost, keep, times, change });
     // Back, too, further than any bucket takes to be full.
     let ms = prop_oneof![6 => 0..3000_i64, 1 => -40_000..0_i64];
-    let steps = prop::collection::vec((ms, prop::collection::vec(request, 1..12)), 1..8);
+    let steps = prop::collection::vec((ms, prop::bool::ANY, prop::collection::vec(request, 1..12)), 1..8);
     // A database of its own: once there was an override, every bucket is looked up among them.
     let (_scratch, session) = injected(&rig).await?;
     random::check(60, &steps, |steps| live(&session, steps))
 }
 
-async fn live(rig: &Rig, steps: Vec<(i64, Vec<Request>)>) -> anyhow::Result<()> {
+async fn live(rig: &Rig, steps: Vec<(i64, bool, Vec<Request>)>) -> anyhow::Result<()> {
     let run = rig.key();
     let plan = format!("plan {run}");
     let mut now = START;
@@ -64,7 +64,10 @@ async fn live(rig: &Rig, steps: Vec<(i64, Vec<Request>)>) -> anyhow::Result<()> 
             rig.pool.run(format!("insert into tollgate.token_buckets ({columns}) values ('{id}', {terms})")).await?;
         }
     }
-    for (ms, requests) in &steps {
+    for (ms, alike, requests) in steps {
+        let common = alike.then(|| KINDS[requests[0].kind].asked);
+        let asked = |request: &Request| common.unwrap_or(KINDS[request.kind].asked);
+        let requests = &if alike { made_alike(requests) } else { requests };
         now += ms * MS;
         rig.at(now).await?;
         if let Some(change) = CHANGES.get(requests[0].change) {
@@ -72,7 +75,10 @@ async fn live(rig: &Rig, steps: Vec<(i64, Vec<Request>)>) -> anyhow::Result<()> 
                 rig.pool.run(change.replace("$plan", &plan).replace("$id", &id)).await?;
             }
         }
-        let batch = batch(requests, |request| KINDS[request.kind].id(TWINS[0], &run), &plan);
+        let each = |request: &Request| {
+            (KINDS[request.kind].id(TWINS[0], &run), asked(request).replace("$plan", &plan))
+        };
+        let batch = batch_of(requests, alike, each);
         let answers = expanded(&rig.sql(batch).await?, requests)?;
         for place in in_order(requests) {
             let request = &requests[place];
@@ -84,7 +90,7 @@ async fn live(rig: &Rig, steps: Vec<(i64, Vec<Request>)>) -> anyhow::Result<()> 
                 KINDS[request.kind].id(TWINS[1], &run),
                 request.cost,
                 request.keep,
-                KINDS[request.kind].asked.replace("$plan", &plan),
+                asked(request).replace("$plan", &plan),
                 request.times
             );
             let singles = rig.sql(single).await?;
@@ -142,7 +148,7 @@ async fn a_row_that_somebody_holds_does_not_hold_up_the_others(rig: Rig) -> anyh
     holder.pool.run(format!("begin; select tollgate.request_token('{}')", ids[0])).await?;
     let requests = [0, 1].map(|kind| Request { kind, cost: 1, keep: 0, times: 2, change: 0 });
     let both = |requests: &[Request]| {
-        batch_of(requests, |request| (ids[request.kind].clone(), "null, null, null, null".to_owned()))
+        batch_of(requests, false, |request| (ids[request.kind].clone(), "null, null, null, null".to_owned()))
     };
     let refusal = rig.refusal(both(&requests)).await?;
     assert_eq!(refusal.sqlstate, "55P03", "{refusal:?}");
@@ -170,7 +176,7 @@ async fn a_batch_counts_from_when_it_has_its_row(rig: Rig) -> anyhow::Result<()>
     holder.pool.run(format!("begin; select from tollgate.token_buckets where id = '{id}' for update")).await?;
     let (waiter, _) = with_session(&rig, "select 1").await?;
     let requests = [Request { kind: 0, cost: 1, keep: 0, times: 12, change: 0 }];
-    let sql = batch_of(&requests, |_| (id.clone(), "null, null, null, null".to_owned()));
+    let sql = batch_of(&requests, false, |_| (id.clone(), "null, null, null, null".to_owned()));
     let waiting = tokio::spawn(async move { waiter.sql(sql).await });
     let stuck = format!("select from pg_stat_activity where wait_event_type = 'Lock' and query like '%{id}%'");
     while rig.sql(stuck.clone()).await?.is_empty() {}
@@ -250,12 +256,21 @@ fn in_order(requests: &[Request]) -> Vec<usize> {
     places
 }
 
-fn batch(requests: &[Request], id: impl Fn(&Request) -> String, plan: &str) -> String {
-    batch_of(requests, |request| (id(request), KINDS[request.kind].asked.replace("$plan", plan)))
+/// For one bucket each, in their order, and as the first one: mostly of buckets that are under its terms already.
+fn made_alike(requests: Vec<Request>) -> Vec<Request> {
+    let Request { kind, cost, keep, change, .. } = requests[0].clone();
+    let mut alike: Vec<Request> = requests
+        .into_iter()
+        .filter(|request| KINDS[request.kind].asked == KINDS[kind].asked || request.times > 6)
+        .map(|request| Request { cost, keep, change, ..request })
+        .collect();
+    alike.sort_by_key(|request| KINDS[request.kind].name);
+    alike.dedup_by_key(|request| request.kind);
+    alike
 }
 
 /// The call for requests, of which each names a bucket, and the terms that it asks for.
-fn batch_of(requests: &[Request], asked: impl Fn(&Request) -> (String, String)) -> String {
+fn batch_of(requests: &[Request], alike: bool, asked: impl Fn(&Request) -> (String, String)) -> String {
     let mut rows = String::new();
     for (place, request) in requests.iter().enumerate() {
         let (id, terms) = asked(request);
@@ -264,6 +279,8 @@ fn batch_of(requests: &[Request], asked: impl Fn(&Request) -> (String, String)) 
         write!(rows, "{comma}({place}, '{id}', {cost}::bigint, {keep}::bigint, {times}::bigint, {terms})")
             .expect("text");
     }
+    // Of an array, what is said.
+    let (once, receipts, holds) = if alike { ("[1:1]", "array[null::uuid]", "a.zeros[1:1]") } else { ("", "null", "null") };
     format!(
         "with v (place, id, cost, keep, times, capacity, seconds, refill, plan) as (values {rows}),
               a as (select array_agg(v.id order by v.place) ids, array_agg(v.cost order by v.place) costs,
@@ -275,26 +292,36 @@ fn batch_of(requests: &[Request], asked: impl Fn(&Request) -> (String, String)) 
                            array_agg(0::bigint order by v.place) zeros from v)
          select t.entry, t.times, (t.taken).outcome, (t.taken).mode, (t.taken).now, (t.taken).acts_at,
                 (t.taken).full_at, (t.taken).granted
-           from a, lateral tollgate.take_many_v1(a.ids, a.costs, a.zeros, a.keeps, a.capacities, a.seconds, a.refills,
-                                                 a.plans, null, null, a.times) m,
+           from a, lateral tollgate.take_many_v1(
+                  a.ids, a.costs{once}, a.zeros{once}, a.keeps{once}, a.capacities{once}, a.seconds{once}, a.refills{once},
+                  a.plans{once}, {receipts}, {holds}, a.times) m,
                 lateral tollgate.answers_each_v1(m) t"
     )
 }
 
 const TWINS: [&str; 2] = ["1", "2"];
 
-const KINDS: [Bucket; 9] = [
+const KINDS: [Bucket; 15] = [
     Bucket { name: "d", provisioned: Some("10, 10, 'continuous', null"), asked: OWN },
     Bucket { name: "b", provisioned: Some("7, 2, 'interval', null"), asked: OWN },
     Bucket { name: "c", provisioned: Some("5, 3, 'calendar', null"), asked: OWN },
     Bucket { name: "a", provisioned: Some("40, 1, 'once', null"), asked: OWN },
     Bucket { name: "e", provisioned: Some("9, 3, 'continuous', '$plan'"), asked: OWN },
-    Bucket { name: "f", provisioned: None, asked: "null::bigint, null::numeric, null::text, '$plan'" },
-    Bucket { name: "g", provisioned: None, asked: "6::bigint, 2::numeric, 'continuous'::text, null::text" },
-    Bucket { name: "h", provisioned: None, asked: "3::bigint, 1::numeric, 'calendar'::text, null::text" },
+    Bucket { name: "f", provisioned: None, asked: PLANNED },
+    Bucket { name: "g", provisioned: None, asked: CONTINUOUS },
+    Bucket { name: "h", provisioned: None, asked: CALENDAR },
     Bucket { name: "i", provisioned: None, asked: OWN },
+    Bucket { name: "j", provisioned: Some("6, 2, 'continuous', null"), asked: CONTINUOUS },
+    Bucket { name: "k", provisioned: None, asked: CONTINUOUS },
+    Bucket { name: "l", provisioned: None, asked: CONTINUOUS },
+    Bucket { name: "m", provisioned: None, asked: PLANNED },
+    Bucket { name: "n", provisioned: None, asked: PLANNED },
+    Bucket { name: "o", provisioned: None, asked: CALENDAR },
 ];
 
+const CONTINUOUS: &str = "6::bigint, 2::numeric, 'continuous'::text, null::text";
+const CALENDAR: &str = "3::bigint, 1::numeric, 'calendar'::text, null::text";
+const PLANNED: &str = "null::bigint, null::numeric, null::text, '$plan'";
 const OWN: &str = "null::bigint, null::numeric, null::text, null::text";
 
 /// What an operator changes; other numbers stand for nothing.
