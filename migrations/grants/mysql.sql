@@ -17,6 +17,7 @@ create role if not exists tollgate_app, tollgate_operator;
 grant execute on procedure token_decide_v1 to tollgate_app;
 grant execute on procedure token_take_v1 to tollgate_app;
 grant execute on procedure token_take_many_v1 to tollgate_app;
+grant execute on procedure token_take_alike_v1 to tollgate_app;
 grant execute on procedure token_decide_all_v1 to tollgate_app;
 grant execute on procedure token_decide_all_many_v1 to tollgate_app;
 grant execute on procedure token_adjust_v1 to tollgate_app;

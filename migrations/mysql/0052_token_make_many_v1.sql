@@ -1,10 +1,13 @@
 -- token_make_many_v1: the buckets that their first request may make, and that are not there.
 --
 -- Arguments: p_requests  as token_decide_many_v1's, of which the id, the terms and the plan count
+--            p_capacity, p_refill_seconds, p_refill: the terms of all, if they name neither terms nor a plan; or null
 -- Result:    they are there, full, under these terms or the plan's; none with an override, a plan that has a mode or is
 --            unknown, or one whose terms make no bucket: token_rule_v1 says so, or makes it
 -- Locks:     the rows that it makes, in the order of their ids: in a transaction, before which the caller locks no bucket
-create procedure token_make_many_v1(in p_requests longtext character set utf8mb4)
+create procedure token_make_many_v1(
+  in p_requests longtext character set utf8mb4, in p_capacity bigint, in p_refill_seconds decimal(19, 9),
+  in p_refill varchar(10) character set ascii collate ascii_bin)
 modifies sql data
 sql security definer
 begin
@@ -14,7 +17,9 @@ begin
   insert into token_buckets (id, capacity, refill_seconds, refill, plan, provisioned, anchor)
   select r.id, coalesce(r.capacity, p.capacity), if(r.capacity is null, p.refill_seconds, r.refill_seconds),
          if(r.capacity is null, p.refill, r.refill), p.name, false, 0
-    from (select unhex(id) as id, capacity, refill_seconds, refill, unhex(plan) as plan
+    from (select unhex(id) as id, coalesce(capacity, p_capacity) as capacity,
+                 coalesce(refill_seconds, p_refill_seconds) as refill_seconds, coalesce(refill, p_refill) as refill,
+                 unhex(plan) as plan
             from json_table(p_requests, '$[*]' columns (
                    id varchar(512) character set ascii path '$[0]', capacity bigint path '$[4]',
                    refill_seconds decimal(19, 9) path '$[5]',
@@ -22,7 +27,7 @@ begin
                    plan varchar(512) character set ascii path '$[7]')) as requests) as r
     left join token_plans p on r.capacity is null and p.name = r.plan and p.mode is null
     left join token_buckets b on b.id = r.id
-   where b.id is null and coalesce(r.capacity, p.capacity) is not null
+   where b.id is null and length(r.id) between 1 and 255 and coalesce(r.capacity, p.capacity) is not null
      and not exists (select 1 from token_overrides o where o.id = r.id)
    order by r.id
       on duplicate key update id = token_buckets.id;

@@ -62,6 +62,7 @@ impl Migrate for MySql {
         52 "0052_token_make_many_v1",
         53 "0053_token_decide_all_many_v1",
         54 "0054_token_window_step_back_v1",
+        55 "0055_token_take_alike_v1",
     );
 
     async fn applied(pool: &MySqlPool) -> Result<Vec<i64>, Error> {

@@ -16,6 +16,7 @@ use crate::retry::Class;
 use crate::{Adjustment, Counted, Quota};
 
 mod admin;
+mod alike;
 mod json;
 mod several;
 
@@ -203,6 +204,9 @@ async fn take_one(connection: &mut MySqlConnection, ask: &Ask) -> Result<Vec<Col
 }
 
 async fn take_many(connection: &mut MySqlConnection, asks: &[Ask]) -> Result<Vec<Columns>, sqlx::Error> {
+    if let Some(columns) = alike::take(connection, asks).await? {
+        return Ok(columns);
+    }
     let rows: Vec<(String,)> =
         sqlx::query_as("call token_take_many_v1(?)").bind(json::requests(asks)).fetch_all(connection).await?;
     let (answers,) = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;

@@ -18,6 +18,14 @@ pub(super) fn requests(asks: &[Ask]) -> String {
     }))
 }
 
+/// The first argument of `token_take_alike_v1`.
+pub(super) fn ids(asks: &[Ask]) -> String {
+    array(asks.iter().map(|ask| match (hex(Some(ask.key().as_str())), ask.times) {
+        (key, 1) => key,
+        (key, times) => format!("[{key},{times}]"),
+    }))
+}
+
 /// The argument of `token_decide_all_many_v1`.
 pub(super) fn requests_for_several(asks: &[Ask]) -> String {
     array(asks.iter().map(|ask| limits(ask, 0..ask.take.limits.len())))

@@ -150,7 +150,7 @@ fn sessions(settings: &Settings, report: &mut Report) {
 }
 
 /// The routines that a limiter's requests and reservations call, and those by which it peeks.
-const TAKING: [&str; 10] = [
+const TAKING: [&str; 11] = [
     "token_adjust_v1",
     "token_adjust_window_v1",
     "token_decide_all_many_v1",
@@ -160,6 +160,7 @@ const TAKING: [&str; 10] = [
     "token_explain",
     "token_hold_back_v1",
     "token_peek",
+    "token_take_alike_v1",
     "token_take_many_v1",
 ];
 

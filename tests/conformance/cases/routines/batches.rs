@@ -3,9 +3,10 @@
 use crate::matrix::Case;
 
 mod mysql;
+mod mysql_alike;
 mod mysql_several;
 mod postgres;
 
 pub(super) fn cases() -> Vec<Case> {
-    [mysql::cases(), mysql_several::cases(), postgres::cases()].concat()
+    [mysql::cases(), mysql_alike::cases(), mysql_several::cases(), postgres::cases()].concat()
 }

@@ -1,0 +1,72 @@
+//! Requests that differ in nothing but their keys, as those of one limiter mostly do.
+
+use sqlx::mysql::MySqlConnection;
+
+use super::{json, parts, refill};
+use crate::Quota;
+use crate::bucket::Request;
+use crate::store::ask::Ask;
+use crate::store::columns::Columns;
+
+/// What becomes of them; `None`, and nothing is decided, if they are not alike, or something else than their quota's
+/// tokens may rule one of them.
+pub(super) async fn take(connection: &mut MySqlConnection, asks: &[Ask]) -> Result<Option<Vec<Columns>>, sqlx::Error> {
+    let Some((request, quota)) = alike(asks) else {
+        return Ok(None);
+    };
+    let rows: Vec<Row> = sqlx::query_as("call token_take_alike_v1(?, ?, ?, ?, ?, ?)")
+        .bind(json::ids(asks))
+        .bind(request.cost)
+        .bind(request.keep)
+        .bind(quota.capacity_i64())
+        .bind(quota.refill_seconds())
+        .bind(refill(quota))
+        .fetch_all(connection)
+        .await?;
+    let row = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
+    let (Some(now), Some(burst), Some(anchor), Some(step_ns), Some(step_ticks), Some(token_ticks), Some(answers)) = row
+    else {
+        return Ok(None);
+    };
+    let mut columns = Vec::with_capacity(asks.len());
+    for text in answers.split_terminator(';') {
+        let unread = || sqlx::Error::Protocol(format!("the answer {text:?}"));
+        let mut words = text.split(' ').map(|word| word.parse::<i64>().map_err(|_| unread()));
+        let mut word = || words.next().ok_or_else(unread)?;
+        let (place, granted_times, full_at, granted) = (word()?, word()?, word()?, word()?);
+        let ask = usize::try_from(place - 1).ok().and_then(|place| asks.get(place)).ok_or_else(unread)?;
+        let tokens = granted_times * request.cost;
+        columns.extend(parts(
+            granted_times,
+            (
+                place,
+                ask.times,
+                "denied".to_owned(),
+                None,
+                now,
+                Some(now),
+                Some(full_at + tokens * token_ticks),
+                Some(granted + tokens),
+                Some(burst),
+                Some(anchor),
+                Some(step_ns),
+                Some(step_ticks),
+                Some(token_ticks),
+            ),
+        ));
+    }
+    Ok(Some(columns))
+}
+
+/// The terms of all, if they differ in nothing but their keys.
+fn alike(asks: &[Ask]) -> Option<(Request, &Quota)> {
+    let (first, others) = asks.split_first()?;
+    let quota = first.quota(0)?;
+    let is_alike = |ask: &Ask| ask.id().is_none() && ask.request == first.request && ask.quota(0) == Some(quota);
+    let momentary = first.request.max_wait == 0 && first.id().is_none();
+    (momentary && others.iter().all(is_alike)).then_some((first.request, quota))
+}
+
+/// What the routine answers: `now`, `burst`, `anchor`, `step_ns`, `step_ticks`, `token_ticks` and `answers`. All but the last
+/// are null, too, where figures make no quota.
+type Row = (Option<i64>, Option<i64>, Option<i64>, Option<i64>, Option<i64>, Option<i64>, Option<String>);

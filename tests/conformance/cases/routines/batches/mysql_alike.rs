@@ -1,0 +1,241 @@
+//! The batch routine of MySQL and MariaDB for requests that differ in nothing but their buckets.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use tollgate::bucket::{Bucket, Request, Terms};
+use tollgate::{Admin, Key, Mode, Override, Quota};
+
+use super::super::{MS, SECOND, START};
+use crate::engines::Kind;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::pools::{Scratch, with_session};
+use crate::random;
+use crate::rig::{Rig, hex};
+
+pub(crate) fn cases() -> Vec<Case> {
+    [
+        list!(Levels::Pools, Time::Injected, |engine| engine.kind == Kind::MySql;
+            requests_that_are_alike_are_decided_as_defined,
+            requests_that_are_alike_are_left_to_others_once_the_clock_was_set_back)
+        .to_vec(),
+        list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
+            requests_that_are_alike_are_left_to_others_where_not_only_tokens_rule,
+            requests_that_are_alike_leave_a_sessions_settings_alone)
+        .to_vec(),
+    ]
+    .concat()
+}
+
+/// Buckets of one quota, provisioned or made by their first request, asked in random batches.
+async fn requests_that_are_alike_are_decided_as_defined(rig: Rig) -> anyhow::Result<()> {
+    let figures = (1_u64..30, 1_u64..20, prop::sample::select(vec!["interval", "calendar", "continuous", "once"]));
+    random::check(60, &(figures, vec(batch(), 1..8)), |(figures, batches)| live(&rig, figures, batches))
+}
+
+#[derive(Clone, Debug)]
+struct Batch {
+    ms: i64,
+    cost: i64,
+    keep: i64,
+    /// For each bucket: how many requests, if any.
+    times: Vec<Option<i64>>,
+}
+
+const BUCKETS: usize = 6;
+
+fn batch() -> impl Strategy<Value = Batch> {
+    let times = vec(prop::option::weighted(0.7, 1_i64..8), BUCKETS);
+    (0_i64..5000, 1_i64..6, 0_i64..4, times).prop_map(|(ms, cost, keep, times)| Batch { ms, cost, keep, times })
+}
+
+async fn live(rig: &Rig, (capacity, seconds, refill): (u64, u64, &str), batches: Vec<Batch>) -> anyhow::Result<()> {
+    let mut now = START;
+    rig.at(now).await?;
+    let quota = quota(capacity, seconds, refill)?;
+    let terms = Terms::from(&quota);
+    let mut buckets: Vec<(Key, Option<Bucket>)> = (0..BUCKETS).map(|_| (rig.key(), None)).collect();
+    if refill != "interval" {
+        rig.create(&buckets[0].0, quota).await?;
+        buckets[0].1 = Some(Bucket::full(&terms, now));
+    }
+    for Batch { ms, cost, keep, times } in batches {
+        now += ms * MS;
+        rig.at(now).await?;
+        // In any order.
+        let asked: Vec<(usize, i64)> =
+            times.iter().enumerate().rev().filter_map(|(at, times)| times.map(|times| (at, times))).collect();
+        let ids: Vec<String> = asked.iter().map(|(at, times)| entry(&buckets[*at].0, *times)).collect();
+        let arguments = format!("{cost}, {keep}, {capacity}, {seconds}, '{refill}'");
+        let said = call(rig, &ids, &arguments).await?;
+        if cost + keep > terms.capacity {
+            ensure!(said.is_none(), "never: {said:?}");
+            continue;
+        }
+        let Some(said) = said else {
+            ensure!(asked.is_empty(), "nothing was decided of {ids:?}");
+            continue;
+        };
+        ensure!(said.len() == asked.len(), "{} answers", said.len());
+        for (place, granted_times, full_at, granted) in said {
+            let (at, times) = asked[usize::try_from(place - 1)?];
+            let (key, state) = &mut buckets[at];
+            let state = state.get_or_insert_with(Bucket::default);
+            let grants =
+                (0..times).filter(|_| state.take(&terms, now, Request { cost, max_wait: 0, keep }).granted).count();
+            ensure!(granted_times == i64::try_from(grants)?, "{grants} should be granted, not {granted_times}");
+            let tokens = granted_times * cost;
+            let after = (full_at + tokens * terms.token_ticks, granted + tokens);
+            ensure!(after.1 == state.granted, "{after:?} instead of {state:?}");
+            ensure!(granted_times == 0 || after.0 == state.full_at, "{after:?} instead of {state:?}");
+            ensure!(granted_times == times || after.0 == state.full_at, "{after:?} instead of {state:?}");
+            ensure!(rig.row(key).await?.as_ref() == Some(&*state), "the row is not {state:?}");
+        }
+    }
+    Ok(())
+}
+
+async fn requests_that_are_alike_are_left_to_others_once_the_clock_was_set_back(rig: Rig) -> anyhow::Result<()> {
+    let keys = [rig.key(), rig.key()];
+    let ids = keys.each_ref().map(|key| entry(key, 1));
+    rig.at(START).await?;
+    assert!(call(&rig, &ids, "1, 0, 5, 10, 'continuous'").await?.is_some());
+    rig.at(START - 100 * SECOND).await?;
+    assert_eq!(call(&rig, &ids, "1, 0, 5, 10, 'continuous'").await?, None);
+    for key in &keys {
+        assert_eq!(rig.row(key).await?.context("made")?.granted, 1);
+    }
+    Ok(())
+}
+
+async fn requests_that_are_alike_are_left_to_others_where_not_only_tokens_rule(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let rig = &scratch.rig;
+    let quota = Quota::once(5)?;
+    const TERMS: &str = "1, 0, 5, 0, 'once'";
+    let (key, other, ruled, planned, plan) = (rig.key(), rig.key(), rig.key(), rig.key(), rig.key());
+    let ids = |keys: &[&Key]| keys.iter().map(|key| entry(key, 1)).collect::<Vec<_>>();
+    let (usual, same) = (ids(&[&key, &other]), ids(&[&key, &other, &key]));
+    assert!(call(rig, &usual, TERMS).await?.is_some());
+    rig.create(&ruled, Quota::once(6)?).await?;
+    rig.store().create_plan(&plan, quota).await?;
+    rig.pool
+        .run(format!(
+            "insert into token_buckets (id, capacity, refill_seconds, refill, plan, provisioned, anchor)
+         values ('{planned}', 5, 0, 'once', '{plan}', false, 0)"
+        ))
+        .await?;
+
+    for (ids, terms) in [
+        (&same, TERMS),
+        (&ids(&[&key, &ruled]), TERMS),
+        (&ids(&[&key, &planned]), TERMS),
+        (&usual, "1, 0, 6, 0, 'once'"),
+        (&usual, "6, 0, 5, 0, 'once'"),
+        (&usual, "1, 5, 5, 0, 'once'"),
+        (&usual, "0, 0, 5, 0, 'once'"),
+        (&usual, "null, 0, 5, 0, 'once'"),
+        (&usual, "1, -1, 5, 0, 'once'"),
+        (&usual, "1, -9223372036854775808, 5, 0, 'once'"),
+        (&usual, "1, null, 5, 0, 'once'"),
+        (&usual, "1, 0, null, 0, 'once'"),
+        (&usual, "1, 0, 5, null, 'interval'"),
+        (&usual, "1, 0, 5, 0, 'interval'"),
+        (&usual, "1, 0, 5, 0.000000001, 'continuous'"),
+        (&usual, "1, 0, 5, 9999999999, 'continuous'"),
+        (&usual, "1, 0, 9223372036854775807, 1, 'continuous'"),
+        (&usual, "1, 0, 5, 0, null"),
+        (&usual, "1, 0, 5, 0, 'never'"),
+        (&vec![entry(&key, 0), entry(&other, 1)], TERMS),
+        (&vec![entry(&key, -1)], TERMS),
+        (&vec!["\"\"".to_owned(), entry(&key, 1)], TERMS),
+        (&vec!["\"6\"".to_owned(), "\"no hexadecimal\"".to_owned(), entry(&key, 1)], TERMS),
+        (&vec![format!("\"{}\"", "61".repeat(256)), entry(&key, 1)], TERMS),
+        (&vec!["null".to_owned(), entry(&key, 1)], TERMS),
+        (&vec![], TERMS),
+    ] {
+        ensure!(call(rig, ids, terms).await?.is_none(), "{ids:?} under {terms}");
+    }
+    for mode in [Mode::Shadow, Mode::Off, Mode::Block] {
+        rig.store().set_mode(mode, None, None).await?;
+        ensure!(call(rig, &usual, TERMS).await?.is_none(), "{mode:?}");
+    }
+    rig.store().set_mode(Mode::Enforce, None, None).await?;
+    rig.store().set_override(&other, Override { mode: Some(Mode::Block), ..Override::default() }).await?;
+    ensure!(call(rig, &usual, TERMS).await?.is_none(), "an override");
+    rig.pool.run("delete from token_overrides").await?;
+    for by_hand in
+        ["capacity = 6", "refill = 'interval', refill_seconds = 1", "under_capacity = 6", "burst = 6", "anchor = 1"]
+    {
+        let session = with_session(rig, "start transaction").await?.0;
+        session.pool.run(format!("update token_buckets set {by_hand} where id = '{key}'")).await?;
+        ensure!(call(&session, &usual, TERMS).await?.is_none(), "{by_hand}");
+        session.pool.run("rollback").await?;
+    }
+    rig.store().set_override(&ruled, Override { mode: Some(Mode::Block), ..Override::default() }).await?;
+    assert!(call(rig, &usual, TERMS).await?.is_some(), "an override of another's");
+    for (key, granted) in [(&key, 2), (&other, 2), (&ruled, 0), (&planned, 0)] {
+        assert_eq!(rig.row(key).await?.context("made")?.granted, granted);
+    }
+    Ok(())
+}
+
+async fn requests_that_are_alike_leave_a_sessions_settings_alone(rig: Rig) -> anyhow::Result<()> {
+    const SETTINGS: &str =
+        "select concat_ws(' ', @@group_concat_max_len, @@innodb_lock_wait_timeout, @@sql_safe_updates,
+                            @@sql_mode) as settings";
+    let session =
+        with_session(&rig, "set session group_concat_max_len = 4, sql_safe_updates = 1, sql_mode = ''").await?.0;
+    let settings = async || {
+        anyhow::Ok(session.sql(SETTINGS).await?.first().context("a row")?.text("settings")?.map(str::to_owned))
+    };
+    let before = settings().await?;
+    let keys: Vec<Key> = (0..100).map(|_| rig.key()).collect();
+    let ids: Vec<String> = keys.iter().map(|key| entry(key, 2)).collect();
+    for granted in [2, 1, 0] {
+        let said = call(&session, &ids, "1, 0, 3, 0, 'once'").await?.context("decided")?;
+        ensure!(said.len() == 100 && said.iter().all(|(_, times, ..)| *times == granted), "{said:?}");
+    }
+    let said = call(&session, &[entry(&rig.key(), i64::MAX)], "1, 0, 3, 0, 'once'").await?.context("decided")?;
+    ensure!(matches!(said.as_slice(), [(1, 3, ..)]), "{said:?}");
+    // An error on MySQL.
+    drop(call(&session, &["[\"61\", 99999999999999999999]".to_owned()], "1, 0, 3, 0, 'once'").await);
+    assert_eq!(settings().await?, before);
+    Ok(())
+}
+
+fn quota(capacity: u64, seconds: u64, refill: &str) -> anyhow::Result<Quota> {
+    let period = Duration::from_secs(seconds);
+    Ok(match refill {
+        "interval" => Quota::interval(capacity, period)?,
+        "calendar" => Quota::calendar(capacity, period)?,
+        "continuous" => Quota::continuous(capacity, period)?,
+        _ => Quota::once(capacity)?,
+    })
+}
+
+fn entry(key: &Key, times: i64) -> String {
+    match (hex(key.as_str().as_bytes()), times) {
+        (id, 1) => format!("\"{id}\""),
+        (id, times) => format!("[\"{id}\",{times}]"),
+    }
+}
+
+/// What the routine answers, if it decides: places, for how many requests the tokens suffice, `full_at` and `granted`.
+async fn call(rig: &Rig, ids: &[String], arguments: &str) -> anyhow::Result<Option<Vec<(i64, i64, i64, i64)>>> {
+    let ids = rig.quoted(&format!("[{}]", ids.join(",")));
+    let rows = rig.sql(rig.calling("token_take_alike_v1", &format!("{ids}, {arguments}"))).await?;
+    let Some(answers) = rows.first().context("no row")?.text("answers")? else {
+        return Ok(None);
+    };
+    let parsed = answers.split_terminator(';').map(|answer| {
+        let words = answer.split(' ').map(str::parse).collect::<Result<Vec<i64>, _>>()?;
+        let &[place, granted_times, full_at, granted] = words.as_slice() else {
+            anyhow::bail!("the answer {answer:?}");
+        };
+        Ok((place, granted_times, full_at, granted))
+    });
+    parsed.collect::<anyhow::Result<_>>().map(Some)
+}
