@@ -1,14 +1,14 @@
--- token_take_alike_v1: token_decide_many_v1 for the common case, in half the time: requests under one quota that differ
--- in nothing but their buckets, which were made on first use, and where nothing but their tokens rules these.
+-- token_take_alike_v1: token_decide_many_v1 for the common case, in half the time: requests under one quota that
+-- differ in nothing but their buckets, which were made on first use, and where nothing but their tokens rules these.
 --
--- Arguments: p_ids    a JSON array of the buckets' ids in hexadecimal; instead of one [id, times], where it stands for so
---                     many equal requests, decided one after the other
+-- Arguments: p_ids    a JSON array of the buckets' ids in hexadecimal; instead of one [id, times], where it stands
+--                     for so many equal requests, decided one after the other
 --            p_cost, p_keep, p_capacity, p_refill_seconds, p_refill: of all, as token_decide_v1's; none waits
 -- Result:    a row: now, burst, anchor, step_ns, step_ticks, token_ticks: of all, as token_take_v1's
---            answers  for each request, with a semicolon after it: its place, from 1; for how many of its equal requests
---                     the tokens suffice, the first ones: the others are denied; and what these are added to, full_at as
---                     it was, or the bucket's clock if that is ahead, and granted as it was. null: nothing was decided,
---                     as something out of the ordinary is among them: token_take_many_v1 decides
+--            answers  for each request, with a semicolon after it: its place, from 1; for how many of its equal
+--                     requests the tokens suffice, the first ones: the others are denied; and what these add to:
+--                     full_at as it was, or the bucket's clock if that is ahead, and granted as it was. null: nothing
+--                     was decided, as something out of the ordinary is among them: token_take_many_v1 decides
 -- Errors:    22003 times that are too large (MariaDB takes the largest instead) · 1205 another held one of several
 --            buckets for a second
 -- Locks:     as token_decide_many_v1
@@ -54,8 +54,8 @@ begin
         v_step_ticks = if(p_refill in ('continuous', 'once'), 1, p_capacity),
         v_token_ticks = if(p_refill = 'continuous', ceiling(p_refill_seconds * 1000000000 / p_capacity), 1),
         v_burst = p_capacity * v_token_ticks, v_cost = p_cost * v_token_ticks;
-    -- Whoever holds one of the buckets for long holds up the other requests no longer than that. A longer text would be
-    -- cut off.
+    -- Whoever holds one of the buckets for long holds up the other requests no longer than that. And a longer text
+    -- would be cut off.
     set innodb_lock_wait_timeout = if(p_ids like '%"%"%"%', least(v_wait, 1), v_wait),
         group_concat_max_len = 1000000000;
     set v_uuid = uuid();

@@ -63,7 +63,10 @@ pub async fn inject_time(pool: &MySqlPool) -> anyhow::Result<()> {
             views += 1;
         }
         anyhow::ensure!(views == 2, "{views} views read the clock: token_bucket_levels and token_most_denied should");
-        anyhow::ensure!(clocks == 3, "{clocks} routines read the clock: token_clock_v1, token_decide_v1 and token_take_alike_v1 should");
+        anyhow::ensure!(
+            clocks == 3,
+            "{clocks} routines read the clock: token_clock_v1, token_decide_v1 and token_take_alike_v1 should"
+        );
         sqlx::query("insert into time_is_injected values (true)").execute(&mut *connection).await?;
     }
     sqlx::query("do release_lock('tollgate_test')").execute(&mut *connection).await?;
