@@ -51,11 +51,14 @@ impl Ask {
 
     /// Whether another request differs from this one in its bucket and how often it is asked only, and each is decided now,
     /// under terms that come with it or are a plan's.
-    #[cfg(feature = "postgres")]
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
     pub(super) fn is_like(&self, other: &Self) -> bool {
         let (limit, others) = (&self.take.limits[0], &other.take.limits[0]);
-        self.take.is_momentary() && other.take.is_momentary() && self.request == other.request
-            && limit.rule == others.rule && matches!(limit.rule, Rule::Quota(_) | Rule::Plan(_))
+        self.take.is_momentary()
+            && other.take.is_momentary()
+            && self.request == other.request
+            && limit.rule == others.rule
+            && matches!(limit.rule, Rule::Quota(_) | Rule::Plan(_))
     }
 
     pub(super) fn id(&self) -> Option<Uuid> {

@@ -58,13 +58,11 @@ pub(super) async fn take(connection: &mut MySqlConnection, asks: &[Ask]) -> Resu
     Ok(Some(columns))
 }
 
-/// The terms of all, if they differ in nothing but their keys.
+/// What is asked of all, and their quota, if they differ in nothing but their keys.
 fn alike(asks: &[Ask]) -> Option<(Request, &Quota)> {
-    let (first, others) = asks.split_first()?;
+    let first = asks.first()?;
     let quota = first.quota(0)?;
-    let is_alike = |ask: &Ask| ask.id().is_none() && ask.request == first.request && ask.quota(0) == Some(quota);
-    let momentary = first.request.max_wait == 0 && first.id().is_none();
-    (momentary && others.iter().all(is_alike)).then_some((first.request, quota))
+    asks.windows(2).all(|pair| pair[0].is_like(&pair[1])).then_some((first.request, quota))
 }
 
 /// What the routine answers: `now`, `burst`, `anchor`, `step_ns`, `step_ticks`, `token_ticks` and `answers`. All but the last

@@ -75,9 +75,7 @@ async fn live(rig: &Rig, steps: Vec<(i64, bool, Vec<Request>)>) -> anyhow::Resul
                 rig.pool.run(change.replace("$plan", &plan).replace("$id", &id)).await?;
             }
         }
-        let each = |request: &Request| {
-            (KINDS[request.kind].id(TWINS[0], &run), asked(request).replace("$plan", &plan))
-        };
+        let each = |request: &Request| (KINDS[request.kind].id(TWINS[0], &run), asked(request).replace("$plan", &plan));
         let batch = batch_of(requests, alike, each);
         let answers = expanded(&rig.sql(batch).await?, requests)?;
         for place in in_order(requests) {
@@ -280,7 +278,8 @@ fn batch_of(requests: &[Request], alike: bool, asked: impl Fn(&Request) -> (Stri
             .expect("text");
     }
     // Of an array, what is said.
-    let (once, receipts, holds) = if alike { ("[1:1]", "array[null::uuid]", "a.zeros[1:1]") } else { ("", "null", "null") };
+    let (once, receipts, holds) =
+        if alike { ("[1:1]", "array[null::uuid]", "a.zeros[1:1]") } else { ("", "null", "null") };
     format!(
         "with v (place, id, cost, keep, times, capacity, seconds, refill, plan) as (values {rows}),
               a as (select array_agg(v.id order by v.place) ids, array_agg(v.cost order by v.place) costs,
