@@ -122,7 +122,8 @@ impl Take {
     /// Gives the request an id, which is remembered for `hold`: repeated with it, because nobody knows what became of
     /// the first, it takes nothing more. It can also be settled until then.
     ///
-    /// A grant writes one row more for each bucket; a denial is not remembered.
+    /// A grant writes one row more for each bucket; a denial is not remembered. Who waits with an id and gives up, by a deadline
+    /// or by dropping the future, has not given its tokens back: whoever repeats the request goes on with its turn.
     #[must_use]
     pub fn id(self, id: Uuid, hold: Duration) -> Self {
         Self { id: Some(id), hold, ..self }

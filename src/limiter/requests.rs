@@ -63,7 +63,9 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Cancel safety
     ///
-    /// As for [`wait_n`](Self::wait_n).
+    /// As for [`wait_n`](Self::wait_n). A turn of a request with an [id](Take::id) is not given back: who asked with the same id,
+    /// or asks again, goes on with it. Whoever knows that nobody will cancels it, by [`reserve_all`](Self::reserve_all) with that
+    /// id and [`Reservation::cancel`].
     pub async fn wait_all(&self, take: &Take) -> Result<Reservation<S>, Error> {
         self.wait_or(take, Abandoned::GivenBack).await
     }

@@ -312,7 +312,8 @@ impl<S: Store> Turn<S> {
         }
     }
 
-    /// What has to be given back: of tokens that were there at once nothing can be cancelled.
+    /// What has to be given back: of tokens that were there at once nothing can be cancelled, and with a turn that has an id
+    /// somebody else may go on, who asked with it as well or asks again.
     fn left(&mut self) -> Option<Reservation<S>> {
         let gives_back = |reservation: &Reservation<S>| {
             self.abandoned == Abandoned::GivenBack
@@ -321,6 +322,7 @@ impl<S: Store> Turn<S> {
         };
         self.reservation.take().filter(gives_back)
     }
+                && !reservation.is_remembered
 }
 
 impl<S: Store> Drop for Turn<S> {

@@ -89,6 +89,7 @@ macro_rules! for_each_scenario {
             verbs: a_wait_for_a_token_that_is_there_takes_it_at_once,
             verbs: those_who_wait_are_served_in_the_order_in_which_they_came,
             verbs: a_wait_that_is_given_up_gives_its_token_back,
+            verbs: a_wait_with_an_id_that_is_given_up_is_there_for_whoever_repeats_it,
             verbs: more_than_the_burst_is_never_possible,
             verbs: without_a_limit_everything_is_granted,
             verbs: without_a_rate_the_burst_is_granted_and_then_nothing,

@@ -182,6 +182,42 @@ pub(crate) async fn a_wait_that_is_given_up_gives_its_token_back<W: World>(world
     Ok(())
 }
 
+pub(crate) async fn a_wait_with_an_id_that_is_given_up_is_there_for_whoever_repeats_it<W: World>(
+    world: &W,
+) -> anyhow::Result<()> {
+    let limiter = limiter(world, "1/h").await?;
+    assert!(limiter.allow().await?.is_granted());
+    let hour = std::time::Duration::from_hours(1);
+    let take = under(limiter.key(), "1/h")?.max_wait(2 * hour);
+    let job = take.clone().id(uuid::Uuid::new_v4(), 24 * hour);
+    // The job was delivered twice.
+    let again = limiter.limiter().clone();
+    let more_than_an_hour = async || anyhow::Ok(limiter.allow().await?.retry_after() > hour);
+    let mut waiting = [limiter.limiter(), &again].map(|limiter| Box::pin(limiter.wait_all(&job)));
+    while {
+        for waiting in &mut waiting {
+            assert!(poll(waiting).await.is_none(), "nobody waits an hour here");
+        }
+        !more_than_an_hour().await?
+    } {}
+    let [one, other] = waiting;
+    drop(one);
+    // It ends when what is given back is given back.
+    limiter.limiter().close().await?;
+    assert!(more_than_an_hour().await?, "the turn is the other one's");
+    drop(other);
+    again.close().await?;
+    let later = limiter.limiter().reserve_all(&take).await?;
+    assert_eq!((later.is_granted(), later.decision().wait()), (true, 2 * hour));
+    let repeated = limiter.limiter().reserve_all(&job).await?;
+    assert_eq!((repeated.is_granted(), repeated.decision().wait()), (true, hour));
+    // Whoever knows that nobody will go on with it says so.
+    assert_eq!(later.cancel().await?, 1);
+    assert_eq!(repeated.cancel().await?, 1);
+    assert!(!more_than_an_hour().await?);
+    Ok(())
+}
+
 pub(crate) async fn more_than_the_burst_is_never_possible<W: World>(world: &W) -> anyhow::Result<()> {
     let limiter = limiter(world, "10/s").await?;
     let never = |result: Result<(), Error>| {

@@ -11,6 +11,7 @@ use tollgate::{
     Adjusted, Adjustment, Admin, Error, HoldBack, Key, Limiter, ManualClock, MemoryStore, Outcome, Store, Take,
     TakeError,
 };
+use uuid::Uuid;
 
 use super::until;
 
@@ -107,6 +108,27 @@ async fn the_last_of_a_long_line_ends_by_its_deadline_too() -> anyhow::Result<()
     // And the line serves those who come.
     assert!(!limiter.allow(&key).await?.is_granted());
     assert!(limiter.wait(&key).await?.is_granted());
+    Ok(())
+}
+
+/// It was granted meanwhile, and waits for its turn: whoever repeats the request goes on with it.
+#[tokio::test(start_paused = true)]
+async fn a_wait_with_an_id_whose_outcome_is_unknown_is_granted_when_it_is_repeated_and_has_paid_once()
+-> anyhow::Result<()> {
+    let store = Gated::new();
+    let limiter = limiter(&store)?;
+    let key = Key::try_from("a")?;
+    let take = limiter.request(&key)?.cost(5);
+    assert!(store.store.take_one(&take).await??.is_granted());
+    let job = take.max_wait(Duration::from_mins(1)).id(Uuid::from_u128(7), Duration::from_hours(1));
+    is_late(limiter.wait_all(&job).await);
+    store.open();
+    until(|| store.taken.load(Ordering::SeqCst) == 1).await;
+    limiter.close().await?;
+    let repeated = limiter.wait_all(&job).await?;
+    assert_eq!((repeated.is_granted(), repeated.decision().wait()), (true, Duration::from_millis(500)));
+    let level = store.store.peek(&key).await?.expect("it was asked for");
+    assert_eq!((level.available, level.granted, store.adjusted.load(Ordering::SeqCst)), (-5, 10, 0));
     Ok(())
 }
 

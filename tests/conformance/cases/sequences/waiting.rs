@@ -1,6 +1,6 @@
 //! Those who wait on an engine while a sequence goes on, as memory says.
 //!
-//! There each of them is a reservation, which is cancelled when they leave. Here they sleep by the host's time, which is moved
+//! There each of them is a reservation, which is cancelled when they leave, unless it has an id. Here they sleep by the host's time, which is moved
 //! with the injected clock.
 
 use std::pin::Pin;
@@ -32,6 +32,8 @@ struct Waiter {
     limiter: Limiter<AnyStore>,
     waiting: Waiting,
     promised: Promised,
+    /// Then its turn is whoever's who asks with it.
+    has_id: bool,
     came: Instant,
     /// How long it has waited by the injected clock.
     waited: Duration,
@@ -61,7 +63,9 @@ impl Waiters {
         limiter.close().await?;
         match promised {
             Ok(promised) if promised.is_granted() && !promised.decision().wait().is_zero() => {
-                let mut waiter = Waiter { place, limiter, waiting, promised, came, waited: Duration::ZERO, hold };
+                let has_id = take.request_id().is_some();
+                let mut waiter =
+                    Waiter { place, limiter, waiting, promised, has_id, came, waited: Duration::ZERO, hold };
                 waiter.sleeps()?;
                 self.0.push(waiter);
                 Ok(Receipts::default())
@@ -95,11 +99,13 @@ impl Waiters {
     }
 
     async fn those_leave(&mut self, leaves: impl Fn(&Waiter) -> bool) -> anyhow::Result<()> {
-        for Waiter { waiting, limiter, promised, .. } in self.0.extract_if(.., |waiter| leaves(waiter)) {
+        for Waiter { waiting, limiter, promised, has_id, .. } in self.0.extract_if(.., |waiter| leaves(waiter)) {
             drop(waiting);
             // It ends when the tokens are given back; what cannot be given back is lost.
             limiter.close().await?;
-            drop(promised.cancel().await);
+            if !has_id {
+                drop(promised.cancel().await);
+            }
         }
         Ok(())
     }
