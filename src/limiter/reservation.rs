@@ -292,14 +292,19 @@ impl<S: Store> Turn<S> {
             return self;
         }
         self.until = latest.filter(|latest| Some(*latest) > self.until.or(since)).or(self.until);
-        self.place = self.until.map(|until| turns.push(until));
+        // Those whose turn has come may not have gone on yet.
+        let turn = if latest.is_some() { self.until.or(since) } else { self.until };
+        self.place = turn.map(|turn| turns.push(turn));
         self
     }
 
-    /// Sleeps until the tokens may be used.
+    /// Sleeps until the tokens may be used, and those ahead have gone on.
     pub(super) async fn come(mut self) -> Reservation<S> {
         if let Some(until) = self.until {
             sleep_until(until).await;
+        }
+        if let Some(place) = &mut self.place {
+            place.is_first().await;
         }
         self.reservation.take().expect("it is there until its turn has come")
     }
@@ -317,12 +322,12 @@ impl<S: Store> Turn<S> {
     fn left(&mut self) -> Option<Reservation<S>> {
         let gives_back = |reservation: &Reservation<S>| {
             self.abandoned == Abandoned::GivenBack
+                && !reservation.is_remembered
                 && !reservation.receipts.is_empty()
                 && !reservation.decision.wait().is_zero()
         };
         self.reservation.take().filter(gives_back)
     }
-                && !reservation.is_remembered
 }
 
 impl<S: Store> Drop for Turn<S> {

@@ -1,36 +1,106 @@
 use std::collections::VecDeque;
+use std::mem::{replace, take};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::TryRecvError;
+use tokio::time::{Instant, timeout};
 
 /// When those go on who wait for a bucket: nobody before those who came earlier and still wait.
 #[derive(Debug, Default)]
-pub(super) struct Turns(VecDeque<(Instant, Weak<()>)>);
-
-/// A place among them, until it is dropped.
-pub(super) type Place = Arc<()>;
+pub(super) struct Turns {
+    waiting: VecDeque<(Instant, Weak<()>)>,
+    last: Ahead,
+}
 
 impl Turns {
     /// The latest of those who still wait.
     pub(super) fn latest(&mut self) -> Option<Instant> {
         let has_gone = |(_, place): &mut (Instant, Weak<()>)| place.strong_count() == 0;
-        while self.0.pop_front_if(has_gone).is_some() {}
-        while self.0.pop_back_if(has_gone).is_some() {}
-        self.0.back().map(|(turn, _)| *turn)
+        while self.waiting.pop_front_if(has_gone).is_some() {}
+        while self.waiting.pop_back_if(has_gone).is_some() {}
+        self.waiting.back().map(|(turn, _)| *turn)
     }
 
     /// Stands behind all others, at a turn that is no earlier than theirs.
     pub(super) fn push(&mut self, turn: Instant) -> Place {
-        let place = Place::default();
-        self.0.push_back((turn, Arc::downgrade(&place)));
-        place
+        let (behind, ahead) = oneshot::channel();
+        let still = Arc::default();
+        self.waiting.push_back((turn, Arc::downgrade(&still)));
+        Place { ahead: replace(&mut self.last, Ahead(Some(ahead))), behind: Some(behind), _still: still }
     }
 }
 
+/// A place among them, until it is dropped. Then whoever is behind goes on, or stands behind those ahead of it.
+#[derive(Debug)]
+pub(super) struct Place {
+    ahead: Ahead,
+    behind: Option<oneshot::Sender<Ahead>>,
+    _still: Arc<()>,
+}
+
+impl Place {
+    /// Whose turn has come lets those go on who are ahead, whose turns have come as well: timers wake many at once, and threads
+    /// take them in any order. Who is not polled by then holds nobody up for long.
+    pub(super) async fn is_first(&mut self) {
+        if self.ahead.is_there() {
+            drop(timeout(LONGEST_GOING_ON, self.ahead.goes_on()).await);
+        }
+        // For those behind it has gone.
+        self.ahead = Ahead::default();
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.ahead.is_there()
+            && let Some(behind) = self.behind.take()
+        {
+            drop(behind.send(take(&mut self.ahead)));
+        }
+    }
+}
+
+/// Who is next in line ahead, if anybody is: it tells when it goes on, or whom it was behind when it leaves.
+#[derive(Debug, Default)]
+struct Ahead(Option<oneshot::Receiver<Self>>);
+
+impl Ahead {
+    /// Whether somebody is there still.
+    fn is_there(&mut self) -> bool {
+        while let Some(ahead) = &mut self.0 {
+            match ahead.try_recv() {
+                Err(TryRecvError::Empty) => return true,
+                Err(TryRecvError::Closed) => self.0 = None,
+                Ok(mut further) => self.0 = further.0.take(),
+            }
+        }
+        false
+    }
+
+    /// Returns once all have gone on.
+    async fn goes_on(&mut self) {
+        while let Some(ahead) = &mut self.0 {
+            self.0 = ahead.await.ok().and_then(|mut further| further.0.take());
+        }
+    }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        // One after the other: thousands who left may stand in each other's.
+        while let Some(mut ahead) = self.0.take() {
+            self.0 = ahead.try_recv().ok().and_then(|mut further| further.0.take());
+        }
+    }
+}
+
+/// A task that others keep from being polled is late by as much.
+const LONGEST_GOING_ON: Duration = Duration::from_millis(25);
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -44,6 +114,25 @@ mod tests {
         drop(first);
         assert_eq!(turns.latest(), Some(at(2)));
         drop(second);
-        assert_eq!((turns.latest(), turns.0.len()), (None, 0));
+        assert_eq!((turns.latest(), turns.waiting.len()), (None, 0));
+    }
+
+    #[test]
+    fn those_who_leave_in_whatever_order_leave_the_line_as_it_was() {
+        for seed in 0..4 {
+            let (mut turns, now) = (Turns::default(), Instant::now());
+            let first = turns.push(now);
+            let mut leaving: Vec<Place> = (0..100_000).map(|_| turns.push(now)).collect();
+            let mut last = turns.push(now);
+            match seed {
+                0 => leaving.reverse(),
+                1 => {}
+                seed => fastrand::Rng::with_seed(seed).shuffle(&mut leaving),
+            }
+            leaving.into_iter().for_each(drop);
+            assert!(last.ahead.is_there());
+            drop(first);
+            assert!(!last.ahead.is_there());
+        }
     }
 }
