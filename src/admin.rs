@@ -20,7 +20,7 @@ pub use error::AdminError;
 pub use explanation::{Explanation, Origin, Prospect};
 pub use filter::Filter;
 pub use level::BucketLevel;
-pub(crate) use level::{level_of_itself, level_under};
+pub(crate) use level::{level_of_itself, level_under, window_level_under};
 pub use over::Override;
 pub use plan::Plan;
 pub use swept::{SweepCursor, Swept};
@@ -70,7 +70,8 @@ pub trait Admin: Store {
     fn peek(&self, key: &Key) -> impl Future<Output = Result<Option<BucketLevel>, Error>> + Send;
 
     /// A key's sliding window as it is, if anything was ever counted in it and it was not swept since: it is read without a
-    /// lock, and nothing is counted or written. A window and a bucket of one key are two.
+    /// lock, and nothing is counted or written. A window and a bucket of one key are two. For a limiter's, see
+    /// [`Limiter::peek_window`](crate::Limiter::peek_window).
     ///
     /// # Errors
     ///

@@ -6,7 +6,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::{
     Adjusted, Adjustment, BucketLevel, Capabilities, Error, HoldBack, Key, Outcome, Rule, Store, SweepCursor, Swept,
-    Take, TakeError,
+    Take, TakeError, Window, WindowLevel,
 };
 
 mod held;
@@ -121,6 +121,10 @@ impl<S: Store> Store for Coalesce<S> {
 
     async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
         self.store.level(key, rule).await
+    }
+
+    async fn window_level(&self, key: &Key, window: &Window) -> Result<WindowLevel, Error> {
+        self.store.window_level(key, window).await
     }
 
     async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {

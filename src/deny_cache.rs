@@ -2,7 +2,7 @@ use smallvec::SmallVec;
 
 use crate::{
     Adjusted, Adjustment, BucketLevel, Capabilities, Decision, Error, HoldBack, Key, Outcome, Rule, Store, SweepCursor,
-    Swept, Take, TakeError,
+    Swept, Take, TakeError, Window, WindowLevel,
 };
 
 mod denial;
@@ -167,6 +167,10 @@ impl<S: Store> Store for DenyCache<S> {
 
     async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
         self.store.level(key, rule).await
+    }
+
+    async fn window_level(&self, key: &Key, window: &Window) -> Result<WindowLevel, Error> {
+        self.store.window_level(key, window).await
     }
 
     async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {

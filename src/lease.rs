@@ -5,7 +5,7 @@ use tokio::runtime::Handle;
 use crate::take::IfLocked;
 use crate::{
     Adjusted, Adjustment, BucketLevel, Capabilities, Clock, Error, HoldBack, Key, Outcome, Rule, Store, SweepCursor,
-    Swept, Take, TakeError,
+    Swept, Take, TakeError, Window, WindowLevel,
 };
 
 mod books;
@@ -206,6 +206,10 @@ impl<S: Store, C: Clock> Store for Lease<S, C> {
 
     async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
         self.lender.store.level(key, rule).await
+    }
+
+    async fn window_level(&self, key: &Key, window: &Window) -> Result<WindowLevel, Error> {
+        self.lender.store.window_level(key, window).await
     }
 
     async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {

@@ -7,14 +7,14 @@ use foldhash::fast::RandomState;
 use self::rules::RuleBook;
 use self::shard::Shard;
 use self::stats::Stats;
-use crate::admin::level_under;
+use crate::admin::{level_under, window_level_under};
 use crate::answer::Answer;
 use crate::book;
 use crate::hold_back::held;
 use crate::receipt::AdjustmentKind;
 use crate::{
     Adjusted, Adjustment, BucketLevel, Capabilities, Clock, Decision, Error, HoldBack, Key, Limit, Mode, Outcome,
-    ProcessClock, Rule, Store, SweepCursor, Swept, Take, TakeError,
+    ProcessClock, Rule, Store, SweepCursor, Swept, Take, TakeError, Window, WindowLevel,
 };
 
 mod admin;
@@ -287,6 +287,10 @@ impl<C: Clock> Store for MemoryStore<C> {
 
     async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
         level_under(self, key, rule).await
+    }
+
+    async fn window_level(&self, key: &Key, window: &Window) -> Result<WindowLevel, Error> {
+        window_level_under(self, key, window).await
     }
 
     /// A step sweeps whole shards: at least a 64th of the keys.

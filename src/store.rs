@@ -1,6 +1,6 @@
 use crate::{
     Adjusted, Adjustment, AdminError, BucketLevel, Decision, Error, HoldBack, HoldBackError, Key, Rule, SweepCursor,
-    Swept, Take, TakeError,
+    Swept, Take, TakeError, Window, WindowLevel,
 };
 
 #[cfg(feature = "_sql")]
@@ -145,7 +145,8 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
-    /// What a request for a key under a rule would find: the key's bucket, or the full one that its first request would make.
+    /// What a request for a key under a rule would find: the key's bucket, under the terms that such a request would bring it to,
+    /// or the full one that its first request would make.
     /// It is read without a lock, and nothing is taken or written.
     ///
     /// # Errors
@@ -154,6 +155,17 @@ pub trait Store: Send + Sync + 'static {
     /// be reached, or the role may not look.
     fn level(&self, key: &Key, rule: &Rule) -> impl Future<Output = Result<BucketLevel, Error>> + Send {
         let _ = (key, rule);
+        async { Err(AdminError::Unsupported.into()) }
+    }
+
+    /// What a key's sliding window has counted, under the terms that it was last counted under; nothing under those that are
+    /// said, if there is none yet. It is read without a lock, and nothing is counted or written.
+    ///
+    /// # Errors
+    ///
+    /// If this kind of store cannot tell, it cannot be reached, or the role may not look.
+    fn window_level(&self, key: &Key, window: &Window) -> impl Future<Output = Result<WindowLevel, Error>> + Send {
+        let _ = (key, window);
         async { Err(AdminError::Unsupported.into()) }
     }
 
@@ -212,6 +224,10 @@ impl<S: Store> Store for std::sync::Arc<S> {
 
     async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
         (**self).level(key, rule).await
+    }
+
+    async fn window_level(&self, key: &Key, window: &Window) -> Result<WindowLevel, Error> {
+        (**self).window_level(key, window).await
     }
 
     async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {

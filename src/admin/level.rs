@@ -2,7 +2,9 @@ use chrono::{DateTime, Utc};
 
 use crate::book::Row;
 use crate::bucket::NEVER_NS;
-use crate::{Admin, AdminError, Error, Key, Origin, Prospect, Quota, Rule, TakeError};
+use crate::{
+    Admin, AdminError, Error, Explanation, Key, Mode, Origin, Prospect, Quota, Rule, TakeError, Window, WindowLevel,
+};
 
 /// A bucket as people think of it, at the instant when the store was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,7 +12,7 @@ use crate::{Admin, AdminError, Error, Key, Origin, Prospect, Quota, Rule, TakeEr
 pub struct BucketLevel {
     /// Whose bucket.
     pub key: Key,
-    /// The terms that its last request found, an override's too.
+    /// The terms that its last request found, or for a limiter's [`peek`](crate::Limiter::peek) its next one; an override's too.
     pub quota: Quota,
     /// The plan that it follows, if any.
     pub plan: Option<Key>,
@@ -22,9 +24,10 @@ pub struct BucketLevel {
     pub available: i64,
     /// All tokens that were ever granted.
     pub granted: u64,
-    /// When it is full again; `None`: it is, or never.
+    /// When it is full again; `None`: it is, or never, or a request has still to bring it to terms that a limiter's
+    /// [`peek`](crate::Limiter::peek) knows of.
     pub full_at: Option<DateTime<Utc>>,
-    /// When the next token comes; `None`: it is full, or never.
+    /// When the next token comes; `None`: it is full, or never, or as there.
     pub next_refill_at: Option<DateTime<Utc>>,
 }
 
@@ -68,6 +71,37 @@ impl BucketLevel {
     }
 }
 
+impl BucketLevel {
+    /// As the next request under a rule brings it to the terms that rule it: tokens that are there stay, up to the capacity.
+    /// As it is, if such a request would be an error or touch no bucket.
+    fn settled(self, rule: &Rule, explained: &Explanation) -> Self {
+        let overridden = explained.quota_from == Some(Origin::Override);
+        let own = match rule {
+            Rule::Provisioned => explained.quota,
+            Rule::Plan(plan) if !self.provisioned || self.plan.as_ref() == Some(plan) => explained.quota,
+            Rule::Quota(quota) if !self.provisioned || explained.quota == Some(*quota) => Some(*quota),
+            _ => None,
+        };
+        let quota = if overridden { explained.quota } else { own };
+        // The mode of a plan that a bucket followed says nothing of a request under a quota of its own.
+        let of_request = !matches!(rule, Rule::Quota(_)) || explained.mode_from != Some(Origin::Plan);
+        let is_off = explained.mode == Mode::Off && of_request;
+        let is_unplanned = explained.prospect == Prospect::UnknownPlan && !matches!(rule, Rule::Quota(_));
+        let Some(quota) = quota.filter(|_| !is_off && !is_unplanned && own.is_some()) else { return self };
+        let plan = match rule {
+            Rule::Quota(_) if !self.provisioned => None,
+            Rule::Plan(plan) => Some(plan.clone()),
+            _ => self.plan,
+        };
+        if quota == self.quota {
+            return Self { plan, overridden, ..self };
+        }
+        let capacity = i64::try_from(quota.capacity()).unwrap_or(i64::MAX);
+        let available = self.available.min(capacity);
+        Self { quota, plan, overridden, available, full_at: None, next_refill_at: None, ..self }
+    }
+}
+
 /// What no store has to be asked for: one of a window, and of what has no limit, knows no bucket.
 pub(crate) fn level_of_itself(key: &Key, rule: &Rule) -> Option<Result<BucketLevel, Error>> {
     match rule {
@@ -82,11 +116,10 @@ pub(crate) async fn level_under<S: Admin>(store: &S, key: &Key, rule: &Rule) -> 
     if let Some(level) = level_of_itself(key, rule) {
         return level;
     }
-    if let Some(level) = store.peek(key).await? {
-        return Ok(level);
+    let (level, explained) = (store.peek(key).await?, store.explain(key, rule.plan()).await?);
+    if let Some(level) = level {
+        return Ok(level.settled(rule, &explained));
     }
-    let plan = rule.plan();
-    let explained = store.explain(key, plan).await?;
     let overridden = explained.quota_from == Some(Origin::Override);
     let quota = match rule {
         Rule::Quota(own) if !overridden => Some(*own),
@@ -95,11 +128,16 @@ pub(crate) async fn level_under<S: Admin>(store: &S, key: &Key, rule: &Rule) -> 
     };
     match quota {
         _ if explained.prospect == Prospect::UnknownPlan => {
-            Err(TakeError::UnknownPlan { key: key.clone(), plan: plan.cloned() }.into())
+            Err(TakeError::UnknownPlan { key: key.clone(), plan: rule.plan().cloned() }.into())
         }
         None => Err(TakeError::UnknownBucket(key.clone()).into()),
-        Some(quota) => Ok(BucketLevel { overridden, ..BucketLevel::unused(key.clone(), quota, plan.cloned()) }),
+        Some(quota) => Ok(BucketLevel { overridden, ..BucketLevel::unused(key.clone(), quota, rule.plan().cloned()) }),
     }
+}
+
+/// The same of a sliding window.
+pub(crate) async fn window_level_under<S: Admin>(store: &S, key: &Key, window: &Window) -> Result<WindowLevel, Error> {
+    Ok(store.peek_window(key).await?.unwrap_or_else(|| WindowLevel::unused(key.clone(), *window)))
 }
 
 impl Row {

@@ -1,17 +1,17 @@
-//! Looking at a bucket without taking from it.
+//! Looking at a bucket or a sliding window without taking from it.
 
 use std::pin::pin;
 
 use super::{Bound, Limiter};
 use crate::admin::level_of_itself;
-use crate::{BucketLevel, Error, Key, Rule, Store};
+use crate::{AdminError, BucketLevel, Error, Key, Rule, Store, WindowLevel};
 
 impl<S: Store> Limiter<S> {
     /// Reads a key's tokens, and takes none: see [`BucketLevel::available`], negative if requests wait for them already.
     ///
-    /// A bucket that nobody has used yet is full. It is read from the store as it is: what this process has
-    /// [taken ahead](super::LimiterBuilder::lease) is gone from it, and another [rule](Self::set_rule) of the limiter shows
-    /// with the first request under it.
+    /// A bucket that nobody has used yet is full, and one that was under other terms, before [`set_rule`](Self::set_rule) or a
+    /// change of its plan, has what the next request would find: its tokens come as before until then, up to the new capacity.
+    /// What this process has [taken ahead](super::LimiterBuilder::lease) is gone from it. The store is asked twice.
     ///
     /// ```
     /// use tollgate::{Limiter, MemoryStore, Quota};
@@ -28,7 +28,7 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     ///
-    /// If the text is no [`Key`], the rule is a sliding window, there is no such plan or provisioned bucket, a store of
+    /// If the text is no [`Key`], the rule is a sliding window (see [`peek_window`](Self::peek_window)), there is no such plan or provisioned bucket, a store of
     /// somebody else's making cannot tell, the role may not look, or there is no answer; there is no fallback then.
     pub async fn peek<K>(&self, key: K) -> Result<BucketLevel, Error>
     where
@@ -55,6 +55,38 @@ impl<S: Store> Limiter<S> {
             None => self.policy.in_time(pin!(self.store().level(&key, rule))).await,
         }
     }
+
+    /// Reads what counts in a key's sliding window, and counts nothing: see [`WindowLevel::available`], negative if requests
+    /// wait for it already.
+    ///
+    /// In a window that nobody has used yet, nothing counts. It is read from the store as it is: other terms of the limiter
+    /// show with the first request under them.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, MemoryStore};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tollgate::Error> {
+    /// let limiter = Limiter::new(MemoryStore::new(), "10 in 60s at 5s")?;
+    /// let _ = limiter.allow_n("user:42", 3).await?;
+    /// assert_eq!(limiter.peek_window("user:42").await?.available(), 7);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If the text is no [`Key`], the rule is no sliding window, a store of somebody else's making cannot tell, the role may not
+    /// look, or there is no answer; there is no fallback then.
+    pub async fn peek_window<K>(&self, key: K) -> Result<WindowLevel, Error>
+    where
+        K: TryInto<Key>,
+        Error: From<K::Error>,
+    {
+        let key = key.try_into()?;
+        let Rule::Window(window) = self.rule() else { return Err(AdminError::NoWindow(key).into()) };
+        self.policy.in_time(pin!(self.store().window_level(&key, &window))).await
+    }
 }
 
 impl<S: Store> Bound<S> {
@@ -65,5 +97,14 @@ impl<S: Store> Bound<S> {
     /// As there.
     pub async fn peek(&self) -> Result<BucketLevel, Error> {
         self.limiter.peek(&self.key).await
+    }
+
+    /// See [`Limiter::peek_window`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn peek_window(&self) -> Result<WindowLevel, Error> {
+        self.limiter.peek_window(&self.key).await
     }
 }

@@ -6,7 +6,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::{
     Adjusted, Adjustment, BucketLevel, Capabilities, Coalesce, DenyCache, Error, HoldBack, Key, Lease, LeaseOptions,
-    Outcome, Rule, Store, SweepCursor, Swept, Take, TakeError,
+    Outcome, Rule, Store, SweepCursor, Swept, Take, TakeError, Window, WindowLevel,
 };
 
 /// A limiter's store, with what it asks it through.
@@ -108,6 +108,10 @@ impl<S: Store> Store for Stack<S> {
 
     async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
         self.store.level(key, rule).await
+    }
+
+    async fn window_level(&self, key: &Key, window: &Window) -> Result<WindowLevel, Error> {
+        self.store.window_level(key, window).await
     }
 
     async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {

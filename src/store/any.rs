@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::{
     Adjusted, Adjustment, BucketLevel, Capabilities, Error, HoldBack, Key, Outcome, Rule, Store, SweepCursor, Swept,
-    Take, TakeError,
+    Take, TakeError, Window, WindowLevel,
 };
 
 /// A store of whatever kind, chosen while the program runs: in memory for a test, a database in production.
@@ -83,6 +83,10 @@ impl Store for AnyStore {
         self.store.level(key, rule).await
     }
 
+    async fn window_level(&self, key: &Key, window: &Window) -> Result<WindowLevel, Error> {
+        self.store.window_level(key, window).await
+    }
+
     async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {
         self.store.sweep(after, limit).await
     }
@@ -106,6 +110,7 @@ trait Erased: Send + Sync {
     fn take_one<'a>(&'a self, take: &'a Take) -> Asked<'a, Outcome>;
     fn take_now(&self, take: &Take) -> Option<Outcome>;
     fn level<'a>(&'a self, key: &'a Key, rule: &'a Rule) -> Asked<'a, BucketLevel>;
+    fn window_level<'a>(&'a self, key: &'a Key, window: &'a Window) -> Asked<'a, WindowLevel>;
     fn sweep<'a>(&'a self, after: Option<&'a SweepCursor>, limit: u32) -> Asked<'a, Swept>;
     fn count_denials<'a>(&'a self, denials: &'a [(Key, u64)]) -> Asked<'a, ()>;
 }
@@ -135,6 +140,10 @@ impl<S: Store> Erased for S {
 
     fn level<'a>(&'a self, key: &'a Key, rule: &'a Rule) -> Asked<'a, BucketLevel> {
         Box::pin(Store::level(self, key, rule))
+    }
+
+    fn window_level<'a>(&'a self, key: &'a Key, window: &'a Window) -> Asked<'a, WindowLevel> {
+        Box::pin(Store::window_level(self, key, window))
     }
 
     fn sweep<'a>(&'a self, after: Option<&'a SweepCursor>, limit: u32) -> Asked<'a, Swept> {

@@ -14,12 +14,12 @@ use super::isolation::Isolation;
 use super::operations::Conversation;
 use super::run::{Run, runs};
 use super::together::Together;
-use crate::admin::level_under;
+use crate::admin::{level_under, window_level_under};
 use crate::hold_back::held;
 use crate::retry::{Class, Failure, Retry, finish, finish_statement};
 use crate::{
     Adjusted, Adjustment, Admin, BucketLevel, Capabilities, Counted, Denials, Error, HoldBack, Key, Outcome, Quota,
-    Rule, SharedWindows, Store, SweepCursor, Swept, Take, TakeError, Window, telemetry,
+    Rule, SharedWindows, Store, SweepCursor, Swept, Take, TakeError, Window, WindowLevel, telemetry,
 };
 
 /// Buckets in a SQL database, reached through a pool of the host's: one statement a call.
@@ -215,6 +215,10 @@ impl<DB: Dialect> Store for SqlStore<DB> {
 
     async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
         level_under(self, key, rule).await
+    }
+
+    async fn window_level(&self, key: &Key, window: &Window) -> Result<WindowLevel, Error> {
+        window_level_under(self, key, window).await
     }
 
     async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {

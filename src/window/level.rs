@@ -26,6 +26,11 @@ impl WindowLevel {
         self.window.most - i64::try_from(self.counted).unwrap_or(i64::MAX)
     }
 
+    /// One that nobody has used yet.
+    pub(crate) fn unused(key: Key, window: Window) -> Self {
+        Self { key, window, counted: 0, granted: 0, retry_after: Duration::ZERO }
+    }
+
     /// Reads a window, for the stores that decide in this process, if anything was counted in it.
     pub(crate) fn new(key: &Key, mut row: WindowRow, now: i64) -> Option<Self> {
         let WindowRow { window, ring } = &mut row;

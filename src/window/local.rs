@@ -13,7 +13,7 @@ use crate::answer::Word;
 use crate::decision::Source;
 use crate::{
     Adjusted, Adjustment, BucketLevel, Capabilities, Decision, Error, HoldBack, Key, Outcome, Rule, Store, SweepCursor,
-    Swept, Take, TakeError,
+    Swept, Take, TakeError, WindowLevel,
 };
 
 /// A store that counts requests in sliding windows for others to read.
@@ -175,6 +175,10 @@ impl<S: SharedWindows> Store for LocalReads<S> {
 
     async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
         self.store.level(key, rule).await
+    }
+
+    async fn window_level(&self, key: &Key, window: &Window) -> Result<WindowLevel, Error> {
+        self.store.window_level(key, window).await
     }
 
     async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {

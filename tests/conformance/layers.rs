@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tollgate::{
-    Adjusted, Adjustment, BucketLevel, Coalesce, DenyCache, Error, HoldBack, Key, Outcome, Rule, Store, Take, TakeError,
+    Adjusted, Adjustment, BucketLevel, Coalesce, DenyCache, Error, HoldBack, Key, Outcome, Rule, Store, Take,
+    TakeError, Window, WindowLevel,
 };
 
 /// The layers between a case and its store.
@@ -82,6 +83,10 @@ impl<S: Store> Store for Stacked<S> {
 
     async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
         self.asked().level(key, rule).await
+    }
+
+    async fn window_level(&self, key: &Key, window: &Window) -> Result<WindowLevel, Error> {
+        self.asked().window_level(key, window).await
     }
 
     async fn sweep(&self, after: Option<&tollgate::SweepCursor>, limit: u32) -> Result<tollgate::Swept, Error> {

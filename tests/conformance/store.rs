@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollgate::{
     Adjusted, Adjustment, BucketLevel, Capabilities, Coalesce, Counted, Error, HoldBack, Key, MySqlStore, Outcome,
-    PgStore, Rule, SharedWindows, SqliteStore, Store, SweepCursor, Swept, Take, TakeError, Window,
+    PgStore, Rule, SharedWindows, SqliteStore, Store, SweepCursor, Swept, Take, TakeError, Window, WindowLevel,
 };
 
 use crate::layers::{Changes, Layers, Stacked};
@@ -120,6 +120,10 @@ impl Store for AnyStore {
         ask!(self.level(key, rule))
     }
 
+    async fn window_level(&self, key: &Key, window: &Window) -> Result<WindowLevel, Error> {
+        ask!(self.window_level(key, window))
+    }
+
     async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {
         ask!(self.sweep(after, limit))
     }
@@ -152,6 +156,10 @@ impl<M: Store, P: Store, L: Store> Store for AnyOf<M, P, L> {
 
     async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
         on!(self, store => store.level(key, rule).await)
+    }
+
+    async fn window_level(&self, key: &Key, window: &Window) -> Result<WindowLevel, Error> {
+        on!(self, store => store.window_level(key, window).await)
     }
 
     async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {

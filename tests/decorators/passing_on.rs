@@ -8,7 +8,7 @@ use tokio::time::sleep;
 use tollgate::{
     Adjusted, Adjustment, AnyStore, BucketLevel, Capabilities, Coalesce, Counted, Decision, DenyCache, Error, HoldBack,
     Key, Lease, LeaseOptions, LocalReads, MemoryStore, Outcome, Rule, RuntimeClock, SharedWindows, Source, Store,
-    SweepCursor, Swept, Take, TakeError, Window,
+    SweepCursor, Swept, Take, TakeError, Window, WindowLevel,
 };
 
 use super::beneath::take;
@@ -71,8 +71,18 @@ async fn a_lease_that_has_served_some_of_them_has_the_store_try_the_others_again
     Ok(())
 }
 
-const ALL: [&str; 9] =
-    ["take", "take, or fail", "adjust", "hold_back", "take_one", "take_now", "level", "sweep", "count_denials"];
+const ALL: [&str; 10] = [
+    "take",
+    "take, or fail",
+    "adjust",
+    "hold_back",
+    "take_one",
+    "take_now",
+    "level",
+    "window_level",
+    "sweep",
+    "count_denials",
+];
 
 /// Asks a layer by each method, and tells by which it asked the store.
 async fn asked_for_all<S: Store>(layer: &S, within: &Telling) -> anyhow::Result<Vec<&'static str>> {
@@ -84,6 +94,7 @@ async fn asked_for_all<S: Store>(layer: &S, within: &Telling) -> anyhow::Result<
     assert!(layer.take_one(&takes[0]).await??.is_granted());
     let _ = layer.take_now(&takes[1]);
     assert_eq!(layer.level(takes[0].key(), &Rule::try_from("3 once")?).await?.available, 3);
+    assert_eq!(layer.window_level(takes[0].key(), &"3 in 60s at 5s".parse()?).await?.available(), 3);
     assert_eq!(layer.sweep(None, 1).await?, Swept::default());
     layer.count_denials(&[]).await?;
     Ok(within.0.lock().clone())
@@ -132,6 +143,11 @@ impl Store for Telling {
     async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
         self.note("level");
         MemoryStore::new().level(key, rule).await
+    }
+
+    async fn window_level(&self, key: &Key, window: &Window) -> Result<WindowLevel, Error> {
+        self.note("window_level");
+        MemoryStore::new().window_level(key, window).await
     }
 
     async fn sweep(&self, _: Option<&SweepCursor>, _: u32) -> Result<Swept, Error> {

@@ -76,6 +76,63 @@ pub(crate) async fn a_limiter_peeks_at_what_nobody_has_used<W: World>(world: &W)
     Ok(())
 }
 
+/// Whatever ruled the bucket when the last one came.
+pub(crate) async fn a_limiter_peeks_at_what_its_next_request_finds<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let (store, plan) = (world.store(), world.key());
+    store.create_plan(&plan, "7/s".parse()?).await?;
+    let limiter = world.limits().build("10/s")?.bind(world.key())?;
+    let finds = async |available: i64, quota: &str, overridden: bool| {
+        let (before, level) = (store.peek(limiter.key()).await?, limiter.peek().await?);
+        let quota: Quota = quota.parse()?;
+        assert_eq!((level.available, level.quota, level.overridden), (available, quota, overridden));
+        assert_eq!(store.peek(limiter.key()).await?, before, "it was changed by looking");
+        assert_eq!(left(&limiter.allow().await?), (true, available.unsigned_abs() - 1), "under {quota}");
+        assert_eq!(Some(limiter.peek().await?), store.peek(limiter.key()).await?, "under {quota}");
+        anyhow::Ok(())
+    };
+    assert_eq!(left(&limiter.allow_n(8).await?), (true, 2));
+    let rule = limiter.limiter();
+    rule.set_rule("100/s burst 50")?;
+    world.at_ms(250).await?;
+    finds(4, "100/s burst 50", false).await?;
+    world.at_ms(350).await?;
+    finds(13, "100/s burst 50", false).await?;
+    rule.set_rule("20/h burst 6")?;
+    let level = limiter.peek().await?;
+    assert_eq!((level.available, level.full_at, level.next_refill_at), (6, None, None));
+    finds(6, "20/h burst 6", false).await?;
+
+    rule.set_rule(Rule::Plan(plan.clone()))?;
+    let level = limiter.peek().await?;
+    assert_eq!(level.plan.as_ref(), Some(&plan));
+    finds(5, "7/s", false).await?;
+    world.plan(&plan, "3/s".parse()?, None).await?;
+    finds(3, "3/s", false).await?;
+    world.at_ms(10_000).await?;
+    let over = Override { quota: Some("9/s".parse()?), reason: "a guest".into(), ..Override::default() };
+    store.set_override(limiter.key(), over).await?;
+    finds(3, "9/s", true).await?;
+    world.at_ms(20_000).await?;
+    assert!(store.clear_override(limiter.key()).await?);
+    finds(3, "3/s", false).await?;
+    // One that touches no bucket changes none.
+    world.plan(&plan, "1/s".parse()?, Some(Mode::Off)).await?;
+    assert_eq!(Some(limiter.peek().await?), store.peek(limiter.key()).await?);
+    world.plan(&plan, "1/s".parse()?, None).await?;
+    finds(1, "1/s", false).await?;
+
+    // Nor does one that is an error.
+    let provisioned = world.key();
+    world.create(&provisioned, "4/s".parse()?).await?;
+    for rule in [Rule::try_from("2/s")?, Rule::Plan(plan)] {
+        let limiter = world.limits().build(rule)?;
+        assert_eq!(Some(limiter.peek(&provisioned).await?), store.peek(&provisioned).await?);
+        assert!(limiter.allow(&provisioned).await.is_err());
+    }
+    Ok(())
+}
+
 pub(crate) async fn a_list_has_pages_and_filters<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (store, prefix, plan) = (world.store(), world.key(), world.key());

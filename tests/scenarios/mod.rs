@@ -163,6 +163,7 @@ macro_rules! for_each_scenario {
             local_reads: at_a_boundary_local_reads_see_what_others_have_counted,
             admin: a_peek_takes_nothing,
             admin: a_limiter_peeks_at_what_nobody_has_used,
+            admin: a_limiter_peeks_at_what_its_next_request_finds,
             admin: a_list_has_pages_and_filters,
             admin: a_bucket_that_is_reset_is_full_and_earlier_receipts_give_nothing_back,
             admin: a_bucket_that_is_deleted_is_full_at_its_next_first_use,

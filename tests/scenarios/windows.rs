@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use tollgate::{
-    Adjusted, Admin, ManualClock, MemoryStore, Receipt, Rule, SharedWindows, Store, Take, TakeError, Window,
+    Adjusted, Admin, AdminError, Error, ManualClock, MemoryStore, Receipt, Rule, SharedWindows, Store, Take, TakeError,
+    Window,
 };
 use uuid::Uuid;
 
@@ -54,14 +55,20 @@ pub(crate) async fn a_window_is_looked_at_without_counting(world: &impl World) -
     let window = ten_a_second()?;
     let take = under(world, window);
     let (store, key) = (world.store(), take.key());
+    let limiter = world.limits().build(window)?;
     let level = async || store.peek_window(key).await;
     let shown = async || -> anyhow::Result<_> {
         let level = level().await?.expect("something was counted in it");
         assert_eq!((&level.key, level.window), (key, window));
+        assert_eq!(limiter.peek_window(key).await?, level);
         Ok((level.counted, level.available(), level.granted, level.retry_after))
     };
     world.at_ms(0).await?;
     assert_eq!(level().await?, None);
+    let unused = limiter.bind(key)?.peek_window().await?;
+    assert_eq!((unused.window, unused.available(), unused.granted), (window, 10, 0));
+    let bucket = world.limits().build("10/s")?.peek_window(key).await.expect_err("it is no window");
+    assert!(matches!(&bucket, Error::Admin(AdminError::NoWindow(of)) if of == key), "{bucket:?}");
     assert!(world.decide(take.clone().cost(6)).await?.is_granted());
     assert_eq!(shown().await?, (6, 4, 6, ms(0)));
     assert_eq!(store.peek(key).await?, None, "it is no bucket");
