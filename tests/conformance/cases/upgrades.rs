@@ -1,18 +1,24 @@
-//! A plan that an operator changes by one statement rules in every process within a second, whatever each has in memory.
+//! What an operator changes by one statement, a plan or a mode, rules in every process within a second, whatever each has in
+//! memory.
 
 use std::time::Duration;
 
-use tokio::time::Instant;
-use tollgate::{Key, Limiter, Rule};
+use tokio::runtime::Builder;
+use tokio::task::block_in_place;
+use tokio::time::{Instant, advance, pause, resume};
+use tollgate::{Key, Limiter, Mode, Rule};
 
 use crate::matrix::{Case, Levels, Time, list};
-use crate::pools::with_session;
+use crate::pools::{Scratch, with_session};
 use crate::rig::Rig;
 use crate::scenarios::World;
 use crate::store::AnyStore;
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Pools, Time::Real, |_| true; one_update_rules_in_every_process_within_a_second).into()
+    list!(Levels::Pools, Time::Real, |_| true;
+        one_update_rules_in_every_process_within_a_second,
+        a_mode_switched_by_one_update_rules_in_every_process_within_a_second)
+    .into()
 }
 
 async fn one_update_rules_in_every_process_within_a_second(rig: Rig) -> anyhow::Result<()> {
@@ -29,6 +35,52 @@ async fn one_update_rules_in_every_process_within_a_second(rig: Rig) -> anyhow::
     rig.pool.run(format!("update {plans} set capacity = 1000, refill_seconds = 1 where name = {name}")).await?;
     for process in processes {
         process.is_granted_in_time(&key).await?;
+    }
+    Ok(())
+}
+
+async fn a_mode_switched_by_one_update_rules_in_every_process_within_a_second(rig: Rig) -> anyhow::Result<()> {
+    // The mode of every key is that of a whole database.
+    let scratch = Scratch::migrated(&rig).await?;
+    // The time of what is in memory can be moved only where one thread does everything.
+    block_in_place(|| {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(modes_rule_within_a_second(&scratch.rig))
+    })
+}
+
+async fn modes_rule_within_a_second(rig: &Rig) -> anyhow::Result<()> {
+    let (key, plan) = (rig.key(), rig.key());
+    World::plan(rig, &plan, "1/h".parse()?, None).await?;
+    let processes = [Process::new(rig, &plan).await?, Process::new(rig, &plan).await?];
+    assert!(processes[0].limiter.allow(&key).await?.is_granted());
+    let table = |name| rig.table().replace("token_buckets", name);
+    let (plans, all, name) = (table("token_plans"), table("token_mode"), rig.literal(&plan));
+    let of_plan = |mode| format!("update {plans} set mode = {mode} where name = {name}");
+    let of_all = |mode| format!("update {all} set mode = '{mode}'");
+    for (update, granted, mode) in [
+        (of_plan("'off'"), true, Mode::Off),
+        (of_plan("'block'"), false, Mode::Block),
+        (of_plan("'shadow'"), true, Mode::Shadow),
+        (of_plan("null"), false, Mode::Enforce),
+        (of_all("off"), true, Mode::Off),
+        (of_all("enforce"), false, Mode::Enforce),
+        (of_all("shadow"), true, Mode::Shadow),
+        (of_all("block"), false, Mode::Block),
+        (of_all("off"), true, Mode::Off),
+    ] {
+        // Now each has what was denied in memory.
+        for process in &processes {
+            let _ = process.limiter.allow(&key).await?;
+        }
+        rig.pool.run(update.clone()).await?;
+        pause();
+        advance(Duration::from_secs(1)).await;
+        resume();
+        for process in &processes {
+            let decision = process.limiter.allow(&key).await?;
+            assert_eq!((decision.is_granted(), decision.mode()), (granted, mode), "{update}");
+        }
     }
     Ok(())
 }
