@@ -38,7 +38,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use books::Books;
 use callers::Callers;
 use database::{Database, Engine};
-use gate::{CUTS, Gate};
+use gate::{Gate, between, written};
 use guard::Guard;
 use server::Server;
 use worker::Worker;
@@ -70,7 +70,7 @@ fn main() -> anyhow::Result<()> {
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
-/// One request is held in its transaction, the others are anywhere.
+/// One request is held between its id and its debit, another one where it has both, and the others are anywhere.
 async fn a_request_that_is_killed_with_its_server_pays_once(engine: Engine) -> anyhow::Result<()> {
     let mut server = Server::start(engine).await?;
     let mut database = server.connect().await?;
@@ -79,32 +79,40 @@ async fn a_request_that_is_killed_with_its_server_pays_once(engine: Engine) -> a
 
     let books = Arc::new(Books::default());
     for round in 0..rounds()? {
-        let cut = CUTS[round % CUTS.len()];
+        let cuts = [between(&database, round), written(&database, round)];
         let callers = Callers::new(database.clone(), Arc::clone(&books));
         callers.are_answered().await?;
-        let mut gate = Gate::close(&database, cut.moment).await?;
         let crowd = callers.crowd();
-        let request = cut.request();
-        let held = tokio::spawn(callers.clone().ask(request.clone()));
-        gate.is_reached(&held).await.with_context(|| format!("{cut:?}"))?;
+        let (mut gates, mut held, mut ids) = (Vec::new(), Vec::new(), Vec::new());
+        for (before, cut) in (0..).zip(cuts) {
+            let mut gate = Gate::close(&database, cut).await?;
+            let request = cut.request();
+            ids.push(request.id);
+            let asked = tokio::spawn(callers.clone().ask(request));
+            gate.is_reached(&asked, before + 1).await.with_context(|| format!("{cut:?}"))?;
+            gates.push(gate);
+            held.push(asked);
+        }
         server.kill().await?;
-        drop(gate);
+        drop(gates);
         // Nobody waits for a connection to what is dead.
         database.close().await;
 
-        let error = held.await??.context("a dead server granted a request")?;
-        ensure!(error.is_outcome_unknown(), "{cut:?}: {error:?}");
+        for (held, cut) in held.into_iter().zip(cuts) {
+            let error = held.await??.context("a dead server granted a request")?;
+            ensure!(error.is_outcome_unknown(), "{cut:?}: {error:?}");
+        }
         for caller in crowd {
             caller.await??;
         }
         server.restart()?;
         database = server.connect().await?;
-        audit(&database, &books, Some(request.id)).await.with_context(|| format!("round {round}, {cut:?}"))?;
+        audit(&database, &books, &ids).await.with_context(|| format!("round {round}, {cuts:?}"))?;
     }
     Ok(())
 }
 
-/// As above, and then a second time, at any point of any request.
+/// As above, one after the other, as only one at a time writes to a file; now and then at any point of any request.
 async fn a_request_that_is_killed_with_its_process_pays_once() -> anyhow::Result<()> {
     let guard = Guard::new()?;
     let file = guard.path().join("buckets.db");
@@ -115,14 +123,15 @@ async fn a_request_that_is_killed_with_its_process_pays_once() -> anyhow::Result
     let books = Books::default();
     // Twice in each.
     for round in 0..rounds()? {
-        for cut in [Some(CUTS[round % CUTS.len()]), None] {
+        let later = (round % 2 == 0).then(|| written(&database, round / 2));
+        for cut in [Some(between(&database, round)), later] {
             // Nobody else has the file, so that the next to open it finds it as it was left.
             database.close().await;
             let mut worker = Worker::start(&file, cut)?;
             let held = worker.is_held(&books).await?;
             worker.kill(&books).await?;
             database = Database::file(&file, |_| {}).await?;
-            audit(&database, &books, held).await.with_context(|| format!("round {round}, {cut:?}"))?;
+            audit(&database, &books, held.as_slice()).await.with_context(|| format!("round {round}, {cut:?}"))?;
         }
     }
     database.close().await;
@@ -131,12 +140,10 @@ async fn a_request_that_is_killed_with_its_process_pays_once() -> anyhow::Result
 
 /// After a death: what was answered is there, each debit has its id, of what was held nothing is there, and everybody
 /// who asks again has paid once.
-async fn audit(database: &Database, books: &Books, held: Option<u128>) -> anyhow::Result<()> {
+async fn audit(database: &Database, books: &Books, held: &[u128]) -> anyhow::Result<()> {
     let found = database.found().await?;
     books.agree_with(&found)?;
-    if let Some(held) = held {
-        ensure!(!found.receipts.keys().any(|(id, _)| *id == held), "what was not committed is there");
-    }
+    ensure!(!found.receipts.keys().any(|(id, _)| held.contains(id)), "what was not committed is there");
     for request in books.of_this_round() {
         for _ in 0..2 {
             ensure!(database.ask(&request).await?.is_granted(), "{request:?} is denied");

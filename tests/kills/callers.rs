@@ -9,7 +9,7 @@ use tollgate::Error;
 
 use crate::books::{Books, Request};
 use crate::database::Database;
-use crate::gate::CUTS;
+use crate::gate::BUCKETS;
 
 /// Keeps what was asked and what was answered where the death does not reach.
 pub trait Notes: Send + Sync + 'static {
@@ -39,8 +39,8 @@ impl<N: Notes> Callers<N> {
 
     /// Takes a few grants, of the buckets of whoever is held later too.
     pub async fn are_answered(&self) -> anyhow::Result<()> {
-        for cut in CUTS {
-            let unanswered = self.clone().ask(cut.request()).await?;
+        for buckets in BUCKETS {
+            let unanswered = self.clone().ask(Request::new(buckets)).await?;
             ensure!(unanswered.is_none(), "{unanswered:?}");
         }
         Ok(())

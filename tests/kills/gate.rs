@@ -33,48 +33,72 @@ impl Cut {
     pub fn request(self) -> Request {
         Request::new(self.keys)
     }
+
+    /// Of the gate that the request comes to, and no other one.
+    fn name(self) -> String {
+        format!("{:?} {}", self.moment, self.keys[0])
+    }
 }
 
-/// One at a time, in turn.
-pub const CUTS: [Cut; 5] = [
-    Cut { moment: Moment::Id, keys: ALONE },
-    Cut { moment: Moment::Debit, keys: ALONE },
-    Cut { moment: Moment::Commit, keys: ALONE },
-    Cut { moment: Moment::Id, keys: WITH_ANOTHER },
-    Cut { moment: Moment::Debit, keys: WITH_ANOTHER },
-];
+/// One that is held between its id and its debit, whichever comes first, in each round, and in turn.
+pub fn between(database: &Database, round: usize) -> Cut {
+    // PostgreSQL enters the ids of several buckets when all are debited.
+    let of_several = if matches!(database, Database::Postgres(_)) { Moment::Debit } else { Moment::Id };
+    let cuts = [Cut { moment: Moment::Id, keys: ALONE }, Cut { moment: of_several, keys: WITH_ANOTHER }];
+    cuts[round % cuts.len()]
+}
+
+/// One beside it that has both, and is not committed.
+pub fn written(database: &Database, round: usize) -> Cut {
+    let of_several = if matches!(database, Database::Postgres(_)) { Moment::Id } else { Moment::Debit };
+    let cuts = [
+        Cut { moment: Moment::Debit, keys: LATER_ALONE },
+        Cut { moment: Moment::Commit, keys: LATER_ALONE },
+        Cut { moment: of_several, keys: LATER_WITH_ANOTHER },
+    ];
+    cuts[round % cuts.len()]
+}
+
+/// What they take from.
+pub const BUCKETS: [&[&str]; 4] = [ALONE, WITH_ANOTHER, LATER_ALONE, LATER_WITH_ANOTHER];
 
 const ALONE: &[&str] = &["gated"];
 /// The other bucket comes first, in the order of their ids.
 const WITH_ANOTHER: &[&str] = &["gated", "debited before it"];
+const LATER_ALONE: &[&str] = &["gated later"];
+const LATER_WITH_ANOTHER: &[&str] = &["gated later", "debited before that"];
 
 /// Makes the triggers. On `SQLite` each tells the connection, by a row that means nothing else.
 pub async fn build(database: &Database) -> Result<(), sqlx::Error> {
     let statements: &[&str] = match database {
         Database::Postgres(_) => &[
             "create function gate() returns trigger language plpgsql as
-             $$ begin perform pg_advisory_xact_lock_shared(hashtext(tg_argv[0])); return null; end $$",
-            "create trigger gate after insert on tollgate.token_receipts for each row when (new.bucket = 'gated')
-             execute function gate('Id')",
-            "create trigger gate after update on tollgate.token_buckets for each row when (new.id = 'gated')
-             execute function gate('Debit')",
+             $$ declare bucket text := coalesce(to_jsonb(new) ->> 'bucket', to_jsonb(new) ->> 'id');
+             begin
+               if bucket like 'gated%' then
+                 perform pg_advisory_xact_lock_shared(hashtext(concat_ws(' ', tg_argv[0], bucket)));
+               end if;
+               return null;
+             end $$",
+            "create trigger gate after insert on tollgate.token_receipts for each row execute function gate('Id')",
+            "create trigger gate after update on tollgate.token_buckets for each row execute function gate('Debit')",
             "create trigger gate_again after update on tollgate.token_receipts for each row
-             when (new.bucket = 'gated') execute function gate('Commit')",
+             execute function gate('Commit')",
         ],
         Database::MySql(_) => &[
-            "create trigger gate_id after insert on token_receipts for each row
-             if new.bucket = 'gated' then do get_lock('Id', 60), release_lock('Id'); end if",
-            "create trigger gate_debit after update on token_buckets for each row
-             if new.id = 'gated' then do get_lock('Debit', 60), release_lock('Debit'); end if",
-            "create trigger gate_commit after update on token_receipts for each row
-             if new.bucket = 'gated' then do get_lock('Commit', 60), release_lock('Commit'); end if",
+            "create trigger gate_id after insert on token_receipts for each row if new.bucket like 'gated%' then
+             do get_lock(concat('Id ', convert(new.bucket using utf8mb4)), 60), release_all_locks(); end if",
+            "create trigger gate_debit after update on token_buckets for each row if new.id like 'gated%' then
+             do get_lock(concat('Debit ', convert(new.id using utf8mb4)), 60), release_all_locks(); end if",
+            "create trigger gate_commit after update on token_receipts for each row if new.bucket like 'gated%' then
+             do get_lock(concat('Commit ', convert(new.bucket using utf8mb4)), 60), release_all_locks(); end if",
         ],
         Database::Sqlite(_) => &[
             "create table gate_id (passed integer)",
             "create table gate_debit (passed integer)",
-            "create trigger gate_id after insert on token_receipts when new.bucket = 'gated'
+            "create trigger gate_id after insert on token_receipts when new.bucket like 'gated%'
              begin insert into gate_id values (1); end",
-            "create trigger gate_debit after update on token_buckets when new.id = 'gated'
+            "create trigger gate_debit after update on token_buckets when new.id like 'gated%'
              begin insert into gate_debit values (1); end",
         ],
     };
@@ -91,8 +115,8 @@ pub enum Gate {
 }
 
 impl Gate {
-    pub async fn close(database: &Database, moment: Moment) -> anyhow::Result<Self> {
-        let name = format!("{moment:?}");
+    pub async fn close(database: &Database, cut: Cut) -> anyhow::Result<Self> {
+        let name = cut.name();
         match database {
             Database::Postgres(pool) => {
                 let mut session = pool.acquire().await?;
@@ -109,8 +133,8 @@ impl Gate {
         }
     }
 
-    /// Returns once the request waits here.
-    pub async fn is_reached<T>(&mut self, request: &JoinHandle<T>) -> anyhow::Result<()> {
+    /// Returns once the request waits here, or at another gate with so many in all.
+    pub async fn is_reached<T>(&mut self, request: &JoinHandle<T>, held: i64) -> anyhow::Result<()> {
         loop {
             let waiting: i64 = match self {
                 Self::Postgres(session) => {
@@ -122,7 +146,7 @@ impl Gate {
                     sqlx::query_scalar(sql).fetch_one(&mut **session).await?
                 }
             };
-            if waiting > 0 {
+            if waiting >= held {
                 return Ok(());
             }
             ensure!(!request.is_finished(), "the request passed the gate");
