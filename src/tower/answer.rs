@@ -33,10 +33,10 @@ impl Answer<'_> {
             return;
         }
         for decision in self.decision.each() {
-            let (limit, rule) = (self.limits[decision.limit()], &self.take.limits[decision.limit()].rule);
+            let (limit, asked) = (self.limits[decision.limit()], &self.take.limits[decision.limit()]);
             if !served || (decision.is_granted() && decision.mode() == Mode::Enforce) {
-                add_rate_limit(headers, &limit.name, decision);
-                add_policy(headers, &limit.name, limit.unit.as_deref(), rule, decision);
+                add_rate_limit(headers, &limit.name, asked.kept(), decision);
+                add_policy(headers, &limit.name, limit.unit.as_deref(), asked.rule(), asked.kept(), decision);
             }
         }
     }

@@ -27,14 +27,14 @@ pub(super) fn set_retry_after(headers: &mut HeaderMap, seconds: Option<u64>) {
     }
 }
 
-/// Adds what is left under a limit, and until when.
-pub(super) fn add_rate_limit(headers: &mut HeaderMap, limit: &str, decision: &Decision) {
+/// Adds what is left under a limit beside what it keeps for others, and until when.
+pub(super) fn add_rate_limit(headers: &mut HeaderMap, limit: &str, kept: u64, decision: &Decision) {
     let mut item = string(limit);
+    let left = decision.remaining().saturating_sub(kept);
     // Infallible, as any writing to a String.
-    let _ = write!(item, ";r={}", decision.remaining().min(MOST));
+    let _ = write!(item, ";r={}", left.min(MOST));
     // How long what is left must last; when there is none, or too little, when there is enough again.
-    let until =
-        if decision.is_granted() && decision.remaining() > 0 { decision.reset_after() } else { decision.retry_after() };
+    let until = if decision.is_granted() && left > 0 { decision.reset_after() } else { decision.retry_after() };
     if let Some(seconds) = whole_seconds(until) {
         let _ = write!(item, ";t={seconds}");
     }
@@ -43,7 +43,17 @@ pub(super) fn add_rate_limit(headers: &mut HeaderMap, limit: &str, decision: &De
 
 /// Adds the terms of a limit: those that ruled it, which may be a plan's or an override's. Where nobody asked for it they are
 /// those that the request states, if it does.
-pub(super) fn add_policy(headers: &mut HeaderMap, limit: &str, unit: Option<&str>, rule: &Rule, decision: &Decision) {
+///
+/// What is kept for others is no part of them. The window stays: a quota that refills by and by has these tokens sooner, and
+/// one that refills at once has not.
+pub(super) fn add_policy(
+    headers: &mut HeaderMap,
+    limit: &str,
+    unit: Option<&str>,
+    rule: &Rule,
+    kept: u64,
+    decision: &Decision,
+) {
     let (quota, window) = match (decision.capacity().zip(decision.refill_time()), rule) {
         (Some(ruled), _) => ruled,
         (None, Rule::Quota(quota)) if *quota != Quota::unlimited() => (quota.capacity(), quota.refill_time()),
@@ -51,7 +61,7 @@ pub(super) fn add_policy(headers: &mut HeaderMap, limit: &str, unit: Option<&str
         _ => return,
     };
     let mut item = string(limit);
-    let _ = write!(item, ";q={}", quota.min(MOST));
+    let _ = write!(item, ";q={}", quota.saturating_sub(kept).min(MOST));
     if let Some(unit) = unit {
         let _ = write!(item, ";qu={}", string(unit));
     }

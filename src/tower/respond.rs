@@ -43,14 +43,17 @@ pub fn message(refusal: &Refusal, _request: &Parts) -> Response<Bytes> {
 
 /// Adds `RateLimit` and, if the store has said its terms, `RateLimit-Policy`, by a name for the limit: to tell those who are
 /// served, too, what is left. Where nothing limited the request, there is nothing to say.
+///
+/// What a limiter [keeps](crate::LimiterBuilder::keep) for others is not known here, and so it is among what is left: of such
+/// a limiter a [layer](super::RateLimitLayer) says only what the client can have.
 pub fn add_headers(headers: &mut HeaderMap, limit: &str, decision: &Decision) {
     let limited = decision.mode() == Mode::Enforce && decision.source() != Source::Fallback;
     if decision.is_granted() && (!limited || decision.remaining() == u64::MAX) {
         return;
     }
-    add_rate_limit(headers, limit, decision);
-    // The request's own terms are not known here.
-    add_policy(headers, limit, None, &Rule::Provisioned, decision);
+    // What the request kept for others, and its own terms, are not known here.
+    add_rate_limit(headers, limit, 0, decision);
+    add_policy(headers, limit, None, &Rule::Provisioned, 0, decision);
 }
 
 fn json_response(status: StatusCode, content_type: &'static str, body: &Value) -> Response<Bytes> {

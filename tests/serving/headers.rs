@@ -85,6 +85,40 @@ async fn the_terms_are_said_that_ruled() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What is kept for others is not the client's to use: no token of it is left, and none of it is the client's quota.
+#[tokio::test]
+async fn what_the_limiter_keeps_for_others_is_not_told_as_left() -> anyhow::Result<()> {
+    let clock = ManualClock::default();
+    for (rule, said) in [
+        ("5 once", ["2 q=3", "1 q=3", "0 q=3", "0 q=3"]),
+        ("5/5s", ["2;t=1 q=3;w=5", "1;t=2 q=3;w=5", "0;t=1 q=3;w=5", "0;t=1 q=3;w=5"]),
+        ("5 per 5s", ["2;t=5 q=3;w=5", "1;t=5 q=3;w=5", "0;t=5 q=3;w=5", "0;t=5 q=3;w=5"]),
+        ("5 in 5s at 1s", ["2;t=6 q=3;w=5", "1;t=6 q=3;w=5", "0;t=6 q=3;w=5", "0;t=6 q=3;w=5"]),
+    ] {
+        let rule: Rule = rule.try_into()?;
+        let limiter = Limiter::builder(MemoryStore::with_clock(clock.clone())).keep(2).build(rule.clone())?;
+        let server = limited(limiter, RateLimitHeaders::Always).await?;
+        let client = Client::new(server.address);
+        for (n, said) in said.into_iter().enumerate() {
+            let answer = client.get("/").await?;
+            assert_eq!(answer.status.as_u16(), if n < 3 { 200 } else { 429 }, "{rule:?}");
+            let (left, quota) = said.split_once(' ').expect("two of them");
+            assert_eq!(rate_limit(&answer)?, format!("\"a\";r={left} | \"a\";{quota}"), "{rule:?}: request {n}");
+        }
+    }
+    // A limit with a cost of its own keeps nothing unless it says so.
+    let limiter = Limiter::builder(MemoryStore::with_clock(clock)).keep(2).build(Quota::once(5)?)?;
+    let layer = RateLimitLayer::new(limiter).name("a").key(Everybody).headers(RateLimitHeaders::Always);
+    let layer =
+        layer.and("b", Everybody, Quota::once(9)?)?.and("c", Everybody, Quota::once(9)?)?.cost_of("c", |_| 3)?;
+    let server = Server::start(Router::new().route("/", get(|| async {})).layer(layer)).await?;
+    let answer = Client::new(server.address).get("/").await?;
+    let all = |name| answer.headers.get_all(name).iter().map(|line| line.to_str()).collect::<Result<Vec<_>, _>>();
+    assert_eq!(all("ratelimit")?, ["\"a\";r=2", "\"b\";r=6", "\"c\";r=6"]);
+    assert_eq!(all("ratelimit-policy")?, ["\"a\";q=3", "\"b\";q=7", "\"c\";q=9"]);
+    Ok(())
+}
+
 #[tokio::test]
 async fn only_those_that_are_wanted_are_sent() -> anyhow::Result<()> {
     for (wanted, served, denied) in [
