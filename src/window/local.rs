@@ -114,12 +114,13 @@ impl<S: SharedWindows> LocalReads<S> {
 
     fn ask_behind(&self, key: Key, window: Window) {
         let asking = Self { store: Arc::clone(&self.store), seen: Arc::clone(&self.seen), ..*self };
-        let asked = Asked { seen: Arc::clone(&self.seen), key };
+        let asked = Asked { seen: Arc::clone(&self.seen), key, failed: false };
         // Without a runtime the next one who is denied may have one.
         let Ok(runtime) = Handle::try_current() else { return };
         runtime.spawn(async move {
-            // Who is denied next asks again.
-            drop(asking.ask(&asked.key, &window, None).await);
+            let mut asked = asked;
+            // Who is denied later asks again.
+            asked.failed = asking.ask(&asked.key, &window, None).await.is_err();
         });
     }
 

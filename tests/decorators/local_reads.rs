@@ -58,6 +58,38 @@ async fn denials_ask_once_in_each_sub_interval_and_nobody_waits_for_that() -> an
 }
 
 #[tokio::test(start_paused = true)]
+async fn while_the_store_fails_denials_ask_once_a_second_and_when_it_answers_again_that_is_seen() -> anyhow::Result<()>
+{
+    let store = Counting::new();
+    let reads = LocalReads::new(store.clone());
+    // A window in which no sub-interval ends, and one in which many do.
+    let often = Take::from(key("often")?).rule(Rule::Window(Window::new(10, 10 * INTERVAL, SUB_INTERVAL)?));
+    for take in [of_a_week(&key("seldom")?)?, often] {
+        store.fails.store(false, Ordering::SeqCst);
+        while reads.take_one(&take).await??.is_granted() {}
+        advance(SUB_INTERVAL).await;
+        store.fails.store(true, Ordering::SeqCst);
+        store.counted();
+        for _ in 0..5 * 1000 {
+            advance(Duration::from_millis(1)).await;
+            assert!(!reads.take_one(&take).await??.is_granted());
+            yield_now().await;
+        }
+        let asked = store.counted().len();
+        assert!((4..=6).contains(&asked), "{asked} calls in five seconds");
+        store.fails.store(false, Ordering::SeqCst);
+        assert!(store.memory.reset(take.key()).await?);
+        let since = Instant::now();
+        while !reads.take_one(&take).await??.is_granted() {
+            advance(Duration::from_millis(10)).await;
+            yield_now().await;
+        }
+        assert!(since.elapsed() <= Duration::from_millis(1020), "{:?}", since.elapsed());
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_grant_is_counted_in_the_store_before_it_is_answered() -> anyhow::Result<()> {
     let store = Counting::new();
     let reads = LocalReads::new(store.clone());

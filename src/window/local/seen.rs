@@ -35,8 +35,9 @@ pub(super) struct Seen {
     answered: Instant,
     /// When nothing counts any more, by the store's clock.
     empty_at: i64,
-    /// Whether it is being asked.
+    /// Whether it is being asked, and when that failed last.
     asking: bool,
+    failed_at: Option<Instant>,
 }
 
 impl AllSeen {
@@ -95,6 +96,7 @@ impl Seen {
             sent,
             answered,
             asking: false,
+            failed_at: None,
         }
     }
 
@@ -126,10 +128,12 @@ impl Seen {
         Err(counted)
     }
 
-    /// Whether a sub-interval has ended since the store was asked, and nobody is asking; then the caller is to.
+    /// Whether a sub-interval has ended since the store was asked, and nobody is asking; then the caller is to. A store that
+    /// fails has not answered since, however often it is asked: it is given time.
     pub(super) fn is_due(&mut self, window: &Window, now: i64) -> bool {
         let ended = self.asked / window.resolution_ns() < now / window.resolution_ns();
-        let due = !self.asking && (ended || self.asked_at.elapsed() >= ASK_AGAIN);
+        let failed = self.failed_at.is_some_and(|failed_at| failed_at.elapsed() < ASK_AGAIN);
+        let due = !self.asking && !failed && (ended || self.asked_at.elapsed() >= ASK_AGAIN);
         self.asking |= due;
         due
     }
@@ -155,12 +159,14 @@ impl Seen {
 pub(super) struct Asked {
     pub(super) seen: Arc<Mutex<AllSeen>>,
     pub(super) key: Key,
+    pub(super) failed: bool,
 }
 
 impl Drop for Asked {
     fn drop(&mut self) {
         if let Some(known) = self.seen.lock().windows.get_mut(&self.key) {
             known.asking = false;
+            known.failed_at = self.failed.then(Instant::now);
         }
     }
 }
@@ -199,4 +205,5 @@ impl Drop for OnItsWay<'_> {
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
 
 /// How often a window that denies is asked for at least: nobody else says that an operator has switched it, or reset it.
+/// And at most, while that fails.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
