@@ -174,6 +174,14 @@ impl Decision {
         self
     }
 
+    /// The places of the buckets that denied it, or that would have, but for the mode: of a denial it is the one that decided.
+    pub(crate) fn short(&self) -> impl Iterator<Item = usize> {
+        // What the limiter or a layer let pass instead of the store is a denial still in what each bucket said.
+        let denies = self.each().iter().any(|one| !one.granted);
+        let each = self.each().iter().filter(move |one| !denies && one.granted && one.mode == Mode::Shadow);
+        denies.then_some(self.limit).into_iter().chain(each.map(|one| one.limit))
+    }
+
     /// Says at which places of the request its buckets are, when others were left out.
     pub(crate) fn among(mut self, places: &[usize]) -> Self {
         self.limit = places[self.limit];

@@ -8,7 +8,8 @@ use crate::Key;
 pub struct Denials {
     /// The key.
     pub key: Key,
-    /// The requests that were denied in the last 24 hours, or a little less: at least so many.
+    /// The requests that were denied in the last 24 hours, or a little less: at least so many. Those that passed only in
+    /// [shadow](crate::Mode::Shadow) are among them.
     pub denied: u64,
     /// When a service last told of one.
     pub last_denied_at: DateTime<Utc>,

@@ -121,6 +121,9 @@ impl<S: Store> LimiterBuilder<S> {
     /// Counts how often keys are denied, of the `most_keys` that are denied most, 1000 at most, and tells the store every ten
     /// seconds, for [`Admin::most_denied`](crate::Admin::most_denied). If not said, nobody counts: a denial writes nothing.
     ///
+    /// What [shadow](Mode::Shadow) lets pass is counted as well, be it the store's, the limiter's or a layer's: who a limit that is
+    /// tried out would have denied.
+    ///
     /// It is told beside requests, and no decision waits for it. When the process dies, ten seconds' counts are lost;
     /// [`close`](Limiter::close) tells the last ones. So the counts are at least so many, never too many.
     pub fn count_denials(self, most_keys: usize) -> Self {

@@ -107,10 +107,10 @@ impl<S: Store> Limiter<S> {
                 Source::LocalReads | Source::Store => sweeper.count(1, &self.stack.store),
             }
         }
-        if let (Some(denied), Ok(decision)) = (&self.denied, answer)
-            && !decision.is_granted()
-        {
-            denied.count(&take.limits[decision.limit()].key, &self.stack.store);
+        if let (Some(denied), Ok(decision)) = (&self.denied, answer) {
+            for place in decision.short() {
+                denied.count(&take.limits[place].key, &self.stack.store);
+            }
         }
     }
 

@@ -12,8 +12,8 @@ use super::{Counted, Window};
 use crate::answer::Word;
 use crate::decision::Source;
 use crate::{
-    Adjusted, Adjustment, BucketLevel, Capabilities, Decision, Error, HoldBack, Key, Outcome, Rule, Store, SweepCursor,
-    Swept, Take, TakeError, WindowLevel,
+    Adjusted, Adjustment, BucketLevel, Capabilities, Decision, Error, HoldBack, Key, Mode, Outcome, Rule, Store,
+    SweepCursor, Swept, Take, TakeError, WindowLevel,
 };
 
 /// A store that counts requests in sliding windows for others to read.
@@ -99,16 +99,23 @@ impl<S: SharedWindows> LocalReads<S> {
             self.ask(key, window, None).await?;
             return Box::pin(self.take_locally(take, window)).await;
         };
-        if let Err((due, counted)) = decided {
-            if due {
-                self.ask_behind(key.clone(), *window);
+        let had_room = match decided {
+            Ok(had_room) => had_room,
+            Err((due, counted)) => {
+                if due {
+                    self.ask_behind(key.clone(), *window);
+                }
+                let word = if request.cost > window.most() { Word::Never } else { Word::Denied };
+                let outcome = Counted { word, ..counted }.outcome(take, window, request);
+                return Ok(outcome.map(|decision| decision.by(Source::LocalReads)));
             }
-            let word = if request.cost > window.most() { Word::Never } else { Word::Denied };
-            let outcome = Counted { word, ..counted }.outcome(take, window, request);
-            return Ok(outcome.map(|decision| decision.by(Source::LocalReads)));
-        }
+        };
         let granted = OnItsWay { seen: &self.seen, key, window, cost: request.cost };
-        let counted = self.ask(key, window, Some(granted)).await?;
+        let mut counted = self.ask(key, window, Some(granted)).await?;
+        if had_room && counted.mode == Mode::Shadow {
+            // It would have passed without.
+            counted.mode = Mode::Enforce;
+        }
         Ok(counted.outcome(take, window, request).map(|decision| decision.untaken().by(Source::LocalReads)))
     }
 

@@ -235,6 +235,19 @@ async fn what_an_operator_does_is_seen_within_a_second_by_who_is_denied() -> any
 }
 
 #[tokio::test(start_paused = true)]
+async fn in_shadow_what_there_is_room_for_passes_as_ever_and_the_rest_is_told_apart() -> anyhow::Result<()> {
+    let (store, take) = (Counting::new(), of_a_week(&key("a")?)?);
+    store.memory.set_mode(Mode::Shadow, None, None).await?;
+    let reads = LocalReads::new(store);
+    for n in 0..20 {
+        let decision = reads.take_one(&take).await??;
+        let expected = if n < 10 { Mode::Enforce } else { Mode::Shadow };
+        assert_eq!((decision.is_granted(), decision.mode()), (true, expected), "request {n}");
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_is_blocked_is_told_until_when() -> anyhow::Result<()> {
     let store = Counting::new();
     let reads = LocalReads::new(store.clone());

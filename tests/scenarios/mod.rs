@@ -120,6 +120,7 @@ macro_rules! for_each_scenario {
             plans: a_provisioned_bucket_follows_no_plan_that_a_caller_names,
             plans: a_client_that_is_given_terms_of_its_own_leaves_its_plan,
             plans: a_plan_in_shadow_lets_pass_what_it_would_deny,
+            plans: what_shadow_lets_pass_is_counted_by_its_key,
             plans: a_plan_that_is_off_touches_no_bucket,
             plans: a_bucket_that_is_given_other_terms_while_off_is_brought_to_them_at_once,
             plans: a_bucket_that_was_made_in_the_future_grants_at_once_or_not_at_all,

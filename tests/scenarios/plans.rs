@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Admin, Decision, Key, Mode, Override, Quota, Rule, Store, Take, TakeError};
+use tollgate::{Admin, Decision, Key, Limit, Mode, Override, Quota, Rule, Store, Take, TakeError};
 
 use super::admin::{LATER, instant};
 use super::{World, left, ms, under};
@@ -254,6 +254,35 @@ pub(crate) async fn a_plan_in_shadow_lets_pass_what_it_would_deny<W: World>(worl
     client.plan("2/h", None).await?;
     let denied = client.ask(1).await?;
     assert_eq!((left(&denied), denied.retry_after()), ((false, 0), ms(1_800_000)));
+    Ok(())
+}
+
+/// A trial: who would have been denied, and how often, is what it is for.
+pub(crate) async fn what_shadow_lets_pass_is_counted_by_its_key<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let (store, trial, other) = (world.store(), world.key(), world.key());
+    world.plan(&trial, "2/h".parse()?, Some(Mode::Shadow)).await?;
+    let of_plan = Rule::Plan(trial.clone());
+    let limiter = world.limits().count_denials(10).build(of_plan.clone())?;
+    let ours = [world.key(), world.key(), world.key()];
+    let [alone, among_others, window] = &ours;
+    for n in 0..5 {
+        let decision = limiter.allow(alone).await?;
+        assert_eq!(decision.mode(), if n < 2 { Mode::Enforce } else { Mode::Shadow });
+        // Of these the other decides, as it has tokens for fewer; from the fourth on it denies.
+        let take = limiter.request(other.clone())?.rule("6/h".try_into()?).cost(2);
+        let take = take.and_limit(Limit::new(among_others.clone(), of_plan.clone()).cost(1));
+        let _ = limiter.decide(&take).await?;
+    }
+    store.set_override(window, Override { mode: Some(Mode::Shadow), ..Override::default() }).await?;
+    for _ in 0..5 {
+        let take = Take::from(window.clone()).rule("2 in 60s at 5s".try_into()?);
+        assert!(limiter.decide(&take).await?.is_granted());
+    }
+    limiter.close().await?;
+    let told = store.most_denied(100_000).await?;
+    let ours = ours.iter().chain([&other]).map(|key| told.iter().find(|told| told.key == *key).map(|told| told.denied));
+    assert_eq!(ours.collect::<Vec<_>>(), [Some(3), Some(1), Some(3), Some(2)]);
     Ok(())
 }
 

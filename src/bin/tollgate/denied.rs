@@ -8,7 +8,8 @@ use crate::times;
 
 /// List the keys that were denied most in the last 24 hours
 ///
-/// As far as services count their denials: `LimiterBuilder::count_denials`.
+/// As far as services count their denials: `LimiterBuilder::count_denials`. What passed only because its mode is shadow counts as
+/// denied: so a limit that is tried out shows whom it would deny. `tollgate explain` says what the mode is.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// How many at most

@@ -101,20 +101,20 @@ impl Seen {
     }
 
     /// Whether a request passes by what is known here: then it is on its way at once, so that no other passes in its place
-    /// while the store is asked.
-    pub(super) fn decide(&mut self, window: &Window, cost: i64) -> Result<(), Counted> {
+    /// while the store is asked. If so, whether there was room for it.
+    pub(super) fn decide(&mut self, window: &Window, cost: i64) -> Result<bool, Counted> {
         let now = self.now();
+        let counted = self.ring.estimate(window, now).saturating_add(self.on_their_way);
+        let has_room = counted.saturating_add(cost) <= window.most();
         let granted = match self.mode {
-            Mode::Enforce => {
-                self.ring.estimate(window, now).saturating_add(self.on_their_way).saturating_add(cost) <= window.most()
-            }
+            Mode::Enforce => has_room,
             Mode::Shadow => cost <= window.most(),
             Mode::Off => true,
             Mode::Block => false,
         };
         if granted {
             self.on_their_way = self.on_their_way.saturating_add(cost);
-            return Ok(());
+            return Ok(has_room);
         }
         let mut counted = Counted { mode: self.mode, ..Counted::new(Word::Denied, now, now, &self.ring) };
         if self.mode == Mode::Block {
