@@ -18,6 +18,7 @@ mod once;
 mod order;
 mod screen;
 mod terminal;
+mod tour;
 
 use board::Board;
 use look::Reader;
@@ -26,8 +27,11 @@ use order::Order;
 /// Show the buckets live: the hottest, emptiest or most denied, grants and denials per second, a sparkline of each
 ///
 /// It reads the buckets in pages, in the order of their keys, and never more than --limit of them at each look: a table of
-/// ten million keys costs the database no more than one of five thousand. Beyond that, choose by --prefix. Nothing is
-/// locked or written. Sliding windows are not shown.
+/// ten million keys costs the database no more than one of ten thousand. Beyond that, they are read in turn, each twice: half
+/// of --limit at a look, so a million of them take some minutes, or choose by --prefix. The fifty that come first stay on the
+/// screen, and are read at each look. Nothing is locked or written. Sliding windows are not shown: see `list --windows`.
+///
+/// --once reads all of them, in pages, and prints those that come first.
 ///
 /// Grants per second are what a bucket's count of granted tokens grew by from one look to the next; tokens taken ahead by
 /// leases are granted when they are taken, and a reset counts as a grant of the capacity.
@@ -43,8 +47,8 @@ pub(crate) struct Args {
     /// The time between two looks
     #[arg(long, value_name = "SPAN", default_value = "2s", value_parser = times::parse)]
     interval: Duration,
-    /// How many buckets each look reads at most
-    #[arg(long, value_name = "BUCKETS", default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    /// How many buckets each look reads at most, and --once prints
+    #[arg(long, value_name = "BUCKETS", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     limit: u32,
     /// Which buckets come first
     #[arg(long, value_enum, default_value_t)]
@@ -60,14 +64,16 @@ impl Args {
             let message = format!("--interval {} is too short or too long", times::span(self.interval));
             return Err(Refusal::arguments(message, "give a time from 100ms to 1h").into());
         }
-        let reader = Reader::new(store, self.prefix, self.limit);
+        let mut reader = Reader::new(store, self.prefix, self.limit);
         let mut board = Board::new(self.sort);
-        // Before the screen is taken: what fails here is told as by any other command.
-        board.see(reader.look().await?);
         if self.once || !std::io::stdout().is_terminal() {
+            board.most = self.limit as usize;
+            board.see(reader.survey(self.sort).await?);
             output::say(once::table(&board))?;
             return Ok(ExitCode::SUCCESS);
         }
+        // Before the screen is taken: what fails here is told as by any other command.
+        board.see(reader.look(&[]).await?);
         terminal::live(board, reader, self.interval).await
     }
 }

@@ -8,6 +8,7 @@ use tollgate::{BucketLevel, Key};
 use super::denials::DenialRates;
 use super::look::Look;
 use super::order::Order;
+use super::tour::{Totals, Toured};
 use crate::output::plain;
 
 /// The state of the screen.
@@ -15,7 +16,10 @@ use crate::output::plain;
 pub(crate) struct Board {
     rows: BTreeMap<Key, Row>,
     seen_at: Option<Duration>,
-    pub(crate) more: bool,
+    /// If there are more buckets than a look reads: what is known of all. Those that come first are shown.
+    pub(crate) toured: Option<Toured>,
+    /// How many of them.
+    pub(crate) most: usize,
     pub(crate) denials: DenialRates,
     pub(crate) order: Order,
     pub(crate) filter: String,
@@ -47,7 +51,8 @@ impl Board {
         Self {
             rows: BTreeMap::new(),
             seen_at: None,
-            more: false,
+            toured: None,
+            most: KEPT,
             denials: DenialRates::default(),
             order,
             filter: String::new(),
@@ -65,7 +70,7 @@ impl Board {
         self.denials.see(look.at, look.denied);
         for level in look.levels {
             let (denied, denied_rate) = (self.denials.now.get(&level.key), self.denials.of(&level.key));
-            let mut row = Row { denied, denied_rate, rate: None, past: VecDeque::new(), level };
+            let mut row = Row::new(denied, denied_rate, level);
             if let Some(known) = before.remove(&row.level.key) {
                 row.past = known.past;
                 row.rate = passed.map(|passed| row.level.granted_since(&known.level) / passed.as_secs_f64());
@@ -76,36 +81,51 @@ impl Board {
             }
             self.rows.insert(row.level.key.clone(), row);
         }
-        self.more = look.more;
+        self.toured = look.toured;
         self.seen_at = Some(look.at);
         self.trouble = None;
     }
 
     /// The rows that pass the filter, in order.
     pub(crate) fn visible(&self) -> Vec<&Row> {
+        self.first(self.order)
+    }
+
+    /// What the next look is to read in any case: the first of the orders for which it does not know itself where to look.
+    pub(crate) fn wanted(&self) -> Vec<Key> {
+        let first = |order| self.first(order).into_iter().map(|row| row.level.key.clone());
+        if self.toured.is_none() { Vec::new() } else { first(Order::Hottest).chain(first(Order::Emptiest)).collect() }
+    }
+
+    fn first(&self, order: Order) -> Vec<&Row> {
         let wanted = self.filter.to_lowercase();
         let passes = |row: &&Row| wanted.is_empty() || plain(row.level.key.as_str()).to_lowercase().contains(&wanted);
         let mut rows: Vec<&Row> = self.rows.values().filter(passes).collect();
-        rows.sort_by(|one, other| self.order.compare(one, other));
+        rows.sort_by(|one, other| order.compare(one, other));
+        if self.toured.is_some() {
+            rows.truncate(self.most);
+        }
         rows
     }
 
-    pub(crate) fn buckets(&self) -> usize {
-        self.rows.len()
-    }
-
-    /// Those with no token left.
-    pub(crate) fn empty(&self) -> usize {
-        self.rows.values().filter(|row| row.level.available < 1).count()
-    }
-
-    /// Tokens granted per second by all of them, once there are two looks.
-    pub(crate) fn rate(&self) -> Option<f64> {
-        self.rows.values().filter_map(|row| row.rate).reduce(|one, other| one + other)
+    /// Of all buckets, as far as they are known.
+    pub(crate) fn totals(&self) -> Totals {
+        let rows = || self.rows.values();
+        let of_rows = || Totals {
+            buckets: self.rows.len(),
+            empty: rows().filter(|row| row.level.available < 1).count(),
+            rate: rows().filter_map(|row| row.rate).reduce(|one, other| one + other),
+        };
+        self.toured.map_or_else(of_rows, |toured| toured.totals)
     }
 }
 
 impl Row {
+    /// Without a past.
+    pub(crate) fn new(denied: Option<u64>, denied_rate: Option<f64>, level: BucketLevel) -> Self {
+        Self { denied, denied_rate, rate: None, past: VecDeque::new(), level }
+    }
+
     /// Of the capacity; below 0: promised to requests that wait.
     pub(crate) fn part_left(&self) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "a part")]
@@ -126,6 +146,9 @@ impl Since for BucketLevel {
         self.granted.saturating_sub(before.granted) as f64
     }
 }
+
+/// How many are shown, of more buckets than a look reads: of these, too, two orders' first are read one by one.
+pub(crate) const KEPT: usize = 50;
 
 /// As many rates as a sparkline has columns.
 pub(crate) const PAST: usize = 30;
@@ -172,7 +195,7 @@ pub(crate) mod tests {
             let levels = self.store.list(&Filter::default(), None, 5000).await.expect("listed");
             let denied = self.store.most_denied(20).await.expect("counted");
             let denied = denied.into_iter().map(|denials| (denials.key, denials.denied)).collect();
-            self.board.see(Look { at: self.passed, levels, more: false, denied: Counts::of(denied, false) });
+            self.board.see(Look { at: self.passed, levels, toured: None, denied: Counts::of(denied, false) });
         }
 
         fn shown(&self) -> Vec<&str> {
@@ -189,7 +212,7 @@ pub(crate) mod tests {
         let mut world = World::new();
         world.take("a", "100 per 1h", 60);
         world.look().await;
-        assert_eq!((world.rates(), world.board.rate()), (vec![None], None));
+        assert_eq!((world.rates(), world.board.totals().rate), (vec![None], None));
         world.pass(2);
         world.take("a", "100 per 1h", 10);
         world.take("b", "100 per 1h", 1);
@@ -199,7 +222,7 @@ pub(crate) mod tests {
         world.take("b", "100 per 1h", 2);
         world.look().await;
         assert_eq!((world.shown(), world.rates()), (vec!["b", "a"], vec![Some(0.5), Some(0.0)]));
-        assert_eq!(world.board.rate(), Some(0.5));
+        assert_eq!(world.board.totals().rate, Some(0.5));
         assert_eq!(world.board.visible()[1].past, [5.0, 0.0]);
     }
 
@@ -217,7 +240,7 @@ pub(crate) mod tests {
         assert!(world.store.delete(&key).await.expect("deleted"));
         world.pass(1);
         world.look().await;
-        assert_eq!(world.board.buckets(), 0);
+        assert_eq!(world.board.totals().buckets, 0);
     }
 
     #[tokio::test]
@@ -244,7 +267,7 @@ pub(crate) mod tests {
         world.look().await;
         assert_eq!(world.shown(), ["a", "c", "b"]);
         world.board.order = Order::Emptiest;
-        assert_eq!((world.shown(), world.board.empty()), (vec!["b", "c", "a"], 1));
+        assert_eq!((world.shown(), world.board.totals().empty), (vec!["b", "c", "a"], 1));
         world.board.order = Order::Key;
         assert_eq!(world.shown(), ["a", "b", "c"]);
         world.deny("c", 2).await;
@@ -266,6 +289,28 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
+    async fn of_more_buckets_than_a_look_reads_the_first_of_each_order_stay() {
+        let mut world = World::new();
+        for n in 0..3 * KEPT {
+            world.take(&format!("{n:03}"), "1000 once", 1000 - 2 * n as u64);
+        }
+        world.look().await;
+        assert_eq!((world.board.visible().len(), world.board.wanted()), (3 * KEPT, vec![]));
+        let totals = Totals { buckets: 1_000_000, empty: 7, rate: Some(1.5) };
+        world.board.toured = Some(Toured { totals, all: true });
+        world.pass(1);
+        // The one that was granted least ever is the hottest now.
+        world.take("149", "1000 once", 100);
+        world.look().await;
+        world.board.toured = Some(Toured { totals, all: true });
+        assert_eq!((world.board.visible().len(), world.shown()[0]), (KEPT, "149"));
+        let wanted = world.board.wanted();
+        let wants = |key: &str| wanted.iter().any(|wanted| wanted.as_str() == key);
+        assert!(wants("149") && wants("000") && !wants("100"), "{wanted:?}");
+        assert_eq!(world.board.totals(), totals);
+    }
+
+    #[tokio::test]
     async fn a_filter_shows_keys_that_contain_it() {
         let mut world = World::new();
         for key in ["user:Ann", "user:bob", "tenant:ann"] {
@@ -274,6 +319,6 @@ pub(crate) mod tests {
         world.look().await;
         world.board.filter = "ANN".to_owned();
         assert_eq!(world.shown(), ["tenant:ann", "user:Ann"]);
-        assert_eq!(world.board.buckets(), 3);
+        assert_eq!(world.board.totals().buckets, 3);
     }
 }

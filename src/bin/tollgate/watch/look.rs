@@ -1,11 +1,15 @@
 //! How buckets are read: in bounded pages.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tollgate::{Admin, BucketLevel, Error, Filter, Key};
 
+use super::board::{KEPT, Row};
 use super::denials::Counts;
+use super::order::Order;
+use super::tour::{Totals, Tour, Toured};
 
 /// The buckets at one time.
 #[derive(Debug)]
@@ -13,8 +17,8 @@ pub(crate) struct Look {
     /// Since the first look.
     pub(crate) at: Duration,
     pub(crate) levels: Vec<BucketLevel>,
-    /// Whether there are more than were read.
-    pub(crate) more: bool,
+    /// If there are more than a look may read: what is known of all.
+    pub(crate) toured: Option<Toured>,
     /// How often the keys were denied that were denied most, as far as services count that.
     pub(crate) denied: Counts,
 }
@@ -25,37 +29,92 @@ pub(crate) struct Reader<S> {
     prefix: Option<Key>,
     most: usize,
     began: Instant,
+    tour: Option<Tour>,
 }
 
 impl<S: Admin> Reader<S> {
     pub(crate) fn new(store: S, prefix: Option<Key>, most: u32) -> Self {
         let filter = prefix.iter().cloned().fold(Filter::default(), Filter::prefix);
-        Self { store, filter, prefix, most: most as usize, began: Instant::now() }
+        Self { store, filter, prefix, most: most as usize, began: Instant::now(), tour: None }
     }
 
-    /// Reads the first buckets, page by page, so that no statement is long.
-    pub(crate) async fn look(&self) -> Result<Look, Error> {
-        let (mut levels, mut strangers): (Vec<BucketLevel>, Vec<BucketLevel>) = Default::default();
+    /// Reads all buckets if they are few enough. If not, the next part of them, the last part again, and those that are
+    /// wanted: page by page, so that no statement is long, and no more than it may beside those few.
+    pub(crate) async fn look(&mut self, wanted: &[Key]) -> Result<Look, Error> {
+        let half = self.most.div_ceil(2);
+        let (again, next, mut few) = match &self.tour {
+            // One more than may be read tells whether there are more.
+            None => (Vec::new(), self.read(None, None, self.most + 1).await?, Vec::new()),
+            Some(tour) => {
+                let (after, end) = tour.again();
+                let again = self.read(after, end, half + PAGE).await?;
+                (again, self.read(tour.next(), None, half).await?, self.read(None, None, KEPT).await?)
+            }
+        };
+        let at = self.began.elapsed();
+        let (denied, most_denied) = self.denied().await?;
+        let mut levels: BTreeMap<Key, BucketLevel> = BTreeMap::new();
+        let read = few.drain(..).chain(again.iter().cloned()).chain(next.iter().take(self.most).cloned());
+        levels.extend(read.map(|level| (level.key.clone(), level)));
+        // An attacker's key need not be among them: these few are read one by one.
+        let wanted = if self.tour.is_some() { wanted } else { &[] };
+        for key in most_denied.iter().chain(wanted) {
+            if !levels.contains_key(key)
+                && let Some(level) = self.store.peek(key).await?
+            {
+                levels.insert(key.clone(), level);
+            }
+        }
+        match &mut self.tour {
+            None if next.len() > self.most => self.tour = Some(Tour::begin(&next[..half], at)),
+            None => {}
+            Some(tour) => {
+                if tour.step(&again, &next, next.len() < half, at).is_some_and(|buckets| buckets <= self.most) {
+                    self.tour = None;
+                }
+            }
+        }
+        let toured = self.tour.as_ref().map(Tour::toured);
+        Ok(Look { at, levels: levels.into_values().collect(), toured, denied })
+    }
+
+    /// Reads every bucket once, page by page, and keeps no more than it may: those that come first.
+    pub(crate) async fn survey(&self, order: Order) -> Result<Look, Error> {
+        let (denied, _) = self.denied().await?;
+        let (mut totals, mut first, mut after) = (Totals::default(), Vec::new(), None::<Key>);
         loop {
-            // One more than is shown tells whether there are more.
-            let wanted = (self.most + 1 - levels.len()).min(PAGE);
-            let after: Option<Key> = levels.last().map(|level| level.key.clone());
-            let page = self.store.list(&self.filter, after.as_ref(), u32::try_from(wanted).unwrap_or(u32::MAX)).await?;
-            let last = page.len() < wanted;
-            levels.extend(page);
-            if last || levels.len() > self.most {
+            let page = self.read(after.as_ref(), None, PAGE).await?;
+            totals.add(&page);
+            after = page.last().map(|level| level.key.clone());
+            let is_last = page.len() < PAGE;
+            first.extend(page.into_iter().map(|level| Row::new(denied.get(&level.key), None, level)));
+            if is_last || first.len() > 2 * self.most {
+                first.sort_by(|one: &Row, other| order.compare(one, other));
+                first.truncate(self.most);
+            }
+            if is_last {
                 break;
             }
         }
-        let more = levels.len() > self.most;
-        levels.truncate(self.most);
-        let (denied, most_denied) = self.denied().await?;
-        // An attacker's key need not be among the first: these few are read one by one.
-        for key in most_denied.iter().filter(|key| levels.binary_search_by(|level| level.key.cmp(key)).is_err()) {
-            strangers.extend(self.store.peek(key).await?);
+        let toured = (totals.buckets > self.most).then_some(Toured { totals, all: true });
+        let levels = first.into_iter().map(|row| row.level).collect();
+        Ok(Look { at: self.began.elapsed(), levels, toured, denied })
+    }
+
+    /// Those after a key, up to another, page by page, and no more than so many.
+    async fn read(&self, after: Option<&Key>, end: Option<&Key>, most: usize) -> Result<Vec<BucketLevel>, Error> {
+        let mut levels: Vec<BucketLevel> = Vec::new();
+        loop {
+            let wanted = (most - levels.len()).min(PAGE);
+            let after = levels.last().map(|level| level.key.clone()).or_else(|| after.cloned());
+            let page = self.store.list(&self.filter, after.as_ref(), u32::try_from(wanted).unwrap_or(u32::MAX)).await?;
+            let beyond = |level: &BucketLevel| end.is_some_and(|end| level.key >= *end);
+            let is_last = page.len() < wanted || page.last().is_some_and(beyond);
+            levels.extend(page.into_iter().filter(|level| end.is_none_or(|end| level.key <= *end)));
+            if is_last || levels.len() >= most {
+                return Ok(levels);
+            }
         }
-        levels.extend(strangers);
-        Ok(Look { at: self.began.elapsed(), levels, more, denied })
     }
 
     /// How often keys were denied, and those whose buckets are shown in any case.
@@ -86,58 +145,125 @@ const MOST_DENIED: usize = 20;
 
 #[cfg(test)]
 mod tests {
-    use tollgate::{MemoryStore, Quota, Store};
+    use tollgate::{MemoryStore, Quota, Store, Take};
 
     use super::*;
 
     async fn store_of(keys: usize) -> MemoryStore {
         let store = MemoryStore::new();
         for n in 0..keys {
-            let key = Key::try_from(format!("user:{n:04}")).expect("a key");
-            store.create_bucket(&key, Quota::per_second(1).build().expect("a quota")).await.expect("made");
+            store.create_bucket(&key(n), Quota::once(100_000).expect("a quota")).await.expect("made");
         }
         store
     }
 
+    fn key(n: usize) -> Key {
+        Key::try_from(format!("user:{n:04}")).expect("a key")
+    }
+
+    fn take(store: &MemoryStore, key: &str, tokens: u64) {
+        let key = Key::try_from(key).expect("a key");
+        assert!(store.decide(&Take::from(key).cost(tokens)).expect("decided").is_granted());
+    }
+
     #[tokio::test]
     async fn a_look_reads_page_after_page_and_no_more_than_it_may() {
-        for (keys, most, read, more) in
+        for (keys, most, read, toured) in
             [(0, 10, 0, false), (499, 5000, 499, false), (1200, 5000, 1200, false), (1200, 1200, 1200, false)]
                 .into_iter()
                 .chain([(1200, 1199, 1199, true), (1200, 1, 1, true), (500, 500, 500, false), (501, 500, 500, true)])
         {
-            let look = Reader::new(store_of(keys).await, None, most).look().await.expect("a look");
-            assert_eq!((look.levels.len(), look.more), (read, more), "{most} of {keys}");
+            let look = Reader::new(store_of(keys).await, None, most).look(&[]).await.expect("a look");
+            assert_eq!((look.levels.len(), look.toured.is_some()), (read, toured), "{most} of {keys}");
             assert!(look.levels.is_sorted_by(|one, other| one.key < other.key));
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_more_than_it_may_read_each_bucket_is_read_twice_in_turn() {
+        let mut reader = Reader::new(store_of(1000).await, None, 200);
+        let first = reader.look(&[]).await.expect("a look");
+        assert_eq!(first.toured.map(|toured| (toured.totals.buckets, toured.all)), Some((100, false)));
+        let mut twice = std::collections::BTreeSet::new();
+        let mut before = first.levels;
+        for look in 2..=12 {
+            tokio::time::advance(Duration::from_secs(2)).await;
+            take(&reader.store, "user:0999", 10);
+            let looked = reader.look(&[]).await.expect("a look");
+            assert!(looked.levels.len() <= 200 + KEPT, "{}", looked.levels.len());
+            let again = looked.levels.iter().filter(|level| before.iter().any(|before| before.key == level.key));
+            twice.extend(again.map(|level| level.key.clone()));
+            let toured = looked.toured.expect("there are more");
+            // The eleventh finds that there are no more, and the twelfth has been through.
+            let expected = ((100 * look).min(1000), look == 12);
+            assert_eq!((toured.totals.buckets, toured.all), expected);
+            before = looked.levels;
+            if look == 12 {
+                assert_eq!((toured.totals.empty, toured.totals.rate), (0, Some(5.0)), "of the last part");
+            }
+        }
+        assert_eq!(twice.len(), 1000);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn those_that_are_wanted_are_read_at_each_look_and_what_has_become_few_is_read_as_a_whole() {
+        let mut reader = Reader::new(store_of(300).await, None, 10);
+        let wanted = [key(250), key(299)];
+        reader.look(&[]).await.expect("a look");
+        for _ in 0..3 {
+            let look = reader.look(&wanted).await.expect("a look");
+            assert!(wanted.iter().all(|key| look.levels.iter().any(|level| level.key == *key)));
+        }
+        for n in 10..300 {
+            assert!(reader.store.delete(&key(n)).await.expect("deleted"));
+        }
+        let mut toured = true;
+        for _ in 0..6 {
+            toured = reader.look(&wanted).await.expect("a look").toured.is_some();
+        }
+        assert!(!toured);
+        assert_eq!(reader.look(&wanted).await.expect("a look").levels.len(), 10);
+    }
+
+    #[tokio::test]
+    async fn a_survey_reads_all_and_keeps_those_that_come_first() {
+        let store = store_of(1700).await;
+        for n in [1601, 7, 900] {
+            take(&store, &format!("user:{n:04}"), 10 + n);
+        }
+        let look = Reader::new(store, None, 2).survey(Order::Hottest).await.expect("a survey");
+        let keys: Vec<_> = look.levels.iter().map(|level| level.key.as_str()).collect();
+        assert_eq!(keys, ["user:1601", "user:0900"]);
+        assert_eq!(look.toured.map(|toured| (toured.totals.buckets, toured.all)), Some((1700, true)));
+        let look = Reader::new(store_of(2).await, None, 2).survey(Order::Key).await.expect("a survey");
+        assert_eq!((look.levels.len(), look.toured), (2, None));
     }
 
     #[tokio::test]
     async fn a_prefix_chooses_what_is_read() {
         let prefix = Key::try_from("user:01").expect("a key");
-        let look = Reader::new(store_of(300).await, Some(prefix), 5000).look().await.expect("a look");
+        let look = Reader::new(store_of(300).await, Some(prefix), 5000).look(&[]).await.expect("a look");
         assert_eq!((look.levels.len(), look.levels[0].key.as_str()), (100, "user:0100"));
     }
 
     #[tokio::test]
     async fn what_is_denied_most_is_read_wherever_it_is() {
         let store = store_of(300).await;
-        let key = |n| Key::try_from(format!("user:{n:04}")).expect("a key");
         let gone = Key::try_from("user:gone").expect("a key");
         store.count_denials(&[(key(1), 3), (key(250), 7), (gone, 9)]).await.expect("counted");
-        let look = Reader::new(store, Key::try_from("user:").ok(), 10).look().await.expect("a look");
+        let look = Reader::new(store, Key::try_from("user:").ok(), 10).look(&[]).await.expect("a look");
         let last = look.levels.last().map(|level| level.key.clone());
-        assert_eq!((look.levels.len(), last, look.more), (11, Some(key(250)), true));
+        assert_eq!((look.levels.len(), last, look.toured.is_some()), (11, Some(key(250)), true));
         assert_eq!((look.denied.get(&key(1)), look.denied.get(&key(250))), (Some(3), Some(7)));
     }
 
     #[tokio::test]
     async fn a_prefix_chooses_whose_denials_are_read_and_others_tell_that_they_are_counted() {
-        let reader = Reader::new(store_of(1).await, Key::try_from("tenant:").ok(), 10);
-        assert!(reader.look().await.expect("a look").denied.none.is_some());
+        let mut reader = Reader::new(store_of(1).await, Key::try_from("tenant:").ok(), 10);
+        assert!(reader.look(&[]).await.expect("a look").denied.none.is_some());
         let user = Key::try_from("user:0000").expect("a key");
         reader.store.count_denials(&[(user.clone(), 3)]).await.expect("counted");
-        let look = reader.look().await.expect("a look");
+        let look = reader.look(&[]).await.expect("a look");
         assert_eq!((look.denied.get(&user), look.denied.none, look.levels.len()), (None, None, 0));
     }
 }

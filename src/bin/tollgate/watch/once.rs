@@ -24,8 +24,10 @@ pub(crate) fn table(board: &Board) -> String {
             Cell::from(level.full_at.map_or_else(String::new, times::until)),
         ]);
     }
-    let more =
-        board.more.then(|| format!("… and more: these are the first {} by key; choose by --prefix", board.buckets()));
+    let more = board.toured.map(|toured| {
+        let more = toured.totals.buckets.saturating_sub(board.visible().len());
+        format!("… and {more} more: these are {}; choose by --prefix", board.order.name())
+    });
     let notes = more.into_iter().chain(board.denials.now.none.map(str::to_owned));
     std::iter::once(table.render()).chain(notes).collect::<Vec<_>>().join("\n")
 }

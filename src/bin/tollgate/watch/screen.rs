@@ -24,12 +24,13 @@ pub(crate) fn draw(frame: &mut Frame<'_>, board: &Board, every: Duration) {
 }
 
 fn summary(board: &Board, every: Duration) -> Line<'static> {
-    let first = if board.more { "the first " } else { "" };
-    let (granted, denied) = (rate(board.rate()), rate(board.denials.all()));
+    let first = if board.toured.is_some_and(|toured| !toured.all) { "the first " } else { "" };
+    let totals = board.totals();
+    let (granted, denied) = (rate(totals.rate), rate(board.denials.all()));
     let figures = format!(
         "{first}{} buckets, {} empty, {granted} tokens granted/s, {denied} requests denied/s, {}, every {}",
-        board.buckets(),
-        board.empty(),
+        totals.buckets,
+        totals.empty,
         board.order.name(),
         humantime::format_duration(every)
     );
@@ -101,7 +102,7 @@ fn status(board: &Board) -> Line<'static> {
         return Line::from(format!("no newer look: {trouble}")).red();
     }
     let filter = if board.filter.is_empty() { String::new() } else { format!("   only '{}'", board.filter) };
-    let more = if board.more { "   there are more: choose by --prefix" } else { "" };
+    let more = if board.toured.is_some() { "   read in turn: choose by --prefix" } else { "" };
     Line::from(format!("q quit  s sort  / filter  p pause  ↑↓ scroll{filter}{more}")).dim()
 }
 
@@ -123,6 +124,7 @@ mod tests {
     use ratatui::backend::TestBackend;
 
     use super::super::board::tests::World;
+    use super::super::tour::{Totals, Toured};
     use super::*;
 
     /// What a screen of 120 columns shows, line by line.
@@ -167,13 +169,17 @@ mod tests {
     #[tokio::test]
     async fn the_last_line_shows_the_filter_the_trouble_and_that_there_are_more() {
         let mut world = world().await;
-        world.board.more = true;
+        let totals = Totals { buckets: 7500, empty: 3, rate: Some(12.0) };
+        world.board.toured = Some(Toured { totals, all: false });
         world.board.filter = "1".to_owned();
         world.board.paused = true;
         let shown = lines(&world.board);
-        assert!(shown[0].starts_with("the first 2 buckets") && shown[0].ends_with("PAUSED"), "{}", shown[0]);
+        let figures = "the first 7500 buckets, 3 empty, 12.0 tokens granted/s";
+        assert!(shown[0].starts_with(figures) && shown[0].ends_with("PAUSED"), "{}", shown[0]);
         assert!(shown[2].starts_with("user:1") && shown[3].is_empty(), "{shown:?}");
-        assert!(shown[5].ends_with("only '1'   there are more: choose by --prefix"), "{}", shown[5]);
+        assert!(shown[5].ends_with("only '1'   read in turn: choose by --prefix"), "{}", shown[5]);
+        world.board.toured = Some(Toured { totals, all: true });
+        assert!(lines(&world.board)[0].starts_with("7500 buckets"));
         world.board.trouble = Some("it is down".to_owned());
         assert_eq!(lines(&world.board)[5], "no newer look: it is down");
         world.board.typing = true;

@@ -9,7 +9,7 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval};
-use tollgate::{Admin, Error};
+use tollgate::{Admin, Error, Key};
 
 use super::board::Board;
 use super::look::{Look, Reader};
@@ -18,11 +18,15 @@ use crate::exit;
 use crate::signals::Signals;
 
 /// Shows the board until a key or a signal ends it. The terminal is as it was before, however that comes about.
-pub(crate) async fn live<S: Admin>(mut board: Board, reader: Reader<S>, every: Duration) -> anyhow::Result<ExitCode> {
+pub(crate) async fn live<S: Admin>(
+    mut board: Board,
+    mut reader: Reader<S>,
+    every: Duration,
+) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::new()?;
     let (looked, mut looks) = mpsc::channel(1);
-    let (pause, paused) = watch::channel(false);
-    let mut reading = pin!(read(&reader, every, looked, paused));
+    let (wishes, wished) = watch::channel(Wish::of(&board));
+    let mut reading = pin!(read(&mut reader, every, looked, wished));
     let mut terminal = Terminal::take()?;
     let mut events = events();
     loop {
@@ -43,16 +47,28 @@ pub(crate) async fn live<S: Admin>(mut board: Board, reader: Reader<S>, every: D
             }
             code = signals.next() => return Ok(code),
         }
-        pause.send_if_modified(|paused| std::mem::replace(paused, board.paused) != board.paused);
+        wishes.send_replace(Wish::of(&board));
+    }
+}
+
+/// What the board asks of the next look.
+struct Wish {
+    paused: bool,
+    wanted: Vec<Key>,
+}
+
+impl Wish {
+    fn of(board: &Board) -> Self {
+        Self { paused: board.paused, wanted: board.wanted() }
     }
 }
 
 /// Looks again and again, with a pause in between, and not at all while paused.
 async fn read<S: Admin>(
-    reader: &Reader<S>,
+    reader: &mut Reader<S>,
     every: Duration,
     looked: mpsc::Sender<Result<Look, Error>>,
-    mut paused: watch::Receiver<bool>,
+    mut wished: watch::Receiver<Wish>,
 ) {
     let mut ticks = interval(every);
     // A slow database is not asked faster to make up for it.
@@ -60,7 +76,10 @@ async fn read<S: Admin>(
     ticks.tick().await;
     loop {
         ticks.tick().await;
-        if paused.wait_for(|paused| !paused).await.is_err() || looked.send(reader.look().await).await.is_err() {
+        let Ok(wanted) = wished.wait_for(|wish| !wish.paused).await.map(|wish| wish.wanted.clone()) else {
+            return;
+        };
+        if looked.send(reader.look(&wanted).await).await.is_err() {
             return;
         }
     }
