@@ -90,6 +90,19 @@ pub trait Admin: Store {
         limit: u32,
     ) -> impl Future<Output = Result<Vec<BucketLevel>, Error>> + Send;
 
+    /// A page of at most `limit` sliding windows in which anything was counted and that were not swept since, in the byte order of
+    /// their keys: those after `after`, or the first ones; if a prefix is given, those whose key begins with it, byte for byte.
+    ///
+    /// # Errors
+    ///
+    /// As for [`peek`](Self::peek).
+    fn windows(
+        &self,
+        prefix: Option<&Key>,
+        after: Option<&Key>,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<WindowLevel>, Error>> + Send;
+
     /// Makes a bucket full under the terms that rule it now (while it is [off](Mode::Off): that ruled it last), forgets what the
     /// key's window has counted, and says whether there was either. Reservations made
     /// before give nothing back any more when they are cancelled.

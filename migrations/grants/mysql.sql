@@ -49,6 +49,7 @@ grant execute on procedure token_create_plan to tollgate_operator;
 grant execute on procedure token_reset_bucket to tollgate_operator;
 grant execute on procedure token_delete_bucket to tollgate_operator;
 grant execute on procedure token_sweep to tollgate_operator;
+grant execute on procedure token_list_windows to tollgate_operator;
 grant select on token_bucket_levels to tollgate_operator;
 grant select on token_windows to tollgate_operator;
 grant select on token_most_denied to tollgate_operator;

@@ -62,12 +62,13 @@ grant execute on function
   tollgate.token_clock_v1(),
   tollgate.in_force_v1(timestamptz, bigint),
   tollgate.bucket_clock_v1(tollgate.token_buckets, bigint),
-  tollgate.bucket_instant_v1(tollgate.token_buckets, bigint)
+  tollgate.bucket_instant_v1(tollgate.token_buckets, bigint),
+  tollgate.window_earliest_v1(tollgate.token_windows, bigint, bigint, bigint)
 to tollgate_operator;
 
 grant select on
   tollgate.token_bucket_levels, tollgate.token_buckets, tollgate.token_windows, tollgate.migrations,
-  tollgate.token_most_denied, tollgate.token_rules, tollgate.token_sizes
+  tollgate.token_window_levels, tollgate.token_most_denied, tollgate.token_rules, tollgate.token_sizes
 to tollgate_operator;
 grant select, delete on tollgate.token_stats to tollgate_operator;
 

@@ -22,6 +22,10 @@ impl<T: Admin> Admin for Arc<T> {
         (**self).list(filter, after, limit).await
     }
 
+    async fn windows(&self, prefix: Option<&Key>, after: Option<&Key>, limit: u32) -> Result<Vec<WindowLevel>, Error> {
+        (**self).windows(prefix, after, limit).await
+    }
+
     async fn reset(&self, key: &Key) -> Result<bool, Error> {
         (**self).reset(key).await
     }

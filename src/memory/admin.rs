@@ -43,6 +43,23 @@ impl<C: Clock> Admin for MemoryStore<C> {
         Ok(levels)
     }
 
+    /// Looks at every window for each page.
+    async fn windows(&self, prefix: Option<&Key>, after: Option<&Key>, limit: u32) -> Result<Vec<WindowLevel>, Error> {
+        let filter = prefix.cloned().into_iter().fold(Filter::default(), Filter::prefix);
+        let mut levels = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock();
+            let now = self.clock.now();
+            let wanted = shard
+                .windows()
+                .filter(|(key, _)| after.is_none_or(|after| *key > after) && filter.admits(key, None, false));
+            levels.extend(wanted.filter_map(|(key, row)| WindowLevel::new(key, row.clone(), now)));
+        }
+        levels.sort_unstable_by(|one, other| one.key.cmp(&other.key));
+        levels.truncate(limit as usize);
+        Ok(levels)
+    }
+
     async fn reset(&self, key: &Key) -> Result<bool, Error> {
         let mut shard = self.shard(key).lock();
         let now = self.clock.now();

@@ -107,6 +107,10 @@ impl Shard {
         self.windows.get(key).cloned().unwrap_or_else(|| WindowRow::new(*window))
     }
 
+    pub(super) fn windows(&self) -> impl Iterator<Item = (&Key, &WindowRow)> {
+        self.windows.iter()
+    }
+
     pub(super) fn window_of(&mut self, key: &Key) -> Option<&mut WindowRow> {
         self.windows.get_mut(key)
     }

@@ -63,6 +63,7 @@ impl Migrate for MySql {
         53 "0053_token_decide_all_many_v1",
         54 "0054_token_window_step_back_v1",
         55 "0055_token_take_alike_v1",
+        56 "0056_token_list_windows",
     );
 
     async fn applied(pool: &MySqlPool) -> Result<Vec<i64>, Error> {

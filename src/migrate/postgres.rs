@@ -52,6 +52,7 @@ impl Migrate for Postgres {
         43 "0043_lock_all",
         44 "0044_peek",
         45 "0045_grant_alike",
+        46 "0046_token_window_levels",
     );
 
     async fn applied(pool: &PgPool) -> Result<Vec<i64>, Error> {

@@ -15,6 +15,7 @@ impl Migrate for Sqlite {
         5 "0005_token_windows",
         6 "0006_token_stats",
         7 "0007_token_rules_and_sizes",
+        8 "0008_token_window_levels",
     );
 
     async fn applied(pool: &SqlitePool) -> Result<Vec<i64>, Error> {

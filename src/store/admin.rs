@@ -25,6 +25,11 @@ impl<DB: Dialect> Admin for SqlStore<DB> {
         self.operate((filter.clone(), after.cloned(), limit), DB::list).await
     }
 
+    async fn windows(&self, prefix: Option<&Key>, after: Option<&Key>, limit: u32) -> Result<Vec<WindowLevel>, Error> {
+        let filter = prefix.cloned().into_iter().fold(Filter::default(), Filter::prefix);
+        self.operate((filter, after.cloned(), limit), DB::windows).await
+    }
+
     async fn reset(&self, key: &Key) -> Result<bool, Error> {
         self.operate(key.clone(), DB::reset).await
     }

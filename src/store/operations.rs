@@ -55,6 +55,14 @@ pub trait Operations: sqlx::Database {
     ) -> Conversation<'c, Vec<BucketLevel>>;
 
     #[doc(hidden)]
+    /// A page of windows in which anything was counted, in the order of their keys.
+    fn windows<'c>(
+        connection: &'c mut Self::Connection,
+        page: &'c (Filter, Option<Key>, u32),
+        clock: &'c Self::Clock,
+    ) -> Conversation<'c, Vec<WindowLevel>>;
+
+    #[doc(hidden)]
     /// Makes a bucket full.
     fn reset<'c>(connection: &'c mut Self::Connection, key: &'c Key, clock: &'c Self::Clock) -> Conversation<'c, bool>;
 

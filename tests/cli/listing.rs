@@ -64,6 +64,38 @@ fn those_are_listed_that_are_asked_for() {
 }
 
 #[test]
+fn sliding_windows_are_listed_by_themselves() {
+    for engine in EACH {
+        let database = Database::migrated(engine);
+        for (key, tokens) in [("/a", "1"), ("/b", "9"), ("/c", "5"), ("other", "2")] {
+            database.run(&["take", key, "--quota", "9 in 1d at 1h", "--cost", tokens]).ended(0);
+        }
+        database.run(&["create", "/bucket", "--quota", "3/d"]).ended(0);
+        for (arguments, listed) in [
+            (&[][..], "/a /b /c other"),
+            (&["--prefix", "/"], "/a /b /c"),
+            (&["--limit", "2"], "/a /b"),
+            (&["--sort", "available"], "/b /c other /a"),
+            (&["--sort", "granted", "--reverse", "--limit", "1"], "/a"),
+            (&["--sort", "full", "--limit", "1"], "/b"),
+            (&["--prefix", "/bucket"], ""),
+        ] {
+            let arguments = [&["--windows"], arguments].concat();
+            assert_eq!(keys(&database, &arguments), listed, "{arguments:?} on {engine:?}");
+        }
+        let listed = database.run(&["list", "--windows", "--prefix", "/b", "--json"]).ended(0).json();
+        let peeked = database.run(&["peek", "/b", "--json"]).ended(0).json();
+        for field in ["key", "window", "counted", "available", "granted"] {
+            assert_eq!(listed[0][field], peeked[0][field], "{field} on {engine:?}");
+        }
+        let table = database.run(&["list", "--windows"]).ended(0).out;
+        assert!(table.starts_with("key    counted  sliding window"), "{table}");
+        database.run(&["list", "--windows", "--prefix", "none"]).ended(0).says(&["no such sliding window"]);
+        database.run(&["list", "--windows", "--plan", "free"]).ended(2).says(&["cannot be used with"]);
+    }
+}
+
+#[test]
 fn what_a_limit_leaves_out_is_told() {
     let database = Database::migrated(Engine::Sqlite);
     for key in ["a", "b", "c"] {

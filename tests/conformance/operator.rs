@@ -32,6 +32,10 @@ impl Admin for AnyStore {
         on_each!(self.list(filter, after, limit))
     }
 
+    async fn windows(&self, prefix: Option<&Key>, after: Option<&Key>, limit: u32) -> Result<Vec<WindowLevel>, Error> {
+        on_each!(self.windows(prefix, after, limit))
+    }
+
     async fn reset(&self, key: &Key) -> Result<bool, Error> {
         on_each!(self.reset(key))
     }

@@ -144,6 +144,7 @@ macro_rules! for_each_scenario {
             receipts: a_receipt_for_a_bucket_that_is_gone_is_an_error,
             windows: a_window_grants_its_maximum_and_what_leaves_it,
             windows: a_window_is_looked_at_without_counting,
+            windows: windows_are_listed_page_by_page,
             windows: no_interval_sees_more_than_the_maximum,
             windows: a_reservation_in_a_window_acts_when_there_is_room_and_can_be_cancelled,
             windows: a_window_keeps_some_for_others,

@@ -18,6 +18,10 @@ pub(in crate::store) type Level =
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(in crate::store) type WindowCounts = (i64, i64, i64, i64, i64, i64);
 
+/// Id, then as above.
+#[cfg(feature = "postgres")]
+pub(in crate::store) type Windowed = (String, i64, i64, i64, i64, i64, i64);
+
 /// Mode, reason, until.
 pub(in crate::store) type Choice = (Option<String>, Option<String>, Option<DateTime<Utc>>);
 
@@ -145,6 +149,12 @@ pub(in crate::store) fn window(key: &Key, columns: WindowCounts) -> WindowLevel 
         granted: granted.unsigned_abs(),
         retry_after: Duration::from_millis(retry_after_ms.unsigned_abs()),
     }
+}
+
+#[cfg(feature = "postgres")]
+pub(in crate::store) fn windowed(columns: Windowed) -> Result<WindowLevel, sqlx::Error> {
+    let (id, most, interval_ns, resolution_ns, counted, granted, retry_after_ms) = columns;
+    Ok(window(&key(id)?, (most, interval_ns, resolution_ns, counted, granted, retry_after_ms)))
 }
 
 pub(in crate::store) fn over(

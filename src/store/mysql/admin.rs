@@ -82,6 +82,21 @@ impl Operations for MySql {
         Box::pin(async move { page.fetch_all(connection).await?.into_iter().map(BucketLevel::try_from).collect() })
     }
 
+    fn windows<'c>(
+        connection: &'c mut MySqlConnection,
+        (filter, after, limit): &'c (Filter, Option<Key>, u32),
+        (): &'c (),
+    ) -> Conversation<'c, Vec<WindowLevel>> {
+        let page = sqlx::query("call token_list_windows(?, ?, ?)")
+            .bind(filter.prefix.as_ref().map(Key::as_str))
+            .bind(after.as_ref().map(Key::as_str))
+            .bind(limit);
+        Box::pin(async move {
+            let rows = page.fetch_all(connection).await?;
+            rows.iter().map(|row| Ok(columns::window(&columns::key(row.try_get("id")?)?, counts(row)?))).collect()
+        })
+    }
+
     fn reset<'c>(connection: &'c mut MySqlConnection, key: &'c Key, (): &'c ()) -> Conversation<'c, bool> {
         found(connection, sqlx::query_scalar("call token_reset_bucket(?)").bind(key.as_str()))
     }
@@ -316,7 +331,7 @@ fn explained(row: &MySqlRow) -> Result<Explained, sqlx::Error> {
     ))
 }
 
-/// The row of `token_peek_window`.
+/// The row of `token_peek_window`, or one of `token_list_windows`.
 fn counts(row: &MySqlRow) -> Result<WindowCounts, sqlx::Error> {
     let span = |column| nanoseconds(row.try_get_unchecked(column)?);
     Ok((

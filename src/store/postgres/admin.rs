@@ -2,7 +2,9 @@
 
 use sqlx::postgres::{PgConnection, Postgres};
 
-use super::super::admin::columns::{self, Choice, Denied, Explained, Level, Overridden, Planned, WindowCounts};
+use super::super::admin::columns::{
+    self, Choice, Denied, Explained, Level, Overridden, Planned, WindowCounts, Windowed,
+};
 use super::super::operations::{Conversation, Lowered, Operations};
 use super::refill;
 use crate::bucket::Hold;
@@ -76,6 +78,26 @@ impl Operations for Postgres {
         .bind(filter.provisioned)
         .bind(i64::from(*limit));
         Box::pin(async move { page.fetch_all(connection).await?.into_iter().map(BucketLevel::try_from).collect() })
+    }
+
+    fn windows<'c>(
+        connection: &'c mut PgConnection,
+        (filter, after, limit): &'c (Filter, Option<Key>, u32),
+        (): &'c (),
+    ) -> Conversation<'c, Vec<WindowLevel>> {
+        let (first, last) = filter.range();
+        let page = sqlx::query_as::<_, Windowed>(
+            "select id, max_requests, (interval_seconds * 1000000000)::bigint,
+                    (resolution_seconds * 1000000000)::bigint, counted, granted, retry_after_ms
+               from tollgate.token_window_levels
+              where id > $1 and id >= $2 and id <= $3
+              order by id limit $4",
+        )
+        .bind(after.as_ref().map_or("", Key::as_str))
+        .bind(first)
+        .bind(last)
+        .bind(i64::from(*limit));
+        Box::pin(async move { page.fetch_all(connection).await?.into_iter().map(columns::windowed).collect() })
     }
 
     fn reset<'c>(connection: &'c mut PgConnection, key: &'c Key, (): &'c ()) -> Conversation<'c, bool> {

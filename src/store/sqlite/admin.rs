@@ -73,6 +73,18 @@ impl Operations for Sqlite {
         })
     }
 
+    fn windows<'c>(
+        connection: &'c mut SqliteConnection,
+        (filter, after, limit): &'c (Filter, Option<Key>, u32),
+        clock: &'c HostClock,
+    ) -> Conversation<'c, Vec<WindowLevel>> {
+        Box::pin(async move {
+            let rows = windows::page(connection, filter, after.as_ref(), *limit).await?;
+            let now = clock.now();
+            Ok(rows.into_iter().filter_map(|(key, row)| WindowLevel::new(&key, row, now)).collect())
+        })
+    }
+
     fn reset<'c>(connection: &'c mut SqliteConnection, key: &'c Key, clock: &'c HostClock) -> Conversation<'c, bool> {
         Box::pin(async move {
             let mut transaction = connection.begin_with("begin immediate").await?;

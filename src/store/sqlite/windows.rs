@@ -2,6 +2,7 @@ use std::fmt::Write as _;
 
 use sqlx::sqlite::SqliteConnection;
 
+use super::super::admin::columns::key;
 use super::super::answer::parse_counts;
 use super::super::ask::Ask;
 use super::super::call::Counting;
@@ -10,7 +11,7 @@ use crate::answer::Word;
 use crate::book::{Held, Rules, State};
 use crate::bucket::Receipt;
 use crate::window::{Ring, WindowRow, decide};
-use crate::{Counted, Key, Mode, Window};
+use crate::{Counted, Filter, Key, Mode, Window};
 
 /// Decides a request, or counts it, while the transaction holds the database.
 pub(super) async fn take(
@@ -46,17 +47,43 @@ pub(super) async fn take(
 }
 
 pub(super) async fn find(connection: &mut SqliteConnection, key: &Key) -> Result<Option<WindowRow>, sqlx::Error> {
-    let found: Option<(i64, i64, i64, String, i64, i64)> = sqlx::query_as(
-        "select most, interval_ns, resolution_ns, counts, granted, longest_wait from token_windows where id = ?1",
+    let found: Option<Columns> = sqlx::query_as(
+        "select id, most, interval_ns, resolution_ns, counts, granted, longest_wait from token_windows where id = ?1",
     )
     .bind(key.as_str())
     .fetch_optional(connection)
     .await?;
-    let row = |(most, interval_ns, resolution_ns, counts, granted, longest_wait): (_, _, _, String, _, _)| {
-        let ring = Ring { counts: parse_counts(&counts)?, resolution_ns, granted, kept_ns: interval_ns, longest_wait };
-        Ok(WindowRow { window: Window::stored(most, interval_ns, resolution_ns), ring })
-    };
-    found.map(row).transpose()
+    found.map(|columns| Ok(read(columns)?.1)).transpose()
+}
+
+/// A page of those in which anything was counted, in the order of their keys.
+pub(super) async fn page(
+    connection: &mut SqliteConnection,
+    filter: &Filter,
+    after: Option<&Key>,
+    limit: u32,
+) -> Result<Vec<(Key, WindowRow)>, sqlx::Error> {
+    let (first, last) = filter.range();
+    let rows: Vec<Columns> = sqlx::query_as(
+        "select id, most, interval_ns, resolution_ns, counts, granted, longest_wait from token_windows
+          where granted > 0 and id > ?1 and id >= ?2 and id <= ?3 order by id limit ?4",
+    )
+    .bind(after.map_or("", Key::as_str))
+    .bind(first)
+    .bind(last)
+    .bind(limit)
+    .fetch_all(connection)
+    .await?;
+    rows.into_iter().map(read).collect()
+}
+
+/// Id, maximum, nanoseconds of the interval and of the resolution, counts, granted, longest wait.
+type Columns = (String, i64, i64, i64, String, i64, i64);
+
+fn read(columns: Columns) -> Result<(Key, WindowRow), sqlx::Error> {
+    let (id, most, interval_ns, resolution_ns, counts, granted, longest_wait) = columns;
+    let ring = Ring { counts: parse_counts(&counts)?, resolution_ns, granted, kept_ns: interval_ns, longest_wait };
+    Ok((key(id)?, WindowRow { window: Window::stored(most, interval_ns, resolution_ns), ring }))
 }
 
 /// Forgets a window, and says whether anything was counted in it.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use tollgate::bucket::Terms;
-use tollgate::{Admin, BucketLevel, Filter, Key, Quota, Rule, Take};
+use tollgate::{Admin, BucketLevel, Filter, Key, Quota, Rule, Take, Window};
 
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
@@ -16,6 +16,7 @@ pub(crate) fn cases() -> Vec<Case> {
         a_row_of_id_capacity_and_refill_seconds_is_a_full_bucket,
         the_view_shows_tokens_and_instants,
         the_listing_shows_what_the_view_does,
+        what_operators_select_of_windows_is_what_is_listed,
     )
     .into()
 }
@@ -64,6 +65,35 @@ async fn the_view_shows_tokens_and_instants(rig: Rig) -> anyhow::Result<()> {
         // The last token comes when the bucket is full, the next one so many tokens earlier.
         close(&rig, levels[0].number("full_us")?, instant(row.full_at))?;
         close(&rig, levels[0].number("next_us")?, instant(row.full_at - (tokens - 1) * terms.token_ticks))?;
+    }
+    Ok(())
+}
+
+async fn what_operators_select_of_windows_is_what_is_listed(rig: Rig) -> anyhow::Result<()> {
+    let day = Duration::from_secs(86_400);
+    for (asks, available) in [(1, 2), (3, 0)] {
+        let key = rig.key();
+        let take = Take::from(key.clone()).rule(Rule::Window(Window::new(3, day, day / 24)?));
+        for _ in 0..asks {
+            ensure!(rig.decide(take.clone()).await?.is_granted());
+        }
+        let level = rig.store().windows(Some(&key), None, 2).await?;
+        ensure!(level.len() == 1 && level[0].available() == available, "{level:?}");
+        let id = rig.quoted(key.as_str());
+        let shown = match rig.engine.kind {
+            Kind::MySql => rig.call("token_list_windows", &format!("{id}, null, 2")).await?,
+            kind => {
+                let schema = if kind == Kind::Postgres { "tollgate." } else { "" };
+                let levels = rig.sql(format!("select * from {schema}token_window_levels where id = {id}")).await?;
+                levels.into_iter().next().context("it is there")?
+            }
+        };
+        let figures = shown.numbers(["max_requests", "counted", "available", "granted"])?;
+        assert_eq!(figures, [3, asks, available, asks]);
+        // SQL rounds up.
+        let later = i64::try_from(level[0].retry_after.as_millis())? - shown.number("retry_after_ms")?;
+        ensure!((-1..600_000).contains(&later), "{later} ms later: {level:?}");
+        ensure!((available == 0) == (level[0].retry_after > day), "{level:?}");
     }
     Ok(())
 }

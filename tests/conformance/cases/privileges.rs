@@ -88,6 +88,8 @@ async fn an_applications_role_takes_tokens_and_can_do_nothing_else(rig: Rig) -> 
     assert_eq!(app.store().explain(&key, None).await?.mode, Mode::Enforce);
     let listed = app.store().list(&Filter::default(), None, 1).await;
     assert!(matches!(listed, Err(Error::NotPermitted(_))), "{listed:?}");
+    let listed = app.store().windows(None, None, 1).await;
+    assert!(matches!(listed, Err(Error::NotPermitted(_))), "{listed:?}");
     // But it may sweep.
     let reset = app.store().reset(&key).await;
     assert!(matches!(reset, Err(Error::NotPermitted(_))), "{reset:?}");
@@ -139,6 +141,7 @@ async fn an_operators_role_provisions_changes_and_reads_buckets(rig: Rig) -> any
     assert!(store.clear_override(&key).await?);
     assert_eq!(store.list(&Filter::default(), None, 9).await?, [store.peek(&key).await?.expect("made")]);
     assert_eq!(store.peek_window(&key).await?, None);
+    assert_eq!(store.windows(None, None, 1).await?, []);
     assert_eq!(store.plans(None, 9).await?, [store.plan(&plan).await?.expect("made")]);
     assert!(store.delete_plan(&plan).await? && store.reset(&key).await? && store.delete(&key).await?);
     assert_eq!(store.sweep(None, 9).await?.deleted, 0);

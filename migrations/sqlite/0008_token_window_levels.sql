@@ -1,0 +1,34 @@
+-- token_window_levels: each sliding window in which anything was counted, as people think of it, at this instant. Reads,
+-- locks and changes nothing.
+--
+--   max_requests, interval_seconds, resolution_seconds: the terms that it was last counted under; the interval is the
+--                  longest that counts still
+--   counted        requests that count now; above the maximum: promised to requests that wait
+--   available      how many more pass now; negative: promised
+--   granted        requests, ever
+--   retry_after_ms milliseconds until one more passes, if the mode is enforce; 0: now
+create view token_window_levels as
+with windows as (
+  select w.*, '[[' || replace(replace(counts, ', ', '],['), ' ', ',') || ']]' as entries,
+         coalesce((select max(value ->> 0)
+                     from json_each('[[' || replace(replace(counts, ', ', '],['), ' ', ',') || ']]')), 0) as newest,
+         (select cast(round(unixepoch('subsec') * 1000) as integer) * 1000000 + 999999) as clock
+    from token_windows w
+   where granted > 0
+), levels as (
+  -- After a step of the clock backwards, what was counted since counts as of now.
+  select *, case when newest - clock > longest_wait + resolution_ns + 1000000000 then newest - resolution_ns
+                 else clock end as now
+    from windows
+), counted as (
+  select l.*,
+         (select coalesce(sum(value ->> 1), 0) from json_each(l.entries) where value ->> 0 > l.now - l.interval_ns)
+           as counted,
+         (select max(e) from (select value ->> 0 as e, sum(value ->> 1) over (order by value ->> 0 desc) as so_far
+                                from json_each(l.entries)) where so_far > l.most - 1) as full
+    from levels l
+)
+select id, most as max_requests, interval_ns / 1e9 as interval_seconds, resolution_ns / 1e9 as resolution_seconds,
+       counted, most - counted as available, granted,
+       (max(now, newest - resolution_ns, coalesce(full + interval_ns, 0)) - now + 999999) / 1000000 as retry_after_ms
+  from counted;
