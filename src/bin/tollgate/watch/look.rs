@@ -65,15 +65,14 @@ impl<S: Admin> Reader<S> {
                 levels.insert(key.clone(), level);
             }
         }
-        match &mut self.tour {
-            None if next.len() > self.most => self.tour = Some(Tour::begin(&next[..half], at)),
-            None => {}
-            Some(tour) => {
-                if tour.step(&again, &next, next.len() < half, at).is_some_and(|buckets| buckets <= self.most) {
-                    self.tour = None;
-                }
+        self.tour = match self.tour.take() {
+            None => (next.len() > self.most).then(|| Tour::begin(&next[..half], at)),
+            Some(mut tour) => {
+                let through = tour.step(&again, &next, next.len() < half, at);
+                // What has become few is read as a whole.
+                through.is_none_or(|buckets| buckets > self.most).then_some(tour)
             }
-        }
+        };
         let toured = self.tour.as_ref().map(Tour::toured);
         Ok(Look { at, levels: levels.into_values().collect(), toured, denied })
     }

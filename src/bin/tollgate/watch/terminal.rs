@@ -25,8 +25,8 @@ pub(crate) async fn live<S: Admin>(
 ) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::new()?;
     let (looked, mut looks) = mpsc::channel(1);
-    let (wishes, wished) = watch::channel(Wish::of(&board));
-    let mut reading = pin!(read(&mut reader, every, looked, wished));
+    let (wishes, asked) = watch::channel(Wish::of(&board));
+    let mut reading = pin!(read(&mut reader, every, looked, asked));
     let mut terminal = Terminal::take()?;
     let mut events = events();
     loop {
@@ -68,7 +68,7 @@ async fn read<S: Admin>(
     reader: &mut Reader<S>,
     every: Duration,
     looked: mpsc::Sender<Result<Look, Error>>,
-    mut wished: watch::Receiver<Wish>,
+    mut asked: watch::Receiver<Wish>,
 ) {
     let mut ticks = interval(every);
     // A slow database is not asked faster to make up for it.
@@ -76,7 +76,7 @@ async fn read<S: Admin>(
     ticks.tick().await;
     loop {
         ticks.tick().await;
-        let Ok(wanted) = wished.wait_for(|wish| !wish.paused).await.map(|wish| wish.wanted.clone()) else {
+        let Ok(wanted) = asked.wait_for(|wish| !wish.paused).await.map(|wish| wish.wanted.clone()) else {
             return;
         };
         if looked.send(reader.look(&wanted).await).await.is_err() {
