@@ -28,7 +28,7 @@ pub struct Engine {
     pub has_sessions: bool,
     /// Whether a test can replace the clock of the routines.
     pub time_can_be_injected: bool,
-    /// Through which layers its cases run once more: each, on one engine of each kind of call.
+    /// Through which layers its cases run once more: on each engine through all that a limiter has.
     pub layers: &'static [Layers],
     /// Through which layers a part of them runs once more.
     pub layers_in_brief: &'static [Layers],
@@ -87,8 +87,8 @@ pub const ENGINES: &[Engine] = &[
         time_can_be_injected: false,
         ..POSTGRES
     },
-    // These two have one text.
-    Engine { layers: &[Layers::Coalesced], layers_in_brief: &[Layers::Stacked], ..MYSQL },
+    Engine { layers: EVERY_LAYER, ..MYSQL },
+    // It has MySQL's text.
     Engine {
         name: "mariadb",
         url_variable: Some("TOLLGATE_MARIADB_URL"),
