@@ -115,7 +115,6 @@ async fn requests_that_are_alike_are_left_to_others_where_not_only_tokens_rule(r
     let scratch = Scratch::migrated(&rig).await?;
     let rig = &scratch.rig;
     let quota = Quota::once(5)?;
-    const TERMS: &str = "1, 0, 5, 0, 'once'";
     let (key, other, ruled, planned, plan) = (rig.key(), rig.key(), rig.key(), rig.key(), rig.key());
     let ids = |keys: &[&Key]| keys.iter().map(|key| entry(key, 1)).collect::<Vec<_>>();
     let (usual, same) = (ids(&[&key, &other]), ids(&[&key, &other, &key]));
@@ -240,3 +239,5 @@ async fn call(rig: &Rig, ids: &[String], arguments: &str) -> anyhow::Result<Opti
     });
     parsed.collect::<anyhow::Result<_>>().map(Some)
 }
+
+const TERMS: &str = "1, 0, 5, 0, 'once'";
