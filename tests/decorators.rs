@@ -6,6 +6,7 @@
 mod decorators {
     mod any_store;
     mod beneath;
+    mod counting;
     mod deny_cache;
     mod lease;
     mod local_reads;

@@ -1,21 +1,17 @@
 //! Sliding windows that are decided from what a process has seen of them.
 
 use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta};
-use parking_lot::Mutex;
 use tokio::task::yield_now;
 use tokio::time::{Instant, advance, sleep};
-use tollgate::{
-    Adjusted, Adjustment, Admin, Clock, Counted, Decision, Error, Key, LocalReads, MemoryStore, Mode, Outcome, Rule,
-    RuntimeClock, SharedWindows, Source, Store, Take, TakeError, Window,
-};
+use tollgate::{Admin, Clock, Decision, Key, LocalReads, Mode, Rule, SharedWindows, Source, Store, Take, Window};
 
 use super::beneath::take;
+use super::counting::Counting;
 
 #[tokio::test(start_paused = true)]
 async fn a_denial_makes_no_call_and_a_grant_makes_one() -> anyhow::Result<()> {
@@ -332,84 +328,6 @@ async fn what_fails_after_a_grant_of_the_same_call_is_unknown() -> anyhow::Resul
         reads.take(&[bucket.clone(), bucket]).await?.into_iter().flatten().map(|one| one.is_granted()).collect();
     assert_eq!((left, store.taken()), (vec![true, false], 3));
     Ok(())
-}
-
-/// A store in memory that notes what it is asked. Its clock runs like this host's, but may be set otherwise.
-#[derive(Clone)]
-struct Counting {
-    memory: Arc<MemoryStore<StoreClock>>,
-    clock: StoreClock,
-    /// What was to be counted, in each call.
-    counted: Arc<Mutex<Vec<u64>>>,
-    taken: Arc<AtomicU64>,
-    delay: Arc<Mutex<Duration>>,
-    fails: Arc<AtomicBool>,
-}
-
-#[derive(Clone, Debug)]
-struct StoreClock {
-    runtime: RuntimeClock,
-    ahead: Arc<AtomicI64>,
-}
-
-impl Clock for StoreClock {
-    fn now(&self) -> i64 {
-        self.runtime.now() + self.ahead.load(Ordering::SeqCst)
-    }
-}
-
-impl Counting {
-    fn new() -> Self {
-        let clock = StoreClock { runtime: RuntimeClock::default(), ahead: Arc::default() };
-        let memory = Arc::new(MemoryStore::with_clock(clock.clone()));
-        let (counted, taken, delay, fails) = (Arc::default(), Arc::default(), Arc::default(), Arc::default());
-        Self { memory, clock, counted, taken, delay, fails }
-    }
-
-    /// What was counted since this was asked last, a call each.
-    fn counted(&self) -> Vec<u64> {
-        std::mem::take(&mut *self.counted.lock())
-    }
-
-    /// How many requests it was to decide itself.
-    fn taken(&self) -> u64 {
-        self.taken.load(Ordering::SeqCst)
-    }
-
-    fn answers_after(&self, delay: Duration) {
-        *self.delay.lock() = delay;
-    }
-
-    fn steps(&self, by: Duration) {
-        let by = i64::try_from(by.as_nanos()).expect("a short step");
-        self.clock.ahead.fetch_add(by, Ordering::SeqCst);
-    }
-}
-
-impl Store for Counting {
-    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        self.taken.fetch_add(takes.len() as u64, Ordering::SeqCst);
-        self.memory.take(takes).await
-    }
-
-    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
-        self.memory.adjust(adjustments).await
-    }
-}
-
-impl SharedWindows for Counting {
-    async fn count(&self, key: &Key, window: &Window, cost: u64) -> Result<Counted, Error> {
-        self.counted.lock().push(cost);
-        if self.fails.load(Ordering::SeqCst) {
-            return Err(Error::other(std::io::Error::other("broken")));
-        }
-        let counted = self.memory.count(key, window, cost).await?;
-        let delay = *self.delay.lock();
-        if !delay.is_zero() {
-            sleep(delay).await;
-        }
-        Ok(counted)
-    }
 }
 
 fn key(key: &str) -> anyhow::Result<Key> {

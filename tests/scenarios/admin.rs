@@ -2,8 +2,7 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 use tollgate::{
-    Admin, AdminError, Error, Filter, Key, Limiter, Mode, Origin, Override, Prospect, Quota, Rule, Store, Take,
-    TakeError,
+    Admin, AdminError, Error, Key, Limiter, Mode, Origin, Override, Prospect, Quota, Rule, Store, Take, TakeError,
 };
 
 use super::{START, World, left, ms, under};
@@ -15,11 +14,11 @@ pub(super) fn instant(ms: i64) -> DateTime<Utc> {
     DateTime::from_timestamp_nanos(START) + TimeDelta::milliseconds(ms)
 }
 
-fn of_plan(key: &Key, plan: &Key) -> Take {
+pub(super) fn of_plan(key: &Key, plan: &Key) -> Take {
     Take::from(key.clone()).rule(Rule::Plan(plan.clone()))
 }
 
-fn longer(key: &Key, end: &str) -> Key {
+pub(super) fn longer(key: &Key, end: &str) -> Key {
     Key::try_from(format!("{key}{end}")).expect("short enough")
 }
 
@@ -133,37 +132,6 @@ pub(crate) async fn a_limiter_peeks_at_what_its_next_request_finds<W: World>(wor
     Ok(())
 }
 
-pub(crate) async fn a_list_has_pages_and_filters<W: World>(world: &W) -> anyhow::Result<()> {
-    world.at_ms(0).await?;
-    let (store, prefix, plan) = (world.store(), world.key(), world.key());
-    store.create_plan(&plan, "5/h".parse()?).await?;
-    let keys = ["%x", ":A", ":a", ":a ", "_x"].map(|end| longer(&prefix, end));
-    store.create_bucket(&keys[1], "7/h".parse()?).await?;
-    let _ = world.decide(of_plan(&keys[2], &plan)).await?;
-    for key in [&keys[0], &keys[3], &keys[4]] {
-        let _ = world.decide(under(key, "10/h")?).await?;
-    }
-    let listed = async |filter: Filter, after: Option<&Key>, limit| {
-        let page = store.list(&filter, after, limit).await?;
-        anyhow::Ok(page.into_iter().map(|level| level.key).collect::<Vec<_>>())
-    };
-    let all = || Filter::default().prefix(prefix.clone());
-    assert_eq!(listed(all(), None, 100).await?, keys);
-    assert_eq!(listed(all(), None, 2).await?, keys[..2]);
-    assert_eq!(listed(all(), Some(&keys[1]), 2).await?, keys[2..4]);
-    assert_eq!(listed(all(), Some(&keys[3]), 2).await?, keys[4..]);
-    assert_eq!(listed(Filter::default(), Some(&prefix), 5).await?, keys);
-    assert_eq!(listed(Filter::default().prefix(longer(&prefix, "%")), None, 9).await?, keys[..1]);
-    assert_eq!(listed(Filter::default().prefix(longer(&prefix, "_")), None, 9).await?, keys[4..]);
-    assert_eq!(listed(all().plan(plan.clone()), None, 9).await?, keys[2..3]);
-    assert_eq!(listed(Filter::default().plan(plan.clone()), None, 9).await?, keys[2..3]);
-    assert_eq!(listed(all().provisioned(true), None, 9).await?, keys[1..2]);
-    assert_eq!(listed(all().provisioned(false).plan(plan.clone()), None, 9).await?, keys[2..3]);
-    assert_eq!(listed(all().provisioned(false), None, 9).await?.len(), 4);
-    assert_eq!(store.peek(&keys[2]).await?.expect("listed").plan, Some(plan));
-    Ok(())
-}
-
 pub(crate) async fn a_bucket_that_is_reset_is_full_and_earlier_receipts_give_nothing_back<W: World>(
     world: &W,
 ) -> anyhow::Result<()> {
@@ -251,34 +219,6 @@ pub(crate) async fn plans_are_made_changed_listed_and_deleted<W: World>(world: &
     assert_eq!(store.plan(&names[0]).await?, None);
     let outcome = store.take_one(&of_plan(&key, &names[0])).await?;
     assert_eq!(outcome.map(drop), Err(TakeError::UnknownPlan { key, plan: Some(names[0].clone()) }));
-    Ok(())
-}
-
-pub(crate) async fn overrides_are_listed_page_by_page<W: World>(world: &W) -> anyhow::Result<()> {
-    world.at_ms(LATER).await?;
-    let (store, prefix) = (world.store(), world.key());
-    let keys = ["a", "b", "c"].map(|end| longer(&prefix, end));
-    let quota: Quota = "10 per 1500ms".parse()?;
-    let overrides = [
-        Override { quota: Some(quota), reason: "ticket 7".to_owned(), ..Override::default() },
-        Override { mode: Some(Mode::Shadow), expires_at: Some(instant(LATER + 1500)), ..Override::default() },
-        Override { quota: Some("3 once".parse()?), mode: Some(Mode::Block), ..Override::default() },
-    ];
-    // Whoever made the first of them last.
-    for (key, over) in keys.iter().zip(&overrides).rev() {
-        store.set_override(key, over.clone()).await?;
-    }
-    let all: Vec<(Key, Override)> = keys.iter().cloned().zip(overrides).collect();
-    assert_eq!(store.overrides(Some(&prefix), 2).await?, all[..2]);
-    assert_eq!(store.overrides(Some(&keys[1]), 1).await?, all[2..]);
-    // One that has ended is there until it is swept.
-    world.at_ms(LATER + 2000).await?;
-    assert_eq!(store.overrides(Some(&keys[0]), 1).await?, all[1..2]);
-    for key in &keys {
-        assert!(store.clear_override(key).await?);
-    }
-    let left = store.overrides(Some(&prefix), 9).await?;
-    assert!(left.iter().all(|(key, _)| !keys.contains(key)), "{left:?}");
     Ok(())
 }
 

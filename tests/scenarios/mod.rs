@@ -3,6 +3,7 @@
 pub(crate) mod admin;
 pub(crate) mod holding;
 pub(crate) mod inputs;
+pub(crate) mod listing;
 pub(crate) mod local_reads;
 pub(crate) mod memory;
 pub(crate) mod plans;
@@ -144,7 +145,6 @@ macro_rules! for_each_scenario {
             receipts: a_receipt_for_a_bucket_that_is_gone_is_an_error,
             windows: a_window_grants_its_maximum_and_what_leaves_it,
             windows: a_window_is_looked_at_without_counting,
-            windows: windows_are_listed_page_by_page,
             windows: no_interval_sees_more_than_the_maximum,
             windows: a_reservation_in_a_window_acts_when_there_is_room_and_can_be_cancelled,
             windows: a_window_keeps_some_for_others,
@@ -166,12 +166,13 @@ macro_rules! for_each_scenario {
             admin: a_peek_takes_nothing,
             admin: a_limiter_peeks_at_what_nobody_has_used,
             admin: a_limiter_peeks_at_what_its_next_request_finds,
-            admin: a_list_has_pages_and_filters,
+            listing: a_list_has_pages_and_filters,
+            listing: overrides_are_listed_page_by_page,
+            listing: windows_are_listed_page_by_page,
             admin: a_bucket_that_is_reset_is_full_and_earlier_receipts_give_nothing_back,
             admin: a_bucket_that_is_deleted_is_full_at_its_next_first_use,
             admin: counted_denials_add_up_for_a_day_and_the_most_denied_goes_first,
             admin: plans_are_made_changed_listed_and_deleted,
-            admin: overrides_are_listed_page_by_page,
             admin: a_plans_mode_has_a_reason_and_ends,
             admin: an_override_rules_until_it_expires,
             admin: what_can_never_rule_is_refused,

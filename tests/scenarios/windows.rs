@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use tollgate::{
-    Adjusted, Admin, AdminError, Error, Key, ManualClock, MemoryStore, Mode, Override, Receipt, Rule, SharedWindows,
-    Store, Take, TakeError, Window,
+    Adjusted, Admin, AdminError, Error, ManualClock, MemoryStore, Receipt, Rule, SharedWindows, Store, Take, TakeError,
+    Window,
 };
 use uuid::Uuid;
 
 use super::{START, World, left, ms};
 
 /// At most 10 in any second, counted in tenths.
-fn ten_a_second() -> anyhow::Result<Window> {
+pub(super) fn ten_a_second() -> anyhow::Result<Window> {
     Ok(Window::new(10, ms(1000), ms(100))?)
 }
 
@@ -102,56 +102,6 @@ pub(crate) async fn a_window_is_looked_at_without_counting(world: &impl World) -
     assert!(!world.decide(take.clone().rule(Window::new(1, ms(1000), ms(100))?.into())).await?.is_granted());
     let level = level().await?.expect("two were counted");
     assert_eq!((level.window, level.counted, level.granted), (wider, 2, 2));
-    Ok(())
-}
-
-pub(crate) async fn windows_are_listed_page_by_page(world: &impl World) -> anyhow::Result<()> {
-    world.at_ms(0).await?;
-    let (store, prefix) = (world.store(), world.key());
-    let keys = ["", ":A", ":a", ":b", ":\u{e9}"].map(|end| Key::try_from(format!("{prefix}{end}")).expect("short"));
-    let list = async |after: Option<&Key>, limit| store.windows(Some(&prefix), after, limit).await;
-    let ask = |key: &Key, window| Take::from(key.clone()).rule(Rule::Window(window));
-    for (n, key) in keys.iter().enumerate() {
-        let window = Window::new(3, ms(1000 * (1 + n as u64)), ms(500))?;
-        for at in [0, 600] {
-            world.at_ms(at).await?;
-            assert!(world.decide(ask(key, window)).await?.is_granted());
-        }
-    }
-    // Of no window that has counted anything: a bucket, and a key that was only denied.
-    assert!(world.decide(Take::from(keys[0].clone()).rule("5/h".try_into()?)).await?.is_granted());
-    let never = Key::try_from(format!("{prefix}:never"))?;
-    store.set_override(&never, Override { mode: Some(Mode::Block), ..Override::default() }).await?;
-    assert!(!world.decide(ask(&never, ten_a_second()?)).await?.is_granted());
-
-    for at in [600, 1200, 1999, 2100, 9000] {
-        world.at_ms(at).await?;
-        let all = list(None, 100).await?;
-        assert_eq!(all.iter().map(|level| &level.key).collect::<Vec<_>>(), keys.iter().collect::<Vec<_>>());
-        for level in &all {
-            assert_eq!(Some(level), store.peek_window(&level.key).await?.as_ref(), "at {at}");
-        }
-        assert_eq!(list(None, 2).await?, all[..2]);
-        assert_eq!(list(Some(&keys[1]), 2).await?, all[2..4]);
-        assert_eq!(list(Some(&keys[4]), 2).await?, []);
-        assert_eq!(list(None, 0).await?, []);
-        assert_eq!(store.windows(Some(&keys[2]), None, 9).await?, all[2..3]);
-        assert_eq!(store.windows(None, Some(&keys[0]), 1).await?, all[1..2]);
-    }
-    // What is promised, and a clock that is set back.
-    let window = Window::new(3, ms(1000), ms(500))?;
-    assert!(world.decide(ask(&keys[0], window).cost(3)).await?.is_granted());
-    assert!(world.decide(ask(&keys[0], window).cost(2).max_wait(ms(5000))).await?.is_granted());
-    for (at, available) in [(9000, -2), (4000, 1)] {
-        world.at_ms(at).await?;
-        let level = list(None, 1).await?;
-        assert_eq!(level, Vec::from_iter(store.peek_window(&keys[0]).await?), "at {at}");
-        assert_eq!((level[0].available(), level[0].granted), (available, 7), "at {at}");
-    }
-    for key in &keys {
-        assert!(store.reset(key).await?);
-    }
-    assert_eq!(list(None, 100).await?, []);
     Ok(())
 }
 

@@ -1,0 +1,90 @@
+//! A store that counts in sliding windows, and what it is asked.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::sleep;
+use tollgate::{
+    Adjusted, Adjustment, Clock, Counted, Error, Key, MemoryStore, Outcome, RuntimeClock, SharedWindows, Store, Take,
+    TakeError, Window,
+};
+
+/// A store in memory that notes what it is asked. Its clock runs like this host's, but may be set otherwise.
+#[derive(Clone)]
+pub(super) struct Counting {
+    pub(super) memory: Arc<MemoryStore<StoreClock>>,
+    pub(super) clock: StoreClock,
+    /// What was to be counted, in each call.
+    counted: Arc<Mutex<Vec<u64>>>,
+    taken: Arc<AtomicU64>,
+    delay: Arc<Mutex<Duration>>,
+    pub(super) fails: Arc<AtomicBool>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct StoreClock {
+    runtime: RuntimeClock,
+    ahead: Arc<AtomicI64>,
+}
+
+impl Clock for StoreClock {
+    fn now(&self) -> i64 {
+        self.runtime.now() + self.ahead.load(Ordering::SeqCst)
+    }
+}
+
+impl Counting {
+    pub(super) fn new() -> Self {
+        let clock = StoreClock { runtime: RuntimeClock::default(), ahead: Arc::default() };
+        let memory = Arc::new(MemoryStore::with_clock(clock.clone()));
+        let (counted, taken, delay, fails) = (Arc::default(), Arc::default(), Arc::default(), Arc::default());
+        Self { memory, clock, counted, taken, delay, fails }
+    }
+
+    /// What was counted since this was asked last, a call each.
+    pub(super) fn counted(&self) -> Vec<u64> {
+        std::mem::take(&mut *self.counted.lock())
+    }
+
+    /// How many requests it was to decide itself.
+    pub(super) fn taken(&self) -> u64 {
+        self.taken.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn answers_after(&self, delay: Duration) {
+        *self.delay.lock() = delay;
+    }
+
+    pub(super) fn steps(&self, by: Duration) {
+        let by = i64::try_from(by.as_nanos()).expect("a short step");
+        self.clock.ahead.fetch_add(by, Ordering::SeqCst);
+    }
+}
+
+impl Store for Counting {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        self.taken.fetch_add(takes.len() as u64, Ordering::SeqCst);
+        self.memory.take(takes).await
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        self.memory.adjust(adjustments).await
+    }
+}
+
+impl SharedWindows for Counting {
+    async fn count(&self, key: &Key, window: &Window, cost: u64) -> Result<Counted, Error> {
+        self.counted.lock().push(cost);
+        if self.fails.load(Ordering::SeqCst) {
+            return Err(Error::other(std::io::Error::other("broken")));
+        }
+        let counted = self.memory.count(key, window, cost).await?;
+        let delay = *self.delay.lock();
+        if !delay.is_zero() {
+            sleep(delay).await;
+        }
+        Ok(counted)
+    }
+}
