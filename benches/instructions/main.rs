@@ -1,0 +1,120 @@
+//! Makes so many decisions by one part of the crate, for callgrind to count what they take: `scripts/bench instructions`.
+//!
+//! ```text
+//! tollgate-instructions                    # names the parts
+//! tollgate-instructions 'memory store' 10000
+//! ```
+
+#[path = "../side-by-side/micro/null.rs"]
+mod null;
+
+use std::hint::black_box;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
+use tollgate::bucket::{Bucket, Request, Terms};
+use tollgate::{
+    Coalesce, Decision, DenyCache, Key, Lease, Limiter, ManualClock, MemoryStore, Quota, Rule, Source, Store, Take,
+};
+
+use self::null::Null;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [part, count] = &arguments[..] else {
+        for (name, _) in PARTS {
+            println!("{name}");
+        }
+        return ExitCode::SUCCESS;
+    };
+    if let (Some((_, decide)), Ok(count)) = (PARTS.iter().find(|(name, _)| name == part), count.parse()) {
+        decide(count);
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("no part is called {part:?}, or {count:?} is no number");
+    ExitCode::from(2)
+}
+
+/// What it is called, and how it makes so many decisions. It begins with the same work whatever their number.
+type Part = (&'static str, fn(usize));
+
+const PARTS: &[Part] = &[
+    ("bucket arithmetic, granted", |count| bucket(count, false)),
+    ("bucket arithmetic, denied", |count| bucket(count, true)),
+    ("memory store, granted", |count| memory(count, Quota::per_second(1_000_000_000))),
+    ("memory store, denied", |count| memory(count, Quota::per_day(1))),
+    ("a store that answers at once", |count| layer(count, &Null(Decision::grant(1)), Source::Store)),
+    ("deny cache, denied", |count| {
+        let denied = Decision::denial(Duration::from_hours(1));
+        layer(count, &DenyCache::new(Null(denied)), Source::DenyCache);
+    }),
+    ("deny cache, granted", |count| layer(count, &DenyCache::new(Null(Decision::grant(1))), Source::Store)),
+    ("lease", |count| layer(count, &Lease::new(still()), Source::Lease)),
+    ("coalescer", |count| {
+        let _entered = runtime().enter();
+        layer(count, &Coalesce::new(Null(Decision::grant(1))), Source::Store);
+    }),
+    ("limiter over a store that answers at once", |count| limiter(count, Null(Decision::grant(1)))),
+    ("limiter over the memory store", |count| limiter(count, still())),
+];
+
+fn bucket(count: usize, denied: bool) {
+    let quota = Quota::continuous(1000, Duration::from_hours(1)).expect("a quota");
+    let (terms, request) = (Terms::from(&quota), Request { cost: 1, max_wait: 0, keep: 0 });
+    let mut bucket = Bucket::full(&terms, NOW);
+    let all = Request { cost: 1000, ..request };
+    assert!(!denied || bucket.take(&terms, NOW, all).granted, "a new bucket is full");
+    for _ in 0..count {
+        let _ = black_box(black_box(bucket).take(black_box(&terms), black_box(NOW), request));
+    }
+}
+
+fn memory(count: usize, quota: impl TryInto<Rule, Error: std::fmt::Debug>) {
+    let (store, take) = (still(), take(quota));
+    assert!(store.decide(&take).expect("possible").is_granted(), "a new bucket is full");
+    for _ in 0..count {
+        let _ = black_box(store.decide(black_box(&take)));
+    }
+}
+
+fn layer<S: Store>(count: usize, store: &S, by: Source) {
+    let take = take(Quota::per_second(1_000_000_000));
+    runtime().block_on(async {
+        // A lease begins when a key is asked for often.
+        while store.take_one(&take).await.expect("it answers").expect("possible").source() != by {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        for _ in 0..count {
+            let _ = black_box(store.take_one(black_box(&take)).await);
+        }
+    });
+}
+
+fn limiter(count: usize, store: impl Store) {
+    runtime().block_on(async {
+        let limiter = Limiter::new(store, Quota::per_second(1_000_000_000)).expect("a quota");
+        let key = Key::try_from("user:42").expect("a key");
+        for _ in 0..count {
+            let _ = black_box(limiter.allow(black_box(&key)).await);
+        }
+    });
+}
+
+/// Its clock stands still: how often the host's is read depends on how long everything takes.
+fn still() -> MemoryStore<ManualClock> {
+    MemoryStore::with_clock(ManualClock::default())
+}
+
+fn take(quota: impl TryInto<Rule, Error: std::fmt::Debug>) -> Take {
+    Take::from(Key::try_from("user:42").expect("a key")).rule(quota.try_into().expect("a quota"))
+}
+
+/// What a layer has to do meanwhile is done by another thread than the caller's.
+fn runtime() -> &'static Runtime {
+    static RUNTIME: std::sync::OnceLock<Runtime> = std::sync::OnceLock::new();
+    RUNTIME.get_or_init(|| Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime"))
+}
+
+/// In November 2023.
+const NOW: i64 = 1_700_000_000_000_000_000;
