@@ -1,5 +1,5 @@
 -- answers_v1: what several requests came to, all to the same. A row of each would be put together, sent and read by itself,
--- which takes as long as a third of the decision. Of burst to token_ticks one element may stand for all.
+-- which takes as long as a third of the decision. Of burst, step_ns, step_ticks and token_ticks one element may stand for all.
 create type tollgate.answers_v1 as (
   entries     bigint[],  -- which requests, by their places among those of the call, from 1
   times       bigint[],  -- how many equal ones each of these stands for; the state is that after the last of them
@@ -54,7 +54,8 @@ revoke all on function tollgate.answers_each_v1(tollgate.answers_v1) from public
 --            then that of every request, and the ids are in their order, none twice; and
 --            p_times: for how many equal requests, decided one after the other, each entry stands; null: for one
 -- Result:    rows that together answer all requests; those of one entry in the order in which the rows come
--- Errors:    as take_v1's · 22023 fewer times than one · 55P03 several buckets, and one was locked for longer than
+-- Errors:    as take_v1's · 22023 fewer times than one, or, where all else is said once, ids that are not in their order,
+--            if not all are granted · 55P03 several buckets, and one was locked for longer than
 --            100 ms: nothing was taken
 -- Locks:     the rows of granted requests, in the order of their ids; then those that it makes, in that order; then, in
 --            that order, those that something rules beside their tokens, and those that changed meanwhile. Requests for
@@ -133,7 +134,7 @@ begin
     if v_alike then
       if p_capacities[1] is null and p_refill_seconds[1] is null and p_refills[1] is null then
         select p.* into v_plan from tollgate.token_plans p where p.name = p_plans[1] and p.mode is null;
-      else
+      elsif abs(p_refill_seconds[1]) < 10000000000 then  -- what a column holds
         v_plan.capacity := p_capacities[1];
         v_plan.refill_seconds := p_refill_seconds[1];
         v_plan.refill := p_refills[1];

@@ -250,12 +250,15 @@ pub(super) struct Turn<S: Store> {
     until: Option<Instant>,
     /// Keeps those who come later from going on before.
     place: Option<Place>,
+    /// No longer than until then.
+    longest: Option<Instant>,
     abandoned: Abandoned,
 }
 
 impl<S: Store> Turn<S> {
     pub(super) fn new(reservation: Reservation<S>, abandoned: Abandoned) -> Self {
-        Self { until: reservation.turn(), reservation: Some(reservation), place: None, abandoned }
+        let until = reservation.turn();
+        Self { reservation: Some(reservation), until, place: None, longest: None, abandoned }
     }
 
     /// As it was decided then, not when the answer came.
@@ -295,6 +298,7 @@ impl<S: Store> Turn<S> {
         // Those whose turn has come may not have gone on yet.
         let turn = if latest.is_some() { self.until.or(since) } else { self.until };
         self.place = turn.map(|turn| turns.push(turn));
+        self.longest = longest;
         self
     }
 
@@ -304,13 +308,15 @@ impl<S: Store> Turn<S> {
             sleep_until(until).await;
         }
         if let Some(place) = &mut self.place {
-            place.is_first().await;
+            place.is_first(self.longest).await;
         }
         self.reservation.take().expect("it is there until its turn has come")
     }
 
     /// Gives the tokens back now, if they are given back at all.
     pub(super) async fn give_back(mut self) {
+        // Those behind need not wait for the answer.
+        self.place = None;
         if let Some(reservation) = self.left() {
             // What cannot be given back is lost, as when the process dies.
             drop(reservation.cancel().await);

@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 
 /// When those go on who wait for a bucket: nobody before those who came earlier and still wait.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     waiting: VecDeque<(Instant, Weak<()>)>,
+    /// As many as there may be until those are looked for who have gone from among them.
+    most: usize,
     last: Ahead,
 }
 
@@ -25,6 +27,10 @@ impl Turns {
 
     /// Stands behind all others, at a turn that is no earlier than theirs.
     pub(super) fn push(&mut self, turn: Instant) -> Place {
+        if self.waiting.len() >= self.most {
+            self.waiting.retain(|(_, place)| place.strong_count() > 0);
+            self.most = 2 * self.waiting.len().max(FEW);
+        }
         let (behind, ahead) = oneshot::channel();
         let still = Arc::default();
         self.waiting.push_back((turn, Arc::downgrade(&still)));
@@ -42,10 +48,11 @@ pub(super) struct Place {
 
 impl Place {
     /// Whose turn has come lets those go on who are ahead, whose turns have come as well: timers wake many at once, and threads
-    /// take them in any order. Who is not polled by then holds nobody up for long.
-    pub(super) async fn is_first(&mut self) {
+    /// take them in any order. Who is not polled by then holds nobody up for long, nor beyond what they would wait.
+    pub(super) async fn is_first(&mut self, longest: Option<Instant>) {
         if self.ahead.is_there() {
-            drop(timeout(LONGEST_GOING_ON, self.ahead.goes_on()).await);
+            let polled = Instant::now() + LONGEST_GOING_ON;
+            drop(timeout_at(longest.map_or(polled, |longest| longest.min(polled)), self.ahead.goes_on()).await);
         }
         // For those behind it has gone.
         self.ahead = Ahead::default();
@@ -96,6 +103,9 @@ impl Drop for Ahead {
     }
 }
 
+/// So few are no matter.
+const FEW: usize = 32;
+
 /// A task that others keep from being polled is late by as much.
 const LONGEST_GOING_ON: Duration = Duration::from_millis(25);
 
@@ -115,6 +125,18 @@ mod tests {
         assert_eq!(turns.latest(), Some(at(2)));
         drop(second);
         assert_eq!((turns.latest(), turns.waiting.len()), (None, 0));
+    }
+
+    #[test]
+    fn who_stays_does_not_have_those_remembered_who_have_gone() {
+        let (mut turns, now) = (Turns::default(), Instant::now());
+        let _stays = turns.push(now);
+        let mut last = turns.push(now);
+        for _ in 0..10_000 {
+            last = turns.push(now);
+            assert!(turns.waiting.len() <= 2 * FEW);
+        }
+        drop(last);
     }
 
     #[test]

@@ -36,7 +36,8 @@ pub trait Dialect: Operations {
     ) -> Result<<Self::Connection as Connection>::Options, sqlx::Error>;
 
     #[doc(hidden)]
-    /// Decides requests in one round trip, and answers in their order.
+    /// Decides requests in one round trip, or on MySQL two where one quota's batch is no ordinary one, and answers in their
+    /// order.
     fn take(
         connection: &mut Self::Connection,
         asks: &[Ask],

@@ -22,7 +22,8 @@ use crate::{
     Rule, SharedWindows, Store, SweepCursor, Swept, Take, TakeError, Window, WindowLevel, telemetry,
 };
 
-/// Buckets in a SQL database, reached through a pool of the host's: one statement a call.
+/// Buckets in a SQL database, reached through a pool of the host's: one statement a call, or two on MySQL and MariaDB for a
+/// batch in which more than tokens rules.
 ///
 /// Serialization failures and deadlocks are retried with jitter until the deadline. A request whose outcome is
 /// unknown is never repeated, and never reported as granted.

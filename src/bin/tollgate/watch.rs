@@ -26,7 +26,7 @@ use order::Order;
 
 /// Show the buckets live: the hottest, emptiest or most denied, grants and denials per second, a sparkline of each
 ///
-/// It reads the buckets in pages, in the order of their keys, and never more than --limit of them at each look: a table of
+/// It reads the buckets in pages, in the order of their keys, and no more than --limit of them at each look, and some two hundred that are shown: a table of
 /// ten million keys costs the database no more than one of ten thousand. Beyond that, they are read in turn, each twice: half
 /// of --limit at a look, so a million of them take some minutes, or choose by --prefix. The fifty that come first stay on the
 /// screen, and are read at each look. Nothing is locked or written. Sliding windows are not shown: see `list --windows`.

@@ -6,7 +6,7 @@ use sqlx::{FromRow, Row};
 use crate::answer::Answer;
 use crate::store::columns::{self, Entry};
 
-/// `answers_v1`: the columns of the terms may have one element for all.
+/// `answers_v1`: `burst`, `step_ns`, `step_ticks` and `token_ticks` may have one element for all.
 pub(super) struct Answers {
     entries: Vec<i64>,
     times: Vec<i64>,
@@ -44,8 +44,10 @@ impl Answers {
     pub(super) fn entries(self) -> Result<impl Iterator<Item = Entry>, sqlx::Error> {
         let length = self.entries.len();
         let lengths = [self.times.len(), self.now.len(), self.acts_at.as_ref().map_or(length, Vec::len)];
-        let fits = |column: &Vec<_>| column.len() == length || column.len() == 1;
-        if lengths.into_iter().any(|other| other != length) || !self.state.iter().all(fits) {
+        let [full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks] = self.state.each_ref().map(Vec::len);
+        let lengths = lengths.into_iter().chain([full_at, granted, anchor]).all(|other| other == length);
+        let terms = [burst, step_ns, step_ticks, token_ticks].into_iter().all(|other| other == length || other == 1);
+        if !(lengths && terms) {
             return Err(sqlx::Error::Protocol(format!("answers to {length} requests, of different lengths")));
         }
         let all = columns::answer(&self.outcome, self.mode.as_deref())?;

@@ -47,7 +47,8 @@ impl<S: Admin> Reader<S> {
             None => (Vec::new(), self.read(None, None, self.most + 1).await?, Vec::new()),
             Some(tour) => {
                 let (after, end) = tour.again();
-                let again = self.read(after, end, half + PAGE).await?;
+                // Some may have come since.
+                let again = self.read(after, end, half + half.min(PAGE)).await?;
                 (again, self.read(tour.next(), None, half).await?, self.read(None, None, KEPT).await?)
             }
         };
