@@ -24,6 +24,7 @@ create table token_buckets (
   under_capacity bigint not null default (capacity) comment 'the terms that the state is under: its own, or others''',
   under_seconds  decimal(19, 9) not null default (refill_seconds),
   under_refill   varchar(10) character set ascii collate ascii_bin not null default (refill),
+  overridden     boolean not null default false comment 'whether these are an override''s, if equal to its own, too',
   step_ns        bigint not null default (
                    case refill when 'continuous' then 1 when 'once' then 9223372036854775807
                      else greatest(cast(least(refill_seconds, 9000000000) * 1000000000 as signed), 1) end),

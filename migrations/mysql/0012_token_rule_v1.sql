@@ -25,7 +25,7 @@ begin
   declare b_seconds, u_seconds, c_seconds, v_seconds, w_seconds decimal(19, 9);
   declare b_refill, u_refill, c_refill, v_refill, w_refill varchar(10) character set ascii collate ascii_bin;
   declare b_plan, c_plan varbinary(1024);
-  declare b_provisioned boolean;
+  declare b_provisioned, b_overridden boolean;
   declare c_capacity bigint default p_capacity;  -- c_: the terms asked for, by the request or its plan
   declare w_capacity bigint;                     -- w_: an override's
   declare v_capacity, v_until, v_burst, v_step_ns, v_step_ticks, v_token_ticks bigint;
@@ -46,10 +46,10 @@ begin
       resignal;
     end;
 
-    select capacity, refill_seconds, refill, plan, provisioned, under_capacity, under_seconds, under_refill, anchor,
-           full_at, longest_wait, burst, step_ns, step_ticks, token_ticks
-      into b_capacity, b_seconds, b_refill, b_plan, b_provisioned, u_capacity, u_seconds, u_refill, b_anchor,
-           b_full_at, b_longest_wait, b_burst, b_step_ns, b_step_ticks, b_token_ticks
+    select capacity, refill_seconds, refill, plan, provisioned, under_capacity, under_seconds, under_refill,
+           overridden, anchor, full_at, longest_wait, burst, step_ns, step_ticks, token_ticks
+      into b_capacity, b_seconds, b_refill, b_plan, b_provisioned, u_capacity, u_seconds, u_refill,
+           b_overridden, b_anchor, b_full_at, b_longest_wait, b_burst, b_step_ns, b_step_ticks, b_token_ticks
       from token_buckets where id = p_id for update;
 
     select mode, timestampdiff(microsecond, '1970-01-01', least(until, '2262-01-01')) * 1000 into v_mode, v_until
@@ -138,10 +138,14 @@ begin
                            b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_longest_wait);
       update token_buckets
          set under_capacity = v_capacity, under_seconds = v_seconds, under_refill = v_refill,
+             overridden = w_capacity is not null,
              burst = b_burst, step_ns = b_step_ns, step_ticks = b_step_ticks, token_ticks = b_token_ticks,
              anchor = b_anchor, full_at = b_full_at, longest_wait = b_longest_wait
        where id = p_id;
       set o_changed = true;
+    elseif b_overridden <> (w_capacity is not null) then
+      -- An override's that are its own: nothing that was read is another.
+      update token_buckets set overridden = not b_overridden where id = p_id;
     end if;
   end rule;
 end

@@ -76,7 +76,7 @@ begin
     set v_times = io_times, io_times = 0;
     ready: loop
       select full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks, longest_wait, plan,
-             capacity <> under_capacity or refill_seconds <> under_seconds or refill <> under_refill
+             overridden or capacity <> under_capacity or refill_seconds <> under_seconds or refill <> under_refill
              or p_capacity <> capacity or p_refill_seconds <> refill_seconds or p_refill <> refill
         into o_full_at, o_granted, o_burst, o_anchor, o_step_ns, o_step_ticks, o_token_ticks, v_longest_wait,
              v_plan, v_ruled

@@ -105,8 +105,8 @@ begin
                        case
                          when r.cost < 1 or r.keep < 0 or json_contains(v_rest, cast(r.place as char)) then null
                          when b.id is null then if(r.capacity is null and r.plan is null, 'unknown', null)
-                         when b.capacity <> b.under_capacity or b.refill_seconds <> b.under_seconds
-                              or b.refill <> b.under_refill then null
+                         when b.overridden or b.capacity <> b.under_capacity
+                              or b.refill_seconds <> b.under_seconds or b.refill <> b.under_refill then null
                          when r.capacity is not null
                            then if(b.plan is null and r.capacity = b.capacity
                                    and r.refill_seconds = b.refill_seconds and r.refill = b.refill, 'tokens', null)
@@ -169,8 +169,8 @@ begin
       -- above: a snapshot of the caller's may have others.
       select json_arrayagg(s.place) into v_rest
         from (select r.place, r.id, b.plan, b.capacity, b.refill_seconds, b.refill,
-                     coalesce(b.capacity = b.under_capacity and b.refill_seconds = b.under_seconds
-                              and b.refill = b.under_refill, true) as settled
+                     coalesce(not b.overridden and b.capacity = b.under_capacity
+                              and b.refill_seconds = b.under_seconds and b.refill = b.under_refill, true) as settled
                 from (select place, unhex(id) as id
                         from json_table(p_requests, '$[*]' columns (
                                place for ordinality, id varchar(512) character set ascii path '$[0]')) as requests

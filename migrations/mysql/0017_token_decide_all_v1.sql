@@ -70,6 +70,7 @@ begin
            sum(b.id is null and (r.capacity is not null or r.plan is not null)),
            -- Nothing but its tokens rules it, and the clock was not set back.
            sum((r.cost between 1 and 4611686018427387903 and r.keep between 0 and 4611686018427387903
+                and not b.overridden
                 and b.capacity = b.under_capacity and b.refill_seconds = b.under_seconds and b.refill = b.under_refill
                 and if(r.capacity is null, r.plan is null or unhex(r.plan) <=> b.plan,
                        b.plan is null and r.capacity = b.capacity

@@ -1,7 +1,7 @@
 -- token_create_bucket: provision a bucket. Repeated with the same figures it changes nothing; with others it changes
--- the terms at once, whatever the mode: tokens that are there stay, up to the new capacity. Where the state is under other
--- terms than the row's, an override's or those before an UPDATE by hand, the next request settles it. A bucket that
--- followed a plan has terms of its own from then on.
+-- the terms at once, whatever the mode: tokens that are there stay, up to the new capacity. Where the state is under an
+-- override's terms, or those before an UPDATE by hand, the next request settles it. A bucket that followed a plan has
+-- terms of its own from then on.
 --
 -- Arguments: p_id              1 to 255 bytes; 'A', 'a' and 'a ' are three buckets
 --            p_capacity        tokens
@@ -46,8 +46,8 @@ begin
     on duplicate key update id = token_buckets.id;
     -- The row is locked from here on, and may have been waited for.
     call token_clock_v1(v_now);
-    -- Unless the state is under other terms than the row's, as an override's: what rules the next request settles it.
-    select capacity = under_capacity and refill_seconds = under_seconds and refill = under_refill
+    -- Unless the state is under an override's terms, or others than the row's: what rules the next request settles it.
+    select not overridden and capacity = under_capacity and refill_seconds = under_seconds and refill = under_refill
            and not (under_capacity = p_capacity and under_seconds = p_refill_seconds and under_refill = p_refill),
            burst, step_ns, step_ticks, token_ticks, anchor, full_at, longest_wait
       into v_settles, b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_longest_wait

@@ -2,7 +2,7 @@
 --
 --   id_bytes       the id as the index has it
 --   capacity, refill_seconds, refill: the terms that the last request found, an override's too
---   overridden     whether they are others than the bucket's own
+--   overridden     whether they are an override's
 --   available      whole tokens there now; negative: promised to requests that wait for them
 --   full_at        when it is full again; null: it is, or never
 --   next_refill_at when the next token comes; null: it is full, or never
@@ -10,9 +10,7 @@ create sql security definer view token_bucket_levels as
 select convert(b.id using utf8mb4) as id, b.burst div b.token_ticks as capacity,
        (b.burst - b.owed) div b.token_ticks - ((b.burst - b.owed) mod b.token_ticks < 0) as available,
        b.under_seconds as refill_seconds, b.under_refill as refill, convert(b.plan using utf8mb4) as plan, b.provisioned,
-       not (b.under_capacity = b.capacity and b.under_seconds = b.refill_seconds and b.under_refill = b.refill)
-         as overridden,
-       b.granted,
+       b.overridden, b.granted,
        case when b.owed > 0 and b.step_ns < 9223372036854775807
             then timestamp('1970-01-01') + interval (
               b.anchor + (b.full_at div b.step_ticks + (b.full_at mod b.step_ticks > 0)) * b.step_ns)

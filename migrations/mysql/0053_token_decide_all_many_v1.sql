@@ -79,6 +79,7 @@ begin
              -- null: something else than its tokens rules it, or the clock was set back.
              case
                when (a.cost between 1 and 4611686018427387903 and a.keep between 0 and 4611686018427387903
+                     and not b.overridden
                      and b.capacity = b.under_capacity and b.refill_seconds = b.under_seconds and b.refill = b.under_refill
                      and if(a.capacity is null, a.plan is null or a.plan <=> b.plan,
                             b.plan is null and a.capacity = b.capacity

@@ -77,7 +77,7 @@ begin
                -- With a limit it is made as it is written: in this order.
                order by id limit 1000000000) as r
         left join token_buckets b
-          on b.id = r.id and r.times >= 1 and b.plan is null
+          on b.id = r.id and r.times >= 1 and b.plan is null and not b.overridden
              and b.capacity = p_capacity and b.refill_seconds = p_refill_seconds and b.refill = p_refill
              and b.under_capacity = p_capacity and b.under_seconds = p_refill_seconds and b.under_refill = p_refill
              and b.burst = v_burst and b.anchor = 0 and b.step_ns = v_step_ns and b.step_ticks = v_step_ticks

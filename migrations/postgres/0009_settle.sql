@@ -27,6 +27,13 @@ begin
   if p_refill = 'calendar' then
     v_new.anchor := 0;
   end if;
+  if v_old.overridden <> p_overridden
+     and (v_new.burst, v_new.step_ns, v_new.step_ticks, v_new.token_ticks, v_new.anchor)
+         = (v_old.burst, v_old.step_ns, v_old.step_ticks, v_old.token_ticks, v_old.anchor) then
+    -- An override's that are its own: nothing is reckoned anew.
+    update tollgate.token_buckets b set overridden = p_overridden where b.id = p_id;
+    return;
+  end if;
 
   v_now := tollgate.token_clock_v1();
   v_owed := v_old.full_at - tollgate.bucket_clock_v1(v_old, v_now);

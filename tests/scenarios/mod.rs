@@ -126,6 +126,7 @@ macro_rules! for_each_scenario {
             plans: a_bucket_that_is_given_other_terms_while_off_is_brought_to_them_at_once,
             plans: a_bucket_that_was_made_in_the_future_grants_at_once_or_not_at_all,
             plans: terms_that_are_given_after_an_override_ended_begin_with_the_next_request,
+            plans: an_override_that_equals_the_buckets_own_terms_rules_all_the_same,
             plans: a_plan_that_blocks_denies_everything,
             plans: a_bucket_is_made_full_under_the_terms_that_rule_it_then,
             receipts: a_request_that_is_repeated_with_its_id_pays_once,

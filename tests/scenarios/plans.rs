@@ -54,6 +54,46 @@ pub(crate) async fn terms_that_are_given_after_an_override_ended_begin_with_the_
     Ok(())
 }
 
+/// Though its terms are the bucket's own when it is made, or by the time that these change.
+pub(crate) async fn an_override_that_equals_the_buckets_own_terms_rules_all_the_same<W: World>(
+    world: &W,
+) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    for (own, meanwhile) in [("10/s", None), ("5/s", Some("10/s"))] {
+        for beside in 0..3 {
+            let (key, store) = (world.key(), world.store());
+            let ask = async || {
+                let take = Take::from(key.clone());
+                let takes = match beside {
+                    0 => vec![take],
+                    1 => vec![take.and(world.key(), Rule::try_from("99/s")?)],
+                    _ => vec![take, under(&world.key(), "99/s")?],
+                };
+                let first = store.take(&takes).await?.swap_remove(0)?;
+                let level = store.peek(&key).await?.expect("it was made");
+                anyhow::Ok((first.each()[0].remaining(), level.quota.capacity(), level.overridden))
+            };
+            world.create(&key, own.parse()?).await?;
+            let over = Override { quota: Some("10/s".parse()?), ..Override::default() };
+            store.set_override(&key, over).await?;
+            let whole = own.parse::<Quota>()?.capacity();
+            assert_eq!(ask().await?, (whole - 1, 10, true), "{own}, {beside}");
+            if let Some(meanwhile) = meanwhile {
+                world.create(&key, meanwhile.parse()?).await?;
+            }
+            world.create(&key, "2/s".parse()?).await?;
+            assert_eq!(ask().await?, (whole - 2, 10, true), "{own}, {beside}");
+            world.create(&key, "10/s".parse()?).await?;
+            assert!(store.clear_override(&key).await?);
+            assert_eq!(ask().await?, (whole - 3, 10, false), "{own}, {beside}");
+            world.create(&key, "1/s".parse()?).await?;
+            let level = store.peek(&key).await?.expect("it was made");
+            assert_eq!((level.available, level.overridden), (1, false), "{own}, {beside}: nothing else rules it");
+        }
+    }
+    Ok(())
+}
+
 /// A client of a plan.
 struct Client<'a, W> {
     world: &'a W,

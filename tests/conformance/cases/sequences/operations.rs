@@ -217,7 +217,7 @@ impl Author<'_> {
             1 => Operation::Mode(Mode::Enforce, None),
             2 => Operation::ClearOverride(key),
             kind => {
-                let quota = (kind > 3).then(|| self.overriding());
+                let quota = (kind > 3).then(|| self.overriding(place));
                 let mode = (kind < 5 || self.one_in(4)).then_some(mode);
                 Operation::Override(key, Override { quota, mode, ..Override::default() }, end)
             }

@@ -166,9 +166,14 @@ async fn requests_that_are_alike_are_left_to_others_where_not_only_tokens_rule(r
     rig.store().set_override(&other, Override { mode: Some(Mode::Block), ..Override::default() }).await?;
     ensure!(call(rig, &usual, TERMS).await?.is_none(), "an override");
     rig.pool.run("delete from token_overrides").await?;
-    for by_hand in
-        ["capacity = 6", "refill = 'interval', refill_seconds = 1", "under_capacity = 6", "burst = 6", "anchor = 1"]
-    {
+    for by_hand in [
+        "capacity = 6",
+        "refill = 'interval', refill_seconds = 1",
+        "under_capacity = 6",
+        "overridden = true",
+        "burst = 6",
+        "anchor = 1",
+    ] {
         let session = with_session(rig, "start transaction").await?.0;
         session.pool.run(format!("update token_buckets set {by_hand} where id = '{key}'")).await?;
         ensure!(call(&session, &usual, TERMS).await?.is_none(), "{by_hand}");

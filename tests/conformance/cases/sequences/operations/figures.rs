@@ -99,8 +99,8 @@ impl Author<'_> {
         QUOTAS[self.random.usize(..QUOTAS.len())].parse().expect("each is a quota")
     }
 
-    /// None that a key may have of its own: MySQL and MariaDB do not tell a bucket under such an override from one without.
-    pub(super) fn overriding(&mut self) -> Quota {
+    /// Often what the key has of its own already, or may have later: it is under the override all the same.
+    pub(super) fn overriding(&mut self, place: usize) -> Quota {
         const QUOTAS: [&str; 8] = [
             "20/s",
             "3/s burst 8",
@@ -111,7 +111,11 @@ impl Author<'_> {
             "5 once",
             "9 per 36525d",
         ];
-        QUOTAS[self.random.usize(..QUOTAS.len())].parse().expect("each is a quota")
+        match self.random.u32(0..4) {
+            0 => self.quotas[place],
+            1 => self.quota(),
+            _ => QUOTAS[self.random.usize(..QUOTAS.len())].parse().expect("each is a quota"),
+        }
     }
 
     pub(super) fn window(&mut self) -> Window {
