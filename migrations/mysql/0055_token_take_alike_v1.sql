@@ -23,7 +23,7 @@ begin
   declare v_safe boolean default @@sql_safe_updates;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_length bigint unsigned default @@group_concat_max_len;
-  declare v_requests, v_ids, v_alike, v_least, v_cost, v_room, v_now, v_clock, v_after bigint;
+  declare v_requests, v_ids, v_alike, v_missing, v_least, v_cost, v_room, v_now, v_clock, v_after bigint;
   declare v_burst, v_step_ns, v_step_ticks, v_token_ticks bigint;
   declare v_all, v_ruled, v_overrides boolean;
   declare v_uuid char(36) character set ascii;
@@ -58,6 +58,17 @@ begin
     -- would be cut off.
     set innodb_lock_wait_timeout = if(p_ids like '%"%"%"%', least(v_wait, 1), v_wait),
         group_concat_max_len = 1000000000;
+    -- Before a row is locked: what rules beside the tokens is another routine's.
+    select mode <> 'enforce', exists (select 1 from token_overrides) into v_ruled, v_overrides
+      from token_mode where one = true;
+    if v_overrides and not v_ruled then
+      select count(*) > 0 into v_ruled
+        from json_table(p_ids, '$[*]' columns (id varchar(512) character set ascii path '$[0]')) as r
+        straight_join token_overrides o on o.id = unhex(r.id);
+    end if;
+    if v_ruled then
+      leave at_once;
+    end if;
     set v_uuid = uuid();
     weigh: loop
       set v_now = (cast(conv(concat(substr(v_uuid, 16, 3), substr(v_uuid, 10, 4), left(v_uuid, 8)), 16, 10) as signed)
@@ -88,21 +99,21 @@ begin
       set v_uuid = uuid();
       set v_after = (cast(conv(concat(substr(v_uuid, 16, 3), substr(v_uuid, 10, 4), left(v_uuid, 8)), 16, 10) as signed)
                      - 122192928000000000) * 100;
-      select mode <> 'enforce', exists (select 1 from token_overrides) into v_ruled, v_overrides
-        from token_mode where one = true;
-      if v_overrides and not v_ruled then
-        select count(*) > 0 into v_ruled
-          from json_table(p_ids, '$[*]' columns (id varchar(512) character set ascii path '$[0]')) as r
-          straight_join token_overrides o on o.id = unhex(r.id);
-      end if;
-      if v_ruled or v_ids < v_requests then
+      if v_ids < v_requests then
         leave at_once;
       end if;
       if v_alike < v_requests then
         if v_made or not v_own then
           leave at_once;
         end if;
-        -- Some may be missing. Not within the same transaction: they would be locked out of order.
+        select count(*) into v_missing
+          from json_table(p_ids, '$[*]' columns (id varchar(512) character set ascii path '$[0]')) as r
+          left join token_buckets b on b.id = unhex(r.id)
+         where b.id is null;
+        if v_missing = 0 then
+          leave at_once;
+        end if;
+        -- Not within the same transaction: they would be locked out of order.
         rollback and no chain no release;
         set transaction isolation level read committed;
         start transaction;
