@@ -9,8 +9,7 @@
 --            What is not among them is denied, or not ordinary, or changed meanwhile
 -- Locks:     as grant_many_v1's.
 --
--- The case that is met most, without what others need: it takes three quarters of grant_many_v1's time for 250 buckets, and
--- half of it for twenty.
+-- The case that is met most, without what others need: by it a decision takes the server a quarter less.
 create type tollgate.granted_v1 as (answers tollgate.answers_v1, whole boolean, late bigint[]);
 
 create function tollgate.grant_alike_v1(
