@@ -14,7 +14,8 @@ use denials::{Denials, Known};
 use probes::Probes;
 
 /// A store that answers from memory what the store beneath has just denied, so that an attack costs the database at most
-/// one call for each key, process and second, and one for each grant.
+/// one call for each key, process and second, and two for each grant: that one, and the one that is denied next. (A grant does
+/// not say whether the next request would be denied: it may be under a trial, whose mode is shadow.)
 ///
 /// When there is no token, requests for the same key under the same rule, for as many tokens or more, leaving as many or
 /// more, are denied from memory until the first of them would be granted, and for a second at most. That counts from
