@@ -32,6 +32,8 @@ pub(crate) enum Kind {
     Bare,
     /// `UPDATE` of many rows in one statement, gathered as tollgate gathers requests.
     BareBatches,
+    /// The same, answering what is in each row then: what grants cost at least.
+    AnsweredBatches,
     /// The same with a `SELECT`: what denials cost at least.
     BareReads,
     /// A limiter over nothing: what it costs the client.
@@ -74,6 +76,7 @@ impl Contestant {
             | Kind::Uncoalesced
             | Kind::Bare
             | Kind::BareBatches
+            | Kind::AnsweredBatches
             | Kind::BareReads
             | Kind::SelectOne => each(kind),
             Kind::Nothing | Kind::Unlimited | Kind::Governor | Kind::Memory => here(kind),
@@ -86,7 +89,7 @@ impl Contestant {
         let kind = match self.kind {
             Kind::RedisPipelined => Kind::Redis,
             Kind::Leased | Kind::Uncoalesced => Kind::Tollgate,
-            Kind::BareBatches | Kind::BareReads => Kind::Bare,
+            Kind::BareBatches | Kind::AnsweredBatches | Kind::BareReads => Kind::Bare,
             kind => kind,
         };
         Self { kind, ..self }
@@ -107,8 +110,8 @@ impl Contestant {
 /// Who is worth measuring under a workload. To add a variant, add a line.
 fn kinds(workload: &str) -> &'static [Kind] {
     use Kind::{
-        Bare, BareBatches, BareReads, Flexible, Governor, Leased, Memory, Nothing, Redis, RedisCell, RedisPipelined,
-        SelectOne, Tollgate, Uncoalesced, Unlimited,
+        AnsweredBatches, Bare, BareBatches, BareReads, Flexible, Governor, Leased, Memory, Nothing, Redis, RedisCell,
+        RedisPipelined, SelectOne, Tollgate, Uncoalesced, Unlimited,
     };
     match workload {
         "uniform" => &[
@@ -119,6 +122,7 @@ fn kinds(workload: &str) -> &'static [Kind] {
             Flexible,
             Bare,
             BareBatches,
+            AnsweredBatches,
             SelectOne,
             Nothing,
             Governor,
@@ -132,12 +136,12 @@ fn kinds(workload: &str) -> &'static [Kind] {
         "http" | "http_hot" | "http_zipf" => &[Redis, Unlimited, Governor, Memory, Leased, Tollgate],
         "http_attack" => &[Redis, Governor, Memory, Tollgate],
         "low_load" => &[Redis, Tollgate, Uncoalesced],
-        "five_limits" => &[Redis, RedisPipelined, Tollgate, BareBatches],
+        "five_limits" => &[Redis, RedisPipelined, Tollgate, BareBatches, AnsweredBatches],
         _ => &[Redis, RedisPipelined, Tollgate, Bare, BareBatches],
     }
 }
 
-const KINDS: [(Kind, &str); 15] = [
+const KINDS: [(Kind, &str); 16] = [
     (Kind::Redis, "redis"),
     (Kind::RedisPipelined, "redis-pipelined"),
     (Kind::RedisCell, "redis-cell"),
@@ -147,6 +151,7 @@ const KINDS: [(Kind, &str); 15] = [
     (Kind::Flexible, "rate-limiter-flexible"),
     (Kind::Bare, "bare-update"),
     (Kind::BareBatches, "bare-batches"),
+    (Kind::AnsweredBatches, "answered-batches"),
     (Kind::BareReads, "bare-reads"),
     (Kind::SelectOne, "select-1"),
     (Kind::Nothing, "tollgate-over-nothing"),

@@ -26,6 +26,12 @@ impl Engine for MySql {
         Ok(sqlx::query(change).bind(serde_json::json!(ids).to_string()).execute(pool).await?.rows_affected())
     }
 
+    async fn answer_many(pool: &MySqlPool, ids: &[&str]) -> sqlx::Result<u64> {
+        let rows: Vec<(String,)> =
+            sqlx::query_as("call bare_answered(?)").bind(serde_json::json!(ids).to_string()).fetch_all(pool).await?;
+        Ok(rows.iter().map(|(answers,)| answers.matches(';').count() as u64).sum())
+    }
+
     async fn read_many(pool: &MySqlPool, ids: &[&str]) -> sqlx::Result<u64> {
         let read = "select b.n from json_table(?, '$[*]' columns (id varchar(255) path '$')) u
                straight_join bare b on b.id = cast(u.id as binary)";
@@ -40,6 +46,8 @@ impl Engine for MySql {
         sqlx::raw_sql("create table if not exists bare (id varbinary(255) primary key, n bigint not null)")
             .execute(pool)
             .await?;
+        sqlx::raw_sql("drop procedure if exists bare_answered").execute(pool).await?;
+        sqlx::raw_sql(BARE_ANSWERED).execute(pool).await?;
         for ids in ids.chunks(1000) {
             let mut insert = QueryBuilder::new("insert into bare (id, n) ");
             insert.push_values(ids, |mut row, id| {
@@ -91,6 +99,26 @@ impl Engine for MySql {
         set(pool, &settings.iter().map(String::as_str).filter(changed).collect::<Vec<_>>()).await
     }
 }
+
+/// As PostgreSQL's `UPDATE … RETURNING`: a row that another changes in between is not answered as that one left it.
+const BARE_ANSWERED: &str = "
+create procedure bare_answered(in p_ids longtext character set utf8mb4)
+modifies sql data
+begin
+  declare v_length bigint unsigned default @@group_concat_max_len;
+  declare v_answers longtext character set ascii;
+  set group_concat_max_len = 1000000000;
+  start transaction;
+  update json_table(p_ids, '$[*]' columns (id varchar(255) path '$')) u
+    straight_join bare b on b.id = cast(u.id as binary)
+     set b.n = b.n + 1;
+  select group_concat(concat(u.place, ' ', b.n, ';') separator '') into v_answers
+    from json_table(p_ids, '$[*]' columns (place for ordinality, id varchar(255) path '$')) u
+    straight_join bare b on b.id = cast(u.id as binary);
+  commit;
+  set group_concat_max_len = v_length;
+  select v_answers;
+end";
 
 async fn set(pool: &MySqlPool, settings: &[&str]) -> sqlx::Result<()> {
     for setting in settings {

@@ -25,6 +25,11 @@ impl Engine for Postgres {
         Ok(sqlx::query(change).bind(ids).execute(pool).await?.rows_affected())
     }
 
+    async fn answer_many(pool: &PgPool, ids: &[&str]) -> sqlx::Result<u64> {
+        let change = "update bare b set n = b.n + 1 from unnest($1) u (id) where b.id = u.id returning b.id, b.n";
+        Ok(sqlx::query(change).bind(ids).fetch_all(pool).await?.len() as u64)
+    }
+
     async fn read_many(pool: &PgPool, ids: &[&str]) -> sqlx::Result<u64> {
         let read = "select b.n from bare b join unnest($1) u (id) on b.id = u.id";
         Ok(sqlx::query(read).bind(ids).fetch_all(pool).await?.len() as u64)

@@ -28,6 +28,11 @@ impl Engine for Sqlite {
         Ok(sqlx::query(change).bind(serde_json::json!(ids).to_string()).execute(pool).await?.rows_affected())
     }
 
+    async fn answer_many(pool: &SqlitePool, ids: &[&str]) -> sqlx::Result<u64> {
+        let change = "update bare set n = n + 1 where id in (select value from json_each(?)) returning id, n";
+        Ok(sqlx::query(change).bind(serde_json::json!(ids).to_string()).fetch_all(pool).await?.len() as u64)
+    }
+
     async fn read_many(pool: &SqlitePool, ids: &[&str]) -> sqlx::Result<u64> {
         let read = "select n from bare where id in (select value from json_each(?))";
         Ok(sqlx::query(read).bind(serde_json::json!(ids).to_string()).fetch_all(pool).await?.len() as u64)

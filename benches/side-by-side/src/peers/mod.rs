@@ -11,6 +11,7 @@ pub(crate) mod tollgate;
 use ::tollgate::SqlStore;
 use anyhow::{Context, bail};
 use sqlx::{MySql, Postgres, Sqlite};
+use stores::{Rows, Touch};
 
 use crate::contestant::{Contestant, Kind};
 use crate::engine::{CONNECTIONS, Engine};
@@ -79,11 +80,17 @@ impl Contestant {
 
     async fn open_sql<E: Engine>(self, server: Server, scene: &Scene) -> anyhow::Result<Box<dyn Opened>> {
         let pool = E::open(&server.database(&scene.run)?, CONNECTIONS, scene.workload.durable).await?;
+        let touch = match self.kind {
+            Kind::BareBatches => Some(Touch::Write),
+            Kind::AnsweredBatches => Some(Touch::WriteAndAnswer),
+            Kind::BareReads => Some(Touch::Read),
+            _ => None,
+        };
+        if let Some(touch) = touch {
+            let store = Rows { pool: pool.clone(), touch };
+            return Ok(opened(tollgate::OnSql::open(store, pool, scene, self.kind)?));
+        }
         Ok(match self.kind {
-            Kind::BareBatches | Kind::BareReads => {
-                let store = stores::Rows { pool: pool.clone(), writes: self.kind == Kind::BareBatches };
-                opened(tollgate::OnSql::open(store, pool, scene, self.kind)?)
-            }
             Kind::Bare | Kind::SelectOne => opened(floor::Floor::open(pool, scene, self.kind == Kind::Bare)),
             kind => opened(tollgate::OnSql::open(SqlStore::from(pool.clone()), pool, scene, kind)?),
         })

@@ -21,11 +21,18 @@ impl Store for Nothing {
     }
 }
 
-/// Changes the rows of all buckets that are asked for in one statement, or reads them, and answers nothing of it: the least
-/// that the server does for as many at a time, whoever asks.
+/// Touches the rows of all buckets that are asked for at once: the least that the server does for as many at a time, whoever
+/// asks.
 pub(crate) struct Rows<E: Engine> {
     pub(crate) pool: Pool<E>,
-    pub(crate) writes: bool,
+    pub(crate) touch: Touch,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Touch {
+    Write,
+    WriteAndAnswer,
+    Read,
 }
 
 impl<E: Engine> Store for Rows<E> {
@@ -36,15 +43,18 @@ impl<E: Engine> Store for Rows<E> {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         let ids: BTreeSet<&str> = takes.iter().flat_map(Take::keys).map(Key::as_str).collect();
         let ids: Vec<&str> = ids.into_iter().collect();
-        let found =
-            if self.writes { E::bare_many(&self.pool, &ids).await } else { E::read_many(&self.pool, &ids).await };
+        let found = match self.touch {
+            Touch::Write => E::bare_many(&self.pool, &ids).await,
+            Touch::WriteAndAnswer => E::answer_many(&self.pool, &ids).await,
+            Touch::Read => E::read_many(&self.pool, &ids).await,
+        };
         if found.map_err(Error::other)? < ids.len() as u64 {
             return Err(Error::other(sqlx::Error::RowNotFound));
         }
-        if self.writes {
-            return Nothing.take(takes).await;
+        match self.touch {
+            Touch::Write | Touch::WriteAndAnswer => Nothing.take(takes).await,
+            Touch::Read => Ok(takes.iter().map(|_| Ok(Decision::denial(Duration::from_secs(1)))).collect()),
         }
-        Ok(takes.iter().map(|_| Ok(Decision::denial(Duration::from_secs(1)))).collect())
     }
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
