@@ -19,9 +19,9 @@ pub(crate) struct Arguments {
     /// How many keys there are where a workload is about many; 100000, or 10000 if it is to be quick.
     #[arg(long, value_parser = clap::value_parser!(u32).range(10..))]
     keys: Option<u32>,
-    /// How many tasks ask at once.
-    #[arg(long, value_delimiter = ',', default_values_t = [64, 256, 1024])]
-    pub(crate) tasks: Vec<usize>,
+    /// How many tasks ask at once; 64, 256 and 1024, or the first two if it is to be quick.
+    #[arg(long, value_delimiter = ',')]
+    tasks: Vec<usize>,
     /// How often all take turns; 5, or 2 if it is to be quick.
     #[arg(long)]
     repeats: Option<u32>,
@@ -99,6 +99,14 @@ impl Arguments {
         self.workloads.is_empty() || self.workloads.iter().any(|name| name == special)
     }
 
+    pub(crate) fn tasks(&self) -> &[usize] {
+        match (&self.tasks[..], self.quick) {
+            ([], true) => &[64, 256],
+            ([], false) => &[64, 256, 1024],
+            (tasks, _) => tasks,
+        }
+    }
+
     pub(crate) fn keys(&self) -> u32 {
         self.keys.unwrap_or(if self.quick { 10_000 } else { 100_000 })
     }
@@ -114,13 +122,13 @@ impl Arguments {
     /// Long enough for each session of so many processes to have compiled and planned what it calls: on two cores that takes
     /// them seconds.
     pub(crate) fn warm_up(&self, processes: u32) -> Duration {
-        (self.time() / 5).max(Duration::from_millis(150) * (processes + 2))
+        (self.time() / 5).max(Duration::from_millis(if self.quick { 50 } else { 150 }) * (processes + 2))
     }
 
     /// The number of tasks that the headline is about.
     pub(crate) fn headline(&self) -> usize {
-        let wanted = self.tasks.iter().find(|&&tasks| tasks == 256);
-        *wanted.or_else(|| self.tasks.first()).unwrap_or(&256)
+        let wanted = self.tasks().iter().find(|&&tasks| tasks == 256);
+        *wanted.or_else(|| self.tasks().first()).unwrap_or(&256)
     }
 }
 
