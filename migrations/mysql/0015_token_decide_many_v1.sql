@@ -151,7 +151,7 @@ begin
       rollback and no chain no release;
       set transaction isolation level read committed;
       start transaction;
-      call token_make_many_v1(p_requests, null, null, null);
+      call token_make_many_v1(p_requests, null, null, null, null);
       commit and no chain no release;
       set v_made = true, v_again = false, v_rest = null;
       set transaction isolation level read committed;

@@ -1,13 +1,13 @@
 -- token_make_many_v1: the buckets that their first request may make, and that are not there.
 --
 -- Arguments: p_requests  as token_decide_many_v1's, of which the id, the terms and the plan count
---            p_capacity, p_refill_seconds, p_refill: the terms of all, if they name neither terms nor a plan; or null
+--            p_capacity, p_refill_seconds, p_refill, p_plan: the terms of all, or their plan, if they name neither; or null
 -- Result:    they are there, full, under these terms or the plan's; none with an override, a plan that has a mode or is
 --            unknown, or one whose terms make no bucket: token_rule_v1 says so, or makes it
 -- Locks:     the rows that it makes, in the order of their ids: in a transaction, before which the caller locks no bucket
 create procedure token_make_many_v1(
   in p_requests longtext character set utf8mb4, in p_capacity bigint, in p_refill_seconds decimal(19, 9),
-  in p_refill varchar(10) character set ascii collate ascii_bin)
+  in p_refill varchar(10) character set ascii collate ascii_bin, in p_plan varbinary(1024))
 modifies sql data
 sql security definer
 begin
@@ -19,7 +19,7 @@ begin
          if(r.capacity is null, p.refill, r.refill), p.name, false, 0
     from (select unhex(id) as id, coalesce(capacity, p_capacity) as capacity,
                  coalesce(refill_seconds, p_refill_seconds) as refill_seconds, coalesce(refill, p_refill) as refill,
-                 unhex(plan) as plan
+                 coalesce(unhex(plan), p_plan) as plan
             from json_table(p_requests, '$[*]' columns (
                    id varchar(512) character set ascii path '$[0]', capacity bigint path '$[4]',
                    refill_seconds decimal(19, 9) path '$[5]',

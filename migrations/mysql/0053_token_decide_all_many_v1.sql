@@ -121,7 +121,7 @@ begin
       rollback and no chain no release;
       set transaction isolation level read committed;
       start transaction;
-      call token_make_many_v1(v_makes, null, null, null);
+      call token_make_many_v1(v_makes, null, null, null, null);
       commit and no chain no release;
       set v_made = true, v_again = false;
       set transaction isolation level read committed;

@@ -1,9 +1,9 @@
--- token_take_alike_v1: token_decide_many_v1 for the common case, in half the time: requests under one quota that
--- differ in nothing but their buckets, which were made on first use, and where nothing but their tokens rules these.
+-- token_take_alike_v1: token_decide_many_v1 for the common case, in half the time: requests under one quota or one plan
+-- that differ in nothing but their buckets, which were made on first use, and where nothing but their tokens rules these.
 --
 -- Arguments: p_ids    a JSON array of the buckets' ids in hexadecimal; instead of one [id, times], where it stands
 --                     for so many equal requests, decided one after the other
---            p_cost, p_keep, p_capacity, p_refill_seconds, p_refill: of all, as token_decide_v1's; none waits
+--            p_cost, p_keep, p_capacity, p_refill_seconds, p_refill, p_plan: of all, as token_decide_v1's; none waits
 -- Result:    a row: now, burst, anchor, step_ns, step_ticks, token_ticks: of all, as token_take_v1's
 --            answers  for each request, with a semicolon after it: its place, from 1; for how many of its equal
 --                     requests the tokens suffice, the first ones: the others are denied; and what these add to:
@@ -14,7 +14,8 @@
 -- Locks:     as token_decide_many_v1
 create procedure token_take_alike_v1(
   in p_ids longtext character set utf8mb4, in p_cost bigint, in p_keep bigint, in p_capacity bigint,
-  in p_refill_seconds decimal(19, 9), in p_refill varchar(10) character set ascii collate ascii_bin)
+  in p_refill_seconds decimal(19, 9), in p_refill varchar(10) character set ascii collate ascii_bin,
+  in p_plan varchar(256) character set utf8mb4)
 modifies sql data
 sql security definer
 begin
@@ -23,6 +24,10 @@ begin
   declare v_safe boolean default @@sql_safe_updates;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_length bigint unsigned default @@group_concat_max_len;
+  declare v_plan varbinary(1024) default cast(p_plan as binary);
+  declare v_capacity bigint default p_capacity;
+  declare v_seconds decimal(19, 9) default p_refill_seconds;
+  declare v_refill varchar(10) character set ascii collate ascii_bin default p_refill;
   declare v_requests, v_ids, v_alike, v_missing, v_least, v_cost, v_room, v_now, v_clock, v_after bigint;
   declare v_burst, v_step_ns, v_step_ticks, v_token_ticks bigint;
   declare v_all, v_ruled, v_overrides boolean;
@@ -43,17 +48,20 @@ begin
     start transaction;
   end if;
   at_once: begin
-    if (p_keep between 0 and p_capacity and p_cost between 1 and p_capacity - p_keep
-        and p_capacity <= 3155760000000000000 and p_refill in ('interval', 'calendar', 'continuous', 'once')
-        and (p_refill = 'once'
-             or p_refill_seconds <= 3155760000 and p_refill_seconds * 1000000000 >= p_capacity)) is not true then
+    if v_plan is not null and v_capacity is null then
+      select capacity, refill_seconds, refill into v_capacity, v_seconds, v_refill
+        from token_plans where name = v_plan and mode is null;
+    end if;
+    if (p_keep between 0 and v_capacity and p_cost between 1 and v_capacity - p_keep
+        and v_capacity <= 3155760000000000000 and v_refill in ('interval', 'calendar', 'continuous', 'once')
+        and (v_refill = 'once' or v_seconds <= 3155760000 and v_seconds * 1000000000 >= v_capacity)) is not true then
       leave at_once;
     end if;
-    set v_step_ns = case p_refill when 'continuous' then 1 when 'once' then 9223372036854775807
-                      else p_refill_seconds * 1000000000 end,
-        v_step_ticks = if(p_refill in ('continuous', 'once'), 1, p_capacity),
-        v_token_ticks = if(p_refill = 'continuous', ceiling(p_refill_seconds * 1000000000 / p_capacity), 1),
-        v_burst = p_capacity * v_token_ticks, v_cost = p_cost * v_token_ticks;
+    set v_step_ns = case v_refill when 'continuous' then 1 when 'once' then 9223372036854775807
+                      else v_seconds * 1000000000 end,
+        v_step_ticks = if(v_refill in ('continuous', 'once'), 1, v_capacity),
+        v_token_ticks = if(v_refill = 'continuous', ceiling(v_seconds * 1000000000 / v_capacity), 1),
+        v_burst = v_capacity * v_token_ticks, v_cost = p_cost * v_token_ticks;
     -- Whoever holds one of the buckets for long holds up the other requests no longer than that. And a longer text
     -- would be cut off.
     set innodb_lock_wait_timeout = if(p_ids like '%"%"%"%', least(v_wait, 1), v_wait),
@@ -88,9 +96,9 @@ begin
                -- With a limit it is made as it is written: in this order.
                order by id limit 1000000000) as r
         left join token_buckets b
-          on b.id = r.id and r.times >= 1 and b.plan is null and not b.overridden
-             and b.capacity = p_capacity and b.refill_seconds = p_refill_seconds and b.refill = p_refill
-             and b.under_capacity = p_capacity and b.under_seconds = p_refill_seconds and b.under_refill = p_refill
+          on b.id = r.id and r.times >= 1 and b.plan <=> v_plan and not b.overridden
+             and b.capacity = v_capacity and b.refill_seconds = v_seconds and b.refill = v_refill
+             and b.under_capacity = v_capacity and b.under_seconds = v_seconds and b.under_refill = v_refill
              and b.burst = v_burst and b.anchor = 0 and b.step_ns = v_step_ns and b.step_ticks = v_step_ticks
              and b.token_ticks = v_token_ticks
              -- or else the clock was set back
@@ -117,7 +125,7 @@ begin
         rollback and no chain no release;
         set transaction isolation level read committed;
         start transaction;
-        call token_make_many_v1(p_ids, p_capacity, p_refill_seconds, p_refill);
+        call token_make_many_v1(p_ids, p_capacity, p_refill_seconds, p_refill, v_plan);
         commit and no chain no release;
         set v_made = true, v_again = false;
         set transaction isolation level read committed;

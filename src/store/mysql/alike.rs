@@ -4,23 +4,24 @@ use sqlx::mysql::MySqlConnection;
 
 use super::{json, parts, refill};
 use crate::Quota;
-use crate::bucket::Request;
 use crate::store::ask::Ask;
 use crate::store::columns::Columns;
 
-/// What becomes of them; `None`, and nothing is decided, if they are not alike, or something else than their quota's
-/// tokens may rule one of them.
+/// What becomes of them; `None`, and nothing is decided, if they are not alike, or something else than tokens
+/// may rule one of them.
 pub(super) async fn take(connection: &mut MySqlConnection, asks: &[Ask]) -> Result<Option<Vec<Columns>>, sqlx::Error> {
-    let Some((request, quota)) = alike(asks) else {
+    let Some(first) = alike(asks) else {
         return Ok(None);
     };
-    let rows: Vec<Row> = sqlx::query_as("call token_take_alike_v1(?, ?, ?, ?, ?, ?)")
+    let (request, quota) = (first.request, first.quota(0));
+    let rows: Vec<Row> = sqlx::query_as("call token_take_alike_v1(?, ?, ?, ?, ?, ?, ?)")
         .bind(json::ids(asks))
         .bind(request.cost)
         .bind(request.keep)
-        .bind(quota.capacity_i64())
-        .bind(quota.refill_seconds())
-        .bind(refill(quota))
+        .bind(quota.map(Quota::capacity_i64))
+        .bind(quota.map(Quota::refill_seconds))
+        .bind(quota.map(refill))
+        .bind(first.plan(0))
         .fetch_all(connection)
         .await?;
     let row = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
@@ -58,11 +59,9 @@ pub(super) async fn take(connection: &mut MySqlConnection, asks: &[Ask]) -> Resu
     Ok(Some(columns))
 }
 
-/// What is asked of all, and their quota, if they differ in nothing but their keys.
-fn alike(asks: &[Ask]) -> Option<(Request, &Quota)> {
-    let first = asks.first()?;
-    let quota = first.quota(0)?;
-    asks.windows(2).all(|pair| pair[0].is_like(&pair[1])).then_some((first.request, quota))
+/// The first of them, if they differ in nothing but their keys.
+fn alike(asks: &[Ask]) -> Option<&Ask> {
+    asks.first().filter(|first| asks[1..].iter().all(|ask| first.is_like(ask)))
 }
 
 /// What the routine answers: `now`, `burst`, `anchor`, `step_ns`, `step_ticks`, `token_ticks` and `answers`. All but the last

@@ -6,7 +6,7 @@ use anyhow::{Context, ensure};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use tollgate::bucket::{Bucket, Request, Terms};
-use tollgate::{Admin, Key, Mode, Override, Quota};
+use tollgate::{Admin, Key, Mode, Override, Quota, Rule, Store, Take};
 
 use super::super::{MS, SECOND, START};
 use crate::engines::Kind;
@@ -23,15 +23,17 @@ pub(crate) fn cases() -> Vec<Case> {
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
             requests_that_are_alike_are_left_to_others_where_not_only_tokens_rule,
+            requests_under_a_plan_are_left_to_others_where_not_only_its_tokens_rule,
             requests_that_are_alike_leave_a_sessions_settings_alone)
         .to_vec(),
     ]
     .concat()
 }
 
-/// Buckets of one quota, provisioned or made by their first request, asked in random batches.
+/// Buckets of one quota, or of one plan, provisioned or made by their first request, asked in random batches.
 async fn requests_that_are_alike_are_decided_as_defined(rig: Rig) -> anyhow::Result<()> {
-    let figures = (1_u64..30, 1_u64..20, prop::sample::select(vec!["interval", "calendar", "continuous", "once"]));
+    let refill = prop::sample::select(vec!["interval", "calendar", "continuous", "once"]);
+    let figures = (1_u64..30, 1_u64..20, refill, any::<bool>());
     random::check(60, &(figures, vec(batch(), 1..8)), |(figures, batches)| live(&rig, figures, batches))
 }
 
@@ -51,14 +53,23 @@ fn batch() -> impl Strategy<Value = Batch> {
     (0_i64..5000, 1_i64..6, 0_i64..4, times).prop_map(|(ms, cost, keep, times)| Batch { ms, cost, keep, times })
 }
 
-async fn live(rig: &Rig, (capacity, seconds, refill): (u64, u64, &str), batches: Vec<Batch>) -> anyhow::Result<()> {
+async fn live(
+    rig: &Rig,
+    (capacity, seconds, refill, planned): (u64, u64, &str, bool),
+    batches: Vec<Batch>,
+) -> anyhow::Result<()> {
     let mut now = START;
     rig.at(now).await?;
     let quota = quota(capacity, seconds, refill)?;
     let terms = Terms::from(&quota);
     let mut buckets: Vec<(Key, Option<Bucket>)> = (0..BUCKETS).map(|_| (rig.key(), None)).collect();
-    // Where its clock starts in 1970 all the same.
-    if matches!(refill, "calendar" | "continuous") {
+    let mut terms_said = format!("{capacity}, {seconds}, '{refill}', null");
+    if planned {
+        let plan = rig.key();
+        rig.store().create_plan(&plan, quota).await?;
+        terms_said = format!("null, null, null, '{plan}'");
+    } else if matches!(refill, "calendar" | "continuous") {
+        // Where its clock starts in 1970 all the same.
         rig.create(&buckets[0].0, quota).await?;
         buckets[0].1 = Some(Bucket::full(&terms, now));
     }
@@ -69,8 +80,7 @@ async fn live(rig: &Rig, (capacity, seconds, refill): (u64, u64, &str), batches:
         let asked: Vec<(usize, i64)> =
             times.iter().enumerate().rev().filter_map(|(at, times)| times.map(|times| (at, times))).collect();
         let ids: Vec<String> = asked.iter().map(|(at, times)| entry(&buckets[*at].0, *times)).collect();
-        let arguments = format!("{cost}, {keep}, {capacity}, {seconds}, '{refill}'");
-        let said = call(rig, &ids, &arguments).await?;
+        let said = call_with(rig, &ids, &format!("{cost}, {keep}, {terms_said}")).await?;
         if cost + keep > terms.capacity {
             ensure!(said.is_none(), "never: {said:?}");
             continue;
@@ -187,6 +197,39 @@ async fn requests_that_are_alike_are_left_to_others_where_not_only_tokens_rule(r
     Ok(())
 }
 
+async fn requests_under_a_plan_are_left_to_others_where_not_only_its_tokens_rule(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let rig = &scratch.rig;
+    let (followers, ruled, plan, other) = ([rig.key(), rig.key()], rig.key(), rig.key(), rig.key());
+    let both = followers.each_ref().map(|key| entry(key, 1));
+    let asked = async |ids: &[String], plan: &Key| {
+        let said = call_with(rig, ids, &format!("1, 0, null, null, null, '{plan}'")).await?;
+        anyhow::Ok(said.map(|said| said.iter().map(|(_, granted, ..)| *granted).collect::<Vec<_>>()))
+    };
+    assert_eq!(asked(&both, &plan).await?, None, "there is no such plan");
+    for plan in [&plan, &other] {
+        rig.store().create_plan(plan, Quota::once(2)?).await?;
+    }
+    assert_eq!(asked(&both, &plan).await?, Some(vec![1, 1]), "they are made");
+    assert_eq!(asked(&both, &other).await?, None, "they follow another one");
+    assert_eq!(call(rig, &both, "1, 0, 2, 0, 'once'").await?, None, "they follow one");
+    rig.create(&ruled, Quota::once(2)?).await?;
+    assert_eq!(asked(&[entry(&ruled, 1), both[0].clone()], &plan).await?, None, "one has terms of its own");
+    for mode in ["enforce", "shadow", "off", "block"] {
+        rig.pool.run(format!("update token_plans set mode = '{mode}' where name = '{plan}'")).await?;
+        assert_eq!(asked(&both, &plan).await?, None, "{mode}");
+    }
+    rig.pool.run("update token_plans set mode = null").await?;
+    rig.store().create_plan(&plan, Quota::once(4)?).await?;
+    assert_eq!(asked(&both, &plan).await?, None, "the plan was changed, and they were not settled");
+    for key in &followers {
+        assert_eq!(rig.row(key).await?.context("made")?.granted, 1);
+        let _ = rig.store().take_one(&Take::from(key.clone()).rule(Rule::Plan(plan.clone()))).await??;
+    }
+    assert_eq!(asked(&both, &plan).await?, Some(vec![0, 0]), "now they are, and none is left");
+    Ok(())
+}
+
 async fn requests_that_are_alike_leave_a_sessions_settings_alone(rig: Rig) -> anyhow::Result<()> {
     const SETTINGS: &str =
         "select concat_ws(' ', @@group_concat_max_len, @@innodb_lock_wait_timeout, @@sql_safe_updates,
@@ -228,8 +271,13 @@ fn entry(key: &Key, times: i64) -> String {
     }
 }
 
-/// What the routine answers, if it decides: places, for how many requests the tokens suffice, `full_at` and `granted`.
+/// For requests without a plan.
 async fn call(rig: &Rig, ids: &[String], arguments: &str) -> anyhow::Result<Option<Vec<(i64, i64, i64, i64)>>> {
+    call_with(rig, ids, &format!("{arguments}, null")).await
+}
+
+/// What the routine answers, if it decides: places, for how many requests the tokens suffice, `full_at` and `granted`.
+async fn call_with(rig: &Rig, ids: &[String], arguments: &str) -> anyhow::Result<Option<Vec<(i64, i64, i64, i64)>>> {
     let ids = rig.quoted(&format!("[{}]", ids.join(",")));
     let rows = rig.sql(rig.calling("token_take_alike_v1", &format!("{ids}, {arguments}"))).await?;
     let Some(answers) = rows.first().context("no row")?.text("answers")? else {
