@@ -85,3 +85,29 @@ fn a_mode_of_the_environment_holds_for_take_and_run_and_nonsense_is_a_wrong_argu
     assert_eq!(wrong.out, "");
     run("of", &["list"]).ended(0);
 }
+
+#[test]
+fn a_mode_of_the_environment_that_decides_by_itself_needs_no_database() {
+    let database = Database::empty(Engine::Sqlite);
+    for url in [None, Some("postgres://app@localhost:1/app"), Some("sqlite:none.db")] {
+        let run = |mode: &str, arguments: &[&str]| {
+            let mut command = tollgate(url, &database.directory);
+            Ran::new(command.args(arguments).env("TOLLGATE_MODE", mode).output().expect("it starts"))
+        };
+        let (take, command) = (["take", "a", "b", "--plan", "free"], ["run", "a", "--", "echo", "ran"]);
+        run("off", &take).ended(0).says(&["granted (mode off): no limit for a"]);
+        assert_eq!(run("off", &command).ended(0).out, "ran\n");
+        run("block", &take).ended(75).says(&["denied by a (mode block): until another mode is set"]);
+        let blocked = run("block", &["run", "a", "-E", "9", "--", "echo", "ran"]).ended(9);
+        assert_eq!(blocked.says(&["denied by a (mode block)"]).out, "");
+        for arguments in [&take[..], &command] {
+            assert_eq!(run("of", arguments).ended(2).says(&["TOLLGATE_MODE", "\"block\""]).out, "");
+            // These ask.
+            for mode in ["", "enforce", "shadow"] {
+                assert_eq!(run(mode, arguments).ended(if url.is_none() { 2 } else { 69 }).out, "", "{mode}");
+            }
+        }
+        // What changes or shows a database needs one, whatever the mode.
+        run("off", &["list"]).ended(if url.is_none() { 2 } else { 69 });
+    }
+}

@@ -40,6 +40,61 @@ fn without_a_token_the_command_does_not_run() {
 }
 
 #[test]
+fn a_command_that_may_run_without_the_database_does_so_only_if_that_does_not_answer() {
+    let away = Database::empty(Engine::Sqlite);
+    for url in ["postgres://app@localhost:1/app", "mysql://app@localhost:1/app", "sqlite:none.db"] {
+        let run = |arguments: &[&str]| {
+            let arguments = [&["--database-url", url, "run", "a"], arguments, &["--", "sh", "-c", "echo ran; exit 7"]];
+            away.run(&arguments.concat())
+        };
+        for fails in [&[][..], &["--if-unavailable", "fail"]] {
+            assert_eq!(run(fails).ended(69).out, "");
+        }
+        let ran = run(&["--if-unavailable", "run"]).ended(7).says(&["tollgate: the command runs without a token: "]);
+        assert_eq!((ran.out.as_str(), ran.err.lines().count()), ("ran\n", 1), "{ran:?}");
+    }
+    // An answer is one, also that nothing can be had.
+    let run = ["run", "a", "--if-unavailable", "run", "--no-wait"];
+    let run = |database: &Database, quota: &[&str]| database.run(&[&run, quota, &["--", "echo", "ran"]].concat());
+    let database = Database::empty(Engine::Sqlite);
+    std::fs::write(database.directory.join("app.db"), "").expect("an empty file");
+    assert_eq!(run(&database, &["--quota", "1/d"]).ended(78).out, "");
+    database.run(&["migrate"]).ended(0);
+    assert_eq!(run(&database, &[]).ended(64).out, "");
+    assert_eq!(run(&database, &["--quota", "1/d"]).ended(0).out, "ran\n");
+    assert_eq!(run(&database, &["--quota", "1/d"]).ended(75).out, "");
+    database.run(&["--database-url", "app.db", "run", "a", "--if-unavailable", "run", "--", "echo"]).ended(2);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_command_that_may_run_without_an_answer_does_so_if_the_connection_breaks() {
+    use sqlx::{Connection, PgConnection};
+
+    let database = Database::migrated(Engine::Postgres);
+    database.run(&["create", "a", "--quota", "9/h"]).ended(0);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let connect = || runtime.block_on(PgConnection::connect(&database.url_of_root())).expect("it connects");
+    let (mut holder, looker) = (connect(), std::cell::RefCell::new(connect()));
+    let lock = "begin; select from tollgate.token_buckets for update";
+    runtime.block_on(sqlx::raw_sql(lock).execute(&mut holder)).expect("the lock");
+    let mut command = database.command(&["run", "a", "--if-unavailable", "run", "--", "echo", "ran"]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    until(|| {
+        let waiting = "select count(pg_terminate_backend(pid)) > 0 from pg_stat_activity
+                        where datname = current_database() and wait_event_type = 'Lock'";
+        let mut looker = looker.borrow_mut();
+        let ended = sqlx::query_scalar(waiting).fetch_one(&mut *looker);
+        runtime.block_on(ended).expect("it is asked")
+    });
+    let ran = Ran::new(child.wait_with_output().expect("it ends")).ended(0);
+    assert_eq!(
+        ran.says(&["the command runs without a token", "whether the tokens were taken is unknown"]).out,
+        "ran\n"
+    );
+}
+
+#[test]
 fn processes_that_share_a_database_share_the_limit_exactly() {
     for engine in EACH {
         let database = Database::migrated(engine);

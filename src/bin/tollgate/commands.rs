@@ -1,16 +1,17 @@
 //! The commands, and which of them need a database.
 
+use std::future::ready;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use sqlx::{MySql, Postgres, Sqlite};
-use tollgate::Admin as _;
+use tollgate::{Admin as _, MemoryStore};
 
 use crate::database::{Engine, Missing, close, open};
 use crate::url::{self, Url};
 use crate::{
-    completions, create, denied, doctor, each, exit, explain, list, migrate, mode, next, peek, plan, run, simulate,
-    sweep, take, watch,
+    completions, create, denied, doctor, each, exit, explain, list, migrate, mode, next, peek, plan, request, run,
+    simulate, sweep, take, watch,
 };
 
 /// Exact, distributed rate limits in your SQL database: makes, looks at and changes them.
@@ -70,6 +71,13 @@ impl Arguments {
             Some(Command::Offline(Offline::Completions(args))) => return args.run::<Self>(),
             Some(Command::Offline(Offline::Simulate(args))) => return args.run().await,
             Some(Command::Online(Online::Migrate(args))) if args.prints() => return args.print(&self.database),
+            // Decided without a database: it may be away, which is what the switch is for.
+            Some(Command::Online(Online::Take(args))) if request::is_switched()? => {
+                return args.run(MemoryStore::new()).await;
+            }
+            Some(Command::Online(Online::Run(args))) if request::is_switched()? => {
+                return args.run(MemoryStore::new(), ready(())).await;
+            }
             // No database, so there is nothing to look into yet.
             None if !self.database.is_given() => return next::first(),
             Some(Command::Online(command)) => Some(command),
@@ -91,6 +99,7 @@ async fn on<DB: Engine>(command: Option<Online>, url: &str) -> anyhow::Result<Ex
     let store = match (open::<DB>(url, missing).await, &command) {
         (Ok(store), _) => store,
         (Err(error), Some(Online::Doctor(args))) => return args.unreachable::<DB>(&error),
+        (Err(error), Some(Online::Run(args))) => return args.unanswered(error),
         (Err(error), _) => return Err(error),
     };
     let pool = store.pool().clone();
@@ -120,7 +129,10 @@ impl Online {
             Self::Peek(args) => args.run(&store).await,
             Self::Plan(command) => command.run(&store).await,
             Self::Reset(args) => args.run("full", async |key| store.reset(key).await).await,
-            Self::Run(args) => args.run(store).await,
+            Self::Run(args) => {
+                let pool = store.pool().clone();
+                args.run(store, close(&pool)).await
+            }
             Self::Sweep(args) => args.run(&store).await,
             Self::Take(args) => args.run(store).await,
             Self::Watch(args) => args.run(store).await,

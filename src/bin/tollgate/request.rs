@@ -1,6 +1,6 @@
 //! What `take` and `run` ask for.
 
-use tollgate::{Key, Limiter, Rule, Store, Take};
+use tollgate::{Key, Limiter, MemoryStore, Mode, Rule, Store, Take};
 
 use crate::terms::{key, rule};
 
@@ -37,4 +37,10 @@ impl Request {
 /// One request needs nothing of what a limiter does for many.
 pub(crate) fn limiter<S: Store>(store: S) -> anyhow::Result<Limiter<S>> {
     Ok(Limiter::builder(store).without_coalescing().without_deny_cache().without_sweep().build(Rule::Provisioned)?)
+}
+
+/// Whether the environment switches every request off or blocks it: then no store is asked, whichever it is. A word that is no
+/// mode is told before anything else is looked at.
+pub(crate) fn is_switched() -> anyhow::Result<bool> {
+    Ok(matches!(limiter(MemoryStore::new())?.mode(), Mode::Off | Mode::Block))
 }

@@ -3,12 +3,12 @@ use std::io::{self, Write as _};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use sqlx::{Database, Pool};
+use clap::ValueEnum;
 use tokio::time::sleep;
-use tollgate::{Dialect, Key, SqlStore};
+use tollgate::{Error, Key, Store};
 
-use crate::database::close;
 use crate::exit::{self, Refusal};
+use crate::output::plain;
 use crate::request::{Request, limiter};
 use crate::signals::Signals;
 use crate::terms::key;
@@ -24,7 +24,8 @@ use crate::{take, times};
 #[command(after_help = "Examples:\n\
 \x20 tollgate run third-party-api -- curl https://api.example.com/\n\
 \x20 tollgate run --no-wait nightly-mail --quota '100 per 1h' -- ./send-mail\n\
-\x20 tollgate run --wait 30s builds -- make; test $? -eq 75 && echo busy")]
+\x20 tollgate run --wait 30s builds -- make; test $? -eq 75 && echo busy\n\
+\x20 tollgate run --if-unavailable run mail -- ./send-mail   # better unlimited than not at all")]
 pub(crate) struct Args {
     /// The bucket
     #[arg(value_parser = key)]
@@ -40,49 +41,84 @@ pub(crate) struct Args {
     /// The exit code when there is no token
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = exit::DENIED)]
     denied_exit_code: u8,
+    /// What becomes of the command if the database cannot be reached, or the connection breaks before it answers
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "fail")]
+    if_unavailable: IfUnavailable,
     /// The command, after --, and its arguments
     #[arg(required = true, last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum IfUnavailable {
+    /// It does not run
+    Fail,
+    /// It runs without a token
+    Run,
+}
+
 impl Args {
-    pub(crate) async fn run<DB: Dialect>(self, store: SqlStore<DB>) -> anyhow::Result<ExitCode> {
+    /// Once its turn has come, or there is no answer, it leaves the database.
+    pub(crate) async fn run<S: Store>(self, store: S, leaving: impl Future<Output = ()>) -> anyhow::Result<ExitCode> {
         let longest = if self.no_wait { Duration::ZERO } else { self.wait.unwrap_or(Duration::MAX) };
-        let pool = store.pool().clone();
         let take = self.request.take(std::slice::from_ref(&self.name)).max_wait(longest);
         let mut signals = Signals::new()?;
-        let turn = wait::turn(&limiter(store)?, &take, &mut signals).await;
-        match turn? {
-            Turn::Decided(decision) if decision.is_granted() => match leave(&pool, &mut signals).await {
-                Some(code) => Ok(code),
+        match wait::turn(&limiter(store)?, &take, &mut signals).await {
+            Ok(Turn::Decided(decision)) if decision.is_granted() => match leave(leaving, &mut signals).await {
+                Some(code) => {
+                    complain("its turn had come, so that it is too late to give tokens back: they count as used");
+                    Ok(code)
+                }
                 None => become_command(&self.command),
             },
-            Turn::Decided(decision) => {
-                // What cannot be written, nobody reads.
-                let _ = writeln!(anstream::stderr(), "tollgate: {}", take::words(&take, &decision));
+            Ok(Turn::Decided(decision)) => {
+                complain(&take::words(&take, &decision));
                 Ok(ExitCode::from(self.denied_exit_code))
             }
-            Turn::Interrupted(code) => Ok(code),
+            Ok(Turn::Interrupted(code)) => Ok(code),
+            Err(error) => match leave(leaving, &mut signals).await {
+                Some(code) => Ok(code),
+                None => self.unanswered(error),
+            },
         }
     }
+
+    /// What becomes of the command without an answer.
+    pub(crate) fn unanswered(&self, error: anyhow::Error) -> anyhow::Result<ExitCode> {
+        if self.if_unavailable == IfUnavailable::Fail || !is_unavailable(&error) {
+            return Err(error);
+        }
+        complain(&format!("the command runs without a token: {}", plain(&exit::message(&error))));
+        become_command(&self.command)
+    }
+}
+
+/// Whether nothing was reached, or nothing is known of what became of the request: any other answer is one.
+fn is_unavailable(error: &anyhow::Error) -> bool {
+    if let Some(refusal) = error.downcast_ref::<Refusal>() {
+        return refusal.code == exit::DATABASE;
+    }
+    let error = error.downcast_ref::<Error>();
+    error.is_some_and(|error| matches!(error, Error::Unavailable(_)) || error.is_outcome_unknown())
+}
+
+fn complain(text: &str) {
+    // What cannot be written, nobody reads.
+    let _ = writeln!(anstream::stderr(), "tollgate: {text}");
 }
 
 /// Says goodbye to the database. A signal meanwhile still ends this program, with this code: the command would not hear
 /// of it.
-async fn leave<DB: Database>(pool: &Pool<DB>, signals: &mut Signals) -> Option<ExitCode> {
+async fn leave(leaving: impl Future<Output = ()>, signals: &mut Signals) -> Option<ExitCode> {
     let leaving = async {
-        close(pool).await;
+        leaving.await;
         sleep(LAST_LOOK).await;
     };
-    let code = tokio::select! {
+    tokio::select! {
         biased;
-        code = signals.next() => code,
-        () = leaving => return None,
-    };
-    let text = "tollgate: its turn had come, so that it is too late to give tokens back: they count as used";
-    // What cannot be written, nobody reads.
-    let _ = writeln!(anstream::stderr(), "{text}");
-    Some(code)
+        code = signals.next() => Some(code),
+        () = leaving => None,
+    }
 }
 
 /// What could pass on a signal or an exit code less than exactly is not there any more.
@@ -116,6 +152,7 @@ mod tests {
     use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 
     use super::*;
+    use crate::database::close;
 
     #[tokio::test]
     async fn a_signal_after_its_turn_has_come_is_heard() {
@@ -126,8 +163,8 @@ mod tests {
         let mut signals = Signals::new().expect("signals");
         let pid = std::process::id().to_string();
         assert!(Command::new("kill").args(["-s", "TERM", &pid]).status().expect("kill").success());
-        assert!(leave(&pool, &mut signals).await.is_some());
+        assert!(leave(close(&pool), &mut signals).await.is_some());
         drop(connection);
-        assert!(leave(&pool, &mut signals).await.is_none(), "it came once");
+        assert!(leave(close(&pool), &mut signals).await.is_none(), "it came once");
     }
 }
