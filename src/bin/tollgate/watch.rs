@@ -11,6 +11,7 @@ use crate::terms::key;
 use crate::{output, times};
 
 mod board;
+mod columns;
 mod denials;
 mod keys;
 mod look;

@@ -8,8 +8,10 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::symbols::bar;
 use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Cell, Row as TableRow, Table};
+use unicode_width::UnicodeWidthStr;
 
-use super::board::{Board, PAST, Row};
+use super::board::{Board, Row};
+use super::columns::{Columns, Figure, shortened};
 use crate::output::plain;
 
 pub(crate) fn draw(frame: &mut Frame<'_>, board: &Board, every: Duration) {
@@ -43,38 +45,37 @@ fn rate(rate: Option<f64>) -> String {
     rate.map_or_else(|| "…".to_owned(), |rate| format!("{rate:.1}"))
 }
 
-/// The sparklines give way where it is narrow.
+/// What does not fit gives way to the keys: first the sparklines.
 fn table(board: &Board, area: Rect) -> Table<'static> {
-    let titles = ["bucket", "quota", "tokens", "granted/s", "denied/s", "denied", "lately"];
-    let (key, figures) = (16, [18, 11, 9, 8, 8]);
-    let spaces = titles.len() - 1;
-    let others = key + figures.iter().sum::<usize>() + spaces;
-    let lately = usize::from(area.width).saturating_sub(others).min(PAST);
-    let rows =
-        board.visible().into_iter().skip(board.scrolled).take(area.height.into()).map(|shown| row(shown, lately));
-    let lengths =
-        figures.into_iter().chain([lately]).map(|width| Constraint::Length(u16::try_from(width).unwrap_or(u16::MAX)));
-    let widths = [Constraint::Fill(1)].into_iter().chain(lengths);
-    Table::new(rows, widths).header(TableRow::new(titles.map(|title| Cell::from(title.bold()))))
+    let rows: Vec<&Row> = board.visible().into_iter().skip(board.scrolled).take(area.height.into()).collect();
+    let longest = rows.iter().map(|row| plain(row.level.key.as_str()).width()).max().unwrap_or(0);
+    let columns = Columns::within(area.width.into(), longest);
+    let rows: Vec<_> = rows.into_iter().map(|shown| row(shown, &columns)).collect();
+    let widths = columns.widths().map(|width| Constraint::Length(u16::try_from(width).unwrap_or(u16::MAX)));
+    let titles = columns.titles().map(|title| Cell::from(title.bold()));
+    Table::new(rows, widths).header(TableRow::new(titles))
 }
 
-fn row(row: &Row, lately: usize) -> TableRow<'static> {
+fn row(row: &Row, columns: &Columns) -> TableRow<'static> {
     let level = &row.level;
     let color = match row.part_left() {
         _ if level.available < 1 => Color::Red,
         part if part < 0.2 => Color::Yellow,
         _ => Color::Reset,
     };
-    let tokens = format!("{}/{}", level.available, level.quota.capacity());
-    TableRow::new([
-        Cell::from(plain(level.key.as_str())),
-        Cell::from(level.quota.to_string()),
-        Cell::from(Text::from(tokens).style(Style::new().fg(color))),
-        Cell::from(rate(row.rate)),
-        Cell::from(rate(row.denied_rate)),
-        Cell::from(row.denied.map_or_else(String::new, |denied| denied.to_string())),
-        Cell::from(sparkline(row, lately).cyan()),
-    ])
+    let key = Cell::from(shortened(&plain(level.key.as_str()), columns.key));
+    let figures = columns.figures.iter().map(|figure| match figure {
+        Figure::Quota => Cell::from(level.quota.to_string()),
+        Figure::Tokens => {
+            let tokens = format!("{}/{}", level.available, level.quota.capacity());
+            Cell::from(Text::from(tokens).style(Style::new().fg(color)))
+        }
+        Figure::Granted => Cell::from(rate(row.rate)),
+        Figure::DeniedRate => Cell::from(rate(row.denied_rate)),
+        Figure::Denied => Cell::from(row.denied.map_or_else(String::new, |denied| denied.to_string())),
+    });
+    let lately = (columns.lately > 0).then(|| Cell::from(sparkline(row, columns.lately).cyan()));
+    TableRow::new(std::iter::once(key).chain(figures).chain(lately))
 }
 
 /// Its last rates, as parts of the highest of all.
@@ -129,10 +130,14 @@ mod tests {
 
     /// What a screen of 120 columns shows, line by line.
     fn lines(board: &Board) -> Vec<String> {
-        let mut terminal = Terminal::new(TestBackend::new(120, 6)).expect("a terminal");
+        lines_of(120, board)
+    }
+
+    fn lines_of(columns: u16, board: &Board) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(columns, 6)).expect("a terminal");
         terminal.draw(|frame| draw(frame, board, Duration::from_secs(2))).expect("drawn");
         let buffer = terminal.backend().buffer();
-        let line = |y| (0..120).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned();
+        let line = |y| (0..columns).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned();
         (0..6).map(line).collect()
     }
 
@@ -214,6 +219,32 @@ mod tests {
             ["user:2", "1000", "once", "947/1000", "1.0", "0.0", "█▄▁"]
         );
         assert!(line.ends_with("█▄▁    "), "{line}");
+    }
+
+    #[tokio::test]
+    async fn however_narrow_it_is_which_bucket_it_is_is_seen() {
+        let mut world = World::new();
+        let key = "tenant:7:project:12345:user:1234567890:upload";
+        world.take(key, "1000 once", 12);
+        world.deny(key, 3).await;
+        world.look().await;
+        for (columns, titles, shown) in [
+            (40, "bucket             tokens      granted/s", "tenant:7:…0:upload 988/1000    …"),
+            (60, "bucket              quota              tokens      granted/s", "tenant:7:…90:upload"),
+            (
+                80,
+                "bucket                quota              tokens      granted/s denied/s denied",
+                "tenant:7:p…890:upload 1000 once          988/1000    …         …        3",
+            ),
+            (
+                120,
+                "bucket",
+                "tenant:7:project:12345:user:1234567890:upload 1000 once          988/1000    …         …        3",
+            ),
+        ] {
+            let lines = lines_of(columns, &world.board);
+            assert!(lines[1].starts_with(titles) && lines[2].starts_with(shown), "{columns}: {lines:#?}");
+        }
     }
 
     #[tokio::test]
