@@ -141,7 +141,10 @@ pub enum TakeError {
     #[error("bucket '{0}' is provisioned with terms of its own: take from it without a quota, or use another key")]
     Conflict(Key),
     /// More tokens than the bucket ever holds.
-    #[error("bucket '{key}' holds {capacity} tokens: {cost}, with {keep} to keep, can never be had at once")]
+    #[error(
+        "bucket '{key}' holds {capacity} token{}: {cost}, with {keep} to keep, can never be had at once",
+        if *capacity == 1 { "" } else { "s" }
+    )]
     NeverPossible {
         /// The bucket.
         key: Key,

@@ -22,7 +22,7 @@ fn a_bucket_of_two_grants_twice_then_denies_until_it_is_reset() {
         assert_eq!((&why["prospect"], &why["available"]), (&"denied".into(), &1.into()));
         database.run(&["reset", "api"]).ended(0);
         database.run(&["take", "api", "--cost", "2"]).ended(0);
-        database.run(&["take", "api", "--cost", "3"]).ended(64).says(&["holds 2 tokens"]);
+        database.run(&["take", "api", "--cost", "3"]).ended(64).says(&["holds 2 tokens: 3, with"]);
         database.run(&["delete", "api"]).ended(0);
         database.run(&["delete", "api"]).ended(1).says(&["there is no bucket 'api'", "tollgate list"]);
         database
@@ -148,6 +148,9 @@ fn a_sweep_deletes_what_is_full_and_was_made_on_first_use() {
     }
     database.run(&["create", "api", "--quota", "1/s"]).ended(0);
     database.run(&["sweep", "--step", "2"]).ended(0).says(&["7 rows deleted"]);
+    database.run(&["take", "user:7", "--quota", "1000000/s"]).ended(0);
+    assert_eq!(database.run(&["sweep"]).ended(0).out, "1 row deleted\n");
+    database.run(&["take", "api", "--cost", "2"]).ended(64).says(&["holds 1 token: 2, with 0 to keep"]);
     database.run(&["list"]).ended(0).says(&["api"]);
 }
 

@@ -152,7 +152,7 @@ fn only_what_a_directory_lacks_is_written_into_it() {
     let all = write(&database, "sqlx");
     std::fs::remove_file(all.last().expect("several")).expect("it is there");
     let print = ["migrate", "--print", "sqlx", "--into", "migrations"];
-    database.run(&print).ended(0).says(&["1 files written"]);
+    database.run(&print).ended(0).says(&["1 file written"]);
     database.run(&print).ended(0).says(&["0 files written"]);
 }
 

@@ -10,7 +10,7 @@ fn on_a_terminal_a_line_tells_what_is_done_and_goes_when_it_is() -> anyhow::Resu
         for (arguments, lines) in [
             ("migrate", ["running ", " migrations run: "]),
             ("create a --quota 5/h", ["bucket a", "try it"]),
-            ("list", ["1 buckets", "available"]),
+            ("list", ["1 bucket", "available"]),
             ("sweep", ["1000 rows looked at", "0 rows deleted"]),
         ] {
             let (sent, status) = Pty::start(&database, arguments)?.end()?;
@@ -63,7 +63,7 @@ fn the_output_of_a_terminal_goes_into_a_file_without_it() -> anyhow::Result<()> 
     let database = Database::migrated(Engine::Sqlite);
     database.run(&["create", "a", "--quota", "5/h"]).ended(0);
     let (sent, status) = Pty::start(&database, "list --json > list.json")?.end()?;
-    assert!(status.success() && sent.contains("1 buckets"), "{sent:?}");
+    assert!(status.success() && sent.contains("1 bucket"), "{sent:?}");
     let file = std::fs::read_to_string(database.directory.join("list.json"))?;
     assert_eq!(file, database.run(&["list", "--json"]).ended(0).out);
     Ok(())

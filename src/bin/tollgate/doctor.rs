@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 use sqlx::{Connection, Pool};
 use tollgate::{Admin, Error, Migrate, Mode, SqlStore, migrations, pending_migrations};
 
+use crate::output::counted;
 use crate::{exit, migrate, times};
 
 mod clock;
@@ -92,7 +93,8 @@ async fn schema<DB: Migrate>(pool: &Pool<DB>, report: &mut Report) -> bool {
             report.fail("schema", "not there", "make it: `tollgate migrate`");
         }
         Ok(pending) => {
-            report.fail("schema", format!("{} migrations are pending", pending.len()), "run `tollgate migrate`");
+            let pending = counted(pending.len(), "migration");
+            report.fail("schema", format!("pending: {pending}"), "run `tollgate migrate`");
         }
         Err(Error::NewerSchema { found, known }) => report.fail(
             "schema",

@@ -187,7 +187,7 @@ impl Args {
             if levels.len() > limit.saturating_mul(2) {
                 self.keep_first(limit, &mut levels);
             }
-            bar.set_message(format!("{read} {}", L::NAMES[1]));
+            bar.set_message(format!("{read} {}", L::NAMES[usize::from(read != 1)]));
             if is_last {
                 break;
             }

@@ -7,7 +7,7 @@ use tollgate::{Error, Migrate, Migration, migrations, pending_migrations};
 
 use crate::database::Missing;
 use crate::exit::Refusal;
-use crate::output::{progress, say};
+use crate::output::{counted, progress, say};
 use crate::url::{self, Url};
 
 mod files;
@@ -62,10 +62,11 @@ impl Args {
             let names: Vec<_> = pending.iter().map(|migration| format!("  {}\n", migration.name())).collect();
             say(format!("pending, to be run by `tollgate migrate`:\n{}{} in all", names.concat(), pending.len()))?;
         } else {
-            let bar = progress(format!("running {} migrations", pending.len()));
+            let bar = progress(format!("running {}", counted(pending.len(), "migration")));
             let done = tollgate::migrate(pool).await?;
             bar.finish_and_clear();
-            say(format!("{} migrations run: the schema is at {}", done.len(), version(pool).await?))?;
+            let done = counted(done.len(), "migration");
+            say(format!("{done} run: the schema is at {}", version(pool).await?))?;
         }
         Ok(ExitCode::SUCCESS)
     }

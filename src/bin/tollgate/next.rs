@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use tollgate::{Admin, Dialect, Error, Filter, Key, Migrate, SqlStore, Store, Take, pending_migrations};
 
 use crate::exit;
-use crate::output::{operand, plain, say};
+use crate::output::{counted, operand, plain, say};
 
 /// Nothing is known yet.
 pub(crate) fn first() -> anyhow::Result<ExitCode> {
@@ -30,7 +30,7 @@ pub(crate) async fn run<DB: Dialect + Migrate>(store: SqlStore<DB>) -> anyhow::R
     let next = if pending.len() == tollgate::migrations::<DB>().len() {
         "this database has no tables of tollgate's yet. Next:\n\n  tollgate migrate".to_owned()
     } else if !pending.is_empty() {
-        format!("{} migrations are pending. Next:\n\n  tollgate migrate", pending.len())
+        format!("pending: {}. Next:\n\n  tollgate migrate", counted(pending.len(), "migration"))
     } else {
         let first = match store.list(&Filter::default(), None, 1).await {
             Err(Error::NotPermitted(_)) => return takes_only(&store).await,

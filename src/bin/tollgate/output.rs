@@ -1,6 +1,6 @@
 //! What people and programs read: tables, lines and JSON on standard output.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::io::{self, Write as _};
 
 use anstyle::{AnsiColor, Style};
@@ -60,6 +60,11 @@ fn reorders(c: char) -> bool {
 /// The same for text that may have several lines.
 pub(crate) fn lines(text: &str) -> String {
     text.trim_end().split('\n').map(plain).collect::<Vec<_>>().join("\n      ")
+}
+
+/// So many of something: `1 row`, `2 rows`.
+pub(crate) fn counted<N: Copy + Display + PartialEq + From<u8>>(number: N, one: &str) -> String {
+    if number == N::from(1) { format!("1 {one}") } else { format!("{number} {one}s") }
 }
 
 /// A word as a shell reads it.

@@ -2,7 +2,7 @@ use std::process::ExitCode;
 
 use tollgate::Store;
 
-use crate::output::{progress, say};
+use crate::output::{counted, progress, say};
 
 /// Clear away what says nothing any more, in short steps beside the requests
 ///
@@ -23,14 +23,18 @@ impl Args {
             let swept = store.sweep(after.as_ref(), self.step).await?;
             deleted += swept.deleted;
             steps += 1;
-            bar.set_message(format!("{deleted} rows deleted, {} rows looked at", steps * u64::from(self.step)));
+            bar.set_message(format!(
+                "{} deleted, {} rows looked at",
+                counted(deleted, "row"),
+                steps * u64::from(self.step)
+            ));
             after = swept.next;
             if after.is_none() {
                 break;
             }
         }
         bar.finish_and_clear();
-        say(format!("{deleted} rows deleted"))?;
+        say(format!("{} deleted", counted(deleted, "row")))?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -9,7 +9,7 @@ use tollgate::Migration;
 
 use super::script::{self, Dialect, Format};
 use crate::exit::Refusal;
-use crate::output::say;
+use crate::output::{counted, say};
 
 /// Writes those that the directory does not have yet, under versions that come after all that are there.
 pub(super) fn write(
@@ -45,7 +45,7 @@ pub(super) fn write(
         next = after(next);
         written += 1;
     }
-    say(format!("{written} files written, {} were there", migrations.len() - written))?;
+    say(format!("{} written, {} were there", counted(written, "file"), migrations.len() - written))?;
     Ok(())
 }
 

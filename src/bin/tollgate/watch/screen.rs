@@ -12,7 +12,7 @@ use unicode_width::UnicodeWidthStr;
 
 use super::board::{Board, Row};
 use super::columns::{Columns, Figure, shortened};
-use crate::output::plain;
+use crate::output::{counted, plain};
 
 pub(crate) fn draw(frame: &mut Frame<'_>, board: &Board, every: Duration) {
     let note = board.denials.now.none;
@@ -30,8 +30,8 @@ fn summary(board: &Board, every: Duration) -> Line<'static> {
     let totals = board.totals();
     let (granted, denied) = (rate(totals.rate), rate(board.denials.all()));
     let figures = format!(
-        "{first}{} buckets, {} empty, {granted} tokens granted/s, {denied} requests denied/s, {}, every {}",
-        totals.buckets,
+        "{first}{}, {} empty, {granted} tokens granted/s, {denied} requests denied/s, {}, every {}",
+        counted(totals.buckets, "bucket"),
         totals.empty,
         board.order.name(),
         humantime::format_duration(every)
