@@ -12,6 +12,7 @@ mod json;
 mod listing;
 mod migrations;
 mod modes;
+mod plans;
 mod running;
 mod secrets;
 mod streams;

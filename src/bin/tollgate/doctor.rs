@@ -9,11 +9,13 @@ use crate::{exit, migrate, times};
 
 mod clock;
 mod mysql;
+mod planless;
 mod postgres;
 mod report;
 mod settings;
 mod sqlite;
 
+pub(crate) use planless::{Planless, mending};
 pub(crate) use report::Report;
 
 /// Check connection, schema, grants, clock, durability and settings, and say what to do
@@ -30,6 +32,12 @@ pub(crate) struct Args {
 /// What there is to check on one engine.
 pub(crate) trait Examine: sqlx::Database {
     fn examine(pool: &Pool<Self>, report: &mut Report) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+
+    /// Of so many buckets at most, how many follow which plan that is not there; `None`: none, or one that is.
+    fn planless(
+        pool: &Pool<Self>,
+        most: i64,
+    ) -> impl Future<Output = Result<Vec<(Option<String>, i64)>, sqlx::Error>> + Send;
 }
 
 impl Args {
@@ -47,6 +55,10 @@ impl Args {
         }
         if is_migrated {
             mode(store, &mut report).await;
+            // Only operators may look, here too.
+            if let Ok(planless) = Planless::find(pool).await {
+                planless.tell(&mut report);
+            }
         }
         report.say(self.json)?;
         Ok(ExitCode::from(if report.has_failed() { exit::CHECK_FAILED } else { 0 }))

@@ -161,8 +161,7 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
         Error::Take(TakeError::UnknownPlan { key, plan: None }) => (
             NEVER,
             format!("bucket '{key}' follows a plan that is not there any more"),
-            "`tollgate plan list` shows those that there are, `tollgate plan set NAME --quota 10/s` makes one"
-                .to_owned(),
+            format!("`tollgate explain {}` says which, and what makes it again", output::operand(key.as_str())),
         ),
         Error::Take(TakeError::Conflict(key)) => (
             NEVER,

@@ -4,6 +4,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tollgate::{Admin, Explanation, Key, Mode, Origin, Prospect, Refill};
 
+use crate::doctor::mending;
 use crate::output::{GREEN, RED, plain, say, say_json};
 use crate::terms::key;
 use crate::times;
@@ -41,7 +42,7 @@ impl Args {
         } else {
             // Of a bucket that is not there and that nobody asked for, a key with a window need not hear.
             let bucket = why.known || sliding.is_none() || self.plan.is_some();
-            let mut lines = if bucket { bucket_words(&why) } else { Vec::new() };
+            let mut lines = if bucket { bucket_words(&why, self.plan.is_some()) } else { Vec::new() };
             lines.extend(sliding.as_ref().map(|sliding| ("window", sliding.counted())));
             lines.push(("mode", mode_words(&why)));
             lines.extend(bucket.then(|| ("a request", prospect(&why, lacking(&why, self.cost)))));
@@ -65,13 +66,18 @@ fn name(why: &Explanation, origin: Origin) -> String {
     }
 }
 
-fn bucket_words(why: &Explanation) -> Vec<(&'static str, String)> {
+fn bucket_words(why: &Explanation, named: bool) -> Vec<(&'static str, String)> {
     let bucket = match why.available {
         _ if !why.known => "none yet".to_owned(),
         Some(available) => format!("{available} available"),
         None => "exists".to_owned(),
     };
     let terms = match (why.quota, why.quota_from) {
+        // Whatever the bucket or an override says: the plan is looked for first.
+        _ if why.prospect == Prospect::UnknownPlan => {
+            let whose = if named { "the" } else { "its" };
+            format!("none: {whose} plan{} is not there", quoted_plan(why))
+        }
         (Some(quota), Some(Origin::Override)) => {
             let ending = times::ending(why.override_until);
             format!("{quota}, from an override{ending}{}", reason(why.override_reason.as_ref()))
@@ -125,10 +131,21 @@ fn prospect(why: &Explanation, lacking: Option<Lacking>) -> String {
             Duration::MAX => format!("would be {RED}denied{RED:#}, and no token comes back by itself"),
             after => format!("would be {RED}denied{RED:#}: a token comes in {}", times::span(after)),
         },
-        Prospect::UnknownPlan => "would fail: there is no such plan".to_owned(),
+        Prospect::UnknownPlan => format!("would fail: there is no plan{}{}", quoted_plan(why), made_again(why)),
         Prospect::Conflict => "would fail if it named that plan: the bucket has terms of its own".to_owned(),
         _ => "would fail, unless it names its terms: there is no such bucket".to_owned(),
     }
+}
+
+fn quoted_plan(why: &Explanation) -> String {
+    why.plan.as_ref().map_or_else(String::new, |plan| format!(" '{}'", plain(plan.as_str())))
+}
+
+/// The command that makes the plan, under the terms that the bucket has of it, as far as it is known.
+fn made_again(why: &Explanation) -> String {
+    let quota = why.quota.filter(|_| why.quota_from == Some(Origin::Bucket));
+    let quota = quota.map_or_else(|| "10/s".to_owned(), |quota| quota.to_string());
+    why.plan.as_ref().map_or_else(String::new, |plan| format!("; `{}` makes it", mending(plan.as_str(), &quota)))
 }
 
 fn as_json(key: &Key, why: &Explanation, lacking: Option<Lacking>) -> Value {

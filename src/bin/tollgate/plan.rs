@@ -2,8 +2,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tollgate::{Admin, Key, Plan};
+use tollgate::{Admin, Key, Migrate, Plan, SqlStore};
 
+use crate::doctor::{Examine, Planless};
 use crate::exit::Refusal;
 use crate::output::{Cell, Column, Table, plain, say, say_json};
 use crate::pages::{PAGE, every};
@@ -61,7 +62,7 @@ pub(crate) struct Override {
 }
 
 impl Command {
-    pub(crate) async fn run(self, store: &impl Admin) -> anyhow::Result<ExitCode> {
+    pub(crate) async fn run<DB: Migrate + Examine>(self, store: &SqlStore<DB>) -> anyhow::Result<ExitCode> {
         match self {
             Self::List { json } => list(store, json).await?,
             Self::Set { name, terms } => {
@@ -70,10 +71,7 @@ impl Command {
                 say(format!("plan {}: {quota}", plain(name.as_str())))?;
             }
             Self::Delete { name } => {
-                if !store.delete_plan(&name).await? {
-                    return Err(unknown(&name).into());
-                }
-                say(format!("plan {}: deleted", plain(name.as_str())))?;
+                delete(store, &name).await?;
             }
             Self::Override(change) => change.run(store).await?,
             Self::Overrides { json } => overrides::list(store, json).await?,
@@ -91,6 +89,22 @@ impl Override {
         say(overrides::replace(store, &self.key, &why, (quota, overrides::mode(&why)), reason, end).await?)?;
         Ok(())
     }
+}
+
+/// Says what is lost with a plan, and whose requests fail without it.
+async fn delete<DB: Migrate + Examine>(store: &SqlStore<DB>, name: &Key) -> anyhow::Result<()> {
+    let was = store.plan(name).await?.ok_or_else(|| unknown(name))?;
+    if !store.delete_plan(name).await? {
+        return Err(unknown(name).into());
+    }
+    let quota = was.quota.to_string();
+    say(format!("plan {}: deleted; it was {quota}", plain(name.as_str())))?;
+    // It is done, whether or not this role may count.
+    let planless = Planless::find(store.pool()).await.ok();
+    if let Some(left) = planless.and_then(|planless| planless.of_deleted(name.as_str(), &quota)) {
+        say(left)?;
+    }
+    Ok(())
 }
 
 async fn list(store: &impl Admin, json: bool) -> anyhow::Result<()> {

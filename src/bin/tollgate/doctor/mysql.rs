@@ -22,6 +22,18 @@ impl Examine for MySql {
         sessions(&settings, report);
         definer(&mut connection, &settings, report).await
     }
+
+    async fn planless(pool: &MySqlPool, most: i64) -> Result<Vec<(Option<String>, i64)>, sqlx::Error> {
+        sqlx::query_as(
+            "select case when p.name is null then convert(b.plan using utf8mb4) end, count(*)
+               from (select plan from token_buckets limit ?) b
+               left join token_plans p on p.name = b.plan
+              group by 1",
+        )
+        .bind(most)
+        .fetch_all(pool)
+        .await
+    }
 }
 
 async fn settings(connection: &mut MySqlConnection) -> Result<Settings, sqlx::Error> {

@@ -21,6 +21,18 @@ impl Examine for Postgres {
         examine(&settings(&mut connection).await?, report);
         vacuum(&mut connection, report).await
     }
+
+    async fn planless(pool: &PgPool, most: i64) -> Result<Vec<(Option<String>, i64)>, sqlx::Error> {
+        sqlx::query_as(
+            "select case when p.name is null then b.plan end, count(*)
+               from (select plan from tollgate.token_buckets limit $1) b
+               left join tollgate.token_plans p on p.name = b.plan
+              group by 1",
+        )
+        .bind(most)
+        .fetch_all(pool)
+        .await
+    }
 }
 
 /// A pooler that shares connections must know which of them has which statement: both of ours call theirs by one name.

@@ -15,6 +15,18 @@ impl Examine for Sqlite {
         writer(&mut connection, report).await?;
         size(&mut connection, report).await
     }
+
+    async fn planless(pool: &SqlitePool, most: i64) -> Result<Vec<(Option<String>, i64)>, sqlx::Error> {
+        sqlx::query_as(
+            "select case when p.name is null then b.plan end, count(*)
+               from (select plan from token_buckets limit ?1) b
+               left join token_plans p on p.name = b.plan
+              group by 1",
+        )
+        .bind(most)
+        .fetch_all(pool)
+        .await
+    }
 }
 
 async fn journal(connection: &mut SqliteConnection, report: &mut Report) -> Result<(), sqlx::Error> {

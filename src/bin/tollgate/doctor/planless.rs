@@ -1,0 +1,120 @@
+use sqlx::Pool;
+
+use super::{Examine, Report};
+use crate::output::{counted, operand, plain, quoted};
+
+/// How many buckets follow which plan that is not there: each request for one of them fails that names no other terms.
+pub(crate) struct Planless {
+    /// The most followed first.
+    plans: Vec<(String, u64)>,
+    looked_at: u64,
+}
+
+impl Planless {
+    /// Looks at so many buckets at most: nobody who asks in an emergency waits for a whole large table to be read.
+    pub(crate) async fn find<DB: Examine>(pool: &Pool<DB>) -> Result<Self, sqlx::Error> {
+        let counts = DB::planless(pool, MOST_BUCKETS).await?;
+        Ok(Self::of(counts.into_iter().map(|(plan, buckets)| (plan, u64::try_from(buckets).unwrap_or(0))).collect()))
+    }
+
+    /// Of the counts by absent plan, and of those buckets that follow none.
+    fn of(counts: Vec<(Option<String>, u64)>) -> Self {
+        let looked_at = counts.iter().map(|(_, buckets)| buckets).sum();
+        let mut plans: Vec<_> = counts.into_iter().filter_map(|(plan, buckets)| Some((plan?, buckets))).collect();
+        plans.sort_unstable_by(|(one, more), (other, fewer)| fewer.cmp(more).then_with(|| one.cmp(other)));
+        Self { plans, looked_at }
+    }
+
+    /// What a plan leaves behind that was deleted under these terms, if anything.
+    pub(crate) fn of_deleted(&self, name: &str, quota: &str) -> Option<String> {
+        let found = self.plans.iter().find(|(plan, _)| plan == name);
+        let Some((_, buckets)) = found else {
+            let list = format!("`tollgate list --plan {}` looks through all", quoted(name));
+            return (!self.is_all()).then(|| format!("no bucket{} follows it: {list}", self.part()));
+        };
+        let (follow, fail) = if *buckets == 1 { ("follows", "its") } else { ("follow", "their") };
+        let buckets = counted(*buckets, "bucket");
+        let part = self.part();
+        Some(format!(
+            "{buckets}{part} {follow} it: {fail} requests fail from now on; to make it again: {}",
+            mending(name, quota)
+        ))
+    }
+
+    pub(super) fn tell(&self, report: &mut Report) {
+        let Some((most, _)) = self.plans.first() else {
+            report.ok("plans", format!("each that a bucket{} follows is there", self.part()));
+            return;
+        };
+        let all: u64 = self.plans.iter().map(|(_, buckets)| buckets).sum();
+        let follow = if all == 1 { "follows a plan that is" } else { "follow plans that are" };
+        let first = self.plans.iter().take(MOST_NAMES).map(|(plan, buckets)| format!("{} ({buckets})", plain(plan)));
+        let more = self.plans.len().saturating_sub(MOST_NAMES);
+        let more = (more > 0).then(|| format!("and {more} more"));
+        let names = first.chain(more).collect::<Vec<_>>().join(", ");
+        let buckets = counted(all, "bucket");
+        let found = format!("{buckets}{} {follow} not there, and requests for them fail: {names}", self.part());
+        let advice = format!(
+            "make it again under its terms: `{}`; `tollgate list --plan NAME` shows its buckets",
+            mending(most, "10/s burst 20")
+        );
+        report.warn("plans", found, advice);
+    }
+
+    fn is_all(&self) -> bool {
+        self.looked_at < MOST_BUCKETS.unsigned_abs()
+    }
+
+    /// Of which, if not of all.
+    fn part(&self) -> String {
+        if self.is_all() { String::new() } else { format!(" of the {MOST_BUCKETS} looked at") }
+    }
+}
+
+/// What makes a plan.
+pub(crate) fn mending(name: &str, quota: &str) -> String {
+    format!("tollgate plan set --quota {} {}", quoted(quota), operand(name))
+}
+
+/// A second's work, or a few.
+const MOST_BUCKETS: i64 = 1_000_000;
+
+/// As many as a line has room for.
+const MOST_NAMES: usize = 5;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(counts: &[(Option<&str>, u64)]) -> (&'static str, String) {
+        let counts = counts.iter().map(|(plan, buckets)| (plan.map(str::to_owned), *buckets));
+        let mut report = Report::default();
+        Planless::of(counts.collect()).tell(&mut report);
+        (report.status(), report.found("plans").to_owned())
+    }
+
+    #[test]
+    fn the_plans_that_most_buckets_miss_are_named_first_and_how_many_there_are_beside() {
+        assert_eq!(told(&[]), ("ok", "each that a bucket follows is there".to_owned()));
+        assert_eq!(
+            told(&[(None, 7), (Some("gold"), 1)]),
+            ("warn", "1 bucket follows a plan that is not there, and requests for them fail: gold (1)".to_owned())
+        );
+        let (status, found) =
+            told(&[(Some("a"), 1), (Some("f"), 2), (Some("b"), 9), (Some("c"), 1), (Some("d"), 1), (Some("e"), 1)]);
+        assert_eq!(status, "warn");
+        assert!(found.starts_with("15 buckets follow plans that are not there"), "{found}");
+        assert!(found.ends_with(": b (9), f (2), a (1), c (1), d (1), and 1 more"), "{found}");
+    }
+
+    #[test]
+    fn of_a_table_that_is_not_looked_through_that_is_said() {
+        let (_, found) = told(&[(None, 999_990), (Some("gold"), 10)]);
+        assert!(found.starts_with("10 buckets of the 1000000 looked at follow plans"), "{found}");
+        let left = |buckets| Planless::of(vec![(None, buckets)]).of_deleted("gold", "10/s");
+        assert_eq!(left(999_999), None);
+        let sought = "no bucket of the 1000000 looked at follows it: `tollgate list --plan gold` looks through all";
+        assert_eq!(left(1_000_000).as_deref(), Some(sought));
+        assert_eq!(told(&[(None, 1_000_000)]).1, "each that a bucket of the 1000000 looked at follows is there");
+    }
+}
