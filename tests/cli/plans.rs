@@ -41,3 +41,46 @@ fn a_plan_that_is_deleted_is_told_with_the_buckets_that_fail_and_the_command_tha
         database.run(&["doctor"]).ended(0).says(&["ok    plans"]);
     }
 }
+
+#[test]
+fn what_is_replaced_is_said() {
+    for engine in EACH {
+        let database = Database::migrated(engine);
+        let says = |arguments: &[&str], said: &str| {
+            assert_eq!(database.run(arguments).ended(0).out.lines().next(), Some(said), "{engine:?}");
+        };
+        says(&["plan", "set", "free", "--quota", "10/s"], "plan free: 10/s");
+        says(&["plan", "set", "free", "--quota", "20/s"], "plan free: 20/s; it was 10/s");
+        says(&["mode", "off", "--plan", "free", "--reason", "test"], "plan free: off: test");
+        says(&["mode", "shadow", "--plan", "free"], "plan free: shadow; it was off: test");
+        says(&["mode", "--clear", "--plan", "free"], "plan free: that of all; it was shadow");
+        says(&["mode", "--clear"], "all: enforce");
+        says(&["mode", "shadow", "--reason", "incident 42"], "all: shadow: incident 42");
+        says(&["mode", "block"], "all: block; it was shadow: incident 42");
+        says(&["mode", "--clear"], "all: enforce; it was block");
+    }
+}
+
+#[test]
+fn a_bucket_that_is_there_is_said_to_keep_its_tokens_or_to_be_unchanged() {
+    for engine in EACH {
+        let database = Database::migrated(engine);
+        let creates = |key: &str, quota: &str, said: &str| {
+            let out = database.run(&["create", key, "--quota", quota]).ended(0).out;
+            assert_eq!(out, format!("bucket {key}: {quota}{said}\ntry it: tollgate take {key}\n"), "{engine:?}");
+        };
+        creates("a", "7/h", "");
+        creates("a", "7/h", "; unchanged");
+        database.run(&["take", "a", "--cost", "4"]).ended(0);
+        creates("a", "9/h", "; it was 7/h; it keeps its tokens");
+        database.run(&["take", "a", "--cost", "3"]).ended(0);
+        database.run(&["take", "a", "--cost", "3"]).ended(75);
+        database.run(&["take", "first", "--quota", "7/h"]).ended(0);
+        creates("first", "7/h", "; its first request had made it; it keeps its tokens");
+        database.run(&["plan", "set", "free", "--quota", "5/h"]).ended(0);
+        database.run(&["take", "follows", "--plan", "free"]).ended(0);
+        creates("follows", "7/h", "; it followed plan free; it keeps its tokens");
+        database.run(&["plan", "override", "a", "--quota", "1000/h"]).ended(0);
+        creates("a", "8/h", "; an override still holds, 1000/h; it keeps its tokens");
+    }
+}

@@ -1,6 +1,6 @@
 use std::process::ExitCode;
 
-use tollgate::{Admin, Key};
+use tollgate::{Admin, BucketLevel, Explanation, Key, Origin, Quota};
 
 use crate::output::{operand, plain, say};
 use crate::terms::{Terms, key};
@@ -23,9 +23,24 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) async fn run(self, store: &impl Admin) -> anyhow::Result<ExitCode> {
         let quota = self.terms.required()?;
+        let (why, level) = (store.explain(&self.name, None).await?, store.peek(&self.name).await?);
         store.create_bucket(&self.name, quota).await?;
+        let changed = level.map_or_else(String::new, |level| format!("; {}", changed(&why, &level, quota)));
         let (name, take) = (plain(self.name.as_str()), operand(self.name.as_str()));
-        say(format!("bucket {name}: {quota}\ntry it: tollgate take {}", plain(&take)))?;
+        say(format!("bucket {name}: {quota}{changed}\ntry it: tollgate take {}", plain(&take)))?;
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// What is other than before with a bucket that was there.
+fn changed(why: &Explanation, level: &BucketLevel, quota: Quota) -> String {
+    let what = match (&level.plan, why.quota, why.quota_from) {
+        (Some(plan), ..) => format!("it followed plan {}", plain(plan.as_str())),
+        // The bucket's own terms are not looked at beneath those.
+        (None, Some(over), Some(Origin::Override)) => format!("an override still holds, {over}"),
+        (None, Some(was), _) if was != quota => format!("it was {was}"),
+        (None, ..) if !level.provisioned => "its first request had made it".to_owned(),
+        (None, ..) => return "unchanged".to_owned(),
+    };
+    format!("{what}; it keeps its tokens")
 }

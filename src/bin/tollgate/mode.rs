@@ -88,15 +88,17 @@ struct Change {
 
 impl Change {
     async fn of_all(self, store: &impl Admin) -> anyhow::Result<()> {
+        let before = Set::of_all(store).await?;
         store.set_mode(self.mode.unwrap_or(Mode::Enforce), self.reason.as_deref(), self.until).await?;
-        Ok(say(Set::of_all(store).await?.words())?)
+        Ok(say(Set::of_all(store).await?.words() + &before.it_was())?)
     }
 
     async fn of_plan(self, store: &impl Admin, name: &Key) -> anyhow::Result<()> {
+        let before = Set::of_plan(store, name).await?;
         if !store.set_plan_mode(name, self.mode, self.reason.as_deref(), self.until).await? {
             return Err(plan::unknown(name).into());
         }
-        Ok(say(Set::of_plan(store, name).await?.words())?)
+        Ok(say(Set::of_plan(store, name).await?.words() + &before.it_was())?)
     }
 
     /// In the key's override, whose terms stay.
@@ -151,6 +153,16 @@ impl Set {
         let switch = self.switch.as_ref();
         let mode = switch.map_or_else(|| otherwise.to_owned(), |switch| times::switch(switch, otherwise));
         format!("{kind}{name}: {mode}")
+    }
+
+    /// What was there before it was replaced, and is nowhere else then, if it held.
+    fn it_was(&self) -> String {
+        let is_said = |switch: &&Switch| {
+            let is_usual = self.name.is_none() && switch.mode == Mode::Enforce && switch.reason.is_none();
+            !times::is_over(switch) && !is_usual
+        };
+        let held = self.switch.as_ref().filter(is_said);
+        held.map_or_else(String::new, |switch| format!("; it was {}", times::switch(switch, "")))
     }
 
     fn as_json(&self) -> Value {

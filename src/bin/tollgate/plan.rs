@@ -67,8 +67,10 @@ impl Command {
             Self::List { json } => list(store, json).await?,
             Self::Set { name, terms } => {
                 let quota = terms.required()?;
+                let was = store.plan(&name).await?;
                 store.create_plan(&name, quota).await?;
-                say(format!("plan {}: {quota}", plain(name.as_str())))?;
+                let was = was.map_or_else(String::new, |was| format!("; it was {}", was.quota));
+                say(format!("plan {}: {quota}{was}", plain(name.as_str())))?;
             }
             Self::Delete { name } => {
                 delete(store, &name).await?;
