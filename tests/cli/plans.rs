@@ -84,3 +84,28 @@ fn a_bucket_that_is_there_is_said_to_keep_its_tokens_or_to_be_unchanged() {
         creates("a", "8/h", "; an override still holds, 1000/h; it keeps its tokens");
     }
 }
+
+#[test]
+fn a_request_that_is_repeated_with_its_id_takes_nothing_more() {
+    for engine in EACH {
+        let database = Database::migrated(engine);
+        database.run(&["create", "a", "--quota", "5 once"]).ended(0);
+        let id = "67e55044-10b1-426f-9247-bb680e5fe0c8";
+        let take = |more: &[&str]| database.run(&[&["take", "a", "--cost", "2", "--id", id], more].concat());
+        take(&[]).ended(0).says(&["granted"]);
+        take(&["--remember", "2h"]).ended(0).says(&["granted"]);
+        assert_eq!(take(&["--json"]).ended(0).json()["granted"], true);
+        assert_eq!(database.run(&["peek", "a", "--json"]).ended(0).json()[0]["granted"], 2, "{engine:?}");
+        // An id is that of one request.
+        database.run(&["take", "a", "--cost", "3", "--id", id]).ended(64).says(&["that of another request"]);
+        database.run(&["take", "a", "--cost", "3"]).ended(0);
+        let other = ["take", "a", "--id", "67e55044-10b1-426f-9247-bb680e5fe0c9"];
+        database.run(&other).ended(75);
+        // A denial is not remembered.
+        database.run(&["reset", "a"]).ended(0);
+        database.run(&other).ended(0);
+    }
+    let database = Database::empty(Engine::Sqlite);
+    database.run(&["take", "a", "--id", "7"]).ended(2).says(&["--id"]);
+    database.run(&["take", "a", "--remember", "1h"]).ended(2).says(&["--id"]);
+}

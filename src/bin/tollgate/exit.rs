@@ -169,6 +169,9 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
             "take from it without --quota and --plan".to_owned(),
         ),
         Error::Take(_) => (NEVER, all, String::new()),
+        Error::DeadlineExceeded(_) | Error::OutcomeUnknown(_) => {
+            (DATABASE, redact(&all), format!("with `tollgate take --id UUID` it may be repeated; {doctor}"))
+        }
         Error::Admin(_) | Error::Key(_) | Error::Mode(_) | Error::Quota(_) => (WRONG_ARGUMENTS, all, String::new()),
         _ => (DATABASE, redact(&all), doctor.to_owned()),
     }
