@@ -135,7 +135,7 @@ fn who_is_interrupted_while_it_waits_gives_its_token_back() {
         database.run(&["create", "a", "--capacity", "1", "--per", "1d"]).ended(0);
         database.run(&["take", "a"]).ended(0);
         let available = || database.run(&["peek", "a", "--json"]).ended(0).json()[0]["available"].clone();
-        for (signal, code) in [("TERM", 143), ("INT", 130), ("HUP", 129)] {
+        for (signal, code) in [("TERM", 143), ("INT", 130), ("HUP", 129), ("QUIT", 131), ("USR1", 138), ("USR2", 140)] {
             let mut command = database.command(&["run", "a", "--", "echo", "ran"]);
             let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
             until(|| available() == -1);

@@ -13,8 +13,17 @@ impl Signals {
         use tokio::signal::unix::{SignalKind, signal};
 
         let ignored = ignored();
-        let heard = [(1, SignalKind::hangup()), (2, SignalKind::interrupt()), (15, SignalKind::terminate())];
-        let heard = heard.into_iter().filter(|(number, _)| ignored >> (number - 1) & 1 == 0);
+        let heard = [
+            SignalKind::hangup(),
+            SignalKind::interrupt(),
+            SignalKind::quit(),
+            SignalKind::terminate(),
+            SignalKind::user_defined1(),
+            SignalKind::user_defined2(),
+        ];
+        // Users' have other numbers on other systems.
+        let heard = heard.into_iter().filter_map(|kind| Some((u8::try_from(kind.as_raw_value()).ok()?, kind)));
+        let heard = heard.filter(|(number, _)| ignored >> (number - 1) & 1 == 0);
         heard.map(|(number, kind)| Ok((number, signal(kind)?))).collect::<std::io::Result<_>>().map(Self)
     }
 
