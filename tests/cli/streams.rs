@@ -42,6 +42,9 @@ fn an_output_that_cannot_be_written_is_told() {
         &["create", "a", "--quota", "1/s"],
         &["take", "a"],
         &["completions", "bash"],
+        &["--help"],
+        &["take", "--help"],
+        &["--version"],
     ] {
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("Linux has it");
         let output = database.command(arguments).stdout(full).output().expect("it starts");

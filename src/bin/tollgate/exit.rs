@@ -73,13 +73,15 @@ pub(crate) fn misused(error: &clap::Error) -> ExitCode {
     if error.kind() == ErrorKind::InvalidUtf8 {
         text += "\nhint: keys, names and reasons are UTF-8: make text of other bytes, such as hexadecimal digits\n";
     }
-    // What cannot be written, nobody reads.
-    let _ = if error.use_stderr() {
-        anstream::stderr().write_all(text.as_bytes())
-    } else {
-        anstream::stdout().write_all(text.as_bytes())
-    };
-    ExitCode::from(if error.use_stderr() { WRONG_ARGUMENTS } else { 0 })
+    if error.use_stderr() {
+        // What cannot be written, nobody reads.
+        let _ = anstream::stderr().write_all(text.as_bytes());
+        return ExitCode::from(WRONG_ARGUMENTS);
+    }
+    match output::say(text.trim_end_matches('\n')) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(refusal) => failed(&refusal.into()),
+    }
 }
 
 /// What to say in the place of clap's words, if those would repeat what may be a database URL.
