@@ -159,7 +159,7 @@ fn text_of_others_does_not_steer_the_terminal() {
     let database = Database::migrated(Engine::Sqlite);
     let key = "red\u{1b}[31m\nnext\u{202e}";
     database.run(&["create", key, "--quota", "1/h"]).ended(0);
-    for arguments in [&["list"][..], &[], &["peek", key], &["explain", key], &["take", key], &["reset", key]] {
+    for arguments in [&["list"][..], &["peek", key], &["explain", key], &["take", key], &["reset", key]] {
         let ran = database.run(arguments).ended(0);
         assert!(
             !ran.out.contains(['\u{1b}', '\u{202e}']) && ran.out.contains("red\\u{1b}[31m\\nnext\\u{202e}"),

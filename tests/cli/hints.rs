@@ -194,3 +194,21 @@ fn completions_and_help_need_no_database() {
     let ran = tollgate(None, &database.directory).arg("--help").output().expect("it starts");
     Ran::new(ran).ended(0).says(&["75  denied"]);
 }
+
+#[test]
+fn a_key_that_cannot_be_seen_is_hinted_at_as_a_shell_passes_it_on() {
+    let database = Database::migrated(Engine::Sqlite);
+    let bin = std::path::Path::new(env!("CARGO_BIN_EXE_tollgate")).parent().expect("a directory");
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").expect("a path"));
+    for key in ["red\u{1b}[31m\nnext\u{202e}", "tab\t1's \\n", "\u{85}7"] {
+        let out = database.run(&["create", key, "--quota", "9/h"]).ended(0).out;
+        let hint = out.split_once("try it: ").expect("a hint").1;
+        assert!(hint.starts_with("tollgate take $'") && !hint.trim_end().contains(char::is_control), "{hint}");
+        let mut shell = std::process::Command::new("bash");
+        shell.args(["-c", &format!("{} --json", hint.trim_end())]).env("PATH", &path);
+        let ran = shell.env("DATABASE_URL", &database.url).current_dir(&database.directory).output();
+        let taken = Ran::new(ran.expect("a shell")).ended(0).json();
+        assert_eq!((&taken["key"], &taken["remaining"]), (&key.into(), &8.into()));
+    }
+    database.run(&[]).ended(0).says(&["tollgate explain $'red\\033[31m\\nnext\\342\\200\\256'"]);
+}

@@ -34,7 +34,7 @@ pub(crate) fn say(text: impl AsRef<str>) -> Result<(), Refusal> {
 pub(crate) fn say_json(value: &Value) -> Result<(), Refusal> {
     let mut json = String::new();
     for c in format!("{value:#}").chars() {
-        if c != '\n' && (c.is_control() || reorders(c)) {
+        if c != '\n' && is_unseen(c) {
             let _ = write!(json, "\\u{:04x}", u32::from(c));
         } else {
             json.push(c);
@@ -47,14 +47,15 @@ pub(crate) fn say_json(value: &Value) -> Result<(), Refusal> {
 pub(crate) fn plain(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() || reorders(c) { shown.extend(c.escape_default()) } else { shown.push(c) }
+        if is_unseen(c) { shown.extend(c.escape_default()) } else { shown.push(c) }
     }
     shown
 }
 
-/// Characters that show others in another place, or that are not seen.
-fn reorders(c: char) -> bool {
-    matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+/// Characters that steer a terminal, show others in another place, or are not seen.
+fn is_unseen(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
 /// The same for text that may have several lines.
@@ -72,9 +73,30 @@ pub(crate) fn quoted(word: &str) -> String {
     let safe = |c: char| c.is_ascii_alphanumeric() || "_-./:@%+=,".contains(c);
     if !word.is_empty() && word.chars().all(safe) {
         word.to_owned()
+    } else if word.chars().any(is_unseen) {
+        escaped(word)
     } else {
         format!("'{}'", word.replace('\'', r"'\''"))
     }
+}
+
+/// As shells read text of which not all can be seen. Bytes by three octal digits: what follows is no part of those.
+fn escaped(word: &str) -> String {
+    let mut text = "$'".to_owned();
+    for c in word.chars() {
+        match c {
+            '\n' => text.push_str(r"\n"),
+            '\t' => text.push_str(r"\t"),
+            '\'' | '\\' => text.extend(['\\', c]),
+            c if is_unseen(c) => {
+                for byte in c.encode_utf8(&mut [0; 4]).bytes() {
+                    let _ = write!(text, r"\{byte:03o}");
+                }
+            }
+            c => text.push(c),
+        }
+    }
+    text + "'"
 }
 
 /// A word that ends a command, and is none of its options.
