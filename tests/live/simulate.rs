@@ -170,3 +170,75 @@ fn files_that_cannot_be_read_or_written_are_told() {
         assert_eq!(simulate(&[&["10/s"], &arguments[..]].concat(), "").ended(code).says(&[expected]).out, "");
     }
 }
+
+/// Five clients in five seconds: one asks ten times a second, the others once.
+fn log_of_clients() -> String {
+    let line =
+        |client: &str, second: u32| format!("{client} - - [10/Oct/2026:13:55:3{second} +0200] \"GET /\" 200 1\n");
+    let busy = (0..50).map(|n| line("10.0.0.9", n / 10));
+    busy.chain((0..5).flat_map(|second| ["10.0.0.1", "::1"].map(|client| line(client, second)))).collect()
+}
+
+#[test]
+fn a_limit_on_each_client_says_whom_it_denies() {
+    let table = simulate(&["2/s burst 4", "5/s", "--traffic", "-", "--by-client"], &log_of_clients()).ended(0).out;
+    let expected = "\
+4s of traffic; verb: allow
+
+                                     2/s burst 4          5/s
+arrivals                                      60           60
+granted                              22 (36.7 %)  35 (58.3 %)
+denied                               38 (63.3 %)  25 (41.7 %)
+most asked for in any 2s by one client        20           20
+most granted in any 2s by one client           6           10
+longest time of denials only                 0 ms         0 ms
+clients                                        3            3
+clients denied                        1 (33.3 %)   1 (33.3 %)
+denied to 10.0.0.9                   38 (76.0 %)  25 (50.0 %)
+";
+    let squeezed =
+        |text: &str| text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>();
+    assert_eq!(squeezed(&table), squeezed(expected));
+    let all = simulate(&["2/s burst 4", "5/s", "--traffic", "-"], &log_of_clients()).ended(0).out;
+    assert!(!all.contains("client"), "{all}");
+    let json = simulate(&["2/s burst 4", "--traffic", "-", "--by-client", "--json"], &log_of_clients()).ended(0).json();
+    let limit = &json["limits"][0];
+    assert_eq!((&limit["clients"], &limit["clients_denied"]), (&3.into(), &1.into()));
+    assert_eq!(limit["most_denied"], serde_json::json!([{"client": "10.0.0.9", "arrived": 50, "denied": 38}]));
+}
+
+#[test]
+fn a_client_alone_comes_to_what_its_own_lines_do() {
+    let log = log_of_clients();
+    let own: Vec<_> = log.lines().filter(|line| line.starts_with("10.0.0.9")).collect();
+    let own = own.join("\n");
+    for limit in ["2/s burst 4", "3 per 1s", "7 in 3s at 1s", "20 once"] {
+        for more in [&[][..], &["--provisioned"], &["--wait", "1s"]] {
+            let run = |log: &str, by: &[&str]| {
+                let arguments = [&["--json", limit, "--traffic", "-"], more, by].concat();
+                let ran = simulate(&arguments, log).ended(0).json();
+                ran["limits"][0].clone()
+            };
+            let (each, alone) = (run(&log, &["--by-client"]), run(&own, &[]));
+            assert_eq!(each["most_denied"][0]["denied"], alone["denied"]["requests"], "{limit} {more:?}");
+            assert_eq!(each["most_granted_in_window"], alone["most_granted_in_window"], "{limit} {more:?}");
+        }
+    }
+}
+
+#[test]
+fn lines_that_cannot_be_read_are_left_out_and_counted_if_that_is_asked() {
+    let traffic = "0 1 a\nnonsense\n1 1\n2 1 b\n";
+    simulate(&["1/s", "--traffic", "-", "--by-client"], traffic).ended(66).says(&["line 2", "--skip-unreadable"]);
+    let arguments = ["1/s", "--traffic", "-", "--skip-unreadable"];
+    simulate(&arguments, traffic).ended(0).says(&["2s of traffic; verb: allow; 1 line skipped\n"]);
+    // Without a client it is nobody's.
+    let by_client = [&arguments[..], &["--by-client"]].concat();
+    simulate(&by_client, traffic).ended(0).says(&["; 2 lines skipped\n"]);
+    assert_eq!(simulate(&[&by_client[..], &["--json"]].concat(), traffic).ended(0).json()["skipped_lines"], 2);
+    simulate(&by_client, "nonsense\n").ended(66).says(&["no arrival"]);
+    for wrong in [&["--pattern", "steady:1/s", "--by-client"][..], &["--traffic", "-", "--by-client", "--svg", "a.svg"]]
+    {
+        simulate(&[&["1/s"], wrong].concat(), "").ended(2).says(&["cannot be used with"]);
+    }
+}

@@ -69,8 +69,8 @@ impl Picture {
 fn story() -> Traffic {
     let burst = |from: i64, requests: i64| (0..requests).map(move |n| from + n * 200);
     let times = burst(3_800, 6).chain(burst(5_200, 6)).chain((0..9).map(|n| 8_000 + n * 500)).chain(burst(17_200, 8));
-    let arrivals = times.map(|ms| Arrival { at: START + ms * 1_000_000, cost: 1 }).collect();
-    Traffic { arrivals, begin: START, end: START + 24 * SECOND_NS }
+    let arrivals = times.map(|ms| Arrival { at: START + ms * 1_000_000, cost: 1, client: 0 }).collect();
+    Traffic { arrivals, begin: START, end: START + 24 * SECOND_NS, clients: Vec::new(), skipped: 0 }
 }
 
 const FIVE_SECONDS: Duration = Duration::from_secs(5);

@@ -13,6 +13,7 @@ use tollgate::{Quota, Refill, Rule, Window};
 use crate::exit::Refusal;
 use crate::{output, times};
 
+mod clients;
 mod draw;
 mod figures;
 mod file;
@@ -22,6 +23,7 @@ mod run;
 mod traffic;
 
 use figures::Figures;
+use file::Reading;
 use pattern::Pattern;
 use report::Report;
 use run::Limit;
@@ -32,16 +34,23 @@ use run::Limit;
 /// and the same command shows the same result. Periods of the calendar are those of the times in the traffic; a pattern
 /// begins with one.
 #[derive(Clone, Debug, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag by itself")]
 #[command(after_help = EXAMPLES, group = ArgGroup::new("source").required(true))]
 pub(crate) struct Args {
     /// One limit, or two beside each other: a quota such as '10/s burst 20', '1000 per calendar 1d' or '100 once', or a
     /// sliding window such as '100 in 60s at 5s'
     #[arg(value_name = "LIMIT", required = true, num_args = 1..=2, value_parser = limit)]
     limits: Vec<Rule>,
-    /// A file with an arrival on each line, `-` for standard input: seconds or an RFC 3339 timestamp, and perhaps a cost;
-    /// or an access log in the common or combined format
+    /// A file with an arrival on each line, `-` for standard input: seconds or an RFC 3339 timestamp, perhaps a cost, and
+    /// perhaps a client; or an access log in the common or combined format
     #[arg(long, value_name = "FILE", group = "source")]
     traffic: Option<PathBuf>,
+    /// A limit on each client: an access log's first field, or a third column, says whose bucket it is
+    #[arg(long, conflicts_with_all = ["pattern", "svg"])]
+    by_client: bool,
+    /// Leave out the lines of the file that are no arrivals, and say how many they were
+    #[arg(long, conflicts_with = "pattern")]
+    skip_unreadable: bool,
     /// Traffic in words: 'steady:50/s', 'poisson:50/s', 'burst:20 every 5s', 'sine:50/s every 30s' (from nothing to twice
     /// the rate), 'on-off:50/s on 5s off 10s', or several with + between them
     #[arg(long, group = "source")]
@@ -81,7 +90,7 @@ impl Args {
             return Err(Refusal::arguments(message, "draw into a file: --svg limits.svg").into());
         }
         let traffic = match (&self.traffic, &self.pattern) {
-            (Some(file), _) => file::read(file).map_err(|error| {
+            (Some(file), _) => file::read(file, self.reading()).map_err(|error| {
                 let is_absent = error.is::<io::Error>();
                 let hint = if is_absent { "name a file that is there, or - for standard input" } else { file::FORMS };
                 Refusal::unreadable(format!("{error:#}"), hint)
@@ -98,11 +107,16 @@ impl Args {
         };
         let window = self.window.unwrap_or_else(|| self.limits.iter().map(refill_time).max().unwrap_or(SECOND));
         let progress = output::progress(format!("{} arrivals", traffic.arrivals.len()));
-        let (mut limits, mut runs) = (Vec::new(), Vec::new());
+        let (mut limits, mut runs, mut tallies) = (Vec::new(), Vec::new(), Vec::new());
         for rule in &self.limits {
             let run = self.limit(rule).run(&traffic).await?;
-            limits.push((text(rule), Figures::of(&run.asked, window)));
-            runs.push((self.title(rule), run));
+            if self.by_client {
+                limits.push((text(rule), Figures::of_each(&run.asked, window)));
+                tallies.push(clients::tallies(traffic.clients.len(), &run.asked));
+            } else {
+                limits.push((text(rule), Figures::of(&run.asked, window)));
+                runs.push((self.title(rule), run));
+            }
         }
         progress.finish_and_clear();
         if let Some(file) = &self.svg {
@@ -119,13 +133,25 @@ impl Args {
             })?;
         }
         let lasted = Duration::from_nanos((traffic.end - traffic.begin).unsigned_abs());
-        let report = Report { limits: &limits, lasted, window, longest_wait: self.wait };
+        let report = Report {
+            limits: &limits,
+            lasted,
+            window,
+            longest_wait: self.wait,
+            skipped: traffic.skipped,
+            clients: &traffic.clients,
+            tallies: &tallies,
+        };
         if self.json {
             output::say_json(&report.json())?;
         } else {
             output::say(report.table())?;
         }
         Ok(ExitCode::SUCCESS)
+    }
+
+    fn reading(&self) -> Reading {
+        Reading { by_client: self.by_client, skip_unreadable: self.skip_unreadable }
     }
 
     fn limit(&self, rule: &Rule) -> Limit {
@@ -170,5 +196,6 @@ const SECOND: Duration = Duration::from_secs(1);
 const EXAMPLES: &str = "\
 Examples:
   tollgate simulate '10/s burst 20' --pattern 'poisson:12/s' --for 5min
+  tollgate simulate '10/s burst 50' --traffic access.log --by-client   # whom would it deny?
   tollgate simulate '100/min' '100 in 60s at 5s' --traffic access.log --svg limits.svg
   tollgate simulate '10/s' '10/s burst 20' --pattern 'on-off:30/s on 5s off 10s' --wait 2s";

@@ -61,6 +61,29 @@ impl Figures {
         figures
     }
 
+    /// Of each client's by themselves, together: the worst window, and the longest time of denials, are one client's.
+    pub(crate) fn of_each(asked: &[Asked], window: Duration) -> Self {
+        let mut asked = asked.to_vec();
+        asked.sort_by_key(|asked| asked.arrival.client);
+        let clients = asked.chunk_by(|one, next| one.arrival.client == next.arrival.client);
+        clients.map(|asked| Self::of(asked, window)).fold(Self::default(), |all, one| all.and(&one))
+    }
+
+    fn and(self, other: &Self) -> Self {
+        Self {
+            arrived: self.arrived.and(other.arrived),
+            granted: self.granted.and(other.granted),
+            denied: self.denied.and(other.denied),
+            never: self.never.and(other.never),
+            waited: self.waited.and(other.waited),
+            longest_wait: self.longest_wait.max(other.longest_wait),
+            total_wait: self.total_wait.saturating_add(other.total_wait),
+            longest_drought: self.longest_drought.max(other.longest_drought),
+            most_asked: self.most_asked.max(other.most_asked),
+            most_used: self.most_used.max(other.most_used),
+        }
+    }
+
     /// Of those that were granted.
     pub(crate) fn mean_wait(&self) -> Duration {
         self.total_wait.checked_div(u32::try_from(self.granted.requests).unwrap_or(u32::MAX)).unwrap_or_default()
@@ -70,6 +93,10 @@ impl Figures {
 impl Count {
     fn add(&mut self, tokens: u64) {
         self.add_if(true, tokens);
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self { requests: self.requests + other.requests, tokens: self.tokens.saturating_add(other.tokens) }
     }
 
     fn add_if(&mut self, counts: bool, tokens: u64) {
@@ -110,7 +137,7 @@ mod tests {
     const S: i64 = 1_000_000_000;
 
     fn asked(at: i64, cost: u64, answer: Answer) -> Asked {
-        Asked { arrival: Arrival { at, cost }, answer }
+        Asked { arrival: Arrival { at, cost, client: 0 }, answer }
     }
 
     #[test]

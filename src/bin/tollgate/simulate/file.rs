@@ -6,34 +6,52 @@ use std::path::Path;
 use anyhow::{Context, ensure};
 use chrono::DateTime;
 
+use super::clients::Names;
 use super::traffic::{Arrival, Traffic};
 
+/// What of a file is of use.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Reading {
+    /// Clients are told apart, and each line has to name its own.
+    pub(crate) by_client: bool,
+    /// Lines that are no arrivals are counted, and left out.
+    pub(crate) skip_unreadable: bool,
+}
+
+/// What a file says, line by line.
+#[derive(Default)]
+struct Lines {
+    arrivals: Vec<Arrival>,
+    clients: Names,
+    skipped: u64,
+}
+
 /// Reads a file, or with `-` what is piped in.
-pub(crate) fn read(path: &Path) -> anyhow::Result<Traffic> {
+pub(crate) fn read(path: &Path, reading: Reading) -> anyhow::Result<Traffic> {
     let name = path.display();
-    let arrivals = if path == Path::new("-") {
-        parse(std::io::stdin().lock())
+    let lines = if path == Path::new("-") {
+        parse(std::io::stdin().lock(), reading)
     } else {
         let file = std::fs::File::open(path).with_context(|| format!("cannot read the traffic file {name}"))?;
-        parse(BufReader::new(file))
+        parse(BufReader::new(file), reading)
     };
-    arrivals.and_then(in_order).with_context(|| format!("the traffic file {name}"))
+    lines.and_then(in_order).with_context(|| format!("the traffic file {name}"))
 }
 
 /// From the first arrival to the last.
 ///
 /// An access log is written when answers end, so its lines are not quite in order.
-fn in_order(mut arrivals: Vec<Arrival>) -> anyhow::Result<Traffic> {
+fn in_order(Lines { mut arrivals, clients, skipped }: Lines) -> anyhow::Result<Traffic> {
     arrivals.sort_by_key(|arrival| arrival.at);
     let (begin, last) =
         arrivals.first().zip(arrivals.last()).map(|(first, last)| (first.at, last.at)).context("no arrival")?;
     // A span that anything can be drawn in.
     let end = last.max(begin + 1_000_000);
-    Ok(Traffic { arrivals, begin, end })
+    Ok(Traffic { arrivals, begin, end, clients: clients.into_keys(), skipped })
 }
 
-fn parse(mut lines: impl BufRead) -> anyhow::Result<Vec<Arrival>> {
-    let (mut arrivals, mut bytes) = (Vec::new(), Vec::new());
+fn parse(mut lines: impl BufRead, reading: Reading) -> anyhow::Result<Lines> {
+    let (mut said, mut bytes) = (Lines::default(), Vec::new());
     for number in 1_u64.. {
         bytes.clear();
         // What is no log need not have lines at all.
@@ -47,27 +65,35 @@ fn parse(mut lines: impl BufRead) -> anyhow::Result<Vec<Arrival>> {
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        ensure!(arrivals.len() < MOST_ARRIVALS, "more than {MOST_ARRIVALS} arrivals: give a part of it");
-        arrivals.push(arrival(line).with_context(|| {
+        ensure!(said.arrivals.len() < MOST_ARRIVALS, "more than {MOST_ARRIVALS} arrivals: give a part of it");
+        let arrival = arrival(line, Some(&mut said.clients).filter(|_| reading.by_client));
+        if arrival.is_err() && reading.skip_unreadable {
+            said.skipped += 1;
+            continue;
+        }
+        said.arrivals.push(arrival.with_context(|| {
             let shown: String = line.chars().filter(|c| !c.is_control()).take(60).collect();
             format!("line {number}, '{shown}'")
         })?);
     }
-    Ok(arrivals)
+    Ok(said)
 }
 
-/// A time and perhaps a cost, or a line of an access log.
-fn arrival(line: &str) -> anyhow::Result<Arrival> {
-    let words: Vec<&str> = line.split_whitespace().take(3).collect();
+/// A time, perhaps a cost and a client, or a line of an access log, which begins with a client.
+fn arrival(line: &str, clients: Option<&mut Names>) -> anyhow::Result<Arrival> {
+    let words: Vec<&str> = line.split_whitespace().take(4).collect();
     let at = words.first().and_then(|word| instant(word));
-    match (at, &words[1..]) {
-        (Some(at), []) => Ok(Arrival { at, cost: 1 }),
-        (Some(at), [cost]) => {
+    let (at, cost, client) = match (at, &words[1..]) {
+        (Some(at), []) => (at, 1, None),
+        (Some(at), [cost, client @ ..]) if client.len() < 2 => {
             let cost = cost.parse().ok().filter(|cost| (1..=LARGEST_COST).contains(cost));
-            Ok(Arrival { at, cost: cost.context("the cost is no whole number from 1 to 3155760000000000000")? })
+            let cost = cost.context("the cost is no whole number from 1 to 3155760000000000000")?;
+            (at, cost, client.first())
         }
-        _ => Ok(Arrival { at: logged(line).context("it says no time")?, cost: 1 }),
-    }
+        _ => (logged(line).context("it says no time")?, 1, words.first()),
+    };
+    let client = clients.map(|clients| clients.place(client.context("it names no client")?)).transpose()?;
+    Ok(Arrival { at, cost, client: client.unwrap_or(0) })
 }
 
 /// Seconds since 1970 or since whenever, or an RFC 3339 timestamp.
@@ -107,15 +133,16 @@ const LARGEST_COST: u64 = 3_155_760_000_000_000_000;
 /// The arithmetic of buckets ends in 2160.
 const YEAR_2150: i64 = 5_680_281_600_000_000_000;
 
-pub(crate) const FORMS: &str = "a line is a time since 1970 or an RFC 3339 timestamp, and perhaps a cost ('0.25', '12.5 3', \
-                     '2026-10-10T13:55:36Z'), or a line of an access log in the common format";
+pub(crate) const FORMS: &str = "a line is a time since 1970 or an RFC 3339 timestamp, and perhaps a cost and a client ('0.25', \
+                     '12.5 3', '2026-10-10T13:55:36Z 1 user:42'), or a line of an access log in the common format; \
+                     --skip-unreadable leaves out those that are neither";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn traffic(text: &str) -> anyhow::Result<Traffic> {
-        parse(text.as_bytes()).and_then(in_order)
+        parse(text.as_bytes(), Reading::default()).and_then(in_order)
     }
 
     fn times(text: &str) -> Vec<(i64, u64)> {
@@ -160,5 +187,29 @@ mod tests {
             let error = format!("{:#}", traffic(text).expect_err(text));
             assert!(error.contains(expected), "{error}");
         }
+    }
+
+    #[test]
+    fn whose_an_arrival_is_is_the_third_word_or_an_access_logs_first() {
+        let text = "2 1 b\n1 3 a\n3 1 b\n10.0.0.1 - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.0\" 200 2326\n";
+        let reading = Reading { by_client: true, skip_unreadable: false };
+        let traffic = parse(text.as_bytes(), reading).and_then(in_order).expect(text);
+        assert_eq!(traffic.clients.iter().map(tollgate::Key::as_str).collect::<Vec<_>>(), ["b", "a", "10.0.0.1"]);
+        assert_eq!(traffic.arrivals.iter().map(|arrival| arrival.client).collect::<Vec<_>>(), [1, 0, 0, 2]);
+        // Where nobody asks, they are the same to all.
+        assert_eq!(times("1 3 a\n2 1 b"), times("1 3\n2"));
+        for text in ["1", "1 2", &format!("1 2 {}", "x".repeat(256))] {
+            let error = parse(text.as_bytes(), reading).map(|_| ()).expect_err(text);
+            assert!(format!("{error:#}").contains("line 1, "), "{error:#}");
+        }
+    }
+
+    #[test]
+    fn lines_that_are_no_arrivals_are_counted_if_they_may_be_left_out() {
+        let reading = Reading { by_client: false, skip_unreadable: true };
+        let traffic =
+            parse(&b"1\nsoon\n# a comment\n1 0\n2 1 a b\n3\n"[..], reading).and_then(in_order).expect("traffic");
+        assert_eq!((traffic.arrivals.len(), traffic.skipped), (2, 3));
+        assert!(parse(&b"soon\n"[..], reading).and_then(in_order).is_err(), "nothing is no traffic");
     }
 }

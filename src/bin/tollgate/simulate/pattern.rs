@@ -65,12 +65,13 @@ impl Pattern {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut arrivals = Vec::new();
         for stream in &self.0 {
-            let times = stream.times(lasts, &mut random).map(|time| Arrival { at: nanoseconds(time), cost: 1 });
+            let times =
+                stream.times(lasts, &mut random).map(|time| Arrival { at: nanoseconds(time), cost: 1, client: 0 });
             arrivals.extend(times.take(MOST_ARRIVALS + 1 - arrivals.len()));
             ensure!(arrivals.len() <= MOST_ARRIVALS, "those are more arrivals: {}", most());
         }
         arrivals.sort_by_key(|arrival| arrival.at);
-        Ok(Traffic { arrivals, begin: 0, end: nanoseconds(lasts) })
+        Ok(Traffic { arrivals, begin: 0, end: nanoseconds(lasts), clients: Vec::new(), skipped: 0 })
     }
 }
 

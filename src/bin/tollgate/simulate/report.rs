@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tollgate::Key;
 
+use super::clients::{self, Tally};
 use super::figures::{Count, Figures};
-use crate::output::{Cell, Column, Table};
+use crate::output::{Cell, Column, Table, counted};
 use crate::times;
 
 /// What is said of a simulation.
@@ -18,6 +20,11 @@ pub(crate) struct Report<'a> {
     pub(crate) window: Duration,
     /// The longest wait; none: the verb is allow.
     pub(crate) longest_wait: Option<Duration>,
+    /// The lines of the traffic file that were left out.
+    pub(crate) skipped: u64,
+    /// Those that are told apart, and what became of each under each limit; none: one bucket is for all.
+    pub(crate) clients: &'a [Key],
+    pub(crate) tallies: &'a [Vec<Tally>],
 }
 
 impl Report<'_> {
@@ -26,14 +33,16 @@ impl Report<'_> {
             None => "allow".to_owned(),
             Some(longest) => format!("wait, at most {}", stated(longest)),
         };
-        let text = format!("{} of traffic; verb: {verb}\n\n", stated(self.lasted));
+        let skipped = counted(self.skipped, "line");
+        let skipped = if self.skipped == 0 { String::new() } else { format!("; {skipped} skipped") };
+        let text = format!("{} of traffic; verb: {verb}{skipped}\n\n", stated(self.lasted));
         let mut table = Table::new([Column::Left(""), Column::Right(""), Column::Right("")]);
         let cells = |name: &str, cells: &[String]| {
             // Two limits at most: what is not there is empty.
             [name, cells.first().map_or("", |cell| cell), cells.get(1).map_or("", |cell| cell)].map(Cell::from)
         };
         table.row(cells("", &self.limits.iter().map(|(limit, _)| limit.clone()).collect::<Vec<_>>()));
-        for (name, figures) in self.rows() {
+        for (name, figures) in self.rows().into_iter().chain(self.rows_of_clients()) {
             table.row(cells(&name, &figures));
         }
         // The columns have no headings: the first row is theirs.
@@ -43,7 +52,9 @@ impl Report<'_> {
 
     pub(crate) fn json(&self) -> Value {
         let count = |count: Count| json!({ "requests": count.requests, "tokens": count.tokens });
-        let limits = self.limits.iter().map(|(limit, figures)| {
+        let most_denied = clients::most_denied(self.clients, self.tallies);
+        let limits = self.limits.iter().enumerate().map(|(at, (limit, figures))| {
+            let tallies = self.tallies.get(at);
             json!({
                 "limit": limit,
                 "arrived": count(figures.arrived),
@@ -56,6 +67,15 @@ impl Report<'_> {
                 "longest_denied_ms": times::milliseconds(figures.longest_drought),
                 "most_asked_in_window": figures.most_asked,
                 "most_granted_in_window": figures.most_used,
+                "clients": tallies.map(Vec::len),
+                "clients_denied": tallies.map(|tallies| clients::denied(tallies)),
+                "most_denied": tallies.map(|tallies| {
+                    let one = |place: &usize| {
+                        let Tally { arrived, denied } = tallies[*place];
+                        json!({ "client": self.clients[*place].as_str(), "arrived": arrived, "denied": denied })
+                    };
+                    most_denied.iter().map(one).collect::<Vec<_>>()
+                }),
             })
         });
         json!({
@@ -63,13 +83,15 @@ impl Report<'_> {
             "verb": if self.longest_wait.is_some() { "wait" } else { "allow" },
             "longest_wait_ms": self.longest_wait.map(times::milliseconds),
             "window_ms": times::milliseconds(self.window),
+            "skipped_lines": self.skipped,
             "limits": limits.collect::<Vec<_>>(),
         })
     }
 
     /// Those that say something of any limit.
     fn rows(&self) -> Vec<(String, Vec<String>)> {
-        let window = stated(self.window);
+        let one = if self.tallies.is_empty() { "" } else { " by one client" };
+        let window = format!("{}{one}", stated(self.window));
         let any = |of: fn(&Figures) -> bool| self.limits.iter().any(|(_, figures)| of(figures));
         let mut rows = Vec::new();
         let mut row = |name: String, cell: fn(&Figures) -> String| {
@@ -95,15 +117,37 @@ impl Report<'_> {
         row("longest time of denials only".to_owned(), |figures| times::span(figures.longest_drought));
         rows
     }
+
+    /// How many they are, and who is denied most.
+    fn rows_of_clients(&self) -> Vec<(String, Vec<String>)> {
+        if self.tallies.is_empty() {
+            return Vec::new();
+        }
+        let row = |name: String, cell: &dyn Fn(&Vec<Tally>) -> String| (name, self.tallies.iter().map(cell).collect());
+        let all = self.clients.len();
+        let mut rows = vec![
+            row("clients".to_owned(), &|_| all.to_string()),
+            row("clients denied".to_owned(), &|tallies| share(clients::denied(tallies) as u64, all as u64)),
+        ];
+        rows.extend(clients::most_denied(self.clients, self.tallies).into_iter().map(|place| {
+            let cell = |tallies: &Vec<Tally>| share(tallies[place].denied, tallies[place].arrived);
+            row(format!("denied to {}", self.clients[place]), &cell)
+        }));
+        rows
+    }
 }
 
 impl Figures {
     /// So many, and what part of all requests that is.
     fn share(&self, of: Count) -> String {
-        #[expect(clippy::cast_precision_loss, reason = "one digit after the point")]
-        let percent = of.requests as f64 * 100.0 / self.arrived.requests.max(1) as f64;
-        format!("{} ({percent:.1} %)", of.requests)
+        share(of.requests, self.arrived.requests)
     }
+}
+
+fn share(part: u64, of: u64) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "one digit after the point")]
+    let percent = part as f64 * 100.0 / of.max(1) as f64;
+    format!("{part} ({percent:.1} %)")
 }
 
 /// A time that somebody chose, as it may be written again, to the millisecond: `1m 30s`.

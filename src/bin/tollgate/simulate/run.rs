@@ -38,23 +38,26 @@ pub(crate) struct Run {
     pub(crate) asked: Vec<Asked>,
     /// The tokens left at one instant after another; negative: promised to requests that wait for them.
     pub(crate) tokens: Vec<(i64, i64)>,
-    bucket: OnlyBucket,
+    buckets: Buckets,
 }
 
 impl Limit {
     /// Sends the traffic through, and looks at what is left meanwhile.
     pub(crate) async fn run(&self, traffic: &Traffic) -> anyhow::Result<Run> {
-        let bucket = OnlyBucket::new(self, traffic.begin).await?;
+        let buckets = Buckets::new(self, &traffic.clients, traffic.begin).await?;
         let mut asked = Vec::with_capacity(traffic.arrivals.len());
         let mut tokens = Vec::new();
         let mut arrivals = traffic.arrivals.iter().peekable();
         for look in instants(traffic.begin, traffic.end) {
             while let Some(&arrival) = arrivals.next_if(|arrival| arrival.at <= look) {
-                asked.push(Asked { arrival, answer: bucket.ask(arrival)? });
+                asked.push(Asked { arrival, answer: buckets.ask(arrival)? });
             }
-            tokens.push((look, bucket.left(look).await?));
+            // Of many buckets there is no one level to look at.
+            if traffic.clients.is_empty() {
+                tokens.push((look, buckets.left(look).await?));
+            }
         }
-        Ok(Run { asked, tokens, bucket })
+        Ok(Run { asked, tokens, buckets })
     }
 }
 
@@ -63,7 +66,7 @@ impl Run {
     pub(crate) async fn look_on(&mut self, until: i64) -> anyhow::Result<()> {
         let seen = self.tokens.last().map_or(until, |(at, _)| *at);
         for look in instants(seen, until.max(seen)).skip(1) {
-            self.tokens.push((look, self.bucket.left(look).await?));
+            self.tokens.push((look, self.buckets.left(look).await?));
         }
         Ok(())
     }
@@ -92,32 +95,40 @@ fn instants(begin: i64, end: i64) -> impl Iterator<Item = i64> {
 
 const LOOKS: i128 = 480;
 
-struct OnlyBucket {
+/// One for all, or one for each client.
+struct Buckets {
     store: MemoryStore<ManualClock>,
     clock: ManualClock,
-    key: Key,
+    keys: Vec<Key>,
     rule: Rule,
-    take: Take,
+    /// Whether a request has to say the terms.
+    named: bool,
+    longest_wait: Duration,
 }
 
-impl OnlyBucket {
-    async fn new(limit: &Limit, now: i64) -> anyhow::Result<Self> {
+impl Buckets {
+    async fn new(limit: &Limit, clients: &[Key], now: i64) -> anyhow::Result<Self> {
         let clock = ManualClock::default();
         clock.set(now);
-        let store = MemoryStore::with_clock(clock.clone());
-        let key = Key::try_from("simulated")?;
+        let keys = if clients.is_empty() { vec![Key::try_from("simulated")?] } else { clients.to_vec() };
+        // The store is in parts, of which none may be full.
+        let store = MemoryStore::with_clock(clock.clone()).most_keys(keys.len().saturating_mul(4).max(100_000));
         let rule = limit.rule.clone();
-        let mut take = Take::from(key.clone()).max_wait(limit.longest_wait);
-        match &rule {
-            Rule::Quota(quota) if limit.provisioned => store.create_bucket(&key, *quota).await?,
-            _ => take = take.rule(rule.clone()),
+        let mut named = true;
+        if let (Rule::Quota(quota), true) = (&rule, limit.provisioned) {
+            for key in &keys {
+                store.create_bucket(key, *quota).await?;
+            }
+            named = false;
         }
-        Ok(Self { store, clock, key, rule, take })
+        Ok(Self { store, clock, keys, rule, named, longest_wait: limit.longest_wait })
     }
 
-    fn ask(&self, Arrival { at, cost }: Arrival) -> anyhow::Result<Answer> {
+    fn ask(&self, Arrival { at, cost, client }: Arrival) -> anyhow::Result<Answer> {
         self.clock.set(at);
-        match self.store.decide(&self.take.clone().cost(cost)) {
+        let take = Take::from(self.keys[client as usize].clone()).cost(cost).max_wait(self.longest_wait);
+        let take = if self.named { take.rule(self.rule.clone()) } else { take };
+        match self.store.decide(&take) {
             Ok(decision) if decision.is_granted() => {
                 Ok(Answer::Granted(at + i64::try_from(decision.wait().as_nanos())?))
             }
@@ -131,9 +142,9 @@ impl OnlyBucket {
     async fn left(&self, at: i64) -> anyhow::Result<i64> {
         self.clock.set(at);
         match &self.rule {
-            Rule::Window(window) => Ok(self.store.count(&self.key, window, 0).await?.available(window)),
+            Rule::Window(window) => Ok(self.store.count(&self.keys[0], window, 0).await?.available(window)),
             Rule::Quota(quota) => {
-                let level = self.store.peek(&self.key).await?;
+                let level = self.store.peek(&self.keys[0]).await?;
                 Ok(level.map_or_else(|| quota.capacity().cast_signed(), |level| level.available))
             }
             rule => anyhow::bail!("{rule:?} needs a database"),

@@ -1,0 +1,64 @@
+//! Whom a limit on each client denies.
+
+use std::collections::HashMap;
+
+use anyhow::Context;
+use tollgate::Key;
+
+use super::run::{Answer, Asked};
+
+/// Clients, in the order in which they are met.
+#[derive(Default)]
+pub(crate) struct Names(HashMap<Key, u32>);
+
+impl Names {
+    /// Where it is among them.
+    pub(crate) fn place(&mut self, name: &str) -> anyhow::Result<u32> {
+        let key = Key::try_from(name).context("the client is no key")?;
+        let next = u32::try_from(self.0.len()).context("too many clients")?;
+        Ok(*self.0.entry(key).or_insert(next))
+    }
+
+    pub(crate) fn into_keys(self) -> Vec<Key> {
+        let mut keys: Vec<_> = self.0.into_iter().collect();
+        keys.sort_unstable_by_key(|(_, place)| *place);
+        keys.into_iter().map(|(key, _)| key).collect()
+    }
+}
+
+/// What became of one client's requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) arrived: u64,
+    /// Also those that could never be granted.
+    pub(crate) denied: u64,
+}
+
+/// One for each client.
+pub(crate) fn tallies(clients: usize, asked: &[Asked]) -> Vec<Tally> {
+    let mut tallies = vec![Tally::default(); clients];
+    for Asked { arrival, answer } in asked {
+        let tally = &mut tallies[arrival.client as usize];
+        tally.arrived += 1;
+        tally.denied += u64::from(!matches!(answer, Answer::Granted(_)));
+    }
+    tallies
+}
+
+/// How many were denied anything.
+pub(crate) fn denied(tallies: &[Tally]) -> usize {
+    tallies.iter().filter(|tally| tally.denied > 0).count()
+}
+
+/// The places of those who are denied most under any of the limits.
+pub(crate) fn most_denied(names: &[Key], limits: &[Vec<Tally>]) -> Vec<usize> {
+    let worst = |place: usize| limits.iter().map(|tallies| tallies[place].denied).max().unwrap_or(0);
+    let mut places: Vec<_> =
+        (0..names.len()).map(|place| (worst(place), place)).filter(|(most, _)| *most > 0).collect();
+    places
+        .sort_unstable_by(|(more, one), (fewer, other)| fewer.cmp(more).then_with(|| names[*one].cmp(&names[*other])));
+    places.into_iter().map(|(_, place)| place).take(SHOWN).collect()
+}
+
+/// As many as a screen has room for beside the rest.
+const SHOWN: usize = 10;
