@@ -74,7 +74,7 @@ pub use calling::LimitMiddleware;
 #[cfg(feature = "tower")]
 pub use calling::LimitedClient;
 #[cfg(feature = "_calling")]
-pub use calling::{ClientLimit, ClientLimitError, Outgoing, Preset};
+pub use calling::{Answer, ClientLimit, ClientLimitError, Estimate, Outgoing, Preset};
 #[cfg(feature = "stream")]
 pub use calling::{LimitedStream, limit_stream};
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 use crate::telemetry::Decisions;
 use crate::{AnyStore, Decision, Error, HoldBack, Key, Mode, Rule, Store, Take};
 
+mod adjusting;
 mod bound;
 mod breaker;
 mod builder;
@@ -26,7 +27,7 @@ mod wait;
 pub use bound::Bound;
 pub use builder::LimiterBuilder;
 pub use fallback::Fallback;
-#[cfg(feature = "tower")]
+#[cfg(feature = "_calling")]
 pub(crate) use reservation::Abandoned;
 pub use reservation::Reservation;
 
@@ -339,6 +340,12 @@ impl<S: Store> Limiter<S> {
         let mut limit = if own { limit.keep(self.keep) } else { limit };
         limit.follow(cost, self.keep);
         Take { cost, keep: self.keep, own, ..Take::of(limit) }
+    }
+
+    /// Settles what was taken, and says what became of all of it, as [`Reservation::settle_each`] does.
+    #[cfg(feature = "_calling")]
+    pub(crate) async fn settle(&self, settled: Vec<crate::Adjustment>) -> Result<crate::Adjusted, Error> {
+        adjusting::adjust(&self.stack, settled).await
     }
 }
 

@@ -133,3 +133,10 @@ pub enum Adjusted {
     /// The receipt was adjusted before. Nothing changed.
     Repeated,
 }
+
+/// An id that nobody else has.
+pub(crate) fn random_id() -> Uuid {
+    let mut bytes = [0; 16];
+    fastrand::fill(&mut bytes);
+    uuid::Builder::from_random_bytes(bytes).into_uuid()
+}

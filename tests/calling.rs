@@ -7,6 +7,8 @@
 mod answers;
 #[path = "calling/clients.rs"]
 mod clients;
+#[path = "calling/estimates.rs"]
+mod estimates;
 #[path = "calling/hostile.rs"]
 mod hostile;
 #[path = "calling/outcomes.rs"]

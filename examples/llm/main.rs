@@ -10,16 +10,11 @@
 //! cargo run --example llm -- postgres://localhost/app # or on a database of yours; also mysql:// and sqlite://
 //! ```
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use reqwest::StatusCode;
-use reqwest::header::HeaderMap;
+use reqwest_middleware::{ClientBuilder, ClientWithMiddleware, Error};
 use tokio::time::{sleep, timeout};
-use tokio::try_join;
-use tollgate::{HoldBack, Limit, Limiter, Preset, Reservation, Rule, Store, Take};
-use uuid::Uuid;
+use tollgate::{ClientLimit, ClientLimitError, Estimate, Limit, Limiter, Preset, Rule};
 
 use provider::Provider;
 
@@ -32,27 +27,34 @@ const WORKERS: u64 = 30;
 const ESTIMATES: [u64; 5] = [100, 100, 100, 800, 800];
 
 /// What is below the provider's limits, and what is left to requests that are on their way.
-const REQUESTS: Terms = Terms { quota: "60/s burst 30", keep: 14, headers: &[Preset::OpenAiRequests] };
-const TOKENS: Terms = Terms { quota: "12000/s burst 9000", keep: 4000, headers: &[Preset::OpenAiTokens] };
+const REQUESTS: Terms = Terms { quota: "60/s burst 30", keep: 14 };
+const TOKENS: Terms = Terms { quota: "12000/s burst 9000", keep: 4000 };
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let database = common::open().await?;
     let provider = Provider::start().await?;
     println!("{WORKERS} workers with {} calls each; {}, {}", ESTIMATES.len(), REQUESTS.quota, TOKENS.quota);
-    let side = |name, terms: Terms| {
-        let limit = Limit::new(database.key(name)?, Rule::try_from(terms.quota)?).keep(terms.keep);
-        anyhow::Ok(Side { limit, headers: terms.headers, held_back: AtomicU64::new(0) })
-    };
-    let (requests, tokens) = (side("requests", REQUESTS)?, side("tokens", TOKENS)?);
-    let limiter = Limiter::new(database.store(), "unlimited")?; // each request names its own
-    let account = Arc::new(Account { limiter, requests, tokens, http: reqwest::Client::new(), url: provider.url() });
+    let requests = database.key("requests")?;
+    let tokens = Limit::new(database.key("tokens")?, Rule::try_from(TOKENS.quota)?);
+    let limiter = Limiter::builder(database.store()).keep(REQUESTS.keep).build(REQUESTS.quota)?;
+    let limit = ClientLimit::new(limiter)
+        .max_wait(LONGEST)
+        .keyed_by(move |_| Some(requests.clone()))
+        .read(Preset::OpenAiRequests)
+        .and(move |request| {
+            let Estimated(estimate) = request.extensions().get()?;
+            Some(tokens.clone().cost(*estimate).keep(TOKENS.keep))
+        })
+        .read(Preset::OpenAiTokens)
+        .settle_later();
+    let http = ClientBuilder::new(reqwest::Client::new()).with(limit.clone().middleware()).build();
     let workers: Vec<_> = (0..WORKERS)
         .map(|_| {
-            let account = Arc::clone(&account);
+            let (http, url) = (http.clone(), provider.url());
             tokio::spawn(async move {
                 for estimate in ESTIMATES {
-                    account.call(estimate).await?;
+                    call(&http, &url, estimate).await?;
                 }
                 anyhow::Ok(())
             })
@@ -61,9 +63,7 @@ async fn main() -> anyhow::Result<()> {
     for worker in workers {
         timeout(Duration::from_mins(1), worker).await???;
     }
-    for (side, name) in [(&account.requests, "requests"), (&account.tokens, "tokens")] {
-        println!("{name} held back by the provider's headers: {}", side.held_back.load(Ordering::Relaxed) > 0);
-    }
+    println!("answers that the limits do not know of: {}", limit.missed());
     println!("the provider answered {} calls", provider.answered());
     println!("violations: {}", provider.violations());
     Ok(())
@@ -73,78 +73,44 @@ struct Terms {
     quota: &'static str,
     /// Left in the bucket.
     keep: u64,
-    /// In which the provider says what is left.
-    headers: &'static [Preset],
 }
 
-/// One of the limits of an account.
-struct Side {
-    limit: Limit,
-    headers: &'static [Preset],
-    held_back: AtomicU64,
-}
+/// What a call may cost, among the extensions of its request.
+#[derive(Clone, Copy)]
+struct Estimated(u64);
 
-impl Side {
-    /// Passes on what the provider says is left of it, at once: what others take meanwhile is known to nobody here.
-    async fn hold_back<S: Store>(
-        &self,
-        limiter: &Limiter<S>,
-        status: StatusCode,
-        headers: &HeaderMap,
-    ) -> anyhow::Result<()> {
-        if let Some(hold) = HoldBack::from_answer(status, headers, self.headers) {
-            let lowered = limiter.hold_back_under(self.limit.key(), self.limit.rule(), hold).await?;
-            self.held_back.fetch_add(u64::from(lowered), Ordering::Relaxed);
-        }
-        Ok(())
-    }
-}
-
-/// An account as all workers see it.
-struct Account<S: Store> {
-    limiter: Limiter<S>,
-    requests: Side,
-    tokens: Side,
-    http: reqwest::Client,
-    url: String,
-}
-
-impl<S: Store> Account<S> {
-    /// Calls until there is an answer.
-    async fn call(&self, estimate: u64) -> anyhow::Result<()> {
-        loop {
-            let call = self.reserve(estimate).await?;
-            sleep(call.delay()).await;
-
-            let answer = self.http.post(&self.url).body(estimate.to_string()).send().await?;
-            let (status, headers) = (answer.status(), answer.headers().clone());
-            let used = if status.is_success() { answer.text().await?.parse()? } else { 0 };
-            // Of the tokens first what they were, then what the provider says is left: that knows of it.
-            let tokens = async {
-                let key = self.tokens.limit.key();
-                call.settle_each(|receipt| (receipt.key() == key).then_some(used)).await?;
-                self.tokens.hold_back(&self.limiter, status, &headers).await
-            };
-            try_join!(self.requests.hold_back(&self.limiter, status, &headers), tokens)?;
-            if status.is_success() {
-                return Ok(());
+/// Calls until there is an answer.
+async fn call(http: &ClientWithMiddleware, url: &str, estimate: u64) -> anyhow::Result<()> {
+    loop {
+        let request = http.post(url).body(estimate.to_string()).with_extension(Estimated(estimate));
+        let answer = match request.send().await {
+            Ok(answer) if answer.status().is_success() => answer,
+            // Refused: nothing was used, and the limits know it.
+            Ok(_) => continue,
+            Err(error) => {
+                sleep(later(&error).ok_or(error)?).await;
+                continue;
             }
+        };
+        let estimate = answer.extensions().get::<Estimate>().cloned();
+        let used = answer.text().await?.parse()?;
+        if let Some(estimate) = estimate {
+            estimate.settle(used).await?;
         }
-    }
-
-    /// A request and its tokens: both or none, in one call. Who waits has something promised already, of which the headers know
-    /// nothing: so nobody waits for long in line.
-    async fn reserve(&self, estimate: u64) -> anyhow::Result<Reservation<S>> {
-        let tokens = self.tokens.limit.clone().cost(estimate);
-        let take = Take::from(self.requests.limit.clone().cost(1)).and_limit(tokens).max_wait(LONGEST);
-        loop {
-            let call = self.limiter.reserve_all(&take.clone().id(Uuid::new_v4(), Duration::from_hours(1))).await?;
-            if call.is_granted() {
-                return Ok(call);
-            }
-            sleep(call.decision().retry_after().saturating_sub(LONGEST)).await;
-        }
+        return Ok(());
     }
 }
 
+/// After which time its turn would come soon enough, if that is why a request was not sent.
+fn later(error: &Error) -> Option<Duration> {
+    match error {
+        Error::Middleware(error) => match error.downcast_ref()? {
+            ClientLimitError::Limited { retry_after, .. } => Some(retry_after.saturating_sub(LONGEST)),
+            _ => None,
+        },
+        Error::Reqwest(_) => None,
+    }
+}
+
+/// Who waits has something promised already, of which the headers know nothing: so nobody waits for long in line.
 const LONGEST: Duration = Duration::from_millis(50);

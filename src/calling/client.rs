@@ -3,12 +3,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use http::{HeaderMap, StatusCode};
 use tokio::time::Instant;
 
-use super::passing::{Seen, pass_on};
-use super::ticket::{Held, Priced, Ticket};
-use super::{ClientLimitError, Outgoing, Preset};
+use super::passing::{Passing, Seen};
+use super::reading::{Cost, Reading};
+use super::ticket::{Held, Priced, Ticket, Told};
+use super::{Answer, ClientLimitError, Estimate, Outgoing, Preset};
+use crate::limiter::Abandoned;
 use crate::{AnyStore, HoldBack, Key, Limit, Limiter, Mode, Store};
 
 /// Keeps an HTTP client under the limit of whom it calls, together with every other process over the same store.
@@ -30,9 +31,10 @@ pub struct ClientLimit<S: Store = AnyStore> {
     limiter: Limiter<S>,
     key: OfRequest<Option<Key>>,
     cost: OfRequest<u64>,
-    presets: Arc<[Preset]>,
+    reading: Arc<Reading>,
     others: Vec<Other>,
     max_wait: Duration,
+    settle_within: Duration,
     longest_hold: Duration,
     seen: Arc<Seen>,
 }
@@ -43,7 +45,7 @@ type OfRequest<T> = Arc<dyn Fn(&Outgoing<'_>) -> T + Send + Sync>;
 #[derive(Clone)]
 struct Other {
     limit: OfRequest<Option<Limit>>,
-    presets: Arc<[Preset]>,
+    reading: Arc<Reading>,
 }
 
 impl<S: Store> ClientLimit<S> {
@@ -57,9 +59,10 @@ impl<S: Store> ClientLimit<S> {
             limiter,
             key: Arc::new(|request: &Outgoing<'_>| request.host_key()),
             cost: Arc::new(|_| 1),
-            presets: Arc::default(),
+            reading: Arc::default(),
             others: Vec::new(),
             max_wait: Duration::from_secs(30),
+            settle_within: Duration::from_secs(3600),
             longest_hold: HoldBack::LONGEST,
             seen: Arc::default(),
         }
@@ -110,7 +113,7 @@ impl<S: Store> ClientLimit<S> {
     /// several can be a [`Window`](crate::Window): such requests are not sent.
     #[must_use]
     pub fn and(mut self, limit: impl Fn(&Outgoing<'_>) -> Option<Limit> + Send + Sync + 'static) -> Self {
-        self.others.push(Other { limit: Arc::new(limit), presets: Arc::default() });
+        self.others.push(Other { limit: Arc::new(limit), reading: Arc::default() });
         self
     }
 
@@ -132,9 +135,51 @@ impl<S: Store> ClientLimit<S> {
     /// preset the buckets of all limits that a request is under and that read it: let what is read count the same thing.
     #[must_use]
     pub fn read(mut self, preset: Preset) -> Self {
-        let presets = self.others.last_mut().map_or(&mut self.presets, |other| &mut other.presets);
-        *presets = presets.iter().copied().chain([preset]).collect();
+        self.reading().presets.push(preset);
         self
+    }
+
+    /// Its cost is an estimate, and by the head of the answer so much was used: then that is paid, more or less than was taken.
+    /// `None`: the estimate stands. Of several limits it is the one that was said last.
+    ///
+    /// What gives tokens back is told before what the headers say is left, which knows of it; more than was estimated is a debt,
+    /// and the next requests wait. Nothing was used of a request that is refused; of one that met an overload (503, 529), that
+    /// fails or is given up, nobody knows, and the estimate stands. An answer that could not be settled is
+    /// [`missed`](Self::missed).
+    ///
+    /// A request with an estimate is remembered by an id, a row more for each of its limits, and asked for in a call of its own.
+    ///
+    /// ```
+    /// use tollgate::{Answer, ClientLimit, Limiter, MemoryStore, Quota};
+    ///
+    /// # fn main() -> Result<(), tollgate::Error> {
+    /// let charged = |answer: &Answer<'_>| answer.headers().get("x-request-charge")?.to_str().ok()?.parse().ok();
+    /// let limit = ClientLimit::new(Limiter::new(MemoryStore::new(), Quota::per_second(400))?).cost(|_| 20).settle(charged);
+    /// # let _ = limit;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn settle(mut self, used: impl Fn(&Answer<'_>) -> Option<u64> + Send + Sync + 'static) -> Self {
+        self.reading().cost = Cost::ByHead(Arc::new(used));
+        self
+    }
+
+    /// The same where only the body says what was used: whoever reads it settles the estimate, by the [`Estimate`] among the
+    /// answer's extensions. An answer that refuses has none, and one that is dropped with its estimate lets it stand.
+    ///
+    /// What the headers say is left is passed on with the head. It is once more when the estimate is settled, if that is within a
+    /// second: later a bucket has refilled. Of layers of one client, one settles later.
+    #[must_use]
+    pub fn settle_later(mut self) -> Self {
+        self.reading().cost = Cost::ByBody;
+        self
+    }
+
+    /// How long an estimate can be settled, from when its request asks for its turn; an hour if not said. Later it stands.
+    #[must_use]
+    pub fn settle_within(self, hold: Duration) -> Self {
+        Self { settle_within: hold, ..self }
     }
 
     /// How many answers could not be passed on to the store, because it failed or because the limit cannot be held back.
@@ -149,14 +194,14 @@ impl<S: Store> ClientLimit<S> {
         let mut priced = None;
         if cost > 0 {
             let key = (self.key)(request).ok_or(ClientLimitError::NoKey)?;
-            priced = Some(Priced::new(self.limiter.take(key, cost), true, &self.presets));
+            priced = Some(Priced::new(self.limiter.take(key, cost), true, &self.reading));
         }
-        for Other { limit, presets } in &self.others {
+        for Other { limit, reading } in &self.others {
             let costs = |limit: &Limit| if limit.own_cost { limit.tokens() > 0 } else { cost > 0 };
             let Some(limit) = limit(request).filter(costs) else { continue };
             priced = Some(match priced {
-                None => Priced::new(self.limiter.take_under(limit, cost, false), false, presets),
-                Some(priced) => priced.and(limit, presets)?,
+                None => Priced::new(self.limiter.take_under(limit, cost, false), false, reading),
+                Some(priced) => priced.and(limit, reading)?,
             });
         }
         Ok(priced.map(Priced::of_its_only))
@@ -169,17 +214,19 @@ impl<S: Store> ClientLimit<S> {
         let mut refusals = self.seen.refusals.watch(&keys);
         loop {
             let left = until.map_or(self.max_wait, |until| until.saturating_duration_since(Instant::now()));
-            priced.take = priced.take.max_wait(left);
-            let decision = if left.is_zero() {
-                self.limiter.decide(&priced.take).await?
+            let take = priced.asks(left, self.settle_within);
+            let reservation = if left.is_zero() {
+                self.limiter.reserve_all(&take).await?
             } else {
-                self.limiter.wait_all(&priced.take).await?.into_decision()
+                // Nobody else knows its id.
+                self.limiter.wait_or(&take, Abandoned::GivenBackWithId).await?
             };
+            let decision = reservation.decision();
             if !decision.is_granted() {
-                let key = priced.take.limits[decision.limit()].key().clone();
+                let key = take.limits[decision.limit()].key().clone();
                 return Err(ClientLimitError::Limited { key, retry_after: decision.retry_after() });
             }
-            priced.granted(&decision);
+            priced.granted(decision, reservation.receipts());
             // Where somebody was refused meanwhile, its turn was given before, and is worth nothing any more.
             let refused = refusals.refused();
             if refused.is_empty() {
@@ -189,20 +236,36 @@ impl<S: Store> ClientLimit<S> {
         }
     }
 
-    /// Passes on what an answer says, and says whether it was a refusal that holds back whoever asks again. A caller who gives
-    /// up meanwhile does not stop it.
-    pub(super) async fn answered(&self, ticket: Ticket, status: StatusCode, headers: &HeaderMap) -> bool {
-        let held = ticket.held(status, headers);
-        if held.is_empty() {
-            return false;
+    /// Passes on what an answer says. A caller who gives up meanwhile does not stop it.
+    pub(super) async fn answered(&self, ticket: Ticket, answer: &Answer<'_>) -> Answered {
+        let Told { settled, held, open } = ticket.told(answer);
+        let (limiter, seen) = (self.limiter.clone(), Arc::clone(&self.seen));
+        let passing = Passing { limiter, seen, longest: self.longest_hold };
+        let estimate = open.map(|open| Estimate::new(passing.clone(), open));
+        if settled.is_empty() && held.is_empty() {
+            return Answered { refused: false, estimate };
         }
         let refused: Vec<&Held> = held.iter().filter(|held| held.refused).collect();
         let enforced = self.limiter.mode() == Mode::Enforce && refused.iter().all(|held| held.enforced);
         let holds_back = enforced && !refused.is_empty();
-        let passing = pass_on(self.limiter.clone(), Arc::clone(&self.seen), held, self.longest_hold);
         // It fails if the runtime is ending.
-        tokio::spawn(passing).await.unwrap_or(false) && holds_back
+        let refused = tokio::spawn(passing.pass_on(settled, held)).await.unwrap_or(false) && holds_back;
+        Answered { refused, estimate }
     }
+
+    /// Of the limit that was said last.
+    fn reading(&mut self) -> &mut Reading {
+        Arc::make_mut(self.others.last_mut().map_or(&mut self.reading, |other| &mut other.reading))
+    }
+}
+
+/// What became of an answer.
+#[derive(Debug)]
+pub(super) struct Answered {
+    /// Whether it was a refusal that holds back whoever asks again.
+    pub(super) refused: bool,
+    /// For whoever reads the body, if that says what was used.
+    pub(super) estimate: Option<Estimate>,
 }
 
 impl<S: Store> Clone for ClientLimit<S> {
@@ -211,7 +274,7 @@ impl<S: Store> Clone for ClientLimit<S> {
             limiter: self.limiter.clone(),
             key: Arc::clone(&self.key),
             cost: Arc::clone(&self.cost),
-            presets: Arc::clone(&self.presets),
+            reading: Arc::clone(&self.reading),
             others: self.others.clone(),
             seen: Arc::clone(&self.seen),
             ..*self
@@ -225,7 +288,7 @@ impl<S: Store> fmt::Debug for ClientLimit<S> {
             .field("rule", &self.limiter.rule())
             .field("max_wait", &self.max_wait)
             .field("longest_hold", &self.longest_hold)
-            .field("presets", &self.presets)
+            .field("reading", &self.reading)
             .field("other limits", &self.others.len())
             .finish_non_exhaustive()
     }

@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 
 use super::refusals::Refusals;
 use super::ticket::Held;
-use crate::{Limiter, Store};
+use crate::{Adjustment, Limiter, Store};
 
 /// What clients have seen of answers, their clones too.
 #[derive(Debug, Default)]
@@ -15,40 +15,62 @@ pub(super) struct Seen {
     pub(super) missed: AtomicU64,
 }
 
-/// Tells the store what an answer says, of all limits at once, and says whether it knows now why the request was refused.
-pub(super) async fn pass_on<S: Store>(
-    limiter: Limiter<S>,
-    seen: Arc<Seen>,
-    held: Vec<Held>,
-    longest: Duration,
-) -> bool {
-    let mut passing = JoinSet::new();
-    for held in held {
-        passing.spawn(pass_on_one(limiter.clone(), Arc::clone(&seen), held, longest));
-    }
-    let (mut all, mut of_refusal) = (true, true);
-    while let Some(passed_on) = passing.join_next().await {
-        let (passed_on, refused) = passed_on.unwrap_or((false, true));
-        all &= passed_on;
-        of_refusal &= passed_on || !refused;
-    }
-    if !all {
-        seen.missed.fetch_add(1, Ordering::Relaxed);
-    }
-    of_refusal
+/// Tells the store what answers say.
+pub(super) struct Passing<S: Store> {
+    pub(super) limiter: Limiter<S>,
+    pub(super) seen: Arc<Seen>,
+    pub(super) longest: Duration,
 }
 
-/// Says whether the store knows now, and whether the request was refused because of this limit.
-async fn pass_on_one<S: Store>(limiter: Limiter<S>, seen: Arc<Seen>, held: Held, longest: Duration) -> (bool, bool) {
-    let Held { key, rule, local, hold, refused, .. } = held;
-    let refusal = || {
-        if refused {
-            seen.refusals.add(&key);
+impl<S: Store> Passing<S> {
+    /// Of all limits at once, and says whether the store knows now why the request was refused. What gives tokens back comes
+    /// before what third parties say is left: they know of it.
+    pub(super) async fn pass_on(self, settled: Vec<Adjustment>, held: Vec<Held>) -> bool {
+        for held in &held {
+            self.refusal(held);
         }
-    };
-    refusal();
-    let passed_on = limiter.hold_back_limit(&key, rule.as_ref(), local.as_deref(), hold.longest(longest)).await.is_ok();
-    // Those who were given a turn in between ask again, too.
-    refusal();
-    (passed_on, refused)
+        let is_settled = |held: &Held| settled.iter().any(|settled| *settled.receipt().key() == held.key);
+        let (after, at_once): (Vec<_>, Vec<_>) = held.into_iter().partition(is_settled);
+        let mut passing = JoinSet::new();
+        for held in at_once {
+            passing.spawn(self.clone().pass_on_one(held));
+        }
+        // What is left is passed on whatever became of that.
+        let mut all = settled.is_empty() || self.limiter.settle(settled).await.is_ok();
+        for held in after {
+            passing.spawn(self.clone().pass_on_one(held));
+        }
+        let mut of_refusal = true;
+        while let Some(passed_on) = passing.join_next().await {
+            let (passed_on, refused) = passed_on.unwrap_or((false, true));
+            all &= passed_on;
+            of_refusal &= passed_on || !refused;
+        }
+        if !all {
+            self.seen.missed.fetch_add(1, Ordering::Relaxed);
+        }
+        of_refusal
+    }
+
+    /// Says whether the store knows now, and whether the request was refused because of this limit.
+    async fn pass_on_one(self, held: Held) -> (bool, bool) {
+        let (rule, local) = (held.rule.as_ref(), held.local.as_deref());
+        let bounded = held.hold.longest(self.longest);
+        let passed_on = self.limiter.hold_back_limit(&held.key, rule, local, bounded).await.is_ok();
+        // Those who were given a turn in between ask again, too.
+        self.refusal(&held);
+        (passed_on, held.refused)
+    }
+
+    fn refusal(&self, held: &Held) {
+        if held.refused {
+            self.seen.refusals.add(&held.key);
+        }
+    }
+}
+
+impl<S: Store> Clone for Passing<S> {
+    fn clone(&self) -> Self {
+        Self { limiter: self.limiter.clone(), seen: Arc::clone(&self.seen), ..*self }
+    }
 }

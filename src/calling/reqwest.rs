@@ -1,9 +1,10 @@
 use async_trait::async_trait;
-use http::{Extensions, StatusCode};
+use http::Extensions;
 use reqwest::{Request, Response};
 use reqwest_middleware::{Error, Middleware, Next, Result};
 
-use super::{ClientLimit, ClientLimitError, Outgoing};
+use super::answer::is_overload;
+use super::{Answer, ClientLimit, ClientLimitError, Outgoing};
 use crate::{AnyStore, Store};
 
 impl<S: Store> ClientLimit<S> {
@@ -37,8 +38,9 @@ pub struct LimitMiddleware<S: Store = AnyStore> {
 }
 
 impl<S: Store> LimitMiddleware<S> {
-    /// How often a request that is refused (429, or 503 with `Retry-After`) is sent again, each time after it has waited for
-    /// its turn; not at all if not said. After a 503 only an idempotent one is, as the other side may have begun with it.
+    /// How often a request that is refused (429, or 503 or 529 with `Retry-After`) is sent again, each time after it has waited
+    /// for its turn; not at all if not said. After an overload, 503 or 529, only an idempotent one is, as the other side may have
+    /// begun with it.
     ///
     /// If its turn does not come in time, if its body is a stream, or if the limit could not be held back (see
     /// [`missed`](ClientLimit::missed)) or is not in force, the refusal is the answer.
@@ -54,9 +56,13 @@ impl<S: Store> LimitMiddleware<S> {
             return Ok((next.run(request, extensions).await?, false));
         };
         let ticket = self.limit.admit(priced).await.map_err(Error::middleware)?;
-        let response = next.run(request, extensions).await?;
-        let refused = self.limit.answered(ticket, response.status(), response.headers()).await;
-        Ok((response, refused))
+        let mut response = next.run(request, extensions).await?;
+        let (status, headers, extensions) = (response.status(), response.headers(), response.extensions());
+        let answered = self.limit.answered(ticket, &Answer { status, headers, extensions }).await;
+        if let Some(estimate) = answered.estimate {
+            response.extensions_mut().insert(estimate);
+        }
+        Ok((response, answered.refused))
     }
 }
 
@@ -89,7 +95,7 @@ impl<S: Store> Middleware for LimitMiddleware<S> {
 
 /// Somebody who is overloaded may have begun with a request; who limits it has not.
 fn is_repeatable(request: &Request, answer: &Response) -> bool {
-    answer.status() != StatusCode::SERVICE_UNAVAILABLE || request.method().is_idempotent()
+    !is_overload(answer.status()) || request.method().is_idempotent()
 }
 
 fn outgoing<'a>(request: &'a Request, extensions: &'a Extensions) -> Outgoing<'a> {

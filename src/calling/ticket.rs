@@ -1,10 +1,12 @@
 use std::sync::Arc;
+use std::time::Duration;
 
-use http::{HeaderMap, StatusCode};
-
-use super::{ClientLimitError, Preset, headers};
+use super::estimate::Said;
+use super::reading::Reading;
+use super::{Answer, ClientLimitError, Preset, headers};
 use crate::decision::Source;
-use crate::{Decision, HoldBack, Key, Limit, Mode, Quota, Rule, Take};
+use crate::receipt::random_id;
+use crate::{Adjustment, Decision, HoldBack, Key, Limit, Mode, Quota, Receipt, Rule, Take};
 
 /// What a request asks for, and what answers say of each of its limits.
 #[derive(Debug)]
@@ -24,18 +26,20 @@ struct Charged {
     /// While the store does not answer.
     local: Option<Box<Quota>>,
     cost: u64,
-    presets: Arc<[Preset]>,
+    reading: Arc<Reading>,
     /// What was left when the tokens were taken, if the bucket was asked.
     remaining: Option<u64>,
+    /// The latest, if the cost is an estimate: tokens of a turn that was worth nothing stay with those of the hold.
+    receipt: Option<Receipt>,
     /// Whether it would have denied the request: else the next one is not held back either.
     enforced: bool,
 }
 
 impl Charged {
-    fn new(limit: &Limit, own: bool, presets: &Arc<[Preset]>) -> Self {
+    fn new(limit: &Limit, own: bool, reading: &Arc<Reading>) -> Self {
         let rule = (!own).then(|| limit.rule().clone());
-        let (key, local, presets) = (limit.key().clone(), limit.local.clone(), Arc::clone(presets));
-        Self { key, rule, local, cost: limit.tokens(), presets, remaining: None, enforced: true }
+        let (key, local, reading) = (limit.key().clone(), limit.local.clone(), Arc::clone(reading));
+        Self { key, rule, local, cost: limit.tokens(), reading, remaining: None, receipt: None, enforced: true }
     }
 
     /// Why it may be what a request was refused for, by what its own headers say is left.
@@ -43,7 +47,7 @@ impl Charged {
         match said.and_then(|said| said.left()) {
             Some(left) if left < self.cost => Blame::Spent,
             Some(_) => Blame::SaysEnough,
-            None if self.rule.is_none() || !self.presets.is_empty() => Blame::SaysNothing,
+            None if self.rule.is_none() || self.reading.is_read() => Blame::SaysNothing,
             None => Blame::Unknown,
         }
     }
@@ -61,18 +65,18 @@ enum Blame {
 
 impl Priced {
     /// Under one limit.
-    pub(super) fn new(take: Take, own: bool, presets: &Arc<[Preset]>) -> Self {
-        let limits = take.limits().map(|limit| Charged::new(limit, own, presets)).collect();
+    pub(super) fn new(take: Take, own: bool, reading: &Arc<Reading>) -> Self {
+        let limits = take.limits().map(|limit| Charged::new(limit, own, reading)).collect();
         Self { of_all: take.clone(), take, limits }
     }
 
     /// Under another one as well.
-    pub(super) fn and(mut self, limit: Limit, presets: &Arc<[Preset]>) -> Result<Self, ClientLimitError> {
+    pub(super) fn and(mut self, limit: Limit, reading: &Arc<Reading>) -> Result<Self, ClientLimitError> {
         if self.take.keys().any(|key| key == limit.key()) {
             return Err(ClientLimitError::SameBucket(limit.key().clone()));
         }
         self.take = self.take.and_limit(limit);
-        self.limits.extend(self.take.limits().last().map(|limit| Charged::new(limit, false, presets)));
+        self.limits.extend(self.take.limits().last().map(|limit| Charged::new(limit, false, reading)));
         Ok(self)
     }
 
@@ -82,8 +86,17 @@ impl Priced {
         Self { of_all: take.clone(), take, ..self }
     }
 
+    /// What it asks for now. An id is needed to settle an estimate: a fresh one each time, as one that is known already takes
+    /// nothing.
+    pub(super) fn asks(&self, max_wait: Duration, hold: Duration) -> Take {
+        let take = self.take.clone().max_wait(max_wait);
+        let is_estimated =
+            |limit: &Charged| limit.reading.is_estimated() && self.take.keys().any(|key| *key == limit.key);
+        if self.limits.iter().any(is_estimated) { take.id(random_id(), hold) } else { take }
+    }
+
     /// What it asks for was granted.
-    pub(super) fn granted(&mut self, decision: &Decision) {
+    pub(super) fn granted(&mut self, decision: &Decision, receipts: &[Receipt]) {
         let fell_back = decision.source() == Source::Fallback;
         for (place, key) in self.take.keys().enumerate() {
             let one = decision.each().iter().find(|one| one.limit() == place);
@@ -91,6 +104,8 @@ impl Priced {
             let remaining = if fell_back { Some(0) } else { one.map(Decision::remaining) };
             if let Some(limit) = self.limits.iter_mut().find(|limit| limit.key == *key) {
                 limit.remaining = remaining;
+                let receipt = receipts.iter().find(|receipt| receipt.key() == key);
+                limit.receipt = receipt.filter(|_| limit.reading.is_estimated()).cloned();
                 limit.enforced = one.unwrap_or(decision).mode() == Mode::Enforce;
             }
         }
@@ -106,16 +121,33 @@ impl Priced {
 
     /// It is its turn.
     pub(super) fn ticket(self) -> Ticket {
-        Ticket(self.limits.into_iter().filter(|limit| limit.remaining.is_some()).collect())
+        let settles_later = self.limits.iter().any(|limit| limit.reading.is_open());
+        let limits = self.limits.into_iter().filter(|limit| limit.remaining.is_some()).collect();
+        Ticket { limits, settles_later }
     }
 }
 
 /// Tokens that a request has taken.
 #[derive(Debug)]
-pub(super) struct Ticket(Vec<Charged>);
+pub(super) struct Ticket {
+    limits: Vec<Charged>,
+    /// Whether one of its limits, which may have taken nothing, is settled by whoever reads the body.
+    settles_later: bool,
+}
+
+/// What an answer says.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    /// Of estimates.
+    pub(super) settled: Vec<Adjustment>,
+    /// Of what is left.
+    pub(super) held: Vec<Held>,
+    /// What is settled by whoever reads the body, if something is and the request was served.
+    pub(super) open: Option<Vec<Open>>,
+}
 
 /// What an answer says of one limit, if that is less than was known.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Held {
     pub(super) key: Key,
     /// If it is not the limiter's own.
@@ -128,28 +160,57 @@ pub(super) struct Held {
     pub(super) enforced: bool,
 }
 
+/// An estimate that nobody knows better yet, and what was said of its limit.
+#[derive(Debug)]
+pub(super) struct Open {
+    pub(super) receipt: Receipt,
+    pub(super) said: Option<Said>,
+}
+
 impl Ticket {
-    /// A refusal is of those limits that are likeliest to blame, all of them.
-    pub(super) fn held(self, status: StatusCode, headers: &HeaderMap) -> Vec<Held> {
-        let presets: Vec<Preset> = self.0.iter().flat_map(|limit| limit.presets.iter().copied()).collect();
-        let is_refusal = headers::is_refusal(status, headers, &presets);
-        let said: Vec<_> = self.0.iter().map(|limit| headers::said(headers, &limit.presets)).collect();
-        let likeliest = self.0.iter().zip(&said).map(|(limit, said)| limit.blame(*said)).min();
-        let held = self.0.into_iter().zip(said).filter_map(|(limit, said)| {
+    /// A refusal is of those limits that are likeliest to blame, all of them. Nothing was done of what is refused, unless there
+    /// was too much to do.
+    pub(super) fn told(self, answer: &Answer<'_>) -> Told {
+        let presets: Vec<Preset> = self.limits.iter().flat_map(|limit| limit.reading.presets.iter().copied()).collect();
+        let is_refusal = headers::is_refusal(answer.status, answer.headers, &presets);
+        let said: Vec<_> = self.limits.iter().map(|limit| limit.reading.said(answer)).collect();
+        let likeliest = self.limits.iter().zip(&said).map(|(limit, said)| limit.blame(*said)).min();
+        let mut told = Told { open: (self.settles_later && !is_refusal).then(Vec::new), ..Told::default() };
+        for (limit, said) in self.limits.into_iter().zip(said) {
             let refused = is_refusal && Some(limit.blame(said)) == likeliest;
-            let hold = if refused { headers::refusal(headers, said) } else { said? };
-            let less = hold.left().zip(limit.remaining).is_some_and(|(left, remaining)| left < remaining);
-            let Charged { key, rule, local, enforced, .. } = limit;
-            (refused || less || !hold.wait().is_zero()).then_some(Held { key, rule, local, hold, refused, enforced })
-        });
-        held.collect()
+            let says = if refused { Some(headers::refusal(answer.headers, said)) } else { said };
+            let (settled, back) = limit.settled(answer, is_refusal);
+            told.settled.extend(settled);
+            let Charged { key, rule, local, reading, remaining, receipt, enforced, .. } = limit;
+            let held = says.map(|hold| Held { key, rule, local, hold, refused, enforced });
+            let remaining = remaining.unwrap_or(u64::MAX);
+            if let (Some(open), Some(receipt), true) = (&mut told.open, receipt, reading.is_open()) {
+                open.push(Open { receipt, said: held.clone().map(|held| Said { held, remaining }) });
+            }
+            // What is given back must not be more than is left.
+            let known = remaining.saturating_add(back);
+            let is_news =
+                |held: &Held| held.hold.left().is_some_and(|left| left < known) || !held.hold.wait().is_zero();
+            told.held.extend(held.filter(|held| refused || is_news(held)));
+        }
+        told
+    }
+}
+
+impl Charged {
+    /// What was used of an estimate, if that is known and is another number, and how many tokens that gives back.
+    fn settled(&self, answer: &Answer<'_>, is_refusal: bool) -> (Option<Adjustment>, u64) {
+        let used = self.reading.used(answer, is_refusal).filter(|used| *used != self.cost);
+        match (&self.receipt, used) {
+            (Some(receipt), Some(used)) => (Some(receipt.clone().settle(used)), self.cost.saturating_sub(used)),
+            _ => (None, 0),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-    use std::time::Duration;
+    use http::{Extensions, HeaderMap, HeaderValue, StatusCode};
 
     use super::*;
 
@@ -159,11 +220,12 @@ mod tests {
 
     /// The limiter's own limit, and another one.
     fn ticket(presets: [&[Preset]; 2]) -> Ticket {
-        let [requests, tokens] = presets.map(Arc::from);
+        let [requests, tokens] =
+            presets.map(|presets| Arc::new(Reading { presets: presets.to_vec(), ..Reading::default() }));
         let priced = Priced::new(Take::from(limit("requests")), true, &requests);
         let mut priced = priced.and(limit("tokens").cost(100), &tokens).unwrap();
         let decision = Decision::of_all([0, 1].map(|place| (place, Decision::grant(900))), &priced.take);
-        priced.granted(&decision.unwrap());
+        priced.granted(&decision.unwrap(), &[]);
         priced.ticket()
     }
 
@@ -173,8 +235,9 @@ mod tests {
         lines: &[(&'static str, &'static str)],
     ) -> Vec<(String, HoldBack, bool)> {
         let lines = lines.iter().map(|(name, value)| ((*name).try_into().unwrap(), HeaderValue::from_static(value)));
-        let held = ticket(presets).held(status, &lines.collect());
-        held.into_iter().map(|held| (held.key.to_string(), held.hold, held.refused)).collect()
+        let (headers, extensions): (HeaderMap, _) = (lines.collect(), Extensions::new());
+        let told = ticket(presets).told(&Answer { status, headers: &headers, extensions: &extensions });
+        told.held.into_iter().map(|held| (held.key.to_string(), held.hold, held.refused)).collect()
     }
 
     #[test]
@@ -215,21 +278,21 @@ mod tests {
         priced = priced.and(limit("tokens").cost(100), &Arc::default()).unwrap().of_its_only();
         let tokens = Key::try_from("tokens").unwrap();
         let decision = Decision::of_all([0, 1].map(|place| (place, Decision::grant(7))), &priced.take);
-        priced.granted(&decision.unwrap());
+        priced.granted(&decision.unwrap(), &[]);
         priced.again(&[&tokens]);
         assert_eq!(
             priced.take.limits().map(|limit| (limit.key(), limit.tokens())).collect::<Vec<_>>(),
             [(&tokens, 100)]
         );
         assert!(!priced.take.own);
-        priced.granted(&Decision::grant(3));
+        priced.granted(&Decision::grant(3), &[]);
         // Somebody was refused because of the other one meanwhile.
         let requests = Key::try_from("requests").unwrap();
         for keys in [&[&requests][..], &[&requests, &tokens]] {
             priced.again(keys);
             assert!(priced.take.keys().eq(keys.iter().copied()) && priced.take.own, "{keys:?}");
         }
-        let remaining: Vec<_> = priced.ticket().0.iter().map(|limit| limit.remaining).collect();
+        let remaining: Vec<_> = priced.ticket().limits.iter().map(|limit| limit.remaining).collect();
         assert_eq!(remaining, [Some(7), Some(3)]);
     }
 }

@@ -5,7 +5,7 @@ use http::{Request, Response};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::{ClientLimit, Outgoing};
+use super::{Answer, ClientLimit, Outgoing};
 use crate::Store;
 
 impl<S: Store, C> Layer<C> for ClientLimit<S> {
@@ -83,8 +83,12 @@ where
                 return inner.call(request).await.map_err(Into::into);
             };
             let ticket = limit.admit(priced).await?;
-            let response = inner.call(request).await.map_err(Into::into)?;
-            limit.answered(ticket, response.status(), response.headers()).await;
+            let mut response = inner.call(request).await.map_err(Into::into)?;
+            let (status, headers, extensions) = (response.status(), response.headers(), response.extensions());
+            let answered = limit.answered(ticket, &Answer { status, headers, extensions }).await;
+            if let Some(estimate) = answered.estimate {
+                response.extensions_mut().insert(estimate);
+            }
             Ok(response)
         })
     }

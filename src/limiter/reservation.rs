@@ -1,17 +1,16 @@
 use std::iter::repeat;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
-use super::policy::by_deadline;
+use super::adjusting;
 use super::stack::Stack;
 use super::switched::Switched;
 use super::turns::{Place, Turns};
-use crate::handover::Handover;
-use crate::{Adjusted, Adjustment, AdjustmentKind, AnyStore, Decision, Error, Mode, Receipt, Store, Take, TakeError};
+use crate::receipt::random_id;
+use crate::{Adjusted, Adjustment, AnyStore, Decision, Error, Mode, Receipt, Store, Take, TakeError};
 
 /// Tokens that were taken for now or for later, or the answer that they were not.
 ///
@@ -31,7 +30,7 @@ pub struct Reservation<S: Store = AnyStore> {
 
 impl<S: Store> Reservation<S> {
     pub(super) fn new(store: Arc<Stack<S>>, take: &Take, decision: Decision) -> Self {
-        let id = take.id.unwrap_or_else(|| uuid::Builder::from_random_bytes(random()).into_uuid());
+        let id = take.id.unwrap_or_else(random_id);
         let receipt = |(place, taken): (usize, _)| Receipt {
             id,
             key: take.limits[place].key.clone(),
@@ -195,34 +194,8 @@ impl<S: Store> Reservation<S> {
         each: impl IntoIterator<Item = Option<T>>,
     ) -> Result<Adjusted, Error> {
         let each = self.receipts.into_iter().zip(each);
-        let adjustments: Vec<Adjustment> =
-            each.filter_map(|(receipt, tokens)| Some(adjustment(receipt, tokens?))).collect();
-        // A store that does not answer need not be asked about nothing.
-        if adjustments.is_empty() {
-            return Ok(Adjusted::Done(0));
-        }
-        let store = Arc::clone(&self.store);
-        let of_what_is_gone = match adjustments[0].kind {
-            // It was full when it was swept: there is nothing to give back to.
-            AdjustmentKind::Refund(_) => Ok(Adjusted::Done(0)),
-            AdjustmentKind::Cancel | AdjustmentKind::Settle(_) => Err(()),
-        };
-        // Whoever gives up waiting for it, at the deadline or before, does not keep the tokens.
-        let adjusted = async move { store.adjust(&adjustments).await };
-        let adjusted = Handover::new(self.store.tasks.track_future(adjusted));
-        let adjusted = by_deadline(self.store.deadline, pin!(adjusted)).await?;
-        let adjusted = adjusted.into_iter().map(|adjusted| match adjusted {
-            Err(gone @ TakeError::UnknownBucket(_)) => of_what_is_gone.map_err(|()| gone),
-            adjusted => adjusted,
-        });
-        let adjusted = adjusted.collect::<Result<Vec<Adjusted>, TakeError>>()?;
-        // Nothing was done to those of which it is said that it is late, or that it is done already: rather that than nothing
-        // to be done.
-        let least = |adjusted: &Adjusted| match adjusted {
-            Adjusted::Done(tokens) => (*tokens, true),
-            Adjusted::Late | Adjusted::Repeated => (0, false),
-        };
-        Ok(adjusted.into_iter().min_by_key(least).unwrap_or(Adjusted::Done(0)))
+        let adjustments = each.filter_map(|(receipt, tokens)| Some(adjustment(receipt, tokens?)));
+        adjusting::adjust(&self.store, adjustments.collect()).await
     }
 }
 
@@ -236,8 +209,11 @@ fn given_back(adjusted: Adjusted) -> u64 {
 /// What becomes of a turn that nobody waits for any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Abandoned {
-    /// Its tokens are given back.
+    /// Its tokens are given back, unless it has an id: somebody else may go on with it, who asked with it as well or asks again.
     GivenBack,
+    /// They are given back also if it has one, as nobody else knows it.
+    #[cfg_attr(not(feature = "_calling"), expect(dead_code, reason = "it is for ids that the crate makes"))]
+    GivenBackWithId,
     /// They are used, or whoever comes and goes could ask for ever more.
     #[cfg_attr(not(feature = "tower"), expect(dead_code, reason = "it is for those whom a service does not know"))]
     Used,
@@ -323,14 +299,15 @@ impl<S: Store> Turn<S> {
         }
     }
 
-    /// What has to be given back: of tokens that were there at once nothing can be cancelled, and with a turn that has an id
-    /// somebody else may go on, who asked with it as well or asks again.
+    /// What has to be given back: of tokens that were there at once nothing can be cancelled.
     fn left(&mut self) -> Option<Reservation<S>> {
         let gives_back = |reservation: &Reservation<S>| {
-            self.abandoned == Abandoned::GivenBack
-                && !reservation.is_remembered
-                && !reservation.receipts.is_empty()
-                && !reservation.decision.wait().is_zero()
+            let of_abandoned = match self.abandoned {
+                Abandoned::GivenBack => !reservation.is_remembered,
+                Abandoned::GivenBackWithId => true,
+                Abandoned::Used => false,
+            };
+            of_abandoned && !reservation.receipts.is_empty() && !reservation.decision.wait().is_zero()
         };
         self.reservation.take().filter(gives_back)
     }
@@ -344,10 +321,4 @@ impl<S: Store> Drop for Turn<S> {
             tasks.spawn_on(async { drop(reservation.cancel().await) }, &runtime);
         }
     }
-}
-
-fn random() -> [u8; 16] {
-    let mut bytes = [0; 16];
-    fastrand::fill(&mut bytes);
-    bytes
 }

@@ -6,7 +6,7 @@ use hyper::body::Bytes;
 use hyper_util::client::legacy::{Client, connect::HttpConnector};
 use hyper_util::rt::TokioExecutor;
 use reqwest_middleware::{ClientBuilder, ClientWithMiddleware};
-use tollgate::{ClientLimit, ClientLimitError, LimitedClient, Store};
+use tollgate::{ClientLimit, ClientLimitError, Estimate, LimitedClient, Store};
 use tower::{Layer, Service, ServiceExt};
 
 pub enum AnyClient<S: Store> {
@@ -41,12 +41,17 @@ impl<S: Store> AnyClient<S> {
 
     /// The status of an answer; or why it was not sent.
     pub async fn get(&self, url: &str) -> anyhow::Result<Result<u16, ClientLimitError>> {
+        Ok(self.get_and_settle(url).await?.map(|(status, _)| status))
+    }
+
+    /// The same with what is for whoever reads the body.
+    pub async fn get_and_settle(&self, url: &str) -> anyhow::Result<Result<(u16, Option<Estimate>), ClientLimitError>> {
         match self {
             Self::Tower(client) => {
                 let request = Request::get(url).body(Empty::new())?;
                 let mut client = client.clone();
                 match client.ready().await.map_err(anyhow::Error::from_boxed)?.call(request).await {
-                    Ok(response) => Ok(Ok(response.status().as_u16())),
+                    Ok(response) => Ok(Ok((response.status().as_u16(), response.extensions().get().cloned()))),
                     Err(error) => match error.downcast::<ClientLimitError>() {
                         Ok(limited) => Ok(Err(*limited)),
                         Err(error) => Err(anyhow::Error::from_boxed(error)),
@@ -54,7 +59,7 @@ impl<S: Store> AnyClient<S> {
                 }
             }
             Self::Reqwest(client) => match client.get(url).send().await {
-                Ok(response) => Ok(Ok(response.status().as_u16())),
+                Ok(response) => Ok(Ok((response.status().as_u16(), response.extensions().get().cloned()))),
                 Err(reqwest_middleware::Error::Middleware(error)) => Ok(Err(error.downcast()?)),
                 Err(error) => Err(error.into()),
             },

@@ -1,0 +1,39 @@
+//! What becomes of tokens that were taken, told to the store.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use super::policy::by_deadline;
+use super::stack::Stack;
+use crate::handover::Handover;
+use crate::{Adjusted, Adjustment, AdjustmentKind, Error, Store, TakeError};
+
+/// What became of all of it; of several, what is least. They are of one kind.
+pub(super) async fn adjust<S: Store>(store: &Arc<Stack<S>>, adjustments: Vec<Adjustment>) -> Result<Adjusted, Error> {
+    // A store that does not answer need not be asked about nothing.
+    let Some(first) = adjustments.first() else {
+        return Ok(Adjusted::Done(0));
+    };
+    let of_what_is_gone = match first.kind {
+        // It was full when it was swept: there is nothing to give back to.
+        AdjustmentKind::Refund(_) => Ok(Adjusted::Done(0)),
+        AdjustmentKind::Cancel | AdjustmentKind::Settle(_) => Err(()),
+    };
+    // Whoever gives up waiting for it, at the deadline or before, does not keep the tokens.
+    let asked = Arc::clone(store);
+    let adjusted = async move { asked.adjust(&adjustments).await };
+    let adjusted = Handover::new(store.tasks.track_future(adjusted));
+    let adjusted = by_deadline(store.deadline, pin!(adjusted)).await?;
+    let adjusted = adjusted.into_iter().map(|adjusted| match adjusted {
+        Err(gone @ TakeError::UnknownBucket(_)) => of_what_is_gone.map_err(|()| gone),
+        adjusted => adjusted,
+    });
+    let adjusted = adjusted.collect::<Result<Vec<Adjusted>, TakeError>>()?;
+    // Nothing was done to those of which it is said that it is late, or that it is done already: rather that than nothing
+    // to be done.
+    let least = |adjusted: &Adjusted| match adjusted {
+        Adjusted::Done(tokens) => (*tokens, true),
+        Adjusted::Late | Adjusted::Repeated => (0, false),
+    };
+    Ok(adjusted.into_iter().min_by_key(least).unwrap_or(Adjusted::Done(0)))
+}

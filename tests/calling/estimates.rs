@@ -1,0 +1,330 @@
+//! Requests whose cost is an estimate: what they used is paid in the end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{join_all, poll_fn};
+use http::{Request, Response};
+use reqwest_middleware::ClientBuilder;
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, Semaphore};
+use tollgate::{
+    Adjusted, Adjustment, Admin, Answer, ClientLimit, Error, Estimate, Fallback, HoldBack, Key, Limit, Limiter,
+    ManualClock, MemoryStore, Mode, Outcome, Outgoing, Preset, Rule, RuntimeClock, Store, Take, TakeError,
+};
+use tower::{Layer, ServiceExt, service_fn};
+
+use super::clients::{AnyClient, KINDS};
+use super::replicas::Replicas;
+use super::third_party::{ThirdParty, answer};
+
+/// What an answer says was used.
+fn used(answer: &Answer<'_>) -> Option<u64> {
+    answer.headers().get("x-used")?.to_str().ok()?.parse().ok()
+}
+
+/// A token's limit for everybody, of which each request takes so many.
+fn of_tokens<S: Store>(limiter: Limiter<S>, cost: u64) -> ClientLimit<S> {
+    ClientLimit::new(limiter).max_wait(Duration::ZERO).keyed_by(|_| Key::try_from("tokens").ok()).cost(move |_| cost)
+}
+
+async fn left<S: Admin>(store: &S, key: &str) -> anyhow::Result<i64> {
+    Ok(store.peek(&Key::try_from(key)?).await?.expect("it was asked").available)
+}
+
+/// The estimate of a request to somebody who answers with these headers.
+async fn asks<S: Store>(limit: ClientLimit<S>, headers: &[(&str, &str)]) -> anyhow::Result<(u16, Option<Estimate>)> {
+    let headers: Vec<(String, String)> =
+        headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    let third_party = service_fn(move |_: Request<()>| {
+        let lines = headers.iter().filter(|(name, _)| name != "status");
+        let status = headers.iter().find(|(name, _)| name == "status").map_or("200", |(_, status)| status);
+        let response =
+            lines.fold(Response::builder().status(status), |response, (name, value)| response.header(name, value));
+        std::future::ready(response.body(()))
+    });
+    let request = Request::get("http://example.com/").body(())?;
+    let response = limit.layer(third_party).oneshot(request).await.map_err(anyhow::Error::from_boxed)?;
+    Ok((response.status().as_u16(), response.extensions().get().cloned()))
+}
+
+#[tokio::test]
+async fn what_one_replica_did_not_use_another_one_has() -> anyhow::Result<()> {
+    for kind in KINDS {
+        for by_head in [true, false] {
+            let third_party = ThirdParty::new([answer(200, &[("x-used", "100")]), answer(200, &[])]).await?;
+            let replicas = Replicas::new()?;
+            let limit = of_tokens(replicas.limiter("1000 once").await?, 900);
+            let limit = if by_head { limit.settle(used) } else { limit.settle_later() };
+            let client = AnyClient::new(kind, limit);
+            let (_, estimate) = client.get_and_settle(&third_party.url("/")).await??;
+            match estimate {
+                Some(estimate) => assert_eq!(estimate.settle(100).await?, Adjusted::Done(800)),
+                None => assert!(by_head, "{kind:?}"),
+            }
+            let another = AnyClient::new(kind, of_tokens(replicas.limiter("1000 once").await?, 900));
+            assert_eq!(another.get(&third_party.url("/")).await??, 200, "{kind:?}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_used_beyond_the_estimate_is_owed_and_the_next_ones_wait() -> anyhow::Result<()> {
+    for (by_head, headers) in [(true, &[("x-used", "1500")][..]), (false, &[])] {
+        let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "1000/h")?;
+        let limit = of_tokens(limiter.clone(), 400);
+        let limit = if by_head { limit.settle(used) } else { limit.settle_later() };
+        if let Some(estimate) = asks(limit.clone(), headers).await?.1 {
+            assert_eq!(estimate.settle(1500).await?, Adjusted::Done(-1100));
+        }
+        assert_eq!(left(limiter.store(), "tokens").await?, -500, "by the head: {by_head}");
+        let refused = asks(limit, &[]).await.expect_err("it waits");
+        assert!(refused.to_string().contains("no tokens available"), "{refused}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_given_back_raises_no_bucket_above_what_is_said_to_be_left() -> anyhow::Result<()> {
+    for (left_over, expected) in [("5000", 5000), ("8900", 8900), ("9500", 9500), ("9501", 9500), ("0", 0)] {
+        for by_head in [true, false] {
+            let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "10000/h")?;
+            let limit = of_tokens(limiter.clone(), 1200).read(Preset::OpenAiTokens);
+            let limit = if by_head { limit.settle(used) } else { limit.settle_later() };
+            let headers = [("x-ratelimit-remaining-tokens", left_over), ("x-used", "500")];
+            if let Some(estimate) = asks(limit.clone(), &headers).await?.1 {
+                assert_eq!(estimate.settle(500).await?, Adjusted::Done(700));
+            }
+            assert_eq!(left(limiter.store(), "tokens").await?, expected, "by the head: {by_head}");
+            assert_eq!(limit.missed(), 0);
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_left_long_ago_lowers_no_bucket_and_a_wait_lasts_no_longer_for_it() -> anyhow::Result<()> {
+    let headers =
+        [("x-ratelimit-limit-tokens", "1"), ("x-ratelimit-remaining-tokens", "0"), ("x-ratelimit-reset-tokens", "60s")];
+    for (headers, level) in [(&headers[1..2], 30 + 90), (&headers[..], -29)] {
+        let limiter = Limiter::new(MemoryStore::with_clock(RuntimeClock::default()), "1/s burst 1000")?;
+        let limit = of_tokens(limiter.clone(), 100).read(Preset::OpenAiTokens).settle_later();
+        let estimate = asks(limit, headers).await?.1.expect("it was served");
+        tokio::time::advance(Duration::from_secs(30)).await;
+        assert_eq!(estimate.settle(10).await?, Adjusted::Done(90));
+        assert_eq!(left(limiter.store(), "tokens").await?, level, "{headers:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_estimate_whose_answer_nobody_reads_stands_and_what_is_left_is_known() -> anyhow::Result<()> {
+    let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "10000/h")?;
+    let limit = of_tokens(limiter.clone(), 1200).read(Preset::OpenAiTokens).settle_later();
+    assert!(asks(limit.clone(), &[]).await?.1.is_some());
+    assert_eq!(left(limiter.store(), "tokens").await?, 8800);
+    drop(asks(limit.clone(), &[("x-ratelimit-remaining-tokens", "700")]).await?);
+    assert_eq!(left(limiter.store(), "tokens").await?, 700);
+    Ok(())
+}
+
+#[tokio::test]
+async fn of_all_who_settle_a_request_the_first_does() -> anyhow::Result<()> {
+    let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "1000/h")?;
+    let estimate = asks(of_tokens(limiter.clone(), 400).settle_later(), &[]).await?.1.expect("it was served");
+    let settled = join_all((0..5).map(|_| estimate.settle(100))).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+    assert_eq!(settled.iter().filter(|settled| **settled == Adjusted::Done(300)).count(), 1, "{settled:?}");
+    assert_eq!(settled.iter().filter(|settled| **settled == Adjusted::Repeated).count(), 4, "{settled:?}");
+    assert_eq!(left(limiter.store(), "tokens").await?, 900);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_estimate_can_be_settled_for_as_long_as_was_said() -> anyhow::Result<()> {
+    let clock = ManualClock::default();
+    let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()), "1000 once")?;
+    let limit = of_tokens(limiter.clone(), 100).settle_later().settle_within(Duration::from_secs(60));
+    let [in_time, late] = [asks(limit.clone(), &[]).await?.1, asks(limit, &[]).await?.1].map(Option::unwrap);
+    clock.advance(Duration::from_secs(59));
+    assert_eq!(in_time.settle(10).await?, Adjusted::Done(90));
+    clock.advance(Duration::from_secs(2));
+    assert_eq!(late.settle(10).await?, Adjusted::Late);
+    assert_eq!(left(limiter.store(), "tokens").await?, 890);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_request_with_an_estimate_that_is_given_up_before_its_turn_gives_its_tokens_back() -> anyhow::Result<()> {
+    for kind in KINDS {
+        let third_party = ThirdParty::new([]).await?;
+        let limiter = Limiter::builder(MemoryStore::new()).longest_wait(Duration::MAX).build("100/h")?;
+        let limit = of_tokens(limiter.clone(), 100).settle_later().max_wait(Duration::from_hours(5));
+        let client = AnyClient::new(kind, limit);
+        let url = third_party.url("/");
+        assert_eq!(client.get(&url).await??, 200);
+        let mut waiting = Box::pin(client.get(&url));
+        while left(limiter.store(), "tokens").await? >= 0 {
+            poll_fn(|context| {
+                assert!(waiting.as_mut().poll(context).is_pending());
+                std::task::Poll::Ready(())
+            })
+            .await;
+            tokio::task::yield_now().await;
+        }
+        drop(waiting);
+        while left(limiter.store(), "tokens").await? < 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(third_party.reached(), 1);
+    }
+    Ok(())
+}
+
+/// Requests and tokens of one account.
+fn account<S: Store>(limiter: Limiter<S>, tokens: &'static str) -> ClientLimit<S> {
+    ClientLimit::new(limiter)
+        .keyed_by(|_| Key::try_from("requests").ok())
+        .read(Preset::OpenAiRequests)
+        .and(move |_| Some(Limit::new(Key::try_from("tokens").ok()?, tokens.try_into().ok()?).cost(300)))
+        .read(Preset::OpenAiTokens)
+}
+
+#[tokio::test]
+async fn nothing_was_used_of_a_request_that_is_refused_and_of_an_overload_nobody_knows() -> anyhow::Result<()> {
+    for (status, left_over, expected) in [("429", "5000", 1000), ("429", "10", 0), ("503", "5000", 700)] {
+        for by_head in [true, false] {
+            let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "600/h")?;
+            let limit = account(limiter.clone(), "1000 once").max_wait(Duration::ZERO);
+            let limit = if by_head { limit.settle(used) } else { limit.settle_later() };
+            let requests = if left_over == "10" { "7" } else { "0" };
+            let headers = [
+                ("status", status),
+                ("x-ratelimit-remaining-requests", requests),
+                ("x-ratelimit-remaining-tokens", left_over),
+                ("retry-after", "60"),
+            ];
+            let (_, estimate) = asks(limit.clone(), &headers).await?;
+            assert!(estimate.is_none(), "nobody has a body to settle it by");
+            assert_eq!(left(limiter.store(), "tokens").await?, expected, "{status}, {left_over} left");
+            assert_eq!(limit.missed(), 0);
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_request_that_is_sent_again_is_paid_once() -> anyhow::Result<()> {
+    for by_head in [true, false] {
+        let refusal = || answer(429, &[("retry-after", "0.02"), ("x-ratelimit-remaining-requests", "0")]);
+        let third_party = ThirdParty::new([refusal(), refusal(), answer(200, &[("x-used", "100")])]).await?;
+        let limiter = Limiter::new(MemoryStore::new(), "1000/s")?;
+        let limit = account(limiter.clone(), "1000 once");
+        let limit = if by_head { limit.settle(used) } else { limit.settle_later() };
+        let client = ClientBuilder::new(reqwest::Client::new()).with(limit.middleware().retries(2)).build();
+        let response = client.get(third_party.url("/")).send().await?;
+        assert_eq!((response.status().as_u16(), third_party.reached()), (200, 3));
+        if let Some(estimate) = response.extensions().get::<Estimate>() {
+            assert_eq!(estimate.settle(100).await?, Adjusted::Done(200));
+        }
+        assert_eq!(left(limiter.store(), "tokens").await?, 900, "by the head: {by_head}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn who_asks_for_another_turn_can_settle_what_it_had_before() -> anyhow::Result<()> {
+    for kind in KINDS {
+        let refusal = [("x-ratelimit-remaining-requests", "0"), ("retry-after", "0.02")];
+        let served = || answer(200, &[("x-used", "100")]);
+        let third_party = ThirdParty::new([answer(429, &refusal), served(), served()]).await?;
+        let limiter = Limiter::new(MemoryStore::new(), "20/s burst 1")?;
+        let client = AnyClient::new(kind, account(limiter.clone(), "1000 once").settle(used));
+        let url = third_party.url("/");
+        let outcomes = join_all((0..3).map(|_| client.get(&url))).await;
+        let statuses: Vec<_> = outcomes.into_iter().collect::<anyhow::Result<Result<_, _>>>()??;
+        assert_eq!(statuses, [429, 200, 200]);
+        assert_eq!(left(limiter.store(), "tokens").await?, 800);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn several_estimates_of_a_request_are_settled_each() -> anyhow::Result<()> {
+    let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "1000/h")?;
+    let output =
+        |_: &Outgoing<'_>| Some(Limit::new(Key::try_from("output").ok()?, "1000/h".try_into().ok()?).cost(500));
+    let limit = of_tokens(limiter.clone(), 300).settle_later().and(output).settle_later();
+    let estimate = asks(limit, &[]).await?.1.expect("it was served");
+    let differ = estimate.settle(1).await;
+    assert!(matches!(differ, Err(Error::Take(TakeError::CostsDiffer))), "{differ:?}");
+    let settled = estimate.settle_each(|receipt| (receipt.key().as_str() == "output").then_some(20)).await?;
+    assert_eq!(settled, Adjusted::Done(480));
+    assert_eq!((left(limiter.store(), "tokens").await?, left(limiter.store(), "output").await?), (700, 980));
+    Ok(())
+}
+
+#[tokio::test]
+async fn where_nothing_was_taken_nothing_is_settled() -> anyhow::Result<()> {
+    let off = Limiter::builder(MemoryStore::new()).mode(Mode::Off).build("1000/h")?;
+    let estimate = asks(of_tokens(off, 300).settle_later(), &[]).await?.1.expect("it was served");
+    assert_eq!((estimate.settle(7).await?, estimate.receipts()), (Adjusted::Done(0), &[][..]));
+    let store = Arc::new(Slow { store: MemoryStore::new(), asked: Notify::new(), leave: Semaphore::new(0), up: false });
+    let down = Limiter::builder(store).fallback(Duration::from_millis(50), Fallback::Open).build("1000/h")?;
+    let estimate = asks(of_tokens(down, 300).settle_later(), &[]).await?.1.expect("it was served");
+    assert_eq!((estimate.settle(7).await?, estimate.receipts()), (Adjusted::Done(0), &[][..]));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_request_that_fails_has_used_its_estimate() -> anyhow::Result<()> {
+    for kind in KINDS {
+        let nobody = TcpListener::bind("127.0.0.1:0").await?.local_addr()?;
+        let limiter = Limiter::new(MemoryStore::new(), "1000 once")?;
+        let client = AnyClient::new(kind, of_tokens(limiter.clone(), 300).settle(|_| Some(0)));
+        assert!(client.get(&format!("http://{nobody}/")).await.is_err());
+        assert_eq!(left(limiter.store(), "tokens").await?, 700, "{kind:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn who_gives_up_while_an_estimate_is_settled_does_not_stop_it() -> anyhow::Result<()> {
+    let store = Arc::new(Slow { store: MemoryStore::new(), asked: Notify::new(), leave: Semaphore::new(0), up: true });
+    let limiter = Limiter::new(Arc::clone(&store), "1000 once")?;
+    let estimate = asks(of_tokens(limiter, 300).settle_later(), &[]).await?.1.expect("it was served");
+    let settles = tokio::spawn(async move { estimate.settle(100).await });
+    store.asked.notified().await;
+    settles.abort();
+    assert!(settles.await.is_err_and(|error| error.is_cancelled()), "it waited for the store");
+    store.leave.add_permits(1);
+    store.asked.notified().await;
+    assert_eq!(left(&store.store, "tokens").await?, 900);
+    Ok(())
+}
+
+/// A store that settles when it has leave, and tells before and after; or one that is down.
+struct Slow {
+    store: MemoryStore,
+    asked: Notify,
+    leave: Semaphore,
+    up: bool,
+}
+
+impl Store for Slow {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        if self.up { self.store.take(takes).await } else { Err(Error::other(std::io::Error::other("down"))) }
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        self.asked.notify_one();
+        self.leave.acquire().await.map_err(Error::other)?.forget();
+        let adjusted = self.store.adjust(adjustments).await;
+        self.asked.notify_one();
+        adjusted
+    }
+
+    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
+        self.store.hold_back(key, rule, hold).await
+    }
+}
