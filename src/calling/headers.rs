@@ -35,7 +35,7 @@ impl HoldBack {
     #[must_use = "give it to a limiter, if there is one"]
     pub fn from_answer(status: StatusCode, headers: &HeaderMap, presets: &[Preset]) -> Option<Self> {
         let said = said(headers, presets);
-        if is_refusal(status, headers, presets) { Some(refusal(headers, said)) } else { said }
+        if is_refusal(status, headers, presets) { Some(refusal(headers, said, presets)) } else { said }
     }
 }
 
@@ -46,10 +46,12 @@ pub(super) fn said(headers: &HeaderMap, presets: &[Preset]) -> Option<HoldBack> 
 }
 
 /// Nothing is left, for as long as a refusal says, and what was said beside.
-pub(super) fn refusal(headers: &HeaderMap, said: Option<HoldBack>) -> HoldBack {
+pub(super) fn refusal(headers: &HeaderMap, said: Option<HoldBack>, presets: &[Preset]) -> HoldBack {
     let sent = sent_at(headers);
     let until = match retry_after(headers, sent) {
         Some(span) => Some(HoldBack::retry_after(span)),
+        // What is said of another policy holds none back whose own one is read.
+        None if presets.iter().any(|preset| matches!(preset, Preset::Policy(_))) => None,
         None => Preset::RateLimit.read(headers, sent),
     };
     [said, until].into_iter().flatten().fold(HoldBack::remaining(0), HoldBack::and)
@@ -272,6 +274,21 @@ mod tests {
     }
 
     #[test]
+    fn of_several_policies_the_one_is_read_that_is_named() {
+        let left = |tokens| Some(HoldBack::remaining(tokens));
+        for (name, line, expected) in [
+            ("minute", r#""hour";r=900;t=100, "minute";r=3;t=20"#, left(3)),
+            ("hour", r#""hour";r=900;t=100, "minute";r=3;t=20"#, left(900)),
+            ("a", r#""a";r=7;pk=:AA==:, "a";r=5;pk=:AQ==:, b;r=1"#, left(5)),
+            ("b", r#""a";r=7, b;r=0;t=9"#, Some(wait(9))),
+            ("day", r#""hour";r=900;t=100"#, None),
+            ("remaining", "limit=100, remaining=50, reset=5", None),
+        ] {
+            assert_eq!(held(200, Preset::Policy(name), &[("ratelimit", line)]), expected, "{name} of {line}");
+        }
+    }
+
+    #[test]
     fn a_field_that_nobody_writes_that_long_is_as_if_it_were_absent() {
         for (status, name, value, read, absent) in [
             (200, "ratelimit", r#""a";r=7"#, Some(HoldBack::remaining(7)), None),
@@ -307,6 +324,8 @@ mod tests {
         assert_eq!(held(429, Preset::RateLimit, &[standard, ("retry-after", "5")]), Some(wait(30)));
         assert_eq!(held(429, unread, &[("ratelimit", r#""a";r=7;t=30"#)]), Some(HoldBack::remaining(0)));
         assert_eq!(held(200, unread, &[standard]), None);
+        assert_eq!(held(429, Preset::Policy("hour"), &[standard]), Some(HoldBack::remaining(0)), "another one's wait");
+        assert_eq!(held(429, Preset::Policy("minute"), &[standard]), Some(wait(30)));
     }
 
     #[test]

@@ -178,7 +178,8 @@ impl Ticket {
         let mut told = Told { open: (self.settles_later && !is_refusal).then(Vec::new), ..Told::default() };
         for (limit, said) in self.limits.into_iter().zip(said) {
             let refused = is_refusal && Some(limit.blame(said)) == likeliest;
-            let says = if refused { Some(headers::refusal(answer.headers, said)) } else { said };
+            let says =
+                if refused { Some(headers::refusal(answer.headers, said, &limit.reading.presets)) } else { said };
             let (settled, back) = limit.settled(answer, is_refusal);
             told.settled.extend(settled);
             let Charged { key, rule, local, reading, remaining, receipt, enforced, .. } = limit;

@@ -232,3 +232,26 @@ async fn of_several_limits_those_are_held_back_of_which_an_answer_says_that_too_
     }
     Ok(())
 }
+
+#[tokio::test]
+async fn each_limit_reads_the_policy_that_is_its_own() -> anyhow::Result<()> {
+    let said = r#""second";r=9;t=1, "bytes";r=0;t=40"#;
+    for (status, held) in [(200, -30), (429, -30)] {
+        for kind in KINDS {
+            let third_party = ThirdParty::new([answer(status, &[("ratelimit", said)])]).await?;
+            let limiter = Limiter::new(MemoryStore::new(), "1/s burst 10")?;
+            let limit = ClientLimit::new(limiter.clone())
+                .keyed_by(|_| Key::try_from("requests").ok())
+                .read(Preset::Policy("second"))
+                .and(|_| Some(Limit::new(Key::try_from("bytes").ok()?, "1/s burst 100".try_into().ok()?).cost(10)))
+                .read(Preset::Policy("bytes"));
+            assert_eq!(AnyClient::new(kind, limit).get(&third_party.url("/")).await??, status);
+            let left = async |key: &str| {
+                anyhow::Ok(limiter.store().peek(&Key::try_from(key)?).await?.expect("it was asked").available)
+            };
+            assert!((9..=10).contains(&left("requests").await?), "{status}");
+            assert!(left("bytes").await? < held, "{status}");
+        }
+    }
+    Ok(())
+}

@@ -14,6 +14,10 @@ pub enum Preset {
     /// `RateLimit`, in the form of the current IETF draft (`"default";r=50;t=30`) and in the older ones
     /// (`remaining=50, reset=30`; `RateLimit-Remaining` and `RateLimit-Reset`).
     RateLimit,
+    /// One policy of `RateLimit` in its current form, by its name: `Policy("bytes")` of `"second";r=9;t=1, "bytes";r=0;t=40`.
+    /// For those who say what is left of several limits: let each read its own. A refusal of theirs without `Retry-After` lasts
+    /// as long as that one says.
+    Policy(&'static str),
     /// `X-RateLimit-Remaining` and `X-RateLimit-Reset`, in seconds, from now or, as GitHub's, since 1970; also
     /// `X-Rate-Limit-…`. A 403 that says `Retry-After`, or that nothing remains, is a refusal then.
     XRateLimit,
@@ -52,7 +56,7 @@ macro_rules! anthropic {
     };
 }
 impl Preset {
-    /// All of them.
+    /// All of them, but for single policies.
     pub const ALL: &'static [Self] = &[
         Self::RateLimit,
         Self::XRateLimit,
@@ -66,8 +70,12 @@ impl Preset {
 
     /// What the headers of an answer say that was sent then.
     pub(super) fn read(self, headers: &HeaderMap, sent: SystemTime) -> Option<HoldBack> {
-        let structured = || (self == Self::RateLimit).then(|| ratelimit::read(headers)).flatten();
-        structured().or_else(|| self.names().iter().find_map(|names| names.read(headers, sent)))
+        let structured = match self {
+            Self::RateLimit => ratelimit::read(headers),
+            Self::Policy(name) => ratelimit::read_policy(headers, name),
+            _ => None,
+        };
+        structured.or_else(|| self.names().iter().find_map(|names| names.read(headers, sent)))
     }
 
     fn names(self) -> &'static [Names] {
@@ -78,6 +86,7 @@ impl Preset {
                 reset: "ratelimit-reset",
                 parse: |text, _| figures::decimal(text),
             }],
+            Self::Policy(_) => &[],
             Self::XRateLimit => &[
                 Names {
                     limit: None,
