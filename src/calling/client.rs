@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::passing::{Passing, Seen};
-use super::reading::{Cost, Reading};
+use super::reading::{Cost, OfAnswer, Reading};
 use super::ticket::{Held, Priced, Ticket, Told};
 use super::{Answer, ClientLimitError, Estimate, Outgoing, Preset};
 use crate::limiter::Abandoned;
@@ -18,7 +18,7 @@ use crate::{AnyStore, HoldBack, Key, Limit, Limiter, Mode, Store};
 /// otherwise. When none are left it waits for its turn, up to [`max_wait`](Self::max_wait), and beyond that fails with
 /// [`ClientLimitError::Limited`] without having been sent. One that was sent has used its tokens, also if it fails.
 ///
-/// An answer of 429, or of 503 that says `Retry-After`, [holds the bucket back](Limiter::hold_back) for everybody: nobody who
+/// An answer of 429, or of 503 or 529 that says `Retry-After`, [holds the bucket back](Limiter::hold_back) for everybody: nobody who
 /// asks after that is sent before its time, unless tokens are given back or the quota is changed meanwhile. The answer goes
 /// to the caller as it is. Requests that had been given their turn before ask for another one in this process; in others they
 /// are sent, and are refused too. With [`read`](Self::read), what other headers say is passed on as well.
@@ -33,6 +33,7 @@ pub struct ClientLimit<S: Store = AnyStore> {
     cost: OfRequest<u64>,
     reading: Arc<Reading>,
     others: Vec<Other>,
+    refused_by: Vec<OfAnswer<bool>>,
     max_wait: Duration,
     settle_within: Duration,
     longest_hold: Duration,
@@ -61,6 +62,7 @@ impl<S: Store> ClientLimit<S> {
             cost: Arc::new(|_| 1),
             reading: Arc::default(),
             others: Vec::new(),
+            refused_by: Vec::new(),
             max_wait: Duration::from_secs(30),
             settle_within: Duration::from_secs(3600),
             longest_hold: HoldBack::LONGEST,
@@ -136,6 +138,38 @@ impl<S: Store> ClientLimit<S> {
     #[must_use]
     pub fn read(mut self, preset: Preset) -> Self {
         self.reading().presets.push(preset);
+        self
+    }
+
+    /// The same by headers that no preset reads: what this says is left, if an answer says it. Of several limits it is of the one that
+    /// was said last.
+    ///
+    /// ```
+    /// use tollgate::{Answer, ClientLimit, HoldBack, Limiter, MemoryStore, Quota};
+    ///
+    /// # fn main() -> Result<(), tollgate::Error> {
+    /// /// `X-App-Usage: 97`, in percent of 200 an hour.
+    /// fn left(answer: &Answer<'_>) -> Option<HoldBack> {
+    ///     let used: u64 = answer.headers().get("x-app-usage")?.to_str().ok()?.parse().ok()?;
+    ///     Some(HoldBack::remaining(200 * 100_u64.saturating_sub(used) / 100))
+    /// }
+    ///
+    /// let limit = ClientLimit::new(Limiter::new(MemoryStore::new(), Quota::per_hour(200))?).read_by(left);
+    /// # let _ = limit;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn read_by(mut self, left: impl Fn(&Answer<'_>) -> Option<HoldBack> + Send + Sync + 'static) -> Self {
+        self.reading().by.push(Arc::new(left));
+        self
+    }
+
+    /// Answers that are refusals as well, of whichever limits: they hold back for as long as they say by `Retry-After` or by what
+    /// is read, and are sent again as a 429 is, as if nobody had begun with them.
+    #[must_use]
+    pub fn refused_by(mut self, is_refusal: impl Fn(&Answer<'_>) -> bool + Send + Sync + 'static) -> Self {
+        self.refused_by.push(Arc::new(is_refusal));
         self
     }
 
@@ -238,7 +272,7 @@ impl<S: Store> ClientLimit<S> {
 
     /// Passes on what an answer says. A caller who gives up meanwhile does not stop it.
     pub(super) async fn answered(&self, ticket: Ticket, answer: &Answer<'_>) -> Answered {
-        let Told { settled, held, open } = ticket.told(answer);
+        let Told { settled, held, open } = ticket.told(answer, &self.refused_by);
         let (limiter, seen) = (self.limiter.clone(), Arc::clone(&self.seen));
         let passing = Passing { limiter, seen, longest: self.longest_hold };
         let estimate = open.map(|open| Estimate::new(passing.clone(), open));
@@ -276,6 +310,7 @@ impl<S: Store> Clone for ClientLimit<S> {
             cost: Arc::clone(&self.cost),
             reading: Arc::clone(&self.reading),
             others: self.others.clone(),
+            refused_by: self.refused_by.clone(),
             seen: Arc::clone(&self.seen),
             ..*self
         }

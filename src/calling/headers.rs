@@ -11,13 +11,15 @@ use crate::HoldBack;
 mod figures;
 mod preset;
 mod ratelimit;
+mod refusal;
 
 pub use preset::Preset;
+pub(super) use refusal::{is_refusal, refusal};
 
 impl HoldBack {
     /// What the answer of a third party says of its limit, if it says something: by `Retry-After` or else `RateLimit`, if it is
-    /// a refusal (429, 503 with the first, or what a preset says to be one), and by the headers of these presets. What is
-    /// malformed is as if it were absent.
+    /// a refusal (429; with the first 503, 529, or gRPC's `RESOURCE_EXHAUSTED` in the head; or what a preset says to be one), and
+    /// by the headers of these presets. What is malformed is as if it were absent.
     ///
     /// [`ClientLimit`](crate::ClientLimit) does this by itself; here it is for clients of another kind.
     ///
@@ -43,35 +45,6 @@ impl HoldBack {
 pub(super) fn said(headers: &HeaderMap, presets: &[Preset]) -> Option<HoldBack> {
     let sent = sent_at(headers);
     presets.iter().filter_map(|preset| preset.read(headers, sent)).reduce(HoldBack::and)
-}
-
-/// Nothing is left, for as long as a refusal says, and what was said beside.
-pub(super) fn refusal(headers: &HeaderMap, said: Option<HoldBack>, presets: &[Preset]) -> HoldBack {
-    let sent = sent_at(headers);
-    let until = match retry_after(headers, sent) {
-        Some(span) => Some(HoldBack::retry_after(span)),
-        // What is said of another policy holds none back whose own one is read.
-        None if presets.iter().any(|preset| matches!(preset, Preset::Policy(_))) => None,
-        None => Preset::RateLimit.read(headers, sent),
-    };
-    [said, until].into_iter().flatten().fold(HoldBack::remaining(0), HoldBack::and)
-}
-
-/// Whether an answer says that too many requests were sent.
-pub(super) fn is_refusal(status: StatusCode, headers: &HeaderMap, presets: &[Preset]) -> bool {
-    match status {
-        StatusCode::TOO_MANY_REQUESTS => true,
-        StatusCode::SERVICE_UNAVAILABLE => retry_after(headers, sent_at(headers)).is_some(),
-        // GitHub's. Of others, and without these headers, it is that somebody may not do that.
-        StatusCode::FORBIDDEN => {
-            presets.contains(&Preset::XRateLimit) && {
-                let sent = sent_at(headers);
-                let said = Preset::XRateLimit.read(headers, sent);
-                retry_after(headers, sent).is_some() || said.and_then(|said| said.left()) == Some(0)
-            }
-        }
-        _ => false,
-    }
 }
 
 /// When it was sent, by the third party's clock if it says so: then this host's makes no difference.
@@ -151,6 +124,8 @@ mod tests {
             (429, "", Some(none)),
             (503, "120", Some(wait(120))),
             (503, "soon", None),
+            (529, "120", Some(wait(120))),
+            (529, "soon", None),
             (200, "120", None),
             (301, "120", None),
         ] {
@@ -326,6 +301,15 @@ mod tests {
         assert_eq!(held(200, unread, &[standard]), None);
         assert_eq!(held(429, Preset::Policy("hour"), &[standard]), Some(HoldBack::remaining(0)), "another one's wait");
         assert_eq!(held(429, Preset::Policy("minute"), &[standard]), Some(wait(30)));
+    }
+
+    #[test]
+    fn a_grpc_answer_is_a_refusal_if_its_head_says_that_something_is_exhausted_and_until_when() {
+        let retry_after = ("retry-after", "30");
+        assert_eq!(held(200, Preset::RateLimit, &[("grpc-status", "8"), retry_after]), Some(wait(30)));
+        assert_eq!(held(200, Preset::RateLimit, &[("grpc-status", "8")]), None, "a message may be too large");
+        assert_eq!(held(200, Preset::RateLimit, &[("grpc-status", "14"), retry_after]), None);
+        assert_eq!(held(200, Preset::RateLimit, &[("grpc-status", "0"), retry_after]), None);
     }
 
     #[test]

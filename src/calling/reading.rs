@@ -11,6 +11,7 @@ pub(super) type OfAnswer<T> = Arc<dyn Fn(&Answer<'_>) -> T + Send + Sync>;
 #[derive(Clone, Default)]
 pub(super) struct Reading {
     pub(super) presets: Vec<Preset>,
+    pub(super) by: Vec<OfAnswer<Option<HoldBack>>>,
     pub(super) cost: Cost,
 }
 
@@ -28,12 +29,13 @@ pub(super) enum Cost {
 impl Reading {
     /// What is left, by the headers that are read.
     pub(super) fn said(&self, answer: &Answer<'_>) -> Option<HoldBack> {
-        headers::said(answer.headers, &self.presets)
+        let by = self.by.iter().filter_map(|by| by(answer));
+        headers::said(answer.headers, &self.presets).into_iter().chain(by).reduce(HoldBack::and)
     }
 
     /// Whether anything is.
     pub(super) fn is_read(&self) -> bool {
-        !self.presets.is_empty()
+        !self.presets.is_empty() || !self.by.is_empty()
     }
 
     /// Whether the cost is an estimate.
@@ -62,6 +64,7 @@ impl fmt::Debug for Reading {
         let is_estimated = self.is_estimated();
         f.debug_struct("Reading")
             .field("presets", &self.presets)
+            .field("closures", &self.by.len())
             .field("is_estimated", &is_estimated)
             .finish_non_exhaustive()
     }

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::estimate::Said;
-use super::reading::Reading;
+use super::reading::{OfAnswer, Reading};
 use super::{Answer, ClientLimitError, Preset, headers};
 use crate::decision::Source;
 use crate::receipt::random_id;
@@ -170,9 +170,10 @@ pub(super) struct Open {
 impl Ticket {
     /// A refusal is of those limits that are likeliest to blame, all of them. Nothing was done of what is refused, unless there
     /// was too much to do.
-    pub(super) fn told(self, answer: &Answer<'_>) -> Told {
+    pub(super) fn told(self, answer: &Answer<'_>, refused_by: &[OfAnswer<bool>]) -> Told {
         let presets: Vec<Preset> = self.limits.iter().flat_map(|limit| limit.reading.presets.iter().copied()).collect();
-        let is_refusal = headers::is_refusal(answer.status, answer.headers, &presets);
+        let is_refusal = headers::is_refusal(answer.status, answer.headers, &presets)
+            || refused_by.iter().any(|refused_by| refused_by(answer));
         let said: Vec<_> = self.limits.iter().map(|limit| limit.reading.said(answer)).collect();
         let likeliest = self.limits.iter().zip(&said).map(|(limit, said)| limit.blame(*said)).min();
         let mut told = Told { open: (self.settles_later && !is_refusal).then(Vec::new), ..Told::default() };
@@ -237,7 +238,7 @@ mod tests {
     ) -> Vec<(String, HoldBack, bool)> {
         let lines = lines.iter().map(|(name, value)| ((*name).try_into().unwrap(), HeaderValue::from_static(value)));
         let (headers, extensions): (HeaderMap, _) = (lines.collect(), Extensions::new());
-        let told = ticket(presets).told(&Answer { status, headers: &headers, extensions: &extensions });
+        let told = ticket(presets).told(&Answer { status, headers: &headers, extensions: &extensions }, &[]);
         told.held.into_iter().map(|held| (held.key.to_string(), held.hold, held.refused)).collect()
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::{
-    Admin, ClientLimit, ClientLimitError, Key, Limit, Limiter, MemoryStore, Mode, Preset, SqliteStore, Window,
+    Admin, ClientLimit, ClientLimitError, HoldBack, Key, Limit, Limiter, MemoryStore, Mode, Preset, SqliteStore, Window,
 };
 
 use super::clients::{AnyClient, KINDS};
@@ -90,7 +90,9 @@ async fn a_429_that_says_no_more_empties_the_bucket() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn only_an_overload_that_says_so_holds_back() -> anyhow::Result<()> {
-    assert!(held_by(answer(503, &[("retry-after", "60")]), &[]).await?.is_some());
+    for status in [503, 529] {
+        assert!(held_by(answer(status, &[("retry-after", "60")]), &[]).await?.is_some(), "{status}");
+    }
     for (status, headers) in [(503, vec![]), (500, vec![("retry-after", "60")]), (301, vec![("retry-after", "60")])] {
         assert_eq!(held_by(answer(status, &headers), &[]).await?, None, "{status}");
     }
@@ -234,6 +236,14 @@ async fn of_several_limits_those_are_held_back_of_which_an_answer_says_that_too_
 }
 
 #[tokio::test]
+async fn a_grpc_answer_that_refuses_in_its_head_holds_back() -> anyhow::Result<()> {
+    let held = held_by(answer(200, &[("grpc-status", "8"), ("retry-after", "60")]), &[]).await?;
+    assert!(held.is_some_and(|held| (30..=60).contains(&held.as_secs())), "{held:?}");
+    assert_eq!(held_by(answer(200, &[("grpc-status", "8")]), &[]).await?, None, "it may be of another kind");
+    Ok(())
+}
+
+#[tokio::test]
 async fn each_limit_reads_the_policy_that_is_its_own() -> anyhow::Result<()> {
     let said = r#""second";r=9;t=1, "bytes";r=0;t=40"#;
     for (status, held) in [(200, -30), (429, -30)] {
@@ -252,6 +262,29 @@ async fn each_limit_reads_the_policy_that_is_its_own() -> anyhow::Result<()> {
             assert!((9..=10).contains(&left("requests").await?), "{status}");
             assert!(left("bytes").await? < held, "{status}");
         }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_no_preset_reads_a_closure_does_for_its_limit() -> anyhow::Result<()> {
+    for kind in KINDS {
+        let third_party = ThirdParty::new([answer(200, &[("x-left", "7")]), answer(418, &[("x-left", "50")])]).await?;
+        let limiter = Limiter::new(MemoryStore::new(), "100 once")?;
+        let limit = ClientLimit::new(limiter.clone())
+            .keyed_by(|_| Key::try_from("requests").ok())
+            .and(|_| Some(Limit::new(Key::try_from("tokens").ok()?, "1000 once".try_into().ok()?).cost(10)))
+            .read_by(|answer| Some(HoldBack::remaining(answer.headers().get("x-left")?.to_str().ok()?.parse().ok()?)))
+            .refused_by(|answer| answer.status() == 418);
+        let client = AnyClient::new(kind, limit);
+        let left = async |key: &str| {
+            anyhow::Ok(limiter.store().peek(&Key::try_from(key)?).await?.expect("it was asked").available)
+        };
+        assert_eq!(client.get(&third_party.url("/")).await??, 200);
+        assert_eq!((left("requests").await?, left("tokens").await?), (99, 7));
+        limiter.store().reset(&Key::try_from("tokens")?).await?;
+        assert_eq!(client.get(&third_party.url("/")).await??, 418);
+        assert_eq!((left("requests").await?, left("tokens").await?), (0, 50), "it is of the limit that says nothing");
     }
     Ok(())
 }

@@ -192,7 +192,9 @@ fn account<S: Store>(limiter: Limiter<S>, tokens: &'static str) -> ClientLimit<S
 
 #[tokio::test]
 async fn nothing_was_used_of_a_request_that_is_refused_and_of_an_overload_nobody_knows() -> anyhow::Result<()> {
-    for (status, left_over, expected) in [("429", "5000", 1000), ("429", "10", 0), ("503", "5000", 700)] {
+    for (status, left_over, expected) in
+        [("429", "5000", 1000), ("429", "10", 0), ("503", "5000", 700), ("529", "5000", 700)]
+    {
         for by_head in [true, false] {
             let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "600/h")?;
             let limit = account(limiter.clone(), "1000 once").max_wait(Duration::ZERO);
