@@ -24,6 +24,8 @@ mod decisions;
 mod emit;
 mod instruments;
 mod names;
+#[cfg(feature = "tower")]
+mod seldom;
 mod share;
 
 pub(crate) use calls::swept;

@@ -8,13 +8,14 @@ use tokio::time::timeout;
 use super::breaker::Breaker;
 use super::fallback::{Fallback, Instead};
 use crate::telemetry::Decisions;
-use crate::{Decision, Error, Take};
+use crate::{Decision, Error, Take, TakeError};
 
 /// By when a call ends, and what it answers then.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Policy {
     deadline: Option<Duration>,
     instead: Option<Arc<Chosen>>,
+    asked: Arc<Asked>,
 }
 
 #[derive(Debug)]
@@ -22,8 +23,13 @@ struct Chosen {
     instead: Instead,
     count: AtomicU64,
     breaker: Breaker,
-    /// Whether the last answer was the fallback's.
-    falls_back: AtomicBool,
+}
+
+/// What those who watch are told of the store.
+#[derive(Debug)]
+struct Asked {
+    /// Whether it failed last.
+    fails: AtomicBool,
     decisions: Arc<Decisions>,
 }
 
@@ -33,16 +39,15 @@ impl Policy {
             instead: Instead::new(fallback),
             count: AtomicU64::new(0),
             breaker: Breaker::default(),
-            falls_back: AtomicBool::new(false),
-            decisions: Arc::clone(decisions),
         };
-        Self { deadline, instead: fallback.map(chosen).map(Arc::new) }
+        let asked = Asked { fails: AtomicBool::new(false), decisions: Arc::clone(decisions) };
+        Self { deadline, instead: fallback.map(chosen).map(Arc::new), asked: Arc::new(asked) }
     }
 
     /// An answer by the deadline to what is no request for tokens: nothing follows from it for those.
     pub(super) async fn in_time<T>(
         &self,
-        asked: Asked<'_, impl Future<Output = Result<T, Error>>>,
+        asked: Asking<'_, impl Future<Output = Result<T, Error>>>,
     ) -> Result<T, Error> {
         by_deadline(self.deadline, asked).await
     }
@@ -55,14 +60,23 @@ impl Policy {
     /// An answer by the deadline; at once, if there will hardly be one.
     pub(super) async fn bounded<T>(
         &self,
-        asked: Asked<'_, impl Future<Output = Result<T, Error>>>,
-    ) -> Result<T, Error> {
-        let Some(chosen) = &self.instead else { return by_deadline(self.deadline, asked).await };
+        asked: Asking<'_, impl Future<Output = Result<Result<T, TakeError>, Error>>>,
+    ) -> Result<Result<T, TakeError>, Error> {
+        let Some(chosen) = &self.instead else {
+            let answer = by_deadline(self.deadline, asked).await;
+            match &answer {
+                Ok(Ok(_)) => self.asked.answers(),
+                Err(error) if error.is_failure() => self.asked.fails(error),
+                // What can never be granted is known without asking.
+                Ok(Err(_)) | Err(_) => {}
+            }
+            return answer;
+        };
         let asking = chosen.breaker.ask().map_err(|resting| Error::Unavailable(Arc::new(resting)))?;
         let answer = by_deadline(self.deadline, asked).await;
         asking.has(!answer.as_ref().is_err_and(Error::is_failure));
-        if answer.is_ok() && chosen.falls_back.load(Ordering::Relaxed) {
-            chosen.answers_again();
+        if matches!(answer, Ok(Ok(_))) {
+            self.asked.answers();
         }
         answer
     }
@@ -73,7 +87,8 @@ impl Policy {
             return Err(error);
         };
         chosen.count.fetch_add(1, Ordering::Relaxed);
-        chosen.decisions.fell_back(&error, !chosen.falls_back.swap(true, Ordering::Relaxed));
+        let asked = &self.asked;
+        asked.decisions.fell_back(&error, !asked.fails.swap(true, Ordering::Relaxed));
         Ok(chosen.instead.decide(take)?)
     }
 
@@ -83,22 +98,37 @@ impl Policy {
     }
 }
 
-impl Chosen {
+impl Asked {
+    #[inline]
+    fn answers(&self) {
+        if self.fails.load(Ordering::Relaxed) {
+            self.answers_again();
+        }
+    }
+
     #[cold]
     fn answers_again(&self) {
-        if self.falls_back.swap(false, Ordering::Relaxed) {
+        if self.fails.swap(false, Ordering::Relaxed) {
             self.decisions.answers_again();
+        }
+    }
+
+    /// Nobody answers instead.
+    #[cold]
+    fn fails(&self, error: &Error) {
+        if !self.fails.swap(true, Ordering::Relaxed) {
+            self.decisions.fails(error);
         }
     }
 }
 
 /// The caller keeps it: each future that it is handed to would have room for it, too.
-type Asked<'a, F> = Pin<&'a mut F>;
+type Asking<'a, F> = Pin<&'a mut F>;
 
 /// An answer by the deadline, if there is one.
 pub(super) async fn by_deadline<T>(
     deadline: Option<Duration>,
-    asked: Asked<'_, impl Future<Output = Result<T, Error>>>,
+    asked: Asking<'_, impl Future<Output = Result<T, Error>>>,
 ) -> Result<T, Error> {
     match deadline {
         None => asked.await,

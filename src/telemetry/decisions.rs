@@ -4,6 +4,8 @@ use super::code::code;
 use super::emit::{count, event};
 use super::instruments::{Begun, Instruments};
 use super::names;
+#[cfg(feature = "tower")]
+use super::seldom::Seldom;
 use crate::{Decision, Error, HoldBack, Key, Mode, Source, Take, TakeError};
 
 /// What a limiter tells of its decisions.
@@ -14,13 +16,27 @@ pub(crate) struct Decisions {
     store: &'static str,
     traces_keys: bool,
     instruments: Instruments,
+    /// Of requests that the service cannot tell whose they are, and of those that it has no terms for.
+    #[cfg(feature = "tower")]
+    nobodys: Seldom,
+    #[cfg(feature = "tower")]
+    without_terms: Seldom,
 }
 
 impl Decisions {
     pub(crate) fn new(limiter: SmolStr, in_process: bool, traces_keys: bool) -> Self {
         super::describe();
         let store = if in_process { "memory" } else { "store" };
-        Self { instruments: Instruments::new(&limiter, store, in_process), limiter, store, traces_keys }
+        Self {
+            instruments: Instruments::new(&limiter, store, in_process),
+            limiter,
+            store,
+            traces_keys,
+            #[cfg(feature = "tower")]
+            nobodys: Seldom::default(),
+            #[cfg(feature = "tower")]
+            without_terms: Seldom::default(),
+        }
     }
 
     /// Before a request is decided.
@@ -53,6 +69,18 @@ impl Decisions {
                 "the store does not answer: the fallback does"
             );
         }
+    }
+
+    /// The first request fails since the store has answered, as there is no fallback.
+    pub(crate) fn fails(&self, error: &Error) {
+        event!(
+            WARN,
+            limiter = self.limiter.as_str(),
+            error = kind(error),
+            code = code(error).as_deref(),
+            cause = self.cause(error),
+            "the store does not answer: requests fail"
+        );
     }
 
     /// A bucket was to be held back.
@@ -89,14 +117,31 @@ impl Decisions {
         event!(WARN, limiter = self.limiter.as_str(), mode = mode.as_str(), "switched by TOLLGATE_MODE");
     }
 
-    /// A request did not say whose it is, and was refused: in words if that is the service's fault.
+    /// A request did not say whose it is, and was refused: in words if that is the service's fault, which is true of many then.
     #[cfg(feature = "tower")]
     pub(crate) fn nobodys(&self, status: u16, reason: Option<&str>) {
         let limiter = self.limiter.as_str();
-        if let Some(reason) = reason {
+        if reason.is_some() && self.nobodys.is_due() {
             event!(WARN, limiter = limiter, status = status, reason = reason, "nobody's request");
         } else {
-            event!(DEBUG, limiter = limiter, status = status, "nobody's request");
+            event!(DEBUG, limiter = limiter, status = status, reason = reason, "nobody's request");
+        }
+    }
+
+    /// The service had no terms for a request, which was refused.
+    #[cfg(feature = "tower")]
+    pub(crate) fn without_terms(&self, error: &Error) {
+        let (limiter, source, mode) = (|| self.limiter.to_string(), Source::Limiter.as_str(), Mode::Enforce.as_str());
+        count!(
+            names::DECISIONS, 1,
+            "limiter" => limiter(), "outcome" => "error", "source" => source, "mode" => mode,
+        );
+        count!(names::ERRORS, 1, "limiter" => limiter(), "error" => kind(error));
+        let (limiter, error, cause) = (self.limiter.as_str(), kind(error), self.cause(error));
+        if self.without_terms.is_due() {
+            event!(WARN, limiter = limiter, error = error, cause = cause, "no terms for a request");
+        } else {
+            event!(DEBUG, limiter = limiter, error = error, cause = cause, "no terms for a request");
         }
     }
 

@@ -19,6 +19,9 @@ pub(super) trait Gate: Send + Sync {
     /// Tells of a request that is refused because it has no key.
     fn refused(&self, none: &NoKey);
 
+    /// Tells of a request that is refused because the service has no terms for it.
+    fn failed(&self, error: &Error);
+
     /// Whether it is switched off, or to shadow.
     fn lets_pass(&self) -> bool;
 
@@ -49,6 +52,10 @@ impl<S: Store> Gate for Limiter<S> {
         // What a client left out is in its answer, and may be made up of what it sent.
         let reason = none.status().is_server_error().then(|| none.to_string());
         self.decisions.nobodys(none.status().as_u16(), reason.as_deref());
+    }
+
+    fn failed(&self, error: &Error) {
+        self.decisions.without_terms(error);
     }
 
     fn lets_pass(&self) -> bool {

@@ -79,7 +79,9 @@ impl Limit {
         match &self.terms {
             Terms::OfLimiter => Ok(limiter.rule()),
             Terms::Always(rule) => Ok(rule.clone()),
-            Terms::ByRequest(choose) => choose(request).map_err(Unanswered::Failed),
+            Terms::ByRequest(choose) => {
+                choose(request).inspect_err(|error| limiter.failed(error)).map_err(Unanswered::Failed)
+            }
         }
     }
 }

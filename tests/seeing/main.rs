@@ -1,6 +1,7 @@
 //! What an operator sees: metrics as a Prometheus server scrapes them, and events.
 
 mod operations;
+mod outage;
 mod recorded;
 mod shadow;
 mod sources;

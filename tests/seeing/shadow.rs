@@ -1,6 +1,7 @@
 //! What an operator sees of a layer: in shadow, and of requests that are nobody's.
 
 use std::convert::Infallible;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::request::Parts;
@@ -33,23 +34,54 @@ async fn what_a_layer_in_shadow_lets_pass_is_told_as_shadow_and_not_as_denied() 
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_service_that_cannot_know_its_clients_is_told_of() -> anyhow::Result<()> {
     told::listen();
     let limiter = Limiter::builder(MemoryStore::new()).name("served").build("1/s")?;
     let inner = service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty())));
     // Nobody has put the peer's address among the extensions.
     let by_address = RateLimitLayer::new(limiter.clone()).layer(inner);
-    assert_eq!(by_address.oneshot(Request::new(Body::empty())).await?.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    for seconds in [0, 0, 59, 1] {
+        tokio::time::advance(Duration::from_secs(seconds)).await;
+        let answer = by_address.clone().oneshot(Request::new(Body::empty())).await?;
+        assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    }
     let by_header =
         RateLimitLayer::new(limiter).key(Header::new(http::HeaderName::from_static("x-client"))).layer(inner);
     assert_eq!(by_header.oneshot(Request::new(Body::empty())).await?.status(), StatusCode::BAD_REQUEST);
     let text = told::text();
-    for line in [
-        "WARN tollgate: nobody's request limiter=\"served\" status=500 reason=",
-        "DEBUG tollgate: nobody's request limiter=\"served\" status=400\n",
+    for (line, times) in [
+        ("WARN tollgate: nobody's request limiter=\"served\" status=500 reason=", 2),
+        ("DEBUG tollgate: nobody's request limiter=\"served\" status=500 reason=", 2),
+        ("DEBUG tollgate: nobody's request limiter=\"served\" status=400\n", 1),
     ] {
-        assert_eq!(text.matches(line).count(), 1, "{line} in {text}");
+        assert_eq!(text.matches(line).count(), times, "{line} in {text}");
     }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_has_no_terms_for_a_request_is_told_of_and_counted() -> anyhow::Result<()> {
+    let recorder = recorder()?;
+    let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
+    told::listen();
+    let limiter = Limiter::builder(MemoryStore::new()).name("planned").build("1/s")?;
+    let inner = service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty())));
+    let no_rule = |_: &Parts| "as 203.0.113.7";
+    let layer = RateLimitLayer::new(limiter).key(|_: &Parts| Some("a".to_owned())).rule(no_rule).layer(inner);
+    for seconds in [0, 59, 1] {
+        tokio::time::advance(Duration::from_secs(seconds)).await;
+        let answer = layer.clone().oneshot(Request::new(Body::empty())).await?;
+        assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    }
+    let labels = [("limiter", "planned"), ("outcome", "error"), ("source", "limiter")];
+    assert_eq!(value(&handle, "tollgate_decisions_total", &labels), Some(3.0));
+    assert_eq!(
+        value(&handle, "tollgate_errors_total", &[("limiter", "planned"), ("error", "invalid_request")]),
+        Some(3.0)
+    );
+    let (text, told) = (told::text(), |level| format!("{level} tollgate: no terms for a request limiter=\"planned\""));
+    assert_eq!([text.matches(&told("WARN")).count(), text.matches(&told("DEBUG")).count()], [2, 1], "{text}");
+    assert!(!text.contains("203.0.113.7"), "{text}");
     Ok(())
 }

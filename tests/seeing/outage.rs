@@ -1,0 +1,54 @@
+//! What an operator is told of a store that does not answer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tollgate::{Adjusted, Adjustment, Error, Limiter, MemoryStore, Outcome, Store, Take, TakeError};
+
+use super::told;
+
+#[tokio::test]
+async fn a_store_that_fails_is_told_once_until_it_answers_where_nobody_falls_back() -> anyhow::Result<()> {
+    told::listen();
+    let store = Arc::new(Failing { store: MemoryStore::new(), fails: AtomicBool::new(true) });
+    let limiter = Limiter::builder(Arc::clone(&store)).name("api").build("1000/h")?;
+    let fails = "WARN tollgate: the store does not answer: requests fail limiter=\"api\" error=\"other\"";
+    let answers = "INFO tollgate: the store answers again limiter=\"api\"";
+    let told = |line| told::text().matches(line).count();
+    for times in [1, 2] {
+        store.fails.store(true, Ordering::SeqCst);
+        for _ in 0..3 {
+            assert!(limiter.allow("a").await.is_err() && limiter.wait("a").await.is_err());
+            assert!(
+                limiter.allow_n("a", 0).await.is_err(),
+                "it is the request's own fault, and says nothing of the store"
+            );
+        }
+        assert_eq!([told(fails), told(answers)], [times, times - 1], "{}", told::text());
+        store.fails.store(false, Ordering::SeqCst);
+        for _ in 0..3 {
+            assert!(limiter.wait("a").await?.is_granted());
+        }
+        assert_eq!([told(fails), told(answers)], [times; 2], "{}", told::text());
+    }
+    Ok(())
+}
+
+/// A store that fails when it is told to.
+struct Failing {
+    store: MemoryStore,
+    fails: AtomicBool,
+}
+
+impl Store for Failing {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        if self.fails.load(Ordering::SeqCst) {
+            return Err(Error::other(std::io::Error::other("broken")));
+        }
+        self.store.take(takes).await
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        self.store.adjust(adjustments).await
+    }
+}
