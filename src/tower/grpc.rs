@@ -10,6 +10,7 @@ use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
 use super::Refusal;
+use super::headers::is_blocked;
 
 /// Whether the client speaks gRPC, and understands no other answer.
 pub(super) fn is_grpc(request: &Parts) -> bool {
@@ -36,7 +37,8 @@ pub(super) fn status(refusal: &Refusal) -> Status {
     let Refusal::Denied { decision, limit, .. } = refusal else {
         return Status::new(code, refusal.message());
     };
-    let mut details = ErrorDetails::with_quota_failure_violation(&**limit, "no tokens are left under this limit");
+    let why = if is_blocked(decision) { "this limit is blocked" } else { "no tokens are left under this limit" };
+    let mut details = ErrorDetails::with_quota_failure_violation(&**limit, why);
     if decision.retry_after() != Duration::MAX {
         // To the nanosecond: this is no header of whole seconds.
         details.set_retry_info(Some(decision.retry_after()));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
-use crate::{Decision, Quota, Rule};
+use crate::{Decision, Mode, Quota, Rule};
 
 /// Which answers have the headers `RateLimit` and `RateLimit-Policy`. Denials have `Retry-After` in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub(super) fn set_retry_after(headers: &mut HeaderMap, seconds: Option<u64>) {
 /// Adds what is left under a limit beside what it keeps for others, and until when.
 pub(super) fn add_rate_limit(headers: &mut HeaderMap, limit: &str, kept: u64, decision: &Decision) {
     let mut item = string(limit);
-    let left = decision.remaining().saturating_sub(kept);
+    let left = if is_blocked(decision) { 0 } else { decision.remaining().saturating_sub(kept) };
     // Infallible, as any writing to a String.
     let _ = write!(item, ";r={}", left.min(MOST));
     // How long what is left must last; when there is none, or too little, when there is enough again.
@@ -39,6 +39,11 @@ pub(super) fn add_rate_limit(headers: &mut HeaderMap, limit: &str, kept: u64, de
         let _ = write!(item, ";t={seconds}");
     }
     add(headers, RATE_LIMIT, &item);
+}
+
+/// Whether it is denied whatever the tokens, so that those that are left are of no use.
+pub(super) fn is_blocked(decision: &Decision) -> bool {
+    !decision.is_granted() && decision.mode() == Mode::Block
 }
 
 /// Adds the terms of a limit: those that ruled it, which may be a plan's or an override's. Where nobody asked for it they are

@@ -11,7 +11,7 @@ use http::{Request, Response};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tollgate::tower::{Everybody, Header, RateLimitLayer, succeeded};
-use tollgate::{Admin, Filter, Limiter, ManualClock, MemoryStore, Quota};
+use tollgate::{Admin, Filter, Limiter, ManualClock, MemoryStore, Mode, Quota};
 use tonic::service::LayerExt;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Server};
@@ -66,6 +66,22 @@ async fn other_refusals_have_codes_of_their_own() -> anyhow::Result<()> {
     let denied = check(&mut client).await.unwrap_err();
     assert_eq!(denied.code(), Code::ResourceExhausted);
     assert!(denied.get_details_retry_info().is_none(), "{denied:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn who_is_blocked_is_told_of_no_tokens_that_are_left() -> anyhow::Result<()> {
+    let store = MemoryStore::with_clock(ManualClock::default());
+    store.set_mode(Mode::Block, None, None).await?;
+    let layer = RateLimitLayer::new(Limiter::new(store, Quota::per_minute(40).burst(2))?).key(Everybody);
+    let server = serve(layer.clone()).await?;
+    let denied = check(&mut server.client().await?).await.unwrap_err();
+    let limits = denied.get_details_quota_failure().map(|failure| failure.violations).unwrap_or_default();
+    assert_eq!(limits.iter().map(|limit| limit.description.as_str()).collect::<Vec<_>>(), ["this limit is blocked"]);
+    let inner = service_fn(async |_: Request<String>| Ok::<_, Infallible>(Response::new(String::new())));
+    let denied = layer.layer(inner).oneshot(Request::new(String::new())).await?;
+    let said = denied.headers().get("ratelimit").context("it is said")?;
+    assert!(said.to_str()?.starts_with("\"default\";r=0"), "{said:?}");
     Ok(())
 }
 
