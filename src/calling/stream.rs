@@ -8,7 +8,7 @@ use futures_core::stream::FusedStream;
 use pin_project_lite::pin_project;
 use tokio::time::sleep;
 
-use crate::{Decision, Error, LimitError, TokenRequester};
+use crate::{Bound, Decision, Error, LimitError, Store, TokenRequester};
 
 /// Puts a limit before the items of a stream, for batch jobs: each takes a token before it comes out, in their order.
 ///
@@ -45,6 +45,7 @@ where
 {
     LimitedStream {
         requester: Arc::new(requester),
+        asks: Box::new(|requester, _| Some(Box::pin(async move { requester.wait_for_token().await }))),
         stream,
         item: None,
         turn: None,
@@ -55,11 +56,15 @@ where
 
 type Turn = Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send>>;
 
+/// How the tokens of an item are asked for, if it needs any.
+type Asks<R, I> = Box<dyn Fn(Arc<R>, &I) -> Option<Turn> + Send + Sync>;
+
 pin_project! {
     /// A stream behind a limit, made by [`limit_stream`].
     #[must_use = "a stream does nothing unless it is polled"]
     pub struct LimitedStream<R, T: Stream> {
         requester: Arc<R>,
+        asks: Asks<R, T::Item>,
         #[pin]
         stream: T,
         item: Option<T::Item>,
@@ -67,6 +72,38 @@ pin_project! {
         // Before it asks again, after an error: who polls on must not ask as fast as it can.
         pause: Duration,
         ended: bool,
+    }
+}
+
+impl<S: Store, T: Stream> LimitedStream<Bound<S>, T> {
+    /// How many tokens an item takes, such as its bytes or rows; one if not said, and 0: none, it comes out at once. It waits for all of
+    /// them together.
+    ///
+    /// An item that takes more than the bucket ever holds is an error ([`NeverPossible`](crate::TakeError::NeverPossible)) however
+    /// often it is asked for.
+    ///
+    /// ```
+    /// use std::pin::pin;
+    /// use tollgate::{Limiter, MemoryStore, Quota, limit_stream};
+    /// use futures_util::{StreamExt, stream};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let bytes = Limiter::new(MemoryStore::new(), Quota::per_second(1_000_000))?.bind("uploads")?;
+    /// let parts = stream::iter(["a part", "another one"]);
+    /// let mut parts = pin!(limit_stream(bytes, parts).cost(|part| part.len() as u64));
+    /// while let Some(part) = parts.next().await {
+    ///     println!("upload {}", part?);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn cost(self, cost: impl Fn(&T::Item) -> u64 + Send + Sync + 'static) -> Self {
+        let asks = move |bound: Arc<Bound<S>>, item: &T::Item| {
+            let cost = Some(cost(item)).filter(|cost| *cost > 0)?;
+            Some(Box::pin(async move { bound.wait_for_tokens(cost).await }) as Turn)
+        };
+        Self { asks: Box::new(asks), ..self }
     }
 }
 
@@ -81,20 +118,18 @@ impl<R: TokenRequester + 'static, T: Stream> Stream for LimitedStream<R, T> {
             }
             // First the item: no token is taken for one that does not come.
             *this.item = ready!(this.stream.poll_next(context));
-            if this.item.is_none() {
-                *this.ended = true;
-                return Poll::Ready(None);
-            }
         }
-        let turn = this.turn.get_or_insert_with(|| {
-            let (requester, pause) = (Arc::clone(this.requester), *this.pause);
-            Box::pin(async move {
-                if !pause.is_zero() {
-                    sleep(pause).await;
-                }
-                requester.wait_for_token().await
-            })
-        });
+        let Some(item) = &*this.item else {
+            *this.ended = true;
+            return Poll::Ready(None);
+        };
+        if this.turn.is_none() {
+            let Some(turn) = (this.asks)(Arc::clone(this.requester), item) else {
+                return Poll::Ready(this.item.take().map(Ok));
+            };
+            *this.turn = Some(if this.pause.is_zero() { turn } else { Box::pin(after(*this.pause, turn)) });
+        }
+        let turn = this.turn.as_mut().expect("it is asked for");
         let decision = ready!(turn.as_mut().poll(context));
         *this.turn = None;
         let granted = matches!(&decision, Ok(decision) if decision.is_granted());
@@ -118,6 +153,11 @@ impl<R: TokenRequester + 'static, T: Stream> FusedStream for LimitedStream<R, T>
     fn is_terminated(&self) -> bool {
         self.ended && self.item.is_none()
     }
+}
+
+async fn after(pause: Duration, turn: Turn) -> Result<Decision, Error> {
+    sleep(pause).await;
+    turn.await
 }
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);

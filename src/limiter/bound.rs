@@ -102,6 +102,19 @@ impl<S: Store> Bound<S> {
         self.limiter.hold_back(&self.key, hold).await
     }
 
+    /// Stands in line for so many, as [`wait_for_token`](TokenRequester::wait_for_token) does for one.
+    pub(crate) async fn wait_for_tokens(&self, cost: u64) -> Result<Decision, Error> {
+        let longest = self.limiter.longest_wait;
+        loop {
+            let decision = self.wait_n(cost, longest).await?;
+            if decision.is_granted() || decision.retry_after() == Duration::MAX {
+                return Ok(decision);
+            }
+            let pause = decision.retry_after().saturating_sub(longest);
+            tokio::time::sleep(pause.max(SHORTEST_PAUSE)).await;
+        }
+    }
+
     /// The key.
     #[must_use]
     pub fn key(&self) -> &Key {
@@ -116,13 +129,6 @@ impl<S: Store> TokenRequester for Bound<S> {
 
     /// Stands in line; for longer than the [longest wait](crate::LimiterBuilder::longest_wait), again and again.
     async fn wait_for_token(&self) -> Result<Decision, Error> {
-        loop {
-            let decision = self.wait().await?;
-            if decision.is_granted() || decision.retry_after() == Duration::MAX {
-                return Ok(decision);
-            }
-            let pause = decision.retry_after().saturating_sub(self.limiter.longest_wait);
-            tokio::time::sleep(pause.max(SHORTEST_PAUSE)).await;
-        }
+        self.wait_for_tokens(1).await
     }
 }

@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use futures_util::{FutureExt, Stream, StreamExt, stream};
 use tokio::time::Instant;
-use tollgate::{Admin, Decision, Error, Key, LimitError, Limiter, MemoryStore, TokenRequester, limit_stream};
+use tollgate::{
+    Admin, Decision, Error, Key, LimitError, Limiter, MemoryStore, RuntimeClock, TakeError, TokenRequester,
+    limit_stream,
+};
 
 #[tokio::test]
 async fn items_come_in_their_order_each_with_a_token() -> anyhow::Result<()> {
@@ -21,6 +24,23 @@ async fn items_come_in_their_order_each_with_a_token() -> anyhow::Result<()> {
     }
     assert!(items.next().await.is_none() && items.next().await.is_none());
     assert_eq!(limiter.store().peek(&key).await?.expect("it is there").granted, 10, "none for what did not come");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_item_takes_what_it_costs_and_one_that_costs_nothing_does_not_wait() -> anyhow::Result<()> {
+    let limiter = Limiter::new(MemoryStore::with_clock(RuntimeClock::default()), "10/s burst 100")?;
+    let jobs = stream::iter([100_u64, 0, 50, 10, 200]);
+    let mut items = pin!(limit_stream(limiter.bind("jobs")?, jobs).cost(|cost| *cost));
+    let began = Instant::now();
+    for (item, seconds) in [(100, 0), (0, 0), (50, 5), (10, 6)] {
+        assert_eq!(items.next().await.expect("five of them")?, item);
+        assert_eq!(began.elapsed().as_secs(), seconds, "{item}");
+    }
+    for _ in 0..2 {
+        let never = items.next().await.expect("it is kept");
+        assert!(matches!(never, Err(LimitError::Request(Error::Take(TakeError::NeverPossible { .. })))), "{never:?}");
+    }
     Ok(())
 }
 
