@@ -149,13 +149,13 @@ impl Rig {
     /// The state of a bucket, if it exists.
     pub async fn row(&self, key: &Key) -> anyhow::Result<Option<Bucket>> {
         let (table, id) = (self.table(), self.literal(key));
+        // As text: of so many prepared statements, a session has to close one before each other one, and MySQL's sends that
+        // by itself, for which the next has to wait.
         let sql = format!("select anchor, full_at, granted, longest_wait from {table} where id = {id}");
-        let columns: Option<(i64, i64, i64, i64)> = match &self.pool {
-            AnyPool::MySql(pool) => sqlx::query_as(AssertSqlSafe(sql)).fetch_optional(pool).await?,
-            AnyPool::Postgres(pool) => sqlx::query_as(AssertSqlSafe(sql)).fetch_optional(pool).await?,
-            AnyPool::Sqlite(pool) => sqlx::query_as(AssertSqlSafe(sql)).fetch_optional(pool).await?,
-        };
-        Ok(columns.map(|(anchor, full_at, granted, longest_wait)| Bucket { anchor, full_at, granted, longest_wait }))
+        let rows = self.sql(sql).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let [anchor, full_at, granted, longest_wait] = row.numbers(["anchor", "full_at", "granted", "longest_wait"])?;
+        Ok(Some(Bucket { anchor, full_at, granted, longest_wait }))
     }
 
     /// The name of the buckets' table.
