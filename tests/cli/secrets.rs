@@ -27,27 +27,33 @@ fn no_output_shows_a_password() {
         format!("postgres://localhost:1/app?pass%77ord={SECRET}"),
         format!("sqlite:app.db?key={SECRET}"),
     ];
-    for url in &urls {
-        for arguments in
-            [&["list"][..], &["doctor"], &["doctor", "--json"], &["--help"], &["help", "take"], &["lst"], &[]]
-        {
-            // Each `Ran` is looked through for it.
-            let by_environment = tollgate(Some(url), &database.directory).args(arguments).output().expect("it starts");
-            let by_option = tollgate(None, &database.directory).args(["--database-url", url]).args(arguments).output();
-            assert_ne!(Ran::new(by_environment).out + &Ran::new(by_option.expect("it starts")).out, SECRET);
+    // Side by side, as most of them wait for a server that is not there.
+    std::thread::scope(|scope| {
+        for url in &urls {
+            scope.spawn(|| shows_no_password(url, &database));
         }
-        let glued = format!("--database-url{url}");
-        for misplaced in [
-            &[url.as_str()][..],
-            &["take", "a", url],
-            &["take", "a", "--wait", url],
-            &["create", "a", "--quota", url],
-            &["create", "a", url],
-            &["--url", url],
-            &["list", &glued],
-        ] {
-            Ran::new(tollgate(None, &database.directory).args(misplaced).output().expect("it starts"));
-        }
+    });
+}
+
+fn shows_no_password(url: &str, database: &Database) {
+    for arguments in [&["list"][..], &["doctor"], &["doctor", "--json"], &["--help"], &["help", "take"], &["lst"], &[]]
+    {
+        // Each `Ran` is looked through for it.
+        let by_environment = tollgate(Some(url), &database.directory).args(arguments).output().expect("it starts");
+        let by_option = tollgate(None, &database.directory).args(["--database-url", url]).args(arguments).output();
+        assert_ne!(Ran::new(by_environment).out + &Ran::new(by_option.expect("it starts")).out, SECRET);
+    }
+    let glued = format!("--database-url{url}");
+    for misplaced in [
+        &[url][..],
+        &["take", "a", url],
+        &["take", "a", "--wait", url],
+        &["create", "a", "--quota", url],
+        &["create", "a", url],
+        &["--url", url],
+        &["list", &glued],
+    ] {
+        Ran::new(tollgate(None, &database.directory).args(misplaced).output().expect("it starts"));
     }
 }
 
