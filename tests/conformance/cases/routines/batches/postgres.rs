@@ -1,6 +1,7 @@
 //! PostgreSQL's batch routines: `take_many_v1`, whose entries stand for several equal requests each, and
 //! `take_all_many_v1`.
 
+use std::collections::HashMap;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -52,18 +53,17 @@ async fn live(rig: &Rig, steps: Vec<(i64, bool, Vec<Request>)>) -> anyhow::Resul
     let plan = format!("plan {run}");
     let mut now = START;
     rig.at(now).await?;
-    rig.pool
-        .run(format!("insert into tollgate.token_plans (name, capacity, refill_seconds) values ('{plan}', 9, 3)"))
-        .await?;
+    let mut provision =
+        format!("insert into tollgate.token_plans (name, capacity, refill_seconds) values ('{plan}', 9, 3)");
     for kind in KINDS {
         let Some(terms) = kind.provisioned else { continue };
         let terms = terms.replace("$plan", &plan);
-        for twin in TWINS {
+        for id in TWINS.map(|twin| kind.id(twin, &run)) {
             let columns = "id, capacity, refill_seconds, refill, plan";
-            let id = kind.id(twin, &run);
-            rig.pool.run(format!("insert into tollgate.token_buckets ({columns}) values ('{id}', {terms})")).await?;
+            write!(provision, "; insert into tollgate.token_buckets ({columns}) values ('{id}', {terms})")?;
         }
     }
+    rig.pool.run(provision).await?;
     for (ms, alike, requests) in steps {
         let common = alike.then(|| KINDS[requests[0].kind].asked);
         let asked = |request: &Request| common.unwrap_or(KINDS[request.kind].asked);
@@ -71,9 +71,8 @@ async fn live(rig: &Rig, steps: Vec<(i64, bool, Vec<Request>)>) -> anyhow::Resul
         now += ms * MS;
         rig.at(now).await?;
         if let Some(change) = CHANGES.get(requests[0].change) {
-            for id in KINDS.iter().flat_map(|kind| TWINS.map(|twin| kind.id(twin, &run))) {
-                rig.pool.run(change.replace("$plan", &plan).replace("$id", &id)).await?;
-            }
+            let changes = ids(&run).map(|id| change.replace("$plan", &plan).replace("$id", &id));
+            rig.pool.run(changes.collect::<Vec<_>>().join("; ")).await?;
         }
         let each = |request: &Request| (KINDS[request.kind].id(TWINS[0], &run), asked(request).replace("$plan", &plan));
         let batch = batch_of(requests, alike, each);
@@ -94,13 +93,29 @@ async fn live(rig: &Rig, steps: Vec<(i64, bool, Vec<Request>)>) -> anyhow::Resul
             let singles = rig.sql(single).await?;
             agree(&answers[place], &singles).with_context(|| format!("entry {place} of {requests:?} at {now}"))?;
         }
+        let rows = rows(rig, &run).await?;
         for kind in KINDS {
-            let [one, other] = TWINS.map(|twin| Key::try_from(kind.id(twin, &run)).expect("a key"));
-            let (one, other) = (rig.row(&one).await?, rig.row(&other).await?);
+            let [one, other] = TWINS.map(|twin| rows.get(&kind.id(twin, &run)));
             ensure!(one == other, "after {requests:?} at {now}:\n{one:?}, not {other:?} of {}", kind.name);
         }
     }
     Ok(())
+}
+
+/// The state of each bucket of a run that exists, by its id.
+async fn rows(rig: &Rig, run: &Key) -> anyhow::Result<HashMap<String, [i64; 4]>> {
+    let ids = ids(run).map(|id| rig.quoted(&id)).collect::<Vec<_>>().join(", ");
+    let sql =
+        format!("select id, anchor, full_at, granted, longest_wait from tollgate.token_buckets where id in ({ids})");
+    let row = |row: &Row| {
+        let id = row.text("id")?.context("null")?.to_owned();
+        Ok((id, row.numbers(["anchor", "full_at", "granted", "longest_wait"])?))
+    };
+    rig.sql(sql).await?.iter().map(row).collect()
+}
+
+fn ids(run: &Key) -> impl Iterator<Item = String> {
+    KINDS.iter().flat_map(move |kind| TWINS.map(|twin| kind.id(twin, run)))
 }
 
 /// The rows of each entry, which must answer all its requests.
