@@ -73,6 +73,7 @@ impl Server {
         let log = File::create(self.log_file())?;
         let child = Command::new(&self.command[0])
             .args(&self.command[1..])
+            .args(self.engine.sooner())
             .env("LC_ALL", "C")
             .current_dir("/")
             .uid(self.owner.0)
