@@ -26,6 +26,8 @@ pub struct Engine {
     pub has_roles: bool,
     /// Whether a connection of the pool is a session of the server, with settings of its own.
     pub has_sessions: bool,
+    /// Whether a database can be made as a copy of another one.
+    pub copies_databases: bool,
     /// Whether a test can replace the clock of the routines.
     pub time_can_be_injected: bool,
     /// Through which layers its cases run once more: on each engine through all that a limiter has.
@@ -55,12 +57,19 @@ const POSTGRES: Engine = Engine {
     has_routines: true,
     has_roles: true,
     has_sessions: true,
+    copies_databases: true,
     time_can_be_injected: true,
     layers: &[],
     layers_in_brief: &[],
 };
 
-const MYSQL: Engine = Engine { name: "mysql", kind: Kind::MySql, url_variable: Some("TOLLGATE_MYSQL_URL"), ..POSTGRES };
+const MYSQL: Engine = Engine {
+    name: "mysql",
+    kind: Kind::MySql,
+    url_variable: Some("TOLLGATE_MYSQL_URL"),
+    copies_databases: false,
+    ..POSTGRES
+};
 
 pub const ENGINES: &[Engine] = &[
     Engine {
@@ -72,6 +81,7 @@ pub const ENGINES: &[Engine] = &[
         has_routines: false,
         has_roles: false,
         has_sessions: true,
+        copies_databases: false,
         time_can_be_injected: true,
         layers: EVERY_LAYER,
         layers_in_brief: &[],
@@ -83,6 +93,7 @@ pub const ENGINES: &[Engine] = &[
         url_variable: Some("TOLLGATE_PGBOUNCER_URL"),
         levels: &[None, Some(Isolation::Serializable)],
         has_sessions: false,
+        copies_databases: false,
         // It is the server behind it that decides, and a session's settings do not survive a transaction.
         time_can_be_injected: false,
         ..POSTGRES
@@ -97,7 +108,13 @@ pub const ENGINES: &[Engine] = &[
         ..MYSQL
     },
     Engine { name: "mysql84", url_variable: Some("TOLLGATE_MYSQL84_URL"), required: false, ..MYSQL },
-    Engine { name: "yugabyte", url_variable: Some("TOLLGATE_YUGABYTE_URL"), required: false, ..POSTGRES },
+    Engine {
+        name: "yugabyte",
+        url_variable: Some("TOLLGATE_YUGABYTE_URL"),
+        required: false,
+        copies_databases: false,
+        ..POSTGRES
+    },
 ];
 
 impl Engine {

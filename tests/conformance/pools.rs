@@ -108,7 +108,7 @@ pub struct Scratch {
 
 impl Scratch {
     pub async fn new(rig: &Rig) -> anyhow::Result<Self> {
-        Self::named(rig, &format!("tollgate_scratch_{}", Uuid::new_v4().simple())).await
+        Self::named(rig, &scratch_name()).await
     }
 
     pub async fn named(rig: &Rig, name: &str) -> anyhow::Result<Self> {
@@ -125,10 +125,19 @@ impl Scratch {
 
     /// With tollgate's tables and routines.
     pub async fn migrated(rig: &Rig) -> anyhow::Result<Self> {
+        if rig.engine.copies_databases {
+            let name = scratch_name();
+            postgres::copy(rig.engine, &name).await?;
+            return Self::named(rig, &name).await;
+        }
         let scratch = Self::new(rig).await?;
         with_pool!(&scratch.rig.pool, pool => tollgate::migrate(pool).await?);
         Ok(scratch)
     }
+}
+
+fn scratch_name() -> String {
+    format!("tollgate_scratch_{}", Uuid::new_v4().simple())
 }
 
 /// On a server, a migrated database of the case's own under an injected clock, and one connection to it.

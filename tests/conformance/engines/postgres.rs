@@ -34,6 +34,36 @@ pub async fn pool(engine: &Engine, name: &str, connections: u32) -> anyhow::Resu
     Ok(small(connections).connect_with(options).await?)
 }
 
+/// Makes a migrated database: a copy of one, which the first test to come makes.
+pub async fn copy(engine: &Engine, name: &str) -> anyhow::Result<()> {
+    let mut admin = PgConnection::connect(&engine.url()?).await?;
+    let migrated = database_name::<Postgres>("_migrated");
+    let is_there = "select exists (select from pg_database where datname = $1)";
+    if !sqlx::query_scalar(is_there).bind(&migrated).fetch_one(&mut admin).await? {
+        // Ends with the session, as that does with the test.
+        sqlx::query("select pg_advisory_lock(2)").execute(&mut admin).await?;
+        if !sqlx::query_scalar(is_there).bind(&migrated).fetch_one(&mut admin).await? {
+            make(engine, &migrated, &mut admin).await?;
+        }
+        sqlx::query("select pg_advisory_unlock(2)").execute(&mut admin).await?;
+    }
+    sqlx::query(AssertSqlSafe(format!("create database {name} template {migrated}"))).execute(&mut admin).await?;
+    Ok(())
+}
+
+/// It has its name once it is done: what a test left that was killed at it is made anew.
+async fn make(engine: &Engine, name: &str, admin: &mut PgConnection) -> anyhow::Result<()> {
+    let begun = format!("{name}_begun");
+    sqlx::query(AssertSqlSafe(format!("drop database if exists {begun} with (force)"))).execute(&mut *admin).await?;
+    let pool = pool(engine, &begun, 1).await?;
+    tollgate::migrate(&pool).await?;
+    pool.close().await;
+    sqlx::query(AssertSqlSafe(format!("alter database {begun} rename to {name}"))).execute(&mut *admin).await?;
+    // Nobody connects to it: a database that somebody is in cannot be copied.
+    sqlx::query(AssertSqlSafe(format!("alter database {name} allow_connections false"))).execute(admin).await?;
+    Ok(())
+}
+
 /// Replaces the one function that reads the clock; every other routine stays as the migrations ship it.
 pub async fn inject_time(pool: &PgPool) -> anyhow::Result<()> {
     let mut transaction = pool.begin().await?;
