@@ -32,7 +32,7 @@ boot() {
         die "initdb failed; to use a server of your own, set $(url_variable "$engine")"
     # fsync stays on, as the benchmarks are about durability too. Sockets are off: their path could be too long.
     launch "$data" INT "$bin/postgres" -D "$data" -p "$port" -c listen_addresses=127.0.0.1 \
-        -c unix_socket_directories= -c max_connections=200 -c "shared_buffers=${TOLLGATE_SERVERS_BUFFERS:-32}MB" \
+        -c unix_socket_directories= -c max_connections=400 -c "shared_buffers=${TOLLGATE_SERVERS_BUFFERS:-32}MB" \
         -c deadlock_timeout=200ms -c jit=off
     publish "postgres://postgres@127.0.0.1:$port/postgres" accepts_connections "$data"
 }

@@ -42,7 +42,7 @@ boot() {
     # The built-in character set is latin1, which every distribution's configuration replaces. The socket is
     # relative to the data directory: the whole path could be too long.
     launch "$data" TERM "$program" "${options[@]}" --socket=socket --pid-file=pid --skip-name-resolve \
-        --bind-address=127.0.0.1 --port="$port" --max-connections=200 --character-set-server=utf8mb4 \
+        --bind-address=127.0.0.1 --port="$port" --max-connections=400 --character-set-server=utf8mb4 \
         --innodb-buffer-pool-size="${TOLLGATE_SERVERS_BUFFERS:-64}M" \
         --innodb-flush-log-at-trx-commit=2 --innodb-lock-wait-timeout=5
     publish "mysql://root@127.0.0.1:$port/mysql" greets "$port"

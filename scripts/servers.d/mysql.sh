@@ -47,7 +47,7 @@ END
         die "mysqld cannot initialise a data directory; to use a server of your own, set $(url_variable "$engine")"
     # The binary log stays on, because with it creating functions and procedures needs more privileges.
     launch "$data" TERM "$program" "${options[@]}" --init-file="$data/root.sql" --skip-name-resolve \
-        --bind-address=127.0.0.1 --port="$port" --max-connections=200 --performance-schema=ON --sync-binlog=0 \
+        --bind-address=127.0.0.1 --port="$port" --max-connections=400 --performance-schema=ON --sync-binlog=0 \
         --innodb-buffer-pool-size="${TOLLGATE_SERVERS_BUFFERS:-64}M" \
         --innodb-flush-log-at-trx-commit=2 --innodb-lock-wait-timeout=5
     publish "mysql://root@127.0.0.1:$port/mysql" greets "$port"
