@@ -27,7 +27,7 @@ begin
   declare v_done, v_made, v_again, v_weighed boolean default false;
   declare v_safe boolean default @@sql_safe_updates;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
-  declare v_requests, v_ids, v_odd, v_missing, v_planned, v_denied bigint;
+  declare v_requests, v_ids, v_odd, v_missing, v_planned bigint;
   declare v_grants, v_ruled bigint default 0;
   declare v_debits, v_rest json;  -- v_rest: the places of what is decided one by one; null: all
   declare v_each longtext character set utf8mb4 default '';
@@ -70,14 +70,14 @@ begin
     -- Whoever holds one of the buckets for long holds up the other requests no longer than that.
     set innodb_lock_wait_timeout = if(p_requests like '%[%[%[%', least(v_wait, 1), v_wait);
     select count(*), count(distinct id), coalesce(sum(odd), 0), coalesce(sum(missing), 0),
-           sum(planned and word is not null), sum(word is null), sum(grants), sum(word = 'denied' and grants < times),
+           sum(planned and word is not null), sum(word is null), sum(grants),
            json_arrayagg(concat_ws(
              ' ', if(word is null, 0, times), grants, place, coalesce(word, '-'), '-', v_now, v_now,
              coalesce(if(grants = 0, full_at, greatest(full_at, clock) + grants * cost * token_ticks), '-'),
              coalesce(granted + grants * cost, '-'), coalesce(burst, '-'), coalesce(anchor, '-'),
              coalesce(step_ns, '-'), coalesce(step_ticks, '-'), coalesce(token_ticks, '-'))),
            json_arrayagg(if(grants > 0, json_array(hex(id), granted + grants * cost), null))
-      into v_requests, v_ids, v_odd, v_missing, v_planned, v_ruled, v_grants, v_denied, o_answers, v_debits
+      into v_requests, v_ids, v_odd, v_missing, v_planned, v_ruled, v_grants, o_answers, v_debits
       from (
         select s.*,
                -- Each of equal requests finds what the one before has left.
@@ -158,9 +158,8 @@ begin
       start transaction;
       iterate at_once;
     end if;
-    -- Tokens came while a row was waited for. To decide too early can only deny: what is debited is reckoned anew.
-    if not v_again
-       and v_after not between v_now and v_now + if(v_denied > 0, 2000000 + 20000 * v_requests, 50000000) then
+    -- Tokens came while a row was waited for. What is debited is of now, and so is no grant of long before.
+    if not v_again and v_after not between v_now and v_now + 2000000 + 20000 * v_requests then
       set v_again = true;
       iterate at_once;
     end if;

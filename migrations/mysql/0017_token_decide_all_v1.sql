@@ -124,8 +124,7 @@ begin
            /*M! and 256 * v_limits < @@group_concat_max_len */) is not true then
       leave at_once;
     end if;
-    if v_after not between v_at and v_at + if(v_granting < v_limits, 2000000 + 20000 * v_limits, 50000000)
-       and not v_again then
+    if not v_again and v_after not between v_at and v_at + 2000000 + 20000 * v_limits then
       set v_again = true;
       iterate at_once;
     end if;

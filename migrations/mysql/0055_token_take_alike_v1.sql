@@ -133,8 +133,8 @@ begin
         set v_uuid = uuid();
         iterate weigh;
       end if;
-      -- Tokens came while a row was waited for. To decide too early can only deny: what is debited is reckoned anew.
-      if not v_again and v_after not between v_now and v_now + if(v_all, 50000000, 2000000 + 20000 * v_requests) then
+      -- Tokens came while a row was waited for. What is debited is of now, and so is no grant of long before.
+      if not v_again and v_after not between v_now and v_now + 2000000 + 20000 * v_requests then
         set v_again = true;
         iterate weigh;
       end if;
