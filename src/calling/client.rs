@@ -270,36 +270,28 @@ impl<S: Store> ClientLimit<S> {
         }
     }
 
-    /// Passes on what an answer says. A caller who gives up meanwhile does not stop it.
-    pub(super) async fn answered(&self, ticket: Ticket, answer: &Answer<'_>) -> Answered {
+    /// Passes on what an answer says. Says whether it was a refusal that holds back whoever asks again, and has what is for whoever
+    /// reads the body. A caller who gives up meanwhile does not stop it.
+    pub(super) async fn answered(&self, ticket: Ticket, answer: &Answer<'_>) -> (bool, Option<Estimate>) {
         let Told { settled, held, open } = ticket.told(answer, &self.refused_by);
         let (limiter, seen) = (self.limiter.clone(), Arc::clone(&self.seen));
         let passing = Passing { limiter, seen, longest: self.longest_hold };
         let estimate = open.map(|open| Estimate::new(passing.clone(), open));
         if settled.is_empty() && held.is_empty() {
-            return Answered { refused: false, estimate };
+            return (false, estimate);
         }
         let refused: Vec<&Held> = held.iter().filter(|held| held.refused).collect();
         let enforced = self.limiter.mode() == Mode::Enforce && refused.iter().all(|held| held.enforced);
         let holds_back = enforced && !refused.is_empty();
         // It fails if the runtime is ending.
         let refused = tokio::spawn(passing.pass_on(settled, held)).await.unwrap_or(false) && holds_back;
-        Answered { refused, estimate }
+        (refused, estimate)
     }
 
     /// Of the limit that was said last.
     fn reading(&mut self) -> &mut Reading {
         Arc::make_mut(self.others.last_mut().map_or(&mut self.reading, |other| &mut other.reading))
     }
-}
-
-/// What became of an answer.
-#[derive(Debug)]
-pub(super) struct Answered {
-    /// Whether it was a refusal that holds back whoever asks again.
-    pub(super) refused: bool,
-    /// For whoever reads the body, if that says what was used.
-    pub(super) estimate: Option<Estimate>,
 }
 
 impl<S: Store> Clone for ClientLimit<S> {

@@ -58,11 +58,11 @@ impl<S: Store> LimitMiddleware<S> {
         let ticket = self.limit.admit(priced).await.map_err(Error::middleware)?;
         let mut response = next.run(request, extensions).await?;
         let (status, headers, extensions) = (response.status(), response.headers(), response.extensions());
-        let answered = self.limit.answered(ticket, &Answer { status, headers, extensions }).await;
-        if let Some(estimate) = answered.estimate {
+        let (refused, estimate) = self.limit.answered(ticket, &Answer { status, headers, extensions }).await;
+        if let Some(estimate) = estimate {
             response.extensions_mut().insert(estimate);
         }
-        Ok((response, answered.refused))
+        Ok((response, refused))
     }
 }
 

@@ -85,8 +85,8 @@ where
             let ticket = limit.admit(priced).await?;
             let mut response = inner.call(request).await.map_err(Into::into)?;
             let (status, headers, extensions) = (response.status(), response.headers(), response.extensions());
-            let answered = limit.answered(ticket, &Answer { status, headers, extensions }).await;
-            if let Some(estimate) = answered.estimate {
+            let (_, estimate) = limit.answered(ticket, &Answer { status, headers, extensions }).await;
+            if let Some(estimate) = estimate {
                 response.extensions_mut().insert(estimate);
             }
             Ok(response)
