@@ -24,7 +24,6 @@ mod decisions;
 mod emit;
 mod instruments;
 mod names;
-#[cfg(feature = "tower")]
 mod seldom;
 mod share;
 

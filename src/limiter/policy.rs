@@ -28,7 +28,7 @@ struct Chosen {
 /// What those who watch are told of the store.
 #[derive(Debug)]
 struct Asked {
-    /// Whether it failed last.
+    /// Whether they were told that it does not answer.
     fails: AtomicBool,
     decisions: Arc<Decisions>,
 }
@@ -113,11 +113,12 @@ impl Asked {
         }
     }
 
-    /// Nobody answers instead.
+    /// Nobody answers instead. A store that is asked too much of one bucket, or of all, does answer.
     #[cold]
     fn fails(&self, error: &Error) {
-        if !self.fails.swap(true, Ordering::Relaxed) {
-            self.decisions.fails(error);
+        let answers = matches!(error, Error::Contended { .. } | Error::Overloaded(_));
+        if !answers && !self.fails.load(Ordering::Relaxed) && self.decisions.fails(error) {
+            self.fails.store(true, Ordering::Relaxed);
         }
     }
 }

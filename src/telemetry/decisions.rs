@@ -4,7 +4,6 @@ use super::code::code;
 use super::emit::{count, event};
 use super::instruments::{Begun, Instruments};
 use super::names;
-#[cfg(feature = "tower")]
 use super::seldom::Seldom;
 use crate::{Decision, Error, HoldBack, Key, Mode, Source, Take, TakeError};
 
@@ -16,6 +15,8 @@ pub(crate) struct Decisions {
     store: &'static str,
     traces_keys: bool,
     instruments: Instruments,
+    /// Of a store that does not answer while nobody answers instead.
+    failures: Seldom,
     /// Of requests that the service cannot tell whose they are, and of those that it has no terms for.
     #[cfg(feature = "tower")]
     nobodys: Seldom,
@@ -32,6 +33,7 @@ impl Decisions {
             limiter,
             store,
             traces_keys,
+            failures: Seldom::default(),
             #[cfg(feature = "tower")]
             nobodys: Seldom::default(),
             #[cfg(feature = "tower")]
@@ -71,16 +73,20 @@ impl Decisions {
         }
     }
 
-    /// The first request fails since the store has answered, as there is no fallback.
-    pub(crate) fn fails(&self, error: &Error) {
-        event!(
-            WARN,
-            limiter = self.limiter.as_str(),
-            error = kind(error),
-            code = code(error).as_deref(),
-            cause = self.cause(error),
-            "the store does not answer: requests fail"
-        );
+    /// A request fails, as there is no fallback. Says whether that is told: a store that fails now and then would fill logs.
+    pub(crate) fn fails(&self, error: &Error) -> bool {
+        let is_told = self.failures.is_due();
+        if is_told {
+            event!(
+                WARN,
+                limiter = self.limiter.as_str(),
+                error = kind(error),
+                code = code(error).as_deref(),
+                cause = self.cause(error),
+                "the store does not answer, and nothing does instead"
+            );
+        }
+        is_told
     }
 
     /// A bucket was to be held back.
@@ -128,7 +134,7 @@ impl Decisions {
         }
     }
 
-    /// The service had no terms for a request, which was refused.
+    /// The service had no terms for a request, which was refused, or let pass as it is only for show.
     #[cfg(feature = "tower")]
     pub(crate) fn without_terms(&self, error: &Error) {
         let (limiter, source, mode) = (|| self.limiter.to_string(), Source::Limiter.as_str(), Mode::Enforce.as_str());

@@ -19,7 +19,7 @@ pub(super) trait Gate: Send + Sync {
     /// Tells of a request that is refused because it has no key.
     fn refused(&self, none: &NoKey);
 
-    /// Tells of a request that is refused because the service has no terms for it.
+    /// Tells of a request that the service has no terms for: it is refused, unless all is only for show.
     fn failed(&self, error: &Error);
 
     /// Whether it is switched off, or to shadow.

@@ -128,7 +128,10 @@ impl Scratch {
         if rig.engine.copies_databases {
             let name = scratch_name();
             postgres::copy(rig.engine, &name).await?;
-            return Self::named(rig, &name).await;
+            let scratch = Self::named(rig, &name).await?;
+            // Nothing, unless the original is of another build on a server that is kept.
+            with_pool!(&scratch.rig.pool, pool => tollgate::migrate(pool).await?);
+            return Ok(scratch);
         }
         let scratch = Self::new(rig).await?;
         with_pool!(&scratch.rig.pool, pool => tollgate::migrate(pool).await?);

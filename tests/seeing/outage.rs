@@ -2,17 +2,20 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use tokio::time::advance;
 use tollgate::{Adjusted, Adjustment, Error, Limiter, MemoryStore, Outcome, Store, Take, TakeError};
 
 use super::told;
 
-#[tokio::test]
-async fn a_store_that_fails_is_told_once_until_it_answers_where_nobody_falls_back() -> anyhow::Result<()> {
+#[tokio::test(start_paused = true)]
+async fn a_store_that_fails_is_told_once_until_it_answers_and_once_a_minute_where_nobody_falls_back()
+-> anyhow::Result<()> {
     told::listen();
     let store = Arc::new(Failing { store: MemoryStore::new(), fails: AtomicBool::new(true) });
     let limiter = Limiter::builder(Arc::clone(&store)).name("api").build("1000/h")?;
-    let fails = "WARN tollgate: the store does not answer: requests fail limiter=\"api\" error=\"other\"";
+    let fails = "WARN tollgate: the store does not answer, and nothing does instead limiter=\"api\" error=\"other\"";
     let answers = "INFO tollgate: the store answers again limiter=\"api\"";
     let told = |line| told::text().matches(line).count();
     for times in [1, 2] {
@@ -30,6 +33,13 @@ async fn a_store_that_fails_is_told_once_until_it_answers_where_nobody_falls_bac
             assert!(limiter.wait("a").await?.is_granted());
         }
         assert_eq!([told(fails), told(answers)], [times; 2], "{}", told::text());
+        // Within the minute nobody is told of each time.
+        for fails in [true, false] {
+            store.fails.store(fails, Ordering::SeqCst);
+            assert_eq!(limiter.allow("a").await.is_err(), fails);
+        }
+        assert_eq!([told(fails), told(answers)], [times; 2], "{}", told::text());
+        advance(Duration::from_secs(60)).await;
     }
     Ok(())
 }

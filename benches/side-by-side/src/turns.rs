@@ -66,7 +66,7 @@ impl<'a> Turns<'a> {
             }
         }
         self.venues.set_durable(workload.durable).await?;
-        for &tasks in workload.tasks.unwrap_or(self.arguments.tasks()) {
+        for &tasks in workload.tasks.unwrap_or_else(|| self.arguments.tasks()) {
             measured.rows.extend(self.rounds(&ready, &scene, tasks).await);
         }
         self.venues.set_durable(false).await?;

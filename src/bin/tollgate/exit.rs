@@ -29,7 +29,7 @@ Exit codes:
   75  denied: no token now
   77  this database role may not do that
   78  the database has no schema of tollgate's, or one that is too new
- 129, 130, 131, 143  hung up, interrupted, quit, terminated; gives tokens back or says it cannot
+ 128 + N  ended by signal N, as 130 by an interrupt; gives tokens back or says it cannot
 `tollgate run` ends with the code of its command; 126 and 127 if that cannot be started.";
 
 const ABSENT: u8 = 1;

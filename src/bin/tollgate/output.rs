@@ -80,7 +80,7 @@ pub(crate) fn quoted(word: &str) -> String {
     }
 }
 
-/// As shells read text of which not all can be seen. Bytes by three octal digits: what follows is no part of those.
+/// As bash, zsh and ksh read text of which not all can be seen. Bytes by three octal digits: what follows is no part of those.
 fn escaped(word: &str) -> String {
     let mut text = "$'".to_owned();
     for c in word.chars() {

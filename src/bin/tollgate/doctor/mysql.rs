@@ -25,10 +25,12 @@ impl Examine for MySql {
 
     async fn planless(pool: &MySqlPool, most: i64) -> Result<Vec<(Option<String>, i64)>, sqlx::Error> {
         sqlx::query_as(
-            "select case when p.name is null then convert(b.plan using utf8mb4) end, count(*)
-               from (select plan from token_buckets limit ?) b
-               left join token_plans p on p.name = b.plan
-              group by 1",
+            // Grouped as bytes: as text, names that differ in case would be one.
+            "select convert(s.plan using utf8mb4), s.buckets
+               from (select case when p.name is null then b.plan end as plan, count(*) as buckets
+                       from (select plan from token_buckets limit ?) b
+                       left join token_plans p on p.name = b.plan
+                      group by 1) s",
         )
         .bind(most)
         .fetch_all(pool)
