@@ -9,7 +9,7 @@ use super::adjusting;
 use super::stack::Stack;
 use super::switched::Switched;
 use super::turns::{Place, Turns};
-use crate::receipt::random_id;
+use crate::receipt::receipt_id;
 use crate::{Adjusted, Adjustment, AnyStore, Decision, Error, Mode, Receipt, Store, Take, TakeError};
 
 /// Tokens that were taken for now or for later, or the answer that they were not.
@@ -30,7 +30,7 @@ pub struct Reservation<S: Store = AnyStore> {
 
 impl<S: Store> Reservation<S> {
     pub(super) fn new(store: Arc<Stack<S>>, take: &Take, decision: Decision) -> Self {
-        let id = take.id.unwrap_or_else(random_id);
+        let id = take.id.unwrap_or_else(receipt_id);
         let receipt = |(place, taken): (usize, _)| Receipt {
             id,
             key: take.limits[place].key.clone(),
