@@ -1,9 +1,11 @@
 use std::hash::BuildHasher;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 
 use foldhash::fast::RandomState;
 
+use self::receipts::Room;
 use self::rules::RuleBook;
 use self::shard::Shard;
 use self::stats::Stats;
@@ -31,8 +33,9 @@ mod windows;
 /// When a bucket is empty, requests are denied at once. It holds a million keys unless said; beyond that, buckets that are
 /// full are forgotten, which nobody notices, unless a request that used more than its estimate is settled later, and never
 /// others: if there are none, a new key is an error ([`TakeError::TooManyKeys`]). It remembers a million requests likewise,
-/// by their ids or because they were given back, until they expire; for more of them it has no room
-/// ([`TakeError::TooManyIds`]), and takes and gives back nothing.
+/// by their ids or because they were given back, until they expire; for more of them, or for more than half a million of one
+/// key, it has no room ([`TakeError::TooManyIds`]), and takes and gives back nothing. Those that a client's limit has settled
+/// make room for others.
 ///
 /// ```
 /// use tollgate::{Limiter, MemoryStore, Quota};
@@ -74,7 +77,8 @@ impl<C: Clock> MemoryStore<C> {
     /// A store on a clock of the caller's: for tests.
     pub fn with_clock(clock: C) -> Self {
         let hasher = RandomState::default();
-        let shards = (0..SHARDS).map(|_| Mutex::new(Shard::new(MOST_KEYS / SHARDS, hasher.clone()))).collect();
+        let (keys, room) = (MOST_KEYS / SHARDS, Room::new(MOST_KEYS / SHARDS, SHARDS));
+        let shards = (0..SHARDS).map(|_| Mutex::new(Shard::new(keys, hasher.clone(), Arc::clone(&room)))).collect();
         Self { shards, hasher, rules: RuleBook::default(), stats: Mutex::default(), clock }
     }
 
@@ -83,11 +87,14 @@ impl<C: Clock> MemoryStore<C> {
     ///
     /// Each shard holds its part: one whose buckets are none of them full again refuses a new key as
     /// [`TooManyKeys`](crate::TakeError::TooManyKeys) while others have room. Where there are few, give several times as many
-    /// as are in use at once.
+    /// as are in use at once. Of requests, half of the room is the shards' own, and half is for whichever need more: so those
+    /// for one key have half of it, and a little.
     #[must_use]
     pub fn most_keys(self, keys: usize) -> Self {
+        let keys = keys.div_ceil(SHARDS).max(1);
+        let room = Room::new(keys, SHARDS);
         for shard in &self.shards {
-            shard.lock().hold_at_most(keys.div_ceil(SHARDS).max(1));
+            shard.lock().hold_at_most(keys, Arc::clone(&room));
         }
         self
     }
@@ -192,7 +199,7 @@ impl<C: Clock> MemoryStore<C> {
             }
             if let (Some(id), Some(receipt), false) = (take.id, answer.receipt(take.request_at(place)), held) {
                 let receipts = &mut guards.shard(self.shard_of(key)).receipts;
-                receipts.grant(id, key, receipt, now.saturating_add(take.hold_ns()));
+                receipts.grant(id, key, receipt, take.fresh_id, now.saturating_add(take.hold_ns()));
             }
         }
         let decisions = answers

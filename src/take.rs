@@ -5,6 +5,7 @@ use uuid::Uuid;
 
 use crate::bucket::{LONGEST_WAIT_NS, Request};
 use crate::quota::span::nanoseconds;
+use crate::receipt::random_id;
 use crate::{Key, Limit, Rule, TakeError, Window};
 
 /// A request for tokens of one bucket, or of several: then from all of them or from none.
@@ -27,6 +28,8 @@ pub struct Take {
     pub(crate) keep: u64,
     pub(crate) id: Option<Uuid>,
     pub(crate) hold: Duration,
+    /// Whether its id was made for it alone: nobody repeats it.
+    pub(crate) fresh_id: bool,
     /// Whether the first bucket is the limiter's own, and not one that others share with it.
     pub(crate) own: bool,
     pub(crate) refundable: bool,
@@ -126,7 +129,13 @@ impl Take {
     /// or by dropping the future, has not given its tokens back: whoever repeats the request goes on with its turn.
     #[must_use]
     pub fn id(self, id: Uuid, hold: Duration) -> Self {
-        Self { id: Some(id), hold, ..self }
+        Self { id: Some(id), hold, fresh_id: false, ..self }
+    }
+
+    /// Gives it an id that nobody knows, only so that it can be settled.
+    #[cfg_attr(not(feature = "_calling"), expect(dead_code, reason = "it is for estimates of calls"))]
+    pub(crate) fn with_fresh_id(self, hold: Duration) -> Self {
+        Self { id: Some(random_id()), hold, fresh_id: true, ..self }
     }
 
     /// Its tokens may have to be given back, for instance if what they are for fails: then they are the store's, and none
@@ -284,6 +293,7 @@ impl Take {
             limits: SmallVec::from_buf([limit]),
             id: None,
             hold: Duration::ZERO,
+            fresh_id: false,
             own: true,
             refundable: false,
             shadow: false,

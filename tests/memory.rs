@@ -159,10 +159,12 @@ async fn a_store_that_remembers_as_many_ids_as_it_may_forgets_none_early() -> an
     let (bucket, window) = ("1000000/d".parse::<Quota>()?, "1000000 in 1d at 1h".parse::<Window>()?);
     for rule in [Rule::Quota(bucket), Rule::Window(window)] {
         let take = |id, hold| Take::from(key.clone()).rule(rule.clone()).id(id, hold);
-        // One of the shard's two expires.
+        // One of as many as there may be for a key expires.
         let (kept, expiring) = (Uuid::new_v4(), Uuid::new_v4());
         let store = store_of(&clock, 2);
-        assert!(store.decide(&take(kept, Duration::MAX))?.is_granted());
+        for id in [kept].into_iter().chain((0..63).map(|_| Uuid::new_v4())) {
+            assert!(store.decide(&take(id, Duration::MAX))?.is_granted());
+        }
         let decision = store.decide(&take(expiring, Duration::from_secs(10)))?;
         assert!(decision.is_granted());
         let left = decision.remaining();
@@ -187,6 +189,24 @@ async fn a_store_that_remembers_as_many_ids_as_it_may_forgets_none_early() -> an
         let id = Uuid::new_v4();
         assert_eq!(store.decide(&take(id, Duration::MAX)), Err(TakeError::TooManyIds(id)), "one is held for ever");
     }
+    Ok(())
+}
+
+#[test]
+fn requests_for_one_key_are_remembered_in_half_of_the_room_and_those_for_others_have_theirs() -> anyhow::Result<()> {
+    let store = store_of(&ManualClock::default(), 4);
+    let remembered = |keys: &mut dyn Iterator<Item = String>| -> anyhow::Result<usize> {
+        let takes = keys.map(|key| {
+            let take = Take::from(Key::try_from(key)?).rule("1000/d".try_into()?);
+            anyhow::Ok(take.id(Uuid::new_v4(), Duration::from_secs(60)))
+        });
+        let takes = takes.collect::<anyhow::Result<Vec<_>>>()?;
+        Ok(takes.iter().filter(|take| store.decide(take).is_ok()).count())
+    };
+    assert_eq!(remembered(&mut std::iter::repeat_n("one".to_owned(), 1000))?, 2 + 2 * 64);
+    // Two in each of the other shards.
+    let others = remembered(&mut (0..5000).map(|key| format!("key:{key}")))?;
+    assert_eq!(others, 2 * 63);
     Ok(())
 }
 

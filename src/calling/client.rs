@@ -64,7 +64,7 @@ impl<S: Store> ClientLimit<S> {
             others: Vec::new(),
             refused_by: Vec::new(),
             max_wait: Duration::from_secs(30),
-            settle_within: Duration::from_secs(3600),
+            settle_within: Duration::from_secs(600),
             longest_hold: HoldBack::LONGEST,
             seen: Arc::default(),
         }
@@ -210,7 +210,13 @@ impl<S: Store> ClientLimit<S> {
         self
     }
 
-    /// How long an estimate can be settled, from when its request asks for its turn; an hour if not said. Later it stands.
+    /// How long an estimate can be settled, from when its request asks for its turn; ten minutes if not said. Later it stands.
+    ///
+    /// So long a request is remembered that nobody settles; in a database one that is settled, a day. A
+    /// [`MemoryStore`](crate::MemoryStore) has room for half a million of one bucket, unless
+    /// [`most_keys`](crate::MemoryStore::most_keys) says otherwise: in ten minutes, for 800 a second. Those that are settled
+    /// make room for others, so that only those count whose estimates stand. Beyond that nothing is sent
+    /// ([`TakeError::TooManyIds`](crate::TakeError::TooManyIds)).
     #[must_use]
     pub fn settle_within(self, hold: Duration) -> Self {
         Self { settle_within: hold, ..self }

@@ -5,7 +5,6 @@ use super::estimate::Said;
 use super::reading::{OfAnswer, Reading};
 use super::{Answer, ClientLimitError, Preset, headers};
 use crate::decision::Source;
-use crate::receipt::random_id;
 use crate::{Adjustment, Decision, HoldBack, Key, Limit, Mode, Quota, Receipt, Rule, Take};
 
 /// What a request asks for, and what answers say of each of its limits.
@@ -92,7 +91,7 @@ impl Priced {
         let take = self.take.clone().max_wait(max_wait);
         let is_estimated =
             |limit: &Charged| limit.reading.is_estimated() && self.take.keys().any(|key| *key == limit.key);
-        if self.limits.iter().any(is_estimated) { take.id(random_id(), hold) } else { take }
+        if self.limits.iter().any(is_estimated) { take.with_fresh_id(hold) } else { take }
     }
 
     /// What it asks for was granted.

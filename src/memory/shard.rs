@@ -1,9 +1,10 @@
 use parking_lot::MutexGuard;
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 
-use super::receipts::Receipts;
+use super::receipts::{Receipts, Room};
 use super::rows::Rows;
 use crate::book::Row;
 use crate::bucket::NEVER_NS;
@@ -22,15 +23,15 @@ pub(super) struct Shard {
 }
 
 impl Shard {
-    pub(super) fn new(most_keys: usize, hasher: RandomState) -> Self {
-        let (rows, windows, receipts) = (Rows::new(hasher), HashMap::default(), Receipts::new(most_keys));
+    pub(super) fn new(most_keys: usize, hasher: RandomState, room: Arc<Room>) -> Self {
+        let (rows, windows, receipts) = (Rows::new(hasher), HashMap::default(), Receipts::new(room));
         Self { rows, windows, receipts, most_keys, none_full_before: i64::MIN }
     }
 
-    /// Of receipts there may be as many.
-    pub(super) fn hold_at_most(&mut self, keys: usize) {
+    /// Of receipts there may be as many as there is room for.
+    pub(super) fn hold_at_most(&mut self, keys: usize, room: Arc<Room>) {
         self.most_keys = keys;
-        self.receipts.most = keys;
+        self.receipts.share(room);
     }
 
     pub(super) fn len(&self) -> usize {

@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Notify, Semaphore};
 use tollgate::{
     Adjusted, Adjustment, Admin, Answer, ClientLimit, Error, Estimate, Fallback, HoldBack, Key, Limit, Limiter,
-    ManualClock, MemoryStore, Mode, Outcome, Outgoing, Preset, Rule, RuntimeClock, Store, Take, TakeError,
+    ManualClock, MemoryStore, Mode, Outcome, Outgoing, Preset, Quota, Rule, RuntimeClock, Store, Take, TakeError,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -151,6 +151,38 @@ async fn an_estimate_can_be_settled_for_as_long_as_was_said() -> anyhow::Result<
     clock.advance(Duration::from_secs(2));
     assert_eq!(late.settle(10).await?, Adjusted::Late);
     assert_eq!(left(limiter.store(), "tokens").await?, 890);
+    Ok(())
+}
+
+#[tokio::test]
+async fn one_bucket_has_room_for_ever_more_requests_that_are_settled() -> anyhow::Result<()> {
+    // With as many as usual, and with few.
+    for (store, requests) in [(MemoryStore::new(), 20_000), (MemoryStore::new().most_keys(64), 500)] {
+        let limiter = Limiter::new(store, "1000000/s")?;
+        let by_body = of_tokens(limiter.clone(), 20).settle_later();
+        let by_head = of_tokens(limiter.clone(), 20).settle(|_| Some(10));
+        for _ in 0..requests / 2 {
+            let estimate = asks(by_body.clone(), &[]).await?.1.expect("it was served");
+            assert_eq!(estimate.settle(10).await?, Adjusted::Done(10));
+            assert_eq!(estimate.settle(10).await?, Adjusted::Repeated, "there was room for it still");
+            asks(by_head.clone(), &[]).await?;
+            limiter.close().await?;
+        }
+        assert_eq!(by_head.missed(), 0);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_local_limit_grants_any_number_of_estimates_while_the_store_is_away() -> anyhow::Result<()> {
+    let store = Arc::new(Slow { store: MemoryStore::new(), asked: Notify::new(), leave: Semaphore::new(0), up: false });
+    let local = Quota::per_second(1_000_000).burst(100_000_000);
+    let fallback = Fallback::Local(local.try_into()?);
+    let limiter = Limiter::builder(store).fallback(Duration::from_millis(50), fallback).build("1000/s")?;
+    let limit = of_tokens(limiter, 1).settle_later();
+    for _ in 0..60_000 {
+        asks(limit.clone(), &[]).await?;
+    }
     Ok(())
 }
 
