@@ -27,9 +27,9 @@ mod wait;
 pub use bound::Bound;
 pub use builder::LimiterBuilder;
 pub use fallback::Fallback;
-#[cfg(feature = "_calling")]
-pub(crate) use reservation::Abandoned;
 pub use reservation::Reservation;
+#[cfg(feature = "_calling")]
+pub(crate) use {adjusting::least, reservation::Abandoned};
 
 use current_rule::CurrentRule;
 use denied::Denied;
@@ -342,10 +342,13 @@ impl<S: Store> Limiter<S> {
         Take { cost, keep: self.keep, own, ..Take::of(limit) }
     }
 
-    /// Settles what was taken, and says what became of all of it, as [`Reservation::settle_each`] does.
+    /// Settles what was taken, and says what became of each.
     #[cfg(feature = "_calling")]
-    pub(crate) async fn settle(&self, settled: Vec<crate::Adjustment>) -> Result<crate::Adjusted, Error> {
-        adjusting::adjust(&self.stack, settled).await
+    pub(crate) async fn settle(
+        &self,
+        settled: Vec<crate::Adjustment>,
+    ) -> Result<Vec<Result<crate::Adjusted, crate::TakeError>>, Error> {
+        adjusting::adjust_each(&self.stack, settled).await
     }
 }
 

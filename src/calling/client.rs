@@ -202,15 +202,16 @@ impl<S: Store> ClientLimit<S> {
     /// The same where only the body says what was used: whoever reads it settles the estimate, by the [`Estimate`] among the
     /// answer's extensions. An answer that refuses has none, and one that is dropped with its estimate lets it stand.
     ///
-    /// What the headers say is left is passed on with the head. It is once more when the estimate is settled, if that is within a
-    /// second: later a bucket has refilled. Of layers of one client, one settles later.
+    /// What the headers say is left is passed on with the head. It is once more when the settlement gives something back, if that
+    /// is within a second: later a bucket has refilled. Of layers of one client, one settles later.
     #[must_use]
     pub fn settle_later(mut self) -> Self {
         self.reading().cost = Cost::ByBody;
         self
     }
 
-    /// How long an estimate can be settled, from when its request asks for its turn; ten minutes if not said. Later it stands.
+    /// For how long an estimate can be settled once its request's turn has come, or a little longer; ten minutes if not said.
+    /// Later it stands.
     ///
     /// So long a request is remembered that nobody settles; in a database one that is settled, a day. A
     /// [`MemoryStore`](crate::MemoryStore) has room for half a million of one bucket, unless
@@ -222,7 +223,8 @@ impl<S: Store> ClientLimit<S> {
         Self { settle_within: hold, ..self }
     }
 
-    /// How many answers could not be passed on to the store, because it failed or because the limit cannot be held back.
+    /// How many answers could not be passed on to the store, because it failed, because the limit cannot be held back, or because
+    /// an estimate was settled too late by the head of its answer.
     #[must_use]
     pub fn missed(&self) -> u64 {
         self.seen.missed.load(Ordering::Relaxed)
@@ -254,7 +256,7 @@ impl<S: Store> ClientLimit<S> {
         let mut refusals = self.seen.refusals.watch(&keys);
         loop {
             let left = until.map_or(self.max_wait, |until| until.saturating_duration_since(Instant::now()));
-            let take = priced.asks(left, self.settle_within);
+            let take = priced.asks(left, left.saturating_add(self.settle_within));
             let reservation = if left.is_zero() {
                 self.limiter.reserve_all(&take).await?
             } else {

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use super::passing::Passing;
 use super::ticket::{Held, Open};
 use crate::handover::Handover;
+use crate::limiter::least;
 use crate::{Adjusted, Adjustment, Error, HoldBack, Receipt, Store, TakeError};
 
 /// What a request has taken of limits that are [settled later](crate::ClientLimit::settle_later): it is among the extensions of
@@ -104,12 +105,12 @@ impl<S: Store> Settles for Answered<S> {
 
     fn settle(&self, used: Vec<Option<u64>>) -> Handover<Result<Adjusted, Error>> {
         let (passing, since) = (self.passing.clone(), self.since);
-        let used = || self.receipts.iter().zip(&self.said).zip(used.iter().copied());
-        let settled = used().filter_map(|((receipt, _), used)| Some(receipt.clone().settle(used?)));
-        let settled: Vec<Adjustment> = settled.collect();
-        let said =
-            used().filter_map(|((receipt, said), used)| Some((said.clone()?, receipt.cost().saturating_sub(used?))));
-        let said: Vec<(Said, u64)> = said.collect();
+        let used = self.receipts.iter().zip(&self.said).zip(used);
+        let settled = used.filter_map(|((receipt, said), used)| {
+            let used = used?;
+            Some((receipt.clone().settle(used), (said.clone(), receipt.cost().saturating_sub(used))))
+        });
+        let (settled, said): (Vec<Adjustment>, Vec<_>) = settled.unzip();
         Handover::new(async move {
             if settled.is_empty() {
                 return Ok(Adjusted::Done(0));
@@ -117,19 +118,22 @@ impl<S: Store> Settles for Answered<S> {
             let adjusted = passing.limiter.settle(settled).await;
             // Of what was said before anything was given back, as far as it says anything still.
             let (passed, longest) = (since.elapsed(), passing.longest);
-            let held = said.into_iter().filter_map(|(said, back)| said.still(back, passed, longest)).collect();
+            let still = |(place, (said, back)): (usize, (Option<Said>, u64))| {
+                said?.still(given_back(&adjusted, place, back), passed, longest)
+            };
+            let held = said.into_iter().enumerate().filter_map(still).collect();
             passing.pass_on(Vec::new(), held).await;
-            adjusted
+            Ok(least(adjusted?)?)
         })
     }
 }
 
 impl Said {
     /// What it says so much later, when so many tokens have been given back: it must not be more than was said. What was left
-    /// is of that moment, and a bucket that has refilled since is not lowered to it.
+    /// is of that moment, and a bucket that has refilled since is not lowered to it, nor one that was given nothing back.
     fn still(self, back: u64, passed: Duration, longest: Duration) -> Option<Held> {
         let wait = self.held.hold.longest(longest).wait().saturating_sub(passed);
-        let left = self.held.hold.left().filter(|_| passed < FRESH || !wait.is_zero());
+        let left = self.held.hold.left().filter(|_| back > 0 && (passed < FRESH || !wait.is_zero()));
         let news = left.is_some_and(|left| left < self.remaining.saturating_add(back));
         let hold = match left {
             Some(left) if news || !wait.is_zero() => HoldBack::remaining(left).and(HoldBack::retry_after(wait)),
@@ -137,6 +141,15 @@ impl Said {
             _ => return None,
         };
         Some(Held { hold, ..self.held })
+    }
+}
+
+/// How many tokens the settlement at a place gave back; if nobody knows, as many as it should have.
+fn given_back(adjusted: &Result<Vec<Result<Adjusted, TakeError>>, Error>, place: usize, expected: u64) -> u64 {
+    match adjusted.as_ref().map(|adjusted| adjusted.get(place)) {
+        Err(_) => expected,
+        Ok(Some(Ok(Adjusted::Done(given)))) => u64::try_from(*given).unwrap_or(0),
+        Ok(_) => 0,
     }
 }
 

@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 
 use super::refusals::Refusals;
 use super::ticket::Held;
-use crate::{Adjustment, Limiter, Store};
+use crate::{Adjusted, Adjustment, Limiter, Store, TakeError};
 
 /// What clients have seen of answers, their clones too.
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ impl<S: Store> Passing<S> {
             passing.spawn(self.clone().pass_on_one(held));
         }
         // What is left is passed on whatever became of that.
-        let mut all = settled.is_empty() || self.limiter.settle(settled).await.is_ok();
+        let mut all = self.limiter.settle(settled).await.is_ok_and(|settled| settled.iter().all(is_paid));
         for held in after {
             passing.spawn(self.clone().pass_on_one(held));
         }
@@ -67,6 +67,11 @@ impl<S: Store> Passing<S> {
             self.seen.refusals.add(&held.key);
         }
     }
+}
+
+/// What came too late has changed nothing.
+fn is_paid(settled: &Result<Adjusted, TakeError>) -> bool {
+    matches!(settled, Ok(Adjusted::Done(_) | Adjusted::Repeated))
 }
 
 impl<S: Store> Clone for Passing<S> {

@@ -10,9 +10,17 @@ use crate::{Adjusted, Adjustment, AdjustmentKind, Error, Store, TakeError};
 
 /// What became of all of it; of several, what is least. They are of one kind.
 pub(super) async fn adjust<S: Store>(store: &Arc<Stack<S>>, adjustments: Vec<Adjustment>) -> Result<Adjusted, Error> {
+    Ok(least(adjust_each(store, adjustments).await?)?)
+}
+
+/// What became of each of them. They are of one kind.
+pub(super) async fn adjust_each<S: Store>(
+    store: &Arc<Stack<S>>,
+    adjustments: Vec<Adjustment>,
+) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
     // A store that does not answer need not be asked about nothing.
     let Some(first) = adjustments.first() else {
-        return Ok(Adjusted::Done(0));
+        return Ok(Vec::new());
     };
     let of_what_is_gone = match first.kind {
         // It was full when it was swept: there is nothing to give back to.
@@ -28,7 +36,12 @@ pub(super) async fn adjust<S: Store>(store: &Arc<Stack<S>>, adjustments: Vec<Adj
         Err(gone @ TakeError::UnknownBucket(_)) => of_what_is_gone.map_err(|()| gone),
         adjusted => adjusted,
     });
-    let adjusted = adjusted.collect::<Result<Vec<Adjusted>, TakeError>>()?;
+    Ok(adjusted.collect())
+}
+
+/// Of what became of several, what is least.
+pub(crate) fn least(adjusted: Vec<Result<Adjusted, TakeError>>) -> Result<Adjusted, TakeError> {
+    let adjusted = adjusted.into_iter().collect::<Result<Vec<Adjusted>, TakeError>>()?;
     // Nothing was done to those of which it is said that it is late, or that it is done already: rather that than nothing
     // to be done.
     let least = |adjusted: &Adjusted| match adjusted {

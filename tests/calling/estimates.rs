@@ -155,6 +155,66 @@ async fn an_estimate_can_be_settled_for_as_long_as_was_said() -> anyhow::Result<
 }
 
 #[tokio::test]
+async fn an_estimate_that_its_answer_settles_too_late_is_missed() -> anyhow::Result<()> {
+    let clock = ManualClock::default();
+    let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()), "1000 once")?;
+    let limit = of_tokens(limiter.clone(), 100).settle(|_| Some(10)).settle_within(Duration::from_secs(60));
+    for (seconds, left_over, missed) in [(59, 990, 0), (61, 890, 1)] {
+        let clock = clock.clone();
+        let slow = service_fn(move |_: Request<()>| {
+            clock.advance(Duration::from_secs(seconds));
+            std::future::ready(Response::builder().body(()))
+        });
+        let request = Request::get("http://example.com/").body(())?;
+        limit.clone().layer(slow).oneshot(request).await.map_err(anyhow::Error::from_boxed)?;
+        limiter.close().await?;
+        assert_eq!((left(limiter.store(), "tokens").await?, limit.missed()), (left_over, missed), "{seconds} s");
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waited_for_a_turn_has_as_long_to_settle() -> anyhow::Result<()> {
+    let limiter = Limiter::new(MemoryStore::with_clock(RuntimeClock::default()), "1/s burst 100")?;
+    let limit = of_tokens(limiter.clone(), 100).settle_later().settle_within(Duration::from_secs(20));
+    drop(asks(limit.clone(), &[]).await?);
+    let estimate = asks(limit.max_wait(Duration::from_secs(200)), &[]).await?.1.expect("it was served");
+    tokio::time::advance(Duration::from_secs(19)).await;
+    assert_eq!(estimate.settle(10).await?, Adjusted::Done(90));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_nothing_is_given_back_what_was_left_lowers_no_bucket_again() -> anyhow::Result<()> {
+    let headers = [("x-ratelimit-remaining-tokens", "5000")];
+    for (used, settled) in [(1200, Adjusted::Done(0)), (1300, Adjusted::Done(-100)), (500, Adjusted::Late)] {
+        let clock = ManualClock::default();
+        let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()), "10000 once")?;
+        let limit = of_tokens(limiter.clone(), 1200).read(Preset::OpenAiTokens).settle_later();
+        let estimate = asks(limit.settle_within(Duration::from_secs(60)), &headers).await?.1.expect("it was served");
+        limiter.close().await?;
+        // Somebody gives back what they had taken before.
+        let key = Key::try_from("tokens")?;
+        limiter.store().reset(&key).await?;
+        clock.advance(Duration::from_secs(if settled == Adjusted::Late { 61 } else { 0 }));
+        for expected in [settled, if settled == Adjusted::Late { settled } else { Adjusted::Repeated }] {
+            assert_eq!(estimate.settle(used).await?, expected);
+        }
+        let owed = if used == 1300 { 100 } else { 0 };
+        assert_eq!(left(limiter.store(), "tokens").await?, 10_000 - owed, "{settled:?}");
+    }
+    // What it gave back the first time is not to be told again, either.
+    let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "10000 once")?;
+    let limit = of_tokens(limiter.clone(), 1200).read(Preset::OpenAiTokens).settle_later();
+    let estimate = asks(limit, &headers).await?.1.expect("it was served");
+    assert_eq!(estimate.settle(500).await?, Adjusted::Done(700));
+    limiter.store().reset(&Key::try_from("tokens")?).await?;
+    assert_eq!(estimate.settle(500).await?, Adjusted::Repeated);
+    assert_eq!(left(limiter.store(), "tokens").await?, 10_000);
+    Ok(())
+}
+
+#[tokio::test]
 async fn one_bucket_has_room_for_ever_more_requests_that_are_settled() -> anyhow::Result<()> {
     // With as many as usual, and with few.
     for (store, requests) in [(MemoryStore::new(), 20_000), (MemoryStore::new().most_keys(64), 500)] {
