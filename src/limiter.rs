@@ -284,7 +284,7 @@ impl<S: Store> Limiter<S> {
     /// Gives back what was [taken ahead](LimiterBuilder::lease), and says how many tokens that is. From then on every request
     /// goes to the store. Denials that were [counted](LimiterBuilder::count_denials) are told to the store.
     ///
-    /// It ends when what was given up is given back and the limiter's tasks have ended, or after ten seconds if others go on
+    /// It ends when what was given up is given back, what answers say is passed on and the limiter's tasks have ended, or after ten seconds if others go on
     /// asking. So a service stops taking requests, closes its limiters, and then closes its pool.
     ///
     /// # Errors
@@ -340,6 +340,15 @@ impl<S: Store> Limiter<S> {
         let mut limit = if own { limit.keep(self.keep) } else { limit };
         limit.follow(cost, self.keep);
         Take { cost, keep: self.keep, own, ..Take::of(limit) }
+    }
+
+    /// Goes on by itself; [`close`](Self::close) waits for it.
+    #[cfg(feature = "_calling")]
+    pub(crate) fn spawn<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> tokio::task::JoinHandle<T> {
+        self.stack.tasks.spawn(task)
     }
 
     /// Settles what was taken, and says what became of each.

@@ -20,8 +20,9 @@ use crate::{AnyStore, HoldBack, Key, Limit, Limiter, Mode, Store};
 ///
 /// An answer of 429, or of 503 or 529 that says `Retry-After`, [holds the bucket back](Limiter::hold_back) for everybody: nobody who
 /// asks after that is sent before its time, unless tokens are given back or the quota is changed meanwhile. The answer goes
-/// to the caller as it is. Requests that had been given their turn before ask for another one in this process; in others they
-/// are sent, and are refused too. With [`read`](Self::read), what other headers say is passed on as well.
+/// to the caller as it is, when the store has been told. Requests that had been given their turn before ask for another one in
+/// this process; in others they are sent, and are refused too. With [`read`](Self::read), what other headers say is passed on as
+/// well.
 ///
 /// Requests that are under several limits, as those of a language model are, take [from all of them](Self::and) or wait.
 ///
@@ -166,7 +167,8 @@ impl<S: Store> ClientLimit<S> {
     }
 
     /// Answers that are refusals as well, of whichever limits: they hold back for as long as they say by `Retry-After` or by what
-    /// is read, and are sent again as a 429 is, as if nobody had begun with them.
+    /// is read, and are sent again as a 429 is, as if nobody had begun with them. Of an overload (503, 529) nobody knows that:
+    /// only what is idempotent is sent again, and an estimate stands unless the answer says what was used.
     #[must_use]
     pub fn refused_by(mut self, is_refusal: impl Fn(&Answer<'_>) -> bool + Send + Sync + 'static) -> Self {
         self.refused_by.push(Arc::new(is_refusal));
@@ -177,9 +179,12 @@ impl<S: Store> ClientLimit<S> {
     /// `None`: the estimate stands. Of several limits it is the one that was said last.
     ///
     /// What gives tokens back is told before what the headers say is left, which knows of it; more than was estimated is a debt,
-    /// and the next requests wait. Nothing was used of a request that is refused; of one that met an overload (503, 529), that
-    /// fails or is given up, nobody knows, and the estimate stands. An answer that could not be settled is
-    /// [`missed`](Self::missed).
+    /// and the next requests wait. Nothing was used of a request that is refused; of one that fails or is given up nobody knows,
+    /// and the estimate stands. Of an overload (503, 529), also one that refuses, the answer is asked as any other is. An answer
+    /// that could not be settled is [`missed`](Self::missed).
+    ///
+    /// An answer that does not refuse is the caller's at once, while its estimate is settled and what its headers say is left is
+    /// passed on: [`Limiter::close`] waits for that.
     ///
     /// A request with an estimate is remembered by an id, a row more for each of its limits, and asked for in a call of its own.
     ///
@@ -279,7 +284,8 @@ impl<S: Store> ClientLimit<S> {
     }
 
     /// Passes on what an answer says. Says whether it was a refusal that holds back whoever asks again, and has what is for whoever
-    /// reads the body. A caller who gives up meanwhile does not stop it.
+    /// reads the body. Who asks again at once must find there what holds back, so the answer waits for the store; but only a
+    /// refusal waits for a settlement, or a store that stalls would keep every answer. A caller who gives up does not stop it.
     pub(super) async fn answered(&self, ticket: Ticket, answer: &Answer<'_>) -> (bool, Option<Estimate>) {
         let Told { settled, held, open } = ticket.told(answer, &self.refused_by);
         let (limiter, seen) = (self.limiter.clone(), Arc::clone(&self.seen));
@@ -290,10 +296,12 @@ impl<S: Store> ClientLimit<S> {
         }
         let refused: Vec<&Held> = held.iter().filter(|held| held.refused).collect();
         let enforced = self.limiter.mode() == Mode::Enforce && refused.iter().all(|held| held.enforced);
-        let holds_back = enforced && !refused.is_empty();
+        let is_refusal = !refused.is_empty();
+        let waits = is_refusal || settled.is_empty();
+        let passed_on = self.limiter.spawn(passing.pass_on(settled, held));
         // It fails if the runtime is ending.
-        let refused = tokio::spawn(passing.pass_on(settled, held)).await.unwrap_or(false) && holds_back;
-        (refused, estimate)
+        let is_known = waits && passed_on.await.unwrap_or(false);
+        (is_known && is_refusal && enforced, estimate)
     }
 
     /// Of the limit that was said last.

@@ -48,7 +48,8 @@ impl Reading {
         matches!(self.cost, Cost::ByBody)
     }
 
-    /// What was used of an estimate, if that is known by the head of the answer.
+    /// What was used of an estimate, if that is known by the head of the answer. Who is overloaded may have begun with it, so
+    /// there a refusal is no answer, but what it says is.
     pub(super) fn used(&self, answer: &Answer<'_>, is_refusal: bool) -> Option<u64> {
         match &self.cost {
             Cost::Known => None,

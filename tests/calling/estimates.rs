@@ -8,6 +8,7 @@ use http::{Request, Response};
 use reqwest_middleware::ClientBuilder;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, Semaphore};
+use tokio::time::timeout;
 use tollgate::{
     Adjusted, Adjustment, Admin, Answer, ClientLimit, Error, Estimate, Fallback, HoldBack, Key, Limit, Limiter,
     ManualClock, MemoryStore, Mode, Outcome, Outgoing, Preset, Quota, Rule, RuntimeClock, Store, Take, TakeError,
@@ -54,7 +55,8 @@ async fn what_one_replica_did_not_use_another_one_has() -> anyhow::Result<()> {
         for by_head in [true, false] {
             let third_party = ThirdParty::new([answer(200, &[("x-used", "100")]), answer(200, &[])]).await?;
             let replicas = Replicas::new()?;
-            let limit = of_tokens(replicas.limiter("1000 once").await?, 900);
+            let limiter = replicas.limiter("1000 once").await?;
+            let limit = of_tokens(limiter.clone(), 900);
             let limit = if by_head { limit.settle(used) } else { limit.settle_later() };
             let client = AnyClient::new(kind, limit);
             let (_, estimate) = client.get_and_settle(&third_party.url("/")).await??;
@@ -62,6 +64,7 @@ async fn what_one_replica_did_not_use_another_one_has() -> anyhow::Result<()> {
                 Some(estimate) => assert_eq!(estimate.settle(100).await?, Adjusted::Done(800)),
                 None => assert!(by_head, "{kind:?}"),
             }
+            limiter.close().await?;
             let another = AnyClient::new(kind, of_tokens(replicas.limiter("1000 once").await?, 900));
             assert_eq!(another.get(&third_party.url("/")).await??, 200, "{kind:?}");
         }
@@ -78,6 +81,7 @@ async fn what_is_used_beyond_the_estimate_is_owed_and_the_next_ones_wait() -> an
         if let Some(estimate) = asks(limit.clone(), headers).await?.1 {
             assert_eq!(estimate.settle(1500).await?, Adjusted::Done(-1100));
         }
+        limiter.close().await?;
         assert_eq!(left(limiter.store(), "tokens").await?, -500, "by the head: {by_head}");
         let refused = asks(limit, &[]).await.expect_err("it waits");
         assert!(refused.to_string().contains("no tokens available"), "{refused}");
@@ -96,6 +100,7 @@ async fn what_is_given_back_raises_no_bucket_above_what_is_said_to_be_left() -> 
             if let Some(estimate) = asks(limit.clone(), &headers).await?.1 {
                 assert_eq!(estimate.settle(500).await?, Adjusted::Done(700));
             }
+            limiter.close().await?;
             assert_eq!(left(limiter.store(), "tokens").await?, expected, "by the head: {by_head}");
             assert_eq!(limit.missed(), 0);
         }
@@ -308,6 +313,24 @@ async fn nothing_was_used_of_a_request_that_is_refused_and_of_an_overload_nobody
 }
 
 #[tokio::test]
+async fn of_an_overload_an_estimate_stands_unless_its_answer_says_what_was_used() -> anyhow::Result<()> {
+    let headers = [
+        ("status", "503"),
+        ("retry-after", "60"),
+        ("x-ratelimit-remaining-requests", "0"),
+        ("x-ratelimit-remaining-tokens", "5000"),
+        ("x-used", "100"),
+    ];
+    for (headers, expected) in [(&headers[..4], 700), (&headers[..], 900)] {
+        let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "600/h")?;
+        let limit = account(limiter.clone(), "1000 once").max_wait(Duration::ZERO).settle(used);
+        asks(limit.refused_by(|answer| answer.status() == 503), headers).await?;
+        assert_eq!(left(limiter.store(), "tokens").await?, expected, "{headers:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_request_that_is_sent_again_is_paid_once() -> anyhow::Result<()> {
     for by_head in [true, false] {
         let refusal = || answer(429, &[("retry-after", "0.02"), ("x-ratelimit-remaining-requests", "0")]);
@@ -321,6 +344,7 @@ async fn a_request_that_is_sent_again_is_paid_once() -> anyhow::Result<()> {
         if let Some(estimate) = response.extensions().get::<Estimate>() {
             assert_eq!(estimate.settle(100).await?, Adjusted::Done(200));
         }
+        limiter.close().await?;
         assert_eq!(left(limiter.store(), "tokens").await?, 900, "by the head: {by_head}");
     }
     Ok(())
@@ -338,6 +362,7 @@ async fn who_asks_for_another_turn_can_settle_what_it_had_before() -> anyhow::Re
         let outcomes = join_all((0..3).map(|_| client.get(&url))).await;
         let statuses: Vec<_> = outcomes.into_iter().collect::<anyhow::Result<Result<_, _>>>()??;
         assert_eq!(statuses, [429, 200, 200]);
+        limiter.close().await?;
         assert_eq!(left(limiter.store(), "tokens").await?, 800);
     }
     Ok(())
@@ -394,6 +419,24 @@ async fn who_gives_up_while_an_estimate_is_settled_does_not_stop_it() -> anyhow:
     store.leave.add_permits(1);
     store.asked.notified().await;
     assert_eq!(left(&store.store, "tokens").await?, 900);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_does_not_wait_for_its_estimate_to_be_settled_unless_it_refuses() -> anyhow::Result<()> {
+    let store = Arc::new(Slow { store: MemoryStore::new(), asked: Notify::new(), leave: Semaphore::new(0), up: true });
+    let limiter = Limiter::builder(Arc::clone(&store)).deadline(Duration::MAX).build("1000 once")?;
+    let limit = of_tokens(limiter.clone(), 300).read(Preset::OpenAiTokens).settle(|_| Some(100));
+    let said = [("x-ratelimit-remaining-tokens", "500"), ("status", "429")];
+    let long = Duration::from_hours(1);
+    for headers in [&[][..], &said[..1]] {
+        timeout(long, asks(limit.clone(), headers)).await??;
+    }
+    assert_eq!(left(&store.store, "tokens").await?, 400);
+    store.leave.add_permits(2);
+    limiter.close().await?;
+    assert_eq!(left(&store.store, "tokens").await?, 500, "as was said, and not 800");
+    assert!(timeout(long, asks(limit, &said)).await.is_err(), "who asks again must find that it was refused");
     Ok(())
 }
 

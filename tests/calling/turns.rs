@@ -174,6 +174,13 @@ async fn after_an_overload_only_what_may_be_done_twice_is_sent_again() -> anyhow
         let client = ClientBuilder::new(reqwest::Client::new()).with(limit.middleware().retries(2)).build();
         client.request(method.clone(), third_party.url("/")).send().await?;
         assert_eq!(third_party.reached(), reached, "{method}");
+        // Nor if it is a refusal because somebody says so.
+        let third_party = ThirdParty::new([answer(503, &[])]).await?;
+        let limit = ClientLimit::new(Limiter::new(MemoryStore::new(), "1000/s")?);
+        let limit = limit.refused_by(|answer| answer.status() == 503);
+        let client = ClientBuilder::new(reqwest::Client::new()).with(limit.middleware().retries(2)).build();
+        client.request(method.clone(), third_party.url("/")).send().await?;
+        assert_eq!(third_party.reached(), reached, "{method}");
     }
     Ok(())
 }
