@@ -199,7 +199,7 @@ impl<C: Clock> MemoryStore<C> {
             }
             if let (Some(id), Some(receipt), false) = (take.id, answer.receipt(take.request_at(place)), held) {
                 let receipts = &mut guards.shard(self.shard_of(key)).receipts;
-                receipts.grant(id, key, receipt, take.fresh_id, now.saturating_add(take.hold_ns()));
+                receipts.grant(id, key, receipt, take.has_fresh_id(), now.saturating_add(take.hold_ns()));
             }
         }
         let decisions = answers

@@ -135,7 +135,6 @@ pub enum Adjusted {
 }
 
 /// An id that nobody else has, nor can guess: a request whose id is known already is granted and takes nothing.
-#[cfg_attr(not(feature = "_calling"), expect(dead_code, reason = "it is for estimates of calls"))]
 pub(crate) fn random_id() -> Uuid {
     Uuid::new_v4()
 }

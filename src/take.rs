@@ -28,14 +28,22 @@ pub struct Take {
     pub(crate) keep: u64,
     pub(crate) id: Option<Uuid>,
     pub(crate) hold: Duration,
-    /// Whether its id was made for it alone: nobody repeats it.
-    pub(crate) fresh_id: bool,
+    pub(crate) id_of: IdOf,
     /// Whether the first bucket is the limiter's own, and not one that others share with it.
     pub(crate) own: bool,
     pub(crate) refundable: bool,
     /// Whether what is denied passes all the same, and is told so.
     pub(crate) shadow: bool,
     pub(crate) if_locked: IfLocked,
+}
+
+/// Who made the id of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IdOf {
+    /// Who may repeat the request with it.
+    Caller,
+    /// For that request alone.
+    Crate,
 }
 
 /// What becomes of a call if another transaction holds one of the buckets.
@@ -129,13 +137,18 @@ impl Take {
     /// or by dropping the future, has not given its tokens back: whoever repeats the request goes on with its turn.
     #[must_use]
     pub fn id(self, id: Uuid, hold: Duration) -> Self {
-        Self { id: Some(id), hold, fresh_id: false, ..self }
+        Self { id: Some(id), hold, id_of: IdOf::Caller, ..self }
+    }
+
+    /// Whether its id was made for it alone, so that nobody repeats it.
+    pub(crate) fn has_fresh_id(&self) -> bool {
+        self.id_of == IdOf::Crate
     }
 
     /// Gives it an id that nobody knows, only so that it can be settled.
     #[cfg_attr(not(feature = "_calling"), expect(dead_code, reason = "it is for estimates of calls"))]
     pub(crate) fn with_fresh_id(self, hold: Duration) -> Self {
-        Self { id: Some(random_id()), hold, fresh_id: true, ..self }
+        Self { id: Some(random_id()), hold, id_of: IdOf::Crate, ..self }
     }
 
     /// Its tokens may have to be given back, for instance if what they are for fails: then they are the store's, and none
@@ -293,7 +306,7 @@ impl Take {
             limits: SmallVec::from_buf([limit]),
             id: None,
             hold: Duration::ZERO,
-            fresh_id: false,
+            id_of: IdOf::Caller,
             own: true,
             refundable: false,
             shadow: false,

@@ -39,7 +39,7 @@ impl Instead {
             Fallback::Local(quota) => {
                 let mut local = take.clone();
                 // What it grants cannot be settled, and nobody repeats the request: there is nothing to remember it for.
-                local.id = local.id.filter(|_| !take.fresh_id);
+                local.id = local.id.filter(|_| !take.has_fresh_id());
                 for (place, limit) in local.limits.iter_mut().enumerate() {
                     let own = place == 0 && take.own;
                     if let Some(quota) = stands_for(*quota, &limit.rule, own, limit.local.as_deref()) {
