@@ -284,8 +284,8 @@ impl<S: Store> Limiter<S> {
     /// Gives back what was [taken ahead](LimiterBuilder::lease), and says how many tokens that is. From then on every request
     /// goes to the store. Denials that were [counted](LimiterBuilder::count_denials) are told to the store.
     ///
-    /// It ends when what was given up is given back, what answers say is passed on and the limiter's tasks have ended, or after ten seconds if others go on
-    /// asking. So a service stops taking requests, closes its limiters, and then closes its pool.
+    /// It ends when what was given up is given back, what answers say is passed on and the limiter's tasks have ended, or after
+    /// ten seconds if others go on asking. So a service stops taking requests, closes its limiters, and then closes its pool.
     ///
     /// # Errors
     ///
