@@ -24,7 +24,8 @@ pub(crate) trait World: Sync {
 
     /// A limiter that asks again after each denial: what is remembered of one ends by the host's time, not the world's.
     fn limits(&self) -> LimiterBuilder<Self::Store> {
-        Limiter::builder(self.store()).without_deny_cache()
+        // A sweep at this clock would take away the buckets of other cases, which have clocks of their own.
+        Limiter::builder(self.store()).without_deny_cache().without_sweep()
     }
 
     /// Sets the clock, in nanoseconds since 1970.
