@@ -28,7 +28,7 @@ begin
   declare v_safe boolean default @@sql_safe_updates;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_mode_rules, v_overrides boolean;
-  declare v_now, v_after, v_limits, v_requests, v_missing bigint;
+  declare v_now, v_after, v_limits, v_requests, v_missing, v_denials bigint;
   declare v_first bigint;  -- the first request that something else than tokens rules
   declare v_denied, v_short, v_rest bigint unsigned;  -- a bit for each request: denied, perhaps, decided one by one
   declare v_makes, v_plans json;
@@ -99,7 +99,7 @@ begin
         left join token_buckets b on b.id = a.id
          for update /*!80000 of b */  -- what MySQL wants to be told, it alone reads
     )
-    select count(*), max(request), coalesce(sum(missing), 0),
+    select count(*), max(request), coalesce(sum(missing), 0), coalesce(sum(word = 'denied'), 0),
            min(if(word is null, request, null)),
            -- Beside null a bit keeps its type; beside 0 MariaDB would take it for a signed number, and lose the last one.
            bit_or(if(word in ('denied', 'never'), 1 << request - 1, null)),
@@ -110,7 +110,7 @@ begin
            json_arrayagg(if(word is null, null, concat_ws(
              ' ', request, place, if(word = 'short', 'spared', word), '-', v_now, v_now, full_at, granted, burst, anchor,
              step_ns, step_ticks, token_ticks)))
-      into v_limits, v_requests, v_missing, v_first, v_denied, v_short, v_makes, v_plans, o_standing
+      into v_limits, v_requests, v_missing, v_denials, v_first, v_denied, v_short, v_makes, v_plans, o_standing
       from weighed;
     call token_clock_v1(v_after);
     select mode <> 'enforce', exists (select 1 from token_overrides) into v_mode_rules, v_overrides
@@ -128,8 +128,10 @@ begin
       start transaction;
       iterate at_once;
     end if;
-    -- Tokens came while a row was waited for. What is debited is of now, and so is no grant of long before.
-    if not v_again and v_after not between v_now and v_now + 2000000 + 20000 * v_limits then
+    -- Tokens came while a row was waited for. To decide too early can only deny: what is debited is reckoned anew. So many rows
+    -- take their time without any waiting: where all is granted, that is no reason to look again.
+    if not v_again
+       and v_after not between v_now and v_now + if(v_denials > 0, 2000000 + 20000 * v_limits, 50000000) then
       set v_again = true;
       iterate at_once;
     end if;
