@@ -17,6 +17,8 @@ mod outcomes;
 mod readiness;
 #[path = "calling/replicas.rs"]
 mod replicas;
+#[path = "calling/slow.rs"]
+mod slow;
 #[path = "calling/streams.rs"]
 mod streams;
 #[path = "calling/third_party.rs"]
