@@ -12,6 +12,7 @@ mod goals;
 mod growth;
 mod http;
 mod neighbours;
+mod pace;
 mod peer;
 mod peers;
 mod popularity;
@@ -85,12 +86,15 @@ async fn measure(
     }
     if let Some(waiters) = arguments.waiters() {
         for &engine in &arguments.engines {
-            report.add_waited(engine, waiters::measure(engine, run, venues, waiters).await);
+            report.add_waited(engine.name(), waiters::measure(engine, run, venues, waiters).await);
             report.write(&arguments.output)?;
         }
+        report.add_waited("memory", waiters::in_process(waiters).await);
+        report.write(&arguments.output)?;
     }
     if arguments.neighbours() {
-        report.add_beside(neighbours::measure(run, venues, arguments.repeats(), arguments.keys()).await);
+        let (repeats, keys) = (arguments.repeats(), arguments.keys());
+        report.add_beside(neighbours::measure(run, venues, &mut turns, repeats, keys).await);
         report.write(&arguments.output)?;
     }
     if arguments.growth() {

@@ -2,6 +2,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use crate::drive::{self, Plan};
+use crate::pace::{self, Pace, Paced};
 use crate::sample::Sample;
 
 /// Something that limits, asked for a token of a key at a time, or of several.
@@ -20,6 +21,8 @@ pub(crate) trait Peer: Send + Sync + 'static {
 pub(crate) trait Opened: Send {
     fn measure(&self, plan: Plan) -> Later<'_, anyhow::Result<Sample>>;
 
+    fn pace(&self, pace: Pace) -> Later<'_, anyhow::Result<Paced>>;
+
     fn close(self: Box<Self>) -> Later<'static, ()>;
 }
 
@@ -35,6 +38,10 @@ struct InProcess<P>(Arc<P>);
 impl<P: Peer> Opened for InProcess<P> {
     fn measure(&self, plan: Plan) -> Later<'_, anyhow::Result<Sample>> {
         Box::pin(drive::drive(Arc::clone(&self.0), plan))
+    }
+
+    fn pace(&self, pace: Pace) -> Later<'_, anyhow::Result<Paced>> {
+        Box::pin(pace::pace(Arc::clone(&self.0), pace))
     }
 
     fn close(self: Box<Self>) -> Later<'static, ()> {

@@ -5,7 +5,7 @@ use std::io::{Write as _, stdin, stdout};
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
@@ -14,6 +14,7 @@ use tokio::time::sleep;
 use crate::contestant::Contestant;
 use crate::cpu;
 use crate::drive::Plan;
+use crate::pace::{Pace, Paced};
 use crate::peer::{Later, Opened};
 use crate::sample::Sample;
 use crate::scene::Scene;
@@ -97,6 +98,10 @@ impl Opened for Driver {
             sum.server = after.zip(before).map(|(after, before)| after - before);
             Ok(sum)
         })
+    }
+
+    fn pace(&self, _: Pace) -> Later<'_, anyhow::Result<Paced>> {
+        Box::pin(async { bail!("processes ask as fast as they can") })
     }
 
     fn close(self: Box<Self>) -> Later<'static, ()> {

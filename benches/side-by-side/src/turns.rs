@@ -73,7 +73,8 @@ impl<'a> Turns<'a> {
         Ok(measured)
     }
 
-    async fn load(&mut self, contestant: Contestant, scene: &Scene) -> anyhow::Result<()> {
+    /// Makes the buckets that it needs and that are not there yet.
+    pub(crate) async fn load(&mut self, contestant: Contestant, scene: &Scene) -> anyhow::Result<()> {
         let (contestant, buckets) = (contestant.owner(), scene.workload.terms.name);
         let made = self.loaded.get(&(contestant, buckets)).copied().unwrap_or(0);
         if made < scene.keys() {

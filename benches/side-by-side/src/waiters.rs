@@ -1,6 +1,7 @@
 //! Many who wait for one key: whether they go on in their order, and how evenly.
 
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use anyhow::{Context, ensure};
 use serde::Serialize;
 use sqlx::{MySql, Postgres, Sqlite};
 use tokio::task::JoinSet;
-use tollgate::{Admin, Clock, Key, Limiter, Quota, SqlStore, SystemClock};
+use tollgate::{Admin, Clock, Key, Limiter, MemoryStore, Quota, SqlStore, SystemClock};
 
 use crate::books::Books;
 use crate::engine::{CONNECTIONS, Engine};
@@ -35,10 +36,10 @@ pub(crate) async fn measure(server: Server, run: &str, venues: &Venues, waiters:
     let debited = venues.debited(server, &key).await?;
     let before = venues.calls(server).await;
     let url = server.database(run)?;
-    let (end, went_on) = match server {
-        Server::Postgres | Server::Postgres15 => wait::<Postgres>(&url, &key, waiters).await?,
-        Server::Mysql | Server::Mariadb => wait::<MySql>(&url, &key, waiters).await?,
-        _ => wait::<Sqlite>(&url, &key, waiters).await?,
+    let waited = match server {
+        Server::Postgres | Server::Postgres15 => on_sql::<Postgres>(&url, &key, waiters).await?,
+        Server::Mysql | Server::Mariadb => on_sql::<MySql>(&url, &key, waiters).await?,
+        _ => on_sql::<Sqlite>(&url, &key, waiters).await?,
     };
     tokio::time::sleep(Duration::from_millis(30)).await;
     let calls = venues.calls(server).await.zip(before).map(|(after, before)| after - before);
@@ -46,26 +47,24 @@ pub(crate) async fn measure(server: Server, run: &str, venues: &Venues, waiters:
     books.check(venues.debited(server, &key).await? - debited)?;
     #[expect(clippy::cast_precision_loss, reason = "a figure is no more precise")]
     let calls = calls.map(|calls| calls as f64 / waiters as f64);
-    let late = lateness(end, &went_on);
-    Ok(Waited {
-        contestant: format!("tollgate@{}", server.name()),
-        waiters,
-        a_second: A_SECOND,
-        late_p50: percentile(&late, 50),
-        late_p99: percentile(&late, 99),
-        inversions: inversions(&went_on),
-        calls,
-    })
+    Ok(Waited { contestant: format!("tollgate@{}", server.name()), calls, ..waited })
 }
 
-/// When the last one's token has been used up, by the store's book, and when each went on, in the order in which they came;
-/// both by this machine's clock, which is the servers' too.
-async fn wait<E: Engine>(url: &str, key: &str, waiters: usize) -> anyhow::Result<(i64, Vec<i64>)> {
+/// The same without a database: what timers and the machine make of it.
+pub(crate) async fn in_process(waiters: usize) -> anyhow::Result<Waited> {
+    wait(Arc::new(MemoryStore::new()), "waiters", waiters).await
+}
+
+async fn on_sql<E: Engine>(url: &str, key: &str, waiters: usize) -> anyhow::Result<Waited> {
     let pool = E::open(url, CONNECTIONS, false).await?;
+    let waited = wait(SqlStore::from(pool.clone()), key, waiters).await?;
+    pool.close().await;
+    Ok(waited)
+}
+
+async fn wait<S: Admin + Clone>(store: S, key: &str, waiters: usize) -> anyhow::Result<Waited> {
     let quota = Quota::continuous(1, Duration::from_secs(1) / u32::try_from(A_SECOND)?)?;
-    let longest = Duration::from_mins(2);
-    let store = SqlStore::from(pool.clone());
-    let limiter = Limiter::builder(store.clone()).longest_wait(longest).build(quota)?;
+    let limiter = Limiter::builder(store.clone()).longest_wait(Duration::from_mins(2)).build(quota)?;
     let key = Key::try_from(key)?;
     let mut tasks = JoinSet::new();
     for place in 0..waiters {
@@ -83,6 +82,8 @@ async fn wait<E: Engine>(url: &str, key: &str, waiters: usize) -> anyhow::Result
             }
         });
     }
+    // When the last one's token has been used up, by the store's book, and when each went on, in the order in which they came;
+    // both by this machine's clock, which is the servers' too.
     let (mut end, mut went_on) = (None, vec![0; waiters]);
     while let Some(task) = tasks.join_next().await {
         let (place, granted, at) = task??;
@@ -93,8 +94,16 @@ async fn wait<E: Engine>(url: &str, key: &str, waiters: usize) -> anyhow::Result
             end = store.peek(&key).await?.and_then(|level| level.full_at?.timestamp_nanos_opt());
         }
     }
-    pool.close().await;
-    Ok((end.context("the bucket is full before all had their turns")?, went_on))
+    let late = lateness(end.context("the bucket is full before all had their turns")?, &went_on);
+    Ok(Waited {
+        contestant: "tollgate-memory".to_owned(),
+        waiters,
+        a_second: A_SECOND,
+        late_p50: percentile(&late, 50),
+        late_p99: percentile(&late, 99),
+        inversions: inversions(&went_on),
+        calls: None,
+    })
 }
 
 /// Beyond the turns, which follow each other without a gap. Those of the first few may have: until there is a line, a token

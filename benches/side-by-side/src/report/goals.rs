@@ -23,6 +23,8 @@ pub(crate) struct Outcome {
     pub(crate) on: Option<&'static str>,
     /// Nothing where a run broke the rules, or its figure is not known.
     pub(crate) measured: Option<f64>,
+    /// What is there to be had: the same figure of one statement for all that wait, which decides nothing.
+    pub(crate) floor: Option<f64>,
     pub(crate) met: bool,
 }
 
@@ -50,20 +52,24 @@ impl Run<'_> {
     /// Nothing if the contestant was not measured at all.
     fn outcome(&self, goal: &Goal, on: Option<&'static str>) -> Option<Outcome> {
         let name = on.map_or_else(|| goal.of.to_owned(), |on| format!("{}@{on}", goal.of));
-        let measured = match goal.figure {
+        let (measured, floor) = match goal.figure {
             Figure::Late | Figure::CallsOfEach | Figure::Inversions => {
                 let waited = self.waiters.iter().find(|waited| waited.contestant == name)?;
-                of_waiters(goal.figure, waited)
+                (of_waiters(goal.figure, waited), None)
             }
             figure => {
                 let measured = self.workload(goal.workload)?;
                 let row = measured.row(&name, self.tasks(goal, measured))?;
                 // What broke the rules counts nothing, and its latency is no merit.
                 let counts = row.repeats.iter().all(|repeat| repeat.fault.is_none());
-                if counts { self.figure(figure, measured, row, on) } else { None }
+                let floor = on.filter(|_| goal.of == "tollgate").and_then(|on| {
+                    let row = FLOORS.iter().find_map(|floor| measured.row(&format!("{floor}@{on}"), row.tasks))?;
+                    self.figure(figure, measured, row, Some(on))
+                });
+                (if counts { self.figure(figure, measured, row, on) } else { None }, floor)
             }
         };
-        Some(Outcome { on, measured, met: measured.is_some_and(|figure| goal.bound.holds(figure)) })
+        Some(Outcome { on, measured, floor, met: measured.is_some_and(|figure| goal.bound.holds(figure)) })
     }
 
     fn figure(&self, figure: Figure, measured: &Measured, row: &Row, on: Option<&str>) -> Option<f64> {
@@ -119,16 +125,35 @@ fn of_waiters(figure: Figure, waited: &Waited) -> Option<f64> {
     }
 }
 
+/// By what statement a workload can be answered at all; what most of the store's calls are made of.
+const FLOORS: [&str; 2] = ["bare-batches", "bare-reads"];
+
 pub(super) fn markdown(text: &mut String, goals: &[Judged]) {
-    let _ = writeln!(text, "\n## Goals\n\n| workload | goal | measured | met? |\n|---|---|---|---|");
+    let _ = writeln!(
+        text,
+        "\n## Goals\n\nIn brackets what one bare statement for all that wait makes in its place.\n\n\
+         | workload | goal | measured | met? |\n|---|---|---|---|"
+    );
     for judged in goals {
-        let cell = |outcome: &Outcome| {
-            let figure = outcome.measured.map_or_else(|| "no figure".to_owned(), |figure| format!("{figure:.3}"));
-            outcome.on.map_or_else(|| figure.clone(), |on| format!("{on} {figure}"))
-        };
-        let cells: Vec<String> = judged.outcomes.iter().map(cell).collect();
-        let (met, missed): (Vec<_>, Vec<_>) = judged.outcomes.iter().partition(|outcome| outcome.met);
-        let verdict = match (met.is_empty(), missed.is_empty()) {
+        let cells: Vec<String> = judged.outcomes.iter().map(Outcome::cell).collect();
+        let cells = if cells.is_empty() { "–".to_owned() } else { cells.join(", ") };
+        let _ = writeln!(text, "| {} | {} | {cells} | {} |", judged.workload, judged.goal, judged.verdict());
+    }
+}
+
+impl Outcome {
+    fn cell(&self) -> String {
+        let on = self.on.map_or_else(String::new, |on| format!("{on} "));
+        let measured = self.measured.map_or_else(|| "no figure".to_owned(), digits);
+        let floor = self.floor.map_or_else(String::new, |floor| format!(" ({})", digits(floor)));
+        format!("{on}{measured}{floor}")
+    }
+}
+
+impl Judged {
+    fn verdict(&self) -> String {
+        let (met, missed): (Vec<_>, Vec<_>) = self.outcomes.iter().partition(|outcome| outcome.met);
+        match (met.is_empty(), missed.is_empty()) {
             (true, true) => "not measured".to_owned(),
             (false, true) => "yes".to_owned(),
             (true, false) => "no".to_owned(),
@@ -136,10 +161,20 @@ pub(super) fn markdown(text: &mut String, goals: &[Judged]) {
                 let on: Vec<&str> = met.iter().filter_map(|outcome| outcome.on).collect();
                 format!("only on {}", on.join(", "))
             }
-        };
-        let cells = if cells.is_empty() { "–".to_owned() } else { cells.join(", ") };
-        let _ = writeln!(text, "| {} | {} | {cells} | {verdict} |", judged.workload, judged.goal);
+        }
     }
+}
+
+/// As many as repeats that differ by tenths allow.
+fn digits(figure: f64) -> String {
+    let decimals = if figure < 0.1 {
+        4
+    } else if figure < 10.0 {
+        2
+    } else {
+        0
+    };
+    format!("{figure:.decimals$}")
 }
 
 #[cfg(test)]
@@ -165,6 +200,15 @@ mod tests {
         let slow = judged(vec![row("redis", 10.0, 5.0), row("tollgate@postgres", 19.0, 5.1)]);
         assert_eq!((slow[0].met, slow[1].met), (Some(false), Some(false)), "{slow:?}");
         assert_eq!(slow[2].met, None, "neither MySQL nor MariaDB was measured: {slow:?}");
+    }
+
+    #[test]
+    fn beside_a_figure_is_what_a_bare_statement_makes_in_its_place() {
+        let rows =
+            vec![row("redis", 10.0, 5.0), row("tollgate@postgres", 8.0, 5.0), row("bare-batches@postgres", 12.0, 4.0)];
+        let judged = judged(rows);
+        assert_eq!(judged[0].outcomes[0].cell(), "postgres 0.80 (1.20)");
+        assert_eq!(judged[1].outcomes[0].cell(), "postgres 1.00 (0.80)");
     }
 
     #[test]

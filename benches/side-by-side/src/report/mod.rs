@@ -20,7 +20,6 @@ use crate::arguments::Arguments;
 use crate::figures::Measured;
 use crate::neighbours::Beside;
 use crate::proxy;
-use crate::server::Server;
 use crate::waiters::Waited;
 use goals::{Judged, Run};
 use machine::Machine;
@@ -76,10 +75,10 @@ impl Report {
         self.goals = Run { measured: &self.measured, waiters: &self.waiters, headline: self.tasks }.judge();
     }
 
-    pub(crate) fn add_waited(&mut self, engine: Server, waited: anyhow::Result<Waited>) {
+    pub(crate) fn add_waited(&mut self, store: &str, waited: anyhow::Result<Waited>) {
         match waited {
             Ok(waited) => self.waiters.push(waited),
-            Err(error) => self.faults.push(format!("waiters, {}: {error:#}", engine.name())),
+            Err(error) => self.faults.push(format!("waiters, {store}: {error:#}")),
         }
         self.judge();
     }

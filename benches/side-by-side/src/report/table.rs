@@ -147,13 +147,13 @@ fn neighbours(text: &mut String, report: &Report) {
     let _ = writeln!(
         text,
         "\n## neighbours: pgbench on the same server, 4 clients, beside so many decisions a second\n\n\
-         | asked for/s | made/s | transactions/s | ÷ alone | p99 ms |\n|---|---|---|---|---|"
+         | beside | made/s | transactions/s | ÷ alone | p99 ms |\n|---|---|---|---|---|"
     );
     for beside in &report.neighbours {
         let _ = writeln!(
             text,
             "| {} | {:.0} | {:.0} | {:.2} | {:.2} |",
-            beside.asked,
+            beside.name(),
             beside.made,
             median(beside.tps.iter().copied()),
             beside.of_alone,
