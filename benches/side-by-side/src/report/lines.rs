@@ -2,14 +2,15 @@ use anyhow::ensure;
 use plotters::prelude::*;
 
 use super::panel::{growth, legend};
+use super::style::is_plain;
 use crate::figures::{Measured, Row};
 
 /// How decisions a second grow with the tasks that ask.
 pub(crate) fn scaling(measured: &Measured) -> anyhow::Result<String> {
     let mut contestants: Vec<&str> = Vec::new();
     for row in &measured.rows {
-        // What reads nothing but a constant bends for no reason of interest here.
-        if !contestants.contains(&row.contestant.as_str()) && !row.contestant.starts_with("select-1") {
+        // Lines of one colour, as many again, would hide the others.
+        if !contestants.contains(&row.contestant.as_str()) && !is_plain(&row.contestant) {
             contestants.push(&row.contestant);
         }
     }

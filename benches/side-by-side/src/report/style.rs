@@ -12,11 +12,19 @@ pub(crate) fn color(contestant: &str) -> RGBColor {
         ("redis", _) => RGBColor(0xc6, 0x30, 0x2b),
         ("redis-pipelined", _) => RGBColor(0xe5, 0x8f, 0x8b),
         ("redis-cell", _) => RGBColor(0xd9, 0x6c, 0x2f),
+        ("no-limiter", _) => RGBColor(0x33, 0x33, 0x33),
         ("governor", _) => RGBColor(0x8a, 0x6d, 0x3b),
         ("rate-limiter-flexible", _) => RGBColor(0x7a, 0x9a, 0x3a),
-        _ => RGBColor(0x99, 0x99, 0x99),
+        _ => PLAIN,
     }
 }
+
+/// Whether it is there for comparison only.
+pub(crate) fn is_plain(contestant: &str) -> bool {
+    color(contestant) == PLAIN
+}
+
+const PLAIN: RGBColor = RGBColor(0x99, 0x99, 0x99);
 
 pub(crate) const FONT: &str = "sans-serif";
 pub(crate) const PALE: RGBColor = RGBColor(0xe4, 0xe4, 0xe4);
