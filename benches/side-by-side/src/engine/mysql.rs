@@ -100,7 +100,8 @@ impl Engine for MySql {
     }
 }
 
-/// As PostgreSQL's `UPDATE … RETURNING`: a row that another changes in between is not answered as that one left it.
+/// What PostgreSQL's `UPDATE … RETURNING` does: who is to decide by a row reads it first, and locked, or another changes it before
+/// it is written.
 const BARE_ANSWERED: &str = "
 create procedure bare_answered(in p_ids longtext character set utf8mb4)
 modifies sql data
@@ -109,12 +110,13 @@ begin
   declare v_answers longtext character set ascii;
   set group_concat_max_len = 1000000000;
   start transaction;
+  select group_concat(concat(u.place, ' ', b.n, ';') separator '') into v_answers
+    from json_table(p_ids, '$[*]' columns (place for ordinality, id varchar(255) path '$')) u
+    straight_join bare b on b.id = cast(u.id as binary)
+     for update /*!80000 of b */;
   update json_table(p_ids, '$[*]' columns (id varchar(255) path '$')) u
     straight_join bare b on b.id = cast(u.id as binary)
      set b.n = b.n + 1;
-  select group_concat(concat(u.place, ' ', b.n, ';') separator '') into v_answers
-    from json_table(p_ids, '$[*]' columns (place for ordinality, id varchar(255) path '$')) u
-    straight_join bare b on b.id = cast(u.id as binary);
   commit;
   set group_concat_max_len = v_length;
   select v_answers;
