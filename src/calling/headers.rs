@@ -3,7 +3,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use http::header::{DATE, RETRY_AFTER};
+use http::header::{AGE, DATE, RETRY_AFTER};
 use http::{HeaderMap, StatusCode};
 
 use crate::HoldBack;
@@ -63,6 +63,11 @@ fn retry_after(headers: &HeaderMap, sent: SystemTime) -> Option<Duration> {
             Some(date.duration_since(sent).unwrap_or_default())
         })
     })
+}
+
+/// Whether it comes from a cache, and how long it was there.
+fn is_cached(headers: &HeaderMap) -> bool {
+    text(headers, AGE.as_str()).and_then(figures::whole).is_some_and(|seconds| seconds > 0)
 }
 
 /// So many are left, or none, and one comes only then.
@@ -296,11 +301,39 @@ mod tests {
         assert_eq!(held(429, unread, &[standard]), Some(wait(30)));
         assert_eq!(held(429, unread, &[("ratelimit-remaining", "0"), ("ratelimit-reset", "30")]), Some(wait(30)));
         assert_eq!(held(429, unread, &[standard, ("retry-after", "5")]), Some(wait(5)));
-        assert_eq!(held(429, Preset::RateLimit, &[standard, ("retry-after", "5")]), Some(wait(30)));
+        assert_eq!(held(429, Preset::RateLimit, &[standard, ("retry-after", "soon")]), Some(wait(30)));
         assert_eq!(held(429, unread, &[("ratelimit", r#""a";r=7;t=30"#)]), Some(HoldBack::remaining(0)));
         assert_eq!(held(200, unread, &[standard]), None);
         assert_eq!(held(429, Preset::Policy("hour"), &[standard]), Some(HoldBack::remaining(0)), "another one's wait");
         assert_eq!(held(429, Preset::Policy("minute"), &[standard]), Some(wait(30)));
+    }
+
+    #[test]
+    fn retry_after_takes_precedence_over_the_window_of_ratelimit_and_over_no_other_header() {
+        let (policies, soon) = (("ratelimit", r#""hour";r=9;t=3000, "minute";r=0;t=30"#), ("retry-after", "5"));
+        let of_names = [("ratelimit-remaining", "0"), ("ratelimit-reset", "30"), soon];
+        for status in [200, 429] {
+            assert_eq!(held(status, Preset::RateLimit, &[policies, soon]), Some(wait(5)), "{status}");
+            assert_eq!(held(status, Preset::Policy("minute"), &[policies, soon]), Some(wait(5)), "{status}");
+            assert_eq!(held(status, Preset::RateLimit, &of_names), Some(wait(5)), "{status}");
+            let others = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "30"), soon];
+            assert_eq!(held(status, Preset::XRateLimit, &others), Some(wait(30)), "{status}");
+        }
+        assert_eq!(held(200, Preset::Policy("hour"), &[policies, soon]), Some(HoldBack::remaining(9)));
+        assert_eq!(held(200, Preset::RateLimit, &[policies, ("retry-after", "60")]), Some(wait(60)));
+    }
+
+    #[test]
+    fn an_answer_from_a_cache_says_nothing_of_what_is_left() {
+        let lines = |age| [("ratelimit", r#""default";r=0;t=30"#), ("x-ratelimit-remaining", "0"), ("age", age)];
+        for preset in [Preset::RateLimit, Preset::Policy("default"), Preset::XRateLimit] {
+            for (age, is_read) in [("0", true), ("1", false), ("3600", false), ("-1", true), ("old", true)] {
+                let held = held(200, preset, &lines(age));
+                assert_eq!(held.is_some(), is_read, "{preset:?}, {age:?}: {held:?}");
+            }
+        }
+        // Whoever refuses does, wherever it comes from.
+        assert_eq!(held(429, Preset::RateLimit, &lines("7")), Some(HoldBack::remaining(0)));
     }
 
     #[test]
@@ -354,7 +387,8 @@ mod tests {
         ]
     }
 
-    const NAMES: [&str; 16] = [
+    const NAMES: [&str; 17] = [
+        "age",
         "date",
         "retry-after",
         "retry-after-ms",

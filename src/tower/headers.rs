@@ -1,4 +1,4 @@
-//! `Retry-After`, and `RateLimit` with `RateLimit-Policy` by draft-ietf-httpapi-ratelimit-headers-10.
+//! `Retry-After`, and `RateLimit` with `RateLimit-Policy` by draft-ietf-httpapi-ratelimit-headers-11.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub(super) fn set_retry_after(headers: &mut HeaderMap, seconds: Option<u64>) {
     }
 }
 
-/// Adds what is left under a limit beside what it keeps for others, and until when.
+/// Adds what is left under a limit beside what it keeps for others, and until when, after `Retry-After` if there is one.
 pub(super) fn add_rate_limit(headers: &mut HeaderMap, limit: &str, kept: u64, decision: &Decision) {
     let mut item = string(limit);
     let left = if is_blocked(decision) { 0 } else { decision.remaining().saturating_sub(kept) };
@@ -35,7 +35,9 @@ pub(super) fn add_rate_limit(headers: &mut HeaderMap, limit: &str, kept: u64, de
     let _ = write!(item, ";r={}", left.min(MOST));
     // How long what is left must last; when there is none, or too little, when there is enough again.
     let until = if decision.is_granted() && left > 0 { decision.reset_after() } else { decision.retry_after() };
-    if let Some(seconds) = whole_seconds(until) {
+    // `Retry-After` should be no earlier than the end of any window beside it, and is when the limits that deny do no more.
+    let is_said = !decision.is_granted() || !headers.contains_key(RETRY_AFTER);
+    if let Some(seconds) = whole_seconds(until).filter(|_| is_said) {
         let _ = write!(item, ";t={seconds}");
     }
     add(headers, RATE_LIMIT, &item);

@@ -14,7 +14,9 @@ use super::headers::{add_policy, add_rate_limit};
 use crate::{Decision, Mode, Rule, Source};
 
 /// Problem details (RFC 9457), `application/problem+json`; a denial is of the type `quota-exceeded` of the `RateLimit`
-/// headers' draft, or if a [`Fallback`](crate::Fallback) denied, `temporary-reduced-capacity`, and names the limit.
+/// headers' draft, or if a [`Fallback`](crate::Fallback) denied, `temporary-reduced-capacity`, and names the limit. That is 429
+/// as well, where the draft recommends 503: it is this client who is to slow down, and whoever balances the load takes no replica
+/// out for it.
 pub fn problem(refusal: &Refusal, _request: &Parts) -> Response<Bytes> {
     details(refusal)
 }

@@ -145,11 +145,18 @@ async fn layers_add_to_each_others_lists() -> anyhow::Result<()> {
         let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(hourly))?;
         anyhow::Ok(RateLimitLayer::new(limiter).name(name).headers(RateLimitHeaders::Always))
     };
-    let router = Router::new().route("/", get(|| async {})).layer(layer("inner", 3)?).layer(layer("outer", 5)?);
+    let router = Router::new().route("/", get(|| async {})).layer(layer("inner", 1)?).layer(layer("outer", 5)?);
     let server = Server::start(router).await?;
-    let answer = Client::new(server.address).get("/").await?;
-    let all: Vec<_> = answer.headers.get_all("ratelimit").iter().map(|line| line.to_str()).collect::<Result<_, _>>()?;
-    assert_eq!(parsed(&all.join(", "))?, [("inner".to_owned(), Some(2)), ("outer".to_owned(), Some(4))]);
+    let client = Client::new(server.address);
+    for left in [4, 3] {
+        let answer = client.get("/").await?;
+        let all: Vec<_> =
+            answer.headers.get_all("ratelimit").iter().map(|line| line.to_str()).collect::<Result<_, _>>()?;
+        assert_eq!(parsed(&all.join(", "))?, [("inner".to_owned(), Some(0)), ("outer".to_owned(), Some(left))]);
+        let is_denied = answer.status == StatusCode::TOO_MANY_REQUESTS;
+        assert_eq!(is_denied, left == 3);
+        assert_eq!(all[1].contains(";t="), !is_denied, "Retry-After is the inner one's: {all:?}");
+    }
     Ok(())
 }
 
@@ -164,12 +171,14 @@ async fn of_several_limits_each_says_what_is_left_of_it_and_until_when() -> anyh
     for (status, limits) in [
         (200, ["\"client\";r=2;t=30", "\"day\";r=22;t=7200"]),
         (200, ["\"client\";r=0;t=30", "\"day\";r=20;t=14400"]),
-        (429, ["\"client\";r=0;t=30", "\"day\";r=20;t=14400"]),
+        // `Retry-After` ends with the window of what denies, so no longer one is said beside it.
+        (429, ["\"client\";r=0;t=30", "\"day\";r=20"]),
     ] {
         let answer = client.get("/").await?;
         let said = |name| answer.headers.get_all(name).iter().map(|line| line.to_str()).collect::<Result<Vec<_>, _>>();
         assert_eq!((answer.status.as_u16(), &said("ratelimit")?[..]), (status, &limits[..]));
         assert_eq!(said("ratelimit-policy")?, ["\"client\";q=4;w=60", "\"day\";q=24;w=86400"]);
+        assert_eq!(answer.header("retry-after")?, (status == 429).then_some("30"));
     }
     Ok(())
 }

@@ -7,12 +7,13 @@ use crate::HoldBack;
 
 /// Headers by which third parties say what is left of their limit, on every answer.
 ///
-/// They only ever lower a bucket. Where somebody says that nothing is left, and when something comes, no token comes before.
+/// They only ever lower a bucket. Where somebody says that nothing is left, and when something comes, no token comes before. An
+/// answer that comes from a cache (`Age`) says nothing of what is left now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Preset {
     /// `RateLimit`, in the form of the current IETF draft (`"default";r=50;t=30`) and in the older ones
-    /// (`remaining=50, reset=30`; `RateLimit-Remaining` and `RateLimit-Reset`).
+    /// (`remaining=50, reset=30`; `RateLimit-Remaining` and `RateLimit-Reset`). `Retry-After` beside it says when something comes.
     RateLimit,
     /// One policy of `RateLimit` in its current form, by its name: `Policy("bytes")` of `"second";r=9;t=1, "bytes";r=0;t=40`.
     /// For those who say what is left of several limits: let each read its own. A refusal of theirs without `Retry-After` lasts
@@ -68,14 +69,20 @@ impl Preset {
         Self::AnthropicOutputTokens,
     ];
 
-    /// What the headers of an answer say that was sent then.
+    /// What the headers of an answer say that was sent then. What comes from a cache was true once.
     pub(super) fn read(self, headers: &HeaderMap, sent: SystemTime) -> Option<HoldBack> {
-        let structured = match self {
-            Self::RateLimit => ratelimit::read(headers),
-            Self::Policy(name) => ratelimit::read_policy(headers, name),
-            _ => None,
+        if super::is_cached(headers) {
+            return None;
+        }
+        let by_names = || self.names().iter().find_map(|names| names.read(headers, sent));
+        let said = match self {
+            Self::RateLimit => ratelimit::read(headers).or_else(by_names)?,
+            Self::Policy(name) => ratelimit::read_policy(headers, name)?,
+            _ => return by_names(),
         };
-        structured.or_else(|| self.names().iter().find_map(|names| names.read(headers, sent)))
+        // By the draft it takes precedence over the window.
+        let retry_after = super::retry_after(headers, sent).zip(said.left());
+        Some(retry_after.map_or(said, |(span, remaining)| super::left(remaining, || Some(span))))
     }
 
     fn names(self) -> &'static [Names] {
