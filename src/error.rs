@@ -61,6 +61,20 @@ pub enum Error {
          run `tollgate migrate` or tollgate::migrate(&pool) once, or copy its migrations into your own"
     )]
     NotMigrated(#[source] Cause),
+    /// The store has answered none of many requests in a row, so one at a time asks it until it does, and this one did not.
+    /// Nothing was taken.
+    #[error(
+        "the database was not asked: it has answered none of many requests in a row, so one at a time asks until it does, \
+         the next one in {} s at the latest; see what it waits for, or say what to answer meanwhile: \
+         LimiterBuilder::fallback",
+        retry_after.as_secs() + 1
+    )]
+    NotAsked {
+        /// When the next one asks, at the latest.
+        retry_after: Duration,
+        /// Why there was no answer, the last time.
+        source: Cause,
+    },
     /// The role may not call the routines.
     #[error(
         "this database role may not do that: `tollgate migrate --print grants` or migrations/grants makes roles that may; \

@@ -43,6 +43,7 @@ pub struct LimiterBuilder<S: Store> {
     denied: Option<Arc<Denied>>,
     name: SmolStr,
     traces_keys: bool,
+    breaks: bool,
 }
 
 impl<S: Store> LimiterBuilder<S> {
@@ -59,6 +60,7 @@ impl<S: Store> LimiterBuilder<S> {
             denied: None,
             name: SmolStr::new_static("default"),
             traces_keys: false,
+            breaks: true,
         }
     }
 
@@ -87,6 +89,16 @@ impl<S: Store> LimiterBuilder<S> {
     /// if not said, they are errors. After sixteen in a row it answers at once, and one request at a time asks the store.
     pub fn fallback(self, deadline: Duration, fallback: Fallback) -> Self {
         Self { fallback: Some(fallback), ..self.deadline(deadline) }
+    }
+
+    /// Has each request ask the store, however long it has not answered. If not said, after sixteen failures in a row, while
+    /// nobody was answered, one request at a time asks; the others have the fallback's answer at once, or without one are
+    /// [`NotAsked`](Error::NotAsked).
+    ///
+    /// Without a fallback only those failures count for which a request has waited, by its deadline or for a second and more: what
+    /// the store says at once, each is told. That it is contended is an answer. Jobs that would rather wait than fail want this.
+    pub fn without_breaker(self) -> Self {
+        Self { breaks: false, ..self }
     }
 
     /// Makes a call for each request. If not said, requests that come while a call is under way go together in the next
@@ -172,7 +184,7 @@ impl<S: Store> LimiterBuilder<S> {
             rule: Arc::new(CurrentRule::new(rule)),
             keep: self.keep,
             longest_wait: self.longest_wait,
-            policy: Policy::new(self.deadline, self.fallback, &decisions),
+            policy: Policy::new(self.deadline, self.fallback, &decisions, self.breaks),
             switched: Arc::new(Switched::new(mode)),
             decisions,
             denied: self.denied,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::breaker::Breaker;
+use super::breaker::{Asking as Asker, Breaker};
 use super::fallback::{Fallback, Instead};
 use crate::telemetry::Decisions;
 use crate::{Decision, Error, Take, TakeError};
@@ -22,25 +22,28 @@ pub(super) struct Policy {
 struct Chosen {
     instead: Instead,
     count: AtomicU64,
-    breaker: Breaker,
 }
 
-/// What those who watch are told of the store.
+/// What is known of the store, and what those who watch are told of it.
 #[derive(Debug)]
 struct Asked {
     /// Whether they were told that it does not answer.
     fails: AtomicBool,
     decisions: Arc<Decisions>,
+    /// Unless each request is to find out for itself.
+    breaker: Option<Breaker>,
 }
 
 impl Policy {
-    pub(super) fn new(deadline: Option<Duration>, fallback: Option<Fallback>, decisions: &Arc<Decisions>) -> Self {
-        let chosen = |fallback| Chosen {
-            instead: Instead::new(fallback),
-            count: AtomicU64::new(0),
-            breaker: Breaker::default(),
-        };
-        let asked = Asked { fails: AtomicBool::new(false), decisions: Arc::clone(decisions) };
+    pub(super) fn new(
+        deadline: Option<Duration>,
+        fallback: Option<Fallback>,
+        decisions: &Arc<Decisions>,
+        breaks: bool,
+    ) -> Self {
+        let chosen = |fallback| Chosen { instead: Instead::new(fallback), count: AtomicU64::new(0) };
+        let (fails, decisions) = (AtomicBool::new(false), Arc::clone(decisions));
+        let asked = Asked { fails, decisions, breaker: breaks.then(Breaker::new) };
         Self { deadline, instead: fallback.map(chosen).map(Arc::new), asked: Arc::new(asked) }
     }
 
@@ -62,23 +65,38 @@ impl Policy {
         &self,
         asked: Asking<'_, impl Future<Output = Result<Result<T, TakeError>, Error>>>,
     ) -> Result<Result<T, TakeError>, Error> {
-        let Some(chosen) = &self.instead else {
-            let answer = by_deadline(self.deadline, asked).await;
-            match &answer {
-                Ok(Ok(_)) => self.asked.answers(),
-                Err(error) if error.is_failure() => self.asked.fails(error),
-                // What can never be granted is known without asking.
-                Ok(Err(_)) | Err(_) => {}
-            }
-            return answer;
-        };
-        let asking = chosen.breaker.ask().map_err(|resting| Error::Unavailable(Arc::new(resting)))?;
+        let asking = self.asked.breaker.as_ref().map(Breaker::ask).transpose()?;
         let answer = by_deadline(self.deadline, asked).await;
-        asking.has(!answer.as_ref().is_err_and(Error::is_failure));
-        if matches!(answer, Ok(Ok(_))) {
-            self.asked.answers();
+        if let Some(asking) = asking {
+            self.learn(asking, &answer);
+        }
+        match &answer {
+            Ok(Ok(_)) => self.asked.answers(),
+            Err(error) if self.instead.is_none() && error.is_failure() => self.asked.fails(error),
+            // What can never be granted is known without asking.
+            Ok(Err(_)) | Err(_) => {}
         }
         answer
+    }
+
+    /// What became of a request may say whether the store answers.
+    fn learn<T>(&self, asking: Asker<'_>, answer: &Result<Result<T, TakeError>, Error>) {
+        match answer {
+            // It is there, and busy with others.
+            Ok(Ok(_)) | Err(Error::Contended { .. }) => asking.answered(),
+            Ok(Err(error)) if is_of_the_store(error) => asking.answered(),
+            // So many wait in this process.
+            Err(Error::Overloaded(_)) => {}
+            Err(error) if error.is_failure() && self.is_to_be_spared(error, asking.waited()) => asking.failed(error),
+            // What is the request's own fault may be known without asking.
+            Ok(Err(_)) | Err(_) => {}
+        }
+    }
+
+    /// Whether those who come are better off without asking for such an answer. Where nobody answers instead, one that comes at
+    /// once is better than none: it says what is wrong.
+    fn is_to_be_spared(&self, error: &Error, waited: Duration) -> bool {
+        self.instead.is_some() || waited >= LONG || matches!(error, Error::DeadlineExceeded(_))
     }
 
     /// What to answer instead of a failure.
@@ -123,6 +141,14 @@ impl Asked {
     }
 }
 
+/// Whether nobody else can have said so.
+fn is_of_the_store(error: &TakeError) -> bool {
+    matches!(
+        error,
+        TakeError::Conflict(_) | TakeError::Reused(_) | TakeError::UnknownBucket(_) | TakeError::UnknownPlan { .. }
+    )
+}
+
 /// The caller keeps it: each future that it is handed to would have room for it, too.
 type Asking<'a, F> = Pin<&'a mut F>;
 
@@ -136,3 +162,6 @@ pub(super) async fn by_deadline<T>(
         Some(deadline) => timeout(deadline, asked).await.unwrap_or_else(|_| Err(Error::DeadlineExceeded(deadline))),
     }
 }
+
+/// A request that waits for so long in vain is worth sparing to others.
+const LONG: Duration = Duration::from_secs(1);

@@ -10,6 +10,7 @@ pub(super) fn code(error: &Error) -> Option<SmolStr> {
     let mut beneath: Option<&(dyn std::error::Error + 'static)> = match error {
         Error::Contended { source: cause, .. }
         | Error::Database(cause)
+        | Error::NotAsked { source: cause, .. }
         | Error::NotMigrated(cause)
         | Error::NotPermitted(cause)
         | Error::OutcomeUnknown(cause)

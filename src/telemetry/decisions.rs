@@ -223,6 +223,7 @@ fn kind(error: &Error) -> &'static str {
         Error::DeadlineExceeded(_) => "deadline_exceeded",
         Error::Database(_) => "refused",
         Error::NewerSchema { .. } => "newer_schema",
+        Error::NotAsked { .. } => "not_asked",
         Error::NotMigrated(_) => "not_migrated",
         Error::NotPermitted(_) => "not_permitted",
         Error::OutcomeUnknown(_) => "outcome_unknown",

@@ -8,6 +8,7 @@ use tokio::task::yield_now;
 mod deadline;
 mod order;
 mod pace;
+mod resting;
 mod runtimes;
 mod several;
 

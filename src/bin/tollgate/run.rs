@@ -99,7 +99,9 @@ fn is_unavailable(error: &anyhow::Error) -> bool {
         return refusal.code == exit::DATABASE;
     }
     let error = error.downcast_ref::<Error>();
-    error.is_some_and(|error| matches!(error, Error::Unavailable(_)) || error.is_outcome_unknown())
+    error.is_some_and(|error| {
+        matches!(error, Error::NotAsked { .. } | Error::Unavailable(_)) || error.is_outcome_unknown()
+    })
 }
 
 fn complain(text: &str) {

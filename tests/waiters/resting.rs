@@ -1,0 +1,152 @@
+//! A store that stalls, under a limiter without a fallback.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+use tollgate::{
+    Adjusted, Adjustment, Error, Fallback, Limiter, LimiterBuilder, MemoryStore, Outcome, Store, Take, TakeError,
+};
+
+/// A store that fails as it was told to, after so long, or else answers.
+#[derive(Default)]
+struct Failing {
+    with: Mutex<Option<(Duration, Error)>>,
+    asked: AtomicU32,
+    store: MemoryStore,
+}
+
+impl Failing {
+    fn with(after: Duration, error: Error) -> Arc<Self> {
+        Arc::new(Self { with: Mutex::new(Some((after, error))), ..Self::default() })
+    }
+
+    /// As those of databases do, when nothing is heard of them.
+    fn stalling() -> Arc<Self> {
+        Self::with(STALL, Error::DeadlineExceeded(STALL))
+    }
+
+    fn asked(&self) -> u32 {
+        self.asked.load(Ordering::SeqCst)
+    }
+}
+
+impl Store for Failing {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let with = self.with.lock().clone();
+        if let Some((after, error)) = with {
+            sleep(after).await;
+            return Err(error);
+        }
+        self.store.take(takes).await
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        self.store.adjust(adjustments).await
+    }
+}
+
+/// A call for each request, so that those are counted.
+fn builder(store: &Arc<Failing>) -> LimiterBuilder<Arc<Failing>> {
+    Limiter::builder(Arc::clone(store)).without_coalescing()
+}
+
+/// What so many requests at once, of each verb in turn and for a bucket each, come to and when.
+async fn crowd(limiter: &Limiter<Arc<Failing>>, many: u32) -> anyhow::Result<Vec<(Option<Error>, Duration)>> {
+    let (mut crowd, start) = (JoinSet::new(), Instant::now());
+    for n in 0..many {
+        let (limiter, key) = (limiter.clone(), format!("user:{n}"));
+        crowd.spawn(async move {
+            let answer = match n % 3 {
+                0 => limiter.allow(key).await.map(drop),
+                1 => limiter.reserve(key).await.map(drop),
+                _ => limiter.wait(key).await.map(drop),
+            };
+            (answer.err(), start.elapsed())
+        });
+    }
+    let mut answers = Vec::new();
+    while let Some(answer) = crowd.join_next().await {
+        answers.push(answer?);
+    }
+    Ok(answers)
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_a_store_stalls_one_request_at_a_time_asks_it_and_the_others_are_told_at_once() -> anyhow::Result<()> {
+    let store = Failing::stalling();
+    let limiter = builder(&store).build("1000/h")?;
+    for (error, waited) in crowd(&limiter, 16).await? {
+        assert!(matches!(error, Some(Error::DeadlineExceeded(STALL))) && waited == STALL, "{error:?} after {waited:?}");
+    }
+    let (mut asked, mut told) = (0, 0);
+    for (error, waited) in crowd(&limiter, 100).await? {
+        match error.expect("there is no answer") {
+            Error::DeadlineExceeded(STALL) => asked += 1,
+            error @ Error::NotAsked { .. } => {
+                assert_eq!(waited, Duration::ZERO);
+                assert!(error.is_failure() && !error.is_outcome_unknown(), "nothing was taken");
+                let (text, why) = (error.to_string(), std::error::Error::source(&error).map(ToString::to_string));
+                assert!(text.contains("was not asked") && text.contains("LimiterBuilder::fallback"), "{text}");
+                assert_eq!(why, Some(Error::DeadlineExceeded(STALL).to_string()));
+                told += 1;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((asked, told, store.asked()), (1, 99, 17));
+
+    *store.with.lock() = None;
+    for _ in 0..2 {
+        assert!(limiter.allow("a").await?.is_granted(), "one has found out that it answers");
+    }
+    assert!(crowd(&limiter, 100).await?.iter().all(|(error, _)| error.is_none()));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_store_says_at_once_and_that_it_is_contended_each_request_is_told() -> anyhow::Result<()> {
+    let broken = || Arc::new(io::Error::other("broken"));
+    let local = || Fallback::Closed(Duration::from_secs(1));
+    for (after, error, falls_back) in [
+        (Duration::ZERO, Error::NotMigrated(broken()), false),
+        (Duration::ZERO, Error::Unavailable(broken()), false),
+        (Duration::ZERO, Error::Overloaded(5), false),
+        (Duration::ZERO, Error::Overloaded(5), true),
+        (STALL, Error::Contended { attempts: 9, source: broken() }, false),
+        (STALL, Error::Contended { attempts: 9, source: broken() }, true),
+    ] {
+        let store = Failing::with(after, error.clone());
+        let builder = builder(&store);
+        let builder = if falls_back { builder.fallback(2 * STALL, local()) } else { builder };
+        let limiter = builder.build("1000/h")?;
+        for _ in 0..2 {
+            for (told, waited) in crowd(&limiter, 50).await? {
+                let told = told.map(|told| told.to_string());
+                assert_eq!((told, waited), ((!falls_back).then(|| error.to_string()), after), "{error:?}");
+            }
+        }
+        assert_eq!(store.asked(), 100, "{error:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_would_rather_wait_asks_each_time() -> anyhow::Result<()> {
+    let store = Failing::stalling();
+    let limiter = builder(&store).without_breaker().build("1000/h")?;
+    for _ in 0..2 {
+        for (error, waited) in crowd(&limiter, 50).await? {
+            assert!(matches!(error, Some(Error::DeadlineExceeded(STALL))) && waited == STALL, "{error:?}");
+        }
+    }
+    assert_eq!(store.asked(), 100);
+    Ok(())
+}
+
+const STALL: Duration = Duration::from_secs(5);
