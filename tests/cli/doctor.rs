@@ -114,13 +114,17 @@ fn routines_that_a_role_may_not_call_are_named() {
 fn settings_that_hurt_are_warnings_with_their_remedy() {
     let database = Database::migrated(Engine::Postgres);
     let name = database.url.rsplit('/').next().expect("a name");
-    for setting in
-        ["default_transaction_isolation = serializable", "statement_timeout = 50", "synchronous_commit = off"]
-    {
+    for setting in [
+        "default_transaction_isolation = serializable",
+        "lock_timeout = 40",
+        "statement_timeout = 50",
+        "synchronous_commit = off",
+    ] {
         database.sql(&format!("alter database {name} set {setting}"));
     }
     let ran = database.run(&["doctor"]).ended(0);
-    ran.says(&["warn  isolation", "warn  timeouts", "57014", "set statement_timeout", "synchronous_commit is off"]);
+    ran.says(&["warn  isolation", "warn  timeouts", "57014", "set statement_timeout", "synchronous_commit is off"])
+        .says(&["lock_timeout is 40 ms", "55P03", "set lock_timeout"]);
     database.sql(&format!("alter database {name} set default_transaction_read_only = on"));
     database.run(&["doctor"]).ended(1).says(&["fail  read only"]);
 }
@@ -136,6 +140,62 @@ fn routines_with_a_superusers_rights_are_a_warning() {
         root(&["migrate"]);
         let remedy = if engine == Engine::MySql { "set super_read_only" } else { "revoke read_only admin" };
         root(&["doctor"]).says(&["warn  definer", "run as root@", remedy]);
+    }
+}
+
+#[test]
+fn routines_that_a_superuser_owns_are_a_warning_until_they_are_given_away_as_the_book_says() {
+    let book = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operating.md")).expect("it is there");
+    let given_away = book.split("```sql\n").find(|block| block.starts_with("create role tollgate_owner"));
+    let given_away = given_away.and_then(|block| block.split_once("```")).expect("it says how").0;
+    let owner = format!("tollgate_owner_{}", uuid::Uuid::new_v4().simple());
+    let database = Database::migrated(Engine::Postgres);
+    database.run(&["doctor"]).ended(0).says(&["warn  definer", "run as postgres", "docs/operating.md"]);
+    database.sql(&given_away.replace("tollgate_owner", &owner));
+    let report = database.run(&["doctor", "--json"]).ended(0).json();
+    let taken = database.run(&["take", "a", "--quota", "5/h"]);
+    let denied = database.run(&["take", "a", "--quota", "5/h", "--cost", "5"]);
+    database.sql(&format!("drop owned by {owner} cascade; drop role {owner}"));
+    assert_eq!(status(&report, "definer"), "missing", "{report:#}");
+    assert_eq!(status(&report, "schema"), "ok", "{report:#}");
+    taken.ended(0);
+    denied.ended(75);
+}
+
+#[test]
+fn an_account_that_may_create_temporary_tables_is_warned_if_it_may_not_write_the_real_ones() {
+    for engine in [Engine::MySql, Engine::MariaDb] {
+        let database = Database::migrated(engine);
+        let name = database.url.rsplit('/').next().expect("a name").to_owned();
+        let id = &uuid::Uuid::new_v4().simple().to_string()[..20];
+        let (account, role) = (format!("tg_app_{id}"), format!("tg_role_{id}"));
+        let default = if engine == Engine::MySql { "to" } else { "for" };
+        database.sql(&format!(
+            "create user '{account}'@'%' identified by '{SECRET}'; create role {role};
+             grant select, execute on {name}.* to '{account}'@'%'; grant {role} to '{account}'@'%';
+             set default role {role} {default} '{account}'@'%'"
+        ));
+        let doctor = || {
+            let ran =
+                tollgate(Some(&database.url_of(&account)), &database.directory).args(["doctor", "--json"]).output();
+            Ran::new(ran.expect("it starts"))
+        };
+        let without = doctor();
+        database.sql(&format!("grant create temporary tables on {name}.* to {role}"));
+        let by_role = doctor();
+        database.sql(&format!(
+            "drop role {role}; revoke select, execute on {name}.* from '{account}'@'%';
+             grant select, execute, create temporary tables on `{}`.* to '{account}'@'%'",
+            name.replace('_', "\\_")
+        ));
+        let by_pattern = doctor();
+        database.sql(&format!("drop user '{account}'@'%'"));
+        let owner = database.run(&["doctor", "--json"]);
+        for (ran, expected) in [(without, "missing"), (by_role, "warn"), (by_pattern, "warn"), (owner, "missing")] {
+            let report = ran.ended(0).json();
+            assert_eq!(status(&report, "temporary tables"), expected, "{engine:?}: {report:#}");
+            assert_eq!(status(&report, "grants"), "ok", "{engine:?}: {report:#}");
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 use std::time::SystemTime;
 
+use sqlx::mysql::MySqlDatabaseError;
 use sqlx::{MySql, MySqlConnection, MySqlPool};
 
 use super::settings::Settings;
@@ -10,7 +11,9 @@ impl Examine for MySql {
         let mut connection = pool.acquire().await?;
         let settings = settings(&mut connection).await?;
         server(&settings, report);
-        grants(&mut connection, report).await?;
+        if grants(&mut connection, report).await? {
+            temporary_tables(&mut connection, report).await?;
+        }
         let before = SystemTime::now();
         let now =
             sqlx::query_scalar("select cast(timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)) as signed)")
@@ -71,7 +74,8 @@ fn server(settings: &Settings, report: &mut Report) {
     }
 }
 
-async fn grants(connection: &mut MySqlConnection, report: &mut Report) -> Result<(), sqlx::Error> {
+/// Says whether there is something that the account may call.
+async fn grants(connection: &mut MySqlConnection, report: &mut Report) -> Result<bool, sqlx::Error> {
     // A routine that the account may not call is not listed to it.
     let rows: Vec<(String, bool, Option<String>)> = sqlx::query_as(
         "select current_user(),
@@ -84,10 +88,34 @@ async fn grants(connection: &mut MySqlConnection, report: &mut Report) -> Result
     )
     .fetch_all(connection)
     .await?;
-    let Some((account, true, _)) = rows.first() else { return Ok(()) };
+    let Some((account, true, _)) = rows.first() else { return Ok(false) };
     let may_call = |name: &str| rows.iter().any(|(.., routine)| routine.as_deref() == Some(name));
     let forbidden: Vec<&str> = TAKING.into_iter().filter(|name| !may_call(name)).collect();
     report.grants(account, &forbidden, may_call("token_create_bucket"));
+    Ok(true)
+}
+
+/// A temporary table hides the one of its name from the routines, too. Who may write the real ones needs none to deceive them.
+async fn temporary_tables(connection: &mut MySqlConnection, report: &mut Report) -> Result<(), sqlx::Error> {
+    let writes: i64 = sqlx::query_scalar(
+        "select count(*) from information_schema.columns
+          where table_schema = database() and table_name = 'token_buckets' and column_name = 'full_at'
+            and find_in_set('update', privileges) > 0",
+    )
+    .fetch_one(&mut *connection)
+    .await?;
+    if writes > 0 {
+        return Ok(());
+    }
+    // It comes to nothing in any case, but whether it is allowed, by a role or a pattern too, is looked at first.
+    let tried = sqlx::raw_sql("create temporary table token_doctor (n int, n int)").execute(connection).await;
+    let error = tried.err().and_then(sqlx::Error::into_database_error);
+    if error.and_then(|error| Some(error.try_downcast_ref::<MySqlDatabaseError>()?.number())) == Some(DUPLICATE_COLUMN)
+    {
+        let found =
+            "this account may create temporary tables here: one hides the table of its name from the routines, too";
+        report.warn("temporary tables", found, "revoke create temporary tables on … from it, or from its role");
+    }
     Ok(())
 }
 
@@ -162,6 +190,8 @@ fn sessions(settings: &Settings, report: &mut Report) {
         report.ok("events", format!("{found}, for others `tollgate sweep` in cron does"));
     }
 }
+
+const DUPLICATE_COLUMN: u16 = 1060;
 
 /// The routines that a limiter's requests and reservations call, and those by which it peeks.
 const TAKING: [&str; 11] = [

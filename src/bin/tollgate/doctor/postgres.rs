@@ -19,6 +19,7 @@ impl Examine for Postgres {
             .await?;
         clock::compare(before, now, SystemTime::now(), report);
         examine(&settings(&mut connection).await?, report);
+        definer(&mut connection, report).await?;
         vacuum(&mut connection, report).await
     }
 
@@ -108,11 +109,31 @@ async fn grants(connection: &mut PgConnection, report: &mut Report) -> Result<()
     Ok(())
 }
 
+/// The routines run with the rights of their owner.
+async fn definer(connection: &mut PgConnection, report: &mut Report) -> Result<(), sqlx::Error> {
+    let superuser: Option<String> = sqlx::query_scalar(
+        "select r.rolname::text
+           from pg_proc p
+           join pg_namespace n on n.oid = p.pronamespace
+           join pg_roles r on r.oid = p.proowner
+          where n.nspname = 'tollgate' and p.prosecdef and r.rolsuper
+          limit 1",
+    )
+    .fetch_optional(connection)
+    .await?;
+    if let Some(superuser) = superuser {
+        let found = format!("the routines run as {superuser}, who may do everything on this server");
+        report.warn("definer", found, "give them to a role without rights: docs/operating.md, roles and grants");
+    }
+    Ok(())
+}
+
 async fn settings(connection: &mut PgConnection) -> Result<Settings, sqlx::Error> {
     let settings: Vec<(String, String)> = sqlx::query_as(
         "select name, setting from pg_settings
           where name in ('autovacuum', 'default_transaction_isolation', 'default_transaction_read_only', 'fsync',
-                         'full_page_writes', 'server_encoding', 'statement_timeout', 'synchronous_commit')",
+                         'full_page_writes', 'lock_timeout', 'server_encoding', 'statement_timeout',
+                         'synchronous_commit')",
     )
     .fetch_all(connection)
     .await?;
@@ -135,10 +156,14 @@ fn examine(settings: &Settings, report: &mut Report) {
     } else {
         report.ok("durability", format!("synchronous_commit is {commit}: a crash forgets no grant"));
     }
-    let timeout: u64 = settings.get("statement_timeout").parse().unwrap_or(0);
-    if (1..MANY_MILLISECONDS).contains(&timeout) {
-        let found = format!("statement_timeout is {timeout} ms: requests that wait for a busy bucket end with 57014");
-        report.warn("timeouts", found, "alter role … set statement_timeout = '5s'");
+    for (name, becomes) in
+        [("statement_timeout", "end with 57014"), ("lock_timeout", "are asked again and again (55P03)")]
+    {
+        let timeout: u64 = settings.get(name).parse().unwrap_or(0);
+        if (1..MANY_MILLISECONDS).contains(&timeout) {
+            let found = format!("{name} is {timeout} ms: requests that wait for a busy bucket {becomes}");
+            report.warn("timeouts", found, format!("alter role … set {name} = '5s'"));
+        }
     }
     let encoding = settings.get("server_encoding");
     if encoding != "UTF8" {
@@ -207,6 +232,24 @@ mod tests {
             let encoding = ("server_encoding".to_owned(), "UTF8".to_owned());
             examine(&names.into_iter().map(setting).chain([encoding]).collect(), &mut report);
             assert_eq!(report.warnings(), warned, "{off} is off");
+        }
+    }
+
+    #[test]
+    fn timeouts_that_end_before_a_busy_bucket_is_free_are_a_warning() {
+        for (name, milliseconds, warned) in [
+            ("statement_timeout", "0", false),
+            ("statement_timeout", "50", true),
+            ("statement_timeout", "5000", false),
+            ("lock_timeout", "0", false),
+            ("lock_timeout", "50", true),
+            ("lock_timeout", "5000", false),
+        ] {
+            let mut report = Report::default();
+            let others = ["autovacuum", "fsync", "full_page_writes"].map(|name| (name, "on"));
+            let settings = others.into_iter().chain([("server_encoding", "UTF8"), (name, milliseconds)]);
+            examine(&settings.map(|(name, value)| (name.to_owned(), value.to_owned())).collect(), &mut report);
+            assert_eq!(report.warnings() == ["timeouts"], warned, "{name} = {milliseconds}");
         }
     }
 }
