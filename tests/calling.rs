@@ -9,6 +9,8 @@ mod answers;
 mod clients;
 #[path = "calling/estimates.rs"]
 mod estimates;
+#[path = "calling/grpc.rs"]
+mod grpc;
 #[path = "calling/hostile.rs"]
 mod hostile;
 #[path = "calling/outcomes.rs"]

@@ -72,7 +72,7 @@ impl<S: Store> ClientLimit<S> {
     }
 
     /// What requests are limited by, instead of their host. One without a key is not sent, and fails with
-    /// [`ClientLimitError::NoKey`].
+    /// [`ClientLimitError::NoKey`]: those of a client that tonic generated have no host, unless it was made by `with_origin`.
     #[must_use]
     pub fn keyed_by(self, key: impl Fn(&Outgoing<'_>) -> Option<Key> + Send + Sync + 'static) -> Self {
         Self { key: Arc::new(key), ..self }

@@ -17,7 +17,8 @@ pub enum ClientLimitError {
     },
     /// There is nothing to limit it by.
     #[error(
-        "the request has no host to limit it by: send it to an absolute URI, or say what it is limited by: keyed_by"
+        "the request has no host to limit it by: send it to an absolute URI (a client that tonic generated: with_origin), or say \
+         what it is limited by: keyed_by"
     )]
     NoKey,
     /// Two of its limits would take from one bucket.
