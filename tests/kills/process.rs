@@ -24,6 +24,13 @@ pub fn owner(pid: u32) -> anyhow::Result<(u32, u32)> {
 
 /// Kills it and its children. They may still be ending when this returns.
 pub fn kill(pid: u32) -> anyhow::Result<Vec<u32>> {
+    let pids = stop(pid)?;
+    signal("KILL", &pids)?;
+    Ok(pids)
+}
+
+/// Stops it and its children, and says which those are: itself is the last, so that no child sees it end before.
+pub fn stop(pid: u32) -> anyhow::Result<Vec<u32>> {
     // What is stopped has no more children.
     signal("STOP", &[pid])?;
     while !matches!(state_and_parent(pid), None | Some(('T' | 'Z', _))) {
@@ -34,9 +41,8 @@ pub fn kill(pid: u32) -> anyhow::Result<Vec<u32>> {
         let child = entry?.file_name().to_str().and_then(|name| name.parse().ok());
         pids.extend(child.filter(|&child| state_and_parent(child).is_some_and(|(_, parent)| parent == pid)));
     }
-    // The last, so that no child sees it end before.
     pids.push(pid);
-    signal("KILL", &pids)?;
+    signal("STOP", &pids)?;
     Ok(pids)
 }
 

@@ -151,10 +151,31 @@ const LAST_LOOK: Duration = Duration::from_millis(1);
 
 #[cfg(all(test, unix))]
 mod tests {
+    use std::sync::Arc;
+
     use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 
     use super::*;
     use crate::database::close;
+
+    #[test]
+    fn that_a_bucket_is_contended_is_an_answer_and_that_nobody_knows_is_none() {
+        let cause = || Arc::new(io::Error::other("broken"));
+        for (error, expected) in [
+            (Error::Contended { attempts: 9, source: cause() }, false),
+            (Error::NotMigrated(cause()), false),
+            (Error::NotPermitted(cause()), false),
+            (Error::ReadOnly(cause()), false),
+            (Error::Unavailable(cause()), true),
+            (Error::NotAsked { retry_after: Duration::ZERO, source: cause() }, true),
+            (Error::DeadlineExceeded(Duration::from_secs(5)), true),
+            (Error::OutcomeUnknown(cause()), true),
+        ] {
+            assert_eq!(is_unavailable(&error.clone().into()), expected, "{error:?}");
+        }
+        assert!(is_unavailable(&Refusal::database("no", "").into()));
+        assert!(!is_unavailable(&Refusal::arguments("no", "").into()));
+    }
 
     #[tokio::test]
     async fn a_signal_after_its_turn_has_come_is_heard() {
