@@ -44,6 +44,9 @@ pub use admin::{
     Admin, AdminError, BucketLevel, Denials, Explanation, Filter, Origin, Override, Plan, Prospect, SweepCursor, Swept,
     Switch,
 };
+/// The version of chrono whose instants an operator's calls take, such as the end of an [`Override`].
+#[doc(no_inline)]
+pub use chrono;
 pub use clock::{Clock, ManualClock, ProcessClock, RuntimeClock, SystemClock};
 pub use coalesce::Coalesce;
 pub use decision::{Decision, Source};
@@ -67,6 +70,9 @@ pub use rule::Rule;
 pub use sqlx;
 pub use store::{AnyStore, Capabilities, Outcome, Store};
 pub use take::Take;
+/// The version of uuid of which a request's id is: see [`Take::id`]. Its feature `v4` is on.
+#[doc(no_inline)]
+pub use uuid;
 pub use window::{Counted, LocalReads, SharedWindows, Window, WindowLevel};
 
 #[cfg(feature = "reqwest")]
