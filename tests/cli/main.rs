@@ -7,6 +7,7 @@ mod doctor;
 mod documentation;
 mod environment;
 mod everyday;
+mod grants;
 mod hints;
 mod json;
 mod listing;

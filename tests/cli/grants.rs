@@ -1,0 +1,88 @@
+//! The routines that takers may call are written down in three places: where the crate calls them, where they are granted, and
+//! where `doctor` looks at them.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+type Names = BTreeSet<String>;
+
+#[test]
+fn what_the_crate_calls_is_granted_and_what_takers_need_of_it_doctor_looks_at() {
+    for (dialect, before) in [("postgres", "tollgate."), ("mysql", "token_")] {
+        let called = called(dialect, before);
+        let grants = read(&format!("migrations/grants/{dialect}.sql"));
+        let granted = |role: &str| granted(&grants, before, role);
+        let (takers, operators) = (granted("tollgate_app"), granted("tollgate_operator"));
+        assert!(called.len() > 10 && takers.len() > 10, "{dialect}: {called:?}, {takers:?}");
+        let nobodys: Vec<_> =
+            called.iter().filter(|name| !takers.contains(*name) && !operators.contains(*name)).collect();
+        assert!(nobodys.is_empty(), "{dialect}: {nobodys:?} are called, and granted to nobody");
+
+        // A limiter that may not do these takes tokens all the same.
+        let beside = |name: &String| ["sweep_v1", "count_denials_v1", "peek_window"].contains(&bare(name, before));
+        let needed: Names = called.intersection(&takers).filter(|name| !beside(name)).cloned().collect();
+        assert_eq!(looked_at(dialect, before), needed, "{dialect}: doctor's list, and what is called and granted");
+    }
+}
+
+/// By the sources of the store.
+fn called(dialect: &str, before: &str) -> Names {
+    let mut texts = read(&format!("src/store/{dialect}.rs"));
+    let directory = repository().join("src/store").join(dialect);
+    for entry in std::fs::read_dir(directory).expect("a directory") {
+        texts += &std::fs::read_to_string(entry.expect("a file").path()).expect("text");
+    }
+    // Comments and declarations call nothing.
+    let code: Vec<&str> = texts.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+    routines(&code.join("\n"), before)
+}
+
+/// To a role, by the statements that say so.
+fn granted(grants: &str, before: &str, role: &str) -> Names {
+    let uncommented: Vec<&str> = grants.lines().filter(|line| !line.trim_start().starts_with("--")).collect();
+    let uncommented = uncommented.join("\n");
+    let execute = uncommented.split(';').filter_map(|statement| {
+        let (_, rest) = statement.split_once("grant execute on ")?;
+        let (what, to) = rest.rsplit_once("to ")?;
+        (to.trim() == role).then(|| what.to_owned())
+    });
+    execute.flat_map(|what| routines(&(what.trim_end().to_owned() + "("), before)).collect()
+}
+
+fn looked_at(dialect: &str, before: &str) -> Names {
+    let source = read(&format!("src/bin/tollgate/doctor/{dialect}.rs"));
+    let (begin, end) = if dialect == "mysql" { ("const TAKING:", "];") } else { ("p.proname in (", ") as takes") };
+    let list = source.split_once(begin).and_then(|(_, rest)| rest.split_once(end)).expect("a list").0;
+    let quoted = list.split(['"', '\'']).skip(1).step_by(2);
+    quoted.map(|name| if name.starts_with(before) { name.to_owned() } else { format!("{before}{name}") }).collect()
+}
+
+/// All names that begin so, and are followed by their arguments.
+fn routines(text: &str, before: &str) -> Names {
+    let mut names = Names::new();
+    for (start, _) in text.match_indices(before) {
+        let name = &text[start..];
+        let end = before.len() + name[before.len()..].find(|letter: char| !is_of_name(letter)).unwrap_or(0);
+        let is_whole = !text[..start].ends_with(is_of_name);
+        if is_whole && end > before.len() && name[end..].starts_with('(') {
+            names.insert(name[..end].to_owned());
+        }
+    }
+    names
+}
+
+fn is_of_name(letter: char) -> bool {
+    letter.is_ascii_alphanumeric() || letter == '_'
+}
+
+fn bare<'n>(name: &'n str, before: &str) -> &'n str {
+    name.strip_prefix(before).unwrap_or(name)
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(repository().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
