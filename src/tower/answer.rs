@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 
 use super::gate::Charge;
 use super::headers::{add_policy, add_rate_limit};
-use super::terms::Limit;
+use super::terms::LayerLimit;
 use crate::{Decision, Mode, Source, Take};
 
 /// What a request for tokens came to.
@@ -18,7 +18,7 @@ pub(super) struct Answer<'a> {
 }
 
 /// In the order in which a request names their buckets.
-pub(super) type Limits<'a> = SmallVec<[&'a Limit; 1]>;
+pub(super) type Limits<'a> = SmallVec<[&'a LayerLimit; 1]>;
 
 impl Answer<'_> {
     /// The name of the limit that decided.

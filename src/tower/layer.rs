@@ -8,7 +8,7 @@ use http::{Response, response};
 use tower_layer::Layer;
 
 use super::gate::Gate;
-use super::terms::{Limit, NoSuchName, OfRequest, SameName, Terms, Unused, WindowAmongOthers};
+use super::terms::{LayerLimit, NoSuchName, OfRequest, SameName, Terms, Unused, WindowAmongOthers};
 use super::{ClientAddr, KeyExtractor, RateLimit, RateLimitHeaders, Refusal, respond};
 use crate::{Error, Key, Limiter, Quota, Rule, Store};
 
@@ -43,7 +43,7 @@ use crate::{Error, Key, Limiter, Quota, Rule, Store};
 #[must_use = "a layer limits what it is put before"]
 pub struct RateLimitLayer {
     pub(super) gate: Arc<dyn Gate>,
-    pub(super) limits: Vec<Limit>,
+    pub(super) limits: Vec<LayerLimit>,
     pub(super) longest_wait: Duration,
     pub(super) shadow: bool,
     pub(super) cost: Option<OfRequest<u64>>,
@@ -62,7 +62,7 @@ impl RateLimitLayer {
         let key = Arc::new(ClientAddr::peer());
         Self {
             gate: Arc::new(limiter),
-            limits: vec![Limit { named: false, ..Limit::new("default".into(), key, Terms::OfLimiter) }],
+            limits: vec![LayerLimit { named: false, ..LayerLimit::new("default".into(), key, Terms::OfLimiter) }],
             longest_wait: Duration::ZERO,
             shadow: false,
             cost: None,
@@ -148,7 +148,7 @@ impl RateLimitLayer {
         if matches!(rule, Rule::Window(_)) {
             return Err(Error::other(WindowAmongOthers(name)));
         }
-        self.push(Limit::new(name, Arc::new(key), Terms::Always(rule)))
+        self.push(LayerLimit::new(name, Arc::new(key), Terms::Always(rule)))
     }
 
     /// Another limit, as by [`and`](Self::and), under the terms of a request: such as a plan by the day beside one by the second.
@@ -190,10 +190,10 @@ impl RateLimitLayer {
         Error: From<R::Error>,
     {
         let terms = Terms::ByRequest(Arc::new(move |request: &Parts| Ok(rule(request).try_into()?)));
-        self.push(Limit::new(name.into(), Arc::new(key), terms))
+        self.push(LayerLimit::new(name.into(), Arc::new(key), terms))
     }
 
-    fn push(mut self, limit: Limit) -> Result<Self, Error> {
+    fn push(mut self, limit: LayerLimit) -> Result<Self, Error> {
         if self.limits.iter().any(|other| other.name == limit.name) {
             return Err(Error::other(SameName(limit.name)));
         }
@@ -277,7 +277,7 @@ impl RateLimitLayer {
         Ok(self)
     }
 
-    fn limit(&mut self, name: &str) -> Result<&mut Limit, Error> {
+    fn limit(&mut self, name: &str) -> Result<&mut LayerLimit, Error> {
         let known: Vec<String> = self.limits.iter().map(|limit| format!("'{}'", limit.name)).collect();
         let limit = self.limits.iter_mut().find(|limit| *limit.name == *name);
         limit.ok_or_else(|| Error::other(NoSuchName { name: name.to_owned(), known: known.join(", ") }))

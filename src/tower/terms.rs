@@ -10,7 +10,7 @@ use crate::{Error, Key, Quota, Rule};
 
 /// One limit of a layer: whose tokens a request takes, and under which terms.
 #[derive(Clone)]
-pub(super) struct Limit {
+pub(super) struct LayerLimit {
     pub(super) name: Arc<str>,
     /// Whether the name is a part of the keys.
     pub(super) named: bool,
@@ -63,7 +63,7 @@ pub(super) struct NoSuchName {
 #[error("limit '{0}' of the layer is a sliding window, which is decided by itself: give it a layer of its own")]
 pub(super) struct WindowAmongOthers(pub(super) Arc<str>);
 
-impl Limit {
+impl LayerLimit {
     pub(super) fn new(name: Arc<str>, key: Arc<dyn KeyExtractor>, terms: Terms) -> Self {
         Self { name, named: true, key, terms, cost: None, unit: None, refund: None, local: None }
     }
@@ -104,7 +104,7 @@ mod tests {
             _ => Arc::new((says(0), says(1), says(2))),
         };
         let (named, name) = (name.is_some(), name.unwrap_or("default").into());
-        let limit = Limit { named, ..Limit::new(name, extractor, Terms::OfLimiter) };
+        let limit = LayerLimit { named, ..LayerLimit::new(name, extractor, Terms::OfLimiter) };
         let request = http::Request::new(()).into_parts().0;
         limit.key(&request).unwrap_or_else(|_| panic!("{texts:?} make a key")).to_string()
     }
