@@ -210,7 +210,7 @@ impl<C: Clock> MemoryStore<C> {
         Ok(Decision::of_all(decisions, take).expect("a request names a bucket"))
     }
 
-    fn adjust_one(&self, Adjustment { receipt, kind }: &Adjustment) -> Result<Adjusted, TakeError> {
+    fn adjust_one(&self, Adjustment { receipt, kind, .. }: &Adjustment) -> Result<Adjusted, TakeError> {
         let mut shard = self.shard(&receipt.key).lock();
         let now = self.clock.now();
         let of = if receipt.window { receipt.key.of_window() } else { receipt.key.clone() };

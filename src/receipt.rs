@@ -2,6 +2,7 @@ use uuid::Uuid;
 
 use crate::Key;
 use crate::bucket;
+use crate::take::IfLocked;
 
 /// What a grant leaves in the hands of the caller for each bucket, to give tokens back with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,19 +53,19 @@ impl Receipt {
     /// The tokens will not be used, and their turn has not come.
     #[must_use]
     pub fn cancel(self) -> Adjustment {
-        Adjustment { receipt: self, kind: AdjustmentKind::Cancel }
+        Adjustment::new(self, AdjustmentKind::Cancel)
     }
 
     /// So many of the tokens were not used.
     #[must_use]
     pub fn refund(self, unused: u64) -> Adjustment {
-        Adjustment { receipt: self, kind: AdjustmentKind::Refund(unused) }
+        Adjustment::new(self, AdjustmentKind::Refund(unused))
     }
 
     /// So many tokens were used in the end, more or fewer than were taken. The request must have had an id.
     #[must_use]
     pub fn settle(self, used: u64) -> Adjustment {
-        Adjustment { receipt: self, kind: AdjustmentKind::Settle(used) }
+        Adjustment::new(self, AdjustmentKind::Settle(used))
     }
 }
 
@@ -81,9 +82,29 @@ impl Receipt {
 pub struct Adjustment {
     pub(crate) receipt: Receipt,
     pub(crate) kind: AdjustmentKind,
+    pub(crate) if_locked: IfLocked,
 }
 
 impl Adjustment {
+    fn new(receipt: Receipt, kind: AdjustmentKind) -> Self {
+        Self { receipt, kind, if_locked: IfLocked::Retry }
+    }
+
+    /// If another transaction holds one of the keys, it is not tried again: a call of which each adjustment says so is
+    /// [`Contended`](crate::Error::Contended) then, with nothing done, and the caller can ask for each key by itself.
+    ///
+    /// A call for one key is tried again all the same.
+    #[must_use]
+    pub fn fail_if_locked(self) -> Self {
+        Self { if_locked: IfLocked::Fail, ..self }
+    }
+
+    /// Whether it [fails](Self::fail_if_locked) if another transaction holds one of the keys.
+    #[must_use]
+    pub fn fails_if_locked(&self) -> bool {
+        self.if_locked == IfLocked::Fail
+    }
+
     /// What was taken.
     #[must_use]
     pub fn receipt(&self) -> &Receipt {

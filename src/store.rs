@@ -108,10 +108,12 @@ pub trait Store: Send + Sync + 'static {
 
     /// Gives back, or pays for, what granted requests took, each once, and answers in their order.
     ///
+    /// A database does so in one transaction, for each 256 of them.
+    ///
     /// # Errors
     ///
-    /// If there is no answer to one of them. It is not asked again then: what was given back may have been. A database is
-    /// still asked for the other keys, unless it fails for several.
+    /// If there is no answer to one of them. It is not asked again then: what was given back may have been, unless the error
+    /// says otherwise, which is said of all.
     fn adjust(
         &self,
         adjustments: &[Adjustment],

@@ -21,6 +21,7 @@ grant execute on procedure token_take_alike_v1 to tollgate_app;
 grant execute on procedure token_decide_all_v1 to tollgate_app;
 grant execute on procedure token_decide_all_many_v1 to tollgate_app;
 grant execute on procedure token_adjust_v1 to tollgate_app;
+grant execute on procedure token_adjust_many_v1 to tollgate_app;
 grant execute on procedure token_decide_window_v1 to tollgate_app;
 grant execute on procedure token_adjust_window_v1 to tollgate_app;
 grant execute on procedure token_hold_back_v1 to tollgate_app;

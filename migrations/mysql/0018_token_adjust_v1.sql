@@ -20,108 +20,22 @@ modifies sql data
 sql security definer
 begin
   declare v_own boolean default @@autocommit;
-  declare v_id varbinary(1024) default cast(p_id as binary);
-  declare v_receipt binary(16);
-  declare v_outcome varchar(10) character set ascii default 'done';
-  declare v_state varchar(9) character set ascii;
-  declare v_given_back bigint default 0;
-  declare v_new boolean default false;
-  declare v_now, v_clock, v_year, v_furthest, v_full_at, v_longest_wait, v_granted, v_burst, v_token_ticks bigint;
-  declare v_known_cost, v_known_granted, v_known_acts_at, v_expires_at bigint;
-  declare v_owed decimal(65, 0);
+  declare v_outcome varchar(10) character set ascii;
+  declare v_given_back bigint;
   declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
+  declare exit handler for sqlexception
+  begin
+    if v_own then rollback and no chain no release; end if;
+    resignal;
+  end;
 
-  if (p_kind in ('cancel', 'refund', 'settle')
-      and length(replace(p_receipt, '-', '')) = 32 and replace(p_receipt, '-', '') regexp '^[0-9a-f]{32}'
-      and p_id is not null and p_cost between 1 and 3155760000000000000
-      and p_granted >= 0 and p_acts_at is not null
-      and p_tokens between 0 and 3155760000000000000) is not true then
-    signal sqlstate '22023' set message_text =
-      'tollgate: adjust takes cancel, refund or settle, a UUID, a bucket, a cost of 1 or more and 0 tokens or more';
-  end if;
-  set v_receipt = unhex(replace(p_receipt, '-', ''));
   if v_own then
     set transaction isolation level read committed;
   end if;
   if v_own then
     start transaction;
   end if;
-
-  adjust: begin
-    declare exit handler for sqlexception
-    begin
-      if v_own then rollback and no chain no release; end if;
-      resignal;
-    end;
-
-    select full_at, granted, burst, token_ticks into v_full_at, v_granted, v_burst, v_token_ticks
-      from token_buckets where id = v_id for update;
-    call token_clock_v1(v_now);
-    if p_kind = 'settle' then
-      select state, cost, expires_at into v_state, v_known_cost, v_expires_at
-        from token_receipts where id = v_receipt and bucket = v_id for update;
-      if v_state is null or v_expires_at <= v_now then
-        set v_outcome = 'late';
-        leave adjust;
-      end if;
-    else
-      call token_claim_v1(p_receipt, v_id, p_cost, p_granted, p_acts_at, greatest(p_acts_at, v_now + 86400000000000), 0,
-                          v_state, v_known_cost, v_known_granted, v_known_acts_at, v_expires_at);
-      -- What was remembered counts, whatever the caller says.
-      set v_new = v_state is null, p_granted = v_known_granted, p_acts_at = v_known_acts_at;
-    end if;
-    if p_kind = 'cancel' and v_now >= p_acts_at then
-      set v_outcome = 'late';
-    elseif v_state <> 'open' or v_known_cost <> p_cost then
-      set v_outcome = 'repeated';
-    elseif v_burst is null then
-      set v_outcome = 'unknown';
-    elseif p_kind = 'cancel' and v_granted < p_granted then
-      set v_outcome = 'late';
-    end if;
-    if v_outcome <> 'done' then
-      if v_new then
-        delete from token_receipts where id = v_receipt and bucket = v_id;
-      end if;
-      leave adjust;
-    end if;
-
-    set v_given_back = case p_kind
-      when 'cancel' then greatest(p_cost - (v_granted - p_granted), 0)
-      when 'refund' then least(p_tokens, p_cost)
-      else p_cost - p_tokens
-    end;
-    if p_kind = 'cancel' and v_granted = p_granted then
-      set v_granted = greatest(v_granted - p_cost, 0);
-    end if;
-    select (v_now - anchor) div step_ns * step_ticks,
-           (v_now + 31622400000000000 - anchor) div step_ns * step_ticks,
-           burst + longest_wait + (1000000000 div step_ns + 1) * step_ticks, longest_wait
-      into v_clock, v_year, v_furthest, v_longest_wait from token_buckets where id = v_id;
-    if v_given_back >= 0 then
-      -- More than the bucket holds, too: debts may be from before it held less. What is granted after it is no sum that
-      -- overflows.
-      set v_full_at = greatest(v_full_at - cast(v_given_back as decimal(65, 0)) * v_token_ticks, -v_burst),
-          v_granted = least(v_granted, 4611686018427387903);
-    else
-      -- The clock was set back: it is empty from now on, as a request would find it.
-      if v_full_at - v_clock > v_furthest then
-        set v_full_at = v_clock + v_burst, v_longest_wait = 0;
-      end if;
-      set v_owed = greatest(v_full_at, v_clock) - cast(v_given_back as decimal(65, 0)) * v_token_ticks;
-      set v_full_at = greatest(v_full_at, least(v_owed, v_year + cast(v_burst as decimal(65, 0)))),
-          v_granted = least(cast(v_granted as decimal(65, 0)) - v_given_back, 4611686018427387903);
-    end if;
-    update token_buckets
-       set full_at = v_full_at, granted = v_granted,
-           longest_wait = greatest(v_longest_wait, if(v_given_back < 0, v_full_at - v_clock - v_burst, 0))
-     where id = v_id;
-    update token_receipts
-       set state = case p_kind when 'cancel' then 'cancelled' when 'refund' then 'refunded' else 'settled' end,
-           expires_at = greatest(expires_at, acts_at, v_now + 86400000000000)
-     where id = v_receipt and bucket = v_id;
-  end adjust;
-
+  call token_adjust_one_v1(p_kind, p_receipt, p_id, p_cost, p_granted, p_acts_at, p_tokens, v_outcome, v_given_back);
   if v_own then commit and no chain no release; end if;
   select v_outcome as outcome, v_given_back as given_back;
 end

@@ -64,6 +64,9 @@ impl Migrate for MySql {
         54 "0054_token_window_step_back_v1",
         55 "0055_token_take_alike_v1",
         56 "0056_token_list_windows",
+        57 "0057_token_adjust_one_v1",
+        58 "0058_token_adjust_one_in_window_v1",
+        59 "0059_token_adjust_many_v1",
     );
 
     async fn applied(pool: &MySqlPool) -> Result<Vec<i64>, Error> {

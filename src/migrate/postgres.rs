@@ -53,6 +53,7 @@ impl Migrate for Postgres {
         44 "0044_peek",
         45 "0045_grant_alike",
         46 "0046_token_window_levels",
+        47 "0047_adjust_many",
     );
 
     async fn applied(pool: &PgPool) -> Result<Vec<i64>, Error> {

@@ -1,9 +1,8 @@
 use super::ask::Ask;
-use super::call::Reply;
 use crate::answer::Answer;
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 use crate::window::Counts;
-use crate::{Adjusted, Decision, Error, Key, Outcome, TakeError};
+use crate::{Adjusted, Adjustment, Decision, Error, Outcome, TakeError};
 
 /// What became of an adjustment, and how many tokens were given back.
 #[allow(unreachable_pub)]
@@ -11,7 +10,7 @@ pub type AdjustedColumns = (String, i64);
 
 /// The answers to each request for one bucket, in the order of the requests, as often as each stands for one.
 pub(super) fn of_each(answers: Vec<Answer>, asks: &[Ask], attempts: u32) -> Result<Vec<Outcome>, Error> {
-    complete(&answers, asks.iter().map(|ask| ask.times).sum())?;
+    complete(answers.len(), asks.iter().map(|ask| ask.times).sum())?;
     let mut answers = answers.into_iter();
     let mut outcomes = Vec::with_capacity(answers.len());
     for ask in asks {
@@ -26,7 +25,7 @@ pub(super) fn of_each(answers: Vec<Answer>, asks: &[Ask], attempts: u32) -> Resu
 /// The answers to requests for several buckets each, in the order of the requests.
 pub(super) fn of_all(answers: Vec<Answer>, asks: &[Ask], attempts: u32) -> Result<Vec<Outcome>, Error> {
     let limits: usize = asks.iter().map(|ask| ask.take.limits.len()).sum();
-    complete(&answers, limits.try_into().unwrap_or(i64::MAX))?;
+    complete(answers.len(), limits.try_into().unwrap_or(i64::MAX))?;
     let mut answers = answers.into_iter();
     let outcome = |ask: &Ask| {
         // All of them are its own, whatever comes of the first.
@@ -41,23 +40,25 @@ pub(super) fn of_all(answers: Vec<Answer>, asks: &[Ask], attempts: u32) -> Resul
     Ok(asks.iter().map(outcome).collect())
 }
 
-/// What an adjustment came to.
-pub(super) fn adjusted(reply: Reply, key: &Key) -> Result<Result<Adjusted, TakeError>, Error> {
-    let (outcome, given_back) = match reply {
-        Reply::Adjusted(columns) => columns,
-        Reply::Answers(_) | Reply::Counted(_) => (String::new(), 0),
-    };
-    match outcome.as_str() {
-        "done" => Ok(Ok(Adjusted::Done(given_back))),
-        "late" => Ok(Ok(Adjusted::Late)),
-        "repeated" => Ok(Ok(Adjusted::Repeated)),
-        "unknown" => Ok(Err(TakeError::UnknownBucket(key.clone()))),
-        other => Err(Error::other(sqlx::Error::Protocol(format!("the outcome {other:?}")))),
-    }
+/// What adjustments came to, in their order.
+pub(super) fn adjusted(
+    answers: Vec<AdjustedColumns>,
+    adjustments: &[Adjustment],
+) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+    complete(answers.len(), adjustments.len().try_into().unwrap_or(i64::MAX))?;
+    let adjusted = answers.into_iter().zip(adjustments).map(|((outcome, given_back), Adjustment { receipt, .. })| {
+        match outcome.as_str() {
+            "done" => Ok(Ok(Adjusted::Done(given_back))),
+            "late" => Ok(Ok(Adjusted::Late)),
+            "repeated" => Ok(Ok(Adjusted::Repeated)),
+            "unknown" => Ok(Err(TakeError::UnknownBucket(receipt.key.clone()))),
+            other => Err(Error::other(sqlx::Error::Protocol(format!("the outcome {other:?}")))),
+        }
+    });
+    adjusted.collect()
 }
 
-fn complete(answers: &[Answer], asked: i64) -> Result<(), Error> {
-    let answered = answers.len();
+fn complete(answered: usize, asked: i64) -> Result<(), Error> {
     if i64::try_from(answered) != Ok(asked) {
         let lost = format!("{answered} answers to {asked} requests");
         return Err(Error::OutcomeUnknown(std::sync::Arc::new(sqlx::Error::Protocol(lost))));

@@ -13,7 +13,7 @@ pub(super) enum Call {
     Each(Arc<[Ask]>),
     /// Requests for several buckets each.
     All(Arc<[Ask]>),
-    Adjust(Arc<Adjustment>),
+    Adjust(Arc<[Adjustment]>),
     /// A request under a sliding window, or one that is only to be counted in it.
     Window(Arc<Ask>, Counting),
 }
@@ -30,7 +30,7 @@ pub enum Counting {
 #[derive(Debug)]
 pub(super) enum Reply {
     Answers(Vec<Answer>),
-    Adjusted(AdjustedColumns),
+    Adjusted(Vec<AdjustedColumns>),
     Counted(Counted),
 }
 
@@ -43,7 +43,7 @@ impl Call {
         match self {
             Self::Each(asks) => DB::take(connection, asks, clock).await.map(Reply::Answers),
             Self::All(asks) => DB::take_all(connection, asks, clock).await.map(Reply::Answers),
-            Self::Adjust(adjustment) => DB::adjust(connection, adjustment, clock).await.map(Reply::Adjusted),
+            Self::Adjust(adjustments) => DB::adjust(connection, adjustments, clock).await.map(Reply::Adjusted),
             Self::Window(ask, counting) => DB::take_window(connection, ask, *counting, clock).await.map(Reply::Counted),
         }
     }
@@ -66,7 +66,8 @@ impl Call {
         match self {
             Self::Each(asks) => asks.iter().map(|ask| ask.times.unsigned_abs()).sum(),
             Self::All(asks) => asks.len() as u64,
-            Self::Adjust(_) | Self::Window(..) => 1,
+            Self::Adjust(adjustments) => adjustments.len() as u64,
+            Self::Window(..) => 1,
         }
     }
 }
@@ -76,6 +77,13 @@ impl Reply {
         match self {
             Self::Answers(answers) => answers,
             Self::Adjusted(_) | Self::Counted(_) => Vec::new(),
+        }
+    }
+
+    pub(super) fn adjusted(self) -> Vec<AdjustedColumns> {
+        match self {
+            Self::Adjusted(adjusted) => adjusted,
+            Self::Answers(_) | Self::Counted(_) => Vec::new(),
         }
     }
 

@@ -63,12 +63,12 @@ pub trait Dialect: Operations {
     ) -> impl Future<Output = Result<Counted, sqlx::Error>> + Send;
 
     #[doc(hidden)]
-    /// Gives back, or pays for, what a grant took.
+    /// Gives back, or pays for, what grants took, in one round trip, and answers in their order.
     fn adjust(
         connection: &mut Self::Connection,
-        adjustment: &Adjustment,
+        adjustments: &[Adjustment],
         clock: &Self::Clock,
-    ) -> impl Future<Output = Result<AdjustedColumns, sqlx::Error>> + Send;
+    ) -> impl Future<Output = Result<Vec<AdjustedColumns>, sqlx::Error>> + Send;
 
     #[doc(hidden)]
     /// What an error that the server reported means for the request.

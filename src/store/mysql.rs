@@ -15,6 +15,7 @@ use crate::answer::Answer;
 use crate::retry::Class;
 use crate::{Adjustment, Counted, Quota};
 
+mod adjust;
 mod admin;
 mod alike;
 mod json;
@@ -88,33 +89,10 @@ impl Dialect for MySql {
 
     async fn adjust(
         connection: &mut MySqlConnection,
-        Adjustment { receipt, kind }: &Adjustment,
+        adjustments: &[Adjustment],
         (): &(),
-    ) -> Result<AdjustedColumns, sqlx::Error> {
-        let (kind, tokens) = kind.figures();
-        if receipt.window {
-            let columns: Vec<AdjustedColumns> = sqlx::query_as("call token_adjust_window_v1(?, ?, ?, ?, ?, ?)")
-                .bind(kind)
-                .bind(receipt.id.hyphenated().to_string())
-                .bind(receipt.key.as_str())
-                .bind(receipt.taken.cost)
-                .bind(receipt.taken.acts_at)
-                .bind(tokens)
-                .fetch_all(connection)
-                .await?;
-            return columns.into_iter().next().ok_or(sqlx::Error::RowNotFound);
-        }
-        let columns: Vec<AdjustedColumns> = sqlx::query_as("call token_adjust_v1(?, ?, ?, ?, ?, ?, ?)")
-            .bind(kind)
-            .bind(receipt.id.hyphenated().to_string())
-            .bind(receipt.key.as_str())
-            .bind(receipt.taken.cost)
-            .bind(receipt.taken.granted)
-            .bind(receipt.taken.acts_at)
-            .bind(tokens)
-            .fetch_all(connection)
-            .await?;
-        columns.into_iter().next().ok_or(sqlx::Error::RowNotFound)
+    ) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
+        adjust::adjust(connection, adjustments).await
     }
 
     fn classify(error: &dyn DatabaseError) -> Class {

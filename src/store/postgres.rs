@@ -14,6 +14,7 @@ use crate::answer::Answer;
 use crate::retry::Class;
 use crate::{Adjustment, Counted, Quota};
 
+mod adjust;
 mod admin;
 mod answers;
 mod several;
@@ -81,31 +82,10 @@ impl Dialect for Postgres {
 
     async fn adjust(
         connection: &mut PgConnection,
-        Adjustment { receipt, kind }: &Adjustment,
+        adjustments: &[Adjustment],
         (): &(),
-    ) -> Result<AdjustedColumns, sqlx::Error> {
-        let (kind, tokens) = kind.figures();
-        if receipt.window {
-            return sqlx::query_as("select t.* from tollgate.adjust_window_v1($1, $2, $3, $4, $5, $6) t")
-                .bind(kind)
-                .bind(receipt.id)
-                .bind(receipt.key.as_str())
-                .bind(receipt.taken.cost)
-                .bind(receipt.taken.acts_at)
-                .bind(tokens)
-                .fetch_one(connection)
-                .await;
-        }
-        sqlx::query_as("select t.* from tollgate.adjust_v1($1, $2, $3, $4, $5, $6, $7) t")
-            .bind(kind)
-            .bind(receipt.id)
-            .bind(receipt.key.as_str())
-            .bind(receipt.taken.cost)
-            .bind(receipt.taken.granted)
-            .bind(receipt.taken.acts_at)
-            .bind(tokens)
-            .fetch_one(connection)
-            .await
+    ) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
+        adjust::adjust(connection, adjustments).await
     }
 
     fn classify(error: &dyn DatabaseError) -> Class {

@@ -32,7 +32,7 @@ pub struct SqlStore<DB: Dialect> {
     pub(super) pool: Pool<DB>,
     clock: DB::Clock,
     isolation: Option<Isolation>,
-    retry: Retry,
+    pub(super) retry: Retry,
 }
 
 impl<DB: Dialect> SqlStore<DB> {
@@ -133,11 +133,11 @@ impl<DB: Dialect> SqlStore<DB> {
         Ok(outcome.map(|decision| decision.after(attempts)))
     }
 
-    pub(super) async fn converse(&self, call: Call) -> Result<(Reply, u32), Error> {
+    async fn converse(&self, call: Call) -> Result<(Reply, u32), Error> {
         self.converse_by(self.retry, call).await
     }
 
-    async fn converse_by(&self, retry: Retry, call: Call) -> Result<(Reply, u32), Error> {
+    pub(super) async fn converse_by(&self, retry: Retry, call: Call) -> Result<(Reply, u32), Error> {
         let about = telemetry::Call { engine: DB::URL_SCHEMES[0], what: call.name(), requests: call.requests() };
         let attempts = retry.run(|deadline| self.attempt(call.clone(), deadline));
         let conversing: Conversing<'_, Reply> = Box::pin(telemetry::observed(about, attempts));

@@ -12,10 +12,10 @@ use super::dialect::Dialect;
 use super::isolation::Isolation;
 use super::sql::SqlStore;
 use crate::answer::{Answer, Word};
-use crate::book;
 use crate::retry::Class;
-use crate::{Adjusted, Adjustment, Clock, Counted, SystemClock};
+use crate::{Adjustment, Clock, Counted, SystemClock};
 
+mod adjust;
 mod admin;
 mod json;
 mod line;
@@ -135,31 +135,10 @@ impl Dialect for Sqlite {
 
     async fn adjust(
         connection: &mut SqliteConnection,
-        Adjustment { receipt, kind }: &Adjustment,
+        adjustments: &[Adjustment],
         clock: &HostClock,
-    ) -> Result<AdjustedColumns, sqlx::Error> {
-        let mut transaction = begin(connection).await?;
-        if receipt.window {
-            let of = receipt.key.of_window();
-            let held = receipts::find(&mut transaction, receipt.id, &of).await?;
-            let mut row = windows::find(&mut transaction, &receipt.key).await?;
-            let (adjusted, held) = book::adjust(*kind, receipt.taken, held, row.as_mut(), clock.now());
-            if let (Some(held), Some(row)) = (held, row) {
-                receipts::write(&mut transaction, receipt.id, &of, &held).await?;
-                windows::write(&mut transaction, &receipt.key, &row).await?;
-            }
-            transaction.commit().await?;
-            return Ok(columns(adjusted));
-        }
-        let held = receipts::find(&mut transaction, receipt.id, &receipt.key).await?;
-        let mut row = row::find(&mut transaction, &receipt.key).await?;
-        let (adjusted, held) = book::adjust(*kind, receipt.taken, held, row.as_mut(), clock.now());
-        if let (Some(held), Some(row)) = (held, row) {
-            receipts::write(&mut transaction, receipt.id, &receipt.key, &held).await?;
-            row::write(&mut transaction, &receipt.key, &row).await?;
-        }
-        transaction.commit().await?;
-        Ok(columns(adjusted))
+    ) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
+        adjust::adjust(connection, adjustments, clock).await
     }
 
     fn classify(error: &dyn DatabaseError) -> Class {
@@ -206,16 +185,6 @@ async fn begin(connection: &mut SqliteConnection) -> Result<Transaction<'_, Sqli
         connection.begin().await
     } else {
         connection.begin_with("begin immediate").await
-    }
-}
-
-/// What became of an adjustment, in the routines' words.
-fn columns(adjusted: Result<Adjusted, Word>) -> AdjustedColumns {
-    match adjusted {
-        Ok(Adjusted::Done(tokens)) => ("done".into(), tokens),
-        Ok(Adjusted::Late) => ("late".into(), 0),
-        Ok(Adjusted::Repeated) => ("repeated".into(), 0),
-        Err(_) => ("unknown".into(), 0),
     }
 }
 

@@ -83,8 +83,10 @@ pub async fn adjust_within<C>(connection: &mut C, adjustment: &Adjustment) -> Re
 where
     C: Connection<Database: Dialect<Connection = C>>,
 {
-    let reply = converse::<C::Database>(connection, Call::Adjust(adjustment.clone().into())).await?;
-    answer::adjusted(reply, adjustment.receipt.key())
+    let adjustments = [adjustment.clone()];
+    let reply = converse::<C::Database>(connection, Call::Adjust(Arc::new(adjustments.clone()))).await?;
+    let mut adjusted = answer::adjusted(reply.adjusted(), &adjustments)?;
+    adjusted.pop().ok_or_else(|| Error::other(sqlx::Error::RowNotFound))
 }
 
 async fn converse<DB: Dialect>(connection: &mut DB::Connection, call: Call) -> Result<super::call::Reply, Error> {

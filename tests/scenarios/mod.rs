@@ -1,5 +1,6 @@
 //! What every store must do, in a database or in memory, under a clock of the test's.
 
+pub(crate) mod adjustments;
 pub(crate) mod admin;
 pub(crate) mod holding;
 pub(crate) mod inputs;
@@ -145,6 +146,9 @@ macro_rules! for_each_scenario {
             receipts: after_a_reset_a_turn_gives_nothing_back_and_a_refund_no_more_than_there_is_room_for,
             receipts: another_buckets_receipt_cancels_and_settles_nothing,
             receipts: a_receipt_for_a_bucket_that_is_gone_is_an_error,
+            adjustments: what_is_adjusted_at_once_comes_to_what_it_does_one_by_one,
+            adjustments: what_is_adjusted_of_one_key_at_once_is_adjusted_in_the_order_given,
+            adjustments: any_number_of_adjustments_is_answered_in_the_order_given,
             windows: a_window_grants_its_maximum_and_what_leaves_it,
             windows: a_window_is_looked_at_without_counting,
             windows: no_interval_sees_more_than_the_maximum,

@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
-use crate::Quota;
 use crate::bucket::Request;
 use crate::store::ask::Ask;
 use crate::store::columns::Columns;
+use crate::{Adjustment, Quota};
 
 /// The argument of `token_take_many_v1`. Nothing in it needs escaping.
 pub(super) fn requests(asks: &[Ask]) -> String {
@@ -37,6 +37,16 @@ pub(super) fn limits(ask: &Ask, places: impl IntoIterator<Item = usize>) -> Stri
         let (terms, plan) = (terms(ask.quota(place)), hex(ask.plan(place)));
         let Request { cost, keep, .. } = ask.request_at(place);
         format!("[{},{cost},{keep},{terms},{plan}]", hex(Some(ask.take.limits[place].key().as_str())))
+    }))
+}
+
+/// The argument of `token_adjust_many_v1`.
+pub(super) fn adjustments(adjustments: &[Adjustment]) -> String {
+    array(adjustments.iter().map(|Adjustment { receipt, kind, .. }| {
+        let ((kind, tokens), taken) = (kind.figures(), receipt.taken);
+        let (id, key) = (receipt.id.hyphenated(), hex(Some(receipt.key.as_str())));
+        let (cost, granted, acts_at) = (taken.cost, taken.granted, taken.acts_at);
+        format!("[\"{kind}\",\"{id}\",{key},{cost},{granted},{acts_at},{tokens},{}]", u8::from(receipt.window))
     }))
 }
 

@@ -4,7 +4,7 @@ use crate::book::{Override, Plan, Row, Setting};
 use crate::bucket::Bucket;
 use crate::{Key, Quota};
 
-/// A row of read.sql or of `take_all.sql`.
+/// A row of read.sql, of adjust.sql or of `take_all.sql`.
 pub(super) struct Line<'a>([&'a str; 14]);
 
 impl<'a> From<&'a str> for Line<'a> {

@@ -1,6 +1,8 @@
 use sqlx::sqlite::SqliteConnection;
 use uuid::Uuid;
 
+use super::json::Array;
+use super::line::Line;
 use crate::Key;
 use crate::book::{Held, State};
 use crate::bucket::Receipt;
@@ -14,11 +16,19 @@ pub(super) async fn find(connection: &mut SqliteConnection, id: Uuid, key: &Key)
     .bind(key.as_str())
     .fetch_optional(connection)
     .await?;
-    let held = |(cost, granted, acts_at, state, expires_at): (i64, i64, i64, String, i64)| {
-        let state = State::parse(&state).ok_or_else(|| sqlx::Error::Protocol(format!("the state {state:?}")))?;
-        Ok(Held { receipt: Receipt { cost, granted, acts_at }, state, expires_at })
-    };
-    found.map(held).transpose()
+    found
+        .map(|(cost, granted, acts_at, state, expires_at)| held(cost, granted, acts_at, &state, expires_at))
+        .transpose()
+}
+
+/// A receipt as adjust.sql answers it.
+pub(super) fn of_line(line: &Line<'_>) -> Result<Held, sqlx::Error> {
+    held(line.number(2)?, line.number(3)?, line.number(4)?, line.word(5), line.number(6)?)
+}
+
+fn held(cost: i64, granted: i64, acts_at: i64, state: &str, expires_at: i64) -> Result<Held, sqlx::Error> {
+    let state = State::parse(state).ok_or_else(|| sqlx::Error::Protocol(format!("the state {state:?}")))?;
+    Ok(Held { receipt: Receipt { cost, granted, acts_at }, state, expires_at })
 }
 
 /// Remembers a receipt.
@@ -28,21 +38,25 @@ pub(super) async fn write(
     key: &Key,
     held: &Held,
 ) -> Result<(), sqlx::Error> {
-    sqlx::query(
-        "insert into token_receipts (id, bucket, cost, granted, acts_at, state, expires_at)
-         values (?1, ?2, ?3, ?4, ?5, ?6, ?7)
-         on conflict (id, bucket) do update
-            set cost = excluded.cost, granted = excluded.granted, acts_at = excluded.acts_at, state = excluded.state,
-                expires_at = excluded.expires_at",
-    )
-    .bind(id.hyphenated().to_string())
-    .bind(key.as_str())
-    .bind(held.receipt.cost)
-    .bind(held.receipt.granted)
-    .bind(held.receipt.acts_at)
-    .bind(held.state.as_str())
-    .bind(held.expires_at)
-    .execute(connection)
-    .await
-    .map(drop)
+    let mut receipts = Array::default();
+    push(&mut receipts, id, key, held);
+    write_all(connection, receipts).await
+}
+
+/// Remembers receipts.
+pub(super) async fn write_all(connection: &mut SqliteConnection, receipts: Array) -> Result<(), sqlx::Error> {
+    sqlx::query(include_str!("receipts.sql")).bind(receipts.into_text()).execute(connection).await.map(drop)
+}
+
+/// Adds a receipt to those that receipts.sql writes.
+pub(super) fn push(receipts: &mut Array, id: Uuid, key: &Key, Held { receipt, state, expires_at }: &Held) {
+    receipts.push_row(&[
+        id.hyphenated().to_string().as_str().into(),
+        key.as_str().into(),
+        receipt.cost.into(),
+        receipt.granted.into(),
+        receipt.acts_at.into(),
+        state.as_str().into(),
+        (*expires_at).into(),
+    ]);
 }

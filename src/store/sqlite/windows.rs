@@ -6,6 +6,8 @@ use super::super::admin::columns::key;
 use super::super::answer::parse_counts;
 use super::super::ask::Ask;
 use super::super::call::Counting;
+use super::json::Array;
+use super::line::Line;
 use super::{receipts, rules};
 use crate::answer::Word;
 use crate::book::{Held, Rules, State};
@@ -82,8 +84,25 @@ type Columns = (String, i64, i64, i64, String, i64, i64);
 
 fn read(columns: Columns) -> Result<(Key, WindowRow), sqlx::Error> {
     let (id, most, interval_ns, resolution_ns, counts, granted, longest_wait) = columns;
-    let ring = Ring { counts: parse_counts(&counts)?, resolution_ns, granted, kept_ns: interval_ns, longest_wait };
-    Ok((key(id)?, WindowRow { window: Window::stored(most, interval_ns, resolution_ns), ring }))
+    Ok((key(id)?, row(most, interval_ns, resolution_ns, &counts, granted, longest_wait)?))
+}
+
+fn row(
+    most: i64,
+    interval_ns: i64,
+    resolution_ns: i64,
+    counts: &str,
+    granted: i64,
+    longest_wait: i64,
+) -> Result<WindowRow, sqlx::Error> {
+    let ring = Ring { counts: parse_counts(counts)?, resolution_ns, granted, kept_ns: interval_ns, longest_wait };
+    Ok(WindowRow { window: Window::stored(most, interval_ns, resolution_ns), ring })
+}
+
+/// A window as adjust.sql answers it.
+pub(super) fn of_line(line: &Line<'_>) -> Result<WindowRow, sqlx::Error> {
+    let (most, interval_ns, resolution_ns) = (line.number(2)?, line.number(3)?, line.number(4)?);
+    row(most, interval_ns, resolution_ns, line.word(5), line.number(6)?, line.number(7)?)
 }
 
 /// Forgets a window, and says whether anything was counted in it.
@@ -95,28 +114,31 @@ pub(super) async fn delete(connection: &mut SqliteConnection, key: &Key) -> Resu
 
 /// Writes the whole row.
 pub(super) async fn write(connection: &mut SqliteConnection, key: &Key, row: &WindowRow) -> Result<(), sqlx::Error> {
-    let counts = row.ring.counts.iter().fold(String::new(), |mut text, (end, count)| {
+    let mut rows = Array::default();
+    push(&mut rows, key, row);
+    write_all(connection, rows).await
+}
+
+/// Writes whole rows.
+pub(super) async fn write_all(connection: &mut SqliteConnection, rows: Array) -> Result<(), sqlx::Error> {
+    sqlx::query(include_str!("windows.sql")).bind(rows.into_text()).execute(connection).await.map(drop)
+}
+
+/// Adds a row to those that windows.sql writes.
+pub(super) fn push(rows: &mut Array, key: &Key, WindowRow { window, ring }: &WindowRow) {
+    let counts = ring.counts.iter().fold(String::new(), |mut text, (end, count)| {
         let comma = if text.is_empty() { "" } else { ", " };
         write!(text, "{comma}{end} {count}").expect("a String takes everything");
         text
     });
-    sqlx::query(
-        "insert into token_windows (id, most, interval_ns, resolution_ns, counts, empty_at, granted, longest_wait)
-         values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
-         on conflict (id) do update
-            set most = excluded.most, interval_ns = excluded.interval_ns, resolution_ns = excluded.resolution_ns,
-                counts = excluded.counts, empty_at = excluded.empty_at, granted = excluded.granted,
-                longest_wait = excluded.longest_wait",
-    )
-    .bind(key.as_str())
-    .bind(row.window.most())
-    .bind(row.ring.kept_ns)
-    .bind(row.ring.resolution_ns)
-    .bind(counts)
-    .bind(row.ring.empty_at(&row.window))
-    .bind(row.ring.granted)
-    .bind(row.ring.longest_wait)
-    .execute(connection)
-    .await
-    .map(drop)
+    rows.push_row(&[
+        key.as_str().into(),
+        window.most().into(),
+        ring.kept_ns.into(),
+        ring.resolution_ns.into(),
+        counts.as_str().into(),
+        ring.empty_at(window).into(),
+        ring.granted.into(),
+        ring.longest_wait.into(),
+    ]);
 }

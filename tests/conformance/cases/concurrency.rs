@@ -9,6 +9,7 @@ use crate::matrix::{Case, Levels, Time, list};
 use crate::rig::Rig;
 use crate::workers::{Callers, Course, Histories, faults, merge, nanoseconds};
 
+mod adjustments;
 mod batches;
 mod lines;
 mod order;
@@ -24,6 +25,7 @@ pub fn cases() -> Vec<Case> {
         list!(Levels::Every, Time::Real, |_| true;
             eight_processes_share_a_bucket, eight_processes_share_sixteen_buckets, first_requests_make_each_bucket_once)
         .to_vec(),
+        adjustments::cases(),
         batches::cases(),
         lines::cases(),
         order::cases(),

@@ -6,7 +6,9 @@ use sqlx::MySqlPool;
 use sqlx::error::DatabaseError;
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
-use tollgate::{Admin, Error, Filter, HoldBack, Limiter, Mode, Override, Quota, Rule, Store, TakeError};
+use tollgate::{
+    Adjusted, Admin, Error, Filter, HoldBack, Limiter, Mode, Override, Quota, Receipt, Rule, Store, TakeError,
+};
 use uuid::Uuid;
 
 use crate::engines::Kind;
@@ -76,6 +78,8 @@ async fn an_applications_role_takes_tokens_and_can_do_nothing_else(rig: Rig) -> 
     }
     assert_eq!(scratch.rig.row(&key).await?.expect("it is there").granted, 2);
     assert!(!app.take(&key).await?.is_granted(), "none of it made a token");
+    let refund = || Receipt::new(Uuid::new_v4(), key.clone(), 1).refund(0);
+    assert_eq!(app.store().adjust(&[refund(), refund()]).await?, [Ok(Adjusted::Done(0)), Ok(Adjusted::Done(0))]);
     // It may tell what it denied, and not what others did.
     app.store().count_denials(&[(key.clone(), 3)]).await?;
     let denied = app.store().most_denied(1).await;

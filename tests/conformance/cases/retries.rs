@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Admin, Error, Isolation, Key, Quota, Receipt, Store, Take};
-use uuid::Uuid;
+use tollgate::{Error, Isolation, Key, Quota, Store, Take};
 
 use crate::engines::{Engine, Kind};
 use crate::held::Held;
@@ -12,6 +11,7 @@ use crate::pools::with_session;
 use crate::rig::Rig;
 use crate::store::AnyStore;
 
+mod adjusting;
 mod deadlock;
 mod mariadb;
 mod postgres;
@@ -25,12 +25,12 @@ pub fn cases() -> Vec<Case> {
             statements_that_time_out_end_after_the_attempts)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.has_sessions && engine.kind != Kind::Sqlite;
-            a_batch_that_meets_a_lock_is_undone_and_left_to_its_caller,
-            what_is_given_back_of_one_key_and_fails_leaves_the_others_theirs)
+            a_batch_that_meets_a_lock_is_undone_and_left_to_its_caller)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Sqlite;
             contention_that_stays_ends_by_the_deadline)
         .to_vec(),
+        adjusting::cases(),
         deadlock::cases(),
         mariadb::cases(),
         postgres::cases(),
@@ -41,27 +41,6 @@ pub fn cases() -> Vec<Case> {
 /// Whether waiters at this level fail once the row that they waited for has changed.
 fn is_snapshot(level: Option<Isolation>) -> bool {
     matches!(level, Some(Isolation::RepeatableRead | Isolation::Serializable))
-}
-
-async fn what_is_given_back_of_one_key_and_fails_leaves_the_others_theirs(rig: Rig) -> anyhow::Result<()> {
-    let store = rig.store().deadline(Duration::from_millis(300));
-    let (mut keys, mut refunds) = (Vec::new(), Vec::new());
-    for _ in 0..20 {
-        let take = Take::from(rig.bucket(a_hundred_a_day()).await?).cost(5);
-        assert!(rig.decide(take.clone()).await?.is_granted());
-        keys.push(take.key().clone());
-        // Twice, as two requests took them.
-        refunds.extend([2, 3].map(|tokens| Receipt::new(Uuid::new_v4(), take.key().clone(), 5).refund(tokens)));
-    }
-    let held = Held::bucket(&rig, &keys[10]).await?;
-    let error = store.adjust(&refunds).await.expect_err("one of them is locked");
-    assert!(error.is_outcome_unknown(), "{error:?}");
-    held.commit().await?;
-    for (number, key) in keys.iter().enumerate().filter(|(number, _)| *number != 10) {
-        let available = store.peek(key).await?.map(|level| level.available);
-        assert_eq!(available, Some(100), "key {number}");
-    }
-    Ok(())
 }
 
 async fn a_lock_that_is_free_in_the_end_is_had(rig: Rig) -> anyhow::Result<()> {

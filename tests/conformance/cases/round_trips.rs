@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tollgate::{HoldBack, Limiter, Quota, Rule, Store, Take, Window};
+use tollgate::{Adjusted, Adjustment, HoldBack, Limiter, Quota, Receipt, Rule, Store, Take, Window};
+use uuid::Uuid;
 
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
@@ -20,7 +21,7 @@ pub fn cases() -> Vec<Case> {
         each_verb_is_one_round_trip, a_cancel_is_one_round_trip_more, several_limits_are_one_round_trip,
         a_window_is_one_round_trip, holding_back_is_one_round_trip));
     cases.extend(list!(Levels::Pools, Time::Real, |engine| engine.kind != Kind::Sqlite;
-        many_requests_for_several_limits_each_are_one_round_trip));
+        many_requests_for_several_limits_each_are_one_round_trip, many_adjustments_are_one_round_trip));
     cases
 }
 
@@ -65,6 +66,23 @@ async fn many_requests_for_several_limits_each_are_one_round_trip(rig: Rig) -> a
     let global = rig.bucket(quota(100)).await?;
     let take = |_| Take::from(global.clone()).and(rig.key(), Rule::Quota(quota(5)));
     assert_eq!(round_trips(&rig, &(0..10).map(take).collect::<Vec<_>>()).await?, expected(&rig));
+    Ok(())
+}
+
+async fn many_adjustments_are_one_round_trip(rig: Rig) -> anyhow::Result<()> {
+    let (proxied, proxy) = through_proxy(&rig, 1).await?;
+    let mut keys = Vec::new();
+    for _ in 0..10 {
+        keys.push(rig.bucket(quota(100)).await?);
+    }
+    let counter = Counter { proxied, proxy };
+    for warm in [false, true] {
+        let refund = |key: &tollgate::Key| Receipt::new(Uuid::new_v4(), key.clone(), 3).refund(1);
+        let refunds: Vec<Adjustment> = keys.iter().chain(&keys).map(refund).collect();
+        let adjusted = counter.proxied.store().adjust(&refunds).await?;
+        assert!(adjusted.iter().all(|it| *it == Ok(Adjusted::Done(1))), "{adjusted:?}");
+        counter.is(expected(&rig), warm).await;
+    }
     Ok(())
 }
 

@@ -9,6 +9,7 @@ use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::rig::Rig;
 
+mod adjustments;
 mod batches;
 mod extremes;
 mod refusals;
@@ -28,6 +29,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Levels::Pools, Time::Injected, |engine| engine.kind == Kind::Postgres;
         arguments_that_are_left_out_mean_one_token_now,
     ));
+    cases.extend(adjustments::cases());
     cases.extend(batches::cases());
     cases.extend(extremes::cases());
     cases.extend(refusals::cases());

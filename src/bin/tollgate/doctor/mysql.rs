@@ -194,7 +194,8 @@ fn sessions(settings: &Settings, report: &mut Report) {
 const DUPLICATE_COLUMN: u16 = 1060;
 
 /// The routines that a limiter's requests and reservations call, and those by which it peeks.
-const TAKING: [&str; 11] = [
+const TAKING: [&str; 12] = [
+    "token_adjust_many_v1",
     "token_adjust_v1",
     "token_adjust_window_v1",
     "token_decide_all_many_v1",

@@ -93,7 +93,7 @@ async fn grants(connection: &mut PgConnection, report: &mut Report) -> Result<()
                 coalesce(array_agg(distinct p.name) filter (where p.takes and not p.may), '{}'),
                 coalesce(bool_and(p.may) filter (where p.operates), false)
            from (select format('tollgate.%s', p.proname) as name,
-                        p.proname in ('adjust_v1', 'adjust_window_v1', 'explain', 'hold_back_v1', 'peek',
+                        p.proname in ('adjust_many_v1', 'adjust_v1', 'adjust_window_v1', 'explain', 'hold_back_v1', 'peek',
                                       'take_all_many_v1', 'take_all_v1', 'take_many_v1', 'take_times_v1', 'take_v1',
                                       'take_window_v1') as takes,
                         p.proname in ('create_bucket', 'peek_window') as operates,

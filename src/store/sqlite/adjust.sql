@@ -1,0 +1,17 @@
+-- Everything that adjustments need, in one text, as in read.sql.
+-- ?1 keys of buckets, ?2 keys of windows, ?3 arrays of a receipt's id and its bucket, each once: JSON arrays
+select group_concat(line, ',')
+  from (
+select format('bucket %s %s %s %s %s %s %s %s %s %s %s %s %s',
+              asked.key, anchor, full_at, granted, longest_wait, capacity, refill_ns, refill, provisioned, hex(plan),
+              over_capacity, over_refill_ns, over_refill) as line
+  from json_each(?1) asked cross join token_buckets bucket on bucket.id = asked.value
+union all
+select format('window %s %s %s %s %s %s %s', asked.key, most, interval_ns, resolution_ns,
+              replace(replace(counts, ', ', ';'), ' ', ':'), granted, longest_wait)
+  from json_each(?2) asked cross join token_windows counted on counted.id = asked.value
+union all
+select format('receipt %s %s %s %s %s %s', asked.key, cost, granted, acts_at, state, expires_at)
+  from json_each(?3) asked
+ cross join token_receipts receipt on receipt.id = asked.value ->> 0 and receipt.bucket = asked.value ->> 1
+);

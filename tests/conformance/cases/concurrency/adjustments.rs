@@ -1,0 +1,111 @@
+//! Callers who give back tokens of the same keys, each of many keys at once.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
+use tollgate::{Adjusted, Adjustment, Error, Isolation, Quota, Receipt, Rule, Store, Take, Window};
+use uuid::Uuid;
+
+use crate::crowd::Crowd;
+use crate::engines::{Engine, Kind};
+use crate::layers::Layers;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::pools::with_session;
+use crate::rig::Rig;
+use crate::store::AnyStore;
+use crate::taken::drain;
+
+pub fn cases() -> Vec<Case> {
+    list!(Levels::Every, Time::Real, |_| true; calls_that_name_keys_in_opposite_orders_give_back_all).into()
+}
+
+/// They lock in one order, whatever the order given: at READ COMMITTED nobody meets a deadlock. Above it there are failures by
+/// design, and what is repeated after one is done once.
+async fn calls_that_name_keys_in_opposite_orders_give_back_all(rig: Rig) -> anyhow::Result<()> {
+    let crowd = Crowd::new(&rig, CALLERS).await?;
+    let is_exact = matches!(rig.level, None | Some(Isolation::ReadCommitted)) && rig.layers == Layers::None;
+    let mut takes = Vec::new();
+    for n in 0..KEYS {
+        let take = if n % 3 == 2 {
+            Take::from(rig.key()).rule(Rule::Window(Window::new(CAPACITY, DAY, Duration::from_hours(1))?))
+        } else {
+            Take::from(rig.bucket(Quota::interval(CAPACITY, DAY)?).await?)
+        };
+        assert!(rig.decide(take.clone().cost(CAPACITY)).await?.is_granted());
+        takes.push(take);
+    }
+    let start = Arc::new(Barrier::new(CALLERS as usize));
+    let mut callers = JoinSet::new();
+    for caller in 0..CALLERS {
+        let mut takes = takes.clone();
+        if caller % 2 == 1 {
+            takes.reverse();
+        }
+        let store = if is_exact {
+            let (session, _) = with_session(&rig, looks_for_deadlocks(rig.engine)).await?;
+            session.store().max_attempts(1)
+        } else {
+            crowd.rig.store()
+        };
+        let (store, start) = (store.deadline(Duration::from_mins(1)), Arc::clone(&start));
+        let now = Duration::from_nanos(rig.now().await?.unsigned_abs());
+        callers.spawn(async move {
+            start.wait().await;
+            for _ in 0..ROUNDS {
+                let refunds: Vec<_> = takes.iter().map(|take| refund(take, now)).collect();
+                give_back(&store, &refunds).await?;
+            }
+            anyhow::Ok(())
+        });
+    }
+    while let Some(caller) = callers.join_next().await {
+        caller??;
+    }
+    for take in takes {
+        assert_eq!(drain(&rig, &take).await?, i64::from(CALLERS * ROUNDS), "{take:?}");
+    }
+    Ok(())
+}
+
+/// Before PostgreSQL gives up to wait for a row.
+fn looks_for_deadlocks(engine: &Engine) -> &'static str {
+    if engine.kind == Kind::Postgres { "set deadlock_timeout = '10ms'" } else { "select 1" }
+}
+
+/// Of one token of what was taken.
+fn refund(take: &Take, taken_at: Duration) -> Adjustment {
+    let receipt = Receipt::new(Uuid::new_v4(), take.key().clone(), 1);
+    if take.limits().any(|limit| matches!(limit.rule(), Rule::Window(_))) {
+        receipt.in_window(taken_at).refund(1)
+    } else {
+        receipt.refund(1)
+    }
+}
+
+/// Once, however often that has to be asked for.
+async fn give_back(store: &AnyStore, refunds: &[Adjustment]) -> anyhow::Result<()> {
+    loop {
+        match store.adjust(refunds).await {
+            Ok(adjusted) => {
+                anyhow::ensure!(adjusted.iter().all(|it| *it == Ok(Adjusted::Done(1))), "{adjusted:?}");
+                return Ok(());
+            }
+            // PostgreSQL's waits a tenth of a second for a row.
+            Err(Error::Contended { source, .. }) => {
+                let code = source.downcast_ref::<sqlx::Error>().and_then(sqlx::Error::as_database_error);
+                let code = code.and_then(|error| error.code().map(Cow::into_owned));
+                anyhow::ensure!(!["40P01", "40001"].map(Some).contains(&code.as_deref()), "a deadlock: {source}");
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+const CALLERS: u32 = 8;
+const ROUNDS: u32 = 5;
+const KEYS: u32 = 9;
+const CAPACITY: u64 = 1000;
+const DAY: Duration = Duration::from_hours(24);

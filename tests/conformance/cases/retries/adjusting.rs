@@ -1,0 +1,77 @@
+//! Adjustments of many keys, one of which somebody else holds.
+
+use std::sync::Arc;
+
+use tokio::task::JoinSet;
+use tollgate::{Adjusted, Adjustment, Admin, Coalesce, Error, Key, Receipt, Store, Take};
+use uuid::Uuid;
+
+use super::{LONG, a_hundred_a_day};
+use crate::engines::Kind;
+use crate::held::Held;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::rig::Rig;
+
+pub fn cases() -> Vec<Case> {
+    list!(Levels::Pools, Time::Real, |engine| engine.has_sessions && engine.kind != Kind::Sqlite;
+        what_is_given_back_of_one_key_that_is_locked_leaves_the_others_theirs,
+        a_call_that_meets_a_lock_gives_nothing_back_and_is_made_when_it_is_free)
+    .into()
+}
+
+/// Keys of which all was taken, and what gives it back, in two parts each.
+async fn taken(rig: &Rig) -> anyhow::Result<(Vec<Key>, Vec<Adjustment>)> {
+    let (mut keys, mut refunds) = (Vec::new(), Vec::new());
+    for _ in 0..20 {
+        let take = Take::from(rig.bucket(a_hundred_a_day()).await?).cost(5);
+        assert!(rig.decide(take.clone()).await?.is_granted());
+        keys.push(take.key().clone());
+        refunds.extend([2, 3].map(|tokens| Receipt::new(Uuid::new_v4(), take.key().clone(), 5).refund(tokens)));
+    }
+    Ok((keys, refunds))
+}
+
+async fn what_is_given_back_of_one_key_that_is_locked_leaves_the_others_theirs(rig: Rig) -> anyhow::Result<()> {
+    let (keys, refunds) = taken(&rig).await?;
+    let held = Held::bucket(&rig, &keys[10]).await?;
+    let coalesce = Arc::new(Coalesce::new(rig.store().deadline(LONG)));
+    let (mut others, mut locked) = (JoinSet::new(), JoinSet::new());
+    for refund in refunds {
+        let callers = if refund.receipt().key() == &keys[10] { &mut locked } else { &mut others };
+        let coalesce = Arc::clone(&coalesce);
+        callers.spawn(async move { coalesce.adjust(&[refund]).await });
+    }
+    // All of them, before the lock is free.
+    while let Some(adjusted) = others.join_next().await {
+        assert!(matches!(adjusted??[..], [Ok(Adjusted::Done(2 | 3))]));
+    }
+    assert!(locked.try_join_next().is_none());
+    held.commit().await?;
+    while let Some(adjusted) = locked.join_next().await {
+        assert!(matches!(adjusted??[..], [Ok(Adjusted::Done(2 | 3))]));
+    }
+    for key in &keys {
+        assert_eq!(rig.store().peek(key).await?.map(|level| level.available), Some(100), "{key}");
+    }
+    Ok(())
+}
+
+async fn a_call_that_meets_a_lock_gives_nothing_back_and_is_made_when_it_is_free(rig: Rig) -> anyhow::Result<()> {
+    let (keys, refunds) = taken(&rig).await?;
+    let (held, store) = (Held::bucket(&rig, &keys[10]).await?, rig.store().deadline(LONG));
+    let or_fail: Vec<_> = refunds.iter().cloned().map(Adjustment::fail_if_locked).collect();
+    let error = store.adjust(&or_fail).await.expect_err("one of them is locked");
+    assert!(matches!(error, Error::Contended { attempts: 1, .. }), "{error:?}");
+    for key in &keys {
+        assert_eq!(store.peek(key).await?.map(|level| level.available), Some(95), "{key}");
+    }
+    let adjusting = tokio::spawn(async move { store.adjust(&refunds).await });
+    held.blocks(&rig).await?;
+    held.commit().await?;
+    let adjusted = adjusting.await??;
+    assert!(adjusted.iter().all(|it| matches!(it, Ok(Adjusted::Done(2 | 3)))), "{adjusted:?}");
+    for key in &keys {
+        assert_eq!(rig.store().peek(key).await?.map(|level| level.available), Some(100), "{key}");
+    }
+    Ok(())
+}

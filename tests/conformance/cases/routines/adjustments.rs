@@ -1,0 +1,116 @@
+//! The routine that adjusts what several requests took, as any SQL client sees it.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use tollgate::Quota;
+use uuid::Uuid;
+
+use super::START;
+use crate::engines::Kind;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::rig::{Rig, hex};
+
+pub(crate) fn cases() -> Vec<Case> {
+    list!(
+        Levels::Pools, Time::Injected, |engine| engine.has_routines;
+        adjustments_are_answered_in_their_places,
+        adjustments_of_which_one_can_not_be_are_all_refused,
+    )
+    .into()
+}
+
+async fn adjustments_are_answered_in_their_places(rig: Rig) -> anyhow::Result<()> {
+    rig.at(START).await?;
+    let [first, second] = {
+        let quota = Quota::interval(9, Duration::from_hours(1))?;
+        let (a, b) = (rig.bucket(quota).await?, rig.bucket(quota).await?);
+        if a < b { [a, b] } else { [b, a] }
+    };
+    let (repeated, nobodys) = (Uuid::new_v4().to_string(), rig.key());
+    let refund = |receipt: &str, key: &str, tokens: &str, window: &str| {
+        ["refund", receipt, key, "5", "0", "0", tokens, window].map(str::to_owned)
+    };
+    let new = || Uuid::new_v4().to_string();
+    let adjustments = [
+        refund(&new(), second.as_str(), "3", "0"),
+        refund(&repeated, first.as_str(), "2", "0"),
+        refund(&new(), first.as_str(), "1", "1"),
+        refund(&repeated, first.as_str(), "4", "0"),
+        refund(&new(), nobodys.as_str(), "4", "0"),
+        refund(&new(), first.as_str(), "9", "0"),
+    ];
+    let mut found = called(&rig, &adjustments).await?;
+    // In any order.
+    found.sort();
+    let expected = ["1 done 3", "2 done 2", "3 unknown 0", "4 repeated 0", "5 unknown 0", "6 done 5"];
+    ensure!(found == expected, "{found:?}");
+    ensure!(called(&rig, &[]).await?.is_empty());
+    Ok(())
+}
+
+async fn adjustments_of_which_one_can_not_be_are_all_refused(rig: Rig) -> anyhow::Result<()> {
+    let key = rig.bucket(Quota::interval(9, Duration::from_hours(1))?).await?;
+    rig.take(&key).await.map(|decision| assert!(decision.is_granted()))?;
+    let before = rig.row(&key).await?;
+    let right = || ["refund", &Uuid::new_v4().to_string(), key.as_str(), "5", "0", "0", "1", "0"].map(str::to_owned);
+    for (place, wrong) in [
+        (0, "give"),
+        (0, "null"),
+        (1, "null"),
+        (2, "null"),
+        (3, "0"),
+        (3, "null"),
+        (4, "-1"),
+        (4, "null"),
+        (5, "null"),
+        (6, "-1"),
+        (6, "null"),
+    ] {
+        let mut adjustments = [right(), right(), right()];
+        wrong.clone_into(&mut adjustments[1][place]);
+        let refusal = rig.refusal(call(&rig, &adjustments)).await?;
+        ensure!(refusal.sqlstate == "22023", "{wrong} at {place}: {refusal:?}");
+        ensure!(rig.row(&key).await? == before, "{wrong} at {place} moved something");
+    }
+    Ok(())
+}
+
+/// Kind, receipt, id, cost, granted, acts at, tokens, and 1 if in a window.
+type Adjustment = [String; 8];
+
+/// The texts of places and what came of them.
+async fn called(rig: &Rig, adjustments: &[Adjustment]) -> anyhow::Result<Vec<String>> {
+    let rows = rig.sql(call(rig, adjustments)).await?;
+    if rig.engine.kind == Kind::MySql {
+        let answers = rig.sql("select @answers as answers").await?;
+        let answers: Vec<String> = serde_json::from_str(answers[0].text("answers")?.unwrap_or_default())?;
+        return Ok(answers);
+    }
+    let array = |column: &str| -> anyhow::Result<Vec<String>> {
+        let text = rows[0].text(column)?.unwrap_or_default().trim_matches(['{', '}']).to_owned();
+        Ok(text.split(',').filter(|word| !word.is_empty()).map(str::to_owned).collect())
+    };
+    let answers = array("outcomes")?.into_iter().zip(array("given_back")?).enumerate();
+    Ok(answers.map(|(place, (outcome, given_back))| format!("{} {outcome} {given_back}", place + 1)).collect())
+}
+
+fn call(rig: &Rig, adjustments: &[Adjustment]) -> String {
+    let text = |quote: &str, word: &str| {
+        if word == "null" { word.to_owned() } else { format!("{quote}{word}{quote}") }
+    };
+    if rig.engine.kind == Kind::MySql {
+        let each = adjustments.iter().map(|[kind, receipt, id, figures @ ..]| {
+            let id = if id == "null" { id.clone() } else { hex(id.as_bytes()) };
+            let texts = [kind, receipt, &id].map(|word| text("\"", word)).join(",");
+            format!("[{texts},{}]", figures.join(","))
+        });
+        return format!("call token_adjust_many_v1('[{}]', @answers)", each.collect::<Vec<_>>().join(","));
+    }
+    let types = ["text", "uuid", "text", "bigint", "bigint", "bigint", "bigint", "boolean"];
+    let columns = types.iter().enumerate().map(|(place, kind)| {
+        let each = adjustments.iter().map(|adjustment| text("'", &adjustment[place])).collect::<Vec<_>>().join(",");
+        format!("array[{each}]::{kind}[]")
+    });
+    rig.calling("adjust_many_v1", &columns.collect::<Vec<_>>().join(", "))
+}
