@@ -9,11 +9,13 @@ use crate::{
     Take, TakeError, Window, WindowLevel,
 };
 
+mod adjusting;
 mod held;
 mod lane;
 mod leading;
 mod queue;
 
+use adjusting::Adjusting;
 use lane::Lane;
 
 /// A store that asks another one for many callers at once: while calls are under way, requests queue, and the next call
@@ -29,14 +31,18 @@ use lane::Lane;
 /// under a sliding window, and requests that came together in one [`take`](Store::take), which is one call already, are asked
 /// as they are, beside the calls for others.
 ///
+/// What is cancelled, refunded and settled goes together as well, in calls of its own: at once if none is under way, else in
+/// the next one.
+///
 /// # Cancel safety
 ///
 /// A caller that gives up while it queues takes nothing. Once its request is on the way, the tokens may be taken: the
-/// call goes on for the others.
+/// call goes on for the others. What it gives back, or pays for, is given back whether it still waits for that or not.
 #[derive(Debug)]
 pub struct Coalesce<S: Store> {
     store: Arc<S>,
     lanes: Arc<Lanes<S>>,
+    adjusting: Arc<Adjusting<S>>,
     most_together: usize,
     hasher: RandomState,
 }
@@ -66,7 +72,8 @@ impl<S: Store> Coalesce<S> {
             let lane = |most_at_once| Lane::new(Arc::clone(&store), tasks.clone(), all.clone(), most_at_once);
             sizes.map(|most_at_once| Arc::new(lane(most_at_once))).collect()
         });
-        Self { store, lanes, most_together, hasher: RandomState::default() }
+        let adjusting = Arc::new(Adjusting::new(Arc::clone(&store), tasks.clone()));
+        Self { store, lanes, adjusting, most_together, hasher: RandomState::default() }
     }
 
     fn lane(&self, take: &Take) -> &Arc<Lane<S>> {
@@ -112,7 +119,10 @@ impl<S: Store> Store for Coalesce<S> {
     }
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
-        self.store.adjust(adjustments).await
+        match adjustments {
+            [] => self.store.adjust(adjustments).await,
+            _ => self.adjusting.adjust(adjustments).await,
+        }
     }
 
     async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {

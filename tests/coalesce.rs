@@ -6,6 +6,8 @@
 #[path = "giving_up/mod.rs"]
 mod giving_up;
 
+#[path = "coalesce/adjusting.rs"]
+mod adjusting;
 #[path = "coalesce/stores.rs"]
 mod stores;
 

@@ -189,9 +189,9 @@ pub(super) fn hand_out(result: Result<Vec<Outcome>, Error>, answers: Vec<Answer>
 }
 
 /// A call that takes longer does not hold up those behind it.
-const SLOW: Duration = Duration::from_millis(25);
+pub(super) const SLOW: Duration = Duration::from_millis(25);
 
 const MOST_YIELDS: usize = 8;
 
 /// Few enough to leave the host some connections of an ordinary pool, if each waits for a locked row.
-const MOST_ALONE: usize = 8;
+pub(super) const MOST_ALONE: usize = 8;

@@ -17,6 +17,8 @@ use tollgate::{
 pub(crate) struct Gated {
     pub(crate) store: MemoryStore<ManualClock>,
     calls: Mutex<Vec<Vec<String>>>,
+    /// The same of what was to be given back.
+    adjusted: Mutex<Vec<Vec<String>>>,
     /// How many calls for a key are under way, and how many ever were at once.
     under_way: Mutex<HashMap<Key, usize>>,
     pub(crate) most_under_way: AtomicUsize,
@@ -30,6 +32,7 @@ impl Gated {
         Self {
             store: MemoryStore::with_clock(ManualClock::default()),
             calls: Mutex::default(),
+            adjusted: Mutex::default(),
             under_way: Mutex::default(),
             most_under_way: AtomicUsize::new(0),
             gate: Semaphore::new(open),
@@ -39,6 +42,10 @@ impl Gated {
 
     pub(crate) fn calls(&self) -> Vec<Vec<String>> {
         self.calls.lock().clone()
+    }
+
+    pub(crate) fn adjusted(&self) -> Vec<Vec<String>> {
+        self.adjusted.lock().clone()
     }
 }
 
@@ -73,6 +80,14 @@ impl Store for Gated {
     }
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        let keys: Vec<&Key> = adjustments.iter().map(|adjustment| adjustment.receipt().key()).collect();
+        self.adjusted.lock().push(keys.iter().map(ToString::to_string).collect());
+        if keys.iter().any(|key| Some(*key) == self.locked.as_ref()) {
+            if keys.iter().all(|key| *key == keys[0]) {
+                std::future::pending::<()>().await;
+            }
+            return Err(Error::Contended { attempts: 1, source: Arc::new(std::fmt::Error) });
+        }
         self.gate.acquire().await.map_err(Error::other)?.forget();
         self.store.adjust(adjustments).await
     }
@@ -106,8 +121,10 @@ impl Store for Panics {
         Ok(takes.iter().map(|_| Ok(tollgate::Decision::grant(1))).collect())
     }
 
-    async fn adjust(&self, _: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
-        Ok(Vec::new())
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        yield_now().await;
+        assert!(self.0.fetch_add(1, Ordering::Relaxed) > 0, "as it should");
+        Ok(adjustments.iter().map(|_| Ok(Adjusted::Done(1))).collect())
     }
 }
 

@@ -1,0 +1,179 @@
+//! What is given back together in one call.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::timeout;
+use tollgate::{Adjusted, Adjustment, Admin, Coalesce, Error, Key, Limiter, Receipt, Store, TakeError};
+use uuid::Uuid;
+
+use super::stores::{Gated, Panics};
+use super::{settle, take};
+
+type Answers = Result<Vec<Result<Adjusted, TakeError>>, Error>;
+
+fn refund(key: &str) -> Adjustment {
+    Receipt::new(Uuid::new_v4(), Key::try_from(key).expect("a key"), 1).refund(1)
+}
+
+fn adjust<S: Store>(coalesce: &Arc<Coalesce<S>>, adjustments: Vec<Adjustment>) -> JoinHandle<Answers> {
+    let coalesce = Arc::clone(coalesce);
+    tokio::spawn(async move { coalesce.adjust(&adjustments).await })
+}
+
+/// A store of buckets of which all was taken, with a gate that is closed.
+async fn taken(keys: &[&str], locked: Option<&str>) -> anyhow::Result<(Arc<Gated>, Arc<Coalesce<Arc<Gated>>>)> {
+    let mut gated = Gated::new(0);
+    gated.locked = locked.map(Key::try_from).transpose()?;
+    for key in keys {
+        assert!(gated.store.take_one(&take(key).cost(50)).await??.is_granted());
+    }
+    let gated = Arc::new(gated);
+    Ok((Arc::clone(&gated), Arc::new(Coalesce::new(gated))))
+}
+
+async fn available(gated: &Gated, key: &str) -> anyhow::Result<i64> {
+    Ok(gated.store.peek(&Key::try_from(key)?).await?.map_or(0, |level| level.available))
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_given_back_during_a_call_goes_in_the_next_one() -> anyhow::Result<()> {
+    let (gated, coalesce) = taken(&["a", "b"], None).await?;
+    let first = adjust(&coalesce, vec![refund("a")]);
+    settle().await;
+    let several = adjust(&coalesce, vec![refund("b"), refund("nobody's"), refund("b")]);
+    let others: Vec<_> = (0..40).map(|_| adjust(&coalesce, vec![refund("a")])).collect();
+    settle().await;
+    gated.gate.add_permits(2);
+    assert_eq!(first.await??, [Ok(Adjusted::Done(1))]);
+    let unknown = Err(TakeError::UnknownBucket(Key::try_from("nobody's")?));
+    assert_eq!(several.await??, [Ok(Adjusted::Done(1)), unknown, Ok(Adjusted::Done(1))]);
+    for other in others {
+        assert_eq!(other.await??, [Ok(Adjusted::Done(1))]);
+    }
+    assert_eq!(gated.adjusted().iter().map(Vec::len).collect::<Vec<_>>(), [1, 43]);
+    assert_eq!((available(&gated, "a").await?, available(&gated, "b").await?), (41, 2));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_who_refund_through_a_limiter_are_few_calls_and_the_books_balance() -> anyhow::Result<()> {
+    let gated = Arc::new(Gated::new(1000));
+    let limiter = Limiter::builder(Arc::clone(&gated)).build("500/h")?;
+    let mut reservations = Vec::new();
+    for n in 0..250 {
+        reservations.push(limiter.reserve_n(format!("key:{}", n % 10), 2).await?);
+    }
+    gated.gate.forget_permits(1000);
+    let refunding: JoinSet<_> = reservations.into_iter().map(|reservation| reservation.refund(1)).collect();
+    settle().await;
+    gated.gate.add_permits(1000);
+    for given_back in refunding.join_all().await {
+        assert_eq!(given_back?, 1);
+    }
+    assert_eq!(gated.adjusted().iter().map(Vec::len).collect::<Vec<_>>(), [1, 249]);
+    for n in 0..10 {
+        assert_eq!(available(&gated, &format!("key:{n}")).await?, 475);
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_gives_up_in_line_has_their_tokens_given_back() -> anyhow::Result<()> {
+    let (gated, coalesce) = taken(&["a"], None).await?;
+    let callers: Vec<_> = (0..10).map(|_| adjust(&coalesce, vec![refund("a")])).collect();
+    settle().await;
+    for caller in &callers {
+        caller.abort();
+    }
+    for caller in callers {
+        assert!(caller.await.is_err_and(|error| error.is_cancelled()));
+    }
+    gated.gate.add_permits(2);
+    settle().await;
+    assert_eq!(gated.adjusted().iter().map(Vec::len).collect::<Vec<_>>(), [1, 9]);
+    assert_eq!(available(&gated, "a").await?, 10);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_makes_the_call_and_is_not_polled_any_more_keeps_no_others_waiting() -> anyhow::Result<()> {
+    let (gated, coalesce) = taken(&["a"], None).await?;
+    let own = [refund("a")];
+    let mut leader = pin!(coalesce.adjust(&own));
+    assert!(timeout(Duration::from_millis(1), &mut leader).await.is_err());
+    gated.gate.add_permits(2);
+    // In the same task: nobody polls the leader meanwhile.
+    assert_eq!(coalesce.adjust(&[refund("a")]).await?, [Ok(Adjusted::Done(1))]);
+    assert_eq!(leader.await?, [Ok(Adjusted::Done(1))]);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_is_slow_holds_up_no_other() -> anyhow::Result<()> {
+    let (gated, coalesce) = taken(&["slow", "quick"], Some("slow")).await?;
+    gated.gate.add_permits(1000);
+    let slow = adjust(&coalesce, vec![refund("slow")]);
+    settle().await;
+    for _ in 0..20 {
+        assert_eq!(adjust(&coalesce, vec![refund("quick")]).await??, [Ok(Adjusted::Done(1))]);
+    }
+    assert!(!slow.is_finished());
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_undone_for_one_of_its_keys_is_made_again_key_by_key() -> anyhow::Result<()> {
+    let (gated, coalesce) = taken(&["a", "b", "first"], Some("locked")).await?;
+    let first = adjust(&coalesce, vec![refund("first")]);
+    settle().await;
+    let locked = adjust(&coalesce, vec![refund("a"), refund("locked"), refund("b")]);
+    let others: Vec<_> = ["b", "a", "b"].map(|key| adjust(&coalesce, vec![refund(key)])).into();
+    settle().await;
+    gated.gate.add_permits(1000);
+    for answered in others.into_iter().chain([first]) {
+        assert_eq!(answered.await??, [Ok(Adjusted::Done(1))]);
+    }
+    assert!(!locked.is_finished());
+    let mut calls = gated.adjusted();
+    calls[2..].sort();
+    let undone = vec!["a", "locked", "b", "b", "a", "b"];
+    assert_eq!(calls, [vec!["first"], undone, vec!["a"; 2], vec!["b"; 3], vec!["locked"]]);
+    assert_eq!((available(&gated, "a").await?, available(&gated, "b").await?), (2, 3));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_line_takes_no_more_on() -> anyhow::Result<()> {
+    const MOST: usize = 32_768;
+    let (gated, coalesce) = taken(&["a"], None).await?;
+    let _first = adjust(&coalesce, vec![refund("a")]);
+    settle().await;
+    let _line = adjust(&coalesce, vec![refund("a"); MOST]);
+    settle().await;
+    let overloaded = coalesce.adjust(&[refund("a")]).await;
+    assert!(matches!(overloaded, Err(Error::Overloaded(MOST))), "{overloaded:?}");
+    assert_eq!(gated.adjusted().len(), 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_store_that_panics_leaves_no_adjustment_waiting() -> anyhow::Result<()> {
+    let coalesce = Arc::new(Coalesce::new(Panics(AtomicUsize::new(0))));
+    let mut callers: JoinSet<_> = (0..10)
+        .map(|_| {
+            let coalesce = Arc::clone(&coalesce);
+            async move { coalesce.adjust(&[refund("a")]).await }
+        })
+        .collect();
+    let mut ended = Vec::new();
+    while let Some(result) = callers.join_next().await {
+        ended.push(result);
+    }
+    assert!(ended.iter().any(|result| !matches!(result, Ok(Ok(_)))), "{ended:?}");
+    assert_eq!(coalesce.adjust(&[refund("a")]).await?, [Ok(Adjusted::Done(1))]);
+    Ok(())
+}
