@@ -98,6 +98,14 @@ impl Database {
         with_pool!(self, pool => sqlx::raw_sql(sql).execute(pool).await.map(drop))
     }
 
+    /// From now on a commit waits for the disk, until the server starts again. PostgreSQL's do by themselves.
+    pub async fn commit_to_the_disk(&self) -> Result<(), sqlx::Error> {
+        match self {
+            Self::MySql(_) => self.run("set global innodb_flush_log_at_trx_commit = 1").await,
+            Self::Postgres(_) | Self::Sqlite(_) => Ok(()),
+        }
+    }
+
     pub async fn ask(&self, request: &Request) -> Result<Decision, Error> {
         let take = request.take()?;
         Ok(with_pool!(self, pool => SqlStore::from(pool.clone()).take_one(&take).await)??)
