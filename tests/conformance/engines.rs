@@ -30,10 +30,10 @@ pub struct Engine {
     pub copies_databases: bool,
     /// Whether a test can replace the clock of the routines.
     pub time_can_be_injected: bool,
-    /// Through which layers its cases run once more: on each engine through all that a limiter has.
+    /// Through which layers its cases run once more.
     pub layers: &'static [Layers],
-    /// Through which layers a part of them runs once more.
-    pub layers_in_brief: &'static [Layers],
+    /// Through which layers a part of them runs once more, and at which level.
+    pub layers_in_brief: &'static [(Layers, Option<Isolation>)],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,8 +86,17 @@ pub const ENGINES: &[Engine] = &[
         layers: EVERY_LAYER,
         layers_in_brief: &[],
     },
-    Engine { name: "postgres15", url_variable: Some("TOLLGATE_POSTGRES15_URL"), ..POSTGRES },
-    Engine { layers: EVERY_LAYER, ..POSTGRES },
+    Engine {
+        name: "postgres15",
+        url_variable: Some("TOLLGATE_POSTGRES15_URL"),
+        layers_in_brief: &[(Layers::Stacked, None)],
+        ..POSTGRES
+    },
+    Engine {
+        layers: EVERY_LAYER,
+        layers_in_brief: &[(Layers::Denying, None), (Layers::Stacked, Some(Isolation::Serializable))],
+        ..POSTGRES
+    },
     Engine {
         name: "pgbouncer",
         url_variable: Some("TOLLGATE_PGBOUNCER_URL"),
@@ -96,17 +105,12 @@ pub const ENGINES: &[Engine] = &[
         copies_databases: false,
         // It is the server behind it that decides, and a session's settings do not survive a transaction.
         time_can_be_injected: false,
+        layers_in_brief: &[(Layers::Coalesced, None), (Layers::Stacked, None)],
         ..POSTGRES
     },
     Engine { layers: EVERY_LAYER, ..MYSQL },
     // It has MySQL's text.
-    Engine {
-        name: "mariadb",
-        url_variable: Some("TOLLGATE_MARIADB_URL"),
-        layers: &[Layers::Stacked],
-        layers_in_brief: &[Layers::Coalesced],
-        ..MYSQL
-    },
+    Engine { name: "mariadb", url_variable: Some("TOLLGATE_MARIADB_URL"), layers: EVERY_LAYER, ..MYSQL },
     Engine { name: "mysql84", url_variable: Some("TOLLGATE_MYSQL84_URL"), required: false, ..MYSQL },
     Engine {
         name: "yugabyte",

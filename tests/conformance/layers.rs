@@ -6,17 +6,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tollgate::{
-    Adjusted, Adjustment, BucketLevel, Coalesce, DenyCache, Error, HoldBack, Key, Outcome, Rule, Store, Take,
-    TakeError, Window, WindowLevel,
+    Adjusted, Adjustment, BucketLevel, DenyCache, Error, HoldBack, Key, Outcome, Rule, Store, Take, TakeError, Window,
+    WindowLevel,
 };
 
 /// The layers between a case and its store.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub enum Layers {
     None,
+    /// Denials are remembered, and each request is a call of its own, as a limiter without coalescing has it.
+    Denying,
     /// Requests that come at once go together in calls.
     Coalesced,
-    /// The layers that a limiter has if nothing else is said.
+    /// The layers that a limiter has if nothing else is said: both.
     Stacked,
 }
 
@@ -34,37 +36,35 @@ impl Changes {
     }
 }
 
-/// A limiter's layers over a store.
+/// What remembers denials, over a store or over a layer that gathers requests.
 ///
 /// A denial is remembered for a second of the host's at most: so long a case need not see an operator's change, and an
 /// injected clock goes through it in no time. Nobody waits for that here: whenever something has changed, what was denied
 /// before is forgotten.
-pub struct Stacked<S: Store> {
-    coalesce: Arc<Coalesce<S>>,
-    denials: Mutex<(u64, Denying<S>)>,
+pub struct Denying<S: Store> {
+    beneath: Arc<S>,
+    denials: Mutex<(u64, Arc<DenyCache<Arc<S>>>)>,
     changes: Changes,
 }
 
-type Denying<S> = Arc<DenyCache<Arc<Coalesce<S>>>>;
-
-impl<S: Store> Stacked<S> {
-    pub fn new(store: S, changes: Changes) -> Self {
-        let coalesce = Arc::new(Coalesce::new(store));
-        let denials = Mutex::new((changes.count(), Arc::new(DenyCache::new(Arc::clone(&coalesce)))));
-        Self { coalesce, denials, changes }
+impl<S: Store> Denying<S> {
+    pub fn new(beneath: S, changes: Changes) -> Self {
+        let beneath = Arc::new(beneath);
+        let denials = Mutex::new((changes.count(), Arc::new(DenyCache::new(Arc::clone(&beneath)))));
+        Self { beneath, denials, changes }
     }
 
-    fn asked(&self) -> Denying<S> {
+    fn asked(&self) -> Arc<DenyCache<Arc<S>>> {
         let mut denials = self.denials.lock();
         let changes = self.changes.count();
         if denials.0 != changes {
-            *denials = (changes, Arc::new(DenyCache::new(Arc::clone(&self.coalesce))));
+            *denials = (changes, Arc::new(DenyCache::new(Arc::clone(&self.beneath))));
         }
         Arc::clone(&denials.1)
     }
 }
 
-impl<S: Store> Store for Stacked<S> {
+impl<S: Store> Store for Denying<S> {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         self.asked().take(takes).await
     }

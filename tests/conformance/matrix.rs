@@ -1,4 +1,4 @@
-//! Cases × engines × isolation levels, from one list.
+//! Cases × engines × isolation levels and layers, from one list.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -67,10 +67,14 @@ pub fn trials() -> Vec<Trial> {
                     trials.push(trial(case, engine, level, Layers::None));
                 }
             }
-            if !BENEATH.iter().any(|cases| case.name.contains(cases)) {
-                let in_brief =
-                    engine.layers_in_brief.iter().filter(|_| IN_BRIEF.iter().any(|cases| case.name.contains(cases)));
-                trials.extend(engine.layers.iter().chain(in_brief).map(|&layers| trial(case, engine, None, layers)));
+            if named(case, BENEATH) {
+                continue;
+            }
+            trials.extend(engine.layers.iter().map(|&layers| trial(case, engine, None, layers)));
+            for &(layers, level) in engine.layers_in_brief.iter().filter(|_| named(case, IN_BRIEF)) {
+                if case.levels == Levels::Every || level.is_none() {
+                    trials.push(trial(case, engine, level, layers));
+                }
             }
         }
     }
@@ -79,10 +83,16 @@ pub fn trials() -> Vec<Trial> {
 
 fn trial(case: Case, engine: &'static Engine, level: Option<Isolation>, layers: Layers) -> Trial {
     let (_, case_name) = case.name.split_once("cases::").expect("cases live in cases/");
-    let way = match layers {
-        Layers::None => level_name(level),
-        Layers::Coalesced => "coalesced",
-        Layers::Stacked => "stacked",
+    let layered = match layers {
+        Layers::None => None,
+        Layers::Denying => Some("denying"),
+        Layers::Coalesced => Some("coalesced"),
+        Layers::Stacked => Some("stacked"),
+    };
+    let way = match (layered, level) {
+        (None, level) => level_name(level).to_owned(),
+        (Some(layered), None) => layered.to_owned(),
+        (Some(layered), level) => format!("{layered}_{}", level_name(level)),
     };
     let name = format!("{}::{way}::{case_name}", engine.name);
     Trial::test(name, move || {
@@ -104,6 +114,10 @@ fn level_name(level: Option<Isolation>) -> &'static str {
         Some(Isolation::RepeatableRead) => "repeatable_read",
         Some(Isolation::Serializable) => "serializable",
     }
+}
+
+fn named(case: Case, among: &[&str]) -> bool {
+    among.iter().any(|cases| case.name.contains(cases))
 }
 
 /// Cases that no layer takes part in, as they call SQL, an operator's functions, or a store's `take` of many; those with a
@@ -129,10 +143,9 @@ const BENEATH: &[&str] = &[
     "cases::vectors",
 ];
 
-/// Cases of many callers at once, and of anything in any order: the others find by an engine of the same kind what they
-/// would find here.
-const IN_BRIEF: &[&str] =
-    &["cases::cancellation", "cases::concurrency", "cases::fleet", "cases::oracle", "cases::sequences"];
+/// Cases of many callers at once, and of anything in any order: the others find through other layers, or by an engine of the
+/// same kind, what they would find here.
+const IN_BRIEF: &[&str] = &["cases::cancellation", "cases::concurrency", "cases::fleet", "cases::sequences"];
 
 /// Long enough for the slowest case on the slowest machine.
 const HUNG: std::time::Duration = std::time::Duration::from_secs(240);

@@ -8,7 +8,7 @@ use tollgate::{
     PgStore, Rule, SharedWindows, SqliteStore, Store, SweepCursor, Swept, Take, TakeError, Window, WindowLevel,
 };
 
-use crate::layers::{Changes, Layers, Stacked};
+use crate::layers::{Changes, Denying, Layers};
 
 /// A store on any engine.
 #[derive(Clone)]
@@ -35,8 +35,9 @@ type AnyCoalesce = AnyOf<Arc<Coalesce<MySqlStore>>, Arc<Coalesce<PgStore>>, Arc<
 #[derive(Clone)]
 enum Asked {
     Directly,
+    Denying(Arc<Denying<tollgate::AnyStore>>),
     Coalesced(AnyCoalesce),
-    Stacked(Arc<Stacked<tollgate::AnyStore>>),
+    Stacked(Arc<Denying<Coalesce<tollgate::AnyStore>>>),
 }
 
 /// The same expression for a store of whatever kind.
@@ -65,13 +66,12 @@ macro_rules! map {
 impl AnyStore {
     /// One whose clones share its layers.
     pub fn new(database: Database, layers: Layers, changes: Changes) -> Self {
+        let any = || on!(&database, store => tollgate::AnyStore::new(store.clone()));
         let asked = match layers {
             Layers::None => Asked::Directly,
+            Layers::Denying => Asked::Denying(Arc::new(Denying::new(any(), changes.clone()))),
             Layers::Coalesced => Asked::Coalesced(map!(&database, store => Arc::new(Coalesce::new(store.clone())))),
-            Layers::Stacked => {
-                let beneath = on!(&database, store => tollgate::AnyStore::new(store.clone()));
-                Asked::Stacked(Arc::new(Stacked::new(beneath, changes.clone())))
-            }
+            Layers::Stacked => Asked::Stacked(Arc::new(Denying::new(Coalesce::new(any()), changes.clone()))),
         };
         Self { database, changes, layers, asked }
     }
@@ -89,6 +89,7 @@ macro_rules! ask {
     ($any:ident.$method:ident($($argument:expr),*)) => {
         match &$any.asked {
             Asked::Directly => $any.database.$method($($argument),*).await,
+            Asked::Denying(store) => store.$method($($argument),*).await,
             Asked::Coalesced(store) => store.$method($($argument),*).await,
             Asked::Stacked(store) => store.$method($($argument),*).await,
         }
