@@ -4,6 +4,7 @@
 
 mod admin;
 mod answer;
+mod at_work;
 mod book;
 pub mod bucket;
 #[cfg(any(feature = "_calling", feature = "stream"))]

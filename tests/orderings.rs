@@ -1,5 +1,7 @@
 //! What is ordered by hand between atomics, in every order that the memory model allows.
 
+#[path = "../src/at_work.rs"]
+mod at_work;
 #[path = "../src/deny_cache/forgotten.rs"]
 mod forgotten;
 #[path = "../src/lease/keeping.rs"]
@@ -15,6 +17,7 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
+use at_work::AtWork;
 use forgotten::Forgotten;
 use keeping::Keeping;
 
@@ -52,6 +55,78 @@ fn a_task_that_is_broken_off_leaves_its_place_to_another() {
     });
 }
 
+/// A batch of tokens arrives while the keeper looks whether anybody uses the lease still.
+#[test]
+fn a_lease_is_not_forgotten_while_a_batch_arrives() {
+    static CAME_BEFORE: Count = Count::new(0);
+    loom::model(|| {
+        let (debiting, tokens) = (Arc::new(AtWork::default()), Arc::new(AtomicUsize::new(0)));
+        assert!(debiting.begin(), "nobody else has");
+        let arriving = {
+            let (debiting, tokens) = (Arc::clone(&debiting), Arc::clone(&tokens));
+            thread::spawn(move || {
+                tokens.store(BATCH, Ordering::Relaxed);
+                debiting.end();
+            })
+        };
+        let forgotten = debiting.is_over(|| {
+            CAME_BEFORE.fetch_add(1, Ordering::Relaxed);
+            tokens.load(Ordering::Relaxed) == 0
+        });
+        assert!(!forgotten, "its tokens would be lost");
+        arriving.join().expect("no panic");
+    });
+    assert!(CAME_BEFORE.load(Ordering::Relaxed) > 0, "it had arrived now and then");
+}
+
+/// And so no more than may be is held.
+#[test]
+fn who_asks_for_more_knows_of_the_batch_before() {
+    static WAS_NEXT: Count = Count::new(0);
+    loom::model(|| {
+        let (debiting, tokens) = (Arc::new(AtWork::default()), Arc::new(AtomicUsize::new(0)));
+        assert!(debiting.begin() && !debiting.begin(), "one at a time");
+        let arriving = {
+            let (debiting, tokens) = (Arc::clone(&debiting), Arc::clone(&tokens));
+            thread::spawn(move || {
+                tokens.store(BATCH, Ordering::Relaxed);
+                debiting.end();
+            })
+        };
+        if debiting.begin() {
+            WAS_NEXT.fetch_add(1, Ordering::Relaxed);
+            assert_eq!(tokens.load(Ordering::Relaxed), BATCH);
+        }
+        arriving.join().expect("no panic");
+    });
+    assert!(WAS_NEXT.load(Ordering::Relaxed) > 0, "it had ended now and then");
+}
+
+/// The task that tells how often keys were denied begins with it, while somebody counts one more.
+#[test]
+fn what_is_counted_while_a_task_tells_is_told_by_it_or_by_the_next() {
+    static TOLD_AT_ONCE: Count = Count::new(0);
+    static TOLD_LATER: Count = Count::new(0);
+    loom::model(|| {
+        let (telling, denials) = (Arc::new(AtWork::default()), Arc::new(Mutex::new(1)));
+        assert!(telling.begin(), "the first one starts it");
+        let counter = {
+            let (telling, denials) = (Arc::clone(&telling), Arc::clone(&denials));
+            thread::spawn(move || {
+                *denials.lock().expect("no panic") += 1;
+                telling.begin()
+            })
+        };
+        telling.end();
+        let told = std::mem::take(&mut *denials.lock().expect("no panic"));
+        let another_tells = counter.join().expect("no panic");
+        assert!(told == 2 || another_tells, "nobody tells of it");
+        (if told == 2 { &TOLD_AT_ONCE } else { &TOLD_LATER }).fetch_add(1, Ordering::Relaxed);
+    });
+    let told = [TOLD_AT_ONCE.load(Ordering::Relaxed), TOLD_LATER.load(Ordering::Relaxed)];
+    assert!(told.into_iter().all(|times| times > 0), "both were explored");
+}
+
 /// A denial is on its way from the store while tokens are given back there, and its key is forgotten after that.
 #[test]
 fn a_denial_from_before_tokens_were_given_back_is_not_kept() {
@@ -84,3 +159,4 @@ fn a_denial_from_before_tokens_were_given_back_is_not_kept() {
 }
 
 const KEY: u64 = 42;
+const BATCH: usize = 10;

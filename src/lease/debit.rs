@@ -20,7 +20,7 @@ impl<S: Store, C: Clock> Lender<S, C> {
         if !self.try_debit(held, cost, now) {
             // Whoever comes next need not find that out again.
             held.pause(now.saturating_add(ns(self.options.target)));
-            held.end_debit();
+            held.debiting.end();
         }
     }
 
@@ -29,7 +29,7 @@ impl<S: Store, C: Clock> Lender<S, C> {
         let (Ok(runtime), Ok(open)) = (Handle::try_current(), Arc::clone(&self.debits).try_read_owned()) else {
             return false;
         };
-        // Looked at with that in hand: whoever closes after this waits.
+        // Looked at with that in hand: whoever closes after this waits, and whoever closed before had it alone.
         if self.is_closed() {
             return false;
         }
@@ -87,6 +87,6 @@ fn receipt(held: &Held, decision: &Decision) -> Option<Receipt> {
 
 impl Drop for Debiting {
     fn drop(&mut self) {
-        self.held.end_debit();
+        self.held.debiting.end();
     }
 }

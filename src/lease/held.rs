@@ -1,10 +1,11 @@
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use super::books::Books;
 use super::slot::{MOST, Slot};
+use crate::at_work::AtWork;
 use crate::quota::span::nanoseconds;
 use crate::{Decision, Rule, Take};
 
@@ -33,7 +34,7 @@ pub(super) struct Held {
     /// Until then somebody waits for the store's tokens.
     queued_until: AtomicU64,
     /// Whether they are being asked for.
-    debiting: AtomicBool,
+    pub(super) debiting: AtWork,
     pub(super) books: Mutex<Books>,
 }
 
@@ -53,7 +54,7 @@ impl Held {
             missed: AtomicU64::new(used),
             paused_until: AtomicU64::new(0),
             queued_until: AtomicU64::new(0),
-            debiting: AtomicBool::new(false),
+            debiting: AtWork::default(),
             books: Mutex::new(Books::new(used, now.saturating_sub(target))),
         }
     }
@@ -131,20 +132,10 @@ impl Held {
         self.paused_until.store(until, Ordering::Relaxed);
     }
 
-    pub(super) fn is_debiting(&self) -> bool {
-        self.debiting.load(Ordering::Acquire)
-    }
-
     /// Whether the caller is the one to ask for more.
     #[inline]
     pub(super) fn begin_debit(&self, now: u64) -> bool {
-        now >= self.paused_until.load(Ordering::Relaxed)
-            && !self.debiting.load(Ordering::Relaxed)
-            && !self.debiting.swap(true, Ordering::AcqRel)
-    }
-
-    pub(super) fn end_debit(&self) {
-        self.debiting.store(false, Ordering::Release);
+        now >= self.paused_until.load(Ordering::Relaxed) && self.debiting.begin()
     }
 }
 

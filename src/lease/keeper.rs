@@ -31,7 +31,7 @@ impl<S: Store, C: Clock> Lender<S, C> {
             unused.extend(held.retire_expired(now, since));
             let idle = held.is_idle();
             // A debit begins while the lease is in the table: so none begins now.
-            !idle || held.is_debiting() || held.tokens() > 0
+            !(idle && held.debiting.is_over(|| held.tokens() == 0))
         });
         unused
     }

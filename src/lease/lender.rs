@@ -121,11 +121,11 @@ impl<S: Store, C: Clock> Lender<S, C> {
 
     /// From now on nothing more is taken.
     pub(super) fn stop(&self) {
-        self.closed.store(true, Ordering::SeqCst);
+        self.closed.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::SeqCst)
+        self.closed.load(Ordering::Relaxed)
     }
 
     /// Gives back what is held of a key, as far as there is an answer, and starts anew with it.

@@ -1,5 +1,4 @@
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use quick_cache::{OptionsBuilder, UnitWeighter};
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
+use crate::at_work::AtWork;
 use crate::{Error, Key, Store};
 
 /// How often keys were denied, of those that are denied most. A task of its own tells the store now and then: what was not
@@ -16,7 +16,7 @@ use crate::{Error, Key, Store};
 pub(super) struct Denied {
     counts: Cache<Key, u64, UnitWeighter, RandomState>,
     /// Whether a task is about to tell.
-    telling: AtomicBool,
+    telling: AtWork,
 }
 
 impl Denied {
@@ -27,7 +27,7 @@ impl Denied {
             OptionsBuilder::new().estimated_items_capacity(most).weight_capacity(most as u64).shards(1).build();
         let options = options.expect("its capacity was said");
         let (hasher, lifecycle) = (RandomState::default(), DefaultLifecycle::default());
-        Self { counts: Cache::with_options(options, UnitWeighter, hasher, lifecycle), telling: AtomicBool::new(false) }
+        Self { counts: Cache::with_options(options, UnitWeighter, hasher, lifecycle), telling: AtWork::default() }
     }
 
     /// Counts a denial; if nobody is about to tell of it, a task will.
@@ -40,7 +40,7 @@ impl Denied {
             // Fails if it is taken away at this moment.
             let _ = place.insert(1);
         }
-        if self.telling.load(Ordering::Relaxed) || self.telling.swap(true, Ordering::AcqRel) {
+        if !self.telling.begin() {
             return;
         }
         // Who drops the limiter does not want it any more.
@@ -71,7 +71,7 @@ struct Telling(Weak<Denied>);
 impl Drop for Telling {
     fn drop(&mut self) {
         if let Some(denied) = self.0.upgrade() {
-            denied.telling.store(false, Ordering::Release);
+            denied.telling.end();
         }
     }
 }

@@ -1,5 +1,5 @@
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -16,20 +16,32 @@ pub(super) struct Sweeper {
     due: AtomicU64,
     /// Between how many times `EVERY` requests runs are made.
     pace: AtomicU64,
-    busy: AtomicBool,
     progress: Mutex<Progress>,
 }
 
 #[derive(Debug, Default)]
 struct Progress {
+    /// Whether a run is under way.
+    busy: bool,
     after: Option<SweepCursor>,
     rests_until: Option<Instant>,
+}
+
+impl Progress {
+    /// Whether the caller is the one to begin a run.
+    fn begin(&mut self) -> bool {
+        if self.busy || self.rests_until.is_some_and(|until| Instant::now() < until) {
+            return false;
+        }
+        self.busy = true;
+        true
+    }
 }
 
 impl Default for Sweeper {
     fn default() -> Self {
         let (requests, due, pace) = (AtomicU64::new(0), AtomicU64::new(EVERY), AtomicU64::new(1));
-        Self { requests, due, pace, busy: AtomicBool::default(), progress: Mutex::default() }
+        Self { requests, due, pace, progress: Mutex::default() }
     }
 }
 
@@ -44,13 +56,10 @@ impl Sweeper {
         }
         // So that those who come while it is under way, or where there is no runtime, pass by this.
         self.due.store(requests + EVERY, Ordering::Relaxed);
-        if self.busy.swap(true, Ordering::AcqRel) {
+        if !self.progress.lock().begin() {
             return;
         }
         let (busy, store) = (Busy(Arc::clone(self)), Arc::clone(store));
-        if self.progress.lock().rests_until.is_some_and(|until| Instant::now() < until) {
-            return;
-        }
         // Without a runtime there is only this process's memory, which clears away by itself when it is full.
         if let Ok(runtime) = Handle::try_current() {
             // A role that may not sweep limits all the same.
@@ -99,7 +108,7 @@ struct Busy(Arc<Sweeper>);
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.0.busy.store(false, Ordering::Release);
+        self.0.progress.lock().busy = false;
     }
 }
 

@@ -11,6 +11,7 @@ use crate::{Key, Mode, Override, Plan, Rule, Switch};
 #[derive(Debug, Default)]
 pub(super) struct RuleBook {
     choices: RwLock<Choices>,
+    /// Whether the mode or an override may have a say: all that it tells, so that what they are is read under the lock alone.
     any: AtomicBool,
 }
 
@@ -43,7 +44,7 @@ impl RuleBook {
             Rule::Plan(plan) if row.plan.as_deref() == Some(plan) => Some(plan),
             _ => return false,
         };
-        if plan.is_none() && !self.any.load(Ordering::Acquire) {
+        if plan.is_none() && !self.any.load(Ordering::Relaxed) {
             return row.over.is_none();
         }
         self.read(|choices| choices.leave(key, plan, row, now))
@@ -79,7 +80,7 @@ impl RuleBook {
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut Choices) -> T) -> T {
         let mut choices = self.choices.write();
         let changed = change(&mut choices);
-        self.any.store(choices.all.mode != Mode::Enforce || !choices.overrides.is_empty(), Ordering::Release);
+        self.any.store(choices.all.mode != Mode::Enforce || !choices.overrides.is_empty(), Ordering::Relaxed);
         changed
     }
 }
