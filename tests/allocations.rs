@@ -1,4 +1,4 @@
-//! A decision in this process allocates nothing.
+//! A decision in this process allocates nothing, and one that is asked for elsewhere its reply slot.
 
 #![allow(unsafe_code, reason = "an allocator is made of it")]
 
@@ -168,14 +168,18 @@ async fn a_grant_from_a_lease_allocates_nothing() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A store that grants, and allocates the answers only.
+/// A store that grants after others could come, and allocates only the answers to several requests.
 struct Granting;
 
 impl Store for Granting {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        // So that others come meanwhile.
         tokio::task::yield_now().await;
         Ok(takes.iter().map(|_| Ok(Decision::grant(1))).collect())
+    }
+
+    async fn take_one(&self, _: &Take) -> Result<Outcome, Error> {
+        tokio::task::yield_now().await;
+        Ok(Ok(Decision::grant(1)))
     }
 
     async fn adjust(&self, _: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
@@ -183,22 +187,23 @@ impl Store for Granting {
     }
 }
 
-/// How often a coalescer allocates for a hundred requests, when so many callers ask for one bucket at once, again and again.
-fn allocations_of_a_hundred(callers: u64) -> anyhow::Result<u64> {
-    const ROUNDS: u64 = 200;
+/// How often is allocated for a hundred requests, when so many callers ask at once, again and again.
+fn allocations_of_a_hundred<F>(callers: usize, ask: impl Fn(usize) -> F) -> anyhow::Result<u64>
+where
+    F: Future<Output = anyhow::Result<bool>>,
+{
+    const ROUNDS: usize = 200;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     runtime.block_on(async {
-        let coalesce = Coalesce::new(Granting);
-        let take = Take::from(Key::try_from("user:42")?).rule(Rule::try_from("10/s")?);
         let mut counted = 0;
         for _ in 0..ROUNDS {
-            let mut asked: Vec<_> = (0..callers).map(|_| Box::pin(coalesce.take_one(&take))).collect();
+            let mut asked: Vec<_> = (0..callers).map(|caller| Box::pin(ask(caller))).collect();
             let before = ALLOCATIONS.get();
             poll_fn(|context| {
                 asked.retain_mut(|one| match one.as_mut().poll(context) {
                     Poll::Pending => true,
-                    Poll::Ready(outcome) => {
-                        assert!(outcome.is_ok_and(|outcome| outcome.is_ok_and(|decision| decision.is_granted())));
+                    Poll::Ready(granted) => {
+                        assert!(granted.is_ok_and(|granted| granted));
                         false
                     }
                 });
@@ -207,13 +212,51 @@ fn allocations_of_a_hundred(callers: u64) -> anyhow::Result<u64> {
             .await;
             counted += ALLOCATIONS.get() - before;
         }
-        Ok(100 * counted / (ROUNDS * callers))
+        Ok(100 * counted / (ROUNDS * callers) as u64)
     })
+}
+
+/// As many keys as there are callers at most.
+fn keys() -> Result<Vec<Key>, Error> {
+    (0..MANY).map(|number| Ok(Key::try_from(format!("user:{number}"))?)).collect()
 }
 
 #[test]
 fn a_request_that_goes_with_others_allocates_its_reply_slot() -> anyhow::Result<()> {
-    let (alone, among_256) = (allocations_of_a_hundred(1)?, allocations_of_a_hundred(256)?);
-    assert!(alone <= 1100 && among_256 <= 110, "{alone} for a hundred calls of one request, {among_256} of 256");
+    let coalesce = Coalesce::new(Granting);
+    let rule = Rule::try_from("10/s")?;
+    let takes: Vec<Take> = keys()?.into_iter().map(|key| Take::from(key).rule(rule.clone())).collect();
+    let ask = |place: usize| {
+        let asked = coalesce.take_one(&takes[place]);
+        async move { Ok(asked.await??.is_granted()) }
+    };
+    let alone = allocations_of_a_hundred(1, ask)?;
+    let of_one_key = allocations_of_a_hundred(MANY, |_| ask(0))?;
+    let of_many_keys = allocations_of_a_hundred(MANY, ask)?;
+    assert!(
+        alone <= 310 && of_one_key <= 110 && of_many_keys <= 115,
+        "{alone} for a hundred calls of one request, {of_one_key} of 256 for one bucket, {of_many_keys} of 256 for one each"
+    );
     Ok(())
 }
+
+/// Whatever it has above a store that is not in this process, if nothing else is said.
+#[test]
+fn a_limiter_allocates_no_more_than_what_gathers_its_requests() -> anyhow::Result<()> {
+    let limiter = Limiter::new(Granting, Quota::per_second(10))?;
+    let keys = keys()?;
+    let ask = |place: usize| {
+        let asked = limiter.allow(&keys[place]);
+        async move { Ok(asked.await?.is_granted()) }
+    };
+    let alone = allocations_of_a_hundred(1, ask)?;
+    let of_one_key = allocations_of_a_hundred(MANY, |_| ask(0))?;
+    let of_many_keys = allocations_of_a_hundred(MANY, ask)?;
+    assert!(
+        alone <= 310 && of_one_key <= 110 && of_many_keys <= 115,
+        "{alone} for a hundred calls of one request, {of_one_key} of 256 for one bucket, {of_many_keys} of 256 for one each"
+    );
+    Ok(())
+}
+
+const MANY: usize = 256;

@@ -1,5 +1,7 @@
 use std::sync::Arc;
 
+use smallvec::{SmallVec, smallvec};
+
 use super::lane::{Answer, Lane, hand_out};
 use super::queue::Waiting;
 use crate::take::IfLocked;
@@ -9,13 +11,14 @@ use crate::{Error, Key, Outcome, Store, Take};
 #[derive(Debug)]
 pub(super) struct Held<S: Store> {
     lane: Arc<Lane<S>>,
-    keys: Vec<Key>,
+    /// Often one: whoever asks alone allocates no list.
+    keys: SmallVec<[Key; 1]>,
 }
 
 impl<S: Store> Held<S> {
     /// Of requests in the order of their keys.
     pub(super) fn new(lane: &Arc<Lane<S>>, takes: &[Take]) -> Self {
-        let mut keys: Vec<Key> = takes.iter().map(|take| take.key().clone()).collect();
+        let mut keys: SmallVec<[Key; 1]> = takes.iter().map(|take| take.key().clone()).collect();
         keys.dedup();
         lane.queue.lock().hold(&keys);
         Self { lane: Arc::clone(lane), keys }
@@ -23,7 +26,7 @@ impl<S: Store> Held<S> {
 
     /// Of one key, which the queue holds already.
     pub(super) fn of(lane: &Arc<Lane<S>>, key: &Key) -> Self {
-        Self { lane: Arc::clone(lane), keys: vec![key.clone()] }
+        Self { lane: Arc::clone(lane), keys: smallvec![key.clone()] }
     }
 
     /// Asks for one request.
@@ -49,7 +52,7 @@ impl<S: Store> Held<S> {
         for (key, takes) in std::mem::take(&mut self.keys).into_iter().zip(of_a_key) {
             let again = |take: &Take| Take { if_locked: IfLocked::Retry, ..take.clone() };
             let asked: Vec<_> = takes.iter().map(again).zip(answers.by_ref()).collect();
-            let held = Self { lane: Arc::clone(&self.lane), keys: vec![key] };
+            let held = Self { lane: Arc::clone(&self.lane), keys: smallvec![key] };
             let asking = async move {
                 let _turn = held.lane.alone.acquire().await;
                 // Whoever gave up while they queued takes nothing.
