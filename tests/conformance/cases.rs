@@ -34,6 +34,7 @@ mod sequences;
 mod sweeping;
 mod terms;
 mod transcripts;
+mod updates;
 mod upgrades;
 mod vectors;
 
@@ -64,6 +65,7 @@ pub fn all() -> Vec<Case> {
         clocks::cases(),
         terms::cases(),
         transcripts::cases(),
+        updates::cases(),
         upgrades::cases(),
         routines::cases(),
         runbook::cases(),

@@ -28,6 +28,8 @@ pub struct Engine {
     pub has_sessions: bool,
     /// Whether a database can be made as a copy of another one.
     pub copies_databases: bool,
+    /// Whether versions of a row lie beside each other on pages, as PostgreSQL has them.
+    pub has_heap: bool,
     /// Whether a test can replace the clock of the routines.
     pub time_can_be_injected: bool,
     /// Through which layers its cases run once more.
@@ -58,6 +60,7 @@ const POSTGRES: Engine = Engine {
     has_roles: true,
     has_sessions: true,
     copies_databases: true,
+    has_heap: true,
     time_can_be_injected: true,
     layers: &[],
     layers_in_brief: &[],
@@ -68,6 +71,7 @@ const MYSQL: Engine = Engine {
     kind: Kind::MySql,
     url_variable: Some("TOLLGATE_MYSQL_URL"),
     copies_databases: false,
+    has_heap: false,
     ..POSTGRES
 };
 
@@ -82,6 +86,7 @@ pub const ENGINES: &[Engine] = &[
         has_roles: false,
         has_sessions: true,
         copies_databases: false,
+        has_heap: false,
         time_can_be_injected: true,
         layers: EVERY_LAYER,
         layers_in_brief: &[],
@@ -117,6 +122,7 @@ pub const ENGINES: &[Engine] = &[
         url_variable: Some("TOLLGATE_YUGABYTE_URL"),
         required: false,
         copies_databases: false,
+        has_heap: false,
         ..POSTGRES
     },
 ];

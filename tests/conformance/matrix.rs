@@ -139,6 +139,7 @@ const BENEATH: &[&str] = &[
     "cases::routines",
     "cases::sweeping",
     "cases::transcripts",
+    "cases::updates",
     "cases::upgrades",
     "cases::vectors",
 ];
