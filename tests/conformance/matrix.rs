@@ -121,7 +121,7 @@ fn named(case: Case, among: &[&str]) -> bool {
 }
 
 /// Cases that no layer takes part in, as they call SQL, an operator's functions, or a store's `take` of many; those with a
-/// limiter of their own; and those that count calls and attempts, or wait until each request has a session of its own.
+/// limiter or a lease of their own; and those that count calls and attempts, or wait until each request has a session of its own.
 const BENEATH: &[&str] = &[
     "cases::admin",
     "cases::batches",
@@ -129,6 +129,7 @@ const BENEATH: &[&str] = &[
     "cases::cancellation::calls_of_every_verb",
     "cases::concurrency::waiters",
     "cases::denials",
+    "cases::faults::leased",
     "cases::host",
     "cases::levels",
     "cases::migrations",

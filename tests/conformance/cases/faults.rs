@@ -13,6 +13,7 @@ use crate::rig::Rig;
 
 mod given_back;
 mod interrupted;
+mod leased;
 mod lost;
 mod secrets;
 mod unreachable;
@@ -30,6 +31,7 @@ pub fn cases() -> Vec<Case> {
         list!(Levels::Pools, Time::Real, has_server; a_server_that_never_answers_keeps_no_connection).to_vec(),
         given_back::cases(),
         interrupted::cases(),
+        leased::cases(),
         lost::cases(),
         secrets::cases(),
         unreachable::cases(),

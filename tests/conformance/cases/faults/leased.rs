@@ -1,0 +1,152 @@
+//! A lease that is not told what became of its tokens: they are lost or given back, and never had twice.
+
+use std::time::Duration;
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tollgate::{
+    Adjusted, Adjustment, Admin, Error, Key, Lease, LeaseOptions, Outcome, Quota, Source, Store, Take, TakeError,
+};
+
+use super::has_server;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::pools::through_proxy;
+use crate::proxy::{Proxy, Then};
+use crate::rig::Rig;
+use crate::store::AnyStore;
+
+pub fn cases() -> Vec<Case> {
+    list!(Levels::Pools, Time::Real, has_server;
+        tokens_of_a_lease_that_never_arrive_are_lost,
+        tokens_that_a_lease_gives_back_unheard_are_there_once)
+    .into()
+}
+
+async fn tokens_of_a_lease_that_never_arrive_are_lost(rig: Rig) -> anyhow::Result<()> {
+    let mut leased = Leased::new(&rig, Unheard::FirstDebit).await?;
+    // Nobody waits for what is taken ahead, nor for what is not answered.
+    let (lost, error) = loop {
+        leased.ask().await?;
+        if let Ok(unanswered) = leased.unanswered.try_recv() {
+            break unanswered;
+        }
+    };
+    assert!(lost > 1 && matches!(error, Error::DeadlineExceeded(_)), "{lost} tokens, {error:?}");
+    assert_eq!(leased.lease.held(), 0);
+    assert_eq!(leased.taken(&rig).await?, leased.granted + lost, "they were debited");
+
+    // Later ones are had, used and given back; those stay lost.
+    while leased.ask().await? != Source::Lease {}
+    leased.lease.close().await?;
+    assert_eq!(leased.taken(&rig).await?, leased.granted + lost);
+    Ok(())
+}
+
+async fn tokens_that_a_lease_gives_back_unheard_are_there_once(rig: Rig) -> anyhow::Result<()> {
+    let mut leased = Leased::new(&rig, Unheard::Adjustments).await?;
+    while leased.lease.held() == 0 {
+        leased.ask().await?;
+    }
+    let error = leased.lease.close().await.expect_err("nobody hears of it");
+    assert!(matches!(error, Error::DeadlineExceeded(_)), "{error:?}");
+    assert_eq!(leased.taken(&rig).await?, leased.granted, "all others were given back");
+    assert_eq!(leased.lease.close().await?, 0, "it is not asked for again");
+    assert_eq!(leased.taken(&rig).await?, leased.granted);
+    Ok(())
+}
+
+/// Tokens of a bucket that is busy, so that some are taken ahead.
+struct Leased {
+    lease: Lease<Faulty>,
+    key: Key,
+    /// How many were had.
+    granted: u64,
+    /// How many tokens were taken ahead each time that nobody heard of it, and what was heard.
+    unanswered: UnboundedReceiver<(u64, Error)>,
+}
+
+impl Leased {
+    async fn new(rig: &Rig, unheard: Unheard) -> anyhow::Result<Self> {
+        let key = rig.bucket(Quota::interval(CAPACITY, Duration::from_hours(24))?).await?;
+        let (proxied, proxy) = through_proxy(rig, 2).await?;
+        let (tell, unanswered) = unbounded_channel();
+        let unheard = unheard.into();
+        let faulty = Faulty { store: rig.store(), proxied: proxied.store().deadline(SHORT), proxy, unheard, tell };
+        let lease = Lease::with(faulty, LeaseOptions::default().target(SHORT));
+        Ok(Self { lease, key, granted: 0, unanswered })
+    }
+
+    /// Takes a token, and says where it comes from.
+    async fn ask(&mut self) -> anyhow::Result<Source> {
+        let decision = self.lease.take_one(&Take::from(self.key.clone())).await??;
+        anyhow::ensure!(decision.is_granted(), "{decision:?}");
+        self.granted += 1;
+        Ok(decision.source())
+    }
+
+    /// How many tokens the bucket has less than at first.
+    async fn taken(&self, rig: &Rig) -> anyhow::Result<u64> {
+        let level = rig.store().peek(&self.key).await?.expect("it was provisioned");
+        Ok(CAPACITY - level.available.unsigned_abs())
+    }
+}
+
+/// A store beneath a lease whose answers are swallowed on their way.
+struct Faulty {
+    store: AnyStore,
+    /// The same for those alone.
+    proxied: AnyStore,
+    proxy: Proxy,
+    unheard: parking_lot::Mutex<Unheard>,
+    tell: UnboundedSender<(u64, Error)>,
+}
+
+/// Which answers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unheard {
+    FirstDebit,
+    Adjustments,
+    Nothing,
+}
+
+impl Faulty {
+    /// Whether it is that which is not heard of.
+    fn is(&self, what: Unheard) -> bool {
+        let mut unheard = self.unheard.lock();
+        let is = *unheard == what;
+        if is && what == Unheard::FirstDebit {
+            *unheard = Unheard::Nothing;
+        }
+        is
+    }
+}
+
+impl Store for Faulty {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        self.store.take(takes).await
+    }
+
+    async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
+        // Whoever asks here asks for one token.
+        if take.tokens() == 1 || !self.is(Unheard::FirstDebit) {
+            return self.store.take_one(take).await;
+        }
+        self.proxy.fail(take.key().as_str(), Then::Swallow);
+        let answer = self.proxied.take_one(take).await;
+        if let Err(error) = &answer {
+            // Who has ended does not want to know.
+            drop(self.tell.send((take.tokens(), error.clone())));
+        }
+        answer
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        if !self.is(Unheard::Adjustments) {
+            return self.store.adjust(adjustments).await;
+        }
+        self.proxy.fail(adjustments[0].receipt().key().as_str(), Then::Swallow);
+        self.proxied.adjust(adjustments).await
+    }
+}
+
+const CAPACITY: u64 = 1_000_000;
+const SHORT: Duration = Duration::from_millis(300);
