@@ -1,14 +1,15 @@
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use super::lane::{MOST_ALONE, SLOW};
 use super::leading::Leading;
-use super::queue::{MOST, MOST_HOLDS};
-use crate::{Adjusted, Adjustment, Error, Store, TakeError};
+use super::queue::{MOST, MOST_BEHIND, MOST_HOLDS};
+use crate::{Adjusted, Adjustment, Error, Key, Store, TakeError};
 
 /// What is to be given back or paid for: one call at a time, beside those that took too long to wait for. What comes
 /// meanwhile goes in the next one, whether its caller still waits for it or not.
@@ -17,7 +18,7 @@ pub(super) struct Adjusting<S: Store> {
     store: Arc<S>,
     tasks: TaskTracker,
     queue: Mutex<Queue>,
-    /// How many calls may be under way, or undone and made again key by key, that the next one does not wait for.
+    /// How many calls may be under way that the next one does not wait for.
     beside: Arc<Semaphore>,
     /// How many calls for one key may be under way after one for many was undone.
     alone: Semaphore,
@@ -26,6 +27,8 @@ pub(super) struct Adjusting<S: Store> {
 #[derive(Debug, Default)]
 struct Queue {
     waiting: Vec<Waiting>,
+    /// Keys that are asked for by themselves, and what waits behind them: as long as one is locked, it holds up no other.
+    alone: HashMap<Key, Vec<Waiting>>,
     /// Whether somebody makes calls for those that wait.
     served: bool,
     /// The calls, if the task of a caller makes them.
@@ -79,10 +82,17 @@ impl<S: Store> Adjusting<S> {
     /// Puts adjustments in line; the caller makes the calls if nobody does.
     fn stand(self: &Arc<Self>, waiting: Vec<Waiting>) -> Result<Option<Leading>, Error> {
         let mut queue = self.queue.lock();
-        if queue.waiting.len() >= MOST {
-            return Err(Error::Overloaded(queue.waiting.len()));
+        if queue.len() >= MOST {
+            return Err(Error::Overloaded(queue.len()));
         }
-        queue.waiting.extend(waiting);
+        let behind = waiting.iter().filter_map(|one| queue.alone.get(one.key())).map(Vec::len).max();
+        if let Some(len) = behind.filter(|len| *len >= MOST_BEHIND) {
+            return Err(Error::Overloaded(len));
+        }
+        queue.stand(waiting);
+        if queue.waiting.is_empty() {
+            return Ok(None);
+        }
         if queue.served {
             let led = queue.led.take();
             drop(queue);
@@ -107,53 +117,110 @@ impl<S: Store> Adjusting<S> {
         let mut call = Box::pin(async move { store.adjust(&asked).await });
         loop {
             if let Ok(result) = timeout(SLOW, &mut call).await {
-                return self.end(result, &adjustments, answers, None).await;
+                return self.end(result, &adjustments, answers);
+            }
+            if let Some(alone) = self.hold_if_one(&adjustments) {
+                self.tasks.spawn(async move {
+                    hand_out(call.await, answers);
+                    alone.go_on().await;
+                });
+                return;
             }
             if let Ok(beside) = Arc::clone(&self.beside).try_acquire_owned() {
                 let adjusting = Arc::clone(self);
-                let rest = async move { adjusting.end(call.await, &adjustments, answers, Some(beside)).await };
-                self.tasks.spawn(rest);
+                self.tasks.spawn(async move {
+                    adjusting.end(call.await, &adjustments, answers);
+                    drop(beside);
+                });
                 return;
             }
         }
     }
 
-    /// Hands out the answers to a call. If it was undone because some of its keys could not be had, each key is asked for by
-    /// itself, so that the others need not share that.
-    async fn end(
+    /// Leaves the only key of a call that takes long to itself.
+    fn hold_if_one(self: &Arc<Self>, adjustments: &[Adjustment]) -> Option<Alone<S>> {
+        let key = adjustments.first().filter(|_| is_for_one(adjustments))?.receipt.key.clone();
+        let is_new = self.queue.lock().hold(&key, std::iter::empty());
+        is_new.then(|| Alone { adjusting: Arc::clone(self), key: Some(key) })
+    }
+
+    /// Hands out the answers to a call. If it was undone because of some of its keys, each key is asked for by itself, so that
+    /// the others need not share that.
+    fn end(
         self: &Arc<Self>,
         result: Result<Vec<Result<Adjusted, TakeError>>, Error>,
         adjustments: &[Adjustment],
         answers: Vec<oneshot::Sender<Answer>>,
-        beside: Option<OwnedSemaphorePermit>,
     ) {
-        let is_for_one = adjustments.array_windows().all(|[one, other]| one.receipt.key == other.receipt.key);
         // One key alone the store has tried for as long as it may.
-        if is_for_one || !matches!(result, Err(Error::Contended { .. })) {
+        if is_for_one(adjustments) || !result.as_ref().is_err_and(is_of_some) {
             return hand_out(result, answers);
         }
-        let beside = match beside {
-            Some(beside) => Some(beside),
-            None => Arc::clone(&self.beside).acquire_owned().await.ok(),
-        };
-        let beside = Arc::new(beside);
-        let mut each: Vec<_> = adjustments.iter().cloned().zip(answers).collect();
+        let each = adjustments.iter().cloned().zip(answers);
+        let mut each: Vec<_> = each.map(|(adjustment, answer)| Waiting { adjustment, answer }).collect();
         // A stable sort: those of one key stay in their order.
-        each.sort_by(|(one, _), (other, _)| one.receipt.key.cmp(&other.receipt.key));
-        while let Some((last, _)) = each.last() {
-            let first = each.partition_point(|(other, _)| other.receipt.key < last.receipt.key);
-            let (adjustments, answers): (Vec<_>, Vec<_>) = each.drain(first..).unzip();
-            let (adjusting, beside) = (Arc::clone(self), Arc::clone(&beside));
-            self.tasks.spawn(async move {
-                let _turn = adjusting.alone.acquire().await;
-                hand_out(adjusting.store.adjust(&adjustments).await, answers);
-                drop(beside);
-            });
+        each.sort_by(|one, other| one.key().cmp(other.key()));
+        while let Some(key) = each.last().map(Waiting::key).cloned() {
+            let first = each.partition_point(|other| *other.key() < key);
+            if self.queue.lock().hold(&key, each.drain(first..)) {
+                let alone = Alone { adjusting: Arc::clone(self), key: Some(key) };
+                self.tasks.spawn(alone.go_on());
+            }
         }
     }
 }
 
+fn is_for_one(adjustments: &[Adjustment]) -> bool {
+    adjustments.array_windows().all(|[one, other]| one.receipt.key == other.receipt.key)
+}
+
+/// Whether a call was undone, perhaps because of some of what it carried.
+fn is_of_some(error: &Error) -> bool {
+    matches!(error, Error::Contended { .. } | Error::Database(_))
+}
+
+impl Waiting {
+    fn key(&self) -> &Key {
+        &self.adjustment.receipt.key
+    }
+}
+
 impl Queue {
+    fn len(&self) -> usize {
+        self.waiting.len() + self.alone.values().map(Vec::len).sum::<usize>()
+    }
+
+    /// Each in line, or behind its key.
+    fn stand(&mut self, waiting: Vec<Waiting>) {
+        for one in waiting {
+            match self.alone.get_mut(one.key()) {
+                Some(behind) => behind.push(one),
+                None => self.waiting.push(one),
+            }
+        }
+    }
+
+    /// Leaves a key to be asked for by itself, and says whether nobody does so yet. These came before all that waits for it.
+    fn hold(&mut self, key: &Key, first: impl Iterator<Item = Waiting>) -> bool {
+        let is_new = !self.alone.contains_key(key);
+        let behind = self.alone.entry(key.clone()).or_default();
+        behind.splice(0..0, first);
+        if is_new {
+            behind.extend(self.waiting.extract_if(.., |other| other.key() == key));
+        }
+        is_new
+    }
+
+    /// What waits for such a key; if that is nothing, it is as any other from then on.
+    fn behind(&mut self, key: &Key) -> Vec<Waiting> {
+        let Some(behind) = self.alone.get_mut(key).filter(|behind| !behind.is_empty()) else {
+            self.alone.remove(key);
+            return Vec::new();
+        };
+        let most = behind.len().min(MOST_AT_ONCE);
+        behind.drain(..most).collect()
+    }
+
     /// What goes in the next call; if that is nothing, nobody makes calls from then on.
     fn next(&mut self) -> Vec<Waiting> {
         if self.waiting.is_empty() {
@@ -186,12 +253,49 @@ impl<S: Store> Serving<S> {
 impl<S: Store> Drop for Serving<S> {
     fn drop(&mut self) {
         if let Some(adjusting) = &self.0 {
-            let Queue { waiting, .. } = std::mem::take(&mut *adjusting.queue.lock());
+            let waiting = {
+                let mut queue = adjusting.queue.lock();
+                (queue.served, queue.led) = (false, None);
+                std::mem::take(&mut queue.waiting)
+            };
             for Waiting { answer, .. } in waiting {
                 let ended = std::io::Error::other("the task that made the calls has ended");
                 // Who has given up does not want it any more.
                 drop(answer.send(Err(Error::Unavailable(Arc::new(ended)))));
             }
+        }
+    }
+}
+
+/// Whoever asks for one key by itself, until nothing waits for it.
+struct Alone<S: Store> {
+    adjusting: Arc<Adjusting<S>>,
+    /// None: it is as any other again.
+    key: Option<Key>,
+}
+
+impl<S: Store> Alone<S> {
+    async fn go_on(mut self) {
+        while let Some(key) = &self.key {
+            let turn = self.adjusting.alone.acquire().await;
+            let waiting = self.adjusting.queue.lock().behind(key);
+            if waiting.is_empty() {
+                self.key = None;
+                return;
+            }
+            let (adjustments, answers): (Vec<_>, Vec<_>) =
+                waiting.into_iter().map(|Waiting { adjustment, answer }| (adjustment, answer)).unzip();
+            hand_out(self.adjusting.store.adjust(&adjustments).await, answers);
+            drop(turn);
+        }
+    }
+}
+
+impl<S: Store> Drop for Alone<S> {
+    /// If it ends before its time, those who wait are told by that.
+    fn drop(&mut self) {
+        if let Some(key) = &self.key {
+            drop(self.adjusting.queue.lock().alone.remove(key));
         }
     }
 }

@@ -214,7 +214,7 @@ impl Queue {
 pub(super) const MOST: usize = 32_768;
 
 /// How many wait at most behind one call: those for other buckets find room still.
-const MOST_BEHIND: usize = MOST / 4;
+pub(super) const MOST_BEHIND: usize = MOST / 4;
 
 /// How many calls may be under way that the lane does not wait for; the next one it waits for, however long.
 pub(super) const MOST_HOLDS: usize = 4;

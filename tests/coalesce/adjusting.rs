@@ -147,6 +147,52 @@ async fn a_call_that_is_undone_for_one_of_its_keys_is_made_again_key_by_key() ->
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_key_that_stays_locked_undoes_one_call_and_holds_up_none_of_the_next_ones() -> anyhow::Result<()> {
+    let (gated, coalesce) = taken(&["quick", "first"], Some("locked")).await?;
+    let first = adjust(&coalesce, vec![refund("first")]);
+    settle().await;
+    let mut locked = vec![adjust(&coalesce, vec![refund("locked"), refund("quick")])];
+    settle().await;
+    gated.gate.add_permits(1000);
+    assert_eq!(first.await??, [Ok(Adjusted::Done(1))]);
+    settle().await;
+    for _ in 0..20 {
+        locked.push(adjust(&coalesce, vec![refund("locked")]));
+        locked.push(adjust(&coalesce, vec![refund("locked"), refund("quick")]));
+        assert_eq!(adjust(&coalesce, vec![refund("quick")]).await??, [Ok(Adjusted::Done(1))]);
+    }
+    assert!(locked.iter().all(|locked| !locked.is_finished()));
+    let asked = gated.adjusted().iter().filter(|call| call.iter().any(|key| key == "locked")).count();
+    assert_eq!(asked, 2, "once along with others, and once by itself");
+    assert_eq!(available(&gated, "quick").await?, 41);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_behind_a_key_goes_when_it_is_free_in_its_order() -> anyhow::Result<()> {
+    let (gated, coalesce) = taken(&["a"], None).await?;
+    let first = adjust(&coalesce, vec![refund("a")]);
+    // Longer than calls are waited for: from then on it is asked for by itself.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let receipt = refund("a");
+    let others: Vec<_> = (0..3).map(|_| adjust(&coalesce, vec![receipt.clone()])).collect();
+    let quick = adjust(&coalesce, vec![refund("b")]);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(gated.adjusted(), [["a"], ["b"]]);
+    gated.gate.add_permits(1000);
+    assert_eq!(first.await??, [Ok(Adjusted::Done(1))]);
+    assert!(quick.await??[0].is_err(), "there is no such bucket");
+    let mut answers = Vec::new();
+    for other in others {
+        answers.extend(other.await??);
+    }
+    assert_eq!(answers, [Ok(Adjusted::Done(1)), Ok(Adjusted::Repeated), Ok(Adjusted::Repeated)]);
+    assert_eq!(gated.adjusted()[2..], [["a"; 3]]);
+    assert_eq!(adjust(&coalesce, vec![refund("a")]).await??, [Ok(Adjusted::Done(1))]);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_full_line_takes_no_more_on() -> anyhow::Result<()> {
     const MOST: usize = 32_768;
     let (gated, coalesce) = taken(&["a"], None).await?;
