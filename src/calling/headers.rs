@@ -65,7 +65,7 @@ fn retry_after(headers: &HeaderMap, sent: SystemTime) -> Option<Duration> {
     })
 }
 
-/// Whether it comes from a cache, and how long it was there.
+/// Whether it comes from a cache: what it says of limits is of another request, and of before.
 fn is_cached(headers: &HeaderMap) -> bool {
     text(headers, AGE.as_str()).and_then(figures::whole).is_some_and(|seconds| seconds > 0)
 }

@@ -48,6 +48,7 @@ impl Refusal {
     pub fn retry_after(&self) -> Option<u64> {
         match self {
             Self::Denied { decision, .. } => whole_seconds(decision.retry_after()),
+            Self::Failed(Error::NotAsked { retry_after, .. }) => whole_seconds(*retry_after),
             _ => None,
         }
     }
@@ -77,3 +78,19 @@ impl Refusal {
 /// among the extensions of the answer.
 #[derive(Clone, Debug)]
 pub struct Shadowed(pub Refusal);
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn whoever_is_not_asked_for_is_told_when_the_next_one_is() {
+        let source = Arc::new(std::fmt::Error);
+        let not_asked = Refusal::Failed(Error::NotAsked { retry_after: Duration::from_millis(4200), source });
+        assert_eq!((not_asked.status(), not_asked.retry_after()), (StatusCode::SERVICE_UNAVAILABLE, Some(5)));
+        let in_vain = Refusal::Failed(Error::DeadlineExceeded(Duration::from_secs(5)));
+        assert_eq!((in_vain.status(), in_vain.retry_after()), (StatusCode::SERVICE_UNAVAILABLE, None));
+    }
+}
