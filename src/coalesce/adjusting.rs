@@ -119,18 +119,14 @@ impl<S: Store> Adjusting<S> {
             if let Ok(result) = timeout(SLOW, &mut call).await {
                 return self.end(result, &adjustments, answers);
             }
-            if let Some(alone) = self.hold_if_one(&adjustments) {
-                self.tasks.spawn(async move {
-                    hand_out(call.await, answers);
-                    alone.go_on().await;
-                });
-                return;
-            }
             if let Ok(beside) = Arc::clone(&self.beside).try_acquire_owned() {
-                let adjusting = Arc::clone(self);
+                let (adjusting, alone) = (Arc::clone(self), self.hold_if_one(&adjustments));
                 self.tasks.spawn(async move {
                     adjusting.end(call.await, &adjustments, answers);
                     drop(beside);
+                    if let Some(alone) = alone {
+                        alone.go_on().await;
+                    }
                 });
                 return;
             }
