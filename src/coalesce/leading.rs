@@ -1,6 +1,6 @@
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -11,14 +11,20 @@ use tokio::sync::oneshot;
 /// Nobody else depends on that task. Whoever comes next for the same bucket [hands the call over](Leading::hand_over) to a task
 /// of its own, and so does a caller that gives up: one that is only no longer polled would keep the others waiting for ever.
 #[derive(Clone)]
-pub(super) struct Leading(Arc<Mutex<Option<Call>>>);
+pub(super) struct Leading(Arc<Mutex<Option<Led>>>);
+
+struct Led {
+    call: Call,
+    /// The task that makes it, once it waits.
+    maker: Option<Waker>,
+}
 
 type Call = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Leading {
     pub(super) fn new(call: impl Future<Output = ()> + Send + 'static) -> Self {
         // Of no particular type, or those of the futures that await it would be too deep for the compiler to look through.
-        Self(Arc::new(Mutex::new(Some(Box::pin(call)))))
+        Self(Arc::new(Mutex::new(Some(Led { call: Box::pin(call), maker: None }))))
     }
 
     /// Makes the call, until it is handed over, and waits for the caller's answer.
@@ -28,11 +34,13 @@ impl Leading {
 
     /// Goes on with the call in a task of its own, if it has not ended.
     pub(super) fn hand_over(&self) {
-        let rest = self.0.lock().take();
+        let Some(Led { call, maker }) = self.0.lock().take() else { return };
         // No runtime any more: the process is ending, and its connections with it.
-        if let (Some(rest), Ok(runtime)) = (rest, Handle::try_current()) {
-            runtime.spawn(rest);
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(call);
         }
+        // From now on it is the answer that it waits for.
+        maker.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -42,7 +50,7 @@ impl std::fmt::Debug for Leading {
     }
 }
 
-/// The answer to the caller who makes a call.
+/// The answer to the caller who makes a call, which brings it before it ends.
 pub(super) struct Making<T> {
     call: Leading,
     answered: oneshot::Receiver<T>,
@@ -55,13 +63,15 @@ impl<T> Future for Making<T> {
         {
             let mut slot = self.call.0.lock();
             // Taken out meanwhile, so that what panics is gone.
-            if let Some(mut rest) = slot.take()
-                && rest.as_mut().poll(context).is_pending()
+            if let Some(mut led) = slot.take()
+                && led.call.as_mut().poll(context).is_pending()
             {
-                *slot = Some(rest);
+                led.maker.get_or_insert_with(|| context.waker().clone()).clone_from(context.waker());
+                *slot = Some(led);
+                return Poll::Pending;
             }
         }
-        // After the call, which may have brought it; and once it was handed over, only this wakes the caller.
+        // Only now: an answer that is waited for would wake this task while it runs, to run once more for nothing.
         Pin::new(&mut self.answered).poll(context)
     }
 }

@@ -217,7 +217,7 @@ pub(super) const MOST: usize = 32_768;
 pub(super) const MOST_BEHIND: usize = MOST / 4;
 
 /// How many calls may be under way that the lane does not wait for; the next one it waits for, however long.
-pub(super) const MOST_HOLDS: usize = 4;
+pub(super) const MOST_HOLDS: usize = 5;
 
 /// Whether it holds all its buckets' places in line: those of several buckets stand in that of their first.
 pub(super) fn is_for_one(take: &Take) -> bool {
