@@ -12,11 +12,13 @@ use crate::{
 mod adjusting;
 mod held;
 mod lane;
+mod lanes;
 mod leading;
 mod queue;
 
 use adjusting::Adjusting;
 use lane::Lane;
+use lanes::Lanes;
 
 /// A store that asks another one for many callers at once: while calls are under way, requests queue, and the next call
 /// carries them all.
@@ -42,13 +44,9 @@ use lane::Lane;
 pub struct Coalesce<S: Store> {
     store: Arc<S>,
     lanes: Arc<Lanes<S>>,
-    adjusting: Arc<Adjusting<S>>,
     most_together: usize,
     hasher: RandomState,
 }
-
-/// As many for requests for one bucket each as the store can do with, and then as many for those of several.
-type Lanes<S> = Vec<Arc<Lane<S>>>;
 
 impl<S: Store> Coalesce<S> {
     /// A store over another one.
@@ -70,18 +68,19 @@ impl<S: Store> Coalesce<S> {
             let sizes =
                 [MOST_AT_ONCE, most_together].into_iter().flat_map(|most| std::iter::repeat_n(most, calls_at_once));
             let lane = |most_at_once| Lane::new(Arc::clone(&store), tasks.clone(), all.clone(), most_at_once);
-            sizes.map(|most_at_once| Arc::new(lane(most_at_once))).collect()
+            let adjusting = Adjusting::new(Arc::clone(&store), tasks.clone(), all.clone());
+            let taking = sizes.map(|most_at_once| Arc::new(lane(most_at_once))).collect();
+            Lanes { taking, adjusting: Arc::new(adjusting) }
         });
-        let adjusting = Arc::new(Adjusting::new(Arc::clone(&store), tasks.clone()));
-        Self { store, lanes, adjusting, most_together, hasher: RandomState::default() }
+        Self { store, lanes, most_together, hasher: RandomState::default() }
     }
 
     fn lane(&self, take: &Take) -> &Arc<Lane<S>> {
         #[expect(clippy::cast_possible_truncation, reason = "any bits will do")]
         let hash = self.hasher.hash_one(take.key()) as usize;
-        let of_a_kind = self.lanes.len() / 2;
+        let of_a_kind = self.lanes.taking.len() / 2;
         let first = if take.limits.len() == 1 { 0 } else { of_a_kind };
-        &self.lanes[first + hash % of_a_kind]
+        &self.lanes.taking[first + hash % of_a_kind]
     }
 }
 
@@ -121,7 +120,7 @@ impl<S: Store> Store for Coalesce<S> {
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         match adjustments {
             [] => self.store.adjust(adjustments).await,
-            _ => self.adjusting.adjust(adjustments).await,
+            _ => self.lanes.adjusting.adjust(adjustments).await,
         }
     }
 

@@ -1,5 +1,5 @@
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, oneshot};
@@ -7,6 +7,7 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use super::lane::{MOST_ALONE, SLOW};
+use super::lanes::Lanes;
 use super::leading::Leading;
 use super::queue::{MOST, MOST_BEHIND, MOST_HOLDS};
 use crate::{Adjusted, Adjustment, Error, Key, Store, TakeError};
@@ -18,6 +19,8 @@ pub(super) struct Adjusting<S: Store> {
     store: Arc<S>,
     tasks: TaskTracker,
     queue: Mutex<Queue>,
+    /// With the others who make calls to the store.
+    all: Weak<Lanes<S>>,
     /// How many calls may be under way that the next one does not wait for.
     beside: Arc<Semaphore>,
     /// How many calls for one key may be under way after one for many was undone.
@@ -44,9 +47,9 @@ struct Waiting {
 type Answer = Result<Result<Adjusted, TakeError>, Error>;
 
 impl<S: Store> Adjusting<S> {
-    pub(super) fn new(store: Arc<S>, tasks: TaskTracker) -> Self {
+    pub(super) fn new(store: Arc<S>, tasks: TaskTracker, all: Weak<Lanes<S>>) -> Self {
         let (beside, alone) = (Arc::new(Semaphore::new(MOST_HOLDS)), Semaphore::new(MOST_ALONE));
-        Self { store, tasks, queue: Mutex::default(), beside, alone }
+        Self { store, tasks, queue: Mutex::default(), all, beside, alone }
     }
 
     /// Makes adjustments: at once if no call is under way, and else along with others.
@@ -77,6 +80,11 @@ impl<S: Store> Adjusting<S> {
             None => Ok(adjusted),
             Some(error) => Err(error.after(!adjusted.is_empty())),
         }
+    }
+
+    /// The calls, if the task of a caller makes them.
+    pub(super) fn led(&self) -> Option<Leading> {
+        self.queue.lock().led.take()
     }
 
     /// Puts adjustments in line; the caller makes the calls if nobody does.
@@ -118,6 +126,9 @@ impl<S: Store> Adjusting<S> {
         loop {
             if let Ok(result) = timeout(SLOW, &mut call).await {
                 return self.end(result, &adjustments, answers);
+            }
+            if let Some(lanes) = self.all.upgrade() {
+                lanes.hand_over_taking();
             }
             if let Ok(beside) = Arc::clone(&self.beside).try_acquire_owned() {
                 let (adjusting, alone) = (Arc::clone(self), self.hold_if_one(&adjustments));

@@ -8,8 +8,8 @@ use tokio::task::yield_now;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-use super::Lanes;
 use super::held::Held;
+use super::lanes::Lanes;
 use super::leading::Leading;
 use super::queue::{FEW, Queue, Waiting, is_for_one};
 use crate::{Error, Outcome, Store, Take};
@@ -75,11 +75,10 @@ impl<S: Store> Lane<S> {
         Ok((None, answered))
     }
 
-    /// Leaves no call of any lane to its caller: one that is no longer polled may keep a connection that others need.
+    /// Leaves no call of any lane to its caller.
     fn hand_over(&self) {
-        for lane in self.all.upgrade().iter().flat_map(|lanes| lanes.iter()) {
-            let led = lane.queue.lock().led();
-            led.iter().for_each(Leading::hand_over);
+        if let Some(lanes) = self.all.upgrade() {
+            lanes.hand_over();
         }
     }
 

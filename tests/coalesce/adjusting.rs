@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
-use tollgate::{Adjusted, Adjustment, Admin, Coalesce, Error, Key, Limiter, Receipt, Store, TakeError};
+use tollgate::{Adjusted, Adjustment, Admin, Coalesce, Error, Key, Limiter, MemoryStore, Receipt, Store, TakeError};
 use uuid::Uuid;
 
-use super::stores::{Gated, Panics};
+use super::stores::{Connected, Gated, Panics};
 use super::{settle, take};
 
 type Answers = Result<Vec<Result<Adjusted, TakeError>>, Error>;
@@ -109,6 +110,27 @@ async fn who_makes_the_call_and_is_not_polled_any_more_keeps_no_others_waiting()
     // In the same task: nobody polls the leader meanwhile.
     assert_eq!(coalesce.adjust(&[refund("a")]).await?, [Ok(Adjusted::Done(1))]);
     assert_eq!(leader.await?, [Ok(Adjusted::Done(1))]);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_makes_a_call_and_is_not_polled_any_more_keeps_no_connection_from_those_of_another_kind()
+-> anyhow::Result<()> {
+    let coalesce = Coalesce::new(Connected { store: MemoryStore::new(), connections: Semaphore::new(1) });
+    let request = take("a");
+    assert!(coalesce.take_one(&take("a").cost(9)).await??.is_granted());
+    {
+        let own = [refund("a")];
+        let mut leader = pin!(coalesce.adjust(&own));
+        assert!(timeout(Duration::from_millis(1), &mut leader).await.is_err());
+        // In the same task: nobody polls the leader meanwhile.
+        assert!(timeout(Duration::from_secs(1), coalesce.take_one(&request)).await???.is_granted());
+        assert_eq!(leader.await?, [Ok(Adjusted::Done(1))]);
+    }
+    let mut leader = pin!(coalesce.take_one(&request));
+    assert!(timeout(Duration::from_millis(1), &mut leader).await.is_err());
+    assert_eq!(timeout(Duration::from_secs(1), coalesce.adjust(&[refund("a")])).await??, [Ok(Adjusted::Done(1))]);
+    assert!(leader.await??.is_granted());
     Ok(())
 }
 

@@ -107,6 +107,8 @@ impl Store for Connected {
     }
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        let _connection = self.connections.acquire().await.map_err(Error::other)?;
+        sleep(Duration::from_millis(10)).await;
         self.store.adjust(adjustments).await
     }
 }
