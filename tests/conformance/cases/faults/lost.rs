@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use tollgate::Error;
+use tollgate::{Error, Isolation};
 
 use super::{a_hundred_a_day, has_server, take};
+use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
-use crate::pools::through_proxy;
+use crate::pools::{Scratch, through_proxy};
 use crate::proxy::Then;
 use crate::rig::Rig;
 
@@ -44,6 +45,12 @@ async fn a_request_that_never_arrived_is_not_repeated(rig: Rig) -> anyhow::Resul
 
 /// Asks once, with a fault where the tokens change hands: the error, and what was debited.
 async fn fail(rig: &Rig, then: Then, deadline: Duration) -> anyhow::Result<(Error, i64)> {
+    // In a database of its own: SERIALIZABLE may fail, at COMMIT too, for what others do on the same pages.
+    let scratch = match (rig.engine.kind, rig.level) {
+        (Kind::Postgres, Some(Isolation::Serializable)) => Some(Scratch::migrated(rig).await?),
+        _ => None,
+    };
+    let rig = scratch.as_ref().map_or(rig, |scratch| &scratch.rig);
     let key = rig.bucket(a_hundred_a_day()).await?;
     let (proxied, proxy) = through_proxy(rig, 1).await?;
     match rig.level {
