@@ -23,6 +23,7 @@ mod lock;
 mod locked;
 mod now;
 mod plans;
+mod reading;
 mod receipts;
 mod row;
 mod rules;
@@ -39,7 +40,7 @@ pub type SqliteStore = SqlStore<Sqlite>;
 impl SqliteStore {
     /// A store on a clock of the caller's: for tests.
     pub fn with_clock(pool: SqlitePool, clock: impl Clock) -> Self {
-        Self::with(pool, HostClock(Arc::new(clock)))
+        Self::with(pool, HostClock { clock: Arc::new(clock), is_the_hosts: false })
     }
 }
 
@@ -159,17 +160,21 @@ impl Dialect for Sqlite {
 
 /// The clock that decides in a SQLite file.
 #[derive(Clone)]
-pub struct HostClock(Arc<dyn Clock>);
+pub struct HostClock {
+    clock: Arc<dyn Clock>,
+    /// Whether it goes as the host's does.
+    is_the_hosts: bool,
+}
 
 impl HostClock {
     fn now(&self) -> i64 {
-        self.0.now()
+        self.clock.now()
     }
 }
 
 impl Default for HostClock {
     fn default() -> Self {
-        Self(Arc::new(SystemClock))
+        Self { clock: Arc::new(SystemClock), is_the_hosts: true }
     }
 }
 

@@ -1,8 +1,6 @@
 //! Requests that nothing rules but the buckets' own terms: plain grants and denials, decided by one message to the thread
 //! that has the database, where a transaction takes two.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use sqlx::sqlite::SqliteConnection;
 
 use super::super::ask::Ask;
@@ -25,14 +23,12 @@ pub(super) async fn take(
         return Ok(None);
     }
     let whole = Request { cost, ..ask.request };
-    let (read_at_ms, now) = (milliseconds(), clock.now());
-    let Some(found) = row::take(connection, ask, whole, now, read_at_ms).await? else {
+    let Some(found) = row::take(connection, ask, whole, clock.into()).await? else {
         return Ok(None);
     };
-    let answer = if found.granted {
-        Some(granted(&found, whole, now))
-    } else {
-        weighed(&found, ask, 0, clock.now()).filter(|answer| answer.word != Word::Granted)
+    let answer = match found.granted {
+        Some(now) => Some(granted(&found, whole, now)),
+        None => weighed(&found, ask, 0, clock.now()).filter(|answer| answer.word != Word::Granted),
     };
     Ok(answer.map(|answer| (0..ask.times).rev().map(|later| answer.before(later, ask.request)).collect()))
 }
@@ -47,20 +43,18 @@ pub(super) async fn take_all(
     if (0..limits.len()).any(|place| ask.plan(place).is_some()) || ask.id().is_some() {
         return Ok(None);
     }
-    let (read_at_ms, now) = (milliseconds(), clock.now());
-    let rows = row::take_all(connection, ask, now, read_at_ms).await?;
+    let rows = row::take_all(connection, ask, clock.into()).await?;
     let later = clock.now();
     let mut answers = Vec::with_capacity(limits.len());
     let mut spared = Vec::new();
     for (place, Limit { key, .. }) in limits.iter().enumerate() {
         let Some((_, found)) = rows.iter().find(|(id, _)| id == key.as_str()) else { return Ok(None) };
-        let answer = if found.granted {
-            Some(granted(found, ask.request_at(place), now))
-        } else {
-            weighed(found, ask, place, later)
+        let answer = match found.granted {
+            Some(now) => Some(granted(found, ask.request_at(place), now)),
+            None => weighed(found, ask, place, later),
         };
         let Some(answer) = answer else { return Ok(None) };
-        if !found.granted && answer.word == Word::Granted {
+        if found.granted.is_none() && answer.word == Word::Granted {
             spared.push((place, found.row.bucket));
         }
         answers.push(answer);
@@ -90,9 +84,4 @@ fn weighed(found: &Found, ask: &Ask, place: usize, now: i64) -> Option<Answer> {
     let plain = !ruled && row.plan.is_none() && row.over.is_none() && own;
     (plain && !row.bucket.stepped_back(&row.terms(), now))
         .then(|| book::take_row(&mut row.clone(), ask.request_at(place), now))
-}
-
-fn milliseconds() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(0)
 }

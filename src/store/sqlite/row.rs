@@ -5,14 +5,15 @@ use super::super::admin::columns::{key, quota};
 use super::super::ask::Ask;
 use super::json::{Array, Value};
 use super::line::Line;
+use super::reading::Reading;
 use crate::book::Row;
 use crate::bucket::{Bucket, Request};
 use crate::{Filter, Key, Quota};
 
 /// A bucket, as take.sql and `take_all.sql` answer it.
 pub(super) struct Found {
-    /// Whether it is as the grant left it.
-    pub(super) granted: bool,
+    /// If it is as a grant left it, the instant of that.
+    pub(super) granted: Option<i64>,
     /// Whether more than its own terms rules it.
     pub(super) ruled: bool,
     pub(super) row: Row,
@@ -23,16 +24,16 @@ pub(super) async fn take(
     connection: &mut SqliteConnection,
     ask: &Ask,
     Request { cost, max_wait, keep }: Request,
-    now: i64,
-    read_at_ms: i64,
+    Reading { now, at_ms, good_for_ms }: Reading,
 ) -> Result<Option<Found>, sqlx::Error> {
     let rows = sqlx::query(include_str!("take.sql"))
         .bind(ask.key().as_str())
         .bind(cost)
         .bind(keep)
         .bind(now)
-        .bind(now + max_wait)
-        .bind(read_at_ms)
+        .bind(max_wait)
+        .bind(at_ms)
+        .bind(good_for_ms)
         .bind(ask.quota(0).map(Quota::capacity_i64))
         .bind(ask.quota(0).map(Quota::refill_ns))
         .bind(ask.quota(0).map(|quota| quota.refill().as_str()))
@@ -48,8 +49,7 @@ pub(super) async fn take(
 pub(super) async fn take_all(
     connection: &mut SqliteConnection,
     ask: &Ask,
-    now: i64,
-    read_at_ms: i64,
+    Reading { now, at_ms, good_for_ms }: Reading,
 ) -> Result<Vec<(String, Found)>, sqlx::Error> {
     let keys: Array = ask.take.keys().map(Key::as_str).collect();
     let (mut costs, mut keeps, mut quotas) = (Array::default(), Array::default(), Array::default());
@@ -66,15 +66,16 @@ pub(super) async fn take_all(
         .bind(costs.into_text())
         .bind(keeps.into_text())
         .bind(now)
-        .bind(now + ask.request.max_wait)
-        .bind(read_at_ms)
+        .bind(ask.request.max_wait)
+        .bind(at_ms)
+        .bind(good_for_ms)
         .bind(quotas.into_text())
         .fetch_all(connection)
         .await?;
     let found = |columns: &SqliteRow| {
         let line = Line::from(columns.try_get::<&str, _>(1)?);
-        let (granted, ruled) = (line.word(0) == "granted", line.word(0) == "ruled");
-        Ok((columns.try_get(0)?, Found { granted, ruled, row: line.row()? }))
+        let granted = if line.word(0) == "granted" { Some(line.number(1)?) } else { None };
+        Ok((columns.try_get(0)?, Found { granted, ruled: line.word(0) == "ruled", row: line.row()? }))
     };
     rows.iter().map(found).collect()
 }

@@ -1,35 +1,41 @@
--- One decision: the first statement grants it, unless the database had to be waited for, or more than the bucket's own
--- terms rules it; the second reads the bucket if it did not.
--- ?1 key, ?2 cost, ?3 keep, ?4 now, ?5 now + max_wait, ?6 milliseconds since 1970 when ?4 was read: a grant is at most
--- 3 ms older than the lock, because milliseconds are cut off; ?7 capacity, ?8 refill_ns and ?9 refill of the quota
--- passed, or null
+-- One decision: the first statement grants it, unless more than the bucket's own terms rules it; the second reads the
+-- bucket if it did not.
+-- ?1 key, ?2 cost, ?3 keep, ?4 now, ?5 max_wait, ?6 milliseconds since 1970 when ?4 was read, ?7 how many may have passed
+-- since; ?8 capacity, ?9 refill_ns and ?10 refill of the quota passed, or null
+--
+-- Who had to wait for the database decides as of now: a grant is at most 3 ms older than the lock, as milliseconds are cut
+-- off. Answers that instant, and the bucket.
+with clock(now) as (
+  select ?4 + max(passed - 2, 0) * 1000000
+    from (select cast(unixepoch('subsec') * 1000 as integer) - ?6 as passed)
+   where passed between 0 and ?7)
 update token_buckets
    set granted = granted + ?2,
        longest_wait = case
-         when full_at + (?2 + ?3) * token_ticks - burst <= (?4 - anchor) / step_ns * step_ticks then longest_wait
+         when full_at + (?2 + ?3) * token_ticks - burst <= ((select now from clock) - anchor) / step_ns * step_ticks
+           then longest_wait
          else max(longest_wait,
                   (full_at + (?2 + ?3) * token_ticks - burst + step_ticks - 1) / step_ticks * step_ticks
-                    - (?4 - anchor) / step_ns * step_ticks)
+                    - ((select now from clock) - anchor) / step_ns * step_ticks)
        end,
        full_at = ?2 * token_ticks + case
-         when full_at + (?2 + ?3) * token_ticks - burst <= (?4 - anchor) / step_ns * step_ticks
-           then max(full_at, (?4 - anchor) / step_ns * step_ticks)
+         when full_at + (?2 + ?3) * token_ticks - burst <= ((select now from clock) - anchor) / step_ns * step_ticks
+           then max(full_at, ((select now from clock) - anchor) / step_ns * step_ticks)
          else max(full_at, (full_at + (?2 + ?3) * token_ticks - burst + step_ticks - 1) / step_ticks * step_ticks)
        end
  where id = ?1
    and plan is null and over_capacity is null
    and ?2 <= capacity - ?3
-   and full_at + (?2 + ?3) * token_ticks - burst <= (?5 - anchor) / step_ns * step_ticks
-   and (?4 = ?5 or full_at - (?4 - anchor) / step_ns * step_ticks
+   and full_at + (?2 + ?3) * token_ticks - burst <= ((select now from clock) + ?5 - anchor) / step_ns * step_ticks
+   and (?5 = 0 or full_at - ((select now from clock) - anchor) / step_ns * step_ticks
                    <= burst + longest_wait + (1000000000 / step_ns + 1) * step_ticks)
-   and (?7 is null or (capacity = ?7 and refill_ns = ?8 and refill = ?9))
-   and cast(unixepoch('subsec') * 1000 as integer) - ?6 between 0 and 2
+   and (?8 is null or (capacity = ?8 and refill_ns = ?9 and refill = ?10))
    and not exists (select from_all.one from token_mode from_all where from_all.mode <> 'enforce')
    and not exists (select over.id from token_overrides over)
-returning true, false, anchor, full_at, granted, longest_wait, capacity, refill_ns, refill, provisioned, plan,
-          over_capacity, over_refill_ns, over_refill;
+returning (select now from clock), false, anchor, full_at, granted, longest_wait, capacity, refill_ns, refill,
+          provisioned, plan, over_capacity, over_refill_ns, over_refill;
 
-select false,
+select null,
        exists (select from_all.one from token_mode from_all where from_all.mode <> 'enforce')
        or exists (select over.id from token_overrides over),
        anchor, full_at, granted, longest_wait, capacity, refill_ns, refill, provisioned, plan,

@@ -1,11 +1,17 @@
--- One decision for several buckets, all or none: the first statement grants it, unless the database had to be waited for,
--- one of them is missing, or more than its own terms rules one; the second reads those that are there if it did not.
--- ?1 a JSON array of keys, ?2 of costs, ?3 of what to keep, ?4 now, ?5 now + max_wait, ?6 milliseconds since 1970 when ?4 was
--- read: as for take.sql; ?7 a JSON array of the quotas passed: null, or a text of capacity, refill_ns and refill
--- Answers the key, and the columns of read.sql, the first of which is 'granted', 'ruled' or 'bucket'.
+-- One decision for several buckets, all or none: the first statement grants it, unless one of them is missing, or more than
+-- its own terms rules one; the second reads those that are there if it did not.
+-- ?1 a JSON array of keys, ?2 of costs, ?3 of what to keep, ?4 now, ?5 max_wait, ?6 milliseconds since 1970 when ?4 was read,
+-- ?7 how many may have passed since: as for take.sql; ?8 a JSON array of the quotas passed: null, or a text of capacity,
+-- refill_ns and refill
+-- Answers the key, and the columns of read.sql, the first of which is 'granted', 'ruled' or 'bucket', the second the instant
+-- of a grant.
 --
 -- Not an update, as in states.sql. The terms here are nobody's; every one of these ids is there. What is granted and the
 -- longest wait are the cost and what to keep.
+with clock(now) as (
+  select ?4 + max(passed - 2, 0) * 1000000
+    from (select cast(unixepoch('subsec') * 1000 as integer) - ?6 as passed)
+   where passed between 0 and ?7)
 insert into token_buckets (id, anchor, capacity, refill_seconds, granted, longest_wait)
 select value, 0, 1, 1, ?2 ->> key, ?3 ->> key
   from json_each(?1)
@@ -15,30 +21,29 @@ select value, 0, 1, 1, ?2 ->> key, ?3 ->> key
           where plan is null and over_capacity is null
             and ?2 ->> asked.key <= capacity - (?3 ->> asked.key)
             and full_at + ((?2 ->> asked.key) + (?3 ->> asked.key)) * token_ticks - burst
-                  <= (?5 - anchor) / step_ns * step_ticks
-            and (?4 = ?5 or full_at - (?4 - anchor) / step_ns * step_ticks
+                  <= ((select now from clock) + ?5 - anchor) / step_ns * step_ticks
+            and (?5 = 0 or full_at - ((select now from clock) - anchor) / step_ns * step_ticks
                             <= burst + longest_wait + (1000000000 / step_ns + 1) * step_ticks)
-            and (?7 ->> asked.key is null or ?7 ->> asked.key = capacity || ' ' || refill_ns || ' ' || refill))
-   and cast(unixepoch('subsec') * 1000 as integer) - ?6 between 0 and 2
+            and (?8 ->> asked.key is null or ?8 ->> asked.key = capacity || ' ' || refill_ns || ' ' || refill))
    and not exists (select from_all.one from token_mode from_all where from_all.mode <> 'enforce')
    and not exists (select over.id from token_overrides over)
     on conflict (id) do update
    set granted = granted + excluded.granted,
        longest_wait = case
          when full_at + (excluded.granted + excluded.longest_wait) * token_ticks - burst
-              <= (?4 - anchor) / step_ns * step_ticks then longest_wait
+              <= ((select now from clock) - anchor) / step_ns * step_ticks then longest_wait
          else max(longest_wait,
                   (full_at + (excluded.granted + excluded.longest_wait) * token_ticks - burst + step_ticks - 1)
-                    / step_ticks * step_ticks - (?4 - anchor) / step_ns * step_ticks)
+                    / step_ticks * step_ticks - ((select now from clock) - anchor) / step_ns * step_ticks)
        end,
        full_at = excluded.granted * token_ticks + case
          when full_at + (excluded.granted + excluded.longest_wait) * token_ticks - burst
-              <= (?4 - anchor) / step_ns * step_ticks then max(full_at, (?4 - anchor) / step_ns * step_ticks)
+              <= ((select now from clock) - anchor) / step_ns * step_ticks then max(full_at, ((select now from clock) - anchor) / step_ns * step_ticks)
          else max(full_at,
                   (full_at + (excluded.granted + excluded.longest_wait) * token_ticks - burst + step_ticks - 1)
                     / step_ticks * step_ticks)
        end
-returning id, format('granted  %s %s %s %s %s %s %s %s    ',
+returning id, format('granted %s %s %s %s %s %s %s %s %s    ', (select now from clock),
                      anchor, full_at, granted, longest_wait, capacity, refill_ns, refill, provisioned);
 
 select bucket.id, format('%s  %s %s %s %s %s %s %s %s %s %s %s %s',
