@@ -18,6 +18,18 @@ fn without_arguments_the_next_command_is_named() {
 }
 
 #[test]
+fn without_a_database_the_hint_can_be_pasted_into_a_shell() {
+    let database = Database::empty(Engine::Sqlite);
+    let none = tollgate(None, &database.directory).arg("list").output().expect("it starts");
+    let told = Ran::new(none).ended(2).says(&["no database is given"]).err;
+    let hint = told.split_once("hint: ").expect("a hint").1.trim_end();
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", &format!("{hint}\necho \"$DATABASE_URL\"")]).env_remove("DATABASE_URL");
+    let pasted = Ran::new(shell.output().expect("a shell")).ended(0);
+    assert_eq!((pasted.out.as_str(), pasted.err.as_str()), ("sqlite:app.db\n", ""), "{hint}");
+}
+
+#[test]
 fn a_database_without_the_schema_is_answered_with_the_command_that_makes_it() {
     for engine in EACH {
         for host in [&[][..], &["create table host (n integer)".to_owned()]] {

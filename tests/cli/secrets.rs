@@ -69,7 +69,7 @@ fn what_is_not_shown_is_told_with_where_it_belongs() {
 fn an_example_of_a_url_is_shown_whole() {
     let database = Database::empty(Engine::Sqlite);
     let ran = tollgate(None, &database.directory).arg("list").output().expect("it starts");
-    Ran::new(ran).ended(2).says(&["hint: export DATABASE_URL=postgres://app:password@localhost/app"]);
+    Ran::new(ran).ended(2).says(&["# or postgres://app:password@localhost/app"]);
     let database = Database::migrated(Engine::Sqlite);
     database.run(&["take", "a://b@c"]).ended(64).says(&["no bucket 'a://b@c'", "--per 1h a://b@c`"]);
 }

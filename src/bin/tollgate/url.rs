@@ -26,7 +26,7 @@ impl Args {
             Some(url) => Some(url.to_str().ok_or_else(not_utf8)?.to_owned()),
             None => from_file()?,
         };
-        let none = || Refusal::arguments("no database is given", format!("export DATABASE_URL={EXAMPLE}"));
+        let none = || Refusal::arguments("no database is given", EXPORT);
         // A secret that is kept in a file often has a line's end.
         let given = given.map(|url| url.trim().to_owned());
         Url::try_from(given.filter(|url| !url.is_empty()).ok_or_else(none)?)
@@ -74,7 +74,7 @@ impl TryFrom<String> for Url {
     type Error = Refusal;
 
     fn try_from(url: String) -> Result<Self, Refusal> {
-        let wrong = |message: &str| Err(Refusal::arguments(message, format!("write it like {EXAMPLE}")));
+        let wrong = |message: &str| Err(Refusal::arguments(message, format!("write it like {FORMS}")));
         let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
         if scheme == "sqlite" {
             return Ok(Self::Sqlite(url));
@@ -114,4 +114,7 @@ pub(crate) fn may_be(text: &str) -> bool {
     text.contains('@') || schemes.iter().any(|scheme| text.contains(scheme))
 }
 
-const EXAMPLE: &str = "postgres://app:password@localhost/app (or mysql://…, sqlite:app.db)";
+const FORMS: &str = "postgres://app:password@localhost/app, mysql://… or sqlite:app.db";
+
+/// For a shell, to which what else it may be is a comment.
+const EXPORT: &str = "export DATABASE_URL=sqlite:app.db   # or postgres://app:password@localhost/app, mysql://…";
