@@ -129,6 +129,13 @@ fn wrong_arguments_are_answered_with_right_ones() {
     }
     database.run(&["mode", "off", "--plan", "none"]).ended(1).says(&["no plan 'none'", "tollgate plan list"]);
     database.run(&["peek", "none"]).ended(1).says(&["no bucket 'none'", "tollgate explain none"]);
+    database.run(&["create", "twin", "--quota", "2 once"]).ended(0);
+    for command in ["take", "peek", "reset", "delete"] {
+        let ran = database.run(&[command, "twin", "other", "twin"]).ended(2);
+        assert_eq!(ran.says(&["'twin' is named more than once", "hint: name each"]).out, "");
+    }
+    database.run(&["take", "twin", "twin"]).ended(2).says(&["`--cost` says how many"]);
+    database.run(&["take", "twin", "--cost", "2"]).ended(0);
     database.run(&["create", "--quota", "1/s", "--", "-x"]).ended(0).says(&["tollgate take -- -x"]);
     database.run(&["take", "--", "-y"]).ended(64).says(&["--per 1h -- -y`"]);
     database.run(&["create", "a", "--quota", "1/s"]).ended(0);

@@ -6,7 +6,7 @@ use tollgate::{Error, Key};
 
 use crate::exit::Refusal;
 use crate::output::{plain, say};
-use crate::terms::key;
+use crate::terms::{distinct, key};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -21,6 +21,7 @@ impl Args {
         becomes: &str,
         act: impl AsyncFn(&Key) -> Result<bool, Error>,
     ) -> anyhow::Result<ExitCode> {
+        distinct(&self.keys, "name each bucket once")?;
         let mut absent = Vec::new();
         for key in self.keys {
             if act(&key).await? {

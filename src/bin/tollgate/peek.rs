@@ -5,7 +5,7 @@ use tollgate::{Admin, Key};
 
 use crate::exit::Refusal;
 use crate::output::{operand, say, say_json};
-use crate::terms::key;
+use crate::terms::{distinct, key};
 use crate::{levels, windows};
 
 /// Look at buckets and sliding windows without taking anything, and without a lock
@@ -20,6 +20,7 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) async fn run(self, store: &impl Admin) -> anyhow::Result<ExitCode> {
+        distinct(&self.keys, "name each key once")?;
         let (mut buckets, mut sliding, mut absent) = (Vec::new(), Vec::new(), Vec::new());
         for key in self.keys {
             // A bucket and a window of one key are two.

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::output::{GREEN, RED, plain, say, say_json};
 use crate::request::{Request, limiter};
 use crate::signals::Signals;
-use crate::terms::key;
+use crate::terms::{distinct, key};
 use crate::wait::{self, Turn};
 use crate::{exit, times};
 
@@ -41,6 +41,7 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) async fn run<S: Store>(self, store: S) -> anyhow::Result<ExitCode> {
+        distinct(&self.keys, "name each bucket once; `--cost` says how many tokens each gives")?;
         let take = self.request.take(&self.keys).max_wait(self.wait);
         let take = self.id.into_iter().fold(take, |take, id| take.id(id, self.remember));
         let turn = wait::turn(&limiter(store)?, &take, &mut Signals::new()?).await;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tollgate::{Key, KeyError, Quota, QuotaError, Rule};
 
 use crate::exit::Refusal;
+use crate::output::plain;
 use crate::times;
 
 /// How many tokens, and how they come back.
@@ -63,6 +64,13 @@ pub(crate) fn reason(text: &str) -> Result<String, String> {
 }
 
 const LONGEST_REASON: usize = 65_535;
+
+/// Refuses a key that is named twice: of one bucket is taken, shown or deleted once.
+pub(crate) fn distinct(keys: &[Key], hint: &str) -> Result<(), Refusal> {
+    let twice = keys.iter().enumerate().find_map(|(place, key)| keys[..place].contains(key).then_some(key));
+    let Some(key) = twice else { return Ok(()) };
+    Err(Refusal::arguments(format!("'{}' is named more than once", plain(key.as_str())), hint))
+}
 
 /// Reads a key.
 pub(crate) fn key(text: &str) -> Result<Key, KeyError> {
