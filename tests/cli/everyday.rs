@@ -22,7 +22,12 @@ fn a_bucket_of_two_grants_twice_then_denies_until_it_is_reset() {
         assert_eq!((&why["prospect"], &why["available"]), (&"denied".into(), &1.into()));
         database.run(&["reset", "api"]).ended(0);
         database.run(&["take", "api", "--cost", "2"]).ended(0);
-        database.run(&["take", "api", "--cost", "3"]).ended(64).says(&["holds 2 tokens: 3, with"]);
+        let never = database.run(&["take", "api", "--cost", "3", "--keep", "1"]).ended(64);
+        never.says(&[
+            "holds 2 tokens: 3, with 1 to keep",
+            "`tollgate explain api`",
+            "`tollgate create --capacity 4 --per SPAN api`",
+        ]);
         database.run(&["delete", "api"]).ended(0);
         database.run(&["delete", "api"]).ended(1).says(&["there is no bucket 'api'", "tollgate list"]);
         database

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anstyle::{AnsiColor, Style};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use tollgate::{Error, TakeError};
+use tollgate::{Error, Key, TakeError};
 
 use crate::redact::redact;
 use crate::{output, plan, times, url};
@@ -170,6 +170,9 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
             format!("bucket '{key}' is provisioned with terms of its own"),
             "take from it without --quota and --plan".to_owned(),
         ),
+        Error::Take(TakeError::NeverPossible { key, cost, keep, .. }) => {
+            (NEVER, all, wider(key, cost.saturating_add(*keep)))
+        }
         Error::Take(_) => (NEVER, all, String::new()),
         Error::DeadlineExceeded(_) | Error::OutcomeUnknown(_) => {
             (DATABASE, redact(&all), format!("with `tollgate take --id UUID` it may be repeated; {doctor}"))
@@ -177,6 +180,15 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
         Error::Admin(_) | Error::Key(_) | Error::Mode(_) | Error::Quota(_) => (WRONG_ARGUMENTS, all, String::new()),
         _ => (DATABASE, redact(&all), doctor.to_owned()),
     }
+}
+
+/// How a bucket comes to hold so many tokens.
+fn wider(key: &Key, tokens: u64) -> String {
+    let key = output::operand(key.as_str());
+    format!(
+        "take fewer, or under wider terms: `tollgate explain {key}` says whose they are, those of --quota, of a plan, or of \
+         the bucket, which `tollgate create --capacity {tokens} --per SPAN {key}` changes"
+    )
 }
 
 /// The error and what caused it; drivers repeat themselves.
