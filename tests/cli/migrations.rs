@@ -28,8 +28,8 @@ fn what_a_newer_program_has_migrated_is_told_and_serves() {
     database.run(&["doctor"]).ended(0).says(&["version 999, made by a newer program"]);
     works(&database);
     database.sql("delete from tollgate.migrations where version = 5");
-    database.run(&["migrate"]).ended(78).says(&["version 999", "cargo install tollgate"]);
-    database.run(&["doctor"]).ended(1).says(&["version 999", "cargo install tollgate"]);
+    database.run(&["migrate"]).ended(78).says(&["version 999", "install a newer `tollgate`"]);
+    database.run(&["doctor"]).ended(1).says(&["version 999", "install a newer `tollgate`"]);
 }
 
 #[test]

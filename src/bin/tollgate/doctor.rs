@@ -111,7 +111,7 @@ async fn schema<DB: Migrate>(pool: &Pool<DB>, report: &mut Report) -> bool {
         Err(Error::NewerSchema { found, known }) => report.fail(
             "schema",
             format!("version {found}, which no longer has what this program, that knows {known}, needs"),
-            "update it: `cargo install tollgate --features cli`",
+            exit::UPDATE,
         ),
         Err(Error::NotPermitted(cause)) if exit::is_file(&*cause) => {
             report.fail("schema", exit::words(&*cause), exit::READ_ONLY);

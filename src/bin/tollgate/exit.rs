@@ -55,6 +55,9 @@ pub(crate) fn may_nothing() -> Refusal {
 /// What an administrator does for a role.
 pub(crate) const GRANT: &str = "`grant tollgate_app to ROLE` lets it take tokens and look at a key, tollgate_operator everything; `tollgate migrate --print grants` makes both, and is to be run again after an upgrade";
 
+/// What to do about a database that is newer than this program.
+pub(crate) const UPDATE: &str = "install a newer `tollgate`: that of the crate which the services here were built with";
+
 /// What to do about a file that cannot be written.
 pub(crate) const READ_ONLY: &str =
     "leave mode=ro and immutable out of the URL, and let this user write the file and its directory";
@@ -138,7 +141,7 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
             format!(
                 "the database is at schema version {found}, which no longer has what this program, that knows {known}, needs"
             ),
-            "update it: `cargo install tollgate --features cli`".to_owned(),
+            UPDATE.to_owned(),
         ),
         Error::NotPermitted(cause) if is_file(&**cause) => {
             (NOT_PERMITTED, "the SQLite file or its URL is read-only".to_owned(), READ_ONLY.to_owned())
