@@ -111,6 +111,41 @@ fn routines_that_a_role_may_not_call_are_named() {
 }
 
 #[test]
+fn what_a_limiter_does_beside_taking_and_a_role_may_not_is_a_warning() {
+    let role = format!("tg_less_{}", &uuid::Uuid::new_v4().simple().to_string()[..20]);
+    for engine in [Engine::Postgres, Engine::MySql, Engine::MariaDb] {
+        let database = Database::migrated(engine);
+        let grants = database.run(&["migrate", "--print", "grants"]).ended(0).out;
+        // A role of the test's own, as the one of the file belongs to the whole server.
+        let (grants, removal, names) = if engine.is_mysql() {
+            let to = format!("to '{role}'@'%'");
+            let lines = grants.lines().filter(|line| line.ends_with(" to tollgate_app;"));
+            let lines = lines.filter(|line| BESIDE.iter().all(|name| !line.contains(&format!("token_{name} "))));
+            let grants = lines.map(|line| line.replace("to tollgate_app", &to)).collect::<String>();
+            let user = format!("create user '{role}'@'%' identified by '{SECRET}';");
+            (user + &grants, format!("drop user '{role}'@'%'"), BESIDE.map(|name| format!("token_{name}")))
+        } else {
+            let begin = grants.find("\ngrant usage on").expect("grants");
+            let end = grants.find("\ngrant tollgate_app to").expect("the operators'");
+            let lines = grants[begin..end].replace("to tollgate_app", &format!("to {role}"));
+            let revoked =
+                BESIDE.map(|name| format!("revoke execute on function tollgate.{name} from {role};")).join("");
+            let user = format!("create role {role} login;");
+            let names = BESIDE.map(|name| format!("tollgate.{name}"));
+            (user + &lines + &revoked, format!("drop owned by {role}; drop role {role}"), names)
+        };
+        database.sql(&grants);
+        let ran = tollgate(Some(&database.url_of(&role)), &database.directory).args(["doctor", "--json"]).output();
+        let ran = Ran::new(ran.expect("it starts"));
+        database.sql(&removal);
+        let report = ran.ended(0).json();
+        assert_eq!(status(&report, "grants"), "warn", "{engine:?}: {report:#}");
+        let told = found(&report, "grants").rsplit_once("may not call ").expect("names").1;
+        assert_eq!(told, names.join(", "), "{engine:?}: {report:#}");
+    }
+}
+
+#[test]
 fn settings_that_hurt_are_warnings_with_their_remedy() {
     let database = Database::migrated(Engine::Postgres);
     let name = database.url.rsplit('/').next().expect("a name");
@@ -239,3 +274,6 @@ fn status<'r>(report: &'r Value, name: &str) -> &'r str {
 fn found<'r>(report: &'r Value, name: &str) -> &'r str {
     check(report, name)["found"].as_str().unwrap_or("missing")
 }
+
+/// What a limiter calls beside its requests.
+const BESIDE: [&str; 3] = ["count_denials_v1", "peek_window", "sweep_v1"];

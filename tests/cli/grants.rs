@@ -21,7 +21,13 @@ fn what_the_crate_calls_is_granted_and_what_takers_need_of_it_doctor_looks_at() 
         // A limiter that may not do these takes tokens all the same.
         let beside = |name: &String| ["sweep_v1", "count_denials_v1", "peek_window"].contains(&bare(name, before));
         let needed: Names = called.intersection(&takers).filter(|name| !beside(name)).cloned().collect();
-        assert_eq!(looked_at(dialect, before), needed, "{dialect}: doctor's list, and what is called and granted");
+        assert_eq!(
+            looked_at(dialect, before, "takes"),
+            needed,
+            "{dialect}: doctor's list, and what is called and granted"
+        );
+        let spared: Names = called.intersection(&takers).filter(|name| beside(name)).cloned().collect();
+        assert_eq!(looked_at(dialect, before, "beside"), spared, "{dialect}: what doctor warns of");
     }
 }
 
@@ -49,10 +55,17 @@ fn granted(grants: &str, before: &str, role: &str) -> Names {
     execute.flat_map(|what| routines(&(what.trim_end().to_owned() + "("), before)).collect()
 }
 
-fn looked_at(dialect: &str, before: &str) -> Names {
+/// The list of those that a role needs for something.
+fn looked_at(dialect: &str, before: &str, what: &str) -> Names {
     let source = read(&format!("src/bin/tollgate/doctor/{dialect}.rs"));
-    let (begin, end) = if dialect == "mysql" { ("const TAKING:", "];") } else { ("p.proname in (", ") as takes") };
-    let list = source.split_once(begin).and_then(|(_, rest)| rest.split_once(end)).expect("a list").0;
+    let list = if dialect == "mysql" {
+        let begin = if what == "takes" { "const TAKING:" } else { "const BESIDE:" };
+        source.split_once(begin).and_then(|(_, rest)| rest.split_once("];"))
+    } else {
+        let (list, _) = source.split_once(&format!(") as {what}")).expect("an end");
+        list.rsplit_once("p.proname in (").map(|(_, list)| (list, ""))
+    };
+    let (list, _) = list.expect("a list");
     let quoted = list.split(['"', '\'']).skip(1).step_by(2);
     quoted.map(|name| if name.starts_with(before) { name.to_owned() } else { format!("{before}{name}") }).collect()
 }

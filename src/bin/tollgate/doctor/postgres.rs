@@ -86,17 +86,20 @@ async fn pooler(connection: &mut PgConnection, port: u16, report: &mut Report) -
 }
 
 async fn grants(connection: &mut PgConnection, report: &mut Report) -> Result<(), sqlx::Error> {
-    // Of taking: the functions that a limiter's requests and reservations call, holds, and those by which it peeks.
-    let (role, is_there, forbidden, operates): (String, bool, Vec<String>, bool) = sqlx::query_as(
+    // Of taking: the functions that a limiter's requests and reservations call, holds, and those by which it peeks. Beside: those
+    // without which it takes tokens all the same.
+    let (role, is_there, taking, beside, operates): (String, bool, Vec<String>, Vec<String>, bool) = sqlx::query_as(
         "select current_user::text,
                 count(*) filter (where p.takes) > 0,
                 coalesce(array_agg(distinct p.name) filter (where p.takes and not p.may), '{}'),
+                coalesce(array_agg(distinct p.name) filter (where p.beside and not p.may), '{}'),
                 coalesce(bool_and(p.may) filter (where p.operates), false)
            from (select format('tollgate.%s', p.proname) as name,
                         p.proname in ('adjust_many_v1', 'adjust_v1', 'adjust_window_v1', 'explain', 'hold_back_v1', 'peek',
                                       'take_all_many_v1', 'take_all_v1', 'take_many_v1', 'take_times_v1', 'take_v1',
                                       'take_window_v1') as takes,
-                        p.proname in ('create_bucket', 'peek_window') as operates,
+                        p.proname in ('count_denials_v1', 'peek_window', 'sweep_v1') as beside,
+                        p.proname = 'create_bucket' as operates,
                         has_schema_privilege(n.oid, 'usage') and has_function_privilege(p.oid, 'execute') as may
                    from pg_proc p join pg_namespace n on n.oid = p.pronamespace
                   where n.nspname = 'tollgate') p",
@@ -104,7 +107,7 @@ async fn grants(connection: &mut PgConnection, report: &mut Report) -> Result<()
     .fetch_one(connection)
     .await?;
     if is_there {
-        report.grants(&role, &forbidden, operates);
+        report.grants(&role, &taking, &beside, operates);
     }
     Ok(())
 }

@@ -39,16 +39,21 @@ impl Report {
         self.add(name, Status::Fail, found, advice);
     }
 
-    /// What the role may do, by the routines for taking tokens that it may not call.
-    pub(super) fn grants<R: AsRef<str>>(&mut self, role: &str, forbidden: &[R], operates: bool) {
-        match (forbidden, operates) {
-            ([], true) => self.ok("grants", format!("{role} may take tokens and operate")),
-            ([], false) => self.ok("grants", format!("{role} may take tokens, and not operate")),
-            (forbidden, _) => {
-                let names: Vec<&str> = forbidden.iter().map(AsRef::as_ref).collect();
-                let found = format!("{role} may not do all that a limiter does: it may not call {}", names.join(", "));
-                self.fail("grants", found, GRANT);
-            }
+    /// What the role may do, by the routines that it may not call: those for taking tokens, and those that a limiter calls
+    /// beside.
+    pub(super) fn grants(&mut self, role: &str, taking: &[String], beside: &[String], operates: bool) {
+        if !taking.is_empty() {
+            let names = taking.join(", ");
+            let found = format!("{role} may not do all that a limiter does: it may not call {names}");
+            self.fail("grants", found, GRANT);
+        } else if !beside.is_empty() {
+            let names = beside.join(", ");
+            let found =
+                format!("{role} may take tokens, but not all that a limiter does beside: it may not call {names}");
+            self.warn("grants", found, GRANT);
+        } else {
+            let operate = if operates { " and operate" } else { ", and not operate" };
+            self.ok("grants", format!("{role} may take tokens{operate}"));
         }
     }
 
