@@ -149,6 +149,7 @@ fn what_a_limiter_does_beside_taking_and_a_role_may_not_is_a_warning() {
 fn settings_that_hurt_are_warnings_with_their_remedy() {
     let database = Database::migrated(Engine::Postgres);
     let name = database.url.rsplit('/').next().expect("a name");
+    let role = "alter role postgres in database";
     for setting in [
         "default_transaction_isolation = serializable",
         "lock_timeout = 40",
@@ -159,9 +160,20 @@ fn settings_that_hurt_are_warnings_with_their_remedy() {
     }
     let ran = database.run(&["doctor"]).ended(0);
     ran.says(&["warn  isolation", "warn  timeouts", "57014", "set statement_timeout", "synchronous_commit is off"])
-        .says(&["lock_timeout is 40 ms", "55P03", "set lock_timeout"]);
+        .says(&["lock_timeout is 40 ms", "55P03", &format!("{role} {name} set lock_timeout = '5s'")]);
     database.sql(&format!("alter database {name} set default_transaction_read_only = on"));
-    database.run(&["doctor"]).ended(1).says(&["fail  read only"]);
+    let report = database.run(&["doctor", "--json"]).ended(1).json();
+    assert_eq!(status(&report, "read only"), "fail", "{report:#}");
+    // What is advised is what mends it.
+    let checks = report["checks"].as_array().expect("checks");
+    let advice = checks.iter().filter_map(|check| check["advice"].as_str());
+    for statement in advice.filter(|advice| advice.contains(role)) {
+        // Nothing else can be written meanwhile.
+        let statement = statement.trim_start_matches("begin read write; ").trim_end_matches("; commit");
+        database.sql(&format!("begin read write; {statement}; commit"));
+    }
+    let report = database.run(&["doctor", "--json"]).ended(0).json();
+    assert_eq!([status(&report, "read only"), status(&report, "timeouts")], ["missing", "missing"], "{report:#}");
 }
 
 #[test]
@@ -173,20 +185,28 @@ fn routines_with_a_superusers_rights_are_a_warning() {
             Ran::new(ran.expect("it starts")).ended(0)
         };
         root(&["migrate"]);
-        let remedy = if engine == Engine::MySql { "set super_read_only" } else { "revoke read_only admin" };
+        let remedy = if engine == Engine::MySql {
+            "set global super_read_only = on"
+        } else {
+            "revoke read_only admin on *.* from 'root'@"
+        };
         root(&["doctor"]).says(&["warn  definer", "run as root@", remedy]);
     }
 }
 
 #[test]
-fn routines_that_a_superuser_owns_are_a_warning_until_they_are_given_away_as_the_book_says() {
-    let book = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operating.md")).expect("it is there");
-    let given_away = book.split("```sql\n").find(|block| block.starts_with("create role tollgate_owner"));
-    let given_away = given_away.and_then(|block| block.split_once("```")).expect("it says how").0;
+fn routines_that_a_superuser_owns_are_a_warning_until_they_are_given_away() {
     let owner = format!("tollgate_owner_{}", uuid::Uuid::new_v4().simple());
     let database = Database::migrated(Engine::Postgres);
-    database.run(&["doctor"]).ended(0).says(&["warn  definer", "run as postgres", "docs/operating.md"]);
-    database.sql(&given_away.replace("tollgate_owner", &owner));
+    database.run(&["doctor"]).ended(0).says(&[
+        "warn  definer",
+        "run as postgres",
+        "tollgate migrate --print owner | psql",
+    ]);
+    let given_away = database.run(&["migrate", "--print", "owner"]).ended(0).out.replace("tollgate_owner", &owner);
+    // As after an upgrade.
+    database.sql(&given_away);
+    database.sql(&given_away);
     let report = database.run(&["doctor", "--json"]).ended(0).json();
     let taken = database.run(&["take", "a", "--quota", "5/h"]);
     let denied = database.run(&["take", "a", "--quota", "5/h", "--cost", "5"]);
@@ -226,8 +246,17 @@ fn an_account_that_may_create_temporary_tables_is_warned_if_it_may_not_write_the
         let by_pattern = doctor();
         database.sql(&format!("drop user '{account}'@'%'"));
         let owner = database.run(&["doctor", "--json"]);
-        for (ran, expected) in [(without, "missing"), (by_role, "warn"), (by_pattern, "warn"), (owner, "missing")] {
+        let of_role = format!("revoke create temporary tables on `{name}`.* from '{role}'");
+        let of_account =
+            format!("revoke create temporary tables on `{}`.* from '{account}'@'%'", name.replace('_', "\\_"));
+        for (ran, expected, advice) in [
+            (without, "missing", None),
+            (by_role, "warn", Some(of_role)),
+            (by_pattern, "warn", Some(of_account)),
+            (owner, "missing", None),
+        ] {
             let report = ran.ended(0).json();
+            assert_eq!(check(&report, "temporary tables")["advice"].as_str(), advice.as_deref(), "{engine:?}");
             assert_eq!(status(&report, "temporary tables"), expected, "{engine:?}: {report:#}");
             assert_eq!(status(&report, "grants"), "ok", "{engine:?}: {report:#}");
         }

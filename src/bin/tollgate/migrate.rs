@@ -83,12 +83,13 @@ impl Args {
         let migrations = &migrations[migrations.partition_point(|migration| migration.version() <= after)..];
         match (self.into, format.is_for_files()) {
             (Some(directory), true) => files::write(&directory, format, dialect, migrations)?,
-            (None, _) if self.after.is_some() && (format == Format::Grants || format.is_for_files()) => {
+            (None, _) if self.after.is_some() && (format.is_for_roles() || format.is_for_files()) => {
                 let hint =
                     "leave --after out: of files --into DIR writes those that are new, and grants are made again";
                 return Err(Refusal::arguments("--after is for the scripts of psql, mysql and sqlite3", hint).into());
             }
             (None, false) if migrations.is_empty() => say(format!("-- nothing comes after version {after}"))?,
+            (None, false) if format == Format::Owner => say(script::OWNER.trim_end())?,
             (None, false) if format == Format::Grants => {
                 let no_roles = || {
                     let hint = "whoever may write the file and its directory may do everything";

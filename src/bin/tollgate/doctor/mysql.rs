@@ -11,8 +11,9 @@ impl Examine for MySql {
         let mut connection = pool.acquire().await?;
         let settings = settings(&mut connection).await?;
         server(&settings, report);
+        let names = Names::find(&mut connection).await?;
         if grants(&mut connection, report).await? {
-            temporary_tables(&mut connection, report).await?;
+            temporary_tables(&mut connection, &names, report).await?;
         }
         let before = SystemTime::now();
         let now =
@@ -22,7 +23,7 @@ impl Examine for MySql {
         clock::compare(before, now, SystemTime::now(), report);
         report.isolation(&settings.any(["transaction_isolation", "tx_isolation"]).replace('-', " ").to_lowercase());
         durability(&settings, report);
-        sessions(&settings, report);
+        sessions(&settings, &names.account, report);
         definer(&mut connection, &settings, report).await
     }
 
@@ -74,6 +75,30 @@ fn server(settings: &Settings, report: &mut Report) {
     }
 }
 
+/// Who we are and where, as statements name it.
+struct Names {
+    account: String,
+    database: String,
+}
+
+impl Names {
+    async fn find(connection: &mut MySqlConnection) -> Result<Self, sqlx::Error> {
+        let (account, database): (String, String) =
+            sqlx::query_as("select current_user(), database()").fetch_one(connection).await?;
+        Ok(Self { account: quoted_account(&account), database: format!("`{}`", database.replace('`', "``")) })
+    }
+}
+
+/// An account, `user@host` to the server, as a statement names it.
+fn quoted_account(account: &str) -> String {
+    let (user, host) = account.rsplit_once('@').unwrap_or((account, "%"));
+    format!("{}@{}", quoted_text(user), quoted_text(host))
+}
+
+fn quoted_text(text: &str) -> String {
+    format!("'{}'", text.replace('\\', r"\\").replace('\'', "''"))
+}
+
 /// Says whether there is something that the account may call.
 async fn grants(connection: &mut MySqlConnection, report: &mut Report) -> Result<bool, sqlx::Error> {
     // A routine that the account may not call is not listed to it.
@@ -98,7 +123,11 @@ async fn grants(connection: &mut MySqlConnection, report: &mut Report) -> Result
 }
 
 /// A temporary table hides the one of its name from the routines, too. Who may write the real ones needs none to deceive them.
-async fn temporary_tables(connection: &mut MySqlConnection, report: &mut Report) -> Result<(), sqlx::Error> {
+async fn temporary_tables(
+    connection: &mut MySqlConnection,
+    names: &Names,
+    report: &mut Report,
+) -> Result<(), sqlx::Error> {
     let writes: i64 = sqlx::query_scalar(
         "select count(*) from information_schema.columns
           where table_schema = database() and table_name = 'token_buckets' and column_name = 'full_at'
@@ -110,15 +139,51 @@ async fn temporary_tables(connection: &mut MySqlConnection, report: &mut Report)
         return Ok(());
     }
     // It comes to nothing in any case, but whether it is allowed, by a role or a pattern too, is looked at first.
-    let tried = sqlx::raw_sql("create temporary table token_doctor (n int, n int)").execute(connection).await;
+    let tried = sqlx::raw_sql("create temporary table token_doctor (n int, n int)").execute(&mut *connection).await;
     let error = tried.err().and_then(sqlx::Error::into_database_error);
     if error.and_then(|error| Some(error.try_downcast_ref::<MySqlDatabaseError>()?.number())) == Some(DUPLICATE_COLUMN)
     {
         let found =
             "this account may create temporary tables here: one hides the table of its name from the routines, too";
-        report.warn("temporary tables", found, "revoke create temporary tables on … from it, or from its role");
+        let (place, owner) = granted_temporary_tables(connection, names).await;
+        report.warn("temporary tables", found, format!("revoke create temporary tables on {place} from {owner}"));
     }
     Ok(())
+}
+
+/// On what the right is granted, as far as the account may see that, and to whom: if not to itself, to a role.
+async fn granted_temporary_tables(connection: &mut MySqlConnection, names: &Names) -> (String, String) {
+    let place: Option<String> = sqlx::query_scalar(
+        "select concat('`', replace(table_schema, '`', '``'), '`.*')
+           from information_schema.schema_privileges
+          where grantee = ? and privilege_type = 'CREATE TEMPORARY TABLES' and database() like table_schema
+         union all
+         select '*.*' from information_schema.user_privileges
+          where grantee = ? and privilege_type = 'CREATE TEMPORARY TABLES'
+          limit 1",
+    )
+    .bind(&names.account)
+    .bind(&names.account)
+    .fetch_optional(&mut *connection)
+    .await
+    .unwrap_or_default();
+    if let Some(place) = place {
+        return (place, names.account.clone());
+    }
+    // Older servers do not list them.
+    let roles: Vec<String> = sqlx::query_scalar(
+        "select distinct role_name from information_schema.enabled_roles where role_name is not null order by 1",
+    )
+    .fetch_all(connection)
+    .await
+    .unwrap_or_default();
+    let roles: Vec<_> = roles.iter().map(|role| quoted_text(role)).collect();
+    let owner = match roles.as_slice() {
+        [] => format!("the role of {} that has it", names.account),
+        [role] => role.clone(),
+        roles => format!("whichever of {} has it", roles.join(", ")),
+    };
+    (format!("{}.*", names.database), owner)
 }
 
 /// The routines run with the rights of whoever migrated, as far as the account may see those.
@@ -128,17 +193,7 @@ async fn definer(
     report: &mut Report,
 ) -> Result<(), sqlx::Error> {
     let mariadb = settings.get("version").contains("MariaDB");
-    let (rights, advice) = if mariadb {
-        (
-            ["READ_ONLY ADMIN", "READ ONLY ADMIN"],
-            "revoke read_only admin on *.* from them, or migrate as another account",
-        )
-    } else {
-        (
-            ["SUPER", "CONNECTION_ADMIN"],
-            "set super_read_only on replicas, or migrate as an account with this database alone",
-        )
-    };
+    let rights = if mariadb { ["READ_ONLY ADMIN", "READ ONLY ADMIN"] } else { ["SUPER", "CONNECTION_ADMIN"] };
     let definer: Option<String> = sqlx::query_scalar(
         "select r.definer
            from information_schema.routines r
@@ -154,6 +209,12 @@ async fn definer(
     if let Some(definer) = definer {
         let found =
             format!("the routines run as {definer}, who may write where read_only is on: a replica would grant");
+        let advice = if mariadb {
+            let account = quoted_account(&definer);
+            format!("revoke read_only admin on *.* from {account}, or migrate as another account")
+        } else {
+            "set global super_read_only = on, on replicas, or migrate as an account with this database alone".to_owned()
+        };
         report.warn("definer", found, advice);
     }
     Ok(())
@@ -174,7 +235,7 @@ fn durability(settings: &Settings, report: &mut Report) {
     }
 }
 
-fn sessions(settings: &Settings, report: &mut Report) {
+fn sessions(settings: &Settings, account: &str, report: &mut Report) {
     if !settings.is_on("autocommit") {
         let found = "autocommit is off: a bucket stays locked until the caller commits";
         report.warn("autocommit", found, "set global autocommit = on, and look into init_connect");
@@ -183,7 +244,8 @@ fn sessions(settings: &Settings, report: &mut Report) {
     let longest: f64 = settings.get("max_statement_time").parse().unwrap_or(0.0);
     if longest > 0.0 && longest < 1.0 {
         let found = format!("max_statement_time is {longest} s: requests that wait for a busy bucket end with 1969");
-        report.warn("timeouts", found, "set global max_statement_time = 5, or alter user … with max_statement_time 5");
+        let advice = format!("set global max_statement_time = 5, or alter user {account} with max_statement_time 5");
+        report.warn("timeouts", found, advice);
     }
     if settings.is_on("event_scheduler") {
         report.ok("events", "event_scheduler is on");
@@ -247,7 +309,7 @@ mod tests {
         for (autocommit, events, warned) in [("ON", "ON", &[][..]), ("ON", "OFF", &[]), ("OFF", "OFF", &["autocommit"])]
         {
             let mut report = Report::default();
-            sessions(&set(&[("autocommit", autocommit), ("event_scheduler", events)]), &mut report);
+            sessions(&set(&[("autocommit", autocommit), ("event_scheduler", events)]), "'app'@'%'", &mut report);
             assert_eq!(report.warnings(), warned, "autocommit {autocommit}, event_scheduler {events}");
         }
     }
@@ -257,7 +319,7 @@ mod tests {
         for (longest, warned) in [("0.000000", &[][..]), ("0.050000", &["timeouts"]), ("5.000000", &[])] {
             let mut report = Report::default();
             let settings = [("autocommit", "ON"), ("event_scheduler", "ON"), ("max_statement_time", longest)];
-            sessions(&set(&settings), &mut report);
+            sessions(&set(&settings), "'app'@'%'", &mut report);
             assert_eq!(report.warnings(), warned, "max_statement_time {longest}");
         }
     }
@@ -275,6 +337,17 @@ mod tests {
             let settings = [("innodb_flush_log_at_trx_commit", flush), ("log_bin", logged), ("sync_binlog", sync)];
             durability(&set(&settings), &mut report);
             assert!(report.found("durability").contains(forgets), "{settings:?}: {}", report.found("durability"));
+        }
+    }
+
+    #[test]
+    fn an_account_is_quoted_as_a_statement_names_it() {
+        for (account, quoted) in [
+            ("app@%", "'app'@'%'"),
+            ("o'neil@10.0.0.%", "'o''neil'@'10.0.0.%'"),
+            ("a@b@localhost", "'a@b'@'localhost'"),
+        ] {
+            assert_eq!(quoted_account(account), quoted);
         }
     }
 }

@@ -18,7 +18,8 @@ impl Examine for Postgres {
             .fetch_one(&mut *connection)
             .await?;
         clock::compare(before, now, SystemTime::now(), report);
-        examine(&settings(&mut connection).await?, report);
+        let names = Names::find(&mut connection).await?;
+        examine(&settings(&mut connection).await?, &names, report);
         definer(&mut connection, report).await?;
         vacuum(&mut connection, report).await
     }
@@ -33,6 +34,35 @@ impl Examine for Postgres {
         .bind(most)
         .fetch_all(pool)
         .await
+    }
+}
+
+/// Who we are and where, as statements name it.
+struct Names {
+    role: String,
+    database: String,
+}
+
+impl Names {
+    async fn find(connection: &mut PgConnection) -> Result<Self, sqlx::Error> {
+        // Settings are those of the role that logged in, whichever it became.
+        let (role, database) = sqlx::query_as("select quote_ident(session_user), quote_ident(current_database())")
+            .fetch_one(connection)
+            .await?;
+        Ok(Self { role, database })
+    }
+
+    /// A name for another database.
+    fn beside(&self) -> String {
+        match self.database.strip_suffix('"') {
+            Some(quoted) => format!("{quoted}_utf8\""),
+            None => format!("{}_utf8", self.database),
+        }
+    }
+
+    /// What changes a setting here, wherever else it is set.
+    fn set(&self, name: &str, value: &str) -> String {
+        format!("alter role {} in database {} set {name} = {value}", self.role, self.database)
     }
 }
 
@@ -126,7 +156,11 @@ async fn definer(connection: &mut PgConnection, report: &mut Report) -> Result<(
     .await?;
     if let Some(superuser) = superuser {
         let found = format!("the routines run as {superuser}, who may do everything on this server");
-        report.warn("definer", found, "give them to a role without rights: docs/operating.md, roles and grants");
+        report.warn(
+            "definer",
+            found,
+            "as a superuser, give them to a role without rights: `tollgate migrate --print owner | psql`",
+        );
     }
     Ok(())
 }
@@ -143,10 +177,10 @@ async fn settings(connection: &mut PgConnection) -> Result<Settings, sqlx::Error
     Ok(settings.into_iter().collect())
 }
 
-fn examine(settings: &Settings, report: &mut Report) {
+fn examine(settings: &Settings, names: &Names, report: &mut Report) {
     report.isolation(settings.get("default_transaction_isolation"));
     if settings.is_on("default_transaction_read_only") {
-        let advice = "alter role … reset default_transaction_read_only";
+        let advice = format!("begin read write; {}; commit", names.set("default_transaction_read_only", "off"));
         report.fail("read only", "default_transaction_read_only is on: nothing can be taken", advice);
     }
     let commit = settings.get("synchronous_commit");
@@ -165,14 +199,15 @@ fn examine(settings: &Settings, report: &mut Report) {
         let timeout: u64 = settings.get(name).parse().unwrap_or(0);
         if (1..MANY_MILLISECONDS).contains(&timeout) {
             let found = format!("{name} is {timeout} ms: requests that wait for a busy bucket {becomes}");
-            report.warn("timeouts", found, format!("alter role … set {name} = '5s'"));
+            report.warn("timeouts", found, names.set(name, "'5s'"));
         }
     }
     let encoding = settings.get("server_encoding");
     if encoding != "UTF8" {
         let found =
             format!("the database's encoding is {encoding}: keys of others need not be UTF-8, and fail to be listed");
-        report.warn("encoding", found, "create database … encoding 'UTF8' template template0, and move to it");
+        let advice = format!("create database {} encoding 'UTF8' template template0, and move to it", names.beside());
+        report.warn("encoding", found, advice);
     }
     if !settings.is_on("autovacuum") {
         let found = "autovacuum is off: each grant leaves a dead row version";
@@ -202,7 +237,8 @@ async fn vacuum(connection: &mut PgConnection, report: &mut Report) -> Result<()
         let found = format!("{found}; a transaction is open for {seconds} s, and keeps every one since");
         report.warn("table", found, "end it: select pid, query from pg_stat_activity order by xact_start");
     } else if dead > MANY_ROWS && dead > live * 5 {
-        let advice = "vacuum tollgate.token_buckets; then alter table … set (autovacuum_vacuum_cost_delay = 0)";
+        let advice =
+            "vacuum tollgate.token_buckets; alter table tollgate.token_buckets set (autovacuum_vacuum_cost_delay = 0)";
         report.warn("table", found, advice);
     } else {
         report.ok("table", found);
@@ -219,6 +255,10 @@ const MANY_ROWS: i64 = 10_000;
 mod tests {
     use super::*;
 
+    fn here() -> Names {
+        Names { role: "app".to_owned(), database: "\"My app\"".to_owned() }
+    }
+
     #[test]
     fn a_server_that_may_lose_everything_in_a_crash_or_never_clears_away_is_a_warning() {
         for (off, warned) in [
@@ -233,7 +273,7 @@ mod tests {
             let names = ["autovacuum", "fsync", "full_page_writes", "synchronous_commit"];
             let mut report = Report::default();
             let encoding = ("server_encoding".to_owned(), "UTF8".to_owned());
-            examine(&names.into_iter().map(setting).chain([encoding]).collect(), &mut report);
+            examine(&names.into_iter().map(setting).chain([encoding]).collect(), &here(), &mut report);
             assert_eq!(report.warnings(), warned, "{off} is off");
         }
     }
@@ -251,8 +291,15 @@ mod tests {
             let mut report = Report::default();
             let others = ["autovacuum", "fsync", "full_page_writes"].map(|name| (name, "on"));
             let settings = others.into_iter().chain([("server_encoding", "UTF8"), (name, milliseconds)]);
-            examine(&settings.map(|(name, value)| (name.to_owned(), value.to_owned())).collect(), &mut report);
+            let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned()));
+            examine(&settings.collect(), &here(), &mut report);
             assert_eq!(report.warnings() == ["timeouts"], warned, "{name} = {milliseconds}");
         }
+    }
+
+    #[test]
+    fn a_statement_names_the_role_and_the_database() {
+        assert_eq!(here().set("lock_timeout", "'5s'"), "alter role app in database \"My app\" set lock_timeout = '5s'");
+        assert_eq!(here().beside(), "\"My app_utf8\"");
     }
 }

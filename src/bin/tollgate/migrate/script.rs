@@ -34,6 +34,8 @@ pub(crate) enum Format {
     Sqlite3,
     /// The roles for services and operators, with their grants: a script for psql, mysql or mariadb
     Grants,
+    /// The role that owns it all where a superuser migrated on PostgreSQL: a script for psql
+    Owner,
 }
 
 impl Format {
@@ -42,10 +44,15 @@ impl Format {
         matches!(self, Self::Sqlx | Self::Goose | Self::Flyway)
     }
 
+    /// Whether it is run after the migrations, each time anew.
+    pub(super) fn is_for_roles(self) -> bool {
+        matches!(self, Self::Grants | Self::Owner)
+    }
+
     /// The engine that it is for, if there is only one.
     pub(super) fn dialect(self) -> Option<Dialect> {
         match self {
-            Self::Psql => Some(Dialect::Postgres),
+            Self::Psql | Self::Owner => Some(Dialect::Postgres),
             Self::Mysql => Some(Dialect::Mysql),
             Self::Sqlite3 => Some(Dialect::Sqlite),
             Self::Sqlx | Self::Goose | Self::Flyway | Self::Grants => None,
@@ -98,6 +105,9 @@ pub(super) fn grants(dialect: Dialect) -> Option<&'static str> {
         Dialect::Sqlite => None,
     }
 }
+
+/// What a superuser runs after them, to give away what would have a superuser's rights.
+pub(super) const OWNER: &str = include_str!("../../../../migrations/grants/owner.sql");
 
 /// One of them, as a tool's file.
 pub(super) fn file(format: Format, dialect: Dialect, migration: &Migration) -> String {

@@ -1,0 +1,24 @@
+-- An owner without rights for PostgreSQL: for a superuser to run after the migrations, as often as wanted, where a superuser
+-- ran them, as the routines have the rights of their owner. From then on migrate as a member of the role (set role
+-- tollgate_owner), or run this again after each upgrade.
+--
+--   tollgate_owner  owns tables, views and routines, and may do nothing else
+do $$
+declare
+  v_what record;
+begin
+  if not exists (select from pg_catalog.pg_roles where rolname = 'tollgate_owner') then
+    create role tollgate_owner nologin;
+  end if;
+  execute format('grant create on database %I to tollgate_owner', current_database());
+  alter schema tollgate owner to tollgate_owner;
+  for v_what in
+    select oid::regclass as name from pg_class where relnamespace = 'tollgate'::regnamespace and relkind in ('r', 'v')
+  loop
+    execute format('alter table %s owner to tollgate_owner', v_what.name);
+  end loop;
+  for v_what in select oid::regprocedure as name from pg_proc where pronamespace = 'tollgate'::regnamespace loop
+    execute format('alter function %s owner to tollgate_owner', v_what.name);
+  end loop;
+end
+$$;
