@@ -126,6 +126,8 @@ impl Decisions {
     /// A request did not say whose it is, and was refused: in words if that is the service's fault, which is true of many then.
     #[cfg(feature = "tower")]
     pub(crate) fn nobodys(&self, status: u16, reason: Option<&str>) {
+        // Clients can leave out what they like: that is no fault of the service.
+        self.undecided(Source::Limiter.as_str(), if reason.is_some() { "not_set_up" } else { "no_key" });
         let limiter = self.limiter.as_str();
         if reason.is_some() && self.nobodys.is_due() {
             event!(WARN, limiter = limiter, status = status, reason = reason, "nobody's request");
@@ -134,15 +136,21 @@ impl Decisions {
         }
     }
 
+    /// A request did not say whose it is, and passes without a token, as the layer was told to let such requests.
+    #[cfg(feature = "tower")]
+    pub(crate) fn passed(&self) {
+        let (source, mode) = (Source::Limiter.as_str(), Mode::Enforce.as_str());
+        count!(
+            names::DECISIONS, 1,
+            "limiter" => self.limiter.to_string(), "outcome" => "granted", "source" => source, "mode" => mode,
+        );
+        event!(DEBUG, limiter = self.limiter.as_str(), "nobody's request passes");
+    }
+
     /// The service had no terms for a request, which was refused, or let pass as it is only for show.
     #[cfg(feature = "tower")]
     pub(crate) fn without_terms(&self, error: &Error) {
-        let (limiter, source, mode) = (|| self.limiter.to_string(), Source::Limiter.as_str(), Mode::Enforce.as_str());
-        count!(
-            names::DECISIONS, 1,
-            "limiter" => limiter(), "outcome" => "error", "source" => source, "mode" => mode,
-        );
-        count!(names::ERRORS, 1, "limiter" => limiter(), "error" => kind(error));
+        self.undecided(Source::Limiter.as_str(), kind(error));
         let (limiter, error, cause) = (self.limiter.as_str(), kind(error), self.cause(error));
         if self.without_terms.is_due() {
             event!(WARN, limiter = limiter, error = error, cause = cause, "no terms for a request");
@@ -170,13 +178,8 @@ impl Decisions {
 
     #[cold]
     fn failed(&self, take: &Take, error: &Error) {
-        let (kind, mode) = (kind(error), Mode::Enforce.as_str());
-        let limiter = || self.limiter.to_string();
-        count!(
-            names::DECISIONS, 1,
-            "limiter" => limiter(), "outcome" => "error", "source" => self.store, "mode" => mode,
-        );
-        count!(names::ERRORS, 1, "limiter" => limiter(), "error" => kind);
+        let kind = kind(error);
+        self.undecided(self.store, kind);
         event!(
             DEBUG,
             limiter = self.limiter.as_str(),
@@ -186,6 +189,16 @@ impl Decisions {
             key = self.key(take, 0),
             "no decision"
         );
+    }
+
+    /// Counts a request without a decision.
+    fn undecided(&self, source: &'static str, error: &'static str) {
+        let (limiter, mode) = (|| self.limiter.to_string(), Mode::Enforce.as_str());
+        count!(
+            names::DECISIONS, 1,
+            "limiter" => limiter(), "outcome" => "error", "source" => source, "mode" => mode,
+        );
+        count!(names::ERRORS, 1, "limiter" => limiter(), "error" => error);
     }
 
     /// All that is said of an error. A routine's own words may name the key, or that of another request in the same call, so

@@ -52,14 +52,17 @@ impl RateLimitLayer {
     /// The request for tokens of all limits, but for those under which it costs nothing, or that need not know whose it is.
     fn take(&self, request: &Parts) -> Result<Option<(Take, Limits<'_>)>, Unanswered> {
         let of_request = self.cost.as_ref().map_or(1, |cost| cost(request));
-        let (mut take, mut limits) = (None::<Take>, Limits::new());
+        let (mut take, mut limits, mut is_nobodys) = (None::<Take>, Limits::new(), false);
         for (place, limit) in self.limits.iter().enumerate() {
             let own = limit.cost.as_ref().map(|cost| cost(request));
             if own.unwrap_or(of_request) == 0 {
                 continue;
             }
             let key = match limit.key(request) {
-                Err(Unanswered::NoKey(none)) if self.passes_without_key && none.is_left_out() => continue,
+                Err(Unanswered::NoKey(none)) if self.passes_without_key && none.is_left_out() => {
+                    is_nobodys = true;
+                    continue;
+                }
                 key => key?,
             };
             let rule = limit.rule(request, &*self.gate)?;
@@ -75,6 +78,9 @@ impl RateLimitLayer {
                 return Err(Unanswered::NoKey(NoKey::of_server(SameName(limit.name.clone()).to_string())));
             }
             take = Some(asked);
+        }
+        if is_nobodys && take.is_none() {
+            self.gate.passed();
         }
         Ok(take.map(|take| (take.of_its_only(), limits)))
     }

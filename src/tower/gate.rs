@@ -19,6 +19,9 @@ pub(super) trait Gate: Send + Sync {
     /// Tells of a request that is refused because it has no key.
     fn refused(&self, none: &NoKey);
 
+    /// Tells of a request that passes under none of the limits, because it has no key.
+    fn passed(&self);
+
     /// Tells of a request that the service has no terms for: it is refused, unless all is only for show.
     fn failed(&self, error: &Error);
 
@@ -52,6 +55,10 @@ impl<S: Store> Gate for Limiter<S> {
         // What a client left out is in its answer, and may be made up of what it sent.
         let reason = none.status().is_server_error().then(|| none.to_string());
         self.decisions.nobodys(none.status().as_u16(), reason.as_deref());
+    }
+
+    fn passed(&self) {
+        self.decisions.passed();
     }
 
     fn failed(&self, error: &Error) {

@@ -321,7 +321,7 @@ async fn exercise(handle: &PrometheusHandle) -> anyhow::Result<()> {
         tokio::task::yield_now().await;
     }
     lease.store().close().await?;
-    Ok(())
+    shadow::nobodys_request().await
 }
 
 /// Lets another writer go on, once it was noticed.

@@ -13,6 +13,14 @@ use tower::{Layer, ServiceExt, service_fn};
 use super::recorded::{recorder, value};
 use super::told;
 
+/// A request that is refused because its client leaves its key out.
+pub(crate) async fn nobodys_request() -> anyhow::Result<()> {
+    let layer = RateLimitLayer::new(Limiter::new(MemoryStore::new(), "1/s")?).key(|_: &Parts| None::<String>);
+    let service = layer.layer(service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty()))));
+    assert_eq!(service.oneshot(Request::new(Body::empty())).await?.status(), StatusCode::BAD_REQUEST);
+    Ok(())
+}
+
 #[tokio::test]
 async fn what_a_layer_in_shadow_lets_pass_is_told_as_shadow_and_not_as_denied() -> anyhow::Result<()> {
     let recorder = recorder()?;
@@ -35,7 +43,9 @@ async fn what_a_layer_in_shadow_lets_pass_is_told_as_shadow_and_not_as_denied() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_that_cannot_know_its_clients_is_told_of() -> anyhow::Result<()> {
+async fn a_service_that_cannot_know_its_clients_is_told_of_and_counted() -> anyhow::Result<()> {
+    let recorder = recorder()?;
+    let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
     told::listen();
     let limiter = Limiter::builder(MemoryStore::new()).name("served").build("1/s")?;
     let inner = service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty())));
@@ -49,6 +59,10 @@ async fn a_service_that_cannot_know_its_clients_is_told_of() -> anyhow::Result<(
     let by_header =
         RateLimitLayer::new(limiter).key(Header::new(http::HeaderName::from_static("x-client"))).layer(inner);
     assert_eq!(by_header.oneshot(Request::new(Body::empty())).await?.status(), StatusCode::BAD_REQUEST);
+    let labels = [("limiter", "served"), ("outcome", "error"), ("source", "limiter"), ("mode", "enforce")];
+    assert_eq!(value(&handle, "tollgate_decisions_total", &labels), Some(5.0));
+    let errors = |error| value(&handle, "tollgate_errors_total", &[("limiter", "served"), ("error", error)]);
+    assert_eq!([errors("not_set_up"), errors("no_key")], [Some(4.0), Some(1.0)]);
     let text = told::text();
     for (line, times) in [
         ("WARN tollgate: nobody's request limiter=\"served\" status=500 reason=", 2),
@@ -57,6 +71,33 @@ async fn a_service_that_cannot_know_its_clients_is_told_of() -> anyhow::Result<(
     ] {
         assert_eq!(text.matches(line).count(), times, "{line} in {text}");
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn who_passes_without_a_key_is_counted_once_and_is_no_error() -> anyhow::Result<()> {
+    let recorder = recorder()?;
+    let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
+    told::listen();
+    let limiter = Limiter::builder(MemoryStore::new()).name("open").build("9/h")?;
+    let inner = service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty())));
+    let client = || Header::new(http::HeaderName::from_static("x-client"));
+    let one = RateLimitLayer::new(limiter.clone()).key(client()).pass_without_key();
+    let both = one.clone().and("all", |_: &Parts| Some("all"), "9/h")?;
+    for layer in [one, both] {
+        let answer = layer.layer(inner).oneshot(Request::new(Body::empty())).await?;
+        assert_eq!(answer.status(), StatusCode::OK);
+    }
+    let count = |outcome, source| {
+        let labels = [("limiter", "open"), ("outcome", outcome), ("source", source), ("mode", "enforce")];
+        value(&handle, "tollgate_decisions_total", &labels)
+    };
+    // The second one's other limit has granted it.
+    assert_eq!([count("granted", "limiter"), count("granted", "memory")], [Some(1.0), Some(1.0)]);
+    assert_eq!((count("error", "limiter"), value(&handle, "tollgate_errors_total", &[])), (None, None));
+    let text = told::text();
+    let told = "DEBUG tollgate: nobody's request passes limiter=\"open\"\n";
+    assert_eq!(text.matches(told).count(), 1, "{text}");
     Ok(())
 }
 
