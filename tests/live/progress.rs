@@ -12,7 +12,14 @@ fn on_a_terminal_a_line_tells_what_is_done_and_goes_when_it_is() -> anyhow::Resu
             ("create a --quota 5/h", ["bucket a", "try it"]),
             ("list", ["1 bucket", "available"]),
             ("sweep", ["1000 rows looked at", "0 rows deleted"]),
+            ("watch --once", ["1 bucket", "available"]),
+            ("doctor", ["looking for buckets whose plan", "schema"]),
+            ("plan delete free", ["looking for buckets whose plan", "1 bucket follows it"]),
         ] {
+            if arguments.starts_with("plan") {
+                database.run(&["plan", "set", "free", "--quota", "1/h"]).ended(0);
+                database.run(&["take", "b", "--plan", "free"]).ended(0);
+            }
             let (sent, status) = Pty::start(&database, arguments)?.end()?;
             assert!(status.success(), "{sent:?}");
             let (begin, end) = (sent.find(lines[0]), sent.rfind(lines[1]));
@@ -22,6 +29,25 @@ fn on_a_terminal_a_line_tells_what_is_done_and_goes_when_it_is() -> anyhow::Resu
             assert!(cleared < end, "{arguments} on {engine:?}: {sent:?}");
         }
     }
+    Ok(())
+}
+
+#[test]
+fn a_simulation_tells_what_it_reads_and_that_it_draws() -> anyhow::Result<()> {
+    let database = Database::empty(Engine::Sqlite);
+    std::fs::write(database.directory.join("traffic.log"), "0\n1\n2\n")?;
+    for arguments in ["1/s --traffic traffic.log --svg a.svg", "1/s --traffic - --svg a.svg < traffic.log"] {
+        let (sent, status) = Pty::start(&database, &format!("simulate {arguments}"))?.end()?;
+        assert!(status.success(), "{sent:?}");
+        let told = ["reading", "3 arrivals", "drawing", "granted"].map(|text| sent.find(text));
+        assert!(told.is_sorted() && told[0].is_some(), "{told:?} of {sent:?}");
+        assert!(sent.rfind("\x1b[2K") < told[3], "{sent:?}");
+    }
+    // What is typed is left alone.
+    let mut pty = Pty::start(&database, "simulate 1/s --traffic -")?;
+    pty.press("0\n\x04")?;
+    let (sent, status) = pty.end()?;
+    assert!(status.success() && !sent.contains("reading") && sent.contains("1 arrival"), "{sent:?}");
     Ok(())
 }
 
@@ -50,7 +76,10 @@ fn elsewhere_nothing_of_it_is_written() {
         &["take", "a", "--quota", "20/s burst 1", "--wait", "1min"],
         &["list"],
         &["sweep"],
+        &["watch", "--once"],
+        &["doctor"],
         &["simulate", "1/s", "--pattern", "steady:1000/s"],
+        &["simulate", "1/s", "--pattern", "steady:1000/s", "--svg", "-"],
     ] {
         let ran = database.run(arguments).ended(0);
         assert_eq!(ran.err, "", "{arguments:?}");

@@ -118,9 +118,13 @@ impl Args {
                 runs.push((self.title(rule), run));
             }
         }
-        progress.finish_and_clear();
+        let mut drawn = None;
         if let Some(file) = &self.svg {
-            let svg = draw::svg(&traffic, &mut runs).await?;
+            progress.set_message("drawing");
+            drawn = Some((file, draw::svg(&traffic, &mut runs).await?));
+        }
+        progress.finish_and_clear();
+        if let Some((file, svg)) = drawn {
             if file == Path::new("-") {
                 output::say(svg.trim_end())?;
                 return Ok(ExitCode::SUCCESS);

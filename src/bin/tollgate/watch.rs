@@ -69,7 +69,10 @@ impl Args {
         let mut board = Board::new(self.sort);
         if self.once || !std::io::stdout().is_terminal() {
             board.most = self.limit as usize;
-            board.see(reader.survey(self.sort).await?);
+            let bar = output::progress("reading");
+            let look = reader.survey(self.sort, |read| bar.set_message(output::counted(read as u64, "bucket"))).await;
+            bar.finish_and_clear();
+            board.see(look?);
             output::say(once::table(&board))?;
             return Ok(ExitCode::SUCCESS);
         }

@@ -1,13 +1,15 @@
 //! Arrivals that a file lists.
 
-use std::io::{BufRead, BufReader, Read as _};
+use std::io::{BufRead, BufReader, IsTerminal as _, Read as _};
 use std::path::Path;
 
 use anyhow::{Context, ensure};
 use chrono::DateTime;
+use indicatif::ProgressBar;
 
 use super::clients::Names;
 use super::traffic::{Arrival, Traffic};
+use crate::output::{plain, progress};
 
 /// What of a file is of use.
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,13 +31,20 @@ struct Lines {
 /// Reads a file, or with `-` what is piped in.
 pub(crate) fn read(path: &Path, reading: Reading) -> anyhow::Result<Traffic> {
     let name = path.display();
-    let lines = if path == Path::new("-") {
-        parse(std::io::stdin().lock(), reading)
+    let traffic = if path == Path::new("-") {
+        // What somebody types is not to be drawn over.
+        let bar = (!std::io::stdin().is_terminal()).then(|| progress("reading"));
+        let traffic = parse(std::io::stdin().lock(), reading).and_then(in_order);
+        bar.inspect(ProgressBar::finish_and_clear);
+        traffic
     } else {
         let file = std::fs::File::open(path).with_context(|| format!("cannot read the traffic file {name}"))?;
-        parse(BufReader::new(file), reading)
+        let bar = progress(format!("reading {}", plain(&name.to_string())));
+        let traffic = parse(BufReader::new(file), reading).and_then(in_order);
+        bar.finish_and_clear();
+        traffic
     };
-    lines.and_then(in_order).with_context(|| format!("the traffic file {name}"))
+    traffic.with_context(|| format!("the traffic file {name}"))
 }
 
 /// From the first arrival to the last.

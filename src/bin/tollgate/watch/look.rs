@@ -78,13 +78,14 @@ impl<S: Admin> Reader<S> {
         Ok(Look { at, levels: levels.into_values().collect(), toured, denied })
     }
 
-    /// Reads every bucket once, page by page, and keeps no more than it may: those that come first.
-    pub(crate) async fn survey(&self, order: Order) -> Result<Look, Error> {
+    /// Reads every bucket once, page by page, tells how many it has read, and keeps no more than it may: those that come first.
+    pub(crate) async fn survey(&self, order: Order, told: impl Fn(usize)) -> Result<Look, Error> {
         let (denied, _) = self.denied().await?;
         let (mut totals, mut first, mut after) = (Totals::default(), Vec::new(), None::<Key>);
         loop {
             let page = self.read(after.as_ref(), None, PAGE).await?;
             totals.add(&page);
+            told(totals.buckets);
             after = page.last().map(|level| level.key.clone());
             let is_last = page.len() < PAGE;
             first.extend(page.into_iter().map(|level| Row::new(denied.get(&level.key), None, level)));
@@ -231,11 +232,11 @@ mod tests {
         for n in [1601, 7, 900] {
             take(&store, &format!("user:{n:04}"), 10 + n);
         }
-        let look = Reader::new(store, None, 2).survey(Order::Hottest).await.expect("a survey");
+        let look = Reader::new(store, None, 2).survey(Order::Hottest, |_| {}).await.expect("a survey");
         let keys: Vec<_> = look.levels.iter().map(|level| level.key.as_str()).collect();
         assert_eq!(keys, ["user:1601", "user:0900"]);
         assert_eq!(look.toured.map(|toured| (toured.totals.buckets, toured.all)), Some((1700, true)));
-        let look = Reader::new(store_of(2).await, None, 2).survey(Order::Key).await.expect("a survey");
+        let look = Reader::new(store_of(2).await, None, 2).survey(Order::Key, |_| {}).await.expect("a survey");
         assert_eq!((look.levels.len(), look.toured), (2, None));
     }
 
