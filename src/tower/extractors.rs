@@ -82,6 +82,9 @@ fn normal(path: &str) -> String {
 }
 
 /// axum's route that the request matched, such as `/users/{id}`. Those that matched none share one.
+///
+/// Only within the router is a route known: add the layer by [`Router::layer`](axum::Router::layer) or
+/// [`route_layer`](axum::Router::route_layer). Around the router, all requests share the key of those without a route.
 #[cfg(feature = "axum")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MatchedRoute;
