@@ -148,16 +148,18 @@ mod tests {
 
     use super::Arguments;
 
-    /// Each command that does something, by its whole name, and its long options.
-    fn commands(parent: &str, command: &Command, found: &mut Vec<(String, BTreeSet<String>)>) {
+    /// Each command that does something, by its whole name, with what it is given without an option, and its long options.
+    fn commands(parent: &str, command: &Command, found: &mut Vec<(String, Vec<String>, BTreeSet<String>)>) {
         for command in command.get_subcommands() {
             let name = format!("{parent}{}", command.get_name());
             if command.has_subcommands() {
                 commands(&format!("{name} "), command, found);
             } else {
+                let given = command.get_positionals().filter_map(|given| given.get_value_names()?.first());
+                let given = given.map(ToString::to_string).collect();
                 let options = command.get_arguments().filter_map(|option| option.get_long());
                 let options = options.filter(|option| *option != "help").map(|option| format!("--{option}"));
-                found.push((name, options.collect()));
+                found.push((name, given, options.collect()));
             }
         }
     }
@@ -169,12 +171,16 @@ mod tests {
         let mut found = Vec::new();
         commands("", &Arguments::command(), &mut found);
         assert!(found.len() > 15, "{found:?}");
-        for (name, options) in found {
+        for (name, given, options) in found {
             let is_its = |row: &&str| {
                 let rest = row.strip_prefix("| `").and_then(|row| row.strip_prefix(&*name));
                 rest.is_some_and(|rest| rest.starts_with([' ', '`']))
             };
             let row = table.lines().find(is_its).unwrap_or_else(|| panic!("no row for {name}"));
+            let called = row.split('|').nth(1).unwrap_or_default().split(|letter: char| !letter.is_ascii_uppercase());
+            let called: Vec<_> = called.filter(|word| word.len() > 1).collect();
+            // One of a few modes, which are named there.
+            assert!(called == given || name == "mode", "{name} is given {given:?}, and not {called:?}");
             let words = row.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '-');
             let shown = words.filter(|word| word.len() > 2 && word.starts_with("--")).map(str::to_owned);
             assert_eq!(shown.collect::<BTreeSet<_>>(), options, "{name}");

@@ -14,7 +14,7 @@ use crate::terms::{Terms, key};
 )]
 pub(crate) struct Args {
     /// What requests call it
-    #[arg(value_parser = key)]
+    #[arg(value_name = "KEY", value_parser = key)]
     name: Key,
     #[command(flatten)]
     terms: Terms,

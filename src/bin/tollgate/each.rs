@@ -10,7 +10,7 @@ use crate::terms::{distinct, key};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    #[arg(required = true, value_parser = key)]
+    #[arg(required = true, value_name = "KEY", value_parser = key)]
     keys: Vec<Key>,
 }
 

@@ -61,7 +61,7 @@ async fn takes_only(store: &impl Store) -> anyhow::Result<ExitCode> {
         });
     }
     say(
-        "all is there, and this role may take tokens, but look at nothing. Next:\n\n  tollgate take NAME\n  tollgate doctor",
+        "all is there, and this role may take tokens, but look at nothing. Next:\n\n  tollgate take KEY\n  tollgate doctor",
     )?;
     Ok(ExitCode::SUCCESS)
 }

@@ -11,7 +11,7 @@ use crate::{levels, windows};
 /// Look at buckets and sliding windows without taking anything, and without a lock
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    #[arg(required = true, value_parser = key)]
+    #[arg(required = true, value_name = "KEY", value_parser = key)]
     keys: Vec<Key>,
     /// Print a JSON array
     #[arg(long)]

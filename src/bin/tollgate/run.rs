@@ -28,7 +28,7 @@ use crate::{take, times};
 \x20 tollgate run --if-unavailable run mail -- ./send-mail   # better unlimited than not at all")]
 pub(crate) struct Args {
     /// The bucket
-    #[arg(value_parser = key)]
+    #[arg(value_name = "KEY", value_parser = key)]
     name: Key,
     #[command(flatten)]
     request: Request,

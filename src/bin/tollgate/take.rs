@@ -21,7 +21,7 @@ use crate::{exit, times};
 \x20 id=$(uuidgen); until tollgate take mail --id $id; test $? -ne 69; do sleep 1; done   # taken once")]
 pub(crate) struct Args {
     /// The bucket; of several, all grant it or none
-    #[arg(required = true, value_name = "NAME", value_parser = key)]
+    #[arg(required = true, value_name = "KEY", value_parser = key)]
     keys: Vec<Key>,
     #[command(flatten)]
     request: Request,
