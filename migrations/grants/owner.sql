@@ -2,7 +2,7 @@
 -- ran them, as the routines have the rights of their owner. From then on migrate as a member of the role (set role
 -- tollgate_owner), or run this again after each upgrade.
 --
---   tollgate_owner  owns tables, views and routines, and may do nothing else
+--   tollgate_owner  owns tables, views and routines, may make schemas in this database, as migrations do, and nothing else
 do $$
 declare
   v_what record;
