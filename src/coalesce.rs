@@ -18,7 +18,7 @@ mod queue;
 
 use adjusting::Adjusting;
 use lane::Lane;
-use lanes::Lanes;
+use lanes::{Callers, Lanes, see_through};
 
 /// A store that asks another one for many callers at once: while calls are under way, requests queue, and the next call
 /// carries them all.
@@ -65,6 +65,7 @@ impl<S: Store> Coalesce<S> {
         let Capabilities { calls_at_once, most_together, .. } = store.capabilities();
         let calls_at_once = calls_at_once.clamp(1, 64);
         let lanes = Arc::new_cyclic(|all: &Weak<Lanes<S>>| {
+            let all: Weak<dyn Callers> = all.clone();
             let sizes =
                 [MOST_AT_ONCE, most_together].into_iter().flat_map(|most| std::iter::repeat_n(most, calls_at_once));
             let lane = |most_at_once| Lane::new(Arc::clone(&store), tasks.clone(), all.clone(), most_at_once);
@@ -73,6 +74,13 @@ impl<S: Store> Coalesce<S> {
             Lanes { taking, adjusting: Arc::new(adjusting) }
         });
         Self { store, lanes, most_together, hasher: RandomState::default() }
+    }
+
+    /// Makes a call as it is, beside those for others.
+    async fn pass_on<T>(&self, call: impl Future<Output = T>) -> T {
+        let lanes = Arc::downgrade(&self.lanes);
+        let all: Weak<dyn Callers> = lanes;
+        see_through(&all, call).await
     }
 
     fn lane(&self, take: &Take) -> &Arc<Lane<S>> {
@@ -99,7 +107,7 @@ impl<S: Store> Store for Coalesce<S> {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         match takes {
             [take] => Ok(vec![self.take_one(take).await?]),
-            _ => self.store.take(takes).await,
+            _ => self.pass_on(self.store.take(takes)).await,
         }
     }
 
@@ -108,12 +116,12 @@ impl<S: Store> Store for Coalesce<S> {
             return Ok(Err(error));
         }
         if take.window().is_some() || take.is_unlimited() {
-            return self.store.take_one(take).await;
+            return self.pass_on(self.store.take_one(take)).await;
         }
         if take.limits.len() == 1 || take.is_momentary() && self.most_together > 1 {
             self.lane(take).ask(take).await
         } else {
-            self.store.take_one(take).await
+            self.pass_on(self.store.take_one(take)).await
         }
     }
 
@@ -125,23 +133,23 @@ impl<S: Store> Store for Coalesce<S> {
     }
 
     async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
-        self.store.hold_back(key, rule, hold).await
+        self.pass_on(self.store.hold_back(key, rule, hold)).await
     }
 
     async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
-        self.store.level(key, rule).await
+        self.pass_on(self.store.level(key, rule)).await
     }
 
     async fn window_level(&self, key: &Key, window: &Window) -> Result<WindowLevel, Error> {
-        self.store.window_level(key, window).await
+        self.pass_on(self.store.window_level(key, window)).await
     }
 
     async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {
-        self.store.sweep(after, limit).await
+        self.pass_on(self.store.sweep(after, limit)).await
     }
 
     async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
-        self.store.count_denials(denials).await
+        self.pass_on(self.store.count_denials(denials)).await
     }
 }
 

@@ -260,6 +260,30 @@ async fn who_makes_a_call_and_is_not_polled_any_more_keeps_no_connection_from_ot
 }
 
 #[tokio::test(start_paused = true)]
+async fn those_who_make_calls_and_are_not_polled_any_more_keep_no_connection_from_others() -> anyhow::Result<()> {
+    // As many as make their own calls at once.
+    let leading: Vec<_> = (0..4).map(|n| take(&format!("leader:{n}"))).collect();
+    let several = take("one").and(Key::try_from("other")?, rule("50/h"));
+    // One that goes with others, one that goes as it is, and two that came together.
+    let late = [vec![take("late")], vec![several.max_wait(Duration::from_secs(1))], vec![take("one"), take("other")]];
+    for late in late {
+        let coalesce = Coalesce::new(Connected { store: MemoryStore::new(), connections: Semaphore::new(1) });
+        let mut leaders: Vec<_> = leading.iter().map(|request| Box::pin(coalesce.take_one(request))).collect();
+        for leader in &mut leaders {
+            assert!(leader.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        }
+        // In the same task: nobody polls the leaders meanwhile.
+        for outcome in timeout(Duration::from_secs(2), coalesce.take(&late)).await?? {
+            assert!(outcome?.is_granted());
+        }
+        for leader in leaders {
+            assert!(leader.await??.is_granted());
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_limiter_that_closes_waits_until_what_was_given_up_is_given_back() -> anyhow::Result<()> {
     let gated = Arc::new(Gated::new(2));
     let limiter = Limiter::builder(Arc::clone(&gated)).build("1/h")?;

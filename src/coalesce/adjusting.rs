@@ -6,8 +6,8 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-use super::lane::{MOST_ALONE, SLOW};
-use super::lanes::Lanes;
+use super::lane::MOST_ALONE;
+use super::lanes::{Callers, SLOW, see_through};
 use super::leading::Leading;
 use super::queue::{MOST, MOST_BEHIND, MOST_HOLDS};
 use crate::{Adjusted, Adjustment, Error, Key, Store, TakeError};
@@ -20,7 +20,7 @@ pub(super) struct Adjusting<S: Store> {
     tasks: TaskTracker,
     queue: Mutex<Queue>,
     /// With the others who make calls to the store.
-    all: Weak<Lanes<S>>,
+    all: Weak<dyn Callers>,
     /// How many calls may be under way that the next one does not wait for.
     beside: Arc<Semaphore>,
     /// How many calls for one key may be under way after one for many was undone.
@@ -47,7 +47,7 @@ struct Waiting {
 type Answer = Result<Result<Adjusted, TakeError>, Error>;
 
 impl<S: Store> Adjusting<S> {
-    pub(super) fn new(store: Arc<S>, tasks: TaskTracker, all: Weak<Lanes<S>>) -> Self {
+    pub(super) fn new(store: Arc<S>, tasks: TaskTracker, all: Weak<dyn Callers>) -> Self {
         let (beside, alone) = (Arc::new(Semaphore::new(MOST_HOLDS)), Semaphore::new(MOST_ALONE));
         Self { store, tasks, queue: Mutex::default(), all, beside, alone }
     }
@@ -111,7 +111,8 @@ impl<S: Store> Adjusting<S> {
             return Ok(None);
         }
         queue.served = true;
-        let call = Leading::new(self.tasks.track_future(Serving(Some(Arc::clone(self))).go_on()));
+        let serving = self.tasks.track_future(Serving(Some(Arc::clone(self))).go_on());
+        let call = Leading::new(serving, self.all.clone());
         queue.led = Some(call.clone());
         Ok(Some(call))
     }
@@ -127,13 +128,14 @@ impl<S: Store> Adjusting<S> {
             if let Ok(result) = timeout(SLOW, &mut call).await {
                 return self.end(result, &adjustments, answers);
             }
-            if let Some(lanes) = self.all.upgrade() {
-                lanes.hand_over_taking();
+            if let Some(all) = self.all.upgrade() {
+                all.hand_over_taking();
             }
             if let Ok(beside) = Arc::clone(&self.beside).try_acquire_owned() {
                 let (adjusting, alone) = (Arc::clone(self), self.hold_if_one(&adjustments));
                 self.tasks.spawn(async move {
-                    adjusting.end(call.await, &adjustments, answers);
+                    let result = see_through(&adjusting.all, call).await;
+                    adjusting.end(result, &adjustments, answers);
                     drop(beside);
                     if let Some(alone) = alone {
                         alone.go_on().await;
@@ -292,7 +294,8 @@ impl<S: Store> Alone<S> {
             }
             let (adjustments, answers): (Vec<_>, Vec<_>) =
                 waiting.into_iter().map(|Waiting { adjustment, answer }| (adjustment, answer)).unzip();
-            hand_out(self.adjusting.store.adjust(&adjustments).await, answers);
+            let adjusting = &self.adjusting;
+            hand_out(see_through(&adjusting.all, adjusting.store.adjust(&adjustments)).await, answers);
             drop(turn);
         }
     }

@@ -3,6 +3,7 @@ use std::sync::Arc;
 use smallvec::{SmallVec, smallvec};
 
 use super::lane::{Answer, Lane, hand_out};
+use super::lanes::see_through;
 use super::queue::Waiting;
 use crate::take::IfLocked;
 use crate::{Error, Key, Outcome, Store, Take};
@@ -37,6 +38,17 @@ impl<S: Store> Held<S> {
         drop(answer.send(outcome));
     }
 
+    /// Waits for a call, and hands out the answers as [`end`](Self::end) does.
+    pub(super) async fn wait(
+        self,
+        call: impl Future<Output = Result<Vec<Outcome>, Error>>,
+        takes: &[Take],
+        answers: Vec<Answer>,
+    ) {
+        let result = see_through(&self.lane.all, call).await;
+        self.end(result, takes, answers);
+    }
+
     /// Hands out the answers to a call. If it was undone because some of its buckets could not be had, each bucket is asked
     /// by itself, so that the others need not share that.
     pub(super) fn end(mut self, result: Result<Vec<Outcome>, Error>, takes: &[Take], answers: Vec<Answer>) {
@@ -59,7 +71,7 @@ impl<S: Store> Held<S> {
                 let (takes, answers): (Vec<Take>, Vec<_>) =
                     asked.into_iter().filter(|(_, answer)| !answer.is_closed()).unzip();
                 if !takes.is_empty() {
-                    hand_out(held.lane.store.take(&takes).await, answers);
+                    hand_out(see_through(&held.lane.all, held.lane.store.take(&takes)).await, answers);
                 }
             };
             self.lane.tasks.spawn(asking);

@@ -1,5 +1,4 @@
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -9,7 +8,7 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use super::held::Held;
-use super::lanes::Lanes;
+use super::lanes::{Callers, SLOW, see_through};
 use super::leading::Leading;
 use super::queue::{FEW, Queue, Waiting, is_for_one};
 use crate::{Error, Outcome, Store, Take};
@@ -25,28 +24,20 @@ pub(super) struct Lane<S: Store> {
     /// What it does beside its callers.
     pub(super) tasks: TaskTracker,
     /// With all others over the same store.
-    all: Weak<Lanes<S>>,
+    pub(super) all: Weak<dyn Callers>,
     /// How many calls for one bucket may be under way after one for many was undone.
     pub(super) alone: Semaphore,
 }
 
 impl<S: Store> Lane<S> {
-    pub(super) fn new(store: Arc<S>, tasks: TaskTracker, all: Weak<Lanes<S>>, most_at_once: usize) -> Self {
+    pub(super) fn new(store: Arc<S>, tasks: TaskTracker, all: Weak<dyn Callers>, most_at_once: usize) -> Self {
         Self { store, queue: Mutex::new(Queue::new(most_at_once)), tasks, all, alone: Semaphore::new(MOST_ALONE) }
     }
 
     /// Asks for one caller: at once while few do, and else along with others.
     pub(super) async fn ask(self: &Arc<Self>, take: &Take) -> Result<Outcome, Error> {
         let answered = match self.stand(take)? {
-            (Some(call), answered) => {
-                let mut making = call.make(answered);
-                if let Ok(answered) = timeout(SLOW, &mut making).await {
-                    answered
-                } else {
-                    self.hand_over();
-                    making.await
-                }
-            }
+            (Some(call), answered) => see_through(&self.all, call.make(answered)).await,
             (None, answered) => answered.await,
         };
         // The task that made the call has ended before it had the answer.
@@ -60,7 +51,7 @@ impl<S: Store> Lane<S> {
         let mut queue = self.queue.lock();
         if queue.need_not_wait(take) {
             let call = self.tasks.track_future(Held::of(self, take.key()).ask(waiting));
-            let call = Leading::new(call);
+            let call = Leading::new(call, self.all.clone());
             queue.lead(take.key(), call.clone());
             return Ok((Some(call), answered));
         }
@@ -73,13 +64,6 @@ impl<S: Store> Lane<S> {
             self.serve();
         }
         Ok((None, answered))
-    }
-
-    /// Leaves no call of any lane to its caller.
-    fn hand_over(&self) {
-        if let Some(lanes) = self.all.upgrade() {
-            lanes.hand_over();
-        }
     }
 
     /// Begins to serve those who wait.
@@ -99,17 +83,19 @@ impl<S: Store> Lane<S> {
         let mut call = Box::pin(async move { store.take(&asked).await });
         if takes.len() <= FEW && takes.iter().all(is_for_one) && all_differ(&takes) && self.queue.lock().may_hold() {
             let held = Held::new(self, &takes);
-            self.tasks.spawn(async move { held.end(call.await, &takes, answers) });
+            self.tasks.spawn(async move { held.wait(call, &takes, answers).await });
             return;
         }
         let result = loop {
             if let Ok(result) = timeout(SLOW, &mut call).await {
                 break result;
             }
-            self.hand_over();
+            if let Some(all) = self.all.upgrade() {
+                all.hand_over();
+            }
             if self.queue.lock().may_hold() {
                 let held = Held::new(self, &takes);
-                self.tasks.spawn(async move { held.end(call.await, &takes, answers) });
+                self.tasks.spawn(async move { held.wait(call, &takes, answers).await });
                 return;
             }
         };
@@ -186,9 +172,6 @@ pub(super) fn hand_out(result: Result<Vec<Outcome>, Error>, answers: Vec<Answer>
         }
     }
 }
-
-/// A call that takes longer does not hold up those behind it.
-pub(super) const SLOW: Duration = Duration::from_millis(25);
 
 const MOST_YIELDS: usize = 8;
 

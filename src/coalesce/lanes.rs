@@ -1,4 +1,8 @@
-use std::sync::Arc;
+use std::pin::pin;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::time::timeout;
 
 use super::adjusting::Adjusting;
 use super::lane::Lane;
@@ -13,15 +17,22 @@ pub(super) struct Lanes<S: Store> {
     pub(super) adjusting: Arc<Adjusting<S>>,
 }
 
-impl<S: Store> Lanes<S> {
+/// The same, whatever the store.
+pub(super) trait Callers: Send + Sync {
     /// Leaves no call to its caller: one that is no longer polled may keep a connection that others need.
-    pub(super) fn hand_over(&self) {
+    fn hand_over(&self);
+
+    /// The same, but for the calls that adjust: for who makes one of these, and is polled.
+    fn hand_over_taking(&self);
+}
+
+impl<S: Store> Callers for Lanes<S> {
+    fn hand_over(&self) {
         self.hand_over_taking();
         self.adjusting.led().iter().for_each(Leading::hand_over);
     }
 
-    /// The same, but for the calls that adjust: for who makes one of these, and is polled.
-    pub(super) fn hand_over_taking(&self) {
+    fn hand_over_taking(&self) {
         for lane in &self.taking {
             // Out of the line before any is handed over, which takes its lock.
             let led = lane.queue.lock().led();
@@ -29,3 +40,20 @@ impl<S: Store> Lanes<S> {
         }
     }
 }
+
+/// Waits for a call; if that takes long, no caller who is not polled keeps a connection from it. Never within a call that its
+/// caller makes: what is handed over must not be in the middle of a poll.
+pub(super) async fn see_through<T>(all: &Weak<dyn Callers>, call: impl Future<Output = T>) -> T {
+    let mut call = pin!(call);
+    loop {
+        if let Ok(result) = timeout(SLOW, &mut call).await {
+            return result;
+        }
+        if let Some(all) = all.upgrade() {
+            all.hand_over();
+        }
+    }
+}
+
+/// A call that takes longer does not hold up those behind it.
+pub(super) const SLOW: Duration = Duration::from_millis(25);

@@ -1,10 +1,12 @@
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+
+use super::lanes::{Callers, see_through};
 
 /// A call that the task of its caller makes: no other task has to be woken for it.
 ///
@@ -17,14 +19,16 @@ struct Led {
     call: Call,
     /// The task that makes it, once it waits.
     maker: Option<Waker>,
+    /// It is one of theirs.
+    all: Weak<dyn Callers>,
 }
 
 type Call = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Leading {
-    pub(super) fn new(call: impl Future<Output = ()> + Send + 'static) -> Self {
+    pub(super) fn new(call: impl Future<Output = ()> + Send + 'static, all: Weak<dyn Callers>) -> Self {
         // Of no particular type, or those of the futures that await it would be too deep for the compiler to look through.
-        Self(Arc::new(Mutex::new(Some(Led { call: Box::pin(call), maker: None }))))
+        Self(Arc::new(Mutex::new(Some(Led { call: Box::pin(call), maker: None, all }))))
     }
 
     /// Makes the call, until it is handed over, and waits for the caller's answer.
@@ -34,10 +38,10 @@ impl Leading {
 
     /// Goes on with the call in a task of its own, if it has not ended.
     pub(super) fn hand_over(&self) {
-        let Some(Led { call, maker }) = self.0.lock().take() else { return };
+        let Some(Led { call, maker, all }) = self.0.lock().take() else { return };
         // No runtime any more: the process is ending, and its connections with it.
         if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(call);
+            runtime.spawn(async move { see_through(&all, call).await });
         }
         // From now on it is the answer that it waits for.
         maker.into_iter().for_each(Waker::wake);

@@ -100,6 +100,10 @@ pub(crate) struct Connected {
 }
 
 impl Store for Connected {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default().calls_at_once(1)
+    }
+
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         let _connection = self.connections.acquire().await.map_err(Error::other)?;
         sleep(Duration::from_millis(10)).await;
