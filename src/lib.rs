@@ -7,7 +7,7 @@ mod answer;
 mod at_work;
 mod book;
 pub mod bucket;
-#[cfg(any(feature = "_calling", feature = "stream"))]
+#[cfg(feature = "_calling")]
 mod calling;
 mod clock;
 mod coalesce;
@@ -22,15 +22,13 @@ mod limit;
 mod limiter;
 mod local;
 mod memory;
-#[cfg(feature = "_sql")]
-mod migrate;
 mod mode;
 mod quota;
 mod receipt;
 mod requester;
-#[cfg(feature = "_sql")]
-mod retry;
 mod rule;
+#[cfg(feature = "_sql")]
+mod sql;
 mod store;
 mod sync;
 mod take;
@@ -83,20 +81,19 @@ pub use calling::LimitedClient;
 #[cfg(feature = "_calling")]
 pub use calling::{Answer, ClientLimit, ClientLimitError, Estimate, Outgoing, Preset};
 #[cfg(feature = "stream")]
-pub use calling::{LimitedStream, limit_stream};
+pub use requester::{LimitedStream, limit_stream};
 
-#[cfg(feature = "_sql")]
-pub use migrate::{Migrate, Migration, migrate, migrations, pending_migrations};
-#[cfg(feature = "_sql")]
-pub use requester::SqlTokenRequester;
 #[cfg(feature = "mysql")]
-pub use store::MySqlStore;
+pub use sql::MySqlStore;
 #[cfg(feature = "postgres")]
-pub use store::PgStore;
+pub use sql::PgStore;
 #[cfg(feature = "sqlite")]
-pub use store::SqliteStore;
+pub use sql::SqliteStore;
 #[cfg(feature = "_sql")]
-pub use store::{Dialect, Durability, Isolation, SqlStore, adjust_within, create_bucket, take_within};
+pub use sql::{
+    Dialect, Durability, Isolation, Migrate, Migration, SqlStore, SqlTokenRequester, adjust_within, create_bucket,
+    migrate, migrations, pending_migrations, take_within,
+};
 
 /// The programs in the book compile.
 #[cfg(doctest)]

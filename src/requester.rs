@@ -2,10 +2,11 @@ use std::time::Duration;
 
 use crate::{Decision, Error};
 
-#[cfg(feature = "_sql")]
-mod sql;
-#[cfg(feature = "_sql")]
-pub use sql::SqlTokenRequester;
+#[cfg(feature = "stream")]
+mod stream;
+
+#[cfg(feature = "stream")]
+pub use stream::{LimitedStream, limit_stream};
 
 /// Something that hands out tokens: a bucket in a database, in this process, or a double in a test.
 ///

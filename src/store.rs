@@ -3,67 +3,11 @@ use crate::{
     Swept, Take, TakeError, Window, WindowLevel,
 };
 
-#[cfg(feature = "_sql")]
-mod adjust;
-#[cfg(feature = "_sql")]
-mod admin;
-#[cfg(feature = "_sql")]
-mod answer;
 mod any;
-#[cfg(feature = "_sql")]
-mod ask;
-#[cfg(feature = "_sql")]
-mod batch;
-#[cfg(feature = "_sql")]
-mod call;
 mod capabilities;
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-mod columns;
-#[cfg(feature = "_sql")]
-mod connect;
-#[cfg(feature = "_sql")]
-mod dialect;
-#[cfg(feature = "_sql")]
-mod isolation;
-#[cfg(feature = "mysql")]
-mod mysql;
-#[cfg(feature = "_sql")]
-mod operations;
-#[cfg(feature = "postgres")]
-mod postgres;
-#[cfg(feature = "_sql")]
-mod run;
-#[cfg(feature = "_sql")]
-mod sql;
-#[cfg(feature = "sqlite")]
-mod sqlite;
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-mod standing;
-#[cfg(feature = "_sql")]
-mod together;
-#[cfg(feature = "_sql")]
-mod within;
 
 pub use any::AnyStore;
 pub use capabilities::Capabilities;
-#[cfg(feature = "_sql")]
-pub use connect::Durability;
-#[cfg(feature = "_sql")]
-pub use dialect::Dialect;
-#[cfg(feature = "_sql")]
-pub(crate) use dialect::code_of;
-#[cfg(feature = "_sql")]
-pub use isolation::Isolation;
-#[cfg(feature = "mysql")]
-pub use mysql::MySqlStore;
-#[cfg(feature = "postgres")]
-pub use postgres::PgStore;
-#[cfg(feature = "_sql")]
-pub use sql::{SqlStore, create_bucket};
-#[cfg(feature = "sqlite")]
-pub use sqlite::SqliteStore;
-#[cfg(feature = "_sql")]
-pub use within::{adjust_within, take_within};
 
 /// Where buckets are kept: the one seam between the limiters above and the databases below.
 ///

@@ -33,8 +33,8 @@ fn what_the_crate_calls_is_granted_and_what_takers_need_of_it_doctor_looks_at() 
 
 /// By the sources of the store.
 fn called(dialect: &str, before: &str) -> Names {
-    let mut texts = read(&format!("src/store/{dialect}.rs"));
-    let directory = repository().join("src/store").join(dialect);
+    let mut texts = read(&format!("src/sql/{dialect}.rs"));
+    let directory = repository().join("src/sql").join(dialect);
     for entry in std::fs::read_dir(directory).expect("a directory") {
         texts += &std::fs::read_to_string(entry.expect("a file").path()).expect("text");
     }

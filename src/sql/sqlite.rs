@@ -10,9 +10,9 @@ use super::call::Counting;
 use super::connect::Durability;
 use super::dialect::Dialect;
 use super::isolation::Isolation;
-use super::sql::SqlStore;
+use super::retry::Class;
+use super::store::SqlStore;
 use crate::answer::{Answer, Word};
-use crate::retry::Class;
 use crate::{Adjustment, Clock, Counted, SystemClock};
 
 mod adjust;

@@ -8,8 +8,8 @@ use super::call::Counting;
 use super::connect::Durability;
 use super::isolation::Isolation;
 use super::operations::Operations;
+use super::retry::Class;
 use crate::answer::Answer;
-use crate::retry::Class;
 use crate::{Adjustment, Counted};
 
 /// The databases that a [`SqlStore`](crate::SqlStore) can be on: `sqlx::Postgres`, `sqlx::MySql` and `sqlx::Sqlite`.

@@ -4,7 +4,7 @@ use sqlx::postgres::PgRow;
 use sqlx::{FromRow, Row};
 
 use crate::answer::Answer;
-use crate::store::columns::{self, Entry};
+use crate::sql::columns::{self, Entry};
 
 /// `answers_v1`: `burst`, `step_ns`, `step_ticks` and `token_ticks` may have one element for all.
 pub(super) struct Answers {

@@ -4,9 +4,9 @@ use sqlx::pool::PoolOptions;
 use sqlx::{Connection, Pool};
 
 use super::dialect::Dialect;
-use super::sql::SqlStore;
+use super::retry::{Class, Failure};
+use super::store::SqlStore;
 use crate::Error;
-use crate::retry::{Class, Failure};
 
 /// What a crash of the database may forget.
 ///

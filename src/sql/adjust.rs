@@ -1,8 +1,8 @@
 use super::answer;
 use super::call::Call;
 use super::dialect::Dialect;
-use super::sql::SqlStore;
-use crate::retry::Retry;
+use super::retry::Retry;
+use super::store::SqlStore;
 use crate::{Adjusted, Adjustment, Error, TakeError};
 
 impl<DB: Dialect> SqlStore<DB> {

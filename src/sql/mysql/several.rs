@@ -4,9 +4,9 @@ use sqlx::mysql::MySqlConnection;
 
 use super::{json, text};
 use crate::answer::Answer;
-use crate::store::ask::Ask;
-use crate::store::columns::{self, Entry};
-use crate::store::standing::Told;
+use crate::sql::ask::Ask;
+use crate::sql::columns::{self, Entry};
+use crate::sql::standing::Told;
 
 /// The answers for each bucket of each request, in their order.
 pub(super) async fn take_all(connection: &mut MySqlConnection, asks: &[Ask]) -> Result<Vec<Answer>, sqlx::Error> {

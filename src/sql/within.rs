@@ -7,8 +7,8 @@ use super::answer;
 use super::ask::Ask;
 use super::call::{Call, Counting};
 use super::dialect::Dialect;
-use super::sql::classify;
-use crate::retry::Failure;
+use super::retry::Failure;
+use super::store::classify;
 use crate::{Adjusted, Adjustment, Decision, Error, Outcome, Take, TakeError};
 
 /// Decides a request on a connection of the caller's, in the transaction that is open on it.

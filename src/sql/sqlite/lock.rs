@@ -24,7 +24,7 @@ pub(super) struct Script {
 /// Statements that begin a transaction.
 macro_rules! opening {
     ($file:literal) => {
-        $crate::store::sqlite::lock::Script::new(
+        $crate::sql::sqlite::lock::Script::new(
             concat!("begin immediate;\n", include_str!($file)),
             concat!("savepoint tollgate;\n", include_str!($file)),
         )
@@ -34,7 +34,7 @@ macro_rules! opening {
 /// Statements that end a transaction, or none.
 macro_rules! closing {
     ($($file:literal)?) => {
-        $crate::store::sqlite::lock::Script::new(
+        $crate::sql::sqlite::lock::Script::new(
             concat!($(include_str!($file),)? "commit"),
             concat!($(include_str!($file),)? "release tollgate"),
         )

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use crate::bucket::Request;
-use crate::store::ask::Ask;
-use crate::store::columns::Columns;
+use crate::sql::ask::Ask;
+use crate::sql::columns::Columns;
 use crate::{Adjustment, Quota};
 
 /// The argument of `token_take_many_v1`. Nothing in it needs escaping.

@@ -2,7 +2,9 @@ use std::time::Duration;
 
 use sqlx::Pool;
 
-use crate::store::{Dialect, Isolation, SqlStore};
+use super::dialect::Dialect;
+use super::isolation::Isolation;
+use super::store::SqlStore;
 use crate::{Decision, Error, Key, Store, Take, TokenRequester};
 
 /// Asks for tokens of one bucket in a SQL database, through the host's own pool.

@@ -12,11 +12,11 @@ use super::call::{Call, Counting, Reply};
 use super::dialect::Dialect;
 use super::isolation::Isolation;
 use super::operations::Conversation;
+use super::retry::{Class, Failure, Retry, finish, finish_statement};
 use super::run::{Run, runs};
 use super::together::Together;
 use crate::admin::{level_under, window_level_under};
 use crate::hold_back::held;
-use crate::retry::{Class, Failure, Retry, finish, finish_statement};
 use crate::{
     Adjusted, Adjustment, Admin, BucketLevel, Capabilities, Counted, Denials, Error, HoldBack, Key, Outcome, Quota,
     Rule, SharedWindows, Store, SweepCursor, Swept, Take, TakeError, Window, WindowLevel, telemetry,

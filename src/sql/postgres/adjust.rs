@@ -3,7 +3,7 @@
 use sqlx::postgres::PgConnection;
 
 use crate::Adjustment;
-use crate::store::answer::AdjustedColumns;
+use crate::sql::answer::AdjustedColumns;
 
 /// What each came to, in their order.
 pub(super) async fn adjust(

@@ -4,8 +4,8 @@ use sqlx::mysql::MySqlConnection;
 
 use super::{json, parts, refill};
 use crate::Quota;
-use crate::store::ask::Ask;
-use crate::store::columns::Columns;
+use crate::sql::ask::Ask;
+use crate::sql::columns::Columns;
 
 /// What becomes of them; `None`, and nothing is decided, if they are not alike, or something else than tokens
 /// may rule one of them.

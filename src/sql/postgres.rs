@@ -9,9 +9,9 @@ use super::columns::{self, Columns, Entry};
 use super::connect::Durability;
 use super::dialect::Dialect;
 use super::isolation::Isolation;
-use super::sql::SqlStore;
+use super::retry::Class;
+use super::store::SqlStore;
 use crate::answer::Answer;
-use crate::retry::Class;
 use crate::{Adjustment, Counted, Quota};
 
 mod adjust;

@@ -7,9 +7,9 @@ use super::answers::Answers;
 use super::refill;
 use crate::Quota;
 use crate::answer::Answer;
-use crate::store::ask::Ask;
-use crate::store::columns::{self, Columns, Entry};
-use crate::store::standing::Told;
+use crate::sql::ask::Ask;
+use crate::sql::columns::{self, Columns, Entry};
+use crate::sql::standing::Told;
 
 /// The answers for each bucket of each request, in their order.
 pub(super) async fn take_all(connection: &mut PgConnection, asks: &[Ask]) -> Result<Vec<Answer>, sqlx::Error> {

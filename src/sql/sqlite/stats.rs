@@ -5,7 +5,7 @@ use sqlx::Connection;
 use sqlx::sqlite::SqliteConnection;
 
 use super::{HostClock, times};
-use crate::store::admin::columns;
+use crate::sql::admin::columns;
 use crate::{Denials, Key};
 
 /// Adds what a process has counted, and forgets what is older than two days.

@@ -1,8 +1,8 @@
 use sqlx::Pool;
 
+use super::dialect::Dialect;
+use super::retry::{Class, Failure};
 use crate::Error;
-use crate::retry::{Class, Failure};
-use crate::store::Dialect;
 use crate::telemetry;
 
 #[cfg(feature = "mysql")]
@@ -148,10 +148,10 @@ fn failed<DB: Dialect>(error: sqlx::Error) -> Error {
 /// The files of a dialect's directory, numbered in the order in which they are named here.
 macro_rules! files {
     ($directory:literal, $ledger:literal, $($version:literal $name:literal),+ $(,)?) => {
-        &[$(crate::migrate::Migration {
+        &[$(crate::sql::migrate::Migration {
             version: $version,
             name: $name,
-            sql: include_str!(concat!("../../migrations/", $directory, "/", $name, ".sql")),
+            sql: include_str!(concat!("../../../migrations/", $directory, "/", $name, ".sql")),
             ledger: $ledger,
         }),+]
     };

@@ -11,41 +11,41 @@ use crate::{Window, WindowLevel};
 
 /// Id, capacity, nanoseconds from empty to full, refill, plan, provisioned, overridden, available, granted, full at, next
 /// refill at.
-pub(in crate::store) type Level =
+pub(in crate::sql) type Level =
     (String, i64, i64, String, Option<String>, bool, bool, i64, i64, Option<DateTime<Utc>>, Option<DateTime<Utc>>);
 
 /// Maximum, nanoseconds of the interval and of the resolution, counted, granted, milliseconds until one more passes.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(in crate::store) type WindowCounts = (i64, i64, i64, i64, i64, i64);
+pub(in crate::sql) type WindowCounts = (i64, i64, i64, i64, i64, i64);
 
 /// Id, then as above.
 #[cfg(feature = "postgres")]
-pub(in crate::store) type Windowed = (String, i64, i64, i64, i64, i64, i64);
+pub(in crate::sql) type Windowed = (String, i64, i64, i64, i64, i64, i64);
 
 /// Mode, reason, until.
-pub(in crate::store) type Choice = (Option<String>, Option<String>, Option<DateTime<Utc>>);
+pub(in crate::sql) type Choice = (Option<String>, Option<String>, Option<DateTime<Utc>>);
 
 /// Name, capacity, nanoseconds from empty to full, refill, mode, reason, until.
-pub(in crate::store) type Planned = (String, i64, i64, String, Option<String>, Option<String>, Option<DateTime<Utc>>);
+pub(in crate::sql) type Planned = (String, i64, i64, String, Option<String>, Option<String>, Option<DateTime<Utc>>);
 
 /// Capacity, nanoseconds from empty to full, refill, mode, reason, expires at.
-pub(in crate::store) type Over = (Option<i64>, Option<i64>, String, Option<String>, String, Option<DateTime<Utc>>);
+pub(in crate::sql) type Over = (Option<i64>, Option<i64>, String, Option<String>, String, Option<DateTime<Utc>>);
 
 /// Id, then as above.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(in crate::store) type Overridden =
+pub(in crate::sql) type Overridden =
     (String, Option<i64>, Option<i64>, String, Option<String>, String, Option<DateTime<Utc>>);
 
 /// Id, denied, last denied at.
-pub(in crate::store) type Denied = (String, i64, DateTime<Utc>);
+pub(in crate::sql) type Denied = (String, i64, DateTime<Utc>);
 
 /// Deleted, next.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(in crate::store) type Step<Cursor> = (i64, Option<Cursor>);
+pub(in crate::sql) type Step<Cursor> = (i64, Option<Cursor>);
 
 /// Known, terms from, plan, capacity, nanoseconds from empty to full, refill, mode, mode from, mode reason, mode until,
 /// override reason, override until, available, outcome, milliseconds until a token is there.
-pub(in crate::store) type Explained = (
+pub(in crate::sql) type Explained = (
     bool,
     Option<String>,
     Option<String>,
@@ -140,7 +140,7 @@ impl TryFrom<Explained> for Explanation {
 }
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(in crate::store) fn window(key: &Key, columns: WindowCounts) -> WindowLevel {
+pub(in crate::sql) fn window(key: &Key, columns: WindowCounts) -> WindowLevel {
     let (most, interval_ns, resolution_ns, counted, granted, retry_after_ms) = columns;
     WindowLevel {
         key: key.clone(),
@@ -152,12 +152,12 @@ pub(in crate::store) fn window(key: &Key, columns: WindowCounts) -> WindowLevel 
 }
 
 #[cfg(feature = "postgres")]
-pub(in crate::store) fn windowed(columns: Windowed) -> Result<WindowLevel, sqlx::Error> {
+pub(in crate::sql) fn windowed(columns: Windowed) -> Result<WindowLevel, sqlx::Error> {
     let (id, most, interval_ns, resolution_ns, counted, granted, retry_after_ms) = columns;
     Ok(window(&key(id)?, (most, interval_ns, resolution_ns, counted, granted, retry_after_ms)))
 }
 
-pub(in crate::store) fn over(
+pub(in crate::sql) fn over(
     (capacity, refill_ns, refill, mode, reason, expires_at): Over,
 ) -> Result<Override, sqlx::Error> {
     let quota = match (capacity, refill_ns) {
@@ -168,26 +168,26 @@ pub(in crate::store) fn over(
 }
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(in crate::store) fn overridden(columns: Overridden) -> Result<(Key, Override), sqlx::Error> {
+pub(in crate::sql) fn overridden(columns: Overridden) -> Result<(Key, Override), sqlx::Error> {
     let (id, capacity, refill_ns, refill, mode, reason, expires_at) = columns;
     Ok((key(id)?, over((capacity, refill_ns, refill, mode, reason, expires_at))?))
 }
 
 /// A mode that somebody chose, if somebody did.
-pub(in crate::store) fn switch((mode, reason, until): Choice) -> Result<Option<Switch>, sqlx::Error> {
+pub(in crate::sql) fn switch((mode, reason, until): Choice) -> Result<Option<Switch>, sqlx::Error> {
     mode.map(|mode| Ok(Switch { mode: parse(&mode)?, reason, until })).transpose()
 }
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(in crate::store) fn swept<Cursor: Into<Vec<u8>>>((deleted, next): Step<Cursor>) -> crate::Swept {
+pub(in crate::sql) fn swept<Cursor: Into<Vec<u8>>>((deleted, next): Step<Cursor>) -> crate::Swept {
     crate::Swept { deleted: deleted.unsigned_abs(), next: next.map(|next| crate::SweepCursor::from_bytes(next.into())) }
 }
 
-pub(in crate::store) fn key(text: String) -> Result<Key, sqlx::Error> {
+pub(in crate::sql) fn key(text: String) -> Result<Key, sqlx::Error> {
     Key::try_from(text).map_err(|error| sqlx::Error::Decode(error.into()))
 }
 
-pub(in crate::store) fn quota(capacity: i64, refill_ns: i64, refill: &str) -> Result<Quota, sqlx::Error> {
+pub(in crate::sql) fn quota(capacity: i64, refill_ns: i64, refill: &str) -> Result<Quota, sqlx::Error> {
     let refill = Refill::parse(refill).ok_or_else(|| strange("refill", refill))?;
     // What is good once has no time in which it comes back, whatever its row says.
     Ok(Quota::of(capacity, if refill == Refill::Once { 0 } else { refill_ns }, refill))

@@ -1,0 +1,44 @@
+//! Buckets in SQL databases: a store over whatever [`Dialect`] a pool speaks.
+
+mod adjust;
+mod admin;
+mod answer;
+mod ask;
+mod batch;
+mod call;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod columns;
+mod connect;
+mod dialect;
+mod isolation;
+mod migrate;
+#[cfg(feature = "mysql")]
+mod mysql;
+mod operations;
+#[cfg(feature = "postgres")]
+mod postgres;
+mod requester;
+mod retry;
+mod run;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod standing;
+mod store;
+mod together;
+mod within;
+
+pub use connect::Durability;
+pub use dialect::Dialect;
+pub(crate) use dialect::code_of;
+pub use isolation::Isolation;
+pub use migrate::{Migrate, Migration, migrate, migrations, pending_migrations};
+#[cfg(feature = "mysql")]
+pub use mysql::MySqlStore;
+#[cfg(feature = "postgres")]
+pub use postgres::PgStore;
+pub use requester::SqlTokenRequester;
+#[cfg(feature = "sqlite")]
+pub use sqlite::SqliteStore;
+pub use store::{SqlStore, create_bucket};
+pub use within::{adjust_within, take_within};
