@@ -2,7 +2,6 @@
 
 mod adjust;
 mod admin;
-mod answer;
 mod ask;
 mod batch;
 mod call;
@@ -15,6 +14,7 @@ mod migrate;
 #[cfg(feature = "mysql")]
 mod mysql;
 mod operations;
+mod outcomes;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod requester;

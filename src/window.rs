@@ -3,14 +3,14 @@ use std::time::Duration;
 use crate::QuotaError;
 use crate::quota::span::nanoseconds;
 
-mod answer;
+mod counted;
 mod level;
 mod local;
 mod ring;
 mod row;
 mod text;
 
-pub use answer::Counted;
+pub use counted::Counted;
 pub use level::WindowLevel;
 pub use local::{LocalReads, SharedWindows};
 pub(crate) use ring::{Counts, Ring};

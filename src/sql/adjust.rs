@@ -1,6 +1,6 @@
-use super::answer;
 use super::call::Call;
 use super::dialect::Dialect;
+use super::outcomes;
 use super::retry::Retry;
 use super::store::SqlStore;
 use crate::{Adjusted, Adjustment, Error, TakeError};
@@ -18,7 +18,7 @@ impl<DB: Dialect> SqlStore<DB> {
             // What is for one key cannot be asked for in parts; and those before have been made.
             let retry = Retry { patient: patient || some || is_for_one_key(together), ..self.retry };
             let answered = self.converse_by(retry, Call::Adjust(together.into())).await;
-            let answered = answered.and_then(|(reply, _)| answer::adjusted(reply.adjusted(), together));
+            let answered = answered.and_then(|(reply, _)| outcomes::adjusted(reply.adjusted(), together));
             adjusted.extend(answered.map_err(|error| error.after(some))?);
         }
         Ok(adjusted)

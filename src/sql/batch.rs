@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
-use super::answer;
 use super::ask::Ask;
+use super::outcomes;
 use crate::answer::Answer;
 use crate::{Error, Outcome};
 
@@ -39,7 +39,7 @@ impl Batch {
         attempts: u32,
         outcomes: &mut [Option<Outcome>],
     ) -> Result<(), Error> {
-        for (place, outcome) in self.places.into_iter().zip(answer::of_each(answers, &self.asks, attempts)?) {
+        for (place, outcome) in self.places.into_iter().zip(outcomes::of_each(answers, &self.asks, attempts)?) {
             outcomes[place] = Some(outcome);
         }
         Ok(())

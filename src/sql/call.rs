@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
-use super::answer::AdjustedColumns;
 use super::ask::Ask;
 use super::dialect::Dialect;
+use super::outcomes::AdjustedColumns;
 use crate::answer::Answer;
 use crate::{Adjustment, Counted, Error};
 

@@ -2,12 +2,12 @@ use smol_str::SmolStr;
 use sqlx::error::DatabaseError;
 use sqlx::{Connection, SqlStr};
 
-use super::answer::AdjustedColumns;
 use super::ask::Ask;
 use super::call::Counting;
 use super::connect::Durability;
 use super::isolation::Isolation;
 use super::operations::Operations;
+use super::outcomes::AdjustedColumns;
 use super::retry::Class;
 use crate::answer::Answer;
 use crate::{Adjustment, Counted};

@@ -3,13 +3,13 @@ use sqlx::SqlStr;
 use sqlx::error::DatabaseError;
 use sqlx::mysql::{MySql, MySqlConnectOptions, MySqlConnection, MySqlDatabaseError};
 
-use super::answer::{self, AdjustedColumns};
 use super::ask::Ask;
 use super::call::Counting;
 use super::columns::{self, Columns};
 use super::connect::Durability;
 use super::dialect::Dialect;
 use super::isolation::Isolation;
+use super::outcomes::{self, AdjustedColumns};
 use super::retry::Class;
 use super::store::SqlStore;
 use crate::answer::Answer;
@@ -83,7 +83,7 @@ impl Dialect for MySql {
                 .await?;
         let row = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
         let (outcome, mode, now, acts_at, counts, resolution) = row;
-        let counts = answer::parse_counts(&text(counts))?;
+        let counts = outcomes::parse_counts(&text(counts))?;
         columns::counted((text(outcome), mode.map(text), now, acts_at, counts, resolution))
     }
 

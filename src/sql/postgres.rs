@@ -2,13 +2,13 @@ use sqlx::SqlStr;
 use sqlx::error::DatabaseError;
 use sqlx::postgres::{PgConnectOptions, PgConnection, Postgres};
 
-use super::answer::AdjustedColumns;
 use super::ask::Ask;
 use super::call::Counting;
 use super::columns::{self, Columns, Entry};
 use super::connect::Durability;
 use super::dialect::Dialect;
 use super::isolation::Isolation;
+use super::outcomes::AdjustedColumns;
 use super::retry::Class;
 use super::store::SqlStore;
 use crate::answer::Answer;

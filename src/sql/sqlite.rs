@@ -4,12 +4,12 @@ use sqlx::error::DatabaseError;
 use sqlx::sqlite::{Sqlite, SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{Connection, SqlStr, SqlitePool, Transaction};
 
-use super::answer::AdjustedColumns;
 use super::ask::Ask;
 use super::call::Counting;
 use super::connect::Durability;
 use super::dialect::Dialect;
 use super::isolation::Isolation;
+use super::outcomes::AdjustedColumns;
 use super::retry::Class;
 use super::store::SqlStore;
 use crate::answer::{Answer, Word};

@@ -2,8 +2,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::answer;
 use super::ask::Ask;
+use super::outcomes;
 use crate::answer::Answer;
 use crate::{Error, Outcome};
 
@@ -38,7 +38,7 @@ impl Together {
         attempts: u32,
         outcomes: &mut [Option<Outcome>],
     ) -> Result<(), Error> {
-        let decided = answer::of_all(answers, &self.asks, attempts)?;
+        let decided = outcomes::of_all(answers, &self.asks, attempts)?;
         for (Origin { place, limits }, outcome) in self.origins.into_iter().zip(decided) {
             outcomes[place] = Some(outcome.map(|decision| match limits {
                 None => decision,

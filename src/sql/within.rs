@@ -3,10 +3,10 @@ use std::time::Duration;
 
 use sqlx::Connection;
 
-use super::answer;
 use super::ask::Ask;
 use super::call::{Call, Counting};
 use super::dialect::Dialect;
+use super::outcomes;
 use super::retry::Failure;
 use super::store::classify;
 use crate::{Adjusted, Adjustment, Decision, Error, Outcome, Take, TakeError};
@@ -66,10 +66,10 @@ where
     let asks: Arc<[Ask]> = Arc::new([ask]);
     let mut outcomes = if take.limits.len() > 1 {
         let reply = converse::<C::Database>(connection, Call::All(Arc::clone(&asks))).await?;
-        answer::of_all(reply.answers(), &asks, 1)?
+        outcomes::of_all(reply.answers(), &asks, 1)?
     } else {
         let reply = converse::<C::Database>(connection, Call::Each(Arc::clone(&asks))).await?;
-        answer::of_each(reply.answers(), &asks, 1)?
+        outcomes::of_each(reply.answers(), &asks, 1)?
     };
     outcomes.pop().ok_or_else(|| Error::other(sqlx::Error::RowNotFound))
 }
@@ -85,7 +85,7 @@ where
 {
     let adjustments = [adjustment.clone()];
     let reply = converse::<C::Database>(connection, Call::Adjust(Arc::new(adjustments.clone()))).await?;
-    let mut adjusted = answer::adjusted(reply.adjusted(), &adjustments)?;
+    let mut adjusted = outcomes::adjusted(reply.adjusted(), &adjustments)?;
     adjusted.pop().ok_or_else(|| Error::other(sqlx::Error::RowNotFound))
 }
 

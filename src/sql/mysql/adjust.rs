@@ -4,7 +4,7 @@ use sqlx::mysql::MySqlConnection;
 
 use super::{json, text};
 use crate::Adjustment;
-use crate::sql::answer::AdjustedColumns;
+use crate::sql::outcomes::AdjustedColumns;
 
 /// What each came to, in their order.
 pub(super) async fn adjust(

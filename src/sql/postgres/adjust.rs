@@ -3,7 +3,7 @@
 use sqlx::postgres::PgConnection;
 
 use crate::Adjustment;
-use crate::sql::answer::AdjustedColumns;
+use crate::sql::outcomes::AdjustedColumns;
 
 /// What each came to, in their order.
 pub(super) async fn adjust(

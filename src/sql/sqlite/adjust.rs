@@ -14,7 +14,7 @@ use super::lock::{Lock, Script, closing, opening};
 use super::{HostClock, receipts, row, windows};
 use crate::answer::Word;
 use crate::book::{self, Held, Row};
-use crate::sql::answer::AdjustedColumns;
+use crate::sql::outcomes::AdjustedColumns;
 use crate::window::WindowRow;
 use crate::{Adjusted, Adjustment, Key};
 

@@ -3,9 +3,9 @@ use std::fmt::Write as _;
 use sqlx::sqlite::SqliteConnection;
 
 use super::super::admin::columns::key;
-use super::super::answer::parse_counts;
 use super::super::ask::Ask;
 use super::super::call::Counting;
+use super::super::outcomes::parse_counts;
 use super::json::Array;
 use super::line::Line;
 use super::{receipts, rules};
