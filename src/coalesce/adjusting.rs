@@ -6,7 +6,6 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-use super::lane::MOST_ALONE;
 use super::lanes::{Callers, SLOW, see_through};
 use super::leading::Leading;
 use super::queue::{MOST, MOST_BEHIND, MOST_HOLDS};
@@ -73,6 +72,8 @@ impl<S: Store> Adjusting<S> {
             // The task that made the call has ended before it had the answer.
             match answer.unwrap_or_else(|stopped| Err(Error::OutcomeUnknown(Arc::new(stopped)))) {
                 Ok(one) => adjusted.push(one),
+                // Unknown is what is said of all then.
+                Err(error) if error.is_outcome_unknown() => failed = Some(error),
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
@@ -302,10 +303,12 @@ impl<S: Store> Alone<S> {
 }
 
 impl<S: Store> Drop for Alone<S> {
-    /// If it ends before its time, those who wait are told by that.
+    /// If it ends before its time, what waits goes in the next call.
     fn drop(&mut self) {
-        if let Some(key) = &self.key {
-            drop(self.adjusting.queue.lock().alone.remove(key));
+        let Some(key) = &self.key else { return };
+        let waiting = self.adjusting.queue.lock().alone.remove(key).unwrap_or_default();
+        if let Ok(Some(call)) = self.adjusting.stand(waiting) {
+            call.hand_over();
         }
     }
 }
@@ -328,3 +331,7 @@ fn hand_out(result: Result<Vec<Result<Adjusted, TakeError>>, Error>, answers: Ve
 
 /// How many adjustments a call carries: as many as a database makes in one transaction.
 const MOST_AT_ONCE: usize = 256;
+
+/// How many calls for one key may be under way: few enough to leave the host some connections of an ordinary pool, if each waits
+/// for a locked row.
+const MOST_ALONE: usize = 8;

@@ -2,16 +2,18 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::timeout;
-use tollgate::{Adjusted, Adjustment, Admin, Coalesce, Error, Key, Limiter, MemoryStore, Receipt, Store, TakeError};
+use tokio::time::{sleep, timeout};
+use tollgate::{
+    Adjusted, Adjustment, Admin, Coalesce, Error, Key, Limiter, MemoryStore, Outcome, Receipt, Store, Take, TakeError,
+};
 use uuid::Uuid;
 
-use super::stores::{Connected, Gated, Panics};
+use super::stores::{Connected, Cut, Gated, Panics};
 use super::{settle, take};
 
 type Answers = Result<Vec<Result<Adjusted, TakeError>>, Error>;
@@ -195,11 +197,11 @@ async fn what_waits_behind_a_key_goes_when_it_is_free_in_its_order() -> anyhow::
     let (gated, coalesce) = taken(&["a"], None).await?;
     let first = adjust(&coalesce, vec![refund("a")]);
     // Longer than calls are waited for: from then on it is asked for by itself.
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    sleep(Duration::from_millis(100)).await;
     let receipt = refund("a");
     let others: Vec<_> = (0..3).map(|_| adjust(&coalesce, vec![receipt.clone()])).collect();
     let quick = adjust(&coalesce, vec![refund("b")]);
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    sleep(Duration::from_millis(100)).await;
     assert_eq!(gated.adjusted(), [["a"], ["b"]]);
     gated.gate.add_permits(1000);
     assert_eq!(first.await??, [Ok(Adjusted::Done(1))]);
@@ -244,4 +246,41 @@ async fn a_store_that_panics_leaves_no_adjustment_waiting() -> anyhow::Result<()
     assert!(ended.iter().any(|result| !matches!(result, Ok(Ok(_)))), "{ended:?}");
     assert_eq!(coalesce.adjust(&[refund("a")]).await?, [Ok(Adjusted::Done(1))]);
     Ok(())
+}
+
+#[tokio::test]
+async fn if_one_answer_is_lost_nobody_says_that_nothing_was_given_back() -> anyhow::Result<()> {
+    for keys in [["locked", "cut off"], ["cut off", "locked"]] {
+        let error = Coalesce::new(Cut).adjust(&keys.map(refund)).await.expect_err("no answer");
+        assert!(error.is_outcome_unknown(), "{keys:?}: {error:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_behind_a_key_whose_call_panics_goes_in_the_next_one() -> anyhow::Result<()> {
+    let panics = Arc::new(Panics(AtomicUsize::new(0)));
+    let coalesce = Arc::new(Coalesce::new(Slow(Arc::clone(&panics))));
+    let first = adjust(&coalesce, vec![refund("a")]);
+    // From now on it is asked for by itself.
+    sleep(Duration::from_millis(50)).await;
+    let second = adjust(&coalesce, vec![refund("a")]);
+    assert!(matches!(first.await?, Err(Error::OutcomeUnknown(_))));
+    assert_eq!(second.await??, [Ok(Adjusted::Done(1))]);
+    assert_eq!(panics.0.load(Ordering::Relaxed), 2);
+    Ok(())
+}
+
+/// A store whose calls take longer than they are waited for.
+struct Slow<S>(S);
+
+impl<S: Store> Store for Slow<S> {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        self.0.take(takes).await
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Answers {
+        sleep(Duration::from_millis(100)).await;
+        self.0.adjust(adjustments).await
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -10,7 +10,8 @@ use tokio::sync::Semaphore;
 use tokio::task::yield_now;
 use tokio::time::sleep;
 use tollgate::{
-    Adjusted, Adjustment, Capabilities, Clock, Error, Key, ManualClock, MemoryStore, Outcome, Store, Take, TakeError,
+    Adjusted, Adjustment, BucketLevel, Capabilities, Clock, Decision, Error, Key, ManualClock, MemoryStore, Outcome,
+    Rule, Store, Take, TakeError,
 };
 
 /// A store in this process that answers a call when the test lets it, and remembers what it was asked.
@@ -93,6 +94,43 @@ impl Store for Gated {
     }
 }
 
+/// Of which some keys are locked, and stay so for longer than a call waits: for one key five seconds, for several 100 ms.
+#[derive(Default)]
+pub(crate) struct Locking {
+    /// From then on nobody holds them.
+    pub(crate) is_free: AtomicBool,
+    contended: Mutex<Vec<Vec<Key>>>,
+}
+
+impl Locking {
+    /// The keys of the calls that came to nothing.
+    pub(crate) fn contended(&self) -> Vec<Vec<Key>> {
+        self.contended.lock().clone()
+    }
+}
+
+impl Store for Locking {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default().calls_at_once(1)
+    }
+
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        let mut keys: Vec<Key> = takes.iter().map(|take| take.key().clone()).collect();
+        keys.dedup();
+        if !self.is_free.load(Ordering::Relaxed) && keys.iter().any(|key| key.as_str().contains("locked")) {
+            sleep(Duration::from_millis(if keys.len() > 1 { 100 } else { 5000 })).await;
+            self.contended.lock().push(keys);
+            return Err(Error::Contended { attempts: 1, source: Arc::new(std::fmt::Error) });
+        }
+        sleep(Duration::from_millis(20)).await;
+        Ok(takes.iter().map(|_| Ok(Decision::grant(1))).collect())
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        Ok(adjustments.iter().map(|_| Ok(Adjusted::Done(1))).collect())
+    }
+}
+
 /// Has one connection, which a call keeps until it is answered.
 pub(crate) struct Connected {
     pub(crate) store: MemoryStore,
@@ -115,6 +153,29 @@ impl Store for Connected {
         sleep(Duration::from_millis(10)).await;
         self.store.adjust(adjustments).await
     }
+
+    async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
+        let _connection = self.connections.acquire().await.map_err(Error::other)?;
+        self.store.level(key, rule).await
+    }
+}
+
+/// A store that loses the answer for one key, while another is locked.
+pub(crate) struct Cut;
+
+impl Store for Cut {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        Ok(takes.iter().map(|_| Ok(Decision::grant(1))).collect())
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        yield_now().await;
+        let source = Arc::new(std::fmt::Error);
+        match adjustments {
+            [cut] if cut.receipt().key().as_str() == "cut off" => Err(Error::OutcomeUnknown(source)),
+            _ => Err(Error::Contended { attempts: 1, source }),
+        }
+    }
 }
 
 /// A store that panics at its first call.
@@ -124,7 +185,7 @@ impl Store for Panics {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         yield_now().await;
         assert!(self.0.fetch_add(1, Ordering::Relaxed) > 0, "as it should");
-        Ok(takes.iter().map(|_| Ok(tollgate::Decision::grant(1))).collect())
+        Ok(takes.iter().map(|_| Ok(Decision::grant(1))).collect())
     }
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
