@@ -15,18 +15,22 @@ mod lane;
 mod lanes;
 mod leading;
 mod queue;
+mod undone;
 
 use adjusting::Adjusting;
 use lane::Lane;
 use lanes::{Callers, Lanes, see_through};
+use undone::Turns;
 
 /// A store that asks another one for many callers at once: while calls are under way, requests queue, and the next call
 /// carries them all.
 ///
-/// A denial is answered as the store beneath does. There is no timer: a request is asked at once, by its own task, if no call
-/// for its bucket and few for others are under way. Requests for one bucket are decided in the order in which they came, at
-/// most one call for it is under way, and equal ones are one entry of it. A bucket that another transaction holds, or that
-/// is slow otherwise, is asked alone, and the others go on without it.
+/// A denial is answered as the store beneath does. No request waits for a timer: it is asked at once, by its own task, if no
+/// call for its bucket and few for others are under way. Requests for one bucket are decided in the order in which they came,
+/// at most one call for it is under way, and equal ones are one entry of it. A bucket that another transaction holds, or that
+/// is slow otherwise, is asked alone, and the others go on without it: see the guarantees for how soon.
+///
+/// It needs a Tokio runtime with its timer, which goes on being driven as long as anybody asks.
 ///
 /// Requests for several buckets go in calls of their own, if the store decides
 /// [many of them in one](Capabilities::most_together) and they neither wait nor have an id. Others for several buckets, those
@@ -39,7 +43,8 @@ use lanes::{Callers, Lanes, see_through};
 /// # Cancel safety
 ///
 /// A caller that gives up while it queues takes nothing. Once its request is on the way, the tokens may be taken: the
-/// call goes on for the others. What it gives back, or pays for, is given back whether it still waits for that or not.
+/// call goes on for the others. What it gives back, or pays for, is given back whether it still waits for that or not, as long
+/// as the runtime goes on.
 #[derive(Debug)]
 pub struct Coalesce<S: Store> {
     store: Arc<S>,
@@ -68,12 +73,20 @@ impl<S: Store> Coalesce<S> {
             let all: Weak<dyn Callers> = all.clone();
             let sizes =
                 [MOST_AT_ONCE, most_together].into_iter().flat_map(|most| std::iter::repeat_n(most, calls_at_once));
-            let lane = |most_at_once| Lane::new(Arc::clone(&store), tasks.clone(), all.clone(), most_at_once);
+            let turns = Arc::new(Turns::default());
+            let lane = |most_at_once| {
+                Lane::new(Arc::clone(&store), tasks.clone(), all.clone(), Arc::clone(&turns), most_at_once)
+            };
             let adjusting = Adjusting::new(Arc::clone(&store), tasks.clone(), all.clone());
             let taking = sizes.map(|most_at_once| Arc::new(lane(most_at_once))).collect();
             Lanes { taking, adjusting: Arc::new(adjusting) }
         });
         Self { store, lanes, most_together, hasher: RandomState::default() }
+    }
+
+    /// Leaves no call to its caller, who may not be polled any more.
+    pub(crate) fn hand_over(&self) {
+        self.lanes.hand_over();
     }
 
     /// Makes a call as it is, beside those for others.

@@ -8,6 +8,8 @@ mod giving_up;
 
 #[path = "coalesce/adjusting.rs"]
 mod adjusting;
+#[path = "coalesce/locked.rs"]
+mod locked;
 #[path = "coalesce/stores.rs"]
 mod stores;
 
@@ -139,60 +141,6 @@ async fn a_key_that_is_slow_holds_up_no_other_and_is_asked_once_at_a_time() -> a
     Ok(())
 }
 
-/// As many calls in each lane as it does not wait for, so that the rest goes together.
-async fn busy_with_a_locked_key()
--> anyhow::Result<(Arc<Gated>, Arc<Coalesce<Arc<Gated>>>, Vec<JoinHandle<Result<Outcome, Error>>>)> {
-    let mut gated = Gated::new(0);
-    gated.locked = Some(Key::try_from("locked")?);
-    let gated = Arc::new(gated);
-    let coalesce = Arc::new(Coalesce::new(Arc::clone(&gated)));
-    let first = (0..40).map(|n| ask(&coalesce, take(&format!("first:{n}")))).collect();
-    settle().await;
-    Ok((gated, coalesce, first))
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_call_undone_for_one_of_its_keys_is_asked_again_key_by_key() -> anyhow::Result<()> {
-    let (gated, coalesce, first) = busy_with_a_locked_key().await?;
-    let locked = ask(&coalesce, take("locked"));
-    let others: Vec<_> = (0..40).map(|n| ask(&coalesce, take(&format!("other:{}", n % 20)))).collect();
-    settle().await;
-    gated.gate.add_permits(1000);
-    for answered in first.into_iter().chain(others) {
-        assert!(answered.await??.is_ok_and(|decision| decision.is_granted()));
-    }
-    assert!(!locked.is_finished());
-    let calls = gated.calls();
-    assert!(calls.iter().any(|keys| keys.len() > 1 && keys.contains(&"locked".into())), "{calls:?}");
-    assert!(calls.iter().any(|keys| *keys == ["locked"]), "{calls:?}");
-    assert_eq!(gated.most_under_way.load(Ordering::Relaxed), 1);
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
-async fn who_gives_up_before_a_key_is_asked_by_itself_takes_nothing() -> anyhow::Result<()> {
-    let (gated, coalesce, first) = busy_with_a_locked_key().await?;
-    let _locked = ask(&coalesce, take("locked"));
-    let others: Vec<_> = (0..40).map(|n| (n, ask(&coalesce, take(&format!("other:{n}"))))).collect();
-    settle().await;
-    while !gated.calls().iter().any(|keys| *keys == ["locked"]) {
-        gated.gate.add_permits(1);
-        settle().await;
-    }
-    // A call for many was undone, and the gate is closed for those that are made instead.
-    let is_asked = |n: &i32| gated.calls().iter().any(|keys| *keys == [format!("other:{n}")]);
-    let (asked, given_up): (Vec<_>, Vec<_>) = others.into_iter().partition(|(n, _)| is_asked(n));
-    assert!(!given_up.is_empty() && !asked.is_empty());
-    let given_up: Vec<_> = given_up.into_iter().map(|(n, asking)| (n, asking.abort())).collect();
-    gated.gate.add_permits(1000);
-    for answered in first.into_iter().chain(asked.into_iter().map(|(_, asking)| asking)) {
-        assert!(answered.await??.is_ok_and(|decision| decision.is_granted()));
-    }
-    settle().await;
-    assert!(given_up.iter().all(|(n, ())| !is_asked(n)), "{:?}", gated.calls());
-    Ok(())
-}
-
 #[tokio::test(start_paused = true)]
 async fn who_makes_the_call_and_gives_up_leaves_the_others_their_answers() -> anyhow::Result<()> {
     let gated = Arc::new(Gated::new(0));
@@ -279,6 +227,23 @@ async fn those_who_make_calls_and_are_not_polled_any_more_keep_no_connection_fro
         for leader in leaders {
             assert!(leader.await??.is_granted());
         }
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_who_is_not_polled_any_more_keeps_no_look_and_no_close_of_its_limiter_waiting() -> anyhow::Result<()> {
+    let store = Connected { store: MemoryStore::new(), connections: Semaphore::new(1) };
+    let limiter = Limiter::builder(store).build("50/h")?;
+    for closes in [false, true] {
+        let mut leader = Box::pin(limiter.allow("a"));
+        assert!(leader.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        if closes {
+            timeout(Duration::from_secs(1), limiter.close()).await??;
+        } else {
+            assert_eq!(timeout(Duration::from_secs(1), limiter.peek("b")).await??.available, 50);
+        }
+        assert!(leader.await?.is_granted());
     }
     Ok(())
 }

@@ -4,8 +4,8 @@ use smallvec::{SmallVec, smallvec};
 
 use super::lane::{Answer, Lane, hand_out};
 use super::lanes::see_through;
-use super::queue::Waiting;
-use crate::take::IfLocked;
+use super::queue::{Waiting, is_for_one};
+use super::undone::Undone;
 use crate::{Error, Key, Outcome, Store, Take};
 
 /// Keys that a call beside the lane's own is under way for. Their other requests wait until it is dropped.
@@ -33,7 +33,11 @@ impl<S: Store> Held<S> {
     /// Asks for one request.
     pub(super) async fn ask(self, Waiting { take, answer }: Waiting) {
         let outcome = self.lane.store.take_one(&take).await;
-        drop(self);
+        if matches!(outcome, Err(Error::Contended { .. })) {
+            self.undo(Vec::new());
+        } else {
+            drop(self);
+        }
         // Who has given up does not want it any more.
         drop(answer.send(outcome));
     }
@@ -49,43 +53,39 @@ impl<S: Store> Held<S> {
         self.end(result, takes, answers);
     }
 
-    /// Hands out the answers to a call. If it was undone because some of its buckets could not be had, each bucket is asked
-    /// by itself, so that the others need not share that.
-    pub(super) fn end(mut self, result: Result<Vec<Outcome>, Error>, takes: &[Take], answers: Vec<Answer>) {
-        let contended = matches!(result, Err(Error::Contended { .. }));
+    /// Hands out the answers to a call. If it was undone because some of its buckets could not be had, they are asked for in
+    /// [parts](Undone), so that the others need not share that.
+    pub(super) fn end(self, result: Result<Vec<Outcome>, Error>, takes: &[Take], answers: Vec<Answer>) {
         // One request, or several for one bucket alone, the store has tried for as long as it may.
-        let is_for_one = self.keys.len() < 2 && takes.iter().all(|take| take.limits.len() == 1);
-        if !contended || takes.len() < 2 || is_for_one {
-            return hand_out(result, answers);
+        let is_for_one = takes.len() < 2 || self.keys.len() < 2 && takes.iter().all(is_for_one);
+        match result {
+            Err(Error::Contended { .. }) if is_for_one => {
+                hand_out(result, answers);
+                self.undo(Vec::new());
+            }
+            Err(Error::Contended { .. }) => {
+                let waiting = takes.iter().cloned().zip(answers).map(|(take, answer)| Waiting { take, answer });
+                self.undo(waiting.collect());
+            }
+            _ => hand_out(result, answers),
         }
-        self.lane.queue.lock().split(self.keys.len());
-        let mut answers = answers.into_iter();
-        let of_a_key = takes.chunk_by(|one, other| one.key() == other.key());
-        for (key, takes) in std::mem::take(&mut self.keys).into_iter().zip(of_a_key) {
-            let again = |take: &Take| Take { if_locked: IfLocked::Retry, ..take.clone() };
-            let asked: Vec<_> = takes.iter().map(again).zip(answers.by_ref()).collect();
-            let held = Self { lane: Arc::clone(&self.lane), keys: smallvec![key] };
-            let asking = async move {
-                let _turn = held.lane.alone.acquire().await;
-                // Whoever gave up while they queued takes nothing.
-                let (takes, answers): (Vec<Take>, Vec<_>) =
-                    asked.into_iter().filter(|(_, answer)| !answer.is_closed()).unzip();
-                if !takes.is_empty() {
-                    hand_out(see_through(&held.lane.all, held.lane.store.take(&takes)).await, answers);
-                }
-            };
-            self.lane.tasks.spawn(asking);
-        }
+    }
+
+    /// Leaves the keys to others, with what is still to be asked for them.
+    fn undo(mut self, waiting: Vec<Waiting>) {
+        Undone::new(&self.lane, std::mem::take(&mut self.keys).into_vec(), waiting).ask_in_parts();
     }
 }
 
 impl<S: Store> Drop for Held<S> {
     fn drop(&mut self) {
-        if !self.keys.is_empty() {
-            let unserved = self.lane.queue.lock().release(&self.keys);
-            if unserved {
-                self.lane.serve();
-            }
+        let unserved = {
+            let mut queue = self.lane.queue.lock();
+            queue.end_hold();
+            queue.release(&self.keys)
+        };
+        if unserved {
+            self.lane.serve();
         }
     }
 }

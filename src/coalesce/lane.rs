@@ -2,7 +2,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
@@ -11,6 +11,7 @@ use super::held::Held;
 use super::lanes::{Callers, SLOW, see_through};
 use super::leading::Leading;
 use super::queue::{FEW, Queue, Waiting, is_for_one};
+use super::undone::Turns;
 use crate::{Error, Outcome, Store, Take};
 
 pub(super) type Answer = oneshot::Sender<Result<Outcome, Error>>;
@@ -25,13 +26,18 @@ pub(super) struct Lane<S: Store> {
     pub(super) tasks: TaskTracker,
     /// With all others over the same store.
     pub(super) all: Weak<dyn Callers>,
-    /// How many calls for one bucket may be under way after one for many was undone.
-    pub(super) alone: Semaphore,
+    pub(super) turns: Arc<Turns>,
 }
 
 impl<S: Store> Lane<S> {
-    pub(super) fn new(store: Arc<S>, tasks: TaskTracker, all: Weak<dyn Callers>, most_at_once: usize) -> Self {
-        Self { store, queue: Mutex::new(Queue::new(most_at_once)), tasks, all, alone: Semaphore::new(MOST_ALONE) }
+    pub(super) fn new(
+        store: Arc<S>,
+        tasks: TaskTracker,
+        all: Weak<dyn Callers>,
+        turns: Arc<Turns>,
+        most_at_once: usize,
+    ) -> Self {
+        Self { store, queue: Mutex::new(Queue::new(most_at_once)), tasks, all, turns }
     }
 
     /// Asks for one caller: at once while few do, and else along with others.
@@ -174,6 +180,3 @@ pub(super) fn hand_out(result: Result<Vec<Outcome>, Error>, answers: Vec<Answer>
 }
 
 const MOST_YIELDS: usize = 8;
-
-/// Few enough to leave the host some connections of an ordinary pool, if each waits for a locked row.
-pub(super) const MOST_ALONE: usize = 8;

@@ -42,18 +42,24 @@ impl<S: Store> Callers for Lanes<S> {
 }
 
 /// Waits for a call; if that takes long, no caller who is not polled keeps a connection from it. Never within a call that its
-/// caller makes: what is handed over must not be in the middle of a poll.
+/// caller makes: to hand that over, its poll would have to end first.
 pub(super) async fn see_through<T>(all: &Weak<dyn Callers>, call: impl Future<Output = T>) -> T {
     let mut call = pin!(call);
+    let mut patience = SLOW;
     loop {
-        if let Ok(result) = timeout(SLOW, &mut call).await {
+        if let Ok(result) = timeout(patience, &mut call).await {
             return result;
         }
         if let Some(all) = all.upgrade() {
             all.hand_over();
         }
+        // Thousands may wait, and each looks at all.
+        patience = (patience * 2).min(SLOWEST);
     }
 }
 
 /// A call that takes longer does not hold up those behind it.
 pub(super) const SLOW: Duration = Duration::from_millis(25);
+
+/// After how long a call that is awaited looks again at the latest.
+const SLOWEST: Duration = Duration::from_secs(1);

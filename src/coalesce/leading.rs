@@ -10,8 +10,8 @@ use super::lanes::{Callers, see_through};
 
 /// A call that the task of its caller makes: no other task has to be woken for it.
 ///
-/// Nobody else depends on that task. Whoever comes next for the same bucket [hands the call over](Leading::hand_over) to a task
-/// of its own, and so does a caller that gives up: one that is only no longer polled would keep the others waiting for ever.
+/// Nobody else depends on that task, which may not be polled any more. Whoever comes next and has to wait for the call
+/// [hands it over](Leading::hand_over) to a task of its own, and so does a caller that gives up.
 #[derive(Clone)]
 pub(super) struct Leading(Arc<Mutex<Option<Led>>>);
 
@@ -39,7 +39,7 @@ impl Leading {
     /// Goes on with the call in a task of its own, if it has not ended.
     pub(super) fn hand_over(&self) {
         let Some(Led { call, maker, all }) = self.0.lock().take() else { return };
-        // No runtime any more: the process is ending, and its connections with it.
+        // Out of a runtime it can only be dropped: most often the process is ending, and its connections with it.
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(async move { see_through(&all, call).await });
         }
@@ -54,7 +54,7 @@ impl std::fmt::Debug for Leading {
     }
 }
 
-/// The answer to the caller who makes a call, which brings it before it ends.
+/// The answer to the caller who makes a call: it is there at the latest when the call has ended.
 pub(super) struct Making<T> {
     call: Leading,
     answered: oneshot::Receiver<T>,

@@ -37,6 +37,8 @@ pub(super) struct Queue {
     len: usize,
     /// The same, for those who watch.
     shown: Share,
+    /// How many found no room since the last who did.
+    refused: usize,
     /// Whether somebody makes calls for those who wait.
     served: bool,
     /// How many calls are under way that keys are held for.
@@ -54,24 +56,24 @@ struct Behind {
 impl Queue {
     pub(super) fn new(most_at_once: usize) -> Self {
         let (waiting, busy) = (VecDeque::new(), HashMap::new());
-        Self { most_at_once, waiting, busy, len: 0, shown: Share::of(QUEUE), served: false, holds: 0 }
+        Self { most_at_once, waiting, busy, len: 0, shown: Share::of(QUEUE), refused: 0, served: false, holds: 0 }
     }
 
     /// Stands in line, and says which call has to be handed over: whoever waits depends on it from then on.
     pub(super) fn push(&mut self, waiting: Waiting) -> Result<Option<Leading>, Error> {
-        if self.len >= MOST {
+        let is_full = |queue: &Self| {
+            let behind = queue.busy.get(waiting.take.key()).map_or(0, |behind| behind.waiting.len());
+            if queue.len >= MOST { Some(queue.len) } else { Some(behind).filter(|behind| *behind >= MOST_BEHIND) }
+        };
+        // To look through the whole line for each of thousands would hold up those who are served.
+        if is_full(self).is_some() && (self.refused < 8 || self.refused.is_multiple_of(64)) {
             self.forget_those_who_gave_up();
         }
-        if self.len >= MOST {
-            return Err(Error::Overloaded(self.len));
+        if let Some(len) = is_full(self) {
+            self.refused += 1;
+            return Err(Error::Overloaded(len));
         }
-        let behind = |queue: &Self| queue.busy.get(waiting.take.key()).map_or(0, |behind| behind.waiting.len());
-        if behind(self) >= MOST_BEHIND {
-            self.forget_those_who_gave_up();
-        }
-        if behind(self) >= MOST_BEHIND {
-            return Err(Error::Overloaded(behind(self)));
-        }
+        self.refused = 0;
         self.len += 1;
         self.shown.set(self.len);
         Ok(self.stand(waiting))
@@ -195,14 +197,48 @@ impl Queue {
         }
     }
 
-    /// Makes one call that keys are held for so many.
-    pub(super) fn split(&mut self, calls: usize) {
-        self.holds += calls - 1;
+    /// Puts requests back whose call was undone, before what came since for their keys, which stay [held](Self::hold) without a
+    /// call. They are in the order of their keys.
+    pub(super) fn put_back(&mut self, undone: Vec<Waiting>) {
+        self.len += undone.len();
+        self.shown.set(self.len);
+        let mut undone = undone.into_iter().peekable();
+        while let Some(first) = undone.next() {
+            let key = first.take.key().clone();
+            let mut of_key = vec![first];
+            of_key.extend(std::iter::from_fn(|| undone.next_if(|other| *other.take.key() == key)));
+            self.busy.entry(key).or_default().waiting.splice(0..0, of_key);
+        }
+    }
+
+    /// What goes in one call for held keys: of each what can be answered together.
+    pub(super) fn behind(&mut self, keys: &[Key]) -> Vec<Waiting> {
+        let mut call: Vec<Waiting> = Vec::new();
+        for key in keys {
+            let Some(behind) = self.busy.get_mut(key) else { continue };
+            let before = behind.waiting.len();
+            behind.waiting.retain(|waiting| !waiting.answer.is_closed());
+            self.len -= before - behind.waiting.len();
+            let kind = call.first().or_else(|| behind.waiting.first()).map(|first| first.take.is_momentary());
+            let goes = |first: &Waiting, other: &Waiting| {
+                Some(first.take.is_momentary()) == kind && (std::ptr::eq(first, other) || first.goes_with(other))
+            };
+            let together = behind.waiting.iter().take_while(|other| goes(&behind.waiting[0], other)).count();
+            let room = self.most_at_once.saturating_sub(call.len());
+            call.extend(behind.waiting.drain(..together.min(room)));
+        }
+        self.len -= call.len();
+        self.shown.set(self.len);
+        call
+    }
+
+    /// A call that keys are held for has ended.
+    pub(super) fn end_hold(&mut self) {
+        self.holds -= 1;
     }
 
     /// Lets the keys' requests go with the next call, and says whether nobody makes it, as [`is_unserved`](Self::is_unserved) does.
     pub(super) fn release(&mut self, keys: &[Key]) -> bool {
-        self.holds -= 1;
         for key in keys {
             self.waiting.extend(self.busy.remove(key).unwrap_or_default().waiting);
         }
@@ -216,7 +252,8 @@ pub(super) const MOST: usize = 32_768;
 /// How many wait at most behind one call: those for other buckets find room still.
 pub(super) const MOST_BEHIND: usize = MOST / 4;
 
-/// How many calls may be under way that the lane does not wait for; the next one it waits for, however long.
+/// How many calls may be under way that the lane does not wait for; the next one it waits for, however long. Those for what was
+/// undone have turns of their own.
 pub(super) const MOST_HOLDS: usize = 5;
 
 /// Whether it holds all its buckets' places in line: those of several buckets stand in that of their first.
@@ -224,7 +261,8 @@ pub(super) fn is_for_one(take: &Take) -> bool {
     take.limits.len() == 1
 }
 
-/// How many requests are so few that each is decided sooner by a call of its own than by the next one for many.
+/// How many requests are so few that each is decided sooner by a call of its own than by the next one for many. The calls leave
+/// room for one beside them that is slow.
 pub(super) const FEW: usize = MOST_HOLDS - 1;
 
 #[cfg(test)]

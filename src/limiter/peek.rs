@@ -52,7 +52,7 @@ impl<S: Store> Limiter<S> {
         let key = key.try_into()?;
         match level_of_itself(&key, rule) {
             Some(level) => level,
-            None => self.policy.in_time(pin!(self.store().level(&key, rule))).await,
+            None => self.policy.in_time(pin!(self.stack.level(&key, rule))).await,
         }
     }
 
@@ -85,7 +85,7 @@ impl<S: Store> Limiter<S> {
     {
         let key = key.try_into()?;
         let Rule::Window(window) = self.rule() else { return Err(AdminError::NoWindow(key).into()) };
-        self.policy.in_time(pin!(self.store().window_level(&key, &window))).await
+        self.policy.in_time(pin!(self.stack.window_level(&key, &window))).await
     }
 }
 

@@ -67,10 +67,14 @@ impl<S: Store> Stack<S> {
             Optional::With(cache) => cache.store(),
             Optional::Without(leased) => leased,
         };
-        let given_back = match leased {
-            Optional::With(lease) => lease.close().await,
-            Optional::Without(_) => Ok(0),
+        let (given_back, coalesced) = match leased {
+            Optional::With(lease) => (lease.close().await, lease.store()),
+            Optional::Without(coalesced) => (Ok(0), coalesced),
         };
+        if let Optional::With(coalesce) = coalesced {
+            // Callers who are not polled any more would not end theirs.
+            coalesce.hand_over();
+        }
         self.tasks.close();
         // Who goes on asking does not keep it waiting for ever.
         let _ended = timeout(LONGEST_CLOSE, self.tasks.wait()).await;
@@ -107,11 +111,11 @@ impl<S: Store> Store for Stack<S> {
     }
 
     async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
-        self.store.level(key, rule).await
+        self.asked.level(key, rule).await
     }
 
     async fn window_level(&self, key: &Key, window: &Window) -> Result<WindowLevel, Error> {
-        self.store.window_level(key, window).await
+        self.asked.window_level(key, window).await
     }
 
     async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {
@@ -167,6 +171,19 @@ impl<L: Store, S: Store> Store for Optional<L, S> {
         match self {
             Self::With(layer) => layer.hold_back(key, rule, hold).await,
             Self::Without(store) => store.hold_back(key, rule, hold).await,
+        }
+    }
+    async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
+        match self {
+            Self::With(layer) => layer.level(key, rule).await,
+            Self::Without(store) => store.level(key, rule).await,
+        }
+    }
+
+    async fn window_level(&self, key: &Key, window: &Window) -> Result<WindowLevel, Error> {
+        match self {
+            Self::With(layer) => layer.window_level(key, window).await,
+            Self::Without(store) => store.window_level(key, window).await,
         }
     }
 }
