@@ -11,6 +11,7 @@ mod grants;
 mod hints;
 mod json;
 mod listing;
+mod migration_files;
 mod migrations;
 mod modes;
 mod plans;

@@ -1,0 +1,151 @@
+//! Files for the directories of other tools, which make the same schema as `tollgate migrate`.
+
+use std::path::Path;
+
+use sqlx::migrate::Migrator;
+use sqlx::{MySqlPool, PgPool, SqlitePool};
+
+use crate::clients;
+use crate::databases::{Database, EACH, Engine};
+use crate::migrations::works;
+
+#[test]
+fn files_for_sqlx_are_run_by_it() {
+    for engine in EACH {
+        let database = Database::empty(engine);
+        write(&database, "sqlx");
+        let (migrations, runtime) = (database.directory.join("migrations"), runtime());
+        runtime.block_on(async {
+            let migrator = Migrator::new(migrations.as_path()).await.expect("files that it reads");
+            assert!(migrator.iter().len() > 4);
+            let file = format!("sqlite:{}?mode=rwc", database.directory.join("app.db").display());
+            match engine {
+                Engine::Sqlite => migrator.run(&SqlitePool::connect(&file).await.expect("a file")).await,
+                Engine::MySql | Engine::MariaDb => {
+                    migrator.run(&MySqlPool::connect(&database.url).await.expect("a pool")).await
+                }
+                _ => migrator.run(&PgPool::connect(&database.url).await.expect("a pool")).await,
+            }
+            .expect("they run");
+        });
+        works(&database);
+    }
+}
+
+#[test]
+fn files_for_goose_are_statements_between_its_marks() {
+    for engine in [Engine::Postgres, Engine::MySql, Engine::Sqlite] {
+        let database = Database::empty(engine);
+        let mut statements = Vec::new();
+        for file in write(&database, "goose") {
+            let text = std::fs::read_to_string(file).expect("it is there");
+            let (head, body) = text.split_once('\n').expect("lines");
+            assert_eq!(head, "-- +goose Up");
+            for part in body.split("-- +goose StatementBegin\n").skip(1) {
+                let (statement, _) = part.split_once("-- +goose StatementEnd\n").expect("an end");
+                statements.push(statement.to_owned());
+            }
+        }
+        clients::run(&database, &statements);
+        works(&database);
+    }
+}
+
+#[test]
+fn files_for_flyway_are_scripts_in_the_order_of_their_names() {
+    for engine in [Engine::Postgres, Engine::MySql] {
+        let database = Database::empty(engine);
+        for file in write(&database, "flyway") {
+            let name = Path::new(&file).file_name().expect("a name").to_string_lossy().into_owned();
+            assert!(name.starts_with('V') && name.contains("__tollgate_"), "{name}");
+            clients::feed(&database, &std::fs::read_to_string(file).expect("it is there"));
+        }
+        works(&database);
+    }
+}
+
+#[test]
+fn only_what_a_directory_lacks_is_written_into_it() {
+    let database = Database::empty(Engine::Sqlite);
+    let all = write(&database, "sqlx");
+    std::fs::remove_file(all.last().expect("several")).expect("it is there");
+    let print = ["migrate", "--print", "sqlx", "--into", "migrations"];
+    database.run(&print).ended(0).says(&["1 file written"]);
+    database.run(&print).ended(0).says(&["0 files written"]);
+}
+
+#[test]
+fn versions_come_after_those_that_a_directory_has() {
+    for (format, host, first) in [
+        // A time to come, a number that is no time, and a part of a version; what no tool runs has none.
+        ("sqlx", ["29991231235959_host.sql", "30000101000000_notes.txt"], "30000101000000_tollgate_0001_"),
+        ("goose", ["99999999999999_host.go", "7_host.sql"], "100000000000000_tollgate_0001_"),
+        ("flyway", ["V29991231235958.3__host.sql", "R__host.sql"], "V29991231235959__tollgate_0001_"),
+    ] {
+        let database = Database::empty(Engine::Sqlite);
+        let directory = database.directory.join("migrations");
+        std::fs::create_dir(&directory).expect("a directory");
+        for host in host {
+            std::fs::write(directory.join(host), "").expect("it is written");
+        }
+        let files = write(&database, format);
+        assert!(files.iter().any(|file| name(file).starts_with(first)), "{format}: {files:?}");
+    }
+}
+
+#[test]
+fn what_a_repeated_run_adds_comes_after_what_is_there() {
+    let database = Database::empty(Engine::Sqlite);
+    let all = write(&database, "sqlx");
+    for file in &all[1..] {
+        std::fs::remove_file(file).expect("it is there");
+    }
+    assert_eq!(steps(&write(&database, "sqlx")), steps(&all));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_file_that_cannot_be_written_whole_is_not_there() {
+    let database = Database::empty(Engine::Sqlite);
+    let all = write(&database, "sqlx");
+    std::fs::remove_dir_all(database.directory.join("migrations")).expect("it is there");
+    // Files of more than a kilobyte or two end there, as on a full disk.
+    let script = "trap '' XFSZ; ulimit -f 2; exec \"$0\" migrate --print sqlx --into migrations";
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_tollgate")]).env("DATABASE_URL", &database.url);
+    let output = command.current_dir(&database.directory).output().expect("it starts");
+    crate::command::Ran::new(output).ended(73).says(&["cannot write into migrations"]);
+    let written = list(&database);
+    assert!(!written.is_empty() && written.len() < all.len(), "{written:?}");
+    assert_eq!(steps(&written), steps(&all)[..written.len()]);
+    let whole = std::fs::read_to_string(written.last().expect("one")).expect("it is there");
+    assert!(whole.contains("insert into token_migrations"), "{whole}");
+    assert_eq!(steps(&write(&database, "sqlx")), steps(&all));
+}
+
+/// The migrations that files hold: their names without the versions.
+fn steps(files: &[String]) -> Vec<&str> {
+    files.iter().map(|file| name(file).split_once('_').expect("a version").1).collect()
+}
+
+fn name(file: &str) -> &str {
+    file.rsplit_once('/').map_or(file, |(_, name)| name)
+}
+
+/// Writes a tool's files, and names them in their order.
+fn write(database: &Database, format: &str) -> Vec<String> {
+    database.run(&["migrate", "--print", format, "--into", "migrations"]).ended(0);
+    list(database)
+}
+
+/// The files that are there, in their order.
+fn list(database: &Database) -> Vec<String> {
+    let entries = std::fs::read_dir(database.directory.join("migrations")).expect("a directory");
+    let mut files: Vec<_> = entries.map(|entry| entry.expect("an entry").path().display().to_string()).collect();
+    files.sort();
+    files
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
