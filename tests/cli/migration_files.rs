@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use sqlx::migrate::Migrator;
-use sqlx::{MySqlPool, PgPool, SqlitePool};
+use sqlx::{Connection, MySqlConnection, MySqlPool, PgPool, SqlitePool};
 
 use crate::clients;
 use crate::databases::{Database, EACH, Engine};
@@ -27,6 +27,27 @@ fn files_for_sqlx_are_run_by_it() {
                 _ => migrator.run(&PgPool::connect(&database.url).await.expect("a pool")).await,
             }
             .expect("they run");
+        });
+        works(&database);
+    }
+}
+
+#[test]
+fn whatever_collation_a_connection_has_routines_and_views_are_those_of_tollgate_migrate() {
+    for engine in [Engine::MySql, Engine::MariaDb] {
+        let (expected, database) = (Database::migrated(engine), Database::empty(engine));
+        write(&database, "sqlx");
+        let (migrations, url) = (database.directory.join("migrations"), database.url.clone());
+        runtime().block_on(async {
+            // As goose's driver has one that is not the server's choice for its character set.
+            let mut connection =
+                MySqlConnection::connect(&format!("{url}?collation=utf8mb4_unicode_ci")).await.expect("a connection");
+            let before = settings(&mut connection).await;
+            let migrator = Migrator::new(migrations.as_path()).await.expect("files that it reads");
+            migrator.run(&mut connection).await.expect("they run");
+            assert_eq!(settings(&mut connection).await, before, "{engine:?}");
+            let mut other = MySqlConnection::connect(&expected.url).await.expect("a connection");
+            assert_eq!(stored(&mut connection).await, stored(&mut other).await, "{engine:?}");
         });
         works(&database);
     }
@@ -144,6 +165,26 @@ fn list(database: &Database) -> Vec<String> {
     let mut files: Vec<_> = entries.map(|entry| entry.expect("an entry").path().display().to_string()).collect();
     files.sort();
     files
+}
+
+/// What a connection makes things with.
+async fn settings(connection: &mut MySqlConnection) -> Vec<String> {
+    let settings =
+        "select concat_ws(' ', @@sql_mode, @@character_set_client, @@character_set_results, @@collation_connection)";
+    sqlx::query_scalar(settings).fetch_all(connection).await.expect("a row")
+}
+
+/// The routines and views that there are, with what they were made with.
+async fn stored(connection: &mut MySqlConnection) -> Vec<String> {
+    let things = "select concat_ws(' ', routine_name, sql_mode, character_set_client, collation_connection)
+                  from information_schema.routines where routine_schema = database()
+                  union all
+                  select concat_ws(' ', table_name, character_set_client, collation_connection)
+                  from information_schema.views where table_schema = database()
+                  order by 1";
+    let things: Vec<String> = sqlx::query_scalar(things).fetch_all(connection).await.expect("rows");
+    assert!(things.len() > 40, "{things:?}");
+    things
 }
 
 fn runtime() -> tokio::runtime::Runtime {

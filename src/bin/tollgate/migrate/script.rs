@@ -132,7 +132,7 @@ fn statements(dialect: Dialect, migration: &Migration) -> Vec<String> {
         return own.into();
     }
     let [sql, record] = own;
-    vec![KEEP_MODE.to_owned(), SET_MODE.to_owned(), sql, record, RESTORE_MODE.to_owned()]
+    vec![KEEP.to_owned(), SET.to_owned(), sql, record, RESTORE.to_owned()]
 }
 
 fn each(migrations: &[Migration]) -> String {
@@ -151,10 +151,12 @@ fn delimited(migrations: &[Migration]) -> String {
         .map(|migration| format!("{}\n//\n\n{}\n//\n\n", migration.sql().trim_end(), migration.record()))
         .collect::<Vec<_>>()
         .concat();
-    format!("{KEEP_MODE};\n{SET_MODE};\n\ndelimiter //\n\n{scripts}delimiter ;\n\n{RESTORE_MODE};\n")
+    format!("{KEEP};\n{SET};\n\ndelimiter //\n\n{scripts}delimiter ;\n\n{RESTORE};\n")
 }
 
-// Routines keep the mode that they are made in.
-const KEEP_MODE: &str = "set @host_sql_mode = @@session.sql_mode";
-const SET_MODE: &str = "set session sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'";
-const RESTORE_MODE: &str = "set session sql_mode = @host_sql_mode";
+// Routines keep the mode and the collation that they are made in, and what compares texts fails in some collations.
+const KEEP: &str = "set @host_sql_mode = @@session.sql_mode, @host_client = @@session.character_set_client, \
+                    @host_connection = @@session.collation_connection, @host_results = @@session.character_set_results";
+const SET: &str = "set session sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', names utf8mb4";
+const RESTORE: &str = "set session sql_mode = @host_sql_mode, character_set_client = @host_client, \
+                       character_set_results = @host_results, collation_connection = @host_connection";
