@@ -44,7 +44,8 @@ pub(crate) fn run(database: &Database, statements: &[String]) {
     try_run(database, statements).unwrap_or_else(|error| panic!("{error}"));
 }
 
-fn try_run(database: &Database, statements: &[String]) -> Result<(), String> {
+/// Sends statements to the database, as many as it takes.
+pub(crate) fn try_run(database: &Database, statements: &[String]) -> Result<(), String> {
     macro_rules! each {
         ($connection:ty, $url:expr) => {{
             let mut connection = <$connection>::connect($url).await?;

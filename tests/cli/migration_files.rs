@@ -60,7 +60,8 @@ fn files_for_goose_are_statements_between_its_marks() {
         let mut statements = Vec::new();
         for file in write(&database, "goose") {
             let text = std::fs::read_to_string(file).expect("it is there");
-            let (head, body) = text.split_once('\n').expect("lines");
+            let (up, _) = text.split_once("\n-- +goose Down\n").expect("two sections");
+            let (head, body) = up.split_once('\n').expect("lines");
             assert_eq!(head, "-- +goose Up");
             for part in body.split("-- +goose StatementBegin\n").skip(1) {
                 let (statement, _) = part.split_once("-- +goose StatementEnd\n").expect("an end");
@@ -68,6 +69,20 @@ fn files_for_goose_are_statements_between_its_marks() {
             }
         }
         clients::run(&database, &statements);
+        works(&database);
+    }
+}
+
+#[test]
+fn goose_cannot_take_a_file_back_which_would_leave_what_it_made() {
+    for engine in EACH {
+        let database = Database::migrated(engine);
+        for file in write(&database, "goose") {
+            let text = std::fs::read_to_string(&file).expect("it is there");
+            let (_, down) = text.split_once("\n-- +goose Down\n").expect("two sections");
+            let refused = clients::try_run(&database, &[down.to_owned()]).expect_err("there is no such function");
+            assert!(refused.contains("tollgate_migrations_are_not_undone"), "{file}: {refused}");
+        }
         works(&database);
     }
 }

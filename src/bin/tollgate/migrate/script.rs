@@ -118,7 +118,7 @@ pub(super) fn file(format: Format, dialect: Dialect, migration: &Migration) -> S
                 .iter()
                 .map(|sql| format!("-- +goose StatementBegin\n{sql};\n-- +goose StatementEnd\n"))
                 .collect();
-            format!("-- +goose Up\n{}", statements.join("\n"))
+            format!("-- +goose Up\n{}\n{GOOSE_DOWN}", statements.join("\n"))
         }
         (Format::Flyway, Dialect::Mysql) => delimited(one),
         (_, Dialect::Mysql) => statements(dialect, migration).join(";\n\n") + ";\n",
@@ -153,6 +153,9 @@ fn delimited(migrations: &[Migration]) -> String {
         .concat();
     format!("{KEEP};\n{SET};\n\ndelimiter //\n\n{scripts}delimiter ;\n\n{RESTORE};\n")
 }
+
+/// Without a section goose would take a version back and leave what it made, and then fail to make it again.
+const GOOSE_DOWN: &str = "-- +goose Down\nselect tollgate_migrations_are_not_undone();\n";
 
 // Routines keep the mode and the collation that they are made in, and what compares texts fails in some collations.
 const KEEP: &str = "set @host_sql_mode = @@session.sql_mode, @host_client = @@session.character_set_client, \
