@@ -130,6 +130,17 @@ fn versions_come_after_those_that_a_directory_has() {
 }
 
 #[test]
+fn every_files_time_is_over_so_that_nobody_makes_another_of_it() {
+    for format in ["sqlx", "goose", "flyway"] {
+        let database = Database::empty(Engine::MySql);
+        let files = write(&database, format);
+        let (last, _) = name(files.last().expect("several")).split_once('_').expect("a version");
+        let now = chrono::Utc::now().format("%Y%m%d%H%M%S").to_string();
+        assert!(last.trim_start_matches('V') < now.as_str(), "{last} is not before {now}");
+    }
+}
+
+#[test]
 fn what_a_repeated_run_adds_comes_after_what_is_there() {
     let database = Database::empty(Engine::Sqlite);
     let all = write(&database, "sqlx");

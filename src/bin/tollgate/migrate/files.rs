@@ -28,13 +28,16 @@ pub(super) fn write(
         there.push(entry.map_err(cannot)?.file_name().to_string_lossy().into_owned());
     }
     let newest = there.iter().filter_map(|file| version(file)).max();
-    let mut next = number(Utc::now().naive_utc()).max(newest.map_or(0, after));
-    let mut written = 0;
-    for migration in migrations {
-        let name = format!("tollgate_{}.sql", migration.name());
-        if there.iter().any(|file| file.ends_with(&format!("_{name}"))) {
-            continue;
-        }
+    let missing: Vec<_> = migrations
+        .iter()
+        .map(|migration| (migration, format!("tollgate_{}.sql", migration.name())))
+        .filter(|(_, name)| !there.iter().any(|file| file.ends_with(&format!("_{name}"))))
+        .collect();
+    let written = missing.len();
+    // All are over, so that whoever makes a migration of their own meets none of them.
+    let started = Utc::now().naive_utc() - TimeDelta::seconds(i64::try_from(written).unwrap_or(0));
+    let mut next = number(started).max(newest.map_or(0, after));
+    for (migration, name) in &missing {
         let file = match format {
             Format::Flyway => format!("V{next}__{name}"),
             _ => format!("{next}_{name}"),
@@ -43,7 +46,6 @@ pub(super) fn write(
         put(&path, &script::file(format, dialect, migration)).map_err(cannot)?;
         say(path.display().to_string())?;
         next = after(next);
-        written += 1;
     }
     say(format!("{} written, {} were there", counted(written, "file"), migrations.len() - written))?;
     Ok(())
