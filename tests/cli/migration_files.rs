@@ -141,6 +141,38 @@ fn every_files_time_is_over_so_that_nobody_makes_another_of_it() {
 }
 
 #[test]
+fn where_a_host_counts_its_next_number_comes_after_tollgates_files() {
+    for (format, host, first, second) in [
+        ("goose", "00009_host.sql", "00010_tollgate_0001_", "00011_tollgate_0002_"),
+        ("sqlx", "0002_host.sql", "0003_tollgate_0001_", "0004_tollgate_0002_"),
+        ("flyway", "V2__host.sql", "V2.1__tollgate_0001_", "V2.2__tollgate_0002_"),
+    ] {
+        let database = Database::empty(Engine::Sqlite);
+        let directory = database.directory.join("migrations");
+        std::fs::create_dir(&directory).expect("a directory");
+        std::fs::write(directory.join(host), "").expect("it is written");
+        let files = write(&database, format);
+        for expected in [first, second] {
+            assert!(files.iter().any(|file| name(file).starts_with(expected)), "{format}: {files:?}");
+        }
+    }
+}
+
+#[test]
+fn what_flyway_finds_in_directories_within_counts() {
+    let database = Database::empty(Engine::Sqlite);
+    let migrations = database.directory.join("migrations");
+    for (directory, file) in [("2026", "V7__host.sql"), ("2026/q1", "V8__host.sql"), (".git", "V9__host.sql")] {
+        std::fs::create_dir_all(migrations.join(directory)).expect("a directory");
+        std::fs::write(migrations.join(directory).join(file), "").expect("it is written");
+    }
+    let first = migrations.join("V8.1__tollgate_0001_token_migrations.sql");
+    write(&database, "flyway");
+    std::fs::rename(&first, migrations.join("2026/V8.1__tollgate_0001_token_migrations.sql")).expect("it is there");
+    database.run(&["migrate", "--print", "flyway", "--into", "migrations"]).ended(0).says(&["0 files written"]);
+}
+
+#[test]
 fn what_a_repeated_run_adds_comes_after_what_is_there() {
     let database = Database::empty(Engine::Sqlite);
     let all = write(&database, "sqlx");

@@ -12,6 +12,7 @@ use crate::url::{self, Url};
 
 mod files;
 mod script;
+mod versions;
 
 use script::{Dialect, Format};
 
