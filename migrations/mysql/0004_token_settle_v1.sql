@@ -25,7 +25,7 @@ begin
   end if;
   set v_clock = (p_now - io_anchor) div p_step_ns * p_step_ticks;
   set v_year = (p_now + 31622400000000000 - io_anchor) div p_step_ns * p_step_ticks - v_clock;
-  -- v_available × new ÷ old, rounded down, and kept between a year's debt and a full bucket
+  -- v_available * new / old, rounded down, and kept between a year's debt and a full bucket
   set v_available = least(greatest(v_available * p_token_ticks, -cast(v_year as decimal(65, 0)) * io_token_ticks),
                           cast(p_burst as decimal(65, 0)) * io_token_ticks);
   set v_available = if(v_available < 0, -((io_token_ticks - 1 - v_available) div io_token_ticks),

@@ -56,7 +56,7 @@ begin
       and p_resolution between 1000 and p_interval and p_interval <= c_year
       and (p_interval - 1) / p_resolution < 1000) is not true then
     raise exception 'tollgate: take_window_v1 needs a cost of 1 or more, a maximum of 1 to 10^12, an interval of a year '
-                    'or less, and a resolution of 1 µs or more that divides it into 1 to 1000 parts'
+                    'or less, and a resolution of a microsecond or more that divides it into 1 to 1000 parts'
       using errcode = 'invalid_parameter_value';
   end if;
   loop

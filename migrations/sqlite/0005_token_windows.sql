@@ -5,7 +5,7 @@ create table token_windows (
   most          integer not null,              -- the terms that it was last counted under
   interval_ns   integer not null,
   resolution_ns integer not null,
-  counts        text not null,                 -- 'end count, …': each sub-interval's end, in nanoseconds since 1970
+  counts        text not null,                 -- 'end count, ...': each sub-interval's end, in nanoseconds since 1970
   empty_at      integer not null,              -- when nothing counts any more, in nanoseconds since 1970
   granted       integer not null default 0,    -- requests, ever
   longest_wait  integer not null default 0     -- nanoseconds: the longest that was granted

@@ -101,6 +101,21 @@ fn files_for_flyway_are_scripts_in_the_order_of_their_names() {
 }
 
 #[test]
+fn no_file_holds_what_a_tool_or_a_driver_makes_something_else_of() {
+    for engine in [Engine::Postgres, Engine::MySql, Engine::Sqlite] {
+        for format in ["sqlx", "goose", "flyway"] {
+            for file in write(&Database::empty(engine), format) {
+                let text = std::fs::read_to_string(&file).expect("it is there");
+                assert!(!text.contains("${"), "{file}: goose and Flyway would put a variable there");
+                // What is sent in Latin-1 is refused within a routine, whose text is kept; a comment before it is not.
+                let kept = text.lines().find(|line| !line.starts_with("--") && !line.is_ascii());
+                assert_eq!(kept, None, "{file}");
+            }
+        }
+    }
+}
+
+#[test]
 fn only_what_a_directory_lacks_is_written_into_it() {
     let database = Database::empty(Engine::Sqlite);
     let all = write(&database, "sqlx");
