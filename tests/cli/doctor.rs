@@ -24,6 +24,13 @@ fn a_database_that_is_ready_has_no_failure() {
 }
 
 #[test]
+fn what_is_pending_is_advised_to_be_run_by_whoever_runs_migrations() {
+    let database = Database::migrated(Engine::Postgres);
+    database.sql("delete from tollgate.migrations where version > 40");
+    database.run(&["doctor"]).ended(1).says(&["pending: ", "run `tollgate migrate`, or", "`tollgate migrate --print`"]);
+}
+
+#[test]
 fn an_encoding_that_has_not_every_key_is_a_warning_or_refused() {
     let database = Database::encoded("SQL_ASCII");
     database.run(&["migrate"]).ended(0);

@@ -106,7 +106,8 @@ async fn schema<DB: Migrate>(pool: &Pool<DB>, report: &mut Report) -> bool {
         }
         Ok(pending) => {
             let pending = counted(pending.len(), "migration");
-            report.fail("schema", format!("pending: {pending}"), "run `tollgate migrate`");
+            let advice = "run `tollgate migrate`, or your tool with the files of `tollgate migrate --print`";
+            report.fail("schema", format!("pending: {pending}"), advice);
         }
         Err(Error::NewerSchema { found, known }) => report.fail(
             "schema",
