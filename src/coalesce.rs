@@ -71,14 +71,12 @@ impl<S: Store> Coalesce<S> {
         let calls_at_once = calls_at_once.clamp(1, 64);
         let lanes = Arc::new_cyclic(|all: &Weak<Lanes<S>>| {
             let all: Weak<dyn Callers> = all.clone();
-            let sizes =
-                [MOST_AT_ONCE, most_together].into_iter().flat_map(|most| std::iter::repeat_n(most, calls_at_once));
-            let turns = Arc::new(Turns::default());
-            let lane = |most_at_once| {
-                Lane::new(Arc::clone(&store), tasks.clone(), all.clone(), Arc::clone(&turns), most_at_once)
-            };
+            let kinds = [MOST_AT_ONCE, most_together].map(|most_at_once| (most_at_once, Arc::new(Turns::default())));
+            let kinds = kinds.into_iter().flat_map(|kind| std::iter::repeat_n(kind, calls_at_once));
+            let lane =
+                |(most_at_once, turns)| Lane::new(Arc::clone(&store), tasks.clone(), all.clone(), turns, most_at_once);
             let adjusting = Adjusting::new(Arc::clone(&store), tasks.clone(), all.clone());
-            let taking = sizes.map(|most_at_once| Arc::new(lane(most_at_once))).collect();
+            let taking = kinds.map(|kind| Arc::new(lane(kind))).collect();
             Lanes { taking, adjusting: Arc::new(adjusting) }
         });
         Self { store, lanes, most_together, hasher: RandomState::default() }

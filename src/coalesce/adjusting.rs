@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
@@ -99,8 +99,13 @@ impl<S: Store> Adjusting<S> {
             return Err(Error::Overloaded(len));
         }
         queue.stand(waiting);
+        Ok(self.serve(queue))
+    }
+
+    /// Sees to it that what waits is made, and says by which calls if nobody makes them yet.
+    fn serve(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue>) -> Option<Leading> {
         if queue.waiting.is_empty() {
-            return Ok(None);
+            return None;
         }
         if queue.served {
             let led = queue.led.take();
@@ -109,13 +114,13 @@ impl<S: Store> Adjusting<S> {
             if let Some(call) = led {
                 call.hand_over();
             }
-            return Ok(None);
+            return None;
         }
         queue.served = true;
         let serving = self.tasks.track_future(Serving(Some(Arc::clone(self))).go_on());
         let call = Leading::new(serving, self.all.clone());
         queue.led = Some(call.clone());
-        Ok(Some(call))
+        Some(call)
     }
 
     /// Makes one call, and goes on without the answer if that takes too long.
@@ -306,8 +311,10 @@ impl<S: Store> Drop for Alone<S> {
     /// If it ends before its time, what waits goes in the next call.
     fn drop(&mut self) {
         let Some(key) = &self.key else { return };
-        let waiting = self.adjusting.queue.lock().alone.remove(key).unwrap_or_default();
-        if let Ok(Some(call)) = self.adjusting.stand(waiting) {
+        let mut queue = self.adjusting.queue.lock();
+        let waiting = queue.alone.remove(key).unwrap_or_default();
+        queue.stand(waiting);
+        if let Some(call) = self.adjusting.serve(queue) {
             call.hand_over();
         }
     }

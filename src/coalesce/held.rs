@@ -5,7 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use super::lane::{Answer, Lane, hand_out};
 use super::lanes::see_through;
 use super::queue::{Waiting, is_for_one};
-use super::undone::Undone;
+use super::undone::{Undone, again};
 use crate::{Error, Key, Outcome, Store, Take};
 
 /// Keys that a call beside the lane's own is under way for. Their other requests wait until it is dropped.
@@ -33,7 +33,7 @@ impl<S: Store> Held<S> {
     /// Asks for one request.
     pub(super) async fn ask(self, Waiting { take, answer }: Waiting) {
         let outcome = self.lane.store.take_one(&take).await;
-        if matches!(outcome, Err(Error::Contended { .. })) {
+        if self.lane.is_undone(&outcome) {
             self.undo(Vec::new());
         } else {
             drop(self);
@@ -58,16 +58,13 @@ impl<S: Store> Held<S> {
     pub(super) fn end(self, result: Result<Vec<Outcome>, Error>, takes: &[Take], answers: Vec<Answer>) {
         // One request, or several for one bucket alone, the store has tried for as long as it may.
         let is_for_one = takes.len() < 2 || self.keys.len() < 2 && takes.iter().all(is_for_one);
-        match result {
-            Err(Error::Contended { .. }) if is_for_one => {
-                hand_out(result, answers);
-                self.undo(Vec::new());
-            }
-            Err(Error::Contended { .. }) => {
-                let waiting = takes.iter().cloned().zip(answers).map(|(take, answer)| Waiting { take, answer });
-                self.undo(waiting.collect());
-            }
-            _ => hand_out(result, answers),
+        let is_undone = self.lane.is_undone(&result);
+        if is_undone && !is_for_one {
+            return self.undo(again(takes, answers));
+        }
+        hand_out(result, answers);
+        if is_undone {
+            self.undo(Vec::new());
         }
     }
 

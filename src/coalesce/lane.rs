@@ -12,6 +12,7 @@ use super::lanes::{Callers, SLOW, see_through};
 use super::leading::Leading;
 use super::queue::{FEW, Queue, Waiting, is_for_one};
 use super::undone::Turns;
+use crate::take::IfLocked;
 use crate::{Error, Outcome, Store, Take};
 
 pub(super) type Answer = oneshot::Sender<Result<Outcome, Error>>;
@@ -53,7 +54,8 @@ impl<S: Store> Lane<S> {
     /// Where the answer comes, and the call that brings it if it is the caller's own.
     fn stand(self: &Arc<Self>, take: &Take) -> Result<(Option<Leading>, Answered), Error> {
         let (answer, answered) = oneshot::channel();
-        let waiting = Waiting { take: take.clone(), answer };
+        // Each call says it anew: equal requests go together.
+        let waiting = Waiting { take: Take { if_locked: IfLocked::Retry, ..take.clone() }, answer };
         let mut queue = self.queue.lock();
         if queue.need_not_wait(take) {
             let call = self.tasks.track_future(Held::of(self, take.key()).ask(waiting));
@@ -105,10 +107,17 @@ impl<S: Store> Lane<S> {
                 return;
             }
         };
-        match result {
-            Err(Error::Contended { .. }) if takes.len() > 1 => Held::new(self, &takes).end(result, &takes, answers),
-            _ => hand_out(result, answers),
+        if self.is_undone(&result) {
+            Held::new(self, &takes).end(result, &takes, answers);
+        } else {
+            hand_out(result, answers);
         }
+    }
+
+    /// Whether a call came to nothing as somebody holds some of its buckets. A store of one call at a time is locked as a whole:
+    /// no part of the call would fare better.
+    pub(super) fn is_undone<T>(&self, result: &Result<T, Error>) -> bool {
+        matches!(result, Err(Error::Contended { .. })) && self.store.capabilities().calls_at_once > 1
     }
 }
 

@@ -37,7 +37,7 @@ pub(super) struct Queue {
     len: usize,
     /// The same, for those who watch.
     shown: Share,
-    /// How many found no room since the last who did.
+    /// How many found no room since those who gave up made some.
     refused: usize,
     /// Whether somebody makes calls for those who wait.
     served: bool,
@@ -66,14 +66,18 @@ impl Queue {
             if queue.len >= MOST { Some(queue.len) } else { Some(behind).filter(|behind| *behind >= MOST_BEHIND) }
         };
         // To look through the whole line for each of thousands would hold up those who are served.
-        if is_full(self).is_some() && (self.refused < 8 || self.refused.is_multiple_of(64)) {
+        let was_full = is_full(self).is_some();
+        if was_full && (self.refused < 8 || self.refused.is_multiple_of(64)) {
             self.forget_those_who_gave_up();
         }
         if let Some(len) = is_full(self) {
             self.refused += 1;
             return Err(Error::Overloaded(len));
         }
-        self.refused = 0;
+        // Not for one that another key's line has room for.
+        if was_full || self.len == 0 {
+            self.refused = 0;
+        }
         self.len += 1;
         self.shown.set(self.len);
         Ok(self.stand(waiting))
@@ -137,6 +141,7 @@ impl Queue {
             behind.waiting.retain(|waiting| !waiting.answer.is_closed());
         }
         self.len = self.waiting.len() + self.busy.values().map(|behind| behind.waiting.len()).sum::<usize>();
+        self.shown.set(self.len);
     }
 
     /// How many wait for the next call.
@@ -209,6 +214,11 @@ impl Queue {
             of_key.extend(std::iter::from_fn(|| undone.next_if(|other| *other.take.key() == key)));
             self.busy.entry(key).or_default().waiting.splice(0..0, of_key);
         }
+    }
+
+    /// Whether anybody waits for one of the held keys.
+    pub(super) fn is_behind(&self, keys: &[Key]) -> bool {
+        keys.iter().filter_map(|key| self.busy.get(key)).any(|behind| !behind.waiting.is_empty())
     }
 
     /// What goes in one call for held keys: of each what can be answered together.
@@ -329,6 +339,28 @@ mod tests {
         queue.release(&[key("a")]);
         assert_eq!([next(&mut queue), next(&mut queue), next(&mut queue)], ["a1 ", "a2 ", "a3 "]);
         assert_eq!(queue.len, 0);
+    }
+
+    #[test]
+    fn what_was_undone_goes_before_what_came_since() {
+        let mut queue = Queue::new(1024);
+        let _kept: Vec<_> =
+            [("a", 1), ("a", 1), ("b", 2)].map(|(k, cost)| push(&mut queue, Take::from(key(k)).cost(cost))).into();
+        let undone = queue.next();
+        let keys = [key("a"), key("b")];
+        queue.hold(&keys);
+        let _later: Vec<_> =
+            [("b", 3), ("a", 1), ("a", 4)].map(|(k, cost)| push(&mut queue, Take::from(key(k)).cost(cost))).into();
+        queue.put_back(undone);
+        assert_eq!(queue.len, 6);
+        let mut behind = || {
+            queue
+                .behind(&keys)
+                .iter()
+                .fold(String::new(), |call, one| format!("{call}{}{} ", one.take.key(), one.take.cost))
+        };
+        assert_eq!([behind(), behind(), behind()], ["a1 a1 a1 b2 ", "a4 b3 ", ""]);
+        assert_eq!((queue.len, queue.is_behind(&keys)), (0, false));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::lane::{Answer, Lane, hand_out};
 use super::lanes::see_through;
 use super::queue::Waiting;
 use crate::take::IfLocked;
-use crate::{Error, Key, Store, Take};
+use crate::{Key, Store, Take};
 
 /// Keys of a call that was undone as another transaction holds some of their buckets. They are asked for in smaller calls, and
 /// the locked ones each by itself in the end; their other requests wait until it is dropped.
@@ -17,8 +17,8 @@ pub(super) struct Undone<S: Store> {
     keys: Vec<Key>,
 }
 
-/// How many calls may be under way for what was undone, of all lanes over a store. Few enough to leave the host some
-/// connections of an ordinary pool, if each waits for a locked row.
+/// How many calls may be under way for what was undone, of all lanes of a kind. Few enough to leave the host some connections
+/// of an ordinary pool, if each waits for a locked row.
 #[derive(Debug)]
 pub(super) struct Turns {
     /// For several keys each: they fail soon if one is locked.
@@ -50,15 +50,22 @@ impl<S: Store> Undone<S> {
         };
         for keys in keys.chunks(most) {
             let part = Self { lane: Arc::clone(&self.lane), keys: keys.to_vec() };
-            self.lane.tasks.spawn(part.ask());
+            if part.is_awaited() {
+                self.lane.tasks.spawn(part.ask());
+            }
         }
+    }
+
+    /// Whether there is anything to ask.
+    fn is_awaited(&self) -> bool {
+        self.lane.queue.lock().is_behind(&self.keys)
     }
 
     async fn ask(self) {
         let is_one = self.keys.len() == 1;
         let turns = &self.lane.turns;
         let (turns, if_locked) = if is_one { (&turns.alone, IfLocked::Retry) } else { (&turns.parts, IfLocked::Fail) };
-        loop {
+        while self.is_awaited() {
             let turn = turns.acquire().await;
             let waiting = self.lane.queue.lock().behind(&self.keys);
             if waiting.is_empty() {
@@ -68,10 +75,10 @@ impl<S: Store> Undone<S> {
                 waiting.into_iter().map(|Waiting { take, answer }| (Take { if_locked, ..take }, answer)).unzip();
             let result = see_through(&self.lane.all, self.lane.store.take(&takes)).await;
             drop(turn);
-            let undone = matches!(result, Err(Error::Contended { .. }));
+            let undone = self.lane.is_undone(&result);
             if undone && !is_one {
-                let waiting = takes.into_iter().zip(answers).map(|(take, answer)| Waiting { take, answer });
-                self.lane.queue.lock().put_back(waiting.collect());
+                let waiting = again(&takes, answers);
+                self.lane.queue.lock().put_back(waiting);
                 return self.ask_in_parts();
             }
             hand_out(result, answers);
@@ -90,6 +97,12 @@ impl<S: Store> Drop for Undone<S> {
             self.lane.serve();
         }
     }
+}
+
+/// The requests of a call again. Each call says anew what is to be done if a bucket is locked: equal requests go together.
+pub(super) fn again(takes: &[Take], answers: Vec<Answer>) -> Vec<Waiting> {
+    let asked = |take: &Take| Take { if_locked: IfLocked::Retry, ..take.clone() };
+    takes.iter().map(asked).zip(answers).map(|(take, answer)| Waiting { take, answer }).collect()
 }
 
 /// How many keys are so few that they are asked for two by two next: of a few that are locked, no more than as many others

@@ -34,7 +34,8 @@ impl Capabilities {
     }
 
     /// How many calls that each carry many requests it is quickest with, from 1 to 64; 2 if not said: while one is on the
-    /// network, the other is in the database.
+    /// network, the other is in the database. One of a single call at a time is locked as a whole, if it is: what was
+    /// [`Contended`](crate::Error::Contended) is not asked for again in parts.
     #[inline]
     pub fn calls_at_once(self, calls: usize) -> Self {
         Self { calls_at_once: calls.clamp(1, 64), ..self }

@@ -52,7 +52,7 @@ async fn who_gives_up_before_a_key_is_asked_by_itself_takes_nothing() -> anyhow:
         settle().await;
     }
     // A call for many was undone, and the gate is closed for those that are made instead.
-    let is_asked = |n: &i32| gated.calls().iter().any(|keys| *keys == [format!("other:{n}")]);
+    let is_asked = |n: &i32| gated.calls().iter().any(|keys| keys.len() <= 2 && keys.contains(&format!("other:{n}")));
     let (asked, given_up): (Vec<_>, Vec<_>) = others.into_iter().partition(|(n, _)| is_asked(n));
     assert!(!given_up.is_empty() && !asked.is_empty());
     let given_up: Vec<_> = given_up.into_iter().map(|(n, asking)| (n, asking.abort())).collect();
@@ -109,7 +109,7 @@ async fn a_key_that_stays_locked_is_asked_for_by_itself_and_goes_with_others_whe
         locked = next;
     }
     let undone: Vec<_> = coalesce.store().contended().into_iter().filter(|keys| keys.len() > 1).collect();
-    assert!(undone.len() <= 3, "of many, of some, and of two: {undone:?}");
+    assert!((1..=3).contains(&undone.len()), "of many, of some, and of two: {undone:?}");
     coalesce.store().is_free.store(true, Ordering::Relaxed);
     assert!(matches!(locked.await?, Err(Error::Contended { .. })), "asked for before");
     assert!(ask(&coalesce, take("locked")).await???.is_granted());
@@ -125,18 +125,19 @@ async fn those_behind_locked_keys_are_only_so_many() -> anyhow::Result<()> {
     let coalesce = Arc::new(Coalesce::new(Locking::default()));
     let mut asking = JoinSet::new();
     let mut refused = 0;
-    for n in 0..50 {
+    for n in 0..80 {
         for m in 0..1000 {
             let (coalesce, request) = (Arc::clone(&coalesce), take(&format!("locked:{n}:{m}")));
             asking.spawn(async move { coalesce.take_one(&request).await });
         }
         // Calls are undone meanwhile.
-        sleep(Duration::from_millis(100)).await;
+        sleep(Duration::from_millis(50)).await;
         while let Some(answered) = asking.try_join_next() {
             assert!(matches!(answered?, Err(Error::Overloaded(_))));
             refused += 1;
         }
     }
-    assert!(refused >= 50_000 - MOST - 6 * 1024, "{refused}");
+    // In two halves, with so many calls for each under way.
+    assert!(refused >= 80_000 - 2 * (MOST + 6 * 1024), "{refused}");
     Ok(())
 }

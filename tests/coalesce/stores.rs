@@ -110,10 +110,6 @@ impl Locking {
 }
 
 impl Store for Locking {
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::default().calls_at_once(1)
-    }
-
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         let mut keys: Vec<Key> = takes.iter().map(|take| take.key().clone()).collect();
         keys.dedup();
