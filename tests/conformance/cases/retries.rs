@@ -84,7 +84,12 @@ async fn ends_after_the_attempts(rig: &Rig, impatient: &'static str) -> anyhow::
     held.commit().await?;
     assert_eq!(rig.row(&key).await?.map(|row| row.granted), Some(1), "the other's alone");
     // What has failed left nothing behind that would disturb the next request on the same connection.
-    assert_eq!(impatient.take(&key).await?.attempts(), 1);
+    let next = impatient.take(&key).await?;
+    assert!(next.is_granted());
+    // Transactions of other tests on the same pages may cost it one there.
+    if !is_snapshot(rig.level) {
+        assert_eq!(next.attempts(), 1);
+    }
     assert_eq!(rig.row(&key).await?.map(|row| row.granted), Some(2));
     Ok(())
 }
