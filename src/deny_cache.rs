@@ -125,9 +125,8 @@ impl<S: Store> Store for DenyCache<S> {
             Known::Nothing => None,
             Known::Past => {
                 let probe = self.probes.begin(take.key()).await;
-                if probe.is_none()
-                    && let Some(decision) = self.denials.find(take).denied()
-                {
+                // Another probe may have found it out meanwhile.
+                if let Some(decision) = self.denials.find(take).denied() {
                     return Ok(Ok(decision));
                 }
                 probe

@@ -8,13 +8,13 @@ use crate::{Decision, Limit, Rule, Source, Take};
 /// What the store denied, and what follows from it.
 ///
 /// Tokens come only with time and by what is given back. So as long as the denied request would be denied again, so is each
-/// that asks for as many or more and leaves as many or more.
+/// that needs as many or more: those that it asks for, and those that it leaves.
 #[derive(Clone, Debug)]
 pub(super) struct Denial {
     rule: Rule,
-    cost: u64,
-    keep: u64,
-    /// The largest sum of cost and keep that the store denied, and so did not call impossible.
+    /// How many tokens it needed, its cost and what it kept.
+    needed: u64,
+    /// The most that a request may need and not be impossible, as far as is known.
     possible: u64,
     until: Instant,
     answered: Instant,
@@ -32,9 +32,8 @@ impl Denial {
         }
         Some(Self {
             rule: rule.clone(),
-            cost: take.cost,
-            keep: take.keep,
-            possible: take.cost.saturating_add(take.keep),
+            needed: needed(take),
+            possible: decision.capacity().unwrap_or(0).max(needed(take)),
             until,
             // The caller was told how long to wait from then.
             answered: Instant::now(),
@@ -45,7 +44,7 @@ impl Denial {
     /// What follows for a request now.
     #[inline]
     pub(super) fn answer(self, take: &Take, rule: &Rule) -> Known {
-        if !self.covers(take, rule) || take.cost.saturating_add(take.keep) > self.possible {
+        if !self.covers(take, rule) || needed(take) > self.possible {
             return Known::Nothing;
         }
         let now = Instant::now();
@@ -55,7 +54,7 @@ impl Denial {
     /// Adds what a later answer says. It replaces this one unless it follows from it: then it says only that so many
     /// tokens are possible.
     pub(super) fn add(&mut self, later: Self, take: &Take) {
-        let same = (later.cost, later.keep) == (self.cost, self.keep);
+        let same = later.needed == self.needed;
         if Instant::now() < self.until && self.covers(take, &later.rule) && !(same && later.until > self.until) {
             self.possible = self.possible.max(later.possible);
         } else {
@@ -65,8 +64,13 @@ impl Denial {
 
     #[inline]
     fn covers(&self, take: &Take, rule: &Rule) -> bool {
-        take.cost >= self.cost && take.keep >= self.keep && *rule == self.rule
+        take.cost > 0 && needed(take) >= self.needed && *rule == self.rule
     }
+}
+
+#[inline]
+fn needed(take: &Take) -> u64 {
+    take.cost.saturating_add(take.keep)
 }
 
 /// By when everything is seen that is not known here.
