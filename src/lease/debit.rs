@@ -61,7 +61,9 @@ impl<S: Store, C: Clock> Lender<S, C> {
                 let unused = if now < until {
                     held.fill(Batch { receipt, asked_at }, until, since)
                 } else {
-                    // It was longer on its way than it may be used.
+                    // It was longer on its way than it may be used, as the next one would be.
+                    held.shrink();
+                    held.pause(now.saturating_add(ns(self.options.target)));
                     let unused = receipt.cost();
                     (asked_at >= since).then(|| receipt.refund(unused))
                 };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
-use super::adjusting;
+use super::adjusting::{self, adjust_each};
 use super::stack::Stack;
 use super::switched::Switched;
 use super::turns::{Place, Turns};
@@ -289,14 +289,16 @@ impl<S: Store> Turn<S> {
         self.reservation.take().expect("it is there until its turn has come")
     }
 
-    /// Gives the tokens back now, if they are given back at all.
-    pub(super) async fn give_back(mut self) {
-        // Those behind need not wait for the answer.
-        self.place = None;
-        if let Some(reservation) = self.left() {
-            // What cannot be given back is lost, as when the process dies.
-            drop(reservation.cancel().await);
-        }
+    /// Gives the tokens of all of them back now, in this order, as far as they are given back at all.
+    pub(super) async fn give_back(store: &Arc<Stack<S>>, turns: impl Iterator<Item = Self>) {
+        let left = turns.filter_map(|mut turn| {
+            // Those behind need not wait for the answer.
+            turn.place = None;
+            turn.left()
+        });
+        let cancels = left.flat_map(|reservation| reservation.receipts).map(Receipt::cancel).collect();
+        // What cannot be given back is lost, as when the process dies.
+        drop(adjust_each(store, cancels).await);
     }
 
     /// What has to be given back: of tokens that were there at once nothing can be cancelled.

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 
 use crate::{
@@ -67,17 +67,25 @@ impl<S: Store> Stack<S> {
             Optional::With(cache) => cache.store(),
             Optional::Without(leased) => leased,
         };
-        let (given_back, coalesced) = match leased {
-            Optional::With(lease) => (lease.close().await, lease.store()),
-            Optional::Without(coalesced) => (Ok(0), coalesced),
+        let (lease, coalesced) = match leased {
+            Optional::With(lease) => (Some(lease), lease.store()),
+            Optional::Without(coalesced) => (None, coalesced),
         };
         if let Optional::With(coalesce) = coalesced {
             // Callers who are not polled any more would not end theirs.
             coalesce.hand_over();
         }
+        let latest = Instant::now() + LONGEST_CLOSE;
+        let given_back = match lease {
+            Some(lease) => {
+                let given_back = timeout_at(latest, lease.close()).await;
+                given_back.unwrap_or(Err(Error::DeadlineExceeded(LONGEST_CLOSE)))
+            }
+            None => Ok(0),
+        };
         self.tasks.close();
         // Who goes on asking does not keep it waiting for ever.
-        let _ended = timeout(LONGEST_CLOSE, self.tasks.wait()).await;
+        let _ended = timeout_at(latest, self.tasks.wait()).await;
         given_back
     }
 }

@@ -1,10 +1,11 @@
+use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::lane::{Answer, Kind, Waiter, Waiting, tell, tell_unasked};
 use super::reservation::{Abandoned, Reservation, Turn};
@@ -56,8 +57,13 @@ impl<S: Store> Lanes<S> {
         } else {
             self.reserve_for(waiters, turns).await
         };
-        if let Some(failure) = asked.err().filter(Error::is_failure) {
-            self.lock().tell_overdue(&key, &failure);
+        self.tell_overdue(&key, &asked);
+    }
+
+    /// Tells those who stand in a lane for too long if a call for others failed.
+    fn tell_overdue(&self, key: &Key, asked: &Result<(), Error>) {
+        if let Some(failure) = asked.as_ref().err().filter(|error| error.is_failure()) {
+            self.lock().tell_overdue(key, failure);
         }
     }
 
@@ -72,11 +78,19 @@ impl<S: Store> Lanes<S> {
                 return Err(error);
             }
         };
+        let mut waiting = VecDeque::from(waiting);
         let mut asked = Ok(());
-        for waiter in waiting.into_iter().filter(|waiter| !waiter.answer.is_closed()) {
-            match &asked {
-                Err(error) if waiter.is_overdue() => tell_unasked([waiter], error),
-                _ => asked = self.reserve_for(vec![waiter], turns).await,
+        while let Some(waiter) = waiting.pop_front() {
+            if waiter.answer.is_closed() {
+                continue;
+            }
+            asked = self.reserve_for(vec![waiter], turns).await;
+            if let Err(error) = &asked {
+                // Each call may take as long to fail.
+                let (overdue, left) = waiting.into_iter().partition::<Vec<_>, _>(Waiter::is_overdue);
+                tell_unasked(overdue, error);
+                waiting = left.into();
+                self.tell_overdue(takes[0].key(), &asked);
             }
         }
         asked
@@ -101,7 +115,13 @@ impl<S: Store> Lanes<S> {
     async fn reserve_for(&self, waiters: Vec<Waiter<S>>, turns: &mut Turns) -> Result<(), Error> {
         let asked = Instant::now();
         let left = |waiter: &Waiter<S>| waiter.until.map_or(waiter.take.max_wait, |until| until - asked);
-        let takes: Vec<Take> = waiters.iter().map(|waiter| waiter.take.clone().max_wait(left(waiter))).collect();
+        // Who goes on later, behind somebody who waits, has no tokens that were taken ahead: those are to be used at once.
+        let behind = turns.latest().is_some_and(|latest| latest > asked);
+        let take = |waiter: &Waiter<S>| {
+            let take = waiter.take.clone().max_wait(left(waiter));
+            if behind { take.refundable() } else { take }
+        };
+        let takes: Vec<Take> = waiters.iter().map(take).collect();
         let outcomes = self.store.take(&takes).await;
         let outcomes = match outcomes {
             Ok(outcomes) => outcomes,
@@ -125,9 +145,10 @@ impl<S: Store> Lanes<S> {
                 given_up.push(turn);
             }
         }
-        // The last one first: then nobody queues behind those that are given back.
-        for turn in given_up.into_iter().rev() {
-            turn.give_back().await;
+        if !given_up.is_empty() {
+            // The last one first: then nobody queues behind those that are given back. Nor behind a store that stalls.
+            let given_back = Turn::give_back(&self.store, given_up.into_iter().rev());
+            drop(timeout(LONGEST_GIVING_BACK, given_back).await);
         }
         Ok(())
     }
@@ -163,8 +184,10 @@ impl<S: Store> Serving<S> {
         }
         self.done = true;
         let mut waiting = self.lanes.lock();
-        let is_forgotten = waiting.is_forgotten(&self.key);
-        if let Some(latest) = waiting.forget(&self.key).filter(|_| !is_forgotten) {
+        if waiting.is_forgotten(&self.key) {
+            return;
+        }
+        if let Some(latest) = waiting.forget(&self.key) {
             // Not one of the tasks that somebody waits for in the end.
             tokio::spawn(forget(Arc::downgrade(&self.lanes), self.key.clone(), latest));
         }
@@ -173,10 +196,13 @@ impl<S: Store> Serving<S> {
 
 /// Forgets a lane once those have gone on who wait there.
 async fn forget<S: Store>(lanes: Weak<Lanes<S>>, key: Key, mut latest: Instant) {
+    let mut pause = SOON;
     loop {
-        sleep_until(latest.max(Instant::now() + SOON)).await;
+        sleep_until(latest.max(Instant::now() + pause)).await;
         let Some(later) = lanes.upgrade().and_then(|lanes| lanes.lock().forget(&key)) else { return };
         latest = later;
+        // Who is not polled any more may never go on.
+        pause = (2 * pause).min(LATE);
     }
 }
 
@@ -197,3 +223,9 @@ const MOST_AT_ONCE: usize = 1000;
 
 /// Who goes on takes a moment to do so.
 const SOON: Duration = Duration::from_millis(10);
+
+/// How long somebody who has not gone on is left alone at most.
+const LATE: Duration = Duration::from_secs(1);
+
+/// How long those who wait stand behind what is given back for others.
+const LONGEST_GIVING_BACK: Duration = Duration::from_secs(1);

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tollgate::{
-    Admin, Clock, HoldBack, Key, Lease, LeaseOptions, ManualClock, Mode, Rule, RuntimeClock, Source, Store, Take,
+    Admin, Clock, HoldBack, Key, Lease, LeaseOptions, Limiter, ManualClock, Mode, Rule, RuntimeClock, Source, Store,
+    Take,
 };
 
 mod requests;
@@ -187,6 +188,21 @@ async fn a_key_that_nothing_was_to_be_had_for_is_served_from_memory_again_afterw
     store.memory.set_mode(Mode::Enforce, None, None).await?;
     ask(&lease, &ten, 500).await?;
     assert_eq!(lease.take_one(&ten).await??.source(), Source::Lease);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_behind_somebody_has_no_tokens_that_were_taken_ahead() -> anyhow::Result<()> {
+    let limiter = Limiter::builder(Noting::new()).lease(LeaseOptions::default()).build("1000/s burst 2000")?;
+    while limiter.allow("a").await?.source() != Source::Lease {
+        sleep(MS).await;
+    }
+    let one = limiter.request("a")?.max_wait(Duration::from_secs(10));
+    let large = one.clone().cost(2000).refundable();
+    let mut first = std::pin::pin!(limiter.wait_all(&large));
+    assert!(timeout(MS, &mut first).await.is_err(), "it waits");
+    assert_eq!(limiter.wait_all(&one).await?.decision().source(), Source::Store);
+    assert!(first.await?.is_granted());
     Ok(())
 }
 

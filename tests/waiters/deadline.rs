@@ -21,13 +21,15 @@ struct Gated {
     gate: Semaphore,
     taken: AtomicUsize,
     adjusted: AtomicUsize,
+    /// How many calls that were.
+    adjusting: AtomicUsize,
 }
 
 impl Gated {
     fn new() -> Arc<Self> {
         let store = MemoryStore::with_clock(ManualClock::default());
-        let (taken, adjusted) = (AtomicUsize::default(), AtomicUsize::default());
-        Arc::new(Self { store, gate: Semaphore::new(0), taken, adjusted })
+        let [taken, adjusted, adjusting] = [const { AtomicUsize::new(0) }; 3];
+        Arc::new(Self { store, gate: Semaphore::new(0), taken, adjusted, adjusting })
     }
 
     fn open(&self) {
@@ -44,6 +46,7 @@ impl Store for Gated {
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         let adjusted = self.store.adjust(adjustments).await;
+        self.adjusting.fetch_add(1, Ordering::SeqCst);
         self.adjusted.fetch_add(adjustments.len(), Ordering::SeqCst);
         adjusted
     }
@@ -133,3 +136,23 @@ async fn a_wait_with_an_id_whose_outcome_is_unknown_is_granted_when_it_is_repeat
 }
 
 const DEADLINE: Duration = Duration::from_millis(50);
+
+#[tokio::test(start_paused = true)]
+async fn what_many_who_left_are_given_back_is_one_call() -> anyhow::Result<()> {
+    let store = Gated::new();
+    let limiter = Limiter::builder(Arc::clone(&store)).build("10/s burst 5")?;
+    let mut waiting: JoinSet<_> = (0..15)
+        .map(|_| {
+            let limiter = limiter.clone();
+            async move { limiter.wait("a").await }
+        })
+        .collect();
+    sleep(Duration::from_millis(1)).await;
+    waiting.shutdown().await;
+    store.open();
+    until(|| store.adjusted.load(Ordering::SeqCst) > 0).await;
+    // Five had their tokens at once.
+    assert_eq!((store.adjusting.load(Ordering::SeqCst), store.adjusted.load(Ordering::SeqCst)), (1, 10));
+    assert_eq!(store.store.peek(&Key::try_from("a")?).await?.map(|level| level.available), Some(0));
+    Ok(())
+}

@@ -16,13 +16,15 @@ use super::order::Paused;
 struct Slow {
     store: MemoryStore<Paused>,
     takes: AtomicUsize,
+    /// From the call of this number on.
+    fails_from: usize,
     fails_after: Option<Duration>,
 }
 
 impl Slow {
     fn new(fails_after: Option<Duration>) -> Arc<Self> {
         let store = MemoryStore::with_clock(Paused(Instant::now()));
-        Arc::new(Self { store, takes: AtomicUsize::default(), fails_after })
+        Arc::new(Self { store, takes: AtomicUsize::default(), fails_from: 0, fails_after })
     }
 }
 
@@ -32,8 +34,8 @@ impl Store for Slow {
     }
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        self.takes.fetch_add(1, Ordering::SeqCst);
-        if let Some(after) = self.fails_after {
+        let number = self.takes.fetch_add(1, Ordering::SeqCst);
+        if let Some(after) = self.fails_after.filter(|_| number >= self.fails_from) {
             sleep(after).await;
             return Err(Error::other(std::io::Error::other("it is away")));
         }
@@ -138,5 +140,21 @@ async fn nobody_stands_in_line_for_longer_than_they_would_wait_before_a_store_th
             assert!(answer.is_err() && after <= longest + call, "{limits} limits, number {number}: {after:?}");
         }
     }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_stands_behind_those_of_a_call_is_told_in_time_that_the_store_has_begun_to_stall() -> anyhow::Result<()> {
+    const STALLS: Duration = Duration::from_secs(5);
+    let mut store = Slow::new(Some(STALLS));
+    Arc::get_mut(&mut store).expect("nobody else has it").fails_from = 2;
+    let limiter = Limiter::builder(store).build("1/s")?;
+    let take = |seconds| take("1/h", 1, Duration::from_secs(seconds));
+    assert!(limiter.wait_all(&take(7200)?).await?.is_granted());
+    // One call finds out that they have to wait; the store is away before the first of them is asked for alone.
+    let _patient = line(&limiter, (0..64).map(|_| take(7200)).collect::<Result<Vec<_>, _>>()?);
+    tokio::task::yield_now().await;
+    let told = tokio::time::timeout(2 * STALLS, limiter.wait_all(&take(1)?)).await?;
+    assert!(told.is_err());
     Ok(())
 }
