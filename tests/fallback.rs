@@ -281,6 +281,28 @@ async fn a_request_that_can_never_be_granted_stays_an_error() -> anyhow::Result<
     Ok(())
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_is_known_without_the_store_is_said_while_it_does_not_answer() -> anyhow::Result<()> {
+    let limiter = limiter(Silent, Fallback::Closed(Duration::from_secs(9)))?;
+    for _ in 0..16 {
+        assert_eq!(limiter.allow("a").await?.source(), Source::Fallback);
+    }
+    let probe = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.allow("a").await }
+    });
+    tokio::task::yield_now().await;
+    assert!(matches!(limiter.allow_n("a", 0).await, Err(Error::Take(TakeError::NoTokens))));
+    let waited = limiter.wait_n("a", 0, Duration::from_secs(1)).await;
+    assert!(matches!(waited, Err(Error::Take(TakeError::NoTokens))), "{waited:?}");
+    let unlimited = limiter.request("a")?.rule(Quota::unlimited().into());
+    assert!(limiter.decide(&unlimited).await?.is_granted());
+    assert!(limiter.wait_all(&unlimited).await?.is_granted());
+    assert_eq!(limiter.fallbacks(), 16);
+    assert_eq!(probe.await??.source(), Source::Fallback);
+    Ok(())
+}
+
 const DEADLINE: Duration = Duration::from_millis(50);
 
 #[tokio::test(start_paused = true)]

@@ -20,12 +20,16 @@ impl<S: Store> Limiter<S> {
         if self.switched.answer().is_some() {
             return Ok(false);
         }
-        let mut lowered = self.policy.in_time(pin!(self.stack.hold_back(key, rule, hold))).await;
-        // For a time it cannot be, but to what is left.
-        if let (Err(Error::HoldBack(HoldBackError::NeverRefills(_))), Some(left)) = (&lowered, hold.left()) {
+        let lowering = async {
+            let lowered = self.stack.hold_back(key, rule, hold).await;
+            // For a time it cannot be, but to what is left.
+            let (Err(Error::HoldBack(HoldBackError::NeverRefills(_))), Some(left)) = (&lowered, hold.left()) else {
+                return lowered;
+            };
             hold = HoldBack::remaining(left);
-            lowered = self.policy.in_time(pin!(self.stack.hold_back(key, rule, hold))).await;
-        }
+            self.stack.hold_back(key, rule, hold).await
+        };
+        let lowered = self.policy.in_time(pin!(lowering)).await;
         self.decisions.held(key, hold, lowered.as_ref().copied());
         if let Some(instead) = lowered.as_ref().err().and_then(|error| self.policy.instead_of(error)) {
             instead.hold_back(key, rule, own, local, hold);

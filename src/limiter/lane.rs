@@ -15,6 +15,8 @@ pub(super) struct Waiting<S: Store> {
     lanes: HashMap<Key, Lane<S>>,
     /// How many stand in all of them.
     len: usize,
+    /// How many found no room since those who left made some.
+    refused: usize,
     /// How many requests for several buckets each are one call.
     most_together: usize,
 }
@@ -59,7 +61,7 @@ pub(super) struct Waiter<S: Store> {
 
 impl<S: Store> Waiting<S> {
     pub(super) fn new(capabilities: Capabilities) -> Self {
-        Self { lanes: HashMap::new(), len: 0, most_together: capabilities.most_together.max(1) }
+        Self { lanes: HashMap::new(), len: 0, refused: 0, most_together: capabilities.most_together.max(1) }
     }
 
     /// The turns of those who went on from a lane; who serves it has them.
@@ -67,18 +69,24 @@ impl<S: Store> Waiting<S> {
         self.lanes.get_mut(key).map(|lane| take(&mut lane.turns)).unwrap_or_default()
     }
 
-    /// Whether nobody has to say that a lane is to be forgotten.
+    /// Whether a lane is gone, or somebody is about to forget it.
     pub(super) fn is_forgotten(&self, key: &Key) -> bool {
         self.lanes.get(key).is_none_or(|lane| lane.forgotten)
     }
 
     /// Puts somebody at the end of their lane, and says whether nobody serves it; who asks has to.
     pub(super) fn push(&mut self, waiter: Waiter<S>) -> Result<bool, Error> {
-        if self.len >= MOST {
+        let was_full = self.len >= MOST;
+        // To look at all for each of thousands would hold up those who are served.
+        if was_full && (self.refused < 8 || self.refused.is_multiple_of(64)) {
             self.forget_those_who_left();
         }
         if self.len >= MOST {
+            self.refused += 1;
             return Err(Error::Overloaded(self.len));
+        }
+        if was_full {
+            self.refused = 0;
         }
         self.len += 1;
         let key = waiter.take.key().clone();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::reservation::{Abandoned, Turn};
 use super::{Limiter, Reservation};
 use crate::telemetry::{Begun, Share, WAITERS};
-use crate::{Decision, Error, Mode, Source, Store, Take};
+use crate::{Decision, Error, Mode, Outcome, Source, Store, Take};
 
 impl<S: Store> Limiter<S> {
     /// Decides a request of the caller's own making, for instance for several limits at once. It says all by itself: the
@@ -34,7 +34,7 @@ impl<S: Store> Limiter<S> {
     fn decide_now(&self, take: &Take) -> Option<Result<Decision, Error>> {
         let answer = match self.switched.answer() {
             Some(decision) => Ok(decision),
-            None => match self.stack.take_now(take)? {
+            None => match self.stack.take_now(take).or_else(|| known(take))? {
                 Ok(decision) => Ok(self.switched.see(decision)),
                 Err(error) => Err(Error::Take(error)),
             },
@@ -76,14 +76,21 @@ impl<S: Store> Limiter<S> {
         let begun = self.decisions.begin();
         let turn = match self.switched.answer() {
             Some(decision) => Ok(self.turn(take, decision, abandoned)),
-            None => match self.policy.bounded(pin!(self.lanes.reserve(take, abandoned))).await {
-                Ok(turn) => turn.map_err(Error::Take),
-                Err(failure) => self.policy.instead(take, failure).map(|decision| self.turn(take, decision, abandoned)),
+            None => match known(take) {
+                Some(outcome) => outcome.map(|decision| self.turn(take, decision, abandoned)).map_err(Error::Take),
+                None => self.stand_in_line(take, abandoned).await,
             }
             .map(|turn| turn.switched(&self.switched)),
         };
         self.end(begun, take, turn.as_ref().map(Turn::decision));
         Ok(turn?.come().await)
+    }
+
+    async fn stand_in_line(&self, take: &Take, abandoned: Abandoned) -> Result<Turn<S>, Error> {
+        match self.policy.bounded(pin!(self.lanes.reserve(take, abandoned))).await {
+            Ok(turn) => turn.map_err(Error::Take),
+            Err(failure) => self.policy.instead(take, failure).map(|decision| self.turn(take, decision, abandoned)),
+        }
     }
 
     /// Tells those who watch what a request came to.
@@ -116,5 +123,13 @@ impl<S: Store> Limiter<S> {
 
     fn turn(&self, take: &Take, decision: Decision, abandoned: Abandoned) -> Turn<S> {
         Turn::new(Reservation::new(Arc::clone(&self.stack), take, decision), abandoned)
+    }
+}
+
+/// What is to be said of a request whether the store answers or not.
+fn known(take: &Take) -> Option<Outcome> {
+    match take.request() {
+        Err(error) => Some(Err(error)),
+        Ok(_) => take.is_unlimited().then(|| Ok(Decision::grant(u64::MAX))),
     }
 }
