@@ -17,8 +17,8 @@ use probes::Probes;
 /// one call for each key, process and second, and two for each grant: that one, and the one that is denied next. (A grant does
 /// not say whether the next request would be denied: it may be under a trial, whose mode is shadow.)
 ///
-/// When there is no token, requests for the same key under the same rule, for as many tokens or more, leaving as many or
-/// more, are denied from memory until the first of them would be granted, and for a second at most. That counts from
+/// When there is no token, requests for the same key under the same rule that need as many tokens or more, with those that they
+/// leave to others, are denied from memory until the first of them would be granted, and for a second at most. That counts from
 /// when the denied request was sent, so whatever makes tokens come earlier (a refund elsewhere, a reset, an upgrade, a
 /// switched mode) is seen within a second; [`adjust`](Store::adjust) of this store is seen at once.
 ///

@@ -84,8 +84,10 @@ impl<S: Store> Lane<S> {
 
     /// Asks for all of them, and goes on without the answer if they are few or that takes too long.
     async fn call(self: &Arc<Self>, waiting: Vec<Waiting>) {
+        // Where nobody asks again in parts, the store tries for as long as it may.
+        let if_locked = if self.asks_in_parts() { IfLocked::Fail } else { IfLocked::Retry };
         let (takes, answers): (Vec<Take>, Vec<Answer>) =
-            waiting.into_iter().map(|Waiting { take, answer }| (take.fail_if_locked(), answer)).unzip();
+            waiting.into_iter().map(|Waiting { take, answer }| (Take { if_locked, ..take }, answer)).unzip();
         let takes = Arc::new(takes);
         let (store, asked) = (Arc::clone(&self.store), Arc::clone(&takes));
         let mut call = Box::pin(async move { store.take(&asked).await });
@@ -117,7 +119,11 @@ impl<S: Store> Lane<S> {
     /// Whether a call came to nothing as somebody holds some of its buckets. A store of one call at a time is locked as a whole:
     /// no part of the call would fare better.
     pub(super) fn is_undone<T>(&self, result: &Result<T, Error>) -> bool {
-        matches!(result, Err(Error::Contended { .. })) && self.store.capabilities().calls_at_once > 1
+        matches!(result, Err(Error::Contended { .. })) && self.asks_in_parts()
+    }
+
+    fn asks_in_parts(&self) -> bool {
+        self.store.capabilities().calls_at_once > 1
     }
 }
 

@@ -75,7 +75,7 @@ impl Queue {
             return Err(Error::Overloaded(len));
         }
         // Not for one that another key's line has room for.
-        if was_full || self.len == 0 {
+        if was_full || self.len < MOST_BEHIND {
             self.refused = 0;
         }
         self.len += 1;

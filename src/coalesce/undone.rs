@@ -17,8 +17,8 @@ pub(super) struct Undone<S: Store> {
     keys: Vec<Key>,
 }
 
-/// How many calls may be under way for what was undone, of all lanes of a kind. Few enough to leave the host some connections
-/// of an ordinary pool, if each waits for a locked row.
+/// How many calls may be under way for what was undone, of all lanes of a kind. Few, as each may wait for a locked row with one of
+/// the host's connections.
 #[derive(Debug)]
 pub(super) struct Turns {
     /// For several keys each: they fail soon if one is locked.

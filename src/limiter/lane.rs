@@ -85,7 +85,7 @@ impl<S: Store> Waiting<S> {
             self.refused += 1;
             return Err(Error::Overloaded(self.len));
         }
-        if was_full {
+        if was_full || self.len < MOST / 2 {
             self.refused = 0;
         }
         self.len += 1;

@@ -71,10 +71,13 @@ impl<S: Store> Stack<S> {
             Optional::With(lease) => (Some(lease), lease.store()),
             Optional::Without(coalesced) => (None, coalesced),
         };
-        if let Optional::With(coalesce) = coalesced {
-            // Callers who are not polled any more would not end theirs.
-            coalesce.hand_over();
-        }
+        // Callers who are not polled any more would not end their calls.
+        let hand_over = || {
+            if let Optional::With(coalesce) = coalesced {
+                coalesce.hand_over();
+            }
+        };
+        hand_over();
         let latest = Instant::now() + LONGEST_CLOSE;
         let given_back = match lease {
             Some(lease) => {
@@ -83,6 +86,7 @@ impl<S: Store> Stack<S> {
             }
             None => Ok(0),
         };
+        hand_over();
         self.tasks.close();
         // Who goes on asking does not keep it waiting for ever.
         let _ended = timeout_at(latest, self.tasks.wait()).await;

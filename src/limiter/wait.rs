@@ -115,11 +115,12 @@ impl<S: Store> Lanes<S> {
     async fn reserve_for(&self, waiters: Vec<Waiter<S>>, turns: &mut Turns) -> Result<(), Error> {
         let asked = Instant::now();
         let left = |waiter: &Waiter<S>| waiter.until.map_or(waiter.take.max_wait, |until| until - asked);
-        // Who goes on later, behind somebody who waits, has no tokens that were taken ahead: those are to be used at once.
-        let behind = turns.latest().is_some_and(|latest| latest > asked);
+        let latest = turns.latest().filter(|latest| *latest > asked);
         let take = |waiter: &Waiter<S>| {
             let take = waiter.take.clone().max_wait(left(waiter));
-            if behind { take.refundable() } else { take }
+            // Who goes on later, behind somebody who waits, has no tokens that were taken ahead: those are to be used at once.
+            let waits = latest.is_some_and(|latest| waiter.until.is_none_or(|until| latest <= until));
+            if waits { take.refundable() } else { take }
         };
         let takes: Vec<Take> = waiters.iter().map(take).collect();
         let outcomes = self.store.take(&takes).await;
