@@ -9,7 +9,7 @@ use anyhow::Context;
 use axum::Router;
 use axum::http::HeaderMap;
 use axum::routing::get;
-use tokio::net::TcpListener;
+use tokio::net::TcpSocket;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::contestant::Contestant;
@@ -30,7 +30,10 @@ pub(crate) async fn open(contestant: Contestant, scene: &Scene) -> anyhow::Resul
     let served = runtime.spawn(async move {
         let router = Router::new().route("/", get(|| async { "hello" }));
         let router = layers::limit(router, contestant, &scene).await?;
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let socket = TcpSocket::new_v4()?;
+        socket.bind((Ipv4Addr::LOCALHOST, 0).into())?;
+        // All may come at once, and who finds no room is reset in the end.
+        let listener = socket.listen(4096)?;
         let address = listener.local_addr()?;
         let service = router.into_make_service_with_connect_info::<SocketAddr>();
         tokio::spawn(async move { axum::serve(listener, service).await });
