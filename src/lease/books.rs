@@ -27,6 +27,15 @@ pub(super) struct Batch {
     pub(super) asked_at: u64,
 }
 
+/// Why no tokens are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unsized {
+    /// There are hardly any, or they are hardly wanted.
+    TooFew,
+    /// They would not serve two requests like this one.
+    TooLarge,
+}
+
 impl Books {
     pub(super) fn new(size: u64, sized_at: u64) -> Self {
         Self { batches: [None, None], debited: 0, given_back: 0, size, sized_at, wanted: 0, looked: 0 }
@@ -35,8 +44,8 @@ impl Books {
 
 impl Held {
     /// How many tokens to ask for: what was wanted in as long as they should last, at most twice as many as before, and a
-    /// quarter of what the store has left; none if that serves no two requests like this one.
-    pub(super) fn size(&self, cost: u64, now: u64, options: &LeaseOptions) -> Option<u64> {
+    /// quarter of what the store has left.
+    pub(super) fn size(&self, cost: u64, now: u64, options: &LeaseOptions) -> Result<u64, Unsized> {
         let mut books = self.books.lock();
         let (held, wanted) = (self.tokens(), self.wanted(&books));
         let elapsed = now.saturating_sub(books.sized_at).max(1);
@@ -47,11 +56,17 @@ impl Held {
             .min(books.size.max(cost).saturating_mul(2))
             .min(self.remaining.load(Ordering::Relaxed) / SHARE)
             .min(options.most_tokens.saturating_sub(held));
-        (books.sized_at, books.wanted) = (now, wanted);
-        (size >= 2 && size / 2 >= cost).then(|| {
+        let serves = size >= 2 && size / 2 >= cost;
+        // What is too large says nothing of the others: they go on as they were.
+        if serves || size < 2 || elapsed > ns(options.target) {
+            (books.sized_at, books.wanted) = (now, wanted);
+        }
+        if serves {
             books.size = size;
-            size
-        })
+            Ok(size)
+        } else {
+            Err(if size < 2 { Unsized::TooFew } else { Unsized::TooLarge })
+        }
     }
 
     /// Asks for half as many the next time.
@@ -63,7 +78,8 @@ impl Held {
     /// Puts a batch where least is left, and says what is to be given back of what was there.
     pub(super) fn fill(&self, batch: Batch, until: u64, since: u64) -> Option<Adjustment> {
         let mut books = self.books.lock();
-        let place = usize::from(self.slots[0].tokens() > self.slots[1].tokens());
+        let [one, other] = [0, 1].map(|place: usize| self.slots[place].left(batch.asked_at));
+        let place = usize::from(one > other);
         let unused = books.retire(self, place, since);
         let tokens = batch.receipt.cost();
         books.debited += tokens;
@@ -93,7 +109,7 @@ impl Held {
         std::mem::replace(&mut books.looked, wanted) == wanted
     }
 
-    /// The tokens of all requests that were ever made. It wraps.
+    /// The tokens of all requests that were ever granted. It wraps.
     fn wanted(&self, books: &Books) -> u64 {
         let used = books.debited - books.given_back - self.tokens();
         used.wrapping_add(self.missed.load(Ordering::Relaxed))

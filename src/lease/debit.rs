@@ -4,7 +4,7 @@ use tokio::runtime::Handle;
 use tokio::sync::OwnedRwLockReadGuard;
 use uuid::Uuid;
 
-use super::books::Batch;
+use super::books::{Batch, Unsized};
 use super::held::{Held, ns};
 use super::lender::Lender;
 use crate::{Adjustment, Clock, Decision, Mode, Outcome, Receipt, Source, Store};
@@ -17,15 +17,18 @@ struct Debiting {
 impl<S: Store, C: Clock> Lender<S, C> {
     /// Asks for more tokens in a task of its own, if there is reason to; the caller has begun the debit.
     pub(super) fn debit(self: &Arc<Self>, held: &Arc<Held>, cost: u64, now: u64) {
-        if !self.try_debit(held, cost, now) {
-            // Whoever comes next need not find that out again.
-            held.pause(now.saturating_add(ns(self.options.target)));
-            held.debiting.end();
+        let size = held.size(cost, now, &self.options);
+        if size.is_ok_and(|size| self.try_debit(held, size, now)) {
+            return;
         }
+        // Whoever comes next need not find that out again, if it is true of them.
+        if size != Err(Unsized::TooLarge) {
+            held.pause(now.saturating_add(ns(self.options.target)));
+        }
+        held.debiting.end();
     }
 
-    fn try_debit(self: &Arc<Self>, held: &Arc<Held>, cost: u64, now: u64) -> bool {
-        let Some(size) = held.size(cost, now, &self.options) else { return false };
+    fn try_debit(self: &Arc<Self>, held: &Arc<Held>, size: u64, now: u64) -> bool {
         let (Ok(runtime), Ok(open)) = (Handle::try_current(), Arc::clone(&self.debits).try_read_owned()) else {
             return false;
         };

@@ -27,7 +27,7 @@ pub(super) struct Held {
     /// And under which terms it decided: the capacity, 0 if it did not say, and the time of a refill.
     capacity: AtomicU64,
     refill: AtomicU64,
-    /// The tokens of all requests that were not served. It wraps.
+    /// The tokens of all requests that had theirs of the store. It wraps.
     pub(super) missed: AtomicU64,
     /// No more are asked for until then.
     paused_until: AtomicU64,
@@ -82,7 +82,7 @@ impl Held {
         Some((Decision::lent(remaining, reset_after, terms), left <= self.low.load(Ordering::Relaxed)))
     }
 
-    /// Takes down that a request was not served.
+    /// Takes down that a request had its tokens of the store.
     pub(super) fn miss(&self, take: &Take) {
         self.missed.fetch_add(take.cost.min(MOST), Ordering::Relaxed);
     }
@@ -95,11 +95,11 @@ impl Held {
         let front = self.front.load(Ordering::Relaxed);
         let other = 1 - front;
         if let Some(left) = self.slots[front].spend(take.cost, now) {
-            return Some(left + self.slots[other].tokens());
+            return Some(left + self.slots[other].left(now));
         }
         let left = self.slots[other].spend(take.cost, now)?;
         self.front.store(other, Ordering::Relaxed);
-        Some(left + self.slots[front].tokens())
+        Some(left + self.slots[front].left(now))
     }
 
     /// Takes down what the store answered to a request that was not served.

@@ -75,11 +75,10 @@ impl<S: Store, C: Clock> Lender<S, C> {
         })?
     }
 
-    /// Takes down that a request was not served, and asks for more.
+    /// Asks for more, as a request was not served.
     pub(super) fn miss(self: &Arc<Self>, take: &Take) {
         self.table.find(take, |held| {
             let now = self.now();
-            held.miss(take);
             if take.cost > 0 && held.begin_debit(now) {
                 self.debit(held, take.cost, now);
             }
@@ -92,7 +91,14 @@ impl<S: Store, C: Clock> Lender<S, C> {
             return;
         };
         let now = self.now();
-        if self.table.find(take, |held| held.note(decision, now)).is_some() || self.is_closed() {
+        let noted = self.table.find(take, |held| {
+            held.note(decision, now);
+            // Of what was denied, as much as anybody likes could be asked for.
+            if decision.is_granted() {
+                held.miss(take);
+            }
+        });
+        if noted.is_some() || self.is_closed() {
             return;
         }
         let target = ns(self.options.target);

@@ -32,6 +32,13 @@ impl Slot {
         self.0.load(Ordering::Relaxed) & MOST
     }
 
+    /// What may be used still.
+    #[inline]
+    pub(super) fn left(&self, now: u64) -> u64 {
+        let word = self.0.load(Ordering::Relaxed);
+        if now / MS < word >> BITS { word & MOST } else { 0 }
+    }
+
     pub(super) fn is_expired(&self, now: u64) -> bool {
         now / MS >= self.0.load(Ordering::Relaxed) >> BITS
     }
@@ -52,6 +59,7 @@ mod tests {
         assert_eq!(slot.spend(1, 0), None);
         slot.fill(5, 3 * MS);
         assert_eq!([slot.spend(2, 0), slot.spend(4, 0), slot.spend(3, 3 * MS)], [Some(3), None, None]);
+        assert_eq!([slot.left(0), slot.left(3 * MS), slot.tokens()], [3, 0, 3]);
         assert_eq!([slot.spend(3, 3 * MS - 1), slot.spend(1, 0)], [Some(0), None]);
         slot.fill(u64::MAX, u64::MAX);
         assert_eq!((slot.spend(1, 1 << 59), slot.is_expired(1 << 59)), (Some(MOST - 1), false));

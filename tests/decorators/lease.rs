@@ -192,6 +192,26 @@ async fn a_key_that_nothing_was_to_be_had_for_is_served_from_memory_again_afterw
 }
 
 #[tokio::test(start_paused = true)]
+async fn requests_that_are_too_large_neither_stop_what_is_taken_ahead_nor_make_it_more() -> anyhow::Result<()> {
+    let (store, lease) = both(LeaseOptions::default());
+    let one = take("a", "1000000/s")?;
+    ask(&lease, &one, 1000).await?;
+    let (calls, mut most) = (store.calls(), 0);
+    for n in 0..2000 {
+        if n % 10 == 0 {
+            // Impossible: it takes nothing, however often it is asked for.
+            assert!(lease.take_one(&one.clone().cost(2_000_000)).await?.is_err());
+        }
+        assert_eq!(lease.take_one(&one).await??.source(), Source::Lease);
+        most = most.max(lease.held());
+        sleep(MS).await;
+    }
+    assert!(most <= 400, "two batches of what is used in 100 ms, and not {most}");
+    assert!(store.calls() - calls <= 200 + 60, "{} calls", store.calls() - calls);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_waits_behind_somebody_has_no_tokens_that_were_taken_ahead() -> anyhow::Result<()> {
     let limiter = Limiter::builder(Noting::new()).lease(LeaseOptions::default()).build("1000/s burst 2000")?;
     while limiter.allow("a").await?.source() != Source::Lease {
