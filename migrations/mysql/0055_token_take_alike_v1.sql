@@ -1,17 +1,17 @@
 -- token_take_alike_v1: token_decide_many_v1 for the common case, in half the time: requests under one quota or one plan
 -- that differ in nothing but their buckets, which were made on first use, and where nothing but their tokens rules these.
 --
--- Arguments: p_ids    a JSON array of the buckets' ids in hexadecimal; instead of one [id, times], where it stands
---                     for so many equal requests, decided one after the other
+-- Arguments: p_ids    a JSON array of the buckets' ids in hexadecimal, each once, in their order; instead of one
+--                     [id, times], where it stands for so many equal requests, decided one after the other
 --            p_cost, p_keep, p_capacity, p_refill_seconds, p_refill, p_plan: of all, as token_decide_v1's; none waits
 -- Result:    a row: now, burst, anchor, step_ns, step_ticks, token_ticks: of all, as token_take_v1's
 --            answers  for each request, with a semicolon after it: its place, from 1; for how many of its equal
 --                     requests the tokens suffice, the first ones: the others are denied; and what these add to:
 --                     full_at as it was, or the bucket's clock if that is ahead, and granted as it was. null: nothing
 --                     was decided, as something out of the ordinary is among them: token_take_many_v1 decides
--- Errors:    22003 times that are too large (MariaDB takes the largest instead) · 1205 another held one of several
---            buckets for a second
--- Locks:     as token_decide_many_v1
+-- Errors:    22003 times that are too large (MariaDB takes the largest instead) · 22023 a bucket twice · 1411 an id is not
+--            hexadecimal (MariaDB answers null instead) · 1205 another held one of several buckets for a second
+-- Locks:     the rows of the buckets as they stand in p_ids: if that is not the order of their ids, deadlocks end it
 create procedure token_take_alike_v1(
   in p_ids longtext character set utf8mb4, in p_cost bigint, in p_keep bigint, in p_capacity bigint,
   in p_refill_seconds decimal(19, 9), in p_refill varchar(10) character set ascii collate ascii_bin,
@@ -28,7 +28,7 @@ begin
   declare v_capacity bigint default p_capacity;
   declare v_seconds decimal(19, 9) default p_refill_seconds;
   declare v_refill varchar(10) character set ascii collate ascii_bin default p_refill;
-  declare v_requests, v_ids, v_alike, v_missing, v_least, v_cost, v_room, v_now, v_clock, v_after bigint;
+  declare v_requests, v_alike, v_missing, v_debits, v_cost, v_room, v_now, v_clock, v_after bigint;
   declare v_burst, v_step_ns, v_step_ticks, v_token_ticks bigint;
   declare v_all, v_ruled, v_overrides boolean;
   declare v_uuid char(36) character set ascii;
@@ -83,18 +83,16 @@ begin
                    - 122192928000000000) * 100,
           v_clock = v_now div v_step_ns * v_step_ticks,
           v_room = v_clock + v_burst - p_keep * v_token_ticks;
-      select count(*), count(distinct r.id), count(b.id), min(b.full_at),
+      select count(*), count(b.id), sum(b.full_at <= v_room - v_cost),
              min((v_room - greatest(b.full_at, v_clock)) div v_cost >= r.times),
-             group_concat(concat(
+             group_concat(
                r.place, ' ', least(greatest((v_room - greatest(b.full_at, v_clock)) div v_cost, 0), r.times), ' ',
-               greatest(b.full_at, v_clock), ' ', b.granted, ';') separator '')
-        into v_requests, v_ids, v_alike, v_least, v_all, v_answers
+               greatest(b.full_at, v_clock), ' ', b.granted, ';' separator '')
+        into v_requests, v_alike, v_debits, v_all, v_answers
         from (select place, unhex(id) as id, coalesce(times, 1) as times
                 from json_table(p_ids, '$[*]' columns (
                        place for ordinality, id varchar(512) character set ascii path '$[0]',
-                       times bigint path '$[1]' error on error)) as requests
-               -- With a limit it is made as it is written: in this order.
-               order by id limit 1000000000) as r
+                       times bigint path '$[1]' error on error)) as requests) as r
         left join token_buckets b
           on b.id = r.id and r.times >= 1 and b.plan <=> v_plan and not b.overridden
              and b.capacity = v_capacity and b.refill_seconds = v_seconds and b.refill = v_refill
@@ -107,9 +105,6 @@ begin
       set v_uuid = uuid();
       set v_after = (cast(conv(concat(substr(v_uuid, 16, 3), substr(v_uuid, 10, 4), left(v_uuid, 8)), 16, 10) as signed)
                      - 122192928000000000) * 100;
-      if v_ids < v_requests then
-        leave at_once;
-      end if;
       if v_alike < v_requests then
         if v_made or not v_own then
           leave at_once;
@@ -141,7 +136,7 @@ begin
       leave weigh;
     end loop;
     set v_weighed = length(v_answers) - length(replace(v_answers, ';', '')) = v_requests;
-    if v_weighed and v_least <= v_room - v_cost then
+    if v_weighed and v_debits > 0 then
       -- What is taken from a full bucket comes back from now on, when its row is locked.
       set v_after = v_after div v_step_ns * v_step_ticks;
       if v_safe then set sql_safe_updates = 0; end if;
@@ -154,6 +149,9 @@ begin
              b.full_at = greatest(b.full_at, v_after)
                + v_cost * if(v_all, coalesce(r.times, 1),
                              least((v_room - greatest(b.full_at, v_clock)) div v_cost, coalesce(r.times, 1)));
+      if row_count() <> v_debits then
+        signal sqlstate '22023' set message_text = 'tollgate: token_take_alike_v1 needs the ids of buckets, none twice';
+      end if;
       if v_safe then set sql_safe_updates = 1; end if;
     end if;
   end at_once;

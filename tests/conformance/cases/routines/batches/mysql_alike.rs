@@ -23,6 +23,7 @@ pub(crate) fn cases() -> Vec<Case> {
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
             requests_that_are_alike_are_left_to_others_where_not_only_tokens_rule,
+            what_names_a_bucket_twice_or_none_is_debited_from_none,
             requests_under_a_plan_are_left_to_others_where_not_only_its_tokens_rule,
             requests_that_are_alike_leave_a_sessions_settings_alone)
         .to_vec(),
@@ -76,9 +77,8 @@ async fn live(
     for Batch { ms, cost, keep, times } in batches {
         now += ms * MS;
         rig.at(now).await?;
-        // In any order.
         let asked: Vec<(usize, i64)> =
-            times.iter().enumerate().rev().filter_map(|(at, times)| times.map(|times| (at, times))).collect();
+            times.iter().enumerate().filter_map(|(at, times)| times.map(|times| (at, times))).collect();
         let ids: Vec<String> = asked.iter().map(|(at, times)| entry(&buckets[*at].0, *times)).collect();
         let said = call_with(rig, &ids, &format!("{cost}, {keep}, {terms_said}")).await?;
         if cost + keep > terms.capacity {
@@ -127,7 +127,7 @@ async fn requests_that_are_alike_are_left_to_others_where_not_only_tokens_rule(r
     let quota = Quota::once(5)?;
     let (key, other, ruled, planned, plan) = (rig.key(), rig.key(), rig.key(), rig.key(), rig.key());
     let ids = |keys: &[&Key]| keys.iter().map(|key| entry(key, 1)).collect::<Vec<_>>();
-    let (usual, same) = (ids(&[&key, &other]), ids(&[&key, &other, &key]));
+    let usual = ids(&[&key, &other]);
     assert!(call(rig, &usual, TERMS).await?.is_some());
     rig.create(&ruled, Quota::once(6)?).await?;
     rig.store().create_plan(&plan, quota).await?;
@@ -139,7 +139,6 @@ async fn requests_that_are_alike_are_left_to_others_where_not_only_tokens_rule(r
         .await?;
 
     for (ids, terms) in [
-        (&same, TERMS),
         (&ids(&[&key, &ruled]), TERMS),
         (&ids(&[&key, &planned]), TERMS),
         (&usual, "1, 0, 6, 0, 'once'"),
@@ -161,7 +160,6 @@ async fn requests_that_are_alike_are_left_to_others_where_not_only_tokens_rule(r
         (&vec![entry(&key, 0), entry(&other, 1)], TERMS),
         (&vec![entry(&key, -1)], TERMS),
         (&vec!["\"\"".to_owned(), entry(&key, 1)], TERMS),
-        (&vec!["\"6\"".to_owned(), "\"no hexadecimal\"".to_owned(), entry(&key, 1)], TERMS),
         (&vec![format!("\"{}\"", "61".repeat(256)), entry(&key, 1)], TERMS),
         (&vec!["null".to_owned(), entry(&key, 1)], TERMS),
         (&vec![], TERMS),
@@ -193,6 +191,23 @@ async fn requests_that_are_alike_are_left_to_others_where_not_only_tokens_rule(r
     assert!(call(rig, &usual, TERMS).await?.is_some(), "an override of another's");
     for (key, granted) in [(&key, 2), (&other, 2), (&ruled, 0), (&planned, 0)] {
         assert_eq!(rig.row(key).await?.context("made")?.granted, granted);
+    }
+    Ok(())
+}
+
+async fn what_names_a_bucket_twice_or_none_is_debited_from_none(rig: Rig) -> anyhow::Result<()> {
+    let (key, other) = (rig.key(), rig.key());
+    let (one, another) = (entry(&key, 1), entry(&other, 1));
+    assert!(call(&rig, &[one.clone(), another.clone()], TERMS).await?.is_some());
+    for ids in [[one.clone(), another, one.clone()].as_slice(), &[one.clone(), one.clone()]] {
+        let error = call(&rig, ids, TERMS).await.expect_err("decided");
+        ensure!(format!("{error:#}").contains("none twice"), "{error:#}");
+    }
+    // An error on MySQL.
+    let said = call(&rig, &["\"no hexadecimal\"".to_owned(), one], TERMS).await;
+    ensure!(!matches!(said, Ok(Some(_))), "{said:?}");
+    for key in [&key, &other] {
+        assert_eq!(rig.row(key).await?.context("made")?.granted, 1);
     }
     Ok(())
 }
