@@ -32,9 +32,9 @@ pub(crate) enum Kind {
     Bare,
     /// `UPDATE` of many rows in one statement, gathered as tollgate gathers requests.
     BareBatches,
-    /// The same, answering what is in each row then: what grants cost at least.
+    /// The same of buckets' rows, answering what is in each then: what grants cost at least.
     AnsweredBatches,
-    /// The same with a `SELECT`: what denials cost at least.
+    /// A `SELECT` of many rows, gathered likewise: what denials cost at least.
     BareReads,
     /// A limiter over nothing: what it costs the client.
     Nothing,
@@ -88,8 +88,8 @@ impl Contestant {
     pub(crate) fn owner(self) -> Self {
         let kind = match self.kind {
             Kind::RedisPipelined => Kind::Redis,
-            Kind::Leased | Kind::Uncoalesced => Kind::Tollgate,
-            Kind::BareBatches | Kind::AnsweredBatches | Kind::BareReads => Kind::Bare,
+            Kind::Leased | Kind::Uncoalesced | Kind::AnsweredBatches => Kind::Tollgate,
+            Kind::BareBatches | Kind::BareReads => Kind::Bare,
             kind => kind,
         };
         Self { kind, ..self }

@@ -20,7 +20,7 @@ pub(crate) trait Engine: Dialect + Migrate + MigrateDatabase {
     /// A statement that changes many such rows, and how many it found.
     fn bare_many(pool: &Pool<Self>, ids: &[&str]) -> impl Future<Output = sqlx::Result<u64>> + Send;
 
-    /// The same in one call that answers what is in each of them then, and how many it found.
+    /// The same of as many buckets, in one call that answers what is in each of them, and how many it found.
     fn answer_many(pool: &Pool<Self>, ids: &[&str]) -> impl Future<Output = sqlx::Result<u64>> + Send;
 
     /// A statement that reads many such rows, and how many it found.

@@ -28,7 +28,7 @@ impl Engine for MySql {
 
     async fn answer_many(pool: &MySqlPool, ids: &[&str]) -> sqlx::Result<u64> {
         let rows: Vec<(String,)> =
-            sqlx::query_as("call bare_answered(?)").bind(serde_json::json!(ids).to_string()).fetch_all(pool).await?;
+            sqlx::query_as("call buckets_answered(?)").bind(serde_json::json!(ids).to_string()).fetch_all(pool).await?;
         Ok(rows.iter().map(|(answers,)| answers.matches(';').count() as u64).sum())
     }
 
@@ -46,8 +46,8 @@ impl Engine for MySql {
         sqlx::raw_sql("create table if not exists bare (id varbinary(255) primary key, n bigint not null)")
             .execute(pool)
             .await?;
-        sqlx::raw_sql("drop procedure if exists bare_answered").execute(pool).await?;
-        sqlx::raw_sql(BARE_ANSWERED).execute(pool).await?;
+        sqlx::raw_sql("drop procedure if exists buckets_answered").execute(pool).await?;
+        sqlx::raw_sql(BUCKETS_ANSWERED).execute(pool).await?;
         for ids in ids.chunks(1000) {
             let mut insert = QueryBuilder::new("insert into bare (id, n) ");
             insert.push_values(ids, |mut row, id| {
@@ -102,21 +102,21 @@ impl Engine for MySql {
 
 /// What PostgreSQL's `UPDATE … RETURNING` does: who is to decide by a row reads it first, and locked, or another changes it before
 /// it is written.
-const BARE_ANSWERED: &str = "
-create procedure bare_answered(in p_ids longtext character set utf8mb4)
+const BUCKETS_ANSWERED: &str = "
+create procedure buckets_answered(in p_ids longtext character set utf8mb4)
 modifies sql data
 begin
   declare v_length bigint unsigned default @@group_concat_max_len;
   declare v_answers longtext character set ascii;
   set group_concat_max_len = 1000000000;
   start transaction;
-  select group_concat(concat(u.place, ' ', b.n, ';') separator '') into v_answers
+  select group_concat(u.place, ' ', b.full_at, ' ', b.granted, ';' separator '') into v_answers
     from json_table(p_ids, '$[*]' columns (place for ordinality, id varchar(255) path '$')) u
-    straight_join bare b on b.id = cast(u.id as binary)
+    straight_join token_buckets b on b.id = cast(u.id as binary)
      for update /*!80000 of b */;
   update json_table(p_ids, '$[*]' columns (id varchar(255) path '$')) u
-    straight_join bare b on b.id = cast(u.id as binary)
-     set b.n = b.n + 1;
+    straight_join token_buckets b on b.id = cast(u.id as binary)
+     set b.full_at = b.full_at + 1, b.granted = b.granted + 1;
   commit;
   set group_concat_max_len = v_length;
   select v_answers;

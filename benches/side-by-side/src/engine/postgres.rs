@@ -26,7 +26,8 @@ impl Engine for Postgres {
     }
 
     async fn answer_many(pool: &PgPool, ids: &[&str]) -> sqlx::Result<u64> {
-        let change = "update bare b set n = b.n + 1 from unnest($1) u (id) where b.id = u.id returning b.id, b.n";
+        let change = "update tollgate.token_buckets b set full_at = b.full_at + 1, granted = b.granted + 1
+               from unnest($1) u (id) where b.id = u.id returning b.id, b.full_at, b.granted";
         Ok(sqlx::query(change).bind(ids).fetch_all(pool).await?.len() as u64)
     }
 

@@ -29,7 +29,8 @@ impl Engine for Sqlite {
     }
 
     async fn answer_many(pool: &SqlitePool, ids: &[&str]) -> sqlx::Result<u64> {
-        let change = "update bare set n = n + 1 where id in (select value from json_each(?)) returning id, n";
+        let change = "update token_buckets set full_at = full_at + 1, granted = granted + 1
+              where id in (select value from json_each(?)) returning id, full_at, granted";
         Ok(sqlx::query(change).bind(serde_json::json!(ids).to_string()).fetch_all(pool).await?.len() as u64)
     }
 
