@@ -96,8 +96,9 @@ impl<S: Store> LimiterBuilder<S> {
     /// [`NotAsked`](Error::NotAsked).
     ///
     /// Without a fallback only those failures count for which a request has waited, by its deadline or for a second and more: what
-    /// the store says at once, each is told. That it is contended is an answer; a bucket that is
-    /// locked for longer than the deadline has none, which counts if no other is answered meanwhile. Jobs that would rather wait than fail want this.
+    /// the store says at once, each is told. That it is contended is an answer; a bucket that is locked for longer than the
+    /// deadline has none, which counts if no other is answered meanwhile; but then one request for another bucket asks as well,
+    /// and its answer lets all ask again. Jobs that would rather wait than fail want this.
     pub fn without_breaker(self) -> Self {
         Self { breaks: false, ..self }
     }

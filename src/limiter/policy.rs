@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use super::breaker::{Asking as Asker, Breaker};
 use super::fallback::{Fallback, Instead};
 use crate::telemetry::Decisions;
-use crate::{Decision, Error, Take, TakeError};
+use crate::{Decision, Error, Key, Take, TakeError};
 
 /// By when a call ends, and what it answers then.
 #[derive(Clone, Debug)]
@@ -63,12 +63,13 @@ impl Policy {
     /// An answer by the deadline; at once, if there will hardly be one.
     pub(super) async fn bounded<T>(
         &self,
+        key: &Key,
         asked: Asking<'_, impl Future<Output = Result<Result<T, TakeError>, Error>>>,
     ) -> Result<Result<T, TakeError>, Error> {
-        let asking = self.asked.breaker.as_ref().map(Breaker::ask).transpose()?;
+        let asking = self.asked.breaker.as_ref().map(|breaker| breaker.ask(key)).transpose()?;
         let answer = by_deadline(self.deadline, asked).await;
         if let Some(asking) = asking {
-            self.learn(asking, &answer);
+            self.learn(asking, key, &answer);
         }
         match &answer {
             Ok(Ok(_)) => self.asked.answers(),
@@ -80,14 +81,16 @@ impl Policy {
     }
 
     /// What became of a request may say whether the store answers.
-    fn learn<T>(&self, asking: Asker<'_>, answer: &Result<Result<T, TakeError>, Error>) {
+    fn learn<T>(&self, asking: Asker<'_>, key: &Key, answer: &Result<Result<T, TakeError>, Error>) {
         match answer {
             // It is there, and busy with others.
             Ok(Ok(_)) | Err(Error::Contended { .. }) => asking.answered(),
             Ok(Err(error)) if is_of_the_store(error) => asking.answered(),
             // So many wait in this process.
             Err(Error::Overloaded(_)) => {}
-            Err(error) if error.is_failure() && self.is_to_be_spared(error, asking.waited()) => asking.failed(error),
+            Err(error) if error.is_failure() && self.is_to_be_spared(error, asking.waited()) => {
+                asking.failed(key, error);
+            }
             // What is the request's own fault may be known without asking.
             Ok(Err(_)) | Err(_) => {}
         }

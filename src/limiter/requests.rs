@@ -20,7 +20,7 @@ impl<S: Store> Limiter<S> {
             return answer;
         }
         let begun = self.decisions.begin();
-        let answer = match self.policy.bounded(pin!(self.stack.take_one(take))).await {
+        let answer = match self.policy.bounded(take.key(), pin!(self.stack.take_one(take))).await {
             Ok(outcome) => outcome.map_err(Error::Take),
             Err(failure) => self.policy.instead(take, failure),
         }
@@ -87,7 +87,7 @@ impl<S: Store> Limiter<S> {
     }
 
     async fn stand_in_line(&self, take: &Take, abandoned: Abandoned) -> Result<Turn<S>, Error> {
-        match self.policy.bounded(pin!(self.lanes.reserve(take, abandoned))).await {
+        match self.policy.bounded(take.key(), pin!(self.lanes.reserve(take, abandoned))).await {
             Ok(turn) => turn.map_err(Error::Take),
             Err(failure) => self.policy.instead(take, failure).map(|decision| self.turn(take, decision, abandoned)),
         }

@@ -150,3 +150,43 @@ async fn who_would_rather_wait_asks_each_time() -> anyhow::Result<()> {
 }
 
 const STALL: Duration = Duration::from_secs(5);
+
+/// A store in which somebody keeps one bucket's row locked.
+struct Held(MemoryStore);
+
+impl Store for Held {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        if takes.iter().flat_map(Take::keys).any(|key| key.as_str() == "held") {
+            sleep(STALL).await;
+            return Err(Error::DeadlineExceeded(STALL));
+        }
+        self.0.take(takes).await
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        self.0.adjust(adjustments).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bucket_that_somebody_holds_keeps_nobody_from_asking_for_another_however_often_it_is_asked_for()
+-> anyhow::Result<()> {
+    let limiter = Limiter::builder(Held(MemoryStore::new())).without_coalescing().build("1000/h")?;
+    let mut crowd = JoinSet::new();
+    for n in 0..200_u64 {
+        let limiter = limiter.clone();
+        crowd.spawn(async move {
+            sleep(Duration::from_millis(100 * n)).await;
+            limiter.allow("held").await
+        });
+    }
+    // For so long nothing else was asked for.
+    sleep(3 * STALL).await;
+    for n in 0..100 {
+        assert!(limiter.allow(format!("user:{n}")).await?.is_granted());
+    }
+    for answer in crowd.join_all().await {
+        assert!(answer.is_err());
+    }
+    Ok(())
+}
