@@ -1,5 +1,7 @@
-use sqlx::Row as _;
-use sqlx::sqlite::{SqliteConnection, SqliteRow};
+use futures_util::TryStreamExt as _;
+use sqlx::query::Query;
+use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqliteRow};
+use sqlx::{Either, Executor as _, Row as _, Sqlite};
 
 use super::super::admin::columns::{key, quota};
 use super::super::ask::Ask;
@@ -26,7 +28,7 @@ pub(super) async fn take(
     Request { cost, max_wait, keep }: Request,
     Reading { now, at_ms, good_for_ms }: Reading,
 ) -> Result<Option<Found>, sqlx::Error> {
-    let rows = sqlx::query(include_str!("take.sql"))
+    let query = sqlx::query(include_str!("take.sql"))
         .bind(ask.key().as_str())
         .bind(cost)
         .bind(keep)
@@ -36,9 +38,8 @@ pub(super) async fn take(
         .bind(good_for_ms)
         .bind(ask.quota(0).map(Quota::capacity_i64))
         .bind(ask.quota(0).map(Quota::refill_ns))
-        .bind(ask.quota(0).map(|quota| quota.refill().as_str()))
-        .fetch_all(connection)
-        .await?;
+        .bind(ask.quota(0).map(|quota| quota.refill().as_str()));
+    let rows = of_first(connection, query).await?;
     let found = |columns: &SqliteRow| {
         Ok(Found { granted: columns.try_get(0)?, ruled: columns.try_get(1)?, row: read(columns, 2)? })
     };
@@ -61,7 +62,7 @@ pub(super) async fn take_all(
             |quota: &Quota| format!("{} {} {}", quota.capacity_i64(), quota.refill_ns(), quota.refill().as_str());
         quotas.push(ask.quota(place).map(text).as_deref().into());
     }
-    let rows = sqlx::query(include_str!("take_all.sql"))
+    let query = sqlx::query(include_str!("take_all.sql"))
         .bind(keys.into_text())
         .bind(costs.into_text())
         .bind(keeps.into_text())
@@ -69,15 +70,30 @@ pub(super) async fn take_all(
         .bind(ask.request.max_wait)
         .bind(at_ms)
         .bind(good_for_ms)
-        .bind(quotas.into_text())
-        .fetch_all(connection)
-        .await?;
+        .bind(quotas.into_text());
+    let rows = of_first(connection, query).await?;
     let found = |columns: &SqliteRow| {
         let line = Line::from(columns.try_get::<&str, _>(1)?);
         let granted = if line.word(0) == "granted" { Some(line.number(1)?) } else { None };
         Ok((columns.try_get(0)?, Found { granted, ruled: line.word(0) == "ruled", row: line.row()? }))
     };
     rows.iter().map(found).collect()
+}
+
+/// The rows of the first statement that has any. What it has done is done: an error of the next one would have it done again.
+async fn of_first(
+    connection: &mut SqliteConnection,
+    query: Query<'_, Sqlite, SqliteArguments>,
+) -> Result<Vec<SqliteRow>, sqlx::Error> {
+    let (mut answers, mut rows) = (connection.fetch_many(query), Vec::new());
+    while let Some(answer) = answers.try_next().await? {
+        match answer {
+            Either::Right(row) => rows.push(row),
+            Either::Left(_) if rows.is_empty() => {}
+            Either::Left(_) => break,
+        }
+    }
+    Ok(rows)
 }
 
 pub(super) async fn find(connection: &mut SqliteConnection, key: &Key) -> Result<Option<Row>, sqlx::Error> {

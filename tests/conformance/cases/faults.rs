@@ -13,6 +13,7 @@ use crate::rig::Rig;
 
 mod given_back;
 mod interrupted;
+mod journal;
 mod leased;
 mod lost;
 mod secrets;
@@ -31,6 +32,7 @@ pub fn cases() -> Vec<Case> {
         list!(Levels::Pools, Time::Real, has_server; a_server_that_never_answers_keeps_no_connection).to_vec(),
         given_back::cases(),
         interrupted::cases(),
+        journal::cases(),
         leased::cases(),
         lost::cases(),
         secrets::cases(),

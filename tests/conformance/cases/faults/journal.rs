@@ -1,0 +1,60 @@
+//! A file in SQLite's rollback journal, which somebody else locks whenever nobody has it.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
+use tokio_util::sync::CancellationToken;
+use tollgate::{Admin, Decision, Error, Quota, Rule, SqliteStore, Store, Take, migrate};
+
+use crate::engines::Kind;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::rig::Rig;
+
+pub fn cases() -> Vec<Case> {
+    list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Sqlite;
+        what_is_taken_of_a_file_that_others_lock_in_between_is_what_was_answered)
+    .to_vec()
+}
+
+async fn what_is_taken_of_a_file_that_others_lock_in_between_is_what_was_answered(rig: Rig) -> anyhow::Result<()> {
+    let directory = rig.directory.as_ref().expect("a rig of this engine has one");
+    let options = SqliteConnectOptions::new()
+        .filename(directory.path().join("journal.db"))
+        .create_if_missing(true)
+        .journal_mode(SqliteJournalMode::Delete)
+        .busy_timeout(Duration::ZERO);
+    let pool = SqlitePoolOptions::new().max_connections(1).connect_with(options.clone()).await?;
+    migrate(&pool).await?;
+    let store = SqliteStore::from(pool);
+    let keys = [rig.key(), rig.key()];
+    for key in &keys {
+        store.create_bucket(key, Quota::once(1_000_000)?).await?;
+    }
+    let done = CancellationToken::new();
+    let other = tokio::spawn({
+        let other = SqlitePoolOptions::new().max_connections(1).connect_with(options).await?;
+        let done = done.clone();
+        async move {
+            while !done.is_cancelled() {
+                // Whether it was free is all the same.
+                drop(sqlx::raw_sql("begin exclusive; commit").execute(&other).await);
+            }
+        }
+    });
+    let takes = [Take::from(keys[0].clone()), Take::from(keys[0].clone()).and(keys[1].clone(), Rule::Provisioned)];
+    let (mut granted, mut unknown) = (0, 0);
+    for take in takes.iter().cycle().take(1000) {
+        match store.take(std::slice::from_ref(take)).await {
+            Ok(answers) => granted += u64::from(answers[0].as_ref().is_ok_and(Decision::is_granted)),
+            Err(error) if error.is_outcome_unknown() => unknown += 1,
+            Err(Error::Contended { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    done.cancel();
+    other.await?;
+    let taken = store.peek(&keys[0]).await?.context("it is there")?.granted;
+    ensure!((granted..=granted + unknown).contains(&taken), "{taken} for {granted} and {unknown} unknown");
+    Ok(())
+}
