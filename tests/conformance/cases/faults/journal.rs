@@ -42,9 +42,9 @@ async fn what_is_taken_of_a_file_that_others_lock_in_between_is_what_was_answere
             }
         }
     });
-    let takes = [Take::from(keys[0].clone()), Take::from(keys[0].clone()).and(keys[1].clone(), Rule::Provisioned)];
+    let asked = [Take::from(keys[0].clone()), Take::from(keys[0].clone()).and(keys[1].clone(), Rule::Provisioned)];
     let (mut granted, mut unknown) = (0, 0);
-    for take in takes.iter().cycle().take(1000) {
+    for take in asked.iter().cycle().take(1000) {
         match store.take(std::slice::from_ref(take)).await {
             Ok(answers) => granted += u64::from(answers[0].as_ref().is_ok_and(Decision::is_granted)),
             Err(error) if error.is_outcome_unknown() => unknown += 1,
