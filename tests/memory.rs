@@ -348,32 +348,48 @@ async fn sweeps_that_find_little_take_a_fiftieth_of_the_time_however_many_reques
     Ok(())
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_store_that_may_not_sweep_limits_all_the_same() -> anyhow::Result<()> {
-    struct Forbidden(MemoryStore, Arc<AtomicU64>);
+/// A store that may not sweep, and says so after a while.
+struct Forbidden(MemoryStore, Duration, Arc<AtomicU64>);
 
-    impl Store for Forbidden {
-        async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-            self.0.take(takes).await
-        }
-
-        async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
-            self.0.adjust(adjustments).await
-        }
-
-        async fn sweep(&self, _: Option<&SweepCursor>, _: u32) -> Result<Swept, Error> {
-            self.1.fetch_add(1, Ordering::SeqCst);
-            Err(Error::other(std::io::Error::other("not granted")))
-        }
+impl Store for Forbidden {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        self.0.take(takes).await
     }
 
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        self.0.adjust(adjustments).await
+    }
+
+    async fn sweep(&self, _: Option<&SweepCursor>, _: u32) -> Result<Swept, Error> {
+        tokio::time::sleep(self.1).await;
+        self.2.fetch_add(1, Ordering::SeqCst);
+        Err(Error::other(std::io::Error::other("not granted")))
+    }
+}
+
+/// How often it had tried after so many times 1024 requests, and when the limiter was closed.
+async fn tries(after: Duration, requests: u64) -> anyhow::Result<[u64; 2]> {
     let tries = Arc::new(AtomicU64::new(0));
-    let limiter = Limiter::new(Forbidden(MemoryStore::new(), Arc::clone(&tries)), "1000/s burst 20000")?.bind("one")?;
-    // It tries more and more seldom: after 1, 3, 7 and 15 times so many.
-    for _ in 0..16 * 1024 {
-        assert!(limiter.allow().await?.is_granted());
+    let store = Forbidden(MemoryStore::new(), after, Arc::clone(&tries));
+    let limiter = Limiter::new(store, "1000/s burst 20000")?;
+    for _ in 0..requests * 1024 {
+        assert!(limiter.allow("one").await?.is_granted());
         tokio::task::yield_now().await;
     }
-    assert_eq!(tries.load(Ordering::SeqCst), 4);
+    let before = tries.load(Ordering::SeqCst);
+    limiter.close().await?;
+    Ok([before, tries.load(Ordering::SeqCst)])
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_may_not_sweep_limits_all_the_same() -> anyhow::Result<()> {
+    // It tries more and more seldom: after 1, 3, 7 and 15 times so many.
+    assert_eq!(tries(Duration::ZERO, 16).await?, [4, 4]);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_closes_waits_for_a_sweep_that_is_under_way() -> anyhow::Result<()> {
+    assert_eq!(tries(Duration::from_secs(1), 1).await?, [0, 1]);
     Ok(())
 }

@@ -108,10 +108,10 @@ impl<S: Store> Limiter<S> {
         if let Some(sweeper) = &self.sweeper {
             match answer.map_or(Source::Store, Decision::source) {
                 // What a lease gives back makes rows, though not for each request: a sample will do.
-                Source::Lease if fastrand::u8(..) == 0 => sweeper.count(256, &self.stack.store),
+                Source::Lease if fastrand::u8(..) == 0 => sweeper.count(256, &self.stack),
                 // What memory answers makes none, however much of it there is.
                 Source::DenyCache | Source::Fallback | Source::Lease | Source::Limiter => {}
-                Source::LocalReads | Source::Store => sweeper.count(1, &self.stack.store),
+                Source::LocalReads | Source::Store => sweeper.count(1, &self.stack),
             }
         }
         if let (Some(denied), Ok(decision)) = (&self.denied, answer) {

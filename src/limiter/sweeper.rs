@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
+use super::stack::Stack;
 use crate::{Store, SweepCursor, Swept, telemetry};
 
 /// Clears away in the background while requests come, a bounded run of steps at a time, and remembers where it stopped.
@@ -47,7 +48,7 @@ impl Default for Sweeper {
 
 impl Sweeper {
     /// Counts requests that may have made rows; after so many, a task of its own goes on sweeping, if none is at it.
-    pub(super) fn count<S: Store>(self: &Arc<Self>, requests: u64, store: &Arc<S>) {
+    pub(super) fn count<S: Store>(self: &Arc<Self>, requests: u64, stack: &Stack<S>) {
         // What others count at this moment is lost, which puts a run off and no more; to exclude them costs all of them.
         let requests = self.requests.load(Ordering::Relaxed) + requests;
         self.requests.store(requests, Ordering::Relaxed);
@@ -59,18 +60,19 @@ impl Sweeper {
         if !self.progress.lock().begin() {
             return;
         }
-        let (busy, store) = (Busy(Arc::clone(self)), Arc::clone(store));
+        let (busy, store) = (Busy(Arc::clone(self)), Arc::clone(&stack.store));
         // Without a runtime there is only this process's memory, which clears away by itself when it is full.
         if let Ok(runtime) = Handle::try_current() {
             // A role that may not sweep limits all the same.
-            runtime.spawn(async move {
+            let run = async move {
                 let began = Instant::now();
                 let much = busy.0.run(&*store).await;
                 // What is in memory is bounded, and a step there walks more rows than it was asked to.
                 let rest =
                     if much && !store.capabilities().in_process { Duration::ZERO } else { began.elapsed() * REST };
                 busy.0.rest(requests, much, rest.min(LONGEST_REST));
-            });
+            };
+            stack.tasks.spawn_on(run, &runtime);
         }
     }
 
