@@ -76,7 +76,8 @@ impl HoldBack {
     /// The wait that counts: no token comes before.
     #[must_use]
     pub fn wait(&self) -> Duration {
-        self.retry_after.unwrap_or_default().min(self.longest.unwrap_or(Self::LONGEST))
+        let longest = self.longest.unwrap_or(Self::LONGEST).min(Duration::from_nanos(LONGEST_WAIT_NS.unsigned_abs()));
+        self.retry_after.unwrap_or_default().min(longest)
     }
 
     /// How many tokens are left, if that is said.
@@ -93,7 +94,7 @@ impl HoldBack {
             _ => {}
         }
         let remaining = self.remaining.map(|tokens| i64::try_from(tokens).unwrap_or(i64::MAX));
-        Ok(Hold { remaining, wait: nanoseconds(self.wait()).min(LONGEST_WAIT_NS) })
+        Ok(Hold { remaining, wait: nanoseconds(self.wait()) })
     }
 }
 

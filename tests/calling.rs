@@ -17,6 +17,8 @@ mod hostile;
 mod outcomes;
 #[path = "calling/readiness.rs"]
 mod readiness;
+#[path = "calling/refusals.rs"]
+mod refusals;
 #[path = "calling/replicas.rs"]
 mod replicas;
 #[path = "calling/slow.rs"]

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::passing::{Passing, Seen};
 use super::reading::{Cost, OfAnswer, Reading};
@@ -20,9 +20,9 @@ use crate::{AnyStore, HoldBack, Key, Limit, Limiter, Mode, Store};
 ///
 /// An answer of 429, or of 503 or 529 that says `Retry-After`, [holds the bucket back](Limiter::hold_back) for everybody: nobody who
 /// asks after that is sent before its time, unless tokens are given back or the quota is changed meanwhile. The answer goes
-/// to the caller as it is, when the store has been told. Requests that had been given their turn before ask for another one in
-/// this process; in others they are sent, and are refused too. With [`read`](Self::read), what other headers say is passed on as
-/// well.
+/// to the caller as it is, when the store has been told. Requests in line whose turn would come before that ask for another one
+/// at once, in this process; in others they are sent, and are refused too. With [`read`](Self::read), what other headers say is
+/// passed on as well.
 ///
 /// Requests that are under several limits, as those of a language model are, take [from all of them](Self::and) or wait.
 ///
@@ -259,6 +259,7 @@ impl<S: Store> ClientLimit<S> {
         let until = Instant::now().checked_add(self.max_wait);
         let keys: Vec<Key> = priced.take.keys().cloned().collect();
         let mut refusals = self.seen.refusals.watch(&keys);
+        let mut earliest = Instant::now();
         loop {
             let left = until.map_or(self.max_wait, |until| until.saturating_duration_since(Instant::now()));
             let take = priced.asks(left, left.saturating_add(self.settle_within));
@@ -266,7 +267,7 @@ impl<S: Store> ClientLimit<S> {
                 self.limiter.reserve_all(&take).await?
             } else {
                 // Nobody else knows its id.
-                self.limiter.wait_or(&take, Abandoned::GivenBackWithId).await?
+                self.limiter.wait_unless(&take, Abandoned::GivenBackWithId, |turn| refusals.is_void(turn)).await?
             };
             let decision = reservation.decision();
             if !decision.is_granted() {
@@ -274,8 +275,14 @@ impl<S: Store> ClientLimit<S> {
                 return Err(ClientLimitError::Limited { key, retry_after: decision.retry_after() });
             }
             priced.granted(decision, reservation.receipts());
-            // Where somebody was refused meanwhile, its turn was given before, and is worth nothing any more.
-            let refused = refusals.refused();
+            // What it has of limits that it did not ask for again may be for later.
+            if earliest > reservation.turn() {
+                drop(timeout_at(earliest, refusals.is_void(earliest)).await);
+            }
+            earliest = earliest.max(reservation.turn());
+            // Where somebody was refused meanwhile until after its turn, that is worth nothing any more. Its tokens stay taken:
+            // given back, they would end the hold before its time.
+            let refused = refusals.refused(earliest);
             if refused.is_empty() {
                 return Ok(priced.ticket());
             }

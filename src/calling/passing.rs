@@ -3,6 +3,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::refusals::Refusals;
 use super::ticket::Held;
@@ -26,19 +27,23 @@ impl<S: Store> Passing<S> {
     /// Of all limits at once, and says whether the store knows now why the request was refused. What gives tokens back comes
     /// before what third parties say is left: they know of it.
     pub(super) async fn pass_on(self, settled: Vec<Adjustment>, held: Vec<Held>) -> bool {
-        for held in &held {
-            self.refusal(held);
+        let bounded = held.into_iter().map(|held| Held { hold: held.hold.longest(self.longest), ..held });
+        let held: Vec<_> = bounded.map(|held| (refused_until(&held), held)).collect();
+        for (until, held) in &held {
+            if let Some(until) = until {
+                self.seen.refusals.add(&held.key, *until);
+            }
         }
-        let is_settled = |held: &Held| settled.iter().any(|settled| *settled.receipt().key() == held.key);
+        let is_settled = |(_, held): &(_, Held)| settled.iter().any(|settled| *settled.receipt().key() == held.key);
         let (after, at_once): (Vec<_>, Vec<_>) = held.into_iter().partition(is_settled);
         let mut passing = JoinSet::new();
-        for held in at_once {
-            passing.spawn(self.clone().pass_on_one(held));
+        for (until, held) in at_once {
+            passing.spawn(self.clone().pass_on_one(held, until));
         }
         // What is left is passed on whatever became of that.
         let mut all = self.limiter.settle(settled).await.is_ok_and(|settled| settled.iter().all(is_paid));
-        for held in after {
-            passing.spawn(self.clone().pass_on_one(held));
+        for (until, held) in after {
+            passing.spawn(self.clone().pass_on_one(held, until));
         }
         let mut of_refusal = true;
         while let Some(passed_on) = passing.join_next().await {
@@ -53,20 +58,19 @@ impl<S: Store> Passing<S> {
     }
 
     /// Says whether the store knows now, and whether the request was refused because of this limit.
-    async fn pass_on_one(self, held: Held) -> (bool, bool) {
+    async fn pass_on_one(self, held: Held, until: Option<Instant>) -> (bool, bool) {
         let (rule, local) = (held.rule.as_ref(), held.local.as_deref());
-        let bounded = held.hold.longest(self.longest);
-        let passed_on = self.limiter.hold_back_limit(&held.key, rule, local, bounded).await.is_ok();
-        // Those who were given a turn in between ask again, too.
-        self.refusal(&held);
+        let passed_on = self.limiter.hold_back_limit(&held.key, rule, local, held.hold).await.is_ok();
+        if let Some(until) = until.filter(|_| passed_on) {
+            self.seen.refusals.is_held(&held.key, until);
+        }
         (passed_on, held.refused)
     }
+}
 
-    fn refusal(&self, held: &Held) {
-        if held.refused {
-            self.seen.refusals.add(&held.key);
-        }
-    }
+/// When whoever was refused because of this limit would not be any more.
+fn refused_until(held: &Held) -> Option<Instant> {
+    held.refused.then(|| Instant::now() + held.hold.wait())
 }
 
 /// What came too late has changed nothing.

@@ -1,13 +1,16 @@
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::mem::replace;
+use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::Key;
 
-/// How often others have refused requests in this process, by the keys that somebody waits for: who was given a turn before
-/// that asks for another one.
+/// Until when others refuse requests in this process, by the keys that somebody waits for: who was given a turn that comes before
+/// asks for another one.
 #[derive(Debug, Default)]
 pub(super) struct Refusals(Mutex<HashMap<Key, Awaited, RandomState>>);
 
@@ -15,6 +18,12 @@ pub(super) struct Refusals(Mutex<HashMap<Key, Awaited, RandomState>>);
 struct Awaited {
     waiters: usize,
     refused: u64,
+    /// The latest end of all refusals.
+    until: Option<Instant>,
+    /// And of those that the store knows: whoever asks from then on is held back by it.
+    held: Option<Instant>,
+    /// Whom to wake, by their turns; several may have one.
+    asleep: BTreeMap<(Instant, usize), Arc<Notify>>,
 }
 
 impl Refusals {
@@ -25,13 +34,30 @@ impl Refusals {
             awaited.entry(key.clone()).or_default().waiters += 1;
         }
         let seen = keys.iter().map(|key| awaited[key].refused).collect();
-        Watch { refusals: self, keys, seen }
+        Watch { refusals: self, keys, seen, wakes: Arc::default() }
     }
 
-    pub(super) fn add(&self, key: &Key) {
+    /// Turns before `until` are worth nothing any more, and the store does not know yet: nobody asks it again before they have to.
+    pub(super) fn add(&self, key: &Key, until: Instant) {
         if let Some(awaited) = self.0.lock().get_mut(key) {
-            awaited.refused += 1;
+            awaited.add(until);
         }
+    }
+
+    /// The store knows: neither are those that it has given meanwhile, and nobody need wait for them.
+    pub(super) fn is_held(&self, key: &Key, until: Instant) {
+        if let Some(awaited) = self.0.lock().get_mut(key) {
+            awaited.add(until);
+            awaited.held = awaited.held.max(Some(until));
+            awaited.asleep.range(..(until, 0)).for_each(|(_, wakes)| wakes.notify_one());
+        }
+    }
+}
+
+impl Awaited {
+    fn add(&mut self, until: Instant) {
+        self.refused += 1;
+        self.until = self.until.max(Some(until));
     }
 }
 
@@ -40,19 +66,36 @@ impl Refusals {
 pub(super) struct Watch<'a> {
     refusals: &'a Refusals,
     keys: &'a [Key],
-    /// Of each of them.
+    /// How many refusals of each of them were there when it was asked.
     seen: Vec<u64>,
+    wakes: Arc<Notify>,
 }
 
 impl<'a> Watch<'a> {
-    /// Of which of them somebody was refused since it was asked last.
-    pub(super) fn refused(&mut self) -> Vec<&'a Key> {
+    /// Of which of them somebody has been refused, since it was asked last, until after this turn.
+    pub(super) fn refused(&mut self, turn: Instant) -> Vec<&'a Key> {
         let awaited = self.refusals.0.lock();
         let news = self.keys.iter().zip(&mut self.seen).filter_map(|(key, seen)| {
-            let refused = awaited[key].refused;
-            (replace(seen, refused) != refused).then_some(key)
+            let Awaited { refused, until, .. } = awaited[key];
+            (replace(seen, refused) != refused && Some(turn) < until).then_some(key)
         });
         news.collect()
+    }
+
+    /// Returns once that is so, and the store knows: whoever waits for this turn need not do so any longer.
+    pub(super) async fn is_void(&self, turn: Instant) {
+        let _asleep = Asleep::new(self, turn);
+        while !self.is_held(turn) {
+            self.wakes.notified().await;
+        }
+    }
+
+    fn is_held(&self, turn: Instant) -> bool {
+        let awaited = self.refusals.0.lock();
+        self.keys.iter().zip(&self.seen).any(|(key, seen)| {
+            let Awaited { refused, held, .. } = awaited[key];
+            refused != *seen && Some(turn) < held
+        })
     }
 }
 
@@ -70,8 +113,40 @@ impl Drop for Watch<'_> {
     }
 }
 
+/// Is woken, until it is dropped.
+struct Asleep<'a> {
+    watch: &'a Watch<'a>,
+    at: (Instant, usize),
+}
+
+impl<'a> Asleep<'a> {
+    fn new(watch: &'a Watch<'a>, turn: Instant) -> Self {
+        let at = (turn, Arc::as_ptr(&watch.wakes).addr());
+        let mut awaited = watch.refusals.0.lock();
+        for key in watch.keys {
+            awaited.entry(key.clone()).or_default().asleep.insert(at, Arc::clone(&watch.wakes));
+        }
+        Self { watch, at }
+    }
+}
+
+impl Drop for Asleep<'_> {
+    fn drop(&mut self) {
+        let mut awaited = self.watch.refusals.0.lock();
+        for key in self.watch.keys {
+            if let Some(of_key) = awaited.get_mut(key) {
+                of_key.asleep.remove(&self.at);
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+    use std::time::Duration;
+
     use super::*;
 
     fn key(number: u32) -> Key {
@@ -81,21 +156,44 @@ mod tests {
     #[test]
     fn refusals_are_seen_by_those_who_wait_for_that_key_and_by_nobody_else() {
         let (refusals, own, both) = (Refusals::default(), [key(0)], [key(10_000), key(0)]);
-        refusals.add(&own[0]);
+        let turn = Instant::now();
+        let until = turn + Duration::from_secs(1);
+        refusals.add(&own[0], until);
         let (mut first, mut second) = (refusals.watch(&own), refusals.watch(&both));
-        assert!(first.refused().is_empty(), "that was before");
+        assert!(first.refused(turn).is_empty(), "that was before");
         for number in 1..10_000 {
-            refusals.add(&key(number));
+            refusals.add(&key(number), until);
         }
-        assert!(first.refused().is_empty() && second.refused().is_empty(), "others were");
-        refusals.add(&own[0]);
-        assert_eq!(first.refused(), [&own[0]]);
-        assert!(first.refused().is_empty(), "it asked for another turn since");
+        assert!(first.refused(turn).is_empty() && second.refused(turn).is_empty(), "others were");
+        refusals.add(&own[0], until);
+        assert_eq!(first.refused(turn), [&own[0]]);
+        assert!(first.refused(turn).is_empty(), "it asked for another turn since");
         drop(first);
-        assert_eq!(second.refused(), [&own[0]]);
-        refusals.add(&both[0]);
-        assert_eq!(second.refused(), [&both[0]]);
+        assert_eq!(second.refused(turn), [&own[0]]);
+        refusals.add(&both[0], until);
+        assert_eq!(second.refused(turn), [&both[0]]);
+        refusals.add(&both[0], until);
+        assert!(second.refused(until).is_empty(), "its turn comes when it is over");
         drop(second);
         assert!(refusals.0.lock().is_empty(), "nobody waits");
+    }
+
+    #[test]
+    fn who_waits_is_woken_when_the_store_knows_that_the_turn_comes_too_early() {
+        let (refusals, keys) = (Refusals::default(), [key(0), key(1)]);
+        let [soon, until, late] = [1, 2, 3].map(|s| Instant::now() + Duration::from_secs(s));
+        let watch = refusals.watch(&keys);
+        let mut context = Context::from_waker(Waker::noop());
+        {
+            let (mut first, mut last) = (pin!(watch.is_void(soon)), pin!(watch.is_void(late)));
+            assert!(first.as_mut().poll(&mut context).is_pending() && last.as_mut().poll(&mut context).is_pending());
+            refusals.add(&keys[1], until);
+            assert!(first.as_mut().poll(&mut context).is_pending(), "the store would give the same turn again");
+            refusals.is_held(&keys[1], until);
+            assert!(last.as_mut().poll(&mut context).is_pending());
+            assert!(first.as_mut().poll(&mut context).is_ready());
+            assert!(pin!(watch.is_void(soon)).poll(&mut context).is_ready(), "also who begins to wait then");
+        }
+        assert!(refusals.0.lock().values().all(|awaited| awaited.asleep.is_empty()));
     }
 }

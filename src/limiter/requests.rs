@@ -1,7 +1,10 @@
 //! Requests of the caller's own making, which all verbs come to.
 
+use std::future::pending;
 use std::pin::pin;
 use std::sync::Arc;
+
+use tokio::time::Instant;
 
 use super::reservation::{Abandoned, Turn};
 use super::{Limiter, Reservation};
@@ -72,6 +75,16 @@ impl<S: Store> Limiter<S> {
 
     /// The same, with a say in what becomes of the turn if the future is dropped when the store has been asked.
     pub(crate) async fn wait_or(&self, take: &Take, abandoned: Abandoned) -> Result<Reservation<S>, Error> {
+        self.wait_unless(take, abandoned, |_| pending()).await
+    }
+
+    /// The same, unless a turn is known to be worth nothing before it comes: then it leaves the line, and its tokens stay taken.
+    pub(crate) async fn wait_unless<V: Future<Output = ()>>(
+        &self,
+        take: &Take,
+        abandoned: Abandoned,
+        is_void: impl FnOnce(Instant) -> V,
+    ) -> Result<Reservation<S>, Error> {
         let _waiting = Share::one(WAITERS);
         let begun = self.decisions.begin();
         let turn = match self.switched.answer() {
@@ -83,7 +96,9 @@ impl<S: Store> Limiter<S> {
             .map(|turn| turn.switched(&self.switched)),
         };
         self.end(begun, take, turn.as_ref().map(Turn::decision));
-        Ok(turn?.come().await)
+        let turn = turn?;
+        let is_void = is_void(turn.comes_at());
+        Ok(turn.come_unless(is_void).await)
     }
 
     async fn stand_in_line(&self, take: &Take, abandoned: Abandoned) -> Result<Turn<S>, Error> {

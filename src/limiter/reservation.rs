@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, timeout_at};
 
 use super::adjusting::{self, adjust_each};
 use super::stack::Stack;
@@ -43,8 +43,13 @@ impl<S: Store> Reservation<S> {
         Self { store, decision, receipts, has_own_costs, is_remembered: take.id.is_some(), since: Instant::now() }
     }
 
+    /// When its tokens may be used, or might have been at once.
+    pub(crate) fn turn(&self) -> Instant {
+        self.later().unwrap_or(self.since)
+    }
+
     /// When its tokens may be used, if not at once.
-    fn turn(&self) -> Option<Instant> {
+    fn later(&self) -> Option<Instant> {
         let wait = Some(self.decision.wait()).filter(|wait| !wait.is_zero());
         wait.and_then(|wait| self.since.checked_add(wait))
     }
@@ -233,7 +238,7 @@ pub(super) struct Turn<S: Store> {
 
 impl<S: Store> Turn<S> {
     pub(super) fn new(reservation: Reservation<S>, abandoned: Abandoned) -> Self {
-        let until = reservation.turn();
+        let until = reservation.later();
         Self { reservation: Some(reservation), until, place: None, longest: None, abandoned }
     }
 
@@ -241,13 +246,21 @@ impl<S: Store> Turn<S> {
     pub(super) fn since(mut self, since: Instant) -> Self {
         if let Some(reservation) = &mut self.reservation {
             reservation.since = since;
-            self.until = reservation.turn();
+            self.until = reservation.later();
         }
         self
     }
 
     pub(super) fn decision(&self) -> &Decision {
-        &self.reservation.as_ref().expect("it is taken when the turn has come").decision
+        &self.reservation().decision
+    }
+
+    pub(super) fn comes_at(&self) -> Instant {
+        self.reservation().turn()
+    }
+
+    fn reservation(&self) -> &Reservation<S> {
+        self.reservation.as_ref().expect("it is taken when the turn has come")
     }
 
     /// As the limiter's own mode has it.
@@ -278,10 +291,10 @@ impl<S: Store> Turn<S> {
         self
     }
 
-    /// Sleeps until the tokens may be used, and those ahead have gone on.
-    pub(super) async fn come(mut self) -> Reservation<S> {
+    /// Sleeps until the tokens may be used, unless they are known before to be worth nothing, and those ahead have gone on.
+    pub(super) async fn come_unless(mut self, is_void: impl Future<Output = ()>) -> Reservation<S> {
         if let Some(until) = self.until {
-            sleep_until(until).await;
+            drop(timeout_at(until, is_void).await);
         }
         if let Some(place) = &mut self.place {
             place.is_first(self.longest).await;

@@ -61,8 +61,9 @@ async fn requests_are_sent_in_the_order_in_which_they_came() -> anyhow::Result<(
 async fn who_was_given_a_turn_before_a_refusal_asks_for_another_one() -> anyhow::Result<()> {
     for kind in KINDS {
         let third_party = ThirdParty::new([answer(429, &[("retry-after", "60")])]).await?;
-        let limiter = Limiter::new(MemoryStore::new(), "1/s")?;
-        let client = AnyClient::new(kind, ClientLimit::new(limiter).max_wait(Duration::from_secs(5)));
+        let replicas = Replicas::new()?;
+        let limit = ClientLimit::new(replicas.limiter("1/s").await?);
+        let client = AnyClient::new(kind, limit.max_wait(Duration::from_secs(5)));
         let url = third_party.url("/");
         let outcomes = join_all((0..3).map(|_| client.get(&url))).await;
         let statuses: Vec<_> = outcomes.into_iter().collect::<anyhow::Result<_>>()?;

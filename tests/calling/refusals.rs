@@ -1,0 +1,154 @@
+//! Those who stand in line when somebody ahead of them is refused.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use http::{Request, Response, StatusCode};
+use parking_lot::Mutex;
+use tokio::time::{Instant, sleep};
+use tollgate::{
+    Admin, ClientLimit, ClientLimitError, Key, Limit, Limiter, MemoryStore, Mode, Override, Rule, RuntimeClock,
+};
+use tower::{Layer, Service, ServiceExt, service_fn};
+
+type Memory = MemoryStore<RuntimeClock>;
+
+/// When requests were sent to it, in milliseconds.
+#[derive(Clone)]
+struct ThirdParty {
+    since: Instant,
+    sent: Arc<Mutex<Vec<u128>>>,
+}
+
+/// An answer is on its way for so long.
+const ON_ITS_WAY: Duration = Duration::from_millis(100);
+
+impl ThirdParty {
+    fn new() -> Self {
+        Self { since: Instant::now(), sent: Arc::default() }
+    }
+
+    fn now(&self) -> u128 {
+        self.since.elapsed().as_millis()
+    }
+
+    fn sent(&self) -> Vec<u128> {
+        self.sent.lock().clone()
+    }
+
+    /// A client of it, whose first request is refused for so many seconds.
+    fn client(
+        &self,
+        limit: &ClientLimit<Memory>,
+        seconds: Option<u64>,
+    ) -> impl Service<Request<()>, Response = Response<()>, Error = tower::BoxError, Future: Send> + Clone + use<> {
+        let third_party = self.clone();
+        limit.clone().layer(service_fn(move |_: Request<()>| {
+            let mut sent = third_party.sent.lock();
+            sent.push(third_party.now());
+            let mut response = Response::new(());
+            if let Some(seconds) = seconds.filter(|_| sent.len() == 1) {
+                *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+                response.headers_mut().insert("retry-after", seconds.into());
+            }
+            async move {
+                sleep(ON_ITS_WAY).await;
+                Ok::<_, Infallible>(response)
+            }
+        }))
+    }
+
+    /// So many requests at once; what became of each, and when that was known.
+    async fn asked(
+        &self,
+        limit: &ClientLimit<Memory>,
+        seconds: Option<u64>,
+        requests: usize,
+    ) -> Vec<(Result<StatusCode, ClientLimitError>, u128)> {
+        let client = self.client(limit, seconds);
+        let request = || Request::get("http://example.com/").body(()).expect("a request");
+        let asks = (0..requests).map(|_| {
+            let asked = client.clone().oneshot(request());
+            async move {
+                let outcome = asked.await.map(|response| response.status());
+                (outcome.map_err(|error| *error.downcast().expect("of the limit")), self.now())
+            }
+        });
+        join_all(asks).await
+    }
+}
+
+fn limiter(rule: &str) -> anyhow::Result<Limiter<Memory>> {
+    Ok(Limiter::new(Memory::with_clock(RuntimeClock::default()), rule)?)
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_line_those_ask_again_whose_turns_come_before_the_end_of_a_refusal_and_nobody_else() -> anyhow::Result<()>
+{
+    for (seconds, expected) in [
+        (None, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]),
+        (Some(0), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]),
+        // Until 1.1 s: a token of that time is nobody's.
+        (Some(1), [0, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
+        (Some(4), [0, 5, 6, 7, 8, 9, 10, 11, 12, 13]),
+    ] {
+        let third_party = ThirdParty::new();
+        let limit = ClientLimit::new(limiter("1/s burst 1")?);
+        let outcomes = third_party.asked(&limit, seconds, 10).await;
+        assert!(outcomes.iter().all(|(outcome, _)| outcome.is_ok()), "{seconds:?}: {outcomes:?}");
+        assert_eq!(third_party.sent(), expected.map(|second| second * 1000), "{seconds:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_short_refusal_of_one_fails_nobody_behind() -> anyhow::Result<()> {
+    let third_party = ThirdParty::new();
+    let limit = ClientLimit::new(limiter("5/s burst 5")?);
+    let outcomes = third_party.asked(&limit, Some(1), 100).await;
+    assert!(outcomes.iter().all(|(outcome, _)| outcome.is_ok()), "{outcomes:?}");
+    let last = third_party.sent().pop();
+    assert!(last.is_some_and(|last| last <= 21_000), "{last:?}");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_that_outlasts_the_line_holds_it_as_long_and_no_longer() -> anyhow::Result<()> {
+    let third_party = ThirdParty::new();
+    let limit = ClientLimit::new(limiter("1/s burst 1")?);
+    let outcomes = third_party.asked(&limit, Some(20), 5).await;
+    assert!(outcomes.iter().all(|(outcome, _)| outcome.is_ok()), "{outcomes:?}");
+    assert_eq!(third_party.sent(), [0, 20_100, 21_100, 22_100, 23_100], "what they had paid is no debt of its own");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_would_wait_for_too_long_after_a_refusal_is_told_when_it_comes() -> anyhow::Result<()> {
+    let third_party = ThirdParty::new();
+    let limit = ClientLimit::new(limiter("1/s burst 1")?).max_wait(Duration::from_secs(9));
+    let outcomes = third_party.asked(&limit, Some(60), 10).await;
+    assert!(matches!(outcomes[0], (Ok(StatusCode::TOO_MANY_REQUESTS), 100)), "{outcomes:?}");
+    for outcome in &outcomes[1..] {
+        assert!(matches!(outcome, (Err(ClientLimitError::Limited { .. }), 100)), "{outcome:?}");
+    }
+    assert_eq!(third_party.sent(), [0]);
+    Ok(())
+}
+
+/// Whoever leaves the line of one limit has the turn that another one gave.
+#[tokio::test(start_paused = true)]
+async fn who_asks_one_of_several_limits_again_is_not_sent_before_the_turn_of_the_others() -> anyhow::Result<()> {
+    let third_party = ThirdParty::new();
+    let limiter = limiter("10/s")?;
+    let tokens = Limit::new(Key::try_from("tokens")?, Rule::try_from("1/s burst 10")?).cost(10);
+    let limit = ClientLimit::new(limiter.clone()).and(move |_| Some(tokens.clone()));
+    // So whoever asks for it again need not wait.
+    let off = Override { mode: Some(Mode::Off), ..Override::default() };
+    limiter.store().set_override(&Key::try_from("example.com")?, off).await?;
+    let outcomes = third_party.asked(&limit, Some(20), 2).await;
+    assert!(matches!(outcomes[1], (Ok(StatusCode::OK), _)), "{outcomes:?}");
+    assert_eq!(third_party.sent(), [0, 10_000]);
+    Ok(())
+}
