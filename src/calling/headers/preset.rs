@@ -13,7 +13,8 @@ use crate::HoldBack;
 #[non_exhaustive]
 pub enum Preset {
     /// `RateLimit`, in the form of the current IETF draft (`"default";r=50;t=30`) and in the older ones
-    /// (`remaining=50, reset=30`; `RateLimit-Remaining` and `RateLimit-Reset`). `Retry-After` beside it says when something comes.
+    /// (`remaining=50, reset=30`; `RateLimit-Remaining`, and `RateLimit-Reset` in seconds, from now or, as GitLab's, since 1970).
+    /// `Retry-After` beside it says when something comes.
     RateLimit,
     /// One policy of `RateLimit` in its current form, by its name: `Policy("bytes")` of `"second";r=9;t=1, "bytes";r=0;t=40`.
     /// For those who say what is left of several limits: let each read its own. A refusal of theirs without `Retry-After` lasts
@@ -91,7 +92,7 @@ impl Preset {
                 limit: None,
                 remaining: "ratelimit-remaining",
                 reset: "ratelimit-reset",
-                parse: |text, _| figures::decimal(text),
+                parse: figures::seconds_or_epoch,
             }],
             Self::Policy(_) => &[],
             Self::XRateLimit => &[

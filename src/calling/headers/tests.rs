@@ -74,6 +74,8 @@ fn each_preset_reads_what_its_senders_send() {
         (RateLimit, &[("ratelimit-remaining", "9"), ("ratelimit-reset", "5")], left(9)),
         (RateLimit, &[("ratelimit-remaining", "0"), ("ratelimit-reset", "5")], Some(wait(5))),
         (RateLimit, &[("ratelimit-remaining", "0")], left(0)),
+        // GitLab: the second when the window ends.
+        (RateLimit, &[("ratelimit-remaining", "0"), ("ratelimit-reset", "1800000030")], Some(wait(30))),
         (RateLimit, &[("ratelimit-reset", "5")], None),
         // GitHub: the second when the window ends; others: seconds from now; milliseconds since 1970.
         (XRateLimit, &[("x-ratelimit-remaining", "4999"), ("x-ratelimit-reset", "1800000030")], left(4999)),
@@ -202,6 +204,7 @@ fn a_refusal_without_retry_after_is_as_long_as_the_standards_other_headers_say()
     let standard = ("ratelimit", r#""hour";r=900;t=3000, "minute";r=0;t=30"#);
     assert_eq!(held(429, unread, &[standard]), Some(wait(30)));
     assert_eq!(held(429, unread, &[("ratelimit-remaining", "0"), ("ratelimit-reset", "30")]), Some(wait(30)));
+    assert_eq!(held(429, unread, &[("ratelimit-remaining", "0"), ("ratelimit-reset", "1800000030")]), Some(wait(30)));
     assert_eq!(held(429, unread, &[standard, ("retry-after", "5")]), Some(wait(5)));
     assert_eq!(held(429, Preset::RateLimit, &[standard, ("retry-after", "soon")]), Some(wait(30)));
     assert_eq!(held(429, unread, &[("ratelimit", r#""a";r=7;t=30"#)]), Some(HoldBack::remaining(0)));
