@@ -4,7 +4,7 @@
 use std::time::{Duration, SystemTime};
 
 use http::header::{AGE, DATE, RETRY_AFTER};
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode};
 
 use crate::HoldBack;
 
@@ -55,14 +55,15 @@ fn sent_at(headers: &HeaderMap) -> SystemTime {
 
 /// Seconds or a date; milliseconds, of those who send them, are more exact.
 fn retry_after(headers: &HeaderMap, sent: SystemTime) -> Option<Duration> {
-    let millis = || figures::decimal(text(headers, "retry-after-ms")?).map(|millis| millis / 1000);
-    millis().or_else(|| {
-        let text = text(headers, RETRY_AFTER.as_str())?;
+    let millis = lines(headers, "retry-after-ms").filter_map(figures::decimal).max();
+    let span = |text| {
         figures::decimal(text).or_else(|| {
             let date = httpdate::parse_http_date(text).ok()?;
             Some(date.duration_since(sent).unwrap_or_default())
         })
-    })
+    };
+    let longest = || lines(headers, RETRY_AFTER.as_str()).filter_map(span).max();
+    millis.map(|millis| millis / 1000).or_else(longest)
 }
 
 /// Whether it comes from a cache: what it says of limits is of another request, and of before.
@@ -81,8 +82,14 @@ fn left(remaining: u64, next: impl FnOnce() -> Option<Duration>) -> HoldBack {
 
 /// The first line of a header.
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
-    let line = headers.get(name).filter(|line| line.len() <= LONGEST)?;
-    line.to_str().ok().map(str::trim)
+    lines(headers, name).next()
+}
+
+/// All of its lines: several limits may have said it, of which the strictest counts.
+fn lines<'a>(headers: &'a HeaderMap, name: &str) -> impl Iterator<Item = &'a str> + use<'a> {
+    let lines = headers.get_all(name);
+    let is_read = lines.iter().map(HeaderValue::len).sum::<usize>() <= LONGEST;
+    lines.into_iter().filter(move |_| is_read).filter_map(|line| line.to_str().ok()).map(str::trim)
 }
 
 /// Nobody writes a field of so many bytes, and a parser would take a hundred times their memory.

@@ -2,12 +2,12 @@ use std::time::{Duration, SystemTime};
 
 use http::HeaderMap;
 
-use super::{figures, ratelimit, text};
+use super::{figures, lines, ratelimit};
 use crate::HoldBack;
 
 /// Headers by which third parties say what is left of their limit, on every answer.
 ///
-/// They only ever lower a bucket. Where somebody says that nothing is left, and when something comes, no token comes before. An
+/// They only ever lower a bucket, and of several lines of a header the strictest counts. Where somebody says that nothing is left, and when something comes, no token comes before. An
 /// answer that comes from a cache (`Age`) says nothing of what is left now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -131,12 +131,12 @@ impl Preset {
 
 impl Names {
     fn read(&self, headers: &HeaderMap, sent: SystemTime) -> Option<HoldBack> {
-        let remaining = figures::whole(text(headers, self.remaining)?)?;
-        let reset = || (self.parse)(text(headers, self.reset)?, sent);
+        let remaining = lines(headers, self.remaining).filter_map(figures::whole).min()?;
+        let reset = || lines(headers, self.reset).filter_map(|text| (self.parse)(text, sent)).max();
         let next = || match self.limit {
             None => reset(),
             Some(limit) => {
-                let limit = figures::whole(text(headers, limit)?)?;
+                let limit = lines(headers, limit).filter_map(figures::whole).min()?;
                 reset()?.checked_div(u32::try_from(limit).unwrap_or(u32::MAX))
             }
         };

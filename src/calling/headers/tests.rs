@@ -1,4 +1,4 @@
-use http::{HeaderName, HeaderValue};
+use http::HeaderName;
 use proptest::prelude::*;
 
 use super::*;
@@ -188,6 +188,35 @@ fn a_field_that_nobody_writes_that_long_is_as_if_it_were_absent() {
     let lines = [("ratelimit", &*half); 3];
     assert_eq!(held(200, Preset::RateLimit, &lines[..2]), Some(HoldBack::remaining(7)));
     assert_eq!(held(200, Preset::RateLimit, &lines), None, "all of its lines are one field");
+}
+
+#[test]
+fn of_several_lines_of_a_header_the_strictest_counts() {
+    let lines = |[least, other]: [&'static str; 2], [soon, late]: [&'static str; 2]| {
+        [
+            ("x-ratelimit-remaining", other),
+            ("x-ratelimit-remaining", least),
+            ("x-ratelimit-reset", late),
+            ("x-ratelimit-reset", soon),
+        ]
+    };
+    assert_eq!(held(200, Preset::XRateLimit, &lines(["3", "100"], ["5", "60"])), Some(HoldBack::remaining(3)));
+    assert_eq!(held(200, Preset::XRateLimit, &lines(["0", "100"], ["5", "60"])), Some(wait(60)));
+    assert_eq!(held(200, Preset::XRateLimit, &lines(["0", "many"], ["60", "soon"])), Some(wait(60)));
+    let of_requests = [
+        ("x-ratelimit-limit-requests", "60"),
+        ("x-ratelimit-limit-requests", "10"),
+        ("x-ratelimit-remaining-requests", "0"),
+        ("x-ratelimit-reset-requests", "1s"),
+        ("x-ratelimit-reset-requests", "1m30s"),
+    ];
+    assert_eq!(held(200, Preset::OpenAiRequests, &of_requests), Some(wait(9)));
+    for (first, second) in [("5", "60"), ("60", "5"), ("soon", "60"), ("5", "Fri, 15 Jan 2027 08:01:00 GMT")] {
+        let lines = [("retry-after", first), ("retry-after", second)];
+        assert_eq!(held(429, Preset::XRateLimit, &lines), Some(wait(60)), "{first} and {second}");
+    }
+    let lines = [("retry-after-ms", "1000"), ("retry-after-ms", "9000")];
+    assert_eq!(held(429, Preset::XRateLimit, &lines), Some(wait(9)));
 }
 
 #[test]
