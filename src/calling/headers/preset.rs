@@ -131,15 +131,20 @@ impl Preset {
 
 impl Names {
     fn read(&self, headers: &HeaderMap, sent: SystemTime) -> Option<HoldBack> {
-        let remaining = lines(headers, self.remaining).filter_map(figures::whole).min()?;
-        let reset = || lines(headers, self.reset).filter_map(|text| (self.parse)(text, sent)).max();
+        let remaining = values(headers, self.remaining).filter_map(figures::whole).min()?;
+        let reset = || values(headers, self.reset).filter_map(|text| (self.parse)(text, sent)).max();
         let next = || match self.limit {
             None => reset(),
             Some(limit) => {
-                let limit = lines(headers, limit).filter_map(figures::whole).min()?;
+                let limit = values(headers, limit).filter_map(figures::whole).min()?;
                 reset()?.checked_div(u32::try_from(limit).unwrap_or(u32::MAX))
             }
         };
         Some(super::left(remaining, next))
     }
+}
+
+/// Without parameters, such as the window that Docker Hub says: `0;w=21600`.
+fn values<'a>(headers: &'a HeaderMap, name: &str) -> impl Iterator<Item = &'a str> + use<'a> {
+    lines(headers, name).map(|line| line.split_once(';').map_or(line, |(value, _)| value.trim_end()))
 }

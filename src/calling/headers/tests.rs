@@ -158,6 +158,15 @@ fn each_preset_reads_what_its_senders_send() {
 }
 
 #[test]
+fn a_figure_may_have_parameters() {
+    let read = |lines: &[_]| held(200, Preset::RateLimit, lines);
+    assert_eq!(read(&[("ratelimit-remaining", "76;w=21600")]), Some(HoldBack::remaining(76)));
+    let both = [("ratelimit-remaining", "0 ;w=21600"), ("ratelimit-reset", "30;w=21600")];
+    assert_eq!(read(&both), Some(wait(30)));
+    assert_eq!(read(&[("ratelimit-remaining", ";w=21600")]), None);
+}
+
+#[test]
 fn of_several_policies_the_one_is_read_that_is_named() {
     let left = |tokens| Some(HoldBack::remaining(tokens));
     for (name, line, expected) in [
