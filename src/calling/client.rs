@@ -126,7 +126,8 @@ impl<S: Store> ClientLimit<S> {
         Self { max_wait, ..self }
     }
 
-    /// The longest wait that an answer may ask for, whatever it says; an hour if not said. Of a quota by interval or by the
+    /// The longest wait that an answer may ask for, whatever it says, unless what [reads](Self::read_by) it says a shorter
+    /// [one](HoldBack::longest); an hour if not said. Of a quota by interval or by the
     /// calendar, tokens come with the first period after it: see [`HoldBack::retry_after`].
     #[must_use]
     pub fn longest_hold(self, longest_hold: Duration) -> Self {

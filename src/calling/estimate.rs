@@ -132,7 +132,7 @@ impl Said {
     /// What it says so much later, when so many tokens have been given back: it must not be more than was said. What was left
     /// is of that moment, and a bucket that has refilled since is not lowered to it, nor one that was given nothing back.
     fn still(self, back: u64, passed: Duration, longest: Duration) -> Option<Held> {
-        let wait = self.held.hold.longest(longest).wait().saturating_sub(passed);
+        let wait = self.held.hold.within(longest).wait().saturating_sub(passed);
         let left = self.held.hold.left().filter(|_| back > 0 && (passed < FRESH || !wait.is_zero()));
         let news = left.is_some_and(|left| left < self.remaining.saturating_add(back));
         let hold = match left {

@@ -27,7 +27,7 @@ impl<S: Store> Passing<S> {
     /// Of all limits at once, and says whether the store knows now why the request was refused. What gives tokens back comes
     /// before what third parties say is left: they know of it.
     pub(super) async fn pass_on(self, settled: Vec<Adjustment>, held: Vec<Held>) -> bool {
-        let bounded = held.into_iter().map(|held| Held { hold: held.hold.longest(self.longest), ..held });
+        let bounded = held.into_iter().map(|held| Held { hold: held.hold.within(self.longest), ..held });
         let held: Vec<_> = bounded.map(|held| (refused_until(&held), held)).collect();
         for (until, held) in &held {
             if let Some(until) = until {

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use http::{Request, Response};
 use tollgate::{
-    Admin, ClientLimit, ClientLimitError, HoldBack, Key, Limit, Limiter, MemoryStore, Mode, Preset, SqliteStore, Window,
+    Admin, ClientLimit, ClientLimitError, Estimate, HoldBack, Key, Limit, Limiter, ManualClock, MemoryStore, Mode,
+    Preset, SqliteStore, Window,
 };
+use tower::{Layer, ServiceExt, service_fn};
 
 use super::clients::{AnyClient, KINDS};
 use super::replicas::Replicas;
@@ -285,6 +288,37 @@ async fn what_no_preset_reads_a_closure_does_for_its_limit() -> anyhow::Result<(
         limiter.store().reset(&Key::try_from("tokens")?).await?;
         assert_eq!(client.get(&third_party.url("/")).await??, 418);
         assert_eq!((left("requests").await?, left("tokens").await?), (0, 50), "it is of the limit that says nothing");
+    }
+    Ok(())
+}
+
+/// Also when it is passed on once more, with a settlement.
+#[tokio::test(start_paused = true)]
+async fn of_two_longest_waits_the_shorter_one_counts() -> anyhow::Result<()> {
+    let third_party = service_fn(async |_: Request<()>| anyhow::Ok(Response::new(())));
+    for (of_closure, of_client, expected) in [
+        (Some(5), None, 5),
+        (Some(5), Some(60), 5),
+        (Some(60), Some(5), 5),
+        (None, Some(5), 5),
+        (Some(9000), None, 3600),
+    ] {
+        let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "10/s")?;
+        let mut limit = ClientLimit::new(limiter.clone())
+            .read_by(move |_| {
+                let hold = HoldBack::retry_after(Duration::from_secs(8000)).and(HoldBack::remaining(0));
+                Some(of_closure.map_or(hold, |seconds| hold.longest(Duration::from_secs(seconds))))
+            })
+            .settle_later();
+        if let Some(seconds) = of_client {
+            limit = limit.longest_hold(Duration::from_secs(seconds));
+        }
+        let request = Request::get("http://example.com/").body(())?;
+        let answer = limit.layer(third_party).oneshot(request).await.map_err(anyhow::Error::from_boxed)?;
+        let held = async || anyhow::Ok(limiter.allow("example.com").await?.retry_after().as_secs());
+        assert_eq!(held().await?, expected, "{of_closure:?} {of_client:?}");
+        answer.extensions().get::<Estimate>().expect("it was served").settle(0).await?;
+        assert_eq!(held().await?, expected, "{of_closure:?} {of_client:?}, settled");
     }
     Ok(())
 }
