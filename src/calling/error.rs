@@ -15,10 +15,10 @@ pub enum ClientLimitError {
         /// When there could be some.
         retry_after: Duration,
     },
-    /// There is nothing to limit it by.
+    /// There is nothing to limit it by: no host, one that is no [`Key`], or none that was said.
     #[error(
-        "the request has no host to limit it by: send it to an absolute URI (a client that tonic generated: with_origin), or say \
-         what it is limited by: keyed_by"
+        "the request has no key to limit it by: it has no host, or one of more than 255 bytes, or keyed_by says none. Send it to an \
+         absolute URI (a client that tonic generated: with_origin), or say what it is limited by: keyed_by"
     )]
     NoKey,
     /// Two of its limits would take from one bucket.

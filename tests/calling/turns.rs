@@ -202,8 +202,11 @@ async fn a_refusal_empties_a_bucket_that_never_refills() -> anyhow::Result<()> {
 #[tokio::test]
 async fn a_request_that_goes_nowhere_is_refused() -> anyhow::Result<()> {
     let client = AnyClient::new(Kind::Tower, ClientLimit::new(Limiter::new(MemoryStore::new(), "1000/s")?));
-    let refused = client.get("/a/path/alone").await?;
-    assert!(matches!(refused, Err(ClientLimitError::NoKey)), "{refused:?}");
+    let long = format!("http://{}/", "a".repeat(256));
+    for (url, reason) in [("/a/path/alone", "no host"), (&long, "more than 255 bytes")] {
+        let refused = client.get(url).await?.expect_err("nobody knows where to");
+        assert!(matches!(refused, ClientLimitError::NoKey) && refused.to_string().contains(reason), "{url}: {refused}");
+    }
     Ok(())
 }
 
