@@ -8,7 +8,6 @@ mod headers;
 mod outgoing;
 mod passing;
 mod reading;
-mod refusals;
 #[cfg(feature = "reqwest")]
 mod reqwest;
 mod ticket;

@@ -15,6 +15,8 @@ mod holding;
 mod lane;
 mod peek;
 mod policy;
+#[cfg(feature = "_calling")]
+mod refusals;
 mod requests;
 mod reservation;
 mod stack;
@@ -340,6 +342,12 @@ impl<S: Store> Limiter<S> {
         let mut limit = if own { limit.keep(self.keep) } else { limit };
         limit.follow(cost, self.keep);
         Take { cost, keep: self.keep, own, ..Take::of(limit) }
+    }
+
+    /// Of what was asked by this limiter and its clones.
+    #[cfg(feature = "_calling")]
+    pub(crate) fn refusals(&self) -> &refusals::Refusals {
+        &self.lanes.refusals
     }
 
     /// Goes on by itself; [`close`](Self::close) waits for it.

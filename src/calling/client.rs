@@ -1,11 +1,11 @@
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::passing::{Passing, Seen};
+use super::passing::Passing;
 use super::reading::{Cost, OfAnswer, Reading};
 use super::ticket::{Held, Priced, Ticket, Told};
 use super::{Answer, ClientLimitError, Estimate, Outgoing, Preset};
@@ -21,8 +21,8 @@ use crate::{AnyStore, HoldBack, Key, Limit, Limiter, Mode, Store};
 /// An answer of 429, or of 503 or 529 that says `Retry-After`, [holds the bucket back](Limiter::hold_back) for everybody: nobody who
 /// asks after that is sent before its time, unless tokens are given back or the quota is changed meanwhile. The answer goes
 /// to the caller as it is, when the store has been told. Requests in line whose turn would come before that ask for another one
-/// at once, in this process; in others they are sent, and are refused too. With [`read`](Self::read), what other headers say is
-/// passed on as well.
+/// at once, of all clients of one limiter and its clones; in other processes they are sent, and are refused too. With
+/// [`read`](Self::read), what other headers say is passed on as well.
 ///
 /// Requests that are under several limits, as those of a language model are, take [from all of them](Self::and) or wait.
 ///
@@ -38,7 +38,7 @@ pub struct ClientLimit<S: Store = AnyStore> {
     max_wait: Duration,
     settle_within: Duration,
     longest_hold: Duration,
-    seen: Arc<Seen>,
+    missed: Arc<AtomicU64>,
 }
 
 type OfRequest<T> = Arc<dyn Fn(&Outgoing<'_>) -> T + Send + Sync>;
@@ -67,7 +67,7 @@ impl<S: Store> ClientLimit<S> {
             max_wait: Duration::from_secs(30),
             settle_within: Duration::from_secs(600),
             longest_hold: HoldBack::LONGEST,
-            seen: Arc::default(),
+            missed: Arc::default(),
         }
     }
 
@@ -233,7 +233,7 @@ impl<S: Store> ClientLimit<S> {
     /// an estimate was settled too late by the head of its answer.
     #[must_use]
     pub fn missed(&self) -> u64 {
-        self.seen.missed.load(Ordering::Relaxed)
+        self.missed.load(Ordering::Relaxed)
     }
 
     /// What a request takes, unless it is not limited.
@@ -259,7 +259,7 @@ impl<S: Store> ClientLimit<S> {
     pub(super) async fn admit(&self, mut priced: Priced) -> Result<Ticket, ClientLimitError> {
         let until = Instant::now().checked_add(self.max_wait);
         let keys: Vec<Key> = priced.take.keys().cloned().collect();
-        let mut refusals = self.seen.refusals.watch(&keys);
+        let mut refusals = self.limiter.refusals().watch(&keys);
         let mut earliest = Instant::now();
         loop {
             let left = until.map_or(self.max_wait, |until| until.saturating_duration_since(Instant::now()));
@@ -296,8 +296,8 @@ impl<S: Store> ClientLimit<S> {
     /// refusal waits for a settlement, or a store that stalls would keep every answer. A caller who gives up does not stop it.
     pub(super) async fn answered(&self, ticket: Ticket, answer: &Answer<'_>) -> (bool, Option<Estimate>) {
         let Told { settled, held, open } = ticket.told(answer, &self.refused_by);
-        let (limiter, seen) = (self.limiter.clone(), Arc::clone(&self.seen));
-        let passing = Passing { limiter, seen, longest: self.longest_hold };
+        let (limiter, missed) = (self.limiter.clone(), Arc::clone(&self.missed));
+        let passing = Passing { limiter, missed, longest: self.longest_hold };
         let estimate = open.map(|open| Estimate::new(passing.clone(), open));
         if settled.is_empty() && held.is_empty() {
             return (false, estimate);
@@ -327,7 +327,7 @@ impl<S: Store> Clone for ClientLimit<S> {
             reading: Arc::clone(&self.reading),
             others: self.others.clone(),
             refused_by: self.refused_by.clone(),
-            seen: Arc::clone(&self.seen),
+            missed: Arc::clone(&self.missed),
             ..*self
         }
     }

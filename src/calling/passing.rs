@@ -5,21 +5,14 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::refusals::Refusals;
 use super::ticket::Held;
 use crate::{Adjusted, Adjustment, Limiter, Store, TakeError};
-
-/// What clients have seen of answers, their clones too.
-#[derive(Debug, Default)]
-pub(super) struct Seen {
-    pub(super) refusals: Refusals,
-    pub(super) missed: AtomicU64,
-}
 
 /// Tells the store what answers say.
 pub(super) struct Passing<S: Store> {
     pub(super) limiter: Limiter<S>,
-    pub(super) seen: Arc<Seen>,
+    /// Answers that could not be passed on, of the client and its clones.
+    pub(super) missed: Arc<AtomicU64>,
     pub(super) longest: Duration,
 }
 
@@ -31,7 +24,7 @@ impl<S: Store> Passing<S> {
         let held: Vec<_> = bounded.map(|held| (refused_until(&held), held)).collect();
         for (until, held) in &held {
             if let Some(until) = until {
-                self.seen.refusals.add(&held.key, *until);
+                self.limiter.refusals().add(&held.key, *until);
             }
         }
         let is_settled = |(_, held): &(_, Held)| settled.iter().any(|settled| *settled.receipt().key() == held.key);
@@ -52,7 +45,7 @@ impl<S: Store> Passing<S> {
             of_refusal &= passed_on || !refused;
         }
         if !all {
-            self.seen.missed.fetch_add(1, Ordering::Relaxed);
+            self.missed.fetch_add(1, Ordering::Relaxed);
         }
         of_refusal
     }
@@ -62,7 +55,7 @@ impl<S: Store> Passing<S> {
         let (rule, local) = (held.rule.as_ref(), held.local.as_deref());
         let passed_on = self.limiter.hold_back_limit(&held.key, rule, local, held.hold).await.is_ok();
         if let Some(until) = until.filter(|_| passed_on) {
-            self.seen.refusals.is_held(&held.key, until);
+            self.limiter.refusals().is_held(&held.key, until);
         }
         (passed_on, held.refused)
     }
@@ -80,6 +73,6 @@ fn is_paid(settled: &Result<Adjusted, TakeError>) -> bool {
 
 impl<S: Store> Clone for Passing<S> {
     fn clone(&self) -> Self {
-        Self { limiter: self.limiter.clone(), seen: Arc::clone(&self.seen), ..*self }
+        Self { limiter: self.limiter.clone(), missed: Arc::clone(&self.missed), ..*self }
     }
 }

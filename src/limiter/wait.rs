@@ -20,12 +20,20 @@ pub(super) struct Lanes<S: Store> {
     store: Arc<Stack<S>>,
     waiting: Mutex<Waiting<S>>,
     clock: Mutex<StoreClock>,
+    #[cfg(feature = "_calling")]
+    pub(super) refusals: super::refusals::Refusals,
 }
 
 impl<S: Store> Lanes<S> {
     pub(super) fn new(store: Arc<Stack<S>>) -> Self {
         let waiting = Mutex::new(Waiting::new(store.capabilities()));
-        Self { store, waiting, clock: Mutex::default() }
+        Self {
+            store,
+            waiting,
+            clock: Mutex::default(),
+            #[cfg(feature = "_calling")]
+            refusals: super::refusals::Refusals::default(),
+        }
     }
 
     /// Stands in line, and reserves. Who leaves before being asked for takes nothing.

@@ -152,3 +152,15 @@ async fn who_asks_one_of_several_limits_again_is_not_sent_before_the_turn_of_the
     assert_eq!(third_party.sent(), [0, 10_000]);
     Ok(())
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_is_that_of_all_clients_of_one_limiter() -> anyhow::Result<()> {
+    let third_party = ThirdParty::new();
+    let limiter = limiter("1/s burst 1")?;
+    let [one, other] = [limiter.clone(), limiter].map(ClientLimit::new);
+    let (first, behind) = tokio::join!(third_party.asked(&one, Some(20), 1), third_party.asked(&other, None, 3));
+    assert!(matches!(first[..], [(Ok(StatusCode::TOO_MANY_REQUESTS), 100)]), "{first:?}");
+    assert!(behind.iter().all(|(outcome, _)| outcome.is_ok()), "{behind:?}");
+    assert_eq!(third_party.sent(), [0, 20_100, 21_100, 22_100]);
+    Ok(())
+}

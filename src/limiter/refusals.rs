@@ -9,10 +9,10 @@ use tokio::time::Instant;
 
 use crate::Key;
 
-/// Until when others refuse requests in this process, by the keys that somebody waits for: who was given a turn that comes before
-/// asks for another one.
+/// Until when others refuse requests of clients of this limiter and its clones, by the keys that somebody waits for: who was given
+/// a turn that comes before asks for another one.
 #[derive(Debug, Default)]
-pub(super) struct Refusals(Mutex<HashMap<Key, Awaited, RandomState>>);
+pub(crate) struct Refusals(Mutex<HashMap<Key, Awaited, RandomState>>);
 
 #[derive(Debug, Default)]
 struct Awaited {
@@ -28,7 +28,7 @@ struct Awaited {
 
 impl Refusals {
     /// From now until it is dropped, refusals of these keys are seen.
-    pub(super) fn watch<'a>(&'a self, keys: &'a [Key]) -> Watch<'a> {
+    pub(crate) fn watch<'a>(&'a self, keys: &'a [Key]) -> Watch<'a> {
         let mut awaited = self.0.lock();
         for key in keys {
             awaited.entry(key.clone()).or_default().waiters += 1;
@@ -38,14 +38,14 @@ impl Refusals {
     }
 
     /// Turns before `until` are worth nothing any more, and the store does not know yet: nobody asks it again before they have to.
-    pub(super) fn add(&self, key: &Key, until: Instant) {
+    pub(crate) fn add(&self, key: &Key, until: Instant) {
         if let Some(awaited) = self.0.lock().get_mut(key) {
             awaited.add(until);
         }
     }
 
     /// The store knows: neither are those that it has given meanwhile, and nobody need wait for them.
-    pub(super) fn is_held(&self, key: &Key, until: Instant) {
+    pub(crate) fn is_held(&self, key: &Key, until: Instant) {
         if let Some(awaited) = self.0.lock().get_mut(key) {
             awaited.add(until);
             awaited.held = awaited.held.max(Some(until));
@@ -63,7 +63,7 @@ impl Awaited {
 
 /// Somebody who waits for a turn.
 #[derive(Debug)]
-pub(super) struct Watch<'a> {
+pub(crate) struct Watch<'a> {
     refusals: &'a Refusals,
     keys: &'a [Key],
     /// How many refusals of each of them were there when it was asked.
@@ -73,7 +73,7 @@ pub(super) struct Watch<'a> {
 
 impl<'a> Watch<'a> {
     /// Of which of them somebody has been refused, since it was asked last, until after this turn.
-    pub(super) fn refused(&mut self, turn: Instant) -> Vec<&'a Key> {
+    pub(crate) fn refused(&mut self, turn: Instant) -> Vec<&'a Key> {
         let awaited = self.refusals.0.lock();
         let news = self.keys.iter().zip(&mut self.seen).filter_map(|(key, seen)| {
             let Awaited { refused, until, .. } = awaited[key];
@@ -83,7 +83,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Returns once that is so, and the store knows: whoever waits for this turn need not do so any longer.
-    pub(super) async fn is_void(&self, turn: Instant) {
+    pub(crate) async fn is_void(&self, turn: Instant) {
         let _asleep = Asleep::new(self, turn);
         while !self.is_held(turn) {
             self.wakes.notified().await;
