@@ -175,7 +175,7 @@ pub enum TakeError {
          raise MemoryStore::most_keys"
     )]
     TooManyKeys(Key),
-    /// The store remembers as many requests as it may, and none of them has expired. Nothing was taken or given back.
+    /// The store remembers the ids of as many requests as it may, and none of them has expired. Nothing was taken or given back.
     #[error("there is no room to remember request {0}: hold ids for a shorter time, or raise MemoryStore::most_keys")]
     TooManyIds(Uuid),
     /// The limits of the request have costs of their own, and were to be settled or refunded as if they had one.

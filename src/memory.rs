@@ -14,6 +14,7 @@ use crate::answer::Answer;
 use crate::book;
 use crate::hold_back::held;
 use crate::receipt::AdjustmentKind;
+use crate::take::IdOf;
 use crate::{
     Adjusted, Adjustment, BucketLevel, Capabilities, Clock, Decision, Error, HoldBack, Key, Limit, Mode, Outcome,
     ProcessClock, Rule, Store, SweepCursor, Swept, Take, TakeError, Window, WindowLevel,
@@ -32,10 +33,11 @@ mod windows;
 ///
 /// When a bucket is empty, requests are denied at once. It holds a million keys unless said; beyond that, buckets that are
 /// full are forgotten, which nobody notices, unless a request that used more than its estimate is settled later, and never
-/// others: if there are none, a new key is an error ([`TakeError::TooManyKeys`]). It remembers a million requests likewise,
-/// by their ids or because they were given back, until they expire; for more of them, or for more than half a million of one
-/// key, it has no room ([`TakeError::TooManyIds`]), and takes and gives back nothing. Those that a client's limit has settled
-/// make room for others.
+/// others: if there are none, a new key is an error ([`TakeError::TooManyKeys`]). It remembers the ids of a million requests
+/// likewise, until they expire; for more of them, or for more than half a million of one key, it has no room
+/// ([`TakeError::TooManyIds`]), and takes and gives back nothing. What was given back of requests without an id, and what a
+/// client's limit has settled, needs none of that room: of those it remembers the latest half a million, and what
+/// [`adjust`](Store::adjust) is told twice counts once for so long.
 ///
 /// ```
 /// use tollgate::{Limiter, MemoryStore, Quota};
@@ -82,13 +84,14 @@ impl<C: Clock> MemoryStore<C> {
         Self { shards, hasher, rules: RuleBook::default(), stats: Mutex::default(), clock }
     }
 
-    /// How many keys it holds at most, and of how many requests it remembers the ids or that they were given back; each
-    /// rounded up to a multiple of the number of its shards, 64, and a million if not said.
+    /// How many keys it holds at most, and of how many requests it remembers the ids; each rounded up to a multiple of the
+    /// number of its shards, 64, and a million if not said.
     ///
     /// Each shard holds its part: one whose buckets are none of them full again refuses a new key as
     /// [`TooManyKeys`](crate::TakeError::TooManyKeys) while others have room. Where there are few, give several times as many
     /// as are in use at once. Of requests, half of the room is the shards' own, and half is for whichever need more: so those
-    /// for one key have half of it, and a little.
+    /// for one key have half of it, and a little. What was given back of those without an id is remembered beside, by each
+    /// shard half as much as it holds keys, of which the oldest goes when there is more.
     #[must_use]
     pub fn most_keys(self, keys: usize) -> Self {
         let keys = keys.div_ceil(SHARDS).max(1);
@@ -199,7 +202,7 @@ impl<C: Clock> MemoryStore<C> {
             }
             if let (Some(id), Some(receipt), false) = (take.id, answer.receipt(take.request_at(place)), held) {
                 let receipts = &mut guards.shard(self.shard_of(key)).receipts;
-                receipts.grant(id, key, receipt, take.has_fresh_id(), now.saturating_add(take.hold_ns()));
+                receipts.grant(id, key, receipt, take.id_of, now.saturating_add(take.hold_ns()));
             }
         }
         let decisions = answers
@@ -215,7 +218,8 @@ impl<C: Clock> MemoryStore<C> {
         let now = self.clock.now();
         let of = if receipt.window { receipt.key.of_window() } else { receipt.key.clone() };
         let held = shard.receipts.find(receipt.id, &of);
-        if held.is_none() && !matches!(kind, AdjustmentKind::Settle(_)) {
+        let may_be_repeated = receipt.id_of == IdOf::Caller && !matches!(kind, AdjustmentKind::Settle(_));
+        if held.is_none() && may_be_repeated {
             shard.receipts.make_room(receipt.id, &of, now)?;
         }
         let (adjusted, held) = if receipt.window {
@@ -225,7 +229,7 @@ impl<C: Clock> MemoryStore<C> {
         };
         shard.given_back(&receipt.key);
         if let Some(held) = held {
-            shard.receipts.write(receipt.id, &of, held);
+            shard.receipts.write(receipt.id, &of, held, receipt.id_of);
         }
         adjusted.map_err(|_| TakeError::UnknownBucket(receipt.key.clone()))
     }

@@ -2,12 +2,14 @@ use uuid::Uuid;
 
 use crate::Key;
 use crate::bucket;
-use crate::take::IfLocked;
+use crate::take::{IdOf, IfLocked};
 
 /// What a grant leaves in the hands of the caller for each bucket, to give tokens back with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
     pub(crate) id: Uuid,
+    /// One that the crate made is nobody's to repeat a request with.
+    pub(crate) id_of: IdOf,
     pub(crate) key: Key,
     pub(crate) taken: bucket::Receipt,
     /// Whether the key's sliding window granted, and not its bucket.
@@ -20,7 +22,8 @@ impl Receipt {
     #[must_use]
     pub fn new(id: Uuid, key: Key, cost: u64) -> Self {
         let cost = i64::try_from(cost).unwrap_or(i64::MAX).clamp(1, bucket::MOST_TOKENS);
-        Self { id, key, taken: bucket::Receipt { cost, granted: 0, acts_at: 0 }, window: false }
+        let taken = bucket::Receipt { cost, granted: 0, acts_at: 0 };
+        Self { id, id_of: IdOf::Caller, key, taken, window: false }
     }
 
     /// The same, for requests that the key's sliding window granted at this time since 1970.

@@ -3,6 +3,8 @@
 // Nothing outside uses a test.
 #![allow(unreachable_pub)]
 
+#[path = "memory/ids.rs"]
+mod ids;
 mod scenarios;
 mod waiters;
 
@@ -15,7 +17,7 @@ use scenarios::World;
 use scenarios::memory::Memory;
 use tollgate::{
     Adjusted, Adjustment, Admin, Clock, Error, Filter, Key, Limiter, ManualClock, MemoryStore, Mode, Origin, Outcome,
-    Override, ProcessClock, Quota, Receipt, Rule, Store, SweepCursor, Swept, SystemClock, Take, TakeError, Window,
+    Override, ProcessClock, Quota, Receipt, Rule, Store, SweepCursor, Swept, SystemClock, Take, TakeError,
 };
 use uuid::Uuid;
 
@@ -149,64 +151,6 @@ async fn a_full_store_has_room_as_soon_as_a_window_is_empty() -> anyhow::Result<
     assert_eq!(granted(2000, "window", "1 in 1s at 1s"), 128 - slow);
     clock.advance(Duration::from_secs(2));
     assert_eq!(granted(2000, "other", "1/d"), 128 - slow);
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_store_that_remembers_as_many_ids_as_it_may_forgets_none_early() -> anyhow::Result<()> {
-    let clock = ManualClock::default();
-    let key = Key::try_from("one")?;
-    let (bucket, window) = ("1000000/d".parse::<Quota>()?, "1000000 in 1d at 1h".parse::<Window>()?);
-    for rule in [Rule::Quota(bucket), Rule::Window(window)] {
-        let take = |id, hold| Take::from(key.clone()).rule(rule.clone()).id(id, hold);
-        // One of as many as there may be for a key expires.
-        let (kept, expiring) = (Uuid::new_v4(), Uuid::new_v4());
-        let store = store_of(&clock, 2);
-        for id in [kept].into_iter().chain((0..63).map(|_| Uuid::new_v4())) {
-            assert!(store.decide(&take(id, Duration::MAX))?.is_granted());
-        }
-        let decision = store.decide(&take(expiring, Duration::from_secs(10)))?;
-        assert!(decision.is_granted());
-        let left = decision.remaining();
-        for _ in 0..1000 {
-            let id = Uuid::new_v4();
-            assert_eq!(store.decide(&take(id, Duration::from_secs(1))), Err(TakeError::TooManyIds(id)));
-        }
-        // Those that are known pay no second time, and what was refused took nothing.
-        for id in [kept, expiring] {
-            let again = store.decide(&take(id, Duration::MAX))?;
-            assert_eq!((again.is_granted(), again.remaining()), (true, left));
-        }
-        // Giving back would have to be remembered, too.
-        assert!(store.decide(&Take::from(key.clone()).rule(rule.clone()))?.is_granted());
-        let receipt = Receipt::new(Uuid::new_v4(), key.clone(), 1);
-        let granted_at = Duration::from_nanos(clock.now().unsigned_abs());
-        let refund = if rule == Rule::Window(window) { receipt.in_window(granted_at) } else { receipt }.refund(1);
-        assert!(matches!(store.adjust(std::slice::from_ref(&refund)).await?[..], [Err(TakeError::TooManyIds(_))]));
-        clock.advance(Duration::from_secs(10));
-        assert_eq!(store.adjust(std::slice::from_ref(&refund)).await?, [Ok(Adjusted::Done(1))]);
-        assert_eq!(store.adjust(&[refund]).await?, [Ok(Adjusted::Repeated)]);
-        let id = Uuid::new_v4();
-        assert_eq!(store.decide(&take(id, Duration::MAX)), Err(TakeError::TooManyIds(id)), "one is held for ever");
-    }
-    Ok(())
-}
-
-#[test]
-fn requests_for_one_key_are_remembered_in_half_of_the_room_and_those_for_others_have_theirs() -> anyhow::Result<()> {
-    let store = store_of(&ManualClock::default(), 4);
-    let remembered = |keys: &mut dyn Iterator<Item = String>| -> anyhow::Result<usize> {
-        let takes = keys.map(|key| {
-            let take = Take::from(Key::try_from(key)?).rule("1000/d".try_into()?);
-            anyhow::Ok(take.id(Uuid::new_v4(), Duration::from_secs(60)))
-        });
-        let takes = takes.collect::<anyhow::Result<Vec<_>>>()?;
-        Ok(takes.iter().filter(|take| store.decide(take).is_ok()).count())
-    };
-    assert_eq!(remembered(&mut std::iter::repeat_n("one".to_owned(), 1000))?, 2 + 2 * 64);
-    // Two in each of the other shards.
-    let others = remembered(&mut (0..5000).map(|key| format!("key:{key}")))?;
-    assert_eq!(others, 2 * 63);
     Ok(())
 }
 

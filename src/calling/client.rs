@@ -222,7 +222,7 @@ impl<S: Store> ClientLimit<S> {
     /// So long a request is remembered that nobody settles; in a database one that is settled, a day. A
     /// [`MemoryStore`](crate::MemoryStore) has room for half a million of one bucket, unless
     /// [`most_keys`](crate::MemoryStore::most_keys) says otherwise: in ten minutes, for 800 a second. Those that are settled
-    /// make room for others, so that only those count whose estimates stand. Beyond that nothing is sent
+    /// need none of it, so that only those count whose estimates stand. Beyond that nothing is sent
     /// ([`TakeError::TooManyIds`](crate::TakeError::TooManyIds)).
     #[must_use]
     pub fn settle_within(self, hold: Duration) -> Self {

@@ -2,11 +2,12 @@ use std::sync::Arc;
 
 use tokio::runtime::Handle;
 use tokio::sync::OwnedRwLockReadGuard;
-use uuid::Uuid;
 
 use super::books::{Batch, Unsized};
 use super::held::{Held, ns};
 use super::lender::Lender;
+use crate::receipt::receipt_id;
+use crate::take::IdOf;
 use crate::{Adjustment, Clock, Decision, Mode, Outcome, Receipt, Source, Store};
 
 /// Somebody who asks for more tokens: of each lease, one at a time, however it ends.
@@ -84,10 +85,8 @@ impl<S: Store, C: Clock> Lender<S, C> {
 /// What was taken, if something was: not by a fallback, and not where a mode decided.
 fn receipt(held: &Held, decision: &Decision) -> Option<Receipt> {
     let (_, taken) = decision.taken().next()?;
-    let mut id = [0; 16];
-    fastrand::fill(&mut id);
-    let id: Uuid = uuid::Builder::from_random_bytes(id).into_uuid();
-    decision.is_granted().then(|| Receipt { id, key: held.ask.key().clone(), taken, window: false })
+    let (id, key) = (receipt_id(), held.ask.key().clone());
+    decision.is_granted().then_some(Receipt { id, id_of: IdOf::Crate, key, taken, window: false })
 }
 
 impl Drop for Debiting {

@@ -10,6 +10,7 @@ use super::stack::Stack;
 use super::switched::Switched;
 use super::turns::{Place, Turns};
 use crate::receipt::receipt_id;
+use crate::take::IdOf;
 use crate::{Adjusted, Adjustment, AnyStore, Decision, Error, Mode, Receipt, Store, Take, TakeError};
 
 /// Tokens that were taken for now or for later, or the answer that they were not.
@@ -30,9 +31,10 @@ pub struct Reservation<S: Store = AnyStore> {
 
 impl<S: Store> Reservation<S> {
     pub(super) fn new(store: Arc<Stack<S>>, take: &Take, decision: Decision) -> Self {
-        let id = take.id.unwrap_or_else(receipt_id);
+        let (id, id_of) = take.id.map_or_else(|| (receipt_id(), IdOf::Crate), |id| (id, take.id_of));
         let receipt = |(place, taken): (usize, _)| Receipt {
             id,
+            id_of,
             key: take.limits[place].key.clone(),
             taken,
             window: take.window().is_some(),

@@ -6,6 +6,7 @@ use uuid::Uuid;
 pub(super) use self::room::Room;
 use crate::book::{Held, State};
 use crate::bucket::{NEVER_NS, Receipt};
+use crate::take::IdOf;
 use crate::{Key, TakeError};
 
 mod room;
@@ -14,7 +15,8 @@ mod room;
 #[derive(Debug)]
 pub(super) struct Receipts {
     held: HashMap<(Uuid, Key), Kept>,
-    /// Those that nobody repeats, and that are settled or cancelled: the first to go, the oldest first.
+    /// Those that nobody repeats, and that nothing becomes of any more, the oldest first. They take no room of others: beyond
+    /// what is the shard's own, the oldest are forgotten.
     done: VecDeque<(Uuid, Key)>,
     room: Arc<Room>,
     /// How many there are beyond what is the shard's own.
@@ -26,8 +28,13 @@ pub(super) struct Receipts {
 #[derive(Debug)]
 struct Kept {
     held: Held,
-    /// Whether the id was made for this request alone.
-    fresh: bool,
+    id_of: IdOf,
+}
+
+impl Kept {
+    fn is_done(&self) -> bool {
+        self.id_of == IdOf::Crate && self.held.state != State::Open
+    }
 }
 
 impl Receipts {
@@ -54,20 +61,15 @@ impl Receipts {
         self.find(id, key).filter(|held| held.expires_at > now)
     }
 
-    /// Whether one may be written, before anything else is. If there is no room, those that have expired are forgotten, and
-    /// then those that are done and that nobody repeats; never others: who repeats a request would pay twice.
+    /// Whether one may be written that somebody may repeat, before anything else is. If there is no room, those that have
+    /// expired are forgotten, and never others: who repeats a request would pay twice.
     pub(super) fn make_room(&mut self, id: Uuid, key: &Key, now: i64) -> Result<(), TakeError> {
-        let has_room = |receipts: &Self| receipts.room.is_left(receipts.held.len());
+        let has_room = |receipts: &Self| receipts.room.is_left(receipts.repeatable());
         if !has_room(self) && now >= self.none_expires_before {
             self.sweep(now);
         }
-        let fits = |receipts: &Self| has_room(receipts) || receipts.held.contains_key(&(id, key.clone()));
-        while !fits(self) {
-            let Some(done) = self.done.pop_front() else { return Err(TakeError::TooManyIds(id)) };
-            self.held.remove(&done);
-            self.count();
-        }
-        Ok(())
+        let fits = has_room(self) || self.held.contains_key(&(id, key.clone()));
+        if fits { Ok(()) } else { Err(TakeError::TooManyIds(id)) }
     }
 
     /// The keys of requests that can be settled.
@@ -76,23 +78,26 @@ impl Receipts {
         self.held.iter().filter(|(_, kept)| is_open(&kept.held)).map(|((_, key), _)| key).collect()
     }
 
-    pub(super) fn grant(&mut self, id: Uuid, key: &Key, receipt: Receipt, fresh: bool, expires_at: i64) {
-        self.insert(id, key, Kept { held: Held { receipt, state: State::Open, expires_at }, fresh });
+    pub(super) fn grant(&mut self, id: Uuid, key: &Key, receipt: Receipt, id_of: IdOf, expires_at: i64) {
+        self.insert(id, key, Kept { held: Held { receipt, state: State::Open, expires_at }, id_of });
     }
 
-    /// What has become of one.
-    pub(super) fn write(&mut self, id: Uuid, key: &Key, held: Held) {
-        let fresh = self.held.get(&(id, key.clone())).is_some_and(|kept| kept.fresh);
-        // One that was refunded could be refunded again.
-        if fresh && matches!(held.state, State::Settled | State::Cancelled) {
-            self.done.push_back((id, key.clone()));
-        }
-        self.insert(id, key, Kept { held, fresh });
+    /// What has become of one; whose id it is, is for the request to say, if that is remembered.
+    pub(super) fn write(&mut self, id: Uuid, key: &Key, held: Held, id_of: IdOf) {
+        let id_of = self.held.get(&(id, key.clone())).map_or(id_of, |kept| kept.id_of);
+        self.insert(id, key, Kept { held, id_of });
     }
 
     fn insert(&mut self, id: Uuid, key: &Key, kept: Kept) {
         self.none_expires_before = self.none_expires_before.min(kept.held.expires_at);
-        self.held.insert((id, key.clone()), kept);
+        let (receipt, is_done) = ((id, key.clone()), kept.is_done());
+        if self.held.insert(receipt.clone(), kept).is_some_and(|before| before.is_done()) {
+            // It had expired, and somebody asked with its id.
+            self.done.retain(|done| *done != receipt);
+        }
+        if is_done {
+            self.done.push_back(receipt);
+        }
         self.count();
     }
 
@@ -113,6 +118,16 @@ impl Receipts {
 
     /// After there are more of them, or fewer.
     fn count(&mut self) {
-        self.lent = self.room.lend(self.lent, self.held.len());
+        while self.done.len() > self.room.own
+            && let Some(oldest) = self.done.pop_front()
+        {
+            self.held.remove(&oldest);
+        }
+        self.lent = self.room.lend(self.lent, self.repeatable());
+    }
+
+    /// How many there are that need room.
+    fn repeatable(&self) -> usize {
+        self.held.len() - self.done.len()
     }
 }

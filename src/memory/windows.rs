@@ -24,7 +24,7 @@ impl<C: Clock> MemoryStore<C> {
         if let (Some(id), Ok(decision), None) = (take.id, &outcome, held)
             && let Some((_, receipt)) = decision.taken().next()
         {
-            shard.receipts.grant(id, &of, receipt, take.has_fresh_id(), now.saturating_add(take.hold_ns()));
+            shard.receipts.grant(id, &of, receipt, take.id_of, now.saturating_add(take.hold_ns()));
         }
         outcome
     }

@@ -1,11 +1,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How many requests all shards of a store remember. Half of it is theirs, each its part, so that nobody is kept out by those
-/// of another shard; half is for whichever need more: those for one key are all in one shard.
+/// How many requests that somebody may repeat all shards of a store remember. Half of it is theirs, each its part, so that
+/// nobody is kept out by those of another shard; half is for whichever need more: those for one key are all in one shard.
 #[derive(Debug)]
 pub(in crate::memory) struct Room {
-    own: usize,
+    pub(super) own: usize,
     common: usize,
     lent: AtomicUsize,
 }
