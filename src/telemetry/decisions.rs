@@ -22,6 +22,8 @@ pub(crate) struct Decisions {
     nobodys: Seldom,
     #[cfg(feature = "tower")]
     without_terms: Seldom,
+    #[cfg(feature = "tower")]
+    refunds: Seldom,
 }
 
 impl Decisions {
@@ -38,6 +40,8 @@ impl Decisions {
             nobodys: Seldom::default(),
             #[cfg(feature = "tower")]
             without_terms: Seldom::default(),
+            #[cfg(feature = "tower")]
+            refunds: Seldom::default(),
         }
     }
 
@@ -156,6 +160,19 @@ impl Decisions {
             event!(WARN, limiter = limiter, error = error, cause = cause, "no terms for a request");
         } else {
             event!(DEBUG, limiter = limiter, error = error, cause = cause, "no terms for a request");
+        }
+    }
+
+    /// What a request did not use was not given back, or nobody knows whether it was: its client pays for it.
+    #[cfg(feature = "tower")]
+    pub(crate) fn not_refunded(&self, error: &Error) {
+        let (limiter, kind, code) = (self.limiter.as_str(), kind(error), code(error));
+        let (code, cause) = (code.as_deref(), self.cause(error));
+        count!(names::REFUND_ERRORS, 1, "limiter" => self.limiter.to_string(), "error" => kind);
+        if self.refunds.is_due() {
+            event!(WARN, limiter = limiter, error = kind, code = code, cause = cause, "could not give back");
+        } else {
+            event!(DEBUG, limiter = limiter, error = kind, code = code, cause = cause, "could not give back");
         }
     }
 

@@ -25,6 +25,9 @@ pub(super) trait Gate: Send + Sync {
     /// Tells of a request that the service has no terms for: it is refused, unless all is only for show.
     fn failed(&self, error: &Error);
 
+    /// Tells of what a request did not use and was not given back.
+    fn not_refunded(&self, error: &Error);
+
     /// Whether it is switched off, or to shadow.
     fn lets_pass(&self) -> bool;
 
@@ -63,6 +66,10 @@ impl<S: Store> Gate for Limiter<S> {
 
     fn failed(&self, error: &Error) {
         self.decisions.without_terms(error);
+    }
+
+    fn not_refunded(&self, error: &Error) {
+        self.decisions.not_refunded(error);
     }
 
     fn lets_pass(&self) -> bool {

@@ -150,9 +150,11 @@ impl RateLimitLayer {
             let unused = limit.and_then(|limit| limit.refund.as_ref()).or(self.refund.as_ref());
             unused.map_or(0, |unused| unused(response, receipt.cost()))
         });
-        if let Some(refund) = refund {
-            // A client that goes away now does not keep the tokens. What cannot be given back is used.
-            drop(refund.await);
+        // A client that goes away now does not keep the tokens. What cannot be given back is used.
+        if let Some(refund) = refund
+            && let Err(error) = refund.await
+        {
+            self.gate.not_refunded(&error);
         }
     }
 }

@@ -3,6 +3,7 @@
 mod operations;
 mod outage;
 mod recorded;
+mod refunds;
 mod shadow;
 mod sources;
 mod told;
@@ -321,6 +322,7 @@ async fn exercise(handle: &PrometheusHandle) -> anyhow::Result<()> {
         tokio::task::yield_now().await;
     }
     lease.store().close().await?;
+    refunds::a_refund_that_fails(&refunds::limiter()?).await?;
     shadow::nobodys_request().await
 }
 
