@@ -4,9 +4,9 @@ use http::HeaderMap;
 use smallvec::SmallVec;
 
 use super::gate::Charge;
-use super::headers::{add_policy, add_rate_limit};
+use super::headers::{add_policy, add_rate_limit, is_limited};
 use super::terms::LayerLimit;
-use crate::{Decision, Mode, Source, Take};
+use crate::{Decision, Source, Take};
 
 /// What a request for tokens came to.
 pub(super) struct Answer<'a> {
@@ -34,7 +34,7 @@ impl Answer<'_> {
         }
         for decision in self.decision.each() {
             let (limit, asked) = (self.limits[decision.limit()], &self.take.limits[decision.limit()]);
-            if !served || (decision.is_granted() && decision.mode() == Mode::Enforce) {
+            if !served || is_limited(decision) {
                 add_rate_limit(headers, &limit.name, asked.kept(), decision);
                 add_policy(headers, &limit.name, limit.unit.as_deref(), asked.rule(), asked.kept(), decision);
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
-use crate::{Decision, Mode, Quota, Rule};
+use crate::{Decision, Mode, Quota, Rule, Source};
 
 /// Which answers have the headers `RateLimit` and `RateLimit-Policy`. Denials have `Retry-After` in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,6 +41,11 @@ pub(super) fn add_rate_limit(headers: &mut HeaderMap, limit: &str, kept: u64, de
         let _ = write!(item, ";t={seconds}");
     }
     add(headers, RATE_LIMIT, &item);
+}
+
+/// Whether a limit granted, of which there is something to say then: not a mode or a fallback, and not where there is none.
+pub(super) fn is_limited(granted: &Decision) -> bool {
+    granted.mode() == Mode::Enforce && granted.source() != Source::Fallback && granted.remaining() != u64::MAX
 }
 
 /// Whether it is denied whatever the tokens, so that those that are left are of no use.

@@ -10,8 +10,8 @@ use http::{HeaderMap, Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::Refusal;
-use super::headers::{add_policy, add_rate_limit};
-use crate::{Decision, Mode, Rule, Source};
+use super::headers::{add_policy, add_rate_limit, is_limited};
+use crate::{Decision, Rule, Source};
 
 /// Problem details (RFC 9457), `application/problem+json`; a denial is of the type `quota-exceeded` of the `RateLimit`
 /// headers' draft, or if a [`Fallback`](crate::Fallback) denied, `temporary-reduced-capacity`, and names the limit. That is 429
@@ -49,8 +49,7 @@ pub fn message(refusal: &Refusal, _request: &Parts) -> Response<Bytes> {
 /// What a limiter [keeps](crate::LimiterBuilder::keep) for others is not known here, and so it is among what is left: of such
 /// a limiter a [layer](super::RateLimitLayer) says only what the client can have.
 pub fn add_headers(headers: &mut HeaderMap, limit: &str, decision: &Decision) {
-    let limited = decision.mode() == Mode::Enforce && decision.source() != Source::Fallback;
-    if decision.is_granted() && (!limited || decision.remaining() == u64::MAX) {
+    if decision.is_granted() && !is_limited(decision) {
         return;
     }
     // What the request kept for others, and its own terms, are not known here.
