@@ -26,8 +26,9 @@ impl Answer<'_> {
         &self.limits[self.decision.limit()].name
     }
 
-    /// Adds what is left under each limit, and its terms. Where nothing limited the request, there is nothing to say.
-    pub(super) fn add_headers(&self, headers: &mut HeaderMap) {
+    /// Adds what is left under each limit, and its terms, to an answer, which may be a denial. Where nothing
+    /// limited the request, there is nothing to say.
+    pub(super) fn add_headers(&self, headers: &mut HeaderMap, denied: bool) {
         let served = self.decision.is_granted();
         if served && self.decision.source() == Source::Fallback {
             return;
@@ -35,7 +36,7 @@ impl Answer<'_> {
         for decision in self.decision.each() {
             let (limit, asked) = (self.limits[decision.limit()], &self.take.limits[decision.limit()]);
             if !served || is_limited(decision) {
-                add_rate_limit(headers, &limit.name, asked.kept(), decision);
+                add_rate_limit(headers, &limit.name, asked.kept(), decision, denied);
                 add_policy(headers, &limit.name, limit.unit.as_deref(), asked.rule(), asked.kept(), decision);
             }
         }

@@ -27,16 +27,17 @@ pub(super) fn set_retry_after(headers: &mut HeaderMap, seconds: Option<u64>) {
     }
 }
 
-/// Adds what is left under a limit beside what it keeps for others, and until when, after `Retry-After` if there is one.
-pub(super) fn add_rate_limit(headers: &mut HeaderMap, limit: &str, kept: u64, decision: &Decision) {
+/// Adds what is left under a limit beside what it keeps for others, and until when, unless another one denied the request.
+pub(super) fn add_rate_limit(headers: &mut HeaderMap, limit: &str, kept: u64, decision: &Decision, denied: bool) {
     let mut item = string(limit);
     let left = if is_blocked(decision) { 0 } else { decision.remaining().saturating_sub(kept) };
     // Infallible, as any writing to a String.
     let _ = write!(item, ";r={}", left.min(MOST));
     // How long what is left must last; when there is none, or too little, when there is enough again.
     let until = if decision.is_granted() && left > 0 { decision.reset_after() } else { decision.retry_after() };
-    // `Retry-After` should be no earlier than the end of any window beside it, and is when the limits that deny do no more.
-    let is_said = !decision.is_granted() || !headers.contains_key(RETRY_AFTER);
+    // `Retry-After` should be no earlier than the end of any window beside it, and is when the limits that deny do no more: where
+    // there is none, never.
+    let is_said = !decision.is_granted() || !(denied || headers.contains_key(RETRY_AFTER));
     if let Some(seconds) = whole_seconds(until).filter(|_| is_said) {
         let _ = write!(item, ";t={seconds}");
     }

@@ -53,7 +53,7 @@ pub fn add_headers(headers: &mut HeaderMap, limit: &str, decision: &Decision) {
         return;
     }
     // What the request kept for others, and its own terms, are not known here.
-    add_rate_limit(headers, limit, 0, decision);
+    add_rate_limit(headers, limit, 0, decision, !decision.is_granted());
     add_policy(headers, limit, None, &Rule::Provisioned, 0, decision);
 }
 

@@ -86,7 +86,9 @@ where
     let (mut head, body) = inner.call(Request::from_parts(head, body)).await?.into_parts();
     if let Some(answer) = answer {
         if layer.headers == RateLimitHeaders::Always && !layer.shadow {
-            answer.add_headers(&mut head.headers);
+            // Of a layer further inside, or of a handler.
+            let denied = matches!(head.extensions.get(), Some(Refusal::Denied { .. }));
+            answer.add_headers(&mut head.headers, denied);
         }
         // Whoever is further inside has said more of this request, if only why it was refused. A trial says nothing.
         if !layer.shadow {
@@ -120,7 +122,7 @@ impl RateLimitLayer {
         let mut response = self.answer_to(refusal, request);
         set_retry_after(response.headers_mut(), refusal.retry_after());
         if let Some(answer) = answer.filter(|_| self.headers != RateLimitHeaders::Never) {
-            answer.add_headers(response.headers_mut());
+            answer.add_headers(response.headers_mut(), true);
         }
         if request.method == Method::HEAD {
             leave_out_body(&mut response);

@@ -118,6 +118,31 @@ async fn what_the_limiter_keeps_for_others_is_not_told_as_left() -> anyhow::Resu
     Ok(())
 }
 
+/// `Retry-After` would be later, or there is none.
+#[tokio::test]
+async fn a_denial_says_no_time_of_limits_that_did_not_deny() -> anyhow::Result<()> {
+    let layer = |name: &'static str, rule: &str| {
+        let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), rule)?;
+        anyhow::Ok(RateLimitLayer::new(limiter).name(name).key(Everybody).headers(RateLimitHeaders::Always))
+    };
+    for (denies, until) in [("1 once", ""), ("1/h", ";t=3600")] {
+        let both = layer("a", denies)?.and("b", Everybody, Quota::per_minute(10))?;
+        let router = || Router::new().route("/", get(|| async {}));
+        let nested = router().layer(layer("a", denies)?).layer(layer("b", "10/min")?);
+        for (router, left) in [(router().layer(both), 9), (nested, 8)] {
+            let server = Server::start(router).await?;
+            let client = Client::new(server.address);
+            client.get("/").await?;
+            let denied = client.get("/").await?;
+            assert_eq!(denied.status, StatusCode::TOO_MANY_REQUESTS);
+            let said = denied.headers.get_all("ratelimit").iter().map(|line| line.to_str());
+            let expected = [format!("\"a\";r=0{until}"), format!("\"b\";r={left}")];
+            assert_eq!(said.collect::<Result<Vec<_>, _>>()?, expected, "{denies}");
+        }
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn only_those_that_are_wanted_are_sent() -> anyhow::Result<()> {
     for (wanted, served, denied) in [
