@@ -4,11 +4,13 @@ use http::StatusCode;
 use http::request::Parts;
 
 use super::key::join;
+use crate::KeyError;
 
 /// Whose request it is: what tells the requests of one bucket from those of others.
 ///
 /// A closure that gives a text or none is one, and so are up to four together, in a tuple: their texts are joined by
-/// length, so that `("ab", "c")` and `("a", "bc")` are two keys. What is too long for a [`Key`](crate::Key) is hashed.
+/// length, so that `("ab", "c")` and `("a", "bc")` are two keys. What is too long for a [`Key`](crate::Key) is hashed. An empty
+/// text is no key, nor a part of one: such requests are refused with 400.
 ///
 /// It sees the head of the request, before anything has read its body. Limit by what the network or your authentication
 /// says: who chooses their own key has as many buckets as they like, or uses up somebody else's.
@@ -47,13 +49,19 @@ where
     }
 }
 
+/// What a request says. It said it wrongly if that is empty: nobody passes by that.
+pub(super) fn text(extractor: &(impl KeyExtractor + ?Sized), request: &Parts) -> Result<String, NoKey> {
+    let text = extractor.extract(request)?;
+    if text.is_empty() { Err(NoKey::new(StatusCode::BAD_REQUEST, KeyError::Empty.to_string())) } else { Ok(text) }
+}
+
 macro_rules! tuple {
     ($($part:ident)+) => {
         impl<$($part: KeyExtractor),+> KeyExtractor for ($($part,)+) {
             #[allow(non_snake_case, reason = "the parts are named as their types")]
             fn extract(&self, request: &Parts) -> Result<String, NoKey> {
                 let ($($part,)+) = self;
-                Ok(join(&[$($part.extract(request)?.as_str()),+]))
+                Ok(join(&[$(text($part, request)?.as_str()),+]))
             }
         }
     };

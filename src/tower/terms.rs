@@ -1,8 +1,9 @@
 use std::sync::Arc;
 
 use http::request::Parts;
-use http::{StatusCode, response};
+use http::response;
 
+use super::extract::text;
 use super::gate::Gate;
 use super::key::{alone, join, key};
 use super::{KeyExtractor, NoKey};
@@ -69,10 +70,9 @@ impl LayerLimit {
     }
 
     pub(super) fn key(&self, request: &Parts) -> Result<Key, Unanswered> {
-        let text = self.key.extract(request).map_err(Unanswered::NoKey)?;
+        let text = text(&*self.key, request).map_err(Unanswered::NoKey)?;
         let text = if self.named { join(&[&self.name, &text]) } else { alone(text) };
-        // It was said, and wrongly: nobody passes by that.
-        key(&text).map_err(|error| Unanswered::NoKey(NoKey::new(StatusCode::BAD_REQUEST, error.to_string())))
+        key(&text).map_err(|error| Unanswered::Failed(error.into()))
     }
 
     pub(super) fn rule(&self, request: &Parts, limiter: &dyn Gate) -> Result<Rule, Unanswered> {
@@ -126,15 +126,17 @@ mod tests {
             name in ".{0,8}",
             other in ".{0,8}",
             text in ".{1,8}",
-            more in "[0-9]{0,2}=?.{0,8}",
+            more in "[0-9]{0,2}=?.{1,8}",
         ) {
             let names = [None, Some(&name[..]), Some(&other[..])];
+            // As far as a client can say it.
+            let [name, other] = [&name, &other].map(|name| if name.is_empty() { "0=" } else { name });
             for mine in names {
                 for yours in names.into_iter().filter(|yours| *yours != mine) {
-                    for yours_says in [&[&text[..]][..], &[&text, &more], &[&name, &text], &[&text, &more, &name]] {
+                    for yours_says in [&[&text[..]][..], &[&text, &more], &[name, &text], &[&text, &more, name]] {
                         let key = made(yours, yours_says);
                         // The key itself, and what it is made of, as one text or as several.
-                        for said in [&[&key[..]][..], &[&name, &text], &[&other, &text], &[&text, &more], &[&text], &[&name, &text, &more]] {
+                        for said in [&[&key[..]][..], &[name, &text], &[other, &text], &[&text, &more], &[&text], &[name, &text, &more]] {
                             prop_assert_ne!(made(mine, said), &key[..], "{:?} by {:?} and {:?} by {:?}", said, mine, yours_says, yours);
                         }
                     }
