@@ -75,7 +75,7 @@ impl Refusal {
 }
 
 /// Beside a request that [shadow](super::RateLimitLayer::shadow) let pass: what it would have been refused for. It is
-/// among the extensions of the answer.
+/// among the extensions of the answer; of several layers that would have, it is the innermost's.
 #[derive(Clone, Debug)]
 pub struct Shadowed(pub Refusal);
 

@@ -97,7 +97,7 @@ where
         layer.settle(answer, &head).await;
     }
     if let Some(refusal) = refusal {
-        head.extensions.insert(Shadowed(refusal));
+        head.extensions.get_or_insert_with(|| Shadowed(refusal));
     }
     Ok(Response::from_parts(head, ResponseBody::served(body)))
 }

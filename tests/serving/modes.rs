@@ -159,6 +159,21 @@ async fn in_the_shadow_everything_passes_and_says_what_it_would_have_come_to() -
     Ok(())
 }
 
+#[tokio::test]
+async fn of_several_layers_in_the_shadow_the_innermost_says_why_it_would_have_refused() -> anyhow::Result<()> {
+    let trial = |name: &str| {
+        let limiter = Limiter::new(MemoryStore::new(), Quota::once(1)?)?;
+        anyhow::Ok(RateLimitLayer::new(limiter).name(name).key(Everybody).shadow())
+    };
+    let inner = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty())));
+    let service = trial("outer")?.layer(trial("inner")?.layer(inner));
+    service.clone().oneshot(Request::new(())).await?;
+    let answer = service.oneshot(Request::new(())).await?;
+    let Some(Shadowed(Refusal::Denied { limit, .. })) = answer.extensions().get() else { panic!("{answer:?}") };
+    assert_eq!(&**limit, "inner");
+    Ok(())
+}
+
 /// Whoever switches a limiter in an incident wants everybody served.
 #[tokio::test]
 async fn a_layer_whose_limiter_is_off_or_in_shadow_refuses_only_whom_its_extractor_turns_away() -> anyhow::Result<()> {
