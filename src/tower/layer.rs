@@ -23,8 +23,9 @@ use crate::{Error, Key, Limiter, Quota, Rule, Store};
 /// store share the bucket of a key, unless they have [names](Self::name): give one to each if their terms differ.
 ///
 /// The [`Decision`](crate::Decision) is among the extensions of the request, for the handler, and of its answer, for layers
-/// outside, if there is one: not of those that are exempt or cost nothing. A [`Refusal`] is among those of the answer, too. A
-/// client that goes away gets nothing back.
+/// outside, if there is one: not of those that are exempt or cost nothing, and of an answer not in [shadow](Self::shadow), of
+/// which nobody outside is to tell clients. A [`Refusal`] is among those of the answer, too. A client that goes away gets nothing
+/// back.
 ///
 /// ```
 /// use std::time::Duration;
