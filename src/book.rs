@@ -230,7 +230,8 @@ pub(crate) fn take(ruled: &mut Ruled, request: Request, now: i64) -> Answer {
         Mode::Off => answer,
         Mode::Block => Answer { word: Word::Denied, acts_at: ruled.until, ..answer },
         Mode::Enforce => take_row(row, request, now),
-        Mode::Shadow => match take_row(row, request, now) {
+        // Nobody waits for what would not be denied.
+        Mode::Shadow => match take_row(row, Request { max_wait: 0, ..request }, now) {
             denied @ Answer { word: Word::Denied, .. } => {
                 Answer { word: Word::Granted, mode: Mode::Shadow, acts_at: Some(now), ..denied }
             }

@@ -7,7 +7,9 @@ use std::str::FromStr;
 pub enum Mode {
     /// The tokens decide.
     Enforce,
-    /// Tokens are taken as usual, and requests that find none pass all the same: to try a limit out.
+    /// Tokens are taken as usual, and requests that find none now pass all the same, take nothing, and are told so: to try a
+    /// limit out, or let go of it in an incident. Nobody waits: whoever would have to passes, too, unless it was given its turn
+    /// before.
     Shadow,
     /// Every request passes, and no bucket is touched.
     Off,

@@ -2,8 +2,8 @@
 --
 --   update token_mode set mode = 'shadow', reason = 'incident 42', until = utc_timestamp() + interval 2 hour;
 --
--- 'enforce' limits; 'shadow' takes tokens, and lets requests pass that find none; 'off' lets everything pass and
--- touches no bucket; 'block' denies everything.
+-- 'enforce' limits; 'shadow' takes tokens, and lets requests pass that find none, without a wait; 'off' lets everything
+-- pass and touches no bucket; 'block' denies everything.
 create table token_mode (
   one    boolean not null default true primary key,
   mode   varchar(7) character set ascii collate ascii_bin not null default 'enforce',

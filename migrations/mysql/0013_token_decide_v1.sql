@@ -3,7 +3,7 @@
 --
 -- Arguments: p_id        the bucket
 --            p_cost      tokens to take, 1 or more
---            p_max_wait  nanoseconds that the caller would wait for them
+--            p_max_wait  nanoseconds that the caller would wait for them; in the mode 'shadow' nobody waits
 --            p_keep      tokens that must remain
 --            p_capacity, p_refill_seconds, p_refill
 --                        terms for a bucket that its first request makes, full, on the calendar's grid; or all null
@@ -153,7 +153,7 @@ begin
       set o_outcome = 'never';
     else
       set v_due = o_full_at + (p_cost + p_keep - o_burst div o_token_ticks) * o_token_ticks;
-      if v_due > (o_now + p_max_wait - o_anchor) div o_step_ns * o_step_ticks then
+      if v_due > (o_now + if(o_mode = 'shadow', 0, p_max_wait) - o_anchor) div o_step_ns * o_step_ticks then
         set o_outcome = if(o_mode = 'shadow', 'granted', 'denied');
       else
         if v_due > v_clock then

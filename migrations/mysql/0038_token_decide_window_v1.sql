@@ -2,7 +2,7 @@
 --
 -- Arguments: p_id         the window; its first request makes it
 --            p_cost       requests, 1 or more; 0 with p_counting: only read
---            p_max_wait   nanoseconds that the caller would wait
+--            p_max_wait   nanoseconds that the caller would wait; in the mode 'shadow' nobody waits
 --            p_keep       requests that must remain for others
 --            p_most       how many pass at most in any interval
 --            p_interval, p_resolution: in nanoseconds; the resolution divides the interval into 1 to 1000 parts
@@ -121,7 +121,7 @@ begin
         call token_window_earliest_v1(o_counts, v_newest, o_resolution, p_interval, p_most - p_cost - p_keep, o_now,
                                       o_acts_at);
       end if;
-      if p_counting or o_acts_at <= o_now + p_max_wait then
+      if p_counting or o_acts_at <= o_now + if(o_mode = 'shadow', 0, p_max_wait) then
         set o_mode = if(p_counting, o_mode, null);
         if p_cost > 0 then
           call token_window_count_v1(v_id, p_most, p_interval, p_resolution, p_cost, o_now, o_acts_at, o_counts,

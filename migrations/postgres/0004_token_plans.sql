@@ -21,8 +21,8 @@ revoke all on tollgate.token_plans from public;
 --
 --   update tollgate.token_mode set mode = 'shadow', reason = 'incident 42', until = now() + interval '2 hours';
 --
--- 'enforce' limits; 'shadow' takes tokens, and lets requests pass that find none; 'off' lets everything pass and
--- touches no bucket; 'block' denies everything.
+-- 'enforce' limits; 'shadow' takes tokens, and lets requests pass that find none, without a wait; 'off' lets everything
+-- pass and touches no bucket; 'block' denies everything.
 create table tollgate.token_mode (
   mode      text collate "C" not null default 'enforce',
   reason    text,

@@ -17,7 +17,7 @@ create type tollgate.taken_v1 as (
 --
 -- Arguments: p_id        the bucket
 --            p_cost      tokens to take, 1 or more
---            p_max_wait  nanoseconds that the caller would wait for them
+--            p_max_wait  nanoseconds that the caller would wait for them; in the mode 'shadow' nobody waits
 --            p_keep      tokens that must remain
 --            p_capacity, p_refill_seconds, p_refill
 --                        terms for a bucket that its first request makes, full, on the calendar's grid; or all null
@@ -59,6 +59,7 @@ declare
   v_latest  bigint;  -- the latest full_at, in ticks, at which the tokens are there, or will be in time
   v_outcome text;
   v_mode    text;
+  v_wait    bigint;  -- p_max_wait, as the mode has it
   c_stale   constant bigint := 2000000;
 begin
   p_hold := least(greatest(coalesce(p_hold, 0), 0), 31622400000000000);
@@ -106,6 +107,7 @@ begin
     else
       v_mode := null;
     end if;
+    v_wait := case v_mode when 'shadow' then 0 else p_max_wait end;
 
     if p_receipt is not null then
       -- The bucket first, in the order of all routines.
@@ -133,8 +135,8 @@ begin
     end if;
 
     v_clock := tollgate.bucket_clock_v1(b, v_now);
-    v_latest := tollgate.bucket_clock_v1(b, v_now + p_max_wait) + b.burst - (p_cost + p_keep) * b.token_ticks;
-    if (b.full_at > v_latest or p_max_wait > 0) and b.full_at - v_clock > tollgate.bucket_furthest_v1(b) then
+    v_latest := tollgate.bucket_clock_v1(b, v_now + v_wait) + b.burst - (p_cost + p_keep) * b.token_ticks;
+    if (b.full_at > v_latest or v_wait > 0) and b.full_at - v_clock > tollgate.bucket_furthest_v1(b) then
       perform tollgate.rule_v1(p_id, p_capacity, p_refill_seconds, p_refill, p_plan, v_now, true);
       continue;
     elsif b.full_at > v_latest then
@@ -148,7 +150,7 @@ begin
       on conflict do nothing;
       continue when not found;
     end if;
-    if p_max_wait = 0 then
+    if v_wait = 0 then
       update tollgate.token_buckets t
          set room = null,
              granted = t.granted + p_cost,
@@ -184,7 +186,7 @@ begin
         end if;
       end if;
       v_acts_at := v_now;
-      if p_max_wait > 0 and b.full_at + p_keep * b.token_ticks - b.burst > tollgate.bucket_clock_v1(b, v_now) then
+      if v_wait > 0 and b.full_at + p_keep * b.token_ticks - b.burst > tollgate.bucket_clock_v1(b, v_now) then
         v_acts_at := greatest(v_now, tollgate.bucket_instant_v1(b, b.full_at + p_keep * b.token_ticks - b.burst));
       end if;
       if p_receipt is not null then

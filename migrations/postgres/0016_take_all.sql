@@ -32,7 +32,7 @@ begin
     t.outcome := 'never';
   else
     v_due := p_bucket.full_at - p_bucket.burst + (p_cost + p_keep) * p_bucket.token_ticks;
-    if v_due <= tollgate.bucket_clock_v1(p_bucket, p_now + p_max_wait) then
+    if v_due <= tollgate.bucket_clock_v1(p_bucket, p_now + case p_mode when 'shadow' then 0 else p_max_wait end) then
       t.outcome := 'granted';
       t.mode := null;
       v_clock := tollgate.bucket_clock_v1(p_bucket, p_now);

@@ -13,7 +13,7 @@ create type tollgate.window_taken_v1 as (
 --
 -- Arguments: p_id         the window; its first request makes it
 --            p_cost       requests, 1 or more; 0 with p_counting: only read
---            p_max_wait   nanoseconds that the caller would wait
+--            p_max_wait   nanoseconds that the caller would wait; in the mode 'shadow' nobody waits
 --            p_keep       requests that must remain for others
 --            p_most       how many pass at most in any interval
 --            p_interval, p_resolution: in nanoseconds; the resolution divides the interval into 1 to 1000 parts
@@ -94,6 +94,9 @@ begin
       delete from tollgate.token_receipts t where t.id = p_receipt and t.bucket = c_bucket and t.expires_at <= v_now;
       select t.* into r from tollgate.token_receipts t where t.id = p_receipt and t.bucket = c_bucket;
     end if;
+  end if;
+  if v_mode = 'shadow' then
+    p_max_wait := 0;
   end if;
   v_acts_at := v_now;
 

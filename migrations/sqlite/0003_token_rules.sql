@@ -37,8 +37,8 @@ create table token_plans (
 --
 --   update token_mode set mode = 'shadow', reason = 'incident 42', until = datetime('now', '+2 hours');
 --
--- 'enforce' limits; 'shadow' takes tokens, and lets requests pass that find none; 'off' lets everything pass and
--- touches no bucket; 'block' denies everything.
+-- 'enforce' limits; 'shadow' takes tokens, and lets requests pass that find none, without a wait; 'off' lets everything
+-- pass and touches no bucket; 'block' denies everything.
 create table token_mode (
   one    integer not null primary key default 1 check (one = 1),
   mode   text not null default 'enforce',

@@ -306,7 +306,8 @@ impl RateLimitLayer {
     /// A request waits for the store's answer as it will when the limit is enforced: for as long as the deadline of the
     /// limiter's [`fallback`](crate::LimiterBuilder::fallback) at most, if there is one.
     ///
-    /// The limit itself, for all processes at once, can be in [`Mode::Shadow`](crate::Mode::Shadow) as well.
+    /// The limit itself, for all processes at once, can be in [`Mode::Shadow`](crate::Mode::Shadow) as well, where who would wait
+    /// takes nothing.
     pub fn shadow(mut self) -> Self {
         self.shadow = true;
         self

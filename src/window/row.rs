@@ -37,7 +37,9 @@ pub(crate) fn decide(
     if request.cost > window.most() - request.keep {
         return answer(Word::Never, row);
     }
-    match row.ring.take(window, now, request) {
+    // In shadow nobody waits.
+    let max_wait = if mode == Mode::Shadow { 0 } else { request.max_wait };
+    match row.ring.take(window, now, Request { max_wait, ..request }) {
         Some(acts_at) => {
             row.window = *window;
             Counted::new(Word::Granted, now, acts_at, &row.ring)

@@ -10,6 +10,7 @@ pub(crate) mod memory;
 pub(crate) mod plans;
 pub(crate) mod receipts;
 pub(crate) mod several;
+pub(crate) mod shadow;
 pub(crate) mod verbs;
 pub(crate) mod windows;
 
@@ -124,6 +125,10 @@ macro_rules! for_each_scenario {
             plans: a_client_that_is_given_terms_of_its_own_leaves_its_plan,
             plans: a_plan_in_shadow_lets_pass_what_it_would_deny,
             plans: what_shadow_lets_pass_is_counted_by_its_key,
+            shadow: who_would_have_to_wait_in_shadow_goes_at_once_and_takes_nothing,
+            shadow: of_several_limits_those_in_shadow_have_nobody_wait,
+            shadow: under_a_window_in_shadow_nobody_waits,
+            shadow: who_was_given_a_turn_keeps_it_in_shadow,
             plans: a_plan_that_is_off_touches_no_bucket,
             plans: a_bucket_that_is_given_other_terms_while_off_is_brought_to_them_at_once,
             plans: a_bucket_that_was_made_in_the_future_grants_at_once_or_not_at_all,

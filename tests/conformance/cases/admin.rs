@@ -50,7 +50,8 @@ async fn a_mode_for_all_rules_until_another_is_set(rig: Rig) -> anyhow::Result<(
     assert_eq!((switch.mode, switch.reason.as_deref()), (Mode::Shadow, Some("incident 42")));
     let millis = |until: Option<chrono::DateTime<Utc>>| until.map(|until| until.timestamp_millis());
     assert_eq!(millis(switch.until), millis(until));
-    assert_eq!(rig.decide(under(&key, "1/h")?).await?.mode(), Mode::Shadow);
+    let passed = rig.decide(under(&key, "1/h")?.max_wait(Duration::from_hours(2))).await?;
+    assert_eq!((passed.mode(), passed.wait()), (Mode::Shadow, Duration::ZERO));
     let explanation = store.explain(&key, None).await?;
     assert_eq!((explanation.mode, explanation.mode_from), (Mode::Shadow, Some(Origin::All)));
     assert_eq!(explanation.mode_reason.as_deref(), Some("incident 42"));

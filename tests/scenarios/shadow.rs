@@ -1,0 +1,121 @@
+//! In shadow nobody is denied, and nobody waits.
+
+use tollgate::{Admin, Decision, Mode, Override, Rule, Store, Take};
+use uuid::Uuid;
+
+use super::windows::ten_a_second;
+use super::{World, left, ms, under};
+
+pub(crate) async fn who_would_have_to_wait_in_shadow_goes_at_once_and_takes_nothing<W: World>(
+    world: &W,
+) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let (trial, of_plan) = (world.key(), world.key());
+    world.plan(&trial, "10/s".parse()?, Some(Mode::Shadow)).await?;
+    let of_plan = Take::from(of_plan).rule(Rule::Plan(trial.clone())).max_wait(ms(5000));
+    let of_key = in_shadow(world, "10/s").await?.max_wait(ms(5000));
+    let limiter = world.limits().build("10/s")?;
+    for take in [of_plan.clone(), of_key.clone()] {
+        let fits = limiter.reserve_all(&take.clone().cost(9)).await?;
+        assert_eq!((told(fits.decision()), fits.receipts().len()), ((true, 1, Mode::Enforce, ms(0)), 1));
+        let id = Uuid::new_v4();
+        let short = [take.clone().cost(2), take.clone().keep(1), take.clone().cost(3).id(id, ms(60_000))];
+        for short in &short {
+            let passes = limiter.reserve_all(short).await?;
+            assert_eq!((told(passes.decision()), passes.receipts().len()), (SHADOWED, 0));
+            assert_eq!((passes.delay(), passes.cancel().await?), (ms(0), 0));
+            assert_eq!(told(limiter.wait_all(short).await?.decision()), SHADOWED);
+        }
+        for outcome in world.store().take(&short[..2]).await? {
+            assert_eq!(told(&outcome?), SHADOWED);
+        }
+        // Of the request with the id nothing is remembered.
+        assert_eq!(told(&world.decide(take.clone().id(id, ms(60_000))).await?), (true, 0, Mode::Enforce, ms(0)));
+    }
+    // Whoever waits when the limit is enforced stands behind nobody.
+    assert!(world.store().set_plan_mode(&trial, None, None, None).await?);
+    assert!(world.store().clear_override(of_key.key()).await?);
+    for take in [of_plan, of_key] {
+        assert_eq!(told(&world.decide(take).await?), (true, 0, Mode::Enforce, ms(100)));
+    }
+    Ok(())
+}
+
+pub(crate) async fn of_several_limits_those_in_shadow_have_nobody_wait<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let (trial, other) = (in_shadow(world, "1/s").await?, in_shadow(world, "1/s").await?);
+    let (enforced, rule) = (world.key(), Rule::try_from("2/s")?);
+    let limiter = world.limits().build("1/s")?;
+    let both = trial.clone().and(enforced.clone(), rule.clone()).max_wait(ms(5000));
+    let each = async || -> anyhow::Result<_> {
+        let reservation = limiter.reserve_all(&both).await?;
+        let decision = reservation.decision();
+        let modes: Vec<Mode> = decision.each().iter().map(Decision::mode).collect();
+        assert!(decision.is_granted());
+        let keys: Vec<_> = reservation.receipts().iter().map(|receipt| receipt.key().clone()).collect();
+        Ok((modes, decision.wait(), keys))
+    };
+    let keys = vec![trial.key().clone(), enforced.clone()];
+    assert_eq!(each().await?, (vec![Mode::Enforce; 2], ms(0), keys));
+    // What waits is the other one's, and what it takes.
+    for wait in [ms(0), ms(500), ms(1000)] {
+        assert_eq!(each().await?, (vec![Mode::Shadow, Mode::Enforce], wait, vec![enforced.clone()]));
+    }
+    let trials = trial.clone().and_limit(other.limits().next().expect("it has one").clone()).max_wait(ms(5000));
+    for _ in 0..2 {
+        assert_eq!(limiter.reserve_all(&trials).await?.decision().wait(), ms(0));
+    }
+    // Who would have waited longest has taken nothing of the first, and the second has had its token taken once.
+    for take in [trial, other] {
+        assert!(world.store().clear_override(take.key()).await?);
+        assert_eq!(world.decide(take.max_wait(ms(5000))).await?.wait(), ms(1000));
+    }
+    Ok(())
+}
+
+pub(crate) async fn under_a_window_in_shadow_nobody_waits<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let take = Take::from(world.key()).rule(ten_a_second()?.into()).max_wait(ms(5000));
+    shadow(world, &take).await?;
+    assert_eq!(told(&world.decide(take.clone().cost(9)).await?), (true, 1, Mode::Enforce, ms(0)));
+    let id = Uuid::new_v4();
+    for short in [take.clone().cost(2), take.clone().keep(1), take.clone().cost(3).id(id, ms(60_000))] {
+        assert_eq!(told(&world.decide(short).await?), SHADOWED);
+    }
+    assert_eq!(told(&world.decide(take.clone().id(id, ms(60_000))).await?), (true, 0, Mode::Enforce, ms(0)));
+    assert!(world.store().clear_override(take.key()).await?);
+    assert_eq!(told(&world.decide(take).await?), (true, 0, Mode::Enforce, ms(1100)));
+    Ok(())
+}
+
+/// Its turn is its own: as what was granted before is not denied where all is blocked.
+pub(crate) async fn who_was_given_a_turn_keeps_it_in_shadow<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let take = under(&world.key(), "1/s")?.max_wait(ms(5000));
+    assert_eq!(left(&world.decide(take.clone()).await?), (true, 0));
+    let job = take.clone().id(Uuid::new_v4(), ms(60_000));
+    assert_eq!(world.decide(job.clone()).await?.wait(), ms(1000));
+    shadow(world, &take).await?;
+    assert_eq!(world.decide(job).await?.wait(), ms(1000));
+    assert_eq!(told(&world.decide(take).await?), (true, 0, Mode::Shadow, ms(0)));
+    Ok(())
+}
+
+async fn in_shadow<W: World>(world: &W, quota: &str) -> anyhow::Result<Take> {
+    let take = under(&world.key(), quota)?;
+    shadow(world, &take).await?;
+    Ok(take)
+}
+
+async fn shadow<W: World>(world: &W, take: &Take) -> anyhow::Result<()> {
+    let over = Override { mode: Some(Mode::Shadow), ..Override::default() };
+    Ok(world.store().set_override(take.key(), over).await?)
+}
+
+fn told(decision: &Decision) -> (bool, u64, Mode, std::time::Duration) {
+    let (granted, remaining) = left(decision);
+    (granted, remaining, decision.mode(), decision.wait())
+}
+
+/// With a token left.
+const SHADOWED: (bool, u64, Mode, std::time::Duration) = (true, 1, Mode::Shadow, ms(0));
