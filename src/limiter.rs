@@ -137,7 +137,7 @@ impl<S: Store> Limiter<S> {
     /// a database.
     ///
     /// [`Off`](Mode::Off) lets everything pass and [`Block`](Mode::Block) denies everything, both without asking the store;
-    /// in [`Shadow`](Mode::Shadow) the store is asked, and what it denies passes. Limiters of other processes keep their
+    /// in [`Shadow`](Mode::Shadow) the store is asked, what it denies passes, and nobody waits. Limiters of other processes keep their
     /// modes: [`Admin::set_mode`](crate::Admin::set_mode) is for all of them.
     pub fn set_mode(&self, mode: Mode) {
         self.switched.set(mode);

@@ -3,7 +3,11 @@
 use std::process::Command;
 use std::time::Duration;
 
-use tollgate::{Adjusted, Adjustment, Error, Limiter, MemoryStore, Mode, Outcome, Source, Store, Take, TakeError};
+use tokio::time::Instant;
+use tollgate::{
+    Adjusted, Adjustment, Error, Fallback, Limiter, ManualClock, MemoryStore, Mode, Outcome, Quota, Source, Store,
+    Take, TakeError,
+};
 
 /// A store that never answers.
 struct Silent;
@@ -49,6 +53,32 @@ async fn a_limiter_in_shadow_takes_tokens_and_lets_pass_what_finds_none() -> any
     clone.set_mode(Mode::Enforce);
     assert!(!limiter.allow("a").await?.is_granted());
     assert_eq!(limiter.mode(), Mode::Enforce);
+    Ok(())
+}
+
+/// Time stands still in the store, and would pass by itself in this runtime.
+#[tokio::test(start_paused = true)]
+async fn in_a_limiter_in_shadow_nobody_waits_and_who_would_have_to_takes_nothing() -> anyhow::Result<()> {
+    let (begun, longest) = (Instant::now(), Duration::from_secs(5));
+    let of_memory = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "1/s")?;
+    of_memory.set_mode(Mode::Shadow);
+    assert_eq!(of_memory.wait("a").await?.mode(), Mode::Enforce);
+    for _ in 0..3 {
+        let waited = of_memory.wait_n("a", 1, longest).await?;
+        assert_eq!((waited.is_granted(), waited.mode(), waited.wait()), (true, Mode::Shadow, Duration::ZERO));
+        let reserved = of_memory.reserve("a").await?;
+        assert_eq!((reserved.decision().mode(), reserved.delay()), (Mode::Shadow, Duration::ZERO));
+        assert!(reserved.receipts().is_empty());
+    }
+    // Nor for those who answer instead of the store.
+    let local = Fallback::Local(Quota::per_second(1).build()?);
+    let away = Limiter::builder(Silent).fallback(Duration::from_millis(1), local).mode(Mode::Shadow).build("1/s")?;
+    for mode in [Mode::Enforce, Mode::Shadow, Mode::Shadow] {
+        assert_eq!(away.wait_n("a", 1, longest).await?.mode(), mode);
+    }
+    assert!(begun.elapsed() < Duration::from_secs(1), "somebody waited");
+    of_memory.set_mode(Mode::Enforce);
+    assert_eq!(of_memory.wait("a").await?.wait(), Duration::from_secs(1));
     Ok(())
 }
 

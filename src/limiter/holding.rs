@@ -3,6 +3,7 @@
 use std::pin::pin;
 
 use super::Limiter;
+use super::switched::Switched;
 use crate::{Error, HoldBack, HoldBackError, Key, Quota, Rule, Store};
 
 impl<S: Store> Limiter<S> {
@@ -17,7 +18,7 @@ impl<S: Store> Limiter<S> {
     ) -> Result<bool, Error> {
         let of_limiter = self.rule();
         let (rule, own) = (rule.unwrap_or(&of_limiter), rule.is_none_or(|rule| *rule == of_limiter && local.is_none()));
-        if self.switched.answer().is_some() {
+        if Switched::answer(self.mode()).is_some() {
             return Ok(false);
         }
         let lowering = async {

@@ -3,10 +3,12 @@
 use std::future::pending;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::reservation::{Abandoned, Turn};
+use super::switched::Switched;
 use super::{Limiter, Reservation};
 use crate::telemetry::{Begun, Share, WAITERS};
 use crate::{Decision, Error, Mode, Outcome, Source, Store, Take};
@@ -19,7 +21,16 @@ impl<S: Store> Limiter<S> {
     ///
     /// As for [`allow_n`](Self::allow_n).
     pub async fn decide(&self, take: &Take) -> Result<Decision, Error> {
-        if let Some(answer) = self.decide_now(take) {
+        let mode = self.mode();
+        let at_once;
+        let take = if mode == Mode::Shadow && !take.max_wait.is_zero() {
+            // Who would have to wait passes instead.
+            at_once = Box::new(take.clone().max_wait(Duration::ZERO));
+            &*at_once
+        } else {
+            take
+        };
+        if let Some(answer) = self.decide_now(take, mode) {
             return answer;
         }
         let begun = self.decisions.begin();
@@ -27,18 +38,18 @@ impl<S: Store> Limiter<S> {
             Ok(outcome) => outcome.map_err(Error::Take),
             Err(failure) => self.policy.instead(take, failure),
         }
-        .map(|decision| self.switched.see(decision));
+        .map(|decision| Switched::see(mode, decision));
         self.end(begun, take, answer.as_ref());
         answer
     }
 
     /// Without the futures of the layers and of the policy, which are large, and only to be moved about for such an answer.
     #[inline]
-    fn decide_now(&self, take: &Take) -> Option<Result<Decision, Error>> {
-        let answer = match self.switched.answer() {
+    fn decide_now(&self, take: &Take, mode: Mode) -> Option<Result<Decision, Error>> {
+        let answer = match Switched::answer(mode) {
             Some(decision) => Ok(decision),
             None => match self.stack.take_now(take).or_else(|| known(take))? {
-                Ok(decision) => Ok(self.switched.see(decision)),
+                Ok(decision) => Ok(Switched::see(mode, decision)),
                 Err(error) => Err(Error::Take(error)),
             },
         };
@@ -86,19 +97,27 @@ impl<S: Store> Limiter<S> {
         is_void: impl FnOnce(Instant) -> V,
     ) -> Result<Reservation<S>, Error> {
         let _waiting = Share::one(WAITERS);
+        let turn = match self.mode() {
+            // Nobody waits then, but for the turn that the same request was given before.
+            Mode::Shadow => self.turn(take, self.decide(take).await?, abandoned),
+            mode => self.turn_under(mode, take, abandoned).await?,
+        };
+        let is_void = is_void(turn.comes_at());
+        Ok(turn.come_unless(is_void).await)
+    }
+
+    /// Its turn, or the answer that needs none.
+    async fn turn_under(&self, mode: Mode, take: &Take, abandoned: Abandoned) -> Result<Turn<S>, Error> {
         let begun = self.decisions.begin();
-        let turn = match self.switched.answer() {
+        let turn = match Switched::answer(mode) {
             Some(decision) => Ok(self.turn(take, decision, abandoned)),
             None => match known(take) {
                 Some(outcome) => outcome.map(|decision| self.turn(take, decision, abandoned)).map_err(Error::Take),
                 None => self.stand_in_line(take, abandoned).await,
-            }
-            .map(|turn| turn.switched(&self.switched)),
+            },
         };
         self.end(begun, take, turn.as_ref().map(Turn::decision));
-        let turn = turn?;
-        let is_void = is_void(turn.comes_at());
-        Ok(turn.come_unless(is_void).await)
+        turn
     }
 
     async fn stand_in_line(&self, take: &Take, abandoned: Abandoned) -> Result<Turn<S>, Error> {

@@ -7,7 +7,6 @@ use tokio::time::{Instant, timeout_at};
 
 use super::adjusting::{self, adjust_each};
 use super::stack::Stack;
-use super::switched::Switched;
 use super::turns::{Place, Turns};
 use crate::receipt::receipt_id;
 use crate::take::IdOf;
@@ -263,14 +262,6 @@ impl<S: Store> Turn<S> {
 
     fn reservation(&self) -> &Reservation<S> {
         self.reservation.as_ref().expect("it is taken when the turn has come")
-    }
-
-    /// As the limiter's own mode has it.
-    pub(super) fn switched(mut self, switched: &Switched) -> Self {
-        if let Some(reservation) = &mut self.reservation {
-            reservation.decision = switched.see(reservation.decision.clone());
-        }
-        self
     }
 
     /// No earlier than those who came before and still wait, whose answers may have been longer on their way, unless that is

@@ -35,8 +35,8 @@ impl Switched {
 
     /// The answer that needs no store, if the mode has one.
     #[inline]
-    pub(super) fn answer(&self) -> Option<Decision> {
-        let decision = match self.get() {
+    pub(super) fn answer(mode: Mode) -> Option<Decision> {
+        let decision = match mode {
             Mode::Enforce | Mode::Shadow => return None,
             Mode::Off => Decision::grant(u64::MAX).under(Mode::Off),
             Mode::Block => Decision::denial(std::time::Duration::MAX).under(Mode::Block),
@@ -46,8 +46,8 @@ impl Switched {
 
     /// The store's answer, or in shadow a grant instead of its denial.
     #[inline]
-    pub(super) fn see(&self, decision: Decision) -> Decision {
-        if !decision.is_granted() && self.get() == Mode::Shadow { decision.pass(Mode::Shadow) } else { decision }
+    pub(super) fn see(mode: Mode, decision: Decision) -> Decision {
+        if !decision.is_granted() && mode == Mode::Shadow { decision.pass(Mode::Shadow) } else { decision }
     }
 }
 

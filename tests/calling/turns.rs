@@ -6,7 +6,10 @@ use std::time::Duration;
 use futures_util::future::{join_all, poll_fn};
 use reqwest::Method;
 use reqwest_middleware::ClientBuilder;
-use tollgate::{Admin, ClientLimit, ClientLimitError, Key, Limit, Limiter, MemoryStore, Mode, Preset, Rule};
+use tollgate::{
+    Admin, ClientLimit, ClientLimitError, Key, Limit, Limiter, ManualClock, MemoryStore, Mode, Preset, Rule,
+};
+use tower::{Layer, ServiceExt, service_fn};
 
 use super::clients::{AnyClient, KINDS, Kind};
 use super::replicas::Replicas;
@@ -163,6 +166,29 @@ async fn nothing_is_sent_again_that_nobody_holds_back() -> anyhow::Result<()> {
         let response = client.get(third_party.url("/")).send().await?;
         assert_eq!((response.status().as_u16(), third_party.reached()), (429, 1), "{rule}, {mode:?}");
         assert_eq!(limit.missed(), missed, "{rule}, {mode:?}");
+    }
+    Ok(())
+}
+
+/// Time stands still in the store, and would pass by itself in this runtime.
+#[tokio::test(start_paused = true)]
+async fn where_the_limiter_or_its_store_is_in_shadow_requests_are_sent_at_once() -> anyhow::Result<()> {
+    for of_store in [false, true] {
+        let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "1/s")?;
+        if of_store {
+            limiter.store().set_mode(Mode::Shadow, None, None).await?;
+        } else {
+            limiter.set_mode(Mode::Shadow);
+        }
+        let sent = async |_: http::Request<()>| Ok::<_, std::convert::Infallible>(http::Response::new(()));
+        let client = ClientLimit::new(limiter).max_wait(Duration::from_secs(5)).layer(service_fn(sent));
+        let begun = tokio::time::Instant::now();
+        let requests = (0..10).map(|_| http::Request::get("http://example.com/").body(()));
+        let requests = requests.collect::<Result<Vec<_>, _>>()?;
+        for answer in join_all(requests.into_iter().map(|request| client.clone().oneshot(request))).await {
+            answer.map_err(anyhow::Error::from_boxed)?;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(1), "somebody waited, in shadow by the store: {of_store}");
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::yield_now;
 use tollgate::tower::{Everybody, Header, RateLimitLayer, Refusal, Shadowed};
-use tollgate::{Decision, Fallback, Limiter, ManualClock, MemoryStore, Mode, Quota};
+use tollgate::{Admin, Decision, Fallback, Limiter, ManualClock, MemoryStore, Mode, Quota};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use super::broken::Broken;
@@ -220,6 +220,40 @@ async fn in_the_shadow_nobody_waits_and_what_would_have_waited_is_not_refused() 
             assert_eq!(answer.extensions().get::<Shadowed>().is_some(), refused);
         }
         assert!(begun.elapsed() < WAIT, "somebody waited");
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_the_limiter_or_its_store_is_in_shadow_nobody_waits_and_who_would_have_to_takes_nothing()
+-> anyhow::Result<()> {
+    for of_store in [false, true] {
+        let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), Quota::per_second(1))?;
+        let set = async |mode| {
+            if of_store {
+                limiter.store().set_mode(mode, None, None).await
+            } else {
+                limiter.set_mode(mode);
+                Ok(())
+            }
+        };
+        set(Mode::Shadow).await?;
+        let layer = RateLimitLayer::new(limiter.clone()).key(Everybody).wait(Duration::from_secs(5));
+        let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty()))));
+        let begun = tokio::time::Instant::now();
+        let asked: Vec<_> = (0..10).map(|_| tokio::spawn(service.clone().oneshot(Request::new(())))).collect();
+        let mut modes = Vec::new();
+        for answer in asked {
+            let answer = answer.await??;
+            assert_eq!(answer.status(), StatusCode::OK);
+            modes.extend(answer.extensions().get::<Decision>().map(Decision::mode));
+        }
+        assert_eq!((modes[0], &modes[1..]), (Mode::Enforce, &[Mode::Shadow; 9][..]));
+        assert!(begun.elapsed() < Duration::from_secs(1), "somebody waited");
+        set(Mode::Enforce).await?;
+        let waited = service.oneshot(Request::new(())).await?;
+        let wait = waited.extensions().get::<Decision>().map(Decision::wait);
+        assert_eq!(wait, Some(Duration::from_secs(1)), "what passed in shadow has taken nothing");
     }
     Ok(())
 }
