@@ -20,7 +20,8 @@ pub(crate) use row::{WindowRow, decide};
 ///
 /// When that many were granted, requests are denied until the earliest of them are an interval ago. The interval is
 /// counted in sub-intervals, and one that is just leaving is counted in full: so no interval ever sees more than the
-/// maximum, and a request may be denied up to one `resolution` longer than need be.
+/// maximum, and a request may be denied up to one `resolution` longer than need be. A wait is denied if its turn would begin
+/// a sub-interval beyond the thousandth ahead.
 ///
 /// A window is a [`Rule`](crate::Rule), with the same verbs as a quota. It is decided in a call of its own: not in one
 /// with other limits.

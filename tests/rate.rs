@@ -2,9 +2,13 @@
 //! Each table is the life of one bucket: when, in milliseconds, what is asked, and what it comes to.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tollgate::{Decision, Error, Limiter, ManualClock, MemoryStore, Quota, QuotaError, Reservation, TakeError};
+use tollgate::{
+    Clock, Decision, Error, Limiter, ManualClock, MemoryStore, Quota, QuotaError, Reservation, Store, Take, TakeError,
+    TokenRequester, Window,
+};
 
 #[derive(Clone, Copy)]
 enum Do {
@@ -352,3 +356,29 @@ async fn a_wait_takes_its_tokens_at_once_or_fails_at_once() -> anyhow::Result<()
 }
 
 const START: i64 = 1_800_057_600_000_000_000;
+
+#[tokio::test(start_paused = true)]
+async fn who_stands_in_line_for_a_window_that_promises_no_more_turns_asks_now_and_then() -> anyhow::Result<()> {
+    struct Asked(Arc<AtomicU64>);
+
+    impl Clock for Asked {
+        fn now(&self) -> i64 {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            1_700_000_000_000_000_000
+        }
+    }
+
+    let asked = Arc::new(AtomicU64::new(0));
+    let store = Arc::new(MemoryStore::with_clock(Asked(Arc::clone(&asked))));
+    let part = Duration::from_millis(10);
+    let window = Window::new(1, part, part)?;
+    let take = Take::from(tollgate::Key::try_from("k")?).rule(window.into()).max_wait(Duration::from_mins(1));
+    while store.take_one(&take).await??.is_granted() {}
+    let before = asked.load(Ordering::Relaxed);
+    let waiter = Limiter::builder(store).without_sweep().build(window)?.bind("k")?;
+    let waiting = tokio::time::timeout(Duration::from_secs(5), waiter.wait_for_token()).await;
+    assert!(waiting.is_err(), "the window's clock stands still");
+    let asked = asked.load(Ordering::Relaxed) - before;
+    assert!((2..100).contains(&asked), "{asked} times in 5 s");
+    Ok(())
+}

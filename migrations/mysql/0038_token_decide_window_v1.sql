@@ -9,7 +9,8 @@
 --            p_receipt    the request's id, a UUID: repeated with it, the request counts no more; null: it has none
 --            p_hold       for how many nanoseconds the id is remembered
 --            p_counting   true: count it now, even beyond the maximum
--- Result:    o_outcome    'granted' or 'denied'; 'never': cost + keep exceed the maximum; 'reused': the id is another
+-- Result:    o_outcome    'granted' or 'denied', as is a wait that would begin a sub-interval beyond the thousandth ahead;
+--                         'never': cost + keep exceed the maximum; 'reused': the id is another
 --                         request's
 --            o_mode       what decided instead of the counts: 'shadow', 'off' or 'block', else null
 --            o_now        the instant of the decision, in nanoseconds since 1970
@@ -120,6 +121,12 @@ begin
       else
         call token_window_earliest_v1(o_counts, v_newest, o_resolution, p_interval, p_most - p_cost - p_keep, o_now,
                                       o_acts_at);
+        if o_acts_at between o_now + 1 and o_now + p_max_wait
+           and v_newest < (o_acts_at div p_resolution + 1) * p_resolution
+           and (select count(*) from json_table(o_counts, '$[*]' columns (e bigint path '$[0]')) as j where e > o_now)
+               > 999 then
+          set o_acts_at = 9223372036854775807;
+        end if;
       end if;
       if p_counting or o_acts_at <= o_now + if(o_mode = 'shadow', 0, p_max_wait) then
         set o_mode = if(p_counting, o_mode, null);

@@ -19,7 +19,7 @@ begin
     if (json_valid(io_counts) and json_length(io_counts) = v_parts) is not true then
       -- MariaDB cuts it off in silence.
       signal sqlstate '22023' set message_text =
-        'tollgate: group_concat_max_len is too small for this window: set it to 65536 or more, or count in fewer parts';
+        'tollgate: group_concat_max_len is too small for this window: set it to 131072 or more, or count in fewer parts';
     end if;
     set io_newest = io_newest - v_back;
   end if;

@@ -76,7 +76,7 @@ adjust: begin
    where c > 0;
   if (json_valid(v_counts) and json_length(v_counts) = v_entries) is not true then
     signal sqlstate '22023' set message_text =
-      'tollgate: group_concat_max_len is too small for this window: set it to 65536 or more';
+      'tollgate: group_concat_max_len is too small for this window: set it to 131072 or more';
   end if;
   update token_windows set counts = v_counts, newest = v_newest, granted = granted - v_found where id = v_id;
 end adjust

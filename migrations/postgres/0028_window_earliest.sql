@@ -28,8 +28,9 @@ $$;
 
 revoke all on function tollgate.window_earliest_v1(tollgate.token_windows, bigint, bigint, bigint) from public;
 
--- window_count_v1: a window with requests counted at an instant, and without what counts no more. Of the sub-intervals
--- the newest 1001 are kept. The resolution stays that of the newest.
+-- window_count_v1: a window with requests counted at an instant, and without what counts no more. Of more than 2000
+-- sub-intervals one that has passed is counted as the next one, so that its requests count for longer: the one which that
+-- delays least for its age. The resolution stays that of the newest.
 --
 -- Arguments: p_window; p_interval, p_resolution in nanoseconds; p_cost in requests; p_now, p_at in nanoseconds since
 -- 1970
@@ -42,11 +43,12 @@ declare
   v_end  constant bigint := (p_at / p_resolution + 1) * p_resolution;
   v_kept constant bigint := greatest(p_interval, p_window.interval_ns);
   v_last int;
+  v_join int;
 begin
   select coalesce(pg_catalog.array_agg(e order by e), '{}'), coalesce(pg_catalog.array_agg(c order by e), '{}')
     into p_window.ends, p_window.counts
-    from (select e, c from unnest(p_window.ends, p_window.counts) as u (e, c)
-           where e > p_now - v_kept order by e desc limit 1001) k;
+    from unnest(p_window.ends, p_window.counts) as u (e, c)
+   where e > p_now - v_kept;
   v_last := coalesce(pg_catalog.array_length(p_window.ends, 1), 0);
   if v_last > 0 and p_window.ends[v_last] >= v_end then
     p_window.counts[v_last] := p_window.counts[v_last] + p_cost;
@@ -54,9 +56,18 @@ begin
     p_window.ends := pg_catalog.array_append(p_window.ends, v_end);
     p_window.counts := pg_catalog.array_append(p_window.counts, p_cost);
     p_window.resolution_ns := p_resolution;
-    if v_last > 1000 then
-      p_window.ends := p_window.ends[2:];
-      p_window.counts := p_window.counts[2:];
+  end if;
+  if array_length(p_window.ends, 1) > 2000 then
+    select k.place into v_join
+      from (select place, lag(e) over (order by place) as before, lead(e) over (order by place) as after
+              from unnest(p_window.ends) with ordinality as u (e, place)
+             where e <= p_now) k
+     where k.before is not null and k.after is not null
+     order by (p_now - k.before) / (k.after - k.before) desc, k.place limit 1;
+    if found then
+      p_window.counts[v_join + 1] := p_window.counts[v_join + 1] + p_window.counts[v_join];
+      p_window.ends := p_window.ends[:v_join - 1] || p_window.ends[v_join + 1:];
+      p_window.counts := p_window.counts[:v_join - 1] || p_window.counts[v_join + 1:];
     end if;
   end if;
   p_window.granted := p_window.granted + p_cost;

@@ -20,7 +20,8 @@ create type tollgate.window_taken_v1 as (
 --            p_receipt    the request's id: repeated with it, the request counts no more; null: it has none
 --            p_hold       for how many nanoseconds the id is remembered
 --            p_counting   true: count it now, even beyond the maximum
--- Result:    outcome      'granted' or 'denied'; 'never': cost + keep exceed the maximum; 'reused': the id is another
+-- Result:    outcome      'granted' or 'denied', as is a wait that would begin a sub-interval beyond the thousandth ahead;
+--                         'never': cost + keep exceed the maximum; 'reused': the id is another
 --                         request's
 --            mode         what decided instead of the counts: 'shadow', 'off' or 'block', else null
 --            now          the instant of the decision, in nanoseconds since 1970
@@ -113,6 +114,10 @@ begin
     v_outcome := 'never';
   else
     v_acts_at := tollgate.window_earliest_v1(w, p_interval, p_most - p_cost - p_keep, v_now);
+    if v_acts_at > v_now and w.ends[array_length(w.ends, 1) - 999] > v_now
+       and w.ends[array_length(w.ends, 1)] < (v_acts_at / p_resolution + 1) * p_resolution then
+      v_acts_at := 9223372036854775807;
+    end if;
     if p_counting then
       v_acts_at := greatest(v_now, w.ends[array_length(w.ends, 1)] - w.resolution_ns);
     elsif v_acts_at > v_now + p_max_wait then

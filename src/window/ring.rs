@@ -4,6 +4,8 @@
 //! interval after the sub-interval's end. With `room = max − cost − keep`, a request acts at the earliest instant, not
 //! before any that was granted, from which on the requests that still count are at most `room`.
 
+use std::cmp::Reverse;
+
 use super::Window;
 use crate::bucket::Request;
 
@@ -42,16 +44,23 @@ impl Ring {
     /// it acts.
     pub(crate) fn take(&mut self, window: &Window, now: i64, request: Request) -> Option<i64> {
         let acts_at = self.earliest(window, window.most - request.cost - request.keep, now);
-        if acts_at > now + request.max_wait {
+        if acts_at > now + request.max_wait || !self.may_promise(window, now, acts_at) {
             return None;
         }
         self.count(window, now, acts_at, request.cost);
         Some(acts_at)
     }
 
+    /// Whether a turn may be promised: none begins a sub-interval beyond the thousandth ahead.
+    fn may_promise(&self, window: &Window, now: i64, acts_at: i64) -> bool {
+        let begun = self.counts.last().is_some_and(|(newest, _)| *newest >= end(window, acts_at));
+        let has_room = self.counts.iter().rev().nth(MOST_AHEAD - 1).is_none_or(|(end, _)| *end <= now);
+        acts_at == now || begun || has_room
+    }
+
     /// Counts requests at an instant, whatever the maximum, and forgets those that count no more.
     pub(crate) fn count(&mut self, window: &Window, now: i64, at: i64, cost: i64) {
-        let end = (at / window.resolution_ns + 1) * window.resolution_ns;
+        let end = end(window, at);
         let kept = window.interval_ns.max(self.kept_ns);
         self.counts.retain(|(end, _)| *end > now - kept);
         // Who asks by a longer interval finds its counts, until there are none but this one's.
@@ -63,10 +72,23 @@ impl Ring {
                 self.resolution_ns = window.resolution_ns;
             }
         }
-        let more = self.counts.len().saturating_sub(MOST_COUNTS);
-        self.counts.drain(..more);
+        if self.counts.len() > MOST_COUNTS {
+            self.join(now);
+        }
         self.granted = self.granted.saturating_add(cost).min(i64::MAX / 2);
         self.longest_wait = self.longest_wait.max(at - now);
+    }
+
+    /// Counts a sub-interval as the next one, so that its requests count for longer: of those that have passed the one
+    /// which that delays least for its age. What still counts is never forgotten, nor is a promise moved.
+    fn join(&mut self, now: i64) {
+        let passed = self.counts.partition_point(|(end, _)| *end <= now);
+        let threes = self.counts[..passed].windows(3).enumerate();
+        let how_well = |three: &[(i64, i64)]| (now - three[0].0) / (three[2].0 - three[0].0);
+        if let Some((before, _)) = threes.max_by_key(|(before, three)| (how_well(three), Reverse(*before))) {
+            let (_, count) = self.counts.remove(before + 1);
+            self.counts[before + 1].1 += count;
+        }
     }
 
     /// After a step of the clock backwards, what was counted since counts as of now: nobody is locked out for longer
@@ -120,7 +142,16 @@ impl Ring {
     }
 }
 
-/// As many sub-intervals as any window has, and the one that leaves it.
-const MOST_COUNTS: usize = 1001;
+/// The end of the sub-interval that an instant lies in.
+fn end(window: &Window, at: i64) -> i64 {
+    (at / window.resolution_ns + 1) * window.resolution_ns
+}
+
+/// As many sub-intervals as any window has, and as many ahead. Other terms for the same key may need more.
+const MOST_COUNTS: usize = 2 * MOST_AHEAD;
+const MOST_AHEAD: usize = 1000;
 
 const SECOND_NS: i64 = 1_000_000_000;
+
+#[cfg(test)]
+mod tests;

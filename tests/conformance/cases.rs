@@ -37,6 +37,7 @@ mod transcripts;
 mod updates;
 mod upgrades;
 mod vectors;
+mod windows;
 
 pub fn all() -> Vec<Case> {
     [
@@ -73,6 +74,7 @@ pub fn all() -> Vec<Case> {
         sequences::cases(),
         sweeping::cases(),
         vectors::cases(),
+        windows::cases(),
         retries::cases(),
         round_trips::cases(),
     ]

@@ -121,7 +121,8 @@ fn named(case: Case, among: &[&str]) -> bool {
 }
 
 /// Cases that no layer takes part in, as they call SQL, an operator's functions, or a store's `take` of many; those with a
-/// limiter or a lease of their own; and those that count calls and attempts, or wait until each request has a session of its own.
+/// limiter or a lease of their own; and those that count calls and attempts, make thousands of them, or wait until each request
+/// has a session of its own.
 const BENEATH: &[&str] = &[
     "cases::admin",
     "cases::batches",
@@ -143,6 +144,7 @@ const BENEATH: &[&str] = &[
     "cases::updates",
     "cases::upgrades",
     "cases::vectors",
+    "cases::windows",
 ];
 
 /// Cases of many callers at once, and of anything in any order: the others find through other layers, or by an engine of the

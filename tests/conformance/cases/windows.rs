@@ -1,0 +1,124 @@
+//! Sliding windows of more parts than a row holds: decided as by the store in memory.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use tollgate::{Adjusted, Admin, Decision, ManualClock, MemoryStore, Receipt, Rule, Store, Take, Window};
+use uuid::Uuid;
+
+use crate::matrix::{Case, Levels, Time, list};
+use crate::rig::Rig;
+use crate::scenarios::{START, left, ms};
+
+pub(crate) fn cases() -> Vec<Case> {
+    list!(
+        Levels::Pools, Time::Injected, |_| true;
+        a_window_forgets_no_turn_that_it_promised_and_promises_none_beyond_a_thousand_parts,
+        finer_parts_of_other_terms_push_nothing_out_of_a_window,
+    )
+    .into()
+}
+
+async fn a_window_forgets_no_turn_that_it_promised_and_promises_none_beyond_a_thousand_parts(
+    rig: Rig,
+) -> anyhow::Result<()> {
+    let both = Both::new(&rig, Window::new(1, ms(10), ms(10))?);
+    both.at_ms(0).await?;
+    let plain = both.take.clone();
+    let waiting = plain.clone().max_wait(ms(60_000));
+    let turn = async |now: u64| {
+        let id = Uuid::new_v4();
+        let decision = both.decide(waiting.clone().id(id, ms(3_600_000))).await?;
+        ensure!(decision.is_granted());
+        let acts_at = Duration::from_nanos(START.unsigned_abs()) + ms(now) + decision.wait();
+        Ok((decision.wait(), Receipt::new(id, plain.key().clone(), 1).in_window(acts_at).cancel()))
+    };
+    let mut turns = Vec::new();
+    for _ in 0..1000 {
+        turns.push(turn(0).await?.1);
+    }
+    let denied = both.decide(waiting.clone()).await?;
+    assert_eq!((left(&denied), denied.retry_after()), ((false, 0), ms(20_000)));
+    both.at_ms(10).await?;
+    let (wait, last) = turn(10).await?;
+    assert_eq!(wait, ms(19_990), "one part has passed");
+    turns.push(last);
+    assert!(!both.decide(waiting.clone()).await?.is_granted());
+
+    // The first and the newest turns are given back; those between stand.
+    let cancelled = [&turns[1..2], &turns[500..]].concat();
+    let given_back = rig.store().adjust(&cancelled).await?;
+    assert!(given_back.iter().all(|adjusted| *adjusted == Ok(Adjusted::Done(1))), "{given_back:?}");
+    assert_eq!(both.memory.adjust(&cancelled).await?, given_back);
+    for at in [10, 20, 30, 5000, 9980] {
+        both.at_ms(at).await?;
+        assert!(!both.decide(plain.clone()).await?.is_granted(), "at {at} ms others have turns");
+        both.levels().await?;
+    }
+    both.at_ms(10_000).await?;
+    assert!(both.decide(plain.clone()).await?.is_granted());
+    Ok(())
+}
+
+async fn finer_parts_of_other_terms_push_nothing_out_of_a_window(rig: Rig) -> anyhow::Result<()> {
+    let both = Both::new(&rig, Window::new(10_000, ms(3_600_000), ms(60_000))?);
+    both.at_ms(0).await?;
+    let long = both.take.clone();
+    assert!(both.decide(long.clone().cost(8000)).await?.is_granted());
+    let fine = long.clone().rule(Rule::Window(Window::new(1, ms(1), ms(1))?)).max_wait(ms(60_000));
+    for begin in [100_000, 103_000, 106_000] {
+        both.at_ms(begin).await?;
+        for _ in 0..if begin == 106_000 { 20 } else { 1000 } {
+            ensure!(both.decide(fine.clone()).await?.is_granted());
+        }
+        both.levels().await?;
+    }
+    both.at_ms(109_000).await?;
+    assert_eq!(left(&both.decide(long.clone()).await?), (false, 0), "10,020 of 10,000 an hour");
+    // What was joined leaves as it leaves in memory.
+    for at in [3_660_001, 3_690_000, 3_700_500, 3_702_300, 3_704_000, 3_706_500] {
+        both.at_ms(at).await?;
+        assert!(both.decide(long.clone()).await?.is_granted(), "at {at} ms");
+        both.levels().await?;
+    }
+    Ok(())
+}
+
+/// An engine, and the store in memory beside it.
+struct Both<'a> {
+    rig: &'a Rig,
+    clock: ManualClock,
+    memory: MemoryStore<ManualClock>,
+    take: Take,
+}
+
+impl<'a> Both<'a> {
+    fn new(rig: &'a Rig, window: Window) -> Self {
+        let clock = ManualClock::default();
+        let take = Take::from(rig.key()).rule(Rule::Window(window));
+        Self { rig, memory: MemoryStore::with_clock(clock.clone()), clock, take }
+    }
+
+    async fn at_ms(&self, at: i64) -> anyhow::Result<()> {
+        let now = START + at * 1_000_000;
+        self.clock.set(now);
+        self.rig.at(now).await
+    }
+
+    async fn decide(&self, take: Take) -> anyhow::Result<Decision> {
+        let said =
+            |decision: &Decision| (left(decision), decision.wait(), decision.retry_after(), decision.reset_after());
+        let expected = self.memory.take_one(&take).await??;
+        let found = self.rig.decide(take).await?;
+        ensure!(said(&expected) == said(&found), "{expected:?}, not {found:?}");
+        Ok(found)
+    }
+
+    async fn levels(&self) -> anyhow::Result<()> {
+        let of = |level: Option<tollgate::WindowLevel>| level.map(|level| (level.counted, level.granted, level.window));
+        let expected = of(self.memory.peek_window(self.take.key()).await?);
+        let found = of(self.rig.store().peek_window(self.take.key()).await?);
+        ensure!(expected == found, "{expected:?}, not {found:?}");
+        Ok(())
+    }
+}
