@@ -97,7 +97,7 @@ impl Window {
         self.most
     }
 
-    #[cfg(any(feature = "mysql", feature = "postgres"))]
+    #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
     pub(crate) fn interval_ns(&self) -> i64 {
         self.interval_ns
     }

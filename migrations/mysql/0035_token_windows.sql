@@ -10,5 +10,6 @@ create table token_windows (
   newest        bigint not null default 0 comment 'the newest sub-interval''s end',
   granted       bigint not null default 0 comment 'requests, ever',
   longest_wait  bigint not null default 0 comment 'nanoseconds: the longest that was granted',
+  since         bigint not null default 0 comment 'nanoseconds since 1970: what acted before is perhaps not counted any more',
   constraint token_window_id_has_1_to_255_bytes check (length(id) >= 1 and locate(x'00', id) = 0)
 ) engine = InnoDB comment = 'Sliding windows'

@@ -13,7 +13,7 @@ modifies sql data
 sql security definer
 begin
   declare v_end bigint default (p_at div p_resolution + 1) * p_resolution;
-  declare v_interval, v_entries, v_join, v_next bigint;
+  declare v_interval, v_entries, v_join, v_next, v_forgotten bigint;
 
   -- Who asks by a longer interval finds its counts, until there are none but this one's.
   select greatest(p_interval, interval_ns) into v_interval from token_windows where id = p_id;
@@ -25,6 +25,8 @@ begin
   if v_end > io_newest then
     set io_resolution = p_resolution;
   end if;
+  select max(e) into v_forgotten
+    from json_table(io_counts, '$[*]' columns (e bigint path '$[0]')) as j where e <= p_now - v_interval;
   select json_arrayagg(json_array(e, c)), count(*) into io_counts, v_entries
     from (select e, cast(sum(c) as signed) as c
             from (select e, c
@@ -57,6 +59,8 @@ begin
   update token_windows
      set counts = io_counts, newest = v_end, granted = granted + p_cost,
          longest_wait = greatest(longest_wait, p_at - p_now), most = coalesce(p_most, most), interval_ns = v_interval,
-         resolution_ns = io_resolution
+         resolution_ns = io_resolution,
+         -- A clock that was set back has not seen what was later.
+         since = greatest(least(since, p_now), coalesce(v_forgotten, 0))
    where id = p_id;
 end

@@ -82,8 +82,8 @@ begin
     end if;
 
     if v_longest_wait is null then
-      insert into token_windows (id, most, interval_ns, resolution_ns, counts)
-      values (v_id, p_most, p_interval, p_resolution, '[]')
+      insert into token_windows (id, most, interval_ns, resolution_ns, counts, since)
+      values (v_id, p_most, p_interval, p_resolution, '[]', o_now)
       on duplicate key update id = token_windows.id;
       select counts, newest, resolution_ns, longest_wait into o_counts, v_newest, o_resolution, v_longest_wait
         from token_windows where id = v_id for update;

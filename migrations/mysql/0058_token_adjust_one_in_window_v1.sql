@@ -16,7 +16,8 @@ adjust: begin
   declare v_state varchar(9) character set ascii;
   declare v_counts longtext character set ascii;
   declare v_found, v_entries bigint default 0;
-  declare v_now, v_newest, v_interval, v_resolution, v_longest_wait, v_cost, v_expires_at, v_acts_at, v_end bigint;
+  declare v_now, v_newest, v_interval, v_resolution, v_longest_wait, v_since, v_cost, v_expires_at, v_acts_at,
+          v_end bigint;
 
   if (p_kind in ('cancel', 'refund', 'settle')
       and length(replace(p_receipt, '-', '')) = 32 and replace(p_receipt, '-', '') regexp '^[0-9a-f]{32}'
@@ -28,8 +29,8 @@ adjust: begin
   set v_receipt = unhex(replace(p_receipt, '-', ''));
   set o_outcome = 'done', o_given_back = 0;
 
-  select counts, newest, interval_ns, resolution_ns, longest_wait
-    into v_counts, v_newest, v_interval, v_resolution, v_longest_wait
+  select counts, newest, interval_ns, resolution_ns, longest_wait, since
+    into v_counts, v_newest, v_interval, v_resolution, v_longest_wait, v_since
     from token_windows where id = v_id for update;
   call token_clock_v1(v_now);
   select state, cost, expires_at, acts_at into v_state, v_cost, v_expires_at, v_acts_at
@@ -59,9 +60,11 @@ adjust: begin
                                greatest(v_now, v_newest - v_resolution), v_counts, v_newest, v_resolution);
     leave adjust;
   end if;
+  -- Those of a sub-interval that is gone cannot be given back in another. Where none is, theirs is the first that ends
+  -- after they act, or a later one.
   select min(e) into v_end
     from json_table(v_counts, '$[*]' columns (e bigint path '$[0]', c bigint path '$[1]')) as j
-   where e > v_acts_at and e - v_acts_at <= v_resolution;
+   where e > v_acts_at and v_acts_at >= v_since;
   select coalesce(sum(c), 0) into v_found
     from json_table(v_counts, '$[*]' columns (e bigint path '$[0]', c bigint path '$[1]')) as j where e = v_end;
   set v_found = least(v_found, o_given_back);

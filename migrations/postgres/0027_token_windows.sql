@@ -11,6 +11,7 @@ create table tollgate.token_windows (
   counts        bigint[] not null default '{}', -- granted in each
   granted       bigint not null default 0,     -- requests, ever
   longest_wait  bigint not null default 0,     -- nanoseconds: the longest that was granted
+  since         bigint not null default 0,     -- nanoseconds since 1970: what acted before is perhaps not counted any more
   constraint id_has_1_to_255_bytes check (octet_length(id) between 1 and 255)
 )
 with (fillfactor = 75, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);

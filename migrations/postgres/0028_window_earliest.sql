@@ -45,6 +45,9 @@ declare
   v_last int;
   v_join int;
 begin
+  -- A clock that was set back has not seen what was later.
+  p_window.since := greatest(
+    least(p_window.since, p_now), (select max(e) from unnest(p_window.ends) as u (e) where e <= p_now - v_kept));
   select coalesce(pg_catalog.array_agg(e order by e), '{}'), coalesce(pg_catalog.array_agg(c order by e), '{}')
     into p_window.ends, p_window.counts
     from unnest(p_window.ends, p_window.counts) as u (e, c)

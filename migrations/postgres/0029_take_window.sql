@@ -72,8 +72,8 @@ begin
     loop
       select t.* into w from tollgate.token_windows t where t.id = p_id for no key update;
       exit when found;
-      insert into tollgate.token_windows (id, most, interval_ns, resolution_ns)
-      values (p_id, p_most, p_interval, p_resolution)
+      insert into tollgate.token_windows (id, most, interval_ns, resolution_ns, since)
+      values (p_id, p_most, p_interval, p_resolution, v_now)
       on conflict do nothing;
     end loop;
     v_now := tollgate.token_clock_v1();
@@ -129,7 +129,7 @@ begin
       w := tollgate.window_count_v1(w, p_interval, p_resolution, p_cost, v_now, v_acts_at);
       update tollgate.token_windows t
          set ends = w.ends, counts = w.counts, granted = w.granted, longest_wait = w.longest_wait,
-             most = p_most, interval_ns = w.interval_ns, resolution_ns = w.resolution_ns
+             most = p_most, interval_ns = w.interval_ns, resolution_ns = w.resolution_ns, since = w.since
        where t.id = p_id;
       if p_receipt is not null then
         insert into tollgate.token_receipts (id, bucket, cost, granted, acts_at, state, expires_at)

@@ -62,9 +62,11 @@ begin
     w := tollgate.window_count_v1(w, w.interval_ns, w.resolution_ns, -given_back, v_now,
                                   greatest(v_now, w.ends[array_length(w.ends, 1)] - w.resolution_ns));
   else
+    -- Those of a sub-interval that is gone cannot be given back in another. Where none is, theirs is the first that ends
+    -- after they act, or a later one.
     select u.place into v_place
       from unnest(w.ends) with ordinality as u (e, place)
-     where u.e > p_acts_at and u.e - p_acts_at <= w.resolution_ns
+     where u.e > p_acts_at and p_acts_at >= w.since
      order by u.place limit 1;
     if v_place is null and p_kind = 'cancel' then
       given_back := 0;
@@ -81,7 +83,7 @@ begin
   end if;
   update tollgate.token_windows t
      set ends = w.ends, counts = w.counts, granted = w.granted, longest_wait = w.longest_wait,
-         interval_ns = w.interval_ns, resolution_ns = w.resolution_ns
+         interval_ns = w.interval_ns, resolution_ns = w.resolution_ns, since = w.since
    where t.id = p_id;
 end
 $$;

@@ -100,12 +100,12 @@ impl Shard {
             // It is empty sooner than others, perhaps.
             self.none_full_before = i64::MIN;
         }
-        Ok(self.windows.entry(key.clone()).or_insert_with(|| WindowRow::new(*window)))
+        Ok(self.windows.entry(key.clone()).or_insert_with(|| WindowRow::new(*window, now)))
     }
 
     /// The same to look at: not made.
-    pub(super) fn known_window(&self, key: &Key, window: &Window) -> WindowRow {
-        self.windows.get(key).cloned().unwrap_or_else(|| WindowRow::new(*window))
+    pub(super) fn known_window(&self, key: &Key, window: &Window, now: i64) -> WindowRow {
+        self.windows.get(key).cloned().unwrap_or_else(|| WindowRow::new(*window, now))
     }
 
     pub(super) fn windows(&self) -> impl Iterator<Item = (&Key, &WindowRow)> {

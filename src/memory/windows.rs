@@ -16,7 +16,7 @@ impl<C: Clock> MemoryStore<C> {
         }
         let held = take.id.and_then(|id| shard.receipts.get(id, &of, now));
         let counted = if mode.0 == Mode::Off {
-            window::decide(&mut shard.known_window(key, window), window, request, mode, held, now)
+            window::decide(&mut shard.known_window(key, window, now), window, request, mode, held, now)
         } else {
             window::decide(shard.window(key, window, now)?, window, request, mode, held, now)
         };
@@ -37,7 +37,7 @@ impl<C: Clock> SharedWindows for MemoryStore<C> {
         let now = self.clock.now();
         let mode = self.rules.of(key, &Rule::Window(*window), None).mode(None, now);
         if mode.0 == Mode::Off {
-            return Ok(shard.known_window(key, window).count_now(window, mode, cost, now));
+            return Ok(shard.known_window(key, window, now).count_now(window, mode, cost, now));
         }
         Ok(shard.window(key, window, now)?.count_now(window, mode, cost, now))
     }

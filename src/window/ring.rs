@@ -22,6 +22,8 @@ pub(crate) struct Ring {
     pub(crate) granted: i64,
     /// For how long counts are kept: the longest interval that any of them was granted in, or longer.
     pub(crate) kept_ns: i64,
+    /// Since when it remembers: what acted before is perhaps not counted any more.
+    pub(crate) since: i64,
     /// The longest wait that was granted, in nanoseconds.
     pub(crate) longest_wait: i64,
 }
@@ -62,7 +64,10 @@ impl Ring {
     pub(crate) fn count(&mut self, window: &Window, now: i64, at: i64, cost: i64) {
         let end = end(window, at);
         let kept = window.interval_ns.max(self.kept_ns);
-        self.counts.retain(|(end, _)| *end > now - kept);
+        let forgotten = self.counts.partition_point(|(end, _)| *end <= now - kept);
+        let until = self.counts.drain(..forgotten).next_back().map_or(i64::MIN, |(end, _)| end);
+        // A clock that was set back has not seen what was later.
+        self.since = self.since.min(now).max(until);
         // Who asks by a longer interval finds its counts, until there are none but this one's.
         self.kept_ns = if self.counts.is_empty() { window.interval_ns } else { kept };
         match self.counts.last_mut() {
@@ -107,9 +112,10 @@ impl Ring {
 
     /// Gives back requests that were to act at an instant, and says how many.
     pub(crate) fn give_back(&mut self, acts_at: i64, tokens: i64) -> i64 {
-        // Those of a sub-interval that is gone cannot be given back in another.
-        let theirs = |end: i64| end > acts_at && end - acts_at <= self.resolution_ns;
-        let Some((_, count)) = self.counts.iter_mut().find(|(end, _)| theirs(*end)) else {
+        // Those of a sub-interval that is gone cannot be given back in another. Where none is, theirs is the first that ends
+        // after they act, or a later one: to give them back in the first raises what no interval sees.
+        let theirs = self.counts.iter_mut().find(|(end, _)| *end > acts_at).filter(|_| acts_at >= self.since);
+        let Some((_, count)) = theirs else {
             return 0;
         };
         let given_back = tokens.min(*count);

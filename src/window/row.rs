@@ -51,11 +51,9 @@ pub(crate) fn decide(
 
 impl WindowRow {
     /// A window that nothing was counted in yet.
-    pub(crate) fn new(window: Window) -> Self {
-        Self {
-            window,
-            ring: Ring { resolution_ns: window.resolution_ns(), kept_ns: window.interval_ns, ..Ring::default() },
-        }
+    pub(crate) fn new(window: Window, now: i64) -> Self {
+        let (resolution_ns, kept_ns) = (window.resolution_ns, window.interval_ns);
+        Self { window, ring: Ring { resolution_ns, kept_ns, since: now, ..Ring::default() } }
     }
 
     /// Whether nothing counts in it any more.

@@ -7,6 +7,7 @@ pub(crate) mod inputs;
 pub(crate) mod listing;
 pub(crate) mod local_reads;
 pub(crate) mod memory;
+pub(crate) mod other_terms;
 pub(crate) mod plans;
 pub(crate) mod receipts;
 pub(crate) mod several;
@@ -172,6 +173,8 @@ macro_rules! for_each_scenario {
             windows: a_late_or_another_windows_receipt_changes_no_count,
             windows: what_is_counted_for_others_fills_a_window_beyond_its_maximum,
             windows: every_window_is_decided_as_by_the_oracle,
+            other_terms: what_has_left_a_window_gives_nothing_back_to_coarser_parts,
+            other_terms: what_was_counted_in_a_coarser_part_than_the_newest_is_given_back,
             local_reads: a_denial_from_local_reads_asks_nobody,
             local_reads: at_a_boundary_local_reads_see_what_others_have_counted,
             admin: a_peek_takes_nothing,

@@ -29,7 +29,7 @@ pub(super) async fn take(
         None => None,
     };
     let found = find(connection, key).await?;
-    let mut row = found.clone().unwrap_or_else(|| WindowRow::new(*window));
+    let mut row = found.clone().unwrap_or_else(|| WindowRow::new(*window, now));
     let counted = match counting {
         Counting::Count => row.count_now(window, mode, ask.request.cost, now),
         Counting::Decide => decide(&mut row, window, ask.request, mode, held, now),
@@ -50,7 +50,7 @@ pub(super) async fn take(
 
 pub(super) async fn find(connection: &mut SqliteConnection, key: &Key) -> Result<Option<WindowRow>, sqlx::Error> {
     let found: Option<Columns> = sqlx::query_as(
-        "select id, most, interval_ns, resolution_ns, counts, granted, longest_wait from token_windows where id = ?1",
+        "select id, most, interval_ns, resolution_ns, counts, granted, longest_wait, since from token_windows where id = ?1",
     )
     .bind(key.as_str())
     .fetch_optional(connection)
@@ -67,7 +67,7 @@ pub(super) async fn page(
 ) -> Result<Vec<(Key, WindowRow)>, sqlx::Error> {
     let (first, last) = filter.range();
     let rows: Vec<Columns> = sqlx::query_as(
-        "select id, most, interval_ns, resolution_ns, counts, granted, longest_wait from token_windows
+        "select id, most, interval_ns, resolution_ns, counts, granted, longest_wait, since from token_windows
           where granted > 0 and id > ?1 and id >= ?2 and id <= ?3 order by id limit ?4",
     )
     .bind(after.map_or("", Key::as_str))
@@ -79,30 +79,25 @@ pub(super) async fn page(
     rows.into_iter().map(read).collect()
 }
 
-/// Id, maximum, nanoseconds of the interval and of the resolution, counts, granted, longest wait.
-type Columns = (String, i64, i64, i64, String, i64, i64);
+/// Id, maximum, nanoseconds of the interval and of the resolution, counts, granted, longest wait, since when.
+type Columns = (String, i64, i64, i64, String, i64, i64, i64);
 
 fn read(columns: Columns) -> Result<(Key, WindowRow), sqlx::Error> {
-    let (id, most, interval_ns, resolution_ns, counts, granted, longest_wait) = columns;
-    Ok((key(id)?, row(most, interval_ns, resolution_ns, &counts, granted, longest_wait)?))
+    let (id, most, interval_ns, resolution_ns, counts, granted, longest_wait, since) = columns;
+    let window = Window::stored(most, interval_ns, resolution_ns);
+    Ok((key(id)?, row(window, &counts, granted, longest_wait, since)?))
 }
 
-fn row(
-    most: i64,
-    interval_ns: i64,
-    resolution_ns: i64,
-    counts: &str,
-    granted: i64,
-    longest_wait: i64,
-) -> Result<WindowRow, sqlx::Error> {
-    let ring = Ring { counts: parse_counts(counts)?, resolution_ns, granted, kept_ns: interval_ns, longest_wait };
-    Ok(WindowRow { window: Window::stored(most, interval_ns, resolution_ns), ring })
+fn row(window: Window, counts: &str, granted: i64, longest_wait: i64, since: i64) -> Result<WindowRow, sqlx::Error> {
+    let (kept_ns, resolution_ns) = (window.interval_ns(), window.resolution_ns());
+    let ring = Ring { counts: parse_counts(counts)?, resolution_ns, granted, kept_ns, since, longest_wait };
+    Ok(WindowRow { window, ring })
 }
 
 /// A window as adjust.sql answers it.
 pub(super) fn of_line(line: &Line<'_>) -> Result<WindowRow, sqlx::Error> {
-    let (most, interval_ns, resolution_ns) = (line.number(2)?, line.number(3)?, line.number(4)?);
-    row(most, interval_ns, resolution_ns, line.word(5), line.number(6)?, line.number(7)?)
+    let window = Window::stored(line.number(2)?, line.number(3)?, line.number(4)?);
+    row(window, line.word(5), line.number(6)?, line.number(7)?, line.number(8)?)
 }
 
 /// Forgets a window, and says whether anything was counted in it.
@@ -140,5 +135,6 @@ pub(super) fn push(rows: &mut Array, key: &Key, WindowRow { window, ring }: &Win
         ring.empty_at(window).into(),
         ring.granted.into(),
         ring.longest_wait.into(),
+        ring.since.into(),
     ]);
 }

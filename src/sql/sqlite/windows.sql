@@ -1,10 +1,11 @@
 -- Whole windows, made if need be.
--- ?1 a JSON array of arrays: key, most, interval_ns, resolution_ns, counts, empty_at, granted, longest_wait
-insert into token_windows (id, most, interval_ns, resolution_ns, counts, empty_at, granted, longest_wait)
-select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7
+-- ?1 a JSON array of arrays: key, most, interval_ns, resolution_ns, counts, empty_at, granted, longest_wait, since
+insert into token_windows (id, most, interval_ns, resolution_ns, counts, empty_at, granted, longest_wait, since)
+select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7,
+       value ->> 8
   from json_each(?1)
  where true
     on conflict (id) do update
    set most = excluded.most, interval_ns = excluded.interval_ns, resolution_ns = excluded.resolution_ns,
        counts = excluded.counts, empty_at = excluded.empty_at, granted = excluded.granted,
-       longest_wait = excluded.longest_wait;
+       longest_wait = excluded.longest_wait, since = excluded.since;

@@ -1,0 +1,44 @@
+//! A sliding window that is asked under several terms.
+
+use std::time::Duration;
+
+use tollgate::{Adjusted, Receipt, Store, Take, Window};
+use uuid::Uuid;
+
+use super::{START, World, left, ms};
+
+pub(crate) async fn what_has_left_a_window_gives_nothing_back_to_coarser_parts(
+    world: &impl World,
+) -> anyhow::Result<()> {
+    let fine = Take::from(world.key()).rule(Window::new(10, ms(10_000), ms(1000))?.into());
+    let coarse = fine.clone().rule(Window::new(10, ms(10_000), ms(10_000))?.into());
+    let id = Uuid::new_v4();
+    world.at_ms(500).await?;
+    assert!(world.decide(fine.clone().id(id, ms(3_600_000))).await?.is_granted());
+    world.at_ms(1500).await?;
+    assert!(world.decide(fine.clone().cost(9)).await?.is_granted());
+    world.at_ms(11_200).await?;
+    assert!(world.decide(coarse.clone()).await?.is_granted());
+    let receipt =
+        Receipt::new(id, fine.key().clone(), 1).in_window(Duration::from_nanos(START.unsigned_abs()) + ms(500));
+    world.store().adjust(&[receipt.refund(1)]).await?[0].clone()?;
+    world.at_ms(11_400).await?;
+    assert!(!world.decide(coarse).await?.is_granted(), "ten of the last ten seconds count");
+    Ok(())
+}
+
+pub(crate) async fn what_was_counted_in_a_coarser_part_than_the_newest_is_given_back(
+    world: &impl World,
+) -> anyhow::Result<()> {
+    let fine = Take::from(world.key()).rule(Window::new(10, ms(10_000), ms(1000))?.into());
+    let coarse = fine.clone().rule(Window::new(10, ms(10_000), ms(10_000))?.into());
+    let id = Uuid::new_v4();
+    world.at_ms(0).await?;
+    assert!(world.decide(coarse.cost(9).id(id, ms(3_600_000))).await?.is_granted());
+    world.at_ms(10_500).await?;
+    assert_eq!(left(&world.decide(fine.clone()).await?), (true, 0));
+    let receipt = Receipt::new(id, fine.key().clone(), 9).in_window(Duration::from_nanos(START.unsigned_abs()));
+    assert_eq!(world.store().adjust(&[receipt.settle(0)]).await?, [Ok(Adjusted::Done(9))]);
+    assert_eq!(left(&world.decide(fine).await?), (true, 8));
+    Ok(())
+}
