@@ -33,9 +33,8 @@ impl WindowLevel {
 
     /// Reads a window, for the stores that decide in this process, if anything was counted in it.
     pub(crate) fn new(key: &Key, mut row: WindowRow, now: i64) -> Option<Self> {
-        let WindowRow { window, ring } = &mut row;
-        // What the SQL routines know of its terms.
-        let window = Window::stored(window.most, ring.kept_ns, ring.resolution_ns);
+        let window = row.terms();
+        let ring = &mut row.ring;
         ring.step_back(now);
         (ring.granted > 0).then(|| Self {
             key: key.clone(),

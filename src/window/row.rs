@@ -56,6 +56,11 @@ impl WindowRow {
         Self { window, ring: Ring { resolution_ns, kept_ns, since: now, ..Ring::default() } }
     }
 
+    /// The terms that the SQL stores know: the longest interval that counts still, and the newest sub-interval's resolution.
+    pub(crate) fn terms(&self) -> Window {
+        Window::stored(self.window.most, self.ring.kept_ns, self.ring.resolution_ns)
+    }
+
     /// Whether nothing counts in it any more.
     pub(crate) fn is_empty(&self, now: i64) -> bool {
         self.ring.empty_at(&self.window) <= now
@@ -99,7 +104,7 @@ impl Account for WindowRow {
     }
 
     fn charge(&mut self, now: i64, tokens: i64) {
-        let window = self.window;
+        let window = self.terms();
         self.ring.step_back(now);
         self.ring.count(&window, now, self.next(now), tokens);
     }

@@ -173,6 +173,7 @@ macro_rules! for_each_scenario {
             windows: a_late_or_another_windows_receipt_changes_no_count,
             windows: what_is_counted_for_others_fills_a_window_beyond_its_maximum,
             windows: every_window_is_decided_as_by_the_oracle,
+            other_terms: what_a_shorter_window_settles_upwards_counts_as_long_as_the_longest,
             other_terms: what_has_left_a_window_gives_nothing_back_to_coarser_parts,
             other_terms: what_was_counted_in_a_coarser_part_than_the_newest_is_given_back,
             local_reads: a_denial_from_local_reads_asks_nobody,

@@ -2,10 +2,31 @@
 
 use std::time::Duration;
 
-use tollgate::{Adjusted, Receipt, Store, Take, Window};
+use tollgate::{Adjusted, Admin, Receipt, Store, Take, Window};
 use uuid::Uuid;
 
+use super::windows::ten_a_second;
 use super::{START, World, left, ms};
+
+pub(crate) async fn what_a_shorter_window_settles_upwards_counts_as_long_as_the_longest(
+    world: &impl World,
+) -> anyhow::Result<()> {
+    let long = Window::new(10, ms(100_000), ms(100_000))?;
+    let short = Take::from(world.key()).rule(ten_a_second()?.into());
+    let id = Uuid::new_v4();
+    world.at_ms(0).await?;
+    assert!(world.decide(short.clone().rule(long.into()).id(id, ms(3_600_000))).await?.is_granted());
+    world.at_ms(1000).await?;
+    assert!(world.decide(short.clone()).await?.is_granted());
+    world.at_ms(250_000).await?;
+    let receipt = Receipt::new(id, short.key().clone(), 1).in_window(Duration::from_nanos(START.unsigned_abs()));
+    assert_eq!(world.store().adjust(&[receipt.settle(9)]).await?, [Ok(Adjusted::Done(-8))]);
+    let level = world.store().peek_window(short.key()).await?.expect("ten were counted");
+    assert_eq!((level.counted, level.window.interval()), (8, long.interval()));
+    world.at_ms(260_000).await?;
+    assert_eq!(left(&world.decide(short.rule(long.into()).cost(2)).await?), (true, 0));
+    Ok(())
+}
 
 pub(crate) async fn what_has_left_a_window_gives_nothing_back_to_coarser_parts(
     world: &impl World,
