@@ -9,7 +9,7 @@ create table token_windows (
                 comment 'a JSON array of [end of the sub-interval in nanoseconds since 1970, granted in it]',
   newest        bigint not null default 0 comment 'the newest sub-interval''s end',
   granted       bigint not null default 0 comment 'requests, ever',
-  longest_wait  bigint not null default 0 comment 'nanoseconds: the longest that was granted',
+  last_wait     bigint not null default 0 comment 'nanoseconds: of the request that was counted last',
   since         bigint not null default 0 comment 'nanoseconds since 1970: what acted before is perhaps not counted any more',
   constraint token_window_id_has_1_to_255_bytes check (length(id) >= 1 and locate(x'00', id) = 0)
 ) engine = InnoDB comment = 'Sliding windows'

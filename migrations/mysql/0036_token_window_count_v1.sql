@@ -58,7 +58,7 @@ begin
   set io_newest = v_end;
   update token_windows
      set counts = io_counts, newest = v_end, granted = granted + p_cost,
-         longest_wait = greatest(longest_wait, p_at - p_now), most = coalesce(p_most, most), interval_ns = v_interval,
+         last_wait = p_at - p_now, most = coalesce(p_most, most), interval_ns = v_interval,
          resolution_ns = io_resolution,
          -- A clock that was set back has not seen what was later.
          since = greatest(least(since, p_now), coalesce(v_forgotten, 0))

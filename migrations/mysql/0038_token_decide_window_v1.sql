@@ -30,7 +30,7 @@ sql security definer
 begin
   declare v_own boolean default @@autocommit;
   declare v_id varbinary(1024) default cast(p_id as binary);
-  declare v_newest, v_was_newest, v_longest_wait, v_until, v_over_until bigint;
+  declare v_newest, v_was_newest, v_last_wait, v_until, v_over_until bigint;
   declare v_mode varchar(7) character set ascii collate ascii_bin;
   declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
 
@@ -60,7 +60,7 @@ begin
     call token_clock_v1(o_now);
     set o_acts_at = o_now;
     lock_row: begin
-      select counts, newest, resolution_ns, longest_wait into o_counts, v_newest, o_resolution, v_longest_wait
+      select counts, newest, resolution_ns, last_wait into o_counts, v_newest, o_resolution, v_last_wait
         from token_windows where id = v_id for update;
       call token_clock_v1(o_now);
       set o_acts_at = o_now;
@@ -81,17 +81,17 @@ begin
       leave decide;
     end if;
 
-    if v_longest_wait is null then
+    if v_last_wait is null then
       insert into token_windows (id, most, interval_ns, resolution_ns, counts, since)
       values (v_id, p_most, p_interval, p_resolution, '[]', o_now)
       on duplicate key update id = token_windows.id;
-      select counts, newest, resolution_ns, longest_wait into o_counts, v_newest, o_resolution, v_longest_wait
+      select counts, newest, resolution_ns, last_wait into o_counts, v_newest, o_resolution, v_last_wait
         from token_windows where id = v_id for update;
       call token_clock_v1(o_now);
       set o_acts_at = o_now;
     end if;
     set v_was_newest = v_newest;
-    call token_window_step_back_v1(v_longest_wait, o_resolution, o_now, o_counts, v_newest);
+    call token_window_step_back_v1(v_last_wait, o_resolution, o_now, o_counts, v_newest);
     if v_newest < v_was_newest then
       update token_windows set counts = o_counts, newest = v_newest where id = v_id;
     end if;

@@ -11,14 +11,14 @@ create procedure token_peek_window(in p_id varchar(256) character set utf8mb4)
 reads sql data
 sql security definer
 begin
-  declare v_most, v_interval, v_resolution, v_newest, v_granted, v_longest_wait, v_now, v_acts_at bigint;
+  declare v_most, v_interval, v_resolution, v_newest, v_granted, v_last_wait, v_now, v_acts_at bigint;
   declare v_counts longtext character set ascii default '[]';
 
-  select most, interval_ns, resolution_ns, counts, newest, granted, longest_wait
-    into v_most, v_interval, v_resolution, v_counts, v_newest, v_granted, v_longest_wait
+  select most, interval_ns, resolution_ns, counts, newest, granted, last_wait
+    into v_most, v_interval, v_resolution, v_counts, v_newest, v_granted, v_last_wait
     from token_windows where id = cast(p_id as binary);
   call token_clock_v1(v_now);
-  if v_newest - v_now > v_longest_wait + v_resolution + 1000000000 then
+  if v_newest - v_now > v_last_wait + v_resolution + 1000000000 then
     -- After a step of the clock backwards, what was counted since counts as of now.
     set v_now = v_newest - v_resolution;
   end if;

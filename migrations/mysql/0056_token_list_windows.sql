@@ -34,7 +34,7 @@ begin
     from (select w.id, w.most, w.interval_ns, w.resolution_ns, w.newest, w.granted, j.e, j.c,
                  sum(j.c) over (partition by w.id order by j.e desc) as so_far,
                  -- After a step of the clock backwards, what was counted since counts as of now.
-                 if(w.newest - v_now > w.longest_wait + w.resolution_ns + 1000000000, w.newest - w.resolution_ns, v_now)
+                 if(w.newest - v_now > w.last_wait + w.resolution_ns + 1000000000, w.newest - w.resolution_ns, v_now)
                    as now
             from (select t.*
                     from token_windows t

@@ -16,7 +16,7 @@ adjust: begin
   declare v_state varchar(9) character set ascii;
   declare v_counts longtext character set ascii;
   declare v_found, v_entries bigint default 0;
-  declare v_now, v_newest, v_interval, v_resolution, v_longest_wait, v_since, v_cost, v_expires_at, v_acts_at,
+  declare v_now, v_newest, v_interval, v_resolution, v_last_wait, v_since, v_cost, v_expires_at, v_acts_at,
           v_end bigint;
 
   if (p_kind in ('cancel', 'refund', 'settle')
@@ -29,8 +29,8 @@ adjust: begin
   set v_receipt = unhex(replace(p_receipt, '-', ''));
   set o_outcome = 'done', o_given_back = 0;
 
-  select counts, newest, interval_ns, resolution_ns, longest_wait, since
-    into v_counts, v_newest, v_interval, v_resolution, v_longest_wait, v_since
+  select counts, newest, interval_ns, resolution_ns, last_wait, since
+    into v_counts, v_newest, v_interval, v_resolution, v_last_wait, v_since
     from token_windows where id = v_id for update;
   call token_clock_v1(v_now);
   select state, cost, expires_at, acts_at into v_state, v_cost, v_expires_at, v_acts_at
@@ -55,7 +55,7 @@ adjust: begin
   set o_given_back = case p_kind
     when 'cancel' then p_cost when 'refund' then least(p_tokens, p_cost) else p_cost - least(p_tokens, 1000000000000) end;
   if o_given_back < 0 then
-    call token_window_step_back_v1(v_longest_wait, v_resolution, v_now, v_counts, v_newest);
+    call token_window_step_back_v1(v_last_wait, v_resolution, v_now, v_counts, v_newest);
     call token_window_count_v1(v_id, null, v_interval, v_resolution, -o_given_back, v_now,
                                greatest(v_now, v_newest - v_resolution), v_counts, v_newest, v_resolution);
     leave adjust;

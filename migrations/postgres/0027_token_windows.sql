@@ -10,7 +10,7 @@ create table tollgate.token_windows (
   ends          bigint[] not null default '{}', -- the sub-intervals' ends, oldest first, in nanoseconds since 1970
   counts        bigint[] not null default '{}', -- granted in each
   granted       bigint not null default 0,     -- requests, ever
-  longest_wait  bigint not null default 0,     -- nanoseconds: the longest that was granted
+  last_wait     bigint not null default 0,     -- nanoseconds: of the request that was counted last
   since         bigint not null default 0,     -- nanoseconds since 1970: what acted before is perhaps not counted any more
   constraint id_has_1_to_255_bytes check (octet_length(id) between 1 and 255)
 )

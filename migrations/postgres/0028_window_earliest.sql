@@ -74,7 +74,7 @@ begin
     end if;
   end if;
   p_window.granted := p_window.granted + p_cost;
-  p_window.longest_wait := greatest(p_window.longest_wait, p_at - p_now);
+  p_window.last_wait := p_at - p_now;
   -- Who asks by a longer interval finds its counts, until there are none but this one's.
   p_window.interval_ns := case when v_last = 0 then p_interval else v_kept end;
   return p_window;

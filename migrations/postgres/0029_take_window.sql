@@ -87,7 +87,7 @@ begin
       w.resolution_ns := p_resolution;
     end if;
   else
-    if w.ends[array_length(w.ends, 1)] - v_now > w.longest_wait + w.resolution_ns + 1000000000 then
+    if w.ends[array_length(w.ends, 1)] - v_now > w.last_wait + w.resolution_ns + 1000000000 then
       w := tollgate.window_stepped_back_v1(w, v_now);
       update tollgate.token_windows t set ends = w.ends where t.id = p_id;
     end if;
@@ -128,7 +128,7 @@ begin
     if p_cost > 0 and (p_counting or v_acts_at <= v_now + p_max_wait) then
       w := tollgate.window_count_v1(w, p_interval, p_resolution, p_cost, v_now, v_acts_at);
       update tollgate.token_windows t
-         set ends = w.ends, counts = w.counts, granted = w.granted, longest_wait = w.longest_wait,
+         set ends = w.ends, counts = w.counts, granted = w.granted, last_wait = w.last_wait,
              most = p_most, interval_ns = w.interval_ns, resolution_ns = w.resolution_ns, since = w.since
        where t.id = p_id;
       if p_receipt is not null then

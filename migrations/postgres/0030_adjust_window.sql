@@ -56,7 +56,7 @@ begin
   given_back := case p_kind when 'cancel' then p_cost when 'refund' then least(p_tokens, p_cost)
                 else p_cost - least(p_tokens, 1000000000000) end;
   if given_back < 0 then
-    if w.ends[array_length(w.ends, 1)] - v_now > w.longest_wait + w.resolution_ns + 1000000000 then
+    if w.ends[array_length(w.ends, 1)] - v_now > w.last_wait + w.resolution_ns + 1000000000 then
       w := tollgate.window_stepped_back_v1(w, v_now);
     end if;
     w := tollgate.window_count_v1(w, w.interval_ns, w.resolution_ns, -given_back, v_now,
@@ -82,7 +82,7 @@ begin
     end if;
   end if;
   update tollgate.token_windows t
-     set ends = w.ends, counts = w.counts, granted = w.granted, longest_wait = w.longest_wait,
+     set ends = w.ends, counts = w.counts, granted = w.granted, last_wait = w.last_wait,
          interval_ns = w.interval_ns, resolution_ns = w.resolution_ns, since = w.since
    where t.id = p_id;
 end

@@ -23,7 +23,7 @@ begin
     return;
   end if;
   v_now := tollgate.token_clock_v1();
-  if w.ends[array_length(w.ends, 1)] - v_now > w.longest_wait + w.resolution_ns + 1000000000 then
+  if w.ends[array_length(w.ends, 1)] - v_now > w.last_wait + w.resolution_ns + 1000000000 then
     -- After a step of the clock backwards, what was counted since counts as of now.
     v_now := w.ends[array_length(w.ends, 1)] - w.resolution_ns;
   end if;

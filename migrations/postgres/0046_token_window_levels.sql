@@ -15,7 +15,7 @@ select w.id, w.most as max_requests, w.interval_ns * 0.000000001 as interval_sec
  cross join tollgate.token_windows w
  -- After a step of the clock backwards, what was counted since counts as of now.
  cross join lateral (
-   select case when w.ends[array_length(w.ends, 1)] - k.clock > w.longest_wait + w.resolution_ns + 1000000000
+   select case when w.ends[array_length(w.ends, 1)] - k.clock > w.last_wait + w.resolution_ns + 1000000000
                then w.ends[array_length(w.ends, 1)] - w.resolution_ns else k.clock end as now) n
  cross join lateral (
    select coalesce(sum(u.c) filter (where u.e > n.now - w.interval_ns), 0)::bigint as counted

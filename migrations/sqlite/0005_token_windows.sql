@@ -8,6 +8,6 @@ create table token_windows (
   counts        text not null,                 -- 'end count, ...': each sub-interval's end, in nanoseconds since 1970
   empty_at      integer not null,              -- when nothing counts any more, in nanoseconds since 1970
   granted       integer not null default 0,    -- requests, ever
-  longest_wait  integer not null default 0,    -- nanoseconds: the longest that was granted
+  last_wait     integer not null default 0,    -- nanoseconds: of the request that was counted last
   since         integer not null default 0     -- nanoseconds since 1970: what acted before is perhaps not counted any more
 ) strict, without rowid;

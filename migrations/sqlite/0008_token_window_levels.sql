@@ -17,7 +17,7 @@ with windows as (
    where granted > 0
 ), levels as (
   -- After a step of the clock backwards, what was counted since counts as of now.
-  select *, case when newest - clock > longest_wait + resolution_ns + 1000000000 then newest - resolution_ns
+  select *, case when newest - clock > last_wait + resolution_ns + 1000000000 then newest - resolution_ns
                  else clock end as now
     from windows
 ), counted as (

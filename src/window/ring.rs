@@ -24,8 +24,8 @@ pub(crate) struct Ring {
     pub(crate) kept_ns: i64,
     /// Since when it remembers: what acted before is perhaps not counted any more.
     pub(crate) since: i64,
-    /// The longest wait that was granted, in nanoseconds.
-    pub(crate) longest_wait: i64,
+    /// The wait of the request that was counted last, in nanoseconds: no other acts later.
+    pub(crate) last_wait: i64,
 }
 
 impl Ring {
@@ -81,7 +81,7 @@ impl Ring {
             self.join(now);
         }
         self.granted = self.granted.saturating_add(cost).min(i64::MAX / 2);
-        self.longest_wait = self.longest_wait.max(at - now);
+        self.last_wait = at - now;
     }
 
     /// Counts a sub-interval as the next one, so that its requests count for longer: of those that have passed the one
@@ -102,7 +102,7 @@ impl Ring {
         let Some(&(newest, _)) = self.counts.last() else {
             return;
         };
-        if newest - now > self.longest_wait + self.resolution_ns + SECOND_NS {
+        if newest - now > self.last_wait + self.resolution_ns + SECOND_NS {
             let by = newest - now - self.resolution_ns;
             for (end, _) in &mut self.counts {
                 *end -= by;

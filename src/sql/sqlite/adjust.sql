@@ -8,7 +8,7 @@ select format('bucket %s %s %s %s %s %s %s %s %s %s %s %s %s',
   from json_each(?1) asked cross join token_buckets bucket on bucket.id = asked.value
 union all
 select format('window %s %s %s %s %s %s %s %s', asked.key, most, interval_ns, resolution_ns,
-              replace(replace(counts, ', ', ';'), ' ', ':'), granted, longest_wait, since)
+              replace(replace(counts, ', ', ';'), ' ', ':'), granted, last_wait, since)
   from json_each(?2) asked cross join token_windows counted on counted.id = asked.value
 union all
 select format('receipt %s %s %s %s %s %s', asked.key, cost, granted, acts_at, state, expires_at)

@@ -50,7 +50,7 @@ pub(super) async fn take(
 
 pub(super) async fn find(connection: &mut SqliteConnection, key: &Key) -> Result<Option<WindowRow>, sqlx::Error> {
     let found: Option<Columns> = sqlx::query_as(
-        "select id, most, interval_ns, resolution_ns, counts, granted, longest_wait, since from token_windows where id = ?1",
+        "select id, most, interval_ns, resolution_ns, counts, granted, last_wait, since from token_windows where id = ?1",
     )
     .bind(key.as_str())
     .fetch_optional(connection)
@@ -67,7 +67,7 @@ pub(super) async fn page(
 ) -> Result<Vec<(Key, WindowRow)>, sqlx::Error> {
     let (first, last) = filter.range();
     let rows: Vec<Columns> = sqlx::query_as(
-        "select id, most, interval_ns, resolution_ns, counts, granted, longest_wait, since from token_windows
+        "select id, most, interval_ns, resolution_ns, counts, granted, last_wait, since from token_windows
           where granted > 0 and id > ?1 and id >= ?2 and id <= ?3 order by id limit ?4",
     )
     .bind(after.map_or("", Key::as_str))
@@ -79,18 +79,18 @@ pub(super) async fn page(
     rows.into_iter().map(read).collect()
 }
 
-/// Id, maximum, nanoseconds of the interval and of the resolution, counts, granted, longest wait, since when.
+/// Id, maximum, nanoseconds of the interval and of the resolution, counts, granted, last wait, since when.
 type Columns = (String, i64, i64, i64, String, i64, i64, i64);
 
 fn read(columns: Columns) -> Result<(Key, WindowRow), sqlx::Error> {
-    let (id, most, interval_ns, resolution_ns, counts, granted, longest_wait, since) = columns;
+    let (id, most, interval_ns, resolution_ns, counts, granted, last_wait, since) = columns;
     let window = Window::stored(most, interval_ns, resolution_ns);
-    Ok((key(id)?, row(window, &counts, granted, longest_wait, since)?))
+    Ok((key(id)?, row(window, &counts, granted, last_wait, since)?))
 }
 
-fn row(window: Window, counts: &str, granted: i64, longest_wait: i64, since: i64) -> Result<WindowRow, sqlx::Error> {
+fn row(window: Window, counts: &str, granted: i64, last_wait: i64, since: i64) -> Result<WindowRow, sqlx::Error> {
     let (kept_ns, resolution_ns) = (window.interval_ns(), window.resolution_ns());
-    let ring = Ring { counts: parse_counts(counts)?, resolution_ns, granted, kept_ns, since, longest_wait };
+    let ring = Ring { counts: parse_counts(counts)?, resolution_ns, granted, kept_ns, since, last_wait };
     Ok(WindowRow { window, ring })
 }
 
@@ -134,7 +134,7 @@ pub(super) fn push(rows: &mut Array, key: &Key, WindowRow { window, ring }: &Win
         counts.as_str().into(),
         ring.empty_at(window).into(),
         ring.granted.into(),
-        ring.longest_wait.into(),
+        ring.last_wait.into(),
         ring.since.into(),
     ]);
 }

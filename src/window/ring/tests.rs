@@ -115,3 +115,17 @@ fn what_acted_under_a_coarser_resolution_than_the_last_is_given_back() {
     assert_eq!(ring.resolution_ns, fine.resolution_ns);
     assert_eq!(ring.give_back(first, 4), 4);
 }
+
+#[test]
+fn a_clock_set_back_locks_nobody_out_for_what_was_waited_long_before() {
+    let (window, hour) = (window(1, 1000, 100), 3_600_000 * MS);
+    let mut ring = Ring::default();
+    for _ in 0..900 {
+        assert!(ask(&mut ring, &window, START, 1, 2 * hour).is_some());
+    }
+    let later = START + 1000 * hour;
+    assert!(ask(&mut ring, &window, later, 1, 0).is_some());
+    assert_eq!(ask(&mut ring, &window, later - hour / 4, 1, 0), None);
+    let next = ring.earliest(&window, 0, later - hour / 4) - (later - hour / 4);
+    assert!(next <= 1100 * MS, "{next} ns");
+}
