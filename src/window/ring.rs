@@ -34,7 +34,7 @@ impl Ring {
         let from = self.counts.last().map_or(now, |(end, _)| now.max(end - self.resolution_ns));
         let mut counted = 0;
         for (end, count) in self.counts.iter().rev() {
-            counted += count;
+            counted = count.saturating_add(counted);
             if counted > room {
                 return from.max(end + window.interval_ns);
             }
@@ -71,7 +71,7 @@ impl Ring {
         // Who asks by a longer interval finds its counts, until there are none but this one's.
         self.kept_ns = if self.counts.is_empty() { window.interval_ns } else { kept };
         match self.counts.last_mut() {
-            Some((newest, count)) if *newest >= end => *count += cost,
+            Some((newest, count)) if *newest >= end => *count = count.saturating_add(cost),
             _ => {
                 self.counts.push((end, cost));
                 self.resolution_ns = window.resolution_ns;
@@ -92,7 +92,8 @@ impl Ring {
         let how_well = |three: &[(i64, i64)]| (now - three[0].0) / (three[2].0 - three[0].0);
         if let Some((before, _)) = threes.max_by_key(|(before, three)| (how_well(three), Reverse(*before))) {
             let (_, count) = self.counts.remove(before + 1);
-            self.counts[before + 1].1 += count;
+            let next = &mut self.counts[before + 1].1;
+            *next = next.saturating_add(count);
         }
     }
 
@@ -128,7 +129,8 @@ impl Ring {
 
     /// How many count in the window that ends now, or are promised.
     pub(crate) fn counted(&self, window: &Window, now: i64) -> i64 {
-        self.counts.iter().filter(|(end, _)| *end > now - window.interval_ns).map(|(_, count)| count).sum()
+        let counts = self.counts.iter().filter(|(end, _)| *end > now - window.interval_ns);
+        counts.fold(0, |counted: i64, (_, count)| counted.saturating_add(*count))
     }
 
     /// How many the window that ends now has seen, if requests were spread evenly over the sub-interval that it has in
@@ -139,7 +141,8 @@ impl Ring {
             let part = (end - begins).clamp(0, window.resolution_ns);
             i128::from(count) * i128::from(part) / i128::from(window.resolution_ns)
         };
-        self.counts.iter().map(|entry| i64::try_from(inside(entry)).unwrap_or(i64::MAX)).sum()
+        let parts = self.counts.iter().map(|entry| i64::try_from(inside(entry)).unwrap_or(i64::MAX));
+        parts.fold(0, i64::saturating_add)
     }
 
     /// When nothing counts any more, for anybody.

@@ -129,3 +129,15 @@ fn a_clock_set_back_locks_nobody_out_for_what_was_waited_long_before() {
     let next = ring.earliest(&window, 0, later - hour / 4) - (later - hour / 4);
     assert!(next <= 1100 * MS, "{next} ns");
 }
+
+#[test]
+fn no_count_or_sum_of_counts_overflows() {
+    let (coarse, mut ring) = (window(1, 3_600_000, 1000), Ring::default());
+    for second in 0..3 {
+        ring.count(&coarse, START, START + second * 1000 * MS, i64::MAX - 1);
+        ring.count(&coarse, START, START + second * 1000 * MS, i64::MAX - 1);
+    }
+    assert_eq!(ring.counted(&coarse, START), i64::MAX);
+    assert_eq!(ring.estimate(&coarse, START), i64::MAX);
+    assert!(ring.earliest(&coarse, 0, START) > START);
+}
