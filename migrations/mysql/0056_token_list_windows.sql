@@ -6,7 +6,7 @@
 --            p_limit            how many at most
 -- Result:    a row for each, by id
 --            id
---            max_requests       the terms that it was last counted under; the interval is the longest that counts still
+--            max_requests       the terms that it was last counted under; the interval is the longest since it was empty
 --            interval_seconds, resolution_seconds
 --            counted            requests that count now; above the maximum: promised to requests that wait
 --            available          how many more pass now; negative: promised

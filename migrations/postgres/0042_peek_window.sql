@@ -2,7 +2,7 @@
 --
 -- Arguments: p_id               the window
 -- Result:    one row, or none: nothing was ever counted in it, or it was swept
---            max_requests       the terms that it was last counted under; the interval is the longest that counts still
+--            max_requests       the terms that it was last counted under; the interval is the longest since it was empty
 --            interval_seconds, resolution_seconds
 --            counted            requests that count now; above the maximum: promised to requests that wait
 --            granted            requests, ever

@@ -2,7 +2,7 @@
 -- locks nothing, changes nothing.
 --
 --   max_requests, interval_seconds, resolution_seconds: the terms that it was last counted under; the interval is the
---                  longest that counts still
+--                  longest since it was empty
 --   counted        requests that count now; above the maximum: promised to requests that wait
 --   available      how many more pass now; negative: promised
 --   granted        requests, ever

@@ -9,7 +9,7 @@ use crate::Key;
 pub struct WindowLevel {
     /// Whose window.
     pub key: Key,
-    /// The terms that it was last counted under; of several, its interval is the longest that counts still.
+    /// The terms that it was last counted under; of several, its interval is the longest since it was empty.
     pub window: Window,
     /// The requests that count now; above the maximum: promised to requests that wait.
     pub counted: u64,

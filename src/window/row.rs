@@ -56,7 +56,7 @@ impl WindowRow {
         Self { window, ring: Ring { resolution_ns, kept_ns, since: now, ..Ring::default() } }
     }
 
-    /// The terms that the SQL stores know: the longest interval that counts still, and the newest sub-interval's resolution.
+    /// The terms that the SQL stores know: the longest interval since it was empty, and the newest sub-interval's resolution.
     pub(crate) fn terms(&self) -> Window {
         Window::stored(self.window.most, self.ring.kept_ns, self.ring.resolution_ns)
     }
