@@ -12,6 +12,8 @@
 --            p_receipt   the request's id, a UUID: repeated with it, the request takes nothing more; null: it has none
 --            p_hold      for how many nanoseconds the id is remembered
 --            p_taking    false: take nothing, and say what the request would come to
+--            p_own       true: the caller has nothing else on this connection: with autocommit off, too, the routine has
+--                        a transaction of its own, before which it rolls back what was left open there
 --            io_times    for how many equal requests it stands; more than one neither wait nor have an id
 -- Result:    io_times    how many of these its tokens suffice for, the first ones; the rest is about the others, or all
 --            o_outcome   'granted' or 'denied'; 'never': cost + keep exceed the capacity; 'unknown': no such bucket;
@@ -25,8 +27,8 @@
 -- Errors:    22023 arguments out of range · 23514 terms that make no bucket
 --            · 40001 the bucket changed during each of 100 attempts
 -- Locks:     the bucket's row, first of all, so that the clock can be read when it is held; then the request's receipt.
---            In a transaction of the caller's (or with autocommit off) they stay locked until that ends; else the
---            routine has one of its own.
+--            In a transaction of the caller's (or with autocommit off), unless p_own, they stay locked until that ends;
+--            else the routine has one of its own.
 --
 -- token_mode is read when the lock is held: a read that locks nothing opens a REPEATABLE READ snapshot, and
 -- MariaDB may refuse (1020) to lock what others changed after that. The clock is token_clock_v1's, in place for speed;
@@ -35,14 +37,15 @@ create procedure token_decide_v1(
   in p_id varchar(256) character set utf8mb4, in p_cost bigint, in p_max_wait bigint, in p_keep bigint,
   in p_capacity bigint, in p_refill_seconds decimal(19, 9),
   in p_refill varchar(10) character set ascii collate ascii_bin, in p_plan varchar(256) character set utf8mb4,
-  in p_receipt varchar(36) character set ascii, in p_hold bigint, in p_taking boolean, inout io_times bigint,
+  in p_receipt varchar(36) character set ascii, in p_hold bigint, in p_taking boolean, in p_own boolean,
+  inout io_times bigint,
   out o_outcome varchar(10) character set ascii, out o_mode varchar(7) character set ascii collate ascii_bin,
   out o_now bigint, out o_acts_at bigint, out o_full_at bigint, out o_granted bigint, out o_burst bigint,
   out o_anchor bigint, out o_step_ns bigint, out o_step_ticks bigint, out o_token_ticks bigint)
 modifies sql data
 sql security definer
 begin
-  declare v_own boolean default @@autocommit;
+  declare v_own boolean default @@autocommit or p_own;
   declare v_id varbinary(1024) default cast(p_id as binary);
   declare v_clock, v_longest_wait, v_due, v_until bigint;
   declare v_plan varbinary(1024);
@@ -50,7 +53,8 @@ begin
   declare v_ruled boolean;
   declare v_attempt int default 0;
   declare v_times bigint;
-  declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
+  declare continue handler for 1568  -- inside a transaction of the caller's, or one that was left open
+    if p_own then rollback and no chain no release; else set v_own = false; end if;
   declare exit handler for sqlexception
   begin
     if v_own then rollback and no chain no release; end if;

@@ -13,7 +13,7 @@ begin
   declare v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks bigint;
 
   call token_decide_v1(p_id, p_cost, p_max_wait, p_keep, p_capacity, p_refill_seconds, p_refill, p_plan, p_receipt,
-                       p_hold, true, v_times, v_outcome, v_mode, v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor,
+                       p_hold, true, false, v_times, v_outcome, v_mode, v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor,
                        v_step_ns, v_step_ticks, v_token_ticks);
   select 1 as entry, v_outcome as outcome, v_mode as mode, v_now as now, v_acts_at as acts_at, v_full_at as full_at,
          v_granted as granted, v_burst as burst, v_anchor as anchor, v_step_ns as step_ns, v_step_ticks as step_ticks,

@@ -4,6 +4,7 @@
 --                        refill, plan in hexadecimal, receipt, hold, times], as token_decide_v1's arguments; times:
 --                        it stands for so many equal requests, decided one after the other; what is left out is null,
 --                        and times 1
+--            p_own       as token_decide_v1's
 -- Result:    o_answers   a JSON array of texts, with spaces between what each says and - for null: for how many of the
 --                        equal requests it stands; for how many of these the tokens suffice, the first ones; the
 --                        request's place, from 1; then token_take_v1's columns from outcome on, about the others, or
@@ -19,11 +20,12 @@
 -- that something else rules, or all of a call with a bucket twice, a wait, a receipt, or another mode than 'enforce',
 -- are decided one by one. An answer is one text, because an array of its parts costs as much as weighing the bucket, and
 -- rows sent by themselves cost as much again. What differs in nothing but the bucket token_take_alike_v1 decides faster.
-create procedure token_decide_many_v1(in p_requests longtext character set utf8mb4, out o_answers json)
+create procedure token_decide_many_v1(
+  in p_requests longtext character set utf8mb4, in p_own boolean, out o_answers json)
 modifies sql data
 sql security definer
 begin
-  declare v_own boolean default @@autocommit;
+  declare v_own boolean default @@autocommit or p_own;
   declare v_done, v_made, v_again, v_weighed boolean default false;
   declare v_safe boolean default @@sql_safe_updates;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
@@ -51,7 +53,8 @@ begin
      where v_rest is null or json_contains(v_rest, cast(place as char))
      order by id, place;
   declare continue handler for not found set v_done = true;
-  declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
+  declare continue handler for 1568  -- inside a transaction of the caller's, or one that was left open
+    if p_own then rollback and no chain no release; else set v_own = false; end if;
   declare exit handler for sqlexception
   begin
     set innodb_lock_wait_timeout = v_wait, sql_safe_updates = v_safe;
@@ -205,7 +208,7 @@ begin
       while v_times > 0 do
         set v_alike = 1;
         call token_decide_v1(convert(v_id using utf8mb4), v_cost, v_max_wait, v_keep, v_capacity, v_refill_seconds,
-                             v_refill, convert(v_plan using utf8mb4), v_receipt, v_hold, true, v_alike,
+                             v_refill, convert(v_plan using utf8mb4), v_receipt, v_hold, true, false, v_alike,
                              v_outcome, v_mode, v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
                              v_step_ticks, v_token_ticks);
         -- Only tokens that were taken make the next one another matter.

@@ -3,7 +3,7 @@
 -- Arguments: p_limits    a JSON array; a limit is [id in hexadecimal, cost, keep, capacity, refill_seconds, refill, plan in
 --                        hexadecimal], in the order of their ids, no bucket twice, each as for token_decide_v1: its cost
 --                        and what to keep, and terms or a plan, or neither
---            p_max_wait, p_receipt, p_hold: as for token_decide_v1, the same for all
+--            p_max_wait, p_receipt, p_hold, p_own: as for token_decide_v1, the same for all
 -- Result:    o_answers   a JSON array of a text a bucket, in any order: its place, then token_take_v1's columns from
 --                        outcome on, with spaces between them and - for null. All are 'granted'; or one or more say
 --                        why not, and the others are 'spared': they could have been granted, and nothing was taken
@@ -20,11 +20,11 @@
 -- bucket's does; each bucket's tokens are taken for when they are there.
 create procedure token_decide_all_v1(
   in p_limits longtext character set utf8mb4, in p_max_wait bigint, in p_receipt varchar(36) character set ascii,
-  in p_hold bigint, out o_answers longtext character set utf8mb4)
+  in p_hold bigint, in p_own boolean, out o_answers longtext character set utf8mb4)
 modifies sql data
 sql security definer
 begin
-  declare v_own boolean default @@autocommit;
+  declare v_own boolean default @@autocommit or p_own;
   declare v_done, v_spare boolean default false;
   declare v_all boolean default true;
   declare v_again, v_taken boolean default false;
@@ -47,7 +47,8 @@ begin
              refill varchar(10) path '$[5]', plan varchar(2048) character set ascii path '$[6]')) as limits
      order by id, place;
   declare continue handler for not found set v_done = true;
-  declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
+  declare continue handler for 1568  -- inside a transaction of the caller's, or one that was left open
+    if p_own then rollback and no chain no release; else set v_own = false; end if;
   declare exit handler for sqlexception
   begin
     set sql_safe_updates = v_safe;
@@ -199,7 +200,7 @@ begin
       set v_times = 1;
       call token_decide_v1(convert(v_id using utf8mb4), v_cost, p_max_wait, v_keep, v_capacity, v_refill_seconds,
                            v_refill, convert(v_plan using utf8mb4), if(v_pass = 1, null, p_receipt), p_hold,
-                           v_pass = 3, v_times,
+                           v_pass = 3, false, v_times,
                            v_outcome, v_mode, v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
                            v_step_ticks, v_token_ticks);
       set v_done = false;

@@ -6,6 +6,7 @@
 --            p_receipt   the request's id, or one made for this adjustment
 --            p_id, p_cost, p_granted, p_acts_at: the bucket, and what the grant answered
 --            p_tokens    see p_kind; 0 with 'cancel'
+--            p_own       as token_decide_v1's
 -- Result:    one row:
 --            outcome     'done'; 'late': its turn has come, or the receipt has expired; 'repeated': it was adjusted
 --                        before; 'unknown': no such bucket; nothing changes unless 'done'
@@ -15,14 +16,15 @@
 create procedure token_adjust_v1(
   in p_kind varchar(6) character set ascii, in p_receipt varchar(36) character set ascii,
   in p_id varchar(256) character set utf8mb4, in p_cost bigint, in p_granted bigint, in p_acts_at bigint,
-  in p_tokens bigint)
+  in p_tokens bigint, in p_own boolean)
 modifies sql data
 sql security definer
 begin
-  declare v_own boolean default @@autocommit;
+  declare v_own boolean default @@autocommit or p_own;
   declare v_outcome varchar(10) character set ascii;
   declare v_given_back bigint;
-  declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
+  declare continue handler for 1568  -- inside a transaction of the caller's, or one that was left open
+    if p_own then rollback and no chain no release; else set v_own = false; end if;
   declare exit handler for sqlexception
   begin
     if v_own then rollback and no chain no release; end if;

@@ -34,8 +34,8 @@ begin
       'tollgate: request_tokens takes an id, 1 token or more, and a wait in ms and a number to keep of 0 or more';
   end if;
   call token_decide_v1(p_id, least(p_tokens, v_most), least(p_max_wait_ms, 31622400000) * 1000000,
-                       least(p_keep, v_most), null, null, null, p_plan, p_request, 86400000000000, true, v_times,
-                       v_outcome, v_mode, v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
+                       least(p_keep, v_most), null, null, null, p_plan, p_request, 86400000000000, true, false,
+                       v_times, v_outcome, v_mode, v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
                        v_step_ticks, v_token_ticks);
   if v_outcome = 'unknown' then
     set v_message = concat('tollgate: no bucket ''', left(p_id, 36),

@@ -31,7 +31,7 @@ begin
     signal sqlstate '22023' set message_text =
       'tollgate: group_concat_max_len is too small for so many requests: raise it, or ask for fewer at once';
   end if;
-  call token_decide_many_v1(v_requests, v_answers);
+  call token_decide_many_v1(v_requests, false, v_answers);
   select id, outcome,
          case
            when outcome not in ('granted', 'denied') then null

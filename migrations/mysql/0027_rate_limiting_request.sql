@@ -22,8 +22,8 @@ begin
     signal sqlstate '22023' set message_text =
       'tollgate: rate_limiting_request takes an id, 1 to 10^9 tokens a second and a window of 1 s to a century';
   end if;
-  call token_decide_v1(p_rate_id, 1, 0, 0, v_rate * v_window, v_window, 'continuous', null, null, null, true, v_times,
-                       v_outcome, v_mode, v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
+  call token_decide_v1(p_rate_id, 1, 0, 0, v_rate * v_window, v_window, 'continuous', null, null, null, true, false,
+                       v_times, v_outcome, v_mode, v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
                        v_step_ticks, v_token_ticks);
   if v_outcome = 'conflict' then
     signal sqlstate '22023' set message_text =

@@ -28,8 +28,8 @@ begin
 
   if exists (select 1 from token_buckets where id = cast(p_id as binary) for update) then
     -- Of a request that takes nothing only this is wanted: that the bucket is brought to what rules it.
-    call token_decide_v1(p_id, 1, 0, 0, null, null, null, null, null, 0, false, v_times, v_word, v_word, v_number, v_number,
-                         v_number, v_number, v_number, v_number, v_number, v_number, v_number);
+    call token_decide_v1(p_id, 1, 0, 0, null, null, null, null, null, 0, false, false, v_times, v_word, v_word,
+                         v_number, v_number, v_number, v_number, v_number, v_number, v_number, v_number, v_number);
   end if;
   call token_clock_v1(v_now);
   update token_buckets

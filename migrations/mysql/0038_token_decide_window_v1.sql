@@ -9,6 +9,7 @@
 --            p_receipt    the request's id, a UUID: repeated with it, the request counts no more; null: it has none
 --            p_hold       for how many nanoseconds the id is remembered
 --            p_counting   true: count it now, even beyond the maximum
+--            p_own        as token_decide_v1's
 -- Result:    o_outcome    'granted' or 'denied', as is a wait that would begin a sub-interval beyond the thousandth ahead;
 --                         'never': cost + keep exceed the maximum; 'reused': the id is another
 --                         request's
@@ -22,17 +23,18 @@
 create procedure token_decide_window_v1(
   in p_id varchar(256) character set utf8mb4, in p_cost bigint, in p_max_wait bigint, in p_keep bigint,
   in p_most bigint, in p_interval bigint, in p_resolution bigint, in p_receipt varchar(36) character set ascii,
-  in p_hold bigint, in p_counting boolean,
+  in p_hold bigint, in p_counting boolean, in p_own boolean,
   out o_outcome varchar(10) character set ascii, out o_mode varchar(7) character set ascii collate ascii_bin,
   out o_now bigint, out o_acts_at bigint, out o_counts longtext character set ascii, out o_resolution bigint)
 modifies sql data
 sql security definer
 begin
-  declare v_own boolean default @@autocommit;
+  declare v_own boolean default @@autocommit or p_own;
   declare v_id varbinary(1024) default cast(p_id as binary);
   declare v_newest, v_was_newest, v_last_wait, v_until, v_over_until bigint;
   declare v_mode varchar(7) character set ascii collate ascii_bin;
-  declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
+  declare continue handler for 1568  -- inside a transaction of the caller's, or one that was left open
+    if p_own then rollback and no chain no release; else set v_own = false; end if;
 
   if (length(v_id) between 1 and 255
       and p_cost between if(p_counting, 0, 1) and if(p_counting, 1000000000000, 4611686018427387903)

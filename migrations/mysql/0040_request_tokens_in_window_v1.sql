@@ -34,7 +34,7 @@ begin
   end if;
   set v_interval = p_interval_seconds * 1000000000;
   call token_decide_window_v1(p_id, least(p_tokens, 4611686018427387903), p_max_wait_ms * 1000000, 0, p_max_requests,
-                              v_interval, cast(p_resolution_seconds * 1000000000 as signed), null, 0, false,
+                              v_interval, cast(p_resolution_seconds * 1000000000 as signed), null, 0, false, false,
                               v_outcome, v_mode, v_now, v_acts_at, v_counts, v_resolution);
   if v_outcome = 'never' then
     signal sqlstate '22023' set message_text = 'tollgate: more tokens than ever pass in this window: ask for fewer';

@@ -5,7 +5,7 @@
 --            p_remaining no more tokens than these are left; null: not said
 --            p_wait      none comes before so many nanoseconds have passed, a year at most; 0: not said. Of an interval
 --                        they come with the first period that begins then
---            p_capacity, p_refill_seconds, p_refill, p_plan: as token_decide_v1's
+--            p_capacity, p_refill_seconds, p_refill, p_plan, p_own: as token_decide_v1's
 -- Result:    o_outcome   'lowered'; 'unchanged': it held no more, or its mode is 'off'; 'endless': it never refills, and
 --                        there is a wait; 'unknown', 'unplanned' or 'conflict', as token_decide_v1 answers
 -- Errors:    22023 arguments out of range · 23514 terms that make no bucket
@@ -15,7 +15,7 @@ create procedure token_lower_v1(
   in p_id varchar(256) character set utf8mb4, in p_remaining bigint, in p_wait bigint,
   in p_capacity bigint, in p_refill_seconds decimal(19, 9),
   in p_refill varchar(10) character set ascii collate ascii_bin, in p_plan varchar(256) character set utf8mb4,
-  out o_outcome varchar(10) character set ascii)
+  in p_own boolean, out o_outcome varchar(10) character set ascii)
 modifies sql data
 sql security definer
 begin
@@ -26,7 +26,8 @@ begin
   declare v_full_at, v_longest_wait, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks bigint;
   declare v_changed boolean;
   declare v_attempt int default 0;
-  declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
+  declare continue handler for 1568  -- inside a transaction of the caller's, or one that was left open
+    if p_own then rollback and no chain no release; else set v_own = false; end if;
   declare exit handler for sqlexception
   begin
     if v_own then rollback and no chain no release; end if;
@@ -37,7 +38,7 @@ begin
     signal sqlstate '22023' set message_text =
       'tollgate: holding back takes a bucket, 0 tokens or more, and a wait of 0 to a year';
   end if;
-  set v_own = @@autocommit;
+  set v_own = @@autocommit or p_own;
   if v_own then
     set transaction isolation level read committed;
   end if;

@@ -22,7 +22,7 @@ begin
   end if;
   call token_lower_v1(p_id, p_remaining,
                       least(coalesce(p_retry_after_ms, 0), coalesce(p_longest_ms, 3600000), 31622400000) * 1000000,
-                      null, null, null, null, v_outcome);
+                      null, null, null, null, false, v_outcome);
   if v_outcome in ('unknown', 'unplanned') then
     set v_message = concat('tollgate: no bucket ''', left(p_id, 36), ''', or not its plan',
                            ': call token_create_bucket or token_create_plan');

@@ -2,6 +2,7 @@
 -- from none.
 --
 -- Arguments: p_requests  a JSON array; a request is token_decide_all_v1's p_limits. Nobody waits, and none has an id.
+--            p_own       as token_decide_v1's
 -- Result:    o_standing  a JSON array of a text for each bucket of each request, in any order: the request's place, from
 --                        1, and what token_decide_all_v1 says of the bucket, but its state is how it stands before
 --                        anything is taken. A request is granted if all its texts say so; then its tokens are taken after
@@ -18,12 +19,12 @@
 -- granted, and what these take is debited by one UPDATE. The others, and all from the first one on that something else
 -- than tokens rules, are decided by token_decide_all_v1. So each is granted or denied as if they came one after the other.
 create procedure token_decide_all_many_v1(
-  in p_requests longtext character set utf8mb4,
+  in p_requests longtext character set utf8mb4, in p_own boolean,
   out o_standing longtext character set utf8mb4, out o_rest longtext character set utf8mb4)
 modifies sql data
 sql security definer
 begin
-  declare v_own boolean default @@autocommit;
+  declare v_own boolean default @@autocommit or p_own;
   declare v_made, v_again boolean default false;
   declare v_safe boolean default @@sql_safe_updates;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
@@ -35,7 +36,8 @@ begin
   declare v_request bigint default 1;
   declare v_each longtext character set utf8mb4 default '';
   declare v_answers longtext character set utf8mb4;
-  declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
+  declare continue handler for 1568  -- inside a transaction of the caller's, or one that was left open
+    if p_own then rollback and no chain no release; else set v_own = false; end if;
   declare exit handler for sqlexception
   begin
     set innodb_lock_wait_timeout = v_wait, sql_safe_updates = v_safe;
@@ -186,7 +188,7 @@ begin
   while v_rest <> 0 and v_request <= v_requests do
     if v_rest >> v_request - 1 & 1 = 1 then
       call token_decide_all_v1(
-        json_extract(p_requests, concat('$[', v_request - 1, ']')), 0, null, 0, v_answers);
+        json_extract(p_requests, concat('$[', v_request - 1, ']')), 0, null, 0, false, v_answers);
       set v_answers = regexp_replace(v_answers, '"(?=[0-9])', concat('"', v_request, ' '));
       set v_each = concat(v_each, ',', substr(v_answers, 2, char_length(v_answers) - 2));
     end if;

@@ -3,7 +3,8 @@
 --
 -- Arguments: p_ids    a JSON array of the buckets' ids in hexadecimal, each once, in their order; instead of one
 --                     [id, times], where it stands for so many equal requests, decided one after the other
---            p_cost, p_keep, p_capacity, p_refill_seconds, p_refill, p_plan: of all, as token_decide_v1's; none waits
+--            p_cost, p_keep, p_capacity, p_refill_seconds, p_refill, p_plan, p_own: of all, as token_decide_v1's; none
+--                     waits
 -- Result:    a row: now, burst, anchor, step_ns, step_ticks, token_ticks: of all, as token_take_v1's
 --            answers  for each request, with a semicolon after it: its place, from 1; for how many of its equal
 --                     requests the tokens suffice, the first ones: the others are denied; and what these add to:
@@ -15,11 +16,11 @@
 create procedure token_take_alike_v1(
   in p_ids longtext character set utf8mb4, in p_cost bigint, in p_keep bigint, in p_capacity bigint,
   in p_refill_seconds decimal(19, 9), in p_refill varchar(10) character set ascii collate ascii_bin,
-  in p_plan varchar(256) character set utf8mb4)
+  in p_plan varchar(256) character set utf8mb4, in p_own boolean)
 modifies sql data
 sql security definer
 begin
-  declare v_own boolean default @@autocommit;
+  declare v_own boolean default @@autocommit or p_own;
   declare v_made, v_again, v_weighed boolean default false;
   declare v_safe boolean default @@sql_safe_updates;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
@@ -33,7 +34,8 @@ begin
   declare v_all, v_ruled, v_overrides boolean;
   declare v_uuid char(36) character set ascii;
   declare v_answers longtext character set ascii;
-  declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
+  declare continue handler for 1568  -- inside a transaction of the caller's, or one that was left open
+    if p_own then rollback and no chain no release; else set v_own = false; end if;
   declare exit handler for sqlexception
   begin
     set innodb_lock_wait_timeout = v_wait, group_concat_max_len = v_length, sql_safe_updates = v_safe;

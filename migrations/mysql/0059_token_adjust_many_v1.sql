@@ -2,6 +2,7 @@
 --
 -- Arguments: p_adjustments  a JSON array of [kind, receipt, id in hexadecimal, cost, granted, acts_at, tokens, window]: as
 --                           token_adjust_v1's; window is 1 where the key's sliding window granted
+--            p_own          as token_decide_v1's
 -- Result:    o_answers      a JSON array of a text for each, in any order: its place, from 1, and what token_adjust_v1 or
 --                           token_adjust_window_v1 answers, with a space between: the same as if it was done one after
 --                           the other
@@ -11,11 +12,12 @@
 -- Locks:     the buckets' rows in the order of their ids, each and then its receipts, and the windows' likewise, in a
 --            transaction of its own unless inside the caller's. Of one key all is done in the order given.
 create procedure token_adjust_many_v1(
-  in p_adjustments longtext character set utf8mb4, out o_answers longtext character set utf8mb4)
+  in p_adjustments longtext character set utf8mb4, in p_own boolean,
+  out o_answers longtext character set utf8mb4)
 modifies sql data
 sql security definer
 begin
-  declare v_own boolean default @@autocommit;
+  declare v_own boolean default @@autocommit or p_own;
   declare v_done boolean default false;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_place, v_cost, v_granted, v_acts_at, v_tokens, v_given_back bigint;
@@ -33,7 +35,8 @@ begin
              in_window int path '$[7]')) as adjustments
      order by coalesce(in_window, 0), id, place;
   declare continue handler for not found set v_done = true;
-  declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
+  declare continue handler for 1568  -- inside a transaction of the caller's, or one that was left open
+    if p_own then rollback and no chain no release; else set v_own = false; end if;
   declare exit handler for sqlexception
   begin
     set innodb_lock_wait_timeout = v_wait;

@@ -90,6 +90,26 @@ pub(crate) fn code_of(error: &dyn DatabaseError) -> Option<SmolStr> {
     #[cfg(feature = "mysql")]
     if let Some(number) = <sqlx::MySql as Dialect>::code(error) {
         return Some(number);
+
+    #[doc(hidden)]
+    /// For calls in a transaction of the caller's, rather than in one of their own.
+    fn within(clock: &Self::Clock) -> Self::Clock {
+        clock.clone()
+    }
+
+    #[doc(hidden)]
+    /// Makes a connection fit for what an operator does, and says whether that has to be [ended](Self::end_operation).
+    #[must_use]
+    fn begin_operation(_: &mut Self::Connection) -> impl Future<Output = Result<bool, sqlx::Error>> + Send {
+        std::future::ready(Ok(false))
+    }
+
+    #[doc(hidden)]
+    /// Commits what an operator did, in a session that commits nothing by itself.
+    #[must_use]
+    fn end_operation(_: &mut Self::Connection) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
+        std::future::ready(Ok(()))
+    }
     }
     error.code().map(SmolStr::from)
 }

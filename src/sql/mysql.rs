@@ -1,7 +1,7 @@
 use smol_str::SmolStr;
-use sqlx::SqlStr;
 use sqlx::error::DatabaseError;
 use sqlx::mysql::{MySql, MySqlConnectOptions, MySqlConnection, MySqlDatabaseError};
+use sqlx::{Row, SqlStr};
 
 use super::ask::Ask;
 use super::call::Counting;
@@ -24,15 +24,39 @@ mod several;
 /// Buckets in MySQL or MariaDB, at the server's clock.
 pub type MySqlStore = SqlStore<MySql>;
 
+/// In whose transaction the server decides. It has to be told: a session with autocommit off is always in one.
+#[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Whose {
+    /// In one of its own, which it ends.
+    #[default]
+    Own,
+    /// In the one that the caller has opened, if any.
+    Callers,
+}
+
+impl Whose {
+    fn is_own(self) -> bool {
+        self == Self::Own
+    }
+}
+
 impl Dialect for MySql {
     const ONE_STATEMENT: bool = true;
     const CALLS_AT_ONCE: usize = 2;
 
+    /// Nothing that others have left open on the connection is in it.
     fn begin(isolation: Isolation) -> Option<SqlStr> {
         Some(SqlStr::from_static(match isolation {
-            Isolation::ReadCommitted => "set transaction isolation level read committed; start transaction",
-            Isolation::RepeatableRead => "set transaction isolation level repeatable read; start transaction",
-            Isolation::Serializable => "set transaction isolation level serializable; start transaction",
+            Isolation::ReadCommitted => {
+                "rollback and no chain no release; set transaction isolation level read committed; start transaction"
+            }
+            Isolation::RepeatableRead => {
+                "rollback and no chain no release; set transaction isolation level repeatable read; start transaction"
+            }
+            Isolation::Serializable => {
+                "rollback and no chain no release; set transaction isolation level serializable; start transaction"
+            }
         }))
     }
 
@@ -40,29 +64,33 @@ impl Dialect for MySql {
         url.parse()
     }
 
-    async fn take(connection: &mut MySqlConnection, asks: &[Ask], (): &()) -> Result<Vec<Answer>, sqlx::Error> {
+    async fn take(connection: &mut MySqlConnection, asks: &[Ask], whose: &Whose) -> Result<Vec<Answer>, sqlx::Error> {
         // All rows are fetched: what is left unread of a CALL would be the next statement's answer.
         let columns: Vec<Columns> = match asks {
-            [ask] => take_one(connection, ask).await?,
-            _ => take_many(connection, asks).await?,
+            [ask] => take_one(connection, ask, *whose).await?,
+            _ => take_many(connection, asks, *whose).await?,
         };
         columns::in_order(columns::entries(columns)?, |place| asks.get(place).map(|ask| ask.request))
     }
 
-    async fn take_all(connection: &mut MySqlConnection, asks: &[Ask], (): &()) -> Result<Vec<Answer>, sqlx::Error> {
-        several::take_all(connection, asks).await
+    async fn take_all(
+        connection: &mut MySqlConnection,
+        asks: &[Ask],
+        whose: &Whose,
+    ) -> Result<Vec<Answer>, sqlx::Error> {
+        several::take_all(connection, asks, *whose).await
     }
 
     async fn take_window(
         connection: &mut MySqlConnection,
         ask: &Ask,
         counting: Counting,
-        (): &(),
+        whose: &Whose,
     ) -> Result<Counted, sqlx::Error> {
         let window = ask.window()?;
         // With a placeholder for each OUT parameter, which the server answers as a row.
         let rows: Vec<WindowOutParameters> =
-            sqlx::query_as("call token_decide_window_v1(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
+            sqlx::query_as("call token_decide_window_v1(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
                 .bind(ask.key().as_str())
                 .bind(ask.request.cost)
                 .bind(ask.request.max_wait)
@@ -73,6 +101,7 @@ impl Dialect for MySql {
                 .bind(ask.id().map(|id| id.hyphenated().to_string()))
                 .bind(ask.hold())
                 .bind(counting == Counting::Count)
+                .bind(whose.is_own())
                 .bind(None::<i64>)
                 .bind(None::<i64>)
                 .bind(None::<i64>)
@@ -90,9 +119,9 @@ impl Dialect for MySql {
     async fn adjust(
         connection: &mut MySqlConnection,
         adjustments: &[Adjustment],
-        (): &(),
+        whose: &Whose,
     ) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
-        adjust::adjust(connection, adjustments).await
+        adjust::adjust(connection, adjustments, *whose).await
     }
 
     fn classify(error: &dyn DatabaseError) -> Class {
@@ -123,7 +152,20 @@ impl Dialect for MySql {
 
     /// A lock wait that timed out undoes its statement only, and a killed procedure leaves its transaction open.
     async fn clean_up(connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {
-        sqlx::raw_sql("rollback").execute(connection).await.map(drop)
+        sqlx::raw_sql("rollback and no chain no release").execute(connection).await.map(drop)
+    }
+
+    fn within(_: &Whose) -> Whose {
+        Whose::Callers
+    }
+
+    async fn begin_operation(connection: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
+        let rows = sqlx::raw_sql("rollback and no chain no release; select @@autocommit").fetch_all(connection).await?;
+        rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get::<i64, _>(0).map(|autocommit| autocommit == 0)
+    }
+
+    async fn end_operation(connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {
+        sqlx::raw_sql("commit and no chain no release").execute(connection).await.map(drop)
     }
 }
 
@@ -153,21 +195,23 @@ type WindowOutParameters = (Vec<u8>, Option<Vec<u8>>, i64, Option<i64>, Vec<u8>,
 
 /// Calls the routine that decides, with a placeholder for each of its OUT parameters: the server answers them as a row,
 /// which saves a routine in between that would select them. Equal requests are decided by the same call.
-async fn take_one(connection: &mut MySqlConnection, ask: &Ask) -> Result<Vec<Columns>, sqlx::Error> {
+async fn take_one(connection: &mut MySqlConnection, ask: &Ask, whose: Whose) -> Result<Vec<Columns>, sqlx::Error> {
     const OUT_PARAMETERS: usize = 11;
-    let mut call =
-        sqlx::query_as("call token_decide_v1(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, true, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
-            .bind(ask.key().as_str())
-            .bind(ask.request.cost)
-            .bind(ask.request.max_wait)
-            .bind(ask.request.keep)
-            .bind(ask.quota(0).map(Quota::capacity_i64))
-            .bind(ask.quota(0).map(Quota::refill_seconds))
-            .bind(ask.quota(0).map(refill))
-            .bind(ask.plan(0))
-            .bind(ask.id().map(|id| id.hyphenated().to_string()))
-            .bind(ask.hold())
-            .bind(ask.times);
+    let mut call = sqlx::query_as(
+        "call token_decide_v1(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, true, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    )
+    .bind(ask.key().as_str())
+    .bind(ask.request.cost)
+    .bind(ask.request.max_wait)
+    .bind(ask.request.keep)
+    .bind(ask.quota(0).map(Quota::capacity_i64))
+    .bind(ask.quota(0).map(Quota::refill_seconds))
+    .bind(ask.quota(0).map(refill))
+    .bind(ask.plan(0))
+    .bind(ask.id().map(|id| id.hyphenated().to_string()))
+    .bind(ask.hold())
+    .bind(whose.is_own())
+    .bind(ask.times);
     for _ in 0..OUT_PARAMETERS {
         call = call.bind(None::<i64>);
     }
@@ -181,12 +225,15 @@ async fn take_one(connection: &mut MySqlConnection, ask: &Ask) -> Result<Vec<Col
     Ok(parts(granted_times, columns).collect())
 }
 
-async fn take_many(connection: &mut MySqlConnection, asks: &[Ask]) -> Result<Vec<Columns>, sqlx::Error> {
-    if let Some(columns) = alike::take(connection, asks).await? {
+async fn take_many(connection: &mut MySqlConnection, asks: &[Ask], whose: Whose) -> Result<Vec<Columns>, sqlx::Error> {
+    if let Some(columns) = alike::take(connection, asks, whose).await? {
         return Ok(columns);
     }
-    let rows: Vec<(String,)> =
-        sqlx::query_as("call token_take_many_v1(?)").bind(json::requests(asks)).fetch_all(connection).await?;
+    let rows: Vec<(String,)> = sqlx::query_as("call token_take_many_v1(?, ?)")
+        .bind(json::requests(asks))
+        .bind(whose.is_own())
+        .fetch_all(connection)
+        .await?;
     let (answers,) = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
     let mut columns = Vec::with_capacity(asks.len());
     for text in json::texts(&answers) {

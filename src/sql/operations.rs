@@ -15,7 +15,7 @@ pub type Conversation<'c, T> = Pin<Box<dyn Future<Output = Result<T, sqlx::Error
 /// What an operator does, on one kind of database. Each takes its arguments as one value, so that one function can run, and
 /// repeat, them all.
 pub trait Operations: sqlx::Database {
-    /// Whose clock decides: `()` for the server's own.
+    /// Whose clock decides: if the server's own, `()`, or what else a call has to be told.
     type Clock: Clone + Debug + Default + Send + Sync;
 
     #[doc(hidden)]

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
-use sqlx::{Connection, Pool, SqlStr};
+use sqlx::{Connection, Database, Pool, SqlStr};
 use tokio::time::{Instant, timeout_at};
 
 use super::ask::Ask;
@@ -11,7 +11,7 @@ use super::batch::Batch;
 use super::call::{Call, Counting, Reply};
 use super::dialect::Dialect;
 use super::isolation::Isolation;
-use super::operations::Conversation;
+use super::operations::{Conversation, Operations};
 use super::retry::{Class, Failure, Retry, finish, finish_statement};
 use super::run::{Run, runs};
 use super::together::Together;
@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// Buckets in a SQL database, reached through a pool of the host's: one statement a call, or two on MySQL and MariaDB for a
-/// batch in which more than tokens rules.
+/// batch in which more than tokens rules, and for what an operator asks.
 ///
 /// Serialization failures and deadlocks are retried with jitter until the deadline. A request whose outcome is
 /// unknown is never repeated, and never reported as granted.
@@ -70,11 +70,16 @@ impl<DB: Dialect> SqlStore<DB> {
     }
 
     /// Runs what an operator asks for.
-    pub(super) async fn operate<A, T>(
-        &self,
-        arguments: A,
-        operation: for<'c> fn(&'c mut DB::Connection, &'c A, &'c DB::Clock) -> Conversation<'c, T>,
-    ) -> Result<T, Error>
+    pub(super) async fn operate<A, T>(&self, arguments: A, operation: Operation<DB, A, T>) -> Result<T, Error>
+    where
+        A: Send + Sync + 'static,
+        T: Send + 'static,
+    {
+        self.conduct(arguments, operation, false).await
+    }
+
+    /// `ends_itself`: it leaves nothing open, whatever the session's settings.
+    async fn conduct<A, T>(&self, arguments: A, operation: Operation<DB, A, T>, ends_itself: bool) -> Result<T, Error>
     where
         A: Send + Sync + 'static,
         T: Send + 'static,
@@ -86,7 +91,15 @@ impl<DB: Dialect> SqlStore<DB> {
                 let mut connection = acquire(&self.pool, deadline).await?;
                 let given_up = deadline + self.retry.deadline();
                 finish(deadline, async move {
-                    let result = until(given_up, operation(&mut connection, &arguments, &clock)).await;
+                    let conversation = async {
+                        let is_left_open = !ends_itself && DB::begin_operation(&mut connection).await?;
+                        let answer = operation(&mut connection, &arguments, &clock).await?;
+                        if is_left_open {
+                            DB::end_operation(&mut connection).await?;
+                        }
+                        Ok(answer)
+                    };
+                    let result = until(given_up, conversation).await;
                     settle(connection, result).await
                 })
                 .await
@@ -171,6 +184,9 @@ impl<DB: Dialect> SqlStore<DB> {
 /// a driver and its TLS to know that they may be sent to other threads.
 type Conversing<'a, T> = Pin<Box<dyn Future<Output = Result<(T, u32), Error>> + Send + 'a>>;
 
+type Operation<DB, A, T> =
+    for<'c> fn(&'c mut <DB as Database>::Connection, &'c A, &'c <DB as Operations>::Clock) -> Conversation<'c, T>;
+
 impl<DB: Dialect> Clone for SqlStore<DB> {
     fn clone(&self) -> Self {
         Self { pool: self.pool.clone(), clock: self.clock.clone(), ..*self }
@@ -210,7 +226,7 @@ impl<DB: Dialect> Store for SqlStore<DB> {
     }
 
     async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
-        let lowered = self.operate((key.clone(), rule.clone(), hold.of(key, rule)?), DB::hold_back).await?;
+        let lowered = self.conduct((key.clone(), rule.clone(), hold.of(key, rule)?), DB::hold_back, true).await?;
         held(lowered, key, rule)
     }
 
@@ -304,7 +320,7 @@ async fn in_transaction<DB: Dialect>(
     clock: &DB::Clock,
 ) -> Result<Reply, sqlx::Error> {
     let mut transaction = connection.begin_with(begin).await?;
-    let reply = call.on::<DB>(&mut transaction, clock).await?;
+    let reply = call.on::<DB>(&mut transaction, &DB::within(clock)).await?;
     transaction.commit().await?;
     Ok(reply)
 }

@@ -19,7 +19,8 @@ use crate::{Adjusted, Adjustment, Decision, Error, Outcome, Take, TakeError};
 /// commit soon; take from several buckets in one request, because two transactions that take from them one by one can
 /// deadlock.
 ///
-/// Without an open transaction it is what a [`Store`](crate::Store) does, on this connection.
+/// Without an open transaction it is what a [`Store`](crate::Store) does, on this connection; in a session of MySQL's or
+/// MariaDB's with autocommit off it begins one, which is the caller's to end.
 ///
 /// ```no_run
 /// use tollgate::{Key, Take, take_within};
@@ -91,5 +92,5 @@ where
 
 async fn converse<DB: Dialect>(connection: &mut DB::Connection, call: Call) -> Result<super::call::Reply, Error> {
     let failed = |error| Failure::new(classify::<DB>(&error), error).into_error(1, Duration::MAX);
-    call.on::<DB>(connection, &DB::Clock::default()).await.map_err(failed)
+    call.on::<DB>(connection, &DB::within(&DB::Clock::default())).await.map_err(failed)
 }

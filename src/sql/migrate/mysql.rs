@@ -84,11 +84,13 @@ impl Migrate for MySql {
 }
 
 async fn migrate(connection: &mut MySqlConnection) -> Result<Vec<Migration>, Error> {
-    // Routines keep the mode that they are made in.
-    sqlx::raw_sql("set session sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'; set names utf8mb4")
-        .execute(&mut *connection)
-        .await
-        .map_err(failed::<MySql>)?;
+    // Routines keep the mode that they are made in. And the last entry in the ledger has to be committed, too.
+    sqlx::raw_sql(
+        "set session sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'; set names utf8mb4; set autocommit = 1",
+    )
+    .execute(&mut *connection)
+    .await
+    .map_err(failed::<MySql>)?;
     // A lock's name is shorter than a database's may be.
     let locked: Option<i64> =
         sqlx::query_scalar("select get_lock(concat('tollgate.', left(sha2(database(), 256), 48)), 600)")

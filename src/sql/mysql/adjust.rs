@@ -2,7 +2,7 @@
 
 use sqlx::mysql::MySqlConnection;
 
-use super::{json, text};
+use super::{Whose, json, text};
 use crate::Adjustment;
 use crate::sql::outcomes::AdjustedColumns;
 
@@ -10,31 +10,34 @@ use crate::sql::outcomes::AdjustedColumns;
 pub(super) async fn adjust(
     connection: &mut MySqlConnection,
     adjustments: &[Adjustment],
+    whose: Whose,
 ) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
     match adjustments {
         // All rows are fetched: what is left unread of a CALL would be the next statement's answer.
-        [adjustment] => adjust_one(connection, adjustment).await,
-        _ => adjust_many(connection, adjustments).await,
+        [adjustment] => adjust_one(connection, adjustment, whose).await,
+        _ => adjust_many(connection, adjustments, whose).await,
     }
 }
 
 async fn adjust_one(
     connection: &mut MySqlConnection,
     Adjustment { receipt, kind, .. }: &Adjustment,
+    whose: Whose,
 ) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
     let (kind, tokens) = kind.figures();
     if receipt.window {
-        return sqlx::query_as("call token_adjust_window_v1(?, ?, ?, ?, ?, ?)")
+        return sqlx::query_as("call token_adjust_window_v1(?, ?, ?, ?, ?, ?, ?)")
             .bind(kind)
             .bind(receipt.id.hyphenated().to_string())
             .bind(receipt.key.as_str())
             .bind(receipt.taken.cost)
             .bind(receipt.taken.acts_at)
             .bind(tokens)
+            .bind(whose.is_own())
             .fetch_all(connection)
             .await;
     }
-    sqlx::query_as("call token_adjust_v1(?, ?, ?, ?, ?, ?, ?)")
+    sqlx::query_as("call token_adjust_v1(?, ?, ?, ?, ?, ?, ?, ?)")
         .bind(kind)
         .bind(receipt.id.hyphenated().to_string())
         .bind(receipt.key.as_str())
@@ -42,6 +45,7 @@ async fn adjust_one(
         .bind(receipt.taken.granted)
         .bind(receipt.taken.acts_at)
         .bind(tokens)
+        .bind(whose.is_own())
         .fetch_all(connection)
         .await
 }
@@ -49,10 +53,12 @@ async fn adjust_one(
 async fn adjust_many(
     connection: &mut MySqlConnection,
     adjustments: &[Adjustment],
+    whose: Whose,
 ) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
     // With a placeholder for the OUT parameter, which the server answers as a row.
-    let rows: Vec<(Vec<u8>,)> = sqlx::query_as("call token_adjust_many_v1(?, ?)")
+    let rows: Vec<(Vec<u8>,)> = sqlx::query_as("call token_adjust_many_v1(?, ?, ?)")
         .bind(json::adjustments(adjustments))
+        .bind(whose.is_own())
         .bind(None::<String>)
         .fetch_all(connection)
         .await?;

@@ -7,7 +7,7 @@ use sqlx::query::QueryScalar;
 use super::super::admin::columns::{self, Choice, Denied, Explained, Level, Overridden, Planned, WindowCounts};
 use super::super::operations::{Conversation, Lowered, Operations};
 use super::json::hex;
-use super::refill;
+use super::{Whose, refill};
 use crate::bucket::Hold;
 use crate::{
     BucketLevel, Clock, Denials, Explanation, Filter, Key, Mode, Override, Plan, Quota, Rule, SweepCursor, Swept,
@@ -15,16 +15,16 @@ use crate::{
 };
 
 impl Operations for MySql {
-    type Clock = ();
+    type Clock = Whose;
 
-    fn now((): &()) -> i64 {
+    fn now(_: &Whose) -> i64 {
         SystemClock.now()
     }
 
     fn create_bucket<'c>(
         connection: &'c mut MySqlConnection,
         (key, quota): &'c (Key, Quota),
-        (): &'c (),
+        _: &'c Whose,
     ) -> Conversation<'c, ()> {
         let create = sqlx::query("call token_create_bucket(?, ?, ?, ?)")
             .bind(key.as_str())
@@ -37,7 +37,7 @@ impl Operations for MySql {
     fn peek<'c>(
         connection: &'c mut MySqlConnection,
         key: &'c Key,
-        (): &'c (),
+        _: &'c Whose,
     ) -> Conversation<'c, Option<BucketLevel>> {
         let peek = sqlx::query("call token_peek(?)").bind(key.as_str());
         Box::pin(async move {
@@ -49,7 +49,7 @@ impl Operations for MySql {
     fn peek_window<'c>(
         connection: &'c mut MySqlConnection,
         key: &'c Key,
-        (): &'c (),
+        _: &'c Whose,
     ) -> Conversation<'c, Option<WindowLevel>> {
         let peek = sqlx::query("call token_peek_window(?)").bind(key.as_str());
         Box::pin(async move {
@@ -61,7 +61,7 @@ impl Operations for MySql {
     fn list<'c>(
         connection: &'c mut MySqlConnection,
         (filter, after, limit): &'c (Filter, Option<Key>, u32),
-        (): &'c (),
+        _: &'c Whose,
     ) -> Conversation<'c, Vec<BucketLevel>> {
         let (first, last) = filter.range();
         let page = sqlx::query_as::<_, Level>(
@@ -85,7 +85,7 @@ impl Operations for MySql {
     fn windows<'c>(
         connection: &'c mut MySqlConnection,
         (filter, after, limit): &'c (Filter, Option<Key>, u32),
-        (): &'c (),
+        _: &'c Whose,
     ) -> Conversation<'c, Vec<WindowLevel>> {
         let page = sqlx::query("call token_list_windows(?, ?, ?)")
             .bind(filter.prefix.as_ref().map(Key::as_str))
@@ -97,18 +97,18 @@ impl Operations for MySql {
         })
     }
 
-    fn reset<'c>(connection: &'c mut MySqlConnection, key: &'c Key, (): &'c ()) -> Conversation<'c, bool> {
+    fn reset<'c>(connection: &'c mut MySqlConnection, key: &'c Key, _: &'c Whose) -> Conversation<'c, bool> {
         found(connection, sqlx::query_scalar("call token_reset_bucket(?)").bind(key.as_str()))
     }
 
-    fn delete<'c>(connection: &'c mut MySqlConnection, key: &'c Key, (): &'c ()) -> Conversation<'c, bool> {
+    fn delete<'c>(connection: &'c mut MySqlConnection, key: &'c Key, _: &'c Whose) -> Conversation<'c, bool> {
         found(connection, sqlx::query_scalar("call token_delete_bucket(?)").bind(key.as_str()))
     }
 
     fn explain<'c>(
         connection: &'c mut MySqlConnection,
         (key, plan): &'c (Key, Option<Key>),
-        (): &'c (),
+        _: &'c Whose,
     ) -> Conversation<'c, Explanation> {
         let explain = sqlx::query("call token_explain(?, ?)").bind(key.as_str()).bind(plan.as_ref().map(Key::as_str));
         Box::pin(async move {
@@ -120,7 +120,7 @@ impl Operations for MySql {
     fn create_plan<'c>(
         connection: &'c mut MySqlConnection,
         (name, quota): &'c (Key, Quota),
-        (): &'c (),
+        _: &'c Whose,
     ) -> Conversation<'c, ()> {
         let create = sqlx::query("call token_create_plan(?, ?, ?, ?)")
             .bind(name.as_str())
@@ -133,7 +133,7 @@ impl Operations for MySql {
     fn set_plan_mode<'c>(
         connection: &'c mut MySqlConnection,
         (name, switch): &'c (Key, Option<Switch>),
-        (): &'c (),
+        _: &'c Whose,
     ) -> Conversation<'c, bool> {
         let set = sqlx::query("update token_plans set mode = ?, mode_reason = ?, mode_until = ? where name = ?")
             .bind(switch.as_ref().map(|switch| switch.mode.as_str()))
@@ -143,7 +143,7 @@ impl Operations for MySql {
         Box::pin(async move { Ok(set.execute(connection).await?.rows_affected() > 0) })
     }
 
-    fn plan<'c>(connection: &'c mut MySqlConnection, name: &'c Key, (): &'c ()) -> Conversation<'c, Option<Plan>> {
+    fn plan<'c>(connection: &'c mut MySqlConnection, name: &'c Key, _: &'c Whose) -> Conversation<'c, Option<Plan>> {
         let plan = sqlx::query_as::<_, Planned>(
             "select convert(name using utf8mb4), capacity, cast(refill_seconds * 1000000000 as signed), refill, mode, mode_reason, mode_until
                from token_plans where name = ?",
@@ -155,7 +155,7 @@ impl Operations for MySql {
     fn plans<'c>(
         connection: &'c mut MySqlConnection,
         (after, limit): &'c (Option<Key>, u32),
-        (): &'c (),
+        _: &'c Whose,
     ) -> Conversation<'c, Vec<Plan>> {
         let plans = sqlx::query_as::<_, Planned>(
             "select convert(name using utf8mb4), capacity, cast(refill_seconds * 1000000000 as signed), refill, mode, mode_reason, mode_until
@@ -166,7 +166,7 @@ impl Operations for MySql {
         Box::pin(async move { plans.fetch_all(connection).await?.into_iter().map(Plan::try_from).collect() })
     }
 
-    fn delete_plan<'c>(connection: &'c mut MySqlConnection, name: &'c Key, (): &'c ()) -> Conversation<'c, bool> {
+    fn delete_plan<'c>(connection: &'c mut MySqlConnection, name: &'c Key, _: &'c Whose) -> Conversation<'c, bool> {
         let delete = sqlx::query("delete from token_plans where name = ?").bind(name.as_str().as_bytes());
         Box::pin(async move { Ok(delete.execute(connection).await?.rows_affected() > 0) })
     }
@@ -179,7 +179,7 @@ impl Operations for MySql {
         Box::pin(async move { set.execute(connection).await.map(drop) })
     }
 
-    fn mode<'c>(connection: &'c mut MySqlConnection, (): &'c (), (): &'c ()) -> Conversation<'c, Switch> {
+    fn mode<'c>(connection: &'c mut MySqlConnection, (): &'c (), _: &'c Whose) -> Conversation<'c, Switch> {
         let mode = sqlx::query_as::<_, Choice>("select mode, reason, until from token_mode");
         Box::pin(async move { Ok(columns::switch(mode.fetch_one(connection).await?)?.unwrap_or_default()) })
     }
@@ -187,7 +187,7 @@ impl Operations for MySql {
     fn set_override<'c>(
         connection: &'c mut MySqlConnection,
         (key, over): &'c (Key, Override),
-        (): &'c (),
+        _: &'c Whose,
     ) -> Conversation<'c, ()> {
         let set = sqlx::query(
             "insert into token_overrides (id, capacity, refill_seconds, refill, mode, reason, expires_at)
@@ -207,7 +207,7 @@ impl Operations for MySql {
         Box::pin(async move { set.execute(connection).await.map(drop) })
     }
 
-    fn clear_override<'c>(connection: &'c mut MySqlConnection, key: &'c Key, (): &'c ()) -> Conversation<'c, bool> {
+    fn clear_override<'c>(connection: &'c mut MySqlConnection, key: &'c Key, _: &'c Whose) -> Conversation<'c, bool> {
         let clear = sqlx::query("delete from token_overrides where id = ?").bind(key.as_str().as_bytes());
         Box::pin(async move { Ok(clear.execute(connection).await?.rows_affected() > 0) })
     }
@@ -215,7 +215,7 @@ impl Operations for MySql {
     fn overrides<'c>(
         connection: &'c mut MySqlConnection,
         (after, limit): &'c (Option<Key>, u32),
-        (): &'c (),
+        _: &'c Whose,
     ) -> Conversation<'c, Vec<(Key, Override)>> {
         let overrides = sqlx::query_as::<_, Overridden>(
             "select convert(id using utf8mb4), capacity, cast(refill_seconds * 1000000000 as signed), refill, mode, reason, expires_at
@@ -229,7 +229,7 @@ impl Operations for MySql {
     fn count_denials<'c>(
         connection: &'c mut MySqlConnection,
         denials: &'c Vec<(Key, i64)>,
-        (): &'c (),
+        _: &'c Whose,
     ) -> Conversation<'c, ()> {
         let entries = denials.iter().map(|(key, denied)| format!("[{},{denied}]", hex(Some(key.as_str()))));
         let denials = format!("[{}]", entries.collect::<Vec<_>>().join(","));
@@ -240,7 +240,7 @@ impl Operations for MySql {
     fn most_denied<'c>(
         connection: &'c mut MySqlConnection,
         limit: &'c u32,
-        (): &'c (),
+        _: &'c Whose,
     ) -> Conversation<'c, Vec<Denials>> {
         let most = sqlx::query_as::<_, Denied>(
             "select id, denied, last_denied_at from token_most_denied order by denied desc, id limit ?",
@@ -252,7 +252,7 @@ impl Operations for MySql {
     fn sweep<'c>(
         connection: &'c mut MySqlConnection,
         (after, limit): &'c (Option<SweepCursor>, u32),
-        (): &'c (),
+        _: &'c Whose,
     ) -> Conversation<'c, Swept> {
         let step = sqlx::query_as::<_, columns::Step<Vec<u8>>>("call token_sweep_v1(?, ?)")
             .bind(after.as_ref().map(SweepCursor::as_bytes))
@@ -266,16 +266,17 @@ impl Operations for MySql {
     fn hold_back<'c>(
         connection: &'c mut MySqlConnection,
         (key, rule, hold): &'c (Key, Rule, Hold),
-        (): &'c (),
+        whose: &'c Whose,
     ) -> Conversation<'c, Lowered> {
-        let lower = sqlx::query_scalar("call token_hold_back_v1(?, ?, ?, ?, ?, ?, ?)")
+        let lower = sqlx::query_scalar("call token_hold_back_v1(?, ?, ?, ?, ?, ?, ?, ?)")
             .bind(key.as_str())
             .bind(hold.remaining)
             .bind(hold.wait)
             .bind(rule.quota().map(Quota::capacity_i64))
             .bind(rule.quota().map(Quota::refill_seconds))
             .bind(rule.quota().map(refill))
-            .bind(rule.plan().map(Key::as_str));
+            .bind(rule.plan().map(Key::as_str))
+            .bind(whose.is_own());
         Box::pin(async move {
             let outcomes: Vec<String> = lower.fetch_all(connection).await?;
             super::super::columns::lowered(outcomes.first().ok_or(sqlx::Error::RowNotFound)?)

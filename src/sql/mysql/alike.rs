@@ -2,19 +2,23 @@
 
 use sqlx::mysql::MySqlConnection;
 
-use super::{json, parts, refill};
+use super::{Whose, json, parts, refill};
 use crate::Quota;
 use crate::sql::ask::Ask;
 use crate::sql::columns::Columns;
 
 /// What becomes of them; `None`, and nothing is decided, if they are not alike, or something else than tokens
 /// may rule one of them.
-pub(super) async fn take(connection: &mut MySqlConnection, asks: &[Ask]) -> Result<Option<Vec<Columns>>, sqlx::Error> {
+pub(super) async fn take(
+    connection: &mut MySqlConnection,
+    asks: &[Ask],
+    whose: Whose,
+) -> Result<Option<Vec<Columns>>, sqlx::Error> {
     let Some(first) = alike(asks) else {
         return Ok(None);
     };
     let (request, quota) = (first.request, first.quota(0));
-    let rows: Vec<Row> = sqlx::query_as("call token_take_alike_v1(?, ?, ?, ?, ?, ?, ?)")
+    let rows: Vec<Row> = sqlx::query_as("call token_take_alike_v1(?, ?, ?, ?, ?, ?, ?, ?)")
         .bind(json::ids(asks))
         .bind(request.cost)
         .bind(request.keep)
@@ -22,6 +26,7 @@ pub(super) async fn take(connection: &mut MySqlConnection, asks: &[Ask]) -> Resu
         .bind(quota.map(Quota::refill_seconds))
         .bind(quota.map(refill))
         .bind(first.plan(0))
+        .bind(whose.is_own())
         .fetch_all(connection)
         .await?;
     let row = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;

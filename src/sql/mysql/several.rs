@@ -2,30 +2,35 @@
 
 use sqlx::mysql::MySqlConnection;
 
-use super::{json, text};
+use super::{Whose, json, text};
 use crate::answer::Answer;
 use crate::sql::ask::Ask;
 use crate::sql::columns::{self, Entry};
 use crate::sql::standing::Told;
 
 /// The answers for each bucket of each request, in their order.
-pub(super) async fn take_all(connection: &mut MySqlConnection, asks: &[Ask]) -> Result<Vec<Answer>, sqlx::Error> {
+pub(super) async fn take_all(
+    connection: &mut MySqlConnection,
+    asks: &[Ask],
+    whose: Whose,
+) -> Result<Vec<Answer>, sqlx::Error> {
     match asks {
-        [ask] => take_one(connection, ask).await,
-        _ => take_many(connection, asks).await,
+        [ask] => take_one(connection, ask, whose).await,
+        _ => take_many(connection, asks, whose).await,
     }
 }
 
-async fn take_one(connection: &mut MySqlConnection, ask: &Ask) -> Result<Vec<Answer>, sqlx::Error> {
+async fn take_one(connection: &mut MySqlConnection, ask: &Ask, whose: Whose) -> Result<Vec<Answer>, sqlx::Error> {
     // Who locks several rows does so in the order of their ids.
     let mut places: Vec<usize> = (0..ask.take.limits.len()).collect();
     places.sort_unstable_by_key(|place| ask.take.limits[*place].key().as_str());
     // With a placeholder for the OUT parameter, which the server answers as a row; below likewise.
-    let rows: Vec<(Vec<u8>,)> = sqlx::query_as("call token_decide_all_v1(?, ?, ?, ?, ?)")
+    let rows: Vec<(Vec<u8>,)> = sqlx::query_as("call token_decide_all_v1(?, ?, ?, ?, ?, ?)")
         .bind(json::limits(ask, places.iter().copied()))
         .bind(ask.request.max_wait)
         .bind(ask.id().map(|id| id.hyphenated().to_string()))
         .bind(ask.hold())
+        .bind(whose.is_own())
         .bind(None::<String>)
         .fetch_all(connection)
         .await?;
@@ -37,9 +42,10 @@ async fn take_one(connection: &mut MySqlConnection, ask: &Ask) -> Result<Vec<Ans
     Ok(answers.into_iter().map(|(_, answer)| answer).collect())
 }
 
-async fn take_many(connection: &mut MySqlConnection, asks: &[Ask]) -> Result<Vec<Answer>, sqlx::Error> {
-    let rows: Vec<(Vec<u8>, Vec<u8>)> = sqlx::query_as("call token_decide_all_many_v1(?, ?, ?)")
+async fn take_many(connection: &mut MySqlConnection, asks: &[Ask], whose: Whose) -> Result<Vec<Answer>, sqlx::Error> {
+    let rows: Vec<(Vec<u8>, Vec<u8>)> = sqlx::query_as("call token_decide_all_many_v1(?, ?, ?, ?)")
         .bind(json::requests_for_several(asks))
+        .bind(whose.is_own())
         .bind(None::<String>)
         .bind(None::<String>)
         .fetch_all(connection)

@@ -62,9 +62,10 @@ async fn the_routine_for_people_lowers_a_bucket_and_says_what_it_takes(rig: Rig)
     let once = rig.bucket("5 once".parse()?).await?;
     let refusal = rig.refusal(rig.calling(routine, &format!("{}, null, 1{rest}", rig.quoted(once.as_str())))).await?;
     ensure!(refusal.sqlstate == "22023" && refusal.message.contains("never refills"), "{refusal:?}");
-    let routine = if rig.engine.kind == Kind::Postgres { "hold_back_v1" } else { "token_hold_back_v1" };
+    let (routine, own) =
+        if rig.engine.kind == Kind::Postgres { ("hold_back_v1", "") } else { ("token_hold_back_v1", ", false") };
     for arguments in ["-1, 0", "0, -1", "0, null", "0, 31622400000000001"] {
-        let call = rig.calling(routine, &format!("{id}, {arguments}, null, null, null, null"));
+        let call = rig.calling(routine, &format!("{id}, {arguments}, null, null, null, null{own}"));
         ensure!(rig.refusal(call).await?.sqlstate == "22023", "{arguments}");
     }
     Ok(())

@@ -130,7 +130,7 @@ async fn a_lax_session_cuts_no_id_off(rig: Rig) -> anyhow::Result<()> {
         rig.refusal(rig.calling("token_create_bucket", &format!("{id}, 5, 1, 'interval'"))).await?;
         let json = format!("json_array(json_array({id}, 1, 0, 0, null, null, null))");
         // Refused, or unknown: anything but the bucket whose id it begins with.
-        if let Ok(rows) = rig.sql(rig.calling("token_take_many_v1", &json)).await {
+        if let Ok(rows) = rig.sql(rig.calling("token_take_many_v1", &format!("{json}, false"))).await {
             let answers = rows.first().and_then(|row| row.text("answers").ok().flatten());
             ensure!(answers.is_some_and(|answers| answers.contains(" unknown ")), "{rows:?}");
         }

@@ -10,7 +10,7 @@ use tollgate::{Error, Migration, Quota};
 
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
-use crate::pools::{Scratch, with_pool};
+use crate::pools::{Scratch, with_pool, with_session};
 use crate::rig::{AnyPool, Rig};
 
 pub fn cases() -> Vec<Case> {
@@ -36,7 +36,8 @@ pub fn cases() -> Vec<Case> {
             tables_keep_room_for_updates_and_are_vacuumed_as_they_are_written)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
-            a_run_that_was_killed_before_or_after_any_statement_is_finished_by_the_next)
+            a_run_that_was_killed_before_or_after_any_statement_is_finished_by_the_next,
+            without_autocommit_every_step_is_noted)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind != Kind::MySql;
             a_run_that_fails_half_way_leaves_nothing)
@@ -205,6 +206,14 @@ async fn a_run_that_was_killed_before_or_after_any_statement_is_finished_by_the_
         }
     }
     Ok(())
+}
+
+async fn without_autocommit_every_step_is_noted(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::new(&rig).await?;
+    let (session, _) = with_session(&scratch.rig, "set autocommit = 0").await?;
+    assert_eq!(migrate(&session).await?, all(&rig));
+    assert_eq!(pending(&scratch.rig).await?, []);
+    works(&scratch.rig).await
 }
 
 async fn a_run_that_fails_half_way_leaves_nothing(rig: Rig) -> anyhow::Result<()> {

@@ -51,7 +51,7 @@ async fn an_applications_role_takes_tokens_and_can_do_nothing_else(rig: Rig) -> 
     forbidden.extend(match rig.engine.kind {
         Kind::MySql => vec![
             "call token_create_bucket('x', 1, 1, 'interval')".to_owned(),
-            format!("call token_lower_v1({id}, 0, 0, null, null, null, null, @a)"),
+            format!("call token_lower_v1({id}, 0, 0, null, null, null, null, false, @a)"),
             format!("call token_rule_v1({id}, null, null, null, null, 0, 0, @a, @b, @c, @d, @e)"),
             "call token_window_count_v1('x', 1, 1000000, 1000, 1, 0, 0, @a, @b, @c)".to_owned(),
             "delete from token_windows".to_owned(),

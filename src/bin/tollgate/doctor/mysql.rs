@@ -237,7 +237,7 @@ fn durability(settings: &Settings, report: &mut Report) {
 
 fn sessions(settings: &Settings, account: &str, report: &mut Report) {
     if !settings.is_on("autocommit") {
-        let found = "autocommit is off: a bucket stays locked until the caller commits";
+        let found = "autocommit is off: to those who call in SQL a bucket stays locked until they commit";
         report.warn("autocommit", found, "set global autocommit = on, and look into init_connect");
     }
     // MariaDB's alone.

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tollgate::{Clock, Key, Quota, Store, SystemClock, Take};
+use tollgate::{Clock, Key, Quota, Store, SystemClock, Take, take_within};
 
 use super::granted;
 use crate::checker::Call;
 use crate::crowd::Crowd;
 use crate::engines::{Engine, Kind};
 use crate::matrix::{Case, Levels, Time, list};
-use crate::pools::with_session;
+use crate::pools::{with_pool, with_session};
 use crate::rig::Rig;
 use crate::workers::{faults, nanoseconds};
 
@@ -60,7 +60,12 @@ async fn waiters_for_a_lock_have_what_its_holder_left(rig: Rig) -> anyhow::Resul
         holder.pool.run(begin(&rig)).await?;
     }
     let sent = SystemClock.now();
-    let decision = holder.decide(Take::from(key.clone()).cost(6)).await?;
+    let take = Take::from(key.clone()).cost(6);
+    let decision = if decides_in_it {
+        with_pool!(&holder.pool, pool => take_within(&mut *pool.acquire().await?, &take).await??)
+    } else {
+        holder.decide(take).await?
+    };
     let own = Call { sent, done: SystemClock.now(), at: None, cost: 6, granted: decision.is_granted() };
     assert!(own.granted);
     if !decides_in_it {

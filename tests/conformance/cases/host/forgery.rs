@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, MySqlPool, PgPool};
-use tollgate::{Quota, Store};
+use tollgate::{Adjusted, Admin, Mode, Quota, Receipt, Rule, Store, Take, Window};
+use uuid::Uuid;
 
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
@@ -14,6 +15,9 @@ pub fn cases() -> Vec<Case> {
     [
         list!(Levels::Pools, Time::Real, |engine| engine.has_routines && engine.has_sessions;
             a_sessions_settings_change_no_decision)
+        .to_vec(),
+        list!(Levels::Every, Time::Real, |engine| engine.kind == Kind::MySql;
+            without_autocommit_what_the_store_says_is_so_for_all)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
             without_strict_mode_no_id_is_cut_to_anothers)
@@ -60,8 +64,8 @@ async fn a_sessions_settings_change_no_decision(rig: Rig) -> anyhow::Result<()> 
         }
         // Made by its first request, on the calendar's grid, by the library's own call.
         let made = rig.key();
-        let rule = tollgate::Rule::Quota(Quota::continuous(2, A_DAY)?);
-        let request = || tollgate::Take::from(made.clone()).rule(rule.clone());
+        let rule = Rule::Quota(Quota::continuous(2, A_DAY)?);
+        let request = || Take::from(made.clone()).rule(rule.clone());
         assert_eq!(session.decide(request()).await?.remaining(), 1, "after {forged}");
         assert_eq!(rig.decide(request()).await?.remaining(), 0, "after {forged}");
         assert!(!session.decide(request()).await?.is_granted(), "after {forged}");
@@ -69,7 +73,7 @@ async fn a_sessions_settings_change_no_decision(rig: Rig) -> anyhow::Result<()> 
         // Several in one call, of which the one in the middle is unknown.
         let (first, last) =
             (rig.bucket(Quota::interval(1, A_DAY)?).await?, rig.bucket(Quota::interval(1, A_DAY)?).await?);
-        let batch = [first, rig.key(), last].map(tollgate::Take::from);
+        let batch = [first, rig.key(), last].map(Take::from);
         for expected in [[Some(true), None, Some(true)], [Some(false), None, Some(false)]] {
             let outcomes = session.store().take(&batch).await?;
             let granted: Vec<_> = outcomes.into_iter().map(|it| it.ok().map(|it| it.is_granted())).collect();
@@ -84,6 +88,71 @@ async fn without_strict_mode_no_id_is_cut_to_anothers(rig: Rig) -> anyhow::Resul
     let rig = &scratch.rig;
     let (session, _) = with_session(rig, "set sql_mode = ''").await?;
     for (letter, bytes) in [("x", 1), ("€", 3), ("🦀", 4)] {
+/// Whatever others have left open on the connection meanwhile.
+async fn without_autocommit_what_the_store_says_is_so_for_all(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let rig = &scratch.rig;
+    rig.pool.run("create table host_rows (n int); insert into host_rows values (0)").await?;
+    for left_open in ["select n from host_rows", "update host_rows set n = 1", "start transaction"] {
+        let (session, _) = with_session(rig, "set autocommit = 0").await?;
+        let leave_open = || session.pool.run(left_open);
+        let quota = Quota::interval(9, A_DAY)?;
+        let [one, other, made] = [rig.bucket(quota).await?, rig.bucket(quota).await?, rig.key()];
+        let window = Take::from(rig.key()).rule(Window::new(1, A_DAY, A_DAY / 2)?.into());
+        let id = Uuid::new_v4();
+
+        leave_open().await?;
+        let identified = Take::from(one.clone()).id(id, A_DAY);
+        assert_eq!(session.decide(identified).await?.remaining(), 8, "after {left_open}");
+        leave_open().await?;
+        let batch = [&one, &made].map(|key| Take::from(key.clone()).rule(Rule::Quota(quota)));
+        for outcome in session.store().take(&batch).await? {
+            assert!(outcome?.is_granted(), "after {left_open}");
+        }
+        leave_open().await?;
+        let uneven = [Take::from(one.clone()).cost(2), Take::from(other.clone())];
+        for outcome in session.store().take(&uneven).await? {
+            assert!(outcome?.is_granted(), "after {left_open}");
+        }
+        let both = Take::from(one.clone()).and(other.clone(), Rule::Provisioned);
+        for requests in [1, 2] {
+            leave_open().await?;
+            for outcome in session.store().take(&vec![both.clone(); requests]).await? {
+                assert!(outcome?.is_granted(), "after {left_open}");
+            }
+        }
+        leave_open().await?;
+        assert!(session.decide(window.clone()).await?.is_granted(), "after {left_open}");
+        let granted = async |key| anyhow::Ok(rig.row(key).await?.map(|row| row.granted));
+        assert_eq!(granted(&one).await?, Some(7), "after {left_open}");
+        assert_eq!(granted(&other).await?, Some(4), "after {left_open}");
+        assert_eq!(granted(&made).await?, Some(1), "after {left_open}");
+        assert!(!rig.decide(window.clone()).await?.is_granted(), "after {left_open}");
+
+        let receipts = [Receipt::new(id, one.clone(), 1), Receipt::new(Uuid::new_v4(), other.clone(), 1)];
+        leave_open().await?;
+        let adjusted = session.store().adjust(&[receipts[0].clone().settle(2)]).await?;
+        assert_eq!(adjusted, [Ok(Adjusted::Done(-1))], "after {left_open}");
+        leave_open().await?;
+        session.store().adjust(&[receipts[1].clone().refund(1), receipts[0].clone().settle(1)]).await?;
+        let available = async |key| anyhow::Ok(rig.store().peek(key).await?.map(|level| level.available));
+        assert_eq!((available(&one).await?, available(&other).await?), (Some(1), Some(6)), "after {left_open}");
+
+        leave_open().await?;
+        session.store().set_mode(Mode::Block, None, None).await?;
+        assert_eq!(rig.store().mode().await?.mode, Mode::Block, "after {left_open}");
+        leave_open().await?;
+        session.store().set_mode(Mode::Enforce, None, None).await?;
+        leave_open().await?;
+        assert!(session.store().delete(&one).await?, "after {left_open}");
+        assert_eq!(rig.row(&one).await?, None, "after {left_open}");
+    }
+    let AnyPool::MySql(pool) = &rig.pool else { anyhow::bail!("MySQL is needed") };
+    let written: i64 = sqlx::query_scalar("select cast(max(n) as signed) from host_rows").fetch_one(pool).await?;
+    assert_eq!(written, 0, "what nobody committed is not");
+    Ok(())
+}
+
         let longest = letter.repeat(255 / bytes);
         let key = tollgate::Key::try_from(longest.clone())?;
         rig.create(&key, Quota::interval(2, A_DAY)?).await?;
@@ -98,7 +167,7 @@ async fn without_strict_mode_no_id_is_cut_to_anothers(rig: Rig) -> anyhow::Resul
             }
             // Refused or unknown: anything but the bucket whose id it begins with.
             let json = format!("concat('[[\"', hex('{longer}'), '\", 1, 0, 0, null, null, null]]')");
-            drop(session.pool.run(format!("call token_take_many_v1({json})")).await);
+            drop(session.pool.run(format!("call token_take_many_v1({json}, false)")).await);
         }
         let left = rig.take(&key).await?;
         assert_eq!((left.is_granted(), left.remaining()), (true, 1), "of '{letter}'");
@@ -127,10 +196,13 @@ async fn ask(pool: &AnyPool, id: &str) -> anyhow::Result<Told> {
 
 async fn ask_mysql(pool: &MySqlPool, id: &str) -> anyhow::Result<Told> {
     let (granted, remaining, _, retry_after_ms, reset_after_ms): (i64, i64, i64, i64, i64) =
-        sqlx::query_as(AssertSqlSafe(format!("call request_token('{id}')"))).fetch_one(pool).await?;
+        sqlx::query_as(AssertSqlSafe(format!("call request_token('{id}')"))).fetch_one(&mut *session).await?;
+    sqlx::raw_sql("commit").execute(&mut *session).await?;
     Ok(Told { granted: granted == 1, remaining, retry_after_ms, reset_after_ms })
 }
 
+    // With autocommit off it is the caller's own to commit.
+    let mut session = pool.acquire().await?;
 async fn ask_postgres(pool: &PgPool, id: &str) -> anyhow::Result<Told> {
     let (granted, remaining, retry_after_ms, reset_after_ms) =
         sqlx::query_as("select granted, remaining, retry_after_ms, reset_after_ms from tollgate.request_token($1)")
@@ -159,6 +231,8 @@ fn forgeries(kind: Kind) -> &'static [&'static str] {
             "set time zone 'Asia/Tokyo'; set datestyle = 'German'; set intervalstyle = 'postgres_verbose'",
             "set search_path = host, public, pg_catalog",
             "set search_path = pg_temp, host, public, pg_catalog;
+            "set autocommit = 0",
+            "set completion_type = 'CHAIN'",
              create temp table token_buckets (id text, capacity bigint, full_at bigint);
              insert into token_buckets values ('x', 1000000, 0);
              create function pg_temp.token_clock_v1() returns bigint language sql as 'select 1::bigint'",

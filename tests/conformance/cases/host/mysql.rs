@@ -132,10 +132,10 @@ const RIGHT: &[&str] = &[
     "call request_token('bucket')",
     "call rate_limiting_request('made by its first request', 2, 60)",
     "call token_create_bucket('provisioned', 1, 1, 'interval')",
-    "call token_adjust_v1('refund', uuid(), 'bucket', 1, 0, 0, 1)",
-    "call token_adjust_window_v1('refund', uuid(), 'bucket', 1, 0, 1)",
+    "call token_adjust_v1('refund', uuid(), 'bucket', 1, 0, 0, 1, false)",
+    "call token_adjust_window_v1('refund', uuid(), 'bucket', 1, 0, 1, false)",
     "call token_adjust_many_v1(json_array(json_array('refund', uuid(), '61', 1, 0, 0, 1, 0),
-                                         json_array('refund', uuid(), '62', 1, 0, 0, 1, 1)), @answers)",
+                                         json_array('refund', uuid(), '62', 1, 0, 0, 1, 1)), false, @answers)",
 ];
 
 /// Calls that are refused, each by another part of the routines.
@@ -146,12 +146,12 @@ const WRONG: &[&str] = &[
     "call request_tokens('bucket', -1, 0, 0)",
     "call token_take_v1('bucket', 0, 0, 0, null, null, null, null, null, null)",
     "call token_take_v1('made by its first request', 1, 0, 0, 0, 1, 'interval', null, null, null)",
-    "call token_take_many_v1('[[\"61\", 0, 0, 0, null, null, null]]')",
+    "call token_take_many_v1('[[\"61\", 0, 0, 0, null, null, null]]', false)",
     "call rate_limiting_request('bucket', 2, 60)",
-    "call token_adjust_v1('refund', null, 'bucket', 1, 0, 0, 1)",
-    "call token_adjust_window_v1('refund', uuid(), 'bucket', 0, 0, 1)",
+    "call token_adjust_v1('refund', null, 'bucket', 1, 0, 0, 1, false)",
+    "call token_adjust_window_v1('refund', uuid(), 'bucket', 0, 0, 1, false)",
     "call token_adjust_many_v1(json_array(json_array('refund', uuid(), '61', 1, 0, 0, 1, 0),
-                                         json_array('refund', uuid(), '62', 0, 0, 0, 1, 0)), @answers)",
+                                         json_array('refund', uuid(), '62', 0, 0, 0, 1, 0)), false, @answers)",
     "call token_create_bucket('', 1, 1, 'interval')",
     "call token_create_bucket('wrong', 0, 1, 'interval')",
 ];

@@ -105,7 +105,7 @@ fn call(rig: &Rig, adjustments: &[Adjustment]) -> String {
             let texts = [kind, receipt, &id].map(|word| text("\"", word)).join(",");
             format!("[{texts},{}]", figures.join(","))
         });
-        return format!("call token_adjust_many_v1('[{}]', @answers)", each.collect::<Vec<_>>().join(","));
+        return format!("call token_adjust_many_v1('[{}]', false, @answers)", each.collect::<Vec<_>>().join(","));
     }
     let types = ["text", "uuid", "text", "bigint", "bigint", "bigint", "bigint", "boolean"];
     let columns = types.iter().enumerate().map(|(place, kind)| {

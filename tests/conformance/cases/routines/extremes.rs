@@ -113,7 +113,13 @@ async fn each_call(
                     usual if matches!(parameters[at].0, Word) => rig.quoted(usual),
                     usual => usual.to_owned(),
                 });
-                let call = rig.calling(&named(rig, routine), &arguments.collect::<Vec<_>>().join(", "));
+                let mut arguments: Vec<String> = arguments.collect();
+                if rig.engine.kind == Kind::MySql && ["adjust_v1", "adjust_window_v1", "hold_back_v1"].contains(routine)
+                {
+                    // In the transaction of whoever calls.
+                    arguments.push("false".into());
+                }
+                let call = rig.calling(&named(rig, routine), &arguments.join(", "));
                 let before = rig.row(&key).await?;
                 let refusal = match rig.sql(call.clone()).await {
                     Ok(_) if must => Some("nothing".to_owned()),

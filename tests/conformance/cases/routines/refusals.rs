@@ -135,6 +135,7 @@ async fn figures_that_are_none_or_infinite_move_no_token(rig: Rig) -> anyhow::Re
     let routine = |name: &str| {
         if postgres || name.starts_with("request") { name.to_owned() } else { format!("token_{name}") }
     };
+    let own = if postgres { "" } else { ", false" };
     // MySQL's and MariaDB's numbers are all finite: there it is a text that makes none.
     let figures: &[&str] = if postgres {
         &["'NaN'", "'infinity'", "'-infinity'", "1e30", "null"]
@@ -152,7 +153,7 @@ async fn figures_that_are_none_or_infinite_move_no_token(rig: Rig) -> anyhow::Re
             ("create_bucket", format!("{unknown}, 5, {figure}, 'continuous'")),
             ("create_plan", format!("{unknown}, 5, {figure}, 'continuous'")),
             ("take_v1", format!("{unknown}, 1, 0, 0, 5, {figure}, 'continuous', null, null, null")),
-            ("hold_back_v1", format!("{unknown}, 1, 0, 5, {figure}, 'continuous', null")),
+            ("hold_back_v1", format!("{unknown}, 1, 0, 5, {figure}, 'continuous', null{own}")),
             ("request_tokens_in_window", format!("{unknown}, 5, {figure}, 5, 1, 0")),
             ("request_tokens_in_window", format!("{unknown}, 5, 60, {figure}, 1, 0")),
         ] {
@@ -174,7 +175,7 @@ async fn receipts_beyond_all_figures_give_nothing_back(rig: Rig) -> anyhow::Resu
     let key = rig.bucket(Quota::interval(5, Duration::from_secs(1))?).await?;
     rig.take(&key).await.map(|decision| assert!(decision.is_granted()))?;
     let before = rig.row(&key).await?;
-    let prefix = if rig.engine.kind == Kind::Postgres { "" } else { "token_" };
+    let (prefix, own) = if rig.engine.kind == Kind::Postgres { ("", "") } else { ("token_", ", false") };
     let (id, receipt) = (rig.quoted(key.as_str()), rig.quoted(&uuid::Uuid::new_v4().to_string()));
     let (least, most) = (i64::MIN, i64::MAX);
     for kind in ["cancel", "refund", "settle"] {
@@ -191,14 +192,14 @@ async fn receipts_beyond_all_figures_give_nothing_back(rig: Rig) -> anyhow::Resu
             ("1", "1", "0", "null"),
             ("1", "1", "0", &*most.to_string()),
         ] {
-            let arguments = format!("'{kind}', {receipt}, {id}, {cost}, {granted}, {acts_at}, {tokens}");
+            let arguments = format!("'{kind}', {receipt}, {id}, {cost}, {granted}, {acts_at}, {tokens}{own}");
             let refusal = rig.refusal(rig.calling(&format!("{prefix}adjust_v1"), &arguments)).await?;
             ensure!(refusal.sqlstate == "22023", "{arguments}: {refusal:?}");
         }
         for (cost, acts_at, tokens) in
             [("0", "0", "1"), ("1", &*least.to_string(), "1"), ("1", "-1", "1"), ("1", "null", "1"), ("1", "0", "-1")]
         {
-            let arguments = format!("'{kind}', {receipt}, {id}, {cost}, {acts_at}, {tokens}");
+            let arguments = format!("'{kind}', {receipt}, {id}, {cost}, {acts_at}, {tokens}{own}");
             let refusal = rig.refusal(rig.calling(&format!("{prefix}adjust_window_v1"), &arguments)).await?;
             ensure!(refusal.sqlstate == "22023", "{arguments}: {refusal:?}");
         }

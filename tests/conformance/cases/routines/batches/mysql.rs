@@ -54,7 +54,7 @@ async fn live(rig: &Rig, figures: Vec<Figures>, batches: Vec<(i64, Vec<Asked>)>)
         let entries: Vec<(usize, Asked)> =
             asked.into_iter().map(|asked| (asked.bucket.index(buckets.len()), asked)).collect();
         let json: Vec<String> = entries.iter().map(|(at, asked)| buckets[*at].json(asked)).collect();
-        let arguments = rig.quoted(&format!("[{}]", json.join(",")));
+        let arguments = format!("{}, false", rig.quoted(&format!("[{}]", json.join(","))));
         let rows = rig.sql(rig.calling("token_take_many_v1", &arguments)).await?;
         let mut answers: HashMap<usize, Vec<Said>> = HashMap::new();
         for said in said(&rows)? {
@@ -297,7 +297,7 @@ async fn overlap(rig: &Rig, level: Option<&'static str>) -> anyhow::Result<()> {
                         format!("[\"{}\",{cost},0,0,{CAPACITY},1,\"once\",null,null,0,{times}]", hex[*at])
                     })
                     .collect();
-                let call = rig.calling("token_take_many_v1", &format!("'[{}]'", json.join(",")));
+                let call = rig.calling("token_take_many_v1", &format!("'[{}]', false", json.join(",")));
                 let mut granted = false;
                 let rows = if level.is_some() { in_transaction(&rig, &call).await? } else { rig.sql(call).await? };
                 for said in said(&rows)? {
