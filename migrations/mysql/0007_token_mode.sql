@@ -1,6 +1,7 @@
 -- What holds for every key, unless its plan or an override says otherwise. Always one row.
 --
---   update token_mode set mode = 'shadow', reason = 'incident 42', until = utc_timestamp() + interval 2 hour;
+--   update token_mode set mode = 'shadow', reason = 'incident 42', until = utc_timestamp() + interval 2 hour
+--    where one = true;
 --
 -- 'enforce' limits; 'shadow' takes tokens, and lets requests pass that find none, without a wait; 'off' lets everything
 -- pass and touches no bucket; 'block' denies everything.

@@ -19,7 +19,8 @@ revoke all on tollgate.token_plans from public;
 
 -- What holds for every key, unless its plan or an override says otherwise. Always one row.
 --
---   update tollgate.token_mode set mode = 'shadow', reason = 'incident 42', until = now() + interval '2 hours';
+--   update tollgate.token_mode set mode = 'shadow', reason = 'incident 42', until = now() + interval '2 hours'
+--    where one = true;
 --
 -- 'enforce' limits; 'shadow' takes tokens, and lets requests pass that find none, without a wait; 'off' lets everything
 -- pass and touches no bucket; 'block' denies everything.

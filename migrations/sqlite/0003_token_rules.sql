@@ -35,7 +35,8 @@ create table token_plans (
 
 -- What holds for every key, unless its plan or an override says otherwise. Always one row.
 --
---   update token_mode set mode = 'shadow', reason = 'incident 42', until = datetime('now', '+2 hours');
+--   update token_mode set mode = 'shadow', reason = 'incident 42', until = datetime('now', '+2 hours')
+--    where one = true;
 --
 -- 'enforce' limits; 'shadow' takes tokens, and lets requests pass that find none, without a wait; 'off' lets everything
 -- pass and touches no bucket; 'block' denies everything.

@@ -171,8 +171,8 @@ impl Operations for MySql {
         Box::pin(async move { Ok(delete.execute(connection).await?.rows_affected() > 0) })
     }
 
-    fn set_mode<'c>(connection: &'c mut MySqlConnection, switch: &'c Switch, (): &'c ()) -> Conversation<'c, ()> {
-        let set = sqlx::query("update token_mode set mode = ?, reason = ?, until = ?")
+    fn set_mode<'c>(connection: &'c mut MySqlConnection, switch: &'c Switch, _: &'c Whose) -> Conversation<'c, ()> {
+        let set = sqlx::query("update token_mode set mode = ?, reason = ?, until = ? where one = true")
             .bind(switch.mode.as_str())
             .bind(switch.reason.as_deref())
             .bind(switch.until.map(|until| until.naive_utc()));

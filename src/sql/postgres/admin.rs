@@ -182,7 +182,7 @@ impl Operations for Postgres {
     }
 
     fn set_mode<'c>(connection: &'c mut PgConnection, switch: &'c Switch, (): &'c ()) -> Conversation<'c, ()> {
-        let set = sqlx::query("update tollgate.token_mode set mode = $1, reason = $2, until = $3")
+        let set = sqlx::query("update tollgate.token_mode set mode = $1, reason = $2, until = $3 where one = true")
             .bind(switch.mode.as_str())
             .bind(switch.reason.as_deref())
             .bind(switch.until);

@@ -53,7 +53,7 @@ pub(super) async fn mode(connection: &mut SqliteConnection) -> Result<Switch, sq
 
 /// Sets the mode of every key.
 pub(super) async fn set_mode(connection: &mut SqliteConnection, switch: &Switch) -> Result<(), sqlx::Error> {
-    sqlx::query("update token_mode set mode = ?1, reason = ?2, until = ?3")
+    sqlx::query("update token_mode set mode = ?1, reason = ?2, until = ?3 where one = true")
         .bind(switch.mode.as_str())
         .bind(switch.reason.as_deref())
         .bind(switch.until.map(times::text))

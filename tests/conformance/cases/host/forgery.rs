@@ -70,6 +70,11 @@ async fn a_sessions_settings_change_no_decision(rig: Rig) -> anyhow::Result<()> 
         assert_eq!(rig.decide(request()).await?.remaining(), 0, "after {forged}");
         assert!(!session.decide(request()).await?.is_granted(), "after {forged}");
 
+        // What stops all of it, too.
+        session.store().set_mode(Mode::Block, None, None).await?;
+        assert!(!rig.decide(request()).await?.is_granted(), "after {forged}");
+        session.store().set_mode(Mode::Enforce, None, None).await?;
+
         // Several in one call, of which the one in the middle is unknown.
         let (first, last) =
             (rig.bucket(Quota::interval(1, A_DAY)?).await?, rig.bucket(Quota::interval(1, A_DAY)?).await?);
@@ -83,11 +88,6 @@ async fn a_sessions_settings_change_no_decision(rig: Rig) -> anyhow::Result<()> 
     Ok(())
 }
 
-async fn without_strict_mode_no_id_is_cut_to_anothers(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let rig = &scratch.rig;
-    let (session, _) = with_session(rig, "set sql_mode = ''").await?;
-    for (letter, bytes) in [("x", 1), ("€", 3), ("🦀", 4)] {
 /// Whatever others have left open on the connection meanwhile.
 async fn without_autocommit_what_the_store_says_is_so_for_all(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
@@ -153,6 +153,11 @@ async fn without_autocommit_what_the_store_says_is_so_for_all(rig: Rig) -> anyho
     Ok(())
 }
 
+async fn without_strict_mode_no_id_is_cut_to_anothers(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let rig = &scratch.rig;
+    let (session, _) = with_session(rig, "set sql_mode = ''").await?;
+    for (letter, bytes) in [("x", 1), ("€", 3), ("🦀", 4)] {
         let longest = letter.repeat(255 / bytes);
         let key = tollgate::Key::try_from(longest.clone())?;
         rig.create(&key, Quota::interval(2, A_DAY)?).await?;
@@ -195,14 +200,14 @@ async fn ask(pool: &AnyPool, id: &str) -> anyhow::Result<Told> {
 }
 
 async fn ask_mysql(pool: &MySqlPool, id: &str) -> anyhow::Result<Told> {
+    // With autocommit off it is the caller's own to commit.
+    let mut session = pool.acquire().await?;
     let (granted, remaining, _, retry_after_ms, reset_after_ms): (i64, i64, i64, i64, i64) =
         sqlx::query_as(AssertSqlSafe(format!("call request_token('{id}')"))).fetch_one(&mut *session).await?;
     sqlx::raw_sql("commit").execute(&mut *session).await?;
     Ok(Told { granted: granted == 1, remaining, retry_after_ms, reset_after_ms })
 }
 
-    // With autocommit off it is the caller's own to commit.
-    let mut session = pool.acquire().await?;
 async fn ask_postgres(pool: &PgPool, id: &str) -> anyhow::Result<Told> {
     let (granted, remaining, retry_after_ms, reset_after_ms) =
         sqlx::query_as("select granted, remaining, retry_after_ms, reset_after_ms from tollgate.request_token($1)")
@@ -226,13 +231,13 @@ fn forgeries(kind: Kind) -> &'static [&'static str] {
             "set sql_safe_updates = 1, sql_select_limit = 1",
             "set lc_time_names = 'ja_JP', character_set_results = null",
             "set session transaction isolation level read uncommitted",
+            "set autocommit = 0",
+            "set completion_type = 'CHAIN'",
         ],
         Kind::Postgres => &[
             "set time zone 'Asia/Tokyo'; set datestyle = 'German'; set intervalstyle = 'postgres_verbose'",
             "set search_path = host, public, pg_catalog",
             "set search_path = pg_temp, host, public, pg_catalog;
-            "set autocommit = 0",
-            "set completion_type = 'CHAIN'",
              create temp table token_buckets (id text, capacity bigint, full_at bigint);
              insert into token_buckets values ('x', 1000000, 0);
              create function pg_temp.token_clock_v1() returns bigint language sql as 'select 1::bigint'",
