@@ -75,6 +75,13 @@ pub trait Dialect: Operations {
     fn classify(error: &dyn DatabaseError) -> Class;
 
     #[doc(hidden)]
+    /// Whether the server closes the connection after an error that it reported.
+    #[must_use]
+    fn closes(_: &dyn DatabaseError) -> bool {
+        false
+    }
+
+    #[doc(hidden)]
     /// The code by which the database's manual has an error.
     fn code(error: &dyn DatabaseError) -> Option<SmolStr> {
         error.code().map(SmolStr::from)
@@ -83,13 +90,6 @@ pub trait Dialect: Operations {
     #[doc(hidden)]
     /// Makes a connection fit for the pool again after an error; if that fails, it is closed.
     fn clean_up(connection: &mut Self::Connection) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
-}
-
-/// The code by which the manual of whichever database said it has an error.
-pub(crate) fn code_of(error: &dyn DatabaseError) -> Option<SmolStr> {
-    #[cfg(feature = "mysql")]
-    if let Some(number) = <sqlx::MySql as Dialect>::code(error) {
-        return Some(number);
 
     #[doc(hidden)]
     /// For calls in a transaction of the caller's, rather than in one of their own.
@@ -110,6 +110,13 @@ pub(crate) fn code_of(error: &dyn DatabaseError) -> Option<SmolStr> {
     fn end_operation(_: &mut Self::Connection) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
         std::future::ready(Ok(()))
     }
+}
+
+/// The code by which the manual of whichever database said it has an error.
+pub(crate) fn code_of(error: &dyn DatabaseError) -> Option<SmolStr> {
+    #[cfg(feature = "mysql")]
+    if let Some(number) = <sqlx::MySql as Dialect>::code(error) {
+        return Some(number);
     }
     error.code().map(SmolStr::from)
 }

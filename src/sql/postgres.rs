@@ -1,6 +1,6 @@
 use sqlx::SqlStr;
 use sqlx::error::DatabaseError;
-use sqlx::postgres::{PgConnectOptions, PgConnection, Postgres};
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgDatabaseError, PgSeverity, Postgres};
 
 use super::ask::Ask;
 use super::call::Counting;
@@ -91,10 +91,10 @@ impl Dialect for Postgres {
     fn classify(error: &dyn DatabaseError) -> Class {
         let code = error.code().unwrap_or_default();
         match &*code {
-            // serialization failure, deadlock, snapshot too old; our key inserted twice; a statement timeout;
-            // statements that a pooler or a migration took away
+            // serialization failure, deadlock, snapshot too old; our key inserted twice; timeouts of a statement and of a
+            // transaction; statements that a pooler or a migration took away
             "55P03" => Class::Locked,
-            "40001" | "40P01" | "72000" | "23505" | "57014" | "26000" | "42P05" => Class::RolledBack,
+            "40001" | "40P01" | "72000" | "23505" | "57014" | "25P04" | "26000" | "42P05" => Class::RolledBack,
             "0A000" if error.message().contains("cached plan") => Class::RolledBack,
             "42883" | "42P01" | "3F000" => Class::NotMigrated,
             "42501" => Class::NotPermitted,
@@ -103,6 +103,11 @@ impl Dialect for Postgres {
             code if code.starts_with("08") || code.starts_with("57P") => Class::Unknown,
             _ => Class::Refused,
         }
+    }
+
+    fn closes(error: &dyn DatabaseError) -> bool {
+        let error = error.try_downcast_ref::<PgDatabaseError>();
+        error.is_some_and(|error| matches!(error.severity(), PgSeverity::Fatal | PgSeverity::Panic))
     }
 
     async fn clean_up(_: &mut PgConnection) -> Result<(), sqlx::Error> {

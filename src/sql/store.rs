@@ -305,8 +305,9 @@ async fn settle<DB: Dialect, T>(
         Err(error) => error,
     };
     let class = classify::<DB>(&error);
+    let is_closed = error.as_database_error().is_some_and(DB::closes);
     // A server that was demoted stays so; another one may be behind its name by now.
-    if matches!(class, Class::ReadOnly | Class::Unknown) || DB::clean_up(&mut connection).await.is_err() {
+    if is_closed || matches!(class, Class::ReadOnly | Class::Unknown) || DB::clean_up(&mut connection).await.is_err() {
         connection.close_on_drop();
     }
     let code = error.as_database_error().and_then(DB::code);

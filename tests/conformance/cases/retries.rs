@@ -24,6 +24,9 @@ pub fn cases() -> Vec<Case> {
         list!(Levels::Every, Time::Real, |engine| engine.has_sessions && statement_timeout(engine).is_some();
             statements_that_time_out_end_after_the_attempts)
         .to_vec(),
+        list!(Levels::Every, Time::Real, |engine| engine.name == "postgres";
+            transactions_that_time_out_end_after_the_attempts)
+        .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.has_sessions && engine.kind != Kind::Sqlite;
             a_batch_that_meets_a_lock_is_undone_and_left_to_its_caller)
         .to_vec(),
@@ -67,6 +70,19 @@ async fn a_lock_that_stays_held_ends_after_the_attempts(rig: Rig) -> anyhow::Res
 
 async fn statements_that_time_out_end_after_the_attempts(rig: Rig) -> anyhow::Result<()> {
     ends_after_the_attempts(&rig, statement_timeout(rig.engine).expect("the engine has one")).await
+}
+
+/// As of PostgreSQL 17. The server closes the connection, too: the next attempt has another.
+async fn transactions_that_time_out_end_after_the_attempts(rig: Rig) -> anyhow::Result<()> {
+    let key = rig.bucket(a_hundred_a_day()).await?;
+    let held = Held::bucket(&rig, &key).await?;
+    let (impatient, _) = with_session(&rig, "set transaction_timeout = '100ms'").await?;
+    let error = take(impatient.store().max_attempts(2).deadline(LONG), &key).await?.expect_err("it is locked");
+    assert!(matches!(error, Error::Contended { attempts: 2, .. }), "{error:?}");
+    held.commit().await?;
+    assert_eq!(rig.row(&key).await?.map(|row| row.granted), Some(1), "the other's alone");
+    assert!(rig.take(&key).await?.is_granted());
+    Ok(())
 }
 
 /// In a session that begins with a statement.
