@@ -25,7 +25,8 @@ mod sqlite;
 /// # Errors
 ///
 /// [`Error::NewerSchema`] if a newer version of this crate has been here and took away what this one needs; or if the role
-/// may not create tables, or the database cannot be reached.
+/// may not create tables, on MySQL and MariaDB is not the one that has made the routines there are, or the database cannot be
+/// reached.
 pub async fn migrate<DB: Migrate>(pool: &Pool<DB>) -> Result<Vec<Migration>, Error> {
     let applied = DB::applied(pool).await?;
     if pending::<DB>(&applied)?.is_empty() {

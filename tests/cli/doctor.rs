@@ -202,6 +202,17 @@ fn routines_with_a_superusers_rights_are_a_warning() {
 }
 
 #[test]
+fn routines_of_two_accounts_are_a_warning() {
+    for engine in [Engine::MySql, Engine::MariaDb] {
+        let database = Database::migrated(engine);
+        assert_eq!(status(&database.run(&["doctor", "--json"]).json(), "definers"), "missing");
+        database.sql("create definer = 'nobody'@'%' procedure host_routine() begin end; drop procedure request_token");
+        database.sql("create definer = 'nobody'@'%' procedure request_token(in p_id varchar(256)) begin end");
+        database.run(&["doctor"]).says(&["warn  definers", "nobody@%", "request_token", "token_migrations"]);
+    }
+}
+
+#[test]
 fn routines_that_a_superuser_owns_are_a_warning_until_they_are_given_away() {
     let owner = format!("tollgate_owner_{}", uuid::Uuid::new_v4().simple());
     let database = Database::migrated(Engine::Postgres);

@@ -103,10 +103,53 @@ async fn migrate(connection: &mut MySqlConnection) -> Result<Vec<Migration>, Err
         )));
     }
     let pending = pending::<MySql>(&applied(connection).await.map_err(failed::<MySql>)?)?;
+    if !pending.is_empty() {
+        same_definer(connection).await?;
+    }
     for migration in &pending {
         apply(connection, migration).await.map_err(failed::<MySql>)?;
     }
     Ok(pending)
+}
+
+/// Routines run with the rights of whoever made them: those of two accounts may not call each other, and to make the rest as
+/// another account would look complete.
+async fn same_definer(connection: &mut MySqlConnection) -> Result<(), Error> {
+    let others = others_routines(connection).await.map_err(failed::<MySql>)?;
+    let Some((migration, definer, ours)) = others.first() else { return Ok(()) };
+    Err(Error::other(std::io::Error::other(format!(
+        "{} of the routines here, such as {routine}, were made by {definer}, and this is {ours}: routines of two accounts \
+         may not call each other. Migrate as {definer}, with all rights on this database; or make them anew, for each: \
+         drop procedure {routine}; delete from token_migrations where name = '{migration}'",
+        others.len(),
+        routine = routine(migration),
+    ))))
+}
+
+/// Those of another account than this one, by their migrations, with both accounts.
+async fn others_routines(connection: &mut MySqlConnection) -> Result<Vec<(String, String, String)>, sqlx::Error> {
+    let announced =
+        sqlx::query_scalar("select name from token_migrations order by version").fetch_all(&mut *connection).await;
+    let announced: Vec<String> = match announced {
+        Err(error) if number(&error) == Some(NO_SUCH_TABLE) => return Ok(Vec::new()),
+        announced => announced?,
+    };
+    let routines: Vec<(String, String, String)> = sqlx::query_as(
+        "select routine_name, definer, current_user() from information_schema.routines where routine_schema = database()",
+    )
+    .fetch_all(connection)
+    .await?;
+    let others = announced.into_iter().filter_map(|migration| {
+        let made = routines.iter().find(|(name, ..)| name == routine(&migration));
+        let (_, definer, ours) = made.filter(|(_, definer, ours)| definer != ours)?.clone();
+        Some((migration, definer, ours))
+    });
+    Ok(others.collect())
+}
+
+/// The name of what a migration makes, if that is a routine.
+fn routine(migration: &str) -> &str {
+    migration.split_once('_').map_or(migration, |(_, name)| name)
 }
 
 /// Each statement of DDL commits on its own. So what is about to run is written down first, and an object that is there

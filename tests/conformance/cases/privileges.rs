@@ -22,7 +22,10 @@ pub fn cases() -> Vec<Case> {
         a_role_without_grants_can_do_nothing,
         an_operators_role_provisions_changes_and_reads_buckets,
         an_owner_of_one_database_migrates_it_and_needs_no_more)
-    .into()
+    .into_iter()
+    .chain(list!(Levels::Pools, Time::Real, |engine| engine.has_roles && engine.kind == Kind::MySql;
+        what_one_account_has_begun_no_other_finishes))
+    .collect()
 }
 
 async fn an_applications_role_takes_tokens_and_can_do_nothing_else(rig: Rig) -> anyhow::Result<()> {
@@ -169,6 +172,49 @@ async fn an_owner_of_one_database_migrates_it_and_needs_no_more(rig: Rig) -> any
         // A role that owns something cannot be dropped.
         login.admin.run(format!("reassign owned by {} to current_user", login.name)).await?;
     }
+    login.remove().await
+}
+
+/// Whose routines would then call each other without the right to.
+async fn what_one_account_has_begun_no_other_finishes(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::new(&rig).await?;
+    let login = Login::owner(&scratch.rig).await?;
+    let (owner, admin) = (&login.rig, &scratch.rig);
+    let (AnyPool::MySql(ours), AnyPool::MySql(others)) = (&owner.pool, &admin.pool) else {
+        anyhow::bail!("MySQL is needed")
+    };
+    let database: String = sqlx::query_scalar("select database()").fetch_one(others).await?;
+    let view = format!("create view on {database}.*");
+    admin.pool.run(format!("revoke {view} from {}@'%'", login.name)).await?;
+    // A connection keeps what rights it had there until it chooses the database anew.
+    owner.pool.run(format!("use {database}")).await?;
+    let stopped = tollgate::migrate(ours).await.expect_err("it may not make views");
+    assert!(matches!(stopped, Error::NotPermitted(_)), "{stopped:?}");
+    let begun = tollgate::pending_migrations(others).await?;
+
+    let refused = tollgate::migrate(others).await.expect_err("the routines are the owner's").to_string();
+    for word in [&*format!("{}@%", login.name), "root@", "drop procedure token_", "delete from token_migrations"] {
+        assert!(refused.contains(word), "{word}: {refused}");
+    }
+    assert_eq!(tollgate::pending_migrations(others).await?, begun);
+    // As it says: by whoever began, with the right.
+    admin.pool.run(format!("grant {view} to {}@'%'", login.name)).await?;
+    assert_eq!(tollgate::migrate(ours).await?, begun);
+    assert_eq!(tollgate::migrate(others).await?, []);
+    let key = owner.bucket(Quota::interval(2, Duration::from_secs(86_400))?).await?;
+    assert!(owner.take(&key).await?.is_granted());
+
+    // Or made anew, each of them.
+    let routines: Vec<String> =
+        sqlx::query_scalar("select routine_name from information_schema.routines where routine_schema = database()")
+            .fetch_all(others)
+            .await?;
+    for routine in routines {
+        admin.pool.run(format!("drop procedure {routine}")).await?;
+        admin.pool.run(format!("delete from token_migrations where name like '____\\_{routine}'")).await?;
+    }
+    assert!(!tollgate::migrate(others).await?.is_empty());
+    assert!(admin.take(&key).await?.is_granted());
     login.remove().await
 }
 

@@ -1,7 +1,9 @@
+use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use sqlx::mysql::MySqlDatabaseError;
 use sqlx::{MySql, MySqlConnection, MySqlPool};
+use tollgate::{Migration, migrations};
 
 use super::settings::Settings;
 use super::{Examine, Report, clock};
@@ -24,6 +26,7 @@ impl Examine for MySql {
         report.isolation(&settings.any(["transaction_isolation", "tx_isolation"]).replace('-', " ").to_lowercase());
         durability(&settings, report);
         sessions(&settings, &names.account, report);
+        definers(&mut connection, report).await?;
         definer(&mut connection, &settings, report).await
     }
 
@@ -184,6 +187,35 @@ async fn granted_temporary_tables(connection: &mut MySqlConnection, names: &Name
         roles => format!("whichever of {} has it", roles.join(", ")),
     };
     (format!("{}.*", names.database), owner)
+}
+
+/// Routines of two accounts may not call each other, so what one has begun and another finished works in part.
+async fn definers(connection: &mut MySqlConnection, report: &mut Report) -> Result<(), sqlx::Error> {
+    let routines: Vec<(String, String)> = sqlx::query_as(
+        "select routine_name, definer from information_schema.routines where routine_schema = database()",
+    )
+    .fetch_all(connection)
+    .await?;
+    let mut ours: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (routine, definer) in routines {
+        let made_by = |migration: &Migration| migration.name().split_once('_').is_some_and(|(_, name)| name == routine);
+        if migrations::<MySql>().iter().any(made_by) {
+            ours.entry(definer).or_default().push(routine);
+        }
+    }
+    let fewest = ours.iter().min_by_key(|(_, routines)| routines.len());
+    if let (2.., Some((definer, routines))) = (ours.len(), fewest) {
+        let all = ours.keys().map(String::as_str).collect::<Vec<_>>().join(" and ");
+        let found =
+            format!("the routines run as {all}: one's may not call another's without all rights on this database");
+        let names = routines.join(", ");
+        let advice = format!(
+            "drop those of {definer}: {names}; for each, delete its row from token_migrations, too; then migrate as whoever \
+             made the others"
+        );
+        report.warn("definers", found, advice);
+    }
+    Ok(())
 }
 
 /// The routines run with the rights of whoever migrated, as far as the account may see those.
