@@ -28,6 +28,7 @@ impl Migrate for Sqlite {
         let mut connection = pool.acquire().await.map_err(failed::<Self>)?;
         let mut transaction = connection.begin_with("begin immediate").await.map_err(failed::<Self>)?;
         let pending = pending::<Self>(&applied(&mut transaction).await.map_err(failed::<Self>)?)?;
+        encoded(&mut transaction).await?;
         for migration in &pending {
             sqlx::raw_sql(migration.sql()).execute(&mut *transaction).await.map_err(failed::<Self>)?;
             sqlx::query("insert into token_migrations (version, name) values (?1, ?2)")
@@ -40,6 +41,19 @@ impl Migrate for Sqlite {
         transaction.commit().await.map_err(failed::<Self>)?;
         Ok(pending)
     }
+}
+
+/// As UTF-16 no text is the bytes of a key.
+async fn encoded(connection: &mut SqliteConnection) -> Result<(), Error> {
+    let encoding: String =
+        sqlx::query_scalar("pragma encoding").fetch_one(connection).await.map_err(failed::<Sqlite>)?;
+    if encoding != "UTF-8" {
+        return Err(Error::other(std::io::Error::other(format!(
+            "this file is encoded in {encoding}, and keys are UTF-8, as files are unless `pragma encoding` says otherwise: \
+             give tollgate a file of its own"
+        ))));
+    }
+    Ok(())
 }
 
 async fn applied(connection: &mut SqliteConnection) -> Result<Vec<i64>, sqlx::Error> {

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use sqlx::AssertSqlSafe;
 use sqlx::migrate::{Migration as HostMigration, MigrationType, Migrator};
+use sqlx::sqlite::SqliteConnectOptions;
 use tokio::task::JoinSet;
 use tollgate::{Error, Migration, Quota};
 
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
-use crate::pools::{Scratch, with_pool, with_session};
+use crate::pools::{Scratch, small, with_pool, with_session};
 use crate::rig::{AnyPool, Rig};
 
 pub fn cases() -> Vec<Case> {
@@ -38,6 +39,9 @@ pub fn cases() -> Vec<Case> {
         list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
             a_run_that_was_killed_before_or_after_any_statement_is_finished_by_the_next,
             without_autocommit_every_step_is_noted)
+        .to_vec(),
+        list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Sqlite;
+            a_file_of_another_encoding_is_refused)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind != Kind::MySql;
             a_run_that_fails_half_way_leaves_nothing)
@@ -214,6 +218,21 @@ async fn without_autocommit_every_step_is_noted(rig: Rig) -> anyhow::Result<()> 
     assert_eq!(migrate(&session).await?, all(&rig));
     assert_eq!(pending(&scratch.rig).await?, []);
     works(&scratch.rig).await
+}
+
+async fn a_file_of_another_encoding_is_refused(_: Rig) -> anyhow::Result<()> {
+    for encoding in ["UTF-16le", "UTF-16be"] {
+        let options = SqliteConnectOptions::new().in_memory(true).pragma("encoding", format!("'{encoding}'"));
+        let pool = small(1).connect_with(options).await?;
+        let refused = tollgate::migrate::<sqlx::Sqlite>(&pool).await.expect_err("no text there is the bytes of a key");
+        assert!(refused.to_string().contains(encoding), "{refused}");
+        assert_eq!(
+            tollgate::pending_migrations(&pool).await?,
+            tollgate::migrations::<sqlx::Sqlite>(),
+            "nothing was made"
+        );
+    }
+    Ok(())
 }
 
 async fn a_run_that_fails_half_way_leaves_nothing(rig: Rig) -> anyhow::Result<()> {
