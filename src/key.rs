@@ -6,7 +6,8 @@ use uuid::Uuid;
 /// Whose tokens: the id of a bucket.
 ///
 /// Keys are compared byte for byte, on every engine: `A`, `a` and `a ` are three buckets. A key has 1 to 255
-/// bytes of UTF-8 and no NUL; hash longer ones, or raw bytes. Up to 23 bytes need no allocation, and clones never do.
+/// bytes of UTF-8, no NUL, and does not begin with U+0001; hash longer ones, or raw bytes. Up to 23 bytes need no
+/// allocation, and clones never do.
 ///
 /// ```
 /// use tollgate::Key;
@@ -27,9 +28,9 @@ impl std::hash::Hash for Key {
 }
 
 impl Key {
-    /// Under which the receipts of a key's window are kept, beside those of its bucket.
+    /// Under which the receipts of a key's window are kept, beside those of its bucket. It is nobody's key.
     pub(crate) fn of_window(&self) -> Self {
-        Self(format_smolstr!("\u{1}{}", self.0))
+        Self(format_smolstr!("{OF_WINDOW}{}", self.0))
     }
 
     /// That of a 64-bit hash: its 16 hexadecimal digits.
@@ -89,6 +90,9 @@ impl TryFrom<&str> for Key {
         if key.len() > MAX_BYTES {
             return Err(KeyError::TooLong(key.len()));
         }
+        if key.starts_with(OF_WINDOW) {
+            return Err(KeyError::Reserved);
+        }
         match key.find('\0') {
             Some(at) => Err(KeyError::Nul(at)),
             None => Ok(Self(key.into())),
@@ -128,9 +132,15 @@ pub enum KeyError {
     /// A NUL, which PostgreSQL's text cannot hold.
     #[error("a key has no NUL byte, and this one has one at byte {0}")]
     Nul(usize),
+    /// U+0001 at the beginning, under which the receipts of windows are kept.
+    #[error("a key does not begin with U+0001, and this one does: put something before it, or hash it")]
+    Reserved,
     /// More than 255 bytes.
     #[error("a key has 1 to 255 bytes, and this one has {0}: hash it, or choose a shorter one")]
     TooLong(usize),
 }
 
 const MAX_BYTES: usize = 255;
+
+/// Before the key of a window's receipts.
+const OF_WINDOW: char = '\u{1}';

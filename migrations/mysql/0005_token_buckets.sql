@@ -43,6 +43,7 @@ create table token_buckets (
   granted        bigint not null default 0 comment 'tokens, ever',
   longest_wait   bigint not null default 0 comment 'ticks: the longest that was granted',
   constraint token_bucket_id_has_1_to_255_bytes check (length(id) >= 1 and locate(x'00', id) = 0),
+  constraint token_bucket_id_does_not_begin_with_u0001 check (left(id, 1) <> x'01'),
   constraint token_bucket_capacity_is_1_or_more check (capacity >= 1),
   constraint token_bucket_capacity_is_at_most_as_many_as_a_century_has_ns check (capacity <= 3155760000000000000),
   constraint token_bucket_refill_is_interval_calendar_continuous_or_once check (

@@ -13,6 +13,7 @@ create table token_overrides (
   expires_at     datetime(6) null comment 'in UTC; null: until it is deleted',
   made_at        datetime(6) not null default (utc_timestamp(6)),
   constraint token_override_id_has_1_to_255_bytes check (length(id) >= 1 and locate(x'00', id) = 0),
+  constraint token_override_id_does_not_begin_with_u0001 check (left(id, 1) <> x'01'),
   constraint token_override_has_both_capacity_and_refill_seconds_or_neither check (
     (capacity is null) = (refill_seconds is null)),
   constraint token_override_changes_the_terms_or_the_mode check (capacity is not null or mode is not null),

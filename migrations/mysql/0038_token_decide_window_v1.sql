@@ -99,6 +99,7 @@ begin
     end if;
 
     if p_receipt is not null then
+      -- A bucket and a window of one key have receipts of their own: no bucket's id begins so.
       begin
         declare v_cost, v_granted, v_acts_at, v_expires_at bigint;
         declare v_state varchar(9) character set ascii;

@@ -69,14 +69,17 @@ begin
     then format('mode is %L: give ''enforce'', ''shadow'', ''off'' or ''block''', new.mode) end;
   if tg_table_name = 'token_plans' then
     v_name := 'plan ' || quote_nullable(left(new.name, 255));
-    v_error := coalesce(v_error, case when (octet_length(new.name) between 1 and 255) is not true
-      then format('its name has %s bytes: give 1 to 255', coalesce(octet_length(new.name), 0)) end);
+    v_error := coalesce(v_error, case
+      when (octet_length(new.name) between 1 and 255) is not true
+        then format('its name has %s bytes: give 1 to 255', coalesce(octet_length(new.name), 0))
+      when left(new.name, 1) = chr(1) then 'its name begins with U+0001: put something before it' end);
     perform tollgate.terms_v1(v_name, new.capacity, new.refill_seconds, new.refill);
   elsif tg_table_name = 'token_overrides' then
     v_name := 'override of ' || quote_nullable(left(new.id, 255));
     v_error := coalesce(v_error, case
       when (octet_length(new.id) between 1 and 255) is not true
         then format('its id has %s bytes: give 1 to 255', coalesce(octet_length(new.id), 0))
+      when left(new.id, 1) = chr(1) then 'its id begins with U+0001: put something before it'
       when (new.capacity is null) <> (new.refill_seconds is null)
         then 'give both capacity and refill_seconds, or neither'
       when new.capacity is null and new.mode is null

@@ -73,6 +73,10 @@ begin
     raise exception 'tollgate: bucket % cannot be: its id has % bytes: give 1 to 255',
                     quote_nullable(left(new.id, 255)), coalesce(octet_length(new.id), 0)
       using errcode = 'check_violation';
+  elsif left(new.id, 1) = chr(1) then
+    raise exception 'tollgate: bucket % cannot be: its id begins with U+0001: put something before it',
+                    quote_literal(new.id)
+      using errcode = 'check_violation';
   end if;
   if tg_op = 'INSERT' then
     select t.* into new.burst, new.step_ns, new.step_ticks, new.token_ticks

@@ -12,7 +12,8 @@ create table tollgate.token_windows (
   granted       bigint not null default 0,     -- requests, ever
   last_wait     bigint not null default 0,     -- nanoseconds: of the request that was counted last
   since         bigint not null default 0,     -- nanoseconds since 1970: what acted before is perhaps not counted any more
-  constraint id_has_1_to_255_bytes check (octet_length(id) between 1 and 255)
+  constraint id_has_1_to_255_bytes check (octet_length(id) between 1 and 255),
+  constraint id_does_not_begin_with_u0001 check (left(id, 1) <> chr(1)) -- as the receipts' buckets do: see take_window_v1
 )
 with (fillfactor = 75, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 

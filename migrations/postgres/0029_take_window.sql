@@ -45,7 +45,7 @@ declare
   v_mode    text;
   v_until   timestamptz;
   c_year    constant bigint := 31622400000000000;
-  -- A bucket and a window of one key have receipts of their own.
+  -- A bucket and a window of one key have receipts of their own: no bucket's id begins so.
   c_bucket  constant text := chr(1) || p_id;
 begin
   p_hold := least(greatest(coalesce(p_hold, 0), 0), c_year);

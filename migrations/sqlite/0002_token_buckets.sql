@@ -41,6 +41,7 @@ create table token_buckets (
   burst          integer as (coalesce(over_capacity, capacity) * token_ticks), -- ticks from empty to full
   constraint id_has_1_to_255_bytes_and_no_nul check (
     length(cast(id as blob)) between 1 and 255 and instr(cast(id as blob), x'00') = 0),
+  constraint id_does_not_begin_with_u0001 check (substr(id, 1, 1) <> char(1)),  -- as windows' receipts do
   constraint capacity_is_1_or_more check (capacity >= 1),
   constraint capacity_is_at_most_as_many_as_a_century_has_nanoseconds check (capacity <= 3155760000000000000),
   constraint refill_is_interval_calendar_continuous_or_once check (

@@ -28,7 +28,7 @@ pub(super) fn alone(text: String) -> String {
     if begins_with_length(&text) { join(&[&text]) } else { text }
 }
 
-/// The key of a text. One that is too long for a key, or has a NUL, is hashed.
+/// The key of a text. One that is too long for a key, has a NUL or begins with U+0001 is hashed.
 pub(super) fn key(text: &str) -> Result<Key, KeyError> {
     if text.starts_with(LONG) {
         return Key::try_from(format!("{LONG}{}", sha256(text.as_bytes())));
@@ -91,6 +91,7 @@ mod tests {
         assert_ne!(hashed, key(hashed.as_str()).unwrap(), "who sends the hash is somebody else");
         assert_eq!(key(&"x".repeat(255)).unwrap().as_str(), "x".repeat(255));
         assert!(key("a\0b").unwrap().as_str().starts_with(LONG));
+        assert!(key("\u{1}a").unwrap().as_str().starts_with(LONG));
         assert_eq!(key(""), Err(KeyError::Empty));
     }
 }

@@ -78,6 +78,7 @@ pub(crate) async fn any_text_is_a_key_of_its_own_or_a_typed_error<W: World>(worl
     for (text, error) in [
         (String::new(), KeyError::Empty),
         ("a\0b".into(), KeyError::Nul(1)),
+        ("\u{1}a".into(), KeyError::Reserved),
         ("x".repeat(256), KeyError::TooLong(256)),
         ("\u{1F980}".repeat(64), KeyError::TooLong(256)),
     ] {

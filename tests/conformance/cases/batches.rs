@@ -186,7 +186,7 @@ impl Author {
 /// Fresh ones, with everything in them that a language around SQL could stumble over.
 fn keys() -> anyhow::Result<Vec<Key>> {
     let unique = Uuid::new_v4();
-    let tails = ["", "'", "\"", "\\\"],[", "\u{1}\n\t", "\u{7f}\u{2028}", "🦀é", "null", " ", "A", "a", "%_?1:x$"];
+    let tails = ["", "'", "\"", "\\\"],[", "\n\u{1}\t", "\u{7f}\u{2028}", "🦀é", "null", " ", "A", "a", "%_?1:x$"];
     let mut keys = Vec::new();
     for tail in tails {
         keys.push(Key::try_from(format!("{tail}{unique}{tail}"))?);

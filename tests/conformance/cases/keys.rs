@@ -92,7 +92,8 @@ async fn sql_cannot_insert_what_is_no_id(rig: Rig) -> anyhow::Result<()> {
     let long = format!("{unique}{}", "x".repeat(220));
     let wide = format!("{unique}{}", "é".repeat(110));
     let known = rig.bucket(once()?).await?;
-    for id in ["''".to_owned(), "null".to_owned(), rig.quoted(&long), rig.quoted(&wide), nul] {
+    let of_a_windows_receipts = rig.quoted(&format!("\u{1}{unique}"));
+    for id in ["''".to_owned(), of_a_windows_receipts, "null".to_owned(), rig.quoted(&long), rig.quoted(&wide), nul] {
         let table = rig.table();
         rig.refusal(format!("insert into {table} (id, capacity, refill_seconds) values ({id}, 1, 3600)")).await?;
         rig.refusal(format!("update {table} set id = {id}, capacity = 1 where id = {}", rig.literal(&known))).await?;
@@ -106,12 +107,14 @@ async fn routines_make_no_bucket_of_what_is_no_id(rig: Rig) -> anyhow::Result<()
         _ => ("token_create_bucket", "token_take_v1"),
     };
     let unique = rig.key();
-    for id in [String::new(), format!("{unique}{}", "x".repeat(220)), format!("{unique}{}", "é".repeat(110))] {
+    let (long, wide) = (format!("{unique}{}", "x".repeat(220)), format!("{unique}{}", "é".repeat(110)));
+    for id in [String::new(), long, wide, format!("\u{1}{unique}")] {
         let id = rig.quoted(&id);
         rig.refusal(rig.calling(create, &format!("{id}, 1, 3600, 'interval'"))).await?;
         rig.refusal(rig.calling("rate_limiting_request", &format!("{id}, 1, 10"))).await?;
         rig.refusal(rig.calling(take, &format!("{id}, 1, 0, 0, 1, 3600, 'interval', null, null, null"))).await?;
         rig.refusal(rig.calling("request_token", &id)).await?;
+        rig.refusal(rig.calling("request_tokens_in_window", &format!("{id}, 5, 60, 5, 1, 0"))).await?;
     }
     Ok(())
 }
@@ -173,6 +176,7 @@ fn keys(rig: &Rig) -> anyhow::Result<Vec<Key>> {
         "I",
         "a\u{200b}",
         "a\u{1}",
+        "\u{2}",
         "\\",
         "\\\\",
         "\\0",

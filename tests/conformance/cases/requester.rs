@@ -80,6 +80,7 @@ async fn a_text_that_is_no_id_is_refused_before_the_database(rig: Rig) -> anyhow
         ("x".repeat(256), KeyError::TooLong(256)),
         ("é".repeat(128), KeyError::TooLong(256)),
         ("a\0b".to_owned(), KeyError::Nul(1)),
+        ("\u{1}a".to_owned(), KeyError::Reserved),
     ] {
         let (asked, made) = with_pool!(&rig.pool, pool => (
             SqlTokenRequester::new(pool.clone(), text.as_str()).map(drop),
