@@ -31,6 +31,8 @@ pub use builder::LimiterBuilder;
 pub use fallback::Fallback;
 pub use reservation::Reservation;
 #[cfg(feature = "_calling")]
+#[cfg(feature = "_calling")]
+pub(crate) use reservation::Turn;
 pub(crate) use {adjusting::least, reservation::Abandoned};
 
 use current_rule::CurrentRule;

@@ -9,7 +9,7 @@ use super::passing::Passing;
 use super::reading::{Cost, OfAnswer, Reading};
 use super::ticket::{Held, Priced, Ticket, Told};
 use super::{Answer, ClientLimitError, Estimate, Outgoing, Preset};
-use crate::limiter::Abandoned;
+use crate::limiter::{Abandoned, Turn};
 use crate::{AnyStore, HoldBack, Key, Limit, Limiter, Mode, Store};
 
 /// Keeps an HTTP client under the limit of whom it calls, together with every other process over the same store.
@@ -260,33 +260,40 @@ impl<S: Store> ClientLimit<S> {
         let until = Instant::now().checked_add(self.max_wait);
         let keys: Vec<Key> = priced.take.keys().cloned().collect();
         let mut refusals = self.limiter.refusals().watch(&keys);
+        // Of the limits that need not be asked for again: given back, as far as their turns have not come, if it is not sent.
+        let mut kept: Vec<Turn<S>> = Vec::new();
         let mut earliest = Instant::now();
         loop {
             let left = until.map_or(self.max_wait, |until| until.saturating_duration_since(Instant::now()));
             let take = priced.asks(left, left.saturating_add(self.settle_within));
-            let reservation = if left.is_zero() {
-                self.limiter.reserve_all(&take).await?
+            let turn = if left.is_zero() {
+                Turn::new(self.limiter.reserve_all(&take).await?, Abandoned::GivenBackWithId)
             } else {
                 // Nobody else knows its id.
                 self.limiter.wait_unless(&take, Abandoned::GivenBackWithId, |turn| refusals.is_void(turn)).await?
             };
-            let decision = reservation.decision();
+            let decision = turn.decision();
             if !decision.is_granted() {
                 let key = take.limits[decision.limit()].key().clone();
                 return Err(ClientLimitError::Limited { key, retry_after: decision.retry_after() });
             }
-            priced.granted(decision, reservation.receipts());
+            priced.granted(decision, turn.reservation().receipts());
             // What it has of limits that it did not ask for again may be for later.
-            if earliest > reservation.turn() {
+            if earliest > turn.comes_at() {
                 drop(timeout_at(earliest, refusals.is_void(earliest)).await);
             }
-            earliest = earliest.max(reservation.turn());
+            earliest = earliest.max(turn.comes_at());
             // Where somebody was refused meanwhile until after its turn, that is worth nothing any more. Its tokens stay taken:
             // given back, they would end the hold before its time.
             let refused = refusals.refused(earliest);
             if refused.is_empty() {
+                kept.push(turn);
+                for turn in kept {
+                    drop(turn.used());
+                }
                 return Ok(priced.ticket());
             }
+            kept.push(turn.without(&refused));
             priced.again(&refused);
         }
     }

@@ -86,24 +86,25 @@ impl<S: Store> Limiter<S> {
 
     /// The same, with a say in what becomes of the turn if the future is dropped when the store has been asked.
     pub(crate) async fn wait_or(&self, take: &Take, abandoned: Abandoned) -> Result<Reservation<S>, Error> {
-        self.wait_unless(take, abandoned, |_| pending()).await
+        Ok(self.wait_unless(take, abandoned, |_| pending()).await?.used())
     }
 
-    /// The same, unless a turn is known to be worth nothing before it comes: then it leaves the line, and its tokens stay taken.
+    /// The same, unless a turn is known to be worth nothing before it comes: then it leaves the line.
     pub(crate) async fn wait_unless<V: Future<Output = ()>>(
         &self,
         take: &Take,
         abandoned: Abandoned,
         is_void: impl FnOnce(Instant) -> V,
-    ) -> Result<Reservation<S>, Error> {
+    ) -> Result<Turn<S>, Error> {
         let _waiting = Share::one(WAITERS);
-        let turn = match self.mode() {
+        let mut turn = match self.mode() {
             // Nobody waits then, but for the turn that the same request was given before.
             Mode::Shadow => self.turn(take, self.decide(take).await?, abandoned),
             mode => self.turn_under(mode, take, abandoned).await?,
         };
         let is_void = is_void(turn.comes_at());
-        Ok(turn.come_unless(is_void).await)
+        turn.come_unless(is_void).await;
+        Ok(turn)
     }
 
     /// Its turn, or the answer that needs none.

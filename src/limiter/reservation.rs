@@ -10,7 +10,7 @@ use super::stack::Stack;
 use super::turns::{Place, Turns};
 use crate::receipt::receipt_id;
 use crate::take::IdOf;
-use crate::{Adjusted, Adjustment, AnyStore, Decision, Error, Mode, Receipt, Store, Take, TakeError};
+use crate::{Adjusted, Adjustment, AnyStore, Decision, Error, Key, Mode, Receipt, Store, Take, TakeError};
 
 /// Tokens that were taken for now or for later, or the answer that they were not.
 ///
@@ -44,13 +44,8 @@ impl<S: Store> Reservation<S> {
         Self { store, decision, receipts, has_own_costs, is_remembered: take.id.is_some(), since: Instant::now() }
     }
 
-    /// When its tokens may be used, or might have been at once.
-    pub(crate) fn turn(&self) -> Instant {
-        self.later().unwrap_or(self.since)
-    }
-
     /// When its tokens may be used, if not at once.
-    fn later(&self) -> Option<Instant> {
+    fn turn(&self) -> Option<Instant> {
         let wait = Some(self.decision.wait()).filter(|wait| !wait.is_zero());
         wait.and_then(|wait| self.since.checked_add(wait))
     }
@@ -227,7 +222,7 @@ pub(crate) enum Abandoned {
 
 /// A reservation for somebody who waits, and may leave before its turn.
 #[derive(Debug)]
-pub(super) struct Turn<S: Store> {
+pub(crate) struct Turn<S: Store> {
     reservation: Option<Reservation<S>>,
     until: Option<Instant>,
     /// Keeps those who come later from going on before.
@@ -238,8 +233,8 @@ pub(super) struct Turn<S: Store> {
 }
 
 impl<S: Store> Turn<S> {
-    pub(super) fn new(reservation: Reservation<S>, abandoned: Abandoned) -> Self {
-        let until = reservation.later();
+    pub(crate) fn new(reservation: Reservation<S>, abandoned: Abandoned) -> Self {
+        let until = reservation.turn();
         Self { reservation: Some(reservation), until, place: None, longest: None, abandoned }
     }
 
@@ -247,20 +242,21 @@ impl<S: Store> Turn<S> {
     pub(super) fn since(mut self, since: Instant) -> Self {
         if let Some(reservation) = &mut self.reservation {
             reservation.since = since;
-            self.until = reservation.later();
+            self.until = reservation.turn();
         }
         self
     }
 
-    pub(super) fn decision(&self) -> &Decision {
+    pub(crate) fn decision(&self) -> &Decision {
         &self.reservation().decision
     }
 
-    pub(super) fn comes_at(&self) -> Instant {
-        self.reservation().turn()
+    /// When it goes on, or might have at once.
+    pub(crate) fn comes_at(&self) -> Instant {
+        self.until.unwrap_or_else(|| self.reservation().since)
     }
 
-    fn reservation(&self) -> &Reservation<S> {
+    pub(crate) fn reservation(&self) -> &Reservation<S> {
         self.reservation.as_ref().expect("it is taken when the turn has come")
     }
 
@@ -284,15 +280,30 @@ impl<S: Store> Turn<S> {
         self
     }
 
-    /// Sleeps until the tokens may be used, unless they are known before to be worth nothing, and those ahead have gone on.
-    pub(super) async fn come_unless(mut self, is_void: impl Future<Output = ()>) -> Reservation<S> {
-        if let Some(until) = self.until {
-            drop(timeout_at(until, is_void).await);
-        }
-        if let Some(place) = &mut self.place {
+    /// Sleeps until the tokens may be used, and those ahead have gone on, unless they are known before to be worth nothing.
+    pub(super) async fn come_unless(&mut self, is_void: impl Future<Output = ()>) {
+        let is_void = match self.until {
+            Some(until) => timeout_at(until, is_void).await.is_ok(),
+            None => false,
+        };
+        if let Some(place) = self.place.as_mut().filter(|_| !is_void) {
             place.is_first(self.longest).await;
         }
+        self.place = None;
+    }
+
+    /// Its turn has come.
+    pub(crate) fn used(mut self) -> Reservation<S> {
         self.reservation.take().expect("it is there until its turn has come")
+    }
+
+    /// Without the tokens of these buckets, which stay taken.
+    #[cfg(feature = "_calling")]
+    pub(crate) fn without(mut self, keys: &[&Key]) -> Self {
+        if let Some(reservation) = &mut self.reservation {
+            reservation.receipts.retain(|receipt| !keys.contains(&receipt.key()));
+        }
+        self
     }
 
     /// Gives the tokens of all of them back now, in this order, as far as they are given back at all.

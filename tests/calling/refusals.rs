@@ -154,6 +154,20 @@ async fn who_asks_one_of_several_limits_again_is_not_sent_before_the_turn_of_the
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_is_not_sent_after_a_refusal_by_one_of_several_limits_keeps_nothing_of_the_others() -> anyhow::Result<()> {
+    let third_party = ThirdParty::new();
+    let (limiter, key) = (limiter("1/s burst 1")?, Key::try_from("tokens")?);
+    let tokens = Limit::new(key.clone(), Rule::try_from("1/s burst 10")?).cost(10);
+    let limit = ClientLimit::new(limiter.clone()).and(move |_| Some(tokens.clone()));
+    let outcomes = third_party.asked(&limit, Some(60), 2).await;
+    assert!(matches!(outcomes[1], (Err(ClientLimitError::Limited { .. }), 100)), "{outcomes:?}");
+    limiter.close().await?;
+    let granted = limiter.store().peek(&key).await?.map(|level| level.granted);
+    assert_eq!(granted, Some(10), "those of the one that was sent");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_refusal_is_that_of_all_clients_of_one_limiter() -> anyhow::Result<()> {
     let third_party = ThirdParty::new();
     let limiter = limiter("1/s burst 1")?;
