@@ -36,8 +36,8 @@ mod windows;
 /// others: if there are none, a new key is an error ([`TakeError::TooManyKeys`]). It remembers the ids of a million requests
 /// likewise, until they expire; for more of them, or for more than half a million of one key, it has no room
 /// ([`TakeError::TooManyIds`]), and takes and gives back nothing. What was given back of requests without an id, and what a
-/// client's limit has settled, needs none of that room: of those it remembers the latest half a million, and what
-/// [`adjust`](Store::adjust) is told twice counts once for so long.
+/// client's limit has settled, needs none of that room: of those each shard remembers the latest, half as many
+/// as it holds keys, some 7,800 of one key, and what [`adjust`](Store::adjust) is told twice counts once for so long.
 ///
 /// ```
 /// use tollgate::{Limiter, MemoryStore, Quota};
