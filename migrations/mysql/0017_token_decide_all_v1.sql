@@ -48,7 +48,12 @@ begin
      order by id, place;
   declare continue handler for not found set v_done = true;
   declare continue handler for 1568  -- inside a transaction of the caller's, or one that was left open
-    if p_own then rollback and no chain no release; else set v_own = false; end if;
+    if p_own then
+      rollback and no chain no release;
+      set transaction isolation level read committed;
+    else
+      set v_own = false;
+    end if;
   declare exit handler for sqlexception
   begin
     set sql_safe_updates = v_safe;
@@ -130,13 +135,19 @@ begin
       iterate at_once;
     end if;
     if v_overrides or v_planned > 0 then
+      -- The buckets are read as they are: a snapshot of the caller's may have others.
       select count(*) into v_ruled
-        from json_table(p_limits, '$[*]' columns (id varchar(512) character set ascii path '$[0]')) as r
-        left join token_overrides o on o.id = unhex(r.id)
-        left join token_buckets b on b.id = unhex(r.id)
-        left join token_plans p on p.name = b.plan and p.mode is null and p.capacity = b.capacity
-                                   and p.refill_seconds = b.refill_seconds and p.refill = b.refill
-       where o.id is not null or b.plan is not null and p.name is null;
+        from (select r.id, b.plan, b.capacity, b.refill_seconds, b.refill
+                from (select unhex(id) as id
+                        from json_table(p_limits, '$[*]' columns (
+                               id varchar(512) character set ascii path '$[0]')) as limits
+                       order by id limit 1000000000) as r
+                left join token_buckets b on b.id = r.id
+                 for update /*!80000 of b */) as s
+        left join token_overrides o on o.id = s.id
+        left join token_plans p on p.name = s.plan and p.mode is null and p.capacity = s.capacity
+                                   and p.refill_seconds = s.refill_seconds and p.refill = s.refill
+       where o.id is not null or s.plan is not null and p.name is null;
       if v_ruled > 0 then
         leave at_once;
       end if;

@@ -78,11 +78,12 @@ begin
       buckets: loop
         fetch v_buckets into v_id;
         if v_done then leave buckets; end if;
-        -- Receipts are looked up one by one, when it is locked: joined, all of them might be read.
+        -- Receipts are looked up one by one, when it is locked, and as they are, whatever a snapshot of the caller's has:
+        -- joined, all of them might be read.
         if exists (select 1 from token_buckets where id = v_id for update skip locked)
            and not exists (
                  select 1 from token_receipts force index (token_receipts_open)
-                  where bucket = v_id and state = 'open' and expires_at > v_now limit 1) then
+                  where bucket = v_id and state = 'open' and expires_at > v_now limit 1 for update) then
           delete from token_buckets
            where id = v_id and not provisioned and full_at <= (v_now - anchor) div step_ns * step_ticks;
           set o_deleted = o_deleted + row_count();
@@ -103,7 +104,7 @@ begin
         if exists (select 1 from token_windows where id = v_id for update skip locked)
            and not exists (
                  select 1 from token_receipts force index (token_receipts_open)
-                  where bucket = concat(x'01', v_id) and state = 'open' and expires_at > v_now limit 1) then
+                  where bucket = concat(x'01', v_id) and state = 'open' and expires_at > v_now limit 1 for update) then
           delete from token_windows where id = v_id and newest + interval_ns <= v_now;
           set o_deleted = o_deleted + row_count();
         end if;

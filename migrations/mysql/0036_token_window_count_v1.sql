@@ -1,6 +1,7 @@
 -- token_window_count_v1: counts requests in a window at an instant, and forgets what counts no more.
 --
--- Arguments: p_id; p_most in requests, null: as it is; p_interval, p_resolution in nanoseconds; p_cost in requests; p_now, p_at in nanoseconds since 1970;
+-- Arguments: p_id; p_most in requests, null: as it is; p_interval, p_resolution in nanoseconds; p_cost in requests; p_now,
+--            p_at in nanoseconds since 1970;
 --            io_counts, io_newest, io_resolution: the window's columns. Of more than 2000 sub-intervals one that has
 --            passed is counted as the next one, so that its requests count for longer: the one which that delays least
 --            for its age. The resolution stays that of the newest
@@ -16,7 +17,7 @@ begin
   declare v_interval, v_entries, v_join, v_next, v_forgotten bigint;
 
   -- Who asks by a longer interval finds its counts, until there are none but this one's.
-  select greatest(p_interval, interval_ns) into v_interval from token_windows where id = p_id;
+  select greatest(p_interval, interval_ns) into v_interval from token_windows where id = p_id for update;
   if io_newest <= p_now - v_interval then
     set v_interval = p_interval;
   elseif io_newest >= v_end then
@@ -60,7 +61,6 @@ begin
      set counts = io_counts, newest = v_end, granted = granted + p_cost,
          last_wait = p_at - p_now, most = coalesce(p_most, most), interval_ns = v_interval,
          resolution_ns = io_resolution,
-         -- A clock that was set back has not seen what was later.
-         since = greatest(least(since, p_now), coalesce(v_forgotten, 0))
+         since = greatest(since, coalesce(v_forgotten, 0))
    where id = p_id;
 end

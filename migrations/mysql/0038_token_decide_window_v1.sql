@@ -34,7 +34,12 @@ begin
   declare v_newest, v_was_newest, v_last_wait, v_until, v_over_until bigint;
   declare v_mode varchar(7) character set ascii collate ascii_bin;
   declare continue handler for 1568  -- inside a transaction of the caller's, or one that was left open
-    if p_own then rollback and no chain no release; else set v_own = false; end if;
+    if p_own then
+      rollback and no chain no release;
+      set transaction isolation level read committed;
+    else
+      set v_own = false;
+    end if;
 
   if (length(v_id) between 1 and 255
       and p_cost between if(p_counting, 0, 1) and if(p_counting, 1000000000000, 4611686018427387903)
@@ -95,7 +100,8 @@ begin
     set v_was_newest = v_newest;
     call token_window_step_back_v1(v_last_wait, o_resolution, o_now, o_counts, v_newest);
     if v_newest < v_was_newest then
-      update token_windows set counts = o_counts, newest = v_newest where id = v_id;
+      -- What acted by the clock as it was gives nothing back by this one.
+      update token_windows set counts = o_counts, newest = v_newest, since = greatest(since, v_was_newest) where id = v_id;
     end if;
 
     if p_receipt is not null then
@@ -136,6 +142,9 @@ begin
         if p_cost > 0 then
           call token_window_count_v1(v_id, p_most, p_interval, p_resolution, p_cost, o_now, o_acts_at, o_counts,
                                      v_newest, o_resolution);
+        end if;
+        if p_counting then
+          set o_acts_at = o_now;
         end if;
         update token_receipts set acts_at = o_acts_at
          where p_receipt is not null and id = unhex(replace(p_receipt, '-', '')) and bucket = concat(x'01', v_id);

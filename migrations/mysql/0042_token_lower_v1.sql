@@ -27,7 +27,12 @@ begin
   declare v_changed boolean;
   declare v_attempt int default 0;
   declare continue handler for 1568  -- inside a transaction of the caller's, or one that was left open
-    if p_own then rollback and no chain no release; else set v_own = false; end if;
+    if p_own then
+      rollback and no chain no release;
+      set transaction isolation level read committed;
+    else
+      set v_own = false;
+    end if;
   declare exit handler for sqlexception
   begin
     if v_own then rollback and no chain no release; end if;

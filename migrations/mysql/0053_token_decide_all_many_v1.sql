@@ -37,7 +37,12 @@ begin
   declare v_each longtext character set utf8mb4 default '';
   declare v_answers longtext character set utf8mb4;
   declare continue handler for 1568  -- inside a transaction of the caller's, or one that was left open
-    if p_own then rollback and no chain no release; else set v_own = false; end if;
+    if p_own then
+      rollback and no chain no release;
+      set transaction isolation level read committed;
+    else
+      set v_own = false;
+    end if;
   declare exit handler for sqlexception
   begin
     set innodb_lock_wait_timeout = v_wait, sql_safe_updates = v_safe;

@@ -10,8 +10,9 @@
 --                     requests the tokens suffice, the first ones: the others are denied; and what these add to:
 --                     full_at as it was, or the bucket's clock if that is ahead, and granted as it was. null: nothing
 --                     was decided, as something out of the ordinary is among them: token_take_many_v1 decides
--- Errors:    22003 times that are too large (MariaDB takes the largest instead) · 22023 a bucket twice · 1411 an id is not
---            hexadecimal (MariaDB answers null instead) · 1205 another held one of several buckets for a second
+-- Errors:    22003 times that are too large (MariaDB takes the largest instead) · 22023 a bucket twice, and
+--            tokens for it: a transaction of the caller's is to be rolled back · 1411 an id is not hexadecimal
+--            (MariaDB answers null instead) · 1205 another held one of several buckets for a second
 -- Locks:     the rows of the buckets as they stand in p_ids: if that is not the order of their ids, deadlocks end it
 create procedure token_take_alike_v1(
   in p_ids longtext character set utf8mb4, in p_cost bigint, in p_keep bigint, in p_capacity bigint,
@@ -35,7 +36,12 @@ begin
   declare v_uuid char(36) character set ascii;
   declare v_answers longtext character set ascii;
   declare continue handler for 1568  -- inside a transaction of the caller's, or one that was left open
-    if p_own then rollback and no chain no release; else set v_own = false; end if;
+    if p_own then
+      rollback and no chain no release;
+      set transaction isolation level read committed;
+    else
+      set v_own = false;
+    end if;
   declare exit handler for sqlexception
   begin
     set innodb_lock_wait_timeout = v_wait, group_concat_max_len = v_length, sql_safe_updates = v_safe;

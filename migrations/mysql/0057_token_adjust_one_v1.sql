@@ -73,7 +73,7 @@ adjust: begin
   select (v_now - anchor) div step_ns * step_ticks,
          (v_now + 31622400000000000 - anchor) div step_ns * step_ticks,
          burst + longest_wait + (1000000000 div step_ns + 1) * step_ticks, longest_wait
-    into v_clock, v_year, v_furthest, v_longest_wait from token_buckets where id = v_id;
+    into v_clock, v_year, v_furthest, v_longest_wait from token_buckets where id = v_id for update;
   if o_given_back >= 0 then
     -- More than the bucket holds, too: debts may be from before it held less. What is granted after it is no sum that
     -- overflows.

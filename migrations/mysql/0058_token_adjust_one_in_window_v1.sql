@@ -55,7 +55,11 @@ adjust: begin
   set o_given_back = case p_kind
     when 'cancel' then p_cost when 'refund' then least(p_tokens, p_cost) else p_cost - least(p_tokens, 1000000000000) end;
   if o_given_back < 0 then
+    set v_end = v_newest;
     call token_window_step_back_v1(v_last_wait, v_resolution, v_now, v_counts, v_newest);
+    if v_newest < v_end then
+      update token_windows set since = greatest(since, v_end) where id = v_id;
+    end if;
     call token_window_count_v1(v_id, null, v_interval, v_resolution, -o_given_back, v_now,
                                greatest(v_now, v_newest - v_resolution), v_counts, v_newest, v_resolution);
     leave adjust;

@@ -36,7 +36,12 @@ begin
      order by coalesce(in_window, 0), id, place;
   declare continue handler for not found set v_done = true;
   declare continue handler for 1568  -- inside a transaction of the caller's, or one that was left open
-    if p_own then rollback and no chain no release; else set v_own = false; end if;
+    if p_own then
+      rollback and no chain no release;
+      set transaction isolation level read committed;
+    else
+      set v_own = false;
+    end if;
   declare exit handler for sqlexception
   begin
     set innodb_lock_wait_timeout = v_wait;

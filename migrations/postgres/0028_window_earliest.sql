@@ -45,9 +45,8 @@ declare
   v_last int;
   v_join int;
 begin
-  -- A clock that was set back has not seen what was later.
   p_window.since := greatest(
-    least(p_window.since, p_now), (select max(e) from unnest(p_window.ends) as u (e) where e <= p_now - v_kept));
+    p_window.since, (select max(e) from unnest(p_window.ends) as u (e) where e <= p_now - v_kept));
   select coalesce(pg_catalog.array_agg(e order by e), '{}'), coalesce(pg_catalog.array_agg(c order by e), '{}')
     into p_window.ends, p_window.counts
     from unnest(p_window.ends, p_window.counts) as u (e, c)
@@ -85,7 +84,7 @@ revoke all on function
   tollgate.window_count_v1(tollgate.token_windows, bigint, bigint, bigint, bigint, bigint) from public;
 
 -- window_stepped_back_v1: a window as of a clock that was set back. What was counted since then counts as of now:
--- nobody is locked out for longer than an interval.
+-- nobody is locked out for longer than an interval. What acted by the clock as it was gives nothing back by this one.
 create function tollgate.window_stepped_back_v1(p_window tollgate.token_windows, p_now bigint)
 returns tollgate.token_windows
 language plpgsql immutable
@@ -93,6 +92,7 @@ as $$
 declare
   v_back constant bigint := p_window.ends[pg_catalog.array_length(p_window.ends, 1)] - p_now - p_window.resolution_ns;
 begin
+  p_window.since := greatest(p_window.since, p_window.ends[pg_catalog.array_length(p_window.ends, 1)]);
   p_window.ends := array(select e - v_back from pg_catalog.unnest(p_window.ends) as u (e) order by e);
   return p_window;
 end

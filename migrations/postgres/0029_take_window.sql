@@ -89,7 +89,7 @@ begin
   else
     if w.ends[array_length(w.ends, 1)] - v_now > w.last_wait + w.resolution_ns + 1000000000 then
       w := tollgate.window_stepped_back_v1(w, v_now);
-      update tollgate.token_windows t set ends = w.ends where t.id = p_id;
+      update tollgate.token_windows t set ends = w.ends, since = w.since where t.id = p_id;
     end if;
     if p_receipt is not null then
       delete from tollgate.token_receipts t where t.id = p_receipt and t.bucket = c_bucket and t.expires_at <= v_now;
@@ -119,14 +119,16 @@ begin
       v_acts_at := 9223372036854775807;
     end if;
     if p_counting then
-      v_acts_at := greatest(v_now, w.ends[array_length(w.ends, 1)] - w.resolution_ns);
+      v_acts_at := v_now;
     elsif v_acts_at > v_now + p_max_wait then
       v_outcome := case v_mode when 'shadow' then 'granted' else 'denied' end;
     else
       v_mode := null;
     end if;
     if p_cost > 0 and (p_counting or v_acts_at <= v_now + p_max_wait) then
-      w := tollgate.window_count_v1(w, p_interval, p_resolution, p_cost, v_now, v_acts_at);
+      w := tollgate.window_count_v1(
+        w, p_interval, p_resolution, p_cost, v_now,
+        case when p_counting then greatest(v_now, w.ends[array_length(w.ends, 1)] - w.resolution_ns) else v_acts_at end);
       update tollgate.token_windows t
          set ends = w.ends, counts = w.counts, granted = w.granted, last_wait = w.last_wait,
              most = p_most, interval_ns = w.interval_ns, resolution_ns = w.resolution_ns, since = w.since

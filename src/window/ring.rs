@@ -66,8 +66,7 @@ impl Ring {
         let kept = window.interval_ns.max(self.kept_ns);
         let forgotten = self.counts.partition_point(|(end, _)| *end <= now - kept);
         let until = self.counts.drain(..forgotten).next_back().map_or(i64::MIN, |(end, _)| end);
-        // A clock that was set back has not seen what was later.
-        self.since = self.since.min(now).max(until);
+        self.since = self.since.max(until);
         // Who asks by a longer interval finds its counts, until there are none but this one's.
         self.kept_ns = if self.counts.is_empty() { window.interval_ns } else { kept };
         match self.counts.last_mut() {
@@ -104,6 +103,8 @@ impl Ring {
             return;
         };
         if newest - now > self.last_wait + self.resolution_ns + SECOND_NS {
+            // What acted by the clock as it was gives nothing back by this one.
+            self.since = self.since.max(newest);
             let by = newest - now - self.resolution_ns;
             for (end, _) in &mut self.counts {
                 *end -= by;

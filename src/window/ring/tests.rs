@@ -131,6 +131,17 @@ fn a_clock_set_back_locks_nobody_out_for_what_was_waited_long_before() {
 }
 
 #[test]
+fn what_acted_before_a_clock_was_set_back_gives_nothing_back_of_what_came_after() {
+    let window = window(10, 60_000, 1000);
+    let mut ring = Ring { since: START, ..Ring::default() };
+    let first = ask(&mut ring, &window, START, 10, 0).expect("there is room");
+    assert_eq!(ask(&mut ring, &window, START - 100_000 * MS, 10, 0), None);
+    assert!(ask(&mut ring, &window, START + 200 * MS, 10, 0).is_some());
+    assert_eq!(ring.give_back(first, 10), 0);
+    assert_eq!(ask(&mut ring, &window, START + 300 * MS, 1, 0), None);
+}
+
+#[test]
 fn no_count_or_sum_of_counts_overflows() {
     let (coarse, mut ring) = (window(1, 3_600_000, 1000), Ring::default());
     for second in 0..3 {

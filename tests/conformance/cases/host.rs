@@ -6,10 +6,11 @@ mod forgery;
 mod mysql;
 mod postgres;
 mod public;
+mod snapshots;
 mod within;
 
 pub fn cases() -> Vec<Case> {
-    [forgery::cases(), mysql::cases(), postgres::cases(), public::cases(), within::cases()].concat()
+    [forgery::cases(), mysql::cases(), postgres::cases(), public::cases(), snapshots::cases(), within::cases()].concat()
 }
 
 /// The settings that differ, by name. Those that came with a language, when its first routine ran, are nobody's yet.

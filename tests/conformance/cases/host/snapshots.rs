@@ -1,0 +1,127 @@
+//! Calls within a transaction of the host's on MySQL and MariaDB, whose snapshot is from before others changed what they are
+//! about.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use sqlx::mysql::MySqlDatabaseError;
+use tollgate::{Admin, Key, Limiter, Mode, Quota, Rule, Take, Window};
+use uuid::Uuid;
+
+use crate::client::Row;
+use crate::engines::Kind;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::pools::{Scratch, with_session};
+use crate::rig::{Rig, hex};
+
+pub fn cases() -> Vec<Case> {
+    list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
+        a_window_that_was_made_since_counts,
+        a_longer_interval_that_was_asked_since_counts,
+        turns_that_were_promised_since_stay_promised,
+        a_plan_that_blocks_rules_buckets_that_were_made_since)
+    .to_vec()
+}
+
+async fn a_window_that_was_made_since_counts(rig: Rig) -> anyhow::Result<()> {
+    let (host, key) = (Host::new(&rig).await?, rig.key());
+    let _ = rig.decide(Take::from(key.clone()).rule(window(2, 60))).await?;
+    let granted = host.asks(&key, 60, 2).await?;
+    ensure!(granted.is_none_or(|granted| granted == [true, false]), "one was there");
+    Ok(())
+}
+
+async fn a_longer_interval_that_was_asked_since_counts(rig: Rig) -> anyhow::Result<()> {
+    let key = rig.key();
+    let _ = rig.decide(Take::from(key.clone()).rule(window(2, 1))).await?;
+    let host = Host::new(&rig).await?;
+    let _ = rig.decide(Take::from(key.clone()).rule(window(2, 3600))).await?;
+    host.asks(&key, 1, 1).await?;
+    host.commit().await?;
+    let level = rig.store().peek_window(&key).await?.context("it is there")?;
+    assert_eq!(level.window.interval(), Duration::from_secs(3600));
+    Ok(())
+}
+
+async fn turns_that_were_promised_since_stay_promised(rig: Rig) -> anyhow::Result<()> {
+    let key = rig.bucket(Quota::continuous(10, Duration::from_secs(10))?).await?;
+    let host = Host::new(&rig).await?;
+    let limiter = Limiter::new(rig.store(), Rule::Provisioned)?;
+    let _promised = limiter.reserve_n(key.clone(), 10).await?;
+    let _later = limiter.reserve_n(key.clone(), 10).await?;
+    let promised = rig.row(&key).await?.context("it is there")?.longest_wait;
+    assert!(promised > 0);
+    let arguments = format!("'refund', '{}', '{key}', 1, 1, 0, 1, false", Uuid::new_v4());
+    host.call("token_adjust_v1", &arguments).await?;
+    host.commit().await?;
+    assert_eq!(rig.row(&key).await?.context("it is there")?.longest_wait, promised);
+    Ok(())
+}
+
+async fn a_plan_that_blocks_rules_buckets_that_were_made_since(rig: Rig) -> anyhow::Result<()> {
+    // As long as no plan of others has a mode.
+    let scratch = Scratch::migrated(&rig).await?;
+    let (rig, plan, mut keys) = (&scratch.rig, scratch.rig.key(), [scratch.rig.key(), scratch.rig.key()]);
+    rig.store().create_plan(&plan, Quota::once(5)?).await?;
+    rig.store().set_plan_mode(&plan, Some(Mode::Block), None, None).await?;
+    let host = Host::new(rig).await?;
+    for key in &keys {
+        assert!(!rig.decide(Take::from(key.clone()).rule(Rule::Plan(plan.clone()))).await?.is_granted());
+    }
+    keys.sort();
+    let limit = |key: &Key| {
+        format!("[\"{}\",1,0,null,null,null,\"{}\"]", hex(key.as_str().as_bytes()), hex(plan.as_str().as_bytes()))
+    };
+    let limits = rig.quoted(&format!("[{},{}]", limit(&keys[0]), limit(&keys[1])));
+    host.call("token_decide_all_v1", &format!("{limits}, 0, null, 0, false, @answers")).await?;
+    host.commit().await?;
+    for key in &keys {
+        assert_eq!(rig.row(key).await?.context("it is there")?.granted, 0);
+    }
+    Ok(())
+}
+
+fn window(most: u64, seconds: u64) -> Rule {
+    Window::new(most, Duration::from_secs(seconds), Duration::from_secs(seconds.div_ceil(60))).expect("a window").into()
+}
+
+/// A transaction at REPEATABLE READ with a snapshot of what was there when it was made.
+struct Host(Rig);
+
+impl Host {
+    async fn new(rig: &Rig) -> anyhow::Result<Self> {
+        let session = with_session(rig, "set session transaction isolation level repeatable read").await?.0;
+        session.pool.run("start transaction").await?;
+        session.sql("select count(*) from token_buckets").await?;
+        Ok(Self(session))
+    }
+
+    /// What becomes of so many requests of a window of two.
+    async fn asks(&self, key: &Key, seconds: u64, times: u32) -> anyhow::Result<Option<Vec<bool>>> {
+        let mut granted = Vec::new();
+        for _ in 0..times {
+            let arguments = format!("'{key}', 2, {seconds}, 1, 1, 0");
+            let Some(rows) = self.call("request_tokens_in_window", &arguments).await? else { return Ok(None) };
+            let row = rows.first().context("a row")?;
+            granted.push(row.text("granted")? == Some("1"));
+        }
+        Ok(Some(granted))
+    }
+
+    /// The rows of a call; none where a later MariaDB refuses to lock what came after the snapshot.
+    async fn call(&self, routine: &str, arguments: &str) -> anyhow::Result<Option<Vec<Row>>> {
+        let rows = match self.0.sql(self.0.calling(routine, arguments)).await {
+            Err(error) if number(&error) == Some(1020) => return Ok(None),
+            rows => rows?,
+        };
+        Ok(Some(rows))
+    }
+
+    async fn commit(self) -> anyhow::Result<()> {
+        Ok(self.0.pool.run("commit").await?)
+    }
+}
+
+fn number(error: &sqlx::Error) -> Option<u16> {
+    error.as_database_error()?.try_downcast_ref::<MySqlDatabaseError>().map(MySqlDatabaseError::number)
+}
