@@ -31,9 +31,10 @@ pub use builder::LimiterBuilder;
 pub use fallback::Fallback;
 pub use reservation::Reservation;
 #[cfg(feature = "_calling")]
-#[cfg(feature = "_calling")]
-pub(crate) use reservation::Turn;
-pub(crate) use {adjusting::least, reservation::Abandoned};
+pub(crate) use {
+    adjusting::least,
+    reservation::{Abandoned, Turn},
+};
 
 use current_rule::CurrentRule;
 use denied::Denied;

@@ -10,7 +10,7 @@ use super::stack::Stack;
 use super::turns::{Place, Turns};
 use crate::receipt::receipt_id;
 use crate::take::IdOf;
-use crate::{Adjusted, Adjustment, AnyStore, Decision, Error, Key, Mode, Receipt, Store, Take, TakeError};
+use crate::{Adjusted, Adjustment, AnyStore, Decision, Error, Mode, Receipt, Store, Take, TakeError};
 
 /// Tokens that were taken for now or for later, or the answer that they were not.
 ///
@@ -299,7 +299,7 @@ impl<S: Store> Turn<S> {
 
     /// Without the tokens of these buckets, which stay taken.
     #[cfg(feature = "_calling")]
-    pub(crate) fn without(mut self, keys: &[&Key]) -> Self {
+    pub(crate) fn without(mut self, keys: &[&crate::Key]) -> Self {
         if let Some(reservation) = &mut self.reservation {
             reservation.receipts.retain(|receipt| !keys.contains(&receipt.key()));
         }
