@@ -127,8 +127,8 @@ impl<S: Store> ClientLimit<S> {
     }
 
     /// The longest wait that an answer may ask for, whatever it says, unless what [reads](Self::read_by) it says a shorter
-    /// [one](HoldBack::longest); an hour if not said. Of a quota by interval or by the
-    /// calendar, tokens come with the first period after it: see [`HoldBack::retry_after`].
+    /// [one](HoldBack::longest); an hour if not said. Of a quota by interval or by the calendar, tokens come with the first
+    /// period after it: see [`HoldBack::retry_after`].
     #[must_use]
     pub fn longest_hold(self, longest_hold: Duration) -> Self {
         Self { longest_hold, ..self }
