@@ -278,22 +278,28 @@ impl<S: Store> ClientLimit<S> {
                 return Err(ClientLimitError::Limited { key, retry_after: decision.retry_after() });
             }
             priced.granted(decision, turn.reservation().receipts());
-            // What it has of limits that it did not ask for again may be for later.
-            if earliest > turn.comes_at() {
-                drop(timeout_at(earliest, refusals.is_void(earliest)).await);
-            }
             earliest = earliest.max(turn.comes_at());
-            // Where somebody was refused meanwhile until after its turn, that is worth nothing any more. Its tokens stay taken:
-            // given back, they would end the hold before its time.
-            let refused = refusals.refused(earliest);
+            kept.push(turn);
+            let refused = loop {
+                // Where somebody was refused meanwhile until after its turn, that is worth nothing any more. Its tokens stay taken:
+                // given back, they would end the hold before its time. What denies nobody holds nobody back.
+                let mut refused = refusals.refused(earliest);
+                refused.retain(|key| priced.is_enforced(key));
+                if !refused.is_empty() || Instant::now() >= earliest {
+                    break refused;
+                }
+                // What it has of limits that it did not ask for again may be for later.
+                drop(timeout_at(earliest, refusals.is_void(earliest)).await);
+            };
             if refused.is_empty() {
-                kept.push(turn);
                 for turn in kept {
                     drop(turn.used());
                 }
                 return Ok(priced.ticket());
             }
-            kept.push(turn.without(&refused));
+            for turn in &mut kept {
+                turn.leave(&refused);
+            }
             priced.again(&refused);
         }
     }

@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::ticket::Held;
-use crate::{Adjusted, Adjustment, Limiter, Store, TakeError};
+use crate::{Adjusted, Adjustment, Limiter, Rule, Store, TakeError};
 
 /// Tells the store what answers say.
 pub(super) struct Passing<S: Store> {
@@ -21,7 +21,8 @@ impl<S: Store> Passing<S> {
     /// before what third parties say is left: they know of it.
     pub(super) async fn pass_on(self, settled: Vec<Adjustment>, held: Vec<Held>) -> bool {
         let bounded = held.into_iter().map(|held| Held { hold: held.hold.within(self.longest), ..held });
-        let held: Vec<_> = bounded.map(|held| (refused_until(&held), held)).collect();
+        let of_limiter = self.limiter.rule();
+        let held: Vec<_> = bounded.map(|held| (refused_until(&held, &of_limiter), held)).collect();
         for (until, held) in &held {
             if let Some(until) = until {
                 self.limiter.refusals().add(&held.key, *until);
@@ -53,17 +54,21 @@ impl<S: Store> Passing<S> {
     /// Says whether the store knows now, and whether the request was refused because of this limit.
     async fn pass_on_one(self, held: Held, until: Option<Instant>) -> (bool, bool) {
         let (rule, local) = (held.rule.as_ref(), held.local.as_deref());
-        let passed_on = self.limiter.hold_back_limit(&held.key, rule, local, held.hold).await.is_ok();
-        if let Some(until) = until.filter(|_| passed_on) {
-            self.limiter.refusals().is_held(&held.key, until);
+        let passed_on = self.limiter.hold_back_limit(&held.key, rule, local, held.hold).await;
+        match (until, &passed_on) {
+            (Some(until), Ok(_)) => self.limiter.refusals().is_held(&held.key, until),
+            // It never will be: whoever waits has nothing better to hope for than the turn that was given.
+            (Some(until), Err(error)) if !error.is_failure() => self.limiter.refusals().withdraw(&held.key, until),
+            _ => {}
         }
-        (passed_on, held.refused)
+        (passed_on.is_ok(), held.refused)
     }
 }
 
-/// When whoever was refused because of this limit would not be any more.
-fn refused_until(held: &Held) -> Option<Instant> {
-    held.refused.then(|| Instant::now() + held.hold.wait())
+/// When whoever was refused because of this limit would not be any more, if it can be held back until then.
+fn refused_until(held: &Held, of_limiter: &Rule) -> Option<Instant> {
+    let can_be_held = !matches!(held.rule.as_ref().unwrap_or(of_limiter), Rule::Window(_));
+    (held.refused && can_be_held).then(|| Instant::now() + held.hold.wait())
 }
 
 /// What came too late has changed nothing.

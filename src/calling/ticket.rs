@@ -110,6 +110,11 @@ impl Priced {
         }
     }
 
+    /// Whether this bucket might have denied it.
+    pub(super) fn is_enforced(&self, key: &Key) -> bool {
+        self.limits.iter().any(|limit| limit.key == *key && limit.enforced)
+    }
+
     /// Asks again for the tokens of these buckets, and has those of the others.
     pub(super) fn again(&mut self, keys: &[&Key]) {
         let mut take = self.of_all.clone();

@@ -1,4 +1,4 @@
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::mem::replace;
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ pub(crate) struct Refusals(Mutex<HashMap<Key, Awaited, RandomState>>);
 struct Awaited {
     waiters: usize,
     refused: u64,
-    /// The latest end of all refusals.
-    until: Option<Instant>,
+    /// The ends of all refusals.
+    until: Ends,
     /// And of those that the store knows: whoever asks from then on is held back by it.
-    held: Option<Instant>,
+    held: Ends,
     /// Whom to wake, by their turns; several may have one.
     asleep: BTreeMap<(Instant, usize), Arc<Notify>>,
 }
@@ -44,11 +44,18 @@ impl Refusals {
         }
     }
 
+    /// They are worth what they were: the store can hold nobody back.
+    pub(crate) fn withdraw(&self, key: &Key, until: Instant) {
+        if let Some(awaited) = self.0.lock().get_mut(key) {
+            awaited.until.0.retain(|(_, end)| *end != until);
+        }
+    }
+
     /// The store knows: neither are those that it has given meanwhile, and nobody need wait for them.
     pub(crate) fn is_held(&self, key: &Key, until: Instant) {
         if let Some(awaited) = self.0.lock().get_mut(key) {
             awaited.add(until);
-            awaited.held = awaited.held.max(Some(until));
+            awaited.held.push(awaited.refused, until);
             awaited.asleep.range(..(until, 0)).for_each(|(_, wakes)| wakes.notify_one());
         }
     }
@@ -57,7 +64,25 @@ impl Refusals {
 impl Awaited {
     fn add(&mut self, until: Instant) {
         self.refused += 1;
-        self.until = self.until.max(Some(until));
+        self.until.push(self.refused, until);
+    }
+}
+
+/// When refusals end, by their numbers; only those that outlast all that came after them.
+#[derive(Debug, Default)]
+struct Ends(VecDeque<(u64, Instant)>);
+
+impl Ends {
+    fn push(&mut self, number: u64, until: Instant) {
+        let now = Instant::now();
+        while self.0.pop_back_if(|(_, end)| *end <= until.max(now)).is_some() {}
+        self.0.push_back((number, until));
+    }
+
+    /// The latest of those that came after so many.
+    fn latest_after(&self, seen: u64) -> Option<Instant> {
+        let after = self.0.partition_point(|(number, _)| *number <= seen);
+        self.0.get(after).map(|(_, end)| *end)
     }
 }
 
@@ -76,8 +101,8 @@ impl<'a> Watch<'a> {
     pub(crate) fn refused(&mut self, turn: Instant) -> Vec<&'a Key> {
         let awaited = self.refusals.0.lock();
         let news = self.keys.iter().zip(&mut self.seen).filter_map(|(key, seen)| {
-            let Awaited { refused, until, .. } = awaited[key];
-            (replace(seen, refused) != refused && Some(turn) < until).then_some(key)
+            let Awaited { refused, until, .. } = &awaited[key];
+            (Some(turn) < until.latest_after(replace(seen, *refused))).then_some(key)
         });
         news.collect()
     }
@@ -92,10 +117,7 @@ impl<'a> Watch<'a> {
 
     fn is_held(&self, turn: Instant) -> bool {
         let awaited = self.refusals.0.lock();
-        self.keys.iter().zip(&self.seen).any(|(key, seen)| {
-            let Awaited { refused, held, .. } = awaited[key];
-            refused != *seen && Some(turn) < held
-        })
+        self.keys.iter().zip(&self.seen).any(|(key, seen)| Some(turn) < awaited[key].held.latest_after(*seen))
     }
 }
 
@@ -176,6 +198,26 @@ mod tests {
         assert!(second.refused(until).is_empty(), "its turn comes when it is over");
         drop(second);
         assert!(refusals.0.lock().is_empty(), "nobody waits");
+    }
+
+    #[test]
+    fn a_turn_is_void_by_what_was_refused_after_it_was_given_and_not_by_what_was_before() {
+        let (refusals, keys) = (Refusals::default(), [key(0)]);
+        let [soon, turn, late] = [1, 2, 60].map(|s| Instant::now() + Duration::from_secs(s));
+        let mut watch = refusals.watch(&keys);
+        refusals.is_held(&keys[0], late);
+        assert_eq!(watch.refused(turn), [&keys[0]]);
+        // Somebody gave back what held it until then, so the store gave this turn nevertheless.
+        refusals.is_held(&keys[0], soon);
+        assert!(!watch.is_held(turn) && watch.is_held(Instant::now()));
+        assert!(watch.refused(turn).is_empty());
+        for end in [late, turn, soon] {
+            refusals.is_held(&keys[0], end);
+        }
+        assert!(watch.is_held(turn), "the first of them outlasts it");
+        assert_eq!(watch.refused(turn), [&keys[0]]);
+        let ends = &refusals.0.lock()[&keys[0]].until.0;
+        assert_eq!(ends.iter().map(|(_, end)| *end).collect::<Vec<_>>(), [late, turn, soon]);
     }
 
     #[test]

@@ -297,13 +297,12 @@ impl<S: Store> Turn<S> {
         self.reservation.take().expect("it is there until its turn has come")
     }
 
-    /// Without the tokens of these buckets, which stay taken.
+    /// The tokens of these buckets stay taken, whatever becomes of it.
     #[cfg(feature = "_calling")]
-    pub(crate) fn without(mut self, keys: &[&crate::Key]) -> Self {
+    pub(crate) fn leave(&mut self, keys: &[&crate::Key]) {
         if let Some(reservation) = &mut self.reservation {
             reservation.receipts.retain(|receipt| !keys.contains(&receipt.key()));
         }
-        self
     }
 
     /// Gives the tokens of all of them back now, in this order, as far as they are given back at all.

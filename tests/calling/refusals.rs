@@ -4,12 +4,14 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use http::{Request, Response, StatusCode};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 use tollgate::{
-    Admin, ClientLimit, ClientLimitError, Key, Limit, Limiter, MemoryStore, Mode, Override, Rule, RuntimeClock,
+    Admin, ClientLimit, ClientLimitError, Coalesce, Key, Limit, Limiter, MemoryStore, Mode, Override, Rule,
+    RuntimeClock, Store,
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
 
@@ -39,11 +41,12 @@ impl ThirdParty {
     }
 
     /// A client of it, whose first request is refused for so many seconds.
-    fn client(
+    fn client<S: Store>(
         &self,
-        limit: &ClientLimit<Memory>,
+        limit: &ClientLimit<S>,
         seconds: Option<u64>,
-    ) -> impl Service<Request<()>, Response = Response<()>, Error = tower::BoxError, Future: Send> + Clone + use<> {
+    ) -> impl Service<Request<()>, Response = Response<()>, Error = tower::BoxError, Future: Send> + Clone + use<S>
+    {
         let third_party = self.clone();
         limit.clone().layer(service_fn(move |_: Request<()>| {
             let mut sent = third_party.sent.lock();
@@ -61,9 +64,9 @@ impl ThirdParty {
     }
 
     /// So many requests at once; what became of each, and when that was known.
-    async fn asked(
+    async fn asked<S: Store>(
         &self,
-        limit: &ClientLimit<Memory>,
+        limit: &ClientLimit<S>,
         seconds: Option<u64>,
         requests: usize,
     ) -> Vec<(Result<StatusCode, ClientLimitError>, u128)> {
@@ -84,6 +87,11 @@ fn limiter(rule: &str) -> anyhow::Result<Limiter<Memory>> {
     Ok(Limiter::new(Memory::with_clock(RuntimeClock::default()), rule)?)
 }
 
+/// Over a store of which those in line ask together, and go on one behind the other.
+fn limiter_in_calls(rule: &str) -> anyhow::Result<Limiter<Coalesce<Memory>>> {
+    Ok(Limiter::new(Coalesce::new(Memory::with_clock(RuntimeClock::default())), rule)?)
+}
+
 #[tokio::test(start_paused = true)]
 async fn of_a_line_those_ask_again_whose_turns_come_before_the_end_of_a_refusal_and_nobody_else() -> anyhow::Result<()>
 {
@@ -94,12 +102,49 @@ async fn of_a_line_those_ask_again_whose_turns_come_before_the_end_of_a_refusal_
         (Some(1), [0, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
         (Some(4), [0, 5, 6, 7, 8, 9, 10, 11, 12, 13]),
     ] {
-        let third_party = ThirdParty::new();
-        let limit = ClientLimit::new(limiter("1/s burst 1")?);
-        let outcomes = third_party.asked(&limit, seconds, 10).await;
-        assert!(outcomes.iter().all(|(outcome, _)| outcome.is_ok()), "{seconds:?}: {outcomes:?}");
-        assert_eq!(third_party.sent(), expected.map(|second| second * 1000), "{seconds:?}");
+        let expected = expected.map(|second| second * 1000);
+        assert_eq!(sent_of_ten(limiter("1/s burst 1")?, seconds).await, expected, "{seconds:?}");
+        assert_eq!(sent_of_ten(limiter_in_calls("1/s burst 1")?, seconds).await, expected, "{seconds:?}, in calls");
     }
+    Ok(())
+}
+
+async fn sent_of_ten<S: Store>(limiter: Limiter<S>, seconds: Option<u64>) -> Vec<u128> {
+    let third_party = ThirdParty::new();
+    let outcomes = third_party.asked(&ClientLimit::new(limiter), seconds, 10).await;
+    assert!(outcomes.iter().all(|(outcome, _)| outcome.is_ok()), "{seconds:?}: {outcomes:?}");
+    third_party.sent()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_that_holds_nothing_back_costs_those_in_line_no_turn() -> anyhow::Result<()> {
+    let mut sent = Vec::new();
+    for seconds in [None, Some(20)] {
+        let third_party = ThirdParty::new();
+        let limit = ClientLimit::new(limiter("1 in 1s at 100ms")?);
+        let outcomes = third_party.asked(&limit, seconds, 3).await;
+        assert!(outcomes.iter().all(|(outcome, _)| outcome.is_ok()), "{outcomes:?}");
+        assert_eq!(limit.missed(), u64::from(seconds.is_some()));
+        sent.push(third_party.sent());
+    }
+    assert_eq!(sent[0], sent[1]);
+    Ok(())
+}
+
+/// Whoever waits otherwise is not refused with them, and keeps its turn.
+#[tokio::test(start_paused = true)]
+async fn those_who_ask_again_stand_behind_who_does_not() -> anyhow::Result<()> {
+    let third_party = ThirdParty::new();
+    let limiter = limiter_in_calls("1/s burst 1")?;
+    let limit = ClientLimit::new(limiter.clone());
+    let waits = async {
+        assert!(limiter.wait_n("example.com", 1, Duration::from_secs(60)).await?.is_granted());
+        anyhow::Ok(third_party.now())
+    };
+    let (first, waited, behind) =
+        tokio::join!(third_party.asked(&limit, Some(4), 1), waits, third_party.asked(&limit, None, 2));
+    assert!(first.iter().chain(&behind).all(|(outcome, _)| outcome.is_ok()), "{first:?} {behind:?}");
+    assert_eq!((waited?, third_party.sent()), (1000, vec![0, 4100, 5100]));
     Ok(())
 }
 
@@ -164,6 +209,29 @@ async fn who_is_not_sent_after_a_refusal_by_one_of_several_limits_keeps_nothing_
     limiter.close().await?;
     let granted = limiter.store().peek(&key).await?.map(|level| level.granted);
     assert_eq!(granted, Some(10), "those of the one that was sent");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_refused_after_it_was_kept_is_not_given_back_either() -> anyhow::Result<()> {
+    let [of_hosts, of_tokens, of_both] = [(); 3].map(|()| ThirdParty::new());
+    let (limiter, tokens) = (limiter("1/s burst 1")?, Key::try_from("tokens")?);
+    let hosts = ClientLimit::new(limiter.clone());
+    let (key, rule) = (tokens.clone(), limiter.rule());
+    let both = hosts.clone().and(move |_| Some(Limit::new(key.clone(), rule.clone())));
+    let key = tokens.clone();
+    let only_tokens = hosts.clone().keyed_by(move |_| Some(key.clone()));
+    let after = |millis| sleep(Duration::from_millis(millis));
+    // Of the one in line, the host is refused at 100 ms, and at 150 the tokens, which it had of its first turn.
+    let (_, _, outcomes) = tokio::join!(
+        of_hosts.asked(&hosts, Some(20), 1),
+        after(50).then(|()| of_tokens.asked(&only_tokens, Some(60), 1)),
+        after(60).then(|()| of_both.asked(&both, None, 1)),
+    );
+    assert!(matches!(outcomes[..], [(Err(ClientLimitError::Limited { .. }), 150)]), "{outcomes:?}");
+    limiter.close().await?;
+    let level = limiter.store().peek(&tokens).await?.expect("it was asked for");
+    assert_eq!(level.granted, 2, "its turn would end the hold before its time");
     Ok(())
 }
 
