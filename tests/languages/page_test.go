@@ -146,6 +146,21 @@ func TestAnUnknownBucketIsAnError(t *testing.T) {
 	}
 }
 
+func TestAnAddressHasTheKeyThatTheRustLayerGivesIt(t *testing.T) {
+	for address, key := range map[string]string{
+		"203.0.113.7:80":            "203.0.113.7",
+		"[::ffff:203.0.113.7]:80":   "203.0.113.7",
+		"[64:ff9b::203.0.113.7]:80": "203.0.113.7",
+		"[64:ff9b:1::1]:80":         "64:ff9b:1::/64",
+		"[2001:db8:0:7:1::4]:80":    "2001:db8:0:7::/64",
+		"[fe80::1%eth0]:80":         "fe80::/64",
+	} {
+		if found := client(address); found != key {
+			t.Errorf("%s: %s, not %s", address, found, key)
+		}
+	}
+}
+
 func TestHTTPAnswers429AndSaysWhenToComeAgain(t *testing.T) {
 	handled := 0
 	handler := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { handled++ })

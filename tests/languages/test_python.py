@@ -8,7 +8,7 @@ import unittest
 import wsgiref.simple_server
 from uuid import uuid4
 
-from limited import NoTokens, RateLimit, limited
+from limited import NoTokens, RateLimit, client, limited
 from limits import allow
 
 HOUR_MS = 3_600_000
@@ -42,6 +42,19 @@ class Allow(unittest.TestCase):
     def test_an_unknown_bucket_is_an_error(self):
         with self.assertRaisesRegex(Exception, "no bucket 'nosuch'"):
             allow("nosuch")
+
+
+class Client(unittest.TestCase):
+    def test_an_address_has_the_key_that_the_rust_layer_gives_it(self):
+        for address, key in [
+            ("203.0.113.7", "203.0.113.7"),
+            ("::ffff:203.0.113.7", "203.0.113.7"),
+            ("64:ff9b::203.0.113.7", "203.0.113.7"),
+            ("64:ff9b:1::1", "64:ff9b:1::/64"),
+            ("2001:db8:0:7:1:2:3:4", "2001:db8:0:7::/64"),
+            ("fe80::1%eth0", "fe80::/64"),
+        ]:
+            self.assertEqual(client(address), key)
 
 
 class Limited(unittest.TestCase):
