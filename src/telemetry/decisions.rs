@@ -154,8 +154,10 @@ impl Decisions {
     /// The service had no terms for a request, which was refused, or let pass as it is only for show.
     #[cfg(feature = "tower")]
     pub(crate) fn without_terms(&self, error: &Error) {
-        self.undecided(Source::Limiter.as_str(), kind(error));
-        let (limiter, error, cause) = (self.limiter.as_str(), kind(error), self.cause(error));
+        // Whatever is wrong with them, they are the service's own.
+        let kind = "not_set_up";
+        self.undecided(Source::Limiter.as_str(), kind);
+        let (limiter, error, cause) = (self.limiter.as_str(), kind, self.cause(error));
         if self.without_terms.is_due() {
             event!(WARN, limiter = limiter, error = error, cause = cause, "no terms for a request");
         } else {
@@ -257,12 +259,15 @@ fn kind(error: &Error) -> &'static str {
         Error::NotMigrated(_) => "not_migrated",
         Error::NotPermitted(_) => "not_permitted",
         Error::OutcomeUnknown(_) => "outcome_unknown",
-        Error::Overloaded(_) => "overloaded",
+        Error::Overloaded(_) | Error::Take(TakeError::TooManyKeys(_) | TakeError::TooManyIds(_)) => "overloaded",
         Error::ReadOnly(_) => "read_only",
         Error::Unavailable(_) => "unavailable",
-        Error::Take(TakeError::Conflict(_) | TakeError::UnknownBucket(_) | TakeError::UnknownPlan { .. }) => {
-            "not_set_up"
-        }
+        Error::Take(
+            TakeError::Conflict(_)
+            | TakeError::UnknownBucket(_)
+            | TakeError::UnknownPlan { .. }
+            | TakeError::WindowWithOthers(_),
+        ) => "not_set_up",
         Error::Admin(_) | Error::HoldBack(_) | Error::Key(_) | Error::Mode(_) | Error::Quota(_) | Error::Take(_) => {
             "invalid_request"
         }

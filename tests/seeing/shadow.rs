@@ -117,10 +117,7 @@ async fn a_service_that_has_no_terms_for_a_request_is_told_of_and_counted() -> a
     }
     let labels = [("limiter", "planned"), ("outcome", "error"), ("source", "limiter")];
     assert_eq!(value(&handle, "tollgate_decisions_total", &labels), Some(3.0));
-    assert_eq!(
-        value(&handle, "tollgate_errors_total", &[("limiter", "planned"), ("error", "invalid_request")]),
-        Some(3.0)
-    );
+    assert_eq!(value(&handle, "tollgate_errors_total", &[("limiter", "planned"), ("error", "not_set_up")]), Some(3.0));
     let (text, told) = (told::text(), |level| format!("{level} tollgate: no terms for a request limiter=\"planned\""));
     assert_eq!([text.matches(&told("WARN")).count(), text.matches(&told("DEBUG")).count()], [2, 1], "{text}");
     assert!(!text.contains("203.0.113.7"), "{text}");
