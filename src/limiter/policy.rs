@@ -7,8 +7,9 @@ use tokio::time::timeout;
 
 use super::breaker::{Asking as Asker, Breaker};
 use super::fallback::{Fallback, Instead};
+use super::reservation::Turn;
 use crate::telemetry::Decisions;
-use crate::{Decision, Error, Key, Take, TakeError};
+use crate::{Decision, Error, Key, Store, Take, TakeError};
 
 /// By when a call ends, and what it answers then.
 #[derive(Clone, Debug)]
@@ -22,6 +23,23 @@ pub(super) struct Policy {
 struct Chosen {
     instead: Instead,
     count: AtomicU64,
+}
+
+/// What a request came to, with the decision.
+pub(super) trait Answer {
+    fn decision(&self) -> &Decision;
+}
+
+impl Answer for Decision {
+    fn decision(&self) -> &Decision {
+        self
+    }
+}
+
+impl<S: Store> Answer for Turn<S> {
+    fn decision(&self) -> &Decision {
+        self.decision()
+    }
 }
 
 /// What is known of the store, and what those who watch are told of it.
@@ -61,7 +79,7 @@ impl Policy {
     }
 
     /// An answer by the deadline; at once, if there will hardly be one.
-    pub(super) async fn bounded<T>(
+    pub(super) async fn bounded<T: Answer>(
         &self,
         key: &Key,
         asked: Asking<'_, impl Future<Output = Result<Result<T, TakeError>, Error>>>,
@@ -72,27 +90,28 @@ impl Policy {
             self.learn(asking, key, &answer);
         }
         match &answer {
-            Ok(Ok(_)) => self.asked.answers(),
+            Ok(Ok(answer)) if answer.decision().attempts() > 0 => self.asked.answers(),
             Err(error) if self.instead.is_none() && error.is_failure() => self.asked.fails(error),
-            // What can never be granted is known without asking.
-            Ok(Err(_)) | Err(_) => {}
+            // What memory answers, or what can never be granted, is known without asking.
+            Ok(_) | Err(_) => {}
         }
         answer
     }
 
     /// What became of a request may say whether the store answers.
-    fn learn<T>(&self, asking: Asker<'_>, key: &Key, answer: &Result<Result<T, TakeError>, Error>) {
+    fn learn<T: Answer>(&self, asking: Asker<'_>, key: &Key, answer: &Result<Result<T, TakeError>, Error>) {
         match answer {
             // It is there, and busy with others.
-            Ok(Ok(_)) | Err(Error::Contended { .. }) => asking.answered(),
+            Ok(Ok(answer)) if answer.decision().attempts() > 0 => asking.answered(),
+            Err(Error::Contended { .. }) => asking.answered(),
             Ok(Err(error)) if is_of_the_store(error) => asking.answered(),
             // So many wait in this process.
             Err(Error::Overloaded(_)) => {}
             Err(error) if error.is_failure() && self.is_to_be_spared(error, asking.waited()) => {
                 asking.failed(key, error);
             }
-            // What is the request's own fault may be known without asking.
-            Ok(Err(_)) | Err(_) => {}
+            // What memory answers, or what is the request's own fault, may be known without asking.
+            Ok(_) | Err(_) => {}
         }
     }
 

@@ -83,7 +83,8 @@ impl<S: SharedWindows> LocalReads<S> {
         &self.store
     }
 
-    async fn take_locally(&self, take: &Take, window: &Window) -> Result<Outcome, Error> {
+    /// Whether the store has just been `asked` is told with a denial.
+    async fn take_locally(&self, take: &Take, window: &Window, asked: bool) -> Result<Outcome, Error> {
         let request = match take.request() {
             Ok(request) => request,
             Err(error) => return Ok(Err(error)),
@@ -97,7 +98,7 @@ impl<S: SharedWindows> LocalReads<S> {
                 return self.store.take_one(take).await;
             }
             self.ask(key, window, None).await?;
-            return Box::pin(self.take_locally(take, window)).await;
+            return Box::pin(self.take_locally(take, window, true)).await;
         };
         let had_room = match decided {
             Ok(had_room) => had_room,
@@ -107,7 +108,8 @@ impl<S: SharedWindows> LocalReads<S> {
                 }
                 let word = if request.cost > window.most() { Word::Never } else { Word::Denied };
                 let outcome = Counted { word, ..counted }.outcome(take, window, request);
-                return Ok(outcome.map(|decision| decision.by(Source::LocalReads)));
+                let decision = |decision: Decision| if asked { decision } else { decision.aged(Duration::ZERO) };
+                return Ok(outcome.map(|denied| decision(denied).by(Source::LocalReads)));
             }
         };
         let granted = OnItsWay { seen: &self.seen, key, window, cost: request.cost };
@@ -168,7 +170,7 @@ impl<S: SharedWindows> Store for LocalReads<S> {
 
     async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
         match local(take) {
-            Some(window) => self.take_locally(take, window).await,
+            Some(window) => self.take_locally(take, window, false).await,
             None => self.store.take_one(take).await,
         }
     }

@@ -6,9 +6,12 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta};
+use futures_util::future::join_all;
 use tokio::task::yield_now;
 use tokio::time::{Instant, advance, sleep};
-use tollgate::{Admin, Clock, Decision, Key, LocalReads, Mode, Rule, SharedWindows, Source, Store, Take, Window};
+use tollgate::{
+    Admin, Clock, Decision, Error, Key, Limiter, LocalReads, Mode, Rule, SharedWindows, Source, Store, Take, Window,
+};
 
 use super::beneath::take;
 use super::counting::Counting;
@@ -82,6 +85,23 @@ async fn while_the_store_fails_denials_ask_once_a_second_and_when_it_answers_aga
         }
         assert!(since.elapsed() <= Duration::from_millis(1020), "{:?}", since.elapsed());
     }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_it_denies_from_memory_does_not_say_that_the_store_answers() -> anyhow::Result<()> {
+    let limiter = Limiter::builder(LocalReads::new(Counting::new())).deadline(Duration::from_millis(100));
+    let limiter = limiter.build("10 in 7d at 7d")?;
+    while limiter.allow("full").await?.is_granted() {}
+    limiter.store().store().answers_after(Duration::from_hours(1));
+    for number in 0..20 {
+        assert!(!limiter.allow("full").await?.is_granted());
+        let failed = limiter.allow(format!("user:{number}")).await;
+        assert!(matches!(failed, Err(Error::DeadlineExceeded(_))), "{failed:?}");
+    }
+    let crowd = (0..10).map(|number| limiter.allow(format!("crowd:{number}")));
+    let not_asked = join_all(crowd).await.into_iter().filter(|asked| matches!(asked, Err(Error::NotAsked { .. })));
+    assert_eq!(not_asked.count(), 9, "one at a time asks");
     Ok(())
 }
 
