@@ -2,15 +2,25 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio::runtime::Handle;
+use tokio_util::task::TaskTracker;
 
 /// A future that goes on in a task of its own when it is dropped before its end.
 ///
 /// Of no particular type, or those of the futures that await it would be too deep for the compiler to look through.
-pub(crate) struct Handover<T: Send + 'static>(Option<Pin<Box<dyn Future<Output = T> + Send>>>);
+pub(crate) struct Handover<T: Send + 'static> {
+    future: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
+    /// Of those tasks that somebody waits for in the end, if it is to be one.
+    tasks: Option<TaskTracker>,
+}
 
 impl<T: Send + 'static> Handover<T> {
     pub(crate) fn new(future: impl Future<Output = T> + Send + 'static) -> Self {
-        Self(Some(Box::pin(future)))
+        Self { future: Some(Box::pin(future)), tasks: None }
+    }
+
+    /// Of which somebody waits for the task, but not for a caller who does not poll it any more.
+    pub(crate) fn tracked(future: impl Future<Output = T> + Send + 'static, tasks: &TaskTracker) -> Self {
+        Self { future: Some(Box::pin(future)), tasks: Some(tasks.clone()) }
     }
 }
 
@@ -19,10 +29,10 @@ impl<T: Send + 'static> Future for Handover<T> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         // Taken out meanwhile, so that what panics is gone.
-        let mut future = self.0.take().expect("nobody polls a future that has ended");
+        let mut future = self.future.take().expect("nobody polls a future that has ended");
         let polled = future.as_mut().poll(context);
         if polled.is_pending() {
-            self.0 = Some(future);
+            self.future = Some(future);
         }
         polled
     }
@@ -31,8 +41,11 @@ impl<T: Send + 'static> Future for Handover<T> {
 impl<T: Send + 'static> Drop for Handover<T> {
     fn drop(&mut self) {
         // No runtime any more: the process is ending, and its connections with it.
-        if let (Some(rest), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
-            runtime.spawn(rest);
+        if let (Some(rest), Ok(runtime)) = (self.future.take(), Handle::try_current()) {
+            match &self.tasks {
+                Some(tasks) => tasks.spawn_on(rest, &runtime),
+                None => runtime.spawn(rest),
+            };
         }
     }
 }

@@ -296,11 +296,13 @@ impl<S: Store> Limiter<S> {
     ///
     /// If there is no answer. It is not asked again then: they may have been given back, and if not, they are used.
     pub async fn close(&self) -> Result<u64, Error> {
-        if let Some(denied) = &self.denied {
-            // What cannot be told is lost.
-            drop(denied.tell(&*self.stack.store).await);
-        }
-        self.stack.close().await
+        let telling = async {
+            if let Some(denied) = &self.denied {
+                // What cannot be told is lost.
+                drop(denied.tell(&*self.stack.store).await);
+            }
+        };
+        self.stack.close(telling).await
     }
 
     /// The store beneath.

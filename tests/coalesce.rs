@@ -249,6 +249,23 @@ async fn a_caller_who_is_not_polled_any_more_keeps_no_look_and_no_close_of_its_l
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_gives_back_and_is_not_polled_any_more_keeps_no_close_waiting_nor_what_it_has_to_tell() -> anyhow::Result<()>
+{
+    let store = Connected { store: MemoryStore::new(), connections: Semaphore::new(1) };
+    let limiter = Limiter::builder(store).count_denials(10).build("1/h")?;
+    assert!(limiter.allow("a").await?.is_granted());
+    let turn = limiter.reserve_all(&limiter.request("a")?.max_wait(Duration::from_hours(2))).await?;
+    assert!(turn.is_granted() && !limiter.allow("a").await?.is_granted());
+    let mut cancelling = Box::pin(turn.cancel());
+    assert!(cancelling.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    timeout(Duration::from_secs(1), limiter.close()).await??;
+    assert_eq!(cancelling.await?, 1);
+    let denied = limiter.store().store.most_denied(10).await?;
+    assert_eq!(denied.len(), 1, "{denied:?}");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_limiter_that_closes_waits_until_what_was_given_up_is_given_back() -> anyhow::Result<()> {
     let gated = Arc::new(Gated::new(2));
     let limiter = Limiter::builder(Arc::clone(&gated)).build("1/h")?;

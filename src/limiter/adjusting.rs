@@ -30,7 +30,7 @@ pub(super) async fn adjust_each<S: Store>(
     // Whoever gives up waiting for it, at the deadline or before, does not keep the tokens.
     let asked = Arc::clone(store);
     let adjusted = async move { asked.adjust(&adjustments).await };
-    let adjusted = Handover::new(store.tasks.track_future(adjusted));
+    let adjusted = Handover::tracked(adjusted, &store.tasks);
     let adjusted = by_deadline(store.deadline, pin!(adjusted)).await?;
     let adjusted = adjusted.into_iter().map(|adjusted| match adjusted {
         Err(gone @ TakeError::UnknownBucket(_)) => of_what_is_gone.map_err(|()| gone),

@@ -61,8 +61,9 @@ impl<S: Store> Stack<S> {
         Self { store, deadline, tasks, asked }
     }
 
-    /// Gives back what was taken ahead, and says how many tokens that is; then waits for what is under way.
-    pub(super) async fn close(&self) -> Result<u64, Error> {
+    /// Says what is left to be told, gives back what was taken ahead, and says how many tokens that is; then waits for what is
+    /// under way.
+    pub(super) async fn close(&self, telling: impl Future<Output = ()>) -> Result<u64, Error> {
         let leased = match &self.asked {
             Optional::With(cache) => cache.store(),
             Optional::Without(leased) => leased,
@@ -79,6 +80,7 @@ impl<S: Store> Stack<S> {
         };
         hand_over();
         let latest = Instant::now() + LONGEST_CLOSE;
+        let _told = timeout_at(latest, telling).await;
         let given_back = match lease {
             Some(lease) => {
                 let given_back = timeout_at(latest, lease.close()).await;

@@ -154,6 +154,11 @@ impl Store for Connected {
         let _connection = self.connections.acquire().await.map_err(Error::other)?;
         self.store.level(key, rule).await
     }
+
+    async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
+        let _connection = self.connections.acquire().await.map_err(Error::other)?;
+        self.store.count_denials(denials).await
+    }
 }
 
 /// A store that loses the answer for one key, while another is locked.
