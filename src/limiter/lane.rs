@@ -133,6 +133,21 @@ impl<S: Store> Waiting<S> {
         latest
     }
 
+    /// Nobody is about to forget a lane any more: if somebody waits there still, who serves it next has to.
+    pub(super) fn leave(&mut self, key: &Key) {
+        if self.forget(key).is_some()
+            && let Some(lane) = self.lanes.get_mut(key)
+        {
+            lane.forgotten = false;
+        }
+    }
+
+    /// How many keys have a lane.
+    #[cfg(test)]
+    pub(super) fn lanes(&self) -> usize {
+        self.lanes.len()
+    }
+
     /// Tells those who stand in a lane for longer than they would wait what those were told who were asked for: the store does
     /// not answer.
     pub(super) fn tell_overdue(&mut self, key: &Key, error: &Error) {

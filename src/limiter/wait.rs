@@ -198,20 +198,36 @@ impl<S: Store> Serving<S> {
         }
         if let Some(latest) = waiting.forget(&self.key) {
             // Not one of the tasks that somebody waits for in the end.
-            tokio::spawn(forget(Arc::downgrade(&self.lanes), self.key.clone(), latest));
+            let forgetting = Forgetting { lanes: Arc::downgrade(&self.lanes), key: self.key.clone() };
+            tokio::spawn(forgetting.go_on(latest));
         }
     }
 }
 
-/// Forgets a lane once those have gone on who wait there.
-async fn forget<S: Store>(lanes: Weak<Lanes<S>>, key: Key, mut latest: Instant) {
-    let mut pause = SOON;
-    loop {
-        sleep_until(latest.max(Instant::now() + pause)).await;
-        let Some(later) = lanes.upgrade().and_then(|lanes| lanes.lock().forget(&key)) else { return };
-        latest = later;
-        // Who is not polled any more may never go on.
-        pause = (2 * pause).min(LATE);
+/// Who forgets a lane once those have gone on who wait there. If its runtime ends before, it does what there is to do then.
+struct Forgetting<S: Store> {
+    lanes: Weak<Lanes<S>>,
+    key: Key,
+}
+
+impl<S: Store> Forgetting<S> {
+    async fn go_on(self, mut latest: Instant) {
+        let mut pause = SOON;
+        loop {
+            sleep_until(latest.max(Instant::now() + pause)).await;
+            let Some(later) = self.lanes.upgrade().and_then(|lanes| lanes.lock().forget(&self.key)) else { return };
+            latest = later;
+            // Who is not polled any more may never go on.
+            pause = (2 * pause).min(LATE);
+        }
+    }
+}
+
+impl<S: Store> Drop for Forgetting<S> {
+    fn drop(&mut self) {
+        if let Some(lanes) = self.lanes.upgrade() {
+            lanes.lock().leave(&self.key);
+        }
     }
 }
 
@@ -238,3 +254,26 @@ const LATE: Duration = Duration::from_secs(1);
 
 /// How long those who wait stand behind what is given back for others.
 const LONGEST_GIVING_BACK: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use tokio::runtime::Builder;
+
+    use super::*;
+    use crate::{Coalesce, Limiter, MemoryStore};
+
+    #[test]
+    fn a_runtime_that_ends_leaves_no_lane_behind() -> Result<(), Error> {
+        let limiter = Limiter::new(Coalesce::new(MemoryStore::new()), "1000/s burst 1")?;
+        for number in 0..100 {
+            let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+            let waits = async || limiter.wait(format!("user:{number}")).await;
+            runtime.block_on(async {
+                assert!(waits().await?.is_granted() && waits().await?.is_granted());
+                Ok::<_, Error>(())
+            })?;
+        }
+        assert_eq!(limiter.lanes.lock().lanes(), 0);
+        Ok(())
+    }
+}
