@@ -131,10 +131,10 @@ impl Ruled {
     /// that is possible and weighed.
     pub(crate) fn untaken(&self, request: Request, now: i64) -> Option<Row> {
         let mut row = self.row.clone()?;
-        let terms = row.terms();
-        let weighed = !matches!(self.mode, Mode::Off | Mode::Block) && request.cost <= terms.capacity - request.keep;
-        if weighed && row.bucket.stepped_back(&terms, now) {
-            row.bucket.settle(&terms, &terms, now);
+        let capacity = row.terms().capacity;
+        let weighed = !matches!(self.mode, Mode::Off | Mode::Block) && request.cost <= capacity - request.keep;
+        if weighed {
+            row.step_back(now);
         }
         Some(row)
     }
@@ -179,6 +179,14 @@ impl Row {
     #[inline]
     pub(crate) fn terms(&self) -> Terms {
         Terms::from(self.over.as_deref().unwrap_or(&self.own))
+    }
+
+    /// Empties it if the clock was set back.
+    pub(crate) fn step_back(&mut self, now: i64) {
+        let terms = self.terms();
+        if self.bucket.stepped_back(&terms, now) {
+            self.bucket.settle(&terms, &terms, now);
+        }
     }
 
     /// Whether it says nothing any more: it was not provisioned, and is full.

@@ -82,6 +82,30 @@ async fn a_full_store_forgets_full_buckets_and_never_others() -> anyhow::Result<
 }
 
 #[tokio::test]
+async fn a_full_store_has_room_a_refill_after_its_clock_was_set_back() -> anyhow::Result<()> {
+    for rule in ["1/s", "1 in 1s at 100ms"] {
+        let clock = ManualClock::default();
+        clock.advance(Duration::from_hours(10));
+        // One in each shard.
+        let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()).most_keys(1), rule)?;
+        let ask_many = async |name: &str| {
+            let mut granted = 0;
+            for n in 0..1000 {
+                granted += usize::from(limiter.allow(format!("{name}:{n}")).await.is_ok_and(|one| one.is_granted()));
+            }
+            granted
+        };
+        assert_eq!(ask_many("user").await, 64, "{rule}");
+        clock.advance(Duration::from_secs(5));
+        clock.set(clock.now() - 3_600_000_000_000);
+        ask_many("too soon").await;
+        clock.advance(Duration::from_secs(3));
+        assert_eq!(ask_many("somebody else").await, 64, "{rule}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_request_never_takes_of_one_bucket_what_another_of_its_own_has_no_room_for() -> anyhow::Result<()> {
     let clock = ManualClock::default();
     // One in each shard.

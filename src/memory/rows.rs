@@ -60,7 +60,7 @@ impl Rows {
         self.table.iter().map(|(key, row)| (key, row))
     }
 
-    pub(super) fn retain(&mut self, mut keep: impl FnMut(&Key, &Row) -> bool) {
+    pub(super) fn retain(&mut self, mut keep: impl FnMut(&Key, &mut Row) -> bool) {
         self.table.retain(|(key, row)| keep(key, row));
     }
 }

@@ -18,14 +18,15 @@ pub(super) struct Shard {
     windows: HashMap<Key, WindowRow, RandomState>,
     pub(super) receipts: Receipts,
     most_keys: usize,
-    /// No bucket that could be forgotten is full before.
+    /// No bucket that could be forgotten is full before, unless the clock is set back.
     none_full_before: i64,
+    swept_at: i64,
 }
 
 impl Shard {
     pub(super) fn new(most_keys: usize, hasher: RandomState, room: Arc<Room>) -> Self {
         let (rows, windows, receipts) = (Rows::new(hasher), HashMap::default(), Receipts::new(room));
-        Self { rows, windows, receipts, most_keys, none_full_before: i64::MIN }
+        Self { rows, windows, receipts, most_keys, none_full_before: i64::MIN, swept_at: i64::MIN }
     }
 
     /// Of receipts there may be as many as there is room for.
@@ -117,7 +118,8 @@ impl Shard {
     }
 
     fn make_room(&mut self, key: &Key, keys: usize, now: i64) -> Result<(), TakeError> {
-        if self.len() + keys > self.most_keys && now >= self.none_full_before {
+        let may_be_full = now >= self.none_full_before || now < self.swept_at;
+        if self.len() + keys > self.most_keys && may_be_full {
             self.sweep(now, true);
         }
         if self.len() + keys > self.most_keys { Err(TakeError::TooManyKeys(key.clone())) } else { Ok(()) }
@@ -128,7 +130,10 @@ impl Shard {
     pub(super) fn sweep(&mut self, now: i64, for_room: bool) {
         let mut earliest = NEVER_NS;
         let open = if for_room { HashSet::new() } else { self.receipts.open(now) };
+        self.swept_at = now;
         self.rows.retain(|key, row| {
+            // As its next request would find it: it is forgotten a refill from now, and not when the clock is where it was.
+            row.step_back(now);
             if row.is_idle(now) && !open.contains(key) {
                 return false;
             }
@@ -138,6 +143,7 @@ impl Shard {
             true
         });
         self.windows.retain(|key, row| {
+            row.ring.step_back(now);
             earliest = earliest.min(row.ring.empty_at(&row.window));
             !row.is_empty(now) || (!open.is_empty() && open.contains(&key.of_window()))
         });
