@@ -89,6 +89,28 @@ async fn what_is_given_back_without_an_id_needs_no_room_and_takes_none_of_those_
 }
 
 #[tokio::test]
+async fn who_asks_with_an_id_that_was_given_back_and_forgotten_is_remembered_as_anybody() -> anyhow::Result<()> {
+    let clock = ManualClock::default();
+    let limiter = Limiter::new(store_of(&clock, 8), "1000000/d")?;
+    let take = limiter.request("one")?;
+    let given_back = async || {
+        let reservation = limiter.reserve_all(&take.clone().refundable()).await?;
+        let id = reservation.receipts()[0].id();
+        reservation.refund(1).await?;
+        anyhow::Ok(id)
+    };
+    let id = given_back().await?;
+    clock.advance(Duration::from_hours(72));
+    let once = take.clone().id(id, Duration::MAX);
+    let left = limiter.store().decide(&once)?.remaining();
+    for _ in 0..1000 {
+        given_back().await?;
+    }
+    assert_eq!(limiter.store().decide(&once)?.remaining(), left, "it pays once");
+    Ok(())
+}
+
+#[tokio::test]
 async fn any_number_of_turns_are_cancelled_and_what_is_told_soon_again_counts_once() -> anyhow::Result<()> {
     // Each shard remembers the latest four.
     let limiter = Limiter::new(store_of(&ManualClock::default(), 8), Quota::per_hour(1))?;
