@@ -102,14 +102,12 @@ impl Held {
         Some(left + self.slots[front].left(now))
     }
 
-    /// Takes down what the store answered to a request that was not served.
-    pub(super) fn note(&self, decision: &Decision, now: u64) {
-        self.see(decision, now);
-        if decision.is_granted() && !decision.wait().is_zero() {
-            self.queued_until.fetch_max(now.saturating_add(ns(decision.wait())), Ordering::Relaxed);
-        }
+    /// Somebody waits for the store's tokens until then.
+    pub(super) fn queue_until(&self, until: u64) {
+        self.queued_until.fetch_max(until, Ordering::Relaxed);
     }
 
+    /// Takes down what the store answered to a request that was not served.
     pub(super) fn see(&self, decision: &Decision, now: u64) {
         let full_at = match decision.reset_after() {
             Duration::MAX => u64::MAX,

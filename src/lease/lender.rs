@@ -91,8 +91,14 @@ impl<S: Store, C: Clock> Lender<S, C> {
             return;
         };
         let now = self.now();
+        let queued_until = Some(decision.wait()).filter(|wait| decision.is_granted() && !wait.is_zero());
+        let queued_until = queued_until.map(|wait| now.saturating_add(ns(wait)));
+        if let Some(until) = queued_until {
+            // Whoever waits, also those whom no lease serves.
+            take.keys().for_each(|key| self.table.each(key, |held| held.queue_until(until)));
+        }
         let noted = self.table.find(take, |held| {
-            held.note(decision, now);
+            held.see(decision, now);
             // Of what was denied, as much as anybody likes could be asked for.
             if decision.is_granted() {
                 held.miss(take);
@@ -108,7 +114,10 @@ impl<S: Store, C: Clock> Lender<S, C> {
             && let Some(often) = self.heat.count(self.table.hash(take.key()), now / target)
         {
             let held = Arc::new(Held::new(take, often, now, target));
-            held.note(decision, now);
+            held.see(decision, now);
+            if let Some(until) = queued_until {
+                held.queue_until(until);
+            }
             // Begun before others see it, who might forget it.
             if held.begin_debit(now) && self.table.add(&held, self.options.most_keys) {
                 // Also of one that is never filled: else it would have its place for ever.

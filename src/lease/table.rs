@@ -48,6 +48,11 @@ impl Table {
         Some(with(held))
     }
 
+    /// Does something with all leases of a key.
+    pub(super) fn each(&self, key: &Key, with: impl FnMut(&Arc<Held>)) {
+        self.read(key).get(key).into_iter().flatten().for_each(with);
+    }
+
     /// Adds a lease if there is room and no other like it.
     pub(super) fn add(&self, held: &Arc<Held>, most: usize) -> bool {
         let Limit { key, rule, .. } = &held.ask.limits[0];

@@ -81,6 +81,18 @@ async fn who_would_wait_is_served_if_enough_is_held_and_nobody_waits_before() ->
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_would_wait_is_not_served_before_a_reservation_that_can_be_given_back() -> anyhow::Result<()> {
+    let (_, lease) = both(LeaseOptions::default());
+    let one = take("a", "1000/s burst 2000")?;
+    ask(&lease, &one, 300).await?;
+    let waits = one.clone().max_wait(Duration::from_secs(10));
+    let reserved = lease.take_one(&waits.clone().cost(2000).refundable()).await??;
+    assert!(reserved.is_granted() && !reserved.wait().is_zero() && lease.held() > 0);
+    assert_eq!(lease.take_one(&waits).await??.source(), Source::Store);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
 async fn ids_several_limits_and_windows_are_the_stores_to_decide() -> anyhow::Result<()> {
     let (_, lease) = both(LeaseOptions::default());
     let one = take("a", "1000000/s")?;
