@@ -47,7 +47,7 @@ pub trait TokenRequester: Send + Sync {
                 if decision.is_granted() || decision.retry_after() == Duration::MAX {
                     return Ok(decision);
                 }
-                tokio::time::sleep(decision.retry_after().max(SHORTEST_PAUSE)).await;
+                tokio::time::sleep(decision.retry_after().clamp(SHORTEST_PAUSE, LONGEST_PAUSE)).await;
             }
         }
     }
@@ -55,6 +55,9 @@ pub trait TokenRequester: Send + Sync {
 
 /// Whoever says that there could be a token at once, and has none, is not asked without a pause.
 pub(crate) const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+
+/// A reset, a larger plan or the end of a switch makes tokens come earlier than was said: whoever waits learns of it by then.
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 impl<R: TokenRequester + ?Sized> TokenRequester for &R {
     async fn request_token(&self) -> Result<Decision, Error> {

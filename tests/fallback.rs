@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate::{
     Adjusted, Adjustment, Error, Fallback, HoldBack, Key, Limit, Limiter, MemoryStore, Outcome, Quota, Rule, Source,
-    Store, Take, TakeError,
+    Store, Take, TakeError, TokenRequester as _,
 };
 use uuid::Uuid;
 
@@ -105,6 +105,35 @@ async fn after_failures_in_a_row_one_request_at_a_time_waits_for_the_store_and_t
     }
     assert_eq!((start.elapsed(), limiter.fallbacks()), (17 * DEADLINE, 116));
     Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_as_long_as_it_takes_has_a_token_once_the_store_is_back() -> anyhow::Result<()> {
+    let store = Arc::new(Away { is_back: AtomicBool::new(false), memory: MemoryStore::new() });
+    let one = limiter(Arc::clone(&store), Fallback::Closed(Duration::MAX))?.bind("a")?;
+    let waiting = tokio::spawn(async move { one.wait_for_token().await });
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(!waiting.is_finished());
+    store.is_back.store(true, Ordering::SeqCst);
+    let decision = waiting.await??;
+    assert_eq!((decision.is_granted(), decision.source()), (true, Source::Store));
+    Ok(())
+}
+
+/// A store that fails at once, until it is back.
+struct Away {
+    is_back: AtomicBool,
+    memory: MemoryStore,
+}
+
+impl Store for Away {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        if self.is_back.load(Ordering::SeqCst) { self.memory.take(takes).await } else { Broken.take(takes).await }
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        self.memory.adjust(adjustments).await
+    }
 }
 
 /// A store that does not answer, until it does.

@@ -1,8 +1,8 @@
 use std::time::Duration;
 
 use super::{Limiter, Reservation};
-use crate::requester::SHORTEST_PAUSE;
-use crate::{AnyStore, Decision, Error, HoldBack, Key, Store, TokenRequester};
+use crate::requester::{LONGEST_PAUSE, SHORTEST_PAUSE};
+use crate::{AnyStore, Decision, Error, HoldBack, Key, Source, Store, TokenRequester};
 
 /// A [`Limiter`] of one key: a global limit reads as simply as one in this process.
 ///
@@ -107,15 +107,18 @@ impl<S: Store> Bound<S> {
         let longest = self.limiter.longest_wait;
         loop {
             let decision = self.wait_n(cost, longest).await?;
-            if decision.is_granted() || decision.retry_after() == Duration::MAX {
+            let is_for_ever = decision.retry_after() == Duration::MAX;
+            if decision.is_granted() || is_for_ever && decision.source() != Source::Fallback {
                 return Ok(decision);
             }
             let pause = match decision.retry_after().checked_sub(longest) {
+                // What a fallback never has may be there once the store is back.
+                Some(_) if is_for_ever => WHILE_AWAY,
                 Some(pause) => pause,
                 // A window that promises no more turns says when all that it promised have come: parts of them come before.
                 None => decision.retry_after() / 100,
             };
-            tokio::time::sleep(pause.max(SHORTEST_PAUSE)).await;
+            tokio::time::sleep(pause.clamp(SHORTEST_PAUSE, LONGEST_PAUSE)).await;
         }
     }
 
@@ -136,3 +139,6 @@ impl<S: Store> TokenRequester for Bound<S> {
         self.wait_for_tokens(1).await
     }
 }
+
+/// How long it is left alone where only a fallback answers.
+const WHILE_AWAY: Duration = Duration::from_secs(1);

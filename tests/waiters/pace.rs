@@ -8,6 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tollgate::{
     Adjusted, Adjustment, Admin, Error, Key, Limiter, MemoryStore, Mode, Outcome, Rule, Store, Take, TakeError,
+    TokenRequester as _,
 };
 
 use super::order::{Counting, Paused};
@@ -32,6 +33,21 @@ async fn an_answer_that_was_long_on_its_way_puts_nobody_off_beyond_it() -> anyho
         let late = at.checked_sub(token.max(answer));
         assert!(granted && late.is_some_and(|late| late <= Duration::from_millis(2)), "{turn} at {at:?}");
     }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_as_long_as_it_takes_learns_soon_that_tokens_came_earlier() -> anyhow::Result<()> {
+    let begun = Instant::now();
+    let one = Limiter::new(MemoryStore::with_clock(Paused(begun)), "1/d")?.bind("one")?;
+    assert!(one.allow().await?.is_granted());
+    let waiting = tokio::spawn({
+        let one = one.clone();
+        async move { one.wait_for_token().await }
+    });
+    sleep(Duration::from_secs(60)).await;
+    assert!(!waiting.is_finished() && one.limiter().store().reset(one.key()).await?);
+    assert!(waiting.await??.is_granted() && begun.elapsed() <= Duration::from_secs(90), "{:?}", begun.elapsed());
     Ok(())
 }
 
