@@ -8,15 +8,23 @@
 #[path = "../side-by-side/micro/null.rs"]
 mod null;
 
+use std::convert::Infallible;
+use std::future::{Ready, ready};
 use std::hint::black_box;
 use std::process::ExitCode;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use http::request::Parts;
+use http::{Request, Response};
 use tokio::runtime::{Builder, Runtime};
-use tollgate::bucket::{Bucket, Request, Terms};
+use tollgate::bucket::{self, Bucket, Terms};
+use tollgate::tower::RateLimitLayer;
 use tollgate::{
     Coalesce, Decision, DenyCache, Key, Lease, Limiter, ManualClock, MemoryStore, Quota, Rule, Source, Store, Take,
 };
+use tower_layer::Layer;
+use tower_service::Service;
 
 use self::null::Null;
 
@@ -57,13 +65,14 @@ const PARTS: &[Part] = &[
     }),
     ("limiter over a store that answers at once", |count| limiter(count, Null(Decision::grant(1)))),
     ("limiter over the memory store", |count| limiter(count, still())),
+    ("tower layer over the memory store", served),
 ];
 
 fn bucket(count: usize, denied: bool) {
     let quota = Quota::continuous(1000, Duration::from_hours(1)).expect("a quota");
-    let (terms, request) = (Terms::from(&quota), Request { cost: 1, max_wait: 0, keep: 0 });
+    let (terms, request) = (Terms::from(&quota), bucket::Request { cost: 1, max_wait: 0, keep: 0 });
     let mut bucket = Bucket::full(&terms, NOW);
-    let all = Request { cost: 1000, ..request };
+    let all = bucket::Request { cost: 1000, ..request };
     assert!(!denied || bucket.take(&terms, NOW, all).granted, "a new bucket is full");
     for _ in 0..count {
         let _ = black_box(black_box(bucket).take(black_box(&terms), black_box(NOW), request));
@@ -99,6 +108,35 @@ fn limiter(count: usize, store: impl Store) {
             let _ = black_box(limiter.allow(black_box(&key)).await);
         }
     });
+}
+
+fn served(count: usize) {
+    let limiter = Limiter::new(still(), Quota::per_second(1_000_000_000)).expect("a quota");
+    let layer = RateLimitLayer::new(limiter).key(|_: &Parts| Some("user:42"));
+    let mut service = layer.layer(AtOnce);
+    runtime().block_on(async {
+        for _ in 0..count {
+            let _ = black_box(service.call(black_box(Request::new(()))).await);
+        }
+    });
+}
+
+/// A service that answers at once.
+#[derive(Clone)]
+struct AtOnce;
+
+impl Service<Request<()>> for AtOnce {
+    type Response = Response<()>;
+    type Error = Infallible;
+    type Future = Ready<Result<Response<()>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        ready(Ok(Response::new(())))
+    }
 }
 
 /// Its clock stands still: how often the host's is read depends on how long everything takes.

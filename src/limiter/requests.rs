@@ -30,9 +30,14 @@ impl<S: Store> Limiter<S> {
         } else {
             take
         };
-        if let Some(answer) = self.decide_now(take, mode) {
-            return answer;
+        match self.decide_now(take, mode) {
+            Some(answer) => answer,
+            None => self.decide_in_time(take, mode).await,
         }
+    }
+
+    /// What is not known at once.
+    pub(crate) async fn decide_in_time(&self, take: &Take, mode: Mode) -> Result<Decision, Error> {
         let begun = self.decisions.begin();
         let answer = match self.policy.bounded(take.key(), pin!(self.stack.take_one(take))).await {
             Ok(outcome) => outcome.map_err(Error::Take),
@@ -45,7 +50,7 @@ impl<S: Store> Limiter<S> {
 
     /// Without the futures of the layers and of the policy, which are large, and only to be moved about for such an answer.
     #[inline]
-    fn decide_now(&self, take: &Take, mode: Mode) -> Option<Result<Decision, Error>> {
+    pub(crate) fn decide_now(&self, take: &Take, mode: Mode) -> Option<Result<Decision, Error>> {
         let answer = match Switched::answer(mode) {
             Some(decision) => Ok(decision),
             None => match self.stack.take_now(take).or_else(|| known(take))? {

@@ -2,6 +2,7 @@ use http::request::Parts;
 
 use super::NoKey;
 use super::answer::{Answer, Limits};
+use super::gate::Asked;
 use super::layer::RateLimitLayer;
 use super::refusal::Refusal;
 use super::terms::{SameName, Unanswered};
@@ -45,7 +46,11 @@ impl RateLimitLayer {
         };
         let refundable = self.refund.is_some() || limits.iter().any(|limit| limit.refund.is_some());
         let take = Take { max_wait: self.longest_wait, refundable, shadow: self.shadow, ..take };
-        let (decision, charge) = self.gate.ask(&take).await.map_err(Unanswered::Failed)?;
+        let asked = match self.gate.ask(&take) {
+            Asked::Now(decision) => decision.map(|decision| (decision, None)),
+            Asked::Later(asked) => asked.await,
+        };
+        let (decision, charge) = asked.map_err(Unanswered::Failed)?;
         Ok(Some(Answer { decision, take, limits, charge }))
     }
 

@@ -6,7 +6,13 @@ use super::NoKey;
 use crate::limiter::Abandoned;
 use crate::{Decision, Error, Limit, Limiter, Mode, Receipt, Reservation, Rule, Store, Take};
 
-pub(super) type Asked<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+/// An answer that may be there at once, as memory's is: the future for any other is large.
+pub(super) enum Asked<'a> {
+    Now(Result<Decision, Error>),
+    Later(Later<'a, Result<Charged, Error>>),
+}
+
+pub(super) type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 pub(super) trait Gate: Send + Sync {
     /// A request for tokens, so many unless the limit says otherwise, which leaves to others what the limiter keeps for them.
@@ -33,7 +39,7 @@ pub(super) trait Gate: Send + Sync {
 
     /// Decides, and waits for the turn unless it is only for show. If the request is refundable, the answer says how its
     /// tokens are given back.
-    fn ask<'a>(&'a self, take: &'a Take) -> Asked<'a, Result<Charged, Error>>;
+    fn ask<'a>(&'a self, take: &'a Take) -> Asked<'a>;
 }
 
 /// An answer, and what was taken if it may have to be given back.
@@ -42,7 +48,7 @@ pub(super) type Charged = (Decision, Option<Box<dyn Charge>>);
 /// Tokens that were taken.
 pub(super) trait Charge: Send + Sync {
     /// Gives back what was not used of what each bucket gave, if that is anything.
-    fn refund(self: Box<Self>, unused: &dyn Fn(&Receipt) -> u64) -> Option<Asked<'static, Result<u64, Error>>>;
+    fn refund(self: Box<Self>, unused: &dyn Fn(&Receipt) -> u64) -> Option<Later<'static, Result<u64, Error>>>;
 }
 
 impl<S: Store> Gate for Limiter<S> {
@@ -76,8 +82,15 @@ impl<S: Store> Gate for Limiter<S> {
         matches!(self.mode(), Mode::Off | Mode::Shadow)
     }
 
-    fn ask<'a>(&'a self, take: &'a Take) -> Asked<'a, Result<Charged, Error>> {
-        Box::pin(async move {
+    fn ask<'a>(&'a self, take: &'a Take) -> Asked<'a> {
+        if take.max_wait.is_zero() && !take.refundable {
+            let mode = self.mode();
+            return match self.decide_now(take, mode) {
+                Some(answer) => Asked::Now(answer),
+                None => Asked::Later(Box::pin(async move { Ok((self.decide_in_time(take, mode).await?, None)) })),
+            };
+        }
+        Asked::Later(Box::pin(async move {
             if !take.max_wait.is_zero() && !take.shadow {
                 // A client that goes away has used its turn, or it could ask for ever more.
                 let turn = self.wait_or(take, Abandoned::Used).await?;
@@ -87,7 +100,7 @@ impl<S: Store> Gate for Limiter<S> {
                 return Ok(charged(self.reserve_all(take).await?, take));
             }
             Ok((self.decide(take).await?, None))
-        })
+        }))
     }
 }
 
@@ -98,7 +111,7 @@ fn charged<S: Store>(reservation: Reservation<S>, take: &Take) -> Charged {
 }
 
 impl<S: Store> Charge for Reservation<S> {
-    fn refund(self: Box<Self>, unused: &dyn Fn(&Receipt) -> u64) -> Option<Asked<'static, Result<u64, Error>>> {
+    fn refund(self: Box<Self>, unused: &dyn Fn(&Receipt) -> u64) -> Option<Later<'static, Result<u64, Error>>> {
         let unused: Vec<u64> = self.receipts().iter().map(unused).collect();
         if unused.iter().all(|unused| *unused == 0) {
             return None;
