@@ -91,7 +91,7 @@ fn counting(
 }
 
 /// Its store, over a pool of its own.
-async fn open(database: &OwnDatabase) -> anyhow::Result<AnyStore> {
+pub async fn open(database: &OwnDatabase) -> anyhow::Result<AnyStore> {
     Ok(if database.url.starts_with("postgres") {
         AnyStore::new(PgStore::from(connect(&database.url).await?))
     } else {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use axum::Router;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::StatusCode;
@@ -22,16 +22,19 @@ use tollgate::tower::RateLimitLayer;
 use tollgate::{Admin, Key, Limiter, MemoryStore, PgStore, Quota, SqliteStore, Store};
 
 use super::client::{Client, Connection};
-use super::process::{OwnDatabase, Process};
+use super::databases::open;
+use super::process::{OwnDatabase, Process, SERVERS};
 use super::server::Server;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_a_hundred_streams_released_together_as_many_pass_as_there_are_tokens() -> anyhow::Result<()> {
     let memory = MemoryStore::new();
     streams(Limiter::new(memory, Quota::once(10)?)?).await?;
-    let database = OwnDatabase::create().await?;
-    streams(Limiter::new(PgStore::from(database.pool().await?), Quota::once(10)?)?).await?;
-    database.drop().await?;
+    for variable in SERVERS {
+        let database = OwnDatabase::create_on(variable).await?;
+        streams(Limiter::new(open(&database).await?, Quota::once(10)?)?).await.context(variable)?;
+        database.drop().await?;
+    }
     let pool = sqlx::pool::PoolOptions::new().max_connections(1).idle_timeout(None).max_lifetime(None);
     let pool = pool.connect("sqlite::memory:").await?;
     tollgate::migrate(&pool).await?;
