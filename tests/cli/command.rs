@@ -1,7 +1,7 @@
 //! One run of the program.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, ExitStatus, Output};
 
 use serde_json::Value;
 
@@ -33,7 +33,7 @@ impl Ran {
         for text in [&out, &err] {
             assert!(!text.contains(SECRET), "a password is shown: {}", text.replace(SECRET, "[it]"));
         }
-        Self { code: output.status.code().unwrap_or(-1), out, err }
+        Self { code: code(output.status), out, err }
     }
 
     /// The output, if the code is this one.
@@ -56,4 +56,13 @@ impl Ran {
         }
         self
     }
+}
+
+/// As a shell says it: 128 and the signal that the program died of.
+pub(crate) fn code(status: ExitStatus) -> i32 {
+    #[cfg(unix)]
+    let died = std::os::unix::process::ExitStatusExt::signal(&status).map(|signal| 128 + signal);
+    #[cfg(not(unix))]
+    let died = None;
+    status.code().or(died).unwrap_or(-1)
 }

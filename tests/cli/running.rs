@@ -149,6 +149,27 @@ fn who_is_interrupted_while_it_waits_gives_its_token_back() {
 
 #[cfg(unix)]
 #[test]
+fn a_shell_that_is_interrupted_while_it_waits_does_not_go_on() {
+    use std::os::unix::process::CommandExt;
+
+    let database = Database::migrated(Engine::Sqlite);
+    database.run(&["create", "a", "--capacity", "1", "--per", "1d"]).ended(0);
+    database.run(&["take", "a"]).ended(0);
+    for wait in ["run a -- true", "take a --wait 9d"] {
+        let mut shell = std::process::Command::new("bash");
+        shell.args(["-c", &format!("\"$0\" {wait}; echo on"), env!("CARGO_BIN_EXE_tollgate")]).process_group(0);
+        shell.env("DATABASE_URL", &database.url).current_dir(&database.directory).stdin(Stdio::null());
+        let shell = shell.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a shell");
+        until(|| database.run(&["peek", "a", "--json"]).ended(0).json()[0]["available"] == -1);
+        // As a terminal does: to all of the group.
+        signal(&format!("-{}", shell.id()), "INT");
+        let ran = Ran::new(shell.wait_with_output().expect("it ends")).ended(130);
+        assert_eq!((ran.out.as_str(), ran.err.as_str()), ("", ""));
+    }
+}
+
+#[cfg(unix)]
+#[test]
 fn who_is_interrupted_while_the_database_decides_gives_its_token_back() {
     use sqlx::{Connection, SqliteConnection};
 
@@ -216,7 +237,7 @@ fn a_hangup_that_nohup_has_it_ignore_is_ignored() {
     until(|| is_listening(child.id()));
     kill(&child, "HUP");
     kill(&child, "TERM");
-    assert_eq!(child.wait_with_output().expect("it ends").status.code(), Some(143));
+    Ran::new(child.wait_with_output().expect("it ends")).ended(143);
 }
 
 #[test]
@@ -231,8 +252,13 @@ fn a_denial_that_cannot_be_written_ends_with_its_code() {
 
 #[cfg(unix)]
 fn kill(child: &Child, signal: &str) {
-    let pid = child.id().to_string();
-    assert!(std::process::Command::new("kill").args(["-s", signal, &pid]).status().expect("kill").success());
+    self::signal(&child.id().to_string(), signal);
+}
+
+/// Sends a process, or `-` and a group of them, a signal.
+#[cfg(unix)]
+fn signal(whom: &str, signal: &str) {
+    assert!(std::process::Command::new("kill").args(["-s", signal, "--", whom]).status().expect("kill").success());
 }
 
 /// Whether the process catches SIGTERM.

@@ -45,6 +45,9 @@ async fn main() -> ExitCode {
     };
     match arguments.run().await {
         Ok(code) => code,
-        Err(error) => exit::failed(&error),
+        Err(error) => match error.downcast_ref::<signals::Ended>() {
+            Some(ended) => ended.end(),
+            None => exit::failed(&error),
+        },
     }
 }

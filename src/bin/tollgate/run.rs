@@ -10,7 +10,7 @@ use tollgate::{Error, Key, Store};
 use crate::exit::{self, Refusal};
 use crate::output::plain;
 use crate::request::{Request, limiter};
-use crate::signals::Signals;
+use crate::signals::{Ended, Signals};
 use crate::terms::key;
 use crate::wait::{self, Turn};
 use crate::{take, times};
@@ -65,9 +65,9 @@ impl Args {
         let mut signals = Signals::new()?;
         match wait::turn(&limiter(store)?, &take, &mut signals).await {
             Ok(Turn::Decided(decision)) if decision.is_granted() => match leave(leaving, &mut signals).await {
-                Some(code) => {
+                Some(ended) => {
                     complain("its turn had come, so that it is too late to give tokens back: they count as used");
-                    Ok(code)
+                    Err(ended.into())
                 }
                 None => become_command(&self.command),
             },
@@ -75,9 +75,9 @@ impl Args {
                 complain(&take::words(&take, &decision));
                 Ok(ExitCode::from(self.denied_exit_code))
             }
-            Ok(Turn::Interrupted(code)) => Ok(code),
+            Ok(Turn::Interrupted(ended)) => Err(ended.into()),
             Err(error) => match leave(leaving, &mut signals).await {
-                Some(code) => Ok(code),
+                Some(ended) => Err(ended.into()),
                 None => self.unanswered(error),
             },
         }
@@ -109,16 +109,15 @@ fn complain(text: &str) {
     let _ = writeln!(anstream::stderr(), "tollgate: {text}");
 }
 
-/// Says goodbye to the database. A signal meanwhile still ends this program, with this code: the command would not hear
-/// of it.
-async fn leave(leaving: impl Future<Output = ()>, signals: &mut Signals) -> Option<ExitCode> {
+/// Says goodbye to the database. A signal meanwhile still ends this program: the command would not hear of it.
+async fn leave(leaving: impl Future<Output = ()>, signals: &mut Signals) -> Option<Ended> {
     let leaving = async {
         leaving.await;
         sleep(LAST_LOOK).await;
     };
     tokio::select! {
         biased;
-        code = signals.next() => Some(code),
+        ended = signals.next() => Some(ended),
         () = leaving => None,
     }
 }

@@ -27,17 +27,40 @@ impl Signals {
         heard.map(|(number, kind)| Ok((number, signal(kind)?))).collect::<std::io::Result<_>>().map(Self)
     }
 
-    /// What the program ends with, once one has come: 128 and its number, as shells say it.
-    pub(crate) async fn next(&mut self) -> ExitCode {
-        let number = std::future::poll_fn(|context| {
+    /// The one that is to end the program, once it has come.
+    pub(crate) async fn next(&mut self) -> Ended {
+        std::future::poll_fn(|context| {
             for (number, signal) in &mut self.0 {
                 if signal.poll_recv(context).is_ready() {
-                    return std::task::Poll::Ready(*number);
+                    return std::task::Poll::Ready(Ended(*number));
                 }
             }
             std::task::Poll::Pending
-        });
-        ExitCode::from(128 + number.await)
+        })
+        .await
+    }
+}
+
+/// The signal that ends the program, once everything else is done: it passes through a command as its error.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("ended by signal {0}")]
+pub(crate) struct Ended(u8);
+
+impl Ended {
+    /// Dies of it: a shell's loop ends with a program that Ctrl-C ends, and goes on after one that heard it and merely exits.
+    #[cfg(unix)]
+    pub(crate) fn end(self) -> ExitCode {
+        // The first process of a container does not die of what it raises itself.
+        if std::process::id() != 1 {
+            // What fails leaves the code that shells say it by.
+            let _ = signal_hook::low_level::emulate_default_handler(self.0.into());
+        }
+        ExitCode::from(128 + self.0)
+    }
+
+    #[cfg(not(unix))]
+    pub(crate) fn end(self) -> ExitCode {
+        ExitCode::from(128 + self.0)
     }
 }
 
@@ -59,9 +82,10 @@ impl Signals {
         Ok(Self(Box::pin(tokio::signal::ctrl_c())))
     }
 
-    pub(crate) async fn next(&mut self) -> ExitCode {
+    pub(crate) async fn next(&mut self) -> Ended {
         match self.0.as_mut().await {
-            Ok(()) => ExitCode::from(130),
+            // That of an interrupt elsewhere.
+            Ok(()) => Ended(2),
             Err(_) => std::future::pending().await,
         }
     }

@@ -47,7 +47,7 @@ impl Args {
         let turn = wait::turn(&limiter(store)?, &take, &mut Signals::new()?).await;
         let decision = match turn? {
             Turn::Decided(decision) => decision,
-            Turn::Interrupted(code) => return Ok(code),
+            Turn::Interrupted(ended) => return Err(ended.into()),
         };
         if self.json {
             say_json(&json!({

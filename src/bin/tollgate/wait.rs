@@ -2,22 +2,21 @@
 
 use std::io::Write as _;
 use std::pin::pin;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 use tollgate::{Decision, Limiter, Reservation, Store, Take};
 
 use crate::output::{plain, progress};
-use crate::signals::Signals;
+use crate::signals::{Ended, Signals};
 use crate::{exit, times};
 
 /// What became of a request.
 pub(crate) enum Turn {
     /// It is denied, or its tokens may be used now.
     Decided(Decision),
-    /// A signal came before, and no token is used: the code to end with.
-    Interrupted(ExitCode),
+    /// A signal came before, and no token is used.
+    Interrupted(Ended),
 }
 
 /// Asks for tokens, and returns when they may be used.
@@ -27,9 +26,9 @@ pub(crate) async fn turn<S: Store>(limiter: &Limiter<S>, take: &Take, signals: &
     let mut asking = pin!(limiter.reserve_all(take));
     let reservation = tokio::select! {
         biased;
-        code = signals.next() => {
+        ended = signals.next() => {
             leave(async { give_back(asking.await?).await }).await;
-            return Ok(Turn::Interrupted(code));
+            return Ok(Turn::Interrupted(ended));
         }
         reservation = &mut asking => reservation?,
     };
@@ -42,16 +41,16 @@ pub(crate) async fn turn<S: Store>(limiter: &Limiter<S>, take: &Take, signals: &
         .then(|| progress(format!("{}: a token in {}", plain(take.key().as_str()), times::span(delay))));
     let interrupted = tokio::select! {
         biased;
-        code = signals.next() => Some(code),
+        ended = signals.next() => Some(ended),
         // Even without a delay: what came meanwhile is heard.
         () = sleep(delay) => None,
     };
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }
-    let Some(code) = interrupted else { return Ok(Turn::Decided(decision)) };
+    let Some(ended) = interrupted else { return Ok(Turn::Decided(decision)) };
     leave(give_back(reservation)).await;
-    Ok(Turn::Interrupted(code))
+    Ok(Turn::Interrupted(ended))
 }
 
 /// What is done before a signal ends the program, which it does whatever comes of that.

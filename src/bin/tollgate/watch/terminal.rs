@@ -45,7 +45,7 @@ pub(crate) async fn live<S: Admin>(
                     return Ok(ExitCode::SUCCESS);
                 }
             }
-            code = signals.next() => return Ok(code),
+            ended = signals.next() => return Err(ended.into()),
         }
         wishes.send_replace(Wish::of(&board));
     }
