@@ -149,6 +149,33 @@ fn who_is_interrupted_while_it_waits_gives_its_token_back() {
 
 #[cfg(unix)]
 #[test]
+fn who_is_interrupted_while_others_queue_behind_it_says_that_its_token_is_used() {
+    for engine in EACH {
+        let database = Database::migrated(engine);
+        database.run(&["create", "a", "--capacity", "1", "--per", "1d"]).ended(0);
+        database.run(&["take", "a"]).ended(0);
+        let is_available =
+            |tokens: i64| database.run(&["peek", "a", "--json"]).ended(0).json()[0]["available"] == tokens;
+        let start = |tokens| {
+            let mut command = database.command(&["run", "a", "--", "echo", "ran"]);
+            let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+            until(|| is_available(tokens));
+            child
+        };
+        let (first, last) = (start(-1), start(-2));
+        kill(&first, "TERM");
+        let first = Ran::new(first.wait_with_output().expect("it ends")).ended(143);
+        assert!(first.says(&["others queue behind it", "1 of 1 tokens count as used"]).out.is_empty());
+        assert!(is_available(-2), "on {engine:?}");
+        kill(&last, "TERM");
+        let last = Ran::new(last.wait_with_output().expect("it ends")).ended(143);
+        assert_eq!((last.out.as_str(), last.err.as_str()), ("", ""));
+        assert!(is_available(-1), "on {engine:?}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
 fn a_shell_that_is_interrupted_while_it_waits_does_not_go_on() {
     use std::os::unix::process::CommandExt;
 

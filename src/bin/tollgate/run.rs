@@ -1,5 +1,5 @@
 use std::ffi::OsString;
-use std::io::{self, Write as _};
+use std::io;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use crate::output::plain;
 use crate::request::{Request, limiter};
 use crate::signals::{Ended, Signals};
 use crate::terms::key;
-use crate::wait::{self, Turn};
+use crate::wait::{self, Turn, complain};
 use crate::{take, times};
 
 /// Wait for a token, then run a command: a limit that many machines share
 ///
 /// It becomes the command: its exit code, signals, standard input and output are the command's. Machines that share a
-/// database share the limit, as processes share a lock of flock(1). Who is interrupted while it waits gives its token back;
-/// once the command runs, the token is used.
+/// database share the limit, as processes share a lock of flock(1). Who is interrupted while it waits gives its token back,
+/// unless others queue behind it, which it then says; once the command runs, the token is used.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n\
 \x20 tollgate run third-party-api -- curl https://api.example.com/\n\
@@ -102,11 +102,6 @@ fn is_unavailable(error: &anyhow::Error) -> bool {
     error.is_some_and(|error| {
         matches!(error, Error::NotAsked { .. } | Error::Unavailable(_)) || error.is_outcome_unknown()
     })
-}
-
-fn complain(text: &str) {
-    // What cannot be written, nobody reads.
-    let _ = writeln!(anstream::stderr(), "tollgate: {text}");
 }
 
 /// Says goodbye to the database. A signal meanwhile still ends this program: the command would not hear of it.

@@ -27,7 +27,7 @@ pub(crate) async fn turn<S: Store>(limiter: &Limiter<S>, take: &Take, signals: &
     let reservation = tokio::select! {
         biased;
         ended = signals.next() => {
-            leave(async { give_back(asking.await?).await }).await;
+            leave(async { give_back(asking.await?, take.tokens()).await }).await;
             return Ok(Turn::Interrupted(ended));
         }
         reservation = &mut asking => reservation?,
@@ -49,7 +49,7 @@ pub(crate) async fn turn<S: Store>(limiter: &Limiter<S>, take: &Take, signals: &
         bar.finish_and_clear();
     }
     let Some(ended) = interrupted else { return Ok(Turn::Decided(decision)) };
-    leave(give_back(reservation)).await;
+    leave(give_back(reservation, take.tokens())).await;
     Ok(Turn::Interrupted(ended))
 }
 
@@ -58,11 +58,12 @@ async fn leave(giving_back: impl Future<Output = anyhow::Result<()>>) {
     match timeout(PATIENCE, giving_back).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => drop(exit::failed(&error)),
-        Err(_) => unknown(),
+        Err(_) => complain("the database does not answer: whether tokens were taken, or given back, is unknown"),
     }
 }
 
-async fn give_back<S: Store>(reservation: Reservation<S>) -> anyhow::Result<()> {
+/// Says so if not all that the request cost comes back.
+async fn give_back<S: Store>(reservation: Reservation<S>, cost: u64) -> anyhow::Result<()> {
     if !reservation.is_granted() {
         return Ok(());
     }
@@ -70,15 +71,18 @@ async fn give_back<S: Store>(reservation: Reservation<S>) -> anyhow::Result<()> 
         // Its turn has come, so there is nothing to cancel; no more than it cost comes back.
         reservation.refund(ALL).await?;
     } else {
-        reservation.cancel().await?;
+        let kept = cost.saturating_sub(reservation.cancel().await?);
+        if kept > 0 {
+            complain(&format!("others queue behind it, or its turn has come: {kept} of {cost} tokens count as used"));
+        }
     }
     Ok(())
 }
 
-fn unknown() {
-    let text = "tollgate: the database does not answer: whether tokens were taken, or given back, is unknown";
+/// A line on standard error.
+pub(crate) fn complain(text: &str) {
     // What cannot be written, nobody reads.
-    let _ = writeln!(anstream::stderr(), "{text}");
+    let _ = writeln!(anstream::stderr(), "tollgate: {text}");
 }
 
 const ALL: u64 = i64::MAX.unsigned_abs();
