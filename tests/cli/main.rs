@@ -9,12 +9,16 @@ mod environment;
 mod everyday;
 mod grants;
 mod hints;
+#[cfg(unix)]
+mod interrupted;
 mod json;
 mod listing;
 mod migration_files;
 mod migrations;
 mod modes;
 mod plans;
+#[cfg(unix)]
+mod processes;
 mod running;
 mod secrets;
 mod streams;
