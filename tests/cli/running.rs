@@ -13,8 +13,10 @@ fn its_exit_code_and_output_are_the_commands() {
     let ran =
         database.run(&["run", "a", "--quota", "9/h", "--", "sh", "-c", "echo out; echo err >&2; exit 7"]).ended(7);
     assert_eq!((ran.out.as_str(), ran.err.as_str()), ("out\n", "err\n"));
-    database.run(&["run", "a", "--quota", "9/h", "--", "no-such-program"]).ended(127).says(&["cannot start"]);
-    database.run(&["run", "a", "--quota", "9/h", "--", "/"]).ended(126);
+    database
+        .run(&["run", "a", "--quota", "9/h", "--", "/"])
+        .ended(126)
+        .says(&["cannot start '/'", "its token is used"]);
     database.run(&["run", "none", "--", "echo", "ran"]).ended(64).says(&["--per 1h none`"]);
 }
 
@@ -94,6 +96,20 @@ fn a_command_that_may_run_without_an_answer_does_so_if_the_connection_breaks() {
         ran.says(&["the command runs without a token", "whether the tokens were taken is unknown"]).out,
         "ran\n"
     );
+}
+
+#[test]
+fn a_command_that_is_not_there_takes_no_token() {
+    let database = Database::migrated(Engine::Sqlite);
+    database.run(&["create", "a", "--capacity", "1", "--per", "1d"]).ended(0);
+    for program in ["no-such-program", "./no-such-program", ""] {
+        let ran = database.run(&["run", "a", "--", program]).ended(127);
+        ran.says(&[&format!("cannot start '{program}'"), "no token was taken"]);
+    }
+    assert_eq!(database.run(&["peek", "a", "--json"]).ended(0).json()[0]["available"], 1);
+    // One of a directory that only the command's own search knows is found by it.
+    database.command(&["run", "a", "--", "true"]).env_remove("PATH").status().expect("it starts");
+    assert_eq!(database.run(&["peek", "a", "--json"]).ended(0).json()[0]["available"], 0);
 }
 
 #[test]

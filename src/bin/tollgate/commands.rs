@@ -67,6 +67,9 @@ enum Offline {
 
 impl Arguments {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
+        if let Some(Command::Online(Online::Run(args))) = &self.command {
+            args.finds_its_command()?;
+        }
         let command = match self.command {
             Some(Command::Offline(Offline::Completions(args))) => return args.run::<Self>(),
             Some(Command::Offline(Offline::Simulate(args))) => return args.run().await,

@@ -1,6 +1,5 @@
 use std::ffi::OsString;
-use std::io;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -14,6 +13,10 @@ use crate::signals::{Ended, Signals};
 use crate::terms::key;
 use crate::wait::{self, Turn, complain};
 use crate::{take, times};
+
+mod command;
+
+use command::become_command;
 
 /// Wait for a token, then run a command: a limit that many machines share
 ///
@@ -58,6 +61,11 @@ enum IfUnavailable {
 }
 
 impl Args {
+    /// Whether there is a command to wait for.
+    pub(crate) fn finds_its_command(&self) -> Result<(), Refusal> {
+        command::refuse_absent(&self.command[0])
+    }
+
     /// Once its turn has come, or there is no answer, it leaves the database.
     pub(crate) async fn run<S: Store>(self, store: S, leaving: impl Future<Output = ()>) -> anyhow::Result<ExitCode> {
         let longest = if self.no_wait { Duration::ZERO } else { self.wait.unwrap_or(Duration::MAX) };
@@ -69,7 +77,7 @@ impl Args {
                     complain("its turn had come, so that it is too late to give tokens back: they count as used");
                     Err(ended.into())
                 }
-                None => become_command(&self.command),
+                None => match become_command(&self.command)? {},
             },
             Ok(Turn::Decided(decision)) => {
                 complain(&take::words(&take, &decision));
@@ -89,7 +97,7 @@ impl Args {
             return Err(error);
         }
         complain(&format!("the command runs without a token: {}", plain(&exit::message(&error))));
-        become_command(&self.command)
+        match become_command(&self.command)? {}
     }
 }
 
@@ -117,34 +125,13 @@ async fn leave(leaving: impl Future<Output = ()>, signals: &mut Signals) -> Opti
     }
 }
 
-/// What could pass on a signal or an exit code less than exactly is not there any more.
-#[cfg(unix)]
-fn become_command(command: &[OsString]) -> anyhow::Result<ExitCode> {
-    use std::os::unix::process::CommandExt;
-
-    Err(cannot_start(&command[0], &Command::new(&command[0]).args(&command[1..]).exec()).into())
-}
-
-#[cfg(not(unix))]
-fn become_command(command: &[OsString]) -> anyhow::Result<ExitCode> {
-    let status = Command::new(&command[0]).args(&command[1..]).status();
-    let status = status.map_err(|error| cannot_start(&command[0], &error))?;
-    std::process::exit(status.code().unwrap_or(1));
-}
-
-fn cannot_start(program: &OsString, error: &io::Error) -> Refusal {
-    Refusal {
-        code: if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 },
-        message: format!("cannot start '{}': {error}", program.display()),
-        hint: "give a program and its arguments after --; its token is used".to_owned(),
-    }
-}
-
 /// By the time that a timer goes off, the runtime has handed out the signals that came before.
 const LAST_LOOK: Duration = Duration::from_millis(1);
 
 #[cfg(all(test, unix))]
 mod tests {
+    use std::io;
+    use std::process::Command;
     use std::sync::Arc;
 
     use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};

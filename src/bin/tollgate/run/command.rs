@@ -1,0 +1,66 @@
+//! The command that waits for its token.
+
+use std::convert::Infallible;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::process::Command;
+
+use crate::exit::Refusal;
+use crate::output::plain;
+
+/// Refuses a program that is nowhere, while that costs no token. Whatever is in doubt is left to the system, when the time comes.
+pub(super) fn refuse_absent(program: &OsStr) -> Result<(), Refusal> {
+    if is_absent(program) {
+        let absent = io::Error::new(io::ErrorKind::NotFound, "there is no such program");
+        return Err(cannot_start(program, &absent, "no token was taken"));
+    }
+    Ok(())
+}
+
+/// What could pass on a signal or an exit code less than exactly is not there any more.
+#[cfg(unix)]
+pub(super) fn become_command(command: &[OsString]) -> Result<Infallible, Refusal> {
+    use std::os::unix::process::CommandExt;
+
+    Err(cannot_start(&command[0], &Command::new(&command[0]).args(&command[1..]).exec(), USED))
+}
+
+#[cfg(not(unix))]
+pub(super) fn become_command(command: &[OsString]) -> Result<Infallible, Refusal> {
+    let status = Command::new(&command[0]).args(&command[1..]).status();
+    let status = status.map_err(|error| cannot_start(&command[0], &error, USED))?;
+    std::process::exit(status.code().unwrap_or(1));
+}
+
+fn cannot_start(program: &OsStr, error: &io::Error, token: &str) -> Refusal {
+    Refusal {
+        code: if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 },
+        message: format!("cannot start '{}': {error}", plain(&program.to_string_lossy())),
+        hint: format!("give a program and its arguments after --; {token}"),
+    }
+}
+
+/// Looks where the system looks: at the path, or in each directory of `PATH`.
+#[cfg(unix)]
+fn is_absent(program: &OsStr) -> bool {
+    use std::os::unix::ffi::OsStrExt;
+
+    let is_absent = |path: &std::path::Path| path.try_exists().is_ok_and(|exists| !exists);
+    if program.as_bytes().contains(&b'/') {
+        return is_absent(program.as_ref());
+    }
+    if program.is_empty() {
+        return true;
+    }
+    // Without one, the system has directories of its own.
+    let Some(path) = std::env::var_os("PATH") else { return false };
+    std::env::split_paths(&path).all(|directory| is_absent(&directory.join(program)))
+}
+
+/// What may come after a name elsewhere, such as `.exe`, is the system's to know.
+#[cfg(not(unix))]
+fn is_absent(_: &OsStr) -> bool {
+    false
+}
+
+const USED: &str = "its token is used";
