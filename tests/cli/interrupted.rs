@@ -52,6 +52,34 @@ fn who_is_interrupted_while_others_queue_behind_it_says_that_its_token_is_used()
 }
 
 #[test]
+fn who_waits_long_has_no_connection_meanwhile_and_gives_its_token_back_all_the_same() {
+    use sqlx::{Connection, PgConnection};
+
+    let database = Database::migrated(Engine::Postgres);
+    database.run(&["create", "a", "--capacity", "1", "--per", "1d"]).ended(0);
+    database.run(&["take", "a"]).ended(0);
+    let available = || database.run(&["peek", "a", "--json"]).ended(0).json()[0]["available"].clone();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let looker = runtime.block_on(PgConnection::connect(&database.url_of_root())).expect("it connects");
+    let looker = std::cell::RefCell::new(looker);
+    for wait in [&["run", "a", "--", "echo", "ran"][..], &["take", "a", "--wait", "9d"]] {
+        let child = database.command(wait).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+        until(|| available() == -1);
+        until(|| {
+            let connected = "select count(*) from pg_stat_activity
+                              where datname = current_database() and application_name = 'tollgate'";
+            let mut looker = looker.borrow_mut();
+            let connected = sqlx::query_scalar::<_, i64>(connected).fetch_one(&mut *looker);
+            runtime.block_on(connected).expect("it is asked") == 0
+        });
+        kill(&child, "TERM");
+        let ran = Ran::new(child.wait_with_output().expect("it ends")).ended(143);
+        assert_eq!((ran.out.as_str(), ran.err.as_str()), ("", ""));
+        assert_eq!(available(), 0, "the token is back");
+    }
+}
+
+#[test]
 fn a_shell_that_is_interrupted_while_it_waits_does_not_go_on() {
     use std::os::unix::process::CommandExt;
 

@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 use sqlx::{MySql, Postgres, Sqlite};
 use tollgate::{Admin as _, MemoryStore};
 
-use crate::database::{Engine, Missing, close, open};
+use crate::database::{Engine, Missing, close, open, rest};
 use crate::url::{self, Url};
 use crate::{
     completions, create, denied, doctor, each, exit, explain, list, migrate, mode, next, peek, plan, request, run,
@@ -76,10 +76,10 @@ impl Arguments {
             Some(Command::Online(Online::Migrate(args))) if args.prints() => return args.print(&self.database),
             // Decided without a database: it may be away, which is what the switch is for.
             Some(Command::Online(Online::Take(args))) if request::is_switched()? => {
-                return args.run(MemoryStore::new()).await;
+                return args.run(MemoryStore::new(), ready(())).await;
             }
             Some(Command::Online(Online::Run(args))) if request::is_switched()? => {
-                return args.run(MemoryStore::new(), ready(())).await;
+                return args.run(MemoryStore::new(), ready(()), ready(())).await;
             }
             // No database, so there is nothing to look into yet.
             None if !self.database.is_given() => return next::first(),
@@ -134,10 +134,13 @@ impl Online {
             Self::Reset(args) => args.run("full", async |key| store.reset(key).await).await,
             Self::Run(args) => {
                 let pool = store.pool().clone();
-                args.run(store, close(&pool)).await
+                args.run(store, rest(&pool), close(&pool)).await
             }
             Self::Sweep(args) => args.run(&store).await,
-            Self::Take(args) => args.run(store).await,
+            Self::Take(args) => {
+                let pool = store.pool().clone();
+                args.run(store, rest(&pool)).await
+            }
             Self::Watch(args) => args.run(store).await,
         }
     }

@@ -10,7 +10,7 @@ use sqlx::pool::PoolOptions;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
 use sqlx::{ConnectOptions, Connection, MySql, Pool, Postgres, Sqlite};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tollgate::{Migrate, SqlStore};
 
 use crate::doctor::Examine;
@@ -149,6 +149,20 @@ pub(crate) async fn open<DB: Engine>(url: &str, missing: Missing) -> anyhow::Res
     Ok(SqlStore::from(pool))
 }
 
+/// Leaves the server alone for a while: the next call connects again.
+pub(crate) async fn rest<DB: sqlx::Database>(pool: &Pool<DB>) {
+    let resting = async {
+        while pool.size() > 0 {
+            match pool.try_acquire() {
+                Some(idle) => drop(idle.close().await),
+                // It is on its way back from the last call.
+                None => sleep(GLANCE).await,
+            }
+        }
+    };
+    let _ = timeout(SOON, resting).await;
+}
+
 /// Says goodbye to the server, unless it is too busy for that.
 pub(crate) async fn close<DB: sqlx::Database>(pool: &Pool<DB>) {
     let _ = timeout(SOON, pool.close()).await;
@@ -159,5 +173,6 @@ fn unreachable<DB: Engine>(address: &str, cause: &str) -> Refusal {
 }
 
 const CONNECTIONS: u32 = 4;
+const GLANCE: Duration = Duration::from_millis(5);
 const SOON: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -67,11 +67,16 @@ impl Args {
     }
 
     /// Once its turn has come, or there is no answer, it leaves the database.
-    pub(crate) async fn run<S: Store>(self, store: S, leaving: impl Future<Output = ()>) -> anyhow::Result<ExitCode> {
+    pub(crate) async fn run<S: Store>(
+        self,
+        store: S,
+        resting: impl Future<Output = ()>,
+        leaving: impl Future<Output = ()>,
+    ) -> anyhow::Result<ExitCode> {
         let longest = if self.no_wait { Duration::ZERO } else { self.wait.unwrap_or(Duration::MAX) };
         let take = self.request.take(std::slice::from_ref(&self.name)).max_wait(longest);
         let mut signals = Signals::new()?;
-        match wait::turn(&limiter(store)?, &take, &mut signals).await {
+        match wait::turn(&limiter(store)?, &take, &mut signals, resting).await {
             Ok(Turn::Decided(decision)) if decision.is_granted() => match leave(leaving, &mut signals).await {
                 Some(ended) => {
                     complain("its turn had come, so that it is too late to give tokens back: they count as used");

@@ -40,11 +40,11 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    pub(crate) async fn run<S: Store>(self, store: S) -> anyhow::Result<ExitCode> {
+    pub(crate) async fn run<S: Store>(self, store: S, resting: impl Future<Output = ()>) -> anyhow::Result<ExitCode> {
         distinct(&self.keys, "name each bucket once; `--cost` says how many tokens each gives")?;
         let take = self.request.take(&self.keys).max_wait(self.wait);
         let take = self.id.into_iter().fold(take, |take, id| take.id(id, self.remember));
-        let turn = wait::turn(&limiter(store)?, &take, &mut Signals::new()?).await;
+        let turn = wait::turn(&limiter(store)?, &take, &mut Signals::new()?, resting).await;
         let decision = match turn? {
             Turn::Decided(decision) => decision,
             Turn::Interrupted(ended) => return Err(ended.into()),

@@ -21,8 +21,14 @@ pub(crate) enum Turn {
 
 /// Asks for tokens, and returns when they may be used.
 ///
-/// Signals are listened for before the database promises anything: one that nobody hears would keep what is promised.
-pub(crate) async fn turn<S: Store>(limiter: &Limiter<S>, take: &Take, signals: &mut Signals) -> anyhow::Result<Turn> {
+/// Signals are listened for before the database promises anything: one that nobody hears would keep what is promised. Who has
+/// long to wait goes to rest meanwhile.
+pub(crate) async fn turn<S: Store>(
+    limiter: &Limiter<S>,
+    take: &Take,
+    signals: &mut Signals,
+    resting: impl Future<Output = ()>,
+) -> anyhow::Result<Turn> {
     let mut asking = pin!(limiter.reserve_all(take));
     let reservation = tokio::select! {
         biased;
@@ -39,11 +45,16 @@ pub(crate) async fn turn<S: Store>(limiter: &Limiter<S>, take: &Take, signals: &
     let delay = reservation.delay();
     let bar = (!delay.is_zero())
         .then(|| progress(format!("{}: a token in {}", plain(take.key().as_str()), times::span(delay))));
+    let resting = async {
+        if delay > LONG {
+            resting.await;
+        }
+    };
     let interrupted = tokio::select! {
         biased;
         ended = signals.next() => Some(ended),
         // Even without a delay: what came meanwhile is heard.
-        () = sleep(delay) => None,
+        _ = async { tokio::join!(sleep(delay), resting) } => None,
     };
     if let Some(bar) = bar {
         bar.finish_and_clear();
@@ -84,6 +95,9 @@ pub(crate) fn complain(text: &str) {
     // What cannot be written, nobody reads.
     let _ = writeln!(anstream::stderr(), "tollgate: {text}");
 }
+
+/// It is worth another connection, if there is to be one.
+const LONG: Duration = Duration::from_secs(1);
 
 const ALL: u64 = i64::MAX.unsigned_abs();
 
