@@ -22,3 +22,5 @@ mod processes;
 mod running;
 mod secrets;
 mod streams;
+#[cfg(unix)]
+mod unanswered;

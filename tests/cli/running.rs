@@ -4,8 +4,6 @@ use std::process::{Child, Stdio};
 
 use crate::command::Ran;
 use crate::databases::{Database, EACH, Engine};
-#[cfg(unix)]
-use crate::processes::until;
 
 #[test]
 fn its_exit_code_and_output_are_the_commands() {
@@ -68,34 +66,6 @@ fn a_command_that_may_run_without_the_database_does_so_only_if_that_does_not_ans
     assert_eq!(run(&database, &["--quota", "1/d"]).ended(0).out, "ran\n");
     assert_eq!(run(&database, &["--quota", "1/d"]).ended(75).out, "");
     database.run(&["--database-url", "app.db", "run", "a", "--if-unavailable", "run", "--", "echo"]).ended(2);
-}
-
-#[cfg(unix)]
-#[test]
-fn a_command_that_may_run_without_an_answer_does_so_if_the_connection_breaks() {
-    use sqlx::{Connection, PgConnection};
-
-    let database = Database::migrated(Engine::Postgres);
-    database.run(&["create", "a", "--quota", "9/h"]).ended(0);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let connect = || runtime.block_on(PgConnection::connect(&database.url_of_root())).expect("it connects");
-    let (mut holder, looker) = (connect(), std::cell::RefCell::new(connect()));
-    let lock = "begin; select from tollgate.token_buckets for update";
-    runtime.block_on(sqlx::raw_sql(lock).execute(&mut holder)).expect("the lock");
-    let mut command = database.command(&["run", "a", "--if-unavailable", "run", "--", "echo", "ran"]);
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
-    until(|| {
-        let waiting = "select count(pg_terminate_backend(pid)) > 0 from pg_stat_activity
-                        where datname = current_database() and wait_event_type = 'Lock'";
-        let mut looker = looker.borrow_mut();
-        let ended = sqlx::query_scalar(waiting).fetch_one(&mut *looker);
-        runtime.block_on(ended).expect("it is asked")
-    });
-    let ran = Ran::new(child.wait_with_output().expect("it ends")).ended(0);
-    assert_eq!(
-        ran.says(&["the command runs without a token", "whether the tokens were taken is unknown"]).out,
-        "ran\n"
-    );
 }
 
 #[test]

@@ -8,6 +8,7 @@ use sqlx::{MySql, Postgres, Sqlite};
 use tollgate::{Admin as _, MemoryStore};
 
 use crate::database::{Engine, Missing, close, open, rest};
+use crate::exit::Asks;
 use crate::url::{self, Url};
 use crate::{
     completions, create, denied, doctor, each, exit, explain, list, migrate, mode, next, peek, plan, request, run,
@@ -108,6 +109,7 @@ async fn on<DB: Engine>(command: Option<Online>, url: &str) -> anyhow::Result<Ex
     let pool = store.pool().clone();
     // A look may be under way that a slow database does not end: nobody who quits waits for it.
     let is_left_open = matches!(command, Some(Online::Watch(_)));
+    let asks = command.as_ref().map_or(Asks::ToLook, Online::asks);
     let result = match command {
         None => next::run(store).await,
         Some(command) => command.run(store).await,
@@ -115,10 +117,29 @@ async fn on<DB: Engine>(command: Option<Online>, url: &str) -> anyhow::Result<Ex
     if !is_left_open {
         close(&pool).await;
     }
-    result
+    result.map_err(|error| asks.told(error))
 }
 
 impl Online {
+    fn asks(&self) -> Asks {
+        match self {
+            Self::Run(_) => Asks::ToRun,
+            Self::Take(_) => Asks::ForTokens,
+            Self::Denied(_) | Self::Doctor(_) | Self::Explain(_) | Self::List(_) | Self::Peek(_) | Self::Watch(_) => {
+                Asks::ToLook
+            }
+            Self::Mode(args) if args.only_shows() => Asks::ToLook,
+            Self::Plan(command) if command.only_shows() => Asks::ToLook,
+            Self::Create(_)
+            | Self::Delete(_)
+            | Self::Migrate(_)
+            | Self::Mode(_)
+            | Self::Plan(_)
+            | Self::Reset(_)
+            | Self::Sweep(_) => Asks::ToChange,
+        }
+    }
+
     async fn run<DB: Engine>(self, store: tollgate::SqlStore<DB>) -> anyhow::Result<ExitCode> {
         match self {
             Self::Create(args) => args.run(&store).await,

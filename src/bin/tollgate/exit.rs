@@ -12,8 +12,10 @@ use crate::redact::redact;
 use crate::{output, plan, times, url};
 
 mod refusal;
+mod unanswered;
 
 pub(crate) use refusal::Refusal;
+pub(crate) use unanswered::Asks;
 
 /// What `--help` says of the exit codes.
 pub(crate) const HELP: &str = "\
@@ -43,6 +45,8 @@ const UNREADABLE: u8 = 66;
 const UNWRITABLE: u8 = 73;
 const NOT_PERMITTED: u8 = 77;
 const NOT_MIGRATED: u8 = 78;
+
+const DOCTOR: &str = "`tollgate doctor` looks for what is wrong";
 
 const BOLD: Style = Style::new().bold();
 const RED: Style = BOLD.fg_color(Some(anstyle::Color::Ansi(AnsiColor::Red)));
@@ -129,7 +133,6 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
         return (INTERNAL, redact(&chain(error)), String::new());
     };
     let all = chain(error);
-    let doctor = "`tollgate doctor` looks for what is wrong";
     match refused {
         Error::NotMigrated(_) => (
             NOT_MIGRATED,
@@ -178,10 +181,10 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
         }
         Error::Take(_) => (NEVER, all, String::new()),
         Error::DeadlineExceeded(_) | Error::OutcomeUnknown(_) => {
-            (DATABASE, redact(&all), format!("with `tollgate take --id UUID` it may be repeated; {doctor}"))
+            (DATABASE, redact(&all), format!("with `tollgate take --id UUID` it may be repeated; {DOCTOR}"))
         }
         Error::Admin(_) | Error::Key(_) | Error::Mode(_) | Error::Quota(_) => (WRONG_ARGUMENTS, all, String::new()),
-        _ => (DATABASE, redact(&all), doctor.to_owned()),
+        _ => (DATABASE, redact(&all), DOCTOR.to_owned()),
     }
 }
 

@@ -55,13 +55,17 @@ enum Choice {
 }
 
 impl Args {
+    pub(crate) fn only_shows(&self) -> bool {
+        self.mode.is_none() && !self.clear
+    }
+
     pub(crate) async fn run(self, store: &impl Admin) -> anyhow::Result<ExitCode> {
+        let only_shows = self.only_shows();
         let change = Change {
             mode: self.mode.map(Mode::from),
             reason: self.reason,
             until: self.lasting.map(times::after).transpose()?,
         };
-        let only_shows = change.mode.is_none() && !self.clear;
         match (&self.plan, &self.key) {
             _ if only_shows => {
                 let set = Set::find(store, self.plan, self.key).await?;

@@ -62,6 +62,10 @@ pub(crate) struct Override {
 }
 
 impl Command {
+    pub(crate) fn only_shows(&self) -> bool {
+        matches!(self, Self::List { .. } | Self::Overrides { .. })
+    }
+
     pub(crate) async fn run<DB: Migrate + Examine>(self, store: &SqlStore<DB>) -> anyhow::Result<ExitCode> {
         match self {
             Self::List { json } => list(store, json).await?,

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use tokio::time::sleep;
 use tollgate::{Error, Key, Store};
 
-use crate::exit::{self, Refusal};
+use crate::exit::{self, Asks, Refusal};
 use crate::output::plain;
 use crate::request::{Request, limiter};
 use crate::signals::{Ended, Signals};
@@ -101,7 +101,8 @@ impl Args {
         if self.if_unavailable == IfUnavailable::Fail || !is_unavailable(&error) {
             return Err(error);
         }
-        complain(&format!("the command runs without a token: {}", plain(&exit::message(&error))));
+        let why = plain(&exit::message(&Asks::ToRun.told(error)));
+        complain(&format!("the command runs without a token: {why}"));
         match become_command(&self.command)? {}
     }
 }

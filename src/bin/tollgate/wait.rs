@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
-use tollgate::{Decision, Limiter, Reservation, Store, Take};
+use tollgate::{Decision, Error, Limiter, Reservation, Store, Take};
 
 use crate::output::{plain, progress};
 use crate::signals::{Ended, Signals};
@@ -68,9 +68,15 @@ pub(crate) async fn turn<S: Store>(
 async fn leave(giving_back: impl Future<Output = anyhow::Result<()>>) {
     match timeout(PATIENCE, giving_back).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => drop(exit::failed(&error)),
-        Err(_) => complain("the database does not answer: whether tokens were taken, or given back, is unknown"),
+        Ok(Err(error)) if !is_outcome_unknown(&error) => drop(exit::failed(&error)),
+        Ok(Err(_)) | Err(_) => {
+            complain("the database does not answer: whether tokens were taken, or given back, is unknown");
+        }
     }
+}
+
+fn is_outcome_unknown(error: &anyhow::Error) -> bool {
+    error.downcast_ref().is_some_and(Error::is_outcome_unknown)
 }
 
 /// Says so if not all that the request cost comes back.

@@ -14,7 +14,7 @@ use tollgate::{Admin, Error, Key};
 use super::board::Board;
 use super::look::{Look, Reader};
 use super::screen;
-use crate::exit;
+use crate::exit::{self, Asks};
 use crate::signals::Signals;
 
 /// Shows the board until a key or a signal ends it. The terminal is as it was before, however that comes about.
@@ -36,7 +36,7 @@ pub(crate) async fn live<S: Admin>(
             Some(look) = looks.recv() => match look {
                 Ok(look) => board.see(look),
                 // It may be back at the next look.
-                Err(error) => board.trouble = Some(exit::message(&error.into())),
+                Err(error) => board.trouble = Some(exit::message(&Asks::ToLook.told(error.into()))),
             },
             event = events.recv() => {
                 if let Event::Key(key) = event.context("the terminal is gone")??

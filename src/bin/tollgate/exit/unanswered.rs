@@ -1,0 +1,70 @@
+use tollgate::Error;
+
+use super::{DATABASE, DOCTOR, Refusal, words};
+use crate::redact::redact;
+
+/// What a command asks of the database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asks {
+    ToLook,
+    ToChange,
+    ForTokens,
+    /// For tokens, and a command waits for them.
+    ToRun,
+}
+
+impl Asks {
+    /// What an error means to such a command, if nobody knows what became of it. The library's own words are those for tokens.
+    pub(crate) fn told(self, error: anyhow::Error) -> anyhow::Error {
+        let why = match error.downcast_ref() {
+            Some(Error::DeadlineExceeded(deadline)) => format!("no answer within {deadline:?}"),
+            Some(Error::OutcomeUnknown(cause)) => {
+                format!("the connection broke during the request: {}", redact(&words(&**cause)))
+            }
+            _ => return error,
+        };
+        let (what, hint) = match self {
+            Self::ForTokens => return error,
+            Self::ToLook => ("nothing was changed", "repeat it"),
+            Self::ToChange => (
+                "whether anything was changed is unknown",
+                "it may be repeated, and `tollgate explain`, `mode` and `plan list` show what is so",
+            ),
+            Self::ToRun => {
+                ("whether a token was taken is unknown", "with `--if-unavailable run` the command runs all the same")
+            }
+        };
+        Refusal { code: DATABASE, message: format!("{why}; {what}"), hint: format!("{hint}; {DOCTOR}") }.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::exit::explain;
+
+    #[test]
+    fn who_asked_for_no_token_is_told_of_none() {
+        let broken = Arc::new(io::Error::other("reset by peer"));
+        for error in [Error::DeadlineExceeded(Duration::from_secs(5)), Error::OutcomeUnknown(broken.clone())] {
+            for (asks, expected) in [
+                (Asks::ToLook, "nothing was changed"),
+                (Asks::ToChange, "whether anything was changed is unknown"),
+                (Asks::ForTokens, "whether the tokens were taken is unknown"),
+                (Asks::ToRun, "whether a token was taken is unknown"),
+            ] {
+                let (code, message, hint) = explain(&asks.told(error.clone().into()));
+                assert!(code == DATABASE && message.contains(expected), "{message}");
+                assert!(hint.ends_with(DOCTOR), "{hint}");
+                assert_eq!(hint.contains("take --id"), asks == Asks::ForTokens, "{hint}");
+                assert_eq!(message.contains("reset by peer"), error.to_string().contains("broke"), "{message}");
+            }
+        }
+        let (_, message, _) = explain(&Asks::ToChange.told(Error::Unavailable(broken).into()));
+        assert!(message.contains("no connection to the database"), "{message}");
+    }
+}
