@@ -228,6 +228,30 @@ fn completions_and_help_need_no_database() {
 }
 
 #[test]
+fn what_is_typed_neither_steers_the_terminal_nor_passes_for_another_line() {
+    let database = Database::migrated(Engine::Sqlite);
+    let (long, steers) = ("a".repeat(300), "\u{1b}]52;c;QQ==\u{7}");
+    for (arguments, code) in [
+        (&["take", &format!("{long}{steers}")][..], 2),
+        (&["take", &format!("-{steers}")], 2),
+        (&[&format!("take{steers}")], 2),
+        (&["completions", steers], 2),
+        (&["take", "a", "--quota", &format!("1/s{steers}\nhint: x")], 2),
+        (&["take", "a", "--id", steers], 2),
+        (&["create", "a", "--quota", steers], 2),
+        (&["simulate", "1/s", "--pattern", &format!("{steers}:1/s\nhint: x")], 2),
+        (&["take", &format!("a{steers}\nhint: x")], 64),
+        (&["take", "a", "--plan", &format!("a{steers}\nhint: x")], 64),
+        (&["take", &format!("a{steers}\nhint: x"), "--quota", "1/s", "--cost", "2"], 64),
+    ] {
+        let ran = database.command(arguments).env("CLICOLOR_FORCE", "1").output().expect("it starts");
+        let told = Ran::new(ran).ended(code).says(&["\\u{1b}"]).err;
+        assert!(!told.contains('\u{7}') && !told.contains("\u{1b}]"), "{arguments:?}: {told:?}");
+        assert!(!told.lines().any(|line| line.trim_start().starts_with("hint: x")), "{arguments:?}: {told}");
+    }
+}
+
+#[test]
 fn a_key_that_cannot_be_seen_is_hinted_at_as_a_shell_passes_it_on() {
     let database = Database::migrated(Engine::Sqlite);
     let bin = std::path::Path::new(env!("CARGO_BIN_EXE_tollgate")).parent().expect("a directory");

@@ -5,15 +5,17 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anstyle::{AnsiColor, Style};
-use clap::error::{ContextKind, ContextValue, ErrorKind};
 use tollgate::{Error, Key, TakeError};
 
+use crate::output::{self, plain};
+use crate::plan;
 use crate::redact::redact;
-use crate::{output, plan, times, url};
 
+mod misuse;
 mod refusal;
 mod unanswered;
 
+pub(crate) use misuse::misused;
 pub(crate) use refusal::Refusal;
 pub(crate) use unanswered::Asks;
 
@@ -66,47 +68,6 @@ pub(crate) const UPDATE: &str = "install a newer `tollgate`: that of the crate w
 pub(crate) const READ_ONLY: &str =
     "leave mode=ro and immutable out of the URL, and let this user write the file and its directory";
 
-/// Says what is wrong with the arguments, or shows the help that they asked for.
-pub(crate) fn misused(error: &clap::Error) -> ExitCode {
-    let mut text = match secret(error) {
-        Some(text) => text,
-        None => redact(&error.render().ansi().to_string()),
-    };
-    if let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg)
-        && times::is_unit(word)
-    {
-        text += "\nhint: write a span without a space: 1h\n";
-    }
-    if error.kind() == ErrorKind::InvalidUtf8 {
-        text += "\nhint: keys, names and reasons are UTF-8: make text of other bytes, such as hexadecimal digits\n";
-    }
-    if error.use_stderr() {
-        // What cannot be written, nobody reads.
-        let _ = anstream::stderr().write_all(text.as_bytes());
-        return ExitCode::from(WRONG_ARGUMENTS);
-    }
-    match output::say(text.trim_end_matches('\n')) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(refusal) => failed(&refusal.into()),
-    }
-}
-
-/// What to say in the place of clap's words, if those would repeat what may be a database URL.
-fn secret(error: &clap::Error) -> Option<String> {
-    let text = |kind| match error.get(kind) {
-        Some(ContextValue::String(text)) => Some(text.as_str()),
-        _ => None,
-    };
-    let named = [ContextKind::InvalidArg, ContextKind::InvalidValue, ContextKind::InvalidSubcommand].map(text);
-    if !named.into_iter().flatten().any(url::may_be) {
-        return None;
-    }
-    let place = named[0].filter(|place| !url::may_be(place)).map_or_else(String::new, |place| format!(" {place}"));
-    let message = format!("{}{place}: it is not shown, as it may hold a password", error.kind());
-    let hint = "a database is given as --database-url URL, or better as the variable DATABASE_URL";
-    Some(format!("{RED}error:{RED:#} {message}\n{BOLD}hint:{BOLD:#} {hint}\n"))
-}
-
 /// Says what went wrong and what to do.
 pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
     let (code, message, hint) = explain(error);
@@ -156,7 +117,7 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
         ),
         Error::Take(TakeError::UnknownBucket(key)) => (
             NEVER,
-            format!("there is no bucket '{key}'"),
+            format!("there is no bucket '{}'", plain(key.as_str())),
             format!(
                 "make it with `tollgate create --capacity 2 --per 1h {}`, or name its terms: `--quota 10/s`, `--plan NAME`",
                 output::operand(key.as_str())
@@ -168,22 +129,25 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
         }
         Error::Take(TakeError::UnknownPlan { key, plan: None }) => (
             NEVER,
-            format!("bucket '{key}' follows a plan that is not there any more"),
+            format!("bucket '{}' follows a plan that is not there any more", plain(key.as_str())),
             format!("`tollgate explain {}` says which, and what makes it again", output::operand(key.as_str())),
         ),
         Error::Take(TakeError::Conflict(key)) => (
             NEVER,
-            format!("bucket '{key}' is provisioned with terms of its own"),
+            format!("bucket '{}' is provisioned with terms of its own", plain(key.as_str())),
             "take from it without --quota and --plan".to_owned(),
         ),
         Error::Take(TakeError::NeverPossible { key, cost, keep, .. }) => {
-            (NEVER, all, wider(key, cost.saturating_add(*keep)))
+            (NEVER, plain(&all), wider(key, cost.saturating_add(*keep)))
         }
-        Error::Take(_) => (NEVER, all, String::new()),
+        // Each is one line, whatever the keys in it hold.
+        Error::Take(_) => (NEVER, plain(&all), String::new()),
         Error::DeadlineExceeded(_) | Error::OutcomeUnknown(_) => {
             (DATABASE, redact(&all), format!("with `tollgate take --id UUID` it may be repeated; {DOCTOR}"))
         }
-        Error::Admin(_) | Error::Key(_) | Error::Mode(_) | Error::Quota(_) => (WRONG_ARGUMENTS, all, String::new()),
+        Error::Admin(_) | Error::Key(_) | Error::Mode(_) | Error::Quota(_) => {
+            (WRONG_ARGUMENTS, plain(&all), String::new())
+        }
         _ => (DATABASE, redact(&all), DOCTOR.to_owned()),
     }
 }

@@ -41,7 +41,7 @@ use clap::Parser;
 async fn main() -> ExitCode {
     let arguments = match commands::Arguments::try_parse() {
         Ok(arguments) => arguments,
-        Err(error) => return exit::misused(&error),
+        Err(mut error) => return exit::misused(&mut error),
     };
     match arguments.run().await {
         Ok(code) => code,
