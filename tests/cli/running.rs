@@ -18,6 +18,18 @@ fn its_exit_code_and_output_are_the_commands() {
     database.run(&["run", "none", "--", "echo", "ran"]).ended(64).says(&["--per 1h none`"]);
 }
 
+#[test]
+fn a_key_may_begin_with_a_dash() {
+    let database = Database::migrated(Engine::Sqlite);
+    for key in ["-x", "--wait", "--"] {
+        database.run(&["create", "--quota", "1 per 1d", "--", key]).ended(0);
+        assert_eq!(database.run(&["run", "--key", key, "--", "echo", "ran"]).ended(0).out, "ran\n");
+        assert_eq!(database.run(&["run", &format!("--key={key}"), "--no-wait", "--", "echo"]).ended(75).out, "");
+    }
+    database.run(&["run", "a", "--key", "-x", "--", "echo"]).ended(2).says(&["cannot be used with"]);
+    database.run(&["run", "--", "echo"]).ended(2).says(&["not provided:\n  <KEY>\n"]);
+}
+
 #[cfg(unix)]
 #[test]
 fn a_signal_reaches_the_command() {

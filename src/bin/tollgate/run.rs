@@ -24,6 +24,7 @@ use command::become_command;
 /// database share the limit, as processes share a lock of flock(1). Who is interrupted while it waits gives its token back,
 /// unless others queue behind it, which it then says; once the command runs, the token is used.
 #[derive(clap::Args)]
+#[command(override_usage = "tollgate run [OPTIONS] <KEY> -- <COMMAND>...")]
 #[command(after_help = "Examples:\n\
 \x20 tollgate run third-party-api -- curl https://api.example.com/\n\
 \x20 tollgate run --no-wait nightly-mail --quota '100 per 1h' -- ./send-mail\n\
@@ -31,8 +32,11 @@ use command::become_command;
 \x20 tollgate run --if-unavailable run mail -- ./send-mail   # better unlimited than not at all")]
 pub(crate) struct Args {
     /// The bucket
-    #[arg(value_name = "KEY", value_parser = key)]
-    name: Key,
+    #[arg(value_name = "KEY", value_parser = key, required_unless_present = "dashed", conflicts_with = "dashed")]
+    name: Option<Key>,
+    /// The bucket, if its key begins with a dash: what comes after -- is the command
+    #[arg(id = "dashed", long = "key", value_name = "KEY", value_parser = key, allow_hyphen_values = true)]
+    dashed: Option<Key>,
     #[command(flatten)]
     request: Request,
     /// Give up at once if there is no token
@@ -74,7 +78,8 @@ impl Args {
         leaving: impl Future<Output = ()>,
     ) -> anyhow::Result<ExitCode> {
         let longest = if self.no_wait { Duration::ZERO } else { self.wait.unwrap_or(Duration::MAX) };
-        let take = self.request.take(std::slice::from_ref(&self.name)).max_wait(longest);
+        let name = self.name.as_ref().or(self.dashed.as_ref()).expect("one of them is required");
+        let take = self.request.take(std::slice::from_ref(name)).max_wait(longest);
         let mut signals = Signals::new()?;
         match wait::turn(&limiter(store)?, &take, &mut signals, resting).await {
             Ok(Turn::Decided(decision)) if decision.is_granted() => match leave(leaving, &mut signals).await {
