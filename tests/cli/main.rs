@@ -2,6 +2,7 @@
 
 mod clients;
 mod command;
+mod connecting;
 mod databases;
 mod doctor;
 mod documentation;

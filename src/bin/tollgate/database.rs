@@ -133,34 +133,46 @@ pub(crate) async fn open<DB: Engine>(url: &str, missing: Missing) -> anyhow::Res
     // Without the task that looks after connections: that of sqlx 0.9.0 may spin for ever (its issue 3645).
     let pool: PoolOptions<DB> = PoolOptions::new().idle_timeout(None).max_lifetime(None);
     let pool = pool.max_connections(CONNECTIONS).acquire_timeout(PATIENCE).connect_lazy_with(options.clone());
-    let connected = match timeout(SOON, pool.acquire()).await {
-        Ok(connected) => connected.map(drop),
-        // A pool goes on trying, and does not say why it does not succeed.
-        Err(_) => match timeout(PATIENCE, options.connect()).await {
-            Ok(connected) => connected.map(drop),
-            Err(_) => return Err(unreachable::<DB>(&address, &format!("no answer within {PATIENCE:?}")).into()),
-        },
+    // A pool goes on trying, and does not say why it does not succeed.
+    let diagnosis = async {
+        sleep(SOON).await;
+        match options.connect().await {
+            Ok(_) => std::future::pending().await,
+            Err(error) => error,
+        }
     };
-    connected.map_err(|error| match error {
+    let connected = tokio::select! {
+        biased;
+        connected = pool.acquire() => connected,
+        error = diagnosis => Err(error),
+    };
+    connected.map(drop).map_err(|error| match error {
+        sqlx::Error::PoolTimedOut => unreachable::<DB>(&address, &format!("no answer within {PATIENCE:?}")),
         // Without the server's source code's lines.
         sqlx::Error::Database(error) => unreachable::<DB>(&address, error.message()),
         error => unreachable::<DB>(&address, &error.to_string()),
     })?;
+    // For the first call not to connect again.
+    let _ = timeout(SOON, all_back(&pool)).await;
     Ok(SqlStore::from(pool))
 }
 
 /// Leaves the server alone for a while: the next call connects again.
 pub(crate) async fn rest<DB: sqlx::Database>(pool: &Pool<DB>) {
     let resting = async {
-        while pool.size() > 0 {
-            match pool.try_acquire() {
-                Some(idle) => drop(idle.close().await),
-                // It is on its way back from the last call.
-                None => sleep(GLANCE).await,
-            }
+        all_back(pool).await;
+        while let Some(idle) = pool.try_acquire() {
+            drop(idle.close().await);
         }
     };
     let _ = timeout(SOON, resting).await;
+}
+
+/// Waits for the connections that were used to be idle again: a task looks at each before.
+async fn all_back<DB: sqlx::Database>(pool: &Pool<DB>) {
+    while pool.num_idle() < pool.size() as usize {
+        sleep(GLANCE).await;
+    }
 }
 
 /// Says goodbye to the server, unless it is too busy for that.
@@ -173,6 +185,6 @@ fn unreachable<DB: Engine>(address: &str, cause: &str) -> Refusal {
 }
 
 const CONNECTIONS: u32 = 4;
-const GLANCE: Duration = Duration::from_millis(5);
+const GLANCE: Duration = Duration::from_millis(1);
 const SOON: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(10);
