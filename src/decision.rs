@@ -290,7 +290,7 @@ impl Decision {
     }
 
     /// How often the database was asked: more than once after serialization failures and deadlocks, and not at all by
-    /// [`DenyCache`](crate::DenyCache) and [`Lease`](crate::Lease).
+    /// [`DenyCache`](crate::DenyCache), [`Lease`](crate::Lease) and what [`LocalReads`](crate::LocalReads) denies from memory.
     #[must_use]
     pub fn attempts(&self) -> u32 {
         self.attempts

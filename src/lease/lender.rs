@@ -91,11 +91,16 @@ impl<S: Store, C: Clock> Lender<S, C> {
             return;
         };
         let now = self.now();
-        let queued_until = Some(decision.wait()).filter(|wait| decision.is_granted() && !wait.is_zero());
-        let queued_until = queued_until.map(|wait| now.saturating_add(ns(wait)));
-        if let Some(until) = queued_until {
-            // Whoever waits, also those whom no lease serves.
-            take.keys().for_each(|key| self.table.each(key, |held| held.queue_until(until)));
+        let until = |decision: &Decision| {
+            let wait = Some(decision.wait()).filter(|wait| decision.is_granted() && !wait.is_zero());
+            wait.map(|wait| now.saturating_add(ns(wait)))
+        };
+        let queued_until = until(decision);
+        // Whoever waits, also those whom no lease serves; of several buckets, for those that it waits for.
+        for one in decision.each() {
+            if let Some(until) = until(one) {
+                self.table.each(take.limits[one.limit()].key(), |held| held.queue_until(until));
+            }
         }
         let noted = self.table.find(take, |held| {
             held.see(decision, now);

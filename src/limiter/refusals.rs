@@ -101,8 +101,10 @@ impl<'a> Watch<'a> {
     pub(crate) fn refused(&mut self, turn: Instant) -> Vec<&'a Key> {
         let awaited = self.refusals.0.lock();
         let news = self.keys.iter().zip(&mut self.seen).filter_map(|(key, seen)| {
-            let Awaited { refused, until, .. } = &awaited[key];
-            (Some(turn) < until.latest_after(replace(seen, *refused))).then_some(key)
+            let Awaited { refused, until, held, .. } = &awaited[key];
+            let seen = replace(seen, *refused);
+            // What is held is not withdrawn with another one's end.
+            (Some(turn) < until.latest_after(seen).max(held.latest_after(seen))).then_some(key)
         });
         news.collect()
     }

@@ -80,14 +80,16 @@ impl<S: Store> Stack<S> {
         };
         hand_over();
         let latest = Instant::now() + LONGEST_CLOSE;
-        let _told = timeout_at(latest, telling).await;
-        let given_back = match lease {
-            Some(lease) => {
-                let given_back = timeout_at(latest, lease.close()).await;
-                given_back.unwrap_or(Err(Error::DeadlineExceeded(LONGEST_CLOSE)))
+        let giving_back = async {
+            match lease {
+                Some(lease) => {
+                    let given_back = timeout_at(latest, lease.close()).await;
+                    given_back.unwrap_or(Err(Error::DeadlineExceeded(LONGEST_CLOSE)))
+                }
+                None => Ok(0),
             }
-            None => Ok(0),
         };
+        let (_told, given_back) = tokio::join!(timeout_at(latest, telling), giving_back);
         hand_over();
         self.tasks.close();
         // Who goes on asking does not keep it waiting for ever.

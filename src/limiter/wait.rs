@@ -192,12 +192,15 @@ impl<S: Store> Serving<S> {
             most = (2 * most).min(MOST_AT_ONCE);
         }
         self.done = true;
-        let mut waiting = self.lanes.lock();
-        if waiting.is_forgotten(&self.key) {
-            return;
-        }
-        if let Some(latest) = waiting.forget(&self.key) {
-            // Not one of the tasks that somebody waits for in the end.
+        let latest = {
+            let mut waiting = self.lanes.lock();
+            if waiting.is_forgotten(&self.key) {
+                return;
+            }
+            waiting.forget(&self.key)
+        };
+        if let Some(latest) = latest {
+            // Not one of the tasks that somebody waits for in the end. A runtime that ends drops it at once, which locks as well.
             let forgetting = Forgetting { lanes: Arc::downgrade(&self.lanes), key: self.key.clone() };
             tokio::spawn(forgetting.go_on(latest));
         }
@@ -274,6 +277,21 @@ mod tests {
             })?;
         }
         assert_eq!(limiter.lanes.lock().lanes(), 0);
+        Ok(())
+    }
+
+    /// One that hangs is found by the runner.
+    #[test]
+    fn a_runtime_of_many_threads_ends_while_others_wait() -> Result<(), Error> {
+        let limiter = Limiter::new(Coalesce::new(MemoryStore::new()), "1000/s burst 1")?;
+        for _ in 0..100 {
+            let runtime = Builder::new_multi_thread().worker_threads(4).enable_all().build().expect("a runtime");
+            for number in 0..100 {
+                let limiter = limiter.clone();
+                runtime.spawn(async move { drop(limiter.wait(format!("user:{}", number % 30)).await) });
+            }
+            runtime.block_on(sleep_until(Instant::now() + Duration::from_millis(2)));
+        }
         Ok(())
     }
 }
