@@ -290,7 +290,7 @@ mod tests {
                 let limiter = limiter.clone();
                 runtime.spawn(async move { drop(limiter.wait(format!("user:{}", number % 30)).await) });
             }
-            runtime.block_on(sleep_until(Instant::now() + Duration::from_millis(2)));
+            runtime.block_on(async { sleep_until(Instant::now() + Duration::from_millis(2)).await });
         }
         Ok(())
     }
