@@ -70,6 +70,8 @@ fn parse(mut lines: impl BufRead, reading: Reading) -> anyhow::Result<Lines> {
         ensure!((bytes.len() as u64) < LONGEST_LINE, "line {number} has {LONGEST_LINE} bytes or more");
         // A log holds what clients send, which need not be UTF-8.
         let line = String::from_utf8_lossy(&bytes);
+        // What Windows writes may begin with a mark of its encoding.
+        let line = if number == 1 { line.trim_start_matches('\u{feff}') } else { &line };
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
             continue;
@@ -164,6 +166,17 @@ mod tests {
             times("0\n0.25 3\n1700000000.000000001"),
             [(0, 1), (250_000_000, 3), (1_700_000_000_000_000_001, 1)]
         );
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_the_first_line() {
+        assert_eq!(times("\u{feff}0\r\n0.25 3\r\n"), times("0\n0.25 3"));
+        assert_eq!(times("\u{feff}# a comment\n1"), [(1_000_000_000, 1)]);
+        let line = "10.0.0.1 - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.0\" 200 2326\n";
+        let reading = Reading { by_client: true, skip_unreadable: false };
+        let traffic = parse(format!("\u{feff}{line}{line}").as_bytes(), reading).and_then(in_order).expect(line);
+        assert_eq!(traffic.clients.iter().map(tollgate::Key::as_str).collect::<Vec<_>>(), ["10.0.0.1"]);
+        assert!(parse("1\n\u{feff}2".as_bytes(), Reading::default()).is_err(), "elsewhere it is no mark");
     }
 
     #[test]
