@@ -22,11 +22,13 @@ mod report;
 mod run;
 mod traffic;
 
+use clients::Tally;
 use figures::Figures;
 use file::Reading;
 use pattern::Pattern;
 use report::Report;
-use run::Limit;
+use run::{Limit, Run};
+use traffic::Traffic;
 
 /// Show what a limit or two would come to under some traffic: a table, and a picture
 ///
@@ -107,17 +109,7 @@ impl Args {
         };
         let window = self.window.unwrap_or_else(|| self.limits.iter().map(refill_time).max().unwrap_or(SECOND));
         let progress = output::progress(format!("{} arrivals", traffic.arrivals.len()));
-        let (mut limits, mut runs, mut tallies) = (Vec::new(), Vec::new(), Vec::new());
-        for rule in &self.limits {
-            let run = self.limit(rule).run(&traffic).await?;
-            if self.by_client {
-                limits.push((text(rule), Figures::of_each(&run.asked, window)));
-                tallies.push(clients::tallies(traffic.clients.len(), &run.asked));
-            } else {
-                limits.push((text(rule), Figures::of(&run.asked, window)));
-                runs.push((self.title(rule), run));
-            }
-        }
+        let Outcome { limits, tallies, mut runs } = self.outcome(&traffic, window).await?;
         let mut drawn = None;
         if let Some(file) = &self.svg {
             progress.set_message("drawing");
@@ -154,6 +146,23 @@ impl Args {
         Ok(ExitCode::SUCCESS)
     }
 
+    /// Puts each limit under the traffic.
+    async fn outcome(&self, traffic: &Traffic, window: Duration) -> anyhow::Result<Outcome> {
+        let mut outcome = Outcome::default();
+        for rule in &self.limits {
+            let run = self.limit(rule).run(traffic).await?;
+            if self.by_client {
+                outcome.tallies.push(clients::tallies(traffic.clients.len(), &run.asked));
+                outcome.limits.push((text(rule), Figures::of_each(run.asked, window)));
+            } else {
+                outcome.limits.push((text(rule), Figures::of(&run.asked, window)));
+                // Each is larger than the traffic.
+                outcome.runs.extend(self.svg.is_some().then(|| (self.title(rule), run)));
+            }
+        }
+        Ok(outcome)
+    }
+
     fn reading(&self) -> Reading {
         Reading { by_client: self.by_client, skip_unreadable: self.skip_unreadable }
     }
@@ -169,6 +178,16 @@ impl Args {
             Some(longest) => format!("{}, waiting for up to {}", text(rule), report::stated(longest)),
         }
     }
+}
+
+/// What became of the traffic under each limit.
+#[derive(Default)]
+struct Outcome {
+    limits: Vec<(String, Figures)>,
+    /// Of clients, if those are told apart.
+    tallies: Vec<Vec<Tally>>,
+    /// What is drawn, if anything is, with its titles.
+    runs: Vec<(String, Run)>,
 }
 
 fn limit(text: &str) -> Result<Rule, String> {
@@ -203,3 +222,27 @@ Examples:
   tollgate simulate '10/s burst 50' --traffic access.log --by-client   # whom would it deny?
   tollgate simulate '100/min' '100 in 60s at 5s' --traffic access.log --svg limits.svg
   tollgate simulate '10/s' '10/s burst 20' --pattern 'on-off:30/s on 5s off 10s' --wait 2s";
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[tokio::test]
+    async fn what_became_of_each_request_is_kept_only_for_a_picture() {
+        for (more, kept) in [(&[][..], 0), (&["--svg", "limits.svg"], 2)] {
+            let words = ["simulate", "10/s", "20/s", "--pattern", "steady:5/s"].iter().chain(more);
+            let args = Line::try_parse_from(words).expect("arguments").args;
+            let traffic = args.pattern.as_ref().expect("a pattern").traffic(args.lasts, args.seed).expect("traffic");
+            let outcome = args.outcome(&traffic, SECOND).await.expect("an outcome");
+            assert_eq!((outcome.limits.len(), outcome.runs.len()), (2, kept), "{more:?}");
+        }
+    }
+}

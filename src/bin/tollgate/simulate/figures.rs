@@ -62,8 +62,7 @@ impl Figures {
     }
 
     /// Of each client's by themselves, together: the worst window, and the longest time of denials, are one client's.
-    pub(crate) fn of_each(asked: &[Asked], window: Duration) -> Self {
-        let mut asked = asked.to_vec();
+    pub(crate) fn of_each(mut asked: Vec<Asked>, window: Duration) -> Self {
         asked.sort_by_key(|asked| asked.arrival.client);
         let clients = asked.chunk_by(|one, next| one.arrival.client == next.arrival.client);
         clients.map(|asked| Self::of(asked, window)).fold(Self::default(), |all, one| all.and(&one))

@@ -51,6 +51,7 @@ pub(crate) fn read(path: &Path, reading: Reading) -> anyhow::Result<Traffic> {
 ///
 /// An access log is written when answers end, so its lines are not quite in order.
 fn in_order(Lines { mut arrivals, clients, skipped }: Lines) -> anyhow::Result<Traffic> {
+    arrivals.shrink_to_fit();
     arrivals.sort_by_key(|arrival| arrival.at);
     let (begin, last) =
         arrivals.first().zip(arrivals.last()).map(|(first, last)| (first.at, last.at)).context("no arrival")?;
@@ -132,7 +133,7 @@ fn in_range(at: i64) -> Option<i64> {
     (0..YEAR_2150).contains(&at).then_some(at)
 }
 
-/// More than a picture or a person can use, and as many as fit in some hundred megabytes.
+/// More than a picture or a person can use, and as many as fit in a gigabyte with what became of them under a limit.
 pub(crate) const MOST_ARRIVALS: usize = 10_000_000;
 
 /// Longer than a server lets the head of a request be.
