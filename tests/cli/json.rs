@@ -103,6 +103,7 @@ fn who_is_denied_most_has_the_fields_that_are_documented() {
     assert_documented(&denied[0], "`denied`");
     assert_eq!((&denied[0]["denied"], &denied[1]["key"], &denied[1]["denied"]), (&7.into(), &"a".into(), &3.into()));
     assert_eq!(database.run(&["denied", "--json", "--limit", "1"]).ended(0).json().as_array().map(Vec::len), Some(1));
+    assert_eq!(database.run(&["denied", "--json", "--limit", "0"]).ended(0).json(), denied, "0 is all of them");
     let table = database.run(&["denied"]).ended(0).says(&["b\\u{1b}[31m", "7", "a", "3"]);
     assert!(!table.out.contains('\u{1b}'), "{table:?}");
 }

@@ -12,7 +12,7 @@ use crate::times;
 /// denied: so a limit that is tried out shows whom it would deny. `tollgate explain` says what the mode is.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// How many at most
+    /// How many at most; 0: all
     #[arg(long, value_name = "KEYS", default_value_t = 20)]
     limit: u32,
     /// Print a JSON array
@@ -22,7 +22,7 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) async fn run(self, store: &impl Admin) -> anyhow::Result<ExitCode> {
-        let most = store.most_denied(self.limit).await?;
+        let most = store.most_denied(if self.limit == 0 { u32::MAX } else { self.limit }).await?;
         if self.json {
             say_json(&Value::Array(most.iter().map(as_json).collect()))?;
         } else if most.is_empty() {
