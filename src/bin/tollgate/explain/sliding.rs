@@ -33,7 +33,13 @@ impl Sliding {
             (Mode::Block, _) => format!("would be {RED}denied{RED:#}, whatever is counted"),
             (_, Outcome::Granted) => format!("would be {GREEN}granted{GREEN:#}"),
             (_, Outcome::Denied) => {
-                format!("would be {RED}denied{RED:#}: one passes in {}", times::span(self.level.retry_after))
+                let left = self.level.available().max(0).unsigned_abs();
+                let why = if left == 0 {
+                    format!("one passes in {}", times::span(self.level.retry_after))
+                } else {
+                    format!("{} of {cost} do not pass now", cost.saturating_sub(left))
+                };
+                format!("would be {RED}denied{RED:#}: {why}")
             }
         }
     }
