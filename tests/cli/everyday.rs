@@ -149,6 +149,24 @@ fn a_plan_an_override_and_a_mode_rule_and_are_explained() {
 }
 
 #[test]
+fn what_an_override_does_not_have_is_not_taken_away_from_it() {
+    let database = Database::migrated(Engine::Sqlite);
+    let overrides = || database.run(&["plan", "overrides", "--json"]).ended(0).out;
+    database.run(&["plan", "override", "a", "--quota", "5/h", "--reason", "ticket 7"]).ended(0);
+    database.run(&["mode", "block", "--key", "b", "--reason", "abuse"]).ended(0);
+    let before = overrides();
+    for (command, message, hint) in [
+        (&["mode", "--clear", "--key", "a"][..], "the override of 'a' has no mode", "tollgate explain a"),
+        (&["plan", "override", "b", "--clear"], "the override of 'b' has no terms", "tollgate explain b"),
+    ] {
+        let ran = database.run(command).ended(1).says(&[message, hint]);
+        assert_eq!((ran.out.as_str(), overrides()), ("", before.clone()), "{command:?}");
+    }
+    database.run(&["plan", "override", "a", "--clear"]).ended(0).says(&["a: override taken away"]);
+    database.run(&["mode", "--clear", "--key", "b"]).ended(0).says(&["b: override taken away"]);
+}
+
+#[test]
 fn a_sweep_deletes_what_is_full_and_was_made_on_first_use() {
     let database = Database::migrated(Engine::Sqlite);
     for n in 0..7 {

@@ -108,6 +108,9 @@ impl Change {
     /// In the key's override, whose terms stay.
     async fn of_key(self, store: &impl Admin, key: &Key) -> anyhow::Result<()> {
         let why = store.explain(key, None).await?;
+        if self.mode.is_none() && overrides::mode(&why).is_none() && overrides::quota(&why).is_some() {
+            return Err(overrides::lacks(key, "mode").into());
+        }
         let until = if self.mode.is_none() { why.override_until } else { self.until };
         let reason = self.reason.or_else(|| why.override_reason.clone()).unwrap_or_default();
         say(overrides::replace(store, key, &why, (overrides::quota(&why), self.mode), reason, until).await?)?;

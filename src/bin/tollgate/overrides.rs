@@ -19,6 +19,12 @@ pub(crate) fn mode(why: &Explanation) -> Option<Mode> {
     (why.mode_from == Some(Origin::Override)).then_some(why.mode)
 }
 
+/// There is nothing of that to take away: the rest of the override stays as it is.
+pub(crate) fn lacks(key: &Key, part: &str) -> Refusal {
+    let message = format!("the override of '{}' has no {part}", plain(key.as_str()));
+    Refusal::absent(message, format!("`tollgate explain {}` shows what rules it", operand(key.as_str())))
+}
+
 /// Replaces a key's override, and says what holds from now on, and what was there, which is nowhere else then. Without terms
 /// and mode there is none any more.
 pub(crate) async fn replace(

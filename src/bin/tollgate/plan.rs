@@ -90,6 +90,9 @@ impl Override {
     async fn run(self, store: &impl Admin) -> anyhow::Result<()> {
         let quota = if self.clear { None } else { Some(self.terms.required()?) };
         let why = store.explain(&self.key, None).await?;
+        if self.clear && overrides::quota(&why).is_none() && overrides::mode(&why).is_some() {
+            return Err(overrides::lacks(&self.key, "terms").into());
+        }
         let reason = self.reason.or_else(|| why.override_reason.clone()).unwrap_or_default();
         let end = if self.clear { why.override_until } else { self.lasting.map(times::after).transpose()? };
         say(overrides::replace(store, &self.key, &why, (quota, overrides::mode(&why)), reason, end).await?)?;
