@@ -80,6 +80,10 @@ pub trait Admin: Store {
 
     /// A page of at most `limit` buckets, in the byte order of their keys: those after `after`, or the first ones.
     ///
+    /// An index finds keys by their prefix. No index knows plans, nor who was provisioned: by those a page is looked for from
+    /// bucket to bucket, and of a large table that has few of them the look does not end within the deadline. List by prefix
+    /// there, and choose from each page.
+    ///
     /// # Errors
     ///
     /// As for [`peek`](Self::peek).

@@ -1,5 +1,6 @@
 //! `tollgate list`: which buckets, and in which order.
 
+use crate::clients;
 use crate::databases::{Database, EACH, Engine};
 
 /// The keys that are listed, with a space between them.
@@ -106,4 +107,27 @@ fn what_a_limit_leaves_out_is_told() {
         let ran = database.run(&["list", "--limit", all]).ended(0);
         assert!(!ran.out.contains("more") && ran.out.lines().count() == 4, "{ran:?}");
     }
+}
+
+#[test]
+fn a_program_is_given_all_unless_it_says_how_many() {
+    let database = Database::migrated(Engine::Sqlite);
+    let rows = (0..101).map(|n| format!("('k{n}', 1, 1)")).collect::<Vec<_>>().join(", ");
+    let insert = format!("insert into token_buckets (id, capacity, refill_seconds) values {rows}");
+    clients::run(&database, &[insert]);
+    for (limit, listed, more) in [
+        (&[][..], 101, false),
+        (&["--limit", "0"], 101, false),
+        (&["--limit", "101"], 101, false),
+        (&["--limit", "100"], 100, true),
+    ] {
+        for sort in ["key", "available"] {
+            let ran = database.run(&[&["list", "--json", "--sort", sort], limit].concat()).ended(0);
+            assert_eq!(ran.err.contains("… and more"), more, "{limit:?}: {}", ran.err);
+            assert_eq!(ran.json().as_array().map(Vec::len), Some(listed), "{limit:?} by {sort}");
+        }
+    }
+    // For people it is as much as they read.
+    let ran = database.run(&["list"]).ended(0).says(&["… and more: `--limit 0` lists all"]);
+    assert_eq!(ran.out.lines().count(), 102);
 }

@@ -7,7 +7,7 @@ use crate::output::{Cell, Column, RED, Table, YELLOW};
 use crate::times;
 
 /// One line for each bucket.
-pub(crate) fn table(levels: &[BucketLevel]) -> String {
+pub(crate) fn table(levels: &[BucketLevel]) -> Table<7> {
     let mut table = Table::new([
         Column::Left("key"),
         Column::Right("available"),
@@ -33,7 +33,7 @@ pub(crate) fn table(levels: &[BucketLevel]) -> String {
             Cell::from(level.full_at.map_or_else(String::new, times::until)),
         ]);
     }
-    table.render()
+    table
 }
 
 fn origin(level: &BucketLevel) -> String {

@@ -1,13 +1,19 @@
-use std::cmp::Ordering;
+use std::io::Write as _;
 use std::process::ExitCode;
 
-use crate::output::{progress, say, say_json};
+use tollgate::{Admin, BucketLevel, Error, Filter, Key};
+
+use crate::output::say;
+use crate::pages::PAGE;
 use crate::terms::key;
-use crate::{levels, windows};
-use chrono::{DateTime, Utc};
-use clap::ValueEnum;
-use serde_json::Value;
-use tollgate::{Admin, BucketLevel, Error, Filter, Key, WindowLevel};
+
+mod level;
+mod reader;
+mod writer;
+
+use level::{Level, Order};
+use reader::{Admits, Reader};
+use writer::Writer;
 
 /// List buckets, or sliding windows: the first of them by key, or those that come first in another order
 #[derive(clap::Args)]
@@ -38,163 +44,91 @@ pub(crate) struct Args {
     /// The other way round
     #[arg(long)]
     reverse: bool,
-    /// How many at most; 0: all
-    #[arg(long, value_name = "BUCKETS", default_value_t = 100)]
-    limit: usize,
+    /// How many at most; 0: all [default: 100; with --json all]
+    #[arg(long, value_name = "BUCKETS")]
+    limit: Option<usize>,
     /// Print a JSON array
     #[arg(long)]
     json: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, ValueEnum)]
-enum Order {
-    /// In the byte order of the keys
-    Key,
-    /// The emptiest first
-    Available,
-    /// Those that granted most first
-    Granted,
-    /// Those that are full last, first; of windows, those in which one more passes last
-    Full,
-}
-
-/// What is listed.
-trait Level: Sized {
-    /// What one is called, and several.
-    const NAMES: [&str; 2];
-
-    fn key(&self) -> &Key;
-
-    fn compare(&self, other: &Self, order: Order) -> Ordering;
-
-    fn table(levels: &[Self]) -> String;
-
-    fn json(&self) -> Value;
-}
-
-impl Level for BucketLevel {
-    const NAMES: [&str; 2] = ["bucket", "buckets"];
-
-    fn key(&self) -> &Key {
-        &self.key
-    }
-
-    fn compare(&self, other: &Self, order: Order) -> Ordering {
-        match order {
-            Order::Key => Ordering::Equal,
-            Order::Available => self.available.cmp(&other.available),
-            Order::Granted => other.granted.cmp(&self.granted),
-            Order::Full => full(other).cmp(&full(self)),
-        }
-    }
-
-    fn table(levels: &[Self]) -> String {
-        levels::table(levels)
-    }
-
-    fn json(&self) -> Value {
-        levels::json(self)
-    }
-}
-
-impl Level for WindowLevel {
-    const NAMES: [&str; 2] = ["sliding window", "sliding windows"];
-
-    fn key(&self) -> &Key {
-        &self.key
-    }
-
-    fn compare(&self, other: &Self, order: Order) -> Ordering {
-        match order {
-            Order::Key => Ordering::Equal,
-            Order::Available => self.available().cmp(&other.available()),
-            Order::Granted => other.granted.cmp(&self.granted),
-            Order::Full => other.retry_after.cmp(&self.retry_after),
-        }
-    }
-
-    fn table(levels: &[Self]) -> String {
-        windows::table(levels)
-    }
-
-    fn json(&self) -> Value {
-        windows::json(self)
-    }
-}
-
-/// Whether it never will be, and else when; one that is full comes before all others.
-fn full(level: &BucketLevel) -> (bool, Option<DateTime<Utc>>) {
-    let lacks = i64::try_from(level.quota.capacity()).is_ok_and(|capacity| level.available < capacity);
-    (lacks && level.full_at.is_none(), level.full_at)
-}
-
 impl Args {
     pub(crate) async fn run(self, store: &impl Admin) -> anyhow::Result<ExitCode> {
+        let out = Writer::new(anstream::stdout(), self.json);
         if self.windows {
             let prefix = self.prefix.as_ref();
-            return self.list(async |after: Option<&Key>, limit| store.windows(prefix, after, limit).await).await;
+            let page = async |after: Option<&Key>, limit| store.windows(prefix, after, limit).await;
+            return self.list(Reader::new(page, None), out).await;
         }
-        let mut filter = Filter::default();
-        if let Some(prefix) = &self.prefix {
-            filter = filter.prefix(prefix.clone());
-        }
-        if let Some(plan) = &self.plan {
-            filter = filter.plan(plan.clone());
-        }
-        if self.provisioned || self.first_use {
-            filter = filter.provisioned(self.provisioned);
-        }
-        self.list(async |after: Option<&Key>, limit| store.list(&filter, after, limit).await).await
+        // No index knows plans, nor who was provisioned: the database could look for those in a large table for longer than
+        // it has time for an answer.
+        let filter = self.prefix.iter().cloned().fold(Filter::default(), Filter::prefix);
+        let page = async |after: Option<&Key>, limit| store.list(&filter, after, limit).await;
+        self.list(Reader::new(page, self.admits()), out).await
     }
 
-    async fn list<L: Level>(
+    /// Which buckets are asked for beside by their keys, if not all.
+    fn admits(&self) -> Option<Admits<'_, BucketLevel>> {
+        let provisioned = (self.provisioned || self.first_use).then_some(self.provisioned);
+        let plan = self.plan.as_ref();
+        if plan.is_none() && provisioned.is_none() {
+            return None;
+        }
+        Some(Box::new(move |level| {
+            plan.is_none_or(|plan| level.plan.as_ref() == Some(plan))
+                && provisioned.is_none_or(|provisioned| level.provisioned == provisioned)
+        }))
+    }
+
+    async fn list<L: Level, P: AsyncFn(Option<&Key>, u32) -> Result<Vec<L>, Error>>(
         &self,
-        page: impl AsyncFn(Option<&Key>, u32) -> Result<Vec<L>, Error>,
+        reader: Reader<'_, L, P>,
+        mut out: Writer<impl std::io::Write>,
     ) -> anyhow::Result<ExitCode> {
-        let limit = if self.limit == 0 { usize::MAX } else { self.limit };
-        // By key they come in their order, so one more than wanted says whether there are more.
-        let enough = if self.sort == Order::Key && !self.reverse { limit.saturating_add(1) } else { usize::MAX };
-        let (levels, is_more) = self.read(page, limit, enough).await?;
-        if self.json {
-            say_json(&Value::Array(levels.iter().map(L::json).collect()))?;
-        } else if levels.is_empty() {
-            say(format!("no such {}", L::NAMES[0]))?;
+        let limit = match self.limit {
+            None if !self.json => 100,
+            None | Some(0) => usize::MAX,
+            Some(limit) => limit,
+        };
+        let is_in_key_order = self.sort == Order::Key && !self.reverse;
+        let is_more = if is_in_key_order {
+            in_key_order(reader, limit, &mut out).await?
         } else {
-            say(L::table(&levels))?;
-            if is_more {
-                say(format!("… and more: `--limit 0` lists all, `--sort available` the emptiest {limit}"))?;
-            }
+            self.sorted(reader, limit, &mut out).await?
+        };
+        out.end::<L>()?;
+        if is_more && self.json {
+            // What cannot be written, nobody reads.
+            let _ = writeln!(anstream::stderr(), "… and more: without `--limit`, or with `--limit 0`, all are listed");
+        } else if is_more {
+            say(format!("… and more: `--limit 0` lists all, `--sort available` the emptiest {limit}"))?;
         }
         Ok(ExitCode::SUCCESS)
     }
 
-    /// The first in the order, and whether there are more. No more than a few times their number are kept.
-    async fn read<L: Level>(
+    /// Writes the first in another order, and says whether there are more. No more than a few times their number are kept.
+    async fn sorted<L: Level, P: AsyncFn(Option<&Key>, u32) -> Result<Vec<L>, Error>>(
         &self,
-        page: impl AsyncFn(Option<&Key>, u32) -> Result<Vec<L>, Error>,
+        mut reader: Reader<'_, L, P>,
         limit: usize,
-        enough: usize,
-    ) -> anyhow::Result<(Vec<L>, bool)> {
-        let bar = progress("reading");
-        let (mut levels, mut read, mut after) = (Vec::new(), 0, None::<Key>);
-        while read < enough {
-            let wanted = u32::try_from(enough - read).unwrap_or(PAGE).min(PAGE);
-            let page = page(after.as_ref(), wanted).await?;
-            read += page.len();
-            after = page.last().map(|level| level.key().clone());
-            let is_last = page.len() < wanted as usize;
+        out: &mut Writer<impl std::io::Write>,
+    ) -> anyhow::Result<bool> {
+        let (mut levels, mut found) = (Vec::new(), 0);
+        while let Some(page) = reader.next(usize::MAX).await? {
+            found += page.len();
             levels.extend(page);
             if levels.len() > limit.saturating_mul(2) {
                 self.keep_first(limit, &mut levels);
             }
-            bar.set_message(format!("{read} {}", L::NAMES[usize::from(read != 1)]));
-            if is_last {
-                break;
+        }
+        drop(reader);
+        self.keep_first(limit, &mut levels);
+        for part in levels.chunks(PAGE as usize) {
+            if !out.write(part)? {
+                return Ok(false);
             }
         }
-        bar.finish_and_clear();
-        self.keep_first(limit, &mut levels);
-        Ok((levels, read > limit))
+        Ok(found > limit)
     }
 
     fn keep_first<L: Level>(&self, limit: usize, levels: &mut Vec<L>) {
@@ -206,4 +140,136 @@ impl Args {
     }
 }
 
-const PAGE: u32 = 1000;
+/// Writes the first by key while it reads on, and says whether there are more; a page at a time, so that few are one table.
+async fn in_key_order<L: Level, P: AsyncFn(Option<&Key>, u32) -> Result<Vec<L>, Error>>(
+    mut reader: Reader<'_, L, P>,
+    mut limit: usize,
+    out: &mut Writer<impl std::io::Write>,
+) -> anyhow::Result<bool> {
+    let mut levels = Vec::new();
+    // One more than wanted says whether there are more.
+    while let Some(page) = reader.next(limit.saturating_add(1)).await? {
+        levels.extend(page);
+        let is_more = levels.len() > limit;
+        levels.truncate(limit);
+        if is_more || levels.len() >= PAGE as usize {
+            limit -= levels.len();
+            let is_read = reader.aside(|| out.write(&levels))?;
+            if is_more || !is_read {
+                return Ok(is_more && is_read);
+            }
+            levels.clear();
+        }
+    }
+    reader.aside(|| out.write(&levels))?;
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::io;
+
+    use clap::Parser;
+    use serde_json::Value;
+    use tollgate::{MemoryStore, Quota, Take};
+
+    use super::*;
+    use crate::levels;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn args(words: &[&str]) -> Args {
+        Line::try_parse_from([&["list"], words].concat()).expect("arguments").args
+    }
+
+    /// Many that a first request made, and two that were provisioned.
+    async fn store() -> MemoryStore {
+        let (store, quota) = (MemoryStore::new(), Quota::try_from(Quota::per_hour(9)).expect("a quota"));
+        for n in 0..4998 {
+            let key = Key::try_from(format!("user:{n:04}")).expect("a key");
+            let decision = store.decide(&Take::from(key).rule(quota.into())).expect("a decision");
+            assert!(decision.is_granted());
+        }
+        for key in ["user:0007:api", "user:4990:api"] {
+            store.create_bucket(&Key::try_from(key).expect("a key"), quota).await.expect("it is made");
+        }
+        store
+    }
+
+    /// What is written, for a reader who goes after so many writes.
+    struct Pipe<'a> {
+        written: &'a RefCell<Vec<u8>>,
+        writes: usize,
+    }
+
+    impl io::Write for Pipe<'_> {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.writes = self.writes.checked_sub(1).ok_or(io::ErrorKind::BrokenPipe)?;
+            self.written.borrow_mut().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What a list of that store comes to: the output, whether there is more, and how many rows each question asked for.
+    async fn listed(store: &MemoryStore, words: &[&str], writes: usize) -> (String, bool, Vec<u32>) {
+        let (args, asked, written) = (args(words), RefCell::new(Vec::new()), RefCell::default());
+        let page = async |after: Option<&Key>, limit| {
+            asked.borrow_mut().push(limit);
+            store.list(&Filter::default(), after, limit).await
+        };
+        let mut out = Writer::new(Pipe { written: &written, writes }, args.json);
+        let limit = args.limit.unwrap_or(usize::MAX);
+        let is_more = in_key_order(Reader::new(page, args.admits()), limit, &mut out).await.expect("it is listed");
+        out.end::<BucketLevel>().expect("it is written");
+        (String::from_utf8(written.into_inner()).expect("text"), is_more, asked.into_inner())
+    }
+
+    #[tokio::test]
+    async fn those_that_are_asked_for_are_found_in_pages_of_all() {
+        let store = store().await;
+        for (limit, found, more, pages) in [("3", 2, false, 6), ("2", 2, false, 6), ("1", 1, true, 5)] {
+            let (out, is_more, asked) = listed(&store, &["--provisioned", "--json", "--limit", limit], 9).await;
+            let json: Value = serde_json::from_str(&out).expect("JSON");
+            assert_eq!((json.as_array().map(Vec::len), is_more), (Some(found), more), "--limit {limit}");
+            assert_eq!(asked, vec![PAGE; pages], "--limit {limit}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_list_is_written_page_by_page_as_it_would_be_at_once() {
+        let store = store().await;
+        let all = store.list(&Filter::default(), None, 9999).await.expect("they are listed");
+        let at_once = format!("{:#}\n", Value::Array(all.iter().map(levels::json).collect()));
+        let (out, is_more, asked) = listed(&store, &["--json"], 9).await;
+        assert!(out == at_once && !is_more, "{} bytes, and not {}", out.len(), at_once.len());
+        assert_eq!(asked, vec![PAGE; 6]);
+        let none = listed(&MemoryStore::new(), &["--json"], 9).await.0;
+        assert_eq!(none, "[]\n");
+    }
+
+    #[tokio::test]
+    async fn a_table_of_several_pages_has_its_headings_once() {
+        let (out, ..) = listed(&store().await, &[], 9).await;
+        assert_eq!(out.lines().count(), 5001);
+        assert!(out.matches("available").count() == 1);
+    }
+
+    #[tokio::test]
+    async fn when_nobody_reads_any_more_nothing_more_is_read() {
+        let store = store().await;
+        for words in [&["--json"][..], &[]] {
+            let (out, is_more, asked) = listed(&store, words, 1).await;
+            assert_eq!((asked, is_more), (vec![PAGE; 2], false), "{words:?}");
+            assert!(out.contains("user:0998") && !out.contains("user:1001"));
+        }
+    }
+}

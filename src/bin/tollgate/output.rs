@@ -22,16 +22,25 @@ pub(crate) fn say(text: impl AsRef<str>) -> Result<(), Refusal> {
     let mut out = anstream::stdout().lock();
     let written =
         out.write_all(text.as_ref().as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush());
+    is_read(written).map(drop)
+}
+
+/// Whether anybody still reads what was written.
+pub(crate) fn is_read(written: io::Result<()>) -> Result<bool, Refusal> {
     match written {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Refusal::unwritable(format!("cannot write the output: {error}"), ""))
-        }
-        _ => Ok(()),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Refusal::unwritable(format!("cannot write the output: {error}"), "")),
     }
 }
 
-/// Writes one JSON document. In its texts, too, what would steer a terminal is escaped, as JSON allows.
+/// Writes one JSON document.
 pub(crate) fn say_json(value: &Value) -> Result<(), Refusal> {
+    say(pretty(value))
+}
+
+/// JSON in whose texts, too, what would steer a terminal is escaped, as JSON allows.
+pub(crate) fn pretty(value: &Value) -> String {
     let mut json = String::new();
     for c in format!("{value:#}").chars() {
         if c != '\n' && is_unseen(c) {
@@ -40,7 +49,7 @@ pub(crate) fn say_json(value: &Value) -> Result<(), Refusal> {
             json.push(c);
         }
     }
-    say(json)
+    json
 }
 
 /// Text of others, such as keys: what would steer the terminal is shown instead of sent.
@@ -143,13 +152,21 @@ impl<const N: usize> Table<N> {
 
     /// The lines, without the last one's end.
     pub(crate) fn render(&self) -> String {
+        self.lines(&mut Vec::new())
+    }
+
+    /// The lines below others of the same columns, which were so wide: no narrower, and without the headings again. Without
+    /// widths they are the first.
+    pub(crate) fn lines(&self, above: &mut Vec<usize>) -> String {
         let headings: [Cell; N] = std::array::from_fn(|at| Cell::styled(self.columns[at].heading(), FAINT));
         let widths: [usize; N] = std::array::from_fn(|at| {
             let cells = self.rows.iter().map(|row| row[at].0.width());
-            cells.chain([headings[at].0.width()]).max().unwrap_or(0)
+            cells.chain([headings[at].0.width()]).chain(above.get(at).copied()).max().unwrap_or(0)
         });
+        let headings = above.is_empty().then_some(&headings);
+        *above = widths.to_vec();
         let mut text = String::new();
-        for row in std::iter::once(&headings).chain(&self.rows) {
+        for row in headings.into_iter().chain(&self.rows) {
             let mut line = String::new();
             for ((Cell(cell, style), column), width) in row.iter().zip(&self.columns).zip(widths) {
                 let padding = " ".repeat(width - cell.width());

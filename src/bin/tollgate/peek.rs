@@ -36,10 +36,10 @@ impl Args {
             say_json(&Value::Array(found.collect()))?;
         } else {
             if !buckets.is_empty() {
-                say(levels::table(&buckets))?;
+                say(levels::table(&buckets).render())?;
             }
             if !sliding.is_empty() {
-                say(windows::table(&sliding))?;
+                say(windows::table(&sliding).render())?;
             }
         }
         let Some(key) = absent.first() else { return Ok(ExitCode::SUCCESS) };

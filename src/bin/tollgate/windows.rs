@@ -7,7 +7,7 @@ use crate::output::{Cell, Column, Table, YELLOW};
 use crate::times;
 
 /// One line for each window.
-pub(crate) fn table(levels: &[WindowLevel]) -> String {
+pub(crate) fn table(levels: &[WindowLevel]) -> Table<5> {
     let mut table = Table::new([
         Column::Left("key"),
         Column::Right("counted"),
@@ -25,7 +25,7 @@ pub(crate) fn table(levels: &[WindowLevel]) -> String {
             Cell::from(if level.retry_after.is_zero() { String::new() } else { times::span(level.retry_after) }),
         ]);
     }
-    table.render()
+    table
 }
 
 /// A window for programs. Fields are added, and never change.

@@ -1,0 +1,91 @@
+use std::cmp::Ordering;
+
+use chrono::{DateTime, Utc};
+use clap::ValueEnum;
+use serde_json::Value;
+use tollgate::{BucketLevel, Key, WindowLevel};
+
+use crate::{levels, windows};
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+pub(super) enum Order {
+    /// In the byte order of the keys
+    Key,
+    /// The emptiest first
+    Available,
+    /// Those that granted most first
+    Granted,
+    /// Those that are full last, first; of windows, those in which one more passes last
+    Full,
+}
+
+/// What is listed.
+pub(super) trait Level: Sized {
+    /// What one is called, and several.
+    const NAMES: [&str; 2];
+
+    fn key(&self) -> &Key;
+
+    fn compare(&self, other: &Self, order: Order) -> Ordering;
+
+    /// The next lines of a table whose columns are so wide: without widths, the first ones.
+    fn lines(levels: &[Self], widths: &mut Vec<usize>) -> String;
+
+    fn json(&self) -> Value;
+}
+
+impl Level for BucketLevel {
+    const NAMES: [&str; 2] = ["bucket", "buckets"];
+
+    fn key(&self) -> &Key {
+        &self.key
+    }
+
+    fn compare(&self, other: &Self, order: Order) -> Ordering {
+        match order {
+            Order::Key => Ordering::Equal,
+            Order::Available => self.available.cmp(&other.available),
+            Order::Granted => other.granted.cmp(&self.granted),
+            Order::Full => full(other).cmp(&full(self)),
+        }
+    }
+
+    fn lines(levels: &[Self], widths: &mut Vec<usize>) -> String {
+        levels::table(levels).lines(widths)
+    }
+
+    fn json(&self) -> Value {
+        levels::json(self)
+    }
+}
+
+impl Level for WindowLevel {
+    const NAMES: [&str; 2] = ["sliding window", "sliding windows"];
+
+    fn key(&self) -> &Key {
+        &self.key
+    }
+
+    fn compare(&self, other: &Self, order: Order) -> Ordering {
+        match order {
+            Order::Key => Ordering::Equal,
+            Order::Available => self.available().cmp(&other.available()),
+            Order::Granted => other.granted.cmp(&self.granted),
+            Order::Full => other.retry_after.cmp(&self.retry_after),
+        }
+    }
+
+    fn lines(levels: &[Self], widths: &mut Vec<usize>) -> String {
+        windows::table(levels).lines(widths)
+    }
+
+    fn json(&self) -> Value {
+        windows::json(self)
+    }
+}
+
+/// Whether it never will be, and else when; one that is full comes before all others.
+fn full(level: &BucketLevel) -> (bool, Option<DateTime<Utc>>) {
+    let lacks = i64::try_from(level.quota.capacity()).is_ok_and(|capacity| level.available < capacity);
+    (lacks && level.full_at.is_none(), level.full_at)
+}

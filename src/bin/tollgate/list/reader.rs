@@ -1,0 +1,57 @@
+use indicatif::ProgressBar;
+use tollgate::{Error, Key};
+
+use super::level::Level;
+use crate::output::progress;
+use crate::pages::PAGE;
+
+/// Whether one is asked for.
+pub(super) type Admits<'a, L> = Box<dyn Fn(&L) -> bool + 'a>;
+
+/// Reads what is listed in the order of the keys, page by page, and leaves out what is not asked for.
+pub(super) struct Reader<'a, L, P> {
+    page: P,
+    /// Those that are asked for; none: all are.
+    admits: Option<Admits<'a, L>>,
+    last: Option<Key>,
+    read: usize,
+    is_done: bool,
+    bar: ProgressBar,
+}
+
+impl<'a, L: Level, P: AsyncFn(Option<&Key>, u32) -> Result<Vec<L>, Error>> Reader<'a, L, P> {
+    pub(super) fn new(page: P, admits: Option<Admits<'a, L>>) -> Self {
+        Self { page, admits, last: None, read: 0, is_done: false, bar: progress("reading") }
+    }
+
+    /// Those of the next page that are asked for, perhaps none; `None`: there are no more pages. Whoever wants so many at
+    /// most need not be read more, if all are asked for.
+    pub(super) async fn next(&mut self, wanted: usize) -> Result<Option<Vec<L>>, Error> {
+        if self.is_done {
+            return Ok(None);
+        }
+        let wanted = if self.admits.is_some() { PAGE } else { u32::try_from(wanted).unwrap_or(PAGE).min(PAGE) };
+        let mut page = (self.page)(self.last.as_ref(), wanted).await?;
+        self.is_done = page.len() < wanted as usize;
+        self.read += page.len();
+        self.bar.set_message(format!("{} {}", self.read, L::NAMES[usize::from(self.read != 1)]));
+        self.last = page.last().map(|level| level.key().clone());
+        if let Some(admits) = &self.admits {
+            page.retain(admits);
+        }
+        Ok(Some(page))
+    }
+}
+
+impl<L, P> Reader<'_, L, P> {
+    /// Does something while nothing is drawn where it might write.
+    pub(super) fn aside<T>(&self, act: impl FnOnce() -> T) -> T {
+        self.bar.suspend(act)
+    }
+}
+
+impl<L, P> Drop for Reader<'_, L, P> {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}

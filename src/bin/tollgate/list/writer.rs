@@ -1,0 +1,54 @@
+use std::io::Write;
+
+use super::level::Level;
+use crate::exit::Refusal;
+use crate::output::{is_read, pretty};
+
+/// Writes a list as it comes, a part at a time: nobody keeps a large one, nor waits for all of it.
+pub(super) struct Writer<W> {
+    out: W,
+    as_json: bool,
+    has_begun: bool,
+    /// Of the columns of the table.
+    widths: Vec<usize>,
+}
+
+impl<W: Write> Writer<W> {
+    pub(super) fn new(out: W, as_json: bool) -> Self {
+        Self { out, as_json, has_begun: false, widths: Vec::new() }
+    }
+
+    /// Writes the next of them, and says whether anybody reads on.
+    pub(super) fn write<L: Level>(&mut self, levels: &[L]) -> Result<bool, Refusal> {
+        if levels.is_empty() {
+            return Ok(true);
+        }
+        let text = if self.as_json {
+            let mut text = String::new();
+            for level in levels {
+                text += if std::mem::replace(&mut self.has_begun, true) { ",\n  " } else { "[\n  " };
+                text += &pretty(&level.json()).replace('\n', "\n  ");
+            }
+            text
+        } else {
+            self.has_begun = true;
+            L::lines(levels, &mut self.widths) + "\n"
+        };
+        self.put(&text)
+    }
+
+    /// Writes what comes after the last one, or instead of any.
+    pub(super) fn end<L: Level>(mut self) -> Result<(), Refusal> {
+        match (self.as_json, self.has_begun) {
+            (true, true) => self.put("\n]\n"),
+            (true, false) => self.put("[]\n"),
+            (false, true) => Ok(true),
+            (false, false) => self.put(&format!("no such {}\n", L::NAMES[0])),
+        }
+        .map(drop)
+    }
+
+    fn put(&mut self, text: &str) -> Result<bool, Refusal> {
+        is_read(self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush()))
+    }
+}
