@@ -1,4 +1,7 @@
-//! `tollgate mode` after its time: what was set is over, and the next nearest rules.
+//! `tollgate mode` after its time: what was set is over, and the next nearest rules. Whose time that is.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use sqlx::{Connection, PgConnection};
 
 use crate::clients;
 use crate::databases::{Database, EACH, Engine};
@@ -31,6 +34,50 @@ fn a_mode_whose_time_has_come_is_shown_as_over_and_what_rules_instead() {
         assert_eq!(set(&["--key", "a"])[0]["mode"], "enforce");
         database.run(&["doctor"]).ended(0).says(&["ok    mode", "enforce"]);
     }
+}
+
+#[test]
+fn what_ends_does_so_by_the_servers_clock() {
+    let database = Database::migrated(Engine::Postgres);
+    let name = database.url.rsplit('/').next().expect("a name");
+    // To whoever does not say whose clock, this server's is an hour ahead of this host's.
+    database.sql(&format!(
+        "create schema ahead;
+         create function ahead.clock_timestamp() returns timestamptz language sql
+           as $$ select pg_catalog.clock_timestamp() + interval '1 hour' $$;
+         alter database {name} set search_path = ahead, pg_catalog"
+    ));
+    for (command, show, field) in [
+        (&["mode", "shadow"][..], &["mode", "--json"][..], "mode_until"),
+        (&["plan", "override", "a", "--quota", "5/h"], &["plan", "overrides", "--json"], "override_until"),
+    ] {
+        let before = clock(&database);
+        let set = database.run(&[command, &["--for", "5min"]].concat()).ended(0).says(&["(in 5 min)"]);
+        let after = clock(&database);
+        let shown = database.run(show).ended(0).json();
+        let until = shown[0][field].as_str().and_then(|until| until.parse::<DateTime<Utc>>().ok()).expect("an end");
+        // It is shown in whole milliseconds.
+        let began = until - TimeDelta::minutes(5);
+        let range = before - TimeDelta::milliseconds(1)..=after;
+        assert!(range.contains(&began), "{began} is not in {range:?}: {set:?}");
+    }
+    database.sql("update tollgate.token_mode set until = pg_catalog.clock_timestamp() + interval '30 min'");
+    database.sql("update tollgate.token_overrides set expires_at = pg_catalog.clock_timestamp() + interval '30 min'");
+    database.run(&["mode"]).ended(0).says(&["all: enforce (shadow is over)\n"]);
+    assert_eq!(database.run(&["mode", "--json"]).ended(0).json()[0]["mode_ended"], true);
+    assert_eq!(database.run(&["plan", "overrides", "--json"]).ended(0).json()[0]["override_ended"], true);
+    database.run(&["plan", "overrides"]).ended(0).says(&["over"]);
+    database.run(&["doctor"]).ended(0).says(&["ok    mode", "warn  clock", "ahead of this host's"]);
+}
+
+/// What the server says the time is.
+fn clock(database: &Database) -> DateTime<Utc> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let asked = runtime.block_on(async {
+        let mut connection = PgConnection::connect(&database.url).await?;
+        sqlx::query_scalar("select clock_timestamp()").fetch_one(&mut connection).await
+    });
+    asked.unwrap_or_else(|error: sqlx::Error| panic!("{error}"))
 }
 
 /// Its end was long ago.

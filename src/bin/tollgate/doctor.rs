@@ -5,9 +5,9 @@ use sqlx::{Connection, Pool};
 use tollgate::{Admin, Error, Migrate, Mode, SqlStore, migrations, pending_migrations};
 
 use crate::output::counted;
-use crate::{exit, migrate, times};
+use crate::{clock, exit, migrate, times};
 
-mod clock;
+mod clocks;
 mod mysql;
 mod planless;
 mod postgres;
@@ -32,6 +32,9 @@ pub(crate) struct Args {
 /// What there is to check on one engine.
 pub(crate) trait Examine: sqlx::Database {
     fn examine(pool: &Pool<Self>, report: &mut Report) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+
+    /// The time by which what is set ends, in microseconds since 1970.
+    fn now(pool: &Pool<Self>) -> impl Future<Output = Result<i64, sqlx::Error>> + Send;
 
     /// Of so many buckets at most, how many follow which plan that is not there; `None`: none, or one that is.
     fn planless(
@@ -126,11 +129,12 @@ async fn schema<DB: Migrate>(pool: &Pool<DB>, report: &mut Report) -> bool {
 }
 
 /// What makes people wonder why nothing is limited, or why everything is denied.
-async fn mode(store: &impl Admin, report: &mut Report) {
+async fn mode<DB: Migrate + Examine>(store: &SqlStore<DB>, report: &mut Report) {
+    let Ok(now) = clock::now(store.pool()).await else { return };
     match store.mode().await {
-        Ok(switch) if switch.mode == Mode::Enforce || times::is_over(&switch) => report.ok("mode", "enforce"),
+        Ok(switch) if switch.mode == Mode::Enforce || times::is_over(&switch, now) => report.ok("mode", "enforce"),
         Ok(switch) => {
-            report.warn("mode", times::switch(&switch, "enforce"), "back to the tokens: `tollgate mode --clear`");
+            report.warn("mode", times::switch(&switch, "enforce", now), "back to the tokens: `tollgate mode --clear`");
         }
         // Only operators may look.
         Err(_) => {}

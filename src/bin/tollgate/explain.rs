@@ -1,13 +1,14 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
-use tollgate::{Admin, Explanation, Key, Mode, Origin, Prospect, Refill};
+use tollgate::{Admin, Explanation, Key, Migrate, Mode, Origin, Prospect, Refill, SqlStore};
 
-use crate::doctor::mending;
+use crate::doctor::{Examine, mending};
 use crate::output::{GREEN, RED, plain, say, say_json};
 use crate::terms::key;
-use crate::times;
+use crate::{clock, times};
 
 mod sliding;
 
@@ -32,9 +33,10 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    pub(crate) async fn run(self, store: &impl Admin) -> anyhow::Result<ExitCode> {
+    pub(crate) async fn run<DB: Migrate + Examine>(self, store: &SqlStore<DB>) -> anyhow::Result<ExitCode> {
         let why = store.explain(&self.key, self.plan.as_ref()).await?;
-        let sliding = Sliding::find(store, &self.key, &why).await?;
+        let now = clock::now(store.pool()).await?;
+        let sliding = Sliding::find(store, &self.key, &why, now).await?;
         if self.json {
             let mut json = as_json(&self.key, &why, lacking(&why, self.cost));
             json["window"] = sliding.as_ref().map_or(Value::Null, |sliding| sliding.json(self.cost));
@@ -42,9 +44,9 @@ impl Args {
         } else {
             // Of a bucket that is not there and that nobody asked for, a key with a window need not hear.
             let bucket = why.known || sliding.is_none() || self.plan.is_some();
-            let mut lines = if bucket { bucket_words(&why, self.plan.is_some()) } else { Vec::new() };
+            let mut lines = if bucket { bucket_words(&why, self.plan.is_some(), now) } else { Vec::new() };
             lines.extend(sliding.as_ref().map(|sliding| ("window", sliding.counted())));
-            lines.push(("mode", mode_words(&why)));
+            lines.push(("mode", mode_words(&why, now)));
             lines.extend(bucket.then(|| ("a request", prospect(&why, lacking(&why, self.cost)))));
             let name = if bucket { "in window" } else { "a request" };
             lines.extend(sliding.as_ref().map(|sliding| (name, sliding.prospect(self.cost))));
@@ -66,7 +68,7 @@ fn name(why: &Explanation, origin: Origin) -> String {
     }
 }
 
-fn bucket_words(why: &Explanation, named: bool) -> Vec<(&'static str, String)> {
+fn bucket_words(why: &Explanation, named: bool, now: DateTime<Utc>) -> Vec<(&'static str, String)> {
     let bucket = match why.available {
         _ if !why.known => "none yet".to_owned(),
         Some(available) => format!("{available} available"),
@@ -79,7 +81,7 @@ fn bucket_words(why: &Explanation, named: bool) -> Vec<(&'static str, String)> {
             format!("none: {whose} plan{} is not there", quoted_plan(why))
         }
         (Some(quota), Some(Origin::Override)) => {
-            let ending = times::ending(why.override_until);
+            let ending = times::ending(why.override_until, now);
             format!("{quota}, from an override{ending}{}", reason(why.override_reason.as_ref()))
         }
         (Some(quota), from) => format!("{quota}, from {}", from.map_or_else(String::new, |from| name(why, from))),
@@ -88,9 +90,9 @@ fn bucket_words(why: &Explanation, named: bool) -> Vec<(&'static str, String)> {
     vec![("bucket", bucket), ("terms", terms)]
 }
 
-fn mode_words(why: &Explanation) -> String {
+fn mode_words(why: &Explanation, now: DateTime<Utc>) -> String {
     let Some(from) = why.mode_from else { return why.mode.to_string() };
-    let ending = times::ending(why.mode_until);
+    let ending = times::ending(why.mode_until, now);
     format!("{}, from {}{ending}{}", why.mode, name(why, from), reason(why.mode_reason.as_ref()))
 }
 

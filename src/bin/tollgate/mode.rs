@@ -4,11 +4,12 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use clap::ValueEnum;
 use serde_json::{Value, json};
-use tollgate::{Admin, Key, Mode, Plan, Switch};
+use tollgate::{Admin, Key, Migrate, Mode, Plan, SqlStore, Switch};
 
+use crate::doctor::Examine;
 use crate::output::{plain, say, say_json};
 use crate::terms::{key, reason};
-use crate::{overrides, plan, times};
+use crate::{clock, overrides, plan, times};
 
 /// Enforce, shadow, switch off or block: everything, a plan or a key
 ///
@@ -59,20 +60,18 @@ impl Args {
         self.mode.is_none() && !self.clear
     }
 
-    pub(crate) async fn run(self, store: &impl Admin) -> anyhow::Result<ExitCode> {
+    pub(crate) async fn run<DB: Migrate + Examine>(self, store: &SqlStore<DB>) -> anyhow::Result<ExitCode> {
         let only_shows = self.only_shows();
-        let change = Change {
-            mode: self.mode.map(Mode::from),
-            reason: self.reason,
-            until: self.lasting.map(times::after).transpose()?,
-        };
+        let now = clock::now(store.pool()).await?;
+        let change =
+            Change { mode: self.mode.map(Mode::from), reason: self.reason, until: clock::end(self.lasting, now)?, now };
         match (&self.plan, &self.key) {
             _ if only_shows => {
                 let set = Set::find(store, self.plan, self.key).await?;
                 if self.json {
-                    say_json(&Value::Array(set.iter().map(Set::as_json).collect()))?;
+                    say_json(&Value::Array(set.iter().map(|set| set.as_json(now)).collect()))?;
                 } else {
-                    set.iter().try_for_each(|set| say(set.words()))?;
+                    set.iter().try_for_each(|set| say(set.words(now)))?;
                 }
             }
             (Some(name), _) => change.of_plan(store, name).await?,
@@ -88,13 +87,14 @@ struct Change {
     mode: Option<Mode>,
     reason: Option<String>,
     until: Option<DateTime<Utc>>,
+    now: DateTime<Utc>,
 }
 
 impl Change {
     async fn of_all(self, store: &impl Admin) -> anyhow::Result<()> {
         let before = Set::of_all(store).await?;
         store.set_mode(self.mode.unwrap_or(Mode::Enforce), self.reason.as_deref(), self.until).await?;
-        Ok(say(Set::of_all(store).await?.words() + &before.it_was())?)
+        Ok(say(Set::of_all(store).await?.words(self.now) + &before.it_was(self.now))?)
     }
 
     async fn of_plan(self, store: &impl Admin, name: &Key) -> anyhow::Result<()> {
@@ -102,7 +102,7 @@ impl Change {
         if !store.set_plan_mode(name, self.mode, self.reason.as_deref(), self.until).await? {
             return Err(plan::unknown(name).into());
         }
-        Ok(say(Set::of_plan(store, name).await?.words() + &before.it_was())?)
+        Ok(say(Set::of_plan(store, name).await?.words(self.now) + &before.it_was(self.now))?)
     }
 
     /// In the key's override, whose terms stay.
@@ -113,7 +113,8 @@ impl Change {
         }
         let until = if self.mode.is_none() { why.override_until } else { self.until };
         let reason = self.reason.or_else(|| why.override_reason.clone()).unwrap_or_default();
-        say(overrides::replace(store, key, &why, (overrides::quota(&why), self.mode), reason, until).await?)?;
+        let parts = (overrides::quota(&why), self.mode);
+        say(overrides::replace(store, key, (&why, self.now), parts, reason, until).await?)?;
         Ok(())
     }
 }
@@ -154,25 +155,25 @@ impl Set {
         Ok(Self { kind: "key", name: Some(key), switch: Some(switch) })
     }
 
-    fn words(&self) -> String {
+    fn words(&self, now: DateTime<Utc>) -> String {
         let name = self.name.as_ref().map_or_else(|| self.kind.to_owned(), |name| plain(name.as_str()));
         let (kind, otherwise) = if self.kind == "plan" { ("plan ", plan::MODE_OF_ALL) } else { ("", "enforce") };
         let switch = self.switch.as_ref();
-        let mode = switch.map_or_else(|| otherwise.to_owned(), |switch| times::switch(switch, otherwise));
+        let mode = switch.map_or_else(|| otherwise.to_owned(), |switch| times::switch(switch, otherwise, now));
         format!("{kind}{name}: {mode}")
     }
 
     /// What was there before it was replaced, and is nowhere else then, if it held.
-    fn it_was(&self) -> String {
+    fn it_was(&self, now: DateTime<Utc>) -> String {
         let is_said = |switch: &&Switch| {
             let is_usual = self.name.is_none() && switch.mode == Mode::Enforce && switch.reason.is_none();
-            !times::is_over(switch) && !is_usual
+            !times::is_over(switch, now) && !is_usual
         };
         let held = self.switch.as_ref().filter(is_said);
-        held.map_or_else(String::new, |switch| format!("; it was {}", times::switch(switch, "")))
+        held.map_or_else(String::new, |switch| format!("; it was {}", times::switch(switch, "", now)))
     }
 
-    fn as_json(&self) -> Value {
+    fn as_json(&self, now: DateTime<Utc>) -> Value {
         let switch = self.switch.as_ref();
         json!({
             "kind": self.kind,
@@ -180,7 +181,7 @@ impl Set {
             "mode": switch.map(|switch| switch.mode.as_str()),
             "mode_reason": switch.and_then(|switch| switch.reason.as_deref()),
             "mode_until": times::timestamp(switch.and_then(|switch| switch.until)),
-            "mode_ended": switch.is_some_and(times::is_over),
+            "mode_ended": switch.is_some_and(|switch| times::is_over(switch, now)),
         })
     }
 }

@@ -30,7 +30,7 @@ pub(crate) fn lacks(key: &Key, part: &str) -> Refusal {
 pub(crate) async fn replace(
     store: &impl Admin,
     key: &Key,
-    why: &Explanation,
+    (why, now): (&Explanation, DateTime<Utc>),
     (quota, mode): (Option<Quota>, Option<Mode>),
     reason: String,
     expires_at: Option<DateTime<Utc>>,
@@ -41,10 +41,10 @@ pub(crate) async fn replace(
             let hint = format!("`tollgate explain {}` shows what rules it", operand(key.as_str()));
             return Err(Refusal::absent(format!("there is no override of '{name}'"), hint).into());
         }
-        return Ok(format!("{name}: override taken away{}", it_was(why)));
+        return Ok(format!("{name}: override taken away{}", it_was(why, now)));
     }
     store.set_override(key, Override { quota, mode, reason, expires_at }).await?;
-    Ok(format!("{name}: override {}{}{}", said(quota, mode), times::ending(expires_at), it_was(why)))
+    Ok(format!("{name}: override {}{}{}", said(quota, mode), times::ending(expires_at, now), it_was(why, now)))
 }
 
 fn said(quota: Option<Quota>, mode: Option<Mode>) -> String {
@@ -53,22 +53,22 @@ fn said(quota: Option<Quota>, mode: Option<Mode>) -> String {
 }
 
 /// What the key's override was, if it had one that held.
-fn it_was(why: &Explanation) -> String {
+fn it_was(why: &Explanation, now: DateTime<Utc>) -> String {
     let (quota, mode) = (quota(why), mode(why));
     if quota.is_none() && mode.is_none() {
         return String::new();
     }
     let reason = why.override_reason.as_deref().filter(|reason| !reason.is_empty());
     let reason = reason.map_or_else(String::new, |reason| format!(": {}", plain(reason)));
-    format!("; it was {}{}{reason}", said(quota, mode), times::ending(why.override_until))
+    format!("; it was {}{}{reason}", said(quota, mode), times::ending(why.override_until, now))
 }
 
 /// Says which keys have one.
-pub(crate) async fn list(store: &impl Admin, json: bool) -> anyhow::Result<()> {
+pub(crate) async fn list(store: &impl Admin, now: DateTime<Utc>, json: bool) -> anyhow::Result<()> {
     let all =
         every(async |last: Option<&(Key, Override)>| store.overrides(last.map(|(key, _)| key), PAGE).await).await?;
     if json {
-        say_json(&Value::Array(all.iter().map(as_json).collect()))?;
+        say_json(&Value::Array(all.iter().map(|over| as_json(over, now)).collect()))?;
     } else if all.is_empty() {
         say("no overrides; make one: tollgate plan override KEY --quota '10/s burst 20' --for 1d")?;
     } else {
@@ -76,7 +76,7 @@ pub(crate) async fn list(store: &impl Admin, json: bool) -> anyhow::Result<()> {
         let mut table = Table::new(columns.map(Column::Left));
         for (key, over) in &all {
             let end = match over.expires_at {
-                Some(end) if end <= Utc::now() => "over".to_owned(),
+                Some(end) if end <= now => "over".to_owned(),
                 end => end.map_or_else(String::new, times::instant),
             };
             let quota = over.quota.map_or_else(String::new, |quota| quota.to_string());
@@ -88,7 +88,7 @@ pub(crate) async fn list(store: &impl Admin, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn as_json((key, over): &(Key, Override)) -> Value {
+fn as_json((key, over): &(Key, Override), now: DateTime<Utc>) -> Value {
     json!({
         "key": key.as_str(),
         "capacity": over.quota.map(|quota| quota.capacity()),
@@ -96,6 +96,6 @@ fn as_json((key, over): &(Key, Override)) -> Value {
         "mode": over.mode.map(Mode::as_str),
         "override_reason": over.reason,
         "override_until": times::timestamp(over.expires_at),
-        "override_ended": over.expires_at.is_some_and(|end| end <= Utc::now()),
+        "override_ended": over.expires_at.is_some_and(|end| end <= now),
     })
 }

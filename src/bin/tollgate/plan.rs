@@ -1,6 +1,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 use tollgate::{Admin, Key, Migrate, Plan, SqlStore};
 
@@ -9,7 +10,7 @@ use crate::exit::Refusal;
 use crate::output::{Cell, Column, Table, plain, say, say_json};
 use crate::pages::{PAGE, every};
 use crate::terms::{Terms, key, reason};
-use crate::{overrides, times};
+use crate::{clock, overrides, times};
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
@@ -80,22 +81,23 @@ impl Command {
                 delete(store, &name).await?;
             }
             Self::Override(change) => change.run(store).await?,
-            Self::Overrides { json } => overrides::list(store, json).await?,
+            Self::Overrides { json } => overrides::list(store, clock::now(store.pool()).await?, json).await?,
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
 impl Override {
-    async fn run(self, store: &impl Admin) -> anyhow::Result<()> {
+    async fn run<DB: Migrate + Examine>(self, store: &SqlStore<DB>) -> anyhow::Result<()> {
         let quota = if self.clear { None } else { Some(self.terms.required()?) };
         let why = store.explain(&self.key, None).await?;
         if self.clear && overrides::quota(&why).is_none() && overrides::mode(&why).is_some() {
             return Err(overrides::lacks(&self.key, "terms").into());
         }
         let reason = self.reason.or_else(|| why.override_reason.clone()).unwrap_or_default();
-        let end = if self.clear { why.override_until } else { self.lasting.map(times::after).transpose()? };
-        say(overrides::replace(store, &self.key, &why, (quota, overrides::mode(&why)), reason, end).await?)?;
+        let now = clock::now(store.pool()).await?;
+        let end = if self.clear { why.override_until } else { clock::end(self.lasting, now)? };
+        say(overrides::replace(store, &self.key, (&why, now), (quota, overrides::mode(&why)), reason, end).await?)?;
         Ok(())
     }
 }
@@ -116,17 +118,18 @@ async fn delete<DB: Migrate + Examine>(store: &SqlStore<DB>, name: &Key) -> anyh
     Ok(())
 }
 
-async fn list(store: &impl Admin, json: bool) -> anyhow::Result<()> {
+async fn list<DB: Migrate + Examine>(store: &SqlStore<DB>, json: bool) -> anyhow::Result<()> {
+    let now = clock::now(store.pool()).await?;
     let plans = all(store).await?;
     if json {
-        say_json(&Value::Array(plans.iter().map(as_json).collect()))?;
+        say_json(&Value::Array(plans.iter().map(|plan| as_json(plan, now)).collect()))?;
     } else if plans.is_empty() {
         say("no plans; make one: tollgate plan set free --quota '10/s burst 20'")?;
     } else {
         let mut table = Table::new([Column::Left("plan"), Column::Left("terms"), Column::Left("mode")]);
         for plan in &plans {
             let switch = plan.switch.as_ref();
-            let mode = switch.map_or_else(String::new, |switch| times::switch(switch, MODE_OF_ALL));
+            let mode = switch.map_or_else(String::new, |switch| times::switch(switch, MODE_OF_ALL, now));
             table.row([Cell::from(plan.name.as_str()), Cell::from(plan.quota.to_string()), Cell::from(mode)]);
         }
         say(table.render())?;
@@ -144,7 +147,7 @@ pub(crate) fn unknown(name: &Key) -> Refusal {
     Refusal::absent(format!("there is no plan '{}'", plain(name.as_str())), hint)
 }
 
-fn as_json(plan: &Plan) -> Value {
+fn as_json(plan: &Plan, now: DateTime<Utc>) -> Value {
     let switch = plan.switch.as_ref();
     json!({
         "name": plan.name.as_str(),
@@ -153,7 +156,7 @@ fn as_json(plan: &Plan) -> Value {
         "mode": switch.map(|switch| switch.mode.as_str()),
         "mode_reason": switch.and_then(|switch| switch.reason.as_deref()),
         "mode_until": times::timestamp(switch.and_then(|switch| switch.until)),
-        "mode_ended": switch.is_some_and(times::is_over),
+        "mode_ended": switch.is_some_and(|switch| times::is_over(switch, now)),
     })
 }
 

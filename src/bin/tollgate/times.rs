@@ -18,12 +18,12 @@ pub(crate) fn is_unit(word: &str) -> bool {
     humantime::parse_duration(&format!("1{word}")).is_ok()
 }
 
-/// So long from now.
-pub(crate) fn after(span: Duration) -> anyhow::Result<DateTime<Utc>> {
+/// So long from then.
+pub(crate) fn after(span: Duration, then: DateTime<Utc>) -> anyhow::Result<DateTime<Utc>> {
     let end = Some(span)
         .filter(|span| *span <= CENTURY)
         .and_then(|span| TimeDelta::from_std(span).ok())
-        .and_then(|span| Utc::now().checked_add_signed(span));
+        .and_then(|span| then.checked_add_signed(span));
     Ok(end.ok_or_else(|| crate::exit::Refusal::arguments("that is too long", "leave --for out: it has no end then"))?)
 }
 
@@ -60,7 +60,11 @@ const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3600, "h"), (60, "min"), (1, "s
 
 /// How long until then, by this host's clock.
 pub(crate) fn until(instant: DateTime<Utc>) -> String {
-    span((instant - Utc::now()).to_std().unwrap_or_default())
+    between(Utc::now(), instant)
+}
+
+fn between(from: DateTime<Utc>, to: DateTime<Utc>) -> String {
+    span((to - from).to_std().unwrap_or_default())
 }
 
 /// `2026-01-31 12:00:00 UTC`.
@@ -69,23 +73,23 @@ pub(crate) fn instant(instant: DateTime<Utc>) -> String {
 }
 
 /// The rest of a sentence: how long it holds.
-pub(crate) fn ending(until: Option<DateTime<Utc>>) -> String {
-    until.map_or_else(String::new, |until| format!(", until {} (in {})", instant(until), self::until(until)))
+pub(crate) fn ending(until: Option<DateTime<Utc>>, now: DateTime<Utc>) -> String {
+    until.map_or_else(String::new, |until| format!(", until {} (in {})", instant(until), between(now, until)))
 }
 
 /// Whether it holds no more.
-pub(crate) fn is_over(switch: &Switch) -> bool {
-    switch.until.is_some_and(|until| until <= Utc::now())
+pub(crate) fn is_over(switch: &Switch, now: DateTime<Utc>) -> bool {
+    switch.until.is_some_and(|until| until <= now)
 }
 
 /// A mode, how long it holds, and why; once it is over, what holds otherwise.
-pub(crate) fn switch(switch: &Switch, otherwise: &str) -> String {
-    if is_over(switch) {
+pub(crate) fn switch(switch: &Switch, otherwise: &str, now: DateTime<Utc>) -> String {
+    if is_over(switch, now) {
         return format!("{otherwise} ({} is over)", switch.mode);
     }
     let reason = switch.reason.as_deref().filter(|reason| !reason.is_empty());
     let reason = reason.map_or_else(String::new, |reason| format!(": {}", plain(reason)));
-    format!("{}{}{reason}", switch.mode, ending(switch.until))
+    format!("{}{}{reason}", switch.mode, ending(switch.until, now))
 }
 
 /// For programs: whole milliseconds, rounded up; `null`: never.
@@ -100,8 +104,7 @@ pub(crate) fn timestamp(instant: Option<DateTime<Utc>>) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{parse, span};
-    use std::time::Duration;
+    use super::*;
 
     #[test]
     fn spans_are_read_and_shown_as_people_write_them() {
@@ -124,5 +127,20 @@ mod tests {
         for wrong in ["", "1", "1 hour x", "h", "-1s"] {
             assert!(parse(wrong).unwrap_err().contains("1h"), "{wrong}");
         }
+    }
+
+    #[test]
+    fn what_ends_is_over_by_the_time_that_is_given() {
+        let now = DateTime::UNIX_EPOCH;
+        let end = after(Duration::from_secs(300), now).unwrap();
+        assert_eq!(end - now, TimeDelta::minutes(5));
+        assert!(after(Duration::MAX, now).is_err());
+        let mut set = Switch::default();
+        assert!(!is_over(&set, end), "it has no end");
+        set.until = Some(end);
+        for (then, over) in [(now, false), (end - TimeDelta::nanoseconds(1), false), (end, true)] {
+            assert_eq!(is_over(&set, then), over, "at {then}");
+        }
+        assert!(ending(set.until, now).ends_with(" (in 5 min)"));
     }
 }

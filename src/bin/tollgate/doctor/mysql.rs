@@ -6,7 +6,7 @@ use sqlx::{MySql, MySqlConnection, MySqlPool};
 use tollgate::{Migration, migrations};
 
 use super::settings::Settings;
-use super::{Examine, Report, clock};
+use super::{Examine, Report, clocks};
 
 impl Examine for MySql {
     async fn examine(pool: &MySqlPool, report: &mut Report) -> Result<(), sqlx::Error> {
@@ -18,16 +18,17 @@ impl Examine for MySql {
             temporary_tables(&mut connection, &names, report).await?;
         }
         let before = SystemTime::now();
-        let now =
-            sqlx::query_scalar("select cast(timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)) as signed)")
-                .fetch_one(&mut *connection)
-                .await?;
-        clock::compare(before, now, SystemTime::now(), report);
+        let now = now(&mut connection).await?;
+        clocks::compare(before, now, SystemTime::now(), report);
         report.isolation(&settings.any(["transaction_isolation", "tx_isolation"]).replace('-', " ").to_lowercase());
         durability(&settings, report);
         sessions(&settings, &names.account, report);
         definers(&mut connection, report).await?;
         definer(&mut connection, &settings, report).await
+    }
+
+    async fn now(pool: &MySqlPool) -> Result<i64, sqlx::Error> {
+        now(&mut *pool.acquire().await?).await
     }
 
     async fn planless(pool: &MySqlPool, most: i64) -> Result<Vec<(Option<String>, i64)>, sqlx::Error> {
@@ -43,6 +44,12 @@ impl Examine for MySql {
         .fetch_all(pool)
         .await
     }
+}
+
+async fn now(connection: &mut MySqlConnection) -> Result<i64, sqlx::Error> {
+    sqlx::query_scalar("select cast(timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)) as signed)")
+        .fetch_one(connection)
+        .await
 }
 
 async fn settings(connection: &mut MySqlConnection) -> Result<Settings, sqlx::Error> {

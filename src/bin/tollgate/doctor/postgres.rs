@@ -4,7 +4,7 @@ use sqlx::error::DatabaseError;
 use sqlx::{PgConnection, PgPool, Postgres};
 
 use super::settings::Settings;
-use super::{Examine, Report, clock};
+use super::{Examine, Report, clocks};
 
 impl Examine for Postgres {
     async fn examine(pool: &PgPool, report: &mut Report) -> Result<(), sqlx::Error> {
@@ -14,14 +14,16 @@ impl Examine for Postgres {
         pooler(&mut connection, pool.connect_options().get_port(), report).await?;
         grants(&mut connection, report).await?;
         let before = SystemTime::now();
-        let now = sqlx::query_scalar("select (extract(epoch from clock_timestamp()) * 1000000)::bigint")
-            .fetch_one(&mut *connection)
-            .await?;
-        clock::compare(before, now, SystemTime::now(), report);
+        let now = now(&mut connection).await?;
+        clocks::compare(before, now, SystemTime::now(), report);
         let names = Names::find(&mut connection).await?;
         examine(&settings(&mut connection).await?, &names, report);
         definer(&mut connection, report).await?;
         vacuum(&mut connection, report).await
+    }
+
+    async fn now(pool: &PgPool) -> Result<i64, sqlx::Error> {
+        now(&mut *pool.acquire().await?).await
     }
 
     async fn planless(pool: &PgPool, most: i64) -> Result<Vec<(Option<String>, i64)>, sqlx::Error> {
@@ -35,6 +37,10 @@ impl Examine for Postgres {
         .fetch_all(pool)
         .await
     }
+}
+
+async fn now(connection: &mut PgConnection) -> Result<i64, sqlx::Error> {
+    sqlx::query_scalar("select (extract(epoch from clock_timestamp()) * 1000000)::bigint").fetch_one(connection).await
 }
 
 /// Who we are and where, as statements name it.

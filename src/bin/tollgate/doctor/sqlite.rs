@@ -1,5 +1,6 @@
 use std::time::Instant;
 
+use chrono::Utc;
 use sqlx::{Connection, Sqlite, SqliteConnection, SqlitePool};
 
 use super::{Examine, Report};
@@ -14,6 +15,10 @@ impl Examine for Sqlite {
         busy(&mut connection, report).await?;
         writer(&mut connection, report).await?;
         size(&mut connection, report).await
+    }
+
+    async fn now(_: &SqlitePool) -> Result<i64, sqlx::Error> {
+        Ok(Utc::now().timestamp_micros())
     }
 
     async fn planless(pool: &SqlitePool, most: i64) -> Result<Vec<(Option<String>, i64)>, sqlx::Error> {

@@ -1,3 +1,4 @@
+use chrono::{DateTime, Utc};
 use serde_json::Value;
 use tollgate::{Admin, Explanation, Key, Mode, Origin, WindowLevel};
 
@@ -11,14 +12,19 @@ pub(super) struct Sliding {
 }
 
 impl Sliding {
-    pub(super) async fn find(store: &impl Admin, key: &Key, why: &Explanation) -> anyhow::Result<Option<Self>> {
+    pub(super) async fn find(
+        store: &impl Admin,
+        key: &Key,
+        why: &Explanation,
+        now: DateTime<Utc>,
+    ) -> anyhow::Result<Option<Self>> {
         let Some(level) = store.peek_window(key).await? else { return Ok(None) };
         if why.mode_from != Some(Origin::Plan) {
             return Ok(Some(Self { level, mode: why.mode }));
         }
         // Windows have no plans.
         let all = store.mode().await?;
-        Ok(Some(Self { level, mode: if times::is_over(&all) { Mode::Enforce } else { all.mode } }))
+        Ok(Some(Self { level, mode: if times::is_over(&all, now) { Mode::Enforce } else { all.mode } }))
     }
 
     pub(super) fn counted(&self) -> String {

@@ -1,0 +1,54 @@
+//! The clock that says what is over: the server's; with SQLite, this host's.
+
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use sqlx::Pool;
+
+use crate::answer::within_patience;
+use crate::doctor::Examine;
+use crate::exit::{Refusal, chain};
+use crate::times;
+
+pub(crate) async fn now<DB: Examine>(pool: &Pool<DB>) -> anyhow::Result<DateTime<Utc>> {
+    let asked = within_patience(DB::now(pool)).await;
+    let now = asked.map(DateTime::from_timestamp_micros).map_err(|error| match error.downcast::<Refusal>() {
+        Ok(refusal) => refusal,
+        Err(error) => Refusal::database(chain(&error), "`tollgate doctor` looks for what is wrong"),
+    })?;
+    Ok(now.ok_or_else(|| Refusal::database("the server's clock is set to no time", "set it"))?)
+}
+
+/// So long from now, if an end is wanted.
+pub(crate) fn end(lasting: Option<Duration>, now: DateTime<Utc>) -> anyhow::Result<Option<DateTime<Utc>>> {
+    lasting.map(|span| end_by(span, now, Utc::now())).transpose()
+}
+
+/// The library refuses what is over by this host's clock already, whatever the server's says.
+fn end_by(span: Duration, now: DateTime<Utc>, host: DateTime<Utc>) -> anyhow::Result<DateTime<Utc>> {
+    let (end, ahead) = (times::after(span, now)?, host - now);
+    if end <= host && ahead > TOLERABLE {
+        let ahead = times::span(ahead.to_std().unwrap_or_default());
+        let message = format!("this host's clock is {ahead} ahead of the server's: an end that soon is past for it");
+        return Err(Refusal::arguments(message, "set this host's clock right, or give --for more than that").into());
+    }
+    Ok(end)
+}
+
+const TOLERABLE: TimeDelta = TimeDelta::seconds(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_is_so_long_from_the_servers_time_unless_it_is_past_for_this_host() {
+        let (minute, server) = (Duration::from_secs(60), DateTime::UNIX_EPOCH);
+        let end = |ahead| end_by(5 * minute, server, server + TimeDelta::minutes(ahead));
+        for ahead in [-6, 0, 4] {
+            assert_eq!(end(ahead).expect("an end"), server + 5 * minute, "{ahead} min ahead");
+        }
+        let error = end(6).expect_err("it is past").to_string();
+        assert_eq!(error, "this host's clock is 6 min ahead of the server's: an end that soon is past for it");
+    }
+}
