@@ -1,6 +1,9 @@
 //! What `tollgate doctor` finds.
 
+use std::process::Stdio;
+
 use serde_json::Value;
+use sqlx::{Connection, PgConnection};
 
 use crate::command::{Ran, SECRET, tollgate};
 use crate::databases::{Database, EACH, Engine};
@@ -21,6 +24,30 @@ fn a_database_that_is_ready_has_no_failure() {
         }
         assert_eq!(status(&report, "pooler") == "ok", engine == Engine::PgBouncer, "{engine:?}: {report:#}");
     }
+}
+
+#[test]
+fn a_table_that_somebody_keeps_locked_holds_nobody_up_for_ever() {
+    let database = Database::migrated(Engine::Postgres);
+    database.run(&["plan", "set", "free", "--quota", "5/h"]).ended(0);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let mut connection = runtime.block_on(PgConnection::connect(&database.url)).expect("it connects");
+    let lock =
+        sqlx::raw_sql("begin; lock table tollgate.token_buckets in access exclusive mode").execute(&mut connection);
+    runtime.block_on(lock).expect("it is locked");
+    // Both at once, as each waits for as long as it has patience.
+    let ran = [&["doctor"][..], &["plan", "delete", "free"]].map(|arguments| {
+        let mut command = database.command(arguments);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
+    });
+    let [report, deleted] = ran.map(|child| Ran::new(child.wait_with_output().expect("it ends")));
+    report.ended(1).says(&[
+        "ok    connection",
+        "ok    schema",
+        "no answer within 10s: is a table locked?",
+        "→ look on the server",
+    ]);
+    deleted.ended(0).says(&["plan free: deleted; it was 5/h"]);
 }
 
 #[test]

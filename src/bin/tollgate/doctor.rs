@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 use sqlx::{Connection, Pool};
 use tollgate::{Admin, Error, Migrate, Mode, SqlStore, migrations, pending_migrations};
 
-use crate::output::counted;
+use crate::answer::within_patience;
+use crate::output::{counted, progress};
 use crate::{clock, exit, migrate, times};
 
 mod clocks;
@@ -47,20 +48,29 @@ impl Args {
     pub(crate) async fn run<DB: Migrate + Examine>(self, store: &SqlStore<DB>) -> anyhow::Result<ExitCode> {
         let mut report = Report::default();
         let pool = store.pool();
-        connection(pool, &mut report).await?;
-        let is_migrated = schema(pool, &mut report).await;
-        if let Err(error) = DB::examine(pool, &mut report).await {
-            report.warn(
-                "checks",
-                format!("not all could be made: {}", exit::words(&error)),
-                "repeat it as the owner of the schema",
-            );
+        let bar = progress("checking");
+        if let Err(error) = within_patience(connection(pool, &mut report)).await {
+            bar.finish_and_clear();
+            return self.unreachable::<DB>(&error);
         }
+        let is_migrated = schema(pool, &mut report).await;
+        match within_patience(DB::examine(pool, &mut report)).await {
+            Ok(()) => {}
+            Err(error) if error.is::<exit::Refusal>() => report.failed("checks", &error, ""),
+            Err(error) => report.warn(
+                "checks",
+                format!("not all could be made: {}", exit::chain(&error)),
+                "repeat it as the owner of the schema",
+            ),
+        }
+        bar.finish_and_clear();
         if is_migrated {
             mode(store, &mut report).await;
-            // Only operators may look, here too.
-            if let Ok(planless) = Planless::find(pool).await {
-                planless.tell(&mut report);
+            match Planless::find(pool).await {
+                Ok(planless) => planless.tell(&mut report),
+                Err(error) if error.is::<exit::Refusal>() => report.failed("plans", &error, ""),
+                // Only operators may look, here too.
+                Err(_) => {}
             }
         }
         report.say(self.json)?;
@@ -96,13 +106,14 @@ async fn connection<DB: sqlx::Database>(pool: &Pool<DB>, report: &mut Report) ->
 
 /// Whether everything is there.
 async fn schema<DB: Migrate>(pool: &Pool<DB>, report: &mut Report) -> bool {
-    match pending_migrations(pool).await {
-        Ok(pending) if pending.is_empty() => match migrate::version(pool).await {
+    let pending = within_patience(pending_migrations(pool)).await;
+    match pending.map_err(anyhow::Error::downcast) {
+        Ok(pending) if pending.is_empty() => match within_patience(migrate::version(pool)).await {
             Ok(version) => {
                 report.ok("schema", version);
                 return true;
             }
-            Err(error) => report.fail("schema", exit::chain(&error.into()), "see the server's log"),
+            Err(error) => report.failed("schema", &error, LOG),
         },
         Ok(pending) if pending.len() == migrations::<DB>().len() => {
             report.fail("schema", "not there", "make it: `tollgate migrate`");
@@ -112,18 +123,19 @@ async fn schema<DB: Migrate>(pool: &Pool<DB>, report: &mut Report) -> bool {
             let advice = "run `tollgate migrate`, or your tool with the files of `tollgate migrate --print`";
             report.fail("schema", format!("pending: {pending}"), advice);
         }
-        Err(Error::NewerSchema { found, known }) => report.fail(
+        Err(Ok(Error::NewerSchema { found, known })) => report.fail(
             "schema",
             format!("version {found}, which no longer has what this program, that knows {known}, needs"),
             exit::UPDATE,
         ),
-        Err(Error::NotPermitted(cause)) if exit::is_file(&*cause) => {
+        Err(Ok(Error::NotPermitted(cause))) if exit::is_file(&*cause) => {
             report.fail("schema", exit::words(&*cause), exit::READ_ONLY);
         }
-        Err(Error::NotPermitted(_)) => {
+        Err(Ok(Error::NotPermitted(_))) => {
             report.fail("schema", "this role may not look", exit::GRANT);
         }
-        Err(error) => report.fail("schema", exit::chain(&error.into()), "see the server's log"),
+        Err(Ok(error)) => report.failed("schema", &error.into(), LOG),
+        Err(Err(error)) => report.failed("schema", &error, LOG),
     }
     false
 }
@@ -140,6 +152,8 @@ async fn mode<DB: Migrate + Examine>(store: &SqlStore<DB>, report: &mut Report) 
         Err(_) => {}
     }
 }
+
+const LOG: &str = "see the server's log";
 
 /// More than within one region.
 const FAR: Duration = Duration::from_millis(10);

@@ -110,7 +110,7 @@ async fn delete<DB: Migrate + Examine>(store: &SqlStore<DB>, name: &Key) -> anyh
     }
     let quota = was.quota.to_string();
     say(format!("plan {}: deleted; it was {quota}", plain(name.as_str())))?;
-    // It is done, whether or not this role may count.
+    // It is done, whether or not this role may count, or is answered in time.
     let planless = Planless::find(store.pool()).await.ok();
     if let Some(left) = planless.and_then(|planless| planless.of_deleted(name.as_str(), &quota)) {
         say(left)?;

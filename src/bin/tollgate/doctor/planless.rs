@@ -1,6 +1,7 @@
 use sqlx::Pool;
 
 use super::{Examine, Report};
+use crate::answer::within_patience;
 use crate::output::{counted, operand, plain, progress, quoted};
 
 /// How many buckets follow which plan that is not there: each request for one of them fails that names no other terms.
@@ -12,9 +13,9 @@ pub(crate) struct Planless {
 
 impl Planless {
     /// Looks at so many buckets at most: nobody who asks in an emergency waits for a whole large table to be read.
-    pub(crate) async fn find<DB: Examine>(pool: &Pool<DB>) -> Result<Self, sqlx::Error> {
+    pub(crate) async fn find<DB: Examine>(pool: &Pool<DB>) -> anyhow::Result<Self> {
         let bar = progress("looking for buckets whose plan is not there");
-        let counts = DB::planless(pool, MOST_BUCKETS).await;
+        let counts = within_patience(DB::planless(pool, MOST_BUCKETS)).await;
         bar.finish_and_clear();
         let counts = counts?;
         Ok(Self::of(counts.into_iter().map(|(plan, buckets)| (plan, u64::try_from(buckets).unwrap_or(0))).collect()))

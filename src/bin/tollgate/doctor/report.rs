@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::exit::{GRANT, Refusal};
+use crate::exit::{GRANT, Refusal, chain};
 use crate::output::{GREEN, RED, YELLOW, plain, say, say_json};
 use crate::redact::redact;
 
@@ -37,6 +37,12 @@ impl Report {
     /// Something without which limits do not work.
     pub(crate) fn fail(&mut self, name: &'static str, found: impl Into<String>, advice: impl Into<String>) {
         self.add(name, Status::Fail, found, advice);
+    }
+
+    /// An error, with what to do about it if it says nothing of that itself.
+    pub(super) fn failed(&mut self, name: &'static str, error: &anyhow::Error, otherwise: &str) {
+        let hint = error.downcast_ref::<Refusal>().map_or(otherwise, |refusal| &refusal.hint);
+        self.fail(name, chain(error), hint);
     }
 
     /// What the role may do, by the routines that it may not call: those for taking tokens, and those that a limiter calls
