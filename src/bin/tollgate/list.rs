@@ -154,14 +154,14 @@ async fn in_key_order<L: Level, P: AsyncFn(Option<&Key>, u32) -> Result<Vec<L>, 
         levels.truncate(limit);
         if is_more || levels.len() >= PAGE as usize {
             limit -= levels.len();
-            let is_read = reader.aside(|| out.write(&levels))?;
+            let is_read = reader.aside(is_more, || out.write(&levels))?;
             if is_more || !is_read {
                 return Ok(is_more && is_read);
             }
             levels.clear();
         }
     }
-    reader.aside(|| out.write(&levels))?;
+    reader.aside(true, || out.write(&levels))?;
     Ok(false)
 }
 

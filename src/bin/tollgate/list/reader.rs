@@ -44,14 +44,20 @@ impl<'a, L: Level, P: AsyncFn(Option<&Key>, u32) -> Result<Vec<L>, Error>> Reade
 }
 
 impl<L, P> Reader<'_, L, P> {
-    /// Does something while nothing is drawn where it might write.
-    pub(super) fn aside<T>(&self, act: impl FnOnce() -> T) -> T {
+    /// Does something while nothing is drawn where it might write, nor after it if nothing more is read.
+    pub(super) fn aside<T>(&self, is_last: bool, act: impl FnOnce() -> T) -> T {
+        if is_last || self.is_done {
+            self.bar.finish_and_clear();
+            return act();
+        }
         self.bar.suspend(act)
     }
 }
 
 impl<L, P> Drop for Reader<'_, L, P> {
     fn drop(&mut self) {
-        self.bar.finish_and_clear();
+        if !self.bar.is_finished() {
+            self.bar.finish_and_clear();
+        }
     }
 }
