@@ -20,7 +20,9 @@ impl<T: Send + 'static> Handover<T> {
 
     /// Of which somebody waits for the task, but not for a caller who does not poll it any more.
     pub(crate) fn tracked(future: impl Future<Output = T> + Send + 'static, tasks: &TaskTracker) -> Self {
-        Self { future: Some(Box::pin(future)), tasks: Some(tasks.clone()) }
+        let mut handover = Self::new(future);
+        handover.tasks = Some(tasks.clone());
+        handover
     }
 }
 

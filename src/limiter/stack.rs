@@ -61,7 +61,7 @@ impl<S: Store> Stack<S> {
         Self { store, deadline, tasks, asked }
     }
 
-    /// Says what is left to be told, gives back what was taken ahead, and says how many tokens that is; then waits for what is
+    /// Gives back what was taken ahead, and says how many tokens that is; tells what is left to be told, and waits for what is
     /// under way.
     pub(super) async fn close(&self, telling: impl Future<Output = ()>) -> Result<u64, Error> {
         let leased = match &self.asked {
@@ -80,16 +80,15 @@ impl<S: Store> Stack<S> {
         };
         hand_over();
         let latest = Instant::now() + LONGEST_CLOSE;
-        let giving_back = async {
-            match lease {
-                Some(lease) => {
-                    let given_back = timeout_at(latest, lease.close()).await;
-                    given_back.unwrap_or(Err(Error::DeadlineExceeded(LONGEST_CLOSE)))
-                }
-                None => Ok(0),
+        let given_back = match lease {
+            Some(lease) => {
+                let given_back = timeout_at(latest, lease.close()).await;
+                given_back.unwrap_or(Err(Error::DeadlineExceeded(LONGEST_CLOSE)))
             }
+            None => Ok(0),
         };
-        let (_told, given_back) = tokio::join!(timeout_at(latest, telling), giving_back);
+        // What may be lost comes after what costs tokens.
+        let _told = timeout_at(latest, telling).await;
         hand_over();
         self.tasks.close();
         // Who goes on asking does not keep it waiting for ever.
