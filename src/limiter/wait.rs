@@ -260,10 +260,14 @@ const LONGEST_GIVING_BACK: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
+    use std::future::pending;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::task::{Context, Waker};
+
     use tokio::runtime::Builder;
 
     use super::*;
-    use crate::{Coalesce, Limiter, MemoryStore};
+    use crate::{Adjusted, Adjustment, Coalesce, Limiter, MemoryStore, TakeError};
 
     #[test]
     fn a_runtime_that_ends_leaves_no_lane_behind() -> Result<(), Error> {
@@ -280,18 +284,49 @@ mod tests {
         Ok(())
     }
 
-    /// One that hangs is found by the runner.
-    #[test]
-    fn a_runtime_of_many_threads_ends_while_others_wait() -> Result<(), Error> {
-        let limiter = Limiter::new(Coalesce::new(MemoryStore::new()), "1000/s burst 1")?;
-        for _ in 0..100 {
-            let runtime = Builder::new_multi_thread().worker_threads(4).enable_all().build().expect("a runtime");
-            for number in 0..100 {
-                let limiter = limiter.clone();
-                runtime.spawn(async move { drop(limiter.wait(format!("user:{}", number % 30)).await) });
-            }
-            runtime.block_on(async { sleep_until(Instant::now() + Duration::from_millis(2)).await });
+    /// A store whose thread stands still until it is let go on.
+    struct Still {
+        memory: MemoryStore,
+        asked: Sender<()>,
+        go_on: Mutex<Receiver<()>>,
+    }
+
+    impl Store for Still {
+        async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+            self.asked.send(()).expect("the test waits for it");
+            self.go_on.lock().recv().expect("the test lets it go on");
+            self.memory.take(takes).await
         }
-        Ok(())
+
+        async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+            self.memory.adjust(adjustments).await
+        }
+    }
+
+    #[test]
+    fn who_asks_for_others_while_its_runtime_ends_keeps_no_lock() -> Result<(), Error> {
+        let ((asked, is_asked), (go_on, goes_on)) = (channel(), channel());
+        let store = Still { memory: MemoryStore::new(), asked, go_on: Mutex::new(goes_on) };
+        let limiter = Limiter::builder(store).without_coalescing().build("1/h")?;
+        let _ = limiter.store().memory.decide(&limiter.request("a")?)?;
+        let alone = Arc::strong_count(&limiter.lanes);
+        let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+        let within = runtime.enter();
+        let mut waits = Box::pin(limiter.wait_n("a", 1, Duration::from_hours(2)));
+        assert!(waits.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        is_asked.recv().expect("it asks");
+        let handle = runtime.handle().clone();
+        drop(within);
+        runtime.shutdown_background();
+        // No task is begun there any more.
+        while !handle.spawn(pending::<()>()).is_finished() {}
+        go_on.send(()).expect("it waits");
+        for _ in 0..1000 {
+            if Arc::strong_count(&limiter.lanes) == alone {
+                return Ok(());
+            }
+            std::thread::sleep(SOON);
+        }
+        panic!("it never ends");
     }
 }
