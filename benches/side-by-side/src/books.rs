@@ -3,7 +3,7 @@ use anyhow::ensure;
 /// What callers know of the tokens that they asked for, to be compared with what the store has debited: a window tells
 /// nothing where buckets are never empty.
 ///
-/// Only tollgate's tables keep such a book. Redis's script stores when a bucket is full, and no count.
+/// tollgate's tables keep such a book, and what Redis's script stores tells as much: when a bucket is full again.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Books {
     /// Tokens that they were granted.

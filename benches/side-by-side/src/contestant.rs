@@ -137,6 +137,7 @@ fn kinds(workload: &str) -> &'static [Kind] {
         "http" | "http_hot" | "http_zipf" => &[Redis, Unlimited, Governor, Memory, Leased, Tollgate],
         "http_attack" => &[Redis, Governor, Memory, Tollgate],
         "low_load" => &[Redis, Tollgate, Uncoalesced],
+        "first_use" => &[Redis, RedisPipelined, Tollgate, BareBatches],
         "five_limits" => &[Redis, RedisPipelined, Tollgate, BareBatches, AnsweredBatches],
         _ => &[Redis, RedisPipelined, Tollgate, Bare, BareBatches],
     }

@@ -6,6 +6,7 @@ use anyhow::Context;
 use hdrhistogram::Histogram;
 use tokio::task::{JoinSet, spawn_blocking, yield_now};
 
+use crate::checker::Call;
 use crate::cpu;
 use crate::peer::Peer;
 use crate::sample::{Sample, histogram};
@@ -23,14 +24,17 @@ pub(crate) struct Plan {
     pub(crate) keys: u32,
     /// Whose processor time counts as the server's.
     pub(crate) server: Option<u32>,
+    /// Whether each grant is noted with its time, for every window to be looked at.
+    pub(crate) noted: bool,
 }
 
 /// Asks in a closed loop: each task asks again when it has its answer. What is decided during the warm-up is checked, but
 /// not counted.
 pub(crate) async fn drive<P: Peer>(peer: Arc<P>, plan: Plan) -> anyhow::Result<Sample> {
     let tally = Arc::new(Tally::new(plan.keys, thread::available_parallelism()?.get()));
-    let from = Instant::now() + plan.warm_up;
-    let window = Window { from, to: from + plan.time };
+    let start = Instant::now();
+    let from = start + plan.warm_up;
+    let window = Window { start, from, to: from + plan.time, noted: plan.noted };
     let mut tasks = JoinSet::new();
     for task in 0..plan.tasks {
         let at = task * plan.sequence.len() / plan.tasks;
@@ -51,6 +55,9 @@ pub(crate) async fn drive<P: Peer>(peer: Arc<P>, plan: Plan) -> anyhow::Result<S
         sample.decisions += task.latencies.len();
         sample.granted += task.granted;
         sample.denied += task.denied;
+        for (key, call) in task.calls {
+            sample.calls.entry(key).or_default().push(call);
+        }
         for latency in task.latencies.iter_recorded() {
             *sample.latencies.entry(latency.value_iterated_to()).or_default() += u64::from(latency.count_at_value());
         }
@@ -64,8 +71,18 @@ pub(crate) async fn drive<P: Peer>(peer: Arc<P>, plan: Plan) -> anyhow::Result<S
 /// The time that counts.
 #[derive(Clone, Copy)]
 struct Window {
+    /// When the first questions are asked.
+    start: Instant,
     from: Instant,
     to: Instant,
+    noted: bool,
+}
+
+impl Window {
+    /// In nanoseconds since it all began.
+    fn since(&self, at: Instant) -> anyhow::Result<i64> {
+        Ok(i64::try_from(at.saturating_duration_since(self.start).as_nanos())?)
+    }
 }
 
 /// What one task saw.
@@ -73,6 +90,8 @@ struct Seen {
     latencies: Histogram<u32>,
     granted: u64,
     denied: u64,
+    /// What was granted of which key, if it is noted.
+    calls: Vec<(u32, Call)>,
 }
 
 async fn ask<P: Peer>(
@@ -82,17 +101,22 @@ async fn ask<P: Peer>(
     window: Window,
     tally: Arc<Tally>,
 ) -> anyhow::Result<Seen> {
-    let mut seen = Seen { latencies: histogram(), granted: 0, denied: 0 };
+    let mut seen = Seen { latencies: histogram(), granted: 0, denied: 0, calls: Vec::new() };
     let mut asked = Instant::now();
     for (count, &key) in (1_u64..).zip(sequence.iter().cycle().skip(at)) {
-        if peer.ask(key).await? {
+        let granted = peer.ask(key).await?;
+        // One reading of the clock per decision: the end of one is the beginning of the next.
+        let answered = Instant::now();
+        if granted {
             seen.granted += 1;
             tally.count(key);
+            if window.noted {
+                let (sent, done) = (window.since(asked)?, window.since(answered)?);
+                seen.calls.push((key, Call { sent, done, at: None, cost: 1, granted }));
+            }
         } else {
             seen.denied += 1;
         }
-        // One reading of the clock per decision: the end of one is the beginning of the next.
-        let answered = Instant::now();
         if answered >= window.from && answered < window.to {
             let latency = u64::try_from((answered - asked).as_nanos())?;
             seen.latencies.saturating_record(latency);

@@ -86,8 +86,14 @@ pub(crate) struct Row {
 }
 
 impl Row {
+    /// Whether no repeat broke the rules: if one did, none of the figures counts.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.repeats.iter().all(|figures| figures.fault.is_none())
+    }
+
+    /// 0 if a repeat broke the rules.
     pub(crate) fn median(&self, of: impl Fn(&Figures) -> f64) -> f64 {
-        median(self.repeats.iter().map(of))
+        if self.is_sound() { median(self.repeats.iter().map(of)) } else { 0.0 }
     }
 
     /// Where it is known.
@@ -103,13 +109,19 @@ impl Row {
     }
 
     /// How many times as many decisions a second it makes as another, repeat by repeat: what slows a whole repeat does not
-    /// count.
+    /// count. 0 if it broke the rules in any of them, and nothing if the other did.
     pub(crate) fn ratio(&self, to: &Self) -> Option<f64> {
         self.ratio_of(to, |figures| figures.per_second)
     }
 
     /// The same of another figure.
     pub(crate) fn ratio_of(&self, to: &Self, of: impl Fn(&Figures) -> f64) -> Option<f64> {
+        if !to.is_sound() {
+            return None;
+        }
+        if !self.is_sound() {
+            return Some(0.0);
+        }
         let pairs = self.repeats.iter().zip(&to.repeats).filter(|(_, to)| of(to) > 0.0);
         let ratios: Vec<f64> = pairs.map(|(this, to)| of(this) / of(to)).collect();
         (!ratios.is_empty()).then(|| median(ratios.into_iter()))
@@ -162,5 +174,33 @@ pub(crate) fn median(figures: impl Iterator<Item = f64>) -> f64 {
         0 => 0.0,
         even if even % 2 == 0 => f64::midpoint(figures[even / 2 - 1], figures[even / 2]),
         odd => figures[odd / 2],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(speeds: [f64; 5], fault: bool) -> Row {
+        let mut repeats: Vec<Figures> =
+            speeds.iter().map(|&per_second| Figures { per_second, ..Figures::default() }).collect();
+        if fault {
+            repeats[2] = Figures::fault("over-granted".to_owned());
+        }
+        Row { contestant: "tollgate@postgres".to_owned(), tasks: 256, repeats }
+    }
+
+    #[test]
+    fn a_ratio_is_the_median_of_those_of_the_repeats() {
+        let (ours, redis) = (row([10.0, 2.0, 30.0, 4.0, 5.0], false), row([1.0, 1.0, 10.0, 1.0, 10.0], false));
+        assert_eq!(ours.ratio(&redis), Some(3.0));
+    }
+
+    #[test]
+    fn one_repeat_that_broke_the_rules_does_not_hide_behind_the_others() {
+        let (broken, sound) = (row([10.0; 5], true), row([1.0; 5], false));
+        assert_eq!(broken.ratio(&sound), Some(0.0));
+        assert!(broken.median(|figures| figures.per_second) < 0.1);
+        assert_eq!(sound.ratio(&broken), None, "nothing is as fast as what did not keep to the rules");
     }
 }

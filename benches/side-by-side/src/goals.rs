@@ -65,7 +65,7 @@ const SERVERS: &[Server] = &[Postgres, Postgres15, Mysql, Mariadb];
 const POSTGRES: &[Server] = &[Postgres];
 const NONE: &[Server] = &[];
 
-pub(crate) static GOALS: [Goal; 40] = [
+pub(crate) static GOALS: [Goal; 41] = [
     goal("uniform", "tollgate", OTHERS, Speed("redis"), Some(256), AtLeast(2.0)),
     goal("uniform", "tollgate", OTHERS, P99("redis"), Some(256), AtMost(1.0)),
     goal("uniform", "tollgate", MYSQL, Speed("redis"), Some(256), AtLeast(1.0)),
@@ -83,6 +83,7 @@ pub(crate) static GOALS: [Goal; 40] = [
     goal("leased", "tollgate-leased", ALL, Speed("governor"), None, AtLeast(0.5)),
     goal("five_limits", "tollgate", ALL, Speed("redis"), None, AtLeast(2.0)),
     goal("five_limits", "tollgate", ALL, SlowerThan("uniform"), None, AtMost(1.5)),
+    goal("first_use", "tollgate", ALL, SlowerThan("uniform"), None, AtMost(1.0)),
     goal("low_load", "tollgate", ALL, P50("tollgate-uncoalesced"), Some(1), AtMost(1.05)),
     goal("low_load", "tollgate", ALL, P50("tollgate-uncoalesced"), Some(4), AtMost(1.05)),
     goal("processes", "tollgate", ALL, Speed("redis"), None, AtLeast(1.0)),

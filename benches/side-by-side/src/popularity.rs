@@ -7,6 +7,8 @@ pub(crate) enum Popularity {
     One,
     /// Every other time the first, otherwise any.
     HalfOne,
+    /// Each once, in no order.
+    Each,
 }
 
 impl Popularity {
@@ -17,6 +19,11 @@ impl Popularity {
         match self {
             Self::One => vec![0; 1024],
             Self::Uniform => (0..DRAWN).map(|_| random.u32(0..keys)).collect(),
+            Self::Each => {
+                let mut order: Vec<u32> = (0..keys).collect();
+                random.shuffle(&mut order);
+                order
+            }
             Self::HalfOne => (0..DRAWN).map(|nth| if nth % 2 == 0 { 0 } else { random.u32(0..keys) }).collect(),
             Self::Zipf => {
                 let mut sum = 0.0;

@@ -134,6 +134,7 @@ pub(crate) async fn work(job: &str) -> anyhow::Result<()> {
         sequence: workload.popularity.draw(scene.keys(), std::process::id().into()).into(),
         keys: scene.keys(),
         server: None,
+        noted: false,
     };
     println!("ready");
     stdout().flush()?;

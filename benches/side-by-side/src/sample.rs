@@ -4,6 +4,8 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
+use crate::checker::Call;
+
 /// What one process saw of one measurement. It is also what worker processes print.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Sample {
@@ -24,6 +26,9 @@ pub(crate) struct Sample {
     pub(crate) server: Option<f64>,
     /// What was granted of each key from the first question to the last answer.
     pub(crate) grants: BTreeMap<u32, u64>,
+    /// The same with their times, where they are noted: in one process.
+    #[serde(skip)]
+    pub(crate) calls: BTreeMap<u32, Vec<Call>>,
 }
 
 impl Sample {

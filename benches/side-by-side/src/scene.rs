@@ -24,6 +24,12 @@ impl Scene {
         Self { workload, processes: workload.processes, run: run.to_owned(), names }
     }
 
+    /// The same about other keys, as many.
+    pub(crate) fn renewed(&self, nth: u64) -> Self {
+        let prefix = self.prefix();
+        Self { names: (0..self.names.len()).map(|key| format!("{prefix}{nth}:{key}")).collect(), ..self.clone() }
+    }
+
     pub(crate) fn keys(&self) -> u32 {
         u32::try_from(self.names.len()).unwrap_or(u32::MAX)
     }

@@ -59,6 +59,7 @@ pub(crate) async fn measure(arguments: &Arguments, run: &str) -> anyhow::Result<
         sequence: STEADY.popularity.draw(scene.keys(), 0).into(),
         keys: scene.keys(),
         server: Server::Postgres.pid(),
+        noted: false,
     };
     let (start, mut done) = (Instant::now(), Vec::new());
     let (debited, mut books) = (Postgres::debited(&watch, &scene.prefix()).await?, Books::default());
@@ -66,7 +67,7 @@ pub(crate) async fn measure(arguments: &Arguments, run: &str) -> anyhow::Result<
     while done.len() < stretches {
         let begun = Instant::now();
         let sample = opened.measure(plan.clone()).await?;
-        check(&STEADY, &sample, begun.elapsed())?;
+        check(ours, &STEADY, &sample, begun.elapsed())?;
         books.granted += sample.granted;
         let table = Seen::read(&watch).await?;
         #[expect(clippy::cast_precision_loss, reason = "a figure is no more precise")]

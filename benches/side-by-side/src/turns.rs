@@ -10,12 +10,13 @@ use crate::contestant::{Contestant, Kind};
 use crate::drive::Plan;
 use crate::engine::Written;
 use crate::figures::{Figures, Measured, Row};
+use crate::peers::redis;
 use crate::popularity::Popularity;
 use crate::processes::Driver;
 use crate::scene::Scene;
 use crate::server::Server;
 use crate::venues::Venues;
-use crate::workload::Workload;
+use crate::workload::{Expect, Workload};
 
 /// Lets the contestants of each workload take turns.
 pub(crate) struct Turns<'a> {
@@ -76,10 +77,12 @@ impl<'a> Turns<'a> {
     /// Makes the buckets that it needs and that are not there yet.
     pub(crate) async fn load(&mut self, contestant: Contestant, scene: &Scene) -> anyhow::Result<()> {
         let (contestant, buckets) = (contestant.owner(), scene.workload.terms.name);
-        let made = self.loaded.get(&(contestant, buckets)).copied().unwrap_or(0);
-        if made < scene.keys() {
+        let made = self.loaded.get(&(contestant, buckets)).copied();
+        if made.is_none_or(|made| made < scene.keys()) {
             eprintln!("{}: making the buckets of {contestant}", scene.workload.name);
-            contestant.load(scene, made).await?;
+            // Those that are to be met for the first time are not made; but what they are made in is.
+            let there = if scene.workload.terms.first_use() { scene.keys() } else { 0 };
+            contestant.load(scene, made.unwrap_or(there)).await?;
             self.loaded.insert((contestant, buckets), scene.keys());
         }
         Ok(())
@@ -125,6 +128,7 @@ impl<'a> Turns<'a> {
 
     async fn turn(&self, contestant: Contestant, scene: &Scene, tasks: usize, seed: u64) -> anyhow::Result<Figures> {
         let workload = scene.workload;
+        let scene = &if workload.terms.first_use() { scene.renewed(seed) } else { scene.clone() };
         let server = contestant.server;
         let plan = Plan {
             tasks,
@@ -133,6 +137,7 @@ impl<'a> Turns<'a> {
             sequence: workload.popularity.draw(scene.keys(), seed).into(),
             keys: scene.keys(),
             server: server.and_then(Server::pid),
+            noted: workload.terms.expect == Expect::Both,
         };
         let debited = self.debited(contestant, scene).await?;
         let written = self.written(contestant).await;
@@ -150,7 +155,7 @@ impl<'a> Turns<'a> {
         sleep(Duration::from_millis(30)).await;
         let calls = self.calls(contestant).await.zip(before).map(|(after, before)| after - before);
         let written = self.written(contestant).await.zip(written);
-        check(workload, &sample, elapsed)?;
+        check(contestant, workload, &sample, elapsed)?;
         if let Some((after, before)) = self.debited(contestant, scene).await?.zip(debited) {
             // A request that fails ends the measurement, so nothing is unknown.
             let granted = sample.granted * u64::try_from(workload.limits)?;
@@ -166,6 +171,11 @@ impl<'a> Turns<'a> {
                 if scene.workload.terms.stays() =>
             {
                 Ok(Some(self.venues.debited(server, &scene.prefix()).await?))
+            }
+            Contestant { kind: Kind::Redis | Kind::RedisPipelined, server: Some(server) }
+                if scene.workload.terms.stays() =>
+            {
+                Ok(Some(redis::debited(server, scene).await?))
             }
             _ => Ok(None),
         }

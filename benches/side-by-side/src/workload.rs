@@ -20,6 +20,8 @@ pub(crate) struct Workload {
     pub(crate) durable: bool,
     /// Whether what tollgate keeps in the process may answer. Where not, each denial is the store's.
     pub(crate) denials_cached: bool,
+    /// For how long what is leased at once should last.
+    pub(crate) lease: Duration,
     /// Whether the keys come as requests to an HTTP server that limits them.
     pub(crate) http: bool,
 }
@@ -32,7 +34,7 @@ pub(crate) struct Terms {
     pub(crate) capacity: u64,
     /// In which time a token comes back.
     pub(crate) token: Duration,
-    /// How many tokens are taken when the bucket is made.
+    /// How many tokens are taken when the bucket is made; if none, it is not there before it is asked for.
     pub(crate) used: u64,
     pub(crate) expect: Expect,
     /// How many keys there are, if not as many as the command line says.
@@ -71,6 +73,16 @@ static ATTACKED: Terms = Terms {
     keys: Some(100),
 };
 
+/// So many clients that each comes once, for longer than a measurement lasts.
+static FIRST: Terms = Terms {
+    name: "first",
+    capacity: 10,
+    token: Duration::from_hours(24),
+    used: 0,
+    expect: Expect::Grants,
+    keys: Some(400_000),
+};
+
 /// The popular keys run dry, the others do not: granting too much shows here.
 static SCARCE: Terms = Terms {
     name: "scarce",
@@ -91,16 +103,19 @@ const PLAIN: Workload = Workload {
     tasks: None,
     durable: false,
     denials_cached: true,
+    lease: Duration::from_millis(100),
     http: false,
 };
 
-pub(crate) static WORKLOADS: [Workload; 16] = [
+pub(crate) static WORKLOADS: [Workload; 17] = [
     Workload { name: "uniform", about: "all keys alike, all granted", ..PLAIN },
     Workload { name: "hot", about: "one key, all granted", popularity: Popularity::One, ..PLAIN },
     Workload {
         name: "zipf",
         about: "popularity by Zipf's law, 1.1; all granted",
         popularity: Popularity::Zipf,
+        // So long that the hottest thousand are asked for often enough in it to be leased.
+        lease: Duration::from_secs(1),
         ..PLAIN
     },
     Workload {
@@ -137,6 +152,14 @@ pub(crate) static WORKLOADS: [Workload; 16] = [
         name: "low_load",
         about: "so few tasks that none has to wait for another, all keys alike, all granted",
         tasks: Some(&[1, 4]),
+        ..PLAIN
+    },
+    Workload {
+        name: "first_use",
+        about: "keys that nobody has asked for before, all granted",
+        popularity: Popularity::Each,
+        terms: &FIRST,
+        tasks: Some(&[256]),
         ..PLAIN
     },
     Workload { name: "http", about: "requests to an HTTP server, all keys alike, all granted", http: true, ..PLAIN },
@@ -185,6 +208,11 @@ pub(crate) static STEADY: Workload = Workload {
 };
 
 impl Terms {
+    /// Whether each measurement is about buckets that are not there.
+    pub(crate) fn first_use(&self) -> bool {
+        self.used == 0
+    }
+
     /// Whether the buckets stay as long as a run: those that are full again may be swept, and what they gave is forgotten.
     pub(crate) fn stays(&self) -> bool {
         u128::from(self.used) * self.token.as_nanos() > LONGER_THAN_A_RUN.as_nanos()

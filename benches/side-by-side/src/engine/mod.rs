@@ -29,12 +29,20 @@ pub(crate) trait Engine: Dialect + Migrate + MigrateDatabase {
     /// A statement that does nothing.
     fn one(pool: &Pool<Self>) -> impl Future<Output = sqlx::Result<i32>> + Send;
 
-    /// Makes the rows that [`bare`](Self::bare) changes, and their table if need be.
-    fn make_bare(pool: &Pool<Self>, ids: &[String]) -> impl Future<Output = sqlx::Result<()>> + Send;
+    /// Makes the table of the rows that [`bare`](Self::bare) changes.
+    fn make_bare(pool: &Pool<Self>) -> impl Future<Output = sqlx::Result<()>> + Send;
+
+    /// A statement that adds many such rows, and how many it found or added.
+    fn add_bare(pool: &Pool<Self>, ids: &[&str]) -> impl Future<Output = sqlx::Result<u64>> + Send;
 
     /// Makes buckets like the one of that name, if the server can do so by itself: millions within a minute or two.
     fn make_like(_: &Pool<Self>, _one: &str, _ids: &[String]) -> impl Future<Output = sqlx::Result<bool>> + Send {
         async { Ok(false) }
+    }
+
+    /// Does what the server would do by itself after so many new rows of a table: now, and not while they are measured.
+    fn tidy(_: &Pool<Self>, _table: &str) -> impl Future<Output = sqlx::Result<()>> + Send {
+        async { Ok(()) }
     }
 
     fn version(pool: &Pool<Self>) -> impl Future<Output = sqlx::Result<String>> + Send;

@@ -1,6 +1,6 @@
 use anyhow::Context;
 use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
-use sqlx::{AssertSqlSafe, MySql, MySqlPool, QueryBuilder};
+use sqlx::{AssertSqlSafe, MySql, MySqlPool};
 
 use super::{Engine, PATIENCE};
 
@@ -42,18 +42,17 @@ impl Engine for MySql {
         sqlx::query_scalar("select 1").fetch_one(pool).await
     }
 
-    async fn make_bare(pool: &MySqlPool, ids: &[String]) -> sqlx::Result<()> {
+    async fn make_bare(pool: &MySqlPool) -> sqlx::Result<()> {
         sqlx::raw_sql("create table if not exists bare (id varbinary(255) primary key, n bigint not null)")
             .execute(pool)
-            .await?;
-        for ids in ids.chunks(1000) {
-            let mut insert = QueryBuilder::new("insert into bare (id, n) ");
-            insert.push_values(ids, |mut row, id| {
-                row.push_bind(id).push("0");
-            });
-            insert.build().execute(pool).await?;
-        }
-        Ok(())
+            .await
+            .map(drop)
+    }
+
+    async fn add_bare(pool: &MySqlPool, ids: &[&str]) -> sqlx::Result<u64> {
+        let add =
+            "insert ignore into bare select id, 0 from json_table(?, '$[*]' columns (id varchar(255) path '$')) u";
+        sqlx::query(add).bind(serde_json::json!(ids).to_string()).execute(pool).await.map(|_| ids.len() as u64)
     }
 
     /// Buckets are made one by one; but there are some from now on, for [`answer_many`](Engine::answer_many) to ask.

@@ -1,6 +1,6 @@
 use anyhow::Context;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{PgPool, Postgres};
+use sqlx::{AssertSqlSafe, PgPool, Postgres};
 
 use super::{Engine, PATIENCE, Written};
 
@@ -40,11 +40,18 @@ impl Engine for Postgres {
         sqlx::query_scalar("select 1").fetch_one(pool).await
     }
 
-    async fn make_bare(pool: &PgPool, ids: &[String]) -> sqlx::Result<()> {
-        sqlx::raw_sql(r#"create table if not exists bare (id text collate "C" primary key, n bigint not null)"#)
-            .execute(pool)
-            .await?;
-        sqlx::query("insert into bare select id, 0 from unnest($1) id").bind(ids).execute(pool).await.map(drop)
+    async fn make_bare(pool: &PgPool) -> sqlx::Result<()> {
+        sqlx::raw_sql(BARE).execute(pool).await.map(drop)
+    }
+
+    async fn add_bare(pool: &PgPool, ids: &[&str]) -> sqlx::Result<u64> {
+        let add = "insert into bare select id, 0 from unnest($1) id on conflict do nothing";
+        sqlx::query(add).bind(ids).execute(pool).await.map(|_| ids.len() as u64)
+    }
+
+    async fn tidy(pool: &PgPool, table: &str) -> sqlx::Result<()> {
+        sqlx::raw_sql(AssertSqlSafe(format!("vacuum analyze {table}"))).execute(pool).await?;
+        sqlx::raw_sql("checkpoint").execute(pool).await.map(drop)
     }
 
     async fn make_like(pool: &PgPool, one: &str, ids: &[String]) -> sqlx::Result<bool> {
@@ -61,9 +68,7 @@ impl Engine for Postgres {
             .bind(first + i64::try_from(ids.len()).unwrap_or(i64::MAX) - 1)
             .execute(pool)
             .await?;
-        // Now, and not while it is measured.
-        sqlx::raw_sql("vacuum analyze tollgate.token_buckets").execute(pool).await?;
-        sqlx::raw_sql("checkpoint").execute(pool).await?;
+        Self::tidy(pool, "tollgate.token_buckets").await?;
         Ok(true)
     }
 
@@ -106,6 +111,17 @@ impl Engine for Postgres {
         .await
     }
 }
+
+/// Laid out as buckets are.
+const BARE: &str = r#"
+do $$
+begin
+  execute (
+    select format('create table if not exists bare (id text collate "C" primary key, n bigint not null) with (%s)',
+                  array_to_string(reloptions, ', '))
+      from pg_class where oid = 'tollgate.token_buckets'::regclass);
+end
+$$"#;
 
 const LIKE_ONE: &str = "
 insert into tollgate.token_buckets

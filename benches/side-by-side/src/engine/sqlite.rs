@@ -1,6 +1,6 @@
 use anyhow::Context;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::{QueryBuilder, Sqlite, SqlitePool};
+use sqlx::{Sqlite, SqlitePool};
 
 use super::{Engine, PATIENCE};
 
@@ -43,20 +43,18 @@ impl Engine for Sqlite {
         sqlx::query_scalar("select 1").fetch_one(pool).await
     }
 
-    async fn make_bare(pool: &SqlitePool, ids: &[String]) -> sqlx::Result<()> {
+    async fn make_bare(pool: &SqlitePool) -> sqlx::Result<()> {
         sqlx::raw_sql(
             "create table if not exists bare (id text not null primary key, n integer not null) strict, without rowid",
         )
         .execute(pool)
-        .await?;
-        for ids in ids.chunks(1000) {
-            let mut insert = QueryBuilder::new("insert into bare (id, n) ");
-            insert.push_values(ids, |mut row, id| {
-                row.push_bind(id).push("0");
-            });
-            insert.build().execute(pool).await?;
-        }
-        Ok(())
+        .await
+        .map(drop)
+    }
+
+    async fn add_bare(pool: &SqlitePool, ids: &[&str]) -> sqlx::Result<u64> {
+        let add = "insert into bare select value, 0 from json_each(?) where true on conflict do nothing";
+        sqlx::query(add).bind(serde_json::json!(ids).to_string()).execute(pool).await.map(|_| ids.len() as u64)
     }
 
     async fn version(pool: &SqlitePool) -> sqlx::Result<String> {

@@ -66,7 +66,11 @@ impl Contestant {
     async fn load_sql<E: Engine>(self, server: Server, scene: &Scene, names: &[String]) -> anyhow::Result<()> {
         let pool = E::open(&server.database(&scene.run)?, CONNECTIONS, false).await?;
         if self.owner().kind == Kind::Bare {
-            E::make_bare(&pool, names).await?;
+            E::make_bare(&pool).await?;
+            for names in names.chunks(1000) {
+                E::add_bare(&pool, &names.iter().map(String::as_str).collect::<Vec<_>>()).await?;
+            }
+            E::tidy(&pool, "bare").await?;
         } else if let [first, others @ ..] = names {
             let store = SqlStore::from(pool.clone());
             tollgate::load(&store, scene, std::slice::from_ref(first)).await?;
@@ -81,6 +85,7 @@ impl Contestant {
     async fn open_sql<E: Engine>(self, server: Server, scene: &Scene) -> anyhow::Result<Box<dyn Opened>> {
         let pool = E::open(&server.database(&scene.run)?, CONNECTIONS, scene.workload.durable).await?;
         let touch = match self.kind {
+            Kind::BareBatches if scene.workload.terms.first_use() => Some(Touch::Make),
             Kind::BareBatches => Some(Touch::Write),
             Kind::AnsweredBatches => Some(Touch::WriteAndAnswer),
             Kind::BareReads => Some(Touch::Read),

@@ -1,3 +1,4 @@
+use anyhow::Context;
 use redis::aio::ConnectionManager;
 use redis::{Client, Script};
 
@@ -67,6 +68,19 @@ pub(crate) async fn load(server: Server, scene: &Scene, names: &[String]) -> any
         let () = pipeline.query_async(&mut connection).await?;
     }
     Ok(())
+}
+
+/// How many tokens buckets that are never full have given: each puts off when they are full again by as much.
+pub(crate) async fn debited(server: Server, scene: &Scene) -> anyhow::Result<i64> {
+    let mut connection = connect(server).await?;
+    let mut tokens = 0;
+    for names in scene.names.chunks(1000) {
+        let full_at: Vec<Option<i64>> = redis::cmd("MGET").arg(names).query_async(&mut connection).await?;
+        for full_at in full_at {
+            tokens += full_at.context("a bucket is gone")? / i64::try_from(scene.token_us()?)?;
+        }
+    }
+    Ok(tokens)
 }
 
 /// Removes the buckets of all workloads.

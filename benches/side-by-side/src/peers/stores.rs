@@ -30,6 +30,8 @@ pub(crate) struct Rows<E: Engine> {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Touch {
+    /// Those that nobody has asked for before.
+    Make,
     Write,
     WriteAndAnswer,
     Read,
@@ -44,6 +46,7 @@ impl<E: Engine> Store for Rows<E> {
         let ids: BTreeSet<&str> = takes.iter().flat_map(Take::keys).map(Key::as_str).collect();
         let ids: Vec<&str> = ids.into_iter().collect();
         let found = match self.touch {
+            Touch::Make => E::add_bare(&self.pool, &ids).await,
             Touch::Write => E::bare_many(&self.pool, &ids).await,
             Touch::WriteAndAnswer => E::answer_many(&self.pool, &ids).await,
             Touch::Read => E::read_many(&self.pool, &ids).await,
@@ -52,7 +55,7 @@ impl<E: Engine> Store for Rows<E> {
             return Err(Error::other(sqlx::Error::RowNotFound));
         }
         match self.touch {
-            Touch::Write | Touch::WriteAndAnswer => Nothing.take(takes).await,
+            Touch::Make | Touch::Write | Touch::WriteAndAnswer => Nothing.take(takes).await,
             Touch::Read => Ok(takes.iter().map(|_| Ok(Decision::denial(Duration::from_secs(1)))).collect()),
         }
     }

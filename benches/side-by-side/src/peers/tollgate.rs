@@ -33,7 +33,7 @@ pub(crate) fn limiter<S: Store>(store: S, scene: &Scene, kind: Kind) -> anyhow::
 /// What differs from what users get by themselves.
 fn with<S: Store>(builder: LimiterBuilder<S>, workload: &Workload, kind: Kind) -> LimiterBuilder<S> {
     let builder = match kind {
-        Kind::Leased => builder.lease(LeaseOptions::default()),
+        Kind::Leased => builder.lease(LeaseOptions::default().target(workload.lease)),
         Kind::Uncoalesced => builder.without_coalescing(),
         _ => builder,
     };
@@ -100,7 +100,11 @@ pub(crate) async fn load<S: Store>(store: &S, scene: &Scene, names: &[String]) -
 }
 
 fn rule(terms: &Terms) -> anyhow::Result<Rule> {
-    Ok(Quota::continuous(terms.capacity, terms.token * u32::try_from(terms.capacity)?)?.into())
+    Ok(quota(terms)?.into())
+}
+
+pub(crate) fn quota(terms: &Terms) -> anyhow::Result<Quota> {
+    Ok(Quota::continuous(terms.capacity, terms.token * u32::try_from(terms.capacity)?)?)
 }
 
 fn keys(names: &[String]) -> anyhow::Result<Arc<[Key]>> {

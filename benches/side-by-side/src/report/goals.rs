@@ -61,7 +61,7 @@ impl Run<'_> {
                 let measured = self.workload(goal.workload)?;
                 let row = measured.row(&name, self.tasks(goal, measured))?;
                 // What broke the rules counts nothing, and its latency is no merit.
-                let counts = row.repeats.iter().all(|repeat| repeat.fault.is_none());
+                let counts = row.is_sound();
                 let floor = on.filter(|_| goal.of == "tollgate").and_then(|on| {
                     let row = FLOORS.iter().find_map(|floor| measured.row(&format!("{floor}@{on}"), row.tasks))?;
                     self.figure(figure, measured, row, Some(on))
@@ -82,13 +82,15 @@ impl Run<'_> {
             }
             Figure::SlowerThan(other) => {
                 let other = self.workload(other)?.row(&row.contestant, row.tasks)?;
-                Some(other.median(|repeat| repeat.per_second) / row.median(|repeat| repeat.per_second))
+                let speed = |row: &Row| Some(row.median(|repeat| repeat.per_second)).filter(|&speed| speed > 0.0);
+                Some(speed(other)? / speed(row)?)
             }
             Figure::CallsByTasks => {
                 let calls = |row: &Row| row.median_of(|repeat| Some(repeat.calls? * repeat.per_second));
                 let own = || measured.rows.iter().filter(|other| other.contestant == row.contestant);
                 let (fewest, most) = (own().min_by_key(|row| row.tasks)?, own().max_by_key(|row| row.tasks)?);
-                if most.tasks > fewest.tasks { Some(calls(most)? / calls(fewest)?) } else { None }
+                let sound = most.tasks > fewest.tasks && most.is_sound() && fewest.is_sound();
+                if sound { Some(calls(most)? / calls(fewest)?) } else { None }
             }
             Figure::DenialsPerCall => row.median_of(|repeat| {
                 #[expect(clippy::cast_precision_loss, reason = "a figure is no more precise")]

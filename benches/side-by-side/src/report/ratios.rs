@@ -16,6 +16,9 @@ pub(crate) struct Ratios {
     /// The same at each number of tasks, on PostgreSQL.
     #[serde(rename = "ratios_to_redis_by_tasks")]
     pub(crate) redis_by_tasks: BTreeMap<usize, ByWorkload>,
+    /// How many times as many as Redis as users run it a client makes that merges and pipelines.
+    #[serde(rename = "ratios_of_redis_pipelined")]
+    pub(crate) pipelined: ByWorkload,
     /// To a bare UPDATE on the same engine.
     #[serde(rename = "ratios_to_bare_update")]
     pub(crate) bare_update: BTreeMap<String, ByWorkload>,
@@ -63,8 +66,13 @@ impl Ratios {
                         let ratio = row.ratio(bare);
                         this.bare_update.entry(engine.to_owned()).or_default().insert(workload, ratio);
                     }
-                } else if row.contestant == "tollgate-memory" && row.tasks == tasks {
-                    this.governor.insert(workload, peer("governor").and_then(|peer| row.ratio(peer)));
+                } else if row.tasks == tasks {
+                    let ratio_to = |name: &str| peer(name).and_then(|peer| row.ratio(peer));
+                    match row.contestant.split('@').next() {
+                        Some("tollgate-memory") => drop(this.governor.insert(workload, ratio_to("governor"))),
+                        Some("redis-pipelined") => drop(this.pipelined.insert(workload, ratio_to("redis"))),
+                        _ => {}
+                    }
                 }
             }
         }

@@ -43,15 +43,17 @@ fn headline(text: &mut String, report: &Report) {
     let names: Vec<&str> = engines.keys().map(String::as_str).collect();
     let _ = writeln!(
         text,
-        "Decisions a second, tollgate ÷ the `redis` crate as users run it, {} tasks:\n\n| workload | {} |\n|---|{}",
+        "Decisions a second ÷ the `redis` crate as users run it, {} tasks; tollgate on each engine, and Redis by a client \
+         that merges and pipelines:\n\n| workload | {} | `redis-pipelined` |\n|---|{}",
         report.tasks,
         names.join(" | "),
-        "---|".repeat(names.len())
+        "---|".repeat(names.len() + 1)
     );
     for measured in &report.measured {
         let ratio = |engine: &str| engines.get(engine)?.get(measured.workload).copied().flatten();
         let cells: Vec<String> = names.iter().map(|engine| cell(ratio(engine), 2)).collect();
-        let _ = writeln!(text, "| {} | {} |", measured.workload, cells.join(" | "));
+        let pipelined = report.ratios.pipelined.get(measured.workload).copied().flatten();
+        let _ = writeln!(text, "| {} | {} | {} |", measured.workload, cells.join(" | "), cell(pipelined, 2));
     }
 }
 
