@@ -18,6 +18,7 @@ mod invariants;
 mod keys;
 mod levels;
 mod limits;
+mod locked;
 mod looking;
 mod migrations;
 mod mutants;
@@ -55,6 +56,7 @@ pub fn all() -> Vec<Case> {
         mutants::cases(),
         keys::cases(),
         limits::cases(),
+        locked::cases(),
         looking::cases(),
         migrations::cases(),
         privileges::cases(),

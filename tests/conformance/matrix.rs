@@ -133,6 +133,7 @@ const BENEATH: &[&str] = &[
     "cases::faults::leased",
     "cases::host",
     "cases::levels",
+    "cases::locked",
     "cases::migrations",
     "cases::mutants",
     "cases::privileges",

@@ -1,0 +1,73 @@
+//! Buckets that somebody else's transaction holds, asked for through a limiter: only who asks for them waits.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use tokio::task::JoinSet;
+use tollgate::{Decision, Error, Key, Limiter, Quota, Rule, Store};
+
+use crate::crowd::Crowd;
+use crate::engines::Kind;
+use crate::held::Held;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::rig::Rig;
+
+pub fn cases() -> Vec<Case> {
+    // Who holds a file holds all that is in it.
+    list!(Levels::Pools, Time::Real, |engine| engine.has_sessions && engine.kind != Kind::Sqlite;
+        buckets_that_are_locked_hold_up_no_others_and_are_answered_once_they_are_free)
+    .into()
+}
+
+async fn buckets_that_are_locked_hold_up_no_others_and_are_answered_once_they_are_free(rig: Rig) -> anyhow::Result<()> {
+    let mut keys = Vec::new();
+    for _ in 0..2 + OTHERS {
+        keys.push(rig.bucket(Quota::interval(100, Duration::from_hours(24))?).await?);
+    }
+    let (locked, others) = keys.split_at(2);
+    let mut held = Held::bucket(&rig, &locked[0]).await?;
+    held.take(&rig, &locked[1]).await?;
+
+    let crowd = Crowd::new(&rig, 10).await?;
+    let limiter = Limiter::new(crowd.rig.store().deadline(LONG), Rule::Provisioned)?;
+    let mut behind = JoinSet::new();
+    ask(&mut behind, &limiter, &locked[0]);
+    crowd.wait(&rig, 1).await?;
+    for round in 0..ROUNDS {
+        let mut asked = JoinSet::new();
+        for (place, other) in others.iter().enumerate() {
+            // In the midst of the others, so that it goes in a call with some of them.
+            if place == OTHERS / 2 {
+                ask(&mut behind, &limiter, &locked[1]);
+            }
+            ask(&mut asked, &limiter, other);
+        }
+        while let Some(answered) = asked.join_next().await {
+            ensure!(answered??.is_granted(), "in round {round}");
+        }
+        ensure!(behind.try_join_next().is_none(), "who asked for a bucket that is locked was answered");
+    }
+    held.commit().await?;
+    while let Some(answered) = behind.join_next().await {
+        ensure!(answered??.is_granted());
+    }
+    let mut granted = Vec::new();
+    for key in &keys {
+        granted.push(rig.row(key).await?.map(|row| row.granted));
+    }
+    // One each of the holder's.
+    let mut expected = vec![Some(ROUNDS); 2 + OTHERS];
+    (expected[0], expected[1]) = (Some(2), Some(1 + ROUNDS));
+    assert_eq!(granted, expected);
+    Ok(())
+}
+
+fn ask<S: Store>(callers: &mut JoinSet<Result<Decision, Error>>, limiter: &Limiter<S>, key: &Key) {
+    let (limiter, key) = (limiter.clone(), key.clone());
+    callers.spawn(async move { limiter.allow(&key).await });
+}
+
+const OTHERS: usize = 60;
+const ROUNDS: i64 = 5;
+/// A deadline that is not reached, unless the others wait for what is locked: then it ends them.
+const LONG: Duration = Duration::from_secs(45);
