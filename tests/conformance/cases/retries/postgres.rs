@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::Error;
+use tollgate::{Error, Rule, Store, Take};
 
 use super::{LONG, a_hundred_a_day, is_snapshot, take};
 use crate::engines::Kind;
@@ -14,7 +14,9 @@ use crate::rig::Rig;
 pub fn cases() -> Vec<Case> {
     list!(Levels::Every, Time::Real, |engine| engine.kind == Kind::Postgres;
         a_concurrent_writer_costs_the_higher_levels_a_retry,
+        a_concurrent_writer_costs_a_batch_at_the_higher_levels_a_retry,
         a_failure_at_commit_is_retried,
+        a_failure_of_a_batch_at_commit_is_retried_as_a_whole,
         failures_at_commit_that_stay_end_after_the_attempts,
         failures_at_commit_that_stay_end_by_the_deadline)
     .into()
@@ -46,6 +48,61 @@ async fn a_failure_at_commit_is_retried(rig: Rig) -> anyhow::Result<()> {
     assert!(decision.is_granted());
     assert_eq!((decision.attempts(), decision.remaining()), (3, 99));
     assert_eq!(scratch.rig.row(&key).await?.map(|row| row.granted), Some(1));
+    Ok(())
+}
+
+/// Of equal requests, of others, and of such as name several buckets: each kind is a routine's.
+async fn a_failure_of_a_batch_at_commit_is_retried_as_a_whole(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let rig = &scratch.rig;
+    fail_commits(rig, "2").await?;
+    for kind in 0..3 {
+        rig.pool.run("alter sequence failures restart").await?;
+        let mut keys = Vec::new();
+        for _ in 0..10 {
+            keys.push(rig.bucket(a_hundred_a_day()).await?);
+        }
+        let takes: Vec<Take> = match kind {
+            0 => keys.iter().cloned().map(Take::from).collect(),
+            1 => keys.iter().zip(1..).map(|(key, cost)| Take::from(key.clone()).cost(cost)).collect(),
+            _ => {
+                keys.chunks(2).map(|both| Take::from(both[0].clone()).and(both[1].clone(), Rule::Provisioned)).collect()
+            }
+        };
+        for (take, outcome) in takes.iter().zip(rig.store().take(&takes).await?) {
+            let decision = outcome?;
+            assert_eq!((decision.is_granted(), decision.attempts()), (true, 3), "{take:?}");
+        }
+        for (key, cost) in keys.iter().zip(1..) {
+            assert_eq!(rig.row(key).await?.map(|row| row.granted), Some(if kind == 1 { cost } else { 1 }));
+        }
+    }
+    Ok(())
+}
+
+/// What waits for it may find the lock taken away instead, and is asked again as well.
+async fn a_concurrent_writer_costs_a_batch_at_the_higher_levels_a_retry(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let rig = &scratch.rig;
+    let mut takes = Vec::new();
+    for _ in 0..10 {
+        takes.push(Take::from(rig.bucket(a_hundred_a_day()).await?));
+    }
+    let held = Held::bucket(rig, takes[5].key()).await?;
+    let (store, asked) = (rig.store().deadline(LONG), takes.clone());
+    let taking = tokio::spawn(async move { store.take(&asked).await });
+    held.blocks(rig).await?;
+    held.commit().await?;
+
+    for outcome in taking.await?? {
+        let decision = outcome?;
+        assert!(decision.is_granted());
+        assert!(decision.attempts() > 1 || !is_snapshot(rig.level), "it saw what was written since it began");
+    }
+    for (place, take) in takes.iter().enumerate() {
+        let others = i64::from(place == 5);
+        assert_eq!(rig.row(take.key()).await?.map(|row| row.granted), Some(1 + others), "{place}");
+    }
     Ok(())
 }
 
