@@ -29,6 +29,8 @@ mod process;
 mod server;
 #[path = "kills/stopped.rs"]
 mod stopped;
+#[path = "kills/together.rs"]
+mod together;
 #[path = "kills/worker.rs"]
 mod worker;
 
@@ -43,6 +45,7 @@ use database::{Database, Engine};
 use gate::{Gate, between, written};
 use guard::Guard;
 use server::Server;
+use together::Together;
 use worker::Worker;
 
 fn main() -> anyhow::Result<()> {
@@ -77,8 +80,9 @@ fn main() -> anyhow::Result<()> {
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
-/// One request is held between its id and its debit, another one where it has both, and the others are anywhere. Commits
-/// are as durable as `scripts/servers` has them, and in every other round on the disk when they are answered.
+/// One request is held between its id and its debit, another one where it has both, and the others are anywhere, alone and
+/// in calls for many. Commits are as durable as `scripts/servers` has them, and in every other round on the disk when they
+/// are answered.
 async fn a_request_that_is_killed_with_its_server_pays_once(engine: Engine) -> anyhow::Result<()> {
     let mut server = Server::start(engine).await?;
     let mut database = server.connect().await?;
@@ -86,6 +90,7 @@ async fn a_request_that_is_killed_with_its_server_pays_once(engine: Engine) -> a
     gate::build(&database).await?;
 
     let books = Arc::new(Books::default());
+    let mut cut_off = 0;
     for round in 0..rounds()? {
         if round % 2 == 1 {
             database.commit_to_the_disk().await?;
@@ -93,7 +98,8 @@ async fn a_request_that_is_killed_with_its_server_pays_once(engine: Engine) -> a
         let cuts = [between(&database, round), written(&database, round)];
         let callers = Callers::new(database.clone(), Arc::clone(&books));
         callers.are_answered().await?;
-        let crowd = callers.crowd();
+        let together = Together::new(&database, Arc::clone(&books));
+        let crowd = callers.crowd().into_iter().chain(together.crowd());
         let (mut gates, mut held, mut ids) = (Vec::new(), Vec::new(), Vec::new());
         for (before, cut) in (0..).zip(cuts) {
             let mut gate = Gate::close(&database, cut).await?;
@@ -116,10 +122,13 @@ async fn a_request_that_is_killed_with_its_server_pays_once(engine: Engine) -> a
         for caller in crowd {
             caller.await??;
         }
+        cut_off += together.cut_off();
         server.restart()?;
         database = server.connect().await?;
         audit(&database, &books, &ids).await.with_context(|| format!("round {round}, {cuts:?}"))?;
     }
+    // One or two a round.
+    ensure!(cut_off > 0 || rounds()? < 10, "no call for many was under way when the server died");
     Ok(())
 }
 
@@ -161,8 +170,9 @@ async fn audit(database: &Database, books: &Books, held: &[u128]) -> anyhow::Res
         }
         books.answered(request.id);
     }
-    books.agree_with(&database.found().await?).context("after all had asked again")?;
-    books.end_round();
+    let found = database.found().await?;
+    books.agree_with(&found).context("after all had asked again")?;
+    books.end_round(&found);
     Ok(())
 }
 

@@ -49,6 +49,14 @@ pub struct Books(Mutex<Entries>);
 struct Entries {
     entries: Vec<Entry>,
     rounds_began_at: usize,
+    accounts: BTreeMap<&'static str, Account>,
+}
+
+/// Of a bucket that is asked for without ids: at least so many tokens are gone, and at most so many.
+#[derive(Default)]
+struct Account {
+    least: i64,
+    most: i64,
 }
 
 struct Entry {
@@ -67,20 +75,36 @@ impl Books {
         entry.expect("what is answered was asked").is_answered = true;
     }
 
+    /// What a request without an id may have taken of each of its buckets, and whether it is known to have.
+    pub fn taken(&self, buckets: &[&'static str], cost: i64, is_known: bool) {
+        let mut books = self.lock();
+        for bucket in buckets {
+            let account = books.accounts.entry(bucket).or_default();
+            account.most += cost;
+            account.least += if is_known { cost } else { 0 };
+        }
+    }
+
     pub fn of_this_round(&self) -> Vec<Request> {
         let books = self.lock();
         books.entries[books.rounds_began_at..].iter().map(|entry| entry.request.clone()).collect()
     }
 
-    pub fn end_round(&self) {
+    /// Whoever asked without an id learns from what was found what became of that.
+    pub fn end_round(&self, found: &Found) {
         let mut books = self.lock();
+        for (bucket, account) in &mut books.accounts {
+            let granted = found.granted.get(*bucket).copied().unwrap_or_default();
+            *account = Account { least: granted, most: granted };
+        }
         books.rounds_began_at = books.entries.len();
     }
 
     /// Each answered request is there, any other in all of its buckets or in none, and nothing else.
     pub fn agree_with(&self, found: &Found) -> anyhow::Result<()> {
+        let books = self.lock();
         let mut receipts = 0;
-        for Entry { request, is_answered } in &self.lock().entries {
+        for Entry { request, is_answered } in &books.entries {
             let mut paid = 0;
             for key in &request.keys {
                 if let Some(&cost) = found.receipts.get(&(request.id, key.clone())) {
@@ -98,7 +122,14 @@ impl Books {
         for ((_, key), cost) in &found.receipts {
             *debits.entry(key).or_default() += cost;
         }
+        for (bucket, Account { least, most }) in &books.accounts {
+            let granted = found.granted.get(*bucket).copied().unwrap_or_default();
+            ensure!((*least..=*most).contains(&granted), "{granted} of {bucket} were taken, of {least} to {most}");
+        }
         for (key, granted) in &found.granted {
+            if books.accounts.contains_key(key.as_str()) {
+                continue;
+            }
             let receipts = debits.remove(key.as_str()).unwrap_or_default();
             ensure!(
                 *granted == receipts,

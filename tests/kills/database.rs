@@ -10,7 +10,7 @@ use sqlx::pool::PoolOptions;
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use sqlx::sqlite::{LockedSqliteHandle, SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{Connection, MySqlConnection, MySqlPool, PgConnection, PgPool, Sqlite, SqlitePool};
-use tollgate::{Decision, Error, SqlStore, Store};
+use tollgate::{AnyStore, Decision, Error, SqlStore, Store};
 use uuid::Uuid;
 
 use crate::books::{Found, Request};
@@ -109,6 +109,11 @@ impl Database {
     pub async fn ask(&self, request: &Request) -> Result<Decision, Error> {
         let take = request.take()?;
         Ok(with_pool!(self, pool => SqlStore::from(pool.clone()).take_one(&take).await)??)
+    }
+
+    /// The store, of whatever kind.
+    pub fn store(&self) -> AnyStore {
+        with_pool!(self, pool => AnyStore::new(SqlStore::from(pool.clone())))
     }
 
     /// All buckets and receipts.

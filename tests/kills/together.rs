@@ -1,0 +1,109 @@
+//! Those whose requests go together in calls, with ids and without.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::{bail, ensure};
+use tokio::task::JoinHandle;
+use tollgate::TakeError;
+use tollgate::{Adjusted, Adjustment, AnyStore, Capabilities, Coalesce, Error, Key, Outcome, Quota, Rule, Store, Take};
+
+use crate::books::{Books, Request};
+use crate::database::Database;
+
+pub struct Together {
+    coalesce: Arc<Coalesce<Beneath>>,
+    books: Arc<Books>,
+}
+
+impl Together {
+    pub fn new(database: &Database, books: Arc<Books>) -> Self {
+        let beneath = Beneath { store: database.store(), cut_off: AtomicUsize::new(0) };
+        Self { coalesce: Arc::new(Coalesce::new(beneath)), books }
+    }
+
+    /// Asks on and on, until there is no answer.
+    pub fn crowd(&self) -> Vec<JoinHandle<anyhow::Result<()>>> {
+        let callers = (0..CALLERS).map(|number| {
+            let (coalesce, books) = (Arc::clone(&self.coalesce), Arc::clone(&self.books));
+            tokio::spawn(async move {
+                // Few with ids: each of these asks again later.
+                let has_ids = number % 8 == 0;
+                while if has_ids { once(&coalesce, &books).await? } else { nameless(&coalesce, &books).await? } {}
+                Ok(())
+            })
+        });
+        callers.collect()
+    }
+
+    /// How many calls for many were under way when the database died, and may have been committed or not.
+    pub fn cut_off(&self) -> usize {
+        self.coalesce.store().cut_off.load(Ordering::SeqCst)
+    }
+}
+
+/// Whether there was an answer.
+async fn once(coalesce: &Coalesce<Beneath>, books: &Books) -> anyhow::Result<bool> {
+    let request = Request::new(&[fastrand::choice(WITH_IDS).expect("there are some")]);
+    books.asked(request.clone());
+    let is_answered = is_answered(coalesce.take_one(&request.take()?).await)?;
+    if is_answered {
+        books.answered(request.id);
+        tokio::time::sleep(Duration::from_millis(fastrand::u64(0..3))).await;
+    }
+    Ok(is_answered)
+}
+
+/// The same for a request of one bucket or of two.
+async fn nameless(coalesce: &Coalesce<Beneath>, books: &Books) -> anyhow::Result<bool> {
+    let place = fastrand::usize(1..NAMELESS.len());
+    let buckets = if fastrand::u8(..3) == 0 { &NAMELESS[place - 1..=place] } else { &NAMELESS[place..=place] };
+    let cost = fastrand::u8(1..=3);
+    let rule = Rule::Quota(Quota::once(1_000_000_000)?);
+    let take = Take::from(Key::try_from(buckets[0])?).rule(rule.clone()).cost(cost.into());
+    let take =
+        buckets[1..].iter().try_fold(take, |take, key| Ok::<_, Error>(take.and(Key::try_from(*key)?, rule.clone())))?;
+    let is_answered = is_answered(coalesce.take_one(&take).await)?;
+    books.taken(buckets, cost.into(), is_answered);
+    Ok(is_answered)
+}
+
+fn is_answered(answer: Result<Outcome, Error>) -> anyhow::Result<bool> {
+    match answer {
+        Ok(outcome) => {
+            ensure!(outcome?.is_granted(), "there is enough for all");
+            Ok(true)
+        }
+        Err(Error::Unavailable(_) | Error::NotAsked { .. } | Error::Contended { .. }) => Ok(false),
+        Err(error) if error.is_outcome_unknown() => Ok(false),
+        Err(error) => bail!(error),
+    }
+}
+
+/// The store that calls go to.
+struct Beneath {
+    store: AnyStore,
+    cut_off: AtomicUsize,
+}
+
+impl Store for Beneath {
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
+    }
+
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        let answer = self.store.take(takes).await;
+        let is_cut_off = takes.len() > 1 && answer.as_ref().is_err_and(Error::is_outcome_unknown);
+        self.cut_off.fetch_add(is_cut_off.into(), Ordering::SeqCst);
+        answer
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        self.store.adjust(adjustments).await
+    }
+}
+
+const CALLERS: usize = 32;
+const WITH_IDS: &[&str] = &["together 1", "together 2", "together 3"];
+const NAMELESS: &[&str] = &["nameless 1", "nameless 2", "nameless 3", "nameless 4", "nameless 5", "nameless 6"];
