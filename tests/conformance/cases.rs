@@ -3,6 +3,7 @@
 use crate::matrix::Case;
 
 mod admin;
+mod attack;
 mod batches;
 mod by_hand;
 mod cancellation;
@@ -43,6 +44,7 @@ mod windows;
 pub fn all() -> Vec<Case> {
     [
         admin::cases(),
+        attack::cases(),
         batches::cases(),
         by_hand::cases(),
         cancellation::cases(),

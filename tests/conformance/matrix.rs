@@ -125,6 +125,7 @@ fn named(case: Case, among: &[&str]) -> bool {
 /// has a session of its own.
 const BENEATH: &[&str] = &[
     "cases::admin",
+    "cases::attack",
     "cases::batches",
     "cases::by_hand",
     "cases::cancellation::calls_of_every_verb",

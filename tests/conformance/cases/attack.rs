@@ -1,0 +1,127 @@
+//! Many callers who ask for far more than they may have, through the layers that a limiter has if nothing else is said.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use parking_lot::Mutex;
+use tokio::task::JoinSet;
+use tollgate::{Adjusted, Adjustment, Capabilities, Error, Key, Limiter, Outcome, Quota, Rule, Store, Take, TakeError};
+
+use crate::matrix::{Case, Levels, Time, list};
+use crate::rig::Rig;
+use crate::store::AnyStore;
+use crate::workers::nanoseconds;
+
+pub fn cases() -> Vec<Case> {
+    list!(Levels::Pools, Time::Real, |engine| engine.has_sessions;
+        an_attack_costs_a_call_for_each_key_and_second_and_two_for_each_grant)
+    .into()
+}
+
+async fn an_attack_costs_a_call_for_each_key_and_second_and_two_for_each_grant(rig: Rig) -> anyhow::Result<()> {
+    let mut keys = Vec::new();
+    // Some have a token now and then, the others one for ever.
+    for (many, quota) in [(5, Quota::continuous(4, Duration::from_secs(1))?), (20, Quota::once(1)?)] {
+        for _ in 0..many {
+            keys.push(rig.bucket(quota).await?);
+        }
+    }
+    let calls = Arc::new(Mutex::new(Calls::new()));
+    let limiter = Limiter::new(Counting { store: rig.store(), calls: Arc::clone(&calls) }, Rule::Provisioned)?;
+    let (start, is_over) = (rig.now().await?, Arc::new(AtomicBool::new(false)));
+    let mut callers = JoinSet::new();
+    for place in 0..CALLERS {
+        let (limiter, mut keys, is_over) = (limiter.clone(), keys.clone(), Arc::clone(&is_over));
+        let first = place % keys.len();
+        keys.rotate_left(first);
+        callers.spawn(async move {
+            let mut granted = BTreeMap::<Key, u64>::new();
+            let mut asked = 0_u64;
+            while !is_over.load(Ordering::Relaxed) {
+                for key in &keys {
+                    let decision = limiter.allow(key).await?;
+                    *granted.entry(key.clone()).or_default() += u64::from(decision.is_granted());
+                    asked += 1;
+                }
+                // Nobody is answered without a turn in between.
+                tokio::task::yield_now().await;
+            }
+            anyhow::Ok((granted, asked))
+        });
+    }
+    rig.until(start + nanoseconds(Duration::from_millis(1500))).await?;
+    is_over.store(true, Ordering::Relaxed);
+    let (mut granted, mut asked) = (BTreeMap::<Key, u64>::new(), 0);
+    while let Some(caller) = callers.join_next().await {
+        let (of_caller, by_caller) = caller??;
+        asked += by_caller;
+        for (key, grants) in of_caller {
+            *granted.entry(key).or_default() += grants;
+        }
+    }
+    // The second that has begun counts, too; and who comes between an answer and its being remembered asks once more.
+    let seconds = u64::try_from((rig.now().await? - start) / nanoseconds(Duration::from_secs(1)))? + 2;
+    let calls = calls.lock();
+    let (mut all, mut slow) = (0, 0);
+    for call in calls.values() {
+        all += call.all;
+        slow += call.slow;
+    }
+    let grants: u64 = granted.values().sum();
+    let most = seconds * u64::try_from(keys.len())? + 2 * grants + 2 * slow;
+    ensure!(
+        all <= most,
+        "{all} of {most} calls for {} keys in {seconds} s and {grants} grants; {slow} were slow",
+        keys.len()
+    );
+    ensure!(asked > 20 * all, "{asked} asked, which is no attack for {all} calls");
+    Ok(())
+}
+
+/// What went to the store for each key.
+type Calls = BTreeMap<Key, Call>;
+
+#[derive(Clone, Copy, Default)]
+struct Call {
+    all: u64,
+    /// For these nobody else waits until the end, but asks, too: once for all, as they go together.
+    slow: u64,
+}
+
+struct Counting {
+    store: AnyStore,
+    calls: Arc<Mutex<Calls>>,
+}
+
+impl Store for Counting {
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
+    }
+
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        let began = Instant::now();
+        let answer = self.store.take(takes).await;
+        let is_slow = began.elapsed() > SLOW;
+        let mut calls = self.calls.lock();
+        let mut keys: Vec<&Key> = takes.iter().map(Take::key).collect();
+        keys.sort();
+        keys.dedup();
+        for key in keys {
+            let call = calls.entry(key.clone()).or_default();
+            call.all += 1;
+            call.slow += u64::from(is_slow);
+        }
+        answer
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        self.store.adjust(adjustments).await
+    }
+}
+
+const CALLERS: usize = 40;
+/// Less than a caller waits for another one's answer.
+const SLOW: Duration = Duration::from_millis(50);
