@@ -120,32 +120,53 @@ fn named(case: Case, among: &[&str]) -> bool {
     among.iter().any(|cases| case.name.contains(cases))
 }
 
-/// Cases that no layer takes part in, as they call SQL, an operator's functions, or a store's `take` of many; those with a
-/// limiter or a lease of their own; and those that count calls and attempts, make thousands of them, or wait until each request
-/// has a session of its own.
+/// Cases that no layer takes part in, or which could not show through one what they show beneath, each for its reason.
 const BENEATH: &[&str] = &[
+    // A mode of the whole database, in a database of the case's own, by an operator's functions.
     "cases::admin",
+    // A limiter of its own, with these layers, whose calls are counted.
     "cases::attack",
+    // A store's `take` of many, which no layer gathers, some thousand times.
     "cases::batches",
+    // An operator's SQL, and sessions and databases of the case's own.
     "cases::by_hand",
+    // Limiters of its own, with these layers and with a lease.
     "cases::cancellation::calls_of_every_verb",
+    // Waits until each request has a session of its own.
     "cases::concurrency::waiters",
+    // From memory a denial would write nothing anyway.
     "cases::denials",
+    // A lease of its own.
     "cases::faults::leased",
+    // The host's SQL, in its transactions.
     "cases::host",
+    // A view, and an operator's listing.
     "cases::levels",
+    // A limiter of its own, with these layers.
     "cases::locked",
+    // Comes before there is a store.
     "cases::migrations",
+    // Routines of its own.
     "cases::mutants",
+    // What a role may do by SQL.
     "cases::privileges",
+    // Counts attempts, of which an answer from memory has none and one for many has another's.
     "cases::retries",
+    // Counts what goes over the wire for a call.
     "cases::round_trips",
+    // SQL alone.
     "cases::routines",
+    // An operator's function.
     "cases::sweeping",
+    // SQL alone, as the documents show it.
     "cases::transcripts",
+    // Counts what calls of many rows write.
     "cases::updates",
+    // Limiters of its own, one for each process.
     "cases::upgrades",
+    // Routines called thousands of times, one instant each.
     "cases::vectors",
+    // Passed on as they are by every layer, hundreds of times.
     "cases::windows",
 ];
 

@@ -47,7 +47,7 @@ pub struct Books(Mutex<Entries>);
 
 #[derive(Default)]
 struct Entries {
-    entries: Vec<Entry>,
+    asked: Vec<Entry>,
     rounds_began_at: usize,
     accounts: BTreeMap<&'static str, Account>,
 }
@@ -66,12 +66,12 @@ struct Entry {
 
 impl Books {
     pub fn asked(&self, request: Request) {
-        self.lock().entries.push(Entry { request, is_answered: false });
+        self.lock().asked.push(Entry { request, is_answered: false });
     }
 
     pub fn answered(&self, id: u128) {
         let mut books = self.lock();
-        let entry = books.entries.iter_mut().rev().find(|entry| entry.request.id == id);
+        let entry = books.asked.iter_mut().rev().find(|entry| entry.request.id == id);
         entry.expect("what is answered was asked").is_answered = true;
     }
 
@@ -87,7 +87,7 @@ impl Books {
 
     pub fn of_this_round(&self) -> Vec<Request> {
         let books = self.lock();
-        books.entries[books.rounds_began_at..].iter().map(|entry| entry.request.clone()).collect()
+        books.asked[books.rounds_began_at..].iter().map(|entry| entry.request.clone()).collect()
     }
 
     /// Whoever asked without an id learns from what was found what became of that.
@@ -97,14 +97,14 @@ impl Books {
             let granted = found.granted.get(*bucket).copied().unwrap_or_default();
             *account = Account { least: granted, most: granted };
         }
-        books.rounds_began_at = books.entries.len();
+        books.rounds_began_at = books.asked.len();
     }
 
     /// Each answered request is there, any other in all of its buckets or in none, and nothing else.
     pub fn agree_with(&self, found: &Found) -> anyhow::Result<()> {
         let books = self.lock();
         let mut receipts = 0;
-        for Entry { request, is_answered } in &books.entries {
+        for Entry { request, is_answered } in &books.asked {
             let mut paid = 0;
             for key in &request.keys {
                 if let Some(&cost) = found.receipts.get(&(request.id, key.clone())) {
