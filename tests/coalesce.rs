@@ -8,6 +8,8 @@ mod giving_up;
 
 #[path = "coalesce/adjusting.rs"]
 mod adjusting;
+#[path = "coalesce/gathering.rs"]
+mod gathering;
 #[path = "coalesce/locked.rs"]
 mod locked;
 #[path = "coalesce/stores.rs"]
