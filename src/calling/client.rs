@@ -267,17 +267,23 @@ impl<S: Store> ClientLimit<S> {
             let left = until.map_or(self.max_wait, |until| until.saturating_duration_since(Instant::now()));
             let take = priced.asks(left, left.saturating_add(self.settle_within));
             let turn = if left.is_zero() {
-                Turn::new(self.limiter.reserve_all(&take).await?, Abandoned::GivenBackWithId)
+                let turn = Turn::new(self.limiter.reserve_all(&take).await?, Abandoned::GivenBackWithId);
+                priced.decided(turn.decision(), turn.reservation().receipts());
+                turn
             } else {
+                let (priced, refusals) = (&mut priced, &refusals);
                 // Nobody else knows its id.
-                self.limiter.wait_unless(&take, Abandoned::GivenBackWithId, |turn| refusals.is_void(turn)).await?
+                let waiting = self.limiter.wait_unless(&take, Abandoned::GivenBackWithId, move |turn| {
+                    priced.decided(turn.decision(), turn.reservation().receipts());
+                    refusals.is_void(turn.comes_at(), |key| priced.is_enforced(key))
+                });
+                waiting.await?
             };
             let decision = turn.decision();
             if !decision.is_granted() {
                 let key = take.limits[decision.limit()].key().clone();
                 return Err(ClientLimitError::Limited { key, retry_after: decision.retry_after() });
             }
-            priced.granted(decision, turn.reservation().receipts());
             earliest = earliest.max(turn.comes_at());
             kept.push(turn);
             let refused = loop {
@@ -289,7 +295,7 @@ impl<S: Store> ClientLimit<S> {
                     break refused;
                 }
                 // What it has of limits that it did not ask for again may be for later.
-                drop(timeout_at(earliest, refusals.is_void(earliest)).await);
+                drop(timeout_at(earliest, refusals.is_void(earliest, |key| priced.is_enforced(key))).await);
             };
             if refused.is_empty() {
                 for turn in kept {

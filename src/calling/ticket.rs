@@ -94,8 +94,8 @@ impl Priced {
         if self.limits.iter().any(is_estimated) { take.with_fresh_id(hold) } else { take }
     }
 
-    /// What it asks for was granted.
-    pub(super) fn granted(&mut self, decision: &Decision, receipts: &[Receipt]) {
+    /// What it asks for was decided: if that was a denial, it is not sent.
+    pub(super) fn decided(&mut self, decision: &Decision, receipts: &[Receipt]) {
         let fell_back = decision.source() == Source::Fallback;
         for (place, key) in self.take.keys().enumerate() {
             let one = decision.each().iter().find(|one| one.limit() == place);
@@ -231,7 +231,7 @@ mod tests {
         let priced = Priced::new(Take::from(limit("requests")), true, &requests);
         let mut priced = priced.and(limit("tokens").cost(100), &tokens).unwrap();
         let decision = Decision::of_all([0, 1].map(|place| (place, Decision::grant(900))), &priced.take);
-        priced.granted(&decision.unwrap(), &[]);
+        priced.decided(&decision.unwrap(), &[]);
         priced.ticket()
     }
 
@@ -284,14 +284,14 @@ mod tests {
         priced = priced.and(limit("tokens").cost(100), &Arc::default()).unwrap().of_its_only();
         let tokens = Key::try_from("tokens").unwrap();
         let decision = Decision::of_all([0, 1].map(|place| (place, Decision::grant(7))), &priced.take);
-        priced.granted(&decision.unwrap(), &[]);
+        priced.decided(&decision.unwrap(), &[]);
         priced.again(&[&tokens]);
         assert_eq!(
             priced.take.limits().map(|limit| (limit.key(), limit.tokens())).collect::<Vec<_>>(),
             [(&tokens, 100)]
         );
         assert!(!priced.take.own);
-        priced.granted(&Decision::grant(3), &[]);
+        priced.decided(&Decision::grant(3), &[]);
         // Somebody was refused because of the other one meanwhile.
         let requests = Key::try_from("requests").unwrap();
         for keys in [&[&requests][..], &[&requests, &tokens]] {

@@ -109,17 +109,18 @@ impl<'a> Watch<'a> {
         news.collect()
     }
 
-    /// Returns once that is so, and the store knows: whoever waits for this turn need not do so any longer.
-    pub(crate) async fn is_void(&self, turn: Instant) {
+    /// Returns once that is so of one that counts, and the store knows: whoever waits for this turn need not do so any longer.
+    pub(crate) async fn is_void(&self, turn: Instant, counts: impl Fn(&Key) -> bool) {
         let _asleep = Asleep::new(self, turn);
-        while !self.is_held(turn) {
+        while !self.is_held(turn, &counts) {
             self.wakes.notified().await;
         }
     }
 
-    fn is_held(&self, turn: Instant) -> bool {
+    fn is_held(&self, turn: Instant, counts: impl Fn(&Key) -> bool) -> bool {
         let awaited = self.refusals.0.lock();
-        self.keys.iter().zip(&self.seen).any(|(key, seen)| Some(turn) < awaited[key].held.latest_after(*seen))
+        let mut keys = self.keys.iter().zip(&self.seen);
+        keys.any(|(key, seen)| Some(turn) < awaited[key].held.latest_after(*seen) && counts(key))
     }
 }
 
@@ -211,12 +212,12 @@ mod tests {
         assert_eq!(watch.refused(turn), [&keys[0]]);
         // Somebody gave back what held it until then, so the store gave this turn nevertheless.
         refusals.is_held(&keys[0], soon);
-        assert!(!watch.is_held(turn) && watch.is_held(Instant::now()));
+        assert!(!watch.is_held(turn, |_| true) && watch.is_held(Instant::now(), |_| true));
         assert!(watch.refused(turn).is_empty());
         for end in [late, turn, soon] {
             refusals.is_held(&keys[0], end);
         }
-        assert!(watch.is_held(turn), "the first of them outlasts it");
+        assert!(watch.is_held(turn, |_| true), "the first of them outlasts it");
         assert_eq!(watch.refused(turn), [&keys[0]]);
         let ends = &refusals.0.lock()[&keys[0]].until.0;
         assert_eq!(ends.iter().map(|(_, end)| *end).collect::<Vec<_>>(), [late, turn, soon]);
@@ -229,14 +230,14 @@ mod tests {
         let watch = refusals.watch(&keys);
         let mut context = Context::from_waker(Waker::noop());
         {
-            let (mut first, mut last) = (pin!(watch.is_void(soon)), pin!(watch.is_void(late)));
+            let (mut first, mut last) = (pin!(watch.is_void(soon, |_| true)), pin!(watch.is_void(late, |_| true)));
             assert!(first.as_mut().poll(&mut context).is_pending() && last.as_mut().poll(&mut context).is_pending());
             refusals.add(&keys[1], until);
             assert!(first.as_mut().poll(&mut context).is_pending(), "the store would give the same turn again");
             refusals.is_held(&keys[1], until);
             assert!(last.as_mut().poll(&mut context).is_pending());
             assert!(first.as_mut().poll(&mut context).is_ready());
-            assert!(pin!(watch.is_void(soon)).poll(&mut context).is_ready(), "also who begins to wait then");
+            assert!(pin!(watch.is_void(soon, |_| true)).poll(&mut context).is_ready(), "also who begins to wait then");
         }
         assert!(refusals.0.lock().values().all(|awaited| awaited.asleep.is_empty()));
     }

@@ -5,8 +5,6 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use super::reservation::{Abandoned, Turn};
 use super::switched::Switched;
 use super::{Limiter, Reservation};
@@ -91,7 +89,7 @@ impl<S: Store> Limiter<S> {
 
     /// The same, with a say in what becomes of the turn if the future is dropped when the store has been asked.
     pub(crate) async fn wait_or(&self, take: &Take, abandoned: Abandoned) -> Result<Reservation<S>, Error> {
-        Ok(self.wait_unless(take, abandoned, |_| pending()).await?.used())
+        Ok(self.wait_unless(take, abandoned, |_: &Turn<S>| pending()).await?.used())
     }
 
     /// The same, unless a turn is known to be worth nothing before it comes: then it leaves the line.
@@ -99,7 +97,7 @@ impl<S: Store> Limiter<S> {
         &self,
         take: &Take,
         abandoned: Abandoned,
-        is_void: impl FnOnce(Instant) -> V,
+        is_void: impl FnOnce(&Turn<S>) -> V,
     ) -> Result<Turn<S>, Error> {
         let _waiting = Share::one(WAITERS);
         let mut turn = match self.mode() {
@@ -107,7 +105,7 @@ impl<S: Store> Limiter<S> {
             Mode::Shadow => self.turn(take, self.decide(take).await?, abandoned),
             mode => self.turn_under(mode, take, abandoned).await?,
         };
-        let is_void = is_void(turn.comes_at());
+        let is_void = is_void(&turn);
         turn.come_unless(is_void).await;
         Ok(turn)
     }

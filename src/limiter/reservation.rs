@@ -252,6 +252,7 @@ impl<S: Store> Turn<S> {
     }
 
     /// When it goes on, or might have at once.
+    #[cfg(feature = "_calling")]
     pub(crate) fn comes_at(&self) -> Instant {
         self.until.unwrap_or_else(|| self.reservation().since)
     }

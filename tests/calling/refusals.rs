@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use http::{Request, Response, StatusCode};
 use parking_lot::Mutex;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tollgate::{
     Admin, ClientLimit, ClientLimitError, Coalesce, Key, Limit, Limiter, MemoryStore, Mode, Override, Rule,
     RuntimeClock, Store,
@@ -244,5 +244,46 @@ async fn a_refusal_is_that_of_all_clients_of_one_limiter() -> anyhow::Result<()>
     assert!(matches!(first[..], [(Ok(StatusCode::TOO_MANY_REQUESTS), 100)]), "{first:?}");
     assert!(behind.iter().all(|(outcome, _)| outcome.is_ok()), "{behind:?}");
     assert_eq!(third_party.sent(), [0, 20_100, 21_100, 22_100]);
+    Ok(())
+}
+
+/// Its refusal has nobody ask again, so nobody leaves the line of another limit for it.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_by_a_limit_in_shadow_costs_nobody_their_place_in_the_line_of_another_one() -> anyhow::Result<()> {
+    let (limiter, host, tokens) =
+        (limiter_in_calls("2 per 10s")?, Key::try_from("example.com")?, Key::try_from("tokens")?);
+    let shadow = Override { mode: Some(Mode::Shadow), ..Override::default() };
+    limiter.store().store().set_override(&host, shadow).await?;
+    // From then on the host lets everybody pass, and one token is left of the others.
+    assert!(limiter.allow_n(&host, 2).await?.is_granted() && limiter.allow(&tokens).await?.is_granted());
+    let hosts = ClientLimit::new(limiter.clone());
+    let (key, rule) = (tokens.clone(), limiter.rule());
+    let both = hosts.clone().and(move |_| Some(Limit::new(key.clone(), rule.clone())));
+    let only_tokens = hosts.clone().keyed_by(move |_| Some(tokens.clone()));
+    let sent = Arc::new(Mutex::new(Vec::new()));
+    let asks = async |limit: &ClientLimit<_>, name: &'static str, millis, refused: Option<u64>| {
+        let (sent, mut response) = (Arc::clone(&sent), Response::new(()));
+        if let Some(seconds) = refused {
+            *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+            response.headers_mut().insert("retry-after", seconds.into());
+        }
+        let client = limit.clone().layer(service_fn(move |_: Request<()>| {
+            sent.lock().push(name);
+            let response = response.clone();
+            sleep(ON_ITS_WAY).map(|()| Ok::<_, Infallible>(response))
+        }));
+        sleep(Duration::from_millis(millis)).await;
+        client.oneshot(Request::get("http://example.com/").body(()).expect("a request")).await.expect("it is sent");
+    };
+    // Both are in the line of the tokens, in this order, once a refusal of those comes at 100 ms; they would go on together. A
+    // refusal of the host, which let both pass, comes at 300 ms.
+    let mut line = vec![Box::pin(asks(&both, "first", 10, None)), Box::pin(asks(&both, "second", 20, None))];
+    let in_line = timeout(Duration::from_secs(1), join_all(&mut line));
+    let refused = join(asks(&only_tokens, "tokens", 0, Some(20)), asks(&hosts, "host", 200, Some(60)));
+    assert!(join(in_line, refused).await.0.is_err());
+    // Whoever is woken, the second is polled before the first.
+    line.reverse();
+    join_all(line).await;
+    assert_eq!(*sent.lock(), ["tokens", "host", "first", "second"]);
     Ok(())
 }
