@@ -29,7 +29,7 @@ mod share;
 
 pub(crate) use calls::swept;
 #[cfg(feature = "_sql")]
-pub(crate) use calls::{Call, migrated, newer, observed, retried};
+pub(crate) use calls::{Call, less_durable, migrated, newer, observed, retried};
 pub(crate) use decisions::Decisions;
 pub(crate) use instruments::Begun;
 pub(crate) use names::{LEASED, QUEUE, WAITERS};

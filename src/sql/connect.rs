@@ -1,3 +1,5 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sqlx::pool::PoolOptions;
@@ -6,7 +8,7 @@ use sqlx::{Connection, Pool};
 use super::dialect::Dialect;
 use super::retry::{Class, Failure};
 use super::store::SqlStore;
-use crate::Error;
+use crate::{Error, telemetry};
 
 /// What a crash of the database may forget.
 ///
@@ -20,7 +22,9 @@ pub enum Durability {
     /// time.
     #[default]
     Asynchronous,
-    /// Nothing that was answered.
+    /// Nothing that was answered. On `MySQL` and `MariaDB` this changes nothing, as no connection can choose it: it holds only
+    /// if the server has `innodb_flush_log_at_trx_commit = 1` and, with a binary log, `sync_binlog = 1`. Where it has not, the
+    /// store warns of it with its first connection, by an event of `tracing`; `tollgate doctor` says it as well.
     Synchronous,
 }
 
@@ -29,7 +33,8 @@ impl<DB: Dialect> SqlStore<DB> {
     /// durable as their data. It connects when it is first asked.
     ///
     /// `MySQL` and `MariaDB` let nobody but an administrator choose how durable they are, for all
-    /// (`innodb_flush_log_at_trx_commit`, `sync_binlog`): there the [`Durability`] is the server's own. PgBouncer refuses the
+    /// (`innodb_flush_log_at_trx_commit`, `sync_binlog`): there the [`Durability`] is the server's own, and one that is less than
+    /// [`Synchronous`](Durability::Synchronous), if that was asked for, is warned of. PgBouncer refuses the
     /// connection unless `options` is among its `ignore_startup_parameters`, and then the role's own setting holds: say
     /// `alter role … set synchronous_commit = off`.
     ///
@@ -59,6 +64,7 @@ impl<DB: Dialect> SqlStore<DB> {
             return Err(wrong(sqlx::Error::Configuration(none.into())));
         }
         let options = DB::connect_options(url, durability).map_err(wrong)?;
+        let looks = Arc::new(AtomicBool::new(durability == Durability::Synchronous));
         let pool: Pool<DB> = PoolOptions::new()
             .max_connections(CONNECTIONS)
             // Without the task that looks after them: that of sqlx 0.9.0 may spin for ever (its issue 3645).
@@ -72,6 +78,20 @@ impl<DB: Dialect> SqlStore<DB> {
                         connection.ping().await?;
                     }
                     Ok(idle.age < LIFETIME)
+                })
+            })
+            .after_connect(move |connection: &mut DB::Connection, _| {
+                let looks = Arc::clone(&looks);
+                Box::pin(async move {
+                    // A connection that cannot tell is of use all the same, or shows it when it is asked for tokens.
+                    if looks.load(Ordering::Relaxed)
+                        && let Ok(lacks) = DB::lacks_durability(connection).await
+                        && looks.swap(false, Ordering::Relaxed)
+                        && let Some(settings) = lacks
+                    {
+                        telemetry::less_durable(DB::URL_SCHEMES[0], &settings);
+                    }
+                    Ok(())
                 })
             })
             .connect_lazy_with(options);

@@ -36,6 +36,13 @@ pub trait Dialect: Operations {
     ) -> Result<<Self::Connection as Connection>::Options, sqlx::Error>;
 
     #[doc(hidden)]
+    /// The settings for which a crash may forget what was answered, where they are no connection's to choose.
+    #[must_use]
+    fn lacks_durability(_: &mut Self::Connection) -> impl Future<Output = Result<Option<String>, sqlx::Error>> + Send {
+        std::future::ready(Ok(None))
+    }
+
+    #[doc(hidden)]
     /// Decides requests in one round trip, or on MySQL two where one quota's batch is no ordinary one, and answers in their
     /// order.
     fn take(

@@ -64,6 +64,14 @@ impl Dialect for MySql {
         url.parse()
     }
 
+    async fn lacks_durability(connection: &mut MySqlConnection) -> Result<Option<String>, sqlx::Error> {
+        let settings = "select cast(@@innodb_flush_log_at_trx_commit as signed), cast(@@sync_binlog as signed),
+                               cast(@@log_bin as signed)";
+        let (flush, sync, logged): (i64, i64, i64) = sqlx::query_as(settings).fetch_one(connection).await?;
+        let durable = flush == 1 && (logged == 0 || sync == 1);
+        Ok((!durable).then(|| format!("innodb_flush_log_at_trx_commit is {flush}, sync_binlog is {sync}")))
+    }
+
     async fn take(connection: &mut MySqlConnection, asks: &[Ask], whose: &Whose) -> Result<Vec<Answer>, sqlx::Error> {
         // All rows are fetched: what is left unread of a CALL would be the next statement's answer.
         let columns: Vec<Columns> = match asks {

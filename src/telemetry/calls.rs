@@ -18,7 +18,7 @@ pub(crate) fn swept(step: &Result<Swept, Error>) {
 }
 
 #[cfg(feature = "_sql")]
-pub(crate) use sql::{Call, migrated, newer, observed, retried};
+pub(crate) use sql::{Call, less_durable, migrated, newer, observed, retried};
 
 #[cfg(feature = "_sql")]
 mod sql {
@@ -77,6 +77,16 @@ mod sql {
     pub(crate) fn retried(code: &str, attempt: u32) {
         count!(names::RETRIES, 1, "code" => code.to_owned());
         event!(DEBUG, code = code, attempt = attempt, "the database rolled it back: once more");
+    }
+
+    /// Synchronous commits were asked for, and the server's are not.
+    pub(crate) fn less_durable(engine: &'static str, settings: &str) {
+        event!(
+            WARN,
+            engine = engine,
+            settings = settings,
+            "less durable than was asked for: it is the server's to choose"
+        );
     }
 
     /// A migration has run.

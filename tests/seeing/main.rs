@@ -1,5 +1,6 @@
 //! What an operator sees: metrics as a Prometheus server scrapes them, and events.
 
+mod durability;
 mod operations;
 mod outage;
 mod recorded;

@@ -1,0 +1,36 @@
+//! Commits that are less durable than was asked for.
+
+use std::env;
+
+use tollgate::{Durability, MySqlStore};
+
+use crate::told;
+
+#[tokio::test]
+async fn where_the_server_chooses_less_durability_than_was_asked_for_the_store_warns_of_it_once() -> anyhow::Result<()>
+{
+    told::listen();
+    for variable in ["TOLLGATE_MYSQL_URL", "TOLLGATE_MARIADB_URL"] {
+        let url = env::var(variable).unwrap_or_else(|_| {
+            panic!("{variable} is not set: scripts/servers start, then eval \"$(scripts/servers env)\"")
+        });
+        let warnings = |told: &str| {
+            let of_it = told.lines().filter(|line| line.contains("less durable than was asked for"));
+            of_it.map(str::to_owned).collect::<Vec<_>>()
+        };
+        for durability in [Durability::Asynchronous, Durability::Synchronous] {
+            let before = told::text().len();
+            let store = MySqlStore::connect(&url, durability)?;
+            // Two connections.
+            let (mut one, _other) = (store.pool().acquire().await?, store.pool().acquire().await?);
+            let settings = "select @@innodb_flush_log_at_trx_commit = 1 and (not @@log_bin or @@sync_binlog = 1)";
+            let durable: bool = sqlx::query_scalar(settings).fetch_one(&mut *one).await?;
+            let warnings = warnings(&told::text()[before..]);
+            let expected = usize::from(durability == Durability::Synchronous && !durable);
+            assert_eq!(warnings.len(), expected, "{variable}, {durability:?}: {warnings:?}");
+            let tells = |line: &String| line.contains(" WARN ") && line.contains("innodb_flush_log_at_trx_commit is ");
+            assert!(warnings.iter().all(tells), "{warnings:?}");
+        }
+    }
+    Ok(())
+}
