@@ -292,6 +292,9 @@ impl<S: Store> Limiter<S> {
     /// It ends when what was given up is given back, what answers say is passed on and the limiter's tasks have ended, or after
     /// ten seconds if others go on asking. So a service stops taking requests, closes its limiters, and then closes its pool.
     ///
+    /// [Without coalescing](LimiterBuilder::without_coalescing), who gives tokens back, as by [`Reservation::cancel`], and is
+    /// still polled makes that call by themselves, and it does not wait for them: let them end first.
+    ///
     /// # Errors
     ///
     /// If there is no answer. It is not asked again then: they may have been given back, and if not, they are used.
