@@ -13,7 +13,9 @@
 -- Errors:    22003 times that are too large (MariaDB takes the largest instead) · 22023 a bucket twice, and
 --            tokens for it: a transaction of the caller's is to be rolled back · 1411 an id is not hexadecimal
 --            (MariaDB answers null instead) · 1205 another held one of several buckets for a second
--- Locks:     the rows of the buckets as they stand in p_ids: if that is not the order of their ids, deadlocks end it
+-- Locks:     the rows of the buckets as they stand in p_ids: if that is not the order of their ids, deadlocks end it.
+--            Where all are missing they are made as they are locked; where some are, in a transaction before, unless
+--            inside the caller's: then nothing is decided
 create procedure token_take_alike_v1(
   in p_ids longtext character set utf8mb4, in p_cost bigint, in p_keep bigint, in p_capacity bigint,
   in p_refill_seconds decimal(19, 9), in p_refill varchar(10) character set ascii collate ascii_bin,
@@ -22,7 +24,7 @@ modifies sql data
 sql security definer
 begin
   declare v_own boolean default @@autocommit or p_own;
-  declare v_made, v_again, v_weighed boolean default false;
+  declare v_made, v_taken, v_again, v_weighed boolean default false;
   declare v_safe boolean default @@sql_safe_updates;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_length bigint unsigned default @@group_concat_max_len;
@@ -30,8 +32,9 @@ begin
   declare v_capacity bigint default p_capacity;
   declare v_seconds decimal(19, 9) default p_refill_seconds;
   declare v_refill varchar(10) character set ascii collate ascii_bin default p_refill;
-  declare v_requests, v_alike, v_missing, v_debits, v_cost, v_room, v_now, v_clock, v_after bigint;
+  declare v_requests, v_alike, v_missing, v_new, v_debits, v_cost, v_room, v_now, v_clock, v_after bigint;
   declare v_burst, v_step_ns, v_step_ticks, v_token_ticks bigint;
+  declare v_most bigint;  -- of equal requests: for how many a full bucket suffices
   declare v_all, v_ruled, v_overrides boolean;
   declare v_uuid char(36) character set ascii;
   declare v_answers longtext character set ascii;
@@ -69,7 +72,7 @@ begin
                       else v_seconds * 1000000000 end,
         v_step_ticks = if(v_refill in ('continuous', 'once'), 1, v_capacity),
         v_token_ticks = if(v_refill = 'continuous', ceiling(v_seconds * 1000000000 / v_capacity), 1),
-        v_burst = v_capacity * v_token_ticks, v_cost = p_cost * v_token_ticks;
+        v_burst = v_capacity * v_token_ticks, v_cost = p_cost * v_token_ticks, v_most = (v_capacity - p_keep) div p_cost;
     -- Whoever holds one of the buckets for long holds up the other requests no longer than that. And a longer text
     -- would be cut off.
     set innodb_lock_wait_timeout = if(p_ids like '%"%"%"%', least(v_wait, 1), v_wait),
@@ -117,12 +120,58 @@ begin
         if v_made or not v_own then
           leave at_once;
         end if;
-        select count(*) into v_missing
-          from json_table(p_ids, '$[*]' columns (id varchar(512) character set ascii path '$[0]')) as r
-          left join token_buckets b on b.id = unhex(r.id)
-         where b.id is null;
+        -- What is not there counts as full.
+        select sum(b.id is null),
+               count(distinct if(v_alike = 0 and b.id is null and length(r.id) between 1 and 255 and r.times >= 1, r.id, null)),
+               group_concat(if(v_alike > 0, null, concat(r.place, ' ', least(v_most, r.times), ' ', v_clock, ' 0;'))
+                            separator '')
+          into v_missing, v_new, v_answers
+          from (select place, unhex(id) as id, coalesce(times, 1) as times
+                  from json_table(p_ids, '$[*]' columns (
+                         place for ordinality, id varchar(512) character set ascii path '$[0]',
+                         times bigint path '$[1]')) as requests) as r
+          left join token_buckets b on b.id = r.id;
         if v_missing = 0 then
           leave at_once;
+        end if;
+        if v_new = v_requests then
+          -- All are made as what is taken leaves them, for no row is locked yet. One that another has made meanwhile is
+          -- marked, and counts twice.
+          begin
+            -- Figures that make no bucket: none is made here.
+            declare continue handler for 1048, 1264, 1292, 1690, 1916, 3819, 4025 begin end;
+            insert into token_buckets (id, capacity, refill_seconds, refill, plan, provisioned, anchor, full_at, granted)
+            select unhex(r.id), v_capacity, v_seconds, v_refill, v_plan, false, 0,
+                   v_clock + v_cost * least(v_most, coalesce(r.times, 1)), p_cost * least(v_most, coalesce(r.times, 1))
+              from json_table(p_ids, '$[*]' columns (
+                     id varchar(512) character set ascii path '$[0]', times bigint path '$[1]')) as r
+                on duplicate key update granted = -1 - token_buckets.granted;
+            set v_new = row_count();
+          end;
+        end if;
+        if v_new >= v_requests then
+          set v_uuid = uuid();
+          set v_after = (cast(conv(concat(substr(v_uuid, 16, 3), substr(v_uuid, 10, 4), left(v_uuid, 8)), 16, 10) as signed)
+                         - 122192928000000000) * 100;
+          -- Else a row was waited for: so many take their time.
+          set v_taken = v_new = v_requests and v_after between v_now and v_now + 50000000,
+              v_after = v_after div v_step_ns * v_step_ticks;
+          if not v_taken or v_after >= v_clock + v_token_ticks then
+            -- A token came meanwhile: another may have made a bucket, and a sweep have deleted it, full again. So what is
+            -- taken comes back from now on. Or all is as if nothing was taken: undone, what was made would leave gaps
+            -- locked by those who wait for it, and deadlocks.
+            if v_safe then set sql_safe_updates = 0; end if;
+            update json_table(p_ids, '$[*]' columns (id varchar(512) character set ascii path '$[0]')) as r
+              straight_join token_buckets b on b.id = unhex(r.id)
+               set b.full_at = if(v_taken, b.full_at + v_after - v_clock, if(b.granted < 0, b.full_at, 0)),
+                   b.granted = if(v_taken, b.granted, if(b.granted < 0, -1 - b.granted, 0));
+            if v_safe then set sql_safe_updates = 1; end if;
+          end if;
+          if v_taken then
+            leave weigh;
+          end if;
+          set v_made = true;
+          iterate weigh;
         end if;
         -- Not within the same transaction: they would be locked out of order.
         rollback and no chain no release;

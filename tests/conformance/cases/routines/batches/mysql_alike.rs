@@ -10,6 +10,7 @@ use tollgate::{Admin, Key, Mode, Override, Quota, Rule, Store, Take};
 
 use super::super::{MS, SECOND, START};
 use crate::engines::Kind;
+use crate::held::Held;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::{Scratch, with_session};
 use crate::random;
@@ -24,6 +25,8 @@ pub(crate) fn cases() -> Vec<Case> {
         list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
             requests_that_are_alike_are_left_to_others_where_not_only_tokens_rule,
             what_names_a_bucket_twice_or_none_is_debited_from_none,
+            what_is_taken_on_first_use_comes_back_from_when_the_rows_are_locked,
+            what_another_makes_at_the_same_time_is_taken_from_as_it_is,
             requests_under_a_plan_are_left_to_others_where_not_only_its_tokens_rule,
             requests_that_are_alike_leave_a_sessions_settings_alone)
         .to_vec(),
@@ -128,6 +131,8 @@ async fn requests_that_are_alike_are_left_to_others_where_not_only_tokens_rule(r
     let (key, other, ruled, planned, plan) = (rig.key(), rig.key(), rig.key(), rig.key(), rig.key());
     let ids = |keys: &[&Key]| keys.iter().map(|key| entry(key, 1)).collect::<Vec<_>>();
     let usual = ids(&[&key, &other]);
+    let new = [rig.key(), rig.key()];
+    let unmade = ids(&new.each_ref());
     assert!(call(rig, &usual, TERMS).await?.is_some());
     rig.create(&ruled, Quota::once(6)?).await?;
     rig.store().create_plan(&plan, quota).await?;
@@ -163,8 +168,13 @@ async fn requests_that_are_alike_are_left_to_others_where_not_only_tokens_rule(r
         (&vec![format!("\"{}\"", "61".repeat(256)), entry(&key, 1)], TERMS),
         (&vec!["null".to_owned(), entry(&key, 1)], TERMS),
         (&vec![], TERMS),
+        (&unmade, "1, 0, 3, 0.000000004, 'continuous'"),
+        (&unmade, "6, 0, 5, 0, 'once'"),
     ] {
         ensure!(call(rig, ids, terms).await?.is_none(), "{ids:?} under {terms}");
+    }
+    for key in &new {
+        assert_eq!(rig.row(key).await?, None, "made under figures that make no bucket, or for what is never granted");
     }
     for mode in [Mode::Shadow, Mode::Off, Mode::Block] {
         rig.store().set_mode(mode, None, None).await?;
@@ -203,11 +213,66 @@ async fn what_names_a_bucket_twice_or_none_is_debited_from_none(rig: Rig) -> any
         let error = call(&rig, ids, TERMS).await.expect_err("decided");
         ensure!(format!("{error:#}").contains("none twice"), "{error:#}");
     }
+    let new = rig.key();
+    for times in [1, 2] {
+        let error = call(&rig, &[entry(&new, 1), entry(&new, times)], TERMS).await.expect_err("decided");
+        ensure!(format!("{error:#}").contains("none twice"), "{error:#}");
+        assert_eq!(rig.row(&new).await?.context("made")?.granted, 0);
+    }
     // An error on MySQL.
     let said = call(&rig, &["\"no hexadecimal\"".to_owned(), one], TERMS).await;
     ensure!(!matches!(said, Ok(Some(_))), "{said:?}");
     for key in [&key, &other] {
         assert_eq!(rig.row(key).await?.context("made")?.granted, 1);
+    }
+    Ok(())
+}
+
+/// Where tokens come while the rows are made: else one that was made, emptied, full again and swept meanwhile would
+/// have given more than it has.
+async fn what_is_taken_on_first_use_comes_back_from_when_the_rows_are_locked(rig: Rig) -> anyhow::Result<()> {
+    let keys = [rig.key(), rig.key()];
+    let ids = [entry(&keys[0], 1), entry(&keys[1], 3)];
+    // A token a nanosecond.
+    let said = call(&rig, &ids, "2, 0, 1000000000, 1, 'continuous'").await?.context("decided")?;
+    for (place, granted_times, full_at, granted) in said {
+        let row = rig.row(&keys[usize::try_from(place - 1)?]).await?.context("made")?;
+        let tokens = granted_times * 2;
+        ensure!(row.granted == granted + tokens, "{row:?} after {granted_times} times");
+        ensure!(row.full_at > full_at + tokens, "{row:?} after {full_at}");
+    }
+    Ok(())
+}
+
+async fn what_another_makes_at_the_same_time_is_taken_from_as_it_is(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let rig = &scratch.rig;
+    let mut keys: Vec<Key> = (0..4).map(|_| rig.key()).collect();
+    keys.sort_by(|one, other| one.as_str().cmp(other.as_str()));
+    // It locks the gap in which they are to be.
+    let mut held = Held::idle(rig).await?;
+    for sql in ["set transaction isolation level repeatable read", "begin"] {
+        held.run(sql).await?;
+    }
+    held.run(format!("select * from token_buckets where id = {} for update", rig.literal(&keys[0]))).await?;
+    let ids: Vec<String> = keys.iter().zip([1, 2, 9, 1]).map(|(key, times)| entry(key, times)).collect();
+    let session = with_session(rig, "do 0").await?.0;
+    let calling = tokio::spawn(async move { call(&session, &ids, TERMS).await });
+    held.blocks(rig).await?;
+    for (key, granted) in [(&keys[1], 4), (&keys[3], 5)] {
+        held.run(format!(
+            "insert into token_buckets (id, capacity, refill_seconds, refill, provisioned, anchor, full_at, granted)
+             values ({}, 5, 0, 'once', false, 0, {granted}, {granted})",
+            rig.literal(key)
+        ))
+        .await?;
+    }
+    held.commit().await?;
+    let said = calling.await??.context("decided")?;
+    assert_eq!(said, [(1, 1, 0, 0), (2, 1, 4, 4), (3, 5, 0, 0), (4, 0, 5, 5)]);
+    for (key, granted) in keys.iter().zip([1, 5, 5, 5]) {
+        let row = rig.row(key).await?.context("made")?;
+        assert_eq!((row.full_at, row.granted), (granted, granted));
     }
     Ok(())
 }
