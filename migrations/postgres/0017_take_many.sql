@@ -141,6 +141,12 @@ begin
       end if;
       v_part := tollgate.grant_alike_v1(p_ids, p_times, p_costs[1], p_keeps[1], v_plan.capacity, v_plan.refill_seconds,
                                         v_plan.refill, v_plan.name);
+      if (v_part.answers).entries is null then
+        v_part := coalesce(
+          tollgate.make_alike_v1(p_ids, p_times, p_costs[1], p_keeps[1], v_plan.capacity, v_plan.refill_seconds,
+                                 v_plan.refill, v_plan.name),
+          v_part);
+      end if;
       if v_part.whole and v_part.late = '{}' then
         v_answers := v_part.answers;
         return next v_answers;

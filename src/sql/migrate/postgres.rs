@@ -54,6 +54,7 @@ impl Migrate for Postgres {
         45 "0045_grant_alike",
         46 "0046_token_window_levels",
         47 "0047_adjust_many",
+        48 "0048_make_alike",
     );
 
     async fn applied(pool: &PgPool) -> Result<Vec<i64>, Error> {

@@ -6,7 +6,8 @@ mod mysql;
 mod mysql_alike;
 mod mysql_several;
 mod postgres;
+mod postgres_new;
 
 pub(super) fn cases() -> Vec<Case> {
-    [mysql::cases(), mysql_alike::cases(), mysql_several::cases(), postgres::cases()].concat()
+    [mysql::cases(), mysql_alike::cases(), mysql_several::cases(), postgres::cases(), postgres_new::cases()].concat()
 }

@@ -3,16 +3,14 @@
 
 use std::collections::HashMap;
 use std::fmt::Write;
-use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use proptest::prelude::*;
-use tollgate::{Key, Quota, Rule, Store, Take};
+use tollgate::Key;
 
 use super::super::{MS, START};
 use crate::client::Row;
 use crate::engines::Kind;
-use crate::held::Held;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::{injected, with_session};
 use crate::random;
@@ -29,7 +27,6 @@ pub(crate) fn cases() -> Vec<Case> {
             Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres && engine.has_sessions;
             a_row_that_somebody_holds_does_not_hold_up_the_others,
             a_batch_counts_from_when_it_has_its_row,
-            whoever_waits_for_a_new_bucket_holds_none_after_it,
         )
         .to_vec(),
     ]
@@ -203,38 +200,6 @@ async fn a_batch_counts_from_when_it_has_its_row(rig: Rig) -> anyhow::Result<()>
     assert_eq!(row.granted, 10);
     ensure!(row.full_at >= released - row.anchor + 60_000 * MS, "{row:?} when released at {released}");
     ensure!(rows.len() == 2 && rows.iter().all(|row| row.number("now").is_ok_and(|now| now >= released)), "{rows:?}");
-    Ok(())
-}
-
-/// Neither if all of them may be made, nor if one must be there.
-async fn whoever_waits_for_a_new_bucket_holds_none_after_it(rig: Rig) -> anyhow::Result<()> {
-    let quota = Quota::once(10)?;
-    for rule in [Rule::Quota(quota), Rule::Provisioned] {
-        let mut keys = [rig.key(), rig.key(), rig.key()];
-        keys.sort();
-        let [first, later, last] = keys;
-        rig.create(&later, quota).await?;
-        let mut maker = Held::open(&rig).await?;
-        let columns = "id, capacity, refill_seconds, refill, provisioned, anchor";
-        maker
-            .run(format!(
-                "insert into tollgate.token_buckets ({columns}) values ({}, 10, 1, 'once', false, 0)",
-                rig.literal(&first)
-            ))
-            .await?;
-        // In another order than that of their ids.
-        let several = |key: &Key| Take::from(later.clone()).rule(rule.clone()).and(key.clone(), quota.into());
-        let takes = [several(&last), several(&first)];
-        let store = rig.store().max_attempts(u32::MAX).deadline(Duration::from_mins(1));
-        let waiting = tokio::spawn(async move { store.take(&takes).await });
-        maker.blocks(&rig).await?;
-        let lock = format!("select from tollgate.token_buckets where id = {}", rig.literal(&later));
-        maker.run(format!("{lock} for no key update nowait")).await.context("who waits holds it")?;
-        maker.commit().await?;
-        for outcome in waiting.await?? {
-            ensure!(outcome?.is_granted(), "each has room for both");
-        }
-    }
     Ok(())
 }
 

@@ -1,0 +1,116 @@
+//! PostgreSQL's batches of requests whose buckets are made by them, and perhaps by others at the same time.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use tokio::task::JoinHandle;
+use tollgate::{Error, Key, Outcome, Quota, Rule, Store, Take};
+
+use super::super::MS;
+use crate::engines::Kind;
+use crate::held::Held;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::rig::Rig;
+
+pub(crate) fn cases() -> Vec<Case> {
+    list!(
+        Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres && engine.has_sessions;
+        a_new_bucket_that_is_named_twice_is_not_granted_from,
+        a_new_bucket_counts_from_when_it_was_made,
+        a_new_bucket_that_another_makes_meanwhile_is_taken_from_as_it_is,
+        whoever_waits_for_a_new_bucket_holds_none_after_it,
+    )
+    .to_vec()
+}
+
+async fn a_new_bucket_that_is_named_twice_is_not_granted_from(rig: Rig) -> anyhow::Result<()> {
+    let key = rig.key();
+    let id = rig.literal(&key);
+    let refusal = rig
+        .refusal(format!(
+            "select * from tollgate.take_many_v1(array[{id}, {id}], array[1], array[0], array[0], array[3], array[60],
+                    array['continuous'], array[null], array[null]::uuid[], array[0], array[1, 1])"
+        ))
+        .await?;
+    ensure!(refusal.sqlstate == "22023" && refusal.message.contains("none twice"), "{refusal:?}");
+    assert_eq!(rig.row(&key).await?, None);
+    Ok(())
+}
+
+async fn a_new_bucket_counts_from_when_it_was_made(rig: Rig) -> anyhow::Result<()> {
+    let (mut maker, key, waiting) = made_meanwhile(&rig, Quota::continuous(10, Duration::from_mins(1))?).await?;
+    let before = rig.now().await?;
+    rig.until(before + 20 * MS).await?;
+    let released = rig.now().await?;
+    maker.run("rollback").await?;
+    ensure!(waiting.await??.into_iter().all(|outcome| outcome.is_ok_and(|taken| taken.is_granted())));
+    let row = rig.row(&key).await?.context("made")?;
+    // A token comes back in six seconds.
+    ensure!(row.granted == 1 && row.full_at >= released + 6000 * MS, "{row:?} when released at {released}");
+    Ok(())
+}
+
+async fn a_new_bucket_that_another_makes_meanwhile_is_taken_from_as_it_is(rig: Rig) -> anyhow::Result<()> {
+    let (mut maker, key, waiting) = made_meanwhile(&rig, Quota::once(10)?).await?;
+    maker.commit().await?;
+    let granted = waiting.await??.into_iter().map(|outcome| Ok(outcome?.is_granted()));
+    assert_eq!(granted.collect::<anyhow::Result<Vec<bool>>>()?, [true, false, true]);
+    assert_eq!(rig.row(&key).await?.context("made")?.granted, 10);
+    Ok(())
+}
+
+/// A bucket whose maker has emptied it and not committed, and a batch for it and those before and after it, which are
+/// not there either.
+async fn made_meanwhile(
+    rig: &Rig,
+    quota: Quota,
+) -> anyhow::Result<(Held, Key, JoinHandle<Result<Vec<Outcome>, Error>>)> {
+    let mut keys = [rig.key(), rig.key(), rig.key()];
+    keys.sort();
+    let mut maker = Held::open(rig).await?;
+    maker
+        .run(format!(
+            "insert into tollgate.token_buckets (id, capacity, refill_seconds, refill, provisioned, anchor, full_at, granted)
+             values ({}, 10, 0, 'once', false, 0, 10, 10)",
+            rig.literal(&keys[1])
+        ))
+        .await?;
+    let takes = keys.clone().map(|key| Take::from(key).rule(quota.into()));
+    let store = rig.store().max_attempts(u32::MAX).deadline(Duration::from_mins(1));
+    let waiting = tokio::spawn(async move { store.take(&takes).await });
+    maker.blocks(rig).await?;
+    let [_, key, _] = keys;
+    Ok((maker, key, waiting))
+}
+
+/// Neither if all of them may be made, nor if one must be there.
+async fn whoever_waits_for_a_new_bucket_holds_none_after_it(rig: Rig) -> anyhow::Result<()> {
+    let quota = Quota::once(10)?;
+    for rule in [Rule::Quota(quota), Rule::Provisioned] {
+        let mut keys = [rig.key(), rig.key(), rig.key()];
+        keys.sort();
+        let [first, later, last] = keys;
+        rig.create(&later, quota).await?;
+        let mut maker = Held::open(&rig).await?;
+        let columns = "id, capacity, refill_seconds, refill, provisioned, anchor";
+        maker
+            .run(format!(
+                "insert into tollgate.token_buckets ({columns}) values ({}, 10, 1, 'once', false, 0)",
+                rig.literal(&first)
+            ))
+            .await?;
+        // In another order than that of their ids.
+        let several = |key: &Key| Take::from(later.clone()).rule(rule.clone()).and(key.clone(), quota.into());
+        let takes = [several(&last), several(&first)];
+        let store = rig.store().max_attempts(u32::MAX).deadline(Duration::from_mins(1));
+        let waiting = tokio::spawn(async move { store.take(&takes).await });
+        maker.blocks(&rig).await?;
+        let lock = format!("select from tollgate.token_buckets where id = {}", rig.literal(&later));
+        maker.run(format!("{lock} for no key update nowait")).await.context("who waits holds it")?;
+        maker.commit().await?;
+        for outcome in waiting.await?? {
+            ensure!(outcome?.is_granted(), "each has room for both");
+        }
+    }
+    Ok(())
+}
