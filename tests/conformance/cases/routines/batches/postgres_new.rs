@@ -51,7 +51,7 @@ async fn a_new_bucket_counts_from_when_it_was_made(rig: Rig) -> anyhow::Result<(
 }
 
 async fn a_new_bucket_that_another_makes_meanwhile_is_taken_from_as_it_is(rig: Rig) -> anyhow::Result<()> {
-    let (mut maker, key, waiting) = made_meanwhile(&rig, Quota::once(10)?).await?;
+    let (maker, key, waiting) = made_meanwhile(&rig, Quota::once(10)?).await?;
     maker.commit().await?;
     let granted = waiting.await??.into_iter().map(|outcome| Ok(outcome?.is_granted()));
     assert_eq!(granted.collect::<anyhow::Result<Vec<bool>>>()?, [true, false, true]);
