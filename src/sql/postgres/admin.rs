@@ -13,6 +13,23 @@ use crate::{
     Switch, SystemClock, WindowLevel,
 };
 
+/// When something ends, if that is an instant that Rust's types hold; what ends later has no end that anybody sees.
+macro_rules! end {
+    ($column:literal) => {
+        concat!("case when ", $column, " < '10000-01-01Z' then greatest(", $column, ", '1970-01-01Z') end")
+    };
+}
+
+macro_rules! planned {
+    () => {
+        concat!(
+            "select name, capacity, (refill_seconds * 1000000000)::bigint, refill, mode, mode_reason, ",
+            end!("mode_until"),
+            " from tollgate.token_plans"
+        )
+    };
+}
+
 impl Operations for Postgres {
     type Clock = ();
 
@@ -115,12 +132,14 @@ impl Operations for Postgres {
         (key, plan): &'c (Key, Option<Key>),
         (): &'c (),
     ) -> Conversation<'c, Explanation> {
-        let explain = sqlx::query_as::<_, Explained>(
+        let explain = sqlx::query_as::<_, Explained>(concat!(
             "select known, terms_from, plan, capacity, (refill_seconds * 1000000000)::bigint, refill, mode, mode_from,
-                    mode_reason, nullif(mode_until, 'infinity'), override_reason,
-                    nullif(override_until, 'infinity'), available, outcome, retry_after_ms
-               from tollgate.explain($1, $2)",
-        )
+                        mode_reason, ",
+            end!("mode_until"),
+            ", override_reason, ",
+            end!("override_until"),
+            ", available, outcome, retry_after_ms from tollgate.explain($1, $2)"
+        ))
         .bind(key.as_str())
         .bind(plan.as_ref().map(Key::as_str));
         Box::pin(async move { explain.fetch_one(connection).await?.try_into() })
@@ -154,11 +173,7 @@ impl Operations for Postgres {
     }
 
     fn plan<'c>(connection: &'c mut PgConnection, name: &'c Key, (): &'c ()) -> Conversation<'c, Option<Plan>> {
-        let plan = sqlx::query_as::<_, Planned>(
-            "select name, capacity, (refill_seconds * 1000000000)::bigint, refill, mode, mode_reason, nullif(mode_until, 'infinity')
-               from tollgate.token_plans where name = $1",
-        )
-        .bind(name.as_str());
+        let plan = sqlx::query_as::<_, Planned>(concat!(planned!(), " where name = $1")).bind(name.as_str());
         Box::pin(async move { plan.fetch_optional(connection).await?.map(Plan::try_from).transpose() })
     }
 
@@ -167,12 +182,9 @@ impl Operations for Postgres {
         (after, limit): &'c (Option<Key>, u32),
         (): &'c (),
     ) -> Conversation<'c, Vec<Plan>> {
-        let plans = sqlx::query_as::<_, Planned>(
-            "select name, capacity, (refill_seconds * 1000000000)::bigint, refill, mode, mode_reason, nullif(mode_until, 'infinity')
-               from tollgate.token_plans where name > $1 order by name limit $2",
-        )
-        .bind(after.as_ref().map_or("", Key::as_str))
-        .bind(i64::from(*limit));
+        let plans = sqlx::query_as::<_, Planned>(concat!(planned!(), " where name > $1 order by name limit $2"))
+            .bind(after.as_ref().map_or("", Key::as_str))
+            .bind(i64::from(*limit));
         Box::pin(async move { plans.fetch_all(connection).await?.into_iter().map(Plan::try_from).collect() })
     }
 
@@ -191,7 +203,7 @@ impl Operations for Postgres {
 
     fn mode<'c>(connection: &'c mut PgConnection, (): &'c (), (): &'c ()) -> Conversation<'c, Switch> {
         let mode =
-            sqlx::query_as::<_, Choice>("select mode, reason, nullif(until, 'infinity') from tollgate.token_mode");
+            sqlx::query_as::<_, Choice>(concat!("select mode, reason, ", end!("until"), " from tollgate.token_mode"));
         Box::pin(async move { Ok(columns::switch(mode.fetch_one(connection).await?)?.unwrap_or_default()) })
     }
 
@@ -227,10 +239,11 @@ impl Operations for Postgres {
         (after, limit): &'c (Option<Key>, u32),
         (): &'c (),
     ) -> Conversation<'c, Vec<(Key, Override)>> {
-        let overrides = sqlx::query_as::<_, Overridden>(
-            "select id, capacity, (refill_seconds * 1000000000)::bigint, refill, mode, reason, nullif(expires_at, 'infinity')
-               from tollgate.token_overrides where id > $1 order by id limit $2",
-        )
+        let overrides = sqlx::query_as::<_, Overridden>(concat!(
+            "select id, capacity, (refill_seconds * 1000000000)::bigint, refill, mode, reason, ",
+            end!("expires_at"),
+            " from tollgate.token_overrides where id > $1 order by id limit $2"
+        ))
         .bind(after.as_ref().map_or("", Key::as_str))
         .bind(i64::from(*limit));
         Box::pin(async move { overrides.fetch_all(connection).await?.into_iter().map(columns::overridden).collect() })

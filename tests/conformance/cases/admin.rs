@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use anyhow::ensure;
-use chrono::{TimeDelta, Utc};
+use anyhow::{Context, ensure};
+use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::AssertSqlSafe;
 use tollgate::{Admin, Key, Limiter, Mode, Origin, Override, Quota, Rule, Store, Take};
 
@@ -23,6 +23,10 @@ pub fn cases() -> Vec<Case> {
         views_show_what_rules_and_how_large_the_tables_are,
     )
     .to_vec();
+    cases.extend(list!(
+        Levels::Pools, Time::Real, |engine: &Engine| engine.kind == Kind::Postgres;
+        an_end_beyond_what_rust_holds_is_told_as_none_or_as_past,
+    ));
     // YugabyteDB has no pages, and so no updates within one.
     cases.extend(list!(
         Levels::Pools, Time::Real,
@@ -48,7 +52,7 @@ async fn a_mode_for_all_rules_until_another_is_set(rig: Rig) -> anyhow::Result<(
     store.set_mode(Mode::Shadow, Some("incident 42"), until).await?;
     let switch = store.mode().await?;
     assert_eq!((switch.mode, switch.reason.as_deref()), (Mode::Shadow, Some("incident 42")));
-    let millis = |until: Option<chrono::DateTime<Utc>>| until.map(|until| until.timestamp_millis());
+    let millis = |until: Option<DateTime<Utc>>| until.map(|until| until.timestamp_millis());
     assert_eq!(millis(switch.until), millis(until));
     let passed = rig.decide(under(&key, "1/h")?.max_wait(Duration::from_hours(2))).await?;
     assert_eq!((passed.mode(), passed.wait()), (Mode::Shadow, Duration::ZERO));
@@ -86,6 +90,35 @@ async fn an_end_that_no_clock_reaches_is_as_good_as_none(rig: Rig) -> anyhow::Re
         assert_eq!(store.explain(&rig.key(), None).await?.mode, Mode::Block);
         store.sweep(None, 10).await?;
         assert_eq!(store.explain(&free, None).await?.mode, Mode::Shadow, "it was not swept away");
+    }
+    Ok(())
+}
+
+/// PostgreSQL's time reaches further than Rust's types, in both directions.
+async fn an_end_beyond_what_rust_holds_is_told_as_none_or_as_past(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let (rig, store) = (&scratch.rig, scratch.rig.store());
+    let key = rig.key();
+    store.create_plan(&key, "1/h".parse()?).await?;
+    store.set_override(&key, Override { mode: Some(Mode::Shadow), ..Override::default() }).await?;
+    for end in ["-infinity", "4000-01-01 BC", "10000-01-01", "290000-01-01", "infinity"] {
+        let past = !end.ends_with("0-01-01") && end != "infinity";
+        rig.pool
+            .run(format!(
+                "update tollgate.token_mode set mode = 'block', until = '{end}';
+                 update tollgate.token_plans set mode = 'shadow', mode_until = '{end}'"
+            ))
+            .await?;
+        let now = DateTime::<Utc>::UNIX_EPOCH;
+        assert_eq!(store.mode().await?.until, past.then_some(now), "{end}");
+        let plan = store.plan(&key).await?.context("there is none")?;
+        assert_eq!(plan.switch.context("it has none")?.until, past.then_some(now), "{end}");
+        assert_eq!(store.plans(None, 10).await?.len(), 1);
+        assert_eq!(store.explain(&rig.key(), None).await?.mode == Mode::Block, !past, "{end}");
+        if !past {
+            rig.pool.run(format!("update tollgate.token_overrides set expires_at = '{end}'")).await?;
+            assert_eq!(store.overrides(None, 10).await?[0].1.expires_at, None, "{end}");
+        }
     }
     Ok(())
 }
