@@ -9,13 +9,26 @@ use crate::output::plain;
 
 /// Reads `250ms`, `10s`, `1h` or `1h 30min`.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text)
-        .map_err(|_| "write a number and its unit together, such as 250ms, 10s, 5min, 1h or 1d".to_owned())
+    read(text).ok_or_else(|| "write a number and its unit together, such as 250ms, 10s, 5min, 1h or 1d".to_owned())
 }
 
 /// Whether it is the second half of a span that was written in two words.
 pub(crate) fn is_unit(word: &str) -> bool {
-    humantime::parse_duration(&format!("1{word}")).is_ok()
+    read(&format!("1{word}")).is_some()
+}
+
+/// Part by part: humantime 2.4.0 panics on some sums of 2⁶⁴ seconds.
+fn read(text: &str) -> Option<Duration> {
+    let mut rest = text.trim();
+    let mut sum = None;
+    while !rest.is_empty() {
+        let unit = rest.find(char::is_alphabetic)?;
+        let end = rest[unit..].find(|c: char| !c.is_alphabetic()).map_or(rest.len(), |length| unit + length);
+        let part = humantime::parse_duration(&rest[..end]).ok()?;
+        sum = Some(sum.unwrap_or(Duration::ZERO).checked_add(part)?);
+        rest = rest[end..].trim_start();
+    }
+    sum
 }
 
 /// So long from then.
@@ -116,6 +129,7 @@ mod tests {
             ("1h", "1 h"),
             ("1h 30min", "1 h 30 min"),
             ("1d", "1 d"),
+            (" 2µs 1.5h ", "1 h 30 min"),
             ("25h 1s", "1 d 2 h"),
             ("23h 59min 1s", "1 d"),
             ("59min 59s", "59 min 59 s"),
@@ -124,7 +138,7 @@ mod tests {
         }
         assert_eq!(span(Duration::MAX), "never");
         assert_eq!(span(Duration::from_micros(9_999_999)), "10.0 s");
-        for wrong in ["", "1", "1 hour x", "h", "-1s"] {
+        for wrong in ["", " ", "1", "1 hour x", "h", "-1s", "1s 2", "18446744073709551615s 1000ms"] {
             assert!(parse(wrong).unwrap_err().contains("1h"), "{wrong}");
         }
     }

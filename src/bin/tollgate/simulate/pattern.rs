@@ -8,6 +8,7 @@ use anyhow::{Context, bail, ensure};
 
 use super::file::MOST_ARRIVALS;
 use super::traffic::{Arrival, Traffic};
+use crate::times;
 
 /// Streams of arrivals, all at once.
 #[derive(Clone, Debug, PartialEq)]
@@ -130,7 +131,7 @@ fn rate(text: &str) -> anyhow::Result<f64> {
 }
 
 fn seconds(text: &str) -> anyhow::Result<f64> {
-    let span = humantime::parse_duration(text).with_context(|| format!("'{text}' is no time: write 10s or 250ms"))?;
+    let span = times::parse(text).ok().with_context(|| format!("'{text}' is no time: write 10s or 250ms"))?;
     let seconds = span.as_secs_f64();
     ensure!(seconds > 0.0 && seconds < LONGEST, "'{text}' is no time that anything can take");
     Ok(seconds)
