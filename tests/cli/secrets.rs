@@ -25,6 +25,10 @@ fn no_output_shows_a_password() {
         format!("postgres://app:it's {SECRET}@localhost:1/app"),
         format!("postgres://localhost:1/app?PASSWORD={SECRET}"),
         format!("postgres://localhost:1/app?pass%77ord={SECRET}"),
+        format!("postgres://app%3A{SECRET}@localhost:1/app"),
+        format!("mysql://app%3a{SECRET}@localhost:1/app"),
+        format!("postgres://app%3A{SECRET}%40localhost:1/app"),
+        format!("mysql://app:{SECRET}%40localhost/app"),
         format!("sqlite:app.db?key={SECRET}"),
     ];
     // Side by side, as most of them wait for a server that is not there.

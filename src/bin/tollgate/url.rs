@@ -89,6 +89,10 @@ impl TryFrom<String> for Url {
             let hint = "write them percent-encoded: / is %2F, ? is %3F, # is %23, @ is %40";
             return Err(Refusal::arguments("the database URL has a / ? # or @ within its user or password", hint));
         }
+        if is_run_together(rest) {
+            let hint = "write user:password@host with that : and @ as they are; only what is within a part is encoded";
+            return Err(Refusal::arguments("the database URL has an encoded : or @ between its parts", hint));
+        }
         Ok(if scheme.starts_with("postgres") { Self::Postgres(url) } else { Self::MySql(url) })
     }
 }
@@ -105,6 +109,15 @@ fn is_cut_short(rest: &str) -> bool {
         || path.contains('@')
         || authority.matches('@').count() > 1
         || query.split('&').any(is_no_parameter)
+}
+
+/// Whether the password would be taken for a part of the user's or host's name, and shown, as what comes before it is encoded.
+/// A user's name may well have an @.
+fn is_run_together(rest: &str) -> bool {
+    let authority = rest.split(['/', '?']).next().unwrap_or(rest).to_ascii_lowercase();
+    let (user, host) = authority.rsplit_once('@').unwrap_or(("", &authority));
+    let user = user.split(':').next().unwrap_or(user);
+    user.contains("%3a") || host.contains("%3a") || host.contains("%40")
 }
 
 /// Whether a text may be a database URL, or the part of one that holds its password.
