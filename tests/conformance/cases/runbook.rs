@@ -1,7 +1,7 @@
 //! What the runbook says runs as it stands, on every engine.
 
 use anyhow::{Context, ensure};
-use tollgate::{Admin, Key, Mode, Rule, Store, Take};
+use tollgate::{Admin, Key, Mode, Override, Quota, Rule, Store, Take};
 
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
@@ -23,6 +23,7 @@ async fn each_command_of_the_runbook_does_what_its_heading_says(rig: Rig) -> any
 
     run(rig, "See").await?;
     run(rig, "Explain").await?;
+    store.set_override(&good, Override { quota: Some(Quota::once(100)?), ..Override::default() }).await?;
     run(rig, "Raise").await?;
     assert_eq!(store.explain(&good, Some(&free)).await?.quota, Some("1000/min".parse()?));
     let _ = rig.decide(take(&good)).await?;
