@@ -20,7 +20,7 @@ pub enum Refusal {
         /// The bucket that denied, for the service's own logs and for `tollgate explain`, if a layer asked; the client is not told.
         key: Option<Key>,
     },
-    /// The request does not say whose it is: what its [`NoKey`] says, 400 or 500.
+    /// The request does not say whose it is: what its [`NoKey`] says, 400 or 500 unless that says another.
     NoKey(NoKey),
     /// There was no answer. If the request can never be granted: 400. If the service asks for what does not exist, such as an
     /// unknown plan: 500. If the database failed, and the limiter has no [`Fallback`](crate::Fallback): 503.
