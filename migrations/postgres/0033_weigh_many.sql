@@ -34,7 +34,7 @@ begin
       select u.place, u.times, c.now, t.*,
              case
                when t.id is null
-                 then case when octet_length(u.id) between 1 and 255
+                 then case when octet_length(u.id) between 1 and 255 and left(u.id, 1) <> chr(1)
                                 and u.cost <= coalesce(u.capacity, p.capacity) - u.keep
                                 and case when u.capacity is null
                                       then p.mode is null and u.refill_seconds is null and u.refill is null

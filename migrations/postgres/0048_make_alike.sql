@@ -39,7 +39,7 @@ begin
            least(u.times, v_most) * p_cost, v_terms.burst, v_terms.step_ns, v_terms.step_ticks, v_terms.token_ticks
       from unnest(p_ids, p_times) as u (id, times)
      cross join lateral (select tollgate.token_clock_v1() as now where u.id is not null offset 0) c
-     where octet_length(u.id) between 1 and 255
+     where octet_length(u.id) between 1 and 255 and left(u.id, 1) <> chr(1)
     on conflict do nothing
     returning t.id, t.full_at, t.granted as tokens, tollgate.token_clock_v1() as now)
   select (array_agg(u.place), array_agg(least(u.times, v_most)), 'granted', null, array_agg(m.now), null,

@@ -16,6 +16,7 @@ pub(crate) fn cases() -> Vec<Case> {
     list!(
         Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres && engine.has_sessions;
         a_new_bucket_that_is_named_twice_is_not_granted_from,
+        what_may_be_no_bucket_is_made_by_no_batch,
         a_new_bucket_counts_from_when_it_was_made,
         a_new_bucket_that_another_makes_meanwhile_is_taken_from_as_it_is,
         whoever_waits_for_a_new_bucket_holds_none_after_it,
@@ -26,15 +27,30 @@ pub(crate) fn cases() -> Vec<Case> {
 async fn a_new_bucket_that_is_named_twice_is_not_granted_from(rig: Rig) -> anyhow::Result<()> {
     let key = rig.key();
     let id = rig.literal(&key);
-    let refusal = rig
-        .refusal(format!(
-            "select * from tollgate.take_many_v1(array[{id}, {id}], array[1], array[0], array[0], array[3], array[60],
-                    array['continuous'], array[null], array[null]::uuid[], array[0], array[1, 1])"
-        ))
-        .await?;
+    let refusal = rig.refusal(alike(&id, &id)).await?;
     ensure!(refusal.sqlstate == "22023" && refusal.message.contains("none twice"), "{refusal:?}");
     assert_eq!(rig.row(&key).await?, None);
     Ok(())
+}
+
+async fn what_may_be_no_bucket_is_made_by_no_batch(rig: Rig) -> anyhow::Result<()> {
+    let (there, new) = (rig.bucket(Quota::once(3)?).await?, rig.key());
+    for id in ["''", "chr(1) || 'window'"] {
+        for key in [&there, &new] {
+            let refusal = rig.refusal(alike(id, &rig.literal(key))).await?;
+            assert_eq!(refusal.sqlstate, "23514", "{refusal:?}");
+        }
+    }
+    assert_eq!(rig.row(&new).await?, None);
+    Ok(())
+}
+
+/// Requests of two buckets, in their order.
+fn alike(one: &str, other: &str) -> String {
+    format!(
+        "select * from tollgate.take_many_v1(array[{one}, {other}], array[1], array[0], array[0], array[3], array[60],
+                array['continuous'], array[null], array[null]::uuid[], array[0], array[1, 1])"
+    )
 }
 
 async fn a_new_bucket_counts_from_when_it_was_made(rig: Rig) -> anyhow::Result<()> {
