@@ -29,6 +29,9 @@ fn no_output_shows_a_password() {
         format!("mysql://app%3a{SECRET}@localhost:1/app"),
         format!("postgres://app%3A{SECRET}%40localhost:1/app"),
         format!("mysql://app:{SECRET}%40localhost/app"),
+        format!("postgres://localhost:1/app%3Fpassword%3D{SECRET}"),
+        format!("postgres://localhost%2Fapp%3Fpassword%3D{SECRET}"),
+        format!("mysql://localhost:1/app%40{SECRET}"),
         format!("sqlite:app.db?key={SECRET}"),
     ];
     // Side by side, as most of them wait for a server that is not there.
@@ -67,6 +70,18 @@ fn what_is_not_shown_is_told_with_where_it_belongs() {
     let url = format!("postgres:app:{SECRET}@localhost/app");
     let ran = database.run(&["create", "a", "--quota", &url]).ended(2);
     ran.says(&["--quota <QUOTA>: it is not shown, as it may hold a password", "hint: a database is given as"]);
+}
+
+#[test]
+fn a_name_that_is_encoded_for_a_reason_is_not_refused() {
+    let database = Database::empty(Engine::Sqlite);
+    for (url, shown) in [
+        ("postgres://app:pw@%2Fno%2Fsuch%3Aeurope%3Asocket/app", "app at /no/such:europe:socket as app"),
+        ("postgres://app%40server:p%3Aw%40@[::1]:1/app", "app at [::1]:1 as app@server"),
+    ] {
+        let ran = tollgate(Some(url), &database.directory).arg("list").output().expect("it starts");
+        Ran::new(ran).ended(69).says(&[shown]);
+    }
 }
 
 #[test]

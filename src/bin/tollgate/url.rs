@@ -90,8 +90,8 @@ impl TryFrom<String> for Url {
             return Err(Refusal::arguments("the database URL has a / ? # or @ within its user or password", hint));
         }
         if is_run_together(rest) {
-            let hint = "write user:password@host with that : and @ as they are; only what is within a part is encoded";
-            return Err(Refusal::arguments("the database URL has an encoded : or @ between its parts", hint));
+            let hint = "write user:password@host/database with that : @ and / as they are; only what is within a part is encoded";
+            return Err(Refusal::arguments("the database URL has an encoded : @ / or ? between its parts", hint));
         }
         Ok(if scheme.starts_with("postgres") { Self::Postgres(url) } else { Self::MySql(url) })
     }
@@ -111,13 +111,18 @@ fn is_cut_short(rest: &str) -> bool {
         || query.split('&').any(is_no_parameter)
 }
 
-/// Whether the password would be taken for a part of the user's or host's name, and shown, as what comes before it is encoded.
-/// A user's name may well have an @.
+/// Whether the password would be taken for a part of another name, and shown, as what stands between them is encoded. A user's
+/// name may well have an @, and a socket's directory has a / and anything.
 fn is_run_together(rest: &str) -> bool {
-    let authority = rest.split(['/', '?']).next().unwrap_or(rest).to_ascii_lowercase();
-    let (user, host) = authority.rsplit_once('@').unwrap_or(("", &authority));
+    let rest = rest.to_ascii_lowercase();
+    let (address, _) = rest.split_once('?').unwrap_or((&rest, ""));
+    let (authority, database) = address.split_once('/').unwrap_or((address, ""));
+    let (user, host) = authority.rsplit_once('@').unwrap_or(("", authority));
     let user = user.split(':').next().unwrap_or(user);
-    user.contains("%3a") || host.contains("%3a") || host.contains("%40")
+    let is_any_in = |text: &str, encoded: &[&str]| encoded.iter().any(|one| text.contains(one));
+    is_any_in(user, &["%3a"])
+        || !host.starts_with("%2f") && is_any_in(host, &["%2f", "%3a", "%3f", "%40"])
+        || is_any_in(database, &["%3f", "%40"])
 }
 
 /// Whether a text may be a database URL, or the part of one that holds its password.
