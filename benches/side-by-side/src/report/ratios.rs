@@ -30,13 +30,13 @@ pub(crate) struct Ratios {
     pub(crate) governor: ByWorkload,
 }
 
-pub(crate) type ByWorkload = BTreeMap<&'static str, Option<f64>>;
+pub(crate) type ByWorkload = BTreeMap<String, Option<f64>>;
 
 impl Ratios {
     pub(crate) fn new(measured: &[Measured], headline: usize) -> Self {
-        let mut this = Self { redis: GOALS.map(|goal| (goal, None)).into(), ..Self::default() };
+        let mut this = Self { redis: GOALS.map(|goal| (goal.to_owned(), None)).into(), ..Self::default() };
         for measured in measured {
-            let workload = measured.workload;
+            let exact = measured.workload.to_owned();
             let tasks = measured.shown(headline);
             for row in &measured.rows {
                 let peer = |name: &str| {
@@ -47,21 +47,22 @@ impl Ratios {
                 };
                 if let Some((engine, leases)) = ours(&row.contestant) {
                     // Both ways stand beside each other where both are measured.
-                    let workload = if leases && workload == "zipf" { "zipf_leased" } else { workload };
+                    let both = measured.row(&format!("tollgate@{engine}"), row.tasks).is_some();
+                    let workload = if leases && both { format!("{exact}_leased") } else { exact.clone() };
                     let ratio = peer("redis").and_then(|redis| row.ratio(redis));
                     if engine == HEADLINE {
-                        this.redis_by_tasks.entry(row.tasks).or_default().insert(workload, ratio);
+                        this.redis_by_tasks.entry(row.tasks).or_default().insert(workload.clone(), ratio);
                     }
                     if row.tasks != tasks {
                         continue;
                     }
                     if engine == HEADLINE {
-                        this.redis.insert(workload, ratio);
+                        this.redis.insert(workload.clone(), ratio);
                         if let Some(flexible) = peer("rate-limiter-flexible") {
-                            this.flexible.insert(workload, row.ratio(flexible));
+                            this.flexible.insert(workload.clone(), row.ratio(flexible));
                         }
                     }
-                    this.redis_by_engine.entry(engine.to_owned()).or_default().insert(workload, ratio);
+                    this.redis_by_engine.entry(engine.to_owned()).or_default().insert(workload.clone(), ratio);
                     if let Some(bare) = measured.row(&format!("bare-update@{engine}"), tasks) {
                         let ratio = row.ratio(bare);
                         this.bare_update.entry(engine.to_owned()).or_default().insert(workload, ratio);
@@ -69,8 +70,8 @@ impl Ratios {
                 } else if row.tasks == tasks {
                     let ratio_to = |name: &str| peer(name).and_then(|peer| row.ratio(peer));
                     match row.contestant.split('@').next() {
-                        Some("tollgate-memory") => drop(this.governor.insert(workload, ratio_to("governor"))),
-                        Some("redis-pipelined") => drop(this.pipelined.insert(workload, ratio_to("redis"))),
+                        Some("tollgate-memory") => drop(this.governor.insert(exact.clone(), ratio_to("governor"))),
+                        Some("redis-pipelined") => drop(this.pipelined.insert(exact.clone(), ratio_to("redis"))),
                         _ => {}
                     }
                 }
@@ -88,3 +89,23 @@ fn ours(contestant: &str) -> Option<(&str, bool)> {
 
 const HEADLINE: &str = "postgres";
 const GOALS: [&str; 6] = ["uniform", "hot", "zipf", "denied", "leased", "five_limits"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figures::{Figures, Row};
+
+    #[test]
+    fn what_is_leased_stands_beside_what_is_exact() {
+        let rows = [("redis", 100.0), ("tollgate@postgres", 200.0), ("tollgate-leased@postgres", 900.0)];
+        let rows = rows.map(|(contestant, per_second)| Row {
+            contestant: contestant.to_owned(),
+            tasks: 256,
+            repeats: vec![Figures { per_second, ..Figures::default() }],
+        });
+        let ratios = Ratios::new(&[Measured { workload: "attack", rows: rows.into(), ..Measured::default() }], 256);
+        for of in [&ratios.redis, &ratios.redis_by_engine["postgres"], &ratios.redis_by_tasks[&256]] {
+            assert_eq!((of["attack"], of["attack_leased"]), (Some(2.0), Some(9.0)));
+        }
+    }
+}
