@@ -119,6 +119,25 @@ async fn a_key_that_stays_locked_is_asked_for_by_itself_and_goes_with_others_whe
     Ok(())
 }
 
+/// Each is asked for by itself, and such a call lasts for five seconds: those beyond five in a half have it wait for theirs.
+#[tokio::test(start_paused = true)]
+async fn more_locked_keys_than_are_left_to_themselves_hold_up_others_for_one_call_at_most() -> anyhow::Result<()> {
+    let coalesce = Arc::new(Coalesce::new(Locking::default()));
+    for n in 0..40 {
+        ask(&coalesce, take(&format!("locked:{n}")));
+        sleep(Duration::from_millis(30)).await;
+    }
+    let others: Vec<_> = (0..40).map(|n| ask(&coalesce, take(&format!("other:{n}")))).collect();
+    sleep(Duration::from_secs(6)).await;
+    // What goes with a locked key when they are asked for two by two is held up as long as that: one in each half.
+    let (answered, held_up): (Vec<_>, Vec<_>) = others.into_iter().partition(JoinHandle::is_finished);
+    assert!(held_up.len() <= 2, "{} of 40", held_up.len());
+    for other in answered {
+        assert!(other.await???.is_granted());
+    }
+    Ok(())
+}
+
 #[tokio::test(start_paused = true)]
 async fn those_behind_locked_keys_are_only_so_many() -> anyhow::Result<()> {
     const MOST: usize = 32_768;
