@@ -34,10 +34,10 @@ use lender::Lender;
 ///
 /// **The bound.** What a process holds when a window begins, it may use within it. So any window of length `t` sees at most
 /// capacity + rate × t + what all processes held when it began: for each key, rule and keep at most
-/// [`LeaseOptions::most_tokens`] for each `Lease` (a limiter has one), in two batches as above. A period of an interval quota likewise. Tokens are used
-/// within [`LeaseOptions::lifetime`], a second at most, on a clock that goes on while the host sleeps: a process that was
-/// stopped uses none from before, but for a request that was being answered. What is not used is given back, and if that is
-/// noticed too late, left to the refill. A process that dies has used what it held.
+/// [`LeaseOptions::most_tokens`] for each `Lease` (a limiter has one), in two batches as above. A period of an interval
+/// quota likewise. Tokens are used within [`LeaseOptions::lifetime`], a second at most, on a clock that goes on while the
+/// host sleeps: a process that was stopped uses none from before, but for a request that was being answered. What is not
+/// used is given back, and if that is noticed too late, left to the refill. A process that dies has used what it held.
 ///
 /// A reset, another plan or mode is seen when the tokens at hand have been used or have expired: within a second.
 ///
