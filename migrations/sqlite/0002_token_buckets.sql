@@ -21,7 +21,7 @@ create table token_buckets (
   over_refill_ns integer,
   over_refill    text,
   anchor         integer not null                        -- nanoseconds since 1970
-                 default (cast(round(unixepoch('subsec') * 1000) as integer) * 1000000),
+                 default (cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000000),
   full_at        integer not null default 0,             -- ticks: when it is full again
   granted        integer not null default 0,             -- tokens, ever
   longest_wait   integer not null default 0,             -- ticks: the longest that was granted

@@ -31,7 +31,7 @@ create table token_plans (
     refill <> 'continuous'
     or (refill_ns + capacity - 1) / capacity * capacity - refill_ns <= refill_ns / 1000),
   constraint mode_is_enforce_shadow_off_or_block check (mode in ('enforce', 'shadow', 'off', 'block')),
-  constraint mode_until_is_a_time check (mode_until is null or unixepoch(mode_until) is not null)
+  constraint mode_until_is_a_time check (mode_until is null or julianday(mode_until) is not null)
 ) strict, without rowid;
 
 -- What holds for every key, unless its plan or an override says otherwise. Always one row.
@@ -47,7 +47,7 @@ create table token_mode (
   reason text,
   until  text,                                           -- UTC, as datetime() writes it; null: until it is changed
   constraint mode_is_enforce_shadow_off_or_block check (mode in ('enforce', 'shadow', 'off', 'block')),
-  constraint until_is_a_time check (until is null or unixepoch(until) is not null)
+  constraint until_is_a_time check (until is null or julianday(until) is not null)
 ) strict, without rowid;
 
 insert into token_mode default values;
@@ -84,7 +84,7 @@ create table token_overrides (
     refill <> 'continuous'
     or (refill_ns + capacity - 1) / capacity * capacity - refill_ns <= refill_ns / 1000),
   constraint mode_is_enforce_shadow_off_or_block check (mode in ('enforce', 'shadow', 'off', 'block')),
-  constraint expires_at_is_a_time check (expires_at is null or unixepoch(expires_at) is not null)
+  constraint expires_at_is_a_time check (expires_at is null or julianday(expires_at) is not null)
 ) strict, without rowid;
 
 -- A row a grant that must be known again: of a request with an id, so that a repeated one does not pay twice, and of a

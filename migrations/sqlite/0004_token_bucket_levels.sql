@@ -10,7 +10,7 @@ with levels as (
   select b.*, max(full_at - (n.now - anchor) / step_ns * step_ticks, 0) as owed
     from token_buckets b,
          -- The end of this millisecond, which is all that SQLite tells: a bucket may have been used within it.
-         (select cast(round(unixepoch('subsec') * 1000) as integer) * 1000000 + 999999 as now) n
+         (select cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000000 + 999999 as now) n
 )
 select id, burst / token_ticks as capacity,
        burst / token_ticks - owed / token_ticks - (owed % token_ticks > 0) as available,

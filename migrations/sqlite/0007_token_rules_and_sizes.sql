@@ -10,8 +10,8 @@
 --   reason     why; until: when that ends; null: when somebody ends it
 create view token_rules as
 with a as (select mode, reason, until from token_mode
-            where mode <> 'enforce' and (until is null or unixepoch(until, 'subsec') > unixepoch('subsec'))),
-     p as (select *, mode is not null and (mode_until is null or unixepoch(mode_until, 'subsec') > unixepoch('subsec'))
+            where mode <> 'enforce' and (until is null or julianday(until) > julianday('now'))),
+     p as (select *, mode is not null and (mode_until is null or julianday(mode_until) > julianday('now'))
                   as own
              from token_plans)
 select 'all' as kind, null as name, null as plan, null as capacity, null as refill_seconds, null as refill,
@@ -26,7 +26,7 @@ union all
 select 'override', o.id, b.plan, o.capacity, o.refill_seconds, iif(o.capacity is null, null, o.refill), o.mode,
        iif(o.mode is null, null, 'override'), o.reason, o.expires_at
   from token_overrides o left join token_buckets b on b.id = o.id
- where o.expires_at is null or unixepoch(o.expires_at, 'subsec') > unixepoch('subsec');
+ where o.expires_at is null or julianday(o.expires_at) > julianday('now');
 
 -- token_sizes: how many rows each table of tollgate's has, and how large the file is. Reads every table.
 create view token_sizes as

@@ -10,9 +10,9 @@
 create view token_window_levels as
 with windows as (
   select w.*, '[[' || replace(replace(counts, ', ', '],['), ' ', ',') || ']]' as entries,
-         coalesce((select max(value ->> 0)
+         coalesce((select max(json_extract(value, '$[0]'))
                      from json_each('[[' || replace(replace(counts, ', ', '],['), ' ', ',') || ']]')), 0) as newest,
-         (select cast(round(unixepoch('subsec') * 1000) as integer) * 1000000 + 999999) as clock
+         (select cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000000 + 999999) as clock
     from token_windows w
    where granted > 0
 ), levels as (
@@ -22,10 +22,13 @@ with windows as (
     from windows
 ), counted as (
   select l.*,
-         (select coalesce(sum(value ->> 1), 0) from json_each(l.entries) where value ->> 0 > l.now - l.interval_ns)
-           as counted,
-         (select max(e) from (select value ->> 0 as e, sum(value ->> 1) over (order by value ->> 0 desc) as so_far
-                                from json_each(l.entries)) where so_far > l.most - 1) as full
+         (select coalesce(sum(json_extract(value, '$[1]')), 0) from json_each(l.entries)
+           where json_extract(value, '$[0]') > l.now - l.interval_ns) as counted,
+         (select max(ends)
+            from (select ends, sum(requests) over (order by ends desc) as so_far
+                    from (select json_extract(value, '$[0]') as ends, json_extract(value, '$[1]') as requests
+                            from json_each(l.entries)))
+           where so_far > l.most - 1) as full
     from levels l
 )
 select id, most as max_requests, interval_ns / 1e9 as interval_seconds, resolution_ns / 1e9 as resolution_seconds,

@@ -39,6 +39,15 @@ pub(crate) fn try_feed(database: &Database, script: &str) -> Result<(), String> 
     Ok(())
 }
 
+/// What SQLite's own shell answers, of whatever version: that of Debian 12 is older than what is linked in.
+pub(crate) fn sqlite_shell(database: &Database, sql: &str) -> String {
+    let program = program("sqlite3").expect("install sqlite3, SQLite's shell");
+    let output = Command::new(program).arg(database.directory.join("app.db")).arg(sql).output().expect("it starts");
+    let [answer, error] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).expect("UTF-8"));
+    assert_eq!(error, "", "{sql}");
+    answer
+}
+
 /// Sends statements to the database, one by one, on one connection.
 pub(crate) fn run(database: &Database, statements: &[String]) {
     try_run(database, statements).unwrap_or_else(|error| panic!("{error}"));

@@ -131,3 +131,22 @@ fn a_program_is_given_all_unless_it_says_how_many() {
     let ran = database.run(&["list"]).ended(0).says(&["… and more: `--limit 0` lists all"]);
     assert_eq!(ran.out.lines().count(), 102);
 }
+
+#[test]
+fn older_sqlite_shell_reads_the_figures_of_the_views() {
+    let database = Database::migrated(Engine::Sqlite);
+    database.run(&["take", "bucket", "--quota", "5 once", "--cost", "3"]).ended(0);
+    database.run(&["take", "window", "--quota", "5 in 1d at 1h", "--cost", "4"]).ended(0);
+    database.run(&["mode", "shadow", "--for", "1d"]).ended(0);
+    database.run(&["mode", "block", "--key", "user", "--for", "1d"]).ended(0);
+    let sqlite = |sql| clients::sqlite_shell(&database, sql);
+    sqlite("insert into token_buckets (id, capacity, refill_seconds) values ('provisioned', 2, 1)");
+    sqlite(
+        "insert into token_overrides (id, mode, reason, expires_at) values ('past', 'off', '', '2001-01-01 00:00:00')",
+    );
+    assert_eq!(sqlite("select id, available from token_bucket_levels order by id"), "bucket|2\nprovisioned|2\n");
+    assert_eq!(sqlite("select id, counted, available from token_window_levels"), "window|4|1\n");
+    assert_eq!(sqlite("select kind, name, mode from token_rules"), "all||shadow\noverride|user|block\n");
+    // Where the shell is newer than 3.42, which first knew it.
+    assert!(!sqlite("select sql from sqlite_schema").contains("subsec"));
+}
