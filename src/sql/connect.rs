@@ -51,7 +51,7 @@ impl<DB: Dialect> SqlStore<DB> {
     ///
     /// # Errors
     ///
-    /// If the URL is none of this database, or no Tokio runtime is there.
+    /// If the URL is none of this database or names several hosts, or no Tokio runtime is there.
     pub fn connect(url: &str, durability: Durability) -> Result<Self, Error> {
         let wrong = |error| Failure::new(Class::Unavailable, error).into_error(1, Duration::ZERO);
         // A file of SQLite's may have any name, even that of another database's server with its password.
@@ -103,6 +103,37 @@ impl<DB: Dialect> SqlStore<DB> {
     pub fn pool(&self) -> &Pool<DB> {
         &self.pool
     }
+}
+
+/// Rejects a URL with several hosts, of which the driver would make one name that does not exist.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(super) fn require_one_host(url: &str) -> Result<(), sqlx::Error> {
+    let (address, query) = url.split_once('?').unwrap_or((url, ""));
+    let named = ["host=", "hostaddr=", "port="];
+    let parameters = query.split('&').filter(|parameter| named.iter().any(|name| parameter.starts_with(name)));
+    if std::iter::once(host(address))
+        .chain(parameters)
+        .any(|host| [",", "%2C", "%2c"].iter().any(|comma| host.contains(comma)))
+    {
+        let one = "the URL names several hosts: name one, such as a proxy or a DNS name that follows the primary";
+        return Err(sqlx::Error::Configuration(one.into()));
+    }
+    Ok(())
+}
+
+/// The IPv6 address of a URL, without its brackets: sqlx 0.9.0 looks it up with them, as a name.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(super) fn ipv6_address(url: &str) -> Option<&str> {
+    let (address, _) = host(url).strip_prefix('[')?.split_once(']')?;
+    Some(address)
+}
+
+/// The hosts of a URL and their ports, as written.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+fn host(url: &str) -> &str {
+    let (_, rest) = url.split_once("://").unwrap_or_default();
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    authority.rsplit_once('@').map_or(authority, |(_, host)| host)
 }
 
 /// Two calls under way, a few that take long, and an operator's.

@@ -29,6 +29,10 @@ pub trait Dialect: Operations {
     fn begin(isolation: Isolation) -> Option<SqlStr>;
 
     #[doc(hidden)]
+    /// Parses a URL into the driver's options: one reading for the library and the CLI.
+    fn parse_url(url: &str) -> Result<<Self::Connection as Connection>::Options, sqlx::Error>;
+
+    #[doc(hidden)]
     /// How to connect, for commits that are as durable as that.
     fn connect_options(
         url: &str,

@@ -6,7 +6,7 @@ use sqlx::{Row, SqlStr};
 use super::ask::Ask;
 use super::call::Counting;
 use super::columns::{self, Columns};
-use super::connect::Durability;
+use super::connect::{Durability, ipv6_address, require_one_host};
 use super::dialect::Dialect;
 use super::isolation::Isolation;
 use super::outcomes::{self, AdjustedColumns};
@@ -60,8 +60,17 @@ impl Dialect for MySql {
         }))
     }
 
+    fn parse_url(url: &str) -> Result<MySqlConnectOptions, sqlx::Error> {
+        require_one_host(url)?;
+        let options: MySqlConnectOptions = url.parse()?;
+        Ok(match ipv6_address(url) {
+            Some(address) => options.host(address),
+            None => options,
+        })
+    }
+
     fn connect_options(url: &str, _: Durability) -> Result<MySqlConnectOptions, sqlx::Error> {
-        url.parse()
+        Self::parse_url(url)
     }
 
     async fn lacks_durability(connection: &mut MySqlConnection) -> Result<Option<String>, sqlx::Error> {

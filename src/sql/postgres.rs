@@ -5,7 +5,7 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgDatabaseError, PgSeverity
 use super::ask::Ask;
 use super::call::Counting;
 use super::columns::{self, Columns, Entry};
-use super::connect::Durability;
+use super::connect::{Durability, ipv6_address, require_one_host};
 use super::dialect::Dialect;
 use super::isolation::Isolation;
 use super::outcomes::AdjustedColumns;
@@ -34,12 +34,20 @@ impl Dialect for Postgres {
         }))
     }
 
+    fn parse_url(url: &str) -> Result<PgConnectOptions, sqlx::Error> {
+        require_one_host(url)?;
+        let Some(address) = ipv6_address(url) else { return url.parse() };
+        // Not `host` on what was parsed: the password file has been looked up by then.
+        let (place, parameters) = url.split_once('?').unwrap_or((url, ""));
+        format!("{place}?hostaddr={address}&{parameters}").parse()
+    }
+
     fn connect_options(url: &str, durability: Durability) -> Result<PgConnectOptions, sqlx::Error> {
         let commit = match durability {
             Durability::Asynchronous => "off",
             Durability::Synchronous => "on",
         };
-        Ok(url.parse::<PgConnectOptions>()?.options([("synchronous_commit", commit)]))
+        Ok(Self::parse_url(url)?.options([("synchronous_commit", commit)]))
     }
 
     async fn take(connection: &mut PgConnection, asks: &[Ask], (): &()) -> Result<Vec<Answer>, sqlx::Error> {

@@ -52,12 +52,16 @@ impl Dialect for Sqlite {
         None
     }
 
+    fn parse_url(url: &str) -> Result<SqliteConnectOptions, sqlx::Error> {
+        url.parse()
+    }
+
     fn connect_options(url: &str, durability: Durability) -> Result<SqliteConnectOptions, sqlx::Error> {
         let synchronous = match durability {
             Durability::Asynchronous => SqliteSynchronous::Normal,
             Durability::Synchronous => SqliteSynchronous::Full,
         };
-        let options = url.parse::<SqliteConnectOptions>()?.create_if_missing(true);
+        let options = Self::parse_url(url)?.create_if_missing(true);
         Ok(options.journal_mode(SqliteJournalMode::Wal).synchronous(synchronous))
     }
 

@@ -6,6 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
+use sqlx::{MySql, Postgres};
+use tollgate::{Dialect, Durability, Error, Migrate, SqlStore};
+
 use crate::command::{Ran, tollgate};
 use crate::databases::{Database, Engine};
 
@@ -14,7 +17,7 @@ fn a_command_connects_once_and_again_only_to_find_out_what_takes_so_long() {
     for engine in [Engine::Postgres, Engine::MySql, Engine::MariaDb] {
         let database = Database::migrated(engine);
         let connections = |latency| {
-            let (url, connections) = distant(&database.url, latency);
+            let (url, connections) = distant(&database.url, "127.0.0.1:0", latency);
             let list = tollgate(Some(&url), &database.directory).arg("list").output().expect("it starts");
             Ran::new(list).ended(0);
             connections.load(Relaxed)
@@ -25,10 +28,60 @@ fn a_command_connects_once_and_again_only_to_find_out_what_takes_so_long() {
     }
 }
 
+#[test]
+fn ipv6_address_in_a_url_connects() {
+    for engine in [Engine::Postgres, Engine::MySql, Engine::MariaDb] {
+        // A host without IPv6 at least reads the URL.
+        if TcpListener::bind("[::1]:0").is_err() {
+            continue;
+        }
+        let database = Database::migrated(engine);
+        let (url, _) = distant(&database.url, "[::1]:0", Duration::ZERO);
+        let list = tollgate(Some(&url), &database.directory).arg("list").output().expect("it starts");
+        Ran::new(list).ended(0);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let pending = match engine {
+            Engine::Postgres => runtime.block_on(pending::<Postgres>(&url)),
+            _ => runtime.block_on(pending::<MySql>(&url)),
+        };
+        assert_eq!(pending.expect("it connects"), 0, "on {engine:?}");
+    }
+    assert_eq!(Postgres::parse_url("postgres://app@[::1]:1/app").expect("a URL").get_host(), "::1");
+    assert_eq!(MySql::parse_url("mysql://app@[::1]:1/app").expect("a URL").get_host(), "::1");
+}
+
+/// Asks as a service does.
+async fn pending<DB: Migrate>(url: &str) -> Result<usize, Error> {
+    let store = SqlStore::<DB>::connect(url, Durability::Synchronous)?;
+    Ok(tollgate::pending_migrations(store.pool()).await?.len())
+}
+
+#[test]
+fn several_hosts_in_a_url_are_refused_as_such() {
+    let database = Database::empty(Engine::Sqlite);
+    for url in [
+        "postgres://app@one:5432,two:5432/app",
+        "postgres://app@one,two/app",
+        "postgres://app@/app?host=one,two&port=1,2",
+        "postgres://app@one/app?port=1%2C2",
+        "mysql://app@one:3306,two:3306/app",
+    ] {
+        let ran = tollgate(Some(url), &database.directory).arg("list").output().expect("it starts");
+        Ran::new(ran).ended(2).says(&["the URL names several hosts", "a proxy or a DNS name"]);
+        let store = match url.starts_with("mysql") {
+            true => MySql::parse_url(url).map(drop),
+            false => Postgres::parse_url(url).map(drop),
+        };
+        assert!(store.expect_err("two hosts").to_string().contains("several hosts"), "{url}");
+    }
+    // A comma elsewhere is none between hosts.
+    assert_eq!(Postgres::parse_url("postgres://a,b:c,d@one/e,f").expect("a URL").get_host(), "one");
+}
+
 /// The URL by way of a proxy, which lets the server wait before it says anything; and how many connections come that way.
-fn distant(url: &str, latency: Duration) -> (String, Arc<AtomicUsize>) {
+fn distant(url: &str, proxy: &str, latency: Duration) -> (String, Arc<AtomicUsize>) {
     let host = url.rsplit_once('@').expect("a user").1.split('/').next().expect("a host").to_owned();
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let listener = TcpListener::bind(proxy).expect("a port");
     let proxy = listener.local_addr().expect("its address").to_string();
     let (url, connections) = (url.replace(&host, &proxy), Arc::new(AtomicUsize::new(0)));
     let counted = Arc::clone(&connections);

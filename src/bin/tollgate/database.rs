@@ -11,7 +11,7 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
 use sqlx::{ConnectOptions, Connection, MySql, Pool, Postgres, Sqlite};
 use tokio::time::{sleep, timeout};
-use tollgate::{Migrate, SqlStore};
+use tollgate::{Dialect as _, Migrate, SqlStore};
 
 use crate::doctor::Examine;
 use crate::exit::Refusal;
@@ -42,11 +42,11 @@ impl Engine for Postgres {
     const EXAMPLE: &'static str = "postgres://app@localhost/app";
 
     fn options(url: &str, _: Missing) -> anyhow::Result<(PgConnectOptions, String)> {
-        let options: PgConnectOptions = url.parse().map_err(|error| unreadable::<Self>(&error))?;
+        let options = Self::parse_url(url).map_err(|error| unreadable::<Self>(&error))?;
         let options = options.application_name("tollgate");
         let place = match options.get_socket() {
             Some(socket) => socket.display().to_string(),
-            None => format!("{}:{}", options.get_host(), options.get_port()),
+            None => address(options.get_host(), options.get_port()),
         };
         let database = options.get_database().unwrap_or_else(|| options.get_username());
         let address = format!("{database} at {place} as {}", options.get_username());
@@ -58,14 +58,14 @@ impl Engine for MySql {
     const EXAMPLE: &'static str = "mysql://app@localhost/app";
 
     fn options(url: &str, _: Missing) -> anyhow::Result<(MySqlConnectOptions, String)> {
-        let options: MySqlConnectOptions = url.parse().map_err(|error| unreadable::<Self>(&error))?;
+        let options = Self::parse_url(url).map_err(|error| unreadable::<Self>(&error))?;
         let Some(database) = options.get_database().filter(|name| !name.is_empty()) else {
             return Err(
                 Refusal::arguments("the URL names no database", format!("write it like {}", Self::EXAMPLE)).into()
             );
         };
-        let address =
-            format!("{database} at {}:{} as {}", options.get_host(), options.get_port(), options.get_username());
+        let place = address(options.get_host(), options.get_port());
+        let address = format!("{database} at {place} as {}", options.get_username());
         Ok((options, address))
     }
 }
@@ -75,7 +75,7 @@ impl Engine for Sqlite {
     const UNREACHABLE: &'static str = "let this user read and write the file and its directory";
 
     fn options(url: &str, missing: Missing) -> anyhow::Result<(SqliteConnectOptions, String)> {
-        let options: SqliteConnectOptions = url.parse().map_err(|error| unreadable::<Self>(&error))?;
+        let options = Self::parse_url(url).map_err(|error| unreadable::<Self>(&error))?;
         let file = options.get_filename();
         if url.contains(":memory:") || url.contains("mode=memory") || file.as_os_str().is_empty() {
             let hint = format!("name a file: {}", Self::EXAMPLE);
@@ -100,6 +100,11 @@ impl Engine for Sqlite {
         };
         Ok((options, address))
     }
+}
+
+/// A server's address as URLs write it.
+fn address(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 /// Whether a file begins as SQLite's do, or is empty: a database without tables.
