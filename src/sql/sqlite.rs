@@ -52,8 +52,23 @@ impl Dialect for Sqlite {
         None
     }
 
+    /// `sqlite:` and a file's name, or what SQLite calls a URI: `sqlite:file:app.db`.
     fn parse_url(url: &str) -> Result<SqliteConnectOptions, sqlx::Error> {
-        url.parse()
+        let name = url.strip_prefix("sqlite:").unwrap_or(url);
+        let Some(uri) = name.strip_prefix("//").unwrap_or(name).strip_prefix("file:") else { return url.parse() };
+        let (uri, _) = uri.split_once('#').unwrap_or((uri, ""));
+        let path = match uri.strip_prefix("//") {
+            None => uri,
+            Some(rest) => {
+                let path = rest.strip_prefix("localhost").unwrap_or(rest);
+                if !path.starts_with('/') {
+                    let wrong = "a file URI names no host: write file:app.db or file:///directory/app.db";
+                    return Err(sqlx::Error::Configuration(wrong.into()));
+                }
+                path
+            }
+        };
+        format!("sqlite://{path}").parse()
     }
 
     fn connect_options(url: &str, durability: Durability) -> Result<SqliteConnectOptions, sqlx::Error> {

@@ -78,6 +78,29 @@ fn several_hosts_in_a_url_are_refused_as_such() {
     assert_eq!(Postgres::parse_url("postgres://a,b:c,d@one/e,f").expect("a URL").get_host(), "one");
 }
 
+#[test]
+fn file_uri_names_one_file_for_every_command() {
+    let database = Database::empty(Engine::Sqlite);
+    let run = |url: &str, arguments: &[&str]| {
+        let ran = tollgate(Some(url), &database.directory).args(arguments).output().expect("it starts");
+        Ran::new(ran)
+    };
+    run("sqlite:file:app.db", &["migrate"]).ended(0);
+    run("sqlite:file:app.db", &["take", "key", "--quota", "2 once"]).ended(0).says(&["1 left"]);
+    let file = database.directory.join("app.db");
+    let file = file.display();
+    for url in
+        [format!("sqlite:file:{file}?mode=rw"), format!("sqlite:file://localhost{file}"), format!("sqlite:{file}")]
+    {
+        run(&url, &["list"]).ended(0).says(&["key"]);
+        assert_eq!(
+            sqlx::Sqlite::parse_url(&url).expect("a URL").get_filename().display().to_string(),
+            file.to_string()
+        );
+    }
+    run("sqlite:file://host/app.db", &["list"]).ended(2).says(&["a file URI names no host"]);
+}
+
 /// The URL by way of a proxy, which lets the server wait before it says anything; and how many connections come that way.
 fn distant(url: &str, proxy: &str, latency: Duration) -> (String, Arc<AtomicUsize>) {
     let host = url.rsplit_once('@').expect("a user").1.split('/').next().expect("a host").to_owned();
