@@ -202,7 +202,7 @@ impl<S: Store> Limiter<S> {
     /// Takes `cost` tokens now or later: the answer says how long to wait. Later requests queue behind it.
     ///
     /// If their turn would come after the [longest wait](LimiterBuilder::longest_wait), nothing is taken. A process that dies
-    /// with a reservation has used its tokens.
+    /// with a reservation has used its tokens. A cost above the bucket's capacity is an error, not a denial.
     ///
     /// # Errors
     ///

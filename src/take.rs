@@ -10,6 +10,8 @@ use crate::{Key, Limit, Rule, TakeError, Window};
 
 /// A request for tokens of one bucket, or of several: then from all of them or from none.
 ///
+/// Built by [`Limiter::request`](crate::Limiter::request), or from a [`Key`] or a [`Limit`]: `Take::from(key).rule(rule)`.
+///
 /// ```
 /// use std::time::Duration;
 /// use tollgate::{Key, Quota, Rule, Take};
