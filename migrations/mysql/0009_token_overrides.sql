@@ -10,8 +10,7 @@ create table token_overrides (
                  comment 'as in token_buckets',
   mode           varchar(7) character set ascii collate ascii_bin null comment 'null: what the plan or token_mode says',
   reason         text character set utf8mb4 not null,
-  expires_at     datetime(6) null comment 'in UTC; null: until it is deleted',
-  made_at        datetime(6) not null default (utc_timestamp(6)),
+  expires_at     datetime(6) null comment 'in UTC; null: until it is deleted; once past, it rules nothing',
   constraint token_override_id_has_1_to_255_bytes check (length(id) >= 1 and locate(x'00', id) = 0),
   constraint token_override_id_does_not_begin_with_u0001 check (left(id, 1) <> x'01'),
   constraint token_override_has_both_capacity_and_refill_seconds_or_neither check (
@@ -31,6 +30,5 @@ create table token_overrides (
     or ceiling(refill_seconds * 1000000000 / greatest(capacity, 1)) * capacity
        <= least(refill_seconds * 1001000000, 3155760000000000000)),
   constraint token_override_mode_is_enforce_shadow_off_or_block check (
-    cast(mode as binary) in ('enforce', 'shadow', 'off', 'block')),
-  constraint token_override_expires_after_it_is_made check (expires_at > made_at)
+    cast(mode as binary) in ('enforce', 'shadow', 'off', 'block'))
 ) engine = InnoDB comment = 'What holds for single token buckets, for a time'

@@ -84,9 +84,6 @@ begin
         then 'give both capacity and refill_seconds, or neither'
       when new.capacity is null and new.mode is null
         then 'it changes nothing: give capacity and refill_seconds, or a mode'
-      -- One that has expired may be changed with all others.
-      when (tg_op = 'INSERT' or new.expires_at is distinct from old.expires_at) and new.expires_at <= clock_timestamp()
-        then format('it expires at %s, which is past', new.expires_at)
     end);
     if v_error is null and new.capacity is not null then
       select t.* into new.burst, new.step_ns, new.step_ticks, new.token_ticks

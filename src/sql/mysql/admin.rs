@@ -194,8 +194,7 @@ impl Operations for MySql {
              values (?, ?, ?, coalesce(?, 'continuous'), ?, ?, ?)
              on duplicate key update
                capacity = values(capacity), refill_seconds = values(refill_seconds), refill = values(refill),
-               mode = values(mode), reason = values(reason), expires_at = values(expires_at),
-               made_at = utc_timestamp(6)",
+               mode = values(mode), reason = values(reason), expires_at = values(expires_at)",
         )
         .bind(key.as_str().as_bytes())
         .bind(over.quota.as_ref().map(Quota::capacity_i64))
