@@ -65,4 +65,4 @@ grant select, insert (id, capacity, refill_seconds, refill, plan),
 
 grant select, insert, update, delete on token_plans to tollgate_operator;
 grant select, insert, update, delete on token_overrides to tollgate_operator;
-grant select, update (mode, reason, until) on token_mode to tollgate_operator;
+grant select, insert (mode, reason, until), update (mode, reason, until) on token_mode to tollgate_operator;

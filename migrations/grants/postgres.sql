@@ -61,6 +61,7 @@ grant execute on function
   tollgate.delete_bucket(text),
   tollgate.sweep(),
   tollgate.token_clock_v1(),
+  tollgate.terms_v1(text, bigint, numeric, text),
   tollgate.in_force_v1(timestamptz, bigint),
   tollgate.bucket_clock_v1(tollgate.token_buckets, bigint),
   tollgate.bucket_instant_v1(tollgate.token_buckets, bigint),
@@ -80,4 +81,4 @@ grant insert (id, capacity, refill_seconds, refill, plan),
    on tollgate.token_buckets to tollgate_operator;
 
 grant select, insert, update, delete on tollgate.token_plans, tollgate.token_overrides to tollgate_operator;
-grant select, update (mode, reason, until) on tollgate.token_mode to tollgate_operator;
+grant select, insert (mode, reason, until), update (mode, reason, until) on tollgate.token_mode to tollgate_operator;

@@ -1,4 +1,4 @@
--- What holds for every key, unless its plan or an override says otherwise. Always one row.
+-- What holds for every key, unless its plan or an override says otherwise. One row; without it the mode is 'enforce'.
 --
 --   update token_mode set mode = 'shadow', reason = 'incident 42', until = utc_timestamp() + interval 2 hour
 --    where one = true;

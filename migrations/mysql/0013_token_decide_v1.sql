@@ -90,7 +90,7 @@ begin
         into o_full_at, o_granted, o_burst, o_anchor, o_step_ns, o_step_ticks, o_token_ticks, v_longest_wait,
              v_plan, v_ruled
         from token_buckets where id = v_id for update;
-      select v_ruled is true or mode <> 'enforce' or exists (select 1 from token_overrides)
+      select v_ruled is true or coalesce(max(mode <> 'enforce'), false) or exists (select 1 from token_overrides)
         into v_ruled from token_mode where one = true;
       set v_uuid = uuid();
       set o_now = (cast(conv(concat(substr(v_uuid, 16, 3), substr(v_uuid, 10, 4), left(v_uuid, 8)), 16, 10) as signed)

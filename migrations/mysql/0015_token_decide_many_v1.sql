@@ -139,7 +139,7 @@ begin
                    for update /*!80000 of b */) as s  -- what MySQL wants to be told, it alone reads
              limit 1000000000) as s) as s;
     call token_clock_v1(v_after);
-    select mode <> 'enforce', exists (select 1 from token_overrides) into v_mode_rules, v_overrides
+    select coalesce(max(mode <> 'enforce'), false), exists (select 1 from token_overrides) into v_mode_rules, v_overrides
       from token_mode where one = true;
     -- MariaDB cuts longer arrays off, and closes a text that it has cut.
     if v_mode_rules or v_odd > 0 or v_ids < v_requests

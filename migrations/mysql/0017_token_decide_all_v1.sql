@@ -115,7 +115,7 @@ begin
              plan varchar(512) character set ascii path '$[6]')) as r
       left join token_buckets b on b.id = unhex(r.id)
        for update /*!80000 of b */;
-    select mode <> 'enforce', exists (select 1 from token_overrides) into v_mode_rules, v_overrides
+    select coalesce(max(mode <> 'enforce'), false), exists (select 1 from token_overrides) into v_mode_rules, v_overrides
       from token_mode where one = true;
     call token_clock_v1(v_after);
     if v_missing > 0 and v_own then

@@ -77,9 +77,10 @@ begin
                    else (greatest(((b.full_at - b.burst + b.token_ticks + b.step_ticks - 1) div b.step_ticks) * b.step_ns
                                   + b.anchor - v_now, 0) + 999999) div 1000000
                  end as until
-            from (select m.*, m.until is null
-                              or timestampdiff(microsecond, '1970-01-01', least(m.until, '2262-01-01')) * 1000 > v_now as in_force
-                    from token_mode m) g
+            from (select 1 as one) n
+            left join (select m.*, m.until is null
+                                   or timestampdiff(microsecond, '1970-01-01', least(m.until, '2262-01-01')) * 1000 > v_now as in_force
+                         from token_mode m) g on true
             left join token_buckets b on b.id = v_id
             left join (select t.*, t.mode is not null
                                    and (t.mode_until is null

@@ -120,7 +120,7 @@ begin
       into v_limits, v_requests, v_missing, v_denials, v_first, v_denied, v_short, v_makes, v_plans, o_standing
       from weighed;
     call token_clock_v1(v_after);
-    select mode <> 'enforce', exists (select 1 from token_overrides) into v_mode_rules, v_overrides
+    select coalesce(max(mode <> 'enforce'), false), exists (select 1 from token_overrides) into v_mode_rules, v_overrides
       from token_mode where one = true;
     -- MariaDB cuts longer arrays off.
     if v_missing > 0 and v_own and not v_made and not v_mode_rules and json_length(v_makes) = v_limits then

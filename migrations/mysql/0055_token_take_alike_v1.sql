@@ -78,7 +78,7 @@ begin
     set innodb_lock_wait_timeout = if(p_ids like '%"%"%"%', least(v_wait, 1), v_wait),
         group_concat_max_len = 1000000000;
     -- Before a row is locked: what rules beside the tokens is another routine's.
-    select mode <> 'enforce', exists (select 1 from token_overrides) into v_ruled, v_overrides
+    select coalesce(max(mode <> 'enforce'), false), exists (select 1 from token_overrides) into v_ruled, v_overrides
       from token_mode where one = true;
     if v_overrides and not v_ruled then
       select count(*) > 0 into v_ruled

@@ -17,7 +17,7 @@ create table tollgate.token_plans (
 
 revoke all on tollgate.token_plans from public;
 
--- What holds for every key, unless its plan or an override says otherwise. Always one row.
+-- What holds for every key, unless its plan or an override says otherwise. One row; without it the mode is 'enforce'.
 --
 --   update tollgate.token_mode set mode = 'shadow', reason = 'incident 42', until = now() + interval '2 hours'
 --    where one = true;
@@ -25,11 +25,10 @@ revoke all on tollgate.token_plans from public;
 -- 'enforce' limits; 'shadow' takes tokens, and lets requests pass that find none, without a wait; 'off' lets everything
 -- pass and touches no bucket; 'block' denies everything.
 create table tollgate.token_mode (
-  mode      text collate "C" not null default 'enforce',
-  reason    text,
-  until     timestamptz,                                         -- null: until it is changed
-  overrides boolean not null default false,                      -- the library's: whether token_overrides holds any
-  one       boolean primary key default true check (one)
+  mode   text collate "C" not null default 'enforce',
+  reason text,
+  until  timestamptz,                                            -- null: until it is changed
+  one    boolean primary key default true check (one)
 );
 
 insert into tollgate.token_mode default values;
@@ -47,11 +46,7 @@ create table tollgate.token_overrides (
   refill         text collate "C" not null default 'continuous', -- as in token_buckets
   mode           text collate "C",                               -- null: what the plan or token_mode says
   reason         text not null,
-  expires_at     timestamptz,                                    -- null: until it is deleted
-  burst          bigint,                                         -- these four follow from the terms
-  step_ns        bigint,
-  step_ticks     bigint,
-  token_ticks    bigint
+  expires_at     timestamptz                                     -- null: until it is deleted; once past, it rules nothing
 );
 
 revoke all on tollgate.token_overrides from public;
@@ -86,17 +81,8 @@ begin
         then 'it changes nothing: give capacity and refill_seconds, or a mode'
     end);
     if v_error is null and new.capacity is not null then
-      select t.* into new.burst, new.step_ns, new.step_ticks, new.token_ticks
-        from tollgate.terms_v1(v_name, new.capacity, new.refill_seconds, new.refill) t;
-    else
-      -- Of terms that it had before, too.
-      select null, null, null, null into new.burst, new.step_ns, new.step_ticks, new.token_ticks;
+      perform tollgate.terms_v1(v_name, new.capacity, new.refill_seconds, new.refill);
     end if;
-    -- A sweep that finds no override waits for this lock, or is waited for; others who make overrides hold it, too.
-    perform from tollgate.token_mode g for key share;
-    -- What an older snapshot shows of it may be of before a sweep: to change the row is an error then, and not nothing.
-    update tollgate.token_mode set overrides = true
-     where not overrides or current_setting('transaction_isolation') in ('repeatable read', 'serializable');
   else
     v_name := 'token_mode';
   end if;
@@ -115,3 +101,8 @@ create trigger mode_checks before insert or update of mode on tollgate.token_mod
   for each row execute function tollgate.rule_checks_v1();
 create trigger override_checks before insert or update on tollgate.token_overrides
   for each row execute function tollgate.rule_checks_v1();
+
+-- Also for rows that a replication tool or a loader of test data writes with session_replication_role = replica.
+alter table tollgate.token_plans enable always trigger plan_checks;
+alter table tollgate.token_mode enable always trigger mode_checks;
+alter table tollgate.token_overrides enable always trigger override_checks;

@@ -26,10 +26,10 @@ create table tollgate.token_buckets (
   full_at        bigint not null default 0,                         -- ticks: when it is full again
   granted        bigint not null default 0,                         -- tokens, ever
   longest_wait   bigint not null default 0,                         -- ticks: the longest that was granted
-  burst          bigint,                                            -- ticks from empty to full
-  step_ns        bigint,
-  step_ticks     bigint,
-  token_ticks    bigint,
+  burst          bigint not null,                                   -- ticks from empty to full; a trigger gives these four
+  step_ns        bigint not null,
+  step_ticks     bigint not null,
+  token_ticks    bigint not null,
   room           text default repeat(' ', 60)                       -- nothing, and null from the first decision on
 )
 with (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);

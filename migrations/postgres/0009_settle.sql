@@ -68,6 +68,8 @@ create function tollgate.new_terms_v1() returns trigger
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  v_terms record;
 begin
   if (octet_length(new.id) between 1 and 255) is not true then
     raise exception 'tollgate: bucket % cannot be: its id has % bytes: give 1 to 255',
@@ -85,9 +87,10 @@ begin
     new.anchor := case when new.refill = 'calendar' then 0 else new.anchor % new.step_ns end;
     return new;
   end if;
-  perform tollgate.terms_v1('bucket ' || quote_nullable(new.id), new.capacity, new.refill_seconds, new.refill);
+  v_terms := tollgate.terms_v1('bucket ' || quote_nullable(new.id), new.capacity, new.refill_seconds, new.refill);
   if not new.overridden
-     and (old.capacity, old.refill_seconds, old.refill) is distinct from (new.capacity, new.refill_seconds, new.refill) then
+     and (v_terms <> row(new.burst, new.step_ns, new.step_ticks, new.token_ticks)
+          or new.refill = 'calendar' and new.anchor <> 0) then
     perform tollgate.settle_v1(new.id, new.capacity, new.refill_seconds, new.refill, false);
   end if;
   return null;
@@ -103,3 +106,7 @@ create trigger new_bucket before insert on tollgate.token_buckets
 
 create trigger new_terms after update of capacity, refill_seconds, refill on tollgate.token_buckets
   for each row execute function tollgate.new_terms_v1();
+
+-- Also for rows that a replication tool or a loader of test data writes with session_replication_role = replica. Where
+-- triggers are disabled, a row without its derived columns is refused: they are not null.
+alter table tollgate.token_buckets enable always trigger new_bucket, enable always trigger new_terms;

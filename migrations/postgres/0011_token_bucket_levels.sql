@@ -30,7 +30,9 @@ select b.id, b.burst / b.token_ticks as capacity,
   from (select tollgate.token_clock_v1() as now) n
  cross join tollgate.token_buckets b
   left join tollgate.token_overrides o
-    on o.id = b.id and b.overridden and (o.burst, o.step_ns, o.token_ticks) = (b.burst, b.step_ns, b.token_ticks)
+    on o.id = b.id and b.overridden and o.capacity is not null
+       and tollgate.terms_v1('override of ' || quote_literal(o.id), o.capacity, o.refill_seconds, o.refill)
+           = row(b.burst, b.step_ns, b.step_ticks, b.token_ticks)
  cross join lateral (select tollgate.bucket_clock_v1(b, n.now) as clock) l;
 
 revoke all on tollgate.token_bucket_levels from public;

@@ -88,12 +88,10 @@ begin
       v_until := p.mode_until;
     end if;
   end if;
-  if g.overrides then
-    select t.* into o from tollgate.token_overrides t where t.id = p_id and tollgate.in_force_v1(t.expires_at, p_now);
-    if o.mode is not null then
-      mode := o.mode;
-      v_until := o.expires_at;
-    end if;
+  select t.* into o from tollgate.token_overrides t where t.id = p_id and tollgate.in_force_v1(t.expires_at, p_now);
+  if o.mode is not null then
+    mode := o.mode;
+    v_until := o.expires_at;
   end if;
   mode := nullif(mode, 'enforce');
   mode_until := tollgate.until_v1(v_until);
@@ -123,9 +121,11 @@ begin
           else p_plan <> coalesce(b.plan, '') end) then
     outcome := 'conflict';
   elsif o.capacity is not null then
-    changed := not b.overridden
-               or (o.burst, o.step_ns, o.token_ticks) <> (b.burst, b.step_ns, b.token_ticks)
-               or (o.refill = 'calendar' and b.anchor <> 0);
+    select not b.overridden
+           or (t.burst, t.step_ns, t.token_ticks) <> (b.burst, b.step_ns, b.token_ticks)
+           or (o.refill = 'calendar' and b.anchor <> 0)
+      into changed
+      from tollgate.terms_v1('override of ' || quote_literal(p_id), o.capacity, o.refill_seconds, o.refill) t;
     if changed then
       perform tollgate.settle_v1(p_id, o.capacity, o.refill_seconds, o.refill, true);
     end if;

@@ -76,7 +76,9 @@ begin
   -- As the column holds it.
   p_refill_seconds := round(p_refill_seconds, 9);
   for v_attempt in 1 .. 100 loop
-    select g.mode <> 'enforce' or g.overrides into v_ruled from tollgate.token_mode g;
+    -- Null, which counts as ruled, where the mode's row is missing.
+    select g.mode <> 'enforce' or exists (select from tollgate.token_overrides o where o.id = p_id)
+      into v_ruled from tollgate.token_mode g;
     select t.* into b from tollgate.token_buckets t where t.id = p_id;
     -- After the read: what others took since can only be more, so a denial holds at that instant.
     v_now := tollgate.token_clock_v1();

@@ -127,7 +127,8 @@ begin
                      <= tollgate.bucket_furthest_v1(x.b)) as fits,
                tollgate.token_clock_v1() as now
           from locked x
-         where not exists (select from tollgate.token_mode g where g.mode <> 'enforce' or g.overrides)
+         where not exists (select from tollgate.token_mode g where g.mode <> 'enforce')
+           and not exists (select from tollgate.token_overrides o where o.id = any (p_ids))
       )
       update tollgate.token_buckets l
          set room = null,
@@ -168,7 +169,9 @@ begin
     select array_agg(l.b) into v_buckets
       from (select x as b from tollgate.token_buckets x where x.id = any (p_ids) order by x.id for no key update) l;
     v_now := tollgate.token_clock_v1();
-    select g.mode <> 'enforce' or g.overrides into v_ruled from tollgate.token_mode g;
+    -- Null, which counts as ruled, where the mode's row is missing.
+    select g.mode <> 'enforce' or exists (select from tollgate.token_overrides o where o.id = any (p_ids))
+      into v_ruled from tollgate.token_mode g;
     v_taken := array_fill(null::tollgate.taken_v1, array[cardinality(p_ids)]);
     v_taking := '{}';
     v_next := 1;
@@ -184,7 +187,7 @@ begin
       v_refused := null;
       v_mode := null;
       v_capacity := null;
-      if v_ruled or b.id is null or p_plans[v_place] is not null or b.plan is not null or b.overridden
+      if v_ruled is not false or b.id is null or p_plans[v_place] is not null or b.plan is not null or b.overridden
          or p_capacities[v_place] <> b.capacity or p_refill_seconds[v_place] <> b.refill_seconds
          or p_refills[v_place] <> b.refill
          or num_nulls(p_capacities[v_place], p_refill_seconds[v_place], p_refills[v_place]) in (1, 2)

@@ -111,7 +111,8 @@ begin
     raise exception 'tollgate: take_many_v1 needs each request once or more often'
       using errcode = 'invalid_parameter_value';
   end if;
-  select g.mode = 'enforce', g.overrides into v_simple, v_overrides from tollgate.token_mode g where g.one;
+  v_simple := not exists (select from tollgate.token_mode g where g.mode <> 'enforce');
+  v_overrides := exists (select from tollgate.token_overrides);
   if p_ids[1] <> any (p_ids) and (v_lock = '0' or v_lock::interval > interval '100 ms') then
     v_limited := true;
     perform set_config('lock_timeout', '100ms', true);

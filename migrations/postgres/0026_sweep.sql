@@ -118,16 +118,6 @@ begin
     if next is not null then
       return;
     end if;
-    -- Nobody makes an override while the row is locked, nor can it be while somebody has not committed one, because its
-    -- trigger locks it, too. At higher levels, what was committed since the transaction's snapshot would go unseen.
-    if current_setting('transaction_isolation') in ('read committed', 'read uncommitted')
-       and exists (select from tollgate.token_mode g where g.overrides)
-       and not exists (select from tollgate.token_overrides) then
-      perform from tollgate.token_mode g for update skip locked;
-      if found then
-        update tollgate.token_mode g set overrides = false where not exists (select from tollgate.token_overrides);
-      end if;
-    end if;
   end if;
 
   -- No denial in that hour is of the last 48. The oldest come first, so it begins where the table does.

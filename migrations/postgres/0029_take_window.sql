@@ -64,9 +64,9 @@ begin
     select nullif(coalesce(o.mode, case when tollgate.in_force_v1(g.until, v_now) then g.mode end), 'enforce'),
            case when o.mode is null then g.until else o.expires_at end
       into v_mode, v_until
-      from tollgate.token_mode g
-      left join tollgate.token_overrides o
-        on g.overrides and o.id = p_id and tollgate.in_force_v1(o.expires_at, v_now);
+      from (values (p_id)) k (id)
+      left join tollgate.token_mode g on true
+      left join tollgate.token_overrides o on o.id = k.id and tollgate.in_force_v1(o.expires_at, v_now);
     -- Read again once the row is locked, which may have taken its time.
     exit when v_mode = 'off' or w.id is not null;
     loop

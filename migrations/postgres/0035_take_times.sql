@@ -31,7 +31,9 @@ begin
                and p_times >= 1
                and (p_capacity is null) = (p_refill_seconds is null)
                and (p_capacity is null) = (p_refill is null)) is not true;
-    select g.mode <> 'enforce' or g.overrides into v_ruled from tollgate.token_mode g;
+    -- Null, which counts as ruled, where the mode's row is missing.
+    select g.mode <> 'enforce' or exists (select from tollgate.token_overrides o where o.id = p_id)
+      into v_ruled from tollgate.token_mode g;
     select t.* into b from tollgate.token_buckets t where t.id = p_id;
     -- After the read, as in take_v1.
     v_now := tollgate.token_clock_v1();

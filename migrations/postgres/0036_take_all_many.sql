@@ -41,7 +41,8 @@ begin
     v_limited := true;
     perform set_config('lock_timeout', '100ms', true);
   end if;
-  select g.mode = 'enforce', g.overrides into v_enforced, v_overrides from tollgate.token_mode g;
+  v_enforced := not exists (select from tollgate.token_mode g where g.mode <> 'enforce');
+  v_overrides := exists (select from tollgate.token_overrides);
 
   loop
     v_missing := false;

@@ -26,7 +26,8 @@ begin
     return;
   end if;
   if array_remove(p_plans, null) = '{}'
-     and not exists (select from tollgate.token_mode g where g.mode <> 'enforce' or g.overrides)
+     and not exists (select from tollgate.token_mode g where g.mode <> 'enforce')
+     and not exists (select from tollgate.token_overrides o where o.id = any (p_ids))
      and not exists (select from unnest(p_ids, p_capacities, p_refill_seconds, p_refills)
                               as i (id, capacity, refill_seconds, refill)
                       where (i.capacity is not null and i.refill is not null

@@ -34,7 +34,7 @@ create table token_plans (
   constraint mode_until_is_a_time check (mode_until is null or julianday(mode_until) is not null)
 ) strict, without rowid;
 
--- What holds for every key, unless its plan or an override says otherwise. Always one row.
+-- What holds for every key, unless its plan or an override says otherwise. One row; without it the mode is 'enforce'.
 --
 --   update token_mode set mode = 'shadow', reason = 'incident 42', until = datetime('now', '+2 hours')
 --    where one = true;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use sqlx::{AssertSqlSafe, Connection, MySqlConnection, PgConnection};
+use sqlx::{AssertSqlSafe, Connection, MySqlConnection, PgConnection, SqliteConnection};
 use uuid::Uuid;
 
 use crate::command::{Ran, SECRET, tollgate};
@@ -111,7 +111,8 @@ impl Database {
 
     /// Runs a statement in the database, as its administrator.
     pub(crate) fn sql(&self, sql: &str) {
-        run(&self.url_of_root(), sql);
+        let file = || format!("sqlite:{}", self.directory.join("app.db").display());
+        run(&if self.engine == Engine::Sqlite { file() } else { self.url_of_root() }, sql);
     }
 
     /// Runs a statement on the server.
@@ -151,6 +152,10 @@ fn run(url: &str, sql: &str) {
     let ran = runtime.block_on(async {
         if url.starts_with("postgres") {
             let mut connection = PgConnection::connect(url).await?;
+            sqlx::raw_sql(sql).execute(&mut connection).await?;
+            connection.close().await
+        } else if url.starts_with("sqlite") {
+            let mut connection = SqliteConnection::connect(url).await?;
             sqlx::raw_sql(sql).execute(&mut connection).await?;
             connection.close().await
         } else {

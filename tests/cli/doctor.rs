@@ -74,6 +74,29 @@ fn a_mode_that_is_not_the_usual_is_a_warning() {
 }
 
 #[test]
+fn missing_mode_row_and_unsettled_bucket_are_warnings() {
+    for engine in EACH {
+        let database = Database::migrated(engine);
+        let schema = if engine == Engine::Postgres { "tollgate." } else { "" };
+        database.sql(&format!("delete from {schema}token_mode"));
+        database.run(&["doctor"]).ended(0).says(&["warn  content", "token_mode has no row", "insert into"]);
+        database.run(&["mode", "block", "--reason", "incident 42"]).ended(0);
+        database.run(&["mode"]).ended(0).says(&["block: incident 42"]);
+    }
+
+    let database = Database::migrated(Engine::Postgres);
+    database.run(&["create", "a", "--capacity", "5", "--per", "60s"]).ended(0);
+    let doctor = || database.run(&["doctor"]);
+    database.sql("alter table tollgate.token_buckets disable trigger new_terms");
+    doctor().ended(1).says(&["fail  triggers", "alter table tollgate.token_buckets enable always trigger new_terms"]);
+    database.sql("update tollgate.token_buckets set capacity = 7");
+    database.sql("alter table tollgate.token_buckets enable always trigger new_terms");
+    doctor().ended(0).says(&["warn  content", "bucket a is under other terms", "set capacity = capacity"]);
+    database.sql("update tollgate.token_buckets set capacity = capacity");
+    assert!(!doctor().ended(0).out.contains("other terms"));
+}
+
+#[test]
 fn a_role_that_may_only_take_is_told_so_and_one_that_may_nothing_fails() {
     let database = Database::migrated(Engine::Postgres);
     let grants = database.run(&["migrate", "--print", "grants"]).ended(0).out;

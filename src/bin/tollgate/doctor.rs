@@ -34,6 +34,9 @@ pub(crate) struct Args {
 pub(crate) trait Examine: sqlx::Database {
     fn examine(pool: &Pool<Self>, report: &mut Report) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
+    /// Compares what follows from other rows, or must be there, with what is: a restore or a cleaner may have left it out.
+    fn content(pool: &Pool<Self>, report: &mut Report) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+
     /// The time by which what is set ends, in microseconds since 1970.
     fn now(pool: &Pool<Self>) -> impl Future<Output = Result<i64, sqlx::Error>> + Send;
 
@@ -66,6 +69,8 @@ impl Args {
         bar.finish_and_clear();
         if is_migrated {
             mode(store, &mut report).await;
+            // Only operators may look.
+            let _ = within_patience(DB::content(pool, &mut report)).await;
             match Planless::find(pool).await {
                 Ok(planless) => planless.tell(&mut report),
                 Err(error) if error.is::<exit::Refusal>() => report.failed("plans", &error, ""),

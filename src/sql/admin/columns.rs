@@ -178,6 +178,11 @@ pub(in crate::sql) fn switch((mode, reason, until): Choice) -> Result<Option<Swi
     mode.map(|mode| Ok(Switch { mode: parse(&mode)?, reason, until })).transpose()
 }
 
+/// The mode of all keys; `enforce` where its row is missing.
+pub(in crate::sql) fn mode(row: Option<Choice>) -> Result<Switch, sqlx::Error> {
+    Ok(row.map(switch).transpose()?.flatten().unwrap_or_default())
+}
+
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(in crate::sql) fn swept<Cursor: Into<Vec<u8>>>((deleted, next): Step<Cursor>) -> crate::Swept {
     crate::Swept { deleted: deleted.unsigned_abs(), next: next.map(|next| crate::SweepCursor::from_bytes(next.into())) }

@@ -172,16 +172,19 @@ impl Operations for MySql {
     }
 
     fn set_mode<'c>(connection: &'c mut MySqlConnection, switch: &'c Switch, _: &'c Whose) -> Conversation<'c, ()> {
-        let set = sqlx::query("update token_mode set mode = ?, reason = ?, until = ? where one = true")
-            .bind(switch.mode.as_str())
-            .bind(switch.reason.as_deref())
-            .bind(switch.until.map(|until| until.naive_utc()));
+        let set = sqlx::query(
+            "insert into token_mode (mode, reason, until) values (?, ?, ?)
+             on duplicate key update mode = values(mode), reason = values(reason), until = values(until)",
+        )
+        .bind(switch.mode.as_str())
+        .bind(switch.reason.as_deref())
+        .bind(switch.until.map(|until| until.naive_utc()));
         Box::pin(async move { set.execute(connection).await.map(drop) })
     }
 
     fn mode<'c>(connection: &'c mut MySqlConnection, (): &'c (), _: &'c Whose) -> Conversation<'c, Switch> {
         let mode = sqlx::query_as::<_, Choice>("select mode, reason, until from token_mode");
-        Box::pin(async move { Ok(columns::switch(mode.fetch_one(connection).await?)?.unwrap_or_default()) })
+        Box::pin(async move { columns::mode(mode.fetch_optional(connection).await?) })
     }
 
     fn set_override<'c>(

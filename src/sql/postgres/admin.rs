@@ -194,17 +194,20 @@ impl Operations for Postgres {
     }
 
     fn set_mode<'c>(connection: &'c mut PgConnection, switch: &'c Switch, (): &'c ()) -> Conversation<'c, ()> {
-        let set = sqlx::query("update tollgate.token_mode set mode = $1, reason = $2, until = $3 where one = true")
-            .bind(switch.mode.as_str())
-            .bind(switch.reason.as_deref())
-            .bind(switch.until);
+        let set = sqlx::query(
+            "insert into tollgate.token_mode (mode, reason, until) values ($1, $2, $3)
+             on conflict (one) do update set mode = excluded.mode, reason = excluded.reason, until = excluded.until",
+        )
+        .bind(switch.mode.as_str())
+        .bind(switch.reason.as_deref())
+        .bind(switch.until);
         Box::pin(async move { set.execute(connection).await.map(drop) })
     }
 
     fn mode<'c>(connection: &'c mut PgConnection, (): &'c (), (): &'c ()) -> Conversation<'c, Switch> {
         let mode =
             sqlx::query_as::<_, Choice>(concat!("select mode, reason, ", end!("until"), " from tollgate.token_mode"));
-        Box::pin(async move { Ok(columns::switch(mode.fetch_one(connection).await?)?.unwrap_or_default()) })
+        Box::pin(async move { columns::mode(mode.fetch_optional(connection).await?) })
     }
 
     fn set_override<'c>(

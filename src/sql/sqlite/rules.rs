@@ -1,6 +1,6 @@
 use sqlx::sqlite::SqliteConnection;
 
-use super::super::admin::columns::{key, over, switch};
+use super::super::admin::columns::{self, key, over};
 use super::{plans, times};
 use crate::admin::Chosen;
 use crate::{Key, Mode, Override, Quota, Switch};
@@ -47,19 +47,21 @@ pub(super) async fn mode(connection: &mut SqliteConnection) -> Result<Switch, sq
     )
     .fetch_optional(connection)
     .await?;
-    let all = all.map(|(mode, reason, until)| switch((mode, reason, until.and_then(times::instant))));
-    Ok(all.transpose()?.flatten().unwrap_or_default())
+    columns::mode(all.map(|(mode, reason, until)| (mode, reason, until.and_then(times::instant))))
 }
 
 /// Sets the mode of every key.
 pub(super) async fn set_mode(connection: &mut SqliteConnection, switch: &Switch) -> Result<(), sqlx::Error> {
-    sqlx::query("update token_mode set mode = ?1, reason = ?2, until = ?3 where one = true")
-        .bind(switch.mode.as_str())
-        .bind(switch.reason.as_deref())
-        .bind(switch.until.map(times::text))
-        .execute(connection)
-        .await
-        .map(drop)
+    sqlx::query(
+        "insert into token_mode (mode, reason, until) values (?1, ?2, ?3)
+         on conflict (one) do update set mode = excluded.mode, reason = excluded.reason, until = excluded.until",
+    )
+    .bind(switch.mode.as_str())
+    .bind(switch.reason.as_deref())
+    .bind(switch.until.map(times::text))
+    .execute(connection)
+    .await
+    .map(drop)
 }
 
 /// Makes an override, or replaces it.

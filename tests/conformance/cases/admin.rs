@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::AssertSqlSafe;
-use tollgate::{Admin, Key, Limiter, Mode, Origin, Override, Quota, Rule, Store, Take};
+use tollgate::{Admin, Key, Limiter, Mode, Origin, Override, Quota, Rule, Store, Take, Window};
 
 use crate::engines::{Engine, Kind};
 use crate::matrix::{Case, Levels, Time, list};
@@ -20,12 +20,14 @@ pub fn cases() -> Vec<Case> {
         a_limiter_that_counts_denials_tells_them_when_it_is_closed,
         denials_whose_telling_fails_are_not_counted,
         an_override_whose_end_is_past_rules_nothing_however_it_came_there,
+        missing_mode_row_counts_as_enforce_until_a_mode_is_set,
         views_show_what_rules_and_how_large_the_tables_are,
     )
     .to_vec();
     cases.extend(list!(
         Levels::Pools, Time::Real, |engine: &Engine| engine.kind == Kind::Postgres;
         an_end_beyond_what_rust_holds_is_told_as_none_or_as_past,
+        rows_loaded_without_triggers_rule_or_are_refused,
     ));
     // YugabyteDB has no pages, and so no updates within one.
     cases.extend(list!(
@@ -142,6 +144,78 @@ async fn an_override_whose_end_is_past_rules_nothing_however_it_came_there(rig: 
     assert_eq!((decision.is_granted(), decision.remaining(), decision.mode()), (true, 0, Mode::Enforce));
     let explained = rig.store().explain(&key, None).await?;
     assert_eq!((explained.quota_from, explained.override_reason), (Some(Origin::Bucket), None));
+    Ok(())
+}
+
+async fn missing_mode_row_counts_as_enforce_until_a_mode_is_set(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let (rig, store) = (&scratch.rig, scratch.rig.store());
+    rig.pool.run(format!("delete from {}", rig.table().replace("token_buckets", "token_mode"))).await?;
+    let [blocked, free, other] = [(); 3].map(|()| rig.key());
+    for key in [&blocked, &free, &other] {
+        rig.create(key, "99/h".parse()?).await?;
+    }
+    let block = Override { mode: Some(Mode::Block), reason: "abuse".to_owned(), ..Override::default() };
+    store.set_override(&blocked, block).await?;
+    let window = Window::new(9, Duration::from_hours(1), Duration::from_mins(1))?;
+    for (key, granted) in [(&blocked, false), (&free, true)] {
+        let one = Take::from(key.clone());
+        ensure!(rig.decide(one.clone()).await?.is_granted() == granted, "one of {key}");
+        for answer in store.take(&vec![one.clone(); 8]).await? {
+            ensure!(answer?.is_granted() == granted, "one of several of {key}");
+        }
+        let both = one.clone().and(other.clone(), Rule::Provisioned);
+        ensure!(rig.decide(both).await?.is_granted() == granted, "{key} and another");
+        ensure!(rig.decide(one.rule(Rule::Window(window))).await?.is_granted() == granted, "the window of {key}");
+        let expected = if granted { Mode::Enforce } else { Mode::Block };
+        assert_eq!(store.explain(key, None).await?.mode, expected);
+    }
+    assert_eq!(store.mode().await?.mode, Mode::Enforce);
+
+    store.set_mode(Mode::Block, Some("incident 42"), None).await?;
+    assert_eq!(store.mode().await?.mode, Mode::Block);
+    ensure!(!rig.take(&free).await?.is_granted(), "it is blocked");
+    Ok(())
+}
+
+/// As `session_replication_role = replica`, `pg_restore --disable-triggers` and loaders of test data write them.
+async fn rows_loaded_without_triggers_rule_or_are_refused(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let (rig, store) = (&scratch.rig, scratch.rig.store());
+    let bucket = |id: &str| {
+        format!("insert into tollgate.token_buckets (id, capacity, refill_seconds) values ('{id}', 2, 3600)")
+    };
+    let over = |id: &str| {
+        format!(
+            "insert into tollgate.token_overrides (id, capacity, refill_seconds, reason) values ('{id}', 1, 3600, '')"
+        )
+    };
+    let replica = |sql: String| format!("begin; set local session_replication_role = replica; {sql}; commit");
+    let disabled = |table: &str, sql: String| {
+        format!("begin; alter table {table} disable trigger all; {sql}; alter table {table} enable trigger all; commit")
+    };
+    for (id, load) in
+        [("replica", replica(over("replica"))), ("disabled", disabled("tollgate.token_overrides", over("disabled")))]
+    {
+        rig.pool.run(bucket(id)).await?;
+        let key = Key::try_from(id)?;
+        ensure!(rig.take(&key).await?.is_granted());
+        rig.pool.run(load).await?;
+        let explained = store.explain(&key, None).await?;
+        assert_eq!(explained.quota_from, Some(Origin::Override), "{id}");
+        ensure!(rig.take(&key).await?.is_granted(), "{id}: of two tokens one is left");
+        ensure!(!rig.take(&key).await?.is_granted(), "{id}: under its override it holds one");
+        let level = store.peek(&key).await?.context("it is there")?;
+        assert_eq!((level.overridden, level.quota), (true, "1/h".parse()?), "{id}");
+    }
+
+    rig.pool.run(replica(bucket("loaded"))).await?;
+    let loaded = Key::try_from("loaded")?;
+    rig.pool.run(replica("update tollgate.token_buckets set capacity = 1 where id = 'loaded'".to_owned())).await?;
+    ensure!(rig.take(&loaded).await?.is_granted());
+    ensure!(!rig.take(&loaded).await?.is_granted(), "it holds one");
+    let refused = rig.refusal(disabled("tollgate.token_buckets", bucket("bare"))).await?;
+    ensure!(refused.sqlstate == "23502", "{refused:?}");
     Ok(())
 }
 

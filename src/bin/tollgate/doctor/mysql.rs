@@ -27,6 +27,12 @@ impl Examine for MySql {
         definer(&mut connection, &settings, report).await
     }
 
+    async fn content(pool: &MySqlPool, report: &mut Report) -> Result<(), sqlx::Error> {
+        let mode = sqlx::query("select one from token_mode").fetch_optional(pool).await?;
+        report.mode_row(mode.is_some(), "insert into token_mode () values ()");
+        Ok(())
+    }
+
     async fn now(pool: &MySqlPool) -> Result<i64, sqlx::Error> {
         now(&mut *pool.acquire().await?).await
     }

@@ -5,6 +5,7 @@ use sqlx::{PgConnection, PgPool, Postgres};
 
 use super::settings::Settings;
 use super::{Examine, Report, clocks};
+use crate::output::plain;
 
 impl Examine for Postgres {
     async fn examine(pool: &PgPool, report: &mut Report) -> Result<(), sqlx::Error> {
@@ -20,6 +21,40 @@ impl Examine for Postgres {
         examine(&settings(&mut connection).await?, &names, report);
         definer(&mut connection, report).await?;
         vacuum(&mut connection, report).await
+    }
+
+    async fn content(pool: &PgPool, report: &mut Report) -> Result<(), sqlx::Error> {
+        let disabled: Vec<String> = sqlx::query_scalar(
+            "select format('alter table %s enable always trigger %I', t.tgrelid::regclass, t.tgname)
+               from pg_trigger t join pg_class c on c.oid = t.tgrelid
+              where c.relnamespace = 'tollgate'::regnamespace and not t.tgisinternal and t.tgenabled = 'D'
+              order by 1",
+        )
+        .fetch_all(pool)
+        .await?;
+        if !disabled.is_empty() {
+            let found =
+                "triggers are disabled: what is written to the tables is neither checked nor brought to its terms";
+            report.fail("triggers", found, disabled.join("; "));
+        }
+        let mode = sqlx::query("select one from tollgate.token_mode").fetch_optional(pool).await?;
+        report.mode_row(mode.is_some(), "insert into tollgate.token_mode default values");
+        let strange: Option<String> = sqlx::query_scalar(
+            "select b.id from (select * from tollgate.token_buckets limit $1) b
+              where not b.overridden
+                and tollgate.terms_v1('bucket ' || quote_literal(b.id), b.capacity, b.refill_seconds, b.refill)
+                    <> row(b.burst, b.step_ns, b.step_ticks, b.token_ticks)
+              limit 1",
+        )
+        .bind(MANY_ROWS)
+        .fetch_optional(pool)
+        .await?;
+        if let Some(id) = strange {
+            let found = format!("bucket {} is under other terms than its row says", plain(&id));
+            let advice = "settle all that are: update tollgate.token_buckets set capacity = capacity";
+            report.warn("content", found, advice);
+        }
+        Ok(())
     }
 
     async fn now(pool: &PgPool) -> Result<i64, sqlx::Error> {

@@ -73,6 +73,14 @@ impl Report {
         }
     }
 
+    /// Whether the table of the mode has its row, and the statement that makes it.
+    pub(super) fn mode_row(&mut self, is_there: bool, insert: &str) {
+        if !is_there {
+            let found = "token_mode has no row: the mode is enforce, and an `update` of it changes nothing";
+            self.warn("content", found, insert);
+        }
+    }
+
     pub(crate) fn has_failed(&self) -> bool {
         self.worst() == Status::Fail
     }

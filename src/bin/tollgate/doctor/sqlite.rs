@@ -17,6 +17,12 @@ impl Examine for Sqlite {
         size(&mut connection, report).await
     }
 
+    async fn content(pool: &SqlitePool, report: &mut Report) -> Result<(), sqlx::Error> {
+        let mode = sqlx::query("select one from token_mode").fetch_optional(pool).await?;
+        report.mode_row(mode.is_some(), "insert into token_mode default values");
+        Ok(())
+    }
+
     async fn now(_: &SqlitePool) -> Result<i64, sqlx::Error> {
         Ok(Utc::now().timestamp_micros())
     }
