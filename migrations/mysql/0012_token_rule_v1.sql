@@ -52,7 +52,7 @@ begin
            b_overridden, b_anchor, b_full_at, b_longest_wait, b_burst, b_step_ns, b_step_ticks, b_token_ticks
       from token_buckets where id = p_id for update;
 
-    select mode, timestampdiff(microsecond, '1970-01-01', least(until, '2262-01-01')) * 1000 into v_mode, v_until
+    select mode, if(until < '2262-01-01', timestampdiff(microsecond, '1970-01-01', until) * 1000, null) into v_mode, v_until
       from token_mode where one = true;
     if v_until is null or v_until > p_now then
       set o_mode = v_mode, o_mode_until = v_until;
@@ -62,7 +62,7 @@ begin
     end if;
     if c_plan is not null then
       select capacity, refill_seconds, refill, mode,
-             timestampdiff(microsecond, '1970-01-01', least(mode_until, '2262-01-01')) * 1000
+             if(mode_until < '2262-01-01', timestampdiff(microsecond, '1970-01-01', mode_until) * 1000, null)
         into c_capacity, c_seconds, c_refill, v_mode, v_until
         from token_plans where name = c_plan;
       if c_capacity is null then
@@ -78,7 +78,7 @@ begin
     end if;
     set v_mode = null;
     select capacity, refill_seconds, refill, mode,
-           timestampdiff(microsecond, '1970-01-01', least(expires_at, '2262-01-01')) * 1000
+           if(expires_at < '2262-01-01', timestampdiff(microsecond, '1970-01-01', expires_at) * 1000, null)
       into w_capacity, w_seconds, w_refill, v_mode, v_until
       from token_overrides
      where id = p_id

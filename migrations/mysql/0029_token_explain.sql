@@ -46,8 +46,8 @@ begin
            when r.mode = 'off' then 0
            when r.terms_from is null or not r.known and not r.planned or r.conflicts then null
            when r.mode = 'block'
-             then (timestampdiff(microsecond, '1970-01-01', least(r.mode_until, '2262-01-01')) * 1000 - v_now + 999999)
-                  div 1000000
+             then if(r.mode_until < '2262-01-01',
+                     (timestampdiff(microsecond, '1970-01-01', r.mode_until) * 1000 - v_now + 999999) div 1000000, null)
            when not r.known then 0
            else r.until
          end as retry_after_ms

@@ -73,10 +73,10 @@ begin
       set o_acts_at = o_now;
     end lock_row;
     -- What rules, read when the lock is held: see token_decide_v1.
-    select mode, timestampdiff(microsecond, '1970-01-01', least(until, '2262-01-01')) * 1000 into o_mode, v_until
+    select mode, if(until < '2262-01-01', timestampdiff(microsecond, '1970-01-01', until) * 1000, null) into o_mode, v_until
       from token_mode
      where one = true and (until is null or timestampdiff(microsecond, '1970-01-01', least(until, '2262-01-01')) * 1000 > o_now);
-    select mode, timestampdiff(microsecond, '1970-01-01', least(expires_at, '2262-01-01')) * 1000 into v_mode, v_over_until
+    select mode, if(expires_at < '2262-01-01', timestampdiff(microsecond, '1970-01-01', expires_at) * 1000, null) into v_mode, v_over_until
       from token_overrides
      where id = v_id and mode is not null
        and (expires_at is null or timestampdiff(microsecond, '1970-01-01', least(expires_at, '2262-01-01')) * 1000 > o_now);

@@ -8,13 +8,12 @@ $$;
 
 revoke all on function tollgate.in_force_v1(timestamptz, bigint) from public;
 
--- until_v1(p_until) -> the same in nanoseconds since 1970, which reach to 2262; null: it has no end.
+-- until_v1(p_until) -> the same in nanoseconds since 1970; null: it has no end, or one beyond 2262, which no clock reaches.
 create function tollgate.until_v1(p_until timestamptz) returns bigint
 language sql immutable
 as $$
-  select case when p_until is not null
-           then (extract(epoch from least(p_until, timestamptz '2262-01-01 00:00:00+00'))::numeric
-                 * 1000000000::numeric)::bigint end
+  select case when p_until < timestamptz '2262-01-01 00:00:00+00'
+           then (extract(epoch from p_until)::numeric * 1000000000::numeric)::bigint end
 $$;
 
 revoke all on function tollgate.until_v1(timestamptz) from public;

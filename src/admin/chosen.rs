@@ -39,7 +39,7 @@ impl From<&Override> for book::Override {
 
 impl Setting {
     pub(crate) fn new(mode: Option<Mode>, until: Option<DateTime<Utc>>) -> Self {
-        Self { mode, until: until.map(nanoseconds) }
+        Self { mode, until: until.map(nanoseconds).filter(|&until| until < i64::MAX) }
     }
 
     /// What is chosen for every key, unless that is the usual.

@@ -87,7 +87,20 @@ async fn an_end_that_no_clock_reaches_is_as_good_as_none(rig: Rig) -> anyhow::Re
         mode_until(rig, end).await?;
         let table = rig.table().replace("token_buckets", "token_overrides");
         rig.pool.run(format!("update {table} set expires_at = {}", of(rig, end))).await?;
-        ensure!(!rig.decide(under(&rig.key(), "1/h")?).await?.is_granted(), "until {end:?}");
+        let denied = rig.decide(under(&rig.key(), "1/h")?).await?;
+        ensure!(!denied.is_granted() && denied.retry_after() == Duration::MAX, "until {end:?}: {denied:?}");
+        let window = Rule::Window(Window::new(9, Duration::from_hours(1), Duration::from_mins(1))?);
+        let denied = rig.decide(Take::from(rig.key()).rule(window)).await?;
+        ensure!(!denied.is_granted() && denied.retry_after() == Duration::MAX, "until {end:?}: {denied:?}");
+        if rig.engine.has_routines {
+            let key = rig.bucket("1/h".parse()?).await?;
+            for (routine, asked) in [("request_token", ""), ("explain", ", null")] {
+                let name =
+                    if rig.engine.kind == Kind::MySql && routine == "explain" { "token_explain" } else { routine };
+                let answer = rig.call(name, &format!("{}{asked}", rig.quoted(key.as_str()))).await?;
+                assert_eq!(answer.text("retry_after_ms")?, None, "{routine} until {end:?}");
+            }
+        }
         ensure!(rig.decide(under(&free, "1/h")?).await?.is_granted(), "until {end:?}");
         assert_eq!(store.explain(&rig.key(), None).await?.mode, Mode::Block);
         store.sweep(None, 10).await?;
