@@ -1,8 +1,9 @@
 -- Least privilege for MySQL and MariaDB: optional, for an administrator to run after the migrations, as often as
 -- wanted, with the database selected: mysql app < mysql.sql
 --
---   tollgate_app       takes tokens, and looks at a key by its name; can write no table
---   tollgate_operator  also provisions, changes, reads, resets and deletes buckets, plans, overrides and the mode
+--   tollgate_app       takes tokens, looks at a key by its name, and sweeps step by step, as limiters do; can write no table
+--   tollgate_operator  also provisions, changes, reads, resets and deletes buckets, plans, overrides and the mode, and sweeps
+--                      by hand
 --
 -- The routines run as the account that ran the migrations, so their helpers and tables need no grants, and that account
 -- must stay. Roles belong to the whole server, what they are granted here to this database. Then, for each account of

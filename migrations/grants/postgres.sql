@@ -1,8 +1,10 @@
 -- Least privilege for PostgreSQL and YugabyteDB: optional, for an administrator to run after the migrations, as often
 -- as wanted. Without it, only the role that ran the migrations (and superusers) can do anything at all.
 --
---   tollgate_app       takes tokens, and looks at a key by its name; can neither read nor write a table
---   tollgate_operator  also provisions, changes, reads, resets and deletes buckets, plans, overrides and the mode
+--   tollgate_app       takes tokens, looks at a key by its name, and sweeps step by step, as limiters do; can neither read
+--                      nor write a table
+--   tollgate_operator  also provisions, changes, reads, resets and deletes buckets, plans, overrides and the mode, and sweeps
+--                      by hand
 --
 -- The routines run as their owner, so their helpers and tables need no grants. Roles belong to the whole server, what
 -- they are granted here to this database. Then, for each login of yours:

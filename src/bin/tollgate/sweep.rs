@@ -7,7 +7,7 @@ use crate::output::{counted, progress, say};
 /// Clear away what says nothing any more, in short steps beside the requests
 ///
 /// That is buckets made on first use that are full again, windows in which nothing counts, and receipts and overrides that
-/// have expired. Limiters of the Rust crate do so by themselves.
+/// have expired. Limiters of the Rust crate do so by themselves. By hand it is an operator's: connect as tollgate_operator.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// How many rows each step looks at
