@@ -7,7 +7,7 @@
 -- mode: see token_mode. Of a plan, a key's override and token_mode, the nearest to the key that says one rules.
 create table tollgate.token_plans (
   name           text collate "C" primary key,                   -- 1 to 255 bytes
-  capacity       bigint not null,                                -- tokens
+  capacity       numeric not null,                               -- tokens, a whole number; a bigint would round in silence
   refill_seconds numeric(19, 9) not null,                        -- from empty to full
   refill         text collate "C" not null default 'continuous', -- as in token_buckets
   mode           text collate "C",                               -- null: what token_mode says
@@ -41,7 +41,7 @@ revoke all on tollgate.token_mode from public;
 --   values ('user:42', 1000, 60, 'load test, ticket 7', now() + interval '1 day');
 create table tollgate.token_overrides (
   id             text collate "C" primary key,                   -- the bucket; it need not exist yet
-  capacity       bigint,                                         -- null: the terms stay, only the mode is another
+  capacity       numeric,                                        -- null: the terms stay, only the mode is another
   refill_seconds numeric(19, 9),
   refill         text collate "C" not null default 'continuous', -- as in token_buckets
   mode           text collate "C",                               -- null: what the plan or token_mode says

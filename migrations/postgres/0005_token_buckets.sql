@@ -16,7 +16,7 @@
 -- they would cost a decision four times what its row does.
 create table tollgate.token_buckets (
   id             text collate "C" primary key,                      -- 1 to 255 bytes
-  capacity       bigint not null,                                   -- tokens
+  capacity       numeric not null,                                  -- tokens, a whole number; a bigint would round in silence
   refill_seconds numeric(19, 9) not null,                           -- from empty to full
   refill         text collate "C" not null default 'interval',      -- how tokens come back
   plan           text collate "C",                                  -- the plan that it follows, if any

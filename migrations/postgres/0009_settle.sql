@@ -4,7 +4,7 @@
 -- Arguments: p_id; p_capacity in tokens, p_refill_seconds, p_refill: the terms; p_overridden: whether an override's
 -- Locks:     the bucket's row, so the clock is read after that.
 create function tollgate.settle_v1(
-  p_id text, p_capacity bigint, p_refill_seconds numeric, p_refill text, p_overridden boolean)
+  p_id text, p_capacity numeric, p_refill_seconds numeric, p_refill text, p_overridden boolean)
 returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -60,7 +60,7 @@ begin
 end
 $$;
 
-revoke all on function tollgate.settle_v1(text, bigint, numeric, text, boolean) from public;
+revoke all on function tollgate.settle_v1(text, numeric, numeric, text, boolean) from public;
 
 -- new_terms_v1: the trigger that gives a new bucket its derived columns, and brings one whose own terms were changed,
 -- by whatever UPDATE, to the new terms, unless its state is under an override's.

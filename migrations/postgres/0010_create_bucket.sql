@@ -3,7 +3,7 @@
 -- then on.
 --
 -- Arguments: p_id              1 to 255 bytes; 'A', 'a' and 'a ' are three buckets
---            p_capacity        tokens
+--            p_capacity        tokens, a whole number
 --            p_refill_seconds  seconds from empty to full, fractions allowed
 --            p_refill          'interval', 'calendar', 'continuous' or 'once': see token_buckets
 -- Errors:    23514 figures that make no bucket
@@ -31,3 +31,18 @@ end
 $$;
 
 revoke all on function tollgate.create_bucket(text, bigint, numeric, text) from public;
+
+-- The same for drivers that send numbers as double precision.
+create function tollgate.create_bucket(
+  p_id text, p_capacity double precision, p_refill_seconds double precision, p_refill text default 'interval')
+returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform tollgate.create_bucket(
+    p_id, tollgate.whole_v1('bucket ' || quote_nullable(left(p_id, 255)), p_capacity), p_refill_seconds::numeric, p_refill);
+end
+$$;
+
+revoke all on function tollgate.create_bucket(text, double precision, double precision, text) from public;

@@ -1,7 +1,7 @@
 -- create_plan: make a plan, or give it another quota. Its mode is left alone.
 --
 -- Arguments: p_name            1 to 255 bytes
---            p_capacity        tokens
+--            p_capacity        tokens, a whole number
 --            p_refill_seconds  seconds from empty to full, fractions allowed
 --            p_refill          'continuous', 'interval', 'calendar' or 'once': see token_buckets
 -- Errors:    23514 figures that make no quota
@@ -26,3 +26,19 @@ end
 $$;
 
 revoke all on function tollgate.create_plan(text, bigint, numeric, text) from public;
+
+-- The same for drivers that send numbers as double precision.
+create function tollgate.create_plan(
+  p_name text, p_capacity double precision, p_refill_seconds double precision, p_refill text default 'continuous')
+returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform tollgate.create_plan(
+    p_name, tollgate.whole_v1('plan ' || quote_nullable(left(p_name, 255)), p_capacity), p_refill_seconds::numeric,
+    p_refill);
+end
+$$;
+
+revoke all on function tollgate.create_plan(text, double precision, double precision, text) from public;

@@ -140,11 +140,11 @@ begin
         v_plan.refill_seconds := p_refill_seconds[1];
         v_plan.refill := p_refills[1];
       end if;
-      v_part := tollgate.grant_alike_v1(p_ids, p_times, p_costs[1], p_keeps[1], v_plan.capacity, v_plan.refill_seconds,
+      v_part := tollgate.grant_alike_v1(p_ids, p_times, p_costs[1], p_keeps[1], v_plan.capacity::bigint, v_plan.refill_seconds,
                                         v_plan.refill, v_plan.name);
       if (v_part.answers).entries is null then
         v_part := coalesce(
-          tollgate.make_alike_v1(p_ids, p_times, p_costs[1], p_keeps[1], v_plan.capacity, v_plan.refill_seconds,
+          tollgate.make_alike_v1(p_ids, p_times, p_costs[1], p_keeps[1], v_plan.capacity::bigint, v_plan.refill_seconds,
                                  v_plan.refill, v_plan.name),
           v_part);
       end if;

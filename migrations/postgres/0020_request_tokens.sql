@@ -1,7 +1,7 @@
 -- request_tokens_v1: take tokens from a provisioned bucket, or from one that follows a plan, all or none.
 --
 -- Arguments: p_id           the bucket
---            p_tokens       how many, 1 or more
+--            p_tokens       how many, 1 or more; this and the next two are whole numbers, tokens below 2^53
 --            p_max_wait_ms  how long you would wait for them; 0: take them now or not at all
 --            p_keep         how many must remain for others
 --            p_plan         the plan of a bucket that its first request makes; null: it exists
@@ -15,27 +15,33 @@
 -- Errors:    22023 arguments out of range, or more tokens than the bucket ever holds · P0002 no such bucket or plan
 -- Locks:     see take_v1. In a transaction of yours the bucket stays locked until it ends, and a rollback gives back.
 create function tollgate.request_tokens_v1(
-  p_id text, p_tokens bigint, p_max_wait_ms bigint, p_keep bigint, p_plan text, p_request uuid,
+  p_id text, p_tokens double precision, p_max_wait_ms double precision, p_keep double precision, p_plan text,
+  p_request uuid,
   out granted boolean, out remaining bigint, out wait_ms bigint, out retry_after_ms bigint, out reset_after_ms bigint)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
   t         tollgate.taken_v1;
+  v_tokens  bigint;
+  v_keep    bigint;
   c_day     constant bigint := 86400000000000;
   c_year_ms constant bigint := 31622400000;
-  c_most    constant bigint := 4611686018427387903;  -- more than any bucket holds; twice it is a bigint still
+  c_beyond  constant double precision := 9007199254740992;
 begin
-  if p_id is null or p_tokens is null or p_tokens < 1 or p_max_wait_ms is null or p_max_wait_ms < 0
-     or p_keep is null or p_keep < 0 then
+  if (p_id is not null and p_tokens >= 1 and p_tokens < c_beyond and p_tokens = trunc(p_tokens)
+      and p_max_wait_ms between 0 and 'infinity' and p_max_wait_ms = trunc(p_max_wait_ms)
+      and p_keep >= 0 and p_keep < c_beyond and p_keep = trunc(p_keep)) is not true then
     raise exception 'tollgate: request_tokens(%, %, %, %): give a bucket''s id, 1 token or more, and a longest wait '
-                    'and a number of tokens to keep of 0 or more',
+                    'and a number of tokens to keep of 0 or more, in whole numbers; of tokens, below 2^53',
                     quote_nullable(left(p_id, 255)), p_tokens, p_max_wait_ms, p_keep
       using errcode = 'invalid_parameter_value';
   end if;
+  v_tokens := p_tokens;
+  v_keep := p_keep;
 
-  t := tollgate.take_v1(p_id, least(p_tokens, c_most), least(p_max_wait_ms, c_year_ms) * 1000000,
-                        least(p_keep, c_most), null, null, null, p_plan, p_request, c_day);
+  t := tollgate.take_v1(p_id, v_tokens, least(p_max_wait_ms, c_year_ms)::bigint * 1000000, v_keep, null, null, null,
+                        p_plan, p_request, c_day);
   case t.outcome
     when 'unknown' then
       raise exception 'tollgate: there is no bucket %', quote_literal(left(p_id, 255))
@@ -56,7 +62,7 @@ begin
         using errcode = 'invalid_parameter_value', hint = 'Give each request an id of its own.';
     when 'never' then
       raise exception 'tollgate: bucket % holds % tokens, so % and % to keep can never be had at once',
-                      quote_literal(p_id), t.burst / t.token_ticks, p_tokens, p_keep
+                      quote_literal(p_id), t.burst / t.token_ticks, v_tokens, v_keep
         using errcode = 'invalid_parameter_value', hint = 'Ask for fewer tokens, or give the bucket a larger capacity.';
     else
       null;
@@ -72,7 +78,7 @@ begin
     return;
   end if;
   remaining := tollgate.taken_remaining_v1(t);
-  retry_after_ms := tollgate.taken_until_v1(t, least(p_tokens, c_most) + least(p_keep, c_most));
+  retry_after_ms := tollgate.taken_until_v1(t, v_tokens + v_keep);
   if t.outcome = 'denied' and t.mode = 'block' then
     retry_after_ms := (t.acts_at - t.now + 999999) / 1000000;
   end if;
@@ -80,12 +86,12 @@ begin
 end
 $$;
 
-revoke all on function tollgate.request_tokens_v1(text, bigint, bigint, bigint, text, uuid) from public;
+revoke all on function tollgate.request_tokens_v1(text, double precision, double precision, double precision, text, uuid) from public;
 
 -- request_tokens: the current version's friendly name.
 create function tollgate.request_tokens(
-  p_id text, p_tokens bigint default 1, p_max_wait_ms bigint default 0, p_keep bigint default 0,
-  p_plan text default null, p_request uuid default null,
+  p_id text, p_tokens double precision default 1, p_max_wait_ms double precision default 0,
+  p_keep double precision default 0, p_plan text default null, p_request uuid default null,
   out granted boolean, out remaining bigint, out wait_ms bigint, out retry_after_ms bigint, out reset_after_ms bigint)
 language sql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -93,4 +99,4 @@ as $$
   select * from tollgate.request_tokens_v1(p_id, p_tokens, p_max_wait_ms, p_keep, p_plan, p_request)
 $$;
 
-revoke all on function tollgate.request_tokens(text, bigint, bigint, bigint, text, uuid) from public;
+revoke all on function tollgate.request_tokens(text, double precision, double precision, double precision, text, uuid) from public;

@@ -21,7 +21,7 @@ begin
   return query
   with asked as (
     select e.place, p_ids[e.place] as id, p_costs[e.place] as cost, p_keeps[e.place] as keep,
-           p_times[e.place] as times, coalesce(p_capacities[e.place], p.capacity) as capacity,
+           p_times[e.place] as times, coalesce(p_capacities[e.place], p.capacity::bigint) as capacity,
            round(coalesce(p_refill_seconds[e.place], p.refill_seconds), 9) as refill_seconds,  -- as the column holds it
            coalesce(p_refills[e.place], p.refill) as refill, p.name as plan
       from unnest(p_places) e (place)

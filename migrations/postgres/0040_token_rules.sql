@@ -17,7 +17,7 @@ select 'all' as kind, null::text as name, null::text as plan, null::bigint as ca
        case when a.mode is not null then 'all' end as mode_from, a.reason, a.until
   from n left join a on true
 union all
-select 'plan', p.name, null, p.capacity, p.refill_seconds, p.refill,
+select 'plan', p.name, null, p.capacity::bigint, p.refill_seconds, p.refill,
        case when o.own then p.mode else coalesce(a.mode, 'enforce') end,
        case when o.own then 'plan' when a.mode is not null then 'all' end,
        case when o.own then p.mode_reason else a.reason end, case when o.own then p.mode_until else a.until end
@@ -25,7 +25,7 @@ select 'plan', p.name, null, p.capacity, p.refill_seconds, p.refill,
  cross join lateral (select p.mode is not null and tollgate.in_force_v1(p.mode_until, n.now) as own) o
   left join a on true
 union all
-select 'override', o.id, b.plan, o.capacity, o.refill_seconds, case when o.capacity is not null then o.refill end,
+select 'override', o.id, b.plan, o.capacity::bigint, o.refill_seconds, case when o.capacity is not null then o.refill end,
        o.mode, case when o.mode is not null then 'override' end, o.reason, o.expires_at
   from n cross join tollgate.token_overrides o
   left join tollgate.token_buckets b on b.id = o.id

@@ -23,7 +23,7 @@ macro_rules! end {
 macro_rules! planned {
     () => {
         concat!(
-            "select name, capacity, (refill_seconds * 1000000000)::bigint, refill, mode, mode_reason, ",
+            "select name, capacity::bigint, (refill_seconds * 1000000000)::bigint, refill, mode, mode_reason, ",
             end!("mode_until"),
             " from tollgate.token_plans"
         )
@@ -243,7 +243,7 @@ impl Operations for Postgres {
         (): &'c (),
     ) -> Conversation<'c, Vec<(Key, Override)>> {
         let overrides = sqlx::query_as::<_, Overridden>(concat!(
-            "select id, capacity, (refill_seconds * 1000000000)::bigint, refill, mode, reason, ",
+            "select id, capacity::bigint, (refill_seconds * 1000000000)::bigint, refill, mode, reason, ",
             end!("expires_at"),
             " from tollgate.token_overrides where id > $1 order by id limit $2"
         ))

@@ -26,6 +26,14 @@ pub(crate) fn cases() -> Vec<Case> {
         Levels::Pools, Time::Injected, |engine| engine.has_routines;
         create_bucket_refuses_figures_that_make_no_bucket,
     ));
+    cases.extend(list!(
+        Levels::Pools, Time::Injected, |engine| engine.kind != Kind::MySql;
+        fractional_capacity_is_refused_by_every_table,
+    ));
+    cases.extend(list!(
+        Levels::Pools, Time::Injected, |engine| engine.kind == Kind::Postgres;
+        routines_take_double_precision_and_refuse_fractions,
+    ));
     cases.extend(requests::cases());
     cases
 }
@@ -191,6 +199,68 @@ async fn create_bucket_refuses_figures_that_make_no_bucket(rig: Rig) -> anyhow::
     assert_eq!(terms(&rig, &key).await?, before);
     assert_eq!(rig.row(&new).await?, None);
     assert_eq!(rig.take(&key).await?.remaining(), 3, "the connection is fit for use");
+    Ok(())
+}
+
+async fn fractional_capacity_is_refused_by_every_table(rig: Rig) -> anyhow::Result<()> {
+    rig.at(START).await?;
+    for table in ["token_buckets", "token_plans", "token_overrides"] {
+        let key = rig.key();
+        let refusal = rig.refusal(insert(&rig, table, &key, "2.5, 60, 'interval'")).await?;
+        let words = if rig.engine.kind == Kind::Postgres { "2.5 is not a whole number" } else { "INTEGER column" };
+        ensure!(refusal.message.contains(words), "{table}: {refusal:?}");
+        rig.sql(insert(&rig, table, &key, "2, 60, 'interval'")).await?;
+        let table = rig.table().replace("token_buckets", table);
+        rig.refusal(format!("update {table} set capacity = 2.5")).await?;
+    }
+    Ok(())
+}
+
+/// As Python's and Node.js's drivers send numbers.
+async fn routines_take_double_precision_and_refuse_fractions(rig: Rig) -> anyhow::Result<()> {
+    rig.at(START).await?;
+    let key = rig.key();
+    let id = rig.quoted(key.as_str());
+    for capacity in ["5", "5::bigint", "5::numeric", "5::float8", "'5'"] {
+        for seconds in ["60", "60::bigint", "60.0", "60::float8", "'60'"] {
+            for routine in ["create_bucket", "create_plan"] {
+                rig.call(routine, &format!("{id}, {capacity}, {seconds}, 'interval'")).await?;
+            }
+        }
+    }
+    let before = terms(&rig, &key).await?;
+    assert_eq!(before[0].number("capacity")?, 5);
+    for (routine, arguments) in [
+        ("create_bucket", "2.5, 60"),
+        ("create_bucket", "2.5::float8, 60::float8"),
+        ("create_bucket", "9007199254740993::float8, 3155760000"),
+        ("create_plan", "2.5, 60"),
+        ("request_tokens", "1.5"),
+        ("request_tokens", "1, 0.5"),
+        ("request_tokens", "1, 0, 0.5::float8"),
+        ("request_tokens", "'NaN'"),
+        ("request_tokens_v1", "1.5, 0, 0, null, null"),
+        ("request_tokens_in_window", "5.5, 60, 5"),
+        ("request_tokens_in_window", "5, 60, 5, 1.5"),
+        ("request_tokens_in_window", "5, 60, 5, 1, 0.5"),
+        ("rate_limiting_request", "1.5, 10"),
+        ("rate_limiting_request", "1, 10.5"),
+        ("hold_back", "1.5"),
+        ("hold_back", "null, 0.5"),
+    ] {
+        let refusal = rig.refusal(rig.calling(routine, &format!("{id}, {arguments}"))).await?;
+        let codes = if routine.starts_with("create") { "23514" } else { "22023" };
+        ensure!(
+            refusal.sqlstate == codes && refusal.message.contains("tollgate: "),
+            "{routine}({arguments}): {refusal:?}"
+        );
+    }
+    let many = format!("array[{id}, {id}], array[1, 1.5]");
+    assert_eq!(rig.refusal(rig.calling("request_tokens_many", &many)).await?.sqlstate, "22023");
+    assert_eq!(terms(&rig, &key).await?, before);
+
+    let taken = rig.call("request_tokens", &format!("{id}, 2::float8, 0::float8, 0::float8")).await?;
+    assert_eq!(taken.numbers(["granted", "remaining"])?, [1, 3]);
     Ok(())
 }
 

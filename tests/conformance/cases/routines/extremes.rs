@@ -24,19 +24,21 @@ pub(crate) fn cases() -> Vec<Case> {
 enum Parameter {
     Id,
     Whole,
+    /// A whole number of milliseconds, any of which beyond a year is as good as one.
+    Wait,
     Seconds,
     Word,
     Uuid,
 }
 
-use Parameter::{Id, Seconds, Uuid, Whole, Word};
+use Parameter::{Id, Seconds, Uuid, Wait, Whole, Word};
 
 /// Routines, as on PostgreSQL, with arguments that would be answered. `ID` is a provisioned bucket, `NEW` nobody's, `UUID` an
 /// id that is free.
 const ROUTINES: &[(&str, &[(Parameter, &str)])] = &[
     ("request_token", &[(Id, "ID")]),
-    ("request_tokens", &[(Id, "ID"), (Whole, "1"), (Whole, "0"), (Whole, "0")]),
-    ("request_tokens_v1", &[(Id, "ID"), (Whole, "1"), (Whole, "0"), (Whole, "0"), (Id, "null"), (Uuid, "UUID")]),
+    ("request_tokens", &[(Id, "ID"), (Whole, "1"), (Wait, "0"), (Whole, "0")]),
+    ("request_tokens_v1", &[(Id, "ID"), (Whole, "1"), (Wait, "0"), (Whole, "0"), (Id, "null"), (Uuid, "UUID")]),
     ("rate_limiting_request", &[(Id, "NEW"), (Whole, "1"), (Whole, "10")]),
     (
         "request_tokens_in_window",
@@ -66,7 +68,7 @@ const ROUTINES: &[(&str, &[(Parameter, &str)])] = &[
         "hold_back_v1",
         &[(Id, "NEW"), (Whole, "1"), (Whole, "0"), (Whole, "5"), (Seconds, "1"), (Word, "interval"), (Id, "null")],
     ),
-    ("hold_back", &[(Id, "ID"), (Whole, "5"), (Whole, "0"), (Whole, "0")]),
+    ("hold_back", &[(Id, "ID"), (Whole, "5"), (Wait, "0"), (Wait, "0")]),
     ("create_bucket", &[(Id, "NEW"), (Whole, "5"), (Seconds, "1"), (Word, "interval")]),
     ("create_plan", &[(Id, "NEW"), (Whole, "5"), (Seconds, "1"), (Word, "interval")]),
     ("reset_bucket", &[(Id, "NEW")]),
@@ -83,7 +85,8 @@ async fn no_argument_is_answered_by_an_error_of_the_engine(rig: Rig) -> anyhow::
 async fn what_no_parameter_can_hold_is_refused_before_the_routine_runs(rig: Rig) -> anyhow::Result<()> {
     // No such routine or no such value; out of range, no number, too long.
     let codes: &[&str] = if rig.engine.kind == Kind::Postgres {
-        &["42883", "22003", "22P02"]
+        // Routines for people take a double, and look at it.
+        &["42883", "22003", "22P02", "22023", "23514"]
     } else {
         &["22003", "HY000", "22007", "22001"]
     };
@@ -153,7 +156,7 @@ fn extremes(rig: &Rig, parameter: Parameter) -> Vec<String> {
     let texts = |texts: &[&str]| texts.iter().map(|text| rig.quoted(text)).collect::<Vec<_>>();
     let mut values = match parameter {
         Id => texts(&["", " ", "\u{1F980}", &"x".repeat(255), &"x".repeat(256), &"\u{1F980}".repeat(64)]),
-        Whole => [i64::MIN, i64::MIN + 1, -1, 0, 1, i64::MAX / 2, i64::MAX / 2 + 1, i64::MAX - 1, i64::MAX]
+        Whole | Wait => [i64::MIN, i64::MIN + 1, -1, 0, 1, i64::MAX / 2, i64::MAX / 2 + 1, i64::MAX - 1, i64::MAX]
             .map(|whole| whole.to_string())
             .into(),
         Seconds => ["-9999999999", "-1", "0", "0.000000001", "0.0000000004", "9999999999"].map(str::to_owned).into(),
@@ -175,7 +178,9 @@ fn extremes(rig: &Rig, parameter: Parameter) -> Vec<String> {
 fn beyond(rig: &Rig, parameter: Parameter) -> Vec<String> {
     let postgres = rig.engine.kind == Kind::Postgres;
     match parameter {
-        Whole => ["9223372036854775808", "-9223372036854775809", "1e30", "'one'"].map(str::to_owned).into(),
+        // A double, which no such figure is too large for.
+        Wait if postgres => vec!["'one'".into(), "'NaN'".into()],
+        Whole | Wait => ["9223372036854775808", "-9223372036854775809", "1e30", "'one'"].map(str::to_owned).into(),
         Seconds | Uuid if postgres => vec!["'one'".into()],
         Seconds => ["1e10", "-1e10", "1e308", "'one'", "'NaN'"].map(str::to_owned).into(),
         Uuid => vec![rig.quoted(&"x".repeat(37))],
