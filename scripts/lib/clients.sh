@@ -1,50 +1,51 @@
-# psql, and the mysql and mariadb clients: installed ones, or those of Debian's packages.
+# psql, and the mysql and mariadb clients, with their tools for dumps: installed ones, or those of Debian's packages.
 # shellcheck shell=bash disable=SC2154 # variables of lib/common.sh
 
-psql_debs() { # DIR
-    unpack_debs "$1" trixie postgresql-client-17
-    wrap_programs "$1" usr/lib/postgresql/17/bin/psql
+# No older than the newest server: pg_dump refuses a newer one.
+postgres_client_debs() { # DIR
+    unpack_debs "$1" sid postgresql-client-18
+    wrap_programs "$1" usr/lib/postgresql/18/bin/{psql,pg_dump,pg_restore}
 }
 
 mysql_client_debs() { # DIR
     unpack_debs "$1" sid mysql-client-core
-    wrap_programs "$1" usr/bin/mysql
+    wrap_programs "$1" usr/bin/{mysql,mysqldump}
 }
 
 mariadb_client_debs() { # DIR
-    unpack_debs "$1" bookworm mariadb-client-core
-    wrap_programs "$1" usr/bin/mariadb
+    unpack_debs "$1" bookworm mariadb-client
+    wrap_programs "$1" usr/bin/{mariadb,mariadb-dump}
+}
+
+# Prints the directory of an engine's unpacked clients.
+client_copies() { # ENGINE
+    local tree
+    case $1 in
+        postgres)
+            tree=$(cached postgresql-client-18-sid postgres_client_debs)
+            printf '%s\n' "$tree/usr/lib/postgresql/18/bin"
+            ;;
+        mysql)
+            tree=$(cached mysql-client-tools-sid mysql_client_debs)
+            printf '%s\n' "$tree/usr/bin"
+            ;;
+        mariadb)
+            tree=$(cached mariadb-client-tools-bookworm mariadb_client_debs)
+            printf '%s\n' "$tree/usr/bin"
+            ;;
+    esac
 }
 
 # Prints the path of an engine's own client. MySQL 9's cannot log in to MariaDB, and MariaDB's not to MySQL 9.
 client() { # ENGINE
-    local program tree
-    case $1 in
-        postgres) program=$(command -v psql || true) ;;
-        mysql)
-            program=$(command -v mysql || true)
-            if [[ -n $program && $("$program" --version) == *MariaDB* ]]; then program=; fi
-            ;;
-        mariadb) program=$(command -v mariadb || true) ;;
-    esac
-    if [[ -n $program && -z ${TOLLGATE_SERVERS_NO_INSTALLED-} ]]; then
-        printf '%s\n' "$program"
-        return
+    local program name=$1 directory
+    if [[ $1 == postgres ]]; then name=psql; fi
+    program=$(command -v "$name" || true)
+    if [[ $1 == mysql && -n $program && $("$program" --version) == *MariaDB* ]]; then program=; fi
+    if [[ -z $program || -n ${TOLLGATE_SERVERS_NO_INSTALLED-} ]]; then
+        directory=$(client_copies "$1")
+        program=$directory/$name
     fi
-    case $1 in
-        postgres)
-            tree=$(cached psql-trixie psql_debs)
-            program=$tree/usr/lib/postgresql/17/bin/psql
-            ;;
-        mysql)
-            tree=$(cached mysql-client-sid mysql_client_debs)
-            program=$tree/usr/bin/mysql
-            ;;
-        mariadb)
-            tree=$(cached mariadb-client-bookworm mariadb_client_debs)
-            program=$tree/usr/bin/mariadb
-            ;;
-    esac
     printf '%s\n' "$program"
 }
 

@@ -27,7 +27,11 @@ side_by_side() { # FUNCTION ENGINE...
     done
 }
 
-fetch() { obtain >/dev/null; }
+# The tests of dumps and restores need the tools of the engine's client.
+fetch() {
+    obtain >/dev/null
+    client_copies "$engine" >/dev/null
+}
 
 # Takes over the user's own server, unless there is none at that address.
 take_over() { # ENGINE URL
