@@ -10,14 +10,15 @@ begin
         current_setting('server_encoding')
       using errcode = 'feature_not_supported';
   end if;
+  -- An administrator may have made it for a role that may make none.
+  if to_regnamespace('tollgate') is null then
+    create schema tollgate;
+    comment on schema tollgate is 'Exact rate limiting: select * from tollgate.request_token(''my-bucket'')';
+  end if;
 end
 $$;
 
-create schema tollgate;
-
 revoke all on schema tollgate from public;
-
-comment on schema tollgate is 'Exact rate limiting: select * from tollgate.request_token(''my-bucket'')';
 
 -- Which of these files have run.
 create table tollgate.migrations (

@@ -31,7 +31,7 @@ create table tollgate.token_mode (
   one    boolean primary key default true check (one)
 );
 
-insert into tollgate.token_mode default values;
+insert into tollgate.token_mode default values on conflict do nothing;
 
 revoke all on tollgate.token_mode from public;
 

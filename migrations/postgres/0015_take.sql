@@ -1,17 +1,23 @@
 -- taken_v1: what take_v1 answers. A type of its own, because every call would describe OUT parameters anew.
-create type tollgate.taken_v1 as (
-  outcome     text,
-  mode        text,
-  now         bigint,
-  acts_at     bigint,
-  full_at     bigint,
-  granted     bigint,
-  burst       bigint,
-  anchor      bigint,
-  step_ns     bigint,
-  step_ticks  bigint,
-  token_ticks bigint
-);
+do $$
+begin
+  if to_regtype('tollgate.taken_v1') is null then
+    create type tollgate.taken_v1 as (
+      outcome     text,
+      mode        text,
+      now         bigint,
+      acts_at     bigint,
+      full_at     bigint,
+      granted     bigint,
+      burst       bigint,
+      anchor      bigint,
+      step_ns     bigint,
+      step_ticks  bigint,
+      token_ticks bigint
+    );
+  end if;
+end
+$$;
 
 -- take_v1: decide one request, exactly. Everything that takes tokens is built on it.
 --

@@ -1,20 +1,26 @@
 -- answers_v1: what several requests came to, all to the same. A row of each would be put together, sent and read by itself,
 -- which takes as long as a third of the decision. Of burst, step_ns, step_ticks and token_ticks one element may stand for all.
-create type tollgate.answers_v1 as (
-  entries     bigint[],  -- which requests, by their places among those of the call, from 1
-  times       bigint[],  -- how many equal ones each of these stands for; the state is that after the last of them
-  outcome     text,      -- and the columns of taken_v1, one for all, or for each
-  mode        text,
-  now         bigint[],
-  acts_at     bigint[],  -- null: those of now
-  full_at     bigint[],
-  granted     bigint[],
-  burst       bigint[],
-  anchor      bigint[],
-  step_ns     bigint[],
-  step_ticks  bigint[],
-  token_ticks bigint[]
-);
+do $$
+begin
+  if to_regtype('tollgate.answers_v1') is null then
+    create type tollgate.answers_v1 as (
+      entries     bigint[],  -- which requests, by their places among those of the call, from 1
+      times       bigint[],  -- how many equal ones each of these stands for; the state is that after the last of them
+      outcome     text,      -- and the columns of taken_v1, one for all, or for each
+      mode        text,
+      now         bigint[],
+      acts_at     bigint[],  -- null: those of now
+      full_at     bigint[],
+      granted     bigint[],
+      burst       bigint[],
+      anchor      bigint[],
+      step_ns     bigint[],
+      step_ticks  bigint[],
+      token_ticks bigint[]
+    );
+  end if;
+end
+$$;
 
 -- answers_of_v1(p_entry, p_times, p_taken) -> the same of one.
 create function tollgate.answers_of_v1(p_entry bigint, p_times bigint, p_taken tollgate.taken_v1)

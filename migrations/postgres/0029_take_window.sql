@@ -1,13 +1,19 @@
 -- window_taken_v1: what take_window_v1 answers.
-create type tollgate.window_taken_v1 as (
-  outcome       text,
-  mode          text,
-  now           bigint,
-  acts_at       bigint,
-  ends          bigint[],
-  counts        bigint[],
-  resolution_ns bigint
-);
+do $$
+begin
+  if to_regtype('tollgate.window_taken_v1') is null then
+    create type tollgate.window_taken_v1 as (
+      outcome       text,
+      mode          text,
+      now           bigint,
+      acts_at       bigint,
+      ends          bigint[],
+      counts        bigint[],
+      resolution_ns bigint
+    );
+  end if;
+end
+$$;
 
 -- take_window_v1: decide one request under a sliding window, exactly; or count it whatever the window says.
 --

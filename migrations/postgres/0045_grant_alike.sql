@@ -10,7 +10,13 @@
 -- Locks:     as grant_many_v1's.
 --
 -- The case that is met most, without what others need: by it a decision takes the server a quarter less.
-create type tollgate.granted_v1 as (answers tollgate.answers_v1, whole boolean, late bigint[]);
+do $$
+begin
+  if to_regtype('tollgate.granted_v1') is null then
+    create type tollgate.granted_v1 as (answers tollgate.answers_v1, whole boolean, late bigint[]);
+  end if;
+end
+$$;
 
 create function tollgate.grant_alike_v1(
   p_ids text[], p_times bigint[], p_cost bigint, p_keep bigint, p_capacity bigint, p_refill_seconds numeric,

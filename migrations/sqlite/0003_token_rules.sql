@@ -50,7 +50,7 @@ create table token_mode (
   constraint until_is_a_time check (until is null or julianday(until) is not null)
 ) strict, without rowid;
 
-insert into token_mode default values;
+insert or ignore into token_mode default values;
 
 -- What holds for one key instead of its own terms and mode, for a time, and why.
 --

@@ -1,8 +1,12 @@
+use std::collections::HashSet;
+use std::sync::Arc;
+
 use sqlx::Pool;
 
 use super::dialect::Dialect;
 use super::retry::{Class, Failure};
 use crate::Error;
+use crate::error::Cause;
 use crate::telemetry;
 
 #[cfg(feature = "mysql")]
@@ -16,6 +20,10 @@ mod sqlite;
 ///
 /// The ledger is tollgate's own, so the host's migrations in the same database are left alone. Any number of
 /// instances may start at once, and one that is killed half-way is finished by the next.
+///
+/// A migration is done if the ledger says so and everything that it creates is there. So `migrate` also completes a database
+/// that was restored without its routines, views or triggers, or without the rows of the ledger. It keeps the rows of every
+/// table.
 ///
 /// A database that a newer version of this crate has migrated is good as it is: migrations add, and change nothing that an
 /// older version calls. So services with older versions start beside it, and go on.
@@ -35,7 +43,32 @@ pub async fn migrate<DB: Migrate>(pool: &Pool<DB>) -> Result<Vec<Migration>, Err
         }
         return Ok(Vec::new());
     }
-    let migrated = DB::migrate(pool).await?;
+    run(pool, Scope::Pending).await
+}
+
+/// Runs every migration again, and returns them: routines, views and triggers are made anew as this role, and tables keep
+/// their rows.
+///
+/// Repairs routines whose owner or definer is gone or lacks rights, and routines that were changed by hand. On MySQL and
+/// MariaDB requests fail while their routine is replaced, and a routine loses its grants: run the grants again.
+///
+/// # Errors
+///
+/// As for [`migrate`].
+pub async fn repair<DB: Migrate>(pool: &Pool<DB>) -> Result<Vec<Migration>, Error> {
+    run(pool, Scope::All).await
+}
+
+async fn run<DB: Migrate>(pool: &Pool<DB>, scope: Scope) -> Result<Vec<Migration>, Error> {
+    let migrated = match DB::migrate(pool, scope).await {
+        Err(Error::NotPermitted(said)) => {
+            return Err(Error::NotPermitted(match DB::needs(pool, &said.to_string()).await {
+                Ok(Some(needs)) => Arc::new(NotPermitted { needs, said }),
+                _ => said,
+            }));
+        }
+        migrated => migrated?,
+    };
     for migration in &migrated {
         telemetry::migrated(DB::URL_SCHEMES[0], migration);
     }
@@ -100,6 +133,41 @@ impl Migration {
         let Self { version, name, ledger, .. } = self;
         format!("insert into {ledger} (version, name) values ({version}, '{name}')")
     }
+
+    /// The names of what it creates, without a schema.
+    fn creates(&self) -> impl Iterator<Item = &'static str> {
+        self.sql.lines().filter_map(created).map(|(_, name)| name)
+    }
+
+    /// The statements for a database that has some of what they create: tables stay, the rest is made anew.
+    fn again(&self, or_replace: bool) -> String {
+        let mut sql = String::with_capacity(self.sql.len() + 64);
+        for line in self.sql.lines() {
+            match created(line) {
+                Some((kind @ ("table" | "index"), _)) if !line.contains(" if not exists ") => {
+                    sql += &line.replacen(&format!("{kind} "), &format!("{kind} if not exists "), 1);
+                }
+                Some(("function" | "trigger" | "view", _)) if or_replace => {
+                    sql += &line.replacen("create ", "create or replace ", 1);
+                }
+                Some((kind @ ("procedure" | "trigger" | "view"), name)) => {
+                    sql += &format!("drop {kind} if exists {name};\n{line}");
+                }
+                _ => sql += line,
+            }
+            sql.push('\n');
+        }
+        sql
+    }
+}
+
+/// The kind and the name of what a line begins to create.
+fn created(line: &str) -> Option<(&str, &str)> {
+    const KINDS: [&str; 7] = ["function", "index", "procedure", "table", "trigger", "type", "view"];
+    let mut words = line.trim_start().strip_prefix("create ")?.split([' ', '(']);
+    let kind = words.find(|word| KINDS.contains(word))?;
+    let name = words.find(|word| !["if", "not", "exists"].contains(word))?;
+    Some((kind, name.rsplit('.').next().unwrap_or(name)))
 }
 
 /// A database that this crate has migrations for.
@@ -107,13 +175,66 @@ pub trait Migrate: Dialect {
     #[doc(hidden)]
     const MIGRATIONS: &'static [Migration];
 
-    /// The versions in the ledger; none if there is no ledger.
+    /// The versions in the ledger of which everything is there; none if there is no ledger.
     #[doc(hidden)]
     fn applied(pool: &Pool<Self>) -> impl Future<Output = Result<Vec<i64>, Error>> + Send;
 
-    /// Runs what is pending once nobody else does.
+    /// Runs migrations once nobody else does.
     #[doc(hidden)]
-    fn migrate(pool: &Pool<Self>) -> impl Future<Output = Result<Vec<Migration>, Error>> + Send;
+    fn migrate(pool: &Pool<Self>, scope: Scope) -> impl Future<Output = Result<Vec<Migration>, Error>> + Send;
+
+    /// What lets this role migrate, for an administrator to run, after the server refused it in these words.
+    #[doc(hidden)]
+    fn needs(pool: &Pool<Self>, said: &str) -> impl Future<Output = Result<Option<String>, sqlx::Error>> + Send;
+}
+
+/// Which migrations to run.
+#[allow(unreachable_pub, reason = "the signatures of a public trait name it")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    Pending,
+    All,
+}
+
+impl Scope {
+    fn of<DB: Migrate>(self, ledger: &Ledger) -> Result<Vec<Migration>, Error> {
+        let pending = pending::<DB>(&ledger.applied::<DB>())?;
+        Ok(if self == Self::All { DB::MIGRATIONS.to_vec() } else { pending })
+    }
+}
+
+/// What a database has: the versions that its ledger lists, if there is one, each with whether that has run to its end; and
+/// the names of everything that was made.
+struct Ledger {
+    versions: Option<Vec<(i64, bool)>>,
+    names: HashSet<String>,
+}
+
+impl Ledger {
+    /// The versions that have run and of which everything is there: a dump may have left out routines.
+    fn applied<DB: Migrate>(&self) -> Vec<i64> {
+        let has_run = self.versions.iter().flatten().filter(|(_, has_run)| *has_run).map(|(version, _)| *version);
+        let is_whole = |migration: &Migration| migration.creates().all(|name| self.names.contains(name));
+        let is_broken = |version: &i64| {
+            DB::MIGRATIONS.iter().any(|migration| migration.version == *version && !is_whole(migration))
+        };
+        has_run.filter(|version| !is_broken(version)).collect()
+    }
+
+    /// Whether what a migration creates is tollgate's if it is there: a dump may have left out the ledger's rows.
+    fn owns(&self, migration: &Migration, scope: Scope) -> bool {
+        let is_listed = |all: &Vec<(i64, bool)>| all.iter().any(|(version, _)| *version == migration.version);
+        self.versions.as_ref().is_some_and(|all| scope == Scope::All || all.is_empty() || is_listed(all))
+    }
+}
+
+/// A refusal of the server's, with what lets the role migrate.
+#[derive(Debug, thiserror::Error)]
+#[error("{needs}")]
+struct NotPermitted {
+    needs: String,
+    #[source]
+    said: Cause,
 }
 
 /// What is not in the ledger. If that is something, and the ledger has newer ones, they took it away: it is not for this

@@ -85,6 +85,23 @@ impl Database {
         database
     }
 
+    /// Drops everything in it. On MySQL and MariaDB what was granted on the database stays.
+    pub(crate) fn wipe(&self) {
+        match self.engine {
+            Engine::Sqlite => std::fs::remove_file(self.directory.join("app.db")).expect("a file"),
+            Engine::MariaDb | Engine::MySql => self.administer(&format!("drop database {}", self.name)),
+            _ => self.administer(&format!("drop database {} with (force)", self.name)),
+        }
+        if self.engine != Engine::Sqlite {
+            self.administer(&format!("create database {}", self.name));
+        }
+    }
+
+    /// Its name, which on MySQL and MariaDB its account has in part.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Runs the program.
     pub(crate) fn run(&self, arguments: &[&str]) -> Ran {
         Ran::new(self.command(arguments).output().expect("it starts"))

@@ -1,6 +1,7 @@
 //! The schema comes by `tollgate migrate`, or by the client that it prints for: with the same result.
 
 use crate::clients;
+use crate::command::{Ran, SECRET, tollgate};
 use crate::databases::{Database, EACH, Engine};
 
 #[test]
@@ -92,4 +93,54 @@ pub(crate) fn works(database: &Database) {
     database.run(&["create", "a", "--capacity", "1", "--per", "1d"]).ended(0);
     database.run(&["take", "a"]).ended(0);
     database.run(&["take", "a"]).ended(75);
+}
+
+#[test]
+fn role_that_may_not_migrate_is_told_the_statement_that_lets_it() {
+    let name = format!("tg_none_{}", &uuid::Uuid::new_v4().simple().to_string()[..20]);
+    for engine in [Engine::Postgres, Engine::MySql, Engine::MariaDb] {
+        let database = Database::empty(engine);
+        let role = if engine.is_mysql() { format!("'{name}'@'%'") } else { name.clone() };
+        let (create, hints) = if engine.is_mysql() {
+            let create =
+                format!("create user {role} identified by '{SECRET}'; grant select on {}.* to {role}", database.name());
+            (create, vec![format!("grant all on `{}`.* to {role}", database.name())])
+        } else {
+            let hints = vec![format!("grant create on database {} to {role}", database.name())];
+            (format!("create role {role} login"), hints)
+        };
+        database.sql(&create);
+        let migrate = || {
+            let ran = tollgate(Some(&database.url_of(&name)), &database.directory).arg("migrate").output();
+            Ran::new(ran.expect("it starts"))
+        };
+        let mut refused = vec![migrate()];
+        for hint in &hints {
+            database.sql(hint);
+        }
+        let migrated = migrate();
+        // An administrator may make the schema instead.
+        let mut made = Vec::new();
+        if engine == Engine::Postgres {
+            database.sql(&format!(
+                "drop schema tollgate cascade; revoke create on database {} from {role}",
+                database.name()
+            ));
+            database.sql("create schema tollgate");
+            refused.push(migrate());
+            database.sql(&format!("grant usage, create on schema tollgate to {role}"));
+            made.push(migrate());
+        }
+        let removal = if engine.is_mysql() { "" } else { "drop owned by ROLE cascade; " };
+        let kind = if engine.is_mysql() { "user" } else { "role" };
+        database.sql(&format!("{}drop {kind} {role}", removal.replace("ROLE", &role)));
+        migrated.ended(0);
+        for made in made {
+            made.ended(0);
+        }
+        let hints = hints.into_iter().chain([format!("grant usage, create on schema tollgate to {role}")]);
+        for (refused, hint) in refused.into_iter().zip(hints) {
+            refused.ended(77).says(&["may not migrate", "denied", &hint]);
+        }
+    }
 }

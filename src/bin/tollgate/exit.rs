@@ -110,10 +110,15 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
         Error::NotPermitted(cause) if is_file(&**cause) => {
             (NOT_PERMITTED, "the SQLite file or its URL is read-only".to_owned(), READ_ONLY.to_owned())
         }
-        Error::NotPermitted(cause) => (
+        Error::NotPermitted(cause) if cause.is::<sqlx::Error>() => (
             NOT_PERMITTED,
             format!("this database role may not do that: {}", redact(&words(&**cause))),
             format!("`tollgate doctor` shows what it may; {GRANT}"),
+        ),
+        Error::NotPermitted(needs) => (
+            NOT_PERMITTED,
+            format!("this database role may not migrate: {}", redact(&said(error).map_or(all, |said| words(said)))),
+            needs.to_string(),
         ),
         Error::Take(TakeError::UnknownBucket(key)) => (
             NEVER,
@@ -178,6 +183,15 @@ pub(crate) fn chain(error: &anyhow::Error) -> String {
         }
     }
     text
+}
+
+/// What the database or its driver said.
+pub(crate) fn said(error: &anyhow::Error) -> Option<&sqlx::Error> {
+    let mut causes = error.chain().map(|cause| {
+        // The library's errors share what caused them.
+        cause.downcast_ref().map_or(cause, |shared: &Arc<dyn std::error::Error + Send + Sync>| &**shared)
+    });
+    causes.find_map(|cause| cause.downcast_ref())
 }
 
 /// Whether it is SQLite that says so, which has no roles.

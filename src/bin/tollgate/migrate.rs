@@ -2,7 +2,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::ValueEnum;
-use sqlx::{MySql, Pool, Postgres, Sqlite};
+use sqlx::{Database as _, MySql, Pool, Postgres, Sqlite};
 use tollgate::{Error, Migrate, Migration, migrations, pending_migrations};
 
 use crate::database::Missing;
@@ -18,7 +18,8 @@ use script::{Dialect, Format};
 
 /// Bring the database to this program's schema, or print the SQL for tools of yours
 ///
-/// Any number may run at once, beside your own migrations; repeated, it changes nothing.
+/// Any number may run at once, beside your own migrations; repeated, it changes nothing. Completes a database that was
+/// restored without its routines or without the rows of its ledger.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n\
 \x20 tollgate migrate --print psql | psql --set ON_ERROR_STOP=1 app\n\
@@ -31,6 +32,9 @@ pub(crate) struct Args {
     /// List what would run, and change nothing
     #[arg(long, conflicts_with_all = ["print", "after", "into", "engine"])]
     dry_run: bool,
+    /// Run every migration again: makes routines, views and triggers anew as this role, and keeps the rows of every table
+    #[arg(long, conflicts_with_all = ["dry_run", "print", "after", "into", "engine"])]
+    repair: bool,
     /// Print the SQL instead of running it; connects to nothing
     #[arg(long, value_name = "FORMAT", value_enum)]
     print: Option<Format>,
@@ -57,7 +61,16 @@ impl Args {
 
     pub(crate) async fn run<DB: Migrate>(self, pool: &Pool<DB>) -> anyhow::Result<ExitCode> {
         let pending = pending_migrations(pool).await?;
-        if pending.is_empty() {
+        if self.repair {
+            let bar = progress("running every migration again");
+            let done = tollgate::repair(pool).await?;
+            bar.finish_and_clear();
+            let done = counted(done.len(), "migration");
+            // A procedure that MySQL makes anew has none; a file never has.
+            let grants =
+                if DB::NAME == Sqlite::NAME { "" } else { "; run the grants again: `tollgate migrate --print grants`" };
+            say(format!("{done} run again: the schema is at {}{grants}", version(pool).await?))?;
+        } else if pending.is_empty() {
             say(format!("nothing is pending: the schema is at {}", version(pool).await?))?;
         } else if self.dry_run {
             let names: Vec<_> = pending.iter().map(|migration| format!("  {}\n", migration.name())).collect();

@@ -1,7 +1,9 @@
-use sqlx::mysql::{MySql, MySqlConnection, MySqlDatabaseError};
-use sqlx::{Connection, MySqlPool};
+use std::collections::HashSet;
 
-use super::{Migrate, Migration, failed, files, pending};
+use sqlx::mysql::{MySql, MySqlConnection, MySqlDatabaseError};
+use sqlx::{AssertSqlSafe, Connection, MySqlPool};
+
+use super::{Ledger, Migrate, Migration, Scope, created, failed, files};
 use crate::Error;
 
 impl Migrate for MySql {
@@ -71,19 +73,29 @@ impl Migrate for MySql {
 
     async fn applied(pool: &MySqlPool) -> Result<Vec<i64>, Error> {
         let mut connection = pool.acquire().await.map_err(failed::<Self>)?;
-        applied(&mut connection).await.map_err(failed::<Self>)
+        Ok(ledger(&mut connection).await.map_err(failed::<Self>)?.applied::<Self>())
     }
 
     /// On a connection of its own, which takes its lock and its settings with it when it closes.
-    async fn migrate(pool: &MySqlPool) -> Result<Vec<Migration>, Error> {
+    async fn migrate(pool: &MySqlPool, scope: Scope) -> Result<Vec<Migration>, Error> {
         let mut connection = pool.acquire().await.map_err(failed::<Self>)?.detach();
-        let migrated = migrate(&mut connection).await;
+        let migrated = migrate(&mut connection, scope).await;
         connection.close().await.map_err(failed::<Self>)?;
         migrated
     }
+
+    async fn needs(pool: &MySqlPool, _: &str) -> Result<Option<String>, sqlx::Error> {
+        sqlx::query_scalar(
+            "select concat('grant all on `', replace(database(), '`', '``'), '`.* to ',
+                           quote(left(current_user(), length(current_user()) - length(h.host) - 1)), '@', quote(h.host))
+               from (select substring_index(current_user(), '@', -1) as host) h",
+        )
+        .fetch_optional(pool)
+        .await
+    }
 }
 
-async fn migrate(connection: &mut MySqlConnection) -> Result<Vec<Migration>, Error> {
+async fn migrate(connection: &mut MySqlConnection, scope: Scope) -> Result<Vec<Migration>, Error> {
     // Routines keep the mode that they are made in. And the last entry in the ledger has to be committed, too.
     sqlx::raw_sql(
         "set session sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'; set names utf8mb4; set autocommit = 1",
@@ -102,61 +114,45 @@ async fn migrate(connection: &mut MySqlConnection) -> Result<Vec<Migration>, Err
             "another instance has been migrating this database for 10 minutes",
         )));
     }
-    let pending = pending::<MySql>(&applied(connection).await.map_err(failed::<MySql>)?)?;
-    if !pending.is_empty() {
+    let ledger = ledger(connection).await.map_err(failed::<MySql>)?;
+    let migrations = scope.of::<MySql>(&ledger)?;
+    if scope == Scope::Pending && !migrations.is_empty() {
         same_definer(connection).await?;
     }
-    for migration in &pending {
-        apply(connection, migration).await.map_err(failed::<MySql>)?;
+    for migration in &migrations {
+        apply(connection, migration, ledger.owns(migration, scope)).await.map_err(failed::<MySql>)?;
     }
-    Ok(pending)
+    Ok(migrations)
 }
 
 /// Routines run with the rights of whoever made them: those of two accounts may not call each other, and to make the rest as
 /// another account would look complete.
 async fn same_definer(connection: &mut MySqlConnection) -> Result<(), Error> {
-    let others = others_routines(connection).await.map_err(failed::<MySql>)?;
-    let Some((migration, definer, ours)) = others.first() else { return Ok(()) };
-    Err(Error::other(std::io::Error::other(format!(
-        "{} of the routines here, such as {routine}, were made by {definer}, and this is {ours}: routines of two accounts \
-         may not call each other. Migrate as {definer}, with all rights on this database; or make them anew, for each: \
-         drop procedure {routine}; delete from token_migrations where name = '{migration}'",
-        others.len(),
-        routine = routine(migration),
-    ))))
-}
-
-/// Those of another account than this one, by their migrations, with both accounts.
-async fn others_routines(connection: &mut MySqlConnection) -> Result<Vec<(String, String, String)>, sqlx::Error> {
-    let announced =
-        sqlx::query_scalar("select name from token_migrations order by version").fetch_all(&mut *connection).await;
-    let announced: Vec<String> = match announced {
-        Err(error) if number(&error) == Some(NO_SUCH_TABLE) => return Ok(Vec::new()),
-        announced => announced?,
-    };
     let routines: Vec<(String, String, String)> = sqlx::query_as(
-        "select routine_name, definer, current_user() from information_schema.routines where routine_schema = database()",
+        "select routine_name, definer, current_user() from information_schema.routines
+          where routine_schema = database() and definer <> current_user()
+          order by routine_name",
     )
     .fetch_all(connection)
-    .await?;
-    let others = announced.into_iter().filter_map(|migration| {
-        let made = routines.iter().find(|(name, ..)| name == routine(&migration));
-        let (_, definer, ours) = made.filter(|(_, definer, ours)| definer != ours)?.clone();
-        Some((migration, definer, ours))
-    });
-    Ok(others.collect())
-}
-
-/// The name of what a migration makes, if that is a routine.
-fn routine(migration: &str) -> &str {
-    migration.split_once('_').map_or(migration, |(_, name)| name)
+    .await
+    .map_err(failed::<MySql>)?;
+    let is_ours = |name: &str| MySql::MIGRATIONS.iter().any(|migration| migration.creates().any(|made| made == name));
+    let others: Vec<_> = routines.into_iter().filter(|(name, ..)| is_ours(name)).collect();
+    let Some((routine, definer, ours)) = others.first() else { return Ok(()) };
+    Err(Error::other(std::io::Error::other(format!(
+        "{} of the routines here, such as {routine}, were made by {definer}, and this is {ours}: routines of two accounts \
+         may not call each other. Migrate as {definer}, with all rights on this database; or make all of them as {ours}: \
+         `tollgate migrate --repair`",
+        others.len(),
+    ))))
 }
 
 /// Each statement of DDL commits on its own. So what is about to run is written down first, and an object that is there
 /// already is ours if a run that was killed had announced it.
-async fn apply(connection: &mut MySqlConnection, migration: &Migration) -> Result<(), sqlx::Error> {
+async fn apply(connection: &mut MySqlConnection, migration: &Migration, is_ours: bool) -> Result<(), sqlx::Error> {
+    let sql = || AssertSqlSafe(if is_ours { migration.again(false) } else { migration.sql().to_owned() });
     if migration.version() == 1 {
-        sqlx::raw_sql(migration.sql()).execute(&mut *connection).await?;
+        sqlx::raw_sql(sql()).execute(&mut *connection).await?;
     }
     let announced = sqlx::query("insert ignore into token_migrations (version, name, applied_at) values (?, ?, null)")
         .bind(migration.version())
@@ -164,8 +160,7 @@ async fn apply(connection: &mut MySqlConnection, migration: &Migration) -> Resul
         .execute(&mut *connection)
         .await?;
     if migration.version() > 1 {
-        match sqlx::raw_sql(migration.sql()).execute(&mut *connection).await {
-            Err(error) if announced.rows_affected() == 0 && is_there(&error) => {}
+        match sqlx::raw_sql(sql()).execute(&mut *connection).await {
             Err(error) if announced.rows_affected() == 1 && error.as_database_error().is_some() => {
                 retract(connection, migration).await?;
                 return Err(error);
@@ -189,18 +184,37 @@ async fn retract(connection: &mut MySqlConnection, migration: &Migration) -> Res
         .map(drop)
 }
 
-async fn applied(connection: &mut MySqlConnection) -> Result<Vec<i64>, sqlx::Error> {
-    let result = sqlx::query_scalar("select version from token_migrations where applied_at is not null")
-        .fetch_all(connection)
+async fn ledger(connection: &mut MySqlConnection) -> Result<Ledger, sqlx::Error> {
+    let versions = sqlx::query_as("select version, applied_at is not null from token_migrations")
+        .fetch_all(&mut *connection)
         .await;
-    match result {
-        Err(error) if number(&error) == Some(NO_SUCH_TABLE) => Ok(Vec::new()),
-        result => result,
+    let versions: Vec<(i64, bool)> = match versions {
+        Err(error) if number(&error) == Some(NO_SUCH_TABLE) => {
+            return Ok(Ledger { versions: None, names: HashSet::new() });
+        }
+        versions => versions?,
+    };
+    let names: Vec<String> = sqlx::query_scalar(
+        "select routine_name from information_schema.routines where routine_schema = database()
+          union all select table_name from information_schema.tables where table_schema = database()",
+    )
+    .fetch_all(&mut *connection)
+    .await?;
+    let mut names: HashSet<String> = names.into_iter().collect();
+    // What an account may not use is not listed to it, nor on MySQL what it may use by a role. The call says more.
+    let all = MySql::MIGRATIONS.iter().flat_map(|migration| migration.sql().lines().filter_map(created));
+    for (kind, name) in all {
+        if names.contains(name) {
+            continue;
+        }
+        let look = if kind == "procedure" { format!("call {name}()") } else { format!("select 1 from {name} limit 0") };
+        let looked = sqlx::raw_sql(AssertSqlSafe(look)).execute(&mut *connection).await;
+        if !matches!(looked.as_ref().err().and_then(number), Some(NO_SUCH_TABLE | NO_SUCH_ROUTINE)) {
+            // So this account cannot see what is missing, nor could it make that.
+            names.extend(MySql::MIGRATIONS.iter().flat_map(Migration::creates).map(str::to_owned));
+        }
     }
-}
-
-fn is_there(error: &sqlx::Error) -> bool {
-    matches!(number(error), Some(TABLE_EXISTS | ROUTINE_EXISTS))
+    Ok(Ledger { versions: Some(versions), names })
 }
 
 fn number(error: &sqlx::Error) -> Option<u16> {
@@ -208,6 +222,5 @@ fn number(error: &sqlx::Error) -> Option<u16> {
     Some(error.number())
 }
 
-const TABLE_EXISTS: u16 = 1050;
 const NO_SUCH_TABLE: u16 = 1146;
-const ROUTINE_EXISTS: u16 = 1304;
+const NO_SUCH_ROUTINE: u16 = 1305;

@@ -1,6 +1,8 @@
-use sqlx::{Connection, PgPool, Postgres};
+use std::collections::HashSet;
 
-use super::{Migrate, Migration, failed, files, pending};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, Postgres};
+
+use super::{Ledger, Migrate, Migration, Scope, failed, files};
 use crate::Error;
 
 impl Migrate for Postgres {
@@ -59,12 +61,12 @@ impl Migrate for Postgres {
 
     async fn applied(pool: &PgPool) -> Result<Vec<i64>, Error> {
         let mut connection = pool.acquire().await.map_err(failed::<Self>)?;
-        applied(&mut connection).await.map_err(failed::<Self>)
+        Ok(ledger(&mut connection).await.map_err(failed::<Self>)?.applied::<Self>())
     }
 
     /// All in one transaction, so a run that is killed leaves nothing. The lock ends with it too, which a pooler in
     /// transaction mode needs.
-    async fn migrate(pool: &PgPool) -> Result<Vec<Migration>, Error> {
+    async fn migrate(pool: &PgPool, scope: Scope) -> Result<Vec<Migration>, Error> {
         let mut connection = pool.acquire().await.map_err(failed::<Self>)?;
         // Whatever the pool's own level is: what is read once the lock is had must not be older than it.
         let begin = "begin isolation level read committed";
@@ -74,10 +76,16 @@ impl Migrate for Postgres {
             .execute(&mut *transaction)
             .await
             .map_err(failed::<Self>)?;
-        let pending = pending::<Self>(&applied(&mut transaction).await.map_err(failed::<Self>)?)?;
-        for migration in &pending {
-            sqlx::raw_sql(migration.sql()).execute(&mut *transaction).await.map_err(failed::<Self>)?;
-            sqlx::query("insert into tollgate.migrations (version, name) values ($1, $2)")
+        let ledger = ledger(&mut transaction).await.map_err(failed::<Self>)?;
+        let migrations = scope.of::<Self>(&ledger)?;
+        for migration in &migrations {
+            if ledger.owns(migration, scope) {
+                let again = AssertSqlSafe(migration.again(true));
+                sqlx::raw_sql(again).execute(&mut *transaction).await.map_err(failed::<Self>)?;
+            } else {
+                sqlx::raw_sql(migration.sql()).execute(&mut *transaction).await.map_err(failed::<Self>)?;
+            }
+            sqlx::query("insert into tollgate.migrations (version, name) values ($1, $2) on conflict do nothing")
                 .bind(migration.version())
                 .bind(migration.name())
                 .execute(&mut *transaction)
@@ -85,22 +93,50 @@ impl Migrate for Postgres {
                 .map_err(failed::<Self>)?;
         }
         transaction.commit().await.map_err(failed::<Self>)?;
-        Ok(pending)
+        Ok(migrations)
+    }
+
+    async fn needs(pool: &PgPool, said: &str) -> Result<Option<String>, sqlx::Error> {
+        let needs = if said.contains("for database") {
+            "select format('grant create on database %I to %I', current_database(), current_user)"
+        } else if said.contains("for schema") {
+            "select format('grant usage, create on schema tollgate to %I', current_user)"
+        } else {
+            "select format('migrate as %I, which owns what is there', r.rolname)
+               from pg_catalog.pg_namespace n
+               join pg_catalog.pg_class c on c.relnamespace = n.oid
+               join pg_catalog.pg_roles r on r.oid = c.relowner
+              where n.nspname = 'tollgate' and c.relname = 'migrations'"
+        };
+        sqlx::query_scalar(needs).fetch_optional(pool).await
     }
 }
 
-async fn applied(connection: &mut sqlx::PgConnection) -> Result<Vec<i64>, sqlx::Error> {
-    // Read from the catalog's tables: a lookup by name may answer from before another instance migrated.
-    let exists: bool = sqlx::query_scalar(
-        "select exists (select from pg_catalog.pg_proc p join pg_catalog.pg_namespace n on n.oid = p.pronamespace
-                         where n.nspname = 'tollgate' and p.proname = 'applied_migrations')",
+/// Read from the catalog's tables: a lookup by name may answer from before another instance migrated.
+async fn ledger(connection: &mut PgConnection) -> Result<Ledger, sqlx::Error> {
+    let (names, reads): (Vec<String>, bool) = sqlx::query_as(
+        "select array(select relname::text from pg_catalog.pg_class where relnamespace = n.oid
+                       union all select proname::text from pg_catalog.pg_proc where pronamespace = n.oid
+                       union all select tgname::text from pg_catalog.pg_trigger t
+                                   join pg_catalog.pg_class c on c.oid = t.tgrelid where c.relnamespace = n.oid),
+                coalesce((select has_table_privilege(oid, 'select') from pg_catalog.pg_class
+                           where relnamespace = n.oid and relname = 'migrations'), false)
+           from (values (coalesce((select oid from pg_catalog.pg_namespace where nspname = 'tollgate'), 0))) n (oid)",
     )
     .fetch_one(&mut *connection)
     .await?;
-    if !exists {
-        return Ok(Vec::new());
+    let names: HashSet<String> = names.into_iter().collect();
+    if !names.contains("migrations") {
+        return Ok(Ledger { versions: None, names });
     }
-    sqlx::query_scalar("select version from tollgate.applied_migrations() version").fetch_all(connection).await
+    // Roles that take tokens may not read the table; and the function may be missing.
+    let versions = if reads || !names.contains("applied_migrations") {
+        "select version from tollgate.migrations"
+    } else {
+        "select version from tollgate.applied_migrations() version"
+    };
+    let versions: Vec<i64> = sqlx::query_scalar(versions).fetch_all(connection).await?;
+    Ok(Ledger { versions: Some(versions.into_iter().map(|version| (version, true)).collect()), names })
 }
 
 /// Of this crate's own, so that the host's locks and those of its migrations are other ones.

@@ -1,7 +1,9 @@
-use sqlx::sqlite::{Sqlite, SqliteConnection};
-use sqlx::{Connection, SqlitePool};
+use std::collections::HashSet;
 
-use super::{Migrate, Migration, failed, files, pending};
+use sqlx::sqlite::{Sqlite, SqliteConnection};
+use sqlx::{AssertSqlSafe, Connection, SqlitePool};
+
+use super::{Ledger, Migrate, Migration, Scope, failed, files};
 use crate::Error;
 
 impl Migrate for Sqlite {
@@ -20,18 +22,24 @@ impl Migrate for Sqlite {
 
     async fn applied(pool: &SqlitePool) -> Result<Vec<i64>, Error> {
         let mut connection = pool.acquire().await.map_err(failed::<Self>)?;
-        applied(&mut connection).await.map_err(failed::<Self>)
+        Ok(ledger(&mut connection).await.map_err(failed::<Self>)?.applied::<Self>())
     }
 
     /// All in one transaction, which locks the database: a run that is killed leaves nothing.
-    async fn migrate(pool: &SqlitePool) -> Result<Vec<Migration>, Error> {
+    async fn migrate(pool: &SqlitePool, scope: Scope) -> Result<Vec<Migration>, Error> {
         let mut connection = pool.acquire().await.map_err(failed::<Self>)?;
         let mut transaction = connection.begin_with("begin immediate").await.map_err(failed::<Self>)?;
-        let pending = pending::<Self>(&applied(&mut transaction).await.map_err(failed::<Self>)?)?;
+        let ledger = ledger(&mut transaction).await.map_err(failed::<Self>)?;
+        let migrations = scope.of::<Self>(&ledger)?;
         encoded(&mut transaction).await?;
-        for migration in &pending {
-            sqlx::raw_sql(migration.sql()).execute(&mut *transaction).await.map_err(failed::<Self>)?;
-            sqlx::query("insert into token_migrations (version, name) values (?1, ?2)")
+        for migration in &migrations {
+            if ledger.owns(migration, scope) {
+                let again = AssertSqlSafe(migration.again(false));
+                sqlx::raw_sql(again).execute(&mut *transaction).await.map_err(failed::<Self>)?;
+            } else {
+                sqlx::raw_sql(migration.sql()).execute(&mut *transaction).await.map_err(failed::<Self>)?;
+            }
+            sqlx::query("insert or ignore into token_migrations (version, name) values (?1, ?2)")
                 .bind(migration.version())
                 .bind(migration.name())
                 .execute(&mut *transaction)
@@ -39,7 +47,12 @@ impl Migrate for Sqlite {
                 .map_err(failed::<Self>)?;
         }
         transaction.commit().await.map_err(failed::<Self>)?;
-        Ok(pending)
+        Ok(migrations)
+    }
+
+    /// A file has no roles.
+    async fn needs(_: &SqlitePool, _: &str) -> Result<Option<String>, sqlx::Error> {
+        Ok(None)
     }
 }
 
@@ -56,12 +69,12 @@ async fn encoded(connection: &mut SqliteConnection) -> Result<(), Error> {
     Ok(())
 }
 
-async fn applied(connection: &mut SqliteConnection) -> Result<Vec<i64>, sqlx::Error> {
-    let exists: bool = sqlx::query_scalar("select count(*) > 0 from sqlite_schema where name = 'token_migrations'")
-        .fetch_one(&mut *connection)
-        .await?;
-    if !exists {
-        return Ok(Vec::new());
+async fn ledger(connection: &mut SqliteConnection) -> Result<Ledger, sqlx::Error> {
+    let names: Vec<String> = sqlx::query_scalar("select name from sqlite_schema").fetch_all(&mut *connection).await?;
+    let names: HashSet<String> = names.into_iter().collect();
+    if !names.contains("token_migrations") {
+        return Ok(Ledger { versions: None, names });
     }
-    sqlx::query_scalar("select version from token_migrations").fetch_all(connection).await
+    let versions: Vec<i64> = sqlx::query_scalar("select version from token_migrations").fetch_all(connection).await?;
+    Ok(Ledger { versions: Some(versions.into_iter().map(|version| (version, true)).collect()), names })
 }
