@@ -13,7 +13,7 @@ fn a_database_that_is_ready_has_no_failure() {
     for engine in EACH.into_iter().chain([Engine::PgBouncer]) {
         let database = Database::migrated(engine);
         let report = database.run(&["doctor", "--json"]).ended(0).json();
-        let mut expected = vec!["connection", "durability", "mode", "schema", "server"];
+        let mut expected = vec!["calls", "connection", "durability", "mode", "schema", "server"];
         expected.extend(match engine {
             Engine::Sqlite => &["busy timeout", "file", "journal", "write lock"][..],
             Engine::Postgres | Engine::PgBouncer => &["clock", "grants", "isolation", "prepared statements", "table"],
@@ -210,7 +210,7 @@ fn settings_that_hurt_are_warnings_with_their_remedy() {
     for setting in [
         "default_transaction_isolation = serializable",
         "lock_timeout = 40",
-        "statement_timeout = 50",
+        "statement_timeout = 900",
         "synchronous_commit = off",
     ] {
         database.sql(&format!("alter database {name} set {setting}"));
@@ -258,7 +258,58 @@ fn routines_of_two_accounts_are_a_warning() {
         assert_eq!(status(&database.run(&["doctor", "--json"]).json(), "definers"), "missing");
         database.sql("create definer = 'nobody'@'%' procedure host_routine() begin end; drop procedure request_token");
         database.sql("create definer = 'nobody'@'%' procedure request_token(in p_id varchar(256)) begin end");
-        database.run(&["doctor"]).says(&["warn  definers", "nobody@%", "request_token", "token_migrations"]);
+        database.run(&["doctor"]).says(&["warn  definers", "nobody@%", "request_token", "tollgate migrate --repair"]);
+        database.run(&["migrate", "--repair"]).ended(0);
+        assert_eq!(status(&database.run(&["doctor", "--json"]).json(), "definers"), "missing");
+    }
+}
+
+#[test]
+fn table_of_another_owner_fails_with_the_statement_that_mends_it() {
+    let database = Database::migrated(Engine::Postgres);
+    let id = uuid::Uuid::new_v4().simple().to_string();
+    let [owner, other, app] = ["owner", "other", "app"].map(|name| format!("tollgate_{name}_{id}"));
+    database.sql(&database.run(&["migrate", "--print", "owner"]).ended(0).out.replace("tollgate_owner", &owner));
+    database.sql(&database.run(&["migrate", "--print", "grants"]).ended(0).out);
+    database.sql(&format!(
+        "create role {other}; create role {app} login; grant tollgate_app to {app};
+         alter table tollgate.token_receipts owner to {other}; alter table tollgate.migrations owner to {other}"
+    ));
+    let as_app = tollgate(Some(&database.url_of(&app)), &database.directory).arg("doctor").output();
+    let (as_app, as_superuser) = (Ran::new(as_app.expect("it starts")), database.run(&["doctor"]));
+    let statements =
+        ["migrations", "token_receipts"].map(|table| format!("alter table tollgate.{table} owner to {owner}"));
+    for statement in &statements {
+        database.sql(statement);
+    }
+    let mended = database.run(&["doctor"]);
+    database.sql(&format!("drop owned by {owner} cascade; drop owned by {app}; drop role {owner}, {other}, {app}"));
+    let said = ["permission denied for table migrations", &statements[0], &statements[1]];
+    as_app.ended(1).says(&["fail  schema"]).says(&said);
+    as_superuser.ended(1).says(&["ok    schema", "fail  calls", "permission denied for table"]).says(&said[1..]);
+    mended.ended(0).says(&["ok    calls"]);
+}
+
+#[test]
+fn account_with_the_documented_role_may_take_tokens() {
+    for engine in [Engine::MySql, Engine::MariaDb] {
+        let database = Database::migrated(engine);
+        database.sql(&database.run(&["migrate", "--print", "grants"]).ended(0).out);
+        let account = format!("tg_role_{}", &uuid::Uuid::new_v4().simple().to_string()[..20]);
+        let default = if engine == Engine::MySql { "to" } else { "for" };
+        database.sql(&format!(
+            "create user '{account}'@'%' identified by '{SECRET}'; grant tollgate_app to '{account}'@'%';
+             set default role tollgate_app {default} '{account}'@'%'"
+        ));
+        let run = |argument: &str| {
+            let ran = tollgate(Some(&database.url_of(&account)), &database.directory).arg(argument).output();
+            Ran::new(ran.expect("it starts"))
+        };
+        let ran = [run("doctor"), run("migrate")];
+        database.sql(&format!("drop user '{account}'@'%'"));
+        let [doctor, migrate] = ran;
+        doctor.ended(0).says(&["ok    grants", "may take tokens, and not operate", "ok    calls"]);
+        migrate.ended(0).says(&["nothing is pending"]);
     }
 }
 

@@ -1,8 +1,13 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use sqlx::error::DatabaseError;
 use sqlx::{Connection, Pool};
-use tollgate::{Admin, Error, Migrate, Mode, SqlStore, migrations, pending_migrations};
+use tollgate::{
+    Admin, Error, Key, Migrate, Migration, Mode, Receipt, Rule, SqlStore, Take, Window, adjust_within, migrations,
+    pending_migrations, take_within,
+};
+use uuid::Uuid;
 
 use crate::answer::within_patience;
 use crate::output::{counted, progress};
@@ -19,9 +24,9 @@ mod sqlite;
 pub(crate) use planless::{Planless, mending};
 pub(crate) use report::Report;
 
-/// Check connection, schema, grants, clock, durability and settings, and say what to do
+/// Check connection, schema, grants, clock, durability and settings, make a service's calls, and say what to do
 ///
-/// Changes nothing.
+/// Changes nothing: what the calls take is rolled back.
 #[derive(clap::Args)]
 #[command(after_help = "Exit code 1 if a check failed; warnings alone are 0.")]
 pub(crate) struct Args {
@@ -39,6 +44,12 @@ pub(crate) trait Examine: sqlx::Database {
 
     /// The time by which what is set ends, in microseconds since 1970.
     fn now(pool: &Pool<Self>) -> impl Future<Output = Result<i64, sqlx::Error>> + Send;
+
+    /// What mends a call that the database refused so, if that is known.
+    fn mending(
+        pool: &Pool<Self>,
+        said: &dyn DatabaseError,
+    ) -> impl Future<Output = Result<Option<String>, sqlx::Error>> + Send;
 
     /// Of so many buckets at most, how many follow which plan that is not there; `None`: none, or one that is.
     fn planless(
@@ -71,6 +82,11 @@ impl Args {
             mode(store, &mut report).await;
             // Only operators may look.
             let _ = within_patience(DB::content(pool, &mut report)).await;
+            if !report.has_failed() {
+                calls(pool, &mut report).await;
+            }
+        }
+        if is_migrated && !report.has_failed() {
             match Planless::find(pool).await {
                 Ok(planless) => planless.tell(&mut report),
                 Err(error) if error.is::<exit::Refusal>() => report.failed("plans", &error, ""),
@@ -110,7 +126,7 @@ async fn connection<DB: sqlx::Database>(pool: &Pool<DB>, report: &mut Report) ->
 }
 
 /// Whether everything is there.
-async fn schema<DB: Migrate>(pool: &Pool<DB>, report: &mut Report) -> bool {
+async fn schema<DB: Migrate + Examine>(pool: &Pool<DB>, report: &mut Report) -> bool {
     let pending = within_patience(pending_migrations(pool)).await;
     match pending.map_err(anyhow::Error::downcast) {
         Ok(pending) if pending.is_empty() => match within_patience(migrate::version(pool)).await {
@@ -124,9 +140,11 @@ async fn schema<DB: Migrate>(pool: &Pool<DB>, report: &mut Report) -> bool {
             report.fail("schema", "not there", "make it: `tollgate migrate`");
         }
         Ok(pending) => {
+            let first = pending.first().map_or("", Migration::name);
             let pending = counted(pending.len(), "migration");
-            let advice = "run `tollgate migrate`, or your tool with the files of `tollgate migrate --print`";
-            report.fail("schema", format!("pending: {pending}"), advice);
+            let advice = "run `tollgate migrate`, or your tool with the files of `tollgate migrate --print`; after a restore \
+                          that left out routines, `tollgate migrate`";
+            report.fail("schema", format!("pending: {pending}, {first} first"), advice);
         }
         Err(Ok(Error::NewerSchema { found, known })) => report.fail(
             "schema",
@@ -136,13 +154,48 @@ async fn schema<DB: Migrate>(pool: &Pool<DB>, report: &mut Report) -> bool {
         Err(Ok(Error::NotPermitted(cause))) if exit::is_file(&*cause) => {
             report.fail("schema", exit::words(&*cause), exit::READ_ONLY);
         }
-        Err(Ok(Error::NotPermitted(_))) => {
-            report.fail("schema", "this role may not look", exit::GRANT);
-        }
-        Err(Ok(error)) => report.failed("schema", &error.into(), LOG),
+        Err(Ok(error)) => refused::<DB>("schema", pool, &error.into(), report).await,
         Err(Err(error)) => report.failed("schema", &error, LOG),
     }
     false
+}
+
+/// Makes the calls of a service, which may fail though every grant is there.
+async fn calls<DB: Migrate + Examine>(pool: &Pool<DB>, report: &mut Report) {
+    match within_patience(take(pool)).await {
+        Ok(()) => report.ok("calls", "tokens are taken and given back; all of it was rolled back"),
+        Err(error) => refused::<DB>("calls", pool, &error, report).await,
+    }
+}
+
+/// Takes tokens of each kind of limit, and gives some back.
+async fn take<DB: Migrate>(pool: &Pool<DB>) -> anyhow::Result<()> {
+    let id = Uuid::new_v4();
+    let key = |name: &str| Key::try_from(format!("tollgate-doctor/{id}/{name}"));
+    let rule = || Rule::try_from("2/h");
+    let window = Window::new(1, Duration::from_secs(3600), Duration::from_secs(60))?;
+    let mut transaction = pool.begin().await?;
+    for take in [
+        Take::from(key("a")?).rule(rule()?).id(id, Duration::from_secs(60)),
+        Take::from(key("a")?).rule(rule()?).and(key("b")?, rule()?),
+        Take::from(key("w")?).rule(window.into()),
+    ] {
+        let _ = take_within(&mut *transaction, &take).await?;
+    }
+    // Whatever they answer: in the mode `off` there is no bucket.
+    let _ = adjust_within(&mut *transaction, &Receipt::new(id, key("a")?, 1).refund(1)).await?;
+    Ok(transaction.rollback().await?)
+}
+
+/// A failure in the database's own words, with what mends it.
+async fn refused<DB: Examine>(name: &'static str, pool: &Pool<DB>, error: &anyhow::Error, report: &mut Report) {
+    let Some(said) = exit::said(error).and_then(sqlx::Error::as_database_error) else {
+        return report.failed(name, error, LOG);
+    };
+    let is_not_permitted = matches!(error.downcast_ref(), Some(Error::NotPermitted(_)));
+    let otherwise = if is_not_permitted { exit::GRANT } else { LOG };
+    let mending = within_patience(DB::mending(pool, said)).await.ok().flatten();
+    report.fail(name, said.message(), mending.unwrap_or_else(|| otherwise.to_owned()));
 }
 
 /// What makes people wonder why nothing is limited, or why everything is denied.

@@ -1,8 +1,9 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
+use sqlx::error::DatabaseError;
 use sqlx::mysql::MySqlDatabaseError;
-use sqlx::{MySql, MySqlConnection, MySqlPool};
+use sqlx::{AssertSqlSafe, MySql, MySqlConnection, MySqlPool};
 use tollgate::{Migration, migrations};
 
 use super::settings::Settings;
@@ -35,6 +36,41 @@ impl Examine for MySql {
 
     async fn now(pool: &MySqlPool) -> Result<i64, sqlx::Error> {
         now(&mut *pool.acquire().await?).await
+    }
+
+    /// Routines run as the account that made them. If that is gone or has no rights here, no grant to the caller helps.
+    async fn mending(pool: &MySqlPool, said: &dyn DatabaseError) -> Result<Option<String>, sqlx::Error> {
+        const REPAIR: &str =
+            "make them anew as an account with all rights on this database: `tollgate migrate --repair`";
+        let mut connection = pool.acquire().await?;
+        let (definer, database): (Option<String>, String) = sqlx::query_as(
+            "select (select definer from information_schema.routines
+                      where routine_schema = database() and routine_name = 'token_decide_v1'),
+                    concat('`', replace(database(), '`', '``'), '`')",
+        )
+        .fetch_one(&mut *connection)
+        .await?;
+        let definer = definer.map(|definer| quoted_account(&definer));
+        // Hidden from an account that may not see it, which the server names all the same.
+        let definer = definer.or_else(|| account(said.message()).map(str::to_owned)).unwrap_or_default();
+        Ok(match said.try_downcast_ref::<MySqlDatabaseError>().map_or(0, MySqlDatabaseError::number) {
+            NO_DEFINER => Some(format!("the routines run as {definer}; {REPAIR}")),
+            NOT_GRANTED | NOT_GRANTED_TABLE | NOT_GRANTED_DATABASE if may_call(&mut connection, TAKING[0]).await? => {
+                Some(format!("the routines run as {definer}: grant all on {database}.* to {definer}; or {REPAIR}"))
+            }
+            READ_ONLY_OPTION | READ_ONLY_MODE => {
+                Some("connect to the primary, or set global read_only = off".to_owned())
+            }
+            READ_ONLY_TRANSACTION => {
+                let name: Option<(String, String)> =
+                    sqlx::query_as("show variables where variable_name in ('transaction_read_only', 'tx_read_only')")
+                        .fetch_optional(&mut *connection)
+                        .await?;
+                let name = name.map_or_else(|| "transaction_read_only".to_owned(), |(name, _)| name);
+                Some(format!("set global {name} = off, and connect again"))
+            }
+            _ => None,
+        })
     }
 
     async fn planless(pool: &MySqlPool, most: i64) -> Result<Vec<(Option<String>, i64)>, sqlx::Error> {
@@ -117,25 +153,40 @@ fn quoted_text(text: &str) -> String {
 
 /// Says whether there is something that the account may call.
 async fn grants(connection: &mut MySqlConnection, report: &mut Report) -> Result<bool, sqlx::Error> {
-    // A routine that the account may not call is not listed to it.
-    let rows: Vec<(String, bool, Option<String>)> = sqlx::query_as(
-        "select current_user(),
-                exists (select 1 from information_schema.tables
-                         where table_schema = database() and table_name = 'token_migrations'),
-                r.routine_name
-           from (select 1 as n) one
-           left join information_schema.routines r
-             on r.routine_schema = database() and left(r.routine_name, 6) = 'token_'",
-    )
-    .fetch_all(connection)
-    .await?;
-    let Some((account, true, _)) = rows.first() else { return Ok(false) };
-    let may_call = |name: &str| rows.iter().any(|(.., routine)| routine.as_deref() == Some(name));
-    let forbidden = |names: &[&str]| -> Vec<String> {
-        names.iter().filter(|name| !may_call(name)).map(|name| (*name).to_owned()).collect()
-    };
-    report.grants(account, &forbidden(&TAKING), &forbidden(&BESIDE), may_call("token_create_bucket"));
+    if sqlx::raw_sql("select 1 from token_migrations limit 0").execute(&mut *connection).await.is_err() {
+        return Ok(false);
+    }
+    let account: String = sqlx::query_scalar("select current_user()").fetch_one(&mut *connection).await?;
+    let (mut taking, mut beside) = (Vec::new(), Vec::new());
+    for (names, forbidden) in [(&TAKING[..], &mut taking), (&BESIDE[..], &mut beside)] {
+        for name in names {
+            if !may_call(connection, name).await? {
+                forbidden.push((*name).to_owned());
+            }
+        }
+    }
+    let operates = may_call(connection, "token_create_bucket").await?;
+    report.grants(&account, &taking, &beside, operates);
     Ok(true)
+}
+
+/// Whether the account may call a procedure that has parameters. MySQL's catalog lists none that it may call by a role; a call
+/// without arguments runs nothing, and grants are looked at before those are counted.
+async fn may_call(connection: &mut MySqlConnection, name: &str) -> Result<bool, sqlx::Error> {
+    match sqlx::raw_sql(AssertSqlSafe(format!("call {name}()"))).execute(connection).await {
+        Err(sqlx::Error::Database(error)) => {
+            let number = error.try_downcast_ref::<MySqlDatabaseError>().map_or(0, MySqlDatabaseError::number);
+            Ok(![NOT_GRANTED, NO_SUCH_ROUTINE].contains(&number))
+        }
+        called => called.map(|_| true),
+    }
+}
+
+/// The account that a message of the server's names.
+fn account(message: &str) -> Option<&str> {
+    let at = message.find("'@'")?;
+    let host = at + 3;
+    Some(&message[message[..at].rfind('\'')?..host + message[host..].find('\'')? + 1])
 }
 
 /// A temporary table hides the one of its name from the routines, too. Who may write the real ones needs none to deceive them.
@@ -222,10 +273,7 @@ async fn definers(connection: &mut MySqlConnection, report: &mut Report) -> Resu
         let found =
             format!("the routines run as {all}: one's may not call another's without all rights on this database");
         let names = routines.join(", ");
-        let advice = format!(
-            "drop those of {definer}: {names}; for each, delete its row from token_migrations, too; then migrate as whoever \
-             made the others"
-        );
+        let advice = format!("of {definer} are {names}; make all of them as one account: `tollgate migrate --repair`");
         report.warn("definers", found, advice);
     }
     Ok(())
@@ -301,6 +349,14 @@ fn sessions(settings: &Settings, account: &str, report: &mut Report) {
 }
 
 const DUPLICATE_COLUMN: u16 = 1060;
+const NOT_GRANTED_DATABASE: u16 = 1044;
+const NOT_GRANTED_TABLE: u16 = 1142;
+const READ_ONLY_OPTION: u16 = 1290;
+const NO_SUCH_ROUTINE: u16 = 1305;
+const NOT_GRANTED: u16 = 1370;
+const NO_DEFINER: u16 = 1449;
+const READ_ONLY_TRANSACTION: u16 = 1792;
+const READ_ONLY_MODE: u16 = 1836;
 
 /// The routines that a limiter's requests and reservations call, and those by which it peeks.
 const TAKING: [&str; 12] = [
@@ -382,6 +438,17 @@ mod tests {
             let settings = [("innodb_flush_log_at_trx_commit", flush), ("log_bin", logged), ("sync_binlog", sync)];
             durability(&set(&settings), &mut report);
             assert!(report.found("durability").contains(forgets), "{settings:?}: {}", report.found("durability"));
+        }
+    }
+
+    #[test]
+    fn account_is_found_in_what_the_server_says() {
+        for (message, found) in [
+            ("The user specified as a definer ('gone'@'%') does not exist", Some("'gone'@'%'")),
+            ("SELECT command denied to user 'app'@'10.0.0.1' for table 'token_mode'", Some("'app'@'10.0.0.1'")),
+            ("Unknown table 'a'", None),
+        ] {
+            assert_eq!(account(message), found);
         }
     }
 

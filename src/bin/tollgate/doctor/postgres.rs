@@ -61,6 +61,28 @@ impl Examine for Postgres {
         now(&mut *pool.acquire().await?).await
     }
 
+    /// Routines run as their owner. If a table became another role's, no grant to the caller helps.
+    async fn mending(pool: &PgPool, said: &dyn DatabaseError) -> Result<Option<String>, sqlx::Error> {
+        if said.code().as_deref() != Some("42501") {
+            return Ok(None);
+        }
+        sqlx::query_scalar(
+            "select string_agg(format('alter %s owner to %I', w.name, r.rolname), '; ')
+               from pg_namespace n
+               join pg_proc p on p.pronamespace = n.oid and p.proname = 'take_v1'
+               join pg_roles r on r.oid = p.proowner
+              cross join lateral (
+                select format('table tollgate.%I', relname), relowner from pg_class
+                 where relnamespace = n.oid and relkind in ('r', 'v')
+                 union all
+                select format('function %s', oid::regprocedure), proowner from pg_proc where pronamespace = n.oid
+              ) as w (name, owner)
+              where n.nspname = 'tollgate' and w.owner <> p.proowner",
+        )
+        .fetch_one(pool)
+        .await
+    }
+
     async fn planless(pool: &PgPool, most: i64) -> Result<Vec<(Option<String>, i64)>, sqlx::Error> {
         sqlx::query_as(
             "select case when p.name is null then b.plan end, count(*)

@@ -1,6 +1,7 @@
 use std::time::Instant;
 
 use chrono::Utc;
+use sqlx::error::DatabaseError;
 use sqlx::{Connection, Sqlite, SqliteConnection, SqlitePool};
 
 use super::{Examine, Report};
@@ -25,6 +26,10 @@ impl Examine for Sqlite {
 
     async fn now(_: &SqlitePool) -> Result<i64, sqlx::Error> {
         Ok(Utc::now().timestamp_micros())
+    }
+
+    async fn mending(_: &SqlitePool, _: &dyn DatabaseError) -> Result<Option<String>, sqlx::Error> {
+        Ok(None)
     }
 
     async fn planless(pool: &SqlitePool, most: i64) -> Result<Vec<(Option<String>, i64)>, sqlx::Error> {
