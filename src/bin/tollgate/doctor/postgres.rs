@@ -14,6 +14,7 @@ impl Examine for Postgres {
         server(&mut connection, report).await?;
         pooler(&mut connection, pool.connect_options().get_port(), report).await?;
         grants(&mut connection, report).await?;
+        public(&mut connection, report).await?;
         let before = SystemTime::now();
         let now = now(&mut connection).await?;
         clocks::compare(before, now, SystemTime::now(), report);
@@ -201,6 +202,23 @@ async fn grants(connection: &mut PgConnection, report: &mut Report) -> Result<()
     .await?;
     if is_there {
         report.grants(&role, &taking, &beside, operates);
+    }
+    Ok(())
+}
+
+/// A restore without privileges leaves every function to every role that may use the schema.
+async fn public(connection: &mut PgConnection, report: &mut Report) -> Result<(), sqlx::Error> {
+    let (functions, uses): (i64, bool) = sqlx::query_as(
+        "select count(*), coalesce(bool_or(has_schema_privilege('public', n.oid, 'usage')), false)
+           from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+          where n.nspname = 'tollgate' and has_function_privilege('public', p.oid, 'execute')",
+    )
+    .fetch_one(connection)
+    .await?;
+    if functions > 0 {
+        let so = if uses { "every role may call them" } else { "only the missing usage on the schema keeps roles out" };
+        let found = format!("PUBLIC may execute {functions} functions of the schema: {so}");
+        report.warn("public", found, "revoke execute on all functions in schema tollgate from public");
     }
     Ok(())
 }

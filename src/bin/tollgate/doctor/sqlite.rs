@@ -1,4 +1,4 @@
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use chrono::Utc;
 use sqlx::error::DatabaseError;
@@ -83,7 +83,7 @@ async fn writer(connection: &mut SqliteConnection, report: &mut Report) -> Resul
             let written = sqlx::query("create table tollgate_doctor (n integer)").execute(&mut *transaction).await;
             transaction.rollback().await?;
             match written {
-                Ok(_) => report.ok("write lock", format!("free, obtained within {waited:.1?}")),
+                Ok(_) => obtained(waited, report),
                 Err(error) => report.fail("write lock", exit::words(&error), exit::READ_ONLY),
             }
         }
@@ -94,6 +94,16 @@ async fn writer(connection: &mut SqliteConnection, report: &mut Report) -> Resul
         }
     }
     Ok(())
+}
+
+fn obtained(waited: Duration, report: &mut Report) {
+    let found = format!("obtained within {waited:.1?}");
+    if waited < LONG {
+        report.ok("write lock", format!("free, {found}"));
+    } else {
+        let advice = "another program writes for that long: keep its transactions short, as every grant waits for them";
+        report.warn("write lock", found, advice);
+    }
 }
 
 async fn size(connection: &mut SqliteConnection, report: &mut Report) -> Result<(), sqlx::Error> {
@@ -108,11 +118,23 @@ async fn size(connection: &mut SqliteConnection, report: &mut Report) -> Result<
     Ok(())
 }
 
+/// Longer than a write takes.
+const LONG: Duration = Duration::from_millis(500);
+
 #[cfg(test)]
 mod tests {
     use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 
     use super::*;
+
+    #[test]
+    fn long_wait_for_the_write_lock_is_a_warning() {
+        for (waited, status) in [(0, "ok"), (100, "ok"), (2_400, "warn")] {
+            let mut report = Report::default();
+            obtained(Duration::from_millis(waited), &mut report);
+            assert_eq!(report.status(), status, "{waited} ms");
+        }
+    }
 
     #[tokio::test]
     async fn what_a_power_failure_forgets_is_told_and_that_it_can_destroy_the_file_is_a_warning() {
