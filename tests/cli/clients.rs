@@ -76,8 +76,31 @@ pub(crate) fn try_run(database: &Database, statements: &[String]) -> Result<(), 
     ran.map_err(|error| error.to_string())
 }
 
-/// A program of the path, or of the servers that scripts/servers has unpacked.
+/// A program of the path, or of what scripts/servers has unpacked.
 fn program(name: &str) -> Option<PathBuf> {
+    programs(name).into_iter().next()
+}
+
+/// Whether there is such a client.
+pub(crate) fn has(name: &str) -> bool {
+    program(name).is_some()
+}
+
+/// A tool for dumps: preferably the one that scripts/servers has unpacked, as an older one refuses its server.
+pub(crate) fn tool(name: &str, url: &str) -> Command {
+    let program = programs(name).pop().unwrap_or_else(|| panic!("no {name}: scripts/servers start fetches it"));
+    let mut command = Command::new(program);
+    if url.starts_with("mysql") {
+        command.args(options(url));
+        let password = url.split_once("://").and_then(|(_, rest)| rest.split_once('@')?.0.split_once(':'));
+        command.env("MYSQL_PWD", password.map_or("", |(_, password)| password));
+    } else {
+        command.args(["--dbname", url]);
+    }
+    command
+}
+
+fn programs(name: &str) -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let caches = [
         std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from),
@@ -85,12 +108,17 @@ fn program(name: &str) -> Option<PathBuf> {
         Some(PathBuf::from("/var/cache")),
     ];
     let copies = caches.into_iter().flatten().filter_map(|cache| cache.join("tollgate").read_dir().ok()).flatten();
-    let directories = std::env::split_paths(&path).chain(copies.flatten().map(|copy| copy.path().join("usr/bin")));
-    let mut files = directories.map(|directory| directory.join(name));
+    let copies = copies.flatten().flat_map(|copy| ["usr/bin", PG_BIN].map(|directory| copy.path().join(directory)));
+    let files = std::env::split_paths(&path).chain(copies).map(|directory| directory.join(name));
     // Where `mysql` is only another name of MariaDB's client, which cannot always log in to MySQL.
-    let is_mariadb = |file: &Path| file.canonicalize().is_ok_and(|file| file.ends_with("mariadb"));
-    files.find(|file| file.is_file() && (name != "mysql" || !is_mariadb(file)))
+    let is_mariadb = |file: &Path| {
+        let real = file.canonicalize().ok();
+        real.and_then(|real| Some(real.file_name()?.to_string_lossy().starts_with("mariadb"))).unwrap_or(false)
+    };
+    files.filter(|file| file.is_file() && (!name.starts_with("mysql") || !is_mariadb(file))).collect()
 }
+
+const PG_BIN: &str = "usr/lib/postgresql/18/bin";
 
 /// What the mysql client calls the parts of a URL; the password is in the environment.
 fn options(url: &str) -> Vec<String> {

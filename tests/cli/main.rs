@@ -20,6 +20,7 @@ mod modes;
 mod plans;
 #[cfg(unix)]
 mod processes;
+mod restores;
 mod running;
 mod secrets;
 mod streams;
