@@ -265,7 +265,7 @@ fn routines_of_two_accounts_are_a_warning() {
 }
 
 #[test]
-fn table_of_another_owner_fails_with_the_statement_that_mends_it() {
+fn table_of_another_owner_fails_with_its_remedy() {
     let database = Database::migrated(Engine::Postgres);
     let id = uuid::Uuid::new_v4().simple().to_string();
     let [owner, other, app] = ["owner", "other", "app"].map(|name| format!("tollgate_{name}_{id}"));
