@@ -68,11 +68,9 @@ fn several_hosts_in_a_url_are_refused_as_such() {
     ] {
         let ran = tollgate(Some(url), &database.directory).arg("list").output().expect("it starts");
         Ran::new(ran).ended(2).says(&["the URL names several hosts", "a proxy or a DNS name"]);
-        let store = match url.starts_with("mysql") {
-            true => MySql::parse_url(url).map(drop),
-            false => Postgres::parse_url(url).map(drop),
-        };
-        assert!(store.expect_err("two hosts").to_string().contains("several hosts"), "{url}");
+        let read =
+            if url.starts_with("mysql") { MySql::parse_url(url).map(drop) } else { Postgres::parse_url(url).map(drop) };
+        assert!(read.expect_err("two hosts").to_string().contains("several hosts"), "{url}");
     }
     // A comma elsewhere is none between hosts.
     assert_eq!(Postgres::parse_url("postgres://a,b:c,d@one/e,f").expect("a URL").get_host(), "one");
