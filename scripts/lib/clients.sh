@@ -1,4 +1,4 @@
-# psql, and the mysql and mariadb clients, with their tools for dumps: installed ones, or those of Debian's packages.
+# psql, sqlite3, and the mysql and mariadb clients, with their tools for dumps: installed ones, or those of Debian's packages.
 # shellcheck shell=bash disable=SC2154 # variables of lib/common.sh
 
 # No older than the newest server: pg_dump refuses a newer one.
@@ -17,6 +17,12 @@ mariadb_client_debs() { # DIR
     wrap_programs "$1" usr/bin/{mariadb,mariadb-dump}
 }
 
+# Older than the library that the crate links, so that its tests show what such a shell reads.
+sqlite_client_debs() { # DIR
+    unpack_debs "$1" bookworm sqlite3
+    wrap_programs "$1" usr/bin/sqlite3
+}
+
 # Prints the directory of an engine's unpacked clients.
 client_copies() { # ENGINE
     local tree
@@ -31,6 +37,10 @@ client_copies() { # ENGINE
             ;;
         mariadb)
             tree=$(cached mariadb-client-tools-bookworm mariadb_client_debs)
+            printf '%s\n' "$tree/usr/bin"
+            ;;
+        sqlite)
+            tree=$(cached sqlite-client-bookworm sqlite_client_debs)
             printf '%s\n' "$tree/usr/bin"
             ;;
     esac

@@ -94,6 +94,7 @@ start_native() { # ENGINE...
     [[ $(uname -s) == Linux ]] || die "without Docker this works on Linux only;" \
         "start Docker, or set $(url_variable "$1") and its like to servers of yours"
     make_data_root
+    if ! have sqlite3; then engine=sqlite client_copies sqlite >/dev/null; fi
     side_by_side fetch "$@"
     # PgBouncer needs the address of PostgreSQL.
     for name in $(without_failed "$@"); do
