@@ -85,6 +85,9 @@ impl<S: Store> Limiter<S> {
     /// A limiter over a store. The rule is a [`Quota`](crate::Quota), the builder of one, a [`Window`](crate::Window), a text
     /// such as `10/s burst 20`, or a [`Rule`].
     ///
+    /// It has no fallback: while the database does not answer, each call waits for the store's deadline, 5 seconds by default, and
+    /// is an error then. [`LimiterBuilder::fallback`] answers sooner.
+    ///
     /// # Errors
     ///
     /// If the figures make no quota.
@@ -96,7 +99,8 @@ impl<S: Store> Limiter<S> {
         Self::builder(store).build(rule)
     }
 
-    /// A limiter over a store, with what is not as usual.
+    /// A limiter over a store, with what is not as usual: a [fallback](LimiterBuilder::fallback), say, without which calls wait
+    /// for the store's deadline, 5 seconds by default, while the database does not answer.
     pub fn builder(store: S) -> LimiterBuilder<S> {
         LimiterBuilder::new(store)
     }

@@ -17,6 +17,7 @@ mod operations;
 mod outcomes;
 #[cfg(feature = "postgres")]
 mod postgres;
+mod reconnect;
 mod requester;
 mod retry;
 mod run;

@@ -86,7 +86,11 @@ impl<S: Store> LimiterBuilder<S> {
     }
 
     /// Every call has its answer by this [`deadline`](Self::deadline), and the store's failures are answered by `fallback`;
-    /// if not said, they are errors. After sixteen in a row it answers at once, and one request at a time asks the store.
+    /// if not said, they are errors. After sixteen in a row it answers at once, and one request at a time asks the store, which
+    /// answers again within 300 ms after its server accepts connections.
+    ///
+    /// Without a fallback and a deadline, each call waits for the store's own deadline while the database does not answer: 5 seconds
+    /// by default.
     pub fn fallback(self, deadline: Duration, fallback: Fallback) -> Self {
         Self { fallback: Some(fallback), ..self.deadline(deadline) }
     }

@@ -21,6 +21,10 @@ pub trait Dialect: Operations {
     const ONE_STATEMENT: bool;
 
     #[doc(hidden)]
+    /// Whether a server may refuse connections for a while.
+    const HAS_SERVER: bool;
+
+    #[doc(hidden)]
     /// How many calls that each carry many requests it is quickest with: one, if the database has one writer.
     const CALLS_AT_ONCE: usize;
 

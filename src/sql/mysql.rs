@@ -43,6 +43,7 @@ impl Whose {
 
 impl Dialect for MySql {
     const ONE_STATEMENT: bool = true;
+    const HAS_SERVER: bool = true;
     const CALLS_AT_ONCE: usize = 2;
 
     /// Nothing that others have left open on the connection is in it.

@@ -24,6 +24,7 @@ pub type PgStore = SqlStore<Postgres>;
 
 impl Dialect for Postgres {
     const ONE_STATEMENT: bool = true;
+    const HAS_SERVER: bool = true;
     const CALLS_AT_ONCE: usize = 2;
 
     fn begin(isolation: Isolation) -> Option<SqlStr> {

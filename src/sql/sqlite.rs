@@ -46,6 +46,7 @@ impl SqliteStore {
 
 impl Dialect for Sqlite {
     const ONE_STATEMENT: bool = false;
+    const HAS_SERVER: bool = false;
     const CALLS_AT_ONCE: usize = 1;
 
     fn begin(_: Isolation) -> Option<SqlStr> {

@@ -12,6 +12,7 @@ use super::call::{Call, Counting, Reply};
 use super::dialect::Dialect;
 use super::isolation::Isolation;
 use super::operations::{Conversation, Operations};
+use super::reconnect::Reconnect;
 use super::retry::{Class, Failure, Retry, finish, finish_statement};
 use super::run::{Run, runs};
 use super::together::Together;
@@ -33,6 +34,7 @@ pub struct SqlStore<DB: Dialect> {
     clock: DB::Clock,
     isolation: Option<Isolation>,
     pub(super) retry: Retry,
+    reconnect: Reconnect,
 }
 
 impl<DB: Dialect> SqlStore<DB> {
@@ -61,7 +63,7 @@ impl<DB: Dialect> SqlStore<DB> {
     }
 
     pub(super) fn with(pool: Pool<DB>, clock: DB::Clock) -> Self {
-        Self { pool, clock, isolation: None, retry: Retry::default() }
+        Self { pool, clock, isolation: None, retry: Retry::default(), reconnect: Reconnect::default() }
     }
 
     /// The time by which an operator's ends are past already.
@@ -88,7 +90,7 @@ impl<DB: Dialect> SqlStore<DB> {
         let attempt = |deadline| {
             let (arguments, clock) = (Arc::clone(&arguments), self.clock.clone());
             async move {
-                let mut connection = acquire(&self.pool, deadline).await?;
+                let mut connection = self.acquire(deadline).await?;
                 let given_up = deadline + self.retry.deadline();
                 finish(deadline, async move {
                     let conversation = async {
@@ -157,8 +159,19 @@ impl<DB: Dialect> SqlStore<DB> {
         conversing.await
     }
 
+    async fn acquire(&self, deadline: Instant) -> Result<PoolConnection<DB>, Failure> {
+        match timeout_at(deadline, self.reconnect.acquire(&self.pool)).await {
+            Ok(Ok(connection)) => Ok(connection),
+            Ok(Err(error)) => match classify::<DB>(&error) {
+                Class::NotPermitted => Err(Failure::new(Class::NotPermitted, error)),
+                _ => Err(Failure::new(Class::Unavailable, error)),
+            },
+            Err(elapsed) => Err(Failure::new(Class::Unavailable, elapsed)),
+        }
+    }
+
     async fn attempt(&self, call: Call, deadline: Instant) -> Result<Reply, Failure> {
-        let mut connection = acquire(&self.pool, deadline).await?;
+        let mut connection = self.acquire(deadline).await?;
         let (clock, begin) = (self.clock.clone(), self.isolation.and_then(DB::begin));
         let given_up = deadline + self.retry.deadline();
         let one_statement = DB::ONE_STATEMENT && begin.is_none();
@@ -189,7 +202,7 @@ type Operation<DB, A, T> =
 
 impl<DB: Dialect> Clone for SqlStore<DB> {
     fn clone(&self) -> Self {
-        Self { pool: self.pool.clone(), clock: self.clock.clone(), ..*self }
+        Self { pool: self.pool.clone(), clock: self.clock.clone(), reconnect: self.reconnect.clone(), ..*self }
     }
 }
 
@@ -274,17 +287,6 @@ where
     Error: From<K::Error>,
 {
     SqlStore::from(pool.clone()).create_bucket(&bucket_id.try_into()?, quota).await
-}
-
-async fn acquire<DB: Dialect>(pool: &Pool<DB>, deadline: Instant) -> Result<PoolConnection<DB>, Failure> {
-    match timeout_at(deadline, pool.acquire()).await {
-        Ok(Ok(connection)) => Ok(connection),
-        Ok(Err(error)) => match classify::<DB>(&error) {
-            Class::NotPermitted => Err(Failure::new(Class::NotPermitted, error)),
-            _ => Err(Failure::new(Class::Unavailable, error)),
-        },
-        Err(elapsed) => Err(Failure::new(Class::Unavailable, elapsed)),
-    }
 }
 
 /// A server that never answers does not keep the connection: whoever asked has given up by then.

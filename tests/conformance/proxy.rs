@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
 
 use self::messages::{Messages, Protocol};
@@ -48,7 +48,12 @@ struct Fault {
 
 impl Proxy {
     pub async fn before(host: &str, port: u16) -> std::io::Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        Self::on(refusing()?, host, port).await
+    }
+
+    /// On a socket that has refused connections until now.
+    pub async fn on(socket: TcpSocket, host: &str, port: u16) -> std::io::Result<Self> {
+        let listener = socket.listen(1024)?;
         let own_port = listener.local_addr()?.port();
         let server = tokio::net::lookup_host((host, port)).await?.next().expect("the server has an address");
         let shared = Arc::new(Mutex::new(Shared::default()));
@@ -78,6 +83,13 @@ impl Proxy {
     fn lock(&self) -> std::sync::MutexGuard<'_, Shared> {
         self.shared.lock().expect("no test panics while it holds this")
     }
+}
+
+/// A port of its own that refuses connections until somebody listens.
+pub fn refusing() -> std::io::Result<TcpSocket> {
+    let socket = TcpSocket::new_v4()?;
+    socket.bind((std::net::Ipv4Addr::LOCALHOST, 0).into())?;
+    Ok(socket)
 }
 
 impl Drop for Proxy {

@@ -5,12 +5,13 @@ use std::time::Duration;
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
-use tollgate::Error;
+use tollgate::{Error, Fallback, Limiter, Source};
 
 use super::{a_hundred_a_day, has_server, take};
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::through_proxy;
+use crate::proxy::{Proxy, refusing};
 use crate::rig::{AnyPool, Rig};
 
 pub fn cases() -> Vec<Case> {
@@ -18,6 +19,7 @@ pub fn cases() -> Vec<Case> {
         list!(Levels::Pools, Time::Real, has_server;
             a_refused_connection_is_unavailable,
             a_server_that_hangs_up_is_unavailable_until_it_is_back,
+            fallback_ends_soon_after_the_outage,
             a_url_of_no_host_is_unavailable,
             a_url_of_no_database_is_unavailable)
         .to_vec(),
@@ -44,6 +46,30 @@ async fn a_server_that_hangs_up_is_unavailable_until_it_is_back(rig: Rig) -> any
     proxy.refuse(false);
     assert!(proxied.take(&key).await?.is_granted());
     Ok(())
+}
+
+/// The calls that began during the outage wait in the pool, which sleeps for seconds by the end of it.
+async fn fallback_ends_soon_after_the_outage(rig: Rig) -> anyhow::Result<()> {
+    let socket = refusing()?;
+    let away = rig.on(elsewhere(&rig, Elsewhere::Port(socket.local_addr()?.port())));
+    let limiter =
+        Limiter::builder(away.store()).fallback(Duration::from_millis(200), Fallback::Open).build("1000/h")?;
+    let key = rig.key();
+    for _ in 0..14 {
+        assert_eq!(limiter.allow(&key).await?.source(), Source::Fallback);
+    }
+    let (host, port) = match &rig.pool {
+        AnyPool::MySql(pool) => (pool.connect_options().get_host().to_owned(), pool.connect_options().get_port()),
+        AnyPool::Postgres(pool) => (pool.connect_options().get_host().to_owned(), pool.connect_options().get_port()),
+        AnyPool::Sqlite(_) => unreachable!("a file has no port"),
+    };
+    let _proxy = Proxy::on(socket, &host, port).await?;
+    for _ in 0..5 {
+        if limiter.allow(&key).await?.source() == Source::Store {
+            return Ok(());
+        }
+    }
+    anyhow::bail!("the fallback goes on, though the server accepts connections")
 }
 
 async fn a_url_of_no_host_is_unavailable(rig: Rig) -> anyhow::Result<()> {
