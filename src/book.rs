@@ -350,7 +350,7 @@ pub(crate) fn adjust<A: Account>(
 ) -> (Result<Adjusted, Word>, Option<Held>) {
     // What was remembered counts, whatever the caller says.
     let receipt = held.map_or(receipt, |held| Receipt { cost: receipt.cost, ..held.receipt });
-    if kind == AdjustmentKind::Cancel && now >= receipt.acts_at {
+    if kind == AdjustmentKind::Cancel && now > receipt.acts_at {
         return (Ok(Adjusted::Late), None);
     }
     let held = match (held, kind) {

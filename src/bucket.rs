@@ -242,10 +242,10 @@ impl Bucket {
         self.longest_wait = (-kept).max(0);
     }
 
-    /// Gives back what a request took whose turn has not come, and says how many tokens that is: those that no later
+    /// Gives back what a request took whose time to act has not passed, and says how many tokens that is: those that no later
     /// request queues behind. If it was the last one, it is as if it had never been.
     pub fn cancel(&mut self, terms: &Terms, now: i64, receipt: &Receipt) -> i64 {
-        if now >= receipt.acts_at || self.granted < receipt.granted {
+        if now > receipt.acts_at || self.granted < receipt.granted {
             return 0;
         }
         let later = self.granted - receipt.granted;

@@ -53,7 +53,7 @@ impl Receipt {
         self.taken.cost.unsigned_abs()
     }
 
-    /// The tokens will not be used, and their turn has not come.
+    /// The tokens will not be used, and their time to act has not passed.
     #[must_use]
     pub fn cancel(self) -> Adjustment {
         Adjustment::new(self, AdjustmentKind::Cancel)
@@ -124,7 +124,7 @@ impl Adjustment {
 /// What is to become of tokens that were taken: for a [`Store`](crate::Store) or a log of your own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdjustmentKind {
-    /// They are given back if their turn has not come.
+    /// They are given back unless their time to act has passed.
     Cancel,
     /// So many were not used.
     Refund(u64),
@@ -152,7 +152,7 @@ pub enum Adjusted {
     /// So many tokens were given back: perhaps none, if later requests queue behind them already; negative if more had
     /// to be paid.
     Done(i64),
-    /// Too late: the tokens' turn has come, or the receipt has expired. Nothing changed.
+    /// Too late: the tokens' time to act has passed, or the receipt has expired. Nothing changed.
     Late,
     /// The receipt was adjusted before. Nothing changed.
     Repeated,

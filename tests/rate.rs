@@ -235,14 +235,16 @@ async fn a_cancelled_reservation_gives_back_what_nobody_queues_behind() -> anyho
             (0, Cancel(1), Back(0)),
             (0, Reserve(1), Granted(400)),
         ],
-        // After its turn, or at it: the tokens are used.
+        // After its time to act the tokens are used; at that instant they are not.
         &[
             (0, Reserve(2), Granted(0)),
-            (0, Cancel(0), Back(0)),
-            (0, Reserve(1), Granted(100)),
-            (100, Cancel(1), Back(0)),
-            (100, Reserve(2), Granted(200)),
-            (299, Cancel(2), Back(2)),
+            (1, Cancel(0), Back(0)),
+            (1, Reserve(1), Granted(99)),
+            (101, Cancel(1), Back(0)),
+            (101, Reserve(2), Granted(199)),
+            (300, Cancel(2), Back(2)),
+            (300, Reserve(2), Granted(0)),
+            (300, Cancel(3), Back(2)),
             (300, Allow(2), Granted(0)),
         ],
         // Time that has passed is not given back twice.

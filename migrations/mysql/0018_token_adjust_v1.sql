@@ -1,6 +1,6 @@
 -- token_adjust_v1: give back, or pay for, what a granted request took; once for each receipt.
 --
--- Arguments: p_kind      'cancel': it will not be used, and its turn has not come: what no later request queues behind
+-- Arguments: p_kind      'cancel': it will not be used, and its time has not passed: what no later request queues behind
 --                        is given back; 'refund': p_tokens of it were not used; 'settle': it cost p_tokens in the end,
 --                        more or fewer than were taken, if the receipt has not expired
 --            p_receipt   the request's id, or one made for this adjustment
@@ -8,7 +8,7 @@
 --            p_tokens    see p_kind; 0 with 'cancel'
 --            p_own       as token_decide_v1's
 -- Result:    one row:
---            outcome     'done'; 'late': its turn has come, or the receipt has expired; 'repeated': it was adjusted
+--            outcome     'done'; 'late': its time has passed, or the receipt has expired; 'repeated': it was adjusted
 --                        before; 'unknown': no such bucket; nothing changes unless 'done'
 --            given_back  tokens; negative: so many more were paid
 -- Errors:    22023 arguments out of range

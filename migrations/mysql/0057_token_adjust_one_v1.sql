@@ -46,7 +46,7 @@ adjust: begin
     -- What was remembered counts, whatever the caller says.
     set v_new = v_state is null, p_granted = v_known_granted, p_acts_at = v_known_acts_at;
   end if;
-  if p_kind = 'cancel' and v_now >= p_acts_at then
+  if p_kind = 'cancel' and v_now > p_acts_at then
     set o_outcome = 'late';
   elseif v_state <> 'open' or v_known_cost <> p_cost then
     set o_outcome = 'repeated';

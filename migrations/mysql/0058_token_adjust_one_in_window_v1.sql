@@ -37,7 +37,7 @@ adjust: begin
     from token_receipts where id = v_receipt and bucket = concat(x'01', v_id) for update;
   set v_acts_at = coalesce(v_acts_at, p_acts_at);
   set o_outcome = case
-    when p_kind = 'cancel' and v_now >= v_acts_at then 'late'
+    when p_kind = 'cancel' and v_now > v_acts_at then 'late'
     when p_kind = 'settle' and (v_state is null or v_expires_at <= v_now) then 'late'
     when v_state <> 'open' or v_cost <> p_cost then 'repeated'
     when v_counts is null then 'unknown'

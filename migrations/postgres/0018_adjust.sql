@@ -1,12 +1,12 @@
 -- adjust_v1: give back, or pay for, what a granted request took; once for each receipt.
 --
--- Arguments: p_kind      'cancel': it will not be used, and its turn has not come: what no later request queues behind
+-- Arguments: p_kind      'cancel': it will not be used, and its time has not passed: what no later request queues behind
 --                        is given back; 'refund': p_tokens of it were not used; 'settle': it cost p_tokens in the end,
 --                        more or fewer than were taken, if the receipt has not expired
 --            p_receipt   the request's id, or one made for this adjustment
 --            p_id, p_cost, p_granted, p_acts_at: the bucket, and what the grant answered
 --            p_tokens    see p_kind; 0 with 'cancel'
--- Result:    outcome     'done'; 'late': its turn has come, or the receipt has expired; 'repeated': it was adjusted
+-- Result:    outcome     'done'; 'late': its time has passed, or the receipt has expired; 'repeated': it was adjusted
 --                        before; 'unknown': no such bucket; nothing changes unless 'done'
 --            given_back  tokens; negative: so many more were paid
 -- Errors:    22023 arguments out of range
@@ -46,7 +46,7 @@ begin
   end if;
   v_later := b.granted - p_granted;
   outcome := case
-    when p_kind = 'cancel' and v_now >= p_acts_at then 'late'
+    when p_kind = 'cancel' and v_now > p_acts_at then 'late'
     when p_kind = 'settle' and (not v_known or r.expires_at <= v_now) then 'late'
     when v_known and (r.state <> 'open' or r.cost <> p_cost) then 'repeated'
     when b.id is null then 'unknown'

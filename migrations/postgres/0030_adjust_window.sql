@@ -33,7 +33,7 @@ begin
   if v_known then
     p_acts_at := r.acts_at;
   end if;
-  if p_kind = 'cancel' and v_now >= p_acts_at then
+  if p_kind = 'cancel' and v_now > p_acts_at then
     outcome := 'late';
   elsif p_kind = 'settle' and (not v_known or r.expires_at <= v_now) then
     outcome := 'late';

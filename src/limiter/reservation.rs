@@ -77,8 +77,8 @@ impl<S: Store> Reservation<S> {
         &self.receipts
     }
 
-    /// Gives the tokens back if their turn has not come, as far as no later request queues behind them, and says how
-    /// many that are.
+    /// Gives the tokens back unless their time to act has passed, as far as no later request queues behind them, and says
+    /// how many that are. At that very instant they are given back, too.
     ///
     /// # Errors
     ///

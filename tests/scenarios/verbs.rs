@@ -120,10 +120,24 @@ pub(crate) async fn a_reservation_whose_turn_has_come_gives_nothing_back<W: Worl
     let limiter = limiter(world, "10/s").await?;
     let now = limiter.reserve_n(10).await?;
     let later = limiter.reserve_n(2).await?;
+    world.at_ms(1).await?;
     assert_eq!(now.cancel().await?, 0);
-    world.at_ms(200).await?;
+    world.at_ms(201).await?;
     assert_eq!(later.cancel().await?, 0);
     assert_eq!(left(&limiter.allow().await?), (false, 0));
+    Ok(())
+}
+
+/// As in Go's `x/time/rate`.
+pub(crate) async fn reservation_cancelled_at_its_time_is_given_back<W: World>(world: &W) -> anyhow::Result<()> {
+    let limiter = limiter(world, "10/s").await?;
+    assert_eq!(limiter.reserve_n(4).await?.cancel().await?, 4);
+    assert!(limiter.reserve_n(10).await?.is_granted());
+    let later = limiter.reserve_n(2).await?;
+    assert_eq!(later.decision().wait(), ms(200));
+    world.at_ms(200).await?;
+    assert_eq!(later.cancel().await?, 2);
+    assert_eq!(left(&limiter.allow_n(2).await?), (true, 0));
     Ok(())
 }
 

@@ -241,6 +241,20 @@ pub(crate) async fn a_cancelled_reservation_in_a_window_holds_nobody_up(world: &
     Ok(())
 }
 
+pub(crate) async fn window_turn_cancelled_at_its_time_is_given_back(world: &impl World) -> anyhow::Result<()> {
+    let limiter = world.limits().build(ten_a_second()?)?;
+    for (at, given_back) in [(1100, 2), (1101, 0)] {
+        world.at_ms(0).await?;
+        let key = world.key();
+        assert!(limiter.allow_n(&key, 9).await?.is_granted());
+        let reservation = limiter.reserve_n(&key, 2).await?;
+        assert_eq!(reservation.decision().wait(), ms(1100));
+        world.at_ms(at).await?;
+        assert_eq!(reservation.cancel().await?, given_back, "at {at} ms");
+    }
+    Ok(())
+}
+
 pub(crate) async fn what_has_left_a_window_gives_nothing_back_in_it(world: &impl World) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let id = Uuid::new_v4();
@@ -315,6 +329,7 @@ pub(crate) async fn a_late_or_another_windows_receipt_changes_no_count(world: &i
         assert_eq!(adjust(settle).await?, Ok(Adjusted::Late));
     }
     assert_eq!(adjust(receipt(&take, 7).settle(0)).await?, Ok(Adjusted::Repeated));
+    world.at_ms(1).await?;
     assert_eq!(adjust(receipt(&take, 8).cancel()).await?, Ok(Adjusted::Late), "it acted at once");
     world.at_ms(500).await?;
     assert_eq!(adjust(receipt(&take, 8).settle(0)).await?, Ok(Adjusted::Late), "its id was held for so long");
