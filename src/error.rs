@@ -107,7 +107,7 @@ pub enum Error {
     #[error(transparent)]
     Take(#[from] TakeError),
     /// There was no connection to send the request on. Nothing was taken.
-    #[error("no connection to the database: is it up, is the URL right, and is the pool large enough?")]
+    #[error("{}", unavailable(.0))]
     Unavailable(#[source] Cause),
 }
 
@@ -142,6 +142,31 @@ impl From<std::convert::Infallible> for Error {
     fn from(never: std::convert::Infallible) -> Self {
         match never {}
     }
+}
+
+/// What the server says of a connection that it refuses, or what may be wrong if it says nothing.
+fn unavailable(cause: &Cause) -> String {
+    let refusal = refusal(cause).unwrap_or_default();
+    if refusal.is_empty() {
+        "no connection to the database: is it up, is the URL right, and is the pool large enough?".to_owned()
+    } else if refusal.contains("startup parameter") {
+        format!(
+            "the pooler refused the connection: {refusal}: add the parameter to PgBouncer's ignore_startup_parameters \
+             (`options` for PgStore::connect), and set it for the role instead"
+        )
+    } else {
+        format!("the database refused the connection: {refusal}")
+    }
+}
+
+#[cfg(feature = "_sql")]
+fn refusal(cause: &Cause) -> Option<&str> {
+    Some(cause.downcast_ref::<sqlx::Error>()?.as_database_error()?.message())
+}
+
+#[cfg(not(feature = "_sql"))]
+fn refusal(_: &Cause) -> Option<&str> {
+    None
 }
 
 /// What lies beneath an [`Error`]. Shared, so that one failed call can answer several callers.

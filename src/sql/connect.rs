@@ -35,8 +35,8 @@ impl<DB: Dialect> SqlStore<DB> {
     /// `MySQL` and `MariaDB` let nobody but an administrator choose how durable they are, for all
     /// (`innodb_flush_log_at_trx_commit`, `sync_binlog`): there the [`Durability`] is the server's own, and one that is less than
     /// [`Synchronous`](Durability::Synchronous), if that was asked for, is warned of. PgBouncer refuses the
-    /// connection unless `options` is among its `ignore_startup_parameters`, and then the role's own setting holds: say
-    /// `alter role … set synchronous_commit = off`.
+    /// connection unless `options` is among its `ignore_startup_parameters`, as the error says then, and then the role's own
+    /// setting holds: say `alter role … set synchronous_commit = off`.
     ///
     /// ```no_run
     /// use tollgate::{Durability, Limiter, PgStore};

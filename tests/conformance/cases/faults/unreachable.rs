@@ -5,7 +5,7 @@ use std::time::Duration;
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
-use tollgate::{Error, Fallback, Limiter, Source};
+use tollgate::{Durability, Error, Fallback, Limiter, PgStore, Source};
 
 use super::{a_hundred_a_day, has_server, take};
 use crate::engines::Kind;
@@ -22,6 +22,9 @@ pub fn cases() -> Vec<Case> {
             fallback_ends_soon_after_the_outage,
             a_url_of_no_host_is_unavailable,
             a_url_of_no_database_is_unavailable)
+        .to_vec(),
+        list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres && !engine.has_sessions;
+            pooler_that_refuses_a_setting_is_told_apart)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Sqlite;
             a_file_that_is_not_there_is_unavailable,
@@ -77,7 +80,21 @@ async fn a_url_of_no_host_is_unavailable(rig: Rig) -> anyhow::Result<()> {
 }
 
 async fn a_url_of_no_database_is_unavailable(rig: Rig) -> anyhow::Result<()> {
-    is_unavailable(&rig.on(elsewhere(&rig, Elsewhere::Database("no_such_database")))).await
+    let elsewhere = rig.on(elsewhere(&rig, Elsewhere::Database("no_such_database")));
+    is_unavailable(&elsewhere).await?;
+    let said = take(&elsewhere.store(), &rig.key()).await.expect_err("it is not there").to_string();
+    assert!(said.contains("no_such_database") && !said.contains("is it up"), "{said}");
+    Ok(())
+}
+
+async fn pooler_that_refuses_a_setting_is_told_apart(rig: Rig) -> anyhow::Result<()> {
+    let store = PgStore::connect(&rig.engine.url()?, Durability::Asynchronous)?;
+    let error = take(&store, &rig.key()).await.expect_err("it refuses the setting");
+    assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
+    let said = error.to_string();
+    assert!(said.contains("startup parameter") && said.contains("ignore_startup_parameters"), "{said}");
+    assert!(!said.contains("is it up"), "{said}");
+    Ok(())
 }
 
 async fn a_file_that_is_not_there_is_unavailable(rig: Rig) -> anyhow::Result<()> {
