@@ -41,6 +41,26 @@ fn a_signal_reaches_the_command() {
     assert_eq!((output.status.signal(), output.stdout.as_slice()), (Some(15), &b""[..]));
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn command_ignores_the_signals_that_its_caller_ignores() {
+    let database = Database::migrated(Engine::Sqlite);
+    for traps in ["", "trap '' PIPE;", "trap '' PIPE HUP USR1;"] {
+        let ignored = |program: &[&str]| {
+            let tollgate = database.command(&[]);
+            let mut shell = std::process::Command::new("sh");
+            shell.args(["-c", &format!("{traps} exec \"$@\""), "sh"]).args(program);
+            shell.current_dir(&database.directory);
+            shell.envs(tollgate.get_envs().filter_map(|(name, value)| Some((name, value?))));
+            String::from_utf8(shell.args(["grep", "SigIgn", "/proc/self/status"]).output().expect("it starts").stdout)
+        };
+        let tollgate = database.command(&[]).get_program().to_string_lossy().into_owned();
+        let theirs = ignored(&["env"]).expect("text");
+        assert!(theirs.starts_with("SigIgn:"), "{theirs}");
+        assert_eq!(ignored(&[&tollgate, "run", "a", "--quota", "9/h", "--"]).expect("text"), theirs, "{traps}");
+    }
+}
+
 #[test]
 fn without_a_token_the_command_does_not_run() {
     let database = Database::migrated(Engine::Sqlite);

@@ -1,6 +1,8 @@
 //! Who else ends the program.
 
 use std::process::ExitCode;
+#[cfg(unix)]
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Waits for a signal that asks the program to end. One that it was started to ignore, as `nohup` does, stays ignored.
 #[cfg(unix)]
@@ -12,7 +14,6 @@ impl Signals {
     pub(crate) fn new() -> std::io::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
 
-        let ignored = ignored();
         let heard = [
             SignalKind::hangup(),
             SignalKind::interrupt(),
@@ -23,7 +24,7 @@ impl Signals {
         ];
         // Users' have other numbers on other systems.
         let heard = heard.into_iter().filter_map(|kind| Some((u8::try_from(kind.as_raw_value()).ok()?, kind)));
-        let heard = heard.filter(|(number, _)| ignored >> (number - 1) & 1 == 0);
+        let heard = heard.filter(|(number, _)| !was_ignored(*number));
         heard.map(|(number, kind)| Ok((number, signal(kind)?))).collect::<std::io::Result<_>>().map(Self)
     }
 
@@ -64,12 +65,29 @@ impl Ended {
     }
 }
 
-/// A bit for each signal that is ignored. Only Linux tells without unsafe code.
+/// Whether the program was started to ignore a signal. Only Linux tells.
 #[cfg(unix)]
-fn ignored() -> u64 {
+pub(crate) fn was_ignored(number: u8) -> bool {
+    IGNORED.load(Ordering::Relaxed) >> (number - 1) & 1 == 1
+}
+
+/// A bit for each signal that the program was started to ignore.
+#[cfg(unix)]
+static IGNORED: AtomicU64 = AtomicU64::new(0);
+
+/// Reads them before `main`: from then on Rust's runtime ignores SIGPIPE in any case.
+#[cfg(target_os = "linux")]
+#[used]
+#[expect(unsafe_code, reason = "the loader runs what is in this section, and what it runs is safe")]
+#[unsafe(link_section = ".init_array")]
+static READ_IGNORED: extern "C" fn() = read_ignored;
+
+#[cfg(target_os = "linux")]
+extern "C" fn read_ignored() {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    IGNORED.store(mask.unwrap_or(0), Ordering::Relaxed);
 }
 
 /// Where there are no signals, there is Ctrl-C; `watch` reads it as a key.

@@ -7,6 +7,8 @@ use std::process::Command;
 
 use crate::exit::Refusal;
 use crate::output::plain;
+#[cfg(target_os = "linux")]
+use crate::signals;
 
 /// Refuses a program that is nowhere, while that costs no token. Whatever is in doubt is left to the system, when the time comes.
 pub(super) fn refuse_absent(program: &OsStr) -> Result<(), Refusal> {
@@ -22,7 +24,24 @@ pub(super) fn refuse_absent(program: &OsStr) -> Result<(), Refusal> {
 pub(super) fn become_command(command: &[OsString]) -> Result<Infallible, Refusal> {
     use std::os::unix::process::CommandExt;
 
+    #[cfg(target_os = "linux")]
+    if signals::was_ignored(SIGPIPE) {
+        return Err(cannot_start(&command[0], &exec_as_is(command), USED));
+    }
     Err(cannot_start(&command[0], &Command::new(&command[0]).args(&command[1..]).exec(), USED))
+}
+
+/// The standard library's own `exec` has no command ignore SIGPIPE.
+#[cfg(target_os = "linux")]
+fn exec_as_is(command: &[OsString]) -> io::Error {
+    use std::ffi::CString;
+    use std::os::unix::ffi::OsStrExt;
+
+    let words = command.iter().map(|word| CString::new(word.as_bytes())).collect::<Result<Vec<_>, _>>();
+    match words.map(|words| nix::unistd::execvp(&words[0], &words)) {
+        Ok(Err(errno)) => errno.into(),
+        Err(zero) => zero.into(),
+    }
 }
 
 #[cfg(not(unix))]
@@ -62,5 +81,8 @@ fn is_absent(program: &OsStr) -> bool {
 fn is_absent(_: &OsStr) -> bool {
     false
 }
+
+#[cfg(target_os = "linux")]
+const SIGPIPE: u8 = 13;
 
 const USED: &str = "its token is used";
