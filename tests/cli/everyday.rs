@@ -28,6 +28,10 @@ fn a_bucket_of_two_grants_twice_then_denies_until_it_is_reset() {
             "`tollgate explain api`",
             "`tollgate create --capacity 4 --per SPAN api`",
         ]);
+        for beyond in ["3155760000000000001", "18446744073709551615"] {
+            let never = database.run(&["take", "api", "--cost", beyond]).ended(64);
+            never.says(&["take fewer: no bucket can hold so many"]);
+        }
         database.run(&["delete", "api"]).ended(0);
         database.run(&["delete", "api"]).ended(1).says(&["there is no bucket 'api'", "tollgate list"]);
         database

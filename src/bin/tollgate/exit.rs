@@ -3,9 +3,10 @@
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
-use tollgate::{Error, Key, TakeError};
+use tollgate::{Error, Key, Quota, TakeError};
 
 use crate::output::{self, plain};
 use crate::plan;
@@ -35,6 +36,9 @@ Exit codes:
   78  the database has no schema of tollgate's, or one that is too new
  128 + N  ended by signal N, as 130 by an interrupt; gives tokens back or says it cannot
 `tollgate run` ends with the code of its command; 126 and 127 if that cannot be started.";
+
+/// The longest time in which a bucket fills.
+const CENTURY: Duration = Duration::from_secs(36_525 * 86_400);
 
 const ABSENT: u8 = 1;
 pub(crate) const CHECK_FAILED: u8 = 1;
@@ -159,6 +163,9 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
 
 /// How a bucket comes to hold so many tokens.
 fn wider(key: &Key, tokens: u64) -> String {
+    if Quota::interval(tokens, CENTURY).is_err() {
+        return "take fewer: no bucket can hold so many".to_owned();
+    }
     let key = output::operand(key.as_str());
     format!(
         "take fewer, or under wider terms: `tollgate explain {key}` says whose they are, those of --quota, of a plan, or of \
