@@ -5,7 +5,8 @@
 -- refill says how tokens come back: all at once at the end of each period ('interval', from the row's making on;
 -- 'calendar', in UTC's), one by one ('continuous'), or not at all ('once', whatever refill_seconds says).
 --
--- Ids are bytes, so no collation merges 'A' with 'a', or 'a' with 'a '. Terms may be changed by an UPDATE: the next
+-- Ids are bytes of UTF-8, so no collation merges 'A' with 'a', or 'a' with 'a '. An INSERT stores the bytes that the
+-- session sends: set names utf8mb4 first if an id is not ASCII. Terms may be changed by an UPDATE: the next
 -- request finds the state under other terms than the row's, and settles it, so that tokens that are there stay.
 --
 -- The state counts ticks of the bucket's own clock, which starts at anchor and advances by step_ticks every step_ns.
@@ -43,6 +44,7 @@ create table token_buckets (
   granted        bigint not null default 0 comment 'tokens, ever',
   longest_wait   bigint not null default 0 comment 'ticks: the longest that was granted',
   constraint token_bucket_id_has_1_to_255_bytes check (length(id) >= 1 and locate(x'00', id) = 0),
+  constraint token_bucket_id_is_utf_8 check (cast(convert(id using utf8mb4) as binary) <=> id),
   constraint token_bucket_id_does_not_begin_with_u0001 check (left(id, 1) <> x'01'),
   constraint token_bucket_capacity_is_1_or_more check (capacity >= 1),
   constraint token_bucket_capacity_is_at_most_as_many_as_a_century_has_ns check (capacity <= 3155760000000000000),

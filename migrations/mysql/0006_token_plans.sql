@@ -15,6 +15,7 @@ create table token_plans (
   mode_reason    text character set utf8mb4 null,
   mode_until     datetime(6) null comment 'in UTC; null: until it is changed',
   constraint token_plan_name_has_1_to_255_bytes check (length(name) >= 1 and locate(x'00', name) = 0),
+  constraint token_plan_name_is_utf_8 check (cast(convert(name using utf8mb4) as binary) <=> name),
   constraint token_plan_name_does_not_begin_with_u0001 check (left(name, 1) <> x'01'),
   constraint token_plan_capacity_is_1_or_more check (capacity >= 1),
   constraint token_plan_capacity_is_at_most_as_many_as_a_century_has_ns check (capacity <= 3155760000000000000),

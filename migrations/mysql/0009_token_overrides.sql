@@ -12,6 +12,7 @@ create table token_overrides (
   reason         text character set utf8mb4 not null,
   expires_at     datetime(6) null comment 'in UTC; null: until it is deleted; once past, it rules nothing',
   constraint token_override_id_has_1_to_255_bytes check (length(id) >= 1 and locate(x'00', id) = 0),
+  constraint token_override_id_is_utf_8 check (cast(convert(id using utf8mb4) as binary) <=> id),
   constraint token_override_id_does_not_begin_with_u0001 check (left(id, 1) <> x'01'),
   constraint token_override_has_both_capacity_and_refill_seconds_or_neither check (
     (capacity is null) = (refill_seconds is null)),

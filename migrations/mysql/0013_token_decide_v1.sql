@@ -121,8 +121,9 @@ begin
           set v_attempt = v_attempt + 1;
           if v_attempt = 100 then
             begin
+              -- As ASCII: in a session of another character set the crate could not read the message.
               declare v_message varchar(128) character set utf8mb4
-                default concat('tollgate: bucket ''', left(p_id, 36),
+                default concat('tollgate: bucket ''', regexp_replace(left(p_id, 36), '[^ -~]', '?'),
                                ''' changed during each of 100 attempts: call again');
               signal sqlstate '40001' set message_text = v_message;
             end;

@@ -29,6 +29,11 @@ begin
   declare v_times bigint default 1;
   declare v_most bigint default 4611686018427387903;  -- more than any bucket holds; twice it is a bigint still
 
+  -- Without strict mode the server has put ? for each byte that it could not convert.
+  if (p_id like '%??%' or p_plan like '%??%') and @@character_set_results not in ('utf8mb4', 'latin1', 'binary') then
+    signal sqlstate '22023' set message_text =
+      'tollgate: ?? in a key may be what this session''s character set cannot express: call set names utf8mb4';
+  end if;
   if (p_id is not null and p_tokens >= 1 and p_max_wait_ms >= 0 and p_keep >= 0) is not true then
     signal sqlstate '22023' set message_text =
       'tollgate: request_tokens takes an id, 1 token or more, and a wait in ms and a number to keep of 0 or more';

@@ -12,6 +12,11 @@ begin
   declare v_requests longtext character set utf8mb4;
   declare v_answers json;
 
+  -- Without strict mode the server has put ? for each byte that it could not convert.
+  if (p_requests like '%??%') and @@character_set_results not in ('utf8mb4', 'latin1', 'binary') then
+    signal sqlstate '22023' set message_text =
+      'tollgate: ?? in a key may be what this session''s character set cannot express: call set names utf8mb4';
+  end if;
   if (json_valid(p_requests) and json_type(p_requests) = 'ARRAY'
       and json_length(p_requests) = (
         select count(*)

@@ -18,6 +18,11 @@ begin
   declare v_rate bigint default coalesce(p_refill_per_sec, 2);
   declare v_window bigint default coalesce(p_window_seconds, 60);
 
+  -- Without strict mode the server has put ? for each byte that it could not convert.
+  if (p_rate_id like '%??%') and @@character_set_results not in ('utf8mb4', 'latin1', 'binary') then
+    signal sqlstate '22023' set message_text =
+      'tollgate: ?? in a key may be what this session''s character set cannot express: call set names utf8mb4';
+  end if;
   if (p_rate_id is not null and v_rate between 1 and 1000000000 and v_window between 1 and 3155760000) is not true then
     signal sqlstate '22023' set message_text =
       'tollgate: rate_limiting_request takes an id, 1 to 10^9 tokens a second and a window of 1 s to a century';

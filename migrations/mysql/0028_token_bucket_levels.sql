@@ -1,6 +1,6 @@
 -- token_bucket_levels: each bucket as people think of it, at this instant, in UTC. Reads, locks and changes nothing.
 --
---   id_bytes       the id as the index has it
+--   id_bytes, plan_bytes: id as the index has it, and plan, in UTF-8 whatever the session's character set is
 --   capacity, refill_seconds, refill: the terms that the last request found, an override's too
 --   overridden     whether they are an override's
 --   available      whole tokens there now; negative: promised to requests that wait for them
@@ -21,7 +21,7 @@ select convert(b.id using utf8mb4) as id, b.burst div b.token_ticks as capacity,
               b.anchor + (b.next div b.step_ticks + (b.next mod b.step_ticks > 0)) * b.step_ns)
               div 1000 microsecond
        end as next_refill_at,
-       b.id as id_bytes
+       b.id as id_bytes, b.plan as plan_bytes
   from (select o.*, o.full_at - (o.owed - 1) div o.token_ticks * o.token_ticks as next
           from (select t.*, greatest(t.full_at - (n.now - t.anchor) div t.step_ns * t.step_ticks, 0) as owed
                   from token_buckets t

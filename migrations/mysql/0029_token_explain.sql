@@ -15,6 +15,7 @@
 --            available       whole tokens there now; null: it does not exist
 --            outcome         'granted', 'denied', 'unknown', 'unplanned' or 'conflict'
 --            retry_after_ms  milliseconds until a token is there; 0: now; null: never, or nobody knows
+--            plan_bytes, mode_reason_bytes, override_reason_bytes: in UTF-8, whatever the session's character set is
 create procedure token_explain(
   in p_id varchar(256) character set utf8mb4, in p_plan varchar(256) character set utf8mb4)
 reads sql data
@@ -50,7 +51,9 @@ begin
                      (timestampdiff(microsecond, '1970-01-01', r.mode_until) * 1000 - v_now + 999999) div 1000000, null)
            when not r.known then 0
            else r.until
-         end as retry_after_ms
+         end as retry_after_ms,
+         v_plan as plan_bytes, cast(r.mode_reason as binary) as mode_reason_bytes,
+         cast(r.override_reason as binary) as override_reason_bytes
     from (select b.id is not null as known,
                  case when o.capacity is not null then 'override' when p.name is not null then 'plan'
                       when b.id is not null then 'bucket' end as terms_from,

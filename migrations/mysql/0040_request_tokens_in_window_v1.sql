@@ -26,6 +26,11 @@ begin
   declare v_counts longtext character set ascii;
   declare v_now, v_acts_at, v_resolution, v_interval, v_newest, v_counted, v_next bigint;
 
+  -- Without strict mode the server has put ? for each byte that it could not convert.
+  if (p_id like '%??%') and @@character_set_results not in ('utf8mb4', 'latin1', 'binary') then
+    signal sqlstate '22023' set message_text =
+      'tollgate: ?? in a key may be what this session''s character set cannot express: call set names utf8mb4';
+  end if;
   if (p_interval_seconds > 0 and p_interval_seconds <= 31622400 and p_resolution_seconds > 0
       and p_resolution_seconds <= p_interval_seconds and p_max_wait_ms between 0 and 31622400000
       and p_tokens >= 1) is not true then

@@ -15,6 +15,11 @@ sql security definer
 begin
   declare v_outcome varchar(10) character set ascii;
   declare v_message varchar(128) character set utf8mb4;
+  -- Without strict mode the server has put ? for each byte that it could not convert.
+  if (p_id like '%??%') and @@character_set_results not in ('utf8mb4', 'latin1', 'binary') then
+    signal sqlstate '22023' set message_text =
+      'tollgate: ?? in a key may be what this session''s character set cannot express: call set names utf8mb4';
+  end if;
   if (p_id is not null and coalesce(p_remaining, 0) >= 0 and coalesce(p_retry_after_ms, 0) >= 0
       and coalesce(p_longest_ms, 0) >= 0 and coalesce(p_remaining, p_retry_after_ms) is not null) is not true then
     signal sqlstate '22023' set message_text =

@@ -9,6 +9,7 @@ create procedure token_peek(in p_id varchar(256) character set utf8mb4)
 reads sql data
 sql security definer
 begin
-  select id, capacity, available, refill_seconds, refill, plan, provisioned, overridden, granted, full_at, next_refill_at
+  select id, capacity, available, refill_seconds, refill, plan, provisioned, overridden, granted, full_at,
+         next_refill_at, id_bytes, plan_bytes
     from token_bucket_levels where id_bytes = cast(p_id as binary);
 end

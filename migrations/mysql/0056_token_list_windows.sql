@@ -12,6 +12,7 @@
 --            available          how many more pass now; negative: promised
 --            granted            requests, ever
 --            retry_after_ms     milliseconds until one more passes, if the mode is enforce; 0: now
+--            id_bytes           the id in UTF-8, whatever the session's character set is
 create procedure token_list_windows(
   in p_prefix varchar(256) character set utf8mb4, in p_after varchar(256) character set utf8mb4,
   in p_limit int unsigned)
@@ -30,7 +31,7 @@ begin
          cast(s.most - coalesce(sum(if(s.e > s.now - s.interval_ns, s.c, 0)), 0) as signed) as available, s.granted,
          (greatest(s.now, s.newest - s.resolution_ns,
                    coalesce(max(if(s.so_far > s.most - 1, s.e, null)) + s.interval_ns, 0)) - s.now + 999999)
-           div 1000000 as retry_after_ms
+           div 1000000 as retry_after_ms, s.id as id_bytes
     from (select w.id, w.most, w.interval_ns, w.resolution_ns, w.newest, w.granted, j.e, j.c,
                  sum(j.c) over (partition by w.id order by j.e desc) as so_far,
                  -- After a step of the clock backwards, what was counted since counts as of now.

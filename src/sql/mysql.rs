@@ -13,7 +13,7 @@ use super::outcomes::{self, AdjustedColumns};
 use super::retry::Class;
 use super::store::SqlStore;
 use crate::answer::Answer;
-use crate::{Adjustment, Counted, Quota};
+use crate::{Adjustment, Counted, Key, Quota};
 
 mod adjust;
 mod admin;
@@ -109,7 +109,7 @@ impl Dialect for MySql {
         // With a placeholder for each OUT parameter, which the server answers as a row.
         let rows: Vec<WindowOutParameters> =
             sqlx::query_as("call token_decide_window_v1(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
-                .bind(ask.key().as_str())
+                .bind(bytes(ask.key()))
                 .bind(ask.request.cost)
                 .bind(ask.request.max_wait)
                 .bind(ask.request.keep)
@@ -218,14 +218,14 @@ async fn take_one(connection: &mut MySqlConnection, ask: &Ask, whose: Whose) -> 
     let mut call = sqlx::query_as(
         "call token_decide_v1(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, true, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     )
-    .bind(ask.key().as_str())
+    .bind(bytes(ask.key()))
     .bind(ask.request.cost)
     .bind(ask.request.max_wait)
     .bind(ask.request.keep)
     .bind(ask.quota(0).map(Quota::capacity_i64))
     .bind(ask.quota(0).map(Quota::refill_seconds))
     .bind(ask.quota(0).map(refill))
-    .bind(ask.plan(0))
+    .bind(ask.plan(0).map(str::as_bytes))
     .bind(ask.id().map(|id| id.hyphenated().to_string()))
     .bind(ask.hold())
     .bind(whose.is_own())
@@ -278,6 +278,12 @@ fn parts(granted_times: i64, mut others: Columns) -> impl Iterator<Item = Column
 
 fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_default()
+}
+
+/// A key or a name as the server has to receive it: the server converts what is bound as text from the session's character
+/// set, and would file the key under other bytes.
+fn bytes(key: &Key) -> &[u8] {
+    key.as_str().as_bytes()
 }
 
 fn refill(quota: &Quota) -> &'static str {

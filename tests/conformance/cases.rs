@@ -7,6 +7,7 @@ mod attack;
 mod batches;
 mod by_hand;
 mod cancellation;
+mod charsets;
 mod clocks;
 mod concurrency;
 mod denials;
@@ -47,6 +48,7 @@ pub fn all() -> Vec<Case> {
         attack::cases(),
         batches::cases(),
         by_hand::cases(),
+        charsets::cases(),
         cancellation::cases(),
         concurrency::cases(),
         denials::cases(),

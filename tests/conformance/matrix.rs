@@ -130,6 +130,8 @@ const BENEATH: &[&str] = &[
     "cases::batches",
     // An operator's SQL, and sessions and databases of the case's own.
     "cases::by_hand",
+    // Sessions and a database of the case's own.
+    "cases::charsets",
     // Limiters of its own, with these layers and with a lease.
     "cases::cancellation::calls_of_every_verb",
     // Waits until each request has a session of its own.

@@ -2,7 +2,7 @@
 
 use sqlx::mysql::MySqlConnection;
 
-use super::{Whose, json, text};
+use super::{Whose, bytes, json, text};
 use crate::Adjustment;
 use crate::sql::outcomes::AdjustedColumns;
 
@@ -29,7 +29,7 @@ async fn adjust_one(
         return sqlx::query_as("call token_adjust_window_v1(?, ?, ?, ?, ?, ?, ?)")
             .bind(kind)
             .bind(receipt.id.hyphenated().to_string())
-            .bind(receipt.key.as_str())
+            .bind(bytes(&receipt.key))
             .bind(receipt.taken.cost)
             .bind(receipt.taken.acts_at)
             .bind(tokens)
@@ -40,7 +40,7 @@ async fn adjust_one(
     sqlx::query_as("call token_adjust_v1(?, ?, ?, ?, ?, ?, ?, ?)")
         .bind(kind)
         .bind(receipt.id.hyphenated().to_string())
-        .bind(receipt.key.as_str())
+        .bind(bytes(&receipt.key))
         .bind(receipt.taken.cost)
         .bind(receipt.taken.granted)
         .bind(receipt.taken.acts_at)

@@ -1,13 +1,13 @@
 //! An operator's statements.
 
-use sqlx::Row;
 use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection, MySqlRow};
 use sqlx::query::QueryScalar;
+use sqlx::{Decode, Row};
 
 use super::super::admin::columns::{self, Choice, Denied, Explained, Level, Overridden, Planned, WindowCounts};
 use super::super::operations::{Conversation, Lowered, Operations};
 use super::json::hex;
-use super::{Whose, refill};
+use super::{Whose, bytes, refill};
 use crate::bucket::Hold;
 use crate::{
     BucketLevel, Clock, Denials, Explanation, Filter, Key, Mode, Override, Plan, Quota, Rule, SweepCursor, Swept,
@@ -27,7 +27,7 @@ impl Operations for MySql {
         _: &'c Whose,
     ) -> Conversation<'c, ()> {
         let create = sqlx::query("call token_create_bucket(?, ?, ?, ?)")
-            .bind(key.as_str())
+            .bind(bytes(key))
             .bind(quota.capacity_i64())
             .bind(quota.refill_seconds())
             .bind(refill(quota));
@@ -39,7 +39,7 @@ impl Operations for MySql {
         key: &'c Key,
         _: &'c Whose,
     ) -> Conversation<'c, Option<BucketLevel>> {
-        let peek = sqlx::query("call token_peek(?)").bind(key.as_str());
+        let peek = sqlx::query("call token_peek(?)").bind(bytes(key));
         Box::pin(async move {
             let rows = peek.fetch_all(connection).await?;
             rows.first().map(|row| level(row)?.try_into()).transpose()
@@ -51,7 +51,7 @@ impl Operations for MySql {
         key: &'c Key,
         _: &'c Whose,
     ) -> Conversation<'c, Option<WindowLevel>> {
-        let peek = sqlx::query("call token_peek_window(?)").bind(key.as_str());
+        let peek = sqlx::query("call token_peek_window(?)").bind(bytes(key));
         Box::pin(async move {
             let rows = peek.fetch_all(connection).await?;
             rows.first().map(|row| Ok(columns::window(key, counts(row)?))).transpose()
@@ -64,22 +64,22 @@ impl Operations for MySql {
         _: &'c Whose,
     ) -> Conversation<'c, Vec<BucketLevel>> {
         let (first, last) = filter.range();
-        let page = sqlx::query_as::<_, Level>(
-            "select id, capacity, cast(refill_seconds * 1000000000 as signed), refill, plan, provisioned, overridden,
-                    available, granted, full_at, next_refill_at
+        let page = sqlx::query(
+            "select id_bytes, capacity, refill_seconds, refill, plan_bytes, provisioned, overridden, available, granted,
+                    full_at, next_refill_at
                from token_bucket_levels
               where id_bytes > ? and id_bytes >= ? and id_bytes <= ?
-                and coalesce(cast(plan as binary) = ?, ?) and coalesce(provisioned = ?, true)
+                and coalesce(plan_bytes = ?, ?) and coalesce(provisioned = ?, true)
               order by id_bytes limit ?",
         )
-        .bind(after.as_ref().map_or("", Key::as_str).as_bytes())
+        .bind(after.as_ref().map_or(&[][..], bytes))
         .bind(first.into_bytes())
         .bind(last.into_bytes())
-        .bind(filter.plan.as_ref().map(|plan| plan.as_str().as_bytes()))
+        .bind(filter.plan.as_ref().map(bytes))
         .bind(filter.plan.is_none())
         .bind(filter.provisioned)
         .bind(limit);
-        Box::pin(async move { page.fetch_all(connection).await?.into_iter().map(BucketLevel::try_from).collect() })
+        Box::pin(async move { page.fetch_all(connection).await?.iter().map(|row| level(row)?.try_into()).collect() })
     }
 
     fn windows<'c>(
@@ -88,21 +88,21 @@ impl Operations for MySql {
         _: &'c Whose,
     ) -> Conversation<'c, Vec<WindowLevel>> {
         let page = sqlx::query("call token_list_windows(?, ?, ?)")
-            .bind(filter.prefix.as_ref().map(Key::as_str))
-            .bind(after.as_ref().map(Key::as_str))
+            .bind(filter.prefix.as_ref().map(bytes))
+            .bind(after.as_ref().map(bytes))
             .bind(limit);
         Box::pin(async move {
             let rows = page.fetch_all(connection).await?;
-            rows.iter().map(|row| Ok(columns::window(&columns::key(row.try_get("id")?)?, counts(row)?))).collect()
+            rows.iter().map(|row| Ok(columns::window(&columns::key(text(row, "id_bytes")?)?, counts(row)?))).collect()
         })
     }
 
     fn reset<'c>(connection: &'c mut MySqlConnection, key: &'c Key, _: &'c Whose) -> Conversation<'c, bool> {
-        found(connection, sqlx::query_scalar("call token_reset_bucket(?)").bind(key.as_str()))
+        found(connection, sqlx::query_scalar("call token_reset_bucket(?)").bind(bytes(key)))
     }
 
     fn delete<'c>(connection: &'c mut MySqlConnection, key: &'c Key, _: &'c Whose) -> Conversation<'c, bool> {
-        found(connection, sqlx::query_scalar("call token_delete_bucket(?)").bind(key.as_str()))
+        found(connection, sqlx::query_scalar("call token_delete_bucket(?)").bind(bytes(key)))
     }
 
     fn explain<'c>(
@@ -110,7 +110,7 @@ impl Operations for MySql {
         (key, plan): &'c (Key, Option<Key>),
         _: &'c Whose,
     ) -> Conversation<'c, Explanation> {
-        let explain = sqlx::query("call token_explain(?, ?)").bind(key.as_str()).bind(plan.as_ref().map(Key::as_str));
+        let explain = sqlx::query("call token_explain(?, ?)").bind(bytes(key)).bind(plan.as_ref().map(bytes));
         Box::pin(async move {
             let rows = explain.fetch_all(connection).await?;
             explained(rows.first().ok_or(sqlx::Error::RowNotFound)?)?.try_into()
@@ -123,7 +123,7 @@ impl Operations for MySql {
         _: &'c Whose,
     ) -> Conversation<'c, ()> {
         let create = sqlx::query("call token_create_plan(?, ?, ?, ?)")
-            .bind(name.as_str())
+            .bind(bytes(name))
             .bind(quota.capacity_i64())
             .bind(quota.refill_seconds())
             .bind(refill(quota));
@@ -137,19 +137,19 @@ impl Operations for MySql {
     ) -> Conversation<'c, bool> {
         let set = sqlx::query("update token_plans set mode = ?, mode_reason = ?, mode_until = ? where name = ?")
             .bind(switch.as_ref().map(|switch| switch.mode.as_str()))
-            .bind(switch.as_ref().and_then(|switch| switch.reason.as_deref()))
+            .bind(switch.as_ref().and_then(|switch| switch.reason.as_deref()).map(str::as_bytes))
             .bind(switch.as_ref().and_then(|switch| switch.until).map(|until| until.naive_utc()))
-            .bind(name.as_str().as_bytes());
+            .bind(bytes(name));
         Box::pin(async move { Ok(set.execute(connection).await?.rows_affected() > 0) })
     }
 
     fn plan<'c>(connection: &'c mut MySqlConnection, name: &'c Key, _: &'c Whose) -> Conversation<'c, Option<Plan>> {
-        let plan = sqlx::query_as::<_, Planned>(
-            "select convert(name using utf8mb4), capacity, cast(refill_seconds * 1000000000 as signed), refill, mode, mode_reason, mode_until
+        let plan = sqlx::query(
+            "select name, capacity, refill_seconds, refill, mode, cast(mode_reason as binary) as mode_reason, mode_until
                from token_plans where name = ?",
         )
-        .bind(name.as_str().as_bytes());
-        Box::pin(async move { plan.fetch_optional(connection).await?.map(Plan::try_from).transpose() })
+        .bind(bytes(name));
+        Box::pin(async move { plan.fetch_optional(connection).await?.map(|row| planned(&row)?.try_into()).transpose() })
     }
 
     fn plans<'c>(
@@ -157,17 +157,17 @@ impl Operations for MySql {
         (after, limit): &'c (Option<Key>, u32),
         _: &'c Whose,
     ) -> Conversation<'c, Vec<Plan>> {
-        let plans = sqlx::query_as::<_, Planned>(
-            "select convert(name using utf8mb4), capacity, cast(refill_seconds * 1000000000 as signed), refill, mode, mode_reason, mode_until
+        let plans = sqlx::query(
+            "select name, capacity, refill_seconds, refill, mode, cast(mode_reason as binary) as mode_reason, mode_until
                from token_plans where name > ? order by name limit ?",
         )
-        .bind(after.as_ref().map_or("", Key::as_str).as_bytes())
+        .bind(after.as_ref().map_or(&[][..], bytes))
         .bind(limit);
-        Box::pin(async move { plans.fetch_all(connection).await?.into_iter().map(Plan::try_from).collect() })
+        Box::pin(async move { plans.fetch_all(connection).await?.iter().map(|row| planned(row)?.try_into()).collect() })
     }
 
     fn delete_plan<'c>(connection: &'c mut MySqlConnection, name: &'c Key, _: &'c Whose) -> Conversation<'c, bool> {
-        let delete = sqlx::query("delete from token_plans where name = ?").bind(name.as_str().as_bytes());
+        let delete = sqlx::query("delete from token_plans where name = ?").bind(bytes(name));
         Box::pin(async move { Ok(delete.execute(connection).await?.rows_affected() > 0) })
     }
 
@@ -177,14 +177,14 @@ impl Operations for MySql {
              on duplicate key update mode = values(mode), reason = values(reason), until = values(until)",
         )
         .bind(switch.mode.as_str())
-        .bind(switch.reason.as_deref())
+        .bind(switch.reason.as_deref().map(str::as_bytes))
         .bind(switch.until.map(|until| until.naive_utc()));
         Box::pin(async move { set.execute(connection).await.map(drop) })
     }
 
     fn mode<'c>(connection: &'c mut MySqlConnection, (): &'c (), _: &'c Whose) -> Conversation<'c, Switch> {
-        let mode = sqlx::query_as::<_, Choice>("select mode, reason, until from token_mode");
-        Box::pin(async move { columns::mode(mode.fetch_optional(connection).await?) })
+        let mode = sqlx::query("select mode, cast(reason as binary) as reason, until from token_mode");
+        Box::pin(async move { columns::mode(mode.fetch_optional(connection).await?.as_ref().map(choice).transpose()?) })
     }
 
     fn set_override<'c>(
@@ -199,18 +199,18 @@ impl Operations for MySql {
                capacity = values(capacity), refill_seconds = values(refill_seconds), refill = values(refill),
                mode = values(mode), reason = values(reason), expires_at = values(expires_at)",
         )
-        .bind(key.as_str().as_bytes())
+        .bind(bytes(key))
         .bind(over.quota.as_ref().map(Quota::capacity_i64))
         .bind(over.quota.as_ref().map(Quota::refill_seconds))
         .bind(over.quota.as_ref().map(refill))
         .bind(over.mode.map(Mode::as_str))
-        .bind(&over.reason)
+        .bind(over.reason.as_bytes())
         .bind(over.expires_at.map(|at| at.naive_utc()));
         Box::pin(async move { set.execute(connection).await.map(drop) })
     }
 
     fn clear_override<'c>(connection: &'c mut MySqlConnection, key: &'c Key, _: &'c Whose) -> Conversation<'c, bool> {
-        let clear = sqlx::query("delete from token_overrides where id = ?").bind(key.as_str().as_bytes());
+        let clear = sqlx::query("delete from token_overrides where id = ?").bind(bytes(key));
         Box::pin(async move { Ok(clear.execute(connection).await?.rows_affected() > 0) })
     }
 
@@ -219,13 +219,15 @@ impl Operations for MySql {
         (after, limit): &'c (Option<Key>, u32),
         _: &'c Whose,
     ) -> Conversation<'c, Vec<(Key, Override)>> {
-        let overrides = sqlx::query_as::<_, Overridden>(
-            "select convert(id using utf8mb4), capacity, cast(refill_seconds * 1000000000 as signed), refill, mode, reason, expires_at
+        let overrides = sqlx::query(
+            "select id, capacity, refill_seconds, refill, mode, cast(reason as binary) as reason, expires_at
                from token_overrides where id > ? order by id limit ?",
         )
-        .bind(after.as_ref().map_or("", Key::as_str).as_bytes())
+        .bind(after.as_ref().map_or(&[][..], bytes))
         .bind(limit);
-        Box::pin(async move { overrides.fetch_all(connection).await?.into_iter().map(columns::overridden).collect() })
+        Box::pin(async move {
+            overrides.fetch_all(connection).await?.iter().map(|row| columns::overridden(overridden(row)?)).collect()
+        })
     }
 
     fn count_denials<'c>(
@@ -244,11 +246,12 @@ impl Operations for MySql {
         limit: &'c u32,
         _: &'c Whose,
     ) -> Conversation<'c, Vec<Denials>> {
-        let most = sqlx::query_as::<_, Denied>(
-            "select id, denied, last_denied_at from token_most_denied order by denied desc, id limit ?",
+        let most = sqlx::query(
+            "select cast(id as binary) as id, denied, last_denied_at
+               from token_most_denied order by denied desc, id limit ?",
         )
         .bind(limit);
-        Box::pin(async move { most.fetch_all(connection).await?.into_iter().map(Denials::try_from).collect() })
+        Box::pin(async move { most.fetch_all(connection).await?.iter().map(|row| denied(row)?.try_into()).collect() })
     }
 
     fn sweep<'c>(
@@ -271,13 +274,13 @@ impl Operations for MySql {
         whose: &'c Whose,
     ) -> Conversation<'c, Lowered> {
         let lower = sqlx::query_scalar("call token_hold_back_v1(?, ?, ?, ?, ?, ?, ?, ?)")
-            .bind(key.as_str())
+            .bind(bytes(key))
             .bind(hold.remaining)
             .bind(hold.wait)
             .bind(rule.quota().map(Quota::capacity_i64))
             .bind(rule.quota().map(Quota::refill_seconds))
             .bind(rule.quota().map(refill))
-            .bind(rule.plan().map(Key::as_str))
+            .bind(rule.plan().map(bytes))
             .bind(whose.is_own());
         Box::pin(async move {
             let outcomes: Vec<String> = lower.fetch_all(connection).await?;
@@ -295,14 +298,14 @@ fn found<'c>(
     Box::pin(async move { Ok(call.fetch_all(connection).await?.contains(&1)) })
 }
 
-/// The row of `token_peek`. Decimals travel as text.
+/// The row of `token_peek`, or one of `token_bucket_levels`.
 fn level(row: &MySqlRow) -> Result<Level, sqlx::Error> {
     Ok((
-        row.try_get("id")?,
+        text(row, "id_bytes")?,
         row.try_get("capacity")?,
-        nanoseconds(row.try_get_unchecked("refill_seconds")?)?,
+        span(row, "refill_seconds")?.unwrap_or_default(),
         row.try_get("refill")?,
-        row.try_get("plan")?,
+        text(row, "plan_bytes")?,
         row.try_get("provisioned")?,
         row.try_get("overridden")?,
         row.try_get("available")?,
@@ -312,21 +315,20 @@ fn level(row: &MySqlRow) -> Result<Level, sqlx::Error> {
     ))
 }
 
-/// The row of `token_explain`, likewise.
+/// The row of `token_explain`.
 fn explained(row: &MySqlRow) -> Result<Explained, sqlx::Error> {
-    let seconds: Option<String> = row.try_get_unchecked("refill_seconds")?;
     Ok((
         row.try_get::<i64, _>("known")? != 0,
         row.try_get("terms_from")?,
-        row.try_get("plan")?,
+        text(row, "plan_bytes")?,
         row.try_get("capacity")?,
-        seconds.as_deref().map(nanoseconds).transpose()?,
+        span(row, "refill_seconds")?,
         row.try_get("refill")?,
         row.try_get("mode")?,
         row.try_get("mode_from")?,
-        row.try_get("mode_reason")?,
+        text(row, "mode_reason_bytes")?,
         row.try_get("mode_until")?,
-        row.try_get("override_reason")?,
+        text(row, "override_reason_bytes")?,
         row.try_get("override_until")?,
         row.try_get("available")?,
         row.try_get("outcome")?,
@@ -334,20 +336,69 @@ fn explained(row: &MySqlRow) -> Result<Explained, sqlx::Error> {
     ))
 }
 
+/// A row of `token_plans`.
+fn planned(row: &MySqlRow) -> Result<Planned, sqlx::Error> {
+    Ok((
+        text(row, "name")?,
+        row.try_get("capacity")?,
+        span(row, "refill_seconds")?.unwrap_or_default(),
+        row.try_get("refill")?,
+        row.try_get("mode")?,
+        text(row, "mode_reason")?,
+        row.try_get("mode_until")?,
+    ))
+}
+
+/// The row of `token_mode`.
+fn choice(row: &MySqlRow) -> Result<Choice, sqlx::Error> {
+    Ok((row.try_get("mode")?, text(row, "reason")?, row.try_get("until")?))
+}
+
+/// A row of `token_overrides`.
+fn overridden(row: &MySqlRow) -> Result<Overridden, sqlx::Error> {
+    Ok((
+        text(row, "id")?,
+        row.try_get("capacity")?,
+        span(row, "refill_seconds")?,
+        row.try_get("refill")?,
+        row.try_get("mode")?,
+        text(row, "reason")?,
+        row.try_get("expires_at")?,
+    ))
+}
+
+/// A row of `token_most_denied`.
+fn denied(row: &MySqlRow) -> Result<Denied, sqlx::Error> {
+    Ok((text(row, "id")?, row.try_get("denied")?, row.try_get("last_denied_at")?))
+}
+
 /// The row of `token_peek_window`, or one of `token_list_windows`.
 fn counts(row: &MySqlRow) -> Result<WindowCounts, sqlx::Error> {
-    let span = |column| nanoseconds(row.try_get_unchecked(column)?);
     Ok((
         row.try_get("max_requests")?,
-        span("interval_seconds")?,
-        span("resolution_seconds")?,
+        span(row, "interval_seconds")?.unwrap_or_default(),
+        span(row, "resolution_seconds")?.unwrap_or_default(),
         row.try_get("counted")?,
         row.try_get("granted")?,
         row.try_get("retry_after_ms")?,
     ))
 }
 
-/// Seconds with nine decimals, as nanoseconds.
-fn nanoseconds(seconds: &str) -> Result<i64, sqlx::Error> {
-    seconds.replace('.', "").parse().map_err(|_| sqlx::Error::Protocol(format!("{seconds:?} seconds")))
+/// A text, or null for an option, from a column of bytes: the server converts a column of text to the session's character set.
+fn text<'r, T>(row: &'r MySqlRow, column: &str) -> Result<T, sqlx::Error>
+where
+    T: Decode<'r, MySql>,
+{
+    row.try_get_unchecked(column)
+}
+
+/// Seconds with nine decimals, as nanoseconds. Decimals travel as text.
+fn span(row: &MySqlRow, column: &str) -> Result<Option<i64>, sqlx::Error> {
+    let seconds: Option<String> = row.try_get_unchecked(column)?;
+    let nanoseconds = |seconds: String| {
+        let nanoseconds = seconds.replace('.', "").parse::<i128>();
+        let nanoseconds = nanoseconds.map_err(|_| sqlx::Error::Protocol(format!("{seconds:?} seconds")))?;
+        Ok(i64::try_from(nanoseconds).unwrap_or(i64::MAX))
+    };
+    seconds.map(nanoseconds).transpose()
 }

@@ -25,7 +25,7 @@ pub(super) async fn take(
         .bind(quota.map(Quota::capacity_i64))
         .bind(quota.map(Quota::refill_seconds))
         .bind(quota.map(refill))
-        .bind(first.plan(0))
+        .bind(first.plan(0).map(str::as_bytes))
         .bind(whose.is_own())
         .fetch_all(connection)
         .await?;

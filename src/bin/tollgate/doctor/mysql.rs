@@ -74,17 +74,17 @@ impl Examine for MySql {
     }
 
     async fn planless(pool: &MySqlPool, most: i64) -> Result<Vec<(Option<String>, i64)>, sqlx::Error> {
-        sqlx::query_as(
-            // Grouped as bytes: as text, names that differ in case would be one.
-            "select convert(s.plan using utf8mb4), s.buckets
-               from (select case when p.name is null then b.plan end as plan, count(*) as buckets
-                       from (select plan from token_buckets limit ?) b
-                       left join token_plans p on p.name = b.plan
-                      group by 1) s",
+        let planless: Vec<(Option<Vec<u8>>, i64)> = sqlx::query_as(
+            "select case when p.name is null then b.plan end, count(*)
+               from (select plan from token_buckets limit ?) b
+               left join token_plans p on p.name = b.plan
+              group by 1",
         )
         .bind(most)
         .fetch_all(pool)
-        .await
+        .await?;
+        let text = |plan: Vec<u8>| String::from_utf8_lossy(&plan).into_owned();
+        Ok(planless.into_iter().map(|(plan, buckets)| (plan.map(text), buckets)).collect())
     }
 }
 

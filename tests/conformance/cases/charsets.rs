@@ -1,0 +1,214 @@
+//! Keys, names and reasons are the same bytes in every session, whatever character set a session has.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use tollgate::{
+    Admin, Filter, HoldBack, Key, Mode, Override, Quota, Receipt, Rule, SharedWindows, Store, Take, Window,
+};
+use uuid::Uuid;
+
+use crate::engines::Kind;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::pools::{injected, with_session};
+use crate::rig::Rig;
+
+pub fn cases() -> Vec<Case> {
+    list!(
+        Levels::Pools, Time::Injected, |engine| engine.kind == Kind::MySql;
+        session_charset_changes_no_call_of_the_crate,
+        routine_refuses_a_key_that_a_lax_session_lost,
+        routine_converts_a_key_of_another_charset,
+        tables_refuse_an_id_that_is_not_utf_8,
+    )
+    .to_vec()
+}
+
+/// Every call that takes a key, through a session of each character set, beside a session of utf8mb4.
+async fn session_charset_changes_no_call_of_the_crate(rig: Rig) -> anyhow::Result<()> {
+    let (_scratch, rig) = injected(&rig).await?;
+    let expected = [journal(&rig, &rig, false).await?, journal(&rig, &rig, true).await?];
+    for line in expected.iter().flatten() {
+        ensure!(!line.contains("Err("), "{line}");
+    }
+    for charset in CHARSETS {
+        for sql_mode in ["@@sql_mode", "''"] {
+            let statement = format!("set names {charset}; set sql_mode = {sql_mode}, @tollgate_test_now = 0").leak();
+            let (session, _) = with_session(&rig, statement).await?;
+            let found = [journal(&session, &rig, false).await?, journal(&rig, &session, true).await?];
+            for (expected, found) in expected.iter().flatten().zip(found.iter().flatten()) {
+                ensure!(expected == found, "after {statement}:\n{found}\ninstead of\n{expected}");
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn routine_refuses_a_key_that_a_lax_session_lost(rig: Rig) -> anyhow::Result<()> {
+    for charset in ["utf8", "ascii"] {
+        let statement = format!("set names {charset}; set sql_mode = '', @tollgate_test_now = 0").leak();
+        let (session, _) = with_session(&rig, statement).await?;
+        for call in [
+            "call request_token('k😀')",
+            "call request_planned_tokens('k', 'k😀', 1, 0, 0)",
+            r#"call request_tokens_many('[["k😀", 1]]')"#,
+            "call rate_limiting_request('k😀', 1, 10)",
+            "call request_tokens_in_window('k😀', 5, 60, 5, 1, 0)",
+            "call token_hold_back('k😀', 0, null, null)",
+        ] {
+            let refusal = session.refusal(call).await?;
+            ensure!(
+                refusal.sqlstate == "22023" && refusal.message.contains("set names utf8mb4"),
+                "{call}: {refusal:?}"
+            );
+        }
+        session.call("rate_limiting_request", "'k?', 1, 10").await?;
+    }
+    Ok(())
+}
+
+async fn routine_converts_a_key_of_another_charset(rig: Rig) -> anyhow::Result<()> {
+    let unique = rig.key();
+    let key = Key::try_from(format!("{unique}ü水"))?;
+    for (charset, sent) in [("latin1", "fc"), ("gbk", "a8b9"), ("utf8mb4", "c3bc")] {
+        let id = format!("concat('{unique}', _{charset} x'{sent}', '水')");
+        rig.call("rate_limiting_request", &format!("{id}, 1, 3")).await?;
+    }
+    assert_eq!(rig.store().peek(&key).await?.map(|level| level.available), Some(0));
+    Ok(())
+}
+
+async fn tables_refuse_an_id_that_is_not_utf_8(rig: Rig) -> anyhow::Result<()> {
+    for insert in [
+        "token_buckets (id, capacity, refill_seconds) values (_latin1 x'6bfc', 1, 1)",
+        "token_plans (name, capacity, refill_seconds) values (_latin1 x'6bfc', 1, 1)",
+        "token_overrides (id, mode, reason) values (_latin1 x'6bfc', 'block', '')",
+    ] {
+        rig.refusal(format!("insert into {insert}")).await?;
+    }
+    Ok(())
+}
+
+const CHARSETS: [&str; 6] = ["utf8mb4", "utf8", "latin1", "gbk", "ascii", "cp932"];
+
+/// Characters of one to four bytes. A server that replaces what it cannot express would merge the last two.
+const KEYS: [&str; 5] = ["k", "kü", "k水", "k😀", "k😁"];
+
+/// What the calls of one session answer, and those of another that looks at what the first has done.
+async fn journal(writer: &Rig, reader: &Rig, with_ids: bool) -> anyhow::Result<Vec<String>> {
+    let mut lines = Vec::new();
+    macro_rules! note {
+        ($call:expr) => {
+            lines.push(format!("{}: {:?}", stringify!($call), $call))
+        };
+    }
+    for table in ["buckets", "plans", "overrides", "receipts", "windows", "stats"] {
+        reader.sql(format!("delete from token_{table}")).await?;
+    }
+    let (store, other) = (writer.store(), reader.store());
+    let keys = KEYS.map(|text| Key::try_from(text).expect("a key"));
+    let named = |prefix: &str, key: &Key| Key::try_from(format!("{prefix}{key}")).expect("a key");
+    let quota = Quota::interval(3, Duration::from_hours(1))?;
+    let window = Window::new(3, Duration::from_secs(60), Duration::from_secs(10))?;
+    let id = |key: &Key, kind: u8| Uuid::from_slice(&[&[kind; 8], key.as_str()[..1].as_bytes(), &[9; 7]].concat());
+
+    for key in &keys {
+        note!(store.create_bucket(key, quota).await);
+        note!(other.peek(key).await);
+        note!(store.peek(key).await);
+        note!(store.take_one(&Take::from(key.clone())).await);
+        note!(other.take_one(&Take::from(key.clone()).cost(2)).await);
+        note!(store.take_one(&Take::from(key.clone())).await);
+        note!(store.reset(key).await);
+        note!(store.hold_back(key, &Rule::Provisioned, HoldBack::remaining(1)).await);
+        note!(other.peek(key).await);
+        note!(store.reset(key).await);
+    }
+
+    // In batches: of any requests, of requests alike, and for several buckets.
+    let any: Vec<Take> = keys.iter().map(|key| Take::from(key.clone())).collect();
+    note!(store.take(&any).await);
+    let alike: Vec<Take> =
+        keys.iter().map(|key| Take::from(named("alike ", key)).rule(Rule::Quota(quota)).cost(3)).collect();
+    note!(store.take(&alike).await);
+    note!(other.take_one(&alike[4]).await);
+    let several: Vec<Take> =
+        keys.iter().map(|key| Take::from(key.clone()).and(named("alike ", key), Rule::Quota(quota))).collect();
+    note!(store.take_one(&several[1]).await);
+    note!(store.take(&several).await);
+    for key in &keys {
+        note!(other.peek(key).await);
+        note!(other.peek(&named("alike ", key)).await);
+    }
+
+    for key in &keys {
+        let take = Take::from(key.clone()).rule(Rule::Window(window));
+        note!(store.take_one(&take).await);
+        note!(other.count(key, &window, 1).await);
+        note!(store.count(key, &window, 0).await);
+        note!(other.peek_window(key).await);
+        note!(store.peek_window(key).await);
+        note!(store.windows(Some(key), None, 9).await);
+    }
+
+    if with_ids {
+        let mut refunds = Vec::new();
+        for key in &keys {
+            let (of_bucket, of_window) = (id(key, 1)?, id(key, 2)?);
+            let take = Take::from(key.clone()).id(of_bucket, Duration::from_hours(1));
+            note!(store.take_one(&take).await);
+            note!(other.take_one(&take).await);
+            note!(store.adjust(&[Receipt::new(of_bucket, key.clone(), 1).cancel()]).await);
+            let receipt = || Receipt::new(of_window, key.clone(), 1).in_window(Duration::ZERO);
+            note!(store.adjust(&[receipt().refund(1)]).await);
+            note!(other.adjust(&[receipt().refund(1)]).await);
+            refunds.push(Receipt::new(id(key, 3)?, key.clone(), 1).refund(1));
+        }
+        note!(store.adjust(&refunds).await);
+    }
+
+    for key in &keys {
+        note!(store.create_plan(key, quota).await);
+        note!(store.set_plan_mode(key, Some(Mode::Shadow), Some(key.as_str()), None).await);
+        note!(other.plan(key).await);
+        note!(store.plan(key).await);
+        let planned = Take::from(named("planned ", key)).rule(Rule::Plan(key.clone()));
+        note!(store.take_one(&planned).await);
+        note!(store.take(&[planned.clone(), planned]).await);
+        note!(other.explain(&named("planned ", key), None).await);
+        note!(store.explain(&named("planned ", key), None).await);
+        note!(store.explain(&named("unknown ", key), Some(key)).await);
+        note!(store.list(&Filter::default().plan(key.clone()), None, 9).await);
+        note!(store.peek(&named("planned ", key)).await);
+    }
+    note!(store.plans(Some(&keys[1]), 9).await);
+
+    for key in &keys {
+        let block = || Override { mode: Some(Mode::Block), reason: key.to_string(), ..Override::default() };
+        note!(store.set_override(key, block()).await);
+        note!(store.take_one(&Take::from(key.clone())).await);
+        note!(other.take_one(&Take::from(key.clone())).await);
+        note!(other.explain(key, None).await);
+        note!(store.explain(key, None).await);
+        note!(store.set_mode(Mode::Shadow, Some(key.as_str()), None).await);
+        note!(other.mode().await);
+        note!(store.mode().await);
+        note!(store.set_mode(Mode::Enforce, None, None).await);
+    }
+    note!(store.overrides(Some(&keys[1]), 9).await);
+    note!(store.count_denials(&keys.clone().map(|key| (key, 2))).await);
+    let denied =
+        |denials: Vec<tollgate::Denials>| denials.into_iter().map(|of| (of.key, of.denied)).collect::<Vec<_>>();
+    note!(other.most_denied(9).await.map(denied));
+    note!(store.most_denied(9).await.map(denied));
+    note!(store.list(&Filter::default().prefix(keys[1].clone()), None, 9).await);
+    note!(store.list(&Filter::default(), Some(&keys[1]), 99).await);
+    for key in &keys {
+        note!(store.clear_override(key).await);
+        note!(store.delete(key).await);
+        note!(store.delete_plan(key).await);
+    }
+    note!(other.list(&Filter::default(), None, 99).await);
+    note!(store.sweep(None, 99).await.map(|swept| swept.deleted));
+    Ok(lines)
+}
