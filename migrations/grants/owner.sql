@@ -7,6 +7,7 @@ do $$
 declare
   v_what record;
 begin
+  perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
   if not exists (select from pg_catalog.pg_roles where rolname = 'tollgate_owner') then
     create role tollgate_owner nologin;
   end if;

@@ -12,6 +12,7 @@
 --   grant tollgate_app to my_service;
 do $$
 begin
+  perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
   if not exists (select from pg_catalog.pg_roles where rolname = 'tollgate_app') then
     create role tollgate_app nologin;
   end if;

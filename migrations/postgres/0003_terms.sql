@@ -7,6 +7,7 @@ create function tollgate.terms_v1(
   p_whose text, p_capacity numeric, p_refill_seconds numeric, p_refill text,
   out burst bigint, out step_ns bigint, out step_ticks bigint, out token_ticks bigint)
 language plpgsql immutable
+set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_refill_ns constant numeric := p_refill_seconds * 1000000000::numeric;

@@ -2,12 +2,10 @@
 -- nanoseconds since 1970; of a clock that stands still, its start. The inverse of bucket_clock_v1.
 create function tollgate.bucket_instant_v1(p_bucket tollgate.token_buckets, p_tick bigint) returns bigint
 language sql immutable
-as $$
-  select p_bucket.anchor
-         + case when p_bucket.step_ns < 9223372036854775807 or p_tick > 0
-             then (p_tick / p_bucket.step_ticks + (p_tick % p_bucket.step_ticks > 0)::int) * p_bucket.step_ns
-             else 0 end
-$$;
+return p_bucket.anchor
+       + case when p_bucket.step_ns < 9223372036854775807 or p_tick > 0
+           then (p_tick / p_bucket.step_ticks + (p_tick % p_bucket.step_ticks > 0)::int) * p_bucket.step_ns
+           else 0 end;
 
 revoke all on function tollgate.bucket_instant_v1(tollgate.token_buckets, bigint) from public;
 

@@ -2,9 +2,7 @@
 -- end.
 create function tollgate.in_force_v1(p_until timestamptz, p_now bigint) returns boolean
 language sql immutable
-as $$
-  select p_until is null or extract(epoch from p_until)::numeric * 1000000000::numeric > p_now::numeric
-$$;
+return p_until is null or extract(epoch from p_until)::numeric * 1000000000::numeric > p_now::numeric;
 
 revoke all on function tollgate.in_force_v1(timestamptz, bigint) from public;
 

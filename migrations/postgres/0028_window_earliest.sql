@@ -7,6 +7,7 @@ create function tollgate.window_earliest_v1(
   p_window tollgate.token_windows, p_interval bigint, p_room bigint, p_now bigint)
 returns bigint
 language plpgsql immutable
+set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_last    constant int := coalesce(pg_catalog.array_length(p_window.ends, 1), 0);

@@ -267,13 +267,13 @@ fn failed<DB: Dialect>(error: sqlx::Error) -> Error {
     Failure::new(class, error).into_error(1, std::time::Duration::ZERO)
 }
 
-/// The files of a dialect's directory, numbered in the order in which they are named here.
+/// The files of a dialect's directory, each between two statements, numbered in the order in which they are named here.
 macro_rules! files {
-    ($directory:literal, $ledger:literal, $($version:literal $name:literal),+ $(,)?) => {
+    ($directory:literal, $ledger:literal, $before:literal, $after:literal, $($version:literal $name:literal),+ $(,)?) => {
         &[$(crate::sql::migrate::Migration {
             version: $version,
             name: $name,
-            sql: include_str!(concat!("../../../migrations/", $directory, "/", $name, ".sql")),
+            sql: concat!($before, include_str!(concat!("../../../migrations/", $directory, "/", $name, ".sql")), $after),
             ledger: $ledger,
         }),+]
     };

@@ -23,6 +23,7 @@ mod processes;
 mod restores;
 mod running;
 mod secrets;
+mod shadowing;
 mod streams;
 #[cfg(unix)]
 mod unanswered;

@@ -10,6 +10,8 @@ impl Migrate for MySql {
     const MIGRATIONS: &'static [Migration] = files!(
         "mysql",
         "token_migrations",
+        "",
+        "",
         1 "0001_token_migrations",
         2 "0002_token_clock_v1",
         3 "0003_token_terms_v1",

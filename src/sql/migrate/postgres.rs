@@ -6,9 +6,26 @@ use super::{Ledger, Migrate, Migration, Scope, failed, files};
 use crate::Error;
 
 impl Migrate for Postgres {
+    /// Resolves no name in a schema that others may create objects in, such as `public`. The host's path comes back for
+    /// tools that write a ledger of their own in the same transaction.
     const MIGRATIONS: &'static [Migration] = files!(
         "postgres",
         "tollgate.migrations",
+        "do $$
+begin
+  perform pg_catalog.set_config('tollgate.host_search_path', pg_catalog.current_setting('search_path'), true);
+  perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+end
+$$;
+
+",
+        "
+do $$
+begin
+  perform pg_catalog.set_config('search_path', pg_catalog.current_setting('tollgate.host_search_path'), true);
+end
+$$;
+",
         1 "0001_schema",
         2 "0002_token_clock",
         3 "0003_terms",
@@ -71,7 +88,7 @@ impl Migrate for Postgres {
         // Whatever the pool's own level is: what is read once the lock is had must not be older than it.
         let begin = "begin isolation level read committed";
         let mut transaction = connection.begin_with(begin).await.map_err(failed::<Self>)?;
-        sqlx::query("select pg_advisory_xact_lock($1)")
+        sqlx::query("select pg_catalog.pg_advisory_xact_lock($1)")
             .bind(LOCK)
             .execute(&mut *transaction)
             .await

@@ -10,6 +10,8 @@ impl Migrate for Sqlite {
     const MIGRATIONS: &'static [Migration] = files!(
         "sqlite",
         "token_migrations",
+        "",
+        "",
         1 "0001_token_migrations",
         2 "0002_token_buckets",
         3 "0003_token_rules",

@@ -1,4 +1,7 @@
 //! An operator's statements.
+//!
+//! They run under the host's search path, where an operator or function of `public` that matches the types better would
+//! be called. So they call only routines of `tollgate`, name `pg_catalog` for arithmetic, and compare equal types.
 
 use sqlx::postgres::{PgConnection, Postgres};
 
@@ -23,7 +26,8 @@ macro_rules! end {
 macro_rules! planned {
     () => {
         concat!(
-            "select name, capacity::bigint, (refill_seconds * 1000000000)::bigint, refill, mode, mode_reason, ",
+            "select name, capacity::bigint, (refill_seconds operator(pg_catalog.*) 1000000000::numeric)::bigint, refill,
+                    mode, mode_reason, ",
             end!("mode_until"),
             " from tollgate.token_plans"
         )
@@ -52,8 +56,8 @@ impl Operations for Postgres {
 
     fn peek<'c>(connection: &'c mut PgConnection, key: &'c Key, (): &'c ()) -> Conversation<'c, Option<BucketLevel>> {
         let peek = sqlx::query_as::<_, Level>(
-            "select id, capacity, (refill_seconds * 1000000000)::bigint, refill, plan, provisioned, overridden,
-                    available, granted, full_at, next_refill_at
+            "select id, capacity, (refill_seconds operator(pg_catalog.*) 1000000000::numeric)::bigint, refill, plan,
+                    provisioned, overridden, available, granted, full_at, next_refill_at
                from tollgate.peek($1)",
         )
         .bind(key.as_str());
@@ -66,7 +70,8 @@ impl Operations for Postgres {
         (): &'c (),
     ) -> Conversation<'c, Option<WindowLevel>> {
         let peek = sqlx::query_as::<_, WindowCounts>(
-            "select max_requests, (interval_seconds * 1000000000)::bigint, (resolution_seconds * 1000000000)::bigint,
+            "select max_requests, (interval_seconds operator(pg_catalog.*) 1000000000::numeric)::bigint,
+                    (resolution_seconds operator(pg_catalog.*) 1000000000::numeric)::bigint,
                     counted, granted, retry_after_ms
                from tollgate.peek_window($1)",
         )
@@ -81,8 +86,8 @@ impl Operations for Postgres {
     ) -> Conversation<'c, Vec<BucketLevel>> {
         let (first, last) = filter.range();
         let page = sqlx::query_as::<_, Level>(
-            "select id, capacity, (refill_seconds * 1000000000)::bigint, refill, plan, provisioned, overridden,
-                    available, granted, full_at, next_refill_at
+            "select id, capacity, (refill_seconds operator(pg_catalog.*) 1000000000::numeric)::bigint, refill, plan,
+                    provisioned, overridden, available, granted, full_at, next_refill_at
                from tollgate.token_bucket_levels
               where id > $1 and id >= $2 and id <= $3
                 and ($4::text is null or plan = $4) and ($5::boolean is null or provisioned = $5)
@@ -104,8 +109,9 @@ impl Operations for Postgres {
     ) -> Conversation<'c, Vec<WindowLevel>> {
         let (first, last) = filter.range();
         let page = sqlx::query_as::<_, Windowed>(
-            "select id, max_requests, (interval_seconds * 1000000000)::bigint,
-                    (resolution_seconds * 1000000000)::bigint, counted, granted, retry_after_ms
+            "select id, max_requests, (interval_seconds operator(pg_catalog.*) 1000000000::numeric)::bigint,
+                    (resolution_seconds operator(pg_catalog.*) 1000000000::numeric)::bigint,
+                    counted, granted, retry_after_ms
                from tollgate.token_window_levels
               where id > $1 and id >= $2 and id <= $3
               order by id limit $4",
@@ -133,8 +139,8 @@ impl Operations for Postgres {
         (): &'c (),
     ) -> Conversation<'c, Explanation> {
         let explain = sqlx::query_as::<_, Explained>(concat!(
-            "select known, terms_from, plan, capacity, (refill_seconds * 1000000000)::bigint, refill, mode, mode_from,
-                        mode_reason, ",
+            "select known, terms_from, plan, capacity, (refill_seconds operator(pg_catalog.*) 1000000000::numeric)::bigint,
+                    refill, mode, mode_from, mode_reason, ",
             end!("mode_until"),
             ", override_reason, ",
             end!("override_until"),
@@ -243,7 +249,8 @@ impl Operations for Postgres {
         (): &'c (),
     ) -> Conversation<'c, Vec<(Key, Override)>> {
         let overrides = sqlx::query_as::<_, Overridden>(concat!(
-            "select id, capacity::bigint, (refill_seconds * 1000000000)::bigint, refill, mode, reason, ",
+            "select id, capacity::bigint, (refill_seconds operator(pg_catalog.*) 1000000000::numeric)::bigint, refill,
+                    mode, reason, ",
             end!("expires_at"),
             " from tollgate.token_overrides where id > $1 order by id limit $2"
         ))

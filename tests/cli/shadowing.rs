@@ -1,0 +1,155 @@
+//! PostgreSQL resolves an unqualified name by the search path and by how well its types match. A role that may create
+//! objects in `public` can offer better matches there, which then run with the rights of the role that calls them.
+
+use std::time::Duration;
+
+use sqlx::PgPool;
+use tollgate::uuid::Uuid;
+use tollgate::{
+    Adjusted, Admin, Filter, HoldBack, Key, Mode, Override, PgStore, Quota, Receipt, Rule, Store, Take, Window,
+};
+
+use crate::databases::{Database, Engine};
+
+#[test]
+fn nothing_that_public_offers_is_called() {
+    let database = Database::empty(Engine::Postgres);
+    database.sql(BETTER_MATCHES);
+    database.run(&["migrate"]).ended(0);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let pool = PgPool::connect(&database.url).await.expect("it connects");
+        assert_traps(&pool).await;
+        decides(&PgStore::from(pool.clone())).await.expect("decisions");
+        administers(&PgStore::from(pool.clone())).await.expect("what operators do");
+        assert_eq!(objects_bound_to_public(&pool).await, Vec::<String>::new());
+    });
+    for arguments in COMMANDS {
+        database.run(arguments).ended(0);
+    }
+}
+
+#[test]
+fn printed_migrations_and_grants_call_nothing_of_public() {
+    let database = Database::empty(Engine::Postgres);
+    database.sql(BETTER_MATCHES);
+    for format in ["psql", "grants", "owner"] {
+        let script = database.run(&["migrate", "--print", format, "--engine", "postgres"]).ended(0).out;
+        database.sql(&script);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let pool = PgPool::connect(&database.url).await.expect("it connects");
+        assert_eq!(objects_bound_to_public(&pool).await, Vec::<String>::new());
+    });
+}
+
+/// The traps work: what is not qualified enters one.
+async fn assert_traps(pool: &PgPool) {
+    for sql in ["select 1.5 * 2", "select quote_ident(current_user)", "select array_agg(n) from (values (1)) v (n)"] {
+        let error = sqlx::query(sql).fetch_all(pool).await.expect_err(sql).to_string();
+        assert!(error.contains("entered"), "{sql}: {error}");
+    }
+}
+
+async fn decides(store: &PgStore) -> Result<(), tollgate::Error> {
+    let key = |name: &str| Key::try_from(name).expect("a key");
+    let rule = || Rule::try_from("100/h").expect("a quota");
+    let take = |name: &str| Take::from(key(name)).rule(rule());
+    let second = Duration::from_secs(1);
+    let window: Rule = Window::new(5, 60 * second, second).expect("a window").into();
+    let many = (0..40).map(|n| take(&format!("many {n}"))).chain([
+        take("wait").cost(7).max_wait(second),
+        take("id").id(Uuid::new_v4(), 60 * second),
+        take("several").and(key("other"), rule()),
+        take("several").and(key("other"), rule()),
+        Take::from(key("window")).rule(window.clone()),
+        Take::from(key("window")).rule(window).id(Uuid::new_v4(), 60 * second),
+    ]);
+    let takes: Vec<Take> = many.chain((0..9).map(|_| take("equal"))).collect();
+    for takes in [&takes[..], &takes[..1], &takes[..9], &takes[41..42], &takes[42..43], &takes[44..45]] {
+        for outcome in store.take(takes).await? {
+            assert!(outcome.expect("a decision").is_granted());
+        }
+    }
+    let with_id = take("id").cost(3).id(Uuid::new_v4(), 60 * second);
+    let receipt = store.take(std::slice::from_ref(&with_id)).await?.remove(0).expect("a decision");
+    assert!(receipt.is_granted());
+    let receipt = Receipt::new(with_id.request_id().expect("an id"), key("id"), 3);
+    let settled = store.adjust(&[receipt.clone().settle(1), receipt.refund(0)]).await?;
+    assert!(matches!(settled[0], Ok(Adjusted::Done(_))), "{settled:?}");
+    assert!(store.hold_back(&key("other"), &rule(), HoldBack::remaining(3)).await?);
+    store.count_denials(&[(key("other"), 3)]).await
+}
+
+async fn administers(store: &PgStore) -> Result<(), tollgate::Error> {
+    let [bucket, plan] = ["bucket", "free"].map(|name| Key::try_from(name).expect("a key"));
+    let quota = || Quota::interval(2, Duration::from_secs(3600)).expect("a quota");
+    let soon = || Some(tollgate::chrono::Utc::now() + Duration::from_secs(3600));
+    store.create_bucket(&bucket, quota()).await?;
+    store.create_plan(&plan, quota()).await?;
+    store.set_plan_mode(&plan, Some(Mode::Shadow), Some("a try"), soon()).await?;
+    store
+        .set_override(
+            &bucket,
+            Override { quota: Some(quota()), mode: None, reason: "a try".to_owned(), expires_at: soon() },
+        )
+        .await?;
+    store.set_mode(Mode::Shadow, Some("a try"), soon()).await?;
+    assert_eq!(store.mode().await?.mode, Mode::Shadow);
+    assert!(store.peek(&bucket).await?.is_some());
+    let window = Key::try_from("window").expect("a key");
+    assert!(store.peek_window(&window).await?.is_some());
+    assert!(!store.list(&Filter::default(), None, 9).await?.is_empty());
+    assert!(!store.windows(None, None, 9).await?.is_empty());
+    assert!(store.plan(&plan).await?.is_some());
+    assert_eq!((store.plans(None, 9).await?.len(), store.overrides(None, 9).await?.len()), (1, 1));
+    assert!(store.explain(&bucket, None).await?.known);
+    assert_eq!(store.most_denied(9).await?.len(), 1);
+    assert!(store.reset(&bucket).await? && store.clear_override(&bucket).await? && store.delete_plan(&plan).await?);
+    assert!(store.delete(&bucket).await?);
+    store.set_mode(Mode::Enforce, None, None).await
+}
+
+/// Objects of `tollgate` that were made with something of `public`, and keep it for good.
+async fn objects_bound_to_public(pool: &PgPool) -> Vec<String> {
+    let mut connection = pool.acquire().await.expect("a connection");
+    sqlx::raw_sql("set search_path = pg_catalog").execute(&mut *connection).await.expect("a setting");
+    sqlx::query_scalar(
+        "select pg_describe_object(d.classid, d.objid, 0) || ' uses ' || pg_describe_object(d.refclassid, d.refobjid, 0)
+           from pg_depend d
+          where d.classid <> 'pg_operator'::regclass
+            and (d.refobjid in (select oid from pg_operator where oprnamespace = 'public'::regnamespace)
+                 or d.refobjid in (select oid from pg_proc where pronamespace = 'public'::regnamespace))",
+    )
+    .fetch_all(&mut *connection)
+    .await
+    .expect("an answer")
+}
+
+const COMMANDS: &[&[&str]] = &[
+    &["create", "api", "--capacity", "2", "--per", "1h"],
+    &["take", "api"],
+    &["take", "window", "--window", "5/1m"],
+    &["run", "api", "--", "true"],
+    &["peek", "api"],
+    &["list"],
+    &["list", "--json"],
+    &["plan", "set", "free", "--quota", "5/h"],
+    &["plan", "list"],
+    &["plan", "override", "api", "--quota", "9/h", "--reason", "a try"],
+    &["plan", "list"],
+    &["mode", "shadow", "--for", "1h", "--reason", "a try"],
+    &["mode"],
+    &["mode", "--clear"],
+    &["explain", "api"],
+    &["denied"],
+    &["reset", "api"],
+    &["delete", "api"],
+    &["sweep"],
+    &["migrate", "--dry-run"],
+    &["doctor"],
+];
+
+/// Operators and functions of every name that SQL of ours uses, for types that `pg_catalog` would have to convert.
+const BETTER_MATCHES: &str = include_str!("shadowing.sql");
