@@ -1,7 +1,7 @@
 use std::time::SystemTime;
 
 use sqlx::error::DatabaseError;
-use sqlx::{PgConnection, PgPool, Postgres};
+use sqlx::{PgConnection, PgPool, Postgres, Transaction};
 
 use super::settings::Settings;
 use super::{Examine, Report, clocks};
@@ -10,7 +10,7 @@ use crate::output::plain;
 impl Examine for Postgres {
     async fn examine(pool: &PgPool, report: &mut Report) -> Result<(), sqlx::Error> {
         prepared_statements(pool, report).await?;
-        let mut connection = pool.acquire().await?;
+        let mut connection = begin(pool).await?;
         server(&mut connection, report).await?;
         pooler(&mut connection, pool.connect_options().get_port(), report).await?;
         grants(&mut connection, report).await?;
@@ -25,20 +25,21 @@ impl Examine for Postgres {
     }
 
     async fn content(pool: &PgPool, report: &mut Report) -> Result<(), sqlx::Error> {
+        let mut connection = begin(pool).await?;
         let disabled: Vec<String> = sqlx::query_scalar(
             "select format('alter table %s enable always trigger %I', t.tgrelid::regclass, t.tgname)
                from pg_trigger t join pg_class c on c.oid = t.tgrelid
               where c.relnamespace = 'tollgate'::regnamespace and not t.tgisinternal and t.tgenabled = 'D'
               order by 1",
         )
-        .fetch_all(pool)
+        .fetch_all(&mut *connection)
         .await?;
         if !disabled.is_empty() {
             let found =
                 "triggers are disabled: what is written to the tables is neither checked nor brought to its terms";
             report.fail("triggers", found, disabled.join("; "));
         }
-        let mode = sqlx::query("select one from tollgate.token_mode").fetch_optional(pool).await?;
+        let mode = sqlx::query("select one from tollgate.token_mode").fetch_optional(&mut *connection).await?;
         report.mode_row(mode.is_some(), "insert into tollgate.token_mode default values");
         let strange: Option<String> = sqlx::query_scalar(
             "select b.id from (select * from tollgate.token_buckets limit $1) b
@@ -48,7 +49,7 @@ impl Examine for Postgres {
               limit 1",
         )
         .bind(MANY_ROWS)
-        .fetch_optional(pool)
+        .fetch_optional(&mut *connection)
         .await?;
         if let Some(id) = strange {
             let found = format!("bucket {} is under other terms than its row says", plain(&id));
@@ -59,7 +60,7 @@ impl Examine for Postgres {
     }
 
     async fn now(pool: &PgPool) -> Result<i64, sqlx::Error> {
-        now(&mut *pool.acquire().await?).await
+        now(&mut *begin(pool).await?).await
     }
 
     /// Routines run as their owner. If a table became another role's, no grant to the caller helps.
@@ -80,7 +81,7 @@ impl Examine for Postgres {
               ) as w (name, owner)
               where n.nspname = 'tollgate' and w.owner <> p.proowner",
         )
-        .fetch_one(pool)
+        .fetch_one(&mut *begin(pool).await?)
         .await
     }
 
@@ -92,9 +93,17 @@ impl Examine for Postgres {
               group by 1",
         )
         .bind(most)
-        .fetch_all(pool)
+        .fetch_all(&mut *begin(pool).await?)
         .await
     }
+}
+
+/// A transaction that looks for names in `pg_catalog` alone: `public` may offer operators and functions that match better.
+/// Not the session's setting, which a pooler would hand on to others.
+async fn begin(pool: &PgPool) -> Result<Transaction<'static, Postgres>, sqlx::Error> {
+    let mut transaction = pool.begin().await?;
+    sqlx::query("set local search_path = pg_catalog, pg_temp").execute(&mut *transaction).await?;
+    Ok(transaction)
 }
 
 async fn now(connection: &mut PgConnection) -> Result<i64, sqlx::Error> {
