@@ -32,6 +32,40 @@ fn a_file_that_cannot_be_read_is_not_taken_for_none() {
     list("OTHER=1\n").ended(2).says(&["no database is given"]);
 }
 
+#[cfg(unix)]
+#[test]
+fn file_that_another_user_may_have_written_is_refused() {
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
+    let database = Database::migrated(Engine::Sqlite);
+    let (inner, file) = (database.directory.join("service"), database.directory.join(".env"));
+    std::fs::create_dir(&inner).expect("a directory");
+    std::fs::write(&file, "DATABASE_URL=sqlite:../app.db\n").expect("it is written");
+    let list = || Ran::new(tollgate(None, &inner).arg("list").output().expect("it starts"));
+    let set = |mode| std::fs::set_permissions(&file, PermissionsExt::from_mode(mode)).expect("it is its owner's");
+    for mode in [0o620, 0o602] {
+        set(mode);
+        list().ended(66).says(&["/.env is not trusted: other users can write it", "hint: ", "chmod go-w"]);
+        Ran::new(tollgate(None, &inner).output().expect("it starts")).ended(66).says(&["is not trusted"]);
+    }
+    set(0o644);
+    list().ended(0);
+    // Only root gives files away, as in the tests' own runs.
+    if chown(&file, Some(OTHER), None).is_ok() {
+        list().ended(66).says(&[&format!("/.env is not trusted: user {OTHER} owns it")]);
+        // A link of one's own leads to the same file, and another's link to any file of one's own.
+        symlink(&file, inner.join(".env")).expect("a link");
+        list().ended(66).says(&[&format!("/service/.env is not trusted: user {OTHER} owns it")]);
+        chown(&file, Some(0), None).expect("root gives it back");
+        std::os::unix::fs::lchown(inner.join(".env"), Some(OTHER), None).expect("root gives the link away");
+        list().ended(66).says(&[&format!("/service/.env is not trusted: user {OTHER} owns it")]);
+    }
+}
+
+/// A user that is neither root nor the one who runs the tests.
+#[cfg(unix)]
+const OTHER: u32 = 54321;
+
 /// The database that is asked, of which there is none.
 fn asked(environment: Option<&str>, directory: &Path, arguments: &[&str]) -> String {
     let ran = tollgate(environment, directory).args(arguments).arg("list").output().expect("it starts");
@@ -50,6 +84,11 @@ fn the_file_may_be_in_a_directory_above_and_the_nearest_one_is_read() {
     write(&middle, "DATABASE_URL=sqlite:middle.db\n");
     assert_eq!(asked(None, &inner, &[]), "middle.db");
     assert_eq!(asked(None, &database.directory, &[]), "outer.db");
+    // Its reader may not know of a file above, and knows of the one here.
+    let said = |directory: &Path| Ran::new(tollgate(None, directory).arg("list").output().expect("it starts")).err;
+    let named = format!("tollgate: DATABASE_URL is that of {}\n", middle.join(".env").display());
+    assert!(said(&inner).starts_with(&named), "{}", said(&inner));
+    assert!(!said(&middle).contains("DATABASE_URL"), "{}", said(&middle));
     // As with sqlx: the nearest file is the only one.
     write(&inner, "OTHER=1\n");
     Ran::new(tollgate(None, &inner).arg("list").output().expect("it starts")).ended(2).says(&["no database is given"]);

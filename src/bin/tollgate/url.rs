@@ -1,14 +1,19 @@
 //! Which database: what the option, the environment or a file says.
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::path::Path;
 
 use crate::exit::Refusal;
+use crate::output::plain;
+use crate::wait::complain;
 
 /// Where the buckets are.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// postgres://, mysql://, mariadb:// or sqlite:; a password is safer in the environment or a .env file
-    #[arg(long, global = true, display_order = 900, value_name = "URL", env = "DATABASE_URL", hide_env_values = true)]
+    #[arg(long, global = true, display_order = 900, value_name = "URL", env = VARIABLE, hide_env_values = true)]
     database_url: Option<OsString>,
 }
 
@@ -24,7 +29,7 @@ impl Args {
     pub(crate) fn url(&self) -> Result<Url, Refusal> {
         let given = match &self.database_url {
             Some(url) => Some(url.to_str().ok_or_else(not_utf8)?.to_owned()),
-            None => from_file()?,
+            None => from_file(complain)?,
         };
         let none = || Refusal::arguments("no database is given", EXPORT);
         // A secret that is kept in a file often has a line's end.
@@ -33,26 +38,38 @@ impl Args {
     }
 
     pub(crate) fn is_given(&self) -> bool {
-        self.database_url.is_some() || !matches!(from_file(), Ok(None))
+        self.database_url.is_some() || !matches!(from_file(|_| ()), Ok(None))
     }
 }
 
-/// Nothing else of the file is read: it is not for the commands that `tollgate run` starts.
-fn from_file() -> Result<Option<String>, Refusal> {
+/// Nothing else of the file is read: it is not for the commands that `tollgate run` starts. A file of a directory above is
+/// named, as its reader may not know of it.
+fn from_file(say: impl Fn(&str)) -> Result<Option<String>, Refusal> {
     let here = std::env::current_dir().unwrap_or_default();
     let Some(file) = here.ancestors().map(|directory| directory.join(".env")).find(|file| file.is_file()) else {
         return Ok(None);
     };
-    let name = file.display();
-    let text = std::fs::read_to_string(&file).map_err(|error| {
+    let name = file.display().to_string();
+    let name = plain(&name);
+    let unreadable = |error: io::Error| {
         Refusal::unreadable(format!("cannot read {name}: {error}"), "or export DATABASE_URL, and it is not read")
-    })?;
+    };
+    let opened = File::open(&file).map_err(unreadable)?;
+    if let Some(why) = distrust(&file, &opened).map_err(unreadable)? {
+        return Err(Refusal::unreadable(format!("{name} is not trusted: {why}"), TRUST));
+    }
+    let text = io::read_to_string(&opened).map_err(unreadable)?;
     // Editors of another system put one there.
     let text = text.trim_start_matches('\u{feff}');
     let mut unreadable = None;
     for variable in dotenvy::from_read_iter(text.as_bytes()) {
         match variable {
-            Ok((name, value)) if name == "DATABASE_URL" => return Ok(Some(value)),
+            Ok((variable, value)) if variable == VARIABLE => {
+                if file.parent() != Some(&here) {
+                    say(&format!("{VARIABLE} is that of {name}"));
+                }
+                return Ok(Some(value));
+            }
             Err(dotenvy::Error::LineParse(line, _)) => drop(unreadable.get_or_insert(line)),
             Ok(_) | Err(_) => {}
         }
@@ -64,6 +81,29 @@ fn from_file() -> Result<Option<String>, Refusal> {
     let number = text.lines().position(|line| line.contains(begin));
     let place = number.map_or_else(String::new, |number| format!("line {} of ", number + 1));
     Err(Refusal::unreadable(format!("{place}{name} cannot be read"), "put the value in single quotes: NAME='value'"))
+}
+
+/// Why the file may come from another user, if it may: its URL could send this user's password to a server of theirs.
+#[cfg(unix)]
+fn distrust(path: &Path, opened: &File) -> io::Result<Option<String>> {
+    use std::os::unix::fs::MetadataExt;
+
+    // The link itself, if it is one, and the file that it leads to.
+    for metadata in [path.symlink_metadata()?, opened.metadata()?] {
+        let owner = metadata.uid();
+        if owner != 0 && owner != nix::unistd::geteuid().as_raw() {
+            return Ok(Some(format!("user {owner} owns it")));
+        }
+        if metadata.is_file() && metadata.mode() & WRITABLE_BY_OTHERS != 0 {
+            return Ok(Some("other users can write it".to_owned()));
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(not(unix))]
+fn distrust(_: &Path, _: &File) -> io::Result<Option<String>> {
+    Ok(None)
 }
 
 fn not_utf8() -> Refusal {
@@ -131,6 +171,14 @@ pub(crate) fn may_be(text: &str) -> bool {
     let schemes = ["://", "postgres:", "postgresql:", "mysql:", "mariadb:", "sqlite:"];
     text.contains('@') || schemes.iter().any(|scheme| text.contains(scheme))
 }
+
+/// The only variable that names a database, in the environment and in a file.
+pub(crate) const VARIABLE: &str = "DATABASE_URL";
+
+#[cfg(unix)]
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+
+const TRUST: &str = "make it yours (chown) and `chmod go-w` it, or export DATABASE_URL";
 
 const FORMS: &str = "postgres://app:password@localhost/app, mysql://… or sqlite:app.db";
 
