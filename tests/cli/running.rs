@@ -19,6 +19,23 @@ fn its_exit_code_and_output_are_the_commands() {
 }
 
 #[test]
+fn command_inherits_the_url_only_if_told_to() {
+    let database = Database::migrated(Engine::Sqlite);
+    let shows = |options: &[&str], mode: &str| {
+        let shown = ["--", "sh", "-c", "echo ${DATABASE_URL-none}, ${OTHER-none}"];
+        let mut command = database.command(&[&["run", "a", "--quota", "9/h"], options, &shown].concat());
+        Ran::new(command.env("TOLLGATE_MODE", mode).env("OTHER", "1").output().expect("it starts")).ended(0).out
+    };
+    for mode in ["enforce", "off"] {
+        assert_eq!(shows(&[], mode), "none, 1\n", "{mode}");
+        assert_eq!(shows(&["--database-url", "sqlite:app.db"], mode), "none, 1\n", "{mode}");
+        assert_eq!(shows(&["--keep-database-url"], mode), "sqlite:app.db, 1\n", "{mode}");
+    }
+    let away = ["--database-url", "sqlite:none.db", "--if-unavailable", "run"];
+    assert_eq!(shows(&away, "enforce"), "none, 1\n");
+}
+
+#[test]
 fn a_key_may_begin_with_a_dash() {
     let database = Database::migrated(Engine::Sqlite);
     for key in ["-x", "--wait", "--"] {

@@ -51,6 +51,9 @@ pub(crate) struct Args {
     /// What becomes of the command if the database cannot be reached, or the connection breaks before it answers
     #[arg(long, value_enum, value_name = "WHAT", default_value = "fail")]
     if_unavailable: IfUnavailable,
+    /// Leave DATABASE_URL in the command's environment: without this, the command does not inherit it
+    #[arg(long)]
+    keep_database_url: bool,
     /// The command, after --, and its arguments
     #[arg(required = true, last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -87,7 +90,7 @@ impl Args {
                     complain("its turn had come, so that it is too late to give tokens back: they count as used");
                     Err(ended.into())
                 }
-                None => match become_command(&self.command)? {},
+                None => match become_command(&self.command, self.keep_database_url)? {},
             },
             Ok(Turn::Decided(decision)) => {
                 complain(&take::words(&take, &decision));
@@ -108,7 +111,7 @@ impl Args {
         }
         let why = plain(&exit::message(&Asks::ToRun.told(error)));
         complain(&format!("the command runs without a token: {why}"));
-        match become_command(&self.command)? {}
+        match become_command(&self.command, self.keep_database_url)? {}
     }
 }
 

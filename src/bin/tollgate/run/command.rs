@@ -9,6 +9,7 @@ use crate::exit::Refusal;
 use crate::output::plain;
 #[cfg(target_os = "linux")]
 use crate::signals;
+use crate::url;
 
 /// Refuses a program that is nowhere, while that costs no token. Whatever is in doubt is left to the system, when the time comes.
 pub(super) fn refuse_absent(program: &OsStr) -> Result<(), Refusal> {
@@ -21,34 +22,49 @@ pub(super) fn refuse_absent(program: &OsStr) -> Result<(), Refusal> {
 
 /// What could pass on a signal or an exit code less than exactly is not there any more.
 #[cfg(unix)]
-pub(super) fn become_command(command: &[OsString]) -> Result<Infallible, Refusal> {
+pub(super) fn become_command(command: &[OsString], keep_url: bool) -> Result<Infallible, Refusal> {
     use std::os::unix::process::CommandExt;
 
     #[cfg(target_os = "linux")]
     if signals::was_ignored(SIGPIPE) {
-        return Err(cannot_start(&command[0], &exec_as_is(command), USED));
+        return Err(cannot_start(&command[0], &exec_as_is(command, keep_url), USED));
     }
-    Err(cannot_start(&command[0], &Command::new(&command[0]).args(&command[1..]).exec(), USED))
+    Err(cannot_start(&command[0], &with_environment(command, keep_url).exec(), USED))
 }
 
 /// The standard library's own `exec` has no command ignore SIGPIPE.
 #[cfg(target_os = "linux")]
-fn exec_as_is(command: &[OsString]) -> io::Error {
-    use std::ffi::CString;
-    use std::os::unix::ffi::OsStrExt;
+fn exec_as_is(command: &[OsString], keep_url: bool) -> io::Error {
+    use std::ffi::{CString, NulError};
+    use std::os::unix::ffi::OsStringExt;
 
-    let words = command.iter().map(|word| CString::new(word.as_bytes())).collect::<Result<Vec<_>, _>>();
-    match words.map(|words| nix::unistd::execvp(&words[0], &words)) {
+    let words = || command.iter().cloned().map(|word| CString::new(word.into_vec())).collect::<Result<Vec<_>, _>>();
+    let variables = || {
+        let kept = std::env::vars_os().filter(|(name, _)| keep_url || name != url::VARIABLE);
+        kept.map(|(name, value)| CString::new([name.into_vec(), value.into_vec()].join(&b'='))).collect::<Result<_, _>>()
+    };
+    let exec = |words: Vec<CString>, variables: Vec<CString>| nix::unistd::execvpe(&words[0], &words, &variables);
+    match words().and_then(|words| Ok::<_, NulError>(exec(words, variables()?))) {
         Ok(Err(errno)) => errno.into(),
-        Err(zero) => zero.into(),
+        Err(nul) => nul.into(),
     }
 }
 
 #[cfg(not(unix))]
-pub(super) fn become_command(command: &[OsString]) -> Result<Infallible, Refusal> {
-    let status = Command::new(&command[0]).args(&command[1..]).status();
+pub(super) fn become_command(command: &[OsString], keep_url: bool) -> Result<Infallible, Refusal> {
+    let status = with_environment(command, keep_url).status();
     let status = status.map_err(|error| cannot_start(&command[0], &error, USED))?;
     std::process::exit(status.code().unwrap_or(1));
+}
+
+/// The database's password is for this program, and not for each that it limits.
+fn with_environment(command: &[OsString], keep_url: bool) -> Command {
+    let mut child = Command::new(&command[0]);
+    child.args(&command[1..]);
+    if !keep_url {
+        child.env_remove(url::VARIABLE);
+    }
+    child
 }
 
 fn cannot_start(program: &OsStr, error: &io::Error, token: &str) -> Refusal {
