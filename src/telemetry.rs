@@ -27,6 +27,8 @@ mod names;
 mod seldom;
 mod share;
 
+#[cfg(feature = "postgres")]
+pub(crate) use calls::ignored;
 pub(crate) use calls::swept;
 #[cfg(feature = "_sql")]
 pub(crate) use calls::{Call, less_durable, migrated, newer, observed, retried};

@@ -33,7 +33,7 @@ pub trait Dialect: Operations {
     fn begin(isolation: Isolation) -> Option<SqlStr>;
 
     #[doc(hidden)]
-    /// Parses a URL into the driver's options: one reading for the library and the CLI.
+    /// Parses a URL into the driver's options: one reading for the library and the CLI, which logs no value of it.
     fn parse_url(url: &str) -> Result<<Self::Connection as Connection>::Options, sqlx::Error>;
 
     #[doc(hidden)]

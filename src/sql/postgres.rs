@@ -12,12 +12,13 @@ use super::outcomes::AdjustedColumns;
 use super::retry::Class;
 use super::store::SqlStore;
 use crate::answer::Answer;
-use crate::{Adjustment, Counted, Quota};
+use crate::{Adjustment, Counted, Quota, telemetry};
 
 mod adjust;
 mod admin;
 mod answers;
 mod several;
+mod url;
 
 /// Buckets in PostgreSQL or YugabyteDB, at the server's clock.
 pub type PgStore = SqlStore<Postgres>;
@@ -37,9 +38,13 @@ impl Dialect for Postgres {
 
     fn parse_url(url: &str) -> Result<PgConnectOptions, sqlx::Error> {
         require_one_host(url)?;
-        let Some(address) = ipv6_address(url) else { return url.parse() };
+        let (url, unknown) = url::without_unknown(url);
+        if unknown > 0 {
+            telemetry::ignored(unknown);
+        }
+        let Some(address) = ipv6_address(&url) else { return url.parse() };
         // Not `host` on what was parsed: the password file has been looked up by then.
-        let (place, parameters) = url.split_once('?').unwrap_or((url, ""));
+        let (place, parameters) = url.split_once('?').unwrap_or((&url, ""));
         format!("{place}?hostaddr={address}&{parameters}").parse()
     }
 

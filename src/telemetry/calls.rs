@@ -17,6 +17,8 @@ pub(crate) fn swept(step: &Result<Swept, Error>) {
     }
 }
 
+#[cfg(feature = "postgres")]
+pub(crate) use sql::ignored;
 #[cfg(feature = "_sql")]
 pub(crate) use sql::{Call, less_durable, migrated, newer, observed, retried};
 
@@ -86,6 +88,17 @@ mod sql {
             engine = engine,
             settings = settings,
             "less durable than was asked for: it is the server's to choose"
+        );
+    }
+
+    /// A database's URL has parameters that its driver does not know: they may hold a password, and are not told.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn ignored(parameters: usize) {
+        event!(
+            WARN,
+            engine = "postgres",
+            parameters = parameters,
+            "unknown parameters of the database's URL are ignored"
         );
     }
 

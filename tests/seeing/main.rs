@@ -8,6 +8,7 @@ mod refunds;
 mod shadow;
 mod sources;
 mod told;
+mod urls;
 
 use std::path::PathBuf;
 use std::time::Duration;
