@@ -30,7 +30,7 @@ pub enum Durability {
 
 impl<DB: Dialect> SqlStore<DB> {
     /// Buckets behind a small pool of the store's own, for hosts that use another driver, or whose limits need not be as
-    /// durable as their data. It connects when it is first asked.
+    /// durable as their data. It connects when it is first asked. On SQLite it makes a missing file, for this user alone (0600).
     ///
     /// `MySQL` and `MariaDB` let nobody but an administrator choose how durable they are, for all
     /// (`innodb_flush_log_at_trx_commit`, `sync_binlog`): there the [`Durability`] is the server's own, and one that is less than

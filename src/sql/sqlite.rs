@@ -1,3 +1,5 @@
+use std::fs::OpenOptions;
+use std::path::Path;
 use std::sync::Arc;
 
 use sqlx::error::DatabaseError;
@@ -44,6 +46,20 @@ impl SqliteStore {
     }
 }
 
+/// Makes a missing file for this user alone, as SQLite would let others read it; its journals get the same permissions.
+/// What cannot be made is for SQLite to report.
+fn create_private(url: &str, file: &Path) {
+    let (_, query) = url.split_once('?').unwrap_or((url, ""));
+    let makes_none = query.split('&').any(|parameter| ["mode=memory", "mode=ro"].contains(&parameter));
+    if makes_none || file.as_os_str().is_empty() || file.to_string_lossy().starts_with("file:sqlx-in-memory-") {
+        return;
+    }
+    let mut options = OpenOptions::new();
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let _ = options.write(true).create_new(true).open(file);
+}
+
 impl Dialect for Sqlite {
     const ONE_STATEMENT: bool = false;
     const HAS_SERVER: bool = false;
@@ -78,6 +94,7 @@ impl Dialect for Sqlite {
             Durability::Synchronous => SqliteSynchronous::Full,
         };
         let options = Self::parse_url(url)?.create_if_missing(true);
+        create_private(url, options.get_filename());
         Ok(options.journal_mode(SqliteJournalMode::Wal).synchronous(synchronous))
     }
 

@@ -16,6 +16,44 @@ fn a_dry_run_lists_what_migrate_then_does_once() {
     }
 }
 
+#[cfg(unix)]
+#[tokio::test]
+async fn sqlite_files_are_made_for_their_owner_alone() {
+    use std::os::unix::fs::PermissionsExt;
+
+    use tollgate::{Durability, SqliteStore};
+
+    let database = Database::migrated(Engine::Sqlite);
+    let [migrated, connected] = ["app.db", "other.db"].map(|name| database.directory.join(name));
+    // While they are open, their journals are there.
+    let mut stores = Vec::new();
+    for file in [&migrated, &connected] {
+        let store =
+            SqliteStore::connect(&format!("sqlite:{}", file.display()), Durability::Synchronous).expect("a URL");
+        tollgate::migrate(store.pool()).await.expect("tables");
+        stores.push(store);
+    }
+    let mode = |path: std::path::PathBuf| std::fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
+    for file in [&migrated, &connected] {
+        for end in ["", "-wal", "-shm"] {
+            let path = format!("{}{end}", file.display());
+            assert_eq!(mode(path.clone().into()), 0o600, "{path}");
+        }
+    }
+    // None is made where SQLite would make none.
+    for parameter in ["memory", "ro"] {
+        let file = database.directory.join(parameter);
+        let url = format!("sqlite:{}?mode={parameter}", file.display());
+        SqliteStore::connect(&url, Durability::Synchronous).expect("a URL");
+        assert!(!file.exists(), "{url}");
+    }
+    SqliteStore::connect("sqlite::memory:", Durability::Synchronous).expect("a URL");
+    // The permissions of a file that is there are somebody's choice.
+    std::fs::set_permissions(&migrated, PermissionsExt::from_mode(0o640)).expect("it is its owner's");
+    database.run(&["migrate"]).ended(0);
+    assert_eq!(mode(migrated), 0o640);
+}
+
 #[test]
 fn what_a_newer_program_has_migrated_is_told_and_serves() {
     let database = Database::migrated(Engine::Postgres);

@@ -8,10 +8,10 @@ use std::time::Duration;
 use sqlx::mysql::MySqlConnectOptions;
 use sqlx::pool::PoolOptions;
 use sqlx::postgres::PgConnectOptions;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
+use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection, MySql, Pool, Postgres, Sqlite};
 use tokio::time::{sleep, timeout};
-use tollgate::{Dialect as _, Migrate, SqlStore};
+use tollgate::{Dialect as _, Durability, Migrate, SqlStore};
 
 use crate::doctor::Examine;
 use crate::exit::Refusal;
@@ -95,7 +95,7 @@ impl Engine for Sqlite {
         }
         directory_exists(file)?;
         let options = match missing {
-            Missing::Make => options.create_if_missing(true).journal_mode(SqliteJournalMode::Wal),
+            Missing::Make => Self::connect_options(url, Durability::Synchronous)?,
             Missing::Imagine | Missing::Refuse => SqliteConnectOptions::new(),
         };
         Ok((options, address))
