@@ -21,3 +21,19 @@ cached() ( # NAME BUILDER ARG...
         die "user $service_user cannot read $directory; set XDG_CACHE_HOME to a directory that it can"
     printf '%s\n' "$directory"
 )
+
+# What packages/ pins, by version and hash. A cached directory has this in its name, so that another pin is another download.
+pins() { sha256sum <"$repo/scripts/packages/$1" | cut -c1-12; } # FILE
+
+# Only what packages/FILE names, and only with a hash that it lists.
+pip_packages() { # DIR FILE
+    retry quietly python3 -m pip install --quiet --require-hashes --no-deps --only-binary :all: --target "$1" \
+        --requirement "$repo/scripts/packages/$2"
+}
+
+# Likewise of packages/npm, without scripts of theirs. NPM... is how npm is called.
+npm_packages() { # DIR NPM...
+    cp "$repo"/scripts/packages/npm/package*.json "$1"
+    retry quietly "${@:2}" ci --loglevel=error --ignore-scripts --no-audit --no-fund --cache "$1/.npm" --prefix "$1"
+    rm -rf "$1/.npm"
+}

@@ -19,6 +19,13 @@ debian_mirror() {
     printf '%s\n' "$mirror"
 }
 
+# apt checks the suite's signature, the package lists by the hashes that are signed, and each package by the hash in its list.
+# Options of the command line come after the machine's settings, so that none of those leaves a check out.
+verified_apt() {
+    quietly apt-get -o APT::Get::AllowUnauthenticated=false -o Acquire::AllowInsecureRepositories=false \
+        -o Acquire::AllowWeakRepositories=false -o Acquire::AllowDowngradeToInsecureRepositories=false "$@"
+}
+
 # Unpacks the packages and all they depend on into DIR. apt gets a state of its own in which nothing is
 # installed: the result does not depend on this machine, and the machine's package lists stay as they are.
 unpack_debs() { # DIR SUITE PACKAGE...
@@ -47,10 +54,10 @@ APT::Update::Error-Mode "any";
 Acquire::Languages "none";
 END
     local -x APT_CONFIG=$apt/apt.conf
-    retry quietly apt-get update
+    retry verified_apt update
     packages=$(apt-get install --simulate "$@" | awk '/^Inst /{print $2}' | grep -Ev "$unneeded_packages")
     # shellcheck disable=SC2086 # one word for each package
-    (cd "$apt/debs" && retry quietly apt-get download $packages)
+    (cd "$apt/debs" && retry verified_apt download $packages)
     for deb in "$apt"/debs/*.deb; do
         dpkg-deb --extract "$deb" "$dir"
         printf '%s\n' "${deb##*/}" >>"$dir/packages.txt"

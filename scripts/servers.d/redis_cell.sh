@@ -5,7 +5,7 @@
 
 cell_version=0.2.2
 
-# It is published as a library only, so its source is fetched as somebody's dependency, and built by itself.
+# It is published as a library only, so it is built as the dependency of an empty package, at versions that are pinned.
 build_cell() { # DIR
     local project=$1/project
     have cargo || die "building redis-cell needs cargo"
@@ -14,9 +14,9 @@ build_cell() { # DIR
     : >"$project/src/lib.rs"
     printf '[package]\nname = "fetch"\nversion = "0.0.0"\nedition = "2021"\n[dependencies]\nredis-cell = "=%s"\n' \
         "$cell_version" >"$project/Cargo.toml"
-    retry quietly cargo vendor --quiet --manifest-path "$project/Cargo.toml" "$project/vendor"
-    quietly cargo build --quiet --release --target-dir "$project/target" \
-        --manifest-path "$project/vendor/redis-cell/Cargo.toml"
+    cp "$repo/scripts/packages/redis-cell/Cargo.lock" "$project"
+    retry quietly cargo build --locked --quiet --release --package redis-cell --target-dir "$project/target" \
+        --manifest-path "$project/Cargo.toml"
     mv "$project/target/release/libredis_cell.so" "$1/"
     rm -rf "$project"
 }
