@@ -2,7 +2,7 @@
 //! and write, under a lock of theirs.
 
 use crate::answer::{Answer, Word};
-use crate::bucket::{Bucket, Hold, MOST_TOKENS, NEVER_NS, Receipt, Request, Terms};
+use crate::bucket::{Bucket, Hold, LONGEST_WAIT_NS, MOST_TOKENS, NEVER_NS, Receipt, Request, Terms};
 use crate::receipt::AdjustmentKind;
 use crate::{Adjusted, Decision, Key, Mode, Quota, Rule};
 
@@ -360,7 +360,7 @@ pub(crate) fn adjust<A: Account>(
         }
         (Some(held), _) => held,
         (None, AdjustmentKind::Settle(_)) => return (Ok(Adjusted::Late), None),
-        (None, _) => Held { receipt, state: State::Open, expires_at: receipt.acts_at.max(now + DAY_NS) },
+        (None, _) => Held { receipt, state: State::Open, expires_at: remembered_until(receipt, now) },
     };
     let Some(account) = account else {
         return (Err(Word::Unknown), None);
@@ -379,9 +379,14 @@ pub(crate) fn adjust<A: Account>(
         _ if given_back < 0 => account.charge(now, -given_back),
         _ => account.refund(&receipt, given_back),
     }
-    // As long as it could be asked for again.
-    let expires_at = held.expires_at.max(held.receipt.acts_at).max(now + DAY_NS);
+    let expires_at = held.expires_at.max(remembered_until(held.receipt, now));
     (Ok(Adjusted::Done(given_back)), Some(Held { state, expires_at, ..held }))
+}
+
+/// How long an adjustment is remembered: as long as it could be asked for again, and no longer than the longest wait, whatever a
+/// receipt of the caller's says.
+fn remembered_until(receipt: Receipt, now: i64) -> i64 {
+    receipt.acts_at.max(now + DAY_NS).min(now + LONGEST_WAIT_NS)
 }
 
 const DAY_NS: i64 = 86_400_000_000_000;

@@ -133,7 +133,7 @@ impl Take {
     }
 
     /// Gives the request an id, which is remembered for `hold`: repeated with it, because nobody knows what became of
-    /// the first, it takes nothing more. It can also be settled until then.
+    /// the first, it takes nothing more. It can also be settled until then. No id is remembered for longer than 366 days.
     ///
     /// A grant writes one row more for each bucket; a denial is not remembered. Who waits with an id and gives up, by a deadline
     /// or by dropping the future, has not given its tokens back: whoever repeats the request goes on with its turn.

@@ -41,7 +41,8 @@ adjust: begin
       leave adjust;
     end if;
   else
-    call token_claim_v1(p_receipt, v_id, p_cost, p_granted, p_acts_at, greatest(p_acts_at, v_now + 86400000000000), 0,
+    call token_claim_v1(p_receipt, v_id, p_cost, p_granted, p_acts_at,
+                        least(greatest(p_acts_at, v_now + 86400000000000), v_now + 31622400000000000), 0,
                         v_state, v_known_cost, v_known_granted, v_known_acts_at, v_expires_at);
     -- What was remembered counts, whatever the caller says.
     set v_new = v_state is null, p_granted = v_known_granted, p_acts_at = v_known_acts_at;
@@ -94,6 +95,6 @@ adjust: begin
    where id = v_id;
   update token_receipts
      set state = case p_kind when 'cancel' then 'cancelled' when 'refund' then 'refunded' else 'settled' end,
-         expires_at = greatest(expires_at, acts_at, v_now + 86400000000000)
+         expires_at = greatest(expires_at, least(greatest(acts_at, v_now + 86400000000000), v_now + 31622400000000000))
    where id = v_receipt and bucket = v_id;
 end adjust

@@ -49,9 +49,12 @@ adjust: begin
 
   set v_state = case p_kind when 'cancel' then 'cancelled' when 'refund' then 'refunded' else 'settled' end;
   insert into token_receipts (id, bucket, cost, granted, acts_at, state, expires_at)
-  values (v_receipt, concat(x'01', v_id), p_cost, 0, p_acts_at, v_state, greatest(p_acts_at, v_now + 86400000000000))
+  values (v_receipt, concat(x'01', v_id), p_cost, 0, p_acts_at, v_state,
+          least(greatest(p_acts_at, v_now + 86400000000000), v_now + 31622400000000000))
   on duplicate key update
-    state = v_state, expires_at = greatest(token_receipts.expires_at, v_acts_at, v_now + 86400000000000);
+    state = v_state,
+    expires_at = greatest(token_receipts.expires_at,
+                          least(greatest(v_acts_at, v_now + 86400000000000), v_now + 31622400000000000));
   set o_given_back = case p_kind
     when 'cancel' then p_cost when 'refund' then least(p_tokens, p_cost) else p_cost - least(p_tokens, 1000000000000) end;
   if o_given_back < 0 then

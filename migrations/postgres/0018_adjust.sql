@@ -11,6 +11,8 @@
 --            given_back  tokens; negative: so many more were paid
 -- Errors:    22023 arguments out of range
 -- Locks:     the bucket's row, then the receipt.
+--
+-- What was adjusted is remembered for a day, and until p_acts_at, but for 366 days at most.
 create function tollgate.adjust_v1(
   p_kind text, p_receipt uuid, p_id text, p_cost bigint, p_granted bigint, p_acts_at bigint, p_tokens bigint,
   out outcome text, out given_back bigint)
@@ -60,7 +62,7 @@ begin
   insert into tollgate.token_receipts as t (id, bucket, cost, granted, acts_at, state, expires_at)
   values (p_receipt, p_id, p_cost, p_granted, p_acts_at,
           case p_kind when 'cancel' then 'cancelled' when 'refund' then 'refunded' else 'settled' end,
-          greatest(p_acts_at, v_now + c_day))
+          least(greatest(p_acts_at, v_now + c_day), v_now + c_year))
   on conflict (id, bucket) do update
      set state = excluded.state, expires_at = greatest(t.expires_at, excluded.expires_at);
   v_clock := tollgate.bucket_clock_v1(b, v_now);

@@ -16,6 +16,7 @@ declare
   v_known boolean;
   v_now   bigint;
   v_place int;
+  c_year  constant bigint := 31622400000000000;
   c_day   constant bigint := 86400000000000;
   c_bucket constant text := chr(1) || p_id;  -- see take_window_v1
 begin
@@ -49,7 +50,7 @@ begin
   insert into tollgate.token_receipts as t (id, bucket, cost, granted, acts_at, state, expires_at)
   values (p_receipt, c_bucket, p_cost, 0, p_acts_at,
           case p_kind when 'cancel' then 'cancelled' when 'refund' then 'refunded' else 'settled' end,
-          greatest(p_acts_at, v_now + c_day))
+          least(greatest(p_acts_at, v_now + c_day), v_now + c_year))
   on conflict (id, bucket) do update
      set state = excluded.state, expires_at = greatest(t.expires_at, excluded.expires_at);
   outcome := 'done';

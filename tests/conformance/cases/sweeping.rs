@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use chrono::{TimeDelta, Utc};
-use tollgate::{Adjusted, Admin, Filter, Key, Limiter, Mode, Override, Rule, Store, Take, Window};
+use tollgate::{Adjusted, Admin, Filter, Key, Limiter, Mode, Override, Receipt, Rule, Store, Take, Window};
 use uuid::Uuid;
 
 use crate::engines::Kind;
@@ -29,6 +29,7 @@ pub fn cases() -> Vec<Case> {
         a_sweep_deletes_denials_of_more_than_two_days_ago,
         a_cancelled_turn_is_remembered_until_it_would_have_come,
         what_can_be_settled_is_there_until_it_is,
+        forged_receipt_is_forgotten_within_a_year,
     )
     .into();
     cases.extend(list!(
@@ -185,6 +186,32 @@ async fn a_sweep_begins_only_where_one_ended(rig: Rig) -> anyhow::Result<()> {
         let error = scratch.rig.pool.run(sweep.replace('@', nowhere)).await.expect_err(nowhere);
         ensure!(error.to_string().contains("what the step before answered as next"), "{nowhere}: {error}");
     }
+    Ok(())
+}
+
+/// What a caller gives back it may describe as it likes.
+async fn forged_receipt_is_forgotten_within_a_year(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let (rig, key) = (&scratch.rig, rig.key());
+    let hour = Duration::from_hours(1);
+    ensure!(rig.decide(under(&key, "10/h")?).await?.is_granted());
+    ensure!(rig.decide(Take::from(key.clone()).rule(Window::new(9, hour, hour)?.into())).await?.is_granted());
+    let in_2262 = Receipt::new(Uuid::new_v4(), key.clone(), 1).in_window(Duration::MAX);
+    assert_eq!(rig.store().adjust(&[in_2262.refund(0)]).await?, [Ok(Adjusted::Done(0))]);
+    let (id, end) = (rig.literal(&key), i64::MAX);
+    match rig.engine.kind {
+        Kind::Postgres => {
+            let refund = format!("select tollgate.adjust_v1('refund', gen_random_uuid(), {id}, 1, 0, {end}, 0)");
+            rig.pool.run(refund).await?;
+        }
+        Kind::MySql => {
+            rig.pool.run(format!("call token_adjust_v1('refund', uuid(), {id}, 1, 0, {end}, 0, false)")).await?
+        }
+        Kind::Sqlite => {}
+    }
+    let in_a_year = rig.now().await? + 367 * 86_400_000 * MS;
+    assert_eq!(rows(rig, &format!("token_receipts where expires_at > {in_a_year}")).await?, 0);
+    ensure!(rows(rig, "token_receipts").await? > 0);
     Ok(())
 }
 
