@@ -23,13 +23,11 @@ pub use level::BucketLevel;
 pub(crate) use level::{level_of_itself, level_under, window_level_under};
 pub use overrides::Override;
 pub use plan::Plan;
-pub use swept::{SweepCursor, Swept};
+pub use swept::Swept;
 pub use switch::Switch;
 
 pub(crate) use chosen::{Chosen, limited, reason, until};
 pub(crate) use explain::explain;
-#[cfg(feature = "sqlite")]
-pub(crate) use swept::BUCKETS;
 
 /// What an operator does with the buckets of a store: look at them, change what rules them, clear away.
 ///

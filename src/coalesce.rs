@@ -5,8 +5,8 @@ use foldhash::fast::RandomState;
 use tokio_util::task::TaskTracker;
 
 use crate::{
-    Adjusted, Adjustment, BucketLevel, Capabilities, Error, HoldBack, Key, Outcome, Rule, Store, SweepCursor, Swept,
-    Take, TakeError, Window, WindowLevel,
+    Adjusted, Adjustment, BucketLevel, Capabilities, Error, HoldBack, Key, Outcome, Rule, Store, Swept, Take,
+    TakeError, Window, WindowLevel,
 };
 
 mod adjusting;
@@ -155,8 +155,8 @@ impl<S: Store> Store for Coalesce<S> {
         self.pass_on(self.store.window_level(key, window)).await
     }
 
-    async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {
-        self.pass_on(self.store.sweep(after, limit)).await
+    async fn sweep(&self, limit: u32) -> Result<Swept, Error> {
+        self.pass_on(self.store.sweep(limit)).await
     }
 
     async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {

@@ -1,8 +1,8 @@
 use smallvec::SmallVec;
 
 use crate::{
-    Adjusted, Adjustment, BucketLevel, Capabilities, Decision, Error, HoldBack, Key, Outcome, Rule, Store, SweepCursor,
-    Swept, Take, TakeError, Window, WindowLevel,
+    Adjusted, Adjustment, BucketLevel, Capabilities, Decision, Error, HoldBack, Key, Outcome, Rule, Store, Swept, Take,
+    TakeError, Window, WindowLevel,
 };
 
 mod denial;
@@ -173,8 +173,8 @@ impl<S: Store> Store for DenyCache<S> {
         self.store.window_level(key, window).await
     }
 
-    async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {
-        self.store.sweep(after, limit).await
+    async fn sweep(&self, limit: u32) -> Result<Swept, Error> {
+        self.store.sweep(limit).await
     }
 
     async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {

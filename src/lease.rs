@@ -4,8 +4,8 @@ use tokio::runtime::Handle;
 
 use crate::take::IfLocked;
 use crate::{
-    Adjusted, Adjustment, BucketLevel, Capabilities, Clock, Error, HoldBack, Key, Outcome, Rule, Store, SweepCursor,
-    Swept, Take, TakeError, Window, WindowLevel,
+    Adjusted, Adjustment, BucketLevel, Capabilities, Clock, Error, HoldBack, Key, Outcome, Rule, Store, Swept, Take,
+    TakeError, Window, WindowLevel,
 };
 
 mod books;
@@ -212,8 +212,8 @@ impl<S: Store, C: Clock> Store for Lease<S, C> {
         self.lender.store.window_level(key, window).await
     }
 
-    async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {
-        self.lender.store.sweep(after, limit).await
+    async fn sweep(&self, limit: u32) -> Result<Swept, Error> {
+        self.lender.store.sweep(limit).await
     }
 
     async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {

@@ -1,5 +1,6 @@
 use std::hash::BuildHasher;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use parking_lot::Mutex;
 
@@ -17,7 +18,7 @@ use crate::receipt::AdjustmentKind;
 use crate::take::IdOf;
 use crate::{
     Adjusted, Adjustment, BucketLevel, Capabilities, Clock, Decision, Error, HoldBack, Key, Limit, Mode, Outcome,
-    ProcessClock, Rule, Store, SweepCursor, Swept, Take, TakeError, Window, WindowLevel,
+    ProcessClock, Rule, Store, Swept, Take, TakeError, Window, WindowLevel,
 };
 
 mod admin;
@@ -58,6 +59,8 @@ pub struct MemoryStore<C = ProcessClock> {
     hasher: RandomState,
     rules: RuleBook,
     stats: Mutex<Stats>,
+    /// The shard that the next step of a sweep begins with.
+    sweeps_from: AtomicUsize,
     clock: C,
 }
 
@@ -81,7 +84,14 @@ impl<C: Clock> MemoryStore<C> {
         let hasher = RandomState::default();
         let (keys, room) = (MOST_KEYS / SHARDS, Room::new(MOST_KEYS / SHARDS, SHARDS));
         let shards = (0..SHARDS).map(|_| Mutex::new(Shard::new(keys, hasher.clone(), Arc::clone(&room)))).collect();
-        Self { shards, hasher, rules: RuleBook::default(), stats: Mutex::default(), clock }
+        Self {
+            shards,
+            hasher,
+            rules: RuleBook::default(),
+            stats: Mutex::default(),
+            sweeps_from: AtomicUsize::new(0),
+            clock,
+        }
     }
 
     /// How many keys it holds at most, and of how many requests it remembers the ids; each rounded up to a multiple of the
@@ -305,8 +315,8 @@ impl<C: Clock> Store for MemoryStore<C> {
     }
 
     /// A step sweeps whole shards: at least a 64th of the keys.
-    async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {
-        Ok(self.sweep_step(after, limit))
+    async fn sweep(&self, limit: u32) -> Result<Swept, Error> {
+        Ok(self.sweep_step(limit))
     }
 
     async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {

@@ -1,6 +1,6 @@
 use crate::{
-    Adjusted, Adjustment, AdminError, BucketLevel, Decision, Error, HoldBack, HoldBackError, Key, Rule, SweepCursor,
-    Swept, Take, TakeError, Window, WindowLevel,
+    Adjusted, Adjustment, AdminError, BucketLevel, Decision, Error, HoldBack, HoldBackError, Key, Rule, Swept, Take,
+    TakeError, Window, WindowLevel,
 };
 
 mod any;
@@ -115,9 +115,12 @@ pub trait Store: Send + Sync + 'static {
         async { Err(AdminError::Unsupported.into()) }
     }
 
-    /// Clears away what says nothing any more, in one bounded step that looks at about `limit` rows: buckets that are full
+    /// Deletes expired rows in one bounded step that looks at about `limit` rows: buckets that are full
     /// and were not provisioned, windows in which nothing counts, receipts and overrides that have expired, counts of
-    /// denials of two days ago. It begins where the step before ended, or with the first row.
+    /// denials of two days ago.
+    ///
+    /// The store remembers where a step ended, for all processes that use it: the next step goes on there. On a server a
+    /// step looks at 1000 rows at most.
     ///
     /// No request that says its terms notices: a bucket that is made again is full as well. A store that keeps nothing of
     /// its own has nothing to do.
@@ -125,8 +128,8 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     ///
     /// If the store cannot be reached, or the role may not sweep.
-    fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> impl Future<Output = Result<Swept, Error>> + Send {
-        let _ = (after, limit);
+    fn sweep(&self, limit: u32) -> impl Future<Output = Result<Swept, Error>> + Send {
+        let _ = limit;
         async { Ok(Swept::default()) }
     }
 
@@ -176,8 +179,8 @@ impl<S: Store> Store for std::sync::Arc<S> {
         (**self).window_level(key, window).await
     }
 
-    async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {
-        (**self).sweep(after, limit).await
+    async fn sweep(&self, limit: u32) -> Result<Swept, Error> {
+        (**self).sweep(limit).await
     }
 
     async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {

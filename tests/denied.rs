@@ -86,9 +86,9 @@ async fn a_sweep_forgets_denials_of_two_days_ago_though_nobody_is_denied_any_mor
     let store = MemoryStore::with_clock(clock.clone());
     store.count_denials(&[(Key::try_from("a")?, 1), (Key::try_from("b")?, 2)]).await?;
     clock.advance(47 * HOUR);
-    assert_eq!(store.sweep(None, 100).await?.deleted, 0);
+    assert_eq!(store.sweep(100).await?.deleted, 0);
     clock.advance(2 * HOUR);
-    assert_eq!(store.sweep(None, 100).await?.deleted, 2);
-    assert_eq!(store.sweep(None, 100).await?.deleted, 0);
+    assert_eq!(store.sweep(100).await?.deleted, 2);
+    assert_eq!(store.sweep(100).await?.deleted, 0);
     Ok(())
 }

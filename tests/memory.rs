@@ -17,7 +17,7 @@ use scenarios::World;
 use scenarios::memory::Memory;
 use tollgate::{
     Adjusted, Adjustment, Admin, Clock, Error, Filter, Key, Limiter, ManualClock, MemoryStore, Mode, Origin, Outcome,
-    Override, ProcessClock, Quota, Receipt, Rule, Store, SweepCursor, Swept, SystemClock, Take, TakeError,
+    Override, ProcessClock, Quota, Receipt, Rule, Store, Swept, SystemClock, Take, TakeError,
 };
 use uuid::Uuid;
 
@@ -218,12 +218,11 @@ async fn a_sweep_deletes_what_says_nothing_any_more_step_by_step() -> anyhow::Re
     memory.store().set_override(&provisioned, over).await?;
     memory.at_ms(1).await?;
 
-    let (mut after, mut deleted, mut steps) = (None, 0, 0);
+    let (mut deleted, mut steps) = (0, 0);
     loop {
-        let swept = memory.store().sweep(after.as_ref(), 1000).await?;
+        let swept = memory.store().sweep(1000).await?;
         (deleted, steps) = (deleted + swept.deleted, steps + 1);
-        after = swept.next;
-        if after.is_none() {
+        if swept.finished {
             break;
         }
     }
@@ -247,13 +246,13 @@ async fn what_can_be_settled_is_there_until_it_is() -> anyhow::Result<()> {
     let of_window = limiter.reserve_all(&of_window).await?;
     let without_id = limiter.reserve_all(&limiter.request("c")?.cost(5)).await?;
     memory.at_ms(10_000).await?;
-    assert_eq!(memory.store().sweep(None, 1000).await?.deleted, 1, "all are full, and two can be settled");
+    assert_eq!(memory.store().sweep(1000).await?.deleted, 1, "all are full, and two can be settled");
     assert_eq!(of_bucket.settle(150).await?, Adjusted::Done(-50));
     assert_eq!(of_window.settle(3).await?, Adjusted::Done(-2));
     assert_eq!(limiter.peek("a").await?.available, 950);
     assert_eq!(without_id.refund(2).await?, 0, "what was swept was full");
     memory.at_ms(20_000).await?;
-    assert_eq!(memory.store().sweep(None, 1000).await?.deleted, 2, "what was settled stays settled");
+    assert_eq!(memory.store().sweep(1000).await?.deleted, 2, "what was settled stays settled");
     Ok(())
 }
 
@@ -290,7 +289,7 @@ async fn sweeps_that_find_little_take_a_fiftieth_of_the_time_however_many_reques
             self.0.adjust(adjustments).await
         }
 
-        async fn sweep(&self, _: Option<&SweepCursor>, _: u32) -> Result<Swept, Error> {
+        async fn sweep(&self, _: u32) -> Result<Swept, Error> {
             self.2.fetch_add(1, Ordering::SeqCst);
             tokio::time::sleep(Duration::from_millis(10)).await;
             let mut swept = Swept::default();
@@ -328,7 +327,7 @@ impl Store for Forbidden {
         self.0.adjust(adjustments).await
     }
 
-    async fn sweep(&self, _: Option<&SweepCursor>, _: u32) -> Result<Swept, Error> {
+    async fn sweep(&self, _: u32) -> Result<Swept, Error> {
         tokio::time::sleep(self.1).await;
         self.2.fetch_add(1, Ordering::SeqCst);
         Err(Error::other(std::io::Error::other("not granted")))

@@ -110,12 +110,11 @@ async fn come(store: &impl Store, mut all: Rng, keys: u64) -> anyhow::Result<()>
 }
 
 async fn sweep(store: &impl Store, step: u32) -> anyhow::Result<u64> {
-    let (mut deleted, mut after) = (0, None);
+    let mut deleted = 0;
     loop {
-        let swept = store.sweep(after.as_ref(), step).await?;
+        let swept = store.sweep(step).await?;
         deleted += swept.deleted;
-        after = swept.next;
-        if after.is_none() {
+        if swept.finished {
             return Ok(deleted);
         }
     }

@@ -40,7 +40,7 @@ grant execute on function
   tollgate.adjust_window_v1(text, uuid, text, bigint, bigint, bigint),
   tollgate.hold_back_v1(text, bigint, bigint, bigint, numeric, text, text),
   tollgate.hold_back(text, double precision, double precision, double precision, text),
-  tollgate.sweep_v1(text, bigint),
+  tollgate.sweep_v1(bigint),
   tollgate.count_denials_v1(text[], bigint[]),
   tollgate.request_token(text),
   tollgate.request_tokens(text, double precision, double precision, double precision, text, uuid),

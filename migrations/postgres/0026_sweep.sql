@@ -1,17 +1,26 @@
--- sweep_v1: one bounded step of clearing away what carries no information any more: buckets that were not provisioned
--- and are full, windows in which nothing counts, but of neither those of requests that can be settled still; receipts and
--- overrides that have expired, denials of two days ago.
+-- How far the sweep has come, for all who sweep. Always one row.
+create table tollgate.token_sweep_position (
+  swept_to text collate "C",  -- a table, and behind which of its rows the next step begins; null: it begins anew
+  one      boolean primary key default true check (one)
+);
+
+insert into tollgate.token_sweep_position default values;
+
+revoke all on tollgate.token_sweep_position from public;
+
+-- sweep_step_v1: one bounded step of deleting expired rows: buckets that were not provisioned and are full, windows in
+-- which nothing counts, but of neither those of requests that can be settled still; receipts and overrides that have
+-- expired, denials of two days ago.
 --
 -- Arguments: p_after  where the last step ended; null: begin
---            p_limit  how many rows to look at, of all tables together: 1 to 10000
+--            p_limit  how many rows to look at, of all tables together: 1 to 1000
 -- Result:    deleted  rows
 --            next     where the next step begins: a table, and behind which of its rows; null: this one came to the end
--- Errors:    22023 p_after is nothing that a step answered
--- Locks:     rows that nobody else has locked; what is locked is left for another time.
+-- Locks:     the rows that it deletes, but for those that another session has locked.
 --
--- Each table is walked by its primary key, as an index on when a row says nothing any more would be written by each
--- decision. Receipts are looked up for each row, and by their index: joined, or of few buckets, all of them might be read.
-create function tollgate.sweep_v1(p_after text, p_limit bigint, out deleted bigint, out next text)
+-- Each table is walked by its primary key, as an index on when a row expires would be written by each decision. Receipts
+-- are looked up for each row, and by their index: joined, or of few buckets, all of them might be read.
+create function tollgate.sweep_step_v1(p_after text, p_limit bigint, out deleted bigint, out next text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
@@ -20,19 +29,13 @@ declare
   v_now     constant bigint := tollgate.token_clock_v1();
   v_table   text collate "C" := coalesce(split_part(p_after, '/', 1), 'buckets');
   v_after   text collate "C" := coalesce(substr(p_after, length(v_table) + 2), '');
-  v_left    bigint := least(greatest(coalesce(p_limit, 1000), 1), 10000);
+  v_left    bigint := least(greatest(coalesce(p_limit, 1000), 1), 1000);
   v_last    text collate "C";
   v_receipt uuid := '00000000-0000-0000-0000-000000000000';
   v_to      uuid;
   v_count   bigint;
 begin
   deleted := 0;
-  if v_table not in ('buckets', 'windows', 'receipts', 'overrides', 'denials') or strpos(p_after, '/') = 0
-     or v_table = 'receipts' and v_after !~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}.' then
-    raise exception 'tollgate: a sweep cannot begin behind %: give null, or what the step before answered as next',
-      quote_literal(left(p_after, 300)) using errcode = 'invalid_parameter_value';
-  end if;
-
   if v_table = 'buckets' then
     select count(*), max(s.id) into v_count, v_last
       from (select b.id from tollgate.token_buckets b where b.id > v_after order by b.id limit v_left) s;
@@ -132,10 +135,51 @@ begin
 end
 $$;
 
-revoke all on function tollgate.sweep_v1(text, bigint) from public;
+revoke all on function tollgate.sweep_step_v1(text, bigint) from public;
 
--- sweep: all steps, for your scheduler: select tollgate.sweep(). Rows deleted. To keep its transaction short, call
--- sweep_v1 step by step instead.
+-- sweep_v1: one bounded step of sweeping, from where the last one ended.
+--
+-- Arguments: p_limit   how many rows to look at, of all tables together: 1 to 1000
+-- Result:    deleted   rows
+--            finished  whether this step came to the end, so that the next one begins anew. Also true if another session
+--                      is sweeping: then this one did nothing
+-- Errors:    25001 the transaction has written something: a step has a transaction of its own
+-- Locks:     the position, then sweep_step_v1's rows; it waits for none of them.
+--
+-- The position names keys, so it never leaves the server. A transaction makes one step at most: one that stays open holds
+-- no more rows than that.
+create function tollgate.sweep_v1(p_limit bigint, out deleted bigint, out finished boolean)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_from text collate "C";
+  v_to   text collate "C";
+begin
+  if pg_current_xact_id_if_assigned() is not null then
+    raise exception 'tollgate: sweeping needs a transaction of its own: commit first'
+      using errcode = 'active_sql_transaction';
+  end if;
+  deleted := 0;
+  finished := true;
+  select p.swept_to into v_from from tollgate.token_sweep_position p for update skip locked;
+  if not found then
+    -- Locked, or deleted by hand.
+    if exists (select from tollgate.token_sweep_position) then
+      return;
+    end if;
+    insert into tollgate.token_sweep_position default values;
+  end if;
+  select s.deleted, s.next into deleted, v_to from tollgate.sweep_step_v1(v_from, p_limit) s;
+  finished := v_to is null;
+  update tollgate.token_sweep_position set swept_to = v_to where swept_to is distinct from v_to;
+end
+$$;
+
+revoke all on function tollgate.sweep_v1(bigint) from public;
+
+-- sweep: all steps, from the beginning to the end, for your scheduler: select tollgate.sweep(). Result: rows deleted. To
+-- keep transactions short, call sweep_v1 step by step instead.
 create function tollgate.sweep() returns bigint
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -146,7 +190,7 @@ declare
   v_total bigint := 0;
 begin
   loop
-    select s.* into v_step from tollgate.sweep_v1(v_after, 1000) s;
+    select s.* into v_step from tollgate.sweep_step_v1(v_after, 1000) s;
     v_total := v_total + v_step.deleted;
     v_after := v_step.next;
     exit when v_after is null;

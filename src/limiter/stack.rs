@@ -6,7 +6,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::{
     Adjusted, Adjustment, BucketLevel, Capabilities, Coalesce, DenyCache, Error, HoldBack, Key, Lease, LeaseOptions,
-    Outcome, Rule, Store, SweepCursor, Swept, Take, TakeError, Window, WindowLevel,
+    Outcome, Rule, Store, Swept, Take, TakeError, Window, WindowLevel,
 };
 
 /// A limiter's store, with what it asks it through.
@@ -133,8 +133,8 @@ impl<S: Store> Store for Stack<S> {
         self.asked.window_level(key, window).await
     }
 
-    async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {
-        self.store.sweep(after, limit).await
+    async fn sweep(&self, limit: u32) -> Result<Swept, Error> {
+        self.store.sweep(limit).await
     }
 
     async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {

@@ -7,9 +7,9 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::stack::Stack;
-use crate::{Store, SweepCursor, Swept, telemetry};
+use crate::{Store, Swept, telemetry};
 
-/// Clears away in the background while requests come, a bounded run of steps at a time, and remembers where it stopped.
+/// Sweeps in the background while requests come, a bounded run of steps at a time.
 #[derive(Debug)]
 pub(super) struct Sweeper {
     requests: AtomicU64,
@@ -24,7 +24,6 @@ pub(super) struct Sweeper {
 struct Progress {
     /// Whether a run is under way.
     busy: bool,
-    after: Option<SweepCursor>,
     rests_until: Option<Instant>,
 }
 
@@ -66,7 +65,7 @@ impl Sweeper {
             // A role that may not sweep limits all the same.
             let run = async move {
                 let began = Instant::now();
-                let much = busy.0.run(&*store).await;
+                let much = run(&*store).await;
                 // What is in memory is bounded, and a step there walks more rows than it was asked to.
                 let rest =
                     if much && !store.capabilities().in_process { Duration::ZERO } else { began.elapsed() * REST };
@@ -83,26 +82,23 @@ impl Sweeper {
         self.due.store(requests + EVERY * pace, Ordering::Relaxed);
         self.progress.lock().rests_until = (!rest.is_zero()).then(|| Instant::now() + rest);
     }
+}
 
-    /// Steps through as many rows as keep up with the requests, to the end, or until there is no answer; says whether so many
-    /// said nothing any more that they may soon outnumber the others.
-    async fn run<S: Store>(&self, store: &S) -> bool {
-        let (mut deleted, mut looked_at) = (0, 0);
-        for _ in 0..MOST_STEPS {
-            let after = self.progress.lock().after.clone();
-            let swept = store.sweep(after.as_ref(), ROWS).await;
-            telemetry::swept(&swept);
-            let Ok(Swept { deleted: rows, next }) = swept else { break };
-            deleted += rows;
-            looked_at += u64::from(ROWS);
-            let at_the_end = next.is_none();
-            self.progress.lock().after = next;
-            if at_the_end {
-                break;
-            }
+/// Steps through as many rows as keep up with the requests, to the end, or until there is no answer; says whether so many
+/// said nothing any more that they may soon outnumber the others.
+async fn run<S: Store>(store: &S) -> bool {
+    let (mut deleted, mut looked_at) = (0, 0);
+    for _ in 0..MOST_STEPS {
+        let swept = store.sweep(ROWS).await;
+        telemetry::swept(&swept);
+        let Ok(Swept { deleted: rows, finished }) = swept else { break };
+        deleted += rows;
+        looked_at += u64::from(ROWS);
+        if finished {
+            break;
         }
-        deleted > 0 && deleted >= looked_at / MUCH
     }
+    deleted > 0 && deleted >= looked_at / MUCH
 }
 
 /// One run at a time, however it ends.

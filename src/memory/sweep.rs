@@ -1,12 +1,14 @@
+use std::sync::atomic::Ordering;
+
 use super::{MemoryStore, SHARDS};
-use crate::{Clock, Key, SweepCursor, Swept};
+use crate::{Clock, Swept};
 
 impl<C: Clock> MemoryStore<C> {
     /// Sweeps whole shards, one after the other, until there were `limit` rows.
-    pub(super) fn sweep_step(&self, after: Option<&SweepCursor>, limit: u32) -> Swept {
+    pub(super) fn sweep_step(&self, limit: u32) -> Swept {
         let mut swept = Swept::default();
         let (mut seen, limit) = (0, limit as usize);
-        for place in after.map_or(0, |after| self.shard_after(after))..SHARDS {
+        for place in self.sweeps_from.load(Ordering::Relaxed)..SHARDS {
             let mut shard = self.shards[place].lock();
             let before = shard.len() + shard.receipts.len();
             let now = self.clock.now();
@@ -15,23 +17,15 @@ impl<C: Clock> MemoryStore<C> {
             swept.deleted += (before - shard.len() - shard.receipts.len()) as u64;
             seen += before;
             if seen >= limit && place + 1 < SHARDS {
-                swept.next = Some(SweepCursor::behind(A_SHARD, &place.to_string()));
+                self.sweeps_from.store(place + 1, Ordering::Relaxed);
+                swept.finished = false;
                 return swept;
             }
         }
+        self.sweeps_from.store(0, Ordering::Relaxed);
         let denials = self.stats.lock().forget(self.clock.now());
         swept.deleted += (self.forget_overrides() + denials) as u64;
         swept
-    }
-
-    /// A key's bucket is as good a place as a shard's number.
-    fn shard_after(&self, after: &SweepCursor) -> usize {
-        let place = match after.place() {
-            Some((A_SHARD, place)) => place.parse().ok(),
-            Some((_, key)) => Key::try_from(key).ok().map(|key| self.shard_of(&key)),
-            None => None,
-        };
-        place.map_or(0, |place| place + 1)
     }
 
     fn forget_overrides(&self) -> usize {
@@ -43,5 +37,3 @@ impl<C: Clock> MemoryStore<C> {
         })
     }
 }
-
-const A_SHARD: &str = "shards";

@@ -3,10 +3,7 @@ use std::pin::Pin;
 
 use crate::answer::Word;
 use crate::bucket::Hold;
-use crate::{
-    BucketLevel, Denials, Explanation, Filter, Key, Override, Plan, Quota, Rule, SweepCursor, Swept, Switch,
-    WindowLevel,
-};
+use crate::{BucketLevel, Denials, Explanation, Filter, Key, Override, Plan, Quota, Rule, Swept, Switch, WindowLevel};
 
 /// A conversation on a connection that the caller lends.
 #[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
@@ -177,10 +174,10 @@ pub trait Operations: sqlx::Database {
     ) -> Conversation<'c, Vec<Denials>>;
 
     #[doc(hidden)]
-    /// Clears away, one step.
+    /// Sweeps, one step.
     fn sweep<'c>(
         connection: &'c mut Self::Connection,
-        step: &'c (Option<SweepCursor>, u32),
+        limit: &'c u32,
         clock: &'c Self::Clock,
     ) -> Conversation<'c, Swept>;
 

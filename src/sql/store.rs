@@ -20,7 +20,7 @@ use crate::admin::{level_under, window_level_under};
 use crate::hold_back::held;
 use crate::{
     Adjusted, Adjustment, Admin, BucketLevel, Capabilities, Counted, Denials, Error, HoldBack, Key, Outcome, Quota,
-    Rule, SharedWindows, Store, SweepCursor, Swept, Take, TakeError, Window, WindowLevel, telemetry,
+    Rule, SharedWindows, Store, Swept, Take, TakeError, Window, WindowLevel, telemetry,
 };
 
 /// Buckets in a SQL database, reached through a pool of the host's: one statement a call, or two on MySQL and MariaDB for a
@@ -251,8 +251,8 @@ impl<DB: Dialect> Store for SqlStore<DB> {
         window_level_under(self, key, window).await
     }
 
-    async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {
-        self.operate((after.cloned(), limit.max(1)), DB::sweep).await
+    async fn sweep(&self, limit: u32) -> Result<Swept, Error> {
+        self.operate(limit.max(1), DB::sweep).await
     }
 
     async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {

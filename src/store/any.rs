@@ -4,8 +4,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use crate::{
-    Adjusted, Adjustment, BucketLevel, Capabilities, Error, HoldBack, Key, Outcome, Rule, Store, SweepCursor, Swept,
-    Take, TakeError, Window, WindowLevel,
+    Adjusted, Adjustment, BucketLevel, Capabilities, Error, HoldBack, Key, Outcome, Rule, Store, Swept, Take,
+    TakeError, Window, WindowLevel,
 };
 
 /// A store of whatever kind, chosen while the program runs: in memory for a test, a database in production.
@@ -87,8 +87,8 @@ impl Store for AnyStore {
         self.store.window_level(key, window).await
     }
 
-    async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {
-        self.store.sweep(after, limit).await
+    async fn sweep(&self, limit: u32) -> Result<Swept, Error> {
+        self.store.sweep(limit).await
     }
 
     async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
@@ -111,7 +111,7 @@ trait Erased: Send + Sync {
     fn take_now(&self, take: &Take) -> Option<Outcome>;
     fn level<'a>(&'a self, key: &'a Key, rule: &'a Rule) -> Asked<'a, BucketLevel>;
     fn window_level<'a>(&'a self, key: &'a Key, window: &'a Window) -> Asked<'a, WindowLevel>;
-    fn sweep<'a>(&'a self, after: Option<&'a SweepCursor>, limit: u32) -> Asked<'a, Swept>;
+    fn sweep(&self, limit: u32) -> Asked<'_, Swept>;
     fn count_denials<'a>(&'a self, denials: &'a [(Key, u64)]) -> Asked<'a, ()>;
 }
 
@@ -146,8 +146,8 @@ impl<S: Store> Erased for S {
         Box::pin(Store::window_level(self, key, window))
     }
 
-    fn sweep<'a>(&'a self, after: Option<&'a SweepCursor>, limit: u32) -> Asked<'a, Swept> {
-        Box::pin(Store::sweep(self, after, limit))
+    fn sweep(&self, limit: u32) -> Asked<'_, Swept> {
+        Box::pin(Store::sweep(self, limit))
     }
 
     fn count_denials<'a>(&'a self, denials: &'a [(Key, u64)]) -> Asked<'a, ()> {

@@ -12,8 +12,8 @@ use super::{Counted, Window};
 use crate::answer::Word;
 use crate::decision::Source;
 use crate::{
-    Adjusted, Adjustment, BucketLevel, Capabilities, Decision, Error, HoldBack, Key, Mode, Outcome, Rule, Store,
-    SweepCursor, Swept, Take, TakeError, WindowLevel,
+    Adjusted, Adjustment, BucketLevel, Capabilities, Decision, Error, HoldBack, Key, Mode, Outcome, Rule, Store, Swept,
+    Take, TakeError, WindowLevel,
 };
 
 /// A store that counts requests in sliding windows for others to read.
@@ -191,8 +191,8 @@ impl<S: SharedWindows> Store for LocalReads<S> {
         self.store.window_level(key, window).await
     }
 
-    async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {
-        self.store.sweep(after, limit).await
+    async fn sweep(&self, limit: u32) -> Result<Swept, Error> {
+        self.store.sweep(limit).await
     }
 
     async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {

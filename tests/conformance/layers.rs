@@ -89,8 +89,8 @@ impl<S: Store> Store for Denying<S> {
         self.asked().window_level(key, window).await
     }
 
-    async fn sweep(&self, after: Option<&tollgate::SweepCursor>, limit: u32) -> Result<tollgate::Swept, Error> {
-        self.asked().sweep(after, limit).await
+    async fn sweep(&self, limit: u32) -> Result<tollgate::Swept, Error> {
+        self.asked().sweep(limit).await
     }
 
     async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollgate::{
     Adjusted, Adjustment, BucketLevel, Capabilities, Coalesce, Counted, Error, HoldBack, Key, MySqlStore, Outcome,
-    PgStore, Rule, SharedWindows, SqliteStore, Store, SweepCursor, Swept, Take, TakeError, Window, WindowLevel,
+    PgStore, Rule, SharedWindows, SqliteStore, Store, Swept, Take, TakeError, Window, WindowLevel,
 };
 
 use crate::layers::{Changes, Denying, Layers};
@@ -125,8 +125,8 @@ impl Store for AnyStore {
         ask!(self.window_level(key, window))
     }
 
-    async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {
-        ask!(self.sweep(after, limit))
+    async fn sweep(&self, limit: u32) -> Result<Swept, Error> {
+        ask!(self.sweep(limit))
     }
 
     async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
@@ -163,8 +163,8 @@ impl<M: Store, P: Store, L: Store> Store for AnyOf<M, P, L> {
         on!(self, store => store.window_level(key, window).await)
     }
 
-    async fn sweep(&self, after: Option<&SweepCursor>, limit: u32) -> Result<Swept, Error> {
-        on!(self, store => store.sweep(after, limit).await)
+    async fn sweep(&self, limit: u32) -> Result<Swept, Error> {
+        on!(self, store => store.sweep(limit).await)
     }
 
     async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 use tollgate::{
     Adjusted, Adjustment, AnyStore, BucketLevel, Capabilities, Coalesce, Counted, Decision, DenyCache, Error, HoldBack,
     Key, Lease, LeaseOptions, LocalReads, MemoryStore, Outcome, Rule, RuntimeClock, SharedWindows, Source, Store,
-    SweepCursor, Swept, Take, TakeError, Window, WindowLevel,
+    Swept, Take, TakeError, Window, WindowLevel,
 };
 
 use super::beneath::take;
@@ -95,7 +95,7 @@ async fn asked_for_all<S: Store>(layer: &S, within: &Telling) -> anyhow::Result<
     let _ = layer.take_now(&takes[1]);
     assert_eq!(layer.level(takes[0].key(), &Rule::try_from("3 once")?).await?.available, 3);
     assert_eq!(layer.window_level(takes[0].key(), &"3 in 60s at 5s".parse()?).await?.available(), 3);
-    assert_eq!(layer.sweep(None, 1).await?, Swept::default());
+    assert_eq!(layer.sweep(1).await?, Swept::default());
     layer.count_denials(&[]).await?;
     Ok(within.0.lock().clone())
 }
@@ -150,7 +150,7 @@ impl Store for Telling {
         MemoryStore::new().window_level(key, window).await
     }
 
-    async fn sweep(&self, _: Option<&SweepCursor>, _: u32) -> Result<Swept, Error> {
+    async fn sweep(&self, _: u32) -> Result<Swept, Error> {
         self.note("sweep");
         Ok(Swept::default())
     }

@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{
-    Admin, Error, HoldBack, HoldBackError, Key, Limiter, Mode, Override, Rule, Store, SweepCursor, Take, TakeError,
-    Window,
-};
+use tollgate::{Admin, Error, HoldBack, HoldBackError, Limiter, Mode, Override, Rule, Store, Take, TakeError, Window};
 
 use super::{World, left, ms, under};
 
@@ -102,12 +99,6 @@ pub(crate) async fn a_bucket_that_nobody_has_used_is_held_back_too<W: World>(wor
         let decision = world.decide(Take::from(key.clone()).rule(rule.clone())).await?;
         assert_eq!(decision.retry_after(), ms(3000), "{rule:?}");
     }
-    // Nor does a sweep forget it: a step that begins just before it, as the buckets of others have clocks of their own.
-    let (key, rule) = &rules[0];
-    let mut before = key.as_str().to_owned();
-    before.pop();
-    store.sweep(Some(&SweepCursor::from(&Key::try_from(before)?)), 1).await?;
-    assert!(!world.decide(Take::from(key.clone()).rule(rule.clone())).await?.is_granted());
     Ok(())
 }
 

@@ -18,7 +18,7 @@ use sqlx::SqlitePool;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 use tollgate::{
     Adjusted, Adjustment, Error, Fallback, HoldBack, Lease, Limiter, MemoryStore, Mode, Outcome, Rule, SqliteStore,
-    Store, SweepCursor, Swept, Take, TakeError,
+    Store, Swept, Take, TakeError,
 };
 
 use recorded::{recorder, value};
@@ -393,7 +393,7 @@ impl Store for Broken {
         Err(Error::other(std::io::Error::other("broken")))
     }
 
-    async fn sweep(&self, _: Option<&SweepCursor>, _: u32) -> Result<Swept, Error> {
+    async fn sweep(&self, _: u32) -> Result<Swept, Error> {
         Err(Error::other(std::io::Error::other("broken")))
     }
 }

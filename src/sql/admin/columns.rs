@@ -39,10 +39,6 @@ pub(in crate::sql) type Overridden =
 /// Id, denied, last denied at.
 pub(in crate::sql) type Denied = (String, i64, DateTime<Utc>);
 
-/// Deleted, next.
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(in crate::sql) type Step<Cursor> = (i64, Option<Cursor>);
-
 /// Known, terms from, plan, capacity, nanoseconds from empty to full, refill, mode, mode from, mode reason, mode until,
 /// override reason, override until, available, outcome, milliseconds until a token is there.
 pub(in crate::sql) type Explained = (
@@ -181,11 +177,6 @@ pub(in crate::sql) fn switch((mode, reason, until): Choice) -> Result<Option<Swi
 /// The mode of all keys; `enforce` where its row is missing.
 pub(in crate::sql) fn mode(row: Option<Choice>) -> Result<Switch, sqlx::Error> {
     Ok(row.map(switch).transpose()?.flatten().unwrap_or_default())
-}
-
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(in crate::sql) fn swept<Cursor: Into<Vec<u8>>>((deleted, next): Step<Cursor>) -> crate::Swept {
-    crate::Swept { deleted: deleted.unsigned_abs(), next: next.map(|next| crate::SweepCursor::from_bytes(next.into())) }
 }
 
 pub(in crate::sql) fn key(text: String) -> Result<Key, sqlx::Error> {

@@ -71,6 +71,7 @@ impl Migrate for MySql {
         57 "0057_token_adjust_one_v1",
         58 "0058_token_adjust_one_in_window_v1",
         59 "0059_token_adjust_many_v1",
+        60 "0060_token_sweep_position",
     );
 
     async fn applied(pool: &MySqlPool) -> Result<Vec<i64>, Error> {

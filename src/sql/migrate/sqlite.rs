@@ -20,6 +20,7 @@ impl Migrate for Sqlite {
         6 "0006_token_stats",
         7 "0007_token_rules_and_sizes",
         8 "0008_token_window_levels",
+        9 "0009_token_sweep_position",
     );
 
     async fn applied(pool: &SqlitePool) -> Result<Vec<i64>, Error> {

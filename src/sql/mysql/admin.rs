@@ -10,8 +10,8 @@ use super::json::hex;
 use super::{Whose, bytes, refill};
 use crate::bucket::Hold;
 use crate::{
-    BucketLevel, Clock, Denials, Explanation, Filter, Key, Mode, Override, Plan, Quota, Rule, SweepCursor, Swept,
-    Switch, SystemClock, WindowLevel,
+    BucketLevel, Clock, Denials, Explanation, Filter, Key, Mode, Override, Plan, Quota, Rule, Swept, Switch,
+    SystemClock, WindowLevel,
 };
 
 impl Operations for MySql {
@@ -254,17 +254,12 @@ impl Operations for MySql {
         Box::pin(async move { most.fetch_all(connection).await?.iter().map(|row| denied(row)?.try_into()).collect() })
     }
 
-    fn sweep<'c>(
-        connection: &'c mut MySqlConnection,
-        (after, limit): &'c (Option<SweepCursor>, u32),
-        _: &'c Whose,
-    ) -> Conversation<'c, Swept> {
-        let step = sqlx::query_as::<_, columns::Step<Vec<u8>>>("call token_sweep_v1(?, ?)")
-            .bind(after.as_ref().map(SweepCursor::as_bytes))
-            .bind(limit);
+    fn sweep<'c>(connection: &'c mut MySqlConnection, limit: &'c u32, _: &'c Whose) -> Conversation<'c, Swept> {
+        let step = sqlx::query_as::<_, (i64, i64)>("call token_sweep_v1(?)").bind(limit);
         Box::pin(async move {
             let steps = step.fetch_all(connection).await?;
-            Ok(columns::swept(steps.into_iter().next().ok_or(sqlx::Error::RowNotFound)?))
+            let (deleted, finished) = steps.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
+            Ok(Swept { deleted: deleted.unsigned_abs(), finished: finished != 0 })
         })
     }
 

@@ -12,8 +12,8 @@ use super::super::operations::{Conversation, Lowered, Operations};
 use super::refill;
 use crate::bucket::Hold;
 use crate::{
-    BucketLevel, Clock, Denials, Explanation, Filter, Key, Mode, Override, Plan, Quota, Rule, SweepCursor, Swept,
-    Switch, SystemClock, WindowLevel,
+    BucketLevel, Clock, Denials, Explanation, Filter, Key, Mode, Override, Plan, Quota, Rule, Swept, Switch,
+    SystemClock, WindowLevel,
 };
 
 /// When something ends, if that is an instant that Rust's types hold; what ends later has no end that anybody sees.
@@ -277,15 +277,13 @@ impl Operations for Postgres {
         Box::pin(async move { most.fetch_all(connection).await?.into_iter().map(Denials::try_from).collect() })
     }
 
-    fn sweep<'c>(
-        connection: &'c mut PgConnection,
-        (after, limit): &'c (Option<SweepCursor>, u32),
-        (): &'c (),
-    ) -> Conversation<'c, Swept> {
-        let step = sqlx::query_as::<_, columns::Step<String>>("select deleted, next from tollgate.sweep_v1($1, $2)")
-            .bind(after.as_ref().map(|after| String::from_utf8_lossy(after.as_bytes())))
+    fn sweep<'c>(connection: &'c mut PgConnection, limit: &'c u32, (): &'c ()) -> Conversation<'c, Swept> {
+        let step = sqlx::query_as::<_, (i64, bool)>("select deleted, finished from tollgate.sweep_v1($1)")
             .bind(i64::from(*limit));
-        Box::pin(async move { Ok(columns::swept(step.fetch_one(connection).await?)) })
+        Box::pin(async move {
+            let (deleted, finished) = step.fetch_one(connection).await?;
+            Ok(Swept { deleted: deleted.unsigned_abs(), finished })
+        })
     }
 
     fn hold_back<'c>(

@@ -8,10 +8,7 @@ use super::{HostClock, plans, row, rules, stats, sweep, windows};
 use crate::admin::explain;
 use crate::book::{self, Row, Rules};
 use crate::bucket::Hold;
-use crate::{
-    BucketLevel, Denials, Explanation, Filter, Key, Override, Plan, Quota, Rule, SweepCursor, Swept, Switch,
-    WindowLevel,
-};
+use crate::{BucketLevel, Denials, Explanation, Filter, Key, Override, Plan, Quota, Rule, Swept, Switch, WindowLevel};
 
 impl Operations for Sqlite {
     type Clock = HostClock;
@@ -224,10 +221,10 @@ impl Operations for Sqlite {
 
     fn sweep<'c>(
         connection: &'c mut SqliteConnection,
-        (after, limit): &'c (Option<SweepCursor>, u32),
+        limit: &'c u32,
         clock: &'c HostClock,
     ) -> Conversation<'c, Swept> {
-        Box::pin(sweep::step(connection, after.as_ref(), *limit, clock))
+        Box::pin(sweep::step(connection, *limit, clock))
     }
 
     fn hold_back<'c>(

@@ -2,18 +2,20 @@ use sqlx::Connection;
 use sqlx::sqlite::SqliteConnection;
 
 use super::{HostClock, stats};
-use crate::admin::BUCKETS;
-use crate::{SweepCursor, Swept};
+use crate::Swept;
 
-/// One bounded step of clearing away: it looks at so many rows of all tables together, each by its primary key.
+/// One bounded step of a sweep: it looks at so many rows of all tables together, each by its primary key.
 pub(super) async fn step(
     connection: &mut SqliteConnection,
-    after: Option<&SweepCursor>,
     limit: u32,
     clock: &HostClock,
 ) -> Result<Swept, sqlx::Error> {
     let mut transaction = connection.begin_with("begin immediate").await?;
-    let (begin, mut after) = after.and_then(SweepCursor::place).unwrap_or((BUCKETS, ""));
+    let swept_to: Option<String> =
+        sqlx::query_scalar("select swept_to from token_sweep_position where swept_to is not null")
+            .fetch_optional(&mut *transaction)
+            .await?;
+    let (begin, mut after) = swept_to.as_deref().and_then(|place| place.split_once('/')).unwrap_or((BUCKETS, ""));
     let (mut deleted, mut left) = (0, limit);
     let mut tables = TABLES.iter().skip_while(|table| table.name != begin);
     let next = loop {
@@ -21,19 +23,27 @@ pub(super) async fn step(
             let denials = stats::forget(&mut transaction, clock, left).await?;
             deleted += denials;
             // The oldest come first, so it begins where the table does.
-            break (denials >= u64::from(left)).then(|| SweepCursor::behind(DENIALS, ""));
+            break (denials >= u64::from(left)).then(|| format!("{DENIALS}/"));
         };
         let (looked_at, last) = table.look(&mut transaction, after, left).await?;
         if let Some(last) = &last {
             deleted += table.sweep(&mut transaction, after, last, clock).await?;
         }
         if looked_at >= left {
-            break last.map(|last| SweepCursor::behind(table.name, &last));
+            break last.map(|last| format!("{}/{last}", table.name));
         }
         (left, after) = (left - looked_at, "");
     };
+    let finished = next.is_none();
+    sqlx::query(
+        "insert into token_sweep_position (one, swept_to) values (1, ?1)
+             on conflict do update set swept_to = excluded.swept_to",
+    )
+    .bind(next)
+    .execute(&mut *transaction)
+    .await?;
     transaction.commit().await?;
-    Ok(Swept { deleted, next })
+    Ok(Swept { deleted, finished })
 }
 
 /// A table that is walked by its primary key.
@@ -105,4 +115,5 @@ const TABLES: [Table; 4] = [
     },
 ];
 
+const BUCKETS: &str = "buckets";
 const DENIALS: &str = "denials";

@@ -103,7 +103,7 @@ async fn an_end_that_no_clock_reaches_is_as_good_as_none(rig: Rig) -> anyhow::Re
         }
         ensure!(rig.decide(under(&free, "1/h")?).await?.is_granted(), "until {end:?}");
         assert_eq!(store.explain(&rig.key(), None).await?.mode, Mode::Block);
-        store.sweep(None, 10).await?;
+        store.sweep(10).await?;
         assert_eq!(store.explain(&free, None).await?.mode, Mode::Shadow, "it was not swept away");
     }
     Ok(())

@@ -48,8 +48,9 @@ async fn modes_and_overrides_are_set_though_all_tables_are_published(rig: Rig) -
 async fn an_override_made_in_an_old_snapshot_rules_or_fails(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let rig = &scratch.rig;
-    let (key, other) = (rig.bucket(Quota::once(9)?).await?, rig.key());
+    let other = rig.key();
     for level in ["repeatable read", "serializable"] {
+        let key = rig.bucket(Quota::once(9)?).await?;
         rig.store().set_override(&other, Override { mode: Some(Mode::Off), ..Override::default() }).await?;
         assert!(rig.store().clear_override(&other).await?);
         let mut operator = Held::open(rig).await?;

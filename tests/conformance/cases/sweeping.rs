@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use chrono::{TimeDelta, Utc};
-use tollgate::{Adjusted, Admin, Filter, Key, Limiter, Mode, Override, Receipt, Rule, Store, Take, Window};
+use tollgate::{Adjusted, Admin, Filter, HoldBack, Key, Limiter, Mode, Override, Receipt, Rule, Store, Take, Window};
 use uuid::Uuid;
 
 use crate::engines::Kind;
+use crate::held::Held;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::Scratch;
 use crate::rig::{AnyPool, Rig};
@@ -29,18 +30,24 @@ pub fn cases() -> Vec<Case> {
         a_sweep_deletes_denials_of_more_than_two_days_ago,
         a_cancelled_turn_is_remembered_until_it_would_have_come,
         what_can_be_settled_is_there_until_it_is,
+        sweep_goes_on_where_another_store_stopped,
+        bucket_that_is_held_back_is_not_swept,
         forged_receipt_is_forgotten_within_a_year,
     )
     .into();
     cases.extend(list!(
         Levels::Pools, Time::Real, |engine| engine.has_routines;
-        a_sweep_begins_only_where_one_ended,
         one_call_in_sql_makes_all_steps,
+    ));
+    cases.extend(list!(
+        Levels::Pools, Time::Real, |engine| engine.has_routines && engine.has_sessions;
+        sweep_inside_a_transaction_that_goes_on_is_refused,
     ));
     cases.extend(list!(
         Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres && engine.has_sessions;
         a_sweep_leaves_an_override_in_force_that_is_not_committed_yet,
         a_sweep_reads_no_receipts_but_those_of_its_buckets,
+        open_sweep_stops_no_operator_and_no_request,
     ));
     cases
 }
@@ -77,24 +84,27 @@ async fn a_sweep_deletes_what_says_nothing_any_more_in_bounded_steps(rig: Rig) -
     }
     rig.until(soon.timestamp_millis() * MS + MS).await?;
 
-    let (mut after, mut deleted, mut steps) = (None, 0, 0);
-    loop {
-        let swept = store.sweep(after.as_ref(), 4).await?;
-        ensure!(swept.deleted <= 4, "{swept:?}");
-        (deleted, steps) = (deleted + swept.deleted, steps + 1);
-        after = swept.next;
-        if after.is_none() {
-            break;
-        }
-    }
-    assert_eq!((deleted, steps), (13, 6), "ten buckets of 14, a window, a receipt and an override of two each");
+    assert_eq!(pass(&store, 4).await?, (13, 6), "ten buckets of 14, a window, a receipt and an override of two each");
     assert_eq!(rows(rig, "token_windows").await?, 1);
     let left = store.list(&Filter::default(), None, 100).await?;
     let left: Vec<&Key> = left.iter().map(|level| &level.key).collect();
     assert_eq!(left, [&owing[0], &owing[1], &owing[2], &provisioned]);
-    assert_eq!(store.sweep(None, 100).await?.deleted, 0);
+    assert_eq!(store.sweep(100).await?.deleted, 0);
     ensure!(!store.clear_override(&full[0]).await? && store.clear_override(&full[1]).await?);
     Ok(())
+}
+
+/// Steps to the end: how many rows they deleted, and how many steps it took.
+async fn pass(store: &AnyStore, limit: u32) -> anyhow::Result<(u64, u32)> {
+    let (mut deleted, mut steps) = (0, 0);
+    loop {
+        let swept = store.sweep(limit).await?;
+        ensure!(swept.deleted <= u64::from(limit), "a step is bounded: {swept:?}");
+        (deleted, steps) = (deleted + swept.deleted, steps + 1);
+        if swept.finished {
+            return Ok((deleted, steps));
+        }
+    }
 }
 
 async fn a_cancelled_turn_is_remembered_until_it_would_have_come(rig: Rig) -> anyhow::Result<()> {
@@ -134,14 +144,14 @@ async fn what_can_be_settled_is_there_until_it_is(rig: Rig) -> anyhow::Result<()
     let of_window = limiter.reserve_all(&in_window.clone().id(Uuid::new_v4(), hour)).await?;
     let without_id = limiter.reserve_all(&under(&rig.key(), "1000/s")?.cost(5)).await?;
     rig.until((Utc::now().timestamp_millis() + 200) * MS).await?;
-    assert_eq!(store.sweep(None, 100).await?.deleted, 1, "all are full, and two can be settled");
+    assert_eq!(store.sweep(100).await?.deleted, 1, "all are full, and two can be settled");
     assert_eq!(of_bucket.settle(150).await?, Adjusted::Done(-50));
     assert_eq!(of_window.settle(3).await?, Adjusted::Done(-2));
     assert_eq!(store.peek(&key).await?.map(|level| level.granted), Some(150));
     // What was swept was full: there is nothing to give back to.
     assert_eq!(without_id.refund(2).await?, 0);
     rig.until((Utc::now().timestamp_millis() + 200) * MS).await?;
-    assert_eq!(store.sweep(None, 100).await?.deleted, 2, "what was settled stays settled");
+    assert_eq!(store.sweep(100).await?.deleted, 2, "what was settled stays settled");
     Ok(())
 }
 
@@ -152,40 +162,34 @@ async fn a_sweep_walks_through_thousands_of_windows_ids_and_overrides(rig: Rig) 
         table.fill(rig, "gone", 1500, Says::Nothing).await?;
         table.fill(rig, "lives", 100, Says::Something).await?;
     }
-    let (mut after, mut deleted, mut steps) = (None, 0, 0);
-    loop {
-        let swept = store.sweep(after.as_ref(), 250).await?;
-        ensure!(swept.deleted <= 250, "a step is bounded: {swept:?}");
-        (deleted, steps, after) = (deleted + swept.deleted, steps + 1, swept.next);
-        if after.is_none() {
-            break;
-        }
-    }
-    assert_eq!((deleted, steps), (4500, 20), "4800 rows were looked at, and the last step saw the end");
+    assert_eq!(pass(&store, 250).await?, (4500, 20), "4800 rows were looked at, and the last step saw the end");
     for table in TABLES {
         assert_eq!(rows(rig, table.name()).await?, 100, "{}", table.name());
     }
-    assert_eq!(store.sweep(None, 10_000).await?.deleted, 0);
+    assert_eq!(pass(&store, 1000).await?.0, 0);
     Ok(())
 }
 
-async fn a_sweep_begins_only_where_one_ended(rig: Rig) -> anyhow::Result<()> {
+async fn sweep_goes_on_where_another_store_stopped(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
-    let sweep = match scratch.rig.engine.kind {
-        Kind::Postgres => "select tollgate.sweep_v1('@', 10)",
-        Kind::MySql => "call token_sweep_v1('@', 10)",
-        Kind::Sqlite => anyhow::bail!("it has no routines"),
-    };
-    for after in ["windows/", "buckets/a/b", "denials/"] {
-        scratch.rig.pool.run(sweep.replace('@', after)).await?;
+    Table::Windows.fill(&scratch.rig, "gone", 20, Says::Nothing).await?;
+    let (one, other) = (scratch.rig.store(), scratch.rig.store());
+    for store in [&one, &other] {
+        let swept = store.sweep(10).await?;
+        assert_eq!((swept.deleted, swept.finished), (10, false));
     }
-    // On MySQL and MariaDB an id is any 16 bytes.
-    let no_id = format!("receipts/{}x", "-".repeat(36));
-    let no_id = (scratch.rig.engine.kind == Kind::Postgres).then_some(&*no_id);
-    for nowhere in ["", "windows", "user:42", "plans/free", "receipts/", "receipts/1"].into_iter().chain(no_id) {
-        let error = scratch.rig.pool.run(sweep.replace('@', nowhere)).await.expect_err(nowhere);
-        ensure!(error.to_string().contains("what the step before answered as next"), "{nowhere}: {error}");
-    }
+    assert_eq!(pass(&one, 10).await?, (0, 1), "nothing is left to look at");
+    Table::Windows.fill(&scratch.rig, "gone", 20, Says::Nothing).await?;
+    assert_eq!(pass(&other, 1000).await?, (20, 1), "the next one begins anew");
+    Ok(())
+}
+
+async fn bucket_that_is_held_back_is_not_swept(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let (key, store) = (rig.key(), scratch.rig.store());
+    ensure!(store.hold_back(&key, &"10/s".try_into()?, HoldBack::retry_after(Duration::from_secs(60))).await?);
+    assert_eq!(store.sweep(100).await?.deleted, 0);
+    ensure!(!scratch.rig.decide(under(&key, "10/s")?).await?.is_granted());
     Ok(())
 }
 
@@ -215,6 +219,53 @@ async fn forged_receipt_is_forgotten_within_a_year(rig: Rig) -> anyhow::Result<(
     Ok(())
 }
 
+/// Its locks would stay for as long as the transaction.
+async fn sweep_inside_a_transaction_that_goes_on_is_refused(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let mut caller = Held::open(&scratch.rig).await?;
+    let sweeps: &[&str] = match rig.engine.kind {
+        // A first one may be the transaction's only statement.
+        Kind::Postgres => {
+            caller.run("select tollgate.sweep_v1(10)").await?;
+            &["select tollgate.sweep_v1(10)"]
+        }
+        _ => &["call token_sweep_v1(10)", "call token_sweep()"],
+    };
+    for sweep in sweeps {
+        let error = caller.run(*sweep).await.expect_err(sweep);
+        let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
+        ensure!(code.as_deref() == Some("25001"), "{sweep}: {error}");
+    }
+    Ok(())
+}
+
+/// An application's login may leave a transaction open in which it has swept.
+async fn open_sweep_stops_no_operator_and_no_request(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let (rig, store) = (&scratch.rig, scratch.rig.store());
+    let keys = keys("full", 30);
+    for key in &keys {
+        ensure!(rig.decide(under(key, "1000/s")?).await?.is_granted());
+    }
+    let plan = rig.key();
+    store.create_plan(&plan, "10/h".parse()?).await?;
+    Table::Overrides.fill(rig, "gone", 5, Says::Nothing).await?;
+    rig.until((Utc::now().timestamp_millis() + 200) * MS).await?;
+    let mut open = Held::open(rig).await?;
+    open.run("select tollgate.sweep_v1(10)").await?;
+    store.set_mode(Mode::Shadow, None, None).await?;
+    store.create_plan(&plan, "20/h".parse()?).await?;
+    store.set_override(&keys[0], Override { mode: Some(Mode::Off), ..Override::default() }).await?;
+    ensure!(rig.decide(under(&keys[10], "1000/s")?).await?.is_granted(), "it holds ten keys and no more");
+    let swept = store.sweep(1000).await?;
+    assert_eq!((swept.deleted, swept.finished), (0, true), "another session is sweeping");
+    open.run("commit").await?;
+    open.run("begin; select tollgate.sweep_v1(1000)").await?;
+    store.set_override(&keys[1], Override { mode: Some(Mode::Off), ..Override::default() }).await?;
+    store.set_mode(Mode::Enforce, None, None).await?;
+    Ok(())
+}
+
 async fn one_call_in_sql_makes_all_steps(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let sweep = match scratch.rig.engine.kind {
@@ -241,7 +292,7 @@ async fn a_sweep_leaves_an_override_in_force_that_is_not_committed_yet(rig: Rig)
     let mut operator = pool.begin().await?;
     let block = "insert into tollgate.token_overrides (id, mode, reason) values ($1, 'block', 'a test')";
     sqlx::query(block).bind(key.as_str()).execute(&mut *operator).await?;
-    assert_eq!(rig.store().sweep(None, 1000).await?.deleted, 1);
+    assert_eq!(rig.store().sweep(1000).await?.deleted, 1);
     operator.commit().await?;
     ensure!(!rig.decide(under(&key, "10/h")?).await?.is_granted(), "the override rules");
     Ok(())
@@ -262,7 +313,7 @@ async fn a_sweep_reads_no_receipts_but_those_of_its_buckets(rig: Rig) -> anyhow:
     sqlx::query("analyze tollgate.token_receipts").execute(pool).await?;
     rig.until((Utc::now().timestamp_millis() + 200) * MS).await?;
     let mut sweep = pool.begin().await?;
-    let step = "select deleted from tollgate.sweep_v1(null, 20)";
+    let step = "select deleted from tollgate.sweep_v1(20)";
     assert_eq!(sqlx::query_scalar::<_, i64>(step).fetch_one(&mut *sweep).await?, 20);
     let read = "select seq_tup_read from pg_stat_xact_user_tables where relname = 'token_receipts'";
     assert_eq!(sqlx::query_scalar::<_, i64>(read).fetch_one(&mut *sweep).await?, 0);
@@ -289,7 +340,7 @@ async fn decisions_are_the_same_after_a_sweep(rig: Rig) -> anyhow::Result<()> {
             }
             rig.until(rig.now().await? + MS).await?;
             if sweeps {
-                ensure!(store.sweep(None, 1000).await?.next.is_none());
+                ensure!(store.sweep(1000).await?.finished);
                 ensure!(store.peek(&idle).await?.is_none() && store.peek(&used).await?.is_some());
             }
         }
@@ -347,14 +398,12 @@ async fn as_many_steps_as_a_limiter_makes_bound_rows_beside_those_that_live(rig:
     let scratch = Scratch::migrated(&rig).await?;
     let (rig, store) = (&scratch.rig, scratch.rig.store());
     Table::Windows.fill(rig, "lives", LIVE, Says::Something).await?;
-    let mut after = None;
     for round in 0..16 {
         // A row a request.
         Table::Windows.fill(rig, &format!("gone{round}"), 512, Says::Nothing).await?;
         Table::Receipts.fill(rig, &format!("gone{round}"), 512, Says::Nothing).await?;
         for _ in 0..8 {
-            after = store.sweep(after.as_ref(), 256).await?.next;
-            if after.is_none() {
+            if store.sweep(256).await?.finished {
                 break;
             }
         }
@@ -380,9 +429,9 @@ async fn a_sweep_deletes_denials_of_more_than_two_days_ago(rig: Rig) -> anyhow::
         let old = format!("insert into {stats} (hour, id, denied, last_denied_at) values ({at}, '{id}', 1, {at})");
         rig.pool.run(old).await?;
     }
-    assert_eq!(store.sweep(None, 2).await?.deleted, 2, "a step is bounded");
-    assert_eq!(store.sweep(None, 100).await?.deleted, 1);
-    assert_eq!(store.sweep(None, 100).await?.deleted, 0, "the rest is younger than two days");
+    assert_eq!(store.sweep(2).await?.deleted, 2, "a step is bounded");
+    assert_eq!(store.sweep(100).await?.deleted, 1);
+    assert_eq!(store.sweep(100).await?.deleted, 0, "the rest is younger than two days");
     assert_eq!(store.most_denied(10).await?[0].denied, 5);
     Ok(())
 }

@@ -78,7 +78,7 @@ async fn empty(store: &AnyStore, take: &Take) -> anyhow::Result<Vec<Call>> {
 
 async fn sweep(store: AnyStore, swept: Arc<AtomicU64>, over: Arc<AtomicBool>) -> anyhow::Result<()> {
     while !over.load(Ordering::Relaxed) {
-        swept.fetch_add(store.sweep(None, 1000).await?.deleted, Ordering::Relaxed);
+        swept.fetch_add(store.sweep(1000).await?.deleted, Ordering::Relaxed);
     }
     Ok(())
 }

@@ -230,7 +230,7 @@ impl Author<'_> {
         match self.random.u32(0..3) {
             0 => Operation::Reset(key),
             1 => Operation::Delete(key),
-            _ => Operation::Sweep([5, 100, 10_000][self.random.usize(..3)]),
+            _ => Operation::Sweep([5, 100, 1000][self.random.usize(..3)]),
         }
     }
 

@@ -235,13 +235,8 @@ impl<'a> Play<'a> {
 
 /// All steps, until one comes to the end.
 async fn sweep(store: &impl Store, limit: u32) -> anyhow::Result<()> {
-    let mut after = None;
-    loop {
-        after = store.sweep(after.as_ref(), limit).await?.next;
-        if after.is_none() {
-            return Ok(());
-        }
-    }
+    while !store.sweep(limit).await?.finished {}
+    Ok(())
 }
 
 const START: i64 = 1_800_057_600_000_000_000;
