@@ -32,8 +32,12 @@ pub(crate) use explain::explain;
 /// What an operator does with the buckets of a store: look at them, change what rules them, clear away.
 ///
 /// A change is in force with the next request that reaches the store, in every process; a limiter that has just denied a
-/// key asks again within a second. Nothing here takes a token, or waits for one. To clear
-/// away what says nothing any more, see [`Store::sweep`].
+/// key asks again within a second. Nothing here takes a token, or waits for one. To delete expired rows, see
+/// [`Store::sweep`].
+///
+/// In a database, each change is a transaction. One that is not committed by the store's deadline, because another session
+/// holds what it needs, is rolled back and never made later: [`Error::Contended`]. So is one whose future is dropped. Only
+/// [`Error::OutcomeUnknown`], when the connection breaks, leaves open whether it was made.
 ///
 /// ```
 /// use tollgate::{Admin, Filter, Key, Limiter, MemoryStore, Quota};

@@ -19,7 +19,8 @@ pub enum Error {
     /// The database stayed busy with others: every attempt was rolled back.
     #[error(
         "every one of {attempts} attempts was rolled back: too many requests contend for this bucket (a lease spares the \
-         database most of them), or the isolation level is above READ COMMITTED, which decisions do not need"
+         database most of them), another transaction stays open that holds it, or the isolation \
+         level is above READ COMMITTED, which decisions do not need"
     )]
     Contended {
         /// How often the database was asked.

@@ -10,7 +10,7 @@ pub(super) mod columns;
 
 impl<DB: Dialect> Admin for SqlStore<DB> {
     async fn create_bucket(&self, key: &Key, quota: Quota) -> Result<(), Error> {
-        self.operate((key.clone(), limited(quota)?), DB::create_bucket).await
+        self.change((key.clone(), limited(quota)?), DB::create_bucket).await
     }
 
     async fn peek(&self, key: &Key) -> Result<Option<BucketLevel>, Error> {
@@ -31,11 +31,11 @@ impl<DB: Dialect> Admin for SqlStore<DB> {
     }
 
     async fn reset(&self, key: &Key) -> Result<bool, Error> {
-        self.operate(key.clone(), DB::reset).await
+        self.change(key.clone(), DB::reset).await
     }
 
     async fn delete(&self, key: &Key) -> Result<bool, Error> {
-        self.operate(key.clone(), DB::delete).await
+        self.change(key.clone(), DB::delete).await
     }
 
     async fn explain(&self, key: &Key, plan: Option<&Key>) -> Result<Explanation, Error> {
@@ -43,7 +43,7 @@ impl<DB: Dialect> Admin for SqlStore<DB> {
     }
 
     async fn create_plan(&self, name: &Key, quota: Quota) -> Result<(), Error> {
-        self.operate((name.clone(), limited(quota)?), DB::create_plan).await
+        self.change((name.clone(), limited(quota)?), DB::create_plan).await
     }
 
     async fn set_plan_mode(
@@ -54,7 +54,7 @@ impl<DB: Dialect> Admin for SqlStore<DB> {
         until: Option<DateTime<Utc>>,
     ) -> Result<bool, Error> {
         let switch = mode.map(|mode| Switch::checked(mode, reason, until, self.now())).transpose()?;
-        self.operate((name.clone(), switch), DB::set_plan_mode).await
+        self.change((name.clone(), switch), DB::set_plan_mode).await
     }
 
     async fn plan(&self, name: &Key) -> Result<Option<Plan>, Error> {
@@ -66,11 +66,11 @@ impl<DB: Dialect> Admin for SqlStore<DB> {
     }
 
     async fn delete_plan(&self, name: &Key) -> Result<bool, Error> {
-        self.operate(name.clone(), DB::delete_plan).await
+        self.change(name.clone(), DB::delete_plan).await
     }
 
     async fn set_mode(&self, mode: Mode, reason: Option<&str>, until: Option<DateTime<Utc>>) -> Result<(), Error> {
-        self.operate(Switch::checked(mode, reason, until, self.now())?, DB::set_mode).await
+        self.change(Switch::checked(mode, reason, until, self.now())?, DB::set_mode).await
     }
 
     async fn mode(&self) -> Result<Switch, Error> {
@@ -78,11 +78,11 @@ impl<DB: Dialect> Admin for SqlStore<DB> {
     }
 
     async fn set_override(&self, key: &Key, over: Override) -> Result<(), Error> {
-        self.operate((key.clone(), over.checked(self.now())?), DB::set_override).await
+        self.change((key.clone(), over.checked(self.now())?), DB::set_override).await
     }
 
     async fn clear_override(&self, key: &Key) -> Result<bool, Error> {
-        self.operate(key.clone(), DB::clear_override).await
+        self.change(key.clone(), DB::clear_override).await
     }
 
     async fn overrides(&self, after: Option<&Key>, limit: u32) -> Result<Vec<(Key, Override)>, Error> {

@@ -1,14 +1,16 @@
+use std::time::Duration;
+
 use smol_str::SmolStr;
 use sqlx::error::DatabaseError;
-use sqlx::{Connection, SqlStr};
+use sqlx::{Connection, Database, SqlStr};
 
 use super::ask::Ask;
 use super::call::Counting;
 use super::connect::Durability;
 use super::isolation::Isolation;
-use super::operations::Operations;
+use super::operations::{Conversation, Operations};
 use super::outcomes::AdjustedColumns;
-use super::retry::Class;
+use super::retry::{Class, MayCommit};
 use crate::answer::Answer;
 use crate::{Adjustment, Counted};
 
@@ -120,11 +122,54 @@ pub trait Dialect: Operations {
     }
 
     #[doc(hidden)]
+    /// Makes a change in a transaction that is committed if that may be, and else rolled back.
+    fn change<A: Sync, T: Send>(
+        connection: &mut Self::Connection,
+        operation: Operation<Self, A, T>,
+        arguments: &A,
+        clock: &Self::Clock,
+        time: Time<'_>,
+    ) -> impl Future<Output = Result<T, sqlx::Error>> + Send {
+        async move {
+            let begin = Self::begin(Isolation::ReadCommitted).unwrap_or(SqlStr::from_static("begin immediate"));
+            let mut transaction = connection.begin_with(begin).await?;
+            Self::limit(&mut transaction, time.left).await?;
+            let answer = operation(&mut transaction, arguments, clock).await?;
+            if time.may_commit.claim() {
+                transaction.commit().await?;
+            } else {
+                transaction.rollback().await?;
+            }
+            Ok(answer)
+        }
+    }
+
+    #[doc(hidden)]
+    /// Has the server end a transaction's statements within so long, if it can.
+    #[must_use]
+    fn limit(_: &mut Self::Connection, _: Duration) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
+        std::future::ready(Ok(()))
+    }
+
+    #[doc(hidden)]
     /// Commits what an operator did, in a session that commits nothing by itself.
     #[must_use]
     fn end_operation(_: &mut Self::Connection) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
         std::future::ready(Ok(()))
     }
+}
+
+/// One of an operator's statements, with its arguments.
+#[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
+pub type Operation<DB, A, T> =
+    for<'c> fn(&'c mut <DB as Database>::Connection, &'c A, &'c <DB as Operations>::Clock) -> Conversation<'c, T>;
+
+/// How long the caller of a change waits still, and whether it does.
+#[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
+#[derive(Clone, Copy, Debug)]
+pub struct Time<'a> {
+    pub left: Duration,
+    pub may_commit: &'a MayCommit,
 }
 
 /// The code by which the manual of whichever database said it has an error.

@@ -7,7 +7,7 @@ use super::ask::Ask;
 use super::call::Counting;
 use super::columns::{self, Columns};
 use super::connect::{Durability, ipv6_address, require_one_host};
-use super::dialect::Dialect;
+use super::dialect::{Dialect, Operation, Time};
 use super::isolation::Isolation;
 use super::outcomes::{self, AdjustedColumns};
 use super::retry::Class;
@@ -180,6 +180,26 @@ impl Dialect for MySql {
     async fn begin_operation(connection: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
         let rows = sqlx::raw_sql("rollback and no chain no release; select @@autocommit").fetch_all(connection).await?;
         rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get::<i64, _>(0).map(|autocommit| autocommit == 0)
+    }
+
+    /// At another level than the session's, as the routines do, and whatever its `completion_type`.
+    async fn change<A: Sync, T: Send>(
+        connection: &mut MySqlConnection,
+        operation: Operation<Self, A, T>,
+        arguments: &A,
+        whose: &Whose,
+        time: Time<'_>,
+    ) -> Result<T, sqlx::Error> {
+        if let Some(begin) = Self::begin(Isolation::ReadCommitted) {
+            sqlx::raw_sql(begin).execute(&mut *connection).await?;
+        }
+        let answer = operation(&mut *connection, arguments, whose).await?;
+        if time.may_commit.claim() {
+            Self::end_operation(connection).await?;
+        } else {
+            Self::clean_up(connection).await?;
+        }
+        Ok(answer)
     }
 
     async fn end_operation(connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {

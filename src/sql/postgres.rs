@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use sqlx::SqlStr;
 use sqlx::error::DatabaseError;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgDatabaseError, PgSeverity, Postgres};
@@ -127,6 +129,20 @@ impl Dialect for Postgres {
     async fn clean_up(_: &mut PgConnection) -> Result<(), sqlx::Error> {
         Ok(())
     }
+
+    /// The server gives up a little before the caller does, so that nothing waits in the queue of a lock for a caller who is
+    /// gone.
+    async fn limit(connection: &mut PgConnection, left: Duration) -> Result<(), sqlx::Error> {
+        let millis = |tenths: u128| (left.as_millis() * tenths / 10).clamp(1, MOST_MILLIS).to_string();
+        sqlx::query(
+            "select pg_catalog.set_config('lock_timeout', $1, true), pg_catalog.set_config('statement_timeout', $2, true)",
+        )
+        .bind(millis(8))
+        .bind(millis(9))
+        .execute(connection)
+        .await
+        .map(drop)
+    }
 }
 
 async fn take_one(connection: &mut PgConnection, ask: &Ask) -> Result<Columns, sqlx::Error> {
@@ -196,6 +212,9 @@ async fn take_many(connection: &mut PgConnection, asks: &[Ask]) -> Result<Vec<En
 fn refill(quota: &Quota) -> &'static str {
     quota.refill().as_str()
 }
+
+/// The longest timeout that PostgreSQL takes.
+const MOST_MILLIS: u128 = i32::MAX as u128;
 
 /// YugabyteDB reports much of its own under one code, and tells the cases apart by text alone.
 fn classify_yugabyte(message: &str) -> Class {

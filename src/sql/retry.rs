@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use smol_str::SmolStr;
@@ -130,6 +131,46 @@ pub(crate) async fn finish<T: Send + 'static>(
         Ok(Ok(answer)) => answer,
         Ok(Err(stopped)) => Err(Failure::new(Class::Unknown, stopped)),
         Err(elapsed) => Err(Failure::new(Class::TimedOut, elapsed)),
+    }
+}
+
+/// Waits for a conversation that changes something, and commits only what [`MayCommit::claim`] lets it: a caller who is gone,
+/// or was told that nothing was changed, is right.
+pub(crate) async fn finish_change<T: Send + 'static, F>(
+    deadline: Instant,
+    conversation: impl FnOnce(MayCommit) -> F,
+) -> Result<T, Failure>
+where
+    F: Future<Output = Result<T, Failure>> + Send + 'static,
+{
+    let waiting = Waiting(MayCommit::default());
+    match timeout_at(deadline, tokio::spawn(conversation(waiting.0.clone()))).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(stopped)) => Err(Failure::new(Class::Unknown, stopped)),
+        Err(elapsed) if waiting.0.claim() => Err(Failure::new(Class::Locked, elapsed)),
+        // It is committing.
+        Err(elapsed) => Err(Failure::new(Class::Unknown, elapsed)),
+    }
+}
+
+/// Whether a change may be committed: until its caller has claimed that it is not.
+#[derive(Clone, Debug, Default)]
+#[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
+pub struct MayCommit(Arc<AtomicBool>);
+
+impl MayCommit {
+    /// Says whether this call is the first.
+    pub(super) fn claim(&self) -> bool {
+        !self.0.swap(true, Ordering::AcqRel)
+    }
+}
+
+/// A caller, who claims it when it goes.
+struct Waiting(MayCommit);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.claim();
     }
 }
 

@@ -3,17 +3,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
-use sqlx::{Connection, Database, Pool, SqlStr};
+use sqlx::{Connection, Pool, SqlStr};
 use tokio::time::{Instant, timeout_at};
 
 use super::ask::Ask;
 use super::batch::Batch;
 use super::call::{Call, Counting, Reply};
-use super::dialect::Dialect;
+use super::dialect::{Dialect, Operation, Time};
 use super::isolation::Isolation;
-use super::operations::{Conversation, Operations};
 use super::reconnect::Reconnect;
-use super::retry::{Class, Failure, Retry, finish, finish_statement};
+use super::retry::{Class, Failure, MayCommit, Retry, finish, finish_change, finish_statement};
 use super::run::{Run, runs};
 use super::together::Together;
 use crate::admin::{level_under, window_level_under};
@@ -24,7 +23,7 @@ use crate::{
 };
 
 /// Buckets in a SQL database, reached through a pool of the host's: one statement a call, or two on MySQL and MariaDB for a
-/// batch in which more than tokens rules, and for what an operator asks.
+/// batch in which more than tokens rules, and for what an operator asks. What an operator changes is a transaction.
 ///
 /// Serialization failures and deadlocks are retried with jitter until the deadline. A request whose outcome is
 /// unknown is never repeated, and never reported as granted.
@@ -71,7 +70,32 @@ impl<DB: Dialect> SqlStore<DB> {
         DB::now(&self.clock)
     }
 
-    /// Runs what an operator asks for.
+    /// Runs what an operator changes: once it was not committed by the deadline, it never will be.
+    pub(super) async fn change<A, T>(&self, arguments: A, operation: Operation<DB, A, T>) -> Result<T, Error>
+    where
+        A: Send + Sync + 'static,
+        T: Send + 'static,
+    {
+        let arguments = Arc::new(arguments);
+        let attempt = |deadline| {
+            let (arguments, clock) = (Arc::clone(&arguments), DB::within(&self.clock));
+            async move {
+                let mut connection = acquire(&self.pool, deadline).await?;
+                let given_up = deadline + self.retry.deadline();
+                finish_change(deadline, async move |may_commit: MayCommit| {
+                    let left = deadline.duration_since(Instant::now());
+                    let time = Time { left, may_commit: &may_commit };
+                    let conversation = DB::change(&mut connection, operation, &arguments, &clock, time);
+                    let result = until(given_up, conversation).await;
+                    settle(connection, result).await
+                })
+                .await
+            }
+        };
+        self.observe(attempt).await
+    }
+
+    /// Runs what an operator looks at, or what may as well happen after the deadline.
     pub(super) async fn operate<A, T>(&self, arguments: A, operation: Operation<DB, A, T>) -> Result<T, Error>
     where
         A: Send + Sync + 'static,
@@ -107,6 +131,15 @@ impl<DB: Dialect> SqlStore<DB> {
                 .await
             }
         };
+        self.observe(attempt).await
+    }
+
+    /// Makes the attempts at what an operator asks for.
+    async fn observe<T, F>(&self, attempt: impl Fn(Instant) -> F + Send + Sync) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Failure>> + Send,
+        T: Send,
+    {
         let about = telemetry::Call { engine: DB::URL_SCHEMES[0], what: "operate", requests: 0 };
         let operating: Conversing<'_, T> = Box::pin(telemetry::observed(about, self.retry.run(attempt)));
         operating.await.map(|(answer, _)| answer)
@@ -196,9 +229,6 @@ impl<DB: Dialect> SqlStore<DB> {
 /// An answer, and after how many attempts. The futures of callers stay small by it, and the compiler need not look through
 /// a driver and its TLS to know that they may be sent to other threads.
 type Conversing<'a, T> = Pin<Box<dyn Future<Output = Result<(T, u32), Error>> + Send + 'a>>;
-
-type Operation<DB, A, T> =
-    for<'c> fn(&'c mut <DB as Database>::Connection, &'c A, &'c <DB as Operations>::Clock) -> Conversation<'c, T>;
 
 impl<DB: Dialect> Clone for SqlStore<DB> {
     fn clone(&self) -> Self {

@@ -23,7 +23,7 @@ impl Operations for Sqlite {
         clock: &'c HostClock,
     ) -> Conversation<'c, ()> {
         Box::pin(async move {
-            let mut transaction = connection.begin_with("begin immediate").await?;
+            let mut transaction = super::begin(connection).await?;
             let row = match row::find(&mut transaction, key).await? {
                 None => Row::provisioned(*quota, clock.now()),
                 Some(mut row) => {
@@ -84,7 +84,7 @@ impl Operations for Sqlite {
 
     fn reset<'c>(connection: &'c mut SqliteConnection, key: &'c Key, clock: &'c HostClock) -> Conversation<'c, bool> {
         Box::pin(async move {
-            let mut transaction = connection.begin_with("begin immediate").await?;
+            let mut transaction = super::begin(connection).await?;
             let window = windows::delete(&mut transaction, key).await?;
             let row = row::find(&mut transaction, key).await?;
             let found = window || row.is_some();
@@ -101,7 +101,7 @@ impl Operations for Sqlite {
     fn delete<'c>(connection: &'c mut SqliteConnection, key: &'c Key, _: &'c HostClock) -> Conversation<'c, bool> {
         let delete = sqlx::query("delete from token_buckets where id = ?1").bind(key.as_str());
         Box::pin(async move {
-            let mut transaction = connection.begin_with("begin immediate").await?;
+            let mut transaction = super::begin(connection).await?;
             let window = windows::delete(&mut transaction, key).await?;
             let found = delete.execute(&mut *transaction).await?.rows_affected() > 0;
             transaction.commit().await?;

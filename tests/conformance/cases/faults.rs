@@ -11,6 +11,7 @@ use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::{all_given_back, through_proxy, with_session};
 use crate::rig::Rig;
 
+mod changes;
 mod given_back;
 mod interrupted;
 mod journal;
@@ -30,6 +31,7 @@ pub fn cases() -> Vec<Case> {
             a_limiter_without_a_limit_asks_no_database)
         .to_vec(),
         list!(Levels::Pools, Time::Real, has_server; a_server_that_never_answers_keeps_no_connection).to_vec(),
+        changes::cases(),
         given_back::cases(),
         interrupted::cases(),
         journal::cases(),

@@ -1,0 +1,109 @@
+//! What an operator changes, while another transaction holds what it needs.
+
+use std::time::Duration;
+
+use tollgate::{Admin, Error, Key, Mode, Override};
+
+use super::SHORT;
+use crate::engines::Kind;
+use crate::held::Held;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::pools::{Scratch, all_given_back};
+use crate::rig::Rig;
+use crate::store::AnyStore;
+
+pub(super) fn cases() -> Vec<Case> {
+    list!(Levels::Pools, Time::Real, |engine| engine.has_sessions || engine.kind == Kind::Sqlite;
+        change_that_ends_by_its_deadline_is_never_made,
+        change_whose_caller_is_gone_is_never_made)
+    .into()
+}
+
+async fn change_that_ends_by_its_deadline_is_never_made(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let world = World::new(&scratch.rig).await?;
+    let held = world.hold().await?;
+    for change in 0..CHANGES {
+        let error = world.make(change, SHORT).await.expect_err("its row is locked");
+        // Those before may still have all connections.
+        assert!(matches!(error, Error::Contended { .. } | Error::Unavailable(_)), "{change}: {error:?}");
+        assert!(!error.is_outcome_unknown());
+    }
+    held.commit().await?;
+    world.is_as_it_was().await
+}
+
+async fn change_whose_caller_is_gone_is_never_made(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let world = World::new(&scratch.rig).await?;
+    let held = world.hold().await?;
+    let long = Duration::from_secs(60);
+    // Fewer than there are connections.
+    for change in [0, 1, 4] {
+        let dropped = tokio::time::timeout(SHORT, world.make(change, long)).await;
+        assert!(dropped.is_err(), "{change}: {dropped:?}");
+    }
+    held.commit().await?;
+    world.is_as_it_was().await
+}
+
+/// A bucket, a plan, an override and a mode.
+struct World<'a> {
+    rig: &'a Rig,
+    store: AnyStore,
+    key: Key,
+}
+
+impl<'a> World<'a> {
+    async fn new(rig: &'a Rig) -> anyhow::Result<Self> {
+        let (store, key) = (rig.store(), rig.key());
+        store.create_bucket(&key, "2/d".parse()?).await?;
+        store.create_plan(&key, "2/d".parse()?).await?;
+        assert!(rig.take(&key).await?.is_granted());
+        store.set_override(&key, Override { mode: Some(Mode::Shadow), ..Override::default() }).await?;
+        Ok(Self { rig, store, key })
+    }
+
+    /// All of it, in a transaction that stays open.
+    async fn hold(&self) -> anyhow::Result<Held> {
+        let mut held = Held::open(self.rig).await?;
+        let (buckets, id) = (self.rig.table(), self.rig.literal(&self.key));
+        let table = |name| buckets.replace("token_buckets", name);
+        held.run(format!("update {} set reason = 'held' where one = true", table("token_mode"))).await?;
+        held.run(format!("update {} set mode_reason = 'held' where name = {id}", table("token_plans"))).await?;
+        held.run(format!("update {} set reason = 'held' where id = {id}", table("token_overrides"))).await?;
+        held.run(format!("update {buckets} set provisioned = true, granted = granted where id = {id}")).await?;
+        Ok(held)
+    }
+
+    /// Makes one of so many changes.
+    async fn make(&self, change: usize, deadline: Duration) -> Result<(), Error> {
+        let (store, key) = (self.store.clone().deadline(deadline), &self.key);
+        let other = Override { mode: Some(Mode::Block), ..Override::default() };
+        match change {
+            0 => store.set_mode(Mode::Block, None, None).await,
+            1 => store.create_plan(key, "9/d".parse()?).await,
+            2 => store.set_plan_mode(key, Some(Mode::Block), None, None).await.map(drop),
+            3 => store.delete_plan(key).await.map(drop),
+            4 => store.set_override(key, other).await,
+            5 => store.clear_override(key).await.map(drop),
+            6 => store.create_bucket(key, "9/d".parse()?).await,
+            7 => store.reset(key).await.map(drop),
+            _ => store.delete(key).await.map(drop),
+        }
+    }
+
+    async fn is_as_it_was(&self) -> anyhow::Result<()> {
+        let Self { rig, store, key } = self;
+        all_given_back(&rig.pool).await;
+        assert_eq!(store.mode().await?.mode, Mode::Enforce);
+        let plan = store.plan(key).await?.expect("it is there");
+        assert_eq!((plan.quota, plan.switch), ("2/d".parse()?, None));
+        assert_eq!(store.overrides(None, 9).await?[0].1.mode, Some(Mode::Shadow));
+        let bucket = store.peek(key).await?.expect("it is there");
+        assert_eq!((bucket.quota, bucket.granted), ("2/d".parse()?, 1));
+        Ok(())
+    }
+}
+
+const CHANGES: usize = 9;
