@@ -3,7 +3,7 @@
 use std::process::Stdio;
 
 use serde_json::Value;
-use sqlx::{Connection, PgConnection};
+use sqlx::{Connection, MySqlConnection, PgConnection};
 
 use crate::command::{Ran, SECRET, tollgate};
 use crate::databases::{Database, EACH, Engine};
@@ -48,6 +48,52 @@ fn a_table_that_somebody_keeps_locked_holds_nobody_up_for_ever() {
         "→ look on the server",
     ]);
     deleted.ended(0).says(&["plan free: deleted; it was 5/h"]);
+}
+
+#[test]
+fn session_that_holds_up_a_change_is_named() {
+    for engine in [Engine::Postgres, Engine::MySql, Engine::MariaDb] {
+        let database = Database::migrated(engine);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let (held, end) = runtime.block_on(Held::new(&database.url_of_root(), engine)).expect("it is held");
+        let as_root = |arguments: &[&str]| {
+            let ran = tollgate(Some(&database.url_of_root()), &database.directory).args(arguments).output();
+            Ran::new(ran.expect("it starts"))
+        };
+        // By when its transaction is more than a second old.
+        as_root(&["mode", "off"]).ended(69).says(&["it was rolled back, and is not made later", "session ", &end]);
+        as_root(&["doctor"]).ended(0).says(&["warn  locks", "has held locks in an open transaction for", &end]);
+        if engine.is_mysql() {
+            let ran = database.run(&["mode", "off"]).ended(69);
+            ran.says(&["it was rolled back", "an account with PROCESS sees whose lock it was"]);
+        }
+        drop(held);
+        database.run(&["mode"]).ended(0).says(&["enforce"]);
+    }
+}
+
+/// An open transaction that holds the mode.
+enum Held {
+    MySql(#[expect(dead_code, reason = "it is open")] MySqlConnection),
+    Postgres(#[expect(dead_code, reason = "it is open")] PgConnection),
+}
+
+impl Held {
+    /// And the statement that ends it.
+    async fn new(url: &str, engine: Engine) -> Result<(Self, String), sqlx::Error> {
+        if engine.is_mysql() {
+            let mut connection = MySqlConnection::connect(url).await?;
+            let hold = "start transaction; update token_mode set reason = 'held' where one = true";
+            sqlx::raw_sql(hold).execute(&mut connection).await?;
+            let id: i64 =
+                sqlx::query_scalar("select cast(connection_id() as signed)").fetch_one(&mut connection).await?;
+            return Ok((Self::MySql(connection), format!("`kill {id}`")));
+        }
+        let mut connection = PgConnection::connect(url).await?;
+        sqlx::raw_sql("begin; update tollgate.token_mode set reason = 'held'").execute(&mut connection).await?;
+        let id: i32 = sqlx::query_scalar("select pg_backend_pid()").fetch_one(&mut connection).await?;
+        Ok((Self::Postgres(connection), format!("`select pg_terminate_backend({id})`")))
+    }
 }
 
 #[test]

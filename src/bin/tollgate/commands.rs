@@ -11,8 +11,8 @@ use crate::database::{Engine, Missing, close, open, rest};
 use crate::exit::Asks;
 use crate::url::{self, Url};
 use crate::{
-    completions, create, denied, doctor, each, exit, explain, list, migrate, mode, next, peek, plan, request, run,
-    simulate, sweep, take, watch,
+    blockers, completions, create, denied, doctor, each, exit, explain, list, migrate, mode, next, peek, plan, request,
+    run, simulate, sweep, take, watch,
 };
 
 /// Exact, distributed rate limits in your SQL database: makes, looks at and changes them.
@@ -114,10 +114,14 @@ async fn on<DB: Engine>(command: Option<Online>, url: &str) -> anyhow::Result<Ex
         None => next::run(store).await,
         Some(command) => command.run(store).await,
     };
+    let blockers = match &result {
+        Err(error) if exit::is_held_up(error) => blockers::hint(&pool).await,
+        _ => String::new(),
+    };
     if !is_left_open {
         close(&pool).await;
     }
-    result.map_err(|error| asks.told(error))
+    result.map_err(|error| asks.told(error, &blockers))
 }
 
 impl Online {

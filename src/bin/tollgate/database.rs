@@ -5,7 +5,7 @@ use std::io::{self, Read as _};
 use std::path::Path;
 use std::time::Duration;
 
-use sqlx::mysql::MySqlConnectOptions;
+use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
 use sqlx::pool::PoolOptions;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
@@ -36,6 +36,11 @@ pub(crate) trait Engine: Migrate + Examine {
 
     /// How to connect, and where that leads: without the password.
     fn options(url: &str, missing: Missing) -> anyhow::Result<(<Self::Connection as Connection>::Options, String)>;
+
+    /// Makes a new connection ready.
+    fn prepare(_: &mut Self::Connection) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
+        std::future::ready(Ok(()))
+    }
 }
 
 impl Engine for Postgres {
@@ -67,6 +72,11 @@ impl Engine for MySql {
         let place = address(options.get_host(), options.get_port());
         let address = format!("{database} at {place} as {}", options.get_username());
         Ok((options, address))
+    }
+
+    /// Below the deadline of a store, so that nothing waits in the queue of a lock after its command has ended.
+    async fn prepare(connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {
+        sqlx::raw_sql("set innodb_lock_wait_timeout = 4").execute(connection).await.map(drop)
     }
 }
 
@@ -137,6 +147,7 @@ pub(crate) async fn open<DB: Engine>(url: &str, missing: Missing) -> anyhow::Res
     let (options, address) = DB::options(url, missing)?;
     // Without the task that looks after connections: that of sqlx 0.9.0 may spin for ever (its issue 3645).
     let pool: PoolOptions<DB> = PoolOptions::new().idle_timeout(None).max_lifetime(None);
+    let pool = pool.after_connect(|connection, _| Box::pin(DB::prepare(connection)));
     let pool = pool.max_connections(CONNECTIONS).acquire_timeout(PATIENCE).connect_lazy_with(options.clone());
     // A pool goes on trying, and does not say why it does not succeed.
     let diagnosis = async {

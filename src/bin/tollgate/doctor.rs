@@ -10,6 +10,7 @@ use tollgate::{
 use uuid::Uuid;
 
 use crate::answer::within_patience;
+use crate::blockers::{self, Blockers};
 use crate::output::{counted, progress};
 use crate::{clock, exit, migrate, times};
 
@@ -36,7 +37,7 @@ pub(crate) struct Args {
 }
 
 /// What there is to check on one engine.
-pub(crate) trait Examine: sqlx::Database {
+pub(crate) trait Examine: Blockers {
     fn examine(pool: &Pool<Self>, report: &mut Report) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
     /// Compares what follows from other rows, or must be there, with what is: a restore or a cleaner may have left it out.
@@ -77,6 +78,7 @@ impl Args {
                 "repeat it as the owner of the schema",
             ),
         }
+        blockers::examine(pool, &mut report).await;
         bar.finish_and_clear();
         if is_migrated {
             mode(store, &mut report).await;

@@ -84,6 +84,11 @@ pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(code)
 }
 
+/// Whether the database was too busy with others.
+pub(crate) fn is_held_up(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(Error::Contended { .. } | Error::DeadlineExceeded(_)))
+}
+
 /// What went wrong, in words.
 pub(crate) fn message(error: &anyhow::Error) -> String {
     explain(error).1

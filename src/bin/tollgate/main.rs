@@ -1,6 +1,7 @@
 //! The program `tollgate`: what an operator does with the buckets of a database, from a shell.
 
 mod answer;
+mod blockers;
 mod clock;
 mod commands;
 mod completions;

@@ -109,7 +109,7 @@ impl Args {
         if self.if_unavailable == IfUnavailable::Fail || !is_unavailable(&error) {
             return Err(error);
         }
-        let why = plain(&exit::message(&Asks::ToRun.told(error)));
+        let why = plain(&exit::message(&Asks::ToRun.told(error, "")));
         complain(&format!("the command runs without a token: {why}"));
         match become_command(&self.command, self.keep_database_url)? {}
     }

@@ -14,9 +14,15 @@ pub(crate) enum Asks {
 }
 
 impl Asks {
-    /// What an error means to such a command, if nobody knows what became of it. The library's own words are those for tokens.
-    pub(crate) fn told(self, error: anyhow::Error) -> anyhow::Error {
+    /// What an error means to such a command, if others held it up, or nobody knows what became of it; and who those are, if
+    /// that is known. The library's own words are those for tokens.
+    pub(crate) fn told(self, error: anyhow::Error, blockers: &str) -> anyhow::Error {
         let why = match error.downcast_ref() {
+            Some(Error::Contended { .. }) if self == Self::ToChange => {
+                let message = "other transactions hold what this changes; it was rolled back, and is not made later";
+                let hint = format!("{blockers}then repeat it; {DOCTOR}");
+                return Refusal { code: DATABASE, message: message.to_owned(), hint }.into();
+            }
             Some(Error::DeadlineExceeded(deadline)) => format!("no answer within {deadline:?}"),
             Some(Error::OutcomeUnknown(cause)) => {
                 format!("the connection broke during the request: {}", redact(&words(&**cause)))
@@ -34,7 +40,8 @@ impl Asks {
                 ("whether a token was taken is unknown", "with `--if-unavailable run` the command runs all the same")
             }
         };
-        Refusal { code: DATABASE, message: format!("{why}; {what}"), hint: format!("{hint}; {DOCTOR}") }.into()
+        Refusal { code: DATABASE, message: format!("{why}; {what}"), hint: format!("{blockers}{hint}; {DOCTOR}") }
+            .into()
     }
 }
 
@@ -57,14 +64,18 @@ mod tests {
                 (Asks::ForTokens, "whether the tokens were taken is unknown"),
                 (Asks::ToRun, "whether a token was taken is unknown"),
             ] {
-                let (code, message, hint) = explain(&asks.told(error.clone().into()));
+                let (code, message, hint) = explain(&asks.told(error.clone().into(), ""));
                 assert!(code == DATABASE && message.contains(expected), "{message}");
                 assert!(hint.ends_with(DOCTOR), "{hint}");
                 assert_eq!(hint.contains("take --id"), asks == Asks::ForTokens, "{hint}");
                 assert_eq!(message.contains("reset by peer"), error.to_string().contains("broke"), "{message}");
             }
         }
-        let (_, message, _) = explain(&Asks::ToChange.told(Error::Unavailable(broken).into()));
+        let (_, message, _) = explain(&Asks::ToChange.told(Error::Unavailable(broken.clone()).into(), ""));
         assert!(message.contains("no connection to the database"), "{message}");
+        let contended = Error::Contended { attempts: 3, source: broken };
+        let (_, message, hint) = explain(&Asks::ToChange.told(contended.into(), "session 7 holds it; "));
+        assert!(message.contains("it was rolled back, and is not made later"), "{message}");
+        assert!(hint.starts_with("session 7 holds it; then repeat it"), "{hint}");
     }
 }

@@ -36,7 +36,7 @@ pub(crate) async fn live<S: Admin>(
             Some(look) = looks.recv() => match look {
                 Ok(look) => board.see(look),
                 // It may be back at the next look.
-                Err(error) => board.trouble = Some(exit::message(&Asks::ToLook.told(error.into()))),
+                Err(error) => board.trouble = Some(exit::message(&Asks::ToLook.told(error.into(), ""))),
             },
             event = events.recv() => {
                 if let Event::Key(key) = event.context("the terminal is gone")??
