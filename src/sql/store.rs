@@ -80,7 +80,7 @@ impl<DB: Dialect> SqlStore<DB> {
         let attempt = |deadline| {
             let (arguments, clock) = (Arc::clone(&arguments), DB::within(&self.clock));
             async move {
-                let mut connection = acquire(&self.pool, deadline).await?;
+                let mut connection = self.acquire(deadline).await?;
                 let given_up = deadline + self.retry.deadline();
                 finish_change(deadline, async move |may_commit: MayCommit| {
                     let left = deadline.duration_since(Instant::now());
