@@ -4,7 +4,7 @@
 use crate::answer::{Answer, Word};
 use crate::bucket::{Bucket, Hold, LONGEST_WAIT_NS, MOST_TOKENS, NEVER_NS, Receipt, Request, Terms};
 use crate::receipt::AdjustmentKind;
-use crate::{Adjusted, Decision, Key, Mode, Quota, Rule};
+use crate::{Adjusted, Adjustment, Decision, Key, Mode, Quota, Rule};
 
 /// A bucket as a store keeps it. What few have is boxed: a store in memory waits for each of its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -317,8 +317,8 @@ pub(crate) trait Account {
     /// Gives back what was not used.
     fn refund(&mut self, receipt: &Receipt, tokens: i64);
 
-    /// Takes what was used beyond the grant.
-    fn charge(&mut self, now: i64, tokens: i64);
+    /// Takes what was used beyond the grant. A bucket's next token then comes within `max_debt`.
+    fn charge(&mut self, now: i64, tokens: i64, max_debt: i64);
 }
 
 impl Account for Row {
@@ -334,22 +334,21 @@ impl Account for Row {
         self.bucket.refund(&terms, tokens);
     }
 
-    fn charge(&mut self, now: i64, tokens: i64) {
+    fn charge(&mut self, now: i64, tokens: i64, max_debt: i64) {
         let terms = self.terms();
-        self.bucket.charge(&terms, now, tokens);
+        self.bucket.charge(&terms, now, tokens, max_debt);
     }
 }
 
 /// Gives back, or pays for, what a grant took, and says what to remember of it from now on.
 pub(crate) fn adjust<A: Account>(
-    kind: AdjustmentKind,
-    receipt: Receipt,
+    &Adjustment { ref receipt, kind, max_debt, .. }: &Adjustment,
     held: Option<Held>,
     account: Option<&mut A>,
     now: i64,
 ) -> (Result<Adjusted, Word>, Option<Held>) {
     // What was remembered counts, whatever the caller says.
-    let receipt = held.map_or(receipt, |held| Receipt { cost: receipt.cost, ..held.receipt });
+    let receipt = held.map_or(receipt.taken, |held| Receipt { cost: receipt.taken.cost, ..held.receipt });
     if kind == AdjustmentKind::Cancel && now > receipt.acts_at {
         return (Ok(Adjusted::Late), None);
     }
@@ -376,7 +375,7 @@ pub(crate) fn adjust<A: Account>(
     };
     match kind {
         AdjustmentKind::Cancel => {}
-        _ if given_back < 0 => account.charge(now, -given_back),
+        _ if given_back < 0 => account.charge(now, -given_back, max_debt),
         _ => account.refund(&receipt, given_back),
     }
     let expires_at = held.expires_at.max(remembered_until(held.receipt, now));

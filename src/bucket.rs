@@ -266,12 +266,14 @@ impl Bucket {
     }
 
     /// Takes tokens that are used already, there or not: later requests wait until they have come.
-    pub fn charge(&mut self, terms: &Terms, now: i64, tokens: i64) {
+    ///
+    /// The wait for the next token is at most `max_debt`, a year at most, or the wait of an empty bucket if that is longer.
+    pub fn charge(&mut self, terms: &Terms, now: i64, tokens: i64, max_debt: i64) {
         if self.stepped_back(terms, now) {
             self.settle(terms, terms, now);
         }
         let clock = terms.clock(self.anchor, now);
-        let furthest = terms.clock(self.anchor, now + LONGEST_WAIT_NS).saturating_add(terms.burst());
+        let furthest = (clock + terms.burst()).max(self.none_before(terms, now, max_debt));
         let owed = tokens.saturating_mul(terms.token_ticks);
         self.full_at = self.full_at.max(clock).saturating_add(owed).min(furthest.max(self.full_at));
         self.longest_wait = self.longest_wait.max(self.full_at - clock - terms.burst());
@@ -288,15 +290,19 @@ impl Bucket {
         }
         let clock = terms.clock(self.anchor, now);
         let left = hold.remaining.map(|tokens| clock + terms.burst() - tokens.min(terms.capacity) * terms.token_ticks);
-        // One tick after the last one that it shows before: then the first token is there.
-        let wait = (hold.wait > 0)
-            .then(|| terms.clock(self.anchor, now + hold.wait - 1) + 1 + terms.burst() - terms.token_ticks);
+        let wait = (hold.wait > 0).then(|| self.none_before(terms, now, hold.wait));
         let Some(full_at) = left.max(wait).filter(|full_at| *full_at > self.full_at.max(clock)) else {
             return false;
         };
         self.full_at = full_at;
         self.longest_wait = self.longest_wait.max(full_at - clock - terms.burst());
         true
+    }
+
+    /// `full_at` of a bucket whose next token comes when the wait is over: one tick after the last one that the clock shows
+    /// before.
+    fn none_before(&self, terms: &Terms, now: i64, wait: i64) -> i64 {
+        terms.clock(self.anchor, now + wait - 1) + 1 + terms.burst() - terms.token_ticks
     }
 
     /// Makes the bucket full. It counts as a grant of the capacity, so that no earlier request gives anything back.

@@ -223,7 +223,8 @@ impl<C: Clock> MemoryStore<C> {
         Ok(Decision::of_all(decisions, take).expect("a request names a bucket"))
     }
 
-    fn adjust_one(&self, Adjustment { receipt, kind, .. }: &Adjustment) -> Result<Adjusted, TakeError> {
+    fn adjust_one(&self, adjustment: &Adjustment) -> Result<Adjusted, TakeError> {
+        let Adjustment { receipt, kind, .. } = adjustment;
         let mut shard = self.shard(&receipt.key).lock();
         let now = self.clock.now();
         let of = if receipt.window { receipt.key.of_window() } else { receipt.key.clone() };
@@ -233,9 +234,9 @@ impl<C: Clock> MemoryStore<C> {
             shard.receipts.make_room(receipt.id, &of, now)?;
         }
         let (adjusted, held) = if receipt.window {
-            book::adjust(*kind, receipt.taken, held, shard.window_of(&receipt.key), now)
+            book::adjust(adjustment, held, shard.window_of(&receipt.key), now)
         } else {
-            book::adjust(*kind, receipt.taken, held, shard.row(&receipt.key), now)
+            book::adjust(adjustment, held, shard.row(&receipt.key), now)
         };
         shard.given_back(&receipt.key);
         if let Some(held) = held {

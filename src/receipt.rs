@@ -1,7 +1,10 @@
+use std::time::Duration;
+
 use uuid::Uuid;
 
 use crate::Key;
-use crate::bucket;
+use crate::bucket::{self, LONGEST_WAIT_NS};
+use crate::quota::span::nanoseconds;
 use crate::take::{IdOf, IfLocked};
 
 /// What a grant leaves in the hands of the caller for each bucket, to give tokens back with.
@@ -28,9 +31,9 @@ impl Receipt {
 
     /// The same, for requests that the key's sliding window granted at this time since 1970.
     #[must_use]
-    pub fn in_window(mut self, granted_at: std::time::Duration) -> Self {
+    pub fn in_window(mut self, granted_at: Duration) -> Self {
         self.taken.cost = self.taken.cost.min(crate::window::MOST_REQUESTS);
-        self.taken.acts_at = crate::quota::span::nanoseconds(granted_at);
+        self.taken.acts_at = nanoseconds(granted_at);
         self.window = true;
         self
     }
@@ -86,11 +89,29 @@ pub struct Adjustment {
     pub(crate) receipt: Receipt,
     pub(crate) kind: AdjustmentKind,
     pub(crate) if_locked: IfLocked,
+    /// In nanoseconds, a year at most.
+    pub(crate) max_debt: i64,
 }
 
 impl Adjustment {
     fn new(receipt: Receipt, kind: AdjustmentKind) -> Self {
-        Self { receipt, kind, if_locked: IfLocked::Retry }
+        Self { receipt, kind, if_locked: IfLocked::Retry, max_debt: LONGEST_WAIT_NS }
+    }
+
+    /// Limits the debt that a settlement can leave: the wait for the bucket's next token is at most this long, or as long as
+    /// that of an empty bucket. Default: a year, which is also the longest.
+    ///
+    /// State it where an upstream says what was used. With an interval or calendar quota, tokens come with the first period
+    /// after the wait. A sliding window owes nothing longer than its own interval.
+    #[must_use]
+    pub fn max_debt(self, longest: Duration) -> Self {
+        Self { max_debt: nanoseconds(longest).min(LONGEST_WAIT_NS), ..self }
+    }
+
+    /// The longest debt that it can leave: see [`max_debt`](Self::max_debt).
+    #[must_use]
+    pub fn debt_limit(&self) -> Duration {
+        Duration::from_nanos(self.max_debt.unsigned_abs())
     }
 
     /// If another transaction holds one of the keys, it is not tried again: a call of which each adjustment says so is

@@ -33,8 +33,8 @@ grant execute on function
   tollgate.take_all_v1(
     text[], bigint[], bigint[], bigint[], numeric[], text[], text[], bigint, uuid, bigint),
   tollgate.take_all_many_v1(bigint[], text[], bigint[], bigint[], bigint[], numeric[], text[], text[]),
-  tollgate.adjust_v1(text, uuid, text, bigint, bigint, bigint, bigint),
-  tollgate.adjust_many_v1(text[], uuid[], text[], bigint[], bigint[], bigint[], bigint[], boolean[]),
+  tollgate.adjust_v1(text, uuid, text, bigint, bigint, bigint, bigint, bigint),
+  tollgate.adjust_many_v1(text[], uuid[], text[], bigint[], bigint[], bigint[], bigint[], boolean[], bigint[]),
   tollgate.take_window_v1(
     text, bigint, bigint, bigint, bigint, bigint, bigint, uuid, bigint, boolean),
   tollgate.adjust_window_v1(text, uuid, text, bigint, bigint, bigint),

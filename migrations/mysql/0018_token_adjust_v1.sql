@@ -6,6 +6,7 @@
 --            p_receipt   the request's id, or one made for this adjustment
 --            p_id, p_cost, p_granted, p_acts_at: the bucket, and what the grant answered
 --            p_tokens    see p_kind; 0 with 'cancel'
+--            A bucket owes a year at most: see token_adjust_many_v1 for less
 --            p_own       as token_decide_v1's
 -- Result:    one row:
 --            outcome     'done'; 'late': its time has passed, or the receipt has expired; 'repeated': it was adjusted
@@ -42,7 +43,8 @@ begin
   if v_own then
     start transaction;
   end if;
-  call token_adjust_one_v1(p_kind, p_receipt, p_id, p_cost, p_granted, p_acts_at, p_tokens, v_outcome, v_given_back);
+  call token_adjust_one_v1(p_kind, p_receipt, p_id, p_cost, p_granted, p_acts_at, p_tokens, null, v_outcome,
+                           v_given_back);
   if v_own then commit and no chain no release; end if;
   select v_outcome as outcome, v_given_back as given_back;
 end

@@ -1,7 +1,8 @@
 -- token_adjust_many_v1: give back, or pay for, what several granted requests took; once for each receipt.
 --
--- Arguments: p_adjustments  a JSON array of [kind, receipt, id in hexadecimal, cost, granted, acts_at, tokens, window]: as
---                           token_adjust_v1's; window is 1 where the key's sliding window granted
+-- Arguments: p_adjustments  a JSON array of [kind, receipt, id in hexadecimal, cost, granted, acts_at, tokens, window,
+--                           max_debt]: as token_adjust_v1's; window is 1 where the key's sliding window granted; max_debt, if
+--                           it is there, as token_adjust_one_v1's
 --            p_own          as token_decide_v1's
 -- Result:    o_answers      a JSON array of a text for each, in any order: its place, from 1, and what token_adjust_v1 or
 --                           token_adjust_window_v1 answers, with a space between: the same as if it was done one after
@@ -20,19 +21,19 @@ begin
   declare v_own boolean default @@autocommit or p_own;
   declare v_done boolean default false;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
-  declare v_place, v_cost, v_granted, v_acts_at, v_tokens, v_given_back bigint;
+  declare v_place, v_cost, v_granted, v_acts_at, v_tokens, v_max_debt, v_given_back bigint;
   declare v_in_window boolean;
   declare v_kind, v_outcome varchar(10) character set ascii;
   declare v_receipt varchar(40) character set ascii;
   declare v_id varbinary(1024);
   declare v_sorted cursor for
-    select place, kind, receipt, unhex(id) as id, cost, granted, acts_at, tokens, in_window
+    select place, kind, receipt, unhex(id) as id, cost, granted, acts_at, tokens, in_window, max_debt
       from json_table(p_adjustments, '$[*]' columns (
              place for ordinality, kind varchar(10) character set ascii path '$[0]',
              receipt varchar(40) character set ascii path '$[1]', id varchar(2048) character set ascii path '$[2]',
              cost bigint path '$[3]' error on error, granted bigint path '$[4]' error on error,
              acts_at bigint path '$[5]' error on error, tokens bigint path '$[6]' error on error,
-             in_window int path '$[7]')) as adjustments
+             in_window int path '$[7]', max_debt bigint path '$[8]' error on error)) as adjustments
      order by coalesce(in_window, 0), id, place;
   declare continue handler for not found set v_done = true;
   declare continue handler for 1568  -- inside a transaction of the caller's, or one that was left open
@@ -64,14 +65,15 @@ begin
   open v_sorted;
   adjust: loop
     fetch v_sorted
-      into v_place, v_kind, v_receipt, v_id, v_cost, v_granted, v_acts_at, v_tokens, v_in_window;
+      into v_place, v_kind, v_receipt, v_id, v_cost, v_granted, v_acts_at, v_tokens, v_in_window,
+           v_max_debt;
     if v_done then leave adjust; end if;
     if v_in_window then
       call token_adjust_one_in_window_v1(v_kind, v_receipt, convert(v_id using utf8mb4), v_cost, v_acts_at, v_tokens,
                                          v_outcome, v_given_back);
     else
       call token_adjust_one_v1(v_kind, v_receipt, convert(v_id using utf8mb4), v_cost, v_granted, v_acts_at, v_tokens,
-                               v_outcome, v_given_back);
+                               v_max_debt, v_outcome, v_given_back);
     end if;
     set v_done = false;
     set o_answers = concat(o_answers, if(o_answers = '[', '"', ',"'), v_place, ' ', v_outcome, ' ', v_given_back, '"');

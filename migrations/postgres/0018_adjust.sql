@@ -6,6 +6,8 @@
 --            p_receipt   the request's id, or one made for this adjustment
 --            p_id, p_cost, p_granted, p_acts_at: the bucket, and what the grant answered
 --            p_tokens    see p_kind; 0 with 'cancel'
+--            p_max_debt  'settle': the wait for the next token is at most so many nanoseconds, or that of an empty bucket;
+--                        null: a year, the most there can be
 -- Result:    outcome     'done'; 'late': its time has passed, or the receipt has expired; 'repeated': it was adjusted
 --                        before; 'unknown': no such bucket; nothing changes unless 'done'
 --            given_back  tokens; negative: so many more were paid
@@ -15,7 +17,7 @@
 -- What was adjusted is remembered for a day, and until p_acts_at, but for 366 days at most.
 create function tollgate.adjust_v1(
   p_kind text, p_receipt uuid, p_id text, p_cost bigint, p_granted bigint, p_acts_at bigint, p_tokens bigint,
-  out outcome text, out given_back bigint)
+  p_max_debt bigint default null, out outcome text, out given_back bigint)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
@@ -32,9 +34,10 @@ declare
 begin
   if (p_kind in ('cancel', 'refund', 'settle') and p_receipt is not null and p_id is not null
       and p_cost between 1 and 3155760000000000000 and p_granted >= 0 and p_acts_at is not null
-      and p_tokens between 0 and 3155760000000000000) is not true then
+      and p_tokens between 0 and 3155760000000000000
+      and coalesce(p_max_debt, 0) >= 0) is not true then
     raise exception 'tollgate: adjust_v1 takes ''cancel'', ''refund'' or ''settle'', a receipt, a bucket, a cost of 1 or '
-                    'more and 0 tokens or more' using errcode = 'invalid_parameter_value';
+                    'more, 0 tokens or more and a debt of 0 or more' using errcode = 'invalid_parameter_value';
   end if;
   given_back := 0;
   select t.* into b from tollgate.token_buckets t where t.id = p_id for no key update;
@@ -84,7 +87,8 @@ begin
     end if;
     b.full_at := greatest(b.full_at, least(
       greatest(b.full_at, v_clock)::numeric - given_back::numeric * b.token_ticks,
-      tollgate.bucket_clock_v1(b, v_now + c_year)::numeric + b.burst));
+      greatest(v_clock, tollgate.bucket_clock_v1(b, v_now + least(p_max_debt, c_year) - 1) + 1 - b.token_ticks)::numeric
+        + b.burst));
     b.granted := least(b.granted::numeric - given_back, c_most);
   end if;
   update tollgate.token_buckets t
@@ -94,4 +98,4 @@ begin
 end
 $$;
 
-revoke all on function tollgate.adjust_v1(text, uuid, text, bigint, bigint, bigint, bigint) from public;
+revoke all on function tollgate.adjust_v1(text, uuid, text, bigint, bigint, bigint, bigint, bigint) from public;

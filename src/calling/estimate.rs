@@ -25,7 +25,8 @@ impl Estimate {
     }
 
     /// Pays what the request used in the end, in the limit's tokens, and says how many were given back; negative: so many more
-    /// were taken. If there are none, the bucket owes them, and the next requests wait.
+    /// were taken. If there are none, the bucket owes them, and the next requests wait, for
+    /// [`longest_hold`](crate::ClientLimit::longest_hold) at most.
     ///
     /// [`Late`](Adjusted::Late) if it is later than [said](crate::ClientLimit::settle_within), and
     /// [`Repeated`](Adjusted::Repeated) if it was settled before: nothing changes. A request that took nothing, by a fallback or
@@ -115,7 +116,7 @@ impl<S: Store> Settles for Answered<S> {
             if settled.is_empty() {
                 return Ok(Adjusted::Done(0));
             }
-            let adjusted = passing.limiter.settle(settled).await;
+            let adjusted = passing.settle(settled).await;
             // Of what was said before anything was given back, as far as it says anything still.
             let (passed, longest) = (since.elapsed(), passing.longest);
             let still = |(place, (said, back)): (usize, (Option<Said>, u64))| {

@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::ticket::Held;
-use crate::{Adjusted, Adjustment, Limiter, Rule, Store, TakeError};
+use crate::{Adjusted, Adjustment, Error, Limiter, Rule, Store, TakeError};
 
 /// Tells the store what answers say.
 pub(super) struct Passing<S: Store> {
@@ -17,6 +17,12 @@ pub(super) struct Passing<S: Store> {
 }
 
 impl<S: Store> Passing<S> {
+    /// Settles estimates. What was used is the third party's to say, so it leaves no longer debt than an answer can hold back.
+    pub(super) async fn settle(&self, settled: Vec<Adjustment>) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        let bounded = settled.into_iter().map(|settled| settled.max_debt(self.longest));
+        self.limiter.settle(bounded.collect()).await
+    }
+
     /// Of all limits at once, and says whether the store knows now why the request was refused. What gives tokens back comes
     /// before what third parties say is left: they know of it.
     pub(super) async fn pass_on(self, settled: Vec<Adjustment>, held: Vec<Held>) -> bool {
@@ -35,7 +41,7 @@ impl<S: Store> Passing<S> {
             passing.spawn(self.clone().pass_on_one(held, until));
         }
         // What is left is passed on whatever became of that.
-        let mut all = self.limiter.settle(settled).await.is_ok_and(|settled| settled.iter().all(is_paid));
+        let mut all = self.settle(settled).await.is_ok_and(|settled| settled.iter().all(is_paid));
         for (until, held) in after {
             passing.spawn(self.clone().pass_on_one(held, until));
         }

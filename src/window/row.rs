@@ -103,7 +103,7 @@ impl Account for WindowRow {
         self.ring.give_back(receipt.acts_at, tokens);
     }
 
-    fn charge(&mut self, now: i64, tokens: i64) {
+    fn charge(&mut self, now: i64, tokens: i64, _: i64) {
         let window = self.terms();
         self.ring.step_back(now);
         self.ring.count(&window, now, self.next(now), tokens);

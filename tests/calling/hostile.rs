@@ -1,11 +1,17 @@
 //! Third parties that answer with whatever they like: of any size, and any number.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::{Request, Response, StatusCode};
-use tollgate::{Admin, ClientLimit, Key, Limiter, ManualClock, MemoryStore, Preset};
+use proptest::prelude::*;
+use tokio::sync::Barrier;
+use tollgate::{
+    Admin, ClientLimit, Estimate, HoldBack, Key, Limiter, ManualClock, MemoryStore, Preset, Rule, Store, Take,
+};
 use tower::{Layer, ServiceExt, service_fn};
 
 /// A tower client has no server's limit of what a header may be, so all of it reaches the crate.
@@ -43,6 +49,89 @@ async fn thousands_of_lines_are_an_answer_like_any_other() -> anyhow::Result<()>
         answered(StatusCode::TOO_MANY_REQUESTS, headers).await?;
     }
     Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn no_answer_locks_a_bucket_beyond_the_longest_hold(
+        requests in 1..4_usize,
+        status in prop::sample::select(vec![200_u16, 403, 429, 503, 529]),
+        lines in prop::collection::vec((prop::sample::select(ALL_NAMES.concat()), extreme()), 0..8),
+        longest_hold in prop_oneof![Just(Duration::ZERO), (1..7200_u64).prop_map(Duration::from_secs)],
+        by_body in any::<bool>(),
+        read_by in any::<bool>(),
+        used in extreme(),
+    ) {
+        let headers: HeaderMap =
+            lines.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())).collect();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let retry_after = runtime.block_on(async {
+            let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "1000/h")?;
+            let mut limit = ClientLimit::new(limiter.clone()).longest_hold(longest_hold).max_wait(Duration::ZERO).cost(|_| 10);
+            limit = Preset::ALL.iter().fold(limit, |limit, preset| limit.read(*preset)).read(Preset::Policy("a"));
+            if read_by {
+                limit = limit.read_by(|_| Some(HoldBack::retry_after(Duration::MAX).longest(Duration::MAX)));
+            }
+            limit = if by_body { limit.settle_later() } else { limit.settle(|answer| figure(answer.headers().get("x-used")?.to_str().ok()?)) };
+            // All are sent before the first one is answered.
+            let all_sent = Arc::new(Barrier::new(requests));
+            let third_party = service_fn(move |_: Request<()>| {
+                let (all_sent, headers) = (Arc::clone(&all_sent), headers.clone());
+                async move {
+                    all_sent.wait().await;
+                    let mut response = Response::new(());
+                    (*response.status_mut(), *response.headers_mut()) = (StatusCode::from_u16(status).unwrap(), headers);
+                    Ok::<_, Infallible>(response)
+                }
+            });
+            let client = limit.layer(third_party);
+            let asked = (0..requests).map(|_| client.clone().oneshot(Request::get("http://example.com/").body(()).unwrap()));
+            for response in join_all(asked).await {
+                let response = response.map_err(anyhow::Error::from_boxed)?;
+                if let (Some(estimate), Some(used)) = (response.extensions().get::<Estimate>(), figure(&used)) {
+                    estimate.settle(used).await?;
+                }
+            }
+            limiter.close().await?;
+            anyhow::Ok(limiter.store().take_one(&Take::from(Key::try_from("example.com")?).rule(Rule::try_from("1000/h")?)).await??.retry_after())
+        });
+        // An empty bucket has a token after 3.6 s.
+        prop_assert!(retry_after.unwrap() <= longest_hold.max(Duration::from_millis(3600)));
+    }
+}
+
+fn figure(text: &str) -> Option<u64> {
+    text.parse().ok()
+}
+
+/// As extreme as their senders' formats allow, and beyond.
+fn extreme() -> impl Strategy<Value = String> {
+    prop_oneof![
+        prop::sample::select(vec![
+            "0",
+            "1",
+            "1001",
+            "18446744073709551615",
+            "9223372036854775807",
+            "9223372036854775808",
+            "999999999999999",
+            "99999999999999999999999",
+            "31622401",
+            "-1",
+            "1e400",
+            "99999999999h",
+            "9999999999999999999d",
+            "\"a\";r=0;t=999999999999999",
+            "\"b\";r=0;t=999999999999999, \"a\";r=5",
+            "remaining=0, reset=999999999999999",
+            "Fri, 31 Dec 9999 23:59:59 GMT",
+            "9999-12-31T23:59:59Z",
+        ])
+        .prop_map(str::to_owned),
+        any::<u64>().prop_map(|figure| figure.to_string()),
+    ]
 }
 
 /// Looks at the bucket before and after an answer.
@@ -135,6 +224,27 @@ const NOTHING_LEFT: [(&str, &str); 8] = [
     ("anthropic-ratelimit-requests-remaining", "0"),
     ("anthropic-ratelimit-output-tokens-limit", "1"),
     ("anthropic-ratelimit-output-tokens-remaining", "0"),
+];
+
+/// All that are read.
+const ALL_NAMES: [&[&str]; 2] = [
+    &NAMES,
+    &[
+        "age",
+        "grpc-status",
+        "x-used",
+        "x-rate-limit-remaining",
+        "x-rate-limit-reset",
+        "x-ratelimit-limit-tokens",
+        "x-ratelimit-remaining-tokens",
+        "x-ratelimit-reset-tokens",
+        "anthropic-ratelimit-tokens-limit",
+        "anthropic-ratelimit-tokens-remaining",
+        "anthropic-ratelimit-tokens-reset",
+        "anthropic-ratelimit-input-tokens-remaining",
+        "anthropic-ratelimit-input-tokens-reset",
+        "anthropic-ratelimit-output-tokens-remaining",
+    ],
 ];
 
 /// All kinds of those that are read.

@@ -145,6 +145,7 @@ macro_rules! for_each_scenario {
             receipts: an_id_is_forgotten_when_it_was_held_long_enough,
             receipts: a_settled_request_pays_what_it_cost,
             receipts: a_request_is_settled_once,
+            receipts: debt_of_settlements_ends_when_they_state,
             receipts: what_is_paid_after_the_clock_was_set_back_is_paid_from_then_on,
             receipts: a_reservation_is_cancelled_once,
             receipts: a_request_is_settled_in_time_or_not_at_all,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Adjusted, Adjustment, Admin, Error, Receipt, Reservation, Rule, Store, Take, TakeError, Window};
+use tollgate::{Adjusted, Adjustment, Admin, Error, Quota, Receipt, Reservation, Rule, Store, Take, TakeError, Window};
 use uuid::Uuid;
 
 use super::{World, left, ms, under};
@@ -49,6 +49,43 @@ pub(crate) async fn an_id_that_is_another_requests_is_refused<W: World>(world: &
     let outcome = world.store().take_one(&take.clone().cost(2)).await?;
     assert!(matches!(outcome, Err(TakeError::Reused(_))), "{outcome:?}");
     assert_eq!(remaining(world, &take).await?, 9);
+    Ok(())
+}
+
+/// Two requests in flight each cost more than all tokens there are, in one call or one by one.
+pub(crate) async fn debt_of_settlements_ends_when_they_state<W: World>(world: &W) -> anyhow::Result<()> {
+    let minute = Duration::from_secs(60);
+    for (quota, max_debt, retry_after) in [
+        (Quota::continuous(10, ms(1000))?, minute, minute),
+        (Quota::continuous(10, ms(1000))?, Duration::ZERO, ms(100)),
+        (Quota::interval(10, ms(40_000))?, minute, ms(80_000)),
+        (Quota::interval(10, HOUR)?, minute, HOUR),
+        ("10 once".parse()?, minute, Duration::MAX),
+    ] {
+        for at_once in [false, true] {
+            world.at_ms(0).await?;
+            let (key, [one, other]) = (world.key(), [(); 2].map(|()| Uuid::new_v4()));
+            let take = || Take::from(key.clone()).rule(quota.into());
+            let settle = |id, used| Receipt::new(id, key.clone(), 1).settle(used).max_debt(max_debt);
+            for id in [one, other] {
+                assert!(world.decide(take().id(id, HOUR)).await?.is_granted());
+            }
+            let settled = [one, other].map(|id| settle(id, u64::MAX));
+            let calls = if at_once { vec![&settled[..]] } else { settled.chunks(1).collect() };
+            for call in calls {
+                let adjusted = world.store().adjust(call).await?;
+                assert!(adjusted.iter().all(|one| matches!(one, Ok(Adjusted::Done(..0)))), "{quota}: {adjusted:?}");
+            }
+            let denied = world.decide(take()).await?;
+            assert_eq!((denied.is_granted(), denied.retry_after()), (false, retry_after), "{quota} for {max_debt:?}");
+        }
+    }
+    // What is owed for less long is owed in full.
+    let (key, id) = (world.key(), Uuid::new_v4());
+    assert!(world.decide(under(&key, "10/s")?.id(id, HOUR)).await?.is_granted());
+    let settle = Receipt::new(id, key.clone(), 1).settle(30).max_debt(minute);
+    assert_eq!(adjusted(world, settle).await?, Adjusted::Done(-29));
+    assert_eq!(world.decide(under(&key, "10/s")?).await?.retry_after(), ms(2100));
     Ok(())
 }
 

@@ -4,6 +4,7 @@ use sqlx::mysql::MySqlConnection;
 
 use super::{Whose, bytes, json, text};
 use crate::Adjustment;
+use crate::bucket::LONGEST_WAIT_NS;
 use crate::sql::outcomes::AdjustedColumns;
 
 /// What each came to, in their order.
@@ -14,7 +15,7 @@ pub(super) async fn adjust(
 ) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
     match adjustments {
         // All rows are fetched: what is left unread of a CALL would be the next statement's answer.
-        [adjustment] => adjust_one(connection, adjustment, whose).await,
+        [adjustment] if adjustment.max_debt == LONGEST_WAIT_NS => adjust_one(connection, adjustment, whose).await,
         _ => adjust_many(connection, adjustments, whose).await,
     }
 }

@@ -40,11 +40,14 @@ pub(super) fn limits(ask: &Ask, places: impl IntoIterator<Item = usize>) -> Stri
 
 /// The argument of `token_adjust_many_v1`.
 pub(super) fn adjustments(adjustments: &[Adjustment]) -> String {
-    array(adjustments.iter().map(|Adjustment { receipt, kind, .. }| {
+    array(adjustments.iter().map(|Adjustment { receipt, kind, max_debt, .. }| {
         let ((kind, tokens), taken) = (kind.figures(), receipt.taken);
         let (id, key) = (receipt.id.hyphenated(), hex(Some(receipt.key.as_str())));
         let (cost, granted, acts_at) = (taken.cost, taken.granted, taken.acts_at);
-        format!("[\"{kind}\",\"{id}\",{key},{cost},{granted},{acts_at},{tokens},{}]", u8::from(receipt.window))
+        format!(
+            "[\"{kind}\",\"{id}\",{key},{cost},{granted},{acts_at},{tokens},{},{max_debt}]",
+            u8::from(receipt.window)
+        )
     }))
 }
 

@@ -18,7 +18,7 @@ pub(super) async fn adjust(
 
 async fn adjust_one(
     connection: &mut PgConnection,
-    Adjustment { receipt, kind, .. }: &Adjustment,
+    Adjustment { receipt, kind, max_debt, .. }: &Adjustment,
 ) -> Result<AdjustedColumns, sqlx::Error> {
     let (kind, tokens) = kind.figures();
     if receipt.window {
@@ -32,7 +32,7 @@ async fn adjust_one(
             .fetch_one(connection)
             .await;
     }
-    sqlx::query_as("select t.* from tollgate.adjust_v1($1, $2, $3, $4, $5, $6, $7) t")
+    sqlx::query_as("select t.* from tollgate.adjust_v1($1, $2, $3, $4, $5, $6, $7, $8) t")
         .bind(kind)
         .bind(receipt.id)
         .bind(receipt.key.as_str())
@@ -40,6 +40,7 @@ async fn adjust_one(
         .bind(receipt.taken.granted)
         .bind(receipt.taken.acts_at)
         .bind(tokens)
+        .bind(max_debt)
         .fetch_one(connection)
         .await
 }
@@ -51,7 +52,7 @@ async fn adjust_many(
     let receipts = || adjustments.iter().map(Adjustment::receipt);
     let figures = || adjustments.iter().map(|adjustment| adjustment.kind.figures());
     let (outcomes, given_back): (Vec<String>, Vec<i64>) =
-        sqlx::query_as("select t.* from tollgate.adjust_many_v1($1, $2, $3, $4, $5, $6, $7, $8) t")
+        sqlx::query_as("select t.* from tollgate.adjust_many_v1($1, $2, $3, $4, $5, $6, $7, $8, $9) t")
             .bind(figures().map(|(kind, _)| kind).collect::<Vec<_>>())
             .bind(receipts().map(|receipt| receipt.id).collect::<Vec<_>>())
             .bind(receipts().map(|receipt| receipt.key.as_str()).collect::<Vec<_>>())
@@ -60,6 +61,7 @@ async fn adjust_many(
             .bind(receipts().map(|receipt| receipt.taken.acts_at).collect::<Vec<_>>())
             .bind(figures().map(|(_, tokens)| tokens).collect::<Vec<_>>())
             .bind(receipts().map(|receipt| receipt.window).collect::<Vec<_>>())
+            .bind(adjustments.iter().map(|adjustment| adjustment.max_debt).collect::<Vec<_>>())
             .fetch_one(connection)
             .await?;
     Ok(outcomes.into_iter().zip(given_back).collect())

@@ -93,17 +93,12 @@ impl Books {
         }
     }
 
-    fn adjust(
-        &mut self,
-        Adjustment { receipt, kind, .. }: &Adjustment,
-        (account, of_receipt): Places,
-        now: i64,
-    ) -> Result<Adjusted, Word> {
-        let held = self.receipts.rows[of_receipt].1;
+    fn adjust(&mut self, adjustment: &Adjustment, (account, of_receipt): Places, now: i64) -> Result<Adjusted, Word> {
+        let (receipt, held) = (&adjustment.receipt, self.receipts.rows[of_receipt].1);
         let (adjusted, held) = if receipt.window {
-            book::adjust(*kind, receipt.taken, held, self.windows.rows[account].1.as_mut(), now)
+            book::adjust(adjustment, held, self.windows.rows[account].1.as_mut(), now)
         } else {
-            book::adjust(*kind, receipt.taken, held, self.buckets.rows[account].1.as_mut(), now)
+            book::adjust(adjustment, held, self.buckets.rows[account].1.as_mut(), now)
         };
         if held.is_some() {
             self.receipts.rows[of_receipt].1 = held;
