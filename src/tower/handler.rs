@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderMap, Response};
 
-use super::headers::set_retry_after;
+use super::headers::set_refused;
 use super::{NoKey, Refusal, respond};
 use crate::{Decision, Error};
 
@@ -93,7 +93,7 @@ impl From<Refusal> for tonic::Status {
 }
 
 fn add_headers(headers: &mut HeaderMap, refusal: &Refusal) {
-    set_retry_after(headers, refusal.retry_after());
+    set_refused(headers, refusal.retry_after());
     if let Refusal::Denied { decision, limit, .. } = refusal {
         respond::add_headers(headers, limit, decision);
     }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{CACHE_CONTROL, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
 use crate::{Decision, Mode, Quota, Rule, Source};
 
@@ -20,8 +20,9 @@ pub enum RateLimitHeaders {
     Never,
 }
 
-/// Tells when to come again, unless that is said already.
-pub(super) fn set_retry_after(headers: &mut HeaderMap, seconds: Option<u64>) {
+/// Tells when to come again, and that no cache keeps the answer, unless that is said already.
+pub(super) fn set_refused(headers: &mut HeaderMap, seconds: Option<u64>) {
+    headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     if let Some(seconds) = seconds {
         headers.entry(RETRY_AFTER).or_insert_with(|| seconds.into());
     }

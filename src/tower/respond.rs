@@ -1,5 +1,5 @@
 //! Answers to requests that are refused, for [`RateLimitLayer::respond`](super::RateLimitLayer::respond). The layer adds
-//! `Retry-After` and the `RateLimit` headers to each of them.
+//! `Retry-After`, `Cache-Control: no-store` and the `RateLimit` headers to each of them.
 //!
 //! And these headers, for handlers that ask a limiter themselves.
 

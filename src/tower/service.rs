@@ -10,7 +10,7 @@ use tower_service::Service;
 
 use super::answer::Answer;
 use super::check::Checked;
-use super::headers::set_retry_after;
+use super::headers::set_refused;
 use super::{RateLimitHeaders, RateLimitLayer, Refusal, ResponseBody, ResponseFuture, Shadowed};
 
 /// A service behind a limit, made by [`RateLimitLayer`].
@@ -120,7 +120,7 @@ impl RateLimitLayer {
 
     fn refuse(&self, refusal: &Refusal, answer: Option<&Answer<'_>>, request: &Parts) -> Response<Bytes> {
         let mut response = self.answer_to(refusal, request);
-        set_retry_after(response.headers_mut(), refusal.retry_after());
+        set_refused(response.headers_mut(), refusal.retry_after());
         if let Some(answer) = answer.filter(|_| self.headers != RateLimitHeaders::Never) {
             answer.add_headers(response.headers_mut(), true);
         }

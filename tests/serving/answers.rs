@@ -100,6 +100,7 @@ async fn a_denial_is_a_problem_that_names_the_limit() -> anyhow::Result<()> {
     client.get("/").await?;
     let answer = client.get("/").await?;
     assert_eq!(answer.header("content-type")?, Some("application/problem+json"));
+    assert_eq!(answer.header("cache-control")?, Some("no-store"));
     let problem = answer.json()?;
     assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#quota-exceeded");
     assert_eq!(problem["status"], 429);
@@ -112,7 +113,11 @@ async fn a_denial_is_a_problem_that_names_the_limit() -> anyhow::Result<()> {
 async fn a_denial_can_be_plain_json_or_an_answer_of_the_services_own() -> anyhow::Result<()> {
     let own = |refusal: &Refusal, request: &Parts| {
         let words = format!("{} {} in {:?}", refusal.status(), request.uri.path(), refusal.retry_after());
-        let own = Response::builder().status(420).header("retry-after", "7").header("x-own", "1");
+        let own = Response::builder()
+            .status(420)
+            .header("retry-after", "7")
+            .header("x-own", "1")
+            .header("cache-control", "private");
         own.body(words).expect("it is an answer")
     };
     let layer = || anyhow::Ok(RateLimitLayer::new(Limiter::new(MemoryStore::new(), Quota::per_hour(1))?));
@@ -131,6 +136,7 @@ async fn a_denial_can_be_plain_json_or_an_answer_of_the_services_own() -> anyhow
     assert_eq!((own.status.as_u16(), own.header("x-own")?), (420, Some("1")));
     assert_eq!(own.body, "429 Too Many Requests /own in Some(3600)");
     assert_eq!(own.header("retry-after")?, Some("7"), "it is the service's to say");
+    assert_eq!(own.header("cache-control")?, Some("private"), "it is the service's to say");
     assert!(own.header("ratelimit")?.is_some());
     Ok(())
 }

@@ -186,7 +186,8 @@ async fn send(server: &Server, method: &str, path: &[u8], header: &[u8]) -> anyh
 }
 
 /// The headers that the servers of these tests send.
-const SENT: [&str; 10] = [
+const SENT: [&str; 11] = [
+    "cache-control",
     "connection",
     "content-length",
     "content-type",
