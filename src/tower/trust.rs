@@ -21,7 +21,8 @@ impl TrustedProxies {
     }
 
     /// Those with an address in one of these networks, such as `10.0.0.0/8`, or with one of these addresses. A request
-    /// from elsewhere is its peer's, whatever its headers say. IPv4 is one, also in IPv6 (`::ffff:10.0.0.0/104`).
+    /// from elsewhere is its peer's, whatever its headers say. Every host in these networks can forge the client's address, not
+    /// only the proxies: list the proxies' own addresses or their subnet. IPv4 is one, also in IPv6 (`::ffff:10.0.0.0/104`).
     ///
     /// # Errors
     ///
