@@ -1,5 +1,7 @@
 use std::fmt;
 
+#[cfg(feature = "hashed-keys")]
+use hmac::{Hmac, KeyInit, Mac};
 use smol_str::{SmolStr, format_smolstr};
 use uuid::Uuid;
 
@@ -46,6 +48,25 @@ impl Key {
     #[must_use]
     pub fn from_hash(hash: u64) -> Self {
         Self(format_smolstr!("{hash:016x}"))
+    }
+
+    /// That of personal data, such as an address or a user's name: a keyed hash, which tells nothing of the text without the
+    /// secret.
+    ///
+    /// The format is stable across processes and versions: `hmac=`, then the first 16 bytes of the HMAC-SHA-256 of
+    /// `tollgate-key-v1:` and the text, in lower-case hexadecimal.
+    ///
+    /// ```
+    /// use tollgate::{Key, KeySecret};
+    ///
+    /// let secret = KeySecret::new(b"0123456789abcdef0123456789abcdef")?;
+    /// assert_eq!(Key::hashed(&secret, "ada@example.com").as_str(), "hmac=40d46f1b9a879993ceef355803e51651");
+    /// # Ok::<(), tollgate::KeySecretError>(())
+    /// ```
+    #[cfg(feature = "hashed-keys")]
+    #[must_use]
+    pub fn hashed(secret: &KeySecret, text: impl AsRef<[u8]>) -> Self {
+        Self(format_smolstr!("hmac={:032x}", secret.hash(text.as_ref())))
     }
 
     /// The key as text.
@@ -122,6 +143,50 @@ impl TryFrom<&String> for Key {
     }
 }
 
+/// What keys are [hashed](Key::hashed) with. Every process that shares limits needs the same one; another one makes other keys.
+///
+/// It is never printed.
+#[cfg(feature = "hashed-keys")]
+#[derive(Clone)]
+pub struct KeySecret(Hmac<sha2::Sha256>);
+
+#[cfg(feature = "hashed-keys")]
+impl KeySecret {
+    /// Takes at least 32 bytes, which should be random: `openssl rand -hex 32` prints as many.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`KeySecretError`] if there are fewer.
+    pub fn new(secret: impl AsRef<[u8]>) -> Result<Self, KeySecretError> {
+        let secret = secret.as_ref();
+        let too_short = KeySecretError(secret.len());
+        if secret.len() < MIN_SECRET {
+            Err(too_short)
+        } else {
+            Hmac::new_from_slice(secret).map(Self).map_err(|_| too_short)
+        }
+    }
+
+    /// The first half of the hash.
+    fn hash(&self, text: &[u8]) -> u128 {
+        let hash: [u8; 32] = self.0.clone().chain_update(DOMAIN).chain_update(text).finalize().into_bytes().into();
+        hash[..16].iter().fold(0, |half, byte| half << 8 | u128::from(*byte))
+    }
+}
+
+#[cfg(feature = "hashed-keys")]
+impl fmt::Debug for KeySecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeySecret").finish_non_exhaustive()
+    }
+}
+
+/// A secret is too short.
+#[cfg(feature = "hashed-keys")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a secret for keys has 32 bytes or more, and this one has {0}: make one, such as by `openssl rand -hex 32`")]
+pub struct KeySecretError(usize);
+
 /// Why a text is no key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -141,6 +206,11 @@ pub enum KeyError {
 }
 
 const MAX_BYTES: usize = 255;
+#[cfg(feature = "hashed-keys")]
+const MIN_SECRET: usize = 32;
+/// Before the text that is hashed, so that other uses of the secret make other hashes.
+#[cfg(feature = "hashed-keys")]
+const DOMAIN: &[u8] = b"tollgate-key-v1:";
 
 /// Before the key of a window's receipts.
 const OF_WINDOW: char = '\u{1}';

@@ -52,6 +52,8 @@ pub use deny_cache::DenyCache;
 pub use error::{Cause, Error, TakeError};
 pub use hold_back::{HoldBack, HoldBackError};
 pub use key::{Key, KeyError};
+#[cfg(feature = "hashed-keys")]
+pub use key::{KeySecret, KeySecretError};
 pub use lease::{BootClock, Lease, LeaseOptions};
 pub use limit::Limit;
 pub use limiter::{Bound, Fallback, Limiter, LimiterBuilder, Reservation};

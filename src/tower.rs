@@ -51,7 +51,7 @@ pub use client_addr::ClientAddr;
 pub use extract::{KeyExtractor, NoKey};
 #[cfg(feature = "axum")]
 pub use extractors::MatchedRoute;
-pub use extractors::{Everybody, Header, UrlPath, extension};
+pub use extractors::{Everybody, Header, UrlPath, extension, hashed};
 pub use future::ResponseFuture;
 pub use headers::RateLimitHeaders;
 pub use layer::RateLimitLayer;
@@ -63,4 +63,5 @@ pub use trust::{NetworkError, TrustedProxies};
 /// Its snippets compile and run.
 #[cfg(all(doctest, feature = "axum", feature = "postgres"))]
 #[doc = include_str!("../docs/serving.md")]
+#[doc = include_str!("../docs/personal-data.md")]
 mod documentation {}

@@ -2,8 +2,10 @@ use http::StatusCode;
 use http::header::HeaderName;
 use http::request::Parts;
 
+use super::extract::text;
 use super::key::sha256;
 use super::{KeyExtractor, NoKey};
+use crate::{Key, KeySecret};
 
 /// The value of a header that has exactly one, byte for byte. One that is not UTF-8 is hashed.
 ///
@@ -118,6 +120,34 @@ where
     T: Into<String>,
 {
     move |request: &Parts| request.extensions.get::<E>().map(&text)
+}
+
+/// The text of another extractor as a [keyed hash](Key::hashed): an address or a user's name does not reach the database, the
+/// metrics and the logs.
+///
+/// ```
+/// use tollgate::tower::{ClientAddr, RateLimitLayer, hashed};
+/// use tollgate::{KeySecret, Limiter, MemoryStore, Quota};
+///
+/// let secret = KeySecret::new(std::env::var("KEY_SECRET").unwrap_or_else(|_| "of this example, at least 32 bytes".to_owned()))?;
+/// let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(10))?;
+/// let layer = RateLimitLayer::new(limiter).key(hashed(secret, ClientAddr::peer()));
+/// # let _ = layer;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn hashed(secret: KeySecret, extractor: impl KeyExtractor) -> impl KeyExtractor {
+    Hashed { secret, extractor }
+}
+
+struct Hashed<E> {
+    secret: KeySecret,
+    extractor: E,
+}
+
+impl<E: KeyExtractor> KeyExtractor for Hashed<E> {
+    fn extract(&self, request: &Parts) -> Result<String, NoKey> {
+        Ok(Key::hashed(&self.secret, text(&self.extractor, request)?).into())
+    }
 }
 
 /// Everybody: one bucket for all requests.

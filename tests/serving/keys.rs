@@ -13,9 +13,9 @@ use axum::routing::get;
 use proptest::prelude::*;
 use tollgate::tower::{
     ClientAddr, Everybody, Header, KeyExtractor, MatchedRoute, NoKey, RateLimitHeaders, RateLimitLayer, UrlPath,
-    extension,
+    extension, hashed,
 };
-use tollgate::{Admin, Fallback, Filter, KeyError, Limiter, MemoryStore, Quota};
+use tollgate::{Admin, Fallback, Filter, Key, KeyError, KeySecret, Limiter, MemoryStore, Quota};
 
 use super::broken::Broken;
 use super::client::Client;
@@ -39,6 +39,22 @@ async fn a_bucket_is_named_as_an_operator_would_look_for_it() -> anyhow::Result<
     for (layer, keys) in layers {
         assert_eq!(made(layer, "/users/7", &[("x-user", "7")]).await?, keys);
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn hashed_key_of_a_request_is_stable_and_names_nobody() -> anyhow::Result<()> {
+    let text = "0123456789abcdef0123456789abcdef";
+    let secret = KeySecret::new(text)?;
+    let user = || hashed(secret.clone(), Header::new(HeaderName::from_static("x-user")));
+    let ada = [("x-user", "ada@example.com")];
+    let expected = "hmac=40d46f1b9a879993ceef355803e51651";
+    assert_eq!(made(move |layer| layer.key(user()), "/users/7", &ada).await?, [expected]);
+    assert_eq!(Key::hashed(&KeySecret::new(text)?, "ada@example.com").as_str(), expected);
+    let another = KeySecret::new(text.replace('0', "1"))?;
+    assert_ne!(Key::hashed(&another, "ada@example.com").as_str(), expected);
+    assert!(!format!("{secret:?}").contains("0123") && !format!("{secret:?}").contains("48"), "{secret:?}");
+    assert!(KeySecret::new(&text[1..]).is_err(), "31 bytes");
     Ok(())
 }
 
