@@ -126,9 +126,10 @@ impl<S: Store> ClientLimit<S> {
         Self { max_wait, ..self }
     }
 
-    /// The longest wait that an answer may ask for, whatever it says, and the longest debt that a cost told by it may leave, unless what [reads](Self::read_by) it says a shorter
-    /// [one](HoldBack::longest); an hour if not said. Of a quota by interval or by the calendar, tokens come with the first
-    /// period after it: see [`HoldBack::retry_after`].
+    /// The longest wait that an answer may ask for, and the longest debt that a cost told by it may leave, whatever it says.
+    /// Default: an hour. A shorter [longest](HoldBack::longest) wait, of what [reads](Self::read_by) the answer, counts instead.
+    ///
+    /// Of a quota by interval or by the calendar, tokens come with the first period after it: see [`HoldBack::retry_after`].
     #[must_use]
     pub fn longest_hold(self, longest_hold: Duration) -> Self {
         Self { longest_hold, ..self }
@@ -180,9 +181,9 @@ impl<S: Store> ClientLimit<S> {
     /// `None`: the estimate stands. Of several limits it is the one that was said last.
     ///
     /// What gives tokens back is told before what the headers say is left, which knows of it; more than was estimated is a debt,
-    /// and the next requests wait, for [`longest_hold`](Self::longest_hold) at most. Nothing was used of a request that is refused; of one that fails or is given up nobody knows,
-    /// and the estimate stands. Of an overload (503, 529), also one that refuses, the answer is asked as any other is. An answer
-    /// that could not be settled is [`missed`](Self::missed).
+    /// and the next requests wait, for [`longest_hold`](Self::longest_hold) at most. Nothing was used of a request that is
+    /// refused; of one that fails or is given up nobody knows, and the estimate stands. Of an overload (503, 529), also one that
+    /// refuses, the answer is asked as any other is. An answer that could not be settled is [`missed`](Self::missed).
     ///
     /// An answer that does not refuse is the caller's at once, while its estimate is settled and what its headers say is left is
     /// passed on: [`Limiter::close`] waits for that.

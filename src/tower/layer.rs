@@ -353,7 +353,8 @@ impl RateLimitLayer {
     }
 
     /// The answer to requests that are refused; [`respond::problem`] if not said. `Retry-After`, `RateLimit` and
-    /// `Cache-Control: no-store` are added to it, unless it has its own `Retry-After` or `Cache-Control`. gRPC clients get a status that they understand instead, with the feature `tonic`.
+    /// `Cache-Control: no-store` are added to it, unless it has its own `Retry-After` or `Cache-Control`. gRPC clients get a
+    /// status that they understand instead, with the feature `tonic`.
     pub fn respond<B: Into<Bytes>>(
         mut self,
         respond: impl Fn(&Refusal, &Parts) -> Response<B> + Send + Sync + 'static,
