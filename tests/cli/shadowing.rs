@@ -85,7 +85,7 @@ async fn decides(store: &PgStore) -> Result<(), tollgate::Error> {
 async fn administers(store: &PgStore) -> Result<(), tollgate::Error> {
     let [bucket, plan] = ["bucket", "free"].map(|name| Key::try_from(name).expect("a key"));
     let quota = || Quota::interval(2, Duration::from_secs(3600)).expect("a quota");
-    let soon = || Some(tollgate::chrono::Utc::now() + Duration::from_secs(3600));
+    let soon = || Some(chrono::Utc::now() + Duration::from_secs(3600));
     store.create_bucket(&bucket, quota()).await?;
     store.create_plan(&plan, quota()).await?;
     store.set_plan_mode(&plan, Some(Mode::Shadow), Some("a try"), soon()).await?;

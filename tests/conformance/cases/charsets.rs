@@ -209,6 +209,6 @@ async fn journal(writer: &Rig, reader: &Rig, with_ids: bool) -> anyhow::Result<V
         note!(store.delete_plan(key).await);
     }
     note!(other.list(&Filter::default(), None, 99).await);
-    note!(store.sweep(None, 99).await.map(|swept| swept.deleted));
+    note!(store.sweep(99).await.map(|swept| swept.deleted));
     Ok(lines)
 }

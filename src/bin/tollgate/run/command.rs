@@ -41,7 +41,8 @@ fn exec_as_is(command: &[OsString], keep_url: bool) -> io::Error {
     let words = || command.iter().cloned().map(|word| CString::new(word.into_vec())).collect::<Result<Vec<_>, _>>();
     let variables = || {
         let kept = std::env::vars_os().filter(|(name, _)| keep_url || name != url::VARIABLE);
-        kept.map(|(name, value)| CString::new([name.into_vec(), value.into_vec()].join(&b'='))).collect::<Result<_, _>>()
+        kept.map(|(name, value)| CString::new([name.into_vec(), value.into_vec()].join(&b'=')))
+            .collect::<Result<_, _>>()
     };
     let exec = |words: Vec<CString>, variables: Vec<CString>| nix::unistd::execvpe(&words[0], &words, &variables);
     match words().and_then(|words| Ok::<_, NulError>(exec(words, variables()?))) {

@@ -82,8 +82,11 @@ async fn a_url_of_no_host_is_unavailable(rig: Rig) -> anyhow::Result<()> {
 async fn a_url_of_no_database_is_unavailable(rig: Rig) -> anyhow::Result<()> {
     let elsewhere = rig.on(elsewhere(&rig, Elsewhere::Database("no_such_database")));
     is_unavailable(&elsewhere).await?;
-    let said = take(&elsewhere.store(), &rig.key()).await.expect_err("it is not there").to_string();
-    assert!(said.contains("no_such_database") && !said.contains("is it up"), "{said}");
+    // A pooler may wait for its server instead of refusing.
+    if rig.engine.has_sessions {
+        let said = take(&elsewhere.store(), &rig.key()).await.expect_err("it is not there").to_string();
+        assert!(said.contains("no_such_database") && !said.contains("is it up"), "{said}");
+    }
     Ok(())
 }
 
