@@ -12,6 +12,7 @@ use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::{injected, with_session};
 use crate::rig::Rig;
+use crate::store::AnyStore;
 
 pub fn cases() -> Vec<Case> {
     list!(
@@ -96,119 +97,139 @@ const KEYS: [&str; 5] = ["k", "kü", "k水", "k😀", "k😁"];
 
 /// What the calls of one session answer, and those of another that looks at what the first has done.
 async fn journal(writer: &Rig, reader: &Rig, with_ids: bool) -> anyhow::Result<Vec<String>> {
-    let mut lines = Vec::new();
-    macro_rules! note {
-        ($call:expr) => {
-            lines.push(format!("{}: {:?}", stringify!($call), $call))
-        };
-    }
     for table in ["buckets", "plans", "overrides", "receipts", "windows", "stats"] {
         reader.sql(format!("delete from token_{table}")).await?;
     }
-    let (store, other) = (writer.store(), reader.store());
+    let mut lines = Vec::new();
     let keys = KEYS.map(|text| Key::try_from(text).expect("a key"));
-    let named = |prefix: &str, key: &Key| Key::try_from(format!("{prefix}{key}")).expect("a key");
-    let quota = Quota::interval(3, Duration::from_hours(1))?;
-    let window = Window::new(3, Duration::from_secs(60), Duration::from_secs(10))?;
-    let id = |key: &Key, kind: u8| Uuid::from_slice(&[&[kind; 8], key.as_str()[..1].as_bytes(), &[9; 7]].concat());
+    take_and_adjust(&mut lines, &writer.store(), &reader.store(), &keys, with_ids).await?;
+    operate(&mut lines, &writer.store(), &reader.store(), &keys).await?;
+    Ok(lines)
+}
 
-    for key in &keys {
-        note!(store.create_bucket(key, quota).await);
-        note!(other.peek(key).await);
-        note!(store.peek(key).await);
-        note!(store.take_one(&Take::from(key.clone())).await);
-        note!(other.take_one(&Take::from(key.clone()).cost(2)).await);
-        note!(store.take_one(&Take::from(key.clone())).await);
-        note!(store.reset(key).await);
-        note!(store.hold_back(key, &Rule::Provisioned, HoldBack::remaining(1)).await);
-        note!(other.peek(key).await);
-        note!(store.reset(key).await);
+macro_rules! note {
+    ($lines:ident, $call:expr) => {
+        $lines.push(format!("{}: {:?}", stringify!($call), $call))
+    };
+}
+
+async fn take_and_adjust(
+    lines: &mut Vec<String>,
+    store: &AnyStore,
+    other: &AnyStore,
+    keys: &[Key; 5],
+    with_ids: bool,
+) -> anyhow::Result<()> {
+    let quota = Quota::interval(3, Duration::from_hours(1))?;
+    let window = Window::new(3, Duration::from_mins(1), Duration::from_secs(10))?;
+    let id = |kind| Uuid::from_bytes([kind; 16]);
+
+    for key in keys {
+        note!(lines, store.create_bucket(key, quota).await);
+        note!(lines, other.peek(key).await);
+        note!(lines, store.peek(key).await);
+        note!(lines, store.take_one(&Take::from(key.clone())).await);
+        note!(lines, other.take_one(&Take::from(key.clone()).cost(2)).await);
+        note!(lines, store.take_one(&Take::from(key.clone())).await);
+        note!(lines, store.reset(key).await);
+        note!(lines, store.hold_back(key, &Rule::Provisioned, HoldBack::remaining(1)).await);
+        note!(lines, other.peek(key).await);
+        note!(lines, store.reset(key).await);
     }
 
     // In batches: of any requests, of requests alike, and for several buckets.
     let any: Vec<Take> = keys.iter().map(|key| Take::from(key.clone())).collect();
-    note!(store.take(&any).await);
+    note!(lines, store.take(&any).await);
     let alike: Vec<Take> =
         keys.iter().map(|key| Take::from(named("alike ", key)).rule(Rule::Quota(quota)).cost(3)).collect();
-    note!(store.take(&alike).await);
-    note!(other.take_one(&alike[4]).await);
+    note!(lines, store.take(&alike).await);
+    note!(lines, other.take_one(&alike[4]).await);
     let several: Vec<Take> =
         keys.iter().map(|key| Take::from(key.clone()).and(named("alike ", key), Rule::Quota(quota))).collect();
-    note!(store.take_one(&several[1]).await);
-    note!(store.take(&several).await);
-    for key in &keys {
-        note!(other.peek(key).await);
-        note!(other.peek(&named("alike ", key)).await);
+    note!(lines, store.take_one(&several[1]).await);
+    note!(lines, store.take(&several).await);
+    for key in keys {
+        note!(lines, other.peek(key).await);
+        note!(lines, other.peek(&named("alike ", key)).await);
     }
 
-    for key in &keys {
+    for key in keys {
         let take = Take::from(key.clone()).rule(Rule::Window(window));
-        note!(store.take_one(&take).await);
-        note!(other.count(key, &window, 1).await);
-        note!(store.count(key, &window, 0).await);
-        note!(other.peek_window(key).await);
-        note!(store.peek_window(key).await);
-        note!(store.windows(Some(key), None, 9).await);
+        note!(lines, store.take_one(&take).await);
+        note!(lines, other.count(key, &window, 1).await);
+        note!(lines, store.count(key, &window, 0).await);
+        note!(lines, other.peek_window(key).await);
+        note!(lines, store.peek_window(key).await);
+        note!(lines, store.windows(Some(key), None, 9).await);
     }
 
     if with_ids {
         let mut refunds = Vec::new();
-        for key in &keys {
-            let (of_bucket, of_window) = (id(key, 1)?, id(key, 2)?);
+        for key in keys {
+            let (of_bucket, of_window) = (id(1), id(2));
             let take = Take::from(key.clone()).id(of_bucket, Duration::from_hours(1));
-            note!(store.take_one(&take).await);
-            note!(other.take_one(&take).await);
-            note!(store.adjust(&[Receipt::new(of_bucket, key.clone(), 1).cancel()]).await);
+            note!(lines, store.take_one(&take).await);
+            note!(lines, other.take_one(&take).await);
+            note!(lines, store.adjust(&[Receipt::new(of_bucket, key.clone(), 1).cancel()]).await);
             let receipt = || Receipt::new(of_window, key.clone(), 1).in_window(Duration::ZERO);
-            note!(store.adjust(&[receipt().refund(1)]).await);
-            note!(other.adjust(&[receipt().refund(1)]).await);
-            refunds.push(Receipt::new(id(key, 3)?, key.clone(), 1).refund(1));
+            note!(lines, store.adjust(&[receipt().refund(1)]).await);
+            note!(lines, other.adjust(&[receipt().refund(1)]).await);
+            refunds.push(Receipt::new(id(3), key.clone(), 1).refund(1));
         }
-        note!(store.adjust(&refunds).await);
+        note!(lines, store.adjust(&refunds).await);
     }
+    Ok(())
+}
 
-    for key in &keys {
-        note!(store.create_plan(key, quota).await);
-        note!(store.set_plan_mode(key, Some(Mode::Shadow), Some(key.as_str()), None).await);
-        note!(other.plan(key).await);
-        note!(store.plan(key).await);
+async fn operate(lines: &mut Vec<String>, store: &AnyStore, other: &AnyStore, keys: &[Key; 5]) -> anyhow::Result<()> {
+    let quota = Quota::interval(3, Duration::from_hours(1))?;
+    for key in keys {
+        note!(lines, store.create_plan(key, quota).await);
+        note!(lines, store.set_plan_mode(key, Some(Mode::Shadow), Some(key.as_str()), None).await);
+        note!(lines, other.plan(key).await);
+        note!(lines, store.plan(key).await);
         let planned = Take::from(named("planned ", key)).rule(Rule::Plan(key.clone()));
-        note!(store.take_one(&planned).await);
-        note!(store.take(&[planned.clone(), planned]).await);
-        note!(other.explain(&named("planned ", key), None).await);
-        note!(store.explain(&named("planned ", key), None).await);
-        note!(store.explain(&named("unknown ", key), Some(key)).await);
-        note!(store.list(&Filter::default().plan(key.clone()), None, 9).await);
-        note!(store.peek(&named("planned ", key)).await);
+        note!(lines, store.take_one(&planned).await);
+        note!(lines, store.take(&[planned.clone(), planned]).await);
+        note!(lines, other.explain(&named("planned ", key), None).await);
+        note!(lines, store.explain(&named("planned ", key), None).await);
+        note!(lines, store.explain(&named("unknown ", key), Some(key)).await);
+        note!(lines, store.list(&Filter::default().plan(key.clone()), None, 9).await);
+        note!(lines, store.peek(&named("planned ", key)).await);
     }
-    note!(store.plans(Some(&keys[1]), 9).await);
+    note!(lines, store.plans(Some(&keys[1]), 9).await);
 
-    for key in &keys {
+    for key in keys {
         let block = || Override { mode: Some(Mode::Block), reason: key.to_string(), ..Override::default() };
-        note!(store.set_override(key, block()).await);
-        note!(store.take_one(&Take::from(key.clone())).await);
-        note!(other.take_one(&Take::from(key.clone())).await);
-        note!(other.explain(key, None).await);
-        note!(store.explain(key, None).await);
-        note!(store.set_mode(Mode::Shadow, Some(key.as_str()), None).await);
-        note!(other.mode().await);
-        note!(store.mode().await);
-        note!(store.set_mode(Mode::Enforce, None, None).await);
+        note!(lines, store.set_override(key, block()).await);
+        note!(lines, store.take_one(&Take::from(key.clone())).await);
+        note!(lines, other.take_one(&Take::from(key.clone())).await);
+        note!(lines, other.explain(key, None).await);
+        note!(lines, store.explain(key, None).await);
+        note!(lines, store.set_mode(Mode::Shadow, Some(key.as_str()), None).await);
+        note!(lines, other.mode().await);
+        note!(lines, store.mode().await);
+        note!(lines, store.set_mode(Mode::Enforce, None, None).await);
     }
-    note!(store.overrides(Some(&keys[1]), 9).await);
-    note!(store.count_denials(&keys.clone().map(|key| (key, 2))).await);
+    note!(lines, store.overrides(Some(&keys[1]), 9).await);
+    note!(lines, store.count_denials(&keys.clone().map(|key| (key, 2))).await);
     let denied =
         |denials: Vec<tollgate::Denials>| denials.into_iter().map(|of| (of.key, of.denied)).collect::<Vec<_>>();
-    note!(other.most_denied(9).await.map(denied));
-    note!(store.most_denied(9).await.map(denied));
-    note!(store.list(&Filter::default().prefix(keys[1].clone()), None, 9).await);
-    note!(store.list(&Filter::default(), Some(&keys[1]), 99).await);
-    for key in &keys {
-        note!(store.clear_override(key).await);
-        note!(store.delete(key).await);
-        note!(store.delete_plan(key).await);
+    note!(lines, other.most_denied(9).await.map(denied));
+    note!(lines, store.most_denied(9).await.map(denied));
+    note!(lines, store.list(&Filter::default().prefix(keys[1].clone()), None, 9).await);
+    note!(lines, store.list(&Filter::default(), Some(&keys[1]), 99).await);
+    for key in keys {
+        note!(lines, store.clear_override(key).await);
+        note!(lines, store.delete(key).await);
+        note!(lines, store.delete_plan(key).await);
     }
-    note!(other.list(&Filter::default(), None, 99).await);
-    note!(store.sweep(99).await.map(|swept| swept.deleted));
-    Ok(lines)
+    note!(lines, other.list(&Filter::default(), None, 99).await);
+    note!(lines, store.sweep(99).await.map(|swept| swept.deleted));
+    Ok(())
+}
+
+/// The bucket that is beside a key's own.
+fn named(prefix: &str, key: &Key) -> Key {
+    Key::try_from(format!("{prefix}{key}")).expect("a key")
 }
