@@ -16,8 +16,8 @@
 -- Locks:     the bucket's row, then the receipt, in a transaction of its own unless inside the caller's.
 create procedure token_adjust_v1(
   in p_kind varchar(6) character set ascii, in p_receipt varchar(36) character set ascii,
-  in p_id varchar(256) character set utf8mb4, in p_cost bigint, in p_granted bigint, in p_acts_at bigint,
-  in p_tokens bigint, in p_own boolean)
+  in p_id varchar(256) character set utf8mb4, in p_cost decimal(40, 20), in p_granted bigint, in p_acts_at bigint,
+  in p_tokens decimal(40, 20), in p_own boolean)
 modifies sql data
 sql security definer
 begin
@@ -37,6 +37,12 @@ begin
     resignal;
   end;
 
+  if p_cost <> floor(p_cost) then
+    call token_not_whole_v1('token_adjust_v1', 'cost', p_cost);
+  end if;
+  if p_tokens <> floor(p_tokens) then
+    call token_not_whole_v1('token_adjust_v1', 'tokens', p_tokens);
+  end if;
   if v_own then
     set transaction isolation level read committed;
   end if;

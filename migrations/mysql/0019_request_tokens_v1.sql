@@ -16,8 +16,8 @@
 -- Errors:    22023 arguments out of range, or more tokens than the bucket ever holds · 45000 no such bucket or plan
 -- Locks:     see token_decide_v1.
 create procedure request_tokens_v1(
-  in p_id varchar(256) character set utf8mb4, in p_tokens bigint, in p_max_wait_ms bigint, in p_keep bigint,
-  in p_plan varchar(256) character set utf8mb4, in p_request varchar(36) character set ascii)
+  in p_id varchar(256) character set utf8mb4, in p_tokens decimal(40, 20), in p_max_wait_ms decimal(40, 20),
+  in p_keep decimal(40, 20), in p_plan varchar(256) character set utf8mb4, in p_request varchar(36) character set ascii)
 modifies sql data
 sql security definer
 begin
@@ -25,21 +25,33 @@ begin
   declare v_mode varchar(7) character set ascii;
   declare v_message varchar(128) character set utf8mb4;
   declare v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks bigint;
+  declare v_tokens bigint default p_tokens;
+  declare v_max_wait_ms bigint default p_max_wait_ms;
+  declare v_keep bigint default p_keep;
   declare v_tick bigint;
   declare v_times bigint default 1;
   declare v_most bigint default 4611686018427387903;  -- more than any bucket holds; twice it is a bigint still
 
+  if p_tokens <> floor(p_tokens) then
+    call token_not_whole_v1('request_tokens', 'tokens', p_tokens);
+  end if;
+  if p_max_wait_ms <> floor(p_max_wait_ms) then
+    call token_not_whole_v1('request_tokens', 'max_wait_ms', p_max_wait_ms);
+  end if;
+  if p_keep <> floor(p_keep) then
+    call token_not_whole_v1('request_tokens', 'keep', p_keep);
+  end if;
   -- Without strict mode the server has put ? for each byte that it could not convert.
   if (p_id like '%??%' or p_plan like '%??%') and @@character_set_results not in ('utf8mb4', 'latin1', 'binary') then
     signal sqlstate '22023' set message_text =
       'tollgate: ?? in a key may be what this session''s character set cannot express: call set names utf8mb4';
   end if;
-  if (p_id is not null and p_tokens >= 1 and p_max_wait_ms >= 0 and p_keep >= 0) is not true then
+  if (p_id is not null and v_tokens >= 1 and v_max_wait_ms >= 0 and v_keep >= 0) is not true then
     signal sqlstate '22023' set message_text =
       'tollgate: request_tokens takes an id, 1 token or more, and a wait in ms and a number to keep of 0 or more';
   end if;
-  call token_decide_v1(p_id, least(p_tokens, v_most), least(p_max_wait_ms, 31622400000) * 1000000,
-                       least(p_keep, v_most), null, null, null, p_plan, p_request, 86400000000000, true, false,
+  call token_decide_v1(p_id, least(v_tokens, v_most), least(v_max_wait_ms, 31622400000) * 1000000,
+                       least(v_keep, v_most), null, null, null, p_plan, p_request, 86400000000000, true, false,
                        v_times, v_outcome, v_mode, v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
                        v_step_ticks, v_token_ticks);
   if v_outcome = 'unknown' then
@@ -68,8 +80,8 @@ begin
     select true as granted, v_burst as remaining, 0 as wait_ms, 0 as retry_after_ms, 0 as reset_after_ms;
   else
     set v_full_at = greatest(v_full_at, (v_now - v_anchor) div v_step_ns * v_step_ticks);
-    set v_tick = if(p_tokens > v_burst div v_token_ticks - p_keep, null,
-                    v_full_at + (p_tokens + p_keep - v_burst div v_token_ticks) * v_token_ticks);
+    set v_tick = if(v_tokens > v_burst div v_token_ticks - v_keep, null,
+                    v_full_at + (v_tokens + v_keep - v_burst div v_token_ticks) * v_token_ticks);
     select v_outcome = 'granted' as granted,
            greatest((v_burst - v_full_at + (v_now - v_anchor) div v_step_ns * v_step_ticks) div v_token_ticks, 0)
              as remaining,

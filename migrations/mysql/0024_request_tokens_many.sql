@@ -21,10 +21,11 @@ begin
       and json_length(p_requests) = (
         select count(*)
           from json_table(p_requests, '$[*]' columns (
-                 id text character set utf8mb4 path '$[0]', tokens bigint path '$[1]', more int exists path '$[2]')) as r
-         where length(r.id) between 1 and 255 and r.tokens >= 1 and r.more = 0)) is not true then
+                 id text character set utf8mb4 path '$[0]', tokens decimal(40, 20) path '$[1]',
+                 more int exists path '$[2]')) as r
+         where length(r.id) between 1 and 255 and r.tokens >= 1 and r.tokens = floor(r.tokens) and r.more = 0)) is not true then
     signal sqlstate '22023' set message_text =
-      'tollgate: request_tokens_many takes a JSON array of [id, tokens], 1 token or more: [["a", 1], ["b", 5]]';
+      'tollgate: request_tokens_many takes a JSON array of [id, tokens], each 1 or more and whole: [["a", 1], ["b", 5]]';
   end if;
   select coalesce(json_arrayagg(
            json_array(hex(cast(id as binary)), tokens, 0, 0, null, null, null, null, null, null, 1, place)), '[]')

@@ -10,7 +10,7 @@
 -- Errors:    22023 the id · 23514 figures that make no bucket
 -- Locks:     the bucket's row, in a transaction of its own unless inside the caller's.
 create procedure token_create_bucket(
-  in p_id varchar(256) character set utf8mb4, in p_capacity bigint, in p_refill_seconds decimal(19, 9),
+  in p_id varchar(256) character set utf8mb4, in p_capacity decimal(40, 20), in p_refill_seconds decimal(19, 9),
   in p_refill varchar(10) character set ascii collate ascii_bin)
 modifies sql data
 sql security definer

@@ -7,7 +7,7 @@
 -- Errors:    22023 the name · 23514 figures that make no quota
 -- Locks:     the plan's row.
 create procedure token_create_plan(
-  in p_name varchar(256) character set utf8mb4, in p_capacity bigint, in p_refill_seconds decimal(19, 9),
+  in p_name varchar(256) character set utf8mb4, in p_capacity decimal(40, 20), in p_refill_seconds decimal(19, 9),
   in p_refill varchar(10) character set ascii collate ascii_bin)
 modifies sql data
 sql security definer

@@ -7,7 +7,8 @@
 -- Errors:    22023 figures that make no bucket, or the bucket was provisioned with other figures
 -- Locks:     see token_decide_v1.
 create procedure rate_limiting_request(
-  in p_rate_id varchar(256) character set utf8mb4, in p_refill_per_sec bigint, in p_window_seconds bigint)
+  in p_rate_id varchar(256) character set utf8mb4, in p_refill_per_sec decimal(40, 20),
+  in p_window_seconds decimal(40, 20))
 modifies sql data
 sql security definer
 begin
@@ -18,6 +19,12 @@ begin
   declare v_rate bigint default coalesce(p_refill_per_sec, 2);
   declare v_window bigint default coalesce(p_window_seconds, 60);
 
+  if p_refill_per_sec <> floor(p_refill_per_sec) then
+    call token_not_whole_v1('rate_limiting_request', 'refill_per_sec', p_refill_per_sec);
+  end if;
+  if p_window_seconds <> floor(p_window_seconds) then
+    call token_not_whole_v1('rate_limiting_request', 'window_seconds', p_window_seconds);
+  end if;
   -- Without strict mode the server has put ? for each byte that it could not convert.
   if (p_rate_id like '%??%') and @@character_set_results not in ('utf8mb4', 'latin1', 'binary') then
     signal sqlstate '22023' set message_text =

@@ -21,7 +21,8 @@ begin
   declare v_own boolean default @@autocommit or p_own;
   declare v_done boolean default false;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
-  declare v_place, v_cost, v_granted, v_acts_at, v_tokens, v_max_debt, v_given_back bigint;
+  declare v_place, v_granted, v_acts_at, v_max_debt, v_given_back bigint;
+  declare v_cost, v_tokens decimal(40, 20);
   declare v_in_window boolean;
   declare v_kind, v_outcome varchar(10) character set ascii;
   declare v_receipt varchar(40) character set ascii;
@@ -31,8 +32,8 @@ begin
       from json_table(p_adjustments, '$[*]' columns (
              place for ordinality, kind varchar(10) character set ascii path '$[0]',
              receipt varchar(40) character set ascii path '$[1]', id varchar(2048) character set ascii path '$[2]',
-             cost bigint path '$[3]' error on error, granted bigint path '$[4]' error on error,
-             acts_at bigint path '$[5]' error on error, tokens bigint path '$[6]' error on error,
+             cost decimal(40, 20) path '$[3]' error on error, granted bigint path '$[4]' error on error,
+             acts_at bigint path '$[5]' error on error, tokens decimal(40, 20) path '$[6]' error on error,
              in_window int path '$[7]', max_debt bigint path '$[8]' error on error)) as adjustments
      order by coalesce(in_window, 0), id, place;
   declare continue handler for not found set v_done = true;
@@ -68,6 +69,12 @@ begin
       into v_place, v_kind, v_receipt, v_id, v_cost, v_granted, v_acts_at, v_tokens, v_in_window,
            v_max_debt;
     if v_done then leave adjust; end if;
+    if v_cost <> floor(v_cost) then
+      call token_not_whole_v1('token_adjust_many_v1', 'cost', v_cost);
+    end if;
+    if v_tokens <> floor(v_tokens) then
+      call token_not_whole_v1('token_adjust_many_v1', 'tokens', v_tokens);
+    end if;
     if v_in_window then
       call token_adjust_one_in_window_v1(v_kind, v_receipt, convert(v_id using utf8mb4), v_cost, v_acts_at, v_tokens,
                                          v_outcome, v_given_back);

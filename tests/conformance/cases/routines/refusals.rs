@@ -27,6 +27,10 @@ pub(crate) fn cases() -> Vec<Case> {
         Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
         a_bucket_that_changes_during_every_attempt_is_given_up,
     ));
+    cases.extend(list!(
+        Levels::Pools, Time::Injected, |engine| engine.kind == Kind::MySql;
+        routine_refuses_a_fraction_for_a_whole_number,
+    ));
     cases
 }
 
@@ -51,6 +55,47 @@ async fn more_than_the_bucket_holds_is_an_error(rig: Rig) -> anyhow::Result<()> 
         let refusal = rig.refusal(rig.calling("request_tokens", &arguments)).await?;
         ensure!(refusal.sqlstate == "22023" && refusal.message.contains("holds 5 tokens"), "{more}: {refusal:?}");
     }
+    assert_eq!(rig.row(&key).await?, before);
+    Ok(())
+}
+
+async fn routine_refuses_a_fraction_for_a_whole_number(rig: Rig) -> anyhow::Result<()> {
+    let key = rig.bucket(Quota::interval(5, Duration::from_secs(1))?).await?;
+    let before = rig.row(&key).await?;
+    let id = rig.quoted(key.as_str());
+    let uuid = "'0123456789abcdef0123456789abcdef'";
+    for (routine, arguments, wrong) in [
+        ("token_create_bucket", format!("{id}, 2.5, 60, 'interval'"), "capacity"),
+        ("token_create_bucket", format!("{id}, 2.5e0, 60, 'interval'"), "capacity"),
+        ("token_create_bucket", format!("{id}, '2.5', 60, 'interval'"), "capacity"),
+        ("token_create_plan", format!("{id}, 2.5, 60, 'continuous'"), "capacity"),
+        ("request_tokens", format!("{id}, 1.5, 0, 0"), "tokens"),
+        ("request_tokens", format!("{id}, 1, 0.5, 0"), "max_wait_ms"),
+        ("request_tokens", format!("{id}, 1, 0, 0.5"), "keep"),
+        ("request_planned_tokens", format!("{id}, 'p', 1.5, 0, 0"), "tokens"),
+        ("request_tokens_once", format!("{id}, 1.5, 0, 0, {uuid}"), "tokens"),
+        ("request_tokens_many", format!("json_array(json_array({id}, 1.5))"), "tokens"),
+        ("rate_limiting_request", format!("{id}, 1.5, 10"), "refill_per_sec"),
+        ("rate_limiting_request", format!("{id}, 1, 10.5"), "window_seconds"),
+        ("request_tokens_in_window", format!("{id}, 5.5, 60, 5, 1, 0"), "max_requests"),
+        ("request_tokens_in_window", format!("{id}, 5, 60, 5, 1.5, 0"), "tokens"),
+        ("request_tokens_in_window", format!("{id}, 5, 60, 5, 1, 0.5"), "max_wait_ms"),
+        ("token_hold_back", format!("{id}, 1.5, null, null"), "remaining"),
+        ("token_hold_back", format!("{id}, null, 0.5, null"), "retry_after_ms"),
+        ("token_hold_back", format!("{id}, null, 1, 0.5"), "longest_ms"),
+        ("token_adjust_v1", format!("'refund', {uuid}, {id}, 1.5, 0, 0, 1, false"), "cost"),
+        ("token_adjust_v1", format!("'refund', {uuid}, {id}, 1, 0, 0, 0.5, false"), "tokens"),
+        ("token_adjust_window_v1", format!("'refund', {uuid}, {id}, 1, 0, 0.5, false"), "tokens"),
+    ] {
+        let refusal = rig.refusal(rig.calling(routine, &arguments)).await?;
+        let codes = ["22023", "23514"].contains(&refusal.sqlstate.as_str());
+        ensure!(
+            codes && ["tollgate: ", wrong, "whole"].iter().all(|word| refusal.message.contains(word)),
+            "{routine}({arguments}): {refusal:?}"
+        );
+    }
+    let negative = rig.refusal(rig.calling("request_tokens", &format!("{id}, -1, 0, 0"))).await?;
+    ensure!(!negative.message.contains("whole"), "{negative:?}");
     assert_eq!(rig.row(&key).await?, before);
     Ok(())
 }
