@@ -141,23 +141,17 @@ impl Migration {
 
     /// The statements for a database that has some of what they create: tables stay, the rest is made anew.
     fn again(&self, or_replace: bool) -> String {
-        let mut sql = String::with_capacity(self.sql.len() + 64);
-        for line in self.sql.lines() {
-            match created(line) {
-                Some((kind @ ("table" | "index"), _)) if !line.contains(" if not exists ") => {
-                    sql += &line.replacen(&format!("{kind} "), &format!("{kind} if not exists "), 1);
-                }
-                Some(("function" | "trigger" | "view", _)) if or_replace => {
-                    sql += &line.replacen("create ", "create or replace ", 1);
-                }
-                Some((kind @ ("procedure" | "trigger" | "view"), name)) => {
-                    sql += &format!("drop {kind} if exists {name};\n{line}");
-                }
-                _ => sql += line,
+        let again = |line: &str| match created(line) {
+            Some((kind @ ("table" | "index"), _)) if !line.contains(" if not exists ") => {
+                line.replacen(&format!("{kind} "), &format!("{kind} if not exists "), 1)
             }
-            sql.push('\n');
-        }
-        sql
+            Some(("function" | "trigger" | "view", _)) if or_replace => {
+                line.replacen("create ", "create or replace ", 1)
+            }
+            Some((kind @ ("procedure" | "trigger" | "view"), name)) => format!("drop {kind} if exists {name};\n{line}"),
+            _ => line.to_owned(),
+        };
+        self.sql.lines().map(again).collect::<Vec<_>>().join("\n")
     }
 }
 

@@ -112,8 +112,8 @@ fn programs(name: &str) -> Vec<PathBuf> {
     let files = std::env::split_paths(&path).chain(copies).map(|directory| directory.join(name));
     // Where `mysql` is only another name of MariaDB's client, which cannot always log in to MySQL.
     let is_mariadb = |file: &Path| {
-        let real = file.canonicalize().ok();
-        real.and_then(|real| Some(real.file_name()?.to_string_lossy().starts_with("mariadb"))).unwrap_or(false)
+        let real = file.canonicalize().unwrap_or_default();
+        real.file_name().is_some_and(|name| name.to_string_lossy().starts_with("mariadb"))
     };
     files.filter(|file| file.is_file() && (!name.starts_with("mysql") || !is_mariadb(file))).collect()
 }

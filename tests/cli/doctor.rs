@@ -337,29 +337,6 @@ fn table_of_another_owner_fails_with_its_remedy() {
 }
 
 #[test]
-fn account_with_the_documented_role_may_take_tokens() {
-    for engine in [Engine::MySql, Engine::MariaDb] {
-        let database = Database::migrated(engine);
-        database.sql(&database.run(&["migrate", "--print", "grants"]).ended(0).out);
-        let account = format!("tg_role_{}", &uuid::Uuid::new_v4().simple().to_string()[..20]);
-        let default = if engine == Engine::MySql { "to" } else { "for" };
-        database.sql(&format!(
-            "create user '{account}'@'%' identified by '{SECRET}'; grant tollgate_app to '{account}'@'%';
-             set default role tollgate_app {default} '{account}'@'%'"
-        ));
-        let run = |argument: &str| {
-            let ran = tollgate(Some(&database.url_of(&account)), &database.directory).arg(argument).output();
-            Ran::new(ran.expect("it starts"))
-        };
-        let ran = [run("doctor"), run("migrate")];
-        database.sql(&format!("drop user '{account}'@'%'"));
-        let [doctor, migrate] = ran;
-        doctor.ended(0).says(&["ok    grants", "may take tokens, and not operate", "ok    calls"]);
-        migrate.ended(0).says(&["nothing is pending"]);
-    }
-}
-
-#[test]
 fn routines_that_a_superuser_owns_are_a_warning_until_they_are_given_away() {
     let owner = format!("tollgate_owner_{}", uuid::Uuid::new_v4().simple());
     let database = Database::migrated(Engine::Postgres);

@@ -4,6 +4,9 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use crate::command::{Ran, SECRET, tollgate};
+use crate::databases::{Database, Engine};
+
 type Names = BTreeSet<String>;
 
 #[test]
@@ -28,6 +31,29 @@ fn what_the_crate_calls_is_granted_and_what_takers_need_of_it_doctor_looks_at() 
         );
         let spared: Names = called.intersection(&takers).filter(|name| beside(name)).cloned().collect();
         assert_eq!(looked_at(dialect, before, "beside"), spared, "{dialect}: what doctor warns of");
+    }
+}
+
+#[test]
+fn account_with_the_documented_role_may_take_tokens() {
+    for engine in [Engine::MySql, Engine::MariaDb] {
+        let database = Database::migrated(engine);
+        database.sql(&database.run(&["migrate", "--print", "grants"]).ended(0).out);
+        let account = format!("tg_role_{}", &uuid::Uuid::new_v4().simple().to_string()[..20]);
+        let default = if engine == Engine::MySql { "to" } else { "for" };
+        database.sql(&format!(
+            "create user '{account}'@'%' identified by '{SECRET}'; grant tollgate_app to '{account}'@'%';
+             set default role tollgate_app {default} '{account}'@'%'"
+        ));
+        let run = |argument: &str| {
+            let ran = tollgate(Some(&database.url_of(&account)), &database.directory).arg(argument).output();
+            Ran::new(ran.expect("it starts"))
+        };
+        let ran = [run("doctor"), run("migrate")];
+        database.sql(&format!("drop user '{account}'@'%'"));
+        let [doctor, migrate] = ran;
+        doctor.ended(0).says(&["ok    grants", "may take tokens, and not operate", "ok    calls"]);
+        migrate.ended(0).says(&["nothing is pending"]);
     }
 }
 

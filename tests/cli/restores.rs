@@ -190,7 +190,7 @@ fn copy(database: &Database, options: &[&str]) {
     let drop = |kind: &str| {
         let names = ["view token_bucket_levels", "view token_rules", "trigger token_bucket_begins"];
         let names = names.into_iter().filter(|name| name.starts_with(kind));
-        names.map(|name| format!("drop {name}; ")).collect::<String>()
+        names.map(|name| format!("drop {name}; ")).collect::<Vec<_>>().concat()
     };
     let script = match options {
         ["--tables"] => format!("{}{}vacuum into 'copy.db'", drop("view"), drop("trigger")),

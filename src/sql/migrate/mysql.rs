@@ -88,14 +88,18 @@ impl Migrate for MySql {
         migrated
     }
 
+    /// On a connection of its own, too: one that stays in the pool would not learn of what is granted.
     async fn needs(pool: &MySqlPool, _: &str) -> Result<Option<String>, sqlx::Error> {
-        sqlx::query_scalar(
+        let mut connection = pool.acquire().await?.detach();
+        let needs = sqlx::query_scalar(
             "select concat('grant all on `', replace(database(), '`', '``'), '`.* to ',
                            quote(left(current_user(), length(current_user()) - length(h.host) - 1)), '@', quote(h.host))
                from (select substring_index(current_user(), '@', -1) as host) h",
         )
-        .fetch_optional(pool)
-        .await
+        .fetch_optional(&mut connection)
+        .await;
+        connection.close().await?;
+        needs
     }
 }
 

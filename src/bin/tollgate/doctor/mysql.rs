@@ -1,13 +1,13 @@
-use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use sqlx::error::DatabaseError;
 use sqlx::mysql::MySqlDatabaseError;
 use sqlx::{AssertSqlSafe, MySql, MySqlConnection, MySqlPool};
-use tollgate::{Migration, migrations};
 
 use super::settings::Settings;
 use super::{Examine, Report, clocks};
+
+mod definer;
 
 impl Examine for MySql {
     async fn examine(pool: &MySqlPool, report: &mut Report) -> Result<(), sqlx::Error> {
@@ -24,8 +24,8 @@ impl Examine for MySql {
         report.isolation(&settings.any(["transaction_isolation", "tx_isolation"]).replace('-', " ").to_lowercase());
         durability(&settings, report);
         sessions(&settings, &names.account, report);
-        definers(&mut connection, report).await?;
-        definer(&mut connection, &settings, report).await
+        definer::of_two_accounts(&mut connection, report).await?;
+        definer::of_an_administrator(&mut connection, &settings, report).await
     }
 
     async fn content(pool: &MySqlPool, report: &mut Report) -> Result<(), sqlx::Error> {
@@ -38,39 +38,8 @@ impl Examine for MySql {
         now(&mut *pool.acquire().await?).await
     }
 
-    /// Routines run as the account that made them. If that is gone or has no rights here, no grant to the caller helps.
     async fn mending(pool: &MySqlPool, said: &dyn DatabaseError) -> Result<Option<String>, sqlx::Error> {
-        const REPAIR: &str =
-            "make them anew as an account with all rights on this database: `tollgate migrate --repair`";
-        let mut connection = pool.acquire().await?;
-        let (definer, database): (Option<String>, String) = sqlx::query_as(
-            "select (select definer from information_schema.routines
-                      where routine_schema = database() and routine_name = 'token_decide_v1'),
-                    concat('`', replace(database(), '`', '``'), '`')",
-        )
-        .fetch_one(&mut *connection)
-        .await?;
-        let definer = definer.map(|definer| quoted_account(&definer));
-        // Hidden from an account that may not see it, which the server names all the same.
-        let definer = definer.or_else(|| account(said.message()).map(str::to_owned)).unwrap_or_default();
-        Ok(match said.try_downcast_ref::<MySqlDatabaseError>().map_or(0, MySqlDatabaseError::number) {
-            NO_DEFINER => Some(format!("the routines run as {definer}; {REPAIR}")),
-            NOT_GRANTED | NOT_GRANTED_TABLE | NOT_GRANTED_DATABASE if may_call(&mut connection, TAKING[0]).await? => {
-                Some(format!("the routines run as {definer}: grant all on {database}.* to {definer}; or {REPAIR}"))
-            }
-            READ_ONLY_OPTION | READ_ONLY_MODE => {
-                Some("connect to the primary, or set global read_only = off".to_owned())
-            }
-            READ_ONLY_TRANSACTION => {
-                let name: Option<(String, String)> =
-                    sqlx::query_as("show variables where variable_name in ('transaction_read_only', 'tx_read_only')")
-                        .fetch_optional(&mut *connection)
-                        .await?;
-                let name = name.map_or_else(|| "transaction_read_only".to_owned(), |(name, _)| name);
-                Some(format!("set global {name} = off, and connect again"))
-            }
-            _ => None,
-        })
+        definer::mending(&mut *pool.acquire().await?, said).await
     }
 
     async fn planless(pool: &MySqlPool, most: i64) -> Result<Vec<(Option<String>, i64)>, sqlx::Error> {
@@ -182,13 +151,6 @@ async fn may_call(connection: &mut MySqlConnection, name: &str) -> Result<bool, 
     }
 }
 
-/// The account that a message of the server's names.
-fn account(message: &str) -> Option<&str> {
-    let at = message.find("'@'")?;
-    let host = at + 3;
-    Some(&message[message[..at].rfind('\'')?..host + message[host..].find('\'')? + 1])
-}
-
 /// A temporary table hides the one of its name from the routines, too. Who may write the real ones needs none to deceive them.
 async fn temporary_tables(
     connection: &mut MySqlConnection,
@@ -253,66 +215,6 @@ async fn granted_temporary_tables(connection: &mut MySqlConnection, names: &Name
     (format!("{}.*", names.database), owner)
 }
 
-/// Routines of two accounts may not call each other, so what one has begun and another finished works in part.
-async fn definers(connection: &mut MySqlConnection, report: &mut Report) -> Result<(), sqlx::Error> {
-    let routines: Vec<(String, String)> = sqlx::query_as(
-        "select routine_name, definer from information_schema.routines where routine_schema = database()",
-    )
-    .fetch_all(connection)
-    .await?;
-    let mut ours: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for (routine, definer) in routines {
-        let made_by = |migration: &Migration| migration.name().split_once('_').is_some_and(|(_, name)| name == routine);
-        if migrations::<MySql>().iter().any(made_by) {
-            ours.entry(definer).or_default().push(routine);
-        }
-    }
-    let fewest = ours.iter().min_by_key(|(_, routines)| routines.len());
-    if let (2.., Some((definer, routines))) = (ours.len(), fewest) {
-        let all = ours.keys().map(String::as_str).collect::<Vec<_>>().join(" and ");
-        let found =
-            format!("the routines run as {all}: one's may not call another's without all rights on this database");
-        let names = routines.join(", ");
-        let advice = format!("of {definer} are {names}; make all of them as one account: `tollgate migrate --repair`");
-        report.warn("definers", found, advice);
-    }
-    Ok(())
-}
-
-/// The routines run with the rights of whoever migrated, as far as the account may see those.
-async fn definer(
-    connection: &mut MySqlConnection,
-    settings: &Settings,
-    report: &mut Report,
-) -> Result<(), sqlx::Error> {
-    let mariadb = settings.get("version").contains("MariaDB");
-    let rights = if mariadb { ["READ_ONLY ADMIN", "READ ONLY ADMIN"] } else { ["SUPER", "CONNECTION_ADMIN"] };
-    let definer: Option<String> = sqlx::query_scalar(
-        "select r.definer
-           from information_schema.routines r
-           join information_schema.user_privileges p
-             on p.grantee = concat('''', replace(r.definer, '@', '''@'''), '''') and p.privilege_type in (?, ?)
-          where r.routine_schema = database() and r.routine_name = 'token_decide_v1'
-          limit 1",
-    )
-    .bind(rights[0])
-    .bind(rights[1])
-    .fetch_optional(connection)
-    .await?;
-    if let Some(definer) = definer {
-        let found =
-            format!("the routines run as {definer}, who may write where read_only is on: a replica would grant");
-        let advice = if mariadb {
-            let account = quoted_account(&definer);
-            format!("revoke read_only admin on *.* from {account}, or migrate as another account")
-        } else {
-            "set global super_read_only = on, on replicas, or migrate as an account with this database alone".to_owned()
-        };
-        report.warn("definer", found, advice);
-    }
-    Ok(())
-}
-
 fn durability(settings: &Settings, report: &mut Report) {
     let (flush, sync) = (settings.get("innodb_flush_log_at_trx_commit"), settings.get("sync_binlog"));
     let logged = settings.is_on("log_bin");
@@ -349,14 +251,8 @@ fn sessions(settings: &Settings, account: &str, report: &mut Report) {
 }
 
 const DUPLICATE_COLUMN: u16 = 1060;
-const NOT_GRANTED_DATABASE: u16 = 1044;
-const NOT_GRANTED_TABLE: u16 = 1142;
-const READ_ONLY_OPTION: u16 = 1290;
 const NO_SUCH_ROUTINE: u16 = 1305;
 const NOT_GRANTED: u16 = 1370;
-const NO_DEFINER: u16 = 1449;
-const READ_ONLY_TRANSACTION: u16 = 1792;
-const READ_ONLY_MODE: u16 = 1836;
 
 /// The routines that a limiter's requests and reservations call, and those by which it peeks.
 const TAKING: [&str; 12] = [
@@ -438,17 +334,6 @@ mod tests {
             let settings = [("innodb_flush_log_at_trx_commit", flush), ("log_bin", logged), ("sync_binlog", sync)];
             durability(&set(&settings), &mut report);
             assert!(report.found("durability").contains(forgets), "{settings:?}: {}", report.found("durability"));
-        }
-    }
-
-    #[test]
-    fn account_is_found_in_what_the_server_says() {
-        for (message, found) in [
-            ("The user specified as a definer ('gone'@'%') does not exist", Some("'gone'@'%'")),
-            ("SELECT command denied to user 'app'@'10.0.0.1' for table 'token_mode'", Some("'app'@'10.0.0.1'")),
-            ("Unknown table 'a'", None),
-        ] {
-            assert_eq!(account(message), found);
         }
     }
 
