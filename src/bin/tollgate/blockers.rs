@@ -6,6 +6,7 @@ use sqlx::mysql::MySqlDatabaseError;
 use sqlx::{Database, MySql, Pool, Postgres, Sqlite};
 use tokio::time::timeout;
 
+use crate::database::begin;
 use crate::doctor::Report;
 use crate::output::counted;
 
@@ -52,7 +53,7 @@ impl Blockers for Postgres {
                 and not exists (select from pg_locks l where l.pid = a.pid and not l.granted)
               order by a.xact_start nulls last limit 5",
         )
-        .fetch_all(pool)
+        .fetch_all(&mut *begin(pool).await?)
         .await?;
         Ok(Some(sessions.into_iter().map(Blocker::from).collect()))
     }

@@ -9,7 +9,7 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
 use sqlx::pool::PoolOptions;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{ConnectOptions, Connection, MySql, Pool, Postgres, Sqlite};
+use sqlx::{ConnectOptions, Connection, MySql, PgPool, Pool, Postgres, Sqlite, Transaction};
 use tokio::time::{sleep, timeout};
 use tollgate::{Dialect as _, Durability, Migrate, SqlStore};
 
@@ -171,6 +171,14 @@ pub(crate) async fn open<DB: Engine>(url: &str, missing: Missing) -> anyhow::Res
     // For the first call not to connect again.
     let _ = timeout(SOON, all_back(&pool)).await;
     Ok(SqlStore::from(pool))
+}
+
+/// A transaction that looks for names in `pg_catalog` alone: `public` may offer operators and functions that match better.
+/// Not the session's setting, which a pooler would hand on to others.
+pub(crate) async fn begin(pool: &PgPool) -> Result<Transaction<'static, Postgres>, sqlx::Error> {
+    let mut transaction = pool.begin().await?;
+    sqlx::query("set local search_path = pg_catalog, pg_temp").execute(&mut *transaction).await?;
+    Ok(transaction)
 }
 
 /// Leaves the server alone for a while: the next call connects again.

@@ -115,11 +115,11 @@ $$;
 
     async fn needs(pool: &PgPool, said: &str) -> Result<Option<String>, sqlx::Error> {
         let needs = if said.contains("for database") {
-            "select format('grant create on database %I to %I', current_database(), current_user)"
+            "select pg_catalog.format('grant create on database %I to %I', current_database(), current_user)"
         } else if said.contains("for schema") {
-            "select format('grant usage, create on schema tollgate to %I', current_user)"
+            "select pg_catalog.format('grant usage, create on schema tollgate to %I', current_user)"
         } else {
-            "select format('migrate as %I, which owns what is there', r.rolname)
+            "select pg_catalog.format('migrate as %I, which owns what is there', r.rolname)
                from pg_catalog.pg_namespace n
                join pg_catalog.pg_class c on c.relnamespace = n.oid
                join pg_catalog.pg_roles r on r.oid = c.relowner

@@ -1,10 +1,11 @@
 use std::time::SystemTime;
 
 use sqlx::error::DatabaseError;
-use sqlx::{PgConnection, PgPool, Postgres, Transaction};
+use sqlx::{PgConnection, PgPool, Postgres};
 
 use super::settings::Settings;
 use super::{Examine, Report, clocks};
+use crate::database::begin;
 use crate::output::plain;
 
 impl Examine for Postgres {
@@ -96,14 +97,6 @@ impl Examine for Postgres {
         .fetch_all(&mut *begin(pool).await?)
         .await
     }
-}
-
-/// A transaction that looks for names in `pg_catalog` alone: `public` may offer operators and functions that match better.
-/// Not the session's setting, which a pooler would hand on to others.
-async fn begin(pool: &PgPool) -> Result<Transaction<'static, Postgres>, sqlx::Error> {
-    let mut transaction = pool.begin().await?;
-    sqlx::query("set local search_path = pg_catalog, pg_temp").execute(&mut *transaction).await?;
-    Ok(transaction)
 }
 
 async fn now(connection: &mut PgConnection) -> Result<i64, sqlx::Error> {
