@@ -1,4 +1,4 @@
--- How far the sweep has come, for all who sweep. One row, made by the first step.
+-- How far the sweep has come, for all sessions that sweep. One row, made by the first step.
 create table token_sweep_position (
   one      boolean not null default true primary key,
   swept_to varbinary(300) null

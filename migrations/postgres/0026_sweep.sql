@@ -1,10 +1,8 @@
--- How far the sweep has come, for all who sweep. Always one row.
+-- How far the sweep has come, for all sessions that sweep. One row, made by the first step.
 create table tollgate.token_sweep_position (
   swept_to text collate "C",  -- a table, and behind which of its rows the next step begins; null: it begins anew
   one      boolean primary key default true check (one)
 );
-
-insert into tollgate.token_sweep_position default values;
 
 revoke all on tollgate.token_sweep_position from public;
 
@@ -168,7 +166,7 @@ begin
     if exists (select from tollgate.token_sweep_position) then
       return;
     end if;
-    insert into tollgate.token_sweep_position default values;
+    insert into tollgate.token_sweep_position default values on conflict do nothing;
   end if;
   select s.deleted, s.next into deleted, v_to from tollgate.sweep_step_v1(v_from, p_limit) s;
   finished := v_to is null;

@@ -17,7 +17,7 @@ impl Examine for Postgres {
         grants(&mut connection, report).await?;
         public(&mut connection, report).await?;
         let before = SystemTime::now();
-        let now = now(&mut connection).await?;
+        let now = now(&mut *pool.acquire().await?).await?;
         clocks::compare(before, now, SystemTime::now(), report);
         let names = Names::find(&mut connection).await?;
         examine(&settings(&mut connection).await?, &names, report);
@@ -61,7 +61,7 @@ impl Examine for Postgres {
     }
 
     async fn now(pool: &PgPool) -> Result<i64, sqlx::Error> {
-        now(&mut *begin(pool).await?).await
+        now(&mut *pool.acquire().await?).await
     }
 
     /// Routines run as their owner. If a table became another role's, no grant to the caller helps.
@@ -100,7 +100,9 @@ impl Examine for Postgres {
 }
 
 async fn now(connection: &mut PgConnection) -> Result<i64, sqlx::Error> {
-    sqlx::query_scalar("select (extract(epoch from clock_timestamp()) * 1000000)::bigint").fetch_one(connection).await
+    // Under the role's own search path, so the multiplication names its schema.
+    let now = "select (extract(epoch from clock_timestamp()) operator(pg_catalog.*) 1000000::numeric)::bigint";
+    sqlx::query_scalar(now).fetch_one(connection).await
 }
 
 /// Who we are and where, as statements name it.
