@@ -57,6 +57,62 @@ fn account_with_the_documented_role_may_take_tokens() {
     }
 }
 
+#[test]
+fn roles_with_a_prefix_open_one_database_only() {
+    for engine in [Engine::Postgres, Engine::MySql, Engine::MariaDb] {
+        let id = uuid::Uuid::new_v4().simple().to_string();
+        let tenants = ["a", "b"].map(|tenant| Tenant::new(engine, &format!("{tenant}{}", &id[..12])));
+        let ran = [(0, 0), (0, 1), (1, 0), (1, 1)].map(|(of, at)| {
+            let [app, operator] = ["app", "operator"].map(|role| format!("{}_{role}_login", tenants[of].prefix));
+            let take = tenants[at].run_as(&app, &["take", "k", "--quota", "9/h"]);
+            (of == at, take, tenants[at].run_as(&operator, &["plan", "set", "p", "--quota", "9/h"]))
+        });
+        tenants.into_iter().for_each(Tenant::remove);
+        for (is_own, take, set) in ran {
+            assert_eq!((take.code == 0, set.code == 0), (is_own, is_own), "{engine:?}: {take:?} {set:?}");
+        }
+    }
+}
+
+/// A database on a server with others, with roles of its own and a login for each.
+struct Tenant {
+    database: Database,
+    prefix: String,
+}
+
+impl Tenant {
+    fn new(engine: Engine, prefix: &str) -> Self {
+        let database = Database::migrated(engine);
+        database.sql(&database.run(&["migrate", "--print", "grants", "--prefix", prefix]).ended(0).out);
+        for role in ["app", "operator"].map(|role| format!("{prefix}_{role}")) {
+            database.sql(&match engine {
+                Engine::Postgres => format!("create role {role}_login login; grant {role} to {role}_login"),
+                _ => format!(
+                    "create user '{role}_login'@'%' identified by '{SECRET}'; grant {role} to '{role}_login'@'%';
+                     set default role {role} {} '{role}_login'@'%'",
+                    if engine == Engine::MySql { "to" } else { "for" }
+                ),
+            });
+        }
+        Self { database, prefix: prefix.to_owned() }
+    }
+
+    fn run_as(&self, login: &str, arguments: &[&str]) -> Ran {
+        let mut command = tollgate(Some(&self.database.url_of(login)), &self.database.directory);
+        Ran::new(command.args(arguments).output().expect("it starts"))
+    }
+
+    fn remove(self) {
+        let Self { database, prefix } = self;
+        for role in ["app", "operator"].map(|role| format!("{prefix}_{role}")) {
+            database.sql(&match database.engine {
+                Engine::Postgres => format!("drop role {role}_login; drop owned by {role}; drop role {role}"),
+                _ => format!("drop user '{role}_login'@'%'; drop role {role}"),
+            });
+        }
+    }
+}
+
 /// By the sources of the store.
 fn called(dialect: &str, before: &str) -> Names {
     let mut texts = read(&format!("src/sql/{dialect}.rs"));

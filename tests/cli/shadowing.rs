@@ -46,7 +46,9 @@ fn printed_migrations_and_grants_call_nothing_of_public() {
 
 /// The traps work: what is not qualified enters one.
 async fn assert_traps(pool: &PgPool) {
-    for sql in ["select 1.5 * 2", "select quote_ident(current_user)", "select array_agg(n) from (values (1::bigint)) v (n)"] {
+    for sql in
+        ["select 1.5 * 2", "select quote_ident(current_user)", "select array_agg(n) from (values (1::bigint)) v (n)"]
+    {
         let error = sqlx::query(sql).fetch_all(pool).await.expect_err(sql).to_string();
         assert!(error.contains("entered"), "{sql}: {error}");
     }

@@ -44,9 +44,24 @@ pub(crate) struct Args {
     /// The directory of that tool's migrations, one file for each
     #[arg(long, value_name = "DIR", requires = "print")]
     into: Option<PathBuf>,
+    /// The beginning of the roles' names in `grants`, where other databases of the server have roles of their own; on PostgreSQL only
+    /// these roles may then connect [default: tollgate]
+    #[arg(long, value_name = "NAME", requires = "print", value_parser = prefix)]
+    prefix: Option<Prefix>,
     /// Whose SQL to print [default: that of the format or of the database URL]
     #[arg(long, value_enum, requires = "print")]
     engine: Option<Dialect>,
+}
+
+/// The beginning of a role's name that needs no quotes and leaves room for the rest.
+#[derive(Clone)]
+struct Prefix(String);
+
+fn prefix(text: &str) -> Result<Prefix, &'static str> {
+    let is_of_name = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_';
+    let is_name =
+        text.len() <= 20 && text.starts_with(|first: char| first.is_ascii_lowercase()) && text.chars().all(is_of_name);
+    if is_name { Ok(Prefix(text.to_owned())) } else { Err("give up to 20 of a-z, 0-9 and _, a letter first") }
 }
 
 impl Args {
@@ -95,6 +110,9 @@ impl Args {
         };
         let after = self.after.unwrap_or(0);
         let migrations = &migrations[migrations.partition_point(|migration| migration.version() <= after)..];
+        if self.prefix.is_some() && format != Format::Grants {
+            return Err(Refusal::arguments("--prefix is for --print grants", "leave --prefix out").into());
+        }
         match (self.into, format.is_for_files()) {
             (Some(directory), true) => files::write(&directory, format, dialect, migrations)?,
             (None, _) if self.after.is_some() && (format.is_for_roles() || format.is_for_files()) => {
@@ -109,7 +127,8 @@ impl Args {
                     let hint = "whoever may write the file and its directory may do everything";
                     Refusal::arguments("SQLite has no roles", hint)
                 };
-                say(script::grants(dialect).ok_or_else(no_roles)?.trim_end())?;
+                let prefix = self.prefix.as_ref().map(|Prefix(prefix)| prefix.as_str());
+                say(script::grants(dialect, prefix).ok_or_else(no_roles)?.trim_end())?;
             }
             (None, false) => say(script::whole(dialect, migrations, self.after.filter(|after| *after > 0)).trim_end())?,
             (None, true) => {

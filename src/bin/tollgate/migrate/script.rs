@@ -97,14 +97,33 @@ fn at(dialect: Dialect, version: i64) -> String {
     }
 }
 
-/// What an administrator runs after them, if roles are wanted; SQLite has none.
-pub(super) fn grants(dialect: Dialect) -> Option<&'static str> {
-    match dialect {
-        Dialect::Postgres => Some(include_str!("../../../../migrations/grants/postgres.sql")),
-        Dialect::Mysql => Some(include_str!("../../../../migrations/grants/mysql.sql")),
-        Dialect::Sqlite => None,
-    }
+/// What an administrator runs after them, if roles are wanted; SQLite has none. With a prefix, the roles are those of one
+/// database on a server with several.
+pub(super) fn grants(dialect: Dialect, prefix: Option<&str>) -> Option<String> {
+    let (grants, connect) = match dialect {
+        Dialect::Postgres => (include_str!("../../../../migrations/grants/postgres.sql"), CONNECT),
+        Dialect::Mysql => (include_str!("../../../../migrations/grants/mysql.sql"), ""),
+        Dialect::Sqlite => return None,
+    };
+    Some(match prefix {
+        Some(prefix) => format!("{grants}{connect}")
+            .replace("tollgate_app", &format!("{prefix}_app"))
+            .replace("tollgate_operator", &format!("{prefix}_operator")),
+        None => grants.to_owned(),
+    })
 }
+
+/// Roles belong to the whole server, and every role may connect to every database unless this is revoked.
+const CONNECT: &str = "
+-- Only these roles, the database's owner and superusers may connect to it: grant connect to others that need it.
+do $$
+begin
+  perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+  execute format('revoke connect on database %I from public', current_database());
+  execute format('grant connect on database %I to tollgate_app', current_database());
+end
+$$;
+";
 
 /// What a superuser runs after them, to give away what would have a superuser's rights.
 pub(super) const OWNER: &str = include_str!("../../../../migrations/grants/owner.sql");
