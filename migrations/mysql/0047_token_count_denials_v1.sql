@@ -21,9 +21,10 @@ begin
         select count(*)
           from json_table(p_denials, '$[*]' columns (
                  id varchar(1024) character set ascii path '$[0]', denied bigint path '$[1]')) as d
-         where length(unhex(d.id)) between 1 and 255 and d.denied between 1 and 1000000000000000)) is not true then
+         where length(unhex(d.id)) between 1 and 255 and left(unhex(d.id), 1) <> x'01' and locate(x'00', unhex(d.id)) = 0
+           and cast(convert(unhex(d.id) using utf8mb4) as binary) <=> unhex(d.id) and d.denied between 1 and 1000000000000000)) is not true then
     signal sqlstate '22023' set message_text =
-      'tollgate: token_count_denials_v1 takes a JSON array of up to 1000 [hex of an id, denials]: [["6b", 5]]';
+      'tollgate: token_count_denials_v1 takes a JSON array of up to 1000 [hex of a valid id, denials]: [["6b", 5]]';
   end if;
   if v_own then
     set transaction isolation level read committed;

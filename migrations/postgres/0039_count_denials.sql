@@ -15,8 +15,10 @@ declare
 begin
   if cardinality(p_ids) is distinct from cardinality(p_denied) or cardinality(p_ids) > 1000
      or exists (select from unnest(p_ids, p_denied) d(id, denied)
-                 where (octet_length(d.id) between 1 and 255 and d.denied between 1 and 1000000000000000) is not true) then
-    raise exception 'tollgate: count_denials takes up to 1000 ids of 1 to 255 bytes, and for each 1 denial or more'
+                 where (octet_length(d.id) between 1 and 255 and left(d.id, 1) <> chr(1)
+                        and d.denied between 1 and 1000000000000000) is not true) then
+    raise exception 'tollgate: count_denials takes up to 1000 ids of 1 to 255 bytes that do not begin with U+0001, '
+                    'and for each 1 denial or more'
       using errcode = 'invalid_parameter_value';
   end if;
   insert into tollgate.token_stats as s (hour, id, denied, last_denied_at)

@@ -90,6 +90,16 @@ async fn an_applications_role_takes_tokens_and_can_do_nothing_else(rig: Rig) -> 
     app.store().count_denials(&[(key.clone(), 3)]).await?;
     let denied = app.store().most_denied(1).await;
     assert!(matches!(denied, Err(Error::NotPermitted(_))), "{denied:?}");
+    // An id that is no key is refused: it would keep operators from reading any of them.
+    let ids: &[&str] = if rig.engine.kind == Kind::MySql { &["ff", "00", "0178"] } else { &[r"\x01x"] };
+    for id in ids {
+        let count = match rig.engine.kind {
+            Kind::MySql => format!("call token_count_denials_v1('[[\"{id}\", 1]]')"),
+            _ => format!("select tollgate.count_denials_v1(array[e'{id}'], array[1::bigint])"),
+        };
+        app.pool.run(count).await.expect_err("it is no key");
+    }
+    assert_eq!(scratch.rig.store().most_denied(9).await?.len(), 1);
     // It may look at what it knows the name of, and not see what there is.
     let limiter = Limiter::new(app.store(), Rule::Provisioned)?;
     assert_eq!(limiter.peek(key.clone()).await?.available, 0);
