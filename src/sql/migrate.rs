@@ -19,7 +19,8 @@ mod sqlite;
 /// Brings the database to this crate's schema, and says which migrations that took: none if it was there.
 ///
 /// The ledger is tollgate's own, so the host's migrations in the same database are left alone. Any number of
-/// instances may start at once, and one that is killed half-way is finished by the next.
+/// instances may start at once, and one that is killed half-way is finished by the next. Each waits for the others for a
+/// minute at most, or for a shorter `lock_timeout` (on MySQL and MariaDB `lock_wait_timeout`) of its session.
 ///
 /// A migration is done if the ledger says so and everything that it creates is there. So `migrate` also completes a database
 /// that was restored without its routines, views or triggers, or without the rows of the ledger. It keeps the rows of every
@@ -250,6 +251,15 @@ fn newest(applied: &[i64]) -> Option<i64> {
 
 fn known<DB: Migrate>() -> i64 {
     DB::MIGRATIONS.iter().map(Migration::version).max().unwrap_or(0)
+}
+
+/// The error of a wait for another session that migrates: which one it is, and what ends it.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+fn held(holder: Option<(String, String)>) -> Error {
+    let (session, end) = holder.unwrap_or_else(|| ("another session".to_owned(), "end it".to_owned()));
+    Error::other(std::io::Error::other(format!(
+        "{session} has held the lock of migrations for too long: wait until it is done and repeat this, or end it: {end}"
+    )))
 }
 
 fn failed<DB: Dialect>(error: sqlx::Error) -> Error {

@@ -3,7 +3,7 @@ use std::collections::HashSet;
 use sqlx::mysql::{MySql, MySqlConnection, MySqlDatabaseError};
 use sqlx::{AssertSqlSafe, Connection, MySqlPool};
 
-use super::{Ledger, Migrate, Migration, Scope, created, failed, files};
+use super::{Ledger, Migrate, Migration, Scope, created, failed, files, held};
 use crate::Error;
 
 impl Migrate for MySql {
@@ -111,16 +111,17 @@ async fn migrate(connection: &mut MySqlConnection, scope: Scope) -> Result<Vec<M
     .execute(&mut *connection)
     .await
     .map_err(failed::<MySql>)?;
-    // A lock's name is shorter than a database's may be.
-    let locked: Option<i64> =
-        sqlx::query_scalar("select get_lock(concat('tollgate.', left(sha2(database(), 256), 48)), 600)")
-            .fetch_one(&mut *connection)
-            .await
-            .map_err(failed::<MySql>)?;
+    // A lock's name is shorter than a database's may be. Any account can take it: MySQL has no lock that it could not.
+    let (locked, holder): (Option<i64>, Option<i64>) = sqlx::query_as(
+        "select cast(get_lock(l.name, least(60, @@session.lock_wait_timeout)) as signed),
+                cast(is_used_lock(l.name) as signed)
+           from (select concat('tollgate.', left(sha2(database(), 256), 48)) as name) l",
+    )
+    .fetch_one(&mut *connection)
+    .await
+    .map_err(failed::<MySql>)?;
     if locked != Some(1) {
-        return Err(Error::other(std::io::Error::other(
-            "another instance has been migrating this database for 10 minutes",
-        )));
+        return Err(held(holder.map(|id| (format!("session {id}"), format!("kill {id}")))));
     }
     let ledger = ledger(connection).await.map_err(failed::<MySql>)?;
     let migrations = scope.of::<MySql>(&ledger)?;

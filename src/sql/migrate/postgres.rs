@@ -2,7 +2,7 @@ use std::collections::HashSet;
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, Postgres};
 
-use super::{Ledger, Migrate, Migration, Scope, failed, files};
+use super::{Ledger, Migrate, Migration, Scope, failed, files, held};
 use crate::Error;
 
 impl Migrate for Postgres {
@@ -88,11 +88,16 @@ $$;
         // Whatever the pool's own level is: what is read once the lock is had must not be older than it.
         let begin = "begin isolation level read committed";
         let mut transaction = connection.begin_with(begin).await.map_err(failed::<Self>)?;
-        sqlx::query("select pg_catalog.pg_advisory_xact_lock($1)")
-            .bind(LOCK)
-            .execute(&mut *transaction)
-            .await
-            .map_err(failed::<Self>)?;
+        if let Err(error) = lock(&mut transaction).await {
+            drop(transaction);
+            let is_held =
+                error.as_database_error().is_some_and(|error| error.code().as_deref() == Some(LOCK_NOT_AVAILABLE));
+            return Err(if is_held {
+                held(holder(&mut connection).await.ok().flatten())
+            } else {
+                failed::<Self>(error)
+            });
+        }
         let ledger = ledger(&mut transaction).await.map_err(failed::<Self>)?;
         let migrations = scope.of::<Self>(&ledger)?;
         for migration in &migrations {
@@ -129,6 +134,39 @@ $$;
     }
 }
 
+/// Waits for other sessions that migrate, for a minute or for the session's own `lock_timeout`. Locks the ledger, which only
+/// roles that migrate can do; where there is none yet, an advisory lock keeps two sessions from creating it.
+async fn lock(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    let wait = "select pg_catalog.set_config('lock_timeout', '60s', true)
+                 where pg_catalog.current_setting('lock_timeout') operator(pg_catalog.=) '0'";
+    sqlx::query(wait).execute(&mut *connection).await?;
+    if ledger(connection).await?.versions.is_none() {
+        sqlx::query("select pg_catalog.pg_advisory_xact_lock($1)").bind(LOCK).execute(&mut *connection).await?;
+    }
+    if ledger(connection).await?.versions.is_some() {
+        let exclusive = "lock table tollgate.migrations in share row exclusive mode";
+        sqlx::query(exclusive).execute(connection).await?;
+    }
+    Ok(())
+}
+
+/// The session that holds the lock, and what ends it.
+async fn holder(connection: &mut PgConnection) -> Result<Option<(String, String)>, sqlx::Error> {
+    let mut transaction = connection.begin().await?;
+    sqlx::query("set local search_path = pg_catalog, pg_temp").execute(&mut *transaction).await?;
+    sqlx::query_as(
+        "select format('session %s of %s', a.pid, a.usename), format('select pg_terminate_backend(%s)', a.pid)
+           from pg_locks l join pg_stat_activity a on a.pid = l.pid
+          where l.granted and a.pid <> pg_backend_pid()
+            and (l.locktype = 'advisory' and l.classid::bigint << 32 | l.objid::bigint = $1
+                 or l.relation = to_regclass('tollgate.migrations') and l.mode not in ('AccessShareLock', 'RowShareLock'))
+          limit 1",
+    )
+    .bind(LOCK)
+    .fetch_optional(&mut *transaction)
+    .await
+}
+
 /// Read from the catalog's tables: a lookup by name may answer from before another instance migrated.
 async fn ledger(connection: &mut PgConnection) -> Result<Ledger, sqlx::Error> {
     let (names, reads): (Vec<String>, bool) = sqlx::query_as(
@@ -158,3 +196,5 @@ async fn ledger(connection: &mut PgConnection) -> Result<Ledger, sqlx::Error> {
 
 /// Of this crate's own, so that the host's locks and those of its migrations are other ones.
 const LOCK: i64 = 0x746f_6c6c_6761_7465;
+
+const LOCK_NOT_AVAILABLE: &str = "55P03";

@@ -33,6 +33,9 @@ pub fn cases() -> Vec<Case> {
         list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres && engine.has_sessions;
             twenty_instances_start_at_once_where_serializable_is_the_default)
         .to_vec(),
+        list!(Levels::Pools, Time::Real, |engine| engine.kind != Kind::Sqlite && engine.has_sessions;
+            session_that_holds_the_migration_lock_is_named)
+        .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres;
             tables_keep_room_for_updates_and_are_vacuumed_as_they_are_written)
         .to_vec(),
@@ -79,6 +82,34 @@ async fn start_twenty(scratch: &Scratch) -> anyhow::Result<()> {
         did += migrated??.len();
     }
     assert_eq!(did, all(&scratch.rig).len(), "each migration is run once");
+    works(&scratch.rig).await
+}
+
+async fn session_that_holds_the_migration_lock_is_named(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::new(&rig).await?;
+    let (holds, waits, end) = match rig.engine.kind {
+        Kind::MySql => (
+            "select get_lock(concat('tollgate.', left(sha2(database(), 256), 48)), 0)",
+            "set session lock_wait_timeout = 1",
+            "end it: kill ",
+        ),
+        _ => (
+            "select pg_advisory_lock(8390043843661231205)",
+            "set lock_timeout = '200ms'",
+            "end it: select pg_terminate_backend(",
+        ),
+    };
+    let (holder, _) = with_session(&scratch.rig, holds).await?;
+    let (waiter, _) = with_session(&scratch.rig, waits).await?;
+    let error = migrate(&waiter).await.expect_err("another session holds the lock").to_string();
+    assert!(error.contains(end), "{error}");
+    drop(holder);
+    migrate(&scratch.rig).await?;
+    if rig.engine.kind == Kind::Postgres {
+        // Once there is a ledger, only roles that may write it can hold up others.
+        let (_holder, _) = with_session(&scratch.rig, holds).await?;
+        with_pool!(&waiter.pool, pool => tollgate::repair(pool).await)?;
+    }
     works(&scratch.rig).await
 }
 
