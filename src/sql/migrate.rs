@@ -174,7 +174,7 @@ pub trait Migrate: Dialect {
     #[doc(hidden)]
     fn applied(pool: &Pool<Self>) -> impl Future<Output = Result<Vec<i64>, Error>> + Send;
 
-    /// Runs migrations once nobody else does.
+    /// Runs migrations once no other session does.
     #[doc(hidden)]
     fn migrate(pool: &Pool<Self>, scope: Scope) -> impl Future<Output = Result<Vec<Migration>, Error>> + Send;
 

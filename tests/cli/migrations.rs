@@ -48,7 +48,7 @@ async fn sqlite_files_are_made_for_their_owner_alone() {
         assert!(!file.exists(), "{url}");
     }
     SqliteStore::connect("sqlite::memory:", Durability::Synchronous).expect("a URL");
-    // The permissions of a file that is there are somebody's choice.
+    // The permissions of an existing file were chosen by its owner.
     std::fs::set_permissions(&migrated, PermissionsExt::from_mode(0o640)).expect("it is its owner's");
     database.run(&["migrate"]).ended(0);
     assert_eq!(mode(migrated), 0o640);

@@ -44,7 +44,7 @@ fn printed_migrations_and_grants_call_nothing_of_public() {
     });
 }
 
-/// The traps work: what is not qualified enters one.
+/// The traps work: an unqualified name enters one.
 async fn assert_traps(pool: &PgPool) {
     for sql in
         ["select 1.5 * 2", "select quote_ident(current_user)", "select array_agg(n) from (values (1::bigint)) v (n)"]

@@ -85,7 +85,7 @@ impl Proxy {
     }
 }
 
-/// A port of its own that refuses connections until somebody listens.
+/// A port of its own that refuses connections until a listener is opened.
 pub fn refusing() -> std::io::Result<TcpSocket> {
     let socket = TcpSocket::new_v4()?;
     socket.bind((std::net::Ipv4Addr::LOCALHOST, 0).into())?;

@@ -38,8 +38,8 @@ impl Blockers for Postgres {
     const NEEDS: &'static str = "pg_read_all_stats";
 
     async fn blockers(pool: &Pool<Self>) -> Result<Option<Vec<Blocker>>, sqlx::Error> {
-        // A role sees the start of its own sessions' transactions alone. Those that wait for a lock themselves block nobody
-        // for longer than what they wait for.
+        // A role sees the start of its own sessions' transactions alone. Sessions that wait for a lock themselves
+        // block no other session for longer than what they wait for.
         let sessions: Vec<Columns> = sqlx::query_as(
             "select a.pid::bigint, coalesce(a.usename::text, '?'), coalesce(a.application_name, ''),
                     extract(epoch from clock_timestamp() - a.xact_start)::bigint

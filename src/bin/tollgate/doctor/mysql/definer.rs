@@ -71,7 +71,7 @@ pub(super) async fn of_two_accounts(connection: &mut MySqlConnection, report: &m
     Ok(())
 }
 
-/// The routines run with the rights of whoever migrated, as far as the account may see those.
+/// The routines run with the rights of the account that migrated, as far as this account may see those.
 pub(super) async fn of_an_administrator(
     connection: &mut MySqlConnection,
     settings: &Settings,
