@@ -90,8 +90,9 @@ async fn those_that_have_expired_are_changed_with_all_other_overrides(rig: Rig) 
     rig.pool.run("update tollgate.token_overrides set mode = 'block'").await?;
     assert!(rig.take(&expired).await?.is_granted());
     assert!(!rig.take(&lasting).await?.is_granted());
-    let past = "update tollgate.token_overrides set expires_at = clock_timestamp() - interval '1 s'";
-    assert_eq!(rig.refusal(past).await?.sqlstate, "23514");
+    // An end that is past is accepted, as by a restore, and rules nothing.
+    rig.pool.run("update tollgate.token_overrides set expires_at = clock_timestamp() - interval '1 s'").await?;
+    assert!(rig.take(&lasting).await?.is_granted());
     Ok(())
 }
 
