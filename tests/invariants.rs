@@ -103,7 +103,7 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// With reservations that are given up: whoever gave up used nothing.
+    /// With reservations that are cancelled: one that is cancelled by its time to act uses nothing.
     #[test]
     fn i1_no_window_passes_more_than_the_quota_when_reservations_are_cancelled(
         burst in 1..6_u64,
@@ -117,7 +117,7 @@ proptest! {
             if what == 0 && !open.is_empty() {
                 let (acts, cost, reservation): (u64, u64, Reservation<_>) = open.swap_remove(which.index(open.len()));
                 prop_assert!(at_once(reservation.cancel()).expect("answered") <= cost);
-                used.extend((acts <= now).then_some((acts, cost)));
+                used.extend((acts < now).then_some((acts, cost)));
             } else {
                 let cost = cost.min(burst);
                 let reservation = reserve(&store, &take(key(0), ten_a_second(burst)).cost(cost).max_wait(ms(max_wait)));
