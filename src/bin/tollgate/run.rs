@@ -51,7 +51,7 @@ pub(crate) struct Args {
     /// What becomes of the command if the database cannot be reached, or the connection breaks before it answers
     #[arg(long, value_enum, value_name = "WHAT", default_value = "fail")]
     if_unavailable: IfUnavailable,
-    /// Leave DATABASE_URL in the command's environment: without this, the command does not inherit it
+    /// Leave `DATABASE_URL` in the command's environment: without this, the command does not inherit it
     #[arg(long)]
     keep_database_url: bool,
     /// The command, after --, and its arguments

@@ -209,7 +209,7 @@ async fn forged_receipt_is_forgotten_within_a_year(rig: Rig) -> anyhow::Result<(
             rig.pool.run(refund).await?;
         }
         Kind::MySql => {
-            rig.pool.run(format!("call token_adjust_v1('refund', uuid(), {id}, 1, 0, {end}, 0, false)")).await?
+            rig.pool.run(format!("call token_adjust_v1('refund', uuid(), {id}, 1, 0, {end}, 0, false)")).await?;
         }
         Kind::Sqlite => {}
     }

@@ -109,7 +109,7 @@ pub(super) async fn of_an_administrator(
 fn account(message: &str) -> Option<&str> {
     let at = message.find("'@'")?;
     let host = at + 3;
-    Some(&message[message[..at].rfind('\'')?..host + message[host..].find('\'')? + 1])
+    Some(&message[message[..at].rfind('\'')?..=host + message[host..].find('\'')?])
 }
 
 const NOT_GRANTED_DATABASE: u16 = 1044;
