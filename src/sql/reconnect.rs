@@ -1,6 +1,8 @@
+use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -39,13 +41,15 @@ impl Reconnect {
             let acquired = if let Ok(acquired) = timeout(PAUSE, &mut acquiring).await {
                 acquired
             } else {
-                let mut ended = self.0.ended.subscribe();
+                let mut outage = self.0.ended.subscribe();
                 self.connect_meanwhile(pool);
-                tokio::select! {
-                    biased;
-                    acquired = acquiring => acquired,
-                    _ = ended.changed() => continue,
-                }
+                let mut ended = pin!(outage.changed());
+                let answer = poll_fn(|context| match acquiring.as_mut().poll(context) {
+                    Poll::Ready(acquired) => Poll::Ready(Some(acquired)),
+                    Poll::Pending => ended.as_mut().poll(context).map(|_| None),
+                });
+                let Some(acquired) = answer.await else { continue };
+                acquired
             };
             return acquired.inspect(|_| {
                 self.0.acquired.fetch_add(1, Ordering::Relaxed);
