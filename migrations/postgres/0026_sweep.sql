@@ -1,8 +1,10 @@
--- How far the sweep has come, for all sessions that sweep. One row, made by the first step.
+-- How far the sweep has come, for all sessions that sweep. One row: without it, a step waits for another session's first step.
 create table tollgate.token_sweep_position (
   swept_to text collate "C",  -- a table, and behind which of its rows the next step begins; null: it begins anew
   one      boolean primary key default true check (one)
 );
+
+insert into tollgate.token_sweep_position default values on conflict do nothing;
 
 revoke all on tollgate.token_sweep_position from public;
 

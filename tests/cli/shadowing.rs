@@ -132,7 +132,6 @@ async fn objects_bound_to_public(pool: &PgPool) -> Vec<String> {
 const COMMANDS: &[&[&str]] = &[
     &["create", "api", "--capacity", "2", "--per", "1h"],
     &["take", "api"],
-    &["take", "window", "--window", "5/1m"],
     &["run", "api", "--", "true"],
     &["peek", "api"],
     &["list"],
