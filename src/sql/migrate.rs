@@ -216,10 +216,10 @@ impl Ledger {
         has_run.filter(|version| !is_broken(version)).collect()
     }
 
-    /// Whether what a migration creates is tollgate's if it is there: a dump may have left out the ledger's rows.
+    /// Whether what a migration creates is tollgate's if it is there: a dump may have left out the ledger, or its rows.
     fn owns(&self, migration: &Migration, scope: Scope) -> bool {
         let is_listed = |all: &Vec<(i64, bool)>| all.iter().any(|(version, _)| *version == migration.version);
-        self.versions.as_ref().is_some_and(|all| scope == Scope::All || all.is_empty() || is_listed(all))
+        scope == Scope::All || self.versions.as_ref().is_some_and(|all| all.is_empty() || is_listed(all))
     }
 }
 

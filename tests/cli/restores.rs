@@ -46,6 +46,22 @@ fn migrate_completes_a_dump_that_left_something_out() {
 }
 
 #[test]
+fn lost_ledger_is_repaired_and_rows_are_kept() {
+    for engine in EACH {
+        let database = provisioned(engine);
+        let ledger = if engine == Engine::Postgres { "tollgate.migrations" } else { "token_migrations" };
+        database.sql(&format!("drop table {ledger}"));
+        database.run(&["migrate"]).ended(69).says(&["already exists", "`tollgate migrate --repair`"]);
+        for _ in 0..2 {
+            database.run(&["migrate", "--repair"]).ended(0);
+        }
+        database.run(&["migrate"]).ended(0).says(&["nothing is pending"]);
+        works(&database);
+        database.run(&["peek", "provisioned"]).ended(0).says(&["4"]);
+    }
+}
+
+#[test]
 fn routines_of_an_account_without_rights_are_repaired() {
     for engine in [Engine::MySql, Engine::MariaDb] {
         for is_gone in [false, true] {

@@ -6,7 +6,7 @@ use sqlx::{Database as _, MySql, Pool, Postgres, Sqlite};
 use tollgate::{Error, Migrate, Migration, migrations, pending_migrations};
 
 use crate::database::Missing;
-use crate::exit::Refusal;
+use crate::exit::{self, Refusal};
 use crate::output::{counted, progress, say};
 use crate::url::{self, Url};
 
@@ -92,7 +92,7 @@ impl Args {
             say(format!("pending, to be run by `tollgate migrate`:\n{}{} in all", names.concat(), pending.len()))?;
         } else {
             let bar = progress(format!("running {}", counted(pending.len(), "migration")));
-            let done = tollgate::migrate(pool).await?;
+            let done = tollgate::migrate(pool).await.map_err(found_without_ledger)?;
             bar.finish_and_clear();
             let done = counted(done.len(), "migration");
             say(format!("{done} run: the schema is at {}", version(pool).await?))?;
@@ -142,6 +142,18 @@ impl Args {
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Objects that exist may be tollgate's, restored without the ledger.
+fn found_without_ledger(error: Error) -> anyhow::Error {
+    let error = anyhow::Error::from(error);
+    let message = exit::chain(&error);
+    if !message.contains("already exists") {
+        return error;
+    }
+    let hint =
+        "after a restore without its ledger: `tollgate migrate --repair` keeps every row; if it is yours, rename it";
+    Refusal::database(message, hint).into()
 }
 
 /// What the ledger says. A newer program's schema serves this one too.
