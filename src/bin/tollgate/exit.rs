@@ -173,8 +173,8 @@ fn wider(key: &Key, tokens: u64) -> String {
     }
     let key = output::operand(key.as_str());
     format!(
-        "take fewer, or under wider terms: `tollgate explain {key}` says whose they are, those of --quota, of a plan, or of \
-         the bucket, which `tollgate create --capacity {tokens} --per SPAN {key}` changes"
+        "take fewer, or raise the limit: a wider --quota; without --quota, that of the plan or of the bucket, which \
+         `tollgate create --capacity {tokens} --per SPAN {key}` changes (`tollgate explain {key}` says which)"
     )
 }
 

@@ -8,7 +8,7 @@ use crate::output::{counted, progress, say};
 ///
 /// That is buckets made on first use that are full again, windows in which nothing counts, and receipts and overrides that
 /// have expired. It goes on where the last sweep stopped, to the end; while another session sweeps it does nothing.
-/// Limiters of the Rust crate sweep by themselves. By hand it is an operator's: connect as `tollgate_operator`.
+/// Limiters of the Rust crate sweep by themselves, in the same steps.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// How many rows each step looks at
