@@ -14,7 +14,7 @@
 -- Errors:    22023 arguments out of range
 -- Locks:     the bucket's row, then the receipt.
 --
--- What was adjusted is remembered for a day, and until p_acts_at, but for 366 days at most.
+-- An adjustment is remembered for a day, and until p_acts_at, but for 366 days at most.
 create function tollgate.adjust_v1(
   p_kind text, p_receipt uuid, p_id text, p_cost bigint, p_granted bigint, p_acts_at bigint, p_tokens bigint,
   p_max_debt bigint default null, out outcome text, out given_back bigint)

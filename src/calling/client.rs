@@ -182,7 +182,7 @@ impl<S: Store> ClientLimit<S> {
     ///
     /// What gives tokens back is told before what the headers say is left, which knows of it; more than was estimated is a debt,
     /// and the next requests wait, for [`longest_hold`](Self::longest_hold) at most. Nothing was used of a request that is
-    /// refused; of one that fails or is given up nobody knows, and the estimate stands. Of an overload (503, 529), also one that
+    /// refused. The use of one that fails or is cancelled is unknown, and its estimate stands. Of an overload (503, 529), also one that
     /// refuses, the answer is asked as any other is. An answer that could not be settled is [`missed`](Self::missed).
     ///
     /// An answer that does not refuse is the caller's at once, while its estimate is settled and what its headers say is left is

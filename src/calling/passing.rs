@@ -17,7 +17,7 @@ pub(super) struct Passing<S: Store> {
 }
 
 impl<S: Store> Passing<S> {
-    /// Settles estimates. What was used is the third party's to say, so it leaves no longer debt than an answer can hold back.
+    /// Settles estimates. The upstream states the cost, so its debt lasts no longer than an answer can throttle.
     pub(super) async fn settle(&self, settled: Vec<Adjustment>) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         let bounded = settled.into_iter().map(|settled| settled.max_debt(self.longest));
         self.limiter.settle(bounded.collect()).await

@@ -85,9 +85,9 @@ impl<S: Store> LimiterBuilder<S> {
         Self { deadline: Some(deadline), ..self }
     }
 
-    /// Every call has its answer by this [`deadline`](Self::deadline), and the store's failures are answered by `fallback`;
-    /// if not said, they are errors. After sixteen in a row it answers at once, and one request at a time asks the store, which
-    /// answers again within 300 ms after its server accepts connections.
+    /// Every call has its answer by this [`deadline`](Self::deadline), and the store's failures are answered by `fallback`.
+    /// Default: they are errors. After sixteen in a row it answers at once, and one request at a time asks the store. Normal
+    /// service resumes soon after the server accepts connections, usually within 300 ms.
     ///
     /// Without a fallback and a deadline, each call waits for the store's own deadline while the database does not answer: 5 seconds
     /// by default.

@@ -352,7 +352,7 @@ impl RateLimitLayer {
         Ok(self)
     }
 
-    /// The answer to requests that are refused; [`respond::problem`] if not said. `Retry-After`, `RateLimit` and
+    /// The answer to requests that are refused. Default: [`respond::problem`]. `Retry-After`, `RateLimit` and
     /// `Cache-Control: no-store` are added to it, unless it has its own `Retry-After` or `Cache-Control`. gRPC clients get a
     /// status that they understand instead, with the feature `tonic`.
     pub fn respond<B: Into<Bytes>>(

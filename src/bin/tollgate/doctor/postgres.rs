@@ -36,8 +36,7 @@ impl Examine for Postgres {
         .fetch_all(&mut *connection)
         .await?;
         if !disabled.is_empty() {
-            let found =
-                "triggers are disabled: what is written to the tables is neither checked nor brought to its terms";
+            let found = "triggers are disabled: rows written to the tables are neither checked nor settled";
             report.fail("triggers", found, disabled.join("; "));
         }
         let mode = sqlx::query("select one from tollgate.token_mode").fetch_optional(&mut *connection).await?;

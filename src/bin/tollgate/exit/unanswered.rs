@@ -14,8 +14,8 @@ pub(crate) enum Asks {
 }
 
 impl Asks {
-    /// What an error means to such a command, if others held it up, or nobody knows what became of it; and who those are, if
-    /// that is known. The library's own words are those for tokens.
+    /// Rewords an error of a command that other sessions held up, or whose outcome is unknown, and names those sessions if they
+    /// are known. The library's own words are those for tokens.
     pub(crate) fn told(self, error: anyhow::Error, blockers: &str) -> anyhow::Error {
         let why = match error.downcast_ref() {
             Some(Error::Contended { .. }) if self == Self::ToChange => {
