@@ -16,8 +16,10 @@ fn a_database_that_is_ready_has_no_failure() {
         let mut expected = vec!["calls", "connection", "durability", "mode", "schema", "server"];
         expected.extend(match engine {
             Engine::Sqlite => &["busy timeout", "file", "journal", "write lock"][..],
-            Engine::Postgres | Engine::PgBouncer => &["clock", "grants", "isolation", "prepared statements", "table"],
-            Engine::MySql | Engine::MariaDb => &["clock", "events", "grants", "isolation"],
+            Engine::Postgres | Engine::PgBouncer => {
+                &["clock", "encryption", "grants", "isolation", "prepared statements", "table"]
+            }
+            Engine::MySql | Engine::MariaDb => &["clock", "encryption", "events", "grants", "isolation"],
         });
         for name in expected {
             assert_eq!(status(&report, name), "ok", "{name} of {engine:?} in {report:#}");

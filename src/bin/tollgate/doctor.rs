@@ -15,6 +15,7 @@ use crate::output::{counted, progress};
 use crate::{clock, exit, migrate, times};
 
 mod clocks;
+mod encryption;
 mod mysql;
 mod planless;
 mod postgres;

@@ -1,17 +1,19 @@
 use std::time::SystemTime;
 
 use sqlx::error::DatabaseError;
-use sqlx::mysql::MySqlDatabaseError;
+use sqlx::mysql::{MySqlConnectOptions, MySqlDatabaseError, MySqlSslMode};
 use sqlx::{AssertSqlSafe, MySql, MySqlConnection, MySqlPool};
 
+use super::encryption::Tls;
 use super::settings::Settings;
-use super::{Examine, Report, clocks};
+use super::{Examine, Report, clocks, encryption};
 
 mod definer;
 
 impl Examine for MySql {
     async fn examine(pool: &MySqlPool, report: &mut Report) -> Result<(), sqlx::Error> {
         let mut connection = pool.acquire().await?;
+        encryption(&mut connection, &pool.connect_options(), report).await?;
         let settings = settings(&mut connection).await?;
         server(&settings, report);
         let names = Names::find(&mut connection).await?;
@@ -55,6 +57,25 @@ impl Examine for MySql {
         let text = |plan: Vec<u8>| String::from_utf8_lossy(&plan).into_owned();
         Ok(planless.into_iter().map(|(plan, buckets)| (plan.map(text), buckets)).collect())
     }
+}
+
+async fn encryption(
+    connection: &mut MySqlConnection,
+    options: &MySqlConnectOptions,
+    report: &mut Report,
+) -> Result<(), sqlx::Error> {
+    let (_, cipher): (String, String) =
+        sqlx::query_as("show session status like 'Ssl_cipher'").fetch_one(connection).await?;
+    let tls = match options.get_ssl_mode() {
+        MySqlSslMode::Disabled => Tls::Off,
+        MySqlSslMode::Preferred => Tls::Offered,
+        MySqlSslMode::Required => Tls::Required,
+        MySqlSslMode::VerifyCa | MySqlSslMode::VerifyIdentity => Tls::Verified,
+    };
+    let is_socket = options.get_socket().is_some();
+    let verify = "add ssl-mode=VERIFY_IDENTITY to the URL, and ssl-ca=FILE for a CA of your own";
+    encryption::examine(options.get_host(), is_socket, tls, !cipher.is_empty(), verify, report);
+    Ok(())
 }
 
 async fn now(connection: &mut MySqlConnection) -> Result<i64, sqlx::Error> {

@@ -1,10 +1,12 @@
 use std::time::SystemTime;
 
 use sqlx::error::DatabaseError;
+use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use sqlx::{PgConnection, PgPool, Postgres};
 
+use super::encryption::Tls;
 use super::settings::Settings;
-use super::{Examine, Report, clocks};
+use super::{Examine, Report, clocks, encryption};
 use crate::database::begin;
 use crate::output::plain;
 
@@ -12,6 +14,7 @@ impl Examine for Postgres {
     async fn examine(pool: &PgPool, report: &mut Report) -> Result<(), sqlx::Error> {
         prepared_statements(pool, report).await?;
         let mut connection = begin(pool).await?;
+        encryption(&mut connection, &pool.connect_options(), report).await?;
         server(&mut connection, report).await?;
         pooler(&mut connection, pool.connect_options().get_port(), report).await?;
         grants(&mut connection, report).await?;
@@ -96,6 +99,26 @@ impl Examine for Postgres {
         .fetch_all(&mut *begin(pool).await?)
         .await
     }
+}
+
+async fn encryption(
+    connection: &mut PgConnection,
+    options: &PgConnectOptions,
+    report: &mut Report,
+) -> Result<(), sqlx::Error> {
+    let encrypted: Option<bool> = sqlx::query_scalar("select ssl from pg_stat_ssl where pid = pg_backend_pid()")
+        .fetch_optional(connection)
+        .await?;
+    let tls = match options.get_ssl_mode() {
+        PgSslMode::Disable => Tls::Off,
+        PgSslMode::Allow | PgSslMode::Prefer => Tls::Offered,
+        PgSslMode::Require => Tls::Required,
+        PgSslMode::VerifyCa | PgSslMode::VerifyFull => Tls::Verified,
+    };
+    let is_socket = options.get_socket().is_some() || options.get_host().starts_with('/');
+    let verify = "add sslmode=verify-full to the URL, and sslrootcert=FILE for a CA of your own";
+    encryption::examine(options.get_host(), is_socket, tls, encrypted.unwrap_or_default(), verify, report);
+    Ok(())
 }
 
 async fn now(connection: &mut PgConnection) -> Result<i64, sqlx::Error> {
