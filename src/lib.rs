@@ -93,7 +93,7 @@ pub use sql::SqliteStore;
 #[cfg(feature = "_sql")]
 pub use sql::{
     Dialect, Durability, Isolation, Migrate, Migration, SqlStore, SqlTokenRequester, adjust_within, create_bucket,
-    migrate, migrations, pending_migrations, repair, take_within,
+    grants, migrate, migrations, pending_migrations, repair, take_within,
 };
 
 /// The programs in the book compile.

@@ -33,7 +33,7 @@ pub use connect::Durability;
 pub use dialect::Dialect;
 pub(crate) use dialect::code_of;
 pub use isolation::Isolation;
-pub use migrate::{Migrate, Migration, migrate, migrations, pending_migrations, repair};
+pub use migrate::{Migrate, Migration, grants, migrate, migrations, pending_migrations, repair};
 #[cfg(feature = "mysql")]
 pub use mysql::MySqlStore;
 #[cfg(feature = "postgres")]

@@ -15,9 +15,10 @@ fn each_test_that_a_document_names_exists() -> anyhow::Result<()> {
     for path in pages("docs")? {
         let text = std::fs::read_to_string(repository().join(&path))?;
         for (file, test) in text.split('`').filter_map(|code| code.split_once(".rs::")) {
-            let file = format!("tests/{file}.rs");
-            let source = std::fs::read_to_string(repository().join(&file))
-                .with_context(|| format!("{} names {file}", path.display()))?;
+            let found = TESTS.map(|directory| repository().join(directory).join(format!("{file}.rs")));
+            let found = found.iter().find(|file| file.exists());
+            let found = found.with_context(|| format!("{} names {file}.rs", path.display()))?;
+            let source = std::fs::read_to_string(found)?;
             let found = source.contains(&format!("fn {test}(")) || source.contains(&format!("fn {test}<"));
             ensure!(found, "{} names {file}::{test}, which does not exist", path.display());
             named += 1;
@@ -142,6 +143,9 @@ fn pages(directory: impl AsRef<Path>) -> anyhow::Result<Vec<PathBuf>> {
     }
     Ok(found)
 }
+
+/// Where the tests of each crate are.
+const TESTS: [&str; 2] = ["tests", "cli/tests"];
 
 fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -27,8 +27,6 @@ mod leases;
 mod process;
 #[path = "kills/server.rs"]
 mod server;
-#[path = "kills/stopped.rs"]
-mod stopped;
 #[path = "kills/together.rs"]
 mod together;
 #[path = "kills/worker.rs"]
@@ -63,11 +61,6 @@ fn main() -> anyhow::Result<()> {
             finished(durability::a_crash_forgets_nothing_that_was_answered_or_only_what_was_answered_last())
         }),
     ];
-    // The program is there if the feature is.
-    if let Some(program) = option_env!("CARGO_BIN_EXE_tollgate") {
-        let stopped = || finished(stopped::who_waits_for_a_server_that_is_stopped_ends_by_the_deadline(program));
-        trials.push(Trial::test("postgres::who_waits_for_a_server_that_is_stopped_ends_by_the_deadline", stopped));
-    }
     for engine in [Engine::Postgres, Engine::MySql, Engine::MariaDb] {
         let name = format!("{}::a_request_that_is_killed_with_its_server_pays_once", engine.name());
         let trial = move || finished(a_request_that_is_killed_with_its_server_pays_once(engine));

@@ -99,6 +99,21 @@ pub fn migrations<DB: Migrate>() -> &'static [Migration] {
     DB::MIGRATIONS
 }
 
+/// The roles `tollgate_app` and `tollgate_operator` with their grants, as a script for psql, mysql or mariadb.
+///
+/// An administrator runs the script after each [`migrate`]. `None` on SQLite, which has no roles.
+///
+/// ```
+/// # #[cfg(feature = "postgres")]
+/// if let Some(script) = tollgate::grants::<sqlx::Postgres>() {
+///     println!("{script}");
+/// }
+/// ```
+#[must_use]
+pub fn grants<DB: Migrate>() -> Option<&'static str> {
+    DB::GRANTS
+}
+
 /// A step of the schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Migration {
@@ -169,6 +184,9 @@ fn created(line: &str) -> Option<(&str, &str)> {
 pub trait Migrate: Dialect {
     #[doc(hidden)]
     const MIGRATIONS: &'static [Migration];
+
+    #[doc(hidden)]
+    const GRANTS: Option<&'static str>;
 
     /// The versions in the ledger of which everything is there; none if there is no ledger.
     #[doc(hidden)]

@@ -68,11 +68,6 @@ impl Server {
         Ok(())
     }
 
-    /// From now on it answers nothing, and keeps its connections. Says which processes are to go on.
-    pub fn stop(&self) -> anyhow::Result<Vec<u32>> {
-        process::stop(fs::read_to_string(self.state.join("pid"))?.trim_end().parse()?)
-    }
-
     /// Starts it as it was, on what is there.
     pub fn restart(&mut self) -> anyhow::Result<()> {
         let log = File::create(self.log_file())?;

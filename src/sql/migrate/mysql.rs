@@ -7,6 +7,8 @@ use super::{Ledger, Migrate, Migration, Scope, created, failed, files, held};
 use crate::Error;
 
 impl Migrate for MySql {
+    const GRANTS: Option<&'static str> = Some(include_str!("../../../migrations/grants/mysql.sql"));
+
     const MIGRATIONS: &'static [Migration] = files!(
         "mysql",
         "token_migrations",

@@ -8,6 +8,8 @@ use crate::Error;
 impl Migrate for Postgres {
     /// Resolves no name in a schema that others may create objects in, such as `public`. The host's path comes back for
     /// tools that write a ledger of their own in the same transaction.
+    const GRANTS: Option<&'static str> = Some(include_str!("../../../migrations/grants/postgres.sql"));
+
     const MIGRATIONS: &'static [Migration] = files!(
         "postgres",
         "tollgate.migrations",

@@ -7,6 +7,8 @@ use super::{Ledger, Migrate, Migration, Scope, failed, files};
 use crate::Error;
 
 impl Migrate for Sqlite {
+    const GRANTS: Option<&'static str> = None;
+
     const MIGRATIONS: &'static [Migration] = files!(
         "sqlite",
         "token_migrations",

@@ -1,8 +1,8 @@
 //! Draws the pictures of `docs/choosing.md`: the same requests under one quota after another.
 //!
 //! ```text
-//! cargo run --example pictures                # into docs/pictures
-//! cargo run --example pictures -- elsewhere
+//! cargo run -p tollgate-cli --example pictures                # into docs/pictures
+//! cargo run -p tollgate-cli --example pictures -- elsewhere
 //! ```
 //!
 //! The requests are decided by the crate itself, in memory, on a clock that the example sets. Nothing in a picture

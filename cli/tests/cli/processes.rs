@@ -19,7 +19,7 @@ pub(crate) fn is_listening(pid: u32) -> bool {
 }
 
 /// Waits for what another process brings about.
-pub(crate) fn until(condition: impl Fn() -> bool) {
+pub(crate) fn until(mut condition: impl FnMut() -> bool) {
     for _ in 0..600 {
         if condition() {
             return;

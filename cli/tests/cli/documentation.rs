@@ -7,7 +7,7 @@ use crate::databases::{Database, Engine};
 #[test]
 fn each_command_prints_what_the_documentation_shows() {
     let text =
-        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/command-line.md")).expect("it is there");
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/command-line.md")).expect("it is there");
     let database = Database::empty(Engine::Sqlite);
     let mut shown = 0;
     for block in text.split("```text\n").skip(1).filter_map(|rest| Some(rest.split_once("```")?.0)) {
@@ -23,7 +23,7 @@ fn each_command_prints_what_the_documentation_shows() {
 #[test]
 fn the_exit_codes_are_those_of_the_help() {
     let text =
-        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/command-line.md")).expect("it is there");
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/command-line.md")).expect("it is there");
     let help = Database::empty(Engine::Sqlite).run(&["--help"]).ended(0).out;
     let codes = help.split("Exit codes:\n").nth(1).expect("they are in the help").lines().filter_map(|line| {
         let (code, meaning) = line.trim().split_once("  ")?;
@@ -39,7 +39,8 @@ fn the_exit_codes_are_those_of_the_help() {
 /// All but the screen, one after the other, as on a bad night.
 #[test]
 fn the_commands_of_the_runbook_do_what_their_rows_say() {
-    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/runbook.md")).expect("it is there");
+    let text =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/runbook.md")).expect("it is there");
     let database = Database::migrated(Engine::Sqlite);
     let ends = |line: &str, code: u8| {
         let output = run(&database, &format!("{line}; echo exit $?"));

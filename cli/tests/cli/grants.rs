@@ -139,7 +139,7 @@ fn granted(grants: &str, before: &str, role: &str) -> Names {
 
 /// The list of those that a role needs for something.
 fn looked_at(dialect: &str, before: &str, what: &str) -> Names {
-    let source = read(&format!("src/bin/tollgate/doctor/{dialect}.rs"));
+    let source = read(&format!("cli/src/doctor/{dialect}.rs"));
     let list = if dialect == "mysql" {
         let begin = if what == "takes" { "const TAKING:" } else { "const BESIDE:" };
         source.split_once(begin).and_then(|(_, rest)| rest.split_once("];"))
@@ -179,5 +179,5 @@ fn read(path: &str) -> String {
 }
 
 fn repository() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }

@@ -1,6 +1,7 @@
 //! The migrations as text for other tools. Each enters itself in the ledger, so that `tollgate migrate` knows it.
 
 use clap::ValueEnum;
+use sqlx::{MySql, Postgres};
 use tollgate::Migration;
 
 /// Whose migrations.
@@ -101,8 +102,8 @@ fn at(dialect: Dialect, version: i64) -> String {
 /// database on a server with several.
 pub(super) fn grants(dialect: Dialect, prefix: Option<&str>) -> Option<String> {
     let (grants, connect) = match dialect {
-        Dialect::Postgres => (include_str!("../../../../migrations/grants/postgres.sql"), CONNECT),
-        Dialect::Mysql => (include_str!("../../../../migrations/grants/mysql.sql"), ""),
+        Dialect::Postgres => (tollgate::grants::<Postgres>()?, CONNECT),
+        Dialect::Mysql => (tollgate::grants::<MySql>()?, ""),
         Dialect::Sqlite => return None,
     };
     Some(match prefix {
@@ -126,7 +127,7 @@ $$;
 ";
 
 /// What a superuser runs after them, to give away what would have a superuser's rights.
-pub(super) const OWNER: &str = include_str!("../../../../migrations/grants/owner.sql");
+pub(super) const OWNER: &str = include_str!("owner.sql");
 
 /// One of them, as a tool's file.
 pub(super) fn file(format: Format, dialect: Dialect, migration: &Migration) -> String {

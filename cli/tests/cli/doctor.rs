@@ -148,7 +148,7 @@ fn missing_mode_row_and_unsettled_bucket_are_warnings() {
 fn a_role_that_may_only_take_is_told_so_and_one_that_may_nothing_fails() {
     let database = Database::migrated(Engine::Postgres);
     let grants = database.run(&["migrate", "--print", "grants"]).ended(0).out;
-    assert_eq!(grants, include_str!("../../migrations/grants/postgres.sql"));
+    assert_eq!(grants, include_str!("../../../migrations/grants/postgres.sql"));
     database.sql(&grants);
     let [app, none] = ["app", "none"].map(|name| format!("tollgate_cli_{name}_{}", uuid::Uuid::new_v4().simple()));
     database.sql(&format!("create role {app} login; grant tollgate_app to {app}; create role {none} login"));

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use tollgate::{Quota, Rule, Window};
 
-#[path = "../../../src/bin/tollgate/simulate/draw/mod.rs"]
+#[path = "../../../src/simulate/draw/mod.rs"]
 mod draw;
-#[path = "../../../src/bin/tollgate/simulate/run.rs"]
+#[path = "../../../src/simulate/run.rs"]
 mod run;
-#[path = "../../../src/bin/tollgate/simulate/traffic.rs"]
+#[path = "../../../src/simulate/traffic.rs"]
 mod traffic;
 
 use run::Limit;

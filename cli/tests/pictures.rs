@@ -7,7 +7,7 @@ use std::path::Path;
 
 #[tokio::test]
 async fn each_picture_is_the_one_that_the_code_draws() -> anyhow::Result<()> {
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
     let text = std::fs::read_to_string(docs.join("choosing.md"))?;
     let pictures = gallery::pictures()?;
     for picture in &pictures {
@@ -15,9 +15,9 @@ async fn each_picture_is_the_one_that_the_code_draws() -> anyhow::Result<()> {
         assert!(text.contains(&file), "docs/choosing.md does not show {file}");
         let drawn = picture.svg().await?;
         let kept = std::fs::read_to_string(docs.join(&file))?;
-        assert!(drawn == kept, "docs/{file} is another: cargo run --example pictures");
+        assert!(drawn == kept, "docs/{file} is another: cargo run -p tollgate-cli --example pictures");
     }
-    // Those that the command draws are compared by tests/live.
+    // Those that the command draws are compared by live.
     let others = std::fs::read_to_string(docs.join("simulate.md"))?.matches("](pictures/").count();
     assert_eq!(
         std::fs::read_dir(docs.join("pictures"))?.count(),
