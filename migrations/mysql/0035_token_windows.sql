@@ -12,5 +12,6 @@ create table token_windows (
   last_wait     bigint not null default 0 comment 'nanoseconds: of the request that was counted last',
   since         bigint not null default 0 comment 'nanoseconds since 1970: what acted before is perhaps not counted any more',
   constraint token_window_id_has_1_to_255_bytes check (length(id) >= 1 and locate(x'00', id) = 0),
+  constraint token_window_id_is_utf_8 check (cast(convert(id using utf8mb4) as binary) <=> id),
   constraint token_window_id_does_not_begin_with_u0001 check (left(id, 1) <> x'01')
 ) engine = InnoDB comment = 'Sliding windows'

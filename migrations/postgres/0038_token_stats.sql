@@ -7,7 +7,9 @@ create table tollgate.token_stats (
   id             text collate "C" not null,                      -- the bucket; it need not exist any more
   denied         bigint not null,                                -- requests
   last_denied_at timestamptz not null,                           -- when it was last told of
-  primary key (hour, id)
+  primary key (hour, id),
+  constraint id_has_1_to_255_bytes check (octet_length(id) between 1 and 255),
+  constraint id_does_not_begin_with_u0001 check (left(id, 1) <> chr(1))
 )
 with (fillfactor = 50);
 
@@ -20,7 +22,7 @@ revoke all on tollgate.token_stats from public;
 --   denied         requests; at least so many
 --   last_denied_at to a few seconds
 create view tollgate.token_most_denied as
-select s.id, least(sum(s.denied), 9223372036854775807)::bigint as denied, max(s.last_denied_at) as last_denied_at
+select s.id, least(greatest(sum(s.denied), -1), 9223372036854775807)::bigint as denied, max(s.last_denied_at) as last_denied_at
   from tollgate.token_stats s
  where s.hour > to_timestamp((tollgate.token_clock_v1()::numeric / 1000000000::numeric)::float8) - interval '24 hours'
  group by s.id;

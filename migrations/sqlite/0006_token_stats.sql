@@ -5,7 +5,10 @@ create table token_stats (
   id             text not null,                          -- the bucket; it need not exist any more
   denied         integer not null,                       -- requests
   last_denied_at text not null,                          -- UTC, likewise: when it was last told of
-  primary key (hour, id)
+  primary key (hour, id),
+  constraint id_has_1_to_255_bytes_and_no_nul check (
+    length(cast(id as blob)) between 1 and 255 and instr(cast(id as blob), x'00') = 0),
+  constraint id_does_not_begin_with_u0001 check (substr(id, 1, 1) <> char(1))
 ) strict, without rowid;
 
 -- token_most_denied: the denials of the last 24 hours, a row a key, in UTC. Reads only.
