@@ -38,9 +38,7 @@ begin
     -- Figures that make no bucket, once a column or a constraint has refused them.
     declare exit handler for 1048, 1264, 1292, 1690, 1916, 3819, 4025
     begin
-      if (length(p_id) between 1 and 255) is not true then
-        signal sqlstate '22023' set message_text = 'tollgate: a bucket id has 1 to 255 bytes';
-      end if;
+      call token_check_id_v1('bucket id', p_id);
       call token_terms_v1('bucket', p_id, c_capacity, c_seconds, c_refill,
                           v_burst, v_step_ns, v_step_ticks, v_token_ticks);
       resignal;
@@ -95,10 +93,10 @@ begin
       set o_outcome = 'unknown';
       leave rule;
     elseif b_capacity is null then
-      -- Without strict mode a longer id would be cut off in silence, and share another's bucket.
-      if length(p_id) > 255 then
-        signal sqlstate '22023' set message_text = 'tollgate: a bucket id has 1 to 255 bytes';
-      end if;
+      -- A session without strict mode would cut off a longer id, and one of MariaDB can turn the table's checks off.
+      call token_check_id_v1('bucket id', p_id);
+      call token_terms_v1('bucket', p_id, c_capacity, c_seconds, c_refill,
+                          v_burst, v_step_ns, v_step_ticks, v_token_ticks);
       insert into token_buckets (id, capacity, refill_seconds, refill, plan, provisioned, anchor)
       values (p_id, c_capacity, c_seconds, c_refill, c_plan, false, 0)
       on duplicate key update id = token_buckets.id;
@@ -121,6 +119,8 @@ begin
       set b_plan = c_plan, v_own = true;
     end if;
     if v_own then
+      call token_terms_v1('bucket', p_id, b_capacity, b_seconds, b_refill,
+                          v_burst, v_step_ns, v_step_ticks, v_token_ticks);
       update token_buckets set capacity = b_capacity, refill_seconds = b_seconds, refill = b_refill, plan = b_plan
        where id = p_id;
     end if;

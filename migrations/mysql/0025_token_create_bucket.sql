@@ -22,9 +22,7 @@ begin
   declare b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_longest_wait bigint;
   declare continue handler for 1568 set v_own = false;  -- inside a transaction of the caller's
 
-  if (length(v_id) between 1 and 255) is not true then
-    signal sqlstate '22023' set message_text = 'tollgate: a bucket id has 1 to 255 bytes';
-  end if;
+  call token_check_id_v1('bucket id', v_id);
   call token_terms_v1('bucket', v_id, p_capacity, p_refill_seconds, p_refill,
                       v_burst, v_step_ns, v_step_ticks, v_token_ticks);
   if v_own then

@@ -15,9 +15,7 @@ begin
   declare v_name varbinary(1024) default cast(p_name as binary);
   declare v_burst, v_step_ns, v_step_ticks, v_token_ticks bigint;
 
-  if (length(v_name) between 1 and 255) is not true then
-    signal sqlstate '22023' set message_text = 'tollgate: the name of a plan has 1 to 255 bytes';
-  end if;
+  call token_check_id_v1('plan name', v_name);
   call token_terms_v1('plan', v_name, p_capacity, p_refill_seconds, p_refill,
                       v_burst, v_step_ns, v_step_ticks, v_token_ticks);
   insert into token_plans (name, capacity, refill_seconds, refill)

@@ -41,11 +41,13 @@ begin
       set v_own = false;
     end if;
 
-  if (length(v_id) between 1 and 255
+  if (length(v_id) between 1 and 255 and left(v_id, 1) <> x'01' and locate(x'00', v_id) = 0
+      and cast(convert(v_id using utf8mb4) as binary) <=> v_id
       and p_cost between if(p_counting, 0, 1) and if(p_counting, 1000000000000, 4611686018427387903)
       and p_keep between 0 and 4611686018427387903 and p_max_wait between 0 and 31622400000000000
       and p_most between 1 and 1000000000000 and p_resolution between 1000 and p_interval
       and p_interval <= 31622400000000000 and (p_interval - 1) div p_resolution < 1000) is not true then
+    call token_check_id_v1('window id', v_id);
     signal sqlstate '22023' set message_text =
       'tollgate: a window needs a cost and maximum of 1 or more, a year at most, and 1 to 1000 parts of 1000 ns or more';
   end if;

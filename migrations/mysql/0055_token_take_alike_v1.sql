@@ -63,9 +63,12 @@ begin
       select capacity, refill_seconds, refill into v_capacity, v_seconds, v_refill
         from token_plans where name = v_plan and mode is null;
     end if;
-    if (p_keep between 0 and v_capacity and p_cost between 1 and v_capacity - p_keep
+    if ((p_plan is null or p_capacity is null) and p_keep between 0 and v_capacity and p_cost between 1 and v_capacity - p_keep
         and v_capacity <= 3155760000000000000 and v_refill in ('interval', 'calendar', 'continuous', 'once')
-        and (v_refill = 'once' or v_seconds <= 3155760000 and v_seconds * 1000000000 >= v_capacity)) is not true then
+        and (v_refill = 'once' or v_seconds <= 3155760000 and v_seconds * 1000000000 >= v_capacity)
+        and (v_refill <> 'continuous'
+             or ceiling(v_seconds * 1000000000 / greatest(v_capacity, 1)) * v_capacity
+                <= least(v_seconds * 1001000000, 3155760000000000000))) is not true then
       leave at_once;
     end if;
     set v_step_ns = case v_refill when 'continuous' then 1 when 'once' then 9223372036854775807
@@ -122,7 +125,10 @@ begin
         end if;
         -- What is not there counts as full.
         select sum(b.id is null),
-               count(distinct if(v_alike = 0 and b.id is null and length(r.id) between 1 and 255 and r.times >= 1, r.id, null)),
+               -- The table's checks again: a session of MariaDB can turn those off.
+               count(distinct if(v_alike = 0 and b.id is null and length(r.id) between 1 and 255 and left(r.id, 1) <> x'01'
+                                 and locate(x'00', r.id) = 0 and cast(convert(r.id using utf8mb4) as binary) <=> r.id
+                                 and r.times >= 1, r.id, null)),
                group_concat(if(v_alike > 0, null, concat(r.place, ' ', least(v_most, r.times), ' ', v_clock, ' 0;'))
                             separator '')
           into v_missing, v_new, v_answers

@@ -75,6 +75,7 @@ impl Migrate for MySql {
         59 "0059_token_adjust_many_v1",
         60 "0060_token_sweep_position",
         61 "0061_token_not_whole_v1",
+        62 "0062_token_check_id_v1",
     );
 
     async fn applied(pool: &MySqlPool) -> Result<Vec<i64>, Error> {

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::{Scratch, with_pool};
-use crate::rig::{AnyPool, Rig};
+use crate::rig::{AnyPool, Rig, hex};
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, |engine| engine.has_roles;
@@ -24,7 +24,8 @@ pub fn cases() -> Vec<Case> {
         an_owner_of_one_database_migrates_it_and_needs_no_more)
     .into_iter()
     .chain(list!(Levels::Pools, Time::Real, |engine| engine.has_roles && engine.kind == Kind::MySql;
-        what_one_account_has_begun_no_other_finishes))
+        what_one_account_has_begun_no_other_finishes,
+        routines_write_no_row_out_of_bounds_where_checks_are_off))
     .collect()
 }
 
@@ -229,6 +230,77 @@ async fn what_one_account_has_begun_no_other_finishes(rig: Rig) -> anyhow::Resul
     // Or all of them made anew by the other.
     assert_eq!(tollgate::repair(others).await?, tollgate::migrations::<sqlx::MySql>());
     assert!(admin.take(&key).await?.is_granted());
+    login.remove().await
+}
+
+/// A session of MariaDB can turn the tables' checks off.
+async fn routines_write_no_row_out_of_bounds_where_checks_are_off(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let login = Login::new(&scratch.rig, Some("tollgate_app")).await?;
+    let known = rig.key();
+    let take = |id: &str, terms: &str| format!("call token_take_v1({id}, 1, 0, 0, {terms}, null, null, null)");
+    login.rig.pool.run(take(&login.rig.literal(&known), "5, 3600, 'interval'")).await?;
+    if rig.engine.name == "mariadb" {
+        login.rig.pool.run("set check_constraint_checks = 0").await?;
+    }
+    let (valid, terms) = (hex(b"new"), "5, 3600, 'interval'");
+    let long = hex(&[b'x'; 256]);
+    let ids = ["", "00", "6100", "0178", "ff", "61ff", &long].map(|id| (id, terms));
+    let wrong = [
+        "0, 3600, 'interval'",
+        "-5, 3600, 'interval'",
+        "4000000000000000000, 3155760000, 'once'",
+        "1, 0, 'interval'",
+        "1, -1, 'continuous'",
+        "1, 3155760001, 'calendar'",
+        "2000000000, 1, 'interval'",
+        "900000000, 1, 'continuous'",
+        "1, 1, 'never'",
+    ];
+    let known_id = hex(known.as_str().as_bytes());
+    let of_terms = wrong.iter().flat_map(|terms| [(&*valid, *terms), (&*known_id, *terms)]);
+    for (id, terms) in ids.into_iter().chain(of_terms) {
+        let (json, text) = (terms.replace('\'', "\""), format!("x'{id}'"));
+        let limit = format!("[\"{id}\", 1, 0, {json}]");
+        let outs = "@b, @c, @d, @e, @f, @g, @h, @i, @j, @k, @l";
+        let mut calls = vec![
+            take(&text, terms),
+            format!(
+                "set @a = 1; call token_decide_v1({text}, 1, 0, 0, {terms}, null, null, 0, true, true, @a, {outs})"
+            ),
+            format!("call token_take_many_v1('[[\"{id}\", 1, 0, 0, {json}]]', true)"),
+            format!("call token_take_many_v1('[[\"{id}\", 1, 0, 0, {json}], [\"{id}\", 1, 0, 0, {json}]]', true)"),
+            format!("call token_take_alike_v1('[\"{id}\"]', 1, 0, {terms}, null, true)"),
+            format!("call token_take_alike_v1('[\"{id}\", \"{known_id}\"]', 1, 0, {terms}, null, true)"),
+            format!("call token_take_alike_v1('[\"{id}\"]', 1, 0, {terms}, x'0178', true)"),
+            format!("call token_decide_all_v1('[{limit}]', 0, null, 0, true, @b)"),
+            format!("call token_decide_all_many_v1('[[{limit}]]', true, @b, @c)"),
+            format!("call token_hold_back_v1({text}, 0, 0, {terms}, null, true)"),
+        ];
+        if terms == "5, 3600, 'interval'" {
+            let window = "1, 0, 0, 5, 1000000000, 1000000000, null, 0, false, true, @b, @c, @d, @e, @f, @g";
+            let uuid = Uuid::new_v4();
+            calls.extend([
+                format!("call token_decide_window_v1({text}, {window})"),
+                format!("call request_tokens_in_window({text}, 5, 60, 5, 1, 0)"),
+                format!("call rate_limiting_request({text}, 1, 10)"),
+                format!("call token_count_denials_v1('[[\"{id}\", 1]]')"),
+                format!("call token_adjust_v1('refund', '{uuid}', {text}, 1, 0, 0, 1, true)"),
+                format!("call token_adjust_window_v1('refund', '{uuid}', {text}, 1, 0, 1, true)"),
+            ]);
+        }
+        for call in calls {
+            // Refused, or answered without a row.
+            let _ = login.rig.pool.run(&*call).await;
+            for (table, rows) in [("token_buckets", 1), ("token_windows", 0), ("token_stats", 0), ("token_receipts", 0)]
+            {
+                let found = scratch.rig.sql(format!("select count(*) as n from {table}")).await?;
+                assert_eq!(found[0].number("n")?, rows, "{table} after {call}");
+            }
+            let level = scratch.rig.store().peek(&known).await?.expect("it is there");
+            assert_eq!(level.quota, Quota::interval(5, Duration::from_hours(1))?, "after {call}");
+        }
+    }
     login.remove().await
 }
 
