@@ -10,6 +10,7 @@ mod explanation;
 mod filter;
 mod level;
 mod overrides;
+mod page;
 mod plan;
 mod shared;
 mod swept;
@@ -22,6 +23,7 @@ pub use filter::Filter;
 pub use level::BucketLevel;
 pub(crate) use level::{level_of_itself, level_under, window_level_under};
 pub use overrides::Override;
+pub use page::Page;
 pub use plan::Plan;
 pub use swept::Swept;
 pub use switch::Switch;
@@ -68,7 +70,8 @@ pub trait Admin: Store {
     ///
     /// # Errors
     ///
-    /// If the store cannot be reached, or the role may not read the buckets.
+    /// If the store cannot be reached, or the role may not read the buckets; [`Error::Unreadable`] if a limit or count of the row
+    /// is out of bounds.
     fn peek(&self, key: &Key) -> impl Future<Output = Result<Option<BucketLevel>, Error>> + Send;
 
     /// A key's sliding window as it is, if anything was ever counted in it and it was not swept since: it is read without a
@@ -86,6 +89,8 @@ pub trait Admin: Store {
     /// bucket to bucket, and of a large table that has few of them the look does not end within the deadline. List by prefix
     /// there, and choose from each page.
     ///
+    /// Skips and [counts](Page::unreadable) rows that cannot be read; so do the other methods that return a [`Page`].
+    ///
     /// # Errors
     ///
     /// As for [`peek`](Self::peek).
@@ -94,7 +99,7 @@ pub trait Admin: Store {
         filter: &Filter,
         after: Option<&Key>,
         limit: u32,
-    ) -> impl Future<Output = Result<Vec<BucketLevel>, Error>> + Send;
+    ) -> impl Future<Output = Result<Page<BucketLevel>, Error>> + Send;
 
     /// A page of at most `limit` sliding windows in which anything was counted and that were not swept since, in the byte order of
     /// their keys: those after `after`, or the first ones; if a prefix is given, those whose key begins with it, byte for byte.
@@ -107,7 +112,7 @@ pub trait Admin: Store {
         prefix: Option<&Key>,
         after: Option<&Key>,
         limit: u32,
-    ) -> impl Future<Output = Result<Vec<WindowLevel>, Error>> + Send;
+    ) -> impl Future<Output = Result<Page<WindowLevel>, Error>> + Send;
 
     /// Makes a bucket full under the terms that rule it now (while it is [off](Mode::Off): that ruled it last), forgets what the
     /// key's window has counted, and says whether there was either. Reservations made
@@ -167,7 +172,7 @@ pub trait Admin: Store {
     /// # Errors
     ///
     /// As for [`peek`](Self::peek).
-    fn plans(&self, after: Option<&Key>, limit: u32) -> impl Future<Output = Result<Vec<Plan>, Error>> + Send;
+    fn plans(&self, after: Option<&Key>, limit: u32) -> impl Future<Output = Result<Page<Plan>, Error>> + Send;
 
     /// Forgets a plan, and says whether it existed. Requests that name it fail from then on.
     ///
@@ -221,7 +226,7 @@ pub trait Admin: Store {
         &self,
         after: Option<&Key>,
         limit: u32,
-    ) -> impl Future<Output = Result<Vec<(Key, Override)>, Error>> + Send;
+    ) -> impl Future<Output = Result<Page<(Key, Override)>, Error>> + Send;
 
     /// The `limit` keys that were denied most in the last 24 hours, the most denied first, as far as services
     /// [count](crate::LimiterBuilder::count_denials) their denials.
@@ -229,5 +234,5 @@ pub trait Admin: Store {
     /// # Errors
     ///
     /// As for [`peek`](Self::peek).
-    fn most_denied(&self, limit: u32) -> impl Future<Output = Result<Vec<Denials>, Error>> + Send;
+    fn most_denied(&self, limit: u32) -> impl Future<Output = Result<Page<Denials>, Error>> + Send;
 }

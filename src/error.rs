@@ -107,6 +107,14 @@ pub enum Error {
     /// The request can never be granted.
     #[error(transparent)]
     Take(#[from] TakeError),
+    /// The row of a key cannot be read: a limit or count in it is out of bounds. Nothing was changed.
+    #[error("the row of key '{key}' breaks its bounds")]
+    Unreadable {
+        /// The key, or the name of the plan.
+        key: Key,
+        /// What is wrong with the row.
+        source: Cause,
+    },
     /// There was no connection to send the request on. Nothing was taken.
     #[error("{}", unavailable(.0))]
     Unavailable(#[source] Cause),

@@ -40,7 +40,7 @@ mod window;
 mod words;
 
 pub use admin::{
-    Admin, AdminError, BucketLevel, Denials, Explanation, Filter, Origin, Override, Plan, Prospect, Swept, Switch,
+    Admin, AdminError, BucketLevel, Denials, Explanation, Filter, Origin, Override, Page, Plan, Prospect, Swept, Switch,
 };
 /// The version of chrono whose instants an operator's calls take, such as the end of an [`Override`].
 #[doc(no_inline)]

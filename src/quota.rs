@@ -100,6 +100,17 @@ impl Quota {
         Self { capacity, refill_ns, refill, token_ns: if capacity > 0 { each(capacity) } else { 0 } }
     }
 
+    /// What a row states in its columns, unless it breaks their bounds.
+    #[cfg(feature = "_sql")]
+    pub(crate) fn stored(capacity: i64, refill_ns: i64, refill: Refill) -> Result<Self, QuotaError> {
+        let quota = Self::of(capacity, refill_ns, refill);
+        match quota.checked() {
+            // By whole periods, no time for one token is rounded.
+            Err(QuotaError::RefillTooLong) if refill != Refill::Continuous && refill_ns <= CENTURY_NS => Ok(quota),
+            checked => checked,
+        }
+    }
+
     fn checked(self) -> Result<Self, QuotaError> {
         let (capacity, refill_ns) = (self.capacity, self.refill_ns);
         if capacity < 1 {

@@ -3,7 +3,7 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 use tollgate::{Admin, Denials};
 
-use crate::output::{Cell, Column, Table, say, say_json};
+use crate::output::{Cell, Column, Skipped, Table, say, say_json};
 use crate::times;
 
 /// List the keys that were denied most in the last 24 hours
@@ -22,7 +22,9 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) async fn run(self, store: &impl Admin) -> anyhow::Result<ExitCode> {
-        let most = store.most_denied(if self.limit == 0 { u32::MAX } else { self.limit }).await?;
+        let skipped = Skipped::default();
+        let most = skipped.rows(store.most_denied(if self.limit == 0 { u32::MAX } else { self.limit }).await?);
+        skipped.warn();
         if self.json {
             say_json(&Value::Array(most.iter().map(as_json).collect()))?;
         } else if most.is_empty() {

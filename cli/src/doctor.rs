@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 use sqlx::error::DatabaseError;
 use sqlx::{Connection, Pool};
 use tollgate::{
-    Admin, Error, Key, Migrate, Migration, Mode, Receipt, Rule, SqlStore, Take, Window, adjust_within, migrations,
-    pending_migrations, take_within,
+    Admin, Error, Filter, Key, Migrate, Migration, Mode, Receipt, Rule, SqlStore, Take, Window, adjust_within,
+    migrations, pending_migrations, take_within,
 };
 use uuid::Uuid;
 
@@ -85,6 +85,7 @@ impl Args {
             mode(store, &mut report).await;
             // Only operators may look.
             let _ = within_patience(DB::content(pool, &mut report)).await;
+            rows(store, &mut report).await;
             if !report.has_failed() {
                 calls(pool, &mut report).await;
             }
@@ -126,6 +127,24 @@ async fn connection<DB: sqlx::Database>(pool: &Pool<DB>, report: &mut Report) ->
         report.ok("connection", found);
     }
     Ok(())
+}
+
+/// The tables that hold rows which cannot be read, of the first rows of each, where the role may look at them.
+async fn rows(store: &impl Admin, report: &mut Report) {
+    let unreadable = [
+        ("token_buckets", store.list(&Filter::default(), None, MANY).await.map(|page| page.unreadable())),
+        ("token_windows", store.windows(None, None, MANY).await.map(|page| page.unreadable())),
+        ("token_plans", store.plans(None, MANY).await.map(|page| page.unreadable())),
+        ("token_overrides", store.overrides(None, MANY).await.map(|page| page.unreadable())),
+        ("token_stats", store.most_denied(MANY).await.map(|page| page.unreadable())),
+    ];
+    for (table, rows) in unreadable {
+        if let Ok(rows @ 1..) = rows {
+            let found =
+                format!("{} of {table} cannot be read: a key, limit or count is out of bounds", counted(rows, "row"));
+            report.warn("rows", found, "delete them, or set them to figures that the table's constraints allow");
+        }
+    }
 }
 
 /// Whether everything is there.
@@ -218,3 +237,6 @@ const LOG: &str = "see the server's log";
 
 /// More than within one region.
 const FAR: Duration = Duration::from_millis(10);
+
+/// Few enough to be read within a second or so.
+const MANY: u32 = 10_000;

@@ -156,6 +156,7 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
         }
         // Each is one line, whatever the keys in it hold.
         Error::Take(_) => (NEVER, plain(&all), String::new()),
+        Error::Unreadable { .. } => (DATABASE, plain(&redact(&all)), output::UNREADABLE_ROWS.to_owned()),
         Error::DeadlineExceeded(_) | Error::OutcomeUnknown(_) => {
             (DATABASE, redact(&all), format!("with `tollgate take --id UUID` it may be repeated; {DOCTOR}"))
         }

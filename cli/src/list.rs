@@ -3,7 +3,7 @@ use std::process::ExitCode;
 
 use tollgate::{Admin, BucketLevel, Error, Filter, Key};
 
-use crate::output::say;
+use crate::output::{Skipped, say};
 use crate::pages::PAGE;
 use crate::terms::key;
 
@@ -54,17 +54,21 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) async fn run(self, store: &impl Admin) -> anyhow::Result<ExitCode> {
-        let out = Writer::new(anstream::stdout(), self.json);
+        let (out, skipped) = (Writer::new(anstream::stdout(), self.json), Skipped::default());
         if self.windows {
             let prefix = self.prefix.as_ref();
-            let page = async |after: Option<&Key>, limit| store.windows(prefix, after, limit).await;
-            return self.list(Reader::new(page, None), out).await;
+            let page = async |after: Option<&Key>, limit| Ok(skipped.rows(store.windows(prefix, after, limit).await?));
+            let listed = self.list(Reader::new(page, None), out).await;
+            skipped.warn();
+            return listed;
         }
         // No index knows plans, nor who was provisioned: the database could look for those in a large table for longer than
         // it has time for an answer.
         let filter = self.prefix.iter().cloned().fold(Filter::default(), Filter::prefix);
-        let page = async |after: Option<&Key>, limit| store.list(&filter, after, limit).await;
-        self.list(Reader::new(page, self.admits()), out).await
+        let page = async |after: Option<&Key>, limit| Ok(skipped.rows(store.list(&filter, after, limit).await?));
+        let listed = self.list(Reader::new(page, self.admits()), out).await;
+        skipped.warn();
+        listed
     }
 
     /// Which buckets are asked for beside by their keys, if not all.
@@ -224,7 +228,7 @@ mod tests {
         let (args, asked, written) = (args(words), RefCell::new(Vec::new()), RefCell::default());
         let page = async |after: Option<&Key>, limit| {
             asked.borrow_mut().push(limit);
-            store.list(&Filter::default(), after, limit).await
+            Ok(store.list(&Filter::default(), after, limit).await?.into_vec())
         };
         let mut out = Writer::new(Pipe { written: &written, writes }, args.json);
         let limit = args.limit.unwrap_or(usize::MAX);

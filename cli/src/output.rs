@@ -1,11 +1,13 @@
 //! What people and programs read: tables, lines and JSON on standard output.
 
+use std::cell;
 use std::fmt::{Display, Write as _};
 use std::io::{self, Write as _};
 
 use anstyle::{AnsiColor, Style};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
+use tollgate::Page;
 use unicode_width::UnicodeWidthStr;
 
 use crate::exit::Refusal;
@@ -76,6 +78,41 @@ pub(crate) fn lines(text: &str) -> String {
 pub(crate) fn counted<N: Copy + Display + PartialEq + From<u8>>(number: N, one: &str) -> String {
     if number == N::from(1) { format!("1 {one}") } else { format!("{number} {one}s") }
 }
+
+/// How many rows a command could not read, and so skipped.
+#[derive(Debug, Default)]
+pub(crate) struct Skipped(cell::Cell<u64>);
+
+impl Skipped {
+    /// The rows of a page; those that it skipped are counted.
+    pub(crate) fn rows<T>(&self, page: Page<T>) -> Vec<T> {
+        self.0.set(self.0.get() + page.unreadable());
+        page.into_vec()
+    }
+
+    /// How many were counted; from now on, none.
+    pub(crate) fn take(&self) -> u64 {
+        self.0.take()
+    }
+
+    /// Warns on standard error, if there are any.
+    pub(crate) fn warn(&self) {
+        warn_unreadable(self.take());
+    }
+}
+
+/// Warns on standard error of rows that cannot be read, if there are any.
+pub(crate) fn warn_unreadable(rows: u64) {
+    if rows > 0 {
+        let (many, are) = (counted(rows, "row"), if rows == 1 { "is" } else { "are" });
+        let warning = format!("{YELLOW}warning:{YELLOW:#} {many} cannot be read and {are} not listed");
+        // A warning that cannot be written stops no command.
+        let _ = writeln!(anstream::stderr().lock(), "{warning}\nhint: {UNREADABLE_ROWS}");
+    }
+}
+
+/// What to do about rows that cannot be read.
+pub(crate) const UNREADABLE_ROWS: &str = "run `tollgate doctor`: it names the tables that hold such rows";
 
 /// A word as a shell reads it.
 pub(crate) fn quoted(word: &str) -> String {

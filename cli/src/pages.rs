@@ -1,15 +1,18 @@
 //! What a store answers page by page.
 
-use tollgate::Error;
+use tollgate::{Error, Page};
 
-/// All of it: each page is what comes after the last one of the page before.
-pub(crate) async fn every<T>(page: impl AsyncFn(Option<&T>) -> Result<Vec<T>, Error>) -> anyhow::Result<Vec<T>> {
-    let mut all = Vec::new();
+use crate::output::Skipped;
+
+/// All of it, but for rows that cannot be read, of which a warning is given: each page is what comes after the last one of the page before.
+pub(crate) async fn every<T>(page: impl AsyncFn(Option<&T>) -> Result<Page<T>, Error>) -> anyhow::Result<Vec<T>> {
+    let (mut all, skipped) = (Vec::new(), Skipped::default());
     loop {
-        let more = page(all.last()).await?;
+        let more = skipped.rows(page(all.last()).await?);
         let is_last = more.len() < PAGE as usize;
         all.extend(more);
         if is_last {
+            skipped.warn();
             return Ok(all);
         }
     }

@@ -74,6 +74,7 @@ impl Args {
             bar.finish_and_clear();
             board.see(look?);
             output::say(once::table(&board))?;
+            output::warn_unreadable(board.unreadable);
             return Ok(ExitCode::SUCCESS);
         }
         // Before the screen is taken: what fails here is told as by any other command.

@@ -70,6 +70,7 @@ grant execute on function
   tollgate.in_force_v1(timestamptz, bigint),
   tollgate.bucket_clock_v1(tollgate.token_buckets, bigint),
   tollgate.bucket_instant_v1(tollgate.token_buckets, bigint),
+  tollgate.window_is_sound_v1(tollgate.token_windows),
   tollgate.window_earliest_v1(tollgate.token_windows, bigint, bigint, bigint)
 to tollgate_operator;
 

@@ -6,6 +6,8 @@
 --   available      whole tokens there now; negative: promised to requests that wait for them
 --   full_at        when it is full again; null: it is, or never
 --   next_refill_at when the next token comes; null: it is full, or never
+--
+-- available is null where the row breaks its bounds: no figure of it can fail the whole read.
 create sql security definer view token_bucket_levels as
 select convert(b.id using utf8mb4) as id, b.burst div b.token_ticks as capacity,
        (b.burst - b.owed) div b.token_ticks - ((b.burst - b.owed) mod b.token_ticks < 0) as available,
@@ -23,7 +25,14 @@ select convert(b.id using utf8mb4) as id, b.burst div b.token_ticks as capacity,
        end as next_refill_at,
        b.id as id_bytes, b.plan as plan_bytes
   from (select o.*, o.full_at - (o.owed - 1) div o.token_ticks * o.token_ticks as next
-          from (select t.*, greatest(t.full_at - (n.now - t.anchor) div t.step_ns * t.step_ticks, 0) as owed
+          from (select t.*,
+                       if(t.burst between 1 and 4611686018427387903 and t.token_ticks >= 1
+                          and t.step_ticks between 1 and t.step_ns and t.anchor between 0 and 4611686018427387903
+                          and t.full_at between -4611686018427387904 and 4611686018427387903
+                          and (t.step_ns = 9223372036854775807
+                               or t.full_at div t.step_ticks + (t.full_at mod t.step_ticks > 0)
+                                  <= (9223372036854775807 - t.anchor) div t.step_ns),
+                          greatest(t.full_at - (n.now - t.anchor) div t.step_ns * t.step_ticks, 0), null) as owed
                   from token_buckets t
                  cross join (select (cast(conv(concat(substr(u.uuid, 16, 3), substr(u.uuid, 10, 4), left(u.uuid, 8)),
                                                16, 10) as signed) - 122192928000000000) * 100 as now

@@ -4,9 +4,10 @@
 --
 --   denied         requests; at least so many
 --   last_denied_at to a few seconds
+--   id_bytes       the id in UTF-8, whatever the session's character set is
 create sql security definer view token_most_denied as
-select convert(s.id using utf8mb4) as id, cast(least(sum(s.denied), 9223372036854775807) as signed) as denied,
-       max(s.last_denied_at) as last_denied_at
+select convert(s.id using utf8mb4) as id, cast(least(greatest(sum(s.denied), -1), 9223372036854775807) as signed) as denied,
+       max(s.last_denied_at) as last_denied_at, s.id as id_bytes
   from token_stats s
  cross join (select timestamp('1970-01-01') + interval (
                       (cast(conv(concat(substr(u.uuid, 16, 3), substr(u.uuid, 10, 4), left(u.uuid, 8)),

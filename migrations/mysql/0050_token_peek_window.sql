@@ -17,6 +17,12 @@ begin
   select most, interval_ns, resolution_ns, counts, newest, granted, last_wait
     into v_most, v_interval, v_resolution, v_counts, v_newest, v_granted, v_last_wait
     from token_windows where id = cast(p_id as binary);
+  if (json_valid(v_counts) and v_most >= 1 and v_interval between 1 and 31622400000000000
+      and v_resolution between 1 and 31622400000000000 and v_last_wait between 0 and 31622400000000000
+      and v_newest between 0 and 4611686018427387903) is not true then
+    -- A row that breaks its bounds: max_requests is null.
+    set v_most = null, v_interval = 0, v_resolution = 0, v_counts = '[]', v_newest = 0, v_last_wait = 0;
+  end if;
   call token_clock_v1(v_now);
   if v_newest - v_now > v_last_wait + v_resolution + 1000000000 then
     -- After a step of the clock backwards, what was counted since counts as of now.
@@ -28,5 +34,5 @@ begin
          cast(coalesce(sum(if(e > v_now - v_interval, c, 0)), 0) as signed) as counted, v_granted as granted,
          (v_acts_at - v_now + 999999) div 1000000 as retry_after_ms
     from json_table(v_counts, '$[*]' columns (e bigint path '$[0]', c bigint path '$[1]')) as j
-  having v_granted > 0;
+  having v_granted <> 0;
 end

@@ -5,10 +5,13 @@
 --   available      whole tokens there now; negative: promised to requests that wait for them
 --   full_at        when it is full again; null: it is, or never
 --   next_refill_at when the next token comes; null: it is full, or never
+--
+-- available is null where the row breaks its bounds: no figure of it can fail the whole read.
 create view tollgate.token_bucket_levels as
-select b.id, b.burst / b.token_ticks as capacity,
-       floor((b.burst - greatest(b.full_at - l.clock, 0))::numeric / b.token_ticks::numeric)::bigint
-         as available,
+select b.id, b.burst / nullif(b.token_ticks, 0) as capacity,
+       case when l.clock is not null
+            then floor((b.burst - greatest(b.full_at - l.clock, 0))::numeric / b.token_ticks::numeric)::bigint
+       end as available,
        -- An override that was changed or taken away since is known by what the state was reckoned in.
        case when not b.overridden then b.refill_seconds
             when o.id is not null then o.refill_seconds
@@ -31,9 +34,27 @@ select b.id, b.burst / b.token_ticks as capacity,
  cross join tollgate.token_buckets b
   left join tollgate.token_overrides o
     on o.id = b.id and b.overridden and o.capacity is not null
-       and tollgate.terms_v1('override of ' || quote_literal(o.id), o.capacity, o.refill_seconds, o.refill)
-           = row(b.burst, b.step_ns, b.step_ticks, b.token_ticks)
- cross join lateral (select tollgate.bucket_clock_v1(b, n.now) as clock) l;
+       -- terms_v1 fails for terms out of bounds.
+       and case when o.capacity between 1 and 3155760000000000000 and o.capacity = trunc(o.capacity)
+                     and o.refill in ('interval', 'calendar', 'continuous', 'once')
+                     and abs(o.refill_seconds) < 10000000000
+                     and (o.refill = 'once'
+                          or o.refill_seconds > 0 and o.refill_seconds <= 3155760000
+                             and o.refill_seconds * 1000000000 >= o.capacity
+                             and (o.refill <> 'continuous'
+                                  or ceil(o.refill_seconds * 1000000000 / greatest(o.capacity, 1)) * o.capacity
+                                     <= least(o.refill_seconds * 1001000000, 3155760000000000000)))
+                then tollgate.terms_v1('override of ' || quote_literal(o.id), o.capacity, o.refill_seconds, o.refill)
+                     = row(b.burst, b.step_ns, b.step_ticks, b.token_ticks) end
+ cross join lateral (
+   select case when b.burst between 1 and 4611686018427387903 and b.token_ticks >= 1
+                    and b.step_ticks between 1 and b.step_ns and b.anchor between 0 and 4611686018427387903
+                    and b.full_at between -4611686018427387904 and 4611686018427387903
+               then case when b.step_ns = 9223372036854775807
+                              or b.full_at / b.step_ticks + (b.full_at % b.step_ticks > 0)::int
+                              <= (9223372036854775807 - b.anchor) / b.step_ns
+                         then tollgate.bucket_clock_v1(b, n.now) end
+          end as clock) l;
 
 revoke all on tollgate.token_bucket_levels from public;
 

@@ -18,3 +18,19 @@ create table tollgate.token_windows (
 with (fillfactor = 75, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
 revoke all on tollgate.token_windows from public;
+
+-- window_is_sound_v1(p_window) -> whether its figures are within their bounds, so that none overflows what is computed from
+-- them.
+create function tollgate.window_is_sound_v1(p_window tollgate.token_windows) returns boolean
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+  select p_window.most >= 1 and p_window.interval_ns between 1 and 31622400000000000
+         and p_window.resolution_ns between 1 and 31622400000000000
+         and p_window.last_wait between 0 and 31622400000000000
+         and cardinality(p_window.ends) = cardinality(p_window.counts)
+         and not exists (select from unnest(p_window.ends, p_window.counts) as u (e, c)
+                          where (u.e between 0 and 4611686018427387903 and u.c between 0 and 1000000000000000) is not true)
+$$;
+
+revoke all on function tollgate.window_is_sound_v1(tollgate.token_windows) from public;

@@ -18,8 +18,13 @@ declare
   w     tollgate.token_windows;
   v_now bigint;
 begin
-  select t.* into w from tollgate.token_windows t where t.id = p_id and t.granted > 0;
+  select t.* into w from tollgate.token_windows t where t.id = p_id and t.granted <> 0;
   if not found then
+    return;
+  end if;
+  if not tollgate.window_is_sound_v1(w) then
+    -- A row that breaks its bounds: nothing of it is known.
+    return query select null::bigint, null::numeric, null::numeric, null::bigint, null::bigint, null::bigint;
     return;
   end if;
   v_now := tollgate.token_clock_v1();

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 
-use super::{Admin, BucketLevel, Denials, Explanation, Filter, Override, Plan, Switch};
+use super::{Admin, BucketLevel, Denials, Explanation, Filter, Override, Page, Plan, Switch};
 use crate::{Error, Key, Mode, Quota, WindowLevel};
 
 impl<T: Admin> Admin for Arc<T> {
@@ -18,11 +18,11 @@ impl<T: Admin> Admin for Arc<T> {
         (**self).peek_window(key).await
     }
 
-    async fn list(&self, filter: &Filter, after: Option<&Key>, limit: u32) -> Result<Vec<BucketLevel>, Error> {
+    async fn list(&self, filter: &Filter, after: Option<&Key>, limit: u32) -> Result<Page<BucketLevel>, Error> {
         (**self).list(filter, after, limit).await
     }
 
-    async fn windows(&self, prefix: Option<&Key>, after: Option<&Key>, limit: u32) -> Result<Vec<WindowLevel>, Error> {
+    async fn windows(&self, prefix: Option<&Key>, after: Option<&Key>, limit: u32) -> Result<Page<WindowLevel>, Error> {
         (**self).windows(prefix, after, limit).await
     }
 
@@ -56,7 +56,7 @@ impl<T: Admin> Admin for Arc<T> {
         (**self).plan(name).await
     }
 
-    async fn plans(&self, after: Option<&Key>, limit: u32) -> Result<Vec<Plan>, Error> {
+    async fn plans(&self, after: Option<&Key>, limit: u32) -> Result<Page<Plan>, Error> {
         (**self).plans(after, limit).await
     }
 
@@ -80,11 +80,11 @@ impl<T: Admin> Admin for Arc<T> {
         (**self).clear_override(key).await
     }
 
-    async fn overrides(&self, after: Option<&Key>, limit: u32) -> Result<Vec<(Key, Override)>, Error> {
+    async fn overrides(&self, after: Option<&Key>, limit: u32) -> Result<Page<(Key, Override)>, Error> {
         (**self).overrides(after, limit).await
     }
 
-    async fn most_denied(&self, limit: u32) -> Result<Vec<Denials>, Error> {
+    async fn most_denied(&self, limit: u32) -> Result<Page<Denials>, Error> {
         (**self).most_denied(limit).await
     }
 }

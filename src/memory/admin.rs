@@ -6,8 +6,8 @@ use super::MemoryStore;
 use crate::admin::{explain, limited};
 use crate::book::{self, Row};
 use crate::{
-    Admin, BucketLevel, Clock, Denials, Error, Explanation, Filter, Key, Mode, Override, Plan, Quota, Rule, Switch,
-    TakeError, WindowLevel,
+    Admin, BucketLevel, Clock, Denials, Error, Explanation, Filter, Key, Mode, Override, Page, Plan, Quota, Rule,
+    Switch, TakeError, WindowLevel,
 };
 
 impl<C: Clock> Admin for MemoryStore<C> {
@@ -28,7 +28,7 @@ impl<C: Clock> Admin for MemoryStore<C> {
     }
 
     /// Looks at every bucket for each page.
-    async fn list(&self, filter: &Filter, after: Option<&Key>, limit: u32) -> Result<Vec<BucketLevel>, Error> {
+    async fn list(&self, filter: &Filter, after: Option<&Key>, limit: u32) -> Result<Page<BucketLevel>, Error> {
         let mut levels = Vec::new();
         for shard in &self.shards {
             let shard = shard.lock();
@@ -40,11 +40,11 @@ impl<C: Clock> Admin for MemoryStore<C> {
         }
         levels.sort_unstable_by(|one, other| one.key.cmp(&other.key));
         levels.truncate(limit as usize);
-        Ok(levels)
+        Ok(levels.into())
     }
 
     /// Looks at every window for each page.
-    async fn windows(&self, prefix: Option<&Key>, after: Option<&Key>, limit: u32) -> Result<Vec<WindowLevel>, Error> {
+    async fn windows(&self, prefix: Option<&Key>, after: Option<&Key>, limit: u32) -> Result<Page<WindowLevel>, Error> {
         let filter = prefix.cloned().into_iter().fold(Filter::default(), Filter::prefix);
         let mut levels = Vec::new();
         for shard in &self.shards {
@@ -57,7 +57,7 @@ impl<C: Clock> Admin for MemoryStore<C> {
         }
         levels.sort_unstable_by(|one, other| one.key.cmp(&other.key));
         levels.truncate(limit as usize);
-        Ok(levels)
+        Ok(levels.into())
     }
 
     async fn reset(&self, key: &Key) -> Result<bool, Error> {
@@ -104,11 +104,17 @@ impl<C: Clock> Admin for MemoryStore<C> {
         Ok(self.rules.read(|choices| choices.plans.get(name).cloned()))
     }
 
-    async fn plans(&self, after: Option<&Key>, limit: u32) -> Result<Vec<Plan>, Error> {
+    async fn plans(&self, after: Option<&Key>, limit: u32) -> Result<Page<Plan>, Error> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let page = (from, Bound::Unbounded);
         Ok(self.rules.read(|choices| {
-            choices.plans.range::<Key, _>(page).take(limit as usize).map(|(_, plan)| plan.clone()).collect()
+            choices
+                .plans
+                .range::<Key, _>(page)
+                .take(limit as usize)
+                .map(|(_, plan)| plan.clone())
+                .collect::<Vec<_>>()
+                .into()
         }))
     }
 
@@ -132,22 +138,22 @@ impl<C: Clock> Admin for MemoryStore<C> {
         Ok(())
     }
 
-    async fn overrides(&self, after: Option<&Key>, limit: u32) -> Result<Vec<(Key, Override)>, Error> {
+    async fn overrides(&self, after: Option<&Key>, limit: u32) -> Result<Page<(Key, Override)>, Error> {
         let mut all: Vec<(Key, Override)> = self.rules.read(|choices| {
             let later = choices.overrides.iter().filter(|(key, _)| after.is_none_or(|after| *key > after));
             later.map(|(key, over)| (key.clone(), over.clone())).collect()
         });
         all.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         all.truncate(limit as usize);
-        Ok(all)
+        Ok(all.into())
     }
 
     async fn clear_override(&self, key: &Key) -> Result<bool, Error> {
         Ok(self.rules.change(|choices| choices.overrides.remove(key)).is_some())
     }
 
-    async fn most_denied(&self, limit: u32) -> Result<Vec<Denials>, Error> {
-        Ok(self.stats.lock().most(limit, self.clock.now()))
+    async fn most_denied(&self, limit: u32) -> Result<Page<Denials>, Error> {
+        Ok(self.stats.lock().most(limit, self.clock.now()).into())
     }
 }
 

@@ -1,9 +1,14 @@
+use std::sync::Arc;
+
 use chrono::{DateTime, Utc};
 
+use super::dialect::Operation;
+use super::operations::{After, Read};
 use super::{Dialect, SqlStore};
 use crate::admin::limited;
 use crate::{
-    Admin, BucketLevel, Denials, Error, Explanation, Filter, Key, Mode, Override, Plan, Quota, Switch, WindowLevel,
+    Admin, BucketLevel, Denials, Error, Explanation, Filter, Key, Mode, Override, Page, Plan, Quota, Switch,
+    WindowLevel,
 };
 
 pub(super) mod columns;
@@ -14,20 +19,22 @@ impl<DB: Dialect> Admin for SqlStore<DB> {
     }
 
     async fn peek(&self, key: &Key) -> Result<Option<BucketLevel>, Error> {
-        self.operate(key.clone(), DB::peek).await
+        let found = self.operate(key.clone(), DB::peek).await?;
+        found.map(|row| row.map_err(|why| unreadable(key, why))).transpose()
     }
 
     async fn peek_window(&self, key: &Key) -> Result<Option<WindowLevel>, Error> {
-        self.operate(key.clone(), DB::peek_window).await
+        let found = self.operate(key.clone(), DB::peek_window).await?;
+        found.map(|row| row.map_err(|why| unreadable(key, why))).transpose()
     }
 
-    async fn list(&self, filter: &Filter, after: Option<&Key>, limit: u32) -> Result<Vec<BucketLevel>, Error> {
-        self.operate((filter.clone(), after.cloned(), limit), DB::list).await
+    async fn list(&self, filter: &Filter, after: Option<&Key>, limit: u32) -> Result<Page<BucketLevel>, Error> {
+        self.page(after, limit, |after| (filter.clone(), after, limit), DB::list).await
     }
 
-    async fn windows(&self, prefix: Option<&Key>, after: Option<&Key>, limit: u32) -> Result<Vec<WindowLevel>, Error> {
+    async fn windows(&self, prefix: Option<&Key>, after: Option<&Key>, limit: u32) -> Result<Page<WindowLevel>, Error> {
         let filter = prefix.cloned().into_iter().fold(Filter::default(), Filter::prefix);
-        self.operate((filter, after.cloned(), limit), DB::windows).await
+        self.page(after, limit, |after| (filter.clone(), after, limit), DB::windows).await
     }
 
     async fn reset(&self, key: &Key) -> Result<bool, Error> {
@@ -39,7 +46,8 @@ impl<DB: Dialect> Admin for SqlStore<DB> {
     }
 
     async fn explain(&self, key: &Key, plan: Option<&Key>) -> Result<Explanation, Error> {
-        self.operate((key.clone(), plan.cloned()), DB::explain).await
+        let explained = self.operate((key.clone(), plan.cloned()), DB::explain).await?;
+        explained.map_err(|why| unreadable(key, why))
     }
 
     async fn create_plan(&self, name: &Key, quota: Quota) -> Result<(), Error> {
@@ -58,11 +66,12 @@ impl<DB: Dialect> Admin for SqlStore<DB> {
     }
 
     async fn plan(&self, name: &Key) -> Result<Option<Plan>, Error> {
-        self.operate(name.clone(), DB::plan).await
+        let found = self.operate(name.clone(), DB::plan).await?;
+        found.map(|row| row.map_err(|why| unreadable(name, why))).transpose()
     }
 
-    async fn plans(&self, after: Option<&Key>, limit: u32) -> Result<Vec<Plan>, Error> {
-        self.operate((after.cloned(), limit), DB::plans).await
+    async fn plans(&self, after: Option<&Key>, limit: u32) -> Result<Page<Plan>, Error> {
+        self.page(after, limit, |after| (after, limit), DB::plans).await
     }
 
     async fn delete_plan(&self, name: &Key) -> Result<bool, Error> {
@@ -85,11 +94,90 @@ impl<DB: Dialect> Admin for SqlStore<DB> {
         self.change(key.clone(), DB::clear_override).await
     }
 
-    async fn overrides(&self, after: Option<&Key>, limit: u32) -> Result<Vec<(Key, Override)>, Error> {
-        self.operate((after.cloned(), limit), DB::overrides).await
+    async fn overrides(&self, after: Option<&Key>, limit: u32) -> Result<Page<(Key, Override)>, Error> {
+        self.page(after, limit, |after| (after, limit), DB::overrides).await
     }
 
-    async fn most_denied(&self, limit: u32) -> Result<Vec<Denials>, Error> {
-        self.operate(limit, DB::most_denied).await
+    async fn most_denied(&self, limit: u32) -> Result<Page<Denials>, Error> {
+        self.page(None, limit, |after| (after, limit), DB::most_denied).await
     }
+}
+
+impl<DB: Dialect> SqlStore<DB> {
+    /// Reads rows until a page is full, or there are no more: those that cannot be read are skipped and counted.
+    async fn page<A, T>(
+        &self,
+        after: Option<&Key>,
+        limit: u32,
+        arguments: impl Fn(After) -> A + Send + Sync,
+        operation: Operation<DB, A, Vec<Read<T>>>,
+    ) -> Result<Page<T>, Error>
+    where
+        A: Send + Sync + 'static,
+        T: Row + Send + 'static,
+    {
+        let (mut page, mut after) = (Page::default(), After { key: after.cloned(), skip: 0 });
+        loop {
+            let rows = self.operate(arguments(after.clone()), operation).await?;
+            let is_last = rows.len() < limit as usize;
+            for row in rows {
+                if page.len() == limit as usize {
+                    break;
+                }
+                after.skip += 1;
+                match row {
+                    Ok(row) => {
+                        if let Some(key) = row.place() {
+                            after = After { key: Some(key.clone()), skip: 0 };
+                        }
+                        page.push(row);
+                    }
+                    Err(_) => page.skip_unreadable(),
+                }
+            }
+            if is_last || page.len() == limit as usize {
+                return Ok(page);
+            }
+        }
+    }
+}
+
+/// A row of a page.
+trait Row {
+    /// The key after which the next row is looked for, if pages are in the order of keys.
+    fn place(&self) -> Option<&Key>;
+}
+
+impl Row for BucketLevel {
+    fn place(&self) -> Option<&Key> {
+        Some(&self.key)
+    }
+}
+
+impl Row for WindowLevel {
+    fn place(&self) -> Option<&Key> {
+        Some(&self.key)
+    }
+}
+
+impl Row for Plan {
+    fn place(&self) -> Option<&Key> {
+        Some(&self.name)
+    }
+}
+
+impl Row for (Key, Override) {
+    fn place(&self) -> Option<&Key> {
+        Some(&self.0)
+    }
+}
+
+impl Row for Denials {
+    fn place(&self) -> Option<&Key> {
+        None
+    }
+}
+
+fn unreadable(key: &Key, why: sqlx::Error) -> Error {
+    Error::Unreadable { key: key.clone(), source: Arc::new(why) }
 }

@@ -5,6 +5,18 @@ use crate::answer::Word;
 use crate::bucket::Hold;
 use crate::{BucketLevel, Denials, Explanation, Filter, Key, Override, Plan, Quota, Rule, Swept, Switch, WindowLevel};
 
+/// A row, or why it cannot be read.
+#[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
+pub type Read<T> = Result<T, sqlx::Error>;
+
+/// Where a page begins: after a key, and after so many rows behind it that cannot be read and so name none.
+#[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
+#[derive(Clone, Debug)]
+pub struct After {
+    pub key: Option<Key>,
+    pub skip: i64,
+}
+
 /// A conversation on a connection that the caller lends.
 #[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
 pub type Conversation<'c, T> = Pin<Box<dyn Future<Output = Result<T, sqlx::Error>> + Send + 'c>>;
@@ -33,7 +45,7 @@ pub trait Operations: sqlx::Database {
         connection: &'c mut Self::Connection,
         key: &'c Key,
         clock: &'c Self::Clock,
-    ) -> Conversation<'c, Option<BucketLevel>>;
+    ) -> Conversation<'c, Option<Read<BucketLevel>>>;
 
     #[doc(hidden)]
     /// A window, if anything was counted in it.
@@ -41,23 +53,23 @@ pub trait Operations: sqlx::Database {
         connection: &'c mut Self::Connection,
         key: &'c Key,
         clock: &'c Self::Clock,
-    ) -> Conversation<'c, Option<WindowLevel>>;
+    ) -> Conversation<'c, Option<Read<WindowLevel>>>;
 
     #[doc(hidden)]
     /// A page of buckets, in the order of their keys.
     fn list<'c>(
         connection: &'c mut Self::Connection,
-        page: &'c (Filter, Option<Key>, u32),
+        page: &'c (Filter, After, u32),
         clock: &'c Self::Clock,
-    ) -> Conversation<'c, Vec<BucketLevel>>;
+    ) -> Conversation<'c, Vec<Read<BucketLevel>>>;
 
     #[doc(hidden)]
     /// A page of windows in which anything was counted, in the order of their keys.
     fn windows<'c>(
         connection: &'c mut Self::Connection,
-        page: &'c (Filter, Option<Key>, u32),
+        page: &'c (Filter, After, u32),
         clock: &'c Self::Clock,
-    ) -> Conversation<'c, Vec<WindowLevel>>;
+    ) -> Conversation<'c, Vec<Read<WindowLevel>>>;
 
     #[doc(hidden)]
     /// Makes a bucket full.
@@ -74,7 +86,7 @@ pub trait Operations: sqlx::Database {
         connection: &'c mut Self::Connection,
         whose: &'c (Key, Option<Key>),
         clock: &'c Self::Clock,
-    ) -> Conversation<'c, Explanation>;
+    ) -> Conversation<'c, Read<Explanation>>;
 
     #[doc(hidden)]
     /// Makes a plan, or changes its quota.
@@ -98,15 +110,15 @@ pub trait Operations: sqlx::Database {
         connection: &'c mut Self::Connection,
         name: &'c Key,
         clock: &'c Self::Clock,
-    ) -> Conversation<'c, Option<Plan>>;
+    ) -> Conversation<'c, Option<Read<Plan>>>;
 
     #[doc(hidden)]
     /// A page of plans, in the order of their names.
     fn plans<'c>(
         connection: &'c mut Self::Connection,
-        page: &'c (Option<Key>, u32),
+        page: &'c (After, u32),
         clock: &'c Self::Clock,
-    ) -> Conversation<'c, Vec<Plan>>;
+    ) -> Conversation<'c, Vec<Read<Plan>>>;
 
     #[doc(hidden)]
     /// Forgets a plan.
@@ -152,9 +164,9 @@ pub trait Operations: sqlx::Database {
     /// A page of overrides, in the order of their keys.
     fn overrides<'c>(
         connection: &'c mut Self::Connection,
-        page: &'c (Option<Key>, u32),
+        page: &'c (After, u32),
         clock: &'c Self::Clock,
-    ) -> Conversation<'c, Vec<(Key, Override)>>;
+    ) -> Conversation<'c, Vec<Read<(Key, Override)>>>;
 
     #[doc(hidden)]
     #[expect(clippy::ptr_arg, reason = "the arguments are one value")]
@@ -169,9 +181,9 @@ pub trait Operations: sqlx::Database {
     /// The keys that were denied most.
     fn most_denied<'c>(
         connection: &'c mut Self::Connection,
-        limit: &'c u32,
+        page: &'c (After, u32),
         clock: &'c Self::Clock,
-    ) -> Conversation<'c, Vec<Denials>>;
+    ) -> Conversation<'c, Vec<Read<Denials>>>;
 
     #[doc(hidden)]
     /// Sweeps, one step.

@@ -262,6 +262,7 @@ fn kind(error: &Error) -> &'static str {
         Error::Overloaded(_) | Error::Take(TakeError::TooManyKeys(_) | TakeError::TooManyIds(_)) => "overloaded",
         Error::ReadOnly(_) => "read_only",
         Error::Unavailable(_) => "unavailable",
+        Error::Unreadable { .. } => "unreadable",
         Error::Take(
             TakeError::Conflict(_)
             | TakeError::UnknownBucket(_)

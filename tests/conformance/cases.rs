@@ -5,6 +5,7 @@ use crate::matrix::Case;
 mod admin;
 mod attack;
 mod batches;
+mod bounds;
 mod by_hand;
 mod cancellation;
 mod charsets;
@@ -47,6 +48,7 @@ pub fn all() -> Vec<Case> {
         admin::cases(),
         attack::cases(),
         batches::cases(),
+        bounds::cases(),
         by_hand::cases(),
         charsets::cases(),
         cancellation::cases(),

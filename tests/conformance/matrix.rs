@@ -128,6 +128,8 @@ const BENEATH: &[&str] = &[
     "cases::attack",
     // A store's `take` of many, which no layer gathers, some thousand times.
     "cases::batches",
+    // An operator's lists, of rows that its SQL broke.
+    "cases::bounds",
     // An operator's SQL, and sessions and databases of the case's own.
     "cases::by_hand",
     // Sessions and a database of the case's own.

@@ -2,7 +2,8 @@
 
 use chrono::{DateTime, Utc};
 use tollgate::{
-    Admin, BucketLevel, Denials, Error, Explanation, Filter, Key, Mode, Override, Plan, Quota, Switch, WindowLevel,
+    Admin, BucketLevel, Denials, Error, Explanation, Filter, Key, Mode, Override, Page, Plan, Quota, Switch,
+    WindowLevel,
 };
 
 use crate::store::{AnyOf, AnyStore, on};
@@ -28,11 +29,11 @@ impl Admin for AnyStore {
         on_each!(self.peek_window(key))
     }
 
-    async fn list(&self, filter: &Filter, after: Option<&Key>, limit: u32) -> Result<Vec<BucketLevel>, Error> {
+    async fn list(&self, filter: &Filter, after: Option<&Key>, limit: u32) -> Result<Page<BucketLevel>, Error> {
         on_each!(self.list(filter, after, limit))
     }
 
-    async fn windows(&self, prefix: Option<&Key>, after: Option<&Key>, limit: u32) -> Result<Vec<WindowLevel>, Error> {
+    async fn windows(&self, prefix: Option<&Key>, after: Option<&Key>, limit: u32) -> Result<Page<WindowLevel>, Error> {
         on_each!(self.windows(prefix, after, limit))
     }
 
@@ -66,7 +67,7 @@ impl Admin for AnyStore {
         on_each!(self.plan(name))
     }
 
-    async fn plans(&self, after: Option<&Key>, limit: u32) -> Result<Vec<Plan>, Error> {
+    async fn plans(&self, after: Option<&Key>, limit: u32) -> Result<Page<Plan>, Error> {
         on_each!(self.plans(after, limit))
     }
 
@@ -90,11 +91,11 @@ impl Admin for AnyStore {
         on_each!(self.clear_override(key))
     }
 
-    async fn overrides(&self, after: Option<&Key>, limit: u32) -> Result<Vec<(Key, Override)>, Error> {
+    async fn overrides(&self, after: Option<&Key>, limit: u32) -> Result<Page<(Key, Override)>, Error> {
         on_each!(self.overrides(after, limit))
     }
 
-    async fn most_denied(&self, limit: u32) -> Result<Vec<Denials>, Error> {
+    async fn most_denied(&self, limit: u32) -> Result<Page<Denials>, Error> {
         on_each!(self.most_denied(limit))
     }
 }

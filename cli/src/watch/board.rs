@@ -28,6 +28,8 @@ pub(crate) struct Board {
     pub(crate) paused: bool,
     /// How many of the rows are scrolled past.
     pub(crate) scrolled: usize,
+    /// How many rows could not be read.
+    pub(crate) unreadable: u64,
     /// Why there is no newer look.
     pub(crate) trouble: Option<String>,
 }
@@ -59,6 +61,7 @@ impl Board {
             typing: false,
             paused: false,
             scrolled: 0,
+            unreadable: 0,
             trouble: None,
         }
     }
@@ -81,6 +84,9 @@ impl Board {
             }
             self.rows.insert(row.level.key.clone(), row);
         }
+        // Each look reads another part of many buckets.
+        let known = if look.toured.is_some() { self.unreadable } else { 0 };
+        self.unreadable = look.unreadable.max(known);
         self.toured = look.toured;
         self.seen_at = Some(look.at);
         self.trouble = None;
@@ -195,7 +201,8 @@ pub(crate) mod tests {
             let levels = self.store.list(&Filter::default(), None, 5000).await.expect("listed");
             let denied = self.store.most_denied(20).await.expect("counted");
             let denied = denied.into_iter().map(|denials| (denials.key, denials.denied)).collect();
-            self.board.see(Look { at: self.passed, levels, toured: None, denied: Counts::of(denied, false) });
+            let (levels, denied) = (levels.into_vec(), Counts::of(denied, false));
+            self.board.see(Look { at: self.passed, levels, toured: None, denied, unreadable: 0 });
         }
 
         fn shown(&self) -> Vec<&str> {

@@ -10,6 +10,7 @@ use super::board::{KEPT, Row};
 use super::denials::Counts;
 use super::order::Order;
 use super::tour::{Totals, Tour, Toured};
+use crate::output::Skipped;
 
 /// The buckets at one time.
 #[derive(Debug)]
@@ -21,6 +22,8 @@ pub(crate) struct Look {
     pub(crate) toured: Option<Toured>,
     /// How often the keys were denied that were denied most, as far as services count that.
     pub(crate) denied: Counts,
+    /// How many rows of the part that was new could not be read.
+    pub(crate) unreadable: u64,
 }
 
 pub(crate) struct Reader<S> {
@@ -30,12 +33,21 @@ pub(crate) struct Reader<S> {
     most: usize,
     began: Instant,
     tour: Option<Tour>,
+    skipped: Skipped,
 }
 
 impl<S: Admin> Reader<S> {
     pub(crate) fn new(store: S, prefix: Option<Key>, most: u32) -> Self {
         let filter = prefix.iter().cloned().fold(Filter::default(), Filter::prefix);
-        Self { store, filter, prefix, most: most as usize, began: Instant::now(), tour: None }
+        Self {
+            store,
+            filter,
+            prefix,
+            most: most as usize,
+            began: Instant::now(),
+            tour: None,
+            skipped: Skipped::default(),
+        }
     }
 
     /// Reads all buckets if they are few enough. If not, the next part of them, the last part again, and those that are
@@ -49,7 +61,10 @@ impl<S: Admin> Reader<S> {
                 let (after, end) = tour.again();
                 // Some may have come since.
                 let again = self.read(after, end, half + half.min(PAGE)).await?;
-                (again, self.read(tour.next(), None, half).await?, self.read(None, None, KEPT).await?)
+                let few = self.read(None, None, KEPT).await?;
+                // They were counted when they were new.
+                self.skipped.take();
+                (again, self.read(tour.next(), None, half).await?, few)
             }
         };
         let at = self.began.elapsed();
@@ -60,10 +75,14 @@ impl<S: Admin> Reader<S> {
         // An attacker's key need not be among them: these few are read one by one.
         let wanted = if self.tour.is_some() { wanted } else { &[] };
         for key in most_denied.iter().chain(wanted) {
-            if !levels.contains_key(key)
-                && let Some(level) = self.store.peek(key).await?
-            {
-                levels.insert(key.clone(), level);
+            if levels.contains_key(key) {
+                continue;
+            }
+            match self.store.peek(key).await {
+                Ok(level) => levels.extend(level.map(|level| (key.clone(), level))),
+                // It was skipped, and counted, where pages were read.
+                Err(Error::Unreadable { .. }) => {}
+                Err(error) => return Err(error),
             }
         }
         self.tour = match self.tour.take() {
@@ -75,7 +94,7 @@ impl<S: Admin> Reader<S> {
             }
         };
         let toured = self.tour.as_ref().map(Tour::toured);
-        Ok(Look { at, levels: levels.into_values().collect(), toured, denied })
+        Ok(Look { at, levels: levels.into_values().collect(), toured, denied, unreadable: self.skipped.take() })
     }
 
     /// Reads every bucket once, page by page, tells how many it has read, and keeps no more than it may: those that come first.
@@ -99,7 +118,7 @@ impl<S: Admin> Reader<S> {
         }
         let toured = (totals.buckets > self.most).then_some(Toured { totals, all: true });
         let levels = first.into_iter().map(|row| row.level).collect();
-        Ok(Look { at: self.began.elapsed(), levels, toured, denied })
+        Ok(Look { at: self.began.elapsed(), levels, toured, denied, unreadable: self.skipped.take() })
     }
 
     /// Those after a key, up to another, page by page, and no more than so many.
@@ -108,7 +127,8 @@ impl<S: Admin> Reader<S> {
         loop {
             let wanted = (most - levels.len()).min(PAGE);
             let after = levels.last().map(|level| level.key.clone()).or_else(|| after.cloned());
-            let page = self.store.list(&self.filter, after.as_ref(), u32::try_from(wanted).unwrap_or(u32::MAX)).await?;
+            let limit = u32::try_from(wanted).unwrap_or(u32::MAX);
+            let page = self.skipped.rows(self.store.list(&self.filter, after.as_ref(), limit).await?);
             let beyond = |level: &BucketLevel| end.is_some_and(|end| level.key >= *end);
             let is_last = page.len() < wanted || page.last().is_some_and(beyond);
             levels.extend(page.into_iter().filter(|level| end.is_none_or(|end| level.key <= *end)));
@@ -122,6 +142,7 @@ impl<S: Admin> Reader<S> {
     async fn denied(&self) -> Result<(Counts, Vec<Key>), Error> {
         match self.store.most_denied(COUNTED).await {
             Ok(denials) => {
+                let denials = self.skipped.rows(denials);
                 let full = denials.len() == COUNTED as usize;
                 let denied: Vec<_> = denials.into_iter().map(|denials| (denials.key, denials.denied)).collect();
                 let begin = denied.iter().map(|(key, _)| key).filter(|key| self.begins(key));

@@ -104,7 +104,11 @@ fn status(board: &Board) -> Line<'static> {
     }
     let filter = if board.filter.is_empty() { String::new() } else { format!("   only '{}'", board.filter) };
     let more = if board.toured.is_some() { "   read in turn: choose by --prefix" } else { "" };
-    Line::from(format!("q quit  s sort  / filter  p pause  ↑↓ scroll{filter}{more}")).dim()
+    let keys = Span::from(format!("q quit  s sort  / filter  p pause  ↑↓ scroll{filter}{more}")).dim();
+    let unreadable = (board.unreadable > 0).then(|| {
+        Span::from(format!("{} cannot be read: tollgate doctor   ", counted(board.unreadable, "row"))).yellow()
+    });
+    Line::from_iter(unreadable.into_iter().chain([keys]))
 }
 
 const BARS: [(f64, &str); 9] = [
@@ -185,6 +189,8 @@ mod tests {
         assert!(shown[5].ends_with("only '1'   read in turn: choose by --prefix"), "{}", shown[5]);
         world.board.toured = Some(Toured { totals, all: true });
         assert!(lines(&world.board)[0].starts_with("7500 buckets"));
+        world.board.unreadable = 2;
+        assert!(lines(&world.board)[5].starts_with("2 rows cannot be read: tollgate doctor   q quit"));
         world.board.trouble = Some("it is down".to_owned());
         assert_eq!(lines(&world.board)[5], "no newer look: it is down");
         world.board.typing = true;

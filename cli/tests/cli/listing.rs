@@ -150,3 +150,39 @@ fn older_sqlite_shell_reads_the_figures_of_the_views() {
     // Where the shell is newer than 3.42, which first knew it.
     assert!(!sqlite("select sql from sqlite_schema").contains("subsec"));
 }
+
+#[test]
+fn rows_that_cannot_be_read_are_skipped_with_a_warning() {
+    let database = Database::migrated(Engine::Sqlite);
+    database.run(&["take", "user:1", "--quota", "3/d"]).ended(0);
+    database.sql(
+        "pragma ignore_check_constraints = on;
+         insert into token_buckets (id, capacity, refill_seconds) values (cast(x'ff' as text), 1, 1), ('zero', 0, 1);
+         insert into token_plans (name, capacity, refill_seconds) values ('zero', 0, 1);
+         insert into token_windows (id, most, interval_ns, resolution_ns, counts, empty_at, granted)
+         values ('zero', 0, 1, 1, '', 0, 1);
+         insert into token_stats (hour, id, denied, last_denied_at)
+         select datetime('now'), ids.id, 1, datetime('now') from (select 'user:1' as id union all select char(1)) ids",
+    );
+    for (arguments, rows, listed) in [
+        (&["list"][..], "2 rows cannot be read and are not listed", "user:1"),
+        (&["list", "--sort", "available"], "2 rows cannot be read and are not listed", "user:1"),
+        (&["list", "--windows", "--json"], "1 row cannot be read and is not listed", "[]"),
+        (&["denied"], "1 row cannot be read and is not listed", "user:1"),
+        (&["plan", "list", "--json"], "1 row cannot be read and is not listed", "[]"),
+        (&["watch", "--once"], "3 rows cannot be read and are not listed", "user:1"),
+    ] {
+        let ran = database.run(arguments).ended(0);
+        assert!(ran.out.contains(listed), "{arguments:?}: {}", ran.out);
+        let warning =
+            format!("warning: {rows}\nhint: run `tollgate doctor`: it names the tables that hold such rows\n");
+        assert_eq!(ran.err, warning, "{arguments:?}");
+    }
+    assert_eq!(keys(&database, &[]), "user:1");
+    database.run(&["peek", "zero"]).ended(69).says(&["error: the row of key 'zero' breaks its bounds", "hint: run"]);
+    database.run(&["doctor"]).ended(0).says(&[
+        "2 rows of token_buckets cannot be read",
+        "1 row of token_windows cannot be read",
+        "1 row of token_stats cannot be read",
+    ]);
+}

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use crate::quota::Refill;
-use crate::{BucketLevel, Denials, Explanation, Key, Mode, Origin, Override, Plan, Prospect, Quota, Switch};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-use crate::{Window, WindowLevel};
+use crate::WindowLevel;
+use crate::quota::Refill;
+use crate::{BucketLevel, Denials, Explanation, Key, Mode, Origin, Override, Plan, Prospect, Quota, Switch, Window};
 
 /// Id, capacity, nanoseconds from empty to full, refill, plan, provisioned, overridden, available, granted, full at, next
 /// refill at.
@@ -72,7 +72,7 @@ impl TryFrom<Level> for BucketLevel {
             provisioned,
             overridden,
             available,
-            granted: granted.unsigned_abs(),
+            granted: count(granted)?,
             full_at,
             next_refill_at: next,
         })
@@ -96,7 +96,7 @@ impl TryFrom<Denied> for Denials {
     type Error = sqlx::Error;
 
     fn try_from((id, denied, last_denied_at): Denied) -> Result<Self, sqlx::Error> {
-        Ok(Self { key: key(id)?, denied: denied.unsigned_abs(), last_denied_at })
+        Ok(Self { key: key(id)?, denied: count(denied)?, last_denied_at })
     }
 }
 
@@ -136,21 +136,21 @@ impl TryFrom<Explained> for Explanation {
 }
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(in crate::sql) fn window(key: &Key, columns: WindowCounts) -> WindowLevel {
+pub(in crate::sql) fn window(key: &Key, columns: WindowCounts) -> Result<WindowLevel, sqlx::Error> {
     let (most, interval_ns, resolution_ns, counted, granted, retry_after_ms) = columns;
-    WindowLevel {
+    Ok(WindowLevel {
         key: key.clone(),
-        window: Window::stored(most, interval_ns, resolution_ns),
-        counted: counted.unsigned_abs(),
-        granted: granted.unsigned_abs(),
-        retry_after: Duration::from_millis(retry_after_ms.unsigned_abs()),
-    }
+        window: terms(most, interval_ns, resolution_ns)?,
+        counted: count(counted)?,
+        granted: count(granted)?,
+        retry_after: Duration::from_millis(count(retry_after_ms)?),
+    })
 }
 
 #[cfg(feature = "postgres")]
 pub(in crate::sql) fn windowed(columns: Windowed) -> Result<WindowLevel, sqlx::Error> {
     let (id, most, interval_ns, resolution_ns, counted, granted, retry_after_ms) = columns;
-    Ok(window(&key(id)?, (most, interval_ns, resolution_ns, counted, granted, retry_after_ms)))
+    window(&key(id)?, (most, interval_ns, resolution_ns, counted, granted, retry_after_ms))
 }
 
 pub(in crate::sql) fn over(
@@ -186,7 +186,22 @@ pub(in crate::sql) fn key(text: String) -> Result<Key, sqlx::Error> {
 pub(in crate::sql) fn quota(capacity: i64, refill_ns: i64, refill: &str) -> Result<Quota, sqlx::Error> {
     let refill = Refill::parse(refill).ok_or_else(|| strange("refill", refill))?;
     // What is good once has no time in which it comes back, whatever its row says.
-    Ok(Quota::of(capacity, if refill == Refill::Once { 0 } else { refill_ns }, refill))
+    let refill_ns = if refill == Refill::Once { 0 } else { refill_ns };
+    Quota::stored(capacity, refill_ns, refill).map_err(|error| sqlx::Error::Decode(error.into()))
+}
+
+/// The terms of a window.
+pub(in crate::sql) fn terms(most: i64, interval_ns: i64, resolution_ns: i64) -> Result<Window, sqlx::Error> {
+    let within = |number: i64| number >= 1;
+    if !within(most) || !within(interval_ns) || !within(resolution_ns) {
+        return Err(strange("window", &format!("{most} in {interval_ns} ns by {resolution_ns} ns")));
+    }
+    Ok(Window::stored(most, interval_ns, resolution_ns))
+}
+
+/// A number that is never below zero.
+pub(in crate::sql) fn count(number: i64) -> Result<u64, sqlx::Error> {
+    u64::try_from(number).map_err(|error| sqlx::Error::Decode(error.into()))
 }
 
 fn origin(word: &str) -> Result<Origin, sqlx::Error> {

@@ -5,7 +5,7 @@ use sqlx::query::QueryScalar;
 use sqlx::{Decode, Row};
 
 use super::super::admin::columns::{self, Choice, Denied, Explained, Level, Overridden, Planned, WindowCounts};
-use super::super::operations::{Conversation, Lowered, Operations};
+use super::super::operations::{After, Conversation, Lowered, Operations, Read};
 use super::json::hex;
 use super::{Whose, bytes, refill};
 use crate::bucket::Hold;
@@ -38,11 +38,11 @@ impl Operations for MySql {
         connection: &'c mut MySqlConnection,
         key: &'c Key,
         _: &'c Whose,
-    ) -> Conversation<'c, Option<BucketLevel>> {
+    ) -> Conversation<'c, Option<Read<BucketLevel>>> {
         let peek = sqlx::query("call token_peek(?)").bind(bytes(key));
         Box::pin(async move {
             let rows = peek.fetch_all(connection).await?;
-            rows.first().map(|row| level(row)?.try_into()).transpose()
+            Ok(rows.first().map(|row| level(row)?.try_into()))
         })
     }
 
@@ -50,50 +50,57 @@ impl Operations for MySql {
         connection: &'c mut MySqlConnection,
         key: &'c Key,
         _: &'c Whose,
-    ) -> Conversation<'c, Option<WindowLevel>> {
+    ) -> Conversation<'c, Option<Read<WindowLevel>>> {
         let peek = sqlx::query("call token_peek_window(?)").bind(bytes(key));
         Box::pin(async move {
             let rows = peek.fetch_all(connection).await?;
-            rows.first().map(|row| Ok(columns::window(key, counts(row)?))).transpose()
+            Ok(rows.first().map(|row| columns::window(key, counts(row)?)))
         })
     }
 
     fn list<'c>(
         connection: &'c mut MySqlConnection,
-        (filter, after, limit): &'c (Filter, Option<Key>, u32),
+        (filter, after, limit): &'c (Filter, After, u32),
         _: &'c Whose,
-    ) -> Conversation<'c, Vec<BucketLevel>> {
+    ) -> Conversation<'c, Vec<Read<BucketLevel>>> {
         let (first, last) = filter.range();
+        // Ids that are no UTF-8 come after every key.
+        let last = if filter.prefix.is_some() { last.into_bytes() } else { vec![0xff; 256] };
         let page = sqlx::query(
             "select id_bytes, capacity, refill_seconds, refill, plan_bytes, provisioned, overridden, available, granted,
                     full_at, next_refill_at
                from token_bucket_levels
               where id_bytes > ? and id_bytes >= ? and id_bytes <= ?
                 and coalesce(plan_bytes = ?, ?) and coalesce(provisioned = ?, true)
-              order by id_bytes limit ?",
+              order by id_bytes limit ? offset ?",
         )
-        .bind(after.as_ref().map_or(&[][..], bytes))
+        .bind(after.key.as_ref().map_or(&[][..], bytes))
         .bind(first.into_bytes())
-        .bind(last.into_bytes())
+        .bind(last)
         .bind(filter.plan.as_ref().map(bytes))
         .bind(filter.plan.is_none())
         .bind(filter.provisioned)
-        .bind(limit);
-        Box::pin(async move { page.fetch_all(connection).await?.iter().map(|row| level(row)?.try_into()).collect() })
+        .bind(limit)
+        .bind(after.skip);
+        Box::pin(
+            async move { Ok(page.fetch_all(connection).await?.iter().map(|row| level(row)?.try_into()).collect()) },
+        )
     }
 
     fn windows<'c>(
         connection: &'c mut MySqlConnection,
-        (filter, after, limit): &'c (Filter, Option<Key>, u32),
+        (filter, after, limit): &'c (Filter, After, u32),
         _: &'c Whose,
-    ) -> Conversation<'c, Vec<WindowLevel>> {
+    ) -> Conversation<'c, Vec<Read<WindowLevel>>> {
         let page = sqlx::query("call token_list_windows(?, ?, ?)")
             .bind(filter.prefix.as_ref().map(bytes))
-            .bind(after.as_ref().map(bytes))
-            .bind(limit);
+            .bind(after.key.as_ref().map(bytes))
+            .bind(i64::from(*limit) + after.skip);
+        let skipped = usize::try_from(after.skip).unwrap_or(usize::MAX);
         Box::pin(async move {
             let rows = page.fetch_all(connection).await?;
-            rows.iter().map(|row| Ok(columns::window(&columns::key(text(row, "id_bytes")?)?, counts(row)?))).collect()
+            let read = |row| columns::window(&columns::key(text(row, "id_bytes")?)?, counts(row)?);
+            Ok(rows.iter().skip(skipped).map(read).collect())
         })
     }
 
@@ -109,11 +116,12 @@ impl Operations for MySql {
         connection: &'c mut MySqlConnection,
         (key, plan): &'c (Key, Option<Key>),
         _: &'c Whose,
-    ) -> Conversation<'c, Explanation> {
+    ) -> Conversation<'c, Read<Explanation>> {
         let explain = sqlx::query("call token_explain(?, ?)").bind(bytes(key)).bind(plan.as_ref().map(bytes));
         Box::pin(async move {
             let rows = explain.fetch_all(connection).await?;
-            explained(rows.first().ok_or(sqlx::Error::RowNotFound)?)?.try_into()
+            let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+            Ok(explained(row).and_then(Explanation::try_from))
         })
     }
 
@@ -143,27 +151,34 @@ impl Operations for MySql {
         Box::pin(async move { Ok(set.execute(connection).await?.rows_affected() > 0) })
     }
 
-    fn plan<'c>(connection: &'c mut MySqlConnection, name: &'c Key, _: &'c Whose) -> Conversation<'c, Option<Plan>> {
+    fn plan<'c>(
+        connection: &'c mut MySqlConnection,
+        name: &'c Key,
+        _: &'c Whose,
+    ) -> Conversation<'c, Option<Read<Plan>>> {
         let plan = sqlx::query(
             "select name, capacity, refill_seconds, refill, mode, cast(mode_reason as binary) as mode_reason, mode_until
                from token_plans where name = ?",
         )
         .bind(bytes(name));
-        Box::pin(async move { plan.fetch_optional(connection).await?.map(|row| planned(&row)?.try_into()).transpose() })
+        Box::pin(async move { Ok(plan.fetch_optional(connection).await?.map(|row| planned(&row)?.try_into())) })
     }
 
     fn plans<'c>(
         connection: &'c mut MySqlConnection,
-        (after, limit): &'c (Option<Key>, u32),
+        (after, limit): &'c (After, u32),
         _: &'c Whose,
-    ) -> Conversation<'c, Vec<Plan>> {
+    ) -> Conversation<'c, Vec<Read<Plan>>> {
         let plans = sqlx::query(
             "select name, capacity, refill_seconds, refill, mode, cast(mode_reason as binary) as mode_reason, mode_until
-               from token_plans where name > ? order by name limit ?",
+               from token_plans where name > ? order by name limit ? offset ?",
         )
-        .bind(after.as_ref().map_or(&[][..], bytes))
-        .bind(limit);
-        Box::pin(async move { plans.fetch_all(connection).await?.iter().map(|row| planned(row)?.try_into()).collect() })
+        .bind(after.key.as_ref().map_or(&[][..], bytes))
+        .bind(limit)
+        .bind(after.skip);
+        Box::pin(
+            async move { Ok(plans.fetch_all(connection).await?.iter().map(|row| planned(row)?.try_into()).collect()) },
+        )
     }
 
     fn delete_plan<'c>(connection: &'c mut MySqlConnection, name: &'c Key, _: &'c Whose) -> Conversation<'c, bool> {
@@ -216,17 +231,19 @@ impl Operations for MySql {
 
     fn overrides<'c>(
         connection: &'c mut MySqlConnection,
-        (after, limit): &'c (Option<Key>, u32),
+        (after, limit): &'c (After, u32),
         _: &'c Whose,
-    ) -> Conversation<'c, Vec<(Key, Override)>> {
+    ) -> Conversation<'c, Vec<Read<(Key, Override)>>> {
         let overrides = sqlx::query(
             "select id, capacity, refill_seconds, refill, mode, cast(reason as binary) as reason, expires_at
-               from token_overrides where id > ? order by id limit ?",
+               from token_overrides where id > ? order by id limit ? offset ?",
         )
-        .bind(after.as_ref().map_or(&[][..], bytes))
-        .bind(limit);
+        .bind(after.key.as_ref().map_or(&[][..], bytes))
+        .bind(limit)
+        .bind(after.skip);
         Box::pin(async move {
-            overrides.fetch_all(connection).await?.iter().map(|row| columns::overridden(overridden(row)?)).collect()
+            let rows = overrides.fetch_all(connection).await?;
+            Ok(rows.iter().map(|row| columns::overridden(overridden(row)?)).collect())
         })
     }
 
@@ -243,15 +260,18 @@ impl Operations for MySql {
 
     fn most_denied<'c>(
         connection: &'c mut MySqlConnection,
-        limit: &'c u32,
+        (after, limit): &'c (After, u32),
         _: &'c Whose,
-    ) -> Conversation<'c, Vec<Denials>> {
+    ) -> Conversation<'c, Vec<Read<Denials>>> {
         let most = sqlx::query(
-            "select cast(id as binary) as id, denied, last_denied_at
-               from token_most_denied order by denied desc, id limit ?",
+            "select id_bytes as id, denied, last_denied_at
+               from token_most_denied order by denied desc, id limit ? offset ?",
         )
-        .bind(limit);
-        Box::pin(async move { most.fetch_all(connection).await?.iter().map(|row| denied(row)?.try_into()).collect() })
+        .bind(limit)
+        .bind(after.skip);
+        Box::pin(
+            async move { Ok(most.fetch_all(connection).await?.iter().map(|row| denied(row)?.try_into()).collect()) },
+        )
     }
 
     fn sweep<'c>(connection: &'c mut MySqlConnection, limit: &'c u32, _: &'c Whose) -> Conversation<'c, Swept> {

@@ -3,12 +3,13 @@
 //! They run under the host's search path, where an operator or function of `public` that matches the types better would
 //! be called. So they call only routines of `tollgate`, name `pg_catalog` for arithmetic, and compare equal types.
 
+use sqlx::FromRow as _;
 use sqlx::postgres::{PgConnection, Postgres};
 
 use super::super::admin::columns::{
     self, Choice, Denied, Explained, Level, Overridden, Planned, WindowCounts, Windowed,
 };
-use super::super::operations::{Conversation, Lowered, Operations};
+use super::super::operations::{After, Conversation, Lowered, Operations, Read};
 use super::refill;
 use crate::bucket::Hold;
 use crate::{
@@ -23,11 +24,29 @@ macro_rules! end {
     };
 }
 
+/// A numeric as a `bigint`; one that is none is 0, so that its row is skipped, and not its page refused.
+macro_rules! whole {
+    ($($number:literal)+) => {
+        concat!("case when ", $($number,)+ " between 0::numeric and 9223372036854775807::numeric then (", $($number,)+
+                ")::bigint when ", $($number,)+ " is not null then 0 end")
+    };
+}
+
+/// Seconds in nanoseconds, likewise.
+macro_rules! nanoseconds {
+    ($seconds:literal) => {
+        whole!("(" $seconds " operator(pg_catalog.*) 1000000000::numeric)")
+    };
+}
+
 macro_rules! planned {
     () => {
         concat!(
-            "select name, capacity::bigint, (refill_seconds operator(pg_catalog.*) 1000000000::numeric)::bigint, refill,
-                    mode, mode_reason, ",
+            "select name, ",
+            whole!("capacity"),
+            ", ",
+            nanoseconds!("refill_seconds"),
+            ", refill, mode, mode_reason, ",
             end!("mode_until"),
             " from tollgate.token_plans"
         )
@@ -54,73 +73,89 @@ impl Operations for Postgres {
         Box::pin(async move { create.execute(connection).await.map(drop) })
     }
 
-    fn peek<'c>(connection: &'c mut PgConnection, key: &'c Key, (): &'c ()) -> Conversation<'c, Option<BucketLevel>> {
-        let peek = sqlx::query_as::<_, Level>(
-            "select id, capacity, (refill_seconds operator(pg_catalog.*) 1000000000::numeric)::bigint, refill, plan,
-                    provisioned, overridden, available, granted, full_at, next_refill_at
-               from tollgate.peek($1)",
-        )
+    fn peek<'c>(
+        connection: &'c mut PgConnection,
+        key: &'c Key,
+        (): &'c (),
+    ) -> Conversation<'c, Option<Read<BucketLevel>>> {
+        let peek = sqlx::query(concat!(
+            "select id, capacity, ",
+            nanoseconds!("refill_seconds"),
+            ", refill, plan, provisioned, overridden, available, granted, full_at, next_refill_at
+               from tollgate.peek($1)"
+        ))
         .bind(key.as_str());
-        Box::pin(async move { peek.fetch_optional(connection).await?.map(BucketLevel::try_from).transpose() })
+        Box::pin(async move { Ok(peek.fetch_optional(connection).await?.map(|row| Level::from_row(&row)?.try_into())) })
     }
 
     fn peek_window<'c>(
         connection: &'c mut PgConnection,
         key: &'c Key,
         (): &'c (),
-    ) -> Conversation<'c, Option<WindowLevel>> {
-        let peek = sqlx::query_as::<_, WindowCounts>(
+    ) -> Conversation<'c, Option<Read<WindowLevel>>> {
+        let peek = sqlx::query(
             "select max_requests, (interval_seconds operator(pg_catalog.*) 1000000000::numeric)::bigint,
                     (resolution_seconds operator(pg_catalog.*) 1000000000::numeric)::bigint,
                     counted, granted, retry_after_ms
                from tollgate.peek_window($1)",
         )
         .bind(key.as_str());
-        Box::pin(async move { Ok(peek.fetch_optional(connection).await?.map(|counts| columns::window(key, counts))) })
+        Box::pin(async move {
+            let row = peek.fetch_optional(connection).await?;
+            Ok(row.map(|row| columns::window(key, WindowCounts::from_row(&row)?)))
+        })
     }
 
     fn list<'c>(
         connection: &'c mut PgConnection,
-        (filter, after, limit): &'c (Filter, Option<Key>, u32),
+        (filter, after, limit): &'c (Filter, After, u32),
         (): &'c (),
-    ) -> Conversation<'c, Vec<BucketLevel>> {
+    ) -> Conversation<'c, Vec<Read<BucketLevel>>> {
         let (first, last) = filter.range();
-        let page = sqlx::query_as::<_, Level>(
-            "select id, capacity, (refill_seconds operator(pg_catalog.*) 1000000000::numeric)::bigint, refill, plan,
-                    provisioned, overridden, available, granted, full_at, next_refill_at
+        let page = sqlx::query(concat!(
+            "select id, capacity, ",
+            nanoseconds!("refill_seconds"),
+            ", refill, plan, provisioned, overridden, available, granted, full_at, next_refill_at
                from tollgate.token_bucket_levels
               where id > $1 and id >= $2 and id <= $3
                 and ($4::text is null or plan = $4) and ($5::boolean is null or provisioned = $5)
-              order by id limit $6",
-        )
-        .bind(after.as_ref().map_or("", Key::as_str))
+              order by id limit $6 offset $7"
+        ))
+        .bind(after.key.as_ref().map_or("", Key::as_str))
         .bind(first)
         .bind(last)
         .bind(filter.plan.as_ref().map(Key::as_str))
         .bind(filter.provisioned)
-        .bind(i64::from(*limit));
-        Box::pin(async move { page.fetch_all(connection).await?.into_iter().map(BucketLevel::try_from).collect() })
+        .bind(i64::from(*limit))
+        .bind(after.skip);
+        Box::pin(async move {
+            Ok(page.fetch_all(connection).await?.iter().map(|row| Level::from_row(row)?.try_into()).collect())
+        })
     }
 
     fn windows<'c>(
         connection: &'c mut PgConnection,
-        (filter, after, limit): &'c (Filter, Option<Key>, u32),
+        (filter, after, limit): &'c (Filter, After, u32),
         (): &'c (),
-    ) -> Conversation<'c, Vec<WindowLevel>> {
+    ) -> Conversation<'c, Vec<Read<WindowLevel>>> {
         let (first, last) = filter.range();
-        let page = sqlx::query_as::<_, Windowed>(
+        let page = sqlx::query(
             "select id, max_requests, (interval_seconds operator(pg_catalog.*) 1000000000::numeric)::bigint,
                     (resolution_seconds operator(pg_catalog.*) 1000000000::numeric)::bigint,
                     counted, granted, retry_after_ms
                from tollgate.token_window_levels
               where id > $1 and id >= $2 and id <= $3
-              order by id limit $4",
+              order by id limit $4 offset $5",
         )
-        .bind(after.as_ref().map_or("", Key::as_str))
+        .bind(after.key.as_ref().map_or("", Key::as_str))
         .bind(first)
         .bind(last)
-        .bind(i64::from(*limit));
-        Box::pin(async move { page.fetch_all(connection).await?.into_iter().map(columns::windowed).collect() })
+        .bind(i64::from(*limit))
+        .bind(after.skip);
+        Box::pin(async move {
+            let rows = page.fetch_all(connection).await?;
+            Ok(rows.iter().map(|row| columns::windowed(Windowed::from_row(row)?)).collect())
+        })
     }
 
     fn reset<'c>(connection: &'c mut PgConnection, key: &'c Key, (): &'c ()) -> Conversation<'c, bool> {
@@ -137,10 +172,11 @@ impl Operations for Postgres {
         connection: &'c mut PgConnection,
         (key, plan): &'c (Key, Option<Key>),
         (): &'c (),
-    ) -> Conversation<'c, Explanation> {
-        let explain = sqlx::query_as::<_, Explained>(concat!(
-            "select known, terms_from, plan, capacity, (refill_seconds operator(pg_catalog.*) 1000000000::numeric)::bigint,
-                    refill, mode, mode_from, mode_reason, ",
+    ) -> Conversation<'c, Read<Explanation>> {
+        let explain = sqlx::query(concat!(
+            "select known, terms_from, plan, capacity, ",
+            nanoseconds!("refill_seconds"),
+            ", refill, mode, mode_from, mode_reason, ",
             end!("mode_until"),
             ", override_reason, ",
             end!("override_until"),
@@ -148,7 +184,9 @@ impl Operations for Postgres {
         ))
         .bind(key.as_str())
         .bind(plan.as_ref().map(Key::as_str));
-        Box::pin(async move { explain.fetch_one(connection).await?.try_into() })
+        Box::pin(async move {
+            Ok(Explained::from_row(&explain.fetch_one(connection).await?).and_then(Explanation::try_from))
+        })
     }
 
     fn create_plan<'c>(
@@ -178,20 +216,25 @@ impl Operations for Postgres {
         Box::pin(async move { Ok(set.execute(connection).await?.rows_affected() > 0) })
     }
 
-    fn plan<'c>(connection: &'c mut PgConnection, name: &'c Key, (): &'c ()) -> Conversation<'c, Option<Plan>> {
-        let plan = sqlx::query_as::<_, Planned>(concat!(planned!(), " where name = $1")).bind(name.as_str());
-        Box::pin(async move { plan.fetch_optional(connection).await?.map(Plan::try_from).transpose() })
+    fn plan<'c>(connection: &'c mut PgConnection, name: &'c Key, (): &'c ()) -> Conversation<'c, Option<Read<Plan>>> {
+        let plan = sqlx::query(concat!(planned!(), " where name = $1")).bind(name.as_str());
+        Box::pin(
+            async move { Ok(plan.fetch_optional(connection).await?.map(|row| Planned::from_row(&row)?.try_into())) },
+        )
     }
 
     fn plans<'c>(
         connection: &'c mut PgConnection,
-        (after, limit): &'c (Option<Key>, u32),
+        (after, limit): &'c (After, u32),
         (): &'c (),
-    ) -> Conversation<'c, Vec<Plan>> {
-        let plans = sqlx::query_as::<_, Planned>(concat!(planned!(), " where name > $1 order by name limit $2"))
-            .bind(after.as_ref().map_or("", Key::as_str))
-            .bind(i64::from(*limit));
-        Box::pin(async move { plans.fetch_all(connection).await?.into_iter().map(Plan::try_from).collect() })
+    ) -> Conversation<'c, Vec<Read<Plan>>> {
+        let plans = sqlx::query(concat!(planned!(), " where name > $1 order by name limit $2 offset $3"))
+            .bind(after.key.as_ref().map_or("", Key::as_str))
+            .bind(i64::from(*limit))
+            .bind(after.skip);
+        Box::pin(async move {
+            Ok(plans.fetch_all(connection).await?.iter().map(|row| Planned::from_row(row)?.try_into()).collect())
+        })
     }
 
     fn delete_plan<'c>(connection: &'c mut PgConnection, name: &'c Key, (): &'c ()) -> Conversation<'c, bool> {
@@ -245,18 +288,25 @@ impl Operations for Postgres {
 
     fn overrides<'c>(
         connection: &'c mut PgConnection,
-        (after, limit): &'c (Option<Key>, u32),
+        (after, limit): &'c (After, u32),
         (): &'c (),
-    ) -> Conversation<'c, Vec<(Key, Override)>> {
-        let overrides = sqlx::query_as::<_, Overridden>(concat!(
-            "select id, capacity::bigint, (refill_seconds operator(pg_catalog.*) 1000000000::numeric)::bigint, refill,
-                    mode, reason, ",
+    ) -> Conversation<'c, Vec<Read<(Key, Override)>>> {
+        let overrides = sqlx::query(concat!(
+            "select id, ",
+            whole!("capacity"),
+            ", ",
+            nanoseconds!("refill_seconds"),
+            ", refill, mode, reason, ",
             end!("expires_at"),
-            " from tollgate.token_overrides where id > $1 order by id limit $2"
+            " from tollgate.token_overrides where id > $1 order by id limit $2 offset $3"
         ))
-        .bind(after.as_ref().map_or("", Key::as_str))
-        .bind(i64::from(*limit));
-        Box::pin(async move { overrides.fetch_all(connection).await?.into_iter().map(columns::overridden).collect() })
+        .bind(after.key.as_ref().map_or("", Key::as_str))
+        .bind(i64::from(*limit))
+        .bind(after.skip);
+        Box::pin(async move {
+            let rows = overrides.fetch_all(connection).await?;
+            Ok(rows.iter().map(|row| columns::overridden(Overridden::from_row(row)?)).collect())
+        })
     }
 
     fn count_denials<'c>(
@@ -269,12 +319,19 @@ impl Operations for Postgres {
         Box::pin(async move { count.execute(connection).await.map(drop) })
     }
 
-    fn most_denied<'c>(connection: &'c mut PgConnection, limit: &'c u32, (): &'c ()) -> Conversation<'c, Vec<Denials>> {
-        let most = sqlx::query_as::<_, Denied>(
-            "select id, denied, last_denied_at from tollgate.token_most_denied order by denied desc, id limit $1",
+    fn most_denied<'c>(
+        connection: &'c mut PgConnection,
+        (after, limit): &'c (After, u32),
+        (): &'c (),
+    ) -> Conversation<'c, Vec<Read<Denials>>> {
+        let most = sqlx::query(
+            "select id, denied, last_denied_at from tollgate.token_most_denied order by denied desc, id limit $1 offset $2",
         )
-        .bind(i64::from(*limit));
-        Box::pin(async move { most.fetch_all(connection).await?.into_iter().map(Denials::try_from).collect() })
+        .bind(i64::from(*limit))
+        .bind(after.skip);
+        Box::pin(async move {
+            Ok(most.fetch_all(connection).await?.iter().map(|row| Denied::from_row(row)?.try_into()).collect())
+        })
     }
 
     fn sweep<'c>(connection: &'c mut PgConnection, limit: &'c u32, (): &'c ()) -> Conversation<'c, Swept> {

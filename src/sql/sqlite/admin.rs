@@ -3,7 +3,7 @@
 use sqlx::Connection;
 use sqlx::sqlite::{Sqlite, SqliteConnection};
 
-use super::super::operations::{Conversation, Lowered, Operations};
+use super::super::operations::{After, Conversation, Lowered, Operations, Read};
 use super::{HostClock, plans, row, rules, stats, sweep, windows};
 use crate::admin::explain;
 use crate::book::{self, Row, Rules};
@@ -40,10 +40,10 @@ impl Operations for Sqlite {
         connection: &'c mut SqliteConnection,
         key: &'c Key,
         clock: &'c HostClock,
-    ) -> Conversation<'c, Option<BucketLevel>> {
+    ) -> Conversation<'c, Option<Read<BucketLevel>>> {
         Box::pin(async move {
-            let row = row::find(connection, key).await?;
-            Ok(row.map(|row| BucketLevel::new(key.clone(), &row, clock.now())))
+            let row = row::peek(connection, key).await?;
+            Ok(row.map(|row| Ok(BucketLevel::new(key.clone(), &row?, clock.now()))))
         })
     }
 
@@ -51,34 +51,35 @@ impl Operations for Sqlite {
         connection: &'c mut SqliteConnection,
         key: &'c Key,
         clock: &'c HostClock,
-    ) -> Conversation<'c, Option<WindowLevel>> {
+    ) -> Conversation<'c, Option<Read<WindowLevel>>> {
         Box::pin(async move {
-            let row = windows::find(connection, key).await?;
-            Ok(row.and_then(|row| WindowLevel::new(key, row, clock.now())))
+            let row = windows::peek(connection, key).await?;
+            Ok(row.and_then(|row| row.map(|row| WindowLevel::new(key, row, clock.now())).transpose()))
         })
     }
 
     fn list<'c>(
         connection: &'c mut SqliteConnection,
-        (filter, after, limit): &'c (Filter, Option<Key>, u32),
+        (filter, after, limit): &'c (Filter, After, u32),
         clock: &'c HostClock,
-    ) -> Conversation<'c, Vec<BucketLevel>> {
+    ) -> Conversation<'c, Vec<Read<BucketLevel>>> {
         Box::pin(async move {
-            let rows = row::page(connection, filter, after.as_ref(), *limit).await?;
+            let rows = row::page(connection, filter, after, *limit).await?;
             let now = clock.now();
-            Ok(rows.into_iter().map(|(key, row)| BucketLevel::new(key, &row, now)).collect())
+            Ok(rows.into_iter().map(|row| row.map(|(key, row)| BucketLevel::new(key, &row, now))).collect())
         })
     }
 
     fn windows<'c>(
         connection: &'c mut SqliteConnection,
-        (filter, after, limit): &'c (Filter, Option<Key>, u32),
+        (filter, after, limit): &'c (Filter, After, u32),
         clock: &'c HostClock,
-    ) -> Conversation<'c, Vec<WindowLevel>> {
+    ) -> Conversation<'c, Vec<Read<WindowLevel>>> {
         Box::pin(async move {
-            let rows = windows::page(connection, filter, after.as_ref(), *limit).await?;
+            let rows = windows::page(connection, filter, after, *limit).await?;
             let now = clock.now();
-            Ok(rows.into_iter().filter_map(|(key, row)| WindowLevel::new(&key, row, now)).collect())
+            let level = |(key, row): (Key, _)| WindowLevel::new(&key, row, now);
+            Ok(rows.into_iter().filter_map(|row| row.map(level).transpose()).collect())
         })
     }
 
@@ -113,7 +114,7 @@ impl Operations for Sqlite {
         connection: &'c mut SqliteConnection,
         (key, plan): &'c (Key, Option<Key>),
         clock: &'c HostClock,
-    ) -> Conversation<'c, Explanation> {
+    ) -> Conversation<'c, Read<Explanation>> {
         Box::pin(async move {
             // One transaction, so that all is of one instant.
             let mut transaction = connection.begin().await?;
@@ -121,7 +122,7 @@ impl Operations for Sqlite {
             let named = plan.as_ref().or_else(|| row.as_ref()?.plan.as_deref());
             let chosen = rules::find(&mut transaction, key, named).await?;
             transaction.commit().await?;
-            Ok(explain(row, plan.as_ref(), &chosen, clock.now()))
+            Ok(Ok(explain(row, plan.as_ref(), &chosen, clock.now())))
         })
     }
 
@@ -145,16 +146,16 @@ impl Operations for Sqlite {
         connection: &'c mut SqliteConnection,
         name: &'c Key,
         _: &'c HostClock,
-    ) -> Conversation<'c, Option<Plan>> {
-        Box::pin(plans::find(connection, name))
+    ) -> Conversation<'c, Option<Read<Plan>>> {
+        Box::pin(plans::look(connection, name))
     }
 
     fn plans<'c>(
         connection: &'c mut SqliteConnection,
-        (after, limit): &'c (Option<Key>, u32),
+        (after, limit): &'c (After, u32),
         _: &'c HostClock,
-    ) -> Conversation<'c, Vec<Plan>> {
-        Box::pin(plans::page(connection, after.as_ref(), *limit))
+    ) -> Conversation<'c, Vec<Read<Plan>>> {
+        Box::pin(plans::page(connection, after, *limit))
     }
 
     fn delete_plan<'c>(
@@ -197,10 +198,10 @@ impl Operations for Sqlite {
 
     fn overrides<'c>(
         connection: &'c mut SqliteConnection,
-        (after, limit): &'c (Option<Key>, u32),
+        (after, limit): &'c (After, u32),
         _: &'c HostClock,
-    ) -> Conversation<'c, Vec<(Key, Override)>> {
-        Box::pin(rules::overrides(connection, after.as_ref(), *limit))
+    ) -> Conversation<'c, Vec<Read<(Key, Override)>>> {
+        Box::pin(rules::overrides(connection, after, *limit))
     }
 
     fn count_denials<'c>(
@@ -213,10 +214,10 @@ impl Operations for Sqlite {
 
     fn most_denied<'c>(
         connection: &'c mut SqliteConnection,
-        limit: &'c u32,
+        (after, limit): &'c (After, u32),
         clock: &'c HostClock,
-    ) -> Conversation<'c, Vec<Denials>> {
-        Box::pin(stats::most(connection, *limit, clock))
+    ) -> Conversation<'c, Vec<Read<Denials>>> {
+        Box::pin(stats::most(connection, after, *limit, clock))
     }
 
     fn sweep<'c>(

@@ -1,6 +1,8 @@
-use sqlx::sqlite::SqliteConnection;
+use sqlx::FromRow as _;
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use super::super::admin::columns::{key, quota, switch};
+use super::super::operations::{After, Read};
 use super::times;
 use crate::{Key, Plan, Quota, Switch};
 
@@ -41,7 +43,12 @@ pub(super) async fn set_mode(
 
 /// A plan, if it exists.
 pub(super) async fn find(connection: &mut SqliteConnection, name: &Key) -> Result<Option<Plan>, sqlx::Error> {
-    let columns: Option<Columns> = sqlx::query_as(
+    look(connection, name).await?.transpose()
+}
+
+/// The same, unless it cannot be read.
+pub(super) async fn look(connection: &mut SqliteConnection, name: &Key) -> Result<Option<Read<Plan>>, sqlx::Error> {
+    let columns = sqlx::query(
         "select name, capacity, refill_ns, refill, mode, mode_reason,
                 cast(round(unixepoch(mode_until, 'subsec') * 1000) as integer)
            from token_plans where name = ?1",
@@ -49,28 +56,30 @@ pub(super) async fn find(connection: &mut SqliteConnection, name: &Key) -> Resul
     .bind(name.as_str())
     .fetch_optional(connection)
     .await?;
-    columns.map(plan).transpose()
+    Ok(columns.as_ref().map(plan))
 }
 
 /// A page of plans, in the order of their names.
 pub(super) async fn page(
     connection: &mut SqliteConnection,
-    after: Option<&Key>,
+    after: &After,
     limit: u32,
-) -> Result<Vec<Plan>, sqlx::Error> {
-    let columns: Vec<Columns> = sqlx::query_as(
+) -> Result<Vec<Read<Plan>>, sqlx::Error> {
+    let columns = sqlx::query(
         "select name, capacity, refill_ns, refill, mode, mode_reason,
                 cast(round(unixepoch(mode_until, 'subsec') * 1000) as integer)
-           from token_plans where name > ?1 order by name limit ?2",
+           from token_plans where name > ?1 order by name limit ?2 offset ?3",
     )
-    .bind(after.map_or("", Key::as_str))
+    .bind(after.key.as_ref().map_or("", Key::as_str))
     .bind(limit)
+    .bind(after.skip)
     .fetch_all(connection)
     .await?;
-    columns.into_iter().map(plan).collect()
+    Ok(columns.iter().map(plan).collect())
 }
 
-fn plan((name, capacity, refill_ns, refill, mode, reason, until): Columns) -> Result<Plan, sqlx::Error> {
+fn plan(columns: &SqliteRow) -> Read<Plan> {
+    let (name, capacity, refill_ns, refill, mode, reason, until) = Columns::from_row(columns)?;
     Ok(Plan {
         name: key(name)?,
         quota: quota(capacity, refill_ns, &refill)?,

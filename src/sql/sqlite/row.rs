@@ -5,11 +5,12 @@ use sqlx::{Either, Executor as _, Row as _, Sqlite};
 
 use super::super::admin::columns::{key, quota};
 use super::super::ask::Ask;
+use super::super::operations::{After, Read};
 use super::json::{Array, Value};
 use super::line::Line;
 use super::reading::Reading;
 use crate::book::Row;
-use crate::bucket::{Bucket, Request};
+use crate::bucket::{Bucket, NEVER_NS, Request};
 use crate::{Filter, Key, Quota};
 
 /// A bucket, as take.sql and `take_all.sql` answer it.
@@ -96,42 +97,67 @@ async fn of_first(
     Ok(rows)
 }
 
+/// A bucket to look at, unless it cannot be read.
+pub(super) async fn peek(connection: &mut SqliteConnection, key: &Key) -> Result<Option<Read<Row>>, sqlx::Error> {
+    Ok(columns(connection, key).await?.map(|columns| sound(read(&columns, 0)?)))
+}
+
 pub(super) async fn find(connection: &mut SqliteConnection, key: &Key) -> Result<Option<Row>, sqlx::Error> {
-    let columns = sqlx::query(
+    columns(connection, key).await?.map(|columns| read(&columns, 0)).transpose()
+}
+
+async fn columns(connection: &mut SqliteConnection, key: &Key) -> Result<Option<SqliteRow>, sqlx::Error> {
+    sqlx::query(
         "select anchor, full_at, granted, longest_wait, capacity, refill_ns, refill, provisioned, plan,
                 over_capacity, over_refill_ns, over_refill
            from token_buckets where id = ?1",
     )
     .bind(key.as_str())
     .fetch_optional(connection)
-    .await?;
-    columns.map(|columns| read(&columns, 0)).transpose()
+    .await
+}
+
+/// A row whose figures overflow nothing that is computed from them.
+fn sound(row: Row) -> Read<Row> {
+    const MAX: i64 = i64::MAX / 2;
+    let (terms, Bucket { anchor, full_at, granted, longest_wait }) = (row.terms(), row.bucket);
+    let steps = i128::from(full_at).div_euclid(i128::from(terms.step_ticks.max(1))) + 1;
+    let full_ns = steps * i128::from(terms.step_ns) + i128::from(anchor);
+    let is_sound = (0..=MAX).contains(&anchor)
+        && (-MAX..=MAX).contains(&full_at)
+        && granted >= 0
+        && longest_wait >= 0
+        && (terms.step_ns == NEVER_NS || full_ns - i128::from(terms.step_ns) <= i128::from(i64::MAX));
+    let unsound = || sqlx::Error::Protocol(format!("the state {:?}", row.bucket));
+    if is_sound { Ok(row) } else { Err(unsound()) }
 }
 
 /// A page of buckets, in the order of their keys.
 pub(super) async fn page(
     connection: &mut SqliteConnection,
     filter: &Filter,
-    after: Option<&Key>,
+    after: &After,
     limit: u32,
-) -> Result<Vec<(Key, Row)>, sqlx::Error> {
+) -> Result<Vec<Read<(Key, Row)>>, sqlx::Error> {
     let (first, last) = filter.range();
     let rows = sqlx::query(
         "select id, anchor, full_at, granted, longest_wait, capacity, refill_ns, refill, provisioned, plan,
                 over_capacity, over_refill_ns, over_refill
            from token_buckets
-          where id > ?1 and id >= ?2 and id <= ?3 and (?4 is null or plan = ?4) and (?5 is null or provisioned = ?5)
-          order by id limit ?6",
+          where id > ?1 and id >= ?2 and (?3 is null or id <= ?3) and (?4 is null or plan = ?4) and (?5 is null or provisioned = ?5)
+          order by id limit ?6 offset ?7",
     )
-    .bind(after.map_or("", Key::as_str))
+    .bind(after.key.as_ref().map_or("", Key::as_str))
     .bind(first)
-    .bind(last)
+    // Ids that are no UTF-8 come after every key.
+    .bind(filter.prefix.is_some().then_some(last))
     .bind(filter.plan.as_ref().map(Key::as_str))
     .bind(filter.provisioned)
     .bind(limit)
+    .bind(after.skip)
     .fetch_all(connection)
     .await?;
-    rows.iter().map(|columns| Ok((key(columns.try_get(0)?)?, read(columns, 1)?))).collect()
+    Ok(rows.iter().map(|columns| Ok((key(columns.try_get(0)?)?, sound(read(columns, 1)?)?))).collect())
 }
 
 /// Writes the whole row.

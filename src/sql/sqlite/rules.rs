@@ -1,6 +1,8 @@
-use sqlx::sqlite::SqliteConnection;
+use sqlx::FromRow as _;
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use super::super::admin::columns::{self, key, over};
+use super::super::operations::{After, Read};
 use super::{plans, times};
 use crate::admin::Chosen;
 use crate::{Key, Mode, Override, Quota, Switch};
@@ -92,20 +94,22 @@ pub(super) async fn set_override(
 /// A page of overrides, in the order of their keys.
 pub(super) async fn overrides(
     connection: &mut SqliteConnection,
-    after: Option<&Key>,
+    after: &After,
     limit: u32,
-) -> Result<Vec<(Key, Override)>, sqlx::Error> {
-    let rows: Vec<Overridden> = sqlx::query_as(
+) -> Result<Vec<Read<(Key, Override)>>, sqlx::Error> {
+    let rows = sqlx::query(
         "select id, capacity, refill_ns, refill, mode, reason,
                 cast(round(unixepoch(expires_at, 'subsec') * 1000) as integer)
-           from token_overrides where id > ?1 order by id limit ?2",
+           from token_overrides where id > ?1 order by id limit ?2 offset ?3",
     )
-    .bind(after.map_or("", Key::as_str))
+    .bind(after.key.as_ref().map_or("", Key::as_str))
     .bind(limit)
+    .bind(after.skip)
     .fetch_all(connection)
     .await?;
-    let one = |(id, capacity, refill_ns, refill, mode, reason, expires): Overridden| {
+    let one = |row: &SqliteRow| {
+        let (id, capacity, refill_ns, refill, mode, reason, expires) = Overridden::from_row(row)?;
         Ok((key(id)?, of_columns((capacity, refill_ns, refill, mode, reason, expires))?))
     };
-    rows.into_iter().map(one).collect()
+    Ok(rows.iter().map(one).collect())
 }

@@ -1,11 +1,12 @@
 //! How often keys were denied.
 
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
-use sqlx::Connection;
-use sqlx::sqlite::SqliteConnection;
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
+use sqlx::{Connection, FromRow as _};
 
 use super::{HostClock, times};
 use crate::sql::admin::columns;
+use crate::sql::operations::{After, Read};
 use crate::{Denials, Key};
 
 /// Adds what a process has counted, and forgets what is older than two days.
@@ -49,21 +50,24 @@ pub(super) async fn forget(
 /// The keys that were denied most in the last 24 hours.
 pub(super) async fn most(
     connection: &mut SqliteConnection,
+    after: &After,
     limit: u32,
     clock: &HostClock,
-) -> Result<Vec<Denials>, sqlx::Error> {
+) -> Result<Vec<Read<Denials>>, sqlx::Error> {
     let now = DateTime::from_timestamp_nanos(clock.now());
-    let most = sqlx::query_as::<_, (String, i64, i64)>(
-        "select id, sum(denied) as denied, cast(round(unixepoch(max(last_denied_at), 'subsec') * 1000) as integer)
-           from token_stats where hour > ?1 group by id order by denied desc, id limit ?2",
+    let most = sqlx::query(
+        "select id, sum(min(denied, 100000000000000000)) as denied, cast(round(unixepoch(max(last_denied_at), 'subsec') * 1000) as integer)
+           from token_stats where hour > ?1 group by id order by denied desc, id limit ?2 offset ?3",
     )
     .bind(times::text(now - TimeDelta::hours(24)))
-    .bind(limit);
-    let denials = |(id, denied, last): (String, i64, i64)| {
+    .bind(limit)
+    .bind(after.skip);
+    let denials = |row: &SqliteRow| {
+        let (id, denied, last) = <(String, i64, i64)>::from_row(row)?;
         let last = times::instant(last).ok_or(sqlx::Error::RowNotFound)?;
         columns::Denied::from((id, denied, last)).try_into()
     };
-    most.fetch_all(connection).await?.into_iter().map(denials).collect()
+    Ok(most.fetch_all(connection).await?.iter().map(denials).collect())
 }
 
 fn hour(at: DateTime<Utc>) -> String {

@@ -1,10 +1,12 @@
 use std::fmt::Write as _;
 
-use sqlx::sqlite::SqliteConnection;
+use sqlx::FromRow as _;
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use super::super::admin::columns::key;
+use super::super::admin::columns::{count, key, terms};
 use super::super::ask::Ask;
 use super::super::call::Counting;
+use super::super::operations::{After, Read};
 use super::super::outcomes::parse_counts;
 use super::json::Array;
 use super::line::Line;
@@ -49,43 +51,56 @@ pub(super) async fn take(
 }
 
 pub(super) async fn find(connection: &mut SqliteConnection, key: &Key) -> Result<Option<WindowRow>, sqlx::Error> {
-    let found: Option<Columns> = sqlx::query_as(
+    peek(connection, key).await?.transpose()
+}
+
+/// A window to look at, unless it cannot be read.
+pub(super) async fn peek(connection: &mut SqliteConnection, key: &Key) -> Result<Option<Read<WindowRow>>, sqlx::Error> {
+    let found = sqlx::query(
         "select id, most, interval_ns, resolution_ns, counts, granted, last_wait, since from token_windows where id = ?1",
     )
     .bind(key.as_str())
     .fetch_optional(connection)
     .await?;
-    found.map(|columns| Ok(read(columns)?.1)).transpose()
+    Ok(found.map(|columns| Ok(read(&columns)?.1)))
 }
 
 /// A page of those in which anything was counted, in the order of their keys.
 pub(super) async fn page(
     connection: &mut SqliteConnection,
     filter: &Filter,
-    after: Option<&Key>,
+    after: &After,
     limit: u32,
-) -> Result<Vec<(Key, WindowRow)>, sqlx::Error> {
+) -> Result<Vec<Read<(Key, WindowRow)>>, sqlx::Error> {
     let (first, last) = filter.range();
-    let rows: Vec<Columns> = sqlx::query_as(
+    let rows = sqlx::query(
         "select id, most, interval_ns, resolution_ns, counts, granted, last_wait, since from token_windows
-          where granted > 0 and id > ?1 and id >= ?2 and id <= ?3 order by id limit ?4",
+          where granted <> 0 and id > ?1 and id >= ?2 and (?3 is null or id <= ?3) order by id limit ?4 offset ?5",
     )
-    .bind(after.map_or("", Key::as_str))
+    .bind(after.key.as_ref().map_or("", Key::as_str))
     .bind(first)
-    .bind(last)
+    // Ids that are no UTF-8 come after every key.
+    .bind(filter.prefix.is_some().then_some(last))
     .bind(limit)
+    .bind(after.skip)
     .fetch_all(connection)
     .await?;
-    rows.into_iter().map(read).collect()
+    Ok(rows.iter().map(read).collect())
 }
 
 /// Id, maximum, nanoseconds of the interval and of the resolution, counts, granted, last wait, since when.
 type Columns = (String, i64, i64, i64, String, i64, i64, i64);
 
-fn read(columns: Columns) -> Result<(Key, WindowRow), sqlx::Error> {
-    let (id, most, interval_ns, resolution_ns, counts, granted, last_wait, since) = columns;
-    let window = Window::stored(most, interval_ns, resolution_ns);
-    Ok((key(id)?, row(window, &counts, granted, last_wait, since)?))
+fn read(columns: &SqliteRow) -> Read<(Key, WindowRow)> {
+    let (id, most, interval_ns, resolution_ns, counts, granted, last_wait, since) = Columns::from_row(columns)?;
+    count(granted)?;
+    let found = row(terms(most, interval_ns, resolution_ns)?, &counts, granted, last_wait, since)?;
+    // So that none overflows what is computed from them.
+    let is_sound = |&(end, count): &(i64, i64)| end <= i64::MAX / 2 && count <= 1_000_000_000_000_000;
+    if !found.ring.counts.iter().all(is_sound) {
+        return Err(sqlx::Error::Protocol(format!("the counts {counts:?}")));
+    }
+    Ok((key(id)?, found))
 }
 
 fn row(window: Window, counts: &str, granted: i64, last_wait: i64, since: i64) -> Result<WindowRow, sqlx::Error> {

@@ -213,8 +213,9 @@ async fn operate(lines: &mut Vec<String>, store: &AnyStore, other: &AnyStore, ke
     }
     note!(lines, store.overrides(Some(&keys[1]), 9).await);
     note!(lines, store.count_denials(&keys.clone().map(|key| (key, 2))).await);
-    let denied =
-        |denials: Vec<tollgate::Denials>| denials.into_iter().map(|of| (of.key, of.denied)).collect::<Vec<_>>();
+    let denied = |denials: tollgate::Page<tollgate::Denials>| {
+        denials.into_iter().map(|of| (of.key, of.denied)).collect::<Vec<_>>()
+    };
     note!(lines, other.most_denied(9).await.map(denied));
     note!(lines, store.most_denied(9).await.map(denied));
     note!(lines, store.list(&Filter::default().prefix(keys[1].clone()), None, 9).await);

@@ -1,0 +1,209 @@
+//! Rows that break their bounds, as only writes past the database's own checks leave them: readers skip and count them.
+
+use tollgate::{Admin, Error, Filter, Key, Mode, Override, Quota, SharedWindows, Store, Window};
+
+use crate::engines::Kind;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::pools::Scratch;
+use crate::rig::{AnyPool, Rig};
+
+/// The keys of all pages, and how many rows these have skipped.
+macro_rules! all {
+    ($limit:expr, $after:ident => $page:expr, $row:pat => $key:expr) => {{
+        let (mut keys, mut unreadable) = (Vec::<Key>::new(), 0);
+        loop {
+            let $after = keys.last();
+            let page = $page.await?;
+            unreadable += page.unreadable();
+            keys.extend(page.iter().map(|$row| $key.clone()));
+            if page.len() < $limit as usize {
+                break (keys, unreadable);
+            }
+        }
+    }};
+}
+
+pub fn cases() -> Vec<Case> {
+    list!(Levels::Pools, Time::Real, |_| true;
+        lists_skip_and_count_rows_out_of_bounds,
+        peek_names_the_key_of_a_row_out_of_bounds,
+        windows_and_denials_take_no_invalid_id)
+    .into()
+}
+
+async fn lists_skip_and_count_rows_out_of_bounds(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let (store, mut keys) = (scratch.rig.store(), [rig.key(), rig.key()]);
+    keys.sort();
+    for key in &keys {
+        store.create_bucket(key, "5/h".parse()?).await?;
+        store.create_plan(key, "5/h".parse()?).await?;
+        store.set_override(key, Override { mode: Some(Mode::Shadow), ..Override::default() }).await?;
+        store.count(key, &"5 in 1h at 1min".parse::<Window>()?, 1).await?;
+        store.count_denials(&[(key.clone(), 3)]).await?;
+    }
+    let broken = break_rows(&scratch.rig).await?;
+
+    for limit in [1, 2, 100] {
+        let buckets = all!(limit, after => store.list(&Filter::default(), after, limit), level => &level.key);
+        assert_eq!(buckets, (keys.to_vec(), broken.buckets), "buckets by {limit}");
+        let windows = all!(limit, after => store.windows(None, after, limit), level => &level.key);
+        assert_eq!(windows, (keys.to_vec(), broken.windows), "windows by {limit}");
+        let plans = all!(limit, after => store.plans(after, limit), plan => &plan.name);
+        assert_eq!(plans, (keys.to_vec(), broken.plans), "plans by {limit}");
+        let overrides = all!(limit, after => store.overrides(after, limit), (key, _) => key);
+        assert_eq!(overrides, (keys.to_vec(), broken.overrides), "overrides by {limit}");
+    }
+    let denied = store.most_denied(100).await?;
+    assert_eq!(denied.iter().map(|denials| &denials.key).collect::<Vec<_>>(), keys.each_ref());
+    assert_eq!(denied.unreadable(), broken.denials);
+    assert_eq!(store.most_denied(2).await?.len(), 2);
+    Ok(())
+}
+
+async fn peek_names_the_key_of_a_row_out_of_bounds(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let (store, sound) = (scratch.rig.store(), scratch.rig.bucket(Quota::per_hour(5).try_into()?).await?);
+    break_rows(&scratch.rig).await?;
+    let key = Key::try_from("minus")?;
+    for error in [
+        store.peek(&key).await.expect_err("its capacity is -5"),
+        store.peek_window(&key).await.expect_err("its maximum is -5"),
+        store.plan(&key).await.expect_err("its capacity is -5"),
+    ] {
+        assert!(matches!(&error, Error::Unreadable { key: named, .. } if *named == key), "{error:?}");
+        assert_eq!(error.to_string(), "the row of key 'minus' breaks its bounds");
+    }
+    assert_eq!(store.peek(&sound).await?.map(|level| level.available), Some(5));
+    Ok(())
+}
+
+async fn windows_and_denials_take_no_invalid_id(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let (schema, ids) = match rig.engine.kind {
+        Kind::Postgres => ("tollgate.", &["''", r"e'\x01x'", "repeat('x', 256)"][..]),
+        Kind::MySql => ("", &["''", "x'0178'", "x'6100'", "x'ff'", "repeat('x', 256)"][..]),
+        Kind::Sqlite => ("", &["''", "char(1, 120)", "cast(x'6100' as text)", "printf('%.*c', 256, 'x')"][..]),
+    };
+    for id in ids {
+        for insert in [window(&rig, id, "5", 1), stats(&rig, id, 1)] {
+            let insert = format!("insert into {schema}{insert}");
+            scratch.rig.pool.run(&*insert).await.expect_err(&insert);
+        }
+    }
+    for insert in [window(&rig, "'x'", "5", 1), stats(&rig, "'x'", 1)] {
+        scratch.rig.pool.run(format!("insert into {schema}{insert}")).await?;
+    }
+    Ok(())
+}
+
+/// How many rows of each table were broken.
+struct Broken {
+    buckets: u64,
+    windows: u64,
+    plans: u64,
+    overrides: u64,
+    denials: u64,
+}
+
+/// Writes rows past the checks of their tables.
+async fn break_rows(rig: &Rig) -> anyhow::Result<Broken> {
+    let ids = match rig.engine.kind {
+        Kind::Postgres => &[r"e'\x01x'", "repeat('x', 256)"][..],
+        Kind::MySql => &["x'0178'", "x'6100'", "x'ff'"][..],
+        Kind::Sqlite => &["char(1, 120)", "cast(x'6100' as text)", "cast(x'ff' as text)"][..],
+    };
+    let of_bucket = |id: &str, capacity: &str, full_at: &str| match rig.engine.kind {
+        // What a trigger would give.
+        Kind::Postgres => format!(
+            "token_buckets (id, capacity, refill_seconds, full_at, burst, step_ns, step_ticks, token_ticks)
+             values ({id}, {capacity}, 1, {full_at}, {capacity}, 1000000000, {capacity}, 0 + {capacity})"
+        ),
+        _ => format!("token_buckets (id, capacity, refill_seconds, full_at) values ({id}, {capacity}, 1, {full_at})"),
+    };
+    let of_plan = |name: &str, capacity: i64| {
+        format!("token_plans (name, capacity, refill_seconds) values ({name}, {capacity}, 1)")
+    };
+    let of_override = |id: &str, capacity: i64| {
+        format!("token_overrides (id, capacity, refill_seconds, reason) values ({id}, {capacity}, 1, '')")
+    };
+    let mut buckets: Vec<_> = ids.iter().map(|id| of_bucket(id, "1", "0")).collect();
+    buckets.extend([of_bucket("'zero'", "0", "0"), of_bucket("'minus'", "-5", "0")]);
+    buckets.push(of_bucket("'far'", "1", "9223372036854775807"));
+    let mut windows: Vec<_> = ids.iter().map(|id| window(rig, id, "5", 1)).collect();
+    windows.extend([window(rig, "'minus'", "-5", 1), window(rig, "'none'", "5", -1)]);
+    if rig.engine.kind == Kind::MySql {
+        windows.push(window(rig, "'no JSON'", "5", 1).replace("'[]'", "'no JSON'"));
+    }
+    let mut plans: Vec<_> = ids.iter().map(|id| of_plan(id, 1)).collect();
+    plans.extend([of_plan("'zero'", 0), of_plan("'minus'", -5)]);
+    let mut overrides: Vec<_> = ids.iter().map(|id| of_override(id, 1)).collect();
+    overrides.extend([of_override("'zero'", 0), of_override("'minus'", -5)]);
+    let mut denials: Vec<_> = ids.iter().map(|id| stats(rig, id, 1)).collect();
+    denials.push(stats(rig, "'minus'", -3));
+    let schema = if rig.engine.kind == Kind::Postgres { "tollgate." } else { "" };
+    let rows = [&buckets, &windows, &plans, &overrides, &denials].into_iter().flatten();
+    let inserts: String = rows.map(|row| format!("insert into {schema}{row};\n")).collect();
+
+    match &rig.pool {
+        AnyPool::Sqlite(_) => {
+            let (off, on) = ("pragma ignore_check_constraints = on", "pragma ignore_check_constraints = off");
+            rig.pool.run(format!("{off};\n{inserts}{on}")).await?;
+        }
+        AnyPool::Postgres(pool) => {
+            let unchecked: Vec<String> = sqlx::query_scalar(
+                "select format('alter table %s drop constraint %I', c.conrelid::regclass, c.conname)
+                   from pg_constraint c where c.connamespace = 'tollgate'::regnamespace and c.contype = 'c'
+                  union all
+                 select format('alter table %s disable trigger user', c.oid::regclass)
+                   from pg_class c where c.relnamespace = 'tollgate'::regnamespace and c.relkind = 'r'",
+            )
+            .fetch_all(pool)
+            .await?;
+            rig.pool.run(unchecked.join(";\n") + ";\n" + &inserts).await?;
+        }
+        AnyPool::MySql(_) if rig.engine.name == "mariadb" => {
+            let (off, on) = ("set check_constraint_checks = 0", "set check_constraint_checks = 1");
+            rig.pool.run(format!("{off};\n{inserts}{on}")).await?;
+        }
+        AnyPool::MySql(pool) => {
+            let unchecked: Vec<String> = sqlx::query_scalar(
+                "select cast(concat('alter table ', table_name, ' drop check ', constraint_name, ';\n') as char)
+                   from information_schema.table_constraints
+                  where constraint_schema = database() and constraint_type = 'CHECK'",
+            )
+            .fetch_all(pool)
+            .await?;
+            rig.pool.run(unchecked.concat() + &inserts).await?;
+        }
+    }
+    let many = |rows: &Vec<String>| u64::try_from(rows.len()).expect("few");
+    Ok(Broken {
+        buckets: many(&buckets),
+        windows: many(&windows),
+        plans: many(&plans),
+        overrides: many(&overrides),
+        denials: many(&denials),
+    })
+}
+
+fn window(rig: &Rig, id: &str, most: &str, granted: i64) -> String {
+    let (columns, values) = match rig.engine.kind {
+        Kind::Postgres => ("", ""),
+        Kind::MySql => (", counts", ", '[]'"),
+        Kind::Sqlite => (", counts, empty_at", ", '', 0"),
+    };
+    format!(
+        "token_windows (id, most, interval_ns, resolution_ns, granted{columns})
+         values ({id}, {most}, 1000000000, 1000000000, {granted}{values})"
+    )
+}
+
+fn stats(rig: &Rig, id: &str, denied: i64) -> String {
+    let now = match rig.engine.kind {
+        Kind::Postgres => "now()",
+        Kind::MySql => "utc_timestamp()",
+        Kind::Sqlite => "strftime('%Y-%m-%d %H:%M:%f', 'now')",
+    };
+    format!("token_stats (hour, id, denied, last_denied_at) values ({now}, {id}, {denied}, {now})")
+}
