@@ -4,6 +4,7 @@ use crate::matrix::Case;
 
 mod admin;
 mod attack;
+mod attacks;
 mod batches;
 mod bounds;
 mod by_hand;
@@ -47,6 +48,7 @@ pub fn all() -> Vec<Case> {
     [
         admin::cases(),
         attack::cases(),
+        attacks::cases(),
         batches::cases(),
         bounds::cases(),
         by_hand::cases(),

@@ -126,6 +126,8 @@ const BENEATH: &[&str] = &[
     "cases::admin",
     // A limiter of its own, with these layers, whose calls are counted.
     "cases::attack",
+    // SQL alone, by a login of the application's role.
+    "cases::attacks",
     // A store's `take` of many, which no layer gathers, some thousand times.
     "cases::batches",
     // An operator's lists, of rows that its SQL broke.

@@ -2,7 +2,6 @@
 
 use crate::matrix::Case;
 
-mod forgery;
 mod mysql;
 mod postgres;
 mod public;
@@ -10,7 +9,7 @@ mod snapshots;
 mod within;
 
 pub fn cases() -> Vec<Case> {
-    [forgery::cases(), mysql::cases(), postgres::cases(), public::cases(), snapshots::cases(), within::cases()].concat()
+    [mysql::cases(), postgres::cases(), public::cases(), snapshots::cases(), within::cases()].concat()
 }
 
 /// The settings that differ, by name. Those that came with a language, when its first routine ran, are nobody's yet.

@@ -334,14 +334,19 @@ fn name() -> String {
 }
 
 /// A user of the server, of a role or of none.
-struct Login {
-    rig: Rig,
-    name: String,
+pub(super) struct Login {
+    pub(super) rig: Rig,
+    pub(super) name: String,
     admin: AnyPool,
 }
 
 impl Login {
     async fn new(rig: &Rig, role: Option<&str>) -> anyhow::Result<Self> {
+        Self::with_sessions(rig, role, 1).await
+    }
+
+    /// With a pool of up to so many connections.
+    pub(super) async fn with_sessions(rig: &Rig, role: Option<&str>, sessions: u32) -> anyhow::Result<Self> {
         let (name, admin) = (name(), &rig.pool);
         match admin {
             AnyPool::Postgres(_) => {
@@ -366,7 +371,7 @@ impl Login {
             }
             AnyPool::Sqlite(_) => anyhow::bail!("a file has no users"),
         }
-        Self::named(rig, name).await
+        Self::named(rig, name, sessions).await
     }
 
     /// Who may do everything in this database, and nothing on the server.
@@ -385,10 +390,10 @@ impl Login {
             }
             AnyPool::Sqlite(_) => anyhow::bail!("a file has no users"),
         }
-        Self::named(rig, name).await
+        Self::named(rig, name, 1).await
     }
 
-    async fn named(rig: &Rig, name: String) -> anyhow::Result<Self> {
+    async fn named(rig: &Rig, name: String, sessions: u32) -> anyhow::Result<Self> {
         let pool = match &rig.pool {
             AnyPool::Postgres(pool) => {
                 let options = pool.connect_options().as_ref().clone().username(&name);
@@ -396,7 +401,7 @@ impl Login {
                     PgPoolOptions::new()
                         .idle_timeout(None)
                         .max_lifetime(None)
-                        .max_connections(1)
+                        .max_connections(sessions)
                         .connect_with(options)
                         .await?,
                 )
@@ -407,7 +412,7 @@ impl Login {
                     MySqlPoolOptions::new()
                         .idle_timeout(None)
                         .max_lifetime(None)
-                        .max_connections(1)
+                        .max_connections(sessions)
                         .connect_with(options)
                         .await?,
                 )
@@ -417,7 +422,7 @@ impl Login {
         Ok(Self { rig: rig.on(pool), name, admin: rig.pool.clone() })
     }
 
-    async fn remove(self) -> anyhow::Result<()> {
+    pub(super) async fn remove(self) -> anyhow::Result<()> {
         with_pool!(&self.rig.pool, pool => pool.close().await);
         let drop_user = match &self.admin {
             AnyPool::MySql(_) => format!("drop user {}@'%'", self.name),

@@ -229,6 +229,10 @@ fn forgeries(kind: Kind) -> &'static [&'static str] {
             "set sql_mode = 'ANSI,TRADITIONAL', div_precision_increment = 0",
             "set names latin1",
             "set sql_safe_updates = 1, sql_select_limit = 1",
+            "set sql_select_limit = 0",
+            "set group_concat_max_len = 4, max_sp_recursion_depth = 0",
+            "set optimizer_switch = 'derived_merge=off,index_merge=off,materialization=off,semijoin=off'",
+            "set collation_connection = utf8mb4_bin, character_set_connection = utf16",
             "set lc_time_names = 'ja_JP', character_set_results = null",
             "set session transaction isolation level read uncommitted",
             "set autocommit = 0",
@@ -242,6 +246,7 @@ fn forgeries(kind: Kind) -> &'static [&'static str] {
              insert into token_buckets values ('x', 1000000, 0);
              create function pg_temp.token_clock_v1() returns bigint language sql as 'select 1::bigint'",
             "set search_path = ''",
+            "set row_security = off",
             "set default_transaction_isolation = 'repeatable read'; set check_function_bodies = off",
             "set plan_cache_mode = force_generic_plan; set enable_indexscan = off;
              set jit = on; set jit_above_cost = 0",

@@ -1,0 +1,224 @@
+//! Transactions, savepoints, cursors, old snapshots and locks of a login: each token that it keeps is paid for once.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use tollgate::{Admin, Key, Mode, Quota, Store, Take};
+use uuid::Uuid;
+
+use crate::cases::privileges::Login;
+use crate::engines::Kind;
+use crate::held::Held;
+use crate::matrix::{Case, Levels, Time, list};
+use crate::pools::Scratch;
+use crate::rig::Rig;
+
+pub fn cases() -> Vec<Case> {
+    let mut cases = list!(Levels::Pools, Time::Real, |engine| engine.has_roles && engine.has_sessions;
+        rolled_back_take_leaves_no_token_and_no_id,
+        request_id_in_two_transactions_is_charged_once,
+        old_snapshot_grants_no_token_that_others_took,
+        named_locks_of_a_login_block_no_decision)
+    .to_vec();
+    cases.extend(list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres && engine.has_sessions;
+        cursor_over_a_routine_pays_for_each_token));
+    cases.extend(list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
+        prepared_xa_transaction_holds_its_keys_only));
+    cases
+}
+
+async fn rolled_back_take_leaves_no_token_and_no_id(rig: Rig) -> anyhow::Result<()> {
+    let attack = Attack::new(&rig).await?;
+    let owner = &attack.scratch.rig;
+    // Steps, `TAKE` a take with an id of its own; then how many tokens were taken and ids remembered for good.
+    for (steps, kept) in [
+        (&["begin", "TAKE", "rollback"][..], 0),
+        (&["begin", "TAKE", "savepoint s", "TAKE", "TAKE", "rollback to savepoint s", "commit"], 1),
+        (&["begin", "savepoint s", "TAKE", "rollback to savepoint s", "TAKE", "TAKE", "commit"], 2),
+        (&["begin", "TAKE", "savepoint s", "TAKE", "release savepoint s", "rollback"], 0),
+        (&["begin", "savepoint s", "TAKE", "savepoint s", "TAKE", "rollback to savepoint s", "rollback"], 0),
+    ] {
+        let key = owner.bucket(Quota::once(CAPACITY)?).await?;
+        let mut session = Held::idle(&attack.login.rig).await?;
+        let mut ids = Vec::new();
+        for step in steps {
+            if *step == "TAKE" {
+                ids.push(Uuid::new_v4());
+                let take = Take::from(key.clone()).id(ids[ids.len() - 1], DAY);
+                ensure!(session.decide(&take).await?.is_granted(), "{steps:?}");
+            } else {
+                session.run(*step).await?;
+            }
+        }
+        assert_eq!(attack.level(&key).await?, (kept, CAPACITY - kept), "{steps:?}");
+        assert_eq!(attack.remembered(&key).await?, i64::try_from(kept)?, "{steps:?}");
+        // Each id that was rolled back is a new request's.
+        for id in ids {
+            ensure!(owner.decide(Take::from(key.clone()).id(id, DAY)).await?.is_granted(), "{steps:?}");
+        }
+        let taken = steps.iter().filter(|step| **step == "TAKE").count();
+        assert_eq!(owner.row(&key).await?.map(|row| row.granted), Some(i64::try_from(taken)?), "{steps:?}");
+    }
+    attack.login.remove().await
+}
+
+async fn request_id_in_two_transactions_is_charged_once(rig: Rig) -> anyhow::Result<()> {
+    let attack = Attack::new(&rig).await?;
+    let owner = &attack.scratch.rig;
+    for end in ["rollback", "commit"] {
+        let key = owner.bucket(Quota::once(CAPACITY)?).await?;
+        let take = Take::from(key.clone()).id(Uuid::new_v4(), DAY);
+        let mut first = Held::open(&attack.login.rig).await?;
+        ensure!(first.decide(&take).await?.is_granted());
+        let mut second = Held::open(&attack.login.rig).await?;
+        let taking = tokio::spawn(async move {
+            let decision = second.decide(&take).await?;
+            second.commit().await?;
+            anyhow::Ok(decision)
+        });
+        first.blocks(owner).await?;
+        first.run(end).await?;
+        ensure!(taking.await??.is_granted());
+        assert_eq!(owner.row(&key).await?.map(|row| row.granted), Some(1), "after {end}");
+        assert_eq!(attack.remembered(&key).await?, 1, "after {end}");
+    }
+    attack.login.remove().await
+}
+
+/// A transaction whose snapshot shows a full bucket cannot take from it once others have emptied it.
+async fn old_snapshot_grants_no_token_that_others_took(rig: Rig) -> anyhow::Result<()> {
+    let attack = Attack::new(&rig).await?;
+    let owner = &attack.scratch.rig;
+    for level in ["read committed", "repeatable read", "serializable"] {
+        let key = owner.bucket(Quota::continuous(CAPACITY, DAY * 5)?).await?;
+        let mut session = Held::idle(&attack.login.rig).await?;
+        let begin = match rig.engine.kind {
+            Kind::Postgres => format!("begin isolation level {level}; select * from tollgate.peek('{key}')"),
+            // At SERIALIZABLE a read would lock the row, and nothing could happen meanwhile.
+            _ => format!(
+                "set transaction isolation level {level}; start transaction with consistent snapshot;
+                 select count(*) from token_migrations"
+            ),
+        };
+        session.run(begin).await?;
+        ensure!(owner.decide(Take::from(key.clone()).cost(CAPACITY)).await?.is_granted());
+        // Denied, or refused because the row changed since the snapshot.
+        let taken = session.decide(&Take::from(key.clone())).await;
+        ensure!(!taken.is_ok_and(|decision| decision.is_granted()), "granted in an old snapshot at {level}");
+        drop(session.run("commit").await);
+        assert_eq!(attack.level(&key).await?, (CAPACITY, 0), "{level}");
+    }
+    attack.login.remove().await
+}
+
+/// Any login can take the lock that migrations wait for. Decisions and operators' changes do not take it.
+async fn named_locks_of_a_login_block_no_decision(rig: Rig) -> anyhow::Result<()> {
+    let attack = Attack::new(&rig).await?;
+    let owner = &attack.scratch.rig;
+    let key = owner.bucket(Quota::once(CAPACITY)?).await?;
+    let mut session = Held::open(&attack.login.rig).await?;
+    session
+        .run(match rig.engine.kind {
+            Kind::Postgres => "select pg_advisory_lock(8390043843661231205), pg_advisory_lock(0), pg_advisory_lock(1)",
+            _ => "do get_lock(concat('tollgate.', left(sha2(database(), 256), 48)), 0), get_lock('tollgate', 0)",
+        })
+        .await?;
+    ensure!(owner.take(&key).await?.is_granted() && attack.login.rig.take(&key).await?.is_granted());
+    owner.store().set_mode(Mode::Block, None, None).await?;
+    ensure!(!owner.take(&key).await?.is_granted());
+    owner.store().set_mode(Mode::Enforce, None, None).await?;
+    ensure!(owner.store().sweep(10).await?.finished);
+    assert_eq!(owner.row(&key).await?.map(|row| row.granted), Some(2));
+    drop(session);
+    attack.login.remove().await
+}
+
+async fn cursor_over_a_routine_pays_for_each_token(rig: Rig) -> anyhow::Result<()> {
+    let attack = Attack::new(&rig).await?;
+    let owner = &attack.scratch.rig;
+    for (statements, granted) in [
+        ("begin; declare c cursor with hold for select * from ROUTINE; commit; fetch all c", 1),
+        (
+            "begin; declare c scroll cursor with hold for select * from ROUTINE; commit;
+          fetch all c; move backward all c; fetch all c; move absolute 1 c; fetch prior c",
+            1,
+        ),
+        ("begin; declare c scroll cursor for select * from ROUTINE; fetch all c; fetch absolute 1 c; commit", 1),
+        ("begin; declare c cursor for select * from ROUTINE; fetch all c; rollback", 0),
+        ("begin; declare c cursor with hold for select * from ROUTINE; rollback", 0),
+        ("prepare p as select * from ROUTINE; execute p; execute p; deallocate p", 2),
+        ("explain analyze select * from ROUTINE", 1),
+        ("explain select * from ROUTINE", 0),
+        ("select * from ROUTINE union all select * from ROUTINE limit 1", 1),
+        ("select ROUTINE from generate_series(1, 3)", 3),
+        ("begin; select * from ROUTINE; select * from ROUTINE; select 1 / 0", 0),
+    ] {
+        let key = owner.bucket(Quota::once(CAPACITY)?).await?;
+        let statements = statements.replace("ROUTINE", &format!("tollgate.request_token('{key}')"));
+        let mut session = Held::open(&attack.login.rig).await?;
+        session.run("commit").await?;
+        let is_error = session.run(&*statements).await.is_err();
+        assert_eq!(is_error, statements.contains("1 / 0"), "{statements}");
+        drop(session.run("rollback").await);
+        assert_eq!(attack.level(&key).await?, (granted, CAPACITY - granted), "{statements}");
+    }
+    attack.login.remove().await
+}
+
+/// A prepared XA transaction outlives its session. Only the keys that it took from wait, until an administrator ends it.
+async fn prepared_xa_transaction_holds_its_keys_only(rig: Rig) -> anyhow::Result<()> {
+    let attack = Attack::new(&rig).await?;
+    let owner = &attack.scratch.rig;
+    let (key, other) = (owner.bucket(Quota::once(CAPACITY)?).await?, owner.bucket(Quota::once(CAPACITY)?).await?);
+    let xid = format!("'{}'", Uuid::new_v4());
+    let mut session = Held::idle(&attack.login.rig).await?;
+    session.run(format!("xa start {xid}; call request_token('{key}'); xa end {xid}")).await?;
+    // Nothing is taken between the end and the outcome.
+    session.run(format!("call request_token('{other}')")).await.expect_err("the transaction has ended");
+    session.run(format!("xa rollback {xid}")).await?;
+    assert_eq!(owner.row(&key).await?.map(|row| row.granted), Some(0));
+
+    session.run(format!("xa start {xid}; call request_token('{key}'); xa end {xid}; xa prepare {xid}")).await?;
+    let store = owner.store().deadline(Duration::from_millis(300));
+    let held = store.take_one(&Take::from(key.clone())).await;
+    ensure!(owner.take(&other).await?.is_granted(), "other keys go on");
+    owner.store().set_mode(Mode::Enforce, None, None).await?;
+    session.run(format!("xa rollback {xid}")).await?;
+    ensure!(held.is_err(), "{held:?}");
+    assert_eq!(owner.row(&other).await?.map(|row| row.granted), Some(1));
+    let (granted, available) = attack.level(&key).await?;
+    // The request that had no answer may have taken one since.
+    ensure!(granted <= 1 && available == CAPACITY - granted, "{granted} granted, {available} available");
+    drop(session);
+    attack.login.remove().await
+}
+
+struct Attack {
+    login: Login,
+    scratch: Scratch,
+}
+
+impl Attack {
+    async fn new(rig: &Rig) -> anyhow::Result<Self> {
+        let scratch = Scratch::migrated(rig).await?;
+        let login = Login::with_sessions(&scratch.rig, Some("tollgate_app"), 4).await?;
+        Ok(Self { login, scratch })
+    }
+
+    /// How many tokens were granted, and how many are available.
+    async fn level(&self, key: &Key) -> anyhow::Result<(u64, u64)> {
+        let level = self.scratch.rig.store().peek(key).await?.context("it is there")?;
+        Ok((level.granted, level.available.try_into()?))
+    }
+
+    /// How many ids of requests for this key are remembered.
+    async fn remembered(&self, key: &Key) -> anyhow::Result<i64> {
+        let owner = &self.scratch.rig;
+        let receipts = owner.table().replace("token_buckets", "token_receipts");
+        let sql = format!("select count(*) as ids from {receipts} where bucket = {}", owner.literal(key));
+        owner.sql(sql).await?[0].number("ids")
+    }
+}
+
+const CAPACITY: u64 = 5;
+const DAY: Duration = Duration::from_hours(24);
