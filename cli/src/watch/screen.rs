@@ -108,7 +108,7 @@ fn status(board: &Board) -> Line<'static> {
     let unreadable = (board.unreadable > 0).then(|| {
         Span::from(format!("{} cannot be read: tollgate doctor   ", counted(board.unreadable, "row"))).yellow()
     });
-    Line::from_iter(unreadable.into_iter().chain([keys]))
+    unreadable.into_iter().chain([keys]).collect()
 }
 
 const BARS: [(f64, &str); 9] = [

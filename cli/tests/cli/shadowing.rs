@@ -153,4 +153,4 @@ const COMMANDS: &[&[&str]] = &[
 ];
 
 /// Operators and functions of every name that SQL of ours uses, for types that `pg_catalog` would have to convert.
-const BETTER_MATCHES: &str = include_str!("shadowing.sql");
+const BETTER_MATCHES: &str = include_str!("../../../tests/conformance/cases/attacks/shadowing.sql");

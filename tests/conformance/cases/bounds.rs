@@ -143,7 +143,8 @@ async fn break_rows(rig: &Rig) -> anyhow::Result<Broken> {
     denials.push(stats(rig, "'minus'", -3));
     let schema = if rig.engine.kind == Kind::Postgres { "tollgate." } else { "" };
     let rows = [&buckets, &windows, &plans, &overrides, &denials].into_iter().flatten();
-    let inserts: String = rows.map(|row| format!("insert into {schema}{row};\n")).collect();
+    let inserts: Vec<String> = rows.map(|row| format!("insert into {schema}{row};\n")).collect();
+    let inserts = inserts.concat();
 
     match &rig.pool {
         AnyPool::Sqlite(_) => {

@@ -28,37 +28,34 @@ pub struct Call {
 
 /// The routines that the login of `app` may execute.
 pub async fn granted(owner: &Rig, app: &Rig) -> anyhow::Result<Vec<Routine>> {
-    let rows = match owner.engine.kind {
-        Kind::Postgres => {
-            app.sql(
-                "select p.proname::text as routine, string_agg(concat_ws(' ', 'IN', p.proargnames[n],
+    let rows = if owner.engine.kind == Kind::Postgres {
+        app.sql(
+            "select p.proname::text as routine, string_agg(concat_ws(' ', 'IN', p.proargnames[n],
                     pg_catalog.format_type(p.proargtypes[n - 1], null)), ',' order by n) as parameters
                from pg_catalog.pg_proc p cross join pg_catalog.generate_series(1, 40) n
               where p.pronamespace = 'tollgate'::regnamespace and n <= p.pronargs
                 and pg_catalog.has_function_privilege(p.oid, 'execute')
               group by p.oid, p.proname order by p.proname",
-            )
-            .await?
-        }
+        )
+        .await?
+    } else {
         // MySQL shows the parameters of a routine to its owner only.
-        _ => {
-            let grants = include_str!("../../../../migrations/grants/mysql.sql").lines();
-            let granted: Vec<String> = grants
-                .filter_map(|line| line.strip_prefix("grant execute on procedure ")?.strip_suffix(" to tollgate_app;"))
-                .map(|name| format!("'{name}'"))
-                .collect();
-            owner
-                .sql(format!(
-                    "select specific_name as routine,
+        let grants = include_str!("../../../../migrations/grants/mysql.sql").lines();
+        let granted: Vec<String> = grants
+            .filter_map(|line| line.strip_prefix("grant execute on procedure ")?.strip_suffix(" to tollgate_app;"))
+            .map(|name| format!("'{name}'"))
+            .collect();
+        owner
+            .sql(format!(
+                "select specific_name as routine,
                             group_concat(concat_ws(' ', parameter_mode, parameter_name, data_type)
                                          order by ordinal_position separator ',') as parameters
                        from information_schema.parameters
                       where specific_schema = database() and specific_name in ({})
                       group by specific_name order by specific_name",
-                    granted.join(", ")
-                ))
-                .await?
-        }
+                granted.join(", ")
+            ))
+            .await?
     };
     rows.iter()
         .map(|row| {

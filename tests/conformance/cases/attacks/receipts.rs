@@ -56,8 +56,6 @@ async fn remembered_receipt_works_once_whatever_the_caller_says(rig: Rig) -> any
     let owner = &scratch.rig;
     let login = Login::with_sessions(owner, Some("tollgate_app"), 1).await?;
     let repeated = ("repeated", 0);
-    // Each step: kind and cost, granted, acts at, tokens; the answer; how many tokens are available then.
-    type Step = (&'static str, &'static str, (&'static str, i64), i64);
     let sequences: [&[Step]; 5] = [
         &[
             ("refund", "3, 3, 0, 1", ("done", 1), 3),
@@ -115,3 +113,6 @@ async fn adjust(app: &Rig, kind: &str, id: Uuid, key: &Key, figures: &str) -> an
 }
 
 const CAPACITY: i64 = 5;
+
+/// Kind; cost, granted, acts at, tokens; the answer; how many tokens are available then.
+type Step = (&'static str, &'static str, (&'static str, i64), i64);

@@ -70,7 +70,7 @@ async fn objects_of_a_login_are_called_by_no_routine(rig: Rig) -> anyhow::Result
     let app = &login.rig;
     let routines = granted(owner, app).await?;
     let expected = effects(owner, owner, &routines).await?;
-    app.pool.run(include_str!("../../../cli/shadowing.sql")).await?;
+    app.pool.run(include_str!("shadowing.sql")).await?;
     app.pool.run(TEMPORARY).await?;
     for search_path in ["default", "pg_temp, public, tollgate, pg_catalog"] {
         app.pool.run(format!("set search_path = {search_path}")).await?;
