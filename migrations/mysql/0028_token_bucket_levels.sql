@@ -28,7 +28,7 @@ select convert(b.id using utf8mb4) as id, b.burst div b.token_ticks as capacity,
           from (select t.*,
                        if(t.burst between 1 and 4611686018427387903 and t.token_ticks >= 1
                           and t.step_ticks between 1 and t.step_ns and t.anchor between 0 and 4611686018427387903
-                          and t.full_at between -4611686018427387904 and 4611686018427387903
+                          and t.full_at >= -4611686018427387904
                           and (t.step_ns = 9223372036854775807
                                or t.full_at div t.step_ticks + (t.full_at mod t.step_ticks > 0)
                                   <= (9223372036854775807 - t.anchor) div t.step_ns),

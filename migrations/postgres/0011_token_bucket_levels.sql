@@ -49,7 +49,7 @@ select b.id, b.burst / nullif(b.token_ticks, 0) as capacity,
  cross join lateral (
    select case when b.burst between 1 and 4611686018427387903 and b.token_ticks >= 1
                     and b.step_ticks between 1 and b.step_ns and b.anchor between 0 and 4611686018427387903
-                    and b.full_at between -4611686018427387904 and 4611686018427387903
+                    and b.full_at >= -4611686018427387904
                then case when b.step_ns = 9223372036854775807
                               or b.full_at / b.step_ticks + (b.full_at % b.step_ticks > 0)::int
                               <= (9223372036854775807 - b.anchor) / b.step_ns

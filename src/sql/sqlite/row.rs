@@ -124,7 +124,7 @@ fn sound(row: Row) -> Read<Row> {
     let steps = i128::from(full_at).div_euclid(i128::from(terms.step_ticks.max(1))) + 1;
     let full_ns = steps * i128::from(terms.step_ns) + i128::from(anchor);
     let is_sound = (0..=MAX).contains(&anchor)
-        && (-MAX..=MAX).contains(&full_at)
+        && full_at >= -MAX
         && granted >= 0
         && longest_wait >= 0
         && (terms.step_ns == NEVER_NS || full_ns - i128::from(terms.step_ns) <= i128::from(i64::MAX));
