@@ -191,11 +191,17 @@ impl<'a> Play<'a> {
         self.latest = self.latest.max(self.now);
         // After the clock was set back, the first request that looks at a bucket's tokens empties it. Whether one that need
         // not look at them does so too (repeated, spared, never possible) is each engine's own: so here comes one of the
-        // others first, for every bucket.
+        // others first, for every bucket. A bucket whose plan is gone answers no request, so it is deleted.
         if self.now < self.latest - SECOND {
             self.latest = self.now;
             for key in self.cast.keys.clone() {
-                Box::pin(self.perform(place, Operation::Take(Take::from(key)))).await?;
+                let plan = self.model.store().peek(&key).await?.and_then(|level| level.plan);
+                let is_orphan = match plan {
+                    Some(plan) => self.model.store().plan(&plan).await?.is_none(),
+                    None => false,
+                };
+                let first = if is_orphan { Operation::Delete(key) } else { Operation::Take(Take::from(key)) };
+                Box::pin(self.perform(place, first)).await?;
             }
         }
         Ok(())
