@@ -29,6 +29,8 @@ pub(super) struct Play<'a> {
     now: i64,
     /// The latest that it was since every bucket was emptied.
     latest: i64,
+    /// Whether the clock was set back, by more than a second, in this sequence.
+    was_set_back: bool,
     /// What each operation took, in memory and on the engine.
     receipts: Vec<Receipts>,
     waiters: Waiters,
@@ -59,6 +61,7 @@ impl<'a> Play<'a> {
             operations,
             now,
             latest: now,
+            was_set_back: false,
             receipts,
             waiters: Waiters::default(),
         }
@@ -129,8 +132,9 @@ impl<'a> Play<'a> {
             Operation::DeletePlan(plan) => {
                 same("a plan's deletion", &model.delete_plan(&plan).await?, &engine.delete_plan(&plan).await?)?;
             }
-            // Elsewhere it would take away what other cases made.
-            Operation::Sweep(limit) if self.alone => {
+            // Elsewhere it would take away what other cases made. After the clock was set back, the model's sweep also settles
+            // what it keeps, which the engines leave to the next request.
+            Operation::Sweep(limit) if self.alone && !self.was_set_back => {
                 sweep(&model, limit).await?;
                 sweep(&engine, limit).await?;
                 for key in &self.cast.keys {
@@ -191,17 +195,12 @@ impl<'a> Play<'a> {
         self.latest = self.latest.max(self.now);
         // After the clock was set back, the first request that looks at a bucket's tokens empties it. Whether one that need
         // not look at them does so too (repeated, spared, never possible) is each engine's own: so here comes one of the
-        // others first, for every bucket. A bucket whose plan is gone answers no request, so it is deleted.
+        // others first, for every bucket.
         if self.now < self.latest - SECOND {
             self.latest = self.now;
+            self.was_set_back = true;
             for key in self.cast.keys.clone() {
-                let plan = self.model.store().peek(&key).await?.and_then(|level| level.plan);
-                let is_orphan = match plan {
-                    Some(plan) => self.model.store().plan(&plan).await?.is_none(),
-                    None => false,
-                };
-                let first = if is_orphan { Operation::Delete(key) } else { Operation::Take(Take::from(key)) };
-                Box::pin(self.perform(place, first)).await?;
+                Box::pin(self.perform(place, Operation::Take(Take::from(key)))).await?;
             }
         }
         Ok(())
