@@ -73,12 +73,6 @@ impl HoldBack {
         Self { longest: Some(longest), ..self }
     }
 
-    /// The same where whoever passes it on has a longest wait as well: the shorter one counts.
-    #[cfg(feature = "_calling")]
-    pub(crate) fn within(self, longest: Duration) -> Self {
-        self.longest(self.longest.map_or(longest, |own| own.min(longest)))
-    }
-
     /// The wait that counts: no token comes before.
     #[must_use]
     pub fn wait(&self) -> Duration {

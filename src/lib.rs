@@ -1,4 +1,5 @@
-#![doc = include_str!("../README.md")]
+// `tollgate-http` compiles what the page shows.
+#![cfg_attr(not(doctest), doc = include_str!("../README.md"))]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
@@ -7,8 +8,6 @@ mod answer;
 mod at_work;
 mod book;
 pub mod bucket;
-#[cfg(feature = "_calling")]
-mod calling;
 mod clock;
 mod coalesce;
 mod decision;
@@ -32,9 +31,7 @@ mod sql;
 mod store;
 mod sync;
 mod take;
-mod telemetry;
-#[cfg(feature = "tower")]
-pub mod tower;
+pub mod telemetry;
 mod window;
 #[cfg(feature = "serde")]
 mod words;
@@ -75,12 +72,6 @@ pub use take::Take;
 pub use uuid;
 pub use window::{Counted, LocalReads, SharedWindows, Window, WindowLevel};
 
-#[cfg(feature = "reqwest")]
-pub use calling::LimitMiddleware;
-#[cfg(feature = "tower")]
-pub use calling::LimitedClient;
-#[cfg(feature = "_calling")]
-pub use calling::{Answer, ClientLimit, ClientLimitError, Estimate, Outgoing, Preset};
 #[cfg(feature = "stream")]
 pub use requester::{LimitedStream, limit_stream};
 
@@ -102,7 +93,6 @@ pub use sql::{
 #[doc = include_str!("../docs/start/mysql.md")]
 #[doc = include_str!("../docs/start/sqlite.md")]
 #[doc = include_str!("../docs/operating.md")]
-#[doc = include_str!("../docs/calling.md")]
 #[doc = include_str!("../docs/choosing.md")]
 #[doc = include_str!("../docs/seeing.md")]
 struct Book;

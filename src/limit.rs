@@ -99,6 +99,13 @@ impl Limit {
         self.keep
     }
 
+    /// Returns whether the limit states a [cost](Self::cost) of its own, whatever the request costs.
+    #[must_use]
+    #[inline]
+    pub fn has_own_cost(&self) -> bool {
+        self.own_cost
+    }
+
     /// Has what its request has, but for what is its own.
     #[inline]
     pub(crate) fn follow(&mut self, cost: u64, keep: u64) {

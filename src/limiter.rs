@@ -1,8 +1,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::telemetry::Decisions;
-use crate::{AnyStore, Decision, Error, HoldBack, Key, Mode, Rule, Store, Take};
+use tokio::task::JoinHandle;
+
+use crate::telemetry::{Decisions, MiddlewareEvent};
+use crate::{
+    Adjusted, Adjustment, AnyStore, Decision, Error, HoldBack, Key, Limit, Mode, Rule, Store, Take, TakeError,
+};
 
 mod adjusting;
 mod bound;
@@ -15,8 +19,6 @@ mod holding;
 mod lane;
 mod peek;
 mod policy;
-#[cfg(feature = "_calling")]
-mod refusals;
 mod requests;
 mod reservation;
 mod stack;
@@ -30,11 +32,6 @@ pub use bound::Bound;
 pub use builder::LimiterBuilder;
 pub use fallback::Fallback;
 pub use reservation::Reservation;
-#[cfg(feature = "_calling")]
-pub(crate) use {
-    adjusting::least,
-    reservation::{Abandoned, Turn},
-};
 
 use current_rule::CurrentRule;
 use denied::Denied;
@@ -76,7 +73,7 @@ pub struct Limiter<S: Store = AnyStore> {
     longest_wait: Duration,
     policy: Policy,
     switched: Arc<Switched>,
-    pub(crate) decisions: Arc<Decisions>,
+    decisions: Arc<Decisions>,
     denied: Option<Arc<Denied>>,
     sweeper: Option<Arc<Sweeper>>,
 }
@@ -271,10 +268,10 @@ impl<S: Store> Limiter<S> {
         K: TryInto<Key>,
         Error: From<K::Error>,
     {
-        self.hold_back_under(key, &self.rule(), hold).await
+        self.hold_back_under(&key.try_into()?, None, None, hold).await
     }
 
-    /// The same for a bucket under another rule than the limiter's, for instance one of several that a request names.
+    /// The same for a bucket under another limit than the limiter's, for instance one of several that a request names.
     ///
     /// A limiter whose own [mode](Self::set_mode) is [`Off`](Mode::Off) or [`Block`](Mode::Block) asks the store nothing, so
     /// it changes nothing.
@@ -282,12 +279,8 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     ///
     /// As for [`hold_back`](Self::hold_back).
-    pub async fn hold_back_under<K>(&self, key: K, rule: &Rule, hold: HoldBack) -> Result<bool, Error>
-    where
-        K: TryInto<Key>,
-        Error: From<K::Error>,
-    {
-        self.hold_back_limit(&key.try_into()?, Some(rule), None, hold).await
+    pub async fn hold_back_limit(&self, limit: &Limit, hold: HoldBack) -> Result<bool, Error> {
+        self.hold_back_under(limit.key(), Some(limit.rule()), limit.local.as_deref(), hold).await
     }
 
     /// Gives back what was [taken ahead](LimiterBuilder::lease), and says how many tokens that is. From then on every request
@@ -344,40 +337,83 @@ impl<S: Store> Limiter<S> {
         Ok(self.take(key.try_into()?, 1))
     }
 
+    /// Builds a request for tokens of `limit` instead of the limiter's own.
+    ///
+    /// The request leaves what the limiter [keeps](LimiterBuilder::keep), unless the limit states its own cost or minimum.
+    /// A [local fallback](Fallback::Local) uses the limit's quota, not the one of the limiter.
+    ///
+    /// ```
+    /// use tollgate::{Key, Limit, Limiter, MemoryStore, Rule};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tollgate::Error> {
+    /// let limiter = Limiter::new(MemoryStore::new(), "5000/h")?;
+    /// let searches = Limit::new(Key::try_from("searches")?, Rule::try_from("30/min")?);
+    /// assert!(limiter.decide(&limiter.request_under(searches)).await?.is_granted());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn request_under(&self, mut limit: Limit) -> Take {
+        limit.follow(1, self.keep);
+        Take { own: false, ..Take::of(limit) }
+    }
+
+    /// Returns how many tokens each request leaves: see [`LimiterBuilder::keep`].
+    #[must_use]
+    pub fn kept(&self) -> u64 {
+        self.keep
+    }
+
+    /// Counts and logs what a middleware did with a request without asking for a decision.
+    ///
+    /// Does nothing without the features `metrics` and `tracing`. Decisions count by themselves.
+    pub fn record(&self, event: MiddlewareEvent<'_>) {
+        self.decisions.record(event);
+    }
+
     pub(crate) fn take(&self, key: Key, cost: u64) -> Take {
         Take::under(key, self.rule(), cost, self.keep)
     }
 
-    /// Under the limiter's own limit, or another one, which may cost something else.
-    #[cfg(feature = "_calling")]
-    pub(crate) fn take_under(&self, limit: crate::Limit, cost: u64, own: bool) -> Take {
-        let mut limit = if own { limit.keep(self.keep) } else { limit };
-        limit.follow(cost, self.keep);
-        Take { cost, keep: self.keep, own, ..Take::of(limit) }
+    /// Cancels, refunds or settles what was granted, by its receipts, and returns what became of each.
+    ///
+    /// The receipts may be of several requests, and of other processes.
+    ///
+    /// # Errors
+    ///
+    /// If there is no answer, or none by the [`deadline`](LimiterBuilder::deadline). The store is not asked again, and may have
+    /// made the changes.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the call goes on in a task, which [`close`](Self::close) waits for.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{Adjusted, Limiter, MemoryStore, Receipt};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tollgate::Error> {
+    /// let limiter = Limiter::new(MemoryStore::new(), "10/h")?;
+    /// let reservation = limiter.reserve_all(&limiter.request("user:42")?.cost(5).refundable()).await?;
+    /// let refunds = reservation.receipts().iter().cloned().map(|receipt| receipt.refund(2));
+    /// assert_eq!(limiter.adjust(refunds.collect()).await?, [Ok(Adjusted::Done(2))]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn adjust(&self, adjustments: Vec<Adjustment>) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        adjusting::adjust_each(&self.stack, adjustments).await
     }
 
-    /// Of what was asked by this limiter and its clones.
-    #[cfg(feature = "_calling")]
-    pub(crate) fn refusals(&self) -> &refusals::Refusals {
-        &self.lanes.refusals
-    }
-
-    /// Goes on by itself; [`close`](Self::close) waits for it.
-    #[cfg(feature = "_calling")]
-    pub(crate) fn spawn<T: Send + 'static>(
-        &self,
-        task: impl Future<Output = T> + Send + 'static,
-    ) -> tokio::task::JoinHandle<T> {
+    /// Spawns a task that [`close`](Self::close) waits for, such as one that gives tokens back.
+    ///
+    /// # Panics
+    ///
+    /// Panics if called outside of a Tokio runtime.
+    pub fn spawn<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
         self.stack.tasks.spawn(task)
-    }
-
-    /// Settles what was taken, and says what became of each.
-    #[cfg(feature = "_calling")]
-    pub(crate) async fn settle(
-        &self,
-        settled: Vec<crate::Adjustment>,
-    ) -> Result<Vec<Result<crate::Adjusted, crate::TakeError>>, Error> {
-        adjusting::adjust_each(&self.stack, settled).await
     }
 }
 

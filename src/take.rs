@@ -147,9 +147,26 @@ impl Take {
         self.id_of == IdOf::Crate
     }
 
-    /// Gives it an id that nobody knows, only so that it can be settled.
-    #[cfg_attr(not(feature = "_calling"), expect(dead_code, reason = "it is for estimates of calls"))]
-    pub(crate) fn with_fresh_id(self, hold: Duration) -> Self {
+    /// Gives the request a random [id](Self::id), so that it can be settled until `hold` has passed.
+    ///
+    /// For requests that nobody repeats: a repetition, also of a clone, takes nothing. A [`MemoryStore`](crate::MemoryStore)
+    /// forgets the id once it is settled, and a [local fallback](crate::Fallback::Local) does not remember it.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Limiter, MemoryStore};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tollgate::Error> {
+    /// let limiter = Limiter::new(MemoryStore::new(), "40000/min")?;
+    /// let estimate = limiter.request("account:tokens")?.cost(1200).fresh_id(Duration::from_secs(600));
+    /// let call = limiter.reserve_all(&estimate).await?;
+    /// call.settle(1087).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn fresh_id(self, hold: Duration) -> Self {
         Self { id: Some(random_id()), hold, id_of: IdOf::Crate, ..self }
     }
 
@@ -158,6 +175,15 @@ impl Take {
     #[must_use]
     pub fn refundable(self) -> Self {
         Self { refundable: true, ..self }
+    }
+
+    /// Marks the request as a trial, which the caller lets pass even if it is denied.
+    ///
+    /// The [`Decision`](crate::Decision) stays a denial. Metrics, traces and
+    /// [denial counts](crate::LimiterBuilder::count_denials) report it in mode [`Shadow`](crate::Mode::Shadow).
+    #[must_use]
+    pub fn shadow(self) -> Self {
+        Self { shadow: true, ..self }
     }
 
     /// If another transaction holds one of the buckets, it is not tried again: a call of which each request says so is

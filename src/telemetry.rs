@@ -23,6 +23,7 @@ mod code;
 mod decisions;
 mod emit;
 mod instruments;
+mod middleware;
 mod names;
 mod seldom;
 mod share;
@@ -34,6 +35,7 @@ pub(crate) use calls::swept;
 pub(crate) use calls::{Call, less_durable, migrated, newer, observed, retried};
 pub(crate) use decisions::Decisions;
 pub(crate) use instruments::Begun;
+pub use middleware::MiddlewareEvent;
 pub(crate) use names::{LEASED, QUEUE, WAITERS};
 pub(crate) use share::Share;
 

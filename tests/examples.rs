@@ -20,11 +20,13 @@ fn each_example_prints_what_the_documentation_shows() -> anyhow::Result<()> {
 #[test]
 fn each_example_is_in_the_documentation() -> anyhow::Result<()> {
     let text = std::fs::read_to_string(repository().join("docs/examples.md"))?;
-    for entry in std::fs::read_dir(repository().join("examples"))? {
-        let path = entry?.path();
-        let main = if path.is_dir() { path.join("main.rs") } else { path };
-        let link = format!("(../{})", main.strip_prefix(repository())?.display());
-        ensure!(!main.exists() || text.contains(&link), "docs/examples.md has no link {link}");
+    for directory in ["examples", "http/examples"] {
+        for entry in std::fs::read_dir(repository().join(directory))? {
+            let path = entry?.path();
+            let main = if path.is_dir() { path.join("main.rs") } else { path };
+            let link = format!("(../{})", main.strip_prefix(repository())?.display());
+            ensure!(!main.exists() || text.contains(&link), "docs/examples.md has no link {link}");
+        }
     }
     Ok(())
 }
@@ -86,8 +88,10 @@ const SMALL: [&str; 6] = ["three_verbs", "plans", "sliding_window", "many_limits
 
 /// The blocks that show the output of an example.
 fn blocks(text: &str) -> impl Iterator<Item = (&str, &str)> {
-    let begin = "```text\n$ cargo run --example ";
-    text.split(begin).skip(1).filter_map(|rest| rest.split_once("```")?.0.split_once('\n'))
+    text.split("```text\n$ cargo run ").skip(1).filter_map(|rest| {
+        let (command, output) = rest.split_once("```")?.0.split_once('\n')?;
+        Some((command.rsplit_once("--example ")?.1, output))
+    })
 }
 
 fn run(example: &str, argument: Option<&str>) -> anyhow::Result<String> {

@@ -220,7 +220,7 @@ async fn what_a_third_party_says_holds_in_this_process_while_the_store_does_not_
     let (tokens, hold) =
         (Key::try_from("tokens")?, HoldBack::retry_after(Duration::from_secs(60)).and(HoldBack::remaining(0)));
     let rule = Rule::try_from("40000/min")?;
-    assert!(limiter.hold_back_under(&tokens, &rule, hold).await.is_err());
+    assert!(limiter.hold_back_limit(&Limit::new(tokens.clone(), rule.clone()), hold).await.is_err());
     let denied = limiter.decide(&limiter.request("calls")?.and_limit(Limit::new(tokens, rule).cost(1200))).await?;
     assert!(!denied.is_granted(), "{denied:?}");
     let soon = Duration::from_secs(59)..Duration::from_secs(63);
@@ -231,7 +231,7 @@ async fn what_a_third_party_says_holds_in_this_process_while_the_store_does_not_
     let limit = Limit::new(bytes.clone(), rule.clone()).cost(1).locally(Quota::per_minute(60).build()?);
     let request = limiter.request("uploads")?.and_limit(limit);
     assert!(limiter.decide(&request).await?.is_granted());
-    assert!(limiter.hold_back_under(&bytes, &rule, hold).await.is_err());
+    assert!(limiter.hold_back_limit(&Limit::new(bytes.clone(), rule.clone()), hold).await.is_err());
     let denied = limiter.decide(&request).await?;
     assert!(!denied.is_granted() && soon.contains(&denied.retry_after()), "{denied:?}");
 

@@ -19,10 +19,10 @@ use http::request::Parts;
 use http::{Request, Response};
 use tokio::runtime::{Builder, Runtime};
 use tollgate::bucket::{self, Bucket, Terms};
-use tollgate::tower::RateLimitLayer;
 use tollgate::{
     Coalesce, Decision, DenyCache, Key, Lease, Limiter, ManualClock, MemoryStore, Quota, Rule, Source, Store, Take,
 };
+use tollgate_http::RateLimitLayer;
 use tower_layer::Layer;
 use tower_service::Service;
 

@@ -8,39 +8,36 @@ use super::stack::Stack;
 use crate::handover::Handover;
 use crate::{Adjusted, Adjustment, AdjustmentKind, Error, Store, TakeError};
 
-/// What became of all of it; of several, what is least. They are of one kind.
+/// What became of all of it; of several, what is least.
 pub(super) async fn adjust<S: Store>(store: &Arc<Stack<S>>, adjustments: Vec<Adjustment>) -> Result<Adjusted, Error> {
     Ok(least(adjust_each(store, adjustments).await?)?)
 }
 
-/// What became of each of them. They are of one kind.
+/// What became of each of them.
 pub(super) async fn adjust_each<S: Store>(
     store: &Arc<Stack<S>>,
     adjustments: Vec<Adjustment>,
 ) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
     // A store that does not answer need not be asked about nothing.
-    let Some(first) = adjustments.first() else {
+    if adjustments.is_empty() {
         return Ok(Vec::new());
-    };
-    let of_what_is_gone = match first.kind {
-        // It was full when it was swept: there is nothing to give back to.
-        AdjustmentKind::Refund(_) => Ok(Adjusted::Done(0)),
-        AdjustmentKind::Cancel | AdjustmentKind::Settle(_) => Err(()),
-    };
+    }
+    let kinds: Vec<AdjustmentKind> = adjustments.iter().map(Adjustment::kind).collect();
     // Whoever gives up waiting for it, at the deadline or before, does not keep the tokens.
     let asked = Arc::clone(store);
     let adjusted = async move { asked.adjust(&adjustments).await };
     let adjusted = Handover::tracked(adjusted, &store.tasks);
     let adjusted = by_deadline(store.deadline, pin!(adjusted)).await?;
-    let adjusted = adjusted.into_iter().map(|adjusted| match adjusted {
-        Err(gone @ TakeError::UnknownBucket(_)) => of_what_is_gone.map_err(|()| gone),
-        adjusted => adjusted,
+    let adjusted = adjusted.into_iter().zip(kinds).map(|(adjusted, kind)| match (adjusted, kind) {
+        // It was full when it was swept: there is nothing to give back to.
+        (Err(TakeError::UnknownBucket(_)), AdjustmentKind::Refund(_)) => Ok(Adjusted::Done(0)),
+        (adjusted, _) => adjusted,
     });
     Ok(adjusted.collect())
 }
 
 /// Of what became of several, what is least.
-pub(crate) fn least(adjusted: Vec<Result<Adjusted, TakeError>>) -> Result<Adjusted, TakeError> {
+fn least(adjusted: Vec<Result<Adjusted, TakeError>>) -> Result<Adjusted, TakeError> {
     let adjusted = adjusted.into_iter().collect::<Result<Vec<Adjusted>, TakeError>>()?;
     // Nothing was done to those of which it is said that it is late, or that it is done already: rather that than nothing
     // to be done.

@@ -9,7 +9,7 @@ use crate::{Error, HoldBack, HoldBackError, Key, Quota, Rule, Store};
 impl<S: Store> Limiter<S> {
     /// Holds a bucket back under a rule, or else the limiter's own; and while the store does not answer, under the quota that the
     /// limit has in this process, if that is said.
-    pub(crate) async fn hold_back_limit(
+    pub(super) async fn hold_back_under(
         &self,
         key: &Key,
         rule: Option<&Rule>,

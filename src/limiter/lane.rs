@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::reservation::{Abandoned, Turn};
+use super::reservation::Turn;
 use super::turns::Turns;
 use crate::{Capabilities, Error, Key, Store, Take, TakeError};
 
@@ -55,7 +55,6 @@ pub(super) type Answer<S> = Result<Result<Turn<S>, TakeError>, Error>;
 pub(super) struct Waiter<S: Store> {
     pub(super) take: Take,
     pub(super) until: Option<Instant>,
-    pub(super) abandoned: Abandoned,
     pub(super) answer: oneshot::Sender<Answer<S>>,
 }
 

@@ -1,11 +1,10 @@
 //! Requests of the caller's own making, which all verbs come to.
 
-use std::future::pending;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::reservation::{Abandoned, Turn};
+use super::reservation::Turn;
 use super::switched::Switched;
 use super::{Limiter, Reservation};
 use crate::telemetry::{Begun, Share, WAITERS};
@@ -34,8 +33,22 @@ impl<S: Store> Limiter<S> {
         }
     }
 
+    /// Decides a request without waiting, if this process knows the answer, or returns `None`.
+    ///
+    /// It does for a [`MemoryStore`](crate::MemoryStore), from a [lease](crate::Lease), for what was just
+    /// [denied](crate::DenyCache), and where a [mode](Self::set_mode) decides. After `None`, [`decide`](Self::decide) asks
+    /// the store. So does a request with a [longest wait](Take::max_wait).
+    ///
+    /// # Errors
+    ///
+    /// As for [`allow_n`](Self::allow_n).
+    #[inline]
+    pub fn try_decide(&self, take: &Take) -> Option<Result<Decision, Error>> {
+        if take.max_wait.is_zero() { self.decide_now(take, self.mode()) } else { None }
+    }
+
     /// What is not known at once.
-    pub(crate) async fn decide_in_time(&self, take: &Take, mode: Mode) -> Result<Decision, Error> {
+    async fn decide_in_time(&self, take: &Take, mode: Mode) -> Result<Decision, Error> {
         let begun = self.decisions.begin();
         let answer = match self.policy.bounded(take.key(), pin!(self.stack.take_one(take))).await {
             Ok(outcome) => outcome.map_err(Error::Take),
@@ -48,7 +61,7 @@ impl<S: Store> Limiter<S> {
 
     /// Without the futures of the layers and of the policy, which are large, and only to be moved about for such an answer.
     #[inline]
-    pub(crate) fn decide_now(&self, take: &Take, mode: Mode) -> Option<Result<Decision, Error>> {
+    fn decide_now(&self, take: &Take, mode: Mode) -> Option<Result<Decision, Error>> {
         let answer = match Switched::answer(mode) {
             Some(decision) => Ok(decision),
             None => match self.stack.take_now(take).or_else(|| known(take))? {
@@ -84,50 +97,33 @@ impl<S: Store> Limiter<S> {
     /// or asks again, goes on with it. Whoever knows that nobody will cancels it, by [`reserve_all`](Self::reserve_all) with that
     /// id and [`Reservation::cancel`].
     pub async fn wait_all(&self, take: &Take) -> Result<Reservation<S>, Error> {
-        self.wait_or(take, Abandoned::GivenBack).await
-    }
-
-    /// The same, with a say in what becomes of the turn if the future is dropped when the store has been asked.
-    pub(crate) async fn wait_or(&self, take: &Take, abandoned: Abandoned) -> Result<Reservation<S>, Error> {
-        Ok(self.wait_unless(take, abandoned, |_: &Turn<S>| pending()).await?.used())
-    }
-
-    /// The same, unless a turn is known to be worth nothing before it comes: then it leaves the line.
-    pub(crate) async fn wait_unless<V: Future<Output = ()>>(
-        &self,
-        take: &Take,
-        abandoned: Abandoned,
-        is_void: impl FnOnce(&Turn<S>) -> V,
-    ) -> Result<Turn<S>, Error> {
         let _waiting = Share::one(WAITERS);
-        let mut turn = match self.mode() {
+        let turn = match self.mode() {
             // Nobody waits then, but for the turn that the same request was given before.
-            Mode::Shadow => self.turn(take, self.decide(take).await?, abandoned),
-            mode => self.turn_under(mode, take, abandoned).await?,
+            Mode::Shadow => self.turn(take, self.decide(take).await?),
+            mode => self.turn_under(mode, take).await?,
         };
-        let is_void = is_void(&turn);
-        turn.come_unless(is_void).await;
-        Ok(turn)
+        Ok(turn.sleep_until_scheduled().await)
     }
 
     /// Its turn, or the answer that needs none.
-    async fn turn_under(&self, mode: Mode, take: &Take, abandoned: Abandoned) -> Result<Turn<S>, Error> {
+    async fn turn_under(&self, mode: Mode, take: &Take) -> Result<Turn<S>, Error> {
         let begun = self.decisions.begin();
         let turn = match Switched::answer(mode) {
-            Some(decision) => Ok(self.turn(take, decision, abandoned)),
+            Some(decision) => Ok(self.turn(take, decision)),
             None => match known(take) {
-                Some(outcome) => outcome.map(|decision| self.turn(take, decision, abandoned)).map_err(Error::Take),
-                None => self.stand_in_line(take, abandoned).await,
+                Some(outcome) => outcome.map(|decision| self.turn(take, decision)).map_err(Error::Take),
+                None => self.stand_in_line(take).await,
             },
         };
         self.end(begun, take, turn.as_ref().map(Turn::decision));
         turn
     }
 
-    async fn stand_in_line(&self, take: &Take, abandoned: Abandoned) -> Result<Turn<S>, Error> {
-        match self.policy.bounded(take.key(), pin!(self.lanes.reserve(take, abandoned))).await {
+    async fn stand_in_line(&self, take: &Take) -> Result<Turn<S>, Error> {
+        match self.policy.bounded(take.key(), pin!(self.lanes.reserve(take))).await {
             Ok(turn) => turn.map_err(Error::Take),
-            Err(failure) => self.policy.instead(take, failure).map(|decision| self.turn(take, decision, abandoned)),
+            Err(failure) => self.policy.instead(take, failure).map(|decision| self.turn(take, decision)),
         }
     }
 
@@ -159,8 +155,8 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    fn turn(&self, take: &Take, decision: Decision, abandoned: Abandoned) -> Turn<S> {
-        Turn::new(Reservation::new(Arc::clone(&self.stack), take, decision), abandoned)
+    fn turn(&self, take: &Take, decision: Decision) -> Turn<S> {
+        Turn::new(Reservation::new(Arc::clone(&self.stack), take, decision))
     }
 }
 

@@ -3,13 +3,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep_until};
 
 use super::adjusting::{self, adjust_each};
 use super::stack::Stack;
 use super::turns::{Place, Turns};
 use crate::receipt::receipt_id;
 use crate::take::IdOf;
+use crate::telemetry::{Share, WAITERS};
 use crate::{Adjusted, Adjustment, AnyStore, Decision, Error, Mode, Receipt, Store, Take, TakeError};
 
 /// Tokens that were taken for now or for later, or the answer that they were not.
@@ -60,6 +61,37 @@ impl<S: Store> Reservation<S> {
     #[must_use]
     pub fn delay(&self) -> Duration {
         if self.is_granted() { self.decision.wait().saturating_sub(self.since.elapsed()) } else { Duration::MAX }
+    }
+
+    /// Sleeps until the tokens may be used, or returns at once if they were not taken.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the tokens stay taken: [`cancel`](Self::cancel) gives them back.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Limiter, MemoryStore};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tollgate::Error> {
+    /// let limiter = Limiter::new(MemoryStore::new(), "100/s burst 1")?;
+    /// let request = limiter.request("user:42")?.max_wait(Duration::from_secs(1));
+    /// let reservation = limiter.reserve_all(&request).await?;
+    /// reservation.wait().await;
+    /// if reservation.is_granted() {
+    ///     // serve the request
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn wait(&self) {
+        if let Some(turn) = self.turn().filter(|_| self.is_granted()) {
+            let _waiting = Share::one(WAITERS);
+            sleep_until(turn).await;
+        }
     }
 
     /// The whole answer.
@@ -118,12 +150,7 @@ impl<S: Store> Reservation<S> {
     ///
     /// As there.
     pub async fn refund_each(self, unused: impl Fn(&Receipt) -> u64) -> Result<u64, Error> {
-        let unused = self.receipts.iter().map(unused).collect();
-        self.refund_in_turn(unused).await
-    }
-
-    /// The same in the order of the receipts.
-    pub(crate) async fn refund_in_turn(self, unused: Vec<u64>) -> Result<u64, Error> {
+        let unused: Vec<u64> = self.receipts.iter().map(unused).collect();
         let unused = unused.into_iter().map(|unused| Some(unused).filter(|unused| *unused > 0));
         Ok(given_back(self.adjust(Receipt::refund, unused).await?))
     }
@@ -207,35 +234,21 @@ fn given_back(adjusted: Adjusted) -> u64 {
     }
 }
 
-/// What becomes of a turn that nobody waits for any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Abandoned {
-    /// Its tokens are given back, unless it has an id: somebody else may go on with it, who asked with it as well or asks again.
-    GivenBack,
-    /// They are given back also if it has one, as nobody else knows it.
-    #[cfg_attr(not(feature = "_calling"), expect(dead_code, reason = "it is for ids that the crate makes"))]
-    GivenBackWithId,
-    /// They are used, or whoever comes and goes could ask for ever more.
-    #[cfg_attr(not(feature = "tower"), expect(dead_code, reason = "it is for those whom a service does not know"))]
-    Used,
-}
-
 /// A reservation for somebody who waits, and may leave before its turn.
 #[derive(Debug)]
-pub(crate) struct Turn<S: Store> {
+pub(super) struct Turn<S: Store> {
     reservation: Option<Reservation<S>>,
     until: Option<Instant>,
     /// Keeps those who come later from going on before.
     place: Option<Place>,
     /// No longer than until then.
     longest: Option<Instant>,
-    abandoned: Abandoned,
 }
 
 impl<S: Store> Turn<S> {
-    pub(crate) fn new(reservation: Reservation<S>, abandoned: Abandoned) -> Self {
+    pub(super) fn new(reservation: Reservation<S>) -> Self {
         let until = reservation.turn();
-        Self { reservation: Some(reservation), until, place: None, longest: None, abandoned }
+        Self { reservation: Some(reservation), until, place: None, longest: None }
     }
 
     /// As it was decided then, not when the answer came.
@@ -247,18 +260,8 @@ impl<S: Store> Turn<S> {
         self
     }
 
-    pub(crate) fn decision(&self) -> &Decision {
-        &self.reservation().decision
-    }
-
-    /// When it goes on, or might have at once.
-    #[cfg(feature = "_calling")]
-    pub(crate) fn comes_at(&self) -> Instant {
-        self.until.unwrap_or_else(|| self.reservation().since)
-    }
-
-    pub(crate) fn reservation(&self) -> &Reservation<S> {
-        self.reservation.as_ref().expect("it is taken when the turn has come")
+    pub(super) fn decision(&self) -> &Decision {
+        &self.reservation.as_ref().expect("it is taken when the turn has come").decision
     }
 
     /// No earlier than those who came before and still wait, whose answers may have been longer on their way, unless that is
@@ -281,29 +284,16 @@ impl<S: Store> Turn<S> {
         self
     }
 
-    /// Sleeps until the tokens may be used, and those ahead have gone on, unless they are known before to be worth nothing.
-    pub(super) async fn come_unless(&mut self, is_void: impl Future<Output = ()>) {
-        let is_void = match self.until {
-            Some(until) => timeout_at(until, is_void).await.is_ok(),
-            None => false,
-        };
-        if let Some(place) = self.place.as_mut().filter(|_| !is_void) {
+    /// Sleeps until the tokens may be used, and those ahead have gone on.
+    pub(super) async fn sleep_until_scheduled(mut self) -> Reservation<S> {
+        if let Some(until) = self.until {
+            sleep_until(until).await;
+        }
+        if let Some(place) = &mut self.place {
             place.is_first(self.longest).await;
         }
         self.place = None;
-    }
-
-    /// Its turn has come.
-    pub(crate) fn used(mut self) -> Reservation<S> {
         self.reservation.take().expect("it is there until its turn has come")
-    }
-
-    /// The tokens of these buckets stay taken, whatever becomes of it.
-    #[cfg(feature = "_calling")]
-    pub(crate) fn leave(&mut self, keys: &[&crate::Key]) {
-        if let Some(reservation) = &mut self.reservation {
-            reservation.receipts.retain(|receipt| !keys.contains(&receipt.key()));
-        }
     }
 
     /// Gives the tokens of all of them back now, in this order, as far as they are given back at all.
@@ -318,17 +308,12 @@ impl<S: Store> Turn<S> {
         drop(adjust_each(store, cancels).await);
     }
 
-    /// What has to be given back: of tokens that were there at once nothing can be cancelled.
+    /// What has to be given back: of tokens that were there at once nothing can be cancelled, and with the id of a request
+    /// somebody else may go on, who asked with it as well or asks again.
     fn left(&mut self) -> Option<Reservation<S>> {
-        let gives_back = |reservation: &Reservation<S>| {
-            let of_abandoned = match self.abandoned {
-                Abandoned::GivenBack => !reservation.is_remembered,
-                Abandoned::GivenBackWithId => true,
-                Abandoned::Used => false,
-            };
-            of_abandoned && !reservation.receipts.is_empty() && !reservation.decision.wait().is_zero()
-        };
-        self.reservation.take().filter(gives_back)
+        self.reservation.take().filter(|reservation| {
+            !reservation.is_remembered && !reservation.receipts.is_empty() && !reservation.decision.wait().is_zero()
+        })
     }
 }
 

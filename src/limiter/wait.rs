@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::lane::{Answer, Kind, Waiter, Waiting, tell, tell_unasked};
-use super::reservation::{Abandoned, Reservation, Turn};
+use super::reservation::{Reservation, Turn};
 use super::stack::Stack;
 use super::store_clock::StoreClock;
 use super::turns::Turns;
@@ -20,32 +20,24 @@ pub(super) struct Lanes<S: Store> {
     store: Arc<Stack<S>>,
     waiting: Mutex<Waiting<S>>,
     clock: Mutex<StoreClock>,
-    #[cfg(feature = "_calling")]
-    pub(super) refusals: super::refusals::Refusals,
 }
 
 impl<S: Store> Lanes<S> {
     pub(super) fn new(store: Arc<Stack<S>>) -> Self {
         let waiting = Mutex::new(Waiting::new(store.capabilities()));
-        Self {
-            store,
-            waiting,
-            clock: Mutex::default(),
-            #[cfg(feature = "_calling")]
-            refusals: super::refusals::Refusals::default(),
-        }
+        Self { store, waiting, clock: Mutex::default() }
     }
 
     /// Stands in line, and reserves. Who leaves before being asked for takes nothing.
-    pub(super) async fn reserve(self: &Arc<Self>, take: &Take, abandoned: Abandoned) -> Answer<S> {
+    pub(super) async fn reserve(self: &Arc<Self>, take: &Take) -> Answer<S> {
         if self.store.capabilities().in_process {
             // There are no calls to share, and nobody is overtaken on the way.
-            return Ok(self.store.take_one(take).await?.map(|decision| self.turn(take, decision, abandoned)));
+            return Ok(self.store.take_one(take).await?.map(|decision| self.turn(take, decision)));
         }
         let (answer, answered) = oneshot::channel();
         let key = take.key().clone();
         let until = Instant::now().checked_add(take.max_wait);
-        let unserved = self.lock().push(Waiter { take: take.clone(), until, abandoned, answer })?;
+        let unserved = self.lock().push(Waiter { take: take.clone(), until, answer })?;
         if unserved {
             // A task of the limiter's own: a caller who gives up does not stop those behind it.
             let serving = Serving { lanes: Arc::clone(self), key, done: false };
@@ -111,7 +103,7 @@ impl<S: Store> Lanes<S> {
             if outcome.as_ref().is_ok_and(|decision| !decision.is_granted()) {
                 waiting.push(waiter);
             } else {
-                let turn = outcome.map(|decision| self.turn(take, decision, waiter.abandoned));
+                let turn = outcome.map(|decision| self.turn(take, decision));
                 // Of tokens that were there at once nothing is given back.
                 drop(waiter.answer.send(Ok(turn)));
             }
@@ -146,7 +138,7 @@ impl<S: Store> Lanes<S> {
         for ((waiter, take), outcome) in waiters.into_iter().zip(&takes).zip(outcomes) {
             let reserved = |decision: Decision| {
                 let decision = decision.waiting_from(decided.unwrap_or(0));
-                let turn = self.turn(take, decision, waiter.abandoned).since(since);
+                let turn = self.turn(take, decision).since(since);
                 // Of several limits another one may be what somebody ahead waits for.
                 if take.limits.len() == 1 { turn.behind(turns, waiter.until) } else { turn }
             };
@@ -162,8 +154,8 @@ impl<S: Store> Lanes<S> {
         Ok(())
     }
 
-    fn turn(&self, take: &Take, decision: Decision, abandoned: Abandoned) -> Turn<S> {
-        Turn::new(Reservation::new(Arc::clone(&self.store), take, decision), abandoned)
+    fn turn(&self, take: &Take, decision: Decision) -> Turn<S> {
+        Turn::new(Reservation::new(Arc::clone(&self.store), take, decision))
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting<S>> {

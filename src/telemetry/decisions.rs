@@ -3,6 +3,7 @@ use smol_str::SmolStr;
 use super::code::code;
 use super::emit::{count, event};
 use super::instruments::{Begun, Instruments};
+use super::middleware::MiddlewareEvent;
 use super::names;
 use super::seldom::Seldom;
 use crate::{Decision, Error, HoldBack, Key, Mode, Source, Take, TakeError};
@@ -18,11 +19,8 @@ pub(crate) struct Decisions {
     /// Of a store that does not answer while nobody answers instead.
     failures: Seldom,
     /// Of requests that the service cannot tell whose they are, and of those that it has no terms for.
-    #[cfg(feature = "tower")]
-    nobodys: Seldom,
-    #[cfg(feature = "tower")]
-    without_terms: Seldom,
-    #[cfg(feature = "tower")]
+    refusals: Seldom,
+    rules: Seldom,
     refunds: Seldom,
 }
 
@@ -36,11 +34,8 @@ impl Decisions {
             store,
             traces_keys,
             failures: Seldom::default(),
-            #[cfg(feature = "tower")]
-            nobodys: Seldom::default(),
-            #[cfg(feature = "tower")]
-            without_terms: Seldom::default(),
-            #[cfg(feature = "tower")]
+            refusals: Seldom::default(),
+            rules: Seldom::default(),
             refunds: Seldom::default(),
         }
     }
@@ -127,13 +122,22 @@ impl Decisions {
         event!(WARN, limiter = self.limiter.as_str(), mode = mode.as_str(), "switched by TOLLGATE_MODE");
     }
 
+    /// What a middleware did without a decision.
+    pub(crate) fn record(&self, event: MiddlewareEvent<'_>) {
+        match event {
+            MiddlewareEvent::RefusedWithoutKey { status, reason } => self.refused_without_key(status, reason),
+            MiddlewareEvent::AdmittedWithoutKey => self.admitted_without_key(),
+            MiddlewareEvent::RuleFailed(error) => self.rule_failed(error),
+            MiddlewareEvent::RefundFailed(error) => self.refund_failed(error),
+        }
+    }
+
     /// A request did not say whose it is, and was refused: in words if that is the service's fault, which is true of many then.
-    #[cfg(feature = "tower")]
-    pub(crate) fn nobodys(&self, status: u16, reason: Option<&str>) {
+    fn refused_without_key(&self, status: u16, reason: Option<&str>) {
         // Clients can leave out what they like: that is no fault of the service.
         self.undecided(Source::Limiter.as_str(), if reason.is_some() { "not_set_up" } else { "no_key" });
         let limiter = self.limiter.as_str();
-        if reason.is_some() && self.nobodys.is_due() {
+        if reason.is_some() && self.refusals.is_due() {
             event!(WARN, limiter = limiter, status = status, reason = reason, "nobody's request");
         } else {
             event!(DEBUG, limiter = limiter, status = status, reason = reason, "nobody's request");
@@ -141,8 +145,7 @@ impl Decisions {
     }
 
     /// A request did not say whose it is, and passes without a token, as the layer was told to let such requests.
-    #[cfg(feature = "tower")]
-    pub(crate) fn passed(&self) {
+    fn admitted_without_key(&self) {
         let (source, mode) = (Source::Limiter.as_str(), Mode::Enforce.as_str());
         count!(
             names::DECISIONS, 1,
@@ -152,13 +155,12 @@ impl Decisions {
     }
 
     /// The service had no terms for a request, which was refused, or let pass as it is only for show.
-    #[cfg(feature = "tower")]
-    pub(crate) fn without_terms(&self, error: &Error) {
+    fn rule_failed(&self, error: &Error) {
         // Whatever is wrong with them, they are the service's own.
         let kind = "not_set_up";
         self.undecided(Source::Limiter.as_str(), kind);
         let (limiter, error, cause) = (self.limiter.as_str(), kind, self.cause(error));
-        if self.without_terms.is_due() {
+        if self.rules.is_due() {
             event!(WARN, limiter = limiter, error = error, cause = cause, "no terms for a request");
         } else {
             event!(DEBUG, limiter = limiter, error = error, cause = cause, "no terms for a request");
@@ -166,8 +168,7 @@ impl Decisions {
     }
 
     /// What a request did not use was not given back, or nobody knows whether it was: its client pays for it.
-    #[cfg(feature = "tower")]
-    pub(crate) fn not_refunded(&self, error: &Error) {
+    fn refund_failed(&self, error: &Error) {
         let (limiter, kind, code) = (self.limiter.as_str(), kind(error), code(error));
         let (code, cause) = (code.as_deref(), self.cause(error));
         count!(names::REFUND_ERRORS, 1, "limiter" => self.limiter.to_string(), "error" => kind);

@@ -3,7 +3,6 @@ pub(super) const DECISION_SECONDS: &str = "tollgate_decision_duration_seconds";
 pub(super) const ERRORS: &str = "tollgate_errors_total";
 pub(super) const FALLBACKS: &str = "tollgate_fallbacks_total";
 pub(super) const HOLDS: &str = "tollgate_holds_total";
-#[cfg(feature = "tower")]
 pub(super) const REFUND_ERRORS: &str = "tollgate_refund_errors_total";
 #[cfg(feature = "_sql")]
 pub(super) const CALL_SECONDS: &str = "tollgate_store_call_duration_seconds";
@@ -27,7 +26,6 @@ pub(super) fn describe() {
     describe_counter!(ERRORS, "Requests without a decision of the store, by what was wrong");
     describe_counter!(FALLBACKS, "Decisions that the fallback made instead of the store, by what was wrong");
     describe_counter!(HOLDS, "What third parties said of their limits, by whether it lowered a bucket");
-    #[cfg(feature = "tower")]
     describe_counter!(REFUND_ERRORS, "Refunds of layers that failed, by what was wrong");
     describe_counter!(SWEEPS, "Steps of clearing away, by outcome");
     describe_counter!(SWEPT, "Rows that were cleared away");

@@ -7,7 +7,7 @@
 //! | minting by arguments | `minting.rs`; one argument at a time: `routines/extremes.rs`, `routines/refusals.rs` |
 //! | forged receipts | `receipts.rs`; how long they are kept: `sweeping.rs` |
 //! | tricks across transactions | `transactions.rs`; an honest host's: `host/` |
-//! | hostile upstreams | `tests/calling/hostile.rs` |
+//! | hostile upstreams | `http/tests/client/hostile.rs` |
 //! | floods, held locks | `attack.rs`, `faults/changes.rs`, `sweeping.rs` |
 
 use crate::matrix::Case;

@@ -1,0 +1,76 @@
+//! A crawler of many replicas that is polite to each host: one limit a host, shared by all of them.
+//!
+//! Each replica is a process, and knows nothing of the others but the database. The hosts are little servers that the
+//! example starts, and count what comes too soon. One of them answers 429 in between, and is left alone by every replica until
+//! its time is over.
+//!
+//! ```text
+//! cargo run -p tollgate-http --example crawler                             # on a SQLite database that is removed afterwards
+//! cargo run -p tollgate-http --example crawler -- postgres://localhost/app # or on a database of yours; also mysql:// and sqlite://
+//! ```
+
+use anyhow::ensure;
+use tokio::process::Command;
+use uuid::Uuid;
+
+use crate::host::Host;
+use crate::processes::Processes;
+use crate::replica::Orders;
+
+#[path = "../../../examples/common/mod.rs"]
+mod common;
+mod host;
+#[path = "../../../examples/common/processes.rs"]
+mod processes;
+mod replica;
+
+const REPLICAS: usize = 4;
+const PAGES: usize = 32;
+/// Of each host, for all replicas together.
+const POLITE: &str = "20/s burst 1";
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    match std::env::args().nth(1).as_deref() {
+        Some(REPLICA) => replica::crawl().await,
+        Some(url) => run(url).await,
+        None => {
+            let directory = std::env::temp_dir().join(format!("tollgate-{}", Uuid::new_v4()));
+            std::fs::create_dir(&directory)?;
+            let crawled = run(&format!("sqlite://{}?mode=rwc", directory.join("app.db").display())).await;
+            std::fs::remove_dir_all(&directory)?;
+            crawled
+        }
+    }
+}
+
+async fn run(url: &str) -> anyhow::Result<()> {
+    ensure!(
+        !url.contains(":memory:"),
+        "processes cannot share a database in memory: give the URL of a file or a server"
+    );
+    common::open_at(url).await?; // and migrate it
+    let hosts = [Host::start(None).await?, Host::start(Some(10)).await?];
+    let (addresses, crawl) = (hosts.iter().map(Host::address), Uuid::new_v4().to_string());
+    let orders = Orders { url: url.to_owned(), crawl, hosts: addresses.collect(), first: 0 };
+    let orders: Vec<_> = (0..REPLICAS).map(|first| Orders { first, ..orders.clone() }).collect();
+    let program = std::env::current_exe()?;
+    let replicas = Processes::start(&orders, || {
+        let mut command = Command::new(&program);
+        command.arg(REPLICA);
+        command
+    });
+    let replicas = replicas.await?;
+    println!("{REPLICAS} processes crawl {} hosts, 20 pages a second of each", hosts.len());
+    let fetched: Vec<usize> = replicas.go(&()).await?;
+    ensure!(fetched.iter().sum::<usize>() == hosts.len() * PAGES, "{fetched:?} pages");
+
+    for (host, name) in hosts.iter().zip(["one", "the other"]) {
+        println!("{name}: {}", host.seen());
+    }
+    println!("violations: {}", hosts.iter().map(Host::violations).sum::<usize>());
+    Ok(())
+}
+
+/// What the program starts itself as.
+const REPLICA: &str = "replica";

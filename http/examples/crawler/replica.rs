@@ -1,0 +1,48 @@
+//! A replica of the crawler, in a process of its own.
+
+use std::net::SocketAddr;
+
+use reqwest_middleware::{ClientBuilder, ClientWithMiddleware};
+use serde::{Deserialize, Serialize};
+use tokio::task::JoinSet;
+use tollgate::{Key, Limiter};
+use tollgate_http::ClientLimit;
+
+use crate::{PAGES, POLITE, REPLICAS, common, processes};
+
+#[derive(Clone, Deserialize, Serialize)]
+pub(crate) struct Orders {
+    pub(crate) url: String,
+    /// Before the keys, so that the crawl can be repeated on a database.
+    pub(crate) crawl: String,
+    pub(crate) hosts: Vec<SocketAddr>,
+    /// The first page; each replica has every fourth.
+    pub(crate) first: usize,
+}
+
+/// Does what it is told to.
+pub(crate) async fn crawl() -> anyhow::Result<()> {
+    let Orders { url, crawl, hosts, first } = processes::told()?;
+    let limiter = Limiter::new(common::open_at(&url).await?.store(), POLITE)?;
+    let limit =
+        ClientLimit::new(limiter).keyed_by(move |page| Key::try_from(format!("{crawl} {}", page.host_key()?)).ok());
+    let client = ClientBuilder::new(reqwest::Client::new()).with(limit.middleware().retries(3)).build();
+    let () = processes::ready()?;
+
+    let mut crawling: JoinSet<_> = hosts.into_iter().map(|host| fetch(client.clone(), host, first)).collect();
+    let mut fetched = 0;
+    while let Some(pages) = crawling.join_next().await {
+        fetched += pages??;
+    }
+    processes::report(&fetched)
+}
+
+/// Fetches the pages of a host, one after the other.
+async fn fetch(client: ClientWithMiddleware, host: SocketAddr, first: usize) -> anyhow::Result<usize> {
+    let mut fetched = 0;
+    for page in (first..PAGES).step_by(REPLICAS) {
+        client.get(format!("http://{host}/{page}")).send().await?.error_for_status()?;
+        fetched += 1;
+    }
+    Ok(fetched)
+}

@@ -1,0 +1,26 @@
+//! About 100 requests a minute for each path of a URL, counted in steps of 5 s: at most 100 in one process. Processes on one
+//! database count together, from what each has seen; a denial costs no call.
+//!
+//! ```text
+//! cargo run -p tollgate-http --example http_path_window                             # on SQLite, in memory
+//! cargo run -p tollgate-http --example http_path_window -- postgres://localhost/app # or on a database of yours; also mysql:// and sqlite://
+//! ```
+
+use std::time::Duration;
+
+use axum::Router;
+use tollgate::{Limiter, Window};
+use tollgate_http::{RateLimitHeaders, RateLimitLayer, UrlPath};
+
+#[path = "../../examples/common/mod.rs"]
+mod common;
+#[path = "common/http.rs"]
+mod http;
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let window = Window::new(100, Duration::from_secs(60), Duration::from_secs(5))?;
+    let limiter = Limiter::new(common::open().await?.local_reads(), window)?;
+    let limit = RateLimitLayer::new(limiter).name("path").key(UrlPath).headers(RateLimitHeaders::Always);
+    http::serve(Router::new().fallback(|| async { "hello\n" }).layer(limit), 2).await
+}

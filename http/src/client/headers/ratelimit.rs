@@ -1,0 +1,57 @@
+//! The `RateLimit` field, a structured one.
+
+use std::time::Duration;
+
+use http::HeaderMap;
+use sfv::{BareItem, Dictionary, List, ListEntry, Parameters, Parser};
+
+use super::{LONGEST, left};
+use tollgate::HoldBack;
+
+/// What it says, the strictest of its policies.
+pub(super) fn read(headers: &HeaderMap) -> Option<HoldBack> {
+    let field = field(headers)?;
+    policies(&field, |_| true).or_else(|| {
+        let dictionary = Parser::new(&field).parse::<Dictionary>().ok()?;
+        let figure = |name| match dictionary.get(name)? {
+            ListEntry::Item(item) => figure(&item.bare_item),
+            ListEntry::InnerList(_) => None,
+        };
+        Some(left(figure("remaining")?, || figure("reset").map(Duration::from_secs)))
+    })
+}
+
+/// What it says of one policy, for whoever that counts.
+pub(super) fn read_policy(headers: &HeaderMap, name: &str) -> Option<HoldBack> {
+    let is_named = |item: &BareItem| match item {
+        BareItem::String(text) => text.as_str() == name,
+        BareItem::Token(text) => text.as_str() == name,
+        _ => false,
+    };
+    policies(&field(headers)?, is_named)
+}
+
+fn field(headers: &HeaderMap) -> Option<Vec<u8>> {
+    let lines: Vec<&[u8]> = headers.get_all("ratelimit").iter().map(http::HeaderValue::as_bytes).collect();
+    (lines.iter().map(|line| line.len()).sum::<usize>() <= LONGEST).then(|| lines.join(&b", "[..]))
+}
+
+fn policies(field: &[u8], is_read: impl Fn(&BareItem) -> bool) -> Option<HoldBack> {
+    let list = Parser::new(field).parse::<List>().ok()?;
+    list.iter().filter_map(|entry| policy(entry, &is_read)).reduce(HoldBack::and)
+}
+
+/// `"name";r=50;t=30`
+fn policy(entry: &ListEntry, is_read: impl Fn(&BareItem) -> bool) -> Option<HoldBack> {
+    let ListEntry::Item(item) = entry else { return None };
+    if !is_read(&item.bare_item) {
+        return None;
+    }
+    let parameter = |parameters: &Parameters, name| figure(parameters.get(name)?);
+    let remaining = parameter(&item.params, "r")?;
+    Some(left(remaining, || parameter(&item.params, "t").map(Duration::from_secs)))
+}
+
+fn figure(item: &BareItem) -> Option<u64> {
+    u64::try_from(i64::from(item.as_integer()?)).ok()
+}

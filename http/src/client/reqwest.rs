@@ -1,0 +1,112 @@
+use async_trait::async_trait;
+use http::Extensions;
+use reqwest::{Request, Response};
+use reqwest_middleware::{Error, Middleware, Next, Result};
+
+use super::answer::is_overload;
+use super::{Answer, ClientLimit, ClientLimitError, Outgoing};
+use tollgate::{AnyStore, Store};
+
+impl<S: Store> ClientLimit<S> {
+    /// As a middleware of a [`reqwest_middleware::ClientWithMiddleware`]. Requests whose turn does not come in time fail with
+    /// a [`ClientLimitError`](crate::ClientLimitError) in an [`Error::Middleware`].
+    ///
+    /// ```
+    /// use tollgate::{Limiter, MemoryStore, Quota};
+    /// use tollgate_http::ClientLimit;
+    ///
+    /// # fn main() -> Result<(), tollgate::Error> {
+    /// // PgStore, MySqlStore or SqliteStore, where processes share the limit.
+    /// let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(2))?;
+    /// let client = reqwest_middleware::ClientBuilder::new(reqwest::Client::new())
+    ///     .with(ClientLimit::new(limiter).middleware().retries(2))
+    ///     .build();
+    /// # let _ = client;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn middleware(self) -> LimitMiddleware<S> {
+        LimitMiddleware { limit: self, retries: 0 }
+    }
+}
+
+/// A [`ClientLimit`] for `reqwest`.
+#[derive(Debug)]
+pub struct LimitMiddleware<S: Store = AnyStore> {
+    limit: ClientLimit<S>,
+    retries: u32,
+}
+
+impl<S: Store> LimitMiddleware<S> {
+    /// How often a request that is refused (429, or 503 or 529 with `Retry-After`) is sent again, each time after it has waited
+    /// for its turn; not at all if not said. After an overload, 503 or 529, only an idempotent one is, as the other side may have
+    /// begun with it.
+    ///
+    /// If its turn does not come in time, if its body is a stream, or if the limit could not be held back (see
+    /// [`missed`](ClientLimit::missed)) or is not in force, the refusal is the answer.
+    #[must_use]
+    pub fn retries(self, retries: u32) -> Self {
+        Self { retries, ..self }
+    }
+
+    /// Waits for the turn of a request, sends it, and passes on what the answer says; says whether it was refused, and a
+    /// retry would wait.
+    async fn send(&self, request: Request, extensions: &mut Extensions, next: Next<'_>) -> Result<(Response, bool)> {
+        let Some(priced) = self.limit.price(&outgoing(&request, extensions)).map_err(Error::middleware)? else {
+            return Ok((next.run(request, extensions).await?, false));
+        };
+        let ticket = self.limit.admit(priced).await.map_err(Error::middleware)?;
+        let mut response = next.run(request, extensions).await?;
+        let (status, headers, extensions) = (response.status(), response.headers(), response.extensions());
+        let (refused, estimate) = self.limit.answered(ticket, &Answer { status, headers, extensions }).await;
+        if let Some(estimate) = estimate {
+            response.extensions_mut().insert(estimate);
+        }
+        Ok((response, refused))
+    }
+}
+
+impl<S: Store> Clone for LimitMiddleware<S> {
+    fn clone(&self) -> Self {
+        Self { limit: self.limit.clone(), ..*self }
+    }
+}
+
+#[async_trait]
+impl<S: Store> Middleware for LimitMiddleware<S> {
+    async fn handle(&self, request: Request, extensions: &mut Extensions, next: Next<'_>) -> Result<Response> {
+        let mut again = if self.retries > 0 { request.try_clone() } else { None };
+        let (mut response, mut refused) = self.send(request, extensions, next.clone()).await?;
+        for _ in 0..self.retries {
+            let Some(request) = again.take().filter(|request| refused && is_repeatable(request, &response)) else {
+                break;
+            };
+            again = request.try_clone();
+            match self.send(request, extensions, next.clone()).await {
+                Ok(answer) => (response, refused) = answer,
+                // It was not sent again.
+                Err(Error::Middleware(error)) if error.is::<ClientLimitError>() => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(response)
+    }
+}
+
+/// Somebody who is overloaded may have begun with a request; who limits it has not.
+fn is_repeatable(request: &Request, answer: &Response) -> bool {
+    !is_overload(answer.status()) || request.method().is_idempotent()
+}
+
+fn outgoing<'a>(request: &'a Request, extensions: &'a Extensions) -> Outgoing<'a> {
+    let url = request.url();
+    Outgoing {
+        method: request.method(),
+        host: url.host_str(),
+        port: url.port(),
+        path: url.path(),
+        headers: request.headers(),
+        extensions,
+    }
+}

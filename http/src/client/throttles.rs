@@ -1,0 +1,248 @@
+//! Until when upstreams throttle: a request whose scheduled time is earlier reserves again.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::mem::replace;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tollgate::Key;
+
+/// Until when upstreams throttle, for the buckets that requests of a client limit and its clones wait for.
+#[derive(Debug, Default)]
+pub(super) struct Throttles(Mutex<HashMap<Key, Throttled>>);
+
+#[derive(Debug, Default)]
+struct Throttled {
+    waiters: usize,
+    /// How many times it was throttled.
+    count: u64,
+    /// When all of these end.
+    announced: Ends,
+    /// When those end that the store knows. Reservations made afterwards are scheduled behind them.
+    stored: Ends,
+    /// Waiters to wake, by scheduled time. Several may have the same one.
+    asleep: BTreeMap<(Instant, usize), Arc<Notify>>,
+}
+
+impl Throttles {
+    /// Records throttles of these keys until the watch is dropped.
+    pub(super) fn watch<'a>(&'a self, keys: &'a [Key]) -> Watch<'a> {
+        let mut throttled = self.0.lock();
+        for key in keys {
+            throttled.entry(key.clone()).or_default().waiters += 1;
+        }
+        let seen = keys.iter().map(|key| throttled[key].count).collect();
+        Watch { throttles: self, keys, seen, wakes: Arc::default() }
+    }
+
+    /// Revokes reservations scheduled before `until`. Wakes nobody: until the store knows, it would schedule them as before.
+    pub(super) fn announce(&self, key: &Key, until: Instant) {
+        if let Some(throttled) = self.0.lock().get_mut(key) {
+            throttled.announce(until);
+        }
+    }
+
+    /// Takes back an announcement that the store cannot carry out.
+    pub(super) fn withdraw(&self, key: &Key, until: Instant) {
+        if let Some(throttled) = self.0.lock().get_mut(key) {
+            throttled.announced.0.retain(|(_, end)| *end != until);
+        }
+    }
+
+    /// Wakes the waiters scheduled before `until`: the store knows now. Also revokes what it scheduled in the meantime.
+    pub(super) fn stored(&self, key: &Key, until: Instant) {
+        if let Some(throttled) = self.0.lock().get_mut(key) {
+            throttled.announce(until);
+            throttled.stored.push(throttled.count, until);
+            throttled.asleep.range(..(until, 0)).for_each(|(_, wakes)| wakes.notify_one());
+        }
+    }
+}
+
+impl Throttled {
+    fn announce(&mut self, until: Instant) {
+        self.count += 1;
+        self.announced.push(self.count, until);
+    }
+}
+
+/// When throttles end, by number. Holds only those that outlast all later ones.
+#[derive(Debug, Default)]
+struct Ends(VecDeque<(u64, Instant)>);
+
+impl Ends {
+    fn push(&mut self, number: u64, until: Instant) {
+        let now = Instant::now();
+        while self.0.pop_back_if(|(_, end)| *end <= until.max(now)).is_some() {}
+        self.0.push_back((number, until));
+    }
+
+    /// Returns the latest end of those that came after this many.
+    fn latest_after(&self, seen: u64) -> Option<Instant> {
+        let after = self.0.partition_point(|(number, _)| *number <= seen);
+        self.0.get(after).map(|(_, end)| *end)
+    }
+}
+
+/// Sees throttles for a request that waits.
+#[derive(Debug)]
+pub(super) struct Watch<'a> {
+    throttles: &'a Throttles,
+    keys: &'a [Key],
+    /// How often each key had been throttled at the last look.
+    seen: Vec<u64>,
+    wakes: Arc<Notify>,
+}
+
+impl<'a> Watch<'a> {
+    /// Returns the keys throttled since the last call until after a scheduled time.
+    pub(super) fn revoked(&mut self, scheduled: Instant) -> Vec<&'a Key> {
+        let throttled = self.throttles.0.lock();
+        let news = self.keys.iter().zip(&mut self.seen).filter_map(|(key, seen)| {
+            let Throttled { count, announced, stored, .. } = &throttled[key];
+            let seen = replace(seen, *count);
+            // Withdrawing an announcement with the same end does not withdraw what is stored.
+            (Some(scheduled) < announced.latest_after(seen).max(stored.latest_after(seen))).then_some(key)
+        });
+        news.collect()
+    }
+
+    /// Waits until the store knows that a key which counts is throttled until after a scheduled time.
+    pub(super) async fn until_revoked(&self, scheduled: Instant, counts: impl Fn(&Key) -> bool) {
+        let _asleep = Asleep::new(self, scheduled);
+        while !self.is_revoked(scheduled, &counts) {
+            self.wakes.notified().await;
+        }
+    }
+
+    fn is_revoked(&self, scheduled: Instant, counts: impl Fn(&Key) -> bool) -> bool {
+        let throttled = self.throttles.0.lock();
+        let mut keys = self.keys.iter().zip(&self.seen);
+        keys.any(|(key, seen)| Some(scheduled) < throttled[key].stored.latest_after(*seen) && counts(key))
+    }
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        let mut throttled = self.throttles.0.lock();
+        for key in self.keys {
+            if let Some(of_key) = throttled.get_mut(key) {
+                of_key.waiters -= 1;
+                if of_key.waiters == 0 {
+                    throttled.remove(key);
+                }
+            }
+        }
+    }
+}
+
+/// Registers a waiter to be woken, until dropped.
+struct Asleep<'a> {
+    watch: &'a Watch<'a>,
+    at: (Instant, usize),
+}
+
+impl<'a> Asleep<'a> {
+    fn new(watch: &'a Watch<'a>, scheduled: Instant) -> Self {
+        let at = (scheduled, Arc::as_ptr(&watch.wakes).addr());
+        let mut throttled = watch.throttles.0.lock();
+        for key in watch.keys {
+            throttled.entry(key.clone()).or_default().asleep.insert(at, Arc::clone(&watch.wakes));
+        }
+        Self { watch, at }
+    }
+}
+
+impl Drop for Asleep<'_> {
+    fn drop(&mut self) {
+        let mut throttled = self.watch.throttles.0.lock();
+        for key in self.watch.keys {
+            if let Some(of_key) = throttled.get_mut(key) {
+                of_key.asleep.remove(&self.at);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+    use std::time::Duration;
+
+    use super::*;
+
+    fn key(number: u32) -> Key {
+        Key::try_from(format!("host:{number}")).unwrap()
+    }
+
+    #[test]
+    fn throttles_are_seen_by_those_who_wait_for_that_key_and_by_nobody_else() {
+        let (throttles, own, both) = (Throttles::default(), [key(0)], [key(10_000), key(0)]);
+        let turn = Instant::now();
+        let until = turn + Duration::from_secs(1);
+        throttles.announce(&own[0], until);
+        let (mut first, mut second) = (throttles.watch(&own), throttles.watch(&both));
+        assert!(first.revoked(turn).is_empty(), "that was before");
+        for number in 1..10_000 {
+            throttles.announce(&key(number), until);
+        }
+        assert!(first.revoked(turn).is_empty() && second.revoked(turn).is_empty(), "others were");
+        throttles.announce(&own[0], until);
+        assert_eq!(first.revoked(turn), [&own[0]]);
+        assert!(first.revoked(turn).is_empty(), "it asked for another turn since");
+        drop(first);
+        assert_eq!(second.revoked(turn), [&own[0]]);
+        throttles.announce(&both[0], until);
+        assert_eq!(second.revoked(turn), [&both[0]]);
+        throttles.announce(&both[0], until);
+        assert!(second.revoked(until).is_empty(), "its turn comes when it is over");
+        drop(second);
+        assert!(throttles.0.lock().is_empty(), "nobody waits");
+    }
+
+    #[test]
+    fn a_turn_is_void_by_what_was_refused_after_it_was_given_and_not_by_what_was_before() {
+        let (throttles, keys) = (Throttles::default(), [key(0)]);
+        let [soon, turn, late] = [1, 2, 60].map(|s| Instant::now() + Duration::from_secs(s));
+        let mut watch = throttles.watch(&keys);
+        throttles.stored(&keys[0], late);
+        assert_eq!(watch.revoked(turn), [&keys[0]]);
+        // Somebody gave back what held it until then, so the store gave this turn nevertheless.
+        throttles.stored(&keys[0], soon);
+        assert!(!watch.is_revoked(turn, |_| true) && watch.is_revoked(Instant::now(), |_| true));
+        assert!(watch.revoked(turn).is_empty());
+        for end in [late, turn, soon] {
+            throttles.stored(&keys[0], end);
+        }
+        assert!(watch.is_revoked(turn, |_| true), "the first of them outlasts it");
+        assert_eq!(watch.revoked(turn), [&keys[0]]);
+        let ends = &throttles.0.lock()[&keys[0]].announced.0;
+        assert_eq!(ends.iter().map(|(_, end)| *end).collect::<Vec<_>>(), [late, turn, soon]);
+    }
+
+    #[test]
+    fn who_waits_is_woken_when_the_store_knows_that_the_turn_comes_too_early() {
+        let (throttles, keys) = (Throttles::default(), [key(0), key(1)]);
+        let [soon, until, late] = [1, 2, 3].map(|s| Instant::now() + Duration::from_secs(s));
+        let watch = throttles.watch(&keys);
+        let mut context = Context::from_waker(Waker::noop());
+        {
+            let (mut first, mut last) =
+                (pin!(watch.until_revoked(soon, |_| true)), pin!(watch.until_revoked(late, |_| true)));
+            assert!(first.as_mut().poll(&mut context).is_pending() && last.as_mut().poll(&mut context).is_pending());
+            throttles.announce(&keys[1], until);
+            assert!(first.as_mut().poll(&mut context).is_pending(), "the store would give the same turn again");
+            throttles.stored(&keys[1], until);
+            assert!(last.as_mut().poll(&mut context).is_pending());
+            assert!(first.as_mut().poll(&mut context).is_ready());
+            assert!(
+                pin!(watch.until_revoked(soon, |_| true)).poll(&mut context).is_ready(),
+                "also who begins to wait then"
+            );
+        }
+        assert!(throttles.0.lock().values().all(|throttled| throttled.asleep.is_empty()));
+    }
+}

@@ -1,0 +1,347 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::estimate::Said;
+use super::reading::{OfAnswer, Reading};
+use super::{Answer, ClientLimitError, Preset, headers};
+use tollgate::{Adjustment, Decision, HoldBack, Key, Limit, Limiter, Mode, Receipt, Source, Store, Take};
+
+/// What a request asks for, and what answers say of each of its limits.
+#[derive(Debug)]
+pub(super) struct Priced {
+    limits: Vec<Charged>,
+    /// Of limits without a cost of their own.
+    cost: u64,
+}
+
+/// One of a request's limits.
+#[derive(Debug)]
+struct Charged {
+    limit: Limit,
+    /// Whether it is the limiter's own, whose rule may change until there is an answer.
+    own: bool,
+    cost: u64,
+    reading: Arc<Reading>,
+    /// Whether the request asks for its tokens, or has them already.
+    is_asked: bool,
+    /// What was left when the tokens were taken, if the bucket was asked.
+    remaining: Option<u64>,
+    /// The latest, if the cost is an estimate: tokens of a revoked reservation stay with those of the throttle.
+    receipt: Option<Receipt>,
+    /// Whether it would have denied the request: else the next one is not held back either.
+    enforced: bool,
+}
+
+impl Charged {
+    /// Why it may be what a request was refused for, by what its own headers say is left.
+    fn blame(&self, said: Option<HoldBack>) -> Blame {
+        match said.and_then(|said| said.left()) {
+            Some(left) if left < self.cost => Blame::Spent,
+            Some(_) => Blame::SaysEnough,
+            None if self.own || self.reading.is_read() => Blame::SaysNothing,
+            None => Blame::Unknown,
+        }
+    }
+}
+
+/// The likeliest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Blame {
+    Spent,
+    SaysNothing,
+    SaysEnough,
+    /// Nobody said that the third party knows of it.
+    Unknown,
+}
+
+impl Priced {
+    /// Under no limit yet.
+    pub(super) fn new(cost: u64) -> Self {
+        Self { limits: Vec::new(), cost }
+    }
+
+    /// Adds a limit. The limiter's own is the first.
+    pub(super) fn add(&mut self, limit: Limit, own: bool, reading: &Arc<Reading>) -> Result<(), ClientLimitError> {
+        if self.keys().any(|key| key == limit.key()) {
+            return Err(ClientLimitError::SameBucket(limit.key().clone()));
+        }
+        let cost = if limit.has_own_cost() { limit.tokens() } else { self.cost };
+        let reading = Arc::clone(reading);
+        let (is_asked, remaining, receipt, enforced) = (true, None, None, true);
+        self.limits.push(Charged { limit, own, cost, reading, is_asked, remaining, receipt, enforced });
+        Ok(())
+    }
+
+    /// Whether it is under no limit.
+    pub(super) fn is_free(&self) -> bool {
+        self.limits.is_empty()
+    }
+
+    /// The buckets of all its limits.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.limits.iter().map(|limit| limit.limit.key())
+    }
+
+    /// What it asks for now. An estimate needs an id to be settled: a fresh one each time, as a known one takes nothing.
+    pub(super) fn take<S: Store>(&self, limiter: &Limiter<S>, max_wait: Duration, hold: Duration) -> Take {
+        let mut asked = self.limits.iter().filter(|limit| limit.is_asked);
+        let first = asked.next().expect("a request without limits asks for nothing");
+        let limit = first.limit.clone();
+        let take = if first.own { Take::from(limit) } else { limiter.request_under(limit) };
+        let take = asked.fold(take, |take, limit| take.and_limit(limit.limit.clone()));
+        let take = take.keep(limiter.kept()).cost(self.cost).max_wait(max_wait);
+        let is_estimated = self.limits.iter().any(|limit| limit.is_asked && limit.reading.is_estimated());
+        if is_estimated { take.fresh_id(hold) } else { take }
+    }
+
+    /// Records the decision about these buckets. If it was denied, it is not sent.
+    pub(super) fn decided(&mut self, asked: &[Key], decision: &Decision, receipts: &[Receipt]) {
+        let fell_back = decision.source() == Source::Fallback;
+        for (place, key) in asked.iter().enumerate() {
+            let one = decision.each().iter().find(|one| one.limit() == place);
+            // Of a bucket that was not asked there is nothing to lower, and without a limit, nothing to hold back.
+            let remaining = if fell_back { Some(0) } else { one.map(Decision::remaining) };
+            if let Some(limit) = self.limits.iter_mut().find(|limit| limit.limit.key() == key) {
+                limit.remaining = remaining;
+                let receipt = receipts.iter().find(|receipt| receipt.key() == key);
+                limit.receipt = receipt.filter(|_| limit.reading.is_estimated()).cloned();
+                limit.enforced = one.unwrap_or(decision).mode() == Mode::Enforce;
+            }
+        }
+    }
+
+    /// Whether this bucket might have denied it.
+    pub(super) fn is_enforced(&self, key: &Key) -> bool {
+        self.limits.iter().any(|limit| limit.limit.key() == key && limit.enforced)
+    }
+
+    /// Asks again for the tokens of these buckets, and has those of the others.
+    pub(super) fn again(&mut self, keys: &[&Key]) {
+        for limit in &mut self.limits {
+            limit.is_asked = keys.contains(&limit.limit.key());
+        }
+    }
+
+    /// It is its turn.
+    pub(super) fn ticket(self) -> Ticket {
+        let settles_later = self.limits.iter().any(|limit| limit.reading.is_open());
+        let limits = self.limits.into_iter().filter(|limit| limit.remaining.is_some()).collect();
+        Ticket { limits, settles_later }
+    }
+}
+
+/// Tokens that a request has taken.
+#[derive(Debug)]
+pub(super) struct Ticket {
+    limits: Vec<Charged>,
+    /// Whether one of its limits, which may have taken nothing, is settled by whoever reads the body.
+    settles_later: bool,
+}
+
+/// What an answer says.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    /// Of estimates.
+    pub(super) settled: Vec<Adjustment>,
+    /// Of what is left.
+    pub(super) held: Vec<Held>,
+    /// What is settled by whoever reads the body, if something is and the request was served.
+    pub(super) open: Option<Vec<Open>>,
+}
+
+/// What an answer says of one limit, if that is less than was known.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    pub(super) key: Key,
+    /// If it is not the limiter's own.
+    pub(super) limit: Option<Limit>,
+    pub(super) hold: HoldBack,
+    /// Whether the request was refused because of it, as far as anybody knows.
+    pub(super) refused: bool,
+    /// Whether who asks again is held back by it.
+    pub(super) enforced: bool,
+}
+
+/// An estimate that nobody knows better yet, and what was said of its limit.
+#[derive(Debug)]
+pub(super) struct Open {
+    pub(super) receipt: Receipt,
+    pub(super) said: Option<Said>,
+}
+
+impl Ticket {
+    /// A refusal is of those limits that are likeliest to blame, all of them. Nothing was done of what is refused, unless there
+    /// was too much to do.
+    pub(super) fn told(self, answer: &Answer<'_>, refused_by: &[OfAnswer<bool>]) -> Told {
+        let presets: Vec<Preset> = self.limits.iter().flat_map(|limit| limit.reading.presets.iter().copied()).collect();
+        let is_refusal = headers::is_refusal(answer.status, answer.headers, &presets)
+            || refused_by.iter().any(|refused_by| refused_by(answer));
+        let said: Vec<_> = self.limits.iter().map(|limit| limit.reading.said(answer)).collect();
+        let likeliest = self.limits.iter().zip(&said).map(|(limit, said)| limit.blame(*said)).min();
+        let mut told = Told { open: (self.settles_later && !is_refusal).then(Vec::new), ..Told::default() };
+        for (limit, said) in self.limits.into_iter().zip(said) {
+            let refused = is_refusal && Some(limit.blame(said)) == likeliest;
+            let says =
+                if refused { Some(headers::refusal(answer.headers, said, &limit.reading.presets)) } else { said };
+            let (settled, back) = limit.settled(answer, is_refusal);
+            told.settled.extend(settled);
+            let Charged { limit, own, reading, remaining, receipt, enforced, .. } = limit;
+            let key = limit.key().clone();
+            let limit = (!own).then_some(limit);
+            let held = says.map(|hold| Held { key, limit, hold, refused, enforced });
+            let remaining = remaining.unwrap_or(u64::MAX);
+            if let (Some(open), Some(receipt), true) = (&mut told.open, receipt, reading.is_open()) {
+                open.push(Open { receipt, said: held.clone().map(|held| Said { held, remaining }) });
+            }
+            // What is given back must not be more than is left.
+            let known = remaining.saturating_add(back);
+            let is_news =
+                |held: &Held| held.hold.left().is_some_and(|left| left < known) || !held.hold.wait().is_zero();
+            told.held.extend(held.filter(|held| refused || is_news(held)));
+        }
+        told
+    }
+}
+
+impl Charged {
+    /// What was used of an estimate, if that is known and is another number, and how many tokens that gives back.
+    fn settled(&self, answer: &Answer<'_>, is_refusal: bool) -> (Option<Adjustment>, u64) {
+        let used = self.reading.used(answer, is_refusal).filter(|used| *used != self.cost);
+        match (&self.receipt, used) {
+            (Some(receipt), Some(used)) => (Some(receipt.clone().settle(used)), self.cost.saturating_sub(used)),
+            _ => (None, 0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{Extensions, HeaderMap, HeaderValue, StatusCode};
+    use tollgate::{Adjusted, Error, Fallback, MemoryStore, Outcome, TakeError};
+
+    use super::*;
+
+    fn limit(name: &str) -> Limit {
+        Limit::new(Key::try_from(name).unwrap(), "1000/h".try_into().unwrap())
+    }
+
+    fn limiter() -> Limiter<MemoryStore> {
+        Limiter::new(MemoryStore::new(), "1000/h").unwrap()
+    }
+
+    /// Under the limiter's own limit, and another one.
+    fn priced([requests, tokens]: [&Arc<Reading>; 2]) -> Priced {
+        let mut priced = Priced::new(1);
+        priced.add(limit("requests"), true, requests).unwrap();
+        priced.add(limit("tokens").cost(100), false, tokens).unwrap();
+        priced
+    }
+
+    /// Decides what the request asks for, and returns of which buckets and how many tokens that is.
+    fn decide(priced: &mut Priced, limiter: &Limiter<MemoryStore>) -> Vec<(String, u64)> {
+        let take = priced.take(limiter, Duration::ZERO, Duration::ZERO);
+        let asked: Vec<Key> = take.keys().cloned().collect();
+        priced.decided(&asked, &limiter.store().decide(&take).unwrap(), &[]);
+        take.limits().map(|limit| (limit.key().to_string(), limit.tokens())).collect()
+    }
+
+    /// The limiter's own limit, and another one.
+    fn ticket(presets: [&[Preset]; 2]) -> Ticket {
+        let [requests, tokens] =
+            presets.map(|presets| Arc::new(Reading { presets: presets.to_vec(), ..Reading::default() }));
+        let mut priced = priced([&requests, &tokens]);
+        decide(&mut priced, &limiter());
+        priced.ticket()
+    }
+
+    fn held(
+        presets: [&[Preset]; 2],
+        status: StatusCode,
+        lines: &[(&'static str, &'static str)],
+    ) -> Vec<(String, HoldBack, bool)> {
+        let lines = lines.iter().map(|(name, value)| ((*name).try_into().unwrap(), HeaderValue::from_static(value)));
+        let (headers, extensions): (HeaderMap, _) = (lines.collect(), Extensions::new());
+        let told = ticket(presets).told(&Answer { status, headers: &headers, extensions: &extensions }, &[]);
+        told.held.into_iter().map(|held| (held.key.to_string(), held.hold, held.refused)).collect()
+    }
+
+    #[test]
+    fn a_refusal_is_of_the_limits_that_are_likeliest_to_blame() {
+        let wait = HoldBack::retry_after(Duration::from_secs(2)).and(HoldBack::remaining(0));
+        let (requests, tokens) = ("requests".to_owned(), "tokens".to_owned());
+        let both: [&[Preset]; 2] = [&[Preset::OpenAiRequests], &[Preset::OpenAiTokens]];
+        let left = |requests, tokens| {
+            [
+                ("x-ratelimit-remaining-requests", requests),
+                ("x-ratelimit-remaining-tokens", tokens),
+                ("retry-after", "2"),
+            ]
+        };
+        for (presets, lines, expected) in [
+            (both, left("7", "99"), vec![(&requests, HoldBack::remaining(7), false), (&tokens, wait, true)]),
+            (both, left("0", "5000"), vec![(&requests, wait, true)]),
+            (both, left("0", "0"), vec![(&requests, wait, true), (&tokens, wait, true)]),
+            (both, left("many", "5000"), vec![(&requests, wait, true)]),
+            // Nobody knows.
+            (both, left("7", "5000"), vec![(&requests, wait, true), (&tokens, wait, true)]),
+            ([&[], &[Preset::OpenAiTokens]], left("0", "5000"), vec![(&requests, wait, true)]),
+            // A limit that nobody reads headers for may be of the caller's own making.
+            ([&[], &[]], left("0", "5000"), vec![(&requests, wait, true)]),
+            ([&[Preset::OpenAiRequests], &[]], left("7", "0"), vec![(&requests, wait, true)]),
+        ] {
+            let found = held(presets, StatusCode::TOO_MANY_REQUESTS, &lines);
+            let found: Vec<_> = found.iter().map(|(key, hold, refused)| (key, *hold, *refused)).collect();
+            assert_eq!(found, expected, "{presets:?} {lines:?}");
+        }
+        let served = held(both, StatusCode::OK, &left("7", "5000"));
+        assert_eq!(served, [(requests, HoldBack::remaining(7), false)], "only less than was known is news");
+    }
+
+    #[test]
+    fn a_request_asks_again_for_what_was_refused_and_has_the_rest() {
+        let (limiter, reading) = (limiter(), Arc::default());
+        let mut priced = priced([&reading, &reading]);
+        let [requests, tokens] = ["requests", "tokens"].map(|name| Key::try_from(name).unwrap());
+        let of =
+            |keys: &[(&str, u64)]| keys.iter().map(|(key, tokens)| ((*key).to_owned(), *tokens)).collect::<Vec<_>>();
+        assert_eq!(decide(&mut priced, &limiter), of(&[("requests", 1), ("tokens", 100)]));
+        priced.again(&[&tokens]);
+        assert_eq!(decide(&mut priced, &limiter), of(&[("tokens", 100)]));
+        let remaining: Vec<_> = priced.limits.iter().map(|limit| limit.remaining).collect();
+        assert_eq!(remaining, [Some(999), Some(800)]);
+        // Somebody was refused because of the other one meanwhile.
+        priced.again(&[&requests]);
+        assert_eq!(decide(&mut priced, &limiter), of(&[("requests", 1)]));
+        priced.again(&[&requests, &tokens]);
+        assert_eq!(decide(&mut priced, &limiter), of(&[("requests", 1), ("tokens", 100)]));
+    }
+
+    /// The limiter's own limit is not first any more, and its fallback stands for no other.
+    #[tokio::test]
+    async fn limit_asked_again_alone_keeps_its_own_fallback_quota() {
+        let fallback = Fallback::Local("1 once".parse().unwrap());
+        let limiter = Limiter::builder(Down).fallback(Duration::from_secs(1), fallback).build("1000/h").unwrap();
+        let reading = Arc::default();
+        let mut priced = priced([&reading, &reading]);
+        let tokens = Key::try_from("tokens").unwrap();
+        priced.again(&[&tokens]);
+        for _ in 0..2 {
+            let take = priced.take(&limiter, Duration::ZERO, Duration::ZERO);
+            assert!(limiter.decide(&take).await.unwrap().is_granted(), "of 1000");
+        }
+    }
+
+    /// A store without its database.
+    #[derive(Debug)]
+    struct Down;
+
+    impl Store for Down {
+        async fn take(&self, _: &[Take]) -> Result<Vec<Outcome>, Error> {
+            Err(Error::other(std::io::Error::other("down")))
+        }
+
+        async fn adjust(&self, _: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+            Err(Error::other(std::io::Error::other("down")))
+        }
+    }
+}

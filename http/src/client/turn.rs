@@ -1,0 +1,94 @@
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep_until};
+use tollgate::{Decision, Error, Key, Limiter, Receipt, Reservation, Store, Take};
+
+/// A reservation for a request that waits. Dropped before its scheduled time, it gives its tokens back in a task.
+#[derive(Debug)]
+pub(super) struct Turn<S: Store> {
+    limiter: Limiter<S>,
+    reservation: Reservation<S>,
+    scheduled: Instant,
+    /// What to give back if it is dropped.
+    unused: Vec<Receipt>,
+}
+
+impl<S: Store> Turn<S> {
+    /// Reserves through the limiter. If dropped while the store is asked, what it takes is given back.
+    pub(super) async fn reserve(limiter: &Limiter<S>, take: Take) -> Result<Self, Error> {
+        let limiter = limiter.clone();
+        let is_immediate = take.longest_wait().is_zero() || limiter.store().capabilities().in_process;
+        let reserving = {
+            let limiter = limiter.clone();
+            async move { Ok(Self::new(limiter.reserve_all(&take).await?, limiter)) }
+        };
+        if is_immediate {
+            return reserving.await;
+        }
+        // The task ends, and drops the turn, even if nobody waits for it any more.
+        limiter.spawn(reserving).await.unwrap_or_else(|ended| Err(Error::OutcomeUnknown(Arc::new(ended))))
+    }
+
+    fn new(reservation: Reservation<S>, limiter: Limiter<S>) -> Self {
+        let (now, decision) = (Instant::now(), reservation.decision());
+        let waits = decision.is_granted() && !decision.wait().is_zero();
+        // Tokens that were there at once cannot be cancelled.
+        let unused = if waits { reservation.receipts().to_vec() } else { Vec::new() };
+        let scheduled = if waits { now.checked_add(reservation.delay()).unwrap_or(now) } else { now };
+        Self { limiter, reservation, scheduled, unused }
+    }
+
+    pub(super) fn decision(&self) -> &Decision {
+        self.reservation.decision()
+    }
+
+    pub(super) fn receipts(&self) -> &[Receipt] {
+        self.reservation.receipts()
+    }
+
+    /// When its tokens may be used.
+    pub(super) fn scheduled(&self) -> Instant {
+        self.scheduled
+    }
+
+    /// Sleeps until a time, which is not before its own, or until it is revoked.
+    pub(super) async fn sleep_until_or(&self, scheduled: Instant, revoked: impl Future<Output = ()>) {
+        let mut revoked = pin!(revoked);
+        let mut sleep = pin!(async {
+            self.reservation.wait().await;
+            sleep_until(scheduled).await;
+        });
+        poll_fn(
+            |context| {
+                if revoked.as_mut().poll(context).is_ready() { Poll::Ready(()) } else { sleep.as_mut().poll(context) }
+            },
+        )
+        .await;
+    }
+
+    /// Keeps the tokens of these buckets taken, whatever becomes of the request.
+    pub(super) fn forfeit(&mut self, keys: &[&Key]) {
+        self.unused.retain(|receipt| !keys.contains(&receipt.key()));
+    }
+
+    /// Keeps all of its tokens taken: the request is sent.
+    pub(super) fn use_up(mut self) {
+        self.unused.clear();
+    }
+}
+
+impl<S: Store> Drop for Turn<S> {
+    fn drop(&mut self) {
+        if self.unused.is_empty() || Handle::try_current().is_err() {
+            // Without a runtime the process is ending, and the tokens are used.
+            return;
+        }
+        let cancels = self.unused.drain(..).map(Receipt::cancel).collect();
+        let limiter = self.limiter.clone();
+        self.limiter.spawn(async move { drop(limiter.adjust(cancels).await) });
+    }
+}

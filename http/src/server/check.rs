@@ -1,0 +1,100 @@
+use http::request::Parts;
+use tollgate::telemetry::MiddlewareEvent;
+use tollgate::{Limit, Take};
+
+use super::NoKey;
+use super::answer::{Answer, Limits};
+use super::gate::{Asked, Asks};
+use super::layer::RateLimitLayer;
+use super::refusal::Refusal;
+use super::terms::{SameName, Unanswered};
+
+/// What the layer found out about a request: nothing if it is exempt.
+#[derive(Default)]
+pub(super) struct Checked<'a> {
+    pub(super) answer: Option<Answer<'a>>,
+    pub(super) refusal: Option<Refusal>,
+}
+
+impl RateLimitLayer {
+    /// Asks for a request's tokens. It has only its head: nothing here can read the body.
+    pub(super) async fn check(&self, request: &Parts) -> Checked<'_> {
+        match self.ask(request).await {
+            Ok(None) => Checked::default(),
+            Ok(Some(answer)) => {
+                let denied = || Refusal::Denied {
+                    decision: Box::new(answer.decision.clone()),
+                    limit: answer.limit().clone(),
+                    key: answer.take.keys().nth(answer.decision.limit()).cloned(),
+                };
+                let refusal = (!answer.decision.is_granted()).then(denied);
+                Checked { answer: Some(answer), refusal }
+            }
+            Err(Unanswered::NoKey(none)) => {
+                // What a client left out is in its answer, and may be made up of what it sent.
+                let reason = none.status().is_server_error().then(|| none.to_string());
+                let (status, reason) = (none.status().as_u16(), reason.as_deref());
+                self.gate.record(MiddlewareEvent::RefusedWithoutKey { status, reason });
+                Checked { answer: None, refusal: Some(Refusal::NoKey(none)) }
+            }
+            Err(Unanswered::Failed(error)) => Checked { answer: None, refusal: Some(Refusal::Failed(error)) },
+        }
+    }
+
+    async fn ask(&self, request: &Parts) -> Result<Option<Answer<'_>>, Unanswered> {
+        if self.exempt.as_ref().is_some_and(|exempt| exempt(request)) {
+            return Ok(None);
+        }
+        let Some((take, limits)) = self.take(request)? else {
+            return Ok(None);
+        };
+        let refundable = self.refund.is_some() || limits.iter().any(|limit| limit.refund.is_some());
+        let take = take.max_wait(self.longest_wait);
+        let take = if refundable { take.refundable() } else { take };
+        let take = if self.shadow { take.shadow() } else { take };
+        let waits = !self.longest_wait.is_zero() && !self.shadow;
+        let asked = match self.gate.ask(&take, Asks { waits, refundable }) {
+            Asked::Now(decision) => decision.map(|decision| (decision, None)),
+            Asked::Later(asked) => asked.await,
+        };
+        let (decision, charge) = asked.map_err(Unanswered::Failed)?;
+        Ok(Some(Answer { decision, take, limits, charge }))
+    }
+
+    /// The request for tokens of all limits, but for those under which it costs nothing, or that need not know whose it is.
+    fn take(&self, request: &Parts) -> Result<Option<(Take, Limits<'_>)>, Unanswered> {
+        let of_request = self.cost.as_ref().map_or(1, |cost| cost(request));
+        let (mut take, mut limits, mut is_nobodys) = (None::<Take>, Limits::new(), false);
+        for (place, limit) in self.limits.iter().enumerate() {
+            let own = limit.cost.as_ref().map(|cost| cost(request));
+            if own.unwrap_or(of_request) == 0 {
+                continue;
+            }
+            let key = match limit.key(request) {
+                Err(Unanswered::NoKey(none)) if self.passes_without_key && none.is_left_out() => {
+                    is_nobodys = true;
+                    continue;
+                }
+                key => key?,
+            };
+            let rule = limit.rule(request, &*self.gate)?;
+            let asked = own.into_iter().fold(Limit::new(key, rule), Limit::cost);
+            let asked = limit.local.into_iter().fold(asked, Limit::locally);
+            let asked = match take.take() {
+                None => self.gate.request(asked, place == 0),
+                Some(take) => take.and_limit(asked),
+            };
+            limits.push(limit);
+            if asked.keys().count() < limits.len() {
+                // Renamed since they were put together; of two limits of one bucket only the last would hold.
+                return Err(Unanswered::NoKey(NoKey::of_server(SameName(limit.name.clone()).to_string())));
+            }
+            take = Some(asked);
+        }
+        if is_nobodys && take.is_none() {
+            self.gate.record(MiddlewareEvent::AdmittedWithoutKey);
+        }
+        // Of the limits that state none of their own.
+        Ok(take.map(|take| (take.keep(self.gate.kept()).cost(of_request), limits)))
+    }
+}

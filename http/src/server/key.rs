@@ -1,0 +1,96 @@
+//! Keys of what a request says: texts of any length, and several of them as one.
+
+use std::fmt::Write;
+
+use sha2::{Digest, Sha256};
+use tollgate::{Key, KeyError};
+
+/// Several texts as one that no other texts make: each but the last is preceded by its length in bytes.
+pub(super) fn join(parts: &[&str]) -> String {
+    let mut joined = String::new();
+    for (place, part) in parts.iter().enumerate() {
+        let last = place + 1 == parts.len();
+        if !last || begins_with_length(part) {
+            // Infallible, as any writing to a String.
+            let _ = write!(joined, "{}=", part.len());
+        }
+        joined.push_str(part);
+        if !last {
+            joined.push(' ');
+        }
+    }
+    joined
+}
+
+/// A text by itself, as what nothing else makes: it is written as it is, unless that could be taken for several.
+pub(super) fn alone(text: String) -> String {
+    if begins_with_length(&text) { join(&[&text]) } else { text }
+}
+
+/// The key of a text. One that is too long for a key, has a NUL or begins with U+0001 is hashed.
+pub(super) fn key(text: &str) -> Result<Key, KeyError> {
+    if text.starts_with(LONG) {
+        return Key::try_from(format!("{LONG}{}", sha256(text.as_bytes())));
+    }
+    Key::try_from(text).or_else(|error| match error {
+        KeyError::Empty => Err(error),
+        _ => Key::try_from(format!("{LONG}{}", sha256(text.as_bytes()))),
+    })
+}
+
+/// 64 hexadecimal digits. Nobody finds two texts that have the same.
+pub(super) fn sha256(bytes: &[u8]) -> String {
+    let mut digits = String::with_capacity(64);
+    for byte in Sha256::digest(bytes) {
+        // Infallible, as any writing to a String.
+        let _ = write!(digits, "{byte:02x}");
+    }
+    digits
+}
+
+/// Whether a text alone could be taken for several.
+fn begins_with_length(part: &str) -> bool {
+    part.trim_start_matches(|c: char| c.is_ascii_digit()).starts_with('=')
+}
+
+/// Before the hash of a text that was none of a key.
+const LONG: &str = "long:sha256=";
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    #[test]
+    fn parts_cannot_be_moved_from_one_to_the_other() {
+        let mut made: HashMap<String, Vec<&str>> = HashMap::new();
+        let texts = ["", " ", "=", "1", "a", "ab", "1=a", "1=a ", "1=a b", "0= ", "0=", "2=1= a", "4=1=a "];
+        let mut try_parts = |parts: Vec<&'static str>| {
+            let joined = join(&parts);
+            assert_eq!(made.insert(joined.clone(), parts.clone()), None, "{joined:?} is also {parts:?}");
+        };
+        for a in texts {
+            try_parts(vec![a]);
+            for b in texts {
+                try_parts(vec![a, b]);
+                for c in texts {
+                    try_parts(vec![a, b, c]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_text_of_any_length_has_a_key_of_its_own() {
+        let long = "x".repeat(256);
+        let hashed = key(&long).unwrap();
+        assert_eq!(hashed.as_str(), format!("{LONG}{}", sha256(long.as_bytes())));
+        assert_ne!(hashed, key(&"x".repeat(257)).unwrap());
+        assert_ne!(hashed, key(hashed.as_str()).unwrap(), "who sends the hash is somebody else");
+        assert_eq!(key(&"x".repeat(255)).unwrap().as_str(), "x".repeat(255));
+        assert!(key("a\0b").unwrap().as_str().starts_with(LONG));
+        assert!(key("\u{1}a").unwrap().as_str().starts_with(LONG));
+        assert_eq!(key(""), Err(KeyError::Empty));
+    }
+}

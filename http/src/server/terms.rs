@@ -1,0 +1,148 @@
+use std::sync::Arc;
+
+use http::request::Parts;
+use http::response;
+use tollgate::telemetry::MiddlewareEvent;
+use tollgate::{Error, Key, Quota, Rule};
+
+use super::extract::text;
+use super::gate::Gate;
+use super::key::{alone, join, key};
+use super::{KeyExtractor, NoKey};
+
+/// One limit of a layer: whose tokens a request takes, and under which terms.
+#[derive(Clone)]
+pub(super) struct LayerLimit {
+    pub(super) name: Arc<str>,
+    /// Whether the name is a part of the keys.
+    pub(super) named: bool,
+    pub(super) key: Arc<dyn KeyExtractor>,
+    pub(super) terms: Terms,
+    /// If it is not the request's.
+    pub(super) cost: Option<OfRequest<u64>>,
+    /// What clients are told that it counts.
+    pub(super) unit: Option<Arc<str>>,
+    /// If it is not the layer's.
+    pub(super) refund: Option<Unused>,
+    /// If it is not the limiter's.
+    pub(super) local: Option<Quota>,
+}
+
+#[derive(Clone)]
+pub(super) enum Terms {
+    OfLimiter,
+    Always(Rule),
+    ByRequest(OfRequest<Result<Rule, Error>>),
+}
+
+/// What a closure says of a request.
+pub(super) type OfRequest<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
+
+/// How many tokens of a cost were not used, by an answer.
+pub(super) type Unused = Arc<dyn Fn(&response::Parts, u64) -> u64 + Send + Sync>;
+
+/// Why there is no answer to a request.
+pub(super) enum Unanswered {
+    NoKey(NoKey),
+    Failed(Error),
+}
+
+/// Two limits of a layer would share their buckets.
+#[derive(Debug, thiserror::Error)]
+#[error("two limits of the layer are called '{0}': give each a name of its own")]
+pub(super) struct SameName(pub(super) Arc<str>);
+
+/// There is no limit of that name.
+#[derive(Debug, thiserror::Error)]
+#[error("no limit of the layer is called '{name}': add it before, or name one of {known}")]
+pub(super) struct NoSuchName {
+    pub(super) name: String,
+    pub(super) known: String,
+}
+
+/// A request is under a sliding window alone.
+#[derive(Debug, thiserror::Error)]
+#[error("limit '{0}' of the layer is a sliding window, which is decided by itself: give it a layer of its own")]
+pub(super) struct WindowAmongOthers(pub(super) Arc<str>);
+
+impl LayerLimit {
+    pub(super) fn new(name: Arc<str>, key: Arc<dyn KeyExtractor>, terms: Terms) -> Self {
+        Self { name, named: true, key, terms, cost: None, unit: None, refund: None, local: None }
+    }
+
+    pub(super) fn key(&self, request: &Parts) -> Result<Key, Unanswered> {
+        let text = text(&*self.key, request).map_err(Unanswered::NoKey)?;
+        let text = if self.named { join(&[&self.name, &text]) } else { alone(text) };
+        key(&text).map_err(|error| Unanswered::Failed(error.into()))
+    }
+
+    pub(super) fn rule(&self, request: &Parts, limiter: &dyn Gate) -> Result<Rule, Unanswered> {
+        match &self.terms {
+            Terms::OfLimiter => Ok(limiter.rule()),
+            Terms::Always(rule) => Ok(rule.clone()),
+            Terms::ByRequest(choose) => choose(request)
+                .inspect_err(|error| limiter.record(MiddlewareEvent::RuleFailed(error)))
+                .map_err(Unanswered::Failed),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The key under a limit with this name, or without, of a request that says these texts.
+    fn made(name: Option<&str>, texts: &[&str]) -> String {
+        let says = |place: usize| {
+            let text = texts[place].to_owned();
+            move |_: &Parts| Some(text.clone())
+        };
+        let extractor: Arc<dyn KeyExtractor> = match texts.len() {
+            1 => Arc::new(says(0)),
+            2 => Arc::new((says(0), says(1))),
+            _ => Arc::new((says(0), says(1), says(2))),
+        };
+        let (named, name) = (name.is_some(), name.unwrap_or("default").into());
+        let limit = LayerLimit { named, ..LayerLimit::new(name, extractor, Terms::OfLimiter) };
+        let request = http::Request::new(()).into_parts().0;
+        limit.key(&request).unwrap_or_else(|_| panic!("{texts:?} make a key")).to_string()
+    }
+
+    #[test]
+    fn everyday_texts_are_keys_as_they_are() {
+        for text in ["203.0.113.7", "2001:db8::/64", "user:42", "/users/7?a=1", "42", "key=1", "42 = 7"] {
+            assert_eq!(made(None, &[text]), text);
+        }
+        assert_eq!(made(Some("login"), &["203.0.113.7"]), "5=login 203.0.113.7");
+        assert_eq!(made(None, &["7", "/"]), "5=1=7 /");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn nothing_that_is_said_under_one_name_is_a_key_of_another(
+            name in ".{0,8}",
+            other in ".{0,8}",
+            text in ".{1,8}",
+            more in "[0-9]{0,2}=?.{1,8}",
+        ) {
+            let names = [None, Some(&name[..]), Some(&other[..])];
+            // As far as a client can say it.
+            let [name, other] = [&name, &other].map(|name| if name.is_empty() { "0=" } else { name });
+            for mine in names {
+                for yours in names.into_iter().filter(|yours| *yours != mine) {
+                    for yours_says in [&[&text[..]][..], &[&text, &more], &[name, &text], &[&text, &more, name]] {
+                        let key = made(yours, yours_says);
+                        // The key itself, and what it is made of, as one text or as several.
+                        for said in [&[&key[..]][..], &[name, &text], &[other, &text], &[&text, &more], &[&text], &[name, &text, &more]] {
+                            prop_assert_ne!(made(mine, said), &key[..], "{:?} by {:?} and {:?} by {:?}", said, mine, yours_says, yours);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! What a third party answers holds everybody back.
+
+use std::time::Duration;
+
+use http::{Request, Response};
+use tollgate::{Admin, HoldBack, Key, Limit, Limiter, ManualClock, MemoryStore, Mode, SqliteStore, Window};
+use tollgate_http::{ClientLimit, ClientLimitError, Estimate, Preset};
+use tower::{Layer, ServiceExt, service_fn};
+
+use super::clients::{AnyClient, KINDS};
+use super::replicas::Replicas;
+use super::third_party::{Answer, ThirdParty, answer};
+
+/// When a request that was not sent could be.
+fn limited(outcome: Result<u16, ClientLimitError>) -> Duration {
+    match outcome {
+        Err(ClientLimitError::Limited { retry_after, .. }) => retry_after,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// For how long a client is held back that does not wait, after this answer.
+async fn held_by(answer: Answer, presets: &[Preset]) -> anyhow::Result<Option<Duration>> {
+    let status = answer.0;
+    let third_party = ThirdParty::new([answer]).await?;
+    let mut found = Vec::new();
+    for kind in KINDS {
+        let limiter = Limiter::new(MemoryStore::new(), "1000/h")?;
+        let limit = ClientLimit::new(limiter).max_wait(Duration::ZERO);
+        let limit = presets.iter().fold(limit, |limit, preset| limit.read(*preset));
+        let client = AnyClient::new(kind, limit.clone());
+        // Both see the same answer: it is told again.
+        third_party.again();
+        assert_eq!(client.get(&third_party.url("/")).await??, status, "{kind:?}");
+        assert_eq!(limit.missed(), 0);
+        found.push(match client.get(&third_party.url("/")).await? {
+            Ok(_) => None,
+            held => Some(limited(held)),
+        });
+    }
+    assert_eq!(found[0].is_some(), found[1].is_some());
+    Ok(found.into_iter().flatten().min())
+}
+
+#[tokio::test]
+async fn a_429_seen_by_one_replica_holds_all_back() -> anyhow::Result<()> {
+    for kind in KINDS {
+        let third_party = ThirdParty::new([answer(200, &[]), answer(429, &[("retry-after", "60")])]).await?;
+        let replicas = Replicas::new()?;
+        let mut clients = Vec::new();
+        for _ in 0..3 {
+            let limit = ClientLimit::new(replicas.limiter("1000/s").await?).max_wait(Duration::from_secs(1));
+            clients.push(AnyClient::new(kind, limit));
+        }
+        let url = third_party.url("/");
+        assert_eq!(clients[0].get(&url).await??, 200);
+        assert_eq!(clients[1].get(&url).await??, 429, "it is the caller's to see");
+        for client in clients.iter().cycle().take(30) {
+            let retry_after = limited(client.get(&url).await?);
+            assert!((30..=60).contains(&retry_after.as_secs()), "{retry_after:?}");
+        }
+        assert_eq!(third_party.reached(), 2);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_third_partys_clock_may_be_years_off() -> anyhow::Result<()> {
+    let headers = [("date", "Sat, 01 Jan 2000 00:00:00 GMT"), ("retry-after", "Sat, 01 Jan 2000 00:10:00 GMT")];
+    let held = held_by(answer(429, &headers), &[]).await?.expect("it holds back");
+    assert!(held <= Duration::from_mins(10) && held > Duration::from_mins(5), "{held:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn ten_years_are_an_hour() -> anyhow::Result<()> {
+    let held = held_by(answer(429, &[("retry-after", "315360000")]), &[]).await?.expect("it holds back");
+    assert!(held <= Duration::from_hours(1) && held > Duration::from_mins(50), "{held:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_429_that_says_no_more_empties_the_bucket() -> anyhow::Result<()> {
+    for nonsense in [None, Some("later"), Some("-5")] {
+        let headers: Vec<_> = nonsense.map(|value| ("retry-after", value)).into_iter().collect();
+        let held = held_by(answer(429, &headers), &[]).await?.expect("it holds back");
+        assert!(held <= Duration::from_millis(3600), "{held:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn only_an_overload_that_says_so_holds_back() -> anyhow::Result<()> {
+    for status in [503, 529] {
+        assert!(held_by(answer(status, &[("retry-after", "60")]), &[]).await?.is_some(), "{status}");
+    }
+    for (status, headers) in [(503, vec![]), (500, vec![("retry-after", "60")]), (301, vec![("retry-after", "60")])] {
+        assert_eq!(held_by(answer(status, &headers), &[]).await?, None, "{status}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_403_that_says_it_is_a_limit_holds_back_if_the_client_reads_that() -> anyhow::Result<()> {
+    let headers = [("x-ratelimit-remaining", "4000"), ("retry-after", "60")];
+    assert_eq!(held_by(answer(403, &headers), &[]).await?, None);
+    let held = held_by(answer(403, &headers), &[Preset::XRateLimit]).await?.expect("it holds back");
+    assert!(held <= Duration::from_mins(1) && held > Duration::from_secs(30), "{held:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn headers_are_read_if_the_client_is_told_to() -> anyhow::Result<()> {
+    let headers = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "1800")];
+    assert_eq!(held_by(answer(200, &headers), &[]).await?, None);
+    let held = held_by(answer(200, &headers), &[Preset::XRateLimit]).await?.expect("it holds back");
+    assert!(held <= Duration::from_mins(30) && held > Duration::from_mins(20), "{held:?}");
+    let malformed: Answer =
+        (200, vec![("ratelimit", vec![0xff, b'"', 0xc3]), ("x-ratelimit-remaining", b"\xf0\x9f".to_vec())]);
+    assert_eq!(held_by(malformed, Preset::ALL).await?, None);
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_left_by_the_headers_is_what_all_replicas_have() -> anyhow::Result<()> {
+    for kind in KINDS {
+        let left = answer(200, &[("ratelimit", r#""default";r=3;t=3600"#)]);
+        let more = answer(200, &[("ratelimit", r#""default";r=900;t=3600"#)]);
+        let third_party = ThirdParty::new([left, more]).await?;
+        let replicas = Replicas::new()?;
+        let mut clients = Vec::new();
+        for _ in 0..3 {
+            let limit = ClientLimit::new(replicas.limiter("1000/d").await?).max_wait(Duration::ZERO);
+            clients.push(AnyClient::new(kind, limit.read(Preset::RateLimit)));
+        }
+        let mut sent = 0;
+        for client in clients.iter().cycle().take(30) {
+            sent += usize::from(client.get(&third_party.url("/")).await?.is_ok());
+        }
+        assert_eq!((sent, third_party.reached()), (4, 4), "what it said later raised nothing");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_answer_reaches_its_caller_whatever_becomes_of_the_limit() -> anyhow::Result<()> {
+    for kind in KINDS {
+        let third_party = ThirdParty::new([answer(429, &[("retry-after", "60")])]).await?;
+        let window = Window::new(10, Duration::from_secs(60), Duration::from_secs(1))?;
+        let limit = ClientLimit::new(Limiter::new(MemoryStore::new(), window)?);
+        let client = AnyClient::new(kind, limit.clone());
+        assert_eq!(client.get(&third_party.url("/")).await??, 429);
+        assert_eq!(limit.missed(), 1, "a window cannot be held back");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn one_hosts_answer_holds_back_no_other() -> anyhow::Result<()> {
+    for kind in KINDS {
+        let refusing = ThirdParty::new([answer(429, &[("retry-after", "60")])]).await?;
+        let other = ThirdParty::new([]).await?;
+        let limiter = Limiter::new(MemoryStore::new(), "1000/s")?;
+        let client = AnyClient::new(kind, ClientLimit::new(limiter.clone()).max_wait(Duration::ZERO));
+        assert_eq!(client.get(&refusing.url("/")).await??, 429);
+        assert_eq!(client.get(&other.url("/")).await??, 200);
+        limited(client.get(&refusing.url("/")).await?);
+        // The key is the host as the URL has it.
+        let key = Key::try_from(refusing.address.to_string())?;
+        assert!(limiter.store().peek(&key).await?.expect("it is there").available < 0);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_limiter_that_is_switched_off_passes_nothing_on() -> anyhow::Result<()> {
+    for kind in KINDS {
+        let third_party = ThirdParty::new([answer(429, &[("retry-after", "60")])]).await?;
+        let limiter = Limiter::builder(MemoryStore::new()).mode(Mode::Off).build("1000/s")?;
+        let limit = ClientLimit::new(limiter.clone()).read(Preset::XRateLimit);
+        let client = AnyClient::new(kind, limit.clone());
+        assert_eq!(client.get(&third_party.url("/")).await??, 429);
+        let key = Key::try_from(third_party.address.to_string())?;
+        assert_eq!((limiter.store().peek(&key).await?, limit.missed()), (None, 0), "{kind:?}");
+    }
+    Ok(())
+}
+
+/// Requests and tokens of one account, which the requests of two replicas take from together.
+async fn account(
+    answer: Answer,
+) -> anyhow::Result<(ThirdParty, [AnyClient<SqliteStore>; 2], Limiter<SqliteStore>, Replicas)> {
+    let third_party = ThirdParty::new([answer]).await?;
+    let replicas = Replicas::new()?;
+    let client = async |kind| {
+        let limit = ClientLimit::new(replicas.limiter("600/h").await?)
+            .max_wait(Duration::ZERO)
+            .keyed_by(|_| Key::try_from("requests").ok())
+            .read(Preset::OpenAiRequests)
+            .and(|_| Some(Limit::new(Key::try_from("tokens").ok()?, "60000/h".try_into().ok()?).cost(100)))
+            .read(Preset::OpenAiTokens);
+        anyhow::Ok(AnyClient::new(kind, limit))
+    };
+    let clients = [client(KINDS[0]).await?, client(KINDS[1]).await?];
+    let limiter = replicas.limiter("600/h").await?;
+    Ok((third_party, clients, limiter, replicas))
+}
+
+#[tokio::test]
+async fn of_several_limits_those_are_held_back_of_which_an_answer_says_that_too_little_is_left() -> anyhow::Result<()> {
+    let left = |requests, tokens| {
+        [("x-ratelimit-remaining-requests", requests), ("x-ratelimit-remaining-tokens", tokens), ("retry-after", "60")]
+    };
+    for (status, headers, requests, tokens) in [
+        (200, left("400", "99999"), 400..=401, 59_900..=59_999),
+        (429, left("400", "99"), 400..=401, -1000..=-900),
+        (429, left("0", "50000"), -10..=-9, 50_000..=50_099),
+        (429, left("400", "50000"), -10..=-9, -1000..=-900),
+    ] {
+        let (third_party, clients, limiter, _replicas) = account(answer(status, &headers)).await?;
+        assert_eq!(clients[0].get(&third_party.url("/")).await??, status);
+        let available = async |key: &str| {
+            let level = limiter.store().peek(&Key::try_from(key)?).await?.expect("it was asked");
+            anyhow::Ok(level.available)
+        };
+        let (found, of_tokens) = (available("requests").await?, available("tokens").await?);
+        assert!(requests.contains(&found), "{status} {headers:?}: {found} requests");
+        assert!(tokens.contains(&of_tokens), "{status} {headers:?}: {of_tokens} tokens");
+        if status == 429 {
+            let held = limited(clients[1].get(&third_party.url("/")).await?);
+            assert!((50..=70).contains(&held.as_secs()), "{held:?}");
+        } else {
+            assert_eq!(clients[1].get(&third_party.url("/")).await??, 200);
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_grpc_answer_that_refuses_in_its_head_holds_back() -> anyhow::Result<()> {
+    let held = held_by(answer(200, &[("grpc-status", "8"), ("retry-after", "60")]), &[]).await?;
+    assert!(held.is_some_and(|held| (30..=60).contains(&held.as_secs())), "{held:?}");
+    assert_eq!(held_by(answer(200, &[("grpc-status", "8")]), &[]).await?, None, "it may be of another kind");
+    Ok(())
+}
+
+#[tokio::test]
+async fn each_limit_reads_the_policy_that_is_its_own() -> anyhow::Result<()> {
+    let said = r#""second";r=9;t=1, "bytes";r=0;t=40"#;
+    for (status, held) in [(200, -30), (429, -30)] {
+        for kind in KINDS {
+            let third_party = ThirdParty::new([answer(status, &[("ratelimit", said)])]).await?;
+            let limiter = Limiter::new(MemoryStore::new(), "1/s burst 10")?;
+            let limit = ClientLimit::new(limiter.clone())
+                .keyed_by(|_| Key::try_from("requests").ok())
+                .read(Preset::Policy("second"))
+                .and(|_| Some(Limit::new(Key::try_from("bytes").ok()?, "1/s burst 100".try_into().ok()?).cost(10)))
+                .read(Preset::Policy("bytes"));
+            assert_eq!(AnyClient::new(kind, limit).get(&third_party.url("/")).await??, status);
+            let left = async |key: &str| {
+                anyhow::Ok(limiter.store().peek(&Key::try_from(key)?).await?.expect("it was asked").available)
+            };
+            assert!((9..=10).contains(&left("requests").await?), "{status}");
+            assert!(left("bytes").await? < held, "{status}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_no_preset_reads_a_closure_does_for_its_limit() -> anyhow::Result<()> {
+    for kind in KINDS {
+        let third_party = ThirdParty::new([answer(200, &[("x-left", "7")]), answer(418, &[("x-left", "50")])]).await?;
+        let limiter = Limiter::new(MemoryStore::new(), "100 once")?;
+        let limit = ClientLimit::new(limiter.clone())
+            .keyed_by(|_| Key::try_from("requests").ok())
+            .and(|_| Some(Limit::new(Key::try_from("tokens").ok()?, "1000 once".try_into().ok()?).cost(10)))
+            .read_by(|answer| Some(HoldBack::remaining(answer.headers().get("x-left")?.to_str().ok()?.parse().ok()?)))
+            .refused_by(|answer| answer.status() == 418);
+        let client = AnyClient::new(kind, limit);
+        let left = async |key: &str| {
+            anyhow::Ok(limiter.store().peek(&Key::try_from(key)?).await?.expect("it was asked").available)
+        };
+        assert_eq!(client.get(&third_party.url("/")).await??, 200);
+        assert_eq!((left("requests").await?, left("tokens").await?), (99, 7));
+        limiter.store().reset(&Key::try_from("tokens")?).await?;
+        assert_eq!(client.get(&third_party.url("/")).await??, 418);
+        assert_eq!((left("requests").await?, left("tokens").await?), (0, 50), "it is of the limit that says nothing");
+    }
+    Ok(())
+}
+
+/// Also when it is passed on once more, with a settlement.
+#[tokio::test(start_paused = true)]
+async fn of_two_longest_waits_the_shorter_one_counts() -> anyhow::Result<()> {
+    let third_party = service_fn(async |_: Request<()>| anyhow::Ok(Response::new(())));
+    for (of_closure, of_client, expected) in [
+        (Some(5), None, 5),
+        (Some(5), Some(60), 5),
+        (Some(60), Some(5), 5),
+        (None, Some(5), 5),
+        (Some(9000), None, 3600),
+    ] {
+        let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "10/s")?;
+        let mut limit = ClientLimit::new(limiter.clone())
+            .read_by(move |_| {
+                let hold = HoldBack::retry_after(Duration::from_secs(8000)).and(HoldBack::remaining(0));
+                Some(of_closure.map_or(hold, |seconds| hold.longest(Duration::from_secs(seconds))))
+            })
+            .settle_later();
+        if let Some(seconds) = of_client {
+            limit = limit.longest_hold(Duration::from_secs(seconds));
+        }
+        let request = Request::get("http://example.com/").body(())?;
+        let answer = limit.layer(third_party).oneshot(request).await.map_err(anyhow::Error::from_boxed)?;
+        let held = async || anyhow::Ok(limiter.allow("example.com").await?.retry_after().as_secs());
+        assert_eq!(held().await?, expected, "{of_closure:?} {of_client:?}");
+        answer.extensions().get::<Estimate>().expect("it was served").settle(0).await?;
+        assert_eq!(held().await?, expected, "{of_closure:?} {of_client:?}, settled");
+    }
+    Ok(())
+}

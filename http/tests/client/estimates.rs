@@ -1,0 +1,399 @@
+//! Requests whose cost is an estimate: what they used is paid in the end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{join_all, poll_fn};
+use http::{Request, Response};
+use reqwest_middleware::ClientBuilder;
+use tokio::sync::{Notify, Semaphore};
+use tollgate::{
+    Adjusted, Admin, Error, Fallback, Key, Limit, Limiter, ManualClock, MemoryStore, Mode, Quota, RuntimeClock, Store,
+    TakeError,
+};
+use tollgate_http::{Answer, ClientLimit, Estimate, Outgoing, Preset};
+use tower::{Layer, ServiceExt, service_fn};
+
+use super::clients::{AnyClient, KINDS};
+use super::replicas::Replicas;
+use super::slow::Slow;
+use super::third_party::{ThirdParty, answer};
+
+/// What an answer says was used.
+fn used(answer: &Answer<'_>) -> Option<u64> {
+    answer.headers().get("x-used")?.to_str().ok()?.parse().ok()
+}
+
+/// A token's limit for everybody, of which each request takes so many.
+pub(super) fn of_tokens<S: Store>(limiter: Limiter<S>, cost: u64) -> ClientLimit<S> {
+    ClientLimit::new(limiter).max_wait(Duration::ZERO).keyed_by(|_| Key::try_from("tokens").ok()).cost(move |_| cost)
+}
+
+pub(super) async fn left<S: Admin>(store: &S, key: &str) -> anyhow::Result<i64> {
+    Ok(store.peek(&Key::try_from(key)?).await?.expect("it was asked").available)
+}
+
+/// The estimate of a request to somebody who answers with these headers.
+pub(super) async fn asks<S: Store>(
+    limit: ClientLimit<S>,
+    headers: &[(&str, &str)],
+) -> anyhow::Result<(u16, Option<Estimate>)> {
+    let headers: Vec<(String, String)> =
+        headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    let third_party = service_fn(move |_: Request<()>| {
+        let lines = headers.iter().filter(|(name, _)| name != "status");
+        let status = headers.iter().find(|(name, _)| name == "status").map_or("200", |(_, status)| status);
+        let response =
+            lines.fold(Response::builder().status(status), |response, (name, value)| response.header(name, value));
+        std::future::ready(response.body(()))
+    });
+    let request = Request::get("http://example.com/").body(())?;
+    let response = limit.layer(third_party).oneshot(request).await.map_err(anyhow::Error::from_boxed)?;
+    Ok((response.status().as_u16(), response.extensions().get().cloned()))
+}
+
+#[tokio::test]
+async fn what_one_replica_did_not_use_another_one_has() -> anyhow::Result<()> {
+    for kind in KINDS {
+        for by_head in [true, false] {
+            let third_party = ThirdParty::new([answer(200, &[("x-used", "100")]), answer(200, &[])]).await?;
+            let replicas = Replicas::new()?;
+            let limiter = replicas.limiter("1000 once").await?;
+            let limit = of_tokens(limiter.clone(), 900);
+            let limit = if by_head { limit.settle(used) } else { limit.settle_later() };
+            let client = AnyClient::new(kind, limit);
+            let (_, estimate) = client.get_and_settle(&third_party.url("/")).await??;
+            match estimate {
+                Some(estimate) => assert_eq!(estimate.settle(100).await?, Adjusted::Done(800)),
+                None => assert!(by_head, "{kind:?}"),
+            }
+            limiter.close().await?;
+            let another = AnyClient::new(kind, of_tokens(replicas.limiter("1000 once").await?, 900));
+            assert_eq!(another.get(&third_party.url("/")).await??, 200, "{kind:?}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_used_beyond_the_estimate_is_owed_and_the_next_ones_wait() -> anyhow::Result<()> {
+    for (by_head, headers) in [(true, &[("x-used", "1500")][..]), (false, &[])] {
+        let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "1000/h")?;
+        let limit = of_tokens(limiter.clone(), 400);
+        let limit = if by_head { limit.settle(used) } else { limit.settle_later() };
+        if let Some(estimate) = asks(limit.clone(), headers).await?.1 {
+            assert_eq!(estimate.settle(1500).await?, Adjusted::Done(-1100));
+        }
+        limiter.close().await?;
+        assert_eq!(left(limiter.store(), "tokens").await?, -500, "by the head: {by_head}");
+        let refused = asks(limit, &[]).await.expect_err("it waits");
+        assert!(refused.to_string().contains("no tokens available"), "{refused}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_given_back_raises_no_bucket_above_what_is_said_to_be_left() -> anyhow::Result<()> {
+    for (left_over, expected) in [("5000", 5000), ("8900", 8900), ("9500", 9500), ("9501", 9500), ("0", 0)] {
+        for by_head in [true, false] {
+            let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "10000/h")?;
+            let limit = of_tokens(limiter.clone(), 1200).read(Preset::OpenAiTokens);
+            let limit = if by_head { limit.settle(used) } else { limit.settle_later() };
+            let headers = [("x-ratelimit-remaining-tokens", left_over), ("x-used", "500")];
+            if let Some(estimate) = asks(limit.clone(), &headers).await?.1 {
+                assert_eq!(estimate.settle(500).await?, Adjusted::Done(700));
+            }
+            limiter.close().await?;
+            assert_eq!(left(limiter.store(), "tokens").await?, expected, "by the head: {by_head}");
+            assert_eq!(limit.missed(), 0);
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_left_long_ago_lowers_no_bucket_and_a_wait_lasts_no_longer_for_it() -> anyhow::Result<()> {
+    let headers =
+        [("x-ratelimit-limit-tokens", "1"), ("x-ratelimit-remaining-tokens", "0"), ("x-ratelimit-reset-tokens", "60s")];
+    for (headers, level) in [(&headers[1..2], 30 + 90), (&headers[..], -29)] {
+        let limiter = Limiter::new(MemoryStore::with_clock(RuntimeClock::default()), "1/s burst 1000")?;
+        let limit = of_tokens(limiter.clone(), 100).read(Preset::OpenAiTokens).settle_later();
+        let estimate = asks(limit, headers).await?.1.expect("it was served");
+        tokio::time::advance(Duration::from_secs(30)).await;
+        assert_eq!(estimate.settle(10).await?, Adjusted::Done(90));
+        assert_eq!(left(limiter.store(), "tokens").await?, level, "{headers:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_estimate_whose_answer_nobody_reads_stands_and_what_is_left_is_known() -> anyhow::Result<()> {
+    let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "10000/h")?;
+    let limit = of_tokens(limiter.clone(), 1200).read(Preset::OpenAiTokens).settle_later();
+    assert!(asks(limit.clone(), &[]).await?.1.is_some());
+    assert_eq!(left(limiter.store(), "tokens").await?, 8800);
+    drop(asks(limit.clone(), &[("x-ratelimit-remaining-tokens", "700")]).await?);
+    assert_eq!(left(limiter.store(), "tokens").await?, 700);
+    Ok(())
+}
+
+#[tokio::test]
+async fn of_all_who_settle_a_request_the_first_does() -> anyhow::Result<()> {
+    let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "1000/h")?;
+    let estimate = asks(of_tokens(limiter.clone(), 400).settle_later(), &[]).await?.1.expect("it was served");
+    let settled = join_all((0..5).map(|_| estimate.settle(100))).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+    assert_eq!(settled.iter().filter(|settled| **settled == Adjusted::Done(300)).count(), 1, "{settled:?}");
+    assert_eq!(settled.iter().filter(|settled| **settled == Adjusted::Repeated).count(), 4, "{settled:?}");
+    assert_eq!(left(limiter.store(), "tokens").await?, 900);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_estimate_can_be_settled_for_as_long_as_was_said() -> anyhow::Result<()> {
+    let clock = ManualClock::default();
+    let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()), "1000 once")?;
+    let limit = of_tokens(limiter.clone(), 100).settle_later().settle_within(Duration::from_secs(60));
+    let [in_time, late] = [asks(limit.clone(), &[]).await?.1, asks(limit, &[]).await?.1].map(Option::unwrap);
+    clock.advance(Duration::from_secs(59));
+    assert_eq!(in_time.settle(10).await?, Adjusted::Done(90));
+    clock.advance(Duration::from_secs(2));
+    assert_eq!(late.settle(10).await?, Adjusted::Late);
+    assert_eq!(left(limiter.store(), "tokens").await?, 890);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_estimate_that_its_answer_settles_too_late_is_missed() -> anyhow::Result<()> {
+    let clock = ManualClock::default();
+    let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()), "1000 once")?;
+    let limit = of_tokens(limiter.clone(), 100).settle(|_| Some(10)).settle_within(Duration::from_secs(60));
+    for (seconds, left_over, missed) in [(59, 990, 0), (61, 890, 1)] {
+        let clock = clock.clone();
+        let slow = service_fn(move |_: Request<()>| {
+            clock.advance(Duration::from_secs(seconds));
+            std::future::ready(Response::builder().body(()))
+        });
+        let request = Request::get("http://example.com/").body(())?;
+        limit.clone().layer(slow).oneshot(request).await.map_err(anyhow::Error::from_boxed)?;
+        limiter.close().await?;
+        assert_eq!((left(limiter.store(), "tokens").await?, limit.missed()), (left_over, missed), "{seconds} s");
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waited_for_a_turn_has_as_long_to_settle() -> anyhow::Result<()> {
+    let limiter = Limiter::new(MemoryStore::with_clock(RuntimeClock::default()), "1/s burst 100")?;
+    let limit = of_tokens(limiter.clone(), 100).settle_later().settle_within(Duration::from_secs(20));
+    drop(asks(limit.clone(), &[]).await?);
+    let estimate = asks(limit.max_wait(Duration::from_secs(200)), &[]).await?.1.expect("it was served");
+    tokio::time::advance(Duration::from_secs(19)).await;
+    assert_eq!(estimate.settle(10).await?, Adjusted::Done(90));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_nothing_is_given_back_what_was_left_lowers_no_bucket_again() -> anyhow::Result<()> {
+    let headers = [("x-ratelimit-remaining-tokens", "5000")];
+    for (used, settled) in [(1200, Adjusted::Done(0)), (1300, Adjusted::Done(-100)), (500, Adjusted::Late)] {
+        let clock = ManualClock::default();
+        let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()), "10000 once")?;
+        let limit = of_tokens(limiter.clone(), 1200).read(Preset::OpenAiTokens).settle_later();
+        let estimate = asks(limit.settle_within(Duration::from_secs(60)), &headers).await?.1.expect("it was served");
+        limiter.close().await?;
+        // Somebody gives back what they had taken before.
+        let key = Key::try_from("tokens")?;
+        limiter.store().reset(&key).await?;
+        clock.advance(Duration::from_secs(if settled == Adjusted::Late { 61 } else { 0 }));
+        for expected in [settled, if settled == Adjusted::Late { settled } else { Adjusted::Repeated }] {
+            assert_eq!(estimate.settle(used).await?, expected);
+        }
+        let owed = if used == 1300 { 100 } else { 0 };
+        assert_eq!(left(limiter.store(), "tokens").await?, 10_000 - owed, "{settled:?}");
+    }
+    // What it gave back the first time is not to be told again, either.
+    let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "10000 once")?;
+    let limit = of_tokens(limiter.clone(), 1200).read(Preset::OpenAiTokens).settle_later();
+    let estimate = asks(limit, &headers).await?.1.expect("it was served");
+    assert_eq!(estimate.settle(500).await?, Adjusted::Done(700));
+    limiter.store().reset(&Key::try_from("tokens")?).await?;
+    assert_eq!(estimate.settle(500).await?, Adjusted::Repeated);
+    assert_eq!(left(limiter.store(), "tokens").await?, 10_000);
+    Ok(())
+}
+
+#[tokio::test]
+async fn one_bucket_has_room_for_ever_more_requests_that_are_settled() -> anyhow::Result<()> {
+    // With as many as usual, and with few.
+    for (store, requests) in [(MemoryStore::new(), 20_000), (MemoryStore::new().most_keys(64), 500)] {
+        let limiter = Limiter::new(store, "1000000/s")?;
+        let by_body = of_tokens(limiter.clone(), 20).settle_later();
+        let by_head = of_tokens(limiter.clone(), 20).settle(|_| Some(10));
+        for _ in 0..requests / 2 {
+            let estimate = asks(by_body.clone(), &[]).await?.1.expect("it was served");
+            assert_eq!(estimate.settle(10).await?, Adjusted::Done(10));
+            assert_eq!(estimate.settle(10).await?, Adjusted::Repeated, "there was room for it still");
+            asks(by_head.clone(), &[]).await?;
+            limiter.close().await?;
+        }
+        assert_eq!(by_head.missed(), 0);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_local_limit_grants_any_number_of_estimates_while_the_store_is_away() -> anyhow::Result<()> {
+    let store = Arc::new(Slow { store: MemoryStore::new(), asked: Notify::new(), leave: Semaphore::new(0), up: false });
+    let local = Quota::per_second(1_000_000).burst(100_000_000);
+    let fallback = Fallback::Local(local.try_into()?);
+    let limiter = Limiter::builder(store).fallback(Duration::from_millis(50), fallback).build("1000/s")?;
+    let limit = of_tokens(limiter, 1).settle_later();
+    for _ in 0..60_000 {
+        asks(limit.clone(), &[]).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_request_with_an_estimate_that_is_given_up_before_its_turn_gives_its_tokens_back() -> anyhow::Result<()> {
+    for kind in KINDS {
+        let third_party = ThirdParty::new([]).await?;
+        let limiter = Limiter::builder(MemoryStore::new()).longest_wait(Duration::MAX).build("100/h")?;
+        let limit = of_tokens(limiter.clone(), 100).settle_later().max_wait(Duration::from_hours(5));
+        let client = AnyClient::new(kind, limit);
+        let url = third_party.url("/");
+        assert_eq!(client.get(&url).await??, 200);
+        let mut waiting = Box::pin(client.get(&url));
+        while left(limiter.store(), "tokens").await? >= 0 {
+            poll_fn(|context| {
+                assert!(waiting.as_mut().poll(context).is_pending());
+                std::task::Poll::Ready(())
+            })
+            .await;
+            tokio::task::yield_now().await;
+        }
+        drop(waiting);
+        while left(limiter.store(), "tokens").await? < 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(third_party.reached(), 1);
+    }
+    Ok(())
+}
+
+/// Requests and tokens of one account.
+fn account<S: Store>(limiter: Limiter<S>, tokens: &'static str) -> ClientLimit<S> {
+    ClientLimit::new(limiter)
+        .keyed_by(|_| Key::try_from("requests").ok())
+        .read(Preset::OpenAiRequests)
+        .and(move |_| Some(Limit::new(Key::try_from("tokens").ok()?, tokens.try_into().ok()?).cost(300)))
+        .read(Preset::OpenAiTokens)
+}
+
+#[tokio::test]
+async fn nothing_was_used_of_a_request_that_is_refused_and_of_an_overload_nobody_knows() -> anyhow::Result<()> {
+    for (status, left_over, expected) in
+        [("429", "5000", 1000), ("429", "10", 0), ("503", "5000", 700), ("529", "5000", 700)]
+    {
+        for by_head in [true, false] {
+            let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "600/h")?;
+            let limit = account(limiter.clone(), "1000 once").max_wait(Duration::ZERO);
+            let limit = if by_head { limit.settle(used) } else { limit.settle_later() };
+            let requests = if left_over == "10" { "7" } else { "0" };
+            let headers = [
+                ("status", status),
+                ("x-ratelimit-remaining-requests", requests),
+                ("x-ratelimit-remaining-tokens", left_over),
+                ("retry-after", "60"),
+            ];
+            let (_, estimate) = asks(limit.clone(), &headers).await?;
+            assert!(estimate.is_none(), "nobody has a body to settle it by");
+            assert_eq!(left(limiter.store(), "tokens").await?, expected, "{status}, {left_over} left");
+            assert_eq!(limit.missed(), 0);
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn of_an_overload_an_estimate_stands_unless_its_answer_says_what_was_used() -> anyhow::Result<()> {
+    let headers = [
+        ("status", "503"),
+        ("retry-after", "60"),
+        ("x-ratelimit-remaining-requests", "0"),
+        ("x-ratelimit-remaining-tokens", "5000"),
+        ("x-used", "100"),
+    ];
+    for (headers, expected) in [(&headers[..4], 700), (&headers[..], 900)] {
+        let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "600/h")?;
+        let limit = account(limiter.clone(), "1000 once").max_wait(Duration::ZERO).settle(used);
+        asks(limit.refused_by(|answer| answer.status() == 503), headers).await?;
+        assert_eq!(left(limiter.store(), "tokens").await?, expected, "{headers:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_request_that_is_sent_again_is_paid_once() -> anyhow::Result<()> {
+    for by_head in [true, false] {
+        let refusal = || answer(429, &[("retry-after", "0.02"), ("x-ratelimit-remaining-requests", "0")]);
+        let third_party = ThirdParty::new([refusal(), refusal(), answer(200, &[("x-used", "100")])]).await?;
+        let limiter = Limiter::new(MemoryStore::new(), "1000/s")?;
+        let limit = account(limiter.clone(), "1000 once");
+        let limit = if by_head { limit.settle(used) } else { limit.settle_later() };
+        let client = ClientBuilder::new(reqwest::Client::new()).with(limit.middleware().retries(2)).build();
+        let response = client.get(third_party.url("/")).send().await?;
+        assert_eq!((response.status().as_u16(), third_party.reached()), (200, 3));
+        if let Some(estimate) = response.extensions().get::<Estimate>() {
+            assert_eq!(estimate.settle(100).await?, Adjusted::Done(200));
+        }
+        limiter.close().await?;
+        assert_eq!(left(limiter.store(), "tokens").await?, 900, "by the head: {by_head}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn who_asks_for_another_turn_can_settle_what_it_had_before() -> anyhow::Result<()> {
+    for kind in KINDS {
+        let refusal = [("x-ratelimit-remaining-requests", "0"), ("retry-after", "0.02")];
+        let served = || answer(200, &[("x-used", "100")]);
+        let third_party = ThirdParty::new([answer(429, &refusal), served(), served()]).await?;
+        let limiter = Limiter::new(MemoryStore::new(), "20/s burst 1")?;
+        let client = AnyClient::new(kind, account(limiter.clone(), "1000 once").settle(used));
+        let url = third_party.url("/");
+        let outcomes = join_all((0..3).map(|_| client.get(&url))).await;
+        let statuses: Vec<_> = outcomes.into_iter().collect::<anyhow::Result<Result<_, _>>>()??;
+        assert_eq!(statuses, [429, 200, 200]);
+        limiter.close().await?;
+        assert_eq!(left(limiter.store(), "tokens").await?, 800);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn several_estimates_of_a_request_are_settled_each() -> anyhow::Result<()> {
+    let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "1000/h")?;
+    let output =
+        |_: &Outgoing<'_>| Some(Limit::new(Key::try_from("output").ok()?, "1000/h".try_into().ok()?).cost(500));
+    let limit = of_tokens(limiter.clone(), 300).settle_later().and(output).settle_later();
+    let estimate = asks(limit, &[]).await?.1.expect("it was served");
+    let differ = estimate.settle(1).await;
+    assert!(matches!(differ, Err(Error::Take(TakeError::CostsDiffer))), "{differ:?}");
+    let settled = estimate.settle_each(|receipt| (receipt.key().as_str() == "output").then_some(20)).await?;
+    assert_eq!(settled, Adjusted::Done(480));
+    assert_eq!((left(limiter.store(), "tokens").await?, left(limiter.store(), "output").await?), (700, 980));
+    Ok(())
+}
+
+#[tokio::test]
+async fn where_nothing_was_taken_nothing_is_settled() -> anyhow::Result<()> {
+    let off = Limiter::builder(MemoryStore::new()).mode(Mode::Off).build("1000/h")?;
+    let estimate = asks(of_tokens(off, 300).settle_later(), &[]).await?.1.expect("it was served");
+    assert_eq!((estimate.settle(7).await?, estimate.receipts()), (Adjusted::Done(0), &[][..]));
+    let store = Arc::new(Slow { store: MemoryStore::new(), asked: Notify::new(), leave: Semaphore::new(0), up: false });
+    let down = Limiter::builder(store).fallback(Duration::from_millis(50), Fallback::Open).build("1000/h")?;
+    let estimate = asks(of_tokens(down, 300).settle_later(), &[]).await?.1.expect("it was served");
+    assert_eq!((estimate.settle(7).await?, estimate.receipts()), (Adjusted::Done(0), &[][..]));
+    Ok(())
+}

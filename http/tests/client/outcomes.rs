@@ -1,0 +1,117 @@
+//! Requests that were sent, and came to something else than an answer of whom they were sent to.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Request, Response};
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, Semaphore};
+use tollgate::{
+    Adjusted, Adjustment, Admin, Error, Fallback, HoldBack, Key, Limiter, MemoryStore, Outcome, Rule, Store, Take,
+    TakeError,
+};
+use tollgate_http::{ClientLimit, Preset};
+use tower::{Layer, ServiceExt, service_fn};
+
+use super::clients::{AnyClient, KINDS, Kind};
+use super::third_party::{ThirdParty, answer};
+
+/// Nobody knows how far it came.
+#[tokio::test]
+async fn a_request_that_fails_has_used_its_token() -> anyhow::Result<()> {
+    for kind in KINDS {
+        let nobody = TcpListener::bind("127.0.0.1:0").await?.local_addr()?;
+        let limiter = Limiter::new(MemoryStore::new(), "10 once")?;
+        let client = AnyClient::new(kind, ClientLimit::new(limiter.clone()));
+        assert!(client.get(&format!("http://{nobody}/")).await.is_err(), "{kind:?}");
+        let level = limiter.store().peek(&Key::try_from(nobody.to_string())?).await?;
+        assert_eq!(level.map(|level| level.available), Some(9), "{kind:?}");
+    }
+    Ok(())
+}
+
+/// By the client beneath, without asking for another turn.
+#[tokio::test]
+async fn a_redirect_is_followed_in_the_turn_of_the_host_that_was_asked() -> anyhow::Result<()> {
+    let other = ThirdParty::new([]).await?;
+    let third_party = ThirdParty::new([answer(302, &[("location", &other.url("/"))])]).await?;
+    let limiter = Limiter::new(MemoryStore::new(), "10 once")?;
+    let client = AnyClient::new(Kind::Reqwest, ClientLimit::new(limiter.clone()));
+    assert_eq!(client.get(&third_party.url("/")).await??, 200);
+    assert_eq!((third_party.reached(), other.reached()), (1, 1));
+    assert_eq!(limiter.store().peek(&Key::try_from(other.address.to_string())?).await?, None);
+    Ok(())
+}
+
+/// Nobody asks a store that does not answer for each answer of a third party.
+#[tokio::test]
+async fn of_a_bucket_that_was_not_asked_nothing_is_lowered() -> anyhow::Result<()> {
+    struct Down;
+
+    impl Store for Down {
+        async fn take(&self, _: &[Take]) -> Result<Vec<Outcome>, Error> {
+            Err(Error::other(std::io::Error::other("down")))
+        }
+
+        async fn adjust(&self, _: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+            Err(Error::other(std::io::Error::other("down")))
+        }
+
+        async fn hold_back(&self, _: &Key, _: &Rule, _: HoldBack) -> Result<bool, Error> {
+            Err(Error::other(std::io::Error::other("down")))
+        }
+    }
+
+    let limiter = Limiter::builder(Down).fallback(Duration::from_millis(50), Fallback::Open).build("10/h")?;
+    let limit = ClientLimit::new(limiter).read(Preset::RateLimit);
+    let third_party = service_fn(async |_: Request<()>| Response::builder().header("ratelimit", "\"a\";r=5").body(()));
+    for _ in 0..3 {
+        let request = Request::get("http://example.com/").body(())?;
+        let answer = limit.clone().layer(third_party).oneshot(request).await.map_err(anyhow::Error::from_boxed)?;
+        assert_eq!(answer.status(), 200);
+    }
+    assert_eq!(limit.missed(), 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn who_gives_up_while_a_refusal_is_passed_on_does_not_stop_it() -> anyhow::Result<()> {
+    let store = Arc::new(Slow { store: MemoryStore::new(), asked: Notify::new(), leave: Semaphore::new(0) });
+    let limit = ClientLimit::new(Limiter::new(Arc::clone(&store), "10/h")?);
+    let refusing = service_fn(async |_: Request<()>| Response::builder().status(429).body(()));
+    let request = Request::get("http://example.com/").body(())?;
+    let asks = tokio::spawn(limit.clone().layer(refusing).oneshot(request));
+    store.asked.notified().await;
+    asks.abort();
+    assert!(asks.await.is_err_and(|error| error.is_cancelled()), "it waited for the store");
+    store.leave.add_permits(1);
+    store.asked.notified().await;
+    let level = store.store.peek(&Key::try_from("example.com")?).await?;
+    assert_eq!((level.map(|level| level.available), limit.missed()), (Some(0), 0));
+    Ok(())
+}
+
+/// A store that holds back when it has leave, and tells before and after.
+struct Slow {
+    store: MemoryStore,
+    asked: Notify,
+    leave: Semaphore,
+}
+
+impl Store for Slow {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        self.store.take(takes).await
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        self.store.adjust(adjustments).await
+    }
+
+    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
+        self.asked.notify_one();
+        self.leave.acquire().await.map_err(Error::other)?.forget();
+        let lowered = self.store.hold_back(key, rule, hold).await;
+        self.asked.notify_one();
+        lowered
+    }
+}

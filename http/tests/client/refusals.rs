@@ -1,0 +1,306 @@
+//! Those who stand in line when somebody ahead of them is refused.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::{join, join_all};
+use http::{Request, Response, StatusCode};
+use parking_lot::Mutex;
+use tokio::time::{Instant, sleep, timeout};
+use tollgate::{Admin, Coalesce, Key, Limit, Limiter, MemoryStore, Mode, Override, Rule, RuntimeClock, Store};
+use tollgate_http::{ClientLimit, ClientLimitError};
+use tower::{Layer, Service, ServiceExt, service_fn};
+
+type Memory = MemoryStore<RuntimeClock>;
+
+/// When requests were sent to it, in milliseconds.
+#[derive(Clone)]
+struct ThirdParty {
+    since: Instant,
+    sent: Arc<Mutex<Vec<u128>>>,
+}
+
+/// An answer is on its way for so long.
+const ON_ITS_WAY: Duration = Duration::from_millis(100);
+
+impl ThirdParty {
+    fn new() -> Self {
+        Self { since: Instant::now(), sent: Arc::default() }
+    }
+
+    fn now(&self) -> u128 {
+        self.since.elapsed().as_millis()
+    }
+
+    fn sent(&self) -> Vec<u128> {
+        self.sent.lock().clone()
+    }
+
+    /// A client of it, whose first request is refused for so many seconds.
+    fn client<S: Store>(
+        &self,
+        limit: &ClientLimit<S>,
+        seconds: Option<u64>,
+    ) -> impl Service<Request<()>, Response = Response<()>, Error = tower::BoxError, Future: Send> + Clone + use<S>
+    {
+        let third_party = self.clone();
+        limit.clone().layer(service_fn(move |_: Request<()>| {
+            let mut sent = third_party.sent.lock();
+            sent.push(third_party.now());
+            let mut response = Response::new(());
+            if let Some(seconds) = seconds.filter(|_| sent.len() == 1) {
+                *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+                response.headers_mut().insert("retry-after", seconds.into());
+            }
+            async move {
+                sleep(ON_ITS_WAY).await;
+                Ok::<_, Infallible>(response)
+            }
+        }))
+    }
+
+    /// So many requests at once; what became of each, and when that was known.
+    async fn asked<S: Store>(
+        &self,
+        limit: &ClientLimit<S>,
+        seconds: Option<u64>,
+        requests: usize,
+    ) -> Vec<(Result<StatusCode, ClientLimitError>, u128)> {
+        let client = self.client(limit, seconds);
+        let request = || Request::get("http://example.com/").body(()).expect("a request");
+        let asks = (0..requests).map(|_| {
+            let asked = client.clone().oneshot(request());
+            async move {
+                let outcome = asked.await.map(|response| response.status());
+                (outcome.map_err(|error| *error.downcast().expect("of the limit")), self.now())
+            }
+        });
+        join_all(asks).await
+    }
+}
+
+fn limiter(rule: &str) -> anyhow::Result<Limiter<Memory>> {
+    Ok(Limiter::new(Memory::with_clock(RuntimeClock::default()), rule)?)
+}
+
+/// Over a store of which those in line ask together, and go on one behind the other.
+fn limiter_in_calls(rule: &str) -> anyhow::Result<Limiter<Coalesce<Memory>>> {
+    Ok(Limiter::new(Coalesce::new(Memory::with_clock(RuntimeClock::default())), rule)?)
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_line_those_ask_again_whose_turns_come_before_the_end_of_a_refusal_and_nobody_else() -> anyhow::Result<()>
+{
+    for (seconds, expected) in [
+        (None, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]),
+        (Some(0), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]),
+        // Until 1.1 s: a token of that time is nobody's.
+        (Some(1), [0, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
+        (Some(4), [0, 5, 6, 7, 8, 9, 10, 11, 12, 13]),
+    ] {
+        let expected = expected.map(|second| second * 1000);
+        assert_eq!(sent_of_ten(limiter("1/s burst 1")?, seconds).await, expected, "{seconds:?}");
+        assert_eq!(sent_of_ten(limiter_in_calls("1/s burst 1")?, seconds).await, expected, "{seconds:?}, in calls");
+    }
+    Ok(())
+}
+
+async fn sent_of_ten<S: Store>(limiter: Limiter<S>, seconds: Option<u64>) -> Vec<u128> {
+    let third_party = ThirdParty::new();
+    let outcomes = third_party.asked(&ClientLimit::new(limiter), seconds, 10).await;
+    assert!(outcomes.iter().all(|(outcome, _)| outcome.is_ok()), "{seconds:?}: {outcomes:?}");
+    third_party.sent()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_that_holds_nothing_back_costs_those_in_line_no_turn() -> anyhow::Result<()> {
+    let mut sent = Vec::new();
+    for seconds in [None, Some(20)] {
+        let third_party = ThirdParty::new();
+        let limit = ClientLimit::new(limiter("1 in 1s at 100ms")?);
+        let outcomes = third_party.asked(&limit, seconds, 3).await;
+        assert!(outcomes.iter().all(|(outcome, _)| outcome.is_ok()), "{outcomes:?}");
+        assert_eq!(limit.missed(), u64::from(seconds.is_some()));
+        sent.push(third_party.sent());
+    }
+    assert_eq!(sent[0], sent[1]);
+    Ok(())
+}
+
+/// Whoever waits otherwise is not refused with them, and keeps its turn.
+#[tokio::test(start_paused = true)]
+async fn those_who_ask_again_stand_behind_who_does_not() -> anyhow::Result<()> {
+    let third_party = ThirdParty::new();
+    let limiter = limiter_in_calls("1/s burst 1")?;
+    let limit = ClientLimit::new(limiter.clone());
+    let waits = async {
+        assert!(limiter.wait_n("example.com", 1, Duration::from_secs(60)).await?.is_granted());
+        anyhow::Ok(third_party.now())
+    };
+    let (first, waited, behind) =
+        tokio::join!(third_party.asked(&limit, Some(4), 1), waits, third_party.asked(&limit, None, 2));
+    assert!(first.iter().chain(&behind).all(|(outcome, _)| outcome.is_ok()), "{first:?} {behind:?}");
+    assert_eq!((waited?, third_party.sent()), (1000, vec![0, 4100, 5100]));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_short_refusal_of_one_fails_nobody_behind() -> anyhow::Result<()> {
+    let third_party = ThirdParty::new();
+    let limit = ClientLimit::new(limiter("5/s burst 5")?);
+    let outcomes = third_party.asked(&limit, Some(1), 100).await;
+    assert!(outcomes.iter().all(|(outcome, _)| outcome.is_ok()), "{outcomes:?}");
+    let last = third_party.sent().pop();
+    assert!(last.is_some_and(|last| last <= 21_000), "{last:?}");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_that_outlasts_the_line_holds_it_as_long_and_no_longer() -> anyhow::Result<()> {
+    let third_party = ThirdParty::new();
+    let limit = ClientLimit::new(limiter("1/s burst 1")?);
+    let outcomes = third_party.asked(&limit, Some(20), 5).await;
+    assert!(outcomes.iter().all(|(outcome, _)| outcome.is_ok()), "{outcomes:?}");
+    assert_eq!(third_party.sent(), [0, 20_100, 21_100, 22_100, 23_100], "what they had paid is no debt of its own");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_would_wait_for_too_long_after_a_refusal_is_told_when_it_comes() -> anyhow::Result<()> {
+    let third_party = ThirdParty::new();
+    let limit = ClientLimit::new(limiter("1/s burst 1")?).max_wait(Duration::from_secs(9));
+    let outcomes = third_party.asked(&limit, Some(60), 10).await;
+    assert!(matches!(outcomes[0], (Ok(StatusCode::TOO_MANY_REQUESTS), 100)), "{outcomes:?}");
+    for outcome in &outcomes[1..] {
+        assert!(matches!(outcome, (Err(ClientLimitError::Limited { .. }), 100)), "{outcome:?}");
+    }
+    assert_eq!(third_party.sent(), [0]);
+    Ok(())
+}
+
+/// Whoever leaves the line of one limit has the turn that another one gave.
+#[tokio::test(start_paused = true)]
+async fn who_asks_one_of_several_limits_again_is_not_sent_before_the_turn_of_the_others() -> anyhow::Result<()> {
+    let third_party = ThirdParty::new();
+    let limiter = limiter("10/s")?;
+    let tokens = Limit::new(Key::try_from("tokens")?, Rule::try_from("1/s burst 10")?).cost(10);
+    let limit = ClientLimit::new(limiter.clone()).and(move |_| Some(tokens.clone()));
+    // So whoever asks for it again need not wait.
+    let off = Override { mode: Some(Mode::Off), ..Override::default() };
+    limiter.store().set_override(&Key::try_from("example.com")?, off).await?;
+    let outcomes = third_party.asked(&limit, Some(20), 2).await;
+    assert!(matches!(outcomes[1], (Ok(StatusCode::OK), _)), "{outcomes:?}");
+    assert_eq!(third_party.sent(), [0, 10_000]);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_not_sent_after_a_refusal_by_one_of_several_limits_keeps_nothing_of_the_others() -> anyhow::Result<()> {
+    let third_party = ThirdParty::new();
+    let (limiter, key) = (limiter("1/s burst 1")?, Key::try_from("tokens")?);
+    let tokens = Limit::new(key.clone(), Rule::try_from("1/s burst 10")?).cost(10);
+    let limit = ClientLimit::new(limiter.clone()).and(move |_| Some(tokens.clone()));
+    let outcomes = third_party.asked(&limit, Some(60), 2).await;
+    assert!(matches!(outcomes[1], (Err(ClientLimitError::Limited { .. }), 100)), "{outcomes:?}");
+    limiter.close().await?;
+    let granted = limiter.store().peek(&key).await?.map(|level| level.granted);
+    assert_eq!(granted, Some(10), "those of the one that was sent");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_refused_after_it_was_kept_is_not_given_back_either() -> anyhow::Result<()> {
+    let [of_hosts, of_tokens, of_both] = [(); 3].map(|()| ThirdParty::new());
+    let (limiter, tokens) = (limiter("1/s burst 1")?, Key::try_from("tokens")?);
+    let hosts = ClientLimit::new(limiter.clone());
+    let (key, rule) = (tokens.clone(), limiter.rule());
+    let both = hosts.clone().and(move |_| Some(Limit::new(key.clone(), rule.clone())));
+    let key = tokens.clone();
+    let only_tokens = hosts.clone().keyed_by(move |_| Some(key.clone()));
+    let after = |millis| sleep(Duration::from_millis(millis));
+    // Of the one in line, the host is refused at 100 ms, and at 150 the tokens, which it had of its first turn.
+    let (_, _, outcomes) = tokio::join!(
+        of_hosts.asked(&hosts, Some(20), 1),
+        after(50).then(|()| of_tokens.asked(&only_tokens, Some(60), 1)),
+        after(60).then(|()| of_both.asked(&both, None, 1)),
+    );
+    assert!(matches!(outcomes[..], [(Err(ClientLimitError::Limited { .. }), 150)]), "{outcomes:?}");
+    limiter.close().await?;
+    let level = limiter.store().peek(&tokens).await?.expect("it was asked for");
+    assert_eq!(level.granted, 2, "its turn would end the hold before its time");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn throttle_revokes_reservations_of_clones() -> anyhow::Result<()> {
+    let third_party = ThirdParty::new();
+    let one = ClientLimit::new(limiter("1/s burst 1")?);
+    let other = one.clone().cost(|_| 1);
+    let (first, behind) = tokio::join!(third_party.asked(&one, Some(20), 1), third_party.asked(&other, None, 3));
+    assert!(matches!(first[..], [(Ok(StatusCode::TOO_MANY_REQUESTS), 100)]), "{first:?}");
+    assert!(behind.iter().all(|(outcome, _)| outcome.is_ok()), "{behind:?}");
+    assert_eq!(third_party.sent(), [0, 20_100, 21_100, 22_100]);
+    Ok(())
+}
+
+/// As of another process: who has a reservation is sent, and whoever asks afterwards waits.
+#[tokio::test(start_paused = true)]
+async fn throttle_revokes_no_reservation_of_another_client_limit() -> anyhow::Result<()> {
+    let third_party = ThirdParty::new();
+    let limiter = limiter("1/s burst 1")?;
+    let [one, other] = [limiter.clone(), limiter].map(ClientLimit::new);
+    let (first, behind, after) = tokio::join!(
+        third_party.asked(&one, Some(20), 1),
+        third_party.asked(&other, None, 2),
+        sleep(Duration::from_millis(200)).then(|()| third_party.asked(&other, None, 1)),
+    );
+    assert!(
+        first.iter().chain(&behind).chain(&after).all(|(outcome, _)| outcome.is_ok()),
+        "{first:?} {behind:?} {after:?}"
+    );
+    assert_eq!(third_party.sent(), [0, 1000, 2000, 20_100]);
+    Ok(())
+}
+
+/// Its refusal has nobody ask again, so nobody leaves the line of another limit for it.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_by_a_limit_in_shadow_costs_nobody_their_place_in_the_line_of_another_one() -> anyhow::Result<()> {
+    let (limiter, host, tokens) =
+        (limiter_in_calls("1/s burst 2")?, Key::try_from("example.com")?, Key::try_from("tokens")?);
+    let shadow = Override { mode: Some(Mode::Shadow), ..Override::default() };
+    limiter.store().store().set_override(&host, shadow).await?;
+    // From then on the host lets everybody pass, and one token is left of the others.
+    assert!(limiter.allow_n(&host, 2).await?.is_granted() && limiter.allow(&tokens).await?.is_granted());
+    let hosts = ClientLimit::new(limiter.clone());
+    let (key, rule) = (tokens.clone(), limiter.rule());
+    let both = hosts.clone().and(move |_| Some(Limit::new(key.clone(), rule.clone())));
+    let only_tokens = hosts.clone().keyed_by(move |_| Some(tokens.clone()));
+    let sent = Arc::new(Mutex::new(Vec::new()));
+    let asks = async |limit: &ClientLimit<_>, name: &'static str, millis, refused: Option<u64>| {
+        let (sent, mut response) = (Arc::clone(&sent), Response::new(()));
+        if let Some(seconds) = refused {
+            *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+            response.headers_mut().insert("retry-after", seconds.into());
+        }
+        let client = limit.clone().layer(service_fn(move |_: Request<()>| {
+            sent.lock().push(name);
+            let response = response.clone();
+            sleep(ON_ITS_WAY).map(|()| Ok::<_, Infallible>(response))
+        }));
+        sleep(Duration::from_millis(millis)).await;
+        client.oneshot(Request::get("http://example.com/").body(()).expect("a request")).await.expect("it is sent");
+    };
+    // Both are in the line of the tokens, in this order, once a refusal of those comes at 100 ms; they are scheduled a
+    // second apart. A refusal of the host, which let both pass, comes at 300 ms.
+    let mut line = vec![Box::pin(asks(&both, "first", 10, None)), Box::pin(asks(&both, "second", 20, None))];
+    let in_line = timeout(Duration::from_secs(1), join_all(&mut line));
+    let refused = join(asks(&only_tokens, "tokens", 0, Some(20)), asks(&hosts, "host", 200, Some(60)));
+    assert!(join(in_line, refused).await.0.is_err());
+    // Whoever is woken, the second is polled before the first.
+    line.reverse();
+    join_all(line).await;
+    assert_eq!(*sent.lock(), ["tokens", "host", "first", "second"]);
+    Ok(())
+}

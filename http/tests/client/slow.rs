@@ -1,0 +1,86 @@
+//! Estimates of requests that have no answer, and those that a store takes its time to settle.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::timeout;
+use tollgate::{
+    Adjusted, Adjustment, Error, HoldBack, Key, Limiter, MemoryStore, Outcome, Rule, Store, Take, TakeError,
+};
+use tollgate_http::Preset;
+
+use super::clients::{AnyClient, KINDS};
+use super::estimates::{asks, left, of_tokens};
+
+#[tokio::test]
+async fn a_request_that_fails_has_used_its_estimate() -> anyhow::Result<()> {
+    for kind in KINDS {
+        let nobody = TcpListener::bind("127.0.0.1:0").await?.local_addr()?;
+        let limiter = Limiter::new(MemoryStore::new(), "1000 once")?;
+        let client = AnyClient::new(kind, of_tokens(limiter.clone(), 300).settle(|_| Some(0)));
+        assert!(client.get(&format!("http://{nobody}/")).await.is_err());
+        assert_eq!(left(limiter.store(), "tokens").await?, 700, "{kind:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn who_gives_up_while_an_estimate_is_settled_does_not_stop_it() -> anyhow::Result<()> {
+    let store = Arc::new(Slow { store: MemoryStore::new(), asked: Notify::new(), leave: Semaphore::new(0), up: true });
+    let limiter = Limiter::new(Arc::clone(&store), "1000 once")?;
+    let estimate = asks(of_tokens(limiter, 300).settle_later(), &[]).await?.1.expect("it was served");
+    let settles = tokio::spawn(async move { estimate.settle(100).await });
+    store.asked.notified().await;
+    settles.abort();
+    assert!(settles.await.is_err_and(|error| error.is_cancelled()), "it waited for the store");
+    store.leave.add_permits(1);
+    store.asked.notified().await;
+    assert_eq!(left(&store.store, "tokens").await?, 900);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_does_not_wait_for_its_estimate_to_be_settled_unless_it_refuses() -> anyhow::Result<()> {
+    let store = Arc::new(Slow { store: MemoryStore::new(), asked: Notify::new(), leave: Semaphore::new(0), up: true });
+    let limiter = Limiter::builder(Arc::clone(&store)).deadline(Duration::MAX).build("1000 once")?;
+    let limit = of_tokens(limiter.clone(), 300).read(Preset::OpenAiTokens).settle(|_| Some(100));
+    let said = [("x-ratelimit-remaining-tokens", "500"), ("status", "429")];
+    let long = Duration::from_hours(1);
+    for headers in [&[][..], &said[..1]] {
+        timeout(long, asks(limit.clone(), headers)).await??;
+    }
+    assert_eq!(left(&store.store, "tokens").await?, 400);
+    store.leave.add_permits(2);
+    limiter.close().await?;
+    assert_eq!(left(&store.store, "tokens").await?, 500, "as was said, and not 800");
+    assert!(timeout(long, asks(limit, &said)).await.is_err(), "who asks again must find that it was refused");
+    Ok(())
+}
+
+/// A store that settles when it has leave, and tells before and after; or one that is down.
+pub(super) struct Slow {
+    pub(super) store: MemoryStore,
+    pub(super) asked: Notify,
+    pub(super) leave: Semaphore,
+    pub(super) up: bool,
+}
+
+impl Store for Slow {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        if self.up { self.store.take(takes).await } else { Err(Error::other(std::io::Error::other("down"))) }
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        self.asked.notify_one();
+        self.leave.acquire().await.map_err(Error::other)?.forget();
+        let adjusted = self.store.adjust(adjustments).await;
+        self.asked.notify_one();
+        adjusted
+    }
+
+    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
+        self.store.hold_back(key, rule, hold).await
+    }
+}

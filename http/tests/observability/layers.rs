@@ -1,0 +1,117 @@
+//! What an operator sees of a layer: in shadow, and of requests that are nobody's.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::request::Parts;
+use axum::http::{Request, Response, StatusCode};
+use tollgate::{Admin, Limiter, MemoryStore};
+use tollgate_http::{Header, RateLimitLayer};
+use tower::{Layer, ServiceExt, service_fn};
+
+use super::recorded::{recorder, value};
+use super::told;
+
+#[tokio::test]
+async fn what_a_layer_in_shadow_lets_pass_is_told_as_shadow_and_not_as_denied() -> anyhow::Result<()> {
+    let recorder = recorder()?;
+    let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
+    let limiter = Limiter::builder(MemoryStore::new()).name("trial").count_denials(10).build("1 once")?;
+    let layer = RateLimitLayer::new(limiter.clone()).key(|_: &Parts| Some("a".to_owned())).shadow();
+    let service = layer.layer(service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty()))));
+    for _ in 0..3 {
+        assert_eq!(service.clone().oneshot(Request::new(Body::empty())).await?.status(), StatusCode::OK);
+    }
+    let count = |outcome, mode| {
+        value(&handle, "tollgate_decisions_total", &[("limiter", "trial"), ("outcome", outcome), ("mode", mode)])
+    };
+    assert_eq!([count("granted", "enforce"), count("granted", "shadow")], [Some(1.0), Some(2.0)]);
+    assert_eq!(count("denied", "enforce"), Some(0.0));
+    limiter.close().await?;
+    let told = limiter.store().most_denied(10).await?;
+    assert_eq!(told.iter().map(|told| (told.key.as_str(), told.denied)).collect::<Vec<_>>(), [("a", 2)]);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_cannot_know_its_clients_is_told_of_and_counted() -> anyhow::Result<()> {
+    let recorder = recorder()?;
+    let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
+    told::listen();
+    let limiter = Limiter::builder(MemoryStore::new()).name("served").build("1/s")?;
+    let inner = service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty())));
+    // Nobody has put the peer's address among the extensions.
+    let by_address = RateLimitLayer::new(limiter.clone()).layer(inner);
+    for seconds in [0, 0, 59, 1] {
+        tokio::time::advance(Duration::from_secs(seconds)).await;
+        let answer = by_address.clone().oneshot(Request::new(Body::empty())).await?;
+        assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    }
+    let by_header =
+        RateLimitLayer::new(limiter).key(Header::new(http::HeaderName::from_static("x-client"))).layer(inner);
+    assert_eq!(by_header.oneshot(Request::new(Body::empty())).await?.status(), StatusCode::BAD_REQUEST);
+    let labels = [("limiter", "served"), ("outcome", "error"), ("source", "limiter"), ("mode", "enforce")];
+    assert_eq!(value(&handle, "tollgate_decisions_total", &labels), Some(5.0));
+    let errors = |error| value(&handle, "tollgate_errors_total", &[("limiter", "served"), ("error", error)]);
+    assert_eq!([errors("not_set_up"), errors("no_key")], [Some(4.0), Some(1.0)]);
+    let text = told::text();
+    for (line, times) in [
+        ("WARN tollgate: nobody's request limiter=\"served\" status=500 reason=", 2),
+        ("DEBUG tollgate: nobody's request limiter=\"served\" status=500 reason=", 2),
+        ("DEBUG tollgate: nobody's request limiter=\"served\" status=400\n", 1),
+    ] {
+        assert_eq!(text.matches(line).count(), times, "{line} in {text}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn who_passes_without_a_key_is_counted_once_and_is_no_error() -> anyhow::Result<()> {
+    let recorder = recorder()?;
+    let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
+    told::listen();
+    let limiter = Limiter::builder(MemoryStore::new()).name("open").build("9/h")?;
+    let inner = service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty())));
+    let client = || Header::new(http::HeaderName::from_static("x-client"));
+    let one = RateLimitLayer::new(limiter.clone()).key(client()).pass_without_key();
+    let both = one.clone().and("all", |_: &Parts| Some("all"), "9/h")?;
+    for layer in [one, both] {
+        let answer = layer.layer(inner).oneshot(Request::new(Body::empty())).await?;
+        assert_eq!(answer.status(), StatusCode::OK);
+    }
+    let count = |outcome, source| {
+        let labels = [("limiter", "open"), ("outcome", outcome), ("source", source), ("mode", "enforce")];
+        value(&handle, "tollgate_decisions_total", &labels)
+    };
+    // The second one's other limit has granted it.
+    assert_eq!([count("granted", "limiter"), count("granted", "memory")], [Some(1.0), Some(1.0)]);
+    assert_eq!((count("error", "limiter"), value(&handle, "tollgate_errors_total", &[])), (None, None));
+    let text = told::text();
+    let told = "DEBUG tollgate: nobody's request passes limiter=\"open\"\n";
+    assert_eq!(text.matches(told).count(), 1, "{text}");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_has_no_terms_for_a_request_is_told_of_and_counted() -> anyhow::Result<()> {
+    let recorder = recorder()?;
+    let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
+    told::listen();
+    let limiter = Limiter::builder(MemoryStore::new()).name("planned").build("1/s")?;
+    let inner = service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty())));
+    let no_rule = |_: &Parts| "as 203.0.113.7";
+    let layer = RateLimitLayer::new(limiter).key(|_: &Parts| Some("a".to_owned())).rule(no_rule).layer(inner);
+    for seconds in [0, 59, 1] {
+        tokio::time::advance(Duration::from_secs(seconds)).await;
+        let answer = layer.clone().oneshot(Request::new(Body::empty())).await?;
+        assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    }
+    let labels = [("limiter", "planned"), ("outcome", "error"), ("source", "limiter")];
+    assert_eq!(value(&handle, "tollgate_decisions_total", &labels), Some(3.0));
+    assert_eq!(value(&handle, "tollgate_errors_total", &[("limiter", "planned"), ("error", "not_set_up")]), Some(3.0));
+    let (text, told) = (told::text(), |level| format!("{level} tollgate: no terms for a request limiter=\"planned\""));
+    assert_eq!([text.matches(&told("WARN")).count(), text.matches(&told("DEBUG")).count()], [2, 1], "{text}");
+    assert!(!text.contains("203.0.113.7"), "{text}");
+    Ok(())
+}

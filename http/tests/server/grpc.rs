@@ -1,0 +1,212 @@
+//! gRPC, by tonic's own server and client.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::Context;
+use http::header::{CONTENT_TYPE, HeaderName};
+use http::request::Parts;
+use http::{Request, Response};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tollgate::{Admin, Filter, Limiter, ManualClock, MemoryStore, Mode, Quota};
+use tollgate_http::{Everybody, Header, RateLimitLayer, succeeded};
+use tonic::service::LayerExt;
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Channel, Server};
+use tonic::{Code, Status};
+use tonic_health::ServingStatus;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_types::StatusExt;
+use tower::{Layer, ServiceExt, service_fn};
+
+use super::broken::Broken;
+
+#[tokio::test]
+async fn a_denial_is_resource_exhausted_and_says_when_to_try_again() -> anyhow::Result<()> {
+    let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), Quota::per_minute(40).burst(2))?;
+    let server = serve(RateLimitLayer::new(limiter.clone())).await?;
+    let mut client = server.client().await?;
+    for _ in 0..2 {
+        assert_eq!(check(&mut client).await?, ServingStatus::Serving as i32);
+    }
+    let denied = check(&mut client).await.unwrap_err();
+    assert_eq!(denied.code(), Code::ResourceExhausted);
+    assert_eq!(denied.message(), "Too many requests: try again in 2 s.");
+    let retry = denied.get_details_retry_info().and_then(|info| info.retry_delay);
+    assert_eq!(retry, Some(Duration::from_millis(1500)), "{denied:?}");
+    let limits = denied.get_details_quota_failure().map(|failure| failure.violations).unwrap_or_default();
+    assert_eq!(limits.iter().map(|limit| limit.subject.as_str()).collect::<Vec<_>>(), ["default"]);
+    // tonic's server says who its peers are.
+    let buckets = limiter.store().list(&Filter::default(), None, 10).await?;
+    assert_eq!(buckets.iter().map(|bucket| bucket.key.as_str()).collect::<Vec<_>>(), ["127.0.0.1"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn other_refusals_have_codes_of_their_own() -> anyhow::Result<()> {
+    let never = || Limiter::new(MemoryStore::new(), Quota::once(1).unwrap());
+    for (layer, code) in [
+        (RateLimitLayer::new(Limiter::new(Broken, Quota::per_second(1))?), Code::Unavailable),
+        (RateLimitLayer::new(never()?).key(Header::new(HeaderName::from_static("x-user"))), Code::InvalidArgument),
+        (RateLimitLayer::new(never()?).cost(|_| 2), Code::InvalidArgument),
+        (RateLimitLayer::new(never()?).plan(|_: &Parts| "none such"), Code::Internal),
+    ] {
+        let server = serve(layer).await?;
+        let refused = check(&mut server.client().await?).await.unwrap_err();
+        assert_eq!(refused.code(), code, "{refused:?}");
+        assert!(!format!("{refused:?}").contains("secret"), "{refused:?}");
+    }
+    // Nobody need try again.
+    let server = serve(RateLimitLayer::new(never()?)).await?;
+    let mut client = server.client().await?;
+    check(&mut client).await?;
+    let denied = check(&mut client).await.unwrap_err();
+    assert_eq!(denied.code(), Code::ResourceExhausted);
+    assert!(denied.get_details_retry_info().is_none(), "{denied:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn who_is_blocked_is_told_of_no_tokens_that_are_left() -> anyhow::Result<()> {
+    let store = MemoryStore::with_clock(ManualClock::default());
+    store.set_mode(Mode::Block, None, None).await?;
+    let layer = RateLimitLayer::new(Limiter::new(store, Quota::per_minute(40).burst(2))?).key(Everybody);
+    let server = serve(layer.clone()).await?;
+    let denied = check(&mut server.client().await?).await.unwrap_err();
+    let limits = denied.get_details_quota_failure().map(|failure| failure.violations).unwrap_or_default();
+    assert_eq!(limits.iter().map(|limit| limit.description.as_str()).collect::<Vec<_>>(), ["this limit is blocked"]);
+    let inner = service_fn(async |_: Request<String>| Ok::<_, Infallible>(Response::new(String::new())));
+    let denied = layer.layer(inner).oneshot(Request::new(String::new())).await?;
+    let said = denied.headers().get("ratelimit").context("it is said")?;
+    assert!(said.to_str()?.starts_with("\"default\";r=0"), "{said:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_call_that_fails_is_no_success_though_its_answer_is_200() -> anyhow::Result<()> {
+    let limiter = Limiter::new(MemoryStore::new(), Quota::once(2)?)?;
+    let refund = |answer: &http::response::Parts, cost| if succeeded(answer) { cost } else { 0 };
+    let server = serve(RateLimitLayer::new(limiter).refund(refund)).await?;
+    let mut client = server.client().await?;
+    for _ in 0..5 {
+        assert_eq!(check(&mut client).await?, ServingStatus::Serving as i32);
+    }
+    let mut failing = async || {
+        let unknown = HealthCheckRequest { service: "none such".to_owned() };
+        client.check(unknown).await.map_err(|status| status.code()).err()
+    };
+    for code in [Code::NotFound, Code::NotFound, Code::ResourceExhausted] {
+        assert_eq!(failing().await, Some(code));
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_stream_of_answers_is_one_request_and_ends_as_it_would_without_a_limit() -> anyhow::Result<()> {
+    let limit = RateLimitLayer::new(Limiter::new(MemoryStore::new(), Quota::once(2)?)?);
+    let (mut reporter, health) = tonic_health::server::health_reporter();
+    let server =
+        start(|incoming| Server::builder().layer(limit).add_service(health).serve_with_incoming(incoming)).await?;
+    let mut client = server.client().await?;
+    let mut answers = client.watch(HealthCheckRequest::default()).await?.into_inner();
+    for status in [ServingStatus::Serving, ServingStatus::NotServing, ServingStatus::Serving] {
+        reporter.set_service_status("", status).await;
+        let answer = answers.message().await?.context("it goes on")?;
+        assert_eq!(answer.status, status as i32);
+    }
+    reporter.clear_service_status("").await;
+    assert_eq!(answers.message().await?, None, "its trailers came through, too");
+    assert_eq!(check(&mut client).await.unwrap_err().code(), Code::NotFound, "with the second token");
+    let denied = client.watch(HealthCheckRequest::default()).await.unwrap_err();
+    assert_eq!(denied.code(), Code::ResourceExhausted);
+    Ok(())
+}
+
+#[tokio::test]
+async fn one_service_of_a_server_can_have_a_limit_of_its_own() -> anyhow::Result<()> {
+    let limit = RateLimitLayer::new(Limiter::new(MemoryStore::new(), Quota::once(1)?)?);
+    let (_, health) = tonic_health::server::health_reporter();
+    let health = limit.named_layer(health);
+    let server = start(|incoming| Server::builder().add_service(health).serve_with_incoming(incoming)).await?;
+    let mut client = server.client().await?;
+    assert_eq!(check(&mut client).await?, ServingStatus::Serving as i32);
+    assert_eq!(check(&mut client).await.unwrap_err().code(), Code::ResourceExhausted);
+    Ok(())
+}
+
+/// Those of other names, such as gRPC-Web, are HTTP, for whoever translates them.
+#[tokio::test]
+async fn only_what_says_it_is_grpc_is_answered_as_such() -> anyhow::Result<()> {
+    for (content_type, is_grpc) in [
+        ("application/grpc", true),
+        ("application/grpc+proto", true),
+        ("application/grpc; charset=utf-8", true),
+        ("application/grpc-web+proto", false),
+        ("application/grpcurl", false),
+        ("text/plain", false),
+    ] {
+        let layer = RateLimitLayer::new(Limiter::new(MemoryStore::new(), Quota::once(1)?)?).key(Everybody).cost(|_| 2);
+        let inner = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(String::new())));
+        let request = Request::post("/").header(CONTENT_TYPE, content_type).body(())?;
+        let refused = layer.layer(inner).oneshot(request).await?;
+        let expected = if is_grpc { (200, true) } else { (400, false) };
+        assert_eq!(
+            (refused.status().as_u16(), refused.headers().contains_key("grpc-status")),
+            expected,
+            "{content_type}"
+        );
+    }
+    Ok(())
+}
+
+/// Whatever it calls itself: a page that is refused with 200 is one that caches keep.
+#[tokio::test]
+async fn what_no_grpc_client_sends_is_refused_as_http() -> anyhow::Result<()> {
+    let layer = RateLimitLayer::new(Limiter::new(MemoryStore::new(), Quota::once(1)?)?).key(Everybody);
+    let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(String::new()))));
+    for (method, status) in [("GET", 200), ("GET", 429), ("PUT", 429), ("POST", 200)] {
+        let request = Request::builder().method(method).header(CONTENT_TYPE, "application/grpc").body(())?;
+        assert_eq!(service.clone().oneshot(request).await?.status(), status, "{method}");
+    }
+    Ok(())
+}
+
+async fn check(client: &mut HealthClient<Channel>) -> Result<i32, Status> {
+    Ok(client.check(HealthCheckRequest::default()).await?.into_inner().status)
+}
+
+struct Serving {
+    address: SocketAddr,
+    task: JoinHandle<()>,
+}
+
+impl Serving {
+    async fn client(&self) -> anyhow::Result<HealthClient<Channel>> {
+        let channel = Channel::from_shared(format!("http://{}", self.address))?;
+        Ok(HealthClient::new(channel.connect().await?))
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn serve(layer: RateLimitLayer) -> anyhow::Result<Serving> {
+    let (_, health) = tonic_health::server::health_reporter();
+    start(|incoming| Server::builder().layer(layer).add_service(health).serve_with_incoming(incoming)).await
+}
+
+async fn start<F>(serve: impl FnOnce(TcpIncoming) -> F) -> anyhow::Result<Serving>
+where
+    F: Future<Output = Result<(), tonic::transport::Error>> + Send + 'static,
+{
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    let serving = serve(TcpIncoming::from(listener));
+    Ok(Serving { address, task: tokio::spawn(async move { serving.await.expect("it serves") }) })
+}

@@ -1,0 +1,283 @@
+//! `Retry-After`, `RateLimit` and `RateLimit-Policy`, read by a parser of structured fields.
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, Response, StatusCode};
+use axum::routing::get;
+use proptest::prelude::*;
+use sfv::{BareItem, List, ListEntry, Parser};
+use tollgate::{Admin, Fallback, Filter, Key, Limiter, ManualClock, MemoryStore, Mode, Override, Quota, Rule, Window};
+use tollgate_http::{Everybody, RateLimitHeaders, RateLimitLayer};
+use tower::{Layer, ServiceExt, service_fn};
+
+use super::broken::Broken;
+use super::client::{Answer, Client};
+use super::server::Server;
+
+#[tokio::test]
+async fn they_say_what_is_left_and_until_when() -> anyhow::Result<()> {
+    let clock = ManualClock::default();
+    for (rule, served, denied) in [
+        // A token in 1.5 s: rounded up, or who comes again is denied again.
+        ("2/3s", "\"a\";r=1;t=2 | \"a\";q=2;w=3", "\"a\";r=0;t=2 | \"a\";q=2;w=3 | 2"),
+        // Soon is not at once.
+        ("2/s burst 2", "\"a\";r=1;t=1 | \"a\";q=2;w=1", "\"a\";r=0;t=1 | \"a\";q=2;w=1 | 1"),
+        // Windows below a second cannot be said.
+        ("2/ms", "\"a\";r=1;t=1 | \"a\";q=2", "\"a\";r=0;t=1 | \"a\";q=2 | 1"),
+        ("2 per 1500ms", "\"a\";r=1;t=2 | \"a\";q=2;w=2", "\"a\";r=0;t=2 | \"a\";q=2;w=2 | 2"),
+        // Never is not a number.
+        ("2 once", "\"a\";r=1 | \"a\";q=2", "\"a\";r=0 | \"a\";q=2 | none"),
+        (
+            "2 per 36500d",
+            "\"a\";r=1;t=999999999 | \"a\";q=2;w=999999999",
+            "\"a\";r=0;t=999999999 | \"a\";q=2;w=999999999 | 999999999",
+        ),
+    ] {
+        let quota: Quota = rule.parse()?;
+        let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()), quota)?;
+        let server = limited(limiter, RateLimitHeaders::Always).await?;
+        let client = Client::new(server.address);
+        let first = client.get("/").await?;
+        assert_eq!(rate_limit(&first)?, served, "{rule}");
+        client.get("/").await?;
+        let third = client.get("/").await?;
+        assert_eq!(third.status, StatusCode::TOO_MANY_REQUESTS, "{rule}");
+        let retry_after = third.header("retry-after")?.unwrap_or("none");
+        assert_eq!(format!("{} | {retry_after}", rate_limit(&third)?), denied, "{rule}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_terms_are_said_that_ruled() -> anyhow::Result<()> {
+    let window = Window::new(100, Duration::from_secs(60), Duration::from_secs(5))?;
+    let server = limited(Limiter::new(MemoryStore::new(), window)?, RateLimitHeaders::Always).await?;
+    let answer = Client::new(server.address).get("/").await?;
+    assert_eq!(answer.header("ratelimit-policy")?, Some("\"a\";q=100;w=60"));
+
+    let plan = Key::try_from("basic")?;
+    let planned = Limiter::new(MemoryStore::new(), Rule::Plan(plan.clone()))?;
+    planned.store().create_plan(&plan, "3/s".parse()?).await?;
+    let server = limited(planned.clone(), RateLimitHeaders::Always).await?;
+    let client = Client::new(server.address);
+    assert_eq!(client.get("/").await?.header("ratelimit-policy")?, Some("\"a\";q=3;w=1"));
+    planned.store().create_plan(&plan, "1000/h burst 10".parse()?).await?;
+    assert_eq!(client.get("/").await?.header("ratelimit-policy")?, Some("\"a\";q=10;w=36"));
+    let over = Override { quota: Some("900/min".parse()?), ..Override::default() };
+    let whose = &planned.store().list(&Filter::default(), None, 2).await?[0].key;
+    planned.store().set_override(whose, over).await?;
+    assert_eq!(client.get("/").await?.header("ratelimit-policy")?, Some("\"a\";q=900;w=60"));
+
+    // However large the quota: a shorter window would state a higher rate.
+    let large = Limiter::new(MemoryStore::new(), "1000000000/s burst 1500000000")?;
+    let server = limited(large, RateLimitHeaders::Always).await?;
+    let answer = Client::new(server.address).get("/").await?;
+    assert_eq!(answer.header("ratelimit-policy")?, Some("\"a\";q=1500000000;w=2"));
+
+    let unlimited = Limiter::new(MemoryStore::new(), Rule::Quota(Quota::unlimited()))?;
+    let server = limited(unlimited, RateLimitHeaders::Always).await?;
+    let answer = Client::new(server.address).get("/").await?;
+    assert_eq!(answer.status, StatusCode::OK);
+    assert_eq!(rate_limit(&answer)?, "none | none", "where nothing limits, nothing is left");
+    Ok(())
+}
+
+/// What is kept for others is not the client's to use: no token of it is left, and none of it is the client's quota.
+#[tokio::test]
+async fn what_the_limiter_keeps_for_others_is_not_told_as_left() -> anyhow::Result<()> {
+    let clock = ManualClock::default();
+    for (rule, said) in [
+        ("5 once", ["2 q=3", "1 q=3", "0 q=3", "0 q=3"]),
+        ("5/5s", ["2;t=1 q=3;w=5", "1;t=2 q=3;w=5", "0;t=1 q=3;w=5", "0;t=1 q=3;w=5"]),
+        ("5 per 5s", ["2;t=5 q=3;w=5", "1;t=5 q=3;w=5", "0;t=5 q=3;w=5", "0;t=5 q=3;w=5"]),
+        ("5 in 5s at 1s", ["2;t=6 q=3;w=5", "1;t=6 q=3;w=5", "0;t=6 q=3;w=5", "0;t=6 q=3;w=5"]),
+    ] {
+        let rule: Rule = rule.try_into()?;
+        let limiter = Limiter::builder(MemoryStore::with_clock(clock.clone())).keep(2).build(rule.clone())?;
+        let server = limited(limiter, RateLimitHeaders::Always).await?;
+        let client = Client::new(server.address);
+        for (n, said) in said.into_iter().enumerate() {
+            let answer = client.get("/").await?;
+            assert_eq!(answer.status.as_u16(), if n < 3 { 200 } else { 429 }, "{rule:?}");
+            let (left, quota) = said.split_once(' ').expect("two of them");
+            assert_eq!(rate_limit(&answer)?, format!("\"a\";r={left} | \"a\";{quota}"), "{rule:?}: request {n}");
+        }
+    }
+    // A limit with a cost of its own keeps nothing unless it says so.
+    let limiter = Limiter::builder(MemoryStore::with_clock(clock)).keep(2).build(Quota::once(5)?)?;
+    let layer = RateLimitLayer::new(limiter).name("a").key(Everybody).headers(RateLimitHeaders::Always);
+    let layer =
+        layer.and("b", Everybody, Quota::once(9)?)?.and("c", Everybody, Quota::once(9)?)?.cost_of("c", |_| 3)?;
+    let server = Server::start(Router::new().route("/", get(|| async {})).layer(layer)).await?;
+    let answer = Client::new(server.address).get("/").await?;
+    let all = |name| answer.headers.get_all(name).iter().map(|line| line.to_str()).collect::<Result<Vec<_>, _>>();
+    assert_eq!(all("ratelimit")?, ["\"a\";r=2", "\"b\";r=6", "\"c\";r=6"]);
+    assert_eq!(all("ratelimit-policy")?, ["\"a\";q=3", "\"b\";q=7", "\"c\";q=9"]);
+    Ok(())
+}
+
+/// `Retry-After` would be later, or there is none.
+#[tokio::test]
+async fn a_denial_says_no_time_of_limits_that_did_not_deny() -> anyhow::Result<()> {
+    let layer = |name: &'static str, rule: &str| {
+        let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), rule)?;
+        anyhow::Ok(RateLimitLayer::new(limiter).name(name).key(Everybody).headers(RateLimitHeaders::Always))
+    };
+    for (denies, until) in [("1 once", ""), ("1/h", ";t=3600")] {
+        let both = layer("a", denies)?.and("b", Everybody, Quota::per_minute(10))?;
+        let router = || Router::new().route("/", get(|| async {}));
+        let nested = router().layer(layer("a", denies)?).layer(layer("b", "10/min")?);
+        for (router, left) in [(router().layer(both), 9), (nested, 8)] {
+            let server = Server::start(router).await?;
+            let client = Client::new(server.address);
+            client.get("/").await?;
+            let denied = client.get("/").await?;
+            assert_eq!(denied.status, StatusCode::TOO_MANY_REQUESTS);
+            let said = denied.headers.get_all("ratelimit").iter().map(|line| line.to_str());
+            let expected = [format!("\"a\";r=0{until}"), format!("\"b\";r={left}")];
+            assert_eq!(said.collect::<Result<Vec<_>, _>>()?, expected, "{denies}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn only_those_that_are_wanted_are_sent() -> anyhow::Result<()> {
+    for (wanted, served, denied) in [
+        (RateLimitHeaders::Always, true, true),
+        (RateLimitHeaders::OnDenials, false, true),
+        (RateLimitHeaders::Never, false, false),
+    ] {
+        let server = limited(Limiter::new(MemoryStore::new(), Quota::per_hour(1))?, wanted).await?;
+        let client = Client::new(server.address);
+        let (first, second) = (client.get("/").await?, client.get("/").await?);
+        assert_eq!(first.headers.contains_key("ratelimit"), served, "{wanted:?}");
+        assert_eq!(first.headers.contains_key("ratelimit-policy"), served, "{wanted:?}");
+        assert_eq!(second.headers.contains_key("ratelimit"), denied, "{wanted:?}");
+        assert_eq!(second.headers.contains_key("ratelimit-policy"), denied, "{wanted:?}");
+        assert_eq!(first.header("retry-after")?, None);
+        assert_eq!(second.header("retry-after")?, Some("3600"), "{wanted:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn layers_add_to_each_others_lists() -> anyhow::Result<()> {
+    let layer = |name: &'static str, hourly| {
+        let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(hourly))?;
+        anyhow::Ok(RateLimitLayer::new(limiter).name(name).headers(RateLimitHeaders::Always))
+    };
+    let router = Router::new().route("/", get(|| async {})).layer(layer("inner", 1)?).layer(layer("outer", 5)?);
+    let server = Server::start(router).await?;
+    let client = Client::new(server.address);
+    for left in [4, 3] {
+        let answer = client.get("/").await?;
+        let all: Vec<_> =
+            answer.headers.get_all("ratelimit").iter().map(|line| line.to_str()).collect::<Result<_, _>>()?;
+        assert_eq!(parsed(&all.join(", "))?, [("inner".to_owned(), Some(0)), ("outer".to_owned(), Some(left))]);
+        let is_denied = answer.status == StatusCode::TOO_MANY_REQUESTS;
+        assert_eq!(is_denied, left == 3);
+        assert_eq!(all[1].contains(";t="), !is_denied, "Retry-After is the inner one's: {all:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn of_several_limits_each_says_what_is_left_of_it_and_until_when() -> anyhow::Result<()> {
+    let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), Quota::per_minute(4))?;
+    let layer = RateLimitLayer::new(limiter).name("client").key(Everybody).headers(RateLimitHeaders::Always);
+    let layer = layer.and("day", Everybody, Quota::per_day(24))?.and("none", Everybody, Quota::unlimited())?;
+    let server = Server::start(Router::new().route("/", get(|| async {})).layer(layer.cost(|_| 2))).await?;
+    let client = Client::new(server.address);
+    // Two tokens are back in half a minute, and two of the day's in two hours.
+    for (status, limits) in [
+        (200, ["\"client\";r=2;t=30", "\"day\";r=22;t=7200"]),
+        (200, ["\"client\";r=0;t=30", "\"day\";r=20;t=14400"]),
+        // `Retry-After` ends with the window of what denies, so no longer one is said beside it.
+        (429, ["\"client\";r=0;t=30", "\"day\";r=20"]),
+    ] {
+        let answer = client.get("/").await?;
+        let said = |name| answer.headers.get_all(name).iter().map(|line| line.to_str()).collect::<Result<Vec<_>, _>>();
+        assert_eq!((answer.status.as_u16(), &said("ratelimit")?[..]), (status, &limits[..]));
+        assert_eq!(said("ratelimit-policy")?, ["\"client\";q=4;w=60", "\"day\";q=24;w=86400"]);
+        assert_eq!(answer.header("retry-after")?, (status == 429).then_some("30"));
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn where_nothing_limits_nothing_is_said() -> anyhow::Result<()> {
+    let ask = async |layer: RateLimitLayer| {
+        let layer = layer.headers(RateLimitHeaders::Always).name("a");
+        let server = Server::start(Router::new().route("/", get(|| async {})).layer(layer)).await?;
+        let client = Client::new(server.address);
+        client.get("/").await?; // takes the token that there is
+        client.get("/").await
+    };
+    for fallback in [Fallback::Open, Fallback::Local(Quota::per_hour(5).build()?)] {
+        let limiter = Limiter::builder(Broken).fallback(Duration::from_secs(5), fallback).build(Quota::per_hour(9))?;
+        let open = ask(RateLimitLayer::new(limiter)).await?;
+        assert_eq!((open.status, rate_limit(&open)?), (StatusCode::OK, "none | none".to_owned()));
+    }
+    for mode in [Mode::Shadow, Mode::Off] {
+        let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(1))?;
+        limiter.store().set_mode(mode, None, None).await?;
+        let passed = ask(RateLimitLayer::new(limiter)).await?;
+        assert_eq!((passed.status, rate_limit(&passed)?), (StatusCode::OK, "none | none".to_owned()), "{mode}");
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever a limit is called, there is one header of each kind, and it is well-formed.
+    #[test]
+    fn no_name_makes_another_header(name in any::<String>()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let headers = runtime.block_on(async {
+            let limiter = Limiter::new(MemoryStore::new(), Quota::once(1).unwrap()).unwrap();
+            let layer = RateLimitLayer::new(limiter).name(name.clone()).key(Everybody).headers(RateLimitHeaders::Always);
+            let inner = service_fn(async |_: Request<()>| anyhow::Ok(Response::new(Body::empty())));
+            layer.layer(inner).oneshot(Request::new(())).await.unwrap().headers().clone()
+        });
+        prop_assert_eq!(headers.len(), 2);
+        for header in ["ratelimit", "ratelimit-policy"] {
+            let items = parsed(headers[header].to_str().unwrap()).unwrap();
+            prop_assert_eq!(items.len(), 1);
+            let plain = name.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+            prop_assert!(!plain || items[0].0 == name, "{} is not {}", items[0].0, name);
+        }
+    }
+}
+
+async fn limited<C: tollgate::Clock>(
+    limiter: Limiter<MemoryStore<C>>,
+    headers: RateLimitHeaders,
+) -> anyhow::Result<Server> {
+    let layer = RateLimitLayer::new(limiter).name("a").headers(headers);
+    Server::start(Router::new().route("/", get(|| async {})).layer(layer)).await
+}
+
+/// Both headers, after a parser has read them.
+fn rate_limit(answer: &Answer) -> anyhow::Result<String> {
+    let (limit, policy) = (answer.header("ratelimit")?, answer.header("ratelimit-policy")?);
+    for header in [limit, policy].into_iter().flatten() {
+        parsed(header)?;
+    }
+    Ok(format!("{} | {}", limit.unwrap_or("none"), policy.unwrap_or("none")))
+}
+
+/// The names in a list, and what is left under each.
+pub fn parsed(list: &str) -> anyhow::Result<Vec<(String, Option<i64>)>> {
+    let mut items = Vec::new();
+    for entry in Parser::new(list).parse::<List>()? {
+        let ListEntry::Item(item) = entry else { anyhow::bail!("{list} has a list within") };
+        let BareItem::String(name) = &item.bare_item else { anyhow::bail!("{list} has something that is no string") };
+        let left = item.params.get("r").and_then(BareItem::as_integer).map(i64::from);
+        items.push((name.as_str().to_owned(), left));
+    }
+    Ok(items)
+}

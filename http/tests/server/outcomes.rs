@@ -1,0 +1,152 @@
+//! Requests that are not counted, by what the service answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Query;
+use axum::http::response::Parts;
+use axum::http::{Request, Response, StatusCode};
+use axum::routing::get;
+use tokio::task::yield_now;
+use tollgate::{Admin, Fallback, Key, LeaseOptions, Limiter, MemoryStore, Quota};
+use tollgate_http::{ClientAddr, Everybody, RateLimitLayer, succeeded};
+use tower::{Layer, ServiceExt, service_fn};
+
+use super::broken::Broken;
+use super::client::Client;
+use super::gated::Gated;
+use super::server::Server;
+
+#[tokio::test]
+async fn only_failed_logins_are_counted() -> anyhow::Result<()> {
+    let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(5))?;
+    let login = |Query(form): Query<Login>| async move {
+        if form.password == "right" { StatusCode::NO_CONTENT } else { StatusCode::UNAUTHORIZED }
+    };
+    let failed = RateLimitLayer::new(limiter)
+        .key(ClientAddr::peer())
+        .refund(|answer, cost| if answer.status.is_success() { cost } else { 0 });
+    let server = Server::start(Router::new().route("/login", get(login)).layer(failed)).await?;
+    let client = Client::new(server.address);
+    // Each token is back before the answer is there.
+    for _ in 0..50 {
+        assert_eq!(client.get("/login?password=right").await?.status, StatusCode::NO_CONTENT);
+    }
+    for _ in 0..5 {
+        assert_eq!(client.get("/login?password=wrong").await?.status, StatusCode::UNAUTHORIZED);
+    }
+    assert_eq!(client.get("/login?password=right").await?.status, StatusCode::TOO_MANY_REQUESTS);
+    Ok(())
+}
+
+#[tokio::test]
+async fn only_failures_are_counted_under_a_lease_too() -> anyhow::Result<()> {
+    let store = Gated::open();
+    let limiter = Limiter::builder(Arc::clone(&store)).lease(LeaseOptions::default()).build(Quota::once(100_000)?)?;
+    let inner = service_fn(async |_: Request<()>| anyhow::Ok(Response::new(Body::empty())));
+    let refund = |answer: &Parts, cost| if succeeded(answer) { cost } else { 0 };
+    let service = RateLimitLayer::new(limiter.clone()).key(Everybody).refund(refund).layer(inner);
+    for _ in 0..2_000 {
+        assert_eq!(service.clone().oneshot(Request::new(())).await?.status(), StatusCode::OK);
+    }
+    limiter.close().await?;
+    let level = store.store.peek(&Key::try_from("everybody")?).await?;
+    assert_eq!(level.map(|level| level.available), Some(100_000));
+    Ok(())
+}
+
+#[derive(serde::Deserialize)]
+struct Login {
+    password: String,
+}
+
+#[tokio::test]
+async fn what_was_not_used_is_given_back_and_never_more_than_was_taken() -> anyhow::Result<()> {
+    let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(100))?;
+    let cached = |answer: &Parts, cost| {
+        let unused = answer.headers.get("x-unused").and_then(|unused| unused.to_str().ok()?.parse().ok());
+        unused.unwrap_or(cost + 1_000_000)
+    };
+    let work = |Query(said): Query<Said>| async move { [("x-unused", said.unused.unwrap_or_default())] };
+    let layer = RateLimitLayer::new(limiter.clone()).cost(|_| 10).refund(cached);
+    let server = Server::start(Router::new().route("/", get(work)).layer(layer)).await?;
+    let client = Client::new(server.address);
+    let left = async || {
+        let level = limiter.store().peek(&Key::try_from("127.0.0.1")?).await?;
+        anyhow::Ok(level.map(|level| level.available))
+    };
+    for (path, left_then) in [("/?unused=0", 90), ("/?unused=7", 87), ("/?unused=10", 87), ("/", 87)] {
+        client.get(path).await?;
+        assert_eq!(left().await?, Some(left_then), "{path}");
+    }
+    Ok(())
+}
+
+#[derive(serde::Deserialize)]
+struct Said {
+    unused: Option<String>,
+}
+
+#[tokio::test]
+async fn an_answer_is_sent_when_the_tokens_are_back() -> anyhow::Result<()> {
+    let store = Gated::before_it_gives_back();
+    let limiter = Limiter::new(Arc::clone(&store), Quota::once(1)?)?;
+    let inner = service_fn(async |_: Request<()>| anyhow::Ok(Response::new(Body::empty())));
+    let service = RateLimitLayer::new(limiter).key(Everybody).refund(|_, cost| cost).layer(inner);
+    for _ in 0..3 {
+        let asked = tokio::spawn(service.clone().oneshot(Request::new(())));
+        for _ in 0..100 {
+            yield_now().await; // as far as it comes without leave
+        }
+        assert!(!asked.is_finished());
+        store.adjusts.add_permits(1);
+        assert_eq!(asked.await??.status(), StatusCode::OK);
+    }
+    // Who goes away meanwhile does not keep the tokens.
+    let asked = tokio::spawn(service.clone().oneshot(Request::new(())));
+    for _ in 0..100 {
+        yield_now().await;
+    }
+    asked.abort();
+    assert!(asked.await.is_err(), "it waited");
+    store.adjusts.add_permits(2);
+    for _ in 0..100 {
+        yield_now().await;
+    }
+    assert_eq!(service.oneshot(Request::new(())).await?.status(), StatusCode::OK);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_waits_for_the_tokens_to_be_back_until_the_deadline_and_they_come_back_behind_it()
+-> anyhow::Result<()> {
+    let store = Gated::before_it_gives_back();
+    let limiter = Limiter::builder(Arc::clone(&store)).without_deny_cache();
+    let limiter = limiter.fallback(Duration::from_millis(50), Fallback::Open).build(Quota::once(1)?)?;
+    let inner = service_fn(async |_: Request<()>| anyhow::Ok(Response::new(Body::empty())));
+    let service = RateLimitLayer::new(limiter).key(Everybody).refund(|_, cost| cost).layer(inner);
+    let start = tokio::time::Instant::now();
+    assert_eq!(service.clone().oneshot(Request::new(())).await?.status(), StatusCode::OK);
+    assert_eq!(start.elapsed(), Duration::from_millis(50));
+    assert_eq!(service.clone().oneshot(Request::new(())).await?.status(), StatusCode::TOO_MANY_REQUESTS);
+    store.adjusts.add_permits(1);
+    for _ in 0..100 {
+        yield_now().await;
+    }
+    assert_eq!(service.oneshot(Request::new(())).await?.status(), StatusCode::OK);
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_a_fallback_granted_is_not_given_back() -> anyhow::Result<()> {
+    let limiter = Limiter::builder(Broken).fallback(Duration::from_secs(5), Fallback::Local(Quota::once(2)?));
+    let limiter = limiter.build(Quota::once(9)?)?;
+    let inner = service_fn(async |_: Request<()>| anyhow::Ok(Response::new(Body::empty())));
+    let service = RateLimitLayer::new(limiter).key(Everybody).refund(|_, cost| cost).layer(inner);
+    for status in [200, 200, 429] {
+        assert_eq!(service.clone().oneshot(Request::new(())).await?.status(), status);
+    }
+    Ok(())
+}

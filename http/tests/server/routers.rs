@@ -1,0 +1,161 @@
+//! Where the layer is put among axum's routers, and what it limits there.
+
+use std::net::SocketAddr;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Extension;
+use axum::extract::connect_info::MockConnectInfo;
+use axum::http::{Method, Request, StatusCode};
+use axum::routing::get;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tollgate::{Admin, Decision, Filter, Key, Limiter, MemoryStore, Quota};
+use tollgate_http::{Everybody, MatchedRoute, RateLimitHeaders, RateLimitLayer};
+use tower::ServiceExt;
+
+use super::client::Client;
+use super::server::Server;
+
+#[tokio::test]
+async fn a_layer_limits_what_it_is_put_on() -> anyhow::Result<()> {
+    type Put = fn(RateLimitLayer) -> Router;
+    let places: [(Put, &[&str], &[&str]); 5] = [
+        (|layer| routes().layer(layer), &["/a", "/b", "/none"], &[]),
+        (|layer| routes().route_layer(layer), &["/a", "/b"], &["/none"]),
+        (|layer| Router::new().route("/a", get(hello).layer(layer)).merge(later()), &["/a"], &["/later", "/none"]),
+        (|layer| routes().layer(layer).merge(later()), &["/a", "/b"], &["/later"]),
+        (|layer| Router::new().nest("/api", routes().layer(layer)).merge(later()), &["/api/a"], &["/later", "/a"]),
+    ];
+    for (place, (put, limited, others)) in places.into_iter().enumerate() {
+        for (paths, takes) in [(limited, true), (others, false)] {
+            for path in paths {
+                let limiter = limiter(9)?;
+                let server = Server::start(put(RateLimitLayer::new(limiter.clone()))).await?;
+                Client::new(server.address).get(path).await?;
+                assert_eq!(limiter.store().is_empty(), !takes, "{path} of {place}");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_nested_route_is_known_by_its_whole_path() -> anyhow::Result<()> {
+    type Put = fn(RateLimitLayer) -> Router;
+    let places: [Put; 3] = [
+        |layer| Router::new().nest("/api", users()).layer(layer),
+        |layer| Router::new().nest("/api", users().layer(layer)),
+        |layer| Router::new().nest("/api", Router::new().route("/users/{id}", get(hello).layer(layer))),
+    ];
+    for (place, put) in places.into_iter().enumerate() {
+        let limiter = limiter(9)?;
+        let server = Server::start(put(RateLimitLayer::new(limiter.clone()).key(MatchedRoute))).await?;
+        for path in ["/api/users/7", "/api/users/8?a=1"] {
+            assert_eq!(Client::new(server.address).get(path).await?.status, StatusCode::OK);
+        }
+        let buckets = limiter.store().list(&Filter::default(), None, 9).await?;
+        let keys: Vec<_> = buckets.iter().map(|bucket| bucket.key.as_str()).collect();
+        assert_eq!(keys, ["/api/users/{id}"], "{place}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_method_is_a_request_like_any_other() -> anyhow::Result<()> {
+    let server = Server::start(routes().layer(RateLimitLayer::new(limiter(4)?))).await?;
+    for client in [Client::new(server.address), Client::http2(server.address)] {
+        let mut asked = Vec::new();
+        for method in [Method::HEAD, Method::OPTIONS] {
+            asked.push(client.ask(method, "/a", &[]).await?.status.as_u16());
+        }
+        assert_eq!(asked, [200, 405], "what the router says");
+    }
+    for client in [Client::new(server.address), Client::http2(server.address)] {
+        let denied = client.get("/a").await?;
+        assert_eq!(denied.status, StatusCode::TOO_MANY_REQUESTS);
+        let head = client.ask(Method::HEAD, "/a", &[]).await?;
+        assert_eq!((head.status, head.body.len()), (StatusCode::TOO_MANY_REQUESTS, 0));
+        assert_eq!(head.header("content-length")?, denied.header("content-length")?);
+        assert_eq!(client.ask(Method::OPTIONS, "/a", &[]).await?.status, StatusCode::TOO_MANY_REQUESTS);
+    }
+    Ok(())
+}
+
+/// The outer one is asked first, and has its tokens even if the inner one denies.
+#[tokio::test]
+async fn of_two_layers_the_handler_sees_the_inner_ones_decision() -> anyhow::Result<()> {
+    let left = async |Extension(decision): Extension<Decision>| decision.remaining().to_string();
+    let (inner, outer) = (limiter(2)?, limiter(9)?);
+    let layer = |limiter: &Limiter<MemoryStore>| RateLimitLayer::new(limiter.clone()).key(Everybody);
+    let router = Router::new().route("/", get(left)).layer(layer(&inner)).layer(layer(&outer));
+    let server = Server::start(router).await?;
+    let client = Client::new(server.address);
+    for body in ["1", "0"] {
+        assert_eq!(client.get("/").await?.body, body);
+    }
+    assert_eq!(client.get("/").await?.status, StatusCode::TOO_MANY_REQUESTS);
+    let level = outer.store().peek(&Key::try_from("everybody")?).await?;
+    assert_eq!(level.map(|level| level.available), Some(6));
+    Ok(())
+}
+
+/// As routers are tested.
+#[tokio::test]
+async fn a_router_without_a_socket_can_be_told_who_its_peer_is() -> anyhow::Result<()> {
+    let limiter = limiter(1)?;
+    let peer = SocketAddr::from(([198, 51, 100, 1], 4711));
+    let router = routes().layer(RateLimitLayer::new(limiter.clone())).layer(MockConnectInfo(peer));
+    for status in [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS] {
+        let answer = router.clone().oneshot(Request::get("/a").body(Body::empty())?).await?;
+        assert_eq!(answer.status(), status);
+    }
+    assert!(limiter.store().peek(&Key::try_from("198.51.100.1")?).await?.is_some());
+    Ok(())
+}
+
+/// A protocol that takes the connection over is the handler's affair.
+#[tokio::test]
+async fn a_connection_is_upgraded_through_the_layer_or_denied() -> anyhow::Result<()> {
+    let echo = async |request: Request<Body>| {
+        tokio::spawn(async move {
+            let mut upgraded = TokioIo::new(hyper::upgrade::on(request).await.expect("it is upgraded"));
+            let mut said = [0; 5];
+            upgraded.read_exact(&mut said).await.expect("the client says something");
+            upgraded.write_all(&said).await.expect("it listens");
+        });
+        (StatusCode::SWITCHING_PROTOCOLS, [("connection", "upgrade"), ("upgrade", "echo")])
+    };
+    let layer = RateLimitLayer::new(limiter(1)?).headers(RateLimitHeaders::Always);
+    let server = Server::start(Router::new().route("/", get(echo)).layer(layer)).await?;
+    for (head, said) in [("HTTP/1.1 101 ", "hello"), ("HTTP/1.1 429 ", "")] {
+        let mut stream = TcpStream::connect(server.address).await?;
+        stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\nhello").await?;
+        stream.shutdown().await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        assert!(answer.starts_with(head) && answer.contains("\r\nratelimit: ") && answer.ends_with(said), "{answer}");
+    }
+    Ok(())
+}
+
+fn limiter(tokens: u64) -> anyhow::Result<Limiter<MemoryStore>> {
+    Ok(Limiter::new(MemoryStore::new(), Quota::once(tokens)?)?)
+}
+
+fn routes() -> Router {
+    Router::new().route("/a", get(hello)).route("/b", get(hello))
+}
+
+fn users() -> Router {
+    Router::new().route("/users/{id}", get(hello))
+}
+
+fn later() -> Router {
+    Router::new().route("/later", get(hello))
+}
+
+async fn hello() -> &'static str {
+    "hello"
+}

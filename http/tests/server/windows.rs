@@ -1,0 +1,36 @@
+//! Services under a sliding window, which counts what passes by the same switches as a bucket.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{Request, Response};
+use tollgate::{Limiter, ManualClock, MemoryStore, Window};
+use tollgate_http::{Everybody, RateLimitLayer};
+use tower::{Layer, ServiceExt, service_fn};
+
+/// Time stands still in the store, and passes by itself in this runtime.
+#[tokio::test(start_paused = true)]
+async fn a_window_denies_waits_charges_and_gives_back_as_a_bucket_does() -> anyhow::Result<()> {
+    type Set = fn(RateLimitLayer) -> RateLimitLayer;
+    let layers: [(Set, [u16; 4]); 6] = [
+        (|layer| layer, [200, 200, 429, 429]),
+        (|layer| layer.cost(|_| 2), [200, 429, 429, 429]),
+        (|layer| layer.cost(|_| 3), [400, 400, 400, 400]),
+        (|layer| layer.refund(|_, cost| cost), [200, 200, 200, 200]),
+        // The third has its turn in 65 s.
+        (|layer| layer.wait(Duration::from_secs(64)), [200, 200, 429, 429]),
+        (|layer| layer.wait(Duration::from_secs(65)), [200, 200, 200, 200]),
+    ];
+    for (place, (set, expected)) in layers.into_iter().enumerate() {
+        let window = Window::new(2, Duration::from_secs(60), Duration::from_secs(5))?;
+        let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), window)?;
+        let inner = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty())));
+        let service = set(RateLimitLayer::new(limiter).key(Everybody)).layer(inner);
+        for (number, status) in expected.into_iter().enumerate() {
+            let answer = service.clone().oneshot(Request::new(())).await?;
+            assert_eq!(answer.status().as_u16(), status, "request {number} of layer {place}");
+        }
+    }
+    Ok(())
+}
