@@ -218,7 +218,9 @@ impl Bucket {
     pub fn stepped_back(&self, terms: &Terms, now: i64) -> bool {
         let slack =
             if terms.is_continuous() { SECOND_NS + 1 } else { (SECOND_NS / terms.step_ns + 1) * terms.step_ticks };
-        self.full_at - terms.clock(self.anchor, now) > terms.burst() + self.longest_wait + slack
+        // A limit of a century, and a wait as long, come near the end of the integer's range.
+        let most_owed = terms.burst().saturating_add(self.longest_wait).saturating_add(slack);
+        self.full_at - terms.clock(self.anchor, now) > most_owed
     }
 
     /// Brings the bucket from the terms that it was written under to `new` ones.

@@ -4,6 +4,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::reservation::Turn;
 use super::switched::Switched;
 use super::{Limiter, Reservation};
@@ -43,6 +45,7 @@ impl<S: Store> Limiter<S> {
     ///
     /// As for [`allow_n`](Self::allow_n).
     #[inline]
+    #[must_use = "if it is granted, its tokens are taken"]
     pub fn try_decide(&self, take: &Take) -> Option<Result<Decision, Error>> {
         if take.max_wait.is_zero() { self.decide_now(take, self.mode()) } else { None }
     }
@@ -79,8 +82,15 @@ impl<S: Store> Limiter<S> {
     ///
     /// As for [`allow_n`](Self::allow_n).
     pub async fn reserve_all(&self, take: &Take) -> Result<Reservation<S>, Error> {
+        let asked = (!take.max_wait.is_zero()).then(Instant::now);
         let decision = self.decide(take).await?;
-        Ok(Reservation::new(Arc::clone(&self.stack), take, decision))
+        let decided = asked.filter(|_| !self.stack.capabilities().in_process).zip(decision.decided_at());
+        let reservation = Reservation::new(Arc::clone(&self.stack), take, decision);
+        Ok(match decided {
+            // The wait began when the store decided. Counted from its answer, delayed answers would bunch what follows them.
+            Some((asked, decided)) => reservation.since(self.lanes.decided_here(decided, asked)),
+            None => reservation,
+        })
     }
 
     /// Waits for the turn of a request of the caller's own making, and for its [longest wait](Take::max_wait) at most.

@@ -45,6 +45,11 @@ impl<S: Store> Reservation<S> {
         Self { store, decision, receipts, has_own_costs, is_remembered: take.id.is_some(), since: Instant::now() }
     }
 
+    /// The same, decided then instead of now.
+    pub(super) fn since(self, since: Instant) -> Self {
+        Self { since, ..self }
+    }
+
     /// When its tokens may be used, if not at once.
     fn turn(&self) -> Option<Instant> {
         let wait = Some(self.decision.wait()).filter(|wait| !wait.is_zero());

@@ -28,6 +28,11 @@ impl<S: Store> Lanes<S> {
         Self { store, waiting, clock: Mutex::default() }
     }
 
+    /// Returns when an answer was decided that is there now.
+    pub(super) fn decided_here(&self, decided: i64, asked: Instant) -> Instant {
+        self.clock.lock().here(decided, asked, Instant::now())
+    }
+
     /// Stands in line, and reserves. Who leaves before being asked for takes nothing.
     pub(super) async fn reserve(self: &Arc<Self>, take: &Take) -> Answer<S> {
         if self.store.capabilities().in_process {
