@@ -1,10 +1,10 @@
 use chrono::{DateTime, Utc};
 
-use crate::{Error, Key, Mode, Quota, Store, WindowLevel};
+use crate::model::{Error, Key, Mode, Quota, WindowLevel};
+use crate::store::Store;
 
 mod chosen;
 mod denials;
-mod error;
 mod explain;
 mod explanation;
 mod filter;
@@ -17,7 +17,6 @@ mod swept;
 mod switch;
 
 pub use denials::Denials;
-pub use error::AdminError;
 pub use explanation::{Explanation, Origin, Prospect};
 pub use filter::Filter;
 pub use level::BucketLevel;

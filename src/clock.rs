@@ -7,8 +7,8 @@ use nix::time::ClockId;
 use tokio::time::Instant;
 
 #[cfg(any(target_os = "android", target_os = "linux"))]
-use crate::quota::SECOND_NS;
-use crate::quota::span::nanoseconds;
+use crate::model::quota::SECOND_NS;
+use crate::model::quota::span::nanoseconds;
 
 mod process;
 

@@ -3,10 +3,9 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
+use crate::model::{Adjusted, Adjustment, Decision, Error, HoldBack, Key, Limit, Mode, Rule, Take, TakeError};
+use crate::store::{AnyStore, Store};
 use crate::telemetry::{Decisions, MiddlewareEvent};
-use crate::{
-    Adjusted, Adjustment, AnyStore, Decision, Error, HoldBack, Key, Limit, Mode, Rule, Store, Take, TakeError,
-};
 
 mod adjusting;
 mod bound;

@@ -1,10 +1,16 @@
 use std::time::Duration;
 
-use crate::{Decision, Error};
+use crate::model::{Decision, Error};
 
+mod local;
+#[cfg(feature = "_sql")]
+mod sql;
 #[cfg(feature = "stream")]
 mod stream;
 
+pub use local::LocalBucket;
+#[cfg(feature = "_sql")]
+pub use sql::SqlTokenRequester;
 #[cfg(feature = "stream")]
 pub use stream::{LimitedStream, limit_stream};
 

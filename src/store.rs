@@ -1,13 +1,31 @@
-use crate::{
-    Adjusted, Adjustment, AdminError, BucketLevel, Decision, Error, HoldBack, HoldBackError, Key, Rule, Swept, Take,
-    TakeError, Window, WindowLevel,
+use crate::admin::{BucketLevel, Swept};
+use crate::model::{
+    Adjusted, Adjustment, AdminError, Error, HoldBack, HoldBackError, Key, Outcome, Rule, Take, TakeError, Window,
+    WindowLevel,
 };
 
 mod any;
 mod capabilities;
+pub(crate) mod memory;
+mod shared_windows;
+#[cfg(feature = "_sql")]
+pub(crate) mod sql;
 
 pub use any::AnyStore;
 pub use capabilities::Capabilities;
+pub use memory::MemoryStore;
+pub use shared_windows::SharedWindows;
+#[cfg(feature = "mysql")]
+pub use sql::MySqlStore;
+#[cfg(feature = "postgres")]
+pub use sql::PgStore;
+#[cfg(feature = "sqlite")]
+pub use sql::SqliteStore;
+#[cfg(feature = "_sql")]
+pub use sql::{
+    Dialect, Durability, Isolation, Migrate, Migration, SqlStore, adjust_within, create_bucket, grants, migrate,
+    migrations, pending_migrations, repair, take_within,
+};
 
 /// Where buckets are kept: the one seam between the limiters above and the databases below.
 ///
@@ -187,6 +205,3 @@ impl<S: Store> Store for std::sync::Arc<S> {
         (**self).count_denials(denials).await
     }
 }
-
-/// The answer to one request.
-pub type Outcome = Result<Decision, TakeError>;

@@ -1,14 +1,16 @@
 //! What is ordered by hand between atomics, in every order that the memory model allows.
 
-#[path = "../src/at_work.rs"]
-mod at_work;
-#[path = "../src/deny_cache/forgotten.rs"]
+#[path = "../src/layers/deny_cache/forgotten.rs"]
 mod forgotten;
-#[path = "../src/lease/keeping.rs"]
+#[path = "../src/layers/lease/keeping.rs"]
 mod keeping;
+#[path = "../src/concurrency/single_flight.rs"]
+mod single_flight;
 
-mod sync {
-    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+mod concurrency {
+    pub(crate) mod atomics {
+        pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    }
 }
 
 use std::sync::atomic::AtomicUsize as Count;
@@ -17,9 +19,9 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
-use at_work::AtWork;
 use forgotten::Forgotten;
 use keeping::Keeping;
+use single_flight::SingleFlight;
 
 /// The task that keeps house finds nothing left and ends, while somebody adds a lease.
 #[test]
@@ -60,7 +62,7 @@ fn a_task_that_is_broken_off_leaves_its_place_to_another() {
 fn a_lease_is_not_forgotten_while_a_batch_arrives() {
     static CAME_BEFORE: Count = Count::new(0);
     loom::model(|| {
-        let (debiting, tokens) = (Arc::new(AtWork::default()), Arc::new(AtomicUsize::new(0)));
+        let (debiting, tokens) = (Arc::new(SingleFlight::default()), Arc::new(AtomicUsize::new(0)));
         assert!(debiting.begin(), "nobody else has");
         let arriving = {
             let (debiting, tokens) = (Arc::clone(&debiting), Arc::clone(&tokens));
@@ -84,7 +86,7 @@ fn a_lease_is_not_forgotten_while_a_batch_arrives() {
 fn who_asks_for_more_knows_of_the_batch_before() {
     static WAS_NEXT: Count = Count::new(0);
     loom::model(|| {
-        let (debiting, tokens) = (Arc::new(AtWork::default()), Arc::new(AtomicUsize::new(0)));
+        let (debiting, tokens) = (Arc::new(SingleFlight::default()), Arc::new(AtomicUsize::new(0)));
         assert!(debiting.begin() && !debiting.begin(), "one at a time");
         let arriving = {
             let (debiting, tokens) = (Arc::clone(&debiting), Arc::clone(&tokens));
@@ -108,7 +110,7 @@ fn what_is_counted_while_a_task_tells_is_told_by_it_or_by_the_next() {
     static TOLD_AT_ONCE: Count = Count::new(0);
     static TOLD_LATER: Count = Count::new(0);
     loom::model(|| {
-        let (telling, denials) = (Arc::new(AtWork::default()), Arc::new(Mutex::new(1)));
+        let (telling, denials) = (Arc::new(SingleFlight::default()), Arc::new(Mutex::new(1)));
         assert!(telling.begin(), "the first one starts it");
         let counter = {
             let (telling, denials) = (Arc::clone(&telling), Arc::clone(&denials));

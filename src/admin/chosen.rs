@@ -1,9 +1,11 @@
 use chrono::{DateTime, Utc};
 
-use super::{AdminError, Override, Plan, Switch};
-use crate::book::{self, Rules, Setting};
-use crate::quota::Refill;
-use crate::{Mode, Quota};
+use super::{Override, Plan, Switch};
+use crate::model::AdminError;
+use crate::model::decide;
+use crate::model::decide::{Rules, Setting};
+use crate::model::quota::Refill;
+use crate::model::{Mode, Quota};
 
 /// What was chosen for a key, with the reasons.
 #[derive(Clone, Debug, Default)]
@@ -18,20 +20,20 @@ impl From<&Chosen> for Rules {
     fn from(chosen: &Chosen) -> Self {
         Self {
             all: Setting::of_all(&chosen.all),
-            plan: chosen.plan.as_ref().map(book::Plan::from),
-            over: chosen.over.as_ref().map(book::Override::from),
+            plan: chosen.plan.as_ref().map(decide::Plan::from),
+            over: chosen.over.as_ref().map(decide::Override::from),
         }
     }
 }
 
-impl From<&Plan> for book::Plan {
+impl From<&Plan> for decide::Plan {
     fn from(plan: &Plan) -> Self {
         let setting = plan.switch.as_ref().map(|switch| Setting::new(Some(switch.mode), switch.until));
         Self { quota: plan.quota, setting: setting.unwrap_or_default() }
     }
 }
 
-impl From<&Override> for book::Override {
+impl From<&Override> for decide::Override {
     fn from(over: &Override) -> Self {
         Self { quota: over.quota, setting: Setting::new(over.mode, over.expires_at) }
     }

@@ -1,6 +1,6 @@
 use chrono::{DateTime, Utc};
 
-use crate::Key;
+use crate::model::Key;
 
 /// How often a key was denied, as far as services [count](crate::LimiterBuilder::count_denials) that.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,10 +2,11 @@ use std::time::Duration;
 
 use super::chosen::nanoseconds;
 use super::{Chosen, Explanation, Origin, Prospect, Switch};
-use crate::answer::Word;
-use crate::book::{self, Row, Rules};
-use crate::bucket::{NEVER_NS, Request};
-use crate::{Key, Mode, Rule};
+use crate::model::answer::Word;
+use crate::model::bucket::{NEVER_NS, Request};
+use crate::model::decide;
+use crate::model::decide::{Row, Rules};
+use crate::model::{Key, Mode, Rule};
 
 /// Says what rules a key, for the stores that decide in this process: the request is decided, and forgotten.
 pub(crate) fn explain(row: Option<Row>, named: Option<&Key>, chosen: &Chosen, now: i64) -> Explanation {
@@ -55,7 +56,7 @@ pub(crate) fn explain(row: Option<Row>, named: Option<&Key>, chosen: &Chosen, no
 /// that rule.
 fn foresee(row: Option<Row>, rule: &Rule, chosen: &Rules, now: i64) -> (Prospect, i64, Option<i64>) {
     let available = row.as_ref().map(|row| row.available(now));
-    let mut brought = match book::rule(row, rule, chosen, now) {
+    let mut brought = match decide::rule(row, rule, chosen, now) {
         Ok(brought) => brought,
         Err(Word::Unplanned) => return (Prospect::UnknownPlan, NEVER_NS, available),
         Err(Word::Conflict) => return (Prospect::Conflict, NEVER_NS, available),
@@ -70,6 +71,6 @@ fn foresee(row: Option<Row>, rule: &Rule, chosen: &Rules, now: i64) -> (Prospect
         Mode::Block => brought.until.map_or(NEVER_NS, |until| until - now),
         _ => row.bucket.verdict(&row.terms(), now, request, false).retry_after,
     };
-    let granted = book::take(&mut brought, request, now).word == Word::Granted;
+    let granted = decide::take(&mut brought, request, now).word == Word::Granted;
     (if granted { Prospect::Granted } else { Prospect::Denied }, retry_after, available)
 }

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use crate::{Key, Mode, Quota};
+use crate::model::{Key, Mode, Quota};
 
 /// What rules a key, where that comes from, and what a request for one token would come to.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-use crate::Key;
+use crate::model::Key;
 
 /// Which buckets to list; all of them if nothing is said.
 ///

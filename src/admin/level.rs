@@ -1,10 +1,9 @@
 use chrono::{DateTime, Utc};
 
-use crate::book::Row;
-use crate::bucket::NEVER_NS;
-use crate::{
-    Admin, AdminError, Error, Explanation, Key, Mode, Origin, Prospect, Quota, Rule, TakeError, Window, WindowLevel,
-};
+use crate::admin::{Admin, Explanation, Origin, Prospect};
+use crate::model::bucket::NEVER_NS;
+use crate::model::decide::Row;
+use crate::model::{AdminError, Error, Key, Mode, Quota, Rule, TakeError, Window, WindowLevel};
 
 /// A bucket as people think of it, at the instant when the store was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,8 @@
 use chrono::{DateTime, Utc};
 
-use super::{AdminError, limited, reason, until};
-use crate::{Mode, Quota};
+use super::{limited, reason, until};
+use crate::model::AdminError;
+use crate::model::{Mode, Quota};
 
 /// What holds for one key instead of its own terms and mode, and why.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,5 +1,5 @@
 use super::Switch;
-use crate::{Key, Quota};
+use crate::model::{Key, Quota};
 
 /// A quota that many buckets follow, and the mode that they share.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 
 use super::{Admin, BucketLevel, Denials, Explanation, Filter, Override, Page, Plan, Switch};
-use crate::{Error, Key, Mode, Quota, WindowLevel};
+use crate::model::{Error, Key, Mode, Quota, WindowLevel};
 
 impl<T: Admin> Admin for Arc<T> {
     async fn create_bucket(&self, key: &Key, quota: Quota) -> Result<(), Error> {

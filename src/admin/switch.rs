@@ -1,7 +1,8 @@
 use chrono::{DateTime, Utc};
 
-use super::{AdminError, until};
-use crate::Mode;
+use super::until;
+use crate::model::AdminError;
+use crate::model::Mode;
 
 /// A mode that somebody chose, why, and until when.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{Clock, SystemClock};
-use crate::quota::SECOND_NS;
+use crate::model::quota::SECOND_NS;
 
 /// The host's clock, at most ten microseconds old: for what one process decides, under a lock, as
 /// [`MemoryStore`](crate::MemoryStore) and [`LocalBucket`](crate::LocalBucket) do.

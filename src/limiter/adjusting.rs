@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use super::policy::by_deadline;
 use super::stack::Stack;
-use crate::handover::Handover;
-use crate::{Adjusted, Adjustment, AdjustmentKind, Error, Store, TakeError};
+use crate::concurrency::handover::Handover;
+use crate::model::{Adjusted, Adjustment, AdjustmentKind, Error, TakeError};
+use crate::store::Store;
 
 /// What became of all of it; of several, what is least.
 pub(super) async fn adjust<S: Store>(store: &Arc<Stack<S>>, adjustments: Vec<Adjustment>) -> Result<Adjusted, Error> {

@@ -1,8 +1,10 @@
 use std::time::Duration;
 
 use super::{Limiter, Reservation};
+use crate::model::{Decision, Error, HoldBack, Key, Source};
+use crate::requester::TokenRequester;
 use crate::requester::{LONGEST_PAUSE, SHORTEST_PAUSE};
-use crate::{AnyStore, Decision, Error, HoldBack, Key, Source, Store, TokenRequester};
+use crate::store::{AnyStore, Store};
 
 /// A [`Limiter`] of one key: a global limit reads as simply as one in this process.
 ///

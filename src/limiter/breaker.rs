@@ -5,8 +5,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::error::Cause;
-use crate::{Error, Key};
+use crate::model::error::Cause;
+use crate::model::{Error, Key};
 
 /// Who asks a store that does not answer: after some failures in a row one request at a time, so that the others need not
 /// wait for what they will hardly get. If all that failed were for one bucket, it may be that somebody holds it: then one more

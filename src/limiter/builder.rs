@@ -12,8 +12,10 @@ use super::stack::{Layers, Stack};
 use super::sweeper::Sweeper;
 use super::switched::Switched;
 use super::wait::Lanes;
+use crate::layers::LeaseOptions;
+use crate::model::{Error, Mode, Rule};
+use crate::store::Store;
 use crate::telemetry::Decisions;
-use crate::{Error, LeaseOptions, Mode, Rule, Store};
 
 /// A [`Limiter`] to be, with what is not as usual: see [`Limiter::builder`].
 ///

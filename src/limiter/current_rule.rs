@@ -2,7 +2,7 @@ use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 
-use crate::Rule;
+use crate::model::Rule;
 
 /// The rule that holds now. Few limiters ever change theirs: until then no counter is touched to read it, which would be a
 /// tenth of a decision in memory.

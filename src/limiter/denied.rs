@@ -8,15 +8,16 @@ use quick_cache::{OptionsBuilder, UnitWeighter};
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
-use crate::at_work::AtWork;
-use crate::{Error, Key, Store};
+use crate::concurrency::single_flight::SingleFlight;
+use crate::model::{Error, Key};
+use crate::store::Store;
 
 /// How often keys were denied, of those that are denied most. A task of its own tells the store now and then: what was not
 /// told when the process dies is lost.
 pub(super) struct Denied {
     counts: Cache<Key, u64, UnitWeighter, RandomState>,
     /// Whether a task is about to tell.
-    telling: AtWork,
+    telling: SingleFlight,
 }
 
 impl Denied {
@@ -27,7 +28,7 @@ impl Denied {
             OptionsBuilder::new().estimated_items_capacity(most).weight_capacity(most as u64).shards(1).build();
         let options = options.expect("its capacity was said");
         let (hasher, lifecycle) = (RandomState::default(), DefaultLifecycle::default());
-        Self { counts: Cache::with_options(options, UnitWeighter, hasher, lifecycle), telling: AtWork::default() }
+        Self { counts: Cache::with_options(options, UnitWeighter, hasher, lifecycle), telling: SingleFlight::default() }
     }
 
     /// Counts a denial; if nobody is about to tell of it, a task will.

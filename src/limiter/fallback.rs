@@ -1,7 +1,8 @@
 use std::time::Duration;
 
-use crate::decision::Source;
-use crate::{Decision, Error, HoldBack, HoldBackError, Key, MemoryStore, Quota, Rule, Take, TakeError};
+use crate::model::decision::Source;
+use crate::model::{Decision, Error, HoldBack, HoldBackError, Key, Quota, Rule, Take, TakeError};
+use crate::store::MemoryStore;
 
 /// What a limiter answers when its store does not, or not in time.
 #[derive(Clone, Debug, PartialEq, Eq)]

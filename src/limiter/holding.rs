@@ -4,7 +4,8 @@ use std::pin::pin;
 
 use super::Limiter;
 use super::switched::Switched;
-use crate::{Error, HoldBack, HoldBackError, Key, Quota, Rule, Store};
+use crate::model::{Error, HoldBack, HoldBackError, Key, Quota, Rule};
+use crate::store::Store;
 
 impl<S: Store> Limiter<S> {
     /// Holds a bucket back under a rule, or else the limiter's own; and while the store does not answer, under the quota that the

@@ -7,7 +7,8 @@ use tokio::time::Instant;
 
 use super::reservation::Turn;
 use super::turns::Turns;
-use crate::{Capabilities, Error, Key, Store, Take, TakeError};
+use crate::model::{Error, Key, Take, TakeError};
+use crate::store::{Capabilities, Store};
 
 /// Those who wait, in a lane for each key.
 #[derive(Debug)]

@@ -3,8 +3,10 @@
 use std::pin::pin;
 
 use super::{Bound, Limiter};
+use crate::admin::BucketLevel;
 use crate::admin::level_of_itself;
-use crate::{AdminError, BucketLevel, Error, Key, Rule, Store, WindowLevel};
+use crate::model::{AdminError, Error, Key, Rule, WindowLevel};
+use crate::store::Store;
 
 impl<S: Store> Limiter<S> {
     /// Reads a key's tokens, and takes none: see [`BucketLevel::available`], negative if requests wait for them already.

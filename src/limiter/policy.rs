@@ -8,8 +8,9 @@ use tokio::time::timeout;
 use super::breaker::{Asking as Asker, Breaker};
 use super::fallback::{Fallback, Instead};
 use super::reservation::Turn;
+use crate::model::{Decision, Error, Key, Take, TakeError};
+use crate::store::Store;
 use crate::telemetry::Decisions;
-use crate::{Decision, Error, Key, Store, Take, TakeError};
 
 /// By when a call ends, and what it answers then.
 #[derive(Clone, Debug)]

@@ -9,8 +9,9 @@ use tokio::time::Instant;
 use super::reservation::Turn;
 use super::switched::Switched;
 use super::{Limiter, Reservation};
+use crate::model::{Decision, Error, Mode, Outcome, Source, Take};
+use crate::store::Store;
 use crate::telemetry::{Begun, Share, WAITERS};
-use crate::{Decision, Error, Mode, Outcome, Source, Store, Take};
 
 impl<S: Store> Limiter<S> {
     /// Decides a request of the caller's own making, for instance for several limits at once. It says all by itself: the

@@ -8,10 +8,11 @@ use tokio::time::{Instant, sleep_until};
 use super::adjusting::{self, adjust_each};
 use super::stack::Stack;
 use super::turns::{Place, Turns};
-use crate::receipt::receipt_id;
-use crate::take::IdOf;
+use crate::model::receipt::receipt_id;
+use crate::model::take::IdOf;
+use crate::model::{Adjusted, Adjustment, Decision, Error, Mode, Receipt, Take, TakeError};
+use crate::store::{AnyStore, Store};
 use crate::telemetry::{Share, WAITERS};
-use crate::{Adjusted, Adjustment, AnyStore, Decision, Error, Mode, Receipt, Store, Take, TakeError};
 
 /// Tokens that were taken for now or for later, or the answer that they were not.
 ///

@@ -4,10 +4,10 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 
-use crate::{
-    Adjusted, Adjustment, BucketLevel, Capabilities, Coalesce, DenyCache, Error, HoldBack, Key, Lease, LeaseOptions,
-    Outcome, Rule, Store, Swept, Take, TakeError, Window, WindowLevel,
-};
+use crate::admin::{BucketLevel, Swept};
+use crate::layers::{Coalesce, DenyCache, Lease, LeaseOptions};
+use crate::model::{Adjusted, Adjustment, Error, HoldBack, Key, Outcome, Rule, Take, TakeError, Window, WindowLevel};
+use crate::store::{Capabilities, Store};
 
 /// A limiter's store, with what it asks it through.
 #[derive(Debug)]

@@ -7,7 +7,9 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::stack::Stack;
-use crate::{Store, Swept, telemetry};
+use crate::admin::Swept;
+use crate::store::Store;
+use crate::telemetry;
 
 /// Sweeps in the background while requests come, a bounded run of steps at a time.
 #[derive(Debug)]

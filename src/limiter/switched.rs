@@ -1,6 +1,6 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use crate::{Decision, Mode, ModeError, Source};
+use crate::model::{Decision, Mode, ModeError, Source};
 
 /// The mode of a limiter itself: a switch that needs no database.
 #[derive(Debug)]

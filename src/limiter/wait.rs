@@ -12,7 +12,8 @@ use super::reservation::{Reservation, Turn};
 use super::stack::Stack;
 use super::store_clock::StoreClock;
 use super::turns::Turns;
-use crate::{Decision, Error, Key, Outcome, Store, Take};
+use crate::model::{Decision, Error, Key, Outcome, Take};
+use crate::store::Store;
 
 /// Those who wait, in a line for each key: one call of the store at a time carries all that stand there, in their order.
 #[derive(Debug)]
@@ -264,7 +265,10 @@ mod tests {
     use tokio::runtime::Builder;
 
     use super::*;
-    use crate::{Adjusted, Adjustment, Coalesce, Limiter, MemoryStore, TakeError};
+    use crate::layers::Coalesce;
+    use crate::limiter::Limiter;
+    use crate::model::{Adjusted, Adjustment, TakeError};
+    use crate::store::MemoryStore;
 
     #[test]
     fn a_runtime_that_ends_leaves_no_lane_behind() -> Result<(), Error> {

@@ -8,7 +8,10 @@ use futures_core::stream::FusedStream;
 use pin_project_lite::pin_project;
 use tokio::time::sleep;
 
-use crate::{Bound, Decision, Error, LimitError, Store, TokenRequester};
+use crate::limiter::Bound;
+use crate::model::{Decision, Error};
+use crate::requester::{LimitError, TokenRequester};
+use crate::store::Store;
 
 /// Puts a limit before the items of a stream, for batch jobs: each takes a token before it comes out, in their order.
 ///

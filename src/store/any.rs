@@ -3,10 +3,9 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use crate::{
-    Adjusted, Adjustment, BucketLevel, Capabilities, Error, HoldBack, Key, Outcome, Rule, Store, Swept, Take,
-    TakeError, Window, WindowLevel,
-};
+use crate::admin::{BucketLevel, Swept};
+use crate::model::{Adjusted, Adjustment, Error, HoldBack, Key, Outcome, Rule, Take, TakeError, Window, WindowLevel};
+use crate::store::{Capabilities, Store};
 
 /// A store of whatever kind, chosen while the program runs: in memory for a test, a database in production.
 ///

@@ -1,6 +1,7 @@
 use super::emit::{count, event};
 use super::names;
-use crate::{Error, Swept};
+use crate::admin::Swept;
+use crate::model::Error;
 
 /// What came of a step of clearing away.
 pub(crate) fn swept(step: &Result<Swept, Error>) {
@@ -28,7 +29,8 @@ mod sql {
 
     use super::super::emit::{count, event, record};
     use super::names;
-    use crate::{Error, Migration};
+    use crate::model::Error;
+    use crate::store::Migration;
 
     /// A call of a database.
     #[derive(Clone, Copy, Debug)]

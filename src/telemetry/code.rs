@@ -1,11 +1,11 @@
 use smol_str::SmolStr;
 
-use crate::Error;
+use crate::model::Error;
 
 /// The code by which the database's manual has what lies beneath an error, if the database said anything. It names no key.
 #[cfg(feature = "_sql")]
 pub(super) fn code(error: &Error) -> Option<SmolStr> {
-    use crate::sql::code_of;
+    use crate::store::sql::code_of;
 
     let mut beneath: Option<&(dyn std::error::Error + 'static)> = match error {
         Error::Contended { source: cause, .. }

@@ -6,7 +6,7 @@ use super::instruments::{Begun, Instruments};
 use super::middleware::MiddlewareEvent;
 use super::names;
 use super::seldom::Seldom;
-use crate::{Decision, Error, HoldBack, Key, Mode, Source, Take, TakeError};
+use crate::model::{Decision, Error, HoldBack, Key, Mode, Source, Take, TakeError};
 
 /// What a limiter tells of its decisions.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ mod chosen {
     use smol_str::SmolStr;
 
     use super::super::names;
-    use crate::{Decision, Mode, Source};
+    use crate::model::{Decision, Mode, Source};
 
     /// A counter for each thing that a decision can be, looked up when it first is.
     #[derive(Debug)]
@@ -103,7 +103,7 @@ mod chosen {
 mod chosen {
     use smol_str::SmolStr;
 
-    use crate::Decision;
+    use crate::model::Decision;
 
     #[derive(Debug)]
     pub(crate) struct Instruments;

@@ -1,4 +1,4 @@
-use crate::Error;
+use crate::model::Error;
 
 /// What a middleware did with a request without a decision of its limiter: see [`Limiter::record`](crate::Limiter::record).
 ///

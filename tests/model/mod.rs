@@ -1,4 +1,4 @@
-//! Buckets by the definition in `src/bucket.rs`, and random requests of them.
+//! Buckets by the definition in `src/model/bucket.rs`, and random requests of them.
 
 use std::time::Duration;
 

@@ -115,8 +115,8 @@ impl Tenant {
 
 /// By the sources of the store.
 fn called(dialect: &str, before: &str) -> Names {
-    let mut texts = read(&format!("src/sql/{dialect}.rs"));
-    let directory = repository().join("src/sql").join(dialect);
+    let mut texts = read(&format!("src/store/sql/{dialect}.rs"));
+    let directory = repository().join("src/store/sql").join(dialect);
     for entry in std::fs::read_dir(directory).expect("a directory") {
         texts += &std::fs::read_to_string(entry.expect("a file").path()).expect("text");
     }

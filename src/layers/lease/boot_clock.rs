@@ -1,0 +1,74 @@
+#[cfg(any(target_os = "android", target_os = "linux"))]
+use nix::time::ClockId;
+
+use crate::clock::Clock;
+
+/// The time since the host started, in which it may have slept: for a [`Lease`](super::Lease), whose tokens must not
+/// outlive a night in which the process was asleep.
+///
+/// Only its differences say anything. Where the system has no such clock, it is the process's own, moved on by what the host's
+/// clock gains on it: then a sleep is missed if the host's clock was set back by more than it lasted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BootClock;
+
+#[cfg(any(target_os = "android", target_os = "linux"))]
+impl Clock for BootClock {
+    /// Nanoseconds since the host started.
+    #[inline]
+    fn now(&self) -> i64 {
+        crate::clock::read(ClockId::CLOCK_BOOTTIME)
+    }
+}
+
+#[cfg(not(any(target_os = "android", target_os = "linux")))]
+impl Clock for BootClock {
+    /// Nanoseconds since it was asked first.
+    fn now(&self) -> i64 {
+        slept::now()
+    }
+}
+
+#[cfg(any(test, not(any(target_os = "android", target_os = "linux"))))]
+mod slept {
+    use std::sync::LazyLock;
+    use std::sync::atomic::{AtomicI64, Ordering};
+    use std::time::{Instant, SystemTime};
+
+    use crate::model::quota::span::nanoseconds;
+
+    static START: LazyLock<(Instant, SystemTime)> = LazyLock::new(|| (Instant::now(), SystemTime::now()));
+    static GAINED: AtomicI64 = AtomicI64::new(0);
+
+    pub(super) fn now() -> i64 {
+        let (instant, system) = *START;
+        let since = nanoseconds(instant.elapsed());
+        advanced(&GAINED, since, nanoseconds(system.elapsed().unwrap_or_default()))
+    }
+
+    /// What was gained stays: so it never goes back, whatever the host's clock does.
+    pub(super) fn advanced(gained: &AtomicI64, since: i64, host: i64) -> i64 {
+        let gains = host.saturating_sub(since);
+        since.saturating_add(gained.fetch_max(gains, Ordering::Relaxed).max(gains))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicI64;
+
+    use super::*;
+
+    #[test]
+    fn it_goes_on() {
+        let before = BootClock.now();
+        assert!(before > 0 && BootClock.now() >= before);
+        assert!(slept::now() <= slept::now());
+    }
+
+    #[test]
+    fn a_sleep_counts_and_a_clock_that_is_set_back_does_not() {
+        let gained = AtomicI64::new(0);
+        let now = |since, host| slept::advanced(&gained, since, host);
+        assert_eq!([now(5, 4), now(6, 100), now(7, 2), now(8, 102)], [5, 100, 101, 102]);
+    }
+}

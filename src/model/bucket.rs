@@ -1,0 +1,340 @@
+//! The arithmetic of a token bucket, as pure functions: the oracle that every SQL routine is tested against.
+//!
+//! A bucket is one number, `full_at`: when it is full again, on the bucket's own clock. That clock starts at the bucket's
+//! anchor, in the first period after 1970, and advances by `step_ticks` every `step_ns`. For a continuous quota a tick is a
+//! nanosecond and a token takes `token_ticks` of them; for an interval quota a tick is a token, and a step is the whole
+//! period. So one comparison serves both, and nothing is ever rounded in the caller's favour:
+//!
+//! ```text
+//! due = full_at + (cost + keep − capacity) × token_ticks           the tick at which the tokens are there
+//! granted if and only if due ≤ clock(now + max_wait)
+//! full_at ← max(full_at, clock(now), step(due)) + cost × token_ticks     and only then
+//! ```
+//!
+//! `step(due)` is when a request that waits acts: the next step of the clock. Its tokens all count from there, so an
+//! interval's left-over is not carried into the next.
+//!
+//! This is the generic cell rate algorithm (ITU-T I.371) in its virtual scheduling form, with a wait.
+
+use crate::model::quota::{Quota, Refill, SECOND_NS};
+
+/// A quota in the bucket's own units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// Tokens that a full bucket holds.
+    pub capacity: i64,
+    /// Nanoseconds from one step of the bucket's clock to the next.
+    pub step_ns: i64,
+    /// Ticks by which a step advances it.
+    pub step_ticks: i64,
+    /// Ticks for one token. Rounded up: a quota is never exceeded. 0 if there is no limit.
+    pub token_ticks: i64,
+    /// Whether the clock started in 1970, whatever the bucket's anchor says.
+    pub calendar: bool,
+}
+
+impl From<&Quota> for Terms {
+    #[inline]
+    fn from(quota: &Quota) -> Self {
+        let capacity = quota.capacity_i64();
+        let (step_ns, step_ticks, token_ticks) = match quota.refill() {
+            Refill::Continuous => (1, 1, quota.token_ns()),
+            Refill::Interval | Refill::Calendar => (quota.refill_ns(), capacity, 1),
+            // A clock that stands still.
+            Refill::Once => (NEVER_NS, 1, 1),
+            Refill::Unlimited => (NEVER_NS, 1, 0),
+        };
+        Self { capacity, step_ns, step_ticks, token_ticks, calendar: quota.refill() == Refill::Calendar }
+    }
+}
+
+impl Terms {
+    /// Whether its clock shows nanoseconds: there is nothing to divide by then, which is what costs most here.
+    #[inline]
+    fn is_continuous(&self) -> bool {
+        self.step_ns == 1 && self.step_ticks == 1
+    }
+
+    /// Ticks from empty to full.
+    #[must_use]
+    #[inline]
+    pub fn burst(&self) -> i64 {
+        self.capacity * self.token_ticks
+    }
+
+    /// Nanoseconds from empty to full, or the period of an interval quota; [`NEVER_NS`] if nothing comes back.
+    #[must_use]
+    #[inline]
+    pub fn refill_ns(&self) -> i64 {
+        if self.is_continuous() { self.burst() } else { self.step_ns }
+    }
+
+    /// What the clock of a bucket shows at `now`, in ticks.
+    #[must_use]
+    #[inline]
+    pub fn clock(&self, anchor: i64, now: i64) -> i64 {
+        if self.is_continuous() { now - anchor } else { (now - anchor) / self.step_ns * self.step_ticks }
+    }
+
+    /// The first tick from `tick` on that it ever shows.
+    #[must_use]
+    #[inline]
+    pub fn step(&self, tick: i64) -> i64 {
+        if self.step_ticks == 1 {
+            return tick;
+        }
+        (tick + self.step_ticks - 1) / self.step_ticks * self.step_ticks
+    }
+
+    /// The first instant at which it shows `tick`, in nanoseconds since 1970; the end of time if it never does.
+    #[must_use]
+    #[inline]
+    pub fn instant(&self, anchor: i64, tick: i64) -> i64 {
+        if self.is_continuous() {
+            return tick.saturating_add(anchor);
+        }
+        let steps = tick / self.step_ticks + i64::from(tick % self.step_ticks > 0);
+        steps.saturating_mul(self.step_ns).saturating_add(anchor)
+    }
+
+    /// Where the clock of a bucket starts that is made at `now`: it steps then, and did so all the way back, because
+    /// clocks can be set to before `now`.
+    #[must_use]
+    pub fn anchor(&self, now: i64) -> i64 {
+        if self.calendar { 0 } else { now % self.step_ns }
+    }
+}
+
+/// What a bucket's row holds beside its terms.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bucket {
+    /// Where the bucket's clock starts, in nanoseconds since 1970.
+    pub anchor: i64,
+    /// When the bucket is full again, in ticks. It only grows, except by settling.
+    pub full_at: i64,
+    /// All tokens that were ever granted.
+    pub granted: i64,
+    /// The longest wait that was granted, in ticks.
+    pub longest_wait: i64,
+}
+
+/// One request, in tokens and nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// How many tokens to take.
+    pub cost: i64,
+    /// How long the caller would wait for them, a year at most.
+    pub max_wait: i64,
+    /// How many tokens must remain.
+    pub keep: i64,
+}
+
+/// What is known of a limit that somebody else keeps, in tokens and nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// No more tokens than these are left.
+    pub remaining: Option<i64>,
+    /// None comes before, a year at most; 0: not said.
+    pub wait: i64,
+}
+
+/// What a request came to. Times are in nanoseconds from now; [`NEVER_NS`] if there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Whether the tokens were taken.
+    pub granted: bool,
+    /// The whole tokens left.
+    pub remaining: i64,
+    /// When the tokens taken may be used.
+    pub wait: i64,
+    /// When the next request like this one could be granted.
+    pub retry_after: i64,
+    /// When the bucket is full again.
+    pub reset_after: i64,
+}
+
+impl Bucket {
+    /// A bucket that is made at `now`.
+    #[must_use]
+    pub fn full(terms: &Terms, now: i64) -> Self {
+        Self { anchor: terms.anchor(now), ..Self::default() }
+    }
+
+    /// Decides a request for at most the capacity at `now`, and takes its tokens if it is granted; a denial
+    /// changes nothing, unless the clock was set back: then the bucket is empty from now on.
+    #[inline]
+    pub fn take(&mut self, terms: &Terms, now: i64, request: Request) -> Verdict {
+        if self.stepped_back(terms, now) {
+            self.settle(terms, terms, now);
+        }
+        let clock = terms.clock(self.anchor, now);
+        let due = self.full_at + (request.cost + request.keep - terms.capacity) * terms.token_ticks;
+        let granted = due <= terms.clock(self.anchor, now + request.max_wait);
+        if granted {
+            let acts = if due <= clock { clock } else { terms.step(due) };
+            self.longest_wait = self.longest_wait.max(acts - clock);
+            self.full_at = self.full_at.max(clock).max(acts) + request.cost * terms.token_ticks;
+            self.granted = self.granted.saturating_add(request.cost);
+        }
+        self.verdict(terms, now, request, granted)
+    }
+
+    /// What to tell the caller of a request that was `granted` or not at `now`, from the state that it left.
+    #[must_use]
+    #[expect(clippy::inline_always, reason = "as a call it is a tenth of a decision in memory")]
+    #[inline(always)]
+    pub fn verdict(&self, terms: &Terms, now: i64, request: Request, granted: bool) -> Verdict {
+        let clock = terms.clock(self.anchor, now);
+        let owed = (self.full_at - clock).max(0);
+        let until = |ticks: i64| {
+            // Of a clock that was set back to before its start, too.
+            if ticks <= 0 {
+                return 0;
+            }
+            if terms.is_continuous() {
+                return ticks;
+            }
+            match terms.instant(self.anchor, clock.saturating_add(ticks)) {
+                NEVER_NS => NEVER_NS,
+                instant => instant.saturating_sub(now).max(0),
+            }
+        };
+        // More than the bucket ever holds may have been granted before its terms changed, or whatever the tokens.
+        let lacking =
+            |tokens: i64| until((tokens - terms.capacity).saturating_mul(terms.token_ticks).saturating_add(owed));
+        Verdict {
+            granted,
+            remaining: (terms.burst() - owed).checked_div(terms.token_ticks).map_or(terms.capacity, |n| n.max(0)),
+            wait: if granted { lacking(request.keep) } else { 0 },
+            retry_after: lacking(request.cost + request.keep),
+            reset_after: until(owed),
+        }
+    }
+
+    /// Whether the bucket is full later than any grant can have put it, a second's difference between clocks
+    /// aside: the clock was set back since.
+    #[must_use]
+    #[inline]
+    pub fn stepped_back(&self, terms: &Terms, now: i64) -> bool {
+        let slack =
+            if terms.is_continuous() { SECOND_NS + 1 } else { (SECOND_NS / terms.step_ns + 1) * terms.step_ticks };
+        // A limit of a century, and a wait as long, come near the end of the integer's range.
+        let most_owed = terms.burst().saturating_add(self.longest_wait).saturating_add(slack);
+        self.full_at - terms.clock(self.anchor, now) > most_owed
+    }
+
+    /// Brings the bucket from the terms that it was written under to `new` ones.
+    ///
+    /// Tokens that are there stay, fractions too, up to the new capacity. If the clock was set back it is
+    /// empty, so nobody is locked out for longer than a refill.
+    pub fn settle(&mut self, old: &Terms, new: &Terms, now: i64) {
+        let owed = self.full_at - old.clock(self.anchor, now);
+        let available = if self.stepped_back(old, now) { 0 } else { i128::from(old.burst() - owed.max(0)) };
+        let kept = match old.token_ticks {
+            0 => i128::from(new.burst()),
+            token => (available * i128::from(new.token_ticks)).div_euclid(i128::from(token)),
+        };
+        if new.calendar {
+            self.anchor = 0;
+        }
+        let clock = new.clock(self.anchor, now);
+        let most_owed = new.clock(self.anchor, now + LONGEST_WAIT_NS) - clock;
+        let kept = i64::try_from(kept.max(-i128::from(most_owed))).unwrap_or(i64::MAX).min(new.burst());
+        self.full_at = clock + new.burst() - kept;
+        self.longest_wait = (-kept).max(0);
+    }
+
+    /// Gives back what a request took whose time to act has not passed, and says how many tokens that is: those that no later
+    /// request queues behind. If it was the last one, it is as if it had never been.
+    pub fn cancel(&mut self, terms: &Terms, now: i64, receipt: &Receipt) -> i64 {
+        if now > receipt.acts_at || self.granted < receipt.granted {
+            return 0;
+        }
+        let later = self.granted - receipt.granted;
+        let given_back = (receipt.cost - later).max(0);
+        if later == 0 {
+            self.granted = (self.granted - receipt.cost).max(0);
+        }
+        self.refund(terms, given_back);
+        given_back
+    }
+
+    /// Gives tokens back that were taken and not used; what exceeds the capacity is lost. They may be more than that: what is
+    /// owed may be from before the bucket held less.
+    pub fn refund(&mut self, terms: &Terms, tokens: i64) {
+        // Full is full: however often that is repeated, no sum overflows.
+        self.full_at = self.full_at.saturating_sub(tokens.saturating_mul(terms.token_ticks)).max(-terms.burst());
+        self.granted = self.granted.min(MOST_COUNTED);
+    }
+
+    /// Takes tokens that are used already, there or not: later requests wait until they have come.
+    ///
+    /// The wait for the next token is at most `max_debt`, a year at most, or the wait of an empty bucket if that is longer.
+    pub fn charge(&mut self, terms: &Terms, now: i64, tokens: i64, max_debt: i64) {
+        if self.stepped_back(terms, now) {
+            self.settle(terms, terms, now);
+        }
+        let clock = terms.clock(self.anchor, now);
+        let furthest = (clock + terms.burst()).max(self.none_before(terms, now, max_debt));
+        let owed = tokens.saturating_mul(terms.token_ticks);
+        self.full_at = self.full_at.max(clock).saturating_add(owed).min(furthest.max(self.full_at));
+        self.longest_wait = self.longest_wait.max(self.full_at - clock - terms.burst());
+        self.granted = self.granted.saturating_add(tokens).min(MOST_COUNTED);
+    }
+
+    /// Lowers the bucket to what somebody else says of it, and says whether it held more: it is never raised.
+    ///
+    /// Tokens come with the steps of the clock, so an interval's come with the first one that begins when the wait is
+    /// over. What was granted keeps its turn.
+    pub fn hold_back(&mut self, terms: &Terms, now: i64, hold: Hold) -> bool {
+        if self.stepped_back(terms, now) {
+            self.settle(terms, terms, now);
+        }
+        let clock = terms.clock(self.anchor, now);
+        let left = hold.remaining.map(|tokens| clock + terms.burst() - tokens.min(terms.capacity) * terms.token_ticks);
+        let wait = (hold.wait > 0).then(|| self.none_before(terms, now, hold.wait));
+        let Some(full_at) = left.max(wait).filter(|full_at| *full_at > self.full_at.max(clock)) else {
+            return false;
+        };
+        self.full_at = full_at;
+        self.longest_wait = self.longest_wait.max(full_at - clock - terms.burst());
+        true
+    }
+
+    /// `full_at` of a bucket whose next token comes when the wait is over: one tick after the last one that the clock shows
+    /// before.
+    fn none_before(&self, terms: &Terms, now: i64, wait: i64) -> i64 {
+        terms.clock(self.anchor, now + wait - 1) + 1 + terms.burst() - terms.token_ticks
+    }
+
+    /// Makes the bucket full. It counts as a grant of the capacity, so that no earlier request gives anything back.
+    pub fn reset(&mut self, terms: &Terms, now: i64) {
+        self.full_at = terms.clock(self.anchor, now);
+        self.longest_wait = 0;
+        self.granted = self.granted.saturating_add(terms.capacity).min(MOST_COUNTED);
+    }
+}
+
+/// What a grant leaves in the hands of the caller, to give tokens back with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Receipt {
+    /// The tokens taken.
+    pub cost: i64,
+    /// What the bucket's `granted` was after it.
+    pub granted: i64,
+    /// When they may be used, in nanoseconds since 1970.
+    pub acts_at: i64,
+}
+
+/// No bucket holds more tokens: as many as a century has nanoseconds.
+pub const MOST_TOKENS: i64 = 36_525 * 86_400 * SECOND_NS;
+
+/// How many tokens count as granted at most once some were given back, charged, or the bucket was reset: what time can bring
+/// after that is no sum that overflows.
+const MOST_COUNTED: i64 = i64::MAX / 2;
+
+/// The end of time.
+pub const NEVER_NS: i64 = i64::MAX;
+
+/// No request waits longer than a year. With a burst of at most a century, no sum here overflows before 2160.
+pub const LONGEST_WAIT_NS: i64 = 366 * 86_400 * SECOND_NS;

@@ -1,0 +1,62 @@
+//! What configuration files say, with the feature `serde`: as the text that people write.
+
+use std::borrow::Cow;
+use std::fmt::Display;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
+
+use crate::model::{Key, Mode, Quota, Rule, Window};
+
+macro_rules! in_words {
+    ($($name:ident)*) => {$(
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                read(deserializer, |text| text.parse::<Self>())
+            }
+        }
+    )*};
+}
+
+in_words!(Mode Quota Window);
+
+impl Serialize for Key {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for Key {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        read(deserializer, |text| Self::try_from(text))
+    }
+}
+
+impl Serialize for Rule {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Quota(quota) => quota.serialize(serializer),
+            Self::Window(window) => window.serialize(serializer),
+            _ => Err(ser::Error::custom("only quotas and sliding windows have words")),
+        }
+    }
+}
+
+/// A quota or a sliding window in words.
+impl<'de> Deserialize<'de> for Rule {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        read(deserializer, |text| Self::try_from(text))
+    }
+}
+
+fn read<'de, D: Deserializer<'de>, T, E: Display>(
+    deserializer: D,
+    parse: impl FnOnce(&str) -> Result<T, E>,
+) -> Result<T, D::Error> {
+    parse(&Cow::<'de, str>::deserialize(deserializer)?).map_err(de::Error::custom)
+}

@@ -1,0 +1,339 @@
+use std::hash::BuildHasher;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use parking_lot::Mutex;
+
+use foldhash::fast::RandomState;
+
+use self::receipts::Room;
+use self::rules::RuleBook;
+use self::shard::Shard;
+use self::stats::Stats;
+use crate::admin::{BucketLevel, Swept};
+use crate::admin::{level_under, window_level_under};
+use crate::clock::{Clock, ProcessClock};
+use crate::model::answer::Answer;
+use crate::model::decide;
+use crate::model::hold_back::held;
+use crate::model::receipt::AdjustmentKind;
+use crate::model::take::IdOf;
+use crate::model::{
+    Adjusted, Adjustment, Decision, Error, HoldBack, Key, Limit, Mode, Outcome, Rule, Take, TakeError, Window,
+    WindowLevel,
+};
+use crate::store::{Capabilities, Store};
+
+mod admin;
+mod receipts;
+mod rows;
+mod rules;
+mod shard;
+mod stats;
+mod sweep;
+mod windows;
+
+/// Buckets in this process: the same meaning as those in a database, without one.
+///
+/// When a bucket is empty, requests are denied at once. It holds a million keys unless said; beyond that, buckets that are
+/// full are forgotten, which nobody notices, unless a request that used more than its estimate is settled later, and never
+/// others: if there are none, a new key is an error ([`TakeError::TooManyKeys`]). It remembers the ids of a million requests
+/// likewise, until they expire; for more of them, or for more than half a million of one key, it has no room
+/// ([`TakeError::TooManyIds`]), and takes and gives back nothing. What was given back of requests without an id, and what a
+/// client's limit has settled, needs none of that room: of those each shard remembers the latest, half as many
+/// as it holds keys, some 7,800 of one key, and what [`adjust`](Store::adjust) is told twice counts once for so long.
+///
+/// ```
+/// use tollgate::{Limiter, MemoryStore, Quota};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tollgate::Error> {
+/// let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(1).burst(2))?;
+/// assert!(limiter.allow("user:42").await?.is_granted());
+/// assert!(limiter.allow("user:42").await?.is_granted());
+/// assert!(!limiter.allow("user:42").await?.is_granted());
+/// assert!(limiter.allow("user:43").await?.is_granted());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct MemoryStore<C = ProcessClock> {
+    shards: Box<[Mutex<Shard>]>,
+    hasher: RandomState,
+    rules: RuleBook,
+    stats: Mutex<Stats>,
+    /// The shard that the next step of a sweep begins with.
+    sweeps_from: AtomicUsize,
+    clock: C,
+}
+
+impl MemoryStore {
+    /// A store on the host's clock.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_clock(ProcessClock::default())
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<C: Clock> MemoryStore<C> {
+    /// A store on a clock of the caller's: for tests.
+    pub fn with_clock(clock: C) -> Self {
+        let hasher = RandomState::default();
+        let (keys, room) = (MOST_KEYS / SHARDS, Room::new(MOST_KEYS / SHARDS, SHARDS));
+        let shards = (0..SHARDS).map(|_| Mutex::new(Shard::new(keys, hasher.clone(), Arc::clone(&room)))).collect();
+        Self {
+            shards,
+            hasher,
+            rules: RuleBook::default(),
+            stats: Mutex::default(),
+            sweeps_from: AtomicUsize::new(0),
+            clock,
+        }
+    }
+
+    /// How many keys it holds at most, and of how many requests it remembers the ids; each rounded up to a multiple of the
+    /// number of its shards, 64, and a million if not said.
+    ///
+    /// Each shard holds its part: one whose buckets are none of them full again refuses a new key as
+    /// [`TooManyKeys`](crate::TakeError::TooManyKeys) while others have room. Where there are few, give several times as many
+    /// as are in use at once. Of requests, half of the room is the shards' own, and half is for whichever need more: so those
+    /// for one key have half of it, and a little. What was given back of those without an id is remembered beside, by each
+    /// shard half as much as it holds keys, of which the oldest goes when there is more.
+    #[must_use]
+    pub fn most_keys(self, keys: usize) -> Self {
+        let keys = keys.div_ceil(SHARDS).max(1);
+        let room = Room::new(keys, SHARDS);
+        for shard in &self.shards {
+            shard.lock().hold_at_most(keys, Arc::clone(&room));
+        }
+        self
+    }
+
+    /// How many keys it holds.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+
+    /// Whether it holds no key.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Decides one request, at once.
+    ///
+    /// # Errors
+    ///
+    /// If it can never be granted.
+    pub fn decide(&self, take: &Take) -> Outcome {
+        // What nearly every request comes to, before all that it could be.
+        if let Some(Limit { key, rule, cost: 1.., .. }) = take.plain() {
+            let request = take.request_at(0);
+            let hash = self.hasher.hash_one(key);
+            let mut shard = self.shards[shard_of(hash)].lock();
+            if let Some(row) = shard.hashed(hash, key) {
+                // Read under the lock: a clock read before would be as old as the wait for it.
+                let now = self.clock.now();
+                if self.rules.leave(key, rule, row, now)
+                    && let Some(decision) = row.take(request, now)
+                {
+                    return Ok(decision);
+                }
+            }
+        }
+        self.decide_other(take)
+    }
+
+    /// The rest: apart, so that what it needs of the stack is not needed by what is usual.
+    #[inline(never)]
+    fn decide_other(&self, take: &Take) -> Outcome {
+        take.request()?;
+        if take.is_unlimited() {
+            return Ok(Decision::grant(u64::MAX));
+        }
+        if let Some(window) = take.window() {
+            return self.decide_window(take, window);
+        }
+        if let Some((limited, places)) = take.limited() {
+            return self.decide(&limited).map(|decision| decision.among(&places));
+        }
+        self.decide_ruled(take)
+    }
+
+    /// Decides with everything that may rule the buckets, each of which is locked.
+    fn decide_ruled(&self, take: &Take) -> Outcome {
+        let mut guards = self.lock_all(take.keys());
+        let now = self.clock.now();
+        if let Some(id) = take.id {
+            for key in take.keys() {
+                guards.shard(self.shard_of(key)).receipts.make_room(id, key, now)?;
+            }
+        }
+        let (mut changed, mut answers) = (Vec::new(), Vec::new());
+        for (place, Limit { key, rule, .. }) in take.limits.iter().enumerate() {
+            let request = take.request_at(place);
+            let row = guards.row(self.shard_of(key), key).cloned();
+            let chosen = self.rules.of(key, rule, row.as_ref());
+            let mut ruled = match decide::rule(row, rule, &chosen, now) {
+                Ok(ruled) => ruled,
+                // The others are spared, and brought to what rules them, as when one denies.
+                Err(word) => {
+                    answers.push(Answer::refused(word, now));
+                    changed.push((key, None, None, false));
+                    continue;
+                }
+            };
+            let before = ruled.untaken(request, now);
+            let held = take
+                .id
+                .filter(|_| ruled.mode != Mode::Off)
+                .and_then(|id| guards.shard(self.shard_of(key)).receipts.get(id, key, now));
+            let answer = match held {
+                Some(held) => held.again(request, decide::look(&ruled, now)),
+                None => decide::take(&mut ruled, request, now),
+            };
+            answers.push(answer);
+            changed.push((key, before, ruled.row, held.is_some()));
+        }
+        let kept = changed.iter().filter(|(_, _, row, _)| row.is_some());
+        guards.make_room(&kept.map(|(key, ..)| (self.shard_of(key), *key)), now)?;
+        let all = answers.iter().all(|answer| answer.word == crate::model::answer::Word::Granted);
+        for (place, (answer, (key, before, after, held))) in answers.iter_mut().zip(changed).enumerate() {
+            let spared = !all && answer.word == crate::model::answer::Word::Granted;
+            if spared {
+                answer.spare(before.as_ref().map(|row| row.bucket));
+            }
+            if let Some(row) = if spared || held { before } else { after } {
+                guards.write(self.shard_of(key), key, row, now)?;
+            }
+            if let (Some(id), Some(receipt), false) = (take.id, answer.receipt(take.request_at(place)), held) {
+                let receipts = &mut guards.shard(self.shard_of(key)).receipts;
+                receipts.grant(id, key, receipt, take.id_of, now.saturating_add(take.hold_ns()));
+            }
+        }
+        let decisions = answers
+            .into_iter()
+            .enumerate()
+            .map(|(place, answer)| answer.outcome(take, place).map(|decision| (place, decision)));
+        let decisions = decisions.collect::<Result<Vec<_>, TakeError>>()?;
+        Ok(Decision::of_all(decisions, take).expect("a request names a bucket"))
+    }
+
+    fn adjust_one(&self, adjustment: &Adjustment) -> Result<Adjusted, TakeError> {
+        let Adjustment { receipt, kind, .. } = adjustment;
+        let mut shard = self.shard(&receipt.key).lock();
+        let now = self.clock.now();
+        let of = if receipt.window { receipt.key.of_window() } else { receipt.key.clone() };
+        let held = shard.receipts.find(receipt.id, &of);
+        let may_be_repeated = receipt.id_of == IdOf::Caller && !matches!(kind, AdjustmentKind::Settle(_));
+        if held.is_none() && may_be_repeated {
+            shard.receipts.make_room(receipt.id, &of, now)?;
+        }
+        let (adjusted, held) = if receipt.window {
+            decide::adjust(adjustment, held, shard.window_of(&receipt.key), now)
+        } else {
+            decide::adjust(adjustment, held, shard.row(&receipt.key), now)
+        };
+        shard.given_back(&receipt.key);
+        if let Some(held) = held {
+            shard.receipts.write(receipt.id, &of, held, receipt.id_of);
+        }
+        adjusted.map_err(|_| TakeError::UnknownBucket(receipt.key.clone()))
+    }
+
+    pub(crate) fn lower(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
+        let hold = hold.of(key, rule)?;
+        let mut shard = self.shard(key).lock();
+        let now = self.clock.now();
+        let row = shard.row(key).cloned();
+        let chosen = self.rules.of(key, rule, row.as_ref());
+        let lowered = match decide::rule(row, rule, &chosen, now) {
+            Err(word) => Err(word),
+            Ok(mut ruled) => {
+                let lowered = decide::hold_back(&mut ruled, hold, now);
+                if let Some(row) = ruled.row {
+                    shard.insert(key.clone(), row, now)?;
+                }
+                Ok(lowered)
+            }
+        };
+        held(lowered, key, rule)
+    }
+
+    fn shard(&self, key: &Key) -> &Mutex<Shard> {
+        &self.shards[self.shard_of(key)]
+    }
+
+    fn shard_of(&self, key: &Key) -> usize {
+        shard_of(self.hasher.hash_one(key))
+    }
+
+    /// Locks the shards of keys, each once, in their order, so that two requests never wait for each other.
+    fn lock_all<'a>(&self, keys: impl Iterator<Item = &'a Key>) -> shard::Guards<'_> {
+        let mut places: Vec<usize> = keys.map(|key| self.shard_of(key)).collect();
+        places.sort_unstable();
+        places.dedup();
+        shard::Guards(places.into_iter().map(|place| (place, self.shards[place].lock())).collect())
+    }
+}
+
+impl<C: Clock> Store for MemoryStore<C> {
+    #[inline]
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default().in_process()
+    }
+
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        Ok(takes.iter().map(|take| self.decide(take)).collect())
+    }
+
+    async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
+        Ok(self.decide(take))
+    }
+
+    fn take_now(&self, take: &Take) -> Option<Outcome> {
+        Some(self.decide(take))
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        Ok(adjustments.iter().map(|adjustment| self.adjust_one(adjustment)).collect())
+    }
+
+    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
+        self.lower(key, rule, hold)
+    }
+
+    async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
+        level_under(self, key, rule).await
+    }
+
+    async fn window_level(&self, key: &Key, window: &Window) -> Result<WindowLevel, Error> {
+        window_level_under(self, key, window).await
+    }
+
+    /// A step sweeps whole shards: at least a 64th of the keys.
+    async fn sweep(&self, limit: u32) -> Result<Swept, Error> {
+        Ok(self.sweep_step(limit))
+    }
+
+    async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
+        self.stats.lock().count(denials, self.clock.now());
+        Ok(())
+    }
+}
+
+/// By other bits of a key's hash than those by which a shard's table places it: the lowest and the seven highest.
+#[inline]
+fn shard_of(hash: u64) -> usize {
+    usize::from((hash >> 48) as u16) % SHARDS
+}
+
+const SHARDS: usize = 64;
+const MOST_KEYS: usize = 1_000_000;

@@ -1,0 +1,172 @@
+use std::ops::Bound;
+
+use chrono::{DateTime, Utc};
+
+use super::MemoryStore;
+use crate::admin::{Admin, BucketLevel, Denials, Explanation, Filter, Override, Page, Plan, Switch};
+use crate::admin::{explain, limited};
+use crate::clock::Clock;
+use crate::model::decide;
+use crate::model::decide::Row;
+use crate::model::{Error, Key, Mode, Quota, Rule, TakeError, WindowLevel};
+
+impl<C: Clock> Admin for MemoryStore<C> {
+    async fn create_bucket(&self, key: &Key, quota: Quota) -> Result<(), Error> {
+        Ok(self.provision(key, limited(quota)?)?)
+    }
+
+    async fn peek(&self, key: &Key) -> Result<Option<BucketLevel>, Error> {
+        let mut shard = self.shard(key).lock();
+        let now = self.clock.now();
+        Ok(shard.row(key).map(|row| BucketLevel::new(key.clone(), row, now)))
+    }
+
+    async fn peek_window(&self, key: &Key) -> Result<Option<WindowLevel>, Error> {
+        let mut shard = self.shard(key).lock();
+        let now = self.clock.now();
+        Ok(shard.window_of(key).and_then(|row| WindowLevel::new(key, row.clone(), now)))
+    }
+
+    /// Looks at every bucket for each page.
+    async fn list(&self, filter: &Filter, after: Option<&Key>, limit: u32) -> Result<Page<BucketLevel>, Error> {
+        let mut levels = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock();
+            let now = self.clock.now();
+            let wanted = shard.rows().filter(|(key, row)| {
+                after.is_none_or(|after| *key > after) && filter.admits(key, row.plan.as_deref(), row.provisioned)
+            });
+            levels.extend(wanted.map(|(key, row)| BucketLevel::new(key.clone(), row, now)));
+        }
+        levels.sort_unstable_by(|one, other| one.key.cmp(&other.key));
+        levels.truncate(limit as usize);
+        Ok(levels.into())
+    }
+
+    /// Looks at every window for each page.
+    async fn windows(&self, prefix: Option<&Key>, after: Option<&Key>, limit: u32) -> Result<Page<WindowLevel>, Error> {
+        let filter = prefix.cloned().into_iter().fold(Filter::default(), Filter::prefix);
+        let mut levels = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock();
+            let now = self.clock.now();
+            let wanted = shard
+                .windows()
+                .filter(|(key, _)| after.is_none_or(|after| *key > after) && filter.admits(key, None, false));
+            levels.extend(wanted.filter_map(|(key, row)| WindowLevel::new(key, row.clone(), now)));
+        }
+        levels.sort_unstable_by(|one, other| one.key.cmp(&other.key));
+        levels.truncate(limit as usize);
+        Ok(levels.into())
+    }
+
+    async fn reset(&self, key: &Key) -> Result<bool, Error> {
+        let mut shard = self.shard(key).lock();
+        let now = self.clock.now();
+        let window = shard.forget_window(key);
+        let rules = self.rules.of(key, &Rule::Provisioned, shard.row(key).as_deref());
+        Ok(shard.change(key, |row| decide::reset(row, &rules, now)) || window)
+    }
+
+    async fn delete(&self, key: &Key) -> Result<bool, Error> {
+        Ok(self.shard(key).lock().remove(key))
+    }
+
+    async fn explain(&self, key: &Key, plan: Option<&Key>) -> Result<Explanation, Error> {
+        let mut shard = self.shard(key).lock();
+        let now = self.clock.now();
+        let row = shard.row(key).cloned();
+        let chosen = self.rules.chosen(key, plan.or_else(|| row.as_ref()?.plan.as_deref()));
+        Ok(explain(row, plan, &chosen, now))
+    }
+
+    async fn create_plan(&self, name: &Key, quota: Quota) -> Result<(), Error> {
+        let quota = limited(quota)?;
+        self.rules.change(|choices| {
+            let plan = || Plan { name: name.clone(), quota, switch: None };
+            choices.plans.entry(name.clone()).or_insert_with(plan).quota = quota;
+        });
+        Ok(())
+    }
+
+    async fn set_plan_mode(
+        &self,
+        name: &Key,
+        mode: Option<Mode>,
+        reason: Option<&str>,
+        until: Option<DateTime<Utc>>,
+    ) -> Result<bool, Error> {
+        let switch = mode.map(|mode| Switch::checked(mode, reason, until, self.clock.now())).transpose()?;
+        Ok(self.rules.change(|choices| choices.plans.get_mut(name).map(|plan| plan.switch = switch)).is_some())
+    }
+
+    async fn plan(&self, name: &Key) -> Result<Option<Plan>, Error> {
+        Ok(self.rules.read(|choices| choices.plans.get(name).cloned()))
+    }
+
+    async fn plans(&self, after: Option<&Key>, limit: u32) -> Result<Page<Plan>, Error> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let page = (from, Bound::Unbounded);
+        Ok(self.rules.read(|choices| {
+            choices
+                .plans
+                .range::<Key, _>(page)
+                .take(limit as usize)
+                .map(|(_, plan)| plan.clone())
+                .collect::<Vec<_>>()
+                .into()
+        }))
+    }
+
+    async fn delete_plan(&self, name: &Key) -> Result<bool, Error> {
+        Ok(self.rules.change(|choices| choices.plans.remove(name)).is_some())
+    }
+
+    async fn set_mode(&self, mode: Mode, reason: Option<&str>, until: Option<DateTime<Utc>>) -> Result<(), Error> {
+        let switch = Switch::checked(mode, reason, until, self.clock.now())?;
+        self.rules.change(|choices| choices.all = switch);
+        Ok(())
+    }
+
+    async fn mode(&self) -> Result<Switch, Error> {
+        Ok(self.rules.read(|choices| choices.all.clone()))
+    }
+
+    async fn set_override(&self, key: &Key, over: Override) -> Result<(), Error> {
+        let over = over.checked(self.clock.now())?;
+        self.rules.change(|choices| choices.overrides.insert(key.clone(), over));
+        Ok(())
+    }
+
+    async fn overrides(&self, after: Option<&Key>, limit: u32) -> Result<Page<(Key, Override)>, Error> {
+        let mut all: Vec<(Key, Override)> = self.rules.read(|choices| {
+            let later = choices.overrides.iter().filter(|(key, _)| after.is_none_or(|after| *key > after));
+            later.map(|(key, over)| (key.clone(), over.clone())).collect()
+        });
+        all.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        all.truncate(limit as usize);
+        Ok(all.into())
+    }
+
+    async fn clear_override(&self, key: &Key) -> Result<bool, Error> {
+        Ok(self.rules.change(|choices| choices.overrides.remove(key)).is_some())
+    }
+
+    async fn most_denied(&self, limit: u32) -> Result<Page<Denials>, Error> {
+        Ok(self.stats.lock().most(limit, self.clock.now()).into())
+    }
+}
+
+impl<C: Clock> MemoryStore<C> {
+    fn provision(&self, key: &Key, quota: Quota) -> Result<(), TakeError> {
+        let mut shard = self.shard(key).lock();
+        let now = self.clock.now();
+        match shard.row(key) {
+            Some(row) => {
+                row.provision(quota, now);
+                Ok(())
+            }
+            None => shard.insert(key.clone(), Row::provisioned(quota, now), now),
+        }
+    }
+}

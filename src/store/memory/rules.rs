@@ -1,0 +1,88 @@
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::RwLock;
+
+use crate::admin::Chosen;
+use crate::admin::{Override, Plan, Switch};
+use crate::model::decide;
+use crate::model::decide::{Row, Rules, Setting};
+use crate::model::{Key, Mode, Rule};
+
+/// The plans, the mode and the overrides of a store in memory.
+#[derive(Debug, Default)]
+pub(super) struct RuleBook {
+    choices: RwLock<Choices>,
+    /// Whether the mode or an override may have a say: all that it tells, so that what they are is read under the lock alone.
+    any: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Choices {
+    pub(super) all: Switch,
+    pub(super) plans: BTreeMap<Key, Plan>,
+    pub(super) overrides: HashMap<Key, Override>,
+}
+
+impl Choices {
+    fn leave(&self, key: &Key, plan: Option<&Key>, row: &Row, now: i64) -> bool {
+        let over = self.overrides.get(key).map(decide::Override::from).filter(|over| over.setting.holds(now));
+        self.all.mode == Mode::Enforce
+            && over.is_none_or(|over| over.setting.mode.is_none())
+            && over.and_then(|over| over.quota).as_ref() == row.over.as_deref()
+            && plan.is_none_or(|plan| {
+                self.plans.get(plan).is_some_and(|plan| plan.switch.is_none() && plan.quota == row.own)
+            })
+    }
+}
+
+impl RuleBook {
+    /// Whether a bucket is under the terms that rule it already, and nothing but its tokens decides.
+    #[inline]
+    pub(super) fn leave(&self, key: &Key, rule: &Rule, row: &Row, now: i64) -> bool {
+        let plan = match rule {
+            Rule::Quota(quota) if *quota == row.own && row.plan.is_none() => None,
+            Rule::Provisioned => row.plan.as_deref(),
+            Rule::Plan(plan) if row.plan.as_deref() == Some(plan) => Some(plan),
+            _ => return false,
+        };
+        if plan.is_none() && !self.any.load(Ordering::Relaxed) {
+            return row.over.is_none();
+        }
+        self.read(|choices| choices.leave(key, plan, row, now))
+    }
+
+    /// What rules a key.
+    pub(super) fn of(&self, key: &Key, rule: &Rule, row: Option<&Row>) -> Rules {
+        let plan = match rule {
+            Rule::Plan(plan) => Some(plan),
+            Rule::Provisioned => row.and_then(|row| row.plan.as_deref()),
+            Rule::Quota(_) | Rule::Window(_) => None,
+        };
+        self.read(|choices| Rules {
+            all: Setting::of_all(&choices.all),
+            plan: plan.and_then(|plan| choices.plans.get(plan)).map(decide::Plan::from),
+            over: choices.overrides.get(key).map(decide::Override::from),
+        })
+    }
+
+    /// What was chosen for a key, and for a plan if one is named.
+    pub(super) fn chosen(&self, key: &Key, plan: Option<&Key>) -> Chosen {
+        self.read(|choices| Chosen {
+            all: choices.all.clone(),
+            plan: plan.and_then(|plan| choices.plans.get(plan)).cloned(),
+            over: choices.overrides.get(key).cloned(),
+        })
+    }
+
+    pub(super) fn read<T>(&self, read: impl FnOnce(&Choices) -> T) -> T {
+        read(&self.choices.read())
+    }
+
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut Choices) -> T) -> T {
+        let mut choices = self.choices.write();
+        let changed = change(&mut choices);
+        self.any.store(choices.all.mode != Mode::Enforce || !choices.overrides.is_empty(), Ordering::Relaxed);
+        changed
+    }
+}

@@ -1,0 +1,118 @@
+use super::operations::Lowered;
+use crate::model::answer::{Answer, Word};
+use crate::model::bucket::{Bucket, Request, Terms};
+use crate::model::window::Counts;
+use crate::model::{Counted, Mode};
+
+/// What every routine answers: which request (from 1), for how many equal ones that it stands for, what became of each,
+/// what decided instead of the tokens, when, when the tokens may be used, and the bucket's `full_at`, `granted`, `burst`,
+/// `anchor`, `step_ns`, `step_ticks` and `token_ticks` after all of them.
+pub(super) type Columns = (
+    i64,
+    i64,
+    String,
+    Option<String>,
+    i64,
+    Option<i64>,
+    Option<i64>,
+    Option<i64>,
+    Option<i64>,
+    Option<i64>,
+    Option<i64>,
+    Option<i64>,
+    Option<i64>,
+);
+
+/// An answer, to which request (from 1), and for how many equal ones that it stands for.
+pub(super) struct Entry {
+    pub(super) request: i64,
+    pub(super) times: i64,
+    pub(super) answer: Answer,
+}
+
+/// What rows say.
+pub(super) fn entries(rows: Vec<Columns>) -> Result<Vec<Entry>, sqlx::Error> {
+    rows.into_iter().map(Entry::try_from).collect()
+}
+
+/// One answer a request, in the order of what was asked. Those to one entry are in their order already.
+pub(super) fn in_order(
+    mut entries: Vec<Entry>,
+    request: impl Fn(usize) -> Option<Request>,
+) -> Result<Vec<Answer>, sqlx::Error> {
+    entries.sort_by_key(|entry| entry.request);
+    let mut answers = Vec::with_capacity(entries.len());
+    for Entry { request: place, times, answer } in entries {
+        let unasked = || sqlx::Error::Protocol(format!("an answer to the request {place}"));
+        let asked = usize::try_from(place - 1).ok().and_then(&request).ok_or_else(unasked)?;
+        answers.extend((0..times).rev().map(|later| answer.before(later, asked)));
+    }
+    Ok(answers)
+}
+
+impl TryFrom<Columns> for Entry {
+    type Error = sqlx::Error;
+
+    fn try_from(columns: Columns) -> Result<Self, sqlx::Error> {
+        let (request, times, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, ticks) =
+            columns;
+        let answer = Answer { now, acts_at, capacity: burst, ..answer(&outcome, mode.as_deref())? };
+        let state = [full_at, granted, burst, anchor, step_ns, step_ticks, ticks];
+        Ok(Self { request, times, answer: Answer { state: parse_state(state), ..answer } })
+    }
+}
+
+/// An answer of which only the words are known.
+pub(super) fn answer(outcome: &str, mode: Option<&str>) -> Result<Answer, sqlx::Error> {
+    Ok(Answer { mode: parse_mode(mode)?, ..Answer::refused(word(outcome)?, 0) })
+}
+
+/// A bucket's state, from the columns that say it, in their order; none if there is no bucket.
+pub(super) fn parse_state(columns: [Option<i64>; 7]) -> Option<(Terms, Bucket)> {
+    let [full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks] = columns;
+    let token_ticks = token_ticks?;
+    let capacity = burst? / token_ticks;
+    let terms = Terms { capacity, step_ns: step_ns?, step_ticks: step_ticks?, token_ticks, calendar: false };
+    Some((terms, Bucket { anchor: anchor?, full_at: full_at?, granted: granted?, longest_wait: 0 }))
+}
+
+/// What routines that decide under a sliding window answer: what became of the request, what decided instead of the counts,
+/// when, when the request acts, the sub-intervals' ends and counts, and their resolution.
+pub(super) type WindowColumns = (String, Option<String>, i64, Option<i64>, Counts, i64);
+
+pub(super) fn counted(columns: WindowColumns) -> Result<Counted, sqlx::Error> {
+    let (outcome, mode, now, acts_at, mut counts, resolution_ns) = columns;
+    counts.sort_unstable();
+    Ok(Counted { word: word(&outcome)?, mode: parse_mode(mode.as_deref())?, now, acts_at, counts, resolution_ns })
+}
+
+fn parse_mode(mode: Option<&str>) -> Result<Mode, sqlx::Error> {
+    match mode {
+        None => Ok(Mode::Enforce),
+        Some(word) => Mode::parse(word).ok_or_else(|| sqlx::Error::Protocol(format!("the mode {word:?}"))),
+    }
+}
+
+/// What routines answer that hold a bucket back.
+pub(super) fn lowered(outcome: &str) -> Result<Lowered, sqlx::Error> {
+    Ok(match outcome {
+        "lowered" => Ok(Some(true)),
+        "unchanged" => Ok(Some(false)),
+        "endless" => Ok(None),
+        other => Err(word(other)?),
+    })
+}
+
+fn word(word: &str) -> Result<Word, sqlx::Error> {
+    Ok(match word {
+        "granted" => Word::Granted,
+        "denied" => Word::Denied,
+        "spared" => Word::Spared,
+        "never" => Word::Never,
+        "unknown" => Word::Unknown,
+        "unplanned" => Word::Unplanned,
+        "conflict" => Word::Conflict,
+        "reused" => Word::Reused,
+        other => return Err(sqlx::Error::Protocol(format!("the outcome {other:?}"))),
+    })
+}

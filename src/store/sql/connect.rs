@@ -1,0 +1,147 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use sqlx::pool::PoolOptions;
+use sqlx::{Connection, Pool};
+
+use super::dialect::Dialect;
+use super::retry::{Class, Failure};
+use super::store::SqlStore;
+use crate::model::Error;
+use crate::telemetry;
+
+/// What a crash of the database may forget.
+///
+/// It belongs to connections, so it is chosen for a pool of the store's own: see [`SqlStore::connect`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Durability {
+    /// Grants of the last moments: answers do not wait for the disk. On PostgreSQL those of three times its
+    /// `wal_writer_delay`, 0.6 s if it is as usual; on SQLite those since its last checkpoint, and only if the host
+    /// itself crashes. So a crash grants a bucket at most its capacity once more, and what came in that
+    /// time.
+    #[default]
+    Asynchronous,
+    /// Nothing that was answered. On `MySQL` and `MariaDB` this changes nothing, as no connection can choose it: it holds only
+    /// if the server has `innodb_flush_log_at_trx_commit = 1` and, with a binary log, `sync_binlog = 1`. Where it has not, the
+    /// store warns of it with its first connection, by an event of `tracing`; `tollgate doctor` says it as well.
+    Synchronous,
+}
+
+impl<DB: Dialect> SqlStore<DB> {
+    /// Buckets behind a small pool of the store's own, for hosts that use another driver, or whose limits need not be as
+    /// durable as their data. It connects when it is first asked. On SQLite it makes a missing file, for this user alone (0600).
+    ///
+    /// `MySQL` and `MariaDB` let nobody but an administrator choose how durable they are, for all
+    /// (`innodb_flush_log_at_trx_commit`, `sync_binlog`): there the [`Durability`] is the server's own, and one that is less than
+    /// [`Synchronous`](Durability::Synchronous), if that was asked for, is warned of. PgBouncer refuses the
+    /// connection unless `options` is among its `ignore_startup_parameters`, as the error says then, and then the role's own
+    /// setting holds: say `alter role … set synchronous_commit = off`.
+    ///
+    /// ```no_run
+    /// use tollgate::{Durability, Limiter, PgStore};
+    ///
+    /// # async fn example() -> Result<(), tollgate::Error> {
+    /// let store = PgStore::connect("postgres://app:secret@db/app", Durability::Asynchronous)?;
+    /// let limiter = Limiter::new(store, "100/s")?;
+    /// assert!(limiter.allow("user:42").await?.is_granted());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If the URL is none of this database or names several hosts, or no Tokio runtime is there.
+    pub fn connect(url: &str, durability: Durability) -> Result<Self, Error> {
+        let wrong = |error| Failure::new(Class::Unavailable, error).into_error(1, Duration::ZERO);
+        // A file of SQLite's may have any name, even that of another database's server with its password.
+        let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
+        if !DB::URL_SCHEMES.contains(&scheme) {
+            let expected = format!("the URL of a {} database begins with {}:", DB::NAME, DB::URL_SCHEMES.join(": or "));
+            return Err(wrong(sqlx::Error::Configuration(expected.into())));
+        }
+        if let Err(none) = tokio::runtime::Handle::try_current() {
+            return Err(wrong(sqlx::Error::Configuration(none.into())));
+        }
+        let options = DB::connect_options(url, durability).map_err(wrong)?;
+        let looks = Arc::new(AtomicBool::new(durability == Durability::Synchronous));
+        let pool: Pool<DB> = PoolOptions::new()
+            .max_connections(CONNECTIONS)
+            // Without the task that looks after them: that of sqlx 0.9.0 may spin for ever (its issue 3645).
+            .idle_timeout(None)
+            .max_lifetime(None)
+            // A ping for each call would be a round trip for each call.
+            .test_before_acquire(false)
+            .before_acquire(|connection: &mut DB::Connection, idle| {
+                Box::pin(async move {
+                    if idle.idle_for > RESTED {
+                        connection.ping().await?;
+                    }
+                    Ok(idle.age < LIFETIME)
+                })
+            })
+            .after_connect(move |connection: &mut DB::Connection, _| {
+                let looks = Arc::clone(&looks);
+                Box::pin(async move {
+                    // A connection that cannot tell is of use all the same, or shows it when it is asked for tokens.
+                    if looks.load(Ordering::Relaxed)
+                        && let Ok(lacks) = DB::lacks_durability(connection).await
+                        && looks.swap(false, Ordering::Relaxed)
+                        && let Some(settings) = lacks
+                    {
+                        telemetry::less_durable(DB::URL_SCHEMES[0], &settings);
+                    }
+                    Ok(())
+                })
+            })
+            .connect_lazy_with(options);
+        Ok(Self::from(pool))
+    }
+
+    /// The pool that it asks through.
+    #[must_use]
+    pub fn pool(&self) -> &Pool<DB> {
+        &self.pool
+    }
+}
+
+/// Rejects a URL with several hosts, of which the driver would make one name that does not exist.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(super) fn require_one_host(url: &str) -> Result<(), sqlx::Error> {
+    let (address, query) = url.split_once('?').unwrap_or((url, ""));
+    let named = ["host=", "hostaddr=", "port="];
+    let parameters = query.split('&').filter(|parameter| named.iter().any(|name| parameter.starts_with(name)));
+    if std::iter::once(host(address))
+        .chain(parameters)
+        .any(|host| [",", "%2C", "%2c"].iter().any(|comma| host.contains(comma)))
+    {
+        let one = "the URL names several hosts: name one, such as a proxy or a DNS name that follows the primary";
+        return Err(sqlx::Error::Configuration(one.into()));
+    }
+    Ok(())
+}
+
+/// The IPv6 address of a URL, without its brackets: sqlx 0.9.0 looks it up with them, as a name.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(super) fn ipv6_address(url: &str) -> Option<&str> {
+    let (address, _) = host(url).strip_prefix('[')?.split_once(']')?;
+    Some(address)
+}
+
+/// The hosts of a URL and their ports, as written.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+fn host(url: &str) -> &str {
+    let (_, rest) = url.split_once("://").unwrap_or_default();
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    authority.rsplit_once('@').map_or(authority, |(_, host)| host)
+}
+
+/// Two calls under way, a few that take long, and an operator's.
+const CONNECTIONS: u32 = 8;
+
+/// Then a connection is replaced, so that another server behind the same name is found.
+const LIFETIME: Duration = Duration::from_mins(30);
+
+/// After so long, a connection may be broken without anybody having noticed.
+const RESTED: Duration = Duration::from_secs(1);

@@ -1,0 +1,182 @@
+use std::time::Duration;
+
+use smol_str::SmolStr;
+use sqlx::error::DatabaseError;
+use sqlx::{Connection, Database, SqlStr};
+
+use super::ask::Ask;
+use super::call::Counting;
+use super::connect::Durability;
+use super::isolation::Isolation;
+use super::operations::{Conversation, Operations};
+use super::outcomes::AdjustedColumns;
+use super::retry::{Class, MayCommit};
+use crate::model::answer::Answer;
+use crate::model::{Adjustment, Counted};
+
+/// The databases that a [`SqlStore`](crate::SqlStore) can be on: `sqlx::Postgres`, `sqlx::MySql` and `sqlx::Sqlite`.
+///
+/// Sealed by its signatures, which name types that nobody else can.
+pub trait Dialect: Operations {
+    #[doc(hidden)]
+    /// Whether the server decides in one statement, with no transaction that the client would have to end.
+    const ONE_STATEMENT: bool;
+
+    #[doc(hidden)]
+    /// Whether a server may refuse connections for a while.
+    const HAS_SERVER: bool;
+
+    #[doc(hidden)]
+    /// How many calls that each carry many requests it is quickest with: one, if the database has one writer.
+    const CALLS_AT_ONCE: usize;
+
+    #[doc(hidden)]
+    /// The statement that opens a transaction of a level, if there are levels.
+    fn begin(isolation: Isolation) -> Option<SqlStr>;
+
+    #[doc(hidden)]
+    /// Parses a URL into the driver's options: one reading for the library and the CLI, which logs no value of it.
+    fn parse_url(url: &str) -> Result<<Self::Connection as Connection>::Options, sqlx::Error>;
+
+    #[doc(hidden)]
+    /// How to connect, for commits that are as durable as that.
+    fn connect_options(
+        url: &str,
+        durability: Durability,
+    ) -> Result<<Self::Connection as Connection>::Options, sqlx::Error>;
+
+    #[doc(hidden)]
+    /// The settings for which a crash may forget what was answered, where they are no connection's to choose.
+    #[must_use]
+    fn lacks_durability(_: &mut Self::Connection) -> impl Future<Output = Result<Option<String>, sqlx::Error>> + Send {
+        std::future::ready(Ok(None))
+    }
+
+    #[doc(hidden)]
+    /// Decides requests in one round trip, or on MySQL two where one quota's batch is no ordinary one, and answers in their
+    /// order.
+    fn take(
+        connection: &mut Self::Connection,
+        asks: &[Ask],
+        clock: &Self::Clock,
+    ) -> impl Future<Output = Result<Vec<Answer>, sqlx::Error>> + Send;
+
+    #[doc(hidden)]
+    /// Decides requests for several buckets each, which all grant it or none: an answer for each bucket, in their order.
+    /// Of several requests, none waits or has an id.
+    fn take_all(
+        connection: &mut Self::Connection,
+        asks: &[Ask],
+        clock: &Self::Clock,
+    ) -> impl Future<Output = Result<Vec<Answer>, sqlx::Error>> + Send;
+
+    #[doc(hidden)]
+    /// Decides a request under a sliding window, or counts it.
+    fn take_window(
+        connection: &mut Self::Connection,
+        ask: &Ask,
+        counting: Counting,
+        clock: &Self::Clock,
+    ) -> impl Future<Output = Result<Counted, sqlx::Error>> + Send;
+
+    #[doc(hidden)]
+    /// Gives back, or pays for, what grants took, in one round trip, and answers in their order.
+    fn adjust(
+        connection: &mut Self::Connection,
+        adjustments: &[Adjustment],
+        clock: &Self::Clock,
+    ) -> impl Future<Output = Result<Vec<AdjustedColumns>, sqlx::Error>> + Send;
+
+    #[doc(hidden)]
+    /// What an error that the server reported means for the request.
+    fn classify(error: &dyn DatabaseError) -> Class;
+
+    #[doc(hidden)]
+    /// Whether the server closes the connection after an error that it reported.
+    #[must_use]
+    fn closes(_: &dyn DatabaseError) -> bool {
+        false
+    }
+
+    #[doc(hidden)]
+    /// The code by which the database's manual has an error.
+    fn code(error: &dyn DatabaseError) -> Option<SmolStr> {
+        error.code().map(SmolStr::from)
+    }
+
+    #[doc(hidden)]
+    /// Makes a connection fit for the pool again after an error; if that fails, it is closed.
+    fn clean_up(connection: &mut Self::Connection) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+
+    #[doc(hidden)]
+    /// For calls in a transaction of the caller's, rather than in one of their own.
+    fn within(clock: &Self::Clock) -> Self::Clock {
+        clock.clone()
+    }
+
+    #[doc(hidden)]
+    /// Makes a connection fit for what an operator does, and says whether that has to be [ended](Self::end_operation).
+    #[must_use]
+    fn begin_operation(_: &mut Self::Connection) -> impl Future<Output = Result<bool, sqlx::Error>> + Send {
+        std::future::ready(Ok(false))
+    }
+
+    #[doc(hidden)]
+    /// Makes a change in a transaction that is committed if that may be, and else rolled back.
+    fn change<A: Sync, T: Send>(
+        connection: &mut Self::Connection,
+        operation: Operation<Self, A, T>,
+        arguments: &A,
+        clock: &Self::Clock,
+        time: Time<'_>,
+    ) -> impl Future<Output = Result<T, sqlx::Error>> + Send {
+        async move {
+            let begin = Self::begin(Isolation::ReadCommitted).unwrap_or(SqlStr::from_static("begin immediate"));
+            let mut transaction = connection.begin_with(begin).await?;
+            Self::limit(&mut transaction, time.left).await?;
+            let answer = operation(&mut transaction, arguments, clock).await?;
+            if time.may_commit.claim() {
+                transaction.commit().await?;
+            } else {
+                transaction.rollback().await?;
+            }
+            Ok(answer)
+        }
+    }
+
+    #[doc(hidden)]
+    /// Has the server end a transaction's statements within so long, if it can.
+    #[must_use]
+    fn limit(_: &mut Self::Connection, _: Duration) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
+        std::future::ready(Ok(()))
+    }
+
+    #[doc(hidden)]
+    /// Commits what an operator did, in a session that commits nothing by itself.
+    #[must_use]
+    fn end_operation(_: &mut Self::Connection) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
+        std::future::ready(Ok(()))
+    }
+}
+
+/// One of an operator's statements, with its arguments.
+#[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
+pub type Operation<DB, A, T> =
+    for<'c> fn(&'c mut <DB as Database>::Connection, &'c A, &'c <DB as Operations>::Clock) -> Conversation<'c, T>;
+
+/// How long the caller of a change waits still, and whether it does.
+#[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
+#[derive(Clone, Copy, Debug)]
+pub struct Time<'a> {
+    pub left: Duration,
+    pub may_commit: &'a MayCommit,
+}
+
+/// The code by which the manual of whichever database said it has an error.
+pub(crate) fn code_of(error: &dyn DatabaseError) -> Option<SmolStr> {
+    #[cfg(feature = "mysql")]
+    if let Some(number) = <sqlx::MySql as Dialect>::code(error) {
+        return Some(number);
+    }
+    error.code().map(SmolStr::from)
+}

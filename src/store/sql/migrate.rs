@@ -1,0 +1,303 @@
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use sqlx::Pool;
+
+use super::dialect::Dialect;
+use super::retry::{Class, Failure};
+use crate::model::Error;
+use crate::model::error::Cause;
+use crate::telemetry;
+
+#[cfg(feature = "mysql")]
+mod mysql;
+#[cfg(feature = "postgres")]
+mod postgres;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+
+/// Brings the database to this crate's schema, and says which migrations that took: none if it was there.
+///
+/// The ledger is tollgate's own, so the host's migrations in the same database are left alone. Any number of
+/// instances may start at once, and one that is killed half-way is finished by the next. Each waits for the others for a
+/// minute at most, or for a shorter `lock_timeout` (on MySQL and MariaDB `lock_wait_timeout`) of its session.
+///
+/// A migration is done if the ledger says so and everything that it creates is there. So `migrate` also completes a database
+/// that was restored without its routines, views or triggers, or without the rows of the ledger. It keeps the rows of every
+/// table.
+///
+/// A database that a newer version of this crate has migrated is good as it is: migrations add, and change nothing that an
+/// older version calls. So services with older versions start beside it, and go on.
+///
+/// Those who would rather have it all in the migrations of their own find the SQL in [`migrations`].
+///
+/// # Errors
+///
+/// [`Error::NewerSchema`] if a newer version of this crate has been here and took away what this one needs; or if the role
+/// may not create tables, on MySQL and MariaDB is not the one that has made the routines there are, or the database cannot be
+/// reached.
+pub async fn migrate<DB: Migrate>(pool: &Pool<DB>) -> Result<Vec<Migration>, Error> {
+    let applied = DB::applied(pool).await?;
+    if pending::<DB>(&applied)?.is_empty() {
+        if let Some(found) = newest(&applied).filter(|found| *found > known::<DB>()) {
+            telemetry::newer(DB::URL_SCHEMES[0], found, known::<DB>());
+        }
+        return Ok(Vec::new());
+    }
+    run(pool, Scope::Pending).await
+}
+
+/// Runs every migration again, and returns them: routines, views and triggers are made anew as this role, and tables keep
+/// their rows.
+///
+/// Repairs routines whose owner or definer is gone or lacks rights, and routines that were changed by hand. On MySQL and
+/// MariaDB requests fail while their routine is replaced, and a routine loses its grants: run the grants again.
+///
+/// # Errors
+///
+/// As for [`migrate`].
+pub async fn repair<DB: Migrate>(pool: &Pool<DB>) -> Result<Vec<Migration>, Error> {
+    run(pool, Scope::All).await
+}
+
+async fn run<DB: Migrate>(pool: &Pool<DB>, scope: Scope) -> Result<Vec<Migration>, Error> {
+    let migrated = match DB::migrate(pool, scope).await {
+        Err(Error::NotPermitted(said)) => {
+            return Err(Error::NotPermitted(match DB::needs(pool, &said.to_string()).await {
+                Ok(Some(needs)) => Arc::new(NotPermitted { needs, said }),
+                _ => said,
+            }));
+        }
+        migrated => migrated?,
+    };
+    for migration in &migrated {
+        telemetry::migrated(DB::URL_SCHEMES[0], migration);
+    }
+    Ok(migrated)
+}
+
+/// The migrations that [`migrate`] would run now: a dry run, which changes nothing.
+///
+/// # Errors
+///
+/// As for [`migrate`].
+pub async fn pending_migrations<DB: Migrate>(pool: &Pool<DB>) -> Result<Vec<Migration>, Error> {
+    let applied = DB::applied(pool).await?;
+    pending::<DB>(&applied)
+}
+
+/// Every migration of a database, in order: to print, or to copy into migrations of the host's own.
+///
+/// ```
+/// # #[cfg(feature = "postgres")]
+/// for migration in tollgate::migrations::<sqlx::Postgres>() {
+///     println!("{}\n", migration.sql());
+/// }
+/// ```
+#[must_use]
+pub fn migrations<DB: Migrate>() -> &'static [Migration] {
+    DB::MIGRATIONS
+}
+
+/// The roles `tollgate_app` and `tollgate_operator` with their grants, as a script for psql, mysql or mariadb.
+///
+/// An administrator runs the script after each [`migrate`]. `None` on SQLite, which has no roles.
+///
+/// ```
+/// # #[cfg(feature = "postgres")]
+/// if let Some(script) = tollgate::grants::<sqlx::Postgres>() {
+///     println!("{script}");
+/// }
+/// ```
+#[must_use]
+pub fn grants<DB: Migrate>() -> Option<&'static str> {
+    DB::GRANTS
+}
+
+/// A step of the schema.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Migration {
+    version: i64,
+    name: &'static str,
+    sql: &'static str,
+    ledger: &'static str,
+}
+
+impl Migration {
+    /// Its place, from 1.
+    #[must_use]
+    pub fn version(&self) -> i64 {
+        self.version
+    }
+
+    /// What it is about.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The statements. On MySQL and MariaDB it is one, with semicolons of its own if it makes a routine.
+    #[must_use]
+    pub fn sql(&self) -> &'static str {
+        self.sql
+    }
+
+    /// The statement that enters it in the ledger, for those who run [`sql`](Self::sql) themselves: with it,
+    /// [`migrate`] knows what is there.
+    #[must_use]
+    pub fn record(&self) -> String {
+        let Self { version, name, ledger, .. } = self;
+        format!("insert into {ledger} (version, name) values ({version}, '{name}')")
+    }
+
+    /// The names of what it creates, without a schema.
+    fn creates(&self) -> impl Iterator<Item = &'static str> {
+        self.sql.lines().filter_map(created).map(|(_, name)| name)
+    }
+
+    /// The statements for a database that has some of what they create: tables stay, the rest is made anew.
+    fn again(&self, or_replace: bool) -> String {
+        let again = |line: &str| match created(line) {
+            Some((kind @ ("table" | "index"), _)) if !line.contains(" if not exists ") => {
+                line.replacen(&format!("{kind} "), &format!("{kind} if not exists "), 1)
+            }
+            Some(("function" | "trigger" | "view", _)) if or_replace => {
+                line.replacen("create ", "create or replace ", 1)
+            }
+            Some((kind @ ("procedure" | "trigger" | "view"), name)) => format!("drop {kind} if exists {name};\n{line}"),
+            _ => line.to_owned(),
+        };
+        self.sql.lines().map(again).collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// The kind and the name of what a line begins to create.
+fn created(line: &str) -> Option<(&str, &str)> {
+    const KINDS: [&str; 7] = ["function", "index", "procedure", "table", "trigger", "type", "view"];
+    let mut words = line.trim_start().strip_prefix("create ")?.split([' ', '(']);
+    let kind = words.find(|word| KINDS.contains(word))?;
+    let name = words.find(|word| !["if", "not", "exists"].contains(word))?;
+    Some((kind, name.rsplit('.').next().unwrap_or(name)))
+}
+
+/// A database that this crate has migrations for.
+pub trait Migrate: Dialect {
+    #[doc(hidden)]
+    const MIGRATIONS: &'static [Migration];
+
+    #[doc(hidden)]
+    const GRANTS: Option<&'static str>;
+
+    /// The versions in the ledger of which everything is there; none if there is no ledger.
+    #[doc(hidden)]
+    fn applied(pool: &Pool<Self>) -> impl Future<Output = Result<Vec<i64>, Error>> + Send;
+
+    /// Runs migrations once no other session does.
+    #[doc(hidden)]
+    fn migrate(pool: &Pool<Self>, scope: Scope) -> impl Future<Output = Result<Vec<Migration>, Error>> + Send;
+
+    /// What lets this role migrate, for an administrator to run, after the server refused it in these words.
+    #[doc(hidden)]
+    fn needs(pool: &Pool<Self>, said: &str) -> impl Future<Output = Result<Option<String>, sqlx::Error>> + Send;
+}
+
+/// Which migrations to run.
+#[allow(unreachable_pub, reason = "the signatures of a public trait name it")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    Pending,
+    All,
+}
+
+impl Scope {
+    fn of<DB: Migrate>(self, ledger: &Ledger) -> Result<Vec<Migration>, Error> {
+        let pending = pending::<DB>(&ledger.applied::<DB>())?;
+        Ok(if self == Self::All { DB::MIGRATIONS.to_vec() } else { pending })
+    }
+}
+
+/// What a database has: the versions that its ledger lists, if there is one, each with whether that has run to its end; and
+/// the names of everything that was made.
+struct Ledger {
+    versions: Option<Vec<(i64, bool)>>,
+    names: HashSet<String>,
+}
+
+impl Ledger {
+    /// The versions that have run and of which everything is there: a dump may have left out routines.
+    fn applied<DB: Migrate>(&self) -> Vec<i64> {
+        let has_run = self.versions.iter().flatten().filter(|(_, has_run)| *has_run).map(|(version, _)| *version);
+        let is_whole = |migration: &Migration| migration.creates().all(|name| self.names.contains(name));
+        let is_broken = |version: &i64| {
+            DB::MIGRATIONS.iter().any(|migration| migration.version == *version && !is_whole(migration))
+        };
+        has_run.filter(|version| !is_broken(version)).collect()
+    }
+
+    /// Whether what a migration creates is tollgate's if it is there: a dump may have left out the ledger, or its rows.
+    fn owns(&self, migration: &Migration, scope: Scope) -> bool {
+        let is_listed = |all: &Vec<(i64, bool)>| all.iter().any(|(version, _)| *version == migration.version);
+        scope == Scope::All || self.versions.as_ref().is_some_and(|all| all.is_empty() || is_listed(all))
+    }
+}
+
+/// A refusal of the server's, with what lets the role migrate.
+#[derive(Debug, thiserror::Error)]
+#[error("{needs}")]
+struct NotPermitted {
+    needs: String,
+    #[source]
+    said: Cause,
+}
+
+/// What is not in the ledger. If that is something, and the ledger has newer ones, they took it away: it is not for this
+/// version to bring it back.
+fn pending<DB: Migrate>(applied: &[i64]) -> Result<Vec<Migration>, Error> {
+    let is_pending = |migration: &&Migration| !applied.contains(&migration.version);
+    let pending: Vec<Migration> = DB::MIGRATIONS.iter().filter(is_pending).copied().collect();
+    match newest(applied) {
+        Some(found) if found > known::<DB>() && !pending.is_empty() => {
+            Err(Error::NewerSchema { found, known: known::<DB>() })
+        }
+        _ => Ok(pending),
+    }
+}
+
+fn newest(applied: &[i64]) -> Option<i64> {
+    applied.iter().copied().max()
+}
+
+fn known<DB: Migrate>() -> i64 {
+    DB::MIGRATIONS.iter().map(Migration::version).max().unwrap_or(0)
+}
+
+/// The error of a wait for another session that migrates: which one it is, and what ends it.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+fn held(holder: Option<(String, String)>) -> Error {
+    let (session, end) = holder.unwrap_or_else(|| ("another session".to_owned(), "end it".to_owned()));
+    Error::other(std::io::Error::other(format!(
+        "{session} has held the lock of migrations for too long: wait until it is done and repeat this, or end it: {end}"
+    )))
+}
+
+fn failed<DB: Dialect>(error: sqlx::Error) -> Error {
+    let class = match &error {
+        sqlx::Error::Database(error) if DB::classify(error.as_ref()) == Class::NotPermitted => Class::NotPermitted,
+        sqlx::Error::Database(_) => Class::Refused,
+        _ => Class::Unavailable,
+    };
+    Failure::new(class, error).into_error(1, std::time::Duration::ZERO)
+}
+
+/// The files of a dialect's directory, each between two statements, numbered in the order in which they are named here.
+macro_rules! files {
+    ($directory:literal, $ledger:literal, $before:literal, $after:literal, $($version:literal $name:literal),+ $(,)?) => {
+        &[$(crate::store::sql::migrate::Migration {
+            version: $version,
+            name: $name,
+            sql: concat!($before, include_str!(concat!("../../../../migrations/", $directory, "/", $name, ".sql")), $after),
+            ledger: $ledger,
+        }),+]
+    };
+}
+use files;

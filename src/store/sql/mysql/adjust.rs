@@ -1,0 +1,80 @@
+//! Adjustments: a call for one, or one for many.
+
+use sqlx::mysql::MySqlConnection;
+
+use super::{Whose, bytes, json, text};
+use crate::model::Adjustment;
+use crate::model::bucket::LONGEST_WAIT_NS;
+use crate::store::sql::outcomes::AdjustedColumns;
+
+/// What each came to, in their order.
+pub(super) async fn adjust(
+    connection: &mut MySqlConnection,
+    adjustments: &[Adjustment],
+    whose: Whose,
+) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
+    match adjustments {
+        // All rows are fetched: what is left unread of a CALL would be the next statement's answer.
+        [adjustment] if adjustment.max_debt == LONGEST_WAIT_NS => adjust_one(connection, adjustment, whose).await,
+        _ => adjust_many(connection, adjustments, whose).await,
+    }
+}
+
+async fn adjust_one(
+    connection: &mut MySqlConnection,
+    Adjustment { receipt, kind, .. }: &Adjustment,
+    whose: Whose,
+) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
+    let (kind, tokens) = kind.figures();
+    if receipt.window {
+        return sqlx::query_as("call token_adjust_window_v1(?, ?, ?, ?, ?, ?, ?)")
+            .bind(kind)
+            .bind(receipt.id.hyphenated().to_string())
+            .bind(bytes(&receipt.key))
+            .bind(receipt.taken.cost)
+            .bind(receipt.taken.acts_at)
+            .bind(tokens)
+            .bind(whose.is_own())
+            .fetch_all(connection)
+            .await;
+    }
+    sqlx::query_as("call token_adjust_v1(?, ?, ?, ?, ?, ?, ?, ?)")
+        .bind(kind)
+        .bind(receipt.id.hyphenated().to_string())
+        .bind(bytes(&receipt.key))
+        .bind(receipt.taken.cost)
+        .bind(receipt.taken.granted)
+        .bind(receipt.taken.acts_at)
+        .bind(tokens)
+        .bind(whose.is_own())
+        .fetch_all(connection)
+        .await
+}
+
+async fn adjust_many(
+    connection: &mut MySqlConnection,
+    adjustments: &[Adjustment],
+    whose: Whose,
+) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
+    // With a placeholder for the OUT parameter, which the server answers as a row.
+    let rows: Vec<(Vec<u8>,)> = sqlx::query_as("call token_adjust_many_v1(?, ?, ?)")
+        .bind(json::adjustments(adjustments))
+        .bind(whose.is_own())
+        .bind(None::<String>)
+        .fetch_all(connection)
+        .await?;
+    let (answers,) = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
+    let mut adjusted = json::texts(&text(answers)).map(parse).collect::<Result<Vec<_>, _>>()?;
+    adjusted.sort_unstable_by_key(|(place, _)| *place);
+    Ok(adjusted.into_iter().map(|(_, columns)| columns).collect())
+}
+
+/// The place of an adjustment, and what it came to.
+fn parse(text: &str) -> Result<(usize, AdjustedColumns), sqlx::Error> {
+    let unread = || sqlx::Error::Protocol(format!("the answer {text:?}"));
+    let &[place, outcome, given_back] = text.split(' ').collect::<Vec<_>>().as_slice() else {
+        return Err(unread());
+    };
+    let (place, given_back) = (place.parse().map_err(|_| unread())?, given_back.parse().map_err(|_| unread())?);
+    Ok((place, (outcome.to_owned(), given_back)))
+}

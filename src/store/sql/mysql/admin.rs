@@ -1,0 +1,418 @@
+//! An operator's statements.
+
+use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection, MySqlRow};
+use sqlx::query::QueryScalar;
+use sqlx::{Decode, Row};
+
+use super::super::admin::columns::{self, Choice, Denied, Explained, Level, Overridden, Planned, WindowCounts};
+use super::super::operations::{After, Conversation, Lowered, Operations, Read};
+use super::json::hex;
+use super::{Whose, bytes, refill};
+use crate::admin::{BucketLevel, Denials, Explanation, Filter, Override, Plan, Swept, Switch};
+use crate::clock::{Clock, SystemClock};
+use crate::model::bucket::Hold;
+use crate::model::{Key, Mode, Quota, Rule, WindowLevel};
+
+impl Operations for MySql {
+    type Clock = Whose;
+
+    fn now(_: &Whose) -> i64 {
+        SystemClock.now()
+    }
+
+    fn create_bucket<'c>(
+        connection: &'c mut MySqlConnection,
+        (key, quota): &'c (Key, Quota),
+        _: &'c Whose,
+    ) -> Conversation<'c, ()> {
+        let create = sqlx::query("call token_create_bucket(?, ?, ?, ?)")
+            .bind(bytes(key))
+            .bind(quota.capacity_i64())
+            .bind(quota.refill_seconds())
+            .bind(refill(quota));
+        Box::pin(async move { create.execute(connection).await.map(drop) })
+    }
+
+    fn peek<'c>(
+        connection: &'c mut MySqlConnection,
+        key: &'c Key,
+        _: &'c Whose,
+    ) -> Conversation<'c, Option<Read<BucketLevel>>> {
+        let peek = sqlx::query("call token_peek(?)").bind(bytes(key));
+        Box::pin(async move {
+            let rows = peek.fetch_all(connection).await?;
+            Ok(rows.first().map(|row| level(row)?.try_into()))
+        })
+    }
+
+    fn peek_window<'c>(
+        connection: &'c mut MySqlConnection,
+        key: &'c Key,
+        _: &'c Whose,
+    ) -> Conversation<'c, Option<Read<WindowLevel>>> {
+        let peek = sqlx::query("call token_peek_window(?)").bind(bytes(key));
+        Box::pin(async move {
+            let rows = peek.fetch_all(connection).await?;
+            Ok(rows.first().map(|row| columns::window(key, counts(row)?)))
+        })
+    }
+
+    fn list<'c>(
+        connection: &'c mut MySqlConnection,
+        (filter, after, limit): &'c (Filter, After, u32),
+        _: &'c Whose,
+    ) -> Conversation<'c, Vec<Read<BucketLevel>>> {
+        let (first, last) = filter.range();
+        // Ids that are no UTF-8 come after every key.
+        let last = if filter.prefix.is_some() { last.into_bytes() } else { vec![0xff; 256] };
+        let page = sqlx::query(
+            "select id_bytes, capacity, refill_seconds, refill, plan_bytes, provisioned, overridden, available, granted,
+                    full_at, next_refill_at
+               from token_bucket_levels
+              where id_bytes > ? and id_bytes >= ? and id_bytes <= ?
+                and coalesce(plan_bytes = ?, ?) and coalesce(provisioned = ?, true)
+              order by id_bytes limit ? offset ?",
+        )
+        .bind(after.key.as_ref().map_or(&[][..], bytes))
+        .bind(first.into_bytes())
+        .bind(last)
+        .bind(filter.plan.as_ref().map(bytes))
+        .bind(filter.plan.is_none())
+        .bind(filter.provisioned)
+        .bind(limit)
+        .bind(after.skip);
+        Box::pin(
+            async move { Ok(page.fetch_all(connection).await?.iter().map(|row| level(row)?.try_into()).collect()) },
+        )
+    }
+
+    fn windows<'c>(
+        connection: &'c mut MySqlConnection,
+        (filter, after, limit): &'c (Filter, After, u32),
+        _: &'c Whose,
+    ) -> Conversation<'c, Vec<Read<WindowLevel>>> {
+        let page = sqlx::query("call token_list_windows(?, ?, ?)")
+            .bind(filter.prefix.as_ref().map(bytes))
+            .bind(after.key.as_ref().map(bytes))
+            .bind(i64::from(*limit) + after.skip);
+        let skipped = usize::try_from(after.skip).unwrap_or(usize::MAX);
+        Box::pin(async move {
+            let rows = page.fetch_all(connection).await?;
+            let read = |row| columns::window(&columns::key(text(row, "id_bytes")?)?, counts(row)?);
+            Ok(rows.iter().skip(skipped).map(read).collect())
+        })
+    }
+
+    fn reset<'c>(connection: &'c mut MySqlConnection, key: &'c Key, _: &'c Whose) -> Conversation<'c, bool> {
+        found(connection, sqlx::query_scalar("call token_reset_bucket(?)").bind(bytes(key)))
+    }
+
+    fn delete<'c>(connection: &'c mut MySqlConnection, key: &'c Key, _: &'c Whose) -> Conversation<'c, bool> {
+        found(connection, sqlx::query_scalar("call token_delete_bucket(?)").bind(bytes(key)))
+    }
+
+    fn explain<'c>(
+        connection: &'c mut MySqlConnection,
+        (key, plan): &'c (Key, Option<Key>),
+        _: &'c Whose,
+    ) -> Conversation<'c, Read<Explanation>> {
+        let explain = sqlx::query("call token_explain(?, ?)").bind(bytes(key)).bind(plan.as_ref().map(bytes));
+        Box::pin(async move {
+            let rows = explain.fetch_all(connection).await?;
+            let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+            Ok(explained(row).and_then(Explanation::try_from))
+        })
+    }
+
+    fn create_plan<'c>(
+        connection: &'c mut MySqlConnection,
+        (name, quota): &'c (Key, Quota),
+        _: &'c Whose,
+    ) -> Conversation<'c, ()> {
+        let create = sqlx::query("call token_create_plan(?, ?, ?, ?)")
+            .bind(bytes(name))
+            .bind(quota.capacity_i64())
+            .bind(quota.refill_seconds())
+            .bind(refill(quota));
+        Box::pin(async move { create.execute(connection).await.map(drop) })
+    }
+
+    fn set_plan_mode<'c>(
+        connection: &'c mut MySqlConnection,
+        (name, switch): &'c (Key, Option<Switch>),
+        _: &'c Whose,
+    ) -> Conversation<'c, bool> {
+        let set = sqlx::query("update token_plans set mode = ?, mode_reason = ?, mode_until = ? where name = ?")
+            .bind(switch.as_ref().map(|switch| switch.mode.as_str()))
+            .bind(switch.as_ref().and_then(|switch| switch.reason.as_deref()).map(str::as_bytes))
+            .bind(switch.as_ref().and_then(|switch| switch.until).map(|until| until.naive_utc()))
+            .bind(bytes(name));
+        Box::pin(async move { Ok(set.execute(connection).await?.rows_affected() > 0) })
+    }
+
+    fn plan<'c>(
+        connection: &'c mut MySqlConnection,
+        name: &'c Key,
+        _: &'c Whose,
+    ) -> Conversation<'c, Option<Read<Plan>>> {
+        let plan = sqlx::query(
+            "select name, capacity, refill_seconds, refill, mode, cast(mode_reason as binary) as mode_reason, mode_until
+               from token_plans where name = ?",
+        )
+        .bind(bytes(name));
+        Box::pin(async move { Ok(plan.fetch_optional(connection).await?.map(|row| planned(&row)?.try_into())) })
+    }
+
+    fn plans<'c>(
+        connection: &'c mut MySqlConnection,
+        (after, limit): &'c (After, u32),
+        _: &'c Whose,
+    ) -> Conversation<'c, Vec<Read<Plan>>> {
+        let plans = sqlx::query(
+            "select name, capacity, refill_seconds, refill, mode, cast(mode_reason as binary) as mode_reason, mode_until
+               from token_plans where name > ? order by name limit ? offset ?",
+        )
+        .bind(after.key.as_ref().map_or(&[][..], bytes))
+        .bind(limit)
+        .bind(after.skip);
+        Box::pin(
+            async move { Ok(plans.fetch_all(connection).await?.iter().map(|row| planned(row)?.try_into()).collect()) },
+        )
+    }
+
+    fn delete_plan<'c>(connection: &'c mut MySqlConnection, name: &'c Key, _: &'c Whose) -> Conversation<'c, bool> {
+        let delete = sqlx::query("delete from token_plans where name = ?").bind(bytes(name));
+        Box::pin(async move { Ok(delete.execute(connection).await?.rows_affected() > 0) })
+    }
+
+    fn set_mode<'c>(connection: &'c mut MySqlConnection, switch: &'c Switch, _: &'c Whose) -> Conversation<'c, ()> {
+        let set = sqlx::query(
+            "insert into token_mode (mode, reason, until) values (?, ?, ?)
+             on duplicate key update mode = values(mode), reason = values(reason), until = values(until)",
+        )
+        .bind(switch.mode.as_str())
+        .bind(switch.reason.as_deref().map(str::as_bytes))
+        .bind(switch.until.map(|until| until.naive_utc()));
+        Box::pin(async move { set.execute(connection).await.map(drop) })
+    }
+
+    fn mode<'c>(connection: &'c mut MySqlConnection, (): &'c (), _: &'c Whose) -> Conversation<'c, Switch> {
+        let mode = sqlx::query("select mode, cast(reason as binary) as reason, until from token_mode");
+        Box::pin(async move { columns::mode(mode.fetch_optional(connection).await?.as_ref().map(choice).transpose()?) })
+    }
+
+    fn set_override<'c>(
+        connection: &'c mut MySqlConnection,
+        (key, over): &'c (Key, Override),
+        _: &'c Whose,
+    ) -> Conversation<'c, ()> {
+        let set = sqlx::query(
+            "insert into token_overrides (id, capacity, refill_seconds, refill, mode, reason, expires_at)
+             values (?, ?, ?, coalesce(?, 'continuous'), ?, ?, ?)
+             on duplicate key update
+               capacity = values(capacity), refill_seconds = values(refill_seconds), refill = values(refill),
+               mode = values(mode), reason = values(reason), expires_at = values(expires_at)",
+        )
+        .bind(bytes(key))
+        .bind(over.quota.as_ref().map(Quota::capacity_i64))
+        .bind(over.quota.as_ref().map(Quota::refill_seconds))
+        .bind(over.quota.as_ref().map(refill))
+        .bind(over.mode.map(Mode::as_str))
+        .bind(over.reason.as_bytes())
+        .bind(over.expires_at.map(|at| at.naive_utc()));
+        Box::pin(async move { set.execute(connection).await.map(drop) })
+    }
+
+    fn clear_override<'c>(connection: &'c mut MySqlConnection, key: &'c Key, _: &'c Whose) -> Conversation<'c, bool> {
+        let clear = sqlx::query("delete from token_overrides where id = ?").bind(bytes(key));
+        Box::pin(async move { Ok(clear.execute(connection).await?.rows_affected() > 0) })
+    }
+
+    fn overrides<'c>(
+        connection: &'c mut MySqlConnection,
+        (after, limit): &'c (After, u32),
+        _: &'c Whose,
+    ) -> Conversation<'c, Vec<Read<(Key, Override)>>> {
+        let overrides = sqlx::query(
+            "select id, capacity, refill_seconds, refill, mode, cast(reason as binary) as reason, expires_at
+               from token_overrides where id > ? order by id limit ? offset ?",
+        )
+        .bind(after.key.as_ref().map_or(&[][..], bytes))
+        .bind(limit)
+        .bind(after.skip);
+        Box::pin(async move {
+            let rows = overrides.fetch_all(connection).await?;
+            Ok(rows.iter().map(|row| columns::overridden(overridden(row)?)).collect())
+        })
+    }
+
+    fn count_denials<'c>(
+        connection: &'c mut MySqlConnection,
+        denials: &'c Vec<(Key, i64)>,
+        _: &'c Whose,
+    ) -> Conversation<'c, ()> {
+        let entries = denials.iter().map(|(key, denied)| format!("[{},{denied}]", hex(Some(key.as_str()))));
+        let denials = format!("[{}]", entries.collect::<Vec<_>>().join(","));
+        let count = sqlx::query("call token_count_denials_v1(?)").bind(denials);
+        Box::pin(async move { count.execute(connection).await.map(drop) })
+    }
+
+    fn most_denied<'c>(
+        connection: &'c mut MySqlConnection,
+        (after, limit): &'c (After, u32),
+        _: &'c Whose,
+    ) -> Conversation<'c, Vec<Read<Denials>>> {
+        let most = sqlx::query(
+            "select id_bytes as id, denied, last_denied_at
+               from token_most_denied order by denied desc, id limit ? offset ?",
+        )
+        .bind(limit)
+        .bind(after.skip);
+        Box::pin(
+            async move { Ok(most.fetch_all(connection).await?.iter().map(|row| denied(row)?.try_into()).collect()) },
+        )
+    }
+
+    fn sweep<'c>(connection: &'c mut MySqlConnection, limit: &'c u32, _: &'c Whose) -> Conversation<'c, Swept> {
+        let step = sqlx::query_as::<_, (i64, i64)>("call token_sweep_v1(?)").bind(limit);
+        Box::pin(async move {
+            let steps = step.fetch_all(connection).await?;
+            let (deleted, finished) = steps.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
+            Ok(Swept { deleted: deleted.unsigned_abs(), finished: finished != 0 })
+        })
+    }
+
+    fn hold_back<'c>(
+        connection: &'c mut MySqlConnection,
+        (key, rule, hold): &'c (Key, Rule, Hold),
+        whose: &'c Whose,
+    ) -> Conversation<'c, Lowered> {
+        let lower = sqlx::query_scalar("call token_hold_back_v1(?, ?, ?, ?, ?, ?, ?, ?)")
+            .bind(bytes(key))
+            .bind(hold.remaining)
+            .bind(hold.wait)
+            .bind(rule.quota().map(Quota::capacity_i64))
+            .bind(rule.quota().map(Quota::refill_seconds))
+            .bind(rule.quota().map(refill))
+            .bind(rule.plan().map(bytes))
+            .bind(whose.is_own());
+        Box::pin(async move {
+            let outcomes: Vec<String> = lower.fetch_all(connection).await?;
+            super::super::columns::lowered(outcomes.first().ok_or(sqlx::Error::RowNotFound)?)
+        })
+    }
+}
+
+/// Whether a routine found what it was called for. All rows are fetched: what is left unread of a CALL would be the next
+/// statement's answer.
+fn found<'c>(
+    connection: &'c mut MySqlConnection,
+    call: QueryScalar<'c, MySql, i64, MySqlArguments>,
+) -> Conversation<'c, bool> {
+    Box::pin(async move { Ok(call.fetch_all(connection).await?.contains(&1)) })
+}
+
+/// The row of `token_peek`, or one of `token_bucket_levels`.
+fn level(row: &MySqlRow) -> Result<Level, sqlx::Error> {
+    Ok((
+        text(row, "id_bytes")?,
+        row.try_get("capacity")?,
+        span(row, "refill_seconds")?.unwrap_or_default(),
+        row.try_get("refill")?,
+        text(row, "plan_bytes")?,
+        row.try_get("provisioned")?,
+        row.try_get("overridden")?,
+        row.try_get("available")?,
+        row.try_get("granted")?,
+        row.try_get("full_at")?,
+        row.try_get("next_refill_at")?,
+    ))
+}
+
+/// The row of `token_explain`.
+fn explained(row: &MySqlRow) -> Result<Explained, sqlx::Error> {
+    Ok((
+        row.try_get::<i64, _>("known")? != 0,
+        row.try_get("terms_from")?,
+        text(row, "plan_bytes")?,
+        row.try_get("capacity")?,
+        span(row, "refill_seconds")?,
+        row.try_get("refill")?,
+        row.try_get("mode")?,
+        row.try_get("mode_from")?,
+        text(row, "mode_reason_bytes")?,
+        row.try_get("mode_until")?,
+        text(row, "override_reason_bytes")?,
+        row.try_get("override_until")?,
+        row.try_get("available")?,
+        row.try_get("outcome")?,
+        row.try_get("retry_after_ms")?,
+    ))
+}
+
+/// A row of `token_plans`.
+fn planned(row: &MySqlRow) -> Result<Planned, sqlx::Error> {
+    Ok((
+        text(row, "name")?,
+        row.try_get("capacity")?,
+        span(row, "refill_seconds")?.unwrap_or_default(),
+        row.try_get("refill")?,
+        row.try_get("mode")?,
+        text(row, "mode_reason")?,
+        row.try_get("mode_until")?,
+    ))
+}
+
+/// The row of `token_mode`.
+fn choice(row: &MySqlRow) -> Result<Choice, sqlx::Error> {
+    Ok((row.try_get("mode")?, text(row, "reason")?, row.try_get("until")?))
+}
+
+/// A row of `token_overrides`.
+fn overridden(row: &MySqlRow) -> Result<Overridden, sqlx::Error> {
+    Ok((
+        text(row, "id")?,
+        row.try_get("capacity")?,
+        span(row, "refill_seconds")?,
+        row.try_get("refill")?,
+        row.try_get("mode")?,
+        text(row, "reason")?,
+        row.try_get("expires_at")?,
+    ))
+}
+
+/// A row of `token_most_denied`.
+fn denied(row: &MySqlRow) -> Result<Denied, sqlx::Error> {
+    Ok((text(row, "id")?, row.try_get("denied")?, row.try_get("last_denied_at")?))
+}
+
+/// The row of `token_peek_window`, or one of `token_list_windows`.
+fn counts(row: &MySqlRow) -> Result<WindowCounts, sqlx::Error> {
+    Ok((
+        row.try_get("max_requests")?,
+        span(row, "interval_seconds")?.unwrap_or_default(),
+        span(row, "resolution_seconds")?.unwrap_or_default(),
+        row.try_get("counted")?,
+        row.try_get("granted")?,
+        row.try_get("retry_after_ms")?,
+    ))
+}
+
+/// A text, or null for an option, from a column of bytes: the server converts a column of text to the session's character set.
+fn text<'r, T>(row: &'r MySqlRow, column: &str) -> Result<T, sqlx::Error>
+where
+    T: Decode<'r, MySql>,
+{
+    row.try_get_unchecked(column)
+}
+
+/// Seconds with nine decimals, as nanoseconds. Decimals travel as text.
+fn span(row: &MySqlRow, column: &str) -> Result<Option<i64>, sqlx::Error> {
+    let seconds: Option<String> = row.try_get_unchecked(column)?;
+    let nanoseconds = |seconds: String| {
+        let nanoseconds = seconds.replace('.', "").parse::<i128>();
+        let nanoseconds = nanoseconds.map_err(|_| sqlx::Error::Protocol(format!("{seconds:?} seconds")))?;
+        Ok(i64::try_from(nanoseconds).unwrap_or(i64::MAX))
+    };
+    seconds.map(nanoseconds).transpose()
+}

@@ -1,0 +1,110 @@
+//! JSON arrays, as MySQL's routines take and answer them: many requests in one parameter, and many answers in one column.
+
+use crate::model::bucket::Request;
+use crate::model::{Adjustment, Quota};
+use crate::store::sql::ask::Ask;
+use crate::store::sql::columns::Columns;
+
+/// The argument of `token_take_many_v1`. Nothing in it needs escaping.
+pub(super) fn requests(asks: &[Ask]) -> String {
+    array(asks.iter().map(|ask| {
+        let Request { cost, max_wait, keep } = ask.request;
+        let (terms, plan) = (terms(ask.quota(0)), hex(ask.plan(0)));
+        let id = ask.id().map_or_else(|| "null".to_owned(), |id| format!("\"{}\"", id.hyphenated()));
+        let key = hex(Some(ask.key().as_str()));
+        format!("[{key},{cost},{max_wait},{keep},{terms},{plan},{id},{},{}]", ask.hold(), ask.times)
+    }))
+}
+
+/// The first argument of `token_take_alike_v1`.
+pub(super) fn ids(asks: &[Ask]) -> String {
+    array(asks.iter().map(|ask| match (hex(Some(ask.key().as_str())), ask.times) {
+        (key, 1) => key,
+        (key, times) => format!("[{key},{times}]"),
+    }))
+}
+
+/// The argument of `token_decide_all_many_v1`.
+pub(super) fn requests_for_several(asks: &[Ask]) -> String {
+    array(asks.iter().map(|ask| limits(ask, 0..ask.take.limits.len())))
+}
+
+/// The first argument of `token_decide_all_v1`: the limits at these places.
+pub(super) fn limits(ask: &Ask, places: impl IntoIterator<Item = usize>) -> String {
+    array(places.into_iter().map(|place| {
+        let (terms, plan) = (terms(ask.quota(place)), hex(ask.plan(place)));
+        let Request { cost, keep, .. } = ask.request_at(place);
+        format!("[{},{cost},{keep},{terms},{plan}]", hex(Some(ask.take.limits[place].key().as_str())))
+    }))
+}
+
+/// The argument of `token_adjust_many_v1`.
+pub(super) fn adjustments(adjustments: &[Adjustment]) -> String {
+    array(adjustments.iter().map(|Adjustment { receipt, kind, max_debt, .. }| {
+        let ((kind, tokens), taken) = (kind.figures(), receipt.taken);
+        let (id, key) = (receipt.id.hyphenated(), hex(Some(receipt.key.as_str())));
+        let (cost, granted, acts_at) = (taken.cost, taken.granted, taken.acts_at);
+        format!(
+            "[\"{kind}\",\"{id}\",{key},{cost},{granted},{acts_at},{tokens},{},{max_debt}]",
+            u8::from(receipt.window)
+        )
+    }))
+}
+
+fn array(elements: impl Iterator<Item = String>) -> String {
+    format!("[{}]", elements.collect::<Vec<_>>().join(","))
+}
+
+fn terms(quota: Option<&Quota>) -> String {
+    match quota {
+        None => "null,null,null".to_owned(),
+        Some(quota) => format!("{},{},\"{}\"", quota.capacity_i64(), quota.refill_seconds(), quota.refill().as_str()),
+    }
+}
+
+pub(super) fn hex(text: Option<&str>) -> String {
+    const DIGITS: [u8; 16] = *b"0123456789abcdef";
+    let Some(text) = text else {
+        return "null".to_owned();
+    };
+    let mut hex = String::with_capacity(2 * text.len() + 2);
+    hex.push('"');
+    for byte in text.bytes() {
+        hex.extend([byte >> 4, byte & 15].map(|digit| char::from(DIGITS[usize::from(digit)])));
+    }
+    hex.push('"');
+    hex
+}
+
+/// The texts of a JSON array, in which nothing needs escaping.
+pub(super) fn texts(array: &str) -> impl Iterator<Item = &str> {
+    array.split('"').skip(1).step_by(2)
+}
+
+/// What a text says of one bucket.
+pub(super) fn parse_columns(text: &str) -> Result<Columns, sqlx::Error> {
+    let words: Vec<Option<&str>> = text.split(' ').map(|word| Some(word).filter(|word| *word != "-")).collect();
+    let &[entry, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks] =
+        words.as_slice()
+    else {
+        return Err(sqlx::Error::Protocol(format!("the answer {text:?}")));
+    };
+    let number =
+        |word: Option<&str>| word.map(str::parse::<i64>).transpose().map_err(|e| sqlx::Error::Decode(e.into()));
+    let needed = |word| number(word)?.ok_or_else(|| sqlx::Error::Protocol(format!("the answer {text:?}")));
+    Ok((
+        needed(entry)?,
+        1,
+        outcome.unwrap_or_default().to_owned(),
+        mode.map(str::to_owned),
+        needed(now)?,
+        number(acts_at)?,
+        number(full_at)?,
+        number(granted)?,
+        number(burst)?,
+        number(anchor)?,
+        number(step_ns)?,
+        number(step_ticks)?,
+        number(token_ticks)?,
+    ))
+}

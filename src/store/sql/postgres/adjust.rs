@@ -1,0 +1,68 @@
+//! Adjustments: a call for one, or one for many.
+
+use sqlx::postgres::PgConnection;
+
+use crate::model::Adjustment;
+use crate::store::sql::outcomes::AdjustedColumns;
+
+/// What each came to, in their order.
+pub(super) async fn adjust(
+    connection: &mut PgConnection,
+    adjustments: &[Adjustment],
+) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
+    match adjustments {
+        [adjustment] => Ok(vec![adjust_one(connection, adjustment).await?]),
+        _ => adjust_many(connection, adjustments).await,
+    }
+}
+
+async fn adjust_one(
+    connection: &mut PgConnection,
+    Adjustment { receipt, kind, max_debt, .. }: &Adjustment,
+) -> Result<AdjustedColumns, sqlx::Error> {
+    let (kind, tokens) = kind.figures();
+    if receipt.window {
+        return sqlx::query_as("select t.* from tollgate.adjust_window_v1($1, $2, $3, $4, $5, $6) t")
+            .bind(kind)
+            .bind(receipt.id)
+            .bind(receipt.key.as_str())
+            .bind(receipt.taken.cost)
+            .bind(receipt.taken.acts_at)
+            .bind(tokens)
+            .fetch_one(connection)
+            .await;
+    }
+    sqlx::query_as("select t.* from tollgate.adjust_v1($1, $2, $3, $4, $5, $6, $7, $8) t")
+        .bind(kind)
+        .bind(receipt.id)
+        .bind(receipt.key.as_str())
+        .bind(receipt.taken.cost)
+        .bind(receipt.taken.granted)
+        .bind(receipt.taken.acts_at)
+        .bind(tokens)
+        .bind(max_debt)
+        .fetch_one(connection)
+        .await
+}
+
+async fn adjust_many(
+    connection: &mut PgConnection,
+    adjustments: &[Adjustment],
+) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
+    let receipts = || adjustments.iter().map(Adjustment::receipt);
+    let figures = || adjustments.iter().map(|adjustment| adjustment.kind.figures());
+    let (outcomes, given_back): (Vec<String>, Vec<i64>) =
+        sqlx::query_as("select t.* from tollgate.adjust_many_v1($1, $2, $3, $4, $5, $6, $7, $8, $9) t")
+            .bind(figures().map(|(kind, _)| kind).collect::<Vec<_>>())
+            .bind(receipts().map(|receipt| receipt.id).collect::<Vec<_>>())
+            .bind(receipts().map(|receipt| receipt.key.as_str()).collect::<Vec<_>>())
+            .bind(receipts().map(|receipt| receipt.taken.cost).collect::<Vec<_>>())
+            .bind(receipts().map(|receipt| receipt.taken.granted).collect::<Vec<_>>())
+            .bind(receipts().map(|receipt| receipt.taken.acts_at).collect::<Vec<_>>())
+            .bind(figures().map(|(_, tokens)| tokens).collect::<Vec<_>>())
+            .bind(receipts().map(|receipt| receipt.window).collect::<Vec<_>>())
+            .bind(adjustments.iter().map(|adjustment| adjustment.max_debt).collect::<Vec<_>>())
+            .fetch_one(connection)
+            .await?;
+    Ok(outcomes.into_iter().zip(given_back).collect())
+}

@@ -1,0 +1,363 @@
+//! An operator's statements.
+//!
+//! They run under the host's search path, where an operator or function of `public` that matches the types better would
+//! be called. So they call only routines of `tollgate`, name `pg_catalog` for arithmetic, and compare equal types.
+
+use sqlx::FromRow as _;
+use sqlx::postgres::{PgConnection, Postgres};
+
+use super::super::admin::columns::{
+    self, Choice, Denied, Explained, Level, Overridden, Planned, WindowCounts, Windowed,
+};
+use super::super::operations::{After, Conversation, Lowered, Operations, Read};
+use super::refill;
+use crate::admin::{BucketLevel, Denials, Explanation, Filter, Override, Plan, Swept, Switch};
+use crate::clock::{Clock, SystemClock};
+use crate::model::bucket::Hold;
+use crate::model::{Key, Mode, Quota, Rule, WindowLevel};
+
+/// When something ends, if that is an instant that Rust's types hold; what ends later has no end that anybody sees.
+macro_rules! end {
+    ($column:literal) => {
+        concat!("case when ", $column, " < '10000-01-01Z' then greatest(", $column, ", '1970-01-01Z') end")
+    };
+}
+
+/// A numeric as a `bigint`; one that is none is 0, so that its row is skipped, and not its page refused.
+macro_rules! whole {
+    ($($number:literal)+) => {
+        concat!("case when ", $($number,)+ " between 0::numeric and 9223372036854775807::numeric then (", $($number,)+
+                ")::bigint when ", $($number,)+ " is not null then 0 end")
+    };
+}
+
+/// Seconds in nanoseconds, likewise.
+macro_rules! nanoseconds {
+    ($seconds:literal) => {
+        whole!("(" $seconds " operator(pg_catalog.*) 1000000000::numeric)")
+    };
+}
+
+macro_rules! planned {
+    () => {
+        concat!(
+            "select name, ",
+            whole!("capacity"),
+            ", ",
+            nanoseconds!("refill_seconds"),
+            ", refill, mode, mode_reason, ",
+            end!("mode_until"),
+            " from tollgate.token_plans"
+        )
+    };
+}
+
+impl Operations for Postgres {
+    type Clock = ();
+
+    fn now((): &()) -> i64 {
+        SystemClock.now()
+    }
+
+    fn create_bucket<'c>(
+        connection: &'c mut PgConnection,
+        (key, quota): &'c (Key, Quota),
+        (): &'c (),
+    ) -> Conversation<'c, ()> {
+        let create = sqlx::query("select tollgate.create_bucket($1, $2, $3::text::numeric, $4)")
+            .bind(key.as_str())
+            .bind(quota.capacity_i64())
+            .bind(quota.refill_seconds())
+            .bind(refill(quota));
+        Box::pin(async move { create.execute(connection).await.map(drop) })
+    }
+
+    fn peek<'c>(
+        connection: &'c mut PgConnection,
+        key: &'c Key,
+        (): &'c (),
+    ) -> Conversation<'c, Option<Read<BucketLevel>>> {
+        let peek = sqlx::query(concat!(
+            "select id, capacity, ",
+            nanoseconds!("refill_seconds"),
+            ", refill, plan, provisioned, overridden, available, granted, full_at, next_refill_at
+               from tollgate.peek($1)"
+        ))
+        .bind(key.as_str());
+        Box::pin(async move { Ok(peek.fetch_optional(connection).await?.map(|row| Level::from_row(&row)?.try_into())) })
+    }
+
+    fn peek_window<'c>(
+        connection: &'c mut PgConnection,
+        key: &'c Key,
+        (): &'c (),
+    ) -> Conversation<'c, Option<Read<WindowLevel>>> {
+        let peek = sqlx::query(
+            "select max_requests, (interval_seconds operator(pg_catalog.*) 1000000000::numeric)::bigint,
+                    (resolution_seconds operator(pg_catalog.*) 1000000000::numeric)::bigint,
+                    counted, granted, retry_after_ms
+               from tollgate.peek_window($1)",
+        )
+        .bind(key.as_str());
+        Box::pin(async move {
+            let row = peek.fetch_optional(connection).await?;
+            Ok(row.map(|row| columns::window(key, WindowCounts::from_row(&row)?)))
+        })
+    }
+
+    fn list<'c>(
+        connection: &'c mut PgConnection,
+        (filter, after, limit): &'c (Filter, After, u32),
+        (): &'c (),
+    ) -> Conversation<'c, Vec<Read<BucketLevel>>> {
+        let (first, last) = filter.range();
+        let page = sqlx::query(concat!(
+            "select id, capacity, ",
+            nanoseconds!("refill_seconds"),
+            ", refill, plan, provisioned, overridden, available, granted, full_at, next_refill_at
+               from tollgate.token_bucket_levels
+              where id > $1 and id >= $2 and id <= $3
+                and ($4::text is null or plan = $4) and ($5::boolean is null or provisioned = $5)
+              order by id limit $6 offset $7"
+        ))
+        .bind(after.key.as_ref().map_or("", Key::as_str))
+        .bind(first)
+        .bind(last)
+        .bind(filter.plan.as_ref().map(Key::as_str))
+        .bind(filter.provisioned)
+        .bind(i64::from(*limit))
+        .bind(after.skip);
+        Box::pin(async move {
+            Ok(page.fetch_all(connection).await?.iter().map(|row| Level::from_row(row)?.try_into()).collect())
+        })
+    }
+
+    fn windows<'c>(
+        connection: &'c mut PgConnection,
+        (filter, after, limit): &'c (Filter, After, u32),
+        (): &'c (),
+    ) -> Conversation<'c, Vec<Read<WindowLevel>>> {
+        let (first, last) = filter.range();
+        let page = sqlx::query(
+            "select id, max_requests, (interval_seconds operator(pg_catalog.*) 1000000000::numeric)::bigint,
+                    (resolution_seconds operator(pg_catalog.*) 1000000000::numeric)::bigint,
+                    counted, granted, retry_after_ms
+               from tollgate.token_window_levels
+              where id > $1 and id >= $2 and id <= $3
+              order by id limit $4 offset $5",
+        )
+        .bind(after.key.as_ref().map_or("", Key::as_str))
+        .bind(first)
+        .bind(last)
+        .bind(i64::from(*limit))
+        .bind(after.skip);
+        Box::pin(async move {
+            let rows = page.fetch_all(connection).await?;
+            Ok(rows.iter().map(|row| columns::windowed(Windowed::from_row(row)?)).collect())
+        })
+    }
+
+    fn reset<'c>(connection: &'c mut PgConnection, key: &'c Key, (): &'c ()) -> Conversation<'c, bool> {
+        let reset = sqlx::query_scalar("select tollgate.reset_bucket($1)").bind(key.as_str());
+        Box::pin(reset.fetch_one(connection))
+    }
+
+    fn delete<'c>(connection: &'c mut PgConnection, key: &'c Key, (): &'c ()) -> Conversation<'c, bool> {
+        let delete = sqlx::query_scalar("select tollgate.delete_bucket($1)").bind(key.as_str());
+        Box::pin(delete.fetch_one(connection))
+    }
+
+    fn explain<'c>(
+        connection: &'c mut PgConnection,
+        (key, plan): &'c (Key, Option<Key>),
+        (): &'c (),
+    ) -> Conversation<'c, Read<Explanation>> {
+        let explain = sqlx::query(concat!(
+            "select known, terms_from, plan, capacity, ",
+            nanoseconds!("refill_seconds"),
+            ", refill, mode, mode_from, mode_reason, ",
+            end!("mode_until"),
+            ", override_reason, ",
+            end!("override_until"),
+            ", available, outcome, retry_after_ms from tollgate.explain($1, $2)"
+        ))
+        .bind(key.as_str())
+        .bind(plan.as_ref().map(Key::as_str));
+        Box::pin(async move {
+            Ok(Explained::from_row(&explain.fetch_one(connection).await?).and_then(Explanation::try_from))
+        })
+    }
+
+    fn create_plan<'c>(
+        connection: &'c mut PgConnection,
+        (name, quota): &'c (Key, Quota),
+        (): &'c (),
+    ) -> Conversation<'c, ()> {
+        let create = sqlx::query("select tollgate.create_plan($1, $2, $3::text::numeric, $4)")
+            .bind(name.as_str())
+            .bind(quota.capacity_i64())
+            .bind(quota.refill_seconds())
+            .bind(refill(quota));
+        Box::pin(async move { create.execute(connection).await.map(drop) })
+    }
+
+    fn set_plan_mode<'c>(
+        connection: &'c mut PgConnection,
+        (name, switch): &'c (Key, Option<Switch>),
+        (): &'c (),
+    ) -> Conversation<'c, bool> {
+        let set =
+            sqlx::query("update tollgate.token_plans set mode = $2, mode_reason = $3, mode_until = $4 where name = $1")
+                .bind(name.as_str())
+                .bind(switch.as_ref().map(|switch| switch.mode.as_str()))
+                .bind(switch.as_ref().and_then(|switch| switch.reason.as_deref()))
+                .bind(switch.as_ref().and_then(|switch| switch.until));
+        Box::pin(async move { Ok(set.execute(connection).await?.rows_affected() > 0) })
+    }
+
+    fn plan<'c>(connection: &'c mut PgConnection, name: &'c Key, (): &'c ()) -> Conversation<'c, Option<Read<Plan>>> {
+        let plan = sqlx::query(concat!(planned!(), " where name = $1")).bind(name.as_str());
+        Box::pin(
+            async move { Ok(plan.fetch_optional(connection).await?.map(|row| Planned::from_row(&row)?.try_into())) },
+        )
+    }
+
+    fn plans<'c>(
+        connection: &'c mut PgConnection,
+        (after, limit): &'c (After, u32),
+        (): &'c (),
+    ) -> Conversation<'c, Vec<Read<Plan>>> {
+        let plans = sqlx::query(concat!(planned!(), " where name > $1 order by name limit $2 offset $3"))
+            .bind(after.key.as_ref().map_or("", Key::as_str))
+            .bind(i64::from(*limit))
+            .bind(after.skip);
+        Box::pin(async move {
+            Ok(plans.fetch_all(connection).await?.iter().map(|row| Planned::from_row(row)?.try_into()).collect())
+        })
+    }
+
+    fn delete_plan<'c>(connection: &'c mut PgConnection, name: &'c Key, (): &'c ()) -> Conversation<'c, bool> {
+        let delete = sqlx::query("delete from tollgate.token_plans where name = $1").bind(name.as_str());
+        Box::pin(async move { Ok(delete.execute(connection).await?.rows_affected() > 0) })
+    }
+
+    fn set_mode<'c>(connection: &'c mut PgConnection, switch: &'c Switch, (): &'c ()) -> Conversation<'c, ()> {
+        let set = sqlx::query(
+            "insert into tollgate.token_mode (mode, reason, until) values ($1, $2, $3)
+             on conflict (one) do update set mode = excluded.mode, reason = excluded.reason, until = excluded.until",
+        )
+        .bind(switch.mode.as_str())
+        .bind(switch.reason.as_deref())
+        .bind(switch.until);
+        Box::pin(async move { set.execute(connection).await.map(drop) })
+    }
+
+    fn mode<'c>(connection: &'c mut PgConnection, (): &'c (), (): &'c ()) -> Conversation<'c, Switch> {
+        let mode =
+            sqlx::query_as::<_, Choice>(concat!("select mode, reason, ", end!("until"), " from tollgate.token_mode"));
+        Box::pin(async move { columns::mode(mode.fetch_optional(connection).await?) })
+    }
+
+    fn set_override<'c>(
+        connection: &'c mut PgConnection,
+        (key, over): &'c (Key, Override),
+        (): &'c (),
+    ) -> Conversation<'c, ()> {
+        let set = sqlx::query(
+            "insert into tollgate.token_overrides (id, capacity, refill_seconds, refill, mode, reason, expires_at)
+             values ($1, $2, $3::text::numeric, coalesce($4, 'continuous'), $5, $6, $7)
+             on conflict (id) do update
+                set capacity = excluded.capacity, refill_seconds = excluded.refill_seconds, refill = excluded.refill,
+                    mode = excluded.mode, reason = excluded.reason, expires_at = excluded.expires_at",
+        )
+        .bind(key.as_str())
+        .bind(over.quota.as_ref().map(Quota::capacity_i64))
+        .bind(over.quota.as_ref().map(Quota::refill_seconds))
+        .bind(over.quota.as_ref().map(refill))
+        .bind(over.mode.map(Mode::as_str))
+        .bind(&over.reason)
+        .bind(over.expires_at);
+        Box::pin(async move { set.execute(connection).await.map(drop) })
+    }
+
+    fn clear_override<'c>(connection: &'c mut PgConnection, key: &'c Key, (): &'c ()) -> Conversation<'c, bool> {
+        let clear = sqlx::query("delete from tollgate.token_overrides where id = $1").bind(key.as_str());
+        Box::pin(async move { Ok(clear.execute(connection).await?.rows_affected() > 0) })
+    }
+
+    fn overrides<'c>(
+        connection: &'c mut PgConnection,
+        (after, limit): &'c (After, u32),
+        (): &'c (),
+    ) -> Conversation<'c, Vec<Read<(Key, Override)>>> {
+        let overrides = sqlx::query(concat!(
+            "select id, ",
+            whole!("capacity"),
+            ", ",
+            nanoseconds!("refill_seconds"),
+            ", refill, mode, reason, ",
+            end!("expires_at"),
+            " from tollgate.token_overrides where id > $1 order by id limit $2 offset $3"
+        ))
+        .bind(after.key.as_ref().map_or("", Key::as_str))
+        .bind(i64::from(*limit))
+        .bind(after.skip);
+        Box::pin(async move {
+            let rows = overrides.fetch_all(connection).await?;
+            Ok(rows.iter().map(|row| columns::overridden(Overridden::from_row(row)?)).collect())
+        })
+    }
+
+    fn count_denials<'c>(
+        connection: &'c mut PgConnection,
+        denials: &'c Vec<(Key, i64)>,
+        (): &'c (),
+    ) -> Conversation<'c, ()> {
+        let (ids, denied): (Vec<&str>, Vec<i64>) = denials.iter().map(|(key, denied)| (key.as_str(), *denied)).unzip();
+        let count = sqlx::query("select tollgate.count_denials_v1($1, $2)").bind(ids).bind(denied);
+        Box::pin(async move { count.execute(connection).await.map(drop) })
+    }
+
+    fn most_denied<'c>(
+        connection: &'c mut PgConnection,
+        (after, limit): &'c (After, u32),
+        (): &'c (),
+    ) -> Conversation<'c, Vec<Read<Denials>>> {
+        let most = sqlx::query(
+            "select id, denied, last_denied_at from tollgate.token_most_denied order by denied desc, id limit $1 offset $2",
+        )
+        .bind(i64::from(*limit))
+        .bind(after.skip);
+        Box::pin(async move {
+            Ok(most.fetch_all(connection).await?.iter().map(|row| Denied::from_row(row)?.try_into()).collect())
+        })
+    }
+
+    fn sweep<'c>(connection: &'c mut PgConnection, limit: &'c u32, (): &'c ()) -> Conversation<'c, Swept> {
+        let step = sqlx::query_as::<_, (i64, bool)>("select deleted, finished from tollgate.sweep_v1($1)")
+            .bind(i64::from(*limit));
+        Box::pin(async move {
+            let (deleted, finished) = step.fetch_one(connection).await?;
+            Ok(Swept { deleted: deleted.unsigned_abs(), finished })
+        })
+    }
+
+    fn hold_back<'c>(
+        connection: &'c mut PgConnection,
+        (key, rule, hold): &'c (Key, Rule, Hold),
+        (): &'c (),
+    ) -> Conversation<'c, Lowered> {
+        let lower = sqlx::query_scalar("select tollgate.hold_back_v1($1, $2, $3, $4, $5::text::numeric, $6, $7)")
+            .bind(key.as_str())
+            .bind(hold.remaining)
+            .bind(hold.wait)
+            .bind(rule.quota().map(Quota::capacity_i64))
+            .bind(rule.quota().map(Quota::refill_seconds))
+            .bind(rule.quota().map(refill))
+            .bind(rule.plan().map(Key::as_str));
+        Box::pin(async move {
+            let outcome: String = lower.fetch_one(connection).await?;
+            super::super::columns::lowered(&outcome)
+        })
+    }
+}

@@ -1,0 +1,215 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use smol_str::SmolStr;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::concurrency::handover::Handover;
+use crate::model::Error;
+use crate::model::error::Cause;
+use crate::telemetry;
+
+/// How long to try. Retries only what is known to be rolled back: what may have been applied is never asked twice.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Retry {
+    pub(crate) deadline: Duration,
+    pub(crate) attempts: u32,
+    /// Whether to ask again when a lock was not to be had in time.
+    pub(crate) patient: bool,
+}
+
+impl Retry {
+    /// Runs `attempt` until it answers, with full jitter in between, and says how often it ran.
+    pub(crate) async fn run<T, F>(&self, attempt: impl Fn(Instant) -> F) -> Result<(T, u32), Error>
+    where
+        F: Future<Output = Result<T, Failure>>,
+    {
+        let deadline = Instant::now() + self.deadline();
+        let mut attempts = 1;
+        loop {
+            let failure = match attempt(deadline).await {
+                Ok(answer) => return Ok((answer, attempts)),
+                Err(failure) => failure,
+            };
+            let pause = jitter(attempts);
+            let again = match failure.class {
+                Class::RolledBack => true,
+                Class::Locked => self.patient,
+                _ => false,
+            };
+            let again = again && attempts < self.attempts;
+            if !again || Instant::now() + pause >= deadline {
+                return Err(failure.into_error(attempts, self.deadline));
+            }
+            telemetry::retried(failure.code(), attempts);
+            sleep(pause).await;
+            attempts += 1;
+        }
+    }
+
+    /// Short enough for the runtime's clock to add it to an instant, twice.
+    pub(crate) fn deadline(&self) -> Duration {
+        const NEVER: Duration = Duration::from_secs(366 * 86_400);
+        self.deadline.min(NEVER)
+    }
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self { deadline: Duration::from_secs(5), attempts: u32::MAX, patient: true }
+    }
+}
+
+/// Why an attempt came to nothing.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) class: Class,
+    code: Option<SmolStr>,
+    source: Cause,
+}
+
+impl Failure {
+    pub(crate) fn new(class: Class, source: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self { class, code: None, source: Arc::new(source) }
+    }
+
+    /// With the database's own code for it.
+    pub(crate) fn with_code(self, code: Option<SmolStr>) -> Self {
+        Self { code, ..self }
+    }
+
+    fn code(&self) -> &str {
+        self.code.as_deref().unwrap_or("none")
+    }
+
+    pub(crate) fn into_error(self, attempts: u32, deadline: Duration) -> Error {
+        let Self { class, source, .. } = self;
+        match class {
+            Class::NotMigrated => Error::NotMigrated(source),
+            Class::NotPermitted => Error::NotPermitted(source),
+            Class::ReadOnly => Error::ReadOnly(source),
+            Class::Refused => Error::Database(source),
+            Class::Locked | Class::RolledBack => Error::Contended { attempts, source },
+            Class::TimedOut => Error::DeadlineExceeded(deadline),
+            Class::Unavailable => Error::Unavailable(source),
+            Class::Unknown => Error::OutcomeUnknown(source),
+        }
+    }
+}
+
+/// What an error of the database means for the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Nothing was applied: a lock was not to be had in time.
+    Locked,
+    /// The schema is missing.
+    NotMigrated,
+    /// The role may not call it.
+    NotPermitted,
+    /// Nothing was applied: the server takes no writes.
+    ReadOnly,
+    /// The database said no, and would again.
+    Refused,
+    /// Nothing was applied, and another attempt may succeed.
+    RolledBack,
+    /// The deadline passed while the database had the request.
+    TimedOut,
+    /// Nothing was sent.
+    Unavailable,
+    /// It may have been applied.
+    Unknown,
+}
+
+/// Waits for a conversation that owns its connection: a caller who gives up does not break it off half-way.
+///
+/// It runs in a task of its own: whatever it has begun goes on even while the caller looks elsewhere.
+pub(crate) async fn finish<T: Send + 'static>(
+    deadline: Instant,
+    conversation: impl Future<Output = Result<T, Failure>> + Send + 'static,
+) -> Result<T, Failure> {
+    match timeout_at(deadline, tokio::spawn(conversation)).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(stopped)) => Err(Failure::new(Class::Unknown, stopped)),
+        Err(elapsed) => Err(Failure::new(Class::TimedOut, elapsed)),
+    }
+}
+
+/// Waits for a conversation that changes something, and commits only what [`MayCommit::claim`] lets it: a caller who is gone,
+/// or was told that nothing was changed, is right.
+pub(crate) async fn finish_change<T: Send + 'static, F>(
+    deadline: Instant,
+    conversation: impl FnOnce(MayCommit) -> F,
+) -> Result<T, Failure>
+where
+    F: Future<Output = Result<T, Failure>> + Send + 'static,
+{
+    let waiting = Waiting(MayCommit::default());
+    match timeout_at(deadline, tokio::spawn(conversation(waiting.0.clone()))).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(stopped)) => Err(Failure::new(Class::Unknown, stopped)),
+        Err(elapsed) if waiting.0.claim() => Err(Failure::new(Class::Locked, elapsed)),
+        // It is committing.
+        Err(elapsed) => Err(Failure::new(Class::Unknown, elapsed)),
+    }
+}
+
+/// Whether a change may be committed: until its caller has claimed that it is not.
+#[derive(Clone, Debug, Default)]
+#[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
+pub struct MayCommit(Arc<AtomicBool>);
+
+impl MayCommit {
+    /// Says whether this call is the first.
+    pub(super) fn claim(&self) -> bool {
+        !self.0.swap(true, Ordering::AcqRel)
+    }
+}
+
+/// A caller, who claims it when it goes.
+struct Waiting(MayCommit);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.claim();
+    }
+}
+
+/// The same for a conversation of one statement, which holds nothing once the server has run it: the caller's own task
+/// listens, which saves two changes of tasks, and what is left when it gives up goes to another.
+pub(crate) async fn finish_statement<T: Send + 'static>(
+    deadline: Instant,
+    statement: impl Future<Output = Result<T, Failure>> + Send + 'static,
+) -> Result<T, Failure> {
+    match timeout_at(deadline, Handover::new(statement)).await {
+        Ok(answer) => answer,
+        Err(elapsed) => Err(Failure::new(Class::TimedOut, elapsed)),
+    }
+}
+
+/// A random pause below a bound that doubles (AWS's "full jitter"): 2 ms, 4 ms, … 128 ms.
+fn jitter(attempts: u32) -> Duration {
+    let bound = 2_000 << (attempts - 1).min(6);
+    Duration::from_micros(fastrand::u64(0..bound))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Duration, jitter};
+
+    #[test]
+    fn pauses_are_spread_over_everything_below_a_bound_that_doubles() {
+        for (attempts, bound) in
+            [(1, 2), (2, 4), (3, 8), (4, 16), (5, 32), (6, 64), (7, 128), (8, 128), (u32::MAX, 128)]
+        {
+            let bound = Duration::from_millis(bound);
+            let pauses: Vec<Duration> = (0..1000).map(|_| jitter(attempts)).collect();
+            assert!(pauses.iter().all(|&pause| pause < bound), "after {attempts} attempts");
+            for part in 0..4 {
+                let (from, to) = (bound * part / 4, bound * (part + 1) / 4);
+                let there = pauses.iter().filter(|&&pause| from <= pause && pause < to).count();
+                assert!(there > 100, "after {attempts} attempts {there} of 1000 pauses from {from:?} to {to:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,238 @@
+use std::fs::OpenOptions;
+use std::path::Path;
+use std::sync::Arc;
+
+use sqlx::error::DatabaseError;
+use sqlx::sqlite::{Sqlite, SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
+use sqlx::{Connection, SqlStr, SqlitePool, Transaction};
+
+use super::ask::Ask;
+use super::call::Counting;
+use super::connect::Durability;
+use super::dialect::Dialect;
+use super::isolation::Isolation;
+use super::outcomes::AdjustedColumns;
+use super::retry::Class;
+use super::store::SqlStore;
+use crate::clock::{Clock, SystemClock};
+use crate::model::answer::{Answer, Word};
+use crate::model::{Adjustment, Counted};
+
+mod adjust;
+mod admin;
+mod json;
+mod line;
+mod lock;
+mod locked;
+mod now;
+mod plans;
+mod reading;
+mod receipts;
+mod row;
+mod rules;
+mod stats;
+mod sweep;
+mod times;
+mod windows;
+
+use locked::Locked;
+
+/// Buckets in a SQLite file, shared by the processes of one host, at the host's clock.
+pub type SqliteStore = SqlStore<Sqlite>;
+
+impl SqliteStore {
+    /// A store on a clock of the caller's: for tests.
+    pub fn with_clock(pool: SqlitePool, clock: impl Clock) -> Self {
+        Self::with(pool, HostClock { clock: Arc::new(clock), is_the_hosts: false })
+    }
+}
+
+/// Makes a missing file for this user alone, as SQLite would let others read it; its journals get the same permissions.
+/// What cannot be made is for SQLite to report.
+fn create_private(url: &str, file: &Path) {
+    let (_, query) = url.split_once('?').unwrap_or((url, ""));
+    let makes_none = query.split('&').any(|parameter| ["mode=memory", "mode=ro"].contains(&parameter));
+    if makes_none || file.as_os_str().is_empty() || file.to_string_lossy().starts_with("file:sqlx-in-memory-") {
+        return;
+    }
+    let mut options = OpenOptions::new();
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let _ = options.write(true).create_new(true).open(file);
+}
+
+impl Dialect for Sqlite {
+    const ONE_STATEMENT: bool = false;
+    const HAS_SERVER: bool = false;
+    const CALLS_AT_ONCE: usize = 1;
+
+    fn begin(_: Isolation) -> Option<SqlStr> {
+        None
+    }
+
+    /// `sqlite:` and a file's name, or what SQLite calls a URI: `sqlite:file:app.db`.
+    fn parse_url(url: &str) -> Result<SqliteConnectOptions, sqlx::Error> {
+        let name = url.strip_prefix("sqlite:").unwrap_or(url);
+        let Some(uri) = name.strip_prefix("//").unwrap_or(name).strip_prefix("file:") else { return url.parse() };
+        let (uri, _) = uri.split_once('#').unwrap_or((uri, ""));
+        let path = match uri.strip_prefix("//") {
+            None => uri,
+            Some(rest) => {
+                let path = rest.strip_prefix("localhost").unwrap_or(rest);
+                if !path.starts_with('/') {
+                    let wrong = "a file URI names no host: write file:app.db or file:///directory/app.db";
+                    return Err(sqlx::Error::Configuration(wrong.into()));
+                }
+                path
+            }
+        };
+        format!("sqlite://{path}").parse()
+    }
+
+    fn connect_options(url: &str, durability: Durability) -> Result<SqliteConnectOptions, sqlx::Error> {
+        let synchronous = match durability {
+            Durability::Asynchronous => SqliteSynchronous::Normal,
+            Durability::Synchronous => SqliteSynchronous::Full,
+        };
+        let options = Self::parse_url(url)?.create_if_missing(true);
+        create_private(url, options.get_filename());
+        Ok(options.journal_mode(SqliteJournalMode::Wal).synchronous(synchronous))
+    }
+
+    async fn take(
+        connection: &mut SqliteConnection,
+        asks: &[Ask],
+        clock: &HostClock,
+    ) -> Result<Vec<Answer>, sqlx::Error> {
+        if let [ask] = asks
+            && let Some(answers) = now::take(connection, ask, clock).await?
+        {
+            return Ok(answers);
+        }
+        let limits = asks.iter().map(|ask| &ask.take.limits[0]);
+        let mut locked = Locked::read(connection, limits, clock).await?;
+        let mut answers = Vec::with_capacity(asks.len());
+        for ask in asks {
+            let mut decided = locked.decide(ask, 0).await?;
+            let mut left = ask.times - 1;
+            while left > 0 && decided.answer.word == Word::Granted {
+                answers.push(decided.answer);
+                decided.again();
+                left -= 1;
+            }
+            // What was not granted takes nothing, so that those after it come to the same.
+            answers.extend((0..=left).map(|_| decided.answer));
+            locked.take(decided, ask).await?;
+        }
+        locked.write().await?;
+        Ok(answers)
+    }
+
+    async fn take_all(
+        connection: &mut SqliteConnection,
+        asks: &[Ask],
+        clock: &HostClock,
+    ) -> Result<Vec<Answer>, sqlx::Error> {
+        if let [ask] = asks
+            && let Some(answers) = now::take_all(connection, ask, clock).await?
+        {
+            return Ok(answers);
+        }
+        let limits = asks.iter().flat_map(|ask| &ask.take.limits);
+        let mut locked = Locked::read(connection, limits, clock).await?;
+        let mut answers = Vec::with_capacity(asks.len());
+        for ask in asks {
+            let mut decisions = Vec::with_capacity(ask.take.limits.len());
+            for place in 0..ask.take.limits.len() {
+                decisions.push(locked.decide(ask, place).await?);
+            }
+            let all = decisions.iter().all(|decided| decided.answer.word == Word::Granted);
+            for decided in decisions {
+                if !all && decided.answer.word == Word::Granted {
+                    answers.push(locked.spare(decided));
+                } else {
+                    answers.push(decided.answer);
+                    locked.take(decided, ask).await?;
+                }
+            }
+        }
+        locked.write().await?;
+        Ok(answers)
+    }
+
+    async fn take_window(
+        connection: &mut SqliteConnection,
+        ask: &Ask,
+        counting: Counting,
+        clock: &HostClock,
+    ) -> Result<Counted, sqlx::Error> {
+        let mut transaction = begin(connection).await?;
+        let counted = windows::take(&mut transaction, ask, counting, clock.now()).await?;
+        transaction.commit().await?;
+        Ok(counted)
+    }
+
+    async fn adjust(
+        connection: &mut SqliteConnection,
+        adjustments: &[Adjustment],
+        clock: &HostClock,
+    ) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
+        adjust::adjust(connection, adjustments, clock).await
+    }
+
+    fn classify(error: &dyn DatabaseError) -> Class {
+        // Extended result codes carry the primary one in their lowest byte.
+        match error.code().and_then(|code| code.parse::<i32>().ok()).map(|code| code & 0xff) {
+            Some(SQLITE_BUSY | SQLITE_LOCKED) => Class::RolledBack,
+            Some(SQLITE_ERROR) if error.message().contains("no such table") => Class::NotMigrated,
+            Some(SQLITE_READONLY) => Class::NotPermitted,
+            Some(SQLITE_IOERR) => Class::Unknown,
+            _ => Class::Refused,
+        }
+    }
+
+    async fn clean_up(_: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+        Ok(())
+    }
+}
+
+/// The clock that decides in a SQLite file.
+#[derive(Clone)]
+pub struct HostClock {
+    clock: Arc<dyn Clock>,
+    /// Whether it goes as the host's does.
+    is_the_hosts: bool,
+}
+
+impl HostClock {
+    fn now(&self) -> i64 {
+        self.clock.now()
+    }
+}
+
+impl Default for HostClock {
+    fn default() -> Self {
+        Self { clock: Arc::new(SystemClock), is_the_hosts: true }
+    }
+}
+
+impl std::fmt::Debug for HostClock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("HostClock")
+    }
+}
+
+/// Locks the database; in a transaction of the caller's, as soon as something is written.
+async fn begin(connection: &mut SqliteConnection) -> Result<Transaction<'_, Sqlite>, sqlx::Error> {
+    if connection.is_in_transaction() {
+        connection.begin().await
+    } else {
+        connection.begin_with("begin immediate").await
+    }
+}
+
+const SQLITE_ERROR: i32 = 1;
+const SQLITE_BUSY: i32 = 5;
+const SQLITE_LOCKED: i32 = 6;
+const SQLITE_READONLY: i32 = 8;
+const SQLITE_IOERR: i32 = 10;

@@ -1,0 +1,172 @@
+//! Adjustments: what they change is read at once, reckoned in memory, and written at once.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+use foldhash::fast::RandomState;
+use sqlx::Row as _;
+use sqlx::sqlite::SqliteConnection;
+use uuid::Uuid;
+
+use super::json::{Array, Value};
+use super::line::Line;
+use super::lock::{Lock, Script, closing, opening};
+use super::{HostClock, receipts, row, windows};
+use crate::model::answer::Word;
+use crate::model::decide;
+use crate::model::decide::{Held, Row};
+use crate::model::window::WindowRow;
+use crate::model::{Adjusted, Adjustment, Key};
+use crate::store::sql::outcomes::AdjustedColumns;
+
+/// What each came to, in their order.
+pub(super) async fn adjust(
+    connection: &mut SqliteConnection,
+    adjustments: &[Adjustment],
+    clock: &HostClock,
+) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
+    let mut books = Books::default();
+    let places: Vec<_> = adjustments.iter().map(|adjustment| books.places(adjustment)).collect();
+    let (mut lock, rows) = Lock::open(connection, &READ, books.arguments()).await?;
+    // When the database is held.
+    let now = clock.now();
+    if let Some(text) = rows.first().map(|row| row.try_get::<Option<&str>, _>(0)).transpose()?.flatten() {
+        text.split(',').try_for_each(|line| books.enter(&Line::from(line)))?;
+    }
+    drop(rows);
+    let each = adjustments.iter().zip(places);
+    let adjusted = each.map(|(adjustment, places)| columns(books.adjust(adjustment, places, now))).collect();
+    let Books { buckets, windows, receipts } = books;
+    let receipts = receipts.changed(|rows, (id, key), held| receipts::push(rows, *id, key, held));
+    if !receipts.is_empty() {
+        receipts::write_all(lock.connection(), receipts).await?;
+    }
+    let windows = windows.changed(windows::push);
+    if !windows.is_empty() {
+        windows::write_all(lock.connection(), windows).await?;
+    }
+    let states = buckets.changed(row::push_state);
+    if states.is_empty() {
+        lock.close(&NOTHING, []).await?;
+    } else {
+        lock.close(&STATES, [states.into_text()]).await?;
+    }
+    Ok(adjusted)
+}
+
+/// What adjustments may change.
+#[derive(Default)]
+struct Books {
+    buckets: Table<Key, Row>,
+    windows: Table<Key, WindowRow>,
+    receipts: Table<(Uuid, Key), Held>,
+}
+
+/// Where a bucket or a window is among these, and a receipt.
+type Places = (usize, usize);
+
+impl Books {
+    fn places(&mut self, Adjustment { receipt, .. }: &Adjustment) -> Places {
+        let key = receipt.key.clone();
+        let (account, bucket) = if receipt.window {
+            (self.windows.place(key), receipt.key.of_window())
+        } else {
+            (self.buckets.place(key), receipt.key.clone())
+        };
+        (account, self.receipts.place((receipt.id, bucket)))
+    }
+
+    /// Those of adjust.sql.
+    fn arguments(&self) -> [String; 3] {
+        let mut receipts = Array::default();
+        for ((id, key), ..) in &self.receipts.rows {
+            receipts.push_row(&[Value::Text(&id.hyphenated().to_string()), key.as_str().into()]);
+        }
+        [self.buckets.keys(), self.windows.keys(), receipts.into_text()]
+    }
+
+    /// Enters a row of adjust.sql.
+    fn enter(&mut self, line: &Line<'_>) -> Result<(), sqlx::Error> {
+        match line.word(0) {
+            "bucket" => self.buckets.enter(line.number(1)?, line.row()?),
+            "window" => self.windows.enter(line.number(1)?, windows::of_line(line)?),
+            _ => self.receipts.enter(line.number(1)?, receipts::of_line(line)?),
+        }
+    }
+
+    fn adjust(&mut self, adjustment: &Adjustment, (account, of_receipt): Places, now: i64) -> Result<Adjusted, Word> {
+        let (receipt, held) = (&adjustment.receipt, self.receipts.rows[of_receipt].1);
+        let (adjusted, held) = if receipt.window {
+            decide::adjust(adjustment, held, self.windows.rows[account].1.as_mut(), now)
+        } else {
+            decide::adjust(adjustment, held, self.buckets.rows[account].1.as_mut(), now)
+        };
+        if held.is_some() {
+            self.receipts.rows[of_receipt].1 = held;
+            self.receipts.rows[of_receipt].2 = true;
+            let is_changed =
+                if receipt.window { &mut self.windows.rows[account].2 } else { &mut self.buckets.rows[account].2 };
+            *is_changed = true;
+        }
+        adjusted
+    }
+}
+
+/// Rows of a table by their keys, as they were found, if they were, and as they are to be; and whether that is to be written.
+struct Table<K, R> {
+    places: HashMap<K, usize, RandomState>,
+    rows: Vec<(K, Option<R>, bool)>,
+}
+
+impl<K: Clone + Eq + Hash, R> Table<K, R> {
+    fn place(&mut self, key: K) -> usize {
+        *self.places.entry(key).or_insert_with_key(|key| {
+            self.rows.push((key.clone(), None, false));
+            self.rows.len() - 1
+        })
+    }
+
+    fn enter(&mut self, number: i64, row: R) -> Result<(), sqlx::Error> {
+        let place = usize::try_from(number).ok().and_then(|place| self.rows.get_mut(place));
+        place.ok_or_else(|| sqlx::Error::Protocol(format!("the row {number}")))?.1 = Some(row);
+        Ok(())
+    }
+
+    /// What is to be written.
+    fn changed(&self, push: impl Fn(&mut Array, &K, &R)) -> Array {
+        let mut rows = Array::default();
+        for (key, row, is_changed) in &self.rows {
+            if let (Some(row), true) = (row, is_changed) {
+                push(&mut rows, key, row);
+            }
+        }
+        rows
+    }
+}
+
+impl<R> Table<Key, R> {
+    /// All of them, as a JSON array.
+    fn keys(&self) -> String {
+        self.rows.iter().map(|(key, ..)| key.as_str()).collect::<Array>().into_text()
+    }
+}
+
+impl<K, R> Default for Table<K, R> {
+    fn default() -> Self {
+        Self { places: HashMap::default(), rows: Vec::new() }
+    }
+}
+
+/// What became of an adjustment, in the routines' words.
+fn columns(adjusted: Result<Adjusted, Word>) -> AdjustedColumns {
+    match adjusted {
+        Ok(Adjusted::Done(tokens)) => ("done".into(), tokens),
+        Ok(Adjusted::Late) => ("late".into(), 0),
+        Ok(Adjusted::Repeated) => ("repeated".into(), 0),
+        Err(_) => ("unknown".into(), 0),
+    }
+}
+
+const READ: Script = opening!("adjust.sql");
+const STATES: Script = closing!("states.sql");
+const NOTHING: Script = closing!();

@@ -1,0 +1,259 @@
+//! An operator's statements, and what needs the arithmetic of this crate.
+
+use sqlx::Connection;
+use sqlx::sqlite::{Sqlite, SqliteConnection};
+
+use super::super::operations::{After, Conversation, Lowered, Operations, Read};
+use super::{HostClock, plans, row, rules, stats, sweep, windows};
+use crate::admin::explain;
+use crate::admin::{BucketLevel, Denials, Explanation, Filter, Override, Plan, Swept, Switch};
+use crate::model::bucket::Hold;
+use crate::model::decide;
+use crate::model::decide::{Row, Rules};
+use crate::model::{Key, Quota, Rule, WindowLevel};
+
+impl Operations for Sqlite {
+    type Clock = HostClock;
+
+    fn now(clock: &HostClock) -> i64 {
+        clock.now()
+    }
+
+    fn create_bucket<'c>(
+        connection: &'c mut SqliteConnection,
+        (key, quota): &'c (Key, Quota),
+        clock: &'c HostClock,
+    ) -> Conversation<'c, ()> {
+        Box::pin(async move {
+            let mut transaction = super::begin(connection).await?;
+            let row = match row::find(&mut transaction, key).await? {
+                None => Row::provisioned(*quota, clock.now()),
+                Some(mut row) => {
+                    row.provision(*quota, clock.now());
+                    row
+                }
+            };
+            row::write(&mut transaction, key, &row).await?;
+            transaction.commit().await
+        })
+    }
+
+    fn peek<'c>(
+        connection: &'c mut SqliteConnection,
+        key: &'c Key,
+        clock: &'c HostClock,
+    ) -> Conversation<'c, Option<Read<BucketLevel>>> {
+        Box::pin(async move {
+            let row = row::peek(connection, key).await?;
+            Ok(row.map(|row| Ok(BucketLevel::new(key.clone(), &row?, clock.now()))))
+        })
+    }
+
+    fn peek_window<'c>(
+        connection: &'c mut SqliteConnection,
+        key: &'c Key,
+        clock: &'c HostClock,
+    ) -> Conversation<'c, Option<Read<WindowLevel>>> {
+        Box::pin(async move {
+            let row = windows::peek(connection, key).await?;
+            Ok(row.and_then(|row| row.map(|row| WindowLevel::new(key, row, clock.now())).transpose()))
+        })
+    }
+
+    fn list<'c>(
+        connection: &'c mut SqliteConnection,
+        (filter, after, limit): &'c (Filter, After, u32),
+        clock: &'c HostClock,
+    ) -> Conversation<'c, Vec<Read<BucketLevel>>> {
+        Box::pin(async move {
+            let rows = row::page(connection, filter, after, *limit).await?;
+            let now = clock.now();
+            Ok(rows.into_iter().map(|row| row.map(|(key, row)| BucketLevel::new(key, &row, now))).collect())
+        })
+    }
+
+    fn windows<'c>(
+        connection: &'c mut SqliteConnection,
+        (filter, after, limit): &'c (Filter, After, u32),
+        clock: &'c HostClock,
+    ) -> Conversation<'c, Vec<Read<WindowLevel>>> {
+        Box::pin(async move {
+            let rows = windows::page(connection, filter, after, *limit).await?;
+            let now = clock.now();
+            let level = |(key, row): (Key, _)| WindowLevel::new(&key, row, now);
+            Ok(rows.into_iter().filter_map(|row| row.map(level).transpose()).collect())
+        })
+    }
+
+    fn reset<'c>(connection: &'c mut SqliteConnection, key: &'c Key, clock: &'c HostClock) -> Conversation<'c, bool> {
+        Box::pin(async move {
+            let mut transaction = super::begin(connection).await?;
+            let window = windows::delete(&mut transaction, key).await?;
+            let row = row::find(&mut transaction, key).await?;
+            let found = window || row.is_some();
+            if let Some(mut row) = row {
+                let chosen = rules::find(&mut transaction, key, row.plan.as_deref()).await?;
+                decide::reset(&mut row, &(&chosen).into(), clock.now());
+                row::write(&mut transaction, key, &row).await?;
+            }
+            transaction.commit().await?;
+            Ok(found)
+        })
+    }
+
+    fn delete<'c>(connection: &'c mut SqliteConnection, key: &'c Key, _: &'c HostClock) -> Conversation<'c, bool> {
+        let delete = sqlx::query("delete from token_buckets where id = ?1").bind(key.as_str());
+        Box::pin(async move {
+            let mut transaction = super::begin(connection).await?;
+            let window = windows::delete(&mut transaction, key).await?;
+            let found = delete.execute(&mut *transaction).await?.rows_affected() > 0;
+            transaction.commit().await?;
+            Ok(found || window)
+        })
+    }
+
+    fn explain<'c>(
+        connection: &'c mut SqliteConnection,
+        (key, plan): &'c (Key, Option<Key>),
+        clock: &'c HostClock,
+    ) -> Conversation<'c, Read<Explanation>> {
+        Box::pin(async move {
+            // One transaction, so that all is of one instant.
+            let mut transaction = connection.begin().await?;
+            let row = row::find(&mut transaction, key).await?;
+            let named = plan.as_ref().or_else(|| row.as_ref()?.plan.as_deref());
+            let chosen = rules::find(&mut transaction, key, named).await?;
+            transaction.commit().await?;
+            Ok(Ok(explain(row, plan.as_ref(), &chosen, clock.now())))
+        })
+    }
+
+    fn create_plan<'c>(
+        connection: &'c mut SqliteConnection,
+        (name, quota): &'c (Key, Quota),
+        _: &'c HostClock,
+    ) -> Conversation<'c, ()> {
+        Box::pin(plans::create(connection, name, quota))
+    }
+
+    fn set_plan_mode<'c>(
+        connection: &'c mut SqliteConnection,
+        (name, switch): &'c (Key, Option<Switch>),
+        _: &'c HostClock,
+    ) -> Conversation<'c, bool> {
+        Box::pin(plans::set_mode(connection, name, switch.as_ref()))
+    }
+
+    fn plan<'c>(
+        connection: &'c mut SqliteConnection,
+        name: &'c Key,
+        _: &'c HostClock,
+    ) -> Conversation<'c, Option<Read<Plan>>> {
+        Box::pin(plans::look(connection, name))
+    }
+
+    fn plans<'c>(
+        connection: &'c mut SqliteConnection,
+        (after, limit): &'c (After, u32),
+        _: &'c HostClock,
+    ) -> Conversation<'c, Vec<Read<Plan>>> {
+        Box::pin(plans::page(connection, after, *limit))
+    }
+
+    fn delete_plan<'c>(
+        connection: &'c mut SqliteConnection,
+        name: &'c Key,
+        _: &'c HostClock,
+    ) -> Conversation<'c, bool> {
+        let delete = sqlx::query("delete from token_plans where name = ?1").bind(name.as_str());
+        Box::pin(async move { Ok(delete.execute(connection).await?.rows_affected() > 0) })
+    }
+
+    fn set_mode<'c>(
+        connection: &'c mut SqliteConnection,
+        switch: &'c Switch,
+        _: &'c HostClock,
+    ) -> Conversation<'c, ()> {
+        Box::pin(rules::set_mode(connection, switch))
+    }
+
+    fn mode<'c>(connection: &'c mut SqliteConnection, (): &'c (), _: &'c HostClock) -> Conversation<'c, Switch> {
+        Box::pin(rules::mode(connection))
+    }
+
+    fn set_override<'c>(
+        connection: &'c mut SqliteConnection,
+        (key, over): &'c (Key, Override),
+        _: &'c HostClock,
+    ) -> Conversation<'c, ()> {
+        Box::pin(rules::set_override(connection, key, over))
+    }
+
+    fn clear_override<'c>(
+        connection: &'c mut SqliteConnection,
+        key: &'c Key,
+        _: &'c HostClock,
+    ) -> Conversation<'c, bool> {
+        let clear = sqlx::query("delete from token_overrides where id = ?1").bind(key.as_str());
+        Box::pin(async move { Ok(clear.execute(connection).await?.rows_affected() > 0) })
+    }
+
+    fn overrides<'c>(
+        connection: &'c mut SqliteConnection,
+        (after, limit): &'c (After, u32),
+        _: &'c HostClock,
+    ) -> Conversation<'c, Vec<Read<(Key, Override)>>> {
+        Box::pin(rules::overrides(connection, after, *limit))
+    }
+
+    fn count_denials<'c>(
+        connection: &'c mut SqliteConnection,
+        denials: &'c Vec<(Key, i64)>,
+        clock: &'c HostClock,
+    ) -> Conversation<'c, ()> {
+        Box::pin(stats::count(connection, denials, clock))
+    }
+
+    fn most_denied<'c>(
+        connection: &'c mut SqliteConnection,
+        (after, limit): &'c (After, u32),
+        clock: &'c HostClock,
+    ) -> Conversation<'c, Vec<Read<Denials>>> {
+        Box::pin(stats::most(connection, after, *limit, clock))
+    }
+
+    fn sweep<'c>(
+        connection: &'c mut SqliteConnection,
+        limit: &'c u32,
+        clock: &'c HostClock,
+    ) -> Conversation<'c, Swept> {
+        Box::pin(sweep::step(connection, *limit, clock))
+    }
+
+    fn hold_back<'c>(
+        connection: &'c mut SqliteConnection,
+        (key, rule, hold): &'c (Key, Rule, Hold),
+        clock: &'c HostClock,
+    ) -> Conversation<'c, Lowered> {
+        Box::pin(async move {
+            let mut transaction = connection.begin_with("begin immediate").await?;
+            let found = row::find(&mut transaction, key).await?;
+            let plan = match rule {
+                Rule::Provisioned => found.as_ref().and_then(|row| row.plan.as_deref()),
+                rule => rule.plan(),
+            };
+            let chosen = Rules::from(&rules::find(&mut transaction, key, plan).await?);
+            let now = clock.now();
+            let mut ruled = match decide::rule(found.clone(), rule, &chosen, now) {
+                Ok(ruled) => ruled,
+                Err(word) => return Ok(Err(word)),
+            };
+            let lowered = decide::hold_back(&mut ruled, *hold, now);
+            if let Some(row) = ruled.row.filter(|row| Some(row) != found.as_ref()) {
+                row::write(&mut transaction, key, &row).await?;
+            }
+            transaction.commit().await?;
+            Ok(Ok(lowered))
+        })
+    }
+}

@@ -1,0 +1,111 @@
+use std::pin::pin;
+use std::task::{Context, Waker};
+
+use sqlx::Connection;
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
+
+/// A transaction that begins in the message of its first statements and ends in that of its last: each message to the
+/// thread that has the database costs more than most of the statements in it.
+///
+/// It holds the database; in a transaction of the caller's, as soon as something is written. Dropped before its end, it
+/// is rolled back.
+pub(super) struct Lock<'c> {
+    connection: &'c mut SqliteConnection,
+    within: bool,
+    is_open: bool,
+}
+
+/// Statements, with what has to come before or after them to begin or to end a transaction, or a part of one.
+pub(super) struct Script {
+    alone: &'static str,
+    within: &'static str,
+}
+
+/// Statements that begin a transaction.
+macro_rules! opening {
+    ($file:literal) => {
+        $crate::store::sql::sqlite::lock::Script::new(
+            concat!("begin immediate;\n", include_str!($file)),
+            concat!("savepoint tollgate;\n", include_str!($file)),
+        )
+    };
+}
+
+/// Statements that end a transaction, or none.
+macro_rules! closing {
+    ($($file:literal)?) => {
+        $crate::store::sql::sqlite::lock::Script::new(
+            concat!($(include_str!($file),)? "commit"),
+            concat!($(include_str!($file),)? "release tollgate"),
+        )
+    };
+}
+
+pub(super) use {closing, opening};
+
+impl<'c> Lock<'c> {
+    /// Begins, and reads.
+    pub(super) async fn open<const N: usize>(
+        connection: &'c mut SqliteConnection,
+        script: &Script,
+        arguments: [String; N],
+    ) -> Result<(Self, Vec<SqliteRow>), sqlx::Error> {
+        let within = connection.is_in_transaction();
+        let mut lock = Self { connection, within, is_open: true };
+        let rows = run(lock.connection, script.of(within), arguments).await;
+        // Then what is open is a transaction of the caller's, which sqlx does not know of.
+        lock.is_open = !matches!(&rows, Err(sqlx::Error::Database(error)) if error.message().contains(NESTED));
+        Ok((lock, rows?))
+    }
+
+    /// Runs the last statements, and ends.
+    pub(super) async fn close<const N: usize>(
+        mut self,
+        script: &Script,
+        arguments: [String; N],
+    ) -> Result<(), sqlx::Error> {
+        run(self.connection, script.of(self.within), arguments).await?;
+        self.is_open = false;
+        Ok(())
+    }
+
+    /// For statements in between.
+    pub(super) fn connection(&mut self) -> &mut SqliteConnection {
+        self.connection
+    }
+}
+
+impl Drop for Lock<'_> {
+    fn drop(&mut self) {
+        if self.is_open {
+            let undo: &[&'static str] =
+                if self.within { &["rollback to tollgate", "release tollgate"] } else { &["rollback"] };
+            for undo in undo {
+                // Sent by the first poll, and not waited for: whatever else the connection is asked comes after it.
+                let sent = pin!(sqlx::query(*undo).execute(&mut *self.connection));
+                let _ = sent.poll(&mut Context::from_waker(Waker::noop()));
+            }
+        }
+    }
+}
+
+impl Script {
+    pub(super) const fn new(alone: &'static str, within: &'static str) -> Self {
+        Self { alone, within }
+    }
+
+    fn of(&self, within: bool) -> &'static str {
+        if within { self.within } else { self.alone }
+    }
+}
+
+async fn run<const N: usize>(
+    connection: &mut SqliteConnection,
+    statements: &'static str,
+    arguments: [String; N],
+) -> Result<Vec<SqliteRow>, sqlx::Error> {
+    arguments.into_iter().fold(sqlx::query(statements), sqlx::query::Query::bind).fetch_all(connection).await
+}
+
+/// In what SQLite says to a second `begin`.
+const NESTED: &str = "within a transaction";

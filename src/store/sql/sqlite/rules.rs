@@ -1,0 +1,116 @@
+use sqlx::FromRow as _;
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
+
+use super::super::admin::columns::{self, key, over};
+use super::super::operations::{After, Read};
+use super::{plans, times};
+use crate::admin::Chosen;
+use crate::admin::{Override, Switch};
+use crate::model::{Key, Mode, Quota};
+
+/// A mode, its reason, and its end in milliseconds since 1970.
+type Choice = (Option<String>, Option<String>, Option<i64>);
+
+/// Capacity, nanoseconds from empty to full and refill, then as above.
+type Columns = (Option<i64>, Option<i64>, String, Option<String>, String, Option<i64>);
+
+/// An id, then as above.
+type Overridden = (String, Option<i64>, Option<i64>, String, Option<String>, String, Option<i64>);
+
+/// What was chosen for a key, and for a plan if one is named.
+pub(super) async fn find(
+    connection: &mut SqliteConnection,
+    key: &Key,
+    plan: Option<&Key>,
+) -> Result<Chosen, sqlx::Error> {
+    let all = mode(connection).await?;
+    let over: Option<Columns> = sqlx::query_as(
+        "select capacity, refill_ns, refill, mode, reason,
+                cast(round(unixepoch(expires_at, 'subsec') * 1000) as integer)
+           from token_overrides where id = ?1",
+    )
+    .bind(key.as_str())
+    .fetch_optional(&mut *connection)
+    .await?;
+    let plan = match plan {
+        None => None,
+        Some(plan) => plans::find(connection, plan).await?,
+    };
+    Ok(Chosen { all, plan, over: over.map(of_columns).transpose()? })
+}
+
+fn of_columns((capacity, refill_ns, refill, mode, reason, expires): Columns) -> Result<Override, sqlx::Error> {
+    over((capacity, refill_ns, refill, mode, reason, expires.and_then(times::instant)))
+}
+
+/// The mode of every key.
+pub(super) async fn mode(connection: &mut SqliteConnection) -> Result<Switch, sqlx::Error> {
+    let all: Option<Choice> = sqlx::query_as(
+        "select mode, reason, cast(round(unixepoch(until, 'subsec') * 1000) as integer) from token_mode",
+    )
+    .fetch_optional(connection)
+    .await?;
+    columns::mode(all.map(|(mode, reason, until)| (mode, reason, until.and_then(times::instant))))
+}
+
+/// Sets the mode of every key.
+pub(super) async fn set_mode(connection: &mut SqliteConnection, switch: &Switch) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "insert into token_mode (mode, reason, until) values (?1, ?2, ?3)
+         on conflict (one) do update set mode = excluded.mode, reason = excluded.reason, until = excluded.until",
+    )
+    .bind(switch.mode.as_str())
+    .bind(switch.reason.as_deref())
+    .bind(switch.until.map(times::text))
+    .execute(connection)
+    .await
+    .map(drop)
+}
+
+/// Makes an override, or replaces it.
+pub(super) async fn set_override(
+    connection: &mut SqliteConnection,
+    key: &Key,
+    over: &Override,
+) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "insert into token_overrides (id, capacity, refill_seconds, refill, mode, reason, expires_at)
+         values (?1, ?2, ?3 / 1e9, coalesce(?4, 'continuous'), ?5, ?6, ?7)
+         on conflict (id) do update
+            set capacity = excluded.capacity, refill_seconds = excluded.refill_seconds, refill = excluded.refill,
+                mode = excluded.mode, reason = excluded.reason, expires_at = excluded.expires_at",
+    )
+    .bind(key.as_str())
+    .bind(over.quota.as_ref().map(Quota::capacity_i64))
+    .bind(over.quota.as_ref().map(Quota::refill_ns))
+    .bind(over.quota.map(|quota| quota.refill().as_str()))
+    .bind(over.mode.map(Mode::as_str))
+    .bind(&over.reason)
+    .bind(over.expires_at.map(times::text))
+    .execute(connection)
+    .await
+    .map(drop)
+}
+
+/// A page of overrides, in the order of their keys.
+pub(super) async fn overrides(
+    connection: &mut SqliteConnection,
+    after: &After,
+    limit: u32,
+) -> Result<Vec<Read<(Key, Override)>>, sqlx::Error> {
+    let rows = sqlx::query(
+        "select id, capacity, refill_ns, refill, mode, reason,
+                cast(round(unixepoch(expires_at, 'subsec') * 1000) as integer)
+           from token_overrides where id > ?1 order by id limit ?2 offset ?3",
+    )
+    .bind(after.key.as_ref().map_or("", Key::as_str))
+    .bind(limit)
+    .bind(after.skip)
+    .fetch_all(connection)
+    .await?;
+    let one = |row: &SqliteRow| {
+        let (id, capacity, refill_ns, refill, mode, reason, expires) = Overridden::from_row(row)?;
+        Ok((key(id)?, of_columns((capacity, refill_ns, refill, mode, reason, expires))?))
+    };
+    Ok(rows.iter().map(one).collect())
+}

@@ -1,0 +1,156 @@
+use std::fmt::Write as _;
+
+use sqlx::FromRow as _;
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
+
+use super::super::admin::columns::{count, key, terms};
+use super::super::ask::Ask;
+use super::super::call::Counting;
+use super::super::operations::{After, Read};
+use super::super::outcomes::parse_counts;
+use super::json::Array;
+use super::line::Line;
+use super::{receipts, rules};
+use crate::admin::Filter;
+use crate::model::answer::Word;
+use crate::model::bucket::Receipt;
+use crate::model::decide::{Held, Rules, State};
+use crate::model::window::{Ring, WindowRow, decide};
+use crate::model::{Counted, Key, Mode, Window};
+
+/// Decides a request, or counts it, while the transaction holds the database.
+pub(super) async fn take(
+    connection: &mut SqliteConnection,
+    ask: &Ask,
+    counting: Counting,
+    now: i64,
+) -> Result<Counted, sqlx::Error> {
+    let (key, window) = (ask.key(), ask.window()?);
+    let mode = Rules::from(&rules::find(connection, key, None).await?).mode(None, now);
+    let held = match ask.id() {
+        Some(id) => receipts::find(connection, id, &key.of_window()).await?.filter(|held| held.expires_at > now),
+        None => None,
+    };
+    let found = find(connection, key).await?;
+    let mut row = found.clone().unwrap_or_else(|| WindowRow::new(*window, now));
+    let counted = match counting {
+        Counting::Count => row.count_now(window, mode, ask.request.cost, now),
+        Counting::Decide => decide(&mut row, window, ask.request, mode, held, now),
+    };
+    // Its first request makes it, whatever it comes to, unless everything is off.
+    if found.map_or(mode.0 != Mode::Off, |found| found.ring != row.ring) {
+        write(connection, key, &row).await?;
+    }
+    let took = counted.word == Word::Granted && counted.mode == Mode::Enforce;
+    if let (Some(id), None, true) = (ask.id(), held, took) {
+        let acts_at = counted.acts_at.unwrap_or(now);
+        let receipt = Receipt { cost: ask.request.cost, granted: 0, acts_at };
+        let held = Held { receipt, state: State::Open, expires_at: now.saturating_add(ask.hold()) };
+        receipts::write(connection, id, &key.of_window(), &held).await?;
+    }
+    Ok(counted)
+}
+
+pub(super) async fn find(connection: &mut SqliteConnection, key: &Key) -> Result<Option<WindowRow>, sqlx::Error> {
+    peek(connection, key).await?.transpose()
+}
+
+/// A window to look at, unless it cannot be read.
+pub(super) async fn peek(connection: &mut SqliteConnection, key: &Key) -> Result<Option<Read<WindowRow>>, sqlx::Error> {
+    let found = sqlx::query(
+        "select id, most, interval_ns, resolution_ns, counts, granted, last_wait, since from token_windows where id = ?1",
+    )
+    .bind(key.as_str())
+    .fetch_optional(connection)
+    .await?;
+    Ok(found.map(|columns| Ok(read(&columns)?.1)))
+}
+
+/// A page of those in which anything was counted, in the order of their keys.
+pub(super) async fn page(
+    connection: &mut SqliteConnection,
+    filter: &Filter,
+    after: &After,
+    limit: u32,
+) -> Result<Vec<Read<(Key, WindowRow)>>, sqlx::Error> {
+    let (first, last) = filter.range();
+    let rows = sqlx::query(
+        "select id, most, interval_ns, resolution_ns, counts, granted, last_wait, since from token_windows
+          where granted <> 0 and id > ?1 and id >= ?2 and (?3 is null or id <= ?3) order by id limit ?4 offset ?5",
+    )
+    .bind(after.key.as_ref().map_or("", Key::as_str))
+    .bind(first)
+    // Ids that are no UTF-8 come after every key.
+    .bind(filter.prefix.is_some().then_some(last))
+    .bind(limit)
+    .bind(after.skip)
+    .fetch_all(connection)
+    .await?;
+    Ok(rows.iter().map(read).collect())
+}
+
+/// Id, maximum, nanoseconds of the interval and of the resolution, counts, granted, last wait, since when.
+type Columns = (String, i64, i64, i64, String, i64, i64, i64);
+
+fn read(columns: &SqliteRow) -> Read<(Key, WindowRow)> {
+    let (id, most, interval_ns, resolution_ns, counts, granted, last_wait, since) = Columns::from_row(columns)?;
+    count(granted)?;
+    let found = row(terms(most, interval_ns, resolution_ns)?, &counts, granted, last_wait, since)?;
+    // So that none overflows what is computed from them.
+    let is_sound = |&(end, count): &(i64, i64)| end <= i64::MAX / 2 && count <= 1_000_000_000_000_000;
+    if !found.ring.counts.iter().all(is_sound) {
+        return Err(sqlx::Error::Protocol(format!("the counts {counts:?}")));
+    }
+    Ok((key(id)?, found))
+}
+
+fn row(window: Window, counts: &str, granted: i64, last_wait: i64, since: i64) -> Result<WindowRow, sqlx::Error> {
+    let (kept_ns, resolution_ns) = (window.interval_ns(), window.resolution_ns());
+    let ring = Ring { counts: parse_counts(counts)?, resolution_ns, granted, kept_ns, since, last_wait };
+    Ok(WindowRow { window, ring })
+}
+
+/// A window as adjust.sql answers it.
+pub(super) fn of_line(line: &Line<'_>) -> Result<WindowRow, sqlx::Error> {
+    let window = Window::stored(line.number(2)?, line.number(3)?, line.number(4)?);
+    row(window, line.word(5), line.number(6)?, line.number(7)?, line.number(8)?)
+}
+
+/// Forgets a window, and says whether anything was counted in it.
+pub(super) async fn delete(connection: &mut SqliteConnection, key: &Key) -> Result<bool, sqlx::Error> {
+    let delete = "delete from token_windows where id = ?1 returning granted > 0";
+    let counted: Option<bool> = sqlx::query_scalar(delete).bind(key.as_str()).fetch_optional(connection).await?;
+    Ok(counted.unwrap_or(false))
+}
+
+/// Writes the whole row.
+pub(super) async fn write(connection: &mut SqliteConnection, key: &Key, row: &WindowRow) -> Result<(), sqlx::Error> {
+    let mut rows = Array::default();
+    push(&mut rows, key, row);
+    write_all(connection, rows).await
+}
+
+/// Writes whole rows.
+pub(super) async fn write_all(connection: &mut SqliteConnection, rows: Array) -> Result<(), sqlx::Error> {
+    sqlx::query(include_str!("windows.sql")).bind(rows.into_text()).execute(connection).await.map(drop)
+}
+
+/// Adds a row to those that windows.sql writes.
+pub(super) fn push(rows: &mut Array, key: &Key, WindowRow { window, ring }: &WindowRow) {
+    let counts = ring.counts.iter().fold(String::new(), |mut text, (end, count)| {
+        let comma = if text.is_empty() { "" } else { ", " };
+        write!(text, "{comma}{end} {count}").expect("a String takes everything");
+        text
+    });
+    rows.push_row(&[
+        key.as_str().into(),
+        window.most().into(),
+        ring.kept_ns.into(),
+        ring.resolution_ns.into(),
+        counts.as_str().into(),
+        ring.empty_at(window).into(),
+        ring.granted.into(),
+        ring.last_wait.into(),
+        ring.since.into(),
+    ]);
+}

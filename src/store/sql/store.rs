@@ -1,0 +1,377 @@
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::pool::PoolConnection;
+use sqlx::{Connection, Pool, SqlStr};
+use tokio::time::{Instant, timeout_at};
+
+use super::ask::Ask;
+use super::batch::Batch;
+use super::call::{Call, Counting, Reply};
+use super::dialect::{Dialect, Operation, Time};
+use super::isolation::Isolation;
+use super::reconnect::Reconnect;
+use super::retry::{Class, Failure, MayCommit, Retry, finish, finish_change, finish_statement};
+use super::run::{Run, runs};
+use super::together::Together;
+use crate::admin::{Admin, BucketLevel, Denials, Swept};
+use crate::admin::{level_under, window_level_under};
+use crate::model::hold_back::held;
+use crate::model::{
+    Adjusted, Adjustment, Counted, Error, HoldBack, Key, Outcome, Quota, Rule, Take, TakeError, Window, WindowLevel,
+};
+use crate::store::{Capabilities, SharedWindows, Store};
+use crate::telemetry;
+
+/// Buckets in a SQL database, reached through a pool of the host's: one statement a call, or two on MySQL and MariaDB for a
+/// batch in which more than tokens rules, and for what an operator asks. What an operator changes is a transaction.
+///
+/// Serialization failures and deadlocks are retried with jitter until the deadline. A request whose outcome is
+/// unknown is never repeated, and never reported as granted.
+#[derive(Debug)]
+pub struct SqlStore<DB: Dialect> {
+    pub(super) pool: Pool<DB>,
+    clock: DB::Clock,
+    isolation: Option<Isolation>,
+    pub(super) retry: Retry,
+    reconnect: Reconnect,
+}
+
+impl<DB: Dialect> SqlStore<DB> {
+    /// Every call ends by then, with an error if need be; 5 seconds if not said.
+    #[must_use]
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.retry.deadline = deadline;
+        self
+    }
+
+    /// How often the database is asked at most, after serialization failures and deadlocks; as often as the
+    /// [deadline](Self::deadline) allows if not said.
+    #[must_use]
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.retry.attempts = attempts.max(1);
+        self
+    }
+
+    /// Runs each call in a transaction of this level; the pool's own level, in one round trip, if not said.
+    ///
+    /// Decisions are exact at every level; the higher ones only cost retries. `SQLite` has one level.
+    #[must_use]
+    pub fn isolation(mut self, isolation: Isolation) -> Self {
+        self.isolation = Some(isolation);
+        self
+    }
+
+    pub(super) fn with(pool: Pool<DB>, clock: DB::Clock) -> Self {
+        Self { pool, clock, isolation: None, retry: Retry::default(), reconnect: Reconnect::default() }
+    }
+
+    /// The time by which an operator's ends are past already.
+    pub(super) fn now(&self) -> i64 {
+        DB::now(&self.clock)
+    }
+
+    /// Runs what an operator changes: once it was not committed by the deadline, it never will be.
+    pub(super) async fn change<A, T>(&self, arguments: A, operation: Operation<DB, A, T>) -> Result<T, Error>
+    where
+        A: Send + Sync + 'static,
+        T: Send + 'static,
+    {
+        let arguments = Arc::new(arguments);
+        let attempt = |deadline| {
+            let (arguments, clock) = (Arc::clone(&arguments), DB::within(&self.clock));
+            async move {
+                let mut connection = self.acquire(deadline).await?;
+                let given_up = deadline + self.retry.deadline();
+                finish_change(deadline, async move |may_commit: MayCommit| {
+                    let left = deadline.duration_since(Instant::now());
+                    let time = Time { left, may_commit: &may_commit };
+                    let conversation = DB::change(&mut connection, operation, &arguments, &clock, time);
+                    let result = until(given_up, conversation).await;
+                    settle(connection, result).await
+                })
+                .await
+            }
+        };
+        self.observe(attempt).await
+    }
+
+    /// Runs what an operator looks at, or what may as well happen after the deadline.
+    pub(super) async fn operate<A, T>(&self, arguments: A, operation: Operation<DB, A, T>) -> Result<T, Error>
+    where
+        A: Send + Sync + 'static,
+        T: Send + 'static,
+    {
+        self.conduct(arguments, operation, false).await
+    }
+
+    /// `ends_itself`: it leaves nothing open, whatever the session's settings.
+    async fn conduct<A, T>(&self, arguments: A, operation: Operation<DB, A, T>, ends_itself: bool) -> Result<T, Error>
+    where
+        A: Send + Sync + 'static,
+        T: Send + 'static,
+    {
+        let arguments = Arc::new(arguments);
+        let attempt = |deadline| {
+            let (arguments, clock) = (Arc::clone(&arguments), self.clock.clone());
+            async move {
+                let mut connection = self.acquire(deadline).await?;
+                let given_up = deadline + self.retry.deadline();
+                finish(deadline, async move {
+                    let conversation = async {
+                        let is_left_open = !ends_itself && DB::begin_operation(&mut connection).await?;
+                        let answer = operation(&mut connection, &arguments, &clock).await?;
+                        if is_left_open {
+                            DB::end_operation(&mut connection).await?;
+                        }
+                        Ok(answer)
+                    };
+                    let result = until(given_up, conversation).await;
+                    settle(connection, result).await
+                })
+                .await
+            }
+        };
+        self.observe(attempt).await
+    }
+
+    /// Makes the attempts at what an operator asks for.
+    async fn observe<T, F>(&self, attempt: impl Fn(Instant) -> F + Send + Sync) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Failure>> + Send,
+        T: Send,
+    {
+        let about = telemetry::Call { engine: DB::URL_SCHEMES[0], what: "operate", requests: 0 };
+        let operating: Conversing<'_, T> = Box::pin(telemetry::observed(about, self.retry.run(attempt)));
+        operating.await.map(|(answer, _)| answer)
+    }
+
+    /// Decides requests for one bucket each, in one call, and enters the answers at their places.
+    async fn take_each(
+        &self,
+        patient: bool,
+        asks: Vec<(usize, Ask)>,
+        outcomes: &mut [Option<Outcome>],
+    ) -> Result<(), Error> {
+        let batch = Batch::of(asks);
+        // What is for one bucket cannot be asked for in parts.
+        let retry = Retry { patient: patient || batch.is_for_one_bucket(), ..self.retry };
+        let (reply, attempts) = self.converse_by(retry, Call::Each(Arc::clone(&batch.asks))).await?;
+        batch.enter(reply.answers(), attempts, outcomes)
+    }
+
+    /// Decides requests for several buckets each, in one call, and enters the answers at their places.
+    async fn take_all(
+        &self,
+        patient: bool,
+        asks: Vec<(usize, Ask)>,
+        outcomes: &mut [Option<Outcome>],
+    ) -> Result<(), Error> {
+        let together = Together::of(asks);
+        let retry = Retry { patient: patient || together.asks.len() == 1, ..self.retry };
+        let (reply, attempts) = self.converse_by(retry, Call::All(Arc::clone(&together.asks))).await?;
+        together.enter(reply.answers(), attempts, outcomes)
+    }
+
+    /// Decides a request under a sliding window.
+    async fn take_window(&self, ask: Ask) -> Result<Outcome, Error> {
+        let ask = Arc::new(ask);
+        let (reply, attempts) = self.converse(Call::Window(Arc::clone(&ask), Counting::Decide)).await?;
+        let Some(window) = ask.take.window() else { return Err(Error::other(sqlx::Error::RowNotFound)) };
+        let outcome = reply.counted()?.outcome(&ask.take, window, ask.request);
+        Ok(outcome.map(|decision| decision.after(attempts)))
+    }
+
+    async fn converse(&self, call: Call) -> Result<(Reply, u32), Error> {
+        self.converse_by(self.retry, call).await
+    }
+
+    pub(super) async fn converse_by(&self, retry: Retry, call: Call) -> Result<(Reply, u32), Error> {
+        let about = telemetry::Call { engine: DB::URL_SCHEMES[0], what: call.name(), requests: call.requests() };
+        let attempts = retry.run(|deadline| self.attempt(call.clone(), deadline));
+        let conversing: Conversing<'_, Reply> = Box::pin(telemetry::observed(about, attempts));
+        conversing.await
+    }
+
+    async fn acquire(&self, deadline: Instant) -> Result<PoolConnection<DB>, Failure> {
+        match timeout_at(deadline, self.reconnect.acquire(&self.pool)).await {
+            Ok(Ok(connection)) => Ok(connection),
+            Ok(Err(error)) => match classify::<DB>(&error) {
+                Class::NotPermitted => Err(Failure::new(Class::NotPermitted, error)),
+                _ => Err(Failure::new(Class::Unavailable, error)),
+            },
+            Err(elapsed) => Err(Failure::new(Class::Unavailable, elapsed)),
+        }
+    }
+
+    async fn attempt(&self, call: Call, deadline: Instant) -> Result<Reply, Failure> {
+        let mut connection = self.acquire(deadline).await?;
+        let (clock, begin) = (self.clock.clone(), self.isolation.and_then(DB::begin));
+        let given_up = deadline + self.retry.deadline();
+        let one_statement = DB::ONE_STATEMENT && begin.is_none();
+        let conversation = async move {
+            let result = until(given_up, async {
+                match begin {
+                    None => call.on::<DB>(&mut connection, &clock).await,
+                    Some(begin) => in_transaction::<DB>(&mut connection, begin, &call, &clock).await,
+                }
+            });
+            let result = result.await;
+            settle(connection, result).await
+        };
+        if one_statement {
+            finish_statement(deadline, conversation).await
+        } else {
+            finish(deadline, conversation).await
+        }
+    }
+}
+
+/// An answer, and after how many attempts. The futures of callers stay small by it, and the compiler need not look through
+/// a driver and its TLS to know that they may be sent to other threads.
+type Conversing<'a, T> = Pin<Box<dyn Future<Output = Result<(T, u32), Error>> + Send + 'a>>;
+
+impl<DB: Dialect> Clone for SqlStore<DB> {
+    fn clone(&self) -> Self {
+        Self { pool: self.pool.clone(), clock: self.clock.clone(), reconnect: self.reconnect.clone(), ..*self }
+    }
+}
+
+impl<DB: Dialect> From<Pool<DB>> for SqlStore<DB> {
+    fn from(pool: Pool<DB>) -> Self {
+        Self::with(pool, DB::Clock::default())
+    }
+}
+
+impl<DB: Dialect> Store for SqlStore<DB> {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default().most_together(MOST_TOGETHER).calls_at_once(DB::CALLS_AT_ONCE)
+    }
+
+    /// In as few calls as there can be, one after the other.
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        let (runs, mut outcomes) = runs(takes, MOST_TOGETHER);
+        let patient = takes.iter().any(|take| !take.fails_if_locked());
+        for (before, run) in runs.into_iter().enumerate() {
+            // Those before have taken what they did.
+            let patient = patient || before > 0;
+            let entered = match run {
+                Run::Each(asks) => self.take_each(patient, asks, &mut outcomes).await,
+                Run::All(asks) => self.take_all(patient, asks, &mut outcomes).await,
+                Run::Window(place, ask) => self.take_window(ask).await.map(|outcome| outcomes[place] = Some(outcome)),
+            };
+            entered.map_err(|error| error.after(before > 0))?;
+        }
+        Ok(outcomes.into_iter().flatten().collect())
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        self.adjust_all(adjustments).await
+    }
+
+    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
+        let lowered = self.conduct((key.clone(), rule.clone(), hold.of(key, rule)?), DB::hold_back, true).await?;
+        held(lowered, key, rule)
+    }
+
+    async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
+        level_under(self, key, rule).await
+    }
+
+    async fn window_level(&self, key: &Key, window: &Window) -> Result<WindowLevel, Error> {
+        window_level_under(self, key, window).await
+    }
+
+    async fn sweep(&self, limit: u32) -> Result<Swept, Error> {
+        self.operate(limit.max(1), DB::sweep).await
+    }
+
+    async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
+        for denials in Denials::sound(denials).chunks(MOST_DENIALS) {
+            self.operate(denials.to_vec(), DB::count_denials).await?;
+        }
+        Ok(())
+    }
+}
+
+impl<DB: Dialect> SharedWindows for SqlStore<DB> {
+    async fn count(&self, key: &Key, window: &Window, cost: u64) -> Result<Counted, Error> {
+        let cost = i64::try_from(cost).unwrap_or(i64::MAX).min(crate::model::window::MOST_REQUESTS);
+        let ask = Arc::new(Ask::counting(key, window, cost));
+        let (reply, _) = self.converse(Call::Window(ask, Counting::Count)).await?;
+        reply.counted()
+    }
+}
+
+/// Provisions a bucket, full; repeated with the same quota it changes nothing, and with another one it changes the
+/// bucket's terms: tokens that are there stay, up to the new capacity.
+///
+/// The same as the SQL routine `tollgate.create_bucket` (PostgreSQL) or `token_create_bucket` (MySQL).
+///
+/// # Errors
+///
+/// If the id is no [`Key`](crate::Key), or the database cannot be reached or has not been migrated.
+pub async fn create_bucket<DB, K>(pool: &Pool<DB>, bucket_id: K, quota: Quota) -> Result<(), Error>
+where
+    DB: Dialect,
+    K: TryInto<Key>,
+    Error: From<K::Error>,
+{
+    SqlStore::from(pool.clone()).create_bucket(&bucket_id.try_into()?, quota).await
+}
+
+/// A server that never answers does not keep the connection: whoever asked has given up by then.
+async fn until<T>(
+    given_up: Instant,
+    conversation: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, sqlx::Error> {
+    timeout_at(given_up, conversation).await.unwrap_or_else(|elapsed| Err(sqlx::Error::Io(elapsed.into())))
+}
+
+/// Gives the connection back to the pool, if it is fit for the next caller, and says what an error means.
+async fn settle<DB: Dialect, T>(
+    mut connection: PoolConnection<DB>,
+    result: Result<T, sqlx::Error>,
+) -> Result<T, Failure> {
+    let error = match result {
+        Ok(answer) => return Ok(answer),
+        Err(error) => error,
+    };
+    let class = classify::<DB>(&error);
+    let is_closed = error.as_database_error().is_some_and(DB::closes);
+    // A server that was demoted stays so; another one may be behind its name by now.
+    if is_closed || matches!(class, Class::ReadOnly | Class::Unknown) || DB::clean_up(&mut connection).await.is_err() {
+        connection.close_on_drop();
+    }
+    let code = error.as_database_error().and_then(DB::code);
+    Err(Failure::new(class, error).with_code(code))
+}
+
+async fn in_transaction<DB: Dialect>(
+    connection: &mut DB::Connection,
+    begin: SqlStr,
+    call: &Call,
+    clock: &DB::Clock,
+) -> Result<Reply, sqlx::Error> {
+    let mut transaction = connection.begin_with(begin).await?;
+    let reply = call.on::<DB>(&mut transaction, &DB::within(clock)).await?;
+    transaction.commit().await?;
+    Ok(reply)
+}
+
+pub(super) fn classify<DB: Dialect>(error: &sqlx::Error) -> Class {
+    match error {
+        sqlx::Error::Database(error) => DB::classify(error.as_ref()),
+        sqlx::Error::Encode(_) | sqlx::Error::InvalidArgument(_) => Class::Refused,
+        // The connection broke, or the answer cannot be read: it was sent, at any rate.
+        _ => Class::Unknown,
+    }
+}
+
+/// How many requests for several buckets each go in one call: more hold their rows for longer than they save, and MySQL's
+/// routine has a bit for each.
+const MOST_TOGETHER: usize = 64;
+
+/// How many keys' denials one call adds.
+const MOST_DENIALS: usize = 1000;

@@ -1,0 +1,96 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::Connection;
+
+use super::ask::Ask;
+use super::call::{Call, Counting};
+use super::dialect::Dialect;
+use super::outcomes;
+use super::retry::Failure;
+use super::store::classify;
+use crate::model::{Adjusted, Adjustment, Decision, Error, Outcome, Take, TakeError};
+
+/// Decides a request on a connection of the caller's, in the transaction that is open on it.
+///
+/// A denial takes nothing and writes nothing. What is granted belongs to the transaction: it is taken when that commits
+/// and was never taken when it rolls back. From a grant on, on MySQL and MariaDB from the request on, the bucket's row is
+/// locked until then, and on SQLite the whole database: everybody else who takes from the bucket waits. So take last, and
+/// commit soon; take from several buckets in one request, because two transactions that take from them one by one can
+/// deadlock.
+///
+/// Without an open transaction it is what a [`Store`](crate::Store) does, on this connection; in a session of MySQL's or
+/// MariaDB's with autocommit off it begins one, which is the caller's to end.
+///
+/// ```no_run
+/// use tollgate::{Key, Take, take_within};
+///
+/// # async fn example(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut transaction = pool.begin().await?;
+/// let take = Take::from(Key::try_from("invoices")?);
+/// if take_within(&mut *transaction, &take).await??.is_granted() {
+///     sqlx::query("insert into invoices default values").execute(&mut *transaction).await?;
+///     transaction.commit().await?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// If there is no answer. Nothing is asked again, because the transaction is the caller's: after
+/// [`Contended`](Error::Contended) roll it back and begin it anew.
+///
+/// # Cancel safety
+///
+/// Drop the transaction as well: the connection is in the middle of a conversation.
+pub async fn take_within<C>(connection: &mut C, take: &Take) -> Result<Outcome, Error>
+where
+    C: Connection<Database: Dialect<Connection = C>>,
+{
+    let ask = match Ask::try_from(take) {
+        Ok(ask) => ask,
+        Err(error) => return Ok(Err(error)),
+    };
+    if take.is_unlimited() {
+        return Ok(Ok(Decision::grant(u64::MAX)));
+    }
+    if let Some(window) = take.window() {
+        let request = ask.request;
+        let reply = converse::<C::Database>(connection, Call::Window(ask.into(), Counting::Decide)).await?;
+        return Ok(reply.counted()?.outcome(take, window, request));
+    }
+    if let Some((limited, places)) = take.limited() {
+        let outcome = Box::pin(take_within(connection, &limited)).await?;
+        return Ok(outcome.map(|decision| decision.among(&places)));
+    }
+    let asks: Arc<[Ask]> = Arc::new([ask]);
+    let mut outcomes = if take.limits.len() > 1 {
+        let reply = converse::<C::Database>(connection, Call::All(Arc::clone(&asks))).await?;
+        outcomes::of_all(reply.answers(), &asks, 1)?
+    } else {
+        let reply = converse::<C::Database>(connection, Call::Each(Arc::clone(&asks))).await?;
+        outcomes::of_each(reply.answers(), &asks, 1)?
+    };
+    outcomes.pop().ok_or_else(|| Error::other(sqlx::Error::RowNotFound))
+}
+
+/// Gives back, or pays for, what a grant took, on a connection of the caller's, in the transaction that is open on it.
+///
+/// # Errors
+///
+/// As for [`take_within`].
+pub async fn adjust_within<C>(connection: &mut C, adjustment: &Adjustment) -> Result<Result<Adjusted, TakeError>, Error>
+where
+    C: Connection<Database: Dialect<Connection = C>>,
+{
+    let adjustments = [adjustment.clone()];
+    let reply = converse::<C::Database>(connection, Call::Adjust(Arc::new(adjustments.clone()))).await?;
+    let mut adjusted = outcomes::adjusted(reply.adjusted(), &adjustments)?;
+    adjusted.pop().ok_or_else(|| Error::other(sqlx::Error::RowNotFound))
+}
+
+async fn converse<DB: Dialect>(connection: &mut DB::Connection, call: Call) -> Result<super::call::Reply, Error> {
+    let failed = |error| Failure::new(classify::<DB>(&error), error).into_error(1, Duration::MAX);
+    call.on::<DB>(connection, &DB::within(&DB::Clock::default())).await.map_err(failed)
+}
