@@ -2,7 +2,7 @@ use crate::concurrency::atomics::{AtomicBool, Ordering};
 
 /// Whether somebody is at a piece of work, one at a time: whoever has begun it ends it.
 ///
-/// Whoever finds that it has ended sees what was done, which `tests/orderings.rs` explores.
+/// Whoever finds that it has ended sees what was done, which `tests/orderings` explores.
 #[derive(Debug, Default)]
 pub(crate) struct SingleFlight(AtomicBool);
 

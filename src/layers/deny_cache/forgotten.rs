@@ -4,7 +4,7 @@ use crate::concurrency::atomics::{AtomicU64, Ordering};
 /// not kept.
 ///
 /// Whoever forgets counts before it looks for a denial, and whoever keeps one looks at the count afterwards. One of the two
-/// sees the other, which `tests/orderings.rs` explores. A place shared by two keys costs a denial now and then.
+/// sees the other, which `tests/orderings` explores. A place shared by two keys costs a denial now and then.
 #[derive(Debug)]
 pub(super) struct Forgotten([AtomicU64; PLACES]);
 

@@ -3,7 +3,7 @@ use crate::concurrency::atomics::{AtomicBool, Ordering};
 /// Whether a task keeps house, so that there is one while there is anything to keep, and never two.
 ///
 /// Whoever adds something looks here afterwards, and the task looks once more for something after it has said here that it
-/// ends. One of the two sees the other, which `tests/orderings.rs` explores.
+/// ends. One of the two sees the other, which `tests/orderings` explores.
 #[derive(Debug, Default)]
 pub(super) struct Keeping(AtomicBool);
 

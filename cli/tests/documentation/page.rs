@@ -136,7 +136,7 @@ fn headings_are_named_as_github_names_them() {
 
 #[test]
 fn a_link_to_nowhere_is_found() -> anyhow::Result<()> {
-    let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let repository = super::repository();
     let broken = |text: &str| -> anyhow::Result<Vec<bool>> {
         let page = Page::parse(text, Path::new("docs/a page.md"));
         page.links().iter().map(|link| Ok(link.broken(repository)?.is_some())).collect()

@@ -148,5 +148,5 @@ fn pages(directory: impl AsRef<Path>) -> anyhow::Result<Vec<PathBuf>> {
 }
 
 fn repository() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the CLI is a directory of the repository")
 }

@@ -1,10 +1,10 @@
 //! What is ordered by hand between atomics, in every order that the memory model allows.
 
-#[path = "../src/layers/deny_cache/forgotten.rs"]
+#[path = "../../src/layers/deny_cache/forgotten.rs"]
 mod forgotten;
-#[path = "../src/layers/lease/keeping.rs"]
+#[path = "../../src/layers/lease/keeping.rs"]
 mod keeping;
-#[path = "../src/concurrency/single_flight.rs"]
+#[path = "../../src/concurrency/single_flight.rs"]
 mod single_flight;
 
 mod concurrency {
