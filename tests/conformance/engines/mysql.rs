@@ -11,21 +11,29 @@ use crate::pools::small;
 pub async fn open(engine: &Engine, time: Time, connections: u32) -> anyhow::Result<MySqlPool> {
     let name = database_name::<MySql>(if time == Time::Injected { "_timed" } else { "" });
     let pool = pool(engine, &name, connections).await?;
+    // While one process makes routines anew, the migrations of another would find them missing, and make the real ones.
+    let mut alone = MySqlConnection::connect_with(&options(engine)?).await?;
+    sqlx::query("do get_lock('tollgate_test_open', 60)").execute(&mut alone).await?;
     tollgate::migrate(&pool).await?;
     if time == Time::Injected {
         inject_time(&pool).await?;
     }
+    alone.close().await?;
     Ok(pool)
 }
 
 /// A pool on a database of this name, made if need be, and not migrated.
 pub async fn pool(engine: &Engine, name: &str, connections: u32) -> anyhow::Result<MySqlPool> {
-    // The proxies read what goes over the wire, and its round trips are counted.
-    let options = MySqlConnectOptions::from_str(&engine.url()?)?.ssl_mode(MySqlSslMode::Disabled);
+    let options = options(engine)?;
     let mut admin = MySqlConnection::connect_with(&options).await?;
     sqlx::query(AssertSqlSafe(format!("create database if not exists {name}"))).execute(&mut admin).await?;
     let options = options.database(name);
     Ok(small(connections).connect_with(options).await?)
+}
+
+/// The proxies read what goes over the wire, and its round trips are counted.
+fn options(engine: &Engine) -> anyhow::Result<MySqlConnectOptions> {
+    Ok(MySqlConnectOptions::from_str(&engine.url()?)?.ssl_mode(MySqlSslMode::Disabled))
 }
 
 /// Makes each routine that reads the clock anew, with a variable of the session in its place.
