@@ -146,11 +146,14 @@ revoke all on function tollgate.sweep_step_v1(text, bigint) from public;
 -- Errors:    25001 the transaction has written something: a step has a transaction of its own
 -- Locks:     the position, then sweep_step_v1's rows; it waits for none of them.
 --
--- The position names keys, so it never leaves the server. A transaction makes one step at most: one that stays open holds
--- no more rows than that.
+-- The position names keys, so it never leaves the server: not in printed plans either, which a session can have sent to
+-- itself. A transaction makes one step at most: one that stays open holds no more rows than that.
 create function tollgate.sweep_v1(p_limit bigint, out deleted bigint, out finished boolean)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set debug_print_parse = off
+set debug_print_rewritten = off
+set debug_print_plan = off
 as $$
 declare
   v_from text collate "C";

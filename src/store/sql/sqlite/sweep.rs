@@ -11,32 +11,35 @@ pub(super) async fn step(
     clock: &HostClock,
 ) -> Result<Swept, sqlx::Error> {
     let mut transaction = connection.begin_with("begin immediate").await?;
-    let swept_to: Option<String> =
-        sqlx::query_scalar("select swept_to from token_sweep_position where swept_to is not null")
+    // As bytes: an id that is not UTF-8 must not end every sweep.
+    let swept_to: Option<Vec<u8>> =
+        sqlx::query_scalar("select cast(swept_to as blob) from token_sweep_position where swept_to is not null")
             .fetch_optional(&mut *transaction)
             .await?;
-    let (begin, mut after) = swept_to.as_deref().and_then(|place| place.split_once('/')).unwrap_or((BUCKETS, ""));
+    let swept_to =
+        swept_to.as_deref().and_then(|place| Some(place.split_at(place.iter().position(|byte| *byte == b'/')?)));
+    let (begin, mut after) = swept_to.map_or((BUCKETS.as_bytes(), &[][..]), |(table, id)| (table, &id[1..]));
     let (mut deleted, mut left) = (0, limit);
-    let mut tables = TABLES.iter().skip_while(|table| table.name != begin);
+    let mut tables = TABLES.iter().skip_while(|table| table.name.as_bytes() != begin);
     let next = loop {
         let Some(table) = tables.next() else {
             let denials = stats::forget(&mut transaction, clock, left).await?;
             deleted += denials;
             // The oldest come first, so it begins where the table does.
-            break (denials >= u64::from(left)).then(|| format!("{DENIALS}/"));
+            break (denials >= u64::from(left)).then(|| place(DENIALS, &[]));
         };
         let (looked_at, last) = table.look(&mut transaction, after, left).await?;
         if let Some(last) = &last {
             deleted += table.sweep(&mut transaction, after, last, clock).await?;
         }
         if looked_at >= left {
-            break last.map(|last| format!("{}/{last}", table.name));
+            break last.map(|last| place(table.name, &last));
         }
-        (left, after) = (left - looked_at, "");
+        (left, after) = (left - looked_at, &[]);
     };
     let finished = next.is_none();
     sqlx::query(
-        "insert into token_sweep_position (one, swept_to) values (1, ?1)
+        "insert into token_sweep_position (one, swept_to) values (1, cast(?1 as text))
              on conflict do update set swept_to = excluded.swept_to",
     )
     .bind(next)
@@ -44,6 +47,11 @@ pub(super) async fn step(
     .await?;
     transaction.commit().await?;
     Ok(Swept { deleted, finished })
+}
+
+/// A table, and the last id that was looked at in it.
+fn place(table: &str, id: &[u8]) -> Vec<u8> {
+    [table.as_bytes(), b"/", id].concat()
 }
 
 /// A table that is walked by its primary key.
@@ -59,17 +67,17 @@ impl Table {
     async fn look(
         &self,
         connection: &mut SqliteConnection,
-        after: &str,
+        after: &[u8],
         limit: u32,
-    ) -> Result<(u32, Option<String>), sqlx::Error> {
+    ) -> Result<(u32, Option<Vec<u8>>), sqlx::Error> {
         sqlx::query_as(self.look).bind(after).bind(limit).fetch_one(connection).await
     }
 
     async fn sweep(
         &self,
         connection: &mut SqliteConnection,
-        after: &str,
-        last: &str,
+        after: &[u8],
+        last: &[u8],
         clock: &HostClock,
     ) -> Result<u64, sqlx::Error> {
         let delete = sqlx::query(self.sweep).bind(after).bind(last).bind(clock.now());
@@ -80,18 +88,21 @@ impl Table {
 const TABLES: [Table; 4] = [
     Table {
         name: BUCKETS,
-        look: "select count(*), max(id) from (select id from token_buckets where id > ?1 order by id limit ?2)",
+        look: "select count(*), cast(max(id) as blob)
+                 from (select id from token_buckets where id > cast(?1 as text) order by id limit ?2)",
         sweep: "delete from token_buckets
-                 where id > ?1 and id <= ?2 and not provisioned and full_at <= (?3 - anchor) / step_ns * step_ticks
+                 where id > cast(?1 as text) and id <= cast(?2 as text) and not provisioned
+                   and full_at <= (?3 - anchor) / step_ns * step_ticks
                    and not exists (select receipt.id from token_receipts receipt
                                     where receipt.bucket = token_buckets.id and receipt.state = 'open'
                                       and receipt.expires_at > ?3)",
     },
     Table {
         name: "windows",
-        look: "select count(*), max(id) from (select id from token_windows where id > ?1 order by id limit ?2)",
+        look: "select count(*), cast(max(id) as blob)
+                 from (select id from token_windows where id > cast(?1 as text) order by id limit ?2)",
         sweep: "delete from token_windows
-                 where id > ?1 and id <= ?2 and empty_at <= ?3
+                 where id > cast(?1 as text) and id <= cast(?2 as text) and empty_at <= ?3
                    and not exists (select receipt.id from token_receipts receipt
                                     where receipt.bucket = char(1) || token_windows.id and receipt.state = 'open'
                                       and receipt.expires_at > ?3)",
@@ -99,18 +110,20 @@ const TABLES: [Table; 4] = [
     // Its key is a UUID's 36 characters and a bucket.
     Table {
         name: "receipts",
-        look: "select count(*), max(id || bucket)
-                 from (select id, bucket from token_receipts where (id, bucket) > (substr(?1, 1, 36), substr(?1, 37))
+        look: "select count(*), cast(max(id || bucket) as blob)
+                 from (select id, bucket from token_receipts
+                        where (id, bucket) > (substr(cast(?1 as text), 1, 36), substr(cast(?1 as text), 37))
                         order by id, bucket limit ?2)",
         sweep: "delete from token_receipts
-                 where (id, bucket) > (substr(?1, 1, 36), substr(?1, 37))
-                   and (id, bucket) <= (substr(?2, 1, 36), substr(?2, 37)) and expires_at <= ?3",
+                 where (id, bucket) > (substr(cast(?1 as text), 1, 36), substr(cast(?1 as text), 37))
+                   and (id, bucket) <= (substr(cast(?2 as text), 1, 36), substr(cast(?2 as text), 37)) and expires_at <= ?3",
     },
     Table {
         name: "overrides",
-        look: "select count(*), max(id) from (select id from token_overrides where id > ?1 order by id limit ?2)",
+        look: "select count(*), cast(max(id) as blob)
+                 from (select id from token_overrides where id > cast(?1 as text) order by id limit ?2)",
         sweep: "delete from token_overrides
-                 where id > ?1 and id <= ?2
+                 where id > cast(?1 as text) and id <= cast(?2 as text)
                    and cast(round(unixepoch(expires_at, 'subsec') * 1000) as integer) * 1000000 <= ?3",
     },
 ];

@@ -19,6 +19,7 @@ pub fn cases() -> Vec<Case> {
     .to_vec();
     cases.extend(list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres && engine.has_sessions;
         objects_of_a_login_are_called_by_no_routine,
+        printed_plans_show_a_login_no_key,
         statistics_show_a_login_no_key));
     cases
 }
@@ -100,6 +101,20 @@ async fn statistics_show_a_login_no_key(rig: Rig) -> anyhow::Result<()> {
     ensure!(!owner.sql(sql).await?.is_empty());
     assert_eq!(login.rig.sql(sql).await?, []);
     login.remove().await
+}
+
+/// A session can have each plan of its statements sent to itself, with the values that a plan was made for.
+async fn printed_plans_show_a_login_no_key(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let settings = scratch
+        .rig
+        .sql("select unnest(proconfig) as setting from pg_proc where oid = 'tollgate.sweep_v1'::regproc")
+        .await?;
+    let settings = settings.iter().map(|row| row.text("setting")).collect::<Result<Vec<_>, _>>()?;
+    for off in ["debug_print_parse=off", "debug_print_rewritten=off", "debug_print_plan=off"] {
+        ensure!(settings.iter().flatten().any(|setting| *setting == off), "{off} is not among {settings:?}");
+    }
+    Ok(())
 }
 
 /// What a usual call of each routine leaves of a bucket of its own, in the order of the routines.
