@@ -63,7 +63,7 @@ pub(crate) fn may_nothing() -> Refusal {
 }
 
 /// What an administrator does for a role.
-pub(crate) const GRANT: &str = "`grant tollgate_app to ROLE` lets it take tokens and look at a key, tollgate_operator everything; `tollgate migrate --print grants` makes both, and is to be run again after an upgrade";
+pub(crate) const GRANT: &str = "`grant tollgate_app to ROLE` lets it take tokens and look at a key, tollgate_operator everything; `tollgate migrate --print grants` (with the `--prefix` of the database, if it has one) makes both, and is to be run again after an upgrade";
 
 /// What to do about a database that is newer than this program.
 pub(crate) const UPDATE: &str = "install a newer `tollgate`: that of the crate which the services here were built with";

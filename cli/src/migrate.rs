@@ -82,8 +82,11 @@ impl Args {
             bar.finish_and_clear();
             let done = counted(done.len(), "migration");
             // A procedure that MySQL makes anew has none; a file never has.
-            let grants =
-                if DB::NAME == Sqlite::NAME { "" } else { "; run the grants again: `tollgate migrate --print grants`" };
+            let grants = if DB::NAME == Sqlite::NAME {
+                ""
+            } else {
+                "; run the grants again: `tollgate migrate --print grants`, with its `--prefix` if it has one"
+            };
             say(format!("{done} run again: the schema is at {}{grants}", version(pool).await?))?;
         } else if pending.is_empty() {
             say(format!("nothing is pending: the schema is at {}", version(pool).await?))?;

@@ -143,10 +143,10 @@ impl Row {
     /// The whole tokens there; negative: promised to requests that wait for them.
     pub(crate) fn available(&self, now: i64) -> i64 {
         let terms = self.terms();
-        let owed = (self.bucket.full_at - terms.clock(self.bucket.anchor, now)).max(0);
+        let owed = self.bucket.full_at.saturating_sub(terms.clock(self.bucket.anchor, now)).max(0);
         match terms.token_ticks {
             0 => terms.capacity,
-            token => (terms.burst() - owed).div_euclid(token),
+            token => terms.burst().saturating_sub(owed).div_euclid(token),
         }
     }
 }

@@ -11,7 +11,7 @@ pub(super) enum Tls {
     Off,
     /// If the server offers it.
     Offered,
-    /// Always, without a look at the server's certificate.
+    /// Always, whatever name the server's certificate has.
     Required,
     /// Always, and the certificate is verified.
     Verified,
@@ -21,12 +21,13 @@ pub(super) enum Tls {
 /// pooler's way to it, so the URL decides where it can.
 pub(super) fn examine(host: &str, is_socket: bool, tls: Tls, encrypted: bool, verify: &str, report: &mut Report) {
     if is_socket || is_loopback(host) {
-        return report.ok("encryption", "not needed: the server is reached within this host");
+        return report.ok("encryption", "not needed: the server, or the pooler before it, is reached within this host");
     }
     match tls {
         Tls::Verified => report.ok("encryption", "TLS, and the server's certificate is verified"),
         Tls::Required => {
-            let found = format!("TLS, but the certificate of {host} is not verified: another server could answer");
+            let found =
+                format!("TLS, but nothing verifies that the certificate is of {host}: another server could answer");
             report.warn("encryption", found, verify);
         }
         Tls::Offered if encrypted => {

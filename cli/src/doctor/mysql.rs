@@ -69,8 +69,9 @@ async fn encryption(
     let tls = match options.get_ssl_mode() {
         MySqlSslMode::Disabled => Tls::Off,
         MySqlSslMode::Preferred => Tls::Offered,
-        MySqlSslMode::Required => Tls::Required,
-        MySqlSslMode::VerifyCa | MySqlSslMode::VerifyIdentity => Tls::Verified,
+        // Any name will do for `VERIFY_CA`.
+        MySqlSslMode::Required | MySqlSslMode::VerifyCa => Tls::Required,
+        MySqlSslMode::VerifyIdentity => Tls::Verified,
     };
     let is_socket = options.get_socket().is_some();
     let verify = "add ssl-mode=VERIFY_IDENTITY to the URL, and ssl-ca=FILE for a CA of your own";

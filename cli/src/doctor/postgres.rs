@@ -112,8 +112,9 @@ async fn encryption(
     let tls = match options.get_ssl_mode() {
         PgSslMode::Disable => Tls::Off,
         PgSslMode::Allow | PgSslMode::Prefer => Tls::Offered,
-        PgSslMode::Require => Tls::Required,
-        PgSslMode::VerifyCa | PgSslMode::VerifyFull => Tls::Verified,
+        // Any name will do for `verify-ca`.
+        PgSslMode::Require | PgSslMode::VerifyCa => Tls::Required,
+        PgSslMode::VerifyFull => Tls::Verified,
     };
     let is_socket = options.get_socket().is_some() || options.get_host().starts_with('/');
     let verify = "add sslmode=verify-full to the URL, and sslrootcert=FILE for a CA of your own";
