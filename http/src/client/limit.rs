@@ -288,7 +288,7 @@ impl<S: Store> ClientLimit<S> {
                 turn.sleep_until_or(scheduled, revoked).await;
             }
             turns.push(turn);
-            // A limit that denies nobody holds nobody back.
+            // A limit that denies no request delays none.
             let mut throttled = watch.revoked(scheduled);
             throttled.retain(|key| priced.is_enforced(key));
             if throttled.is_empty() {

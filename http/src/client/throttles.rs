@@ -37,7 +37,7 @@ impl Throttles {
         Watch { throttles: self, keys, seen, wakes: Arc::default() }
     }
 
-    /// Revokes reservations scheduled before `until`. Wakes nobody: until the store knows, it would schedule them as before.
+    /// Revokes reservations scheduled before `until`. Wakes no waiter: until the store knows, it would schedule them as before.
     pub(super) fn announce(&self, key: &Key, until: Instant) {
         if let Some(throttled) = self.0.lock().get_mut(key) {
             throttled.announce(until);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn throttles_are_seen_by_those_who_wait_for_that_key_and_by_nobody_else() {
+    fn throttle_is_seen_only_by_requests_for_its_key() {
         let (throttles, own, both) = (Throttles::default(), [key(0)], [key(10_000), key(0)]);
         let turn = Instant::now();
         let until = turn + Duration::from_secs(1);
@@ -200,17 +200,17 @@ mod tests {
         throttles.announce(&both[0], until);
         assert!(second.revoked(until).is_empty(), "its turn comes when it is over");
         drop(second);
-        assert!(throttles.0.lock().is_empty(), "nobody waits");
+        assert!(throttles.0.lock().is_empty(), "no request waits");
     }
 
     #[test]
-    fn a_turn_is_void_by_what_was_refused_after_it_was_given_and_not_by_what_was_before() {
+    fn reservation_is_revoked_only_by_later_throttles() {
         let (throttles, keys) = (Throttles::default(), [key(0)]);
         let [soon, turn, late] = [1, 2, 60].map(|s| Instant::now() + Duration::from_secs(s));
         let mut watch = throttles.watch(&keys);
         throttles.stored(&keys[0], late);
         assert_eq!(watch.revoked(turn), [&keys[0]]);
-        // Somebody gave back what held it until then, so the store gave this turn nevertheless.
+        // Tokens were given back meanwhile, so the store scheduled this reservation earlier.
         throttles.stored(&keys[0], soon);
         assert!(!watch.is_revoked(turn, |_| true) && watch.is_revoked(Instant::now(), |_| true));
         assert!(watch.revoked(turn).is_empty());
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_woken_when_the_store_knows_that_the_turn_comes_too_early() {
+    fn early_waiter_is_woken_when_the_throttle_is_stored() {
         let (throttles, keys) = (Throttles::default(), [key(0), key(1)]);
         let [soon, until, late] = [1, 2, 3].map(|s| Instant::now() + Duration::from_secs(s));
         let watch = throttles.watch(&keys);
@@ -240,7 +240,7 @@ mod tests {
             assert!(first.as_mut().poll(&mut context).is_ready());
             assert!(
                 pin!(watch.until_revoked(soon, |_| true)).poll(&mut context).is_ready(),
-                "also who begins to wait then"
+                "a request that begins to wait then, too"
             );
         }
         assert!(throttles.0.lock().values().all(|throttled| throttled.asleep.is_empty()));
