@@ -1,7 +1,7 @@
 //! Thirty workers that share a language model's account: so many requests and so many tokens in a time, for all of them.
 //!
-//! Each call takes one request and an estimate of its tokens together, and pays in the end what it cost. Somebody else uses the
-//! account too, of which only the provider's headers tell: they hold both buckets back for every worker. The provider is a
+//! Each call takes one request and an estimate of its tokens together, and pays in the end what it cost. Another process uses
+//! the account too, which only the provider's headers tell: they throttle both buckets for every worker. The provider is a
 //! server that the example starts; it enforces both limits, and counts requests that came too early. Providers state theirs by
 //! the minute: here a minute is a second long, so that the demonstration is over in some.
 //!
