@@ -186,3 +186,29 @@ fn rows_that_cannot_be_read_are_skipped_with_a_warning() {
         "1 row of token_stats cannot be read",
     ]);
 }
+
+#[test]
+fn infinite_times_are_read_on_postgres() {
+    let database = Database::migrated(Engine::Postgres);
+    for end in ["infinity", "-infinity"] {
+        database.sql(&format!(
+            "truncate tollgate.token_stats, tollgate.token_plans, tollgate.token_overrides;
+             insert into tollgate.token_stats values (now(), 'user:1', 3, '{end}');
+             insert into tollgate.token_plans (name, capacity, refill_seconds, mode, mode_until)
+             values ('free', 1, 1, 'off', '{end}');
+             insert into tollgate.token_overrides (id, mode, reason, expires_at) values ('user:1', 'off', '', '{end}');
+             update tollgate.token_mode set mode = 'shadow', until = '{end}'"
+        ));
+        for arguments in [
+            &["denied"][..],
+            &["watch", "--once"],
+            &["mode", "--json"],
+            &["plan", "list", "--json"],
+            &["plan", "overrides", "--json"],
+            &["explain", "user:1"],
+        ] {
+            let ran = database.run(arguments);
+            assert_eq!((ran.code, &*ran.err), (0, ""), "{arguments:?} until {end}: {ran:?}");
+        }
+    }
+}

@@ -323,8 +323,10 @@ impl Operations for Postgres {
         (after, limit): &'c (After, u32),
         (): &'c (),
     ) -> Conversation<'c, Vec<Read<Denials>>> {
+        // Clamped, because decoding an infinite instant panics.
         let most = sqlx::query(
-            "select id, denied, last_denied_at from tollgate.token_most_denied order by denied desc, id limit $1 offset $2",
+            "select id, denied, least(greatest(last_denied_at, '1970-01-01Z'), '9999-12-31Z')
+               from tollgate.token_most_denied order by denied desc, id limit $1 offset $2",
         )
         .bind(i64::from(*limit))
         .bind(after.skip);
