@@ -122,6 +122,11 @@ begin
   perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
   execute format('revoke connect on database %I from public', current_database());
   execute format('grant connect on database %I to tollgate_app', current_database());
+  -- To a role that does not own the database, the revoke is a warning.
+  if has_database_privilege('public', current_database(), 'connect') then
+    raise exception 'PUBLIC can still connect to database %', quote_ident(current_database())
+      using hint = 'run this script as the owner of the database or as a superuser';
+  end if;
 end
 $$;
 ";

@@ -4,6 +4,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+
 use crate::command::{Ran, SECRET, tollgate};
 use crate::databases::{Database, Engine};
 
@@ -72,6 +74,30 @@ fn roles_with_a_prefix_open_one_database_only() {
             assert_eq!((take.code == 0, set.code == 0), (is_own, is_own), "{engine:?}: {take:?} {set:?}");
         }
     }
+}
+
+#[test]
+fn prefix_grants_fail_while_public_can_connect() {
+    let database = Database::empty(Engine::Postgres);
+    let id = uuid::Uuid::new_v4().simple().to_string();
+    let (prefix, administrator) = (format!("p{}", &id[..12]), format!("administrator_{}", &id[..12]));
+    database.sql(&format!(
+        "create role {administrator} login createrole; grant create on database {} to {administrator}",
+        database.name()
+    ));
+    let url = database.url_of(&administrator);
+    let migrated = tollgate(Some(&url), &database.directory).arg("migrate").output();
+    let script = database.run(&["migrate", "--print", "grants", "--prefix", &prefix]).ended(0).out;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let ran = runtime.block_on(async {
+        let mut connection = PgConnection::connect(&url).await?;
+        let ran = sqlx::raw_sql(AssertSqlSafe(script)).execute(&mut connection).await.map(drop);
+        connection.close().await.and(ran)
+    });
+    database.sql(&format!("drop owned by {administrator} cascade; drop role {administrator}"));
+    Ran::new(migrated.expect("it starts")).ended(0);
+    let error = ran.expect_err("the administrator does not own the database").to_string();
+    assert!(error.contains(&format!("PUBLIC can still connect to database {}", database.name())), "{error}");
 }
 
 /// A database on a server with others, with roles of its own and a login for each.
