@@ -61,7 +61,13 @@ fn prefix(text: &str) -> Result<Prefix, &'static str> {
     let is_of_name = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_';
     let is_name =
         text.len() <= 20 && text.starts_with(|first: char| first.is_ascii_lowercase()) && text.chars().all(is_of_name);
-    if is_name { Ok(Prefix(text.to_owned())) } else { Err("give up to 20 of a-z, 0-9 and _, a letter first") }
+    if !is_name {
+        Err("give up to 20 of a-z, 0-9 and _, a letter first")
+    } else if text == "pg" || text.starts_with("pg_") {
+        Err("PostgreSQL reserves role names that begin with pg_")
+    } else {
+        Ok(Prefix(text.to_owned()))
+    }
 }
 
 impl Args {

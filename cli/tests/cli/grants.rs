@@ -100,6 +100,16 @@ fn prefix_grants_fail_while_public_can_connect() {
     assert!(error.contains(&format!("PUBLIC can still connect to database {}", database.name())), "{error}");
 }
 
+#[test]
+fn prefix_that_postgres_reserves_is_refused() {
+    let database = Database::empty(Engine::Sqlite);
+    let print = |prefix| database.run(&["migrate", "--print", "grants", "--engine", "postgres", "--prefix", prefix]);
+    for prefix in ["pg", "pg_shop"] {
+        print(prefix).ended(2).says(&[&format!("invalid value '{prefix}' for '--prefix <NAME>'"), "reserves"]);
+    }
+    print("pgshop").ended(0).says(&["create role pgshop_app"]);
+}
+
 /// A database on a server with others, with roles of its own and a login for each.
 struct Tenant {
     database: Database,
