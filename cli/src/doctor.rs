@@ -215,9 +215,13 @@ async fn refused<DB: Examine>(name: &'static str, pool: &Pool<DB>, error: &anyho
         return report.failed(name, error, LOG);
     };
     let is_not_permitted = matches!(error.downcast_ref(), Some(Error::NotPermitted(_)));
-    let otherwise = if is_not_permitted { exit::GRANT } else { LOG };
-    let mending = within_patience(DB::mending(pool, said)).await.ok().flatten();
-    report.fail(name, said.message(), mending.unwrap_or_else(|| otherwise.to_owned()));
+    let advice = match within_patience(DB::mending(pool, said)).await.ok().flatten() {
+        Some(mending) => mending,
+        None if is_not_permitted => exit::GRANT.to_owned(),
+        None if exit::is_held_up(error) => blockers::hint(pool).await + "then repeat it",
+        None => LOG.to_owned(),
+    };
+    report.fail(name, said.message(), advice);
 }
 
 /// What makes people wonder why nothing is limited, or why everything is denied.

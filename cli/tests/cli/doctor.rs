@@ -74,6 +74,20 @@ fn session_that_holds_up_a_change_is_named() {
     }
 }
 
+#[test]
+fn doctor_names_the_privilege_that_shows_whose_lock_it_was() {
+    for engine in [Engine::MySql, Engine::MariaDb] {
+        let database = Database::migrated(engine);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let mut holder = runtime.block_on(MySqlConnection::connect(&database.url_of_root())).expect("it connects");
+        // New rows wait for the gap that this locks.
+        let hold = sqlx::raw_sql("start transaction; select * from token_buckets for update").execute(&mut holder);
+        runtime.block_on(hold).expect("it is held");
+        let ran = database.run(&["doctor"]).ended(1);
+        ran.says(&["fail  calls", "Lock wait timeout", "→ an account with PROCESS sees whose lock it was"]);
+    }
+}
+
 /// An open transaction that holds the mode.
 enum Held {
     MySql(#[expect(dead_code, reason = "it is open")] MySqlConnection),
