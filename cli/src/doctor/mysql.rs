@@ -1,12 +1,13 @@
 use std::time::SystemTime;
 
 use sqlx::error::DatabaseError;
-use sqlx::mysql::{MySqlConnectOptions, MySqlDatabaseError, MySqlSslMode};
-use sqlx::{AssertSqlSafe, MySql, MySqlConnection, MySqlPool};
+use sqlx::mysql::{MySqlConnectOptions, MySqlDatabaseError, MySqlRow, MySqlSslMode};
+use sqlx::{AssertSqlSafe, MySql, MySqlConnection, MySqlPool, Row as _};
 
 use super::encryption::Tls;
 use super::settings::Settings;
 use super::{Examine, Report, clocks, encryption};
+use crate::output::counted;
 
 mod definer;
 
@@ -27,7 +28,9 @@ impl Examine for MySql {
         durability(&settings, report);
         sessions(&settings, &names.account, report);
         definer::of_two_accounts(&mut connection, report).await?;
-        definer::of_an_administrator(&mut connection, &settings, report).await
+        definer::of_an_administrator(&mut connection, &settings, report).await?;
+        prepared(&mut connection, report).await;
+        Ok(())
     }
 
     async fn content(pool: &MySqlPool, report: &mut Report) -> Result<(), sqlx::Error> {
@@ -272,9 +275,35 @@ fn sessions(settings: &Settings, account: &str, report: &mut Report) {
     }
 }
 
+/// Warns of prepared XA transactions, which keep their locks after their sessions have ended. MySQL lists them only to
+/// accounts with `XA_RECOVER_ADMIN`.
+async fn prepared(connection: &mut MySqlConnection, report: &mut Report) {
+    let Ok(prepared) = sqlx::raw_sql("xa recover").fetch_all(connection).await else { return };
+    if prepared.is_empty() {
+        return;
+    }
+    let transactions = counted(prepared.len(), "prepared XA transaction");
+    let found = format!("{transactions} on this server: each holds its locks until it is committed or rolled back");
+    let rollbacks: Vec<_> = prepared.iter().filter_map(rollback).take(MAX_ROLLBACKS).collect();
+    report.warn("locks", found, format!("if the coordinator is gone: {}", rollbacks.join(", ")));
+}
+
+/// Returns the statement that rolls back a transaction, from its row of `xa recover`.
+fn rollback(row: &MySqlRow) -> Option<String> {
+    let number = |column| row.try_get_unchecked::<i64, _>(column).ok();
+    let (format, length) = (number("formatID")?, usize::try_from(number("gtrid_length")?).ok()?);
+    let data: Vec<u8> = row.try_get_unchecked("data").ok()?;
+    let (global, branch) = data.split_at_checked(length)?;
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    Some(format!("`xa rollback X'{}', X'{}', {format}`", hex(global), hex(branch)))
+}
+
 const DUPLICATE_COLUMN: u16 = 1060;
 const NO_SUCH_ROUTINE: u16 = 1305;
 const NOT_GRANTED: u16 = 1370;
+
+/// As many as fit on a line.
+const MAX_ROLLBACKS: usize = 5;
 
 /// The routines that a limiter's requests and reservations call, and those by which it peeks.
 const TAKING: [&str; 12] = [

@@ -88,6 +88,26 @@ fn doctor_names_the_privilege_that_shows_whose_lock_it_was() {
     }
 }
 
+#[test]
+fn prepared_xa_transaction_is_a_warning() {
+    for engine in [Engine::MySql, Engine::MariaDb] {
+        let database = Database::migrated(engine);
+        let id = uuid::Uuid::new_v4().simple().to_string();
+        let xid = format!("'{id}', 'b', 7");
+        let update = "update token_mode set reason = 'x'";
+        database.sql(&format!("xa start {xid}; {update}; xa end {xid}; xa prepare {xid}"));
+        let root = tollgate(Some(&database.url_of_root()), &database.directory).arg("doctor").output();
+        let unprivileged = database.run(&["doctor"]);
+        // Rolled back before the assertions: its locks would keep the database from being dropped.
+        database.sql(&format!("xa rollback {xid}"));
+        let hex: String = id.bytes().map(|byte| format!("{byte:02x}")).collect();
+        Ran::new(root.expect("it starts"))
+            .ended(0)
+            .says(&["prepared XA transaction", &format!("`xa rollback X'{hex}', X'62', 7`")]);
+        assert_eq!(unprivileged.ended(0).out.contains("prepared XA"), engine == Engine::MariaDb, "{engine:?}");
+    }
+}
+
 /// An open transaction that holds the mode.
 enum Held {
     MySql(#[expect(dead_code, reason = "it is open")] MySqlConnection),
