@@ -12,7 +12,7 @@ use uuid::Uuid;
 use crate::answer::within_patience;
 use crate::blockers::{self, Blockers};
 use crate::output::{counted, progress};
-use crate::{clock, exit, migrate, times};
+use crate::{clock, exit, migrate, pages, times};
 
 mod clocks;
 mod encryption;
@@ -131,7 +131,9 @@ async fn connection<DB: sqlx::Database>(pool: &Pool<DB>, report: &mut Report) ->
 
 /// The tables that hold rows which cannot be read, of the first rows of each, where the role may look at them.
 async fn rows(store: &impl Admin, report: &mut Report) {
+    let mode = store.mode().await;
     let unreadable = [
+        ("token_mode", pages::readable(mode).map(|mode| u64::from(mode.is_none()))),
         ("token_buckets", store.list(&Filter::default(), None, MANY).await.map(|page| page.unreadable())),
         ("token_windows", store.windows(None, None, MANY).await.map(|page| page.unreadable())),
         ("token_plans", store.plans(None, MANY).await.map(|page| page.unreadable())),
@@ -140,9 +142,10 @@ async fn rows(store: &impl Admin, report: &mut Report) {
     ];
     for (table, rows) in unreadable {
         if let Ok(rows @ 1..) = rows {
-            let found =
-                format!("{} of {table} cannot be read: a key, limit or count is out of bounds", counted(rows, "row"));
-            report.warn("rows", found, "delete them, or set them to figures that the table's constraints allow");
+            let found = format!("{} of {table} cannot be read: a value breaks its bounds", counted(rows, "row"));
+            let advice = "replace a mode, plan or override with `tollgate mode`, `plan set` or `plan override`; delete other \
+                          rows, or set them to values that the table's constraints allow";
+            report.warn("rows", found, advice);
         }
     }
 }

@@ -8,6 +8,7 @@ use tollgate::{Admin, Key, Migrate, Mode, Plan, SqlStore, Switch};
 
 use crate::doctor::Examine;
 use crate::output::{plain, say, say_json};
+use crate::pages::readable;
 use crate::terms::{key, reason};
 use crate::{clock, overrides, plan, times};
 
@@ -92,30 +93,44 @@ struct Change {
 
 impl Change {
     async fn of_all(self, store: &impl Admin) -> anyhow::Result<()> {
-        let before = Set::of_all(store).await?;
-        store.set_mode(self.mode.unwrap_or(Mode::Enforce), self.reason.as_deref(), self.until).await?;
-        Ok(say(Set::of_all(store).await?.words(self.now) + &before.it_was(self.now))?)
+        let before = readable(store.mode().await)?.map(|switch| Set::new(None, Some(switch)));
+        let mode = self.mode.unwrap_or(Mode::Enforce);
+        store.set_mode(mode, self.reason.as_deref(), self.until).await?;
+        self.report(before, Set::new(None, Some(self.switch(mode))))
     }
 
     async fn of_plan(self, store: &impl Admin, name: &Key) -> anyhow::Result<()> {
-        let before = Set::of_plan(store, name).await?;
+        let before = readable(store.plan(name).await)?;
+        let before = before.map(|plan| plan.ok_or_else(|| plan::unknown(name))).transpose()?.map(Set::from);
         if !store.set_plan_mode(name, self.mode, self.reason.as_deref(), self.until).await? {
             return Err(plan::unknown(name).into());
         }
-        Ok(say(Set::of_plan(store, name).await?.words(self.now) + &before.it_was(self.now))?)
+        self.report(before, Set::new(Some(name.clone()), self.mode.map(|mode| self.switch(mode))))
     }
 
     /// In the key's override, whose terms stay.
     async fn of_key(self, store: &impl Admin, key: &Key) -> anyhow::Result<()> {
-        let why = store.explain(key, None).await?;
-        if self.mode.is_none() && overrides::mode(&why).is_none() && overrides::quota(&why).is_some() {
+        let was = overrides::in_force(store, key, self.now).await?;
+        if self.mode.is_none() && was.mode.is_none() && was.quota.is_some() {
             return Err(overrides::lacks(key, "mode").into());
         }
-        let until = if self.mode.is_none() { why.override_until } else { self.until };
-        let reason = self.reason.or_else(|| why.override_reason.clone()).unwrap_or_default();
-        let parts = (overrides::quota(&why), self.mode);
-        say(overrides::replace(store, key, (&why, self.now), parts, reason, until).await?)?;
+        let until = if self.mode.is_none() { was.expires_at } else { self.until };
+        let reason = self.reason.unwrap_or_else(|| was.reason.clone());
+        say(overrides::replace(store, key, (&was, self.now), (was.quota, self.mode), reason, until).await?)?;
         Ok(())
+    }
+
+    fn switch(&self, mode: Mode) -> Switch {
+        let mut switch = Switch::default();
+        (switch.mode, switch.reason, switch.until) = (mode, self.reason.clone(), self.until);
+        switch
+    }
+
+    /// Prints what is set now and what was set before.
+    fn report(&self, before: Option<Set>, set: Set) -> anyhow::Result<()> {
+        let before =
+            before.map_or_else(|| "; the previous mode cannot be read".to_owned(), |before| before.it_was(self.now));
+        Ok(say(set.words(self.now) + &before)?)
     }
 }
 
@@ -140,8 +155,13 @@ impl Set {
         })
     }
 
+    /// Of a plan, or of everything.
+    fn new(plan: Option<Key>, switch: Option<Switch>) -> Self {
+        Self { kind: if plan.is_some() { "plan" } else { "all" }, name: plan, switch }
+    }
+
     async fn of_all(store: &impl Admin) -> anyhow::Result<Self> {
-        Ok(Self { kind: "all", name: None, switch: Some(store.mode().await?) })
+        Ok(Self::new(None, Some(store.mode().await?)))
     }
 
     async fn of_plan(store: &impl Admin, name: &Key) -> anyhow::Result<Self> {
@@ -188,7 +208,7 @@ impl Set {
 
 impl From<Plan> for Set {
     fn from(plan: Plan) -> Self {
-        Self { kind: "plan", name: Some(plan.name), switch: plan.switch }
+        Self::new(Some(plan.name), plan.switch)
     }
 }
 

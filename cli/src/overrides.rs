@@ -2,21 +2,28 @@
 
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
-use tollgate::{Admin, Explanation, Key, Mode, Origin, Override, Quota};
+use tollgate::{Admin, Key, Mode, Origin, Override, Quota};
 
 use crate::exit::Refusal;
 use crate::output::{Cell, Column, Table, operand, plain, say, say_json};
-use crate::pages::{PAGE, every};
+use crate::pages::{PAGE, every, readable};
 use crate::times;
 
-/// What the key's override says of its terms, if anything.
-pub(crate) fn quota(why: &Explanation) -> Option<Quota> {
-    why.quota.filter(|_| why.quota_from == Some(Origin::Override))
-}
-
-/// What the key's override says of its mode, if anything.
-pub(crate) fn mode(why: &Explanation) -> Option<Mode> {
-    (why.mode_from == Some(Origin::Override)).then_some(why.mode)
+/// Returns the key's override in force.
+///
+/// Without one, and if its row cannot be decoded, returns an override without terms and mode, so that a command can replace it.
+pub(crate) async fn in_force(store: &impl Admin, key: &Key, now: DateTime<Utc>) -> anyhow::Result<Override> {
+    let Some(why) = readable(store.explain(key, None).await)? else {
+        // The row that cannot be decoded may be another one: of the mode, the plan or the bucket.
+        let mut overrides = all(store).await?.into_iter().filter(|(name, _)| name == key).map(|(_, over)| over);
+        return Ok(overrides.find(|over| over.expires_at.is_none_or(|end| end > now)).unwrap_or_default());
+    };
+    Ok(Override {
+        quota: why.quota.filter(|_| why.quota_from == Some(Origin::Override)),
+        mode: (why.mode_from == Some(Origin::Override)).then_some(why.mode),
+        reason: why.override_reason.unwrap_or_default(),
+        expires_at: why.override_until,
+    })
 }
 
 /// There is nothing of that to take away: the rest of the override stays as it is.
@@ -30,7 +37,7 @@ pub(crate) fn lacks(key: &Key, part: &str) -> Refusal {
 pub(crate) async fn replace(
     store: &impl Admin,
     key: &Key,
-    (why, now): (&Explanation, DateTime<Utc>),
+    (was, now): (&Override, DateTime<Utc>),
     (quota, mode): (Option<Quota>, Option<Mode>),
     reason: String,
     expires_at: Option<DateTime<Utc>>,
@@ -41,10 +48,10 @@ pub(crate) async fn replace(
             let hint = format!("`tollgate explain {}` shows what rules it", operand(key.as_str()));
             return Err(Refusal::absent(format!("there is no override of '{name}'"), hint).into());
         }
-        return Ok(format!("{name}: override taken away{}", it_was(why, now)));
+        return Ok(format!("{name}: override taken away{}", it_was(was, now)));
     }
     store.set_override(key, Override { quota, mode, reason, expires_at }).await?;
-    Ok(format!("{name}: override {}{}{}", said(quota, mode), times::ending(expires_at, now), it_was(why, now)))
+    Ok(format!("{name}: override {}{}{}", said(quota, mode), times::ending(expires_at, now), it_was(was, now)))
 }
 
 fn said(quota: Option<Quota>, mode: Option<Mode>) -> String {
@@ -53,20 +60,21 @@ fn said(quota: Option<Quota>, mode: Option<Mode>) -> String {
 }
 
 /// What the key's override was, if it had one that held.
-fn it_was(why: &Explanation, now: DateTime<Utc>) -> String {
-    let (quota, mode) = (quota(why), mode(why));
-    if quota.is_none() && mode.is_none() {
+fn it_was(was: &Override, now: DateTime<Utc>) -> String {
+    if was.quota.is_none() && was.mode.is_none() {
         return String::new();
     }
-    let reason = why.override_reason.as_deref().filter(|reason| !reason.is_empty());
-    let reason = reason.map_or_else(String::new, |reason| format!(": {}", plain(reason)));
-    format!("; it was {}{}{reason}", said(quota, mode), times::ending(why.override_until, now))
+    let reason = if was.reason.is_empty() { String::new() } else { format!(": {}", plain(&was.reason)) };
+    format!("; it was {}{}{reason}", said(was.quota, was.mode), times::ending(was.expires_at, now))
+}
+
+async fn all(store: &impl Admin) -> anyhow::Result<Vec<(Key, Override)>> {
+    every(async |last: Option<&(Key, Override)>| store.overrides(last.map(|(key, _)| key), PAGE).await).await
 }
 
 /// Says which keys have one.
 pub(crate) async fn list(store: &impl Admin, now: DateTime<Utc>, json: bool) -> anyhow::Result<()> {
-    let all =
-        every(async |last: Option<&(Key, Override)>| store.overrides(last.map(|(key, _)| key), PAGE).await).await?;
+    let all = all(store).await?;
     if json {
         say_json(&Value::Array(all.iter().map(|over| as_json(over, now)).collect()))?;
     } else if all.is_empty() {

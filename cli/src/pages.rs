@@ -18,5 +18,13 @@ pub(crate) async fn every<T>(page: impl AsyncFn(Option<&T>) -> Result<Page<T>, E
     }
 }
 
+/// Returns `None` for a row that cannot be decoded, so that a command can still replace it.
+pub(crate) fn readable<T>(read: Result<T, Error>) -> Result<Option<T>, Error> {
+    match read {
+        Err(Error::Unreadable { .. }) => Ok(None),
+        read => read.map(Some),
+    }
+}
+
 /// How many are asked for at once.
 pub(crate) const PAGE: u32 = 1000;

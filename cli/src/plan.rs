@@ -8,7 +8,7 @@ use tollgate::{Admin, Key, Migrate, Plan, SqlStore};
 use crate::doctor::{Examine, Planless};
 use crate::exit::Refusal;
 use crate::output::{Cell, Column, Table, plain, say, say_json};
-use crate::pages::{PAGE, every};
+use crate::pages::{PAGE, every, readable};
 use crate::terms::{Terms, key, reason};
 use crate::{clock, overrides, times};
 
@@ -72,7 +72,7 @@ impl Command {
             Self::List { json } => list(store, json).await?,
             Self::Set { name, terms } => {
                 let quota = terms.required()?;
-                let was = store.plan(&name).await?;
+                let was = readable(store.plan(&name).await)?.flatten();
                 store.create_plan(&name, quota).await?;
                 let was = was.map_or_else(String::new, |was| format!("; it was {}", was.quota));
                 say(format!("plan {}: {quota}{was}", plain(name.as_str())))?;
@@ -90,14 +90,14 @@ impl Command {
 impl Override {
     async fn run<DB: Migrate + Examine>(self, store: &SqlStore<DB>) -> anyhow::Result<()> {
         let quota = if self.clear { None } else { Some(self.terms.required()?) };
-        let why = store.explain(&self.key, None).await?;
-        if self.clear && overrides::quota(&why).is_none() && overrides::mode(&why).is_some() {
+        let now = clock::now(store.pool()).await?;
+        let was = overrides::in_force(store, &self.key, now).await?;
+        if self.clear && was.quota.is_none() && was.mode.is_some() {
             return Err(overrides::lacks(&self.key, "terms").into());
         }
-        let reason = self.reason.or_else(|| why.override_reason.clone()).unwrap_or_default();
-        let now = clock::now(store.pool()).await?;
-        let end = if self.clear { why.override_until } else { clock::end(self.lasting, now)? };
-        say(overrides::replace(store, &self.key, (&why, now), (quota, overrides::mode(&why)), reason, end).await?)?;
+        let reason = self.reason.unwrap_or_else(|| was.reason.clone());
+        let end = if self.clear { was.expires_at } else { clock::end(self.lasting, now)? };
+        say(overrides::replace(store, &self.key, (&was, now), (quota, was.mode), reason, end).await?)?;
         Ok(())
     }
 }

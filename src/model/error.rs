@@ -107,10 +107,10 @@ pub enum Error {
     /// The request can never be granted.
     #[error(transparent)]
     Take(#[from] TakeError),
-    /// The row of a key cannot be read: a limit or count in it is out of bounds. Nothing was changed.
-    #[error("the row of key '{key}' breaks its bounds")]
+    /// A row cannot be decoded: a limit, mode, count or text in it is out of bounds. Nothing was changed.
+    #[error("the row of '{key}' breaks its bounds")]
     Unreadable {
-        /// The key, or the name of the plan.
+        /// The key, the name of the plan, or `token_mode` for the mode of every key.
         key: Key,
         /// What is wrong with the row.
         source: Cause,

@@ -179,12 +179,43 @@ fn rows_that_cannot_be_read_are_skipped_with_a_warning() {
         assert_eq!(ran.err, warning, "{arguments:?}");
     }
     assert_eq!(keys(&database, &[]), "user:1");
-    database.run(&["peek", "zero"]).ended(69).says(&["error: the row of key 'zero' breaks its bounds", "hint: run"]);
+    database.run(&["peek", "zero"]).ended(69).says(&["error: the row of 'zero' breaks its bounds", "hint: run"]);
     database.run(&["doctor"]).ended(0).says(&[
         "2 rows of token_buckets cannot be read",
         "1 row of token_windows cannot be read",
         "1 row of token_stats cannot be read",
     ]);
+}
+
+#[test]
+fn unreadable_mode_and_override_are_replaced_by_commands() {
+    let database = Database::migrated(Engine::Sqlite);
+    database.run(&["plan", "set", "free", "--quota", "9/h"]).ended(0);
+    database.run(&["plan", "override", "user:1", "--quota", "5/h"]).ended(0);
+    database.sql(
+        "update token_plans set mode = 'off', mode_reason = cast(x'ff' as text);
+         update token_mode set mode = 'shadow', reason = cast(x'ff' as text);
+         insert into token_overrides (id, mode, reason)
+         select id, 'block', cast(x'ff' as text) from (select 'user:2' as id union all select 'user:3')",
+    );
+    database.run(&["mode"]).ended(69).says(&["error: the row of 'token_mode' breaks its bounds", "hint: run"]);
+    database.run(&["explain", "user:2"]).ended(69).says(&["error: the row of 'user:2' breaks its bounds"]);
+    database.run(&["doctor"]).says(&[
+        "1 row of token_mode cannot be read",
+        "1 row of token_plans cannot be read",
+        "2 rows of token_overrides cannot be read",
+    ]);
+
+    // The override of user:1 is readable, whatever the mode of all is: its terms stay.
+    database.run(&["mode", "off", "--key", "user:1"]).ended(0).says(&["override 5/h, mode off; it was 5/h"]);
+    database.run(&["mode", "off", "--key", "user:2"]).ended(0).says(&["user:2: override mode off\n"]);
+    database.run(&["plan", "override", "user:3", "--clear"]).ended(0).says(&["user:3: override taken away\n"]);
+    let enforced = database.run(&["mode", "enforce"]).ended(0);
+    assert_eq!(enforced.out, "all: enforce; the previous mode cannot be read\n");
+    let enforced = database.run(&["mode", "enforce", "--plan", "free"]).ended(0);
+    assert_eq!(enforced.out, "plan free: enforce; the previous mode cannot be read\n");
+    database.run(&["explain", "user:2"]).ended(0).says(&["off"]);
+    assert!(!database.run(&["doctor"]).ended(0).out.contains("cannot be read"));
 }
 
 #[test]

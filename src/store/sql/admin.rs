@@ -81,7 +81,8 @@ impl<DB: Dialect> Admin for SqlStore<DB> {
     }
 
     async fn mode(&self) -> Result<Switch, Error> {
-        self.operate((), DB::mode).await
+        let (table, mode) = (Key::try_from("token_mode")?, self.operate((), DB::mode).await?);
+        mode.map_err(|why| unreadable(&table, why))
     }
 
     async fn set_override(&self, key: &Key, over: Override) -> Result<(), Error> {

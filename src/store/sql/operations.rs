@@ -143,7 +143,7 @@ pub trait Operations: sqlx::Database {
         connection: &'c mut Self::Connection,
         nothing: &'c (),
         clock: &'c Self::Clock,
-    ) -> Conversation<'c, Switch>;
+    ) -> Conversation<'c, Read<Switch>>;
 
     #[doc(hidden)]
     /// Makes an override, or replaces it.

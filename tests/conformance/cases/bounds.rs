@@ -27,7 +27,7 @@ macro_rules! all {
 pub fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, |_| true;
         lists_skip_and_count_rows_out_of_bounds,
-        peek_names_the_key_of_a_row_out_of_bounds,
+        reads_name_the_row_that_is_out_of_bounds,
         windows_and_denials_take_no_invalid_id)
     .into()
 }
@@ -68,7 +68,7 @@ async fn lists_skip_and_count_rows_out_of_bounds(rig: Rig) -> anyhow::Result<()>
     bail!("no sweep ends")
 }
 
-async fn peek_names_the_key_of_a_row_out_of_bounds(rig: Rig) -> anyhow::Result<()> {
+async fn reads_name_the_row_that_is_out_of_bounds(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let (store, sound) = (scratch.rig.store(), scratch.rig.bucket(Quota::per_hour(5).try_into()?).await?);
     break_rows(&scratch.rig).await?;
@@ -79,8 +79,12 @@ async fn peek_names_the_key_of_a_row_out_of_bounds(rig: Rig) -> anyhow::Result<(
         store.plan(&key).await.expect_err("its capacity is -5"),
     ] {
         assert!(matches!(&error, Error::Unreadable { key: named, .. } if *named == key), "{error:?}");
-        assert_eq!(error.to_string(), "the row of key 'minus' breaks its bounds");
+        assert_eq!(error.to_string(), "the row of 'minus' breaks its bounds");
     }
+    let error = store.mode().await.expect_err("it is no mode");
+    assert_eq!(error.to_string(), "the row of 'token_mode' breaks its bounds");
+    let error = store.explain(&sound, None).await.expect_err("the mode of all is none");
+    assert!(matches!(&error, Error::Unreadable { key: named, .. } if *named == sound), "{error:?}");
     assert_eq!(store.peek(&sound).await?.map(|level| level.available), Some(5));
     Ok(())
 }
@@ -151,7 +155,7 @@ async fn break_rows(rig: &Rig) -> anyhow::Result<Broken> {
     let schema = if rig.engine.kind == Kind::Postgres { "tollgate." } else { "" };
     let rows = [&buckets, &windows, &plans, &overrides, &denials].into_iter().flatten();
     let inserts: Vec<String> = rows.map(|row| format!("insert into {schema}{row};\n")).collect();
-    let inserts = inserts.concat();
+    let inserts = inserts.concat() + &format!("update {schema}token_mode set mode = 'none';\n");
 
     match &rig.pool {
         AnyPool::Sqlite(_) => {

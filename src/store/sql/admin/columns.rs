@@ -177,8 +177,8 @@ pub(in crate::store::sql) fn switch((mode, reason, until): Choice) -> Result<Opt
 }
 
 /// The mode of all keys; `enforce` where its row is missing.
-pub(in crate::store::sql) fn mode(row: Option<Choice>) -> Result<Switch, sqlx::Error> {
-    Ok(row.map(switch).transpose()?.flatten().unwrap_or_default())
+pub(in crate::store::sql) fn mode(row: Option<Result<Choice, sqlx::Error>>) -> Result<Switch, sqlx::Error> {
+    Ok(row.transpose()?.map(switch).transpose()?.flatten().unwrap_or_default())
 }
 
 pub(in crate::store::sql) fn key(text: String) -> Result<Key, sqlx::Error> {

@@ -196,9 +196,9 @@ impl Operations for MySql {
         Box::pin(async move { set.execute(connection).await.map(drop) })
     }
 
-    fn mode<'c>(connection: &'c mut MySqlConnection, (): &'c (), _: &'c Whose) -> Conversation<'c, Switch> {
+    fn mode<'c>(connection: &'c mut MySqlConnection, (): &'c (), _: &'c Whose) -> Conversation<'c, Read<Switch>> {
         let mode = sqlx::query("select mode, cast(reason as binary) as reason, until from token_mode");
-        Box::pin(async move { columns::mode(mode.fetch_optional(connection).await?.as_ref().map(choice).transpose()?) })
+        Box::pin(async move { Ok(columns::mode(mode.fetch_optional(connection).await?.as_ref().map(choice))) })
     }
 
     fn set_override<'c>(

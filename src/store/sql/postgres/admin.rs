@@ -252,10 +252,11 @@ impl Operations for Postgres {
         Box::pin(async move { set.execute(connection).await.map(drop) })
     }
 
-    fn mode<'c>(connection: &'c mut PgConnection, (): &'c (), (): &'c ()) -> Conversation<'c, Switch> {
-        let mode =
-            sqlx::query_as::<_, Choice>(concat!("select mode, reason, ", end!("until"), " from tollgate.token_mode"));
-        Box::pin(async move { columns::mode(mode.fetch_optional(connection).await?) })
+    fn mode<'c>(connection: &'c mut PgConnection, (): &'c (), (): &'c ()) -> Conversation<'c, Read<Switch>> {
+        let mode = sqlx::query(concat!("select mode, reason, ", end!("until"), " from tollgate.token_mode"));
+        Box::pin(
+            async move { Ok(columns::mode(mode.fetch_optional(connection).await?.as_ref().map(Choice::from_row))) },
+        )
     }
 
     fn set_override<'c>(

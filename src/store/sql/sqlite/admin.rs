@@ -92,7 +92,7 @@ impl Operations for Sqlite {
             let row = row::find(&mut transaction, key).await?;
             let found = window || row.is_some();
             if let Some(mut row) = row {
-                let chosen = rules::find(&mut transaction, key, row.plan.as_deref()).await?;
+                let chosen = rules::find(&mut transaction, key, row.plan.as_deref()).await??;
                 decide::reset(&mut row, &(&chosen).into(), clock.now());
                 row::write(&mut transaction, key, &row).await?;
             }
@@ -120,11 +120,14 @@ impl Operations for Sqlite {
         Box::pin(async move {
             // One transaction, so that all is of one instant.
             let mut transaction = connection.begin().await?;
-            let row = row::find(&mut transaction, key).await?;
+            let row = match row::peek(&mut transaction, key).await?.transpose() {
+                Ok(row) => row,
+                Err(why) => return Ok(Err(why)),
+            };
             let named = plan.as_ref().or_else(|| row.as_ref()?.plan.as_deref());
             let chosen = rules::find(&mut transaction, key, named).await?;
             transaction.commit().await?;
-            Ok(Ok(explain(row, plan.as_ref(), &chosen, clock.now())))
+            Ok(chosen.map(|chosen| explain(row, plan.as_ref(), &chosen, clock.now())))
         })
     }
 
@@ -149,7 +152,7 @@ impl Operations for Sqlite {
         name: &'c Key,
         _: &'c HostClock,
     ) -> Conversation<'c, Option<Read<Plan>>> {
-        Box::pin(plans::look(connection, name))
+        Box::pin(plans::find(connection, name))
     }
 
     fn plans<'c>(
@@ -177,7 +180,7 @@ impl Operations for Sqlite {
         Box::pin(rules::set_mode(connection, switch))
     }
 
-    fn mode<'c>(connection: &'c mut SqliteConnection, (): &'c (), _: &'c HostClock) -> Conversation<'c, Switch> {
+    fn mode<'c>(connection: &'c mut SqliteConnection, (): &'c (), _: &'c HostClock) -> Conversation<'c, Read<Switch>> {
         Box::pin(rules::mode(connection))
     }
 
@@ -242,7 +245,7 @@ impl Operations for Sqlite {
                 Rule::Provisioned => found.as_ref().and_then(|row| row.plan.as_deref()),
                 rule => rule.plan(),
             };
-            let chosen = Rules::from(&rules::find(&mut transaction, key, plan).await?);
+            let chosen = Rules::from(&rules::find(&mut transaction, key, plan).await??);
             let now = clock.now();
             let mut ruled = match decide::rule(found.clone(), rule, &chosen, now) {
                 Ok(ruled) => ruled,

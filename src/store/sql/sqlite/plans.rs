@@ -42,13 +42,8 @@ pub(super) async fn set_mode(
         .map(|done| done.rows_affected() > 0)
 }
 
-/// A plan, if it exists.
-pub(super) async fn find(connection: &mut SqliteConnection, name: &Key) -> Result<Option<Plan>, sqlx::Error> {
-    look(connection, name).await?.transpose()
-}
-
-/// The same, unless it cannot be read.
-pub(super) async fn look(connection: &mut SqliteConnection, name: &Key) -> Result<Option<Read<Plan>>, sqlx::Error> {
+/// A plan, if it exists, unless it cannot be read.
+pub(super) async fn find(connection: &mut SqliteConnection, name: &Key) -> Result<Option<Read<Plan>>, sqlx::Error> {
     let columns = sqlx::query(
         "select name, capacity, refill_ns, refill, mode, mode_reason,
                 cast(round(unixepoch(mode_until, 'subsec') * 1000) as integer)

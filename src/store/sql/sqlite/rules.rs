@@ -17,14 +17,14 @@ type Columns = (Option<i64>, Option<i64>, String, Option<String>, String, Option
 /// An id, then as above.
 type Overridden = (String, Option<i64>, Option<i64>, String, Option<String>, String, Option<i64>);
 
-/// What was chosen for a key, and for a plan if one is named.
+/// What was chosen for a key, and for a plan if one is named, unless a row of that cannot be read.
 pub(super) async fn find(
     connection: &mut SqliteConnection,
     key: &Key,
     plan: Option<&Key>,
-) -> Result<Chosen, sqlx::Error> {
+) -> Result<Read<Chosen>, sqlx::Error> {
     let all = mode(connection).await?;
-    let over: Option<Columns> = sqlx::query_as(
+    let over = sqlx::query(
         "select capacity, refill_ns, refill, mode, reason,
                 cast(round(unixepoch(expires_at, 'subsec') * 1000) as integer)
            from token_overrides where id = ?1",
@@ -36,21 +36,26 @@ pub(super) async fn find(
         None => None,
         Some(plan) => plans::find(connection, plan).await?,
     };
-    Ok(Chosen { all, plan, over: over.map(of_columns).transpose()? })
+    let over = over.as_ref().map(|row| of_columns(Columns::from_row(row)?));
+    let chosen = || Ok(Chosen { all: all?, plan: plan.transpose()?, over: over.transpose()? });
+    Ok(chosen())
 }
 
 fn of_columns((capacity, refill_ns, refill, mode, reason, expires): Columns) -> Result<Override, sqlx::Error> {
     over((capacity, refill_ns, refill, mode, reason, expires.and_then(times::instant)))
 }
 
-/// The mode of every key.
-pub(super) async fn mode(connection: &mut SqliteConnection) -> Result<Switch, sqlx::Error> {
-    let all: Option<Choice> = sqlx::query_as(
-        "select mode, reason, cast(round(unixepoch(until, 'subsec') * 1000) as integer) from token_mode",
-    )
-    .fetch_optional(connection)
-    .await?;
-    columns::mode(all.map(|(mode, reason, until)| (mode, reason, until.and_then(times::instant))))
+/// The mode of every key, unless it cannot be read.
+pub(super) async fn mode(connection: &mut SqliteConnection) -> Result<Read<Switch>, sqlx::Error> {
+    let all =
+        sqlx::query("select mode, reason, cast(round(unixepoch(until, 'subsec') * 1000) as integer) from token_mode")
+            .fetch_optional(connection)
+            .await?;
+    let choice = |row: &SqliteRow| {
+        let (mode, reason, until) = Choice::from_row(row)?;
+        Ok((mode, reason, until.and_then(times::instant)))
+    };
+    Ok(columns::mode(all.as_ref().map(choice)))
 }
 
 /// Sets the mode of every key.

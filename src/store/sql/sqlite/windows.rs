@@ -26,7 +26,7 @@ pub(super) async fn take(
     now: i64,
 ) -> Result<Counted, sqlx::Error> {
     let (key, window) = (ask.key(), ask.window()?);
-    let mode = Rules::from(&rules::find(connection, key, None).await?).mode(None, now);
+    let mode = Rules::from(&rules::find(connection, key, None).await??).mode(None, now);
     let held = match ask.id() {
         Some(id) => receipts::find(connection, id, &key.of_window()).await?.filter(|held| held.expires_at > now),
         None => None,
