@@ -96,7 +96,7 @@ impl Change {
         let before = readable(store.mode().await)?.map(|switch| Set::new(None, Some(switch)));
         let mode = self.mode.unwrap_or(Mode::Enforce);
         store.set_mode(mode, self.reason.as_deref(), self.until).await?;
-        self.report(before, Set::new(None, Some(self.switch(mode))))
+        self.report(before, &Set::new(None, Some(self.switch(mode))))
     }
 
     async fn of_plan(self, store: &impl Admin, name: &Key) -> anyhow::Result<()> {
@@ -105,7 +105,7 @@ impl Change {
         if !store.set_plan_mode(name, self.mode, self.reason.as_deref(), self.until).await? {
             return Err(plan::unknown(name).into());
         }
-        self.report(before, Set::new(Some(name.clone()), self.mode.map(|mode| self.switch(mode))))
+        self.report(before, &Set::new(Some(name.clone()), self.mode.map(|mode| self.switch(mode))))
     }
 
     /// In the key's override, whose terms stay.
@@ -127,7 +127,7 @@ impl Change {
     }
 
     /// Prints what is set now and what was set before.
-    fn report(&self, before: Option<Set>, set: Set) -> anyhow::Result<()> {
+    fn report(&self, before: Option<Set>, set: &Set) -> anyhow::Result<()> {
         let before =
             before.map_or_else(|| "; the previous mode cannot be read".to_owned(), |before| before.it_was(self.now));
         Ok(say(set.words(self.now) + &before)?)

@@ -294,7 +294,7 @@ fn rollback(row: &MySqlRow) -> Option<String> {
     let (format, length) = (number("formatID")?, usize::try_from(number("gtrid_length")?).ok()?);
     let data: Vec<u8> = row.try_get_unchecked("data").ok()?;
     let (global, branch) = data.split_at_checked(length)?;
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let hex = |bytes: &[u8]| bytes.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
     Some(format!("`xa rollback X'{}', X'{}', {format}`", hex(global), hex(branch)))
 }
 

@@ -100,7 +100,7 @@ fn prepared_xa_transaction_is_a_warning() {
         let unprivileged = database.run(&["doctor"]);
         // Rolled back before the assertions: its locks would keep the database from being dropped.
         database.sql(&format!("xa rollback {xid}"));
-        let hex: String = id.bytes().map(|byte| format!("{byte:02x}")).collect();
+        let hex = id.bytes().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
         Ran::new(root.expect("it starts"))
             .ended(0)
             .says(&["prepared XA transaction", &format!("`xa rollback X'{hex}', X'62', 7`")]);

@@ -60,7 +60,7 @@ impl Provider {
 
 /// Uses the account from another process: one request for every second call, and 300 tokens.
 async fn use_elsewhere(account: &Account, number: u64) -> Result<(), tollgate::Error> {
-    if number % 2 == 0 {
+    if number.is_multiple_of(2) {
         let _ = account.limiter.decide(&account.requests).await?;
         let _ = account.limiter.decide(&account.tokens.clone().cost(300)).await?;
     }
