@@ -17,7 +17,7 @@ type Columns = (Option<i64>, Option<i64>, String, Option<String>, String, Option
 /// An id, then as above.
 type Overridden = (String, Option<i64>, Option<i64>, String, Option<String>, String, Option<i64>);
 
-/// What was chosen for a key, and for a plan if one is named, unless a row of that cannot be read.
+/// Reads the choices for a key, and for a plan if one is named, with an inner error if a row of them cannot be read.
 pub(super) async fn find(
     connection: &mut SqliteConnection,
     key: &Key,
