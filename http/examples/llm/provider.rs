@@ -58,7 +58,7 @@ impl Provider {
     }
 }
 
-/// Uses the account from another process: one request for every second call, and 300 tokens.
+/// Uses the account as another process would: one request and 300 tokens after every second call.
 async fn use_elsewhere(account: &Account, number: u64) -> Result<(), tollgate::Error> {
     if number.is_multiple_of(2) {
         let _ = account.limiter.decide(&account.requests).await?;

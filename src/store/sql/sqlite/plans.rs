@@ -42,7 +42,7 @@ pub(super) async fn set_mode(
         .map(|done| done.rows_affected() > 0)
 }
 
-/// A plan, if it exists, unless it cannot be read.
+/// Reads a plan, if it exists, with an inner error if its row cannot be decoded.
 pub(super) async fn find(connection: &mut SqliteConnection, name: &Key) -> Result<Option<Read<Plan>>, sqlx::Error> {
     let columns = sqlx::query(
         "select name, capacity, refill_ns, refill, mode, mode_reason,

@@ -17,7 +17,7 @@ type Columns = (Option<i64>, Option<i64>, String, Option<String>, String, Option
 /// An id, then as above.
 type Overridden = (String, Option<i64>, Option<i64>, String, Option<String>, String, Option<i64>);
 
-/// Reads the choices for a key, and for a plan if one is named, with an inner error if a row of them cannot be read.
+/// Reads the choices for a key, and for a plan if one is named, with an inner error if one of their rows cannot be decoded.
 pub(super) async fn find(
     connection: &mut SqliteConnection,
     key: &Key,
@@ -45,7 +45,7 @@ fn of_columns((capacity, refill_ns, refill, mode, reason, expires): Columns) -> 
     over((capacity, refill_ns, refill, mode, reason, expires.and_then(times::instant)))
 }
 
-/// The mode of every key, unless it cannot be read.
+/// Reads the mode of every key, with an inner error if its row cannot be decoded.
 pub(super) async fn mode(connection: &mut SqliteConnection) -> Result<Read<Switch>, sqlx::Error> {
     let all =
         sqlx::query("select mode, reason, cast(round(unixepoch(until, 'subsec') * 1000) as integer) from token_mode")
