@@ -1,11 +1,11 @@
 //! Stores over stores: each answers what it can from this process, and passes the rest on.
 
-pub(crate) mod coalesce;
+pub(crate) mod batcher;
 pub(crate) mod deny_cache;
 pub(crate) mod lease;
 pub(crate) mod local_reads;
 
-pub use coalesce::Coalesce;
+pub use batcher::Batcher;
 pub use deny_cache::DenyCache;
 pub use lease::{BootClock, Lease, LeaseOptions};
 pub use local_reads::LocalReads;

@@ -20,7 +20,7 @@ pub use admin::{
 #[doc(no_inline)]
 pub use chrono;
 pub use clock::{Clock, ManualClock, ProcessClock, RuntimeClock, SystemClock};
-pub use layers::{BootClock, Coalesce, DenyCache, Lease, LeaseOptions, LocalReads};
+pub use layers::{Batcher, BootClock, DenyCache, Lease, LeaseOptions, LocalReads};
 pub use limiter::{Bound, Fallback, Limiter, LimiterBuilder, Reservation};
 pub use model::{
     Adjusted, Adjustment, AdjustmentKind, AdminError, Cause, Counted, Decision, Error, HoldBack, HoldBackError, Key,

@@ -15,17 +15,13 @@ mod current_rule;
 mod denied;
 mod fallback;
 mod holding;
-mod lane;
 mod peek;
 mod policy;
 mod requests;
 mod reservation;
 mod stack;
-mod store_clock;
 mod sweeper;
 mod switched;
-mod turns;
-mod wait;
 
 pub use bound::Bound;
 pub use builder::LimiterBuilder;
@@ -38,7 +34,6 @@ use policy::Policy;
 use stack::Stack;
 use sweeper::Sweeper;
 use switched::Switched;
-use wait::Lanes;
 
 /// Limits by key, over any store, with three verbs: [`allow`](Self::allow), [`reserve`](Self::reserve) and
 /// [`wait`](Self::wait).
@@ -67,7 +62,6 @@ use wait::Lanes;
 pub struct Limiter<S: Store = AnyStore> {
     stack: Arc<Stack<S>>,
     rule: Arc<CurrentRule>,
-    lanes: Arc<Lanes<S>>,
     keep: u64,
     longest_wait: Duration,
     policy: Policy,
@@ -288,8 +282,8 @@ impl<S: Store> Limiter<S> {
     /// It ends when what was given up is given back, what answers say is passed on and the limiter's tasks have ended, or after
     /// ten seconds if others go on asking. So a service stops taking requests, closes its limiters, and then closes its pool.
     ///
-    /// [Without coalescing](LimiterBuilder::without_coalescing), who gives tokens back, as by [`Reservation::cancel`], and is
-    /// still polled makes that call by themselves, and it does not wait for them: let them end first.
+    /// [Without batching](LimiterBuilder::without_batching), calls run in the tasks of their callers, and `close` does not wait
+    /// for them: let them end first.
     ///
     /// # Errors
     ///
@@ -421,7 +415,6 @@ impl<S: Store> Clone for Limiter<S> {
         Self {
             stack: Arc::clone(&self.stack),
             rule: Arc::clone(&self.rule),
-            lanes: Arc::clone(&self.lanes),
             policy: self.policy.clone(),
             switched: Arc::clone(&self.switched),
             decisions: Arc::clone(&self.decisions),

@@ -70,8 +70,8 @@ async fn every_verb_ends_by_the_deadline() -> anyhow::Result<()> {
     let limiter = self::limiter(Keeping(MemoryStore::new()), Fallback::Open)?;
     let start = tokio::time::Instant::now();
     assert!(matches!(limiter.reserve("a").await?.cancel().await, Err(Error::DeadlineExceeded(DEADLINE))));
-    assert!(matches!(limiter.reserve("a").await?.refund(1).await, Err(Error::DeadlineExceeded(DEADLINE))));
-    let settled = limiter.reserve_all(&limiter.request("a")?.id(Uuid::new_v4(), DEADLINE)).await?.settle(1).await;
+    assert!(matches!(limiter.reserve("b").await?.refund(1).await, Err(Error::DeadlineExceeded(DEADLINE))));
+    let settled = limiter.reserve_all(&limiter.request("c")?.id(Uuid::new_v4(), DEADLINE)).await?.settle(1).await;
     assert!(matches!(settled, Err(Error::DeadlineExceeded(DEADLINE))));
     assert_eq!((start.elapsed(), limiter.fallbacks()), (3 * DEADLINE, 0));
     Ok(())
@@ -82,7 +82,7 @@ async fn after_failures_in_a_row_one_request_at_a_time_waits_for_the_store_and_t
 {
     let store =
         Arc::new(Recovering { asked: AtomicU32::new(0), answers: AtomicBool::new(false), memory: MemoryStore::new() });
-    let builder = Limiter::builder(Arc::clone(&store)).without_coalescing();
+    let builder = Limiter::builder(Arc::clone(&store)).without_batching();
     let limiter = builder.fallback(DEADLINE, Fallback::Open).build("1000/h")?;
     let start = tokio::time::Instant::now();
     for _ in 0..16 {
@@ -336,8 +336,8 @@ const DEADLINE: Duration = Duration::from_millis(50);
 
 #[tokio::test(start_paused = true)]
 async fn requests_beyond_a_full_line_are_answered_at_once() -> anyhow::Result<()> {
-    // As many as may stand behind one call.
-    const LINE: usize = 8192;
+    // As many as may wait for one key.
+    const LINE: usize = 16_384;
     let limiter = limiter(Silent, Fallback::Closed(Duration::from_secs(9)))?;
     let start = tokio::time::Instant::now();
     let mut asked = tokio::task::JoinSet::new();

@@ -20,7 +20,7 @@ use http::{Request, Response};
 use tokio::runtime::{Builder, Runtime};
 use tollgate::bucket::{self, Bucket, Terms};
 use tollgate::{
-    Coalesce, Decision, DenyCache, Key, Lease, Limiter, ManualClock, MemoryStore, Quota, Rule, Source, Store, Take,
+    Batcher, Decision, DenyCache, Key, Lease, Limiter, ManualClock, MemoryStore, Quota, Rule, Source, Store, Take,
 };
 use tollgate_http::RateLimitLayer;
 use tower_layer::Layer;
@@ -59,9 +59,9 @@ const PARTS: &[Part] = &[
     }),
     ("deny cache, granted", |count| layer(count, &DenyCache::new(Null(Decision::grant(1))), Source::Store)),
     ("lease", |count| layer(count, &Lease::new(still()), Source::Lease)),
-    ("coalescer", |count| {
+    ("batcher", |count| {
         let _entered = runtime().enter();
-        layer(count, &Coalesce::new(Null(Decision::grant(1))), Source::Store);
+        layer(count, &Batcher::new(Null(Decision::grant(1))), Source::Store);
     }),
     ("limiter over a store that answers at once", |count| limiter(count, Null(Decision::grant(1)))),
     ("limiter over the memory store", |count| limiter(count, still())),

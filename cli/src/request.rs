@@ -36,7 +36,7 @@ impl Request {
 
 /// One request needs nothing of what a limiter does for many.
 pub(crate) fn limiter<S: Store>(store: S) -> anyhow::Result<Limiter<S>> {
-    Ok(Limiter::builder(store).without_coalescing().without_deny_cache().without_sweep().build(Rule::Provisioned)?)
+    Ok(Limiter::builder(store).without_batching().without_deny_cache().without_sweep().build(Rule::Provisioned)?)
 }
 
 /// Whether the environment switches every request off or blocks it: then no store is asked, whichever it is. A word that is no

@@ -2,27 +2,17 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio::runtime::Handle;
-use tokio_util::task::TaskTracker;
 
 /// A future that goes on in a task of its own when it is dropped before its end.
 ///
 /// Of no particular type, or those of the futures that await it would be too deep for the compiler to look through.
 pub(crate) struct Handover<T: Send + 'static> {
     future: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
-    /// Of those tasks that somebody waits for in the end, if it is to be one.
-    tasks: Option<TaskTracker>,
 }
 
 impl<T: Send + 'static> Handover<T> {
     pub(crate) fn new(future: impl Future<Output = T> + Send + 'static) -> Self {
-        Self { future: Some(Box::pin(future)), tasks: None }
-    }
-
-    /// Of which somebody waits for the task, but not for a caller who does not poll it any more.
-    pub(crate) fn tracked(future: impl Future<Output = T> + Send + 'static, tasks: &TaskTracker) -> Self {
-        let mut handover = Self::new(future);
-        handover.tasks = Some(tasks.clone());
-        handover
+        Self { future: Some(Box::pin(future)) }
     }
 }
 
@@ -44,10 +34,7 @@ impl<T: Send + 'static> Drop for Handover<T> {
     fn drop(&mut self) {
         // No runtime any more: the process is ending, and its connections with it.
         if let (Some(rest), Ok(runtime)) = (self.future.take(), Handle::try_current()) {
-            match &self.tasks {
-                Some(tasks) => tasks.spawn_on(rest, &runtime),
-                None => runtime.spawn(rest),
-            };
+            runtime.spawn(rest);
         }
     }
 }

@@ -49,10 +49,10 @@ use lender::Lender;
 /// have the source [`Lease`](crate::Source::Lease); what they say remains is what the store had left, and what is held here.
 ///
 /// It is opt-in: hosts choose it where a bucket is asked thousands of times a second, by
-/// [`LimiterBuilder::lease`](crate::LimiterBuilder::lease), which puts it above what gathers requests for the database, and whose
-/// limiter gives back what it holds when it is [closed](crate::Limiter::close). One that is put together by hand lies beneath
-/// that: leave the gathering out by [`without_coalescing`](crate::LimiterBuilder::without_coalescing) and
-/// [`close`](Self::close) it before the process ends. It needs a Tokio runtime.
+/// [`LimiterBuilder::lease`](crate::LimiterBuilder::lease), which puts it above the [`Batcher`](crate::Batcher), and whose
+/// limiter gives back what it holds when it is [closed](crate::Limiter::close). A lease that is put together by hand lies below
+/// the limiter's batcher: build that limiter [without batching](crate::LimiterBuilder::without_batching) and
+/// [`close`](Self::close) the lease before the process ends. It needs a Tokio runtime.
 ///
 /// ```
 /// use tollgate::{LeaseOptions, Limiter, MemoryStore};

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use super::policy::by_deadline;
 use super::stack::Stack;
-use crate::concurrency::handover::Handover;
 use crate::model::{Adjusted, Adjustment, AdjustmentKind, Error, TakeError};
 use crate::store::Store;
 
@@ -24,11 +23,8 @@ pub(super) async fn adjust_each<S: Store>(
         return Ok(Vec::new());
     }
     let kinds: Vec<AdjustmentKind> = adjustments.iter().map(Adjustment::kind).collect();
-    // Whoever gives up waiting for it, at the deadline or before, does not keep the tokens.
-    let asked = Arc::clone(store);
-    let adjusted = async move { asked.adjust(&adjustments).await };
-    let adjusted = Handover::tracked(adjusted, &store.tasks);
-    let adjusted = by_deadline(store.deadline, pin!(adjusted)).await?;
+    // The batcher makes the call even if the caller is dropped, at the deadline or before.
+    let adjusted = by_deadline(store.deadline, pin!(store.adjust(&adjustments))).await?;
     let adjusted = adjusted.into_iter().zip(kinds).map(|(adjusted, kind)| match (adjusted, kind) {
         // It was full when it was swept: there is nothing to give back to.
         (Err(TakeError::UnknownBucket(_)), AdjustmentKind::Refund(_)) => Ok(Adjusted::Done(0)),

@@ -11,7 +11,6 @@ use super::policy::Policy;
 use super::stack::{Layers, Stack};
 use super::sweeper::Sweeper;
 use super::switched::Switched;
-use super::wait::Lanes;
 use crate::layers::LeaseOptions;
 use crate::model::{Error, Mode, Rule};
 use crate::store::Store;
@@ -109,10 +108,12 @@ impl<S: Store> LimiterBuilder<S> {
         Self { breaks: false, ..self }
     }
 
-    /// Makes a call for each request. If not said, requests that come while a call is under way go together in the next
-    /// one: see [`Coalesce`](crate::Coalesce).
-    pub fn without_coalescing(self) -> Self {
-        Self { layers: Layers { coalesces: false, ..self.layers }, ..self }
+    /// Makes a call for each request.
+    ///
+    /// Default: requests that arrive while calls are in flight share the next one, see [`Batcher`](crate::Batcher). Without
+    /// batching, a caller that is dropped while its call is in flight loses the tokens.
+    pub fn without_batching(self) -> Self {
+        Self { layers: Layers { batches: false, ..self.layers }, ..self }
     }
 
     /// Asks the store again after each denial. If not said, what was just denied is denied from memory for a second at
@@ -187,7 +188,6 @@ impl<S: Store> LimiterBuilder<S> {
             decisions.switched(mode);
         }
         Ok(Limiter {
-            lanes: Arc::new(Lanes::new(Arc::clone(&stack))),
             stack,
             rule: Arc::new(CurrentRule::new(rule)),
             keep: self.keep,

@@ -4,8 +4,6 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use super::reservation::Turn;
 use super::switched::Switched;
 use super::{Limiter, Reservation};
@@ -83,15 +81,8 @@ impl<S: Store> Limiter<S> {
     ///
     /// As for [`allow_n`](Self::allow_n).
     pub async fn reserve_all(&self, take: &Take) -> Result<Reservation<S>, Error> {
-        let asked = (!take.max_wait.is_zero()).then(Instant::now);
         let decision = self.decide(take).await?;
-        let decided = asked.filter(|_| !self.stack.capabilities().in_process).zip(decision.decided_at());
-        let reservation = Reservation::new(Arc::clone(&self.stack), take, decision);
-        Ok(match decided {
-            // The wait began when the store decided. Counted from its answer, delayed answers would bunch what follows them.
-            Some((asked, decided)) => reservation.since(self.lanes.decided_here(decided, asked)),
-            None => reservation,
-        })
+        Ok(Reservation::new(Arc::clone(&self.stack), take, decision))
     }
 
     /// Waits for the turn of a request of the caller's own making, and for its [longest wait](Take::max_wait) at most.
@@ -124,15 +115,19 @@ impl<S: Store> Limiter<S> {
             Some(decision) => Ok(self.turn(take, decision)),
             None => match known(take) {
                 Some(outcome) => outcome.map(|decision| self.turn(take, decision)).map_err(Error::Take),
-                None => self.stand_in_line(take).await,
+                None => self.reserve_in_time(take).await,
             },
         };
         self.end(begun, take, turn.as_ref().map(Turn::decision));
         turn
     }
 
-    async fn stand_in_line(&self, take: &Take) -> Result<Turn<S>, Error> {
-        match self.policy.bounded(take.key(), pin!(self.lanes.reserve(take))).await {
+    async fn reserve_in_time(&self, take: &Take) -> Result<Turn<S>, Error> {
+        let reserving = async {
+            let outcome = self.stack.take_one(take).await?;
+            Ok(outcome.map(|decision| self.turn(take, decision)))
+        };
+        match self.policy.bounded(take.key(), pin!(reserving)).await {
             Ok(turn) => turn.map_err(Error::Take),
             Err(failure) => self.policy.instead(take, failure).map(|decision| self.turn(take, decision)),
         }

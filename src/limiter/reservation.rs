@@ -1,16 +1,14 @@
 use std::iter::repeat;
 use std::sync::Arc;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
-use super::adjusting::{self, adjust_each};
+use super::adjusting;
 use super::stack::Stack;
-use super::turns::{Place, Turns};
-use crate::model::receipt::receipt_id;
-use crate::model::take::IdOf;
-use crate::model::{Adjusted, Adjustment, Decision, Error, Mode, Receipt, Take, TakeError};
+use crate::model::{Adjusted, Adjustment, Decision, Error, Receipt, Take, TakeError};
 use crate::store::{AnyStore, Store};
 use crate::telemetry::{Share, WAITERS};
 
@@ -32,23 +30,10 @@ pub struct Reservation<S: Store = AnyStore> {
 
 impl<S: Store> Reservation<S> {
     pub(super) fn new(store: Arc<Stack<S>>, take: &Take, decision: Decision) -> Self {
-        let (id, id_of) = take.id.map_or_else(|| (receipt_id(), IdOf::Crate), |id| (id, take.id_of));
-        let receipt = |(place, taken): (usize, _)| Receipt {
-            id,
-            id_of,
-            key: take.limits[place].key.clone(),
-            taken,
-            window: take.window().is_some(),
-        };
-        let receipts = decision.taken().map(receipt).collect();
+        let receipts = Receipt::of(take, &decision);
         // The others follow the first one's cost, unless the request said another.
         let has_own_costs = take.limits[1..].iter().any(|limit| limit.own_cost) || take.limits[0].cost != take.cost;
         Self { store, decision, receipts, has_own_costs, is_remembered: take.id.is_some(), since: Instant::now() }
-    }
-
-    /// The same, decided then instead of now.
-    pub(super) fn since(self, since: Instant) -> Self {
-        Self { since, ..self }
     }
 
     /// When its tokens may be used, if not at once.
@@ -240,95 +225,46 @@ fn given_back(adjusted: Adjusted) -> u64 {
     }
 }
 
-/// A reservation for somebody who waits, and may leave before its turn.
+/// A reservation whose caller waits for its scheduled time. If it is dropped before, its tokens are given back.
 #[derive(Debug)]
-pub(super) struct Turn<S: Store> {
-    reservation: Option<Reservation<S>>,
-    until: Option<Instant>,
-    /// Keeps those who come later from going on before.
-    place: Option<Place>,
-    /// No longer than until then.
-    longest: Option<Instant>,
-}
+pub(super) struct Turn<S: Store>(Option<Reservation<S>>);
 
 impl<S: Store> Turn<S> {
     pub(super) fn new(reservation: Reservation<S>) -> Self {
-        let until = reservation.turn();
-        Self { reservation: Some(reservation), until, place: None, longest: None }
+        Self(Some(reservation))
     }
 
-    /// As it was decided then, not when the answer came.
-    pub(super) fn since(mut self, since: Instant) -> Self {
-        if let Some(reservation) = &mut self.reservation {
-            reservation.since = since;
-            self.until = reservation.turn();
-        }
-        self
+    fn reservation(&self) -> &Reservation<S> {
+        self.0.as_ref().expect("it is taken when the turn has come")
     }
 
     pub(super) fn decision(&self) -> &Decision {
-        &self.reservation.as_ref().expect("it is taken when the turn has come").decision
+        &self.reservation().decision
     }
 
-    /// No earlier than those who came before and still wait, whose answers may have been longer on their way, unless that is
-    /// later than they would wait. Whoever is denied, or passes whatever the tokens, has no turn.
-    pub(super) fn behind(mut self, turns: &mut Turns, longest: Option<Instant>) -> Self {
-        let decision = self.decision();
-        if !decision.is_granted() || decision.mode() != Mode::Enforce {
-            return self;
-        }
-        let since = self.reservation.as_ref().map(|reservation| reservation.since);
-        let latest = turns.latest();
-        if latest.zip(longest).is_some_and(|(latest, longest)| latest > longest) {
-            return self;
-        }
-        self.until = latest.filter(|latest| Some(*latest) > self.until.or(since)).or(self.until);
-        // Those whose turn has come may not have gone on yet.
-        let turn = if latest.is_some() { self.until.or(since) } else { self.until };
-        self.place = turn.map(|turn| turns.push(turn));
-        self.longest = longest;
-        self
-    }
-
-    /// Sleeps until the tokens may be used, and those ahead have gone on.
+    /// Sleeps until the tokens may be used.
     pub(super) async fn sleep_until_scheduled(mut self) -> Reservation<S> {
-        if let Some(until) = self.until {
-            sleep_until(until).await;
+        if let Some(turn) = self.reservation().turn() {
+            sleep_until(turn).await;
         }
-        if let Some(place) = &mut self.place {
-            place.is_first(self.longest).await;
-        }
-        self.place = None;
-        self.reservation.take().expect("it is there until its turn has come")
-    }
-
-    /// Gives the tokens of all of them back now, in this order, as far as they are given back at all.
-    pub(super) async fn give_back(store: &Arc<Stack<S>>, turns: impl Iterator<Item = Self>) {
-        let left = turns.filter_map(|mut turn| {
-            // Those behind need not wait for the answer.
-            turn.place = None;
-            turn.left()
-        });
-        let cancels = left.flat_map(|reservation| reservation.receipts).map(Receipt::cancel).collect();
-        // What cannot be given back is lost, as when the process dies.
-        drop(adjust_each(store, cancels).await);
-    }
-
-    /// What has to be given back: of tokens that were there at once nothing can be cancelled, and with the id of a request
-    /// somebody else may go on, who asked with it as well or asks again.
-    fn left(&mut self) -> Option<Reservation<S>> {
-        self.reservation.take().filter(|reservation| {
-            !reservation.is_remembered && !reservation.receipts.is_empty() && !reservation.decision.wait().is_zero()
-        })
+        self.0.take().expect("it is there until its turn has come")
     }
 }
 
 impl<S: Store> Drop for Turn<S> {
+    /// Tokens that were there at once are used. A request with an id keeps its tokens: another caller may go on with that id.
     fn drop(&mut self) {
+        let left = self.0.take().filter(|reservation| {
+            !reservation.is_remembered && !reservation.receipts.is_empty() && !reservation.decision.wait().is_zero()
+        });
         // No runtime any more: the process is ending, and the tokens are used.
-        if let (Some(reservation), Ok(runtime)) = (self.left(), Handle::try_current()) {
+        if let (Some(reservation), Ok(runtime)) = (left, Handle::try_current()) {
             let tasks = reservation.store.tasks.clone();
-            tasks.spawn_on(async { drop(reservation.cancel().await) }, &runtime);
+            let mut cancel = Box::pin(reservation.cancel());
+            // Polled once, it is in the queue before what the caller asks next.
+            if cancel.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+                tasks.spawn_on(cancel, &runtime);
+            }
         }
     }
 }

@@ -5,7 +5,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 
 use crate::admin::{BucketLevel, Swept};
-use crate::layers::{Coalesce, DenyCache, Lease, LeaseOptions};
+use crate::layers::{Batcher, DenyCache, Lease, LeaseOptions};
 use crate::model::{Adjusted, Adjustment, Error, HoldBack, Key, Outcome, Rule, Take, TakeError, Window, WindowLevel};
 use crate::store::{Capabilities, Store};
 
@@ -22,31 +22,31 @@ pub(super) struct Stack<S: Store> {
 }
 
 type Cached<S> = Optional<DenyCache<Leased<S>>, Leased<S>>;
-type Leased<S> = Optional<Lease<Coalesced<S>>, Coalesced<S>>;
-type Coalesced<S> = Optional<Coalesce<S>, Arc<S>>;
+type Leased<S> = Optional<Lease<Batched<S>>, Batched<S>>;
+type Batched<S> = Optional<Batcher<S>, Arc<S>>;
 
 /// What lies between a limiter and its store.
 #[derive(Clone, Debug)]
 pub(super) struct Layers {
     pub(super) denials: Option<usize>,
     pub(super) lease: Option<LeaseOptions>,
-    pub(super) coalesces: bool,
+    pub(super) batches: bool,
 }
 
 impl Default for Layers {
     fn default() -> Self {
-        Self { denials: Some(DenyCache::<()>::MOST_KEYS), lease: None, coalesces: true }
+        Self { denials: Some(DenyCache::<()>::MOST_KEYS), lease: None, batches: true }
     }
 }
 
 impl<S: Store> Stack<S> {
     pub(super) fn new(store: S, layers: Layers, deadline: Option<Duration>) -> Self {
         let (store, tasks) = (Arc::new(store), TaskTracker::new());
-        let Layers { denials, lease, coalesces } =
+        let Layers { denials, lease, batches } =
             // There are no calls to save.
-            if store.capabilities().in_process { Layers { denials: None, lease: None, coalesces: false } } else { layers };
-        let asked = if coalesces {
-            Optional::With(Coalesce::tracked(Arc::clone(&store), &tasks))
+            if store.capabilities().in_process { Layers { denials: None, lease: None, batches: false } } else { layers };
+        let asked = if batches {
+            Optional::With(Batcher::tracked(Arc::clone(&store), &tasks))
         } else {
             Optional::Without(Arc::clone(&store))
         };
@@ -68,17 +68,10 @@ impl<S: Store> Stack<S> {
             Optional::With(cache) => cache.store(),
             Optional::Without(leased) => leased,
         };
-        let (lease, coalesced) = match leased {
-            Optional::With(lease) => (Some(lease), lease.store()),
-            Optional::Without(coalesced) => (None, coalesced),
+        let lease = match leased {
+            Optional::With(lease) => Some(lease),
+            Optional::Without(_) => None,
         };
-        // Callers who are not polled any more would not end their calls.
-        let hand_over = || {
-            if let Optional::With(coalesce) = coalesced {
-                coalesce.hand_over();
-            }
-        };
-        hand_over();
         let latest = Instant::now() + LONGEST_CLOSE;
         let given_back = match lease {
             Some(lease) => {
@@ -89,7 +82,6 @@ impl<S: Store> Stack<S> {
         };
         // What may be lost comes after what costs tokens.
         let _told = timeout_at(latest, telling).await;
-        hand_over();
         self.tasks.close();
         // Who goes on asking does not keep it waiting for ever.
         let _ended = timeout_at(latest, self.tasks.wait()).await;

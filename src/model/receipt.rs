@@ -2,11 +2,11 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::model::Key;
 use crate::model::bucket;
 use crate::model::bucket::LONGEST_WAIT_NS;
 use crate::model::quota::span::nanoseconds;
 use crate::model::take::{IdOf, IfLocked};
+use crate::model::{Decision, Key, Take};
 
 /// What a grant leaves in the hands of the caller for each bucket, to give tokens back with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +21,17 @@ pub struct Receipt {
 }
 
 impl Receipt {
+    /// The receipts of a decision, one for each bucket that granted.
+    pub(crate) fn of(take: &Take, decision: &Decision) -> Vec<Self> {
+        let (id, id_of) = take.id.map_or_else(|| (receipt_id(), IdOf::Crate), |id| (id, take.id_of));
+        let window = take.window().is_some();
+        let receipt = |(place, taken): (usize, _)| {
+            let key = take.limits[place].key.clone();
+            Self { id, id_of, key, taken, window }
+        };
+        decision.taken().map(receipt).collect()
+    }
+
     /// A receipt for tokens that may be used at once, from what is known of the request: to refund or settle it in
     /// another process.
     #[must_use]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::{
-    Adjusted, Adjustment, BucketLevel, Capabilities, Coalesce, Counted, Error, HoldBack, Key, MySqlStore, Outcome,
+    Adjusted, Adjustment, Batcher, BucketLevel, Capabilities, Counted, Error, HoldBack, Key, MySqlStore, Outcome,
     PgStore, Rule, SharedWindows, SqliteStore, Store, Swept, Take, TakeError, Window, WindowLevel,
 };
 
@@ -30,14 +30,14 @@ pub enum AnyOf<M, P, L> {
     Sqlite(L),
 }
 
-type AnyCoalesce = AnyOf<Arc<Coalesce<MySqlStore>>, Arc<Coalesce<PgStore>>, Arc<Coalesce<SqliteStore>>>;
+type AnyCoalesce = AnyOf<Arc<Batcher<MySqlStore>>, Arc<Batcher<PgStore>>, Arc<Batcher<SqliteStore>>>;
 
 #[derive(Clone)]
 enum Asked {
     Directly,
     Denying(Arc<Denying<tollgate::AnyStore>>),
     Coalesced(AnyCoalesce),
-    Stacked(Arc<Denying<Coalesce<tollgate::AnyStore>>>),
+    Stacked(Arc<Denying<Batcher<tollgate::AnyStore>>>),
 }
 
 /// The same expression for a store of whatever kind.
@@ -70,8 +70,8 @@ impl AnyStore {
         let asked = match layers {
             Layers::None => Asked::Directly,
             Layers::Denying => Asked::Denying(Arc::new(Denying::new(any(), changes.clone()))),
-            Layers::Coalesced => Asked::Coalesced(map!(&database, store => Arc::new(Coalesce::new(store.clone())))),
-            Layers::Stacked => Asked::Stacked(Arc::new(Denying::new(Coalesce::new(any()), changes.clone()))),
+            Layers::Coalesced => Asked::Coalesced(map!(&database, store => Arc::new(Batcher::new(store.clone())))),
+            Layers::Stacked => Asked::Stacked(Arc::new(Denying::new(Batcher::new(any()), changes.clone()))),
         };
         Self { database, changes, layers, asked }
     }

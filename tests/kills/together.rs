@@ -7,20 +7,20 @@ use std::time::Duration;
 use anyhow::{bail, ensure};
 use tokio::task::JoinHandle;
 use tollgate::TakeError;
-use tollgate::{Adjusted, Adjustment, AnyStore, Capabilities, Coalesce, Error, Key, Outcome, Quota, Rule, Store, Take};
+use tollgate::{Adjusted, Adjustment, AnyStore, Batcher, Capabilities, Error, Key, Outcome, Quota, Rule, Store, Take};
 
 use crate::books::{Books, Request};
 use crate::database::Database;
 
 pub struct Together {
-    coalesce: Arc<Coalesce<Beneath>>,
+    coalesce: Arc<Batcher<Beneath>>,
     books: Arc<Books>,
 }
 
 impl Together {
     pub fn new(database: &Database, books: Arc<Books>) -> Self {
         let beneath = Beneath { store: database.store(), cut_off: AtomicUsize::new(0) };
-        Self { coalesce: Arc::new(Coalesce::new(beneath)), books }
+        Self { coalesce: Arc::new(Batcher::new(beneath)), books }
     }
 
     /// Asks on and on, until there is no answer.
@@ -44,7 +44,7 @@ impl Together {
 }
 
 /// Whether there was an answer.
-async fn once(coalesce: &Coalesce<Beneath>, books: &Books) -> anyhow::Result<bool> {
+async fn once(coalesce: &Batcher<Beneath>, books: &Books) -> anyhow::Result<bool> {
     let request = Request::new(&[fastrand::choice(WITH_IDS).expect("there are some")]);
     books.asked(request.clone());
     let is_answered = is_answered(coalesce.take_one(&request.take()?).await)?;
@@ -56,7 +56,7 @@ async fn once(coalesce: &Coalesce<Beneath>, books: &Books) -> anyhow::Result<boo
 }
 
 /// The same for a request of one bucket or of two.
-async fn nameless(coalesce: &Coalesce<Beneath>, books: &Books) -> anyhow::Result<bool> {
+async fn nameless(coalesce: &Batcher<Beneath>, books: &Books) -> anyhow::Result<bool> {
     let place = fastrand::usize(1..NAMELESS.len());
     let buckets = if fastrand::u8(..3) == 0 { &NAMELESS[place - 1..=place] } else { &NAMELESS[place..=place] };
     let cost = fastrand::u8(1..=3);

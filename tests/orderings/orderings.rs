@@ -4,6 +4,9 @@
 mod forgotten;
 #[path = "../../src/layers/lease/keeping.rs"]
 mod keeping;
+#[allow(dead_code, reason = "the model needs a part of it")]
+#[path = "../../src/layers/batcher/queue.rs"]
+mod queue;
 #[path = "../../src/concurrency/single_flight.rs"]
 mod single_flight;
 
@@ -21,6 +24,7 @@ use loom::thread;
 
 use forgotten::Forgotten;
 use keeping::Keeping;
+use queue::{Batch, Queue, Queued};
 use single_flight::SingleFlight;
 
 /// The task that keeps house finds nothing left and ends, while somebody adds a lease.
@@ -162,3 +166,68 @@ fn a_denial_from_before_tokens_were_given_back_is_not_kept() {
 
 const KEY: u64 = 42;
 const BATCH: usize = 10;
+
+/// Two callers push a request for the same key while a call ends.
+#[test]
+fn queued_requests_are_called_once_and_one_at_a_time() {
+    static SHARED: Count = Count::new(0);
+    static APART: Count = Count::new(0);
+    loom::model(|| {
+        let queue = Arc::new(Mutex::new(Queue::new(1)));
+        let (in_flight, answered) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let ask = move |queue: &Mutex<Queue<Ask>>, in_flight: &AtomicUsize, answered: &AtomicUsize| {
+            let mut next = {
+                let mut queue = queue.lock().expect("no panic");
+                queue.push(Ask);
+                queue.next_after_push()
+            };
+            while let Some(Batch { requests, flight }) = next {
+                assert_eq!(in_flight.fetch_add(1, Ordering::Relaxed), 0, "one call for a key at a time");
+                answered.fetch_add(requests.len(), Ordering::Relaxed);
+                (if requests.len() == 2 { &SHARED } else { &APART }).fetch_add(1, Ordering::Relaxed);
+                in_flight.fetch_sub(1, Ordering::Relaxed);
+                let mut queue = queue.lock().expect("no panic");
+                queue.finish(flight, false);
+                next = queue.next();
+            }
+        };
+        let other = {
+            let (queue, in_flight, answered) = (Arc::clone(&queue), Arc::clone(&in_flight), Arc::clone(&answered));
+            thread::spawn(move || {
+                ask(&queue, &in_flight, &answered);
+                ask(&queue, &in_flight, &answered);
+            })
+        };
+        ask(&queue, &in_flight, &answered);
+        other.join().expect("no panic");
+        assert_eq!(answered.load(Ordering::Relaxed), 3, "none is left in the queue");
+    });
+    assert!(SHARED.load(Ordering::Relaxed) > 0 && APART.load(Ordering::Relaxed) > 0, "both were explored");
+}
+
+struct Ask;
+
+impl Queued for Ask {
+    type Key = u8;
+    type Kind = u8;
+
+    fn key(&self) -> &u8 {
+        &0
+    }
+
+    fn kind(&self) -> u8 {
+        0
+    }
+
+    fn max_batch(&self) -> usize {
+        2
+    }
+
+    fn is_joined_by(&self, _: &Self) -> bool {
+        true
+    }
+
+    fn is_cancelled(&self) -> bool {
+        false
+    }
+}

@@ -1,8 +1,5 @@
 //! Those who wait, in one process. Time is tokio's, and stands still but for those who sleep.
 
-use std::pin::Pin;
-use std::task::{Context, Waker};
-
 use tokio::task::yield_now;
 
 mod deadline;
@@ -11,11 +8,6 @@ mod pace;
 mod resting;
 mod runtimes;
 mod several;
-
-/// Polls somebody once, and says whether they go on.
-fn goes_on<T>(waiting: &mut Pin<Box<impl Future<Output = T>>>) -> bool {
-    waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
-}
 
 /// Lets the others go on, but not the time.
 async fn until(holds: impl Fn() -> bool) {

@@ -90,28 +90,6 @@ async fn who_has_no_turn_is_told_so_at_once_however_long_others_wait() -> anyhow
     Ok(())
 }
 
-#[tokio::test(start_paused = true)]
-async fn who_would_not_wait_as_long_as_those_ahead_does_not_wait_for_them() -> anyhow::Result<()> {
-    let begun = Instant::now();
-    let store = Arc::new(Counting::new(begun));
-    let limiter = Limiter::builder(Arc::clone(&store)).build("1/s burst 20")?.bind("one")?;
-    assert!(limiter.allow_n(20).await?.is_granted());
-    let second = Duration::from_secs(1);
-    let ahead = tokio::spawn({
-        let limiter = limiter.clone();
-        async move { limiter.wait_n(20, 30 * second).await }
-    });
-    sleep(Duration::from_millis(1)).await;
-    assert!(store.store.reset(limiter.key()).await?);
-    assert!(limiter.wait_n(1, second).await?.is_granted());
-    assert!(begun.elapsed() < second, "{:?}", begun.elapsed());
-    // And whoever would wait stands behind.
-    assert!(limiter.wait_n(1, 30 * second).await?.is_granted());
-    assert!(begun.elapsed() >= 20 * second, "{:?}", begun.elapsed());
-    assert!(ahead.await??.is_granted());
-    Ok(())
-}
-
 /// All of a request's limits are in one line, that of its first key; another of them is what the one ahead waits for.
 #[tokio::test(start_paused = true)]
 async fn nobody_waits_for_a_bucket_that_only_those_ahead_ask_for() -> anyhow::Result<()> {

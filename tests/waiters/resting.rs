@@ -53,7 +53,7 @@ impl Store for Failing {
 
 /// A call for each request, so that those are counted.
 fn builder(store: &Arc<Failing>) -> LimiterBuilder<Arc<Failing>> {
-    Limiter::builder(Arc::clone(store)).without_coalescing()
+    Limiter::builder(Arc::clone(store)).without_batching()
 }
 
 /// What so many requests at once, of each verb in turn and for a bucket each, come to and when.
@@ -171,7 +171,7 @@ impl Store for Held {
 #[tokio::test(start_paused = true)]
 async fn a_bucket_that_somebody_holds_keeps_nobody_from_asking_for_another_however_often_it_is_asked_for()
 -> anyhow::Result<()> {
-    let limiter = Limiter::builder(Held(MemoryStore::new())).without_coalescing().build("1000/h")?;
+    let limiter = Limiter::builder(Held(MemoryStore::new())).without_batching().build("1000/h")?;
     let mut crowd = JoinSet::new();
     for n in 0..200_u64 {
         let limiter = limiter.clone();

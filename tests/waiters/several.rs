@@ -97,17 +97,6 @@ async fn whose_tokens_are_not_there_wait_in_their_order() -> anyhow::Result<()> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_large_request_is_not_overtaken_by_small_ones_behind_it() -> anyhow::Result<()> {
-    let limiter = Limiter::new(Slow::new(None), "unlimited")?;
-    let of_cost = |cost| take("100/s burst 1000", cost, Duration::from_secs(20));
-    assert!(limiter.wait_all(&of_cost(10)?).await?.is_granted());
-    // While the first is asked for, the others gather.
-    let takes = [1, 1000, 10, 10, 10, 20, 10].map(of_cost).into_iter().collect::<anyhow::Result<Vec<Take>>>()?;
-    assert!(turns(line(&limiter, takes)).await?.into_iter().eq(0..7));
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
 async fn who_leaves_the_line_is_not_asked_for() -> anyhow::Result<()> {
     let store = Slow::new(None);
     let limiter = Limiter::new(Arc::clone(&store), "unlimited")?;

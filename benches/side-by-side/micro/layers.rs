@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use criterion::Criterion;
 use tokio::runtime::{Builder, Runtime};
-use tollgate::{Coalesce, Decision, DenyCache, Key, Lease, MemoryStore, Quota, Rule, Source, Store, Take};
+use tollgate::{Batcher, Decision, DenyCache, Key, Lease, MemoryStore, Quota, Rule, Source, Store, Take};
 
 use super::null::Null;
 
@@ -18,8 +18,8 @@ pub(crate) fn bench(criterion: &mut Criterion) {
     one(
         criterion,
         &runtime,
-        "coalescer",
-        &runtime.block_on(async { Coalesce::new(Null(granted.clone())) }),
+        "batcher",
+        &runtime.block_on(async { Batcher::new(Null(granted.clone())) }),
         &take,
         Source::Store,
     );

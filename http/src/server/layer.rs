@@ -294,7 +294,7 @@ impl RateLimitLayer {
     ///
     /// Otherwise the request is denied at once. The store schedules requests in the order in which it is asked. A client that
     /// goes away has used its tokens if the store has been asked; before, it takes nothing. When 32,768 requests wait to be asked
-    /// for, or 8,192 for one bucket, the next ones are [`Overloaded`](tollgate::Error::Overloaded). A request that waits holds
+    /// for, or 16,384 for one bucket, the next ones are [`Overloaded`](tollgate::Error::Overloaded). A request that waits holds
     /// what the service gave when it was ready for it.
     pub fn wait(mut self, longest: Duration) -> Self {
         self.longest_wait = longest;

@@ -9,7 +9,7 @@ use futures_util::future::{join, join_all};
 use http::{Request, Response, StatusCode};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, timeout};
-use tollgate::{Admin, Coalesce, Key, Limit, Limiter, MemoryStore, Mode, Override, Rule, RuntimeClock, Store};
+use tollgate::{Admin, Batcher, Key, Limit, Limiter, MemoryStore, Mode, Override, Rule, RuntimeClock, Store};
 use tollgate_http::{ClientLimit, ClientLimitError};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
@@ -86,8 +86,8 @@ fn limiter(rule: &str) -> anyhow::Result<Limiter<Memory>> {
 }
 
 /// Over a store of which those in line ask together, and go on one behind the other.
-fn limiter_in_calls(rule: &str) -> anyhow::Result<Limiter<Coalesce<Memory>>> {
-    Ok(Limiter::new(Coalesce::new(Memory::with_clock(RuntimeClock::default())), rule)?)
+fn limiter_in_calls(rule: &str) -> anyhow::Result<Limiter<Batcher<Memory>>> {
+    Ok(Limiter::new(Batcher::new(Memory::with_clock(RuntimeClock::default())), rule)?)
 }
 
 #[tokio::test(start_paused = true)]

@@ -117,7 +117,7 @@ async fn those_who_wait_for_a_database_are_only_so_many_and_those_who_leave_make
     };
     let _first = ask();
     store.asked.notified().await;
-    let mut line: Vec<_> = (0..8192).map(|_| ask()).collect();
+    let mut line: Vec<_> = (0..16_384).map(|_| ask()).collect();
     assert!(line.iter().all(|(_, polled)| polled.is_pending()));
     let (_, Poll::Ready(refused)) = ask() else { anyhow::bail!("one more stands in line") };
     assert_eq!(refused?.status(), StatusCode::SERVICE_UNAVAILABLE);

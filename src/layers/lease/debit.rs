@@ -7,9 +7,7 @@ use super::books::{Batch, Unsized};
 use super::held::{Held, ns};
 use super::lender::Lender;
 use crate::clock::Clock;
-use crate::model::receipt::receipt_id;
-use crate::model::take::IdOf;
-use crate::model::{Adjustment, Decision, Mode, Outcome, Receipt, Source};
+use crate::model::{Adjustment, Mode, Outcome, Receipt, Source};
 use crate::store::Store;
 
 /// Somebody who asks for more tokens: of each lease, one at a time, however it ends.
@@ -62,7 +60,7 @@ impl<S: Store, C: Clock> Lender<S, C> {
         let decision = outcome.and_then(Result::ok).filter(|decision| decision.source() == Source::Store);
         if let Some(decision) = &decision {
             held.see(decision, now);
-            if let Some(receipt) = receipt(held, decision) {
+            if let Some(receipt) = Receipt::of(&held.ask, decision).pop().filter(|_| decision.is_granted()) {
                 let until = asked_at.saturating_add(ns(self.options.lifetime()));
                 let unused = if now < until {
                     held.fill(Batch { receipt, asked_at }, until, since)
@@ -82,13 +80,6 @@ impl<S: Store, C: Clock> Lender<S, C> {
         let blocked = decision.is_some_and(|decision| decision.mode() == Mode::Block);
         if blocked { held.retire(since).into_vec() } else { Vec::new() }
     }
-}
-
-/// What was taken, if something was: not by a fallback, and not where a mode decided.
-fn receipt(held: &Held, decision: &Decision) -> Option<Receipt> {
-    let (_, taken) = decision.taken().next()?;
-    let (id, key) = (receipt_id(), held.ask.key().clone());
-    decision.is_granted().then_some(Receipt { id, id_of: IdOf::Crate, key, taken, window: false })
 }
 
 impl Drop for Debiting {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tokio::task::JoinSet;
-use tollgate::{Adjusted, Adjustment, Admin, Coalesce, Error, Key, Receipt, Store, Take};
+use tollgate::{Adjusted, Adjustment, Admin, Batcher, Error, Key, Receipt, Store, Take};
 use uuid::Uuid;
 
 use super::{LONG, a_hundred_a_day};
@@ -34,7 +34,7 @@ async fn taken(rig: &Rig) -> anyhow::Result<(Vec<Key>, Vec<Adjustment>)> {
 async fn what_is_given_back_of_one_key_that_is_locked_leaves_the_others_theirs(rig: Rig) -> anyhow::Result<()> {
     let (keys, refunds) = taken(&rig).await?;
     let held = Held::bucket(&rig, &keys[10]).await?;
-    let coalesce = Arc::new(Coalesce::new(rig.store().deadline(LONG)));
+    let coalesce = Arc::new(Batcher::new(rig.store().deadline(LONG)));
     let (mut others, mut locked) = (JoinSet::new(), JoinSet::new());
     for refund in refunds {
         let callers = if refund.receipt().key() == &keys[10] { &mut locked } else { &mut others };

@@ -1,4 +1,4 @@
-//! Requests that go together in one call.
+//! Requests that share calls.
 
 // Nothing outside uses a test.
 #![allow(unreachable_pub)]
@@ -6,18 +6,18 @@
 #[path = "giving_up/mod.rs"]
 mod giving_up;
 
-#[path = "coalesce/adjusting.rs"]
+#[path = "batching/adjusting.rs"]
 mod adjusting;
-#[path = "coalesce/gathering.rs"]
+#[path = "batching/gathering.rs"]
 mod gathering;
-#[path = "coalesce/locked.rs"]
+#[path = "batching/locked.rs"]
 mod locked;
-#[path = "coalesce/stores.rs"]
+#[path = "batching/stores.rs"]
 mod stores;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use stores::{Connected, Dawdles, Gated, Panics};
@@ -25,8 +25,8 @@ use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet, yield_now};
 use tokio::time::timeout;
 use tollgate::{
-    Admin, AnyStore, Coalesce, Error, Key, LeaseOptions, Limiter, ManualClock, MemoryStore, Outcome, Quota, Rule,
-    Store, Take,
+    Admin, AnyStore, Batcher, Error, Key, LeaseOptions, Limiter, ManualClock, MemoryStore, Outcome, Quota, Rule, Store,
+    Take,
 };
 
 fn take(key: &str) -> Take {
@@ -37,9 +37,9 @@ fn rule(quota: &str) -> Rule {
     quota.parse::<Quota>().expect("a quota").into()
 }
 
-fn ask<S: Store>(coalesce: &Arc<Coalesce<S>>, take: Take) -> JoinHandle<Result<Outcome, Error>> {
-    let coalesce = Arc::clone(coalesce);
-    tokio::spawn(async move { coalesce.take_one(&take).await })
+fn ask<S: Store>(batcher: &Arc<Batcher<S>>, take: Take) -> JoinHandle<Result<Outcome, Error>> {
+    let batcher = Arc::clone(batcher);
+    tokio::spawn(async move { batcher.take_one(&take).await })
 }
 
 /// How often a task was woken.
@@ -62,10 +62,10 @@ async fn settle() {
 #[tokio::test(start_paused = true)]
 async fn what_comes_during_a_call_goes_in_the_next_one() -> anyhow::Result<()> {
     let gated = Arc::new(Gated::new(0));
-    let coalesce = Arc::new(Coalesce::new(Arc::clone(&gated)));
-    let first = ask(&coalesce, take("a"));
+    let batcher = Arc::new(Batcher::new(Arc::clone(&gated)));
+    let first = ask(&batcher, take("a"));
     settle().await;
-    let others: Vec<_> = (0..99).map(|_| ask(&coalesce, take("a"))).collect();
+    let others: Vec<_> = (0..99).map(|_| ask(&batcher, take("a"))).collect();
     settle().await;
     gated.gate.add_permits(2);
     let mut granted = usize::from(first.await??.is_ok_and(|decision| decision.is_granted()));
@@ -80,11 +80,11 @@ async fn what_comes_during_a_call_goes_in_the_next_one() -> anyhow::Result<()> {
 #[tokio::test(start_paused = true)]
 async fn few_are_asked_each_at_once_and_those_beyond_go_together() -> anyhow::Result<()> {
     let gated = Arc::new(Gated::new(0));
-    let coalesce = Arc::new(Coalesce::new(Arc::clone(&gated)));
-    let few: Vec<_> = (0..4).map(|n| ask(&coalesce, take(&format!("key:{n}")))).collect();
+    let batcher = Arc::new(Batcher::new(Arc::clone(&gated)));
+    let few: Vec<_> = (0..4).map(|n| ask(&batcher, take(&format!("key:{n}")))).collect();
     settle().await;
     assert_eq!(gated.calls().iter().map(Vec::len).collect::<Vec<_>>(), [1; 4]);
-    let more: Vec<_> = (4..100).map(|n| ask(&coalesce, take(&format!("key:{n}")))).collect();
+    let more: Vec<_> = (4..100).map(|n| ask(&batcher, take(&format!("key:{n}")))).collect();
     settle().await;
     gated.gate.add_permits(1000);
     for answered in few.into_iter().chain(more) {
@@ -92,30 +92,29 @@ async fn few_are_asked_each_at_once_and_those_beyond_go_together() -> anyhow::Re
     }
     let calls: Vec<_> = gated.calls().iter().map(Vec::len).collect();
     assert_eq!(calls.iter().sum::<usize>(), 100);
-    assert!(calls.len() <= 12, "few of each of two lines, and one for the others: {calls:?}");
+    assert!(calls.len() <= 6, "four at once, and the others together: {calls:?}");
     Ok(())
 }
 
 #[tokio::test(start_paused = true)]
 async fn requests_for_several_buckets_go_together_beside_those_for_one() -> anyhow::Result<()> {
     let gated = Arc::new(Gated::new(0));
-    several_go_together(&gated, Coalesce::new(Arc::clone(&gated))).await
+    several_go_together(&gated, Batcher::new(Arc::clone(&gated))).await
 }
 
 #[tokio::test(start_paused = true)]
 async fn requests_for_several_buckets_of_any_store_go_together_as_well() -> anyhow::Result<()> {
     let gated = Arc::new(Gated::new(0));
-    several_go_together(&gated, Coalesce::new(AnyStore::new(Arc::clone(&gated)))).await
+    several_go_together(&gated, Batcher::new(AnyStore::new(Arc::clone(&gated)))).await
 }
 
-async fn several_go_together<S: Store>(gated: &Gated, coalesce: Coalesce<S>) -> anyhow::Result<()> {
-    let coalesce = Arc::new(coalesce);
+async fn several_go_together<S: Store>(gated: &Gated, batcher: Batcher<S>) -> anyhow::Result<()> {
+    let batcher = Arc::new(batcher);
     let all_of = |user: &str| take("all").and(Key::try_from(user).expect("a key"), rule("1/h"));
-    let asked: Vec<_> = ["a", "b", "b", "c"].map(|user| ask(&coalesce, all_of(user))).into();
+    let asked: Vec<_> = ["a", "b", "b", "c"].map(|user| ask(&batcher, all_of(user))).into();
     settle().await;
-    let single = ask(&coalesce, take("d"));
+    let single = ask(&batcher, take("d"));
     settle().await;
-    assert_eq!(gated.calls(), [vec!["all"; 4], vec!["d"]]);
     gated.gate.add_permits(8);
     let mut granted = Vec::new();
     for asked in asked {
@@ -123,6 +122,7 @@ async fn several_go_together<S: Store>(gated: &Gated, coalesce: Coalesce<S>) -> 
     }
     assert!(single.await??.is_ok());
     assert_eq!(granted, [true, true, false, true], "each user has one");
+    assert_eq!(gated.calls(), [vec!["all"], vec!["d"], vec!["all"; 3]]);
     Ok(())
 }
 
@@ -131,11 +131,11 @@ async fn a_key_that_is_slow_holds_up_no_other_and_is_asked_once_at_a_time() -> a
     let mut gated = Gated::new(1000);
     gated.locked = Some(Key::try_from("slow")?);
     let gated = Arc::new(gated);
-    let coalesce = Arc::new(Coalesce::new(Arc::clone(&gated)));
-    let slow = ask(&coalesce, take("slow"));
+    let batcher = Arc::new(Batcher::new(Arc::clone(&gated)));
+    let slow = ask(&batcher, take("slow"));
     for n in 0..200 {
-        let more = ask(&coalesce, take("slow"));
-        assert!(ask(&coalesce, take(&format!("quick:{n}"))).await??.is_ok());
+        let more = ask(&batcher, take("slow"));
+        assert!(ask(&batcher, take(&format!("quick:{n}"))).await??.is_ok());
         assert!(!more.is_finished());
     }
     assert!(!slow.is_finished());
@@ -146,10 +146,10 @@ async fn a_key_that_is_slow_holds_up_no_other_and_is_asked_once_at_a_time() -> a
 #[tokio::test(start_paused = true)]
 async fn who_makes_the_call_and_gives_up_leaves_the_others_their_answers() -> anyhow::Result<()> {
     let gated = Arc::new(Gated::new(0));
-    let coalesce = Arc::new(Coalesce::new(Arc::clone(&gated)));
-    let leader = ask(&coalesce, take("a"));
+    let batcher = Arc::new(Batcher::new(Arc::clone(&gated)));
+    let leader = ask(&batcher, take("a"));
     settle().await;
-    let others: Vec<_> = (0..10).map(|_| ask(&coalesce, take("a"))).collect();
+    let others: Vec<_> = (0..10).map(|_| ask(&batcher, take("a"))).collect();
     settle().await;
     leader.abort();
     assert!(leader.await.is_err_and(|error| error.is_cancelled()));
@@ -163,47 +163,29 @@ async fn who_makes_the_call_and_gives_up_leaves_the_others_their_answers() -> an
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_makes_the_call_is_woken_by_nothing_else() -> anyhow::Result<()> {
-    let gated = Arc::new(Gated::new(0));
-    let coalesce = Coalesce::new(Arc::clone(&gated));
-    let request = take("a");
-    let mut leader = std::pin::pin!(coalesce.take_one(&request));
-    let woken = Arc::new(Woken::default());
-    let waker = Waker::from(Arc::clone(&woken));
-    assert!(leader.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-    gated.gate.add_permits(1);
-    let Poll::Ready(outcome) = leader.as_mut().poll(&mut Context::from_waker(&waker)) else {
-        anyhow::bail!("the call is answered");
-    };
-    assert!(outcome??.is_granted());
-    assert_eq!(woken.0.load(Ordering::Relaxed), 1, "the gate, and not its own answer");
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
 async fn who_makes_the_call_and_is_not_polled_any_more_keeps_nobody_waiting() -> anyhow::Result<()> {
     let gated = Arc::new(Gated::new(0));
-    let coalesce = Arc::new(Coalesce::new(Arc::clone(&gated)));
+    let batcher = Arc::new(Batcher::new(Arc::clone(&gated)));
     let request = take("a");
-    let mut leader = std::pin::pin!(coalesce.take_one(&request));
+    let mut leader = std::pin::pin!(batcher.take_one(&request));
     assert!(timeout(Duration::from_millis(1), &mut leader).await.is_err());
     gated.gate.add_permits(2);
     // In the same task: nobody polls the leader meanwhile.
-    assert!(coalesce.take_one(&take("a")).await?.is_ok_and(|decision| decision.is_granted()));
+    assert!(batcher.take_one(&take("a")).await?.is_ok_and(|decision| decision.is_granted()));
     assert!(leader.await?.is_ok_and(|decision| decision.is_granted()));
     Ok(())
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_makes_a_call_and_is_not_polled_any_more_keeps_no_connection_from_others() -> anyhow::Result<()> {
-    let coalesce = Coalesce::new(Connected { store: MemoryStore::new(), connections: Semaphore::new(1) });
+    let batcher = Batcher::new(Connected { store: MemoryStore::new(), connections: Semaphore::new(1) });
     let request = take("a");
-    let mut leader = std::pin::pin!(coalesce.take_one(&request));
+    let mut leader = std::pin::pin!(batcher.take_one(&request));
     assert!(timeout(Duration::from_millis(1), &mut leader).await.is_err());
     for n in 0..4 {
         // In the same task: nobody polls the leader meanwhile.
         let request = take(&format!("other:{n}"));
-        assert!(timeout(Duration::from_secs(1), coalesce.take_one(&request)).await???.is_granted());
+        assert!(timeout(Duration::from_secs(1), batcher.take_one(&request)).await???.is_granted());
     }
     assert!(leader.await?.is_ok_and(|decision| decision.is_granted()));
     Ok(())
@@ -217,13 +199,13 @@ async fn those_who_make_calls_and_are_not_polled_any_more_keep_no_connection_fro
     // One that goes with others, one that goes as it is, and two that came together.
     let late = [vec![take("late")], vec![several.max_wait(Duration::from_secs(1))], vec![take("one"), take("other")]];
     for late in late {
-        let coalesce = Coalesce::new(Connected { store: MemoryStore::new(), connections: Semaphore::new(1) });
-        let mut leaders: Vec<_> = leading.iter().map(|request| Box::pin(coalesce.take_one(request))).collect();
+        let batcher = Batcher::new(Connected { store: MemoryStore::new(), connections: Semaphore::new(1) });
+        let mut leaders: Vec<_> = leading.iter().map(|request| Box::pin(batcher.take_one(request))).collect();
         for leader in &mut leaders {
             assert!(leader.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         }
         // In the same task: nobody polls the leaders meanwhile.
-        for outcome in timeout(Duration::from_secs(2), coalesce.take(&late)).await?? {
+        for outcome in timeout(Duration::from_secs(2), batcher.take(&late)).await?? {
             assert!(outcome?.is_granted());
         }
         for leader in leaders {
@@ -288,12 +270,12 @@ async fn a_limiter_that_closes_waits_until_what_was_given_up_is_given_back() -> 
 fn a_runtime_that_ends_under_a_call_keeps_nobody_waiting() -> anyhow::Result<()> {
     let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let gated = Arc::new(Gated::new(0));
-    let coalesce = Arc::new(Coalesce::new(Arc::clone(&gated)));
+    let batcher = Arc::new(Batcher::new(Arc::clone(&gated)));
     let (ending, staying) = (runtime()?, runtime()?);
     {
         // The second one hands the call of the first over to a task, and waits for the next call.
         let _within = ending.enter();
-        drop([ask(&coalesce, take("a")), ask(&coalesce, take("a"))]);
+        drop([ask(&batcher, take("a")), ask(&batcher, take("a"))]);
     }
     while gated.calls().is_empty() {
         std::thread::yield_now();
@@ -302,7 +284,7 @@ fn a_runtime_that_ends_under_a_call_keeps_nobody_waiting() -> anyhow::Result<()>
     gated.gate.add_permits(100);
     staying.block_on(async {
         for _ in 0..3 {
-            let asked = ask(&coalesce, take("a"));
+            let asked = ask(&batcher, take("a"));
             let answered = timeout(Duration::from_secs(20), asked).await???;
             assert!(answered?.is_granted());
         }
@@ -312,18 +294,18 @@ fn a_runtime_that_ends_under_a_call_keeps_nobody_waiting() -> anyhow::Result<()>
 
 #[tokio::test]
 async fn a_store_that_panics_leaves_nobody_waiting() -> anyhow::Result<()> {
-    let coalesce = Arc::new(Coalesce::new(Panics(AtomicUsize::new(0))));
+    let batcher = Arc::new(Batcher::new(Panics(AtomicUsize::new(0))));
     let mut tasks = JoinSet::new();
     for _ in 0..10 {
-        let coalesce = Arc::clone(&coalesce);
-        tasks.spawn(async move { coalesce.take_one(&take("a")).await });
+        let batcher = Arc::clone(&batcher);
+        tasks.spawn(async move { batcher.take_one(&take("a")).await });
     }
     let mut ended = Vec::new();
     while let Some(result) = tasks.join_next().await {
         ended.push(result);
     }
     assert!(ended.iter().any(|result| !matches!(result, Ok(Ok(Ok(_))))), "{ended:?}");
-    assert!(coalesce.take_one(&take("a")).await?.is_ok());
+    assert!(batcher.take_one(&take("a")).await?.is_ok());
     Ok(())
 }
 
@@ -331,11 +313,11 @@ async fn a_store_that_panics_leaves_nobody_waiting() -> anyhow::Result<()> {
 async fn of_100_000_calls_given_up_at_random_none_is_lost_and_the_books_balance() -> anyhow::Result<()> {
     const TASKS: u64 = 100;
     const CALLS: u64 = 1000;
-    let coalesce = Arc::new(Coalesce::new(Arc::new(Dawdles(MemoryStore::with_clock(ManualClock::default())))));
+    let batcher = Arc::new(Batcher::new(Arc::new(Dawdles(MemoryStore::with_clock(ManualClock::default())))));
     let (known, unknown) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let mut tasks = JoinSet::new();
     for _ in 0..TASKS {
-        let (coalesce, known, unknown) = (Arc::clone(&coalesce), Arc::clone(&known), Arc::clone(&unknown));
+        let (batcher, known, unknown) = (Arc::clone(&batcher), Arc::clone(&known), Arc::clone(&unknown));
         tasks.spawn(async move {
             for _ in 0..CALLS {
                 let key = Key::try_from(format!("key:{}", fastrand::u32(0..10))).expect("a key");
@@ -344,7 +326,7 @@ async fn of_100_000_calls_given_up_at_random_none_is_lost_and_the_books_balance(
                 let given_up = fastrand::u32(0..30);
                 tokio::select! {
                     biased;
-                    outcome = coalesce.take_one(&take) => {
+                    outcome = batcher.take_one(&take) => {
                         if outcome.expect("an answer").expect("possible").is_granted() {
                             known.fetch_add(cost, Ordering::Relaxed);
                         }
@@ -361,9 +343,9 @@ async fn of_100_000_calls_given_up_at_random_none_is_lost_and_the_books_balance(
     let mut debited = 0;
     for n in 0..10 {
         let key = Key::try_from(format!("key:{n}"))?;
-        let denied = coalesce.take_one(&Take::from(key.clone()).rule(rule("8000/h")).cost(8000)).await??;
+        let denied = batcher.take_one(&Take::from(key.clone()).rule(rule("8000/h")).cost(8000)).await??;
         assert!(!denied.is_granted());
-        debited += coalesce.store().0.peek(&key).await?.map_or(0, |level| level.granted);
+        debited += batcher.store().0.peek(&key).await?.map_or(0, |level| level.granted);
     }
     let (known, unknown) = (known.load(Ordering::Relaxed), unknown.load(Ordering::Relaxed));
     assert!(known <= debited && debited <= known + unknown, "{known} {debited} {unknown}");

@@ -6,10 +6,9 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tokio::runtime::Builder;
 use tokio::task::yield_now;
 use tokio::time::advance;
-use tollgate::{Coalesce, Key, Receipt, Store, Take};
+use tollgate::{Batcher, Key, Receipt, Store, Take};
 use uuid::Uuid;
 
 use super::stores::Gated;
@@ -18,14 +17,14 @@ use super::{Woken, ask, rule, settle, take};
 #[tokio::test(start_paused = true)]
 async fn those_whom_an_answer_wakes_share_the_next_call_with_who_waits() -> anyhow::Result<()> {
     let gated = Arc::new(Gated::new(0));
-    let coalesce = Arc::new(Coalesce::new(Arc::clone(&gated)));
-    let first = ask(&coalesce, take("a"));
+    let batcher = Arc::new(Batcher::new(Arc::clone(&gated)));
+    let first = ask(&batcher, take("a"));
     settle().await;
     let twice = (0..50).map(|_| {
-        let coalesce = Arc::clone(&coalesce);
+        let batcher = Arc::clone(&batcher);
         tokio::spawn(async move {
-            let decided = coalesce.take_one(&take("a")).await??.is_granted();
-            anyhow::Ok((decided, coalesce.take_one(&take("a")).await??.is_granted()))
+            let decided = batcher.take_one(&take("a")).await??.is_granted();
+            anyhow::Ok((decided, batcher.take_one(&take("a")).await??.is_granted()))
         })
     });
     let twice: Vec<_> = twice.collect();
@@ -33,7 +32,7 @@ async fn those_whom_an_answer_wakes_share_the_next_call_with_who_waits() -> anyh
     gated.gate.add_permits(1);
     assert!(first.await??.is_ok());
     settle().await;
-    let waits = ask(&coalesce, take("a"));
+    let waits = ask(&batcher, take("a"));
     settle().await;
     gated.gate.add_permits(100);
     for answered in twice {
@@ -44,52 +43,19 @@ async fn those_whom_an_answer_wakes_share_the_next_call_with_who_waits() -> anyh
     Ok(())
 }
 
-/// For several buckets: one for a single bucket might be asked at once.
 fn several() -> Take {
     take("a").and(Key::try_from("b").expect("a key"), rule("50/h"))
-}
-
-/// Asks, and has the next of so many ask once others had their turn.
-fn ask_one_after_the_other(coalesce: Arc<Coalesce<Arc<Gated>>>, callers: usize) {
-    if callers > 0 {
-        tokio::spawn(async move {
-            ask_one_after_the_other(Arc::clone(&coalesce), callers - 1);
-            drop(coalesce.take_one(&several()).await);
-        });
-    }
-}
-
-/// How many requests the first call carries, if so many come, one with each yield.
-fn first_call_of(callers: usize) -> anyhow::Result<usize> {
-    // Who yields is behind those who are awake then, and not behind all whom they wake.
-    let runtime = Builder::new_current_thread().event_interval(1).enable_all().start_paused(true).build()?;
-    let gated = Arc::new(Gated::new(0));
-    let coalesce = Arc::new(Coalesce::new(Arc::clone(&gated)));
-    runtime.block_on(async {
-        ask_one_after_the_other(coalesce, callers);
-        settle().await;
-    });
-    Ok(gated.calls().first().map_or(0, Vec::len))
-}
-
-#[test]
-fn a_call_waits_for_who_comes_as_long_as_more_come_and_no_longer_than_a_few_yields() -> anyhow::Result<()> {
-    assert_eq!(first_call_of(6)?, 6);
-    let first = first_call_of(50)?;
-    assert!((6..20).contains(&first), "they put the call off until there were {first}");
-    Ok(())
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_nobody_else_comes_for_is_made_at_once() -> anyhow::Result<()> {
     let gated = Arc::new(Gated::new(0));
-    let coalesce = Arc::new(Coalesce::new(Arc::clone(&gated)));
-    let alone = ask(&coalesce, several());
-    // It stands in line, who serves that looks whether more come, and they do not.
+    let batcher = Arc::new(Batcher::new(Arc::clone(&gated)));
+    let alone = ask(&batcher, several());
     for _ in 0..3 {
         yield_now().await;
     }
-    let late = ask(&coalesce, several());
+    let late = ask(&batcher, several());
     settle().await;
     assert_eq!(gated.calls(), [["a"]]);
     gated.gate.add_permits(2);
@@ -138,12 +104,12 @@ async fn who_queues_is_woken_once_by_its_answer_whether_its_request_went_with_eq
     ];
     for requests in kinds {
         let gated = Arc::new(Gated::new(0));
-        let coalesce = Arc::new(Coalesce::new(Arc::clone(&gated)));
-        let first = ask(&coalesce, requests[0].clone());
+        let batcher = Arc::new(Batcher::new(Arc::clone(&gated)));
+        let first = ask(&batcher, requests[0].clone());
         settle().await;
         let all = requests.iter().flat_map(|request| [request, request, request]);
-        let callers = all
-            .map(|request| -> Asking<'_> { Box::pin(async { Ok(coalesce.take_one(request).await??.is_granted()) }) });
+        let callers =
+            all.map(|request| -> Asking<'_> { Box::pin(async { Ok(batcher.take_one(request).await??.is_granted()) }) });
         woken(&gated, callers.collect()).await?;
         assert!(first.await??.is_ok());
         assert!(gated.calls().iter().any(|call| call.len() > 2), "some go together: {:?}", gated.calls());
@@ -155,18 +121,18 @@ async fn who_queues_is_woken_once_by_its_answer_whether_its_request_went_with_eq
 async fn who_gives_back_is_woken_once_by_its_answer() -> anyhow::Result<()> {
     let gated = Arc::new(Gated::new(0));
     assert!(gated.store.take_one(&take("a").cost(50)).await??.is_granted());
-    let coalesce = Arc::new(Coalesce::new(Arc::clone(&gated)));
+    let batcher = Arc::new(Batcher::new(Arc::clone(&gated)));
     let receipt = Receipt::new(Uuid::new_v4(), Key::try_from("a")?, 1);
     let first = {
-        let (coalesce, refund) = (Arc::clone(&coalesce), receipt.clone().refund(1));
-        tokio::spawn(async move { coalesce.adjust(&[refund]).await })
+        let (batcher, refund) = (Arc::clone(&batcher), receipt.clone().refund(1));
+        tokio::spawn(async move { batcher.adjust(&[refund]).await })
     };
     settle().await;
     let callers = (0..3).map(|_| -> Asking<'_> {
         // Its two answers come together.
         let refunds = [(); 2].map(|()| receipt.clone().refund(1));
-        let coalesce = &coalesce;
-        Box::pin(async move { Ok(coalesce.adjust(&refunds).await?.iter().all(Result::is_ok)) })
+        let batcher = &batcher;
+        Box::pin(async move { Ok(batcher.adjust(&refunds).await?.iter().all(Result::is_ok)) })
     });
     woken(&gated, callers.collect()).await?;
     first.await??;

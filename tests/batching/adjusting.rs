@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tollgate::{
-    Adjusted, Adjustment, Admin, Coalesce, Error, Key, Limiter, MemoryStore, Outcome, Receipt, Store, Take, TakeError,
+    Adjusted, Adjustment, Admin, Batcher, Error, Key, Limiter, MemoryStore, Outcome, Receipt, Store, Take, TakeError,
 };
 use uuid::Uuid;
 
@@ -22,20 +22,20 @@ fn refund(key: &str) -> Adjustment {
     Receipt::new(Uuid::new_v4(), Key::try_from(key).expect("a key"), 1).refund(1)
 }
 
-fn adjust<S: Store>(coalesce: &Arc<Coalesce<S>>, adjustments: Vec<Adjustment>) -> JoinHandle<Answers> {
-    let coalesce = Arc::clone(coalesce);
-    tokio::spawn(async move { coalesce.adjust(&adjustments).await })
+fn adjust<S: Store>(batcher: &Arc<Batcher<S>>, adjustments: Vec<Adjustment>) -> JoinHandle<Answers> {
+    let batcher = Arc::clone(batcher);
+    tokio::spawn(async move { batcher.adjust(&adjustments).await })
 }
 
 /// A store of buckets of which all was taken, with a gate that is closed.
-async fn taken(keys: &[&str], locked: Option<&str>) -> anyhow::Result<(Arc<Gated>, Arc<Coalesce<Arc<Gated>>>)> {
+async fn taken(keys: &[&str], locked: Option<&str>) -> anyhow::Result<(Arc<Gated>, Arc<Batcher<Arc<Gated>>>)> {
     let mut gated = Gated::new(0);
     gated.locked = locked.map(Key::try_from).transpose()?;
     for key in keys {
         assert!(gated.store.take_one(&take(key).cost(50)).await??.is_granted());
     }
     let gated = Arc::new(gated);
-    Ok((Arc::clone(&gated), Arc::new(Coalesce::new(gated))))
+    Ok((Arc::clone(&gated), Arc::new(Batcher::new(gated))))
 }
 
 async fn available(gated: &Gated, key: &str) -> anyhow::Result<i64> {
@@ -44,20 +44,20 @@ async fn available(gated: &Gated, key: &str) -> anyhow::Result<i64> {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_given_back_during_a_call_goes_in_the_next_one() -> anyhow::Result<()> {
-    let (gated, coalesce) = taken(&["a", "b"], None).await?;
-    let first = adjust(&coalesce, vec![refund("a")]);
+    let (gated, batcher) = taken(&["a", "b"], None).await?;
+    let first = adjust(&batcher, vec![refund("a")]);
     settle().await;
-    let several = adjust(&coalesce, vec![refund("b"), refund("nobody's"), refund("b")]);
-    let others: Vec<_> = (0..40).map(|_| adjust(&coalesce, vec![refund("a")])).collect();
+    let several = adjust(&batcher, vec![refund("b"), refund("nobody's"), refund("b")]);
+    let others: Vec<_> = (0..40).map(|_| adjust(&batcher, vec![refund("a")])).collect();
     settle().await;
-    gated.gate.add_permits(2);
+    gated.gate.add_permits(1000);
     assert_eq!(first.await??, [Ok(Adjusted::Done(1))]);
     let unknown = Err(TakeError::UnknownBucket(Key::try_from("nobody's")?));
     assert_eq!(several.await??, [Ok(Adjusted::Done(1)), unknown, Ok(Adjusted::Done(1))]);
     for other in others {
         assert_eq!(other.await??, [Ok(Adjusted::Done(1))]);
     }
-    assert_eq!(gated.adjusted().iter().map(Vec::len).collect::<Vec<_>>(), [1, 43]);
+    assert_eq!(gated.adjusted().iter().map(Vec::len).collect::<Vec<_>>(), [1, 3, 40]);
     assert_eq!((available(&gated, "a").await?, available(&gated, "b").await?), (41, 2));
     Ok(())
 }
@@ -77,7 +77,8 @@ async fn many_who_refund_through_a_limiter_are_few_calls_and_the_books_balance()
     for given_back in refunding.join_all().await {
         assert_eq!(given_back?, 1);
     }
-    assert_eq!(gated.adjusted().iter().map(Vec::len).collect::<Vec<_>>(), [1, 249]);
+    let calls: Vec<_> = gated.adjusted().iter().map(Vec::len).collect();
+    assert!(calls.iter().sum::<usize>() == 250 && calls.len() <= 8, "{calls:?}");
     for n in 0..10 {
         assert_eq!(available(&gated, &format!("key:{n}")).await?, 475);
     }
@@ -86,8 +87,8 @@ async fn many_who_refund_through_a_limiter_are_few_calls_and_the_books_balance()
 
 #[tokio::test(start_paused = true)]
 async fn who_gives_up_in_line_has_their_tokens_given_back() -> anyhow::Result<()> {
-    let (gated, coalesce) = taken(&["a"], None).await?;
-    let callers: Vec<_> = (0..10).map(|_| adjust(&coalesce, vec![refund("a")])).collect();
+    let (gated, batcher) = taken(&["a"], None).await?;
+    let callers: Vec<_> = (0..10).map(|_| adjust(&batcher, vec![refund("a")])).collect();
     settle().await;
     for caller in &callers {
         caller.abort();
@@ -104,13 +105,13 @@ async fn who_gives_up_in_line_has_their_tokens_given_back() -> anyhow::Result<()
 
 #[tokio::test(start_paused = true)]
 async fn who_makes_the_call_and_is_not_polled_any_more_keeps_no_others_waiting() -> anyhow::Result<()> {
-    let (gated, coalesce) = taken(&["a"], None).await?;
+    let (gated, batcher) = taken(&["a"], None).await?;
     let own = [refund("a")];
-    let mut leader = pin!(coalesce.adjust(&own));
+    let mut leader = pin!(batcher.adjust(&own));
     assert!(timeout(Duration::from_millis(1), &mut leader).await.is_err());
     gated.gate.add_permits(2);
     // In the same task: nobody polls the leader meanwhile.
-    assert_eq!(coalesce.adjust(&[refund("a")]).await?, [Ok(Adjusted::Done(1))]);
+    assert_eq!(batcher.adjust(&[refund("a")]).await?, [Ok(Adjusted::Done(1))]);
     assert_eq!(leader.await?, [Ok(Adjusted::Done(1))]);
     Ok(())
 }
@@ -118,32 +119,32 @@ async fn who_makes_the_call_and_is_not_polled_any_more_keeps_no_others_waiting()
 #[tokio::test(start_paused = true)]
 async fn who_makes_a_call_and_is_not_polled_any_more_keeps_no_connection_from_those_of_another_kind()
 -> anyhow::Result<()> {
-    let coalesce = Coalesce::new(Connected { store: MemoryStore::new(), connections: Semaphore::new(1) });
+    let batcher = Batcher::new(Connected { store: MemoryStore::new(), connections: Semaphore::new(1) });
     let request = take("a");
-    assert!(coalesce.take_one(&take("a").cost(9)).await??.is_granted());
+    assert!(batcher.take_one(&take("a").cost(9)).await??.is_granted());
     {
         let own = [refund("a")];
-        let mut leader = pin!(coalesce.adjust(&own));
+        let mut leader = pin!(batcher.adjust(&own));
         assert!(timeout(Duration::from_millis(1), &mut leader).await.is_err());
         // In the same task: nobody polls the leader meanwhile.
-        assert!(timeout(Duration::from_secs(1), coalesce.take_one(&request)).await???.is_granted());
+        assert!(timeout(Duration::from_secs(1), batcher.take_one(&request)).await???.is_granted());
         assert_eq!(leader.await?, [Ok(Adjusted::Done(1))]);
     }
-    let mut leader = pin!(coalesce.take_one(&request));
+    let mut leader = pin!(batcher.take_one(&request));
     assert!(timeout(Duration::from_millis(1), &mut leader).await.is_err());
-    assert_eq!(timeout(Duration::from_secs(1), coalesce.adjust(&[refund("a")])).await??, [Ok(Adjusted::Done(1))]);
+    assert_eq!(timeout(Duration::from_secs(1), batcher.adjust(&[refund("a")])).await??, [Ok(Adjusted::Done(1))]);
     assert!(leader.await??.is_granted());
     Ok(())
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_key_that_is_slow_holds_up_no_other() -> anyhow::Result<()> {
-    let (gated, coalesce) = taken(&["slow", "quick"], Some("slow")).await?;
+    let (gated, batcher) = taken(&["slow", "quick"], Some("slow")).await?;
     gated.gate.add_permits(1000);
-    let slow = adjust(&coalesce, vec![refund("slow")]);
+    let slow = adjust(&batcher, vec![refund("slow")]);
     settle().await;
     for _ in 0..20 {
-        assert_eq!(adjust(&coalesce, vec![refund("quick")]).await??, [Ok(Adjusted::Done(1))]);
+        assert_eq!(adjust(&batcher, vec![refund("quick")]).await??, [Ok(Adjusted::Done(1))]);
     }
     assert!(!slow.is_finished());
     Ok(())
@@ -151,11 +152,11 @@ async fn a_key_that_is_slow_holds_up_no_other() -> anyhow::Result<()> {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_is_undone_for_one_of_its_keys_is_made_again_key_by_key() -> anyhow::Result<()> {
-    let (gated, coalesce) = taken(&["a", "b", "first"], Some("locked")).await?;
-    let first = adjust(&coalesce, vec![refund("first")]);
+    let (gated, batcher) = taken(&["a", "b", "first"], Some("locked")).await?;
+    let first = adjust(&batcher, vec![refund("first")]);
     settle().await;
-    let locked = adjust(&coalesce, vec![refund("a"), refund("locked"), refund("b")]);
-    let others: Vec<_> = ["b", "a", "b"].map(|key| adjust(&coalesce, vec![refund(key)])).into();
+    let locked = adjust(&batcher, vec![refund("a"), refund("locked"), refund("b")]);
+    let others: Vec<_> = ["b", "a", "b"].map(|key| adjust(&batcher, vec![refund(key)])).into();
     settle().await;
     gated.gate.add_permits(1000);
     for answered in others.into_iter().chain([first]) {
@@ -164,7 +165,7 @@ async fn a_call_that_is_undone_for_one_of_its_keys_is_made_again_key_by_key() ->
     assert!(!locked.is_finished());
     let mut calls = gated.adjusted();
     calls[2..].sort();
-    let undone = vec!["a", "locked", "b", "b", "a", "b"];
+    let undone = vec!["a", "locked", "b"];
     assert_eq!(calls, [vec!["first"], undone, vec!["a"; 2], vec!["b"; 3], vec!["locked"]]);
     assert_eq!((available(&gated, "a").await?, available(&gated, "b").await?), (2, 3));
     Ok(())
@@ -172,18 +173,18 @@ async fn a_call_that_is_undone_for_one_of_its_keys_is_made_again_key_by_key() ->
 
 #[tokio::test(start_paused = true)]
 async fn a_key_that_stays_locked_undoes_one_call_and_holds_up_none_of_the_next_ones() -> anyhow::Result<()> {
-    let (gated, coalesce) = taken(&["quick", "first"], Some("locked")).await?;
-    let first = adjust(&coalesce, vec![refund("first")]);
+    let (gated, batcher) = taken(&["quick", "first"], Some("locked")).await?;
+    let first = adjust(&batcher, vec![refund("first")]);
     settle().await;
-    let mut locked = vec![adjust(&coalesce, vec![refund("locked"), refund("quick")])];
+    let mut locked = vec![adjust(&batcher, vec![refund("locked"), refund("quick")])];
     settle().await;
     gated.gate.add_permits(1000);
     assert_eq!(first.await??, [Ok(Adjusted::Done(1))]);
     settle().await;
     for _ in 0..20 {
-        locked.push(adjust(&coalesce, vec![refund("locked")]));
-        locked.push(adjust(&coalesce, vec![refund("locked"), refund("quick")]));
-        assert_eq!(adjust(&coalesce, vec![refund("quick")]).await??, [Ok(Adjusted::Done(1))]);
+        locked.push(adjust(&batcher, vec![refund("locked")]));
+        locked.push(adjust(&batcher, vec![refund("locked"), refund("quick")]));
+        assert_eq!(adjust(&batcher, vec![refund("quick")]).await??, [Ok(Adjusted::Done(1))]);
     }
     assert!(locked.iter().all(|locked| !locked.is_finished()));
     let asked = gated.adjusted().iter().filter(|call| call.iter().any(|key| key == "locked")).count();
@@ -194,13 +195,13 @@ async fn a_key_that_stays_locked_undoes_one_call_and_holds_up_none_of_the_next_o
 
 #[tokio::test(start_paused = true)]
 async fn what_waits_behind_a_key_goes_when_it_is_free_in_its_order() -> anyhow::Result<()> {
-    let (gated, coalesce) = taken(&["a"], None).await?;
-    let first = adjust(&coalesce, vec![refund("a")]);
+    let (gated, batcher) = taken(&["a"], None).await?;
+    let first = adjust(&batcher, vec![refund("a")]);
     // Longer than calls are waited for: from then on it is asked for by itself.
     sleep(Duration::from_millis(100)).await;
     let receipt = refund("a");
-    let others: Vec<_> = (0..3).map(|_| adjust(&coalesce, vec![receipt.clone()])).collect();
-    let quick = adjust(&coalesce, vec![refund("b")]);
+    let others: Vec<_> = (0..3).map(|_| adjust(&batcher, vec![receipt.clone()])).collect();
+    let quick = adjust(&batcher, vec![refund("b")]);
     sleep(Duration::from_millis(100)).await;
     assert_eq!(gated.adjusted(), [["a"], ["b"]]);
     gated.gate.add_permits(1000);
@@ -212,19 +213,19 @@ async fn what_waits_behind_a_key_goes_when_it_is_free_in_its_order() -> anyhow::
     }
     assert_eq!(answers, [Ok(Adjusted::Done(1)), Ok(Adjusted::Repeated), Ok(Adjusted::Repeated)]);
     assert_eq!(gated.adjusted()[2..], [["a"; 3]]);
-    assert_eq!(adjust(&coalesce, vec![refund("a")]).await??, [Ok(Adjusted::Done(1))]);
+    assert_eq!(adjust(&batcher, vec![refund("a")]).await??, [Ok(Adjusted::Done(1))]);
     Ok(())
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_full_line_takes_no_more_on() -> anyhow::Result<()> {
     const MOST: usize = 32_768;
-    let (gated, coalesce) = taken(&["a"], None).await?;
-    let _first = adjust(&coalesce, vec![refund("a")]);
+    let (gated, batcher) = taken(&["a"], None).await?;
+    let _first = adjust(&batcher, vec![refund("a")]);
     settle().await;
-    let _line = adjust(&coalesce, vec![refund("a"); MOST]);
+    let _line = adjust(&batcher, vec![refund("a"); MOST]);
     settle().await;
-    let overloaded = coalesce.adjust(&[refund("a")]).await;
+    let overloaded = batcher.adjust(&[refund("a")]).await;
     assert!(matches!(overloaded, Err(Error::Overloaded(MOST))), "{overloaded:?}");
     assert_eq!(gated.adjusted().len(), 1);
     Ok(())
@@ -232,11 +233,11 @@ async fn a_full_line_takes_no_more_on() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn a_store_that_panics_leaves_no_adjustment_waiting() -> anyhow::Result<()> {
-    let coalesce = Arc::new(Coalesce::new(Panics(AtomicUsize::new(0))));
+    let batcher = Arc::new(Batcher::new(Panics(AtomicUsize::new(0))));
     let mut callers: JoinSet<_> = (0..10)
         .map(|_| {
-            let coalesce = Arc::clone(&coalesce);
-            async move { coalesce.adjust(&[refund("a")]).await }
+            let batcher = Arc::clone(&batcher);
+            async move { batcher.adjust(&[refund("a")]).await }
         })
         .collect();
     let mut ended = Vec::new();
@@ -244,14 +245,14 @@ async fn a_store_that_panics_leaves_no_adjustment_waiting() -> anyhow::Result<()
         ended.push(result);
     }
     assert!(ended.iter().any(|result| !matches!(result, Ok(Ok(_)))), "{ended:?}");
-    assert_eq!(coalesce.adjust(&[refund("a")]).await?, [Ok(Adjusted::Done(1))]);
+    assert_eq!(batcher.adjust(&[refund("a")]).await?, [Ok(Adjusted::Done(1))]);
     Ok(())
 }
 
 #[tokio::test]
 async fn if_one_answer_is_lost_nobody_says_that_nothing_was_given_back() -> anyhow::Result<()> {
     for keys in [["locked", "cut off"], ["cut off", "locked"]] {
-        let error = Coalesce::new(Cut).adjust(&keys.map(refund)).await.expect_err("no answer");
+        let error = Batcher::new(Cut).adjust(&keys.map(refund)).await.expect_err("no answer");
         assert!(error.is_outcome_unknown(), "{keys:?}: {error:?}");
     }
     Ok(())
@@ -260,11 +261,11 @@ async fn if_one_answer_is_lost_nobody_says_that_nothing_was_given_back() -> anyh
 #[tokio::test(start_paused = true)]
 async fn what_waits_behind_a_key_whose_call_panics_goes_in_the_next_one() -> anyhow::Result<()> {
     let panics = Arc::new(Panics(AtomicUsize::new(0)));
-    let coalesce = Arc::new(Coalesce::new(Slow(Arc::clone(&panics))));
-    let first = adjust(&coalesce, vec![refund("a")]);
+    let batcher = Arc::new(Batcher::new(Slow(Arc::clone(&panics))));
+    let first = adjust(&batcher, vec![refund("a")]);
     // From now on it is asked for by itself.
     sleep(Duration::from_millis(50)).await;
-    let second = adjust(&coalesce, vec![refund("a")]);
+    let second = adjust(&batcher, vec![refund("a")]);
     assert!(matches!(first.await?, Err(Error::OutcomeUnknown(_))));
     assert_eq!(second.await??, [Ok(Adjusted::Done(1))]);
     assert_eq!(panics.0.load(Ordering::Relaxed), 2);

@@ -1,0 +1,446 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::task::yield_now;
+use tokio::time::{Instant, timeout};
+use tokio_util::task::TaskTracker;
+
+use crate::admin::{BucketLevel, Swept};
+use crate::model::take::IfLocked;
+use crate::model::{
+    Adjusted, Adjustment, Decision, Error, HoldBack, Key, Outcome, Receipt, Rule, Take, TakeError, Window, WindowLevel,
+};
+use crate::store::{Capabilities, Store};
+use crate::telemetry::{QUEUE, Share};
+
+mod queue;
+mod ticket;
+
+use queue::{Batch, Flight, Queue, Queued};
+use ticket::{Kind, TakeAnswer, Ticket};
+
+/// A store that asks another one for many callers at once: requests that arrive while calls are in flight share the next call.
+///
+/// A request without tokens is denied as the underlying store denies it. No request waits for a timer: while few calls are in
+/// flight, each starts a call of its own. Requests for one key keep their order, and at most one call for a key is in flight.
+/// A bucket that another transaction has locked holds up no other bucket. Design: `docs/design/batching.md`.
+///
+/// Requests that wait for their tokens, and cancels, refunds and settlements are batched the same way. Requests under a sliding
+/// window, and those that came together in one [`take`](Store::take), which is one call already, go to the store as they are.
+///
+/// Calls run in tasks, so a `Batcher` needs a Tokio runtime with a timer.
+///
+/// # Errors
+///
+/// [`Error::Overloaded`] if 32,768 requests wait, or 16,384 for one key.
+///
+/// # Cancel safety
+///
+/// A caller that is dropped before its call takes nothing. Afterwards the call goes on for the others, and the tokens may be
+/// taken; tokens that the caller would have had to wait for are given back. Adjustments are made in any case.
+#[derive(Debug)]
+pub struct Batcher<S: Store> {
+    calls: Arc<Calls<S>>,
+}
+
+#[derive(Debug)]
+struct Calls<S: Store> {
+    store: Arc<S>,
+    queue: Mutex<Queue<Ticket>>,
+    /// The length of the queue, for the metrics.
+    gauge: Mutex<Share>,
+    tasks: TaskTracker,
+    max_take_all: usize,
+    /// Whether a call that was rolled back is repeated key by key. A store of one call at a time is locked as a whole.
+    isolates_keys: bool,
+}
+
+impl<S: Store> Batcher<S> {
+    /// A batcher over a store.
+    pub fn new(store: S) -> Self {
+        Self::from(Arc::new(store))
+    }
+
+    /// The underlying store.
+    #[must_use]
+    pub fn store(&self) -> &S {
+        &self.calls.store
+    }
+
+    /// A batcher whose calls run in tasks of this tracker.
+    pub(crate) fn tracked(store: Arc<S>, tasks: &TaskTracker) -> Self {
+        let Capabilities { calls_at_once, most_together, .. } = store.capabilities();
+        let calls_at_once = calls_at_once.clamp(1, 64);
+        let (queue, gauge) = (Mutex::new(Queue::new(calls_at_once)), Mutex::new(Share::of(QUEUE)));
+        let (max_take_all, isolates_keys) = (most_together, calls_at_once > 1);
+        Self { calls: Arc::new(Calls { store, queue, gauge, tasks: tasks.clone(), max_take_all, isolates_keys }) }
+    }
+}
+
+impl<S: Store> From<Arc<S>> for Batcher<S> {
+    fn from(store: Arc<S>) -> Self {
+        Self::tracked(store, &TaskTracker::new())
+    }
+}
+
+impl<S: Store> Store for Batcher<S> {
+    /// The store's, but requests queue on the way to it.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { in_process: false, ..self.calls.store.capabilities() }
+    }
+
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        match takes {
+            [take] => Ok(vec![self.take_one(take).await?]),
+            _ => self.calls.store.take(takes).await,
+        }
+    }
+
+    async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
+        match take.request() {
+            Err(error) => Ok(Err(error)),
+            Ok(_) if take.window().is_some() || take.is_unlimited() => self.calls.store.take_one(take).await,
+            Ok(_) => self.calls.take(take).await,
+        }
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        match adjustments {
+            [] => self.calls.store.adjust(adjustments).await,
+            _ => self.calls.adjust(adjustments).await,
+        }
+    }
+
+    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
+        self.calls.store.hold_back(key, rule, hold).await
+    }
+
+    async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
+        self.calls.store.level(key, rule).await
+    }
+
+    async fn window_level(&self, key: &Key, window: &Window) -> Result<WindowLevel, Error> {
+        self.calls.store.window_level(key, window).await
+    }
+
+    async fn sweep(&self, limit: u32) -> Result<Swept, Error> {
+        self.calls.store.sweep(limit).await
+    }
+
+    async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
+        self.calls.store.count_denials(denials).await
+    }
+}
+
+impl<S: Store> Calls<S> {
+    /// Takes from several buckets share calls only if they do not wait, so a request that would wait first asks without.
+    async fn take(self: &Arc<Self>, take: &Take) -> Result<Outcome, Error> {
+        if take.limits.len() > 1 && self.max_take_all > 1 && !take.max_wait.is_zero() && take.id.is_none() {
+            let outcome = self.enqueue(&take.clone().max_wait(Duration::ZERO)).await?;
+            if outcome.as_ref().is_ok_and(|decision| !decision.is_granted()) {
+                return self.enqueue(take).await;
+            }
+            return Ok(outcome);
+        }
+        self.enqueue(take).await
+    }
+
+    async fn enqueue(self: &Arc<Self>, take: &Take) -> Result<Outcome, Error> {
+        let (sender, receiver) = oneshot::channel();
+        {
+            let ticket = Ticket::take(take.clone(), self.max_take_all, sender);
+            let mut queue = self.queue.lock();
+            if let Some(len) = queue.full(take.key(), MAX_WAITING) {
+                return Err(Error::Overloaded(len));
+            }
+            queue.push(ticket);
+            self.call_after_push(queue);
+        }
+        let mut pending = Pending { calls: self, take, receiver: Some(receiver) };
+        let answer = match &mut pending.receiver {
+            Some(receiver) => receiver.await,
+            None => return Err(stopped()),
+        };
+        pending.receiver = None;
+        answer.unwrap_or_else(|dropped| Err(Error::OutcomeUnknown(Arc::new(dropped))))
+    }
+
+    async fn adjust(self: &Arc<Self>, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        let receivers: Vec<_> = {
+            let mut queue = self.queue.lock();
+            for adjustment in adjustments {
+                // A flood of takes leaves room for what gives tokens back.
+                if let Some(len) = queue.full(&adjustment.receipt.key, 2 * MAX_WAITING) {
+                    return Err(Error::Overloaded(len));
+                }
+            }
+            let push = |adjustment: &Adjustment| {
+                let (sender, receiver) = oneshot::channel();
+                queue.push(Ticket::adjust(adjustment.clone(), sender));
+                receiver
+            };
+            let receivers = adjustments.iter().map(push).collect();
+            self.call_after_push(queue);
+            receivers
+        };
+        let (mut adjusted, mut failed) = (Vec::with_capacity(adjustments.len()), None);
+        for receiver in receivers {
+            match receiver.await.unwrap_or_else(|dropped| Err(Error::OutcomeUnknown(Arc::new(dropped)))) {
+                Ok(one) => adjusted.push(one),
+                // If one outcome is unknown, the outcome of the whole is.
+                Err(error) if error.is_outcome_unknown() => failed = Some(error),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        match failed {
+            None => Ok(adjusted),
+            Some(error) => Err(error.after(!adjusted.is_empty())),
+        }
+    }
+
+    /// Gives back tokens that a caller would have had to wait for, but has gone. They go before other requests for their keys.
+    fn give_back(self: &Arc<Self>, refunds: impl IntoIterator<Item = Adjustment>) {
+        let mut queue = self.queue.lock();
+        // Each goes before the one pushed last, so the latest reservation is cancelled first.
+        for refund in refunds {
+            queue.push_front(Ticket::adjust(refund, oneshot::channel().0));
+        }
+        self.call_all(queue);
+    }
+
+    fn call_after_push(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue<Ticket>>) {
+        self.gauge.lock().set(queue.len());
+        if let Some(batch) = queue.next_after_push() {
+            self.spawn(queue, [batch]);
+        }
+    }
+
+    /// Starts as many calls as there is room for.
+    fn call_all(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue<Ticket>>) {
+        // Outside of a runtime, requests wait for the next call that ends or starts in one.
+        if Handle::try_current().is_ok() {
+            let batches: Vec<Batch<Ticket>> = std::iter::from_fn(|| queue.next()).collect();
+            self.gauge.lock().set(queue.len());
+            self.spawn(queue, batches);
+        }
+    }
+
+    fn spawn(self: &Arc<Self>, queue: MutexGuard<'_, Queue<Ticket>>, batches: impl IntoIterator<Item = Batch<Ticket>>) {
+        // A runtime that is ending drops the task at once, which locks the queue.
+        drop(queue);
+        for Batch { requests, flight } in batches {
+            let call = Call { calls: Arc::clone(self), tickets: requests, flight: Some(flight) };
+            if let Ok(runtime) = Handle::try_current() {
+                self.tasks.spawn_on(call.run(), &runtime);
+            }
+        }
+    }
+}
+
+/// A caller that waits for its answer.
+struct Pending<'a, S: Store> {
+    calls: &'a Arc<Calls<S>>,
+    take: &'a Take,
+    receiver: Option<oneshot::Receiver<TakeAnswer>>,
+}
+
+impl<S: Store> Drop for Pending<'_, S> {
+    fn drop(&mut self) {
+        let Some(mut receiver) = self.receiver.take() else { return };
+        receiver.close();
+        match receiver.try_recv() {
+            Ok(Ok(Ok(decision))) => {
+                let refunds: Vec<Adjustment> = refunds(self.take, &decision).collect();
+                if !refunds.is_empty() {
+                    self.calls.give_back(refunds);
+                }
+            }
+            Ok(_) => {}
+            Err(_) => self.calls.queue.lock().note_cancelled(),
+        }
+    }
+}
+
+/// What a grant gives back if its caller has gone: tokens that it would have had to wait for. A request with an id keeps them,
+/// because another caller may go on with that id.
+fn refunds(take: &Take, decision: &Decision) -> impl Iterator<Item = Adjustment> {
+    let gives_back = decision.is_granted() && !decision.wait().is_zero() && take.id.is_none();
+    let receipts = if gives_back { Receipt::of(take, decision) } else { Vec::new() };
+    receipts.into_iter().map(Receipt::cancel)
+}
+
+/// A task that makes calls while requests wait. If it ends early, because the store panics or the runtime ends, its keys are
+/// free for the next call.
+struct Call<S: Store> {
+    calls: Arc<Calls<S>>,
+    /// Not sent yet.
+    tickets: Vec<Ticket>,
+    flight: Option<Flight<Key>>,
+}
+
+/// How a call ended.
+enum Ended {
+    Answered,
+    /// One key is locked.
+    Locked,
+    /// Nothing was done for these, because of some of their keys.
+    RolledBack(Vec<Ticket>),
+}
+
+impl<S: Store> Call<S> {
+    async fn run(mut self) {
+        while let Some(flight) = &self.flight {
+            let tickets = std::mem::take(&mut self.tickets);
+            let is_for_one_key = flight.keys.len() == 1;
+            let ended = self.make(tickets, is_for_one_key).await;
+            if matches!(ended, Ended::Answered) {
+                self.gather().await;
+            }
+            self.go_on(ended);
+        }
+    }
+
+    async fn make(&mut self, mut tickets: Vec<Ticket>, is_for_one_key: bool) -> Ended {
+        let isolates_keys = self.calls.isolates_keys;
+        // The store repeats a call for one key until its deadline. Others are repeated key by key.
+        let if_locked = if is_for_one_key || !isolates_keys { IfLocked::Retry } else { IfLocked::Fail };
+        let now = Instant::now();
+        tickets.iter_mut().for_each(|ticket| ticket.prepare(now, if_locked));
+        let answered = match tickets.first().map(Queued::kind) {
+            Some(Kind::Adjust) => self.adjust(tickets).await,
+            _ => self.take(tickets).await,
+        };
+        let Err((error, tickets)) = answered else { return Ended::Answered };
+        let is_locked = isolates_keys && matches!(error, Error::Contended { .. });
+        if !is_for_one_key && (is_locked || isolates_keys && matches!(error, Error::Database(_))) {
+            return Ended::RolledBack(tickets);
+        }
+        if error.is_failure() {
+            self.fail_overdue(&error);
+        }
+        tickets.into_iter().for_each(|ticket| ticket.fail(error.clone()));
+        if is_locked { Ended::Locked } else { Ended::Answered }
+    }
+
+    async fn take(&mut self, tickets: Vec<Ticket>) -> Result<(), (Error, Vec<Ticket>)> {
+        let (takes, replies): (Vec<Take>, Vec<_>) = tickets.into_iter().filter_map(Ticket::into_take).unzip();
+        let store = Arc::clone(&self.calls.store);
+        let outcomes = match self.note_if_old(store.take(&takes)).await {
+            Ok(outcomes) => outcomes,
+            Err(error) => return Err((error, takes.into_iter().zip(replies).map(Ticket::from).collect())),
+        };
+        // Waits count from the last decision of the call, which is nearest to the answer.
+        let answered_at = outcomes.iter().flatten().filter_map(Decision::decided_at).max();
+        let mut abandoned = Vec::new();
+        for ((take, reply), outcome) in takes.into_iter().zip(replies).zip(outcomes) {
+            let outcome = outcome.map(|decision| match answered_at {
+                Some(answered_at) if !decision.wait().is_zero() => decision.waiting_from(answered_at),
+                _ => decision,
+            });
+            if let Err(Ok(Ok(decision))) = reply.answer.send(Ok(outcome)) {
+                abandoned.extend(refunds(&take, &decision));
+            }
+        }
+        if !abandoned.is_empty() {
+            self.calls.give_back(abandoned);
+        }
+        Ok(())
+    }
+
+    async fn adjust(&mut self, tickets: Vec<Ticket>) -> Result<(), (Error, Vec<Ticket>)> {
+        let (adjustments, replies): (Vec<Adjustment>, Vec<_>) =
+            tickets.into_iter().filter_map(Ticket::into_adjustment).unzip();
+        let store = Arc::clone(&self.calls.store);
+        let adjusted = match self.note_if_old(store.adjust(&adjustments)).await {
+            Ok(adjusted) => adjusted,
+            Err(error) => return Err((error, adjustments.into_iter().zip(replies).map(Ticket::from).collect())),
+        };
+        for (reply, adjusted) in replies.into_iter().zip(adjusted) {
+            // A caller that has gone does not need the answer.
+            drop(reply.answer.send(Ok(adjusted)));
+        }
+        Ok(())
+    }
+
+    /// Lets others call beside a call that takes long.
+    async fn note_if_old<T>(&mut self, call: impl Future<Output = T>) -> T {
+        let mut call = Box::pin(call);
+        if let Ok(answer) = timeout(OLD_CALL, &mut call).await {
+            return answer;
+        }
+        if let Some(flight) = &mut self.flight {
+            let mut queue = self.calls.queue.lock();
+            queue.note_old(flight);
+            self.calls.call_all(queue);
+        }
+        call.await
+    }
+
+    /// Gives the error to those who have waited for as long as they would: each further call may take as long to fail.
+    fn fail_overdue(&self, error: &Error) {
+        let now = Instant::now();
+        let keys = self.flight.as_ref().map_or(&[][..], |flight| &flight.keys);
+        let overdue = self.calls.queue.lock().remove_overdue(keys, |ticket| ticket.is_overdue(now));
+        // They were not part of the call, so what became of it is known for them.
+        let known =
+            if error.is_outcome_unknown() { Error::Unavailable(Arc::new(error.clone())) } else { error.clone() };
+        overdue.into_iter().for_each(|ticket| ticket.fail(known.clone()));
+    }
+
+    /// Lets the callers that were just answered ask again, as long as more of them do: fuller calls cost each request less.
+    async fn gather(&self) {
+        let mut waiting = self.calls.queue.lock().len();
+        for _ in 0..MAX_YIELDS {
+            yield_now().await;
+            let now = self.calls.queue.lock().len();
+            if now == std::mem::replace(&mut waiting, now) {
+                break;
+            }
+        }
+    }
+
+    /// Ends the call, and takes the next one on.
+    fn go_on(&mut self, ended: Ended) {
+        let Some(flight) = self.flight.take() else { return };
+        let mut queue = self.calls.queue.lock();
+        match ended {
+            Ended::Answered => queue.finish(flight, false),
+            Ended::Locked => queue.finish(flight, true),
+            Ended::RolledBack(tickets) => queue.roll_back(flight, tickets),
+        }
+        if let Some(Batch { requests, flight }) = queue.next() {
+            (self.tickets, self.flight) = (requests, Some(flight));
+        }
+        self.calls.call_all(queue);
+    }
+}
+
+impl<S: Store> Drop for Call<S> {
+    fn drop(&mut self) {
+        let Some(flight) = self.flight.take() else { return };
+        let mut queue = self.calls.queue.lock();
+        queue.finish(flight, false);
+        if self.tickets.is_empty() {
+            return self.calls.call_all(queue);
+        }
+        // The call was not sent, so the runtime takes no more tasks.
+        let waiting = queue.drain();
+        drop(queue);
+        self.tickets.drain(..).chain(waiting).for_each(|ticket| ticket.fail(stopped()));
+    }
+}
+
+fn stopped() -> Error {
+    Error::Unavailable(Arc::new(std::io::Error::other("the runtime that makes the calls has ended")))
+}
+
+/// Takes that wait at most: beyond it the database is too slow for the load.
+const MAX_WAITING: usize = 32_768;
+
+/// Calls that take longer do not count as in flight.
+const OLD_CALL: Duration = Duration::from_millis(25);
+
+const MAX_YIELDS: usize = 8;

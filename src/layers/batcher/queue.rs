@@ -1,0 +1,510 @@
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
+
+use foldhash::fast::RandomState;
+
+/// What the queue needs to know of a request.
+pub(super) trait Queued {
+    type Key: Clone + Eq + Hash;
+    type Kind: Copy + Eq;
+
+    fn key(&self) -> &Self::Key;
+
+    /// A call carries requests of one kind.
+    fn kind(&self) -> Self::Kind;
+
+    /// How many requests of its kind one call carries.
+    fn max_batch(&self) -> usize;
+
+    /// Whether `later`, of the same key and kind, may follow in the same call.
+    fn is_joined_by(&self, later: &Self) -> bool;
+
+    /// Whether its caller has gone.
+    fn is_cancelled(&self) -> bool;
+}
+
+/// Requests that wait for a call, in a line for each key. Design: `docs/design/batching.md`.
+///
+/// A key is called by at most one call at a time, so requests of one key keep their order.
+#[derive(Debug)]
+pub(super) struct Queue<T: Queued> {
+    lines: HashMap<T::Key, Line<T>, RandomState>,
+    /// Buffers of lines that have ended.
+    spare: Vec<VecDeque<T>>,
+    /// Keys that may go in the next batch: their lines have requests and no call.
+    ready: VecDeque<T::Key>,
+    /// The same for keys that are called by themselves, because a call that carried them with others was rolled back.
+    isolated: VecDeque<T::Key>,
+    waiting: usize,
+    cancelled: usize,
+    max_batch_calls: usize,
+    batch_calls: Calls,
+    isolated_calls: Calls,
+    /// How many calls carry more than one request.
+    shared_calls: usize,
+}
+
+#[derive(Debug)]
+struct Line<T> {
+    waiting: VecDeque<T>,
+    is_called: bool,
+}
+
+#[derive(Debug, Default)]
+struct Calls {
+    in_flight: usize,
+    /// Calls that have taken longer than [`OLD_CALL`](super::OLD_CALL).
+    old: usize,
+}
+
+/// The requests of one call, grouped by key.
+#[derive(Debug)]
+pub(super) struct Batch<T: Queued> {
+    pub(super) requests: Vec<T>,
+    pub(super) flight: Flight<T::Key>,
+}
+
+/// A call in flight, for [`Queue::finish`].
+#[derive(Debug)]
+pub(super) struct Flight<K> {
+    pub(super) keys: Vec<K>,
+    is_isolated: bool,
+    is_shared: bool,
+    is_old: bool,
+}
+
+impl<T: Queued> Queue<T> {
+    /// A queue that keeps `max_batch_calls` calls in flight while requests wait.
+    pub(super) fn new(max_batch_calls: usize) -> Self {
+        Self {
+            lines: HashMap::default(),
+            spare: Vec::new(),
+            ready: VecDeque::new(),
+            isolated: VecDeque::new(),
+            waiting: 0,
+            cancelled: 0,
+            max_batch_calls,
+            batch_calls: Calls::default(),
+            isolated_calls: Calls::default(),
+            shared_calls: 0,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.waiting
+    }
+
+    /// The length that leaves no room for another request of the key, if there is one.
+    pub(super) fn full(&mut self, key: &T::Key, max_waiting: usize) -> Option<usize> {
+        let len = |queue: &Self| {
+            let line = queue.lines.get(key).map_or(0, |line| line.waiting.len());
+            Some(queue.waiting)
+                .filter(|all| *all >= max_waiting)
+                .or_else(|| Some(line).filter(|line| *line >= max_waiting / 2))
+        };
+        let full = len(self)?;
+        if self.cancelled < MIN_CANCELLED {
+            return Some(full);
+        }
+        self.prune_cancelled();
+        len(self)
+    }
+
+    pub(super) fn push(&mut self, request: T) {
+        self.line(request.key()).push_back(request);
+    }
+
+    /// Puts a request before all that wait for its key.
+    pub(super) fn push_front(&mut self, request: T) {
+        self.line(request.key()).push_front(request);
+    }
+
+    fn line(&mut self, key: &T::Key) -> &mut VecDeque<T> {
+        self.waiting += 1;
+        let line = self.lines.entry(key.clone()).or_insert_with(|| {
+            self.ready.push_back(key.clone());
+            Line { waiting: self.spare.pop().unwrap_or_default(), is_called: false }
+        });
+        &mut line.waiting
+    }
+
+    /// Counts a caller that has gone before its answer.
+    pub(super) fn note_cancelled(&mut self) {
+        self.cancelled += 1;
+    }
+
+    /// The call that a request just pushed starts: at once while few calls are in flight and none of them is shared.
+    pub(super) fn next_after_push(&mut self) -> Option<Batch<T>> {
+        let is_first = self.ready.len() == 1 && self.shared_calls == 0;
+        if is_first && self.max_batch_calls > 1 && self.batch_calls.has_room(MAX_SOLO_CALLS) {
+            self.batch()
+        } else {
+            self.next()
+        }
+    }
+
+    /// The next call, if one may start.
+    pub(super) fn next(&mut self) -> Option<Batch<T>> {
+        if self.isolated_calls.has_room(MAX_ISOLATED_CALLS)
+            && let Some(batch) = self.isolated_batch()
+        {
+            return Some(batch);
+        }
+        if self.batch_calls.has_room(self.max_batch_calls) { self.batch() } else { None }
+    }
+
+    /// Fills a call from the keys that are ready, oldest first. Keys whose first request is of another kind keep their places.
+    fn batch(&mut self) -> Option<Batch<T>> {
+        let (mut requests, mut keys, mut passed) = (Vec::new(), Vec::new(), Vec::new());
+        while passed.len() < MAX_PASSED
+            && let Some(key) = self.ready.pop_front()
+        {
+            let Some(front) = self.front(&key) else { continue };
+            if requests.first().is_some_and(|first: &T| first.kind() != front.kind()) {
+                passed.push(key);
+                continue;
+            }
+            self.call(&key, &mut requests);
+            keys.push(key);
+            if requests.len() >= requests[0].max_batch() {
+                break;
+            }
+        }
+        for key in passed.into_iter().rev() {
+            self.ready.push_front(key);
+        }
+        self.start(requests, keys, false)
+    }
+
+    fn isolated_batch(&mut self) -> Option<Batch<T>> {
+        while let Some(key) = self.isolated.pop_front() {
+            if self.front(&key).is_some() {
+                let mut requests = Vec::new();
+                self.call(&key, &mut requests);
+                return self.start(requests, vec![key], true);
+            }
+        }
+        None
+    }
+
+    /// The first request of a key whose caller is still there. A line without one is removed.
+    fn front(&mut self, key: &T::Key) -> Option<&T> {
+        let line = self.lines.get_mut(key)?;
+        while line.waiting.pop_front_if(|request| request.is_cancelled()).is_some() {
+            self.waiting -= 1;
+            self.cancelled = self.cancelled.saturating_sub(1);
+        }
+        if line.waiting.is_empty() {
+            self.remove(key);
+        }
+        self.lines.get(key)?.waiting.front()
+    }
+
+    fn remove(&mut self, key: &T::Key) {
+        if let Some(Line { waiting, .. }) = self.lines.remove(key)
+            && self.spare.len() < MAX_SPARE
+            && waiting.capacity() <= MAX_SPARE_CAPACITY
+        {
+            self.spare.push(waiting);
+        }
+    }
+
+    /// Moves the first requests of a key to a call, as many as may share it.
+    fn call(&mut self, key: &T::Key, requests: &mut Vec<T>) {
+        let Some(line) = self.lines.get_mut(key) else { return };
+        line.is_called = true;
+        let first = requests.len();
+        while let Some(next) = line.waiting.front() {
+            let joins = requests.get(first).is_none_or(|first| first.kind() == next.kind() && first.is_joined_by(next));
+            if !joins || requests.first().is_some_and(|first| requests.len() >= first.max_batch()) {
+                break;
+            }
+            self.waiting -= 1;
+            match line.waiting.pop_front() {
+                Some(cancelled) if cancelled.is_cancelled() => self.cancelled = self.cancelled.saturating_sub(1),
+                Some(request) => requests.push(request),
+                None => break,
+            }
+        }
+    }
+
+    fn start(&mut self, requests: Vec<T>, keys: Vec<T::Key>, is_isolated: bool) -> Option<Batch<T>> {
+        if requests.is_empty() {
+            return None;
+        }
+        let is_shared = requests.len() > 1;
+        self.shared_calls += usize::from(is_shared);
+        self.calls(is_isolated).in_flight += 1;
+        Some(Batch { requests, flight: Flight { keys, is_isolated, is_shared, is_old: false } })
+    }
+
+    /// Counts a call as old: another one may start beside it.
+    pub(super) fn note_old(&mut self, flight: &mut Flight<T::Key>) {
+        flight.is_old = true;
+        self.calls(flight.is_isolated).old += 1;
+    }
+
+    /// Ends a call. `is_locked`: one of its rows was held by another transaction, so its key is called by itself next.
+    pub(super) fn finish(&mut self, flight: Flight<T::Key>, is_locked: bool) {
+        let Flight { keys, is_isolated, is_shared, is_old } = flight;
+        self.shared_calls -= usize::from(is_shared);
+        let calls = self.calls(is_isolated);
+        calls.in_flight -= 1;
+        calls.old -= usize::from(is_old);
+        for key in keys {
+            let Some(line) = self.lines.get_mut(&key) else { continue };
+            line.is_called = false;
+            if line.waiting.is_empty() {
+                self.remove(&key);
+            } else if is_locked {
+                self.isolated.push_back(key);
+            } else {
+                self.ready.push_back(key);
+            }
+        }
+    }
+
+    /// Ends a call that was rolled back: its requests go before all others of their keys, in calls for one key each.
+    pub(super) fn roll_back(&mut self, flight: Flight<T::Key>, requests: Vec<T>) {
+        requests.into_iter().rev().for_each(|request| self.push_front(request));
+        self.finish(flight, true);
+    }
+
+    /// Removes requests of these keys that have waited too long.
+    pub(super) fn remove_overdue(&mut self, keys: &[T::Key], is_overdue: impl Fn(&T) -> bool) -> Vec<T> {
+        let mut overdue = Vec::new();
+        for key in keys {
+            if let Some(line) = self.lines.get_mut(key) {
+                let waiting = std::mem::take(&mut line.waiting);
+                let (late, left): (Vec<T>, Vec<T>) = waiting.into_iter().partition(&is_overdue);
+                overdue.extend(late);
+                line.waiting = left.into();
+            }
+        }
+        self.waiting -= overdue.len();
+        overdue
+    }
+
+    /// Removes all requests, for a process that cannot call any more.
+    pub(super) fn drain(&mut self) -> Vec<T> {
+        let all: Vec<T> = self.lines.values_mut().flat_map(|line| line.waiting.drain(..)).collect();
+        self.lines.retain(|_, line| line.is_called);
+        self.ready.clear();
+        self.isolated.clear();
+        (self.waiting, self.cancelled) = (0, 0);
+        all
+    }
+
+    fn prune_cancelled(&mut self) {
+        for line in self.lines.values_mut() {
+            line.waiting.retain(|request| !request.is_cancelled());
+        }
+        self.waiting = self.lines.values().map(|line| line.waiting.len()).sum();
+        self.cancelled = 0;
+    }
+
+    fn calls(&mut self, is_isolated: bool) -> &mut Calls {
+        if is_isolated { &mut self.isolated_calls } else { &mut self.batch_calls }
+    }
+}
+
+impl Calls {
+    fn has_room(&self, max_calls: usize) -> bool {
+        self.in_flight < max_calls + self.old.min(MAX_OLD_CALLS)
+    }
+}
+
+/// Up to so many calls in flight, a request starts its own call at once.
+const MAX_SOLO_CALLS: usize = 4;
+
+/// Calls for isolated keys in flight.
+const MAX_ISOLATED_CALLS: usize = 4;
+
+/// Old calls that others may start beside. Each holds a connection of the host's pool.
+const MAX_OLD_CALLS: usize = 4;
+
+/// Keys of another kind that a batch looks past.
+const MAX_PASSED: usize = 1024;
+
+/// A full queue looks for cancelled requests once so many callers have gone.
+const MIN_CANCELLED: usize = 512;
+
+/// Buffers that are kept for further lines, and how large these may be.
+const MAX_SPARE: usize = 1024;
+const MAX_SPARE_CAPACITY: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::{Batch, MAX_ISOLATED_CALLS, MAX_OLD_CALLS, MAX_SOLO_CALLS, Queue, Queued};
+
+    const MAX_BATCH: usize = 5;
+    const BATCH_CALLS: usize = 2;
+
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    struct Ask {
+        key: u8,
+        kind: u8,
+        cost: u8,
+        number: usize,
+        is_cancelled: bool,
+    }
+
+    impl Queued for Ask {
+        type Key = u8;
+        type Kind = u8;
+
+        fn key(&self) -> &u8 {
+            &self.key
+        }
+
+        fn kind(&self) -> u8 {
+            self.kind
+        }
+
+        fn max_batch(&self) -> usize {
+            MAX_BATCH
+        }
+
+        fn is_joined_by(&self, later: &Self) -> bool {
+            self.cost == later.cost
+        }
+
+        fn is_cancelled(&self) -> bool {
+            self.is_cancelled
+        }
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Push { key: u8, kind: u8, cost: u8, is_cancelled: bool },
+        Age(usize),
+        Answer(usize),
+        RollBack(usize),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let push = (0..6_u8, 0..2_u8, 0..2_u8, prop::bool::weighted(0.1));
+        let step = prop_oneof![
+            6 => push.prop_map(|(key, kind, cost, is_cancelled)| Step::Push { key, kind, cost, is_cancelled }),
+            1 => any::<usize>().prop_map(Step::Age),
+            3 => any::<usize>().prop_map(Step::Answer),
+            1 => any::<usize>().prop_map(Step::RollBack),
+        ];
+        prop::collection::vec(step, 0..200)
+    }
+
+    /// A queue, the calls in flight, and the requests of each key in the order of their answers.
+    struct Model {
+        queue: Queue<Ask>,
+        flying: Vec<Batch<Ask>>,
+        answered: HashMap<u8, Vec<usize>>,
+    }
+
+    impl Model {
+        fn start(&mut self, batch: Option<Batch<Ask>>) {
+            let Some(batch) = batch else { return };
+            let Batch { requests, flight } = &batch;
+            assert!((1..=MAX_BATCH).contains(&requests.len()));
+            assert!(requests.iter().all(|ask| ask.kind == requests[0].kind), "{requests:?}");
+            let joins = |[one, next]: &[Ask; 2]| one.key != next.key || one.cost == next.cost;
+            assert!(requests.array_windows().all(joins), "{requests:?}");
+            let flies = |key| self.flying.iter().any(|other| other.flight.keys.contains(key));
+            assert!(!flight.keys.iter().any(flies), "one call for a key at a time");
+            self.flying.push(batch);
+            let most = MAX_SOLO_CALLS + MAX_OLD_CALLS + MAX_ISOLATED_CALLS + MAX_OLD_CALLS;
+            assert!(self.flying.len() <= most, "{} calls", self.flying.len());
+        }
+
+        fn start_all(&mut self) {
+            while let Some(batch) = self.queue.next() {
+                self.start(Some(batch));
+            }
+        }
+
+        fn answer(&mut self, at: usize) {
+            let Batch { requests, flight } = self.flying.swap_remove(at);
+            for ask in requests {
+                self.answered.entry(ask.key).or_default().push(ask.number);
+            }
+            self.queue.finish(flight, false);
+            self.start_all();
+        }
+
+        fn step(&mut self, number: usize, step: Step) {
+            match step {
+                Step::Push { key, kind, cost, is_cancelled } => {
+                    self.queue.push(Ask { key, kind, cost, number, is_cancelled });
+                    let batch = self.queue.next_after_push();
+                    self.start(batch);
+                }
+                _ if self.flying.is_empty() => {}
+                Step::Age(at) => {
+                    let at = at % self.flying.len();
+                    if !self.flying[at].flight.is_old {
+                        self.queue.note_old(&mut self.flying[at].flight);
+                        self.start_all();
+                    }
+                }
+                Step::Answer(at) => self.answer(at % self.flying.len()),
+                Step::RollBack(at) => {
+                    let Batch { requests, flight } = self.flying.swap_remove(at % self.flying.len());
+                    self.queue.roll_back(flight, requests);
+                    self.start_all();
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn requests_of_a_key_are_answered_once_and_in_order(steps in steps()) {
+            let (queue, flying, answered) = (Queue::new(BATCH_CALLS), Vec::new(), HashMap::new());
+            let mut model = Model { queue, flying, answered };
+            let mut expected: HashMap<u8, Vec<usize>> = HashMap::new();
+            for (number, step) in steps.into_iter().enumerate() {
+                if let Step::Push { key, is_cancelled: false, .. } = step {
+                    expected.entry(key).or_default().push(number);
+                }
+                model.step(number, step);
+            }
+            while !model.flying.is_empty() {
+                model.answer(0);
+            }
+            prop_assert_eq!(model.answered, expected);
+            prop_assert_eq!((model.queue.len(), model.queue.lines.len()), (0, 0));
+        }
+    }
+
+    fn ask(key: u8, number: usize) -> Ask {
+        Ask { key, kind: 0, cost: 1, number, is_cancelled: false }
+    }
+
+    #[test]
+    fn rolled_back_requests_go_first_and_key_by_key() {
+        let mut queue = Queue::new(BATCH_CALLS);
+        [ask(1, 0), ask(2, 1), ask(1, 2)].into_iter().for_each(|ask| queue.push(ask));
+        let Batch { requests, flight } = queue.next().expect("two keys");
+        queue.push(ask(1, 3));
+        queue.roll_back(flight, requests);
+        let numbers =
+            |batch: Option<Batch<Ask>>| batch.map(|batch| batch.requests.iter().map(|ask| ask.number).collect());
+        assert_eq!(numbers(queue.next()), Some(vec![0, 2, 3]));
+        assert_eq!(numbers(queue.next()), Some(vec![1]));
+    }
+
+    #[test]
+    fn full_queue_makes_room_once_many_callers_have_gone() {
+        let mut queue = Queue::new(BATCH_CALLS);
+        let cancelled = |number| Ask { is_cancelled: true, ..ask(1, number) };
+        (0..1000).for_each(|number| queue.push(cancelled(number)));
+        assert_eq!(queue.full(&1, 1000), Some(1000));
+        assert_eq!(queue.full(&1, 2000), Some(1000), "half of it is one key's");
+        assert_eq!(queue.full(&2, 2000), None);
+        (0..512).for_each(|_| queue.note_cancelled());
+        assert_eq!(queue.full(&1, 1000), None);
+    }
+}

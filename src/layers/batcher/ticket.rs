@@ -1,0 +1,150 @@
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::queue::Queued;
+use crate::model::take::IfLocked;
+use crate::model::{Adjusted, Adjustment, Error, Key, Outcome, Take, TakeError};
+
+/// A request that waits for a call.
+#[derive(Debug)]
+pub(super) enum Ticket {
+    Take(Take, Reply<TakeAnswer>),
+    Adjust(Adjustment, Reply<AdjustAnswer>),
+}
+
+/// What belongs to a request beside what the store is asked.
+#[derive(Debug)]
+pub(super) struct Reply<A> {
+    pub(super) answer: oneshot::Sender<A>,
+    kind: Kind,
+    max_batch: usize,
+    /// When the caller's longest wait is over.
+    until: Option<Instant>,
+}
+
+pub(super) type TakeAnswer = Result<Outcome, Error>;
+pub(super) type AdjustAnswer = Result<Result<Adjusted, TakeError>, Error>;
+
+/// Which requests can share a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Takes from one bucket that are decided at once: equal ones of a key are one entry of a call.
+    Take,
+    /// Takes from one bucket that wait or have an id: decided one after the other.
+    Scheduled,
+    /// Takes from several buckets that are decided at once.
+    TakeAll,
+    /// Takes that share no call.
+    Alone,
+    Adjust,
+}
+
+impl Ticket {
+    /// `max_take_all`: how many takes from several buckets one call carries.
+    pub(super) fn take(take: Take, max_take_all: usize, answer: oneshot::Sender<TakeAnswer>) -> Self {
+        let (kind, max_batch) = match (take.limits.len(), take.is_momentary()) {
+            (1, true) => (Kind::Take, MAX_TAKES),
+            (1, false) => (Kind::Scheduled, MAX_SCHEDULED),
+            (_, true) if max_take_all > 1 => (Kind::TakeAll, max_take_all),
+            _ => (Kind::Alone, 1),
+        };
+        let until = if take.max_wait.is_zero() { None } else { Instant::now().checked_add(take.max_wait) };
+        Self::Take(take, Reply { answer, kind, max_batch, until })
+    }
+
+    pub(super) fn adjust(adjustment: Adjustment, answer: oneshot::Sender<AdjustAnswer>) -> Self {
+        Self::Adjust(adjustment, Reply { answer, kind: Kind::Adjust, max_batch: MAX_ADJUSTMENTS, until: None })
+    }
+
+    /// Prepares the request for a call: the time in the queue is part of the caller's longest wait.
+    pub(super) fn prepare(&mut self, now: Instant, if_locked: IfLocked) {
+        match self {
+            Self::Take(take, reply) => {
+                take.if_locked = if_locked;
+                if let Some(until) = reply.until {
+                    take.max_wait = until - now;
+                }
+            }
+            Self::Adjust(adjustment, _) => adjustment.if_locked = if_locked,
+        }
+    }
+
+    pub(super) fn into_take(self) -> Option<(Take, Reply<TakeAnswer>)> {
+        if let Self::Take(take, reply) = self { Some((take, reply)) } else { None }
+    }
+
+    pub(super) fn into_adjustment(self) -> Option<(Adjustment, Reply<AdjustAnswer>)> {
+        if let Self::Adjust(adjustment, reply) = self { Some((adjustment, reply)) } else { None }
+    }
+
+    pub(super) fn is_overdue(&self, now: Instant) -> bool {
+        matches!(self, Self::Take(_, Reply { until: Some(until), .. }) if *until <= now)
+    }
+
+    /// Answers with an error. A caller that has gone does not need it.
+    pub(super) fn fail(self, error: Error) {
+        match self {
+            Self::Take(_, reply) => drop(reply.answer.send(Err(error))),
+            Self::Adjust(_, reply) => drop(reply.answer.send(Err(error))),
+        }
+    }
+}
+
+impl From<(Take, Reply<TakeAnswer>)> for Ticket {
+    fn from((take, reply): (Take, Reply<TakeAnswer>)) -> Self {
+        Self::Take(take, reply)
+    }
+}
+
+impl From<(Adjustment, Reply<AdjustAnswer>)> for Ticket {
+    fn from((adjustment, reply): (Adjustment, Reply<AdjustAnswer>)) -> Self {
+        Self::Adjust(adjustment, reply)
+    }
+}
+
+impl Queued for Ticket {
+    type Key = Key;
+    type Kind = Kind;
+
+    fn key(&self) -> &Key {
+        match self {
+            Self::Take(take, _) => take.key(),
+            Self::Adjust(adjustment, _) => &adjustment.receipt.key,
+        }
+    }
+
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Take(_, reply) => reply.kind,
+            Self::Adjust(_, reply) => reply.kind,
+        }
+    }
+
+    fn max_batch(&self) -> usize {
+        match self {
+            Self::Take(_, reply) => reply.max_batch,
+            Self::Adjust(_, reply) => reply.max_batch,
+        }
+    }
+
+    fn is_joined_by(&self, later: &Self) -> bool {
+        match (self, later) {
+            (Self::Take(take, reply), Self::Take(later, _)) if reply.kind == Kind::Take => take == later,
+            (one, _) => one.kind() != Kind::Alone,
+        }
+    }
+
+    /// Adjustments are made whether the caller still waits or not.
+    fn is_cancelled(&self) -> bool {
+        matches!(self, Self::Take(_, reply) if reply.answer.is_closed())
+    }
+}
+
+/// Takes from one bucket each that one call carries.
+const MAX_TAKES: usize = 1024;
+
+/// The same if they wait or have ids: the first of them are due before the answer to a larger call.
+const MAX_SCHEDULED: usize = 256;
+
+/// As many as a database makes in one transaction.
+const MAX_ADJUSTMENTS: usize = 256;
