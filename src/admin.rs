@@ -34,7 +34,7 @@ pub(crate) use explain::explain;
 ///
 /// A change is in force with the next request that reaches the store, in every process; a limiter that has just denied a
 /// key asks again within a second. Nothing here takes a token, or waits for one. To delete expired rows, see
-/// [`Store::sweep`].
+/// [`Maintenance::sweep`](crate::Maintenance::sweep).
 ///
 /// In a database, each change is a transaction. One that is not committed by the store's deadline, because another session
 /// holds what it needs, is rolled back and never made later: [`Error::Contended`]. So is one whose future is dropped. Only

@@ -44,7 +44,7 @@ pub use store::MySqlStore;
 pub use store::PgStore;
 #[cfg(feature = "sqlite")]
 pub use store::SqliteStore;
-pub use store::{AnyStore, Capabilities, MemoryStore, SharedWindows, Store};
+pub use store::{AnyStore, Capabilities, Maintenance, MaintenanceFuture, MemoryStore, SharedWindows, Store};
 #[cfg(feature = "_sql")]
 pub use store::{
     Dialect, Durability, Isolation, Migrate, Migration, SqlStore, adjust_within, create_bucket, grants, migrate,

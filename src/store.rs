@@ -1,11 +1,8 @@
-use crate::admin::{BucketLevel, Swept};
-use crate::model::{
-    Adjusted, Adjustment, AdminError, Error, HoldBack, HoldBackError, Key, Outcome, Rule, Take, TakeError, Window,
-    WindowLevel,
-};
+use crate::model::{Adjusted, Adjustment, Error, HoldBack, HoldBackError, Key, Outcome, Rule, Take, TakeError};
 
 mod any;
 mod capabilities;
+mod maintenance;
 pub(crate) mod memory;
 mod shared_windows;
 #[cfg(feature = "_sql")]
@@ -13,6 +10,7 @@ pub(crate) mod sql;
 
 pub use any::AnyStore;
 pub use capabilities::Capabilities;
+pub use maintenance::{Maintenance, MaintenanceFuture};
 pub use memory::MemoryStore;
 pub use shared_windows::SharedWindows;
 #[cfg(feature = "mysql")]
@@ -38,7 +36,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Decides requests, each for itself, and answers in their order.
     ///
-    /// Requests for the same bucket are decided in the order given.
+    /// Requests for the same bucket are decided in the order given. If another transaction holds a row of a call for several
+    /// keys, a server gives the call up after its lock timeout (100 ms on PostgreSQL, 1 s on MySQL and MariaDB) with
+    /// [`Contended`](crate::Error::Contended), and nothing is taken; a call for one key is repeated until the deadline.
     ///
     /// ```
     /// use std::time::Duration;
@@ -70,7 +70,8 @@ pub trait Store: Send + Sync + 'static {
 
     /// Gives back, or pays for, what granted requests took, each once, and answers in their order.
     ///
-    /// A database does so in one transaction, for each 256 of them.
+    /// A database does so in one transaction, for each 256 of them. A locked row ends a call for several keys as that of
+    /// [`take`](Self::take).
     ///
     /// # Errors
     ///
@@ -92,7 +93,7 @@ pub trait Store: Send + Sync + 'static {
         async { Err(HoldBackError::Unsupported.into()) }
     }
 
-    /// Decides one request.
+    /// Decides one request: [`take`](Self::take) of one.
     ///
     /// # Errors
     ///
@@ -104,62 +105,14 @@ pub trait Store: Send + Sync + 'static {
     /// Decides one request with what this process knows, if that is enough: without a call, and without a future.
     ///
     /// `None`: [`take_one`](Self::take_one) has to be asked, and nothing was taken. It is what a limiter asks first.
-    fn take_now(&self, take: &Take) -> Option<Outcome> {
+    fn try_take(&self, take: &Take) -> Option<Outcome> {
         let _ = take;
         None
     }
 
-    /// What a request for a key under a rule would find: the key's bucket, under the terms that such a request would bring it to,
-    /// or the full one that its first request would make.
-    /// It is read without a lock, and nothing is taken or written.
-    ///
-    /// # Errors
-    ///
-    /// If the rule is a sliding window, there is no such plan or provisioned bucket, this kind of store cannot tell, it cannot
-    /// be reached, or the role may not look.
-    fn level(&self, key: &Key, rule: &Rule) -> impl Future<Output = Result<BucketLevel, Error>> + Send {
-        let _ = (key, rule);
-        async { Err(AdminError::Unsupported.into()) }
-    }
-
-    /// What a key's sliding window has counted, under the terms that it was last counted under; nothing under those that are
-    /// said, if there is none yet. It is read without a lock, and nothing is counted or written.
-    ///
-    /// # Errors
-    ///
-    /// If this kind of store cannot tell, it cannot be reached, or the role may not look.
-    fn window_level(&self, key: &Key, window: &Window) -> impl Future<Output = Result<WindowLevel, Error>> + Send {
-        let _ = (key, window);
-        async { Err(AdminError::Unsupported.into()) }
-    }
-
-    /// Deletes expired rows in one bounded step that looks at about `limit` rows: buckets that are full
-    /// and were not provisioned, windows in which nothing counts, receipts and overrides that have expired, counts of
-    /// denials of two days ago.
-    ///
-    /// The store remembers where a step ended, for all processes that use it: the next step goes on there. On a server a
-    /// step looks at 1000 rows at most.
-    ///
-    /// No request that says its terms notices: a bucket that is made again is full as well. A store that keeps nothing of
-    /// its own has nothing to do.
-    ///
-    /// # Errors
-    ///
-    /// If the store cannot be reached, or the role may not sweep.
-    fn sweep(&self, limit: u32) -> impl Future<Output = Result<Swept, Error>> + Send {
-        let _ = limit;
-        async { Ok(Swept::default()) }
-    }
-
-    /// Adds how often keys were denied, to what [`Admin::most_denied`](crate::Admin::most_denied) reads. No decision looks at
-    /// it. A store that keeps nothing of its own has nothing to do.
-    ///
-    /// # Errors
-    ///
-    /// If the store cannot be reached, or the role may not tell it. Some may have been added.
-    fn count_denials(&self, denials: &[(Key, u64)]) -> impl Future<Output = Result<(), Error>> + Send {
-        let _ = denials;
-        async { Ok(()) }
+    /// Returns what reads, sweeps and counts, if this kind of store has it. A layer returns that of the underlying store.
+    fn maintenance(&self) -> Option<&dyn Maintenance> {
+        None
     }
 }
 
@@ -181,27 +134,11 @@ impl<S: Store> Store for std::sync::Arc<S> {
         (**self).hold_back(key, rule, hold).await
     }
 
-    async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
-        (**self).take_one(take).await
+    fn try_take(&self, take: &Take) -> Option<Outcome> {
+        (**self).try_take(take)
     }
 
-    fn take_now(&self, take: &Take) -> Option<Outcome> {
-        (**self).take_now(take)
-    }
-
-    async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
-        (**self).level(key, rule).await
-    }
-
-    async fn window_level(&self, key: &Key, window: &Window) -> Result<WindowLevel, Error> {
-        (**self).window_level(key, window).await
-    }
-
-    async fn sweep(&self, limit: u32) -> Result<Swept, Error> {
-        (**self).sweep(limit).await
-    }
-
-    async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
-        (**self).count_denials(denials).await
+    fn maintenance(&self) -> Option<&dyn Maintenance> {
+        (**self).maintenance()
     }
 }

@@ -177,11 +177,6 @@ impl Store for Granting {
         Ok(takes.iter().map(|_| Ok(Decision::grant(1))).collect())
     }
 
-    async fn take_one(&self, _: &Take) -> Result<Outcome, Error> {
-        tokio::task::yield_now().await;
-        Ok(Ok(Decision::grant(1)))
-    }
-
     async fn adjust(&self, _: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         Ok(Vec::new())
     }

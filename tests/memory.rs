@@ -16,8 +16,9 @@ use chrono::DateTime;
 use scenarios::World;
 use scenarios::memory::Memory;
 use tollgate::{
-    Adjusted, Adjustment, Admin, Clock, Error, Filter, Key, Limiter, ManualClock, MemoryStore, Mode, Origin, Outcome,
-    Override, ProcessClock, Quota, Receipt, Rule, Store, Swept, SystemClock, Take, TakeError,
+    Adjusted, Adjustment, Admin, Clock, Error, Filter, Key, Limiter, Maintenance, MaintenanceFuture, ManualClock,
+    MemoryStore, Mode, Origin, Outcome, Override, ProcessClock, Quota, Receipt, Rule, Store, Swept, SystemClock, Take,
+    TakeError,
 };
 use uuid::Uuid;
 
@@ -289,12 +290,20 @@ async fn sweeps_that_find_little_take_a_fiftieth_of_the_time_however_many_reques
             self.0.adjust(adjustments).await
         }
 
-        async fn sweep(&self, _: u32) -> Result<Swept, Error> {
-            self.2.fetch_add(1, Ordering::SeqCst);
-            tokio::time::sleep(Duration::from_millis(10)).await;
-            let mut swept = Swept::default();
-            swept.deleted = self.1.ok_or_else(|| Error::other(std::io::Error::other("no answer")))?;
-            Ok(swept)
+        fn maintenance(&self) -> Option<&dyn Maintenance> {
+            Some(self)
+        }
+    }
+
+    impl Maintenance for Sweeping {
+        fn sweep(&self, _: u32) -> MaintenanceFuture<'_, Swept> {
+            Box::pin(async {
+                self.2.fetch_add(1, Ordering::SeqCst);
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                let mut swept = Swept::default();
+                swept.deleted = self.1.ok_or_else(|| Error::other(std::io::Error::other("no answer")))?;
+                Ok(swept)
+            })
         }
     }
 
@@ -327,10 +336,18 @@ impl Store for Forbidden {
         self.0.adjust(adjustments).await
     }
 
-    async fn sweep(&self, _: u32) -> Result<Swept, Error> {
-        tokio::time::sleep(self.1).await;
-        self.2.fetch_add(1, Ordering::SeqCst);
-        Err(Error::other(std::io::Error::other("not granted")))
+    fn maintenance(&self) -> Option<&dyn Maintenance> {
+        Some(self)
+    }
+}
+
+impl Maintenance for Forbidden {
+    fn sweep(&self, _: u32) -> MaintenanceFuture<'_, Swept> {
+        Box::pin(async {
+            tokio::time::sleep(self.1).await;
+            self.2.fetch_add(1, Ordering::SeqCst);
+            Err(Error::other(std::io::Error::other("not granted")))
+        })
     }
 }
 

@@ -16,7 +16,9 @@ use anyhow::ensure;
 use clap::Parser;
 use fastrand::Rng;
 use sqlx::{MySqlPool, PgPool, SqlitePool};
-use tollgate::{Dialect, Key, Migrate, MySqlStore, PgStore, Rule, SqlStore, SqliteStore, Store, Take, migrate};
+use tollgate::{
+    Dialect, Key, Maintenance, Migrate, MySqlStore, PgStore, Rule, SqlStore, SqliteStore, Store, Take, migrate,
+};
 use uuid::Uuid;
 
 use size::{Database, Size};
@@ -109,7 +111,7 @@ async fn come(store: &impl Store, mut all: Rng, keys: u64) -> anyhow::Result<()>
     Ok(())
 }
 
-async fn sweep(store: &impl Store, step: u32) -> anyhow::Result<u64> {
+async fn sweep(store: &impl Maintenance, step: u32) -> anyhow::Result<u64> {
     let mut deleted = 0;
     loop {
         let swept = store.sweep(step).await?;

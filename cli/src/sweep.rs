@@ -1,6 +1,6 @@
 use std::process::ExitCode;
 
-use tollgate::Store;
+use tollgate::Maintenance;
 
 use crate::output::{counted, progress, say};
 
@@ -17,7 +17,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    pub(crate) async fn run(self, store: &impl Store) -> anyhow::Result<ExitCode> {
+    pub(crate) async fn run(self, store: &impl Maintenance) -> anyhow::Result<ExitCode> {
         let bar = progress("looking");
         let (mut deleted, mut steps) = (0, 0_u64);
         loop {

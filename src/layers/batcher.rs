@@ -8,12 +8,8 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 
-use crate::admin::{BucketLevel, Swept};
-use crate::model::take::IfLocked;
-use crate::model::{
-    Adjusted, Adjustment, Decision, Error, HoldBack, Key, Outcome, Receipt, Rule, Take, TakeError, Window, WindowLevel,
-};
-use crate::store::{Capabilities, Store};
+use crate::model::{Adjusted, Adjustment, Decision, Error, HoldBack, Key, Outcome, Receipt, Rule, Take, TakeError};
+use crate::store::{Capabilities, Maintenance, Store};
 use crate::telemetry::{QUEUE, Share};
 
 mod queue;
@@ -94,16 +90,14 @@ impl<S: Store> Store for Batcher<S> {
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         match takes {
-            [take] => Ok(vec![self.take_one(take).await?]),
+            [take] if take.window().is_none() && !take.is_unlimited() => {
+                let outcome = match take.request() {
+                    Err(error) => Err(error),
+                    Ok(_) => self.calls.take(take).await?,
+                };
+                Ok(vec![outcome])
+            }
             _ => self.calls.store.take(takes).await,
-        }
-    }
-
-    async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
-        match take.request() {
-            Err(error) => Ok(Err(error)),
-            Ok(_) if take.window().is_some() || take.is_unlimited() => self.calls.store.take_one(take).await,
-            Ok(_) => self.calls.take(take).await,
         }
     }
 
@@ -118,20 +112,8 @@ impl<S: Store> Store for Batcher<S> {
         self.calls.store.hold_back(key, rule, hold).await
     }
 
-    async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
-        self.calls.store.level(key, rule).await
-    }
-
-    async fn window_level(&self, key: &Key, window: &Window) -> Result<WindowLevel, Error> {
-        self.calls.store.window_level(key, window).await
-    }
-
-    async fn sweep(&self, limit: u32) -> Result<Swept, Error> {
-        self.calls.store.sweep(limit).await
-    }
-
-    async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
-        self.calls.store.count_denials(denials).await
+    fn maintenance(&self) -> Option<&dyn Maintenance> {
+        self.calls.store.maintenance()
     }
 }
 
@@ -305,10 +287,8 @@ impl<S: Store> Call<S> {
 
     async fn make(&mut self, mut tickets: Vec<Ticket>, is_for_one_key: bool) -> Ended {
         let isolates_keys = self.calls.isolates_keys;
-        // The store repeats a call for one key until its deadline. Others are repeated key by key.
-        let if_locked = if is_for_one_key || !isolates_keys { IfLocked::Retry } else { IfLocked::Fail };
         let now = Instant::now();
-        tickets.iter_mut().for_each(|ticket| ticket.prepare(now, if_locked));
+        tickets.iter_mut().for_each(|ticket| ticket.shorten_wait(now));
         let answered = match tickets.first().map(Queued::kind) {
             Some(Kind::Adjust) => self.adjust(tickets).await,
             _ => self.take(tickets).await,

@@ -1,10 +1,7 @@
 use smallvec::SmallVec;
 
-use crate::admin::{BucketLevel, Swept};
-use crate::model::{
-    Adjusted, Adjustment, Decision, Error, HoldBack, Key, Outcome, Rule, Take, TakeError, Window, WindowLevel,
-};
-use crate::store::{Capabilities, Store};
+use crate::model::{Adjusted, Adjustment, Decision, Error, HoldBack, Key, Outcome, Rule, Take, TakeError};
+use crate::store::{Capabilities, Maintenance, Store};
 
 mod denial;
 mod denials;
@@ -94,33 +91,9 @@ impl<S> DenyCache<S> {
     }
 }
 
-impl<S: Store> Store for DenyCache<S> {
-    fn capabilities(&self) -> Capabilities {
-        self.store.capabilities()
-    }
-
-    /// Asks the store for all that memory does not answer in one call, in their order.
-    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        let known: Vec<Option<Outcome>> = takes.iter().map(|take| self.denials.find(take).denied().map(Ok)).collect();
-        let asked: SmallVec<[&Take; 1]> =
-            takes.iter().zip(&known).filter(|(_, known)| known.is_none()).map(|(take, _)| take).collect();
-        if asked.is_empty() {
-            return Ok(known.into_iter().flatten().collect());
-        }
-        let questions: Vec<_> = asked.iter().map(|take| self.denials.question(take)).collect();
-        let answers = if asked.len() == takes.len() {
-            self.store.take(takes).await?
-        } else {
-            self.store.take(&asked.iter().copied().cloned().collect::<Vec<_>>()).await?
-        };
-        for ((take, question), outcome) in asked.iter().zip(questions).zip(&answers) {
-            self.denials.learn(take, question, outcome);
-        }
-        let mut answers = answers.into_iter();
-        Ok(known.into_iter().filter_map(|known| known.or_else(|| answers.next())).collect())
-    }
-
-    async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
+impl<S: Store> DenyCache<S> {
+    /// When a denial ends, one request asks the store, and the others wait for its answer.
+    async fn take_or_wait_for_probe(&self, take: &Take) -> Result<Outcome, Error> {
         let probe = match self.denials.find(take) {
             Known::Denied(decision) => return Ok(Ok(decision)),
             Known::Nothing => None,
@@ -142,12 +115,42 @@ impl<S: Store> Store for DenyCache<S> {
         }
         Ok(outcome)
     }
+}
 
-    fn take_now(&self, take: &Take) -> Option<Outcome> {
+impl<S: Store> Store for DenyCache<S> {
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
+    }
+
+    /// Asks the store for all that memory does not answer in one call, in their order.
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        if let [take] = takes {
+            return Ok(vec![self.take_or_wait_for_probe(take).await?]);
+        }
+        let known: Vec<Option<Outcome>> = takes.iter().map(|take| self.denials.find(take).denied().map(Ok)).collect();
+        let asked: SmallVec<[&Take; 1]> =
+            takes.iter().zip(&known).filter(|(_, known)| known.is_none()).map(|(take, _)| take).collect();
+        if asked.is_empty() {
+            return Ok(known.into_iter().flatten().collect());
+        }
+        let questions: Vec<_> = asked.iter().map(|take| self.denials.question(take)).collect();
+        let answers = if asked.len() == takes.len() {
+            self.store.take(takes).await?
+        } else {
+            self.store.take(&asked.iter().copied().cloned().collect::<Vec<_>>()).await?
+        };
+        for ((take, question), outcome) in asked.iter().zip(questions).zip(&answers) {
+            self.denials.learn(take, question, outcome);
+        }
+        let mut answers = answers.into_iter();
+        Ok(known.into_iter().filter_map(|known| known.or_else(|| answers.next())).collect())
+    }
+
+    fn try_take(&self, take: &Take) -> Option<Outcome> {
         match self.denials.find(take) {
             Known::Denied(decision) => Some(Ok(decision)),
             // What is denied is asked for once more, to be remembered.
-            Known::Nothing => self.store.take_now(take).filter(|now| now.as_ref().is_ok_and(Decision::is_granted)),
+            Known::Nothing => self.store.try_take(take).filter(|now| now.as_ref().is_ok_and(Decision::is_granted)),
             // One of those who come now asks the store for all of them.
             Known::Past => None,
         }
@@ -166,20 +169,8 @@ impl<S: Store> Store for DenyCache<S> {
         lowered
     }
 
-    async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
-        self.store.level(key, rule).await
-    }
-
-    async fn window_level(&self, key: &Key, window: &Window) -> Result<WindowLevel, Error> {
-        self.store.window_level(key, window).await
-    }
-
-    async fn sweep(&self, limit: u32) -> Result<Swept, Error> {
-        self.store.sweep(limit).await
-    }
-
-    async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
-        self.store.count_denials(denials).await
+    fn maintenance(&self) -> Option<&dyn Maintenance> {
+        self.store.maintenance()
     }
 }
 

@@ -2,11 +2,9 @@ use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
-use crate::admin::{BucketLevel, Swept};
 use crate::clock::Clock;
-use crate::model::take::IfLocked;
-use crate::model::{Adjusted, Adjustment, Error, HoldBack, Key, Outcome, Rule, Take, TakeError, Window, WindowLevel};
-use crate::store::{Capabilities, Store};
+use crate::model::{Adjusted, Adjustment, Error, HoldBack, Key, Outcome, Rule, Take, TakeError};
+use crate::store::{Capabilities, Maintenance, Store};
 
 mod books;
 mod boot_clock;
@@ -163,13 +161,7 @@ impl<S: Store, C: Clock> Store for Lease<S, C> {
                 served.map(Ok)
             })
             .collect();
-        // What was served is used up: those beside it cannot be asked for again by themselves.
         let has_served = served.iter().any(Option::is_some);
-        if has_served {
-            for take in &mut rest {
-                take.if_locked = IfLocked::Retry;
-            }
-        }
         let answers = if rest.is_empty() { Ok(Vec::new()) } else { self.lender.store.take(&rest).await };
         let mut answers = answers.map_err(|error| error.after(has_served))?;
         for (take, outcome) in rest.iter().zip(&answers) {
@@ -179,17 +171,7 @@ impl<S: Store, C: Clock> Store for Lease<S, C> {
         Ok(served.into_iter().filter_map(|served| served.or_else(|| answers.next())).collect())
     }
 
-    async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
-        if let Some(decision) = self.lender.serve(take) {
-            return Ok(Ok(decision));
-        }
-        self.lender.miss(take);
-        let outcome = self.lender.store.take_one(take).await?;
-        self.lender.note(take, &outcome);
-        Ok(outcome)
-    }
-
-    fn take_now(&self, take: &Take) -> Option<Outcome> {
+    fn try_take(&self, take: &Take) -> Option<Outcome> {
         self.lender.serve(take).map(Ok)
     }
 
@@ -204,20 +186,8 @@ impl<S: Store, C: Clock> Store for Lease<S, C> {
         self.lender.store.hold_back(key, rule, hold).await
     }
 
-    async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
-        self.lender.store.level(key, rule).await
-    }
-
-    async fn window_level(&self, key: &Key, window: &Window) -> Result<WindowLevel, Error> {
-        self.lender.store.window_level(key, window).await
-    }
-
-    async fn sweep(&self, limit: u32) -> Result<Swept, Error> {
-        self.lender.store.sweep(limit).await
-    }
-
-    async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
-        self.lender.store.count_denials(denials).await
+    fn maintenance(&self) -> Option<&dyn Maintenance> {
+        self.lender.store.maintenance()
     }
 }
 

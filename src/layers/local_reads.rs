@@ -8,14 +8,12 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use self::seen::{AllSeen, Asked, OnItsWay, Seen};
-use crate::admin::{BucketLevel, Swept};
 use crate::model::answer::Word;
 use crate::model::decision::Source;
 use crate::model::{
     Adjusted, Adjustment, Counted, Decision, Error, HoldBack, Key, Mode, Outcome, Rule, Take, TakeError, Window,
-    WindowLevel,
 };
-use crate::store::{Capabilities, SharedWindows, Store};
+use crate::store::{Capabilities, Maintenance, SharedWindows, Store};
 
 /// A store that decides requests under sliding windows from what this process has seen of them.
 ///
@@ -144,19 +142,16 @@ impl<S: SharedWindows> Store for LocalReads<S> {
         }
         let mut outcomes = Vec::with_capacity(takes.len());
         for take in takes {
-            match self.take_one(take).await {
+            let outcome = match local(take) {
+                Some(window) => self.take_locally(take, window, false).await,
+                None => self.store.take_one(take).await,
+            };
+            match outcome {
                 Ok(outcome) => outcomes.push(outcome),
                 Err(error) => return Err(error.after(outcomes.iter().flatten().any(Decision::is_granted))),
             }
         }
         Ok(outcomes)
-    }
-
-    async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
-        match local(take) {
-            Some(window) => self.take_locally(take, window, false).await,
-            None => self.store.take_one(take).await,
-        }
     }
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
@@ -167,20 +162,8 @@ impl<S: SharedWindows> Store for LocalReads<S> {
         self.store.hold_back(key, rule, hold).await
     }
 
-    async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
-        self.store.level(key, rule).await
-    }
-
-    async fn window_level(&self, key: &Key, window: &Window) -> Result<WindowLevel, Error> {
-        self.store.window_level(key, window).await
-    }
-
-    async fn sweep(&self, limit: u32) -> Result<Swept, Error> {
-        self.store.sweep(limit).await
-    }
-
-    async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
-        self.store.count_denials(denials).await
+    fn maintenance(&self) -> Option<&dyn Maintenance> {
+        self.store.maintenance()
     }
 }
 

@@ -134,7 +134,7 @@ impl<S: Store> LimiterBuilder<S> {
     }
 
     /// Leaves it to others to clear away what says nothing any more. A limiter does it by itself if not said: now and then
-    /// a task of its own makes a few steps of [`Store::sweep`], and a failure of it disturbs nobody.
+    /// a task of its own makes a few steps of [`Maintenance::sweep`](crate::Maintenance::sweep), and a failure of it disturbs nobody.
     pub fn without_sweep(self) -> Self {
         Self { sweeper: None, ..self }
     }

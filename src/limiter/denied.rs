@@ -62,7 +62,10 @@ impl Denied {
     /// Tells what was counted since the last time, which is forgotten whatever comes of it.
     pub(super) async fn tell<S: Store>(&self, store: &S) -> Result<(), Error> {
         let counts: Vec<(Key, u64)> = self.counts.drain().collect();
-        if counts.is_empty() { Ok(()) } else { store.count_denials(&counts).await }
+        match store.maintenance() {
+            Some(store) if !counts.is_empty() => store.count_denials(&counts).await,
+            _ => Ok(()),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use super::{Bound, Limiter};
 use crate::admin::BucketLevel;
 use crate::admin::level_of_itself;
 use crate::model::{AdminError, Error, Key, Rule, WindowLevel};
-use crate::store::Store;
+use crate::store::{Maintenance, Store};
 
 impl<S: Store> Limiter<S> {
     /// Reads a key's tokens, and takes none: see [`BucketLevel::available`], negative if requests wait for them already.
@@ -54,7 +54,7 @@ impl<S: Store> Limiter<S> {
         let key = key.try_into()?;
         match level_of_itself(&key, rule) {
             Some(level) => level,
-            None => self.policy.in_time(pin!(self.stack.level(&key, rule))).await,
+            None => self.policy.in_time(pin!(self.maintenance()?.level(&key, rule))).await,
         }
     }
 
@@ -87,7 +87,11 @@ impl<S: Store> Limiter<S> {
     {
         let key = key.try_into()?;
         let Rule::Window(window) = self.rule() else { return Err(AdminError::NoWindow(key).into()) };
-        self.policy.in_time(pin!(self.stack.window_level(&key, &window))).await
+        self.policy.in_time(pin!(self.maintenance()?.window_level(&key, &window))).await
+    }
+
+    fn maintenance(&self) -> Result<&dyn Maintenance, AdminError> {
+        self.store().maintenance().ok_or(AdminError::Unsupported)
     }
 }
 

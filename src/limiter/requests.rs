@@ -66,7 +66,7 @@ impl<S: Store> Limiter<S> {
     fn decide_now(&self, take: &Take, mode: Mode) -> Option<Result<Decision, Error>> {
         let answer = match Switched::answer(mode) {
             Some(decision) => Ok(decision),
-            None => match self.stack.take_now(take).or_else(|| known(take))? {
+            None => match self.stack.try_take(take).or_else(|| known(take))? {
                 Ok(decision) => Ok(Switched::see(mode, decision)),
                 Err(error) => Err(Error::Take(error)),
             },

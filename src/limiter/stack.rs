@@ -4,10 +4,9 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 
-use crate::admin::{BucketLevel, Swept};
 use crate::layers::{Batcher, DenyCache, Lease, LeaseOptions};
-use crate::model::{Adjusted, Adjustment, Error, HoldBack, Key, Outcome, Rule, Take, TakeError, Window, WindowLevel};
-use crate::store::{Capabilities, Store};
+use crate::model::{Adjusted, Adjustment, Error, HoldBack, Key, Outcome, Rule, Take, TakeError};
+use crate::store::{Capabilities, Maintenance, Store};
 
 /// A limiter's store, with what it asks it through.
 #[derive(Debug)]
@@ -103,34 +102,18 @@ impl<S: Store> Store for Stack<S> {
         self.asked.adjust(adjustments).await
     }
 
-    async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
-        self.asked.take_one(take).await
-    }
-
     #[inline]
-    fn take_now(&self, take: &Take) -> Option<Outcome> {
+    fn try_take(&self, take: &Take) -> Option<Outcome> {
         // Known when the store's kind is: the fast one has no layers to pass through.
-        if self.store.capabilities().in_process { self.store.take_now(take) } else { self.asked.take_now(take) }
+        if self.store.capabilities().in_process { self.store.try_take(take) } else { self.asked.try_take(take) }
     }
 
     async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
         self.asked.hold_back(key, rule, hold).await
     }
 
-    async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
-        self.asked.level(key, rule).await
-    }
-
-    async fn window_level(&self, key: &Key, window: &Window) -> Result<WindowLevel, Error> {
-        self.asked.window_level(key, window).await
-    }
-
-    async fn sweep(&self, limit: u32) -> Result<Swept, Error> {
-        self.store.sweep(limit).await
-    }
-
-    async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
-        self.store.count_denials(denials).await
+    fn maintenance(&self) -> Option<&dyn Maintenance> {
+        self.store.maintenance()
     }
 }
 
@@ -159,18 +142,11 @@ impl<L: Store, S: Store> Store for Optional<L, S> {
         }
     }
 
-    async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
-        match self {
-            Self::With(layer) => layer.take_one(take).await,
-            Self::Without(store) => store.take_one(take).await,
-        }
-    }
-
     #[inline]
-    fn take_now(&self, take: &Take) -> Option<Outcome> {
+    fn try_take(&self, take: &Take) -> Option<Outcome> {
         match self {
-            Self::With(layer) => layer.take_now(take),
-            Self::Without(store) => store.take_now(take),
+            Self::With(layer) => layer.try_take(take),
+            Self::Without(store) => store.try_take(take),
         }
     }
 
@@ -178,19 +154,6 @@ impl<L: Store, S: Store> Store for Optional<L, S> {
         match self {
             Self::With(layer) => layer.hold_back(key, rule, hold).await,
             Self::Without(store) => store.hold_back(key, rule, hold).await,
-        }
-    }
-    async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
-        match self {
-            Self::With(layer) => layer.level(key, rule).await,
-            Self::Without(store) => store.level(key, rule).await,
-        }
-    }
-
-    async fn window_level(&self, key: &Key, window: &Window) -> Result<WindowLevel, Error> {
-        match self {
-            Self::With(layer) => layer.window_level(key, window).await,
-            Self::Without(store) => store.window_level(key, window).await,
         }
     }
 }

@@ -89,6 +89,7 @@ impl Sweeper {
 /// Steps through as many rows as keep up with the requests, to the end, or until there is no answer; says whether so many
 /// said nothing any more that they may soon outnumber the others.
 async fn run<S: Store>(store: &S) -> bool {
+    let Some(store) = store.maintenance() else { return false };
     let (mut deleted, mut looked_at) = (0, 0);
     for _ in 0..MOST_STEPS {
         let swept = store.sweep(ROWS).await;

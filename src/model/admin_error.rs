@@ -19,7 +19,7 @@ pub enum AdminError {
     #[error("a quota without a limit cannot be stored: switch the mode to off instead")]
     Unlimited,
     /// A store of a kind that does not say what it holds.
-    #[error("this kind of store does not say what it holds: its Store::level and window_level have to")]
+    #[error("this kind of store does not say what it holds: it has no Maintenance::level and window_level")]
     Unsupported,
     /// A sliding window, which counts what has passed.
     #[error("'{0}' is under a sliding window, which has no bucket to look at: peek_window says what it has counted")]

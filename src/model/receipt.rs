@@ -5,7 +5,7 @@ use uuid::Uuid;
 use crate::model::bucket;
 use crate::model::bucket::LONGEST_WAIT_NS;
 use crate::model::quota::span::nanoseconds;
-use crate::model::take::{IdOf, IfLocked};
+use crate::model::take::IdOf;
 use crate::model::{Decision, Key, Take};
 
 /// What a grant leaves in the hands of the caller for each bucket, to give tokens back with.
@@ -100,14 +100,13 @@ impl Receipt {
 pub struct Adjustment {
     pub(crate) receipt: Receipt,
     pub(crate) kind: AdjustmentKind,
-    pub(crate) if_locked: IfLocked,
     /// In nanoseconds, a year at most.
     pub(crate) max_debt: i64,
 }
 
 impl Adjustment {
     fn new(receipt: Receipt, kind: AdjustmentKind) -> Self {
-        Self { receipt, kind, if_locked: IfLocked::Retry, max_debt: LONGEST_WAIT_NS }
+        Self { receipt, kind, max_debt: LONGEST_WAIT_NS }
     }
 
     /// Limits the debt that a settlement can leave: the wait for the bucket's next token is at most this long, or as long as
@@ -124,21 +123,6 @@ impl Adjustment {
     #[must_use]
     pub fn debt_limit(&self) -> Duration {
         Duration::from_nanos(self.max_debt.unsigned_abs())
-    }
-
-    /// If another transaction holds one of the keys, it is not tried again: a call of which each adjustment says so is
-    /// [`Contended`](crate::Error::Contended) then, with nothing done, and the caller can ask for each key by itself.
-    ///
-    /// A call for one key is tried again all the same.
-    #[must_use]
-    pub fn fail_if_locked(self) -> Self {
-        Self { if_locked: IfLocked::Fail, ..self }
-    }
-
-    /// Whether it [fails](Self::fail_if_locked) if another transaction holds one of the keys.
-    #[must_use]
-    pub fn fails_if_locked(&self) -> bool {
-        self.if_locked == IfLocked::Fail
     }
 
     /// What was taken.

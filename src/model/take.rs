@@ -36,7 +36,6 @@ pub struct Take {
     pub(crate) refundable: bool,
     /// Whether what is denied passes all the same, and is told so.
     pub(crate) shadow: bool,
-    pub(crate) if_locked: IfLocked,
 }
 
 /// Who made the id of a request.
@@ -46,13 +45,6 @@ pub(crate) enum IdOf {
     Caller,
     /// For that request alone.
     Crate,
-}
-
-/// What becomes of a call if another transaction holds one of the buckets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum IfLocked {
-    Retry,
-    Fail,
 }
 
 impl Take {
@@ -186,15 +178,6 @@ impl Take {
         Self { shadow: true, ..self }
     }
 
-    /// If another transaction holds one of the buckets, it is not tried again: a call of which each request says so is
-    /// [`Contended`](crate::Error::Contended) then, with nothing taken, and the caller can ask for each by itself.
-    ///
-    /// A call for one request, for one bucket, or under a sliding window is tried again all the same.
-    #[must_use]
-    pub fn fail_if_locked(self) -> Self {
-        Self { if_locked: IfLocked::Fail, ..self }
-    }
-
     /// The buckets that it takes from, how many tokens, and under which terms: for a [`Store`](crate::Store) or a log of your
     /// own, as what follows is.
     pub fn limits(&self) -> impl Iterator<Item = &Limit> {
@@ -217,12 +200,6 @@ impl Take {
     #[must_use]
     pub fn longest_wait(&self) -> Duration {
         self.max_wait
-    }
-
-    /// Whether it [fails](Self::fail_if_locked) if another transaction holds one of the buckets.
-    #[must_use]
-    pub fn fails_if_locked(&self) -> bool {
-        self.if_locked == IfLocked::Fail
     }
 
     /// Its id, if it has one.
@@ -338,7 +315,6 @@ impl Take {
             own: true,
             refundable: false,
             shadow: false,
-            if_locked: IfLocked::Retry,
         }
     }
 }

@@ -3,9 +3,8 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use crate::admin::{BucketLevel, Swept};
-use crate::model::{Adjusted, Adjustment, Error, HoldBack, Key, Outcome, Rule, Take, TakeError, Window, WindowLevel};
-use crate::store::{Capabilities, Store};
+use crate::model::{Adjusted, Adjustment, Error, HoldBack, Key, Outcome, Rule, Take, TakeError};
+use crate::store::{Capabilities, Maintenance, Store};
 
 /// A store of whatever kind, chosen while the program runs: in memory for a test, a database in production.
 ///
@@ -70,28 +69,12 @@ impl Store for AnyStore {
         self.store.hold_back(key, rule, hold).await
     }
 
-    async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
-        self.store.take_one(take).await
+    fn try_take(&self, take: &Take) -> Option<Outcome> {
+        self.store.try_take(take)
     }
 
-    fn take_now(&self, take: &Take) -> Option<Outcome> {
-        self.store.take_now(take)
-    }
-
-    async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
-        self.store.level(key, rule).await
-    }
-
-    async fn window_level(&self, key: &Key, window: &Window) -> Result<WindowLevel, Error> {
-        self.store.window_level(key, window).await
-    }
-
-    async fn sweep(&self, limit: u32) -> Result<Swept, Error> {
-        self.store.sweep(limit).await
-    }
-
-    async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
-        self.store.count_denials(denials).await
+    fn maintenance(&self) -> Option<&dyn Maintenance> {
+        self.store.maintenance()
     }
 }
 
@@ -106,12 +89,8 @@ trait Erased: Send + Sync {
     fn take<'a>(&'a self, takes: &'a [Take]) -> Asked<'a, Vec<Outcome>>;
     fn adjust<'a>(&'a self, adjustments: &'a [Adjustment]) -> Asked<'a, Vec<Result<Adjusted, TakeError>>>;
     fn hold_back<'a>(&'a self, key: &'a Key, rule: &'a Rule, hold: HoldBack) -> Asked<'a, bool>;
-    fn take_one<'a>(&'a self, take: &'a Take) -> Asked<'a, Outcome>;
-    fn take_now(&self, take: &Take) -> Option<Outcome>;
-    fn level<'a>(&'a self, key: &'a Key, rule: &'a Rule) -> Asked<'a, BucketLevel>;
-    fn window_level<'a>(&'a self, key: &'a Key, window: &'a Window) -> Asked<'a, WindowLevel>;
-    fn sweep(&self, limit: u32) -> Asked<'_, Swept>;
-    fn count_denials<'a>(&'a self, denials: &'a [(Key, u64)]) -> Asked<'a, ()>;
+    fn try_take(&self, take: &Take) -> Option<Outcome>;
+    fn maintenance(&self) -> Option<&dyn Maintenance>;
 }
 
 type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
@@ -129,27 +108,11 @@ impl<S: Store> Erased for S {
         Box::pin(Store::hold_back(self, key, rule, hold))
     }
 
-    fn take_one<'a>(&'a self, take: &'a Take) -> Asked<'a, Outcome> {
-        Box::pin(Store::take_one(self, take))
+    fn try_take(&self, take: &Take) -> Option<Outcome> {
+        Store::try_take(self, take)
     }
 
-    fn take_now(&self, take: &Take) -> Option<Outcome> {
-        Store::take_now(self, take)
-    }
-
-    fn level<'a>(&'a self, key: &'a Key, rule: &'a Rule) -> Asked<'a, BucketLevel> {
-        Box::pin(Store::level(self, key, rule))
-    }
-
-    fn window_level<'a>(&'a self, key: &'a Key, window: &'a Window) -> Asked<'a, WindowLevel> {
-        Box::pin(Store::window_level(self, key, window))
-    }
-
-    fn sweep(&self, limit: u32) -> Asked<'_, Swept> {
-        Box::pin(Store::sweep(self, limit))
-    }
-
-    fn count_denials<'a>(&'a self, denials: &'a [(Key, u64)]) -> Asked<'a, ()> {
-        Box::pin(Store::count_denials(self, denials))
+    fn maintenance(&self) -> Option<&dyn Maintenance> {
+        Store::maintenance(self)
     }
 }

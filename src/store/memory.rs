@@ -22,7 +22,7 @@ use crate::model::{
     Adjusted, Adjustment, Decision, Error, HoldBack, Key, Limit, Mode, Outcome, Rule, Take, TakeError, Window,
     WindowLevel,
 };
-use crate::store::{Capabilities, Store};
+use crate::store::{Capabilities, Maintenance, MaintenanceFuture, Store};
 
 mod admin;
 mod receipts;
@@ -294,11 +294,7 @@ impl<C: Clock> Store for MemoryStore<C> {
         Ok(takes.iter().map(|take| self.decide(take)).collect())
     }
 
-    async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
-        Ok(self.decide(take))
-    }
-
-    fn take_now(&self, take: &Take) -> Option<Outcome> {
+    fn try_take(&self, take: &Take) -> Option<Outcome> {
         Some(self.decide(take))
     }
 
@@ -310,22 +306,30 @@ impl<C: Clock> Store for MemoryStore<C> {
         self.lower(key, rule, hold)
     }
 
-    async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
-        level_under(self, key, rule).await
+    fn maintenance(&self) -> Option<&dyn Maintenance> {
+        Some(self)
+    }
+}
+
+impl<C: Clock> Maintenance for MemoryStore<C> {
+    fn level<'a>(&'a self, key: &'a Key, rule: &'a Rule) -> MaintenanceFuture<'a, BucketLevel> {
+        Box::pin(level_under(self, key, rule))
     }
 
-    async fn window_level(&self, key: &Key, window: &Window) -> Result<WindowLevel, Error> {
-        window_level_under(self, key, window).await
+    fn window_level<'a>(&'a self, key: &'a Key, window: &'a Window) -> MaintenanceFuture<'a, WindowLevel> {
+        Box::pin(window_level_under(self, key, window))
     }
 
     /// A step sweeps whole shards: at least a 64th of the keys.
-    async fn sweep(&self, limit: u32) -> Result<Swept, Error> {
-        Ok(self.sweep_step(limit))
+    fn sweep(&self, limit: u32) -> MaintenanceFuture<'_, Swept> {
+        Box::pin(async move { Ok(self.sweep_step(limit)) })
     }
 
-    async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
-        self.stats.lock().count(denials, self.clock.now());
-        Ok(())
+    fn count_denials<'a>(&'a self, denials: &'a [(Key, u64)]) -> MaintenanceFuture<'a, ()> {
+        Box::pin(async {
+            self.stats.lock().count(denials, self.clock.now());
+            Ok(())
+        })
     }
 }
 

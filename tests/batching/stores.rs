@@ -10,8 +10,8 @@ use tokio::sync::Semaphore;
 use tokio::task::yield_now;
 use tokio::time::sleep;
 use tollgate::{
-    Adjusted, Adjustment, BucketLevel, Capabilities, Clock, Decision, Error, Key, ManualClock, MemoryStore, Outcome,
-    Rule, Store, Take, TakeError,
+    Adjusted, Adjustment, BucketLevel, Capabilities, Clock, Decision, Error, Key, Maintenance, MaintenanceFuture,
+    ManualClock, MemoryStore, Outcome, Rule, Store, Take, TakeError,
 };
 
 /// A store in this process that answers a call when the test lets it, and remembers what it was asked.
@@ -150,14 +150,24 @@ impl Store for Connected {
         self.store.adjust(adjustments).await
     }
 
-    async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
-        let _connection = self.connections.acquire().await.map_err(Error::other)?;
-        self.store.level(key, rule).await
+    fn maintenance(&self) -> Option<&dyn Maintenance> {
+        Some(self)
+    }
+}
+
+impl Maintenance for Connected {
+    fn level<'a>(&'a self, key: &'a Key, rule: &'a Rule) -> MaintenanceFuture<'a, BucketLevel> {
+        Box::pin(async {
+            let _connection = self.connections.acquire().await.map_err(Error::other)?;
+            self.store.level(key, rule).await
+        })
     }
 
-    async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
-        let _connection = self.connections.acquire().await.map_err(Error::other)?;
-        self.store.count_denials(denials).await
+    fn count_denials<'a>(&'a self, denials: &'a [(Key, u64)]) -> MaintenanceFuture<'a, ()> {
+        Box::pin(async {
+            let _connection = self.connections.acquire().await.map_err(Error::other)?;
+            self.store.count_denials(denials).await
+        })
     }
 }
 

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tollgate::{
-    Adjusted, Adjustment, BucketLevel, DenyCache, Error, HoldBack, Key, Outcome, Rule, Store, Take, TakeError, Window,
-    WindowLevel,
+    Adjusted, Adjustment, BucketLevel, DenyCache, Error, HoldBack, Key, Maintenance, Outcome, Rule, Store, Take,
+    TakeError, Window, WindowLevel,
 };
 
 /// The layers between a case and its store.
@@ -69,10 +69,6 @@ impl<S: Store> Store for Denying<S> {
         self.asked().take(takes).await
     }
 
-    async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
-        self.asked().take_one(take).await
-    }
-
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         self.asked().adjust(adjustments).await
     }
@@ -81,19 +77,7 @@ impl<S: Store> Store for Denying<S> {
         self.asked().hold_back(key, rule, hold).await
     }
 
-    async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
-        self.asked().level(key, rule).await
-    }
-
-    async fn window_level(&self, key: &Key, window: &Window) -> Result<WindowLevel, Error> {
-        self.asked().window_level(key, window).await
-    }
-
-    async fn sweep(&self, limit: u32) -> Result<tollgate::Swept, Error> {
-        self.asked().sweep(limit).await
-    }
-
-    async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
-        self.asked().count_denials(denials).await
+    fn maintenance(&self) -> Option<&dyn Maintenance> {
+        self.beneath.maintenance()
     }
 }

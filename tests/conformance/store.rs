@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::{
-    Adjusted, Adjustment, Batcher, BucketLevel, Capabilities, Counted, Error, HoldBack, Key, MySqlStore, Outcome,
-    PgStore, Rule, SharedWindows, SqliteStore, Store, Swept, Take, TakeError, Window, WindowLevel,
+    Adjusted, Adjustment, Batcher, BucketLevel, Capabilities, Counted, Error, HoldBack, Key, Maintenance,
+    MaintenanceFuture, MySqlStore, Outcome, PgStore, Rule, SharedWindows, SqliteStore, Store, Swept, Take, TakeError,
+    Window, WindowLevel,
 };
 
 use crate::layers::{Changes, Denying, Layers};
@@ -105,10 +106,6 @@ impl Store for AnyStore {
         ask!(self.take(takes))
     }
 
-    async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
-        ask!(self.take_one(take))
-    }
-
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         ask!(self.adjust(adjustments))
     }
@@ -117,20 +114,8 @@ impl Store for AnyStore {
         ask!(self.hold_back(key, rule, hold))
     }
 
-    async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
-        ask!(self.level(key, rule))
-    }
-
-    async fn window_level(&self, key: &Key, window: &Window) -> Result<WindowLevel, Error> {
-        ask!(self.window_level(key, window))
-    }
-
-    async fn sweep(&self, limit: u32) -> Result<Swept, Error> {
-        ask!(self.sweep(limit))
-    }
-
-    async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
-        ask!(self.count_denials(denials))
+    fn maintenance(&self) -> Option<&dyn Maintenance> {
+        self.database.maintenance()
     }
 }
 
@@ -143,10 +128,6 @@ impl<M: Store, P: Store, L: Store> Store for AnyOf<M, P, L> {
         on!(self, store => store.take(takes).await)
     }
 
-    async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
-        on!(self, store => store.take_one(take).await)
-    }
-
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         on!(self, store => store.adjust(adjustments).await)
     }
@@ -155,25 +136,37 @@ impl<M: Store, P: Store, L: Store> Store for AnyOf<M, P, L> {
         on!(self, store => store.hold_back(key, rule, hold).await)
     }
 
-    async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
-        on!(self, store => store.level(key, rule).await)
-    }
-
-    async fn window_level(&self, key: &Key, window: &Window) -> Result<WindowLevel, Error> {
-        on!(self, store => store.window_level(key, window).await)
-    }
-
-    async fn sweep(&self, limit: u32) -> Result<Swept, Error> {
-        on!(self, store => store.sweep(limit).await)
-    }
-
-    async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
-        on!(self, store => store.count_denials(denials).await)
+    fn maintenance(&self) -> Option<&dyn Maintenance> {
+        on!(self, store => store.maintenance())
     }
 }
 
 impl SharedWindows for AnyStore {
     async fn count(&self, key: &Key, window: &Window, cost: u64) -> Result<Counted, Error> {
         on!(&self.database, store => store.count(key, window, cost).await)
+    }
+}
+
+impl AnyStore {
+    fn inner(&self) -> &dyn Maintenance {
+        self.database.maintenance().expect("a database keeps buckets")
+    }
+}
+
+impl Maintenance for AnyStore {
+    fn level<'a>(&'a self, key: &'a Key, rule: &'a Rule) -> MaintenanceFuture<'a, BucketLevel> {
+        self.inner().level(key, rule)
+    }
+
+    fn window_level<'a>(&'a self, key: &'a Key, window: &'a Window) -> MaintenanceFuture<'a, WindowLevel> {
+        self.inner().window_level(key, window)
+    }
+
+    fn sweep(&self, limit: u32) -> MaintenanceFuture<'_, Swept> {
+        self.inner().sweep(limit)
+    }
+
+    fn count_denials<'a>(&'a self, denials: &'a [(Key, u64)]) -> MaintenanceFuture<'a, ()> {
+        self.inner().count_denials(denials)
     }
 }

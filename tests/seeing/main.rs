@@ -16,8 +16,8 @@ use sqlx::SqlitePool;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 use tollgate::telemetry::MiddlewareEvent;
 use tollgate::{
-    Adjusted, Adjustment, Error, Fallback, HoldBack, Lease, Limit, Limiter, MemoryStore, Mode, Outcome, Rule,
-    SqliteStore, Store, Swept, Take, TakeError,
+    Adjusted, Adjustment, Error, Fallback, HoldBack, Lease, Limit, Limiter, Maintenance, MaintenanceFuture,
+    MemoryStore, Mode, Outcome, Rule, SqliteStore, Store, Swept, Take, TakeError,
 };
 
 use recorded::{recorder, value};
@@ -398,7 +398,13 @@ impl Store for Broken {
         Err(Error::other(std::io::Error::other("broken")))
     }
 
-    async fn sweep(&self, _: u32) -> Result<Swept, Error> {
-        Err(Error::other(std::io::Error::other("broken")))
+    fn maintenance(&self) -> Option<&dyn Maintenance> {
+        Some(self)
+    }
+}
+
+impl Maintenance for Broken {
+    fn sweep(&self, _: u32) -> MaintenanceFuture<'_, Swept> {
+        Box::pin(async { Err(Error::other(std::io::Error::other("broken"))) })
     }
 }

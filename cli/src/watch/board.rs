@@ -161,7 +161,7 @@ pub(crate) const PAST: usize = 30;
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use tollgate::{Admin, Filter, ManualClock, MemoryStore, Rule, Store, Take};
+    use tollgate::{Admin, Filter, Maintenance, ManualClock, MemoryStore, Rule, Take};
 
     use super::super::denials::Counts;
     use super::*;

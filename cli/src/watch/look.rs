@@ -167,7 +167,7 @@ const MOST_DENIED: usize = 20;
 
 #[cfg(test)]
 mod tests {
-    use tollgate::{MemoryStore, Quota, Store, Take};
+    use tollgate::{Maintenance, MemoryStore, Quota, Take};
 
     use super::*;
 

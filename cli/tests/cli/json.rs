@@ -97,7 +97,7 @@ fn who_is_denied_most_has_the_fields_that_are_documented() {
         let store = tollgate::SqliteStore::connect(&url, tollgate::Durability::Synchronous).expect("a file");
         let keys = ["a", "b\u{1b}[31m"].map(|key| tollgate::Key::try_from(key).expect("a key"));
         let [one, other] = keys;
-        tollgate::Store::count_denials(&store, &[(one, 3), (other, 7)]).await.expect("it counts");
+        tollgate::Maintenance::count_denials(&store, &[(one, 3), (other, 7)]).await.expect("it counts");
     });
     let denied = database.run(&["denied", "--json"]).ended(0).json();
     assert_documented(&denied[0], "`denied`");

@@ -6,7 +6,8 @@ use std::time::Duration;
 use sqlx::PgPool;
 use tollgate::uuid::Uuid;
 use tollgate::{
-    Adjusted, Admin, Filter, HoldBack, Key, Mode, Override, PgStore, Quota, Receipt, Rule, Store, Take, Window,
+    Adjusted, Admin, Filter, HoldBack, Key, Maintenance, Mode, Override, PgStore, Quota, Receipt, Rule, Store, Take,
+    Window,
 };
 
 use crate::databases::{Database, Engine};

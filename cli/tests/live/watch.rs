@@ -1,6 +1,6 @@
 //! `tollgate watch`.
 
-use tollgate::{Durability, Key, PgStore, Store};
+use tollgate::{Durability, Key, Maintenance, PgStore};
 
 use crate::command::{Ran, tollgate};
 use crate::databases::{Database, EACH, Engine};

@@ -12,7 +12,7 @@ use axum::http::{StatusCode, response};
 use axum::routing::get;
 use sqlx::Pool;
 use sqlx::pool::PoolOptions;
-use tollgate::{AnyStore, Key, Limiter, Migrate, MySqlStore, PgStore, Quota, Rule, Store};
+use tollgate::{AnyStore, BucketLevel, Key, Limiter, Migrate, MySqlStore, PgStore, Quota, Rule, Store};
 use tollgate_http::{Everybody, RateLimitLayer, succeeded};
 
 use super::exact::{ask_all, count};
@@ -39,12 +39,17 @@ async fn on_every_server_who_has_a_turn_within_the_wait_is_served_and_nobody_els
             let statuses = ask_all(&[one.address, two.address], 8, 1).await?;
             assert_eq!(count(&statuses), (served, 16 - served), "{variable}: {quota}");
             assert_eq!(calls.load(Ordering::SeqCst), served as u64, "{variable}: {quota}");
-            let level = open(&database).await?.level(&Key::try_from(quota)?, &Rule::try_from(quota)?).await?;
+            let level = level(open(&database).await?, quota, Rule::try_from(quota)?).await?;
             assert_eq!(level.granted, served as u64, "{variable}: who is denied takes nothing of {quota}");
         }
         database.drop().await.context(variable)?;
     }
     Ok(())
+}
+
+async fn level(store: AnyStore, key: &str, rule: Rule) -> anyhow::Result<BucketLevel> {
+    let store = store.maintenance().context("a database keeps buckets")?;
+    Ok(store.level(&Key::try_from(key)?, &rule).await?)
 }
 
 /// Every other request fails, and is not given back; at no time are all tokens out.
@@ -63,7 +68,7 @@ async fn on_every_server_only_failures_are_counted() -> anyhow::Result<()> {
         let one = Server::start(router.clone().layer(layer(one)?)).await?;
         let two = Server::start(router.layer(layer(two)?)).await?;
         let left = async || {
-            let level = open(&database).await?.level(&Key::try_from("everybody")?, &quota.into()).await?;
+            let level = level(open(&database).await?, "everybody", quota.into()).await?;
             anyhow::Ok(level.available)
         };
         // Eighty fail, and each token of the others is back before its answer is there.

@@ -1,8 +1,9 @@
+use std::time::Duration;
+
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::queue::Queued;
-use crate::model::take::IfLocked;
 use crate::model::{Adjusted, Adjustment, Error, Key, Outcome, Take, TakeError};
 
 /// A request that waits for a call.
@@ -18,8 +19,8 @@ pub(super) struct Reply<A> {
     pub(super) answer: oneshot::Sender<A>,
     kind: Kind,
     max_batch: usize,
-    /// When the caller's longest wait is over.
-    until: Option<Instant>,
+    /// From when the caller's longest wait counts.
+    since: Option<Instant>,
 }
 
 pub(super) type TakeAnswer = Result<Outcome, Error>;
@@ -48,24 +49,21 @@ impl Ticket {
             (_, true) if max_take_all > 1 => (Kind::TakeAll, max_take_all),
             _ => (Kind::Alone, 1),
         };
-        let until = if take.max_wait.is_zero() { None } else { Instant::now().checked_add(take.max_wait) };
-        Self::Take(take, Reply { answer, kind, max_batch, until })
+        let since = if take.max_wait.is_zero() { None } else { Some(Instant::now()) };
+        Self::Take(take, Reply { answer, kind, max_batch, since })
     }
 
     pub(super) fn adjust(adjustment: Adjustment, answer: oneshot::Sender<AdjustAnswer>) -> Self {
-        Self::Adjust(adjustment, Reply { answer, kind: Kind::Adjust, max_batch: MAX_ADJUSTMENTS, until: None })
+        Self::Adjust(adjustment, Reply { answer, kind: Kind::Adjust, max_batch: MAX_ADJUSTMENTS, since: None })
     }
 
-    /// Prepares the request for a call: the time in the queue is part of the caller's longest wait.
-    pub(super) fn prepare(&mut self, now: Instant, if_locked: IfLocked) {
-        match self {
-            Self::Take(take, reply) => {
-                take.if_locked = if_locked;
-                if let Some(until) = reply.until {
-                    take.max_wait = until - now;
-                }
-            }
-            Self::Adjust(adjustment, _) => adjustment.if_locked = if_locked,
+    /// Takes the time in the queue off the longest wait, if it was long.
+    pub(super) fn shorten_wait(&mut self, now: Instant) {
+        if let Self::Take(take, Reply { since: Some(since), .. }) = self
+            && now - *since > LONG_IN_QUEUE
+        {
+            take.max_wait = take.max_wait.saturating_sub(now - *since);
+            *since = now;
         }
     }
 
@@ -78,7 +76,7 @@ impl Ticket {
     }
 
     pub(super) fn is_overdue(&self, now: Instant) -> bool {
-        matches!(self, Self::Take(_, Reply { until: Some(until), .. }) if *until <= now)
+        matches!(self, Self::Take(take, Reply { since: Some(since), .. }) if now - *since >= take.max_wait)
     }
 
     /// Answers with an error. A caller that has gone does not need it.
@@ -145,6 +143,9 @@ const MAX_TAKES: usize = 1024;
 
 /// The same if they wait or have ids: the first of them are due before the answer to a larger call.
 const MAX_SCHEDULED: usize = 256;
+
+/// Less time in the queue does not count as waiting.
+const LONG_IN_QUEUE: Duration = Duration::from_millis(100);
 
 /// As many as a database makes in one transaction.
 const MAX_ADJUSTMENTS: usize = 256;

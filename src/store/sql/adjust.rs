@@ -1,7 +1,6 @@
 use super::call::Call;
 use super::dialect::Dialect;
 use super::outcomes;
-use super::retry::Retry;
 use super::store::SqlStore;
 use crate::model::{Adjusted, Adjustment, Error, TakeError};
 
@@ -12,11 +11,9 @@ impl<DB: Dialect> SqlStore<DB> {
         adjustments: &[Adjustment],
     ) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         let mut adjusted = Vec::with_capacity(adjustments.len());
-        let patient = adjustments.iter().any(|adjustment| !adjustment.fails_if_locked());
         for together in adjustments.chunks(MOST_AT_ONCE) {
             let some = !adjusted.is_empty();
-            // What is for one key cannot be asked for in parts; and those before have been made.
-            let retry = Retry { patient: patient || some || is_for_one_key(together), ..self.retry };
+            let retry = self.retry.if_locked(Self::LOCKS_AS_A_WHOLE || some || is_for_one_key(together));
             let answered = self.converse_by(retry, Call::Adjust(together.into())).await;
             let answered = answered.and_then(|(reply, _)| outcomes::adjusted(reply.adjusted(), together));
             adjusted.extend(answered.map_err(|error| error.after(some))?);

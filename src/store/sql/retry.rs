@@ -15,11 +15,16 @@ use crate::telemetry;
 pub(crate) struct Retry {
     pub(crate) deadline: Duration,
     pub(crate) attempts: u32,
-    /// Whether to ask again when a lock was not to be had in time.
-    pub(crate) patient: bool,
+    /// Whether to try again after a lock timeout.
+    repeats_if_locked: bool,
 }
 
 impl Retry {
+    /// Whether to try again after a lock timeout. A call for several keys is better repeated by its caller, key by key.
+    pub(crate) fn if_locked(self, repeats: bool) -> Self {
+        Self { repeats_if_locked: repeats, ..self }
+    }
+
     /// Runs `attempt` until it answers, with full jitter in between, and says how often it ran.
     pub(crate) async fn run<T, F>(&self, attempt: impl Fn(Instant) -> F) -> Result<(T, u32), Error>
     where
@@ -35,7 +40,7 @@ impl Retry {
             let pause = jitter(attempts);
             let again = match failure.class {
                 Class::RolledBack => true,
-                Class::Locked => self.patient,
+                Class::Locked => self.repeats_if_locked,
                 _ => false,
             };
             let again = again && attempts < self.attempts;
@@ -57,7 +62,7 @@ impl Retry {
 
 impl Default for Retry {
     fn default() -> Self {
-        Self { deadline: Duration::from_secs(5), attempts: u32::MAX, patient: true }
+        Self { deadline: Duration::from_secs(5), attempts: u32::MAX, repeats_if_locked: true }
     }
 }
 

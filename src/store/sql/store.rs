@@ -21,7 +21,7 @@ use crate::model::hold_back::held;
 use crate::model::{
     Adjusted, Adjustment, Counted, Error, HoldBack, Key, Outcome, Quota, Rule, Take, TakeError, Window, WindowLevel,
 };
-use crate::store::{Capabilities, SharedWindows, Store};
+use crate::store::{Capabilities, Maintenance, MaintenanceFuture, SharedWindows, Store};
 use crate::telemetry;
 
 /// Buckets in a SQL database, reached through a pool of the host's: one statement a call, or two on MySQL and MariaDB for a
@@ -62,6 +62,9 @@ impl<DB: Dialect> SqlStore<DB> {
         self.isolation = Some(isolation);
         self
     }
+
+    /// A database of one call at a time is locked as a whole: a call for fewer keys would fare no better.
+    pub(super) const LOCKS_AS_A_WHOLE: bool = DB::CALLS_AT_ONCE == 1;
 
     pub(super) fn with(pool: Pool<DB>, clock: DB::Clock) -> Self {
         Self { pool, clock, isolation: None, retry: Retry::default(), reconnect: Reconnect::default() }
@@ -150,13 +153,12 @@ impl<DB: Dialect> SqlStore<DB> {
     /// Decides requests for one bucket each, in one call, and enters the answers at their places.
     async fn take_each(
         &self,
-        patient: bool,
+        may_repeat: bool,
         asks: Vec<(usize, Ask)>,
         outcomes: &mut [Option<Outcome>],
     ) -> Result<(), Error> {
         let batch = Batch::of(asks);
-        // What is for one bucket cannot be asked for in parts.
-        let retry = Retry { patient: patient || batch.is_for_one_bucket(), ..self.retry };
+        let retry = self.retry.if_locked(may_repeat || batch.is_for_one_bucket());
         let (reply, attempts) = self.converse_by(retry, Call::Each(Arc::clone(&batch.asks))).await?;
         batch.enter(reply.answers(), attempts, outcomes)
     }
@@ -164,12 +166,12 @@ impl<DB: Dialect> SqlStore<DB> {
     /// Decides requests for several buckets each, in one call, and enters the answers at their places.
     async fn take_all(
         &self,
-        patient: bool,
+        may_repeat: bool,
         asks: Vec<(usize, Ask)>,
         outcomes: &mut [Option<Outcome>],
     ) -> Result<(), Error> {
         let together = Together::of(asks);
-        let retry = Retry { patient: patient || together.asks.len() == 1, ..self.retry };
+        let retry = self.retry.if_locked(may_repeat || together.asks.len() == 1);
         let (reply, attempts) = self.converse_by(retry, Call::All(Arc::clone(&together.asks))).await?;
         together.enter(reply.answers(), attempts, outcomes)
     }
@@ -252,13 +254,12 @@ impl<DB: Dialect> Store for SqlStore<DB> {
     /// In as few calls as there can be, one after the other.
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         let (runs, mut outcomes) = runs(takes, MOST_TOGETHER);
-        let patient = takes.iter().any(|take| !take.fails_if_locked());
         for (before, run) in runs.into_iter().enumerate() {
-            // Those before have taken what they did.
-            let patient = patient || before > 0;
+            // The caller cannot ask again for less once earlier calls have taken their tokens.
+            let may_repeat = Self::LOCKS_AS_A_WHOLE || before > 0;
             let entered = match run {
-                Run::Each(asks) => self.take_each(patient, asks, &mut outcomes).await,
-                Run::All(asks) => self.take_all(patient, asks, &mut outcomes).await,
+                Run::Each(asks) => self.take_each(may_repeat, asks, &mut outcomes).await,
+                Run::All(asks) => self.take_all(may_repeat, asks, &mut outcomes).await,
                 Run::Window(place, ask) => self.take_window(ask).await.map(|outcome| outcomes[place] = Some(outcome)),
             };
             entered.map_err(|error| error.after(before > 0))?;
@@ -275,23 +276,31 @@ impl<DB: Dialect> Store for SqlStore<DB> {
         held(lowered, key, rule)
     }
 
-    async fn level(&self, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
-        level_under(self, key, rule).await
+    fn maintenance(&self) -> Option<&dyn Maintenance> {
+        Some(self)
+    }
+}
+
+impl<DB: Dialect> Maintenance for SqlStore<DB> {
+    fn level<'a>(&'a self, key: &'a Key, rule: &'a Rule) -> MaintenanceFuture<'a, BucketLevel> {
+        Box::pin(level_under(self, key, rule))
     }
 
-    async fn window_level(&self, key: &Key, window: &Window) -> Result<WindowLevel, Error> {
-        window_level_under(self, key, window).await
+    fn window_level<'a>(&'a self, key: &'a Key, window: &'a Window) -> MaintenanceFuture<'a, WindowLevel> {
+        Box::pin(window_level_under(self, key, window))
     }
 
-    async fn sweep(&self, limit: u32) -> Result<Swept, Error> {
-        self.operate(limit.max(1), DB::sweep).await
+    fn sweep(&self, limit: u32) -> MaintenanceFuture<'_, Swept> {
+        Box::pin(self.operate(limit.max(1), DB::sweep))
     }
 
-    async fn count_denials(&self, denials: &[(Key, u64)]) -> Result<(), Error> {
-        for denials in Denials::sound(denials).chunks(MOST_DENIALS) {
-            self.operate(denials.to_vec(), DB::count_denials).await?;
-        }
-        Ok(())
+    fn count_denials<'a>(&'a self, denials: &'a [(Key, u64)]) -> MaintenanceFuture<'a, ()> {
+        Box::pin(async {
+            for denials in Denials::sound(denials).chunks(MAX_DENIALS) {
+                self.operate(denials.to_vec(), DB::count_denials).await?;
+            }
+            Ok(())
+        })
     }
 }
 
@@ -374,4 +383,4 @@ pub(super) fn classify<DB: Dialect>(error: &sqlx::Error) -> Class {
 const MOST_TOGETHER: usize = 64;
 
 /// How many keys' denials one call adds.
-const MOST_DENIALS: usize = 1000;
+const MAX_DENIALS: usize = 1000;

@@ -1,7 +1,7 @@
 //! Rows that break their bounds, as only writes past the database's own checks leave them: readers skip and count them.
 
 use anyhow::bail;
-use tollgate::{Admin, Error, Filter, Key, Mode, Override, Quota, SharedWindows, Store, Window};
+use tollgate::{Admin, Error, Filter, Key, Maintenance, Mode, Override, Quota, SharedWindows, Store, Window};
 
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use tollgate::{
-    Admin, Filter, HoldBack, Key, Mode, Override, Quota, Receipt, Rule, SharedWindows, Store, Take, Window,
+    Admin, Filter, HoldBack, Key, Maintenance, Mode, Override, Quota, Receipt, Rule, SharedWindows, Store, Take, Window,
 };
 use uuid::Uuid;
 

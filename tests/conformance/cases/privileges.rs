@@ -7,7 +7,8 @@ use sqlx::error::DatabaseError;
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use tollgate::{
-    Adjusted, Admin, Error, Filter, HoldBack, Limiter, Mode, Override, Quota, Receipt, Rule, Store, TakeError,
+    Adjusted, Admin, Error, Filter, HoldBack, Limiter, Maintenance, Mode, Override, Quota, Receipt, Rule, Store,
+    TakeError,
 };
 use uuid::Uuid;
 

@@ -113,7 +113,7 @@ async fn ends_after_the_attempts(rig: &Rig, impatient: &'static str) -> anyhow::
 async fn a_batch_that_meets_a_lock_is_undone_and_left_to_its_caller(rig: Rig) -> anyhow::Result<()> {
     let (free, locked) = (rig.bucket(a_hundred_a_day()).await?, rig.bucket(a_hundred_a_day()).await?);
     let held = Held::bucket(&rig, &locked).await?;
-    let batch = [free.clone(), locked].map(|key| Take::from(key).fail_if_locked());
+    let batch = [free.clone(), locked].map(Take::from);
     let error = rig.store().deadline(LONG).take(&batch).await.expect_err("one of them is locked");
     // Asked again, it would hold up the others once more.
     assert!(matches!(error, Error::Contended { attempts: 1, .. }), "{error:?}");

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use chrono::{TimeDelta, Utc};
-use tollgate::{Adjusted, Admin, Filter, HoldBack, Key, Limiter, Mode, Override, Receipt, Rule, Store, Take, Window};
+use tollgate::{
+    Adjusted, Admin, Filter, HoldBack, Key, Limiter, Maintenance, Mode, Override, Receipt, Rule, Store, Take, Window,
+};
 use uuid::Uuid;
 
 use crate::engines::Kind;

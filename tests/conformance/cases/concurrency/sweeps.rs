@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use tokio::task::JoinSet;
-use tollgate::{Clock, Key, Quota, Rule, Store, SystemClock, Take};
+use tollgate::{Clock, Key, Maintenance, Quota, Rule, Store, SystemClock, Take};
 
 use super::granted;
 use crate::checker::Call;

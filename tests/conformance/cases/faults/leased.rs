@@ -122,16 +122,13 @@ impl Faulty {
 
 impl Store for Faulty {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        self.store.take(takes).await
-    }
-
-    async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
+        let [take] = takes else { return self.store.take(takes).await };
         // Whoever asks here asks for one token.
         if take.tokens() == 1 || !self.is(Unheard::FirstDebit) {
-            return self.store.take_one(take).await;
+            return self.store.take(takes).await;
         }
         self.proxy.fail(take.key().as_str(), Then::Swallow);
-        let answer = self.proxied.take_one(take).await;
+        let answer = self.proxied.take(takes).await;
         if let Err(error) = &answer {
             // Who has ended does not want to know.
             drop(self.tell.send((take.tokens(), error.clone())));

@@ -240,6 +240,7 @@ impl<'a> Play<'a> {
 
 /// All steps, until one comes to the end.
 async fn sweep(store: &impl Store, limit: u32) -> anyhow::Result<()> {
+    let store = store.maintenance().expect("it keeps buckets");
     while !store.sweep(limit).await?.finished {}
     Ok(())
 }
