@@ -24,7 +24,7 @@ use script::{Dialect, Format};
 #[command(after_help = "Examples:\n\
 \x20 tollgate migrate --print psql | psql --set ON_ERROR_STOP=1 app\n\
 \x20 tollgate migrate --print mysql | mysql app\n\
-\x20 tollgate migrate --print psql --after 40 > upgrade.sql\n\
+\x20 tollgate migrate --print psql --after 9 > upgrade.sql\n\
 \x20 tollgate migrate --print grants | psql app         # roles for services and operators; mysql too\n\
 \x20 tollgate migrate --print sqlx --into migrations   # again after an update: writes what is new\n\n\
 What was run from printed SQL counts as applied.")]

@@ -15,18 +15,17 @@
 --   set default role tollgate_app for my_service@'%';   -- MariaDB
 create role if not exists tollgate_app, tollgate_operator;
 
-grant execute on procedure token_decide_v1 to tollgate_app;
 grant execute on procedure token_take_v1 to tollgate_app;
-grant execute on procedure token_take_many_v1 to tollgate_app;
-grant execute on procedure token_take_alike_v1 to tollgate_app;
-grant execute on procedure token_decide_all_v1 to tollgate_app;
-grant execute on procedure token_decide_all_many_v1 to tollgate_app;
+grant execute on procedure token_take_batch_v1 to tollgate_app;
+grant execute on procedure token_take_uniform_v1 to tollgate_app;
+grant execute on procedure token_take_all_v1 to tollgate_app;
+grant execute on procedure token_take_all_batch_v1 to tollgate_app;
 grant execute on procedure token_adjust_v1 to tollgate_app;
-grant execute on procedure token_adjust_many_v1 to tollgate_app;
-grant execute on procedure token_decide_window_v1 to tollgate_app;
+grant execute on procedure token_adjust_batch_v1 to tollgate_app;
+grant execute on procedure token_take_window_v1 to tollgate_app;
 grant execute on procedure token_adjust_window_v1 to tollgate_app;
-grant execute on procedure token_hold_back_v1 to tollgate_app;
-grant execute on procedure token_hold_back to tollgate_app;
+grant execute on procedure token_throttle_v1 to tollgate_app;
+grant execute on procedure token_throttle to tollgate_app;
 grant execute on procedure token_sweep_v1 to tollgate_app;
 grant execute on procedure token_count_denials_v1 to tollgate_app;
 grant execute on procedure request_token to tollgate_app;

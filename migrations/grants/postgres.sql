@@ -27,19 +27,19 @@ grant usage on schema tollgate to tollgate_app;
 grant execute on function
   tollgate.applied_migrations(),
   tollgate.take_v1(text, bigint, bigint, bigint, bigint, numeric, text, text, uuid, bigint),
-  tollgate.take_times_v1(text, bigint, bigint, bigint, numeric, text, text, bigint),
-  tollgate.take_many_v1(
+  tollgate.take_equal_v1(text, bigint, bigint, bigint, numeric, text, text, bigint),
+  tollgate.take_batch_v1(
     text[], bigint[], bigint[], bigint[], bigint[], numeric[], text[], text[], uuid[], bigint[], bigint[]),
   tollgate.take_all_v1(
     text[], bigint[], bigint[], bigint[], numeric[], text[], text[], bigint, uuid, bigint),
-  tollgate.take_all_many_v1(bigint[], text[], bigint[], bigint[], bigint[], numeric[], text[], text[]),
+  tollgate.take_all_batch_v1(bigint[], text[], bigint[], bigint[], bigint[], numeric[], text[], text[]),
   tollgate.adjust_v1(text, uuid, text, bigint, bigint, bigint, bigint, bigint),
-  tollgate.adjust_many_v1(text[], uuid[], text[], bigint[], bigint[], bigint[], bigint[], boolean[], bigint[]),
+  tollgate.adjust_batch_v1(text[], uuid[], text[], bigint[], bigint[], bigint[], bigint[], boolean[], bigint[]),
   tollgate.take_window_v1(
     text, bigint, bigint, bigint, bigint, bigint, bigint, uuid, bigint, boolean),
   tollgate.adjust_window_v1(text, uuid, text, bigint, bigint, bigint),
-  tollgate.hold_back_v1(text, bigint, bigint, bigint, numeric, text, text),
-  tollgate.hold_back(text, double precision, double precision, double precision, text),
+  tollgate.throttle_v1(text, bigint, bigint, bigint, numeric, text, text),
+  tollgate.throttle(text, double precision, double precision, double precision, text),
   tollgate.sweep_v1(bigint),
   tollgate.count_denials_v1(text[], bigint[]),
   tollgate.request_token(text),
@@ -65,13 +65,13 @@ grant execute on function
   tollgate.reset_bucket(text),
   tollgate.delete_bucket(text),
   tollgate.sweep(),
-  tollgate.token_clock_v1(),
-  tollgate.terms_v1(text, numeric, numeric, text),
-  tollgate.in_force_v1(timestamptz, bigint),
-  tollgate.bucket_clock_v1(tollgate.token_buckets, bigint),
-  tollgate.bucket_instant_v1(tollgate.token_buckets, bigint),
-  tollgate.window_is_sound_v1(tollgate.token_windows),
-  tollgate.window_earliest_v1(tollgate.token_windows, bigint, bigint, bigint)
+  tollgate.clock(),
+  tollgate.terms(text, numeric, numeric, text),
+  tollgate.in_force(timestamptz, bigint),
+  tollgate.bucket_clock(tollgate.token_buckets, bigint),
+  tollgate.bucket_instant(tollgate.token_buckets, bigint),
+  tollgate.window_is_sound(tollgate.token_windows),
+  tollgate.window_earliest(tollgate.token_windows, bigint, bigint, bigint)
 to tollgate_operator;
 
 grant select on

@@ -85,6 +85,18 @@ impl Rig {
         }
     }
 
+    /// What takes tokens by the routine that decides one request: its first ten arguments are the same on each engine.
+    pub(crate) fn taking(&self, arguments: &str) -> String {
+        match self.engine.kind {
+            Kind::MySql => format!(
+                "set @times = 1;
+                 call token_take_v1({arguments}, true, false, @times, @outcome, @mode, @now, @acts_at, @full_at, @granted,
+                                    @burst, @anchor, @step_ns, @step_ticks, @token_ticks)"
+            ),
+            _ => self.calling("take_v1", arguments),
+        }
+    }
+
     /// Runs a statement that the database must refuse.
     pub(crate) async fn refusal(&self, sql: impl Into<String>) -> anyhow::Result<Refusal> {
         let sql = sql.into();

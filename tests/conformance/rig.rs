@@ -130,10 +130,10 @@ impl Rig {
         Ok(match &self.pool {
             AnyPool::MySql(pool) => {
                 let mut connection = pool.acquire().await?;
-                sqlx::query("call token_clock_v1(@tollgate_test_clock)").execute(&mut *connection).await?;
+                sqlx::query("call token_clock(@tollgate_test_clock)").execute(&mut *connection).await?;
                 sqlx::query_scalar("select @tollgate_test_clock").fetch_one(&mut *connection).await?
             }
-            AnyPool::Postgres(pool) => sqlx::query_scalar("select tollgate.token_clock_v1()").fetch_one(pool).await?,
+            AnyPool::Postgres(pool) => sqlx::query_scalar("select tollgate.clock()").fetch_one(pool).await?,
             AnyPool::Sqlite(_) => SystemClock.now(),
         })
     }

@@ -198,7 +198,7 @@ async fn a_sweep_and_migrations_are_told() -> anyhow::Result<()> {
     told::listen();
     let database = Database::new().await?;
     let text = told::text();
-    assert!(text.contains("migrated engine=\"sqlite\" version=1 name=\"0001_token_migrations\""), "{text}");
+    assert!(text.contains("migrated engine=\"sqlite\" version=1 name=\"0001_tables\""), "{text}");
     sqlx::query("insert into token_migrations (version, name) values (999, 'later')").execute(&database.pool).await?;
     tollgate::migrate(&database.pool).await?;
     let (text, newer) =

@@ -307,18 +307,18 @@ const MAX_ROLLBACKS: usize = 5;
 
 /// The routines that a limiter's requests and reservations call, and those by which it peeks.
 const TAKING: [&str; 12] = [
-    "token_adjust_many_v1",
+    "token_adjust_batch_v1",
     "token_adjust_v1",
     "token_adjust_window_v1",
-    "token_decide_all_many_v1",
-    "token_decide_all_v1",
-    "token_decide_v1",
-    "token_decide_window_v1",
     "token_explain",
-    "token_hold_back_v1",
     "token_peek",
-    "token_take_alike_v1",
-    "token_take_many_v1",
+    "token_take_all_batch_v1",
+    "token_take_all_v1",
+    "token_take_batch_v1",
+    "token_take_uniform_v1",
+    "token_take_v1",
+    "token_take_window_v1",
+    "token_throttle_v1",
 ];
 
 /// Those that it calls beside: without them it takes tokens all the same.

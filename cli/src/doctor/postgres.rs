@@ -47,7 +47,7 @@ impl Examine for Postgres {
         let strange: Option<String> = sqlx::query_scalar(
             "select b.id from (select * from tollgate.token_buckets limit $1) b
               where not b.overridden
-                and tollgate.terms_v1('bucket ' || quote_literal(b.id), b.capacity, b.refill_seconds, b.refill)
+                and tollgate.terms('bucket ' || quote_literal(b.id), b.capacity, b.refill_seconds, b.refill)
                     <> row(b.burst, b.step_ns, b.step_ticks, b.token_ticks)
               limit 1",
         )
@@ -216,9 +216,9 @@ async fn grants(connection: &mut PgConnection, report: &mut Report) -> Result<()
                 coalesce(array_agg(distinct p.name) filter (where p.beside and not p.may), '{}'),
                 coalesce(bool_and(p.may) filter (where p.operates), false)
            from (select format('tollgate.%s', p.proname) as name,
-                        p.proname in ('adjust_many_v1', 'adjust_v1', 'adjust_window_v1', 'explain', 'hold_back_v1', 'peek',
-                                      'take_all_many_v1', 'take_all_v1', 'take_many_v1', 'take_times_v1', 'take_v1',
-                                      'take_window_v1') as takes,
+                        p.proname in ('adjust_batch_v1', 'adjust_v1', 'adjust_window_v1', 'explain', 'peek',
+                                      'take_all_batch_v1', 'take_all_v1', 'take_batch_v1', 'take_equal_v1', 'take_v1',
+                                      'take_window_v1', 'throttle_v1') as takes,
                         p.proname in ('count_denials_v1', 'peek_window', 'sweep_v1') as beside,
                         p.proname = 'create_bucket' as operates,
                         has_schema_privilege(n.oid, 'usage') and has_function_privilege(p.oid, 'execute') as may

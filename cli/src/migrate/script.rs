@@ -1,4 +1,4 @@
-//! The migrations as text for other tools. Each enters itself in the ledger, so that `tollgate migrate` knows it.
+//! The migrations as text for other tools.
 
 use clap::ValueEnum;
 use sqlx::{MySql, Postgres};
@@ -138,45 +138,35 @@ pub(super) const OWNER: &str = include_str!("owner.sql");
 pub(super) fn file(format: Format, dialect: Dialect, migration: &Migration) -> String {
     let one = std::slice::from_ref(migration);
     match (format, dialect) {
-        (Format::Goose, _) => {
-            let statements: Vec<_> = statements(dialect, migration)
-                .iter()
-                .map(|sql| format!("-- +goose StatementBegin\n{sql};\n-- +goose StatementEnd\n"))
-                .collect();
-            format!("-- +goose Up\n{}\n{GOOSE_DOWN}", statements.join("\n"))
+        (Format::Goose, Dialect::Mysql) => {
+            let own = [format!("{KEEP};"), format!("{SET};")].into_iter();
+            let all = own.chain(migration.statements().map(str::to_owned)).chain([format!("{RESTORE};")]);
+            format!("-- +goose Up\n{}\n{GOOSE_DOWN}", all.map(|sql| marked(&sql)).collect::<Vec<_>>().join("\n"))
         }
+        (Format::Goose, _) => format!("-- +goose Up\n{}\n{GOOSE_DOWN}", marked(migration.sql().trim_end())),
         (Format::Flyway, Dialect::Mysql) => delimited(one),
-        (_, Dialect::Mysql) => statements(dialect, migration).join(";\n\n") + ";\n",
+        (_, Dialect::Mysql) => format!("{KEEP};\n\n{SET};\n\n{}\n{RESTORE};\n", each(one)),
         _ => each(one),
     }
 }
 
-fn statements(dialect: Dialect, migration: &Migration) -> Vec<String> {
-    let own = [migration.sql().trim_end().trim_end_matches(';').to_owned(), migration.record()];
-    if dialect != Dialect::Mysql {
-        return own.into();
-    }
-    let [sql, record] = own;
-    vec![KEEP.to_owned(), SET.to_owned(), sql, record, RESTORE.to_owned()]
+/// What goose sends as one statement.
+fn marked(sql: &str) -> String {
+    format!("-- +goose StatementBegin\n{sql}\n-- +goose StatementEnd\n")
 }
 
 fn each(migrations: &[Migration]) -> String {
-    let scripts = migrations.iter().map(|migration| {
-        let sql = migration.sql().trim_end();
-        let end = if sql.ends_with(';') { "" } else { ";" };
-        format!("{sql}{end}\n\n{};\n\n", migration.record())
-    });
-    scripts.collect()
+    migrations.iter().map(|migration| format!("{}\n\n", migration.sql().trim_end())).collect()
 }
 
 /// The client ends a statement at the first semicolon, even inside a routine, unless told of another end.
 fn delimited(migrations: &[Migration]) -> String {
-    let scripts = migrations
+    let statements: String = migrations
         .iter()
-        .map(|migration| format!("{}\n//\n\n{}\n//\n\n", migration.sql().trim_end(), migration.record()))
-        .collect::<Vec<_>>()
-        .concat();
-    format!("{KEEP};\n{SET};\n\ndelimiter //\n\n{scripts}delimiter ;\n\n{RESTORE};\n")
+        .flat_map(Migration::statements)
+        .map(|statement| format!("{}\n//\n\n", statement.trim_end_matches(';').trim_end()))
+        .collect();
+    format!("{KEEP};\n{SET};\n\ndelimiter //\n\n{statements}delimiter ;\n\n{RESTORE};\n")
 }
 
 /// Without a section goose would take a version back and leave what it made, and then fail to make it again.

@@ -214,19 +214,19 @@ fn routines_that_a_role_may_not_call_are_named() {
             let grant = format!(
                 "create user '{half}'@'%' identified by '{SECRET}';
                  grant select on token_migrations to '{half}'@'%';
-                 grant execute on procedure token_decide_v1 to '{half}'@'%';
+                 grant execute on procedure token_take_v1 to '{half}'@'%';
                  grant execute on procedure token_adjust_v1 to '{half}'@'%'"
             );
             let may_not =
-                ["token_take_many_v1", "token_decide_all_v1", "token_decide_window_v1", "token_adjust_window_v1"];
-            (grant, format!("drop user '{half}'@'%'"), ["token_decide_v1", "token_adjust_v1"], may_not)
+                ["token_take_batch_v1", "token_take_all_v1", "token_take_window_v1", "token_adjust_window_v1"];
+            (grant, format!("drop user '{half}'@'%'"), ["token_take_v1", "token_adjust_v1"], may_not)
         } else {
             let grant = format!(
                 "create role {half} login; grant usage on schema tollgate to {half};
                  grant execute on function tollgate.applied_migrations, tollgate.take_v1, tollgate.adjust_v1 to {half}"
             );
             let may_not =
-                ["tollgate.take_many_v1", "tollgate.take_all_v1", "tollgate.take_times_v1", "tollgate.take_window_v1"];
+                ["tollgate.take_batch_v1", "tollgate.take_all_v1", "tollgate.take_equal_v1", "tollgate.take_window_v1"];
             (
                 grant,
                 format!("drop owned by {half}; drop role {half}"),

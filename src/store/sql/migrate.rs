@@ -114,13 +114,12 @@ pub fn grants<DB: Migrate>() -> Option<&'static str> {
     DB::GRANTS
 }
 
-/// A step of the schema.
+/// A step of the schema: a file of statements that can be run again, of which the last enters it in the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Migration {
     version: i64,
     name: &'static str,
     sql: &'static str,
-    ledger: &'static str,
 }
 
 impl Migration {
@@ -136,38 +135,28 @@ impl Migration {
         self.name
     }
 
-    /// The statements. On MySQL and MariaDB it is one, with semicolons of its own if it makes a routine.
+    /// Its statements, as one text. The last one enters it in the ledger, by which [`migrate`] knows that it has run.
     #[must_use]
     pub fn sql(&self) -> &'static str {
         self.sql
     }
 
-    /// The statement that enters it in the ledger, for those who run [`sql`](Self::sql) themselves: with it,
-    /// [`migrate`] knows what is there.
-    #[must_use]
-    pub fn record(&self) -> String {
-        let Self { version, name, ledger, .. } = self;
-        format!("insert into {ledger} (version, name) values ({version}, '{name}')")
+    /// The text in parts, each with a semicolon at its end: on MySQL and MariaDB one statement each, elsewhere one or more.
+    ///
+    /// For tools that would end a statement at a semicolon within a routine.
+    pub fn statements(&self) -> impl Iterator<Item = &'static str> {
+        let (sql, mut from, mut to) = (self.sql, 0, 0);
+        sql.split_inclusive('\n').filter_map(move |line| {
+            to += line.len();
+            // What is within a statement is indented, or ends otherwise.
+            let is_last = line.trim_end().ends_with(';') && !line.starts_with([' ', '-']);
+            is_last.then(|| sql[std::mem::replace(&mut from, to)..to].trim())
+        })
     }
 
     /// The names of what it creates, without a schema.
     fn creates(&self) -> impl Iterator<Item = &'static str> {
         self.sql.lines().filter_map(created).map(|(_, name)| name)
-    }
-
-    /// The statements for a database that has some of what they create: tables stay, the rest is made anew.
-    fn again(&self, or_replace: bool) -> String {
-        let again = |line: &str| match created(line) {
-            Some((kind @ ("table" | "index"), _)) if !line.contains(" if not exists ") => {
-                line.replacen(&format!("{kind} "), &format!("{kind} if not exists "), 1)
-            }
-            Some(("function" | "trigger" | "view", _)) if or_replace => {
-                line.replacen("create ", "create or replace ", 1)
-            }
-            Some((kind @ ("procedure" | "trigger" | "view"), name)) => format!("drop {kind} if exists {name};\n{line}"),
-            _ => line.to_owned(),
-        };
-        self.sql.lines().map(again).collect::<Vec<_>>().join("\n")
     }
 }
 
@@ -210,9 +199,16 @@ pub enum Scope {
 }
 
 impl Scope {
+    /// What to run. Refuses if something of that name exists which is not tollgate's.
     fn of<DB: Migrate>(self, ledger: &Ledger) -> Result<Vec<Migration>, Error> {
         let pending = pending::<DB>(&ledger.applied::<DB>())?;
-        Ok(if self == Self::All { DB::MIGRATIONS.to_vec() } else { pending })
+        if self == Self::All {
+            return Ok(DB::MIGRATIONS.to_vec());
+        }
+        match ledger.foreign::<DB>() {
+            Some(name) => Err(Error::Database(Arc::new(Foreign { name }))),
+            None => Ok(pending),
+        }
     }
 }
 
@@ -234,11 +230,24 @@ impl Ledger {
         has_run.filter(|version| !is_broken(version)).collect()
     }
 
-    /// Whether what a migration creates is tollgate's if it is there: a dump may have left out the ledger, or its rows.
-    fn owns(&self, migration: &Migration, scope: Scope) -> bool {
-        let is_listed = |all: &Vec<(i64, bool)>| all.iter().any(|(version, _)| *version == migration.version);
-        scope == Scope::All || self.versions.as_ref().is_some_and(|all| all.is_empty() || is_listed(all))
+    /// A name that a migration is to create, and that exists though no migration which has begun creates it.
+    fn foreign<DB: Migrate>(&self) -> Option<&'static str> {
+        // A dump may have left out the ledger's rows.
+        let has_begun = |migration: &&Migration| {
+            let is_listed = |all: &Vec<(i64, bool)>| all.iter().any(|(version, _)| *version == migration.version);
+            self.versions.as_ref().is_some_and(|all| all.is_empty() || is_listed(all))
+        };
+        let ours: HashSet<&str> = DB::MIGRATIONS.iter().filter(has_begun).flat_map(Migration::creates).collect();
+        let mut all = DB::MIGRATIONS.iter().flat_map(Migration::creates);
+        all.find(|name| self.names.contains(*name) && !ours.contains(name))
     }
+}
+
+/// What migrations found in their place.
+#[derive(Debug, thiserror::Error)]
+#[error("{name} already exists, and is not in tollgate's ledger")]
+struct Foreign {
+    name: &'static str,
 }
 
 /// A refusal of the server's, with what lets the role migrate.
@@ -291,12 +300,11 @@ fn failed<DB: Dialect>(error: sqlx::Error) -> Error {
 
 /// The files of a dialect's directory, each between two statements, numbered in the order in which they are named here.
 macro_rules! files {
-    ($directory:literal, $ledger:literal, $before:literal, $after:literal, $($version:literal $name:literal),+ $(,)?) => {
+    ($directory:literal, $before:literal, $after:literal, $($version:literal $name:literal),+ $(,)?) => {
         &[$(crate::store::sql::migrate::Migration {
             version: $version,
             name: $name,
             sql: concat!($before, include_str!(concat!("../../../../migrations/", $directory, "/", $name, ".sql")), $after),
-            ledger: $ledger,
         }),+]
     };
 }

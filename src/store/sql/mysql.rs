@@ -108,7 +108,7 @@ impl Dialect for MySql {
         let window = ask.window()?;
         // With a placeholder for each OUT parameter, which the server answers as a row.
         let rows: Vec<WindowOutParameters> =
-            sqlx::query_as("call token_decide_window_v1(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
+            sqlx::query_as("call token_take_window_v1(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
                 .bind(bytes(ask.key()))
                 .bind(ask.request.cost)
                 .bind(ask.request.max_wait)
@@ -235,21 +235,20 @@ type WindowOutParameters = (Vec<u8>, Option<Vec<u8>>, i64, Option<i64>, Vec<u8>,
 /// which saves a routine in between that would select them. Equal requests are decided by the same call.
 async fn take_one(connection: &mut MySqlConnection, ask: &Ask, whose: Whose) -> Result<Vec<Columns>, sqlx::Error> {
     const OUT_PARAMETERS: usize = 11;
-    let mut call = sqlx::query_as(
-        "call token_decide_v1(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, true, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-    )
-    .bind(bytes(ask.key()))
-    .bind(ask.request.cost)
-    .bind(ask.request.max_wait)
-    .bind(ask.request.keep)
-    .bind(ask.quota(0).map(Quota::capacity_i64))
-    .bind(ask.quota(0).map(Quota::refill_seconds))
-    .bind(ask.quota(0).map(refill))
-    .bind(ask.plan(0).map(str::as_bytes))
-    .bind(ask.id().map(|id| id.hyphenated().to_string()))
-    .bind(ask.hold())
-    .bind(whose.is_own())
-    .bind(ask.times);
+    let mut call =
+        sqlx::query_as("call token_take_v1(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, true, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
+            .bind(bytes(ask.key()))
+            .bind(ask.request.cost)
+            .bind(ask.request.max_wait)
+            .bind(ask.request.keep)
+            .bind(ask.quota(0).map(Quota::capacity_i64))
+            .bind(ask.quota(0).map(Quota::refill_seconds))
+            .bind(ask.quota(0).map(refill))
+            .bind(ask.plan(0).map(str::as_bytes))
+            .bind(ask.id().map(|id| id.hyphenated().to_string()))
+            .bind(ask.hold())
+            .bind(whose.is_own())
+            .bind(ask.times);
     for _ in 0..OUT_PARAMETERS {
         call = call.bind(None::<i64>);
     }
@@ -267,14 +266,15 @@ async fn take_many(connection: &mut MySqlConnection, asks: &[Ask], whose: Whose)
     if let Some(columns) = alike::take(connection, asks, whose).await? {
         return Ok(columns);
     }
-    let rows: Vec<(String,)> = sqlx::query_as("call token_take_many_v1(?, ?)")
+    let rows: Vec<(Vec<u8>,)> = sqlx::query_as("call token_take_batch_v1(?, ?, ?)")
         .bind(json::requests(asks))
         .bind(whose.is_own())
+        .bind(None::<String>)
         .fetch_all(connection)
         .await?;
     let (answers,) = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
     let mut columns = Vec::with_capacity(asks.len());
-    for text in json::texts(&answers) {
+    for text in json::texts(&text(answers)) {
         let unread = || sqlx::Error::Protocol(format!("the answer {text:?}"));
         let mut words = text.splitn(3, ' ');
         let mut times = || words.next().and_then(|word| word.parse::<i64>().ok()).ok_or_else(unread);

@@ -168,7 +168,7 @@ async fn take_one(connection: &mut PgConnection, ask: &Ask) -> Result<Columns, s
 async fn take_times(connection: &mut PgConnection, ask: &Ask) -> Result<Vec<Entry>, sqlx::Error> {
     let rows = sqlx::query_as(
         "select t.*
-           from tollgate.take_times_v1($1, $2, $3, $4, $5::text::numeric, $6, $7, $8) t",
+           from tollgate.take_equal_v1($1, $2, $3, $4, $5::text::numeric, $6, $7, $8) t",
     )
     .bind(ask.key().as_str())
     .bind(ask.request.cost)
@@ -192,7 +192,7 @@ async fn take_many(connection: &mut PgConnection, asks: &[Ask]) -> Result<Vec<En
     let terms = if alike { &asks[..1] } else { asks };
     let rows = sqlx::query_as(
         "select t.*
-           from tollgate.take_many_v1($1, $2, $3, $4, $5, $6::text[]::numeric[], $7, $8, $9, $10, $11) t",
+           from tollgate.take_batch_v1($1, $2, $3, $4, $5, $6::text[]::numeric[], $7, $8, $9, $10, $11) t",
     )
     .bind(column(asks, |ask| ask.key().as_str()))
     .bind(column(terms, |ask| ask.request.cost))

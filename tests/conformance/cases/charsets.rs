@@ -55,7 +55,7 @@ async fn routine_refuses_a_key_that_a_lax_session_lost(rig: Rig) -> anyhow::Resu
             r#"call request_tokens_many('[["k😀", 1]]')"#,
             "call rate_limiting_request('k😀', 1, 10)",
             "call request_tokens_in_window('k😀', 5, 60, 5, 1, 0)",
-            "call token_hold_back('k😀', 0, null, null)",
+            "call token_throttle('k😀', 0, null, null)",
         ] {
             let refusal = session.refusal(call).await?;
             ensure!(

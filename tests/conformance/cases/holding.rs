@@ -28,13 +28,13 @@ pub fn cases() -> Vec<Case> {
 
 async fn the_routine_for_people_lowers_a_bucket_and_says_what_it_takes(rig: Rig) -> anyhow::Result<()> {
     let (routine, rest) =
-        if rig.engine.kind == Kind::Postgres { ("hold_back", "") } else { ("token_hold_back", ", null") };
+        if rig.engine.kind == Kind::Postgres { ("throttle", "") } else { ("token_throttle", ", null") };
     rig.at(1_800_000_000_000_000_000).await?;
     let key = rig.bucket(Quota::continuous(10, Duration::from_secs(1))?).await?;
     let id = rig.quoted(key.as_str());
     let lower = async |arguments: &str| {
         let row = rig.call(routine, &format!("{id}, {arguments}")).await?;
-        row.number(if rig.engine.kind == Kind::Postgres { "hold_back" } else { "lowered" })
+        row.number(if rig.engine.kind == Kind::Postgres { "throttle" } else { "lowered" })
     };
     assert_eq!(lower(&format!("4, null{rest}")).await?, 1);
     assert_eq!(lower(&format!("4, null{rest}")).await?, 0);
@@ -49,7 +49,7 @@ async fn the_routine_for_people_lowers_a_bucket_and_says_what_it_takes(rig: Rig)
     let before = rig.row(&key).await?;
     for arguments in ["null, null", "-1, null", "null, -1"] {
         let refusal = rig.refusal(rig.calling(routine, &format!("{id}, {arguments}{rest}"))).await?;
-        ensure!(refusal.sqlstate == "22023" && refusal.message.contains("hold_back"), "{refusal:?}");
+        ensure!(refusal.sqlstate == "22023" && refusal.message.contains("throttle"), "{refusal:?}");
     }
     let refusal = rig.refusal(rig.calling(routine, &format!("{id}, 1, 1, -1"))).await?;
     ensure!(refusal.sqlstate == "22023", "{refusal:?}");
@@ -62,8 +62,11 @@ async fn the_routine_for_people_lowers_a_bucket_and_says_what_it_takes(rig: Rig)
     let once = rig.bucket("5 once".parse()?).await?;
     let refusal = rig.refusal(rig.calling(routine, &format!("{}, null, 1{rest}", rig.quoted(once.as_str())))).await?;
     ensure!(refusal.sqlstate == "22023" && refusal.message.contains("never refills"), "{refusal:?}");
-    let (routine, own) =
-        if rig.engine.kind == Kind::Postgres { ("hold_back_v1", "") } else { ("token_hold_back_v1", ", false") };
+    let (routine, own) = if rig.engine.kind == Kind::Postgres {
+        ("throttle_v1", "")
+    } else {
+        ("token_throttle_v1", ", false, @outcome")
+    };
     for arguments in ["-1, 0", "0, -1", "0, null", "0, 31622400000000001"] {
         let call = rig.calling(routine, &format!("{id}, {arguments}, null, null, null, null{own}"));
         ensure!(rig.refusal(call).await?.sqlstate == "22023", "{arguments}");

@@ -102,17 +102,14 @@ async fn sql_cannot_insert_what_is_no_id(rig: Rig) -> anyhow::Result<()> {
 }
 
 async fn routines_make_no_bucket_of_what_is_no_id(rig: Rig) -> anyhow::Result<()> {
-    let (create, take) = match rig.engine.kind {
-        Kind::Postgres => ("create_bucket", "take_v1"),
-        _ => ("token_create_bucket", "token_take_v1"),
-    };
+    let create = if rig.engine.kind == Kind::Postgres { "create_bucket" } else { "token_create_bucket" };
     let unique = rig.key();
     let (long, wide) = (format!("{unique}{}", "x".repeat(220)), format!("{unique}{}", "é".repeat(110)));
     for id in [String::new(), long, wide, format!("\u{1}{unique}")] {
         let id = rig.quoted(&id);
         rig.refusal(rig.calling(create, &format!("{id}, 1, 3600, 'interval'"))).await?;
         rig.refusal(rig.calling("rate_limiting_request", &format!("{id}, 1, 10"))).await?;
-        rig.refusal(rig.calling(take, &format!("{id}, 1, 0, 0, 1, 3600, 'interval', null, null, null"))).await?;
+        rig.refusal(rig.taking(&format!("{id}, 1, 0, 0, 1, 3600, 'interval', null, null, null"))).await?;
         rig.refusal(rig.calling("request_token", &id)).await?;
         rig.refusal(rig.calling("request_tokens_in_window", &format!("{id}, 5, 60, 5, 1, 0"))).await?;
     }
@@ -133,7 +130,9 @@ async fn a_lax_session_cuts_no_id_off(rig: Rig) -> anyhow::Result<()> {
         rig.refusal(rig.calling("token_create_bucket", &format!("{id}, 5, 1, 'interval'"))).await?;
         let json = format!("json_array(json_array({id}, 1, 0, 0, null, null, null))");
         // Refused, or unknown: anything but the bucket whose id it begins with.
-        if let Ok(rows) = rig.sql(rig.calling("token_take_many_v1", &format!("{json}, false"))).await {
+        if let Ok(rows) =
+            rig.sql(format!("call token_take_batch_v1({json}, false, @answers); select @answers as answers")).await
+        {
             let answers = rows.first().and_then(|row| row.text("answers").ok().flatten());
             ensure!(answers.is_some_and(|answers| answers.contains(" unknown ")), "{rows:?}");
         }

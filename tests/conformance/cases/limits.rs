@@ -245,8 +245,8 @@ async fn routines_take_double_precision_and_refuse_fractions(rig: Rig) -> anyhow
         ("request_tokens_in_window", "5, 60, 5, 1, 0.5"),
         ("rate_limiting_request", "1.5, 10"),
         ("rate_limiting_request", "1, 10.5"),
-        ("hold_back", "1.5"),
-        ("hold_back", "null, 0.5"),
+        ("throttle", "1.5"),
+        ("throttle", "null, 0.5"),
     ] {
         let refusal = rig.refusal(rig.calling(routine, &format!("{id}, {arguments}"))).await?;
         let codes = if routine.starts_with("create") { "23514" } else { "22023" };

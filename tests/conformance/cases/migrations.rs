@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use anyhow::ensure;
 use sqlx::AssertSqlSafe;
 use sqlx::migrate::{Migration as HostMigration, MigrationType, Migrator};
 use sqlx::sqlite::SqliteConnectOptions;
@@ -24,7 +25,7 @@ pub fn cases() -> Vec<Case> {
             the_hosts_own_migrations_stay_apart,
             what_a_newer_version_has_migrated_serves_this_one_too,
             a_newer_version_that_took_something_away_is_refused,
-            a_table_of_that_name_of_the_hosts_is_not_taken_for_ours,
+            object_of_the_hosts_of_that_name_is_refused_and_stays,
             a_request_before_the_migrations_says_how_to_run_them)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind != Kind::Sqlite;
@@ -40,7 +41,7 @@ pub fn cases() -> Vec<Case> {
             tables_keep_room_for_updates_and_are_vacuumed_as_they_are_written)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
-            a_run_that_was_killed_before_or_after_any_statement_is_finished_by_the_next,
+            run_killed_at_any_statement_is_finished_by_the_next,
             without_autocommit_every_step_is_noted)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Sqlite;
@@ -135,7 +136,6 @@ async fn what_was_run_by_hand_is_known(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::new(&rig).await?;
     for migration in all(&rig) {
         scratch.rig.pool.run(migration.sql()).await?;
-        scratch.rig.pool.run(migration.record()).await?;
     }
     assert_eq!(migrate(&scratch.rig).await?, []);
     works(&scratch.rig).await
@@ -193,16 +193,32 @@ fn ledger(rig: &Rig) -> &'static str {
     if rig.engine.kind == Kind::Postgres { "tollgate.migrations" } else { "token_migrations" }
 }
 
-async fn a_table_of_that_name_of_the_hosts_is_not_taken_for_ours(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::new(&rig).await?;
-    let foreign = match rig.engine.kind {
-        Kind::Postgres => "create schema tollgate; create table tollgate.token_buckets (id int)",
-        Kind::MySql | Kind::Sqlite => "create table token_buckets (id int)",
+async fn object_of_the_hosts_of_that_name_is_refused_and_stays(rig: Rig) -> anyhow::Result<()> {
+    let foreign: &[(&str, &str)] = match rig.engine.kind {
+        Kind::Postgres => &[
+            (
+                "create schema tollgate; create table tollgate.token_buckets (id int)",
+                "select id from tollgate.token_buckets",
+            ),
+            (
+                "create schema tollgate; create function tollgate.peek(id text) returns int language sql return 7",
+                "select tollgate.peek('a')",
+            ),
+        ],
+        Kind::MySql => &[
+            ("create table token_buckets (id int)", "select id from token_buckets"),
+            ("create procedure request_token(in p_bucket int) select p_bucket", "call request_token(7)"),
+        ],
+        Kind::Sqlite => &[("create table token_buckets (id int)", "select id from token_buckets")],
     };
-    scratch.rig.pool.run(foreign).await?;
-    for attempt in 1..=2 {
-        let error = migrate(&scratch.rig).await.expect_err("the name is taken");
-        assert!(matches!(error, Error::Database(_)), "attempt {attempt}: {error:?}");
+    for (create, call) in foreign {
+        let scratch = Scratch::new(&rig).await?;
+        scratch.rig.pool.run(*create).await?;
+        for attempt in 1..=2 {
+            let error = migrate(&scratch.rig).await.expect_err("the name is taken");
+            assert!(matches!(error, Error::Database(_)), "attempt {attempt}: {error:?}");
+            scratch.rig.pool.run(*call).await?;
+        }
     }
     Ok(())
 }
@@ -216,27 +232,26 @@ async fn a_request_before_the_migrations_says_how_to_run_them(rig: Rig) -> anyho
     Ok(())
 }
 
-/// The states that such a run leaves: a statement of DDL was announced, and has run or has not.
-async fn a_run_that_was_killed_before_or_after_any_statement_is_finished_by_the_next(rig: Rig) -> anyhow::Result<()> {
+/// The states that such a run leaves: a file was announced, and some of its statements have run.
+async fn run_killed_at_any_statement_is_finished_by_the_next(rig: Rig) -> anyhow::Result<()> {
     let all = all(&rig);
-    for killed_at in 0..all.len() {
-        for had_run in [false, true] {
+    for (at, killed) in all.iter().enumerate() {
+        let statements: Vec<_> = killed.statements().collect();
+        ensure!(statements.len() > 2, "{}: {statements:?}", killed.name());
+        for ran in 0..statements.len() {
             let scratch = Scratch::new(&rig).await?;
-            for migration in &all[..killed_at] {
+            for migration in &all[..at] {
                 scratch.rig.pool.run(migration.sql()).await?;
-                scratch.rig.pool.run(migration.record()).await?;
             }
-            let half_done = &all[killed_at];
-            if killed_at > 0 {
-                let (version, name) = (half_done.version(), half_done.name());
+            if at > 0 {
+                let (version, name) = (killed.version(), killed.name());
                 let announce = format!("insert into token_migrations values ({version}, '{name}', null)");
                 scratch.rig.pool.run(announce).await?;
             }
-            if had_run {
-                scratch.rig.pool.run(half_done.sql()).await?;
+            for statement in &statements[..ran] {
+                scratch.rig.pool.run(*statement).await?;
             }
-            let left = migrate(&scratch.rig).await?;
-            assert_eq!(left, all[killed_at..], "killed at {}, had run: {had_run}", half_done.name());
+            assert_eq!(migrate(&scratch.rig).await?, all[at..], "{} was killed after {ran} statements", killed.name());
             works(&scratch.rig).await?;
         }
     }

@@ -57,15 +57,15 @@ async fn an_applications_role_takes_tokens_and_can_do_nothing_else(rig: Rig) -> 
     forbidden.extend(match rig.engine.kind {
         Kind::MySql => vec![
             "call token_create_bucket('x', 1, 1, 'interval')".to_owned(),
-            format!("call token_lower_v1({id}, 0, 0, null, null, null, null, false, @a)"),
-            format!("call token_rule_v1({id}, null, null, null, null, 0, 0, @a, @b, @c, @d, @e)"),
-            "call token_window_count_v1('x', 1, 1000000, 1000, 1, 0, 0, @a, @b, @c)".to_owned(),
+            "call token_begin(true, @a)".to_owned(),
+            format!("call token_rule({id}, null, null, null, null, 0, 0, @a, @b, @c, @d, @e)"),
+            "call token_window_count('x', 1, 1000000, 1000, 1, 0, 0, @a, @b, @c)".to_owned(),
             "delete from token_windows".to_owned(),
             "call token_sweep()".to_owned(),
         ],
         _ => vec![
             "select tollgate.create_bucket('x', 1, 1)".to_owned(),
-            "select tollgate.token_clock_v1()".to_owned(),
+            "select tollgate.clock()".to_owned(),
             "select tollgate.sweep()".to_owned(),
             "delete from tollgate.token_windows".to_owned(),
             "create table tollgate.mine (n int)".to_owned(),
@@ -78,10 +78,7 @@ async fn an_applications_role_takes_tokens_and_can_do_nothing_else(rig: Rig) -> 
         assert_no_granted_routine_takes_the_time(pool).await?;
     }
     for arguments in ["-5, 0, 0", "1, -1, 0", "1, 0, -5", "null, 0, 0", "0, 0, 0"] {
-        let take = match rig.engine.kind {
-            Kind::MySql => format!("call token_take_v1({id}, {arguments}, null, null, null, null, null, null)"),
-            _ => format!("select * from tollgate.take_v1({id}, {arguments}, null, null, null, null, null, null)"),
-        };
+        let take = rig.taking(&format!("{id}, {arguments}, null, null, null, null, null, null"));
         app.pool.run(&*take).await.expect_err(&take);
     }
     assert_eq!(scratch.rig.row(&key).await?.expect("it is there").granted, 2);
@@ -124,8 +121,8 @@ async fn an_applications_role_takes_tokens_and_can_do_nothing_else(rig: Rig) -> 
     // What a third party says of its limit it passes on.
     assert!(app.store().hold_back(&rig.key(), &Rule::try_from("5/s")?, HoldBack::remaining(1)).await?);
     match rig.engine.kind {
-        Kind::MySql => app.pool.run(format!("call token_hold_back({id}, 0, null, null)")).await?,
-        _ => app.pool.run(format!("select tollgate.hold_back({id}, 0)")).await?,
+        Kind::MySql => app.pool.run(format!("call token_throttle({id}, 0, null, null)")).await?,
+        _ => app.pool.run(format!("select tollgate.throttle({id}, 0)")).await?,
     }
     login.remove().await
 }
@@ -239,7 +236,7 @@ async fn routines_write_no_row_out_of_bounds_where_checks_are_off(rig: Rig) -> a
     let scratch = Scratch::migrated(&rig).await?;
     let login = Login::new(&scratch.rig, Some("tollgate_app")).await?;
     let known = rig.key();
-    let take = |id: &str, terms: &str| format!("call token_take_v1({id}, 1, 0, 0, {terms}, null, null, null)");
+    let take = |id: &str, terms: &str| rig.taking(&format!("{id}, 1, 0, 0, {terms}, null, null, null"));
     login.rig.pool.run(take(&login.rig.literal(&known), "5, 3600, 'interval'")).await?;
     if rig.engine.name == "mariadb" {
         login.rig.pool.run("set check_constraint_checks = 0").await?;
@@ -266,23 +263,21 @@ async fn routines_write_no_row_out_of_bounds_where_checks_are_off(rig: Rig) -> a
         let outs = "@b, @c, @d, @e, @f, @g, @h, @i, @j, @k, @l";
         let mut calls = vec![
             take(&text, terms),
-            format!(
-                "set @a = 1; call token_decide_v1({text}, 1, 0, 0, {terms}, null, null, 0, true, true, @a, {outs})"
-            ),
-            format!("call token_take_many_v1('[[\"{id}\", 1, 0, 0, {json}]]', true)"),
-            format!("call token_take_many_v1('[[\"{id}\", 1, 0, 0, {json}], [\"{id}\", 1, 0, 0, {json}]]', true)"),
-            format!("call token_take_alike_v1('[\"{id}\"]', 1, 0, {terms}, null, true)"),
-            format!("call token_take_alike_v1('[\"{id}\", \"{known_id}\"]', 1, 0, {terms}, null, true)"),
-            format!("call token_take_alike_v1('[\"{id}\"]', 1, 0, {terms}, x'0178', true)"),
-            format!("call token_decide_all_v1('[{limit}]', 0, null, 0, true, @b)"),
-            format!("call token_decide_all_many_v1('[[{limit}]]', true, @b, @c)"),
-            format!("call token_hold_back_v1({text}, 0, 0, {terms}, null, true)"),
+            format!("set @a = 1; call token_take_v1({text}, 1, 0, 0, {terms}, null, null, 0, true, true, @a, {outs})"),
+            format!("call token_take_batch_v1('[[\"{id}\", 1, 0, 0, {json}]]', true, @b)"),
+            format!("call token_take_batch_v1('[[\"{id}\", 1, 0, 0, {json}], [\"{id}\", 1, 0, 0, {json}]]', true, @b)"),
+            format!("call token_take_uniform_v1('[\"{id}\"]', 1, 0, {terms}, null, true)"),
+            format!("call token_take_uniform_v1('[\"{id}\", \"{known_id}\"]', 1, 0, {terms}, null, true)"),
+            format!("call token_take_uniform_v1('[\"{id}\"]', 1, 0, {terms}, x'0178', true)"),
+            format!("call token_take_all_v1('[{limit}]', 0, null, 0, true, @b)"),
+            format!("call token_take_all_batch_v1('[[{limit}]]', true, @b, @c)"),
+            format!("call token_throttle_v1({text}, 0, 0, {terms}, null, true, @b)"),
         ];
         if terms == "5, 3600, 'interval'" {
             let window = "1, 0, 0, 5, 1000000000, 1000000000, null, 0, false, true, @b, @c, @d, @e, @f, @g";
             let uuid = Uuid::new_v4();
             calls.extend([
-                format!("call token_decide_window_v1({text}, {window})"),
+                format!("call token_take_window_v1({text}, {window})"),
                 format!("call request_tokens_in_window({text}, 5, 60, 5, 1, 0)"),
                 format!("call rate_limiting_request({text}, 1, 10)"),
                 format!("call token_count_denials_v1('[[\"{id}\", 1]]')"),
@@ -309,7 +304,7 @@ async fn routines_write_no_row_out_of_bounds_where_checks_are_off(rig: Rig) -> a
 async fn assert_no_granted_routine_takes_the_time(pool: &MySqlPool) -> anyhow::Result<()> {
     let grants = include_str!("../../../migrations/grants/mysql.sql").lines();
     let granted: Vec<_> = grants.filter_map(|line| line.strip_prefix("grant execute on procedure ")).collect();
-    assert!(granted.contains(&"token_decide_v1 to tollgate_app;"), "{granted:?}");
+    assert!(granted.contains(&"token_take_v1 to tollgate_app;"), "{granted:?}");
     for routine in granted {
         let times: i64 = sqlx::query_scalar(
             "select count(*) from information_schema.parameters

@@ -44,36 +44,32 @@ pub async fn inject_time(pool: &MySqlPool) -> anyhow::Result<()> {
     let done: i64 = sqlx::query_scalar("select count(*) from time_is_injected").fetch_one(&mut *connection).await?;
     if done == 0 {
         let mut clocks = 0;
-        for migration in tollgate::migrations::<MySql>() {
-            let words: Vec<&str> = migration.sql().split_whitespace().collect();
-            if !words.join(" ").contains(CLOCK) || !migration.sql().contains("create procedure") {
-                continue;
+        let all: Vec<String> = tollgate::migrations::<MySql>()
+            .iter()
+            .flat_map(|migration| migration.statements().map(without_comments))
+            .collect();
+        for (drop, sql) in all.iter().zip(&all[1..]) {
+            if sql.starts_with("create procedure") && sql.contains(CLOCK) {
+                let sql = format!("{drop} {}", sql.replace(CLOCK, "@tollgate_test_now"));
+                sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *connection).await?;
+                clocks += 1;
             }
-            let drop = format!("drop procedure {}", &migration.name()[5..]);
-            sqlx::raw_sql(AssertSqlSafe(drop)).execute(&mut *connection).await?;
-            let sql = without_comments(migration.sql()).replace(CLOCK, "@tollgate_test_now");
-            sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *connection).await?;
-            clocks += 1;
         }
         // A view reads no variable of a session, but a function does that reads one.
         let function = "create function token_test_clock() returns bigint no sql return @tollgate_test_now";
         sqlx::raw_sql(function).execute(&mut *connection).await?;
         let mut views = 0;
-        for migration in tollgate::migrations::<MySql>() {
-            let sql = without_comments(migration.sql());
-            if !sql.starts_with("create sql security definer view") || !sql.contains(VIEWS_CLOCK) {
-                continue;
+        for sql in all {
+            if sql.starts_with("create or replace sql security definer view") && sql.contains(VIEWS_CLOCK) {
+                let view = sql.replace(VIEWS_CLOCK, "token_test_clock()");
+                sqlx::raw_sql(AssertSqlSafe(view)).execute(&mut *connection).await?;
+                views += 1;
             }
-            let view = sql.replace(VIEWS_CLOCK, "token_test_clock()");
-            for sql in [format!("drop view {}", &migration.name()[5..]), view] {
-                sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *connection).await?;
-            }
-            views += 1;
         }
         anyhow::ensure!(views == 2, "{views} views read the clock: token_bucket_levels and token_most_denied should");
         anyhow::ensure!(
             clocks == 3,
-            "{clocks} routines read the clock: token_clock_v1, token_decide_v1 and token_take_alike_v1 should"
+            "{clocks} routines read the clock: token_clock, token_take_v1 and token_take_uniform_v1 should"
         );
         sqlx::query("insert into time_is_injected values (true)").execute(&mut *connection).await?;
     }

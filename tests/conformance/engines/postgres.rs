@@ -68,13 +68,12 @@ async fn make(engine: &Engine, name: &str, admin: &mut PgConnection) -> anyhow::
 pub async fn inject_time(pool: &PgPool) -> anyhow::Result<()> {
     let mut transaction = pool.begin().await?;
     sqlx::query("select pg_advisory_xact_lock(1)").execute(&mut *transaction).await?;
-    let source: String =
-        sqlx::query_scalar("select prosrc from pg_proc where oid = 'tollgate.token_clock_v1'::regproc")
-            .fetch_one(&mut *transaction)
-            .await?;
+    let source: String = sqlx::query_scalar("select prosrc from pg_proc where oid = 'tollgate.clock'::regproc")
+        .fetch_one(&mut *transaction)
+        .await?;
     if !source.contains("tollgate_test.now") {
         sqlx::raw_sql(
-            "create or replace function tollgate.token_clock_v1() returns bigint language sql volatile
+            "create or replace function tollgate.clock() returns bigint language sql volatile
              as $$ select current_setting('tollgate_test.now')::bigint $$",
         )
         .execute(&mut *transaction)

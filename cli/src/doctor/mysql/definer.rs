@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use sqlx::error::DatabaseError;
 use sqlx::mysql::MySqlDatabaseError;
 use sqlx::{MySql, MySqlConnection};
-use tollgate::{Migration, migrations};
+use tollgate::migrations;
 
 use super::super::Report;
 use super::super::settings::Settings;
@@ -19,7 +19,7 @@ pub(super) async fn mending(
     const REPAIR: &str = "make them anew as an account with all rights on this database: `tollgate migrate --repair`";
     let (definer, database): (Option<String>, String) = sqlx::query_as(
         "select (select definer from information_schema.routines
-                  where routine_schema = database() and routine_name = 'token_decide_v1'),
+                  where routine_schema = database() and routine_name = 'token_take_v1'),
                 concat('`', replace(database(), '`', '``'), '`')",
     )
     .fetch_one(&mut *connection)
@@ -54,8 +54,8 @@ pub(super) async fn of_two_accounts(connection: &mut MySqlConnection, report: &m
     .await?;
     let mut ours: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (routine, definer) in routines {
-        let made_by = |migration: &Migration| migration.name().split_once('_').is_some_and(|(_, name)| name == routine);
-        if migrations::<MySql>().iter().any(made_by) {
+        let creates = format!("create procedure {routine}(");
+        if migrations::<MySql>().iter().any(|migration| migration.sql().contains(&creates)) {
             ours.entry(definer).or_default().push(routine);
         }
     }
@@ -84,7 +84,7 @@ pub(super) async fn of_an_administrator(
            from information_schema.routines r
            join information_schema.user_privileges p
              on p.grantee = concat('''', replace(r.definer, '@', '''@'''), '''') and p.privilege_type in (?, ?)
-          where r.routine_schema = database() and r.routine_name = 'token_decide_v1'
+          where r.routine_schema = database() and r.routine_name = 'token_take_v1'
           limit 1",
     )
     .bind(rights[0])

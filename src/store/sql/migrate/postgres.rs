@@ -1,6 +1,6 @@
 use std::collections::HashSet;
 
-use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, Postgres};
+use sqlx::{Connection, PgConnection, PgPool, Postgres};
 
 use super::{Ledger, Migrate, Migration, Scope, failed, files, held};
 use crate::model::Error;
@@ -12,7 +12,6 @@ impl Migrate for Postgres {
 
     const MIGRATIONS: &'static [Migration] = files!(
         "postgres",
-        "tollgate.migrations",
         "do $$
 begin
   perform pg_catalog.set_config('tollgate.host_search_path', pg_catalog.current_setting('search_path'), true);
@@ -28,54 +27,16 @@ begin
 end
 $$;
 ",
-        1 "0001_schema",
-        2 "0002_token_clock",
-        3 "0003_terms",
-        4 "0004_token_plans",
-        5 "0005_token_buckets",
-        6 "0006_bucket_clock",
-        7 "0007_bucket_instant",
-        8 "0008_bucket_furthest",
-        9 "0009_settle",
-        10 "0010_create_bucket",
-        11 "0011_token_bucket_levels",
-        12 "0012_create_plan",
-        13 "0013_token_receipts",
-        14 "0014_rule",
-        15 "0015_take",
-        16 "0016_take_all",
-        17 "0017_take_many",
-        18 "0018_adjust",
-        19 "0019_answers",
-        20 "0020_request_tokens",
-        21 "0021_request_token",
-        22 "0022_request_tokens_many",
-        23 "0023_rate_limiting_request",
-        24 "0024_explain",
-        25 "0025_reset_bucket",
-        26 "0026_sweep",
-        27 "0027_token_windows",
-        28 "0028_window_earliest",
-        29 "0029_take_window",
-        30 "0030_adjust_window",
-        31 "0031_request_tokens_in_window",
-        32 "0032_grant_many",
-        33 "0033_weigh_many",
-        34 "0034_make_many",
-        35 "0035_take_times",
-        36 "0036_take_all_many",
-        37 "0037_hold_back",
-        38 "0038_token_stats",
-        39 "0039_count_denials",
-        40 "0040_token_rules",
-        41 "0041_token_sizes",
-        42 "0042_peek_window",
-        43 "0043_lock_all",
-        44 "0044_peek",
-        45 "0045_grant_alike",
-        46 "0046_token_window_levels",
-        47 "0047_adjust_many",
-        48 "0048_make_alike",
+        1 "0001_tables",
+        2 "0002_arithmetic",
+        3 "0003_rules",
+        4 "0004_take",
+        5 "0005_take_batch",
+        6 "0006_take_all",
+        7 "0007_windows",
+        8 "0008_adjust",
+        9 "0009_requests",
+        10 "0010_operations",
     );
 
     async fn applied(pool: &PgPool) -> Result<Vec<i64>, Error> {
@@ -103,18 +64,7 @@ $$;
         let ledger = ledger(&mut transaction).await.map_err(failed::<Self>)?;
         let migrations = scope.of::<Self>(&ledger)?;
         for migration in &migrations {
-            if ledger.owns(migration, scope) {
-                let again = AssertSqlSafe(migration.again(true));
-                sqlx::raw_sql(again).execute(&mut *transaction).await.map_err(failed::<Self>)?;
-            } else {
-                sqlx::raw_sql(migration.sql()).execute(&mut *transaction).await.map_err(failed::<Self>)?;
-            }
-            sqlx::query("insert into tollgate.migrations (version, name) values ($1, $2) on conflict do nothing")
-                .bind(migration.version())
-                .bind(migration.name())
-                .execute(&mut *transaction)
-                .await
-                .map_err(failed::<Self>)?;
+            sqlx::raw_sql(migration.sql()).execute(&mut *transaction).await.map_err(failed::<Self>)?;
         }
         transaction.commit().await.map_err(failed::<Self>)?;
         Ok(migrations)

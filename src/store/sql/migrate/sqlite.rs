@@ -1,7 +1,7 @@
 use std::collections::HashSet;
 
 use sqlx::sqlite::{Sqlite, SqliteConnection};
-use sqlx::{AssertSqlSafe, Connection, SqlitePool};
+use sqlx::{Connection, SqlitePool};
 
 use super::{Ledger, Migrate, Migration, Scope, failed, files};
 use crate::model::Error;
@@ -11,18 +11,11 @@ impl Migrate for Sqlite {
 
     const MIGRATIONS: &'static [Migration] = files!(
         "sqlite",
-        "token_migrations",
         "",
         "",
-        1 "0001_token_migrations",
-        2 "0002_token_buckets",
-        3 "0003_token_rules",
-        4 "0004_token_bucket_levels",
-        5 "0005_token_windows",
-        6 "0006_token_stats",
-        7 "0007_token_rules_and_sizes",
-        8 "0008_token_window_levels",
-        9 "0009_token_sweep_position",
+        1 "0001_tables",
+        2 "0002_levels",
+        3 "0003_operations",
     );
 
     async fn applied(pool: &SqlitePool) -> Result<Vec<i64>, Error> {
@@ -38,18 +31,7 @@ impl Migrate for Sqlite {
         let migrations = scope.of::<Self>(&ledger)?;
         encoded(&mut transaction).await?;
         for migration in &migrations {
-            if ledger.owns(migration, scope) {
-                let again = AssertSqlSafe(migration.again(false));
-                sqlx::raw_sql(again).execute(&mut *transaction).await.map_err(failed::<Self>)?;
-            } else {
-                sqlx::raw_sql(migration.sql()).execute(&mut *transaction).await.map_err(failed::<Self>)?;
-            }
-            sqlx::query("insert or ignore into token_migrations (version, name) values (?1, ?2)")
-                .bind(migration.version())
-                .bind(migration.name())
-                .execute(&mut *transaction)
-                .await
-                .map_err(failed::<Self>)?;
+            sqlx::raw_sql(migration.sql()).execute(&mut *transaction).await.map_err(failed::<Self>)?;
         }
         transaction.commit().await.map_err(failed::<Self>)?;
         Ok(migrations)

@@ -57,7 +57,7 @@ async fn adjust_many(
     whose: Whose,
 ) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
     // With a placeholder for the OUT parameter, which the server answers as a row.
-    let rows: Vec<(Vec<u8>,)> = sqlx::query_as("call token_adjust_many_v1(?, ?, ?)")
+    let rows: Vec<(Vec<u8>,)> = sqlx::query_as("call token_adjust_batch_v1(?, ?, ?)")
         .bind(json::adjustments(adjustments))
         .bind(whose.is_own())
         .bind(None::<String>)

@@ -287,7 +287,7 @@ impl Operations for MySql {
         (key, rule, hold): &'c (Key, Rule, Hold),
         whose: &'c Whose,
     ) -> Conversation<'c, Lowered> {
-        let lower = sqlx::query_scalar("call token_hold_back_v1(?, ?, ?, ?, ?, ?, ?, ?)")
+        let lower = sqlx::query_scalar("call token_throttle_v1(?, ?, ?, ?, ?, ?, ?, ?, ?)")
             .bind(bytes(key))
             .bind(hold.remaining)
             .bind(hold.wait)
@@ -295,10 +295,12 @@ impl Operations for MySql {
             .bind(rule.quota().map(Quota::refill_seconds))
             .bind(rule.quota().map(refill))
             .bind(rule.plan().map(bytes))
-            .bind(whose.is_own());
+            .bind(whose.is_own())
+            .bind(None::<String>);
         Box::pin(async move {
-            let outcomes: Vec<String> = lower.fetch_all(connection).await?;
-            super::super::columns::lowered(outcomes.first().ok_or(sqlx::Error::RowNotFound)?)
+            let outcomes: Vec<Vec<u8>> = lower.fetch_all(connection).await?;
+            let outcome = outcomes.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
+            super::super::columns::lowered(&super::text(outcome))
         })
     }
 }

@@ -18,7 +18,7 @@ pub(super) async fn take(
         return Ok(None);
     };
     let (request, quota) = (first.request, first.quota(0));
-    let rows: Vec<Row> = sqlx::query_as("call token_take_alike_v1(?, ?, ?, ?, ?, ?, ?, ?)")
+    let rows: Vec<Row> = sqlx::query_as("call token_take_uniform_v1(?, ?, ?, ?, ?, ?, ?, ?)")
         .bind(json::ids(asks))
         .bind(request.cost)
         .bind(request.keep)

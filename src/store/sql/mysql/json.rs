@@ -5,7 +5,7 @@ use crate::model::{Adjustment, Quota};
 use crate::store::sql::ask::Ask;
 use crate::store::sql::columns::Columns;
 
-/// The argument of `token_take_many_v1`. Nothing in it needs escaping.
+/// The argument of `token_take_batch_v1`. Nothing in it needs escaping.
 pub(super) fn requests(asks: &[Ask]) -> String {
     array(asks.iter().map(|ask| {
         let Request { cost, max_wait, keep } = ask.request;
@@ -16,7 +16,7 @@ pub(super) fn requests(asks: &[Ask]) -> String {
     }))
 }
 
-/// The first argument of `token_take_alike_v1`.
+/// The first argument of `token_take_uniform_v1`.
 pub(super) fn ids(asks: &[Ask]) -> String {
     array(asks.iter().map(|ask| match (hex(Some(ask.key().as_str())), ask.times) {
         (key, 1) => key,
@@ -24,12 +24,12 @@ pub(super) fn ids(asks: &[Ask]) -> String {
     }))
 }
 
-/// The argument of `token_decide_all_many_v1`.
+/// The argument of `token_take_all_batch_v1`.
 pub(super) fn requests_for_several(asks: &[Ask]) -> String {
     array(asks.iter().map(|ask| limits(ask, 0..ask.take.limits.len())))
 }
 
-/// The first argument of `token_decide_all_v1`: the limits at these places.
+/// The first argument of `token_take_all_v1`: the limits at these places.
 pub(super) fn limits(ask: &Ask, places: impl IntoIterator<Item = usize>) -> String {
     array(places.into_iter().map(|place| {
         let (terms, plan) = (terms(ask.quota(place)), hex(ask.plan(place)));
@@ -38,7 +38,7 @@ pub(super) fn limits(ask: &Ask, places: impl IntoIterator<Item = usize>) -> Stri
     }))
 }
 
-/// The argument of `token_adjust_many_v1`.
+/// The argument of `token_adjust_batch_v1`.
 pub(super) fn adjustments(adjustments: &[Adjustment]) -> String {
     array(adjustments.iter().map(|Adjustment { receipt, kind, max_debt, .. }| {
         let ((kind, tokens), taken) = (kind.figures(), receipt.taken);

@@ -26,7 +26,7 @@ async fn take_one(connection: &mut MySqlConnection, ask: &Ask, whose: Whose) -> 
     let mut places: Vec<usize> = (0..ask.take.limits.len()).collect();
     places.sort_unstable_by_key(|place| ask.take.limits[*place].key().as_str());
     // With a placeholder for the OUT parameter, which the server answers as a row; below likewise.
-    let rows: Vec<(Vec<u8>,)> = sqlx::query_as("call token_decide_all_v1(?, ?, ?, ?, ?, ?)")
+    let rows: Vec<(Vec<u8>,)> = sqlx::query_as("call token_take_all_v1(?, ?, ?, ?, ?, ?)")
         .bind(json::limits(ask, places.iter().copied()))
         .bind(ask.request.max_wait)
         .bind(ask.id().map(|id| id.hyphenated().to_string()))
@@ -44,7 +44,7 @@ async fn take_one(connection: &mut MySqlConnection, ask: &Ask, whose: Whose) -> 
 }
 
 async fn take_many(connection: &mut MySqlConnection, asks: &[Ask], whose: Whose) -> Result<Vec<Answer>, sqlx::Error> {
-    let rows: Vec<(Vec<u8>, Vec<u8>)> = sqlx::query_as("call token_decide_all_many_v1(?, ?, ?, ?)")
+    let rows: Vec<(Vec<u8>, Vec<u8>)> = sqlx::query_as("call token_take_all_batch_v1(?, ?, ?, ?)")
         .bind(json::requests_for_several(asks))
         .bind(whose.is_own())
         .bind(None::<String>)

@@ -52,7 +52,7 @@ async fn adjust_many(
     let receipts = || adjustments.iter().map(Adjustment::receipt);
     let figures = || adjustments.iter().map(|adjustment| adjustment.kind.figures());
     let (outcomes, given_back): (Vec<String>, Vec<i64>) =
-        sqlx::query_as("select t.* from tollgate.adjust_many_v1($1, $2, $3, $4, $5, $6, $7, $8, $9) t")
+        sqlx::query_as("select t.* from tollgate.adjust_batch_v1($1, $2, $3, $4, $5, $6, $7, $8, $9) t")
             .bind(figures().map(|(kind, _)| kind).collect::<Vec<_>>())
             .bind(receipts().map(|receipt| receipt.id).collect::<Vec<_>>())
             .bind(receipts().map(|receipt| receipt.key.as_str()).collect::<Vec<_>>())

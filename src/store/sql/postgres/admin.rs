@@ -350,7 +350,7 @@ impl Operations for Postgres {
         (key, rule, hold): &'c (Key, Rule, Hold),
         (): &'c (),
     ) -> Conversation<'c, Lowered> {
-        let lower = sqlx::query_scalar("select tollgate.hold_back_v1($1, $2, $3, $4, $5::text::numeric, $6, $7)")
+        let lower = sqlx::query_scalar("select tollgate.throttle_v1($1, $2, $3, $4, $5::text::numeric, $6, $7)")
             .bind(key.as_str())
             .bind(hold.remaining)
             .bind(hold.wait)

@@ -50,7 +50,7 @@ async fn take_many(connection: &mut PgConnection, asks: &[Ask]) -> Result<Vec<An
         .collect();
     let rows = sqlx::query(
         "select t.standing, (t.answers).*
-           from tollgate.take_all_many_v1($1, $2, $3, $4, $5, $6::text[]::numeric[], $7, $8) t",
+           from tollgate.take_all_batch_v1($1, $2, $3, $4, $5, $6::text[]::numeric[], $7, $8) t",
     )
     .bind(places.iter().map(|(request, _)| i64::try_from(*request).unwrap_or(i64::MAX)).collect::<Vec<_>>())
     .bind(column(asks, &places, |ask, place| ask.take.limits[place].key.as_str().to_owned()))

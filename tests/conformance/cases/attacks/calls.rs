@@ -165,7 +165,7 @@ impl<'a> Draw<'a> {
             ("request_tokens_many", _) => &["p_id", "p_tokens"],
             ("token_count_denials_v1", _) => &["hex", "p_denied"],
             (_, "p_ids") => &["hex"],
-            (_, "p_limits") | ("token_decide_all_many_v1", _) => LIMIT,
+            (_, "p_limits") | ("token_take_all_batch_v1", _) => LIMIT,
             (_, "p_adjustments") => {
                 &["p_kind", "p_receipt", "hex", "p_cost", "p_granted", "p_acts_at", "p_tokens", "p_place", "p_max_debt"]
             }
@@ -205,8 +205,7 @@ impl<'a> Draw<'a> {
             })
             .collect();
         let entries = entries.join(",");
-        let json =
-            if routine == "token_decide_all_many_v1" { format!("[[{entries}]]") } else { format!("[{entries}]") };
+        let json = if routine == "token_take_all_batch_v1" { format!("[[{entries}]]") } else { format!("[{entries}]") };
         self.rig.quoted(&json)
     }
 

@@ -172,7 +172,7 @@ async fn without_strict_mode_no_id_is_cut_to_anothers(rig: Rig) -> anyhow::Resul
             }
             // Refused or unknown: anything but the bucket whose id it begins with.
             let json = format!("concat('[[\"', hex('{longer}'), '\", 1, 0, 0, null, null, null]]')");
-            drop(session.pool.run(format!("call token_take_many_v1({json}, false)")).await);
+            drop(session.pool.run(format!("call token_take_batch_v1({json}, false, @answers)")).await);
         }
         let left = rig.take(&key).await?;
         assert_eq!((left.is_granted(), left.remaining()), (true, 1), "of '{letter}'");
@@ -244,7 +244,7 @@ fn forgeries(kind: Kind) -> &'static [&'static str] {
             "set search_path = pg_temp, host, public, pg_catalog;
              create temp table token_buckets (id text, capacity bigint, full_at bigint);
              insert into token_buckets values ('x', 1000000, 0);
-             create function pg_temp.token_clock_v1() returns bigint language sql as 'select 1::bigint'",
+             create function pg_temp.clock() returns bigint language sql as 'select 1::bigint'",
             "set search_path = ''",
             "set row_security = off",
             "set default_transaction_isolation = 'repeatable read'; set check_function_bodies = off",

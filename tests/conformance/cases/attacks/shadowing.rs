@@ -149,7 +149,7 @@ const TEMPORARY: &str = "
     create temp table pg_proc (oid oid, proname name);
     create temp table pg_class (oid oid, relname name);
     create type pg_temp.taken_v1 as (outcome text);
-    create function pg_temp.token_clock_v1() returns bigint language sql as 'select 1::bigint';
+    create function pg_temp.clock() returns bigint language sql as 'select 1::bigint';
     create function pg_temp.clock_timestamp() returns timestamptz language sql as $$ select timestamptz '2000-01-01' $$";
 
 const ESCALATIONS_ON_POSTGRES: &[&str] = &[
@@ -177,8 +177,8 @@ const ESCALATIONS_ON_POSTGRES: &[&str] = &[
     "create rule r as on insert to tollgate.token_buckets do instead nothing",
     "create policy p on tollgate.token_buckets",
     "create index on tollgate.token_buckets (granted)",
-    "create function tollgate.token_clock_v1(text) returns bigint language sql as 'select 1::bigint'",
-    "create or replace function tollgate.token_clock_v1() returns bigint language sql as 'select 1::bigint'",
+    "create function tollgate.clock(text) returns bigint language sql as 'select 1::bigint'",
+    "create or replace function tollgate.clock() returns bigint language sql as 'select 1::bigint'",
     "alter function tollgate.request_token(text) security invoker",
     "alter function tollgate.request_token(text) set search_path = public",
     "drop function tollgate.request_token(text)",

@@ -21,10 +21,10 @@ async fn nothing_is_open_to_the_public(rig: Rig) -> anyhow::Result<()> {
         .run(
             "grant usage on schema tollgate to public;
              grant insert (id) on tollgate.token_buckets to public;
-             grant execute on function tollgate.token_clock_v1 to public",
+             grant execute on function tollgate.clock to public",
         )
         .await?;
-    assert_eq!(open(rig).await?, ["schema tollgate", "tollgate.token_buckets", "tollgate.token_clock_v1()"]);
+    assert_eq!(open(rig).await?, ["schema tollgate", "tollgate.token_buckets", "tollgate.clock()"]);
     Ok(())
 }
 

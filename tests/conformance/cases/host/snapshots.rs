@@ -73,7 +73,7 @@ async fn a_plan_that_blocks_rules_buckets_that_were_made_since(rig: Rig) -> anyh
         format!("[\"{}\",1,0,null,null,null,\"{}\"]", hex(key.as_str().as_bytes()), hex(plan.as_str().as_bytes()))
     };
     let limits = rig.quoted(&format!("[{},{}]", limit(&keys[0]), limit(&keys[1])));
-    host.call("token_decide_all_v1", &format!("{limits}, 0, null, 0, false, @answers")).await?;
+    host.call("token_take_all_v1", &format!("{limits}, 0, null, 0, false, @answers")).await?;
     host.commit().await?;
     for key in &keys {
         assert_eq!(rig.row(key).await?.context("it is there")?.granted, 0);

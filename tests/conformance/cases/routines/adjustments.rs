@@ -105,12 +105,12 @@ fn call(rig: &Rig, adjustments: &[Adjustment]) -> String {
             let texts = [kind, receipt, &id].map(|word| text("\"", word)).join(",");
             format!("[{texts},{}]", figures.join(","))
         });
-        return format!("call token_adjust_many_v1('[{}]', false, @answers)", each.collect::<Vec<_>>().join(","));
+        return format!("call token_adjust_batch_v1('[{}]', false, @answers)", each.collect::<Vec<_>>().join(","));
     }
     let types = ["text", "uuid", "text", "bigint", "bigint", "bigint", "bigint", "boolean"];
     let columns = types.iter().enumerate().map(|(place, kind)| {
         let each = adjustments.iter().map(|adjustment| text("'", &adjustment[place])).collect::<Vec<_>>().join(",");
         format!("array[{each}]::{kind}[]")
     });
-    rig.calling("adjust_many_v1", &columns.collect::<Vec<_>>().join(", "))
+    rig.calling("adjust_batch_v1", &columns.collect::<Vec<_>>().join(", "))
 }

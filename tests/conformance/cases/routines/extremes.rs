@@ -65,10 +65,10 @@ const ROUTINES: &[(&str, &[(Parameter, &str)])] = &[
     ),
     ("adjust_window_v1", &[(Word, "refund"), (Uuid, "UUID"), (Id, "NEW"), (Whole, "1"), (Whole, "0"), (Whole, "1")]),
     (
-        "hold_back_v1",
+        "throttle_v1",
         &[(Id, "NEW"), (Whole, "1"), (Whole, "0"), (Whole, "5"), (Seconds, "1"), (Word, "interval"), (Id, "null")],
     ),
-    ("hold_back", &[(Id, "ID"), (Whole, "5"), (Wait, "0"), (Wait, "0")]),
+    ("throttle", &[(Id, "ID"), (Whole, "5"), (Wait, "0"), (Wait, "0")]),
     ("create_bucket", &[(Id, "NEW"), (Whole, "5"), (Seconds, "1"), (Word, "interval")]),
     ("create_plan", &[(Id, "NEW"), (Whole, "5"), (Seconds, "1"), (Word, "interval")]),
     ("reset_bucket", &[(Id, "NEW")]),
@@ -117,12 +117,16 @@ async fn each_call(
                     usual => usual.to_owned(),
                 });
                 let mut arguments: Vec<String> = arguments.collect();
-                if rig.engine.kind == Kind::MySql && ["adjust_v1", "adjust_window_v1", "hold_back_v1"].contains(routine)
+                if rig.engine.kind == Kind::MySql && ["adjust_v1", "adjust_window_v1", "throttle_v1"].contains(routine)
                 {
-                    // In the transaction of whoever calls.
+                    // In the caller's transaction.
                     arguments.push("false".into());
+                    arguments.extend((*routine == "throttle_v1").then(|| "@outcome".into()));
                 }
-                let call = rig.calling(&named(rig, routine), &arguments.join(", "));
+                let call = match *routine {
+                    "take_v1" => rig.taking(&arguments.join(", ")),
+                    _ => rig.calling(&named(rig, routine), &arguments.join(", ")),
+                };
                 let before = rig.row(&key).await?;
                 let refusal = match rig.sql(call.clone()).await {
                     Ok(_) if must => Some("nothing".to_owned()),

@@ -80,9 +80,9 @@ async fn routine_refuses_a_fraction_for_a_whole_number(rig: Rig) -> anyhow::Resu
         ("request_tokens_in_window", format!("{id}, 5.5, 60, 5, 1, 0"), "max_requests"),
         ("request_tokens_in_window", format!("{id}, 5, 60, 5, 1.5, 0"), "tokens"),
         ("request_tokens_in_window", format!("{id}, 5, 60, 5, 1, 0.5"), "max_wait_ms"),
-        ("token_hold_back", format!("{id}, 1.5, null, null"), "remaining"),
-        ("token_hold_back", format!("{id}, null, 0.5, null"), "retry_after_ms"),
-        ("token_hold_back", format!("{id}, null, 1, 0.5"), "longest_ms"),
+        ("token_throttle", format!("{id}, 1.5, null, null"), "remaining"),
+        ("token_throttle", format!("{id}, null, 0.5, null"), "retry_after_ms"),
+        ("token_throttle", format!("{id}, null, 1, 0.5"), "longest_ms"),
         ("token_adjust_v1", format!("'refund', {uuid}, {id}, 1.5, 0, 0, 1, false"), "cost"),
         ("token_adjust_v1", format!("'refund', {uuid}, {id}, 1, 0, 0, 0.5, false"), "tokens"),
         ("token_adjust_window_v1", format!("'refund', {uuid}, {id}, 1, 0, 0.5, false"), "tokens"),
@@ -133,7 +133,6 @@ async fn the_versioned_routines_refuse_what_would_mint_tokens(rig: Rig) -> anyho
     rig.take(&key).await.map(|decision| assert!(decision.is_granted()))?;
     let before = rig.row(&key).await?;
     let new = rig.key();
-    let take = if rig.engine.kind == Kind::Postgres { "take_v1" } else { "token_take_v1" };
     let (least, most) = (i64::MIN, i64::MAX);
     for figures in [
         "null, 0, 0",
@@ -151,7 +150,7 @@ async fn the_versioned_routines_refuse_what_would_mint_tokens(rig: Rig) -> anyho
     {
         for (key, terms) in [(&key, "null, null, null"), (&key, "5, 1, 'interval'"), (&new, "5, 1, 'interval'")] {
             let arguments = format!("{}, {figures}, {terms}, null, null, null", rig.quoted(key.as_str()));
-            let refusal = rig.refusal(rig.calling(take, &arguments)).await?;
+            let refusal = rig.refusal(rig.taking(&arguments)).await?;
             ensure!(refusal.sqlstate == "22023", "{arguments}: {refusal:?}");
         }
     }
@@ -180,7 +179,7 @@ async fn figures_that_are_none_or_infinite_move_no_token(rig: Rig) -> anyhow::Re
     let routine = |name: &str| {
         if postgres || name.starts_with("request") { name.to_owned() } else { format!("token_{name}") }
     };
-    let own = if postgres { "" } else { ", false" };
+    let own = if postgres { "" } else { ", false, @outcome" };
     // MySQL's and MariaDB's numbers are all finite: there it is a text that makes none.
     let figures: &[&str] = if postgres {
         &["'NaN'", "'infinity'", "'-infinity'", "1e30", "null"]
@@ -198,11 +197,12 @@ async fn figures_that_are_none_or_infinite_move_no_token(rig: Rig) -> anyhow::Re
             ("create_bucket", format!("{unknown}, 5, {figure}, 'continuous'")),
             ("create_plan", format!("{unknown}, 5, {figure}, 'continuous'")),
             ("take_v1", format!("{unknown}, 1, 0, 0, 5, {figure}, 'continuous', null, null, null")),
-            ("hold_back_v1", format!("{unknown}, 1, 0, 5, {figure}, 'continuous', null{own}")),
+            ("throttle_v1", format!("{unknown}, 1, 0, 5, {figure}, 'continuous', null{own}")),
             ("request_tokens_in_window", format!("{unknown}, 5, {figure}, 5, 1, 0")),
             ("request_tokens_in_window", format!("{unknown}, 5, 60, {figure}, 1, 0")),
         ] {
-            let refusal = rig.refusal(rig.calling(&routine(name), &arguments)).await?;
+            let call = if name == "take_v1" { rig.taking(&arguments) } else { rig.calling(&routine(name), &arguments) };
+            let refusal = rig.refusal(call).await?;
             ensure!(codes.contains(&&*refusal.sqlstate), "{name}({arguments}): {refusal:?}");
         }
     }
@@ -298,7 +298,7 @@ async fn a_batch_of_anything_but_ids_and_numbers_moves_no_token(rig: Rig) -> any
         _ => ["{}", "1", r#"["ID", 1]"#, r#"["ID"]"#, r#"[["ID"]]"#, r#"[["ID", 1], []]"#, r#"[["ID", 1], [null, 1]]"#]
             .into_iter()
             .chain([r#"[["ID", 1], ["ID", null]]"#, r#"[["ID", 1], ["ID", 0]]"#, r#"[["ID", -1]]"#, r#"[["ID", "x"]]"#])
-            // What token_take_many_v1 takes beside them.
+            // What token_take_batch_v1 takes beside them.
             .chain([r#"[["ID", 1, 0]]"#, r#"[["ID", 1, 0, 0, 5, 1, "interval"]]"#, r#"[["ID", 1"#])
             .map(|batch| rig.quoted(&batch.replace("ID", id)))
             .chain(["null".to_owned()])
@@ -326,10 +326,7 @@ async fn a_bucket_that_changes_during_every_attempt_is_given_up(rig: Rig) -> any
                  for each row set new.under_capacity = new.under_capacity + 1";
     rig.pool.run(spoil).await?;
     let before = rig.row(&key).await?;
-    let call = rig.calling(
-        "token_take_v1",
-        &format!("{}, 1, 0, 0, 6, 3600, 'interval', null, null, null", rig.quoted(key.as_str())),
-    );
+    let call = rig.taking(&format!("{}, 1, 0, 0, 6, 3600, 'interval', null, null, null", rig.quoted(key.as_str())));
     let refusal = rig.refusal(call).await?;
     ensure!(refusal.sqlstate == "40001" && refusal.message.contains("during each of 100 attempts"), "{refusal:?}");
     ensure!(refusal.message.contains(key.as_str()), "{refusal:?}");

@@ -54,8 +54,7 @@ async fn live(rig: &Rig, figures: Vec<Figures>, batches: Vec<(i64, Vec<Asked>)>)
         let entries: Vec<(usize, Asked)> =
             asked.into_iter().map(|asked| (asked.bucket.index(buckets.len()), asked)).collect();
         let json: Vec<String> = entries.iter().map(|(at, asked)| buckets[*at].json(asked)).collect();
-        let arguments = format!("{}, false", rig.quoted(&format!("[{}]", json.join(","))));
-        let rows = rig.sql(rig.calling("token_take_many_v1", &arguments)).await?;
+        let rows = rig.sql(call(&json)).await?;
         let mut answers: HashMap<usize, Vec<Said>> = HashMap::new();
         for said in said(&rows)? {
             answers.entry(said.place).or_default().push(said);
@@ -206,6 +205,11 @@ struct Said {
 }
 
 /// The answers that say something, in their order.
+/// Decides these requests. Nothing in them needs escaping.
+fn call(requests: &[String]) -> String {
+    format!("call token_take_batch_v1('[{}]', false, @answers); select @answers as answers", requests.join(","))
+}
+
 fn said(rows: &[Row]) -> anyhow::Result<Vec<Said>> {
     let answers = rows.first().context("no row")?.text("answers")?.context("null")?;
     let texts: Vec<String> = serde_json::from_str(answers)?;
@@ -297,7 +301,7 @@ async fn overlap(rig: &Rig, level: Option<&'static str>) -> anyhow::Result<()> {
                         format!("[\"{}\",{cost},0,0,{CAPACITY},1,\"once\",null,null,0,{times}]", hex[*at])
                     })
                     .collect();
-                let call = rig.calling("token_take_many_v1", &format!("'[{}]', false", json.join(",")));
+                let call = call(&json);
                 let mut granted = false;
                 let rows = if level.is_some() { in_transaction(&rig, &call).await? } else { rig.sql(call).await? };
                 for said in said(&rows)? {

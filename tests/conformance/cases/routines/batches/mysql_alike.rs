@@ -359,7 +359,7 @@ async fn call(rig: &Rig, ids: &[String], arguments: &str) -> anyhow::Result<Opti
 /// What the routine answers, if it decides: places, for how many requests the tokens suffice, `full_at` and `granted`.
 async fn call_with(rig: &Rig, ids: &[String], arguments: &str) -> anyhow::Result<Option<Vec<(i64, i64, i64, i64)>>> {
     let ids = rig.quoted(&format!("[{}]", ids.join(",")));
-    let rows = rig.sql(rig.calling("token_take_alike_v1", &format!("{ids}, {arguments}, false"))).await?;
+    let rows = rig.sql(rig.calling("token_take_uniform_v1", &format!("{ids}, {arguments}, false"))).await?;
     let Some(answers) = rows.first().context("no row")?.text("answers")? else {
         return Ok(None);
     };

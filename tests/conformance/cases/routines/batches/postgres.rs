@@ -1,5 +1,5 @@
-//! PostgreSQL's batch routines: `take_many_v1`, whose entries stand for several equal requests each, and
-//! `take_all_many_v1`.
+//! PostgreSQL's batch routines: `take_batch_v1`, whose entries stand for several equal requests each, and
+//! `take_all_batch_v1`.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -271,10 +271,10 @@ fn batch_of(requests: &[Request], alike: bool, asked: impl Fn(&Request) -> (Stri
                            array_agg(0::bigint order by v.place) zeros from v)
          select t.entry, t.times, (t.taken).outcome, (t.taken).mode, (t.taken).now, (t.taken).acts_at,
                 (t.taken).full_at, (t.taken).granted
-           from a, lateral tollgate.take_many_v1(
+           from a, lateral tollgate.take_batch_v1(
                   a.ids, a.costs{once}, a.zeros{once}, a.keeps{once}, a.capacities{once}, a.seconds{once}, a.refills{once},
                   a.plans{once}, {receipts}, {holds}, a.times) m,
-                lateral tollgate.answers_each_v1(m) t"
+                lateral tollgate.answers_each(m) t"
     )
 }
 

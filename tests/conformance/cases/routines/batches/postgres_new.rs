@@ -48,7 +48,7 @@ async fn what_may_be_no_bucket_is_made_by_no_batch(rig: Rig) -> anyhow::Result<(
 /// Requests of two buckets, in their order.
 fn alike(one: &str, other: &str) -> String {
     format!(
-        "select * from tollgate.take_many_v1(array[{one}, {other}], array[1], array[0], array[0], array[3], array[60],
+        "select * from tollgate.take_batch_v1(array[{one}, {other}], array[1], array[0], array[0], array[3], array[60],
                 array['continuous'], array[null], array[null]::uuid[], array[0], array[1, 1])"
     )
 }

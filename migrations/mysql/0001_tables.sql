@@ -1,0 +1,213 @@
+-- Which of these files have run. applied_at is null while one does: MySQL commits each statement of DDL by itself, so
+-- a run that was killed is finished by the next, which finds what it had announced.
+create table if not exists token_migrations (
+  version    bigint not null primary key,
+  name       varchar(64) not null,
+  applied_at datetime(6) null default (utc_timestamp(6))
+) engine = InnoDB comment = 'The ledger of tollgate''s migrations';
+
+-- One row a bucket. To provision one, name the first three columns; the others are the library's.
+--
+--   insert into token_buckets (id, capacity, refill_seconds) values ('third-party-api', 2, 1);
+--
+-- refill says how tokens come back: all at once at the end of each period ('interval', from the row's making on;
+-- 'calendar', in UTC's), one by one ('continuous'), or not at all ('once', whatever refill_seconds says).
+--
+-- Ids are bytes of UTF-8, so no collation merges 'A' with 'a', or 'a' with 'a '. An INSERT stores the bytes that the
+-- session sends: set names utf8mb4 first if an id is not ASCII. Terms may be changed by an UPDATE: the next
+-- request finds the state under other terms than the row's, and settles it, so that tokens that are there stay.
+--
+-- The state counts ticks of the bucket's own clock, which starts at anchor and advances by step_ticks every step_ns.
+-- The grid of steps goes through the instant of its making and all the way back: clocks can be set to before it.
+-- For 'continuous' a tick is a nanosecond; for the others it is a token, and a step is the whole period, or never.
+--
+-- What follows from the terms is a default, not a generated column: every UPDATE computes those anew.
+create table if not exists token_buckets (
+  id             varbinary(255) not null primary key,
+  capacity       bigint not null comment 'tokens',
+  refill_seconds decimal(19, 9) not null comment 'from empty to full',
+  refill         varchar(10) character set ascii collate ascii_bin not null default 'interval'
+                 comment 'how tokens come back',
+  plan           varbinary(255) null comment 'the plan that it follows, if any',
+  provisioned    boolean not null default true comment 'false: made by its first request, may be swept',
+  under_capacity bigint not null default (capacity) comment 'the terms that the state is under: its own, or others''',
+  under_seconds  decimal(19, 9) not null default (refill_seconds),
+  under_refill   varchar(10) character set ascii collate ascii_bin not null default (refill),
+  overridden     boolean not null default false comment 'whether these are an override''s, if equal to its own, too',
+  step_ns        bigint not null default (
+                   case refill when 'continuous' then 1 when 'once' then 9223372036854775807
+                     else greatest(cast(least(refill_seconds, 9000000000) * 1000000000 as signed), 1) end),
+  step_ticks     bigint not null default (if(refill in ('continuous', 'once'), 1, capacity)),
+  token_ticks    bigint not null default (
+                   if(refill = 'continuous',
+                      cast(ceiling(refill_seconds * 1000000000 / greatest(capacity, 1)) as signed), 1)),
+  burst          bigint not null default (
+                   cast(least(cast(capacity as decimal(40, 0)) * token_ticks, 9223372036854775807) as signed))
+                 comment 'ticks from empty to full',
+  anchor         bigint not null default (
+                   if(refill = 'calendar', 0,
+                      timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)) * 1000 mod step_ns))
+                 comment 'nanoseconds since 1970: the first step of its clock',
+  full_at        bigint not null default 0 comment 'ticks: when it is full again',
+  granted        bigint not null default 0 comment 'tokens, ever',
+  longest_wait   bigint not null default 0 comment 'ticks: the longest that was granted',
+  constraint token_bucket_id_has_1_to_255_bytes check (length(id) >= 1 and locate(x'00', id) = 0),
+  constraint token_bucket_id_is_utf_8 check (cast(convert(id using utf8mb4) as binary) <=> id),
+  constraint token_bucket_id_does_not_begin_with_u0001 check (left(id, 1) <> x'01'),
+  constraint token_bucket_capacity_is_1_or_more check (capacity >= 1),
+  constraint token_bucket_capacity_is_at_most_as_many_as_a_century_has_ns check (capacity <= 3155760000000000000),
+  constraint token_bucket_refill_is_interval_calendar_continuous_or_once check (
+    cast(refill as binary) in ('interval', 'calendar', 'continuous', 'once')),
+  constraint token_bucket_refill_seconds_is_above_0 check (refill_seconds > 0 or refill = 'once'),
+  constraint token_bucket_refill_seconds_is_a_century_or_less check (refill_seconds <= 3155760000 or refill = 'once'),
+  constraint token_bucket_refill_is_at_most_1_token_a_nanosecond check (
+    refill_seconds * 1000000000 >= capacity or refill = 'once'),
+  constraint token_bucket_rounding_slows_by_at_most_a_thousandth check (
+    refill <> 'continuous'
+    or ceiling(refill_seconds * 1000000000 / greatest(capacity, 1)) * capacity
+       <= least(refill_seconds * 1001000000, 3155760000000000000))
+) engine = InnoDB comment = 'Token buckets; read them through token_bucket_levels';
+
+-- A row a plan: the quota of every bucket that follows it. A changed row rules from the next request on; tokens that
+-- are there stay, up to the new capacity.
+--
+--   insert into token_plans (name, capacity, refill_seconds) values ('free', 10, 1);
+--   update token_plans set capacity = 1000, refill_seconds = 60 where name = 'free';
+--
+-- mode: see token_mode. Of a plan, a key's override and token_mode, the nearest to the key that says one rules.
+create table if not exists token_plans (
+  name           varbinary(255) not null primary key,
+  capacity       bigint not null comment 'tokens',
+  refill_seconds decimal(19, 9) not null comment 'from empty to full',
+  refill         varchar(10) character set ascii collate ascii_bin not null default 'continuous'
+                 comment 'as in token_buckets',
+  mode           varchar(7) character set ascii collate ascii_bin null comment 'null: what token_mode says',
+  mode_reason    text character set utf8mb4 null,
+  mode_until     datetime(6) null comment 'in UTC; null: until it is changed',
+  constraint token_plan_name_has_1_to_255_bytes check (length(name) >= 1 and locate(x'00', name) = 0),
+  constraint token_plan_name_is_utf_8 check (cast(convert(name using utf8mb4) as binary) <=> name),
+  constraint token_plan_name_does_not_begin_with_u0001 check (left(name, 1) <> x'01'),
+  constraint token_plan_capacity_is_1_or_more check (capacity >= 1),
+  constraint token_plan_capacity_is_at_most_as_many_as_a_century_has_ns check (capacity <= 3155760000000000000),
+  constraint token_plan_refill_is_interval_calendar_continuous_or_once check (
+    cast(refill as binary) in ('interval', 'calendar', 'continuous', 'once')),
+  constraint token_plan_refill_seconds_is_above_0 check (refill_seconds > 0 or refill = 'once'),
+  constraint token_plan_refill_seconds_is_a_century_or_less check (refill_seconds <= 3155760000 or refill = 'once'),
+  constraint token_plan_refill_is_at_most_1_token_a_nanosecond check (
+    refill_seconds * 1000000000 >= capacity or refill = 'once'),
+  constraint token_plan_rounding_slows_by_at_most_a_thousandth check (
+    refill <> 'continuous'
+    or ceiling(refill_seconds * 1000000000 / greatest(capacity, 1)) * capacity
+       <= least(refill_seconds * 1001000000, 3155760000000000000)),
+  constraint token_plan_mode_is_enforce_shadow_off_or_block check (cast(mode as binary) in ('enforce', 'shadow', 'off', 'block'))
+) engine = InnoDB comment = 'Plans that token buckets follow';
+
+-- What holds for every key, unless its plan or an override says otherwise. One row; without it the mode is 'enforce'.
+--
+--   update token_mode set mode = 'shadow', reason = 'incident 42', until = utc_timestamp() + interval 2 hour
+--    where one = true;
+--
+-- 'enforce' limits; 'shadow' takes tokens, and lets requests pass that find none, without a wait; 'off' lets everything
+-- pass and touches no bucket; 'block' denies everything.
+create table if not exists token_mode (
+  one    boolean not null default true primary key,
+  mode   varchar(7) character set ascii collate ascii_bin not null default 'enforce',
+  reason text character set utf8mb4 null,
+  until  datetime(6) null comment 'in UTC; null: until it is changed',
+  constraint token_mode_has_one_row check (one = true),
+  constraint token_mode_is_enforce_shadow_off_or_block check (cast(mode as binary) in ('enforce', 'shadow', 'off', 'block'))
+) engine = InnoDB comment = 'What holds for all token buckets';
+
+-- The one row of token_mode.
+insert ignore into token_mode (one) values (true);
+
+-- What holds for one key instead of its own terms and mode, for a time, and why.
+--
+--   insert into token_overrides (id, capacity, refill_seconds, reason, expires_at)
+--   values ('user:42', 1000, 60, 'load test, ticket 7', utc_timestamp() + interval 1 day);
+create table if not exists token_overrides (
+  id             varbinary(255) not null primary key comment 'the bucket; it need not exist yet',
+  capacity       bigint null comment 'null: the terms stay, only the mode is another',
+  refill_seconds decimal(19, 9) null,
+  refill         varchar(10) character set ascii collate ascii_bin not null default 'continuous'
+                 comment 'as in token_buckets',
+  mode           varchar(7) character set ascii collate ascii_bin null comment 'null: what the plan or token_mode says',
+  reason         text character set utf8mb4 not null,
+  expires_at     datetime(6) null comment 'in UTC; null: until it is deleted; once past, it rules nothing',
+  constraint token_override_id_has_1_to_255_bytes check (length(id) >= 1 and locate(x'00', id) = 0),
+  constraint token_override_id_is_utf_8 check (cast(convert(id using utf8mb4) as binary) <=> id),
+  constraint token_override_id_does_not_begin_with_u0001 check (left(id, 1) <> x'01'),
+  constraint token_override_has_both_capacity_and_refill_seconds_or_neither check (
+    (capacity is null) = (refill_seconds is null)),
+  constraint token_override_changes_the_terms_or_the_mode check (capacity is not null or mode is not null),
+  constraint token_override_capacity_is_1_or_more check (capacity >= 1),
+  constraint token_override_capacity_is_at_most_as_many_as_a_century_has_ns check (capacity <= 3155760000000000000),
+  constraint token_override_refill_is_interval_calendar_continuous_or_once check (
+    cast(refill as binary) in ('interval', 'calendar', 'continuous', 'once')),
+  constraint token_override_refill_seconds_is_above_0 check (refill_seconds > 0 or refill = 'once'),
+  constraint token_override_refill_seconds_is_a_century_or_less check (
+    refill_seconds <= 3155760000 or refill = 'once'),
+  constraint token_override_refill_is_at_most_1_token_a_nanosecond check (
+    refill_seconds * 1000000000 >= capacity or refill = 'once'),
+  constraint token_override_rounding_slows_by_at_most_a_thousandth check (
+    refill <> 'continuous'
+    or ceiling(refill_seconds * 1000000000 / greatest(capacity, 1)) * capacity
+       <= least(refill_seconds * 1001000000, 3155760000000000000)),
+  constraint token_override_mode_is_enforce_shadow_off_or_block check (
+    cast(mode as binary) in ('enforce', 'shadow', 'off', 'block'))
+) engine = InnoDB comment = 'What holds for single token buckets, for a time';
+
+-- A row a grant that must be known again: of a request with an id, so that a repeated one does not pay twice, and of a
+-- reservation that was cancelled, refunded or is to be settled.
+create table if not exists token_receipts (
+  id         binary(16) not null,
+  bucket     varbinary(256) not null comment 'of a sliding window: x''01'' and its id',
+  cost       bigint not null comment 'tokens',
+  granted    bigint not null comment 'the bucket''s granted after it',
+  acts_at    bigint not null comment 'when the tokens may be used, in nanoseconds since 1970',
+  state      varchar(9) character set ascii collate ascii_bin not null comment 'open, cancelled, refunded, settled',
+  expires_at bigint not null comment 'in nanoseconds since 1970; from then on what it says stands',
+  primary key (id, bucket),
+  key token_receipts_open (bucket, state, expires_at) comment 'a sweep asks for any that can be settled still'
+) engine = InnoDB comment = 'Grants that must be known again';
+
+-- A row a sliding window: how many requests were granted in each sub-interval that still counts. The library's own:
+-- request_tokens_in_window makes rows, and the sweep deletes those in which nothing counts any more.
+create table if not exists token_windows (
+  id            varbinary(255) not null primary key,
+  most          bigint not null comment 'the terms that it was last counted under: requests in any interval',
+  interval_ns   bigint not null,
+  resolution_ns bigint not null,
+  counts        longtext character set ascii not null
+                comment 'a JSON array of [end of the sub-interval in nanoseconds since 1970, granted in it]',
+  newest        bigint not null default 0 comment 'the newest sub-interval''s end',
+  granted       bigint not null default 0 comment 'requests, ever',
+  last_wait     bigint not null default 0 comment 'nanoseconds: of the request that was counted last',
+  since         bigint not null default 0 comment 'nanoseconds since 1970: what acted before is perhaps not counted any more',
+  constraint token_window_id_has_1_to_255_bytes check (length(id) >= 1 and locate(x'00', id) = 0),
+  constraint token_window_id_is_utf_8 check (cast(convert(id using utf8mb4) as binary) <=> id),
+  constraint token_window_id_does_not_begin_with_u0001 check (left(id, 1) <> x'01')
+) engine = InnoDB comment = 'Sliding windows';
+
+-- How often keys were denied, in each hour: what services that count their denials have reported. A denial itself
+-- writes nothing, so these are the keys that each process denied most, up to its last report.
+create table if not exists token_stats (
+  hour           datetime not null comment 'in UTC',
+  id             varbinary(255) not null comment 'the bucket; it need not exist any more',
+  denied         bigint not null comment 'requests',
+  last_denied_at datetime(6) not null comment 'in UTC: when it was last reported',
+  primary key (hour, id),
+  constraint token_stats_id_has_1_to_255_bytes check (length(id) >= 1 and locate(x'00', id) = 0),
+  constraint token_stats_id_is_utf_8 check (cast(convert(id using utf8mb4) as binary) <=> id),
+  constraint token_stats_id_does_not_begin_with_u0001 check (left(id, 1) <> x'01')
+) engine = InnoDB comment = 'Denials by hour and key; read them through token_most_denied';
+
+-- How far the sweep has come, for all sessions that sweep. One row, made by the first step.
+create table if not exists token_sweep_position (
+  one      boolean not null default true primary key,
+  swept_to varbinary(300) null
+           comment 'a table, and behind which of its rows the next step begins; null: it begins anew',
+  constraint token_sweep_position_has_one_row check (one = true)
+) engine = InnoDB comment = 'How far the sweep has come';
+
+insert into token_migrations (version, name) values (1, '0001_tables') on duplicate key update applied_at = utc_timestamp(6);

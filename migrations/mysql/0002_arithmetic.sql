@@ -1,0 +1,150 @@
+-- token_clock: the one clock of every decision, in nanoseconds since 1970.
+--
+-- It is the time in UUID(): of this very instant, in UTC, and the same for every session. SET timestamp forges NOW()
+-- and UTC_TIMESTAMP(), and SYSDATE() is in the session's time zone. (No function, because to make one takes SUPER, or
+-- log_bin_trust_function_creators, where the binary log is on.)
+drop procedure if exists token_clock;
+create procedure token_clock(out o_now bigint)
+no sql
+sql security definer
+begin
+  declare v_uuid char(36) character set ascii default uuid();
+  set o_now = (cast(conv(concat(substr(v_uuid, 16, 3), substr(v_uuid, 10, 4), left(v_uuid, 8)), 16, 10) as signed)
+               - 122192928000000000) * 100;
+end;
+
+-- token_not_whole: refuses a number with a fraction, which the server would round to a whole number without an error.
+--
+-- Arguments: p_routine, p_argument: as the caller knows them; p_number
+-- Errors:    22023 always
+drop procedure if exists token_not_whole;
+create procedure token_not_whole(
+  in p_routine varchar(40) character set ascii, in p_argument varchar(20) character set ascii,
+  in p_number decimal(40, 20))
+no sql
+sql security definer
+begin
+  declare v_message varchar(128) character set ascii
+    default concat('tollgate: ', p_routine, ': ', p_argument, ' must be a whole number: ',
+                   trim(trailing '.' from trim(trailing '0' from p_number)));
+  signal sqlstate '22023' set message_text = v_message;
+end;
+
+-- token_check_id: refuses what is not a valid id of a bucket or window, or name of a plan. A session of MariaDB can turn
+-- the tables' checks off, so routines that insert call this first.
+--
+-- Arguments: p_what: as the error names it, such as 'bucket id'; p_id: its bytes
+-- Errors:    22023 it is not 1 to 255 bytes of UTF-8, begins with U+0001 or contains NUL
+drop procedure if exists token_check_id;
+create procedure token_check_id(in p_what varchar(20) character set ascii, in p_id varbinary(1024))
+no sql
+sql security definer
+begin
+  declare v_message varchar(128) character set ascii
+    default concat('tollgate: a ', p_what, ' has 1 to 255 bytes of UTF-8, without NUL, and does not begin with U+0001');
+  if (length(p_id) between 1 and 255 and left(p_id, 1) <> x'01' and locate(x'00', p_id) = 0
+      and cast(convert(p_id using utf8mb4) as binary) <=> p_id) is not true then
+    signal sqlstate '22023' set message_text = v_message;
+  end if;
+end;
+
+-- token_terms: a quota in a bucket's own units; an error if the values make none.
+--
+-- Arguments: p_kind, p_name: what it is for, as errors name it
+--            p_capacity in tokens, p_refill_seconds from empty to full, p_refill: see token_buckets
+-- Result:    o_burst, o_step_ns, o_step_ticks, o_token_ticks: see there
+-- Errors:    23514 values that make no quota
+drop procedure if exists token_terms;
+create procedure token_terms(
+  in p_kind varchar(20) character set ascii, in p_name varbinary(1024),
+  in p_capacity decimal(40, 20), in p_refill_seconds decimal(19, 9),
+  in p_refill varchar(10) character set ascii collate ascii_bin,
+  out o_burst bigint, out o_step_ns bigint, out o_step_ticks bigint, out o_token_ticks bigint)
+no sql
+sql security definer
+begin
+  declare v_capacity bigint default p_capacity;
+  declare v_refill_ns decimal(40, 0) default p_refill_seconds * 1000000000;
+  declare v_seconds varchar(30) character set ascii
+    default trim(trailing '.' from trim(trailing '0' from p_refill_seconds));
+  declare v_message text character set utf8mb4;
+
+  set v_message = case
+    when p_capacity is null or p_refill_seconds is null or p_refill is null
+      then 'give capacity, refill_seconds and refill'
+    when p_capacity <> floor(p_capacity)
+      then concat('a capacity of ', trim(trailing '0' from p_capacity), ' is not a whole number')
+    when v_capacity < 1
+      then concat('a capacity of ', v_capacity, ' grants nothing: give 1 or more')
+    when v_capacity > 3155760000000000000
+      then concat('a capacity of ', v_capacity, ' is too large: give 3155760000000000000 or less')
+    when cast(p_refill as binary) not in ('interval', 'calendar', 'continuous', 'once')
+      then concat('refill is ''', p_refill, ''': give ''interval'', ''calendar'', ''continuous'' or ''once''')
+    when p_refill = 'once'
+      then null
+    when p_refill_seconds <= 0
+      then concat('refill_seconds is ', v_seconds, ': give more than 0')
+    when p_refill_seconds > 3155760000
+      then concat('refill_seconds is ', v_seconds, ': give a century (3155760000) or less')
+    when v_refill_ns < v_capacity
+      then concat(v_capacity, ' tokens in ', v_seconds, ' s are over 1 a ns: count in larger units')
+  end;
+  if v_message is null and p_refill = 'continuous' then
+    set o_step_ns = 1, o_step_ticks = 1, o_token_ticks = (v_refill_ns + v_capacity - 1) div v_capacity;
+    set v_message = case
+      when cast(o_token_ticks as decimal(40, 0)) * v_capacity > v_refill_ns * 1.001
+        then concat(v_capacity, ' tokens in ', v_seconds, ' s would be rounded by over 0.1 %: count in larger units')
+      when cast(o_token_ticks as decimal(40, 0)) * v_capacity > 3155760000000000000
+        then concat('refill_seconds is ', v_seconds, ': give a century (3155760000) or less')
+    end;
+  elseif v_message is null then
+    set o_step_ns = if(p_refill = 'once', 9223372036854775807, v_refill_ns),
+        o_step_ticks = if(p_refill = 'once', 1, v_capacity),
+        o_token_ticks = 1;
+  end if;
+  if v_message is not null then
+    set v_message = left(concat('tollgate: ', p_kind, ' ''', left(coalesce(convert(p_name using utf8mb4), ''), 24),
+                                ''': ', v_message), 128);
+    signal sqlstate '23514' set message_text = v_message;
+  end if;
+  set o_burst = v_capacity * o_token_ticks;
+end;
+
+-- token_settle: a bucket's state, brought from the terms that it was written under to others.
+--
+-- Tokens that are there stay, fractions too, up to the new capacity; if the clock was set back, the bucket is empty.
+-- Arguments: p_now in nanoseconds since 1970
+--            io_burst to io_token_ticks, io_anchor, io_full_at, io_longest_wait: the bucket's columns, then the new
+--            ones
+--            p_burst to p_token_ticks, p_refill: the new terms
+drop procedure if exists token_settle;
+create procedure token_settle(
+  in p_now bigint, in p_burst bigint, in p_step_ns bigint, in p_step_ticks bigint, in p_token_ticks bigint,
+  in p_refill varchar(10) character set ascii collate ascii_bin,
+  inout io_burst bigint, inout io_step_ns bigint, inout io_step_ticks bigint, inout io_token_ticks bigint,
+  inout io_anchor bigint, inout io_full_at bigint, inout io_longest_wait bigint)
+no sql
+sql security definer
+begin
+  declare v_owed bigint default io_full_at - (p_now - io_anchor) div io_step_ns * io_step_ticks;
+  declare v_available decimal(65, 0) default 0;  -- in ticks; negative while grants still wait for their tokens
+  declare v_clock, v_year bigint;
+
+  if v_owed <= io_burst + io_longest_wait + (1000000000 div io_step_ns + 1) * io_step_ticks then
+    set v_available = io_burst - greatest(v_owed, 0);
+  end if;
+  if p_refill = 'calendar' then
+    set io_anchor = 0;
+  end if;
+  set v_clock = (p_now - io_anchor) div p_step_ns * p_step_ticks;
+  set v_year = (p_now + 31622400000000000 - io_anchor) div p_step_ns * p_step_ticks - v_clock;
+  -- v_available * new / old, rounded down, and kept between a year's debt and a full bucket
+  set v_available = least(greatest(v_available * p_token_ticks, -cast(v_year as decimal(65, 0)) * io_token_ticks),
+                          cast(p_burst as decimal(65, 0)) * io_token_ticks);
+  set v_available = if(v_available < 0, -((io_token_ticks - 1 - v_available) div io_token_ticks),
+                       v_available div io_token_ticks);
+  set io_full_at = v_clock + p_burst - v_available, io_longest_wait = greatest(-v_available, 0),
+      io_burst = p_burst, io_step_ns = p_step_ns, io_step_ticks = p_step_ticks, io_token_ticks = p_token_ticks;
+end;
+
+insert into token_migrations (version, name) values (2, '0002_arithmetic') on duplicate key update applied_at = utc_timestamp(6);

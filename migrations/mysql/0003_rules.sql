@@ -1,0 +1,154 @@
+-- token_rule: what rules a bucket now, and the bucket brought to it: made, if its first request may make it, and
+-- settled under the terms of its override, its plan, or its own, by a clock that was not set back since.
+--
+-- Arguments: p_id, p_capacity, p_refill_seconds, p_refill, p_plan: as token_take_v1's; p_now: in nanoseconds since
+--            1970, from after the bucket was locked; p_least: how many tokens the request needs to be there
+-- Result:    o_outcome    null: the bucket is ready; else why there is none: 'unknown', 'unplanned' or 'conflict', as
+--                         token_take_v1 answers
+--            o_mode       'shadow', 'off' or 'block'; null: the tokens decide. With 'off' nothing is made or settled
+--            o_mode_until until when, in nanoseconds since 1970; null: it has no end
+--            o_changed    whether the bucket changed: it must be read again, and this asked again
+--            o_capacity   of the terms that rule, in tokens
+-- Errors:    22023 the id · 23514 terms that make no bucket
+-- Locks:     the bucket's row, which the caller holds already if it exists, in a transaction.
+drop procedure if exists token_rule;
+create procedure token_rule(
+  in p_id varbinary(1024), in p_capacity bigint, in p_refill_seconds decimal(19, 9),
+  in p_refill varchar(10) character set ascii collate ascii_bin, in p_plan varbinary(1024), in p_now bigint,
+  in p_least bigint,
+  out o_outcome varchar(10) character set ascii, out o_mode varchar(7) character set ascii collate ascii_bin,
+  out o_mode_until bigint, out o_changed boolean, out o_capacity bigint)
+modifies sql data
+sql security definer
+begin
+  declare b_capacity, b_anchor, b_full_at, b_longest_wait, b_burst, b_step_ns, b_step_ticks, b_token_ticks bigint;
+  declare u_capacity bigint;  -- u_: the terms that the state is under
+  declare b_seconds, u_seconds, c_seconds, v_seconds, w_seconds decimal(19, 9);
+  declare b_refill, u_refill, c_refill, v_refill, w_refill varchar(10) character set ascii collate ascii_bin;
+  declare b_plan, c_plan varbinary(1024);
+  declare b_provisioned, b_overridden boolean;
+  declare c_capacity bigint default p_capacity;  -- c_: the terms asked for, by the request or its plan
+  declare w_capacity bigint;                     -- w_: an override's
+  declare v_capacity, v_until, v_burst, v_step_ns, v_step_ticks, v_token_ticks bigint;
+  declare v_mode varchar(7) character set ascii collate ascii_bin;
+  declare v_own boolean default false;
+
+  set o_outcome = null, o_mode = null, o_mode_until = null, o_changed = false, o_capacity = null;
+  set c_seconds = p_refill_seconds, c_refill = p_refill;
+  rule: begin
+    -- Values that make no bucket, once a column or a constraint has refused them.
+    declare exit handler for 1048, 1264, 1292, 1690, 1916, 3819, 4025
+    begin
+      call token_check_id('bucket id', p_id);
+      call token_terms('bucket', p_id, c_capacity, c_seconds, c_refill,
+                          v_burst, v_step_ns, v_step_ticks, v_token_ticks);
+      resignal;
+    end;
+
+    select capacity, refill_seconds, refill, plan, provisioned, under_capacity, under_seconds, under_refill,
+           overridden, anchor, full_at, longest_wait, burst, step_ns, step_ticks, token_ticks
+      into b_capacity, b_seconds, b_refill, b_plan, b_provisioned, u_capacity, u_seconds, u_refill,
+           b_overridden, b_anchor, b_full_at, b_longest_wait, b_burst, b_step_ns, b_step_ticks, b_token_ticks
+      from token_buckets where id = p_id for update;
+
+    select mode, if(until < '2262-01-01', timestampdiff(microsecond, '1970-01-01', until) * 1000, null) into v_mode, v_until
+      from token_mode where one = true;
+    if v_until is null or v_until > p_now then
+      set o_mode = v_mode, o_mode_until = v_until;
+    end if;
+    if p_capacity is null then
+      set c_plan = coalesce(p_plan, b_plan);
+    end if;
+    if c_plan is not null then
+      select capacity, refill_seconds, refill, mode,
+             if(mode_until < '2262-01-01', timestampdiff(microsecond, '1970-01-01', mode_until) * 1000, null)
+        into c_capacity, c_seconds, c_refill, v_mode, v_until
+        from token_plans where name = c_plan;
+      if c_capacity is null then
+        set o_outcome = 'unplanned', o_mode = null, o_mode_until = null;
+        leave rule;
+      end if;
+      if v_mode is not null and (v_until is null or v_until > p_now) then
+        set o_mode = v_mode, o_mode_until = v_until;
+      end if;
+    end if;
+    if c_refill = 'once' and b_refill = 'once' then
+      set c_seconds = b_seconds;  -- which say nothing
+    end if;
+    set v_mode = null;
+    select capacity, refill_seconds, refill, mode,
+           if(expires_at < '2262-01-01', timestampdiff(microsecond, '1970-01-01', expires_at) * 1000, null)
+      into w_capacity, w_seconds, w_refill, v_mode, v_until
+      from token_overrides
+     where id = p_id
+       and (expires_at is null or timestampdiff(microsecond, '1970-01-01', least(expires_at, '2262-01-01')) * 1000 > p_now);
+    if v_mode is not null then
+      set o_mode = v_mode, o_mode_until = v_until;
+    end if;
+    set o_mode = nullif(o_mode, 'enforce');
+    set o_capacity = coalesce(w_capacity, c_capacity, b_capacity);
+
+    if o_mode = 'off' then
+      leave rule;
+    elseif b_capacity is null and c_capacity is null then
+      set o_outcome = 'unknown';
+      leave rule;
+    elseif b_capacity is null then
+      -- A session without strict mode would cut off a longer id, and one of MariaDB can turn the table's checks off.
+      call token_check_id('bucket id', p_id);
+      call token_terms('bucket', p_id, c_capacity, c_seconds, c_refill,
+                          v_burst, v_step_ns, v_step_ticks, v_token_ticks);
+      insert into token_buckets (id, capacity, refill_seconds, refill, plan, provisioned, anchor)
+      values (p_id, c_capacity, c_seconds, c_refill, c_plan, false, 0)
+      on duplicate key update id = token_buckets.id;
+      set o_changed = true;
+      leave rule;
+    elseif b_provisioned
+           and (if(p_capacity is null, p_plan <> coalesce(b_plan, ''),
+                   not (p_capacity = b_capacity and c_seconds = b_seconds and p_refill = b_refill))) then
+      set o_outcome = 'conflict';
+      leave rule;
+    end if;
+
+    -- While an override rules, its own terms are left as they are.
+    set v_own = w_capacity is null and c_capacity is not null
+                and not (c_capacity = b_capacity and c_seconds = b_seconds and c_refill = b_refill);
+    if v_own then
+      set b_capacity = c_capacity, b_seconds = c_seconds, b_refill = c_refill;
+    end if;
+    if c_capacity is not null and not b_provisioned and not b_plan <=> c_plan then
+      set b_plan = c_plan, v_own = true;
+    end if;
+    if v_own then
+      call token_terms('bucket', p_id, b_capacity, b_seconds, b_refill,
+                          v_burst, v_step_ns, v_step_ticks, v_token_ticks);
+      update token_buckets set capacity = b_capacity, refill_seconds = b_seconds, refill = b_refill, plan = b_plan
+       where id = p_id;
+    end if;
+
+    set v_capacity = coalesce(w_capacity, b_capacity), v_seconds = coalesce(w_seconds, b_seconds),
+        v_refill = if(w_capacity is null, b_refill, w_refill);
+    -- After a step of the clock backwards a bucket is empty, once: keys are locked out for a refill at most.
+    if not (v_capacity = u_capacity and v_seconds = u_seconds and v_refill = u_refill)
+       or (coalesce(o_mode, '') <> 'block' and p_least <= b_burst div b_token_ticks
+           and b_full_at - (p_now - b_anchor) div b_step_ns * b_step_ticks
+               > b_burst + b_longest_wait + (1000000000 div b_step_ns + 1) * b_step_ticks) then
+      call token_terms('bucket', p_id, v_capacity, v_seconds, v_refill,
+                          v_burst, v_step_ns, v_step_ticks, v_token_ticks);
+      call token_settle(p_now, v_burst, v_step_ns, v_step_ticks, v_token_ticks, v_refill,
+                           b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_longest_wait);
+      update token_buckets
+         set under_capacity = v_capacity, under_seconds = v_seconds, under_refill = v_refill,
+             overridden = w_capacity is not null,
+             burst = b_burst, step_ns = b_step_ns, step_ticks = b_step_ticks, token_ticks = b_token_ticks,
+             anchor = b_anchor, full_at = b_full_at, longest_wait = b_longest_wait
+       where id = p_id;
+      set o_changed = true;
+    elseif b_overridden <> (w_capacity is not null) then
+      -- An override's that are its own: nothing that was read is another.
+      update token_buckets set overridden = not b_overridden where id = p_id;
+    end if;
+  end rule;
+end;
+
+insert into token_migrations (version, name) values (3, '0003_rules') on duplicate key update applied_at = utc_timestamp(6);

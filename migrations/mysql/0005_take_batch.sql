@@ -1,0 +1,503 @@
+-- token_make_batch: the buckets that their first request may make, and that are not there.
+--
+-- Arguments: p_requests  as token_take_batch_v1's, of which the id, the terms and the plan count
+--            p_capacity, p_refill_seconds, p_refill, p_plan: the terms of all, or their plan, if they name neither; or null
+-- Result:    they are there, full, under these terms or the plan's; none with an override, a plan that has a mode or is
+--            unknown, or one whose id or terms make no bucket: token_rule says so, or makes it
+-- Locks:     the rows that it makes, in the order of their ids: in a transaction, before which the caller locks no bucket
+drop procedure if exists token_make_batch;
+create procedure token_make_batch(
+  in p_requests longtext character set utf8mb4, in p_capacity bigint, in p_refill_seconds decimal(19, 9),
+  in p_refill varchar(10) character set ascii collate ascii_bin, in p_plan varbinary(1024))
+modifies sql data
+sql security definer
+begin
+  -- Values that make no bucket: none is made here.
+  declare continue handler for 1048, 1264, 1292, 1690, 1916, 3819, 4025 begin end;
+
+  insert into token_buckets (id, capacity, refill_seconds, refill, plan, provisioned, anchor)
+  select r.id, coalesce(r.capacity, p.capacity) as new_capacity,
+         if(r.capacity is null, p.refill_seconds, r.refill_seconds) as new_seconds,
+         if(r.capacity is null, p.refill, r.refill) as new_refill, p.name, false, 0
+    from (select unhex(id) as id, coalesce(capacity, p_capacity) as capacity,
+                 coalesce(refill_seconds, p_refill_seconds) as refill_seconds, coalesce(refill, p_refill) as refill,
+                 coalesce(unhex(plan), p_plan) as plan
+            from json_table(p_requests, '$[*]' columns (
+                   id varchar(512) character set ascii path '$[0]', capacity bigint path '$[4]',
+                   refill_seconds decimal(19, 9) path '$[5]',
+                   refill varchar(10) character set ascii collate ascii_bin path '$[6]',
+                   plan varchar(512) character set ascii path '$[7]')) as requests) as r
+    left join token_plans p on r.capacity is null and p.name = r.plan and p.mode is null
+    left join token_buckets b on b.id = r.id
+   where b.id is null and coalesce(r.capacity, p.capacity) is not null
+     and not exists (select 1 from token_overrides o where o.id = r.id)
+     -- The table's checks again: a session of MariaDB can turn those off.
+     and length(r.id) between 1 and 255 and left(r.id, 1) <> x'01' and locate(x'00', r.id) = 0
+     and cast(convert(r.id using utf8mb4) as binary) <=> r.id
+  having new_capacity between 1 and 3155760000000000000
+     and new_refill in ('interval', 'calendar', 'continuous', 'once')
+     and (new_refill = 'once'
+          or new_seconds > 0 and new_seconds <= 3155760000 and new_seconds * 1000000000 >= new_capacity
+             and (new_refill <> 'continuous'
+                  or ceiling(new_seconds * 1000000000 / greatest(new_capacity, 1)) * new_capacity
+                     <= least(new_seconds * 1001000000, 3155760000000000000)))
+   order by r.id
+      on duplicate key update id = token_buckets.id;
+end;
+
+-- token_take_uniform_v1: token_take_batch_v1 for the common case, in half the time: requests under one quota or one plan
+-- that differ in nothing but their buckets, which were made on first use, and where nothing but their tokens rules these.
+--
+-- Arguments: p_ids    a JSON array of the buckets' ids in hexadecimal, each once, in their order; instead of one
+--                     [id, times], where it stands for so many equal requests, decided one after the other
+--            p_cost, p_keep, p_capacity, p_refill_seconds, p_refill, p_plan, p_own: of all, as token_take_v1's; none
+--                     waits
+-- Result:    a row: now, burst, anchor, step_ns, step_ticks, token_ticks: of all, as token_take_v1's
+--            answers  for each request, with a semicolon after it: its place, from 1; for how many of its equal
+--                     requests the tokens suffice, the first ones: the others are denied; and what these add to:
+--                     full_at as it was, or the bucket's clock if that is ahead, and granted as it was. null: nothing
+--                     was decided, as something out of the ordinary is among them: token_take_batch_v1 decides
+-- Errors:    22003 times that are too large (MariaDB takes the largest instead) · 22023 a bucket twice, and
+--            tokens for it: a transaction of the caller's is to be rolled back · 1411 an id is not hexadecimal
+--            (MariaDB answers null instead) · 1205 another held one of several buckets for a second
+-- Locks:     the rows of the buckets as they stand in p_ids: if that is not the order of their ids, deadlocks end it.
+--            Where all are missing they are made as they are locked; where some are, in a transaction before, unless
+--            inside the caller's: then nothing is decided
+drop procedure if exists token_take_uniform_v1;
+create procedure token_take_uniform_v1(
+  in p_ids longtext character set utf8mb4, in p_cost bigint, in p_keep bigint, in p_capacity bigint,
+  in p_refill_seconds decimal(19, 9), in p_refill varchar(10) character set ascii collate ascii_bin,
+  in p_plan varchar(256) character set utf8mb4, in p_own boolean)
+modifies sql data
+sql security definer
+begin
+  declare v_own boolean default false;
+  declare v_made, v_taken, v_again, v_evaluated boolean default false;
+  declare v_safe boolean default @@sql_safe_updates;
+  declare v_wait bigint default @@innodb_lock_wait_timeout;
+  declare v_length bigint unsigned default @@group_concat_max_len;
+  declare v_plan varbinary(1024) default cast(p_plan as binary);
+  declare v_capacity bigint default p_capacity;
+  declare v_seconds decimal(19, 9) default p_refill_seconds;
+  declare v_refill varchar(10) character set ascii collate ascii_bin default p_refill;
+  declare v_requests, v_alike, v_missing, v_new, v_debits, v_cost, v_room, v_now, v_clock, v_after bigint;
+  declare v_burst, v_step_ns, v_step_ticks, v_token_ticks bigint;
+  declare v_most bigint;  -- of equal requests: for how many a full bucket suffices
+  declare v_all, v_ruled, v_overrides boolean;
+  declare v_uuid char(36) character set ascii;
+  declare v_answers longtext character set ascii;
+  declare exit handler for sqlexception
+  begin
+    set innodb_lock_wait_timeout = v_wait, group_concat_max_len = v_length, sql_safe_updates = v_safe;
+    if v_own then rollback and no chain no release; end if;
+    resignal;
+  end;
+
+  call token_begin(p_own, v_own);
+  at_once: begin
+    if v_plan is not null and v_capacity is null then
+      select capacity, refill_seconds, refill into v_capacity, v_seconds, v_refill
+        from token_plans where name = v_plan and mode is null;
+    end if;
+    if ((p_plan is null or p_capacity is null) and p_keep between 0 and v_capacity and p_cost between 1 and v_capacity - p_keep
+        and v_capacity <= 3155760000000000000 and v_refill in ('interval', 'calendar', 'continuous', 'once')
+        and (v_refill = 'once' or v_seconds <= 3155760000 and v_seconds * 1000000000 >= v_capacity)
+        and (v_refill <> 'continuous'
+             or ceiling(v_seconds * 1000000000 / greatest(v_capacity, 1)) * v_capacity
+                <= least(v_seconds * 1001000000, 3155760000000000000))) is not true then
+      leave at_once;
+    end if;
+    set v_step_ns = case v_refill when 'continuous' then 1 when 'once' then 9223372036854775807
+                      else v_seconds * 1000000000 end,
+        v_step_ticks = if(v_refill in ('continuous', 'once'), 1, v_capacity),
+        v_token_ticks = if(v_refill = 'continuous', ceiling(v_seconds * 1000000000 / v_capacity), 1),
+        v_burst = v_capacity * v_token_ticks, v_cost = p_cost * v_token_ticks, v_most = (v_capacity - p_keep) div p_cost;
+    -- A session that holds one of the buckets delays the other requests by a second at most. And a longer text
+    -- would be cut off.
+    set innodb_lock_wait_timeout = if(p_ids like '%"%"%"%', least(v_wait, 1), v_wait),
+        group_concat_max_len = 1000000000;
+    -- Before a row is locked: what rules beside the tokens is another routine's.
+    select coalesce(max(mode <> 'enforce'), false), exists (select 1 from token_overrides) into v_ruled, v_overrides
+      from token_mode where one = true;
+    if v_overrides and not v_ruled then
+      select count(*) > 0 into v_ruled
+        from json_table(p_ids, '$[*]' columns (id varchar(512) character set ascii path '$[0]')) as r
+        straight_join token_overrides o on o.id = unhex(r.id);
+    end if;
+    if v_ruled then
+      leave at_once;
+    end if;
+    set v_uuid = uuid();
+    evaluate: loop
+      set v_now = (cast(conv(concat(substr(v_uuid, 16, 3), substr(v_uuid, 10, 4), left(v_uuid, 8)), 16, 10) as signed)
+                   - 122192928000000000) * 100,
+          v_clock = v_now div v_step_ns * v_step_ticks,
+          v_room = v_clock + v_burst - p_keep * v_token_ticks;
+      select count(*), count(b.id), sum(b.full_at <= v_room - v_cost),
+             min((v_room - greatest(b.full_at, v_clock)) div v_cost >= r.times),
+             group_concat(
+               r.place, ' ', least(greatest((v_room - greatest(b.full_at, v_clock)) div v_cost, 0), r.times), ' ',
+               greatest(b.full_at, v_clock), ' ', b.granted, ';' separator '')
+        into v_requests, v_alike, v_debits, v_all, v_answers
+        from (select place, unhex(id) as id, coalesce(times, 1) as times
+                from json_table(p_ids, '$[*]' columns (
+                       place for ordinality, id varchar(512) character set ascii path '$[0]',
+                       times bigint path '$[1]' error on error)) as requests) as r
+        left join token_buckets b
+          on b.id = r.id and r.times >= 1 and b.plan <=> v_plan and not b.overridden
+             and b.capacity = v_capacity and b.refill_seconds = v_seconds and b.refill = v_refill
+             and b.under_capacity = v_capacity and b.under_seconds = v_seconds and b.under_refill = v_refill
+             and b.burst = v_burst and b.anchor = 0 and b.step_ns = v_step_ns and b.step_ticks = v_step_ticks
+             and b.token_ticks = v_token_ticks
+             -- or else the clock was set back
+             and b.full_at - v_clock <= v_burst + b.longest_wait + (1000000000 div v_step_ns + 1) * v_step_ticks
+         for update /*!80000 of b */;  -- MySQL needs it, and MariaDB skips it
+      set v_uuid = uuid();
+      set v_after = (cast(conv(concat(substr(v_uuid, 16, 3), substr(v_uuid, 10, 4), left(v_uuid, 8)), 16, 10) as signed)
+                     - 122192928000000000) * 100;
+      if v_alike < v_requests then
+        if v_made or not v_own then
+          leave at_once;
+        end if;
+        -- What is not there counts as full.
+        select sum(b.id is null),
+               -- The table's checks again: a session of MariaDB can turn those off.
+               count(distinct if(v_alike = 0 and b.id is null and length(r.id) between 1 and 255 and left(r.id, 1) <> x'01'
+                                 and locate(x'00', r.id) = 0 and cast(convert(r.id using utf8mb4) as binary) <=> r.id
+                                 and r.times >= 1, r.id, null)),
+               group_concat(if(v_alike > 0, null, concat(r.place, ' ', least(v_most, r.times), ' ', v_clock, ' 0;'))
+                            separator '')
+          into v_missing, v_new, v_answers
+          from (select place, unhex(id) as id, coalesce(times, 1) as times
+                  from json_table(p_ids, '$[*]' columns (
+                         place for ordinality, id varchar(512) character set ascii path '$[0]',
+                         times bigint path '$[1]')) as requests) as r
+          left join token_buckets b on b.id = r.id;
+        if v_missing = 0 then
+          leave at_once;
+        end if;
+        if v_new = v_requests then
+          -- All are made as what is taken leaves them, for no row is locked yet. One that another has made meanwhile is
+          -- marked, and counts twice.
+          begin
+            -- Values that make no bucket: none is made here.
+            declare continue handler for 1048, 1264, 1292, 1690, 1916, 3819, 4025 begin end;
+            insert into token_buckets (id, capacity, refill_seconds, refill, plan, provisioned, anchor, full_at, granted)
+            select unhex(r.id), v_capacity, v_seconds, v_refill, v_plan, false, 0,
+                   v_clock + v_cost * least(v_most, coalesce(r.times, 1)), p_cost * least(v_most, coalesce(r.times, 1))
+              from json_table(p_ids, '$[*]' columns (
+                     id varchar(512) character set ascii path '$[0]', times bigint path '$[1]')) as r
+                on duplicate key update granted = -1 - token_buckets.granted;
+            set v_new = row_count();
+          end;
+        end if;
+        if v_new >= v_requests then
+          set v_uuid = uuid();
+          set v_after = (cast(conv(concat(substr(v_uuid, 16, 3), substr(v_uuid, 10, 4), left(v_uuid, 8)), 16, 10) as signed)
+                         - 122192928000000000) * 100;
+          -- Else a row was waited for: so many take their time.
+          set v_taken = v_new = v_requests and v_after between v_now and v_now + 50000000,
+              v_after = v_after div v_step_ns * v_step_ticks;
+          if not v_taken or v_after >= v_clock + v_token_ticks then
+            -- A token came meanwhile: another may have made a bucket, and a sweep have deleted it, full again. So what is
+            -- taken comes back from now on. Or the rows stay, full: after a
+            -- rollback, sessions that wait for them would lock gaps and deadlock.
+            if v_safe then set sql_safe_updates = 0; end if;
+            update json_table(p_ids, '$[*]' columns (id varchar(512) character set ascii path '$[0]')) as r
+              straight_join token_buckets b on b.id = unhex(r.id)
+               set b.full_at = if(v_taken, b.full_at + v_after - v_clock, if(b.granted < 0, b.full_at, 0)),
+                   b.granted = if(v_taken, b.granted, if(b.granted < 0, -1 - b.granted, 0));
+            if v_safe then set sql_safe_updates = 1; end if;
+          end if;
+          if v_taken then
+            leave evaluate;
+          end if;
+          set v_made = true;
+          iterate evaluate;
+        end if;
+        -- Not within the same transaction: they would be locked out of order.
+        rollback and no chain no release;
+        set transaction isolation level read committed;
+        start transaction;
+        call token_make_batch(p_ids, p_capacity, p_refill_seconds, p_refill, v_plan);
+        commit and no chain no release;
+        set v_made = true, v_again = false;
+        set transaction isolation level read committed;
+        start transaction;
+        set v_uuid = uuid();
+        iterate evaluate;
+      end if;
+      -- Tokens came while a row was waited for. What is debited is of now, and so is no grant of long before.
+      if not v_again and v_after not between v_now and v_now + 2000000 + 20000 * v_requests then
+        set v_again = true;
+        iterate evaluate;
+      end if;
+      leave evaluate;
+    end loop;
+    set v_evaluated = length(v_answers) - length(replace(v_answers, ';', '')) = v_requests;
+    if v_evaluated and v_debits > 0 then
+      -- What is taken from a full bucket comes back from now on, when its row is locked.
+      set v_after = v_after div v_step_ns * v_step_ticks;
+      if v_safe then set sql_safe_updates = 0; end if;
+      update json_table(p_ids, '$[*]' columns (
+               id varchar(512) character set ascii path '$[0]', times bigint path '$[1]')) as r
+        straight_join token_buckets b on b.id = unhex(r.id) and (v_all or b.full_at <= v_room - v_cost)
+         set b.granted = b.granted
+               + p_cost * if(v_all, coalesce(r.times, 1),
+                             least((v_room - greatest(b.full_at, v_clock)) div v_cost, coalesce(r.times, 1))),
+             b.full_at = greatest(b.full_at, v_after)
+               + v_cost * if(v_all, coalesce(r.times, 1),
+                             least((v_room - greatest(b.full_at, v_clock)) div v_cost, coalesce(r.times, 1)));
+      if row_count() <> v_debits then
+        signal sqlstate '22023' set message_text = 'tollgate: token_take_uniform_v1 needs the ids of buckets, none twice';
+      end if;
+      if v_safe then set sql_safe_updates = 1; end if;
+    end if;
+  end at_once;
+  set innodb_lock_wait_timeout = v_wait, group_concat_max_len = v_length;
+  if v_own then commit and no chain no release; end if;
+  select v_now as now, v_burst as burst, 0 as anchor, v_step_ns as step_ns, v_step_ticks as step_ticks,
+         v_token_ticks as token_ticks, if(v_evaluated, v_answers, null) as answers;
+end;
+
+-- token_take_batch_v1: decide several requests in one call, each for itself: one that fails does not fail the others.
+--
+-- Arguments: p_requests  a JSON array; a request is [id in hexadecimal, cost, max_wait, keep, capacity, refill_seconds,
+--                        refill, plan in hexadecimal, receipt, hold, times], as token_take_v1's arguments; times:
+--                        it stands for so many equal requests, decided one after the other; what is left out is null,
+--                        and times 1
+--            p_own       as token_take_v1's
+-- Result:    o_answers   a JSON array of texts, with spaces between what each says and - for null: for how many of the
+--                        equal requests it stands; for how many of these the tokens suffice, the first ones; the
+--                        request's place, from 1; then token_take_v1's columns from outcome on, about the others, or
+--                        all, the state as it is after all. A request may have several answers, in their order; one
+--                        of 0 times says nothing
+-- Errors:    token_take_v1's · 22023 fewer than 1 times · 22003 a capacity, refill_seconds, hold or times that is too
+--            large (MariaDB takes the largest instead) · 1205 another held one of several buckets for a second
+-- Locks:     the buckets' rows, in the order of their ids, so two calls never wait for each other, in one transaction.
+--            Requests for one bucket are decided in the order of their places. Buckets that are missing are made in
+--            a transaction before, unless inside the caller's.
+--
+-- Where nothing but their tokens rules the buckets all are decided at once: locked and evaluated, then debited. Those
+-- that something else rules, or all of a call with a bucket twice, a wait, a receipt, or another mode than 'enforce',
+-- are decided one by one. An answer is one text, because an array of its parts costs as much as evaluating the bucket, and
+-- rows sent by themselves cost as much again. What differs in nothing but the bucket token_take_uniform_v1 decides faster.
+drop procedure if exists token_take_batch_v1;
+create procedure token_take_batch_v1(
+  in p_requests longtext character set utf8mb4, in p_own boolean, out o_answers longtext character set utf8mb4)
+modifies sql data
+sql security definer
+begin
+  declare v_own boolean default false;
+  declare v_done, v_made, v_again, v_evaluated boolean default false;
+  declare v_safe boolean default @@sql_safe_updates;
+  declare v_wait bigint default @@innodb_lock_wait_timeout;
+  declare v_requests, v_ids, v_odd, v_missing, v_planned bigint;
+  declare v_grants, v_ruled bigint default 0;
+  declare v_answers, v_debits, v_rest json;  -- v_rest: the places of what is decided one by one; null: all
+  declare v_each longtext character set utf8mb4 default '';
+  declare v_mode_rules, v_overrides boolean;
+  declare v_id, v_plan varbinary(1024);
+  declare v_outcome, v_refill varchar(10) character set ascii collate ascii_bin;
+  declare v_mode varchar(7) character set ascii;
+  declare v_receipt varchar(36) character set ascii;
+  declare v_refill_seconds decimal(19, 9);
+  declare v_place, v_after, v_cost, v_max_wait, v_keep, v_capacity, v_hold, v_times, v_alike bigint;
+  declare v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks bigint;
+  declare v_sorted cursor for
+    select place, unhex(id) as id, cost, max_wait, keep, capacity, refill_seconds, refill, unhex(plan), receipt, hold,
+           coalesce(times, 1)
+      from json_table(p_requests, '$[*]' columns (
+             place for ordinality, id varchar(2048) character set ascii path '$[0]', cost bigint path '$[1]',
+             max_wait bigint path '$[2]', keep bigint path '$[3]', capacity bigint path '$[4]',
+             refill_seconds decimal(19, 9) path '$[5]', refill varchar(10) path '$[6]',
+             plan varchar(2048) character set ascii path '$[7]', receipt varchar(36) path '$[8]',
+             hold bigint path '$[9]', times bigint path '$[10]')) as requests
+     where v_rest is null or json_contains(v_rest, cast(place as char))
+     order by id, place;
+  declare continue handler for not found set v_done = true;
+  declare exit handler for sqlexception
+  begin
+    set innodb_lock_wait_timeout = v_wait, sql_safe_updates = v_safe;
+    if v_own then rollback and no chain no release; end if;
+    resignal;
+  end;
+
+  call token_begin(p_own, v_own);
+  at_once: loop
+    call token_clock(v_now);
+    -- A session that holds one of the buckets delays the other requests by a second at most.
+    set innodb_lock_wait_timeout = if(p_requests like '%[%[%[%', least(v_wait, 1), v_wait);
+    select count(*), count(distinct id), coalesce(sum(odd), 0), coalesce(sum(missing), 0),
+           sum(planned and word is not null), sum(word is null), sum(grants),
+           json_arrayagg(concat_ws(
+             ' ', if(word is null, 0, times), grants, place, coalesce(word, '-'), '-', v_now, v_now,
+             coalesce(if(grants = 0, full_at, greatest(full_at, clock) + grants * cost * token_ticks), '-'),
+             coalesce(granted + grants * cost, '-'), coalesce(burst, '-'), coalesce(anchor, '-'),
+             coalesce(step_ns, '-'), coalesce(step_ticks, '-'), coalesce(token_ticks, '-'))),
+           json_arrayagg(if(grants > 0, json_array(hex(id), granted + grants * cost), null))
+      into v_requests, v_ids, v_odd, v_missing, v_planned, v_ruled, v_grants, v_answers, v_debits
+      from (
+        select s.*,
+               -- Each of equal requests finds what the one before has left.
+               if(word = 'denied',
+                  greatest(least((burst - keep * token_ticks - greatest(full_at - clock, 0)) div (cost * token_ticks),
+                                 times), 0), 0) as grants
+          from (
+            select s.*,
+                   -- null: something else than its tokens rules it, and decides
+                   case
+                     when not rule <=> 'tokens' then rule
+                     when cost > burst div token_ticks - keep then 'never'
+                     -- or else the clock was set back
+                     when full_at - clock <= burst + longest_wait + (1000000000 div step_ns + 1) * step_ticks
+                       then 'denied'
+                   end as word
+              from (
+                select r.id, r.place, r.cost, r.keep, r.times, b.full_at, b.granted, b.burst, b.anchor, b.step_ns,
+                       b.step_ticks, b.token_ticks, b.longest_wait, b.plan is not null as planned,
+                       (v_now - b.anchor) div b.step_ns * b.step_ticks as clock,
+                       (r.cost between 1 and 4611686018427387903 and r.keep between 0 and 4611686018427387903
+                        and r.times >= 1 and r.max_wait = 0 and r.receipt is null
+                        and length(r.id) between 1 and 255) is not true as odd,
+                       b.id is null and (r.capacity is not null or r.plan is not null) as missing,
+                       case
+                         when r.cost < 1 or r.keep < 0 or json_contains(v_rest, cast(r.place as char)) then null
+                         when b.id is null then if(r.capacity is null and r.plan is null, 'unknown', null)
+                         when b.overridden or b.capacity <> b.under_capacity
+                              or b.refill_seconds <> b.under_seconds or b.refill <> b.under_refill then null
+                         when r.capacity is not null
+                           then if(b.plan is null and r.capacity = b.capacity
+                                   and r.refill_seconds = b.refill_seconds and r.refill = b.refill, 'tokens', null)
+                         when r.plan is null or r.plan = b.plan then 'tokens'
+                       end as rule
+                  from (
+                    select place, unhex(id) as id, cost, max_wait, keep, capacity, refill_seconds, refill,
+                           unhex(plan) as plan, receipt, coalesce(times, 1) as times
+                      from json_table(p_requests, '$[*]' columns (
+                             place for ordinality, id varchar(512) character set ascii path '$[0]',
+                             cost bigint path '$[1]', max_wait bigint path '$[2]', keep bigint path '$[3]',
+                             -- What would say something else as a null: refused here, where all are read first.
+                             capacity bigint path '$[4]' error on error,
+                             refill_seconds decimal(19, 9) path '$[5]' error on error,
+                             refill varchar(10) character set ascii collate ascii_bin path '$[6]',
+                             plan varchar(512) character set ascii path '$[7]', receipt varchar(36) path '$[8]',
+                             hold bigint path '$[9]' error on error,
+                             times bigint path '$[10]' error on error)) as requests
+                     -- With a limit it is made as it is written: in this order.
+                     order by id limit 1000000000) as r
+                  left join token_buckets b on b.id = r.id
+                   for update /*!80000 of b */) as s  -- MySQL needs it, and MariaDB skips it
+             limit 1000000000) as s) as s;
+    call token_clock(v_after);
+    select coalesce(max(mode <> 'enforce'), false), exists (select 1 from token_overrides) into v_mode_rules, v_overrides
+      from token_mode where one = true;
+    -- MariaDB cuts longer arrays off, and closes a text that it has cut.
+    if v_mode_rules or v_odd > 0 or v_ids < v_requests
+       or (json_length(v_answers) = v_requests and json_length(v_debits) = v_requests
+           /*M! and length(v_answers) + 1000 < @@group_concat_max_len */) is not true then
+      if v_missing > 0 and v_own then
+        -- They are made in the order of all ids.
+        rollback and no chain no release;
+        set transaction isolation level read committed;
+        start transaction;
+      end if;
+      set v_answers = '[]', v_grants = 0, v_rest = null;
+      leave at_once;
+    end if;
+    if v_missing > 0 and v_own and not v_made then
+      -- Not within the same transaction: they would be locked out of order.
+      rollback and no chain no release;
+      set transaction isolation level read committed;
+      start transaction;
+      call token_make_batch(p_requests, null, null, null, null);
+      commit and no chain no release;
+      set v_made = true, v_again = false, v_rest = null;
+      set transaction isolation level read committed;
+      start transaction;
+      iterate at_once;
+    end if;
+    -- Tokens came while a row was waited for. What is debited is of now, and so is no grant of long before.
+    if not v_again and v_after not between v_now and v_now + 2000000 + 20000 * v_requests then
+      set v_again = true;
+      iterate at_once;
+    end if;
+    if v_rest is null and (v_overrides or v_planned > 0) then
+      -- Those whose terms have to be settled first are decided one by one already. The buckets are read as they are, as
+      -- above: a snapshot of the caller's may have others.
+      select json_arrayagg(s.place) into v_rest
+        from (select r.place, r.id, b.plan, b.capacity, b.refill_seconds, b.refill,
+                     coalesce(not b.overridden and b.capacity = b.under_capacity
+                              and b.refill_seconds = b.under_seconds and b.refill = b.under_refill, true) as settled
+                from (select place, unhex(id) as id
+                        from json_table(p_requests, '$[*]' columns (
+                               place for ordinality, id varchar(512) character set ascii path '$[0]')) as requests
+                       order by id limit 1000000000) as r
+                left join token_buckets b on b.id = r.id
+                 for update /*!80000 of b */) as s
+        left join token_overrides o on o.id = s.id
+        left join token_plans p on p.name = s.plan and p.mode is null and p.capacity = s.capacity
+                                   and p.refill_seconds = s.refill_seconds and p.refill = s.refill
+       where s.settled and (o.id is not null or s.plan is not null and p.name is null);
+      if v_rest is not null then
+        iterate at_once;
+      end if;
+    end if;
+    if v_ruled > 0 then
+      select json_arrayagg(cast(substring_index(substring_index(answer, ' ', 3), ' ', -1) as signed)) into v_rest
+        from json_table(v_answers, '$[*]' columns (answer varchar(400) character set ascii path '$')) as answers
+       where answer like '0 %';
+    end if;
+    set v_evaluated = true;
+    leave at_once;
+  end loop;
+
+  if not v_evaluated or v_ruled > 0 then
+    open v_sorted;
+    decide: loop
+      fetch v_sorted into v_place, v_id, v_cost, v_max_wait, v_keep, v_capacity, v_refill_seconds, v_refill, v_plan,
+                          v_receipt, v_hold, v_times;
+      if v_done then leave decide; end if;
+      if v_times < 1 then
+        signal sqlstate '22023' set message_text = 'tollgate: a request stands for 1 or more';
+      end if;
+      while v_times > 0 do
+        set v_alike = 1;
+        call token_take_v1(convert(v_id using utf8mb4), v_cost, v_max_wait, v_keep, v_capacity, v_refill_seconds,
+                             v_refill, convert(v_plan using utf8mb4), v_receipt, v_hold, true, false, v_alike,
+                             v_outcome, v_mode, v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
+                             v_step_ticks, v_token_ticks);
+        -- Only tokens that were taken make the next one another matter.
+        set v_alike = if(v_outcome = 'granted' and v_mode is null, 1, v_times);
+        set v_each = concat(v_each, ',"', concat_ws(
+          ' ', v_alike, if(v_outcome = 'granted' and v_mode is null, v_alike, 0), v_place, v_outcome,
+          coalesce(v_mode, '-'), v_now, coalesce(v_acts_at, '-'), coalesce(v_full_at, '-'), coalesce(v_granted, '-'),
+          coalesce(v_burst, '-'), coalesce(v_anchor, '-'), coalesce(v_step_ns, '-'), coalesce(v_step_ticks, '-'),
+          coalesce(v_token_ticks, '-')), '"');
+        set v_times = v_times - v_alike;
+      end while;
+      set v_done = false;
+    end loop;
+    close v_sorted;
+  end if;
+  if v_grants > 0 then
+    -- What is taken from a full bucket comes back from now on, when its row is locked.
+    call token_clock(v_now);
+    if v_safe then set sql_safe_updates = 0; end if;
+    update json_table(v_debits, '$[*]' columns (
+             id varchar(512) character set ascii path '$[0]', granted bigint path '$[1]')) as d
+      straight_join token_buckets b on b.id = unhex(d.id)
+       set b.full_at = greatest(b.full_at, (v_now - b.anchor) div b.step_ns * b.step_ticks)
+                       + (d.granted - b.granted) * b.token_ticks,
+           b.granted = d.granted;
+    if v_safe then set sql_safe_updates = 1; end if;
+  end if;
+  set innodb_lock_wait_timeout = v_wait;
+  if v_each <> '' then
+    set v_answers = json_merge_preserve(v_answers, concat('[', substr(v_each, 2), ']'));
+  end if;
+  set o_answers = v_answers;
+  if v_own then commit and no chain no release; end if;
+end;
+
+insert into token_migrations (version, name) values (5, '0005_take_batch') on duplicate key update applied_at = utc_timestamp(6);

@@ -1,0 +1,430 @@
+-- token_take_all_v1: take tokens from several buckets, from all of them or from none.
+--
+-- Arguments: p_limits    a JSON array; a limit is [id in hexadecimal, cost, keep, capacity, refill_seconds, refill, plan in
+--                        hexadecimal], in the order of their ids, no bucket twice, each as for token_take_v1: its cost
+--                        and what to keep, and terms or a plan, or neither
+--            p_max_wait, p_receipt, p_hold, p_own: as for token_take_v1, the same for all
+-- Result:    o_answers   a JSON array of a text a bucket, in any order: its place, then token_take_v1's columns from
+--                        outcome on, with spaces between them and - for null. All are 'granted'; or one or more say
+--                        why not, and the others are 'spared': they could have been granted, and nothing was taken
+-- Errors:    token_take_v1's · 22023 a bucket twice · 22003 a capacity or refill_seconds that is too large (MariaDB
+--            takes the largest instead)
+-- Locks:     the rows of all buckets in the order given, or if they have to be made or something beside their tokens rules
+--            one of them, in that of their ids: calls that give another one may meet in a deadlock; then the receipts. In a
+--            transaction of its own unless inside the caller's.
+--
+-- Buckets that nothing but their tokens rules are locked and evaluated at once, and debited if all grant. The answer is
+-- one text, expressions are repeated, and the caller sorts, because rows sent by themselves or a derived table cost as much
+-- as evaluating several buckets. Else first all are locked and settled; then each is evaluated, and then, if
+-- all grant, their tokens are taken: what a locked bucket has granted, it grants later, too. A wait acts when the last
+-- bucket's does; each bucket's tokens are taken for when they are there.
+drop procedure if exists token_take_all_v1;
+create procedure token_take_all_v1(
+  in p_limits longtext character set utf8mb4, in p_max_wait bigint, in p_receipt varchar(36) character set ascii,
+  in p_hold bigint, in p_own boolean, out o_answers longtext character set utf8mb4)
+modifies sql data
+sql security definer
+begin
+  declare v_own boolean default false;
+  declare v_done, v_spare boolean default false;
+  declare v_all boolean default true;
+  declare v_again, v_taken boolean default false;
+  declare v_safe boolean default @@sql_safe_updates;
+  declare v_mode_rules, v_overrides boolean;
+  declare v_limits, v_ids, v_planned, v_missing, v_ruled, v_plain, v_granting, v_after bigint;
+  declare v_pass int default 1;  -- 1: lock and make ready, 2: evaluate, 3: take
+  declare v_id, v_plan varbinary(1024);
+  declare v_outcome, v_refill varchar(10) character set ascii collate ascii_bin;
+  declare v_mode varchar(7) character set ascii;
+  declare v_refill_seconds decimal(19, 9);
+  declare v_place, v_capacity, v_cost, v_keep, v_at, v_times bigint;
+  declare v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks bigint;
+  declare v_sorted cursor for
+    select place, unhex(id) as id, cost, keep, capacity, refill_seconds, refill, unhex(plan)
+      from json_table(p_limits, '$[*]' columns (
+             place for ordinality, id varchar(2048) character set ascii path '$[0]',
+             cost bigint path '$[1]' error on error, keep bigint path '$[2]' error on error,
+             capacity bigint path '$[3]' error on error, refill_seconds decimal(19, 9) path '$[4]' error on error,
+             refill varchar(10) path '$[5]', plan varchar(2048) character set ascii path '$[6]')) as limits
+     order by id, place;
+  declare continue handler for not found set v_done = true;
+  declare exit handler for sqlexception
+  begin
+    set sql_safe_updates = v_safe;
+    if v_own then rollback and no chain no release; end if;
+    resignal;
+  end;
+
+  call token_begin(p_own, v_own);
+  at_once: loop
+    if (p_receipt is null and p_max_wait between 0 and 31622400000000000) is not true then
+      leave at_once;
+    end if;
+    call token_clock(v_at);
+    select count(*), count(distinct unhex(r.id)), sum(b.plan is not null),
+           sum(b.id is null and (r.capacity is not null or r.plan is not null)),
+           -- Nothing but its tokens rules it, and the clock was not set back.
+           sum((r.cost between 1 and 4611686018427387903 and r.keep between 0 and 4611686018427387903
+                and not b.overridden
+                and b.capacity = b.under_capacity and b.refill_seconds = b.under_seconds and b.refill = b.under_refill
+                and if(r.capacity is null, r.plan is null or unhex(r.plan) <=> b.plan,
+                       b.plan is null and r.capacity = b.capacity
+                       and r.refill_seconds = b.refill_seconds and r.refill = b.refill)
+                and (r.cost > b.burst div b.token_ticks - r.keep
+                     or b.full_at - (v_at - b.anchor) div b.step_ns * b.step_ticks
+                        <= b.burst + b.longest_wait + (1000000000 div b.step_ns + 1) * b.step_ticks)) is true),
+           sum(if(r.cost <= b.burst div b.token_ticks - r.keep,
+                  b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks
+                    <= (v_at + p_max_wait - b.anchor) div b.step_ns * b.step_ticks, false)),
+           json_arrayagg(if(
+             r.cost <= b.burst div b.token_ticks - r.keep
+             and b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks
+                 <= (v_at + p_max_wait - b.anchor) div b.step_ns * b.step_ticks,
+             concat_ws(' ', place, 'granted', '-', v_at,
+               if(b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks
+                    > (v_at - b.anchor) div b.step_ns * b.step_ticks,
+                  (b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks + b.step_ticks - 1)
+                    div b.step_ticks * b.step_ns + b.anchor,
+                  v_at),
+               greatest(
+                 b.full_at, (v_at - b.anchor) div b.step_ns * b.step_ticks,
+                 if(b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks
+                      > (v_at - b.anchor) div b.step_ns * b.step_ticks,
+                    (b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks + b.step_ticks - 1)
+                      div b.step_ticks * b.step_ticks,
+                    b.full_at)) + r.cost * b.token_ticks,
+               b.granted + r.cost, b.burst, b.anchor, b.step_ns, b.step_ticks, b.token_ticks),
+             null))
+      into v_limits, v_ids, v_planned, v_missing, v_plain, v_granting, o_answers
+      from json_table(p_limits, '$[*]' columns (
+             place for ordinality, id varchar(512) character set ascii path '$[0]',
+             cost bigint path '$[1]' error on error, keep bigint path '$[2]' error on error,
+             capacity bigint path '$[3]' error on error, refill_seconds decimal(19, 9) path '$[4]' error on error,
+             refill varchar(10) character set ascii collate ascii_bin path '$[5]',
+             plan varchar(512) character set ascii path '$[6]')) as r
+      left join token_buckets b on b.id = unhex(r.id)
+       for update /*!80000 of b */;
+    select coalesce(max(mode <> 'enforce'), false), exists (select 1 from token_overrides) into v_mode_rules, v_overrides
+      from token_mode where one = true;
+    call token_clock(v_after);
+    if v_missing > 0 and v_own then
+      -- They are made in the order of all ids.
+      rollback and no chain no release;
+      set transaction isolation level read committed;
+      start transaction;
+    end if;
+    if v_mode_rules or v_plain < v_limits or v_ids < v_limits
+       or (json_length(o_answers) = v_limits
+           -- MariaDB cuts longer arrays off.
+           /*M! and 256 * v_limits < @@group_concat_max_len */) is not true then
+      leave at_once;
+    end if;
+    if not v_again and v_after not between v_at and v_at + 2000000 + 20000 * v_limits then
+      set v_again = true;
+      iterate at_once;
+    end if;
+    if v_overrides or v_planned > 0 then
+      -- The buckets are read as they are: a snapshot of the caller's may have others.
+      select count(*) into v_ruled
+        from (select r.id, b.plan, b.capacity, b.refill_seconds, b.refill
+                from (select unhex(id) as id
+                        from json_table(p_limits, '$[*]' columns (
+                               id varchar(512) character set ascii path '$[0]')) as limits
+                       order by id limit 1000000000) as r
+                left join token_buckets b on b.id = r.id
+                 for update /*!80000 of b */) as s
+        left join token_overrides o on o.id = s.id
+        left join token_plans p on p.name = s.plan and p.mode is null and p.capacity = s.capacity
+                                   and p.refill_seconds = s.refill_seconds and p.refill = s.refill
+       where o.id is not null or s.plan is not null and p.name is null;
+      if v_ruled > 0 then
+        leave at_once;
+      end if;
+    end if;
+    set v_pass = 4, v_spare = v_granting < v_limits;
+    if not v_spare then
+      set v_after = greatest(v_at, v_after);
+      if v_safe then set sql_safe_updates = 0; end if;
+      -- From left to right: the longest wait is computed from the old full_at. A request that need not wait comes to no
+      -- later step, even if the clock was set back to before its start.
+      update json_table(p_limits, '$[*]' columns (
+               id varchar(512) character set ascii path '$[0]', cost bigint path '$[1]', keep bigint path '$[2]')) as r
+        straight_join token_buckets b force index (primary) on b.id = unhex(r.id)
+         set b.granted = b.granted + r.cost,
+             b.longest_wait = greatest(
+               b.longest_wait,
+               if(b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks
+                    > (v_at - b.anchor) div b.step_ns * b.step_ticks,
+                  (b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks + b.step_ticks - 1)
+                    div b.step_ticks * b.step_ticks - (v_at - b.anchor) div b.step_ns * b.step_ticks,
+                  0)),
+             b.full_at = greatest(
+               b.full_at, (v_after - b.anchor) div b.step_ns * b.step_ticks,
+               if(b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks
+                    > (v_at - b.anchor) div b.step_ns * b.step_ticks,
+                  (b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks + b.step_ticks - 1)
+                    div b.step_ticks * b.step_ticks,
+                  b.full_at)) + r.cost * b.token_ticks;
+      if v_safe then set sql_safe_updates = 1; end if;
+    else
+      select json_arrayagg(concat_ws(
+               ' ', place,
+               case
+                 when r.cost > b.burst div b.token_ticks - r.keep then 'never'
+                 when b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks
+                      <= (v_at + p_max_wait - b.anchor) div b.step_ns * b.step_ticks then 'spared'
+                 else 'denied'
+               end, '-', v_at, v_at, b.full_at, b.granted, b.burst, b.anchor, b.step_ns, b.step_ticks, b.token_ticks))
+        into o_answers
+        from json_table(p_limits, '$[*]' columns (
+               place for ordinality, id varchar(512) character set ascii path '$[0]', cost bigint path '$[1]',
+               keep bigint path '$[2]')) as r
+        straight_join token_buckets b force index (primary) on b.id = unhex(r.id)
+         for update /*!80000 of b */;
+    end if;
+    leave at_once;
+  end loop;
+
+  if v_pass < 4
+     and (select count(*) > count(distinct unhex(id))
+            from json_table(p_limits, '$[*]' columns (id varchar(2048) character set ascii path '$[0]')) as limits) then
+    signal sqlstate '22023' set message_text =
+      'tollgate: token_take_all_v1 needs the ids of buckets in hexadecimal, none twice';
+  end if;
+  while v_pass <= 3 do
+    set o_answers = '[]', v_done = false;
+    open v_sorted;
+    decide: loop
+      fetch v_sorted into v_place, v_id, v_cost, v_keep, v_capacity, v_refill_seconds, v_refill, v_plan;
+      if v_done then leave decide; end if;
+      set v_times = 1;
+      call token_take_v1(convert(v_id using utf8mb4), v_cost, p_max_wait, v_keep, v_capacity, v_refill_seconds,
+                           v_refill, convert(v_plan using utf8mb4), if(v_pass = 1, null, p_receipt), p_hold,
+                           v_pass = 3, false, v_times,
+                           v_outcome, v_mode, v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
+                           v_step_ticks, v_token_ticks);
+      set v_done = false;
+      set v_spare = v_spare or (v_pass > 1 and v_outcome <> 'granted');
+      set v_all = v_all and v_outcome = 'granted';
+      set o_answers = json_array_append(o_answers, '$', concat_ws(
+        ' ', v_place, v_outcome, coalesce(v_mode, '-'), v_now, coalesce(v_acts_at, '-'), coalesce(v_full_at, '-'),
+        coalesce(v_granted, '-'), coalesce(v_burst, '-'), coalesce(v_anchor, '-'), coalesce(v_step_ns, '-'),
+        coalesce(v_step_ticks, '-'), coalesce(v_token_ticks, '-')));
+    end loop;
+    close v_sorted;
+    if v_spare and v_pass = 3 then
+      rollback to savepoint tollgate_decide_all;
+      signal sqlstate '40001' set message_text = 'tollgate: what rules the buckets changed meanwhile: call again';
+    end if;
+    -- What each granted while the others were not locked yet, it grants later, too.
+    set v_pass = if(v_spare, 4, if(v_pass = 1 and v_all and p_receipt is null, 3, v_pass + 1));
+    if v_pass = 3 then
+      savepoint tollgate_decide_all;
+      set v_taken = true;
+    end if;
+  end while;
+  if not v_spare and v_taken then
+    release savepoint tollgate_decide_all;
+  end if;
+  if v_own then commit and no chain no release; end if;
+  if v_spare then
+    set o_answers = replace(o_answers, ' granted ', ' spared ');
+  end if;
+end;
+
+-- token_take_all_batch_v1: decide several requests in one call, each for several buckets: from all of its buckets or
+-- from none.
+--
+-- Arguments: p_requests  a JSON array; a request is token_take_all_v1's p_limits. None waits or has an id.
+--            p_own       as token_take_v1's
+-- Result:    o_standing  a JSON array of a text for each bucket of each request, in any order: the request's place, from
+--                        1, and what token_take_all_v1 says of the bucket, but its state is how it stands before
+--                        anything is taken. A request is granted if all its texts say so; then its tokens are taken after
+--                        those of the granted requests before it. If one says 'denied' or 'never', nothing is taken.
+--            o_rest      the same of requests that were decided after these, in their order: token_take_all_v1's
+--                        answers. What o_standing says of them does not count.
+-- Errors:    token_take_all_v1's, but a bucket twice in a request pays twice · 22023 more than 64 requests
+--            · 1205 another held one of the buckets for a second
+-- Locks:     the rows of all buckets, in the order of their ids, in one transaction. Those that are missing are made in a
+--            transaction before, unless inside the caller's. After the rest are made those that an override or the mode of
+--            all, or of a plan, rules: then two calls can deadlock, and one is rolled back.
+--
+-- What cannot be granted as the locked buckets stand is denied; a request whose buckets have enough for all that ask is
+-- granted, and what these take is debited by one UPDATE. The others, and all from the first one on that something else
+-- than tokens rules, are decided by token_take_all_v1. So each is granted or denied as if they came one after the other.
+drop procedure if exists token_take_all_batch_v1;
+create procedure token_take_all_batch_v1(
+  in p_requests longtext character set utf8mb4, in p_own boolean,
+  out o_standing longtext character set utf8mb4, out o_rest longtext character set utf8mb4)
+modifies sql data
+sql security definer
+begin
+  declare v_own boolean default false;
+  declare v_made, v_again boolean default false;
+  declare v_safe boolean default @@sql_safe_updates;
+  declare v_wait bigint default @@innodb_lock_wait_timeout;
+  declare v_mode_rules, v_overrides boolean;
+  declare v_now, v_after, v_limits, v_requests, v_missing, v_denials bigint;
+  declare v_first bigint;  -- the first request that something else than tokens rules
+  declare v_denied, v_short, v_rest bigint unsigned;  -- a bit for each request: denied, perhaps, decided one by one
+  declare v_makes, v_plans json;
+  declare v_request bigint default 1;
+  declare v_each longtext character set utf8mb4 default '';
+  declare v_answers longtext character set utf8mb4;
+  declare exit handler for sqlexception
+  begin
+    set innodb_lock_wait_timeout = v_wait, sql_safe_updates = v_safe;
+    if v_own then rollback and no chain no release; end if;
+    resignal;
+  end;
+
+  call token_begin(p_own, v_own);
+  at_once: loop
+    call token_clock(v_now);
+    -- A session that holds one of the buckets delays the other requests by a second at most.
+    set innodb_lock_wait_timeout = least(v_wait, 1);
+    with asked as (
+      select request, place, unhex(id) as id, cost, keep, capacity, refill_seconds, refill, unhex(plan) as plan
+        from json_table(p_requests, '$[*]' columns (
+               request for ordinality,
+               nested path '$[*]' columns (
+                 place for ordinality, id varchar(512) character set ascii path '$[0]',
+                 -- What would say something else as a null: refused here, where all are read first.
+                 cost bigint path '$[1]' error on error, keep bigint path '$[2]' error on error,
+                 capacity bigint path '$[3]' error on error,
+                 refill_seconds decimal(19, 9) path '$[4]' error on error,
+                 refill varchar(10) character set ascii collate ascii_bin path '$[5]',
+                 plan varchar(512) character set ascii path '$[6]'))) as requests
+       -- With a limit it is made as it is written: in this order.
+       order by id limit 1000000000
+    ), demand as (
+      -- By sorting: a temporary table would count as writing where all is denied.
+      select sql_big_result id, min(request) as first, sum(cost) as cost, max(keep) as keep from asked group by id
+    ), evaluated as (
+      select a.request, a.place, a.id, a.capacity as asked_capacity, a.refill_seconds as asked_seconds,
+             a.refill as asked_refill, a.plan as asked_plan, b.capacity, b.refill_seconds, b.refill, b.plan, b.full_at,
+             b.granted, b.burst, b.anchor, b.step_ns, b.step_ticks, b.token_ticks,
+             -- If the first that names it may make it.
+             b.id is null and a.request = d.first and (a.capacity is not null or a.plan is not null) as missing,
+             -- null: something else than its tokens rules it, or the clock was set back.
+             case
+               when (a.cost between 1 and 4611686018427387903 and a.keep between 0 and 4611686018427387903
+                     and not b.overridden
+                     and b.capacity = b.under_capacity and b.refill_seconds = b.under_seconds and b.refill = b.under_refill
+                     and if(a.capacity is null, a.plan is null or a.plan <=> b.plan,
+                            b.plan is null and a.capacity = b.capacity
+                            and a.refill_seconds = b.refill_seconds and a.refill = b.refill)
+                     and b.full_at - (v_now - b.anchor) div b.step_ns * b.step_ticks
+                         <= b.burst + b.longest_wait + (1000000000 div b.step_ns + 1) * b.step_ticks) is not true
+                 then null
+               when a.cost > b.burst div b.token_ticks - a.keep then 'never'
+               when greatest(b.full_at - (v_now - b.anchor) div b.step_ns * b.step_ticks, 0)
+                    > b.burst - (a.cost + a.keep) * b.token_ticks then 'denied'
+               when greatest(b.full_at - (v_now - b.anchor) div b.step_ns * b.step_ticks, 0)
+                    > b.burst - (d.cost + d.keep) * b.token_ticks then 'short'
+               else 'granted'
+             end as word
+        from asked a
+        left join demand d on d.id = a.id
+        left join token_buckets b on b.id = a.id
+         for update /*!80000 of b */  -- MySQL needs it, and MariaDB skips it
+    )
+    select count(*), max(request), coalesce(sum(missing), 0), coalesce(sum(word = 'denied'), 0),
+           min(if(word is null, request, null)),
+           -- Beside null a bit keeps its type; beside 0 MariaDB would take it for a signed number, and lose the last one.
+           bit_or(if(word in ('denied', 'never'), 1 << request - 1, null)),
+           bit_or(if(word = 'short', 1 << request - 1, null)),
+           json_arrayagg(if(missing, json_array(hex(id), null, null, null, asked_capacity, asked_seconds, asked_refill,
+                                                hex(asked_plan)), null)),
+           json_arrayagg(if(plan is null, null, json_array(request, hex(plan), capacity, refill_seconds, refill))),
+           json_arrayagg(if(word is null, null, concat_ws(
+             ' ', request, place, if(word = 'short', 'spared', word), '-', v_now, v_now, full_at, granted, burst, anchor,
+             step_ns, step_ticks, token_ticks)))
+      into v_limits, v_requests, v_missing, v_denials, v_first, v_denied, v_short, v_makes, v_plans, o_standing
+      from evaluated;
+    call token_clock(v_after);
+    select coalesce(max(mode <> 'enforce'), false), exists (select 1 from token_overrides) into v_mode_rules, v_overrides
+      from token_mode where one = true;
+    -- MariaDB cuts longer arrays off.
+    if v_missing > 0 and v_own and not v_made and not v_mode_rules and json_length(v_makes) = v_limits then
+      -- Not within the same transaction: they would be locked out of order.
+      rollback and no chain no release;
+      set transaction isolation level read committed;
+      start transaction;
+      call token_make_batch(v_makes, null, null, null, null);
+      commit and no chain no release;
+      set v_made = true, v_again = false;
+      set transaction isolation level read committed;
+      start transaction;
+      iterate at_once;
+    end if;
+    -- Tokens came while a row was waited for. To decide too early can only deny: what is debited is computed anew. So many rows
+    -- take their time without any waiting: where all is granted, the rows are not evaluated again.
+    if not v_again
+       and v_after not between v_now and v_now + if(v_denials > 0, 2000000 + 20000 * v_limits, 50000000) then
+      set v_again = true;
+      iterate at_once;
+    end if;
+    leave at_once;
+  end loop;
+
+  if v_requests > 64 then
+    signal sqlstate '22023' set message_text = 'tollgate: token_take_all_batch_v1 decides 64 requests at once';
+  end if;
+  set v_first = coalesce(v_first, v_requests + 1);
+  if v_overrides then
+    select least(v_first, coalesce(min(a.request), v_first)) into v_first
+      from json_table(p_requests, '$[*]' columns (
+             request for ordinality,
+             nested path '$[*]' columns (id varchar(512) character set ascii path '$[0]'))) as a
+      join token_overrides o on o.id = unhex(a.id);
+  end if;
+  -- MariaDB cuts longer arrays off, and closes a text that it has cut.
+  if v_mode_rules or (json_length(o_standing) = v_limits and json_length(v_plans) = v_limits
+                      /*M! and length(o_standing) + 1000 < @@group_concat_max_len */) is not true then
+    set v_first = 1, v_plans = '[]', o_standing = '[]';
+  end if;
+  select least(v_first, coalesce(min(a.request), v_first)) into v_first
+    from json_table(v_plans, '$[*]' columns (
+           request bigint path '$[0]', plan varchar(512) character set ascii path '$[1]', capacity bigint path '$[2]',
+           refill_seconds decimal(19, 9) path '$[3]',
+           refill varchar(10) character set ascii collate ascii_bin path '$[4]')) as a
+    left join token_plans p on p.name = unhex(a.plan) and p.mode is null and p.capacity = a.capacity
+                               and p.refill_seconds = a.refill_seconds and p.refill = a.refill
+   where a.plan is not null and p.name is null;
+  set v_rest = v_short & ~v_denied;
+  if v_first <= v_requests then
+    set v_rest = v_rest | ~((1 << v_first - 1) - 1);
+  end if;
+  -- Unless each has its bit in one of them.
+  if ~(v_denied | v_rest) & (~0 >> 64 - v_requests) <> 0 then
+    -- What is taken from a full bucket comes back from now on, when its row is locked.
+    call token_clock(v_now);
+    if v_safe then set sql_safe_updates = 0; end if;
+    update (select unhex(a.id) as id, sum(a.cost) as cost
+              from json_table(p_requests, '$[*]' columns (
+                     request for ordinality,
+                     nested path '$[*]' columns (
+                       id varchar(512) character set ascii path '$[0]', cost bigint path '$[1]'))) as a
+             where (v_denied | v_rest) >> a.request - 1 & 1 = 0
+             group by unhex(a.id)) as d
+      straight_join token_buckets b on b.id = d.id
+       set b.full_at = greatest(b.full_at, (v_now - b.anchor) div b.step_ns * b.step_ticks) + d.cost * b.token_ticks,
+           b.granted = b.granted + d.cost;
+    if v_safe then set sql_safe_updates = 1; end if;
+  end if;
+  while v_rest <> 0 and v_request <= v_requests do
+    if v_rest >> v_request - 1 & 1 = 1 then
+      call token_take_all_v1(
+        json_extract(p_requests, concat('$[', v_request - 1, ']')), 0, null, 0, false, v_answers);
+      set v_answers = regexp_replace(v_answers, '"(?=[0-9])', concat('"', v_request, ' '));
+      set v_each = concat(v_each, ',', substr(v_answers, 2, char_length(v_answers) - 2));
+    end if;
+    set v_request = v_request + 1;
+  end while;
+  set innodb_lock_wait_timeout = v_wait;
+  set o_rest = concat('[', substr(v_each, 2), ']');
+  if v_own then commit and no chain no release; end if;
+end;
+
+insert into token_migrations (version, name) values (6, '0006_take_all') on duplicate key update applied_at = utc_timestamp(6);

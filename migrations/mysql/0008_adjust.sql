@@ -1,0 +1,459 @@
+-- token_adjust: token_adjust_v1, in a transaction that the caller has begun.
+--
+-- Arguments: p_kind, p_receipt, p_id, p_cost, p_granted, p_acts_at, p_tokens: as token_adjust_v1's
+--            p_max_debt  'settle': the wait for the next token is at most so many nanoseconds, or that of an empty bucket;
+--                        null: a year, the most there can be
+-- Result:    o_outcome, o_given_back: its columns
+-- Errors:    22023 arguments out of range
+-- Locks:     the bucket's row, then the receipt.
+drop procedure if exists token_adjust;
+create procedure token_adjust(
+  in p_kind varchar(6) character set ascii, in p_receipt varchar(36) character set ascii,
+  in p_id varchar(256) character set utf8mb4, in p_cost bigint, in p_granted bigint, in p_acts_at bigint,
+  in p_tokens bigint, in p_max_debt bigint, out o_outcome varchar(10) character set ascii, out o_given_back bigint)
+modifies sql data
+sql security definer
+adjust: begin
+  declare v_id varbinary(1024) default cast(p_id as binary);
+  declare v_receipt binary(16);
+  declare v_state varchar(9) character set ascii;
+  declare v_new boolean default false;
+  declare v_now, v_clock, v_most, v_furthest, v_full_at, v_longest_wait, v_granted, v_burst, v_token_ticks bigint;
+  declare v_known_cost, v_known_granted, v_known_acts_at, v_expires_at bigint;
+  declare v_owed decimal(65, 0);
+
+  if (p_kind in ('cancel', 'refund', 'settle')
+      and length(replace(p_receipt, '-', '')) = 32 and replace(p_receipt, '-', '') regexp '^[0-9a-f]{32}'
+      and p_id is not null and p_cost between 1 and 3155760000000000000
+      and p_granted >= 0 and p_acts_at is not null
+      and p_tokens between 0 and 3155760000000000000 and coalesce(p_max_debt, 0) >= 0) is not true then
+    signal sqlstate '22023' set message_text =
+      'tollgate: adjust takes cancel, refund or settle, a UUID, a bucket, a cost of 1 or more, 0 tokens or more and a debt of 0 or more';
+  end if;
+  set v_receipt = unhex(replace(p_receipt, '-', ''));
+  set o_outcome = 'done', o_given_back = 0;
+
+  select full_at, granted, burst, token_ticks into v_full_at, v_granted, v_burst, v_token_ticks
+    from token_buckets where id = v_id for update;
+  call token_clock(v_now);
+  if p_kind = 'settle' then
+    select state, cost, expires_at into v_state, v_known_cost, v_expires_at
+      from token_receipts where id = v_receipt and bucket = v_id for update;
+    if v_state is null or v_expires_at <= v_now then
+      set o_outcome = 'late';
+      leave adjust;
+    end if;
+  else
+    call token_claim(p_receipt, v_id, p_cost, p_granted, p_acts_at,
+                        least(greatest(p_acts_at, v_now + 86400000000000), v_now + 31622400000000000), 0,
+                        v_state, v_known_cost, v_known_granted, v_known_acts_at, v_expires_at);
+    -- What was remembered counts, whatever the caller says.
+    set v_new = v_state is null, p_granted = v_known_granted, p_acts_at = v_known_acts_at;
+  end if;
+  if p_kind = 'cancel' and v_now > p_acts_at then
+    set o_outcome = 'late';
+  elseif v_state <> 'open' or v_known_cost <> p_cost then
+    set o_outcome = 'repeated';
+  elseif v_burst is null then
+    set o_outcome = 'unknown';
+  elseif p_kind = 'cancel' and v_granted < p_granted then
+    set o_outcome = 'late';
+  end if;
+  if o_outcome <> 'done' then
+    if v_new then
+      delete from token_receipts where id = v_receipt and bucket = v_id;
+    end if;
+    leave adjust;
+  end if;
+
+  set o_given_back = case p_kind
+    when 'cancel' then greatest(p_cost - (v_granted - p_granted), 0)
+    when 'refund' then least(p_tokens, p_cost)
+    else p_cost - p_tokens
+  end;
+  if p_kind = 'cancel' and v_granted = p_granted then
+    set v_granted = greatest(v_granted - p_cost, 0);
+  end if;
+  select (v_now - anchor) div step_ns * step_ticks,
+         (v_now + least(coalesce(p_max_debt, 31622400000000000), 31622400000000000) - 1 - anchor)
+           div step_ns * step_ticks + 1 - token_ticks,
+         burst + longest_wait + (1000000000 div step_ns + 1) * step_ticks, longest_wait
+    into v_clock, v_most, v_furthest, v_longest_wait from token_buckets where id = v_id for update;
+  if o_given_back >= 0 then
+    -- More than the bucket holds, too: debts may be from before it held less. What is granted after it is no sum that
+    -- overflows.
+    set v_full_at = greatest(v_full_at - cast(o_given_back as decimal(65, 0)) * v_token_ticks, -v_burst),
+        v_granted = least(v_granted, 4611686018427387903);
+  else
+    -- The clock was set back: it is empty from now on, as a request would find it.
+    if v_full_at - v_clock > v_furthest then
+      set v_full_at = v_clock + v_burst, v_longest_wait = 0;
+    end if;
+    set v_owed = greatest(v_full_at, v_clock) - cast(o_given_back as decimal(65, 0)) * v_token_ticks;
+    set v_full_at = greatest(v_full_at, least(v_owed, greatest(v_clock, v_most) + cast(v_burst as decimal(65, 0)))),
+        v_granted = least(cast(v_granted as decimal(65, 0)) - o_given_back, 4611686018427387903);
+  end if;
+  update token_buckets
+     set full_at = v_full_at, granted = v_granted,
+         longest_wait = greatest(v_longest_wait, if(o_given_back < 0, v_full_at - v_clock - v_burst, 0))
+   where id = v_id;
+  update token_receipts
+     set state = case p_kind when 'cancel' then 'cancelled' when 'refund' then 'refunded' else 'settled' end,
+         expires_at = greatest(expires_at, least(greatest(acts_at, v_now + 86400000000000), v_now + 31622400000000000))
+   where id = v_receipt and bucket = v_id;
+end adjust;
+
+-- token_adjust_v1: give back, or pay for, what a granted request took; once for each receipt.
+--
+-- Arguments: p_kind      'cancel': it will not be used, and its time has not passed: what no later request queues behind
+--                        is given back; 'refund': p_tokens of it were not used; 'settle': it cost p_tokens in the end,
+--                        more or fewer than were taken, if the receipt has not expired
+--            p_receipt   the request's id, or one made for this adjustment
+--            p_id, p_cost, p_granted, p_acts_at: the bucket, and what the grant answered
+--            p_tokens    see p_kind; 0 with 'cancel'
+--            A bucket owes a year at most: see token_adjust_batch_v1 for less
+--            p_own       as token_take_v1's
+-- Result:    one row:
+--            outcome     'done'; 'late': its time has passed, or the receipt has expired; 'repeated': it was adjusted
+--                        before; 'unknown': no such bucket; nothing changes unless 'done'
+--            given_back  tokens; negative: so many more were paid
+-- Errors:    22023 arguments out of range
+-- Locks:     the bucket's row, then the receipt, in a transaction of its own unless inside the caller's.
+drop procedure if exists token_adjust_v1;
+create procedure token_adjust_v1(
+  in p_kind varchar(6) character set ascii, in p_receipt varchar(36) character set ascii,
+  in p_id varchar(256) character set utf8mb4, in p_cost decimal(40, 20), in p_granted bigint, in p_acts_at bigint,
+  in p_tokens decimal(40, 20), in p_own boolean)
+modifies sql data
+sql security definer
+begin
+  declare v_own boolean default false;
+  declare v_outcome varchar(10) character set ascii;
+  declare v_given_back bigint;
+  declare exit handler for sqlexception
+  begin
+    if v_own then rollback and no chain no release; end if;
+    resignal;
+  end;
+
+  if p_cost <> floor(p_cost) then
+    call token_not_whole('token_adjust_v1', 'cost', p_cost);
+  end if;
+  if p_tokens <> floor(p_tokens) then
+    call token_not_whole('token_adjust_v1', 'tokens', p_tokens);
+  end if;
+  call token_begin(p_own, v_own);
+  call token_adjust(p_kind, p_receipt, p_id, p_cost, p_granted, p_acts_at, p_tokens, null, v_outcome,
+                           v_given_back);
+  if v_own then commit and no chain no release; end if;
+  select v_outcome as outcome, v_given_back as given_back;
+end;
+
+-- token_adjust_window: token_adjust_window_v1, in a transaction that the caller has begun.
+--
+-- Arguments: p_kind, p_receipt, p_id, p_cost, p_acts_at, p_tokens: as token_adjust_v1's
+-- Result:    o_outcome, o_given_back: its columns
+-- Errors:    22023 arguments out of range, or group_concat_max_len is too small (MariaDB)
+-- Locks:     the window's row, then the receipt.
+drop procedure if exists token_adjust_window;
+create procedure token_adjust_window(
+  in p_kind varchar(6) character set ascii, in p_receipt varchar(36) character set ascii,
+  in p_id varchar(256) character set utf8mb4, in p_cost bigint, in p_acts_at bigint, in p_tokens bigint,
+  out o_outcome varchar(10) character set ascii, out o_given_back bigint)
+modifies sql data
+sql security definer
+adjust: begin
+  declare v_id varbinary(1024) default cast(p_id as binary);
+  declare v_receipt binary(16);
+  declare v_state varchar(9) character set ascii;
+  declare v_counts longtext character set ascii;
+  declare v_found, v_entries bigint default 0;
+  declare v_now, v_newest, v_interval, v_resolution, v_last_wait, v_since, v_cost, v_expires_at, v_acts_at,
+          v_end bigint;
+
+  if (p_kind in ('cancel', 'refund', 'settle')
+      and length(replace(p_receipt, '-', '')) = 32 and replace(p_receipt, '-', '') regexp '^[0-9a-f]{32}'
+      and p_id is not null and p_cost between 1 and 1000000000000 and p_acts_at >= 0
+      and p_tokens between 0 and 3155760000000000000) is not true then
+    signal sqlstate '22023' set message_text =
+      'tollgate: adjust takes cancel, refund or settle, a UUID, a window, a cost of 1 or more and 0 requests or more';
+  end if;
+  set v_receipt = unhex(replace(p_receipt, '-', ''));
+  set o_outcome = 'done', o_given_back = 0;
+
+  select counts, newest, interval_ns, resolution_ns, last_wait, since
+    into v_counts, v_newest, v_interval, v_resolution, v_last_wait, v_since
+    from token_windows where id = v_id for update;
+  call token_clock(v_now);
+  select state, cost, expires_at, acts_at into v_state, v_cost, v_expires_at, v_acts_at
+    from token_receipts where id = v_receipt and bucket = concat(x'01', v_id) for update;
+  set v_acts_at = coalesce(v_acts_at, p_acts_at);
+  set o_outcome = case
+    when p_kind = 'cancel' and v_now > v_acts_at then 'late'
+    when p_kind = 'settle' and (v_state is null or v_expires_at <= v_now) then 'late'
+    when v_state <> 'open' or v_cost <> p_cost then 'repeated'
+    when v_counts is null then 'unknown'
+    else 'done'
+  end;
+  if o_outcome <> 'done' then
+    leave adjust;
+  end if;
+
+  set v_state = case p_kind when 'cancel' then 'cancelled' when 'refund' then 'refunded' else 'settled' end;
+  insert into token_receipts (id, bucket, cost, granted, acts_at, state, expires_at)
+  values (v_receipt, concat(x'01', v_id), p_cost, 0, p_acts_at, v_state,
+          least(greatest(p_acts_at, v_now + 86400000000000), v_now + 31622400000000000))
+  on duplicate key update
+    state = v_state,
+    expires_at = greatest(token_receipts.expires_at,
+                          least(greatest(v_acts_at, v_now + 86400000000000), v_now + 31622400000000000));
+  set o_given_back = case p_kind
+    when 'cancel' then p_cost when 'refund' then least(p_tokens, p_cost) else p_cost - least(p_tokens, 1000000000000) end;
+  if o_given_back < 0 then
+    set v_end = v_newest;
+    call token_window_step_back(v_last_wait, v_resolution, v_now, v_counts, v_newest);
+    if v_newest < v_end then
+      update token_windows set since = greatest(since, v_end) where id = v_id;
+    end if;
+    call token_window_count(v_id, null, v_interval, v_resolution, -o_given_back, v_now,
+                               greatest(v_now, v_newest - v_resolution), v_counts, v_newest, v_resolution);
+    leave adjust;
+  end if;
+  -- Those of a sub-interval that is gone cannot be given back in another. Where none is, theirs is the first that ends
+  -- after they act, or a later one.
+  select min(e) into v_end
+    from json_table(v_counts, '$[*]' columns (e bigint path '$[0]', c bigint path '$[1]')) as j
+   where e > v_acts_at and v_acts_at >= v_since;
+  select coalesce(sum(c), 0) into v_found
+    from json_table(v_counts, '$[*]' columns (e bigint path '$[0]', c bigint path '$[1]')) as j where e = v_end;
+  set v_found = least(v_found, o_given_back);
+  if p_kind = 'cancel' then
+    set o_given_back = v_found;
+  end if;
+  -- Empty sub-intervals go: no request queues behind them.
+  select coalesce(json_arrayagg(json_array(e, c)), '[]'), count(*), coalesce(max(e), 0)
+    into v_counts, v_entries, v_newest
+    from (select e, if(e = v_end, c - v_found, c) as c
+            from json_table(v_counts, '$[*]' columns (e bigint path '$[0]', c bigint path '$[1]')) as j) as s
+   where c > 0;
+  if (json_valid(v_counts) and json_length(v_counts) = v_entries) is not true then
+    signal sqlstate '22023' set message_text =
+      'tollgate: group_concat_max_len is too small for this window: set it to 131072 or more';
+  end if;
+  update token_windows set counts = v_counts, newest = v_newest, granted = granted - v_found where id = v_id;
+end adjust;
+
+-- token_adjust_window_v1: give back, or pay for, what a request under a sliding window took; once for each receipt.
+--
+-- Arguments: p_kind, p_receipt, p_id, p_cost, p_acts_at, p_tokens, p_own: as token_adjust_v1's
+-- Result:    one row: outcome, given_back: as token_adjust_v1's
+-- Errors:    22023 arguments out of range
+-- Locks:     the window's row, then the receipt, in a transaction of its own unless inside the caller's.
+drop procedure if exists token_adjust_window_v1;
+create procedure token_adjust_window_v1(
+  in p_kind varchar(6) character set ascii, in p_receipt varchar(36) character set ascii,
+  in p_id varchar(256) character set utf8mb4, in p_cost decimal(40, 20), in p_acts_at bigint, in p_tokens decimal(40, 20),
+  in p_own boolean)
+modifies sql data
+sql security definer
+begin
+  declare v_own boolean default false;
+  declare v_outcome varchar(10) character set ascii;
+  declare v_given_back bigint;
+  declare exit handler for sqlexception
+  begin
+    if v_own then rollback and no chain no release; end if;
+    resignal;
+  end;
+
+  if p_cost <> floor(p_cost) then
+    call token_not_whole('token_adjust_window_v1', 'cost', p_cost);
+  end if;
+  if p_tokens <> floor(p_tokens) then
+    call token_not_whole('token_adjust_window_v1', 'tokens', p_tokens);
+  end if;
+  call token_begin(p_own, v_own);
+  call token_adjust_window(p_kind, p_receipt, p_id, p_cost, p_acts_at, p_tokens, v_outcome, v_given_back);
+  if v_own then commit and no chain no release; end if;
+  select v_outcome as outcome, v_given_back as given_back;
+end;
+
+-- token_adjust_batch_v1: give back, or pay for, what several granted requests took; once for each receipt.
+--
+-- Arguments: p_adjustments  a JSON array of [kind, receipt, id in hexadecimal, cost, granted, acts_at, tokens, window,
+--                           max_debt]: as token_adjust_v1's; window is 1 where the key's sliding window granted; max_debt, if
+--                           it is there, as token_adjust's
+--            p_own          as token_take_v1's
+-- Result:    o_answers      a JSON array of a text for each, in any order: its place, from 1, and what token_adjust_v1 or
+--                           token_adjust_window_v1 answers, with a space between: the same as if it was done one after
+--                           the other
+-- Errors:    22023 arguments out of range · 22003 a number that is too large (MariaDB takes the largest instead)
+--            · 1205 several keys, and another held one of them for a second. Then nothing is done, if the caller rolls a
+--            transaction of its own back
+-- Locks:     the buckets' rows in the order of their ids, each and then its receipts, and the windows' likewise, in a
+--            transaction of its own unless inside the caller's. Of one key all is done in the order given.
+drop procedure if exists token_adjust_batch_v1;
+create procedure token_adjust_batch_v1(
+  in p_adjustments longtext character set utf8mb4, in p_own boolean,
+  out o_answers longtext character set utf8mb4)
+modifies sql data
+sql security definer
+begin
+  declare v_own boolean default false;
+  declare v_done boolean default false;
+  declare v_wait bigint default @@innodb_lock_wait_timeout;
+  declare v_place, v_granted, v_acts_at, v_max_debt, v_given_back bigint;
+  declare v_cost, v_tokens decimal(40, 20);
+  declare v_in_window boolean;
+  declare v_kind, v_outcome varchar(10) character set ascii;
+  declare v_receipt varchar(40) character set ascii;
+  declare v_id varbinary(1024);
+  declare v_sorted cursor for
+    select place, kind, receipt, unhex(id) as id, cost, granted, acts_at, tokens, in_window, max_debt
+      from json_table(p_adjustments, '$[*]' columns (
+             place for ordinality, kind varchar(10) character set ascii path '$[0]',
+             receipt varchar(40) character set ascii path '$[1]', id varchar(2048) character set ascii path '$[2]',
+             cost decimal(40, 20) path '$[3]' error on error, granted bigint path '$[4]' error on error,
+             acts_at bigint path '$[5]' error on error, tokens decimal(40, 20) path '$[6]' error on error,
+             in_window int path '$[7]', max_debt bigint path '$[8]' error on error)) as adjustments
+     order by coalesce(in_window, 0), id, place;
+  declare continue handler for not found set v_done = true;
+  declare exit handler for sqlexception
+  begin
+    set innodb_lock_wait_timeout = v_wait;
+    if v_own then rollback and no chain no release; end if;
+    resignal;
+  end;
+
+  call token_begin(p_own, v_own);
+  -- A session that holds one of the keys delays the others by a second at most.
+  if (select min(id) < max(id)
+        from json_table(p_adjustments, '$[*]' columns (id varchar(2048) character set ascii path '$[2]')) as asked) then
+    set innodb_lock_wait_timeout = least(v_wait, 1);
+  end if;
+  set o_answers = '[';
+  open v_sorted;
+  adjust: loop
+    fetch v_sorted
+      into v_place, v_kind, v_receipt, v_id, v_cost, v_granted, v_acts_at, v_tokens, v_in_window,
+           v_max_debt;
+    if v_done then leave adjust; end if;
+    if v_cost <> floor(v_cost) then
+      call token_not_whole('token_adjust_batch_v1', 'cost', v_cost);
+    end if;
+    if v_tokens <> floor(v_tokens) then
+      call token_not_whole('token_adjust_batch_v1', 'tokens', v_tokens);
+    end if;
+    if v_in_window then
+      call token_adjust_window(v_kind, v_receipt, convert(v_id using utf8mb4), v_cost, v_acts_at, v_tokens,
+                                         v_outcome, v_given_back);
+    else
+      call token_adjust(v_kind, v_receipt, convert(v_id using utf8mb4), v_cost, v_granted, v_acts_at, v_tokens,
+                               v_max_debt, v_outcome, v_given_back);
+    end if;
+    set v_done = false;
+    set o_answers = concat(o_answers, if(o_answers = '[', '"', ',"'), v_place, ' ', v_outcome, ' ', v_given_back, '"');
+  end loop;
+  close v_sorted;
+  set innodb_lock_wait_timeout = v_wait;
+  set o_answers = concat(o_answers, ']');
+  if v_own then commit and no chain no release; end if;
+end;
+
+-- token_throttle_v1: lower a bucket to what an upstream says of it, never raise it; repeated, it changes nothing.
+--
+-- Arguments: p_id        the bucket
+--            p_remaining no more tokens than these are left; null: not said
+--            p_wait      none comes before so many nanoseconds have passed, a year at most; 0: not said. Of an interval
+--                        they come with the first period that begins then
+--            p_capacity, p_refill_seconds, p_refill, p_plan, p_own: as token_take_v1's
+-- Result:    o_outcome   'lowered'; 'unchanged': it held no more, or its mode is 'off'; 'endless': it never refills, and
+--                        there is a wait; 'unknown', 'unplanned' or 'conflict', as token_take_v1 answers
+-- Errors:    22023 arguments out of range · 23514 terms that make no bucket
+--            · 40001 the bucket changed during each of 100 attempts
+-- Locks:     the bucket's row, so the clock is read after that, in a transaction of its own unless inside the caller's.
+drop procedure if exists token_throttle_v1;
+create procedure token_throttle_v1(
+  in p_id varchar(256) character set utf8mb4, in p_remaining bigint, in p_wait bigint,
+  in p_capacity bigint, in p_refill_seconds decimal(19, 9),
+  in p_refill varchar(10) character set ascii collate ascii_bin, in p_plan varchar(256) character set utf8mb4,
+  in p_own boolean, out o_outcome varchar(10) character set ascii)
+modifies sql data
+sql security definer
+begin
+  declare v_own boolean default false;
+  declare v_id varbinary(1024) default cast(p_id as binary);
+  declare v_mode varchar(7) character set ascii collate ascii_bin;
+  declare v_now, v_until, v_capacity, v_clock, v_before, v_to bigint;
+  declare v_full_at, v_longest_wait, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks bigint;
+  declare v_changed boolean;
+  declare v_attempt int default 0;
+  declare exit handler for sqlexception
+  begin
+    if v_own then rollback and no chain no release; end if;
+    resignal;
+  end;
+
+  if (p_id is not null and coalesce(p_remaining, 0) >= 0 and p_wait between 0 and 31622400000000000) is not true then
+    signal sqlstate '22023' set message_text =
+      'tollgate: throttling takes a bucket, 0 tokens or more, and a wait of 0 to a year';
+  end if;
+  call token_begin(p_own, v_own);
+
+  held: begin
+    ready: loop
+      set v_burst = null;
+      select full_at, longest_wait, burst, anchor, step_ns, step_ticks, token_ticks
+        into v_full_at, v_longest_wait, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks
+        from token_buckets where id = v_id for update;
+      call token_clock(v_now);
+      -- It needs more tokens than any bucket holds: whether the clock was set back is checked here.
+      call token_rule(v_id, p_capacity, p_refill_seconds, p_refill, cast(p_plan as binary), v_now,
+                         4611686018427387903, o_outcome, v_mode, v_until, v_changed, v_capacity);
+      -- A bucket that was not there may be by now: then nothing of it has been read yet.
+      if v_changed or v_burst is null and o_outcome is null and not v_mode <=> 'off' then
+        set v_attempt = v_attempt + 1;
+        if v_attempt = 100 then
+          signal sqlstate '40001' set message_text =
+            'tollgate: the bucket changed during each of 100 attempts: call again';
+        end if;
+        iterate ready;
+      end if;
+      leave ready;
+    end loop;
+    if o_outcome is not null then
+      leave held;
+    elseif v_mode = 'off' then
+      set o_outcome = 'unchanged';
+      leave held;
+    elseif p_wait > 0 and v_step_ns = 9223372036854775807 then
+      set o_outcome = 'endless';
+      leave held;
+    end if;
+
+    set v_clock = (v_now - v_anchor) div v_step_ns * v_step_ticks, v_before = v_full_at;
+    if v_full_at - v_clock > v_burst + v_longest_wait + (1000000000 div v_step_ns + 1) * v_step_ticks then
+      -- The clock was set back since: it is empty.
+      set v_full_at = v_clock + v_burst, v_longest_wait = 0;
+    end if;
+    set v_to = greatest(v_full_at, v_clock);
+    if p_remaining is not null then
+      set v_to = greatest(v_to, v_clock + v_burst - least(p_remaining, v_burst div v_token_ticks) * v_token_ticks);
+    end if;
+    if p_wait > 0 then
+      set v_to = greatest(v_to, (v_now + p_wait - 1 - v_anchor) div v_step_ns * v_step_ticks + 1 + v_burst
+                                - v_token_ticks);
+    end if;
+    set o_outcome = if(v_to > greatest(v_full_at, v_clock), 'lowered', 'unchanged');
+    if o_outcome = 'lowered' then
+      set v_full_at = v_to, v_longest_wait = greatest(v_longest_wait, v_to - v_clock - v_burst);
+    end if;
+    if v_full_at <> v_before then
+      update token_buckets set full_at = v_full_at, longest_wait = v_longest_wait where id = v_id;
+    end if;
+  end held;
+
+  if v_own then commit and no chain no release; end if;
+end;
+
+insert into token_migrations (version, name) values (8, '0008_adjust') on duplicate key update applied_at = utc_timestamp(6);

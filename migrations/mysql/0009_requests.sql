@@ -1,0 +1,520 @@
+-- token_bucket_levels: each bucket as people think of it, at this instant, in UTC. Reads, locks and changes nothing.
+--
+--   id_bytes, plan_bytes: id as the index has it, and plan, in UTF-8 whatever the session's character set is
+--   capacity, refill_seconds, refill: the terms that the last request found, an override's too
+--   overridden     whether they are an override's
+--   available      whole tokens there now; negative: promised to requests that wait for them
+--   full_at        when it is full again; null: it is, or never
+--   next_refill_at when the next token comes; null: it is full, or never
+--
+-- available is null where the row breaks its bounds: no value of it can fail the whole read.
+create or replace sql security definer view token_bucket_levels as
+select convert(b.id using utf8mb4) as id, b.burst div b.token_ticks as capacity,
+       (b.burst - b.owed) div b.token_ticks - ((b.burst - b.owed) mod b.token_ticks < 0) as available,
+       b.under_seconds as refill_seconds, b.under_refill as refill, convert(b.plan using utf8mb4) as plan, b.provisioned,
+       b.overridden, b.granted,
+       case when b.owed > 0 and b.step_ns < 9223372036854775807
+            then timestamp('1970-01-01') + interval (
+              b.anchor + (b.full_at div b.step_ticks + (b.full_at mod b.step_ticks > 0)) * b.step_ns)
+              div 1000 microsecond
+       end as full_at,
+       case when b.owed > 0 and b.step_ns < 9223372036854775807
+            then timestamp('1970-01-01') + interval (
+              b.anchor + (b.next div b.step_ticks + (b.next mod b.step_ticks > 0)) * b.step_ns)
+              div 1000 microsecond
+       end as next_refill_at,
+       b.id as id_bytes, b.plan as plan_bytes
+  from (select o.*, o.full_at - (o.owed - 1) div o.token_ticks * o.token_ticks as next
+          from (select t.*,
+                       if(t.burst between 1 and 4611686018427387903 and t.token_ticks >= 1
+                          and t.step_ticks between 1 and t.step_ns and t.anchor between 0 and 4611686018427387903
+                          and t.full_at >= -4611686018427387904
+                          and (t.step_ns = 9223372036854775807
+                               or t.full_at div t.step_ticks + (t.full_at mod t.step_ticks > 0)
+                                  <= (9223372036854775807 - t.anchor) div t.step_ns),
+                          greatest(t.full_at - (n.now - t.anchor) div t.step_ns * t.step_ticks, 0), null) as owed
+                  from token_buckets t
+                 cross join (select (cast(conv(concat(substr(u.uuid, 16, 3), substr(u.uuid, 10, 4), left(u.uuid, 8)),
+                                               16, 10) as signed) - 122192928000000000) * 100 as now
+                               from (select uuid() as uuid limit 1) u limit 1) n) o) b
+;
+
+-- request_tokens_v1: take tokens from a provisioned bucket, or from one that follows a plan, all or none.
+--
+-- Arguments: p_id           the bucket
+--            p_tokens       how many, 1 or more
+--            p_max_wait_ms  how long you would wait for them; 0: take them now or not at all
+--            p_keep         how many must remain for others; 0: none
+--            p_plan         the plan of a bucket that its first request makes; null: it exists
+--            p_request      an id of yours, a UUID: a request that is repeated with it within a day takes nothing more
+-- Result:    one row:
+--            granted        whether you have them: 1 or 0
+--            remaining      whole tokens left
+--            wait_ms        milliseconds until you may use them: 0, or up to p_max_wait_ms
+--            retry_after_ms milliseconds until the tokens of another request like this one are there; 0: at once; null:
+--                           never, or unknown
+--            reset_after_ms milliseconds until the bucket is full; null: never
+-- Errors:    22023 arguments out of range, or more tokens than the bucket ever holds · 45000 no such bucket or plan
+-- Locks:     see token_take_v1.
+drop procedure if exists request_tokens_v1;
+create procedure request_tokens_v1(
+  in p_id varchar(256) character set utf8mb4, in p_tokens decimal(40, 20), in p_max_wait_ms decimal(40, 20),
+  in p_keep decimal(40, 20), in p_plan varchar(256) character set utf8mb4, in p_request varchar(36) character set ascii)
+modifies sql data
+sql security definer
+begin
+  declare v_outcome varchar(10) character set ascii;
+  declare v_mode varchar(7) character set ascii;
+  declare v_message varchar(128) character set utf8mb4;
+  declare v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks bigint;
+  declare v_tokens bigint default p_tokens;
+  declare v_max_wait_ms bigint default p_max_wait_ms;
+  declare v_keep bigint default p_keep;
+  declare v_tick bigint;
+  declare v_times bigint default 1;
+  declare v_most bigint default 4611686018427387903;  -- more than any bucket holds; twice it is a bigint still
+
+  if p_tokens <> floor(p_tokens) then
+    call token_not_whole('request_tokens', 'tokens', p_tokens);
+  end if;
+  if p_max_wait_ms <> floor(p_max_wait_ms) then
+    call token_not_whole('request_tokens', 'max_wait_ms', p_max_wait_ms);
+  end if;
+  if p_keep <> floor(p_keep) then
+    call token_not_whole('request_tokens', 'keep', p_keep);
+  end if;
+  -- Without strict mode the server has put ? for each byte that it could not convert.
+  if (p_id like '%??%' or p_plan like '%??%') and @@character_set_results not in ('utf8mb4', 'latin1', 'binary') then
+    signal sqlstate '22023' set message_text =
+      'tollgate: ?? in a key may be what this session''s character set cannot express: call set names utf8mb4';
+  end if;
+  if (p_id is not null and v_tokens >= 1 and v_max_wait_ms >= 0 and v_keep >= 0) is not true then
+    signal sqlstate '22023' set message_text =
+      'tollgate: request_tokens takes an id, 1 token or more, and a wait in ms and a number to keep of 0 or more';
+  end if;
+  call token_take_v1(p_id, least(v_tokens, v_most), least(v_max_wait_ms, 31622400000) * 1000000,
+                       least(v_keep, v_most), null, null, null, p_plan, p_request, 86400000000000, true, false,
+                       v_times, v_outcome, v_mode, v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
+                       v_step_ticks, v_token_ticks);
+  if v_outcome = 'unknown' then
+    set v_message = concat('tollgate: no bucket ''', left(p_id, 36),
+                           ''': call token_create_bucket(id, capacity, refill_seconds, refill)');
+    signal sqlstate '45000' set message_text = v_message;
+  elseif v_outcome = 'unplanned' then
+    set v_message = concat('tollgate: no plan for bucket ''', left(p_id, 32),
+                           ''': call token_create_plan(name, capacity, refill_seconds, refill)');
+    signal sqlstate '45000' set message_text = v_message;
+  elseif v_outcome = 'conflict' then
+    set v_message = concat('tollgate: bucket ''', left(p_id, 36),
+                           ''' was provisioned with terms of its own: ask without a plan');
+    signal sqlstate '22023' set message_text = v_message;
+  elseif v_outcome = 'reused' then
+    set v_message = concat('tollgate: the id ', p_request, ' is that of another request: give each one its own');
+    signal sqlstate '22023' set message_text = v_message;
+  elseif v_outcome = 'never' then
+    set v_message = concat('tollgate: bucket ''', left(p_id, 36), ''' holds ', v_burst div v_token_ticks,
+                           ' tokens: ask for fewer, or give it more');
+    signal sqlstate '22023' set message_text = v_message;
+  end if;
+
+  -- Without token_ticks the mode is 'off', and there is no such bucket yet.
+  if v_token_ticks is null then
+    select true as granted, v_burst as remaining, 0 as wait_ms, 0 as retry_after_ms, 0 as reset_after_ms;
+  else
+    set v_full_at = greatest(v_full_at, (v_now - v_anchor) div v_step_ns * v_step_ticks);
+    set v_tick = if(v_tokens > v_burst div v_token_ticks - v_keep, null,
+                    v_full_at + (v_tokens + v_keep - v_burst div v_token_ticks) * v_token_ticks);
+    select v_outcome = 'granted' as granted,
+           greatest((v_burst - v_full_at + (v_now - v_anchor) div v_step_ns * v_step_ticks) div v_token_ticks, 0)
+             as remaining,
+           if(v_outcome = 'granted', (v_acts_at - v_now + 999999) div 1000000, 0) as wait_ms,
+           case
+             when v_outcome = 'denied' and v_mode = 'block' then (v_acts_at - v_now + 999999) div 1000000
+             when v_step_ns = 9223372036854775807 then if(v_tick <= 0, 0, null)
+             else (greatest((v_tick div v_step_ticks + (v_tick mod v_step_ticks > 0)) * v_step_ns + v_anchor - v_now, 0)
+                   + 999999) div 1000000
+           end as retry_after_ms,
+           case
+             when v_step_ns = 9223372036854775807 then if(v_full_at <= 0, 0, null)
+             else (greatest((v_full_at div v_step_ticks + (v_full_at mod v_step_ticks > 0)) * v_step_ns
+                            + v_anchor - v_now, 0) + 999999) div 1000000
+           end as reset_after_ms;
+  end if;
+end;
+
+-- request_tokens: the current version's friendly name. MySQL's routines have no defaults: give every argument.
+drop procedure if exists request_tokens;
+create procedure request_tokens(
+  in p_id varchar(256) character set utf8mb4, in p_tokens decimal(40, 20), in p_max_wait_ms decimal(40, 20),
+  in p_keep decimal(40, 20))
+modifies sql data
+sql security definer
+begin
+  call request_tokens_v1(p_id, p_tokens, p_max_wait_ms, p_keep, null, null);
+end;
+
+-- request_planned_tokens: request_tokens from a bucket that follows a plan, and that its first request makes.
+drop procedure if exists request_planned_tokens;
+create procedure request_planned_tokens(
+  in p_id varchar(256) character set utf8mb4, in p_plan varchar(256) character set utf8mb4,
+  in p_tokens decimal(40, 20), in p_max_wait_ms decimal(40, 20), in p_keep decimal(40, 20))
+modifies sql data
+sql security definer
+begin
+  call request_tokens_v1(p_id, p_tokens, p_max_wait_ms, p_keep, p_plan, null);
+end;
+
+-- request_tokens_once: request_tokens with an id of yours, a UUID: a request that is repeated with it within a day
+-- takes nothing more.
+drop procedure if exists request_tokens_once;
+create procedure request_tokens_once(
+  in p_id varchar(256) character set utf8mb4, in p_tokens decimal(40, 20), in p_max_wait_ms decimal(40, 20),
+  in p_keep decimal(40, 20), in p_request varchar(36) character set ascii)
+modifies sql data
+sql security definer
+begin
+  call request_tokens_v1(p_id, p_tokens, p_max_wait_ms, p_keep, null, p_request);
+end;
+
+-- request_token: take one token from a provisioned bucket, now or not at all.
+--
+-- Arguments, results, errors and locks: those of request_tokens_v1.
+drop procedure if exists request_token;
+create procedure request_token(in p_id varchar(256) character set utf8mb4)
+modifies sql data
+sql security definer
+begin
+  call request_tokens_v1(p_id, 1, 0, 0, null, null);
+end;
+
+-- request_tokens_many: take tokens from several provisioned buckets in one call, each for itself.
+--
+-- Arguments: p_requests  a JSON array of [id, tokens]: '[["user:1", 1], ["user:2", 5]]'
+-- Result:    a row a request, in the order given: id; outcome: 'granted', 'denied', or what token_take_v1 answers
+--            else; remaining and retry_after_ms as in request_tokens_v1, null if undecided
+-- Errors:    22023 arguments out of range
+-- Locks:     see token_take_batch_v1.
+drop procedure if exists request_tokens_many;
+create procedure request_tokens_many(in p_requests longtext character set utf8mb4)
+modifies sql data
+sql security definer
+begin
+  declare v_requests longtext character set utf8mb4;
+  declare v_answers json;
+
+  -- Without strict mode the server has put ? for each byte that it could not convert.
+  if (p_requests like '%??%') and @@character_set_results not in ('utf8mb4', 'latin1', 'binary') then
+    signal sqlstate '22023' set message_text =
+      'tollgate: ?? in a key may be what this session''s character set cannot express: call set names utf8mb4';
+  end if;
+  if (json_valid(p_requests) and json_type(p_requests) = 'ARRAY'
+      and json_length(p_requests) = (
+        select count(*)
+          from json_table(p_requests, '$[*]' columns (
+                 id text character set utf8mb4 path '$[0]', tokens decimal(40, 20) path '$[1]',
+                 more int exists path '$[2]')) as r
+         where length(r.id) between 1 and 255 and r.tokens >= 1 and r.tokens = floor(r.tokens) and r.more = 0)) is not true then
+    signal sqlstate '22023' set message_text =
+      'tollgate: request_tokens_many takes a JSON array of [id, tokens], each 1 or more and whole: [["a", 1], ["b", 5]]';
+  end if;
+  select coalesce(json_arrayagg(
+           json_array(hex(cast(id as binary)), tokens, 0, 0, null, null, null, null, null, null, 1, place)), '[]')
+    into v_requests
+    from json_table(p_requests, '$[*]' columns (
+           place for ordinality, id text character set utf8mb4 path '$[0]', tokens bigint path '$[1]')) as r;
+  if (json_valid(v_requests) and json_length(v_requests) = json_length(p_requests)) is not true then
+    -- MariaDB cuts it off in silence.
+    signal sqlstate '22023' set message_text =
+      'tollgate: group_concat_max_len is too small for so many requests: raise it, or ask for fewer at once';
+  end if;
+  call token_take_batch_v1(v_requests, false, v_answers);
+  select id, outcome,
+         case
+           when outcome not in ('granted', 'denied') then null
+           when token_ticks is null then burst
+           else greatest((burst - full_at + clock) div token_ticks, 0)
+         end as remaining,
+         case
+           when outcome not in ('granted', 'denied') then null
+           when token_ticks is null then 0
+           when outcome = 'denied' and mode = 'block' then (acts_at - now + 999999) div 1000000
+           when step_ns = 9223372036854775807 then if(tick <= 0, 0, null)
+           else (greatest((tick div step_ticks + (tick mod step_ticks > 0)) * step_ns + anchor - now, 0) + 999999)
+                div 1000000
+         end as retry_after_ms
+    from (select d.*, greatest(d.at, d.clock) as full_at,
+                 if(d.tokens > d.burst div d.token_ticks, null,
+                    greatest(d.at, d.clock) + (d.tokens - d.burst div d.token_ticks) * d.token_ticks) as tick
+            from (select r.given, convert(unhex(r.id) using utf8mb4) as id, r.tokens, a.*,
+                         if(a.grants > 0, 'granted', a.decided) as outcome,
+                         (a.now - a.anchor) div a.step_ns * a.step_ticks as clock
+                    from json_table(v_requests, '$[*]' columns (
+                           place for ordinality, id varchar(2048) path '$[0]', tokens bigint path '$[1]',
+                           given bigint path '$[11]')) as r
+                    straight_join (
+                          select words.*
+                            from json_table(v_answers, '$[*]' columns (
+                                   answer varchar(400) character set ascii path '$')) as texts
+                            straight_join json_table(
+                                   concat('["', replace(replace(texts.answer, ' ', '","'), '"-"', 'null'), '"]'),
+                                   '$' columns (
+                                     times bigint path '$[0]', grants bigint path '$[1]', place bigint path '$[2]',
+                                     decided varchar(10) path '$[3]', mode varchar(7) path '$[4]',
+                                     now bigint path '$[5]', acts_at bigint path '$[6]', at bigint path '$[7]',
+                                     burst bigint path '$[9]', anchor bigint path '$[10]', step_ns bigint path '$[11]',
+                                     step_ticks bigint path '$[12]', token_ticks bigint path '$[13]')) as words
+                           limit 1000000000) as a  -- made once, and not for each request
+                      on a.place = r.place and a.times > 0) as d) as answers
+   order by given;
+end;
+
+-- rate_limiting_request: one token from a bucket that its first request makes, full; continuous refill.
+--
+-- Arguments: p_rate_id         the bucket
+--            p_refill_per_sec  tokens that come each second; null: 2
+--            p_window_seconds  the bucket holds that many seconds' worth of tokens; null: 60
+-- Result:    tokens_left: the tokens left, or -1 if there was none; a denied call changes nothing
+-- Errors:    22023 values that make no bucket, or the bucket was provisioned with other limits
+-- Locks:     see token_take_v1.
+drop procedure if exists rate_limiting_request;
+create procedure rate_limiting_request(
+  in p_rate_id varchar(256) character set utf8mb4, in p_refill_per_sec decimal(40, 20),
+  in p_window_seconds decimal(40, 20))
+modifies sql data
+sql security definer
+begin
+  declare v_outcome varchar(10) character set ascii;
+  declare v_mode varchar(7) character set ascii;
+  declare v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks bigint;
+  declare v_times bigint default 1;
+  declare v_rate bigint default coalesce(p_refill_per_sec, 2);
+  declare v_window bigint default coalesce(p_window_seconds, 60);
+
+  if p_refill_per_sec <> floor(p_refill_per_sec) then
+    call token_not_whole('rate_limiting_request', 'refill_per_sec', p_refill_per_sec);
+  end if;
+  if p_window_seconds <> floor(p_window_seconds) then
+    call token_not_whole('rate_limiting_request', 'window_seconds', p_window_seconds);
+  end if;
+  -- Without strict mode the server has put ? for each byte that it could not convert.
+  if (p_rate_id like '%??%') and @@character_set_results not in ('utf8mb4', 'latin1', 'binary') then
+    signal sqlstate '22023' set message_text =
+      'tollgate: ?? in a key may be what this session''s character set cannot express: call set names utf8mb4';
+  end if;
+  if (p_rate_id is not null and v_rate between 1 and 1000000000 and v_window between 1 and 3155760000) is not true then
+    signal sqlstate '22023' set message_text =
+      'tollgate: rate_limiting_request takes an id, 1 to 10^9 tokens a second and a window of 1 s to a century';
+  end if;
+  call token_take_v1(p_rate_id, 1, 0, 0, v_rate * v_window, v_window, 'continuous', null, null, null, true, false,
+                       v_times, v_outcome, v_mode, v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
+                       v_step_ticks, v_token_ticks);
+  if v_outcome = 'conflict' then
+    signal sqlstate '22023' set message_text =
+      'tollgate: this bucket was provisioned with other limits: take its tokens with request_token';
+  end if;
+  -- Without token_ticks the mode is 'off', and there is no such bucket yet.
+  select case
+           when v_outcome = 'denied' then -1
+           when v_token_ticks is null then v_burst
+           else greatest((v_burst - greatest(v_full_at - (v_now - v_anchor) div v_step_ns * v_step_ticks, 0))
+                         div v_token_ticks, 0)
+         end as tokens_left;
+end;
+
+-- request_tokens_in_window_v1: at most so many requests in any interval, whenever it begins.
+--
+-- Arguments: p_id                 the window; its first request makes it
+--            p_max_requests       how many pass at most in any interval
+--            p_interval_seconds   up to a year, fractions allowed
+--            p_resolution_seconds the parts that the interval is counted in: 1 to 1000 of them. A request
+--                                 counts until an interval after the end of its part
+--            p_tokens             how many requests this one stands for
+--            p_max_wait_ms        how long you would wait
+-- Result:    one row:
+--            granted        whether it may go on: 1 or 0
+--            remaining      how many more pass now
+--            wait_ms        milliseconds until you may go on: 0, or up to p_max_wait_ms
+--            retry_after_ms milliseconds until another request like this one passes; 0: now; null: unknown
+--            reset_after_ms milliseconds until nothing counts any more
+-- Errors:    22023 arguments out of range, or more tokens than ever pass at once
+-- Locks:     see token_take_window_v1.
+drop procedure if exists request_tokens_in_window_v1;
+create procedure request_tokens_in_window_v1(
+  in p_id varchar(256) character set utf8mb4, in p_max_requests decimal(40, 20), in p_interval_seconds decimal(19, 9),
+  in p_resolution_seconds decimal(19, 9), in p_tokens decimal(40, 20), in p_max_wait_ms decimal(40, 20))
+modifies sql data
+sql security definer
+begin
+  declare v_outcome varchar(10) character set ascii;
+  declare v_mode varchar(7) character set ascii;
+  declare v_counts longtext character set ascii;
+  declare v_max_requests bigint default p_max_requests;
+  declare v_tokens bigint default p_tokens;
+  declare v_max_wait_ms bigint default p_max_wait_ms;
+  declare v_now, v_acts_at, v_resolution, v_interval, v_newest, v_counted, v_next bigint;
+
+  if p_max_requests <> floor(p_max_requests) then
+    call token_not_whole('request_tokens_in_window', 'max_requests', p_max_requests);
+  end if;
+  if p_tokens <> floor(p_tokens) then
+    call token_not_whole('request_tokens_in_window', 'tokens', p_tokens);
+  end if;
+  if p_max_wait_ms <> floor(p_max_wait_ms) then
+    call token_not_whole('request_tokens_in_window', 'max_wait_ms', p_max_wait_ms);
+  end if;
+  -- Without strict mode the server has put ? for each byte that it could not convert.
+  if (p_id like '%??%') and @@character_set_results not in ('utf8mb4', 'latin1', 'binary') then
+    signal sqlstate '22023' set message_text =
+      'tollgate: ?? in a key may be what this session''s character set cannot express: call set names utf8mb4';
+  end if;
+  if (p_interval_seconds > 0 and p_interval_seconds <= 31622400 and p_resolution_seconds > 0
+      and p_resolution_seconds <= p_interval_seconds and v_max_wait_ms between 0 and 31622400000
+      and v_tokens >= 1) is not true then
+    signal sqlstate '22023' set message_text =
+      'tollgate: request_tokens_in_window takes an interval of a year or less, a resolution within it, and 1 token or more';
+  end if;
+  set v_interval = p_interval_seconds * 1000000000;
+  call token_take_window_v1(p_id, least(v_tokens, 4611686018427387903), v_max_wait_ms * 1000000, 0, v_max_requests,
+                              v_interval, cast(p_resolution_seconds * 1000000000 as signed), null, 0, false, false,
+                              v_outcome, v_mode, v_now, v_acts_at, v_counts, v_resolution);
+  if v_outcome = 'never' then
+    signal sqlstate '22023' set message_text = 'tollgate: more tokens than ever pass in this window: ask for fewer';
+  end if;
+  select coalesce(max(e), 0), coalesce(sum(if(e > v_now - v_interval, c, 0)), 0) into v_newest, v_counted
+    from json_table(v_counts, '$[*]' columns (e bigint path '$[0]', c bigint path '$[1]')) as j;
+  call token_window_earliest(v_counts, v_newest, v_resolution, v_interval, v_max_requests - v_tokens, v_now, v_next);
+  if v_mode = 'block' then
+    set v_next = v_acts_at;
+  end if;
+  select v_outcome = 'granted' as granted, greatest(v_max_requests - v_counted, 0) as remaining,
+         if(v_outcome = 'granted', (v_acts_at - v_now + 999999) div 1000000, 0) as wait_ms,
+         (v_next - v_now + 999999) div 1000000 as retry_after_ms,
+         (greatest(v_newest + v_interval - v_now, 0) + 999999) div 1000000 as reset_after_ms;
+end;
+
+-- request_tokens_in_window: the current version's friendly name. MySQL's routines have no defaults: give every
+-- argument.
+drop procedure if exists request_tokens_in_window;
+create procedure request_tokens_in_window(
+  in p_id varchar(256) character set utf8mb4, in p_max_requests decimal(40, 20), in p_interval_seconds decimal(19, 9),
+  in p_resolution_seconds decimal(19, 9), in p_tokens decimal(40, 20), in p_max_wait_ms decimal(40, 20))
+modifies sql data
+sql security definer
+begin
+  call request_tokens_in_window_v1(p_id, p_max_requests, p_interval_seconds, p_resolution_seconds, p_tokens,
+                                   p_max_wait_ms);
+end;
+
+-- token_throttle: lower a provisioned bucket to what an upstream says of it, never raise it; repeated, it changes nothing. MySQL's routines have no defaults: give every argument.
+--
+-- Arguments: p_id             the bucket
+--            p_remaining      no more tokens than these are left; null: not said
+--            p_retry_after_ms none comes before so many milliseconds have passed; null: not said
+--            p_longest_ms     for how many at most, whatever was said; null: an hour
+-- Result:    one row: lowered: whether it held more: 1 or 0
+-- Errors:    22023 arguments out of range, or a wait for a bucket that never refills · 45000 no such bucket or plan
+-- Locks:     see token_throttle_v1. In a transaction of yours the bucket stays locked until it ends.
+drop procedure if exists token_throttle;
+create procedure token_throttle(
+  in p_id varchar(256) character set utf8mb4, in p_remaining decimal(40, 20), in p_retry_after_ms decimal(40, 20),
+  in p_longest_ms decimal(40, 20))
+modifies sql data
+sql security definer
+begin
+  declare v_remaining bigint default p_remaining;
+  declare v_retry_after_ms bigint default p_retry_after_ms;
+  declare v_longest_ms bigint default p_longest_ms;
+  declare v_outcome varchar(10) character set ascii;
+  declare v_message varchar(128) character set utf8mb4;
+  if p_remaining <> floor(p_remaining) then
+    call token_not_whole('token_throttle', 'remaining', p_remaining);
+  end if;
+  if p_retry_after_ms <> floor(p_retry_after_ms) then
+    call token_not_whole('token_throttle', 'retry_after_ms', p_retry_after_ms);
+  end if;
+  if p_longest_ms <> floor(p_longest_ms) then
+    call token_not_whole('token_throttle', 'longest_ms', p_longest_ms);
+  end if;
+  -- Without strict mode the server has put ? for each byte that it could not convert.
+  if (p_id like '%??%') and @@character_set_results not in ('utf8mb4', 'latin1', 'binary') then
+    signal sqlstate '22023' set message_text =
+      'tollgate: ?? in a key may be what this session''s character set cannot express: call set names utf8mb4';
+  end if;
+  if (p_id is not null and coalesce(v_remaining, 0) >= 0 and coalesce(v_retry_after_ms, 0) >= 0
+      and coalesce(v_longest_ms, 0) >= 0 and coalesce(v_remaining, v_retry_after_ms) is not null) is not true then
+    signal sqlstate '22023' set message_text =
+      'tollgate: token_throttle takes an id, and a number of tokens, a wait in ms, or both, of 0 or more';
+  end if;
+  call token_throttle_v1(p_id, v_remaining,
+                      least(coalesce(v_retry_after_ms, 0), coalesce(v_longest_ms, 3600000), 31622400000) * 1000000,
+                      null, null, null, null, false, v_outcome);
+  if v_outcome in ('unknown', 'unplanned') then
+    set v_message = concat('tollgate: no bucket ''', left(p_id, 36), ''', or not its plan',
+                           ': call token_create_bucket or token_create_plan');
+    signal sqlstate '45000' set message_text = v_message;
+  elseif v_outcome = 'endless' then
+    set v_message = concat('tollgate: bucket ''', left(p_id, 36),
+                           ''' never refills: say how many tokens are left, and no wait');
+    signal sqlstate '22023' set message_text = v_message;
+  end if;
+  select v_outcome = 'lowered' as lowered;
+end;
+
+-- token_peek: a bucket as people think of it, at this instant: its row of token_bucket_levels. Reads, locks and changes
+-- nothing.
+--
+-- Arguments: p_id    the bucket
+-- Result:    one row, or none: it was not made yet, or was swept
+--
+-- For roles that can read a bucket whose name they know, but cannot list buckets.
+drop procedure if exists token_peek;
+create procedure token_peek(in p_id varchar(256) character set utf8mb4)
+reads sql data
+sql security definer
+begin
+  select id, capacity, available, refill_seconds, refill, plan, provisioned, overridden, granted, full_at,
+         next_refill_at, id_bytes, plan_bytes
+    from token_bucket_levels where id_bytes = cast(p_id as binary);
+end;
+
+-- token_peek_window: a sliding window as people think of it, at this instant. Reads, locks and changes nothing.
+--
+-- Arguments: p_id               the window
+-- Result:    one row, or none: nothing was ever counted in it, or it was swept
+--            max_requests       the terms that it was last counted under; the interval is the longest since it was empty
+--            interval_seconds, resolution_seconds
+--            counted            requests that count now; above the maximum: promised to requests that wait
+--            granted            requests, ever
+--            retry_after_ms     milliseconds until one more passes, if the mode is enforce; 0: now
+drop procedure if exists token_peek_window;
+create procedure token_peek_window(in p_id varchar(256) character set utf8mb4)
+reads sql data
+sql security definer
+begin
+  declare v_most, v_interval, v_resolution, v_newest, v_granted, v_last_wait, v_now, v_acts_at bigint;
+  declare v_counts longtext character set ascii default '[]';
+
+  select most, interval_ns, resolution_ns, counts, newest, granted, last_wait
+    into v_most, v_interval, v_resolution, v_counts, v_newest, v_granted, v_last_wait
+    from token_windows where id = cast(p_id as binary);
+  if (json_valid(v_counts) and v_most >= 1 and v_interval between 1 and 31622400000000000
+      and v_resolution between 1 and 31622400000000000 and v_last_wait between 0 and 31622400000000000
+      and v_newest between 0 and 4611686018427387903) is not true then
+    -- A row that breaks its bounds: max_requests is null.
+    set v_most = null, v_interval = 0, v_resolution = 0, v_counts = '[]', v_newest = 0, v_last_wait = 0;
+  end if;
+  call token_clock(v_now);
+  if v_newest - v_now > v_last_wait + v_resolution + 1000000000 then
+    -- After a step of the clock backwards, what was counted since counts as of now.
+    set v_now = v_newest - v_resolution;
+  end if;
+  call token_window_earliest(v_counts, v_newest, v_resolution, v_interval, v_most - 1, v_now, v_acts_at);
+  select v_most as max_requests, v_interval * 0.000000001 as interval_seconds,
+         v_resolution * 0.000000001 as resolution_seconds,
+         cast(coalesce(sum(if(e > v_now - v_interval, c, 0)), 0) as signed) as counted, v_granted as granted,
+         (v_acts_at - v_now + 999999) div 1000000 as retry_after_ms
+    from json_table(v_counts, '$[*]' columns (e bigint path '$[0]', c bigint path '$[1]')) as j
+  having v_granted <> 0;
+end;
+
+insert into token_migrations (version, name) values (9, '0009_requests') on duplicate key update applied_at = utc_timestamp(6);

@@ -1,0 +1,658 @@
+-- token_list_windows: a page of the sliding windows in which anything was counted, as people think of them, at this
+-- instant. Reads, locks and changes nothing.
+--
+-- Arguments: p_prefix           those whose id begins so; null: all
+--            p_after            those after this id, in byte order; null: the first ones
+--            p_limit            how many at most
+-- Result:    a row for each, by id
+--            id
+--            max_requests       the terms that it was last counted under; the interval is the longest since it was empty
+--            interval_seconds, resolution_seconds
+--            counted            requests that count now; above the maximum: promised to requests that wait
+--            available          how many more pass now; negative: promised
+--            granted            requests, ever
+--            retry_after_ms     milliseconds until one more passes, if the mode is enforce; 0: now
+--            id_bytes           the id in UTF-8, whatever the session's character set is
+drop procedure if exists token_list_windows;
+create procedure token_list_windows(
+  in p_prefix varchar(256) character set utf8mb4, in p_after varchar(256) character set utf8mb4,
+  in p_limit int unsigned)
+reads sql data
+sql security definer
+begin
+  declare v_now bigint;
+  declare v_prefix, v_after varbinary(1024) default '';
+
+  set v_prefix = coalesce(cast(p_prefix as binary), ''), v_after = coalesce(cast(p_after as binary), '');
+  set p_limit = coalesce(p_limit, 0);
+  call token_clock(v_now);
+  select convert(s.id using utf8mb4) as id, s.most as max_requests, s.interval_ns * 0.000000001 as interval_seconds,
+         s.resolution_ns * 0.000000001 as resolution_seconds,
+         if(min(s.c) < 0, null, cast(coalesce(sum(if(s.e > s.now - s.interval_ns, s.c, 0)), 0) as signed)) as counted,
+         cast(s.most - coalesce(sum(if(s.e > s.now - s.interval_ns, s.c, 0)), 0) as signed) as available, s.granted,
+         (greatest(s.now, s.newest - s.resolution_ns,
+                   coalesce(cast(max(if(s.so_far > s.most - 1, s.e, null)) as decimal(20)) + s.interval_ns, 0)) - s.now + 999999)
+           div 1000000 as retry_after_ms, s.id as id_bytes
+    from (select w.id, w.most, w.interval_ns, w.resolution_ns, w.newest, w.granted, j.e, j.c,
+                 sum(j.c) over (partition by w.id order by j.e desc) as so_far,
+                 -- After a step of the clock backwards, what was counted since counts as of now.
+                 if(w.newest - v_now > w.last_wait + w.resolution_ns + 1000000000, w.newest - w.resolution_ns, v_now)
+                   as now
+            from (select t.id, t.granted, t.newest,
+                         -- What breaks its bounds is answered as null: no value of it can fail the whole page.
+                         if(t.sound, t.most, null) as most, if(t.sound, t.interval_ns, 0) as interval_ns,
+                         if(t.sound, t.resolution_ns, 0) as resolution_ns, if(t.sound, t.last_wait, 0) as last_wait,
+                         if(t.sound, t.counts, '[]') as counts
+                    from (select k.*,
+                                 json_valid(k.counts) and k.most >= 1
+                                 and k.interval_ns between 1 and 31622400000000000
+                                 and k.resolution_ns between 1 and 31622400000000000
+                                 and k.last_wait between 0 and 31622400000000000
+                                 and k.newest between 0 and 4611686018427387903 as sound
+                            from token_windows k) t
+                   where t.granted <> 0 and t.id > v_after and t.id >= v_prefix
+                     and (v_prefix = '' or t.id <= concat(v_prefix, repeat(x'F48FBFBF', 64)))
+                   order by t.id limit p_limit) w
+            left join json_table(w.counts, '$[*]' columns (e bigint path '$[0]', c bigint path '$[1]')) as j on true) s
+   group by s.id, s.most, s.interval_ns, s.resolution_ns, s.newest, s.granted, s.now
+   order by s.id;
+end;
+
+-- token_create_bucket: provision a bucket. Repeated with the same values it changes nothing; with others it changes
+-- the terms at once, whatever the mode: tokens that are there stay, up to the new capacity. Where the state is under an
+-- override's terms, or those before an UPDATE by hand, the next request settles it. A bucket that followed a plan has
+-- terms of its own from then on.
+--
+-- Arguments: p_id              1 to 255 bytes; 'A', 'a' and 'a ' are three buckets
+--            p_capacity        tokens
+--            p_refill_seconds  seconds from empty to full, fractions allowed
+--            p_refill          'interval', 'calendar', 'continuous' or 'once': see token_buckets
+-- Errors:    22023 the id · 23514 values that make no bucket
+-- Locks:     the bucket's row, in a transaction of its own unless inside the caller's.
+drop procedure if exists token_create_bucket;
+create procedure token_create_bucket(
+  in p_id varchar(256) character set utf8mb4, in p_capacity decimal(40, 20), in p_refill_seconds decimal(19, 9),
+  in p_refill varchar(10) character set ascii collate ascii_bin)
+modifies sql data
+sql security definer
+begin
+  declare v_own boolean default false;
+  declare v_id varbinary(1024) default cast(p_id as binary);
+  declare v_settles boolean;
+  declare v_now, v_burst, v_step_ns, v_step_ticks, v_token_ticks bigint;
+  declare b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_longest_wait bigint;
+
+  call token_check_id('bucket id', v_id);
+  call token_terms('bucket', v_id, p_capacity, p_refill_seconds, p_refill,
+                      v_burst, v_step_ns, v_step_ticks, v_token_ticks);
+  call token_begin(false, v_own);
+  begin
+    declare exit handler for sqlexception
+    begin
+      if v_own then rollback and no chain no release; end if;
+      resignal;
+    end;
+
+    call token_clock(v_now);
+    insert into token_buckets (id, capacity, refill_seconds, refill, anchor)
+    values (v_id, p_capacity, p_refill_seconds, p_refill, if(p_refill = 'calendar', 0, v_now mod v_step_ns))
+    on duplicate key update id = token_buckets.id;
+    -- The row is locked from here on, and may have been waited for.
+    call token_clock(v_now);
+    -- Unless the state is under an override's terms, or others than the row's: what rules the next request settles it.
+    select not overridden and capacity = under_capacity and refill_seconds = under_seconds and refill = under_refill
+           and not (under_capacity = p_capacity and under_seconds = p_refill_seconds and under_refill = p_refill),
+           burst, step_ns, step_ticks, token_ticks, anchor, full_at, longest_wait
+      into v_settles, b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_longest_wait
+      from token_buckets where id = v_id for update;
+    if v_settles then
+      call token_settle(v_now, v_burst, v_step_ns, v_step_ticks, v_token_ticks, p_refill,
+                           b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_longest_wait);
+    end if;
+    update token_buckets
+       set provisioned = true, plan = null, capacity = p_capacity, refill_seconds = p_refill_seconds, refill = p_refill,
+           under_capacity = if(v_settles, p_capacity, under_capacity),
+           under_seconds = if(v_settles, p_refill_seconds, under_seconds),
+           under_refill = if(v_settles, p_refill, under_refill),
+           burst = b_burst, step_ns = b_step_ns, step_ticks = b_step_ticks, token_ticks = b_token_ticks,
+           anchor = b_anchor, full_at = b_full_at, longest_wait = b_longest_wait
+     where id = v_id;
+    if v_own then commit and no chain no release; end if;
+  end;
+end;
+
+-- token_create_plan: make a plan, or give it another quota. Its mode is left alone.
+--
+-- Arguments: p_name            1 to 255 bytes
+--            p_capacity        tokens
+--            p_refill_seconds  seconds from empty to full, fractions allowed
+--            p_refill          'continuous', 'interval', 'calendar' or 'once': see token_buckets
+-- Errors:    22023 the name · 23514 values that make no quota
+-- Locks:     the plan's row.
+drop procedure if exists token_create_plan;
+create procedure token_create_plan(
+  in p_name varchar(256) character set utf8mb4, in p_capacity decimal(40, 20), in p_refill_seconds decimal(19, 9),
+  in p_refill varchar(10) character set ascii collate ascii_bin)
+modifies sql data
+sql security definer
+begin
+  declare v_name varbinary(1024) default cast(p_name as binary);
+  declare v_burst, v_step_ns, v_step_ticks, v_token_ticks bigint;
+
+  call token_check_id('plan name', v_name);
+  call token_terms('plan', v_name, p_capacity, p_refill_seconds, p_refill,
+                      v_burst, v_step_ns, v_step_ticks, v_token_ticks);
+  insert into token_plans (name, capacity, refill_seconds, refill)
+  values (v_name, p_capacity, p_refill_seconds, p_refill)
+  on duplicate key update capacity = p_capacity, refill_seconds = p_refill_seconds, refill = p_refill;
+end;
+
+-- token_reset_bucket: make a bucket full, under the terms that rule it now, and empty its key's sliding window. It counts as a grant of its capacity, so that no earlier reservation gives anything back any more.
+--
+-- Result: one row: found: whether there is such a bucket, or a window that something was counted in. Locks: its row,
+-- then the window's, in a transaction of its own unless inside the caller's.
+drop procedure if exists token_reset_bucket;
+create procedure token_reset_bucket(in p_id varchar(256) character set utf8mb4)
+modifies sql data
+sql security definer
+begin
+  declare v_own boolean default false;
+  declare v_now, v_number bigint;
+  declare v_times bigint default 1;
+  declare v_word varchar(10) character set ascii;
+  declare v_found boolean;
+  declare exit handler for sqlexception
+  begin
+    if v_own then rollback and no chain no release; end if;
+    resignal;
+  end;
+
+  call token_begin(false, v_own);
+
+  if exists (select 1 from token_buckets where id = cast(p_id as binary) for update) then
+    -- Of a request that takes nothing only this is wanted: that the bucket is brought to what rules it.
+    call token_take_v1(p_id, 1, 0, 0, null, null, null, null, null, 0, false, false, v_times, v_word, v_word,
+                         v_number, v_number, v_number, v_number, v_number, v_number, v_number, v_number, v_number);
+  end if;
+  call token_clock(v_now);
+  update token_buckets
+     set full_at = (v_now - anchor) div step_ns * step_ticks, longest_wait = 0,
+         granted = least(cast(granted as decimal(65, 0)) + burst div token_ticks, 4611686018427387903)
+   where id = cast(p_id as binary);
+  set v_found = row_count() > 0;
+  set v_found = v_found or exists (select 1 from token_windows where id = cast(p_id as binary) and granted > 0);
+  delete from token_windows where id = cast(p_id as binary);
+
+  if v_own then commit and no chain no release; end if;
+  select v_found as found;
+end;
+
+-- token_delete_bucket: delete a bucket and its key's sliding window. One that is made again by its next request is
+-- full then.
+--
+-- Result: one row: found: whether there was such a bucket, or a window that something was counted in. Locks: its row,
+-- then the window's, in a transaction of its own unless inside the caller's.
+drop procedure if exists token_delete_bucket;
+create procedure token_delete_bucket(in p_id varchar(256) character set utf8mb4)
+modifies sql data
+sql security definer
+begin
+  declare v_own boolean default false;
+  declare v_found boolean;
+  declare exit handler for sqlexception
+  begin
+    if v_own then rollback and no chain no release; end if;
+    resignal;
+  end;
+
+  call token_begin(false, v_own);
+
+  delete from token_buckets where id = cast(p_id as binary);
+  set v_found = row_count() > 0;
+  set v_found = v_found or exists (select 1 from token_windows where id = cast(p_id as binary) and granted > 0);
+  delete from token_windows where id = cast(p_id as binary);
+
+  if v_own then commit and no chain no release; end if;
+  select v_found as found;
+end;
+
+-- token_explain: what rules a bucket now, where that comes from, and what a request for one token would come to. Reads
+-- only.
+--
+-- Arguments: p_id   the bucket, which need not exist yet
+--            p_plan the plan that the request would name; null: the bucket's own
+-- Result:    one row:
+--            known           whether the bucket exists
+--            terms_from      'override', 'plan' or 'bucket'; null: nothing says
+--            plan            the plan that it follows
+--            capacity, refill_seconds, refill: the terms
+--            mode            'enforce', 'shadow', 'off' or 'block'
+--            mode_from       'override', 'plan', 'all' or null: the default
+--            mode_reason, mode_until
+--            override_reason, override_until: of the override in force
+--            available       whole tokens there now; null: it does not exist
+--            outcome         'granted', 'denied', 'unknown', 'unplanned' or 'conflict'
+--            retry_after_ms  milliseconds until a token is there; 0: now; null: never, or unknown
+--            plan_bytes, mode_reason_bytes, override_reason_bytes: in UTF-8, whatever the session's character set is
+drop procedure if exists token_explain;
+create procedure token_explain(
+  in p_id varchar(256) character set utf8mb4, in p_plan varchar(256) character set utf8mb4)
+reads sql data
+sql security definer
+begin
+  declare v_now bigint;
+  declare v_id varbinary(1024) default cast(p_id as binary);
+  declare v_plan varbinary(1024) default cast(p_plan as binary);
+
+  call token_clock(v_now);
+  -- By a statement of its own: a query within a default or an assignment would wait for the row's lock.
+  if v_plan is null then
+    select max(b.plan) into v_plan from token_buckets b where b.id = v_id;
+  end if;
+  select r.known, r.terms_from, r.plan, r.capacity, r.refill_seconds, r.refill, r.mode, r.mode_from, r.mode_reason,
+         r.mode_until, r.override_reason, r.override_until,
+         r.level div r.token_ticks - (r.level mod r.token_ticks < 0) as available,
+         case
+           when r.unplanned then 'unplanned'
+           when r.mode = 'off' then 'granted'
+           when r.terms_from is null or not r.known and not r.planned then 'unknown'
+           when r.conflicts then 'conflict'
+           when r.mode = 'block' then 'denied'
+           when not r.known or r.mode = 'shadow' or r.until = 0 then 'granted'
+           else 'denied'
+         end as outcome,
+         case
+           when r.unplanned then null
+           when r.mode = 'off' then 0
+           when r.terms_from is null or not r.known and not r.planned or r.conflicts then null
+           when r.mode = 'block'
+             then if(r.mode_until < '2262-01-01',
+                     (timestampdiff(microsecond, '1970-01-01', r.mode_until) * 1000 - v_now + 999999) div 1000000, null)
+           when not r.known then 0
+           else r.until
+         end as retry_after_ms,
+         v_plan as plan_bytes, cast(r.mode_reason as binary) as mode_reason_bytes,
+         cast(r.override_reason as binary) as override_reason_bytes
+    from (select b.id is not null as known,
+                 case when o.capacity is not null then 'override' when p.name is not null then 'plan'
+                      when b.id is not null then 'bucket' end as terms_from,
+                 convert(v_plan using utf8mb4) as plan, v_plan is not null and p.name is null as unplanned,
+                 p.name is not null as planned,
+                 coalesce(b.provisioned and cast(p_plan as binary) <> coalesce(b.plan, ''), false) as conflicts,
+                 coalesce(o.capacity, p.capacity, b.capacity) as capacity,
+                 coalesce(o.refill_seconds, p.refill_seconds, b.refill_seconds) as refill_seconds,
+                 if(o.capacity is not null, o.refill, coalesce(p.refill, b.refill)) as refill,
+                 coalesce(o.mode, if(p.in_force, p.mode, null), if(g.in_force, g.mode, null), 'enforce') as mode,
+                 case when o.mode is not null then 'override' when p.in_force then 'plan'
+                      when g.in_force and g.mode <> 'enforce' then 'all' end as mode_from,
+                 case when o.mode is not null then o.reason when p.in_force then p.mode_reason
+                      when g.in_force and g.mode <> 'enforce' then g.reason end as mode_reason,
+                 case when o.mode is not null then o.expires_at when p.in_force then p.mode_until
+                      when g.in_force and g.mode <> 'enforce' then g.until end as mode_until,
+                 o.reason as override_reason, o.expires_at as override_until,
+                 b.burst - greatest(b.full_at - (v_now - b.anchor) div b.step_ns * b.step_ticks, 0) as level,
+                 b.token_ticks,
+                 case
+                   when b.step_ns = 9223372036854775807 then if(b.full_at < b.burst, 0, null)
+                   -- Of a clock that was set back to before its start, too.
+                   when b.full_at - b.burst + b.token_ticks <= (v_now - b.anchor) div b.step_ns * b.step_ticks then 0
+                   else (greatest(((b.full_at - b.burst + b.token_ticks + b.step_ticks - 1) div b.step_ticks) * b.step_ns
+                                  + b.anchor - v_now, 0) + 999999) div 1000000
+                 end as until
+            from (select 1 as one) n
+            left join (select m.*, m.until is null
+                                   or timestampdiff(microsecond, '1970-01-01', least(m.until, '2262-01-01')) * 1000 > v_now as in_force
+                         from token_mode m) g on true
+            left join token_buckets b on b.id = v_id
+            left join (select t.*, t.mode is not null
+                                   and (t.mode_until is null
+                                        or timestampdiff(microsecond, '1970-01-01', least(t.mode_until, '2262-01-01')) * 1000 > v_now)
+                                   as in_force
+                         from token_plans t) p on p.name = v_plan
+            left join token_overrides o
+              on o.id = v_id and (o.expires_at is null
+                               or timestampdiff(microsecond, '1970-01-01', least(o.expires_at, '2262-01-01')) * 1000 > v_now)) r;
+end;
+
+-- token_sweep_step: one bounded step of deleting expired rows, in a transaction that the caller has begun: buckets that
+-- were not provisioned and are full, windows in which nothing counts, but of neither those of requests that can be settled
+-- still; receipts and overrides that have expired, denials of two days ago.
+--
+-- Arguments: p_after    where the last step ended; null: begin
+--            p_limit    how many rows to look at, of all tables together: 1 to 1000
+-- Result:    o_deleted  rows
+--            o_next     where the next step begins: a table, and behind which of its rows; null: this one came to the end
+-- Locks:     rows that may have expired, but for those that another session has locked.
+--
+-- Each table is walked by its primary key, as an index on when a row expires would be written by each decision.
+drop procedure if exists token_sweep_step;
+create procedure token_sweep_step(
+  in p_after varbinary(300), in p_limit bigint, out o_deleted bigint, out o_next varbinary(300))
+modifies sql data
+sql security definer
+begin
+  declare v_now bigint;
+  declare v_table varbinary(300) default coalesce(substring_index(p_after, '/', 1), 'buckets');
+  declare v_after varbinary(300) default coalesce(substring(p_after, length(v_table) + 2), '');
+  declare v_last varbinary(300);
+  declare v_id varbinary(256);
+  declare v_receipt, v_from, v_to binary(16) default repeat(x'00', 16);
+  declare v_hour datetime;
+  declare v_left bigint default least(greatest(coalesce(p_limit, 1000), 1), 1000);
+  declare v_count bigint;
+  declare v_done boolean default false;
+  declare v_buckets cursor for
+    select id from token_buckets
+     where id > v_after and id <= v_last and not provisioned and full_at <= (v_now - anchor) div step_ns * step_ticks;
+  declare v_windows cursor for
+    select id from token_windows where id > v_after and id <= v_last and newest + interval_ns <= v_now;
+  declare v_receipts cursor for
+    select id, bucket from token_receipts
+     where id >= v_from and (id > v_from or bucket > v_after) and id <= v_to and (id < v_to or bucket <= v_last)
+       and expires_at <= v_now;
+  declare v_overrides cursor for
+    select id from token_overrides
+     where id > v_after and id <= v_last
+       and timestampdiff(microsecond, '1970-01-01', least(expires_at, '2262-01-01')) * 1000 <= v_now;
+  declare v_stats cursor for  -- no denial in that hour is of the last 48
+    select hour, id from token_stats
+     where hour < timestamp('1970-01-01') + interval v_now div 1000 microsecond - interval 49 hour
+     order by hour, id limit v_left;
+  declare continue handler for not found set v_done = true;
+
+  call token_clock(v_now);
+  set o_deleted = 0, o_next = null;
+
+  if v_table = 'buckets' then
+    select count(*), max(id) into v_count, v_last
+      from (select id from token_buckets where id > v_after order by id limit v_left) as page;
+    set o_next = if(v_count = v_left, concat('buckets/', v_last), null), v_left = v_left - v_count, v_done = false;
+    open v_buckets;
+    buckets: loop
+      fetch v_buckets into v_id;
+      if v_done then leave buckets; end if;
+      -- Receipts are looked up one by one, when it is locked, and as they are, whatever a snapshot of the caller's has:
+      -- joined, all of them might be read.
+      if exists (select 1 from token_buckets where id = v_id for update skip locked)
+         and not exists (
+               select 1 from token_receipts force index (token_receipts_open)
+                where bucket = v_id and state = 'open' and expires_at > v_now limit 1 for update) then
+        delete from token_buckets
+         where id = v_id and not provisioned and full_at <= (v_now - anchor) div step_ns * step_ticks;
+        set o_deleted = o_deleted + row_count();
+      end if;
+    end loop;
+    close v_buckets;
+    set v_table = 'windows', v_after = '';
+  end if;
+
+  if o_next is null and v_table = 'windows' then
+    select count(*), max(id) into v_count, v_last
+      from (select id from token_windows where id > v_after order by id limit v_left) as page;
+    set o_next = if(v_count = v_left, concat('windows/', v_last), null), v_left = v_left - v_count, v_done = false;
+    open v_windows;
+    windows: loop
+      fetch v_windows into v_id;
+      if v_done then leave windows; end if;
+      if exists (select 1 from token_windows where id = v_id for update skip locked)
+         and not exists (
+               select 1 from token_receipts force index (token_receipts_open)
+                where bucket = concat(x'01', v_id) and state = 'open' and expires_at > v_now limit 1 for update) then
+        delete from token_windows where id = v_id and newest + interval_ns <= v_now;
+        set o_deleted = o_deleted + row_count();
+      end if;
+    end loop;
+    close v_windows;
+    set v_table = 'receipts', v_after = '';
+  end if;
+
+  if o_next is null and v_table = 'receipts' then
+    if v_after <> '' then
+      set v_from = left(v_after, 16), v_after = substring(v_after, 17);
+    end if;
+    select count(*), max(concat(id, bucket)) into v_count, v_last
+      from (select id, bucket from token_receipts where id >= v_from and (id > v_from or bucket > v_after)
+             order by id, bucket limit v_left) as page;
+    set o_next = if(v_count = v_left, concat('receipts/', v_last), null), v_left = v_left - v_count, v_done = false;
+    set v_to = left(v_last, 16), v_last = substring(v_last, 17);
+    open v_receipts;
+    receipts: loop
+      fetch v_receipts into v_receipt, v_id;
+      if v_done then leave receipts; end if;
+      if exists (select 1 from token_receipts where id = v_receipt and bucket = v_id for update skip locked) then
+        delete from token_receipts where id = v_receipt and bucket = v_id and expires_at <= v_now;
+        set o_deleted = o_deleted + row_count();
+      end if;
+    end loop;
+    close v_receipts;
+    set v_table = 'overrides', v_after = '';
+  end if;
+
+  if o_next is null and v_table = 'overrides' then
+    select count(*), max(id) into v_count, v_last
+      from (select id from token_overrides where id > v_after order by id limit v_left) as page;
+    set o_next = if(v_count = v_left, concat('overrides/', v_last), null), v_left = v_left - v_count, v_done = false;
+    open v_overrides;
+    overrides: loop
+      fetch v_overrides into v_id;
+      if v_done then leave overrides; end if;
+      if exists (select 1 from token_overrides where id = v_id for update skip locked) then
+        delete from token_overrides
+         where id = v_id and timestampdiff(microsecond, '1970-01-01', least(expires_at, '2262-01-01')) * 1000 <= v_now;
+        set o_deleted = o_deleted + row_count();
+      end if;
+    end loop;
+    close v_overrides;
+  end if;
+
+  if o_next is null then  -- the oldest come first, so it begins where the table does
+    set v_done = false, v_count = 0;
+    open v_stats;
+    stats: loop
+      fetch v_stats into v_hour, v_id;
+      if v_done then leave stats; end if;
+      if exists (select 1 from token_stats where hour = v_hour and id = v_id for update skip locked) then
+        delete from token_stats where hour = v_hour and id = v_id;
+        set v_count = v_count + row_count();
+      end if;
+    end loop;
+    close v_stats;
+    set o_deleted = o_deleted + v_count, o_next = if(v_count = v_left, 'denials/', null);
+  end if;
+end;
+
+-- token_sweep_v1: one bounded step of sweeping, from where the last one ended.
+--
+-- Arguments: p_limit  how many rows to look at, of all tables together: 1 to 1000
+-- Result:    one row: deleted: rows · finished: whether this step came to the end, so that the next one begins anew. Also
+--            true if another session is sweeping: then this one did nothing
+-- Errors:    25001 inside a transaction of the caller's
+-- Locks:     the position, then token_sweep_step's rows, in a transaction of its own; it waits for none of them.
+--
+-- The position names keys, so it never leaves the server.
+drop procedure if exists token_sweep_v1;
+create procedure token_sweep_v1(in p_limit bigint)
+modifies sql data
+sql security definer
+begin
+  declare v_deleted bigint default 0;
+  declare v_position varbinary(300);
+  declare exit handler for 1568
+    signal sqlstate '25001' set message_text = 'tollgate: sweeping needs a transaction of its own: commit first';
+
+  set transaction isolation level read committed;
+  start transaction;
+  begin
+    declare v_is_mine boolean default true;
+    declare continue handler for not found set v_is_mine = false;
+    declare exit handler for sqlexception
+    begin
+      rollback and no chain no release;
+      resignal;
+    end;
+
+    select swept_to into v_position from token_sweep_position where one = true for update skip locked;
+    -- Locked, or not made yet.
+    if not v_is_mine and not exists (select 1 from token_sweep_position) then
+      insert ignore into token_sweep_position (one) values (true);
+      set v_is_mine = row_count() > 0;
+    end if;
+    if v_is_mine then
+      call token_sweep_step(v_position, p_limit, v_deleted, v_position);
+      update token_sweep_position set swept_to = v_position where one = true;
+    end if;
+    commit and no chain no release;
+  end;
+  select v_deleted as deleted, v_position is null as finished;
+end;
+
+-- token_sweep: all steps of token_sweep_step, from the beginning to the end, for your scheduler: call token_sweep().
+--
+-- Result: one row: deleted: rows
+-- Errors: 25001 inside a transaction of the caller's
+-- Locks:  token_sweep_step's rows, each step in a transaction of its own.
+drop procedure if exists token_sweep;
+create procedure token_sweep()
+modifies sql data
+sql security definer
+begin
+  declare v_deleted bigint;
+  declare v_total bigint default 0;
+  declare v_after varbinary(300);
+  declare exit handler for 1568
+    signal sqlstate '25001' set message_text = 'tollgate: sweeping needs a transaction of its own: commit first';
+
+  repeat
+    set transaction isolation level read committed;
+    start transaction;
+    begin
+      declare exit handler for sqlexception
+      begin
+        rollback and no chain no release;
+        resignal;
+      end;
+      call token_sweep_step(v_after, 1000, v_deleted, v_after);
+      commit and no chain no release;
+    end;
+    set v_total = v_total + v_deleted;
+  until v_after is null end repeat;
+  select v_total as deleted;
+end;
+
+-- token_most_denied: the denials of the last 24 hours, a row a key, in UTC. Reads only.
+--
+--   select * from token_most_denied order by denied desc limit 10;
+--
+--   denied         requests; at least so many
+--   last_denied_at to a few seconds
+--   id_bytes       the id in UTF-8, whatever the session's character set is
+create or replace sql security definer view token_most_denied as
+select convert(s.id using utf8mb4) as id, cast(least(greatest(sum(s.denied), -1), 9223372036854775807) as signed) as denied,
+       max(s.last_denied_at) as last_denied_at, s.id as id_bytes
+  from token_stats s
+ cross join (select timestamp('1970-01-01') + interval (
+                      (cast(conv(concat(substr(u.uuid, 16, 3), substr(u.uuid, 10, 4), left(u.uuid, 8)),
+                                 16, 10) as signed) - 122192928000000000) * 100) div 1000 microsecond as now
+               from (select uuid() as uuid limit 1) u limit 1) n
+ where s.hour > n.now - interval 24 hour
+ group by s.id
+;
+
+-- token_count_denials_v1: add what a process has counted, and delete what is older than two days.
+--
+-- Arguments: p_denials  a JSON array of [hex of the id's bytes, denied], 1000 at most:
+--                       '[["757365723a31", 5], ["757365723a32", 1]]'
+-- Errors:    22023 arguments out of range
+-- Locks:     the rows of these keys in this hour, in the order of their ids, so two calls never wait for each other, and
+--            up to 1000 old rows, in a transaction of its own unless inside the caller's. No decision looks at any of
+--            them.
+drop procedure if exists token_count_denials_v1;
+create procedure token_count_denials_v1(in p_denials longtext character set utf8mb4)
+modifies sql data
+sql security definer
+begin
+  declare v_own boolean default false;
+  declare v_now bigint;
+  declare v_at datetime(6);
+  declare v_hour datetime;
+
+  if (json_valid(p_denials) and json_type(p_denials) = 'ARRAY' and json_length(p_denials) <= 1000
+      and json_length(p_denials) = (
+        select count(*)
+          from json_table(p_denials, '$[*]' columns (
+                 id varchar(1024) character set ascii path '$[0]', denied bigint path '$[1]')) as d
+         where length(unhex(d.id)) between 1 and 255 and left(unhex(d.id), 1) <> x'01' and locate(x'00', unhex(d.id)) = 0
+           and cast(convert(unhex(d.id) using utf8mb4) as binary) <=> unhex(d.id) and d.denied between 1 and 1000000000000000)) is not true then
+    signal sqlstate '22023' set message_text =
+      'tollgate: token_count_denials_v1 takes a JSON array of up to 1000 [hex of a valid id, denials]: [["6b", 5]]';
+  end if;
+  call token_begin(false, v_own);
+
+  begin
+    declare exit handler for sqlexception
+    begin
+      if v_own then rollback and no chain no release; end if;
+      resignal;
+    end;
+
+    call token_clock(v_now);
+    set v_at = timestamp('1970-01-01') + interval v_now div 1000 microsecond;
+    set v_hour = timestamp(date(v_at)) + interval hour(v_at) hour;
+    insert into token_stats (hour, id, denied, last_denied_at)
+    select v_hour, unhex(d.id), d.denied, v_at
+      from json_table(p_denials, '$[*]' columns (
+             id varchar(1024) character set ascii path '$[0]', denied bigint path '$[1]')) as d
+     order by unhex(d.id)
+        on duplicate key update
+           denied = least(cast(token_stats.denied as decimal(20, 0)) + values(denied), 9223372036854775807),
+           last_denied_at = greatest(token_stats.last_denied_at, v_at);
+    delete from token_stats where hour < v_hour - interval 48 hour order by hour, id limit 1000;
+    if v_own then commit and no chain no release; end if;
+  end;
+end;
+
+-- token_rules: every mode, plan and override in force, in UTC: a row for all keys, a row a plan, and a row an
+-- override in force. Reads only. For one key, call token_explain instead.
+--
+--   kind       'all', 'plan' or 'override'
+--   name       of the plan, or the key that is overridden
+--   plan       of an override: that its bucket follows; null: none, or there is no bucket yet
+--   capacity, refill_seconds, refill: its terms; null: it has none of its own
+--   mode       what rules there beside the tokens; null, of an override: what its plan or 'all' says
+--   mode_from  which row chose the mode: 'all', 'plan' or 'override'; null: the default
+--   reason     why; until: when that ends; null: no end
+create or replace sql security definer view token_rules as
+select 'all' as kind, cast(null as char(255)) as name, cast(null as char(255)) as plan, cast(null as signed) as capacity,
+       cast(null as decimal(19, 9)) as refill_seconds, cast(null as char(10)) as refill,
+       coalesce(a.mode, 'enforce') as mode, if(a.mode is null, null, 'all') as mode_from, a.reason, a.until
+  from (select 1 as one) n
+  left join token_mode a on a.mode <> 'enforce' and (a.until is null or a.until > utc_timestamp(6))
+union all
+select 'plan', convert(p.name using utf8mb4), null, p.capacity, p.refill_seconds, p.refill,
+       if(p.own, p.mode, coalesce(a.mode, 'enforce')), if(p.own, 'plan', if(a.mode is null, null, 'all')),
+       if(p.own, p.mode_reason, a.reason), if(p.own, p.mode_until, a.until)
+  from (select t.*, t.mode is not null and (t.mode_until is null or t.mode_until > utc_timestamp(6)) as own
+          from token_plans t) p
+  left join token_mode a on a.mode <> 'enforce' and (a.until is null or a.until > utc_timestamp(6))
+union all
+select 'override', convert(o.id using utf8mb4), convert(b.plan using utf8mb4), o.capacity, o.refill_seconds,
+       if(o.capacity is null, null, o.refill), o.mode, if(o.mode is null, null, 'override'), o.reason, o.expires_at
+  from token_overrides o
+  left join token_buckets b on b.id = o.id
+ where o.expires_at is null or o.expires_at > utc_timestamp(6)
+;
+
+-- token_sizes: how large each table of tollgate's is. Reads only, and only what the server estimates: MySQL renews that
+-- once a day unless information_schema_stats_expiry says otherwise.
+--
+--   live_rows   about
+--   bytes       with indexes
+--   free_bytes  allotted and not used
+create or replace sql security definer view token_sizes as
+select t.table_name as name, t.table_rows as live_rows, t.data_length + t.index_length as bytes,
+       t.data_free as free_bytes
+  from information_schema.tables t
+ where t.table_schema = database() and t.table_type = 'BASE TABLE' and t.table_name like 'token\_%'
+;
+
+insert into token_migrations (version, name) values (10, '0010_operations') on duplicate key update applied_at = utc_timestamp(6);

@@ -1,0 +1,126 @@
+-- terms: a quota in a bucket's own units; an error if the values make none.
+--
+-- Arguments: p_whose the bucket or plan that it is for, as errors name it
+--            p_capacity in tokens, p_refill_seconds from empty to full, p_refill: see token_buckets
+-- Result:    burst, step_ns, step_ticks, token_ticks: see there
+create or replace function tollgate.terms(
+  p_whose text, p_capacity numeric, p_refill_seconds numeric, p_refill text,
+  out burst bigint, out step_ns bigint, out step_ticks bigint, out token_ticks bigint)
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_refill_ns constant numeric := p_refill_seconds * 1000000000::numeric;
+  v_error     text;
+begin
+  v_error := case
+    when p_capacity is null or p_refill_seconds is null or p_refill is null
+      then 'give capacity, refill_seconds and refill'
+    when p_capacity < 1
+      then pg_catalog.format('a capacity of %s grants nothing: give 1 or more', p_capacity)
+    when p_capacity <> trunc(p_capacity)
+      then pg_catalog.format('a capacity of %s is not a whole number', p_capacity)
+    when p_capacity > 3155760000000000000
+      then pg_catalog.format('a capacity of %s is too large: give 3155760000000000000 or less', p_capacity)
+    when p_refill not in ('interval', 'calendar', 'continuous', 'once')
+      then pg_catalog.format('refill is %L: give ''interval'', ''calendar'', ''continuous'' or ''once''', p_refill)
+    -- What the tables' columns cannot hold, NaN too.
+    when abs(p_refill_seconds) >= 10000000000::numeric
+      then pg_catalog.format('refill_seconds is %s: give a century (3155760000) or less', p_refill_seconds)
+    when p_refill = 'once'
+      then null
+    when p_refill_seconds <= 0::numeric
+      then pg_catalog.format('refill_seconds is %s: give more than 0', p_refill_seconds)
+    when p_refill_seconds > 3155760000::numeric
+      then pg_catalog.format('refill_seconds is %s: give a century (3155760000) or less', p_refill_seconds)
+    when v_refill_ns < p_capacity
+      then pg_catalog.format('%s tokens in %s s are more than one a nanosecond: count in larger units, 1 for 1000',
+                  p_capacity, p_refill_seconds)
+  end;
+  if v_error is null and p_refill = 'continuous' then
+    step_ns := 1;
+    step_ticks := 1;
+    token_ticks := ceil(v_refill_ns / p_capacity);
+    v_error := case
+      when token_ticks::numeric * p_capacity > v_refill_ns * 1.001
+        then pg_catalog.format('%s tokens in %s s, in whole nanoseconds a token, would be over 0.1 %% slower: '
+                    'count in larger units, 1 for 1000', p_capacity, p_refill_seconds)
+      when token_ticks::numeric * p_capacity > 3155760000000000000::numeric
+        then pg_catalog.format('refill_seconds is %s: give a century (3155760000) or less', p_refill_seconds)
+    end;
+  elsif v_error is null then
+    step_ns := case p_refill when 'once' then 9223372036854775807 else v_refill_ns end;
+    step_ticks := case p_refill when 'once' then 1 else p_capacity end;
+    token_ticks := 1;
+  end if;
+  if v_error is not null then
+    raise exception 'tollgate: % cannot be: %', p_whose, v_error using errcode = 'check_violation';
+  end if;
+  burst := p_capacity * token_ticks;
+end
+$$;
+
+-- whole(p_whose, p_capacity) -> the capacity as a bigint; an error for a fraction, and for 2^53 or more, where a double
+-- is not exact. p_whose: see terms.
+create or replace function tollgate.whole(p_whose text, p_capacity double precision) returns bigint
+language plpgsql immutable
+as $$
+begin
+  if p_capacity <> trunc(p_capacity) then
+    raise exception 'tollgate: % cannot be: a capacity of % is not a whole number', p_whose, p_capacity
+      using errcode = 'check_violation';
+  elsif abs(p_capacity) >= 9007199254740992 then
+    raise exception 'tollgate: % cannot be: a capacity of % as double precision is not exact: pass a bigint', p_whose, p_capacity
+      using errcode = 'check_violation';
+  end if;
+  return p_capacity;
+end
+$$;
+
+-- bucket_clock(p_bucket, p_now in nanoseconds since 1970) -> what the bucket's own clock shows then, in ticks.
+create or replace function tollgate.bucket_clock(p_bucket tollgate.token_buckets, p_now bigint) returns bigint
+language sql immutable
+return (p_now - p_bucket.anchor) / p_bucket.step_ns * p_bucket.step_ticks;
+
+-- bucket_instant(p_bucket, p_tick) -> the first instant at which the bucket's own clock shows that tick, in
+-- nanoseconds since 1970; of a clock that stands still, its start. The inverse of bucket_clock.
+create or replace function tollgate.bucket_instant(p_bucket tollgate.token_buckets, p_tick bigint) returns bigint
+language sql immutable
+return p_bucket.anchor
+       + case when p_bucket.step_ns < 9223372036854775807 or p_tick > 0
+           then (p_tick / p_bucket.step_ticks + (p_tick % p_bucket.step_ticks > 0)::int) * p_bucket.step_ns
+           else 0 end;
+
+-- bucket_step(p_bucket, p_tick, p_clock) -> what the bucket's own clock, which shows p_clock, shows first from that tick
+-- on.
+create or replace function tollgate.bucket_step(p_bucket tollgate.token_buckets, p_tick bigint, p_clock bigint) returns bigint
+language sql immutable
+as $$
+  select case when p_tick <= p_clock then p_clock
+           else (p_tick + p_bucket.step_ticks - 1) / p_bucket.step_ticks * p_bucket.step_ticks end
+$$;
+
+-- bucket_furthest(p_bucket) -> how far ahead of its clock, in ticks, a bucket may be full: a burst, the longest wait
+-- that was granted, and a second's difference between clocks. Further means that the clock was set back.
+create or replace function tollgate.bucket_furthest(p_bucket tollgate.token_buckets) returns bigint
+language sql immutable
+as $$
+  select p_bucket.burst + p_bucket.longest_wait
+         + (1000000000 / p_bucket.step_ns + 1) * p_bucket.step_ticks
+$$;
+
+-- bucket_affords(p_bucket, p_full_at, p_cost, p_keep, p_now) -> how many requests for p_cost tokens the bucket grants
+-- at p_now, one after the other, if it is full again at the tick p_full_at. They must be possible: p_cost + p_keep is at
+-- most its capacity.
+create or replace function tollgate.bucket_affords(
+  p_bucket tollgate.token_buckets, p_full_at bigint, p_cost bigint, p_keep bigint, p_now bigint) returns bigint
+language sql immutable
+as $$
+  select (p_bucket.burst - p_keep * p_bucket.token_ticks
+          - greatest(p_full_at - tollgate.bucket_clock(p_bucket, p_now), 0)) / (p_cost * p_bucket.token_ticks)
+$$;
+
+revoke all on all tables in schema tollgate from public;
+revoke all on all functions in schema tollgate from public;
+
+insert into tollgate.migrations (version, name) values (2, '0002_arithmetic') on conflict do nothing;

@@ -1,0 +1,319 @@
+-- in_force(p_until, p_now in nanoseconds since 1970) -> whether what holds until then holds now; null: it has no
+-- end.
+create or replace function tollgate.in_force(p_until timestamptz, p_now bigint) returns boolean
+language sql immutable
+return p_until is null or extract(epoch from p_until)::numeric * 1000000000::numeric > p_now::numeric;
+
+-- until(p_until) -> the same in nanoseconds since 1970; null: it has no end, or one beyond 2262, which no clock reaches.
+create or replace function tollgate.until(p_until timestamptz) returns bigint
+language sql immutable
+as $$
+  select case when p_until < timestamptz '2262-01-01 00:00:00+00'
+           then (extract(epoch from p_until)::numeric * 1000000000::numeric)::bigint end
+$$;
+
+-- part_terms: the error of a request that gives some of a bucket's terms: the others would be another quota's.
+create or replace function tollgate.part_terms(p_id text, p_capacity bigint, p_refill_seconds numeric, p_refill text)
+returns void
+language plpgsql immutable
+as $$
+begin
+  raise exception 'tollgate: bucket % was given capacity %, refill_seconds % and refill %: give all three, or none',
+                  quote_nullable(left(p_id, 255)), coalesce(p_capacity::text, 'null'),
+                  coalesce(p_refill_seconds::text, 'null'), coalesce(quote_literal(left(p_refill, 255)), 'null')
+    using errcode = 'invalid_parameter_value';
+end
+$$;
+
+-- rule_checks: the trigger that refuses a plan, a mode or an override that can never be.
+create or replace function tollgate.rule_checks() returns trigger
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_name  text;
+  v_error text;
+begin
+  v_error := case when new.mode not in ('enforce', 'shadow', 'off', 'block')
+    then format('mode is %L: give ''enforce'', ''shadow'', ''off'' or ''block''', new.mode) end;
+  if tg_table_name = 'token_plans' then
+    v_name := 'plan ' || quote_nullable(left(new.name, 255));
+    v_error := coalesce(v_error, case
+      when (octet_length(new.name) between 1 and 255) is not true
+        then format('its name has %s bytes: give 1 to 255', coalesce(octet_length(new.name), 0))
+      when left(new.name, 1) = chr(1) then 'its name begins with U+0001: put something before it' end);
+    perform tollgate.terms(v_name, new.capacity, new.refill_seconds, new.refill);
+  elsif tg_table_name = 'token_overrides' then
+    v_name := 'override of ' || quote_nullable(left(new.id, 255));
+    v_error := coalesce(v_error, case
+      when (octet_length(new.id) between 1 and 255) is not true
+        then format('its id has %s bytes: give 1 to 255', coalesce(octet_length(new.id), 0))
+      when left(new.id, 1) = chr(1) then 'its id begins with U+0001: put something before it'
+      when (new.capacity is null) <> (new.refill_seconds is null)
+        then 'give both capacity and refill_seconds, or neither'
+      when new.capacity is null and new.mode is null
+        then 'it changes nothing: give capacity and refill_seconds, or a mode'
+    end);
+    if v_error is null and new.capacity is not null then
+      perform tollgate.terms(v_name, new.capacity, new.refill_seconds, new.refill);
+    end if;
+  else
+    v_name := 'token_mode';
+  end if;
+  if v_error is not null then
+    raise exception 'tollgate: % cannot be: %', v_name, v_error using errcode = 'check_violation';
+  end if;
+  return new;
+end
+$$;
+
+create or replace trigger plan_checks before insert or update on tollgate.token_plans
+  for each row execute function tollgate.rule_checks();
+create or replace trigger mode_checks before insert or update of mode on tollgate.token_mode
+  for each row execute function tollgate.rule_checks();
+create or replace trigger override_checks before insert or update on tollgate.token_overrides
+  for each row execute function tollgate.rule_checks();
+
+-- Also for rows that a replication tool or a loader of test data writes with session_replication_role = replica.
+alter table tollgate.token_plans enable always trigger plan_checks;
+alter table tollgate.token_mode enable always trigger mode_checks;
+alter table tollgate.token_overrides enable always trigger override_checks;
+
+-- settle: bring a bucket's state from the terms that it was written under to others.
+--
+-- Tokens that are there stay, fractions too, up to the new capacity; if the clock was set back, the bucket is empty.
+-- Arguments: p_id; p_capacity in tokens, p_refill_seconds, p_refill: the terms; p_overridden: whether an override's
+-- Locks:     the bucket's row, so the clock is read after that.
+create or replace function tollgate.settle(
+  p_id text, p_capacity numeric, p_refill_seconds numeric, p_refill text, p_overridden boolean)
+returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_old       tollgate.token_buckets;
+  v_new       tollgate.token_buckets;
+  v_now       bigint;
+  v_owed      bigint;
+  v_available numeric := 0;  -- in the old terms' ticks; negative while grants still wait for their tokens
+  c_year      constant bigint := 31622400000000000;
+begin
+  select b.* into v_old from tollgate.token_buckets b where b.id = p_id for no key update;
+  if not found then
+    return;  -- Swept meanwhile: the caller reads it again.
+  end if;
+  v_new := v_old;
+  select t.* into v_new.burst, v_new.step_ns, v_new.step_ticks, v_new.token_ticks
+    from tollgate.terms('bucket ' || quote_literal(p_id), p_capacity, p_refill_seconds, p_refill) t;
+  if p_refill = 'calendar' then
+    v_new.anchor := 0;
+  end if;
+  if v_old.overridden <> p_overridden
+     and (v_new.burst, v_new.step_ns, v_new.step_ticks, v_new.token_ticks, v_new.anchor)
+         = (v_old.burst, v_old.step_ns, v_old.step_ticks, v_old.token_ticks, v_old.anchor) then
+    -- An override's that are its own: nothing is computed anew.
+    update tollgate.token_buckets b set overridden = p_overridden where b.id = p_id;
+    return;
+  end if;
+
+  v_now := tollgate.clock();
+  v_owed := v_old.full_at - tollgate.bucket_clock(v_old, v_now);
+  if v_owed <= tollgate.bucket_furthest(v_old) then
+    v_available := v_old.burst - greatest(v_owed, 0);
+  end if;
+  v_available := v_available * v_new.token_ticks;
+  v_available := div(v_available - case when v_available < 0 then v_old.token_ticks - 1 else 0 end,
+                     v_old.token_ticks);
+  v_new.full_at := least(
+    tollgate.bucket_clock(v_new, v_now) + v_new.burst - least(v_available, v_new.burst),
+    tollgate.bucket_clock(v_new, v_now + c_year) + v_new.burst);
+
+  update tollgate.token_buckets b
+     set burst = v_new.burst,
+         step_ns = v_new.step_ns,
+         step_ticks = v_new.step_ticks,
+         token_ticks = v_new.token_ticks,
+         anchor = v_new.anchor,
+         full_at = v_new.full_at,
+         longest_wait = greatest(v_new.full_at - v_new.burst - tollgate.bucket_clock(v_new, v_now), 0),
+         overridden = p_overridden
+   where b.id = p_id;
+end
+$$;
+
+-- apply_new_terms: the trigger that gives a new bucket its derived columns, and brings one whose own terms were changed,
+-- by whatever UPDATE, to the new terms, unless its state is under an override's.
+create or replace function tollgate.apply_new_terms() returns trigger
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_terms record;
+begin
+  if (octet_length(new.id) between 1 and 255) is not true then
+    raise exception 'tollgate: bucket % cannot be: its id has % bytes: give 1 to 255',
+                    quote_nullable(left(new.id, 255)), coalesce(octet_length(new.id), 0)
+      using errcode = 'check_violation';
+  elsif left(new.id, 1) = chr(1) then
+    raise exception 'tollgate: bucket % cannot be: its id begins with U+0001: put something before it',
+                    quote_literal(new.id)
+      using errcode = 'check_violation';
+  end if;
+  if tg_op = 'INSERT' then
+    select t.* into new.burst, new.step_ns, new.step_ticks, new.token_ticks
+      from tollgate.terms('bucket ' || quote_nullable(new.id), new.capacity, new.refill_seconds, new.refill) t;
+    -- Its grid goes through the instant of its making, and all the way back: clocks can be set to before it.
+    new.anchor := case when new.refill = 'calendar' then 0 else new.anchor % new.step_ns end;
+    return new;
+  end if;
+  v_terms := tollgate.terms('bucket ' || quote_nullable(new.id), new.capacity, new.refill_seconds, new.refill);
+  if not new.overridden
+     and (v_terms <> row(new.burst, new.step_ns, new.step_ticks, new.token_ticks)
+          or new.refill = 'calendar' and new.anchor <> 0) then
+    perform tollgate.settle(new.id, new.capacity, new.refill_seconds, new.refill, false);
+  end if;
+  return null;
+end
+$$;
+
+-- Before an insert, and after an update: a trigger before updates would lock each row once more. make_batch and
+-- make_uniform give their new rows the derived columns themselves; no role can name those.
+create or replace trigger new_bucket before insert on tollgate.token_buckets
+  for each row when (new.burst is null) execute function tollgate.apply_new_terms();
+
+create or replace trigger new_terms after update of capacity, refill_seconds, refill on tollgate.token_buckets
+  for each row execute function tollgate.apply_new_terms();
+
+-- Also for rows that a replication tool or a loader of test data writes with session_replication_role = replica. Where
+-- triggers are disabled, a row without its derived columns is refused: they are not null.
+alter table tollgate.token_buckets enable always trigger new_bucket, enable always trigger new_terms;
+
+-- rule: what rules a bucket now, and the bucket brought to it: made, if its first request may make it, and settled
+-- under the terms of its override, its plan, or its own.
+--
+-- Arguments: p_id, p_capacity, p_refill_seconds, p_refill, p_plan: as take_v1's; p_now in nanoseconds since 1970
+--            p_empties   whether a bucket whose clock was set back since is emptied: not if nothing can be taken of it
+-- Result:    outcome     null: the bucket is ready; else why there is none: 'unknown', 'unplanned' or 'conflict', as
+--                        take_v1 answers
+--            mode        'shadow', 'off' or 'block'; null: the tokens decide. With 'off' nothing is made or settled
+--            mode_until  until when, in nanoseconds since 1970; null: it has no end
+--            changed     whether the bucket changed: it must be read again, and this asked again
+--            capacity    of the terms that rule, in tokens
+-- Errors:    22023 terms given in part · 23514 terms that make no bucket
+-- Locks:     the bucket's row, if it is made or changes.
+create or replace function tollgate.rule(
+  p_id text, p_capacity bigint, p_refill_seconds numeric, p_refill text, p_plan text, p_now bigint, p_empties boolean,
+  out outcome text, out mode text, out mode_until bigint, out changed boolean, out capacity bigint)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  b        tollgate.token_buckets;
+  g        tollgate.token_mode;
+  o        tollgate.token_overrides;
+  p        tollgate.token_plans;
+  v_exists boolean;
+  v_until  timestamptz;
+  v_plan   text;
+  v_quota  constant boolean := p_capacity is not null;
+begin
+  if (p_capacity is null) <> (p_refill_seconds is null)
+     or (p_capacity is null) <> (p_refill is null) then
+    perform tollgate.part_terms(p_id, p_capacity, p_refill_seconds, p_refill);
+  end if;
+  -- As the column will hold it: what has more decimals would differ from its own bucket's for ever.
+  p_refill_seconds := round(p_refill_seconds, 9);
+  changed := false;
+  select t.* into b from tollgate.token_buckets t where t.id = p_id;
+  v_exists := found;
+  select t.* into g from tollgate.token_mode t;
+  if tollgate.in_force(g.until, p_now) then
+    mode := g.mode;
+    v_until := g.until;
+  end if;
+  if not v_quota and coalesce(p_plan, b.plan) is not null then
+    select t.* into p from tollgate.token_plans t where t.name = coalesce(p_plan, b.plan);
+    if not found then
+      outcome := 'unplanned';
+      return;
+    end if;
+    if p.mode is not null and tollgate.in_force(p.mode_until, p_now) then
+      mode := p.mode;
+      v_until := p.mode_until;
+    end if;
+  end if;
+  select t.* into o from tollgate.token_overrides t where t.id = p_id and tollgate.in_force(t.expires_at, p_now);
+  if o.mode is not null then
+    mode := o.mode;
+    v_until := o.expires_at;
+  end if;
+  mode := nullif(mode, 'enforce');
+  mode_until := tollgate.until(v_until);
+  p_capacity := coalesce(p_capacity, p.capacity);
+  p_refill_seconds := coalesce(p_refill_seconds, p.refill_seconds);
+  p_refill := coalesce(p_refill, p.refill);
+  if p_refill = 'once' and b.refill = 'once' then
+    p_refill_seconds := b.refill_seconds;  -- which say nothing
+  end if;
+  capacity := coalesce(o.capacity, p_capacity, b.capacity);
+  v_plan := case when v_quota and b.provisioned then b.plan else p.name end;
+
+  if mode = 'off' then
+    return;
+  elsif abs(p_refill_seconds) >= 10000000000 then
+    -- More than the column holds: this says so as its trigger would.
+    perform tollgate.terms('bucket ' || quote_nullable(left(p_id, 255)), p_capacity, p_refill_seconds, p_refill);
+  elsif not v_exists and p_capacity is null then
+    outcome := 'unknown';
+  elsif not v_exists then
+    insert into tollgate.token_buckets (id, capacity, refill_seconds, refill, plan, provisioned, anchor)
+    values (p_id, p_capacity, p_refill_seconds, p_refill, p_plan, false, 0)
+    on conflict do nothing;
+    changed := true;
+  elsif b.provisioned and (case when v_quota
+          then (p_capacity, p_refill_seconds, p_refill) <> (b.capacity, b.refill_seconds, b.refill)
+          else p_plan <> coalesce(b.plan, '') end) then
+    outcome := 'conflict';
+  elsif o.capacity is not null then
+    select not b.overridden
+           or (t.burst, t.step_ns, t.token_ticks) <> (b.burst, b.step_ns, b.token_ticks)
+           or (o.refill = 'calendar' and b.anchor <> 0)
+      into changed
+      from tollgate.terms('override of ' || quote_literal(p_id), o.capacity, o.refill_seconds, o.refill) t;
+    if changed then
+      perform tollgate.settle(p_id, o.capacity, o.refill_seconds, o.refill, true);
+    end if;
+    -- Its own terms are left as they are, but it follows the plan that was named last.
+    if p_capacity is not null and b.plan is distinct from v_plan then
+      update tollgate.token_buckets t set plan = v_plan where t.id = p_id and t.plan is distinct from v_plan;
+      changed := true;
+    end if;
+  elsif (p_capacity, p_refill_seconds, p_refill) <> (b.capacity, b.refill_seconds, b.refill)
+        or (p_capacity is not null and b.plan is distinct from v_plan) then
+    update tollgate.token_buckets t
+       set capacity = p_capacity, refill_seconds = p_refill_seconds, refill = p_refill, plan = v_plan
+     where t.id = p_id
+       and ((p_capacity, p_refill_seconds, p_refill) <> (t.capacity, t.refill_seconds, t.refill)
+            or t.plan is distinct from v_plan);
+    changed := true;
+  elsif b.overridden then
+    perform tollgate.settle(p_id, b.capacity, b.refill_seconds, b.refill, false);
+    changed := true;
+  end if;
+  if p_empties and outcome is null and not changed and mode is distinct from 'block'
+     and b.full_at - tollgate.bucket_clock(b, p_now) > tollgate.bucket_furthest(b) then
+    -- After a step of the clock backwards a bucket is empty, once: keys are locked out for a refill at most.
+    -- By a clock from before a wait for the row, what others were granted since would look like such a step.
+    update tollgate.token_buckets t
+       set full_at = tollgate.bucket_clock(t, tollgate.clock()) + t.burst, longest_wait = 0
+     where t.id = p_id
+       and t.full_at - tollgate.bucket_clock(t, tollgate.clock()) > tollgate.bucket_furthest(t);
+    changed := true;
+  end if;
+end
+$$;
+
+revoke all on all tables in schema tollgate from public;
+revoke all on all functions in schema tollgate from public;
+
+insert into tollgate.migrations (version, name) values (3, '0003_rules') on conflict do nothing;

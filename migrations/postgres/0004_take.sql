@@ -1,0 +1,222 @@
+-- taken_v1: what take_v1 answers. A type of its own, because every call would describe OUT parameters anew.
+do $$
+begin
+  if to_regtype('tollgate.taken_v1') is null then
+    create type tollgate.taken_v1 as (
+      outcome     text,
+      mode        text,
+      now         bigint,
+      acts_at     bigint,
+      full_at     bigint,
+      granted     bigint,
+      burst       bigint,
+      anchor      bigint,
+      step_ns     bigint,
+      step_ticks  bigint,
+      token_ticks bigint
+    );
+  end if;
+end
+$$;
+
+-- take_v1: decide one request, exactly. Everything that takes tokens is built on it.
+--
+-- Arguments: p_id        the bucket
+--            p_cost      tokens to take, 1 or more
+--            p_max_wait  nanoseconds that the caller would wait for them; the mode 'shadow' ignores it
+--            p_keep      tokens that must remain
+--            p_capacity, p_refill_seconds, p_refill
+--                        terms for a bucket that its first request makes, full, on the calendar's grid; or all null
+--            p_plan      or the plan that such a bucket follows; null, too: the bucket must exist, and its own plan or
+--                        terms hold
+--            p_receipt   the request's id: repeated with it, the request takes nothing more; null: it has none
+--            p_hold      for how many nanoseconds the id is remembered
+-- Result:    outcome     'granted' or 'denied'; 'never': cost + keep exceed the capacity; 'unknown': no such bucket;
+--                        'unplanned': no such plan; 'conflict': the bucket was provisioned with other terms than given;
+--                        'reused': the id is another request's
+--            mode        what decided instead of the tokens: 'shadow', 'off' or 'block', else null
+--            now         the instant of the decision, in nanoseconds since 1970
+--            acts_at     when the tokens may be used, if they were granted; if blocked, until when; null: no end
+--            and the bucket's columns after it, from which remaining tokens and waits follow
+-- Errors:    22023 arguments out of range, or terms given in part · 23514 terms that make no bucket
+-- Locks:     the bucket's row, if the request is granted or has an id; then its receipt. A denied request without an id
+--            writes nothing and waits for no lock, once there is a bucket.
+--
+-- Reads first, so a denial costs no write. What it read may be old by the time it writes, so the update asks again
+-- whether the tokens are there, by then under the row's lock; if they are not, or the terms changed, all begins anew.
+--
+-- A decision counts at the instant when its row is locked. The clock is read before that and again after it: if
+-- the lock had to be waited for, a grant moves to the later instant, and a denial is decided again.
+create or replace function tollgate.take_v1(
+  p_id text, p_cost bigint, p_max_wait bigint, p_keep bigint,
+  p_capacity bigint, p_refill_seconds numeric, p_refill text, p_plan text, p_receipt uuid, p_hold bigint)
+returns tollgate.taken_v1
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  b         tollgate.token_buckets;
+  r         tollgate.token_receipts;
+  v_ruled   boolean;
+  v_rule    record;
+  v_now     bigint;
+  v_acts_at bigint;
+  v_clock   bigint;
+  v_latest  bigint;  -- the latest full_at, in ticks, at which the tokens are there, or will be in time
+  v_outcome text;
+  v_mode    text;
+  v_wait    bigint;  -- p_max_wait, as the mode has it
+  c_stale   constant bigint := 2000000;
+begin
+  p_hold := least(greatest(coalesce(p_hold, 0), 0), 31622400000000000);
+  if (p_cost between 1 and 4611686018427387903 and p_keep between 0 and 4611686018427387903
+      and p_max_wait between 0 and 31622400000000000
+      and (p_capacity is null) = (p_refill_seconds is null) and (p_capacity is null) = (p_refill is null)) is not true then
+    if (p_capacity is null) <> (p_refill_seconds is null)
+       or (p_capacity is null) <> (p_refill is null) then
+      perform tollgate.part_terms(p_id, p_capacity, p_refill_seconds, p_refill);
+    end if;
+    raise exception 'tollgate: take_v1 needs a cost of 1 or more, 0 or more to keep, and a wait of 0 to a year'
+      using errcode = 'invalid_parameter_value';
+  end if;
+  -- As the column holds it.
+  p_refill_seconds := round(p_refill_seconds, 9);
+  for v_attempt in 1 .. 100 loop
+    -- Null, which counts as ruled, where the mode's row is missing.
+    select g.mode <> 'enforce' or exists (select from tollgate.token_overrides o where o.id = p_id)
+      into v_ruled from tollgate.token_mode g;
+    select t.* into b from tollgate.token_buckets t where t.id = p_id;
+    -- After the read: what others took since can only be more, so a denial holds at that instant.
+    v_now := tollgate.clock();
+    v_acts_at := v_now;
+    -- A bucket under the terms asked for, with nothing else to rule it, needs no more.
+    if not v_ruled and p_capacity is null and (p_plan is not null or b.plan is not null) then
+      v_ruled := true;
+      select p.mode is not null or b.plan is distinct from p.name
+             or p.capacity <> b.capacity or p.refill_seconds <> b.refill_seconds or p.refill <> b.refill
+        into v_ruled
+        from tollgate.token_plans p where p.name = coalesce(p_plan, b.plan);
+    end if;
+    if b.id is null or v_ruled is not false or b.overridden or (p_capacity is not null and b.plan is not null)
+       or p_capacity <> b.capacity or p_refill_seconds <> b.refill_seconds or p_refill <> b.refill then
+      select t.* into v_rule
+        from tollgate.rule(p_id, p_capacity, p_refill_seconds, p_refill, p_plan, v_now, false) t;
+      -- Changed, or made by others since it was read.
+      continue when v_rule.changed
+                    or (b.id is null and v_rule.outcome is null and v_rule.mode is distinct from 'off');
+      v_outcome := v_rule.outcome;
+      v_mode := v_rule.mode;
+      exit when v_outcome is not null;
+      if v_mode = 'off' then
+        v_outcome := 'granted';
+        b.burst := coalesce(b.burst, v_rule.capacity);
+        exit;
+      end if;
+    else
+      v_mode := null;
+    end if;
+    v_wait := case v_mode when 'shadow' then 0 else p_max_wait end;
+
+    if p_receipt is not null then
+      -- The bucket first, in the order of all routines.
+      perform from tollgate.token_buckets t where t.id = p_id for no key update;
+      -- It is locked now, and read anew without a wait.
+      continue when tollgate.clock() - v_now > c_stale;
+      delete from tollgate.token_receipts t where t.id = p_receipt and t.bucket = p_id and t.expires_at <= v_now;
+      select t.* into r from tollgate.token_receipts t where t.id = p_receipt and t.bucket = p_id;
+      if found then
+        v_outcome := case when r.cost = p_cost and r.state <> 'cancelled' then 'granted' else 'reused' end;
+        v_mode := null;
+        b.granted := r.granted;
+        v_acts_at := greatest(r.acts_at, v_now);
+        exit;
+      end if;
+    end if;
+
+    if v_mode = 'block' then
+      v_outcome := 'denied';
+      v_acts_at := v_rule.mode_until;
+      exit;
+    elsif p_cost > b.burst / b.token_ticks - p_keep then
+      v_outcome := 'never';
+      exit;
+    end if;
+
+    v_clock := tollgate.bucket_clock(b, v_now);
+    v_latest := tollgate.bucket_clock(b, v_now + v_wait) + b.burst - (p_cost + p_keep) * b.token_ticks;
+    if (b.full_at > v_latest or v_wait > 0) and b.full_at - v_clock > tollgate.bucket_furthest(b) then
+      perform tollgate.rule(p_id, p_capacity, p_refill_seconds, p_refill, p_plan, v_now, true);
+      continue;
+    elsif b.full_at > v_latest then
+      v_outcome := case v_mode when 'shadow' then 'granted' else 'denied' end;
+      exit;
+    end if;
+
+    if p_receipt is not null then
+      insert into tollgate.token_receipts (id, bucket, cost, granted, acts_at, state, expires_at)
+      values (p_receipt, p_id, p_cost, 0, v_now, 'open', v_now + p_hold)
+      on conflict do nothing;
+      continue when not found;
+    end if;
+    if v_wait = 0 then
+      update tollgate.token_buckets t
+         set room = null,
+             granted = t.granted + p_cost,
+             full_at = greatest(t.full_at, v_clock) + p_cost * b.token_ticks
+       where t.id = p_id and t.full_at <= v_latest
+         and t.anchor = b.anchor and t.burst = b.burst and t.step_ns = b.step_ns and t.token_ticks = b.token_ticks
+      returning t.full_at, t.granted into b.full_at, b.granted;
+    else
+      -- With a wait: all of its tokens are of the step in which it acts.
+      update tollgate.token_buckets t
+         set room = null,
+             granted = t.granted + p_cost,
+             longest_wait = greatest(
+               t.longest_wait,
+               tollgate.bucket_step(t, t.full_at + (p_cost + p_keep) * t.token_ticks - t.burst, v_clock) - v_clock),
+             full_at = greatest(
+               t.full_at,
+               tollgate.bucket_step(t, t.full_at + (p_cost + p_keep) * t.token_ticks - t.burst, v_clock))
+               + p_cost * t.token_ticks
+       where t.id = p_id and t.full_at <= v_latest
+         and t.anchor = b.anchor and t.burst = b.burst and t.step_ns = b.step_ns and t.token_ticks = b.token_ticks
+      returning t.full_at, t.granted into b.full_at, b.granted;
+    end if;
+
+    if found then
+      v_outcome := 'granted';
+      v_mode := null;
+      if tollgate.clock() - v_now > c_stale then
+        v_now := tollgate.clock();
+        if b.full_at < tollgate.bucket_clock(b, v_now) + p_cost * b.token_ticks then
+          b.full_at := tollgate.bucket_clock(b, v_now) + p_cost * b.token_ticks;
+          update tollgate.token_buckets t set full_at = b.full_at where t.id = p_id;
+        end if;
+      end if;
+      v_acts_at := v_now;
+      if v_wait > 0 and b.full_at + p_keep * b.token_ticks - b.burst > tollgate.bucket_clock(b, v_now) then
+        v_acts_at := greatest(v_now, tollgate.bucket_instant(b, b.full_at + p_keep * b.token_ticks - b.burst));
+      end if;
+      if p_receipt is not null then
+        update tollgate.token_receipts t set granted = b.granted, acts_at = v_acts_at
+         where t.id = p_receipt and t.bucket = p_id;
+      end if;
+      exit;
+    elsif p_receipt is not null then
+      delete from tollgate.token_receipts t where t.id = p_receipt and t.bucket = p_id;
+    end if;
+  end loop;
+
+  if v_outcome is null then
+    raise exception 'tollgate: bucket % changed during each of 100 attempts', quote_literal(p_id)
+      using errcode = 'serialization_failure', hint = 'Call again.';
+  end if;
+  return (v_outcome, v_mode, v_now, v_acts_at, b.full_at, b.granted, b.burst, b.anchor, b.step_ns, b.step_ticks,
+          b.token_ticks)::tollgate.taken_v1;
+end
+$$;
+
+revoke all on all tables in schema tollgate from public;
+revoke all on all functions in schema tollgate from public;
+
+insert into tollgate.migrations (version, name) values (4, '0004_take') on conflict do nothing;

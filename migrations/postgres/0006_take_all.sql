@@ -1,0 +1,487 @@
+-- evaluate: what a request comes to as a bucket stands, without taking anything.
+--
+-- Arguments: p_bucket; p_mode, p_mode_until: as rule answers; p_cost, p_max_wait, p_keep: as take_v1's; p_now
+-- Result:    as take_v1's
+create or replace function tollgate.evaluate(
+  p_bucket tollgate.token_buckets, p_mode text, p_mode_until bigint,
+  p_cost bigint, p_max_wait bigint, p_keep bigint, p_now bigint)
+returns tollgate.taken_v1
+language plpgsql immutable
+as $$
+declare
+  t     tollgate.taken_v1;
+  v_due   bigint;
+  v_clock bigint;
+begin
+  t.now := p_now;
+  t.acts_at := p_now;
+  t.mode := p_mode;
+  t.full_at := p_bucket.full_at;
+  t.granted := p_bucket.granted;
+  t.burst := p_bucket.burst;
+  t.anchor := p_bucket.anchor;
+  t.step_ns := p_bucket.step_ns;
+  t.step_ticks := p_bucket.step_ticks;
+  t.token_ticks := p_bucket.token_ticks;
+  if p_mode = 'off' then
+    t.outcome := 'granted';
+  elsif p_mode = 'block' then
+    t.outcome := 'denied';
+    t.acts_at := p_mode_until;
+  elsif p_cost > p_bucket.burst / p_bucket.token_ticks - p_keep then
+    t.outcome := 'never';
+  else
+    v_due := p_bucket.full_at - p_bucket.burst + (p_cost + p_keep) * p_bucket.token_ticks;
+    if v_due <= tollgate.bucket_clock(p_bucket, p_now + case p_mode when 'shadow' then 0 else p_max_wait end) then
+      t.outcome := 'granted';
+      t.mode := null;
+      v_clock := tollgate.bucket_clock(p_bucket, p_now);
+      if v_due > v_clock then
+        t.acts_at := greatest(
+          p_now, tollgate.bucket_instant(p_bucket, tollgate.bucket_step(p_bucket, v_due, v_clock)));
+      end if;
+    else
+      t.outcome := case p_mode when 'shadow' then 'granted' else 'denied' end;
+    end if;
+  end if;
+  return t;
+end
+$$;
+
+-- lock_all: lock the rows of buckets, and make those that are missing, if the first place that names them may.
+--
+-- Arguments: p_ids, p_capacities, p_refill_seconds, p_refills, p_plans: as take_all_v1's, but a bucket may be at several
+--            places
+-- Errors:    as rule's
+-- Locks:     the rows of all buckets, made if need be, in the order of their ids.
+--
+-- If one is missing, each is locked or made before those after it are: a session that makes one meanwhile may take from
+-- these, too, and would deadlock with this one.
+create or replace function tollgate.lock_all(
+  p_ids text[], p_capacities bigint[], p_refill_seconds numeric[], p_refills text[], p_plans text[])
+returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan  -- else each call would plan anew for its arrays
+as $$
+declare
+  v_first record;
+begin
+  perform from tollgate.token_buckets l
+    where l.id = any (p_ids)
+      and not exists (select from unnest(p_ids) m (id)
+                       where not exists (select from tollgate.token_buckets x where x.id = m.id))
+    order by l.id for no key update;
+  if found then
+    return;
+  end if;
+  if array_remove(p_plans, null) = '{}'
+     and not exists (select from tollgate.token_mode g where g.mode <> 'enforce')
+     and not exists (select from tollgate.token_overrides o where o.id = any (p_ids))
+     and not exists (select from unnest(p_ids, p_capacities, p_refill_seconds, p_refills)
+                              as i (id, capacity, refill_seconds, refill)
+                      where (i.capacity is not null and i.refill is not null
+                             and i.refill_seconds between 0 and 9999999999) is not true) then
+    -- All may be made, and of terms that the column holds. A row that is there is only locked: no condition lets it be updated.
+    insert into tollgate.token_buckets (id, capacity, refill_seconds, refill, provisioned, anchor)
+    select distinct on (i.id collate "C") i.id, i.capacity, i.refill_seconds, i.refill, false, 0
+      from unnest(p_ids, p_capacities, p_refill_seconds, p_refills) with ordinality
+           as i (id, capacity, refill_seconds, refill, place)
+     order by i.id collate "C", i.place
+        on conflict (id) do update set room = null where false;
+    return;
+  end if;
+  for v_first in
+    select distinct on (i.id collate "C") i.*
+      from unnest(p_ids, p_capacities, p_refill_seconds, p_refills, p_plans) with ordinality
+           as i (id, capacity, refill_seconds, refill, plan, place)
+     order by i.id collate "C", i.place
+  loop
+    perform from tollgate.token_buckets l where l.id = v_first.id for no key update;
+    if not found then
+      perform tollgate.rule(v_first.id, v_first.capacity, v_first.refill_seconds, v_first.refill, v_first.plan,
+                               tollgate.clock(), false);
+      perform from tollgate.token_buckets l where l.id = v_first.id for no key update;
+    end if;
+  end loop;
+end
+$$;
+
+-- take_all_v1: take tokens from several buckets, from all of them or from none.
+--
+-- Arguments: p_ids, p_costs, p_keeps, p_capacities, p_refill_seconds, p_refills, p_plans
+--                        a bucket a place, none of them twice, each as for take_v1: its cost and what to keep, and terms
+--                        or a plan, or neither
+--            p_max_wait, p_receipt, p_hold: as for take_v1, the same for all
+-- Result:    a row a bucket: its place in the arrays (from 1), then take_v1's columns. All are 'granted'; or one or more
+--            say why not, and the others are 'spared': they could have been granted, and nothing was taken
+-- Errors:    as take_v1's · 22023 no bucket, or a bucket twice
+-- Locks:     the rows of all buckets, made if need be, in the order of their ids.
+--
+-- The clock is read when the rows are locked. A wait acts when the last bucket's does; each bucket's tokens are taken
+-- for when they are there.
+create or replace function tollgate.take_all_v1(
+  p_ids text[], p_costs bigint[], p_keeps bigint[], p_capacities bigint[], p_refill_seconds numeric[],
+  p_refills text[], p_plans text[], p_max_wait bigint, p_receipt uuid, p_hold bigint)
+returns table (entry bigint, taken tollgate.taken_v1)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan  -- else each call would plan anew for its arrays
+as $$
+declare
+  v_order   bigint[];                  -- the places in the order of the ids
+  v_buckets tollgate.token_buckets[];  -- those that exist, in that order
+  v_taken   tollgate.taken_v1[];
+  v_taking  text[];
+  t         tollgate.taken_v1;
+  b         tollgate.token_buckets;
+  r         tollgate.token_receipts;
+  v_refused  text;    -- what rules the bucket: as rule answers
+  v_mode     text;
+  v_until    bigint;
+  v_made     boolean;
+  v_capacity bigint;
+  v_place   bigint;
+  v_next    bigint;
+  v_there   bigint;                    -- how many of them exist
+  v_now     bigint;
+  v_ruled   boolean;
+  v_changed boolean;
+  v_known   boolean;
+  c_needs   constant text := 'tollgate: take_all_v1 needs buckets, none twice, costs of 1 or more, 0 or more to keep, and a '
+                             'wait of 0 to a year';
+begin
+  p_hold := least(greatest(coalesce(p_hold, 0), 0), 31622400000000000);
+  if (1 <= all (p_costs) and 4611686018427387903 >= all (p_costs) and cardinality(p_costs) = cardinality(p_ids)
+      and 0 <= all (p_keeps) and 4611686018427387903 >= all (p_keeps) and cardinality(p_keeps) = cardinality(p_ids)
+      and p_max_wait between 0 and 31622400000000000) is not true then
+    raise exception '%', c_needs using errcode = 'invalid_parameter_value';
+  end if;
+
+  -- Where nothing rules the buckets but their tokens, all exist, and all grant: one statement. Each is evaluated when it is
+  -- locked, and grants no less when all are, which is when the clock is read.
+  if p_receipt is null and array_remove(p_plans, null) = '{}' then
+    return query
+      with locked as materialized (
+        select l as b, i.*
+          from unnest(p_ids, p_costs, p_keeps, p_capacities, p_refill_seconds, p_refills)
+               as i (id, cost, keep, capacity, refill_seconds, refill)
+          join tollgate.token_buckets l on l.id = i.id
+         where not exists (select from unnest(p_ids) m (id)
+                            where not exists (select from tollgate.token_buckets x where x.id = m.id))
+         order by l.id for no key update of l
+      ), fit as materialized (
+        select count(distinct (x.b).id) = cardinality(p_ids) and bool_and(
+                 (x.b).plan is null and not (x.b).overridden
+                 and (x.capacity is null and x.refill_seconds is null and x.refill is null
+                      or (x.capacity, x.refill_seconds, x.refill) = ((x.b).capacity, (x.b).refill_seconds, (x.b).refill))
+                 and case when x.cost <= (x.b).burst / (x.b).token_ticks - x.keep
+                       then (x.b).full_at - ((x.b).burst - (x.cost + x.keep) * (x.b).token_ticks)
+                            <= tollgate.bucket_clock(x.b, tollgate.clock() + p_max_wait)
+                       else false end
+                 and (x.b).full_at - tollgate.bucket_clock(x.b, tollgate.clock())
+                     <= tollgate.bucket_furthest(x.b)) as fits,
+               tollgate.clock() as now
+          from locked x
+         where not exists (select from tollgate.token_mode g where g.mode <> 'enforce')
+           and not exists (select from tollgate.token_overrides o where o.id = any (p_ids))
+      )
+      update tollgate.token_buckets l
+         set room = null,
+             granted = l.granted + i.cost,
+             longest_wait = greatest(
+               l.longest_wait,
+               tollgate.bucket_step(
+                 l, l.full_at - (l.burst - (i.cost + i.keep) * l.token_ticks), tollgate.bucket_clock(l, f.now))
+                 - tollgate.bucket_clock(l, f.now)),
+             full_at = greatest(
+               l.full_at,
+               tollgate.bucket_step(
+                 l, l.full_at - (l.burst - (i.cost + i.keep) * l.token_ticks), tollgate.bucket_clock(l, f.now)))
+               + i.cost * l.token_ticks
+        from fit f, unnest(p_ids, p_costs, p_keeps) with ordinality as i (id, cost, keep, place)
+       where f.fits and l.id = i.id
+      returning i.place,
+                ('granted', null, f.now,
+                 case when l.full_at - (l.burst - i.keep * l.token_ticks) > tollgate.bucket_clock(l, f.now)
+                   then greatest(f.now, tollgate.bucket_instant(l, l.full_at - (l.burst - i.keep * l.token_ticks)))
+                   else f.now end,
+                 l.full_at, l.granted, l.burst, l.anchor, l.step_ns, l.step_ticks, l.token_ticks)::tollgate.taken_v1;
+    if found then
+      return;
+    end if;
+  end if;
+
+  select array_agg(i.place order by i.id collate "C"), count(distinct i.id), count(l.id) into v_order, v_next, v_there
+    from unnest(p_ids) with ordinality as i (id, place) left join tollgate.token_buckets l on l.id = i.id;
+  if v_next is distinct from cardinality(p_ids) or v_next = 0 then
+    raise exception '%', c_needs using errcode = 'invalid_parameter_value';
+  end if;
+  if v_there < v_next then
+    perform tollgate.lock_all(p_ids, p_capacities, p_refill_seconds, p_refills, p_plans);
+  end if;
+
+  for v_attempt in 1 .. 100 loop
+    select array_agg(l.b) into v_buckets
+      from (select x as b from tollgate.token_buckets x where x.id = any (p_ids) order by x.id for no key update) l;
+    v_now := tollgate.clock();
+    -- Null, which counts as ruled, where the mode's row is missing.
+    select g.mode <> 'enforce' or exists (select from tollgate.token_overrides o where o.id = any (p_ids))
+      into v_ruled from tollgate.token_mode g;
+    v_taken := array_fill(null::tollgate.taken_v1, array[cardinality(p_ids)]);
+    v_taking := '{}';
+    v_next := 1;
+    v_changed := false;
+    delete from tollgate.token_receipts k where k.id = p_receipt and k.expires_at <= v_now;
+    foreach v_place in array v_order loop
+      b := v_buckets[v_next];
+      if b.id = p_ids[v_place] then
+        v_next := v_next + 1;
+      else
+        b := null;
+      end if;
+      v_refused := null;
+      v_mode := null;
+      v_capacity := null;
+      if v_ruled is not false or b.id is null or p_plans[v_place] is not null or b.plan is not null or b.overridden
+         or p_capacities[v_place] <> b.capacity or p_refill_seconds[v_place] <> b.refill_seconds
+         or p_refills[v_place] <> b.refill
+         or num_nulls(p_capacities[v_place], p_refill_seconds[v_place], p_refills[v_place]) in (1, 2)
+         or b.full_at - tollgate.bucket_clock(b, v_now) > tollgate.bucket_furthest(b) then
+        select w.outcome, w.mode, w.mode_until, w.changed, w.capacity
+          into v_refused, v_mode, v_until, v_made, v_capacity
+          from tollgate.rule(p_ids[v_place], p_capacities[v_place], p_refill_seconds[v_place],
+                                p_refills[v_place], p_plans[v_place], v_now,
+                                p_costs[v_place] <= b.burst / b.token_ticks - p_keeps[v_place]) w;
+        -- Made by others since the rows were locked: it has to be locked, too.
+        v_made := v_made or (b.id is null and v_refused is null and v_mode is distinct from 'off');
+        v_changed := v_changed or v_made;
+        continue when v_made;
+      end if;
+      if v_refused is not null then
+        t := null;
+        t.outcome := v_refused;
+        t.now := v_now;
+      else
+        t := tollgate.evaluate(b, v_mode, v_until, p_costs[v_place], p_max_wait, p_keeps[v_place], v_now);
+        t.burst := coalesce(t.burst, v_capacity);
+      end if;
+      v_known := false;
+      if p_receipt is not null and v_refused is null and v_mode is distinct from 'off' then
+        select k.* into r from tollgate.token_receipts k where k.id = p_receipt and k.bucket = p_ids[v_place];
+        v_known := found;
+      end if;
+      if v_known then
+        t.outcome := case when r.cost = p_costs[v_place] and r.state <> 'cancelled' then 'granted' else 'reused' end;
+        t.mode := null;
+        t.granted := r.granted;
+        t.acts_at := greatest(r.acts_at, v_now);
+      elsif t.outcome = 'granted' and t.mode is null then
+        v_taking := v_taking || p_ids[v_place];
+      end if;
+      v_taken[v_place] := t;
+    end loop;
+    exit when not v_changed;
+  end loop;
+  if v_changed then
+    raise exception 'tollgate: buckets changed during each of 100 attempts'
+      using errcode = 'serialization_failure', hint = 'Call again.';
+  end if;
+
+  if not exists (select from unnest(v_taken) w where w.outcome <> 'granted') then
+    update tollgate.token_buckets l
+       set room = null,
+           granted = l.granted + i.cost,
+           longest_wait = greatest(
+             l.longest_wait,
+             tollgate.bucket_step(
+               l, l.full_at + (i.cost + i.keep) * l.token_ticks - l.burst, tollgate.bucket_clock(l, v_now))
+               - tollgate.bucket_clock(l, v_now)),
+           full_at = greatest(
+             l.full_at,
+             tollgate.bucket_step(
+               l, l.full_at + (i.cost + i.keep) * l.token_ticks - l.burst, tollgate.bucket_clock(l, v_now)))
+             + i.cost * l.token_ticks
+      from unnest(p_ids, p_costs, p_keeps) as i (id, cost, keep)
+     where l.id = i.id and l.id = any (v_taking);
+    insert into tollgate.token_receipts (id, bucket, cost, granted, acts_at, state, expires_at)
+    select p_receipt, p_ids[w.place], p_costs[w.place], w.granted + p_costs[w.place], w.acts_at, 'open', v_now + p_hold
+      from unnest(v_taken) with ordinality
+           as w (outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks, place)
+     where p_receipt is not null and p_ids[w.place] = any (v_taking);
+    return query
+      select w.place, (w.outcome, w.mode, w.now, w.acts_at, coalesce(l.full_at, w.full_at),
+                       case when l.id = any (v_taking) then l.granted else w.granted end, w.burst, w.anchor, w.step_ns,
+                       w.step_ticks, w.token_ticks)::tollgate.taken_v1
+        from unnest(v_taken) with ordinality
+             as w (outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks, place)
+        left join tollgate.token_buckets l on l.id = p_ids[w.place];
+    return;
+  end if;
+  return query
+    select w.place, (case w.outcome when 'granted' then 'spared' else w.outcome end, w.mode, w.now, w.acts_at, w.full_at,
+                     w.granted, w.burst, w.anchor, w.step_ns, w.step_ticks, w.token_ticks)::tollgate.taken_v1
+      from unnest(v_taken) with ordinality
+           as w (outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks, place);
+end
+$$;
+
+-- take_all_batch_v1: decide several requests in one call, each for several buckets: from all of its buckets or from none.
+--
+-- Arguments: p_requests  to which request a place belongs, from 1 on and ascending
+--            p_ids, p_costs, p_keeps, p_capacities, p_refill_seconds, p_refills, p_plans
+--                        a bucket a place, no request naming one twice; as for take_all_v1. None waits.
+-- Result:    standing  whether the state is how the buckets stand before anything is taken: a request that is granted
+--                      takes its tokens after those of the granted ones before it. Else it is after the request
+--            answers   take_all_v1's, to places in the arrays, from 1: all of a request's stand, or none
+-- Errors:    as take_all_v1's · 55P03 a bucket was locked for longer than 100 ms: nothing was taken
+-- Locks:     the rows of all buckets, made if need be, in the order of their ids; then those that the first request that
+--            names them may not make, but a later one may.
+--
+-- The clock is read when the rows are locked. What cannot be granted as the buckets stand is denied; a request whose
+-- buckets have enough for all that could be granted takes its tokens, by one UPDATE for all. The others are decided by
+-- take_all_v1, in their order, and so is what names a bucket that something rules beside its tokens. So each is granted or
+-- denied as if they came one after the other.
+create or replace function tollgate.take_all_batch_v1(
+  p_requests bigint[], p_ids text[], p_costs bigint[], p_keeps bigint[], p_capacities bigint[],
+  p_refill_seconds numeric[], p_refills text[], p_plans text[])
+returns table (standing boolean, answers tollgate.answers_v1)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan  -- else each call would plan anew for its arrays
+as $$
+declare
+  v_lock      text := current_setting('lock_timeout');
+  v_limited   boolean := false;
+  v_made      boolean := false;  -- whether those that were missing are made, if they may be
+  v_missing   boolean;
+  v_enforced  boolean;
+  v_overrides boolean;
+  v_left      bigint[] := '{}';  -- the places of requests for take_all_v1
+  v_part      record;
+begin
+  if (1 <= all (p_costs) and 4611686018427387903 >= all (p_costs)
+      and 0 <= all (p_keeps) and 4611686018427387903 >= all (p_keeps)) is not true then
+    raise exception 'tollgate: take_all_batch_v1 needs costs of 1 or more, and 0 or more to keep'
+      using errcode = 'invalid_parameter_value';
+  end if;
+  if v_lock = '0' or v_lock::interval > interval '100 ms' then
+    v_limited := true;
+    perform set_config('lock_timeout', '100ms', true);
+  end if;
+  v_enforced := not exists (select from tollgate.token_mode g where g.mode <> 'enforce');
+  v_overrides := exists (select from tollgate.token_overrides);
+
+  loop
+    v_missing := false;
+    for v_part in
+      with locked as materialized (
+        select l.* from tollgate.token_buckets l
+         where l.id = any (p_ids)
+           and (v_made or not exists (select from unnest(p_ids) m (id)
+                                       where not exists (select from tollgate.token_buckets x where x.id = m.id)))
+         order by l.id for no key update
+      ), clock as materialized (
+        select tollgate.clock() as now, l.n = 0 and not v_made as missing from (select count(*) as n from locked) l
+      ), evaluated as materialized (
+        select i.request, i.place, i.id, i.cost, i.keep, c.now, c.missing, l.full_at, l.granted, l.burst, l.anchor,
+               l.step_ns, l.step_ticks, l.token_ticks, l.burst / l.token_ticks - i.keep as most,
+               (l.burst - greatest(l.full_at - tollgate.bucket_clock(l, c.now), 0)) / l.token_ticks - i.keep as left,
+               -- Whether nothing but tokens rules it.
+               coalesce(
+                 v_enforced and not l.overridden
+                 and l.full_at - tollgate.bucket_clock(l, c.now) <= tollgate.bucket_furthest(l)
+                 and case
+                       when i.capacity is not null
+                         then l.plan is null and i.capacity = l.capacity and i.refill_seconds = l.refill_seconds
+                              and i.refill = l.refill
+                       when i.refill_seconds is not null or i.refill is not null
+                         then false
+                       when i.plan is null and l.plan is null
+                         then true
+                       else coalesce(i.plan = l.plan, i.plan is null)
+                            and exists (
+                              select from tollgate.token_plans p
+                               where p.name = l.plan and p.mode is null and p.capacity = l.capacity
+                                 and p.refill_seconds = l.refill_seconds and p.refill = l.refill)
+                     end
+                 and (not v_overrides or not exists (select from tollgate.token_overrides o where o.id = i.id)),
+                 false) as plain
+          from unnest(p_requests, p_ids, p_costs, p_keeps, p_capacities, p_refill_seconds, p_refills, p_plans)
+               with ordinality as i (request, id, cost, keep, capacity, refill_seconds, refill, plan, place)
+          left join locked l on l.id = i.id
+         cross join clock c
+      ), demand as (
+        select w.id, bool_and(w.plain) as plain,
+               -- By those that the bucket could grant, and what it must keep for them.
+               sum(w.cost) filter (where w.cost <= w.left) as cost, max(w.keep) filter (where w.cost <= w.left) as keep
+          from evaluated w group by w.id
+      ), decided as (
+        select w.request,
+               case when not bool_and(d.plain) then 'left'
+                 when not bool_and(w.cost <= w.left) then 'denied'
+                 when bool_and(d.cost + d.keep <= w.left + w.keep) then 'granted'
+                 else 'left' end as word
+          from evaluated w join demand d on d.id = w.id
+         group by w.request
+      ), answered as (
+        select w.*,
+               case when w.missing then 'missing'
+                 when d.word <> 'denied' then d.word
+                 when w.cost <= w.left then 'spared'
+                 when w.cost <= w.most then 'denied'
+                 else 'never' end as word
+          from evaluated w join decided d on d.request = w.request
+      )
+      select t.word, array_agg(t.id) as ids, array_agg(t.cost) as costs,
+             (array_agg(t.place), array_agg(1::bigint), t.word, null, array_agg(t.now), null, array_agg(t.full_at),
+              array_agg(t.granted), array_agg(t.burst), array_agg(t.anchor), array_agg(t.step_ns),
+              array_agg(t.step_ticks), array_agg(t.token_ticks))::tollgate.answers_v1 as answers
+        from answered t group by t.word
+    loop
+      answers := v_part.answers;
+      if v_part.word = 'missing' then
+        v_missing := true;
+        continue;
+      elsif v_part.word = 'left' then
+        v_left := answers.entries;
+        continue;
+      elsif v_part.word = 'granted' then
+        update tollgate.token_buckets l
+           set room = null,
+               granted = l.granted + g.cost,
+               full_at = greatest(l.full_at, tollgate.bucket_clock(l, answers.now[1])) + g.cost * l.token_ticks
+          from (select i.id, sum(i.cost)::bigint as cost from unnest(v_part.ids, v_part.costs) i (id, cost) group by i.id) g
+         where l.id = g.id;
+      end if;
+      standing := true;
+      return next;
+    end loop;
+    exit when not v_missing;
+    -- In the order of the ids, with those that are there.
+    perform tollgate.lock_all(p_ids, p_capacities, p_refill_seconds, p_refills, p_plans);
+    v_made := true;
+  end loop;
+
+  for v_part in
+    select min(x.place) as first, max(x.place) as last
+      from unnest(v_left) x (place) group by p_requests[x.place] order by 1
+  loop
+    return query
+      select false, tollgate.answers_of(v_part.first + t.entry - 1, 1, t.taken)
+        from tollgate.take_all_v1(
+               p_ids[v_part.first:v_part.last], p_costs[v_part.first:v_part.last],
+               p_keeps[v_part.first:v_part.last], p_capacities[v_part.first:v_part.last],
+               p_refill_seconds[v_part.first:v_part.last], p_refills[v_part.first:v_part.last],
+               p_plans[v_part.first:v_part.last], 0, null, 0) t;
+  end loop;
+  if v_limited then
+    perform set_config('lock_timeout', v_lock, true);
+  end if;
+end
+$$;
+
+revoke all on all tables in schema tollgate from public;
+revoke all on all functions in schema tollgate from public;
+
+insert into tollgate.migrations (version, name) values (6, '0006_take_all') on conflict do nothing;

@@ -1,0 +1,267 @@
+-- window_is_sound(p_window) -> whether its values are within their bounds, so that none overflows what is computed from
+-- them.
+create or replace function tollgate.window_is_sound(p_window tollgate.token_windows) returns boolean
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+  select p_window.most >= 1 and p_window.interval_ns between 1 and 31622400000000000
+         and p_window.resolution_ns between 1 and 31622400000000000
+         and p_window.last_wait between 0 and 31622400000000000
+         and cardinality(p_window.ends) = cardinality(p_window.counts)
+         and not exists (select from unnest(p_window.ends, p_window.counts) as u (e, c)
+                          where (u.e between 0 and 4611686018427387903 and u.c between 0 and 1000000000000000) is not true)
+$$;
+
+-- window_earliest: when a request that leaves room for so many others may act: not before any that was granted, and
+-- not before so few of those still count.
+--
+-- Arguments: p_window; p_interval in nanoseconds; p_room in requests; p_now in nanoseconds since 1970
+-- Result:    nanoseconds since 1970
+create or replace function tollgate.window_earliest(
+  p_window tollgate.token_windows, p_interval bigint, p_room bigint, p_now bigint)
+returns bigint
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_last    constant int := coalesce(pg_catalog.array_length(p_window.ends, 1), 0);
+  v_from    bigint := p_now;
+  v_counted bigint := 0;
+begin
+  if v_last > 0 then
+    v_from := greatest(p_now, p_window.ends[v_last] - p_window.resolution_ns);
+  end if;
+  for v_place in reverse v_last .. 1 loop
+    v_counted := v_counted + p_window.counts[v_place];
+    if v_counted > p_room then
+      return greatest(v_from, p_window.ends[v_place] + p_interval);
+    end if;
+  end loop;
+  return v_from;
+end
+$$;
+
+-- window_count: a window with requests counted at an instant, and without what counts no more. Of more than 2000
+-- sub-intervals one that has passed is counted as the next one, so that its requests count for longer: the one which that
+-- delays least for its age. The resolution stays that of the newest.
+--
+-- Arguments: p_window; p_interval, p_resolution in nanoseconds; p_cost in requests; p_now, p_at in nanoseconds since
+-- 1970
+create or replace function tollgate.window_count(
+  p_window tollgate.token_windows, p_interval bigint, p_resolution bigint, p_cost bigint, p_now bigint, p_at bigint)
+returns tollgate.token_windows
+language plpgsql immutable
+as $$
+declare
+  v_end  constant bigint := (p_at / p_resolution + 1) * p_resolution;
+  v_kept constant bigint := greatest(p_interval, p_window.interval_ns);
+  v_last int;
+  v_join int;
+begin
+  p_window.since := greatest(
+    p_window.since, (select max(e) from unnest(p_window.ends) as u (e) where e <= p_now - v_kept));
+  select coalesce(pg_catalog.array_agg(e order by e), '{}'), coalesce(pg_catalog.array_agg(c order by e), '{}')
+    into p_window.ends, p_window.counts
+    from unnest(p_window.ends, p_window.counts) as u (e, c)
+   where e > p_now - v_kept;
+  v_last := coalesce(pg_catalog.array_length(p_window.ends, 1), 0);
+  if v_last > 0 and p_window.ends[v_last] >= v_end then
+    p_window.counts[v_last] := p_window.counts[v_last] + p_cost;
+  else
+    p_window.ends := pg_catalog.array_append(p_window.ends, v_end);
+    p_window.counts := pg_catalog.array_append(p_window.counts, p_cost);
+    p_window.resolution_ns := p_resolution;
+  end if;
+  if array_length(p_window.ends, 1) > 2000 then
+    select k.place into v_join
+      from (select place, lag(e) over (order by place) as before, lead(e) over (order by place) as after
+              from unnest(p_window.ends) with ordinality as u (e, place)
+             where e <= p_now) k
+     where k.before is not null and k.after is not null
+     order by (p_now - k.before) / (k.after - k.before) desc, k.place limit 1;
+    if found then
+      p_window.counts[v_join + 1] := p_window.counts[v_join + 1] + p_window.counts[v_join];
+      p_window.ends := p_window.ends[:v_join - 1] || p_window.ends[v_join + 1:];
+      p_window.counts := p_window.counts[:v_join - 1] || p_window.counts[v_join + 1:];
+    end if;
+  end if;
+  p_window.granted := p_window.granted + p_cost;
+  p_window.last_wait := p_at - p_now;
+  -- A longer interval keeps its counts until this request's are the only ones.
+  p_window.interval_ns := case when v_last = 0 then p_interval else v_kept end;
+  return p_window;
+end
+$$;
+
+-- window_step_back: a window as of a clock that was set back. What was counted since then counts as of now:
+-- keys are locked out for an interval at most. What acted by the clock as it was gives nothing back by this one.
+create or replace function tollgate.window_step_back(p_window tollgate.token_windows, p_now bigint)
+returns tollgate.token_windows
+language plpgsql immutable
+as $$
+declare
+  v_back constant bigint := p_window.ends[pg_catalog.array_length(p_window.ends, 1)] - p_now - p_window.resolution_ns;
+begin
+  p_window.since := greatest(p_window.since, p_window.ends[pg_catalog.array_length(p_window.ends, 1)]);
+  p_window.ends := array(select e - v_back from pg_catalog.unnest(p_window.ends) as u (e) order by e);
+  return p_window;
+end
+$$;
+
+-- window_taken_v1: what take_window_v1 answers.
+do $$
+begin
+  if to_regtype('tollgate.window_taken_v1') is null then
+    create type tollgate.window_taken_v1 as (
+      outcome       text,
+      mode          text,
+      now           bigint,
+      acts_at       bigint,
+      ends          bigint[],
+      counts        bigint[],
+      resolution_ns bigint
+    );
+  end if;
+end
+$$;
+
+-- take_window_v1: decide one request under a sliding window, exactly; or count it whatever the window says.
+--
+-- Arguments: p_id         the window; its first request makes it
+--            p_cost       requests, 1 or more; 0 with p_counting: only read
+--            p_max_wait   nanoseconds that the caller would wait; the mode 'shadow' ignores it
+--            p_keep       requests that must remain for others
+--            p_most       how many pass at most in any interval
+--            p_interval, p_resolution: in nanoseconds; the resolution divides the interval into 1 to 1000 parts
+--            p_receipt    the request's id: repeated with it, the request counts no more; null: it has none
+--            p_hold       for how many nanoseconds the id is remembered
+--            p_counting   true: count it now, even beyond the maximum
+-- Result:    outcome      'granted' or 'denied', as is a wait that would begin a sub-interval beyond the thousandth ahead;
+--                         'never': cost + keep exceed the maximum; 'reused': the id is another
+--                         request's
+--            mode         what decided instead of the counts: 'shadow', 'off' or 'block', else null
+--            now          the instant of the decision, in nanoseconds since 1970
+--            acts_at      when the request acts; if blocked, until when; null: no end
+--            ends, counts, resolution_ns: the window's columns after it
+-- Errors:    22023 arguments out of range
+-- Locks:     the window's row, first of all; then the receipt. A denied request writes nothing, once there is a window.
+create or replace function tollgate.take_window_v1(
+  p_id text, p_cost bigint, p_max_wait bigint, p_keep bigint, p_most bigint, p_interval bigint, p_resolution bigint,
+  p_receipt uuid, p_hold bigint, p_counting boolean)
+returns tollgate.window_taken_v1
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  w         tollgate.token_windows;
+  r         tollgate.token_receipts;
+  v_now     bigint := tollgate.clock();
+  v_acts_at bigint;
+  v_outcome text := 'granted';
+  v_mode    text;
+  v_until   timestamptz;
+  c_year    constant bigint := 31622400000000000;
+  -- A bucket and a window of one key have receipts of their own: no bucket's id begins so.
+  c_bucket  constant text := chr(1) || p_id;
+begin
+  p_hold := least(greatest(coalesce(p_hold, 0), 0), c_year);
+  if (p_id is not null
+      and p_cost between case when p_counting then 0 else 1 end
+                     and case when p_counting then 1000000000000 else 4611686018427387903 end
+      and p_keep between 0 and 4611686018427387903
+      and p_max_wait between 0 and c_year and p_most between 1 and 1000000000000
+      and p_resolution between 1000 and p_interval and p_interval <= c_year
+      and (p_interval - 1) / p_resolution < 1000) is not true then
+    raise exception 'tollgate: take_window_v1 needs a cost of 1 or more, a maximum of 1 to 10^12, an interval of a year '
+                    'or less, and a resolution of a microsecond or more that divides it into 1 to 1000 parts'
+      using errcode = 'invalid_parameter_value';
+  end if;
+  loop
+    select nullif(coalesce(o.mode, case when tollgate.in_force(g.until, v_now) then g.mode end), 'enforce'),
+           case when o.mode is null then g.until else o.expires_at end
+      into v_mode, v_until
+      from (values (p_id)) k (id)
+      left join tollgate.token_mode g on true
+      left join tollgate.token_overrides o on o.id = k.id and tollgate.in_force(o.expires_at, v_now);
+    -- Read again once the row is locked, which may have taken its time.
+    exit when v_mode = 'off' or w.id is not null;
+    loop
+      select t.* into w from tollgate.token_windows t where t.id = p_id for no key update;
+      exit when found;
+      insert into tollgate.token_windows (id, most, interval_ns, resolution_ns, since)
+      values (p_id, p_most, p_interval, p_resolution, v_now)
+      on conflict do nothing;
+    end loop;
+    v_now := tollgate.clock();
+  end loop;
+  if v_mode = 'off' then
+    -- The answer holds the counts; nothing is locked or made.
+    select t.* into w from tollgate.token_windows t where t.id = p_id;
+    if not found then
+      w.ends := '{}';
+      w.counts := '{}';
+      w.resolution_ns := p_resolution;
+    end if;
+  else
+    if w.ends[array_length(w.ends, 1)] - v_now > w.last_wait + w.resolution_ns + 1000000000 then
+      w := tollgate.window_step_back(w, v_now);
+      update tollgate.token_windows t set ends = w.ends, since = w.since where t.id = p_id;
+    end if;
+    if p_receipt is not null then
+      delete from tollgate.token_receipts t where t.id = p_receipt and t.bucket = c_bucket and t.expires_at <= v_now;
+      select t.* into r from tollgate.token_receipts t where t.id = p_receipt and t.bucket = c_bucket;
+    end if;
+  end if;
+  if v_mode = 'shadow' then
+    p_max_wait := 0;
+  end if;
+  v_acts_at := v_now;
+
+  if v_mode = 'off' then
+    null;
+  elsif r.id is not null then
+    v_outcome := case when r.cost = p_cost and r.state <> 'cancelled' then 'granted' else 'reused' end;
+    v_mode := null;
+    v_acts_at := greatest(r.acts_at, v_now);
+  elsif v_mode = 'block' then
+    v_outcome := 'denied';
+    v_acts_at := tollgate.until(v_until);
+  elsif not p_counting and p_cost > p_most - p_keep then
+    v_outcome := 'never';
+  else
+    v_acts_at := tollgate.window_earliest(w, p_interval, p_most - p_cost - p_keep, v_now);
+    if v_acts_at > v_now and w.ends[array_length(w.ends, 1) - 999] > v_now
+       and w.ends[array_length(w.ends, 1)] < (v_acts_at / p_resolution + 1) * p_resolution then
+      v_acts_at := 9223372036854775807;
+    end if;
+    if p_counting then
+      v_acts_at := v_now;
+    elsif v_acts_at > v_now + p_max_wait then
+      v_outcome := case v_mode when 'shadow' then 'granted' else 'denied' end;
+    else
+      v_mode := null;
+    end if;
+    if p_cost > 0 and (p_counting or v_acts_at <= v_now + p_max_wait) then
+      w := tollgate.window_count(
+        w, p_interval, p_resolution, p_cost, v_now,
+        case when p_counting then greatest(v_now, w.ends[array_length(w.ends, 1)] - w.resolution_ns) else v_acts_at end);
+      update tollgate.token_windows t
+         set ends = w.ends, counts = w.counts, granted = w.granted, last_wait = w.last_wait,
+             most = p_most, interval_ns = w.interval_ns, resolution_ns = w.resolution_ns, since = w.since
+       where t.id = p_id;
+      if p_receipt is not null then
+        insert into tollgate.token_receipts (id, bucket, cost, granted, acts_at, state, expires_at)
+        values (p_receipt, c_bucket, p_cost, 0, v_acts_at, 'open', v_now + p_hold);
+      end if;
+    else
+      v_acts_at := v_now;
+    end if;
+  end if;
+  return (v_outcome, v_mode, v_now, v_acts_at, w.ends, w.counts, w.resolution_ns)::tollgate.window_taken_v1;
+end
+$$;
+
+revoke all on all tables in schema tollgate from public;
+revoke all on all functions in schema tollgate from public;
+
+insert into tollgate.migrations (version, name) values (7, '0007_windows') on conflict do nothing;

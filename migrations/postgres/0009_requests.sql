@@ -1,0 +1,518 @@
+-- token_bucket_levels: each bucket as people think of it, at this instant. Reads, locks nothing, changes nothing.
+--
+--   capacity, refill_seconds, refill: the terms that the last request found, an override's too
+--   overridden     whether they are an override's
+--   available      whole tokens there now; negative: promised to requests that wait for them
+--   full_at        when it is full again; null: it is, or never
+--   next_refill_at when the next token comes; null: it is full, or never
+--
+-- available is null where the row breaks its bounds: no value of it can fail the whole read.
+create or replace view tollgate.token_bucket_levels as
+select b.id, b.burst / nullif(b.token_ticks, 0) as capacity,
+       case when l.clock is not null
+            then floor((b.burst - greatest(b.full_at - l.clock, 0))::numeric / b.token_ticks::numeric)::bigint
+       end as available,
+       -- An override that was changed or taken away since is known by the state's units.
+       case when not b.overridden then b.refill_seconds
+            when o.id is not null then o.refill_seconds
+            else round(case b.step_ns when 1 then b.burst when 9223372036854775807 then 0 else b.step_ns end::numeric
+                       / 1000000000::numeric, 9) end as refill_seconds,
+       case when not b.overridden then b.refill
+            when o.id is not null then o.refill
+            else case b.step_ns when 1 then 'continuous' when 9223372036854775807 then 'once' else 'interval' end
+       end as refill,
+       b.plan, b.provisioned, b.overridden, b.granted,
+       case when b.full_at > l.clock and b.step_ns < 9223372036854775807
+            then to_timestamp((tollgate.bucket_instant(b, b.full_at)::numeric / 1000000000::numeric)::float8)
+       end as full_at,
+       case when b.full_at > l.clock and b.step_ns < 9223372036854775807
+            then to_timestamp((tollgate.bucket_instant(
+                   b, b.full_at - (b.full_at - l.clock - 1) / b.token_ticks * b.token_ticks)::numeric
+                   / 1000000000::numeric)::float8)
+       end as next_refill_at
+  from (select tollgate.clock() as now) n
+ cross join tollgate.token_buckets b
+  left join tollgate.token_overrides o
+    on o.id = b.id and b.overridden and o.capacity is not null
+       -- terms fails for terms out of bounds.
+       and case when o.capacity between 1 and 3155760000000000000 and o.capacity = trunc(o.capacity)
+                     and o.refill in ('interval', 'calendar', 'continuous', 'once')
+                     and abs(o.refill_seconds) < 10000000000
+                     and (o.refill = 'once'
+                          or o.refill_seconds > 0 and o.refill_seconds <= 3155760000
+                             and o.refill_seconds * 1000000000 >= o.capacity
+                             and (o.refill <> 'continuous'
+                                  or ceil(o.refill_seconds * 1000000000 / greatest(o.capacity, 1)) * o.capacity
+                                     <= least(o.refill_seconds * 1001000000, 3155760000000000000)))
+                then tollgate.terms('override of ' || quote_literal(o.id), o.capacity, o.refill_seconds, o.refill)
+                     = row(b.burst, b.step_ns, b.step_ticks, b.token_ticks) end
+ cross join lateral (
+   select case when b.burst between 1 and 4611686018427387903 and b.token_ticks >= 1
+                    and b.step_ticks between 1 and b.step_ns and b.anchor between 0 and 4611686018427387903
+                    and b.full_at >= -4611686018427387904
+               then case when b.step_ns = 9223372036854775807
+                              or b.full_at / b.step_ticks + (b.full_at % b.step_ticks > 0)::int
+                              <= (9223372036854775807 - b.anchor) / b.step_ns
+                         then tollgate.bucket_clock(b, n.now) end
+          end as clock) l;
+
+comment on view tollgate.token_bucket_levels is 'Each bucket: capacity, tokens available now, full at, next refill';
+
+-- token_window_levels: each sliding window in which anything was counted, as people think of it, at this instant. Reads,
+-- locks nothing, changes nothing.
+--
+--   max_requests, interval_seconds, resolution_seconds: the terms that it was last counted under; the interval is the
+--                  longest since it was empty
+--   counted        requests that count now; above the maximum: promised to requests that wait
+--   available      how many more pass now; negative: promised
+--   granted        requests, ever
+--   retry_after_ms milliseconds until one more passes, if the mode is enforce; 0: now
+--
+-- counted is null where the row breaks its bounds: no value of it can fail the whole read.
+create or replace view tollgate.token_window_levels as
+select w.id, w.most as max_requests, w.interval_ns * 0.000000001 as interval_seconds,
+       w.resolution_ns * 0.000000001 as resolution_seconds, c.counted, w.most - c.counted as available, w.granted,
+       case when c.counted is not null
+            then (tollgate.window_earliest(w, w.interval_ns, w.most - 1, n.now) - n.now + 999999) / 1000000
+       end as retry_after_ms
+  from (select tollgate.clock() as clock) k
+ cross join tollgate.token_windows w
+ -- After a step of the clock backwards, what was counted since counts as of now.
+ cross join lateral (
+   select case when not tollgate.window_is_sound(w) then null
+               when w.ends[array_length(w.ends, 1)] - k.clock > w.last_wait + w.resolution_ns + 1000000000
+               then w.ends[array_length(w.ends, 1)] - w.resolution_ns else k.clock end as now) n
+ cross join lateral (
+   select case when n.now is not null
+               then coalesce(sum(u.c) filter (where u.e > n.now - w.interval_ns), 0)::bigint end as counted
+     from unnest(w.ends, w.counts) as u (e, c)) c
+ where w.granted <> 0;
+
+comment on view tollgate.token_window_levels is 'Each sliding window: its terms, what counts now, when one more passes';
+
+-- taken_clock(p_taken) -> what the bucket's own clock showed at the decision, in ticks.
+create or replace function tollgate.taken_clock(p_taken tollgate.taken_v1) returns bigint
+language sql immutable
+as $$
+  select (p_taken.now - p_taken.anchor) / p_taken.step_ns * p_taken.step_ticks
+$$;
+
+-- taken_remaining(p_taken) -> the whole tokens left.
+create or replace function tollgate.taken_remaining(p_taken tollgate.taken_v1) returns bigint
+language sql immutable
+as $$
+  select greatest((p_taken.burst - greatest(p_taken.full_at - tollgate.taken_clock(p_taken), 0))
+                  / p_taken.token_ticks, 0)
+$$;
+
+-- taken_until(p_taken, p_tokens) -> milliseconds, rounded up, from the decision until so many tokens are there;
+-- null: they never are.
+create or replace function tollgate.taken_until(p_taken tollgate.taken_v1, p_tokens bigint) returns bigint
+language plpgsql immutable
+as $$
+declare
+  v_tick bigint;
+begin
+  if p_tokens > p_taken.burst / p_taken.token_ticks then
+    return null;
+  end if;
+  v_tick := greatest(p_taken.full_at, tollgate.taken_clock(p_taken))
+            + (p_tokens * p_taken.token_ticks - p_taken.burst);
+  if p_taken.step_ns = 9223372036854775807 then
+    return case when v_tick <= 0 then 0 end;
+  end if;
+  -- Of a clock that was set back to before its start, too.
+  if v_tick <= tollgate.taken_clock(p_taken) then
+    return 0;
+  end if;
+  -- In whole numbers: a quotient of numeric is rounded, and of years by more than a nanosecond.
+  return (greatest(
+    p_taken.anchor + (v_tick + p_taken.step_ticks - 1) / p_taken.step_ticks * p_taken.step_ns - p_taken.now, 0)
+    + 999999) / 1000000;
+end
+$$;
+
+-- request_tokens_v1: take tokens from a provisioned bucket, or from one that follows a plan, all or none.
+--
+-- Arguments: p_id           the bucket
+--            p_tokens       how many, 1 or more; this and the next two are whole numbers, tokens below 2^53
+--            p_max_wait_ms  how long you would wait for them; 0: take them now or not at all
+--            p_keep         how many must remain for others
+--            p_plan         the plan of a bucket that its first request makes; null: it exists
+--            p_request      an id of yours: a request that is repeated with it within a day takes nothing more
+-- Result:    granted        whether you have them
+--            remaining      whole tokens left
+--            wait_ms        milliseconds until you may use them: 0, or up to p_max_wait_ms
+--            retry_after_ms milliseconds until the tokens of another request like this one are there; 0: at once; null:
+--                           never, or unknown
+--            reset_after_ms milliseconds until the bucket is full; null: never
+-- Errors:    22023 arguments out of range, or more tokens than the bucket ever holds · P0002 no such bucket or plan
+-- Locks:     see take_v1. In a transaction of yours the bucket stays locked until it ends, and a rollback gives back.
+create or replace function tollgate.request_tokens_v1(
+  p_id text, p_tokens double precision, p_max_wait_ms double precision, p_keep double precision, p_plan text,
+  p_request uuid,
+  out granted boolean, out remaining bigint, out wait_ms bigint, out retry_after_ms bigint, out reset_after_ms bigint)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  t         tollgate.taken_v1;
+  v_tokens  bigint;
+  v_keep    bigint;
+  c_day     constant bigint := 86400000000000;
+  c_year_ms constant bigint := 31622400000;
+  c_beyond  constant double precision := 9007199254740992;
+begin
+  if (p_id is not null and p_tokens >= 1 and p_tokens < c_beyond and p_tokens = trunc(p_tokens)
+      and p_max_wait_ms between 0 and 'infinity' and p_max_wait_ms = trunc(p_max_wait_ms)
+      and p_keep >= 0 and p_keep < c_beyond and p_keep = trunc(p_keep)) is not true then
+    raise exception 'tollgate: request_tokens(%, %, %, %): give a bucket''s id, 1 token or more, and a longest wait '
+                    'and a number of tokens to keep of 0 or more, in whole numbers; of tokens, below 2^53',
+                    quote_nullable(left(p_id, 255)), p_tokens, p_max_wait_ms, p_keep
+      using errcode = 'invalid_parameter_value';
+  end if;
+  v_tokens := p_tokens;
+  v_keep := p_keep;
+
+  t := tollgate.take_v1(p_id, v_tokens, least(p_max_wait_ms, c_year_ms)::bigint * 1000000, v_keep, null, null, null,
+                        p_plan, p_request, c_day);
+  case t.outcome
+    when 'unknown' then
+      raise exception 'tollgate: there is no bucket %', quote_literal(left(p_id, 255))
+        using errcode = 'no_data_found',
+              hint = format('Provision it: select tollgate.create_bucket(%L, 100, 60); -- 100 tokens a minute',
+                            left(p_id, 255));
+    when 'unplanned' then
+      raise exception 'tollgate: there is no plan for bucket %', quote_literal(left(p_id, 255))
+        using errcode = 'no_data_found',
+              hint = format('Make it: select tollgate.create_plan(%L, 100, 60); -- 100 tokens a minute',
+                            left(coalesce(p_plan, (select b.plan from tollgate.token_buckets b where b.id = p_id), 'free'),
+                                 255));
+    when 'conflict' then
+      raise exception 'tollgate: bucket % was provisioned with terms of its own', quote_literal(p_id)
+        using errcode = 'invalid_parameter_value', hint = 'Ask without a plan, or use another id.';
+    when 'reused' then
+      raise exception 'tollgate: the id % is that of another request', p_request
+        using errcode = 'invalid_parameter_value', hint = 'Give each request an id of its own.';
+    when 'never' then
+      raise exception 'tollgate: bucket % holds % tokens, so % and % to keep can never be had at once',
+                      quote_literal(p_id), t.burst / t.token_ticks, v_tokens, v_keep
+        using errcode = 'invalid_parameter_value', hint = 'Ask for fewer tokens, or give the bucket a larger capacity.';
+    else
+      null;
+  end case;
+
+  granted := t.outcome = 'granted';
+  wait_ms := case when granted then (t.acts_at - t.now + 999999) / 1000000 else 0 end;
+  if t.token_ticks is null then
+    -- The mode is 'off', and there is no such bucket yet.
+    remaining := t.burst;
+    retry_after_ms := 0;
+    reset_after_ms := 0;
+    return;
+  end if;
+  remaining := tollgate.taken_remaining(t);
+  retry_after_ms := tollgate.taken_until(t, v_tokens + v_keep);
+  if t.outcome = 'denied' and t.mode = 'block' then
+    retry_after_ms := (t.acts_at - t.now + 999999) / 1000000;
+  end if;
+  reset_after_ms := tollgate.taken_until(t, t.burst / t.token_ticks);
+end
+$$;
+
+-- request_tokens: the current version's friendly name.
+create or replace function tollgate.request_tokens(
+  p_id text, p_tokens double precision default 1, p_max_wait_ms double precision default 0,
+  p_keep double precision default 0, p_plan text default null, p_request uuid default null,
+  out granted boolean, out remaining bigint, out wait_ms bigint, out retry_after_ms bigint, out reset_after_ms bigint)
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select * from tollgate.request_tokens_v1(p_id, p_tokens, p_max_wait_ms, p_keep, p_plan, p_request)
+$$;
+
+-- request_token: take one token from a provisioned bucket, now or not at all.
+--
+-- Arguments, results, errors and locks: those of request_tokens_v1.
+create or replace function tollgate.request_token(
+  p_id text,
+  out granted boolean, out remaining bigint, out wait_ms bigint, out retry_after_ms bigint, out reset_after_ms bigint)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  select t.granted, t.remaining, t.wait_ms, t.retry_after_ms, t.reset_after_ms
+    into granted, remaining, wait_ms, retry_after_ms, reset_after_ms
+    from tollgate.request_tokens_v1(p_id, 1, 0, 0, null, null) t;
+end
+$$;
+
+-- request_tokens_many: take tokens from several provisioned buckets in one call, each for itself.
+--
+-- Arguments: p_ids, p_tokens: which buckets, and how many tokens of each, in whole numbers below 2^53
+-- Result:    a row a request, in the order given: id; outcome: 'granted', 'denied', or what take_v1 answers else;
+--            remaining and retry_after_ms as in request_tokens_v1, null if undecided
+-- Errors and locks: see take_batch_v1.
+create or replace function tollgate.request_tokens_many(p_ids text[], p_tokens double precision[])
+returns table (id text, outcome text, remaining bigint, retry_after_ms bigint)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_none constant bigint[] := array_fill(0::bigint, array[coalesce(cardinality(p_ids), 0)]);
+  v_once constant bigint[] := array_fill(1::bigint, array[coalesce(cardinality(p_ids), 0)]);
+begin
+  if p_ids is null or p_tokens is null or cardinality(p_ids) <> cardinality(p_tokens)
+     or array_position(p_ids, null) is not null or array_position(p_tokens, null) is not null
+     or 1 > any (p_tokens) or 9007199254740992 <= any (p_tokens)
+     or exists (select from unnest(p_tokens) x where x <> trunc(x)) then
+    raise exception 'tollgate: request_tokens_many needs as many numbers of tokens, each a whole number of 1 or more below '
+                    '2^53, as bucket ids'
+      using errcode = 'invalid_parameter_value';
+  end if;
+  return query
+    select p_ids[t.entry], (t.taken).outcome,
+           case when (t.taken).outcome in ('granted', 'denied') then tollgate.taken_remaining(t.taken) end,
+           case when (t.taken).outcome = 'denied' and (t.taken).mode = 'block'
+                then ((t.taken).acts_at - (t.taken).now + 999999) / 1000000
+                when (t.taken).outcome in ('granted', 'denied')
+                then tollgate.taken_until(t.taken, p_tokens[t.entry]::bigint) end
+      from tollgate.take_batch_v1(p_ids, p_tokens::bigint[], v_none, v_none, null, null, null, null, null, null, v_once) a,
+           lateral tollgate.answers_each(a) t
+     order by t.entry;
+end
+$$;
+
+-- rate_limiting_request: one token from a bucket that its first request makes, full; continuous refill.
+--
+-- Arguments: p_rate_id         the bucket
+--            p_refill_per_sec  tokens that come each second
+--            p_window_seconds  the bucket holds that many seconds' worth of tokens; both are whole numbers
+-- Result:    the tokens left, or -1 if there was none; a denied call changes nothing
+-- Errors:    22023, 23514 values that make no bucket · 22023 the bucket was provisioned with other limits
+-- Locks:     see take_v1.
+create or replace function tollgate.rate_limiting_request(
+  p_rate_id text, p_refill_per_sec double precision default 2, p_window_seconds double precision default 60)
+returns bigint
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  t tollgate.taken_v1;
+begin
+  if p_rate_id is null or p_refill_per_sec is null or p_window_seconds is null
+     or p_refill_per_sec not between 1 and 1000000000 or p_refill_per_sec <> trunc(p_refill_per_sec)
+     or p_window_seconds not between 1 and 3155760000 or p_window_seconds <> trunc(p_window_seconds) then
+    raise exception 'tollgate: rate_limiting_request(%, %, %): give an id, a rate of 1 to 10^9 tokens a second and a '
+                    'window of 1 second to a century, in whole numbers',
+                    quote_nullable(left(p_rate_id, 255)), p_refill_per_sec, p_window_seconds
+      using errcode = 'invalid_parameter_value';
+  end if;
+  t := tollgate.take_v1(p_rate_id, 1, 0, 0, p_refill_per_sec::bigint * p_window_seconds::bigint,
+                        p_window_seconds::bigint, 'continuous', null, null, null);
+  if t.outcome = 'conflict' then
+    raise exception 'tollgate: bucket % was provisioned with other limits', quote_literal(p_rate_id)
+      using errcode = 'invalid_parameter_value',
+            hint = 'Take its tokens with tollgate.request_token, or use an id of its own here.';
+  elsif t.outcome = 'denied' then
+    return -1;
+  end if;
+  return coalesce(tollgate.taken_remaining(t), t.burst);
+end
+$$;
+
+-- request_tokens_in_window_v1: at most so many requests in any interval, whenever it begins.
+--
+-- Arguments: p_id                 the window; its first request makes it
+--            p_max_requests       how many pass at most in any interval, a whole number; as are p_tokens and p_max_wait_ms
+--            p_interval_seconds   up to a year, fractions allowed
+--            p_resolution_seconds the parts that the interval is counted in: 1 to 1000 of them. A request
+--                                 counts until an interval after the end of its part
+--            p_tokens             how many requests this one stands for
+--            p_max_wait_ms        how long you would wait
+-- Result:    granted        whether it may go on
+--            remaining      how many more pass now
+--            wait_ms        milliseconds until you may go on: 0, or up to p_max_wait_ms
+--            retry_after_ms milliseconds until another request like this one passes; 0: now; null: unknown
+--            reset_after_ms milliseconds until nothing counts any more
+-- Errors:    22023 arguments out of range, or more tokens than ever pass at once
+-- Locks:     the window's row. In a transaction of yours it stays locked until that ends, and a rollback uncounts.
+create or replace function tollgate.request_tokens_in_window_v1(
+  p_id text, p_max_requests double precision, p_interval_seconds double precision,
+  p_resolution_seconds double precision, p_tokens double precision, p_max_wait_ms double precision,
+  out granted boolean, out remaining bigint, out wait_ms bigint, out retry_after_ms bigint, out reset_after_ms bigint)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  t          tollgate.window_taken_v1;
+  w          tollgate.token_windows;
+  v_interval bigint;
+  v_most     bigint;
+  v_tokens   bigint;
+  v_last     int;
+begin
+  if (p_max_requests between 0 and 1000000000000 and p_max_requests = trunc(p_max_requests)
+      and p_tokens < 9007199254740992 and p_tokens = trunc(p_tokens) and p_max_wait_ms = trunc(p_max_wait_ms)
+      and p_interval_seconds > 0 and p_interval_seconds <= 31622400 and p_resolution_seconds > 0
+      and p_resolution_seconds <= p_interval_seconds and p_max_wait_ms between 0 and 31622400000
+      and p_tokens >= 1) is not true then
+    raise exception 'tollgate: request_tokens_in_window(%, %, %, %, %, %): give an interval of up to a year, a resolution '
+                    'of up to that, at most 10^12 requests, 1 token or more and a longest wait of 0 or more, in whole numbers',
+                    quote_nullable(left(p_id, 255)), p_max_requests, p_interval_seconds, p_resolution_seconds, p_tokens,
+                    p_max_wait_ms
+      using errcode = 'invalid_parameter_value';
+  end if;
+  v_interval := p_interval_seconds::numeric * 1000000000;
+  v_most := p_max_requests;
+  v_tokens := p_tokens;
+  t := tollgate.take_window_v1(p_id, v_tokens, p_max_wait_ms::bigint * 1000000, 0, v_most,
+                               v_interval, (p_resolution_seconds::numeric * 1000000000)::bigint, null, 0, false);
+  if t.outcome = 'never' then
+    raise exception 'tollgate: at most % requests pass in the window of %, so % never do', v_most,
+                    quote_literal(p_id), v_tokens using errcode = 'invalid_parameter_value';
+  end if;
+  w.ends := t.ends;
+  w.counts := t.counts;
+  w.resolution_ns := t.resolution_ns;
+  v_last := array_length(t.ends, 1);
+  granted := t.outcome = 'granted';
+  remaining := greatest(v_most - coalesce((
+    select sum(c) from unnest(t.ends, t.counts) as u (e, c) where e > t.now - v_interval), 0), 0);
+  wait_ms := case when granted then (t.acts_at - t.now + 999999) / 1000000 else 0 end;
+  retry_after_ms := (case
+    when t.mode = 'block' then t.acts_at
+    else tollgate.window_earliest(w, v_interval, v_most - v_tokens, t.now) end - t.now + 999999) / 1000000;
+  reset_after_ms := coalesce((greatest(t.ends[v_last] + v_interval - t.now, 0) + 999999) / 1000000, 0);
+end
+$$;
+
+-- request_tokens_in_window: the current version's friendly name.
+create or replace function tollgate.request_tokens_in_window(
+  p_id text, p_max_requests double precision, p_interval_seconds double precision,
+  p_resolution_seconds double precision, p_tokens double precision default 1, p_max_wait_ms double precision default 0,
+  out granted boolean, out remaining bigint, out wait_ms bigint, out retry_after_ms bigint, out reset_after_ms bigint)
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select * from tollgate.request_tokens_in_window_v1(
+    p_id, p_max_requests, p_interval_seconds, p_resolution_seconds, p_tokens, p_max_wait_ms)
+$$;
+
+-- throttle: the same for people, with a provisioned bucket or one that follows a plan.
+--
+-- Arguments: p_id             the bucket
+--            p_remaining      no more tokens than these are left; null: not said
+--            p_retry_after_ms none comes before so many milliseconds have passed; null: not said
+--            p_longest_ms     for how many at most, whatever was said: an hour, unless given
+--            p_plan           the plan of a bucket that its first request makes; null: it exists
+-- Result:    whether it held more
+-- Errors:    22023 arguments out of range, or a wait for a bucket that never refills · P0002 no such bucket or plan
+-- Locks:     see throttle_v1. In a transaction of yours the bucket stays locked until it ends.
+create or replace function tollgate.throttle(
+  p_id text, p_remaining double precision default null, p_retry_after_ms double precision default null,
+  p_longest_ms double precision default 3600000, p_plan text default null)
+returns boolean
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_outcome text;
+begin
+  if (p_id is not null and coalesce(p_remaining, 0) >= 0 and coalesce(p_retry_after_ms, 0) >= 0 and p_longest_ms >= 0
+      and coalesce(p_remaining, p_retry_after_ms) is not null
+      and coalesce(p_remaining, 0) < 9007199254740992 and greatest(p_retry_after_ms, p_longest_ms) <= 'infinity'
+      and coalesce(p_remaining = trunc(p_remaining), true) and coalesce(p_retry_after_ms = trunc(p_retry_after_ms), true)
+      and p_longest_ms = trunc(p_longest_ms)) is not true then
+    raise exception 'tollgate: throttle(%, %, %, %): give a bucket''s id, and a number of tokens, a wait in '
+                    'milliseconds, or both, of 0 or more, in whole numbers; of tokens, below 2^53',
+                    quote_nullable(left(p_id, 255)), p_remaining, p_retry_after_ms, p_longest_ms
+      using errcode = 'invalid_parameter_value';
+  end if;
+  v_outcome := tollgate.throttle_v1(
+    p_id, p_remaining::bigint, least(coalesce(p_retry_after_ms, 0), p_longest_ms, 31622400000)::bigint * 1000000,
+    null, null, null, p_plan);
+  case v_outcome
+    when 'unknown' then
+      raise exception 'tollgate: there is no bucket %', quote_literal(left(p_id, 255))
+        using errcode = 'no_data_found',
+              hint = format('Provision it: select tollgate.create_bucket(%L, 100, 60); -- 100 tokens a minute',
+                            left(p_id, 255));
+    when 'unplanned' then
+      raise exception 'tollgate: there is no plan for bucket %', quote_literal(left(p_id, 255))
+        using errcode = 'no_data_found',
+              hint = format('Make it: select tollgate.create_plan(%L, 100, 60); -- 100 tokens a minute',
+                            left(coalesce(p_plan, (select b.plan from tollgate.token_buckets b where b.id = p_id), 'free'),
+                                 255));
+    when 'conflict' then
+      raise exception 'tollgate: bucket % was provisioned with terms of its own', quote_literal(p_id)
+        using errcode = 'invalid_parameter_value', hint = 'Ask without a plan, or use another id.';
+    when 'endless' then
+      raise exception 'tollgate: bucket % never refills, so it cannot be throttled for a time', quote_literal(p_id)
+        using errcode = 'invalid_parameter_value', hint = 'Say how many tokens are left.';
+    else
+      null;
+  end case;
+  return v_outcome = 'lowered';
+end
+$$;
+
+-- peek: a bucket as people think of it, at this instant: its row of token_bucket_levels. Reads, locks and changes nothing.
+--
+-- Arguments: p_id    the bucket
+-- Result:    one row, or none: it was not made yet, or was swept
+--
+-- For roles that can read a bucket whose name they know, but cannot list buckets.
+create or replace function tollgate.peek(p_id text) returns setof tollgate.token_bucket_levels
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select l.* from tollgate.token_bucket_levels l where l.id = p_id
+$$;
+
+-- peek_window: a sliding window as people think of it, at this instant. Reads, locks and changes nothing.
+--
+-- Arguments: p_id               the window
+-- Result:    one row, or none: nothing was ever counted in it, or it was swept
+--            max_requests       the terms that it was last counted under; the interval is the longest since it was empty
+--            interval_seconds, resolution_seconds
+--            counted            requests that count now; above the maximum: promised to requests that wait
+--            granted            requests, ever
+--            retry_after_ms     milliseconds until one more passes, if the mode is enforce; 0: now
+create or replace function tollgate.peek_window(p_id text)
+returns table (
+  max_requests bigint, interval_seconds numeric, resolution_seconds numeric, counted bigint, granted bigint,
+  retry_after_ms bigint)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  w     tollgate.token_windows;
+  v_now bigint;
+begin
+  select t.* into w from tollgate.token_windows t where t.id = p_id and t.granted <> 0;
+  if not found then
+    return;
+  end if;
+  if not tollgate.window_is_sound(w) then
+    -- A row that breaks its bounds: nothing of it is known.
+    return query select null::bigint, null::numeric, null::numeric, null::bigint, null::bigint, null::bigint;
+    return;
+  end if;
+  v_now := tollgate.clock();
+  if w.ends[array_length(w.ends, 1)] - v_now > w.last_wait + w.resolution_ns + 1000000000 then
+    -- After a step of the clock backwards, what was counted since counts as of now.
+    v_now := w.ends[array_length(w.ends, 1)] - w.resolution_ns;
+  end if;
+  return query
+    select w.most, w.interval_ns * 0.000000001, w.resolution_ns * 0.000000001,
+           coalesce(sum(u.c) filter (where u.e > v_now - w.interval_ns), 0)::bigint, w.granted,
+           (tollgate.window_earliest(w, w.interval_ns, w.most - 1, v_now) - v_now + 999999) / 1000000
+      from unnest(w.ends, w.counts) as u (e, c);
+end
+$$;
+
+revoke all on all tables in schema tollgate from public;
+revoke all on all functions in schema tollgate from public;
+
+insert into tollgate.migrations (version, name) values (9, '0009_requests') on conflict do nothing;

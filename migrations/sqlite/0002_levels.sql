@@ -1,0 +1,66 @@
+-- token_bucket_levels: each bucket as people think of it, at this instant, in UTC. Reads, locks and changes nothing.
+--
+--   capacity, refill_seconds, refill: the terms that the last request found, an override's too
+--   overridden     whether they are an override's
+--   available      whole tokens there now; negative: promised to requests that wait for them
+--   full_at        when it is full again; null: it is, or never
+--   next_refill_at when the next token comes; null: it is full, or never
+drop view if exists token_bucket_levels;
+create view token_bucket_levels as
+with levels as (
+  select b.*, max(full_at - (n.now - anchor) / step_ns * step_ticks, 0) as owed
+    from token_buckets b,
+         -- The end of this millisecond, which is all that SQLite gives: a bucket may have been used within it.
+         (select cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000000 + 999999 as now) n
+)
+select id, burst / token_ticks as capacity,
+       burst / token_ticks - owed / token_ticks - (owed % token_ticks > 0) as available,
+       coalesce(over_refill_ns / 1e9, refill_seconds) as refill_seconds, coalesce(over_refill, refill) as refill, plan,
+       provisioned, over_capacity is not null as overridden, granted,
+       case when owed > 0 and step_ns < 9223372036854775807 then strftime('%Y-%m-%dT%H:%M:%fZ',
+         (anchor + (full_at + step_ticks - 1) / step_ticks * step_ns) / 1e9, 'unixepoch') end as full_at,
+       case when owed > 0 and step_ns < 9223372036854775807 then strftime('%Y-%m-%dT%H:%M:%fZ',
+         (anchor + (full_at - (owed - 1) / token_ticks * token_ticks + step_ticks - 1) / step_ticks * step_ns) / 1e9,
+         'unixepoch') end as next_refill_at
+  from levels;
+
+-- token_window_levels: each sliding window in which anything was counted, as people think of it, at this instant. Reads,
+-- locks and changes nothing.
+--
+--   max_requests, interval_seconds, resolution_seconds: the terms that it was last counted under; the interval is the
+--                  longest since it was empty
+--   counted        requests that count now; above the maximum: promised to requests that wait
+--   available      how many more pass now; negative: promised
+--   granted        requests, ever
+--   retry_after_ms milliseconds until one more passes, if the mode is enforce; 0: now
+drop view if exists token_window_levels;
+create view token_window_levels as
+with windows as (
+  select w.*, '[[' || replace(replace(counts, ', ', '],['), ' ', ',') || ']]' as entries,
+         coalesce((select max(json_extract(value, '$[0]'))
+                     from json_each('[[' || replace(replace(counts, ', ', '],['), ' ', ',') || ']]')), 0) as newest,
+         (select cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000000 + 999999) as clock
+    from token_windows w
+   where granted > 0
+), levels as (
+  -- After a step of the clock backwards, what was counted since counts as of now.
+  select *, case when newest - clock > last_wait + resolution_ns + 1000000000 then newest - resolution_ns
+                 else clock end as now
+    from windows
+), counted as (
+  select l.*,
+         (select coalesce(sum(json_extract(value, '$[1]')), 0) from json_each(l.entries)
+           where json_extract(value, '$[0]') > l.now - l.interval_ns) as counted,
+         (select max(ends)
+            from (select ends, sum(requests) over (order by ends desc) as so_far
+                    from (select json_extract(value, '$[0]') as ends, json_extract(value, '$[1]') as requests
+                            from json_each(l.entries)))
+           where so_far > l.most - 1) as full
+    from levels l
+)
+select id, most as max_requests, interval_ns / 1e9 as interval_seconds, resolution_ns / 1e9 as resolution_seconds,
+       counted, most - counted as available, granted,
+       (max(now, newest - resolution_ns, coalesce(full + interval_ns, 0)) - now + 999999) / 1000000 as retry_after_ms
+  from counted;
+
+insert into token_migrations (version, name) values (2, '0002_levels') on conflict do nothing;
