@@ -7,11 +7,11 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use anyhow::{bail, ensure};
+use anyhow::{Context, bail, ensure};
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::{MySqlPool, PgPool, SqlitePool};
+use sqlx::{MySqlPool, PgPool, Row, SqlitePool};
 use tollgate::{Clock, Key, Quota, SqliteStore, Store, SystemClock, Take, create_bucket, migrate};
 
 #[derive(Clone)]
@@ -84,12 +84,14 @@ impl Database {
     pub(crate) async fn take(&self, id: &str) -> anyhow::Result<(bool, i64)> {
         let (outcome, at): (String, i64) = match self {
             Self::MySql(pool) => {
+                // The server answers the twelve parameters at the end as a row.
+                let take = "call token_take_v1(?, 1, 0, 0, null, null, null, null, null, null, true, false,
+                                               ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+                let take = (0..11).fold(sqlx::query(take).bind(id).bind(1_i64), |take, _| take.bind(None::<i64>));
                 // A CALL also ends with a result of its own, so all is fetched.
-                let rows =
-                    sqlx::query_as("call token_take_v1(?, 1, 0, 0, null, null, null, null, null, null)").bind(id);
-                let rows: Vec<(i64, String, Option<String>, i64)> = rows.fetch_all(pool).await?;
-                let [(_, outcome, _, at)] = <[_; 1]>::try_from(rows).unwrap_or_default();
-                (outcome, at)
+                let rows = take.fetch_all(pool).await?;
+                let row = rows.first().context("the routine answers")?;
+                (String::from_utf8(row.try_get(1)?)?, row.try_get(3)?)
             }
             Self::Postgres(pool) => {
                 let row = sqlx::query_as(

@@ -91,7 +91,8 @@ impl Rig {
             Kind::MySql => format!(
                 "set @times = 1;
                  call token_take_v1({arguments}, true, false, @times, @outcome, @mode, @now, @acts_at, @full_at, @granted,
-                                    @burst, @anchor, @step_ns, @step_ticks, @token_ticks)"
+                                    @burst, @anchor, @step_ns, @step_ticks, @token_ticks);
+                 select @outcome as outcome"
             ),
             _ => self.calling("take_v1", arguments),
         }

@@ -22,6 +22,7 @@ mod plans;
 mod processes;
 mod restores;
 mod running;
+mod schema;
 mod secrets;
 mod shadowing;
 mod streams;

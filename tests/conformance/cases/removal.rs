@@ -32,21 +32,23 @@ async fn removing_it_leaves_what_was_there_before(rig: Rig) -> anyhow::Result<()
     Ok(())
 }
 
-/// Runs this engine's block of the page; on MySQL what that prints.
+/// Runs this engine's block of the page; on MySQL first the statements that its command picks out.
 async fn remove(rig: &Rig) -> anyhow::Result<()> {
-    let (engine, printed) = match rig.engine.kind {
-        Kind::MySql => ("mysql", true),
-        Kind::Postgres => ("postgres", false),
-        Kind::Sqlite => ("sqlite", false),
+    let engine = match rig.engine.kind {
+        Kind::MySql => "mysql",
+        Kind::Postgres => "postgres",
+        Kind::Sqlite => "sqlite",
     };
     let (_, section) = OPERATING.split_once("\n## Removing it\n").context("the page says how to remove it")?;
     let block = section.split_once(&format!("```sql {engine}\n")).and_then(|(_, rest)| rest.split("```").next());
     let block = block.with_context(|| format!("nothing for {engine}"))?;
-    let statements = if printed { rows(rig, block).await? } else { vec![block.to_owned()] };
-    for statement in statements {
-        rig.pool.run(&*statement).await.context(statement)?;
+    if rig.engine.kind == Kind::MySql {
+        let all = tollgate::migrations::<sqlx::MySql>().iter().flat_map(tollgate::Migration::statements);
+        for statement in all.flat_map(str::lines).filter(|line| line.starts_with("drop procedure ")) {
+            rig.pool.run(statement).await?;
+        }
     }
-    Ok(())
+    rig.pool.run(block).await.context(block)
 }
 
 /// What the database's catalogs say that somebody has made.

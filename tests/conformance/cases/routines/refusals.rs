@@ -159,12 +159,12 @@ async fn the_versioned_routines_refuse_what_would_mint_tokens(rig: Rig) -> anyho
         .into_iter()
         .chain(["5, null, 'interval'", "5, 1, null"])
     {
-        rig.refusal(rig.calling(take, &format!("{}, 1, 0, 0, {terms}, null, null, null", rig.quoted(new.as_str()))))
+        rig.refusal(rig.taking(&format!("{}, 1, 0, 0, {terms}, null, null, null", rig.quoted(new.as_str()))))
             .await?;
-        rig.refusal(rig.calling(take, &format!("null, 1, 0, 0, {terms}, null, null, null"))).await?;
+        rig.refusal(rig.taking(&format!("null, 1, 0, 0, {terms}, null, null, null"))).await?;
     }
-    let unknown = rig.call(take, "null, 1, 0, 0, null, null, null, null, null, null").await?;
-    assert_eq!(unknown.text("outcome")?, Some("unknown"));
+    let unknown = rig.sql(rig.taking("null, 1, 0, 0, null, null, null, null, null, null")).await?;
+    assert_eq!(unknown[0].text("outcome")?, Some("unknown"));
     assert_eq!(rig.row(&new).await?, None);
     assert_eq!(rig.row(&key).await?, before);
     Ok(())
