@@ -278,10 +278,9 @@ end;
 --            Requests for one bucket are decided in the order of their places. Buckets that are missing are made in
 --            a transaction before, unless inside the caller's.
 --
--- Where nothing but their tokens rules the buckets all are decided at once: locked and evaluated, then debited. Those
--- that something else rules, or all of a call with a bucket twice, a wait, a receipt, or another mode than 'enforce',
--- are decided one by one. An answer is one text, because an array of its parts costs as much as evaluating the bucket, and
--- rows sent by themselves cost as much again. What differs in nothing but the bucket token_take_uniform_v1 decides faster.
+-- Where only tokens decide, all are decided at once: locked and evaluated, then debited. The others, or all of a call with a
+-- bucket twice, a wait, a receipt or a mode, are decided one by one. An answer is one text: an array of its parts costs as much
+-- as evaluating the bucket, and a row as much again. token_take_uniform_v1 decides uniform requests faster.
 drop procedure if exists token_take_batch_v1;
 create procedure token_take_batch_v1(
   in p_requests longtext character set utf8mb4, in p_own boolean, out o_answers longtext character set utf8mb4)

@@ -13,11 +13,9 @@
 --            one of them, in that of their ids: calls that give another one may meet in a deadlock; then the receipts. In a
 --            transaction of its own unless inside the caller's.
 --
--- Buckets that nothing but their tokens rules are locked and evaluated at once, and debited if all grant. The answer is
--- one text, expressions are repeated, and the caller sorts, because rows sent by themselves or a derived table cost as much
--- as evaluating several buckets. Else first all are locked and settled; then each is evaluated, and then, if
--- all grant, their tokens are taken: what a locked bucket has granted, it grants later, too. A wait acts when the last
--- bucket's does; each bucket's tokens are taken for when they are there.
+-- Where only tokens decide, all are locked and evaluated at once, and debited if all grant; else one by one, in three passes.
+-- The answer is one text, expressions are repeated, and the caller sorts: rows, or a derived table, cost as much as evaluating
+-- several buckets. A wait acts when the last bucket's does; each bucket's tokens are taken for when they are there.
 drop procedure if exists token_take_all_v1;
 create procedure token_take_all_v1(
   in p_limits longtext character set utf8mb4, in p_max_wait bigint, in p_receipt varchar(36) character set ascii,

@@ -1,7 +1,6 @@
--- Everything of tollgate's lives in a schema of its own. PUBLIC may not even look into it:
--- ../grants/postgres.sql gives roles of yours what they need.
+-- tollgate's schema. PUBLIC has no privileges on it: ../grants/postgres.sql gives roles of yours what they need.
 --
--- Not in a database whose encoding has not every character: one key that it cannot write would fail all requests of its call.
+-- Refuses a database whose encoding lacks characters: one key that it cannot write would fail all requests of its call.
 -- SQL_ASCII takes any bytes.
 do $$
 begin
@@ -10,7 +9,7 @@ begin
         current_setting('server_encoding')
       using errcode = 'feature_not_supported';
   end if;
-  -- An administrator may have made it for a role that may make none.
+  -- An administrator can have created it for a role that cannot.
   if to_regnamespace('tollgate') is null then
     create schema tollgate;
     comment on schema tollgate is 'Exact rate limiting: select * from tollgate.request_token(''my-bucket'')';
@@ -27,7 +26,7 @@ create table if not exists tollgate.migrations (
   applied_at timestamptz not null default now()
 );
 
--- applied_migrations() -> the versions that have run, for roles that may not read the table.
+-- applied_migrations() -> the versions that have run, for roles that cannot read the table.
 create or replace function tollgate.applied_migrations() returns setof bigint
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
@@ -55,11 +54,9 @@ return (date_part('epoch', pg_catalog.clock_timestamp()) * '1000000'::float8)::b
 -- For 'continuous' a tick is a nanosecond; for the others it is a token, and a step is the whole period, or never.
 -- burst to token_ticks are the terms that the state was last written under: the row's own, or an override's.
 --
--- No column that a decision writes is indexed, and each page keeps room, so updates are heap-only: a tenth of it, and what
--- each row gives up at its first decision. With a larger share kept free by fillfactor instead, PostgreSQL would tidy up the
--- page at nearly each decision and not at every twentieth, which made batches a fifth slower. Terms
--- are checked by a trigger, because check constraints and generated columns are made ready anew by every UPDATE: here
--- they would cost a decision four times what its row does.
+-- No column that a decision writes is indexed, and each page keeps room, so updates are heap-only: a tenth of the page, and what
+-- each row gives up at its first decision. A lower fillfactor prunes the page at nearly each decision: batches a fifth slower.
+-- A trigger checks the terms: an UPDATE would prepare check constraints and generated columns anew, at four times its cost.
 create table if not exists tollgate.token_buckets (
   id             text collate "C" primary key,                      -- 1 to 255 bytes
   capacity       numeric not null,                                  -- tokens, a whole number; a bigint would round in silence

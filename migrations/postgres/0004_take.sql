@@ -42,11 +42,9 @@ $$;
 -- Locks:     the bucket's row, if the request is granted or has an id; then its receipt. A denied request without an id
 --            writes nothing and waits for no lock, once there is a bucket.
 --
--- Reads first, so a denial costs no write. What it read may be old by the time it writes, so the update asks again
--- whether the tokens are there, by then under the row's lock; if they are not, or the terms changed, all begins anew.
---
--- A decision counts at the instant when its row is locked. The clock is read before that and again after it: if
--- the lock had to be waited for, a grant moves to the later instant, and a denial is decided again.
+-- Reads first, so a denial costs no write. The update asks again, under the row's lock, whether the tokens are there; if not,
+-- or if the terms changed, all begins anew. A decision counts at the instant when its row is locked: the clock is read before
+-- and after, and if the lock had to be waited for, a grant moves to the later instant and a denial is decided again.
 create or replace function tollgate.take_v1(
   p_id text, p_cost bigint, p_max_wait bigint, p_keep bigint,
   p_capacity bigint, p_refill_seconds numeric, p_refill text, p_plan text, p_receipt uuid, p_hold bigint)

@@ -677,10 +677,9 @@ $$;
 -- Errors:    as take_v1's
 -- Locks:     the bucket's row, if any is granted.
 --
--- The same as a batch of one entry, and for that several times faster: a statement for many rows takes longer to begin
--- than to change one. How many are granted follows from what was read. All of them are, if the locked row affords them too;
--- fewer, if it still says what was read. Else all begins anew, with the row locked. What more than tokens rules is
--- take_batch_v1's.
+-- Several times faster than a batch of one entry: a statement for many rows takes longer to begin than to change one. All are
+-- granted if the locked row affords them; fewer if the row still is what was read; else all begins anew, with the row locked.
+-- take_batch_v1 decides where more than tokens rules.
 create or replace function tollgate.take_equal_v1(
   p_id text, p_cost bigint, p_keep bigint, p_capacity bigint, p_refill_seconds numeric, p_refill text, p_plan text,
   p_times bigint)

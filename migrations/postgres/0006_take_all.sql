@@ -338,10 +338,9 @@ $$;
 -- Locks:     the rows of all buckets, made if need be, in the order of their ids; then those that the first request that
 --            names them may not make, but a later one may.
 --
--- The clock is read when the rows are locked. What cannot be granted as the buckets stand is denied; a request whose
--- buckets have enough for all that could be granted takes its tokens, by one UPDATE for all. The others are decided by
--- take_all_v1, in their order, and so is what names a bucket that something rules beside its tokens. So each is granted or
--- denied as if they came one after the other.
+-- The clock is read when the rows are locked. Requests that the buckets cannot grant as they stand are denied; those whose
+-- buckets have enough for all that could be granted take their tokens by one UPDATE. take_all_v1 decides the others, in order,
+-- and those of a bucket that more than tokens rules. So each is decided as if they came one after the other.
 create or replace function tollgate.take_all_batch_v1(
   p_requests bigint[], p_ids text[], p_costs bigint[], p_keeps bigint[], p_capacities bigint[],
   p_refill_seconds numeric[], p_refills text[], p_plans text[])

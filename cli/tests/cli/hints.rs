@@ -101,7 +101,7 @@ fn a_sqlite_file_is_made_by_migrate_and_by_nothing_else() {
     for arguments in [&["list"][..], &["take", "a"], &["doctor"]] {
         database.run(arguments).ended(69).says(&["there is no file app.db", "tollgate migrate"]);
     }
-    database.run(&["migrate", "--dry-run"]).ended(0).says(&["token_buckets", "in all"]);
+    database.run(&["migrate", "--dry-run"]).ended(0).says(&["0001_tables", "in all"]);
     assert!(!database.directory.join("app.db").exists());
     database.run(&["migrate"]).ended(0);
     assert!(database.directory.join("app.db").exists());

@@ -42,7 +42,8 @@ fn of(database: &Database) -> Vec<String> {
     let without_comment = |line: &str| line.split("-- ").next().unwrap_or_default().to_owned();
     let folded = |part: String| {
         let code: Vec<_> = part.replace(database.name(), "").lines().map(without_comment).collect();
-        code.join(" ").split_whitespace().collect::<Vec<_>>().join(" ")
+        // The mysql client puts a space after what only MariaDB reads.
+        code.join(" ").replace("*/", "*/ ").split_whitespace().collect::<Vec<_>>().join(" ")
     };
     let mut parts: Vec<_> = parts.into_iter().map(folded).filter(|part| !part.contains("_sqlx_migrations")).collect();
     parts.sort();

@@ -159,8 +159,7 @@ async fn the_versioned_routines_refuse_what_would_mint_tokens(rig: Rig) -> anyho
         .into_iter()
         .chain(["5, null, 'interval'", "5, 1, null"])
     {
-        rig.refusal(rig.taking(&format!("{}, 1, 0, 0, {terms}, null, null, null", rig.quoted(new.as_str()))))
-            .await?;
+        rig.refusal(rig.taking(&format!("{}, 1, 0, 0, {terms}, null, null, null", rig.quoted(new.as_str())))).await?;
         rig.refusal(rig.taking(&format!("null, 1, 0, 0, {terms}, null, null, null"))).await?;
     }
     let unknown = rig.sql(rig.taking("null, 1, 0, 0, null, null, null, null, null, null")).await?;
@@ -258,7 +257,7 @@ async fn rate_limiting_request_refuses_another_s_bucket_and_figures_that_are_non
     let before = rig.row(&key).await?;
     let refusal =
         rig.refusal(rig.calling("rate_limiting_request", &format!("{}, 1, 10", rig.quoted(key.as_str())))).await?;
-    ensure!(refusal.sqlstate == "22023" && refusal.message.contains("provisioned with other figures"), "{refusal:?}");
+    ensure!(refusal.sqlstate == "22023" && refusal.message.contains("provisioned with other limits"), "{refusal:?}");
     assert_eq!(rig.row(&key).await?, before);
 
     let new = rig.key();
