@@ -197,7 +197,11 @@ begin
       leave decide;
     end if;
 
-    if v_last_wait is null then
+    if v_last_wait is null and p_receipt is null and not p_counting and not o_mode <=> 'block' and p_cost > p_most - p_keep then
+      -- No row for a request that can never pass.
+      set o_outcome = 'never';
+      leave decide;
+    elseif v_last_wait is null then
       insert into token_windows (id, most, interval_ns, resolution_ns, counts, since)
       values (v_id, p_most, p_interval, p_resolution, '[]', o_now)
       on duplicate key update id = token_windows.id;
