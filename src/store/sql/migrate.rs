@@ -33,9 +33,10 @@ mod sqlite;
 ///
 /// # Errors
 ///
-/// [`Error::NewerSchema`] if a newer version of this crate has been here and took away what this one needs; or if the role
-/// may not create tables, on MySQL and MariaDB is not the one that has made the routines there are, or the database cannot be
-/// reached.
+/// [`Error::NewerSchema`] if a newer version of this crate has been here and took away what this one needs;
+/// [`Error::Database`] if something has the name of what a migration creates and the ledger does not list that migration; or if
+/// the role may not create tables, on MySQL and MariaDB is not the one that has made the routines there are, or the database
+/// cannot be reached.
 pub async fn migrate<DB: Migrate>(pool: &Pool<DB>) -> Result<Vec<Migration>, Error> {
     let applied = DB::applied(pool).await?;
     if pending::<DB>(&applied)?.is_empty() {
@@ -199,7 +200,7 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// What to run. Refuses if something of that name exists which is not tollgate's.
+    /// The migrations to run, unless a name that they need is taken.
     fn of<DB: Migrate>(self, ledger: &Ledger) -> Result<Vec<Migration>, Error> {
         let pending = pending::<DB>(&ledger.applied::<DB>())?;
         if self == Self::All {
@@ -230,7 +231,7 @@ impl Ledger {
         has_run.filter(|version| !is_broken(version)).collect()
     }
 
-    /// A name that a migration is to create, and that exists though no migration which has begun creates it.
+    /// A name that a migration creates and that exists, although no migration in the ledger creates it.
     fn foreign<DB: Migrate>(&self) -> Option<&'static str> {
         // A dump may have left out the ledger's rows.
         let has_begun = |migration: &&Migration| {

@@ -135,12 +135,11 @@ async fn ledger(connection: &mut MySqlConnection) -> Result<Ledger, sqlx::Error>
     .fetch_all(&mut *connection)
     .await?;
     let mut names: HashSet<String> = names.into_iter().collect();
-    if versions.is_none() {
-        return Ok(Ledger { versions, names });
-    }
     // What an account may not use is not listed to it, nor on MySQL what it may use by a role. The call says more.
-    let all = MySql::MIGRATIONS.iter().flat_map(|migration| migration.sql().lines().filter_map(created));
-    for (kind, name) in all {
+    let is_listed =
+        |migration: &&Migration| versions.iter().flatten().any(|(listed, _)| *listed == migration.version());
+    let listed = || MySql::MIGRATIONS.iter().filter(is_listed);
+    for (kind, name) in listed().flat_map(|migration| migration.sql().lines().filter_map(created)) {
         if names.contains(name) {
             continue;
         }
@@ -148,7 +147,7 @@ async fn ledger(connection: &mut MySqlConnection) -> Result<Ledger, sqlx::Error>
         let looked = sqlx::raw_sql(AssertSqlSafe(look)).execute(&mut *connection).await;
         if !matches!(looked.as_ref().err().and_then(number), Some(NO_SUCH_TABLE | NO_SUCH_ROUTINE)) {
             // So this account cannot see what is missing, nor could it make that.
-            names.extend(MySql::MIGRATIONS.iter().flat_map(Migration::creates).map(str::to_owned));
+            names.extend(listed().flat_map(Migration::creates).map(str::to_owned));
         }
     }
     Ok(Ledger { versions, names })
