@@ -8,7 +8,10 @@
 use std::time::Duration;
 
 use sqlx::Pool;
-use tollgate::{Admin, Dialect, Key, Quota, SqlStore, Take, take_within};
+use tollgate::{
+    Admin, Key, Quota, SqlStore, Take,
+    store::{Dialect, take_within},
+};
 
 use common::Engine;
 

@@ -15,7 +15,7 @@ use sqlx::pool::PoolOptions;
 use sqlx::{MySql, Postgres, Sqlite};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
-use tollgate::{LimitError, Migrate, Quota, SqlTokenRequester, limit};
+use tollgate::{LimitError, Quota, SqlTokenRequester, limit, store::Migrate};
 use uuid::Uuid;
 
 #[tokio::main]

@@ -1,3 +1,5 @@
+//! What operators do: plans, overrides, modes, and reading buckets.
+
 use chrono::{DateTime, Utc};
 
 use crate::model::{Error, Key, Mode, Quota, WindowLevel};
@@ -34,14 +36,14 @@ pub(crate) use explain::explain;
 ///
 /// A change is in force with the next request that reaches the store, in every process; a limiter that has just denied a
 /// key asks again within a second. Nothing here takes a token, or waits for one. To delete expired rows, see
-/// [`Maintenance::sweep`](crate::Maintenance::sweep).
+/// [`Maintenance::sweep`](crate::store::Maintenance::sweep).
 ///
 /// In a database, each change is a transaction. One that is not committed by the store's deadline, because another session
 /// holds what it needs, is rolled back and never made later: [`Error::Contended`]. So is one whose future is dropped. Only
 /// [`Error::OutcomeUnknown`], when the connection breaks, leaves open whether it was made.
 ///
 /// ```
-/// use tollgate::{Admin, Filter, Key, Limiter, MemoryStore, Quota};
+/// use tollgate::{admin::Filter, Admin, Key, Limiter, MemoryStore, Quota};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tollgate::Error> {

@@ -1,3 +1,5 @@
+//! Where a process gets its time from.
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -15,7 +17,7 @@ mod process;
 pub use process::ProcessClock;
 
 /// Where a store without a server of its own reads the time: [`MemoryStore`](crate::MemoryStore),
-/// [`LocalBucket`](crate::LocalBucket) and SQLite. And what a [`Lease`](crate::Lease) measures time with: for that any
+/// [`LocalBucket`](crate::requester::LocalBucket) and SQLite. And what a [`Lease`](crate::layers::Lease) measures time with: for that any
 /// beginning will do.
 ///
 /// Stores on a database server never use one: their clock is the server's.
@@ -51,7 +53,7 @@ pub(crate) fn read(clock: ClockId) -> i64 {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::{Clock, ManualClock};
+/// use tollgate::clock::{Clock, ManualClock};
 ///
 /// let clock = ManualClock::default();
 /// clock.advance(Duration::from_millis(300));
@@ -85,7 +87,7 @@ impl Clock for ManualClock {
 /// shows real time. Pausing needs tokio's feature `test-util`.
 ///
 /// ```
-/// use tollgate::{Error, Limiter, MemoryStore, RuntimeClock};
+/// use tollgate::{clock::RuntimeClock, Error, Limiter, MemoryStore};
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), Error> {

@@ -3,37 +3,27 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
-mod admin;
-mod clock;
+pub mod admin;
+pub mod clock;
 mod concurrency;
-mod layers;
-mod limiter;
-mod model;
-mod requester;
-mod store;
+pub mod layers;
+pub mod limiter;
+pub mod model;
+pub mod requester;
+pub mod store;
 pub mod telemetry;
 
-pub use admin::{
-    Admin, BucketLevel, Denials, Explanation, Filter, Origin, Override, Page, Plan, Prospect, Swept, Switch,
-};
-/// The version of chrono whose instants an operator's calls take, such as the end of an [`Override`].
+pub use admin::Admin;
+/// The version of chrono whose instants an operator's calls take, such as the end of an [`Override`](admin::Override).
 #[doc(no_inline)]
 pub use chrono;
-pub use clock::{Clock, ManualClock, ProcessClock, RuntimeClock, SystemClock};
-pub use layers::{Batcher, BootClock, DenyCache, Lease, LeaseOptions, LocalReads};
 pub use limiter::{Bound, Fallback, Limiter, LimiterBuilder, Reservation};
 pub use model::{
-    Adjusted, Adjustment, AdjustmentKind, AdminError, Cause, Counted, Decision, Error, HoldBack, HoldBackError, Key,
-    KeyError, Limit, Mode, ModeError, Outcome, Quota, QuotaBuilder, QuotaError, Receipt, Refill, Rule, Source, Take,
-    TakeError, Window, WindowLevel, bucket,
+    Adjusted, Adjustment, Decision, Error, HoldBack, Key, Limit, Mode, Quota, Receipt, Rule, Take, TakeError, Window,
 };
-#[cfg(feature = "hashed-keys")]
-pub use model::{KeySecret, KeySecretError};
 #[cfg(feature = "_sql")]
 pub use requester::SqlTokenRequester;
-pub use requester::{LimitError, Limited, LocalBucket, TokenRequester, limit};
-#[cfg(feature = "stream")]
-pub use requester::{LimitedStream, limit_stream};
+pub use requester::{LimitError, TokenRequester, limit};
 /// The version of sqlx whose pools and connections the stores take.
 #[cfg(feature = "_sql")]
 #[doc(no_inline)]
@@ -44,12 +34,9 @@ pub use store::MySqlStore;
 pub use store::PgStore;
 #[cfg(feature = "sqlite")]
 pub use store::SqliteStore;
-pub use store::{AnyStore, Capabilities, Maintenance, MaintenanceFuture, MemoryStore, SharedWindows, Store};
+pub use store::{AnyStore, MemoryStore, Store};
 #[cfg(feature = "_sql")]
-pub use store::{
-    Dialect, Durability, Isolation, Migrate, Migration, SqlStore, adjust_within, create_bucket, grants, migrate,
-    migrations, pending_migrations, repair, take_within,
-};
+pub use store::{SqlStore, create_bucket, migrate};
 /// The version of uuid of which a request's id is: see [`Take::id`]. Its feature `v4` is on.
 #[doc(no_inline)]
 pub use uuid;

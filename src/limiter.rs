@@ -1,3 +1,5 @@
+//! Limits by key over any store: the limiter, its builder, and reservations.
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,3 +1,5 @@
+//! One bucket: `TokenRequester`, and what calls an action only if a token is granted.
+
 use std::time::Duration;
 
 use crate::model::{Decision, Error};
@@ -91,7 +93,7 @@ impl<R: TokenRequester + ?Sized> TokenRequester for std::sync::Arc<R> {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::{limit, LimitError, LocalBucket};
+/// use tollgate::{limit, requester::LocalBucket, LimitError};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

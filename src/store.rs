@@ -1,3 +1,5 @@
+//! Where buckets are kept: the `Store` trait, and the stores in memory and in SQL databases.
+
 use crate::model::{Adjusted, Adjustment, Error, HoldBack, HoldBackError, Key, Outcome, Rule, Take, TakeError};
 
 mod any;
@@ -25,6 +27,12 @@ pub use sql::{
     migrations, pending_migrations, repair, take_within,
 };
 
+tokio::task_local! {
+    /// Whether a call that is rolled back for a locked row is made again key by key, by the [`Batcher`](crate::layers::Batcher)
+    /// that makes it. A database then gives it up after one lock timeout, so that the other keys need not wait for the locked one.
+    pub(crate) static IS_REPEATED_BY_KEY: bool;
+}
+
 /// Where buckets are kept: the one seam between the limiters above and the databases below.
 ///
 /// A request without tokens is answered with a denial; it never waits for tokens and writes nothing.
@@ -36,9 +44,8 @@ pub trait Store: Send + Sync + 'static {
 
     /// Decides requests, each for itself, and answers in their order.
     ///
-    /// Requests for the same bucket are decided in the order given. If another transaction holds a row of a call for several
-    /// keys, a server gives the call up after its lock timeout (100 ms on PostgreSQL, 1 s on MySQL and MariaDB) with
-    /// [`Contended`](crate::Error::Contended), and nothing is taken; a call for one key is repeated until the deadline.
+    /// Requests for the same bucket are decided in the order given. If another transaction has locked a row, the call is
+    /// repeated until the deadline.
     ///
     /// ```
     /// use std::time::Duration;
@@ -70,8 +77,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Gives back, or pays for, what granted requests took, each once, and answers in their order.
     ///
-    /// A database does so in one transaction, for each 256 of them. A locked row ends a call for several keys as that of
-    /// [`take`](Self::take).
+    /// A database does so in one transaction, for each 256 of them.
     ///
     /// # Errors
     ///
@@ -102,9 +108,8 @@ pub trait Store: Send + Sync + 'static {
         async { Ok(self.take(std::slice::from_ref(take)).await?.pop().expect("a store answers each request")) }
     }
 
-    /// Decides one request with what this process knows, if that is enough: without a call, and without a future.
-    ///
-    /// `None`: [`take_one`](Self::take_one) has to be asked, and nothing was taken. It is what a limiter asks first.
+    /// Decides one request with what this process knows, or returns `None`: then nothing was taken, and [`take`](Self::take)
+    /// decides. A limiter asks this first.
     fn try_take(&self, take: &Take) -> Option<Outcome> {
         let _ = take;
         None

@@ -9,8 +9,11 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use tollgate::{
-    Adjusted, Adjustment, Admin, AnyStore, Batcher, Decision, DenyCache, Error, Key, Lease, Limiter, MemoryStore,
-    Outcome, Override, Quota, Rule, Source, Store, Take, TakeError,
+    Adjusted, Adjustment, Admin, AnyStore, Decision, Error, Key, Limiter, MemoryStore, Quota, Rule, Store, Take,
+    TakeError,
+    admin::Override,
+    layers::{Batcher, DenyCache, Lease},
+    model::{Outcome, Source},
 };
 
 struct Counting;
@@ -68,6 +71,14 @@ fn every_allocation_is_counted() {
     assert_eq!((*boxed.0, counted), (1, 3));
 }
 
+/// Asks as a limiter does: first what this process knows.
+async fn ask_first_here(store: &impl Store, take: &Take) -> Result<Outcome, Error> {
+    match store.try_take(take) {
+        Some(outcome) => Ok(outcome),
+        None => store.take_one(take).await,
+    }
+}
+
 #[test]
 fn a_request_of_a_known_key_allocates_nothing_whatever_it_comes_to() -> anyhow::Result<()> {
     let store = MemoryStore::new();
@@ -75,9 +86,9 @@ fn a_request_of_a_known_key_allocates_nothing_whatever_it_comes_to() -> anyhow::
         let key = Key::try_from(key)?;
         let rule = Rule::Quota(Quota::per_hour(100).build()?);
         let take = Take::from(key).rule(rule).cost(10);
-        assert!(allocations(store.take_one(&take)).0??.is_granted(), "the first one makes the bucket");
+        assert!(allocations(ask_first_here(&store, &take)).0??.is_granted(), "the first one makes the bucket");
         for number in 1..20 {
-            let (outcome, counted) = allocations(store.take_one(&take));
+            let (outcome, counted) = allocations(ask_first_here(&store, &take));
             assert_eq!((outcome??.is_granted(), counted), (number < 10, 0), "request {number}");
         }
     }
@@ -124,9 +135,9 @@ async fn plans_and_overrides_allocate_nothing_for_a_known_key() -> anyhow::Resul
     for (key, rule) in [("small", &own), ("small:planned", &following), ("large", &own), ("large:planned", &following)]
     {
         let take = Take::from(Key::try_from(key)?).rule(rule.clone());
-        assert!(store.take_one(&take).await??.is_granted(), "the first one makes the bucket");
+        assert!(ask_first_here(&store, &take).await??.is_granted(), "the first one makes the bucket");
         for number in 1..20 {
-            let (outcome, counted) = allocations(store.take_one(&take));
+            let (outcome, counted) = allocations(ask_first_here(&store, &take));
             assert_eq!((outcome??.is_granted(), counted), (number < 10, 0), "{key}, request {number}");
         }
     }
@@ -139,7 +150,7 @@ fn a_denial_from_memory_allocates_nothing() -> anyhow::Result<()> {
     for key in ["user:42", "a key that is longer than what fits into a key without a place of its own"] {
         let take = Take::from(Key::try_from(key)?).rule(Rule::try_from("1/h")?);
         for number in 0..20 {
-            let (outcome, counted) = allocations(cache.take_one(&take));
+            let (outcome, counted) = allocations(ask_first_here(&cache, &take));
             let from_memory = outcome??.source() == Source::DenyCache;
             assert_eq!((from_memory, from_memory && counted > 0), (number > 1, false), "request {number}");
         }
@@ -159,7 +170,7 @@ async fn a_grant_from_a_lease_allocates_nothing() -> anyhow::Result<()> {
         let mut served = 0;
         for _ in 0..1000 {
             // Most requests ask for no more tokens.
-            let (outcome, counted) = allocations(lease.take_one(&take));
+            let (outcome, counted) = allocations(ask_first_here(&lease, &take));
             served += u64::from(outcome??.source() == Source::Lease && counted == 0);
             tokio::task::yield_now().await;
         }
@@ -229,7 +240,7 @@ fn a_request_that_goes_with_others_allocates_its_reply_slot() -> anyhow::Result<
     let of_one_key = allocations_of_a_hundred(MANY, |_| ask(0))?;
     let of_many_keys = allocations_of_a_hundred(MANY, ask)?;
     assert!(
-        alone <= 720 && of_one_key <= 115 && of_many_keys <= 125,
+        alone <= 820 && of_one_key <= 215 && of_many_keys <= 225,
         "{alone} for a hundred calls of one request, {of_one_key} of 256 for one bucket, {of_many_keys} of 256 for one each"
     );
     Ok(())
@@ -237,7 +248,7 @@ fn a_request_that_goes_with_others_allocates_its_reply_slot() -> anyhow::Result<
 
 /// Whatever it has above a store that is not in this process, if nothing else is said.
 #[test]
-fn a_limiter_allocates_no_more_than_what_gathers_its_requests() -> anyhow::Result<()> {
+fn a_limiter_allocates_once_more_than_its_batcher() -> anyhow::Result<()> {
     let limiter = Limiter::new(Granting, Quota::per_second(10))?;
     let keys = keys()?;
     let ask = |place: usize| {
@@ -248,7 +259,7 @@ fn a_limiter_allocates_no_more_than_what_gathers_its_requests() -> anyhow::Resul
     let of_one_key = allocations_of_a_hundred(MANY, |_| ask(0))?;
     let of_many_keys = allocations_of_a_hundred(MANY, ask)?;
     assert!(
-        alone <= 720 && of_one_key <= 115 && of_many_keys <= 125,
+        alone <= 920 && of_one_key <= 315 && of_many_keys <= 325,
         "{alone} for a hundred calls of one request, {of_one_key} of 256 for one bucket, {of_many_keys} of 256 for one each"
     );
     Ok(())

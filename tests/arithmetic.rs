@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use tollgate::bucket::{Bucket, Hold, LONGEST_WAIT_NS, Request, Terms, Verdict};
+use tollgate::model::bucket::{Bucket, Hold, LONGEST_WAIT_NS, Request, Terms, Verdict};
 #[cfg(feature = "serde")]
 use tollgate::{Key, Mode};
-use tollgate::{Quota, QuotaError, Rule, Window};
+use tollgate::{Quota, Rule, Window, model::QuotaError};
 
 use model::{CENTURY_NS, Model, Step, quota, story};
 

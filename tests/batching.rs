@@ -25,8 +25,10 @@ use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet, yield_now};
 use tokio::time::timeout;
 use tollgate::{
-    Admin, AnyStore, Batcher, Error, Key, LeaseOptions, Limiter, ManualClock, MemoryStore, Outcome, Quota, Rule, Store,
-    Take,
+    Admin, AnyStore, Error, Key, Limiter, MemoryStore, Quota, Rule, Store, Take,
+    clock::ManualClock,
+    layers::{Batcher, LeaseOptions},
+    model::Outcome,
 };
 
 fn take(key: &str) -> Take {

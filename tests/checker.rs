@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tollgate::Quota;
-use tollgate::bucket::{Bucket, Request, Terms};
+use tollgate::model::bucket::{Bucket, Request, Terms};
 
 use checker::{Call, Fault, Limit};
 
@@ -91,7 +91,7 @@ fn windows(calls: &[Call]) -> impl Iterator<Item = (i64, i64, i64)> {
     })
 }
 
-fn limit(quota: Result<Quota, tollgate::QuotaError>) -> Limit {
+fn limit(quota: Result<Quota, tollgate::model::QuotaError>) -> Limit {
     Limit { terms: Terms::from(&quota.expect("a quota")), anchor: 0 }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::runtime::Builder;
-use tollgate::{Admin, Key, Limiter, LimiterBuilder, Maintenance, ManualClock, MemoryStore, Store};
+use tollgate::{Admin, Key, Limiter, LimiterBuilder, MemoryStore, clock::ManualClock, store::Maintenance};
 
 const TOLD_BY: Duration = Duration::from_secs(11);
 

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use tollgate::{
-    Adjusted, Adjustment, Error, Fallback, HoldBack, Key, Limit, Limiter, MemoryStore, Outcome, Quota, Rule, Source,
-    Store, Take, TakeError, TokenRequester as _,
+    Adjusted, Adjustment, Error, Fallback, HoldBack, Key, Limit, Limiter, MemoryStore, Quota, Rule, Store, Take,
+    TakeError, TokenRequester as _,
+    model::{Outcome, Source},
 };
 use uuid::Uuid;
 

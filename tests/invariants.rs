@@ -24,10 +24,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use tollgate::bucket::{Bucket, Receipt, Request, Terms};
+use tollgate::model::bucket::{Bucket, Receipt, Request, Terms};
 use tollgate::{
-    Adjusted, Adjustment, Capabilities, Error, Key, Limiter, ManualClock, MemoryStore, Outcome, Quota, Reservation,
-    Rule, Store, Take, TakeError,
+    Adjusted, Adjustment, Error, Key, Limiter, MemoryStore, Quota, Reservation, Rule, Store, Take, TakeError,
+    clock::ManualClock, model::Outcome, store::Capabilities,
 };
 
 type Memory = Arc<MemoryStore<ManualClock>>;

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tollgate::{LimitError, LocalBucket, ManualClock, Quota, QuotaError, TokenRequester, limit};
+use tollgate::{
+    LimitError, Quota, TokenRequester, clock::ManualClock, limit, model::QuotaError, requester::LocalBucket,
+};
 
 #[tokio::test]
 async fn two_a_second_grants_two_in_each_second() -> anyhow::Result<()> {

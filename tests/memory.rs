@@ -16,9 +16,11 @@ use chrono::DateTime;
 use scenarios::World;
 use scenarios::memory::Memory;
 use tollgate::{
-    Adjusted, Adjustment, Admin, Clock, Error, Filter, Key, Limiter, Maintenance, MaintenanceFuture, ManualClock,
-    MemoryStore, Mode, Origin, Outcome, Override, ProcessClock, Quota, Receipt, Rule, Store, Swept, SystemClock, Take,
-    TakeError,
+    Adjusted, Adjustment, Admin, Error, Key, Limiter, MemoryStore, Mode, Quota, Receipt, Rule, Store, Take, TakeError,
+    admin::{Filter, Origin, Override, Swept},
+    clock::{Clock, ManualClock, ProcessClock, SystemClock},
+    model::Outcome,
+    store::{Maintenance, MaintenanceFuture},
 };
 use uuid::Uuid;
 

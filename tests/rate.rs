@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tollgate::{
-    Clock, Decision, Error, Limiter, ManualClock, MemoryStore, Quota, QuotaError, Reservation, Store, Take, TakeError,
-    TokenRequester, Window,
+    Decision, Error, Limiter, MemoryStore, Quota, Reservation, Store, Take, TakeError, TokenRequester, Window,
+    clock::{Clock, ManualClock},
+    model::QuotaError,
 };
 
 #[derive(Clone, Copy)]

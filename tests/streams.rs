@@ -8,8 +8,8 @@ use std::time::Duration;
 use futures_util::{FutureExt, Stream, StreamExt, stream};
 use tokio::time::Instant;
 use tollgate::{
-    Admin, Decision, Error, Key, LimitError, Limiter, MemoryStore, RuntimeClock, TakeError, TokenRequester,
-    limit_stream,
+    Admin, Decision, Error, Key, LimitError, Limiter, MemoryStore, TakeError, TokenRequester, clock::RuntimeClock,
+    requester::limit_stream,
 };
 
 #[tokio::test]

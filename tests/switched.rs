@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tollgate::{
-    Adjusted, Adjustment, Error, Fallback, Limiter, ManualClock, MemoryStore, Mode, Outcome, Quota, Source, Store,
-    Take, TakeError,
+    Adjusted, Adjustment, Error, Fallback, Limiter, MemoryStore, Mode, Quota, Store, Take, TakeError,
+    clock::ManualClock,
+    model::{Outcome, Source},
 };
 
 /// A store that never answers.

@@ -1,7 +1,7 @@
 use clap::ValueEnum;
 use sqlx::Pool;
 use sqlx::migrate::MigrateDatabase;
-use tollgate::Migrate;
+use tollgate::store::Migrate;
 
 /// What a crash may cost.
 #[derive(Clone, Copy, ValueEnum)]

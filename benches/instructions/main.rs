@@ -18,9 +18,12 @@ use std::time::Duration;
 use http::request::Parts;
 use http::{Request, Response};
 use tokio::runtime::{Builder, Runtime};
-use tollgate::bucket::{self, Bucket, Terms};
+use tollgate::model::bucket::{self, Bucket, Terms};
 use tollgate::{
-    Batcher, Decision, DenyCache, Key, Lease, Limiter, ManualClock, MemoryStore, Quota, Rule, Source, Store, Take,
+    Decision, Key, Limiter, MemoryStore, Quota, Rule, Store, Take,
+    clock::ManualClock,
+    layers::{Batcher, DenyCache, Lease},
+    model::Source,
 };
 use tollgate_http::RateLimitLayer;
 use tower_layer::Layer;

@@ -17,7 +17,8 @@ use clap::Parser;
 use fastrand::Rng;
 use sqlx::{MySqlPool, PgPool, SqlitePool};
 use tollgate::{
-    Dialect, Key, Maintenance, Migrate, MySqlStore, PgStore, Rule, SqlStore, SqliteStore, Store, Take, migrate,
+    Key, MySqlStore, PgStore, Rule, SqlStore, SqliteStore, Store, Take, migrate,
+    store::{Dialect, Maintenance, Migrate},
 };
 use uuid::Uuid;
 

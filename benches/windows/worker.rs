@@ -3,7 +3,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use sqlx::pool::PoolOptions;
 use sqlx::{MySql, Postgres, Sqlite};
-use tollgate::{Dialect, Key, LocalReads, Migrate, SharedWindows, SqlStore, Store, Take};
+use tollgate::{
+    Key, SqlStore, Store, Take,
+    layers::LocalReads,
+    store::{Dialect, Migrate, SharedWindows},
+};
 
 use crate::{Arguments, Mode, window};
 

@@ -1,6 +1,9 @@
 use std::process::ExitCode;
 
-use tollgate::{Admin, BucketLevel, Explanation, Key, Origin, Quota};
+use tollgate::{
+    Admin, Key, Quota,
+    admin::{BucketLevel, Explanation, Origin},
+};
 
 use crate::output::{operand, plain, say};
 use crate::terms::{Terms, key};

@@ -11,7 +11,10 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection, MySql, PgPool, Pool, Postgres, Sqlite, Transaction};
 use tokio::time::{sleep, timeout};
-use tollgate::{Dialect as _, Durability, Migrate, SqlStore};
+use tollgate::{
+    SqlStore,
+    store::{Dialect as _, Durability, Migrate},
+};
 
 use crate::doctor::Examine;
 use crate::exit::Refusal;

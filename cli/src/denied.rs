@@ -1,7 +1,7 @@
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
-use tollgate::{Admin, Denials};
+use tollgate::{Admin, admin::Denials};
 
 use crate::output::{Cell, Column, Skipped, Table, say, say_json};
 use crate::times;

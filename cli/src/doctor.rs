@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 use sqlx::error::DatabaseError;
 use sqlx::{Connection, Pool};
 use tollgate::{
-    Admin, Error, Filter, Key, Migrate, Migration, Mode, Receipt, Rule, SqlStore, Take, Window, adjust_within,
-    migrations, pending_migrations, take_within,
+    Admin, Error, Key, Mode, Receipt, Rule, SqlStore, Take, Window,
+    admin::Filter,
+    store::{Migrate, Migration, adjust_within, migrations, pending_migrations, take_within},
 };
 use uuid::Uuid;
 

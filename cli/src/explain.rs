@@ -3,7 +3,12 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
-use tollgate::{Admin, Explanation, Key, Migrate, Mode, Origin, Prospect, Refill, SqlStore};
+use tollgate::{
+    Admin, Key, Mode, SqlStore,
+    admin::{Explanation, Origin, Prospect},
+    model::Refill,
+    store::Migrate,
+};
 
 use crate::doctor::{Examine, mending};
 use crate::output::{GREEN, RED, plain, say, say_json};

@@ -1,7 +1,7 @@
 //! Buckets as tables and as JSON.
 
 use serde_json::{Value, json};
-use tollgate::BucketLevel;
+use tollgate::admin::BucketLevel;
 
 use crate::output::{Cell, Column, RED, Table, YELLOW};
 use crate::times;

@@ -1,7 +1,10 @@
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use tollgate::{Admin, BucketLevel, Error, Filter, Key};
+use tollgate::{
+    Admin, Error, Key,
+    admin::{BucketLevel, Filter},
+};
 
 use crate::output::{Skipped, say};
 use crate::pages::PAGE;

@@ -3,7 +3,10 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 use sqlx::{Database as _, MySql, Pool, Postgres, Sqlite};
-use tollgate::{Error, Migrate, Migration, migrations, pending_migrations};
+use tollgate::{
+    Error,
+    store::{Migrate, Migration, migrations, pending_migrations},
+};
 
 use crate::database::Missing;
 use crate::exit::{self, Refusal};
@@ -84,7 +87,7 @@ impl Args {
         let pending = pending_migrations(pool).await?;
         if self.repair {
             let bar = progress("running every migration again");
-            let done = tollgate::repair(pool).await?;
+            let done = tollgate::store::repair(pool).await?;
             bar.finish_and_clear();
             let done = counted(done.len(), "migration");
             // A procedure that MySQL makes anew has none; a file never has.

@@ -4,7 +4,11 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use clap::ValueEnum;
 use serde_json::{Value, json};
-use tollgate::{Admin, Key, Migrate, Mode, Plan, SqlStore, Switch};
+use tollgate::{
+    Admin, Key, Mode, SqlStore,
+    admin::{Plan, Switch},
+    store::Migrate,
+};
 
 use crate::doctor::Examine;
 use crate::output::{plain, say, say_json};

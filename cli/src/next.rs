@@ -2,7 +2,11 @@
 
 use std::process::ExitCode;
 
-use tollgate::{Admin, Dialect, Error, Filter, Key, Migrate, SqlStore, Store, Take, pending_migrations};
+use tollgate::{
+    Admin, Error, Key, SqlStore, Store, Take,
+    admin::Filter,
+    store::{Dialect, Migrate, pending_migrations},
+};
 
 use crate::exit;
 use crate::output::{counted, operand, plain, say};
@@ -27,7 +31,7 @@ pub(crate) async fn run<DB: Dialect + Migrate>(store: SqlStore<DB>) -> anyhow::R
         Err(Error::NotPermitted(_)) => Vec::new(),
         pending => pending?,
     };
-    let next = if pending.len() == tollgate::migrations::<DB>().len() {
+    let next = if pending.len() == tollgate::store::migrations::<DB>().len() {
         "this database has no tables of tollgate's yet. Next:\n\n  tollgate migrate".to_owned()
     } else if !pending.is_empty() {
         format!("pending: {}. Next:\n\n  tollgate migrate", counted(pending.len(), "migration"))

@@ -7,7 +7,7 @@ use std::io::{self, Write as _};
 use anstyle::{AnsiColor, Style};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
-use tollgate::Page;
+use tollgate::admin::Page;
 use unicode_width::UnicodeWidthStr;
 
 use crate::exit::Refusal;

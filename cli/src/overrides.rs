@@ -2,7 +2,10 @@
 
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
-use tollgate::{Admin, Key, Mode, Origin, Override, Quota};
+use tollgate::{
+    Admin, Key, Mode, Quota,
+    admin::{Origin, Override},
+};
 
 use crate::exit::Refusal;
 use crate::output::{Cell, Column, Table, operand, plain, say, say_json};

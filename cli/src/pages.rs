@@ -1,6 +1,6 @@
 //! What a store answers page by page.
 
-use tollgate::{Error, Page};
+use tollgate::{Error, admin::Page};
 
 use crate::output::Skipped;
 

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
-use tollgate::{Admin, Key, Migrate, Plan, SqlStore};
+use tollgate::{Admin, Key, SqlStore, admin::Plan, store::Migrate};
 
 use crate::doctor::{Examine, Planless};
 use crate::exit::Refusal;

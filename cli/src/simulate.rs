@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::ArgGroup;
-use tollgate::{Quota, Refill, Rule, Window};
+use tollgate::{Quota, Rule, Window, model::Refill};
 
 use crate::exit::Refusal;
 use crate::{output, times};

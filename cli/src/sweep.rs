@@ -1,6 +1,6 @@
 use std::process::ExitCode;
 
-use tollgate::Maintenance;
+use tollgate::store::Maintenance;
 
 use crate::output::{counted, progress, say};
 

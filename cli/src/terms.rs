@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use tollgate::{Key, KeyError, Quota, QuotaError, Rule};
+use tollgate::{
+    Key, Quota, Rule,
+    model::{KeyError, QuotaError},
+};
 
 use crate::exit::Refusal;
 use crate::output::plain;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use tollgate::Switch;
+use tollgate::admin::Switch;
 
 use crate::output::plain;
 

@@ -1,7 +1,7 @@
 //! Sliding windows as tables and as JSON.
 
 use serde_json::{Value, json};
-use tollgate::WindowLevel;
+use tollgate::model::WindowLevel;
 
 use crate::output::{Cell, Column, Table, YELLOW};
 use crate::times;

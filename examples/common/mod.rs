@@ -6,7 +6,9 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use sqlx::pool::PoolOptions;
 use sqlx::{MySqlPool, PgPool, Pool, SqlitePool};
-use tollgate::{Admin, AnyStore, Error, Key, LocalReads, Migrate, MySqlStore, PgStore, Quota, SqliteStore};
+use tollgate::{
+    Admin, AnyStore, Error, Key, MySqlStore, PgStore, Quota, SqliteStore, layers::LocalReads, store::Migrate,
+};
 use uuid::Uuid;
 
 /// The database whose URL is the first argument, or else one of SQLite that ends with the example.

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use tollgate::bucket::Terms;
+use tollgate::model::bucket::Terms;
 
 /// A request for tokens and its answer. Times are in nanoseconds since 1970.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]

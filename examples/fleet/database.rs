@@ -12,7 +12,11 @@ use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{MySqlPool, PgPool, Row, SqlitePool};
-use tollgate::{Clock, Key, Quota, SqliteStore, Store, SystemClock, Take, create_bucket, migrate};
+use tollgate::{
+    Key, Quota, SqliteStore, Store, Take,
+    clock::{Clock, SystemClock},
+    create_bucket, migrate,
+};
 
 #[derive(Clone)]
 pub(crate) enum Database {

@@ -16,7 +16,7 @@ use anyhow::{Context, ensure};
 use clap::{Parser, Subcommand, ValueEnum};
 use tokio::process::Command;
 use tollgate::Quota;
-use tollgate::bucket::Terms;
+use tollgate::model::bucket::Terms;
 use uuid::Uuid;
 
 use crate::checker::{Call, Fault, Limit};

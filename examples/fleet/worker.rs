@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-use tollgate::{Clock, SystemClock};
+use tollgate::clock::{Clock, SystemClock};
 
 use crate::checker::Call;
 use crate::database::Database;

@@ -3,10 +3,10 @@ use crate::model::Key;
 /// Which buckets to list; all of them if nothing is said.
 ///
 /// ```
-/// use tollgate::{Filter, Key};
+/// use tollgate::{admin::Filter, Key};
 ///
 /// let filter = Filter::default().prefix(Key::try_from("user:")?).provisioned(false);
-/// # Ok::<(), tollgate::KeyError>(())
+/// # Ok::<(), tollgate::model::KeyError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {

@@ -6,7 +6,7 @@ use super::{Clock, SystemClock};
 use crate::model::quota::SECOND_NS;
 
 /// The host's clock, at most ten microseconds old: for what one process decides, under a lock, as
-/// [`MemoryStore`](crate::MemoryStore) and [`LocalBucket`](crate::LocalBucket) do.
+/// [`MemoryStore`](crate::MemoryStore) and [`LocalBucket`](crate::requester::LocalBucket) do.
 ///
 /// Tokens come so much later, and never sooner. It takes a third of the time of [`SystemClock`], as only the processor's counter is
 /// read as long as that says that what a thread last heard of the system is new enough.

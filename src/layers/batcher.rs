@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 
 use crate::model::{Adjusted, Adjustment, Decision, Error, HoldBack, Key, Outcome, Receipt, Rule, Take, TakeError};
-use crate::store::{Capabilities, Maintenance, Store};
+use crate::store::{Capabilities, IS_REPEATED_BY_KEY, Maintenance, Store};
 use crate::telemetry::{QUEUE, Share};
 
 mod queue;
@@ -25,7 +25,7 @@ use ticket::{Kind, TakeAnswer, Ticket};
 /// A bucket that another transaction has locked holds up no other bucket. Design: `docs/design/batching.md`.
 ///
 /// Requests that wait for their tokens, and cancels, refunds and settlements are batched the same way. Requests under a sliding
-/// window, and those that came together in one [`take`](Store::take), which is one call already, go to the store as they are.
+/// window that do not wait, and those that came together in one [`take`](Store::take), which is one call already, go to the store as they are.
 ///
 /// Calls run in tasks, so a `Batcher` needs a Tokio runtime with a timer.
 ///
@@ -90,7 +90,7 @@ impl<S: Store> Store for Batcher<S> {
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         match takes {
-            [take] if take.window().is_none() && !take.is_unlimited() => {
+            [take] if !take.is_unlimited() && (take.window().is_none() || !take.max_wait.is_zero()) => {
                 let outcome = match take.request() {
                     Err(error) => Err(error),
                     Ok(_) => self.calls.take(take).await?,
@@ -141,12 +141,9 @@ impl<S: Store> Calls<S> {
             queue.push(ticket);
             self.call_after_push(queue);
         }
-        let mut pending = Pending { calls: self, take, receiver: Some(receiver) };
-        let answer = match &mut pending.receiver {
-            Some(receiver) => receiver.await,
-            None => return Err(stopped()),
-        };
-        pending.receiver = None;
+        let mut pending = Pending { calls: self, take, receiver, is_answered: false };
+        let answer = (&mut pending.receiver).await;
+        pending.is_answered = true;
         answer.unwrap_or_else(|dropped| Err(Error::OutcomeUnknown(Arc::new(dropped))))
     }
 
@@ -195,7 +192,9 @@ impl<S: Store> Calls<S> {
 
     fn call_after_push(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue<Ticket>>) {
         self.gauge.lock().set(queue.len());
-        if let Some(batch) = queue.next_after_push() {
+        if Handle::try_current().is_ok()
+            && let Some(batch) = queue.next_after_push()
+        {
             self.spawn(queue, [batch]);
         }
     }
@@ -226,14 +225,17 @@ impl<S: Store> Calls<S> {
 struct Pending<'a, S: Store> {
     calls: &'a Arc<Calls<S>>,
     take: &'a Take,
-    receiver: Option<oneshot::Receiver<TakeAnswer>>,
+    receiver: oneshot::Receiver<TakeAnswer>,
+    is_answered: bool,
 }
 
 impl<S: Store> Drop for Pending<'_, S> {
     fn drop(&mut self) {
-        let Some(mut receiver) = self.receiver.take() else { return };
-        receiver.close();
-        match receiver.try_recv() {
+        if self.is_answered {
+            return;
+        }
+        self.receiver.close();
+        match self.receiver.try_recv() {
             Ok(Ok(Ok(decision))) => {
                 let refunds: Vec<Adjustment> = refunds(self.take, &decision).collect();
                 if !refunds.is_empty() {
@@ -276,8 +278,9 @@ impl<S: Store> Call<S> {
     async fn run(mut self) {
         while let Some(flight) = &self.flight {
             let tickets = std::mem::take(&mut self.tickets);
-            let is_for_one_key = flight.keys.len() == 1;
-            let ended = self.make(tickets, is_for_one_key).await;
+            // Takes from several buckets of one line share their first bucket only.
+            let can_split = tickets.len() > 1 && (flight.keys.len() > 1 || tickets[0].kind() == Kind::TakeAll);
+            let ended = self.make(tickets, can_split).await;
             if matches!(ended, Ended::Answered) {
                 self.gather().await;
             }
@@ -285,30 +288,34 @@ impl<S: Store> Call<S> {
         }
     }
 
-    async fn make(&mut self, mut tickets: Vec<Ticket>, is_for_one_key: bool) -> Ended {
-        let isolates_keys = self.calls.isolates_keys;
+    async fn make(&mut self, mut tickets: Vec<Ticket>, can_split: bool) -> Ended {
         let now = Instant::now();
-        tickets.iter_mut().for_each(|ticket| ticket.shorten_wait(now));
+        for ticket in &mut tickets {
+            ticket.shorten_wait(now);
+        }
         let answered = match tickets.first().map(Queued::kind) {
-            Some(Kind::Adjust) => self.adjust(tickets).await,
-            _ => self.take(tickets).await,
+            Some(Kind::Adjust) => self.adjust(tickets, can_split).await,
+            _ => self.take(tickets, can_split).await,
         };
         let Err((error, tickets)) = answered else { return Ended::Answered };
-        let is_locked = isolates_keys && matches!(error, Error::Contended { .. });
-        if !is_for_one_key && (is_locked || isolates_keys && matches!(error, Error::Database(_))) {
+        let is_locked = self.calls.isolates_keys && matches!(error, Error::Contended { .. });
+        let is_at_fault = self.calls.isolates_keys && matches!(error, Error::Database(_));
+        if can_split && (is_locked || is_at_fault) {
             return Ended::RolledBack(tickets);
         }
         if error.is_failure() {
             self.fail_overdue(&error);
         }
-        tickets.into_iter().for_each(|ticket| ticket.fail(error.clone()));
+        for ticket in tickets {
+            ticket.fail(error.clone());
+        }
         if is_locked { Ended::Locked } else { Ended::Answered }
     }
 
-    async fn take(&mut self, tickets: Vec<Ticket>) -> Result<(), (Error, Vec<Ticket>)> {
+    async fn take(&mut self, tickets: Vec<Ticket>, can_split: bool) -> Result<(), (Error, Vec<Ticket>)> {
         let (takes, replies): (Vec<Take>, Vec<_>) = tickets.into_iter().filter_map(Ticket::into_take).unzip();
         let store = Arc::clone(&self.calls.store);
-        let outcomes = match self.note_if_old(store.take(&takes)).await {
+        let outcomes = match self.note_if_old(can_split, store.take(&takes)).await {
             Ok(outcomes) => outcomes,
             Err(error) => return Err((error, takes.into_iter().zip(replies).map(Ticket::from).collect())),
         };
@@ -330,11 +337,11 @@ impl<S: Store> Call<S> {
         Ok(())
     }
 
-    async fn adjust(&mut self, tickets: Vec<Ticket>) -> Result<(), (Error, Vec<Ticket>)> {
+    async fn adjust(&mut self, tickets: Vec<Ticket>, can_split: bool) -> Result<(), (Error, Vec<Ticket>)> {
         let (adjustments, replies): (Vec<Adjustment>, Vec<_>) =
             tickets.into_iter().filter_map(Ticket::into_adjustment).unzip();
         let store = Arc::clone(&self.calls.store);
-        let adjusted = match self.note_if_old(store.adjust(&adjustments)).await {
+        let adjusted = match self.note_if_old(can_split, store.adjust(&adjustments)).await {
             Ok(adjusted) => adjusted,
             Err(error) => return Err((error, adjustments.into_iter().zip(replies).map(Ticket::from).collect())),
         };
@@ -346,8 +353,8 @@ impl<S: Store> Call<S> {
     }
 
     /// Lets others call beside a call that takes long.
-    async fn note_if_old<T>(&mut self, call: impl Future<Output = T>) -> T {
-        let mut call = Box::pin(call);
+    async fn note_if_old<T>(&mut self, can_split: bool, call: impl Future<Output = T>) -> T {
+        let mut call = Box::pin(IS_REPEATED_BY_KEY.scope(can_split && self.calls.isolates_keys, call));
         if let Ok(answer) = timeout(OLD_CALL, &mut call).await {
             return answer;
         }
@@ -367,7 +374,9 @@ impl<S: Store> Call<S> {
         // They were not part of the call, so what became of it is known for them.
         let known =
             if error.is_outcome_unknown() { Error::Unavailable(Arc::new(error.clone())) } else { error.clone() };
-        overdue.into_iter().for_each(|ticket| ticket.fail(known.clone()));
+        for ticket in overdue {
+            ticket.fail(known.clone());
+        }
     }
 
     /// Lets the callers that were just answered ask again, as long as more of them do: fuller calls cost each request less.

@@ -30,10 +30,10 @@ use probes::Probes;
 ///
 /// Requests that may wait, that have an id, that name several buckets, or that are under a sliding window are the store's
 /// to decide. Grants, errors and the answers of a [`Fallback`](crate::Fallback) are never kept. Answers from memory have the
-/// source [`DenyCache`](crate::Source::DenyCache).
+/// source [`DenyCache`](crate::model::Source::DenyCache).
 ///
 /// ```
-/// use tollgate::{DenyCache, Limiter, MemoryStore, Quota, Source};
+/// use tollgate::{layers::DenyCache, model::Source, Limiter, MemoryStore, Quota};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tollgate::Error> {

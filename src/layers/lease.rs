@@ -44,16 +44,16 @@ use lender::Lender;
 /// that are [refundable](Take::refundable), that have an id, that name several buckets, or that are under a sliding window are
 /// the store's to decide. Nothing is taken
 /// ahead from a [`Fallback`](crate::Fallback), or while a mode grants or denies whatever the tokens. Answers from a lease
-/// have the source [`Lease`](crate::Source::Lease); what they say remains is what the store had left, and what is held here.
+/// have the source [`Lease`](crate::model::Source::Lease); what they say remains is what the store had left, and what is held here.
 ///
 /// It is opt-in: hosts choose it where a bucket is asked thousands of times a second, by
-/// [`LimiterBuilder::lease`](crate::LimiterBuilder::lease), which puts it above the [`Batcher`](crate::Batcher), and whose
+/// [`LimiterBuilder::lease`](crate::LimiterBuilder::lease), which puts it above the [`Batcher`](crate::layers::Batcher), and whose
 /// limiter gives back what it holds when it is [closed](crate::Limiter::close). A lease that is put together by hand lies below
 /// the limiter's batcher: build that limiter [without batching](crate::LimiterBuilder::without_batching) and
 /// [`close`](Self::close) the lease before the process ends. It needs a Tokio runtime.
 ///
 /// ```
-/// use tollgate::{LeaseOptions, Limiter, MemoryStore};
+/// use tollgate::{layers::LeaseOptions, Limiter, MemoryStore};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tollgate::Error> {

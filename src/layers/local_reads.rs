@@ -28,7 +28,7 @@ use crate::store::{Capabilities, Maintenance, SharedWindows, Store};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::{Limiter, LocalReads, MemoryStore, Window};
+/// use tollgate::{layers::LocalReads, Limiter, MemoryStore, Window};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tollgate::Error> {

@@ -110,14 +110,14 @@ impl<S: Store> LimiterBuilder<S> {
 
     /// Makes a call for each request.
     ///
-    /// Default: requests that arrive while calls are in flight share the next one, see [`Batcher`](crate::Batcher). Without
+    /// Default: requests that arrive while calls are in flight share the next one, see [`Batcher`](crate::layers::Batcher). Without
     /// batching, a caller that is dropped while its call is in flight loses the tokens.
     pub fn without_batching(self) -> Self {
         Self { layers: Layers { batches: false, ..self.layers }, ..self }
     }
 
     /// Asks the store again after each denial. If not said, what was just denied is denied from memory for a second at
-    /// most, and an attack costs the database next to nothing: see [`DenyCache`](crate::DenyCache).
+    /// most, and an attack costs the database next to nothing: see [`DenyCache`](crate::layers::DenyCache).
     pub fn without_deny_cache(self) -> Self {
         Self { layers: Layers { denials: None, ..self.layers }, ..self }
     }
@@ -128,13 +128,13 @@ impl<S: Store> LimiterBuilder<S> {
     }
 
     /// Takes tokens of busy buckets ahead of time, and serves requests from them in this process: see
-    /// [`Lease`](crate::Lease) for what that costs in exactness. [`close`](Limiter::close) the limiter before the process ends.
+    /// [`Lease`](crate::layers::Lease) for what that costs in exactness. [`close`](Limiter::close) the limiter before the process ends.
     pub fn lease(self, options: LeaseOptions) -> Self {
         Self { layers: Layers { lease: Some(options), ..self.layers }, ..self }
     }
 
     /// Leaves it to others to clear away what says nothing any more. A limiter does it by itself if not said: now and then
-    /// a task of its own makes a few steps of [`Maintenance::sweep`](crate::Maintenance::sweep), and a failure of it disturbs nobody.
+    /// a task of its own makes a few steps of [`Maintenance::sweep`](crate::store::Maintenance::sweep), and a failure of it disturbs nobody.
     pub fn without_sweep(self) -> Self {
         Self { sweeper: None, ..self }
     }

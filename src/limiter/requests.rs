@@ -36,8 +36,8 @@ impl<S: Store> Limiter<S> {
 
     /// Decides a request without waiting, if this process knows the answer, or returns `None`.
     ///
-    /// It does for a [`MemoryStore`](crate::MemoryStore), from a [lease](crate::Lease), for what was just
-    /// [denied](crate::DenyCache), and where a [mode](Self::set_mode) decides. After `None`, [`decide`](Self::decide) asks
+    /// It does for a [`MemoryStore`](crate::MemoryStore), from a [lease](crate::layers::Lease), for what was just
+    /// [denied](crate::layers::DenyCache), and where a [mode](Self::set_mode) decides. After `None`, [`decide`](Self::decide) asks
     /// the store. So does a request with a [longest wait](Take::max_wait).
     ///
     /// # Errors

@@ -290,7 +290,7 @@ impl Decision {
     }
 
     /// How often the database was asked: more than once after serialization failures and deadlocks, and not at all by
-    /// [`DenyCache`](crate::DenyCache), [`Lease`](crate::Lease) and what [`LocalReads`](crate::LocalReads) denies from memory.
+    /// [`DenyCache`](crate::layers::DenyCache), [`Lease`](crate::layers::Lease) and what [`LocalReads`](crate::layers::LocalReads) denies from memory.
     #[must_use]
     pub fn attempts(&self) -> u32 {
         self.attempts
@@ -303,11 +303,11 @@ impl Decision {
 pub enum Source {
     /// Where the buckets are.
     Store,
-    /// In this process, from what it has seen of a sliding window: see [`LocalReads`](crate::LocalReads).
+    /// In this process, from what it has seen of a sliding window: see [`LocalReads`](crate::layers::LocalReads).
     LocalReads,
-    /// In this process, because the store denied as much a moment before: see [`DenyCache`](crate::DenyCache).
+    /// In this process, because the store denied as much a moment before: see [`DenyCache`](crate::layers::DenyCache).
     DenyCache,
-    /// In this process, from tokens taken before: see [`Lease`](crate::Lease).
+    /// In this process, from tokens taken before: see [`Lease`](crate::layers::Lease).
     Lease,
     /// In this process, because the store did not answer in time: see [`Fallback`](crate::Fallback).
     Fallback,

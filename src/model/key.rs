@@ -17,7 +17,7 @@ use uuid::Uuid;
 /// let key = Key::try_from("user:42")?;
 /// assert_eq!(key.as_str(), "user:42");
 /// assert!(Key::try_from("").is_err());
-/// # Ok::<(), tollgate::KeyError>(())
+/// # Ok::<(), tollgate::model::KeyError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key(SmolStr);
@@ -43,7 +43,7 @@ impl Key {
     /// assert_eq!(Key::from_hash(42).as_str(), "000000000000002a");
     /// // A number that people know the bucket by is text.
     /// assert_eq!(Key::try_from(42.to_string())?.as_str(), "42");
-    /// # Ok::<(), tollgate::KeyError>(())
+    /// # Ok::<(), tollgate::model::KeyError>(())
     /// ```
     #[must_use]
     pub fn from_hash(hash: u64) -> Self {
@@ -57,11 +57,11 @@ impl Key {
     /// `tollgate-key-v1:` and the text, in lower-case hexadecimal.
     ///
     /// ```
-    /// use tollgate::{Key, KeySecret};
+    /// use tollgate::{model::KeySecret, Key};
     ///
     /// let secret = KeySecret::new(b"0123456789abcdef0123456789abcdef")?;
     /// assert_eq!(Key::hashed(&secret, "ada@example.com").as_str(), "hmac=40d46f1b9a879993ceef355803e51651");
-    /// # Ok::<(), tollgate::KeySecretError>(())
+    /// # Ok::<(), tollgate::model::KeySecretError>(())
     /// ```
     #[cfg(feature = "hashed-keys")]
     #[must_use]

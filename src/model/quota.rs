@@ -30,7 +30,7 @@ pub use refill::Refill;
 /// let per_second = Quota::interval(2, Duration::from_secs(1))?;
 /// assert_eq!(per_second.capacity(), 2);
 /// assert_eq!(per_second.to_string(), "2 per 1s");
-/// # Ok::<(), tollgate::QuotaError>(())
+/// # Ok::<(), tollgate::model::QuotaError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Quota {

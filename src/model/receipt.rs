@@ -90,11 +90,11 @@ impl Receipt {
 /// A change to what a grant took: see [`Receipt`]. Only the first one for a receipt counts.
 ///
 /// ```
-/// use tollgate::{AdjustmentKind, Key, Receipt};
+/// use tollgate::{model::AdjustmentKind, Key, Receipt};
 ///
 /// let refund = Receipt::new(uuid::Uuid::from_u128(7), Key::try_from("user:42")?, 5).refund(2);
 /// assert_eq!((refund.receipt().cost(), refund.kind()), (5, AdjustmentKind::Refund(2)));
-/// # Ok::<(), tollgate::KeyError>(())
+/// # Ok::<(), tollgate::model::KeyError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Adjustment {

@@ -163,7 +163,7 @@ impl Take {
     }
 
     /// Its tokens may have to be given back, for instance if what they are for fails: then they are the store's, and none
-    /// that a [`Lease`](crate::Lease) took ahead, of which nothing can be given back.
+    /// that a [`Lease`](crate::layers::Lease) took ahead, of which nothing can be given back.
     #[must_use]
     pub fn refundable(self) -> Self {
         Self { refundable: true, ..self }

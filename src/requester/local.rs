@@ -13,7 +13,7 @@ use crate::requester::TokenRequester;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::{LocalBucket, TokenRequester};
+/// use tollgate::{requester::LocalBucket, TokenRequester};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tollgate::Error> {

@@ -28,7 +28,7 @@ use crate::store::Store;
 ///
 /// ```
 /// use std::pin::pin;
-/// use tollgate::{Limiter, MemoryStore, Quota, limit_stream};
+/// use tollgate::{requester::limit_stream, Limiter, MemoryStore, Quota};
 /// use futures_util::{StreamExt, stream};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
@@ -87,7 +87,7 @@ impl<S: Store, T: Stream> LimitedStream<Bound<S>, T> {
     ///
     /// ```
     /// use std::pin::pin;
-    /// use tollgate::{Limiter, MemoryStore, Quota, limit_stream};
+    /// use tollgate::{requester::limit_stream, Limiter, MemoryStore, Quota};
     /// use futures_util::{StreamExt, stream};
     ///
     /// # #[tokio::main(flavor = "current_thread")]

@@ -13,7 +13,7 @@ use crate::store::{Capabilities, Maintenance, Store};
 ///
 /// What memory answers to `allow` and `reserve` takes no future; a call of another store allocates one. It is no
 /// [`Admin`](crate::Admin): whoever changes what rules buckets, or needs the pool, keeps a clone of the store itself, or of its
-/// [`Arc`]. Of a [`LocalReads`](crate::LocalReads) it is made over the whole: `AnyStore::new(LocalReads::new(store))`.
+/// [`Arc`]. Of a [`LocalReads`](crate::layers::LocalReads) it is made over the whole: `AnyStore::new(LocalReads::new(store))`.
 ///
 /// ```
 /// use tollgate::{AnyStore, Error, Limiter, MemoryStore, Quota};

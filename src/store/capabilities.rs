@@ -1,7 +1,7 @@
 /// What a [`Store`](super::Store) can do, as those above it need to know.
 ///
 /// ```
-/// use tollgate::{Capabilities, MemoryStore, Store};
+/// use tollgate::{store::Capabilities, MemoryStore, Store};
 ///
 /// assert_eq!(MemoryStore::new().capabilities(), Capabilities::default().in_process());
 /// let database_with_one_writer = Capabilities::default().calls_at_once(1);

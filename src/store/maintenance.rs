@@ -6,7 +6,7 @@ use crate::model::{AdminError, Error, Key, Rule, Window, WindowLevel};
 /// What operators and housekeeping ask of a [`Store`](crate::Store), beside decisions. Only stores that keep buckets have it.
 ///
 /// ```
-/// use tollgate::{Maintenance, MemoryStore, Store};
+/// use tollgate::{store::Maintenance, MemoryStore, Store};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tollgate::Error> {

@@ -9,7 +9,8 @@ use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tollgate::{
-    Adjusted, Adjustment, Admin, Batcher, Error, Key, Limiter, MemoryStore, Outcome, Receipt, Store, Take, TakeError,
+    Adjusted, Adjustment, Admin, Error, Key, Limiter, MemoryStore, Receipt, Store, Take, TakeError, layers::Batcher,
+    model::Outcome,
 };
 use uuid::Uuid;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::task::yield_now;
 use tokio::time::advance;
-use tollgate::{Batcher, Key, Receipt, Store, Take};
+use tollgate::{Key, Receipt, Store, Take, layers::Batcher};
 use uuid::Uuid;
 
 use super::stores::Gated;

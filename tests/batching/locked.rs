@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
-use tollgate::{Batcher, Error, Key, Outcome, Store};
+use tollgate::{Error, Key, Store, layers::Batcher, model::Outcome};
 
 use super::stores::{Gated, Locking};
 use super::{ask, settle, take};

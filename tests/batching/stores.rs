@@ -10,8 +10,11 @@ use tokio::sync::Semaphore;
 use tokio::task::yield_now;
 use tokio::time::sleep;
 use tollgate::{
-    Adjusted, Adjustment, BucketLevel, Capabilities, Clock, Decision, Error, Key, Maintenance, MaintenanceFuture,
-    ManualClock, MemoryStore, Outcome, Rule, Store, Take, TakeError,
+    Adjusted, Adjustment, Decision, Error, Key, MemoryStore, Rule, Store, Take, TakeError,
+    admin::BucketLevel,
+    clock::{Clock, ManualClock},
+    model::Outcome,
+    store::{Capabilities, Maintenance, MaintenanceFuture},
 };
 
 /// A store in this process that answers a call when the test lets it, and remembers what it was asked.

@@ -1,6 +1,6 @@
 //! The engines of the suite, and what each can do.
 
-use tollgate::Isolation;
+use tollgate::store::Isolation;
 
 use crate::layers::Layers;
 
@@ -147,11 +147,11 @@ impl Engine {
 }
 
 /// A name that changes whenever a migration does, so that no run meets the schema of another version.
-pub fn database_name<DB: tollgate::Migrate>(suffix: &str) -> String {
+pub fn database_name<DB: tollgate::store::Migrate>(suffix: &str) -> String {
     use std::hash::{DefaultHasher, Hash, Hasher};
 
     let mut hasher = DefaultHasher::new();
-    for migration in tollgate::migrations::<DB>() {
+    for migration in tollgate::store::migrations::<DB>() {
         migration.sql().hash(&mut hasher);
     }
     format!("tollgate_test_{:08x}{suffix}", hasher.finish() & 0xffff_ffff)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
 use sqlx::{AssertSqlSafe, MySql, MySqlPool, Postgres, Row, Sqlite};
-use tollgate::{Decision, Key, Take, take_within};
+use tollgate::{Decision, Key, Take, store::take_within};
 
 use crate::engines::Kind;
 use crate::rig::{AnyPool, Rig};

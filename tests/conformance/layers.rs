@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tollgate::{
-    Adjusted, Adjustment, BucketLevel, DenyCache, Error, HoldBack, Key, Maintenance, Outcome, Rule, Store, Take,
-    TakeError, Window, WindowLevel,
+    Adjusted, Adjustment, Error, HoldBack, Key, Rule, Store, Take, TakeError, layers::DenyCache, model::Outcome,
+    store::Maintenance,
 };
 
 /// The layers between a case and its store.

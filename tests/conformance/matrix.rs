@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 
 use libtest_mimic::Trial;
-use tollgate::Isolation;
+use tollgate::store::Isolation;
 
 use crate::cases;
 use crate::engines::{ENGINES, Engine};

@@ -2,8 +2,9 @@
 
 use chrono::{DateTime, Utc};
 use tollgate::{
-    Admin, BucketLevel, Denials, Error, Explanation, Filter, Key, Mode, Override, Page, Plan, Quota, Switch,
-    WindowLevel,
+    Admin, Error, Key, Mode, Quota,
+    admin::{BucketLevel, Denials, Explanation, Filter, Override, Page, Plan, Switch},
+    model::WindowLevel,
 };
 
 use crate::store::{AnyOf, AnyStore, on};

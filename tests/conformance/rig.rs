@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, MySqlPool, PgPool, SqlitePool};
-use tollgate::bucket::Bucket;
+use tollgate::model::bucket::Bucket;
 use tollgate::{
-    Admin, Clock, Decision, Error, Isolation, Key, ManualClock, MySqlStore, PgStore, Quota, SqliteStore, Store,
-    SystemClock, Take,
+    Admin, Decision, Error, Key, MySqlStore, PgStore, Quota, SqliteStore, Store, Take,
+    clock::{Clock, ManualClock, SystemClock},
+    store::Isolation,
 };
 use uuid::Uuid;
 
@@ -219,7 +220,10 @@ impl Drop for TempDir {
     }
 }
 
-fn leveled<DB: tollgate::Dialect>(store: tollgate::SqlStore<DB>, level: Option<Isolation>) -> tollgate::SqlStore<DB> {
+fn leveled<DB: tollgate::store::Dialect>(
+    store: tollgate::SqlStore<DB>,
+    level: Option<Isolation>,
+) -> tollgate::SqlStore<DB> {
     match level {
         None => store,
         Some(level) => store.isolation(level),

@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::{
-    Adjusted, Adjustment, Batcher, BucketLevel, Capabilities, Counted, Error, HoldBack, Key, Maintenance,
-    MaintenanceFuture, MySqlStore, Outcome, PgStore, Rule, SharedWindows, SqliteStore, Store, Swept, Take, TakeError,
-    Window, WindowLevel,
+    Adjusted, Adjustment, Error, HoldBack, Key, MySqlStore, PgStore, Rule, SqliteStore, Store, Take, TakeError, Window,
+    admin::{BucketLevel, Swept},
+    layers::Batcher,
+    model::{Counted, Outcome, WindowLevel},
+    store::{Capabilities, Maintenance, MaintenanceFuture, SharedWindows},
 };
 
 use crate::layers::{Changes, Denying, Layers};

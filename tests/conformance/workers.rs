@@ -7,8 +7,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 use tokio::task::JoinSet;
-use tollgate::bucket::Terms;
-use tollgate::{Admin, Clock, Key, Limiter, Quota, Rule, Source, Store, SystemClock, Take};
+use tollgate::model::bucket::Terms;
+use tollgate::{
+    Admin, Key, Limiter, Quota, Rule, Store, Take,
+    clock::{Clock, SystemClock},
+    model::Source,
+};
 
 use crate::checker::{Call, Fault, Limit};
 use crate::engines::{ENGINES, Engine, sqlite};
@@ -126,11 +130,11 @@ impl Callers {
         Processes::start(std::slice::from_ref(self), || command(HOLDERS)).await
     }
 
-    fn continuous(&self) -> Result<Quota, tollgate::QuotaError> {
+    fn continuous(&self) -> Result<Quota, tollgate::model::QuotaError> {
         Quota::continuous(self.capacity, self.period)
     }
 
-    fn quota(&self) -> Result<Quota, tollgate::QuotaError> {
+    fn quota(&self) -> Result<Quota, tollgate::model::QuotaError> {
         Quota::interval(self.capacity, self.period)
     }
 

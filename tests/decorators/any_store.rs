@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use tollgate::{AnyStore, Bound, Limiter, LocalReads, ManualClock, MemoryStore, Source, Window};
+use tollgate::{AnyStore, Bound, Limiter, MemoryStore, Window, clock::ManualClock, layers::LocalReads, model::Source};
 
 use super::beneath::Broken;
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tollgate::{
-    Adjusted, Adjustment, Error, Fallback, HoldBack, Key, Limiter, MemoryStore, Outcome, Receipt, Rule, RuntimeClock,
-    Store, Take, TakeError,
+    Adjusted, Adjustment, Error, Fallback, HoldBack, Key, Limiter, MemoryStore, Receipt, Rule, Store, Take, TakeError,
+    clock::RuntimeClock, model::Outcome,
 };
 
 /// A store in memory that notes what it is asked. Clones are the same store.

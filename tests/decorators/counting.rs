@@ -7,8 +7,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::sleep;
 use tollgate::{
-    Adjusted, Adjustment, Clock, Counted, Error, Key, MemoryStore, Outcome, RuntimeClock, SharedWindows, Store, Take,
-    TakeError, Window,
+    Adjusted, Adjustment, Error, Key, MemoryStore, Store, Take, TakeError, Window,
+    clock::{Clock, RuntimeClock},
+    model::{Counted, Outcome},
+    store::SharedWindows,
 };
 
 /// A store in memory that notes what it is asked. Its clock runs like this host's, but may be set otherwise.

@@ -7,8 +7,9 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{advance, sleep};
 use tollgate::{
-    Adjusted, Adjustment, Admin, Decision, DenyCache, Error, Fallback, HoldBack, Key, Mode, Outcome, Rule, Source,
-    Store, Take, TakeError, Window,
+    Adjusted, Adjustment, Admin, Decision, Error, Fallback, HoldBack, Key, Mode, Rule, Store, Take, TakeError, Window,
+    layers::DenyCache,
+    model::{Outcome, Source},
 };
 use uuid::Uuid;
 

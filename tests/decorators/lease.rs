@@ -7,8 +7,10 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tollgate::{
-    Admin, Clock, HoldBack, Key, Lease, LeaseOptions, Limiter, ManualClock, Mode, Rule, RuntimeClock, Source, Store,
-    Take,
+    Admin, HoldBack, Key, Limiter, Mode, Rule, Store, Take,
+    clock::{Clock, ManualClock, RuntimeClock},
+    layers::{Lease, LeaseOptions},
+    model::Source,
 };
 
 mod requests;

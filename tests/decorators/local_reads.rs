@@ -10,7 +10,8 @@ use futures_util::future::join_all;
 use tokio::task::yield_now;
 use tokio::time::{Instant, advance, sleep};
 use tollgate::{
-    Admin, Clock, Decision, Error, Key, Limiter, LocalReads, Mode, Rule, SharedWindows, Source, Store, Take, Window,
+    Admin, Decision, Error, Key, Limiter, Mode, Rule, Store, Take, Window, clock::Clock, layers::LocalReads,
+    model::Source, store::SharedWindows,
 };
 
 use super::beneath::take;

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use anyhow::Context;
 use parking_lot::Mutex;
 use tollgate::{
-    Adjusted, Adjustment, AnyStore, Batcher, BucketLevel, Capabilities, Counted, Decision, DenyCache, Error, HoldBack,
-    Key, Lease, LeaseOptions, LocalReads, Maintenance, MaintenanceFuture, MemoryStore, Outcome, Rule, RuntimeClock,
-    SharedWindows, Source, Store, Swept, Take, TakeError, Window, WindowLevel,
+    Adjusted, Adjustment, AnyStore, Decision, Error, HoldBack, Key, MemoryStore, Rule, Store, Take, TakeError, Window,
+    admin::{BucketLevel, Swept},
+    layers::{Batcher, DenyCache, Lease, LocalReads},
+    model::{Counted, Outcome, WindowLevel},
+    store::{Capabilities, Maintenance, MaintenanceFuture, SharedWindows},
 };
 
 use super::beneath::take;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use tokio::task::JoinSet;
-use tollgate::{Durability, Key, Limiter, PgStore, Quota, Store, Take};
+use tollgate::{Key, Limiter, PgStore, Quota, Store, Take, store::Durability};
 
 use crate::database::{Database, Engine};
 use crate::server::Server;
@@ -110,7 +110,8 @@ async fn audit(database: &Database, granted: Granted, last: Option<Instant>) -> 
         let each = keys.iter().flat_map(|key| std::iter::repeat_n(key, EACH)).map(of).collect::<Result<Vec<_>, _>>()?;
         let outcomes = store.take(&each).await?;
         for of_a_key in outcomes.chunks(EACH) {
-            let granted = |outcome: &&tollgate::Outcome| outcome.as_ref().is_ok_and(tollgate::Decision::is_granted);
+            let granted =
+                |outcome: &&tollgate::model::Outcome| outcome.as_ref().is_ok_and(tollgate::Decision::is_granted);
             again.push(of_a_key.iter().filter(granted).count());
         }
     }
@@ -126,7 +127,7 @@ async fn audit(database: &Database, granted: Granted, last: Option<Instant>) -> 
     Ok(())
 }
 
-fn quota() -> Result<Quota, tollgate::QuotaError> {
+fn quota() -> Result<Quota, tollgate::model::QuotaError> {
     Quota::once(CAPACITY as u64)
 }
 

@@ -11,8 +11,13 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tollgate::bucket::Terms;
-use tollgate::{Bound, Clock, LeaseOptions, Limiter, Quota, Source, SqlStore, Store, SystemClock};
+use tollgate::model::bucket::Terms;
+use tollgate::{
+    Bound, Limiter, Quota, SqlStore, Store,
+    clock::{Clock, SystemClock},
+    layers::LeaseOptions,
+    model::Source,
+};
 
 use crate::checker::{Call, Limit};
 use crate::database::{Database, Engine};
@@ -237,6 +242,6 @@ fn options() -> LeaseOptions {
     LeaseOptions::default().target(Duration::from_millis(40)).most_tokens(MOST)
 }
 
-fn quota() -> Result<Quota, tollgate::QuotaError> {
+fn quota() -> Result<Quota, tollgate::model::QuotaError> {
     Quota::per_second(1500).burst(400).build()
 }

@@ -7,7 +7,10 @@ use std::time::Duration;
 use anyhow::{bail, ensure};
 use tokio::task::JoinHandle;
 use tollgate::TakeError;
-use tollgate::{Adjusted, Adjustment, AnyStore, Batcher, Capabilities, Error, Key, Outcome, Quota, Rule, Store, Take};
+use tollgate::{
+    Adjusted, Adjustment, AnyStore, Error, Key, Quota, Rule, Store, Take, layers::Batcher, model::Outcome,
+    store::Capabilities,
+};
 
 use crate::books::{Books, Request};
 use crate::database::Database;

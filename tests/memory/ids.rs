@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use tollgate::{Adjusted, Clock, Key, Limiter, ManualClock, Quota, Receipt, Rule, Store, Take, TakeError, Window};
+use tollgate::{
+    Adjusted, Key, Limiter, Quota, Receipt, Rule, Store, Take, TakeError, Window,
+    clock::{Clock, ManualClock},
+};
 use uuid::Uuid;
 
 use super::store_of;

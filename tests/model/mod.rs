@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tollgate::Quota;
-use tollgate::bucket::{Bucket, LONGEST_WAIT_NS, Request, Terms, Verdict};
+use tollgate::model::bucket::{Bucket, LONGEST_WAIT_NS, Request, Terms, Verdict};
 
 /// What a database must hold for a key, and answer.
 #[derive(Clone, Debug)]

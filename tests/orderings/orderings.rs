@@ -223,6 +223,10 @@ impl Queued for Ask {
         2
     }
 
+    fn max_isolated(&self) -> usize {
+        2
+    }
+
     fn is_joined_by(&self, _: &Self) -> bool {
         true
     }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use tollgate::{Adjusted, Adjustment, Admin, BucketLevel, Key, Receipt, Rule, Store, Take, TakeError, WindowLevel};
+use tollgate::{
+    Adjusted, Adjustment, Admin, Key, Receipt, Rule, Store, Take, TakeError, admin::BucketLevel, model::WindowLevel,
+};
 use uuid::Uuid;
 
 use super::{World, left, ms, under};

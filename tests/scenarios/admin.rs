@@ -3,7 +3,9 @@
 use anyhow::Context;
 use chrono::{DateTime, TimeDelta, Utc};
 use tollgate::{
-    Admin, AdminError, Error, Key, Limiter, Mode, Origin, Override, Prospect, Quota, Rule, Store, Take, TakeError,
+    Admin, Error, Key, Limiter, Mode, Quota, Rule, Store, Take, TakeError,
+    admin::{Origin, Override, Prospect},
+    model::AdminError,
 };
 
 use super::{START, World, left, ms, under};

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use tollgate::{Admin, Error, HoldBack, HoldBackError, Limiter, Mode, Override, Rule, Store, Take, TakeError, Window};
+use tollgate::{
+    Admin, Error, HoldBack, Limiter, Mode, Rule, Store, Take, TakeError, Window, admin::Override, model::HoldBackError,
+};
 
 use super::{World, left, ms, under};
 

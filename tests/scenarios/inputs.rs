@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use tollgate::bucket::MOST_TOKENS;
-use tollgate::{Adjusted, Admin, Key, KeyError, Mode, Outcome, Quota, Receipt, Rule, Store, Take, TakeError};
+use tollgate::model::bucket::MOST_TOKENS;
+use tollgate::{
+    Adjusted, Admin, Key, Mode, Quota, Receipt, Rule, Store, Take, TakeError,
+    model::{KeyError, Outcome},
+};
 use uuid::Uuid;
 
 use super::{START, World, left, under};
@@ -234,7 +237,7 @@ pub(crate) async fn no_sum_overflows_before_2160<W: World>(world: &W) -> anyhow:
                     let denied = world.decide(take.clone().max_wait(max_wait)).await?;
                     assert!(!denied.is_granted(), "{text} at {now}: {denied:?}");
                     let hundred_years = Duration::from_hours(24 * 36_525);
-                    let (later, never) = (quota.refill() != tollgate::Refill::Once, Duration::MAX);
+                    let (later, never) = (quota.refill() != tollgate::model::Refill::Once, Duration::MAX);
                     let (least, most) = if later { (Duration::from_nanos(1), hundred_years) } else { (never, never) };
                     assert!((least..=most).contains(&denied.retry_after()), "{text} at {now}: {denied:?}");
                 }

@@ -1,6 +1,9 @@
 //! Lists, page by page.
 
-use tollgate::{Admin, Filter, Key, Mode, Override, Quota, Rule, Take, Window};
+use tollgate::{
+    Admin, Key, Mode, Quota, Rule, Take, Window,
+    admin::{Filter, Override},
+};
 
 use super::admin::{LATER, instant, longer, of_plan};
 use super::windows::ten_a_second;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Key, Limiter, LocalReads, SharedWindows, Source, Store, Window};
+use tollgate::{Key, Limiter, Store, Window, layers::LocalReads, model::Source, store::SharedWindows};
 
 use super::{START, World, left, ms};
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tollgate::{Key, ManualClock, MemoryStore};
+use tollgate::{Key, MemoryStore, clock::ManualClock};
 use uuid::Uuid;
 
 use super::World;

@@ -17,7 +17,7 @@ pub(crate) mod windows;
 
 use std::time::Duration;
 
-use tollgate::{Admin, Decision, Key, Limiter, LimiterBuilder, Mode, Quota, Rule, SharedWindows, Store, Take};
+use tollgate::{Admin, Decision, Key, Limiter, LimiterBuilder, Mode, Quota, Rule, Store, Take, store::SharedWindows};
 
 /// A store with nothing in it that a scenario minds, and its clock.
 pub(crate) trait World: Sync {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Admin, Decision, Key, Limit, Mode, Override, Quota, Rule, Store, Take, TakeError};
+use tollgate::{Admin, Decision, Key, Limit, Mode, Quota, Rule, Store, Take, TakeError, admin::Override};
 
 use super::admin::{LATER, instant};
 use super::{World, left, ms, under};

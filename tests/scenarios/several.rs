@@ -1,6 +1,8 @@
 //! Several limits at once.
 
-use tollgate::{Adjusted, Admin, Error, Key, Limit, Mode, Override, Quota, Receipt, Rule, Store, Take, TakeError};
+use tollgate::{
+    Adjusted, Admin, Error, Key, Limit, Mode, Quota, Receipt, Rule, Store, Take, TakeError, admin::Override,
+};
 use uuid::Uuid;
 
 use super::{World, left, ms, under};

@@ -1,6 +1,6 @@
 //! In shadow nobody is denied, and nobody waits.
 
-use tollgate::{Admin, Decision, Mode, Override, Rule, Store, Take};
+use tollgate::{Admin, Decision, Mode, Rule, Store, Take, admin::Override};
 use uuid::Uuid;
 
 use super::windows::ten_a_second;

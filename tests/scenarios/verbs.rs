@@ -1,6 +1,6 @@
 //! Allow, reserve and wait.
 
-use tollgate::{Error, Mode, Quota, Source, Take, TakeError};
+use tollgate::{Error, Mode, Quota, Take, TakeError, model::Source};
 
 use super::{START, World, left, ms, under};
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use tollgate::{
-    Adjusted, Admin, AdminError, Error, ManualClock, MemoryStore, Receipt, Rule, SharedWindows, Store, Take, TakeError,
-    Window,
+    Adjusted, Admin, Error, MemoryStore, Receipt, Rule, Store, Take, TakeError, Window, clock::ManualClock,
+    model::AdminError, store::SharedWindows,
 };
 use uuid::Uuid;
 
@@ -383,6 +383,6 @@ pub(crate) async fn every_window_is_decided_as_by_the_oracle(world: &impl World)
     Ok(())
 }
 
-fn same(outcome: &tollgate::Outcome) -> Result<impl PartialEq + use<>, TakeError> {
+fn same(outcome: &tollgate::model::Outcome) -> Result<impl PartialEq + use<>, TakeError> {
     outcome.clone().map(|d| (left(&d), d.wait(), d.retry_after(), d.reset_after()))
 }

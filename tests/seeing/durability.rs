@@ -2,7 +2,7 @@
 
 use std::env;
 
-use tollgate::{Durability, MySqlStore};
+use tollgate::{MySqlStore, store::Durability};
 
 use crate::told;
 

@@ -16,8 +16,12 @@ use sqlx::SqlitePool;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 use tollgate::telemetry::MiddlewareEvent;
 use tollgate::{
-    Adjusted, Adjustment, Error, Fallback, HoldBack, Lease, Limit, Limiter, Maintenance, MaintenanceFuture,
-    MemoryStore, Mode, Outcome, Rule, SqliteStore, Store, Swept, Take, TakeError,
+    Adjusted, Adjustment, Error, Fallback, HoldBack, Limit, Limiter, MemoryStore, Mode, Rule, SqliteStore, Store, Take,
+    TakeError,
+    admin::Swept,
+    layers::Lease,
+    model::Outcome,
+    store::{Maintenance, MaintenanceFuture},
 };
 
 use recorded::{recorder, value};

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::time::advance;
-use tollgate::{Adjusted, Adjustment, Error, Limiter, MemoryStore, Outcome, Store, Take, TakeError};
+use tollgate::{Adjusted, Adjustment, Error, Limiter, MemoryStore, Store, Take, TakeError, model::Outcome};
 
 use super::told;
 

@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use tollgate::{Lease, Limiter, LocalReads, MemoryStore, Source, Window};
+use tollgate::{
+    Limiter, MemoryStore, Window,
+    layers::{Lease, LocalReads},
+    model::Source,
+};
 
 use crate::Database;
 use crate::recorded::{recorder, value};

@@ -1,6 +1,6 @@
 //! Passwords in URLs.
 
-use tollgate::{Durability, MySqlStore, PgStore, SqliteStore};
+use tollgate::{MySqlStore, PgStore, SqliteStore, store::Durability};
 
 use crate::told;
 

@@ -8,8 +8,8 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tollgate::{
-    Adjusted, Adjustment, Admin, Error, HoldBack, Key, Limiter, ManualClock, MemoryStore, Outcome, Store, Take,
-    TakeError,
+    Adjusted, Adjustment, Admin, Error, HoldBack, Key, Limiter, MemoryStore, Store, Take, TakeError,
+    clock::ManualClock, model::Outcome,
 };
 use uuid::Uuid;
 

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-use tollgate::{Adjusted, Adjustment, Bound, Clock, Error, Limiter, MemoryStore, Outcome, Store, Take, TakeError};
+use tollgate::{
+    Adjusted, Adjustment, Bound, Error, Limiter, MemoryStore, Store, Take, TakeError, clock::Clock, model::Outcome,
+};
 
 use super::until;
 use crate::scenarios::START;

@@ -1,40 +1,12 @@
-//! When those who wait go on, if their answer was long on its way.
+//! When waiting requests go on, if others change what they wait for.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
-use tollgate::{
-    Adjusted, Adjustment, Admin, Error, Key, Limiter, MemoryStore, Mode, Outcome, Rule, Store, Take, TakeError,
-    TokenRequester as _,
-};
+use tollgate::{Admin, Error, Key, Limiter, MemoryStore, Mode, Rule, TokenRequester as _};
 
 use super::order::{Counting, Paused};
-
-#[tokio::test(start_paused = true)]
-async fn an_answer_that_was_long_on_its_way_puts_nobody_off_beyond_it() -> anyhow::Result<()> {
-    let begun = Instant::now();
-    let store = Slow { store: MemoryStore::with_clock(Paused(begun)), is_slow: AtomicBool::new(false) };
-    let limiter = Arc::new(Limiter::builder(store).build("100/s burst 1")?.bind("one")?);
-    assert!(limiter.wait().await?.is_granted());
-    let mut waiting = JoinSet::new();
-    for turn in 1..=20_u32 {
-        let limiter = Arc::clone(&limiter);
-        waiting.spawn(async move {
-            let granted = limiter.wait().await.is_ok_and(|decision| decision.is_granted());
-            (turn, granted, begun.elapsed())
-        });
-    }
-    while let Some(waited) = waiting.join_next().await {
-        let (turn, granted, at) = waited?;
-        let (token, answer) = (Duration::from_millis(10) * turn, Duration::from_millis(55));
-        let late = at.checked_sub(token.max(answer));
-        assert!(granted && late.is_some_and(|late| late <= Duration::from_millis(2)), "{turn} at {at:?}");
-    }
-    Ok(())
-}
 
 #[tokio::test(start_paused = true)]
 async fn who_waits_for_as_long_as_it_takes_learns_soon_that_tokens_came_earlier() -> anyhow::Result<()> {
@@ -110,24 +82,4 @@ async fn nobody_waits_for_a_bucket_that_only_those_ahead_ask_for() -> anyhow::Re
     assert!(begun.elapsed() < second, "{:?}", begun.elapsed());
     assert!(ahead.await??);
     Ok(())
-}
-
-/// Answers its first call at once, and each later one 55 ms after it was decided.
-struct Slow {
-    store: MemoryStore<Paused>,
-    is_slow: AtomicBool,
-}
-
-impl Store for Slow {
-    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        let outcomes = self.store.take(takes).await;
-        if self.is_slow.swap(true, Ordering::Relaxed) {
-            sleep(Duration::from_millis(55)).await;
-        }
-        outcomes
-    }
-
-    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
-        self.store.adjust(adjustments).await
-    }
 }

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tollgate::{
-    Adjusted, Adjustment, Error, Fallback, Limiter, LimiterBuilder, MemoryStore, Outcome, Store, Take, TakeError,
+    Adjusted, Adjustment, Error, Fallback, Limiter, LimiterBuilder, MemoryStore, Store, Take, TakeError, model::Outcome,
 };
 
 /// A store that fails as it was told to, after so long, or else answers.

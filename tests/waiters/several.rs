@@ -7,7 +7,8 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tollgate::{
-    Adjusted, Adjustment, Capabilities, Error, Key, Limit, Limiter, MemoryStore, Outcome, Rule, Store, Take, TakeError,
+    Adjusted, Adjustment, Error, Key, Limit, Limiter, MemoryStore, Rule, Store, Take, TakeError, model::Outcome,
+    store::Capabilities,
 };
 
 use super::order::Paused;

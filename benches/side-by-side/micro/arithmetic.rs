@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use criterion::Criterion;
 use tollgate::Quota;
-use tollgate::bucket::{Bucket, Request, Terms};
+use tollgate::model::bucket::{Bucket, Request, Terms};
 
 /// `bucket.rs`: what every decision in this process comes down to.
 pub(crate) fn bench(criterion: &mut Criterion) {

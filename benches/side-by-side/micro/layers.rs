@@ -2,7 +2,11 @@ use std::time::Duration;
 
 use criterion::Criterion;
 use tokio::runtime::{Builder, Runtime};
-use tollgate::{Batcher, Decision, DenyCache, Key, Lease, MemoryStore, Quota, Rule, Source, Store, Take};
+use tollgate::{
+    Decision, Key, MemoryStore, Quota, Rule, Store, Take,
+    layers::{Batcher, DenyCache, Lease},
+    model::Source,
+};
 
 use super::null::Null;
 

@@ -1,4 +1,4 @@
-use tollgate::{Adjusted, Adjustment, Decision, Error, Outcome, Store, Take, TakeError};
+use tollgate::{Adjusted, Adjustment, Decision, Error, Store, Take, TakeError, model::Outcome};
 
 /// A store that answers at once, and always the same.
 pub(crate) struct Null(pub(crate) Decision);

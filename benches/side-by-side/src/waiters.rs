@@ -9,7 +9,10 @@ use anyhow::{Context, ensure};
 use serde::Serialize;
 use sqlx::{MySql, Postgres, Sqlite};
 use tokio::task::JoinSet;
-use tollgate::{Admin, Clock, Key, Limiter, MemoryStore, Quota, SqlStore, SystemClock};
+use tollgate::{
+    Admin, Key, Limiter, MemoryStore, Quota, SqlStore,
+    clock::{Clock, SystemClock},
+};
 
 use crate::books::Books;
 use crate::engine::{CONNECTIONS, Engine};

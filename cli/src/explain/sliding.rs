@@ -1,6 +1,10 @@
 use chrono::{DateTime, Utc};
 use serde_json::Value;
-use tollgate::{Admin, Explanation, Key, Mode, Origin, WindowLevel};
+use tollgate::{
+    Admin, Key, Mode,
+    admin::{Explanation, Origin},
+    model::WindowLevel,
+};
 
 use crate::output::{GREEN, RED};
 use crate::{times, windows};

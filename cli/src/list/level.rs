@@ -3,7 +3,7 @@ use std::cmp::Ordering;
 use chrono::{DateTime, Utc};
 use clap::ValueEnum;
 use serde_json::Value;
-use tollgate::{BucketLevel, Key, WindowLevel};
+use tollgate::{Key, admin::BucketLevel, model::WindowLevel};
 
 use crate::{levels, windows};
 

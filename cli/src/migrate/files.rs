@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::Path;
 
-use tollgate::Migration;
+use tollgate::store::Migration;
 
 use super::script::{self, Dialect, Format};
 use super::versions::Version;

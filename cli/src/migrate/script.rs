@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use sqlx::{MySql, Postgres};
-use tollgate::Migration;
+use tollgate::store::Migration;
 
 /// Whose migrations.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -102,8 +102,8 @@ fn at(dialect: Dialect, version: i64) -> String {
 /// database on a server with several.
 pub(super) fn grants(dialect: Dialect, prefix: Option<&str>) -> Option<String> {
     let (grants, connect) = match dialect {
-        Dialect::Postgres => (tollgate::grants::<Postgres>()?, CONNECT),
-        Dialect::Mysql => (tollgate::grants::<MySql>()?, ""),
+        Dialect::Postgres => (tollgate::store::grants::<Postgres>()?, CONNECT),
+        Dialect::Mysql => (tollgate::store::grants::<MySql>()?, ""),
         Dialect::Sqlite => return None,
     };
     Some(match prefix {
@@ -156,7 +156,7 @@ fn marked(sql: &str) -> String {
 }
 
 fn each(migrations: &[Migration]) -> String {
-    migrations.iter().map(|migration| format!("{}\n\n", migration.sql().trim_end())).collect()
+    migrations.iter().flat_map(|migration| [migration.sql().trim_end(), "\n\n"]).collect()
 }
 
 /// The client ends a statement at the first semicolon, even inside a routine, unless told of another end.
@@ -164,7 +164,7 @@ fn delimited(migrations: &[Migration]) -> String {
     let statements: String = migrations
         .iter()
         .flat_map(Migration::statements)
-        .map(|statement| format!("{}\n//\n\n", statement.trim_end_matches(';').trim_end()))
+        .flat_map(|statement| [statement.trim_end_matches(';').trim_end(), "\n//\n\n"])
         .collect();
     format!("{KEEP};\n{SET};\n\ndelimiter //\n\n{statements}delimiter ;\n\n{RESTORE};\n")
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Admin, Key, ManualClock, MemoryStore, Rule, SharedWindows, Take, TakeError};
+use tollgate::{Admin, Key, MemoryStore, Rule, Take, TakeError, clock::ManualClock, store::SharedWindows};
 
 use super::traffic::{Arrival, Traffic};
 

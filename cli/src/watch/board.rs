@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use tollgate::{BucketLevel, Key};
+use tollgate::{Key, admin::BucketLevel};
 
 use super::denials::DenialRates;
 use super::look::Look;
@@ -161,7 +161,7 @@ pub(crate) const PAST: usize = 30;
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use tollgate::{Admin, Filter, Maintenance, ManualClock, MemoryStore, Rule, Take};
+    use tollgate::{Admin, MemoryStore, Rule, Take, admin::Filter, clock::ManualClock, store::Maintenance};
 
     use super::super::denials::Counts;
     use super::*;

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tollgate::{Admin, BucketLevel, Error, Filter, Key};
+use tollgate::{
+    Admin, Error, Key,
+    admin::{BucketLevel, Filter},
+};
 
 use super::board::{KEPT, Row};
 use super::denials::Counts;
@@ -167,7 +170,7 @@ const MOST_DENIED: usize = 20;
 
 #[cfg(test)]
 mod tests {
-    use tollgate::{Maintenance, MemoryStore, Quota, Take};
+    use tollgate::{MemoryStore, Quota, Take, store::Maintenance};
 
     use super::*;
 

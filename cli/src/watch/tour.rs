@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use tollgate::{BucketLevel, Key};
+use tollgate::{Key, admin::BucketLevel};
 
 /// What buckets come to together.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -7,7 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use sqlx::{MySql, Postgres};
-use tollgate::{Dialect, Durability, Error, Migrate, SqlStore};
+use tollgate::{
+    Error, SqlStore,
+    store::{Dialect, Durability, Migrate},
+};
 
 use crate::command::{Ran, tollgate};
 use crate::databases::{Database, Engine};
@@ -53,7 +56,7 @@ fn ipv6_address_in_a_url_connects() {
 /// Asks as a service does.
 async fn pending<DB: Migrate>(url: &str) -> Result<usize, Error> {
     let store = SqlStore::<DB>::connect(url, Durability::Synchronous)?;
-    Ok(tollgate::pending_migrations(store.pool()).await?.len())
+    Ok(tollgate::store::pending_migrations(store.pool()).await?.len())
 }
 
 #[test]

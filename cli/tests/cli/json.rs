@@ -94,10 +94,10 @@ fn who_is_denied_most_has_the_fields_that_are_documented() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let url = format!("sqlite:{}", database.directory.join("app.db").display());
-        let store = tollgate::SqliteStore::connect(&url, tollgate::Durability::Synchronous).expect("a file");
+        let store = tollgate::SqliteStore::connect(&url, tollgate::store::Durability::Synchronous).expect("a file");
         let keys = ["a", "b\u{1b}[31m"].map(|key| tollgate::Key::try_from(key).expect("a key"));
         let [one, other] = keys;
-        tollgate::Maintenance::count_denials(&store, &[(one, 3), (other, 7)]).await.expect("it counts");
+        tollgate::store::Maintenance::count_denials(&store, &[(one, 3), (other, 7)]).await.expect("it counts");
     });
     let denied = database.run(&["denied", "--json"]).ended(0).json();
     assert_documented(&denied[0], "`denied`");

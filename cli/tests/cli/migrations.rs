@@ -22,7 +22,7 @@ fn a_dry_run_lists_what_migrate_then_does_once() {
 async fn sqlite_files_are_made_for_their_owner_alone() {
     use std::os::unix::fs::PermissionsExt;
 
-    use tollgate::{Durability, SqliteStore};
+    use tollgate::{SqliteStore, store::Durability};
 
     let database = Database::migrated(Engine::Sqlite);
     let [migrated, connected] = ["app.db", "other.db"].map(|name| database.directory.join(name));

@@ -6,8 +6,9 @@ use std::time::Duration;
 use sqlx::PgPool;
 use tollgate::uuid::Uuid;
 use tollgate::{
-    Adjusted, Admin, Filter, HoldBack, Key, Maintenance, Mode, Override, PgStore, Quota, Receipt, Rule, Store, Take,
-    Window,
+    Adjusted, Admin, HoldBack, Key, Mode, PgStore, Quota, Receipt, Rule, Store, Take, Window,
+    admin::{Filter, Override},
+    store::Maintenance,
 };
 
 use crate::databases::{Database, Engine};

@@ -1,6 +1,9 @@
 //! `tollgate watch`.
 
-use tollgate::{Durability, Key, Maintenance, PgStore};
+use tollgate::{
+    Key, PgStore,
+    store::{Durability, Maintenance},
+};
 
 use crate::command::{Ran, tollgate};
 use crate::databases::{Database, EACH, Engine};

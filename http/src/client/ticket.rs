@@ -4,7 +4,7 @@ use std::time::Duration;
 use super::estimate::Said;
 use super::reading::{OfAnswer, Reading};
 use super::{Answer, ClientLimitError, Preset, headers};
-use tollgate::{Adjustment, Decision, HoldBack, Key, Limit, Limiter, Mode, Receipt, Source, Store, Take};
+use tollgate::{Adjustment, Decision, HoldBack, Key, Limit, Limiter, Mode, Receipt, Store, Take, model::Source};
 
 /// What a request asks for, and what answers say of each of its limits.
 #[derive(Debug)]
@@ -217,7 +217,7 @@ impl Charged {
 #[cfg(test)]
 mod tests {
     use http::{Extensions, HeaderMap, HeaderValue, StatusCode};
-    use tollgate::{Adjusted, Error, Fallback, MemoryStore, Outcome, TakeError};
+    use tollgate::{Adjusted, Error, Fallback, MemoryStore, TakeError, model::Outcome};
 
     use super::*;
 

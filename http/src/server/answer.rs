@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use http::HeaderMap;
 use smallvec::SmallVec;
-use tollgate::{Decision, Source, Take};
+use tollgate::{Decision, Take, model::Source};
 
 use super::gate::Charge;
 use super::headers::{add_policy, add_rate_limit, is_limited};

@@ -2,7 +2,7 @@ use std::borrow::Cow;
 
 use http::StatusCode;
 use http::request::Parts;
-use tollgate::KeyError;
+use tollgate::model::KeyError;
 
 use super::key::join;
 

@@ -1,7 +1,7 @@
 use http::StatusCode;
 use http::header::HeaderName;
 use http::request::Parts;
-use tollgate::{Key, KeySecret};
+use tollgate::{Key, model::KeySecret};
 
 use super::extract::text;
 use super::key::sha256;
@@ -127,7 +127,7 @@ where
 ///
 /// ```
 /// use tollgate_http::{ClientAddr, RateLimitLayer, hashed};
-/// use tollgate::{KeySecret, Limiter, MemoryStore, Quota};
+/// use tollgate::{model::KeySecret, Limiter, MemoryStore, Quota};
 ///
 /// let secret = KeySecret::new(std::env::var("KEY_SECRET").unwrap_or_else(|_| "of this example, at least 32 bytes".to_owned()))?;
 /// let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(10))?;

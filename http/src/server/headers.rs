@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use http::header::{CACHE_CONTROL, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
-use tollgate::{Decision, Mode, Quota, Rule, Source};
+use tollgate::{Decision, Mode, Quota, Rule, model::Source};
 
 /// Which answers have the headers `RateLimit` and `RateLimit-Policy`. Denials have `Retry-After` in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

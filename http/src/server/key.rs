@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use sha2::{Digest, Sha256};
-use tollgate::{Key, KeyError};
+use tollgate::{Key, model::KeyError};
 
 /// Several texts as one that no other texts make: each but the last is preceded by its length in bytes.
 pub(super) fn join(parts: &[&str]) -> String {

@@ -331,7 +331,7 @@ impl RateLimitLayer {
     /// and what to give back of: where limits count different things, no other figure is true of all.
     ///
     /// They are taken first all the same: many requests at once are not more than the limit. An error of the service, and
-    /// a client that goes away, give nothing back. Requests go past a [`Lease`](tollgate::Lease), from which nothing can be given
+    /// a client that goes away, give nothing back. Requests go past a [`Lease`](tollgate::layers::Lease), from which nothing can be given
     /// back. Tokens that cannot be given back stay taken, which is counted and told (`could not give back`). Whether a call
     /// [`succeeded`](super::succeeded), by gRPC too, the answer says.
     pub fn refund(mut self, unused: impl Fn(&response::Parts, u64) -> u64 + Send + Sync + 'static) -> Self {

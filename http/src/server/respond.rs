@@ -8,7 +8,7 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, Response, StatusCode};
 use serde_json::{Value, json};
-use tollgate::{Decision, Rule, Source};
+use tollgate::{Decision, Rule, model::Source};
 
 use super::Refusal;
 use super::headers::{add_policy, add_rate_limit, is_limited};

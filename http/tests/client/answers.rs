@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::{Request, Response};
-use tollgate::{Admin, HoldBack, Key, Limit, Limiter, ManualClock, MemoryStore, Mode, SqliteStore, Window};
+use tollgate::{Admin, HoldBack, Key, Limit, Limiter, MemoryStore, Mode, SqliteStore, Window, clock::ManualClock};
 use tollgate_http::{ClientLimit, ClientLimitError, Estimate, Preset};
 use tower::{Layer, ServiceExt, service_fn};
 

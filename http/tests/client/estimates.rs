@@ -8,8 +8,8 @@ use http::{Request, Response};
 use reqwest_middleware::ClientBuilder;
 use tokio::sync::{Notify, Semaphore};
 use tollgate::{
-    Adjusted, Admin, Error, Fallback, Key, Limit, Limiter, ManualClock, MemoryStore, Mode, Quota, RuntimeClock, Store,
-    TakeError,
+    Adjusted, Admin, Error, Fallback, Key, Limit, Limiter, MemoryStore, Mode, Quota, Store, TakeError,
+    clock::{ManualClock, RuntimeClock},
 };
 use tollgate_http::{Answer, ClientLimit, Estimate, Outgoing, Preset};
 use tower::{Layer, ServiceExt, service_fn};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::Uri;
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
-use tollgate::{Admin, Filter, Key, Limiter, MemoryStore, Quota};
+use tollgate::{Admin, Key, Limiter, MemoryStore, Quota, admin::Filter};
 use tollgate_http::{ClientLimit, ClientLimitError, LimitedClient};
 use tollgate_http::{Everybody, RateLimitLayer};
 use tonic::transport::server::TcpIncoming;

@@ -9,7 +9,7 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::{Request, Response, StatusCode};
 use proptest::prelude::*;
 use tokio::sync::Barrier;
-use tollgate::{Admin, HoldBack, Key, Limiter, ManualClock, MemoryStore, Rule, Store, Take};
+use tollgate::{Admin, HoldBack, Key, Limiter, MemoryStore, Rule, Store, Take, clock::ManualClock};
 use tollgate_http::{ClientLimit, Estimate, Preset};
 use tower::{Layer, ServiceExt, service_fn};
 

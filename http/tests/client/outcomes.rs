@@ -7,8 +7,8 @@ use http::{Request, Response};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, Semaphore};
 use tollgate::{
-    Adjusted, Adjustment, Admin, Error, Fallback, HoldBack, Key, Limiter, MemoryStore, Outcome, Rule, Store, Take,
-    TakeError,
+    Adjusted, Adjustment, Admin, Error, Fallback, HoldBack, Key, Limiter, MemoryStore, Rule, Store, Take, TakeError,
+    model::Outcome,
 };
 use tollgate_http::{ClientLimit, Preset};
 use tower::{Layer, ServiceExt, service_fn};

@@ -9,7 +9,9 @@ use futures_util::future::{join, join_all};
 use http::{Request, Response, StatusCode};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, timeout};
-use tollgate::{Admin, Batcher, Key, Limit, Limiter, MemoryStore, Mode, Override, Rule, RuntimeClock, Store};
+use tollgate::{
+    Admin, Key, Limit, Limiter, MemoryStore, Mode, Rule, Store, admin::Override, clock::RuntimeClock, layers::Batcher,
+};
 use tollgate_http::{ClientLimit, ClientLimitError};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
@@ -135,12 +137,17 @@ async fn those_who_ask_again_stand_behind_who_does_not() -> anyhow::Result<()> {
     let third_party = ThirdParty::new();
     let limiter = limiter_in_calls("1/s burst 1")?;
     let limit = ClientLimit::new(limiter.clone());
+    // One after the other.
     let waits = async {
+        sleep(Duration::from_millis(1)).await;
         assert!(limiter.wait_n("example.com", 1, Duration::from_secs(60)).await?.is_granted());
         anyhow::Ok(third_party.now())
     };
-    let (first, waited, behind) =
-        tokio::join!(third_party.asked(&limit, Some(4), 1), waits, third_party.asked(&limit, None, 2));
+    let behind = async {
+        sleep(Duration::from_millis(2)).await;
+        third_party.asked(&limit, None, 2).await
+    };
+    let (first, waited, behind) = tokio::join!(third_party.asked(&limit, Some(4), 1), waits, behind);
     assert!(first.iter().chain(&behind).all(|(outcome, _)| outcome.is_ok()), "{first:?} {behind:?}");
     assert_eq!((waited?, third_party.sent()), (1000, vec![0, 4100, 5100]));
     Ok(())

@@ -7,7 +7,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
 use tollgate::{
-    Adjusted, Adjustment, Error, HoldBack, Key, Limiter, MemoryStore, Outcome, Rule, Store, Take, TakeError,
+    Adjusted, Adjustment, Error, HoldBack, Key, Limiter, MemoryStore, Rule, Store, Take, TakeError, model::Outcome,
 };
 use tollgate_http::Preset;
 

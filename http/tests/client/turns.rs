@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::{join_all, poll_fn};
 use reqwest::Method;
 use reqwest_middleware::ClientBuilder;
-use tollgate::{Admin, Key, Limit, Limiter, ManualClock, MemoryStore, Mode, Rule};
+use tollgate::{Admin, Key, Limit, Limiter, MemoryStore, Mode, Rule, clock::ManualClock};
 use tollgate_http::{ClientLimit, ClientLimitError, Preset};
 use tower::{Layer, ServiceExt, service_fn};
 

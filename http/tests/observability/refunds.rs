@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::request::Parts;
 use axum::http::{Request, Response, StatusCode};
-use tollgate::{Adjusted, Adjustment, Error, Limiter, MemoryStore, Outcome, Store, Take, TakeError};
+use tollgate::{Adjusted, Adjustment, Error, Limiter, MemoryStore, Store, Take, TakeError, model::Outcome};
 use tollgate_http::RateLimitLayer;
 use tower::{Layer, ServiceExt, service_fn};
 

@@ -15,7 +15,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use proptest::prelude::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tollgate::{Admin, Filter, Limiter, MemoryStore, Quota};
+use tollgate::{Admin, Limiter, MemoryStore, Quota, admin::Filter};
 use tollgate_http::{ClientAddr, KeyExtractor, RateLimitLayer, TrustedProxies};
 
 use super::client::Client;

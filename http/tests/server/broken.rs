@@ -1,6 +1,6 @@
 use std::io;
 
-use tollgate::{Adjusted, Adjustment, Error, Outcome, Store, Take, TakeError};
+use tollgate::{Adjusted, Adjustment, Error, Store, Take, TakeError, model::Outcome};
 
 /// A store whose database is down.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tollgate::{Admin, Key, Limiter, ManualClock, MemoryStore, Quota};
+use tollgate::{Admin, Key, Limiter, MemoryStore, Quota, clock::ManualClock};
 use tollgate_http::{Everybody, RateLimitLayer};
 
 use super::client::Client;

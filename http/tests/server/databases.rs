@@ -12,7 +12,7 @@ use axum::http::{StatusCode, response};
 use axum::routing::get;
 use sqlx::Pool;
 use sqlx::pool::PoolOptions;
-use tollgate::{AnyStore, BucketLevel, Key, Limiter, Migrate, MySqlStore, PgStore, Quota, Rule, Store};
+use tollgate::{AnyStore, Key, Limiter, MySqlStore, PgStore, Quota, Rule, Store, admin::BucketLevel, store::Migrate};
 use tollgate_http::{Everybody, RateLimitLayer, succeeded};
 
 use super::exact::{ask_all, count};

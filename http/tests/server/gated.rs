@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::{Notify, Semaphore};
-use tollgate::{Adjusted, Adjustment, Error, MemoryStore, Outcome, Store, Take, TakeError};
+use tollgate::{Adjusted, Adjustment, Error, MemoryStore, Store, Take, TakeError, model::Outcome};
 
 /// A store that is asked, and answers when it has leave.
 pub struct Gated {

@@ -10,7 +10,7 @@ use http::request::Parts;
 use http::{Request, Response};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
-use tollgate::{Admin, Filter, Limiter, ManualClock, MemoryStore, Mode, Quota};
+use tollgate::{Admin, Limiter, MemoryStore, Mode, Quota, admin::Filter, clock::ManualClock};
 use tollgate_http::{Everybody, Header, RateLimitLayer, succeeded};
 use tonic::service::LayerExt;
 use tonic::transport::server::TcpIncoming;

@@ -9,7 +9,7 @@ use axum::{Extension, Router, middleware};
 use bytes::Bytes;
 use http::header::DATE;
 use tokio::time::Duration;
-use tollgate::{Admin, AnyStore, Decision, Key, Limiter, ManualClock, MemoryStore, Quota, Rule, Store};
+use tollgate::{Admin, AnyStore, Decision, Key, Limiter, MemoryStore, Quota, Rule, Store, clock::ManualClock};
 use tollgate_http::{Everybody, RateLimitHeaders, RateLimitLayer, Refusal, respond};
 use tonic::{Code, Status};
 use tonic_types::StatusExt;

@@ -8,7 +8,11 @@ use axum::http::{Request, Response, StatusCode};
 use axum::routing::get;
 use proptest::prelude::*;
 use sfv::{BareItem, List, ListEntry, Parser};
-use tollgate::{Admin, Fallback, Filter, Key, Limiter, ManualClock, MemoryStore, Mode, Override, Quota, Rule, Window};
+use tollgate::{
+    Admin, Fallback, Key, Limiter, MemoryStore, Mode, Quota, Rule, Window,
+    admin::{Filter, Override},
+    clock::ManualClock,
+};
 use tollgate_http::{Everybody, RateLimitHeaders, RateLimitLayer};
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -253,7 +257,7 @@ proptest! {
     }
 }
 
-async fn limited<C: tollgate::Clock>(
+async fn limited<C: tollgate::clock::Clock>(
     limiter: Limiter<MemoryStore<C>>,
     headers: RateLimitHeaders,
 ) -> anyhow::Result<Server> {

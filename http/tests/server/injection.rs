@@ -9,7 +9,7 @@ use axum::routing::get;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tollgate::{Admin, Filter, Key, Limiter, MemoryStore, Quota};
+use tollgate::{Admin, Key, Limiter, MemoryStore, Quota, admin::Filter};
 use tollgate_http::{Everybody, Header, KeyExtractor, NoKey, RateLimitHeaders, RateLimitLayer, UrlPath, respond};
 
 use super::headers::parsed;

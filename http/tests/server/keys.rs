@@ -11,7 +11,11 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use proptest::prelude::*;
-use tollgate::{Admin, Fallback, Filter, Key, KeyError, KeySecret, Limiter, MemoryStore, Quota};
+use tollgate::{
+    Admin, Fallback, Key, Limiter, MemoryStore, Quota,
+    admin::Filter,
+    model::{KeyError, KeySecret},
+};
 use tollgate_http::{
     ClientAddr, Everybody, Header, KeyExtractor, MatchedRoute, NoKey, RateLimitHeaders, RateLimitLayer, UrlPath,
     extension, hashed,

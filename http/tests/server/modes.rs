@@ -16,7 +16,7 @@ use axum::{Router, middleware};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::yield_now;
-use tollgate::{Admin, Decision, Fallback, Limiter, ManualClock, MemoryStore, Mode, Quota};
+use tollgate::{Admin, Decision, Fallback, Limiter, MemoryStore, Mode, Quota, clock::ManualClock};
 use tollgate_http::{Everybody, Header, RateLimitLayer, Refusal, Shadowed};
 use tower::{Layer, Service, ServiceExt, service_fn};
 

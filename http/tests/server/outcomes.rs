@@ -10,7 +10,7 @@ use axum::http::response::Parts;
 use axum::http::{Request, Response, StatusCode};
 use axum::routing::get;
 use tokio::task::yield_now;
-use tollgate::{Admin, Fallback, Key, LeaseOptions, Limiter, MemoryStore, Quota};
+use tollgate::{Admin, Fallback, Key, Limiter, MemoryStore, Quota, layers::LeaseOptions};
 use tollgate_http::{ClientAddr, Everybody, RateLimitLayer, succeeded};
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -124,7 +124,8 @@ async fn an_answer_waits_for_the_tokens_to_be_back_until_the_deadline_and_they_c
 -> anyhow::Result<()> {
     let store = Gated::before_it_gives_back();
     let limiter = Limiter::builder(Arc::clone(&store)).without_deny_cache();
-    let limiter = limiter.fallback(Duration::from_millis(50), Fallback::Open).build(Quota::once(1)?)?;
+    let limiter =
+        limiter.fallback(Duration::from_millis(50), Fallback::Closed(Duration::from_secs(1))).build(Quota::once(1)?)?;
     let inner = service_fn(async |_: Request<()>| anyhow::Ok(Response::new(Body::empty())));
     let service = RateLimitLayer::new(limiter).key(Everybody).refund(|_, cost| cost).layer(inner);
     let start = tokio::time::Instant::now();

@@ -11,7 +11,7 @@ use axum::routing::get;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tollgate::{Admin, Decision, Filter, Key, Limiter, MemoryStore, Quota};
+use tollgate::{Admin, Decision, Key, Limiter, MemoryStore, Quota, admin::Filter};
 use tollgate_http::{Everybody, MatchedRoute, RateLimitHeaders, RateLimitLayer};
 use tower::ServiceExt;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Request, Response};
-use tollgate::{Limiter, ManualClock, MemoryStore, Window};
+use tollgate::{Limiter, MemoryStore, Window, clock::ManualClock};
 use tollgate_http::{Everybody, RateLimitLayer};
 use tower::{Layer, ServiceExt, service_fn};
 

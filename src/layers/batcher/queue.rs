@@ -16,6 +16,9 @@ pub(super) trait Queued {
     /// How many requests of its kind one call carries.
     fn max_batch(&self) -> usize;
 
+    /// The same for a call of an isolated key.
+    fn max_isolated(&self) -> usize;
+
     /// Whether `later`, of the same key and kind, may follow in the same call.
     fn is_joined_by(&self, later: &Self) -> bool;
 
@@ -164,7 +167,7 @@ impl<T: Queued> Queue<T> {
                 passed.push(key);
                 continue;
             }
-            self.call(&key, &mut requests);
+            self.call(&key, &mut requests, T::max_batch);
             keys.push(key);
             if requests.len() >= requests[0].max_batch() {
                 break;
@@ -180,7 +183,7 @@ impl<T: Queued> Queue<T> {
         while let Some(key) = self.isolated.pop_front() {
             if self.front(&key).is_some() {
                 let mut requests = Vec::new();
-                self.call(&key, &mut requests);
+                self.call(&key, &mut requests, T::max_isolated);
                 return self.start(requests, vec![key], true);
             }
         }
@@ -209,21 +212,23 @@ impl<T: Queued> Queue<T> {
         }
     }
 
-    /// Moves the first requests of a key to a call, as many as may share it.
-    fn call(&mut self, key: &T::Key, requests: &mut Vec<T>) {
+    /// Moves the first requests of a key to a call, as many as may share it. The first one goes even if its caller has left since
+    /// [`front`](Self::front), so that each key of a call has a request in it.
+    fn call(&mut self, key: &T::Key, requests: &mut Vec<T>, max: impl Fn(&T) -> usize) {
         let Some(line) = self.lines.get_mut(key) else { return };
         line.is_called = true;
         let first = requests.len();
         while let Some(next) = line.waiting.front() {
             let joins = requests.get(first).is_none_or(|first| first.kind() == next.kind() && first.is_joined_by(next));
-            if !joins || requests.first().is_some_and(|first| requests.len() >= first.max_batch()) {
+            if !joins || requests.first().is_some_and(|first| requests.len() >= max(first)) {
                 break;
             }
+            let Some(request) = line.waiting.pop_front() else { break };
             self.waiting -= 1;
-            match line.waiting.pop_front() {
-                Some(cancelled) if cancelled.is_cancelled() => self.cancelled = self.cancelled.saturating_sub(1),
-                Some(request) => requests.push(request),
-                None => break,
+            if requests.len() > first && request.is_cancelled() {
+                self.cancelled = self.cancelled.saturating_sub(1);
+            } else {
+                requests.push(request);
             }
         }
     }
@@ -335,6 +340,7 @@ const MAX_SPARE_CAPACITY: usize = 4;
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::collections::HashMap;
 
     use proptest::prelude::*;
@@ -367,6 +373,10 @@ mod tests {
 
         fn max_batch(&self) -> usize {
             MAX_BATCH
+        }
+
+        fn max_isolated(&self) -> usize {
+            if self.kind == 0 { MAX_BATCH } else { 1 }
         }
 
         fn is_joined_by(&self, later: &Self) -> bool {
@@ -483,10 +493,55 @@ mod tests {
         Ask { key, kind: 0, cost: 1, number, is_cancelled: false }
     }
 
+    /// A request whose caller leaves as soon as the queue has found it there.
+    struct Leaving(Cell<bool>);
+
+    impl Queued for Leaving {
+        type Key = u8;
+        type Kind = u8;
+
+        fn key(&self) -> &u8 {
+            &0
+        }
+
+        fn kind(&self) -> u8 {
+            0
+        }
+
+        fn max_batch(&self) -> usize {
+            1
+        }
+
+        fn max_isolated(&self) -> usize {
+            1
+        }
+
+        fn is_joined_by(&self, _: &Self) -> bool {
+            true
+        }
+
+        fn is_cancelled(&self) -> bool {
+            self.0.replace(true)
+        }
+    }
+
+    #[test]
+    fn caller_that_leaves_as_its_batch_is_filled_blocks_no_key() {
+        let mut queue = Queue::new(BATCH_CALLS);
+        for _ in 0..2 {
+            queue.push(Leaving(Cell::new(false)));
+            let Batch { requests, flight } = queue.next().expect("one that was there");
+            assert_eq!(requests.len(), 1);
+            queue.finish(flight, false);
+        }
+    }
+
     #[test]
     fn rolled_back_requests_go_first_and_key_by_key() {
         let mut queue = Queue::new(BATCH_CALLS);
-        [ask(1, 0), ask(2, 1), ask(1, 2)].into_iter().for_each(|ask| queue.push(ask));
+        for ask in [ask(1, 0), ask(2, 1), ask(1, 2)] {
+            queue.push(ask);
+        }
         let Batch { requests, flight } = queue.next().expect("two keys");
         queue.push(ask(1, 3));
         queue.roll_back(flight, requests);

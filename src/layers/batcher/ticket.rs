@@ -44,6 +44,7 @@ impl Ticket {
     /// `max_take_all`: how many takes from several buckets one call carries.
     pub(super) fn take(take: Take, max_take_all: usize, answer: oneshot::Sender<TakeAnswer>) -> Self {
         let (kind, max_batch) = match (take.limits.len(), take.is_momentary()) {
+            _ if take.window().is_some() => (Kind::Alone, 1),
             (1, true) => (Kind::Take, MAX_TAKES),
             (1, false) => (Kind::Scheduled, MAX_SCHEDULED),
             (_, true) if max_take_all > 1 => (Kind::TakeAll, max_take_all),
@@ -123,6 +124,11 @@ impl Queued for Ticket {
             Self::Take(_, reply) => reply.max_batch,
             Self::Adjust(_, reply) => reply.max_batch,
         }
+    }
+
+    /// Takes from several buckets meet different locks, even if they share their first.
+    fn max_isolated(&self) -> usize {
+        if self.kind() == Kind::TakeAll { 1 } else { self.max_batch() }
     }
 
     fn is_joined_by(&self, later: &Self) -> bool {

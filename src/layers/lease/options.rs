@@ -6,7 +6,7 @@ use super::slot;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::LeaseOptions;
+/// use tollgate::layers::LeaseOptions;
 ///
 /// let options = LeaseOptions::default().target(Duration::from_millis(50)).most_tokens(1000);
 /// assert_eq!(options.lifetime(), Duration::from_millis(250));

@@ -13,17 +13,12 @@ impl<DB: Dialect> SqlStore<DB> {
         let mut adjusted = Vec::with_capacity(adjustments.len());
         for together in adjustments.chunks(MOST_AT_ONCE) {
             let some = !adjusted.is_empty();
-            let retry = self.retry.if_locked(Self::LOCKS_AS_A_WHOLE || some || is_for_one_key(together));
-            let answered = self.converse_by(retry, Call::Adjust(together.into())).await;
+            let answered = self.converse(Call::Adjust(together.into())).await;
             let answered = answered.and_then(|(reply, _)| outcomes::adjusted(reply.adjusted(), together));
             adjusted.extend(answered.map_err(|error| error.after(some))?);
         }
         Ok(adjusted)
     }
-}
-
-fn is_for_one_key(adjustments: &[Adjustment]) -> bool {
-    adjustments.array_windows().all(|[one, other]| one.receipt.key == other.receipt.key)
 }
 
 /// How many adjustments one call makes: it holds the rows that it has come to until its end, on MySQL and MariaDB a quarter of a

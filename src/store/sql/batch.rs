@@ -27,11 +27,6 @@ impl Batch {
         Self { asks: asks.into(), places }
     }
 
-    pub(super) fn is_for_one_bucket(&self) -> bool {
-        // They are in the order of their keys.
-        self.asks.first().map(Ask::key) == self.asks.last().map(Ask::key)
-    }
-
     /// Enters the answers where their requests stood.
     pub(super) fn enter(
         self,

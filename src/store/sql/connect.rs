@@ -40,7 +40,7 @@ impl<DB: Dialect> SqlStore<DB> {
     /// setting holds: say `alter role … set synchronous_commit = off`.
     ///
     /// ```no_run
-    /// use tollgate::{Durability, Limiter, PgStore};
+    /// use tollgate::{store::Durability, Limiter, PgStore};
     ///
     /// # async fn example() -> Result<(), tollgate::Error> {
     /// let store = PgStore::connect("postgres://app:secret@db/app", Durability::Asynchronous)?;

@@ -91,7 +91,7 @@ pub async fn pending_migrations<DB: Migrate>(pool: &Pool<DB>) -> Result<Vec<Migr
 ///
 /// ```
 /// # #[cfg(feature = "postgres")]
-/// for migration in tollgate::migrations::<sqlx::Postgres>() {
+/// for migration in tollgate::store::migrations::<sqlx::Postgres>() {
 ///     println!("{}\n", migration.sql());
 /// }
 /// ```
@@ -106,7 +106,7 @@ pub fn migrations<DB: Migrate>() -> &'static [Migration] {
 ///
 /// ```
 /// # #[cfg(feature = "postgres")]
-/// if let Some(script) = tollgate::grants::<sqlx::Postgres>() {
+/// if let Some(script) = tollgate::store::grants::<sqlx::Postgres>() {
 ///     println!("{script}");
 /// }
 /// ```

@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::concurrency::handover::Handover;
 use crate::model::Error;
 use crate::model::error::Cause;
+use crate::store::IS_REPEATED_BY_KEY;
 use crate::telemetry;
 
 /// How long to try. Retries only what is known to be rolled back: what may have been applied is never asked twice.
@@ -15,16 +16,9 @@ use crate::telemetry;
 pub(crate) struct Retry {
     pub(crate) deadline: Duration,
     pub(crate) attempts: u32,
-    /// Whether to try again after a lock timeout.
-    repeats_if_locked: bool,
 }
 
 impl Retry {
-    /// Whether to try again after a lock timeout. A call for several keys is better repeated by its caller, key by key.
-    pub(crate) fn if_locked(self, repeats: bool) -> Self {
-        Self { repeats_if_locked: repeats, ..self }
-    }
-
     /// Runs `attempt` until it answers, with full jitter in between, and says how often it ran.
     pub(crate) async fn run<T, F>(&self, attempt: impl Fn(Instant) -> F) -> Result<(T, u32), Error>
     where
@@ -40,7 +34,7 @@ impl Retry {
             let pause = jitter(attempts);
             let again = match failure.class {
                 Class::RolledBack => true,
-                Class::Locked => self.repeats_if_locked,
+                Class::Locked => !IS_REPEATED_BY_KEY.try_with(|repeated| *repeated).unwrap_or(false),
                 _ => false,
             };
             let again = again && attempts < self.attempts;
@@ -62,7 +56,7 @@ impl Retry {
 
 impl Default for Retry {
     fn default() -> Self {
-        Self { deadline: Duration::from_secs(5), attempts: u32::MAX, repeats_if_locked: true }
+        Self { deadline: Duration::from_secs(5), attempts: u32::MAX }
     }
 }
 

@@ -63,9 +63,6 @@ impl<DB: Dialect> SqlStore<DB> {
         self
     }
 
-    /// A database of one call at a time is locked as a whole: a call for fewer keys would fare no better.
-    pub(super) const LOCKS_AS_A_WHOLE: bool = DB::CALLS_AT_ONCE == 1;
-
     pub(super) fn with(pool: Pool<DB>, clock: DB::Clock) -> Self {
         Self { pool, clock, isolation: None, retry: Retry::default(), reconnect: Reconnect::default() }
     }
@@ -151,28 +148,16 @@ impl<DB: Dialect> SqlStore<DB> {
     }
 
     /// Decides requests for one bucket each, in one call, and enters the answers at their places.
-    async fn take_each(
-        &self,
-        may_repeat: bool,
-        asks: Vec<(usize, Ask)>,
-        outcomes: &mut [Option<Outcome>],
-    ) -> Result<(), Error> {
+    async fn take_each(&self, asks: Vec<(usize, Ask)>, outcomes: &mut [Option<Outcome>]) -> Result<(), Error> {
         let batch = Batch::of(asks);
-        let retry = self.retry.if_locked(may_repeat || batch.is_for_one_bucket());
-        let (reply, attempts) = self.converse_by(retry, Call::Each(Arc::clone(&batch.asks))).await?;
+        let (reply, attempts) = self.converse(Call::Each(Arc::clone(&batch.asks))).await?;
         batch.enter(reply.answers(), attempts, outcomes)
     }
 
     /// Decides requests for several buckets each, in one call, and enters the answers at their places.
-    async fn take_all(
-        &self,
-        may_repeat: bool,
-        asks: Vec<(usize, Ask)>,
-        outcomes: &mut [Option<Outcome>],
-    ) -> Result<(), Error> {
+    async fn take_all(&self, asks: Vec<(usize, Ask)>, outcomes: &mut [Option<Outcome>]) -> Result<(), Error> {
         let together = Together::of(asks);
-        let retry = self.retry.if_locked(may_repeat || together.asks.len() == 1);
-        let (reply, attempts) = self.converse_by(retry, Call::All(Arc::clone(&together.asks))).await?;
+        let (reply, attempts) = self.converse(Call::All(Arc::clone(&together.asks))).await?;
         together.enter(reply.answers(), attempts, outcomes)
     }
 
@@ -185,13 +170,9 @@ impl<DB: Dialect> SqlStore<DB> {
         Ok(outcome.map(|decision| decision.after(attempts)))
     }
 
-    async fn converse(&self, call: Call) -> Result<(Reply, u32), Error> {
-        self.converse_by(self.retry, call).await
-    }
-
-    pub(super) async fn converse_by(&self, retry: Retry, call: Call) -> Result<(Reply, u32), Error> {
+    pub(super) async fn converse(&self, call: Call) -> Result<(Reply, u32), Error> {
         let about = telemetry::Call { engine: DB::URL_SCHEMES[0], what: call.name(), requests: call.requests() };
-        let attempts = retry.run(|deadline| self.attempt(call.clone(), deadline));
+        let attempts = self.retry.run(|deadline| self.attempt(call.clone(), deadline));
         let conversing: Conversing<'_, Reply> = Box::pin(telemetry::observed(about, attempts));
         conversing.await
     }
@@ -255,11 +236,9 @@ impl<DB: Dialect> Store for SqlStore<DB> {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         let (runs, mut outcomes) = runs(takes, MOST_TOGETHER);
         for (before, run) in runs.into_iter().enumerate() {
-            // The caller cannot ask again for less once earlier calls have taken their tokens.
-            let may_repeat = Self::LOCKS_AS_A_WHOLE || before > 0;
             let entered = match run {
-                Run::Each(asks) => self.take_each(may_repeat, asks, &mut outcomes).await,
-                Run::All(asks) => self.take_all(may_repeat, asks, &mut outcomes).await,
+                Run::Each(asks) => self.take_each(asks, &mut outcomes).await,
+                Run::All(asks) => self.take_all(asks, &mut outcomes).await,
                 Run::Window(place, ask) => self.take_window(ask).await.map(|outcome| outcomes[place] = Some(outcome)),
             };
             entered.map_err(|error| error.after(before > 0))?;

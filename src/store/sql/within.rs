@@ -23,7 +23,7 @@ use crate::model::{Adjusted, Adjustment, Decision, Error, Outcome, Take, TakeErr
 /// MariaDB's with autocommit off it begins one, which is the caller's to end.
 ///
 /// ```no_run
-/// use tollgate::{Key, Take, take_within};
+/// use tollgate::{store::take_within, Key, Take};
 ///
 /// # async fn example(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut transaction = pool.begin().await?;

@@ -5,7 +5,11 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::AssertSqlSafe;
-use tollgate::{Admin, Key, Limiter, Maintenance, Mode, Origin, Override, Quota, Rule, Store, Take, Window};
+use tollgate::{
+    Admin, Key, Limiter, Mode, Quota, Rule, Store, Take, Window,
+    admin::{Origin, Override},
+    store::Maintenance,
+};
 
 use crate::engines::{Engine, Kind};
 use crate::matrix::{Case, Levels, Time, list};

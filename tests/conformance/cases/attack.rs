@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
-use tollgate::{Adjusted, Adjustment, Capabilities, Error, Key, Limiter, Outcome, Quota, Rule, Store, Take, TakeError};
+use tollgate::{
+    Adjusted, Adjustment, Error, Key, Limiter, Quota, Rule, Store, Take, TakeError, model::Outcome, store::Capabilities,
+};
 
 use crate::matrix::{Case, Levels, Time, list};
 use crate::rig::Rig;

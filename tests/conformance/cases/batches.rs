@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use fastrand::Rng;
-use tollgate::{Admin, Key, Mode, Override, Quota, Rule, Store, Take};
+use tollgate::{Admin, Key, Mode, Quota, Rule, Store, Take, admin::Override};
 use uuid::Uuid;
 
 use crate::matrix::{Case, Levels, Time, list};

@@ -1,7 +1,11 @@
 //! Rows that break their bounds, as only writes past the database's own checks leave them: readers skip and count them.
 
 use anyhow::bail;
-use tollgate::{Admin, Error, Filter, Key, Maintenance, Mode, Override, Quota, SharedWindows, Store, Window};
+use tollgate::{
+    Admin, Error, Key, Mode, Quota, Window,
+    admin::{Filter, Override},
+    store::{Maintenance, SharedWindows},
+};
 
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};

@@ -1,7 +1,7 @@
 //! What operators write in SQL by hand, and in the sessions and databases that they have.
 
 use anyhow::ensure;
-use tollgate::{Admin, Mode, Override, Quota, Rule, Store, Take};
+use tollgate::{Admin, Mode, Quota, Rule, Store, Take, admin::Override};
 use uuid::Uuid;
 
 use crate::engines::Kind;

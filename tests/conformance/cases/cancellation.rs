@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use sqlx::{ConnectOptions, Row};
-use tollgate::{Error, Key, LeaseOptions, Limiter, Outcome, Quota, Store, Take};
+use tollgate::{Error, Key, Limiter, Quota, Store, Take, layers::LeaseOptions, model::Outcome};
 
 use crate::giving_up;
 use crate::matrix::{Case, Levels, Time, list};

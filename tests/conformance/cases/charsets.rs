@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use tollgate::{
-    Admin, Filter, HoldBack, Key, Maintenance, Mode, Override, Quota, Receipt, Rule, SharedWindows, Store, Take, Window,
+    Admin, HoldBack, Key, Mode, Quota, Receipt, Rule, Store, Take, Window,
+    admin::{Filter, Override},
+    store::{Maintenance, SharedWindows},
 };
 use uuid::Uuid;
 
@@ -213,7 +215,7 @@ async fn operate(lines: &mut Vec<String>, store: &AnyStore, other: &AnyStore, ke
     }
     note!(lines, store.overrides(Some(&keys[1]), 9).await);
     note!(lines, store.count_denials(&keys.clone().map(|key| (key, 2))).await);
-    let denied = |denials: tollgate::Page<tollgate::Denials>| {
+    let denied = |denials: tollgate::admin::Page<tollgate::admin::Denials>| {
         denials.into_iter().map(|of| (of.key, of.denied)).collect::<Vec<_>>()
     };
     note!(lines, other.most_denied(9).await.map(denied));

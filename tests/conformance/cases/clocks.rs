@@ -108,7 +108,7 @@ async fn a_clock_set_back_locks_no_sql_client_out_either(rig: Rig) -> anyhow::Re
 }
 
 /// Full within 10 seconds, and with the longest lock-out that a refill can be.
-fn quotas() -> Result<[Quota; 2], tollgate::QuotaError> {
+fn quotas() -> Result<[Quota; 2], tollgate::model::QuotaError> {
     let refill = Duration::from_secs(10);
     Ok([Quota::continuous(10, refill)?, Quota::interval(10, refill)?])
 }

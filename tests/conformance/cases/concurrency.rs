@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use tollgate::{Clock, Key, Quota, SystemClock};
+use tollgate::{
+    Key, Quota,
+    clock::{Clock, SystemClock},
+};
 
 use crate::checker::Call;
 use crate::matrix::{Case, Levels, Time, list};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sqlx::ConnectOptions;
 use tollgate::Quota;
-use tollgate::bucket::Terms;
+use tollgate::model::bucket::Terms;
 
 use crate::checker::{Call, Limit};
 use crate::database::Database;

@@ -92,7 +92,7 @@ async fn a_wait_counts_from_when_the_bucket_was_locked(rig: Rig) -> anyhow::Resu
     assert!(holding.await??);
     let row = rig.row(&key).await?.expect("it is there");
     let quota = Quota::continuous(1_000_000, Duration::from_secs(1))?;
-    let terms = tollgate::bucket::Terms::from(&quota);
+    let terms = tollgate::model::bucket::Terms::from(&quota);
     let first = terms.instant(row.anchor, row.full_at - terms.burst() + terms.token_ticks);
     ensure!(
         first >= released + 30_000_000_000,

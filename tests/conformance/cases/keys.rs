@@ -215,6 +215,6 @@ fn keys(rig: &Rig) -> anyhow::Result<Vec<Key>> {
     Ok(keys)
 }
 
-fn once() -> Result<Quota, tollgate::QuotaError> {
+fn once() -> Result<Quota, tollgate::model::QuotaError> {
     Quota::interval(1, Duration::from_hours(1))
 }

@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use tollgate::bucket::Terms;
-use tollgate::{Admin, BucketLevel, Filter, Key, Quota, Rule, Take, Window};
+use tollgate::model::bucket::Terms;
+use tollgate::{
+    Admin, Key, Quota, Rule, Take, Window,
+    admin::{BucketLevel, Filter},
+};
 
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
@@ -130,7 +133,7 @@ async fn the_listing_shows_what_the_view_does(rig: Rig) -> anyhow::Result<()> {
 /// tokens available then, and how many are still to come.
 type Life = (Quota, Vec<u64>, i64, Option<i64>);
 
-fn lives() -> Result<[Life; 6], tollgate::QuotaError> {
+fn lives() -> Result<[Life; 6], tollgate::model::QuotaError> {
     let days = |days: u64| Duration::from_secs(days * 86_400);
     Ok([
         (Quota::interval(10, days(10_000))?, vec![], 10, None),

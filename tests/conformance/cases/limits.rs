@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use tollgate::{Key, Quota, QuotaError, Rule, Store, Take};
+use tollgate::{Key, Quota, Rule, Store, Take, model::QuotaError};
 
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use tollgate::{Admin, BucketLevel, Filter, Limiter, Quota, Take, Window};
+use tollgate::{
+    Admin, Limiter, Quota, Take, Window,
+    admin::{BucketLevel, Filter},
+};
 
 use crate::engines::Kind;
 use crate::held::Held;

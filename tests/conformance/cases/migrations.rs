@@ -8,7 +8,7 @@ use sqlx::AssertSqlSafe;
 use sqlx::migrate::{Migration as HostMigration, MigrationType, Migrator};
 use sqlx::sqlite::SqliteConnectOptions;
 use tokio::task::JoinSet;
-use tollgate::{Error, Migration, Quota};
+use tollgate::{Error, Quota, store::Migration};
 
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
@@ -109,7 +109,7 @@ async fn session_that_holds_the_migration_lock_is_named(rig: Rig) -> anyhow::Res
     if rig.engine.kind == Kind::Postgres {
         // Once there is a ledger, only roles that may write it can hold up others.
         let (_holder, _) = with_session(&scratch.rig, holds).await?;
-        with_pool!(&waiter.pool, pool => tollgate::repair(pool).await)?;
+        with_pool!(&waiter.pool, pool => tollgate::store::repair(pool).await)?;
     }
     works(&scratch.rig).await
 }
@@ -273,8 +273,8 @@ async fn a_file_of_another_encoding_is_refused(_: Rig) -> anyhow::Result<()> {
         let refused = tollgate::migrate::<sqlx::Sqlite>(&pool).await.expect_err("no text there is the bytes of a key");
         assert!(refused.to_string().contains(encoding), "{refused}");
         assert_eq!(
-            tollgate::pending_migrations(&pool).await?,
-            tollgate::migrations::<sqlx::Sqlite>(),
+            tollgate::store::pending_migrations(&pool).await?,
+            tollgate::store::migrations::<sqlx::Sqlite>(),
             "nothing was made"
         );
     }
@@ -311,14 +311,14 @@ async fn migrate(rig: &Rig) -> Result<Vec<Migration>, Error> {
 }
 
 async fn pending(rig: &Rig) -> Result<Vec<Migration>, Error> {
-    with_pool!(&rig.pool, pool => tollgate::pending_migrations(pool).await)
+    with_pool!(&rig.pool, pool => tollgate::store::pending_migrations(pool).await)
 }
 
 fn all(rig: &Rig) -> Vec<Migration> {
     match rig.pool {
-        AnyPool::MySql(_) => tollgate::migrations::<sqlx::MySql>().to_vec(),
-        AnyPool::Postgres(_) => tollgate::migrations::<sqlx::Postgres>().to_vec(),
-        AnyPool::Sqlite(_) => tollgate::migrations::<sqlx::Sqlite>().to_vec(),
+        AnyPool::MySql(_) => tollgate::store::migrations::<sqlx::MySql>().to_vec(),
+        AnyPool::Postgres(_) => tollgate::store::migrations::<sqlx::Postgres>().to_vec(),
+        AnyPool::Sqlite(_) => tollgate::store::migrations::<sqlx::Sqlite>().to_vec(),
     }
 }
 

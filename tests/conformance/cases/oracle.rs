@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use tollgate::bucket::{Request, Verdict};
-use tollgate::{Key, Outcome, Rule, Store, Take, TakeError};
+use tollgate::model::bucket::{Request, Verdict};
+use tollgate::{Key, Rule, Store, Take, TakeError, model::Outcome};
 
 use crate::matrix::{Case, Levels, Time, list};
 use crate::model::{Ask, CENTURY_NS, Model, Step, Story, story};

@@ -7,8 +7,9 @@ use sqlx::error::DatabaseError;
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use tollgate::{
-    Adjusted, Admin, Error, Filter, HoldBack, Limiter, Maintenance, Mode, Override, Quota, Receipt, Rule, Store,
-    TakeError,
+    Adjusted, Admin, Error, HoldBack, Limiter, Mode, Quota, Receipt, Rule, Store, TakeError,
+    admin::{Filter, Override},
+    store::Maintenance,
 };
 use uuid::Uuid;
 
@@ -211,13 +212,13 @@ async fn what_one_account_has_begun_no_other_finishes(rig: Rig) -> anyhow::Resul
     owner.pool.run(format!("use {database}")).await?;
     let stopped = tollgate::migrate(ours).await.expect_err("it may not make views");
     assert!(matches!(stopped, Error::NotPermitted(_)), "{stopped:?}");
-    let begun = tollgate::pending_migrations(others).await?;
+    let begun = tollgate::store::pending_migrations(others).await?;
 
     let refused = tollgate::migrate(others).await.expect_err("the routines are the owner's").to_string();
     for word in [&*format!("{}@%", login.name), "root@", "tollgate migrate --repair"] {
         assert!(refused.contains(word), "{word}: {refused}");
     }
-    assert_eq!(tollgate::pending_migrations(others).await?, begun);
+    assert_eq!(tollgate::store::pending_migrations(others).await?, begun);
     // As it says: by whoever began, with the right.
     admin.pool.run(format!("grant {view} to {}@'%'", login.name)).await?;
     assert_eq!(tollgate::migrate(ours).await?, begun);
@@ -226,7 +227,7 @@ async fn what_one_account_has_begun_no_other_finishes(rig: Rig) -> anyhow::Resul
     assert!(owner.take(&key).await?.is_granted());
 
     // Or all of them made anew by the other.
-    assert_eq!(tollgate::repair(others).await?, tollgate::migrations::<sqlx::MySql>());
+    assert_eq!(tollgate::store::repair(others).await?, tollgate::store::migrations::<sqlx::MySql>());
     assert!(admin.take(&key).await?.is_granted());
     login.remove().await
 }

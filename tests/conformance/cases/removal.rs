@@ -43,7 +43,7 @@ async fn remove(rig: &Rig) -> anyhow::Result<()> {
     let block = section.split_once(&format!("```sql {engine}\n")).and_then(|(_, rest)| rest.split("```").next());
     let block = block.with_context(|| format!("nothing for {engine}"))?;
     if rig.engine.kind == Kind::MySql {
-        let all = tollgate::migrations::<sqlx::MySql>().iter().flat_map(tollgate::Migration::statements);
+        let all = tollgate::store::migrations::<sqlx::MySql>().iter().flat_map(tollgate::store::Migration::statements);
         for statement in all.flat_map(str::lines).filter(|line| line.starts_with("drop procedure ")) {
             rig.pool.run(statement).await?;
         }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tollgate::{Error, Key, KeyError, LimitError, Quota, SqlTokenRequester, TakeError, TokenRequester, limit};
+use tollgate::{Error, Key, LimitError, Quota, SqlTokenRequester, TakeError, TokenRequester, limit, model::KeyError};
 use uuid::Uuid;
 
 use crate::matrix::{Case, Levels, Time, list};
@@ -95,7 +95,7 @@ async fn a_text_that_is_no_id_is_refused_before_the_database(rig: Rig) -> anyhow
     Ok(())
 }
 
-fn two_a_day() -> Result<Quota, tollgate::QuotaError> {
+fn two_a_day() -> Result<Quota, tollgate::model::QuotaError> {
     Quota::interval(2, A_DAY)
 }
 

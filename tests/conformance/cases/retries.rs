@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Error, Isolation, Key, Quota, Store, Take};
+use tollgate::{Error, Key, Quota, Store, Take, store::Isolation};
 
 use crate::engines::{Engine, Kind};
 use crate::held::Held;

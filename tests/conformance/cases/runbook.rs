@@ -1,7 +1,7 @@
 //! What the runbook says runs as it stands, on every engine.
 
 use anyhow::{Context, ensure};
-use tollgate::{Admin, Key, Maintenance, Mode, Override, Quota, Rule, Store, Take};
+use tollgate::{Admin, Key, Mode, Quota, Rule, Take, admin::Override, store::Maintenance};
 
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};

@@ -5,7 +5,9 @@ use std::time::Duration;
 use anyhow::ensure;
 use chrono::{TimeDelta, Utc};
 use tollgate::{
-    Adjusted, Admin, Filter, HoldBack, Key, Limiter, Maintenance, Mode, Override, Receipt, Rule, Store, Take, Window,
+    Adjusted, Admin, HoldBack, Key, Limiter, Mode, Receipt, Rule, Store, Take, Window,
+    admin::{Filter, Override},
+    store::Maintenance,
 };
 use uuid::Uuid;
 

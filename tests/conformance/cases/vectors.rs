@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use tollgate::bucket::Terms;
+use tollgate::model::bucket::Terms;
 use tollgate::{Decision, Rule, Store, Take, TakeError};
 
 use crate::golden::{Expected, Scenario, Step, scenarios};

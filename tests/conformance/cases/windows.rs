@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use tollgate::{Adjusted, Admin, Decision, ManualClock, MemoryStore, Receipt, Rule, Store, Take, Window};
+use tollgate::{Adjusted, Admin, Decision, MemoryStore, Receipt, Rule, Store, Take, Window, clock::ManualClock};
 use uuid::Uuid;
 
 use crate::matrix::{Case, Levels, Time, list};
@@ -115,7 +115,9 @@ impl<'a> Both<'a> {
     }
 
     async fn levels(&self) -> anyhow::Result<()> {
-        let of = |level: Option<tollgate::WindowLevel>| level.map(|level| (level.counted, level.granted, level.window));
+        let of = |level: Option<tollgate::model::WindowLevel>| {
+            level.map(|level| (level.counted, level.granted, level.window))
+        };
         let expected = of(self.memory.peek_window(self.take.key()).await?);
         let found = of(self.rig.store().peek_window(self.take.key()).await?);
         ensure!(expected == found, "{expected:?}, not {found:?}");

@@ -44,7 +44,7 @@ pub async fn inject_time(pool: &MySqlPool) -> anyhow::Result<()> {
     let done: i64 = sqlx::query_scalar("select count(*) from time_is_injected").fetch_one(&mut *connection).await?;
     if done == 0 {
         let mut clocks = 0;
-        let all: Vec<String> = tollgate::migrations::<MySql>()
+        let all: Vec<String> = tollgate::store::migrations::<MySql>()
             .iter()
             .flat_map(|migration| migration.statements().map(without_comments))
             .collect();

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use tollgate::{
-    Admin, Decision, Fallback, Key, Lease, LeaseOptions, Limiter, Mode, Quota, Rule, RuntimeClock, Source, Store, Take,
-    TakeError, Window,
+    Admin, Decision, Fallback, Key, Limiter, Mode, Quota, Rule, Store, Take, TakeError, Window,
+    clock::RuntimeClock,
+    layers::{Lease, LeaseOptions},
+    model::Source,
 };
 use uuid::Uuid;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use sqlx::Pool;
 use sqlx::migrate::MigrateDatabase;
-use tollgate::{Dialect, Migrate};
+use tollgate::store::{Dialect, Migrate};
 
 pub(crate) trait Engine: Dialect + Migrate + MigrateDatabase {
     /// A pool that does not ask whether a connection is alive before each call: that would be a round trip more.

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use sqlx::Pool;
-use tollgate::{Adjusted, Adjustment, Capabilities, Decision, Error, Key, Outcome, SqlStore, Store, Take, TakeError};
+use tollgate::{
+    Adjusted, Adjustment, Decision, Error, Key, SqlStore, Store, Take, TakeError, model::Outcome, store::Capabilities,
+};
 
 use crate::engine::Engine;
 

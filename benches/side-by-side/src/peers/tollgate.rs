@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use sqlx::Pool;
-use tollgate::{Key, LeaseOptions, Limiter, LimiterBuilder, MemoryStore, Quota, Rule, Store, Take};
+use tollgate::{Key, Limiter, LimiterBuilder, MemoryStore, Quota, Rule, Store, Take, layers::LeaseOptions};
 
 use crate::contestant::Kind;
 use crate::engine::Engine;

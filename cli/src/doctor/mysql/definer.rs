@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use sqlx::error::DatabaseError;
 use sqlx::mysql::MySqlDatabaseError;
 use sqlx::{MySql, MySqlConnection};
-use tollgate::migrations;
+use tollgate::store::migrations;
 
 use super::super::Report;
 use super::super::settings::Settings;

@@ -135,6 +135,9 @@ async fn ledger(connection: &mut MySqlConnection) -> Result<Ledger, sqlx::Error>
     .fetch_all(&mut *connection)
     .await?;
     let mut names: HashSet<String> = names.into_iter().collect();
+    if versions.is_none() {
+        return Ok(Ledger { versions, names });
+    }
     // What an account may not use is not listed to it, nor on MySQL what it may use by a role. The call says more.
     let is_listed =
         |migration: &&Migration| versions.iter().flatten().any(|(listed, _)| *listed == migration.version());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use tollgate::{Admin, Key, Maintenance, Mode, Quota, Store, Take};
+use tollgate::{Admin, Key, Mode, Quota, Store, Take, store::Maintenance};
 use uuid::Uuid;
 
 use crate::cases::privileges::Login;

@@ -3,7 +3,10 @@
 
 use anyhow::{Context, ensure};
 use fastrand::Rng;
-use tollgate::{Admin, BucketLevel, Key, Mode, Override, Quota, Rule, Store, Take};
+use tollgate::{
+    Admin, Key, Mode, Quota, Rule, Store, Take,
+    admin::{BucketLevel, Override},
+};
 
 use crate::engines::Kind;
 use crate::pools::injected;

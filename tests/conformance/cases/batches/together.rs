@@ -59,14 +59,14 @@ async fn play(rig: &Rig, mut random: Rng) -> anyhow::Result<()> {
         for ((take, expected), found) in takes.iter().zip(expected).zip(found) {
             // Not what is left: that may be told as of the end of the call.
             let granted =
-                |outcome: &tollgate::Outcome| outcome.as_ref().map(Decision::is_granted).map_err(Clone::clone);
+                |outcome: &tollgate::model::Outcome| outcome.as_ref().map(Decision::is_granted).map_err(Clone::clone);
             ensure!(
                 granted(&expected) == granted(&found),
                 "{take:?} of {takes:?}\nis answered {found:?}\nand not {expected:?}"
             );
         }
         for key in &keys {
-            let left = |level: tollgate::BucketLevel| (level.quota, level.available, level.granted);
+            let left = |level: tollgate::admin::BucketLevel| (level.quota, level.available, level.granted);
             let (expected, found) = (model.peek(key).await?.map(left), engine.peek(key).await?.map(left));
             ensure!(expected == found, "after {takes:?}\nis {found:?}\nand not {expected:?}");
         }

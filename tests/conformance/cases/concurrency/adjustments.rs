@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
-use tollgate::{Adjusted, Adjustment, Error, Isolation, Quota, Receipt, Rule, Store, Take, Window};
+use tollgate::{Adjusted, Adjustment, Error, Quota, Receipt, Rule, Store, Take, Window, store::Isolation};
 use uuid::Uuid;
 
 use crate::crowd::Crowd;

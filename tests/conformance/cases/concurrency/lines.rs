@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tollgate::bucket::Terms;
+use tollgate::model::bucket::Terms;
 use tollgate::{HoldBack, Quota, Rule, Store};
 
 use super::{check, granted};

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use tollgate::{Clock, Limiter, Quota, Rule, SystemClock};
+use tollgate::{
+    Limiter, Quota, Rule,
+    clock::{Clock, SystemClock},
+};
 
 use super::{check, granted};
 use crate::checker::Call;

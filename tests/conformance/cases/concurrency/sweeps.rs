@@ -6,7 +6,11 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use tokio::task::JoinSet;
-use tollgate::{Clock, Key, Maintenance, Quota, Rule, Store, SystemClock, Take};
+use tollgate::{
+    Key, Quota, Rule, Store, Take,
+    clock::{Clock, SystemClock},
+    store::Maintenance,
+};
 
 use super::granted;
 use crate::checker::Call;

@@ -6,7 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tollgate::{Clock, Key, Quota, Store, SystemClock, Take, take_within};
+use tollgate::{
+    Key, Quota, Store, Take,
+    clock::{Clock, SystemClock},
+    store::take_within,
+};
 
 use super::granted;
 use crate::checker::Call;
@@ -142,7 +146,7 @@ fn begin(rig: &Rig) -> &'static str {
 
 /// On the clock that decides, in nanoseconds since 1970.
 /// Slow enough that the callers are all answered before many more tokens come.
-fn quota() -> Result<Quota, tollgate::QuotaError> {
+fn quota() -> Result<Quota, tollgate::model::QuotaError> {
     Quota::continuous(10, Duration::from_secs(5))
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Admin, Error, Key, Mode, Override};
+use tollgate::{Admin, Error, Key, Mode, admin::Override};
 
 use super::SHORT;
 use crate::engines::Kind;

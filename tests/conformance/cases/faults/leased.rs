@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tollgate::{
-    Adjusted, Adjustment, Admin, Error, Key, Lease, LeaseOptions, Outcome, Quota, Source, Store, Take, TakeError,
+    Adjusted, Adjustment, Admin, Error, Key, Quota, Store, Take, TakeError,
+    layers::{Lease, LeaseOptions},
+    model::{Outcome, Source},
 };
 
 use super::has_server;

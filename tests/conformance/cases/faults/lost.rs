@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Error, Isolation};
+use tollgate::{Error, store::Isolation};
 
 use super::{a_hundred_a_day, has_server, take};
 use crate::engines::Kind;

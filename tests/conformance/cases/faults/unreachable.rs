@@ -5,7 +5,7 @@ use std::time::Duration;
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
-use tollgate::{Durability, Error, Fallback, Limiter, PgStore, Source};
+use tollgate::{Error, Fallback, Limiter, PgStore, model::Source, store::Durability};
 
 use super::{a_hundred_a_day, has_server, take};
 use crate::engines::Kind;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
 use sqlx::{AssertSqlSafe, FromRow, MySql};
-use tollgate::{Isolation, Key, Quota};
+use tollgate::{Key, Quota, store::Isolation};
 
 use super::{NONE, changed};
 use crate::engines::Kind;

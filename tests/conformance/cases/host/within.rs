@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use tollgate::{Adjusted, Key, Quota, Rule, Store, Take, TakeError, Window, adjust_within, take_within};
+use tollgate::{
+    Adjusted, Key, Quota, Rule, Store, Take, TakeError, Window,
+    store::{adjust_within, take_within},
+};
 use uuid::Uuid;
 
 use crate::engines::Kind;
@@ -109,7 +112,7 @@ async fn a_file_is_held_until_the_transaction_ends(rig: Rig) -> anyhow::Result<(
 }
 
 /// A bucket of 5 tokens a day, full.
-async fn bucket(rig: &Rig) -> anyhow::Result<(Key, Option<tollgate::bucket::Bucket>)> {
+async fn bucket(rig: &Rig) -> anyhow::Result<(Key, Option<tollgate::model::bucket::Bucket>)> {
     let key = rig.bucket(Quota::continuous(5, Duration::from_hours(24))?).await?;
     let row = rig.row(&key).await?;
     Ok((key, row))

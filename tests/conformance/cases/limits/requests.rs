@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use tollgate::{Decision, Outcome, Quota, Rule, Store, Take, TakeError};
+use tollgate::{Decision, Quota, Rule, Store, Take, TakeError, model::Outcome};
 
 use crate::matrix::{Case, Levels, Time, list};
 use crate::rig::Rig;
@@ -151,7 +151,7 @@ fn left(outcome: &Outcome) -> Option<(bool, u64)> {
     outcome.as_ref().ok().map(|decision: &Decision| (decision.is_granted(), decision.remaining()))
 }
 
-fn five_an_hour() -> Result<Quota, tollgate::QuotaError> {
+fn five_an_hour() -> Result<Quota, tollgate::model::QuotaError> {
     Quota::interval(5, Duration::from_hours(1))
 }
 

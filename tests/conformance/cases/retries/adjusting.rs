@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tokio::task::JoinSet;
-use tollgate::{Adjusted, Adjustment, Admin, Batcher, Error, Key, Receipt, Store, Take};
+use tollgate::{Adjusted, Adjustment, Admin, Error, Key, Receipt, Store, Take, layers::Batcher};
 use uuid::Uuid;
 
 use super::{LONG, a_hundred_a_day};

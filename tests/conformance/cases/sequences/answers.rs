@@ -5,7 +5,11 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use chrono::{DateTime, TimeDelta, Utc};
-use tollgate::{BucketLevel, Decision, Error, Explanation, Outcome, Quota, WindowLevel};
+use tollgate::{
+    Decision, Error, Quota,
+    admin::{BucketLevel, Explanation},
+    model::{Outcome, WindowLevel},
+};
 
 /// What can be said of the request, unless there is no answer at all.
 pub(super) fn outcome(answer: Result<&Decision, &Error>) -> anyhow::Result<Outcome> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use tollgate::{Adjustment, HoldBack, Key, Mode, Override, Quota, Receipt, Rule, Take, Window};
+use tollgate::{Adjustment, HoldBack, Key, Mode, Quota, Receipt, Rule, Take, Window, admin::Override};
 
 use figures::{SECOND, YEAR};
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::ensure;
 use chrono::{DateTime, Utc};
 use tollgate::{
-    Adjusted, Adjustment, Admin, Key, Limiter, Mode, Override, Quota, Reservation, SharedWindows, Store, Take,
-    TakeError,
+    Adjusted, Adjustment, Admin, Key, Limiter, Mode, Quota, Reservation, Store, Take, TakeError, admin::Override,
+    store::SharedWindows,
 };
 
 use super::answers::{agree, outcome, same, same_explanation, same_level, same_window};

@@ -8,8 +8,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use sqlx::mysql::MySqlDatabaseError;
 use tokio::task::JoinSet;
-use tollgate::bucket::{Bucket, Request, Terms};
-use tollgate::{Admin, Key, Mode, Override, Quota};
+use tollgate::model::bucket::{Bucket, Request, Terms};
+use tollgate::{Admin, Key, Mode, Quota, admin::Override};
 
 use super::super::{MS, SECOND, START};
 use crate::client::Row;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use tollgate::bucket::{Bucket, Request, Terms};
-use tollgate::{Admin, Key, Mode, Override, Quota, Rule, Store, Take};
+use tollgate::model::bucket::{Bucket, Request, Terms};
+use tollgate::{Admin, Key, Mode, Quota, Rule, Store, Take, admin::Override};
 
 use super::super::{MS, SECOND, START};
 use crate::engines::Kind;

@@ -1,7 +1,7 @@
 //! Requests for several limits each, in one call of MySQL's or MariaDB's routine.
 
 use anyhow::ensure;
-use tollgate::{Admin, Mode, Outcome, Quota, Rule, Store, Take};
+use tollgate::{Admin, Mode, Quota, Rule, Store, Take, model::Outcome};
 
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use tokio::task::JoinHandle;
-use tollgate::{Error, Key, Outcome, Quota, Rule, Store, Take};
+use tollgate::{Error, Key, Quota, Rule, Store, Take, model::Outcome};
 
 use super::super::MS;
 use crate::engines::Kind;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::bucket::MOST_TOKENS;
+use tollgate::model::bucket::MOST_TOKENS;
 use tollgate::{HoldBack, Limit, Quota, Rule, Take};
 use uuid::Uuid;
 
