@@ -1,5 +1,4 @@
 //! Between tasks and threads: nothing here knows what a limit is.
 
 pub(crate) mod atomics;
-pub(crate) mod handover;
 pub(crate) mod single_flight;

@@ -9,6 +9,7 @@ mod call;
 mod columns;
 mod connect;
 mod dialect;
+mod handover;
 mod isolation;
 mod migrate;
 #[cfg(feature = "mysql")]

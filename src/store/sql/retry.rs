@@ -5,7 +5,7 @@ use std::time::Duration;
 use smol_str::SmolStr;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::concurrency::handover::Handover;
+use super::handover::Handover;
 use crate::model::Error;
 use crate::model::error::Cause;
 use crate::store::IS_REPEATED_BY_KEY;
