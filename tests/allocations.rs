@@ -229,11 +229,11 @@ fn keys() -> Result<Vec<Key>, Error> {
 
 #[test]
 fn a_request_that_goes_with_others_allocates_its_reply_slot() -> anyhow::Result<()> {
-    let coalesce = Batcher::new(Granting);
+    let batcher = Batcher::new(Granting);
     let rule = Rule::try_from("10/s")?;
     let takes: Vec<Take> = keys()?.into_iter().map(|key| Take::from(key).rule(rule.clone())).collect();
     let ask = |place: usize| {
-        let asked = coalesce.take_one(&takes[place]);
+        let asked = batcher.take_one(&takes[place]);
         async move { Ok(asked.await??.is_granted()) }
     };
     let alone = allocations_of_a_hundred(1, ask)?;

@@ -48,7 +48,7 @@ pub enum Kind {
 const EVERY_LEVEL: &[Option<Isolation>] =
     &[None, Some(Isolation::ReadCommitted), Some(Isolation::RepeatableRead), Some(Isolation::Serializable)];
 
-const EVERY_LAYER: &[Layers] = &[Layers::Coalesced, Layers::Stacked];
+const EVERY_LAYER: &[Layers] = &[Layers::Batched, Layers::Stacked];
 
 const POSTGRES: Engine = Engine {
     name: "postgres",
@@ -110,7 +110,7 @@ pub const ENGINES: &[Engine] = &[
         copies_databases: false,
         // It is the server behind it that decides, and a session's settings do not survive a transaction.
         time_can_be_injected: false,
-        layers_in_brief: &[(Layers::Coalesced, None), (Layers::Stacked, None)],
+        layers_in_brief: &[(Layers::Batched, None), (Layers::Stacked, None)],
         ..POSTGRES
     },
     Engine { layers: EVERY_LAYER, ..MYSQL },

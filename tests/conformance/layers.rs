@@ -14,10 +14,10 @@ use tollgate::{
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub enum Layers {
     None,
-    /// Denials are remembered, and each request is a call of its own, as a limiter without coalescing has it.
+    /// Denials are remembered, and each request is a call of its own, as a limiter without batching makes it.
     Denying,
     /// Requests that come at once go together in calls.
-    Coalesced,
+    Batched,
     /// The layers that a limiter has if nothing else is said: both.
     Stacked,
 }

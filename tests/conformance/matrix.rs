@@ -86,7 +86,7 @@ fn trial(case: Case, engine: &'static Engine, level: Option<Isolation>, layers: 
     let layered = match layers {
         Layers::None => None,
         Layers::Denying => Some("denying"),
-        Layers::Coalesced => Some("coalesced"),
+        Layers::Batched => Some("batched"),
         Layers::Stacked => Some("stacked"),
     };
     let way = match (layered, level) {

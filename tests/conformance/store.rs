@@ -33,13 +33,13 @@ pub enum AnyOf<M, P, L> {
     Sqlite(L),
 }
 
-type AnyCoalesce = AnyOf<Arc<Batcher<MySqlStore>>, Arc<Batcher<PgStore>>, Arc<Batcher<SqliteStore>>>;
+type AnyBatcher = AnyOf<Arc<Batcher<MySqlStore>>, Arc<Batcher<PgStore>>, Arc<Batcher<SqliteStore>>>;
 
 #[derive(Clone)]
 enum Asked {
     Directly,
     Denying(Arc<Denying<tollgate::AnyStore>>),
-    Coalesced(AnyCoalesce),
+    Batched(AnyBatcher),
     Stacked(Arc<Denying<Batcher<tollgate::AnyStore>>>),
 }
 
@@ -73,7 +73,7 @@ impl AnyStore {
         let asked = match layers {
             Layers::None => Asked::Directly,
             Layers::Denying => Asked::Denying(Arc::new(Denying::new(any(), changes.clone()))),
-            Layers::Coalesced => Asked::Coalesced(map!(&database, store => Arc::new(Batcher::new(store.clone())))),
+            Layers::Batched => Asked::Batched(map!(&database, store => Arc::new(Batcher::new(store.clone())))),
             Layers::Stacked => Asked::Stacked(Arc::new(Denying::new(Batcher::new(any()), changes.clone()))),
         };
         Self { database, changes, layers, asked }
@@ -93,7 +93,7 @@ macro_rules! ask {
         match &$any.asked {
             Asked::Directly => $any.database.$method($($argument),*).await,
             Asked::Denying(store) => store.$method($($argument),*).await,
-            Asked::Coalesced(store) => store.$method($($argument),*).await,
+            Asked::Batched(store) => store.$method($($argument),*).await,
             Asked::Stacked(store) => store.$method($($argument),*).await,
         }
     };

@@ -16,24 +16,24 @@ use crate::books::{Books, Request};
 use crate::database::Database;
 
 pub struct Together {
-    coalesce: Arc<Batcher<Beneath>>,
+    batcher: Arc<Batcher<Beneath>>,
     books: Arc<Books>,
 }
 
 impl Together {
     pub fn new(database: &Database, books: Arc<Books>) -> Self {
         let beneath = Beneath { store: database.store(), cut_off: AtomicUsize::new(0) };
-        Self { coalesce: Arc::new(Batcher::new(beneath)), books }
+        Self { batcher: Arc::new(Batcher::new(beneath)), books }
     }
 
     /// Asks on and on, until there is no answer.
     pub fn crowd(&self) -> Vec<JoinHandle<anyhow::Result<()>>> {
         let callers = (0..CALLERS).map(|number| {
-            let (coalesce, books) = (Arc::clone(&self.coalesce), Arc::clone(&self.books));
+            let (batcher, books) = (Arc::clone(&self.batcher), Arc::clone(&self.books));
             tokio::spawn(async move {
                 // Few with ids: each of these asks again later.
                 let has_ids = number % 8 == 0;
-                while if has_ids { once(&coalesce, &books).await? } else { nameless(&coalesce, &books).await? } {}
+                while if has_ids { once(&batcher, &books).await? } else { nameless(&batcher, &books).await? } {}
                 Ok(())
             })
         });
@@ -42,15 +42,15 @@ impl Together {
 
     /// How many calls for many were under way when the database died, and may have been committed or not.
     pub fn cut_off(&self) -> usize {
-        self.coalesce.store().cut_off.load(Ordering::SeqCst)
+        self.batcher.store().cut_off.load(Ordering::SeqCst)
     }
 }
 
 /// Whether there was an answer.
-async fn once(coalesce: &Batcher<Beneath>, books: &Books) -> anyhow::Result<bool> {
+async fn once(batcher: &Batcher<Beneath>, books: &Books) -> anyhow::Result<bool> {
     let request = Request::new(&[fastrand::choice(WITH_IDS).expect("there are some")]);
     books.asked(request.clone());
-    let is_answered = is_answered(coalesce.take_one(&request.take()?).await)?;
+    let is_answered = is_answered(batcher.take_one(&request.take()?).await)?;
     if is_answered {
         books.answered(request.id);
         tokio::time::sleep(Duration::from_millis(fastrand::u64(0..3))).await;
@@ -59,7 +59,7 @@ async fn once(coalesce: &Batcher<Beneath>, books: &Books) -> anyhow::Result<bool
 }
 
 /// The same for a request of one bucket or of two.
-async fn nameless(coalesce: &Batcher<Beneath>, books: &Books) -> anyhow::Result<bool> {
+async fn nameless(batcher: &Batcher<Beneath>, books: &Books) -> anyhow::Result<bool> {
     let place = fastrand::usize(1..NAMELESS.len());
     let buckets = if fastrand::u8(..3) == 0 { &NAMELESS[place - 1..=place] } else { &NAMELESS[place..=place] };
     let cost = fastrand::u8(1..=3);
@@ -67,7 +67,7 @@ async fn nameless(coalesce: &Batcher<Beneath>, books: &Books) -> anyhow::Result<
     let take = Take::from(Key::try_from(buckets[0])?).rule(rule.clone()).cost(cost.into());
     let take =
         buckets[1..].iter().try_fold(take, |take, key| Ok::<_, Error>(take.and(Key::try_from(*key)?, rule.clone())))?;
-    let is_answered = is_answered(coalesce.take_one(&take).await)?;
+    let is_answered = is_answered(batcher.take_one(&take).await)?;
     books.taken(buckets, cost.into(), is_answered);
     Ok(is_answered)
 }

@@ -25,7 +25,7 @@ pub(crate) enum Kind {
     /// The same, taking tokens ahead.
     Leased,
     /// The same, with a call for each request.
-    Uncoalesced,
+    Unbatched,
     /// rate-limiter-flexible on node.
     Flexible,
     /// `UPDATE … WHERE id`, which limits nothing.
@@ -73,7 +73,7 @@ impl Contestant {
             Kind::Flexible => on(kind, Server::Postgres),
             Kind::Tollgate
             | Kind::Leased
-            | Kind::Uncoalesced
+            | Kind::Unbatched
             | Kind::Bare
             | Kind::BareBatches
             | Kind::AnsweredBatches
@@ -88,7 +88,7 @@ impl Contestant {
     pub(crate) fn owner(self) -> Self {
         let kind = match self.kind {
             Kind::RedisPipelined => Kind::Redis,
-            Kind::Leased | Kind::Uncoalesced | Kind::AnsweredBatches => Kind::Tollgate,
+            Kind::Leased | Kind::Unbatched | Kind::AnsweredBatches => Kind::Tollgate,
             Kind::BareBatches | Kind::BareReads => Kind::Bare,
             kind => kind,
         };
@@ -111,7 +111,7 @@ impl Contestant {
 fn kinds(workload: &str) -> &'static [Kind] {
     use Kind::{
         AnsweredBatches, Bare, BareBatches, BareReads, Flexible, Governor, Leased, Memory, Nothing, Redis, RedisCell,
-        RedisPipelined, SelectOne, Tollgate, Uncoalesced, Unlimited,
+        RedisPipelined, SelectOne, Tollgate, Unbatched, Unlimited,
     };
     match workload {
         "uniform" => &[
@@ -136,7 +136,7 @@ fn kinds(workload: &str) -> &'static [Kind] {
         "leased" => &[Redis, RedisPipelined, Leased, Governor, Memory],
         "http" | "http_hot" | "http_zipf" => &[Redis, Unlimited, Governor, Memory, Leased, Tollgate],
         "http_attack" => &[Redis, Governor, Memory, Tollgate],
-        "low_load" => &[Redis, Tollgate, Uncoalesced],
+        "low_load" => &[Redis, Tollgate, Unbatched],
         "first_use" => &[Redis, RedisPipelined, Tollgate, BareBatches],
         "five_limits" => &[Redis, RedisPipelined, Tollgate, BareBatches, AnsweredBatches],
         _ => &[Redis, RedisPipelined, Tollgate, Bare, BareBatches],
@@ -149,7 +149,7 @@ const KINDS: [(Kind, &str); 16] = [
     (Kind::RedisCell, "redis-cell"),
     (Kind::Tollgate, "tollgate"),
     (Kind::Leased, "tollgate-leased"),
-    (Kind::Uncoalesced, "tollgate-uncoalesced"),
+    (Kind::Unbatched, "tollgate-unbatched"),
     (Kind::Flexible, "rate-limiter-flexible"),
     (Kind::Bare, "bare-update"),
     (Kind::BareBatches, "bare-batches"),

@@ -167,7 +167,7 @@ impl<'a> Turns<'a> {
     /// What the store's book says, if there is one that is kept.
     async fn debited(&self, contestant: Contestant, scene: &Scene) -> anyhow::Result<Option<i64>> {
         match contestant {
-            Contestant { kind: Kind::Tollgate | Kind::Leased | Kind::Uncoalesced, server: Some(server) }
+            Contestant { kind: Kind::Tollgate | Kind::Leased | Kind::Unbatched, server: Some(server) }
                 if scene.workload.terms.stays() =>
             {
                 Ok(Some(self.venues.debited(server, &scene.prefix()).await?))

@@ -34,7 +34,7 @@ pub(crate) fn limiter<S: Store>(store: S, scene: &Scene, kind: Kind) -> anyhow::
 fn with<S: Store>(builder: LimiterBuilder<S>, workload: &Workload, kind: Kind) -> LimiterBuilder<S> {
     let builder = match kind {
         Kind::Leased => builder.lease(LeaseOptions::default().target(workload.lease)),
-        Kind::Uncoalesced => builder.without_batching(),
+        Kind::Unbatched => builder.without_batching(),
         _ => builder,
     };
     if workload.denials_cached { builder } else { builder.without_deny_cache() }

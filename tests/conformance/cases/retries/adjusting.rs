@@ -34,12 +34,12 @@ async fn taken(rig: &Rig) -> anyhow::Result<(Vec<Key>, Vec<Adjustment>)> {
 async fn what_is_given_back_of_one_key_that_is_locked_leaves_the_others_theirs(rig: Rig) -> anyhow::Result<()> {
     let (keys, refunds) = taken(&rig).await?;
     let held = Held::bucket(&rig, &keys[10]).await?;
-    let coalesce = Arc::new(Batcher::new(rig.store().deadline(LONG)));
+    let batcher = Arc::new(Batcher::new(rig.store().deadline(LONG)));
     let (mut others, mut locked) = (JoinSet::new(), JoinSet::new());
     for refund in refunds {
         let callers = if refund.receipt().key() == &keys[10] { &mut locked } else { &mut others };
-        let coalesce = Arc::clone(&coalesce);
-        callers.spawn(async move { coalesce.adjust(&[refund]).await });
+        let batcher = Arc::clone(&batcher);
+        callers.spawn(async move { batcher.adjust(&[refund]).await });
     }
     // All of them, before the lock is free.
     while let Some(adjusted) = others.join_next().await {
