@@ -1,20 +1,21 @@
 //! Where buckets are kept: the `Store` trait, and the stores in memory and in SQL databases.
 
-use crate::model::{Adjusted, Adjustment, Error, HoldBack, HoldBackError, Key, Outcome, Rule, Take, TakeError};
+use std::pin::Pin;
+use std::sync::Arc;
+
+use crate::admin::{BucketLevel, Swept};
+use crate::model::{
+    Adjusted, Adjustment, AdminError, Counted, Error, HoldBack, HoldBackError, Key, Outcome, Rule, Take, TakeError,
+    Window, WindowLevel,
+};
 
 mod any;
-mod capabilities;
-mod maintenance;
 pub(crate) mod memory;
-mod shared_windows;
 #[cfg(feature = "_sql")]
 pub(crate) mod sql;
 
 pub use any::AnyStore;
-pub use capabilities::Capabilities;
-pub use maintenance::{Maintenance, MaintenanceFuture};
 pub use memory::MemoryStore;
-pub use shared_windows::SharedWindows;
 #[cfg(feature = "mysql")]
 pub use sql::MySqlStore;
 #[cfg(feature = "postgres")]
@@ -121,7 +122,7 @@ pub trait Store: Send + Sync + 'static {
     }
 }
 
-impl<S: Store> Store for std::sync::Arc<S> {
+impl<S: Store> Store for Arc<S> {
     #[inline]
     fn capabilities(&self) -> Capabilities {
         (**self).capabilities()
@@ -145,5 +146,144 @@ impl<S: Store> Store for std::sync::Arc<S> {
 
     fn maintenance(&self) -> Option<&dyn Maintenance> {
         (**self).maintenance()
+    }
+}
+
+/// A store that counts requests in sliding windows for others to read.
+pub trait SharedWindows: Store {
+    /// Counts requests in a key's window now, whatever its maximum, and answers what has been counted by all; 0 only
+    /// reads.
+    ///
+    /// # Errors
+    ///
+    /// If there is no answer; then nobody knows whether they were counted.
+    fn count(&self, key: &Key, window: &Window, cost: u64) -> impl Future<Output = Result<Counted, Error>> + Send;
+}
+
+impl<S: SharedWindows> SharedWindows for Arc<S> {
+    async fn count(&self, key: &Key, window: &Window, cost: u64) -> Result<Counted, Error> {
+        (**self).count(key, window, cost).await
+    }
+}
+
+/// What operators and housekeeping ask of a [`Store`], beside decisions. Only stores that keep buckets have it.
+///
+/// ```
+/// use tollgate::{store::Maintenance, MemoryStore, Store};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tollgate::Error> {
+/// let store = MemoryStore::new();
+/// assert!(store.maintenance().is_some());
+/// assert!(store.sweep(1000).await?.finished);
+/// # Ok(())
+/// # }
+/// ```
+pub trait Maintenance: Send + Sync {
+    /// What a request for a key under a rule would find: the key's bucket, under the terms that such a request would bring it to,
+    /// or the full one that its first request would make.
+    /// It is read without a lock, and nothing is taken or written.
+    ///
+    /// # Errors
+    ///
+    /// If the rule is a sliding window, there is no such plan or provisioned bucket, this kind of store cannot tell, it cannot
+    /// be reached, or the role may not look.
+    fn level<'a>(&'a self, key: &'a Key, rule: &'a Rule) -> MaintenanceFuture<'a, BucketLevel> {
+        let _ = (key, rule);
+        Box::pin(async { Err(AdminError::Unsupported.into()) })
+    }
+
+    /// What a key's sliding window has counted, under the terms that it was last counted under; nothing under those that are
+    /// said, if there is none yet. It is read without a lock, and nothing is counted or written.
+    ///
+    /// # Errors
+    ///
+    /// If this kind of store cannot tell, it cannot be reached, or the role may not look.
+    fn window_level<'a>(&'a self, key: &'a Key, window: &'a Window) -> MaintenanceFuture<'a, WindowLevel> {
+        let _ = (key, window);
+        Box::pin(async { Err(AdminError::Unsupported.into()) })
+    }
+
+    /// Deletes expired rows in one bounded step that looks at about `limit` rows: buckets that are full
+    /// and were not provisioned, windows in which nothing counts, receipts and overrides that have expired, counts of
+    /// denials of two days ago.
+    ///
+    /// The store remembers where a step ended, for all processes that use it: the next step goes on there. On a server a
+    /// step looks at 1000 rows at most.
+    ///
+    /// No request that says its terms notices: a bucket that is made again is full as well. A store that keeps nothing of
+    /// its own has nothing to do.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be reached, or the role may not sweep.
+    fn sweep(&self, limit: u32) -> MaintenanceFuture<'_, Swept> {
+        let _ = limit;
+        Box::pin(async { Ok(Swept::default()) })
+    }
+
+    /// Adds how often keys were denied, to what [`Admin::most_denied`](crate::Admin::most_denied) reads. No decision looks at
+    /// it. A store that keeps nothing of its own has nothing to do.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be reached, or the role may not tell it. Some may have been added.
+    fn count_denials<'a>(&'a self, denials: &'a [(Key, u64)]) -> MaintenanceFuture<'a, ()> {
+        let _ = denials;
+        Box::pin(async { Ok(()) })
+    }
+}
+
+/// A call of a [`Maintenance`], boxed so that layers can pass on one of an unknown type.
+pub type MaintenanceFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
+
+/// What a [`Store`] can do, as those above it need to know.
+///
+/// ```
+/// use tollgate::{store::Capabilities, MemoryStore, Store};
+///
+/// assert_eq!(MemoryStore::new().capabilities(), Capabilities::default().in_process());
+/// let database_with_one_writer = Capabilities::default().calls_at_once(1);
+/// assert_ne!(database_with_one_writer, Capabilities::default());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "answer it as a store's capabilities"]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// Whether it decides in this process.
+    pub in_process: bool,
+    /// How many requests for several buckets each are one call to it.
+    pub most_together: usize,
+    /// How many calls that each carry many requests it is quickest with.
+    pub calls_at_once: usize,
+}
+
+impl Capabilities {
+    /// It decides in this process: a limiter has no calls to save.
+    #[inline]
+    pub const fn in_process(self) -> Self {
+        Self { in_process: true, ..self }
+    }
+
+    /// How many requests for several buckets each are one call to it; 1 if not said. If they are more, they are worth
+    /// gathering.
+    #[inline]
+    pub const fn most_together(self, requests: usize) -> Self {
+        Self { most_together: requests, ..self }
+    }
+
+    /// How many calls that each carry many requests it is quickest with, from 1 to 64; 2 if not said: while one is on the
+    /// network, the other is in the database. One of a single call at a time is locked as a whole, if it is: what was
+    /// [`Contended`](crate::Error::Contended) is not asked for again in parts.
+    #[inline]
+    pub fn calls_at_once(self, calls: usize) -> Self {
+        Self { calls_at_once: calls.clamp(1, 64), ..self }
+    }
+}
+
+impl Default for Capabilities {
+    #[inline]
+    fn default() -> Self {
+        Self { in_process: false, most_together: 1, calls_at_once: 2 }
     }
 }

@@ -1,37 +1,33 @@
 use std::hash::BuildHasher;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
-
-use parking_lot::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use foldhash::fast::RandomState;
+use parking_lot::Mutex;
 
+use self::admin::Stats;
 use self::receipts::Room;
 use self::rules::RuleBook;
-use self::shard::Shard;
-use self::stats::Stats;
+use self::shard::{Guards, Shard};
 use crate::admin::{BucketLevel, Swept};
 use crate::admin::{level_under, window_level_under};
 use crate::clock::{Clock, ProcessClock};
-use crate::model::answer::Answer;
+use crate::model::answer::{Answer, Word};
 use crate::model::decide;
 use crate::model::hold_back::held;
 use crate::model::receipt::AdjustmentKind;
 use crate::model::take::IdOf;
+use crate::model::window;
 use crate::model::{
-    Adjusted, Adjustment, Decision, Error, HoldBack, Key, Limit, Mode, Outcome, Rule, Take, TakeError, Window,
+    Adjusted, Adjustment, Counted, Decision, Error, HoldBack, Key, Limit, Mode, Outcome, Rule, Take, TakeError, Window,
     WindowLevel,
 };
-use crate::store::{Capabilities, Maintenance, MaintenanceFuture, Store};
+use crate::store::{Capabilities, Maintenance, MaintenanceFuture, SharedWindows, Store};
 
 mod admin;
 mod receipts;
-mod rows;
 mod rules;
 mod shard;
-mod stats;
-mod sweep;
-mod windows;
 
 /// Buckets in this process: the same meaning as those in a database, without one.
 ///
@@ -204,9 +200,9 @@ impl<C: Clock> MemoryStore<C> {
         }
         let kept = changed.iter().filter(|(_, _, row, _)| row.is_some());
         guards.make_room(&kept.map(|(key, ..)| (self.shard_of(key), *key)), now)?;
-        let all = answers.iter().all(|answer| answer.word == crate::model::answer::Word::Granted);
+        let all = answers.iter().all(|answer| answer.word == Word::Granted);
         for (place, (answer, (key, before, after, held))) in answers.iter_mut().zip(changed).enumerate() {
-            let spared = !all && answer.word == crate::model::answer::Word::Granted;
+            let spared = !all && answer.word == Word::Granted;
             if spared {
                 answer.spare(before.as_ref().map(|row| row.bucket));
             }
@@ -224,6 +220,32 @@ impl<C: Clock> MemoryStore<C> {
             .map(|(place, answer)| answer.outcome(take, place).map(|decision| (place, decision)));
         let decisions = decisions.collect::<Result<Vec<_>, TakeError>>()?;
         Ok(Decision::of_all(decisions, take).expect("a request names a bucket"))
+    }
+
+    /// Decides a request under a sliding window.
+    fn decide_window(&self, take: &Take, window: &Window) -> Outcome {
+        let request = take.request()?;
+        let key = take.key();
+        let mut shard = self.shard(key).lock();
+        let now = self.clock.now();
+        let mode = self.rules.of(key, &take.limits[0].rule, None).mode(None, now);
+        let of = key.of_window();
+        if let Some(id) = take.id {
+            shard.receipts.make_room(id, &of, now)?;
+        }
+        let held = take.id.and_then(|id| shard.receipts.get(id, &of, now));
+        let counted = if mode.0 == Mode::Off {
+            window::decide(&mut shard.known_window(key, window, now), window, request, mode, held, now)
+        } else {
+            window::decide(shard.window(key, window, now)?, window, request, mode, held, now)
+        };
+        let outcome = counted.outcome(take, window, request);
+        if let (Some(id), Ok(decision), None) = (take.id, &outcome, held)
+            && let Some((_, receipt)) = decision.taken().next()
+        {
+            shard.receipts.grant(id, &of, receipt, take.id_of, now.saturating_add(take.hold_ns()));
+        }
+        outcome
     }
 
     fn adjust_one(&self, adjustment: &Adjustment) -> Result<Adjusted, TakeError> {
@@ -267,6 +289,39 @@ impl<C: Clock> MemoryStore<C> {
         held(lowered, key, rule)
     }
 
+    /// Sweeps whole shards, one after the other, until there were `limit` rows.
+    fn sweep_step(&self, limit: u32) -> Swept {
+        let mut swept = Swept::default();
+        let (mut seen, limit) = (0, limit as usize);
+        for place in self.sweeps_from.load(Ordering::Relaxed)..SHARDS {
+            let mut shard = self.shards[place].lock();
+            let before = shard.len() + shard.receipts.len();
+            let now = self.clock.now();
+            shard.sweep(now, false);
+            shard.receipts.sweep(now);
+            swept.deleted += (before - shard.len() - shard.receipts.len()) as u64;
+            seen += before;
+            if seen >= limit && place + 1 < SHARDS {
+                self.sweeps_from.store(place + 1, Ordering::Relaxed);
+                swept.finished = false;
+                return swept;
+            }
+        }
+        self.sweeps_from.store(0, Ordering::Relaxed);
+        let denials = self.stats.lock().forget(self.clock.now());
+        swept.deleted += (self.forget_overrides() + denials) as u64;
+        swept
+    }
+
+    fn forget_overrides(&self) -> usize {
+        let now = self.clock.now();
+        self.rules.change(|choices| {
+            let before = choices.overrides.len();
+            choices.overrides.retain(|_, over| decide::Override::from(&*over).setting.holds(now));
+            before - choices.overrides.len()
+        })
+    }
+
     fn shard(&self, key: &Key) -> &Mutex<Shard> {
         &self.shards[self.shard_of(key)]
     }
@@ -276,11 +331,11 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Locks the shards of keys, each once, in their order, so that two requests never wait for each other.
-    fn lock_all<'a>(&self, keys: impl Iterator<Item = &'a Key>) -> shard::Guards<'_> {
+    fn lock_all<'a>(&self, keys: impl Iterator<Item = &'a Key>) -> Guards<'_> {
         let mut places: Vec<usize> = keys.map(|key| self.shard_of(key)).collect();
         places.sort_unstable();
         places.dedup();
-        shard::Guards(places.into_iter().map(|place| (place, self.shards[place].lock())).collect())
+        Guards(places.into_iter().map(|place| (place, self.shards[place].lock())).collect())
     }
 }
 
@@ -308,6 +363,19 @@ impl<C: Clock> Store for MemoryStore<C> {
 
     fn maintenance(&self) -> Option<&dyn Maintenance> {
         Some(self)
+    }
+}
+
+impl<C: Clock> SharedWindows for MemoryStore<C> {
+    async fn count(&self, key: &Key, window: &Window, cost: u64) -> Result<Counted, Error> {
+        let cost = i64::try_from(cost).unwrap_or(i64::MAX);
+        let mut shard = self.shard(key).lock();
+        let now = self.clock.now();
+        let mode = self.rules.of(key, &Rule::Window(*window), None).mode(None, now);
+        if mode.0 == Mode::Off {
+            return Ok(shard.known_window(key, window, now).count_now(window, mode, cost, now));
+        }
+        Ok(shard.window(key, window, now)?.count_now(window, mode, cost, now))
     }
 }
 

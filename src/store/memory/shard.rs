@@ -1,11 +1,13 @@
-use parking_lot::MutexGuard;
 use std::collections::{HashMap, HashSet};
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
+use hashbrown::HashTable;
+use hashbrown::hash_table::{Entry, OccupiedEntry};
+use parking_lot::MutexGuard;
 
 use super::receipts::{Receipts, Room};
-use super::rows::Rows;
 use crate::model::bucket::NEVER_NS;
 use crate::model::decide::Row;
 use crate::model::window::WindowRow;
@@ -153,6 +155,64 @@ impl Shard {
 
 fn full_at(row: &Row) -> i64 {
     row.terms().instant(row.bucket.anchor, row.bucket.full_at)
+}
+
+/// The buckets of a shard by their keys' hashes, which choose the shard as well: the key of a request is hashed once.
+#[derive(Debug)]
+struct Rows {
+    hasher: RandomState,
+    table: HashTable<(Key, Row)>,
+}
+
+impl Rows {
+    /// Whose keys are hashed by `hasher`.
+    fn new(hasher: RandomState) -> Self {
+        Self { hasher, table: HashTable::new() }
+    }
+
+    fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// That of a key whose hash is known.
+    #[inline]
+    fn hashed(&mut self, hash: u64, key: &Key) -> Option<&mut Row> {
+        self.table.find_mut(hash, |(other, _)| other == key).map(|(_, row)| row)
+    }
+
+    fn get(&self, key: &Key) -> Option<&Row> {
+        self.table.find(self.hasher.hash_one(key), |(other, _)| other == key).map(|(_, row)| row)
+    }
+
+    fn get_mut(&mut self, key: &Key) -> Option<&mut Row> {
+        self.hashed(self.hasher.hash_one(key), key)
+    }
+
+    /// Adds a bucket or replaces it, and says what it was.
+    fn insert(&mut self, key: Key, row: Row) -> Option<Row> {
+        let hasher = |(key, _): &(Key, Row)| self.hasher.hash_one(key);
+        match self.table.entry(self.hasher.hash_one(&key), |(other, _)| *other == key, hasher) {
+            Entry::Occupied(mut entry) => Some(std::mem::replace(&mut entry.get_mut().1, row)),
+            Entry::Vacant(entry) => {
+                entry.insert((key, row));
+                None
+            }
+        }
+    }
+
+    /// Says whether there was one.
+    fn remove(&mut self, key: &Key) -> bool {
+        let found = self.table.find_entry(self.hasher.hash_one(key), |(other, _)| other == key);
+        found.map(OccupiedEntry::remove).is_ok()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&Key, &Row)> {
+        self.table.iter().map(|(key, row)| (key, row))
+    }
+
+    fn retain(&mut self, mut keep: impl FnMut(&Key, &mut Row) -> bool) {
+        self.table.retain(|(key, row)| keep(key, row));
+    }
 }
 
 /// Shards that one request has locked, with their places.

@@ -3,23 +3,18 @@ use sqlx::error::DatabaseError;
 use sqlx::mysql::{MySql, MySqlConnectOptions, MySqlConnection, MySqlDatabaseError};
 use sqlx::{Row, SqlStr};
 
-use super::ask::Ask;
-use super::call::Counting;
-use super::columns::{self, Columns};
+use super::call::{AdjustedColumns, Ask, Counting};
 use super::connect::{Durability, ipv6_address, require_one_host};
 use super::dialect::{Dialect, Operation, Time};
-use super::isolation::Isolation;
-use super::outcomes::{self, AdjustedColumns};
 use super::retry::Class;
-use super::store::SqlStore;
+use super::store::{Isolation, SqlStore};
 use crate::model::answer::Answer;
 use crate::model::{Adjustment, Counted, Key, Quota};
 
 mod adjust;
 mod admin;
-mod alike;
 mod json;
-mod several;
+mod take;
 
 /// Buckets in MySQL or MariaDB, at the server's clock.
 pub type MySqlStore = SqlStore<MySql>;
@@ -83,12 +78,7 @@ impl Dialect for MySql {
     }
 
     async fn take(connection: &mut MySqlConnection, asks: &[Ask], whose: &Whose) -> Result<Vec<Answer>, sqlx::Error> {
-        // All rows are fetched: what is left unread of a CALL would be the next statement's answer.
-        let columns: Vec<Columns> = match asks {
-            [ask] => take_one(connection, ask, *whose).await?,
-            _ => take_many(connection, asks, *whose).await?,
-        };
-        columns::in_order(columns::entries(columns)?, |place| asks.get(place).map(|ask| ask.request))
+        take::take(connection, asks, *whose).await
     }
 
     async fn take_all(
@@ -96,7 +86,7 @@ impl Dialect for MySql {
         asks: &[Ask],
         whose: &Whose,
     ) -> Result<Vec<Answer>, sqlx::Error> {
-        several::take_all(connection, asks, *whose).await
+        take::take_all(connection, asks, *whose).await
     }
 
     async fn take_window(
@@ -105,33 +95,7 @@ impl Dialect for MySql {
         counting: Counting,
         whose: &Whose,
     ) -> Result<Counted, sqlx::Error> {
-        let window = ask.window()?;
-        // With a placeholder for each OUT parameter, which the server answers as a row.
-        let rows: Vec<WindowOutParameters> =
-            sqlx::query_as("call token_take_window_v1(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
-                .bind(bytes(ask.key()))
-                .bind(ask.request.cost)
-                .bind(ask.request.max_wait)
-                .bind(ask.request.keep)
-                .bind(window.most())
-                .bind(window.interval_ns())
-                .bind(window.resolution_ns())
-                .bind(ask.id().map(|id| id.hyphenated().to_string()))
-                .bind(ask.hold())
-                .bind(counting == Counting::Count)
-                .bind(whose.is_own())
-                .bind(None::<i64>)
-                .bind(None::<i64>)
-                .bind(None::<i64>)
-                .bind(None::<i64>)
-                .bind(None::<i64>)
-                .bind(None::<i64>)
-                .fetch_all(connection)
-                .await?;
-        let row = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
-        let (outcome, mode, now, acts_at, counts, resolution) = row;
-        let counts = outcomes::parse_counts(&text(counts))?;
-        columns::counted((text(outcome), mode.map(text), now, acts_at, counts, resolution))
+        take::take_window(connection, ask, counting, *whose).await
     }
 
     async fn adjust(
@@ -209,91 +173,6 @@ impl Dialect for MySql {
 
 fn number(error: &dyn DatabaseError) -> Option<u16> {
     error.try_downcast_ref::<MySqlDatabaseError>().map(MySqlDatabaseError::number)
-}
-
-/// How many equal requests were granted, and [`Columns`] without the first two, about the others or all. MySQL does not say
-/// that text is text.
-type OutParameters = (
-    i64,
-    Vec<u8>,
-    Option<Vec<u8>>,
-    i64,
-    Option<i64>,
-    Option<i64>,
-    Option<i64>,
-    Option<i64>,
-    Option<i64>,
-    Option<i64>,
-    Option<i64>,
-    Option<i64>,
-);
-
-/// [`columns::WindowColumns`], likewise.
-type WindowOutParameters = (Vec<u8>, Option<Vec<u8>>, i64, Option<i64>, Vec<u8>, i64);
-
-/// Calls the routine that decides, with a placeholder for each of its OUT parameters: the server answers them as a row,
-/// which saves a routine in between that would select them. Equal requests are decided by the same call.
-async fn take_one(connection: &mut MySqlConnection, ask: &Ask, whose: Whose) -> Result<Vec<Columns>, sqlx::Error> {
-    const OUT_PARAMETERS: usize = 11;
-    let mut call =
-        sqlx::query_as("call token_take_v1(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, true, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
-            .bind(bytes(ask.key()))
-            .bind(ask.request.cost)
-            .bind(ask.request.max_wait)
-            .bind(ask.request.keep)
-            .bind(ask.quota(0).map(Quota::capacity_i64))
-            .bind(ask.quota(0).map(Quota::refill_seconds))
-            .bind(ask.quota(0).map(refill))
-            .bind(ask.plan(0).map(str::as_bytes))
-            .bind(ask.id().map(|id| id.hyphenated().to_string()))
-            .bind(ask.hold())
-            .bind(whose.is_own())
-            .bind(ask.times);
-    for _ in 0..OUT_PARAMETERS {
-        call = call.bind(None::<i64>);
-    }
-    let rows: Vec<OutParameters> = call.fetch_all(connection).await?;
-    let row = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
-    let (granted_times, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks) =
-        row;
-    let (outcome, mode) = (text(outcome), mode.map(text));
-    let columns =
-        (1, ask.times, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks);
-    Ok(parts(granted_times, columns).collect())
-}
-
-async fn take_many(connection: &mut MySqlConnection, asks: &[Ask], whose: Whose) -> Result<Vec<Columns>, sqlx::Error> {
-    if let Some(columns) = alike::take(connection, asks, whose).await? {
-        return Ok(columns);
-    }
-    let rows: Vec<(Vec<u8>,)> = sqlx::query_as("call token_take_batch_v1(?, ?, ?)")
-        .bind(json::requests(asks))
-        .bind(whose.is_own())
-        .bind(None::<String>)
-        .fetch_all(connection)
-        .await?;
-    let (answers,) = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
-    let mut columns = Vec::with_capacity(asks.len());
-    for text in json::texts(&text(answers)) {
-        let unread = || sqlx::Error::Protocol(format!("the answer {text:?}"));
-        let mut words = text.splitn(3, ' ');
-        let mut times = || words.next().and_then(|word| word.parse::<i64>().ok()).ok_or_else(unread);
-        let (times, granted_times) = (times()?, times()?);
-        if times > 0 {
-            let mut answer = json::parse_columns(words.next().ok_or_else(unread)?)?;
-            answer.1 = times;
-            columns.extend(parts(granted_times, answer));
-        }
-    }
-    Ok(columns)
-}
-
-/// What is said of so many equal requests, apart for those that were granted and the others.
-fn parts(granted_times: i64, mut others: Columns) -> impl Iterator<Item = Columns> {
-    let mut granted = others.clone();
-    (granted.1, granted.2, granted.3) = (granted_times, "granted".to_owned(), None);
-    others.1 -= granted_times;
-    [granted, others].into_iter().filter(|columns| columns.1 > 0)
 }
 
 fn text(bytes: Vec<u8>) -> String {

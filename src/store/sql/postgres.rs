@@ -4,24 +4,18 @@ use sqlx::SqlStr;
 use sqlx::error::DatabaseError;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgDatabaseError, PgSeverity, Postgres};
 
-use super::ask::Ask;
-use super::call::Counting;
-use super::columns::{self, Columns, Entry};
+use super::call::{AdjustedColumns, Ask, Counting};
 use super::connect::{Durability, ipv6_address, require_one_host};
 use super::dialect::Dialect;
-use super::isolation::Isolation;
-use super::outcomes::AdjustedColumns;
 use super::retry::Class;
-use super::store::SqlStore;
+use super::store::{Isolation, SqlStore};
 use crate::model::answer::Answer;
 use crate::model::{Adjustment, Counted, Quota};
 use crate::telemetry;
 
 mod adjust;
 mod admin;
-mod answers;
-mod several;
-mod url;
+mod take;
 
 /// Buckets in PostgreSQL or YugabyteDB, at the server's clock.
 pub type PgStore = SqlStore<Postgres>;
@@ -41,7 +35,7 @@ impl Dialect for Postgres {
 
     fn parse_url(url: &str) -> Result<PgConnectOptions, sqlx::Error> {
         require_one_host(url)?;
-        let (url, unknown) = url::without_unknown(url);
+        let (url, unknown) = without_unknown_parameters(url);
         if unknown > 0 {
             telemetry::ignored(unknown);
         }
@@ -60,16 +54,11 @@ impl Dialect for Postgres {
     }
 
     async fn take(connection: &mut PgConnection, asks: &[Ask], (): &()) -> Result<Vec<Answer>, sqlx::Error> {
-        let entries = match asks {
-            [ask @ Ask { times: 1, .. }] => vec![take_one(connection, ask).await?.try_into()?],
-            [ask] => take_times(connection, ask).await?,
-            _ => take_many(connection, asks).await?,
-        };
-        columns::in_order(entries, |place| asks.get(place).map(|ask| ask.request))
+        take::take(connection, asks).await
     }
 
     async fn take_all(connection: &mut PgConnection, asks: &[Ask], (): &()) -> Result<Vec<Answer>, sqlx::Error> {
-        several::take_all(connection, asks).await
+        take::take_all(connection, asks).await
     }
 
     async fn take_window(
@@ -78,23 +67,7 @@ impl Dialect for Postgres {
         counting: Counting,
         (): &(),
     ) -> Result<Counted, sqlx::Error> {
-        let window = ask.window()?;
-        let (outcome, mode, now, acts_at, ends, counts, resolution) =
-            sqlx::query_as("select t.* from tollgate.take_window_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) t")
-                .bind(ask.key().as_str())
-                .bind(ask.request.cost)
-                .bind(ask.request.max_wait)
-                .bind(ask.request.keep)
-                .bind(window.most())
-                .bind(window.interval_ns())
-                .bind(window.resolution_ns())
-                .bind(ask.id())
-                .bind(ask.hold())
-                .bind(counting == Counting::Count)
-                .fetch_one(connection)
-                .await?;
-        let (ends, counts): (Vec<i64>, Vec<i64>) = (ends, counts);
-        columns::counted((outcome, mode, now, acts_at, ends.into_iter().zip(counts).collect(), resolution))
+        take::take_window(connection, ask, counting).await
     }
 
     async fn adjust(
@@ -146,70 +119,6 @@ impl Dialect for Postgres {
     }
 }
 
-async fn take_one(connection: &mut PgConnection, ask: &Ask) -> Result<Columns, sqlx::Error> {
-    sqlx::query_as(
-        "select 1::bigint, 1::bigint, t.* from tollgate.take_v1($1, $2, $3, $4, $5, $6::text::numeric, $7, $8, $9, $10) t",
-    )
-    .bind(ask.key().as_str())
-    .bind(ask.request.cost)
-    .bind(ask.request.max_wait)
-    .bind(ask.request.keep)
-    .bind(ask.quota(0).map(Quota::capacity_i64))
-    .bind(ask.quota(0).map(Quota::refill_seconds))
-    .bind(ask.quota(0).map(refill))
-    .bind(ask.plan(0))
-    .bind(ask.id())
-    .bind(ask.hold())
-    .fetch_one(connection)
-    .await
-}
-
-/// Of requests that are equal, and so have no id and do not wait.
-async fn take_times(connection: &mut PgConnection, ask: &Ask) -> Result<Vec<Entry>, sqlx::Error> {
-    let rows = sqlx::query_as(
-        "select t.*
-           from tollgate.take_equal_v1($1, $2, $3, $4, $5::text::numeric, $6, $7, $8) t",
-    )
-    .bind(ask.key().as_str())
-    .bind(ask.request.cost)
-    .bind(ask.request.keep)
-    .bind(ask.quota(0).map(Quota::capacity_i64))
-    .bind(ask.quota(0).map(Quota::refill_seconds))
-    .bind(ask.quota(0).map(refill))
-    .bind(ask.plan(0))
-    .bind(ask.times)
-    .fetch_all(connection)
-    .await?;
-    answers::entries(rows)
-}
-
-/// What differs between the requests is said of each; if that is no more than the bucket and how often, all else once.
-async fn take_many(connection: &mut PgConnection, asks: &[Ask]) -> Result<Vec<Entry>, sqlx::Error> {
-    fn column<'a, T>(asks: &'a [Ask], value: impl Fn(&'a Ask) -> T) -> Vec<T> {
-        asks.iter().map(value).collect()
-    }
-    let alike = asks.windows(2).all(|pair| pair[0].is_like(&pair[1]) && pair[0].key() < pair[1].key());
-    let terms = if alike { &asks[..1] } else { asks };
-    let rows = sqlx::query_as(
-        "select t.*
-           from tollgate.take_batch_v1($1, $2, $3, $4, $5, $6::text[]::numeric[], $7, $8, $9, $10, $11) t",
-    )
-    .bind(column(asks, |ask| ask.key().as_str()))
-    .bind(column(terms, |ask| ask.request.cost))
-    .bind(column(terms, |ask| ask.request.max_wait))
-    .bind(column(terms, |ask| ask.request.keep))
-    .bind(column(terms, |ask| ask.quota(0).map(Quota::capacity_i64)))
-    .bind(column(terms, |ask| ask.quota(0).map(Quota::refill_seconds)))
-    .bind(column(terms, |ask| ask.quota(0).map(refill)))
-    .bind(column(terms, |ask| ask.plan(0)))
-    .bind(column(terms, Ask::id))
-    .bind(column(terms, Ask::hold))
-    .bind(column(asks, |ask| ask.times))
-    .fetch_all(connection)
-    .await?;
-    answers::entries(rows)
-}
-
 fn refill(quota: &Quota) -> &'static str {
     quota.refill().as_str()
 }
@@ -238,5 +147,58 @@ fn classify_yugabyte(message: &str) -> Class {
         Class::Unknown
     } else {
         Class::Refused
+    }
+}
+
+/// The URL without the parameters that the driver does not know, and how many those are: the driver would log them with their
+/// values.
+fn without_unknown_parameters(url: &str) -> (String, usize) {
+    let Some((address, query)) = url.split_once('?') else { return (url.to_owned(), 0) };
+    let (known, unknown): (Vec<_>, Vec<_>) = query.split('&').filter(|pair| !pair.is_empty()).partition(|pair| {
+        let name = pair.split_once('=').map_or(*pair, |(name, _)| name);
+        // Only brackets may well be encoded.
+        KNOWN_PARAMETERS.contains(&name)
+            || ["options[", "options%5B", "options%5b"].iter().any(|start| name.starts_with(start))
+    });
+    (format!("{address}?{}", known.join("&")), unknown.len())
+}
+
+/// What sqlx 0.9 knows, which are all names that need no encoding.
+const KNOWN_PARAMETERS: [&str; 18] = [
+    "application_name",
+    "dbname",
+    "host",
+    "hostaddr",
+    "options",
+    "password",
+    "port",
+    "ssl-ca",
+    "ssl-cert",
+    "ssl-key",
+    "ssl-mode",
+    "ssl-root-cert",
+    "sslcert",
+    "sslkey",
+    "sslmode",
+    "sslrootcert",
+    "statement-cache-capacity",
+    "user",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_parameters_are_kept_as_they_are() {
+        let known: Vec<_> = KNOWN_PARAMETERS.iter().map(|name| format!("{name}=x%26y")).collect();
+        for query in [known.join("&"), "options[a]=1&options%5Bb%5D=2".to_owned(), String::new()] {
+            let url = format!("postgres://app:a%3Fb@db/app?{query}");
+            assert_eq!(without_unknown_parameters(&url), (url.clone(), 0));
+        }
+        let (url, unknown) =
+            without_unknown_parameters("postgres://db/app?a=1&sslmode=require&SSLMODE=x&b&pass%77ord=x");
+        assert_eq!((url.as_str(), unknown), ("postgres://db/app?sslmode=require", 4));
+        assert_eq!(without_unknown_parameters("postgres://db/app"), ("postgres://db/app".to_owned(), 0));
     }
 }

@@ -1,11 +1,13 @@
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use smol_str::SmolStr;
+use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::handover::Handover;
 use crate::model::Error;
 use crate::model::error::Cause;
 use crate::store::IS_REPEATED_BY_KEY;
@@ -13,14 +15,14 @@ use crate::telemetry;
 
 /// How long to try. Retries only what is known to be rolled back: what may have been applied is never asked twice.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Retry {
-    pub(crate) deadline: Duration,
-    pub(crate) attempts: u32,
+pub(super) struct Retry {
+    pub(super) deadline: Duration,
+    pub(super) attempts: u32,
 }
 
 impl Retry {
     /// Runs `attempt` until it answers, with full jitter in between, and says how often it ran.
-    pub(crate) async fn run<T, F>(&self, attempt: impl Fn(Instant) -> F) -> Result<(T, u32), Error>
+    pub(super) async fn run<T, F>(&self, attempt: impl Fn(Instant) -> F) -> Result<(T, u32), Error>
     where
         F: Future<Output = Result<T, Failure>>,
     {
@@ -48,7 +50,7 @@ impl Retry {
     }
 
     /// Short enough for the runtime's clock to add it to an instant, twice.
-    pub(crate) fn deadline(&self) -> Duration {
+    pub(super) fn deadline(&self) -> Duration {
         const NEVER: Duration = Duration::from_secs(366 * 86_400);
         self.deadline.min(NEVER)
     }
@@ -62,19 +64,19 @@ impl Default for Retry {
 
 /// Why an attempt came to nothing.
 #[derive(Debug)]
-pub(crate) struct Failure {
-    pub(crate) class: Class,
+pub(super) struct Failure {
+    pub(super) class: Class,
     code: Option<SmolStr>,
     source: Cause,
 }
 
 impl Failure {
-    pub(crate) fn new(class: Class, source: impl std::error::Error + Send + Sync + 'static) -> Self {
+    pub(super) fn new(class: Class, source: impl std::error::Error + Send + Sync + 'static) -> Self {
         Self { class, code: None, source: Arc::new(source) }
     }
 
     /// With the database's own code for it.
-    pub(crate) fn with_code(self, code: Option<SmolStr>) -> Self {
+    pub(super) fn with_code(self, code: Option<SmolStr>) -> Self {
         Self { code, ..self }
     }
 
@@ -82,7 +84,7 @@ impl Failure {
         self.code.as_deref().unwrap_or("none")
     }
 
-    pub(crate) fn into_error(self, attempts: u32, deadline: Duration) -> Error {
+    pub(super) fn into_error(self, attempts: u32, deadline: Duration) -> Error {
         let Self { class, source, .. } = self;
         match class {
             Class::NotMigrated => Error::NotMigrated(source),
@@ -123,7 +125,7 @@ pub enum Class {
 /// Waits for a conversation that owns its connection: a caller who gives up does not break it off half-way.
 ///
 /// It runs in a task of its own: whatever it has begun goes on even while the caller looks elsewhere.
-pub(crate) async fn finish<T: Send + 'static>(
+pub(super) async fn finish<T: Send + 'static>(
     deadline: Instant,
     conversation: impl Future<Output = Result<T, Failure>> + Send + 'static,
 ) -> Result<T, Failure> {
@@ -136,7 +138,7 @@ pub(crate) async fn finish<T: Send + 'static>(
 
 /// Waits for a conversation that changes something, and commits only what [`MayCommit::claim`] lets it: a caller who is gone,
 /// or was told that nothing was changed, is right.
-pub(crate) async fn finish_change<T: Send + 'static, F>(
+pub(super) async fn finish_change<T: Send + 'static, F>(
     deadline: Instant,
     conversation: impl FnOnce(MayCommit) -> F,
 ) -> Result<T, Failure>
@@ -176,13 +178,49 @@ impl Drop for Waiting {
 
 /// The same for a conversation of one statement, which holds nothing once the server has run it: the caller's own task
 /// listens, which saves two changes of tasks, and what is left when it gives up goes to another.
-pub(crate) async fn finish_statement<T: Send + 'static>(
+pub(super) async fn finish_statement<T: Send + 'static>(
     deadline: Instant,
     statement: impl Future<Output = Result<T, Failure>> + Send + 'static,
 ) -> Result<T, Failure> {
     match timeout_at(deadline, Handover::new(statement)).await {
         Ok(answer) => answer,
         Err(elapsed) => Err(Failure::new(Class::TimedOut, elapsed)),
+    }
+}
+
+/// A future that goes on in a task of its own when it is dropped before its end.
+///
+/// Of no particular type, or those of the futures that await it would be too deep for the compiler to look through.
+struct Handover<T: Send + 'static> {
+    future: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
+}
+
+impl<T: Send + 'static> Handover<T> {
+    fn new(future: impl Future<Output = T> + Send + 'static) -> Self {
+        Self { future: Some(Box::pin(future)) }
+    }
+}
+
+impl<T: Send + 'static> Future for Handover<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        // Taken out meanwhile, so that what panics is gone.
+        let mut future = self.future.take().expect("nobody polls a future that has ended");
+        let polled = future.as_mut().poll(context);
+        if polled.is_pending() {
+            self.future = Some(future);
+        }
+        polled
+    }
+}
+
+impl<T: Send + 'static> Drop for Handover<T> {
+    fn drop(&mut self) {
+        // No runtime any more: the process is ending, and its connections with it.
+        if let (Some(rest), Ok(runtime)) = (self.future.take(), Handle::try_current()) {
+            runtime.spawn(rest);
+        }
     }
 }
 

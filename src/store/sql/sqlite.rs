@@ -6,36 +6,24 @@ use sqlx::error::DatabaseError;
 use sqlx::sqlite::{Sqlite, SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{Connection, SqlStr, SqlitePool, Transaction};
 
-use super::ask::Ask;
-use super::call::Counting;
+use super::call::{AdjustedColumns, Ask, Counting};
 use super::connect::Durability;
 use super::dialect::Dialect;
-use super::isolation::Isolation;
-use super::outcomes::AdjustedColumns;
 use super::retry::Class;
-use super::store::SqlStore;
+use super::store::{Isolation, SqlStore};
 use crate::clock::{Clock, SystemClock};
-use crate::model::answer::{Answer, Word};
+use crate::model::answer::Answer;
 use crate::model::{Adjustment, Counted};
 
 mod adjust;
 mod admin;
 mod json;
-mod line;
 mod lock;
-mod locked;
-mod now;
-mod plans;
-mod reading;
-mod receipts;
-mod row;
+mod rows;
 mod rules;
-mod stats;
 mod sweep;
-mod times;
+mod take;
 mod windows;
-
-use locked::Locked;
 
 /// Buckets in a SQLite file, shared by the processes of one host, at the host's clock.
 pub type SqliteStore = SqlStore<Sqlite>;
@@ -104,28 +92,7 @@ impl Dialect for Sqlite {
         asks: &[Ask],
         clock: &HostClock,
     ) -> Result<Vec<Answer>, sqlx::Error> {
-        if let [ask] = asks
-            && let Some(answers) = now::take(connection, ask, clock).await?
-        {
-            return Ok(answers);
-        }
-        let limits = asks.iter().map(|ask| &ask.take.limits[0]);
-        let mut locked = Locked::read(connection, limits, clock).await?;
-        let mut answers = Vec::with_capacity(asks.len());
-        for ask in asks {
-            let mut decided = locked.decide(ask, 0).await?;
-            let mut left = ask.times - 1;
-            while left > 0 && decided.answer.word == Word::Granted {
-                answers.push(decided.answer);
-                decided.again();
-                left -= 1;
-            }
-            // What was not granted takes nothing, so that those after it come to the same.
-            answers.extend((0..=left).map(|_| decided.answer));
-            locked.take(decided, ask).await?;
-        }
-        locked.write().await?;
-        Ok(answers)
+        take::take(connection, asks, clock).await
     }
 
     async fn take_all(
@@ -133,31 +100,7 @@ impl Dialect for Sqlite {
         asks: &[Ask],
         clock: &HostClock,
     ) -> Result<Vec<Answer>, sqlx::Error> {
-        if let [ask] = asks
-            && let Some(answers) = now::take_all(connection, ask, clock).await?
-        {
-            return Ok(answers);
-        }
-        let limits = asks.iter().flat_map(|ask| &ask.take.limits);
-        let mut locked = Locked::read(connection, limits, clock).await?;
-        let mut answers = Vec::with_capacity(asks.len());
-        for ask in asks {
-            let mut decisions = Vec::with_capacity(ask.take.limits.len());
-            for place in 0..ask.take.limits.len() {
-                decisions.push(locked.decide(ask, place).await?);
-            }
-            let all = decisions.iter().all(|decided| decided.answer.word == Word::Granted);
-            for decided in decisions {
-                if !all && decided.answer.word == Word::Granted {
-                    answers.push(locked.spare(decided));
-                } else {
-                    answers.push(decided.answer);
-                    locked.take(decided, ask).await?;
-                }
-            }
-        }
-        locked.write().await?;
-        Ok(answers)
+        take::take_all(connection, asks, clock).await
     }
 
     async fn take_window(

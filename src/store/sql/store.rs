@@ -6,15 +6,11 @@ use sqlx::pool::PoolConnection;
 use sqlx::{Connection, Pool, SqlStr};
 use tokio::time::{Instant, timeout_at};
 
-use super::ask::Ask;
-use super::batch::Batch;
-use super::call::{Call, Counting, Reply};
+use super::call::{self, Ask, Call, Counting, Reply};
+use super::connect::Reconnect;
 use super::dialect::{Dialect, Operation, Time};
-use super::isolation::Isolation;
-use super::reconnect::Reconnect;
 use super::retry::{Class, Failure, MayCommit, Retry, finish, finish_change, finish_statement};
-use super::run::{Run, runs};
-use super::together::Together;
+use super::runs::{Batch, Run, Together, runs};
 use crate::admin::{Admin, BucketLevel, Denials, Swept};
 use crate::admin::{level_under, window_level_under};
 use crate::model::hold_back::held;
@@ -34,8 +30,19 @@ pub struct SqlStore<DB: Dialect> {
     pub(super) pool: Pool<DB>,
     clock: DB::Clock,
     isolation: Option<Isolation>,
-    pub(super) retry: Retry,
+    retry: Retry,
     reconnect: Reconnect,
+}
+
+/// The level of the transactions that [`SqlStore::isolation`](crate::SqlStore::isolation) asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isolation {
+    /// Enough, and the fastest.
+    ReadCommitted,
+    /// Snapshot isolation on PostgreSQL.
+    RepeatableRead,
+    /// What YugabyteDB's users often run.
+    Serializable,
 }
 
 impl<DB: Dialect> SqlStore<DB> {
@@ -170,7 +177,7 @@ impl<DB: Dialect> SqlStore<DB> {
         Ok(outcome.map(|decision| decision.after(attempts)))
     }
 
-    pub(super) async fn converse(&self, call: Call) -> Result<(Reply, u32), Error> {
+    async fn converse(&self, call: Call) -> Result<(Reply, u32), Error> {
         let about = telemetry::Call { engine: DB::URL_SCHEMES[0], what: call.name(), requests: call.requests() };
         let attempts = self.retry.run(|deadline| self.attempt(call.clone(), deadline));
         let conversing: Conversing<'_, Reply> = Box::pin(telemetry::observed(about, attempts));
@@ -247,7 +254,14 @@ impl<DB: Dialect> Store for SqlStore<DB> {
     }
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
-        self.adjust_all(adjustments).await
+        let mut adjusted = Vec::with_capacity(adjustments.len());
+        for chunk in adjustments.chunks(MAX_ADJUSTMENTS) {
+            let is_partial = !adjusted.is_empty();
+            let answered = self.converse(Call::Adjust(chunk.into())).await;
+            let answered = answered.and_then(|(reply, _)| call::adjusted(reply.adjusted(), chunk));
+            adjusted.extend(answered.map_err(|error| error.after(is_partial))?);
+        }
+        Ok(adjusted)
     }
 
     async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
@@ -363,3 +377,7 @@ const MOST_TOGETHER: usize = 64;
 
 /// How many keys' denials one call adds.
 const MAX_DENIALS: usize = 1000;
+
+/// How many adjustments one call makes: it holds the rows that it has come to until its end, on MySQL and MariaDB a quarter of a
+/// millisecond for each of them.
+const MAX_ADJUSTMENTS: usize = 256;

@@ -3,10 +3,8 @@ use std::time::Duration;
 
 use sqlx::Connection;
 
-use super::ask::Ask;
-use super::call::{Call, Counting};
+use super::call::{self, Ask, Call, Counting, Reply};
 use super::dialect::Dialect;
-use super::outcomes;
 use super::retry::Failure;
 use super::store::classify;
 use crate::model::{Adjusted, Adjustment, Decision, Error, Outcome, Take, TakeError};
@@ -67,10 +65,10 @@ where
     let asks: Arc<[Ask]> = Arc::new([ask]);
     let mut outcomes = if take.limits.len() > 1 {
         let reply = converse::<C::Database>(connection, Call::All(Arc::clone(&asks))).await?;
-        outcomes::of_all(reply.answers(), &asks, 1)?
+        call::of_all(reply.answers(), &asks, 1)?
     } else {
         let reply = converse::<C::Database>(connection, Call::Each(Arc::clone(&asks))).await?;
-        outcomes::of_each(reply.answers(), &asks, 1)?
+        call::of_each(reply.answers(), &asks, 1)?
     };
     outcomes.pop().ok_or_else(|| Error::other(sqlx::Error::RowNotFound))
 }
@@ -86,11 +84,11 @@ where
 {
     let adjustments = [adjustment.clone()];
     let reply = converse::<C::Database>(connection, Call::Adjust(Arc::new(adjustments.clone()))).await?;
-    let mut adjusted = outcomes::adjusted(reply.adjusted(), &adjustments)?;
+    let mut adjusted = call::adjusted(reply.adjusted(), &adjustments)?;
     adjusted.pop().ok_or_else(|| Error::other(sqlx::Error::RowNotFound))
 }
 
-async fn converse<DB: Dialect>(connection: &mut DB::Connection, call: Call) -> Result<super::call::Reply, Error> {
+async fn converse<DB: Dialect>(connection: &mut DB::Connection, call: Call) -> Result<Reply, Error> {
     let failed = |error| Failure::new(classify::<DB>(&error), error).into_error(1, Duration::MAX);
     call.on::<DB>(connection, &DB::within(&DB::Clock::default())).await.map_err(failed)
 }

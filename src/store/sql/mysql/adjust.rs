@@ -5,7 +5,7 @@ use sqlx::mysql::MySqlConnection;
 use super::{Whose, bytes, json, text};
 use crate::model::Adjustment;
 use crate::model::bucket::LONGEST_WAIT_NS;
-use crate::store::sql::outcomes::AdjustedColumns;
+use crate::store::sql::call::AdjustedColumns;
 
 /// What each came to, in their order.
 pub(super) async fn adjust(

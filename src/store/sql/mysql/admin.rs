@@ -4,8 +4,9 @@ use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection, MySqlRow};
 use sqlx::query::QueryScalar;
 use sqlx::{Decode, Row};
 
-use super::super::admin::columns::{self, Choice, Denied, Explained, Level, Overridden, Planned, WindowCounts};
-use super::super::operations::{After, Conversation, Lowered, Operations, Read};
+use super::super::admin::{self, Choice, Denied, Explained, Level, Overridden, Planned, WindowCounts};
+use super::super::answers;
+use super::super::dialect::{After, Conversation, Lowered, Operations, Read};
 use super::json::hex;
 use super::{Whose, bytes, refill};
 use crate::admin::{BucketLevel, Denials, Explanation, Filter, Override, Plan, Swept, Switch};
@@ -53,7 +54,7 @@ impl Operations for MySql {
         let peek = sqlx::query("call token_peek_window(?)").bind(bytes(key));
         Box::pin(async move {
             let rows = peek.fetch_all(connection).await?;
-            Ok(rows.first().map(|row| columns::window(key, counts(row)?)))
+            Ok(rows.first().map(|row| admin::window(key, counts(row)?)))
         })
     }
 
@@ -98,7 +99,7 @@ impl Operations for MySql {
         let skipped = usize::try_from(after.skip).unwrap_or(usize::MAX);
         Box::pin(async move {
             let rows = page.fetch_all(connection).await?;
-            let read = |row| columns::window(&columns::key(text(row, "id_bytes")?)?, counts(row)?);
+            let read = |row| admin::window(&admin::key(text(row, "id_bytes")?)?, counts(row)?);
             Ok(rows.iter().skip(skipped).map(read).collect())
         })
     }
@@ -198,7 +199,7 @@ impl Operations for MySql {
 
     fn mode<'c>(connection: &'c mut MySqlConnection, (): &'c (), _: &'c Whose) -> Conversation<'c, Read<Switch>> {
         let mode = sqlx::query("select mode, cast(reason as binary) as reason, until from token_mode");
-        Box::pin(async move { Ok(columns::mode(mode.fetch_optional(connection).await?.as_ref().map(choice))) })
+        Box::pin(async move { Ok(admin::mode(mode.fetch_optional(connection).await?.as_ref().map(choice))) })
     }
 
     fn set_override<'c>(
@@ -242,7 +243,7 @@ impl Operations for MySql {
         .bind(after.skip);
         Box::pin(async move {
             let rows = overrides.fetch_all(connection).await?;
-            Ok(rows.iter().map(|row| columns::overridden(overridden(row)?)).collect())
+            Ok(rows.iter().map(|row| admin::overridden(overridden(row)?)).collect())
         })
     }
 
@@ -300,7 +301,7 @@ impl Operations for MySql {
         Box::pin(async move {
             let outcomes: Vec<Vec<u8>> = lower.fetch_all(connection).await?;
             let outcome = outcomes.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
-            super::super::columns::lowered(&super::text(outcome))
+            answers::lowered(&super::text(outcome))
         })
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::model::bucket::Request;
 use crate::model::{Adjustment, Quota};
-use crate::store::sql::ask::Ask;
-use crate::store::sql::columns::Columns;
+use crate::store::sql::answers::Columns;
+use crate::store::sql::call::Ask;
 
 /// The argument of `token_take_batch_v1`. Nothing in it needs escaping.
 pub(super) fn requests(asks: &[Ask]) -> String {

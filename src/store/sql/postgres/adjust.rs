@@ -3,7 +3,7 @@
 use sqlx::postgres::PgConnection;
 
 use crate::model::Adjustment;
-use crate::store::sql::outcomes::AdjustedColumns;
+use crate::store::sql::call::AdjustedColumns;
 
 /// What each came to, in their order.
 pub(super) async fn adjust(

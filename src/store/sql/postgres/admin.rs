@@ -6,10 +6,9 @@
 use sqlx::FromRow as _;
 use sqlx::postgres::{PgConnection, Postgres};
 
-use super::super::admin::columns::{
-    self, Choice, Denied, Explained, Level, Overridden, Planned, WindowCounts, Windowed,
-};
-use super::super::operations::{After, Conversation, Lowered, Operations, Read};
+use super::super::admin::{self, Choice, Denied, Explained, Level, Overridden, Planned, WindowCounts, Windowed};
+use super::super::answers;
+use super::super::dialect::{After, Conversation, Lowered, Operations, Read};
 use super::refill;
 use crate::admin::{BucketLevel, Denials, Explanation, Filter, Override, Plan, Swept, Switch};
 use crate::clock::{Clock, SystemClock};
@@ -101,7 +100,7 @@ impl Operations for Postgres {
         .bind(key.as_str());
         Box::pin(async move {
             let row = peek.fetch_optional(connection).await?;
-            Ok(row.map(|row| columns::window(key, WindowCounts::from_row(&row)?)))
+            Ok(row.map(|row| admin::window(key, WindowCounts::from_row(&row)?)))
         })
     }
 
@@ -153,7 +152,7 @@ impl Operations for Postgres {
         .bind(after.skip);
         Box::pin(async move {
             let rows = page.fetch_all(connection).await?;
-            Ok(rows.iter().map(|row| columns::windowed(Windowed::from_row(row)?)).collect())
+            Ok(rows.iter().map(|row| admin::windowed(Windowed::from_row(row)?)).collect())
         })
     }
 
@@ -254,9 +253,7 @@ impl Operations for Postgres {
 
     fn mode<'c>(connection: &'c mut PgConnection, (): &'c (), (): &'c ()) -> Conversation<'c, Read<Switch>> {
         let mode = sqlx::query(concat!("select mode, reason, ", end!("until"), " from tollgate.token_mode"));
-        Box::pin(
-            async move { Ok(columns::mode(mode.fetch_optional(connection).await?.as_ref().map(Choice::from_row))) },
-        )
+        Box::pin(async move { Ok(admin::mode(mode.fetch_optional(connection).await?.as_ref().map(Choice::from_row))) })
     }
 
     fn set_override<'c>(
@@ -305,7 +302,7 @@ impl Operations for Postgres {
         .bind(after.skip);
         Box::pin(async move {
             let rows = overrides.fetch_all(connection).await?;
-            Ok(rows.iter().map(|row| columns::overridden(Overridden::from_row(row)?)).collect())
+            Ok(rows.iter().map(|row| admin::overridden(Overridden::from_row(row)?)).collect())
         })
     }
 
@@ -360,7 +357,7 @@ impl Operations for Postgres {
             .bind(rule.plan().map(Key::as_str));
         Box::pin(async move {
             let outcome: String = lower.fetch_one(connection).await?;
-            super::super::columns::lowered(&outcome)
+            answers::lowered(&outcome)
         })
     }
 }

@@ -9,15 +9,15 @@ use sqlx::sqlite::SqliteConnection;
 use uuid::Uuid;
 
 use super::json::{Array, Value};
-use super::line::Line;
-use super::lock::{Lock, Script, closing, opening};
-use super::{HostClock, receipts, row, windows};
+use super::lock::{Lock, NOTHING, Script, opening};
+use super::rows::{self, Line, STATES};
+use super::{HostClock, windows};
 use crate::model::answer::Word;
 use crate::model::decide;
 use crate::model::decide::{Held, Row};
 use crate::model::window::WindowRow;
 use crate::model::{Adjusted, Adjustment, Key};
-use crate::store::sql::outcomes::AdjustedColumns;
+use crate::store::sql::call::AdjustedColumns;
 
 /// What each came to, in their order.
 pub(super) async fn adjust(
@@ -37,15 +37,15 @@ pub(super) async fn adjust(
     let each = adjustments.iter().zip(places);
     let adjusted = each.map(|(adjustment, places)| columns(books.adjust(adjustment, places, now))).collect();
     let Books { buckets, windows, receipts } = books;
-    let receipts = receipts.changed(|rows, (id, key), held| receipts::push(rows, *id, key, held));
+    let receipts = receipts.changed(|all, (id, key), held| rows::push_receipt(all, *id, key, held));
     if !receipts.is_empty() {
-        receipts::write_all(lock.connection(), receipts).await?;
+        rows::write_receipts(lock.connection(), receipts).await?;
     }
     let windows = windows.changed(windows::push);
     if !windows.is_empty() {
         windows::write_all(lock.connection(), windows).await?;
     }
-    let states = buckets.changed(row::push_state);
+    let states = buckets.changed(rows::push_state);
     if states.is_empty() {
         lock.close(&NOTHING, []).await?;
     } else {
@@ -88,9 +88,9 @@ impl Books {
     /// Enters a row of adjust.sql.
     fn enter(&mut self, line: &Line<'_>) -> Result<(), sqlx::Error> {
         match line.word(0) {
-            "bucket" => self.buckets.enter(line.number(1)?, line.row()?),
+            "bucket" => self.buckets.enter(line.number(1)?, line.bucket()?),
             "window" => self.windows.enter(line.number(1)?, windows::of_line(line)?),
-            _ => self.receipts.enter(line.number(1)?, receipts::of_line(line)?),
+            _ => self.receipts.enter(line.number(1)?, rows::receipt_of_line(line)?),
         }
     }
 
@@ -168,5 +168,3 @@ fn columns(adjusted: Result<Adjusted, Word>) -> AdjustedColumns {
 }
 
 const READ: Script = opening!("adjust.sql");
-const STATES: Script = closing!("states.sql");
-const NOTHING: Script = closing!();

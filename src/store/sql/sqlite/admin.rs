@@ -1,10 +1,13 @@
 //! An operator's statements, and what needs the arithmetic of this crate.
 
-use sqlx::Connection;
-use sqlx::sqlite::{Sqlite, SqliteConnection};
+use chrono::{DateTime, DurationRound, TimeDelta, Utc};
+use sqlx::sqlite::{Sqlite, SqliteConnection, SqliteRow};
+use sqlx::{Connection, FromRow as _};
 
-use super::super::operations::{After, Conversation, Lowered, Operations, Read};
-use super::{HostClock, plans, row, rules, stats, sweep, windows};
+use super::super::admin::Denied;
+use super::super::dialect::{After, Conversation, Lowered, Operations, Read};
+use super::rules::timestamp;
+use super::{HostClock, rows, rules, sweep, windows};
 use crate::admin::explain;
 use crate::admin::{BucketLevel, Denials, Explanation, Filter, Override, Plan, Swept, Switch};
 use crate::model::bucket::Hold;
@@ -26,14 +29,14 @@ impl Operations for Sqlite {
     ) -> Conversation<'c, ()> {
         Box::pin(async move {
             let mut transaction = super::begin(connection).await?;
-            let row = match row::find(&mut transaction, key).await? {
+            let row = match rows::find(&mut transaction, key).await? {
                 None => Row::provisioned(*quota, clock.now()),
                 Some(mut row) => {
                     row.provision(*quota, clock.now());
                     row
                 }
             };
-            row::write(&mut transaction, key, &row).await?;
+            rows::write(&mut transaction, key, &row).await?;
             transaction.commit().await
         })
     }
@@ -44,7 +47,7 @@ impl Operations for Sqlite {
         clock: &'c HostClock,
     ) -> Conversation<'c, Option<Read<BucketLevel>>> {
         Box::pin(async move {
-            let row = row::peek(connection, key).await?;
+            let row = rows::peek(connection, key).await?;
             Ok(row.map(|row| Ok(BucketLevel::new(key.clone(), &row?, clock.now()))))
         })
     }
@@ -66,7 +69,7 @@ impl Operations for Sqlite {
         clock: &'c HostClock,
     ) -> Conversation<'c, Vec<Read<BucketLevel>>> {
         Box::pin(async move {
-            let rows = row::page(connection, filter, after, *limit).await?;
+            let rows = rows::page(connection, filter, after, *limit).await?;
             let now = clock.now();
             Ok(rows.into_iter().map(|row| row.map(|(key, row)| BucketLevel::new(key, &row, now))).collect())
         })
@@ -89,12 +92,12 @@ impl Operations for Sqlite {
         Box::pin(async move {
             let mut transaction = super::begin(connection).await?;
             let window = windows::delete(&mut transaction, key).await?;
-            let row = row::find(&mut transaction, key).await?;
+            let row = rows::find(&mut transaction, key).await?;
             let found = window || row.is_some();
             if let Some(mut row) = row {
                 let chosen = rules::find(&mut transaction, key, row.plan.as_deref()).await??;
                 decide::reset(&mut row, &(&chosen).into(), clock.now());
-                row::write(&mut transaction, key, &row).await?;
+                rows::write(&mut transaction, key, &row).await?;
             }
             transaction.commit().await?;
             Ok(found)
@@ -120,7 +123,7 @@ impl Operations for Sqlite {
         Box::pin(async move {
             // One transaction, so that all is of one instant.
             let mut transaction = connection.begin().await?;
-            let row = match row::peek(&mut transaction, key).await?.transpose() {
+            let row = match rows::peek(&mut transaction, key).await?.transpose() {
                 Ok(row) => row,
                 Err(why) => return Ok(Err(why)),
             };
@@ -136,7 +139,7 @@ impl Operations for Sqlite {
         (name, quota): &'c (Key, Quota),
         _: &'c HostClock,
     ) -> Conversation<'c, ()> {
-        Box::pin(plans::create(connection, name, quota))
+        Box::pin(rules::create_plan(connection, name, quota))
     }
 
     fn set_plan_mode<'c>(
@@ -144,7 +147,7 @@ impl Operations for Sqlite {
         (name, switch): &'c (Key, Option<Switch>),
         _: &'c HostClock,
     ) -> Conversation<'c, bool> {
-        Box::pin(plans::set_mode(connection, name, switch.as_ref()))
+        Box::pin(rules::set_plan_mode(connection, name, switch.as_ref()))
     }
 
     fn plan<'c>(
@@ -152,7 +155,7 @@ impl Operations for Sqlite {
         name: &'c Key,
         _: &'c HostClock,
     ) -> Conversation<'c, Option<Read<Plan>>> {
-        Box::pin(plans::find(connection, name))
+        Box::pin(rules::find_plan(connection, name))
     }
 
     fn plans<'c>(
@@ -160,7 +163,7 @@ impl Operations for Sqlite {
         (after, limit): &'c (After, u32),
         _: &'c HostClock,
     ) -> Conversation<'c, Vec<Read<Plan>>> {
-        Box::pin(plans::page(connection, after, *limit))
+        Box::pin(rules::plans(connection, after, *limit))
     }
 
     fn delete_plan<'c>(
@@ -214,7 +217,7 @@ impl Operations for Sqlite {
         denials: &'c Vec<(Key, i64)>,
         clock: &'c HostClock,
     ) -> Conversation<'c, ()> {
-        Box::pin(stats::count(connection, denials, clock))
+        Box::pin(count_denials(connection, denials, clock))
     }
 
     fn most_denied<'c>(
@@ -222,7 +225,7 @@ impl Operations for Sqlite {
         (after, limit): &'c (After, u32),
         clock: &'c HostClock,
     ) -> Conversation<'c, Vec<Read<Denials>>> {
-        Box::pin(stats::most(connection, after, *limit, clock))
+        Box::pin(most_denied(connection, after, *limit, clock))
     }
 
     fn sweep<'c>(
@@ -240,7 +243,7 @@ impl Operations for Sqlite {
     ) -> Conversation<'c, Lowered> {
         Box::pin(async move {
             let mut transaction = connection.begin_with("begin immediate").await?;
-            let found = row::find(&mut transaction, key).await?;
+            let found = rows::find(&mut transaction, key).await?;
             let plan = match rule {
                 Rule::Provisioned => found.as_ref().and_then(|row| row.plan.as_deref()),
                 rule => rule.plan(),
@@ -253,10 +256,75 @@ impl Operations for Sqlite {
             };
             let lowered = decide::hold_back(&mut ruled, *hold, now);
             if let Some(row) = ruled.row.filter(|row| Some(row) != found.as_ref()) {
-                row::write(&mut transaction, key, &row).await?;
+                rows::write(&mut transaction, key, &row).await?;
             }
             transaction.commit().await?;
             Ok(Ok(lowered))
         })
     }
+}
+
+/// Adds what a process has counted, and forgets what is older than two days.
+async fn count_denials(
+    connection: &mut SqliteConnection,
+    denials: &[(Key, i64)],
+    clock: &HostClock,
+) -> Result<(), sqlx::Error> {
+    let mut transaction = connection.begin_with("begin immediate").await?;
+    let now = DateTime::from_timestamp_nanos(clock.now());
+    for (key, denied) in denials {
+        sqlx::query(
+            "insert into token_stats (hour, id, denied, last_denied_at) values (?1, ?2, ?3, ?4)
+             on conflict (hour, id) do update
+                set denied = denied + excluded.denied, last_denied_at = max(last_denied_at, excluded.last_denied_at)",
+        )
+        .bind(hour(now))
+        .bind(key.as_str())
+        .bind(denied)
+        .bind(timestamp(now))
+        .execute(&mut *transaction)
+        .await?;
+    }
+    forget_denials(&mut transaction, clock, 1000).await?;
+    transaction.commit().await
+}
+
+/// Deletes what is older than two days, and says how many rows that was.
+pub(super) async fn forget_denials(
+    connection: &mut SqliteConnection,
+    clock: &HostClock,
+    limit: u32,
+) -> Result<u64, sqlx::Error> {
+    let old = sqlx::query(
+        "delete from token_stats where (hour, id) in (select hour, id from token_stats where hour < ?1 limit ?2)",
+    );
+    let before = hour(DateTime::from_timestamp_nanos(clock.now()) - TimeDelta::hours(48));
+    Ok(old.bind(before).bind(limit).execute(connection).await?.rows_affected())
+}
+
+/// The keys that were denied most in the last 24 hours.
+async fn most_denied(
+    connection: &mut SqliteConnection,
+    after: &After,
+    limit: u32,
+    clock: &HostClock,
+) -> Result<Vec<Read<Denials>>, sqlx::Error> {
+    let now = DateTime::from_timestamp_nanos(clock.now());
+    let most = sqlx::query(
+        "select id, sum(min(denied, 100000000000000000)) as denied, cast(round(unixepoch(max(last_denied_at), 'subsec') * 1000) as integer)
+           from token_stats where hour > ?1 group by id order by denied desc, id limit ?2 offset ?3",
+    )
+    .bind(timestamp(now - TimeDelta::hours(24)))
+    .bind(limit)
+    .bind(after.skip);
+    let denials = |row: &SqliteRow| {
+        let (id, denied, last) = <(String, i64, i64)>::from_row(row)?;
+        let last = DateTime::from_timestamp_millis(last).ok_or(sqlx::Error::RowNotFound)?;
+        Denied::from((id, denied, last)).try_into()
+    };
+    Ok(most.fetch_all(connection).await?.iter().map(denials).collect())
+}
+
+fn hour(at: DateTime<Utc>) -> String {
+    timestamp(at.duration_trunc(TimeDelta::hours(1)).unwrap_or(at))
 }

@@ -21,7 +21,7 @@ pub(super) struct Script {
     within: &'static str,
 }
 
-/// Statements that begin a transaction.
+/// A [`Script`] that begins a transaction, and runs the SQL of a file.
 macro_rules! opening {
     ($file:literal) => {
         $crate::store::sql::sqlite::lock::Script::new(
@@ -31,12 +31,15 @@ macro_rules! opening {
     };
 }
 
-/// Statements that end a transaction, or none.
+/// A [`Script`] that runs SQL, if there is any, and ends the transaction.
 macro_rules! closing {
-    ($($file:literal)?) => {
+    () => {
+        $crate::store::sql::sqlite::lock::Script::new("commit", "release tollgate")
+    };
+    ($($sql:tt)+) => {
         $crate::store::sql::sqlite::lock::Script::new(
-            concat!($(include_str!($file),)? "commit"),
-            concat!($(include_str!($file),)? "release tollgate"),
+            concat!($($sql)+, "\ncommit"),
+            concat!($($sql)+, "\nrelease tollgate"),
         )
     };
 }
@@ -109,3 +112,6 @@ async fn run<const N: usize>(
 
 /// In what SQLite says to a second `begin`.
 const NESTED: &str = "within a transaction";
+
+/// Ends a transaction that has nothing to write.
+pub(super) const NOTHING: Script = closing!();

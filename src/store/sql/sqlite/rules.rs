@@ -1,11 +1,12 @@
+//! What rules keys: plans, overrides, and the mode of every key.
+
+use chrono::{DateTime, Utc};
 use sqlx::FromRow as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use super::super::admin::columns::{self, key, over};
-use super::super::operations::{After, Read};
-use super::{plans, times};
-use crate::admin::Chosen;
-use crate::admin::{Override, Switch};
+use super::super::admin::{self, key, over, quota, switch};
+use super::super::dialect::{After, Read};
+use crate::admin::{Chosen, Override, Plan, Switch};
 use crate::model::{Key, Mode, Quota};
 
 /// A mode, its reason, and its end in milliseconds since 1970.
@@ -34,7 +35,7 @@ pub(super) async fn find(
     .await?;
     let plan = match plan {
         None => None,
-        Some(plan) => plans::find(connection, plan).await?,
+        Some(plan) => find_plan(connection, plan).await?,
     };
     let over = over.as_ref().map(|row| of_columns(Columns::from_row(row)?));
     let chosen = || Ok(Chosen { all: all?, plan: plan.transpose()?, over: over.transpose()? });
@@ -42,7 +43,7 @@ pub(super) async fn find(
 }
 
 fn of_columns((capacity, refill_ns, refill, mode, reason, expires): Columns) -> Result<Override, sqlx::Error> {
-    over((capacity, refill_ns, refill, mode, reason, expires.and_then(times::instant)))
+    over((capacity, refill_ns, refill, mode, reason, expires.and_then(DateTime::from_timestamp_millis)))
 }
 
 /// Reads the mode of every key, with an inner error if its row cannot be decoded.
@@ -53,9 +54,9 @@ pub(super) async fn mode(connection: &mut SqliteConnection) -> Result<Read<Switc
             .await?;
     let choice = |row: &SqliteRow| {
         let (mode, reason, until) = Choice::from_row(row)?;
-        Ok((mode, reason, until.and_then(times::instant)))
+        Ok((mode, reason, until.and_then(DateTime::from_timestamp_millis)))
     };
-    Ok(columns::mode(all.as_ref().map(choice)))
+    Ok(admin::mode(all.as_ref().map(choice)))
 }
 
 /// Sets the mode of every key.
@@ -66,7 +67,7 @@ pub(super) async fn set_mode(connection: &mut SqliteConnection, switch: &Switch)
     )
     .bind(switch.mode.as_str())
     .bind(switch.reason.as_deref())
-    .bind(switch.until.map(times::text))
+    .bind(switch.until.map(timestamp))
     .execute(connection)
     .await
     .map(drop)
@@ -91,7 +92,7 @@ pub(super) async fn set_override(
     .bind(over.quota.map(|quota| quota.refill().as_str()))
     .bind(over.mode.map(Mode::as_str))
     .bind(&over.reason)
-    .bind(over.expires_at.map(times::text))
+    .bind(over.expires_at.map(timestamp))
     .execute(connection)
     .await
     .map(drop)
@@ -118,4 +119,92 @@ pub(super) async fn overrides(
         Ok((key(id)?, of_columns((capacity, refill_ns, refill, mode, reason, expires))?))
     };
     Ok(rows.iter().map(one).collect())
+}
+
+/// Name, capacity, nanoseconds from empty to full, refill, mode, reason, end in milliseconds since 1970.
+type Planned = (String, i64, i64, String, Option<String>, Option<String>, Option<i64>);
+
+/// Makes a plan, or changes its quota.
+pub(super) async fn create_plan(
+    connection: &mut SqliteConnection,
+    name: &Key,
+    quota: &Quota,
+) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "insert into token_plans (name, capacity, refill_seconds, refill) values (?1, ?2, ?3 / 1e9, ?4)
+         on conflict (name) do update
+            set capacity = excluded.capacity, refill_seconds = excluded.refill_seconds, refill = excluded.refill",
+    )
+    .bind(name.as_str())
+    .bind(quota.capacity_i64())
+    .bind(quota.refill_ns())
+    .bind(quota.refill().as_str())
+    .execute(connection)
+    .await
+    .map(drop)
+}
+
+/// Gives a plan a mode, or takes it away, and says whether there is such a plan.
+pub(super) async fn set_plan_mode(
+    connection: &mut SqliteConnection,
+    name: &Key,
+    switch: Option<&Switch>,
+) -> Result<bool, sqlx::Error> {
+    sqlx::query("update token_plans set mode = ?2, mode_reason = ?3, mode_until = ?4 where name = ?1")
+        .bind(name.as_str())
+        .bind(switch.map(|switch| switch.mode.as_str()))
+        .bind(switch.and_then(|switch| switch.reason.as_deref()))
+        .bind(switch.and_then(|switch| switch.until).map(timestamp))
+        .execute(connection)
+        .await
+        .map(|done| done.rows_affected() > 0)
+}
+
+/// Reads a plan, if it exists, with an inner error if its row cannot be decoded.
+pub(super) async fn find_plan(
+    connection: &mut SqliteConnection,
+    name: &Key,
+) -> Result<Option<Read<Plan>>, sqlx::Error> {
+    let columns = sqlx::query(
+        "select name, capacity, refill_ns, refill, mode, mode_reason,
+                cast(round(unixepoch(mode_until, 'subsec') * 1000) as integer)
+           from token_plans where name = ?1",
+    )
+    .bind(name.as_str())
+    .fetch_optional(connection)
+    .await?;
+    Ok(columns.as_ref().map(plan))
+}
+
+/// A page of plans, in the order of their names.
+pub(super) async fn plans(
+    connection: &mut SqliteConnection,
+    after: &After,
+    limit: u32,
+) -> Result<Vec<Read<Plan>>, sqlx::Error> {
+    let columns = sqlx::query(
+        "select name, capacity, refill_ns, refill, mode, mode_reason,
+                cast(round(unixepoch(mode_until, 'subsec') * 1000) as integer)
+           from token_plans where name > ?1 order by name limit ?2 offset ?3",
+    )
+    .bind(after.key.as_ref().map_or("", Key::as_str))
+    .bind(limit)
+    .bind(after.skip)
+    .fetch_all(connection)
+    .await?;
+    Ok(columns.iter().map(plan).collect())
+}
+
+fn plan(columns: &SqliteRow) -> Read<Plan> {
+    let (name, capacity, refill_ns, refill, mode, reason, until) = Planned::from_row(columns)?;
+    Ok(Plan {
+        name: key(name)?,
+        quota: quota(capacity, refill_ns, &refill)?,
+        switch: switch((mode, reason, until.and_then(DateTime::from_timestamp_millis)))?,
+    })
+}
+
+/// An instant as `datetime()` could have written it, with milliseconds: operators read and write these tables.
+pub(super) fn timestamp(at: DateTime<Utc>) -> String {
+    at.format("%Y-%m-%d %H:%M:%S%.3f").to_string()
 }

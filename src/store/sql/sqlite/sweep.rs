@@ -1,7 +1,8 @@
 use sqlx::Connection;
 use sqlx::sqlite::SqliteConnection;
 
-use super::{HostClock, stats};
+use super::HostClock;
+use super::admin::forget_denials;
 use crate::admin::Swept;
 
 /// One bounded step of a sweep: it looks at so many rows of all tables together, each by its primary key.
@@ -23,7 +24,7 @@ pub(super) async fn step(
     let mut tables = TABLES.iter().skip_while(|table| table.name.as_bytes() != begin);
     let next = loop {
         let Some(table) = tables.next() else {
-            let denials = stats::forget(&mut transaction, clock, left).await?;
+            let denials = forget_denials(&mut transaction, clock, left).await?;
             deleted += denials;
             // The oldest come first, so it begins where the table does.
             break (denials >= u64::from(left)).then(|| place(DENIALS, &[]));

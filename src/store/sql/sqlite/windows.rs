@@ -3,14 +3,12 @@ use std::fmt::Write as _;
 use sqlx::FromRow as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use super::super::admin::columns::{count, key, terms};
-use super::super::ask::Ask;
-use super::super::call::Counting;
-use super::super::operations::{After, Read};
-use super::super::outcomes::parse_counts;
+use super::super::admin::{count, key, terms};
+use super::super::call::{Ask, Counting, parse_counts};
+use super::super::dialect::{After, Read};
 use super::json::Array;
-use super::line::Line;
-use super::{receipts, rules};
+use super::rows::{self, Line};
+use super::rules;
 use crate::admin::Filter;
 use crate::model::answer::Word;
 use crate::model::bucket::Receipt;
@@ -28,7 +26,7 @@ pub(super) async fn take(
     let (key, window) = (ask.key(), ask.window()?);
     let mode = Rules::from(&rules::find(connection, key, None).await??).mode(None, now);
     let held = match ask.id() {
-        Some(id) => receipts::find(connection, id, &key.of_window()).await?.filter(|held| held.expires_at > now),
+        Some(id) => rows::find_receipt(connection, id, &key.of_window()).await?.filter(|held| held.expires_at > now),
         None => None,
     };
     let found = find(connection, key).await?;
@@ -46,7 +44,7 @@ pub(super) async fn take(
         let acts_at = counted.acts_at.unwrap_or(now);
         let receipt = Receipt { cost: ask.request.cost, granted: 0, acts_at };
         let held = Held { receipt, state: State::Open, expires_at: now.saturating_add(ask.hold()) };
-        receipts::write(connection, id, &key.of_window(), &held).await?;
+        rows::write_receipt(connection, id, &key.of_window(), &held).await?;
     }
     Ok(counted)
 }
@@ -132,10 +130,24 @@ pub(super) async fn write(connection: &mut SqliteConnection, key: &Key, row: &Wi
 
 /// Writes whole rows.
 pub(super) async fn write_all(connection: &mut SqliteConnection, rows: Array) -> Result<(), sqlx::Error> {
-    sqlx::query(include_str!("windows.sql")).bind(rows.into_text()).execute(connection).await.map(drop)
+    sqlx::query(
+        "insert into token_windows (id, most, interval_ns, resolution_ns, counts, empty_at, granted, last_wait, since)
+         select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7,
+                value ->> 8
+           from json_each(?1)
+          where true
+             on conflict (id) do update
+            set most = excluded.most, interval_ns = excluded.interval_ns, resolution_ns = excluded.resolution_ns,
+                counts = excluded.counts, empty_at = excluded.empty_at, granted = excluded.granted,
+                last_wait = excluded.last_wait, since = excluded.since",
+    )
+    .bind(rows.into_text())
+    .execute(connection)
+    .await
+    .map(drop)
 }
 
-/// Adds a row to those that windows.sql writes.
+/// Adds a row to those that [`write_all`] writes.
 pub(super) fn push(rows: &mut Array, key: &Key, WindowRow { window, ring }: &WindowRow) {
     let counts = ring.counts.iter().fold(String::new(), |mut text, (end, count)| {
         let comma = if text.is_empty() { "" } else { ", " };

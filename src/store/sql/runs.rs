@@ -1,5 +1,12 @@
-use super::ask::Ask;
-use crate::model::{Decision, Outcome, Take};
+//! Which requests share a call, and how its answers return to the caller's order.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::call::{self, Ask};
+use crate::model::answer::Answer;
+use crate::model::{Decision, Error, Outcome, Take};
 
 /// Requests that go in one call, each with its place in the caller's order.
 #[derive(Debug)]
@@ -75,11 +82,89 @@ impl Run {
     }
 }
 
+/// Requests for one bucket each, in the order of their keys; equal ones that follow each other are one, so many times over.
+pub(super) struct Batch {
+    pub(super) asks: Arc<[Ask]>,
+    /// Where each request stood in the caller's order.
+    places: Vec<usize>,
+}
+
+impl Batch {
+    pub(super) fn of(mut each: Vec<(usize, Ask)>) -> Self {
+        // A stable sort: requests for one bucket stay in their order.
+        each.sort_by(|(_, one), (_, other)| one.key().cmp(other.key()));
+        let places = each.iter().map(|(place, _)| *place).collect();
+        let mut asks: Vec<Ask> = Vec::with_capacity(each.len());
+        for (_, ask) in each {
+            match asks.last_mut() {
+                Some(last) if last.is_repeated_by(&ask) => last.times += 1,
+                _ => asks.push(ask),
+            }
+        }
+        Self { asks: asks.into(), places }
+    }
+
+    /// Enters the answers where their requests stood.
+    pub(super) fn enter(
+        self,
+        answers: Vec<Answer>,
+        attempts: u32,
+        outcomes: &mut [Option<Outcome>],
+    ) -> Result<(), Error> {
+        for (place, outcome) in self.places.into_iter().zip(call::of_each(answers, &self.asks, attempts)?) {
+            outcomes[place] = Some(outcome);
+        }
+        Ok(())
+    }
+}
+
+/// Requests for several buckets each, in the order in which they came.
+pub(super) struct Together {
+    pub(super) asks: Arc<[Ask]>,
+    origins: Vec<Origin>,
+}
+
+/// Where a request stood in the caller's order, and at which places its limits did, if others limit nothing.
+struct Origin {
+    place: usize,
+    limits: Option<SmallVec<[usize; 4]>>,
+}
+
+impl Together {
+    pub(super) fn of(all: Vec<(usize, Ask)>) -> Self {
+        let (asks, origins): (Vec<Ask>, Vec<Origin>) = all
+            .into_iter()
+            .map(|(place, ask)| match ask.take.limited() {
+                None => (ask, Origin { place, limits: None }),
+                Some((limited, limits)) => (Ask { take: limited, ..ask }, Origin { place, limits: Some(limits) }),
+            })
+            .unzip();
+        Self { asks: asks.into(), origins }
+    }
+
+    /// Enters the answers where their requests stood.
+    pub(super) fn enter(
+        self,
+        answers: Vec<Answer>,
+        attempts: u32,
+        outcomes: &mut [Option<Outcome>],
+    ) -> Result<(), Error> {
+        let decided = call::of_all(answers, &self.asks, attempts)?;
+        for (Origin { place, limits }, outcome) in self.origins.into_iter().zip(decided) {
+            outcomes[place] = Some(outcome.map(|decision| match limits {
+                None => decision,
+                Some(limits) => decision.among(&limits),
+            }));
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use super::{Run, runs};
+    use super::{Ask, Batch, Run, runs};
     use crate::model::{Key, Quota, Rule, Take, Window};
 
     /// The calls that requests make, each request by the names of its buckets; a `~` in front: it waits.
@@ -129,5 +214,21 @@ mod tests {
             runs(&[take().rule(window.into()), take().rule(Quota::unlimited().into()), take().cost(0)], 8);
         assert!(matches!(runs[..], [Run::Window(0, _)]));
         assert_eq!(outcomes.iter().map(Option::is_some).collect::<Vec<_>>(), [false, true, true]);
+    }
+
+    fn batch(takes: &[(&str, u64, u64)]) -> (Vec<(String, i64, i64)>, Vec<usize>) {
+        let ask = |&(key, cost, keep): &(&str, u64, u64)| {
+            Ask::try_from(&Take::from(Key::try_from(key).unwrap()).cost(cost).keep(keep)).unwrap()
+        };
+        let Batch { asks, places } = Batch::of(takes.iter().map(ask).enumerate().collect());
+        (asks.iter().map(|ask| (ask.key().to_string(), ask.request.cost, ask.times)).collect(), places)
+    }
+
+    #[test]
+    fn equal_requests_for_a_bucket_are_one_and_unequal_ones_keep_their_order() {
+        let (asks, places) = batch(&[("b", 1, 0), ("a", 2, 0), ("b", 1, 0), ("a", 1, 0), ("a", 1, 0), ("b", 1, 5)]);
+        let expected = [("a", 2, 1), ("a", 1, 2), ("b", 1, 2), ("b", 1, 1)];
+        assert_eq!(asks, expected.map(|(key, cost, times)| (key.to_owned(), cost, times)));
+        assert_eq!(places, [1, 3, 4, 0, 2, 5]);
     }
 }

@@ -1,0 +1,271 @@
+//! Decisions: one routine for a request and its equals, one for requests that differ only in their keys, and one for a batch.
+
+use sqlx::mysql::MySqlConnection;
+
+use super::{Whose, bytes, json, refill, text};
+use crate::model::answer::Answer;
+use crate::model::{Counted, Quota};
+use crate::store::sql::answers::{self, AllAnswers, Columns, Entry};
+use crate::store::sql::call::{self, Ask, Counting};
+
+/// Decides requests for one bucket each, and answers in their order.
+pub(super) async fn take(
+    connection: &mut MySqlConnection,
+    asks: &[Ask],
+    whose: Whose,
+) -> Result<Vec<Answer>, sqlx::Error> {
+    // All rows are fetched: what is left unread of a CALL would be the next statement's answer.
+    let columns: Vec<Columns> = match asks {
+        [ask] => take_one(connection, ask, whose).await?,
+        _ => take_many(connection, asks, whose).await?,
+    };
+    answers::in_order(answers::entries(columns)?, |place| asks.get(place).map(|ask| ask.request))
+}
+
+/// How many equal requests were granted, and [`Columns`] without the first two, about the others or all. MySQL does not say
+/// that text is text.
+type OutParameters = (
+    i64,
+    Vec<u8>,
+    Option<Vec<u8>>,
+    i64,
+    Option<i64>,
+    Option<i64>,
+    Option<i64>,
+    Option<i64>,
+    Option<i64>,
+    Option<i64>,
+    Option<i64>,
+    Option<i64>,
+);
+
+/// [`answers::WindowColumns`], likewise.
+type WindowOutParameters = (Vec<u8>, Option<Vec<u8>>, i64, Option<i64>, Vec<u8>, i64);
+
+/// Calls the routine that decides, with a placeholder for each of its OUT parameters: the server answers them as a row,
+/// which saves a routine in between that would select them. Equal requests are decided by the same call.
+async fn take_one(connection: &mut MySqlConnection, ask: &Ask, whose: Whose) -> Result<Vec<Columns>, sqlx::Error> {
+    const OUT_PARAMETERS: usize = 11;
+    let mut call =
+        sqlx::query_as("call token_take_v1(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, true, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
+            .bind(bytes(ask.key()))
+            .bind(ask.request.cost)
+            .bind(ask.request.max_wait)
+            .bind(ask.request.keep)
+            .bind(ask.quota(0).map(Quota::capacity_i64))
+            .bind(ask.quota(0).map(Quota::refill_seconds))
+            .bind(ask.quota(0).map(refill))
+            .bind(ask.plan(0).map(str::as_bytes))
+            .bind(ask.id().map(|id| id.hyphenated().to_string()))
+            .bind(ask.hold())
+            .bind(whose.is_own())
+            .bind(ask.times);
+    for _ in 0..OUT_PARAMETERS {
+        call = call.bind(None::<i64>);
+    }
+    let rows: Vec<OutParameters> = call.fetch_all(connection).await?;
+    let row = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
+    let (granted_times, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks) =
+        row;
+    let (outcome, mode) = (text(outcome), mode.map(text));
+    let columns =
+        (1, ask.times, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks);
+    Ok(parts(granted_times, columns).collect())
+}
+
+async fn take_many(connection: &mut MySqlConnection, asks: &[Ask], whose: Whose) -> Result<Vec<Columns>, sqlx::Error> {
+    if let Some(columns) = take_uniform(connection, asks, whose).await? {
+        return Ok(columns);
+    }
+    let rows: Vec<(Vec<u8>,)> = sqlx::query_as("call token_take_batch_v1(?, ?, ?)")
+        .bind(json::requests(asks))
+        .bind(whose.is_own())
+        .bind(None::<String>)
+        .fetch_all(connection)
+        .await?;
+    let (answers,) = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
+    let mut columns = Vec::with_capacity(asks.len());
+    for text in json::texts(&text(answers)) {
+        let unread = || sqlx::Error::Protocol(format!("the answer {text:?}"));
+        let mut words = text.splitn(3, ' ');
+        let mut times = || words.next().and_then(|word| word.parse::<i64>().ok()).ok_or_else(unread);
+        let (times, granted_times) = (times()?, times()?);
+        if times > 0 {
+            let mut answer = json::parse_columns(words.next().ok_or_else(unread)?)?;
+            answer.1 = times;
+            columns.extend(parts(granted_times, answer));
+        }
+    }
+    Ok(columns)
+}
+
+/// What is said of so many equal requests, apart for those that were granted and the others.
+fn parts(granted_times: i64, mut others: Columns) -> impl Iterator<Item = Columns> {
+    let mut granted = others.clone();
+    (granted.1, granted.2, granted.3) = (granted_times, "granted".to_owned(), None);
+    others.1 -= granted_times;
+    [granted, others].into_iter().filter(|columns| columns.1 > 0)
+}
+
+/// What becomes of them; `None`, and nothing is decided, if they are not alike, or something else than tokens
+/// may rule one of them.
+async fn take_uniform(
+    connection: &mut MySqlConnection,
+    asks: &[Ask],
+    whose: Whose,
+) -> Result<Option<Vec<Columns>>, sqlx::Error> {
+    let Some(first) = asks.first().filter(|first| asks[1..].iter().all(|ask| first.is_like(ask))) else {
+        return Ok(None);
+    };
+    let (request, quota) = (first.request, first.quota(0));
+    let rows: Vec<UniformRow> = sqlx::query_as("call token_take_uniform_v1(?, ?, ?, ?, ?, ?, ?, ?)")
+        .bind(json::ids(asks))
+        .bind(request.cost)
+        .bind(request.keep)
+        .bind(quota.map(Quota::capacity_i64))
+        .bind(quota.map(Quota::refill_seconds))
+        .bind(quota.map(refill))
+        .bind(first.plan(0).map(str::as_bytes))
+        .bind(whose.is_own())
+        .fetch_all(connection)
+        .await?;
+    let row = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
+    let (Some(now), Some(burst), Some(anchor), Some(step_ns), Some(step_ticks), Some(token_ticks), Some(answers)) = row
+    else {
+        return Ok(None);
+    };
+    let mut columns = Vec::with_capacity(asks.len());
+    for text in answers.split_terminator(';') {
+        let unread = || sqlx::Error::Protocol(format!("the answer {text:?}"));
+        let mut words = text.split(' ').map(|word| word.parse::<i64>().map_err(|_| unread()));
+        let mut word = || words.next().ok_or_else(unread)?;
+        let (place, granted_times, full_at, granted) = (word()?, word()?, word()?, word()?);
+        let ask = usize::try_from(place - 1).ok().and_then(|place| asks.get(place)).ok_or_else(unread)?;
+        let tokens = granted_times * request.cost;
+        columns.extend(parts(
+            granted_times,
+            (
+                place,
+                ask.times,
+                "denied".to_owned(),
+                None,
+                now,
+                Some(now),
+                Some(full_at + tokens * token_ticks),
+                Some(granted + tokens),
+                Some(burst),
+                Some(anchor),
+                Some(step_ns),
+                Some(step_ticks),
+                Some(token_ticks),
+            ),
+        ));
+    }
+    Ok(Some(columns))
+}
+
+/// What the routine answers: `now`, `burst`, `anchor`, `step_ns`, `step_ticks`, `token_ticks` and `answers`. All but the last
+/// are null, too, where figures make no quota.
+type UniformRow = (Option<i64>, Option<i64>, Option<i64>, Option<i64>, Option<i64>, Option<i64>, Option<String>);
+
+/// The answers for each bucket of each request, in their order.
+pub(super) async fn take_all(
+    connection: &mut MySqlConnection,
+    asks: &[Ask],
+    whose: Whose,
+) -> Result<Vec<Answer>, sqlx::Error> {
+    match asks {
+        [ask] => take_all_one(connection, ask, whose).await,
+        _ => take_all_many(connection, asks, whose).await,
+    }
+}
+
+async fn take_all_one(connection: &mut MySqlConnection, ask: &Ask, whose: Whose) -> Result<Vec<Answer>, sqlx::Error> {
+    // Who locks several rows does so in the order of their ids.
+    let mut places: Vec<usize> = (0..ask.take.limits.len()).collect();
+    places.sort_unstable_by_key(|place| ask.take.limits[*place].key().as_str());
+    // With a placeholder for the OUT parameter, which the server answers as a row; below likewise.
+    let rows: Vec<(Vec<u8>,)> = sqlx::query_as("call token_take_all_v1(?, ?, ?, ?, ?, ?)")
+        .bind(json::limits(ask, places.iter().copied()))
+        .bind(ask.request.max_wait)
+        .bind(ask.id().map(|id| id.hyphenated().to_string()))
+        .bind(ask.hold())
+        .bind(whose.is_own())
+        .bind(None::<String>)
+        .fetch_all(connection)
+        .await?;
+    let (answers,) = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
+    let columns = json::texts(&text(answers)).map(json::parse_columns).collect::<Result<_, _>>()?;
+    let answers = answers::in_order(answers::entries(columns)?, |told| Some(ask.request_at(*places.get(told)?)))?;
+    let mut answers: Vec<(usize, Answer)> = places.into_iter().zip(answers).collect();
+    answers.sort_unstable_by_key(|(place, _)| *place);
+    Ok(answers.into_iter().map(|(_, answer)| answer).collect())
+}
+
+async fn take_all_many(
+    connection: &mut MySqlConnection,
+    asks: &[Ask],
+    whose: Whose,
+) -> Result<Vec<Answer>, sqlx::Error> {
+    let rows: Vec<(Vec<u8>, Vec<u8>)> = sqlx::query_as("call token_take_all_batch_v1(?, ?, ?, ?)")
+        .bind(json::requests_for_several(asks))
+        .bind(whose.is_own())
+        .bind(None::<String>)
+        .bind(None::<String>)
+        .fetch_all(connection)
+        .await?;
+    let (standing, rest) = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
+    let mut told = AllAnswers::new(asks);
+    tell(&mut told, true, &text(standing))?;
+    tell(&mut told, false, &text(rest))?;
+    Ok(told.in_turn())
+}
+
+/// Texts that begin with the place of their request and of its bucket, from 1.
+fn tell(told: &mut AllAnswers<'_>, standing: bool, array: &str) -> Result<(), sqlx::Error> {
+    for text in json::texts(array) {
+        let unread = || sqlx::Error::Protocol(format!("the answer {text:?}"));
+        let (request, text) = text.split_once(' ').ok_or_else(unread)?;
+        let Entry { request: place, answer, .. } = json::parse_columns(text)?.try_into()?;
+        let request: usize = request.parse().map_err(|_| unread())?;
+        let (request, place) = (request.checked_sub(1), usize::try_from(place - 1).ok());
+        told.tell(request.zip(place).ok_or_else(unread)?, standing, answer)?;
+    }
+    Ok(())
+}
+
+/// Decides a request under a sliding window, or counts it.
+pub(super) async fn take_window(
+    connection: &mut MySqlConnection,
+    ask: &Ask,
+    counting: Counting,
+    whose: Whose,
+) -> Result<Counted, sqlx::Error> {
+    let window = ask.window()?;
+    // With a placeholder for each OUT parameter, which the server answers as a row.
+    let rows: Vec<WindowOutParameters> =
+        sqlx::query_as("call token_take_window_v1(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
+            .bind(bytes(ask.key()))
+            .bind(ask.request.cost)
+            .bind(ask.request.max_wait)
+            .bind(ask.request.keep)
+            .bind(window.most())
+            .bind(window.interval_ns())
+            .bind(window.resolution_ns())
+            .bind(ask.id().map(|id| id.hyphenated().to_string()))
+            .bind(ask.hold())
+            .bind(counting == Counting::Count)
+            .bind(whose.is_own())
+            .bind(None::<i64>)
+            .bind(None::<i64>)
+            .bind(None::<i64>)
+            .bind(None::<i64>)
+            .bind(None::<i64>)
+            .bind(None::<i64>)
+            .fetch_all(connection)
+            .await?;
+    let row = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
+    let (outcome, mode, now, acts_at, counts, resolution) = row;
+    let counts = call::parse_counts(&text(counts))?;
+    answers::counted((text(outcome), mode.map(text), now, acts_at, counts, resolution))
+}

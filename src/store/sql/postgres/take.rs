@@ -1,0 +1,239 @@
+//! Decisions: one routine for a request, one for equal requests, and one for a batch.
+
+use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::{FromRow, Row};
+
+use super::refill;
+use crate::model::answer::Answer;
+use crate::model::{Counted, Quota};
+use crate::store::sql::answers::{self, AllAnswers, Columns, Entry};
+use crate::store::sql::call::{Ask, Counting};
+
+/// Decides requests for one bucket each, and answers in their order.
+pub(super) async fn take(connection: &mut PgConnection, asks: &[Ask]) -> Result<Vec<Answer>, sqlx::Error> {
+    let entries = match asks {
+        [ask @ Ask { times: 1, .. }] => vec![take_one(connection, ask).await?.try_into()?],
+        [ask] => take_times(connection, ask).await?,
+        _ => take_many(connection, asks).await?,
+    };
+    answers::in_order(entries, |place| asks.get(place).map(|ask| ask.request))
+}
+
+async fn take_one(connection: &mut PgConnection, ask: &Ask) -> Result<Columns, sqlx::Error> {
+    sqlx::query_as(
+        "select 1::bigint, 1::bigint, t.* from tollgate.take_v1($1, $2, $3, $4, $5, $6::text::numeric, $7, $8, $9, $10) t",
+    )
+    .bind(ask.key().as_str())
+    .bind(ask.request.cost)
+    .bind(ask.request.max_wait)
+    .bind(ask.request.keep)
+    .bind(ask.quota(0).map(Quota::capacity_i64))
+    .bind(ask.quota(0).map(Quota::refill_seconds))
+    .bind(ask.quota(0).map(refill))
+    .bind(ask.plan(0))
+    .bind(ask.id())
+    .bind(ask.hold())
+    .fetch_one(connection)
+    .await
+}
+
+/// Of requests that are equal, and so have no id and do not wait.
+async fn take_times(connection: &mut PgConnection, ask: &Ask) -> Result<Vec<Entry>, sqlx::Error> {
+    let rows = sqlx::query_as(
+        "select t.*
+           from tollgate.take_equal_v1($1, $2, $3, $4, $5::text::numeric, $6, $7, $8) t",
+    )
+    .bind(ask.key().as_str())
+    .bind(ask.request.cost)
+    .bind(ask.request.keep)
+    .bind(ask.quota(0).map(Quota::capacity_i64))
+    .bind(ask.quota(0).map(Quota::refill_seconds))
+    .bind(ask.quota(0).map(refill))
+    .bind(ask.plan(0))
+    .bind(ask.times)
+    .fetch_all(connection)
+    .await?;
+    array_entries(rows)
+}
+
+/// What differs between the requests is said of each; if that is no more than the bucket and how often, all else once.
+async fn take_many(connection: &mut PgConnection, asks: &[Ask]) -> Result<Vec<Entry>, sqlx::Error> {
+    fn column<'a, T>(asks: &'a [Ask], value: impl Fn(&'a Ask) -> T) -> Vec<T> {
+        asks.iter().map(value).collect()
+    }
+    let alike = asks.windows(2).all(|pair| pair[0].is_like(&pair[1]) && pair[0].key() < pair[1].key());
+    let terms = if alike { &asks[..1] } else { asks };
+    let rows = sqlx::query_as(
+        "select t.*
+           from tollgate.take_batch_v1($1, $2, $3, $4, $5, $6::text[]::numeric[], $7, $8, $9, $10, $11) t",
+    )
+    .bind(column(asks, |ask| ask.key().as_str()))
+    .bind(column(terms, |ask| ask.request.cost))
+    .bind(column(terms, |ask| ask.request.max_wait))
+    .bind(column(terms, |ask| ask.request.keep))
+    .bind(column(terms, |ask| ask.quota(0).map(Quota::capacity_i64)))
+    .bind(column(terms, |ask| ask.quota(0).map(Quota::refill_seconds)))
+    .bind(column(terms, |ask| ask.quota(0).map(refill)))
+    .bind(column(terms, |ask| ask.plan(0)))
+    .bind(column(terms, Ask::id))
+    .bind(column(terms, Ask::hold))
+    .bind(column(asks, |ask| ask.times))
+    .fetch_all(connection)
+    .await?;
+    array_entries(rows)
+}
+
+/// The answers for each bucket of each request, in their order.
+pub(super) async fn take_all(connection: &mut PgConnection, asks: &[Ask]) -> Result<Vec<Answer>, sqlx::Error> {
+    match asks {
+        [ask] => take_all_one(connection, ask).await,
+        _ => take_all_many(connection, asks).await,
+    }
+}
+
+async fn take_all_one(connection: &mut PgConnection, ask: &Ask) -> Result<Vec<Answer>, sqlx::Error> {
+    let places = 0..ask.take.limits.len();
+    let rows: Vec<Columns> = sqlx::query_as(
+        "select t.entry, 1::bigint, (t.taken).*
+           from tollgate.take_all_v1($1, $2, $3, $4, $5::text[]::numeric[], $6, $7, $8, $9, $10) t",
+    )
+    .bind(ask.take.keys().map(|key| key.as_str().to_owned()).collect::<Vec<_>>())
+    .bind(places.clone().map(|place| ask.request_at(place).cost).collect::<Vec<_>>())
+    .bind(places.clone().map(|place| ask.request_at(place).keep).collect::<Vec<_>>())
+    .bind(places.clone().map(|place| ask.quota(place).map(Quota::capacity_i64)).collect::<Vec<_>>())
+    .bind(places.clone().map(|place| ask.quota(place).map(Quota::refill_seconds)).collect::<Vec<_>>())
+    .bind(places.clone().map(|place| ask.quota(place).map(refill)).collect::<Vec<_>>())
+    .bind(places.map(|place| ask.plan(place).map(str::to_owned)).collect::<Vec<_>>())
+    .bind(ask.request.max_wait)
+    .bind(ask.id())
+    .bind(ask.hold())
+    .fetch_all(connection)
+    .await?;
+    answers::in_order(answers::entries(rows)?, |place| (place < ask.take.limits.len()).then(|| ask.request_at(place)))
+}
+
+async fn take_all_many(connection: &mut PgConnection, asks: &[Ask]) -> Result<Vec<Answer>, sqlx::Error> {
+    // A request's place, from 0, and that of each of its buckets.
+    let places: Vec<(usize, usize)> = asks
+        .iter()
+        .enumerate()
+        .flat_map(|(request, ask)| (0..ask.take.limits.len()).map(move |place| (request, place)))
+        .collect();
+    let rows = sqlx::query(
+        "select t.standing, (t.answers).*
+           from tollgate.take_all_batch_v1($1, $2, $3, $4, $5, $6::text[]::numeric[], $7, $8) t",
+    )
+    .bind(places.iter().map(|(request, _)| i64::try_from(*request).unwrap_or(i64::MAX)).collect::<Vec<_>>())
+    .bind(bucket_column(asks, &places, |ask, place| ask.take.limits[place].key.as_str().to_owned()))
+    .bind(bucket_column(asks, &places, |ask, place| ask.request_at(place).cost))
+    .bind(bucket_column(asks, &places, |ask, place| ask.request_at(place).keep))
+    .bind(bucket_column(asks, &places, |ask, place| ask.quota(place).map(Quota::capacity_i64)))
+    .bind(bucket_column(asks, &places, |ask, place| ask.quota(place).map(Quota::refill_seconds)))
+    .bind(bucket_column(asks, &places, |ask, place| ask.quota(place).map(refill)))
+    .bind(bucket_column(asks, &places, |ask, place| ask.plan(place).map(str::to_owned)))
+    .fetch_all(connection)
+    .await?;
+    let mut told = AllAnswers::new(asks);
+    for row in &rows {
+        let standing = row.try_get("standing")?;
+        for Entry { request: entry, answer, .. } in AnswerArrays::from_row(row)?.entries()? {
+            let unasked = || sqlx::Error::Protocol(format!("an answer to the place {entry}"));
+            let place = usize::try_from(entry - 1).ok().and_then(|entry| places.get(entry)).ok_or_else(unasked)?;
+            told.tell(*place, standing, answer)?;
+        }
+    }
+    Ok(told.in_turn())
+}
+
+fn bucket_column<T>(asks: &[Ask], places: &[(usize, usize)], value: impl Fn(&Ask, usize) -> T) -> Vec<T> {
+    places.iter().map(|(request, place)| value(&asks[*request], *place)).collect()
+}
+
+/// Decides a request under a sliding window, or counts it.
+pub(super) async fn take_window(
+    connection: &mut PgConnection,
+    ask: &Ask,
+    counting: Counting,
+) -> Result<Counted, sqlx::Error> {
+    let window = ask.window()?;
+    let (outcome, mode, now, acts_at, ends, counts, resolution) =
+        sqlx::query_as("select t.* from tollgate.take_window_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) t")
+            .bind(ask.key().as_str())
+            .bind(ask.request.cost)
+            .bind(ask.request.max_wait)
+            .bind(ask.request.keep)
+            .bind(window.most())
+            .bind(window.interval_ns())
+            .bind(window.resolution_ns())
+            .bind(ask.id())
+            .bind(ask.hold())
+            .bind(counting == Counting::Count)
+            .fetch_one(connection)
+            .await?;
+    let (ends, counts): (Vec<i64>, Vec<i64>) = (ends, counts);
+    answers::counted((outcome, mode, now, acts_at, ends.into_iter().zip(counts).collect(), resolution))
+}
+
+/// `answers_v1`: `burst`, `step_ns`, `step_ticks` and `token_ticks` may have one element for all.
+struct AnswerArrays {
+    entries: Vec<i64>,
+    times: Vec<i64>,
+    outcome: String,
+    mode: Option<String>,
+    now: Vec<i64>,
+    acts_at: Option<Vec<Option<i64>>>,
+    state: [Vec<Option<i64>>; 7],
+}
+
+impl<'r> FromRow<'r, PgRow> for AnswerArrays {
+    fn from_row(row: &'r PgRow) -> Result<Self, sqlx::Error> {
+        Ok(Self {
+            entries: row.try_get("entries")?,
+            times: row.try_get("times")?,
+            outcome: row.try_get("outcome")?,
+            mode: row.try_get("mode")?,
+            now: row.try_get("now")?,
+            acts_at: row.try_get("acts_at")?,
+            state: [
+                row.try_get("full_at")?,
+                row.try_get("granted")?,
+                row.try_get("burst")?,
+                row.try_get("anchor")?,
+                row.try_get("step_ns")?,
+                row.try_get("step_ticks")?,
+                row.try_get("token_ticks")?,
+            ],
+        })
+    }
+}
+
+impl AnswerArrays {
+    /// What each request came to, in their order.
+    fn entries(self) -> Result<impl Iterator<Item = Entry>, sqlx::Error> {
+        let length = self.entries.len();
+        let lengths = [self.times.len(), self.now.len(), self.acts_at.as_ref().map_or(length, Vec::len)];
+        let [full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks] = self.state.each_ref().map(Vec::len);
+        let lengths = lengths.into_iter().chain([full_at, granted, anchor]).all(|other| other == length);
+        let terms = [burst, step_ns, step_ticks, token_ticks].into_iter().all(|other| other == length || other == 1);
+        if !(lengths && terms) {
+            return Err(sqlx::Error::Protocol(format!("answers to {length} requests, of different lengths")));
+        }
+        let all = answers::answer(&self.outcome, self.mode.as_deref())?;
+        Ok((0..length).map(move |place| {
+            let state = self.state.each_ref().map(|column| column[place.min(column.len() - 1)]);
+            let now = self.now[place];
+            let acts_at = self.acts_at.as_ref().map_or(Some(now), |acts_at| acts_at[place]);
+            let answer = Answer { now, acts_at, capacity: state[2], state: answers::parse_state(state), ..all };
+            Entry { request: self.entries[place], times: self.times[place], answer }
+        }))
+    }
+}
+
+/// The same of several rows.
+fn array_entries(rows: Vec<AnswerArrays>) -> Result<Vec<Entry>, sqlx::Error> {
+    let mut entries = Vec::with_capacity(rows.iter().map(|row| row.entries.len()).sum());
+    for row in rows {
+        entries.extend(row.entries()?);
+    }
+    Ok(entries)
+}

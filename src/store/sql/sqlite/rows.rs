@@ -1,0 +1,291 @@
+//! The rows of buckets and of receipts, as SQLite reads and writes them.
+
+use chrono::DateTime;
+use sqlx::Row as _;
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
+use uuid::Uuid;
+
+use super::super::admin::{key, quota, switch};
+use super::super::dialect::{After, Read};
+use super::json::{Array, Value};
+use super::lock::{Script, closing};
+use crate::admin::Filter;
+use crate::model::bucket::{Bucket, NEVER_NS, Receipt};
+use crate::model::decide::{Held, Override, Plan, Row, Setting, State};
+use crate::model::{Key, Quota};
+
+/// A bucket to look at, unless it cannot be read.
+pub(super) async fn peek(connection: &mut SqliteConnection, key: &Key) -> Result<Option<Read<Row>>, sqlx::Error> {
+    Ok(columns(connection, key).await?.map(|columns| sound(of_columns(&columns, 0)?)))
+}
+
+pub(super) async fn find(connection: &mut SqliteConnection, key: &Key) -> Result<Option<Row>, sqlx::Error> {
+    columns(connection, key).await?.map(|columns| of_columns(&columns, 0)).transpose()
+}
+
+async fn columns(connection: &mut SqliteConnection, key: &Key) -> Result<Option<SqliteRow>, sqlx::Error> {
+    sqlx::query(
+        "select anchor, full_at, granted, longest_wait, capacity, refill_ns, refill, provisioned, plan,
+                over_capacity, over_refill_ns, over_refill
+           from token_buckets where id = ?1",
+    )
+    .bind(key.as_str())
+    .fetch_optional(connection)
+    .await
+}
+
+/// A row whose figures overflow nothing that is computed from them.
+fn sound(row: Row) -> Read<Row> {
+    const MAX: i64 = i64::MAX / 2;
+    let (terms, Bucket { anchor, full_at, granted, longest_wait }) = (row.terms(), row.bucket);
+    let steps = i128::from(full_at).div_euclid(i128::from(terms.step_ticks.max(1))) + 1;
+    let full_ns = steps * i128::from(terms.step_ns) + i128::from(anchor);
+    let is_sound = (0..=MAX).contains(&anchor)
+        && full_at >= -MAX
+        && granted >= 0
+        && longest_wait >= 0
+        && (terms.step_ns == NEVER_NS || full_ns - i128::from(terms.step_ns) <= i128::from(i64::MAX));
+    let unsound = || sqlx::Error::Protocol(format!("the state {:?}", row.bucket));
+    if is_sound { Ok(row) } else { Err(unsound()) }
+}
+
+/// A page of buckets, in the order of their keys.
+pub(super) async fn page(
+    connection: &mut SqliteConnection,
+    filter: &Filter,
+    after: &After,
+    limit: u32,
+) -> Result<Vec<Read<(Key, Row)>>, sqlx::Error> {
+    let (first, last) = filter.range();
+    let rows = sqlx::query(
+        "select id, anchor, full_at, granted, longest_wait, capacity, refill_ns, refill, provisioned, plan,
+                over_capacity, over_refill_ns, over_refill
+           from token_buckets
+          where id > ?1 and id >= ?2 and (?3 is null or id <= ?3) and (?4 is null or plan = ?4) and (?5 is null or provisioned = ?5)
+          order by id limit ?6 offset ?7",
+    )
+    .bind(after.key.as_ref().map_or("", Key::as_str))
+    .bind(first)
+    // Ids that are no UTF-8 come after every key.
+    .bind(filter.prefix.is_some().then_some(last))
+    .bind(filter.plan.as_ref().map(Key::as_str))
+    .bind(filter.provisioned)
+    .bind(limit)
+    .bind(after.skip)
+    .fetch_all(connection)
+    .await?;
+    Ok(rows.iter().map(|columns| Ok((key(columns.try_get(0)?)?, sound(of_columns(columns, 1)?)?))).collect())
+}
+
+/// Writes the whole row.
+pub(super) async fn write(connection: &mut SqliteConnection, key: &Key, row: &Row) -> Result<(), sqlx::Error> {
+    let mut rows = Array::default();
+    push(&mut rows, key, row);
+    write_all(connection, rows).await
+}
+
+/// Writes whole rows.
+pub(super) async fn write_all(connection: &mut SqliteConnection, rows: Array) -> Result<(), sqlx::Error> {
+    sqlx::query(include_str!("rows.sql")).bind(rows.into_text()).execute(connection).await.map(drop)
+}
+
+/// Adds a row to those that rows.sql writes.
+pub(super) fn push(rows: &mut Array, key: &Key, Row { own, over, plan, provisioned, bucket }: &Row) {
+    rows.push_row(&[
+        key.as_str().into(),
+        bucket.anchor.into(),
+        bucket.full_at.into(),
+        bucket.granted.into(),
+        bucket.longest_wait.into(),
+        own.capacity_i64().into(),
+        own.refill_ns().into(),
+        own.refill().as_str().into(),
+        (*provisioned).into(),
+        plan.as_deref().map(Key::as_str).into(),
+        over.as_deref().map(Quota::capacity_i64).into(),
+        over.as_deref().map(Quota::refill_ns).into(),
+        over.as_deref().map(|over| over.refill().as_str()).into(),
+    ]);
+}
+
+/// Adds a row to those of which [`STATES`] writes what requests change.
+pub(super) fn push_state(states: &mut Array, key: &Key, Row { bucket, .. }: &Row) {
+    let state = [bucket.anchor, bucket.full_at, bucket.granted, bucket.longest_wait].map(Value::from);
+    let [anchor, full_at, granted, longest_wait] = state;
+    states.push_row(&[key.as_str().into(), anchor, full_at, granted, longest_wait]);
+}
+
+/// The columns of a bucket, which begin at a place.
+pub(super) fn of_columns(columns: &SqliteRow, first: usize) -> Result<Row, sqlx::Error> {
+    let number = |place: usize| columns.try_get::<i64, _>(first + place);
+    let plan: Option<String> = columns.try_get(first + 8)?;
+    let over = match columns.try_get::<Option<i64>, _>(first + 9)? {
+        Some(capacity) => Some(quota(capacity, number(10)?, columns.try_get(first + 11)?)?),
+        None => None,
+    };
+    Ok(Row {
+        own: quota(number(4)?, number(5)?, columns.try_get(first + 6)?)?,
+        over: over.map(Box::new),
+        plan: plan.map(key).transpose()?.map(Box::new),
+        provisioned: columns.try_get(first + 7)?,
+        bucket: Bucket { anchor: number(0)?, full_at: number(1)?, granted: number(2)?, longest_wait: number(3)? },
+    })
+}
+
+/// Writes what requests took from buckets that exist, under terms that have not changed, and ends the transaction. The argument
+/// is a JSON array of arrays: key, `anchor`, `full_at`, `granted`, `longest_wait`.
+///
+/// The statement is not an update from a join: the planner may scan all buckets for one, if it was once told that there are few.
+/// The terms in the statement are placeholders: every id exists.
+pub(super) const STATES: Script = closing!(
+    "insert into token_buckets (id, anchor, full_at, granted, longest_wait, capacity, refill_seconds)
+     select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, 1, 1
+       from json_each(?1)
+      where true
+         on conflict (id) do update
+        set anchor = excluded.anchor, full_at = excluded.full_at, granted = excluded.granted,
+            longest_wait = excluded.longest_wait;"
+);
+
+/// The receipt of a request.
+pub(super) async fn find_receipt(
+    connection: &mut SqliteConnection,
+    id: Uuid,
+    key: &Key,
+) -> Result<Option<Held>, sqlx::Error> {
+    let found: Option<(i64, i64, i64, String, i64)> = sqlx::query_as(
+        "select cost, granted, acts_at, state, expires_at from token_receipts where id = ?1 and bucket = ?2",
+    )
+    .bind(id.hyphenated().to_string())
+    .bind(key.as_str())
+    .fetch_optional(connection)
+    .await?;
+    found
+        .map(|(cost, granted, acts_at, state, expires_at)| held(cost, granted, acts_at, &state, expires_at))
+        .transpose()
+}
+
+/// A receipt as adjust.sql answers it.
+pub(super) fn receipt_of_line(line: &Line<'_>) -> Result<Held, sqlx::Error> {
+    held(line.number(2)?, line.number(3)?, line.number(4)?, line.word(5), line.number(6)?)
+}
+
+fn held(cost: i64, granted: i64, acts_at: i64, state: &str, expires_at: i64) -> Result<Held, sqlx::Error> {
+    let state = State::parse(state).ok_or_else(|| sqlx::Error::Protocol(format!("the state {state:?}")))?;
+    Ok(Held { receipt: Receipt { cost, granted, acts_at }, state, expires_at })
+}
+
+/// Remembers a receipt.
+pub(super) async fn write_receipt(
+    connection: &mut SqliteConnection,
+    id: Uuid,
+    key: &Key,
+    held: &Held,
+) -> Result<(), sqlx::Error> {
+    let mut receipts = Array::default();
+    push_receipt(&mut receipts, id, key, held);
+    write_receipts(connection, receipts).await
+}
+
+/// Remembers receipts.
+pub(super) async fn write_receipts(connection: &mut SqliteConnection, receipts: Array) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "insert into token_receipts (id, bucket, cost, granted, acts_at, state, expires_at)
+         select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6
+           from json_each(?1)
+          where true
+             on conflict (id, bucket) do update
+            set cost = excluded.cost, granted = excluded.granted, acts_at = excluded.acts_at, state = excluded.state,
+                expires_at = excluded.expires_at",
+    )
+    .bind(receipts.into_text())
+    .execute(connection)
+    .await
+    .map(drop)
+}
+
+/// Adds a receipt to those that [`write_receipts`] writes.
+pub(super) fn push_receipt(receipts: &mut Array, id: Uuid, key: &Key, Held { receipt, state, expires_at }: &Held) {
+    receipts.push_row(&[
+        id.hyphenated().to_string().as_str().into(),
+        key.as_str().into(),
+        receipt.cost.into(),
+        receipt.granted.into(),
+        receipt.acts_at.into(),
+        state.as_str().into(),
+        (*expires_at).into(),
+    ]);
+}
+
+/// A row of read.sql, of adjust.sql or of `take_all.sql`.
+pub(super) struct Line<'a>([&'a str; 14]);
+
+impl<'a> From<&'a str> for Line<'a> {
+    fn from(text: &'a str) -> Self {
+        let mut words = [""; 14];
+        words.iter_mut().zip(text.split(' ')).for_each(|(word, text)| *word = text);
+        Self(words)
+    }
+}
+
+impl<'a> Line<'a> {
+    pub(super) fn word(&self, place: usize) -> &'a str {
+        self.0[place]
+    }
+
+    pub(super) fn number(&self, place: usize) -> Result<i64, sqlx::Error> {
+        self.0[place].parse().map_err(|error| sqlx::Error::Decode(Box::new(error)))
+    }
+
+    /// A bucket.
+    pub(super) fn bucket(&self) -> Result<Row, sqlx::Error> {
+        let over = match self.0[11] {
+            "" => None,
+            _ => Some(quota(self.number(11)?, self.number(12)?, self.0[13])?),
+        };
+        Ok(Row {
+            own: self.quota()?,
+            over: over.map(Box::new),
+            plan: if self.0[10].is_empty() { None } else { Some(Box::new(self.name()?)) },
+            provisioned: self.number(9)? != 0,
+            bucket: Bucket {
+                anchor: self.number(2)?,
+                full_at: self.number(3)?,
+                granted: self.number(4)?,
+                longest_wait: self.number(5)?,
+            },
+        })
+    }
+
+    /// A plan, and its name.
+    pub(super) fn plan(&self) -> Result<(Key, Plan), sqlx::Error> {
+        Ok((self.name()?, Plan { quota: self.quota()?, setting: self.setting()? }))
+    }
+
+    /// A key's override.
+    pub(super) fn over(&self) -> Result<Override, sqlx::Error> {
+        let quota = if self.0[6].is_empty() { None } else { Some(self.quota()?) };
+        Ok(Override { quota, setting: self.setting()? })
+    }
+
+    /// A mode, if one is set, and its end; of an override, that of its terms too.
+    pub(super) fn setting(&self) -> Result<Setting, sqlx::Error> {
+        let until = if self.0[2].is_empty() { None } else { DateTime::from_timestamp_millis(self.number(2)?) };
+        let mode = Some(self.0[13]).filter(|word| !word.is_empty()).map(str::to_owned);
+        Ok(Setting::new(switch((mode, None, None))?.map(|switch| switch.mode), until))
+    }
+
+    fn quota(&self) -> Result<Quota, sqlx::Error> {
+        quota(self.number(6)?, self.number(7)?, self.0[8])
+    }
+
+    fn name(&self) -> Result<Key, sqlx::Error> {
+        let digits = self.0[10].as_bytes().chunks(2).map(|pair| {
+            let pair = std::str::from_utf8(pair).ok();
+            pair.and_then(|pair| u8::from_str_radix(pair, 16).ok())
+        });
+        let bytes: Option<Vec<u8>> = digits.collect();
+        let name = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
+        key(name.ok_or_else(|| sqlx::Error::Protocol(format!("the name {:?}", self.0[10])))?)
+    }
+}

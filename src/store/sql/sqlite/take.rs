@@ -1,0 +1,459 @@
+//! Decisions: by one statement if nothing but a bucket's own terms rules it, and else in memory, under the lock of the database.
+
+use std::collections::HashMap;
+
+use foldhash::fast::RandomState;
+use futures_util::TryStreamExt as _;
+use sqlx::query::Query;
+use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqliteRow};
+use sqlx::{Either, Executor as _, Row as _, Sqlite};
+
+use super::super::call::Ask;
+use super::HostClock;
+use super::json::Array;
+use super::lock::{Lock, NOTHING, Script, closing, opening};
+use super::rows::{self, Line, STATES};
+use crate::clock::{Clock, SystemClock};
+use crate::model::answer::{Answer, Word};
+use crate::model::bucket::Request;
+use crate::model::decide;
+use crate::model::decide::{Held, Override, Plan, Row, Ruled, Rules, Setting, State};
+use crate::model::{Key, Limit, Mode, Quota, Rule};
+
+/// Decides requests for one bucket each, and answers in their order.
+pub(super) async fn take(
+    connection: &mut SqliteConnection,
+    asks: &[Ask],
+    clock: &HostClock,
+) -> Result<Vec<Answer>, sqlx::Error> {
+    if let [ask] = asks
+        && let Some(answers) = take_now(connection, ask, clock).await?
+    {
+        return Ok(answers);
+    }
+    let limits = asks.iter().map(|ask| &ask.take.limits[0]);
+    let mut locked = Locked::read(connection, limits, clock).await?;
+    let mut answers = Vec::with_capacity(asks.len());
+    for ask in asks {
+        let mut decided = locked.decide(ask, 0).await?;
+        let mut left = ask.times - 1;
+        while left > 0 && decided.answer.word == Word::Granted {
+            answers.push(decided.answer);
+            decided.again();
+            left -= 1;
+        }
+        // What was not granted takes nothing, so that those after it come to the same.
+        answers.extend((0..=left).map(|_| decided.answer));
+        locked.take(decided, ask).await?;
+    }
+    locked.write().await?;
+    Ok(answers)
+}
+
+/// Decides requests for several buckets each, which all grant a request or none: an answer for each bucket.
+pub(super) async fn take_all(
+    connection: &mut SqliteConnection,
+    asks: &[Ask],
+    clock: &HostClock,
+) -> Result<Vec<Answer>, sqlx::Error> {
+    if let [ask] = asks
+        && let Some(answers) = take_all_now(connection, ask, clock).await?
+    {
+        return Ok(answers);
+    }
+    let limits = asks.iter().flat_map(|ask| &ask.take.limits);
+    let mut locked = Locked::read(connection, limits, clock).await?;
+    let mut answers = Vec::with_capacity(asks.len());
+    for ask in asks {
+        let mut decisions = Vec::with_capacity(ask.take.limits.len());
+        for place in 0..ask.take.limits.len() {
+            decisions.push(locked.decide(ask, place).await?);
+        }
+        let all = decisions.iter().all(|decided| decided.answer.word == Word::Granted);
+        for decided in decisions {
+            if !all && decided.answer.word == Word::Granted {
+                answers.push(locked.spare(decided));
+            } else {
+                answers.push(decided.answer);
+                locked.take(decided, ask).await?;
+            }
+        }
+    }
+    locked.write().await?;
+    Ok(answers)
+}
+
+/// Decides a request for one bucket, if it is such a one, and the equal ones that it stands for: if not all of them are
+/// granted, and not all are denied, none is decided.
+async fn take_now(
+    connection: &mut SqliteConnection,
+    ask: &Ask,
+    clock: &HostClock,
+) -> Result<Option<Vec<Answer>>, sqlx::Error> {
+    let Some(cost) = ask.request.cost.checked_mul(ask.times) else { return Ok(None) };
+    if ask.plan(0).is_some() || ask.id().is_some() {
+        return Ok(None);
+    }
+    let whole = Request { cost, ..ask.request };
+    let Some(found) = run_take(connection, ask, whole, clock.into()).await? else {
+        return Ok(None);
+    };
+    let answer = match found.granted {
+        Some(now) => Some(granted(&found, whole, now)),
+        None => weighed(&found, ask, 0, clock.now()).filter(|answer| answer.word != Word::Granted),
+    };
+    Ok(answer.map(|answer| (0..ask.times).rev().map(|later| answer.before(later, ask.request)).collect()))
+}
+
+/// Decides a request for several buckets, if it is such a one for all of them.
+async fn take_all_now(
+    connection: &mut SqliteConnection,
+    ask: &Ask,
+    clock: &HostClock,
+) -> Result<Option<Vec<Answer>>, sqlx::Error> {
+    let limits = &ask.take.limits;
+    if (0..limits.len()).any(|place| ask.plan(place).is_some()) || ask.id().is_some() {
+        return Ok(None);
+    }
+    let rows = run_take_all(connection, ask, clock.into()).await?;
+    let later = clock.now();
+    let mut answers = Vec::with_capacity(limits.len());
+    let mut spared = Vec::new();
+    for (place, Limit { key, .. }) in limits.iter().enumerate() {
+        let Some((_, found)) = rows.iter().find(|(id, _)| id == key.as_str()) else { return Ok(None) };
+        let answer = match found.granted {
+            Some(now) => Some(granted(found, ask.request_at(place), now)),
+            None => weighed(found, ask, place, later),
+        };
+        let Some(answer) = answer else { return Ok(None) };
+        if found.granted.is_none() && answer.word == Word::Granted {
+            spared.push((place, found.row.bucket));
+        }
+        answers.push(answer);
+    }
+    if spared.len() == limits.len() {
+        return Ok(None);
+    }
+    for (place, before) in spared {
+        answers[place].spare(Some(before));
+    }
+    Ok(Some(answers))
+}
+
+/// What a bucket after a grant says of it.
+fn granted(Found { row, .. }: &Found, request: Request, now: i64) -> Answer {
+    let terms = row.terms();
+    let due = row.bucket.full_at + request.keep * terms.token_ticks - terms.burst();
+    let there = due <= terms.clock(row.bucket.anchor, now);
+    let acts_at = if there { now } else { terms.instant(row.bucket.anchor, due).max(now) };
+    Answer::granted(now, acts_at, terms, row.bucket)
+}
+
+/// What a bucket as it is makes of the request, unless more than its own terms rules it.
+fn weighed(found: &Found, ask: &Ask, place: usize, now: i64) -> Option<Answer> {
+    let Found { row, ruled, .. } = found;
+    let own = ask.quota(place).is_none_or(|quota| *quota == row.own);
+    let plain = !ruled && row.plan.is_none() && row.over.is_none() && own;
+    (plain && !row.bucket.stepped_back(&row.terms(), now))
+        .then(|| decide::take_row(&mut row.clone(), ask.request_at(place), now))
+}
+
+/// A bucket, as take.sql and `take_all.sql` answer it.
+struct Found {
+    /// If it is as a grant left it, the instant of that.
+    granted: Option<i64>,
+    /// Whether more than its own terms rules it.
+    ruled: bool,
+    row: Row,
+}
+
+/// Runs take.sql with so much asked: the bucket after a grant, if there was one, or else the bucket as it is.
+async fn run_take(
+    connection: &mut SqliteConnection,
+    ask: &Ask,
+    Request { cost, max_wait, keep }: Request,
+    Reading { now, at_ms, good_for_ms }: Reading,
+) -> Result<Option<Found>, sqlx::Error> {
+    let query = sqlx::query(include_str!("take.sql"))
+        .bind(ask.key().as_str())
+        .bind(cost)
+        .bind(keep)
+        .bind(now)
+        .bind(max_wait)
+        .bind(at_ms)
+        .bind(good_for_ms)
+        .bind(ask.quota(0).map(Quota::capacity_i64))
+        .bind(ask.quota(0).map(Quota::refill_ns))
+        .bind(ask.quota(0).map(|quota| quota.refill().as_str()));
+    let rows = of_first(connection, query).await?;
+    let found = |columns: &SqliteRow| {
+        Ok(Found { granted: columns.try_get(0)?, ruled: columns.try_get(1)?, row: rows::of_columns(columns, 2)? })
+    };
+    rows.first().map(found).transpose()
+}
+
+/// Runs `take_all.sql`: the buckets after a grant, if there was one, or else those that are there, as they are.
+async fn run_take_all(
+    connection: &mut SqliteConnection,
+    ask: &Ask,
+    Reading { now, at_ms, good_for_ms }: Reading,
+) -> Result<Vec<(String, Found)>, sqlx::Error> {
+    let keys: Array = ask.take.keys().map(Key::as_str).collect();
+    let (mut costs, mut keeps, mut quotas) = (Array::default(), Array::default(), Array::default());
+    for place in 0..ask.take.limits.len() {
+        let Request { cost, keep, .. } = ask.request_at(place);
+        costs.push(cost.into());
+        keeps.push(keep.into());
+        let text =
+            |quota: &Quota| format!("{} {} {}", quota.capacity_i64(), quota.refill_ns(), quota.refill().as_str());
+        quotas.push(ask.quota(place).map(text).as_deref().into());
+    }
+    let query = sqlx::query(include_str!("take_all.sql"))
+        .bind(keys.into_text())
+        .bind(costs.into_text())
+        .bind(keeps.into_text())
+        .bind(now)
+        .bind(ask.request.max_wait)
+        .bind(at_ms)
+        .bind(good_for_ms)
+        .bind(quotas.into_text());
+    let rows = of_first(connection, query).await?;
+    let found = |columns: &SqliteRow| {
+        let line = Line::from(columns.try_get::<&str, _>(1)?);
+        let granted = if line.word(0) == "granted" { Some(line.number(1)?) } else { None };
+        Ok((columns.try_get(0)?, Found { granted, ruled: line.word(0) == "ruled", row: line.bucket()? }))
+    };
+    rows.iter().map(found).collect()
+}
+
+/// The rows of the first statement that has any. What it has done is done: an error of the next one would have it done again.
+async fn of_first(
+    connection: &mut SqliteConnection,
+    query: Query<'_, Sqlite, SqliteArguments>,
+) -> Result<Vec<SqliteRow>, sqlx::Error> {
+    let (mut answers, mut rows) = (connection.fetch_many(query), Vec::new());
+    while let Some(answer) = answers.try_next().await? {
+        match answer {
+            Either::Right(row) => rows.push(row),
+            Either::Left(_) if rows.is_empty() => {}
+            Either::Left(_) => break,
+        }
+    }
+    Ok(rows)
+}
+
+/// What the clock showed before the database was asked, which may have to be waited for.
+#[derive(Clone, Copy)]
+struct Reading {
+    now: i64,
+    /// When that was by the host's clock, in milliseconds since 1970.
+    at_ms: i64,
+    /// How many milliseconds later it may still be decided as of then, or of what has passed since.
+    good_for_ms: i64,
+}
+
+impl From<&HostClock> for Reading {
+    fn from(clock: &HostClock) -> Self {
+        if clock.is_the_hosts {
+            let now = clock.now();
+            return Self { now, at_ms: milliseconds(now), good_for_ms: LONGEST_MS };
+        }
+        // Before the clock of somebody's own, which may stand still or go as it will.
+        let at_ms = milliseconds(SystemClock.now());
+        Self { now: clock.now(), at_ms, good_for_ms: NOTHING_PASSES_MS }
+    }
+}
+
+fn milliseconds(nanoseconds: i64) -> i64 {
+    nanoseconds / 1_000_000
+}
+
+/// Longer than a statement waits for the database.
+const LONGEST_MS: i64 = 60_000;
+
+/// What the statements take for no time at all.
+const NOTHING_PASSES_MS: i64 = 2;
+
+/// The buckets of a call and everything that rules them, while the transaction holds the database: read at once, decided
+/// in memory, and written at once.
+struct Locked<'c, 'a> {
+    lock: Lock<'c>,
+    now: i64,
+    all: Setting,
+    plans: HashMap<Key, Plan, RandomState>,
+    places: HashMap<&'a Key, usize, RandomState>,
+    buckets: Vec<Bucket<'a>>,
+}
+
+struct Bucket<'a> {
+    key: &'a Key,
+    over: Option<Override>,
+    /// As it was read, and as it is to be.
+    found: Option<Row>,
+    row: Option<Row>,
+}
+
+/// What a request comes to, for one of its buckets. Nothing is taken yet.
+struct Decided {
+    answer: Answer,
+    request: Request,
+    place: usize,
+    ruled: Option<Ruled>,
+    /// What the bucket was under the terms that rule now, before anything was taken.
+    before: Option<Row>,
+    held: Option<Held>,
+}
+
+impl<'c, 'a> Locked<'c, 'a> {
+    /// Reads everything that decides requests. The clock is read when the database is held.
+    async fn read(
+        connection: &'c mut SqliteConnection,
+        limits: impl Iterator<Item = &'a Limit>,
+        clock: &HostClock,
+    ) -> Result<Self, sqlx::Error> {
+        let (mut places, mut buckets) = (HashMap::default(), Vec::new());
+        let (mut named, mut following) = (Array::default(), Array::default());
+        for Limit { key, rule, .. } in limits {
+            places.entry(key).or_insert_with(|| {
+                buckets.push(Bucket { key, over: None, found: None, row: None });
+                buckets.len() - 1
+            });
+            match rule {
+                Rule::Plan(plan) => named.push(plan.as_str().into()),
+                Rule::Provisioned => following.push(key.as_str().into()),
+                Rule::Quota(_) | Rule::Window(_) => {}
+            }
+        }
+        let keys: Array = buckets.iter().map(|bucket| bucket.key.as_str()).collect();
+        let arguments = [keys.into_text(), named.into_text(), following.into_text()];
+        let (lock, rows) = Lock::open(connection, &READ, arguments).await?;
+        let (all, plans) = (Setting::default(), HashMap::default());
+        let mut locked = Self { lock, now: clock.now(), all, plans, places, buckets };
+        if let Some(text) = rows.first().map(|row| row.try_get::<Option<&str>, _>(0)).transpose()?.flatten() {
+            text.split(',').try_for_each(|line| locked.enter(&Line::from(line)))?;
+        }
+        Ok(locked)
+    }
+
+    /// Decides a request for the bucket at one of its places.
+    async fn decide(&mut self, ask: &Ask, place: usize) -> Result<Decided, sqlx::Error> {
+        let Limit { key, rule, .. } = &ask.take.limits[place];
+        let request = ask.request_at(place);
+        let place = self.places[key];
+        let refused = Answer::refused(Word::Unknown, self.now);
+        let mut decided = Decided { answer: refused, request, place, ruled: None, before: None, held: None };
+        match self.rule(place, rule) {
+            Err(word) => decided.answer.word = word,
+            Ok(mut ruled) => {
+                decided.before = ruled.untaken(request, self.now);
+                if let (Some(id), true) = (ask.id(), ruled.mode != Mode::Off) {
+                    let held = rows::find_receipt(self.lock.connection(), id, key).await?;
+                    decided.held = held.filter(|held| held.expires_at > self.now);
+                }
+                decided.answer = match decided.held {
+                    Some(held) => held.again(request, decide::look(&ruled, self.now)),
+                    None => decide::take(&mut ruled, request, self.now),
+                };
+                decided.ruled = Some(ruled);
+            }
+        }
+        Ok(decided)
+    }
+
+    /// Enters what was decided, and what rules the bucket now even if nothing was taken.
+    async fn take(&mut self, decided: Decided, ask: &Ask) -> Result<(), sqlx::Error> {
+        let Decided { answer, request, place, ruled, before, held } = decided;
+        let bucket = &mut self.buckets[place];
+        let after = if held.is_some() { before } else { ruled.and_then(|ruled| ruled.row) };
+        bucket.row = after.or_else(|| bucket.row.take());
+        if let (Some(id), Some(receipt), None) = (ask.id(), answer.receipt(request), held) {
+            let expires_at = answer.now.saturating_add(ask.hold());
+            let held = Held { receipt, state: State::Open, expires_at };
+            rows::write_receipt(self.lock.connection(), id, bucket.key, &held).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes nothing after all, because another bucket denied.
+    fn spare(&mut self, decided: Decided) -> Answer {
+        let Decided { mut answer, place, before, .. } = decided;
+        answer.spare(before.as_ref().map(|row| row.bucket));
+        let bucket = &mut self.buckets[place];
+        bucket.row = before.or_else(|| bucket.row.take());
+        answer
+    }
+
+    /// Writes the buckets that are not as they were, and lets go of the database.
+    async fn write(mut self) -> Result<(), sqlx::Error> {
+        let (mut states, mut rows) = (Array::default(), Array::default());
+        for Bucket { key, found, row, .. } in &self.buckets {
+            match (found, row) {
+                (Some(found), Some(row)) if found == row => {}
+                (Some(found), Some(row)) if Row { bucket: found.bucket, ..row.clone() } == *found => {
+                    rows::push_state(&mut states, key, row);
+                }
+                (_, Some(row)) => rows::push(&mut rows, key, row),
+                (_, None) => {}
+            }
+        }
+        match (states.is_empty(), rows.is_empty()) {
+            (true, true) => self.lock.close(&NOTHING, []).await,
+            (true, false) => self.lock.close(&ROWS, [rows.into_text()]).await,
+            (false, rest) => {
+                if !rest {
+                    rows::write_all(self.lock.connection(), rows).await?;
+                }
+                self.lock.close(&STATES, [states.into_text()]).await
+            }
+        }
+    }
+
+    /// Brings a bucket to the terms that rule now.
+    fn rule(&self, place: usize, rule: &Rule) -> Result<Ruled, Word> {
+        let Bucket { over, row, .. } = &self.buckets[place];
+        let plan = match rule {
+            Rule::Plan(plan) => Some(plan),
+            Rule::Provisioned => row.as_ref().and_then(|row| row.plan.as_deref()),
+            Rule::Quota(_) | Rule::Window(_) => None,
+        };
+        let plan = plan.and_then(|plan| self.plans.get(plan)).copied();
+        decide::rule(row.clone(), rule, &Rules { all: self.all, plan, over: *over }, self.now)
+    }
+
+    /// A bucket, by its number among the keys.
+    fn bucket(&mut self, number: i64) -> Result<&mut Bucket<'a>, sqlx::Error> {
+        let place = usize::try_from(number).ok();
+        let bucket = place.and_then(|place| self.buckets.get_mut(place));
+        bucket.ok_or_else(|| sqlx::Error::Protocol(format!("the bucket {number}")))
+    }
+
+    /// Enters a row of read.sql.
+    fn enter(&mut self, line: &Line<'_>) -> Result<(), sqlx::Error> {
+        match line.word(0) {
+            "bucket" => {
+                let bucket = self.bucket(line.number(1)?)?;
+                bucket.found = Some(line.bucket()?);
+                bucket.row.clone_from(&bucket.found);
+            }
+            "override" => self.bucket(line.number(1)?)?.over = Some(line.over()?),
+            "plan" => {
+                let (name, plan) = line.plan()?;
+                self.plans.insert(name, plan);
+            }
+            _ => self.all = line.setting()?,
+        }
+        Ok(())
+    }
+}
+
+impl Decided {
+    /// Decides an equal request, after this one.
+    fn again(&mut self) {
+        if let Some(ruled) = &mut self.ruled {
+            self.answer = decide::take(ruled, self.request, self.answer.now);
+        }
+    }
+}
+
+const READ: Script = opening!("read.sql");
+const ROWS: Script = closing!(include_str!("rows.sql"));
