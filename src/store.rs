@@ -29,24 +29,25 @@ pub use sql::{
 };
 
 tokio::task_local! {
-    /// Whether a call that is rolled back for a locked row is made again key by key, by the [`Batcher`](crate::layers::Batcher)
-    /// that makes it. A database then gives it up after one lock timeout, so that the other keys need not wait for the locked one.
+    /// Whether the [`Batcher`](crate::layers::Batcher) repeats a call key by key after it was rolled back for a locked
+    /// row. The store then ends such a call after one lock timeout, so that the other keys need not wait for the locked
+    /// one.
     pub(crate) static IS_REPEATED_BY_KEY: bool;
 }
 
-/// Where buckets are kept: the one seam between the limiters above and the databases below.
+/// A store of buckets: the one interface between limiters and databases.
 ///
-/// A request without tokens is answered with a denial; it never waits for tokens and writes nothing.
+/// A store denies a request for which there are no tokens. It never waits for tokens, and a denial writes nothing.
 pub trait Store: Send + Sync + 'static {
-    /// What those above it may count on. It always answers the same; a layer answers as the store beneath does.
+    /// Returns what a caller can count on: always the same value. A layer returns that of the underlying store.
     fn capabilities(&self) -> Capabilities {
         Capabilities::default()
     }
 
-    /// Decides requests, each for itself, and answers in their order.
+    /// Decides each request independently, and returns the outcomes in the order of the requests.
     ///
-    /// Requests for the same bucket are decided in the order given. If another transaction has locked a row, the call is
-    /// repeated until the deadline.
+    /// The store decides requests for the same bucket in the order given. If another transaction has locked a row, the
+    /// store repeats the call until the deadline.
     ///
     /// ```
     /// use std::time::Duration;
@@ -69,38 +70,40 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// If there is no answer at all; what can be said of one request alone is its [`Outcome`].
+    /// Returns an error if there is no answer to any request. An error of one request is its [`Outcome`].
     ///
     /// # Cancel safety
     ///
-    /// A future that is dropped leaves nothing open behind, but the tokens may have been taken.
+    /// If the future is dropped, it leaves no transaction open, but the tokens may have been taken.
     fn take(&self, takes: &[Take]) -> impl Future<Output = Result<Vec<Outcome>, Error>> + Send;
 
-    /// Gives back, or pays for, what granted requests took, each once, and answers in their order.
+    /// Refunds or charges what granted requests took, each once, and returns the results in the order of the
+    /// adjustments.
     ///
-    /// A database does so in one transaction, for each 256 of them.
+    /// A database makes each 256 adjustments in one transaction.
     ///
     /// # Errors
     ///
-    /// If there is no answer to one of them. It is not asked again then: what was given back may have been, unless the error
-    /// says otherwise, which is said of all.
+    /// Returns an error if there is no answer to one of the adjustments. The store does not repeat the call: the
+    /// adjustments may have been made, unless the error rules that out for all of them.
     fn adjust(
         &self,
         adjustments: &[Adjustment],
     ) -> impl Future<Output = Result<Vec<Result<Adjusted, TakeError>>, Error>> + Send;
 
-    /// Lowers a bucket to what somebody else says of it, and says whether it held more; it is made if its rule may make it.
-    /// Repeated, it changes nothing.
+    /// Lowers a bucket to what an upstream says is left, and returns whether the bucket held more. Creates the bucket
+    /// if its rule can create it. A repeated call changes nothing.
     ///
     /// # Errors
     ///
-    /// If the limit cannot be held back, or as for [`take`](Self::take). It may have been lowered then.
+    /// Returns an error if the limit cannot be lowered, or as for [`take`](Self::take). The bucket may have been
+    /// lowered then.
     fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> impl Future<Output = Result<bool, Error>> + Send {
         let _ = (key, rule, hold);
         async { Err(HoldBackError::Unsupported.into()) }
     }
 
-    /// Decides one request: [`take`](Self::take) of one.
+    /// Decides one request, as [`take`](Self::take) does.
     ///
     /// # Errors
     ///
@@ -109,14 +112,15 @@ pub trait Store: Send + Sync + 'static {
         async { Ok(self.take(std::slice::from_ref(take)).await?.pop().expect("a store answers each request")) }
     }
 
-    /// Decides one request with what this process knows, or returns `None`: then nothing was taken, and [`take`](Self::take)
-    /// decides. A limiter asks this first.
+    /// Decides one request from what this process knows, or returns `None`. With `None` nothing was taken, and
+    /// [`take`](Self::take) decides. A limiter calls this method first.
     fn try_take(&self, take: &Take) -> Option<Outcome> {
         let _ = take;
         None
     }
 
-    /// Returns what reads, sweeps and counts, if this kind of store has it. A layer returns that of the underlying store.
+    /// Returns the interface that reads, sweeps and counts, if this kind of store has one. A layer returns that of the
+    /// underlying store.
     fn maintenance(&self) -> Option<&dyn Maintenance> {
         None
     }
@@ -149,14 +153,14 @@ impl<S: Store> Store for Arc<S> {
     }
 }
 
-/// A store that counts requests in sliding windows for others to read.
+/// A store that counts requests in sliding windows that all processes share.
 pub trait SharedWindows: Store {
-    /// Counts requests in a key's window now, whatever its maximum, and answers what has been counted by all; 0 only
-    /// reads.
+    /// Counts requests in a key's window now, even beyond its maximum, and returns what all processes have counted. A
+    /// cost of 0 only reads.
     ///
     /// # Errors
     ///
-    /// If there is no answer; then nobody knows whether they were counted.
+    /// Returns an error if there is no answer. The requests may have been counted then.
     fn count(&self, key: &Key, window: &Window, cost: u64) -> impl Future<Output = Result<Counted, Error>> + Send;
 }
 
@@ -166,7 +170,7 @@ impl<S: SharedWindows> SharedWindows for Arc<S> {
     }
 }
 
-/// What operators and housekeeping ask of a [`Store`], beside decisions. Only stores that keep buckets have it.
+/// What operators and housekeeping need from a [`Store`] beside decisions. Only stores that keep buckets have it.
 ///
 /// ```
 /// use tollgate::{store::Maintenance, MemoryStore, Store};
@@ -180,64 +184,66 @@ impl<S: SharedWindows> SharedWindows for Arc<S> {
 /// # }
 /// ```
 pub trait Maintenance: Send + Sync {
-    /// What a request for a key under a rule would find: the key's bucket, under the terms that such a request would bring it to,
-    /// or the full one that its first request would make.
-    /// It is read without a lock, and nothing is taken or written.
+    /// Returns the bucket that a request for a key under a rule would find, with the limits that the request would give
+    /// it. If there is no bucket yet, returns the full one that the first request would create.
+    ///
+    /// Reads without a lock, and takes and writes nothing.
     ///
     /// # Errors
     ///
-    /// If the rule is a sliding window, there is no such plan or provisioned bucket, this kind of store cannot tell, it cannot
-    /// be reached, or the role may not look.
+    /// Returns an error if the rule is a sliding window, there is no such plan or provisioned bucket, this kind of
+    /// store cannot tell, the store cannot be reached, or the role may not read.
     fn level<'a>(&'a self, key: &'a Key, rule: &'a Rule) -> MaintenanceFuture<'a, BucketLevel> {
         let _ = (key, rule);
         Box::pin(async { Err(AdminError::Unsupported.into()) })
     }
 
-    /// What a key's sliding window has counted, under the terms that it was last counted under; nothing under those that are
-    /// said, if there is none yet. It is read without a lock, and nothing is counted or written.
+    /// Returns what a key's sliding window has counted, under the limits of the last request that it counted. If there
+    /// is no window yet, returns an empty one under the limits given.
+    ///
+    /// Reads without a lock, and counts and writes nothing.
     ///
     /// # Errors
     ///
-    /// If this kind of store cannot tell, it cannot be reached, or the role may not look.
+    /// Returns an error if this kind of store cannot tell, the store cannot be reached, or the role may not read.
     fn window_level<'a>(&'a self, key: &'a Key, window: &'a Window) -> MaintenanceFuture<'a, WindowLevel> {
         let _ = (key, window);
         Box::pin(async { Err(AdminError::Unsupported.into()) })
     }
 
-    /// Deletes expired rows in one bounded step that looks at about `limit` rows: buckets that are full
-    /// and were not provisioned, windows in which nothing counts, receipts and overrides that have expired, counts of
-    /// denials of two days ago.
+    /// Deletes expired rows in one bounded step that reads about `limit` rows: full buckets that were not provisioned,
+    /// windows in which nothing counts, expired receipts and overrides, and counts of denials that are two days old.
     ///
-    /// The store remembers where a step ended, for all processes that use it: the next step goes on there. On a server a
-    /// step looks at 1000 rows at most.
+    /// The store remembers where a step ended, for all processes that use it: the next step goes on there. On a server
+    /// a step reads 1000 rows at most.
     ///
-    /// No request that says its terms notices: a bucket that is made again is full as well. A store that keeps nothing of
-    /// its own has nothing to do.
+    /// A request that names its limits is decided as before: a bucket that is created again is full as well. A store
+    /// that keeps no rows of its own does nothing.
     ///
     /// # Errors
     ///
-    /// If the store cannot be reached, or the role may not sweep.
+    /// Returns an error if the store cannot be reached, or the role may not sweep.
     fn sweep(&self, limit: u32) -> MaintenanceFuture<'_, Swept> {
         let _ = limit;
         Box::pin(async { Ok(Swept::default()) })
     }
 
-    /// Adds how often keys were denied, to what [`Admin::most_denied`](crate::Admin::most_denied) reads. No decision looks at
-    /// it. A store that keeps nothing of its own has nothing to do.
+    /// Adds counts of denials to those that [`Admin::most_denied`](crate::Admin::most_denied) reads. No decision reads
+    /// the counts. A store that keeps no rows of its own does nothing.
     ///
     /// # Errors
     ///
-    /// If the store cannot be reached, or the role may not tell it. Some may have been added.
+    /// Returns an error if the store cannot be reached, or the role may not add counts. Some may have been added.
     fn count_denials<'a>(&'a self, denials: &'a [(Key, u64)]) -> MaintenanceFuture<'a, ()> {
         let _ = denials;
         Box::pin(async { Ok(()) })
     }
 }
 
-/// A call of a [`Maintenance`], boxed so that layers can pass on one of an unknown type.
+/// The future of a [`Maintenance`] method, boxed so that layers can pass it on without naming its type.
 pub type MaintenanceFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
 
-/// What a [`Store`] can do, as those above it need to know.
+/// What a [`Store`] can do, as its callers need to know.
 ///
 /// ```
 /// use tollgate::{store::Capabilities, MemoryStore, Store};
@@ -250,31 +256,33 @@ pub type MaintenanceFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>
 #[must_use = "answer it as a store's capabilities"]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// Whether it decides in this process.
+    /// Whether the store decides in this process.
     pub in_process: bool,
-    /// How many requests for several buckets each are one call to it.
+    /// How many requests for several buckets each fit in one call.
     pub most_together: usize,
-    /// How many calls that each carry many requests it is quickest with.
+    /// With how many concurrent calls of many requests each the store is fastest.
     pub calls_at_once: usize,
 }
 
 impl Capabilities {
-    /// It decides in this process: a limiter has no calls to save.
+    /// Declares that the store decides in this process: a limiter has no calls to save.
     #[inline]
     pub const fn in_process(self) -> Self {
         Self { in_process: true, ..self }
     }
 
-    /// How many requests for several buckets each are one call to it; 1 if not said. If they are more, they are worth
-    /// gathering.
+    /// Sets how many requests for several buckets each fit in one call. With more than 1, they are worth batching.
+    /// Default: 1.
     #[inline]
     pub const fn most_together(self, requests: usize) -> Self {
         Self { most_together: requests, ..self }
     }
 
-    /// How many calls that each carry many requests it is quickest with, from 1 to 64; 2 if not said: while one is on the
-    /// network, the other is in the database. One of a single call at a time is locked as a whole, if it is: what was
-    /// [`Contended`](crate::Error::Contended) is not asked for again in parts.
+    /// Sets with how many concurrent calls of many requests each the store is fastest, from 1 to 64. Default: 2, so
+    /// that one call is on the network while the other is in the database.
+    ///
+    /// With 1, a lock holds the whole store: a call that was [`Contended`](crate::Error::Contended) is not repeated in
+    /// parts.
     #[inline]
     pub fn calls_at_once(self, calls: usize) -> Self {
         Self { calls_at_once: calls.clamp(1, 64), ..self }

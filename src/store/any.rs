@@ -6,14 +6,17 @@ use std::sync::Arc;
 use crate::model::{Adjusted, Adjustment, Error, HoldBack, Key, Outcome, Rule, Take, TakeError};
 use crate::store::{Capabilities, Maintenance, Store};
 
-/// A store of whatever kind, chosen while the program runs: in memory for a test, a database in production.
+/// A store of any kind, chosen at run time: memory for a test, a database in production.
 ///
-/// When there is no token, it answers as the store within does. Clones are the same store, with the same buckets. A
-/// [`Limiter`](crate::Limiter) whose type does not name its store is over this one: what holds it needs no parameter.
+/// Without tokens, it answers as the underlying store does. Clones are the same store, with the same buckets. A
+/// [`Limiter`](crate::Limiter) whose type names no store uses this one, so that types that hold the limiter need no
+/// parameter.
 ///
-/// What memory answers to `allow` and `reserve` takes no future; a call of another store allocates one. It is no
-/// [`Admin`](crate::Admin): whoever changes what rules buckets, or needs the pool, keeps a clone of the store itself, or of its
-/// [`Arc`]. Of a [`LocalReads`](crate::layers::LocalReads) it is made over the whole: `AnyStore::new(LocalReads::new(store))`.
+/// A memory store answers `allow` and `reserve` without a future. A call of another store allocates one.
+///
+/// `AnyStore` is not an [`Admin`](crate::Admin). To change the rules of buckets, or to reach the pool, keep a clone of
+/// the store itself, or of its [`Arc`]. Wrap a whole [`LocalReads`](crate::layers::LocalReads):
+/// `AnyStore::new(LocalReads::new(store))`.
 ///
 /// ```
 /// use tollgate::{AnyStore, Error, Limiter, MemoryStore, Quota};
@@ -44,14 +47,14 @@ pub struct AnyStore {
 }
 
 impl AnyStore {
-    /// Over a store, whose kind is forgotten.
+    /// Wraps a store, and erases its type.
     pub fn new<S: Store>(store: S) -> Self {
         let capabilities = store.capabilities();
         Self { store: Arc::new(store), name: type_name::<S>(), capabilities }
     }
 }
 
-// Each method is passed on, those with a default too: the store within may know better.
+// Forwards each method, also those with a default: the underlying store can override it.
 impl Store for AnyStore {
     fn capabilities(&self) -> Capabilities {
         self.capabilities
@@ -84,7 +87,7 @@ impl fmt::Debug for AnyStore {
     }
 }
 
-/// A [`Store`] whose futures are in boxes, so that there can be one of no known type.
+/// A [`Store`] with boxed futures, so that it can be a trait object.
 trait Erased: Send + Sync {
     fn take<'a>(&'a self, takes: &'a [Take]) -> Asked<'a, Vec<Outcome>>;
     fn adjust<'a>(&'a self, adjustments: &'a [Adjustment]) -> Asked<'a, Vec<Result<Adjusted, TakeError>>>;

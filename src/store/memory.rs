@@ -29,15 +29,20 @@ mod receipts;
 mod rules;
 mod shard;
 
-/// Buckets in this process: the same meaning as those in a database, without one.
+/// Buckets in this process, which mean the same as those in a database.
 ///
-/// When a bucket is empty, requests are denied at once. It holds a million keys unless said; beyond that, buckets that are
-/// full are forgotten, which nobody notices, unless a request that used more than its estimate is settled later, and never
-/// others: if there are none, a new key is an error ([`TakeError::TooManyKeys`]). It remembers the ids of a million requests
-/// likewise, until they expire; for more of them, or for more than half a million of one key, it has no room
-/// ([`TakeError::TooManyIds`]), and takes and gives back nothing. What was given back of requests without an id, and what a
-/// client's limit has settled, needs none of that room: of those each shard remembers the latest, half as many
-/// as it holds keys, some 7,800 of one key, and what [`adjust`](Store::adjust) is told twice counts once for so long.
+/// When a bucket is empty, the store denies requests at once.
+///
+/// The store holds a million keys by default. Beyond that it forgets full buckets, and never others: if no bucket is
+/// full, a new key is an error ([`TakeError::TooManyKeys`]). A forgotten bucket changes no decision, unless a request
+/// that used more than its estimate is settled later.
+///
+/// The store also remembers the ids of a million requests until they expire. It has no room for more of them, or for
+/// more than half a million of one key: then it takes and refunds nothing ([`TakeError::TooManyIds`]).
+///
+/// Refunds of requests without an id, and what a client's limit has settled, need none of that room. Each shard
+/// remembers the latest of those, half as many as it holds keys: some 7,800 of one key. For as long, a repeated
+/// [`adjust`](Store::adjust) counts once.
 ///
 /// ```
 /// use tollgate::{Limiter, MemoryStore, Quota};
@@ -58,13 +63,13 @@ pub struct MemoryStore<C = ProcessClock> {
     hasher: RandomState,
     rules: RuleBook,
     stats: Mutex<Stats>,
-    /// The shard that the next step of a sweep begins with.
+    /// The shard at which the next step of a sweep begins.
     sweeps_from: AtomicUsize,
     clock: C,
 }
 
 impl MemoryStore {
-    /// A store on the host's clock.
+    /// Creates a store on the host's clock.
     #[must_use]
     pub fn new() -> Self {
         Self::with_clock(ProcessClock::default())
@@ -78,7 +83,7 @@ impl Default for MemoryStore {
 }
 
 impl<C: Clock> MemoryStore<C> {
-    /// A store on a clock of the caller's: for tests.
+    /// Creates a store on the caller's clock: for tests.
     pub fn with_clock(clock: C) -> Self {
         let hasher = RandomState::default();
         let (keys, room) = (MOST_KEYS / SHARDS, Room::new(MOST_KEYS / SHARDS, SHARDS));
@@ -93,14 +98,16 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
-    /// How many keys it holds at most, and of how many requests it remembers the ids; each rounded up to a multiple of the
-    /// number of its shards, 64, and a million if not said.
+    /// Sets how many keys the store holds at most, and of how many requests it remembers the ids. Each number is
+    /// rounded up to a multiple of 64, the number of shards. Default: a million.
     ///
-    /// Each shard holds its part: one whose buckets are none of them full again refuses a new key as
-    /// [`TooManyKeys`](crate::TakeError::TooManyKeys) while others have room. Where there are few, give several times as many
-    /// as are in use at once. Of requests, half of the room is the shards' own, and half is for whichever need more: so those
-    /// for one key have half of it, and a little. What was given back of those without an id is remembered beside, by each
-    /// shard half as much as it holds keys, of which the oldest goes when there is more.
+    /// Each shard holds its part of the keys. A shard without a full bucket refuses a new key as
+    /// [`TooManyKeys`](crate::TakeError::TooManyKeys), even while other shards have room. For a small store, set
+    /// several times as many keys as are in use at once.
+    ///
+    /// Half of the room for ids belongs to the shards, and half is shared by those that need more. So the requests for
+    /// one key have a little more than half of it. Refunds of requests without an id are remembered separately: each
+    /// shard keeps half as many as it holds keys, and forgets the oldest when there are more.
     #[must_use]
     pub fn most_keys(self, keys: usize) -> Self {
         let keys = keys.div_ceil(SHARDS).max(1);
@@ -111,25 +118,25 @@ impl<C: Clock> MemoryStore<C> {
         self
     }
 
-    /// How many keys it holds.
+    /// Returns how many keys the store holds.
     #[must_use]
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
-    /// Whether it holds no key.
+    /// Returns whether the store holds no key.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Decides one request, at once.
+    /// Decides one request at once.
     ///
     /// # Errors
     ///
-    /// If it can never be granted.
+    /// Returns an error if the request can never be granted.
     pub fn decide(&self, take: &Take) -> Outcome {
-        // What nearly every request comes to, before all that it could be.
+        // The usual case: one limit, whose bucket is already under the limits that apply.
         if let Some(Limit { key, rule, cost: 1.., .. }) = take.plain() {
             let request = take.request_at(0);
             let hash = self.hasher.hash_one(key);
@@ -147,7 +154,7 @@ impl<C: Clock> MemoryStore<C> {
         self.decide_other(take)
     }
 
-    /// The rest: apart, so that what it needs of the stack is not needed by what is usual.
+    /// Decides all other requests. A function of its own, so that the usual case needs little of the stack.
     #[inline(never)]
     fn decide_other(&self, take: &Take) -> Outcome {
         take.request()?;
@@ -163,7 +170,7 @@ impl<C: Clock> MemoryStore<C> {
         self.decide_ruled(take)
     }
 
-    /// Decides with everything that may rule the buckets, each of which is locked.
+    /// Decides with plans, overrides, modes and ids, while the shards of all buckets are locked.
     fn decide_ruled(&self, take: &Take) -> Outcome {
         let mut guards = self.lock_all(take.keys());
         let now = self.clock.now();
@@ -179,7 +186,7 @@ impl<C: Clock> MemoryStore<C> {
             let chosen = self.rules.of(key, rule, row.as_ref());
             let mut ruled = match decide::rule(row, rule, &chosen, now) {
                 Ok(ruled) => ruled,
-                // The others are spared, and brought to what rules them, as when one denies.
+                // Spares the other buckets and brings them to their effective limits, as after a denial.
                 Err(word) => {
                     answers.push(Answer::refused(word, now));
                     changed.push((key, None, None, false));
@@ -289,7 +296,7 @@ impl<C: Clock> MemoryStore<C> {
         held(lowered, key, rule)
     }
 
-    /// Sweeps whole shards, one after the other, until there were `limit` rows.
+    /// Sweeps whole shards, one after the other, until they had `limit` rows.
     fn sweep_step(&self, limit: u32) -> Swept {
         let mut swept = Swept::default();
         let (mut seen, limit) = (0, limit as usize);
@@ -330,7 +337,7 @@ impl<C: Clock> MemoryStore<C> {
         shard_of(self.hasher.hash_one(key))
     }
 
-    /// Locks the shards of keys, each once, in their order, so that two requests never wait for each other.
+    /// Locks the shards of keys, each once, in their order, so that two requests cannot deadlock.
     fn lock_all<'a>(&self, keys: impl Iterator<Item = &'a Key>) -> Guards<'_> {
         let mut places: Vec<usize> = keys.map(|key| self.shard_of(key)).collect();
         places.sort_unstable();
@@ -388,7 +395,7 @@ impl<C: Clock> Maintenance for MemoryStore<C> {
         Box::pin(window_level_under(self, key, window))
     }
 
-    /// A step sweeps whole shards: at least a 64th of the keys.
+    /// Sweeps whole shards in a step: at least a 64th of the keys.
     fn sweep(&self, limit: u32) -> MaintenanceFuture<'_, Swept> {
         Box::pin(async move { Ok(self.sweep_step(limit)) })
     }
@@ -401,7 +408,8 @@ impl<C: Clock> Maintenance for MemoryStore<C> {
     }
 }
 
-/// By other bits of a key's hash than those by which a shard's table places it: the lowest and the seven highest.
+/// Chooses a shard by bits of the hash that the shard's table does not use: the table uses the lowest and the seven
+/// highest bits.
 #[inline]
 fn shard_of(hash: u64) -> usize {
     usize::from((hash >> 48) as u16) % SHARDS

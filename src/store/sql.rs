@@ -1,4 +1,4 @@
-//! Buckets in SQL databases: a store over whatever [`Dialect`] a pool speaks.
+//! Buckets in SQL databases: a store over a pool of any [`Dialect`].
 
 mod admin;
 #[cfg(any(feature = "mysql", feature = "postgres"))]

@@ -28,7 +28,7 @@ impl<C: Clock> Admin for MemoryStore<C> {
         Ok(shard.window_of(key).and_then(|row| WindowLevel::new(key, row.clone(), now)))
     }
 
-    /// Looks at every bucket for each page.
+    /// Reads every bucket for each page.
     async fn list(&self, filter: &Filter, after: Option<&Key>, limit: u32) -> Result<Page<BucketLevel>, Error> {
         let mut levels = Vec::new();
         for shard in &self.shards {
@@ -44,7 +44,7 @@ impl<C: Clock> Admin for MemoryStore<C> {
         Ok(levels.into())
     }
 
-    /// Looks at every window for each page.
+    /// Reads every window for each page.
     async fn windows(&self, prefix: Option<&Key>, after: Option<&Key>, limit: u32) -> Result<Page<WindowLevel>, Error> {
         let filter = prefix.cloned().into_iter().fold(Filter::default(), Filter::prefix);
         let mut levels = Vec::new();
@@ -172,14 +172,14 @@ impl<C: Clock> MemoryStore<C> {
     }
 }
 
-/// How often keys were denied, by the hour since 1970.
+/// Counts of denials by key, for each hour since 1970.
 #[derive(Debug, Default)]
 pub(super) struct Stats {
     hours: BTreeMap<i64, HashMap<Key, (i64, i64)>>,
 }
 
 impl Stats {
-    /// Adds what was counted, as far as there is room, and forgets what is older than two days.
+    /// Adds counts as far as there is room, and forgets those that are older than two days.
     pub(super) fn count(&mut self, denials: &[(Key, u64)], now: i64) {
         let hour = self.hours.entry(now.div_euclid(HOUR)).or_default();
         for (key, denied) in Denials::sound(denials) {
@@ -192,7 +192,7 @@ impl Stats {
         self.forget(now);
     }
 
-    /// Forgets what is older than two days, and says how many counts that was.
+    /// Forgets counts that are older than two days, and returns how many.
     pub(super) fn forget(&mut self, now: i64) -> usize {
         let count = |hours: &BTreeMap<i64, HashMap<_, _>>| hours.values().map(HashMap::len).sum::<usize>();
         let before = count(&self.hours);
@@ -200,7 +200,7 @@ impl Stats {
         before - count(&self.hours)
     }
 
-    /// Those of the last 24 hours.
+    /// Returns the keys with the most denials in the last 24 hours.
     pub(super) fn most(&self, limit: u32, now: i64) -> Vec<Denials> {
         let mut keys: HashMap<&Key, (i64, i64)> = HashMap::new();
         for (_, hour) in self.hours.iter().filter(|(hour, _)| **hour * HOUR > now.saturating_sub(24 * HOUR)) {

@@ -9,17 +9,18 @@ use crate::model::decide::{Held, State};
 use crate::model::take::IdOf;
 use crate::model::{Key, TakeError};
 
-/// What is remembered of grants with an id, and of adjustments.
+/// The receipts of a shard: of grants with an id, and of adjustments.
 #[derive(Debug)]
 pub(super) struct Receipts {
     held: HashMap<(Uuid, Key), Kept>,
-    /// Those that nobody repeats, and that nothing becomes of any more, the oldest first. They take no room of others: beyond
-    /// what is the shard's own, the oldest are forgotten.
+    /// Receipts with an id of this crate's that are settled: no caller repeats them, and they change no more. The
+    /// oldest come first. They need no room of other receipts: beyond the shard's own room, the shard forgets the
+    /// oldest.
     done: VecDeque<(Uuid, Key)>,
     room: Arc<Room>,
-    /// How many there are beyond what is the shard's own.
+    /// How many receipts the shard holds beyond its own room.
     lent: usize,
-    /// None of them expires before.
+    /// No receipt expires before this instant.
     none_expires_before: i64,
 }
 
@@ -40,7 +41,7 @@ impl Receipts {
         Self { held: HashMap::new(), done: VecDeque::new(), room, lent: 0, none_expires_before: NEVER_NS }
     }
 
-    /// Has its part of this room from now on.
+    /// Uses this room from now on.
     pub(super) fn share(&mut self, room: Arc<Room>) {
         (self.room, self.lent) = (room, 0);
         self.count();
@@ -54,13 +55,13 @@ impl Receipts {
         self.held.get(&(id, key.clone())).map(|kept| kept.held)
     }
 
-    /// One that has not expired.
+    /// Returns a receipt that has not expired.
     pub(super) fn get(&self, id: Uuid, key: &Key, now: i64) -> Option<Held> {
         self.find(id, key).filter(|held| held.expires_at > now)
     }
 
-    /// Whether one may be written that somebody may repeat, before anything else is. If there is no room, those that have
-    /// expired are forgotten, and never others: who repeats a request would pay twice.
+    /// Makes room for a receipt that a caller can repeat, before the request changes anything. Without room, forgets
+    /// expired receipts, and never others: a repeated request would be charged twice.
     pub(super) fn make_room(&mut self, id: Uuid, key: &Key, now: i64) -> Result<(), TakeError> {
         let has_room = |receipts: &Self| receipts.room.is_left(receipts.repeatable());
         if !has_room(self) && now >= self.none_expires_before {
@@ -70,7 +71,7 @@ impl Receipts {
         if fits { Ok(()) } else { Err(TakeError::TooManyIds(id)) }
     }
 
-    /// The keys of requests that can be settled.
+    /// Returns the keys of requests that can be settled.
     pub(super) fn open(&self, now: i64) -> HashSet<&Key> {
         let is_open = |held: &Held| held.state == State::Open && held.expires_at > now;
         self.held.iter().filter(|(_, kept)| is_open(&kept.held)).map(|((_, key), _)| key).collect()
@@ -80,7 +81,7 @@ impl Receipts {
         self.insert(id, key, Kept { held: Held { receipt, state: State::Open, expires_at }, id_of });
     }
 
-    /// What has become of one; whose id it is, is for the request to say, if that is remembered.
+    /// Writes what an adjustment made of a receipt. The receipt of the request, if there is one, says whose id it is.
     pub(super) fn write(&mut self, id: Uuid, key: &Key, held: Held, id_of: IdOf) {
         let id_of = self.held.get(&(id, key.clone())).map_or(id_of, |kept| kept.id_of);
         self.insert(id, key, Kept { held, id_of });
@@ -90,7 +91,7 @@ impl Receipts {
         self.none_expires_before = self.none_expires_before.min(kept.held.expires_at);
         let (receipt, is_done) = ((id, key.clone()), kept.is_done());
         if self.held.insert(receipt.clone(), kept).is_some_and(|before| before.is_done()) {
-            // It had expired, and somebody asked with its id.
+            // The earlier receipt had expired, and a request used its id again.
             self.done.retain(|done| *done != receipt);
         }
         if is_done {
@@ -99,7 +100,7 @@ impl Receipts {
         self.count();
     }
 
-    /// Forgets those that have expired.
+    /// Forgets expired receipts.
     pub(super) fn sweep(&mut self, now: i64) {
         let mut earliest = NEVER_NS;
         self.held.retain(|_, kept| {
@@ -114,7 +115,7 @@ impl Receipts {
         self.count();
     }
 
-    /// After there are more of them, or fewer.
+    /// Enforces the limits after the number of receipts has changed.
     fn count(&mut self) {
         while self.done.len() > self.room.own
             && let Some(oldest) = self.done.pop_front()
@@ -124,14 +125,16 @@ impl Receipts {
         self.lent = self.room.lend(self.lent, self.repeatable());
     }
 
-    /// How many there are that need room.
+    /// Returns how many receipts need room.
     fn repeatable(&self) -> usize {
         self.held.len() - self.done.len()
     }
 }
 
-/// How many requests that somebody may repeat all shards of a store remember. Half of it is theirs, each its part, so that
-/// nobody is kept out by those of another shard; half is for whichever need more: those for one key are all in one shard.
+/// The room for receipts that a caller can repeat, of all shards of a store.
+///
+/// Half of the room is divided among the shards, so that no shard can use up another one's part. All shards share the
+/// other half, because all requests for one key are in one shard.
 #[derive(Debug)]
 pub(super) struct Room {
     own: usize,
@@ -140,18 +143,20 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// For so many in each shard, if they were all alike.
+    /// Creates room for `each` receipts a shard, if the shards were equally full.
     pub(super) fn new(each: usize, shards: usize) -> Arc<Self> {
         let own = each.div_ceil(2);
         Arc::new(Self { own, common: (each - own) * shards, lent: AtomicUsize::new(0) })
     }
 
-    /// Whether a shard with so many may have one more. Several that ask at once may all have the last one.
+    /// Returns whether a shard with `len` receipts can add one. Shards that ask at the same time can all get the last
+    /// place.
     fn is_left(&self, len: usize) -> bool {
         len < self.own || self.lent.load(Ordering::Relaxed) < self.common
     }
 
-    /// A shard has so many now, and had borrowed that much; says how much it borrows from now on.
+    /// Accounts for a shard that now has `len` receipts and had borrowed `before`. Returns how much the shard borrows
+    /// from now on.
     fn lend(&self, before: usize, len: usize) -> usize {
         let lent = len.saturating_sub(self.own);
         if lent > before {

@@ -13,7 +13,8 @@ use crate::model::{Key, Mode, Rule};
 #[derive(Debug, Default)]
 pub(super) struct RuleBook {
     choices: RwLock<Choices>,
-    /// Whether the mode or an override may have a say: all that it tells, so that what they are is read under the lock alone.
+    /// Whether the mode or an override can affect a key. The mode and the overrides themselves are read only under the
+    /// lock.
     any: AtomicBool,
 }
 
@@ -37,7 +38,7 @@ impl Choices {
 }
 
 impl RuleBook {
-    /// Whether a bucket is under the terms that rule it already, and nothing but its tokens decides.
+    /// Returns whether a bucket already has its effective limits, so that its tokens alone decide.
     #[inline]
     pub(super) fn leave(&self, key: &Key, rule: &Rule, row: &Row, now: i64) -> bool {
         let plan = match rule {
@@ -52,7 +53,7 @@ impl RuleBook {
         self.read(|choices| choices.leave(key, plan, row, now))
     }
 
-    /// What rules a key.
+    /// Returns the rules that apply to a key.
     pub(super) fn of(&self, key: &Key, rule: &Rule, row: Option<&Row>) -> Rules {
         let plan = match rule {
             Rule::Plan(plan) => Some(plan),
@@ -66,7 +67,7 @@ impl RuleBook {
         })
     }
 
-    /// What was chosen for a key, and for a plan if one is named.
+    /// Returns what an operator chose for a key, and for a plan if one is named.
     pub(super) fn chosen(&self, key: &Key, plan: Option<&Key>) -> Chosen {
         self.read(|choices| Chosen {
             all: choices.all.clone(),

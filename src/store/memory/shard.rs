@@ -13,14 +13,14 @@ use crate::model::decide::Row;
 use crate::model::window::WindowRow;
 use crate::model::{Key, TakeError, Window};
 
-/// A part of the keys: their buckets and windows, and what is remembered of requests for them.
+/// A part of the keys: their buckets, windows and receipts.
 #[derive(Debug)]
 pub(super) struct Shard {
     rows: Rows,
     windows: HashMap<Key, WindowRow, RandomState>,
     pub(super) receipts: Receipts,
     most_keys: usize,
-    /// No bucket that could be forgotten is full before, unless the clock is set back.
+    /// No bucket that the shard can forget is full before this instant, unless the clock is set back.
     none_full_before: i64,
     swept_at: i64,
 }
@@ -31,7 +31,7 @@ impl Shard {
         Self { rows, windows, receipts, most_keys, none_full_before: i64::MIN, swept_at: i64::MIN }
     }
 
-    /// Of receipts there may be as many as there is room for.
+    /// Sets how many keys the shard holds at most, and the room for its receipts.
     pub(super) fn hold_at_most(&mut self, keys: usize, room: Arc<Room>) {
         self.most_keys = keys;
         self.receipts.share(room);
@@ -41,7 +41,7 @@ impl Shard {
         self.rows.len() + self.windows.len()
     }
 
-    /// That of a key whose hash is known.
+    /// Returns the bucket of a key whose hash is known.
     #[inline]
     pub(super) fn hashed(&mut self, hash: u64, key: &Key) -> Option<&mut Row> {
         self.rows.hashed(hash, key)
@@ -55,13 +55,13 @@ impl Shard {
         self.rows.iter()
     }
 
-    /// Changes a bucket in a way that may make it full earlier, and says whether it exists.
+    /// Changes a bucket in a way that can make it full earlier, and returns whether the bucket exists.
     pub(super) fn change(&mut self, key: &Key, change: impl FnOnce(&mut Row)) -> bool {
         self.none_full_before = i64::MIN;
         self.rows.get_mut(key).map(change).is_some()
     }
 
-    /// Something was given back: its bucket is full, or its window empty, earlier than was thought.
+    /// Notes a refund: the key's bucket is full, or its window empty, earlier than before.
     pub(super) fn given_back(&mut self, key: &Key) {
         if let Some(row) = self.rows.get(key) {
             self.none_full_before = self.none_full_before.min(full_at(row));
@@ -71,18 +71,18 @@ impl Shard {
         }
     }
 
-    /// Forgets a key's bucket and window, and says whether there was one.
+    /// Forgets a key's bucket and window, and returns whether there was one.
     pub(super) fn remove(&mut self, key: &Key) -> bool {
         let window = self.forget_window(key);
         self.rows.remove(key) || window
     }
 
-    /// Says whether anything was counted in it.
+    /// Forgets a key's window, and returns whether it had counted a request.
     pub(super) fn forget_window(&mut self, key: &Key) -> bool {
         self.windows.remove(key).is_some_and(|row| row.ring.granted > 0)
     }
 
-    /// Adds a bucket, or replaces it. If there is no room, those that are full are forgotten.
+    /// Adds or replaces a bucket. Without room, forgets full buckets.
     pub(super) fn insert(&mut self, key: Key, row: Row, now: i64) -> Result<(), TakeError> {
         if self.rows.get(&key).is_none() {
             self.make_room(&key, 1, now)?;
@@ -96,17 +96,17 @@ impl Shard {
         Ok(())
     }
 
-    /// The window of a key, made if need be.
+    /// Returns the window of a key. Creates the window if there is none.
     pub(super) fn window(&mut self, key: &Key, window: &Window, now: i64) -> Result<&mut WindowRow, TakeError> {
         if !self.windows.contains_key(key) {
             self.make_room(key, 1, now)?;
-            // It is empty sooner than others, perhaps.
+            // The new window can be empty sooner than the others.
             self.none_full_before = i64::MIN;
         }
         Ok(self.windows.entry(key.clone()).or_insert_with(|| WindowRow::new(*window, now)))
     }
 
-    /// The same to look at: not made.
+    /// Returns a copy of a key's window, or an empty one that is not stored.
     pub(super) fn known_window(&self, key: &Key, window: &Window, now: i64) -> WindowRow {
         self.windows.get(key).cloned().unwrap_or_else(|| WindowRow::new(*window, now))
     }
@@ -127,14 +127,14 @@ impl Shard {
         if self.len() + keys > self.most_keys { Err(TakeError::TooManyKeys(key.clone())) } else { Ok(()) }
     }
 
-    /// Forgets buckets that are full and were not provisioned: they are full as well when they are made again. But of
-    /// requests that can be settled more may have to be paid, so theirs stay, too, while there is room.
+    /// Forgets full buckets that were not provisioned: they are full again when they are created again. While there is
+    /// room, keeps the buckets of requests that can be settled, because settling can charge more.
     pub(super) fn sweep(&mut self, now: i64, for_room: bool) {
         let mut earliest = NEVER_NS;
         let open = if for_room { HashSet::new() } else { self.receipts.open(now) };
         self.swept_at = now;
         self.rows.retain(|key, row| {
-            // As its next request would find it: it is forgotten a refill from now, and not when the clock is where it was.
+            // As the next request would find it: after the clock was set back, the bucket is full a refill from now.
             row.step_back(now);
             if row.is_idle(now) && !open.contains(key) {
                 return false;
@@ -157,7 +157,8 @@ fn full_at(row: &Row) -> i64 {
     row.terms().instant(row.bucket.anchor, row.bucket.full_at)
 }
 
-/// The buckets of a shard by their keys' hashes, which choose the shard as well: the key of a request is hashed once.
+/// The buckets of a shard, by their keys' hashes. The same hash chooses the shard, so that each request hashes its key
+/// once.
 #[derive(Debug)]
 struct Rows {
     hasher: RandomState,
@@ -165,7 +166,7 @@ struct Rows {
 }
 
 impl Rows {
-    /// Whose keys are hashed by `hasher`.
+    /// Creates an empty table whose keys `hasher` hashes.
     fn new(hasher: RandomState) -> Self {
         Self { hasher, table: HashTable::new() }
     }
@@ -174,7 +175,7 @@ impl Rows {
         self.table.len()
     }
 
-    /// That of a key whose hash is known.
+    /// Returns the bucket of a key whose hash is known.
     #[inline]
     fn hashed(&mut self, hash: u64, key: &Key) -> Option<&mut Row> {
         self.table.find_mut(hash, |(other, _)| other == key).map(|(_, row)| row)
@@ -188,7 +189,7 @@ impl Rows {
         self.hashed(self.hasher.hash_one(key), key)
     }
 
-    /// Adds a bucket or replaces it, and says what it was.
+    /// Adds or replaces a bucket, and returns the previous one.
     fn insert(&mut self, key: Key, row: Row) -> Option<Row> {
         let hasher = |(key, _): &(Key, Row)| self.hasher.hash_one(key);
         match self.table.entry(self.hasher.hash_one(&key), |(other, _)| *other == key, hasher) {
@@ -200,7 +201,7 @@ impl Rows {
         }
     }
 
-    /// Says whether there was one.
+    /// Removes a bucket, and returns whether there was one.
     fn remove(&mut self, key: &Key) -> bool {
         let found = self.table.find_entry(self.hasher.hash_one(key), |(other, _)| other == key);
         found.map(OccupiedEntry::remove).is_ok()
@@ -215,7 +216,7 @@ impl Rows {
     }
 }
 
-/// Shards that one request has locked, with their places.
+/// The shards that one request has locked, with their places.
 pub(super) struct Guards<'a>(pub(super) Vec<(usize, MutexGuard<'a, Shard>)>);
 
 impl Guards<'_> {
@@ -223,13 +224,13 @@ impl Guards<'_> {
         self.shard(place).row(key).map(|row| &*row)
     }
 
-    /// Whether all of a request's buckets can be written, before any is.
+    /// Makes room for all buckets of a request before any is written.
     pub(super) fn make_room<'k>(
         &mut self,
         keys: &(impl Iterator<Item = (usize, &'k Key)> + Clone),
         now: i64,
     ) -> Result<(), TakeError> {
-        // Again for those that the first time has forgotten: then no more are.
+        // The first pass can forget buckets of this request. The second pass makes room for those, and forgets no more.
         for _ in 0..2 {
             let mut new = Vec::new();
             for (place, key) in keys.clone() {

@@ -102,7 +102,7 @@ impl<DB: Dialect> Admin for SqlStore<DB> {
 }
 
 impl<DB: Dialect> SqlStore<DB> {
-    /// Reads rows until a page is full, or there are no more: those that cannot be read are skipped and counted.
+    /// Reads rows until a page is full or there are no more. Skips and counts rows that cannot be read.
     async fn page<A, T>(
         &self,
         after: Option<&Key>,
@@ -142,7 +142,7 @@ impl<DB: Dialect> SqlStore<DB> {
 
 /// A row of a page.
 trait Row {
-    /// The key after which the next row is looked for, if pages are in the order of keys.
+    /// The key after which the next row comes, if pages are in the order of keys.
     fn place(&self) -> Option<&Key>;
 }
 
@@ -180,8 +180,8 @@ fn unreadable(key: &Key, why: sqlx::Error) -> Error {
     Error::Unreadable { key: key.clone(), source: Arc::new(why) }
 }
 
-/// Id, capacity, nanoseconds from empty to full, refill, plan, provisioned, overridden, available, granted, full at, next
-/// refill at.
+/// Id, capacity, nanoseconds from empty to full, refill, plan, provisioned, overridden, available, granted, full at,
+/// next refill at.
 pub(super) type Level =
     (String, i64, i64, String, Option<String>, bool, bool, i64, i64, Option<DateTime<Utc>>, Option<DateTime<Utc>>);
 
@@ -189,7 +189,7 @@ pub(super) type Level =
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(super) type WindowCounts = (i64, i64, i64, i64, i64, i64);
 
-/// Id, then as above.
+/// Id, then the columns of [`WindowCounts`].
 #[cfg(feature = "postgres")]
 pub(super) type Windowed = (String, i64, i64, i64, i64, i64, i64);
 
@@ -200,17 +200,17 @@ pub(super) type Choice = (Option<String>, Option<String>, Option<DateTime<Utc>>)
 pub(super) type Planned = (String, i64, i64, String, Option<String>, Option<String>, Option<DateTime<Utc>>);
 
 /// Capacity, nanoseconds from empty to full, refill, mode, reason, expires at.
-pub(super) type Over = (Option<i64>, Option<i64>, String, Option<String>, String, Option<DateTime<Utc>>);
+type Over = (Option<i64>, Option<i64>, String, Option<String>, String, Option<DateTime<Utc>>);
 
-/// Id, then as above.
+/// Id, then the columns of [`Over`].
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(super) type Overridden = (String, Option<i64>, Option<i64>, String, Option<String>, String, Option<DateTime<Utc>>);
 
 /// Id, denied, last denied at.
 pub(super) type Denied = (String, i64, DateTime<Utc>);
 
-/// Known, terms from, plan, capacity, nanoseconds from empty to full, refill, mode, mode from, mode reason, mode until,
-/// override reason, override until, available, outcome, milliseconds until a token is there.
+/// Known, quota from, plan, capacity, nanoseconds from empty to full, refill, mode, mode from, mode reason, mode until,
+/// override reason, override until, available, outcome, milliseconds until a token is available.
 pub(super) type Explained = (
     bool,
     Option<String>,
@@ -337,7 +337,7 @@ pub(super) fn overridden(columns: Overridden) -> Result<(Key, Override), sqlx::E
     Ok((key(id)?, over((capacity, refill_ns, refill, mode, reason, expires_at))?))
 }
 
-/// A mode that somebody chose, if somebody did.
+/// The mode that an operator chose, if any.
 pub(super) fn switch((mode, reason, until): Choice) -> Result<Option<Switch>, sqlx::Error> {
     mode.map(|mode| Ok(Switch { mode: parse(&mode)?, reason, until })).transpose()
 }
@@ -353,12 +353,12 @@ pub(super) fn key(text: String) -> Result<Key, sqlx::Error> {
 
 pub(super) fn quota(capacity: i64, refill_ns: i64, refill: &str) -> Result<Quota, sqlx::Error> {
     let refill = Refill::parse(refill).ok_or_else(|| strange("refill", refill))?;
-    // What is good once has no time in which it comes back, whatever its row says.
+    // A quota that never refills has no refill time, even if its row has one.
     let refill_ns = if refill == Refill::Once { 0 } else { refill_ns };
     Quota::stored(capacity, refill_ns, refill).map_err(|error| sqlx::Error::Decode(error.into()))
 }
 
-/// The terms of a window.
+/// The limits of a window.
 pub(super) fn terms(most: i64, interval_ns: i64, resolution_ns: i64) -> Result<Window, sqlx::Error> {
     let within = |number: i64| number >= 1;
     if !within(most) || !within(interval_ns) || !within(resolution_ns) {
@@ -367,7 +367,7 @@ pub(super) fn terms(most: i64, interval_ns: i64, resolution_ns: i64) -> Result<W
     Ok(Window::stored(most, interval_ns, resolution_ns))
 }
 
-/// A number that is never below zero.
+/// A number that must not be negative.
 pub(super) fn count(number: i64) -> Result<u64, sqlx::Error> {
     u64::try_from(number).map_err(|error| sqlx::Error::Decode(error.into()))
 }

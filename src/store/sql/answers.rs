@@ -9,9 +9,10 @@ use crate::model::bucket::{Bucket, Request, Terms};
 use crate::model::window::Counts;
 use crate::model::{Counted, Mode};
 
-/// What every routine answers: which request (from 1), for how many equal ones that it stands for, what became of each,
-/// what decided instead of the tokens, when, when the tokens may be used, and the bucket's `full_at`, `granted`, `burst`,
-/// `anchor`, `step_ns`, `step_ticks` and `token_ticks` after all of them.
+/// The columns of every routine that decides. The first are the request (from 1), for how many equal requests the row
+/// stands, and their outcome. Then follow the mode that decided instead of the tokens, the instant of the decision, and
+/// from when the tokens can be used. The last are the bucket's `full_at`, `granted`, `burst`, `anchor`, `step_ns`,
+/// `step_ticks` and `token_ticks` after all of these requests.
 pub(super) type Columns = (
     i64,
     i64,
@@ -28,19 +29,20 @@ pub(super) type Columns = (
     Option<i64>,
 );
 
-/// An answer, to which request (from 1), and for how many equal ones that it stands for.
+/// An answer, its request (from 1), and for how many equal requests the answer stands.
 pub(super) struct Entry {
     pub(super) request: i64,
     pub(super) times: i64,
     pub(super) answer: Answer,
 }
 
-/// What rows say.
+/// Reads rows as entries.
 pub(super) fn entries(rows: Vec<Columns>) -> Result<Vec<Entry>, sqlx::Error> {
     rows.into_iter().map(Entry::try_from).collect()
 }
 
-/// One answer a request, in the order of what was asked. Those to one entry are in their order already.
+/// Returns one answer for each request, in the order of the requests. Entries of one request are in their order
+/// already.
 pub(super) fn in_order(
     mut entries: Vec<Entry>,
     request: impl Fn(usize) -> Option<Request>,
@@ -67,12 +69,12 @@ impl TryFrom<Columns> for Entry {
     }
 }
 
-/// An answer of which only the words are known.
+/// An answer of which only the outcome and the mode are known.
 pub(super) fn answer(outcome: &str, mode: Option<&str>) -> Result<Answer, sqlx::Error> {
     Ok(Answer { mode: parse_mode(mode)?, ..Answer::refused(word(outcome)?, 0) })
 }
 
-/// A bucket's state, from the columns that say it, in their order; none if there is no bucket.
+/// A bucket's state from the last seven of [`Columns`]. `None` if there is no bucket.
 pub(super) fn parse_state(columns: [Option<i64>; 7]) -> Option<(Terms, Bucket)> {
     let [full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks] = columns;
     let token_ticks = token_ticks?;
@@ -81,9 +83,10 @@ pub(super) fn parse_state(columns: [Option<i64>; 7]) -> Option<(Terms, Bucket)> 
     Some((terms, Bucket { anchor: anchor?, full_at: full_at?, granted: granted?, longest_wait: 0 }))
 }
 
-/// What routines that decide under a sliding window answer: what became of the request, what decided instead of the counts,
-/// when, when the request acts, the sub-intervals' ends and counts, and their resolution.
-pub(super) type WindowColumns = (String, Option<String>, i64, Option<i64>, Counts, i64);
+/// The columns of the routines that decide under a sliding window: the outcome, the mode that decided instead of the
+/// counts, the instant of the decision, when the request acts, the sub-intervals' ends and counts, and their
+/// resolution.
+type WindowColumns = (String, Option<String>, i64, Option<i64>, Counts, i64);
 
 pub(super) fn counted(columns: WindowColumns) -> Result<Counted, sqlx::Error> {
     let (outcome, mode, now, acts_at, mut counts, resolution_ns) = columns;
@@ -98,7 +101,7 @@ fn parse_mode(mode: Option<&str>) -> Result<Mode, sqlx::Error> {
     }
 }
 
-/// What routines answer that hold a bucket back.
+/// Parses the outcome of a routine that lowers a bucket.
 pub(super) fn lowered(outcome: &str) -> Result<Lowered, sqlx::Error> {
     Ok(match outcome {
         "lowered" => Ok(Some(true)),
@@ -122,12 +125,14 @@ fn word(word: &str) -> Result<Word, sqlx::Error> {
     })
 }
 
-/// What was told of each bucket of each request.
+/// What a batch of requests for several buckets each answers about each bucket of each request.
+///
+/// For most requests, the routine only says how the buckets stood before the batch.
 pub(super) struct AllAnswers<'a> {
     asks: &'a [Ask],
-    /// By the request and the bucket's place in it.
+    /// By the request, and by the bucket's place in it.
     answers: Vec<Vec<Option<Answer>>>,
-    /// Of the requests that were decided by themselves, whose answers say what came of them.
+    /// Whether the routine decided the request by itself, so that the answers are its outcome.
     decided: Vec<bool>,
 }
 
@@ -137,8 +142,8 @@ impl<'a> AllAnswers<'a> {
         Self { asks, answers, decided: vec![false; asks.len()] }
     }
 
-    /// Of a bucket: how it stands before anything is taken, or, of a request that was decided by itself, what came of it, which
-    /// counts whatever else is told.
+    /// Adds an answer about a bucket: how it stood before the batch (`standing`), or the outcome of a request that the
+    /// routine decided by itself. Such an outcome replaces the standing.
     pub(super) fn tell(
         &mut self,
         (request, place): (usize, usize),
@@ -154,11 +159,11 @@ impl<'a> AllAnswers<'a> {
         Ok(())
     }
 
-    /// The answers for each bucket of each request, as if they had been decided one after the other; fewer if something was
-    /// not told.
+    /// Returns the answers for each bucket of each request, as if the requests had been decided one after the other.
+    /// Returns fewer if the routine left out some.
     ///
-    /// Those that were decided by themselves came after the others: their answers know what these took, also those that are
-    /// behind them here.
+    /// The routine decides requests by themselves after all others. So their answers include what the others took, even
+    /// those that come later in this order.
     pub(super) fn in_turn(self) -> Vec<Answer> {
         let mut buckets: HashMap<&str, Balance> = HashMap::new();
         let mut requests = Vec::with_capacity(self.asks.len());
@@ -176,7 +181,7 @@ impl<'a> AllAnswers<'a> {
                 let bucket = buckets.entry(key.as_str()).or_default();
                 let request = ask.request_at(place);
                 if decided {
-                    // Of several that were granted, one may be off.
+                    // Of several buckets that granted, one can have the mode `off`.
                     bucket.taken += if answer.took() { request.cost } else { 0 };
                     answer.debit(-bucket.behind);
                     continue;
@@ -198,11 +203,11 @@ impl<'a> AllAnswers<'a> {
     }
 }
 
-/// Tokens of a bucket.
+/// Tokens of a bucket that the requests of a batch took.
 #[derive(Default)]
 struct Balance {
-    /// By those up to here.
+    /// By the requests up to here.
     taken: i64,
-    /// By those behind that were decided together.
+    /// By later requests that were not decided by themselves.
     behind: i64,
 }

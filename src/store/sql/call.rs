@@ -13,13 +13,13 @@ use crate::model::{
     Adjusted, Adjustment, Counted, Decision, Error, Key, Outcome, Quota, Rule, Take, TakeError, Window,
 };
 
-/// A request as the database sees it.
+/// A request as a call passes it to the database.
 #[derive(Clone, Debug)]
 pub struct Ask {
-    /// For its bucket; of several, for the first.
+    /// What the request asks of its first bucket.
     pub(super) request: Request,
     pub(super) take: Take,
-    /// It stands for so many equal requests, decided one after the other.
+    /// How many equal requests this one stands for. The database decides them one after the other.
     pub(super) times: i64,
 }
 
@@ -28,39 +28,39 @@ impl Ask {
         self.take.key()
     }
 
-    /// What is asked of the bucket at a place.
+    /// What the request asks of the bucket at a place.
     pub(super) fn request_at(&self, place: usize) -> Request {
         self.take.request_at(place)
     }
 
-    /// The terms that come with the request, for the bucket at a place.
+    /// The quota that the request names for the bucket at a place.
     pub(super) fn quota(&self, place: usize) -> Option<&Quota> {
         self.take.limits[place].rule.quota()
     }
 
-    /// The plan that the request names, for the bucket at a place.
+    /// The plan that the request names for the bucket at a place.
     pub(super) fn plan(&self, place: usize) -> Option<&str> {
         self.take.limits[place].rule.plan().map(Key::as_str)
     }
 
-    /// The sliding window that the request is under.
+    /// The sliding window that limits the request.
     pub(super) fn window(&self) -> Result<&Window, sqlx::Error> {
         self.take.window().ok_or_else(|| sqlx::Error::InvalidArgument("a request without a window".into()))
     }
 
-    /// A request that is only counted: perhaps for nothing, to read what was.
+    /// A request that the database only counts. A cost of 0 reads the window.
     pub(super) fn counting(key: &Key, window: &Window, cost: i64) -> Self {
         let take = Take::from(key.clone()).rule(Rule::Window(*window));
         Self { request: Request { cost, max_wait: 0, keep: 0 }, take, times: 1 }
     }
 
-    /// Whether another request is this one over again: each is decided now, and nothing is remembered of it.
+    /// Whether another request equals this one, and neither waits or has an id.
     pub(super) fn is_repeated_by(&self, other: &Self) -> bool {
         self.take.is_momentary() && self.take == other.take
     }
 
-    /// Whether another request differs from this one in its bucket and how often it is asked only, and each is decided now,
-    /// under terms that come with it or are a plan's.
+    /// Whether another request differs from this one only in its bucket and in `times`. Neither waits or has an id, and
+    /// both name the same quota or plan.
     #[cfg(any(feature = "postgres", feature = "mysql"))]
     pub(super) fn is_like(&self, other: &Self) -> bool {
         let (limit, others) = (&self.take.limits[0], &other.take.limits[0]);
@@ -75,7 +75,7 @@ impl Ask {
         self.take.id
     }
 
-    /// For how many nanoseconds the id is remembered.
+    /// For how many nanoseconds the database remembers the id.
     pub(super) fn hold(&self) -> i64 {
         self.take.hold_ns()
     }
@@ -97,11 +97,11 @@ pub(super) enum Call {
     /// Requests for several buckets each.
     All(Arc<[Ask]>),
     Adjust(Arc<[Adjustment]>),
-    /// A request under a sliding window, or one that is only to be counted in it.
+    /// A request under a sliding window.
     Window(Arc<Ask>, Counting),
 }
 
-/// Whether a request is decided, or counted whatever the window says.
+/// Whether the database decides a request, or counts it even beyond the window's maximum.
 #[allow(unreachable_pub)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counting {
@@ -109,7 +109,7 @@ pub enum Counting {
     Count,
 }
 
-/// What the routine answers.
+/// What the routine of a [`Call`] answers.
 #[derive(Debug)]
 pub(super) enum Reply {
     Answers(Vec<Answer>),
@@ -131,7 +131,7 @@ impl Call {
         }
     }
 
-    /// In one word, for those who watch.
+    /// The name of the call in traces and metrics.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Each(_) => "take",
@@ -142,7 +142,7 @@ impl Call {
         }
     }
 
-    /// How many requests it carries.
+    /// How many requests the call carries.
     pub(super) fn requests(&self) -> u64 {
         match self {
             Self::Each(asks) => asks.iter().map(|ask| ask.times.unsigned_abs()).sum(),
@@ -176,11 +176,11 @@ impl Reply {
     }
 }
 
-/// What became of an adjustment, and how many tokens were given back.
+/// The outcome of an adjustment, and how many tokens it gave back.
 #[allow(unreachable_pub)]
 pub type AdjustedColumns = (String, i64);
 
-/// The answers to each request for one bucket, in the order of the requests, as often as each stands for one.
+/// The outcomes of requests for one bucket each, in their order: for each ask as many as it stands for.
 pub(super) fn of_each(answers: Vec<Answer>, asks: &[Ask], attempts: u32) -> Result<Vec<Outcome>, Error> {
     complete(answers.len(), asks.iter().map(|ask| ask.times).sum())?;
     let mut answers = answers.into_iter();
@@ -194,13 +194,13 @@ pub(super) fn of_each(answers: Vec<Answer>, asks: &[Ask], attempts: u32) -> Resu
     Ok(outcomes)
 }
 
-/// The answers to requests for several buckets each, in the order of the requests.
+/// The outcomes of requests for several buckets each, in their order.
 pub(super) fn of_all(answers: Vec<Answer>, asks: &[Ask], attempts: u32) -> Result<Vec<Outcome>, Error> {
     let limits: usize = asks.iter().map(|ask| ask.take.limits.len()).sum();
     complete(answers.len(), limits.try_into().unwrap_or(i64::MAX))?;
     let mut answers = answers.into_iter();
     let outcome = |ask: &Ask| {
-        // All of them are its own, whatever comes of the first.
+        // Takes all answers of this request, even if the first is an error.
         let own: Vec<Answer> = answers.by_ref().take(ask.take.limits.len()).collect();
         let decisions = own
             .into_iter()
@@ -212,7 +212,7 @@ pub(super) fn of_all(answers: Vec<Answer>, asks: &[Ask], attempts: u32) -> Resul
     Ok(asks.iter().map(outcome).collect())
 }
 
-/// What adjustments came to, in their order.
+/// The results of adjustments, in their order.
 pub(super) fn adjusted(
     answers: Vec<AdjustedColumns>,
     adjustments: &[Adjustment],
@@ -238,7 +238,7 @@ fn complete(answered: usize, asked: i64) -> Result<(), Error> {
     Ok(())
 }
 
-/// A list of numbers in text, whatever is between them: pairs of a sub-interval's end and its count.
+/// Parses pairs of a sub-interval's end and its count from a text of numbers with any separators.
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 pub(super) fn parse_counts(text: &str) -> Result<Counts, sqlx::Error> {
     let numbers: Result<Vec<i64>, _> =

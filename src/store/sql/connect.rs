@@ -18,33 +18,37 @@ use super::store::SqlStore;
 use crate::model::Error;
 use crate::telemetry;
 
-/// What a crash of the database may forget.
+/// What a crash of the database can forget.
 ///
-/// It belongs to connections, so it is chosen for a pool of the store's own: see [`SqlStore::connect`].
+/// Durability is a setting of connections, so you choose it for a pool of the store's own: see [`SqlStore::connect`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Durability {
-    /// Grants of the last moments: answers do not wait for the disk. On PostgreSQL those of three times its
-    /// `wal_writer_delay`, 0.6 s if it is as usual; on SQLite those since its last checkpoint, and only if the host
-    /// itself crashes. So a crash grants a bucket at most its capacity once more, and what came in that
-    /// time.
+    /// A crash can forget the latest grants: answers do not wait for the disk. On PostgreSQL these are the grants of
+    /// three times `wal_writer_delay`: 0.6 s by default. On SQLite these are the grants since the last checkpoint, and
+    /// only if the host itself crashes. So a crash grants a bucket at most its capacity once more, and what came in
+    /// that time.
     #[default]
     Asynchronous,
-    /// Nothing that was answered. On `MySQL` and `MariaDB` this changes nothing, as no connection can choose it: it holds only
-    /// if the server has `innodb_flush_log_at_trx_commit = 1` and, with a binary log, `sync_binlog = 1`. Where it has not, the
-    /// store warns of it with its first connection, by an event of `tracing`; `tollgate doctor` says it as well.
+    /// A crash forgets no answer.
+    ///
+    /// On `MySQL` and `MariaDB` no connection can choose this. It holds only if the server has
+    /// `innodb_flush_log_at_trx_commit = 1` and, with a binary log, `sync_binlog = 1`. Otherwise the store's first
+    /// connection logs a warning through `tracing`, and `tollgate doctor` reports it.
     Synchronous,
 }
 
 impl<DB: Dialect> SqlStore<DB> {
-    /// Buckets behind a small pool of the store's own, for hosts that use another driver, or whose limits need not be as
-    /// durable as their data. It connects when it is first asked. On SQLite it makes a missing file, for this user alone (0600).
+    /// Creates a store with a small pool of its own: for hosts that use another driver, or whose limits need not be as
+    /// durable as their data. The pool connects at the first request. On SQLite it creates a missing file, for this
+    /// user alone (0600).
     ///
-    /// `MySQL` and `MariaDB` let nobody but an administrator choose how durable they are, for all
-    /// (`innodb_flush_log_at_trx_commit`, `sync_binlog`): there the [`Durability`] is the server's own, and one that is less than
-    /// [`Synchronous`](Durability::Synchronous), if that was asked for, is warned of. PgBouncer refuses the
-    /// connection unless `options` is among its `ignore_startup_parameters`, as the error says then, and then the role's own
-    /// setting holds: say `alter role … set synchronous_commit = off`.
+    /// On `MySQL` and `MariaDB` only an administrator sets the durability, for all connections
+    /// (`innodb_flush_log_at_trx_commit`, `sync_binlog`). If you ask for [`Synchronous`](Durability::Synchronous) and
+    /// the server is less durable, the store logs a warning.
+    ///
+    /// PgBouncer refuses the connection unless its `ignore_startup_parameters` lists `options`, and the error says so.
+    /// With that parameter ignored, the role's own setting holds: run `alter role … set synchronous_commit = off`.
     ///
     /// ```no_run
     /// use tollgate::{store::Durability, Limiter, PgStore};
@@ -59,10 +63,10 @@ impl<DB: Dialect> SqlStore<DB> {
     ///
     /// # Errors
     ///
-    /// If the URL is none of this database or names several hosts, or no Tokio runtime is there.
+    /// Returns an error if the URL is not one of this database, if it names several hosts, or outside a Tokio runtime.
     pub fn connect(url: &str, durability: Durability) -> Result<Self, Error> {
         let wrong = |error| Failure::new(Class::Unavailable, error).into_error(1, Duration::ZERO);
-        // A file of SQLite's may have any name, even that of another database's server with its password.
+        // A SQLite file can have any name, even the URL of another database's server with its password.
         let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
         if !DB::URL_SCHEMES.contains(&scheme) {
             let expected = format!("the URL of a {} database begins with {}:", DB::NAME, DB::URL_SCHEMES.join(": or "));
@@ -75,10 +79,10 @@ impl<DB: Dialect> SqlStore<DB> {
         let looks = Arc::new(AtomicBool::new(durability == Durability::Synchronous));
         let pool: Pool<DB> = PoolOptions::new()
             .max_connections(CONNECTIONS)
-            // Without the task that looks after them: that of sqlx 0.9.0 may spin for ever (its issue 3645).
+            // Without sqlx's maintenance task, which can spin forever in sqlx 0.9.0 (its issue 3645).
             .idle_timeout(None)
             .max_lifetime(None)
-            // A ping for each call would be a round trip for each call.
+            // A ping before each call would cost each call a round trip.
             .test_before_acquire(false)
             .before_acquire(|connection: &mut DB::Connection, idle| {
                 Box::pin(async move {
@@ -91,7 +95,7 @@ impl<DB: Dialect> SqlStore<DB> {
             .after_connect(move |connection: &mut DB::Connection, _| {
                 let looks = Arc::clone(&looks);
                 Box::pin(async move {
-                    // A connection that cannot tell is of use all the same, or shows it when it is asked for tokens.
+                    // A connection that cannot read the settings can still serve. If it cannot, the first call fails.
                     if looks.load(Ordering::Relaxed)
                         && let Ok(lacks) = DB::lacks_durability(connection).await
                         && looks.swap(false, Ordering::Relaxed)
@@ -106,14 +110,14 @@ impl<DB: Dialect> SqlStore<DB> {
         Ok(Self::from(pool))
     }
 
-    /// The pool that it asks through.
+    /// Returns the pool of the store.
     #[must_use]
     pub fn pool(&self) -> &Pool<DB> {
         &self.pool
     }
 }
 
-/// Rejects a URL with several hosts, of which the driver would make one name that does not exist.
+/// Rejects a URL with several hosts, which the driver would take for one name that does not exist.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(super) fn require_one_host(url: &str) -> Result<(), sqlx::Error> {
     let (address, query) = url.split_once('?').unwrap_or((url, ""));
@@ -129,7 +133,7 @@ pub(super) fn require_one_host(url: &str) -> Result<(), sqlx::Error> {
     Ok(())
 }
 
-/// The IPv6 address of a URL, without its brackets: sqlx 0.9.0 looks it up with them, as a name.
+/// The IPv6 address of a URL, without its brackets: sqlx 0.9.0 would resolve it with them, as a name.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(super) fn ipv6_address(url: &str) -> Option<&str> {
     let (address, _) = host(url).strip_prefix('[')?.split_once(']')?;
@@ -144,21 +148,22 @@ fn host(url: &str) -> &str {
     authority.rsplit_once('@').map_or(authority, |(_, host)| host)
 }
 
-/// Asks the pool anew as soon as an outage has ended.
+/// Lets calls acquire a connection as soon as an outage has ended.
 ///
-/// While a server refuses connections, a pool of sqlx sleeps between its attempts for ever longer: with its defaults for
-/// seconds, which go on after the outage. While calls wait for the pool, one task of the store therefore connects by itself.
-/// Once that succeeds after it failed, the calls drop what they wait for, and begin anew.
+/// While a server refuses connections, a pool of sqlx sleeps longer after each attempt: by default for seconds, which
+/// go on after the outage. So one task of the store connects by itself while calls wait for the pool. When that
+/// succeeds after a failure, the calls drop their pending acquire and begin a new one.
 ///
-/// The task disturbs no call otherwise: one that waits for a busy pool keeps its place, and a slow connection is completed.
+/// Otherwise the task does not affect calls: a call that waits for a busy pool keeps its place, and a slow connection
+/// completes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reconnect(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Changes when an outage has ended.
+    /// Notifies waiting calls when an outage has ended.
     ended: watch::Sender<()>,
-    /// How many connections the pool has handed out.
+    /// How many connections the pool has handed out to calls.
     acquired: AtomicU64,
     /// The task that connects while calls wait.
     task: Mutex<Option<JoinHandle<()>>>,
@@ -187,7 +192,7 @@ impl Reconnect {
         }
     }
 
-    /// Has one task connect for all calls that wait.
+    /// Starts the task that connects for all waiting calls, unless it runs.
     fn connect_meanwhile<DB: Dialect>(&self, pool: &Pool<DB>) {
         let mut task = self.0.task.lock();
         // A task also ends with its runtime.
@@ -208,13 +213,13 @@ impl Shared {
             } else if std::mem::take(&mut was_away) {
                 self.ended.send_replace(());
             } else {
-                // The pool is busy: connections beside its own are to be few.
+                // The pool is busy, not the server away: opens few connections beside the pool's own.
                 sleep(BUSY).await;
             }
         }
     }
 
-    /// Whether calls wait; if not, the next one that does needs another task.
+    /// Returns whether calls wait. If not, clears the task, so that the next waiting call starts another one.
     fn is_awaited(&self) -> bool {
         let mut task = self.task.lock();
         let is_awaited = self.ended.receiver_count() > 0;
@@ -225,12 +230,13 @@ impl Shared {
     }
 }
 
-/// Whether the pool would wait and try again. Any other error ends its attempt, and so do the calls know at once.
+/// Returns whether the pool would wait and try again. With any other error its attempt fails, and the calls see that at
+/// once.
 async fn is_away<DB: Dialect>(pool: &Pool<DB>) -> bool {
     let options = pool.connect_options();
     match timeout(LONGEST, DB::Connection::connect_with(&options)).await {
         Ok(Ok(connection)) => {
-            // What the server makes of the goodbye changes nothing.
+            // The server accepted the connection, so an error of closing it does not matter.
             drop(connection.close().await);
             false
         }
@@ -241,20 +247,20 @@ async fn is_away<DB: Dialect>(pool: &Pool<DB>) -> bool {
     }
 }
 
-/// Two calls under way, a few that take long, and an operator's.
+/// Enough for two concurrent calls, a few slow ones, and an operator's.
 const CONNECTIONS: u32 = 8;
 
-/// Then a connection is replaced, so that another server behind the same name is found.
+/// The pool replaces a connection of this age, so that it finds another server behind the same name.
 const LIFETIME: Duration = Duration::from_mins(30);
 
-/// After so long, a connection may be broken without anybody having noticed.
+/// The pool pings a connection that was idle for longer: it may have broken unnoticed.
 const RESTED: Duration = Duration::from_secs(1);
 
-/// Between two attempts to connect. A pool that answers within it is not looked at.
+/// The pause between two attempts to connect. A pool that answers within this time needs no task.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Between two of them where the server accepts connections, and it is the pool that has none to spare.
+/// The pause between two attempts while the server accepts connections and the pool has none to spare.
 const BUSY: Duration = Duration::from_secs(1);
 
-/// How long an attempt may take.
+/// The timeout of an attempt to connect.
 const LONGEST: Duration = Duration::from_secs(1);

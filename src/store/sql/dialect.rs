@@ -17,45 +17,45 @@ use crate::model::{Adjustment, Counted, Key, Quota, Rule, WindowLevel};
 
 /// The databases that a [`SqlStore`](crate::SqlStore) can be on: `sqlx::Postgres`, `sqlx::MySql` and `sqlx::Sqlite`.
 ///
-/// Sealed by its signatures, which name types that nobody else can.
+/// Sealed by its signatures, which name private types.
 pub trait Dialect: Operations {
     #[doc(hidden)]
-    /// Whether the server decides in one statement, with no transaction that the client would have to end.
+    /// Whether the server decides in one statement, without a transaction that the client must end.
     const ONE_STATEMENT: bool;
 
     #[doc(hidden)]
-    /// Whether a server may refuse connections for a while.
+    /// Whether there is a server, which can refuse connections for a while.
     const HAS_SERVER: bool;
 
     #[doc(hidden)]
-    /// How many calls that each carry many requests it is quickest with: one, if the database has one writer.
+    /// With how many concurrent calls of many requests each the database is fastest: one, if it has one writer.
     const CALLS_AT_ONCE: usize;
 
     #[doc(hidden)]
-    /// The statement that opens a transaction of a level, if there are levels.
+    /// The statement that opens a transaction of a level, if the database has levels.
     fn begin(isolation: Isolation) -> Option<SqlStr>;
 
     #[doc(hidden)]
-    /// Parses a URL into the driver's options: one reading for the library and the CLI, which logs no value of it.
+    /// Parses a URL into the driver's options, for the library and the CLI. Logs no value of the URL.
     fn parse_url(url: &str) -> Result<<Self::Connection as Connection>::Options, sqlx::Error>;
 
     #[doc(hidden)]
-    /// How to connect, for commits that are as durable as that.
+    /// The options of a connection whose commits have a durability.
     fn connect_options(
         url: &str,
         durability: Durability,
     ) -> Result<<Self::Connection as Connection>::Options, sqlx::Error>;
 
     #[doc(hidden)]
-    /// The settings for which a crash may forget what was answered, where they are no connection's to choose.
+    /// The server's settings with which a crash can forget answers, if connections cannot choose them.
     #[must_use]
     fn lacks_durability(_: &mut Self::Connection) -> impl Future<Output = Result<Option<String>, sqlx::Error>> + Send {
         std::future::ready(Ok(None))
     }
 
     #[doc(hidden)]
-    /// Decides requests in one round trip, or on MySQL two where one quota's batch is no ordinary one, and answers in their
-    /// order.
+    /// Decides requests in one round trip, and answers in their order. On MySQL a batch under one quota takes two round
+    /// trips if more than tokens decides it.
     fn take(
         connection: &mut Self::Connection,
         asks: &[Ask],
@@ -63,8 +63,8 @@ pub trait Dialect: Operations {
     ) -> impl Future<Output = Result<Vec<Answer>, sqlx::Error>> + Send;
 
     #[doc(hidden)]
-    /// Decides requests for several buckets each, which all grant it or none: an answer for each bucket, in their order.
-    /// Of several requests, none waits or has an id.
+    /// Decides requests for several buckets each, which all grant a request or none. Answers for each bucket, in their
+    /// order. With several requests, none waits or has an id.
     fn take_all(
         connection: &mut Self::Connection,
         asks: &[Ask],
@@ -81,7 +81,7 @@ pub trait Dialect: Operations {
     ) -> impl Future<Output = Result<Counted, sqlx::Error>> + Send;
 
     #[doc(hidden)]
-    /// Gives back, or pays for, what grants took, in one round trip, and answers in their order.
+    /// Refunds or charges what grants took, in one round trip, and answers in their order.
     fn adjust(
         connection: &mut Self::Connection,
         adjustments: &[Adjustment],
@@ -100,30 +100,31 @@ pub trait Dialect: Operations {
     }
 
     #[doc(hidden)]
-    /// The code by which the database's manual has an error.
+    /// The code of an error in the database's manual.
     fn code(error: &dyn DatabaseError) -> Option<SmolStr> {
         error.code().map(SmolStr::from)
     }
 
     #[doc(hidden)]
-    /// Makes a connection fit for the pool again after an error; if that fails, it is closed.
+    /// Makes a connection fit for the pool again after an error. If that fails, the caller closes the connection.
     fn clean_up(connection: &mut Self::Connection) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
     #[doc(hidden)]
-    /// For calls in a transaction of the caller's, rather than in one of their own.
+    /// The clock for calls in a transaction of the caller's instead of their own.
     fn within(clock: &Self::Clock) -> Self::Clock {
         clock.clone()
     }
 
     #[doc(hidden)]
-    /// Makes a connection fit for what an operator does, and says whether that has to be [ended](Self::end_operation).
+    /// Prepares a connection for an operator's statement, and returns whether to [end](Self::end_operation) the
+    /// operation.
     #[must_use]
     fn begin_operation(_: &mut Self::Connection) -> impl Future<Output = Result<bool, sqlx::Error>> + Send {
         std::future::ready(Ok(false))
     }
 
     #[doc(hidden)]
-    /// Makes a change in a transaction that is committed if that may be, and else rolled back.
+    /// Makes a change in a transaction. Commits if it claims `MayCommit`, and rolls back otherwise.
     fn change<A: Sync, T: Send>(
         connection: &mut Self::Connection,
         operation: Operation<Self, A, T>,
@@ -146,14 +147,14 @@ pub trait Dialect: Operations {
     }
 
     #[doc(hidden)]
-    /// Has the server end a transaction's statements within so long, if it can.
+    /// Has the server end a transaction's statements within a duration, if it can.
     #[must_use]
     fn limit(_: &mut Self::Connection, _: Duration) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
         std::future::ready(Ok(()))
     }
 
     #[doc(hidden)]
-    /// Commits what an operator did, in a session that commits nothing by itself.
+    /// Commits an operator's statement in a session without autocommit.
     #[must_use]
     fn end_operation(_: &mut Self::Connection) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
         std::future::ready(Ok(()))
@@ -165,7 +166,7 @@ pub trait Dialect: Operations {
 pub type Operation<DB, A, T> =
     for<'c> fn(&'c mut <DB as Database>::Connection, &'c A, &'c <DB as Operations>::Clock) -> Conversation<'c, T>;
 
-/// How long the caller of a change waits still, and whether it does.
+/// How much longer the caller of a change waits, and the right to commit the change.
 #[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
 #[derive(Clone, Copy, Debug)]
 pub struct Time<'a> {
@@ -173,7 +174,7 @@ pub struct Time<'a> {
     pub may_commit: &'a MayCommit,
 }
 
-/// The code by which the manual of whichever database said it has an error.
+/// The code of an error in the manual of the database that reported it.
 pub(crate) fn code_of(error: &dyn DatabaseError) -> Option<SmolStr> {
     #[cfg(feature = "mysql")]
     if let Some(number) = <sqlx::MySql as Dialect>::code(error) {
@@ -186,7 +187,7 @@ pub(crate) fn code_of(error: &dyn DatabaseError) -> Option<SmolStr> {
 #[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
 pub type Read<T> = Result<T, sqlx::Error>;
 
-/// Where a page begins: after a key, and after so many rows behind it that cannot be read and so name none.
+/// Where a page begins: after a key, and after `skip` rows behind the key that cannot be read.
 #[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
 #[derive(Clone, Debug)]
 pub struct After {
@@ -198,18 +199,19 @@ pub struct After {
 #[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
 pub type Conversation<'c, T> = Pin<Box<dyn Future<Output = Result<T, sqlx::Error>> + Send + 'c>>;
 
-/// What an operator does, on one kind of database. Each takes its arguments as one value, so that one function can run, and
-/// repeat, them all.
+/// An operator's statements on one kind of database. Each method takes its arguments as one value, so that one function
+/// can run and repeat them all.
 pub trait Operations: Database {
-    /// Whose clock decides: if the server's own, `()`, or what else a call has to be told.
+    /// The clock that decides. For the server's own clock, `()` or what else each call must pass.
     type Clock: Clone + Debug + Default + Send + Sync;
 
     #[doc(hidden)]
-    /// The time by which an end is past before the database is asked: the host's, if the server has a clock of its own.
+    /// The time that checks an operator's ends before the database is called: the host's, if the server has a clock of
+    /// its own.
     fn now(clock: &Self::Clock) -> i64;
 
     #[doc(hidden)]
-    /// Provisions a bucket, or changes its terms.
+    /// Provisions a bucket, or changes its quota.
     fn create_bucket<'c>(
         connection: &'c mut Self::Connection,
         bucket: &'c (Key, Quota),
@@ -253,12 +255,12 @@ pub trait Operations: Database {
     fn reset<'c>(connection: &'c mut Self::Connection, key: &'c Key, clock: &'c Self::Clock) -> Conversation<'c, bool>;
 
     #[doc(hidden)]
-    /// Forgets a bucket.
+    /// Deletes a bucket.
     fn delete<'c>(connection: &'c mut Self::Connection, key: &'c Key, clock: &'c Self::Clock)
     -> Conversation<'c, bool>;
 
     #[doc(hidden)]
-    /// What rules a key, under a plan if one is named.
+    /// The rules that apply to a key, under a plan if one is named.
     fn explain<'c>(
         connection: &'c mut Self::Connection,
         whose: &'c (Key, Option<Key>),
@@ -266,7 +268,7 @@ pub trait Operations: Database {
     ) -> Conversation<'c, Read<Explanation>>;
 
     #[doc(hidden)]
-    /// Makes a plan, or changes its quota.
+    /// Creates a plan, or changes its quota.
     fn create_plan<'c>(
         connection: &'c mut Self::Connection,
         plan: &'c (Key, Quota),
@@ -274,7 +276,7 @@ pub trait Operations: Database {
     ) -> Conversation<'c, ()>;
 
     #[doc(hidden)]
-    /// Gives a plan a mode, or takes it away.
+    /// Sets or clears the mode of a plan.
     fn set_plan_mode<'c>(
         connection: &'c mut Self::Connection,
         plan: &'c (Key, Option<Switch>),
@@ -298,7 +300,7 @@ pub trait Operations: Database {
     ) -> Conversation<'c, Vec<Read<Plan>>>;
 
     #[doc(hidden)]
-    /// Forgets a plan.
+    /// Deletes a plan.
     fn delete_plan<'c>(
         connection: &'c mut Self::Connection,
         name: &'c Key,
@@ -322,7 +324,7 @@ pub trait Operations: Database {
     ) -> Conversation<'c, Read<Switch>>;
 
     #[doc(hidden)]
-    /// Makes an override, or replaces it.
+    /// Creates or replaces an override.
     fn set_override<'c>(
         connection: &'c mut Self::Connection,
         over: &'c (Key, Override),
@@ -330,7 +332,7 @@ pub trait Operations: Database {
     ) -> Conversation<'c, ()>;
 
     #[doc(hidden)]
-    /// Takes an override away.
+    /// Deletes an override.
     fn clear_override<'c>(
         connection: &'c mut Self::Connection,
         key: &'c Key,
@@ -347,7 +349,7 @@ pub trait Operations: Database {
 
     #[doc(hidden)]
     #[expect(clippy::ptr_arg, reason = "the arguments are one value")]
-    /// Adds how often keys were denied, in the order of their keys.
+    /// Adds counts of denials, in the order of their keys.
     fn count_denials<'c>(
         connection: &'c mut Self::Connection,
         denials: &'c Vec<(Key, i64)>,
@@ -355,7 +357,7 @@ pub trait Operations: Database {
     ) -> Conversation<'c, ()>;
 
     #[doc(hidden)]
-    /// The keys that were denied most.
+    /// The keys with the most denials.
     fn most_denied<'c>(
         connection: &'c mut Self::Connection,
         page: &'c (After, u32),
@@ -363,7 +365,7 @@ pub trait Operations: Database {
     ) -> Conversation<'c, Vec<Read<Denials>>>;
 
     #[doc(hidden)]
-    /// Sweeps, one step.
+    /// Deletes expired rows in one step.
     fn sweep<'c>(
         connection: &'c mut Self::Connection,
         limit: &'c u32,
@@ -371,7 +373,8 @@ pub trait Operations: Database {
     ) -> Conversation<'c, Swept>;
 
     #[doc(hidden)]
-    /// Lowers a bucket, made if its rule may make it, and says whether it held more; `None` if it never refills.
+    /// Lowers a bucket, and returns whether it held more, or `None` if it never refills. Creates the bucket if its rule
+    /// can create it.
     fn hold_back<'c>(
         connection: &'c mut Self::Connection,
         what: &'c (Key, Rule, Hold),
@@ -379,6 +382,6 @@ pub trait Operations: Database {
     ) -> Conversation<'c, Lowered>;
 }
 
-/// Whether a bucket held more than it was lowered to, or why it was not.
+/// Whether a bucket held more than it was lowered to, or why it was not lowered.
 #[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
 pub type Lowered = Result<Option<bool>, Word>;

@@ -16,27 +16,27 @@ mod postgres;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
-/// Brings the database to this crate's schema, and says which migrations that took: none if it was there.
+/// Brings the database to this crate's schema, and returns the migrations that it ran: none if the schema was there.
 ///
-/// The ledger is tollgate's own, so the host's migrations in the same database are left alone. Any number of
-/// instances may start at once, and one that is killed half-way is finished by the next. Each waits for the others for a
-/// minute at most, or for a shorter `lock_timeout` (on MySQL and MariaDB `lock_wait_timeout`) of its session.
+/// The ledger is tollgate's own, so `migrate` leaves the host's migrations in the same database alone. Any number of
+/// instances can start at once, and the next one completes a run that was killed. Each instance waits for the others
+/// for a minute at most, or for a shorter `lock_timeout` (on MySQL and MariaDB `lock_wait_timeout`) of its session.
 ///
-/// A migration is done if the ledger says so and everything that it creates is there. So `migrate` also completes a database
-/// that was restored without its routines, views or triggers, or without the rows of the ledger. It keeps the rows of every
-/// table.
+/// A migration is done if the ledger says so and everything that it creates is there. So `migrate` also completes a
+/// database that was restored without its routines, views or triggers, or without the rows of the ledger. It keeps the
+/// rows of every table.
 ///
-/// A database that a newer version of this crate has migrated is good as it is: migrations add, and change nothing that an
-/// older version calls. So services with older versions start beside it, and go on.
+/// A database that a newer version of this crate has migrated needs no change: migrations add, and change nothing that
+/// an older version calls. So services with older versions start and keep running.
 ///
-/// Those who would rather have it all in the migrations of their own find the SQL in [`migrations`].
+/// To run the SQL in migrations of your own, print it with [`migrations`].
 ///
 /// # Errors
 ///
-/// [`Error::NewerSchema`] if a newer version of this crate has been here and took away what this one needs;
-/// [`Error::Database`] if something has the name of what a migration creates and the ledger does not list that migration; or if
-/// the role may not create tables, on MySQL and MariaDB is not the one that has made the routines there are, or the database
-/// cannot be reached.
+/// Returns [`Error::NewerSchema`] if a newer version of this crate has removed what this one needs. Returns
+/// [`Error::Database`] if an object has the name of one that a migration creates, and the ledger does not list that
+/// migration. Returns other errors if the role may not create tables, if on MySQL and MariaDB another account has
+/// created the existing routines, or if the database cannot be reached.
 pub async fn migrate<DB: Migrate>(pool: &Pool<DB>) -> Result<Vec<Migration>, Error> {
     let applied = DB::applied(pool).await?;
     if pending::<DB>(&applied)?.is_empty() {
@@ -48,11 +48,11 @@ pub async fn migrate<DB: Migrate>(pool: &Pool<DB>) -> Result<Vec<Migration>, Err
     run(pool, Scope::Pending).await
 }
 
-/// Runs every migration again, and returns them: routines, views and triggers are made anew as this role, and tables keep
-/// their rows.
+/// Runs every migration again, and returns them: routines, views and triggers are made anew as this role, and tables
+/// keep their rows.
 ///
-/// Repairs routines whose owner or definer is gone or lacks rights, and routines that were changed by hand. On MySQL and
-/// MariaDB requests fail while their routine is replaced, and a routine loses its grants: run the grants again.
+/// Repairs routines whose owner or definer is gone or lacks rights, and routines that were changed by hand. On MySQL
+/// and MariaDB requests fail while their routine is replaced, and a routine loses its grants: run the grants again.
 ///
 /// # Errors
 ///
@@ -77,7 +77,7 @@ async fn run<DB: Migrate>(pool: &Pool<DB>, scope: Scope) -> Result<Vec<Migration
     Ok(migrated)
 }
 
-/// The migrations that [`migrate`] would run now: a dry run, which changes nothing.
+/// Returns the migrations that [`migrate`] would run now, and changes nothing.
 ///
 /// # Errors
 ///
@@ -124,38 +124,40 @@ pub struct Migration {
 }
 
 impl Migration {
-    /// Its place, from 1.
+    /// The place of the migration, from 1.
     #[must_use]
     pub fn version(&self) -> i64 {
         self.version
     }
 
-    /// What it is about.
+    /// The name of the migration.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Its statements, as one text. The last one enters it in the ledger, by which [`migrate`] knows that it has run.
+    /// The statements, as one text. The last statement enters the migration in the ledger, where [`migrate`] looks it
+    /// up.
     #[must_use]
     pub fn sql(&self) -> &'static str {
         self.sql
     }
 
-    /// The text in parts, each with a semicolon at its end: on MySQL and MariaDB one statement each, elsewhere one or more.
+    /// The text in parts, each with a semicolon at its end: on MySQL and MariaDB one statement each, elsewhere one or
+    /// more.
     ///
     /// For tools that would end a statement at a semicolon within a routine.
     pub fn statements(&self) -> impl Iterator<Item = &'static str> {
         let (sql, mut from, mut to) = (self.sql, 0, 0);
         sql.split_inclusive('\n').filter_map(move |line| {
             to += line.len();
-            // What is within a statement is indented, or ends otherwise.
+            // Lines within a statement are indented, or do not end with a semicolon.
             let is_last = line.trim_end().ends_with(';') && !line.starts_with([' ', '-']);
             is_last.then(|| sql[std::mem::replace(&mut from, to)..to].trim())
         })
     }
 
-    /// The names of what it creates, without a schema.
+    /// The names of the objects that the migration creates, without a schema.
     fn creates(&self) -> impl Iterator<Item = &'static str> {
         self.sql.lines().filter_map(created).map(|(_, name)| name)
     }
@@ -170,7 +172,7 @@ fn created(line: &str) -> Option<(&str, &str)> {
     Some((kind, name.rsplit('.').next().unwrap_or(name)))
 }
 
-/// A database that this crate has migrations for.
+/// A database for which this crate has migrations.
 pub trait Migrate: Dialect {
     #[doc(hidden)]
     const MIGRATIONS: &'static [Migration];
@@ -178,15 +180,16 @@ pub trait Migrate: Dialect {
     #[doc(hidden)]
     const GRANTS: Option<&'static str>;
 
-    /// The versions in the ledger of which everything is there; none if there is no ledger.
+    /// The versions in the ledger whose objects all exist. None if there is no ledger.
     #[doc(hidden)]
     fn applied(pool: &Pool<Self>) -> impl Future<Output = Result<Vec<i64>, Error>> + Send;
 
-    /// Runs migrations once no other session does.
+    /// Waits until no other session migrates, and runs migrations.
     #[doc(hidden)]
     fn migrate(pool: &Pool<Self>, scope: Scope) -> impl Future<Output = Result<Vec<Migration>, Error>> + Send;
 
-    /// What lets this role migrate, for an administrator to run, after the server refused it in these words.
+    /// The statement by which an administrator lets this role migrate, after the server refused it with the message
+    /// `said`.
     #[doc(hidden)]
     fn needs(pool: &Pool<Self>, said: &str) -> impl Future<Output = Result<Option<String>, sqlx::Error>> + Send;
 }
@@ -200,7 +203,7 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// The migrations to run, unless a name that they need is taken.
+    /// The migrations to run, or an error if another object has a name that they need.
     fn of<DB: Migrate>(self, ledger: &Ledger) -> Result<Vec<Migration>, Error> {
         let pending = pending::<DB>(&ledger.applied::<DB>())?;
         if self == Self::All {
@@ -213,15 +216,15 @@ impl Scope {
     }
 }
 
-/// What a database has: the versions that its ledger lists, if there is one, each with whether that has run to its end; and
-/// the names of everything that was made.
+/// What a database has: the versions in its ledger, if there is one, each with whether its migration completed, and the
+/// names of all objects.
 struct Ledger {
     versions: Option<Vec<(i64, bool)>>,
     names: HashSet<String>,
 }
 
 impl Ledger {
-    /// The versions that have run and of which everything is there: a dump may have left out routines.
+    /// The versions that completed and whose objects all exist: a dump can leave out routines.
     fn applied<DB: Migrate>(&self) -> Vec<i64> {
         let has_run = self.versions.iter().flatten().filter(|(_, has_run)| *has_run).map(|(version, _)| *version);
         let is_whole = |migration: &Migration| migration.creates().all(|name| self.names.contains(name));
@@ -233,7 +236,7 @@ impl Ledger {
 
     /// A name that a migration creates and that exists, although no migration in the ledger creates it.
     fn foreign<DB: Migrate>(&self) -> Option<&'static str> {
-        // A dump may have left out the ledger's rows.
+        // A dump can leave out the ledger's rows.
         let has_begun = |migration: &&Migration| {
             let is_listed = |all: &Vec<(i64, bool)>| all.iter().any(|(version, _)| *version == migration.version);
             self.versions.as_ref().is_some_and(|all| all.is_empty() || is_listed(all))
@@ -244,14 +247,14 @@ impl Ledger {
     }
 }
 
-/// What migrations found in their place.
+/// An object in the place of one that a migration creates.
 #[derive(Debug, thiserror::Error)]
 #[error("{name} already exists, and is not in tollgate's ledger")]
 struct Foreign {
     name: &'static str,
 }
 
-/// A refusal of the server's, with what lets the role migrate.
+/// The server refused a migration; `needs` is what lets the role migrate.
 #[derive(Debug, thiserror::Error)]
 #[error("{needs}")]
 struct NotPermitted {
@@ -260,8 +263,8 @@ struct NotPermitted {
     said: Cause,
 }
 
-/// What is not in the ledger. If that is something, and the ledger has newer ones, they took it away: it is not for this
-/// version to bring it back.
+/// The migrations that are not in the ledger. If some are missing and the ledger has newer versions, those removed
+/// them, and this version must not restore them.
 fn pending<DB: Migrate>(applied: &[i64]) -> Result<Vec<Migration>, Error> {
     let is_pending = |migration: &&Migration| !applied.contains(&migration.version);
     let pending: Vec<Migration> = DB::MIGRATIONS.iter().filter(is_pending).copied().collect();
@@ -281,7 +284,7 @@ fn known<DB: Migrate>() -> i64 {
     DB::MIGRATIONS.iter().map(Migration::version).max().unwrap_or(0)
 }
 
-/// The error of a wait for another session that migrates: which one it is, and what ends it.
+/// The error of a wait for another session that migrates, with that session and the statement that ends it.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 fn held(holder: Option<(String, String)>) -> Error {
     let (session, end) = holder.unwrap_or_else(|| ("another session".to_owned(), "end it".to_owned()));
@@ -299,7 +302,7 @@ fn failed<DB: Dialect>(error: sqlx::Error) -> Error {
     Failure::new(class, error).into_error(1, std::time::Duration::ZERO)
 }
 
-/// The files of a dialect's directory, each between two statements, numbered in the order in which they are named here.
+/// The files of a dialect's directory, each between two statements, with their versions.
 macro_rules! files {
     ($directory:literal, $before:literal, $after:literal, $($version:literal $name:literal),+ $(,)?) => {
         &[$(crate::store::sql::migrate::Migration {

@@ -19,14 +19,15 @@ mod take;
 /// Buckets in MySQL or MariaDB, at the server's clock.
 pub type MySqlStore = SqlStore<MySql>;
 
-/// In whose transaction the server decides. It has to be told: a session with autocommit off is always in one.
+/// In whose transaction the server decides. Each call must say so: a session with autocommit off is always in a
+/// transaction.
 #[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Whose {
-    /// In one of its own, which it ends.
+    /// In a transaction of the call's own, which the routine ends.
     #[default]
     Own,
-    /// In the one that the caller has opened, if any.
+    /// In the transaction that the caller has opened, if any.
     Callers,
 }
 
@@ -41,7 +42,7 @@ impl Dialect for MySql {
     const HAS_SERVER: bool = true;
     const CALLS_AT_ONCE: usize = 2;
 
-    /// Nothing that others have left open on the connection is in it.
+    /// Rolls back first, so that the transaction contains nothing that other code left open on the connection.
     fn begin(isolation: Isolation) -> Option<SqlStr> {
         Some(SqlStr::from_static(match isolation {
             Isolation::ReadCommitted => {
@@ -107,7 +108,7 @@ impl Dialect for MySql {
     }
 
     fn classify(error: &dyn DatabaseError) -> Class {
-        // Signalled by a routine that gave up.
+        // Signalled by a routine that gives up.
         if error.code().as_deref() == Some("40001") {
             return Class::RolledBack;
         }
@@ -119,7 +120,7 @@ impl Dialect for MySql {
             Some(1213 | 1020 | 3101 | 1180 | 1969 | 3024) => Class::RolledBack,
             Some(1305 | 1146) => Class::NotMigrated,
             Some(1370 | 1142 | 1044) => Class::NotPermitted,
-            // an option that prevents it; a server, or a transaction, that only reads
+            // an option that prevents the statement; a read-only server or transaction
             Some(1290 | 1792 | 1836) => Class::ReadOnly,
             Some(1047) => Class::Unavailable,
             Some(1053 | 1158..=1161 | 1317 | 1927 | 2006 | 2013 | 4031) => Class::Unknown,
@@ -127,12 +128,13 @@ impl Dialect for MySql {
         }
     }
 
-    /// Its number: many errors share a SQLSTATE.
+    /// The number of the error: many errors share a SQLSTATE.
     fn code(error: &dyn DatabaseError) -> Option<SmolStr> {
         number(error).map(|number| smol_str::format_smolstr!("{number}"))
     }
 
-    /// A lock wait that timed out undoes its statement only, and a killed procedure leaves its transaction open.
+    /// Rolls back: a lock wait that times out rolls back only its statement, and a killed procedure leaves its
+    /// transaction open.
     async fn clean_up(connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {
         sqlx::raw_sql("rollback and no chain no release").execute(connection).await.map(drop)
     }
@@ -146,7 +148,7 @@ impl Dialect for MySql {
         rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get::<i64, _>(0).map(|autocommit| autocommit == 0)
     }
 
-    /// At another level than the session's, as the routines do, and whatever its `completion_type`.
+    /// Uses its own isolation level, as the routines do, and does not depend on the session's `completion_type`.
     async fn change<A: Sync, T: Send>(
         connection: &mut MySqlConnection,
         operation: Operation<Self, A, T>,
@@ -179,8 +181,8 @@ fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_default()
 }
 
-/// A key or a name as the server has to receive it: the server converts what is bound as text from the session's character
-/// set, and would file the key under other bytes.
+/// The bytes of a key or a name, as the server must receive them: the server would convert bound text from the
+/// session's character set, and store the key under other bytes.
 fn bytes(key: &Key) -> &[u8] {
     key.as_str().as_bytes()
 }

@@ -40,7 +40,7 @@ impl Dialect for Postgres {
             telemetry::ignored(unknown);
         }
         let Some(address) = ipv6_address(&url) else { return url.parse() };
-        // Not `host` on what was parsed: the password file has been looked up by then.
+        // In the URL, not on the parsed options: parsing already reads the password file.
         let (place, parameters) = url.split_once('?').unwrap_or((&url, ""));
         format!("{place}?hostaddr={address}&{parameters}").parse()
     }
@@ -81,8 +81,8 @@ impl Dialect for Postgres {
     fn classify(error: &dyn DatabaseError) -> Class {
         let code = error.code().unwrap_or_default();
         match &*code {
-            // serialization failure, deadlock, snapshot too old; our key inserted twice; timeouts of a statement and of a
-            // transaction; statements that a pooler or a migration took away
+            // serialization failure, deadlock, snapshot too old; a key inserted twice by tollgate; timeouts of a
+            // statement and of a transaction; prepared statements that a pooler or a migration removed
             "55P03" => Class::Locked,
             "40001" | "40P01" | "72000" | "23505" | "57014" | "25P04" | "26000" | "42P05" => Class::RolledBack,
             "0A000" if error.message().contains("cached plan") => Class::RolledBack,
@@ -104,8 +104,8 @@ impl Dialect for Postgres {
         Ok(())
     }
 
-    /// The server gives up a little before the caller does, so that nothing waits in the queue of a lock for a caller who is
-    /// gone.
+    /// Sets timeouts a little shorter than the caller's, so that the server does not queue for a lock after the caller
+    /// has left.
     async fn limit(connection: &mut PgConnection, left: Duration) -> Result<(), sqlx::Error> {
         let millis = |tenths: u128| (left.as_millis() * tenths / 10).clamp(1, MOST_MILLIS).to_string();
         sqlx::query(
@@ -123,10 +123,10 @@ fn refill(quota: &Quota) -> &'static str {
     quota.refill().as_str()
 }
 
-/// The longest timeout that PostgreSQL takes.
+/// The longest timeout that PostgreSQL accepts.
 const MOST_MILLIS: u128 = i32::MAX as u128;
 
-/// YugabyteDB reports much of its own under one code, and tells the cases apart by text alone.
+/// Classifies an error of YugabyteDB's own: many of these share one code, and only their texts differ.
 fn classify_yugabyte(message: &str) -> Class {
     const ROLLED_BACK: [&str; 7] = [
         "Restart read",
@@ -150,20 +150,20 @@ fn classify_yugabyte(message: &str) -> Class {
     }
 }
 
-/// The URL without the parameters that the driver does not know, and how many those are: the driver would log them with their
-/// values.
+/// The URL without the parameters that the driver does not know, and how many those are: the driver would log them with
+/// their values.
 fn without_unknown_parameters(url: &str) -> (String, usize) {
     let Some((address, query)) = url.split_once('?') else { return (url.to_owned(), 0) };
     let (known, unknown): (Vec<_>, Vec<_>) = query.split('&').filter(|pair| !pair.is_empty()).partition(|pair| {
         let name = pair.split_once('=').map_or(*pair, |(name, _)| name);
-        // Only brackets may well be encoded.
+        // Of a known name, only brackets need encoding.
         KNOWN_PARAMETERS.contains(&name)
             || ["options[", "options%5B", "options%5b"].iter().any(|start| name.starts_with(start))
     });
     (format!("{address}?{}", known.join("&")), unknown.len())
 }
 
-/// What sqlx 0.9 knows, which are all names that need no encoding.
+/// The parameters that sqlx 0.9 knows. None of these names needs encoding.
 const KNOWN_PARAMETERS: [&str; 18] = [
     "application_name",
     "dbname",

@@ -13,7 +13,8 @@ use crate::model::error::Cause;
 use crate::store::IS_REPEATED_BY_KEY;
 use crate::telemetry;
 
-/// How long to try. Retries only what is known to be rolled back: what may have been applied is never asked twice.
+/// How long and how often to attempt a call. Retries only what the database certainly rolled back: a call that may have
+/// been applied is never repeated.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Retry {
     pub(super) deadline: Duration,
@@ -21,7 +22,8 @@ pub(super) struct Retry {
 }
 
 impl Retry {
-    /// Runs `attempt` until it answers, with full jitter in between, and says how often it ran.
+    /// Runs `attempt` until it answers, with full jitter in between, and returns the answer with the number of
+    /// attempts.
     pub(super) async fn run<T, F>(&self, attempt: impl Fn(Instant) -> F) -> Result<(T, u32), Error>
     where
         F: Future<Output = Result<T, Failure>>,
@@ -49,7 +51,7 @@ impl Retry {
         }
     }
 
-    /// Short enough for the runtime's clock to add it to an instant, twice.
+    /// The deadline, bounded so that the runtime's clock can add it to an instant twice.
     pub(super) fn deadline(&self) -> Duration {
         const NEVER: Duration = Duration::from_secs(366 * 86_400);
         self.deadline.min(NEVER)
@@ -62,7 +64,7 @@ impl Default for Retry {
     }
 }
 
-/// Why an attempt came to nothing.
+/// Why an attempt failed.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) class: Class,
@@ -75,7 +77,7 @@ impl Failure {
         Self { class, code: None, source: Arc::new(source) }
     }
 
-    /// With the database's own code for it.
+    /// Adds the database's own code for the error.
     pub(super) fn with_code(self, code: Option<SmolStr>) -> Self {
         Self { code, ..self }
     }
@@ -102,15 +104,15 @@ impl Failure {
 /// What an error of the database means for the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Nothing was applied: a lock was not to be had in time.
+    /// Nothing was applied: the database could not get a lock in time.
     Locked,
     /// The schema is missing.
     NotMigrated,
-    /// The role may not call it.
+    /// The role lacks a privilege.
     NotPermitted,
-    /// Nothing was applied: the server takes no writes.
+    /// Nothing was applied: the server is read-only.
     ReadOnly,
-    /// The database said no, and would again.
+    /// The database refused the request, and would refuse it again.
     Refused,
     /// Nothing was applied, and another attempt may succeed.
     RolledBack,
@@ -118,13 +120,13 @@ pub enum Class {
     TimedOut,
     /// Nothing was sent.
     Unavailable,
-    /// It may have been applied.
+    /// The request may have been applied.
     Unknown,
 }
 
-/// Waits for a conversation that owns its connection: a caller who gives up does not break it off half-way.
+/// Waits for a conversation that owns its connection.
 ///
-/// It runs in a task of its own: whatever it has begun goes on even while the caller looks elsewhere.
+/// The conversation runs in a task of its own, so that it completes even if the caller is cancelled or stops polling.
 pub(super) async fn finish<T: Send + 'static>(
     deadline: Instant,
     conversation: impl Future<Output = Result<T, Failure>> + Send + 'static,
@@ -136,8 +138,9 @@ pub(super) async fn finish<T: Send + 'static>(
     }
 }
 
-/// Waits for a conversation that changes something, and commits only what [`MayCommit::claim`] lets it: a caller who is gone,
-/// or was told that nothing was changed, is right.
+/// Waits for a conversation that makes a change, which it commits only if it wins [`MayCommit::claim`].
+///
+/// So a change is rolled back if its caller was cancelled before, or was told that nothing was changed.
 pub(super) async fn finish_change<T: Send + 'static, F>(
     deadline: Instant,
     conversation: impl FnOnce(MayCommit) -> F,
@@ -150,24 +153,24 @@ where
         Ok(Ok(answer)) => answer,
         Ok(Err(stopped)) => Err(Failure::new(Class::Unknown, stopped)),
         Err(elapsed) if waiting.0.claim() => Err(Failure::new(Class::Locked, elapsed)),
-        // It is committing.
+        // The conversation won the claim and is committing.
         Err(elapsed) => Err(Failure::new(Class::Unknown, elapsed)),
     }
 }
 
-/// Whether a change may be committed: until its caller has claimed that it is not.
+/// The right to commit a change. The conversation or the caller claims it, whichever is first.
 #[derive(Clone, Debug, Default)]
 #[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
 pub struct MayCommit(Arc<AtomicBool>);
 
 impl MayCommit {
-    /// Says whether this call is the first.
+    /// Returns whether this claim is the first.
     pub(super) fn claim(&self) -> bool {
         !self.0.swap(true, Ordering::AcqRel)
     }
 }
 
-/// A caller, who claims it when it goes.
+/// A waiting caller, which claims the right when it is dropped.
 struct Waiting(MayCommit);
 
 impl Drop for Waiting {
@@ -176,8 +179,10 @@ impl Drop for Waiting {
     }
 }
 
-/// The same for a conversation of one statement, which holds nothing once the server has run it: the caller's own task
-/// listens, which saves two changes of tasks, and what is left when it gives up goes to another.
+/// Waits for a conversation of one statement, which holds no lock once the server has run it.
+///
+/// The caller's own task polls the conversation, which saves two task switches. If the caller is cancelled, another
+/// task completes it.
 pub(super) async fn finish_statement<T: Send + 'static>(
     deadline: Instant,
     statement: impl Future<Output = Result<T, Failure>> + Send + 'static,
@@ -188,9 +193,9 @@ pub(super) async fn finish_statement<T: Send + 'static>(
     }
 }
 
-/// A future that goes on in a task of its own when it is dropped before its end.
+/// A future that continues in a task of its own when it is dropped before its end.
 ///
-/// Of no particular type, or those of the futures that await it would be too deep for the compiler to look through.
+/// The future is boxed: otherwise the types of the futures that await it would exceed the compiler's recursion limit.
 struct Handover<T: Send + 'static> {
     future: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
 }
@@ -205,8 +210,8 @@ impl<T: Send + 'static> Future for Handover<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        // Taken out meanwhile, so that what panics is gone.
-        let mut future = self.future.take().expect("nobody polls a future that has ended");
+        // Taken out while it is polled, so that a future that panics is not polled again.
+        let mut future = self.future.take().expect("a future is not polled after its end");
         let polled = future.as_mut().poll(context);
         if polled.is_pending() {
             self.future = Some(future);
@@ -217,7 +222,7 @@ impl<T: Send + 'static> Future for Handover<T> {
 
 impl<T: Send + 'static> Drop for Handover<T> {
     fn drop(&mut self) {
-        // No runtime any more: the process is ending, and its connections with it.
+        // Without a runtime the process is ending, and its connections with it.
         if let (Some(rest), Ok(runtime)) = (self.future.take(), Handle::try_current()) {
             runtime.spawn(rest);
         }

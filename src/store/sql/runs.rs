@@ -8,19 +8,21 @@ use super::call::{self, Ask};
 use crate::model::answer::Answer;
 use crate::model::{Decision, Error, Outcome, Take};
 
-/// Requests that go in one call, each with its place in the caller's order.
+/// The requests of one call, each with its place in the caller's order.
 #[derive(Debug)]
 pub(super) enum Run {
-    /// For one bucket each.
+    /// Requests for one bucket each.
     Each(Vec<(usize, Ask)>),
-    /// For several buckets each.
+    /// Requests for several buckets each.
     All(Vec<(usize, Ask)>),
-    /// Under a sliding window.
+    /// A request under a sliding window.
     Window(usize, Ask),
 }
 
-/// The calls that decide requests, as few as keep the order of those for the same bucket, with at most so many requests
-/// for several buckets each in one; and what needs no call.
+/// Splits requests into as few calls as keep the order of requests for the same bucket, and returns the outcomes of
+/// requests that need no call.
+///
+/// A call has at most `most_together` requests for several buckets each.
 pub(super) fn runs(takes: &[Take], most_together: usize) -> (Vec<Run>, Vec<Option<Outcome>>) {
     let mut runs: Vec<Run> = Vec::new();
     let mut outcomes: Vec<Option<Outcome>> = Vec::with_capacity(takes.len());
@@ -50,18 +52,18 @@ pub(super) fn runs(takes: &[Take], most_together: usize) -> (Vec<Run>, Vec<Optio
 }
 
 impl Run {
-    /// Whether a request must not be decided before these are.
+    /// Whether a request must be decided after this call, because both take from one bucket.
     fn holds_up(&self, take: &Take) -> bool {
         let takes_from =
             |asks: &[(usize, Ask)], key| asks.iter().any(|(_, ask)| ask.take.keys().any(|other| other == key));
         match self {
             Self::Each(asks) | Self::All(asks) => take.keys().any(|key| takes_from(asks, key)),
-            // Windows and buckets are of different keys.
+            // A window and a bucket of the same key are independent.
             Self::Window(..) => false,
         }
     }
 
-    /// Whether a request may be among these.
+    /// Whether a request can join this call.
     fn may_hold(&self, take: &Take, most_together: usize) -> bool {
         let is_for_one = take.limits.len() == 1;
         match self {
@@ -82,10 +84,11 @@ impl Run {
     }
 }
 
-/// Requests for one bucket each, in the order of their keys; equal ones that follow each other are one, so many times over.
+/// Requests for one bucket each, in the order of their keys. Consecutive equal requests become one [`Ask`] that stands
+/// for them.
 pub(super) struct Batch {
     pub(super) asks: Arc<[Ask]>,
-    /// Where each request stood in the caller's order.
+    /// The place of each request in the caller's order.
     places: Vec<usize>,
 }
 
@@ -104,7 +107,7 @@ impl Batch {
         Self { asks: asks.into(), places }
     }
 
-    /// Enters the answers where their requests stood.
+    /// Enters the outcomes at the places of their requests.
     pub(super) fn enter(
         self,
         answers: Vec<Answer>,
@@ -118,13 +121,14 @@ impl Batch {
     }
 }
 
-/// Requests for several buckets each, in the order in which they came.
+/// Requests for several buckets each, in the caller's order.
 pub(super) struct Together {
     pub(super) asks: Arc<[Ask]>,
     origins: Vec<Origin>,
 }
 
-/// Where a request stood in the caller's order, and at which places its limits did, if others limit nothing.
+/// The place of a request in the caller's order. If some of its limits are unlimited, also the places of the other
+/// limits.
 struct Origin {
     place: usize,
     limits: Option<SmallVec<[usize; 4]>>,
@@ -142,7 +146,7 @@ impl Together {
         Self { asks: asks.into(), origins }
     }
 
-    /// Enters the answers where their requests stood.
+    /// Enters the outcomes at the places of their requests.
     pub(super) fn enter(
         self,
         answers: Vec<Answer>,
@@ -167,7 +171,8 @@ mod tests {
     use super::{Ask, Batch, Run, runs};
     use crate::model::{Key, Quota, Rule, Take, Window};
 
-    /// The calls that requests make, each request by the names of its buckets; a `~` in front: it waits.
+    /// The calls that requests make, each request by the names of its buckets. A `~` in front marks a request that
+    /// waits.
     fn calls(requests: &[&str], most_together: usize) -> String {
         let rule = || Rule::Quota(Quota::per_second(1).build().unwrap());
         let take = |names: &&str| {

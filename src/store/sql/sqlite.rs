@@ -29,14 +29,14 @@ mod windows;
 pub type SqliteStore = SqlStore<Sqlite>;
 
 impl SqliteStore {
-    /// A store on a clock of the caller's: for tests.
+    /// Creates a store on the caller's clock: for tests.
     pub fn with_clock(pool: SqlitePool, clock: impl Clock) -> Self {
         Self::with(pool, HostClock { clock: Arc::new(clock), is_the_hosts: false })
     }
 }
 
-/// Makes a missing file for this user alone, as SQLite would let others read it; its journals get the same permissions.
-/// What cannot be made is for SQLite to report.
+/// Creates a missing file for this user alone: SQLite would let other users read the file. The journals get the same
+/// permissions. SQLite reports a file that cannot be created.
 fn create_private(url: &str, file: &Path) {
     let (_, query) = url.split_once('?').unwrap_or((url, ""));
     let makes_none = query.split('&').any(|parameter| ["mode=memory", "mode=ro"].contains(&parameter));
@@ -58,7 +58,7 @@ impl Dialect for Sqlite {
         None
     }
 
-    /// `sqlite:` and a file's name, or what SQLite calls a URI: `sqlite:file:app.db`.
+    /// Accepts `sqlite:` and a file's name, or a URI of SQLite: `sqlite:file:app.db`.
     fn parse_url(url: &str) -> Result<SqliteConnectOptions, sqlx::Error> {
         let name = url.strip_prefix("sqlite:").unwrap_or(url);
         let Some(uri) = name.strip_prefix("//").unwrap_or(name).strip_prefix("file:") else { return url.parse() };
@@ -143,7 +143,7 @@ impl Dialect for Sqlite {
 #[derive(Clone)]
 pub struct HostClock {
     clock: Arc<dyn Clock>,
-    /// Whether it goes as the host's does.
+    /// Whether this is the host's clock.
     is_the_hosts: bool,
 }
 
@@ -165,7 +165,8 @@ impl std::fmt::Debug for HostClock {
     }
 }
 
-/// Locks the database; in a transaction of the caller's, as soon as something is written.
+/// Begins a transaction that locks the database at once. In the caller's transaction, the first write locks the
+/// database.
 async fn begin(connection: &mut SqliteConnection) -> Result<Transaction<'_, Sqlite>, sqlx::Error> {
     if connection.is_in_transaction() {
         connection.begin().await

@@ -20,11 +20,13 @@ use crate::model::{
 use crate::store::{Capabilities, Maintenance, MaintenanceFuture, SharedWindows, Store};
 use crate::telemetry;
 
-/// Buckets in a SQL database, reached through a pool of the host's: one statement a call, or two on MySQL and MariaDB for a
-/// batch in which more than tokens rules, and for what an operator asks. What an operator changes is a transaction.
+/// Buckets in a SQL database, reached through a pool of the host's.
 ///
-/// Serialization failures and deadlocks are retried with jitter until the deadline. A request whose outcome is
-/// unknown is never repeated, and never reported as granted.
+/// A call is one statement. On MySQL and MariaDB a call is two statements for a batch in which more than tokens
+/// decides, and for what an operator reads. What an operator changes is a transaction.
+///
+/// The store retries serialization failures and deadlocks with jitter until the deadline. It never repeats a request
+/// whose outcome is unknown, and never reports such a request as granted.
 #[derive(Debug)]
 pub struct SqlStore<DB: Dialect> {
     pub(super) pool: Pool<DB>,
@@ -37,33 +39,33 @@ pub struct SqlStore<DB: Dialect> {
 /// The level of the transactions that [`SqlStore::isolation`](crate::SqlStore::isolation) asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isolation {
-    /// Enough, and the fastest.
+    /// Sufficient, and the fastest.
     ReadCommitted,
     /// Snapshot isolation on PostgreSQL.
     RepeatableRead,
-    /// What YugabyteDB's users often run.
+    /// The level that YugabyteDB's users often run.
     Serializable,
 }
 
 impl<DB: Dialect> SqlStore<DB> {
-    /// Every call ends by then, with an error if need be; 5 seconds if not said.
+    /// Sets the deadline by which every call ends, with an error if necessary. Default: 5 s.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.retry.deadline = deadline;
         self
     }
 
-    /// How often the database is asked at most, after serialization failures and deadlocks; as often as the
-    /// [deadline](Self::deadline) allows if not said.
+    /// Sets how often the store attempts a call at most, after serialization failures and deadlocks. Default: as often
+    /// as the [deadline](Self::deadline) allows.
     #[must_use]
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.retry.attempts = attempts.max(1);
         self
     }
 
-    /// Runs each call in a transaction of this level; the pool's own level, in one round trip, if not said.
+    /// Runs each call in a transaction of this level. Default: the pool's own level, in one round trip.
     ///
-    /// Decisions are exact at every level; the higher ones only cost retries. `SQLite` has one level.
+    /// Decisions are exact at every level. Higher levels only cost retries. `SQLite` has one level.
     #[must_use]
     pub fn isolation(mut self, isolation: Isolation) -> Self {
         self.isolation = Some(isolation);
@@ -74,12 +76,12 @@ impl<DB: Dialect> SqlStore<DB> {
         Self { pool, clock, isolation: None, retry: Retry::default(), reconnect: Reconnect::default() }
     }
 
-    /// The time by which an operator's ends are past already.
+    /// The time that checks an operator's ends.
     pub(super) fn now(&self) -> i64 {
         DB::now(&self.clock)
     }
 
-    /// Runs what an operator changes: once it was not committed by the deadline, it never will be.
+    /// Makes an operator's change. A change that was not committed by the deadline is rolled back.
     pub(super) async fn change<A, T>(&self, arguments: A, operation: Operation<DB, A, T>) -> Result<T, Error>
     where
         A: Send + Sync + 'static,
@@ -104,7 +106,7 @@ impl<DB: Dialect> SqlStore<DB> {
         self.observe(attempt).await
     }
 
-    /// Runs what an operator looks at, or what may as well happen after the deadline.
+    /// Runs an operator's read, or a statement that can complete after the deadline.
     pub(super) async fn operate<A, T>(&self, arguments: A, operation: Operation<DB, A, T>) -> Result<T, Error>
     where
         A: Send + Sync + 'static,
@@ -113,7 +115,8 @@ impl<DB: Dialect> SqlStore<DB> {
         self.conduct(arguments, operation, false).await
     }
 
-    /// `ends_itself`: it leaves nothing open, whatever the session's settings.
+    /// Runs an operator's statement. `ends_itself` says that the statement leaves no transaction open, under any
+    /// settings of the session.
     async fn conduct<A, T>(&self, arguments: A, operation: Operation<DB, A, T>, ends_itself: bool) -> Result<T, Error>
     where
         A: Send + Sync + 'static,
@@ -143,7 +146,7 @@ impl<DB: Dialect> SqlStore<DB> {
         self.observe(attempt).await
     }
 
-    /// Makes the attempts at what an operator asks for.
+    /// Makes and records the attempts at an operator's statement.
     async fn observe<T, F>(&self, attempt: impl Fn(Instant) -> F + Send + Sync) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Failure>> + Send,
@@ -218,8 +221,8 @@ impl<DB: Dialect> SqlStore<DB> {
     }
 }
 
-/// An answer, and after how many attempts. The futures of callers stay small by it, and the compiler need not look through
-/// a driver and its TLS to know that they may be sent to other threads.
+/// The future of an answer and the number of attempts. The box keeps callers' futures small, and the compiler need not
+/// look through a driver and its TLS to know that they are `Send`.
 type Conversing<'a, T> = Pin<Box<dyn Future<Output = Result<(T, u32), Error>> + Send + 'a>>;
 
 impl<DB: Dialect> Clone for SqlStore<DB> {
@@ -239,7 +242,7 @@ impl<DB: Dialect> Store for SqlStore<DB> {
         Capabilities::default().most_together(MOST_TOGETHER).calls_at_once(DB::CALLS_AT_ONCE)
     }
 
-    /// In as few calls as there can be, one after the other.
+    /// Decides in as few calls as possible, one after the other.
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         let (runs, mut outcomes) = runs(takes, MOST_TOGETHER);
         for (before, run) in runs.into_iter().enumerate() {
@@ -253,6 +256,7 @@ impl<DB: Dialect> Store for SqlStore<DB> {
         Ok(outcomes.into_iter().flatten().collect())
     }
 
+    /// Makes the adjustments in as few calls as possible, one after the other: all of a call, or none.
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         let mut adjusted = Vec::with_capacity(adjustments.len());
         for chunk in adjustments.chunks(MAX_ADJUSTMENTS) {
@@ -306,14 +310,17 @@ impl<DB: Dialect> SharedWindows for SqlStore<DB> {
     }
 }
 
-/// Provisions a bucket, full; repeated with the same quota it changes nothing, and with another one it changes the
-/// bucket's terms: tokens that are there stay, up to the new capacity.
+/// Provisions a full bucket.
 ///
-/// The same as the SQL routine `tollgate.create_bucket` (PostgreSQL) or `token_create_bucket` (MySQL).
+/// A repeated call with the same quota changes nothing. With another quota, the call changes the bucket's limits and
+/// keeps its tokens, up to the new capacity.
+///
+/// The SQL routines `tollgate.create_bucket` (PostgreSQL) and `token_create_bucket` (MySQL) do the same.
 ///
 /// # Errors
 ///
-/// If the id is no [`Key`](crate::Key), or the database cannot be reached or has not been migrated.
+/// Returns an error if the id is not a valid [`Key`](crate::Key), or if the database cannot be reached or has not been
+/// migrated.
 pub async fn create_bucket<DB, K>(pool: &Pool<DB>, bucket_id: K, quota: Quota) -> Result<(), Error>
 where
     DB: Dialect,
@@ -323,7 +330,7 @@ where
     SqlStore::from(pool.clone()).create_bucket(&bucket_id.try_into()?, quota).await
 }
 
-/// A server that never answers does not keep the connection: whoever asked has given up by then.
+/// Bounds a conversation, so that a server that never answers does not keep the connection after the caller's deadline.
 async fn until<T>(
     given_up: Instant,
     conversation: impl Future<Output = Result<T, sqlx::Error>>,
@@ -331,7 +338,7 @@ async fn until<T>(
     timeout_at(given_up, conversation).await.unwrap_or_else(|elapsed| Err(sqlx::Error::Io(elapsed.into())))
 }
 
-/// Gives the connection back to the pool, if it is fit for the next caller, and says what an error means.
+/// Returns the connection to the pool if it is fit for the next caller, and classifies an error.
 async fn settle<DB: Dialect, T>(
     mut connection: PoolConnection<DB>,
     result: Result<T, sqlx::Error>,
@@ -342,7 +349,7 @@ async fn settle<DB: Dialect, T>(
     };
     let class = classify::<DB>(&error);
     let is_closed = error.as_database_error().is_some_and(DB::closes);
-    // A server that was demoted stays so; another one may be behind its name by now.
+    // A demoted server stays read-only, and another server may be behind its name by now.
     if is_closed || matches!(class, Class::ReadOnly | Class::Unknown) || DB::clean_up(&mut connection).await.is_err() {
         connection.close_on_drop();
     }
@@ -366,18 +373,18 @@ pub(super) fn classify<DB: Dialect>(error: &sqlx::Error) -> Class {
     match error {
         sqlx::Error::Database(error) => DB::classify(error.as_ref()),
         sqlx::Error::Encode(_) | sqlx::Error::InvalidArgument(_) => Class::Refused,
-        // The connection broke, or the answer cannot be read: it was sent, at any rate.
+        // The connection broke, or the answer cannot be read. The request may have reached the server.
         _ => Class::Unknown,
     }
 }
 
-/// How many requests for several buckets each go in one call: more hold their rows for longer than they save, and MySQL's
-/// routine has a bit for each.
+/// How many requests for several buckets each share one call. More would hold their rows for longer than they save, and
+/// MySQL's routine has one bit for each.
 const MOST_TOGETHER: usize = 64;
 
-/// How many keys' denials one call adds.
+/// How many keys' counts of denials one call adds.
 const MAX_DENIALS: usize = 1000;
 
-/// How many adjustments one call makes: it holds the rows that it has come to until its end, on MySQL and MariaDB a quarter of a
-/// millisecond for each of them.
+/// How many adjustments one call makes. A call locks each row until its end: on MySQL and MariaDB a quarter of a
+/// millisecond for each adjustment.
 const MAX_ADJUSTMENTS: usize = 256;

@@ -9,16 +9,18 @@ use super::retry::Failure;
 use super::store::classify;
 use crate::model::{Adjusted, Adjustment, Decision, Error, Outcome, Take, TakeError};
 
-/// Decides a request on a connection of the caller's, in the transaction that is open on it.
+/// Decides a request on the caller's connection, in the transaction that is open on it.
 ///
-/// A denial takes nothing and writes nothing. What is granted belongs to the transaction: it is taken when that commits
-/// and was never taken when it rolls back. From a grant on, on MySQL and MariaDB from the request on, the bucket's row is
-/// locked until then, and on SQLite the whole database: everybody else who takes from the bucket waits. So take last, and
-/// commit soon; take from several buckets in one request, because two transactions that take from them one by one can
+/// A denial takes nothing and writes nothing. A grant belongs to the transaction: the tokens are taken when the
+/// transaction commits, and are never taken when it rolls back.
+///
+/// A grant locks the bucket's row until the transaction ends. On MySQL and MariaDB the request itself locks the row,
+/// and on SQLite a grant locks the whole database. Other requests for the bucket wait meanwhile. So take last, and
+/// commit soon. Take from several buckets in one request, because two transactions that take from them one by one can
 /// deadlock.
 ///
-/// Without an open transaction it is what a [`Store`](crate::Store) does, on this connection; in a session of MySQL's or
-/// MariaDB's with autocommit off it begins one, which is the caller's to end.
+/// Without an open transaction, the request is decided as a [`Store`](crate::Store) decides it, on this connection. In
+/// a session of MySQL or MariaDB with autocommit off, the request begins a transaction, which the caller must end.
 ///
 /// ```no_run
 /// use tollgate::{store::take_within, Key, Take};
@@ -36,12 +38,12 @@ use crate::model::{Adjusted, Adjustment, Decision, Error, Outcome, Take, TakeErr
 ///
 /// # Errors
 ///
-/// If there is no answer. Nothing is asked again, because the transaction is the caller's: after
-/// [`Contended`](Error::Contended) roll it back and begin it anew.
+/// Returns an error if there is no answer. The request is not retried, because the transaction is the caller's: after
+/// [`Contended`](Error::Contended), roll it back and begin a new one.
 ///
 /// # Cancel safety
 ///
-/// Drop the transaction as well: the connection is in the middle of a conversation.
+/// If you drop the future, drop the transaction as well: the connection is in the middle of a conversation.
 pub async fn take_within<C>(connection: &mut C, take: &Take) -> Result<Outcome, Error>
 where
     C: Connection<Database: Dialect<Connection = C>>,
@@ -73,7 +75,7 @@ where
     outcomes.pop().ok_or_else(|| Error::other(sqlx::Error::RowNotFound))
 }
 
-/// Gives back, or pays for, what a grant took, on a connection of the caller's, in the transaction that is open on it.
+/// Refunds or charges what a grant took, on the caller's connection, in the transaction that is open on it.
 ///
 /// # Errors
 ///

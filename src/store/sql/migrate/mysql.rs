@@ -30,7 +30,7 @@ impl Migrate for MySql {
         Ok(ledger(&mut connection).await.map_err(failed::<Self>)?.applied::<Self>())
     }
 
-    /// On a connection of its own, which takes its lock and its settings with it when it closes.
+    /// Migrates on a connection of its own, whose lock and settings end with it.
     async fn migrate(pool: &MySqlPool, scope: Scope) -> Result<Vec<Migration>, Error> {
         let mut connection = pool.acquire().await.map_err(failed::<Self>)?.detach();
         let migrated = migrate(&mut connection, scope).await;
@@ -38,7 +38,7 @@ impl Migrate for MySql {
         migrated
     }
 
-    /// On a connection of its own, too: one that stays in the pool would not learn of what is granted.
+    /// Reads on a connection of its own, too: one that stays in the pool would not learn of new grants.
     async fn needs(pool: &MySqlPool, _: &str) -> Result<Option<String>, sqlx::Error> {
         let mut connection = pool.acquire().await?.detach();
         let needs = sqlx::query_scalar(
@@ -54,14 +54,15 @@ impl Migrate for MySql {
 }
 
 async fn migrate(connection: &mut MySqlConnection, scope: Scope) -> Result<Vec<Migration>, Error> {
-    // Routines keep the mode that they are made in. And the last entry in the ledger has to be committed, too.
+    // Routines keep the SQL mode in which they are created. Autocommit commits the last entry in the ledger.
     sqlx::raw_sql(
         "set session sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'; set names utf8mb4; set autocommit = 1",
     )
     .execute(&mut *connection)
     .await
     .map_err(failed::<MySql>)?;
-    // A lock's name is shorter than a database's may be. Any account can take it: MySQL has no lock that it could not.
+    // Hashed, because a database's name can be longer than a lock's. Any account can take the lock: MySQL has no
+    // restricted locks.
     let (locked, holder): (Option<i64>, Option<i64>) = sqlx::query_as(
         "select cast(get_lock(l.name, least(60, @@session.lock_wait_timeout)) as signed),
                 cast(is_used_lock(l.name) as signed)
@@ -84,8 +85,8 @@ async fn migrate(connection: &mut MySqlConnection, scope: Scope) -> Result<Vec<M
     Ok(migrations)
 }
 
-/// Routines run with the rights of whoever made them: those of two accounts may not call each other, and to make the rest as
-/// another account would look complete.
+/// Rejects routines of another account. Routines run with their definer's rights, so routines of two accounts may not
+/// call each other. Creating the missing ones as a second account would look complete.
 async fn same_definer(connection: &mut MySqlConnection) -> Result<(), Error> {
     let routines: Vec<(String, String, String)> = sqlx::query_as(
         "select routine_name, definer, current_user() from information_schema.routines
@@ -106,8 +107,8 @@ async fn same_definer(connection: &mut MySqlConnection) -> Result<(), Error> {
     ))))
 }
 
-/// Each statement of DDL commits on its own. So the ledger lists a file before it runs, without a time: what exists of it is
-/// tollgate's then, and the next run repeats the file.
+/// Runs a file. Each DDL statement commits on its own, so the ledger lists the file without a time before it runs. What
+/// exists of the file is tollgate's then, and the next run repeats the file.
 async fn apply(connection: &mut MySqlConnection, migration: &Migration) -> Result<(), sqlx::Error> {
     // The first file creates the ledger, before all else.
     if migration.version() > 1 {
@@ -138,7 +139,8 @@ async fn ledger(connection: &mut MySqlConnection) -> Result<Ledger, sqlx::Error>
     if versions.is_none() {
         return Ok(Ledger { versions, names });
     }
-    // What an account may not use is not listed to it, nor on MySQL what it may use by a role. The call says more.
+    // The catalog hides what the account may not use, and on MySQL what it may use by a role. A call of the routine
+    // tells more.
     let is_listed =
         |migration: &&Migration| versions.iter().flatten().any(|(listed, _)| *listed == migration.version());
     let listed = || MySql::MIGRATIONS.iter().filter(is_listed);
@@ -149,7 +151,8 @@ async fn ledger(connection: &mut MySqlConnection) -> Result<Ledger, sqlx::Error>
         let look = if kind == "procedure" { format!("call {name}()") } else { format!("select 1 from {name} limit 0") };
         let looked = sqlx::raw_sql(AssertSqlSafe(look)).execute(&mut *connection).await;
         if !matches!(looked.as_ref().err().and_then(number), Some(NO_SUCH_TABLE | NO_SUCH_ROUTINE)) {
-            // So this account cannot see what is missing, nor could it make that.
+            // The object exists, and the catalog hides it. So this account cannot see what is missing, and could not
+            // create it.
             names.extend(listed().flat_map(Migration::creates).map(str::to_owned));
         }
     }

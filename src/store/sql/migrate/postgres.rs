@@ -6,10 +6,10 @@ use super::{Ledger, Migrate, Migration, Scope, failed, files, held};
 use crate::model::Error;
 
 impl Migrate for Postgres {
-    /// Resolves no name in a schema that others may create objects in, such as `public`. The host's path comes back for
-    /// tools that write a ledger of their own in the same transaction.
     const GRANTS: Option<&'static str> = Some(include_str!("../../../../migrations/grants/postgres.sql"));
 
+    /// Each file resolves no name in a schema in which others can create objects, such as `public`. The last statement
+    /// restores the host's search path for tools that write a ledger of their own in the same transaction.
     const MIGRATIONS: &'static [Migration] = files!(
         "postgres",
         "do $$
@@ -44,11 +44,11 @@ $$;
         Ok(ledger(&mut connection).await.map_err(failed::<Self>)?.applied::<Self>())
     }
 
-    /// All in one transaction, so a run that is killed leaves nothing. The lock ends with it too, which a pooler in
-    /// transaction mode needs.
+    /// Migrates in one transaction, so a run that is killed leaves nothing. The lock ends with the transaction too, as
+    /// a pooler in transaction mode needs.
     async fn migrate(pool: &PgPool, scope: Scope) -> Result<Vec<Migration>, Error> {
         let mut connection = pool.acquire().await.map_err(failed::<Self>)?;
-        // Whatever the pool's own level is: what is read once the lock is had must not be older than it.
+        // Read committed, at any level of the pool: reads under the lock must not be older than the lock.
         let begin = "begin isolation level read committed";
         let mut transaction = connection.begin_with(begin).await.map_err(failed::<Self>)?;
         if let Err(error) = lock(&mut transaction).await {
@@ -86,8 +86,8 @@ $$;
     }
 }
 
-/// Waits for other sessions that migrate, for a minute or for the session's own `lock_timeout`. Locks the ledger, which only
-/// roles that migrate can do; where there is none yet, an advisory lock keeps two sessions from creating it.
+/// Waits for other sessions that migrate, for a minute or for the session's own `lock_timeout`. Locks the ledger, which
+/// only roles that migrate can do; where there is none yet, an advisory lock keeps two sessions from creating it.
 async fn lock(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
     let wait = "select pg_catalog.set_config('lock_timeout', '60s', true)
                  where pg_catalog.current_setting('lock_timeout') operator(pg_catalog.=) '0'";
@@ -119,7 +119,7 @@ async fn holder(connection: &mut PgConnection) -> Result<Option<(String, String)
     .await
 }
 
-/// Read from the catalog's tables: a lookup by name may answer from before another instance migrated.
+/// Reads the catalog's tables: a lookup by name can answer from before another instance migrated.
 async fn ledger(connection: &mut PgConnection) -> Result<Ledger, sqlx::Error> {
     let (names, reads): (Vec<String>, bool) = sqlx::query_as(
         "select array(select relname::text from pg_catalog.pg_class where relnamespace = n.oid
@@ -136,7 +136,7 @@ async fn ledger(connection: &mut PgConnection) -> Result<Ledger, sqlx::Error> {
     if !names.contains("migrations") {
         return Ok(Ledger { versions: None, names });
     }
-    // Roles that take tokens may not read the table; and the function may be missing.
+    // Roles that take tokens may not read the table, and the function can be missing.
     let versions = if reads || !names.contains("applied_migrations") {
         "select version from tollgate.migrations"
     } else {
@@ -146,7 +146,7 @@ async fn ledger(connection: &mut PgConnection) -> Result<Ledger, sqlx::Error> {
     Ok(Ledger { versions: Some(versions.into_iter().map(|version| (version, true)).collect()), names })
 }
 
-/// Of this crate's own, so that the host's locks and those of its migrations are other ones.
+/// This crate's own lock, different from the host's locks and those of its migrations.
 const LOCK: i64 = 0x746f_6c6c_6761_7465;
 
 const LOCK_NOT_AVAILABLE: &str = "55P03";

@@ -23,7 +23,7 @@ impl Migrate for Sqlite {
         Ok(ledger(&mut connection).await.map_err(failed::<Self>)?.applied::<Self>())
     }
 
-    /// All in one transaction, which locks the database: a run that is killed leaves nothing.
+    /// Migrates in one transaction, which locks the database: a run that is killed leaves nothing.
     async fn migrate(pool: &SqlitePool, scope: Scope) -> Result<Vec<Migration>, Error> {
         let mut connection = pool.acquire().await.map_err(failed::<Self>)?;
         let mut transaction = connection.begin_with("begin immediate").await.map_err(failed::<Self>)?;
@@ -43,7 +43,7 @@ impl Migrate for Sqlite {
     }
 }
 
-/// As UTF-16 no text is the bytes of a key.
+/// Rejects a database in UTF-16, where a text has other bytes than a key.
 async fn encoded(connection: &mut SqliteConnection) -> Result<(), Error> {
     let encoding: String =
         sqlx::query_scalar("pragma encoding").fetch_one(connection).await.map_err(failed::<Sqlite>)?;

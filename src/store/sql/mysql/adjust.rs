@@ -1,4 +1,4 @@
-//! Adjustments: a call for one, or one for many.
+//! Adjustments: one routine for one, and one for a batch.
 
 use sqlx::mysql::MySqlConnection;
 
@@ -7,14 +7,14 @@ use crate::model::Adjustment;
 use crate::model::bucket::LONGEST_WAIT_NS;
 use crate::store::sql::call::AdjustedColumns;
 
-/// What each came to, in their order.
+/// Makes adjustments, and returns their outcomes in order.
 pub(super) async fn adjust(
     connection: &mut MySqlConnection,
     adjustments: &[Adjustment],
     whose: Whose,
 ) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
     match adjustments {
-        // All rows are fetched: what is left unread of a CALL would be the next statement's answer.
+        // Each call fetches all rows: the next statement would read unread rows of a CALL as its own.
         [adjustment] if adjustment.max_debt == LONGEST_WAIT_NS => adjust_one(connection, adjustment, whose).await,
         _ => adjust_many(connection, adjustments, whose).await,
     }
@@ -56,7 +56,7 @@ async fn adjust_many(
     adjustments: &[Adjustment],
     whose: Whose,
 ) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
-    // With a placeholder for the OUT parameter, which the server answers as a row.
+    // The placeholder is for the OUT parameter, which the server answers as a row.
     let rows: Vec<(Vec<u8>,)> = sqlx::query_as("call token_adjust_batch_v1(?, ?, ?)")
         .bind(json::adjustments(adjustments))
         .bind(whose.is_own())
@@ -69,7 +69,7 @@ async fn adjust_many(
     Ok(adjusted.into_iter().map(|(_, columns)| columns).collect())
 }
 
-/// The place of an adjustment, and what it came to.
+/// Parses the place of an adjustment, and its outcome.
 fn parse(text: &str) -> Result<(usize, AdjustedColumns), sqlx::Error> {
     let unread = || sqlx::Error::Protocol(format!("the answer {text:?}"));
     let &[place, outcome, given_back] = text.split(' ').collect::<Vec<_>>().as_slice() else {

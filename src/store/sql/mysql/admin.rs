@@ -64,7 +64,7 @@ impl Operations for MySql {
         _: &'c Whose,
     ) -> Conversation<'c, Vec<Read<BucketLevel>>> {
         let (first, last) = filter.range();
-        // Ids that are no UTF-8 come after every key.
+        // Ids that are not UTF-8 sort after every key.
         let last = if filter.prefix.is_some() { last.into_bytes() } else { vec![0xff; 256] };
         let page = sqlx::query(
             "select id_bytes, capacity, refill_seconds, refill, plan_bytes, provisioned, overridden, available, granted,
@@ -306,8 +306,7 @@ impl Operations for MySql {
     }
 }
 
-/// Whether a routine found what it was called for. All rows are fetched: what is left unread of a CALL would be the next
-/// statement's answer.
+/// Whether a routine found its row. Fetches all rows: the next statement would read unread rows of a CALL as its own.
 fn found<'c>(
     connection: &'c mut MySqlConnection,
     call: QueryScalar<'c, MySql, i64, MySqlArguments>,
@@ -401,7 +400,8 @@ fn counts(row: &MySqlRow) -> Result<WindowCounts, sqlx::Error> {
     ))
 }
 
-/// A text, or null for an option, from a column of bytes: the server converts a column of text to the session's character set.
+/// A text, or null for an option, from a column of bytes: the server would convert a column of text to the session's
+/// character set.
 fn text<'r, T>(row: &'r MySqlRow, column: &str) -> Result<T, sqlx::Error>
 where
     T: Decode<'r, MySql>,

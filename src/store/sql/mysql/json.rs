@@ -1,11 +1,11 @@
-//! JSON arrays, as MySQL's routines take and answer them: many requests in one parameter, and many answers in one column.
+//! JSON arrays of MySQL's routines: many requests in one parameter, and many answers in one column.
 
 use crate::model::bucket::Request;
 use crate::model::{Adjustment, Quota};
 use crate::store::sql::answers::Columns;
 use crate::store::sql::call::Ask;
 
-/// The argument of `token_take_batch_v1`. Nothing in it needs escaping.
+/// The argument of `token_take_batch_v1`. Nothing in the array needs escaping.
 pub(super) fn requests(asks: &[Ask]) -> String {
     array(asks.iter().map(|ask| {
         let Request { cost, max_wait, keep } = ask.request;
@@ -81,7 +81,7 @@ pub(super) fn texts(array: &str) -> impl Iterator<Item = &str> {
     array.split('"').skip(1).step_by(2)
 }
 
-/// What a text says of one bucket.
+/// Parses the text of an answer about one bucket.
 pub(super) fn parse_columns(text: &str) -> Result<Columns, sqlx::Error> {
     let words: Vec<Option<&str>> = text.split(' ').map(|word| Some(word).filter(|word| *word != "-")).collect();
     let &[entry, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks] =

@@ -1,4 +1,5 @@
-//! Decisions: one routine for a request and its equals, one for requests that differ only in their keys, and one for a batch.
+//! Decisions: one routine for a request and its equals, one for requests that differ only in their keys, and one for a
+//! batch.
 
 use sqlx::mysql::MySqlConnection;
 
@@ -14,7 +15,7 @@ pub(super) async fn take(
     asks: &[Ask],
     whose: Whose,
 ) -> Result<Vec<Answer>, sqlx::Error> {
-    // All rows are fetched: what is left unread of a CALL would be the next statement's answer.
+    // Each call fetches all rows: the next statement would read unread rows of a CALL as its own.
     let columns: Vec<Columns> = match asks {
         [ask] => take_one(connection, ask, whose).await?,
         _ => take_many(connection, asks, whose).await?,
@@ -22,8 +23,8 @@ pub(super) async fn take(
     answers::in_order(answers::entries(columns)?, |place| asks.get(place).map(|ask| ask.request))
 }
 
-/// How many equal requests were granted, and [`Columns`] without the first two, about the others or all. MySQL does not say
-/// that text is text.
+/// How many equal requests were granted, and [`Columns`] without the first two: of the other requests, or of all. Texts
+/// are bytes, because MySQL does not report them as text.
 type OutParameters = (
     i64,
     Vec<u8>,
@@ -39,11 +40,13 @@ type OutParameters = (
     Option<i64>,
 );
 
-/// [`answers::WindowColumns`], likewise.
+/// The columns of `token_take_window_v1`, with texts as bytes.
 type WindowOutParameters = (Vec<u8>, Option<Vec<u8>>, i64, Option<i64>, Vec<u8>, i64);
 
-/// Calls the routine that decides, with a placeholder for each of its OUT parameters: the server answers them as a row,
-/// which saves a routine in between that would select them. Equal requests are decided by the same call.
+/// Decides a request, and its equals in the same call.
+///
+/// Binds a placeholder to each OUT parameter. The server answers these as a row, so that no routine in between must
+/// select them.
 async fn take_one(connection: &mut MySqlConnection, ask: &Ask, whose: Whose) -> Result<Vec<Columns>, sqlx::Error> {
     const OUT_PARAMETERS: usize = 11;
     let mut call =
@@ -99,7 +102,7 @@ async fn take_many(connection: &mut MySqlConnection, asks: &[Ask], whose: Whose)
     Ok(columns)
 }
 
-/// What is said of so many equal requests, apart for those that were granted and the others.
+/// Splits the answer to equal requests into those that were granted and the others.
 fn parts(granted_times: i64, mut others: Columns) -> impl Iterator<Item = Columns> {
     let mut granted = others.clone();
     (granted.1, granted.2, granted.3) = (granted_times, "granted".to_owned(), None);
@@ -107,8 +110,10 @@ fn parts(granted_times: i64, mut others: Columns) -> impl Iterator<Item = Column
     [granted, others].into_iter().filter(|columns| columns.1 > 0)
 }
 
-/// What becomes of them; `None`, and nothing is decided, if they are not alike, or something else than tokens
-/// may rule one of them.
+/// Decides requests that differ only in their keys and `times`, as most batches of one limiter do.
+///
+/// Returns `None`, and decides nothing, if the requests differ otherwise, or if more than tokens can decide one of
+/// them.
 async fn take_uniform(
     connection: &mut MySqlConnection,
     asks: &[Ask],
@@ -164,11 +169,11 @@ async fn take_uniform(
     Ok(Some(columns))
 }
 
-/// What the routine answers: `now`, `burst`, `anchor`, `step_ns`, `step_ticks`, `token_ticks` and `answers`. All but the last
-/// are null, too, where figures make no quota.
+/// The row of `token_take_uniform_v1`: `now`, `burst`, `anchor`, `step_ns`, `step_ticks`, `token_ticks` and `answers`.
+/// All but the last are also null if the numbers are not a valid quota.
 type UniformRow = (Option<i64>, Option<i64>, Option<i64>, Option<i64>, Option<i64>, Option<i64>, Option<String>);
 
-/// The answers for each bucket of each request, in their order.
+/// Decides requests for several buckets each, and answers for each bucket of each request, in their order.
 pub(super) async fn take_all(
     connection: &mut MySqlConnection,
     asks: &[Ask],
@@ -181,10 +186,10 @@ pub(super) async fn take_all(
 }
 
 async fn take_all_one(connection: &mut MySqlConnection, ask: &Ask, whose: Whose) -> Result<Vec<Answer>, sqlx::Error> {
-    // Who locks several rows does so in the order of their ids.
+    // In the order of ids, as everywhere: so requests that lock several rows cannot deadlock.
     let mut places: Vec<usize> = (0..ask.take.limits.len()).collect();
     places.sort_unstable_by_key(|place| ask.take.limits[*place].key().as_str());
-    // With a placeholder for the OUT parameter, which the server answers as a row; below likewise.
+    // The placeholder is for the OUT parameter, which the server answers as a row.
     let rows: Vec<(Vec<u8>,)> = sqlx::query_as("call token_take_all_v1(?, ?, ?, ?, ?, ?)")
         .bind(json::limits(ask, places.iter().copied()))
         .bind(ask.request.max_wait)
@@ -221,7 +226,7 @@ async fn take_all_many(
     Ok(told.in_turn())
 }
 
-/// Texts that begin with the place of their request and of its bucket, from 1.
+/// Adds the answers of a JSON array. Each text begins with the places of its request and of its bucket, from 1.
 fn tell(told: &mut AllAnswers<'_>, standing: bool, array: &str) -> Result<(), sqlx::Error> {
     for text in json::texts(array) {
         let unread = || sqlx::Error::Protocol(format!("the answer {text:?}"));
@@ -242,7 +247,7 @@ pub(super) async fn take_window(
     whose: Whose,
 ) -> Result<Counted, sqlx::Error> {
     let window = ask.window()?;
-    // With a placeholder for each OUT parameter, which the server answers as a row.
+    // The placeholders are for the OUT parameters, which the server answers as a row.
     let rows: Vec<WindowOutParameters> =
         sqlx::query_as("call token_take_window_v1(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
             .bind(bytes(ask.key()))

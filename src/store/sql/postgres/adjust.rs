@@ -1,11 +1,11 @@
-//! Adjustments: a call for one, or one for many.
+//! Adjustments: one routine for one, and one for a batch.
 
 use sqlx::postgres::PgConnection;
 
 use crate::model::Adjustment;
 use crate::store::sql::call::AdjustedColumns;
 
-/// What each came to, in their order.
+/// Makes adjustments, and returns their outcomes in order.
 pub(super) async fn adjust(
     connection: &mut PgConnection,
     adjustments: &[Adjustment],

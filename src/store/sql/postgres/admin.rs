@@ -1,7 +1,8 @@
 //! An operator's statements.
 //!
-//! They run under the host's search path, where an operator or function of `public` that matches the types better would
-//! be called. So they call only routines of `tollgate`, name `pg_catalog` for arithmetic, and compare equal types.
+//! The statements run under the host's search path. There, PostgreSQL prefers an operator or function of `public` that
+//! matches the types better. So the statements call only routines of `tollgate`, name `pg_catalog` for arithmetic, and
+//! compare equal types.
 
 use sqlx::FromRow as _;
 use sqlx::postgres::{PgConnection, Postgres};
@@ -15,14 +16,14 @@ use crate::clock::{Clock, SystemClock};
 use crate::model::bucket::Hold;
 use crate::model::{Key, Mode, Quota, Rule, WindowLevel};
 
-/// When something ends, if that is an instant that Rust's types hold; what ends later has no end that anybody sees.
+/// An end, clamped to instants that Rust's types hold. An end after the year 9999 counts as none.
 macro_rules! end {
     ($column:literal) => {
         concat!("case when ", $column, " < '10000-01-01Z' then greatest(", $column, ", '1970-01-01Z') end")
     };
 }
 
-/// A numeric as a `bigint`; one that is none is 0, so that its row is skipped, and not its page refused.
+/// A numeric as a `bigint`. A number out of range becomes 0, so that the page skips its row instead of failing.
 macro_rules! whole {
     ($($number:literal)+) => {
         concat!("case when ", $($number,)+ " between 0::numeric and 9223372036854775807::numeric then (", $($number,)+
@@ -30,7 +31,7 @@ macro_rules! whole {
     };
 }
 
-/// Seconds in nanoseconds, likewise.
+/// Seconds as nanoseconds, with the same range as `whole`.
 macro_rules! nanoseconds {
     ($seconds:literal) => {
         whole!("(" $seconds " operator(pg_catalog.*) 1000000000::numeric)")

@@ -37,7 +37,7 @@ async fn take_one(connection: &mut PgConnection, ask: &Ask) -> Result<Columns, s
     .await
 }
 
-/// Of requests that are equal, and so have no id and do not wait.
+/// Decides equal requests, which have no id and do not wait.
 async fn take_times(connection: &mut PgConnection, ask: &Ask) -> Result<Vec<Entry>, sqlx::Error> {
     let rows = sqlx::query_as(
         "select t.*
@@ -56,7 +56,7 @@ async fn take_times(connection: &mut PgConnection, ask: &Ask) -> Result<Vec<Entr
     array_entries(rows)
 }
 
-/// What differs between the requests is said of each; if that is no more than the bucket and how often, all else once.
+/// Decides a batch. If the requests differ only in their buckets and `times`, passes everything else once.
 async fn take_many(connection: &mut PgConnection, asks: &[Ask]) -> Result<Vec<Entry>, sqlx::Error> {
     fn column<'a, T>(asks: &'a [Ask], value: impl Fn(&'a Ask) -> T) -> Vec<T> {
         asks.iter().map(value).collect()
@@ -83,7 +83,7 @@ async fn take_many(connection: &mut PgConnection, asks: &[Ask]) -> Result<Vec<En
     array_entries(rows)
 }
 
-/// The answers for each bucket of each request, in their order.
+/// Decides requests for several buckets each, and answers for each bucket of each request, in their order.
 pub(super) async fn take_all(connection: &mut PgConnection, asks: &[Ask]) -> Result<Vec<Answer>, sqlx::Error> {
     match asks {
         [ask] => take_all_one(connection, ask).await,
@@ -113,7 +113,7 @@ async fn take_all_one(connection: &mut PgConnection, ask: &Ask) -> Result<Vec<An
 }
 
 async fn take_all_many(connection: &mut PgConnection, asks: &[Ask]) -> Result<Vec<Answer>, sqlx::Error> {
-    // A request's place, from 0, and that of each of its buckets.
+    // The place of each request, from 0, with the place of each of its buckets.
     let places: Vec<(usize, usize)> = asks
         .iter()
         .enumerate()
@@ -174,7 +174,8 @@ pub(super) async fn take_window(
     answers::counted((outcome, mode, now, acts_at, ends.into_iter().zip(counts).collect(), resolution))
 }
 
-/// `answers_v1`: `burst`, `step_ns`, `step_ticks` and `token_ticks` may have one element for all.
+/// A row of `answers_v1`: arrays, for all requests with the same outcome. The arrays `burst`, `step_ns`, `step_ticks`
+/// and `token_ticks` can have one element for all requests.
 struct AnswerArrays {
     entries: Vec<i64>,
     times: Vec<i64>,
@@ -208,7 +209,7 @@ impl<'r> FromRow<'r, PgRow> for AnswerArrays {
 }
 
 impl AnswerArrays {
-    /// What each request came to, in their order.
+    /// Returns the answers to the requests of the row, in their order.
     fn entries(self) -> Result<impl Iterator<Item = Entry>, sqlx::Error> {
         let length = self.entries.len();
         let lengths = [self.times.len(), self.now.len(), self.acts_at.as_ref().map_or(length, Vec::len)];
@@ -229,7 +230,7 @@ impl AnswerArrays {
     }
 }
 
-/// The same of several rows.
+/// Returns the answers of several rows.
 fn array_entries(rows: Vec<AnswerArrays>) -> Result<Vec<Entry>, sqlx::Error> {
     let mut entries = Vec::with_capacity(rows.iter().map(|row| row.entries.len()).sum());
     for row in rows {

@@ -1,4 +1,4 @@
-//! Adjustments: what they change is read at once, reckoned in memory, and written at once.
+//! Adjustments: read everything that they change at once, compute in memory, and write everything at once.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -19,7 +19,7 @@ use crate::model::window::WindowRow;
 use crate::model::{Adjusted, Adjustment, Key};
 use crate::store::sql::call::AdjustedColumns;
 
-/// What each came to, in their order.
+/// Makes adjustments, and returns their outcomes in order.
 pub(super) async fn adjust(
     connection: &mut SqliteConnection,
     adjustments: &[Adjustment],
@@ -28,7 +28,7 @@ pub(super) async fn adjust(
     let mut books = Books::default();
     let places: Vec<_> = adjustments.iter().map(|adjustment| books.places(adjustment)).collect();
     let (mut lock, rows) = Lock::open(connection, &READ, books.arguments()).await?;
-    // When the database is held.
+    // After the database is locked.
     let now = clock.now();
     if let Some(text) = rows.first().map(|row| row.try_get::<Option<&str>, _>(0)).transpose()?.flatten() {
         text.split(',').try_for_each(|line| books.enter(&Line::from(line)))?;
@@ -54,7 +54,7 @@ pub(super) async fn adjust(
     Ok(adjusted)
 }
 
-/// What adjustments may change.
+/// The rows that adjustments can change.
 #[derive(Default)]
 struct Books {
     buckets: Table<Key, Row>,
@@ -62,7 +62,7 @@ struct Books {
     receipts: Table<(Uuid, Key), Held>,
 }
 
-/// Where a bucket or a window is among these, and a receipt.
+/// The place of a bucket or window in its table, and the place of a receipt.
 type Places = (usize, usize);
 
 impl Books {
@@ -76,7 +76,7 @@ impl Books {
         (account, self.receipts.place((receipt.id, bucket)))
     }
 
-    /// Those of adjust.sql.
+    /// The arguments of `adjust.sql`.
     fn arguments(&self) -> [String; 3] {
         let mut receipts = Array::default();
         for ((id, key), ..) in &self.receipts.rows {
@@ -85,7 +85,7 @@ impl Books {
         [self.buckets.keys(), self.windows.keys(), receipts.into_text()]
     }
 
-    /// Enters a row of adjust.sql.
+    /// Reads a row of `adjust.sql`.
     fn enter(&mut self, line: &Line<'_>) -> Result<(), sqlx::Error> {
         match line.word(0) {
             "bucket" => self.buckets.enter(line.number(1)?, line.bucket()?),
@@ -112,7 +112,7 @@ impl Books {
     }
 }
 
-/// Rows of a table by their keys, as they were found, if they were, and as they are to be; and whether that is to be written.
+/// Rows of a table by their keys: each with its value, if the row exists, and whether the value has changed.
 struct Table<K, R> {
     places: HashMap<K, usize, RandomState>,
     rows: Vec<(K, Option<R>, bool)>,
@@ -132,7 +132,7 @@ impl<K: Clone + Eq + Hash, R> Table<K, R> {
         Ok(())
     }
 
-    /// What is to be written.
+    /// The rows to write.
     fn changed(&self, push: impl Fn(&mut Array, &K, &R)) -> Array {
         let mut rows = Array::default();
         for (key, row, is_changed) in &self.rows {
@@ -145,7 +145,7 @@ impl<K: Clone + Eq + Hash, R> Table<K, R> {
 }
 
 impl<R> Table<Key, R> {
-    /// All of them, as a JSON array.
+    /// The keys, as a JSON array.
     fn keys(&self) -> String {
         self.rows.iter().map(|(key, ..)| key.as_str()).collect::<Array>().into_text()
     }
@@ -157,7 +157,7 @@ impl<K, R> Default for Table<K, R> {
     }
 }
 
-/// What became of an adjustment, in the routines' words.
+/// The outcome of an adjustment, in the words of the SQL routines.
 fn columns(adjusted: Result<Adjusted, Word>) -> AdjustedColumns {
     match adjusted {
         Ok(Adjusted::Done(tokens)) => ("done".into(), tokens),

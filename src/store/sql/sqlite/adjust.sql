@@ -1,4 +1,4 @@
--- Everything that adjustments need, in one text, as in read.sql.
+-- Reads everything that adjustments need, in one text, as read.sql does.
 -- ?1 keys of buckets, ?2 keys of windows, ?3 arrays of a receipt's id and its bucket, each once: JSON arrays
 select group_concat(line, ',')
   from (

@@ -1,4 +1,4 @@
-//! An operator's statements, and what needs the arithmetic of this crate.
+//! An operator's statements. Rust computes what routines compute on a server.
 
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 use sqlx::sqlite::{Sqlite, SqliteConnection, SqliteRow};
@@ -121,7 +121,7 @@ impl Operations for Sqlite {
         clock: &'c HostClock,
     ) -> Conversation<'c, Read<Explanation>> {
         Box::pin(async move {
-            // One transaction, so that all is of one instant.
+            // One transaction, so that all rows are of one instant.
             let mut transaction = connection.begin().await?;
             let row = match rows::peek(&mut transaction, key).await?.transpose() {
                 Ok(row) => row,
@@ -264,7 +264,7 @@ impl Operations for Sqlite {
     }
 }
 
-/// Adds what a process has counted, and forgets what is older than two days.
+/// Adds a process's counts of denials, and deletes counts that are older than two days.
 async fn count_denials(
     connection: &mut SqliteConnection,
     denials: &[(Key, i64)],
@@ -289,7 +289,7 @@ async fn count_denials(
     transaction.commit().await
 }
 
-/// Deletes what is older than two days, and says how many rows that was.
+/// Deletes counts that are older than two days, and returns how many rows.
 pub(super) async fn forget_denials(
     connection: &mut SqliteConnection,
     clock: &HostClock,
@@ -302,7 +302,7 @@ pub(super) async fn forget_denials(
     Ok(old.bind(before).bind(limit).execute(connection).await?.rows_affected())
 }
 
-/// The keys that were denied most in the last 24 hours.
+/// Reads the keys with the most denials in the last 24 hours.
 async fn most_denied(
     connection: &mut SqliteConnection,
     after: &After,

@@ -1,4 +1,4 @@
-//! JSON arrays, which SQLite reads as tables: as many values as there are, in one parameter.
+//! JSON arrays, which SQLite reads as tables: any number of values in one parameter.
 
 use std::fmt::Write as _;
 

@@ -4,18 +4,18 @@ use std::task::{Context, Waker};
 use sqlx::Connection;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-/// A transaction that begins in the message of its first statements and ends in that of its last: each message to the
-/// thread that has the database costs more than most of the statements in it.
+/// A transaction that begins in the message of its first statements and ends in the message of its last: each message
+/// to the database's thread costs more than most of the statements in it.
 ///
-/// It holds the database; in a transaction of the caller's, as soon as something is written. Dropped before its end, it
-/// is rolled back.
+/// Locks the database at once. In the caller's transaction, the first write locks the database. If dropped before its
+/// end, the transaction is rolled back.
 pub(super) struct Lock<'c> {
     connection: &'c mut SqliteConnection,
     within: bool,
     is_open: bool,
 }
 
-/// Statements, with what has to come before or after them to begin or to end a transaction, or a part of one.
+/// Statements that begin or end a transaction of their own (`alone`), or a savepoint in the caller's (`within`).
 pub(super) struct Script {
     alone: &'static str,
     within: &'static str,
@@ -47,7 +47,7 @@ macro_rules! closing {
 pub(super) use {closing, opening};
 
 impl<'c> Lock<'c> {
-    /// Begins, and reads.
+    /// Begins the transaction, and returns the rows of its first statements.
     pub(super) async fn open<const N: usize>(
         connection: &'c mut SqliteConnection,
         script: &Script,
@@ -56,12 +56,12 @@ impl<'c> Lock<'c> {
         let within = connection.is_in_transaction();
         let mut lock = Self { connection, within, is_open: true };
         let rows = run(lock.connection, script.of(within), arguments).await;
-        // Then what is open is a transaction of the caller's, which sqlx does not know of.
+        // After this error the caller's transaction is open, which sqlx does not know of.
         lock.is_open = !matches!(&rows, Err(sqlx::Error::Database(error)) if error.message().contains(NESTED));
         Ok((lock, rows?))
     }
 
-    /// Runs the last statements, and ends.
+    /// Runs the last statements, and ends the transaction.
     pub(super) async fn close<const N: usize>(
         mut self,
         script: &Script,
@@ -72,7 +72,7 @@ impl<'c> Lock<'c> {
         Ok(())
     }
 
-    /// For statements in between.
+    /// The connection, for statements in between.
     pub(super) fn connection(&mut self) -> &mut SqliteConnection {
         self.connection
     }
@@ -84,7 +84,7 @@ impl Drop for Lock<'_> {
             let undo: &[&'static str] =
                 if self.within { &["rollback to tollgate", "release tollgate"] } else { &["rollback"] };
             for undo in undo {
-                // Sent by the first poll, and not waited for: whatever else the connection is asked comes after it.
+                // The first poll sends the statement. No need to wait: the connection runs later statements after it.
                 let sent = pin!(sqlx::query(*undo).execute(&mut *self.connection));
                 let _ = sent.poll(&mut Context::from_waker(Waker::noop()));
             }
@@ -110,7 +110,7 @@ async fn run<const N: usize>(
     arguments.into_iter().fold(sqlx::query(statements), sqlx::query::Query::bind).fetch_all(connection).await
 }
 
-/// In what SQLite says to a second `begin`.
+/// A part of SQLite's error for a second `begin`.
 const NESTED: &str = "within a transaction";
 
 /// Ends a transaction that has nothing to write.

@@ -1,6 +1,6 @@
--- Everything that decides requests, in one text, because each value that comes by itself costs as much as a whole row
--- here. Commas are between rows, spaces between the columns below; null is nothing, and a plan's name hexadecimal.
--- ?1 keys, each once; ?2 plans that requests name; ?3 keys of requests that the bucket's own plan rules: JSON arrays
+-- Reads everything that decides requests, in one text: each separate value would cost as much as a whole row here.
+-- ?1 keys, each once; ?2 plans that requests name; ?3 keys of requests under the bucket's own plan: JSON arrays
+-- Result: commas separate rows, and spaces the columns below. Null is empty, and a plan's name is hexadecimal.
 select group_concat(format('%s %s %s %s %s %s %s %s %s %s %s %s %s %s',
                            row_of, place, anchor_or_until, full_at, granted, longest_wait, capacity, refill_ns, refill,
                            provisioned, hex(plan), over_capacity, over_refill_ns, over_refill_or_mode), ',')

@@ -14,7 +14,7 @@ use crate::model::bucket::{Bucket, NEVER_NS, Receipt};
 use crate::model::decide::{Held, Override, Plan, Row, Setting, State};
 use crate::model::{Key, Quota};
 
-/// A bucket to look at, unless it cannot be read.
+/// Reads a bucket for an operator, with an inner error if its row cannot be decoded.
 pub(super) async fn peek(connection: &mut SqliteConnection, key: &Key) -> Result<Option<Read<Row>>, sqlx::Error> {
     Ok(columns(connection, key).await?.map(|columns| sound(of_columns(&columns, 0)?)))
 }
@@ -34,7 +34,7 @@ async fn columns(connection: &mut SqliteConnection, key: &Key) -> Result<Option<
     .await
 }
 
-/// A row whose figures overflow nothing that is computed from them.
+/// Rejects a row whose numbers would overflow a computation.
 fn sound(row: Row) -> Read<Row> {
     const MAX: i64 = i64::MAX / 2;
     let (terms, Bucket { anchor, full_at, granted, longest_wait }) = (row.terms(), row.bucket);
@@ -49,7 +49,7 @@ fn sound(row: Row) -> Read<Row> {
     if is_sound { Ok(row) } else { Err(unsound()) }
 }
 
-/// A page of buckets, in the order of their keys.
+/// Reads a page of buckets, in the order of their keys.
 pub(super) async fn page(
     connection: &mut SqliteConnection,
     filter: &Filter,
@@ -66,7 +66,7 @@ pub(super) async fn page(
     )
     .bind(after.key.as_ref().map_or("", Key::as_str))
     .bind(first)
-    // Ids that are no UTF-8 come after every key.
+    // Ids that are not UTF-8 sort after every key.
     .bind(filter.prefix.is_some().then_some(last))
     .bind(filter.plan.as_ref().map(Key::as_str))
     .bind(filter.provisioned)
@@ -77,19 +77,19 @@ pub(super) async fn page(
     Ok(rows.iter().map(|columns| Ok((key(columns.try_get(0)?)?, sound(of_columns(columns, 1)?)?))).collect())
 }
 
-/// Writes the whole row.
+/// Writes a whole bucket.
 pub(super) async fn write(connection: &mut SqliteConnection, key: &Key, row: &Row) -> Result<(), sqlx::Error> {
     let mut rows = Array::default();
     push(&mut rows, key, row);
     write_all(connection, rows).await
 }
 
-/// Writes whole rows.
+/// Writes whole buckets.
 pub(super) async fn write_all(connection: &mut SqliteConnection, rows: Array) -> Result<(), sqlx::Error> {
     sqlx::query(include_str!("rows.sql")).bind(rows.into_text()).execute(connection).await.map(drop)
 }
 
-/// Adds a row to those that rows.sql writes.
+/// Adds a bucket to those that `rows.sql` writes.
 pub(super) fn push(rows: &mut Array, key: &Key, Row { own, over, plan, provisioned, bucket }: &Row) {
     rows.push_row(&[
         key.as_str().into(),
@@ -108,14 +108,14 @@ pub(super) fn push(rows: &mut Array, key: &Key, Row { own, over, plan, provision
     ]);
 }
 
-/// Adds a row to those of which [`STATES`] writes what requests change.
+/// Adds the state of a bucket to those that [`STATES`] writes.
 pub(super) fn push_state(states: &mut Array, key: &Key, Row { bucket, .. }: &Row) {
     let state = [bucket.anchor, bucket.full_at, bucket.granted, bucket.longest_wait].map(Value::from);
     let [anchor, full_at, granted, longest_wait] = state;
     states.push_row(&[key.as_str().into(), anchor, full_at, granted, longest_wait]);
 }
 
-/// The columns of a bucket, which begin at a place.
+/// Reads a bucket from columns, of which the first is at a place.
 pub(super) fn of_columns(columns: &SqliteRow, first: usize) -> Result<Row, sqlx::Error> {
     let number = |place: usize| columns.try_get::<i64, _>(first + place);
     let plan: Option<String> = columns.try_get(first + 8)?;
@@ -132,11 +132,11 @@ pub(super) fn of_columns(columns: &SqliteRow, first: usize) -> Result<Row, sqlx:
     })
 }
 
-/// Writes what requests took from buckets that exist, under terms that have not changed, and ends the transaction. The argument
-/// is a JSON array of arrays: key, `anchor`, `full_at`, `granted`, `longest_wait`.
+/// Writes what requests took from buckets that exist, with unchanged limits, and ends the transaction. The
+/// argument is a JSON array of arrays: key, `anchor`, `full_at`, `granted`, `longest_wait`.
 ///
-/// The statement is not an update from a join: the planner may scan all buckets for one, if it was once told that there are few.
-/// The terms in the statement are placeholders: every id exists.
+/// The statement is not an update from a join: the planner may scan all buckets for one, if it was once told that there
+/// are few. The terms in the statement are placeholders: every id exists.
 pub(super) const STATES: Script = closing!(
     "insert into token_buckets (id, anchor, full_at, granted, longest_wait, capacity, refill_seconds)
      select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, 1, 1
@@ -147,7 +147,7 @@ pub(super) const STATES: Script = closing!(
             longest_wait = excluded.longest_wait;"
 );
 
-/// The receipt of a request.
+/// Reads the receipt of a request.
 pub(super) async fn find_receipt(
     connection: &mut SqliteConnection,
     id: Uuid,
@@ -165,7 +165,7 @@ pub(super) async fn find_receipt(
         .transpose()
 }
 
-/// A receipt as adjust.sql answers it.
+/// Reads a receipt from a row of `adjust.sql`.
 pub(super) fn receipt_of_line(line: &Line<'_>) -> Result<Held, sqlx::Error> {
     held(line.number(2)?, line.number(3)?, line.number(4)?, line.word(5), line.number(6)?)
 }
@@ -175,7 +175,7 @@ fn held(cost: i64, granted: i64, acts_at: i64, state: &str, expires_at: i64) -> 
     Ok(Held { receipt: Receipt { cost, granted, acts_at }, state, expires_at })
 }
 
-/// Remembers a receipt.
+/// Writes a receipt.
 pub(super) async fn write_receipt(
     connection: &mut SqliteConnection,
     id: Uuid,
@@ -187,7 +187,7 @@ pub(super) async fn write_receipt(
     write_receipts(connection, receipts).await
 }
 
-/// Remembers receipts.
+/// Writes receipts. The argument of the statement is an array of arrays, one for each [`push_receipt`].
 pub(super) async fn write_receipts(connection: &mut SqliteConnection, receipts: Array) -> Result<(), sqlx::Error> {
     sqlx::query(
         "insert into token_receipts (id, bucket, cost, granted, acts_at, state, expires_at)
@@ -217,7 +217,7 @@ pub(super) fn push_receipt(receipts: &mut Array, id: Uuid, key: &Key, Held { rec
     ]);
 }
 
-/// A row of read.sql, of adjust.sql or of `take_all.sql`.
+/// A row of `read.sql`, `adjust.sql` or `take_all.sql`: one text, in which spaces separate the columns.
 pub(super) struct Line<'a>([&'a str; 14]);
 
 impl<'a> From<&'a str> for Line<'a> {
@@ -268,7 +268,7 @@ impl<'a> Line<'a> {
         Ok(Override { quota, setting: self.setting()? })
     }
 
-    /// A mode, if one is set, and its end; of an override, that of its terms too.
+    /// A mode, if one is set, and its end. The end of an override is also that of its quota.
     pub(super) fn setting(&self) -> Result<Setting, sqlx::Error> {
         let until = if self.0[2].is_empty() { None } else { DateTime::from_timestamp_millis(self.number(2)?) };
         let mode = Some(self.0[13]).filter(|word| !word.is_empty()).map(str::to_owned);

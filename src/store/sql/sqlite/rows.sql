@@ -1,6 +1,6 @@
--- Whole buckets, made if need be.
--- ?1 a JSON array of arrays: key, anchor, full_at, granted, longest_wait, capacity, refill_ns, refill, provisioned, plan,
--- over_capacity, over_refill_ns, over_refill
+-- Writes whole buckets, new or existing.
+-- ?1 a JSON array of arrays: key, anchor, full_at, granted, longest_wait, capacity, refill_ns, refill, provisioned,
+--    plan, over_capacity, over_refill_ns, over_refill
 insert into token_buckets (id, anchor, full_at, granted, longest_wait, capacity, refill_seconds, refill, provisioned,
                            plan, over_capacity, over_refill_ns, over_refill)
 select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, (value ->> 6) / 1e9, value ->> 7,

@@ -1,4 +1,4 @@
-//! What rules keys: plans, overrides, and the mode of every key.
+//! The rules of keys: plans, overrides, and the mode of every key.
 
 use chrono::{DateTime, Utc};
 use sqlx::FromRow as _;
@@ -12,13 +12,14 @@ use crate::model::{Key, Mode, Quota};
 /// A mode, its reason, and its end in milliseconds since 1970.
 type Choice = (Option<String>, Option<String>, Option<i64>);
 
-/// Capacity, nanoseconds from empty to full and refill, then as above.
+/// Capacity, nanoseconds from empty to full and refill, then the columns of [`Choice`] of an override.
 type Columns = (Option<i64>, Option<i64>, String, Option<String>, String, Option<i64>);
 
-/// An id, then as above.
+/// An id, then [`Columns`].
 type Overridden = (String, Option<i64>, Option<i64>, String, Option<String>, String, Option<i64>);
 
-/// Reads the choices for a key, and for a plan if one is named, with an inner error if one of their rows cannot be decoded.
+/// Reads the choices for a key, and for a plan if one is named, with an inner error if one of their rows cannot be
+/// decoded.
 pub(super) async fn find(
     connection: &mut SqliteConnection,
     key: &Key,
@@ -73,7 +74,7 @@ pub(super) async fn set_mode(connection: &mut SqliteConnection, switch: &Switch)
     .map(drop)
 }
 
-/// Makes an override, or replaces it.
+/// Creates or replaces an override.
 pub(super) async fn set_override(
     connection: &mut SqliteConnection,
     key: &Key,
@@ -98,7 +99,7 @@ pub(super) async fn set_override(
     .map(drop)
 }
 
-/// A page of overrides, in the order of their keys.
+/// Reads a page of overrides, in the order of their keys.
 pub(super) async fn overrides(
     connection: &mut SqliteConnection,
     after: &After,
@@ -124,7 +125,7 @@ pub(super) async fn overrides(
 /// Name, capacity, nanoseconds from empty to full, refill, mode, reason, end in milliseconds since 1970.
 type Planned = (String, i64, i64, String, Option<String>, Option<String>, Option<i64>);
 
-/// Makes a plan, or changes its quota.
+/// Creates a plan, or changes its quota.
 pub(super) async fn create_plan(
     connection: &mut SqliteConnection,
     name: &Key,
@@ -144,7 +145,7 @@ pub(super) async fn create_plan(
     .map(drop)
 }
 
-/// Gives a plan a mode, or takes it away, and says whether there is such a plan.
+/// Sets or clears the mode of a plan, and returns whether the plan exists.
 pub(super) async fn set_plan_mode(
     connection: &mut SqliteConnection,
     name: &Key,
@@ -176,7 +177,7 @@ pub(super) async fn find_plan(
     Ok(columns.as_ref().map(plan))
 }
 
-/// A page of plans, in the order of their names.
+/// Reads a page of plans, in the order of their names.
 pub(super) async fn plans(
     connection: &mut SqliteConnection,
     after: &After,

@@ -5,7 +5,7 @@ use super::HostClock;
 use super::admin::forget_denials;
 use crate::admin::Swept;
 
-/// One bounded step of a sweep: it looks at so many rows of all tables together, each by its primary key.
+/// Makes one bounded step of a sweep: reads up to `limit` rows of all tables together, each by its primary key.
 pub(super) async fn step(
     connection: &mut SqliteConnection,
     limit: u32,
@@ -26,7 +26,7 @@ pub(super) async fn step(
         let Some(table) = tables.next() else {
             let denials = forget_denials(&mut transaction, clock, left).await?;
             deleted += denials;
-            // The oldest come first, so it begins where the table does.
+            // The oldest counts come first, so the next step begins at the start of the table.
             break (denials >= u64::from(left)).then(|| place(DENIALS, &[]));
         };
         let (looked_at, last) = table.look(&mut transaction, after, left).await?;
@@ -50,17 +50,17 @@ pub(super) async fn step(
     Ok(Swept { deleted, finished })
 }
 
-/// A table, and the last id that was looked at in it.
+/// A table, and the last id that the sweep read in it.
 fn place(table: &str, id: &[u8]) -> Vec<u8> {
     [table.as_bytes(), b"/", id].concat()
 }
 
-/// A table that is walked by its primary key.
+/// A table that the sweep walks by its primary key.
 struct Table {
     name: &'static str,
-    /// How many rows there are behind `?1`, `?2` at most, and which is the last of them.
+    /// Counts the rows behind `?1`, at most `?2`, and returns the id of the last.
     look: &'static str,
-    /// Deletes those behind `?1` and up to `?2` that say nothing any more at `?3`, and will not be asked to.
+    /// Deletes rows behind `?1` and up to `?2` that have expired at `?3`, and that no open receipt needs.
     sweep: &'static str,
 }
 

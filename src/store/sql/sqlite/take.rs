@@ -1,4 +1,5 @@
-//! Decisions: by one statement if nothing but a bucket's own terms rules it, and else in memory, under the lock of the database.
+//! Decisions. Plain requests are decided by one message to the thread of the database, and all others in memory, in a
+//! transaction that takes two messages.
 
 use std::collections::HashMap;
 
@@ -42,7 +43,7 @@ pub(super) async fn take(
             decided.again();
             left -= 1;
         }
-        // What was not granted takes nothing, so that those after it come to the same.
+        // A request that was not granted takes nothing, so its equals have the same outcome.
         answers.extend((0..=left).map(|_| decided.answer));
         locked.take(decided, ask).await?;
     }
@@ -83,8 +84,8 @@ pub(super) async fn take_all(
     Ok(answers)
 }
 
-/// Decides a request for one bucket, if it is such a one, and the equal ones that it stands for: if not all of them are
-/// granted, and not all are denied, none is decided.
+/// Decides a request for one bucket, and its equals, if only the bucket's own limits apply. Decides none of them if
+/// some would be granted and others denied.
 async fn take_now(
     connection: &mut SqliteConnection,
     ask: &Ask,
@@ -100,12 +101,12 @@ async fn take_now(
     };
     let answer = match found.granted {
         Some(now) => Some(granted(&found, whole, now)),
-        None => weighed(&found, ask, 0, clock.now()).filter(|answer| answer.word != Word::Granted),
+        None => evaluated(&found, ask, 0, clock.now()).filter(|answer| answer.word != Word::Granted),
     };
     Ok(answer.map(|answer| (0..ask.times).rev().map(|later| answer.before(later, ask.request)).collect()))
 }
 
-/// Decides a request for several buckets, if it is such a one for all of them.
+/// Decides a request for several buckets, if only the buckets' own limits apply.
 async fn take_all_now(
     connection: &mut SqliteConnection,
     ask: &Ask,
@@ -123,7 +124,7 @@ async fn take_all_now(
         let Some((_, found)) = rows.iter().find(|(id, _)| id == key.as_str()) else { return Ok(None) };
         let answer = match found.granted {
             Some(now) => Some(granted(found, ask.request_at(place), now)),
-            None => weighed(found, ask, place, later),
+            None => evaluated(found, ask, place, later),
         };
         let Some(answer) = answer else { return Ok(None) };
         if found.granted.is_none() && answer.word == Word::Granted {
@@ -140,7 +141,7 @@ async fn take_all_now(
     Ok(Some(answers))
 }
 
-/// What a bucket after a grant says of it.
+/// The answer of a grant, from the bucket after it.
 fn granted(Found { row, .. }: &Found, request: Request, now: i64) -> Answer {
     let terms = row.terms();
     let due = row.bucket.full_at + request.keep * terms.token_ticks - terms.burst();
@@ -149,8 +150,8 @@ fn granted(Found { row, .. }: &Found, request: Request, now: i64) -> Answer {
     Answer::granted(now, acts_at, terms, row.bucket)
 }
 
-/// What a bucket as it is makes of the request, unless more than its own terms rules it.
-fn weighed(found: &Found, ask: &Ask, place: usize, now: i64) -> Option<Answer> {
+/// The answer to a request from the bucket as it is, unless more than the bucket's own limits apply.
+fn evaluated(found: &Found, ask: &Ask, place: usize, now: i64) -> Option<Answer> {
     let Found { row, ruled, .. } = found;
     let own = ask.quota(place).is_none_or(|quota| *quota == row.own);
     let plain = !ruled && row.plan.is_none() && row.over.is_none() && own;
@@ -158,16 +159,16 @@ fn weighed(found: &Found, ask: &Ask, place: usize, now: i64) -> Option<Answer> {
         .then(|| decide::take_row(&mut row.clone(), ask.request_at(place), now))
 }
 
-/// A bucket, as take.sql and `take_all.sql` answer it.
+/// A bucket, as `take.sql` and `take_all.sql` answer it.
 struct Found {
-    /// If it is as a grant left it, the instant of that.
+    /// The instant of the grant, if the row is the bucket after a grant.
     granted: Option<i64>,
-    /// Whether more than its own terms rules it.
+    /// Whether more than the bucket's own limits can apply: a mode or an override.
     ruled: bool,
     row: Row,
 }
 
-/// Runs take.sql with so much asked: the bucket after a grant, if there was one, or else the bucket as it is.
+/// Runs `take.sql`: returns the bucket after a grant, or else the bucket as it is.
 async fn run_take(
     connection: &mut SqliteConnection,
     ask: &Ask,
@@ -192,7 +193,7 @@ async fn run_take(
     rows.first().map(found).transpose()
 }
 
-/// Runs `take_all.sql`: the buckets after a grant, if there was one, or else those that are there, as they are.
+/// Runs `take_all.sql`: returns the buckets after a grant, or else the existing buckets as they are.
 async fn run_take_all(
     connection: &mut SqliteConnection,
     ask: &Ask,
@@ -226,7 +227,8 @@ async fn run_take_all(
     rows.iter().map(found).collect()
 }
 
-/// The rows of the first statement that has any. What it has done is done: an error of the next one would have it done again.
+/// Returns the rows of the first statement that has any. Does not run the next statement: its error would repeat the
+/// first one's effect.
 async fn of_first(
     connection: &mut SqliteConnection,
     query: Query<'_, Sqlite, SqliteArguments>,
@@ -242,13 +244,13 @@ async fn of_first(
     Ok(rows)
 }
 
-/// What the clock showed before the database was asked, which may have to be waited for.
+/// The clock before a call of the database, which may have to wait for a lock.
 #[derive(Clone, Copy)]
 struct Reading {
     now: i64,
-    /// When that was by the host's clock, in milliseconds since 1970.
+    /// The same instant on the host's clock, in milliseconds since 1970.
     at_ms: i64,
-    /// How many milliseconds later it may still be decided as of then, or of what has passed since.
+    /// For how many milliseconds the reading stays valid: as `now`, plus what has passed on the host's clock.
     good_for_ms: i64,
 }
 
@@ -258,7 +260,7 @@ impl From<&HostClock> for Reading {
             let now = clock.now();
             return Self { now, at_ms: milliseconds(now), good_for_ms: LONGEST_MS };
         }
-        // Before the clock of somebody's own, which may stand still or go as it will.
+        // Before the caller's clock, which can stand still or run at any speed.
         let at_ms = milliseconds(SystemClock.now());
         Self { now: clock.now(), at_ms, good_for_ms: NOTHING_PASSES_MS }
     }
@@ -268,14 +270,14 @@ fn milliseconds(nanoseconds: i64) -> i64 {
     nanoseconds / 1_000_000
 }
 
-/// Longer than a statement waits for the database.
+/// How long a reading of the host's clock is valid: longer than a statement waits for the database.
 const LONGEST_MS: i64 = 60_000;
 
-/// What the statements take for no time at all.
+/// How long a reading of the caller's clock is valid: the statements ignore this much time.
 const NOTHING_PASSES_MS: i64 = 2;
 
-/// The buckets of a call and everything that rules them, while the transaction holds the database: read at once, decided
-/// in memory, and written at once.
+/// The buckets of a call and all rules for them, while the transaction locks the database. Reads everything at once,
+/// decides in memory, and writes everything at once.
 struct Locked<'c, 'a> {
     lock: Lock<'c>,
     now: i64,
@@ -288,24 +290,24 @@ struct Locked<'c, 'a> {
 struct Bucket<'a> {
     key: &'a Key,
     over: Option<Override>,
-    /// As it was read, and as it is to be.
+    /// The row as it was read. `row` is the row to write.
     found: Option<Row>,
     row: Option<Row>,
 }
 
-/// What a request comes to, for one of its buckets. Nothing is taken yet.
+/// The decision about one bucket of a request. Nothing is taken yet.
 struct Decided {
     answer: Answer,
     request: Request,
     place: usize,
     ruled: Option<Ruled>,
-    /// What the bucket was under the terms that rule now, before anything was taken.
+    /// The bucket under its effective limits, before anything is taken.
     before: Option<Row>,
     held: Option<Held>,
 }
 
 impl<'c, 'a> Locked<'c, 'a> {
-    /// Reads everything that decides requests. The clock is read when the database is held.
+    /// Locks the database, reads the clock, and reads everything that decides requests.
     async fn read(
         connection: &'c mut SqliteConnection,
         limits: impl Iterator<Item = &'a Limit>,
@@ -360,7 +362,7 @@ impl<'c, 'a> Locked<'c, 'a> {
         Ok(decided)
     }
 
-    /// Enters what was decided, and what rules the bucket now even if nothing was taken.
+    /// Applies a decision. Brings the bucket to its effective limits even if nothing was taken.
     async fn take(&mut self, decided: Decided, ask: &Ask) -> Result<(), sqlx::Error> {
         let Decided { answer, request, place, ruled, before, held } = decided;
         let bucket = &mut self.buckets[place];
@@ -374,7 +376,7 @@ impl<'c, 'a> Locked<'c, 'a> {
         Ok(())
     }
 
-    /// Takes nothing after all, because another bucket denied.
+    /// Reverts a grant, because another bucket of the request denied.
     fn spare(&mut self, decided: Decided) -> Answer {
         let Decided { mut answer, place, before, .. } = decided;
         answer.spare(before.as_ref().map(|row| row.bucket));
@@ -383,7 +385,7 @@ impl<'c, 'a> Locked<'c, 'a> {
         answer
     }
 
-    /// Writes the buckets that are not as they were, and lets go of the database.
+    /// Writes the buckets that have changed, and ends the transaction.
     async fn write(mut self) -> Result<(), sqlx::Error> {
         let (mut states, mut rows) = (Array::default(), Array::default());
         for Bucket { key, found, row, .. } in &self.buckets {
@@ -408,7 +410,7 @@ impl<'c, 'a> Locked<'c, 'a> {
         }
     }
 
-    /// Brings a bucket to the terms that rule now.
+    /// Brings a bucket to its effective limits.
     fn rule(&self, place: usize, rule: &Rule) -> Result<Ruled, Word> {
         let Bucket { over, row, .. } = &self.buckets[place];
         let plan = match rule {
@@ -427,7 +429,7 @@ impl<'c, 'a> Locked<'c, 'a> {
         bucket.ok_or_else(|| sqlx::Error::Protocol(format!("the bucket {number}")))
     }
 
-    /// Enters a row of read.sql.
+    /// Reads a row of `read.sql`.
     fn enter(&mut self, line: &Line<'_>) -> Result<(), sqlx::Error> {
         match line.word(0) {
             "bucket" => {

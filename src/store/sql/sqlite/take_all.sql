@@ -1,13 +1,12 @@
--- One decision for several buckets, all or none: the first statement grants it, unless one of them is missing, or more than
--- its own terms rules one; the second reads those that are there if it did not.
--- ?1 a JSON array of keys, ?2 of costs, ?3 of what to keep, ?4 now, ?5 max_wait, ?6 milliseconds since 1970 when ?4 was read,
--- ?7 how many may have passed since: as for take.sql; ?8 a JSON array of the quotas passed: null, or a text of capacity,
--- refill_ns and refill
--- Answers the key, and the columns of read.sql, the first of which is 'granted', 'ruled' or 'bucket', the second the instant
--- of a grant.
+-- Decides one request for several buckets, all or none. The first statement grants it, if all buckets exist and only
+-- their own limits apply. Otherwise the second statement reads the existing buckets.
+-- ?1 a JSON array of keys, ?2 of costs, ?3 of what to keep, ?4 now, ?5 max_wait, ?6 and ?7 as for take.sql,
+-- ?8 a JSON array of the quotas passed: null, or a text of capacity, refill_ns and refill
+-- Result: the key, and the columns of read.sql. The first is 'granted', 'ruled' or 'bucket', the second the instant of
+-- a grant.
 --
--- Not an update, as in states.sql. The terms here are nobody's; every one of these ids is there. What is granted and the
--- longest wait are the cost and what to keep.
+-- An insert, and not an update from a join, for which the planner may scan all buckets. Every id exists, so the
+-- inserted limits are placeholders. The inserted granted and longest_wait carry the cost and what to keep.
 with clock(now) as (
   select ?4 + max(passed - 2, 0) * 1000000
     from (select cast(unixepoch('subsec') * 1000 as integer) - ?6 as passed)

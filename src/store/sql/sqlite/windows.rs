@@ -16,7 +16,7 @@ use crate::model::decide::{Held, Rules, State};
 use crate::model::window::{Ring, WindowRow, decide};
 use crate::model::{Counted, Key, Mode, Window};
 
-/// Decides a request, or counts it, while the transaction holds the database.
+/// Decides a request, or counts it, while the transaction locks the database.
 pub(super) async fn take(
     connection: &mut SqliteConnection,
     ask: &Ask,
@@ -35,7 +35,7 @@ pub(super) async fn take(
         Counting::Count => row.count_now(window, mode, ask.request.cost, now),
         Counting::Decide => decide(&mut row, window, ask.request, mode, held, now),
     };
-    // Its first request makes it, whatever it comes to, unless everything is off.
+    // The first request creates the window, even if denied, unless the mode is off.
     if found.map_or(mode.0 != Mode::Off, |found| found.ring != row.ring) {
         write(connection, key, &row).await?;
     }
@@ -49,11 +49,11 @@ pub(super) async fn take(
     Ok(counted)
 }
 
-pub(super) async fn find(connection: &mut SqliteConnection, key: &Key) -> Result<Option<WindowRow>, sqlx::Error> {
+async fn find(connection: &mut SqliteConnection, key: &Key) -> Result<Option<WindowRow>, sqlx::Error> {
     peek(connection, key).await?.transpose()
 }
 
-/// A window to look at, unless it cannot be read.
+/// Reads a window for an operator, with an inner error if its row cannot be decoded.
 pub(super) async fn peek(connection: &mut SqliteConnection, key: &Key) -> Result<Option<Read<WindowRow>>, sqlx::Error> {
     let found = sqlx::query(
         "select id, most, interval_ns, resolution_ns, counts, granted, last_wait, since from token_windows where id = ?1",
@@ -64,7 +64,7 @@ pub(super) async fn peek(connection: &mut SqliteConnection, key: &Key) -> Result
     Ok(found.map(|columns| Ok(read(&columns)?.1)))
 }
 
-/// A page of those in which anything was counted, in the order of their keys.
+/// Reads a page of windows that have counted a request, in the order of their keys.
 pub(super) async fn page(
     connection: &mut SqliteConnection,
     filter: &Filter,
@@ -78,7 +78,7 @@ pub(super) async fn page(
     )
     .bind(after.key.as_ref().map_or("", Key::as_str))
     .bind(first)
-    // Ids that are no UTF-8 come after every key.
+    // Ids that are not UTF-8 sort after every key.
     .bind(filter.prefix.is_some().then_some(last))
     .bind(limit)
     .bind(after.skip)
@@ -94,7 +94,7 @@ fn read(columns: &SqliteRow) -> Read<(Key, WindowRow)> {
     let (id, most, interval_ns, resolution_ns, counts, granted, last_wait, since) = Columns::from_row(columns)?;
     count(granted)?;
     let found = row(terms(most, interval_ns, resolution_ns)?, &counts, granted, last_wait, since)?;
-    // So that none overflows what is computed from them.
+    // Larger counts would overflow a computation.
     let is_sound = |&(end, count): &(i64, i64)| end <= i64::MAX / 2 && count <= 1_000_000_000_000_000;
     if !found.ring.counts.iter().all(is_sound) {
         return Err(sqlx::Error::Protocol(format!("the counts {counts:?}")));
@@ -108,27 +108,27 @@ fn row(window: Window, counts: &str, granted: i64, last_wait: i64, since: i64) -
     Ok(WindowRow { window, ring })
 }
 
-/// A window as adjust.sql answers it.
+/// Reads a window from a row of `adjust.sql`.
 pub(super) fn of_line(line: &Line<'_>) -> Result<WindowRow, sqlx::Error> {
     let window = Window::stored(line.number(2)?, line.number(3)?, line.number(4)?);
     row(window, line.word(5), line.number(6)?, line.number(7)?, line.number(8)?)
 }
 
-/// Forgets a window, and says whether anything was counted in it.
+/// Deletes a window, and returns whether it had counted a request.
 pub(super) async fn delete(connection: &mut SqliteConnection, key: &Key) -> Result<bool, sqlx::Error> {
     let delete = "delete from token_windows where id = ?1 returning granted > 0";
     let counted: Option<bool> = sqlx::query_scalar(delete).bind(key.as_str()).fetch_optional(connection).await?;
     Ok(counted.unwrap_or(false))
 }
 
-/// Writes the whole row.
-pub(super) async fn write(connection: &mut SqliteConnection, key: &Key, row: &WindowRow) -> Result<(), sqlx::Error> {
+/// Writes a whole window.
+async fn write(connection: &mut SqliteConnection, key: &Key, row: &WindowRow) -> Result<(), sqlx::Error> {
     let mut rows = Array::default();
     push(&mut rows, key, row);
     write_all(connection, rows).await
 }
 
-/// Writes whole rows.
+/// Writes whole windows.
 pub(super) async fn write_all(connection: &mut SqliteConnection, rows: Array) -> Result<(), sqlx::Error> {
     sqlx::query(
         "insert into token_windows (id, most, interval_ns, resolution_ns, counts, empty_at, granted, last_wait, since)
@@ -147,7 +147,7 @@ pub(super) async fn write_all(connection: &mut SqliteConnection, rows: Array) ->
     .map(drop)
 }
 
-/// Adds a row to those that [`write_all`] writes.
+/// Adds a window to those that [`write_all`] writes.
 pub(super) fn push(rows: &mut Array, key: &Key, WindowRow { window, ring }: &WindowRow) {
     let counts = ring.counts.iter().fold(String::new(), |mut text, (end, count)| {
         let comma = if text.is_empty() { "" } else { ", " };
