@@ -54,12 +54,12 @@ impl Ask {
         Self { request: Request { cost, max_wait: 0, keep: 0 }, take, times: 1 }
     }
 
-    /// Whether another request equals this one, and neither waits or has an id.
+    /// Whether another request equals this one, and neither waits nor has an id.
     pub(super) fn is_repeated_by(&self, other: &Self) -> bool {
         self.take.is_momentary() && self.take == other.take
     }
 
-    /// Whether another request differs from this one only in its bucket and in `times`. Neither waits or has an id, and
+    /// Whether another request differs from this one only in its bucket and in `times`. Neither waits nor has an id, and
     /// both name the same quota or plan.
     #[cfg(any(feature = "postgres", feature = "mysql"))]
     pub(super) fn is_like(&self, other: &Self) -> bool {
