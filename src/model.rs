@@ -1,6 +1,5 @@
 //! What a request, a limit and an answer are, and the arithmetic that decides. Pure: no store, no clock, no task.
 
-pub(crate) mod admin_error;
 pub(crate) mod answer;
 pub mod bucket;
 pub(crate) mod decide;
@@ -12,24 +11,21 @@ pub(crate) mod limit;
 pub(crate) mod mode;
 pub(crate) mod quota;
 pub(crate) mod receipt;
-pub(crate) mod rule;
 pub(crate) mod take;
 pub(crate) mod window;
 #[cfg(feature = "serde")]
 mod words;
 
-pub use admin_error::AdminError;
 pub use answer::Outcome;
 pub use decision::{Decision, Source};
-pub use error::{Cause, Error, TakeError};
+pub use error::{AdminError, Cause, Error, TakeError};
 pub use hold_back::{HoldBack, HoldBackError};
 pub use key::{Key, KeyError};
 #[cfg(feature = "hashed-keys")]
 pub use key::{KeySecret, KeySecretError};
-pub use limit::Limit;
+pub use limit::{Limit, Rule};
 pub use mode::{Mode, ModeError};
 pub use quota::{Quota, QuotaBuilder, QuotaError, Refill};
 pub use receipt::{Adjusted, Adjustment, AdjustmentKind, Receipt};
-pub use rule::Rule;
 pub use take::Take;
 pub use window::{Counted, Window, WindowLevel};

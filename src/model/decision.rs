@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use crate::model::bucket::{NEVER_NS, Receipt, Terms, Verdict};
-use crate::model::quota::span::nanoseconds;
+use crate::model::quota::nanoseconds;
 use crate::model::{Mode, Take, Window};
 
 /// What a request came to. A denial is an answer like a grant, not an error.

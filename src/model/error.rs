@@ -2,9 +2,10 @@ use std::error::Error as StdError;
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use crate::model::{AdminError, HoldBackError, Key, KeyError, ModeError, QuotaError};
+use crate::model::{HoldBackError, Key, KeyError, ModeError, QuotaError};
 
 /// Why there is no answer. That there is no token is an answer: see [`Decision`](crate::Decision).
 ///
@@ -250,4 +251,31 @@ fn absent(key: &Key, plan: Option<&Key>) -> String {
         Some(plan) => format!("there is no plan '{plan}', which bucket '{key}' was to follow"),
         None => format!("the plan of bucket '{key}' is not there any more"),
     }
+}
+
+/// Why an operator's change is not valid. No store was called.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdminError {
+    /// An override without a quota and without a mode.
+    #[error("the override changes nothing: give it a quota, or a mode")]
+    ChangesNothing,
+    /// An end in the past.
+    #[error("it would end at {0}, which is past: give a later time, or none")]
+    Past(DateTime<Utc>),
+    /// A reason that not every database can hold, and its length in bytes.
+    #[error("a reason of {0} bytes, or with a NUL in it, cannot be stored: give 65535 bytes or less, without NUL")]
+    Reason(usize),
+    /// An unlimited quota, which no store keeps.
+    #[error("a quota without a limit cannot be stored: switch the mode to off instead")]
+    Unlimited,
+    /// A store that cannot report levels.
+    #[error("this kind of store does not say what it holds: it has no Maintenance::level and window_level")]
+    Unsupported,
+    /// A key under a sliding window, which has no bucket.
+    #[error("'{0}' is under a sliding window, which has no bucket to look at: peek_window says what it has counted")]
+    Window(Key),
+    /// A key under a quota, which has no sliding window.
+    #[error("'{0}' is under no sliding window: peek says what its bucket has")]
+    NoWindow(Key),
 }

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use crate::model::answer::Word;
 use crate::model::bucket::{Hold, LONGEST_WAIT_NS};
-use crate::model::quota::span::nanoseconds;
+use crate::model::quota::nanoseconds;
 use crate::model::{Error, Key, Quota, Rule, TakeError};
 
 /// What somebody else says of a limit that it keeps, such as the `Retry-After` of a third party's answer: a bucket is

@@ -1,9 +1,9 @@
-use crate::model::{Key, Quota, Rule};
+use crate::model::{Key, Quota, QuotaBuilder, QuotaError, Window};
 
-/// One of the limits of a request: a bucket, its terms, and how many of its tokens are taken.
+/// One limit of a request: a bucket, its rule, and how many tokens to take from it.
 ///
-/// It is [added to a request](crate::Take::and_limit) for tokens of another bucket, and has that request's cost and what it
-/// keeps, unless it says its own. A request can begin with one as well.
+/// [`Take::and_limit`](crate::Take::and_limit) adds it to a request. It has the request's cost and minimum remaining, unless it
+/// states its own. A request can also be built from a limit.
 ///
 /// ```
 /// use tollgate::{Key, Limit, Rule};
@@ -18,15 +18,15 @@ pub struct Limit {
     pub(crate) rule: Rule,
     pub(crate) cost: u64,
     pub(crate) keep: u64,
-    /// Whether these are its own, and not the request's.
+    /// Whether the cost is its own, and not the request's.
     pub(crate) own_cost: bool,
     own_keep: bool,
-    /// Boxed, as few say it, and all are moved about.
+    /// Boxed, because few limits have one and every limit is moved.
     pub(crate) local: Option<Box<Quota>>,
 }
 
 impl Limit {
-    /// A bucket and its terms.
+    /// A limit of one token of the bucket `key` under a rule.
     #[must_use]
     pub fn new(key: Key, rule: Rule) -> Self {
         Self::of(key, rule, 1, 0)
@@ -37,24 +37,24 @@ impl Limit {
         Self { key, rule, cost, keep, own_cost: false, own_keep: false, local: None }
     }
 
-    /// How many tokens to take, 1 or more, whatever the request takes of others: of other things, perhaps, so it keeps none
-    /// unless it [says so](Self::keep).
+    /// Sets how many tokens to take, 1 or more, whatever the request takes from other buckets. The tokens may count other
+    /// things, so the minimum remaining becomes 0 unless [`keep`](Self::keep) sets it.
     ///
-    /// What such a request used is told for [each of its limits](crate::Reservation::settle_each).
+    /// To settle such a request, state the use of [each limit](crate::Reservation::settle_each).
     #[must_use]
     pub fn cost(self, cost: u64) -> Self {
         let keep = if self.own_keep { self.keep } else { 0 };
         Self { cost, keep, own_cost: true, own_keep: true, ..self }
     }
 
-    /// How many tokens must remain for others, whatever the request keeps elsewhere.
+    /// Sets the minimum remaining, whatever it is for the request's other buckets.
     #[must_use]
     pub fn keep(self, keep: u64) -> Self {
         Self { keep, own_keep: true, ..self }
     }
 
-    /// What holds in this process while the store does not answer, if the limiter's fallback is a
-    /// [local quota](crate::Fallback::Local): instead of that, or of the terms that the request states.
+    /// Sets the quota in this process while the store does not answer, if the limiter's fallback is a
+    /// [local quota](crate::Fallback::Local). It replaces the fallback's quota and the rule of the request.
     ///
     /// ```
     /// use tollgate::{Key, Limit, Quota, Rule};
@@ -78,7 +78,7 @@ impl Limit {
         &self.key
     }
 
-    /// Under which terms.
+    /// The rule.
     #[must_use]
     #[inline]
     pub fn rule(&self) -> &Rule {
@@ -92,7 +92,7 @@ impl Limit {
         self.cost
     }
 
-    /// How many must remain for others.
+    /// The minimum remaining.
     #[must_use]
     #[inline]
     pub fn kept(&self) -> u64 {
@@ -106,7 +106,7 @@ impl Limit {
         self.own_cost
     }
 
-    /// Has what its request has, but for what is its own.
+    /// Takes over the request's cost and minimum remaining, except where the limit has its own.
     #[inline]
     pub(crate) fn follow(&mut self, cost: u64, keep: u64) {
         self.cost = if self.own_cost { self.cost } else { cost };
@@ -117,5 +117,72 @@ impl Limit {
     #[inline]
     pub(crate) fn is_unlimited(&self) -> bool {
         self.rule == Rule::Quota(Quota::unlimited())
+    }
+}
+
+/// Which limits apply to a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Rule {
+    /// The bucket's own quota, or its plan's. The bucket must be provisioned.
+    Provisioned,
+    /// The quota of a plan, which an operator can change at any time. The first request creates the bucket, full.
+    Plan(Key),
+    /// This quota. The first request creates the bucket, full. A bucket that was created under another quota changes to this
+    /// one and keeps its tokens.
+    Quota(Quota),
+    /// This sliding window. A window and a bucket of one key are independent. The first request creates the window. A window
+    /// that was created under other limits changes to these and keeps its counts.
+    Window(Window),
+}
+
+impl Rule {
+    /// The quota that it states.
+    #[cfg(feature = "_sql")]
+    pub(crate) fn quota(&self) -> Option<&Quota> {
+        match self {
+            Self::Quota(quota) => Some(quota),
+            _ => None,
+        }
+    }
+
+    /// The plan that it names.
+    pub(crate) fn plan(&self) -> Option<&Key> {
+        match self {
+            Self::Plan(plan) => Some(plan),
+            _ => None,
+        }
+    }
+}
+
+impl From<Window> for Rule {
+    fn from(window: Window) -> Self {
+        Self::Window(window)
+    }
+}
+
+impl From<Quota> for Rule {
+    fn from(quota: Quota) -> Self {
+        Self::Quota(quota)
+    }
+}
+
+impl TryFrom<QuotaBuilder> for Rule {
+    type Error = QuotaError;
+
+    fn try_from(builder: QuotaBuilder) -> Result<Self, QuotaError> {
+        builder.build().map(Self::Quota)
+    }
+}
+
+impl TryFrom<&str> for Rule {
+    type Error = QuotaError;
+
+    /// Parses a quota, `10/s burst 20`, or a sliding window, `100 in 60s at 5s`.
+    fn try_from(text: &str) -> Result<Self, QuotaError> {
+        match text.split_whitespace().nth(1) {
+            Some("in") => text.parse::<Window>().map(Self::Window),
+            _ => text.parse::<Quota>().map(Self::Quota),
+        }
     }
 }

@@ -1,23 +1,15 @@
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
-mod builder;
-mod error;
-mod refill;
-pub(crate) mod span;
-mod text;
-
-pub use builder::QuotaBuilder;
-pub use error::QuotaError;
-pub use refill::Refill;
-
-/// How much may pass: a capacity, and how it comes back.
+/// A capacity in tokens, and how the tokens come back.
 ///
-/// When the tokens are used up, a [`Continuous`](Refill::Continuous) quota grants again token by token, an
-/// [`Interval`](Refill::Interval) one nothing until its period ends and then everything at once, and one that is good
-/// [`Once`](Refill::Once) never again.
+/// When the tokens are used up, a [`Continuous`](Refill::Continuous) quota grants again token by token. An
+/// [`Interval`](Refill::Interval) quota grants nothing until its period ends, and then everything at once. A
+/// [`Once`](Refill::Once) quota never grants again.
 ///
-/// A `Quota` that exists is valid: its burst lasts at most a century, it refills at most 10⁹ tokens a
-/// second, and rounding to whole nanoseconds slows it by at most 0.1 %.
+/// Every `Quota` is valid: its burst lasts at most a century, it refills at most 10⁹ tokens a second, and rounding to whole
+/// nanoseconds slows it by at most 0.1 %.
 ///
 /// ```
 /// use std::time::Duration;
@@ -42,10 +34,10 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// At most `capacity` tokens in each period: whatever is left is thrown away when the next one begins.
+    /// Grants at most `capacity` tokens in each period. Tokens that are left expire when the next period begins.
     ///
-    /// The periods begin when the bucket is provisioned; those of a bucket that its first request makes, with the
-    /// calendar's.
+    /// The periods of a provisioned bucket begin when it is provisioned. The periods of a bucket that its first request
+    /// creates begin with the calendar's.
     ///
     /// # Errors
     ///
@@ -54,8 +46,8 @@ impl Quota {
         Self::new(capacity, period, Refill::Interval)
     }
 
-    /// The same, in periods of the calendar: an hour or a day begins when UTC's does, and other periods are counted
-    /// from 1970-01-01.
+    /// Grants at most `capacity` tokens in each period of the calendar: an hour or a day begins when UTC's does, and other
+    /// periods are counted from 1970-01-01.
     ///
     /// # Errors
     ///
@@ -64,17 +56,17 @@ impl Quota {
         Self::new(capacity, period, Refill::Calendar)
     }
 
-    /// A burst of `capacity`, coming back evenly over `refill`, the time from empty to full.
+    /// Grants a burst of `capacity`, which comes back evenly over `refill`, the time from empty to full.
     ///
     /// # Errors
     ///
-    /// As for [`interval`](Self::interval); also if a token takes so few nanoseconds that rounding
-    /// them up would slow the quota by more than 0.1 %: count in larger units then.
+    /// As for [`interval`](Self::interval). Also if rounding the nanoseconds of one token up would slow the quota by more than
+    /// 0.1 %: count in larger units then.
     pub fn continuous(capacity: u64, refill: Duration) -> Result<Self, QuotaError> {
         Self::new(capacity, refill, Refill::Continuous)
     }
 
-    /// `capacity` tokens, and then nothing until the quota is changed or the bucket is reset.
+    /// Grants `capacity` tokens, and then nothing until the quota is changed or the bucket is reset.
     ///
     /// # Errors
     ///
@@ -83,29 +75,29 @@ impl Quota {
         Self::new(capacity, Duration::ZERO, Refill::Once)
     }
 
-    /// No limit: every request is granted, and no store is asked.
+    /// Grants every request, without a call of the store.
     #[must_use]
     pub const fn unlimited() -> Self {
         Self { capacity: i64::MAX, refill_ns: 0, refill: Refill::Unlimited, token_ns: 0 }
     }
 
-    pub(crate) fn new(capacity: u64, refill: Duration, kind: Refill) -> Result<Self, QuotaError> {
+    fn new(capacity: u64, refill: Duration, kind: Refill) -> Result<Self, QuotaError> {
         let capacity = i64::try_from(capacity).map_err(|_| QuotaError::CapacityTooLarge(capacity))?;
         Self::of(capacity, whole(refill)?, kind).checked()
     }
 
-    /// The quota of these figures, or what a row states in its columns, which the database has checked.
-    pub(crate) fn of(capacity: i64, refill_ns: i64, refill: Refill) -> Self {
+    /// The quota of these values, unchecked.
+    fn of(capacity: i64, refill_ns: i64, refill: Refill) -> Self {
         let each = |capacity| refill_ns / capacity + i64::from(refill_ns % capacity > 0);
         Self { capacity, refill_ns, refill, token_ns: if capacity > 0 { each(capacity) } else { 0 } }
     }
 
-    /// What a row states in its columns, unless it breaks their bounds.
+    /// The quota that a row states in its columns, unless a value is out of bounds.
     #[cfg(feature = "_sql")]
     pub(crate) fn stored(capacity: i64, refill_ns: i64, refill: Refill) -> Result<Self, QuotaError> {
         let quota = Self::of(capacity, refill_ns, refill);
         match quota.checked() {
-            // By whole periods, no time for one token is rounded.
+            // These quotas refill by whole periods, so the rounded time of one token does not matter.
             Err(QuotaError::RefillTooLong) if refill != Refill::Continuous && refill_ns <= CENTURY_NS => Ok(quota),
             checked => checked,
         }
@@ -139,13 +131,13 @@ impl Quota {
         Ok(self)
     }
 
-    /// The most tokens that a bucket of this quota holds: its burst.
+    /// The number of tokens that a full bucket holds: the burst.
     #[must_use]
     pub fn capacity(&self) -> u64 {
         self.capacity.unsigned_abs()
     }
 
-    /// The time in which an empty bucket becomes full: the period of an interval quota.
+    /// The time from empty to full. For an interval quota, its period.
     #[must_use]
     pub fn refill_time(&self) -> Duration {
         Duration::from_nanos(self.refill_ns.unsigned_abs())
@@ -177,7 +169,7 @@ impl Quota {
     }
 }
 
-/// Nanoseconds, in whole seconds from 26 days on: that much every engine's `refill_seconds` holds exactly.
+/// Nanoseconds, rounded up to whole seconds from 26 days on: every engine's `refill_seconds` holds these values exactly.
 fn whole(refill: Duration) -> Result<i64, QuotaError> {
     let ns = i64::try_from(refill.as_nanos()).map_err(|_| QuotaError::RefillTooLong)?;
     if ns < EXACT_NS || ns % SECOND_NS == 0 {
@@ -189,3 +181,323 @@ fn whole(refill: Duration) -> Result<i64, QuotaError> {
 pub(crate) const SECOND_NS: i64 = 1_000_000_000;
 const EXACT_NS: i64 = 26 * 86_400 * SECOND_NS;
 const CENTURY_NS: i64 = 36_525 * 86_400 * SECOND_NS;
+
+/// How the tokens of a bucket come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Refill {
+    /// One by one, at an even rate, up to the capacity.
+    Continuous,
+    /// All at once, at the end of each period.
+    Interval,
+    /// All at once, at the end of each period of the calendar, in UTC.
+    Calendar,
+    /// Never: the capacity can be used once.
+    Once,
+    /// There is no limit, and nothing to come back.
+    Unlimited,
+}
+
+impl Refill {
+    /// The word in the database's `refill` column, which has none for `Unlimited`.
+    #[cfg(feature = "_sql")]
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Continuous => "continuous",
+            Self::Interval => "interval",
+            Self::Calendar => "calendar",
+            Self::Once => "once",
+            Self::Unlimited => "unlimited",
+        }
+    }
+
+    #[cfg(feature = "_sql")]
+    pub(crate) fn parse(word: &str) -> Option<Self> {
+        [Self::Continuous, Self::Interval, Self::Calendar, Self::Once]
+            .into_iter()
+            .find(|refill| refill.as_str() == word)
+    }
+}
+
+/// Builder for a [`Quota`] with a steady rate and an optional burst: see [`Quota::per_second`].
+///
+/// Methods that take a rule or a quota accept the builder, too.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QuotaBuilder {
+    rate: Rate,
+    burst: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Rate {
+    Tokens(u64, Duration),
+    /// Tokens a second.
+    Fraction(f64),
+}
+
+impl Quota {
+    /// Grants `tokens` each second, evenly. Default burst: `tokens`.
+    #[must_use]
+    pub const fn per_second(tokens: u64) -> QuotaBuilder {
+        Self::per(tokens, Duration::from_secs(1))
+    }
+
+    /// Grants `tokens` each minute, evenly. Default burst: `tokens`.
+    #[must_use]
+    pub const fn per_minute(tokens: u64) -> QuotaBuilder {
+        Self::per(tokens, Duration::from_mins(1))
+    }
+
+    /// Grants `tokens` each hour, evenly. Default burst: `tokens`.
+    #[must_use]
+    pub const fn per_hour(tokens: u64) -> QuotaBuilder {
+        Self::per(tokens, Duration::from_hours(1))
+    }
+
+    /// Grants `tokens` each 24 hours, evenly. Default burst: `tokens`.
+    #[must_use]
+    pub const fn per_day(tokens: u64) -> QuotaBuilder {
+        Self::per(tokens, Duration::from_hours(24))
+    }
+
+    /// Grants `tokens` each `period`, evenly. Default burst: `tokens`.
+    ///
+    /// A rate of 0 grants the burst, and then nothing.
+    #[must_use]
+    pub const fn per(tokens: u64, period: Duration) -> QuotaBuilder {
+        QuotaBuilder { rate: Rate::Tokens(tokens, period), burst: None }
+    }
+
+    /// Grants any number of tokens a second, evenly: 0 grants the burst and then nothing, infinity has no limit. Default
+    /// burst: the tokens of a second, rounded up.
+    #[must_use]
+    pub const fn rate(tokens_a_second: f64) -> QuotaBuilder {
+        QuotaBuilder { rate: Rate::Fraction(tokens_a_second), burst: None }
+    }
+}
+
+impl QuotaBuilder {
+    /// Sets how many tokens a full bucket holds, and so how many can be taken at once.
+    #[must_use]
+    pub const fn burst(self, tokens: u64) -> Self {
+        Self { burst: Some(tokens), ..self }
+    }
+
+    /// Builds the quota.
+    ///
+    /// # Errors
+    ///
+    /// If the values make no valid quota: see [`Quota::continuous`]. Also if the rate is negative or not a number.
+    pub fn build(self) -> Result<Quota, QuotaError> {
+        match self.rate {
+            Rate::Tokens(0, _) => Quota::once(self.burst.unwrap_or(0)),
+            Rate::Tokens(tokens, period) => {
+                let capacity = self.burst.unwrap_or(tokens);
+                let refill = (u128::from(capacity)).saturating_mul(period.as_nanos()).div_ceil(u128::from(tokens));
+                let refill = u64::try_from(refill).map_err(|_| QuotaError::RefillTooLong)?;
+                let quota = Quota::new(capacity, Duration::from_nanos(refill), Refill::Continuous)?;
+                // `Quota::new` checks the burst alone, and a small burst refills before the rounding shows in it.
+                let takes = u128::from(quota.token_ns().unsigned_abs()).saturating_mul(u128::from(tokens));
+                let too_fine = takes.saturating_mul(1000) > period.as_nanos().saturating_mul(1001);
+                if too_fine { Err(QuotaError::too_fine(tokens, period)) } else { Ok(quota) }
+            }
+            Rate::Fraction(rate) if rate.is_nan() || rate < 0.0 => Err(QuotaError::NoRate(rate)),
+            Rate::Fraction(f64::INFINITY) => Ok(Quota::unlimited()),
+            Rate::Fraction(0.0) => Quota::once(self.burst.unwrap_or(0)),
+            Rate::Fraction(rate) => self.fraction(rate),
+        }
+    }
+
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        reason = "a rate is no more precise, and what saturates is refused"
+    )]
+    fn fraction(self, rate: f64) -> Result<Quota, QuotaError> {
+        let capacity = self.burst.unwrap_or_else(|| rate.ceil() as u64);
+        let ns = capacity as f64 / rate * 1e9;
+        // Rounds up, except within a float's error: the quota never exceeds the rate.
+        let refill = if (ns - ns.round()).abs() <= ns * 1e-12 { ns.round() } else { ns.ceil() };
+        let quota = Quota::new(capacity, Duration::from_nanos(refill as u64), Refill::Continuous)?;
+        let too_fine = quota.token_ns() as f64 * rate > 1.001e9;
+        if too_fine { Err(QuotaError::too_fine(rate.ceil() as u64, Duration::from_secs(1))) } else { Ok(quota) }
+    }
+}
+
+impl TryFrom<QuotaBuilder> for Quota {
+    type Error = QuotaError;
+
+    fn try_from(builder: QuotaBuilder) -> Result<Self, QuotaError> {
+        builder.build()
+    }
+}
+
+impl fmt::Display for Quota {
+    /// The shortest text that [`parse`](str::parse) makes the same quota of.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (capacity, refill) = (self.capacity(), Span(self.refill_time()));
+        match self.refill {
+            Refill::Interval => write!(f, "{capacity} per {refill}"),
+            Refill::Calendar => write!(f, "{capacity} per calendar {refill}"),
+            Refill::Once => write!(f, "{capacity} once"),
+            Refill::Unlimited => f.write_str("unlimited"),
+            Refill::Continuous => match self.per_unit() {
+                Some((tokens, unit)) if tokens == capacity => write!(f, "{tokens}/{unit}"),
+                Some((tokens, unit)) => write!(f, "{tokens}/{unit} burst {capacity}"),
+                None => write!(f, "{capacity}/{refill}"),
+            },
+        }
+    }
+}
+
+impl Quota {
+    /// The rate in whole tokens a unit, for the shortest of `USUAL` that has such a rate.
+    fn per_unit(&self) -> Option<(u64, &'static str)> {
+        USUAL.iter().find_map(|&unit| {
+            let (ns, refill) = (u128::from(unit_ns(unit)?), self.refill_time().as_nanos());
+            let tokens = u64::try_from((u128::from(self.capacity()) * ns + refill / 2) / refill).ok()?;
+            let rate = Self::per(tokens, Duration::from_nanos(unit_ns(unit)?)).burst(self.capacity());
+            (tokens > 0 && rate.build().as_ref() == Ok(self)).then_some((tokens, unit))
+        })
+    }
+}
+
+impl FromStr for Quota {
+    type Err = QuotaError;
+
+    fn from_str(text: &str) -> Result<Self, QuotaError> {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let not_one = || QuotaError::Text(text.chars().take(60).collect());
+        let number = |word: &str| word.parse::<u64>().map_err(|_| not_one());
+        let span = |word: &str| parse_span(word).ok_or_else(not_one);
+        let rate = |word: &str| {
+            let (tokens, period) = word.split_once('/').ok_or_else(not_one)?;
+            Ok(Self::per(number(tokens)?, span(period)?))
+        };
+        match words[..] {
+            ["unlimited"] => Ok(Self::unlimited()),
+            [capacity, "once"] => Self::once(number(capacity)?),
+            [capacity, "per", period] => Self::interval(number(capacity)?, span(period)?),
+            [capacity, "per", "calendar", period] => Self::calendar(number(capacity)?, span(period)?),
+            [per] => rate(per)?.build(),
+            [per, "burst", capacity] => rate(per)?.burst(number(capacity)?).build(),
+            _ => Err(not_one()),
+        }
+    }
+}
+
+const USUAL: [&str; 4] = ["s", "min", "h", "d"];
+
+/// Displays a length of time in one unit: `250ms`.
+pub(super) struct Span(pub(super) Duration);
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ns = self.0.as_nanos();
+        let (unit, length) =
+            UNITS.iter().rev().find(|(_, length)| ns.is_multiple_of(u128::from(*length))).expect("nanoseconds do");
+        write!(f, "{}{unit}", ns / u128::from(*length))
+    }
+}
+
+/// Parses `250ms`, or `s` for `1s`.
+pub(super) fn parse_span(text: &str) -> Option<Duration> {
+    let (digits, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
+    let number: u64 = if digits.is_empty() { 1 } else { digits.parse().ok()? };
+    number.checked_mul(unit_ns(unit)?).map(Duration::from_nanos)
+}
+
+/// The nanoseconds of a unit.
+fn unit_ns(unit: &str) -> Option<u64> {
+    UNITS.iter().find(|(name, _)| *name == unit).map(|&(_, length)| length)
+}
+
+const UNITS: [(&str, u64); 7] = [
+    ("ns", 1),
+    ("us", 1_000),
+    ("ms", 1_000_000),
+    ("s", 1_000_000_000),
+    ("min", 60_000_000_000),
+    ("h", 3_600_000_000_000),
+    ("d", 86_400_000_000_000),
+];
+
+/// A length of time in nanoseconds, saturating at `i64::MAX`.
+#[inline]
+pub(crate) fn nanoseconds(span: Duration) -> i64 {
+    let seconds = i64::try_from(span.as_secs()).unwrap_or(i64::MAX);
+    seconds.saturating_mul(SECOND_NS).saturating_add(span.subsec_nanos().into())
+}
+
+/// Why values or a text make no valid quota.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum QuotaError {
+    /// More tokens than a century has nanoseconds.
+    #[error("a capacity of {0} tokens is too large: at most 3 155 760 000 000 000 000")]
+    CapacityTooLarge(u64),
+    /// No tokens at all.
+    #[error("a capacity of 0 grants nothing: give 1 or more")]
+    NoCapacity,
+    /// No time to refill in.
+    #[error("a refill time of 0 limits nothing: give 1 nanosecond or more")]
+    NoRefill,
+    /// An interval and a resolution that make no valid sliding window.
+    #[error(
+        "a window of {interval:?} in parts of {resolution:?} cannot be counted: give an interval of a year or less, and a \
+         resolution of 1 µs or more that divides it into 1 to 1000 parts"
+    )]
+    NoWindow {
+        /// The interval given.
+        interval: Duration,
+        /// The resolution given.
+        resolution: Duration,
+    },
+    /// A negative rate, or one that is not a number.
+    #[error("a rate of {0} tokens a second is no rate: give 0 or more")]
+    NoRate(f64),
+    /// More than a century from empty to full.
+    #[error("the time from empty to full is at most 100 years (36525 days)")]
+    RefillTooLong,
+    /// A text that is not a valid quota.
+    #[error(
+        "'{0}' is no quota: write '10/s', '10/s burst 20', '5/250ms', '2 per 1s', '1000 per calendar 1d', '100 once' or \
+         'unlimited'; units are ns, us, ms, s, min, h and d; \
+         '100 in 60s at 5s' is a sliding window"
+    )]
+    Text(String),
+    /// More than a token a nanosecond.
+    #[error("{capacity} tokens in {refill_ns} ns are more than one a nanosecond: count in larger units, 1 for 1000")]
+    TooFast {
+        /// The capacity given.
+        capacity: i64,
+        /// The refill time given, in nanoseconds.
+        refill_ns: i64,
+    },
+    /// Whole nanoseconds a token would lose more than 0.1 % of the rate.
+    #[error(
+        "{capacity} tokens in {refill_ns} ns, in whole nanoseconds a token, would be over 0.1 % slower: count in larger \
+         units, 1 for 1000"
+    )]
+    TooFine {
+        /// The capacity given.
+        capacity: i64,
+        /// The refill time given, in nanoseconds.
+        refill_ns: i64,
+    },
+    /// A text that is not a valid sliding window.
+    #[error(
+        "'{0}' is no sliding window: write '100 in 60s at 5s' for at most 100 in any 60 seconds, counted in parts of 5 \
+         seconds; units are ns, us, ms, s, min, h and d"
+    )]
+    WindowText(String),
+}
+
+impl QuotaError {
+    /// The error of a rate, whatever the burst.
+    fn too_fine(tokens: u64, period: Duration) -> Self {
+        let (capacity, refill_ns) = (i64::try_from(tokens).unwrap_or(i64::MAX), nanoseconds(period));
+        Self::TooFine { capacity, refill_ns }
+    }
+}

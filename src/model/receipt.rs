@@ -4,7 +4,7 @@ use uuid::Uuid;
 
 use crate::model::bucket;
 use crate::model::bucket::LONGEST_WAIT_NS;
-use crate::model::quota::span::nanoseconds;
+use crate::model::quota::nanoseconds;
 use crate::model::take::IdOf;
 use crate::model::{Decision, Key, Take};
 

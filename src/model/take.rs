@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 use uuid::Uuid;
 
 use crate::model::bucket::{LONGEST_WAIT_NS, Request};
-use crate::model::quota::span::nanoseconds;
+use crate::model::quota::nanoseconds;
 use crate::model::receipt::random_id;
 use crate::model::{Key, Limit, Rule, TakeError, Window};
 

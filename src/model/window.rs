@@ -1,28 +1,24 @@
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
-use crate::model::QuotaError;
-use crate::model::quota::span::nanoseconds;
+use crate::model::answer::Word;
+use crate::model::bucket::{self, NEVER_NS, Request, Verdict};
+use crate::model::quota::{Span, nanoseconds, parse_span};
+use crate::model::{Decision, Key, Mode, Outcome, QuotaError, Take, TakeError};
 
-mod counted;
-mod level;
 mod ring;
-mod row;
-mod text;
 
-pub use counted::Counted;
-pub use level::WindowLevel;
-pub(crate) use ring::{Counts, Ring};
-pub(crate) use row::{WindowRow, decide};
+pub(crate) use ring::{Counts, Ring, WindowRow, decide};
 
-/// A sliding window: at most so many requests in any interval, whenever it begins.
+/// A sliding window: at most a maximum of requests in any interval, whenever the interval begins.
 ///
-/// When that many were granted, requests are denied until the earliest of them are an interval ago. The interval is
-/// counted in sub-intervals, and one that is just leaving is counted in full: so no interval ever sees more than the
-/// maximum, and a request may be denied up to one `resolution` longer than need be. A wait is denied if its turn would begin
-/// a sub-interval beyond the thousandth ahead.
+/// When the maximum is reached, requests are denied until the earliest grants are an interval ago. The window counts grants
+/// in sub-intervals, and counts a sub-interval that is just leaving in full. So no interval ever sees more than the maximum,
+/// and a denial can last up to one `resolution` longer than necessary. A wait is denied if it would begin a sub-interval
+/// beyond the thousandth ahead.
 ///
-/// A window is a [`Rule`](crate::Rule), with the same verbs as a quota. It is decided in a call of its own: not in one
-/// with other limits.
+/// A window is a [`Rule`](crate::Rule), with the same methods as a quota. A request cannot combine a window with other limits.
 ///
 /// ```
 /// use std::time::Duration;
@@ -45,12 +41,12 @@ pub struct Window {
 }
 
 impl Window {
-    /// At most `max_requests` in any `interval`, counted in sub-intervals of `resolution`.
+    /// Grants at most `max_requests` in any `interval`, counted in sub-intervals of `resolution`.
     ///
     /// # Errors
     ///
-    /// If no request may pass, the interval is above a year, or it is not 1 to 1000 times the resolution, which is a
-    /// microsecond or more.
+    /// If `max_requests` is 0 or above 10¹², the interval is above 366 days, the resolution is below a microsecond, or the
+    /// interval is not 1 to 1000 times the resolution.
     pub fn new(max_requests: u64, interval: Duration, resolution: Duration) -> Result<Self, QuotaError> {
         let most = i64::try_from(max_requests).ok().filter(|most| *most <= MOST_REQUESTS);
         let most = most.ok_or(QuotaError::CapacityTooLarge(max_requests))?;
@@ -68,7 +64,7 @@ impl Window {
         Ok(Self { most, interval_ns, resolution_ns })
     }
 
-    /// How many requests pass at most in any interval.
+    /// The maximum of requests in any interval.
     #[must_use]
     pub fn max_requests(&self) -> u64 {
         self.most.unsigned_abs()
@@ -80,13 +76,13 @@ impl Window {
         Duration::from_nanos(self.interval_ns.unsigned_abs())
     }
 
-    /// The sub-intervals that it is counted in.
+    /// The length of the sub-intervals that it is counted in.
     #[must_use]
     pub fn resolution(&self) -> Duration {
         Duration::from_nanos(self.resolution_ns.unsigned_abs())
     }
 
-    /// The terms that a row of a store's states.
+    /// The window of a stored row, unchecked.
     pub(crate) fn stored(most: i64, interval_ns: i64, resolution_ns: i64) -> Self {
         Self { most, interval_ns, resolution_ns }
     }
@@ -105,8 +101,138 @@ impl Window {
     }
 }
 
-/// Sums of so many in each of so many sub-intervals stay within the range.
+/// Keeps the sums over all sub-intervals within an `i64`.
 pub(crate) const MOST_REQUESTS: i64 = 1_000_000_000_000;
 const LONGEST_INTERVAL_NS: i64 = 366 * 86_400_000_000_000;
 const LEAST_RESOLUTION_NS: i64 = 1000;
 const MOST_SUB_INTERVALS: u64 = 1000;
+
+impl fmt::Display for Window {
+    /// The shortest text that [`parse`](str::parse) makes the same window of.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} in {} at {}", self.most, Span(self.interval()), Span(self.resolution()))
+    }
+}
+
+impl FromStr for Window {
+    type Err = QuotaError;
+
+    fn from_str(text: &str) -> Result<Self, QuotaError> {
+        let not_one = || QuotaError::WindowText(text.chars().take(60).collect());
+        let span = |word: &str| parse_span(word).ok_or_else(not_one);
+        match text.split_whitespace().collect::<Vec<_>>()[..] {
+            [most, "in", interval, "at", resolution] => {
+                Self::new(most.parse().map_err(|_| not_one())?, span(interval)?, span(resolution)?)
+            }
+            _ => Err(not_one()),
+        }
+    }
+}
+
+/// What a sliding window has counted, at the instant when the store read it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WindowLevel {
+    /// The key of the window.
+    pub key: Key,
+    /// The limits that it was last counted under. After several limits, the interval is the longest since it was empty.
+    pub window: Window,
+    /// The requests that count now. The part above the maximum is promised to requests that wait.
+    pub counted: u64,
+    /// All requests that were ever granted.
+    pub granted: u64,
+    /// The time until the counts admit one more request. Zero: now. A [mode](crate::Mode) can decide otherwise.
+    pub retry_after: Duration,
+}
+
+impl WindowLevel {
+    /// How many more requests pass now. A negative number is promised to requests that wait.
+    #[must_use]
+    pub fn available(&self) -> i64 {
+        self.window.most - i64::try_from(self.counted).unwrap_or(i64::MAX)
+    }
+
+    /// The level of an unused window.
+    pub(crate) fn unused(key: Key, window: Window) -> Self {
+        Self { key, window, counted: 0, granted: 0, retry_after: Duration::ZERO }
+    }
+
+    /// The level of a row of a store that decides in this process, if the row ever counted a request.
+    pub(crate) fn new(key: &Key, mut row: WindowRow, now: i64) -> Option<Self> {
+        let window = row.terms();
+        let ring = &mut row.ring;
+        ring.step_back(now);
+        (ring.granted > 0).then(|| Self {
+            key: key.clone(),
+            window,
+            counted: ring.counted(&window, now).unsigned_abs(),
+            granted: ring.granted.unsigned_abs(),
+            retry_after: Duration::from_nanos((ring.earliest(&window, window.most - 1, now) - now).unsigned_abs()),
+        })
+    }
+}
+
+/// A store's answer to a request under a sliding window.
+#[derive(Clone, Debug)]
+pub struct Counted {
+    pub(crate) word: Word,
+    pub(crate) mode: Mode,
+    pub(crate) now: i64,
+    /// When the request acts; if blocked, until when.
+    pub(crate) acts_at: Option<i64>,
+    pub(crate) counts: Counts,
+    /// The resolution that the newest sub-interval was counted in.
+    pub(crate) resolution_ns: i64,
+}
+
+impl Counted {
+    /// The requests of all sub-intervals that the store still keeps.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.counts.iter().map(|(_, count)| count.unsigned_abs()).fold(0, u64::saturating_add)
+    }
+
+    /// How many requests the window had left at the instant of the answer. A negative number is promised to requests that wait.
+    #[must_use]
+    pub fn available(&self, window: &Window) -> i64 {
+        let ring = Ring { counts: self.counts.clone(), ..Ring::default() };
+        window.most - ring.counted(window, self.now)
+    }
+
+    pub(crate) fn new(word: Word, now: i64, acts_at: i64, ring: &Ring) -> Self {
+        let counts = ring.counts.clone();
+        Self { word, mode: Mode::Enforce, now, acts_at: Some(acts_at), counts, resolution_ns: ring.resolution_ns }
+    }
+
+    pub(crate) fn outcome(self, take: &Take, window: &Window, request: Request) -> Outcome {
+        let key = || take.key().clone();
+        match self.word {
+            Word::Granted | Word::Denied | Word::Spared => {}
+            Word::Never => {
+                return Err(TakeError::NeverPossible {
+                    key: key(),
+                    cost: take.cost,
+                    keep: take.keep,
+                    capacity: window.max_requests(),
+                });
+            }
+            Word::Reused => return Err(TakeError::Reused(take.id.unwrap_or_default())),
+            Word::Unknown | Word::Unplanned | Word::Conflict => return Err(TakeError::UnknownBucket(key())),
+        }
+        let Self { mode, now, acts_at, counts, .. } = self;
+        let ring = Ring { counts, resolution_ns: self.resolution_ns, ..Ring::default() };
+        let took = self.word == Word::Granted && mode == Mode::Enforce;
+        let blocked = mode == Mode::Block;
+        let next = ring.earliest(window, window.most - request.cost - request.keep, now) - now;
+        let verdict = Verdict {
+            granted: self.word == Word::Granted,
+            remaining: (window.most - ring.counted(window, now)).max(0),
+            wait: if took { acts_at.map_or(0, |at| at - now) } else { 0 },
+            retry_after: if blocked { acts_at.map_or(NEVER_NS, |until| until - now) } else { next },
+            reset_after: (ring.empty_at(window) - now).max(0),
+        };
+        let receipt = bucket::Receipt { cost: request.cost, granted: 0, acts_at: acts_at.unwrap_or(now) };
+        let decision = if took { Decision::of(verdict, Some(receipt)) } else { Decision::new(verdict).under(mode) };
+        Ok(decision.of_window(window))
+    }
+}

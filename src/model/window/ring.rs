@@ -6,8 +6,12 @@
 
 use std::cmp::Reverse;
 
-use super::Window;
-use crate::model::bucket::Request;
+use super::{Counted, MOST_REQUESTS, Window};
+use crate::model::Mode;
+use crate::model::answer::Word;
+use crate::model::bucket::{Receipt, Request};
+use crate::model::decide::{Account, Held, State};
+use crate::model::quota::SECOND_NS;
 
 /// How many were granted in each sub-interval, oldest first: its end, in nanoseconds since 1970, and the count.
 pub(crate) type Counts = Vec<(i64, i64)>;
@@ -18,18 +22,18 @@ pub(crate) struct Ring {
     pub(crate) counts: Counts,
     /// The resolution that the newest sub-interval was counted in.
     pub(crate) resolution_ns: i64,
-    /// All that were ever granted.
+    /// All requests that were ever granted.
     pub(crate) granted: i64,
-    /// For how long counts are kept: the longest interval that any of them was granted in, or longer.
+    /// How long counts are kept: at least the longest interval that any of them was granted in.
     pub(crate) kept_ns: i64,
-    /// Since when it remembers: what acted before is perhaps not counted any more.
+    /// The ring may have forgotten requests that acted before this instant.
     pub(crate) since: i64,
-    /// The wait of the request that was counted last, in nanoseconds: no other acts later.
+    /// The wait of the request that was counted last, in nanoseconds. No other request acts later.
     pub(crate) last_wait: i64,
 }
 
 impl Ring {
-    /// When a request that leaves `room` for others may act.
+    /// The earliest instant at which at most `room` requests still count.
     pub(crate) fn earliest(&self, window: &Window, room: i64, now: i64) -> i64 {
         let from = self.counts.last().map_or(now, |(end, _)| now.max(end - self.resolution_ns));
         let mut counted = 0;
@@ -42,9 +46,9 @@ impl Ring {
         from
     }
 
-    /// Decides a request for at most the maximum by a clock that was not set back, and counts it if it is granted; says when
-    /// it acts.
-    pub(crate) fn take(&mut self, window: &Window, now: i64, request: Request) -> Option<i64> {
+    /// Counts a request for at most the maximum if it can act within its longest wait, and returns when it acts. The caller has
+    /// called [`step_back`](Self::step_back).
+    fn take(&mut self, window: &Window, now: i64, request: Request) -> Option<i64> {
         let acts_at = self.earliest(window, window.most - request.cost - request.keep, now);
         if acts_at > now + request.max_wait || !self.may_promise(window, now, acts_at) {
             return None;
@@ -53,21 +57,21 @@ impl Ring {
         Some(acts_at)
     }
 
-    /// Whether a turn may be promised: none begins a sub-interval beyond the thousandth ahead.
+    /// Whether the ring may promise this instant: no wait begins a sub-interval beyond the thousandth ahead.
     fn may_promise(&self, window: &Window, now: i64, acts_at: i64) -> bool {
         let begun = self.counts.last().is_some_and(|(newest, _)| *newest >= end(window, acts_at));
         let has_room = self.counts.iter().rev().nth(MOST_AHEAD - 1).is_none_or(|(end, _)| *end <= now);
         acts_at == now || begun || has_room
     }
 
-    /// Counts requests at an instant, whatever the maximum, and forgets those that count no more.
+    /// Counts requests at an instant, whatever the maximum, and forgets requests that no longer count.
     pub(crate) fn count(&mut self, window: &Window, now: i64, at: i64, cost: i64) {
         let end = end(window, at);
         let kept = window.interval_ns.max(self.kept_ns);
         let forgotten = self.counts.partition_point(|(end, _)| *end <= now - kept);
         let until = self.counts.drain(..forgotten).next_back().map_or(i64::MIN, |(end, _)| end);
         self.since = self.since.max(until);
-        // Who asks by a longer interval finds its counts, until there are none but this one's.
+        // A request with a longer interval still finds its counts, until only the new count is left.
         self.kept_ns = if self.counts.is_empty() { window.interval_ns } else { kept };
         match self.counts.last_mut() {
             Some((newest, count)) if *newest >= end => *count = count.saturating_add(cost),
@@ -83,8 +87,8 @@ impl Ring {
         self.last_wait = at - now;
     }
 
-    /// Counts a sub-interval as the next one, so that its requests count for longer: of those that have passed the one
-    /// which that delays least for its age. What still counts is never forgotten, nor is a promise moved.
+    /// Joins a past sub-interval to the next one, so that its requests count for longer: the sub-interval whose delay is
+    /// smallest for its age. A request that still counts is never forgotten, and a promised instant never moves.
     fn join(&mut self, now: i64) {
         let passed = self.counts.partition_point(|(end, _)| *end <= now);
         let threes = self.counts[..passed].windows(3).enumerate();
@@ -96,14 +100,13 @@ impl Ring {
         }
     }
 
-    /// After a step of the clock backwards, what was counted since counts as of now: nobody is locked out for longer
-    /// than an interval.
+    /// After the clock was set back, moves the counts back to now, so that no key is locked out for longer than an interval.
     pub(crate) fn step_back(&mut self, now: i64) {
         let Some(&(newest, _)) = self.counts.last() else {
             return;
         };
         if newest - now > self.last_wait + self.resolution_ns + SECOND_NS {
-            // What acted by the clock as it was gives nothing back by this one.
+            // A receipt of the old clock gives nothing back by the new one.
             self.since = self.since.max(newest);
             let by = newest - now - self.resolution_ns;
             for (end, _) in &mut self.counts {
@@ -112,10 +115,10 @@ impl Ring {
         }
     }
 
-    /// Gives back requests that were to act at an instant, and says how many.
-    pub(crate) fn give_back(&mut self, acts_at: i64, tokens: i64) -> i64 {
-        // Those of a sub-interval that is gone cannot be given back in another. Where none is, theirs is the first that ends
-        // after they act, or a later one: to give them back in the first raises what no interval sees.
+    /// Gives back requests that were to act at an instant, and returns how many.
+    fn give_back(&mut self, acts_at: i64, tokens: i64) -> i64 {
+        // A forgotten sub-interval gives nothing back in another one. Otherwise the requests are in the first sub-interval
+        // that ends after they act, or in a later one. Giving them back in the first raises what no interval sees.
         let theirs = self.counts.iter_mut().find(|(end, _)| *end > acts_at).filter(|_| acts_at >= self.since);
         let Some((_, count)) = theirs else {
             return 0;
@@ -123,19 +126,18 @@ impl Ring {
         let given_back = tokens.min(*count);
         *count -= given_back;
         self.granted -= given_back;
-        // Nobody queues behind what is not there.
+        // Later requests must not queue behind an empty sub-interval.
         self.counts.retain(|(_, count)| *count > 0);
         given_back
     }
 
-    /// How many count in the window that ends now, or are promised.
+    /// How many requests count in the window that ends now, or are promised.
     pub(crate) fn counted(&self, window: &Window, now: i64) -> i64 {
         let counts = self.counts.iter().filter(|(end, _)| *end > now - window.interval_ns);
         counts.fold(0, |counted: i64, (_, count)| counted.saturating_add(*count))
     }
 
-    /// How many the window that ends now has seen, if requests were spread evenly over the sub-interval that it has in
-    /// part.
+    /// How many requests the window that ends now has seen, if the requests of its partial sub-interval were spread evenly.
     pub(crate) fn estimate(&self, window: &Window, now: i64) -> i64 {
         let begins = now - window.interval_ns;
         let inside = |&(end, count): &(i64, i64)| {
@@ -146,7 +148,7 @@ impl Ring {
         parts.fold(0, i64::saturating_add)
     }
 
-    /// When nothing counts any more, for anybody.
+    /// The instant at which no request counts any more, under any limits.
     pub(crate) fn empty_at(&self, window: &Window) -> i64 {
         self.counts.last().map_or(0, |(end, _)| end + window.interval_ns.max(self.kept_ns))
     }
@@ -157,11 +159,269 @@ fn end(window: &Window, at: i64) -> i64 {
     (at / window.resolution_ns + 1) * window.resolution_ns
 }
 
-/// As many sub-intervals as any window has, and as many ahead. Other terms for the same key may need more.
+/// The sub-intervals of the longest window, and as many ahead. Several limits for one key could need more.
 const MOST_COUNTS: usize = 2 * MOST_AHEAD;
 const MOST_AHEAD: usize = 1000;
 
-const SECOND_NS: i64 = 1_000_000_000;
+/// A sliding window as a store keeps it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WindowRow {
+    /// The limits that it was last counted under.
+    pub(crate) window: Window,
+    pub(crate) ring: Ring,
+}
+
+/// Decides a request in a mode that holds until an instant. A denial changes nothing.
+pub(crate) fn decide(
+    row: &mut WindowRow,
+    window: &Window,
+    request: Request,
+    (mode, until): (Mode, Option<i64>),
+    held: Option<Held>,
+    now: i64,
+) -> Counted {
+    let answer = |word, row: &WindowRow| Counted { mode, ..Counted::new(word, now, now, &row.ring) };
+    if mode == Mode::Off {
+        return answer(Word::Granted, row);
+    }
+    row.ring.step_back(now);
+    if let Some(held) = held {
+        let same = held.receipt.cost == request.cost && held.state != State::Cancelled;
+        let word = if same { Word::Granted } else { Word::Reused };
+        return Counted::new(word, now, held.receipt.acts_at.max(now), &row.ring);
+    }
+    if mode == Mode::Block {
+        return Counted { acts_at: until, ..answer(Word::Denied, row) };
+    }
+    if request.cost > window.most() - request.keep {
+        return answer(Word::Never, row);
+    }
+    // No request waits in shadow mode.
+    let max_wait = if mode == Mode::Shadow { 0 } else { request.max_wait };
+    match row.ring.take(window, now, Request { max_wait, ..request }) {
+        Some(acts_at) => {
+            row.window = *window;
+            Counted::new(Word::Granted, now, acts_at, &row.ring)
+        }
+        None if mode == Mode::Shadow => answer(Word::Granted, row),
+        None => answer(Word::Denied, row),
+    }
+}
+
+impl WindowRow {
+    /// An unused window.
+    pub(crate) fn new(window: Window, now: i64) -> Self {
+        let (resolution_ns, kept_ns) = (window.resolution_ns, window.interval_ns);
+        Self { window, ring: Ring { resolution_ns, kept_ns, since: now, ..Ring::default() } }
+    }
+
+    /// The limits that the SQL stores know: the longest interval since it was empty, and the newest sub-interval's resolution.
+    pub(crate) fn terms(&self) -> Window {
+        Window::stored(self.window.most, self.ring.kept_ns, self.ring.resolution_ns)
+    }
+
+    /// Whether no request counts any more.
+    pub(crate) fn is_empty(&self, now: i64) -> bool {
+        self.ring.empty_at(&self.window) <= now
+    }
+
+    /// Counts requests now, whatever the maximum, unless the mode is off or block.
+    pub(crate) fn count_now(
+        &mut self,
+        window: &Window,
+        (mode, until): (Mode, Option<i64>),
+        cost: i64,
+        now: i64,
+    ) -> Counted {
+        if mode != Mode::Off {
+            self.ring.step_back(now);
+        }
+        let counts = matches!(mode, Mode::Enforce | Mode::Shadow);
+        if counts && cost > 0 {
+            self.ring.count(window, now, self.next(now), cost.min(MOST_REQUESTS));
+            self.window = *window;
+        }
+        let counted = Counted { mode, ..Counted::new(Word::Granted, now, now, &self.ring) };
+        if mode == Mode::Block { Counted { word: Word::Denied, acts_at: until, ..counted } } else { counted }
+    }
+
+    /// Now, or the later instant at which the last granted requests act.
+    fn next(&self, now: i64) -> i64 {
+        self.ring.counts.last().map_or(now, |(end, _)| now.max(end - self.ring.resolution_ns))
+    }
+}
+
+impl Account for WindowRow {
+    const MOST: i64 = MOST_REQUESTS;
+
+    fn cancel(&mut self, receipt: &Receipt, _: i64) -> Option<i64> {
+        Some(self.ring.give_back(receipt.acts_at, receipt.cost))
+    }
+
+    fn refund(&mut self, receipt: &Receipt, tokens: i64) {
+        self.ring.give_back(receipt.acts_at, tokens);
+    }
+
+    fn charge(&mut self, now: i64, tokens: i64, _: i64) {
+        let window = self.terms();
+        self.ring.step_back(now);
+        self.ring.count(&window, now, self.next(now), tokens);
+    }
+}
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    const MS: i64 = 1_000_000;
+    const START: i64 = 1_700_000_000_000_000_000;
+
+    /// A window of `most` requests in `interval` milliseconds, counted in parts of `resolution` milliseconds.
+    fn window(most: i64, interval: i64, resolution: i64) -> Window {
+        Window::stored(most, interval * MS, resolution * MS)
+    }
+
+    fn ask(ring: &mut Ring, window: &Window, now: i64, cost: i64, max_wait: i64) -> Option<i64> {
+        ring.step_back(now);
+        ring.take(window, now, Request { cost, keep: 0, max_wait })
+    }
+
+    /// Checks every grant against a log of the grants that were not given back: whatever the limits of the others, no interval
+    /// has more requests than the maximum.
+    #[test]
+    fn no_grant_exceeds_the_maximum_whatever_was_promised_given_back_or_asked_under_other_terms() {
+        let mut most_counts = 0;
+        for seed in 0..4 {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let mixed = seed % 2 == 0;
+            let [line, fine, long] = [window(2, 20, 1), window(150, 20, 1), window(6000, 60_000, 60)];
+            let (mut ring, mut turns, mut now) = (Ring { since: START, ..Ring::default() }, Vec::new(), START);
+            for _ in 0..9000 {
+                now += if random.u16(..) < 8 { random.i64(0..90_000 * MS) } else { random.i64(0..2 * MS) };
+                let window = if !mixed {
+                    &line
+                } else if random.u8(..) < 8 {
+                    &long
+                } else {
+                    &fine
+                };
+                let cost = random.i64(1..3);
+                let max_wait = [0, 0, 3 * MS, 90_000 * MS][random.usize(..if mixed { 3 } else { 4 })];
+                if let Some(at) = ask(&mut ring, window, now, cost, max_wait) {
+                    let counted =
+                        turns.iter().filter(|(other, _)| *other > at - window.interval_ns).map(|(_, cost)| cost);
+                    let counted: i64 = counted.sum();
+                    assert!(counted + cost <= window.most, "{counted} and {cost} of {window:?}, seed {seed}");
+                    turns.push((at, cost));
+                }
+                if !turns.is_empty() && random.u8(..) < 90 {
+                    // Sometimes a request that acted long ago.
+                    let recent = 1 << random.u8(..12);
+                    let place = turns.len() - 1 - random.usize(..turns.len().min(recent));
+                    let (at, cost) = turns.swap_remove(place);
+                    let given_back = ring.give_back(at, cost);
+                    assert!(given_back <= cost);
+                    if given_back < cost {
+                        turns.push((at, cost - given_back));
+                    }
+                }
+                turns.retain(|(at, _)| *at > now - 120_000 * MS);
+                most_counts = ring.counts.len().max(most_counts);
+                assert!(ring.counts.is_sorted_by(|(one, _), (next, _)| one < next));
+            }
+        }
+        assert_eq!(most_counts, MOST_COUNTS);
+    }
+
+    #[test]
+    fn no_turn_is_promised_that_would_begin_a_part_beyond_the_thousandth_and_each_can_be_cancelled() {
+        let (window, mut ring) = (window(2, 10, 10), Ring::default());
+        let mut turns = Vec::new();
+        while let Some(at) = ask(&mut ring, &window, START, 1, 3_600_000 * MS) {
+            turns.push(at);
+        }
+        assert_eq!((ring.counts.len(), turns.len()), (MOST_AHEAD, 2 * MOST_AHEAD), "the last part is promised in full");
+        assert_eq!(ask(&mut ring, &window, START + 9 * MS, 1, 3_600_000 * MS), None);
+        assert!(ask(&mut ring, &window, START + 10 * MS, 1, 3_600_000 * MS).is_some(), "one has passed");
+        for at in turns.into_iter().filter(|at| *at > START) {
+            assert_eq!(ring.give_back(at, 1), 1);
+        }
+    }
+
+    #[test]
+    fn what_finer_parts_leave_no_room_for_counts_for_a_sixteenth_longer_at_most() {
+        let (long, fine) = (window(i64::MAX, 3_600_000, 60_000), window(1_000_000, 1000, 1));
+        let (mut ring, mut turns, mut now) = (Ring::default(), Vec::new(), START);
+        assert!(ask(&mut ring, &long, now, 1, 0).is_some());
+        for _ in 0..15_000 {
+            now += 500 * MS;
+            assert!(ask(&mut ring, &fine, now, 1, 0).is_some());
+            turns.push(now);
+        }
+        assert_eq!(ring.counts.len(), MOST_COUNTS);
+        for interval in [long.interval_ns, 60_000 * MS, fine.interval_ns] {
+            let counted = ring.counted(&Window { interval_ns: interval, ..long }, now);
+            let acted = |span: i64| i64::try_from(turns.iter().filter(|at| **at > now - span).count()).expect("few");
+            assert!(counted >= acted(interval));
+            assert!(counted <= acted(interval + interval / 16 + fine.resolution_ns), "{counted} in {interval}");
+        }
+    }
+
+    #[test]
+    fn what_may_be_forgotten_gives_nothing_back_in_a_part_of_others() {
+        let (fine, coarse) = (window(10, 10_000, 1000), window(10, 10_000, 10_000));
+        let mut ring = Ring::default();
+        let first = ask(&mut ring, &fine, START + 500 * MS, 1, 0).expect("the first");
+        assert!(ask(&mut ring, &fine, START + 1500 * MS, 9, 0).is_some());
+        assert!(ask(&mut ring, &coarse, START + 11_200 * MS, 1, 0).is_some());
+        assert_eq!(ring.give_back(first, 1), 0);
+        assert_eq!(ask(&mut ring, &coarse, START + 11_400 * MS, 1, 0), None);
+    }
+
+    #[test]
+    fn what_acted_under_a_coarser_resolution_than_the_last_is_given_back() {
+        let (fine, coarse) = (window(10, 10_000, 1000), window(10, 10_000, 10_000));
+        let mut ring = Ring::default();
+        let first = ask(&mut ring, &coarse, START, 4, 0).expect("the first");
+        assert!(ask(&mut ring, &fine, START + 10_500 * MS, 1, 0).is_some());
+        assert_eq!(ring.resolution_ns, fine.resolution_ns);
+        assert_eq!(ring.give_back(first, 4), 4);
+    }
+
+    #[test]
+    fn a_clock_set_back_locks_nobody_out_for_what_was_waited_long_before() {
+        let (window, hour) = (window(1, 1000, 100), 3_600_000 * MS);
+        let mut ring = Ring::default();
+        for _ in 0..900 {
+            assert!(ask(&mut ring, &window, START, 1, 2 * hour).is_some());
+        }
+        let later = START + 1000 * hour;
+        assert!(ask(&mut ring, &window, later, 1, 0).is_some());
+        assert_eq!(ask(&mut ring, &window, later - hour / 4, 1, 0), None);
+        let next = ring.earliest(&window, 0, later - hour / 4) - (later - hour / 4);
+        assert!(next <= 1100 * MS, "{next} ns");
+    }
+
+    #[test]
+    fn what_acted_before_a_clock_was_set_back_gives_nothing_back_of_what_came_after() {
+        let window = window(10, 60_000, 1000);
+        let mut ring = Ring { since: START, ..Ring::default() };
+        let first = ask(&mut ring, &window, START, 10, 0).expect("there is room");
+        assert_eq!(ask(&mut ring, &window, START - 100_000 * MS, 10, 0), None);
+        assert!(ask(&mut ring, &window, START + 200 * MS, 10, 0).is_some());
+        assert_eq!(ring.give_back(first, 10), 0);
+        assert_eq!(ask(&mut ring, &window, START + 300 * MS, 1, 0), None);
+    }
+
+    #[test]
+    fn no_count_or_sum_of_counts_overflows() {
+        let (coarse, mut ring) = (window(1, 3_600_000, 1000), Ring::default());
+        for second in 0..3 {
+            ring.count(&coarse, START, START + second * 1000 * MS, i64::MAX - 1);
+            ring.count(&coarse, START, START + second * 1000 * MS, i64::MAX - 1);
+        }
+        assert_eq!(ring.counted(&coarse, START), i64::MAX);
+        assert_eq!(ring.estimate(&coarse, START), i64::MAX);
+        assert!(ring.earliest(&coarse, 0, START) > START);
+    }
+}
