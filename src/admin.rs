@@ -1,46 +1,32 @@
-//! What operators do: plans, overrides, modes, and reading buckets.
+//! Operations: plans, overrides, modes, and reading buckets.
+
+use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 
 use crate::model::{Error, Key, Mode, Quota, WindowLevel};
 use crate::store::Store;
 
-mod chosen;
-mod denials;
+mod changes;
 mod explain;
-mod explanation;
-mod filter;
-mod level;
-mod overrides;
-mod page;
-mod plan;
-mod shared;
-mod swept;
-mod switch;
+mod reads;
 
-pub use denials::Denials;
-pub use explanation::{Explanation, Origin, Prospect};
-pub use filter::Filter;
-pub use level::BucketLevel;
-pub(crate) use level::{level_of_itself, level_under, window_level_under};
-pub use overrides::Override;
-pub use page::Page;
-pub use plan::Plan;
-pub use swept::Swept;
-pub use switch::Switch;
-
-pub(crate) use chosen::{Chosen, limited, reason, until};
+pub(crate) use changes::{Chosen, limited};
+pub use changes::{Override, Plan, Switch};
 pub(crate) use explain::explain;
+pub use explain::{Explanation, Origin, Prospect};
+pub use reads::{BucketLevel, Denials, Filter, Page};
+pub(crate) use reads::{level_of_itself, level_under, window_level_under};
 
-/// What an operator does with the buckets of a store: look at them, change what rules them, clear away.
+/// Methods of operators: read the buckets of a store, change the effective limits and modes, delete buckets.
 ///
-/// A change is in force with the next request that reaches the store, in every process; a limiter that has just denied a
-/// key asks again within a second. Nothing here takes a token, or waits for one. To delete expired rows, see
+/// A change takes effect with the next request that reaches the store, in every process. A limiter that has just denied a key
+/// asks the store again within a second. No method takes a token or waits for one. To delete expired rows, see
 /// [`Maintenance::sweep`](crate::store::Maintenance::sweep).
 ///
-/// In a database, each change is a transaction. One that is not committed by the store's deadline, because another session
-/// holds what it needs, is rolled back and never made later: [`Error::Contended`]. So is one whose future is dropped. Only
-/// [`Error::OutcomeUnknown`], when the connection breaks, leaves open whether it was made.
+/// In a database, each change is a transaction. If another session holds its locks until the store's deadline, the transaction
+/// is rolled back and the change is never made later: [`Error::Contended`]. The same happens if the future is dropped. Only
+/// [`Error::OutcomeUnknown`], after a broken connection, leaves open whether the change was made.
 ///
 /// ```
 /// use tollgate::{admin::Filter, Admin, Key, Limiter, MemoryStore, Quota};
@@ -58,25 +44,30 @@ pub(crate) use explain::explain;
 /// # }
 /// ```
 pub trait Admin: Store {
-    /// Provisions a bucket, full; repeated with the same quota it changes nothing, and with another one it changes the
-    /// bucket's terms: tokens that are there stay, up to the new capacity.
+    /// Provisions a bucket, full.
+    ///
+    /// A repeated call with the same quota changes nothing. A call with another quota changes the bucket's quota, and the tokens
+    /// stay, up to the new capacity.
     ///
     /// # Errors
     ///
-    /// If the quota has no limit, or the store cannot be reached or has no room.
+    /// If the quota is unlimited, or the store is unreachable or has no room.
     fn create_bucket(&self, key: &Key, quota: Quota) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// A bucket as it is, if it exists: it is read without a lock, and nothing is taken or written. A limiter's
-    /// [`peek`](crate::Limiter::peek) knows what an unused one would hold, too.
+    /// Reads a bucket, if it exists, without a lock. Takes and writes nothing.
+    ///
+    /// A limiter's [`peek`](crate::Limiter::peek) also reports what an unused bucket would hold.
     ///
     /// # Errors
     ///
-    /// If the store cannot be reached, or the role may not read the buckets; [`Error::Unreadable`] if a limit or count of the row
-    /// is out of bounds.
+    /// If the store is unreachable, or the role may not read the buckets. [`Error::Unreadable`] if a limit or count of the row is
+    /// out of bounds.
     fn peek(&self, key: &Key) -> impl Future<Output = Result<Option<BucketLevel>, Error>> + Send;
 
-    /// A key's sliding window as it is, if anything was ever counted in it and it was not swept since: it is read without a
-    /// lock, and nothing is counted or written. A window and a bucket of one key are two. For a limiter's, see
+    /// Reads a key's sliding window without a lock, if it has counted a request and was not swept since. Counts and writes
+    /// nothing.
+    ///
+    /// A window and a bucket of one key are independent. For the window of a limiter, see
     /// [`Limiter::peek_window`](crate::Limiter::peek_window).
     ///
     /// # Errors
@@ -84,11 +75,11 @@ pub trait Admin: Store {
     /// As for [`peek`](Self::peek).
     fn peek_window(&self, key: &Key) -> impl Future<Output = Result<Option<WindowLevel>, Error>> + Send;
 
-    /// A page of at most `limit` buckets, in the byte order of their keys: those after `after`, or the first ones.
+    /// Lists at most `limit` buckets after `after`, or the first ones, in the byte order of their keys.
     ///
-    /// An index finds keys by their prefix. No index knows plans, nor who was provisioned: by those a page is looked for from
-    /// bucket to bucket, and of a large table that has few of them the look does not end within the deadline. List by prefix
-    /// there, and choose from each page.
+    /// An index finds keys by their prefix. No index covers plans or provisioned buckets, so a filter by them scans bucket by
+    /// bucket. In a large table with few matches, the scan does not end within the deadline: list by prefix there, and filter
+    /// each page.
     ///
     /// Skips and [counts](Page::unreadable) rows that cannot be read; so do the other methods that return a [`Page`].
     ///
@@ -102,8 +93,10 @@ pub trait Admin: Store {
         limit: u32,
     ) -> impl Future<Output = Result<Page<BucketLevel>, Error>> + Send;
 
-    /// A page of at most `limit` sliding windows in which anything was counted and that were not swept since, in the byte order of
-    /// their keys: those after `after`, or the first ones; if a prefix is given, those whose key begins with it, byte for byte.
+    /// Lists at most `limit` sliding windows after `after`, or the first ones, in the byte order of their keys.
+    ///
+    /// A window is listed if it has counted a request and was not swept since. With a prefix, lists only the windows whose key
+    /// begins with it, byte for byte.
     ///
     /// # Errors
     ///
@@ -115,44 +108,46 @@ pub trait Admin: Store {
         limit: u32,
     ) -> impl Future<Output = Result<Page<WindowLevel>, Error>> + Send;
 
-    /// Makes a bucket full under the terms that rule it now (while it is [off](Mode::Off): that ruled it last), forgets what the
-    /// key's window has counted, and says whether there was either. Reservations made
-    /// before give nothing back any more when they are cancelled.
+    /// Fills a key's bucket and clears its window. Returns whether either existed.
+    ///
+    /// The bucket gets the capacity of the effective quota; while its mode is [off](Mode::Off), of the quota of its last request.
+    /// Cancelling an earlier reservation gives nothing back any more.
     ///
     /// # Errors
     ///
-    /// If the store cannot be reached, or the role may not change the buckets.
+    /// If the store is unreachable, or the role may not change the buckets.
     fn reset(&self, key: &Key) -> impl Future<Output = Result<bool, Error>> + Send;
 
-    /// Forgets a key's bucket and window, and says whether there was either. If its next request makes it again, it is full.
+    /// Deletes a key's bucket and window. Returns whether either existed. If the next request creates the bucket again, it is full.
     ///
     /// # Errors
     ///
     /// As for [`reset`](Self::reset).
     fn delete(&self, key: &Key) -> impl Future<Output = Result<bool, Error>> + Send;
 
-    /// What rules a key, where that comes from, and what a request for one token would come to, if it named the plan or
-    /// none. Nothing is taken or written.
+    /// Explains a key's effective limit and mode, where they come from, and the result of a request for one token under this plan,
+    /// or without one. Takes and writes nothing.
     ///
     /// # Errors
     ///
     /// As for [`peek`](Self::peek).
     fn explain(&self, key: &Key, plan: Option<&Key>) -> impl Future<Output = Result<Explanation, Error>> + Send;
 
-    /// Makes a plan, or gives it another quota: buckets that follow it keep their tokens, up to the new capacity. Its mode
-    /// is left alone. Where a service does so whenever it starts, it takes back what an operator has changed meanwhile: it
-    /// may look by [`plan`](Self::plan) whether there is one.
+    /// Creates a plan, or changes its quota. Buckets of the plan keep their tokens, up to the new capacity. The plan's mode stays.
+    ///
+    /// A service that calls this at each start undoes the changes of operators: call [`plan`](Self::plan) first to see whether
+    /// the plan exists.
     ///
     /// # Errors
     ///
-    /// If the quota has no limit, the store cannot be reached, or the role may not change plans.
+    /// If the quota is unlimited, the store is unreachable, or the role may not change plans.
     fn create_plan(&self, name: &Key, quota: Quota) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// Gives a plan a mode of its own, or with `None` that of all, and says whether the plan exists.
+    /// Sets a plan's own mode, or removes it with `None`. Returns whether the plan exists.
     ///
     /// # Errors
     ///
-    /// If the end is past, the reason too long, the store cannot be reached, or the role may not change plans.
+    /// If the end is past, the reason is too long, the store is unreachable, or the role may not change plans.
     fn set_plan_mode(
         &self,
         name: &Key,
@@ -161,32 +156,32 @@ pub trait Admin: Store {
         until: Option<DateTime<Utc>>,
     ) -> impl Future<Output = Result<bool, Error>> + Send;
 
-    /// A plan, if it exists.
+    /// Reads a plan, if it exists.
     ///
     /// # Errors
     ///
     /// As for [`peek`](Self::peek).
     fn plan(&self, name: &Key) -> impl Future<Output = Result<Option<Plan>, Error>> + Send;
 
-    /// A page of at most `limit` plans, in the byte order of their names: those after `after`, or the first ones.
+    /// Lists at most `limit` plans after `after`, or the first ones, in the byte order of their names.
     ///
     /// # Errors
     ///
     /// As for [`peek`](Self::peek).
     fn plans(&self, after: Option<&Key>, limit: u32) -> impl Future<Output = Result<Page<Plan>, Error>> + Send;
 
-    /// Forgets a plan, and says whether it existed. Requests that name it fail from then on.
+    /// Deletes a plan. Returns whether it existed. Later requests that name the plan fail.
     ///
     /// # Errors
     ///
-    /// If the store cannot be reached, or the role may not change plans.
+    /// If the store is unreachable, or the role may not change plans.
     fn delete_plan(&self, name: &Key) -> impl Future<Output = Result<bool, Error>> + Send;
 
-    /// Sets the mode of every key that has none of its own, or of its plan's.
+    /// Sets the mode of every key whose override and plan have none.
     ///
     /// # Errors
     ///
-    /// If the end is past, the reason too long, the store cannot be reached, or the role may not change the mode.
+    /// If the end is past, the reason is too long, the store is unreachable, or the role may not change the mode.
     fn set_mode(
         &self,
         mode: Mode,
@@ -194,31 +189,31 @@ pub trait Admin: Store {
         until: Option<DateTime<Utc>>,
     ) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// The mode that was set for every key. If it has an end that is past, it is over.
+    /// Reads the mode that was set for every key. If its end is past, the mode no longer applies.
     ///
     /// # Errors
     ///
     /// As for [`peek`](Self::peek).
     fn mode(&self) -> impl Future<Output = Result<Switch, Error>> + Send;
 
-    /// Gives one key other terms, another mode, or both, in the place of an override that it may have. The bucket need not
-    /// exist; one that does keeps its tokens, up to the new capacity.
+    /// Sets one key's override of its quota, its mode or both, and replaces an earlier override. The bucket need not exist. An
+    /// existing bucket keeps its tokens, up to the new capacity.
     ///
     /// # Errors
     ///
-    /// If it changes nothing, expires in the past, has no limit or too long a reason, the store cannot be reached, or the
-    /// role may not make overrides.
+    /// If the override changes nothing, expires in the past, has an unlimited quota or too long a reason, the store is
+    /// unreachable, or the role may not change overrides.
     fn set_override(&self, key: &Key, over: Override) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// Takes a key's override away, and says whether there was one.
+    /// Removes a key's override. Returns whether it had one.
     ///
     /// # Errors
     ///
-    /// If the store cannot be reached, or the role may not take overrides away.
+    /// If the store is unreachable, or the role may not remove overrides.
     fn clear_override(&self, key: &Key) -> impl Future<Output = Result<bool, Error>> + Send;
 
-    /// A page of at most `limit` overrides, in the byte order of their keys: those after `after`, or the first ones. Those that
-    /// have ended are among them until they are swept or taken away.
+    /// Lists at most `limit` overrides after `after`, or the first ones, in the byte order of their keys. Expired overrides are
+    /// listed until they are swept or removed.
     ///
     /// # Errors
     ///
@@ -229,11 +224,113 @@ pub trait Admin: Store {
         limit: u32,
     ) -> impl Future<Output = Result<Page<(Key, Override)>, Error>> + Send;
 
-    /// The `limit` keys that were denied most in the last 24 hours, the most denied first, as far as services
+    /// Lists the `limit` keys that were denied most in the last 24 hours, the most denied first. Covers the services that
     /// [count](crate::LimiterBuilder::count_denials) their denials.
     ///
     /// # Errors
     ///
     /// As for [`peek`](Self::peek).
     fn most_denied(&self, limit: u32) -> impl Future<Output = Result<Page<Denials>, Error>> + Send;
+}
+
+/// The result of one step of a sweep.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Swept {
+    /// How many rows were deleted: buckets, windows, receipts, overrides and counts of denials.
+    pub deleted: u64,
+    /// Whether this step reached the end, so that the next step starts over. Also true if another session is sweeping: this
+    /// step did nothing then.
+    pub finished: bool,
+}
+
+impl Default for Swept {
+    /// Nothing deleted, and nothing left to sweep.
+    fn default() -> Self {
+        Self { deleted: 0, finished: true }
+    }
+}
+
+impl<T: Admin> Admin for Arc<T> {
+    async fn create_bucket(&self, key: &Key, quota: Quota) -> Result<(), Error> {
+        (**self).create_bucket(key, quota).await
+    }
+
+    async fn peek(&self, key: &Key) -> Result<Option<BucketLevel>, Error> {
+        (**self).peek(key).await
+    }
+
+    async fn peek_window(&self, key: &Key) -> Result<Option<WindowLevel>, Error> {
+        (**self).peek_window(key).await
+    }
+
+    async fn list(&self, filter: &Filter, after: Option<&Key>, limit: u32) -> Result<Page<BucketLevel>, Error> {
+        (**self).list(filter, after, limit).await
+    }
+
+    async fn windows(&self, prefix: Option<&Key>, after: Option<&Key>, limit: u32) -> Result<Page<WindowLevel>, Error> {
+        (**self).windows(prefix, after, limit).await
+    }
+
+    async fn reset(&self, key: &Key) -> Result<bool, Error> {
+        (**self).reset(key).await
+    }
+
+    async fn delete(&self, key: &Key) -> Result<bool, Error> {
+        (**self).delete(key).await
+    }
+
+    async fn explain(&self, key: &Key, plan: Option<&Key>) -> Result<Explanation, Error> {
+        (**self).explain(key, plan).await
+    }
+
+    async fn create_plan(&self, name: &Key, quota: Quota) -> Result<(), Error> {
+        (**self).create_plan(name, quota).await
+    }
+
+    async fn set_plan_mode(
+        &self,
+        name: &Key,
+        mode: Option<Mode>,
+        reason: Option<&str>,
+        until: Option<DateTime<Utc>>,
+    ) -> Result<bool, Error> {
+        (**self).set_plan_mode(name, mode, reason, until).await
+    }
+
+    async fn plan(&self, name: &Key) -> Result<Option<Plan>, Error> {
+        (**self).plan(name).await
+    }
+
+    async fn plans(&self, after: Option<&Key>, limit: u32) -> Result<Page<Plan>, Error> {
+        (**self).plans(after, limit).await
+    }
+
+    async fn delete_plan(&self, name: &Key) -> Result<bool, Error> {
+        (**self).delete_plan(name).await
+    }
+
+    async fn set_mode(&self, mode: Mode, reason: Option<&str>, until: Option<DateTime<Utc>>) -> Result<(), Error> {
+        (**self).set_mode(mode, reason, until).await
+    }
+
+    async fn mode(&self) -> Result<Switch, Error> {
+        (**self).mode().await
+    }
+
+    async fn set_override(&self, key: &Key, over: Override) -> Result<(), Error> {
+        (**self).set_override(key, over).await
+    }
+
+    async fn clear_override(&self, key: &Key) -> Result<bool, Error> {
+        (**self).clear_override(key).await
+    }
+
+    async fn overrides(&self, after: Option<&Key>, limit: u32) -> Result<Page<(Key, Override)>, Error> {
+        (**self).overrides(after, limit).await
+    }
+
+    async fn most_denied(&self, limit: u32) -> Result<Page<Denials>, Error> {
+        (**self).most_denied(limit).await
+    }
 }

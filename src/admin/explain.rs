@@ -1,14 +1,80 @@
 use std::time::Duration;
 
-use super::chosen::nanoseconds;
-use super::{Chosen, Explanation, Origin, Prospect, Switch};
+use chrono::{DateTime, Utc};
+
+use super::Switch;
+use super::changes::{Chosen, nanoseconds};
 use crate::model::answer::Word;
 use crate::model::bucket::{NEVER_NS, Request};
-use crate::model::decide;
-use crate::model::decide::{Row, Rules};
-use crate::model::{Key, Mode, Rule};
+use crate::model::decide::{self, Row, Rules};
+use crate::model::{Key, Mode, Quota, Rule};
 
-/// Says what rules a key, for the stores that decide in this process: the request is decided, and forgotten.
+/// A key's effective limit and mode, where they come from, and the result of a request for one token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Explanation {
+    /// Whether the bucket exists.
+    pub known: bool,
+    /// The effective quota. `None`: nothing states one.
+    pub quota: Option<Quota>,
+    /// Where the quota comes from.
+    pub quota_from: Option<Origin>,
+    /// The plan that the request would name, or else the bucket's.
+    pub plan: Option<Key>,
+    /// The effective mode.
+    pub mode: Mode,
+    /// Where the mode comes from. `None`: no operator set one.
+    pub mode_from: Option<Origin>,
+    /// Why the operator set the mode.
+    pub mode_reason: Option<String>,
+    /// When the mode ends. `None`: when another mode is set.
+    pub mode_until: Option<DateTime<Utc>>,
+    /// Why the operator set the override. `None`: the key has no override in force.
+    pub override_reason: Option<String>,
+    /// When the override ends. `None`: when it is removed, or the key has none in force.
+    pub override_until: Option<DateTime<Utc>>,
+    /// The whole tokens available. A negative number is promised to requests that wait. `None`: the bucket does not exist.
+    ///
+    /// PostgreSQL, MySQL and MariaDB compute this and [`retry_after`](Self::retry_after) by the quota of the bucket's last
+    /// request, until the next request changes the bucket's quota.
+    pub available: Option<i64>,
+    /// The result of a request for one token.
+    pub prospect: Prospect,
+    /// When a token is available. [`Duration::MAX`]: never, or unknown.
+    pub retry_after: Duration,
+}
+
+/// Where a key's effective quota or mode comes from. The origin nearest to the key wins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Origin {
+    /// The key's override.
+    Override,
+    /// The plan.
+    Plan,
+    /// The bucket itself.
+    Bucket,
+    /// The mode of every key.
+    All,
+}
+
+/// The result of a request for one token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Prospect {
+    /// It would be granted.
+    Granted,
+    /// It would be denied.
+    Denied,
+    /// The bucket does not exist, and the request states no quota to create it with.
+    UnknownBucket,
+    /// The plan does not exist.
+    UnknownPlan,
+    /// The bucket was provisioned, but not under the plan that the request names.
+    Conflict,
+}
+
+/// Explains a key of a store that decides in this process: decides a request on a copy of the row.
 pub(crate) fn explain(row: Option<Row>, named: Option<&Key>, chosen: &Chosen, now: i64) -> Explanation {
     let rules = Rules::from(chosen);
     let plan = named.or_else(|| row.as_ref()?.plan.as_deref()).cloned();
@@ -52,8 +118,7 @@ pub(crate) fn explain(row: Option<Row>, named: Option<&Key>, chosen: &Chosen, no
     }
 }
 
-/// What a request for one token would come to, in how many nanoseconds a token is there, and the tokens under the terms
-/// that rule.
+/// The result of a request for one token, the nanoseconds until a token is available, and the tokens under the effective quota.
 fn foresee(row: Option<Row>, rule: &Rule, chosen: &Rules, now: i64) -> (Prospect, i64, Option<i64>) {
     let available = row.as_ref().map(|row| row.available(now));
     let mut brought = match decide::rule(row, rule, chosen, now) {

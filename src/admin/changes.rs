@@ -1,0 +1,145 @@
+//! Changes of operators: plans, overrides and modes, and their form for the arithmetic.
+
+use chrono::{DateTime, Utc};
+
+use crate::model::decide::{Rules, Setting};
+use crate::model::quota::Refill;
+use crate::model::{AdminError, Key, Mode, Quota, decide};
+
+/// A quota and a mode that many buckets share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Plan {
+    /// The name that requests give.
+    pub name: Key,
+    /// The quota of each of its buckets.
+    pub quota: Quota,
+    /// The plan's own mode, if it has one.
+    pub switch: Option<Switch>,
+}
+
+/// A mode that an operator set, the reason, and its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Switch {
+    /// The mode.
+    pub mode: Mode,
+    /// Why the operator set it.
+    pub reason: Option<String>,
+    /// When it ends. `None`: when another mode is set.
+    pub until: Option<DateTime<Utc>>,
+}
+
+impl Default for Switch {
+    /// [`Mode::Enforce`], without an end.
+    fn default() -> Self {
+        Self { mode: Mode::Enforce, reason: None, until: None }
+    }
+}
+
+impl Switch {
+    /// The switch, if its reason is valid and it ends after `now`.
+    pub(crate) fn checked(
+        mode: Mode,
+        reason: Option<&str>,
+        end: Option<DateTime<Utc>>,
+        now: i64,
+    ) -> Result<Self, AdminError> {
+        reason.map_or(Ok(()), check_reason)?;
+        Ok(Self { mode, reason: reason.map(str::to_owned), until: check_until(end, now)? })
+    }
+}
+
+/// A quota, a mode or both that replace one key's own, and the reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Override {
+    /// The quota. `None`: the key keeps its own, and only the mode changes.
+    pub quota: Option<Quota>,
+    /// The mode. `None`: the plan's, or the mode of every key.
+    pub mode: Option<Mode>,
+    /// Why the operator set it, for later readers: 65,535 bytes at most, without NUL.
+    pub reason: String,
+    /// When it ends. `None`: when it is removed.
+    pub expires_at: Option<DateTime<Utc>>,
+}
+
+impl Override {
+    /// The override, if it is valid and ends after `now`.
+    pub(crate) fn checked(self, now: i64) -> Result<Self, AdminError> {
+        if self.quota.is_none() && self.mode.is_none() {
+            return Err(AdminError::ChangesNothing);
+        }
+        check_reason(&self.reason)?;
+        let quota = self.quota.map(limited).transpose()?;
+        Ok(Self { quota, expires_at: check_until(self.expires_at, now)?, ..self })
+    }
+}
+
+/// The settings that apply to a key, with their reasons.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Chosen {
+    pub(crate) all: Switch,
+    /// The plan that the request or the bucket names, if it exists.
+    pub(crate) plan: Option<Plan>,
+    pub(crate) over: Option<Override>,
+}
+
+impl From<&Chosen> for Rules {
+    fn from(chosen: &Chosen) -> Self {
+        Self {
+            all: Setting::of_all(&chosen.all),
+            plan: chosen.plan.as_ref().map(decide::Plan::from),
+            over: chosen.over.as_ref().map(decide::Override::from),
+        }
+    }
+}
+
+impl From<&Plan> for decide::Plan {
+    fn from(plan: &Plan) -> Self {
+        let setting = plan.switch.as_ref().map(|switch| Setting::new(Some(switch.mode), switch.until));
+        Self { quota: plan.quota, setting: setting.unwrap_or_default() }
+    }
+}
+
+impl From<&Override> for decide::Override {
+    fn from(over: &Override) -> Self {
+        Self { quota: over.quota, setting: Setting::new(over.mode, over.expires_at) }
+    }
+}
+
+impl Setting {
+    pub(crate) fn new(mode: Option<Mode>, until: Option<DateTime<Utc>>) -> Self {
+        Self { mode, until: until.map(nanoseconds).filter(|&until| until < i64::MAX) }
+    }
+
+    /// The mode of every key, unless it is the default.
+    pub(crate) fn of_all(switch: &Switch) -> Self {
+        Self::new((switch.mode != Mode::Enforce).then_some(switch.mode), switch.until)
+    }
+}
+
+/// The quota, unless it is unlimited.
+pub(crate) fn limited(quota: Quota) -> Result<Quota, AdminError> {
+    if quota.refill() == Refill::Unlimited { Err(AdminError::Unlimited) } else { Ok(quota) }
+}
+
+/// Checks that every database's column can hold a reason.
+fn check_reason(text: &str) -> Result<(), AdminError> {
+    if text.len() > MAX_REASON || text.contains('\0') { Err(AdminError::Reason(text.len())) } else { Ok(()) }
+}
+
+/// The end, if it is after `now`. An end after the year 2262, which no clock here reaches, becomes `None`.
+fn check_until(until: Option<DateTime<Utc>>, now: i64) -> Result<Option<DateTime<Utc>>, AdminError> {
+    match until {
+        Some(until) if nanoseconds(until) <= now => Err(AdminError::Past(until)),
+        until => Ok(until.filter(|until| until.timestamp_nanos_opt().is_some())),
+    }
+}
+
+/// Nanoseconds since 1970, saturating.
+pub(super) fn nanoseconds(at: DateTime<Utc>) -> i64 {
+    at.timestamp_nanos_opt().unwrap_or(if at < DateTime::UNIX_EPOCH { i64::MIN } else { i64::MAX })
+}
+
+/// Bytes that MySQL's `text` holds.
+const MAX_REASON: usize = 65_535;
