@@ -1,36 +1,47 @@
-use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+use std::time::Duration;
 
-use crate::model::{Adjusted, Adjustment, Decision, Error, HoldBack, Key, Outcome, Rule, Take, TakeError};
+use foldhash::fast::RandomState;
+use parking_lot::Mutex;
+use quick_cache::UnitWeighter;
+use quick_cache::sync::{Cache, DefaultLifecycle, EntryAction, EntryResult};
+use smallvec::SmallVec;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
+
+use crate::model::{
+    Adjusted, Adjustment, Decision, Error, HoldBack, Key, Limit, Outcome, Rule, Source, Take, TakeError,
+};
 use crate::store::{Capabilities, Maintenance, Store};
 
-mod denial;
-mod denials;
 mod forgotten;
-mod probes;
 
-use denials::{Denials, Known};
-use probes::Probes;
+use forgotten::Forgotten;
 
-/// A store that answers from memory what the store beneath has just denied, so that an attack costs the database at most
-/// one call for each key, process and second, and two for each grant: that one, and the one that is denied next. (A grant does
-/// not say whether the next request would be denied: it may be under a trial, whose mode is shadow.)
+/// A store that repeats recent denials of the underlying store from memory.
 ///
-/// When there is no token, requests for the same key under the same rule that need as many tokens or more, with those that they
-/// leave to others, are denied from memory until the first of them would be granted, and for a second at most. That counts from
-/// when the denied request was sent, so whatever makes tokens come earlier (a refund elsewhere, a reset, an upgrade, a
-/// switched mode) is seen within a second; [`adjust`](Store::adjust) of this store is seen at once.
+/// An attack costs the database at most one call for each key, process and second, and two calls for each grant: the grant,
+/// and the denial after it. (A grant does not tell whether the next request would be denied: it can be a trial in shadow mode.)
 ///
-/// When that time is over, one request asks the store, and the others that come meanwhile wait for its answer, 100 ms at
-/// most: if it is denied, so are they; if it is granted, they ask, too.
+/// After a denial, memory denies requests for the same key under the same rule that need as many tokens or more, cost and
+/// minimum remaining together. It does so until the first of them would be granted, and for a second at most, from when the
+/// denied request was sent. So a refund elsewhere, a reset, a larger plan or another mode takes effect within a second.
+/// [`adjust`](Store::adjust) of this store takes effect at once.
 ///
-/// Nothing is ever denied that the store would have granted then, but for that second. A request for fewer tokens than
-/// were denied goes to the store, and so does one for more than the store has said to be possible: more than a bucket ever
-/// holds stays an error. Each costs a call of its own. [`retry_after`](crate::Decision::retry_after) is that of the denied
-/// request, and too short for those that ask for more.
+/// After that time one request asks the store. Requests that arrive meanwhile wait for its answer, 100 ms at most: if it is
+/// denied, so are they, and if it is granted, they ask the store, too.
 ///
-/// Requests that may wait, that have an id, that name several buckets, or that are under a sliding window are the store's
-/// to decide. Grants, errors and the answers of a [`Fallback`](crate::Fallback) are never kept. Answers from memory have the
-/// source [`DenyCache`](crate::model::Source::DenyCache).
+/// Apart from that second, memory never denies a request that the store would grant. A request for fewer tokens than were
+/// denied goes to the store. So does a request for more tokens than the store has called possible, because more than the
+/// capacity is an error. Each costs a call of its own. [`retry_after`](crate::Decision::retry_after) is the denied request's,
+/// and too short for requests of more tokens.
+///
+/// The store decides every request that can wait, has an id, names several buckets or is under a sliding window. Grants, errors
+/// and the answers of a [`Fallback`](crate::Fallback) are never kept. Answers from memory have the source
+/// [`DenyCache`](crate::model::Source::DenyCache).
 ///
 /// ```
 /// use tollgate::{layers::DenyCache, model::Source, Limiter, MemoryStore, Quota};
@@ -54,37 +65,40 @@ pub struct DenyCache<S> {
 impl<S> DenyCache<S> {
     pub(crate) const MOST_KEYS: usize = 65_536;
 
-    /// Over a store.
+    /// A cache of 65,536 keys over a store.
     pub fn new(store: S) -> Self {
         Self { store, denials: Denials::new(Self::MOST_KEYS), probes: Probes::default() }
     }
 
-    /// How many keys it remembers at most; 65,536 if not said. Beyond that, those that are asked for least are forgotten:
-    /// then the store is asked again. A key takes about 250 bytes.
+    /// Sets how many keys the cache remembers at most. Default: 65,536.
+    ///
+    /// Beyond the limit, the cache forgets the least requested keys, and their next requests go to the store. A key takes about
+    /// 250 bytes.
     #[must_use]
     pub fn most_keys(self, most_keys: usize) -> Self {
         Self { denials: Denials::new(most_keys), ..self }
     }
 
-    /// How many keys it remembers.
+    /// The number of keys that the cache remembers.
     #[must_use]
     pub fn len(&self) -> usize {
         self.denials.len()
     }
 
-    /// Whether it remembers no key.
+    /// Whether the cache remembers no key.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Forgets what was denied for a key, for instance after a reset: the next request for it asks the store. A limiter over
-    /// this one has a cache of its own, unless it is built [without](crate::LimiterBuilder::without_deny_cache).
+    /// Forgets the denials of a key, for instance after a reset. The next request for the key goes to the store.
+    ///
+    /// A limiter over this store has another cache, unless it is built [without](crate::LimiterBuilder::without_deny_cache).
     pub fn forget(&self, key: &Key) {
         self.denials.forget(key);
     }
 
-    /// The store beneath.
+    /// The underlying store.
     #[must_use]
     pub fn store(&self) -> &S {
         &self.store
@@ -92,14 +106,14 @@ impl<S> DenyCache<S> {
 }
 
 impl<S: Store> DenyCache<S> {
-    /// When a denial ends, one request asks the store, and the others wait for its answer.
+    /// Decides a request. When a denial has expired, one request asks the store and the others wait for its answer.
     async fn take_or_wait_for_probe(&self, take: &Take) -> Result<Outcome, Error> {
         let probe = match self.denials.find(take) {
             Known::Denied(decision) => return Ok(Ok(decision)),
             Known::Nothing => None,
             Known::Past => {
                 let probe = self.probes.begin(take.key()).await;
-                // Another probe may have found it out meanwhile.
+                // Another probe may have been denied meanwhile.
                 if let Some(decision) = self.denials.find(take).denied() {
                     return Ok(Ok(decision));
                 }
@@ -110,7 +124,7 @@ impl<S: Store> DenyCache<S> {
         let outcome = self.store.take_one(take).await?;
         self.denials.learn(take, question, &outcome);
         if probe.is_some() && matches!(self.denials.find(take), Known::Past) {
-            // Now there are tokens, or more every moment: nobody need ask first.
+            // Tokens are available again, so the next requests need no probe.
             self.denials.remove(take.key());
         }
         Ok(outcome)
@@ -122,7 +136,7 @@ impl<S: Store> Store for DenyCache<S> {
         self.store.capabilities()
     }
 
-    /// Asks the store for all that memory does not answer in one call, in their order.
+    /// Asks the store in one call, in their order, for the requests that memory does not deny.
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         if let [take] = takes {
             return Ok(vec![self.take_or_wait_for_probe(take).await?]);
@@ -149,20 +163,20 @@ impl<S: Store> Store for DenyCache<S> {
     fn try_take(&self, take: &Take) -> Option<Outcome> {
         match self.denials.find(take) {
             Known::Denied(decision) => Some(Ok(decision)),
-            // What is denied is asked for once more, to be remembered.
+            // `take` asks again for a denial, so that it is remembered.
             Known::Nothing => self.store.try_take(take).filter(|now| now.as_ref().is_ok_and(Decision::is_granted)),
-            // One of those who come now asks the store for all of them.
+            // `take` sends one probe for all of them.
             Known::Past => None,
         }
     }
 
-    /// Forgets the keys, whatever comes of it.
+    /// Forgets the keys, whatever the result.
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         let _adjusted = Adjusting(&self.denials, adjustments);
         self.store.adjust(adjustments).await
     }
 
-    /// Forgets the key: what it denied stays denied, but for longer.
+    /// Forgets the key: its denials now last longer.
     async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
         let lowered = self.store.hold_back(key, rule, hold).await;
         self.denials.forget(key);
@@ -174,7 +188,7 @@ impl<S: Store> Store for DenyCache<S> {
     }
 }
 
-/// A call that gives tokens back. However it ends, dropped too, they may be there.
+/// A call that gives tokens back. When it ends or is dropped, the tokens may be available, so it forgets the keys.
 struct Adjusting<'a>(&'a Denials, &'a [Adjustment]);
 
 impl Drop for Adjusting<'_> {
@@ -184,3 +198,228 @@ impl Drop for Adjusting<'_> {
         }
     }
 }
+
+/// The denials by key, as far as the cache has room.
+struct Denials {
+    cache: Cache<Key, Denial, UnitWeighter, RandomState>,
+    forgotten: Forgotten,
+    hasher: RandomState,
+}
+
+/// What the cache knows about the answer to a request.
+enum Known {
+    Denied(Decision),
+    /// A denial has expired.
+    Past,
+    Nothing,
+}
+
+impl Known {
+    fn denied(self) -> Option<Decision> {
+        match self {
+            Self::Denied(decision) => Some(decision),
+            Self::Past | Self::Nothing => None,
+        }
+    }
+}
+
+/// When a request was sent to the store, and how often its key had been forgotten by then.
+#[derive(Clone, Copy)]
+struct Question {
+    sent: Instant,
+    forgotten: u64,
+}
+
+impl Denials {
+    fn new(most_keys: usize) -> Self {
+        let hasher = RandomState::default();
+        let most = most_keys.max(1);
+        let cache = Cache::with(most, most as u64, UnitWeighter, hasher.clone(), DefaultLifecycle::default());
+        Self { cache, forgotten: Forgotten::new(), hasher }
+    }
+
+    fn len(&self) -> usize {
+        self.cache.len()
+    }
+
+    /// What the cache knows about the answer to a request.
+    #[inline]
+    fn find(&self, take: &Take) -> Known {
+        let Some(Limit { key, rule, .. }) = take.plain().filter(|_| take.max_wait.is_zero()) else {
+            return Known::Nothing;
+        };
+        self.cache.get(key).map_or(Known::Nothing, |denial| denial.answer(take, rule))
+    }
+
+    /// Notes the time and the key's count, before the request is sent to the store.
+    fn question(&self, take: &Take) -> Question {
+        // Reads the count before the clock, so that no forgetting between the two is missed.
+        let forgotten = self.forgotten.times(self.hash(take.key()));
+        Question { sent: Instant::now(), forgotten }
+    }
+
+    /// Keeps a denial of the store.
+    fn learn(&self, take: &Take, question: Question, outcome: &Outcome) {
+        let Some(denial) = outcome.as_ref().ok().and_then(|decision| Denial::of(take, question.sent, decision)) else {
+            return;
+        };
+        let key = take.key();
+        let mut later = Some(denial);
+        let kept = self.cache.entry(key, None, |_, known| {
+            if let Some(later) = later.take() {
+                known.add(later, take);
+            }
+            EntryAction::Retain(())
+        });
+        if let (EntryResult::Vacant(place), Some(denial)) = (kept, later) {
+            // Fails if another thread forgets the key at this moment.
+            let _ = place.insert(denial);
+        }
+        // `forget` counts before it removes. So either this thread sees the count, or `forget` sees the denial.
+        if self.forgotten.times(self.hash(key)) != question.forgotten {
+            self.remove(key);
+        }
+    }
+
+    fn forget(&self, key: &Key) {
+        self.forgotten.count(self.hash(key));
+        self.remove(key);
+    }
+
+    /// Removes the denial of a key.
+    fn remove(&self, key: &Key) {
+        self.cache.remove(key);
+    }
+
+    fn hash(&self, key: &Key) -> u64 {
+        self.hasher.hash_one(key)
+    }
+}
+
+impl fmt::Debug for Denials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Denials").field("keys", &self.len()).finish_non_exhaustive()
+    }
+}
+
+/// A denial of the store, and the requests that it covers.
+///
+/// Tokens come only with time and by giving back. So as long as the denied request would be denied again, so would each request
+/// that needs as many tokens or more: its cost and its minimum remaining together.
+#[derive(Clone, Debug)]
+struct Denial {
+    rule: Rule,
+    /// How many tokens the request needed: its cost and its minimum remaining.
+    needed: u64,
+    /// The largest need that is known to be possible.
+    possible: u64,
+    until: Instant,
+    answered: Instant,
+    decision: Decision,
+}
+
+impl Denial {
+    /// The denial in an answer to a request that was sent at `sent`. `None` if the answer is not a denial of the store.
+    fn of(take: &Take, sent: Instant, decision: &Decision) -> Option<Self> {
+        let Limit { rule, .. } = take.plain().filter(|_| take.max_wait.is_zero())?;
+        let until = sent + decision.retry_after().min(MAX_AGE);
+        // A denial that has expired when it arrives does not cover later requests.
+        if decision.is_granted() || decision.source() != Source::Store || until <= Instant::now() {
+            return None;
+        }
+        Some(Self {
+            rule: rule.clone(),
+            needed: needed(take),
+            possible: decision.capacity().unwrap_or(0).max(needed(take)),
+            until,
+            // `retry_after` counts from this instant.
+            answered: Instant::now(),
+            decision: decision.clone().by(Source::DenyCache),
+        })
+    }
+
+    /// The answer to a request now.
+    #[inline]
+    fn answer(self, take: &Take, rule: &Rule) -> Known {
+        if !self.covers(take, rule) || needed(take) > self.possible {
+            return Known::Nothing;
+        }
+        let now = Instant::now();
+        if now < self.until { Known::Denied(self.decision.aged(now - self.answered)) } else { Known::Past }
+    }
+
+    /// Adds a later denial. It replaces this one, unless this one covers it: then it only raises the possible need.
+    fn add(&mut self, later: Self, take: &Take) {
+        let same = later.needed == self.needed;
+        if Instant::now() < self.until && self.covers(take, &later.rule) && !(same && later.until > self.until) {
+            self.possible = self.possible.max(later.possible);
+        } else {
+            *self = later;
+        }
+    }
+
+    #[inline]
+    fn covers(&self, take: &Take, rule: &Rule) -> bool {
+        take.cost > 0 && needed(take) >= self.needed && *rule == self.rule
+    }
+}
+
+#[inline]
+fn needed(take: &Take) -> u64 {
+    take.cost.saturating_add(take.keep)
+}
+
+/// The time within which changes that this process does not see take effect.
+const MAX_AGE: Duration = Duration::from_secs(1);
+
+/// The keys for which a request is asking the store whether a denial still holds.
+#[derive(Debug, Default)]
+struct Probes(Mutex<HashMap<Key, Arc<Semaphore>>>);
+
+/// The request that asks the store. When it ends or is dropped, the waiting requests continue.
+#[derive(Debug)]
+struct Probe<'a> {
+    probes: &'a Probes,
+    key: &'a Key,
+    ended: Arc<Semaphore>,
+}
+
+impl Probes {
+    /// Makes the caller the probe, or waits until the current probe has its answer.
+    async fn begin<'a>(&'a self, key: &'a Key) -> Option<Probe<'a>> {
+        let under_way = {
+            let mut probes = self.0.lock();
+            let under_way = probes.get(key).cloned();
+            if under_way.is_none() {
+                let ended = Arc::new(Semaphore::new(0));
+                probes.insert(key.clone(), Arc::clone(&ended));
+                return Some(Probe { probes: self, key, ended });
+            }
+            under_way
+        };
+        let under_way = under_way?;
+        // The semaphore has no permits: `acquire` returns when it is closed.
+        if timeout(PROBE_TIMEOUT, under_way.acquire()).await.is_err() {
+            self.end(key, &under_way);
+        }
+        None
+    }
+
+    /// Wakes the requests that wait for this probe.
+    fn end(&self, key: &Key, ended: &Arc<Semaphore>) {
+        let mut probes = self.0.lock();
+        if probes.get(key).is_some_and(|other| Arc::ptr_eq(other, ended)) {
+            probes.remove(key);
+        }
+        ended.close();
+    }
+}
+
+impl Drop for Probe<'_> {
+    fn drop(&mut self) {
+        self.probes.end(self.key, &self.ended);
+    }
+}
+
+/// The future of a probe may never be polled again, so the others wait no longer than this.
+const PROBE_TIMEOUT: Duration = Duration::from_millis(100);

@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 
@@ -6,51 +7,45 @@ use crate::clock::Clock;
 use crate::model::{Adjusted, Adjustment, Error, HoldBack, Key, Outcome, Rule, Take, TakeError};
 use crate::store::{Capabilities, Maintenance, Store};
 
-mod books;
 mod boot_clock;
-mod debit;
-mod heat;
 mod held;
-mod keeper;
 mod keeping;
 mod lender;
-mod options;
-mod slot;
 mod table;
 
 pub use boot_clock::BootClock;
-pub use options::LeaseOptions;
 
 use lender::Lender;
 
-/// A store that takes tokens of busy buckets ahead of time, many at once, and serves requests from them in this process.
+/// A store that prefetches tokens of busy buckets and serves requests from them in this process.
 ///
-/// Tokens are taken from the store beneath before anybody uses them, in a task of its own and before those at hand run out.
-/// When none are at hand, a request goes to the store by itself, and waits for nobody. So nothing is granted that was not
-/// taken, and when tokens are scarce everything is decided in the store: the amount taken ahead is what the key uses in
-/// [`LeaseOptions::target`], at most a quarter of what the store has left, and falls to nothing as that does.
+/// A background task takes tokens from the underlying store before the held tokens run out. When no token is held, a request
+/// goes to the store at once. So every granted token was taken before. A batch is what the key uses in
+/// [`LeaseOptions::target`], at most a quarter of the tokens left in the store. So when tokens are scarce, the batches shrink to
+/// nothing and the store decides every request.
 ///
-/// **The bound.** What a process holds when a window begins, it may use within it. So any window of length `t` sees at most
-/// capacity + rate × t + what all processes held when it began: for each key, rule and keep at most
-/// [`LeaseOptions::most_tokens`] for each `Lease` (a limiter has one), in two batches as above. A period of an interval
-/// quota likewise. Tokens are used within [`LeaseOptions::lifetime`], a second at most, on a clock that goes on while the
-/// host sleeps: a process that was stopped uses none from before, but for a request that was being answered. What is not
-/// used is given back, and if that is noticed too late, left to the refill. A process that dies has used what it held.
+/// **The bound.** A process can use the tokens that it holds when a window begins within that window. So any window of length
+/// `t` sees at most capacity + rate × t + the tokens that all processes held when it began. For each key, rule and minimum
+/// remaining, a `Lease` holds at most [`LeaseOptions::most_tokens`], in two batches. A limiter has one `Lease`. The bound also
+/// holds for a period of an interval quota.
 ///
-/// A reset, another plan or mode is seen when the tokens at hand have been used or have expired: within a second.
+/// Tokens expire after [`LeaseOptions::lifetime`], a second at most, on a clock that goes on while the host sleeps. A process
+/// that was stopped uses no older tokens, except for a request that it was answering. Unused tokens are given back; if their
+/// expiry is noticed too late, the refill replaces them. The held tokens of a process that dies count as used.
 ///
-/// Requests that may wait are served if enough is held and nobody waits before them; they act at once. What was served from
-/// a lease cannot be given back: it has no receipt, so cancelling or refunding its reservation gives back nothing. Requests
-/// that are [refundable](Take::refundable), that have an id, that name several buckets, or that are under a sliding window are
-/// the store's to decide. Nothing is taken
-/// ahead from a [`Fallback`](crate::Fallback), or while a mode grants or denies whatever the tokens. Answers from a lease
-/// have the source [`Lease`](crate::model::Source::Lease); what they say remains is what the store had left, and what is held here.
+/// A reset, another plan or another mode takes effect when the held tokens are used or expired: within a second.
 ///
-/// It is opt-in: hosts choose it where a bucket is asked thousands of times a second, by
-/// [`LimiterBuilder::lease`](crate::LimiterBuilder::lease), which puts it above the [`Batcher`](crate::layers::Batcher), and whose
-/// limiter gives back what it holds when it is [closed](crate::Limiter::close). A lease that is put together by hand lies below
-/// the limiter's batcher: build that limiter [without batching](crate::LimiterBuilder::without_batching) and
-/// [`close`](Self::close) the lease before the process ends. It needs a Tokio runtime.
+/// A request that can wait is served if enough tokens are held and no earlier request waits. It acts at once. Tokens of a lease
+/// have no receipt, so cancelling or refunding a reservation gives none back. The store decides every request that is
+/// [refundable](Take::refundable), has an id, names several buckets or is under a sliding window. No tokens are prefetched from a
+/// [`Fallback`](crate::Fallback), or while a mode grants or denies every request. Answers from a lease have the source
+/// [`Lease`](crate::model::Source::Lease). Their remaining tokens are the store's and the held ones.
+///
+/// Use it where a bucket gets thousands of requests a second, by [`LimiterBuilder::lease`](crate::LimiterBuilder::lease). That
+/// method puts the lease above the [`Batcher`](crate::layers::Batcher), and [closing](crate::Limiter::close) the limiter gives the
+/// tokens back. A lease that you build by hand lies below the limiter's batcher: build the limiter
+/// [without batching](crate::LimiterBuilder::without_batching), and [`close`](Self::close) the lease before the process ends. A
+/// lease needs a Tokio runtime.
 ///
 /// ```
 /// use tollgate::{layers::LeaseOptions, Limiter, MemoryStore};
@@ -70,59 +65,58 @@ pub struct Lease<S: Store, C: Clock = BootClock> {
 }
 
 impl<S: Store> Lease<S> {
-    /// Over a store.
+    /// A lease over a store, with the default options.
     pub fn new(store: S) -> Self {
         Self::with(store, LeaseOptions::default())
     }
 
-    /// Over a store, with what is not as usual.
+    /// A lease over a store, with these options.
     pub fn with(store: S, options: LeaseOptions) -> Self {
         Self::with_clock(store, options, BootClock)
     }
 }
 
 impl<S: Store, C: Clock> Lease<S, C> {
-    /// The same on a clock of the caller's: for tests.
+    /// A lease on another clock, for tests.
     pub fn with_clock(store: S, options: LeaseOptions, clock: C) -> Self {
         Self { lender: Arc::new(Lender::new(store, options, clock)) }
     }
 
-    /// How many tokens it holds, of all keys.
+    /// How many tokens the lease holds, of all keys.
     #[must_use]
     pub fn held(&self) -> u64 {
         self.lender.table.held()
     }
 
-    /// How many leases it has: one for each key, rule and keep that is busy.
+    /// The number of busy combinations of key, rule and minimum remaining that it holds tokens for.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lender.table.len()
     }
 
-    /// Whether it has none.
+    /// Whether it holds tokens for no key.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The store beneath.
+    /// The underlying store.
     #[must_use]
     pub fn store(&self) -> &S {
         &self.lender.store
     }
 
-    /// Gives back what it holds and what is on its way, and says how many tokens that is. From now on every request goes to
-    /// the store.
+    /// Gives back all held tokens and those in flight, and returns how many. From now on every request goes to the store.
     ///
-    /// A lease that is dropped does the same in a task, if it is dropped within a runtime that goes on.
+    /// Dropping a lease does the same in a task, if a runtime is there and goes on.
     ///
     /// # Errors
     ///
-    /// If there is no answer. It is not asked again then: they may have been given back, and if not, they are used.
+    /// If the store does not answer. The call is not retried: the tokens may have been given back, and otherwise count as used.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the tokens are given back or used.
+    /// If dropped, the tokens are given back or count as used.
     pub async fn close(&self) -> Result<u64, Error> {
         self.lender.close().await
     }
@@ -131,7 +125,7 @@ impl<S: Store, C: Clock> Lease<S, C> {
 impl<S: Store, C: Clock> Drop for Lease<S, C> {
     fn drop(&mut self) {
         self.lender.stop();
-        // No runtime any more: the process is ending, and the tokens are used.
+        // Without a runtime the process is ending, and the tokens count as used.
         if let Ok(runtime) = Handle::try_current() {
             let lender = Arc::clone(&self.lender);
             runtime.spawn(async move { drop(lender.close().await) });
@@ -144,13 +138,13 @@ impl<S: Store, C: Clock> Store for Lease<S, C> {
         self.lender.store.capabilities()
     }
 
-    /// Serves what it can, and asks the store for the rest in one call, in their order.
+    /// Serves the requests that it can, and asks the store for the others in one call, in their order.
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         let mut rest: Vec<Take> = Vec::new();
         let served: Vec<Option<Outcome>> = takes
             .iter()
             .map(|take| {
-                // Nobody who would wait is served before another who has to.
+                // No request that can wait overtakes an earlier one of its key that the store decides.
                 let waits = |other: &Take| !other.max_wait.is_zero() && other.key() == take.key();
                 let behind = !take.max_wait.is_zero() && rest.iter().any(waits);
                 let served = if behind { None } else { self.lender.serve(take) };
@@ -179,7 +173,7 @@ impl<S: Store, C: Clock> Store for Lease<S, C> {
         self.lender.store.adjust(adjustments).await
     }
 
-    /// Gives back what it holds of the key first, and serves nothing of it that was taken before.
+    /// Gives back the held tokens of the key first, and serves no token that was taken before.
     async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
         let _lowering = Lowering(&self.lender, key);
         self.lender.forget(key).await;
@@ -191,8 +185,8 @@ impl<S: Store, C: Clock> Store for Lease<S, C> {
     }
 }
 
-/// A call that lowers a bucket. However it ends, dropped too, what was taken meanwhile may have been taken before: it serves
-/// nobody, and is not given back, which would raise the bucket.
+/// A call that lowers a bucket. When it ends or is dropped, it discards the tokens that were taken meanwhile: they may have been
+/// taken before the bucket was lowered, and giving them back would raise it.
 struct Lowering<'a, S: Store, C: Clock>(&'a Lender<S, C>, &'a Key);
 
 impl<S: Store, C: Clock> Drop for Lowering<'_, S, C> {
@@ -200,3 +194,56 @@ impl<S: Store, C: Clock> Drop for Lowering<'_, S, C> {
         self.0.discard(self.1);
     }
 }
+
+/// How many tokens a [`Lease`] prefetches.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::layers::LeaseOptions;
+///
+/// let options = LeaseOptions::default().target(Duration::from_millis(50)).most_tokens(1000);
+/// assert_eq!(options.lifetime(), Duration::from_millis(250));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "give it to a lease"]
+pub struct LeaseOptions {
+    target: Duration,
+    most_tokens: u64,
+    most_keys: usize,
+}
+
+impl LeaseOptions {
+    /// Sets how long a batch of tokens should last, from a millisecond to a second. Default: 100 ms.
+    ///
+    /// Each busy key costs about two calls of the store in that time, whatever its rate. So the target should be several times
+    /// the duration of a call.
+    pub fn target(self, target: Duration) -> Self {
+        Self { target: target.clamp(Duration::from_millis(1), MAX_LIFETIME), ..self }
+    }
+
+    /// Sets how many tokens it holds at most for each key, rule and minimum remaining: 16 million at most. Default: a million.
+    pub fn most_tokens(self, most_tokens: u64) -> Self {
+        Self { most_tokens: most_tokens.min(held::MAX_SLOT_TOKENS), ..self }
+    }
+
+    /// Sets for how many combinations of key, rule and minimum remaining it holds tokens at most. Default: 1000. The first busy
+    /// keys keep their places until they are idle.
+    pub fn most_keys(self, most_keys: usize) -> Self {
+        Self { most_keys, ..self }
+    }
+
+    /// How long tokens can be used, from when they were requested: five times the target, and a second at most.
+    #[must_use]
+    pub fn lifetime(&self) -> Duration {
+        (self.target * 5).min(MAX_LIFETIME)
+    }
+}
+
+impl Default for LeaseOptions {
+    fn default() -> Self {
+        Self { target: Duration::from_millis(100), most_tokens: 1_000_000, most_keys: 1000 }
+    }
+}
+
+/// The time within which an operator's change takes effect.
+const MAX_LIFETIME: Duration = Duration::from_secs(1);

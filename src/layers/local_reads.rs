@@ -1,5 +1,4 @@
-mod seen;
-
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,24 +6,23 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use self::seen::{AllSeen, Asked, OnItsWay, Seen};
 use crate::model::answer::Word;
-use crate::model::decision::Source;
+use crate::model::window::Ring;
 use crate::model::{
-    Adjusted, Adjustment, Counted, Decision, Error, HoldBack, Key, Mode, Outcome, Rule, Take, TakeError, Window,
+    Adjusted, Adjustment, Counted, Decision, Error, HoldBack, Key, Mode, Outcome, Rule, Source, Take, TakeError, Window,
 };
 use crate::store::{Capabilities, Maintenance, SharedWindows, Store};
 
-/// A store that decides requests under sliding windows from what this process has seen of them.
+/// A store that decides requests under sliding windows from the counts that this process has read.
 ///
-/// A denial makes no call. A grant is counted in the store before it is answered, and brings back what all processes have
-/// counted; after the end of each sub-interval, and each second while it denies, the counts are read anew. The sub-interval that the window has in part is
-/// weighed by that part. So between two grants of its own a process knows nothing of the others', and together they can
-/// grant more than the maximum, or deny a little early: `docs/sliding-windows.md` has the measure of it. Sub-intervals
-/// are those of the store's clock.
+/// A denial makes no call. A grant is counted in the store before it is answered, and returns the counts of all processes. While
+/// a window denies, this process reads its counts again after the end of each sub-interval and each second. The sub-interval
+/// that is partly in the window counts by that part, on the store's clock.
 ///
-/// Requests that may wait, keep some for others, or have an id, and those under any other rule, are the store's to
-/// decide: exactly.
+/// Between two grants of its own, a process does not see the grants of others. Together, processes can grant more than the
+/// maximum, or deny a little early: `docs/sliding-windows.md` states how much.
+///
+/// The store decides exactly every request that can wait, has a minimum remaining or an id, or is under another rule.
 ///
 /// ```
 /// use std::time::Duration;
@@ -47,25 +45,26 @@ pub struct LocalReads<S> {
 }
 
 impl<S: SharedWindows> LocalReads<S> {
-    /// Over a store.
+    /// Local reads of at most 100,000 keys over a store.
     pub fn new(store: S) -> Self {
         Self { store: Arc::new(store), seen: Arc::default(), most_keys: MOST_KEYS }
     }
 
-    /// How many keys it remembers at most; 100,000 if not said. Beyond that, windows that are empty are forgotten, and if
-    /// there are none, requests for other keys are the store's to decide.
+    /// Sets how many keys it remembers at most. Default: 100,000.
+    ///
+    /// Beyond the limit it forgets empty windows. If no window is empty, the store decides the requests for other keys.
     #[must_use]
     pub fn most_keys(self, most_keys: usize) -> Self {
         Self { most_keys, ..self }
     }
 
-    /// The store beneath.
+    /// The underlying store.
     #[must_use]
     pub fn store(&self) -> &S {
         &self.store
     }
 
-    /// Whether the store has just been `asked` is told with a denial.
+    /// Decides a request. `asked`: the store has just been asked, so a denial is not marked as aged.
     async fn take_locally(&self, take: &Take, window: &Window, asked: bool) -> Result<Outcome, Error> {
         let request = match take.request() {
             Ok(request) => request,
@@ -97,7 +96,7 @@ impl<S: SharedWindows> LocalReads<S> {
         let granted = OnItsWay { seen: &self.seen, key, window, cost: request.cost };
         let mut counted = self.ask(key, window, Some(granted)).await?;
         if had_room && counted.mode == Mode::Shadow {
-            // It would have passed without.
+            // The window had room, so the request would have passed in enforce mode, too.
             counted.mode = Mode::Enforce;
         }
         Ok(counted.outcome(take, window, request).map(|decision| decision.untaken().by(Source::LocalReads)))
@@ -106,16 +105,16 @@ impl<S: SharedWindows> LocalReads<S> {
     fn ask_behind(&self, key: Key, window: Window) {
         let asking = Self { store: Arc::clone(&self.store), seen: Arc::clone(&self.seen), ..*self };
         let asked = Asked { seen: Arc::clone(&self.seen), key, failed: false };
-        // Without a runtime the next one who is denied may have one.
+        // Without a runtime, the next denial may have one.
         let Ok(runtime) = Handle::try_current() else { return };
         runtime.spawn(async move {
             let mut asked = asked;
-            // Who is denied later asks again.
+            // A later denial asks again.
             asked.failed = asking.ask(&asked.key, &window, None).await.is_err();
         });
     }
 
-    /// Counts what was granted in the store, if anything was, and replaces what is known by what it answers.
+    /// Counts a grant in the store, if one is given, and replaces the known counts by the answer.
     async fn ask(&self, key: &Key, window: &Window, granted: Option<OnItsWay<'_>>) -> Result<Counted, Error> {
         let cost = granted.as_ref().map_or(0, |granted| granted.cost.unsigned_abs());
         let sent = Instant::now();
@@ -135,7 +134,7 @@ impl<S: SharedWindows> Store for LocalReads<S> {
         self.store.capabilities()
     }
 
-    /// In one call of the store, unless a window is among them: those are decided one by one.
+    /// Makes one call of the store, unless a request is under a local window: then the requests are decided one by one.
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         if takes.iter().all(|take| local(take).is_none()) {
             return self.store.take(takes).await;
@@ -167,9 +166,207 @@ impl<S: SharedWindows> Store for LocalReads<S> {
     }
 }
 
-/// The window of a request that is decided from what was seen.
+/// The window of a request that this process decides.
 fn local(take: &Take) -> Option<&Window> {
     take.window().filter(|_| take.max_wait == Duration::ZERO && take.keep == 0 && take.id.is_none())
 }
 
 const MOST_KEYS: usize = 100_000;
+
+/// The windows that this process knows.
+#[derive(Debug, Default)]
+struct AllSeen {
+    windows: HashMap<Key, Seen>,
+    /// No window is empty before this instant.
+    none_empty_before: Option<Instant>,
+    /// When empty windows were last swept.
+    swept_at: Option<Instant>,
+}
+
+/// The known state of a window.
+#[derive(Clone, Debug)]
+struct Seen {
+    ring: Ring,
+    /// How many requests were granted here and are not in an answer yet.
+    on_their_way: i64,
+    mode: Mode,
+    /// If blocked, until when.
+    blocked_until: Option<i64>,
+    /// When the store last read the window, by its clock and by ours; when that call was sent, and when it was answered.
+    asked: i64,
+    asked_at: Instant,
+    sent: Instant,
+    answered: Instant,
+    /// When no request counts any more, by the store's clock.
+    empty_at: i64,
+    /// Whether a read is in flight, and when a read last failed.
+    asking: bool,
+    failed_at: Option<Instant>,
+}
+
+impl AllSeen {
+    /// Whether there is room for one more key, after a sweep if necessary.
+    fn has_room(&mut self, key: &Key, most_keys: usize) -> bool {
+        if self.windows.len() >= most_keys && !self.windows.contains_key(key) {
+            self.sweep();
+        }
+        self.windows.len() < most_keys
+    }
+
+    /// Replaces the state of a window by a later answer.
+    fn learn(&mut self, key: &Key, window: &Window, mut answer: Seen) {
+        let known = self.windows.get(key);
+        if known.is_none_or(|known| answer.follows(known, window)) {
+            answer.on_their_way = known.map_or(0, |known| known.on_their_way);
+            let empty_from = answer.empty_from();
+            self.none_empty_before = self.none_empty_before.map(|before| before.min(empty_from));
+            self.windows.insert(key.clone(), answer);
+        }
+    }
+
+    /// Forgets empty windows. Scans all windows, so it does nothing if none can be empty or the last sweep was a moment ago.
+    fn sweep(&mut self) {
+        let now = Instant::now();
+        let none_yet = self.none_empty_before.is_some_and(|before| now < before);
+        if none_yet || self.swept_at.is_some_and(|swept| now < swept + SWEEP_EVERY) {
+            return;
+        }
+        let mut earliest = None;
+        self.windows.retain(|_, known| {
+            let empty_from = known.empty_from();
+            let stays = empty_from > now || known.on_their_way > 0;
+            if stays {
+                earliest = Some(earliest.map_or(empty_from, |earliest: Instant| earliest.min(empty_from)));
+            }
+            stays
+        });
+        (self.none_empty_before, self.swept_at) = (earliest, Some(now));
+    }
+}
+
+impl Seen {
+    /// The state in an answer.
+    fn new(window: &Window, counted: &Counted, sent: Instant, answered: Instant) -> Self {
+        let ring = Ring { counts: counted.counts.clone(), resolution_ns: counted.resolution_ns, ..Ring::default() };
+        Self {
+            empty_at: ring.empty_at(window),
+            ring,
+            on_their_way: 0,
+            mode: counted.mode,
+            blocked_until: counted.acts_at.filter(|_| counted.mode == Mode::Block),
+            asked: counted.now,
+            // The store read its clock between the two instants; half-way is the best estimate.
+            asked_at: sent + (answered - sent) / 2,
+            sent,
+            answered,
+            asking: false,
+            failed_at: None,
+        }
+    }
+
+    /// Decides a request by the known counts. A grant counts as on its way at once, so that no other request takes its place
+    /// during the call of the store. Returns whether a granted request had room, or the answer of a denial.
+    fn decide(&mut self, window: &Window, cost: i64) -> Result<bool, Counted> {
+        let now = self.now();
+        let counted = self.ring.estimate(window, now).saturating_add(self.on_their_way);
+        let has_room = counted.saturating_add(cost) <= window.most();
+        let granted = match self.mode {
+            Mode::Enforce => has_room,
+            Mode::Shadow => cost <= window.most(),
+            Mode::Off => true,
+            Mode::Block => false,
+        };
+        if granted {
+            self.on_their_way = self.on_their_way.saturating_add(cost);
+            return Ok(has_room);
+        }
+        let mut counted = Counted { mode: self.mode, ..Counted::new(Word::Denied, now, now, &self.ring) };
+        if self.mode == Mode::Block {
+            counted.acts_at = self.blocked_until;
+        }
+        if self.on_their_way > 0 {
+            let mut ring = self.ring.clone();
+            ring.count(window, now, now, self.on_their_way);
+            counted.counts = ring.counts;
+        }
+        Err(counted)
+    }
+
+    /// Whether the caller must read the counts: a sub-interval has ended or [`ASK_AGAIN`] has passed since the last answer, no
+    /// read is in flight, and none has failed within [`ASK_AGAIN`].
+    fn is_due(&mut self, window: &Window, now: i64) -> bool {
+        let ended = self.asked / window.resolution_ns() < now / window.resolution_ns();
+        let failed = self.failed_at.is_some_and(|failed_at| failed_at.elapsed() < ASK_AGAIN);
+        let due = !self.asking && !failed && (ended || self.asked_at.elapsed() >= ASK_AGAIN);
+        self.asking |= due;
+        due
+    }
+
+    /// Whether the store read this state after the other one: by its clock, or because the other was answered before this was sent.
+    fn follows(&self, other: &Self, window: &Window) -> bool {
+        let counted = |seen: &Self| (seen.asked, seen.ring.counted(window, seen.asked));
+        counted(self) >= counted(other) || self.sent >= other.answered
+    }
+
+    /// When no request counts any more, by our clock.
+    fn empty_from(&self) -> Instant {
+        self.asked_at + Duration::from_nanos(self.empty_at.saturating_sub(self.asked).max(0).unsigned_abs())
+    }
+
+    /// The store's clock now.
+    fn now(&self) -> i64 {
+        self.asked.saturating_add(i64::try_from(self.asked_at.elapsed().as_nanos()).unwrap_or(i64::MAX))
+    }
+}
+
+/// A background read of a window. However it ends, the next read can begin.
+struct Asked {
+    seen: Arc<Mutex<AllSeen>>,
+    key: Key,
+    failed: bool,
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        if let Some(known) = self.seen.lock().windows.get_mut(&self.key) {
+            known.asking = false;
+            known.failed_at = self.failed.then(Instant::now);
+        }
+    }
+}
+
+/// A grant that a call is counting in the store. If the call is dropped or fails, the grant is assumed to be counted.
+struct OnItsWay<'a> {
+    seen: &'a Mutex<AllSeen>,
+    key: &'a Key,
+    window: &'a Window,
+    cost: i64,
+}
+
+impl OnItsWay<'_> {
+    /// An answer includes the grant.
+    fn arrive(mut self, seen: &mut AllSeen) {
+        let cost = std::mem::take(&mut self.cost);
+        if let Some(known) = seen.windows.get_mut(self.key) {
+            known.on_their_way = (known.on_their_way - cost).max(0);
+        }
+    }
+}
+
+impl Drop for OnItsWay<'_> {
+    fn drop(&mut self) {
+        if self.cost == 0 {
+            return;
+        }
+        if let Some(known) = self.seen.lock().windows.get_mut(self.key) {
+            known.on_their_way = (known.on_their_way - self.cost).max(0);
+            let now = known.now();
+            known.ring.count(self.window, now, now, self.cost);
+        }
+    }
+}
+
+const SWEEP_EVERY: Duration = Duration::from_millis(100);
+
+/// A window that denies is read at least this often, to see a new mode or a reset. While reads fail, at most this often.
+const ASK_AGAIN: Duration = Duration::from_secs(1);

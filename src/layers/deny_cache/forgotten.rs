@@ -1,10 +1,9 @@
 use crate::concurrency::atomics::{AtomicU64, Ordering};
 
-/// How often keys were forgotten, each counted in one of a few places: so that a denial which was on its way meanwhile is
-/// not kept.
+/// How often keys were forgotten, so that a denial that was in flight meanwhile is not kept.
 ///
-/// Whoever forgets counts before it looks for a denial, and whoever keeps one looks at the count afterwards. One of the two
-/// sees the other, which `tests/orderings` explores. A place shared by two keys costs a denial now and then.
+/// A thread that forgets a key counts before it removes the denial. A thread that keeps a denial reads the count afterwards. One
+/// of the two sees the other, which `tests/orderings` explores. Keys share the places, which sometimes costs a denial.
 #[derive(Debug)]
 pub(super) struct Forgotten([AtomicU64; PLACES]);
 
@@ -13,12 +12,12 @@ impl Forgotten {
         Self(std::array::from_fn(|_| AtomicU64::new(0)))
     }
 
-    /// Before the store is asked.
+    /// The count of a key. Called before the store is asked.
     pub(super) fn times(&self, hash: u64) -> u64 {
         self.place(hash).load(Ordering::SeqCst)
     }
 
-    /// Before a denial that is kept is taken away.
+    /// Counts a key. Called before its denial is removed.
     pub(super) fn count(&self, hash: u64) {
         self.place(hash).fetch_add(1, Ordering::SeqCst);
     }

@@ -3,11 +3,11 @@ use nix::time::ClockId;
 
 use crate::clock::Clock;
 
-/// The time since the host started, in which it may have slept: for a [`Lease`](super::Lease), whose tokens must not
-/// outlive a night in which the process was asleep.
+/// The time since the host started, including sleep: for a [`Lease`](super::Lease), whose tokens must not outlive a sleep of the
+/// host.
 ///
-/// Only its differences say anything. Where the system has no such clock, it is the process's own, moved on by what the host's
-/// clock gains on it: then a sleep is missed if the host's clock was set back by more than it lasted.
+/// Only differences are meaningful. A system without such a clock uses the process's monotonic clock, moved on by what the host's
+/// clock gains on it. That misses a sleep if the host's clock is set back by more than the sleep lasted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BootClock;
 
@@ -22,7 +22,7 @@ impl Clock for BootClock {
 
 #[cfg(not(any(target_os = "android", target_os = "linux")))]
 impl Clock for BootClock {
-    /// Nanoseconds since it was asked first.
+    /// Nanoseconds since the first call.
     fn now(&self) -> i64 {
         slept::now()
     }
@@ -34,7 +34,7 @@ mod slept {
     use std::sync::atomic::{AtomicI64, Ordering};
     use std::time::{Instant, SystemTime};
 
-    use crate::model::quota::span::nanoseconds;
+    use crate::model::quota::nanoseconds;
 
     static START: LazyLock<(Instant, SystemTime)> = LazyLock::new(|| (Instant::now(), SystemTime::now()));
     static GAINED: AtomicI64 = AtomicI64::new(0);
@@ -45,7 +45,7 @@ mod slept {
         advanced(&GAINED, since, nanoseconds(system.elapsed().unwrap_or_default()))
     }
 
-    /// What was gained stays: so it never goes back, whatever the host's clock does.
+    /// Keeps the largest gain, so that the clock never goes back.
     pub(super) fn advanced(gained: &AtomicI64, since: i64, host: i64) -> i64 {
         let gains = host.saturating_sub(since);
         since.saturating_add(gained.fetch_max(gains, Ordering::Relaxed).max(gains))

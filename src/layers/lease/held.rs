@@ -2,46 +2,46 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
-use super::books::Books;
-use super::slot::{MOST, Slot};
+use super::LeaseOptions;
 use crate::concurrency::single_flight::SingleFlight;
-use crate::model::quota::span::nanoseconds;
-use crate::model::{Decision, Rule, Take};
+use crate::model::quota::nanoseconds;
+use crate::model::{Adjustment, Decision, Receipt, Rule, Take};
 
-/// What is held of a bucket, under one rule and keep. Instants are in nanoseconds since the lender began.
+/// The held tokens of a bucket, under one rule and minimum remaining. Instants are in nanoseconds since the lender began.
 ///
-/// Two batches, so that the next one is there before the last is used up, and each keeps its own end and receipt.
+/// Two batches, so that the next batch arrives before the last one is used up. Each has its own expiry and receipt.
 #[derive(Debug)]
 pub(super) struct Held {
-    /// Asks for one more batch, but for its size.
+    /// The request for one more batch, without its size.
     pub(super) ask: Take,
-    pub(super) slots: [Slot; 2],
+    slots: [Slot; 2],
     /// Which slot to use first: a hint.
     front: AtomicUsize,
-    /// When so few are left, it is time for more.
-    pub(super) low: AtomicU64,
-    /// What the store said last: the tokens left, and when it is full.
-    pub(super) remaining: AtomicU64,
-    pub(super) full_at: AtomicU64,
-    /// And under which terms it decided: the capacity, 0 if it did not say, and the time of a refill.
+    /// At this number of tokens, more are requested.
+    low: AtomicU64,
+    /// The store's last answer: the tokens left, and when the bucket is full.
+    remaining: AtomicU64,
+    full_at: AtomicU64,
+    /// The limits in that answer: the capacity, 0 if it stated none, and the refill time.
     capacity: AtomicU64,
     refill: AtomicU64,
-    /// The tokens of all requests that had theirs of the store. It wraps.
-    pub(super) missed: AtomicU64,
-    /// No more are asked for until then.
+    /// The tokens of all requests that the store granted. It wraps.
+    missed: AtomicU64,
+    /// No tokens are requested until this instant.
     paused_until: AtomicU64,
-    /// Until then somebody waits for the store's tokens.
+    /// Until this instant, a request waits for the store's tokens.
     queued_until: AtomicU64,
-    /// Whether they are being asked for.
+    /// Whether a request for tokens is in flight.
     pub(super) debiting: SingleFlight,
-    pub(super) books: Mutex<Books>,
+    books: Mutex<Books>,
 }
 
 impl Held {
-    /// For a request that was granted by the store, of a key that was asked for so often within a target's time.
+    /// A lease for a request that the store granted. `often`: the requests for its key within the target time.
     pub(super) fn new(take: &Take, often: u64, now: u64, target: u64) -> Self {
-        let used = often * take.cost.min(MOST);
+        let used = often * take.cost.min(MAX_SLOT_TOKENS);
         Self {
             ask: take.clone().max_wait(Duration::ZERO),
             slots: Default::default(),
@@ -59,13 +59,13 @@ impl Held {
         }
     }
 
-    /// Whether it is for requests under that rule and keep.
+    /// Whether the lease serves requests under this rule and minimum remaining.
     #[inline]
     pub(super) fn is_for(&self, rule: &Rule, keep: u64) -> bool {
         self.ask.keep == keep && self.ask.limits[0].rule == *rule
     }
 
-    /// Serves a request if enough is held, and says whether it is time for more.
+    /// Serves a request if enough tokens are held, and returns whether to request more.
     #[inline]
     pub(super) fn serve(&self, take: &Take, now: u64) -> Option<(Decision, bool)> {
         let left = self.spend(take, now)?;
@@ -82,9 +82,9 @@ impl Held {
         Some((Decision::lent(remaining, reset_after, terms), left <= self.low.load(Ordering::Relaxed)))
     }
 
-    /// Takes down that a request had its tokens of the store.
+    /// Counts a request that the store granted.
     pub(super) fn miss(&self, take: &Take) {
-        self.missed.fetch_add(take.cost.min(MOST), Ordering::Relaxed);
+        self.missed.fetch_add(take.cost.min(MAX_SLOT_TOKENS), Ordering::Relaxed);
     }
 
     #[inline]
@@ -102,12 +102,12 @@ impl Held {
         Some(left + self.slots[front].left(now))
     }
 
-    /// Somebody waits for the store's tokens until then.
+    /// Records that a request waits for the store's tokens until an instant.
     pub(super) fn queue_until(&self, until: u64) {
         self.queued_until.fetch_max(until, Ordering::Relaxed);
     }
 
-    /// Takes down what the store answered to a request that was not served.
+    /// Records the store's answer.
     pub(super) fn see(&self, decision: &Decision, now: u64) {
         let full_at = match decision.reset_after() {
             Duration::MAX => u64::MAX,
@@ -120,17 +120,17 @@ impl Held {
         self.full_at.store(full_at, Ordering::Relaxed);
     }
 
-    /// All tokens that are held, expired or not.
+    /// All held tokens, expired or not.
     pub(super) fn tokens(&self) -> u64 {
         self.slots.iter().map(Slot::tokens).sum()
     }
 
-    /// Asks for no more until then.
+    /// Requests no tokens until an instant.
     pub(super) fn pause(&self, until: u64) {
         self.paused_until.store(until, Ordering::Relaxed);
     }
 
-    /// Whether the caller is the one to ask for more.
+    /// Whether the caller must request more tokens.
     #[inline]
     pub(super) fn begin_debit(&self, now: u64) -> bool {
         now >= self.paused_until.load(Ordering::Relaxed) && self.debiting.begin()
@@ -139,4 +139,211 @@ impl Held {
 
 pub(super) fn ns(span: Duration) -> u64 {
     nanoseconds(span).unsigned_abs()
+}
+
+/// The accounting of a lease: debited = used + given back + held, always.
+#[derive(Debug)]
+struct Books {
+    batches: [Option<Batch>; 2],
+    debited: u64,
+    given_back: u64,
+    /// The size of the last batch, when it was computed, and the demand until then.
+    size: u64,
+    sized_at: u64,
+    wanted: u64,
+    /// The demand at the last idle check.
+    looked: u64,
+}
+
+/// The tokens of one request to the store.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub(super) receipt: Receipt,
+    pub(super) asked_at: u64,
+}
+
+/// Why no tokens are requested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unsized {
+    /// Hardly any tokens are left, or the demand is too low.
+    TooFew,
+    /// A batch would not serve two requests like this one.
+    TooLarge,
+}
+
+impl Books {
+    fn new(size: u64, sized_at: u64) -> Self {
+        Self { batches: [None, None], debited: 0, given_back: 0, size, sized_at, wanted: 0, looked: 0 }
+    }
+}
+
+impl Held {
+    /// How many tokens to request: the demand of the target time, at most twice the last batch, and at most a quarter of the
+    /// tokens left in the store.
+    pub(super) fn size(&self, cost: u64, now: u64, options: &LeaseOptions) -> Result<u64, Unsized> {
+        let mut books = self.books.lock();
+        let (held, wanted) = (self.tokens(), self.wanted(&books));
+        let elapsed = now.saturating_sub(books.sized_at).max(1);
+        let rate = u128::from(wanted.wrapping_sub(books.wanted)) * u128::from(ns(options.target)) / u128::from(elapsed);
+        let size = u64::try_from(rate)
+            .unwrap_or(u64::MAX)
+            // At least twice the cost, so that a small batch can grow to serve two requests like this one.
+            .min(books.size.max(cost).saturating_mul(2))
+            .min(self.remaining.load(Ordering::Relaxed) / SHARE)
+            .min(options.most_tokens.saturating_sub(held));
+        let serves = size >= 2 && size / 2 >= cost;
+        // A request with a large cost must not reset the measurement of the others.
+        if serves || size < 2 || elapsed > ns(options.target) {
+            (books.sized_at, books.wanted) = (now, wanted);
+        }
+        if serves {
+            books.size = size;
+            Ok(size)
+        } else {
+            Err(if size < 2 { Unsized::TooFew } else { Unsized::TooLarge })
+        }
+    }
+
+    /// Halves the next batch: a quarter now, which `size` can double.
+    pub(super) fn shrink(&self) {
+        let mut books = self.books.lock();
+        books.size = (books.size / 4).max(1);
+    }
+
+    /// Puts a batch into the emptier slot, and returns what to give back of the slot's old batch.
+    pub(super) fn fill(&self, batch: Batch, until: u64, since: u64) -> Option<Adjustment> {
+        let mut books = self.books.lock();
+        let [one, other] = [0, 1].map(|place: usize| self.slots[place].left(batch.asked_at));
+        let place = usize::from(one > other);
+        let unused = books.retire(self, place, since);
+        let tokens = batch.receipt.cost();
+        books.debited += tokens;
+        self.low.store(tokens / 2, Ordering::Relaxed);
+        books.batches[place] = Some(batch);
+        self.slots[place].fill(tokens, until);
+        unused
+    }
+
+    /// Empties both slots, and returns what to give back.
+    pub(super) fn retire(&self, since: u64) -> SmallVec<[Adjustment; 2]> {
+        let mut books = self.books.lock();
+        [0, 1].into_iter().filter_map(|place| books.retire(self, place, since)).collect()
+    }
+
+    /// Empties expired slots, and returns what to give back.
+    pub(super) fn retire_expired(&self, now: u64, since: u64) -> SmallVec<[Adjustment; 2]> {
+        let mut books = self.books.lock();
+        let expired = [0, 1].into_iter().filter(|place| self.slots[*place].is_expired(now));
+        expired.filter_map(|place| books.retire(self, place, since)).collect()
+    }
+
+    /// Whether no request came since the last call.
+    pub(super) fn is_idle(&self) -> bool {
+        let mut books = self.books.lock();
+        let wanted = self.wanted(&books);
+        std::mem::replace(&mut books.looked, wanted) == wanted
+    }
+
+    /// The demand: the tokens of all granted requests. It wraps.
+    fn wanted(&self, books: &Books) -> u64 {
+        let used = books.debited - books.given_back - self.tokens();
+        used.wrapping_add(self.missed.load(Ordering::Relaxed))
+    }
+}
+
+impl Books {
+    /// Removes a batch, and returns what to give back of it, so that it is given back once. A batch that was requested before
+    /// `since` is not given back, because the refill has replaced it.
+    fn retire(&mut self, held: &Held, place: usize, since: u64) -> Option<Adjustment> {
+        let unused = held.slots[place].empty();
+        self.given_back += unused;
+        let batch = self.batches[place].take()?;
+        (unused > 0 && batch.asked_at >= since).then(|| batch.receipt.refund(unused))
+    }
+}
+
+/// A batch is at most one part in `SHARE` of the tokens left in the store.
+const SHARE: u64 = 4;
+
+/// Tokens and their expiry in one word, so that each use checks the expiry and is one exchange of the word.
+///
+/// The word publishes nothing else: the thread that exchanges it owns the tokens by which it changed. So `Relaxed` is enough,
+/// and there are no two atomics whose order a model checker could explore.
+#[derive(Debug, Default)]
+struct Slot(AtomicU64);
+
+impl Slot {
+    /// Uses all `cost` tokens at an instant in nanoseconds, or none. Returns how many are left.
+    #[inline]
+    fn spend(&self, cost: u64, now: u64) -> Option<u64> {
+        let spent = |word: u64| {
+            if now / MS < word >> BITS && cost <= word & MAX_SLOT_TOKENS { Some(word - cost) } else { None }
+        };
+        self.0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, spent)
+            .ok()
+            .map(|before| (before & MAX_SLOT_TOKENS) - cost)
+    }
+
+    /// Puts tokens into an empty slot. Callers must take turns.
+    fn fill(&self, tokens: u64, until: u64) {
+        self.0.store(((until / MS).min(u64::MAX >> BITS) << BITS) | tokens.min(MAX_SLOT_TOKENS), Ordering::Relaxed);
+    }
+
+    /// Removes all tokens, and returns how many.
+    fn empty(&self) -> u64 {
+        self.0.swap(0, Ordering::Relaxed) & MAX_SLOT_TOKENS
+    }
+
+    /// The tokens, expired or not.
+    #[inline]
+    fn tokens(&self) -> u64 {
+        self.0.load(Ordering::Relaxed) & MAX_SLOT_TOKENS
+    }
+
+    /// The tokens that have not expired.
+    #[inline]
+    fn left(&self, now: u64) -> u64 {
+        let word = self.0.load(Ordering::Relaxed);
+        if now / MS < word >> BITS { word & MAX_SLOT_TOKENS } else { 0 }
+    }
+
+    fn is_expired(&self, now: u64) -> bool {
+        now / MS >= self.0.load(Ordering::Relaxed) >> BITS
+    }
+}
+
+/// A slot holds 24 bits of tokens. The other 40 bits are milliseconds, enough for 34 years.
+pub(super) const MAX_SLOT_TOKENS: u64 = (1 << BITS) - 1;
+const BITS: u32 = 24;
+const MS: u64 = 1_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_used_until_their_instant_and_each_once() {
+        let slot = Slot::default();
+        assert_eq!(slot.spend(1, 0), None);
+        slot.fill(5, 3 * MS);
+        assert_eq!([slot.spend(2, 0), slot.spend(4, 0), slot.spend(3, 3 * MS)], [Some(3), None, None]);
+        assert_eq!([slot.left(0), slot.left(3 * MS), slot.tokens()], [3, 0, 3]);
+        assert_eq!([slot.spend(3, 3 * MS - 1), slot.spend(1, 0)], [Some(0), None]);
+        slot.fill(u64::MAX, u64::MAX);
+        assert_eq!((slot.spend(1, 1 << 59), slot.is_expired(1 << 59)), (Some(MAX_SLOT_TOKENS - 1), false));
+        assert_eq!((slot.empty(), slot.tokens()), (MAX_SLOT_TOKENS - 1, 0));
+    }
+
+    #[test]
+    fn threads_use_what_is_there_and_no_more() {
+        let slot = Slot::default();
+        slot.fill(100_000, MS);
+        let spend = || (0..40_000).filter(|_| slot.spend(1, 0).is_some()).count();
+        let used: usize = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(spend)).collect();
+            threads.into_iter().map(|thread| thread.join().expect("a thread counts")).sum()
+        });
+        assert_eq!((used, slot.tokens()), (100_000, 0));
+    }
 }

@@ -1,35 +1,36 @@
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::sync::RwLock;
+use tokio::sync::{OwnedRwLockReadGuard, RwLock};
+use tokio::time::sleep;
 
-use super::heat::Heat;
-use super::held::{Held, ns};
+use super::LeaseOptions;
+use super::held::{Batch, Held, Unsized, ns};
 use super::keeping::Keeping;
-use super::options::LeaseOptions;
-use super::table::Table;
+use super::table::{Heat, Table};
 use crate::clock::Clock;
-use crate::model::{Adjusted, Adjustment, Decision, Error, Key, Outcome, Source, Take};
+use crate::model::{Adjusted, Adjustment, Decision, Error, Key, Mode, Outcome, Receipt, Source, Take};
 use crate::store::Store;
 use crate::telemetry::{LEASED, Share};
 
-/// What a lease and its tasks share.
+/// The state that a lease shares with its tasks.
 #[derive(Debug)]
 pub(super) struct Lender<S, C> {
     pub(super) store: S,
-    pub(super) options: LeaseOptions,
+    options: LeaseOptions,
     pub(super) table: Table,
     heat: Heat,
     clock: C,
     began: i64,
-    /// Whoever asks for tokens shares it; whoever has it alone knows that nobody does.
-    pub(super) debits: Arc<RwLock<()>>,
+    /// Held shared while tokens are requested or given back. Holding it alone means that no such task runs.
+    debits: Arc<RwLock<()>>,
     closed: AtomicBool,
-    /// Whether a task gives back what expires.
-    pub(super) keeping: Keeping,
-    /// The tokens that it holds, for those who watch: told now and then, not at each use.
+    /// Whether the housekeeping task runs.
+    keeping: Keeping,
+    /// The gauge of held tokens, set now and then and not at each use.
     shown: Mutex<Share>,
 }
 
@@ -49,21 +50,21 @@ impl<S: Store, C: Clock> Lender<S, C> {
         }
     }
 
-    /// Nanoseconds since it began.
+    /// Nanoseconds since the lender began.
     #[inline]
-    pub(super) fn now(&self) -> u64 {
+    fn now(&self) -> u64 {
         self.clock.now().saturating_sub(self.began).max(0).unsigned_abs()
     }
 
-    /// What was asked for before that is not given back any more.
-    pub(super) fn since(&self, now: u64) -> u64 {
+    /// Tokens that were requested before this instant are not given back any more.
+    fn since(&self, now: u64) -> u64 {
         now.saturating_sub(2 * ns(self.options.lifetime()))
     }
 
-    /// Serves a request from what is held, and asks for more in time.
+    /// Serves a request from the held tokens, and requests more in time.
     #[inline]
     pub(super) fn serve(self: &Arc<Self>, take: &Take) -> Option<Decision> {
-        // The store says what is wrong with a request for nothing.
+        // The store reports the error of a request for no tokens.
         if take.cost == 0 {
             return None;
         }
@@ -77,7 +78,7 @@ impl<S: Store, C: Clock> Lender<S, C> {
         })?
     }
 
-    /// Asks for more, as a request was not served.
+    /// Requests more tokens after a request was not served.
     pub(super) fn miss(self: &Arc<Self>, take: &Take) {
         self.table.find(take, |held| {
             let now = self.now();
@@ -87,7 +88,7 @@ impl<S: Store, C: Clock> Lender<S, C> {
         });
     }
 
-    /// Takes down what the store answered to a request that was not served.
+    /// Records the store's answer to a request that was not served.
     pub(super) fn note(self: &Arc<Self>, take: &Take, outcome: &Outcome) {
         let Some(decision) = outcome.as_ref().ok().filter(|decision| decision.source() == Source::Store) else {
             return;
@@ -98,7 +99,7 @@ impl<S: Store, C: Clock> Lender<S, C> {
             wait.map(|wait| now.saturating_add(ns(wait)))
         };
         let queued_until = until(decision);
-        // Whoever waits, also those whom no lease serves; of several buckets, for those that it waits for.
+        // Records every wait, also of requests that no lease serves; with several buckets, only for those that cause it.
         for one in decision.each() {
             if let Some(until) = until(one) {
                 self.table.each(take.limits[one.limit()].key(), |held| held.queue_until(until));
@@ -106,7 +107,7 @@ impl<S: Store, C: Clock> Lender<S, C> {
         }
         let noted = self.table.find(take, |held| {
             held.see(decision, now);
-            // Of what was denied, as much as anybody likes could be asked for.
+            // A denied request can state any cost, so it does not count as demand.
             if decision.is_granted() {
                 held.miss(take);
             }
@@ -115,7 +116,7 @@ impl<S: Store, C: Clock> Lender<S, C> {
             return;
         }
         let target = ns(self.options.target);
-        // What took nothing is not worth a lease: an unlimited bucket, or one whose mode decides.
+        // A request that took nothing needs no lease: its bucket is unlimited, or a mode decides.
         if take.lendable().is_some()
             && decision.taken().next().is_some()
             && let Some(often) = self.heat.count(self.table.hash(take.key()), now / target)
@@ -125,9 +126,9 @@ impl<S: Store, C: Clock> Lender<S, C> {
             if let Some(until) = queued_until {
                 held.queue_until(until);
             }
-            // Begun before others see it, who might forget it.
+            // Begins the debit before other threads see the lease and could forget it.
             if held.begin_debit(now) && self.table.add(&held, self.options.most_keys) {
-                // Also of one that is never filled: else it would have its place for ever.
+                // Housekeeping must also remove a lease that is never filled.
                 if let Ok(runtime) = Handle::try_current() {
                     self.keep_house(&runtime);
                 }
@@ -136,26 +137,26 @@ impl<S: Store, C: Clock> Lender<S, C> {
         }
     }
 
-    /// Tells those who watch how many tokens it holds.
-    pub(super) fn show(&self) {
+    /// Sets the gauge of held tokens.
+    fn show(&self) {
         self.shown.lock().set(usize::try_from(self.table.held()).unwrap_or(usize::MAX));
     }
 
-    /// From now on nothing more is taken.
+    /// Takes no more tokens from now on.
     pub(super) fn stop(&self) {
         self.closed.store(true, Ordering::Relaxed);
     }
 
-    pub(super) fn is_closed(&self) -> bool {
+    fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// Gives back what is held of a key, as far as there is an answer, and starts anew with it.
+    /// Gives back the held tokens of a key and forgets its leases. An error is ignored.
     pub(super) async fn forget(&self, key: &Key) {
         drop(self.give_back(self.discard(key)).await);
     }
 
-    /// Forgets what is held of a key, and what is on its way, and says what could be given back of it.
+    /// Forgets the leases of a key, with the tokens in flight, and returns what could be given back.
     pub(super) fn discard(&self, key: &Key) -> Vec<Adjustment> {
         let since = self.since(self.now());
         self.table.remove(key).iter().flat_map(|held| held.retire(since)).collect()
@@ -175,8 +176,8 @@ impl<S: Store, C: Clock> Lender<S, C> {
         self.give_back(unused).await
     }
 
-    /// Gives tokens back, and says how many. It is never asked twice: what cannot be given back is used.
-    pub(super) async fn give_back(&self, unused: Vec<Adjustment>) -> Result<u64, Error> {
+    /// Gives tokens back, and returns how many. The call is never retried: on an error, the tokens count as used.
+    async fn give_back(&self, unused: Vec<Adjustment>) -> Result<u64, Error> {
         if unused.is_empty() {
             return Ok(0);
         }
@@ -186,5 +187,141 @@ impl<S: Store, C: Clock> Lender<S, C> {
             _ => 0,
         });
         Ok(tokens.sum())
+    }
+}
+
+/// A request for more tokens, one at a time for each lease. However it ends, the next one can begin.
+struct Debiting {
+    held: Arc<Held>,
+}
+
+impl<S: Store, C: Clock> Lender<S, C> {
+    /// Requests more tokens in a task, if the lease should grow. The caller has begun the debit.
+    fn debit(self: &Arc<Self>, held: &Arc<Held>, cost: u64, now: u64) {
+        let size = held.size(cost, now, &self.options);
+        if size.is_ok_and(|size| self.try_debit(held, size, now)) {
+            return;
+        }
+        // Pauses unless the cost of this request was the reason, so that later requests do not compute the size again.
+        if size != Err(Unsized::TooLarge) {
+            held.pause(now.saturating_add(ns(self.options.target)));
+        }
+        held.debiting.end();
+    }
+
+    fn try_debit(self: &Arc<Self>, held: &Arc<Held>, size: u64, now: u64) -> bool {
+        let (Ok(runtime), Ok(open)) = (Handle::try_current(), Arc::clone(&self.debits).try_read_owned()) else {
+            return false;
+        };
+        // Checked while holding `open`: a later `close` waits for it, and an earlier one has set the flag.
+        if self.is_closed() {
+            return false;
+        }
+        let debiting = Debiting { held: Arc::clone(held) };
+        self.keep_house(&runtime);
+        runtime.spawn(Arc::clone(self).ask(debiting, open, size, now));
+        true
+    }
+
+    /// Holds `open` until the tokens have arrived and late ones are given back, so that `close` waits for both.
+    async fn ask(self: Arc<Self>, debiting: Debiting, open: OwnedRwLockReadGuard<()>, size: u64, asked_at: u64) {
+        let outcome = self.store.take_one(&debiting.held.ask.clone().costing(size)).await;
+        let unused = self.answered(&debiting.held, outcome.ok(), asked_at);
+        // The next debit need not wait for the refund.
+        drop(debiting);
+        drop(self.give_back(unused).await);
+        drop(open);
+    }
+
+    /// Stores the tokens of an answer, and returns what to give back.
+    fn answered(&self, held: &Held, outcome: Option<Outcome>, asked_at: u64) -> Vec<Adjustment> {
+        let now = self.now();
+        let since = self.since(now);
+        let decision = outcome.and_then(Result::ok).filter(|decision| decision.source() == Source::Store);
+        if let Some(decision) = &decision {
+            held.see(decision, now);
+            if let Some(receipt) = Receipt::of(&held.ask, decision).pop().filter(|_| decision.is_granted()) {
+                let until = asked_at.saturating_add(ns(self.options.lifetime()));
+                let unused = if now < until {
+                    held.fill(Batch { receipt, asked_at }, until, since)
+                } else {
+                    // The call took longer than the tokens' lifetime, as the next call would.
+                    held.shrink();
+                    held.pause(now.saturating_add(ns(self.options.target)));
+                    let unused = receipt.cost();
+                    (asked_at >= since).then(|| receipt.refund(unused))
+                };
+                return unused.into_iter().collect();
+            }
+        }
+        held.shrink();
+        held.pause(now.saturating_add(ns(self.options.target)));
+        // In block mode no request passes, even by tokens that were taken before.
+        let blocked = decision.is_some_and(|decision| decision.mode() == Mode::Block);
+        if blocked { held.retire(since).into_vec() } else { Vec::new() }
+    }
+}
+
+impl Drop for Debiting {
+    fn drop(&mut self) {
+        self.held.debiting.end();
+    }
+}
+
+/// The task that gives back expired tokens and forgets idle leases. One runs while there are leases.
+struct Keeper<S: Store, C: Clock> {
+    lender: Weak<Lender<S, C>>,
+    /// Whether the task still counts as running.
+    runs: bool,
+}
+
+impl<S: Store, C: Clock> Lender<S, C> {
+    /// Starts the housekeeping task, unless it runs.
+    fn keep_house(self: &Arc<Self>, runtime: &Handle) {
+        if self.keeping.begin() {
+            runtime.spawn(Keeper { lender: Arc::downgrade(self), runs: true }.keep(self.options.lifetime() / 2));
+        }
+    }
+
+    /// Forgets idle leases, and returns the expired tokens to give back.
+    fn tidy(&self) -> Vec<Adjustment> {
+        let now = self.now();
+        let since = self.since(now);
+        let mut unused = Vec::new();
+        self.table.retain(|held| {
+            unused.extend(held.retire_expired(now, since));
+            let idle = held.is_idle();
+            // A debit begins only under the table's lock, so none begins now.
+            !(idle && held.debiting.is_over(|| held.tokens() == 0))
+        });
+        unused
+    }
+}
+
+impl<S: Store, C: Clock> Keeper<S, C> {
+    async fn keep(mut self, every: Duration) {
+        loop {
+            sleep(every).await;
+            let Some(lender) = self.lender.upgrade() else { return };
+            // `close` waits for this refund. Once `close` has begun, it gives everything back itself.
+            let Ok(_open) = Arc::clone(&lender.debits).try_read_owned() else { continue };
+            let unused = lender.tidy();
+            lender.show();
+            // On an error, the tokens count as used.
+            drop(lender.give_back(unused).await);
+            if lender.keeping.end(|| lender.table.len() == 0) {
+                self.runs = false;
+                return;
+            }
+        }
+    }
+}
+
+impl<S: Store, C: Clock> Drop for Keeper<S, C> {
+    /// If the runtime ends the task, another one can start.
+    fn drop(&mut self) {
+        if let Some(lender) = self.lender.upgrade().filter(|_| self.runs) {
+            lender.keeping.break_off();
+        }
     }
 }

@@ -1,6 +1,6 @@
 use std::collections::HashMap;
 use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
@@ -10,13 +10,13 @@ use smallvec::SmallVec;
 use super::held::Held;
 use crate::model::{Key, Limit, Take};
 
-/// Of one key. Few are under several rules or keeps.
+/// The leases of one key: usually one, more under several rules or minimums.
 pub(super) type Leases = SmallVec<[Arc<Held>; 1]>;
 
 /// All leases, by key.
 ///
-/// Where a key is hot, all threads look for the same lease at once, and few are ever added or forgotten. So those who look
-/// share no lock that each of them has to write to.
+/// All threads look up the lease of a hot key, and leases are rarely added or removed. So readers share no lock word that each of
+/// them would have to write.
 #[derive(Debug)]
 pub(super) struct Table {
     shards: [ShardedLock<Shard>; SHARDS],
@@ -39,7 +39,7 @@ impl Table {
         self.hasher.hash_one(key)
     }
 
-    /// Does something with the lease that a request may be served from.
+    /// Calls a closure with the lease that can serve a request.
     #[inline]
     pub(super) fn find<T>(&self, take: &Take, with: impl FnOnce(&Arc<Held>) -> T) -> Option<T> {
         let Limit { key, rule, .. } = take.lendable()?;
@@ -48,12 +48,12 @@ impl Table {
         Some(with(held))
     }
 
-    /// Does something with all leases of a key.
+    /// Calls a closure with each lease of a key.
     pub(super) fn each(&self, key: &Key, with: impl FnMut(&Arc<Held>)) {
         self.read(key).get(key).into_iter().flatten().for_each(with);
     }
 
-    /// Adds a lease if there is room and no other like it.
+    /// Adds a lease, unless the table is full or has one for the same requests.
     pub(super) fn add(&self, held: &Arc<Held>, most: usize) -> bool {
         let Limit { key, rule, .. } = &held.ask.limits[0];
         let mut shard = self.write(key);
@@ -68,14 +68,14 @@ impl Table {
         true
     }
 
-    /// Forgets the leases of a key.
+    /// Removes the leases of a key.
     pub(super) fn remove(&self, key: &Key) -> Leases {
         let leases = self.write(key).remove(key).unwrap_or_default();
         self.len.fetch_sub(leases.len(), Ordering::Relaxed);
         leases
     }
 
-    /// Goes through all leases, and forgets those that it is told to.
+    /// Keeps only the leases for which the closure returns true.
     pub(super) fn retain(&self, mut keep: impl FnMut(&Held) -> bool) {
         for shard in &self.shards {
             shard.write().unwrap_or_else(PoisonError::into_inner).retain(|_, leases| {
@@ -88,11 +88,11 @@ impl Table {
     }
 
     fn read(&self, key: &Key) -> ShardedLockReadGuard<'_, Shard> {
-        self.shards[place(self.hash(key))].read().unwrap_or_else(PoisonError::into_inner)
+        self.shards[shard_of(self.hash(key))].read().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn write(&self, key: &Key) -> ShardedLockWriteGuard<'_, Shard> {
-        self.shards[place(self.hash(key))].write().unwrap_or_else(PoisonError::into_inner)
+        self.shards[shard_of(self.hash(key))].write().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -106,9 +106,53 @@ impl Table {
     }
 }
 
-fn place(hash: u64) -> usize {
-    // The table that the shard is takes the others.
+fn shard_of(hash: u64) -> usize {
+    // The map in the shard uses the other bits.
     (hash >> 32) as usize % SHARDS
 }
 
 const SHARDS: usize = 16;
+
+/// Counts the requests of each key in a table of fixed size, to find hot keys.
+///
+/// A place holds a part of the key's hash, a period and the requests in that period. Another key or another period restarts the
+/// count. So a place lost to another key, or a count lost to a concurrent thread, makes a lease late and never wrong. A million
+/// keys that are used once take no memory and displace nothing that matters.
+#[derive(Debug)]
+pub(super) struct Heat(Box<[AtomicU64]>);
+
+impl Heat {
+    pub(super) fn new() -> Self {
+        Self((0..HEAT_PLACES).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    /// Counts a request for a key. Returns the count of this period if the key is hot.
+    pub(super) fn count(&self, hash: u64, period: u64) -> Option<u64> {
+        #[expect(clippy::cast_possible_truncation, reason = "any bits will do")]
+        let place = &self.0[hash as usize % HEAT_PLACES];
+        // The upper half of the hash, 16 bits of the period, 16 of the count.
+        let whose = (hash & !0xFFFF_FFFF) | (period & 0xFFFF) << 16;
+        let before = place.load(Ordering::Relaxed);
+        let count = if before & !0xFFFF == whose { (before & 0xFFFF) + 1 } else { 1 };
+        place.store(whose | count.min(0xFFFF), Ordering::Relaxed);
+        (count >= HOT_COUNT).then_some(count)
+    }
+}
+
+const HEAT_PLACES: usize = 4096;
+/// The requests in a period that make a key hot.
+const HOT_COUNT: u64 = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_hot_that_is_asked_for_often_in_one_period() {
+        let heat = Heat::new();
+        assert_eq!([1, 1, 1, 1, 1].map(|period| heat.count(7, period)), [None, None, None, Some(4), Some(5)]);
+        assert_eq!([2, 2, 3, 3, 3, 3].map(|period| heat.count(7, period)), [None, None, None, None, None, Some(4)]);
+        let other = 7 | 1 << 40;
+        assert_eq!([other, 7, other, 7, other].map(|hash| heat.count(hash, 4)), [None; 5], "they share a place");
+    }
+}
