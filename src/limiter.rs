@@ -1,41 +1,41 @@
 //! Limits by key over any store: the limiter, its builder, and reservations.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
-use crate::model::{Adjusted, Adjustment, Decision, Error, HoldBack, Key, Limit, Mode, Rule, Take, TakeError};
-use crate::store::{AnyStore, Store};
+use crate::admin::{BucketLevel, level_of_itself};
+use crate::model::{
+    Adjusted, Adjustment, AdminError, Decision, Error, HoldBack, HoldBackError, Key, Limit, Mode, Quota, Rule, Take,
+    TakeError, WindowLevel,
+};
+use crate::store::{AnyStore, Maintenance, Store};
 use crate::telemetry::{Decisions, MiddlewareEvent};
 
-mod adjusting;
 mod bound;
 mod breaker;
 mod builder;
-mod current_rule;
 mod denied;
-mod fallback;
-mod holding;
-mod peek;
 mod policy;
 mod requests;
 mod reservation;
+mod settings;
 mod stack;
 mod sweeper;
-mod switched;
 
 pub use bound::Bound;
 pub use builder::LimiterBuilder;
-pub use fallback::Fallback;
+pub use policy::Fallback;
 pub use reservation::Reservation;
 
-use current_rule::CurrentRule;
 use denied::Denied;
 use policy::Policy;
+use reservation::adjust_each;
+use settings::{CurrentMode, CurrentRule};
 use stack::Stack;
 use sweeper::Sweeper;
-use switched::Switched;
 
 /// Limits by key, over any store, with three verbs: [`allow`](Self::allow), [`reserve`](Self::reserve) and
 /// [`wait`](Self::wait).
@@ -67,7 +67,7 @@ pub struct Limiter<S: Store = AnyStore> {
     keep: u64,
     longest_wait: Duration,
     policy: Policy,
-    switched: Arc<Switched>,
+    mode: Arc<CurrentMode>,
     decisions: Arc<Decisions>,
     denied: Option<Arc<Denied>>,
     sweeper: Option<Arc<Sweeper>>,
@@ -129,7 +129,7 @@ impl<S: Store> Limiter<S> {
     /// The mode of this limiter itself.
     #[must_use]
     pub fn mode(&self) -> Mode {
-        self.switched.get()
+        self.mode.get()
     }
 
     /// Switches this limiter and its clones, from the next request on, whatever the store says: the switch that works without
@@ -139,7 +139,7 @@ impl<S: Store> Limiter<S> {
     /// in [`Shadow`](Mode::Shadow) the store is asked, what it denies passes, and nobody waits. Limiters of other processes keep their
     /// modes: [`Admin::set_mode`](crate::Admin::set_mode) is for all of them.
     pub fn set_mode(&self, mode: Mode) {
-        self.switched.set(mode);
+        self.mode.set(mode);
     }
 
     /// The same limiter, bound to one key.
@@ -278,6 +278,122 @@ impl<S: Store> Limiter<S> {
         self.hold_back_under(limit.key(), Some(limit.rule()), limit.local.as_deref(), hold).await
     }
 
+    /// Holds a bucket back under a rule, or else the limiter's own; and while the store does not answer, under the quota that the
+    /// limit has in this process, if that is said.
+    async fn hold_back_under(
+        &self,
+        key: &Key,
+        rule: Option<&Rule>,
+        local: Option<&Quota>,
+        mut hold: HoldBack,
+    ) -> Result<bool, Error> {
+        let of_limiter = self.rule();
+        let (rule, own) = (rule.unwrap_or(&of_limiter), rule.is_none_or(|rule| *rule == of_limiter && local.is_none()));
+        if CurrentMode::answer(self.mode()).is_some() {
+            return Ok(false);
+        }
+        let lowering = async {
+            let lowered = self.stack.hold_back(key, rule, hold).await;
+            // For a time it cannot be, but to what is left.
+            let (Err(Error::HoldBack(HoldBackError::NeverRefills(_))), Some(left)) = (&lowered, hold.left()) else {
+                return lowered;
+            };
+            hold = HoldBack::remaining(left);
+            self.stack.hold_back(key, rule, hold).await
+        };
+        let lowered = self.policy.in_time(pin!(lowering)).await;
+        self.decisions.held(key, hold, lowered.as_ref().copied());
+        if let Some(instead) = lowered.as_ref().err().and_then(|error| self.policy.instead_of(error)) {
+            instead.hold_back(key, rule, own, local, hold);
+        }
+        lowered
+    }
+
+    /// Reads a key's tokens, and takes none: see [`BucketLevel::available`], negative if requests wait for them already.
+    ///
+    /// A bucket that nobody has used yet is full, and one that was under other terms, before [`set_rule`](Self::set_rule) or a
+    /// change of its plan, has what the next request would find: its tokens come as before until then, up to the new capacity.
+    /// What this process has [taken ahead](LimiterBuilder::lease) is gone from it. The store is asked twice.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, MemoryStore, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tollgate::Error> {
+    /// let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(10))?;
+    /// assert_eq!(limiter.peek("user:42").await?.available, 10);
+    /// let _ = limiter.allow_n("user:42", 3).await?;
+    /// assert_eq!(limiter.peek("user:42").await?.available, 7);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If the text is no [`Key`], the rule is a sliding window (see [`peek_window`](Self::peek_window)), there is no such plan or provisioned bucket, a store of
+    /// somebody else's making cannot tell, the role may not look, or there is no answer; there is no fallback then.
+    pub async fn peek<K>(&self, key: K) -> Result<BucketLevel, Error>
+    where
+        K: TryInto<Key>,
+        Error: From<K::Error>,
+    {
+        self.peek_under(key, &self.rule()).await
+    }
+
+    /// The same for a bucket under another rule than the limiter's: of a client's plan, or one of several that a request
+    /// names.
+    ///
+    /// # Errors
+    ///
+    /// As for [`peek`](Self::peek).
+    pub async fn peek_under<K>(&self, key: K, rule: &Rule) -> Result<BucketLevel, Error>
+    where
+        K: TryInto<Key>,
+        Error: From<K::Error>,
+    {
+        let key = key.try_into()?;
+        match level_of_itself(&key, rule) {
+            Some(level) => level,
+            None => self.policy.in_time(pin!(self.maintenance()?.level(&key, rule))).await,
+        }
+    }
+
+    /// Reads what counts in a key's sliding window, and counts nothing: see [`WindowLevel::available`], negative if requests
+    /// wait for it already.
+    ///
+    /// In a window that nobody has used yet, nothing counts. It is read from the store as it is: other terms of the limiter
+    /// show with the first request under them.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, MemoryStore};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tollgate::Error> {
+    /// let limiter = Limiter::new(MemoryStore::new(), "10 in 60s at 5s")?;
+    /// let _ = limiter.allow_n("user:42", 3).await?;
+    /// assert_eq!(limiter.peek_window("user:42").await?.available(), 7);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If the text is no [`Key`], the rule is no sliding window, a store of somebody else's making cannot tell, the role may not
+    /// look, or there is no answer; there is no fallback then.
+    pub async fn peek_window<K>(&self, key: K) -> Result<WindowLevel, Error>
+    where
+        K: TryInto<Key>,
+        Error: From<K::Error>,
+    {
+        let key = key.try_into()?;
+        let Rule::Window(window) = self.rule() else { return Err(AdminError::NoWindow(key).into()) };
+        self.policy.in_time(pin!(self.maintenance()?.window_level(&key, &window))).await
+    }
+
+    fn maintenance(&self) -> Result<&dyn Maintenance, AdminError> {
+        self.store().maintenance().ok_or(AdminError::Unsupported)
+    }
+
     /// Gives back what was [taken ahead](LimiterBuilder::lease), and says how many tokens that is. From then on every request
     /// goes to the store. Denials that were [counted](LimiterBuilder::count_denials) are told to the store.
     ///
@@ -399,7 +515,7 @@ impl<S: Store> Limiter<S> {
     /// # }
     /// ```
     pub async fn adjust(&self, adjustments: Vec<Adjustment>) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
-        adjusting::adjust_each(&self.stack, adjustments).await
+        adjust_each(&self.stack, adjustments).await
     }
 
     /// Spawns a task that [`close`](Self::close) waits for, such as one that gives tokens back.
@@ -418,7 +534,7 @@ impl<S: Store> Clone for Limiter<S> {
             stack: Arc::clone(&self.stack),
             rule: Arc::clone(&self.rule),
             policy: self.policy.clone(),
-            switched: Arc::clone(&self.switched),
+            mode: Arc::clone(&self.mode),
             decisions: Arc::clone(&self.decisions),
             denied: self.denied.clone(),
             sweeper: self.sweeper.clone(),

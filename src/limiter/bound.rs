@@ -1,9 +1,9 @@
 use std::time::Duration;
 
 use super::{Limiter, Reservation};
-use crate::model::{Decision, Error, HoldBack, Key, Source};
-use crate::requester::TokenRequester;
-use crate::requester::{LONGEST_PAUSE, SHORTEST_PAUSE};
+use crate::admin::BucketLevel;
+use crate::model::{Decision, Error, HoldBack, Key, Source, WindowLevel};
+use crate::requester::{LONGEST_PAUSE, SHORTEST_PAUSE, TokenRequester};
 use crate::store::{AnyStore, Store};
 
 /// A [`Limiter`] of one key: a global limit reads as simply as one in this process.
@@ -102,6 +102,24 @@ impl<S: Store> Bound<S> {
     /// As there.
     pub async fn hold_back(&self, hold: HoldBack) -> Result<bool, Error> {
         self.limiter.hold_back(&self.key, hold).await
+    }
+
+    /// See [`Limiter::peek`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn peek(&self) -> Result<BucketLevel, Error> {
+        self.limiter.peek(&self.key).await
+    }
+
+    /// See [`Limiter::peek_window`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn peek_window(&self) -> Result<WindowLevel, Error> {
+        self.limiter.peek_window(&self.key).await
     }
 
     /// Stands in line for so many, as [`wait_for_token`](TokenRequester::wait_for_token) does for one.

@@ -4,13 +4,11 @@ use std::time::Duration;
 use smol_str::SmolStr;
 
 use super::Limiter;
-use super::current_rule::CurrentRule;
 use super::denied::Denied;
-use super::fallback::Fallback;
-use super::policy::Policy;
+use super::policy::{Fallback, Policy};
+use super::settings::{CurrentMode, CurrentRule};
 use super::stack::{Layers, Stack};
 use super::sweeper::Sweeper;
-use super::switched::Switched;
 use crate::layers::LeaseOptions;
 use crate::model::{Error, Mode, Rule};
 use crate::store::Store;
@@ -180,7 +178,7 @@ impl<S: Store> LimiterBuilder<S> {
         R: TryInto<Rule>,
         Error: From<R::Error>,
     {
-        let mode = self.mode.map_or_else(Switched::from_environment, Ok)?;
+        let mode = self.mode.map_or_else(CurrentMode::from_environment, Ok)?;
         let rule = rule.try_into()?;
         let stack = Arc::new(Stack::new(self.store, self.layers, self.deadline));
         let decisions = Arc::new(Decisions::new(self.name, stack.capabilities().in_process, self.traces_keys));
@@ -193,7 +191,7 @@ impl<S: Store> LimiterBuilder<S> {
             keep: self.keep,
             longest_wait: self.longest_wait,
             policy: Policy::new(self.deadline, self.fallback, &decisions, self.breaks),
-            switched: Arc::new(Switched::new(mode)),
+            mode: Arc::new(CurrentMode::new(mode)),
             decisions,
             denied: self.denied,
             sweeper: self.sweeper,

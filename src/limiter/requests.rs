@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::reservation::Turn;
-use super::switched::Switched;
+use super::settings::CurrentMode;
 use super::{Limiter, Reservation};
 use crate::model::{Decision, Error, Mode, Outcome, Source, Take};
 use crate::store::Store;
@@ -56,7 +56,7 @@ impl<S: Store> Limiter<S> {
             Ok(outcome) => outcome.map_err(Error::Take),
             Err(failure) => self.policy.instead(take, failure),
         }
-        .map(|decision| Switched::see(mode, decision));
+        .map(|decision| CurrentMode::see(mode, decision));
         self.end(begun, take, answer.as_ref());
         answer
     }
@@ -64,10 +64,10 @@ impl<S: Store> Limiter<S> {
     /// Without the futures of the layers and of the policy, which are large, and only to be moved about for such an answer.
     #[inline]
     fn decide_now(&self, take: &Take, mode: Mode) -> Option<Result<Decision, Error>> {
-        let answer = match Switched::answer(mode) {
+        let answer = match CurrentMode::answer(mode) {
             Some(decision) => Ok(decision),
             None => match self.stack.try_take(take).or_else(|| known(take))? {
-                Ok(decision) => Ok(Switched::see(mode, decision)),
+                Ok(decision) => Ok(CurrentMode::see(mode, decision)),
                 Err(error) => Err(Error::Take(error)),
             },
         };
@@ -111,7 +111,7 @@ impl<S: Store> Limiter<S> {
     /// Its turn, or the answer that needs none.
     async fn turn_under(&self, mode: Mode, take: &Take) -> Result<Turn<S>, Error> {
         let begun = self.decisions.begin();
-        let turn = match Switched::answer(mode) {
+        let turn = match CurrentMode::answer(mode) {
             Some(decision) => Ok(self.turn(take, decision)),
             None => match known(take) {
                 Some(outcome) => outcome.map(|decision| self.turn(take, decision)).map_err(Error::Take),
