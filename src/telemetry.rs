@@ -18,15 +18,53 @@
     )
 )]
 
+// The macros stand before the modules that use them. Without its feature, each only borrows its arguments.
+
+/// Adds to a counter.
+#[cfg(feature = "metrics")]
+macro_rules! count {
+    ($name:expr, $by:expr $(, $label:literal => $value:expr)* $(,)?) => {
+        ::metrics::counter!($name $(, $label => $value)*).increment($by)
+    };
+}
+#[cfg(not(feature = "metrics"))]
+macro_rules! count {
+    ($name:expr, $by:expr $(, $label:literal => $value:expr)* $(,)?) => {{
+        let _ = (&$name, &$by $(, &$value)*);
+    }};
+}
+
+/// Adds a value to a histogram.
+#[cfg(feature = "metrics")]
+macro_rules! record {
+    ($name:expr, $value:expr $(, $label:literal => $text:expr)* $(,)?) => {
+        ::metrics::histogram!($name $(, $label => $text)*).record($value)
+    };
+}
+#[cfg(not(feature = "metrics"))]
+macro_rules! record {
+    ($name:expr, $value:expr $(, $label:literal => $text:expr)* $(,)?) => {{
+        let _ = (&$name, &$value $(, &$text)*);
+    }};
+}
+
+/// Tells what happened: a level, what goes with it, and a text.
+#[cfg(feature = "tracing")]
+macro_rules! event {
+    ($level:ident, $($field:ident = $value:expr,)* $text:literal) => {
+        ::tracing::event!(target: "tollgate", ::tracing::Level::$level, $($field = $value,)* $text)
+    };
+}
+#[cfg(not(feature = "tracing"))]
+macro_rules! event {
+    ($level:ident, $($field:ident = $value:expr,)* $text:literal) => {{
+        let _ = ($(&$value,)*);
+    }};
+}
+
 mod calls;
-mod code;
 mod decisions;
-mod emit;
 mod instruments;
-mod middleware;
-mod names;
-mod seldom;
-mod share;
 
 #[cfg(feature = "postgres")]
 pub(crate) use calls::ignored;
@@ -34,9 +72,50 @@ pub(crate) use calls::swept;
 #[cfg(feature = "_sql")]
 pub(crate) use calls::{Call, less_durable, migrated, newer, observed, retried};
 pub(crate) use decisions::Decisions;
-pub(crate) use instruments::Begun;
-pub use middleware::MiddlewareEvent;
-pub(crate) use names::{LEASED, QUEUE, WAITERS};
-pub(crate) use share::Share;
+pub use decisions::MiddlewareEvent;
+pub(crate) use instruments::{Begun, Share};
 
-use names::describe;
+const DECISIONS: &str = "tollgate_decisions_total";
+const DECISION_SECONDS: &str = "tollgate_decision_duration_seconds";
+const ERRORS: &str = "tollgate_errors_total";
+const FALLBACKS: &str = "tollgate_fallbacks_total";
+const HOLDS: &str = "tollgate_holds_total";
+const REFUND_ERRORS: &str = "tollgate_refund_errors_total";
+#[cfg(feature = "_sql")]
+const CALL_SECONDS: &str = "tollgate_store_call_duration_seconds";
+#[cfg(feature = "_sql")]
+const CALL_REQUESTS: &str = "tollgate_store_call_requests";
+#[cfg(feature = "_sql")]
+const RETRIES: &str = "tollgate_store_retries_total";
+const SWEEPS: &str = "tollgate_sweeps_total";
+const SWEPT: &str = "tollgate_swept_total";
+pub(crate) const QUEUE: &str = "tollgate_queue_length";
+pub(crate) const WAITERS: &str = "tollgate_waiters";
+pub(crate) const LEASED: &str = "tollgate_leased_tokens";
+
+/// Tells the recorder what each metric is. It may be told as often as there are limiters.
+#[cfg(feature = "metrics")]
+fn describe() {
+    use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
+
+    describe_counter!(DECISIONS, "Decisions of limiters, by outcome, by where they were made, and by mode");
+    describe_histogram!(DECISION_SECONDS, Unit::Seconds, "How long a decision took that was not made from memory");
+    describe_counter!(ERRORS, "Requests without a decision of the store, by what was wrong");
+    describe_counter!(FALLBACKS, "Decisions that the fallback made instead of the store, by what was wrong");
+    describe_counter!(HOLDS, "What third parties said of their limits, by whether it lowered a bucket");
+    describe_counter!(REFUND_ERRORS, "Refunds of layers that failed, by what was wrong");
+    describe_counter!(SWEEPS, "Steps of clearing away, by outcome");
+    describe_counter!(SWEPT, "Rows that were cleared away");
+    describe_gauge!(QUEUE, "Requests of this process that wait for the next call of the store");
+    describe_gauge!(WAITERS, "Callers of this process that wait for their turn");
+    describe_gauge!(LEASED, "Tokens that this process has taken ahead and not used");
+    #[cfg(feature = "_sql")]
+    {
+        describe_histogram!(CALL_SECONDS, Unit::Seconds, "How long a call of the database took, with its retries");
+        describe_histogram!(CALL_REQUESTS, "How many requests a call of the database carried");
+        describe_counter!(RETRIES, "Calls that were made once more, by the database's error code");
+    }
+}
+
+#[cfg(not(feature = "metrics"))]
+fn describe() {}

@@ -1,5 +1,4 @@
-use super::emit::{count, event};
-use super::names;
+use super::{SWEEPS, SWEPT};
 use crate::admin::Swept;
 use crate::model::Error;
 
@@ -7,12 +6,12 @@ use crate::model::Error;
 pub(crate) fn swept(step: &Result<Swept, Error>) {
     match step {
         Ok(swept) => {
-            count!(names::SWEEPS, 1, "outcome" => "ok");
-            count!(names::SWEPT, swept.deleted);
+            count!(SWEEPS, 1, "outcome" => "ok");
+            count!(SWEPT, swept.deleted);
             event!(DEBUG, deleted = swept.deleted, "swept");
         }
         Err(error) => {
-            count!(names::SWEEPS, 1, "outcome" => "error");
+            count!(SWEEPS, 1, "outcome" => "error");
             event!(DEBUG, error = error.to_string(), "could not sweep");
         }
     }
@@ -27,8 +26,7 @@ pub(crate) use sql::{Call, less_durable, migrated, newer, observed, retried};
 mod sql {
     use std::time::Instant;
 
-    use super::super::emit::{count, event, record};
-    use super::names;
+    use super::super::{CALL_REQUESTS, CALL_SECONDS, RETRIES};
     use crate::model::Error;
     use crate::store::Migration;
 
@@ -51,13 +49,13 @@ mod sql {
             let Call { engine, what, requests } = call;
             let outcome = if result.is_ok() { "ok" } else { "error" };
             record!(
-                names::CALL_SECONDS, begun.elapsed(),
+                CALL_SECONDS, begun.elapsed(),
                 "engine" => engine, "call" => what, "outcome" => outcome,
             );
             if requests > 0 {
                 #[expect(clippy::cast_precision_loss, reason = "a histogram's values are floats")]
                 let requests = requests as f64;
-                record!(names::CALL_REQUESTS, requests, "engine" => engine, "call" => what);
+                record!(CALL_REQUESTS, requests, "engine" => engine, "call" => what);
             }
         }
         result
@@ -79,7 +77,7 @@ mod sql {
 
     /// A call is made once more, after an error with this code.
     pub(crate) fn retried(code: &str, attempt: u32) {
-        count!(names::RETRIES, 1, "code" => code.to_owned());
+        count!(RETRIES, 1, "code" => code.to_owned());
         event!(DEBUG, code = code, attempt = attempt, "the database rolled it back: once more");
     }
 

@@ -1,11 +1,11 @@
-use smol_str::SmolStr;
+use std::time::Duration;
 
-use super::code::code;
-use super::emit::{count, event};
+use parking_lot::Mutex;
+use smol_str::SmolStr;
+use tokio::time::Instant;
+
 use super::instruments::{Begun, Instruments};
-use super::middleware::MiddlewareEvent;
-use super::names;
-use super::seldom::Seldom;
+use super::{DECISIONS, ERRORS, FALLBACKS, HOLDS, REFUND_ERRORS, describe};
 use crate::model::{Decision, Error, HoldBack, Key, Mode, Source, Take, TakeError};
 
 /// What a limiter tells of its decisions.
@@ -26,7 +26,7 @@ pub(crate) struct Decisions {
 
 impl Decisions {
     pub(crate) fn new(limiter: SmolStr, in_process: bool, traces_keys: bool) -> Self {
-        super::describe();
+        describe();
         let store = if in_process { "memory" } else { "store" };
         Self {
             instruments: Instruments::new(&limiter, store, in_process),
@@ -58,7 +58,7 @@ impl Decisions {
     /// A fallback answers instead of the store, because of an error; it may be the first one for a while.
     pub(crate) fn fell_back(&self, error: &Error, first: bool) {
         let kind = kind(error);
-        count!(names::FALLBACKS, 1, "limiter" => self.limiter.to_string(), "error" => kind);
+        count!(FALLBACKS, 1, "limiter" => self.limiter.to_string(), "error" => kind);
         if first {
             let limiter = self.limiter.as_str();
             event!(
@@ -95,7 +95,7 @@ impl Decisions {
             Ok(false) => "unchanged",
             Err(_) => "error",
         };
-        count!(names::HOLDS, 1, "limiter" => self.limiter.to_string(), "outcome" => outcome);
+        count!(HOLDS, 1, "limiter" => self.limiter.to_string(), "outcome" => outcome);
         let (limiter, key) = (self.limiter.as_str(), self.traces_keys.then(|| key.as_str()));
         let (left, seconds) = (hold.left(), hold.wait().as_secs_f64());
         match lowered {
@@ -148,7 +148,7 @@ impl Decisions {
     fn admitted_without_key(&self) {
         let (source, mode) = (Source::Limiter.as_str(), Mode::Enforce.as_str());
         count!(
-            names::DECISIONS, 1,
+            DECISIONS, 1,
             "limiter" => self.limiter.to_string(), "outcome" => "granted", "source" => source, "mode" => mode,
         );
         event!(DEBUG, limiter = self.limiter.as_str(), "nobody's request passes");
@@ -171,7 +171,7 @@ impl Decisions {
     fn refund_failed(&self, error: &Error) {
         let (limiter, kind, code) = (self.limiter.as_str(), kind(error), code(error));
         let (code, cause) = (code.as_deref(), self.cause(error));
-        count!(names::REFUND_ERRORS, 1, "limiter" => self.limiter.to_string(), "error" => kind);
+        count!(REFUND_ERRORS, 1, "limiter" => self.limiter.to_string(), "error" => kind);
         if self.refunds.is_due() {
             event!(WARN, limiter = limiter, error = kind, code = code, cause = cause, "could not give back");
         } else {
@@ -215,10 +215,10 @@ impl Decisions {
     fn undecided(&self, source: &'static str, error: &'static str) {
         let (limiter, mode) = (|| self.limiter.to_string(), Mode::Enforce.as_str());
         count!(
-            names::DECISIONS, 1,
+            DECISIONS, 1,
             "limiter" => limiter(), "outcome" => "error", "source" => source, "mode" => mode,
         );
-        count!(names::ERRORS, 1, "limiter" => limiter(), "error" => error);
+        count!(ERRORS, 1, "limiter" => limiter(), "error" => error);
     }
 
     /// All that is said of an error. A routine's own words may name the key, or that of another request in the same call, so
@@ -281,4 +281,86 @@ fn kind(error: &Error) -> &'static str {
 fn chain(error: &Error) -> String {
     let beneath = std::iter::successors(std::error::Error::source(error), |error| error.source());
     beneath.fold(error.to_string(), |text, error| text + ": " + &error.to_string())
+}
+
+/// The code by which the database's manual has what lies beneath an error, if the database said anything. It names no key.
+#[cfg(feature = "_sql")]
+fn code(error: &Error) -> Option<SmolStr> {
+    use crate::store::sql::code_of;
+
+    let mut beneath: Option<&(dyn std::error::Error + 'static)> = match error {
+        Error::Contended { source: cause, .. }
+        | Error::Database(cause)
+        | Error::NotAsked { source: cause, .. }
+        | Error::NotMigrated(cause)
+        | Error::NotPermitted(cause)
+        | Error::OutcomeUnknown(cause)
+        | Error::ReadOnly(cause)
+        | Error::Unavailable(cause) => Some(&**cause),
+        _ => None,
+    };
+    while let Some(cause) = beneath {
+        if let Some(sqlx::Error::Database(said)) = cause.downcast_ref() {
+            return code_of(&**said);
+        }
+        if let Some(error) = cause.downcast_ref() {
+            return code(error);
+        }
+        beneath = cause.source();
+    }
+    None
+}
+
+/// Other stores have no codes.
+#[cfg(not(feature = "_sql"))]
+fn code(_: &Error) -> Option<SmolStr> {
+    None
+}
+
+/// What is told aloud the first time, and then once a minute at most: it is true of each request, or of all of a kind.
+#[derive(Debug, Default)]
+struct Seldom(Mutex<Option<Instant>>);
+
+impl Seldom {
+    fn is_due(&self) -> bool {
+        let mut told = self.0.lock();
+        let is_due = told.is_none_or(|told| told.elapsed() >= MINUTE);
+        if is_due {
+            *told = Some(Instant::now());
+        }
+        is_due
+    }
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// What a middleware did with a request without a decision of its limiter: see [`Limiter::record`](crate::Limiter::record).
+///
+/// ```
+/// use tollgate::telemetry::MiddlewareEvent;
+/// use tollgate::{Limiter, MemoryStore};
+///
+/// # fn main() -> Result<(), tollgate::Error> {
+/// let limiter = Limiter::new(MemoryStore::new(), "10/s")?;
+/// // The client sent no API key.
+/// limiter.record(MiddlewareEvent::RefusedWithoutKey { status: 401, reason: None });
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum MiddlewareEvent<'a> {
+    /// It refused a request that has no key.
+    RefusedWithoutKey {
+        /// The HTTP status of the answer.
+        status: u16,
+        /// What is wrong with the service, which is logged as a warning; `None` if the client left the key out.
+        reason: Option<&'a str>,
+    },
+    /// It admitted a request that has no key.
+    AdmittedWithoutKey,
+    /// It could not determine the rule of a request.
+    RuleFailed(&'a Error),
+    /// It could not give unused tokens back.
+    RefundFailed(&'a Error),
 }

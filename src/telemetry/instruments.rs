@@ -1,4 +1,7 @@
-//! What is counted and timed on the hot path.
+//! The instruments of the hot path, and gauges that several objects share.
+
+#[cfg(feature = "metrics")]
+use metrics::Gauge;
 
 pub(crate) use chosen::Begun;
 pub(super) use chosen::Instruments;
@@ -11,7 +14,7 @@ mod chosen {
     use metrics::{Counter, Histogram};
     use smol_str::SmolStr;
 
-    use super::super::names;
+    use super::super::{DECISION_SECONDS, DECISIONS};
     use crate::model::{Decision, Mode, Source};
 
     /// A counter for each thing that a decision can be, looked up when it first is.
@@ -66,13 +69,13 @@ mod chosen {
     fn counter_of(limiter: &SmolStr, source: &'static str, decision: &Decision) -> Counter {
         let (limiter, outcome, mode) = (limiter.to_string(), decision.outcome(), decision.mode().as_str());
         metrics::counter!(
-            names::DECISIONS, "limiter" => limiter, "outcome" => outcome, "source" => source, "mode" => mode,
+            DECISIONS, "limiter" => limiter, "outcome" => outcome, "source" => source, "mode" => mode,
         )
     }
 
     #[cold]
     fn histogram_of(limiter: &SmolStr, source: &'static str) -> Histogram {
-        metrics::histogram!(names::DECISION_SECONDS, "limiter" => limiter.to_string(), "source" => source)
+        metrics::histogram!(DECISION_SECONDS, "limiter" => limiter.to_string(), "source" => source)
     }
 
     fn place(source: Source) -> usize {
@@ -130,5 +133,63 @@ mod chosen {
 
         #[inline]
         pub(crate) fn count(&self, _: &SmolStr, _: &'static str, _: Begun, _: &Decision) {}
+    }
+}
+
+/// A part of a gauge that several objects of the process add up to. What it says goes with it.
+#[derive(Debug)]
+pub(crate) struct Share {
+    #[cfg(feature = "metrics")]
+    name: &'static str,
+    #[cfg(feature = "metrics")]
+    gauge: Option<Gauge>,
+    #[cfg(feature = "metrics")]
+    said: usize,
+}
+
+#[cfg(feature = "metrics")]
+impl Share {
+    pub(crate) const fn of(name: &'static str) -> Self {
+        Self { name, gauge: None, said: 0 }
+    }
+
+    /// Says how much it is now.
+    #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
+    pub(crate) fn set(&mut self, amount: usize) {
+        if amount == self.said {
+            return;
+        }
+        let gauge = self.gauge.get_or_insert_with(|| metrics::gauge!(self.name));
+        if amount > self.said {
+            gauge.increment((amount - self.said) as f64);
+        } else {
+            gauge.decrement((self.said - amount) as f64);
+        }
+        self.said = amount;
+    }
+}
+
+#[cfg(not(feature = "metrics"))]
+impl Share {
+    pub(crate) const fn of(_: &'static str) -> Self {
+        Self {}
+    }
+
+    #[inline]
+    pub(crate) fn set(&mut self, _: usize) {}
+}
+
+impl Share {
+    /// One of those that the gauge counts, for as long as it lives.
+    pub(crate) fn one(name: &'static str) -> Self {
+        let mut share = Self::of(name);
+        share.set(1);
+        share
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.set(0);
     }
 }
