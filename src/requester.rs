@@ -1,16 +1,19 @@
-//! One bucket: `TokenRequester`, and what calls an action only if a token is granted.
+//! One bucket: the `TokenRequester` trait, a bucket in this process, and actions that run only with a token.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::model::{Decision, Error};
+use parking_lot::Mutex;
 
-mod local;
+use crate::clock::{Clock, ProcessClock};
+use crate::model::bucket::{Bucket, Request, Terms};
+use crate::model::{Decision, Error, Quota, QuotaError};
+
 #[cfg(feature = "_sql")]
 mod sql;
 #[cfg(feature = "stream")]
 mod stream;
 
-pub use local::LocalBucket;
 #[cfg(feature = "_sql")]
 pub use sql::SqlTokenRequester;
 #[cfg(feature = "stream")]
@@ -61,10 +64,10 @@ pub trait TokenRequester: Send + Sync {
     }
 }
 
-/// Whoever says that there could be a token at once, and has none, is not asked without a pause.
+/// Bounds the pause from below, because a requester can say "at once" and still have no token.
 pub(crate) const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 
-/// A reset, a larger plan or the end of a switch makes tokens come earlier than was said: whoever waits learns of it by then.
+/// Bounds the pause from above, because a reset, a larger plan or the end of a mode can make tokens come earlier.
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 impl<R: TokenRequester + ?Sized> TokenRequester for &R {
@@ -77,7 +80,7 @@ impl<R: TokenRequester + ?Sized> TokenRequester for &R {
     }
 }
 
-impl<R: TokenRequester + ?Sized> TokenRequester for std::sync::Arc<R> {
+impl<R: TokenRequester + ?Sized> TokenRequester for Arc<R> {
     async fn request_token(&self) -> Result<Decision, Error> {
         (**self).request_token().await
     }
@@ -87,7 +90,7 @@ impl<R: TokenRequester + ?Sized> TokenRequester for std::sync::Arc<R> {
     }
 }
 
-/// Puts a limit before an action: each call takes a token first.
+/// Puts a limit before an action: each call first takes a token.
 ///
 /// A call without a token fails at once, and the action does not run; nothing ever queues.
 ///
@@ -126,16 +129,16 @@ where
     A: Fn() -> F,
     F: Future,
 {
-    /// Takes a token, and runs the action if there was one.
+    /// Takes a token, and runs the action if the token was granted.
     ///
     /// # Errors
     ///
-    /// [`LimitError::NoTokens`] if there was none, and [`LimitError::Request`] if there was no answer. The
-    /// action has not run then.
+    /// [`LimitError::NoTokens`] if there was no token, and [`LimitError::Request`] if there was no answer. The action has not run
+    /// then.
     ///
     /// # Cancel safety
     ///
-    /// A call that is dropped may have taken its token.
+    /// If dropped, the call may have taken its token.
     pub async fn call(&self) -> Result<F::Output, LimitError> {
         let decision = self.requester.request_token().await?;
         if !decision.is_granted() {
@@ -159,3 +162,58 @@ pub enum LimitError {
     #[error(transparent)]
     Request(#[from] Error),
 }
+
+/// A bucket in this process, with the arithmetic of the buckets in a database.
+///
+/// It starts full, and is full again when its period ends: tokens that are left expire. When it is empty, requests are denied
+/// until then.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{requester::LocalBucket, TokenRequester};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tollgate::Error> {
+/// let bucket = LocalBucket::new(2, Duration::from_secs(3600))?;
+/// assert!(bucket.request_token().await?.is_granted());
+/// assert_eq!(bucket.request_token().await?.remaining(), 0);
+/// assert!(!bucket.request_token().await?.is_granted());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct LocalBucket<C = ProcessClock> {
+    terms: Terms,
+    bucket: Mutex<Bucket>,
+    clock: C,
+}
+
+impl LocalBucket {
+    /// Grants at most `max_calls` in each period. The first period begins now.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Quota::interval`].
+    pub fn new(max_calls: u64, period: Duration) -> Result<Self, QuotaError> {
+        Quota::interval(max_calls, period).map(|quota| Self::with_clock(quota, ProcessClock::default()))
+    }
+}
+
+impl<C: Clock> LocalBucket<C> {
+    /// A full bucket of any quota, on another clock.
+    pub fn with_clock(quota: Quota, clock: C) -> Self {
+        let terms = Terms::from(&quota);
+        Self { terms, bucket: Mutex::new(Bucket::full(&terms, clock.now())), clock }
+    }
+}
+
+impl<C: Clock> TokenRequester for LocalBucket<C> {
+    async fn request_token(&self) -> Result<Decision, Error> {
+        let mut bucket = self.bucket.lock();
+        // Reads the clock under the lock, so that the time is not as old as the wait for the lock.
+        let now = self.clock.now();
+        Ok(Decision::new(bucket.take(&self.terms, now, ONE_TOKEN)))
+    }
+}
+
+const ONE_TOKEN: Request = Request { cost: 1, max_wait: 0, keep: 0 };

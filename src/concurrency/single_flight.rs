@@ -1,20 +1,21 @@
 use crate::concurrency::atomics::{AtomicBool, Ordering};
 
-/// Whether somebody is at a piece of work, one at a time: whoever has begun it ends it.
+/// Whether a piece of work is in progress, one at a time. The thread that begins it ends it.
 ///
-/// Whoever finds that it has ended sees what was done, which `tests/orderings` explores.
+/// A thread that finds the work ended sees its effects, which `tests/orderings` explores.
 #[derive(Debug, Default)]
 pub(crate) struct SingleFlight(AtomicBool);
 
 impl SingleFlight {
-    /// Whether the caller is the one to begin.
+    /// Whether the caller begins the work.
     #[inline]
     pub(crate) fn begin(&self) -> bool {
-        // Looked at first: each exchange would take the word from all others who look.
+        // Loads first, because each swap would take the cache line from all other threads.
         !self.0.load(Ordering::Relaxed) && !self.0.swap(true, Ordering::Acquire)
     }
 
-    /// Whether nobody is at it, and it has left nothing. In this order: what comes of it comes before its end.
+    /// Whether no work is in progress and the last one has left nothing. Checked in this order, because the effects come before
+    /// the end.
     pub(crate) fn is_over(&self, nothing_left: impl FnOnce() -> bool) -> bool {
         !self.0.load(Ordering::Acquire) && nothing_left()
     }
